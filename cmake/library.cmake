@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library: all of src/ but the modules, once as objects; shared (exports ts_* only) and static.
+file(GLOB_RECURSE TS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
+list(FILTER TS_SOURCES EXCLUDE REGEX "/src/comm/(mpi|nccl)/")
+add_library(tessera_core OBJECT ${TS_SOURCES})
+target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(tessera_core PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}")
+target_link_libraries(tessera_core PRIVATE tessera_flags PUBLIC tessera_deps)
+
+add_library(tessera SHARED $<TARGET_OBJECTS:tessera_core>)
+target_include_directories(tessera PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+target_link_libraries(tessera PRIVATE tessera_flags tessera_deps)
+set_target_properties(tessera PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+
+add_library(tessera_static STATIC $<TARGET_OBJECTS:tessera_core>)
+set_target_properties(tessera_static PROPERTIES OUTPUT_NAME tessera)
+target_include_directories(tessera_static PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+target_link_libraries(tessera_static PUBLIC tessera_deps)

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# The program `tessera`: links the shared library, so it can only use the public API.
+file(GLOB TS_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c)
+if(TS_CLI_SOURCES)
+  add_executable(tessera_program ${TS_CLI_SOURCES})
+  set_target_properties(tessera_program PROPERTIES OUTPUT_NAME tessera
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  target_include_directories(tessera_program PRIVATE ${PROJECT_SOURCE_DIR}/cli)
+  target_compile_definitions(tessera_program PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}")
+  target_link_libraries(tessera_program PRIVATE tessera tessera_flags tessera_deps)
+endif()

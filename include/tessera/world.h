@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* world.h - the world of ranks: how a program becomes N participants, and how each says it failed.
+ *
+ * maker     returns a handle. NULL: it failed and the rank remembers why. A required argument
+ *           that is NULL on a healthy rank is TS_ERR_NULL.
+ * recorded  returns a ts_status that the rank remembers too: check it, or check once per step.
+ * getter    borrows while its object lives, accepts NULL, cannot fail.
+ * On a failed rank makers return NULL and recorded functions the pending status, both without any
+ * effect; only functions marked [any] still act. [coll]: every rank concerned calls it, in order.
+ *
+ * Threads: a world may be used by all threads; a rank belongs to the thread that is attached to it
+ * (any other thread gets TS_ERR_THREAD). */
+#ifndef TESSERA_WORLD_H
+#define TESSERA_WORLD_H
+
+#include "types.h"
+
+typedef struct ts_world ts_world; /* process: engine, interned layouts, plans */
+typedef struct ts_rank ts_rank;   /* participant: device, queues, scopes, error, events */
+
+typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
+
+typedef struct ts_world_options {
+    size_t struct_size;
+    const char *engine;  /* "threads", "mpi", "model"; NULL: mpi if a launcher started us, else threads */
+    const char *device;  /* "cpu"; NULL: the best there is */
+    int64_t rank_count;  /* threads, model; 0: TESSERA_RANKS, else the number of cores */
+    int64_t threads_per_process; /* mpi: thread ranks in each process; 0: one */
+    uint64_t seed;
+    int64_t timeout_ms;  /* 0: TESSERA_TIMEOUT_MS, else 60,000 */
+    const void *mpi_comm; /* address of the caller's MPI_Comm: duplicated, MPI stays theirs */
+    void *cuda_stream;   /* the caller's compute stream */
+    const int64_t *model_ranks; /* model: representatives, one per class of equal ranks; NULL: rank 0 */
+    int64_t model_rank_count;   /* how many; work runs once for each */
+    int64_t events;      /* capacity of each rank's event ring; 0: 4096 */
+    int32_t progress;    /* 0: helper threads where allowed; 1: only inside calls */
+    int32_t reserved;
+} ts_world_options;
+
+TS_BEGIN_C
+
+/* Frame of main(): opens a world, runs work on every rank, drains, agrees, prints the first error
+ * once with its rank, and returns the exit code, 0 or 1 (2: bad option in the environment).
+ * argv may be NULL with argc 0; options of the form --ts-ranks=N, --ts-engine=NAME are taken. */
+TS_API int ts_launch(int argc, char **argv, ts_work_fn work, void *arg);
+
+/* As ts_launch, with options, without printing: `error` (may be NULL) receives the first error's
+ * sentence and must hold `error_size` bytes. */
+TS_API TS_NODISCARD ts_status ts_launch_with(const ts_world_options *options, ts_work_fn work,
+                                             void *arg, char *error, size_t error_size);
+
+/* For programs with their own threads or MPI. [coll] over processes for the mpi engine. */
+TS_API TS_NODISCARD ts_status ts_world_open(const ts_world_options *options, ts_world **out);
+TS_API void ts_world_close(ts_world *world); /* accepts NULL; before the caller's MPI_Finalize */
+TS_API int64_t ts_world_size(const ts_world *world);        /* ranks of all processes */
+TS_API int64_t ts_world_local_count(const ts_world *world); /* ranks of this process */
+TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
+
+/* The calling thread becomes that local rank until it detaches; the rank's state stays. */
+TS_API TS_NODISCARD ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out);
+TS_API void ts_rank_detach(ts_rank *me);                /* [any] */
+TS_API ts_rank *ts_rank_current(void);                  /* the attached rank of this thread, or NULL */
+TS_API ts_world *ts_rank_world(const ts_rank *me);      /* getter */
+TS_API int64_t ts_rank_index(const ts_rank *me);        /* getter: 0 .. size-1 over all processes */
+TS_API int64_t ts_rank_count(const ts_rank *me);        /* getter: size of the world */
+TS_API ts_status ts_rank_sync(ts_rank *me);             /* recorded; waits for what is in flight */
+
+TS_API ts_status ts_rank_status(const ts_rank *me);      /* [any] local: TS_OK or the first error */
+TS_API const ts_error *ts_rank_error(const ts_rank *me); /* [any] pending or last caught; NULL: none */
+TS_API ts_status ts_rank_fail(ts_rank *me, ts_status status, const char *format, ...)
+    TS_PRINTF(3, 4); /* how user code fails a step */
+TS_API ts_status ts_rank_recover(ts_rank *me); /* [any][coll] agree, drop work, new epoch */
+
+/* Remembers the caller's place for messages and events; the macros of comm.h and op.h call it. */
+TS_API void ts_here(const char *place);
+
+TS_END_C
+#endif

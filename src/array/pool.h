@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool.h - the caching allocator of one rank and device, with bytes by tag.
+ *
+ * Blocks are rounded to a size class and kept for reuse; live, peak and reserved bytes are counted per
+ * tag (parameter, gradient, activation, ...). A block freed by another thread waits in a lock-free list that
+ * the owner empties at its next allocation. */
+#ifndef TSI_ARRAY_POOL_H
+#define TSI_ARRAY_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/rank.h"
+#include "device/device.h"
+
+enum { TSI_POOL_TAG_MAX = 16 };
+typedef enum tsi_pool_tag {
+    TSI_TAG_OTHER, TSI_TAG_ACTIVATION, TSI_TAG_PARAMETER, TSI_TAG_GRADIENT, TSI_TAG_OPTIMIZER,
+    TSI_TAG_COMM /* staging of engines and plans */
+} tsi_pool_tag;
+
+typedef struct tsi_pool tsi_pool;
+typedef struct tsi_pool_usage {
+    int64_t live, peak;   /* bytes asked for and not freed; the most since the last reset */
+    int64_t allocations;  /* calls */
+} tsi_pool_usage;
+
+tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
+tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank /* may be NULL */);
+void tsi_pool_destroy(tsi_pool *pool); /* when the last block has come back */
+void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag); /* 64-byte aligned; NULL: recorded */
+void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag); /* any thread */
+tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag /* -1: all */);
+int64_t tsi_pool_reserved(const tsi_pool *pool);
+void tsi_pool_peak_reset(tsi_pool *pool);
+void tsi_pool_trim(tsi_pool *pool); /* gives cached blocks back to the device */
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compiler.h - compiler-specific words of the internal code. No other internal file uses them raw. */
+#ifndef TSI_BASE_COMPILER_H
+#define TSI_BASE_COMPILER_H
+
+#if defined(__GNUC__)
+#define TSI_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TSI_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TSI_NOINLINE __attribute__((noinline))
+#define TSI_COLD __attribute__((cold, noinline))
+#define TSI_UNUSED __attribute__((unused))
+#define TSI_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define TSI_LIKELY(x) (x)
+#define TSI_UNLIKELY(x) (x)
+#define TSI_NOINLINE
+#define TSI_COLD
+#define TSI_UNUSED
+#define TSI_PREFETCH(address) ((void)(address))
+#endif
+
+#if defined(__x86_64__)
+#define TSI_CPU_RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define TSI_CPU_RELAX() __asm__ __volatile__("yield" ::: "memory")
+#else
+#define TSI_CPU_RELAX() ((void)0)
+#endif
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define TSI_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define TSI_SANITIZED 1
+#endif
+#endif
+#ifndef TSI_SANITIZED
+#define TSI_SANITIZED 0
+#endif
+
+/* For our own bugs only, never for a user's value. A broken assertion logs and stops the process in
+ * every build: continuing would spread wrong numbers to other ranks. */
+#define TSI_ASSERT(condition)                                                                      \
+    do {                                                                                           \
+        if (TSI_UNLIKELY(!(condition))) tsi_assert_failed(#condition, __FILE__, __LINE__);         \
+    } while (0)
+#if defined(__GNUC__)
+__attribute__((noreturn, cold))
+#endif
+void tsi_assert_failed(const char *condition, const char *file, int line);
+
+#define TSI_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define TSI_CACHE_LINE 64
+
+#endif
