@@ -11,20 +11,20 @@
 
 #include "tessera/status.h"
 
-void *tsi_alloc(size_t bytes);                      /* bytes 0 gives a unique pointer */
-void *tsi_calloc(size_t count, size_t bytes);       /* zeroed; overflow fails */
-void *tsi_alloc_array(size_t count, size_t bytes);  /* not zeroed; overflow fails */
-void *tsi_realloc(void *memory, size_t bytes);      /* on failure memory stays */
-void *tsi_alloc_aligned(size_t bytes, size_t alignment);    /* freed by tsi_free too */
-void tsi_free(void *memory);                        /* accepts NULL */
+void *tsi_alloc(size_t bytes);                           /* bytes 0 gives a unique pointer */
+void *tsi_calloc(size_t count, size_t bytes);            /* zeroed; overflow fails */
+void *tsi_alloc_array(size_t count, size_t bytes);       /* not zeroed; overflow fails */
+void *tsi_realloc(void *memory, size_t bytes);           /* on failure memory stays */
+void *tsi_alloc_aligned(size_t bytes, size_t alignment); /* freed by tsi_free too */
+void tsi_free(void *memory);                             /* accepts NULL */
 char *tsi_strdup(const char *text);
 char *tsi_strndup(const char *text, size_t length);
 
 /* Records TS_ERR_MEMORY with what was wanted; returns it. */
 ts_status tsi_fail_memory(const char *what, size_t bytes);
 
-/* The n-th allocation from now fails (1: the next one), and only that; 0 switches it off. Returns how
- * many allocations were made since the last call. Process-wide. */
+/* The n-th allocation from now fails (1: the next one), and only that; 0 switches it off. Returns
+ * how many allocations were tried since the last call. Process-wide. */
 int64_t tsi_alloc_fail_at(int64_t n);
 int64_t tsi_alloc_live(void); /* allocations not yet freed, for leak tests */
 

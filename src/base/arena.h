@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tessera/export.h"
+
 typedef struct tsi_arena_block tsi_arena_block;
 typedef struct tsi_arena {
     tsi_arena_block *first, *current;
@@ -18,10 +20,10 @@ typedef struct tsi_arena_mark {
     size_t used;
 } tsi_arena_mark;
 
-void *tsi_arena_alloc(tsi_arena *arena, size_t bytes);  /* 16-byte aligned; NULL on failure */
+void *tsi_arena_alloc(tsi_arena *arena, size_t bytes); /* 16-byte aligned; NULL on failure */
 void *tsi_arena_calloc(tsi_arena *arena, size_t count, size_t bytes);
 char *tsi_arena_strdup(tsi_arena *arena, const char *text);
-char *tsi_arena_printf(tsi_arena *arena, const char *format, ...);
+char *tsi_arena_printf(tsi_arena *arena, const char *format, ...) TS_PRINTF(2, 3);
 tsi_arena_mark tsi_arena_save(const tsi_arena *arena);
 void tsi_arena_rewind(tsi_arena *arena, tsi_arena_mark mark);
 void tsi_arena_reset(tsi_arena *arena);   /* keeps the blocks */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compiler.h - compiler-specific words of the internal code. No other internal file uses them raw. */
+/* compiler.h - compiler-specific words of the internal code. No other internal file uses them. */
 #ifndef TSI_BASE_COMPILER_H
 #define TSI_BASE_COMPILER_H
 

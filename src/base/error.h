@@ -24,7 +24,8 @@
     } while (0)
 
 ts_status tsi_fail(ts_blast blast, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
-ts_status tsi_fail_va(ts_blast blast, ts_status status, const char *format, va_list arguments);
+ts_status tsi_fail_va(ts_blast blast, ts_status status, const char *format, va_list arguments)
+    TS_PRINTF(3, 0);
 
 /* An error record with its own text; used by ranks, works and worlds. Zero is "no error". */
 enum { TSI_ERROR_TEXT_MAX = 1024, TSI_ERROR_WHERE_MAX = 128 };
@@ -34,7 +35,15 @@ typedef struct tsi_error_record {
     char text[TSI_ERROR_TEXT_MAX];
 } tsi_error_record;
 void tsi_error_copy(tsi_error_record *to, const tsi_error_record *from);
-/* Puts prefix before the text of the thread's or rank's pending error ("matmul: ..."). */
+void tsi_error_clear(tsi_error_record *record);
+/* Fills a record without touching rank or thread: for works and helpers, which have no rank of
+ * their own. where NULL: "". The arguments may point into the record itself. */
+void tsi_error_set(tsi_error_record *record, const ts_error *error, const char *format, ...)
+    TS_PRINTF(3, 4);
+/* The calling thread's rank (or the thread) fails with a copy of the record; returns its status. */
+ts_status tsi_fail_record(const tsi_error_record *record);
+/* Puts a prefix and ": " before the text of the rank's pending error, else of the thread's last:
+ * tsi_error_prefix("matmul") makes "matmul: inner dims differ, 3 vs 4". */
 void tsi_error_prefix(const char *format, ...) TS_PRINTF(1, 2);
 
 #endif

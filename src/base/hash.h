@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hash.h - 64-bit hashing of keys, the same on every machine; and a map from 64-bit keys to pointers.
+/* hash.h - 64-bit hashing of keys, the same on every machine; and a map from 64-bit keys to
+ * pointers.
  *
- * tsi_map is open addressing with power-of-two capacity. Keys are hashes; the value owner compares what
- * it must through `equal` (NULL: equal hashes are equal keys). */
+ * tsi_map is open addressing with power-of-two capacity. Keys are hashes; the value owner compares
+ * what it must through `equal` (NULL: equal hashes are equal keys). */
 #ifndef TSI_BASE_HASH_H
 #define TSI_BASE_HASH_H
 
@@ -36,6 +37,8 @@ typedef struct tsi_map {
 typedef bool (*tsi_map_equal_fn)(const void *value, const void *wanted);
 void *tsi_map_find(const tsi_map *map, uint64_t key, tsi_map_equal_fn equal, const void *wanted);
 ts_status tsi_map_insert(tsi_map *map, uint64_t key, void *value /* not NULL */); /* no lookup */
+/* Makes the next `more` insertions unable to fail; false (not recorded) if memory is lacking. */
+bool tsi_map_reserve(tsi_map *map, size_t more);
 void *tsi_map_remove(tsi_map *map, uint64_t key, tsi_map_equal_fn equal, const void *wanted);
 void tsi_map_release(tsi_map *map); /* not the values */
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* intern.h - a table in which equal values are one pointer, shared by the threads of a world.
  *
- * An interned value begins with tsi_interned. References are counted; a value that nobody holds may be
- * dropped by a later insertion, so the table does not grow without bound (it is weak). Lookup of an
- * existing value takes one uncontended stripe lock; callers that are hot keep a cache of their own.
+ * An interned value begins with tsi_interned. References are counted; a value that nobody holds may
+ * be dropped by a later insertion, so the table does not grow without bound (it is weak). Lookup of
+ * an existing value takes one uncontended stripe lock; callers that are hot keep a cache of their
+ * own.
  *
  *   get(table, key) -> existing value, retained      (hit)
- *                   -> make(key), inserted, retained (miss; make runs under the stripe's lock)        */
+ *                   -> make(key), inserted, retained (miss; make runs under the stripe's lock) */
 #ifndef TSI_BASE_INTERN_H
 #define TSI_BASE_INTERN_H
 
@@ -27,8 +28,8 @@ typedef struct tsi_intern_type {
     const char *name; /* in statistics: "layout" */
     /* Does the value equal the key? `key` is whatever the caller of get passed. */
     bool (*equal)(const tsi_interned *value, const void *key);
-    /* A new value for the key, or NULL after recording the error. hash, references, table are set by
-     * the table. Must not call into the same table. */
+    /* A new value for the key, or NULL after recording the error. hash, references, table are set
+     * by the table. Must not call into the same table. */
     tsi_interned *(*make)(const void *key, void *context);
     void (*destroy)(tsi_interned *value);
 } tsi_intern_type;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rank.h - the bodies of ts_rank and ts_world as far as every layer may know them.
  *
- * A layer keeps its own state in its slot, made on first use, destroyed when the rank or world closes,
- * in descending order of slots (high layers first). So low layers need not know high ones:
+ * A layer keeps its own state in its slot, made on first use, destroyed when the rank or world
+ * closes, in descending order of slots (high layers first). So low layers need not know high ones:
  *
  *   ts_world --+-- rank[0] --+-- error, event ring, call site
  *              |             +-- slot[ARRAY] caching allocator ... slot[TENSOR] scopes ...
- *              +-- slot[LAYOUT] interned meshes and layouts, slot[PLAN] plans, slot[COMM] engine      */
+ *              +-- slot[LAYOUT] interned meshes and layouts, slot[PLAN] plans, slot[COMM] engine */
 #ifndef TSI_BASE_RANK_H
 #define TSI_BASE_RANK_H
 
@@ -19,12 +19,22 @@
 #include "tessera/world.h"
 
 typedef enum tsi_slot {
-    TSI_SLOT_DEVICE, TSI_SLOT_LAYOUT, TSI_SLOT_ARRAY, TSI_SLOT_PLAN, TSI_SLOT_COMM, TSI_SLOT_TENSOR,
-    TSI_SLOT_OP, TSI_SLOT_AUTOGRAD, TSI_SLOT_RUNTIME, TSI_SLOT_NN, TSI_SLOT_PARALLEL, TSI_SLOT_COUNT
+    TSI_SLOT_DEVICE,
+    TSI_SLOT_LAYOUT,
+    TSI_SLOT_ARRAY,
+    TSI_SLOT_PLAN,
+    TSI_SLOT_COMM,
+    TSI_SLOT_TENSOR,
+    TSI_SLOT_OP,
+    TSI_SLOT_AUTOGRAD,
+    TSI_SLOT_RUNTIME,
+    TSI_SLOT_NN,
+    TSI_SLOT_PARALLEL,
+    TSI_SLOT_COUNT
 } tsi_slot;
 
 typedef struct tsi_slot_state {
-    void *state;
+    _Atomic(void *) state;
     void (*destroy)(void *state);
 } tsi_slot_state;
 
@@ -35,45 +45,58 @@ struct ts_world {
     ts_rank **rank;      /* local_count of them */
     uint64_t seed;
     int64_t timeout_ms;
-    pthread_mutex_t lock;                    /* guards slot creation */
-    tsi_slot_state slot[TSI_SLOT_COUNT];     /* state read with tsi_world_slot */
-    _Atomic uint32_t generation;             /* of the topology; part of plan keys */
+    pthread_mutex_t lock;                /* guards slot creation */
+    tsi_slot_state slot[TSI_SLOT_COUNT]; /* state read with tsi_world_slot */
+    _Atomic uint32_t generation;         /* of the topology; part of plan keys */
 };
 
 struct ts_rank {
     ts_world *world;
-    int64_t index;       /* in the world */
-    int64_t local_index; /* in the process */
-    tsi_error_record error; /* first pending error; error.error.status TS_OK: healthy */
+    int64_t index;           /* in the world */
+    int64_t local_index;     /* in the process */
+    tsi_error_record error;  /* first pending error; error.error.status TS_OK: healthy */
     tsi_error_record caught; /* the last one a scope or recover took */
+    /* Called once when the rank becomes failed (any blast), on its thread, perhaps under locks of
+     * low layers: it may only post ("peers are told at once"). Set by the layer that has peers. */
+    void (*on_error)(ts_rank *rank, const ts_error *error);
     tsi_ring *ring;
-    const char *where;   /* place of the latest public call, or "" */
-    const char *label;   /* innermost scope's fully qualified label, or "" */
-    pthread_t thread;    /* attached thread, if attached */
+    const char *where; /* place of the latest public call, or "" */
+    const char *label; /* innermost scope's fully qualified label, or "" */
+    pthread_t thread;  /* attached thread, if attached */
     _Atomic int32_t attached;
     int32_t reserved;
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };
 
+/* Fails the rank, if it is healthy, with a copy of the record. Only its own thread calls it. */
+void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record);
+
 /* The rank attached to this thread, or NULL: the one thread-local of the library. */
 ts_rank *tsi_rank_current(void);
 void tsi_rank_set_current(ts_rank *rank);
 
-/* The world's slot, made by `create` under the lock if it is empty; NULL if create failed (recorded). */
+/* The world's slot, made by `create` under the lock if it is empty; NULL if create failed
+ * (recorded). */
 void *tsi_world_slot(ts_world *world, tsi_slot slot, void *(*create)(ts_world *world),
                      void (*destroy)(void *state));
 /* The rank's slot; only its own thread asks. */
 void *tsi_rank_slot(ts_rank *rank, tsi_slot slot, void *(*create)(ts_rank *rank),
                     void (*destroy)(void *state));
 
-/* Bodies without an engine, for the runtime and for tests of low layers: `local_count` ranks of a world
- * of `rank_count`, the first with index `first_index`. */
-ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_index, int64_t events,
-                         ts_world **out);
+/* The rank's slot as it is, NULL if nobody made it yet. */
+static inline void *tsi_slot_get(const ts_rank *rank, tsi_slot slot)
+{
+    return atomic_load_explicit(&rank->slot[slot].state, memory_order_relaxed);
+}
+
+/* Bodies without an engine, for the runtime and for tests of low layers: `local_count` ranks of a
+ * world of `rank_count`, the first with index `first_index`. */
+ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_index,
+                         int64_t events, ts_world **out);
 void tsi_world_unmake(ts_world *world); /* destroys ranks, then slots, descending */
 
-/* TS_OK if the rank is this thread's and healthy; else the status to return (recorded as the rules of
- * world.h say). Every recorded function begins with it. */
+/* TS_OK if the rank is this thread's and healthy; else the status to return (recorded as the rules
+ * of world.h say). Every recorded function begins with it. */
 ts_status tsi_rank_enter(ts_rank *rank);
 
 #endif

@@ -2,8 +2,9 @@
 /* text.h - building text, and reading it with exact positions.
  *
  * tsi_text grows; after an allocation failure it stays failed and tsi_text_take returns NULL, so a
- * builder is checked once at the end. tsi_cursor walks over a text and knows the column, so that every
- * parser's error says where and what was expected: "placements, column 7: expected ')' after the dim". */
+ * builder is checked once at the end. tsi_cursor walks over a text and knows the column, so that
+ * every parser's error says where and what was expected: "placements, column 7: expected ')' after
+ * the dim". */
 #ifndef TSI_BASE_TEXT_H
 #define TSI_BASE_TEXT_H
 
@@ -24,7 +25,9 @@ void tsi_text_add(tsi_text *text, const char *addition);
 void tsi_text_add_n(tsi_text *text, const char *addition, size_t length);
 void tsi_text_printf(tsi_text *text, const char *format, ...) TS_PRINTF(2, 3);
 void tsi_text_json(tsi_text *text, const char *value); /* quoted and escaped; NULL: null */
-char *tsi_text_take(tsi_text *text);  /* the caller frees; NULL after recording TS_ERR_MEMORY */
+/* The shortest digits that read back as the value, with '.' in every locale; NaN and inf: null. */
+void tsi_text_real(tsi_text *text, double value);
+char *tsi_text_take(tsi_text *text); /* the caller frees; NULL after recording TS_ERR_MEMORY */
 void tsi_text_release(tsi_text *text);
 
 typedef struct tsi_cursor {
@@ -33,12 +36,12 @@ typedef struct tsi_cursor {
 } tsi_cursor;
 
 tsi_cursor tsi_cursor_of(const char *what, const char *text);
-void tsi_cursor_space(tsi_cursor *cursor);                 /* skips blanks */
-bool tsi_cursor_done(tsi_cursor *cursor);                  /* after blanks, at the end? */
-bool tsi_cursor_take(tsi_cursor *cursor, char c);          /* skips blanks, takes c if it is next */
+void tsi_cursor_space(tsi_cursor *cursor);        /* skips blanks */
+bool tsi_cursor_done(tsi_cursor *cursor);         /* after blanks, at the end? */
+bool tsi_cursor_take(tsi_cursor *cursor, char c); /* skips blanks, takes c if it is next */
 bool tsi_cursor_word(tsi_cursor *cursor, char *out, size_t size); /* [A-Za-z_][A-Za-z0-9_.-]* */
-bool tsi_cursor_int(tsi_cursor *cursor, int64_t *out);     /* optional '-'; false also on overflow */
-bool tsi_cursor_real(tsi_cursor *cursor, double *out);     /* locale-independent */
+bool tsi_cursor_int(tsi_cursor *cursor, int64_t *out); /* optional '-'; false also on overflow */
+bool tsi_cursor_real(tsi_cursor *cursor, double *out); /* locale-independent */
 /* Records TS_ERR_ARG "what, column N: expected E, found F (in "text")". */
 ts_status tsi_cursor_fail(const tsi_cursor *cursor, const char *expected);
 

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* alloc.c - host memory, counted.
+ *
+ * The counters are spread over cache lines chosen by the thread, so that ranks which allocate at
+ * the same time do not wait for each other; a total is the sum of the lines. Memory may be freed by
+ * another thread: then one line is too high and another too low, and the sum is right. */
+#include "base/alloc.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/intmath.h"
+#include "base/text.h"
+
+enum { STRIPE_COUNT = 16 };
+
+typedef struct stripe {
+    _Alignas(
+        TSI_CACHE_LINE) _Atomic int64_t tried; /* allocations asked for, failed ones included */
+    _Atomic int64_t live;                      /* made minus freed by threads of this line */
+} stripe;
+
+static stripe stripes[STRIPE_COUNT];
+static _Atomic int64_t fail_in;    /* the n-th allocation from now fails; <= 0: none */
+static _Atomic int64_t tried_base; /* sum of `tried` at the last tsi_alloc_fail_at */
+
+static stripe *my_stripe(void)
+{
+    uint64_t h = (uint64_t)(uintptr_t)pthread_self() * 0x9E3779B97F4A7C15u;
+    return &stripes[h >> 60];
+}
+
+/* Counts one attempt; false if it is the one chosen to fail. */
+static bool attempt(stripe *mine)
+{
+    atomic_fetch_add_explicit(&mine->tried, 1, memory_order_relaxed);
+    if (TSI_LIKELY(atomic_load_explicit(&fail_in, memory_order_relaxed) <= 0)) return true;
+    return atomic_fetch_sub_explicit(&fail_in, 1, memory_order_relaxed) != 1;
+}
+
+static void *counted(stripe *mine, void *memory)
+{
+    if (TSI_LIKELY(memory != NULL)) atomic_fetch_add_explicit(&mine->live, 1, memory_order_relaxed);
+    return memory;
+}
+
+void *tsi_alloc(size_t bytes)
+{
+    stripe *mine = my_stripe();
+    if (TSI_UNLIKELY(!attempt(mine))) return NULL;
+    return counted(mine, malloc(bytes > 0 ? bytes : 1));
+}
+
+void *tsi_calloc(size_t count, size_t bytes)
+{
+    size_t total;
+    if (!tsi_mul_size(count, bytes, &total)) return NULL;
+    stripe *mine = my_stripe();
+    if (TSI_UNLIKELY(!attempt(mine))) return NULL;
+    return counted(mine, calloc(total > 0 ? total : 1, 1));
+}
+
+void *tsi_alloc_array(size_t count, size_t bytes)
+{
+    size_t total;
+    return tsi_mul_size(count, bytes, &total) ? tsi_alloc(total) : NULL;
+}
+
+void *tsi_realloc(void *memory, size_t bytes)
+{
+    if (memory == NULL) return tsi_alloc(bytes);
+    if (TSI_UNLIKELY(!attempt(my_stripe()))) return NULL;
+    return realloc(memory, bytes > 0 ? bytes : 1);
+}
+
+void *tsi_alloc_aligned(size_t bytes, size_t alignment)
+{
+    stripe *mine = my_stripe();
+    if (TSI_UNLIKELY(!attempt(mine))) return NULL;
+    void *memory = NULL;
+    if (alignment < sizeof(void *)) alignment = sizeof(void *);
+    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) return NULL;
+    return counted(mine, memory);
+}
+
+void tsi_free(void *memory)
+{
+    if (memory == NULL) return;
+    atomic_fetch_sub_explicit(&my_stripe()->live, 1, memory_order_relaxed);
+    free(memory);
+}
+
+char *tsi_strndup(const char *text, size_t length)
+{
+    const char *end = memchr(text, '\0', length);
+    if (end != NULL) length = (size_t)(end - text);
+    char *copy = length < SIZE_MAX ? tsi_alloc(length + 1) : NULL;
+    if (copy == NULL) return NULL;
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    return copy;
+}
+
+char *tsi_strdup(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = tsi_alloc(size);
+    return copy != NULL ? memcpy(copy, text, size) : NULL;
+}
+
+ts_status tsi_fail_memory(const char *what, size_t bytes)
+{
+    char amount[32];
+    (void)tsi_text_bytes(amount, sizeof amount, bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes);
+    return TSI_FAIL(TS_ERR_MEMORY, "out of host memory: %s needs %zu bytes (%s)", what, bytes,
+                    amount);
+}
+
+int64_t tsi_alloc_fail_at(int64_t n)
+{
+    int64_t tried = 0;
+    for (int i = 0; i < STRIPE_COUNT; i++)
+        tried += atomic_load_explicit(&stripes[i].tried, memory_order_relaxed);
+    atomic_store_explicit(&fail_in, n, memory_order_relaxed);
+    return tried - atomic_exchange_explicit(&tried_base, tried, memory_order_relaxed);
+}
+
+int64_t tsi_alloc_live(void)
+{
+    int64_t live = 0;
+    for (int i = 0; i < STRIPE_COUNT; i++)
+        live += atomic_load_explicit(&stripes[i].live, memory_order_relaxed);
+    return live;
+}

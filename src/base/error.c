@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* error.c - where the sentence of a failure is kept.
+ *
+ * A failure belongs to the rank attached to the calling thread; the rank keeps its first one until
+ * a scope or recover takes it. A thread without a rank keeps its latest one in a buffer of its own.
+ * Nothing here allocates, so that running out of memory can be reported. */
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rank.h"
+
+/* The second thread-local beside the attached rank: what ts_last_error shows. */
+static _Thread_local tsi_error_record thread_error;
+
+const char *ts_status_name(ts_status status)
+{
+    switch (status) {
+#define STATUS_NAME(name, value, meaning)                                                          \
+    case name:                                                                                     \
+        return #name;
+        TS_STATUS_LIST(STATUS_NAME)
+#undef STATUS_NAME
+    }
+    return "TS_ERR_UNKNOWN";
+}
+
+const char *ts_status_meaning(ts_status status)
+{
+    switch (status) {
+#define STATUS_MEANING(name, value, meaning)                                                       \
+    case name:                                                                                     \
+        return meaning;
+        TS_STATUS_LIST(STATUS_MEANING)
+#undef STATUS_MEANING
+    }
+    return "a status this version of tessera does not know";
+}
+
+const char *ts_last_error(void)
+{
+    return thread_error.text;
+}
+
+static ts_blast blast_of(ts_status status)
+{
+    switch (status) {
+    case TS_OK:
+        return TS_BLAST_NONE;
+    case TS_ERR_MEMORY:
+    case TS_ERR_IO:
+    case TS_ERR_INTERNAL:
+        return TS_BLAST_LOCAL;
+    case TS_ERR_LOST:
+        return TS_BLAST_LOST;
+    case TS_ERR_ARG:
+    case TS_ERR_NULL:
+    case TS_ERR_SHAPE:
+    case TS_ERR_MESH:
+    case TS_ERR_STATE:
+    case TS_ERR_THREAD:
+    case TS_ERR_POLICY:
+    case TS_ERR_PEER:
+    case TS_ERR_DTYPE:
+    case TS_ERR_MISSING:
+        return TS_BLAST_AGREED;
+    }
+    return TS_BLAST_AGREED;
+}
+
+/* Copies what fits and ends a cut text with "...". The two may overlap. */
+static void text_put(char *to, size_t size, const char *from)
+{
+    size_t length = strlen(from);
+    bool cut = length >= size;
+    memmove(to, from, cut ? size - 1 : length);
+    to[cut ? size - 1 : length] = '\0';
+    if (cut) memcpy(to + size - 4, "...", 3);
+}
+
+static void record_fill(tsi_error_record *record, const ts_error *error, const char *format,
+                        va_list arguments) TS_PRINTF(3, 0);
+
+/* Formatting goes through a buffer of its own because an argument may be the text it replaces. */
+static void record_fill(tsi_error_record *record, const ts_error *error, const char *format,
+                        va_list arguments)
+{
+    char text[TSI_ERROR_TEXT_MAX + 1] = "";
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    text_put(record->where, sizeof record->where, error->where != NULL ? error->where : "");
+    text_put(record->text, sizeof record->text, text);
+    record->error = *error;
+    record->error.where = record->where;
+    record->error.text = record->text;
+}
+
+void tsi_error_set(tsi_error_record *record, const ts_error *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    record_fill(record, error, format, arguments);
+    va_end(arguments);
+}
+
+void tsi_error_copy(tsi_error_record *to, const tsi_error_record *from)
+{
+    if (to == from) return;
+    *to = *from;
+    to->error.where = to->where;
+    to->error.text = to->text;
+}
+
+void tsi_error_clear(tsi_error_record *record)
+{
+    record->error =
+        (ts_error){ .rank = -1, .event = -1, .where = record->where, .text = record->text };
+    record->where[0] = '\0';
+    record->text[0] = '\0';
+}
+
+static void rank_where(const ts_rank *rank, char *out, size_t size)
+{
+    const char *label = rank->label != NULL ? rank->label : "";
+    const char *place = rank->where != NULL ? rank->where : "";
+    if (label[0] != '\0' && place[0] != '\0')
+        (void)snprintf(out, size, "%s (%s)", label, place);
+    else
+        (void)snprintf(out, size, "%s", label[0] != '\0' ? label : place);
+}
+
+ts_status tsi_fail_va(ts_blast blast, ts_status status, const char *format, va_list arguments)
+{
+    if (status >= TS_OK) status = TS_ERR_INTERNAL; /* a failure must not read as success */
+    if (blast == TS_BLAST_NONE) blast = blast_of(status);
+    ts_error error = { .status = status, .blast = blast, .rank = -1, .event = -1 };
+    ts_rank *rank = tsi_rank_current();
+    if (rank == NULL) {
+        record_fill(&thread_error, &error, format, arguments);
+        return status;
+    }
+    if (rank->error.error.status != TS_OK) return status; /* the first error is kept */
+    char where[TSI_ERROR_WHERE_MAX + 1];
+    rank_where(rank, where, sizeof where);
+    uint64_t event = tsi_ring_last(rank->ring);
+    error.rank = rank->index;
+    error.event = event > 0 ? (int64_t)event : -1;
+    error.where = where;
+    record_fill(&rank->error, &error, format, arguments);
+    if (rank->on_error != NULL) rank->on_error(rank, &rank->error.error);
+    return status;
+}
+
+ts_status tsi_fail(ts_blast blast, ts_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    ts_status result = tsi_fail_va(blast, status, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+ts_status tsi_fail_record(const tsi_error_record *record)
+{
+    ts_rank *rank = tsi_rank_current();
+    if (rank == NULL)
+        tsi_error_copy(&thread_error, record);
+    else
+        tsi_rank_take_error(rank, record);
+    return record->error.status;
+}
+
+void tsi_error_prefix(const char *format, ...)
+{
+    ts_rank *rank = tsi_rank_current();
+    bool on_rank = rank != NULL && rank->error.error.status != TS_OK;
+    tsi_error_record *record = on_rank ? &rank->error : &thread_error;
+    char text[2 * TSI_ERROR_TEXT_MAX] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, TSI_ERROR_TEXT_MAX, format, arguments);
+    va_end(arguments);
+    size_t length = strlen(text);
+    (void)snprintf(text + length, sizeof text - length, ": %s", record->text);
+    text_put(record->text, sizeof record->text, text);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c - the program around the tests: options, selection, one line per test, the closing line.
+ *
+ * Under an MPI launcher the rank tests of the world's size run in this process, in the order of
+ * their registration on every rank; only rank 0 writes the lines of the tests, each process has its
+ * own exit code. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/hash.h"
+#include "harness/harness.h"
+
+static test_case *first_case;
+static test_case **last_case = &first_case;
+
+void test_register(test_case *added)
+{
+    *last_case = added;
+    last_case = &added->next;
+}
+
+double harness_timeout(const harness_options *options, const harness_run *run)
+{
+    double seconds = run->body->timeout_s > 0 ? run->body->timeout_s : 60;
+    if (options->timeout_s > 0) seconds = options->timeout_s;
+    return TSI_SANITIZED ? 4 * seconds : seconds;
+}
+
+int64_t harness_run_here(const harness_options *options, const harness_run *run)
+{
+    test_result result = { 0 };
+    test t = { .name = run->name,
+               .seed = options->seed,
+               .random = tsi_hash_text(options->seed, run->body->name),
+               .engine = options->mpi_size > 0 ? "mpi" : "threads",
+               .result = &result };
+    int64_t live = tsi_alloc_live();
+    if (run->count > 0) {
+        run->body->run_ranks(run->body, &t, run->count);
+        return result.failures;
+    }
+    run->body->fn(&t);
+    live = tsi_alloc_live() - live;
+    if (result.failures == 0 && live != 0)
+        test_fail(&t, run->name, 0, "%lld allocations were not freed", (long long)live);
+    return result.failures;
+}
+
+static bool selected(const harness_options *options, const char *name)
+{
+    for (int i = 0; i < options->filter_count; i++)
+        if (strstr(name, options->filter[i]) != NULL) return true;
+    return options->filter_count == 0;
+}
+
+/* Over MPI a test that hangs would hold its whole world, and there is no parent to end it. */
+static void on_alarm(int signal_number)
+{
+    (void)signal_number;
+    static const char line[] = "    the test did not end in time\n";
+    ssize_t wrote = write(STDOUT_FILENO, line, sizeof line - 1);
+    (void)wrote;
+    _exit(124);
+}
+
+static bool run_in_process(const harness_options *options, const harness_run *run)
+{
+    if (options->mpi_size > 0) {
+        (void)signal(SIGALRM, on_alarm);
+        (void)alarm((unsigned)harness_timeout(options, run) + 1);
+    }
+    bool passed = harness_run_here(options, run) == 0;
+    if (options->mpi_size > 0) (void)alarm(0);
+    return passed;
+}
+
+static bool run_one(const harness_options *options, const harness_run *run)
+{
+    bool loud = options->mpi_rank == 0;
+    int64_t begin = tsi_clock_ns();
+    bool here = options->no_fork || options->mpi_size > 0;
+    bool passed = here ? run_in_process(options, run) : harness_run_child(options, run);
+    double seconds = (double)(tsi_clock_ns() - begin) * 1e-9;
+    if (loud || !passed) printf("%s %s (%.2f s)\n", passed ? "ok  " : "FAIL", run->name, seconds);
+    if (!passed)
+        printf("    seed %llu; again: %s --seed %llu %s\n", (unsigned long long)options->seed,
+               options->program, (unsigned long long)options->seed, run->name);
+    (void)fflush(stdout);
+    return passed;
+}
+
+/* Visits every selected run of a case: lists it, or runs it and counts. */
+static void each_run(const harness_options *options, const test_case *body, int64_t counts[2])
+{
+    for (int i = 0; i < (int)TSI_COUNT_OF(body->ranks); i++) {
+        harness_run run = { .body = body, .count = body->ranks[i] };
+        if (i > 0 && run.count == 0) return;
+        if (options->mpi_size > 0 && run.count != options->mpi_size) continue;
+        if (run.count > 0)
+            (void)snprintf(run.name, sizeof run.name, "%s/%d", body->name, (int)run.count);
+        else
+            (void)snprintf(run.name, sizeof run.name, "%s", body->name);
+        if (!selected(options, run.name)) continue;
+        if (options->list)
+            printf("%s\n", run.name);
+        else
+            counts[run_one(options, &run)]++;
+    }
+}
+
+static int64_t environment_int(const char *first, const char *second, int64_t otherwise)
+{
+    const char *text = getenv(first);
+    if (text == NULL) text = getenv(second);
+    return text != NULL ? strtoll(text, NULL, 10) : otherwise;
+}
+
+/* False after saying what is wrong. */
+static bool parse(int argc, char **argv, harness_options *options)
+{
+    options->program = argv[0];
+    options->seed = (uint64_t)environment_int("TESSERA_TEST_SEED", "TESSERA_TEST_SEED", 1);
+    options->mpi_size = environment_int("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 0);
+    options->mpi_rank = environment_int("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0);
+    int i = 1;
+    for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
+        bool takes_value = strcmp(argv[i], "--seed") == 0 || strcmp(argv[i], "--timeout") == 0;
+        if (strcmp(argv[i], "--list") == 0) {
+            options->list = true;
+        } else if (strcmp(argv[i], "--no-fork") == 0) {
+            options->no_fork = true;
+        } else if (takes_value && i + 1 < argc) {
+            bool seed = argv[i][2] == 's';
+            i++;
+            if (seed) options->seed = strtoull(argv[i], NULL, 10);
+            if (!seed) options->timeout_s = strtod(argv[i], NULL);
+        } else {
+            fprintf(stderr, "%s: unknown option or missing value: %s\n", argv[0], argv[i]);
+            return false;
+        }
+    }
+    options->filter = argv + i;
+    options->filter_count = argc - i;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    harness_options options = { 0 };
+    if (!parse(argc, argv, &options)) return 2;
+    int64_t counts[2] = { 0, 0 }; /* failed, passed */
+    for (const test_case *c = first_case; c != NULL; c = c->next)
+        each_run(&options, c, counts);
+    if (options.list) return 0;
+    if (options.mpi_rank == 0 || counts[0] > 0)
+        printf("%lld passed, %lld failed\n", (long long)counts[1], (long long)counts[0]);
+    return counts[0] > 0 ? 1 : 0;
+}
