@@ -3,7 +3,10 @@
  *
  * Blocks are rounded to a size class and kept for reuse; live, peak and reserved bytes are counted per
  * tag (parameter, gradient, activation, ...). A block freed by another thread waits in a lock-free list that
- * the owner empties at its next allocation. */
+ * the owner empties at its next allocation. The owner is the thread attached to the pool's rank, or the thread that
+ * made a pool without a rank. Another thread may allocate too, but past the cache. Counters may be read anywhere.
+ *
+ * INV: a pool that was destroyed lives on, invisible, until its last block has come back; then it goes with it. */
 #ifndef TSI_ARRAY_POOL_H
 #define TSI_ARRAY_POOL_H
 
@@ -27,12 +30,16 @@ typedef struct tsi_pool_usage {
 
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
 tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank /* may be NULL */);
-void tsi_pool_destroy(tsi_pool *pool); /* when the last block has come back */
+/* By the owner, or by anyone once the owner has ended. Live blocks stay valid; accepts NULL. */
+void tsi_pool_destroy(tsi_pool *pool);
 void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag); /* 64-byte aligned; NULL: recorded */
-void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag); /* any thread */
+/* Any thread; accepts NULL. bytes and tag as at the allocation. */
+void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag);
 tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag /* -1: all */);
-int64_t tsi_pool_reserved(const tsi_pool *pool);
+int64_t tsi_pool_reserved(const tsi_pool *pool); /* bytes held from the device, live or cached */
 void tsi_pool_peak_reset(tsi_pool *pool);
-void tsi_pool_trim(tsi_pool *pool); /* gives cached blocks back to the device */
+void tsi_pool_trim(tsi_pool *pool); /* gives cached blocks back to the device; owner only */
+const tsi_device *tsi_pool_device(const tsi_pool *pool);
+const char *tsi_pool_tag_name(uint32_t tag); /* "activation"; "other" if unknown */
 
 #endif

@@ -30,7 +30,8 @@ typedef struct tsi_device {
     const char *name; /* "cpu" */
     bool host_readable; /* the CPU may dereference its pointers */
 
-    /* ---- buffers: raw, slow; the caching allocator of array/ stands before them */
+    /* ---- buffers: raw, slow; the caching allocator of array/ stands before them. 64-byte aligned at least.
+     * alloc returns TS_ERR_MEMORY without recording it: the caller may have caches to give back first. */
     ts_status (*buffer_alloc)(const struct tsi_device *device, size_t bytes, void **out);
     void (*buffer_free)(const struct tsi_device *device, void *buffer, size_t bytes);
 

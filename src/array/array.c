@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* array.c - counted views of storage.
+ *
+ * INV: every element of a view lies inside its storage; that is checked once, when the view is made, so that
+ * kernels need no check. A view holds a reference to its storage and owns nothing else. */
+#include "array/array.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/intmath.h"
+
+/* The range of elements that a shape with strides reaches, relative to its first. */
+typedef struct reach {
+    int64_t low, high; /* low <= 0 <= high */
+    int64_t count;
+} reach;
+
+/* False if the range overflows 64 bits. An empty shape reaches nothing: low = 0, high = -1. */
+static bool reach_of(int32_t ndim, const int64_t *extent, const int64_t *stride, reach *out)
+{
+    reach r = { .count = 1 };
+    for (int32_t d = 0; d < ndim; d++)
+        if (extent[d] == 0) {
+            *out = (reach){ .high = -1 };
+            return true;
+        }
+    for (int32_t d = 0; d < ndim; d++) {
+        int64_t last = 0;
+        if (!tsi_mul_i64(extent[d] - 1, stride[d], &last)) return false;
+        int64_t *end = last < 0 ? &r.low : &r.high;
+        if (!tsi_add_i64(*end, last, end) || !tsi_mul_i64(r.count, extent[d], &r.count)) return false;
+    }
+    *out = r;
+    return true;
+}
+
+static void dense_strides(const ts_shape *shape, int64_t *stride)
+{
+    int64_t next = 1;
+    for (int32_t d = shape->ndim - 1; d >= 0; d--) {
+        stride[d] = next;
+        if (!tsi_mul_i64(next, shape->extent[d], &next)) next = 0; /* then the array is empty */
+    }
+}
+
+/* Takes the caller's reference to storage; releases it on failure. */
+static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype, const ts_shape *shape,
+                             const int64_t *stride, int64_t offset)
+{
+    tsi_array *array = tsi_calloc(1, sizeof *array);
+    if (!array) {
+        (void)tsi_fail_memory("an array", sizeof *array);
+        tsi_storage_release(storage);
+        return NULL;
+    }
+    array->references = 1;
+    array->storage = storage;
+    array->offset = offset;
+    array->dtype = (int32_t)dtype;
+    array->ndim = shape->ndim;
+    for (int32_t d = 0; d < shape->ndim; d++) {
+        array->extent[d] = shape->extent[d];
+        array->stride[d] = stride[d];
+    }
+    return array;
+}
+
+/* Bytes of a dense array; false after recording what is wrong with dtype or shape. */
+static bool dense_bytes(const char *what, ts_dtype dtype, const ts_shape *shape, size_t *bytes)
+{
+    size_t size = ts_dtype_size(dtype);
+    if (size == 0) {
+        (void)TSI_FAIL(TS_ERR_DTYPE, "%s: there is no dtype number %d", what, (int)dtype);
+        return false;
+    }
+    if (shape->ndim < 0 || shape->ndim > TS_NDIM_MAX) {
+        (void)TSI_FAIL(TS_ERR_SHAPE, "%s: %d dims, 0 to %d are possible", what, shape->ndim, TS_NDIM_MAX);
+        return false;
+    }
+    for (int32_t d = 0; d < shape->ndim; d++)
+        if (shape->extent[d] < 0) {
+            (void)TSI_FAIL(TS_ERR_SHAPE, "%s: the extent of dim %d is %lld", what, d,
+                           (long long)shape->extent[d]);
+            return false;
+        }
+    int64_t count = ts_shape_count(shape);
+    if (count < 0 || count > INT64_MAX / (int64_t)size) {
+        (void)TSI_FAIL(TS_ERR_SHAPE, "%s: the size of the array overflows 64 bits", what);
+        return false;
+    }
+    *bytes = (size_t)count * size;
+    return true;
+}
+
+tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape)
+{
+    return tsi_array_create_tagged(rank, dtype, shape, TSI_TAG_ACTIVATION);
+}
+
+tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape, uint32_t tag)
+{
+    size_t bytes = 0;
+    if (!dense_bytes("array", dtype, shape, &bytes)) return NULL;
+    tsi_pool *pool = tsi_pool_of(rank);
+    tsi_storage *storage = pool ? tsi_storage_create(pool, bytes, tag) : NULL;
+    if (!storage) return NULL;
+    int64_t stride[TS_NDIM_MAX];
+    dense_strides(shape, stride);
+    return array_make(storage, dtype, shape, stride, 0);
+}
+
+tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block)
+{
+    (void)rank; /* outside memory is the host's */
+    tsi_block b;
+    if (tsi_block_of_array(block, "array", &b) != TS_OK) return NULL;
+    reach r;
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)b.dtype), span = 0;
+    if (!reach_of(b.ndim, b.extent, b.stride, &r) || !tsi_add_i64(r.high - r.low, 1, &span) ||
+        !tsi_mul_i64(span, size, &span)) {
+        (void)TSI_FAIL(TS_ERR_SHAPE, "array: strides and extents reach beyond 64 bits");
+        return NULL;
+    }
+    char *first = b.data ? (char *)b.data + r.low * size : NULL;
+    tsi_storage *storage = tsi_storage_wrap(tsi_device_cpu(), first, (size_t)span, NULL, NULL);
+    if (!storage) return NULL;
+    tsi_array *array = array_make(storage, (ts_dtype)b.dtype, &block->meta.shape, b.stride, -r.low);
+    if (!array) return NULL;
+    storage->done = block->done; /* from here on tessera owns it */
+    storage->context = block->context;
+    return array;
+}
+
+tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape,
+                          const int64_t *stride, int64_t offset)
+{
+    if (!base) return NULL;
+    size_t ignored = 0, size = ts_dtype_size(dtype);
+    int64_t dense[TS_NDIM_MAX];
+    if (!dense_bytes("view", dtype, shape, &ignored)) return NULL;
+    if (!stride) {
+        dense_strides(shape, dense);
+        stride = dense;
+    }
+    reach r;
+    int64_t room = (int64_t)(base->storage->bytes / size), first = 0, last = 0;
+    bool known = reach_of(shape->ndim, shape->extent, stride, &r) &&
+                 tsi_add_i64(offset, r.low, &first) && tsi_add_i64(offset, r.high, &last);
+    bool inside = known && first >= 0 && last < room && (r.count > 0 || (offset >= 0 && offset <= room));
+    if (!inside) {
+        (void)TSI_FAIL(TS_ERR_SHAPE,
+                       "view: elements %lld to %lld of a storage of %lld (%s): outside of it",
+                       (long long)first, (long long)last, (long long)room, ts_dtype_name(dtype));
+        return NULL;
+    }
+    tsi_storage_retain(base->storage);
+    return array_make(base->storage, dtype, shape, stride, offset);
+}
+
+tsi_array *tsi_array_retain(tsi_array *array)
+{
+    if (array) array->references++;
+    return array;
+}
+
+void tsi_array_release(tsi_array *array)
+{
+    if (!array || --array->references > 0) return;
+    TSI_ASSERT(array->references == 0);
+    tsi_storage_release(array->storage);
+    tsi_free(array);
+}
+
+void *tsi_array_data(const tsi_array *array)
+{
+    char *data = array->storage->data;
+    return data ? data + array->offset * (int64_t)ts_dtype_size((ts_dtype)array->dtype) : NULL;
+}
+
+tsi_block tsi_array_block(const tsi_array *array)
+{
+    tsi_block block = { .data = tsi_array_data(array), .dtype = array->dtype, .ndim = array->ndim };
+    memcpy(block.extent, array->extent, sizeof block.extent);
+    memcpy(block.stride, array->stride, sizeof block.stride);
+    return block;
+}
+
+ts_shape tsi_array_shape(const tsi_array *array)
+{
+    ts_shape shape = { .ndim = array->ndim };
+    for (int32_t d = 0; d < array->ndim; d++)
+        shape.extent[d] = array->extent[d];
+    return shape;
+}
+
+bool tsi_array_is_dense(const tsi_array *array)
+{
+    tsi_block block = tsi_array_block(array);
+    return tsi_block_is_dense(&block);
+}
+
+void tsi_array_describe(const tsi_array *array, ts_array *out)
+{
+    *out = (ts_array){ .struct_size = sizeof *out, .data = tsi_array_data(array) };
+    out->meta.shape = tsi_array_shape(array);
+    out->meta.dtype = array->dtype;
+    memcpy(out->stride, array->stride, sizeof out->stride);
+    bool zero = ts_shape_count(&out->meta.shape) > 1;
+    for (int32_t d = 0; d < array->ndim; d++)
+        zero = zero && array->stride[d] == 0;
+    if (zero) out->data = NULL; /* all strides zero would read as "contiguous", far beyond the element */
+}
+
+/* May the array be written, and has it memory? */
+static ts_status check_memory(const char *what, const tsi_array *array, bool write)
+{
+    if (!array) return TSI_FAIL(TS_ERR_NULL, "%s: the array is NULL", what);
+    if (write && array->storage->read_only)
+        return TSI_FAIL(TS_ERR_ARG, "%s: the memory was given as read-only", what);
+    if (array->storage->data) return TS_OK;
+    for (int32_t d = 0; d < array->ndim; d++)
+        if (array->extent[d] == 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE, "%s: the storage is emptied (%zu bytes)", what, array->storage->bytes);
+}
+
+ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
+{
+    TSI_TRY(check_memory("copy to", to, true));
+    TSI_TRY(check_memory("copy from", from, false));
+    if (to->ndim != from->ndim)
+        return TSI_FAIL(TS_ERR_SHAPE, "copy: %d dims to %d", from->ndim, to->ndim);
+    for (int32_t d = 0; d < to->ndim; d++)
+        if (to->extent[d] != from->extent[d])
+            return TSI_FAIL(TS_ERR_SHAPE, "copy: dim %d has %lld elements in the source, %lld in the target",
+                            d, (long long)from->extent[d], (long long)to->extent[d]);
+    const tsi_device *device = to->storage->device;
+    if (device != from->storage->device)
+        return TSI_FAIL(TS_ERR_ARG, "copy: from device %s to %s", from->storage->device->name, device->name);
+    tsi_block t = tsi_array_block(to), f = tsi_array_block(from);
+    to->storage->version++;
+    return device->copy(device, &t, &f, NULL);
+}
+
+ts_status tsi_array_fill(tsi_array *to, const void *element)
+{
+    TSI_TRY(check_memory("fill", to, true));
+    tsi_block t = tsi_array_block(to);
+    to->storage->version++;
+    return to->storage->device->fill(to->storage->device, &t, element, NULL);
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool.c - the caching allocator: free blocks by size class, blocks of other threads through a list.
+ *
+ *   owner:   alloc <-- cached[class] <-- free              no lock, no atomic but the counters
+ *                            ^
+ *   others:  free --> returned (lock-free, many push, the owner takes all) at the owner's next allocation
+ *
+ * A block is described by a node in host memory, so that devices whose memory the host cannot touch are served alike;
+ * nodes are found by address. The map `nodes` is changed by the owner alone, under the lock; so the owner reads
+ * it without, everybody else with the lock.
+ *
+ * INV: `holders` counts live blocks, plus one until destroy. Who brings it to zero frees the pool, and nobody
+ * touches the pool after giving up its hold. Destroy puts CLOSED into `returned`; who finds it there frees to the
+ * device at once, so no block is ever pushed that nobody will take. */
+#include "array/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/error.h"
+#include "base/hash.h"
+
+/* Classes of 64 bytes up to 512, then eight per power of two: at most 12.5 % are lost to rounding. */
+enum { CLASS_STEP = 64, CLASS_COUNT = 8 + 8 * 54 };
+
+typedef struct node {
+    void *memory;
+    size_t reserved; /* bytes of the class, as asked from the device */
+    size_t asked;    /* bytes the user asked for, while live */
+    struct node *next;
+    uint32_t size_class;
+    bool live;
+    bool foreign; /* made by another thread: in `others`, never cached */
+} node;
+
+typedef struct usage {
+    _Atomic int64_t live, peak, allocations;
+} usage;
+
+struct tsi_pool {
+    const tsi_device *device;
+    ts_rank *rank;
+    pthread_t thread; /* the owner of a pool without a rank */
+    _Atomic int64_t holders;
+    _Atomic(node *) returned;
+    pthread_mutex_t lock;
+    tsi_map nodes, others;
+    _Atomic int64_t reserved;
+    usage total, tag[TSI_POOL_TAG_MAX];
+    node *cached[CLASS_COUNT];
+};
+
+static node closed_mark;
+#define CLOSED (&closed_mark)
+
+static uint32_t log2_floor(uint64_t value)
+{
+    uint32_t result = 0;
+    for (uint32_t step = 32; step > 0; step /= 2) {
+        if (value >> step == 0) continue;
+        value >>= step;
+        result += step;
+    }
+    return result;
+}
+
+/* The class of a size and, in *rounded, the bytes of its blocks. */
+static uint32_t class_of(size_t bytes, size_t *rounded)
+{
+    uint64_t last = bytes > 0 ? bytes - 1 : 0;
+    if (last < 512) {
+        *rounded = ((size_t)last / CLASS_STEP + 1) * CLASS_STEP;
+        return (uint32_t)(last / CLASS_STEP);
+    }
+    uint32_t e = log2_floor(last), shift = e - 3;
+    uint64_t eighth = last >> shift; /* 8 .. 15 */
+    *rounded = (size_t)((eighth + 1) << shift);
+    return 8 + (e - 9) * 8 + (uint32_t)(eighth - 8);
+}
+
+static uint64_t key_of(const void *memory)
+{
+    return tsi_hash_mix(0, (uint64_t)(uintptr_t)memory);
+}
+
+static bool node_holds(const void *value, const void *memory)
+{
+    return ((const node *)value)->memory == memory;
+}
+
+static bool is_owner(const tsi_pool *pool)
+{
+    if (atomic_load_explicit(&pool->returned, memory_order_relaxed) == CLOSED) return false;
+    if (pool->rank) return tsi_rank_current() == pool->rank;
+    return pthread_equal(pool->thread, pthread_self());
+}
+
+/* ---- counters */
+
+static void raise_peak(usage *u, int64_t live)
+{
+    int64_t peak = atomic_load_explicit(&u->peak, memory_order_relaxed);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&u->peak, &peak, live, memory_order_relaxed,
+                                                                 memory_order_relaxed))
+        continue;
+}
+
+static void count_alloc(usage *u, size_t bytes)
+{
+    int64_t before = atomic_fetch_add_explicit(&u->live, (int64_t)bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&u->allocations, 1, memory_order_relaxed);
+    raise_peak(u, before + (int64_t)bytes);
+}
+
+static void count_free(usage *u, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&u->live, (int64_t)bytes, memory_order_relaxed);
+}
+
+static usage *usage_of(tsi_pool *pool, uint32_t tag)
+{
+    return &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
+}
+
+/* Allocation events show what is asked of the device; a step that runs from the cache writes none. */
+static void note_reserved(tsi_pool *pool, const char *what, int64_t change)
+{
+    atomic_fetch_add_explicit(&pool->reserved, change, memory_order_relaxed);
+    /* The rank is looked at only if it is this thread's: else it may be gone. */
+    if (!pool->rank || tsi_rank_current() != pool->rank || !pool->rank->ring) return;
+    tsi_event event = { .kind = TSI_EVENT_ALLOC, .kind_name = what, .name = pool->rank->label,
+                        .where = "", .bytes = change };
+    if (!event.name) event.name = "";
+    tsi_ring_mark(pool->rank->ring, &event);
+}
+
+/* ---- nodes */
+
+/* Memory and a node that is in no map yet; NULL: the device has none, nothing recorded. */
+static node *node_make(tsi_pool *pool, uint32_t size_class, size_t rounded)
+{
+    node *n = tsi_calloc(1, sizeof *n);
+    if (!n) return NULL;
+    if (pool->device->buffer_alloc(pool->device, rounded, &n->memory) != TS_OK) {
+        tsi_free(n);
+        return NULL;
+    }
+    n->reserved = rounded;
+    n->size_class = size_class;
+    return n;
+}
+
+static void node_destroy(tsi_pool *pool, node *n)
+{
+    pool->device->buffer_free(pool->device, n->memory, n->reserved);
+    tsi_free(n);
+}
+
+/* Into the map; on failure the node is destroyed. */
+static node *node_publish(tsi_pool *pool, node *n, bool foreign)
+{
+    n->foreign = foreign;
+    pthread_mutex_lock(&pool->lock);
+    ts_status status = tsi_map_insert(foreign ? &pool->others : &pool->nodes, key_of(n->memory), n);
+    pthread_mutex_unlock(&pool->lock);
+    if (status != TS_OK) {
+        node_destroy(pool, n);
+        return NULL;
+    }
+    note_reserved(pool, "reserve", (int64_t)n->reserved);
+    return n;
+}
+
+static void node_forget(tsi_pool *pool, node *n)
+{
+    pthread_mutex_lock(&pool->lock);
+    tsi_map_remove(n->foreign ? &pool->others : &pool->nodes, key_of(n->memory), node_holds, n->memory);
+    pthread_mutex_unlock(&pool->lock);
+    note_reserved(pool, "release", -(int64_t)n->reserved);
+    node_destroy(pool, n);
+}
+
+static node *node_find(tsi_pool *pool, const void *memory, bool owner)
+{
+    uint64_t key = key_of(memory);
+    node *n = owner ? tsi_map_find(&pool->nodes, key, node_holds, memory) : NULL;
+    if (n) return n;
+    pthread_mutex_lock(&pool->lock);
+    n = tsi_map_find(&pool->nodes, key, node_holds, memory);
+    if (!n) n = tsi_map_find(&pool->others, key, node_holds, memory);
+    pthread_mutex_unlock(&pool->lock);
+    return n;
+}
+
+/* ---- the cache, owner only */
+
+static void cache_put(tsi_pool *pool, node *n)
+{
+    n->next = pool->cached[n->size_class];
+    pool->cached[n->size_class] = n;
+}
+
+static node *cache_take(tsi_pool *pool, uint32_t size_class)
+{
+    node *n = pool->cached[size_class];
+    if (n) pool->cached[size_class] = n->next;
+    return n;
+}
+
+/* Takes the whole list of returned blocks and leaves `instead`. */
+static void take_returned(tsi_pool *pool, node *instead)
+{
+    node *n = atomic_exchange_explicit(&pool->returned, instead, memory_order_acquire);
+    while (n) {
+        node *next = n->next;
+        cache_put(pool, n);
+        n = next;
+    }
+}
+
+static void cache_empty(tsi_pool *pool)
+{
+    for (uint32_t c = 0; c < CLASS_COUNT; c++)
+        for (node *n = cache_take(pool, c); n; n = cache_take(pool, c))
+            node_forget(pool, n);
+}
+
+/* ---- public */
+
+static void pool_release(tsi_pool *pool)
+{
+    if (atomic_fetch_sub_explicit(&pool->holders, 1, memory_order_acq_rel) != 1) return;
+    tsi_map_release(&pool->nodes);
+    tsi_map_release(&pool->others);
+    pthread_mutex_destroy(&pool->lock);
+    tsi_free(pool);
+}
+
+tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank)
+{
+    tsi_pool *pool = tsi_calloc(1, sizeof *pool);
+    if (!pool) {
+        (void)tsi_fail_memory("a caching allocator", sizeof *pool);
+        return NULL;
+    }
+    pool->device = device;
+    pool->rank = rank;
+    pool->thread = pthread_self();
+    atomic_init(&pool->holders, 1);
+    pthread_mutex_init(&pool->lock, NULL);
+    return pool;
+}
+
+void tsi_pool_destroy(tsi_pool *pool)
+{
+    if (!pool) return;
+    take_returned(pool, CLOSED);
+    cache_empty(pool);
+    pool_release(pool);
+}
+
+static void *pool_for_slot(ts_rank *rank)
+{
+    return tsi_pool_create(tsi_device_cpu(), rank);
+}
+
+static void slot_pool_destroy(void *state)
+{
+    tsi_pool_destroy(state);
+}
+
+tsi_pool *tsi_pool_of(ts_rank *rank)
+{
+    return tsi_rank_slot(rank, TSI_SLOT_ARRAY, pool_for_slot, slot_pool_destroy);
+}
+
+/* A block the cache did not have: from the device, if need be after giving the cache back to it. */
+static node *node_fresh(tsi_pool *pool, uint32_t size_class, size_t rounded, bool owner)
+{
+    node *n = node_make(pool, size_class, rounded);
+    if (!n && owner) {
+        tsi_pool_trim(pool);
+        n = node_make(pool, size_class, rounded);
+    }
+    return n ? node_publish(pool, n, !owner) : NULL;
+}
+
+void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    size_t rounded = 0;
+    bool owner = is_owner(pool), possible = bytes <= SIZE_MAX / 4;
+    node *n = NULL;
+    if (TSI_LIKELY(possible)) {
+        uint32_t size_class = class_of(bytes, &rounded);
+        if (owner) {
+            if (atomic_load_explicit(&pool->returned, memory_order_relaxed)) take_returned(pool, NULL);
+            n = cache_take(pool, size_class);
+        }
+        if (!n) n = node_fresh(pool, size_class, rounded, owner);
+    }
+    if (TSI_UNLIKELY(!n)) {
+        (void)tsi_fail_memory(tsi_pool_tag_name(tag), bytes);
+        return NULL;
+    }
+    n->asked = bytes;
+    n->live = true;
+    atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
+    count_alloc(&pool->total, bytes);
+    count_alloc(usage_of(pool, tag), bytes);
+    return n->memory;
+}
+
+/* Gives the block to the owner; once the pool is closed, to the device. */
+static void return_block(tsi_pool *pool, node *n)
+{
+    node *head = atomic_load_explicit(&pool->returned, memory_order_relaxed);
+    do {
+        if (head == CLOSED) {
+            node_forget(pool, n);
+            return;
+        }
+        n->next = head;
+    } while (!atomic_compare_exchange_weak_explicit(&pool->returned, &head, n, memory_order_release,
+                                                    memory_order_relaxed));
+}
+
+void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
+{
+    if (!memory) return;
+    bool owner = is_owner(pool);
+    node *n = node_find(pool, memory, owner);
+    TSI_ASSERT(n && n->live && n->asked == bytes);
+    n->live = false;
+    count_free(&pool->total, bytes);
+    count_free(usage_of(pool, tag), bytes);
+    if (n->foreign)
+        node_forget(pool, n);
+    else if (owner)
+        cache_put(pool, n);
+    else
+        return_block(pool, n);
+    pool_release(pool);
+}
+
+tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag)
+{
+    const usage *u = tag < 0 ? &pool->total : &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
+    return (tsi_pool_usage){
+        .live = atomic_load_explicit(&u->live, memory_order_relaxed),
+        .peak = atomic_load_explicit(&u->peak, memory_order_relaxed),
+        .allocations = atomic_load_explicit(&u->allocations, memory_order_relaxed),
+    };
+}
+
+int64_t tsi_pool_reserved(const tsi_pool *pool)
+{
+    return atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+}
+
+static void peak_reset(usage *u)
+{
+    int64_t live = atomic_load_explicit(&u->live, memory_order_relaxed);
+    atomic_store_explicit(&u->peak, live, memory_order_relaxed);
+}
+
+void tsi_pool_peak_reset(tsi_pool *pool)
+{
+    peak_reset(&pool->total);
+    for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
+        peak_reset(&pool->tag[i]);
+}
+
+void tsi_pool_trim(tsi_pool *pool)
+{
+    take_returned(pool, NULL);
+    cache_empty(pool);
+}
+
+const tsi_device *tsi_pool_device(const tsi_pool *pool)
+{
+    return pool->device;
+}
+
+const char *tsi_pool_tag_name(uint32_t tag)
+{
+    static const char *const names[] = { "other",     "activation",         "parameter", "gradient",
+                                         "optimizer", "communication staging" };
+    return tag < TSI_COUNT_OF(names) ? names[tag] : names[0];
+}

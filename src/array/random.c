@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* random.c - fills by global index, a chunk at a time:
+ *
+ *   counters -> Philox blocks (vector lanes) -> words -> f64 or i64 values -> rounded into the dtype
+ *
+ * INV: the value of an element depends on its own words alone; where a chunk or run begins does not matter. */
+#include "array/random.h"
+
+#include <math.h>
+
+#include "array/random_math.h"
+#include "base/error.h"
+#include "base/intmath.h"
+#include "base/philox.h"
+#include "device/cpu.h"
+#include "device/number.h"
+
+enum { CHUNK = 256, LANES = 64, LANES_MIN = 12, WORDS_MAX = 4 * CHUNK + 4 * LANES + 8 };
+
+typedef struct chunk {
+    uint32_t word[WORDS_MAX];
+    double real[2 * CHUNK]; /* complex: pairs */
+    int64_t integer[CHUNK];
+} chunk;
+
+/* What the loops need, worked out once per call. */
+typedef struct recipe {
+    const tsi_random *random;
+    ts_dtype dtype;
+    int32_t words; /* k */
+    bool complex, wide; /* wide: f64 and c128, 53 random bits */
+    double top;         /* UNIFORM: the largest number of the dtype below b */
+    uint32_t drop;      /* UNIFORM: low bits of a word that are not used */
+} recipe;
+
+static bool is_complex(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+}
+
+static bool is_wide(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C128;
+}
+
+static bool is_real(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+}
+
+int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype)
+{
+    size_t size = ts_dtype_size(dtype);
+    bool real = is_real(dtype), complex = is_complex(dtype);
+    if (size == 0) return 0;
+    switch (kind) {
+    case TSI_RANDOM_UNIFORM: return real ? 1 + is_wide(dtype) : complex ? 2 * (1 + is_wide(dtype)) : 0;
+    case TSI_RANDOM_NORMAL: return real || complex ? 2 * (1 + is_wide(dtype)) : 0;
+    case TSI_RANDOM_INTEGER: return real || complex ? 0 : size >= 4 ? 2 : 1;
+    case TSI_RANDOM_BERNOULLI: return 1;
+    }
+    return 0;
+}
+
+uint64_t tsi_random_blocks(tsi_random_kind kind, ts_dtype dtype, int64_t count)
+{
+    uint64_t words = (uint64_t)count * (uint64_t)tsi_random_words(kind, dtype);
+    return words / 4 + (words % 4 != 0);
+}
+
+/* ---- words */
+
+/* LANES blocks at once: the rounds are outside, so that each inner loop is vector code. */
+static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint64_t first)
+{
+    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    uint32_t k0 = (uint32_t)random->seed, k1 = (uint32_t)(random->seed >> 32);
+    for (uint32_t i = 0; i < LANES; i++) {
+        uint64_t counter = first + i;
+        c0[i] = (uint32_t)counter;
+        c1[i] = (uint32_t)(counter >> 32);
+        c2[i] = (uint32_t)random->stream;
+        c3[i] = (uint32_t)(random->stream >> 32);
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < LANES; i++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
+            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+            c1[i] = (uint32_t)p1;
+            c3[i] = (uint32_t)p0;
+            c0[i] = n0;
+            c2[i] = n2;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < LANES; i++) {
+        out[4 * i] = c0[i];
+        out[4 * i + 1] = c1[i];
+        out[4 * i + 2] = c2[i];
+        out[4 * i + 3] = c3[i];
+    }
+}
+
+/* The words of `count` elements from `global` on; the first one is at the returned place of the buffer. */
+static const uint32_t *draw_words(const recipe *r, uint64_t global, int64_t count, uint32_t *buffer)
+{
+    uint64_t first = global * (uint64_t)r->words, block = first / 4, skip = first % 4;
+    uint64_t blocks = (skip + (uint64_t)count * (uint64_t)r->words + 3) / 4;
+    uint64_t counter = r->random->offset + block, b = 0;
+    for (; b < blocks && blocks - b >= LANES_MIN; b += LANES)
+        philox_lanes(buffer + 4 * b, r->random, counter + b);
+    for (; b < blocks; b++) {
+        tsi_philox_block one = tsi_philox(r->random->seed, counter + b, r->random->stream);
+        memcpy(buffer + 4 * b, one.word, sizeof one.word);
+    }
+    return buffer + skip;
+}
+
+/* ---- values */
+
+static void uniform_narrow(const recipe *r, double *restrict out, const uint32_t *restrict word, int64_t n)
+{
+    double a = r->random->a, span = r->random->b - a, top = r->top;
+    uint32_t drop = r->drop;
+    double unit = tsi_f64_of_bits((uint64_t)(1023 - 32 + drop) << 52); /* 2^-(bits used) */
+    for (int64_t i = 0; i < n; i++) {
+        double u = tsi_f64_of_u52(word[i] >> drop) * unit;
+        double x = a + span * u;
+        out[i] = x < top ? x : top;
+    }
+}
+
+static uint64_t top_53(const uint32_t *word)
+{
+    return ((uint64_t)word[0] << 21) | (word[1] >> 11);
+}
+
+static void uniform_wide(const recipe *r, double *restrict out, const uint32_t *restrict word, int64_t n)
+{
+    double a = r->random->a, span = r->random->b - a, top = r->top;
+    for (int64_t i = 0; i < n; i++) {
+        double u = (double)(int64_t)top_53(word + 2 * i) * 0x1p-53;
+        double x = a + span * u;
+        out[i] = x < top ? x : top;
+    }
+}
+
+/* u and v of Box-Muller, split first so that the long loop over them has one form. */
+static void pairs_narrow(double *restrict u, double *restrict v, const uint32_t *restrict word, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        u[i] = (tsi_f64_of_u52(word[2 * i]) + 1) * 0x1p-32;
+        v[i] = tsi_f64_of_u52(word[2 * i + 1]) * 0x1p-32;
+    }
+}
+
+static void pairs_wide(double *restrict u, double *restrict v, const uint32_t *restrict word, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        u[i] = (double)(int64_t)(top_53(word + 4 * i) + 1) * 0x1p-53;
+        v[i] = (double)(int64_t)top_53(word + 4 * i + 2) * 0x1p-53;
+    }
+}
+
+static void normal_real(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double cosine, sine, square = -2 * tsi_log(u[i]);
+        tsi_cos_sin_turn(v[i], &cosine, &sine);
+        u[i] = mean + deviation * (sqrt(square > 0 ? square : 0) * cosine);
+    }
+}
+
+static void normal_complex(double mean, double deviation, double *restrict out, const double *restrict u,
+                           const double *restrict v, int64_t n)
+{
+    double part = deviation * 0x1.6a09e667f3bcdp-1; /* sqrt(1/2) */
+    for (int64_t i = 0; i < n; i++) {
+        double cosine, sine, square = -2 * tsi_log(u[i]);
+        tsi_cos_sin_turn(v[i], &cosine, &sine);
+        double radius = sqrt(square > 0 ? square : 0);
+        out[2 * i] = mean + part * (radius * cosine);
+        out[2 * i + 1] = part * (radius * sine);
+    }
+}
+
+static void make_normal(const recipe *r, const uint32_t *word, int64_t n, chunk *c)
+{
+    double mean = r->random->a, deviation = r->random->b, u[CHUNK], v[CHUNK];
+    double *first = r->complex ? u : c->real;
+    if (r->wide)
+        pairs_wide(first, v, word, n);
+    else
+        pairs_narrow(first, v, word, n);
+    if (r->complex)
+        normal_complex(mean, deviation, c->real, u, v, n);
+    else
+        normal_real(mean, deviation, c->real, v, n);
+}
+
+/* The high half of a 64 x 64 bit product, by 32-bit halves. */
+static uint64_t multiply_high(uint64_t a, uint64_t b)
+{
+    uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
+    uint64_t middle = a1 * b0 + ((a0 * b0) >> 32);
+    uint64_t rest = a0 * b1 + (uint32_t)middle;
+    return a1 * b1 + (middle >> 32) + (rest >> 32);
+}
+
+static void make_integer(const recipe *r, const uint32_t *word, int64_t n, int64_t *restrict out)
+{
+    uint64_t low = (uint64_t)r->random->low, range = (uint64_t)r->random->high - low;
+    if (r->words == 1) {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (int64_t)(low + ((word[i] * range) >> 32));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t both = (uint64_t)word[2 * i] << 32 | word[2 * i + 1];
+        out[i] = (int64_t)(low + multiply_high(both, range));
+    }
+}
+
+static void make_bernoulli(const recipe *r, const uint32_t *word, int64_t n, int64_t *restrict out)
+{
+    uint64_t threshold = (uint64_t)(r->random->a * 0x1p32);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = word[i] < threshold;
+}
+
+/* ---- chunks and runs */
+
+/* A cast of equal dtypes is a copy; the casts of the device know only different ones. */
+static void round_into(ts_dtype dtype, void *to, ts_dtype from_dtype, const void *from, int64_t n)
+{
+    if (dtype == from_dtype)
+        memcpy(to, from, (size_t)n * ts_dtype_size(dtype));
+    else
+        tsi_cpu_cast_rows(dtype, to, from_dtype, from, n);
+}
+
+static void fill_chunk(const recipe *r, char *to, uint64_t global, int64_t n, chunk *c)
+{
+    const uint32_t *word = draw_words(r, global, n, c->word);
+    ts_dtype real = r->complex ? TS_DTYPE_C128 : TS_DTYPE_F64;
+    switch (r->random->kind) {
+    case TSI_RANDOM_UNIFORM:
+        if (r->wide)
+            uniform_wide(r, c->real, word, r->complex ? 2 * n : n);
+        else
+            uniform_narrow(r, c->real, word, r->complex ? 2 * n : n);
+        round_into(r->dtype, to, real, c->real, n);
+        break;
+    case TSI_RANDOM_NORMAL:
+        make_normal(r, word, n, c);
+        round_into(r->dtype, to, real, c->real, n);
+        break;
+    case TSI_RANDOM_INTEGER:
+        make_integer(r, word, n, c->integer);
+        round_into(r->dtype, to, TS_DTYPE_I64, c->integer, n);
+        break;
+    case TSI_RANDOM_BERNOULLI:
+        make_bernoulli(r, word, n, c->integer);
+        round_into(r->dtype, to, TS_DTYPE_I64, c->integer, n);
+        break;
+    }
+}
+
+/* The largest number of a real dtype that is less than b: b rounded, and one step down if that is not less. */
+static double below(double b, ts_dtype dtype)
+{
+    ts_dtype part = dtype == TS_DTYPE_C64 ? TS_DTYPE_F32 : dtype == TS_DTYPE_C128 ? TS_DTYPE_F64 : dtype;
+    int bits = (int)ts_dtype_size(part) * 8;
+    uint64_t sign = (uint64_t)1 << (bits - 1), raw = 0;
+    double value = b;
+    round_into(part, &raw, TS_DTYPE_F64, &b, 1);
+    round_into(TS_DTYPE_F64, &value, part, &raw, 1);
+    if (value < b) return value;
+    raw = raw == 0 || raw == sign ? sign | 1 : raw & sign ? raw + 1 : raw - 1;
+    round_into(TS_DTYPE_F64, &value, part, &raw, 1);
+    return value;
+}
+
+static ts_status check_reals(const tsi_random *random)
+{
+    double a = random->a, b = random->b;
+    if (random->kind == TSI_RANDOM_UNIFORM && !(a <= b && isfinite(b - a)))
+        return TSI_FAIL(TS_ERR_ARG, "uniform: the range from %g to %g is not one", a, b);
+    if (random->kind == TSI_RANDOM_NORMAL && !(isfinite(a) && isfinite(b) && b >= 0))
+        return TSI_FAIL(TS_ERR_ARG, "normal: mean %g and deviation %g", a, b);
+    if (random->kind == TSI_RANDOM_BERNOULLI && !(a >= 0 && a <= 1))
+        return TSI_FAIL(TS_ERR_ARG, "bernoulli: the probability %g is not between 0 and 1", a);
+    return TS_OK;
+}
+
+static ts_status check_integers(const tsi_random *random, ts_dtype dtype)
+{
+    if (random->kind != TSI_RANDOM_INTEGER) return TS_OK;
+    int64_t top = dtype == TS_DTYPE_BOOL ? 1
+                  : dtype == TS_DTYPE_U8 ? UINT8_MAX
+                                         : INT64_MAX >> (64 - 8 * ts_dtype_size(dtype));
+    int64_t bottom = dtype == TS_DTYPE_BOOL || dtype == TS_DTYPE_U8 ? 0 : -top - 1;
+    if (random->low >= random->high || random->low < bottom || random->high - 1 > top)
+        return TSI_FAIL(TS_ERR_ARG, "integer: the range from %lld to %lld is empty or outside of %s",
+                        (long long)random->low, (long long)random->high, ts_dtype_name(dtype));
+    return TS_OK;
+}
+
+static ts_status recipe_make(const tsi_random *random, const tsi_block *to, recipe *r)
+{
+    ts_dtype dtype = (ts_dtype)to->dtype;
+    *r = (recipe){ .random = random, .dtype = dtype, .words = tsi_random_words(random->kind, dtype) };
+    if (r->words == 0)
+        return TSI_FAIL(TS_ERR_DTYPE, "random: this kind of number cannot be %s", ts_dtype_name(dtype));
+    if (!tsi_block_is_dense(to)) return TSI_FAIL(TS_ERR_ARG, "random: the block is not contiguous");
+    TSI_TRY(check_reals(random));
+    TSI_TRY(check_integers(random, dtype));
+    bool real = random->kind == TSI_RANDOM_UNIFORM || random->kind == TSI_RANDOM_NORMAL;
+    r->complex = real && is_complex(dtype);
+    r->wide = is_wide(dtype);
+    r->drop = dtype == TS_DTYPE_BF16 ? 24 : dtype == TS_DTYPE_F16 ? 21 : 8;
+    if (random->kind == TSI_RANDOM_UNIFORM) {
+        r->top = below(random->b, dtype);
+        if (r->top < random->a) r->top = random->a; /* no number of the dtype lies between */
+    }
+    return TS_OK;
+}
+
+ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to, const tsi_random_run *run,
+                               int64_t run_count)
+{
+    recipe r;
+    TSI_TRY(recipe_make(random, to, &r));
+    int64_t room = tsi_block_count(to), size = (int64_t)ts_dtype_size(r.dtype);
+    chunk c;
+    for (int64_t i = 0; i < run_count; i++) {
+        int64_t local = run[i].local, length = run[i].length;
+        if (local < 0 || length < 0 || local > room || length > room - local || run[i].global < 0 ||
+            run[i].global > INT64_MAX - length)
+            return TSI_FAIL(TS_ERR_ARG, "random: a run of %lld from %lld on (global %lld), the block has %lld elements",
+                            (long long)length, (long long)local, (long long)run[i].global, (long long)room);
+        /* Chunks end at multiples of CHUNK, so that all but the first begin with a whole block. */
+        for (int64_t at = 0, n = 0; at < length; at += n) {
+            n = tsi_min_i64(CHUNK - (run[i].global + at) % CHUNK, length - at);
+            fill_chunk(&r, (char *)to->data + (local + at) * size, (uint64_t)(run[i].global + at), n, &c);
+        }
+    }
+    return TS_OK;
+}
+
+ts_status tsi_random_fill(const tsi_random *random, const tsi_block *to, int64_t global)
+{
+    tsi_random_run whole = { .global = global, .length = tsi_block_count(to) };
+    return tsi_random_fill_runs(random, to, &whole, 1);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* storage.c - counted memory: from a pool, or given from outside.
+ *
+ * INV: memory goes back exactly once, to where it came from: the pool's device, or the outside's `done`.
+ * Storage from a pool can be emptied and refilled while views of it live; outside memory cannot. */
+#include "array/array.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+
+tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    tsi_storage *storage = tsi_calloc(1, sizeof *storage);
+    if (!storage) {
+        (void)tsi_fail_memory("a storage", sizeof *storage);
+        return NULL;
+    }
+    atomic_init(&storage->references, 1);
+    storage->device = tsi_pool_device(pool);
+    storage->pool = pool;
+    storage->bytes = bytes;
+    storage->tag = tag;
+    if (tsi_storage_refill(storage) != TS_OK) {
+        tsi_free(storage);
+        return NULL;
+    }
+    return storage;
+}
+
+tsi_storage *tsi_storage_wrap(const tsi_device *device, void *data, size_t bytes,
+                              void (*done)(void *), void *context)
+{
+    tsi_storage *storage = tsi_calloc(1, sizeof *storage);
+    if (!storage) {
+        (void)tsi_fail_memory("a storage", sizeof *storage);
+        return NULL;
+    }
+    atomic_init(&storage->references, 1);
+    storage->device = device;
+    storage->data = data;
+    storage->bytes = bytes;
+    storage->done = done;
+    storage->context = context;
+    return storage;
+}
+
+void tsi_storage_retain(tsi_storage *storage)
+{
+    int64_t before = atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    TSI_ASSERT(before > 0);
+}
+
+void tsi_storage_release(tsi_storage *storage)
+{
+    if (!storage) return;
+    /* The writes of every holder happen before the memory is reused. */
+    int64_t before = atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel);
+    TSI_ASSERT(before > 0);
+    if (before != 1) return;
+    tsi_storage_empty(storage);
+    if (storage->done) storage->done(storage->context);
+    tsi_free(storage);
+}
+
+ts_status tsi_storage_refill(tsi_storage *storage)
+{
+    if (storage->data || !storage->pool) return TS_OK;
+    storage->data = tsi_pool_alloc(storage->pool, storage->bytes, storage->tag);
+    return storage->data ? TS_OK : TS_ERR_MEMORY;
+}
+
+void tsi_storage_empty(tsi_storage *storage)
+{
+    if (!storage->pool || !storage->data) return;
+    tsi_pool_free(storage->pool, storage->data, storage->bytes, storage->tag);
+    storage->data = NULL;
+}
