@@ -48,6 +48,9 @@ typedef struct ts_interval {
 
 TS_BEGIN_C
 
+/* Equal as values; `axis_size` is how many sizes a ragged shard has. */
+TS_API int ts_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size);
+
 /* ---- shardings ----------------------------------------------------------------------------------------- */
 /* getter-like maker: NULL after recording a sentence with the column. Valid while the mesh's world lives and
  * somebody holds it (a layout, a tensor, or the rank's cache); retain to keep it for long. */
@@ -74,6 +77,10 @@ TS_API const ts_sharding *ts_layout_sharding(const ts_layout *layout);
 TS_API ts_shape ts_layout_shape(const ts_layout *layout);
 TS_API size_t ts_layout_text(const ts_layout *layout, char *out, size_t size);
 TS_API size_t ts_layout_bytes(const ts_layout *layout); /* memory it takes */
+
+/* The extents as they are cut: the shape, with dims that are cut as one joined to one. Local shapes, offsets, intervals
+ * and local indices are in these dims; global indices are in the tensor's own. */
+TS_API ts_shape ts_layout_view(const ts_layout *layout);
 
 /* ---- one coordinate (an int64 per axis; NULL is not allowed) --------------------------------------------- */
 TS_API ts_shape ts_layout_local(const ts_layout *layout, const int64_t *coord);

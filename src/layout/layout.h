@@ -22,8 +22,13 @@ enum { TSI_MODE_MAX = 24, TSI_AXIS_NAME_MAX = 31 };
 typedef struct tsi_mode {
     int64_t size, stride;
 } tsi_mode;
+typedef struct tsi_mesh_member {
+    int64_t rank, index;
+} tsi_mesh_member;
+/* One spelling: axes of size 1 have no modes, neighbouring modes that continue each other are one, strides are
+ * positive and each is at least what the next smaller mode reaches; ranks that cannot be said so are in the map. */
 typedef struct tsi_mesh_desc {
-    tsi_interned interned;
+    tsi_interned interned; /* the hash is that of the content, the same on every rank */
     ts_world *world;
     int64_t count; /* ranks in it */
     int32_t ndim;
@@ -34,6 +39,8 @@ typedef struct tsi_mesh_desc {
     int64_t offset;
     const int64_t *map; /* owned; explicit rank numbers, or NULL */
     int64_t map_count;
+    const tsi_mesh_member *member;       /* the map sorted by rank; owned; NULL without a map */
+    uint8_t mode_order[TSI_MODE_MAX];    /* modes by descending stride */
 } tsi_mesh_desc;
 
 struct ts_sharding {
@@ -42,6 +49,10 @@ struct ts_sharding {
     int32_t ndim;        /* axes */
     int32_t order_count; /* cutting axes in cutting order, all dims together: */
     int32_t order[TS_NDIM_MAX]; /* order[0..order_count): axes sorted by (dim, position) */
+    int32_t negative;    /* some dim is counted from the end: only a layout knows which it is */
+    int32_t reserved;
+    uint32_t joined;     /* bit d: dims d and d+1 are cut as one */
+    uint32_t axes_partial;
     ts_placement place[TS_NDIM_MAX];
 };
 
@@ -55,7 +66,10 @@ struct ts_layout {
     uint32_t axes_partial, axes_replicated;
     int32_t even;                /* every cut divides exactly */
     int32_t reserved;
-    const char *text;            /* owned: "f(8, 16)(S(0), R)" without the dtype */
+    const char *text;            /* owned: "[8, 16](S(0), R)" without the dtype */
+    ts_shape view;               /* the extents with joined dims as one */
+    int32_t view_dim[TS_NDIM_MAX];       /* first tensor dim of each view dim */
+    int32_t cut_first[TS_NDIM_MAX + 1];  /* cuts of view dim v: sharding->order[cut_first[v] .. cut_first[v+1]) */
 };
 
 ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_size,
@@ -65,8 +79,20 @@ bool tsi_mesh_desc_coord(const tsi_mesh_desc *mesh, int64_t rank, int64_t *coord
 /* Coordinate of the i-th member in row-major order, and back. */
 void tsi_mesh_desc_unravel(const tsi_mesh_desc *mesh, int64_t index, int64_t *coord);
 int64_t tsi_mesh_desc_ravel(const tsi_mesh_desc *mesh, const int64_t *coord);
+size_t tsi_mesh_desc_text(const tsi_mesh_desc *mesh, char *out, size_t size); /* parses back to the same */
+int32_t tsi_mesh_desc_axis(const tsi_mesh_desc *mesh, const char *name); /* by name or number; -1: none */
+static inline void tsi_mesh_desc_release(tsi_mesh_desc *mesh)
+{
+    if (mesh) tsi_interned_release(&mesh->interned);
+}
+/* What is known of the machine: ranks of one node are neighbours, so many each (0: unknown). */
+ts_status tsi_layout_set_node(ts_world *world, int64_t ranks_per_node);
+int64_t tsi_layout_node(ts_world *world);
+bool tsi_mesh_desc_in_node(const tsi_mesh_desc *mesh, int32_t axis);
 
-/* From parts, for planners and operators: `place` has one entry per axis, orders normalised or -1 (left to right).
+/* From parts, for planners and operators: `place` has one entry per axis. Of the cuts of one dim those with an order >= 0
+ * come first, ascending, then those with -1, equal ones from left to right; positions are then numbered 0, 1, 2. So
+ * all -1 or all 0 is left to right, a cut taken away leaves the others in order, and a new one with -1 is the last.
  * Returned values are retained. NULL: recorded. */
 const ts_sharding *tsi_sharding_intern(tsi_mesh_desc *mesh, const ts_placement *place);
 const ts_sharding *tsi_sharding_parse(tsi_mesh_desc *mesh, const char *text);
@@ -80,7 +106,15 @@ ts_shape tsi_layout_view(const ts_layout *layout);
 bool tsi_layout_region_dim(const ts_layout *layout, const int64_t *coord, int32_t dim, tsi_arena *arena,
                            tsi_span_list *out);
 
+/* Lengths only, per view dim, without lists. */
+void tsi_layout_local(const ts_layout *layout, const int64_t *coord, ts_shape *out);
+/* As tsi_layout_region with further dims joined: bit d of `joined` (a superset of the layout's own) sees dims d and d+1 as
+ * one. Layouts with different spans are compared and intersected under the union of their bits. */
+bool tsi_layout_region_joined(const ts_layout *layout, const int64_t *coord, uint32_t joined, tsi_arena *arena,
+                              tsi_region *out);
+
 bool tsi_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size);
+size_t tsi_placement_text(const ts_placement *place, int64_t axis_size, int ordered, char *out, size_t size);
 static inline bool tsi_placement_cuts(const ts_placement *place)
 {
     return place->kind >= TS_PLACE_SHARD && place->kind <= TS_PLACE_HEAD_TAIL;
@@ -90,7 +124,8 @@ static inline bool tsi_placement_partial(const ts_placement *place)
     return place->kind >= TS_PLACE_PARTIAL;
 }
 
-/* The rank's handle on a mesh (mesh_handle.c). */
+/* The rank's handle on a mesh (mesh_handle.c). Its view says where its axes lie in the root it was derived from, as
+ * modes in the root's index space: slices and concatenations of one root are worked out there. */
 struct ts_mesh {
     tsi_mesh_desc *desc;   /* retained */
     ts_rank *rank;         /* NULL: a description without ranks */
@@ -100,6 +135,23 @@ struct ts_mesh {
     int64_t coord[TS_NDIM_MAX];
     struct tsi_mesh_groups *groups; /* filled by a higher layer (tensor/), see ts_mesh_group */
     void (*groups_destroy)(struct tsi_mesh_groups *groups);
+    ts_world *world;
+    tsi_mesh_desc *root;     /* retained; its own desc for a mesh that was not derived */
+    tsi_mesh_desc view;      /* not interned; map belongs to the root */
+    ts_mesh *before, *after; /* in the rank's (or the world's) list */
 };
+
+/* For ts_mesh_create and ts_mesh_group, which communicate and live in tensor/. A new root handle of the rank (NULL: a
+ * description); takes the reference to desc, also on failure. */
+ts_mesh *tsi_mesh_handle(ts_world *world, ts_rank *rank, tsi_mesh_desc *desc /* takes */);
+/* Axes of a text ("tp", "dp, tp", NULL: all) as a mask. */
+ts_status tsi_mesh_axes(const ts_mesh *mesh, const char *axes, uint32_t *mask);
+/* The ranks that differ from `coord` in the masked axes only, row-major in the mesh's order: how many, which, and the
+ * place of `coord` among them. */
+int64_t tsi_mesh_group_count(const tsi_mesh_desc *mesh, uint32_t mask);
+void tsi_mesh_group_ranks(const tsi_mesh_desc *mesh, uint32_t mask, const int64_t *coord, int64_t *ranks);
+int64_t tsi_mesh_group_place(const tsi_mesh_desc *mesh, uint32_t mask, const int64_t *coord);
+/* All living handles of a rank, e.g. to drop their groups before the engine goes. */
+void tsi_mesh_each(ts_rank *rank, void (*visit)(ts_mesh *mesh, void *context), void *context);
 
 #endif
