@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* path.h - sequences of collectives: what the searches return.
+ *
+ * search.c finds the cheapest sequence under a topology; reference.c reproduces the two planners of the reference,
+ * step by step. All of them walk states of space.h; none knows ranks. */
+#ifndef TSI_PLAN_PATH_H
+#define TSI_PLAN_PATH_H
+
+#include "plan/space.h"
+#include "plan/topology.h"
+
+enum { TSI_PATH_MAX = 48 };
+
+typedef struct tsi_step {
+    int32_t kind;  /* ts_step_kind */
+    uint32_t axes;
+    tsi_state to;
+    double time_us;
+    int64_t bytes; /* received, all ranks */
+} tsi_step;
+
+typedef struct tsi_path {
+    int32_t count;
+    int32_t found;   /* 0: the search stopped at `limit`, or at `states` */
+    tsi_state first; /* where the first step starts */
+    double time_us;  /* of the path; not found: a lower bound on any */
+    double bytes;    /* as the search counts them (even blocks) */
+    int64_t states;
+    tsi_step step[TSI_PATH_MAX];
+} tsi_path;
+
+typedef struct tsi_search {
+    const tsi_space *space;
+    const tsi_links *links;
+    double limit_us;    /* give up beyond this time; INFINITY: never */
+    double limit_bytes; /* give up beyond these bytes; INFINITY: never */
+    int64_t state_limit;
+    bool bytes_first;   /* least bytes, then least time; else the other way round */
+    bool merged;        /* may groups of several axes be used? */
+} tsi_search;
+
+/* From space->src to space->dst, both without unit axes and with equal partial axes where dst is partial. */
+ts_status tsi_search_run(const tsi_search *search, tsi_path *out);
+
+/* The reference's own plans: every axis counts, also those of size 1. */
+ts_status tsi_reference_greedy(const tsi_space *space, tsi_path *out);
+ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out);
+
+/* Kind of the step that takes one axis from a code to another; -1: there is none. */
+int32_t tsi_step_kind_of(int32_t from, int32_t to);
+/* Time of each step under the links, and their sum; sizes are those of the largest blocks. */
+void tsi_path_time(const tsi_space *space, const tsi_links *links, tsi_path *path);
+ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to);
+
+#endif
