@@ -50,6 +50,10 @@ typedef struct tsi_fingerprint {
     int32_t kind, dtype, reduce, channel;
     char name[40];          /* shortened */
     char where[56];         /* file:line, shortened from the left */
+    char group[32];         /* the group's name, shortened; not part of the hash */
+    int64_t rank;           /* world rank of the member that made it; not part of the hash */
+    int64_t extent[TS_NDIM_MAX]; /* shape of the operation's full array, or of its part where only the root */
+    int32_t ndim, reserved;      /* knows the full one (scatter, gather) */
 } tsi_fingerprint;
 
 typedef enum tsi_work_state { TSI_WORK_NEW, TSI_WORK_POSTED, TSI_WORK_DONE } tsi_work_state;
@@ -64,7 +68,7 @@ typedef struct tsi_work {
     tsi_fingerprint print;
     tsi_block in, out;      /* dtype 0: not used. broadcast: out only (at root, too) */
     const int64_t *send_rows, *recv_rows; /* kept copies; NULL: even */
-    const ts_part *send, *recv;           /* exchange; kept copies */
+    const ts_part *send, *recv;           /* exchange; kept copies; send is in order of peers, stable */
     int64_t send_count, recv_count;
     int64_t deadline_ns, timeout_ms;
     int32_t asynchronous;   /* somebody else may have to progress it */
@@ -113,6 +117,8 @@ typedef struct tsi_engine_options {
     const tsi_host *host;
 } tsi_engine_options;
 
+struct tsi_model_counts; /* comm/model/model.h */
+
 typedef struct tsi_engine {
     size_t struct_size;
     const char *name;
@@ -128,10 +134,11 @@ typedef struct tsi_engine {
     ts_status (*start)(void *state, tsi_work *work);
     ts_status (*wait)(void *state, tsi_work *work);
     bool (*test)(void *state, tsi_work *work);
-    /* (optional) start of several operations together: ts_group_batch_end. Default: one by one. */
+    /* (optional) start of several operations together: ts_group_batch_end. Default: one by one. On failure
+     * all of them have ended (DONE). */
     ts_status (*start_batch)(void *state, tsi_work *const *work, int64_t count);
-    /* (optional) moves asynchronous work of this process forward; called by helper threads; returns
-     * whether anything is left to do. Default: the engine has its own helpers or needs none. */
+    /* (optional) moves asynchronous work of this process forward; called by helper threads, one at a time
+     * unless `direct`; returns whether anything is in flight that must be polled. Default: the engine has its own helpers or needs none. */
     bool (*progress)(void *state);
 
     /* A local rank is gone: failed, returned early, detached. Peers' works end with TS_ERR_PEER and this
@@ -143,6 +150,8 @@ typedef struct tsi_engine {
     void (*describe)(void *state, char *out, size_t size);
     /* (optional) modelled seconds of this rank and its message and byte counts per link class. */
     ts_status (*model_read)(void *state, ts_rank *rank, struct tsi_model_counts *out);
+    /* (optional) The rank will call no more, whatever leave said before: recover need not wait for it. */
+    void (*gone)(void *state, ts_rank *rank);
 } tsi_engine;
 
 /* The one exported function of a module. */

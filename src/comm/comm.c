@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm.c - the slots of communication: opening, leaving, draining, recovering.
+ *
+ * INV: a rank that becomes failed with an error that its peers cannot know (TS_BLAST_LOCAL, TS_BLAST_LOST)
+ * tells the engine at once, through ts_rank.on_error; an agreed error tells nobody, because every rank
+ * meets it by itself, and a catching scope may still take it back. */
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/intmath.h"
+#include "base/log.h"
+#include "comm/state.h"
+
+/* ---- the world's slot ---------------------------------------------------------------------------- */
+
+tsi_comm_world *tsi_comm_of_world(const ts_world *world)
+{
+    tsi_comm_world *comm =
+        atomic_load_explicit(&world->slot[TSI_SLOT_COMM].state, memory_order_acquire);
+    return comm != NULL && comm->engine != NULL ? comm : NULL;
+}
+
+static void teams_free(tsi_comm_world *comm)
+{
+    for (size_t i = 0; i < comm->team.capacity; i++)
+        if (comm->team.entry[i].value != NULL) tsi_team_free(comm->team.entry[i].value);
+    tsi_map_release(&comm->team);
+}
+
+static void comm_world_destroy(void *state)
+{
+    tsi_comm_world *comm = state;
+    if (comm->engine != NULL) {
+        tsi_helpers_release(&comm->helpers);
+        comm->engine->close(comm->engine_state); /* before the teams, whose engine_state it made */
+    }
+    teams_free(comm);
+    pthread_mutex_destroy(&comm->lock);
+    tsi_free(comm);
+}
+
+static void *comm_world_create(ts_world *world)
+{
+    tsi_comm_world *comm = tsi_calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        (void)tsi_fail_memory("communication state of a world", sizeof *comm);
+        return NULL;
+    }
+    comm->world = world;
+    pthread_mutex_init(&comm->lock, NULL);
+    return comm;
+}
+
+static void comm_on_error(ts_rank *rank, const ts_error *error)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(rank->world);
+    if (comm == NULL || error->blast == TS_BLAST_AGREED) return;
+    comm->engine->leave(comm->engine_state, rank, error->status, error->text);
+}
+
+ts_status tsi_comm_open(ts_world *world, const tsi_engine *engine, void *engine_state)
+{
+    if (tsi_comm_of_world(world) != NULL)
+        return TSI_FAIL(TS_ERR_STATE, "comm: the world already has the engine '%s'",
+                        tsi_comm_engine(world)->name);
+    tsi_comm_world *comm =
+        tsi_world_slot(world, TSI_SLOT_COMM, comm_world_create, comm_world_destroy);
+    if (comm == NULL) return TS_ERR_MEMORY;
+    ts_status status = tsi_helpers_init(&comm->helpers, engine, engine_state, world->local_count);
+    if (status != TS_OK) return status;
+    comm->engine = engine;
+    comm->engine_state = engine_state;
+    for (int64_t i = 0; i < world->local_count; i++)
+        world->rank[i]->on_error = comm_on_error;
+    return TS_OK;
+}
+
+const tsi_engine *tsi_comm_engine(const ts_world *world)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(world);
+    return comm != NULL ? comm->engine : NULL;
+}
+
+void *tsi_comm_engine_state(const ts_world *world)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(world);
+    return comm != NULL ? comm->engine_state : NULL;
+}
+
+void tsi_comm_helpers_limit(ts_world *world, int32_t count)
+{
+    tsi_helpers *helpers = &tsi_comm_of_world(world)->helpers;
+    helpers->limit = (int32_t)tsi_min_i64(helpers->limit, tsi_max_i64(count, 0));
+}
+
+ts_status tsi_comm_helpers_start(ts_world *world)
+{
+    return tsi_helpers_start(&tsi_comm_of_world(world)->helpers);
+}
+
+void tsi_comm_helpers_stop(ts_world *world)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(world);
+    if (comm != NULL) tsi_helpers_stop(&comm->helpers);
+}
+
+/* ---- the rank's slot ------------------------------------------------------------------------------- */
+
+static ts_status complete_all(tsi_comm_rank *comm)
+{
+    ts_status first = TS_OK;
+    for (ts_work *work = comm->flight; work != NULL; work = work->next) {
+        ts_status status = tsi_work_complete(work);
+        if (first == TS_OK) first = status;
+    }
+    return first;
+}
+
+/* A rank whose world is closed with operations in flight abandons them. */
+static void comm_rank_destroy(void *state)
+{
+    tsi_comm_rank *comm = state;
+    const tsi_comm_world *world = comm->world;
+    if (comm->flight != NULL && !comm->left)
+        world->engine->leave(world->engine_state, comm->rank, TS_ERR_STATE,
+                             "the world was closed while operations were in flight");
+    (void)complete_all(comm);
+    tsi_batch_drop(comm);
+    tsi_work_forget_all(comm);
+    tsi_group_forget_all(comm);
+    tsi_map_release(&comm->seat);
+    tsi_free(comm);
+}
+
+static void *comm_rank_create(ts_rank *rank)
+{
+    tsi_comm_world *world = tsi_comm_of_world(rank->world);
+    if (world == NULL) {
+        (void)TSI_FAIL(TS_ERR_STATE, "comm: the world has no engine yet");
+        return NULL;
+    }
+    tsi_comm_rank *comm = tsi_calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        (void)tsi_fail_memory("communication state of a rank", sizeof *comm);
+        return NULL;
+    }
+    comm->rank = rank;
+    comm->world = world;
+    comm->batch_end = &comm->batch;
+    return comm;
+}
+
+tsi_comm_rank *tsi_comm_of_rank(ts_rank *rank)
+{
+    return tsi_rank_slot(rank, TSI_SLOT_COMM, comm_rank_create, comm_rank_destroy);
+}
+
+/* The slot if there is one: leaving and draining must not make it. */
+static tsi_comm_rank *comm_if_any(ts_rank *rank)
+{
+    return atomic_load_explicit(&rank->slot[TSI_SLOT_COMM].state, memory_order_acquire);
+}
+
+void tsi_comm_fail(ts_rank *rank)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(rank->world);
+    if (comm == NULL || rank->error.error.status == TS_OK) return;
+    comm->engine->leave(comm->engine_state, rank, rank->error.error.status, rank->error.text);
+}
+
+ts_status tsi_comm_drain(ts_rank *rank)
+{
+    tsi_comm_rank *comm = comm_if_any(rank);
+    return comm != NULL ? complete_all(comm) : TS_OK;
+}
+
+/* Drained before TS_OK is told, because nobody may read this rank's memory afterwards; and after an error
+ * is told, because only then everything that peers will never join ends. */
+void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence)
+{
+    tsi_comm_world *world = tsi_comm_of_world(rank->world);
+    if (world == NULL) return;
+    const tsi_engine *engine = world->engine;
+    tsi_comm_rank *comm = comm_if_any(rank);
+    if (comm != NULL && comm->left) return;
+    if (comm != NULL) comm->left = true;
+    if (status == TS_OK) status = tsi_comm_drain(rank);
+    engine->leave(world->engine_state, rank, status, sentence != NULL ? sentence : "");
+    if (status == TS_OK) return;
+    (void)tsi_comm_drain(rank);
+    if (engine->gone != NULL) engine->gone(world->engine_state, rank);
+}
+
+ts_status tsi_comm_recover(ts_rank *rank)
+{
+    tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    if (comm == NULL) return TS_ERR_MEMORY;
+    const tsi_comm_world *world = comm->world;
+    world->engine->leave(world->engine_state, rank, TS_ERR_STATE,
+                         "it abandoned what was in flight in order to recover");
+    (void)complete_all(comm);
+    tsi_batch_drop(comm);
+    TSI_TRY(world->engine->recover(world->engine_state, rank));
+    tsi_seat_reset_all(comm);
+    return TS_OK;
+}
+
+/* ---- the host table --------------------------------------------------------------------------------- */
+
+static void host_log(int level, const char *format, ...) TS_PRINTF(2, 3);
+static void host_log(int level, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    tsi_log((tsi_log_level)level, "%s", text);
+}
+
+static tsi_host host = {
+    .struct_size = sizeof(tsi_host),
+    .alloc = tsi_alloc,
+    .free = tsi_free,
+    .fail = tsi_fail,
+    .log = host_log,
+    .work_finish = tsi_work_finish,
+    .send_block = tsi_work_send_block,
+    .recv_block = tsi_work_recv_block,
+    .fingerprint_text = tsi_fingerprint_text,
+};
+
+static void host_complete(void)
+{
+    host.cpu = tsi_device_cpu();
+}
+
+/* A constant, but for the one member whose address only a call gives. */
+const tsi_host *tsi_comm_host(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, host_complete);
+    return &host;
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exchange.c - lists of strided blocks, matched as streams of elements.
+ *
+ * The send parts of p for me, one after another and row-major each, are a stream; my recv parts from p eat
+ * it in list order. A recv part and those that combine with it are one target with several streams:
+ *
+ *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]   B = fold(stream 2, stream 0, stream 1)
+ *
+ * When all blocks of a target have its extents they move whole; otherwise in runs that are straight lines
+ * in every block.
+ *
+ * INV: nothing is written before the counts of all streams of this member were found to agree. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/intmath.h"
+#include "comm/state.h"
+
+enum { SMALL = 16 };
+
+/* ---- streams -------------------------------------------------------------------------------------------- */
+
+typedef struct stream {
+    const ts_part *part, *end; /* the rest of the parts for me */
+    int64_t offset;            /* elements of *part that are eaten */
+    int64_t left;              /* elements in all */
+} stream;
+
+static int64_t part_count(const ts_part *part)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < part->ndim; d++)
+        count *= part->extent[d];
+    return count;
+}
+
+static tsi_block part_block(const ts_part *part, int32_t dtype)
+{
+    tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
+    memcpy(block.extent, part->extent, sizeof block.extent);
+    memcpy(block.stride, part->stride, sizeof block.stride);
+    return block;
+}
+
+/* The first part for `peer` or a later one; send parts are in order of peers. */
+static const ts_part *lower_bound(const tsi_work *work, int64_t peer)
+{
+    int64_t low = 0, high = work->send_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (work->send[middle].peer < peer) low = middle + 1;
+        else high = middle;
+    }
+    return work->send + low;
+}
+
+static stream stream_open(const tsi_work *from, int64_t to)
+{
+    stream s = { 0 };
+    if (from->send_count == 0) return s;
+    s.part = lower_bound(from, to);
+    s.end = lower_bound(from, to + 1);
+    for (const ts_part *part = s.part; part < s.end; part++)
+        s.left += part_count(part);
+    return s;
+}
+
+static void stream_skip(stream *s, int64_t count)
+{
+    s->left -= count;
+    s->offset += count;
+    while (s->part < s->end && s->offset >= part_count(s->part)) {
+        s->offset -= part_count(s->part);
+        s->part++;
+    }
+}
+
+/* ---- runs: straight lines in a block ------------------------------------------------------------------------ */
+
+/* Merges neighbouring dims that one stride walks. */
+static void simplify(tsi_block *block)
+{
+    tsi_block other = *block;
+    tsi_block_coalesce_pair(block, &other);
+    if (block->ndim > 0) return;
+    block->ndim = 1;
+    block->extent[0] = 1;
+    block->stride[0] = 1;
+}
+
+/* The straight line at row-major position `at` of a simplified block, at most `most` long. */
+static tsi_block run_at(const tsi_block *block, int64_t at, int64_t most)
+{
+    int32_t last = block->ndim - 1;
+    int64_t rest = at, skip = 0;
+    for (int32_t d = last; d >= 0; d--) {
+        skip += rest % block->extent[d] * block->stride[d];
+        rest /= block->extent[d];
+    }
+    tsi_block run = { .dtype = block->dtype, .ndim = 1 };
+    run.data = (char *)block->data + skip * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
+    run.extent[0] = tsi_min_i64(most, block->extent[last] - at % block->extent[last]);
+    run.stride[0] = block->stride[last];
+    return run;
+}
+
+ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const tsi_block *from)
+{
+    int64_t count = tsi_block_count(to);
+    if (count == 0) return TS_OK;
+    if (to->ndim == from->ndim &&
+        memcmp(to->extent, from->extent, (size_t)to->ndim * sizeof *to->extent) == 0)
+        return device->copy(device, to, from, NULL);
+    tsi_block target = *to, source = *from;
+    simplify(&target);
+    simplify(&source);
+    for (int64_t at = 0; at < count;) {
+        tsi_block left = run_at(&target, at, count - at);
+        tsi_block right = run_at(&source, at, left.extent[0]);
+        left.extent[0] = right.extent[0];
+        TSI_TRY(device->copy(device, &left, &right, NULL));
+        at += left.extent[0];
+    }
+    return TS_OK;
+}
+
+/* ---- one target ------------------------------------------------------------------------------------------------ */
+
+typedef struct source {
+    stream stream;
+    tsi_block block; /* of this step */
+} source;
+
+typedef struct target {
+    const tsi_work *work;
+    const ts_part *part; /* the first of the chain */
+    int64_t chain;       /* how many parts it has */
+    source *source;      /* room for the longest chain */
+    const tsi_block **from;
+} target;
+
+static ts_status put_blocks(const target *t, const tsi_block *to)
+{
+    const tsi_device *device = t->work->device;
+    if (t->chain == 1) {
+        if (to->data == t->source[0].block.data) return TS_OK; /* a part sent to itself, in place */
+        return device->copy(device, to, &t->source[0].block, NULL);
+    }
+    for (int64_t i = 0; i < t->chain; i++)
+        t->from[i] = &t->source[i].block;
+    return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce, 0, NULL);
+}
+
+static bool moves_whole(const target *t)
+{
+    for (int64_t i = 0; i < t->chain; i++) {
+        const stream *s = &t->source[i].stream;
+        if (s->offset != 0 || s->part->ndim != t->part->ndim) return false;
+        for (int32_t d = 0; d < t->part->ndim; d++)
+            if (s->part->extent[d] != t->part->extent[d]) return false;
+    }
+    return true;
+}
+
+static ts_status move_whole(const target *t)
+{
+    int32_t dtype = t->work->print.dtype;
+    for (int64_t i = 0; i < t->chain; i++)
+        t->source[i].block = part_block(t->source[i].stream.part, dtype);
+    tsi_block to = part_block(t->part, dtype);
+    return put_blocks(t, &to);
+}
+
+static ts_status move_runs(const target *t)
+{
+    int32_t dtype = t->work->print.dtype;
+    tsi_block whole = part_block(t->part, dtype);
+    int64_t count = part_count(t->part);
+    simplify(&whole);
+    for (int64_t at = 0; at < count;) {
+        tsi_block to = run_at(&whole, at, count - at);
+        for (int64_t i = 0; i < t->chain; i++) {
+            source *s = &t->source[i];
+            tsi_block part = part_block(s->stream.part, dtype);
+            simplify(&part);
+            s->block = run_at(&part, s->stream.offset, to.extent[0]);
+            to.extent[0] = s->block.extent[0];
+        }
+        for (int64_t i = 0; i < t->chain; i++) {
+            t->source[i].block.extent[0] = to.extent[0];
+            stream_skip(&t->source[i].stream, to.extent[0]);
+        }
+        TSI_TRY(put_blocks(t, &to));
+        at += to.extent[0];
+    }
+    return TS_OK;
+}
+
+static ts_status move_target(target *t, stream *from)
+{
+    int64_t count = part_count(t->part);
+    if (count == 0) return TS_OK;
+    for (int64_t i = 0; i < t->chain; i++) {
+        stream *s = &from[t->part[i].peer];
+        stream_skip(s, 0); /* past empty parts */
+        t->source[i].stream = *s;
+        stream_skip(s, count);
+    }
+    return moves_whole(t) ? move_whole(t) : move_runs(t);
+}
+
+/* ---- one member -------------------------------------------------------------------------------------------------- */
+
+static ts_status counts_agree(tsi_work *const *work, int64_t count, int64_t member, stream *from,
+                              char *sentence, size_t size)
+{
+    const tsi_work *to = work[member];
+    for (int64_t p = 0; p < count; p++)
+        from[p] = stream_open(work[p], member);
+    for (int64_t i = 0; i < to->recv_count; i++)
+        from[to->recv[i].peer].left -= part_count(&to->recv[i]);
+    for (int64_t p = 0; p < count; p++) {
+        if (from[p].left == 0) continue;
+        char text[256];
+        int64_t sent = stream_open(work[p], member).left;
+        tsi_fingerprint_text(&to->print, text, sizeof text);
+        (void)snprintf(sentence, size,
+                       "ranks disagree: rank %" PRId64 " sends %" PRId64 " elements to rank %" PRId64
+                       " in exchange (%s), which expects %" PRId64 " in %s",
+                       work[p]->print.rank, sent, to->print.rank, work[p]->print.where,
+                       sent - from[p].left, text);
+        return TS_ERR_PEER;
+    }
+    return TS_OK;
+}
+
+static int64_t chain_length(const tsi_work *work, int64_t first)
+{
+    int64_t length = 1;
+    while (first + length < work->recv_count && work->recv[first + length].combine != 0)
+        length++;
+    return length;
+}
+
+static ts_status move_all(const tsi_work *to, stream *from, target *t)
+{
+    for (int64_t i = 0; i < to->recv_count; i += t->chain) {
+        t->part = &to->recv[i];
+        t->chain = chain_length(to, i);
+        TSI_TRY(move_target(t, from));
+    }
+    return TS_OK;
+}
+
+ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member, char *sentence,
+                            size_t size)
+{
+    const tsi_work *to = work[member];
+    int64_t longest = 1;
+    for (int64_t i = 0; i < to->recv_count; i += chain_length(to, i))
+        longest = tsi_max_i64(longest, chain_length(to, i));
+    stream small_stream[SMALL];
+    source small_source[SMALL];
+    const tsi_block *small_from[SMALL];
+    target t = { .work = to, .source = small_source, .from = small_from };
+    stream *from = small_stream;
+    void *heap = NULL;
+    if (count > SMALL || longest > SMALL) {
+        size_t bytes = (size_t)count * sizeof *from +
+                       (size_t)longest * (sizeof(source) + sizeof(void *));
+        heap = tsi_alloc(bytes);
+        if (heap == NULL) return TS_ERR_MEMORY;
+        from = heap;
+        t.source = (source *)(void *)(from + count);
+        t.from = (const tsi_block **)(void *)(t.source + longest);
+    }
+    ts_status status = counts_agree(work, count, member, from, sentence, size);
+    if (status == TS_OK) status = move_all(to, from, &t);
+    tsi_free(heap);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* issue.h - the common path of all collectives: begin a call, describe it, issue it.
+ *
+ *   tsi_call_begin   rank, group, options; `skip` for a rank outside the group
+ *   (the collective fills call.local.base: blocks, rows, root, reduction, and checks them)
+ *   tsi_call_issue   number, fingerprint, event; then runs it, posts it, or adds it to the open batch
+ *
+ * INV: until tsi_call_issue nothing is allocated and no number is used, so a call that is refused has no
+ * effect. */
+#ifndef TSI_COMM_ISSUE_H
+#define TSI_COMM_ISSUE_H
+
+#include "comm/state.h"
+
+typedef struct tsi_call {
+    ts_group *group;
+    ts_comm_options options;
+    const char *name; /* of the operation, for sentences */
+    bool skip;
+    ts_work local;
+} tsi_call;
+
+ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
+                         const ts_comm_options *options);
+ts_status tsi_call_issue(tsi_call *call);
+
+#endif

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fail.c - how a failure becomes one sentence on every rank.
+ *
+ * The first rank that notices (a mismatch, a death, a stall, a peer that left, no memory) writes the
+ * sentence into the segment; all others of the node find it there, those of other nodes get it as a
+ * message. A poisoned rank ends all its operations with the sentence and refuses new ones until recover
+ * begins a new epoch; what belongs to an older epoch is thrown away wherever it turns up.
+ *
+ * INV: the poison of an epoch is written once. A rank looks at it before it moves data and at least every
+ * few milliseconds while it waits. */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/mpi/internal.h"
+
+bool tsi_poisoned(const tsi_mpi_rank *rank)
+{
+    uint64_t word = atomic_load_explicit(&rank->mpi->segment.poison->word, memory_order_acquire);
+    return (word & 3) == 2 && (word >> 2) >= rank->epoch;
+}
+
+static void ring_all(tsi_mpi *mpi)
+{
+    for (int64_t i = 0; i < mpi->segment.count; i++)
+        tsi_bell_ring(&mpi->segment.slot[i]);
+}
+
+/* To the first rank of every process outside the segment; what it says is for all of them. */
+static void tell_far(tsi_mpi_rank *rank, tsi_message_kind kind, ts_status status, int64_t culprit,
+                     const char *text)
+{
+    tsi_mpi *mpi = rank->mpi;
+    size_t length = strlen(text) + 1;
+    if (mpi->net == NULL) return;
+    for (int64_t to = 0; to < mpi->rank_count; to++) {
+        if (mpi->place[to] >= 0) continue;
+        if (to % mpi->threads != 0) continue;
+        tsi_message *message = tsi_wire_begin(rank, to, length);
+        if (message == NULL) return;
+        message->kind = (uint16_t)kind;
+        message->value[0] = status;
+        message->value[1] = culprit;
+        memcpy(message + 1, text, length);
+        tsi_wire_end(rank, message);
+    }
+}
+
+/* Takes the right to write the poison of this epoch; false: somebody has it. */
+static bool claim(tsi_mpi_rank *rank)
+{
+    _Atomic uint64_t *word = &rank->mpi->segment.poison->word;
+    uint64_t old = atomic_load(word), epoch = rank->epoch;
+    for (;;) {
+        if (old != 0 && (old >> 2) >= epoch) return false;
+        if (atomic_compare_exchange_strong(word, &old, epoch << 2 | 1)) return true;
+    }
+}
+
+static void publish(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *text)
+{
+    tsi_poison *poison = rank->mpi->segment.poison;
+    poison->status = status;
+    poison->rank = culprit;
+    snprintf(poison->text, sizeof poison->text, "%s", text);
+    atomic_store_explicit(&poison->word, (uint64_t)rank->epoch << 2 | 2, memory_order_release);
+    ring_all(rank->mpi);
+}
+
+void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *format, ...)
+{
+    char text[TSI_ERROR_TEXT_MAX];
+    va_list arguments;
+    if (tsi_poisoned(rank) || !claim(rank)) return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    publish(rank, status, culprit, text);
+    tell_far(rank, TSI_MESSAGE_ABORT, status, culprit, text);
+}
+
+void tsi_poison_memory(tsi_mpi_rank *rank, const char *what)
+{
+    tsi_poison_set(rank, TS_ERR_MEMORY, rank->index, "rank %lld: no memory for %s",
+                   (long long)rank->index, what);
+}
+
+/* ---- what everybody is doing ----------------------------------------------------------------------------- */
+static const char *life_name(int32_t life)
+{
+    switch ((tsi_slot_life)life) {
+    case TSI_LIFE_NONE:
+        return "has not started";
+    case TSI_LIFE_OPEN:
+        return "runs";
+    case TSI_LIFE_LEFT:
+        return "has finished";
+    case TSI_LIFE_FAILED:
+        return "has failed";
+    case TSI_LIFE_CLOSED:
+        return "has closed the world";
+    case TSI_LIFE_EXITING:
+        return "has ended";
+    }
+    return "";
+}
+
+/* "rank 2 is in all_gather ...", "rank 2 was last in ...", "rank 2 has not communicated yet". */
+static int doing(tsi_mpi *mpi, int64_t index, char *out, size_t size)
+{
+    int64_t place = mpi->place[index];
+    tsi_fingerprint print;
+    char text[256];
+    if (place < 0)
+        return snprintf(out, size, "rank %lld is on another node", (long long)index);
+    tsi_mpi_slot *slot = &mpi->segment.slot[place];
+    int32_t life = atomic_load(&slot->life);
+    if (life != TSI_LIFE_OPEN)
+        return snprintf(out, size, "rank %lld %s", (long long)index, life_name(life));
+    if (tsi_place_dead(&mpi->segment, place))
+        return snprintf(out, size, "rank %lld was killed (process %d)", (long long)index,
+                        (int)atomic_load(&slot->pid));
+    if (!tsi_slot_read(slot, &print))
+        return snprintf(out, size, "rank %lld has not communicated yet", (long long)index);
+    mpi->host->fingerprint_text(&print, text, sizeof text);
+    return snprintf(out, size, "rank %lld %s %s", (long long)index,
+                    atomic_load(&slot->busy) ? "is in" : "was last in", text);
+}
+
+void tsi_fail_describe(tsi_mpi *mpi, char *out, size_t size)
+{
+    size_t used = 0;
+    if (size > 0) out[0] = 0;
+    for (int64_t i = 0; i < mpi->rank_count && used + 1 < size; i++) {
+        int length = doing(mpi, i, out + used, size - used);
+        used += length > 0 ? (size_t)length : 0;
+        if (used + 1 < size) {
+            out[used++] = '\n';
+            out[used] = 0;
+        }
+    }
+}
+
+/* The ranks of the operation that wait, "; rank 0 is in ..., rank 3 is in ...", as far as there is room. */
+static void add_waiting(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t culprit, char *text,
+                        size_t size)
+{
+    size_t used = strlen(text);
+    for (int64_t p = 0, said = 0; op != NULL && p < op->count && said < 4 && used + 1 < size; p++) {
+        int64_t index = op->peer[p].rank;
+        if (index == culprit || rank->mpi->place[index] < 0) continue;
+        int length = snprintf(text + used, size - used, "; ");
+        used += (size_t)length;
+        if (used >= size) return;
+        length = doing(rank->mpi, index, text + used, size - used);
+        used += length > 0 ? (size_t)length : 0;
+        said++;
+    }
+}
+
+/* ---- death and departure --------------------------------------------------------------------------------- */
+static tsi_slot_life life_of(const tsi_mpi *mpi, int64_t index)
+{
+    int64_t place = mpi->place[index];
+    if (place >= 0) return (tsi_slot_life)atomic_load(&mpi->segment.slot[place].life);
+    return (tsi_slot_life)atomic_load(&mpi->gone[index]);
+}
+
+static const tsi_mpi_op *first_op(const tsi_mpi_rank *rank)
+{
+    return rank->active != NULL ? &rank->active->op : NULL;
+}
+
+static void say_dead(tsi_mpi_rank *rank, int64_t place)
+{
+    tsi_mpi *mpi = rank->mpi;
+    int64_t index = mpi->segment.rank[place];
+    tsi_fingerprint print;
+    char text[TSI_ERROR_TEXT_MAX], was[256] = "it had not communicated yet";
+    char print_text[220];
+    if (tsi_slot_read(&mpi->segment.slot[place], &print)) {
+        mpi->host->fingerprint_text(&print, print_text, sizeof print_text);
+        snprintf(was, sizeof was, "it was last in %s", print_text);
+    }
+    snprintf(text, sizeof text, "rank %lld is gone: process %d ended without leaving the world, %s",
+             (long long)index, (int)atomic_load(&mpi->segment.slot[place].pid), was);
+    add_waiting(rank, first_op(rank), index, text, sizeof text);
+    tsi_poison_set(rank, TS_ERR_PEER, index, "%s", text);
+}
+
+/* Does the operation still need something of that member? */
+static bool needs(const tsi_mpi_op *op, const tsi_mpi_peer *peer)
+{
+    if (op->stage == TSI_OP_OFFERED) return !peer->offered && op->offers_due > 0;
+    if (op->two_phase && peer->expect[1] > 0 && !peer->in[1].known) return true;
+    return peer->reads && !peer->done;
+}
+
+static void check_left(tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    char own[256], text[TSI_ERROR_TEXT_MAX];
+    for (int64_t p = 0; p < op->count; p++) {
+        const tsi_mpi_peer *peer = &op->peer[p];
+        if (p == op->self || !needs(op, peer)) continue;
+        tsi_slot_life life = life_of(rank->mpi, peer->rank);
+        if (life == TSI_LIFE_OPEN || life == TSI_LIFE_NONE) continue;
+        if (tsi_wire_receive(rank) && !needs(op, peer)) continue; /* its last message was on the way */
+        rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
+        snprintf(text, sizeof text, "rank %lld %s while rank %lld waits for it in %s",
+                 (long long)peer->rank, life_name(life), (long long)rank->index, own);
+        add_waiting(rank, op, peer->rank, text, sizeof text);
+        tsi_poison_set(rank, TS_ERR_PEER, peer->rank, "%s", text);
+        return;
+    }
+}
+
+void tsi_check_life(tsi_mpi_rank *rank)
+{
+    tsi_segment *segment = &rank->mpi->segment;
+    if (tsi_poisoned(rank)) return;
+    for (int64_t i = 0; i < segment->count; i += rank->mpi->threads) {
+        int32_t life = atomic_load(&segment->slot[i].life);
+        if (life != TSI_LIFE_OPEN || !tsi_place_dead(segment, i)) continue;
+        if (atomic_load(&segment->slot[i].life) == TSI_LIFE_OPEN) say_dead(rank, i);
+        return;
+    }
+    for (tsi_lane *lane = rank->active; lane != NULL && !tsi_poisoned(rank); lane = lane->active_next)
+        if (lane->op.stage != TSI_OP_IDLE) check_left(rank, &lane->op);
+}
+
+/* ---- stall ------------------------------------------------------------------------------------------------- */
+static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    char own[256], text[TSI_ERROR_TEXT_MAX];
+    int64_t culprit = -1;
+    for (int64_t p = 0; p < op->count && culprit < 0; p++)
+        if (p != op->self && needs(op, &op->peer[p])) culprit = op->peer[p].rank;
+    rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
+    if (culprit < 0) {
+        snprintf(text, sizeof text, "%s took longer than %lld ms on rank %lld", own,
+                 (long long)op->work->timeout_ms, (long long)rank->index);
+    } else {
+        int used = snprintf(text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for it in %s; ",
+                            (long long)culprit, (long long)rank->index,
+                            (long long)op->work->timeout_ms, own);
+        doing(rank->mpi, culprit, text + used, sizeof text - (size_t)used);
+        add_waiting(rank, op, culprit, text, sizeof text);
+    }
+    tsi_poison_set(rank, TS_ERR_PEER, culprit, "%s", text);
+}
+
+void tsi_check_deadline(tsi_mpi_rank *rank)
+{
+    int64_t now = tsi_clock_ns();
+    for (tsi_lane *lane = rank->active; lane != NULL; lane = lane->active_next) {
+        const tsi_mpi_op *op = &lane->op;
+        if (op->stage == TSI_OP_IDLE || op->work->deadline_ns <= 0 || now < op->work->deadline_ns)
+            continue;
+        say_stalled(rank, op);
+        return;
+    }
+}
+
+/* ---- leaving --------------------------------------------------------------------------------------------------- */
+void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence)
+{
+    tsi_mpi *mpi = rank->mpi;
+    tsi_mpi_slot *slot = &mpi->segment.slot[rank->place];
+    if (status != TS_OK) {
+        tsi_poison_set(rank, status, rank->index, "rank %lld failed: %s", (long long)rank->index,
+                       sentence != NULL ? sentence : "it gave no reason");
+        tsi_rank_progress(rank); /* ends its own operations */
+        return;
+    }
+    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    while (rank->outbox_count > 0 && !tsi_poisoned(rank) && tsi_clock_ns() < deadline) {
+        if (!tsi_rank_progress(rank)) sched_yield();
+        tsi_check_life(rank);
+    }
+    if (rank->left) return;
+    rank->left = true;
+    atomic_store(&slot->life, TSI_LIFE_LEFT);
+    tell_far(rank, TSI_MESSAGE_LEAVE, TS_OK, rank->index, "");
+    ring_all(mpi);
+}
+
+/* It failed before and will not recover. */
+void tsi_fail_gone(tsi_mpi_rank *rank)
+{
+    if (rank->left) return;
+    rank->left = true;
+    atomic_store(&rank->mpi->segment.slot[rank->place].life, TSI_LIFE_FAILED);
+    tell_far(rank, TSI_MESSAGE_LEAVE, TS_ERR_PEER, rank->index, "");
+    ring_all(rank->mpi);
+}
+
+void tsi_fail_left(tsi_mpi_rank *rank, const tsi_message *message)
+{
+    bool clean = message->value[0] == TS_OK;
+    atomic_store(&rank->mpi->gone[message->from], clean ? TSI_LIFE_LEFT : TSI_LIFE_FAILED);
+}
+
+void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message)
+{
+    if (tsi_poisoned(rank) || !claim(rank)) return;
+    publish(rank, (ts_status)message->value[0], message->value[1], (const char *)(message + 1));
+}
+
+/* ---- recovering -------------------------------------------------------------------------------------------------- */
+/* A rank that will not come, or -1. */
+static int64_t missing_for_good(tsi_mpi_rank *rank)
+{
+    for (int64_t i = 0; i < rank->mpi->rank_count; i++) {
+        tsi_slot_life life = life_of(rank->mpi, i);
+        int64_t place = rank->mpi->place[i];
+        if (life != TSI_LIFE_OPEN && life != TSI_LIFE_NONE) return i;
+        if (place >= 0 && tsi_place_dead(&rank->mpi->segment, place)) return i;
+    }
+    return -1;
+}
+
+/* All ranks tell all others; a message of the new epoch that comes before is kept for it. On failure `why`
+ * says who did not come. */
+ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
+{
+    tsi_mpi *mpi = rank->mpi;
+    snprintf(why, size, "not all ranks came within %lld ms", (long long)mpi->timeout_ms);
+    tsi_rank_fail_all(rank, TS_ERR_PEER, "the rank recovers");
+    tsi_rank_forget(rank);
+    rank->epoch++;
+    rank->recovered = 0;
+    tsi_parcel_list early = rank->future;
+    rank->future = (tsi_parcel_list){ 0 };
+    for (tsi_parcel *parcel; (parcel = tsi_parcel_pop(&early)) != NULL;)
+        tsi_rank_message(rank, &parcel->message, parcel);
+    for (int64_t to = 0; to < mpi->rank_count; to++) {
+        if (to == rank->index) continue;
+        tsi_message *message = tsi_wire_begin(rank, to, 0);
+        if (message == NULL) return TS_ERR_MEMORY;
+        message->kind = TSI_MESSAGE_RECOVER;
+        tsi_wire_end(rank, message);
+    }
+    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    while (rank->recovered < mpi->rank_count - 1 || tsi_poisoned(rank)) {
+        uint32_t seen = atomic_load(&mpi->segment.slot[rank->place].bell);
+        if (tsi_rank_progress(rank)) continue;
+        int64_t gone = missing_for_good(rank);
+        if (gone >= 0 && !tsi_wire_receive(rank)) {
+            doing(mpi, gone, why, size);
+            tsi_poison_set(rank, TS_ERR_LOST, gone, "%s", why);
+        }
+        if (tsi_poisoned(rank)) { /* all say the same */
+            snprintf(why, size, "%s", mpi->segment.poison->text);
+            return TS_ERR_LOST;
+        }
+        if (tsi_clock_ns() > deadline) return TS_ERR_LOST;
+        tsi_bell_wait(&mpi->segment.slot[rank->place], seen, mpi->net != NULL ? 50000 : 1000000);
+    }
+    return TS_OK;
+}

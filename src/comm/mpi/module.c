@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* module.c - the vtable of the mpi engine, and how a thread waits in it.
+ *
+ * A blocking wait runs the protocol in the calling thread; helpers call progress for the rest. A waiting
+ * rank spins for at most 20 us, and only if the ranks of the node have a core each; then it sleeps on its
+ * bell. With ranks outside the segment it must look at MPI too, so it sleeps for short times only. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/mpi/module.h"
+#include "comm/mpi/internal.h"
+
+enum { SLEEP_NS = 5000000, NET_SLEEP_NS = 50000 };
+
+static tsi_mpi_rank *local_of(tsi_mpi *mpi, const ts_rank *rank)
+{
+    return &mpi->local[rank->index - mpi->first];
+}
+
+static bool is_done(tsi_work *work)
+{
+    return atomic_load_explicit(&work->state, memory_order_acquire) == TSI_WORK_DONE;
+}
+
+static void look_around(tsi_mpi_rank *rank, int64_t now)
+{
+    if (now - rank->checked_ns < TSI_CHECK_NS) return;
+    rank->checked_ns = now;
+    tsi_check_life(rank);
+    if (!tsi_poisoned(rank)) tsi_check_deadline(rank);
+}
+
+static ts_status start(void *state, tsi_work *work)
+{
+    tsi_mpi_rank *rank = local_of(state, work->rank);
+    pthread_mutex_lock(&rank->lock);
+    atomic_store_explicit(&work->state, TSI_WORK_POSTED, memory_order_relaxed);
+    if (tsi_poisoned(rank)) {
+        const tsi_poison *poison = rank->mpi->segment.poison;
+        char own[256];
+        rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
+        rank->mpi->host->work_finish(work, TS_ERR_PEER, "%s (found when rank %lld called %s)",
+                                     poison->text, (long long)rank->index, own);
+    } else if (!tsi_rank_post(rank, work)) {
+        tsi_rank_progress(rank); /* poisoned: ends it */
+    }
+    pthread_mutex_unlock(&rank->lock);
+    return TS_OK;
+}
+
+/* Nothing happened since `idle_ns`: spin, or sleep until the bell has moved from `seen`. */
+static void pause_briefly(tsi_mpi_rank *rank, uint32_t seen, int64_t idle_ns)
+{
+    tsi_mpi *mpi = rank->mpi;
+    tsi_mpi_slot *slot = &mpi->segment.slot[rank->place];
+    if (idle_ns < mpi->spin_ns) {
+        TSI_CPU_RELAX();
+        return;
+    }
+    if (mpi->net == NULL)
+        tsi_bell_wait(slot, seen, SLEEP_NS);
+    else if (idle_ns < 100000)
+        sched_yield();
+    else
+        tsi_bell_wait(slot, seen, idle_ns < 5000000 ? NET_SLEEP_NS : 4 * NET_SLEEP_NS);
+}
+
+static ts_status wait(void *state, tsi_work *work)
+{
+    tsi_mpi_rank *rank = local_of(state, work->rank);
+    tsi_mpi_slot *slot = &rank->mpi->segment.slot[rank->place];
+    int64_t idle_since = 0;
+    while (!is_done(work)) {
+        uint32_t seen = atomic_load_explicit(&slot->bell, memory_order_acquire);
+        pthread_mutex_lock(&rank->lock);
+        bool progress = tsi_rank_progress(rank);
+        int64_t now = tsi_clock_ns();
+        if (!progress && !is_done(work)) look_around(rank, now);
+        pthread_mutex_unlock(&rank->lock);
+        if (progress || idle_since == 0) idle_since = now;
+        if (!progress && !is_done(work)) pause_briefly(rank, seen, now - idle_since);
+    }
+    return work->status;
+}
+
+static bool test(void *state, tsi_work *work)
+{
+    tsi_mpi_rank *rank = local_of(state, work->rank);
+    if (is_done(work)) return true;
+    if (pthread_mutex_trylock(&rank->lock) == 0) {
+        if (!tsi_rank_progress(rank)) look_around(rank, tsi_clock_ns());
+        pthread_mutex_unlock(&rank->lock);
+    }
+    return is_done(work);
+}
+
+/* One pass over the ranks of this process that have something under way. */
+static bool pass(tsi_mpi *mpi, bool *left)
+{
+    bool progress = false;
+    *left = false;
+    for (int64_t t = 0; t < mpi->threads; t++) {
+        tsi_mpi_rank *rank = &mpi->local[t];
+        int64_t before = atomic_load(&rank->works);
+        if (before == 0) continue;
+        *left = true;
+        if (pthread_mutex_trylock(&rank->lock) != 0) continue;
+        bool moved = tsi_rank_progress(rank);
+        if (!moved) look_around(rank, tsi_clock_ns());
+        pthread_mutex_unlock(&rank->lock);
+        if (atomic_load(&rank->works) < before) /* its thread may sleep */
+            tsi_bell_ring(&mpi->segment.slot[rank->place]);
+        progress |= moved;
+    }
+    return progress;
+}
+
+/* Called by a helper thread while anything is left: runs as far as it goes, then waits for a message. */
+static bool progress_all(void *state)
+{
+    tsi_mpi *mpi = state;
+    tsi_mpi_slot *slot = &mpi->segment.slot[mpi->local[0].place];
+    bool left = true;
+    uint32_t seen;
+    do {
+        seen = atomic_load(&slot->bell);
+    } while (pass(mpi, &left));
+    if (left) tsi_bell_wait(slot, seen, mpi->threads > 1 || mpi->net != NULL ? 50000 : 1000000);
+    return left;
+}
+
+static void leave(void *state, ts_rank *who, ts_status status, const char *sentence)
+{
+    tsi_mpi_rank *rank = local_of(state, who);
+    pthread_mutex_lock(&rank->lock);
+    tsi_fail_leave(rank, status, sentence);
+    pthread_mutex_unlock(&rank->lock);
+}
+
+static void gone(void *state, ts_rank *who)
+{
+    tsi_mpi_rank *rank = local_of(state, who);
+    pthread_mutex_lock(&rank->lock);
+    tsi_fail_gone(rank);
+    pthread_mutex_unlock(&rank->lock);
+}
+
+static ts_status recover(void *state, ts_rank *who)
+{
+    tsi_mpi_rank *rank = local_of(state, who);
+    char why[320];
+    pthread_mutex_lock(&rank->lock);
+    ts_status status = tsi_fail_recover(rank, why, sizeof why);
+    pthread_mutex_unlock(&rank->lock);
+    if (status == TS_OK) return TS_OK;
+    return rank->mpi->host->fail(TS_BLAST_LOST, status, "recover: %s", why); /* may call leave */
+}
+
+static void describe(void *state, char *out, size_t size)
+{
+    tsi_fail_describe(state, out, size);
+}
+
+static const tsi_engine engine = {
+    .struct_size = sizeof(tsi_engine),
+    .name = "mpi",
+    .direct = false, /* short rows and ranks of other nodes are packed */
+    .no_data = false,
+    .open = tsi_mpi_open,
+    .close = tsi_mpi_close,
+    .start = start,
+    .wait = wait,
+    .test = test,
+    .start_batch = NULL,
+    .progress = progress_all,
+    .leave = leave,
+    .recover = recover,
+    .describe = describe,
+    .model_read = NULL,
+    .gone = gone,
+};
+
+const tsi_engine *tsi_module(const tsi_host *host)
+{
+    if (host == NULL || host->struct_size < sizeof(tsi_host)) return NULL;
+    return &engine;
+}

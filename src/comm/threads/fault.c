@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault.c - failures of the threads engine: said once, heard by everybody.
+ *
+ * A rank that fails, a rank that ended while others wait for it, members that disagree, a deadline: each
+ * puts the engine at fault, with a culprit and a sentence. Every rank that waits then wakes up, withdraws
+ * and returns TS_ERR_PEER with that sentence and with what it was doing itself. Only recover, called by
+ * all ranks, ends the fault.
+ *
+ * INV: fault and fault_text are written once, before `faulty` is set, and again only when all ranks are
+ * in recover. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/intmath.h"
+#include "comm/threads/threads.h"
+
+enum { NAMED_MAX = 4 }; /* missing ranks that a sentence names */
+
+bool tsi_threads_faulty(const tsi_threads *engine)
+{
+    return atomic_load_explicit(&engine->faulty, memory_order_seq_cst) != 0;
+}
+
+static void ring_everybody(tsi_threads *engine)
+{
+    for (int64_t i = 0; i < engine->world->local_count; i++)
+        tsi_chair_ring(&engine->chair[i]);
+}
+
+void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status, const char *sentence)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool first = !tsi_threads_faulty(engine);
+    if (first) {
+        (void)snprintf(engine->fault_text, sizeof engine->fault_text, "%s", sentence);
+        engine->fault = (ts_error){ .status = status,
+                                    .rank = culprit,
+                                    .event = -1,
+                                    .where = "",
+                                    .text = engine->fault_text };
+        atomic_store_explicit(&engine->faulty, 1, memory_order_seq_cst);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (first) ring_everybody(engine);
+}
+
+void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, size_t size)
+{
+    char doing[280];
+    tsi_fingerprint_text(&work->print, doing, sizeof doing);
+    (void)snprintf(out, size, "%.600s; rank %" PRId64 " was in %s", engine->fault_text,
+                   work->rank->index, doing);
+}
+
+/* ---- whom does a work wait for? --------------------------------------------------------------------------- */
+
+/* Members that have not come, at most `most` of them; returns how many there are. */
+static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t most)
+{
+    if (work->print.kind == TSI_COMM_SEND || work->print.kind == TSI_COMM_RECV) {
+        if (atomic_load_explicit(&work->state, memory_order_seq_cst) != TSI_WORK_POSTED) return 0;
+        missing[0] = work->print.root;
+        return 1;
+    }
+    int64_t count = 0;
+    (void)tsi_lane_missing(work->engine_state, work->print.sequence, missing, most, &count);
+    return count;
+}
+
+void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work)
+{
+    int64_t missing[NAMED_MAX];
+    int64_t count = missing_members(work, missing, NAMED_MAX);
+    if (count == 0) return; /* all came: it goes on */
+    char text[900], doing[280];
+    tsi_fingerprint_text(&work->print, doing, sizeof doing);
+    int length = snprintf(text, sizeof text, "rank %" PRId64 " waited %" PRId64 " ms in %s for",
+                          work->rank->index, work->timeout_ms, doing);
+    for (int64_t i = 0; i < tsi_min_i64(count, NAMED_MAX) && length < 700; i++) {
+        int64_t rank = work->team->rank[missing[i]];
+        tsi_rank_doing(engine->world->rank[rank - engine->world->first_index], doing, 120);
+        length += snprintf(text + length, sizeof text - (size_t)length,
+                           "%s rank %" PRId64 " (last: %s)", i > 0 ? "," : "", rank, doing);
+    }
+    if (count > NAMED_MAX)
+        (void)snprintf(text + length, sizeof text - (size_t)length, " and %" PRId64 " more",
+                       count - NAMED_MAX);
+    tsi_threads_fault(engine, work->team->rank[missing[0]], TS_ERR_PEER, text);
+}
+
+static bool lacks(const tsi_work *work, int64_t member)
+{
+    if (work->print.kind == TSI_COMM_SEND || work->print.kind == TSI_COMM_RECV) {
+        int64_t peer = -1;
+        return missing_members(work, &peer, 1) > 0 && peer == member;
+    }
+    return tsi_lane_lacks(work->engine_state, work->print.sequence, member);
+}
+
+bool tsi_fault_gone(tsi_threads *engine, const tsi_work *work)
+{
+    for (int64_t i = 0; i < work->team->size; i++) {
+        int64_t rank = work->team->rank[i];
+        const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
+        if (!atomic_load_explicit(&chair->gone, memory_order_seq_cst) || !lacks(work, i)) continue;
+        char text[480], doing[280];
+        tsi_fingerprint_text(&work->print, doing, sizeof doing);
+        (void)snprintf(text, sizeof text,
+                       "rank %" PRId64 " has finished, but rank %" PRId64 " waits for it in %s",
+                       rank, work->rank->index, doing);
+        tsi_threads_fault(engine, rank, TS_ERR_PEER, text);
+        return true;
+    }
+    return false;
+}
+
+/* ---- leaving -------------------------------------------------------------------------------------------------- */
+
+static bool has_member(const tsi_team *team, int64_t rank)
+{
+    if (rank < team->size && team->rank[rank] == rank) return true; /* all of the world */
+    for (int64_t i = 0; i < team->size; i++)
+        if (team->rank[i] == rank) return true;
+    return false;
+}
+
+/* Those who sleep in an operation of a team that has the rank look whether they wait for it. */
+void tsi_threads_gone(void *state, ts_rank *rank)
+{
+    tsi_threads *engine = state;
+    tsi_chair *own = tsi_chair_of(engine, rank);
+    if (atomic_exchange_explicit(&own->gone, 1, memory_order_seq_cst)) return;
+    atomic_fetch_add_explicit(&engine->departures, 1, memory_order_seq_cst);
+    for (int64_t i = 0; i < engine->world->local_count; i++) {
+        tsi_chair *chair = &engine->chair[i];
+        if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
+        tsi_hall *hall = atomic_load_explicit(&chair->hall, memory_order_acquire);
+        if (hall == NULL || has_member(hall->team, rank->index)) tsi_chair_ring(chair);
+    }
+}
+
+void tsi_threads_leave(void *state, ts_rank *rank, ts_status status, const char *sentence)
+{
+    if (status == TS_OK) {
+        tsi_threads_gone(state, rank);
+        return;
+    }
+    char text[700];
+    const char *colon = sentence[0] != '\0' ? ": " : "";
+    (void)snprintf(text, sizeof text, "rank %" PRId64 " failed (%s)%s%s", rank->index,
+                   ts_status_name(status), colon, sentence);
+    tsi_threads_fault(state, rank->index, status, text);
+}
+
+/* ---- recovering ------------------------------------------------------------------------------------------------- */
+
+static void reset_halls(tsi_threads *engine)
+{
+    for (tsi_hall *hall = engine->halls; hall != NULL; hall = hall->next) {
+        for (int32_t c = 0; c < TS_CHANNEL_COUNT; c++) {
+            tsi_lane *lane = atomic_load_explicit(&hall->lane[c], memory_order_acquire);
+            if (lane != NULL) tsi_lane_reset(lane);
+        }
+        tsi_inboxes_reset(atomic_load_explicit(&hall->inbox, memory_order_acquire),
+                          hall->team->size);
+    }
+}
+
+/* Every rank is in recover, so only helpers may still be on their way out of an operation. */
+static void new_epoch(tsi_threads *engine)
+{
+    pthread_mutex_lock(&engine->ready_lock);
+    for (tsi_lane *lane = engine->ready; lane != NULL; lane = lane->ready_next)
+        lane->ready_queued = false;
+    engine->ready = NULL;
+    engine->pairs = NULL;
+    pthread_mutex_unlock(&engine->ready_lock);
+    tsi_word nothing = 0;
+    while (atomic_load_explicit(&engine->busy, memory_order_seq_cst) != 0)
+        (void)tsi_wait_word(&nothing, 0, 0, tsi_clock_ns() + 20000);
+    reset_halls(engine);
+    engine->recovering = 0;
+    atomic_store_explicit(&engine->faulty, 0, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&engine->epoch, 1, memory_order_seq_cst);
+}
+
+static int64_t first_gone(const tsi_threads *engine)
+{
+    if (atomic_load_explicit(&engine->departures, memory_order_seq_cst) == 0) return -1;
+    for (int64_t i = 0; i < engine->world->local_count; i++)
+        if (atomic_load_explicit(&engine->chair[i].gone, memory_order_seq_cst))
+            return engine->world->first_index + i;
+    return -1;
+}
+
+/* Sleeps until the epoch changes, somebody leaves, or the deadline (false). */
+static bool wait_epoch(tsi_threads *engine, tsi_chair *chair, uint32_t epoch, int64_t deadline_ns)
+{
+    bool in_time = true;
+    atomic_store_explicit(&chair->hall, NULL, memory_order_release);
+    atomic_store_explicit(&chair->sleeping, 1, memory_order_seq_cst);
+    uint32_t word = atomic_load_explicit(&chair->word, memory_order_seq_cst);
+    if (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch &&
+        first_gone(engine) < 0)
+        in_time = tsi_wait_word(&chair->word, word, 0, deadline_ns);
+    atomic_store_explicit(&chair->sleeping, 0, memory_order_seq_cst);
+    return in_time;
+}
+
+/* gone: a rank that will never come, or -1 for the deadline. */
+static ts_status give_up(tsi_threads *engine, uint32_t epoch, int64_t gone, int64_t timeout_ms)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool late = atomic_load_explicit(&engine->epoch, memory_order_seq_cst) != epoch;
+    if (!late) engine->recovering--;
+    pthread_mutex_unlock(&engine->lock);
+    if (late) return TS_OK; /* it succeeded at the last moment */
+    if (gone >= 0)
+        return TSI_FAIL(TS_ERR_LOST, "recover: rank %" PRId64 " has left; the world must be closed",
+                        gone);
+    return TSI_FAIL(TS_ERR_LOST,
+                    "recover: not all ranks came within %" PRId64 " ms; the world must be closed",
+                    timeout_ms);
+}
+
+ts_status tsi_threads_recover(void *state, ts_rank *rank)
+{
+    tsi_threads *engine = state;
+    int64_t timeout_ms = engine->world->timeout_ms > 0 ? engine->world->timeout_ms : 60000;
+    int64_t deadline_ns = tsi_clock_ns() + timeout_ms * 1000000;
+    pthread_mutex_lock(&engine->lock);
+    uint32_t epoch = atomic_load_explicit(&engine->epoch, memory_order_seq_cst);
+    bool last = ++engine->recovering == engine->world->local_count;
+    if (last) new_epoch(engine);
+    pthread_mutex_unlock(&engine->lock);
+    if (last) {
+        ring_everybody(engine);
+        return TS_OK;
+    }
+    while (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch) {
+        int64_t gone = first_gone(engine);
+        if (gone >= 0) return give_up(engine, epoch, gone, timeout_ms);
+        if (!wait_epoch(engine, tsi_chair_of(engine, rank), epoch, deadline_ns))
+            return give_up(engine, epoch, -1, timeout_ms);
+    }
+    return TS_OK;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inbox.c - send and recv: a FIFO per pair of members and direction.
+ *
+ * Each member has an inbox with the sends to it and its own receives that have not met. Whoever comes
+ * second takes the first match out and copies straight from the sender's array into the receiver's. A
+ * small send does not wait: a copy of it (a packet) is left in the inbox. A large pair whose second half is
+ * asynchronous is queued for helpers, or for the first of the two that waits.
+ *
+ *   POSTED (in an inbox) -> PAIRED (queued) -> MOVING -> DONE
+ *
+ * INV: a work is in at most one list, and is taken out of it by the thread that will end it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/threads/threads.h"
+
+enum { PACKET_BYTES = 1024 };
+
+typedef struct packet { /* stands in for a send that is already complete */
+    tsi_work work;
+    _Alignas(16) unsigned char data[];
+} packet;
+
+static bool is_packet(const tsi_work *work)
+{
+    return work->engine_word[0] != 0;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------ */
+
+static void append(tsi_work **list, tsi_work *work)
+{
+    while (*list != NULL)
+        list = &(*list)->next;
+    work->next = NULL;
+    *list = work;
+}
+
+static bool take(tsi_work **list, const tsi_work *work)
+{
+    for (; *list != NULL; list = &(*list)->next) {
+        if (*list != work) continue;
+        *list = work->next;
+        return true;
+    }
+    return false;
+}
+
+/* The oldest receive from `sender`, or the oldest send by it. */
+static tsi_work *take_receive(tsi_inbox *box, int64_t sender)
+{
+    for (tsi_work *work = box->recv; work != NULL; work = work->next)
+        if (work->print.root == sender && take(&box->recv, work)) return work;
+    return NULL;
+}
+
+static tsi_work *take_send(tsi_inbox *box, int64_t sender)
+{
+    for (tsi_work *work = box->send; work != NULL; work = work->next)
+        if (work->member == sender && take(&box->send, work)) return work;
+    return NULL;
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------- */
+
+static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_status status,
+                     const char *sentence)
+{
+    int64_t receiver = recv->rank->index;
+    ts_status other = status == TS_OK ? TS_OK : TS_ERR_PEER;
+    if (status != TS_OK) tsi_threads_fault(engine, receiver, status, sentence);
+    tsi_threads_finish(engine, recv, status, receiver, sentence);
+    if (is_packet(send)) tsi_free(send);
+    else tsi_threads_finish(engine, send, other, receiver, sentence);
+}
+
+static void run_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
+{
+    char text[300] = "";
+    ts_status status = tsi_move_stream(recv->device, &recv->out, &send->in);
+    if (status != TS_OK) {
+        char what[200];
+        tsi_fingerprint_text(&recv->print, what, sizeof what);
+        (void)snprintf(text, sizeof text, "%s: %s", what, ts_status_meaning(status));
+    }
+    end_pair(engine, send, recv, status, text);
+}
+
+static bool is_small(const tsi_work *work)
+{
+    return work->print.count * (int64_t)ts_dtype_size((ts_dtype)work->print.dtype) <= PACKET_BYTES;
+}
+
+static void queue_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
+{
+    tsi_chair *chairs[2] = { tsi_chair_of(engine, send->rank), tsi_chair_of(engine, recv->rank) };
+    pthread_mutex_lock(&engine->ready_lock);
+    send->engine_state = recv;
+    recv->engine_state = send;
+    append(&engine->pairs, recv);
+    atomic_store_explicit(&send->state, TSI_WORK_PAIRED, memory_order_seq_cst);
+    atomic_store_explicit(&recv->state, TSI_WORK_PAIRED, memory_order_seq_cst);
+    pthread_mutex_unlock(&engine->ready_lock);
+    tsi_chair_ring(chairs[0]);
+    tsi_chair_ring(chairs[1]);
+    tsi_comm_kick(engine->world, 1);
+}
+
+/* `late` is the one of the two that came second, in whose rank's thread this runs. */
+static void meet(tsi_threads *engine, tsi_work *send, tsi_work *recv, const tsi_work *late)
+{
+    char text[480];
+    if (!tsi_work_agree(send, recv, text, sizeof text))
+        end_pair(engine, send, recv, TS_ERR_PEER, text);
+    else if (late->asynchronous && !is_small(recv) && !is_packet(send))
+        queue_pair(engine, send, recv);
+    else
+        run_pair(engine, send, recv);
+}
+
+/* Under ready_lock: the caller will run it. */
+static void set_moving(tsi_work *recv)
+{
+    tsi_work *send = recv->engine_state;
+    atomic_store_explicit(&send->state, TSI_WORK_MOVING, memory_order_seq_cst);
+    atomic_store_explicit(&recv->state, TSI_WORK_MOVING, memory_order_seq_cst);
+}
+
+bool tsi_inbox_help(tsi_threads *engine, tsi_work *work)
+{
+    if (atomic_load_explicit(&work->state, memory_order_seq_cst) != TSI_WORK_PAIRED) return false;
+    pthread_mutex_lock(&engine->ready_lock);
+    tsi_work *recv = NULL;
+    if (atomic_load_explicit(&work->state, memory_order_relaxed) == TSI_WORK_PAIRED)
+        recv = work->print.kind == TSI_COMM_RECV ? work : work->engine_state;
+    if (recv != NULL) {
+        (void)take(&engine->pairs, recv);
+        set_moving(recv);
+    }
+    pthread_mutex_unlock(&engine->ready_lock);
+    if (recv == NULL) return false;
+    run_pair(engine, recv->engine_state, recv);
+    return true;
+}
+
+bool tsi_inbox_run_any(tsi_threads *engine)
+{
+    pthread_mutex_lock(&engine->ready_lock);
+    tsi_work *recv = engine->pairs;
+    if (recv != NULL) {
+        engine->pairs = recv->next;
+        set_moving(recv);
+    }
+    pthread_mutex_unlock(&engine->ready_lock);
+    if (recv == NULL) return false;
+    run_pair(engine, recv->engine_state, recv);
+    return true;
+}
+
+/* ---- posting -------------------------------------------------------------------------------------------------- */
+
+/* NULL: large, or no memory: then the send waits for its receiver. */
+static packet *make_packet(const tsi_work *work)
+{
+    if (!is_small(work)) return NULL;
+    size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
+    packet *p = tsi_alloc_aligned(sizeof *p + bytes, 16);
+    if (p == NULL) return NULL;
+    p->work = *work;
+    p->work.engine_word[0] = 1;
+    p->work.in.data = p->data;
+    int64_t stride = 1;
+    for (int32_t d = work->in.ndim - 1; d >= 0; d--) {
+        p->work.in.stride[d] = stride;
+        stride *= work->in.extent[d];
+    }
+    if (bytes == 0 || work->device->copy(work->device, &p->work.in, &work->in, NULL) == TS_OK)
+        return p;
+    tsi_free(p);
+    return NULL;
+}
+
+static void post_send(tsi_threads *engine, tsi_inbox *box, tsi_work *work)
+{
+    pthread_mutex_lock(&box->lock);
+    tsi_work *recv = take_receive(box, work->member);
+    packet *copy = recv == NULL ? make_packet(work) : NULL;
+    if (recv == NULL) append(&box->send, copy != NULL ? &copy->work : work);
+    pthread_mutex_unlock(&box->lock);
+    if (recv != NULL) meet(engine, work, recv, work);
+    else if (copy != NULL) tsi_threads_finish(engine, work, TS_OK, -1, "");
+}
+
+static void post_recv(tsi_threads *engine, tsi_inbox *box, tsi_work *work)
+{
+    pthread_mutex_lock(&box->lock);
+    tsi_work *send = take_send(box, work->print.root);
+    if (send == NULL) append(&box->recv, work);
+    pthread_mutex_unlock(&box->lock);
+    if (send != NULL) meet(engine, send, work, work);
+}
+
+void tsi_inbox_post(tsi_hall *hall, tsi_inbox *boxes, tsi_work *work)
+{
+    work->engine_word[0] = 0;
+    if (work->print.kind == TSI_COMM_SEND)
+        post_send(hall->engine, &boxes[work->print.root], work);
+    else
+        post_recv(hall->engine, &boxes[work->member], work);
+}
+
+bool tsi_inbox_withdraw(tsi_hall *hall, tsi_work *work)
+{
+    bool send = work->print.kind == TSI_COMM_SEND;
+    tsi_inbox *boxes = atomic_load_explicit(&hall->inbox, memory_order_acquire);
+    tsi_inbox *box = &boxes[send ? work->print.root : work->member];
+    pthread_mutex_lock(&box->lock);
+    bool found = take(send ? &box->send : &box->recv, work);
+    pthread_mutex_unlock(&box->lock);
+    return found;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count)
+{
+    for (int64_t i = 0; boxes != NULL && i < count; i++) {
+        while (boxes[i].send != NULL) {
+            tsi_work *work = boxes[i].send;
+            boxes[i].send = work->next;
+            if (is_packet(work)) tsi_free(work);
+        }
+        boxes[i].recv = NULL;
+    }
+}
+
+void tsi_inboxes_destroy(tsi_inbox *boxes, int64_t count)
+{
+    if (boxes == NULL) return;
+    tsi_inboxes_reset(boxes, count);
+    for (int64_t i = 0; i < count; i++)
+        pthread_mutex_destroy(&boxes[i].lock);
+    tsi_free(boxes);
+}
+
+tsi_inbox *tsi_inboxes_of(tsi_hall *hall)
+{
+    tsi_inbox *boxes = atomic_load_explicit(&hall->inbox, memory_order_acquire);
+    if (boxes != NULL) return boxes;
+    tsi_inbox *made = tsi_calloc((size_t)hall->team->size, sizeof *made);
+    if (made == NULL) return NULL;
+    for (int64_t i = 0; i < hall->team->size; i++)
+        pthread_mutex_init(&made[i].lock, NULL);
+    if (atomic_compare_exchange_strong_explicit(&hall->inbox, &boxes, made, memory_order_acq_rel,
+                                                memory_order_acquire))
+        return made;
+    tsi_inboxes_destroy(made, hall->team->size);
+    return boxes;
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work.c - the life of one operation: start, wait, its event in the ring, its error.
+ *
+ *   blocking       on the caller's stack:  launch -> complete
+ *   asynchronous   from the rank's spares: launch -> linked in flight ... ts_work_wait -> complete -> put
+ *
+ * INV: a ts_work is touched by its rank's thread only, but for what conclude writes before the state DONE
+ * is stored; its event ends once, by the thread that concludes it if asynchronous, else by its rank. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "comm/state.h"
+
+/* ---- handles ---------------------------------------------------------------------------------------- */
+
+ts_work *tsi_work_take(tsi_comm_rank *comm)
+{
+    ts_work *work = comm->spare;
+    if (work != NULL) {
+        comm->spare = work->next;
+        *work = (ts_work){ .comm = comm };
+        return work;
+    }
+    work = tsi_calloc(1, sizeof *work);
+    if (work != NULL) work->comm = comm;
+    else (void)tsi_fail_memory("an operation in flight", sizeof *work);
+    return work;
+}
+
+static bool is_linked(const ts_work *work)
+{
+    return work->previous != NULL || work->comm->flight == work;
+}
+
+static void unlink_work(ts_work *work)
+{
+    if (!is_linked(work)) return;
+    if (work->previous != NULL) work->previous->next = work->next;
+    else work->comm->flight = work->next;
+    if (work->next != NULL) work->next->previous = work->previous;
+    work->previous = work->next = NULL;
+}
+
+void tsi_work_link(ts_work *work)
+{
+    tsi_comm_rank *comm = work->comm;
+    work->previous = NULL;
+    work->next = comm->flight;
+    if (comm->flight != NULL) comm->flight->previous = work;
+    comm->flight = work;
+}
+
+void tsi_work_put(ts_work *work)
+{
+    while (work->inside != NULL) {
+        ts_work *one = work->inside;
+        work->inside = one->next;
+        one->next = NULL;
+        tsi_work_put(one);
+    }
+    unlink_work(work);
+    tsi_free(work->base.error);
+    tsi_free(work->kept);
+    if (work->on_stack) return;
+    if (work->base.group != NULL) ts_group_release(work->base.group);
+    work->next = work->comm->spare;
+    work->comm->spare = work;
+}
+
+void tsi_work_forget_all(tsi_comm_rank *comm)
+{
+    while (comm->flight != NULL)
+        tsi_work_put(comm->flight);
+    while (comm->spare != NULL) {
+        ts_work *work = comm->spare;
+        comm->spare = work->next;
+        tsi_free(work);
+    }
+}
+
+/* ---- the end of an operation --------------------------------------------------------------------------- */
+
+void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence)
+{
+    work->status = status;
+    if (status != TS_OK && work->error == NULL) work->error = tsi_alloc(sizeof *work->error);
+    if (status != TS_OK && work->error != NULL) {
+        ts_blast blast = status == TS_ERR_LOST ? TS_BLAST_LOST : TS_BLAST_LOCAL;
+        ts_error error = { .status = status,
+                           .blast = blast,
+                           .rank = culprit,
+                           .event = (int64_t)work->event,
+                           .where = work->print.where };
+        tsi_error_set(work->error, &error, "%s", sentence);
+    }
+    if (work->asynchronous)
+        tsi_ring_end(work->rank->ring, work->event, tsi_work_bytes_received(work));
+}
+
+/* The state is a word that a waiter may sleep on; wakes go by address and do not read the work, which may
+ * be gone as soon as DONE is seen. */
+void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...)
+{
+    char text[TSI_ERROR_TEXT_MAX] = "";
+    if (format != NULL) {
+        va_list arguments;
+        va_start(arguments, format);
+        (void)vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+    }
+    tsi_work_conclude(work, status, work->rank->index, text);
+    tsi_word *word = (tsi_word *)&work->state;
+    atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_release);
+    tsi_wake_all(word);
+}
+
+/* Records the error of a finished work on its rank, whose thread this is, or which is closing. */
+static ts_status report(ts_work *work, ts_status status)
+{
+    if (status == TS_OK) return TS_OK;
+    ts_rank *rank = work->base.rank;
+    if (work->base.error != NULL) {
+        tsi_rank_take_error(rank, work->base.error);
+    } else if (rank->error.error.status == TS_OK) {
+        tsi_error_record record;
+        ts_error error = { .status = status,
+                           .blast = TS_BLAST_LOCAL,
+                           .rank = rank->index,
+                           .event = (int64_t)work->base.event,
+                           .where = work->base.print.where };
+        tsi_error_set(&record, &error, "%s failed: %s (no memory for more)",
+                      tsi_comm_kind_name((tsi_comm_kind)work->base.print.kind),
+                      ts_status_meaning(status));
+        tsi_rank_take_error(rank, &record);
+    }
+    return status;
+}
+
+static bool is_done(const ts_work *work)
+{
+    return atomic_load_explicit(&work->base.state, memory_order_acquire) == TSI_WORK_DONE;
+}
+
+/* Alone in a group: the one part runs here. Only send and recv need somebody to meet. */
+static bool runs_alone(const ts_work *work)
+{
+    tsi_comm_kind kind = (tsi_comm_kind)work->base.print.kind;
+    return work->base.team->size == 1 && kind != TSI_COMM_SEND && kind != TSI_COMM_RECV &&
+           !work->comm->world->engine->no_data;
+}
+
+static ts_status run_alone(ts_work *work)
+{
+    char sentence[256] = "";
+    tsi_work *const one[1] = { &work->base };
+    ts_status status = tsi_move_part(one, 1, 0, 1, sentence, sizeof sentence);
+    tsi_work_conclude(&work->base, status, work->base.rank->index, sentence);
+    atomic_store_explicit(&work->base.state, TSI_WORK_DONE, memory_order_release);
+    return status;
+}
+
+ts_status tsi_work_launch(ts_work *work)
+{
+    const tsi_comm_world *world = work->comm->world;
+    if (runs_alone(work)) return report(work, run_alone(work));
+    ts_status status = world->engine->start(world->engine_state, &work->base);
+    if (status == TS_OK) return TS_OK;
+    if (!is_done(work)) {
+        if (work->base.asynchronous) tsi_ring_end(work->base.rank->ring, work->base.event, 0);
+        work->base.status = status;
+        atomic_store_explicit(&work->base.state, TSI_WORK_DONE, memory_order_release);
+    }
+    return report(work, status);
+}
+
+static ts_status complete_one(ts_work *work)
+{
+    if (is_done(work)) return report(work, work->base.status);
+    const tsi_comm_world *world = work->comm->world;
+    tsi_work *base = &work->base;
+    int64_t limit_ns = base->timeout_ms * 1000000;
+    base->deadline_ns = tsi_clock_ns() + limit_ns; /* of this wait: until now nobody waited */
+    return report(work, world->engine->wait(world->engine_state, base));
+}
+
+ts_status tsi_work_complete(ts_work *work)
+{
+    if (!work->batch) return complete_one(work);
+    ts_status first = TS_OK;
+    for (ts_work *one = work->inside; one != NULL; one = one->next) {
+        ts_status status = complete_one(one);
+        if (first == TS_OK) first = status;
+    }
+    return first;
+}
+
+/* ---- public --------------------------------------------------------------------------------------------- */
+
+static bool all_done(const ts_work *work)
+{
+    if (!work->batch) return is_done(work);
+    for (const ts_work *one = work->inside; one != NULL; one = one->next)
+        if (!is_done(one)) return false;
+    return true;
+}
+
+static ts_status wait_with_event(ts_work *work)
+{
+    ts_rank *rank = work->comm->rank;
+    const ts_work *first = work->batch ? work->inside : work;
+    tsi_event event = { .kind = TSI_EVENT_WAIT, .kind_name = "wait", .name = "", .where = "" };
+    if (first != NULL) {
+        event.sequence = first->base.print.sequence;
+        event.group = first->base.print.team;
+        event.name = work->batch ? "batch"
+                                 : tsi_comm_kind_name((tsi_comm_kind)first->base.print.kind);
+    }
+    if (rank->where != NULL) event.where = rank->where;
+    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    ts_status status = tsi_work_complete(work);
+    tsi_ring_end(rank->ring, number, 0);
+    return status;
+}
+
+ts_status ts_work_wait(ts_work *work)
+{
+    if (work == NULL) {
+        ts_rank *rank = tsi_rank_current();
+        return rank != NULL ? rank->error.error.status : TS_OK;
+    }
+    ts_rank *rank = work->comm->rank;
+    if (rank != tsi_rank_current())
+        return TSI_FAIL(TS_ERR_THREAD, "work: this thread is not attached to rank %lld",
+                        (long long)rank->index);
+    ts_status status = all_done(work) ? tsi_work_complete(work) : wait_with_event(work);
+    tsi_work_put(work);
+    return status;
+}
+
+int ts_work_test(ts_work *work)
+{
+    if (work == NULL) return 1;
+    const tsi_comm_world *world = work->comm->world;
+    ts_work *one = work->batch ? work->inside : work;
+    while (one != NULL) {
+        if (!is_done(one) && !world->engine->test(world->engine_state, &one->base)) return 0;
+        one = work->batch ? one->next : NULL;
+    }
+    return 1;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault.c - one fault per run, chosen by the first argument: what do the survivors say?
+ *
+ *   mismatch   rank 1 calls another operation          leave    rank 1 returns early
+ *   error      rank 1 fails with a sentence            kill     rank 1 is killed in the middle
+ *   stall      rank 1 sleeps past the timeout          exit     rank 1 calls exit
+ *   recover    rank 1 fails, all recover and go on     worlds   a failed world, then a good one
+ *   lost       rank 1 fails and does not recover
+ *
+ * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else what it
+ * got instead. scripts/mpi-tests counts the lines. The exit code is that of a failed job: non-zero, except for
+ * the last two modes. A watchdog ends the process after 30 s: a hang is a failure. */
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tessera/comm.h"
+
+enum { COUNT = 100000, TIMEOUT_MS = 2000 };
+
+typedef struct run {
+    const char *mode;
+    int64_t index; /* set by the rank */
+} run;
+
+static ts_status reduce(ts_rank *me, const char *name)
+{
+    float *data = calloc(COUNT, sizeof *data);
+    ts_array array = TS_INIT(ts_array);
+    array.data = data;
+    array.meta.shape = TS_SHAPE(COUNT);
+    array.meta.dtype = TS_DTYPE_F32;
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.name = name;
+    ts_status status =
+        data == NULL ? TS_ERR_MEMORY
+                     : ts_group_all_reduce(ts_group_world(me), &array, &array, TS_REDUCE_SUM, &options);
+    free(data);
+    return status;
+}
+
+static bool is(const run *this, const char *mode)
+{
+    return strcmp(this->mode, mode) == 0;
+}
+
+/* What rank 1 does instead of the second all_reduce. */
+static ts_status misbehave(ts_rank *me, const run *this)
+{
+    if (is(this, "mismatch")) return ts_group_barrier(ts_group_world(me), NULL);
+    if (is(this, "kill")) return kill(getpid(), SIGKILL) == 0 ? TS_OK : TS_ERR_IO;
+    if (is(this, "exit")) exit(3);
+    if (is(this, "stall")) {
+        struct timespec time = { .tv_sec = 2 * TIMEOUT_MS / 1000 };
+        (void)nanosleep(&time, NULL);
+        return reduce(me, "late");
+    }
+    if (is(this, "error") || is(this, "recover") || is(this, "lost") || is(this, "worlds"))
+        return ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
+    return TS_OK; /* leave */
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    run *this = argument;
+    this->index = ts_rank_index(me);
+    ts_status status = TS_OK;
+    for (int i = 0; i < 5 && status == TS_OK; i++)
+        status = reduce(me, "before");
+    status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
+    if (is(this, "lost") && this->index == 1) return status;
+    if (!is(this, "recover") && !is(this, "lost")) return status;
+    if (this->index != 1 && status == TS_OK) return ts_rank_fail(me, TS_ERR_STATE, "no error came");
+    if (ts_rank_recover(me) != TS_OK) return ts_rank_status(me);
+    for (int i = 0; i < 5; i++)
+        if (reduce(me, "after") != TS_OK) return ts_rank_status(me);
+    return TS_OK;
+}
+
+static bool says(const char *text, const char *words)
+{
+    return words == NULL || strstr(text, words) != NULL;
+}
+
+/* The words a survivor must hear. */
+static bool is_right(const run *this, ts_status status, const char *text)
+{
+    if (is(this, "recover")) return status == TS_OK;
+    if (is(this, "lost"))
+        return this->index == 1 ? status == TS_ERR_IO : status == TS_ERR_LOST && says(text, "rank 1");
+    if (is(this, "error") || is(this, "worlds"))
+        return this->index == 1 ? status == TS_ERR_IO
+                                : status == TS_ERR_PEER && says(text, "the disk of rank 1 is full");
+    if (is(this, "leave") && this->index == 1) return status == TS_OK;
+    bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
+    if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
+    if (is(this, "stall")) named = named && says(text, "stalled") && says(text, "before");
+    if (is(this, "kill")) named = named && says(text, "gone");
+    return status == TS_ERR_PEER && named;
+}
+
+static bool run_mode(run *this)
+{
+    char text[2048] = "";
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "mpi";
+    options.timeout_ms = TIMEOUT_MS;
+    ts_status status = ts_launch_with(&options, work, this, text, sizeof text);
+    bool right = is_right(this, status, text);
+    if (right)
+        printf("fault %s: rank %lld ok\n", this->mode, (long long)this->index);
+    else
+        printf("fault %s: rank %lld got %s: %s\n", this->mode, (long long)this->index,
+               ts_status_name(status), text);
+    if (getenv("VERBOSE") != NULL) printf("%s\n", text);
+    (void)fflush(stdout);
+    return status == TS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    run this = { .mode = argc > 1 ? argv[1] : "leave", .index = -1 };
+    (void)alarm(30);
+    bool good = run_mode(&this);
+    if (is(&this, "worlds")) {
+        run next = { .mode = "recover", .index = -1 };
+        good = run_mode(&next);
+    }
+    return good ? 0 : 1;
+}
