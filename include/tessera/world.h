@@ -35,6 +35,8 @@ typedef struct ts_world_options {
     int64_t events;      /* capacity of each rank's event ring; 0: 4096 */
     int32_t progress;    /* 0: helper threads where allowed; 1: only inside calls */
     int32_t reserved;
+    const char *model;   /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
+                          * TESSERA_MODEL, else the defaults of docs/model.md */
 } ts_world_options;
 
 TS_BEGIN_C
@@ -55,6 +57,11 @@ TS_API void ts_world_close(ts_world *world); /* accepts NULL; before the caller'
 TS_API int64_t ts_world_size(const ts_world *world);        /* ranks of all processes */
 TS_API int64_t ts_world_local_count(const ts_world *world); /* ranks of this process */
 TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
+
+/* Can this engine be used here? "threads", "model", "mpi", or one MPI: "mpi:openmpi", "mpi:mpich". TS_OK, or
+ * TS_ERR_MISSING; `text` (may be NULL) receives where it is, or why not and what to install. Loads a module
+ * but starts nothing. */
+TS_API TS_NODISCARD ts_status ts_engine_find(const char *name, char *text, size_t size);
 
 /* The calling thread becomes that local rank until it detaches; the rank's state stays. */
 TS_API TS_NODISCARD ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out);

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli.h - what the subcommands of `tessera` share.
+ *
+ * A subcommand is one line in commands.def and one file with `int cli_<name>(int argc, char **argv)`, which
+ * gets its own name as argv[0] and returns the exit code: 0 done, 1 the answer is no or something failed,
+ * 2 bad usage. It describes its options in a table; cli_parse does the rest, --help included:
+ *
+ *   static int cli_doctor(int argc, char **argv)
+ *   {
+ *       bool json = false;
+ *       const cli_option options[] = { CLI_FLAG("json", &json, "one JSON object"), CLI_END };
+ *       const cli_usage usage = { "doctor", "[options]", "what this machine has", options };
+ *       int code = cli_parse(&usage, &argc, argv);   // positional arguments are left in argv[1 .. argc-1]
+ *       if (code >= 0) return code;                  // --help was shown (0), or bad usage (2)
+ *
+ * The program uses the public API only, so its helpers are its own: this is not the library's text.h. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <tessera/tessera.h>
+
+#define CLI_COMMAND(name, summary) int cli_##name(int argc, char **argv);
+#include "commands.def"
+#undef CLI_COMMAND
+
+/* ---- options ------------------------------------------------------------------------------------- */
+typedef enum cli_kind { CLI_KIND_END, CLI_KIND_FLAG, CLI_KIND_INT, CLI_KIND_SIZE, CLI_KIND_TEXT } cli_kind;
+
+typedef struct cli_option {
+    const char *name; /* without the dashes */
+    cli_kind kind;
+    void *value;      /* bool *, int64_t * or const char ** */
+    int64_t low, high; /* INT and SIZE: what is allowed */
+    const char *what; /* name of the value in --help: "N" */
+    const char *help;
+} cli_option;
+
+#define CLI_FLAG(name, value, help) { name, CLI_KIND_FLAG, value, 0, 0, "", help }
+#define CLI_INT(name, value, low, high, help) { name, CLI_KIND_INT, value, low, high, "N", help }
+/* A byte count: 4096, 64K, 16MiB, 1GB (K, M, G are powers of 1024). */
+#define CLI_SIZE(name, value, low, high, help) { name, CLI_KIND_SIZE, value, low, high, "BYTES", help }
+#define CLI_TEXT(name, value, what, help) { name, CLI_KIND_TEXT, value, 0, 0, what, help }
+#define CLI_END { NULL, CLI_KIND_END, NULL, 0, 0, NULL, NULL }
+
+typedef struct cli_usage {
+    const char *command;   /* "bench comm" */
+    const char *arguments; /* "[options]" */
+    const char *summary;
+    const cli_option *options;
+    const char *more; /* further help text, or NULL */
+} cli_usage;
+
+/* Takes the options out of argv, which keeps argv[0] and the positional arguments; "-" is positional and
+ * "--" ends the options. Returns -1 to go on, else the exit code. */
+int cli_parse(const cli_usage *usage, int *argc, char **argv);
+/* Prints "tessera COMMAND: sentence" to standard error and returns 2. */
+int cli_fail_usage(const char *command, const char *format, ...) TS_PRINTF(2, 3);
+/* As above, but returns 1: the usage was good. */
+int cli_fail(const char *command, const char *format, ...) TS_PRINTF(2, 3);
+/* The nearest of `count` names for "did you mean", or NULL if none is near. */
+const char *cli_nearest(const char *name, const char *const *names, size_t count);
+bool cli_read_int(const char *text, int64_t *out);  /* the whole text, or false */
+bool cli_read_size(const char *text, int64_t *out); /* a byte count, or false */
+
+/* ---- JSON out -------------------------------------------------------------------------------------- */
+/* A text that grows; commas are placed by the writer. After a failed allocation it stays failed. */
+typedef struct cli_json {
+    char *data;
+    size_t length, capacity;
+    bool comma, failed;
+} cli_json; /* zero is empty */
+
+void cli_json_open(cli_json *json, char bracket);  /* '{' or '[' */
+void cli_json_close(cli_json *json, char bracket); /* '}' or ']' */
+void cli_json_key(cli_json *json, const char *key);
+void cli_json_text(cli_json *json, const char *value); /* NULL: null */
+void cli_json_int(cli_json *json, int64_t value);
+void cli_json_real(cli_json *json, double value); /* NaN and infinities: null */
+void cli_json_bool(cli_json *json, bool value);
+void cli_json_ints(cli_json *json, const int64_t *values, int64_t count); /* a list */
+void cli_json_reset(cli_json *json); /* empty again; keeps the memory */
+void cli_json_release(cli_json *json);
+/* Writes the text and a newline; 0, or 1 if it had failed or cannot be written. */
+int cli_json_print(cli_json *json, FILE *out);
+/* Members of an object in one line each. */
+void cli_json_member_text(cli_json *json, const char *key, const char *value);
+void cli_json_member_int(cli_json *json, const char *key, int64_t value);
+void cli_json_member_real(cli_json *json, const char *key, double value);
+void cli_json_member_bool(cli_json *json, const char *key, bool value);
+
+/* ---- batches: one JSON request a line in, one JSON answer a line out (INTERFACES, "Common") ---------- */
+/* `request` is a jansson json_t * (an object). Writes one object to `answer` and returns true, or fills
+ * `error` with a sentence and returns false. */
+typedef bool (*cli_batch_fn)(const void *request, cli_json *answer, char *error, size_t error_size,
+                             void *context);
+/* path "-": standard input. Exit code: 0 all served, 1 some line got an error, 2 the file cannot be read. */
+int cli_batch(const char *command, const char *path, cli_batch_fn serve, void *context);
+
+/* ---- text out --------------------------------------------------------------------------------------- */
+enum { CLI_COLUMNS_MAX = 12, CLI_CELL_MAX = 48 };
+/* A table whose columns are as wide as their widest cell; numbers are aligned right. */
+typedef struct cli_table {
+    size_t columns, rows, capacity;
+    bool right[CLI_COLUMNS_MAX];
+    char (*cell)[CLI_CELL_MAX]; /* rows * columns */
+    bool failed;
+} cli_table;
+/* Column names; a name that begins with '>' is aligned right. NULL ends the list. */
+void cli_table_begin(cli_table *table, const char *const *names);
+void cli_table_row(cli_table *table); /* starts a row */
+void cli_table_cell(cli_table *table, size_t column, const char *format, ...) TS_PRINTF(3, 4);
+void cli_table_print(const cli_table *table, FILE *out);
+void cli_table_release(cli_table *table);
+/* "64 MiB", "1.5 KiB", "8 B" into a buffer; returns it. */
+const char *cli_bytes(char *buffer, size_t size, int64_t bytes);
+/* "1.23 us", "4.5 ms", "2.0 s" into a buffer; returns it. */
+const char *cli_seconds(char *buffer, size_t size, double seconds);
+
+/* ---- the machine ------------------------------------------------------------------------------------- */
+typedef struct cli_machine {
+    char system[96], processor[96], host[96];
+    int64_t cores, memory_bytes;
+} cli_machine;
+void cli_machine_read(cli_machine *out);
+void cli_machine_json(const cli_machine *machine, cli_json *json); /* an object */
+double cli_now(void); /* monotonic seconds */
+
+#endif

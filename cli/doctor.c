@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor.c - what this machine and this build have, what is missing and which package has it.
+ *
+ * Optional parts that are missing are reported, never an error: the exit code is 0 as long as ranks start and
+ * talk to each other, which is tried for real. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+/* A library that the build looks for; found at build time is 0 or 1. */
+typedef struct library {
+    const char *name, *use, *package;
+    int found;
+} library;
+
+static const library libraries[] = {
+#ifdef TS_HAVE_JANSSON
+    { "jansson", "JSON requests and files", "libjansson-dev", TS_HAVE_JANSSON },
+#endif
+#ifdef TS_HAVE_HWLOC
+    { "hwloc", "topology of the machine", "libhwloc-dev", TS_HAVE_HWLOC },
+#endif
+#ifdef TS_HAVE_OPENBLAS
+    { "openblas", "matrix products", "libopenblas-dev", TS_HAVE_OPENBLAS },
+#endif
+#ifdef TS_HAVE_INIH
+    { "inih", "configuration files", "libinih-dev", TS_HAVE_INIH },
+#endif
+#ifdef TS_HAVE_XXHASH
+    { "xxhash", "checksums of checkpoints", "libxxhash-dev", TS_HAVE_XXHASH },
+#endif
+#ifdef TS_HAVE_PCRE2
+    { "pcre2", "patterns of tokenizers", "libpcre2-dev", TS_HAVE_PCRE2 },
+#endif
+};
+enum { LIBRARIES = sizeof libraries / sizeof libraries[0] };
+
+static const char *const engines[] = { "threads", "model", "mpi:openmpi", "mpi:mpich" };
+enum { ENGINES = sizeof engines / sizeof engines[0] };
+
+typedef struct report {
+    cli_machine machine;
+    bool engine_found[ENGINES];
+    char engine_text[ENGINES][512];
+    bool runs; /* two ranks started and agreed */
+    double start_seconds;
+    char problem[512];
+} report;
+
+static const char *compiler_text(void)
+{
+#if defined(__clang__)
+    return "clang " __clang_version__;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__;
+#else
+    return "unknown";
+#endif
+}
+
+static const char *build_text(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    return "address sanitizer";
+#elif defined(__SANITIZE_THREAD__)
+    return "thread sanitizer";
+#elif defined(NDEBUG)
+    return "release";
+#else
+    return "debug";
+#endif
+}
+
+/* The trial: ranks sum their numbers, and everybody must see the same sum. */
+static ts_status trial(ts_rank *me, void *arg)
+{
+    (void)arg;
+    int64_t mine = ts_rank_index(me) + 1, sum = 0;
+    ts_array in = { .struct_size = sizeof in, .data = &mine, .meta = { .dtype = TS_DTYPE_I64 } };
+    ts_array out = in;
+    out.data = &sum;
+    ts_status status = ts_group_all_reduce(ts_group_world(me), &in, &out, TS_REDUCE_SUM, NULL);
+    int64_t n = ts_rank_count(me);
+    if (status == TS_OK && sum != n * (n + 1) / 2) {
+        return ts_rank_fail(me, TS_ERR_INTERNAL, "the sum over %lld ranks is %lld", (long long)n,
+                            (long long)sum);
+    }
+    return status;
+}
+
+static void examine(report *out)
+{
+    memset(out, 0, sizeof *out);
+    cli_machine_read(&out->machine);
+    for (size_t i = 0; i < ENGINES; i++) {
+        out->engine_found[i] =
+            ts_engine_find(engines[i], out->engine_text[i], sizeof out->engine_text[i]) == TS_OK;
+    }
+    double start = cli_now();
+    out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2), trial,
+                               NULL, out->problem, sizeof out->problem) == TS_OK;
+    out->start_seconds = cli_now() - start;
+}
+
+static int print_json(const report *r)
+{
+    cli_json json = { 0 };
+    cli_json_open(&json, '{');
+    cli_json_member_text(&json, "version", TS_VERSION_TEXT);
+    cli_json_member_text(&json, "compiler", compiler_text());
+    cli_json_member_text(&json, "build", build_text());
+    cli_json_key(&json, "machine");
+    cli_machine_json(&r->machine, &json);
+    cli_json_key(&json, "engines");
+    cli_json_open(&json, '[');
+    for (size_t i = 0; i < ENGINES; i++) {
+        cli_json_open(&json, '{');
+        cli_json_member_text(&json, "name", engines[i]);
+        cli_json_member_bool(&json, "found", r->engine_found[i]);
+        cli_json_member_text(&json, "text", r->engine_text[i]);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, ']');
+    cli_json_key(&json, "libraries");
+    cli_json_open(&json, '[');
+    for (size_t i = 0; i < LIBRARIES; i++) {
+        cli_json_open(&json, '{');
+        cli_json_member_text(&json, "name", libraries[i].name);
+        cli_json_member_bool(&json, "found", libraries[i].found != 0);
+        cli_json_member_text(&json, "use", libraries[i].use);
+        cli_json_member_text(&json, "package", libraries[i].package);
+        cli_json_close(&json, '}');
+    }
+    cli_json_close(&json, ']');
+    cli_json_member_bool(&json, "runs", r->runs);
+    cli_json_member_real(&json, "start_seconds", r->start_seconds);
+    if (!r->runs) cli_json_member_text(&json, "problem", r->problem);
+    cli_json_close(&json, '}');
+    int code = cli_json_print(&json, stdout);
+    cli_json_release(&json);
+    return code;
+}
+
+static void print_text(const report *r)
+{
+    char memory[32], start[32];
+    printf("tessera %s (%s build, %s)\n\n", TS_VERSION_TEXT, build_text(), compiler_text());
+    printf("machine\n  system     %s\n  processor  %s\n  cores      %lld\n  memory     %s\n",
+           r->machine.system, r->machine.processor, (long long)r->machine.cores,
+           cli_bytes(memory, sizeof memory, r->machine.memory_bytes));
+    printf("\nengines\n");
+    for (size_t i = 0; i < ENGINES; i++) {
+        printf("  %-12s %s  %s\n", engines[i], r->engine_found[i] ? "yes" : "no ", r->engine_text[i]);
+    }
+    printf("\nlibraries\n");
+    for (size_t i = 0; i < LIBRARIES; i++) {
+        printf("  %-12s %s  %s", libraries[i].name, libraries[i].found ? "yes" : "no ", libraries[i].use);
+        if (!libraries[i].found) printf("; install %s and build again", libraries[i].package);
+        printf("\n");
+    }
+    if (r->runs) {
+        printf("\n2 ranks started, summed and stopped in %s: tessera runs here\n",
+               cli_seconds(start, sizeof start, r->start_seconds));
+    } else {
+        printf("\ntessera does not run here: %s\n", r->problem);
+    }
+}
+
+int cli_doctor(int argc, char **argv)
+{
+    bool json = false;
+    const cli_option options[] = { CLI_FLAG("json", &json, "one JSON object"), CLI_END };
+    const cli_usage usage = { "doctor", "[options]",
+                              "Says what this machine and this build have, what is missing, and which "
+                              "package has it.",
+                              options, NULL };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc > 1) return cli_fail_usage("doctor", "unexpected argument \"%s\"", argv[1]);
+    report *r = malloc(sizeof *r);
+    if (r == NULL) return cli_fail("doctor", "out of memory");
+    examine(r);
+    int bad = 0;
+    if (json) bad = print_json(r);
+    else print_text(r);
+    bad |= !r->runs;
+    free(r);
+    return bad;
+}

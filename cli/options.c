@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - command lines: a table says what is allowed, everything else is refused by name.
+ *
+ * Both "--name value" and "--name=value" are read. A bad value is never repaired: the sentence names the
+ * option, what was expected and what was found, and the exit code is 2. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { NAMES_MAX = 64, NAME_MAX_LENGTH = 64 };
+
+static void say(const char *command, const char *format, va_list arguments)
+{
+    fflush(stdout);
+    fprintf(stderr, "tessera%s%s: ", command[0] != '\0' ? " " : "", command);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+}
+
+int cli_fail_usage(const char *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(command, format, arguments);
+    va_end(arguments);
+    return 2;
+}
+
+int cli_fail(const char *command, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(command, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
+/* Edit distance of two short words, one row at a time. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX_LENGTH + 1], length = strlen(b);
+    if (length > NAME_MAX_LENGTH || strlen(a) > NAME_MAX_LENGTH) return SIZE_MAX;
+    for (size_t j = 0; j <= length; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= length; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t best = change < row[j] + 1 ? change : row[j] + 1;
+            row[j] = best < row[j - 1] + 1 ? best : row[j - 1] + 1;
+        }
+    }
+    return row[length];
+}
+
+const char *cli_nearest(const char *name, const char *const *names, size_t count)
+{
+    const char *nearest = NULL;
+    size_t limit = strlen(name) / 3 + 1, best = SIZE_MAX;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(name, names[i]);
+        if (d <= limit && d < best) {
+            best = d;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+bool cli_read_int(const char *text, int64_t *out)
+{
+    char *end = NULL;
+    if (text[0] == '\0' || strchr(" \t+", text[0]) != NULL) return false;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0') return false;
+    *out = value;
+    return true;
+}
+
+bool cli_read_size(const char *text, int64_t *out)
+{
+    static const char letters[] = "KMGT";
+    char *end = NULL;
+    if (text[0] < '0' || text[0] > '9') return false;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno != 0) return false;
+    const char *letter = *end != '\0' ? strchr(letters, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
+    int shift = 0;
+    if (letter != NULL) {
+        shift = 10 * (int)(letter - letters + 1);
+        end++;
+        if (*end == 'i') end++;
+    }
+    if (*end == 'B') end++;
+    if (*end != '\0' || value > (INT64_MAX >> shift)) return false;
+    *out = (int64_t)((uint64_t)value << shift);
+    return true;
+}
+
+static const cli_option *find_option(const cli_usage *usage, const char *name, size_t length)
+{
+    for (const cli_option *option = usage->options; option->kind != CLI_KIND_END; option++) {
+        if (strlen(option->name) == length && strncmp(option->name, name, length) == 0) return option;
+    }
+    return NULL;
+}
+
+static int fail_unknown(const cli_usage *usage, const char *argument)
+{
+    const char *names[NAMES_MAX];
+    size_t count = 0;
+    for (const cli_option *o = usage->options; o->kind != CLI_KIND_END && count < NAMES_MAX - 1; o++) {
+        names[count++] = o->name;
+    }
+    names[count++] = "help";
+    char name[NAME_MAX_LENGTH];
+    (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
+    const char *bare = name + strspn(name, "-");
+    const char *near = cli_nearest(bare, names, count);
+    if (near != NULL) {
+        return cli_fail_usage(usage->command, "unknown option \"%s\"; did you mean --%s?", name, near);
+    }
+    return cli_fail_usage(usage->command, "unknown option \"%s\"; see tessera %s --help", name,
+                          usage->command);
+}
+
+static int set_number(const cli_usage *usage, const cli_option *option, const char *text)
+{
+    int64_t value = 0;
+    bool is_size = option->kind == CLI_KIND_SIZE;
+    bool good = is_size ? cli_read_size(text, &value) : cli_read_int(text, &value);
+    if (!good || value < option->low || value > option->high) {
+        return cli_fail_usage(usage->command, "--%s: expected %s from %lld to %lld, found \"%s\"",
+                              option->name, is_size ? "a number of bytes" : "a whole number",
+                              (long long)option->low, (long long)option->high, text);
+    }
+    *(int64_t *)option->value = value;
+    return -1;
+}
+
+static int set_value(const cli_usage *usage, const cli_option *option, const char *text)
+{
+    switch (option->kind) {
+    case CLI_KIND_INT:
+    case CLI_KIND_SIZE: return set_number(usage, option, text);
+    case CLI_KIND_TEXT: *(const char **)option->value = text; return -1;
+    case CLI_KIND_FLAG:
+    case CLI_KIND_END: break;
+    }
+    return cli_fail_usage(usage->command, "--%s takes no value, found \"%s\"", option->name, text);
+}
+
+static void print_help(const cli_usage *usage)
+{
+    printf("usage: tessera %s %s\n\n%s\n", usage->command, usage->arguments, usage->summary);
+    printf("\noptions:\n");
+    for (const cli_option *option = usage->options; option->kind != CLI_KIND_END; option++) {
+        char left[NAME_MAX_LENGTH];
+        (void)snprintf(left, sizeof left, "--%s %s", option->name, option->what);
+        printf("  %-20s %s\n", left, option->help);
+    }
+    printf("  %-20s %s\n", "--help", "this text");
+    if (usage->more != NULL) printf("\n%s", usage->more);
+}
+
+/* For completion: one option a line. */
+static void print_options(const cli_usage *usage)
+{
+    for (const cli_option *option = usage->options; option->kind != CLI_KIND_END; option++) {
+        printf("--%s\n", option->name);
+    }
+    printf("--help\n");
+}
+
+/* Takes the option at argv[*at]; moves *at past its value. */
+static int take_option(const cli_usage *usage, int argc, char **argv, int *at)
+{
+    const char *argument = argv[*at];
+    if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
+        print_help(usage);
+        return 0;
+    }
+    if (strcmp(argument, "--list-options") == 0) {
+        print_options(usage);
+        return 0;
+    }
+    const char *name = argument + 2;
+    size_t length = strncmp(argument, "--", 2) == 0 ? strcspn(name, "=") : 0;
+    const cli_option *option = length > 0 ? find_option(usage, name, length) : NULL;
+    if (option == NULL) return fail_unknown(usage, argument);
+    if (name[length] == '=') return set_value(usage, option, name + length + 1);
+    if (option->kind == CLI_KIND_FLAG) {
+        *(bool *)option->value = true;
+        return -1;
+    }
+    if (*at + 1 >= argc) {
+        return cli_fail_usage(usage->command, "--%s needs a value: --%s %s", option->name, option->name,
+                              option->what);
+    }
+    return set_value(usage, option, argv[++*at]);
+}
+
+int cli_parse(const cli_usage *usage, int *argc, char **argv)
+{
+    int kept = 1;
+    bool only_positional = false;
+    for (int i = 1; i < *argc; i++) {
+        bool positional = only_positional || argv[i][0] != '-' || argv[i][1] == '\0';
+        if (positional) {
+            argv[kept++] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0) {
+            only_positional = true;
+        } else {
+            int code = take_option(usage, *argc, argv, &i);
+            if (code >= 0) return code;
+        }
+    }
+    *argc = kept;
+    argv[kept] = NULL;
+    return -1;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rival.h - the raw MPI calls as a rival: a small module of its own per MPI, loaded by the bench.
+ *
+ * The program itself does not link MPI. The module that fits is the one beside the mpi engine's module,
+ * "tessera_rival_<mpi>.so" beside "tessera_mpi_<mpi>.so"; it uses the MPI that the engine has initialised. */
+#ifndef CLI_RIVAL_H
+#define CLI_RIVAL_H
+
+#include "bench.h"
+
+typedef struct bench_rival {
+    size_t struct_size;
+    /* Does what the named MPI call does on this rank's buffers, on MPI_COMM_WORLD; 0: done. */
+    int (*call)(const char *raw, bench_rank *b);
+} bench_rival;
+
+/* The one exported function of the module is `bench_rival_module`. */
+typedef const bench_rival *(*bench_rival_fn)(void);
+
+const bench_rival *bench_rival_load(void); /* NULL: there is none */
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* event.h - reading what ranks did: counts, traces, the post-mortem, and the modelled clock.
+ *
+ * Every rank keeps a ring of its latest events (operators, collectives, waits, allocations), always on.
+ * The functions here only read it, from any thread, while the ranks run on or after they ended; they see
+ * the ranks of this process. A ring is finite (ts_world_options.events): what was overwritten before it
+ * was read is counted in `lost`, never guessed. */
+#ifndef TESSERA_EVENT_H
+#define TESSERA_EVENT_H
+
+#include "world.h"
+
+enum { TS_COUNTS_MAX = 24 }; /* rows of a table of counts */
+
+/* One kind of communication. */
+typedef struct ts_count {
+    const char *kind; /* "all_gather"; never NULL */
+    int64_t count;    /* operations completed */
+    int64_t bytes;    /* received from other ranks, by information */
+    int64_t time_ns;  /* begin to completion, summed over operations and ranks */
+} ts_count;
+
+typedef struct ts_counts {
+    size_t struct_size;
+    int64_t row_count; /* kinds that occurred, in the order in which they first did */
+    int64_t open;      /* operations that have begun and not completed; in no row */
+    int64_t lost;      /* events overwritten before they were read; of any kind */
+    ts_count row[TS_COUNTS_MAX];
+} ts_counts;
+
+/* What the model engine counted for one rank. Index 0: inside a node, 1: between nodes. */
+typedef struct ts_modelled {
+    size_t struct_size;
+    double seconds;         /* the rank's modelled clock */
+    int64_t operations;     /* collectives and point-to-point calls */
+    int64_t messages[2];    /* received, one per peer and phase that had something to send */
+    int64_t bytes[2];       /* received */
+} ts_modelled;
+
+TS_BEGIN_C
+
+/* Number of the rank's latest event, 0 if there is none: a point from which counts can start. */
+TS_API uint64_t ts_rank_event(const ts_rank *me); /* getter */
+/* Communication of one rank, events after number `since` (0: all that the ring still holds). */
+TS_API TS_NODISCARD ts_status ts_rank_counts(const ts_rank *me, uint64_t since, ts_counts *out);
+/* Communication of all ranks of this process together. */
+TS_API TS_NODISCARD ts_status ts_world_counts(const ts_world *world, ts_counts *out);
+/* The table as lines of text; like snprintf returns the length it needs. */
+TS_API size_t ts_counts_text(const ts_counts *counts, char *out, size_t size);
+
+/* Writes a Chrome trace (Perfetto and chrome://tracing read it): a process per rank, a track per queue.
+ * Where ranks are several processes, each writes its own; all but the first append ".<rank>" to path. */
+TS_API TS_NODISCARD ts_status ts_world_trace(const ts_world *world, const char *path);
+/* What each rank of this process is doing, or did last, as lines of text; like snprintf. */
+TS_API size_t ts_world_postmortem(const ts_world *world, char *out, size_t size);
+
+/* ---- the model engine ------------------------------------------------------------------------------ */
+/* Counts and clock of this rank; TS_ERR_STATE with any other engine. recorded */
+TS_API ts_status ts_rank_modelled(ts_rank *me, ts_modelled *out);
+/* Lets time pass on the modelled clock, as computing would; other engines ignore it. recorded */
+TS_API ts_status ts_rank_model_compute(ts_rank *me, double seconds);
+
+TS_END_C
+#endif

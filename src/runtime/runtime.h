@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime.h - what the files of the runtime share: settled options, the world's own state, modules.
+ *
+ * A world is opened in one direction:
+ *
+ *   options of the caller -> tsi_settings (environment and defaults filled in, checked)
+ *     -> engine (built in, or a module that is loaded) -> ranks -> tsi_comm_open -> work
+ *
+ * INV: after tsi_settings_resolve every number is in range; nothing below reads the environment. */
+#ifndef TSI_RUNTIME_RUNTIME_H
+#define TSI_RUNTIME_RUNTIME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/rank.h"
+#include "base/text.h"
+#include "comm/engine.h"
+
+enum { TSI_RANKS_THREADS_MAX = 65536, TSI_RANKS_MODEL_MAX = 100000000 };
+
+typedef enum tsi_engine_id { TSI_ENGINE_THREADS, TSI_ENGINE_MPI, TSI_ENGINE_MODEL } tsi_engine_id;
+
+/* Options with the environment and the defaults filled in. */
+typedef struct tsi_settings {
+    ts_world_options user; /* the caller's, extended by zeros to the size of this version */
+    tsi_engine_id engine;
+    const char *why;       /* why this engine: "started by a launcher (OMPI_COMM_WORLD_RANK)" */
+    const char *trace;     /* TESSERA_TRACE: where ts_launch writes a trace; NULL: nowhere */
+} tsi_settings;
+
+/* Fills in what the caller left open. TS_ERR_ARG names the option or variable and its value. */
+ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *out);
+/* Takes --ts-ranks=N, --ts-engine=NAME, --ts-timeout-ms=N, --ts-seed=N from a command line. */
+ts_status tsi_settings_arguments(int argc, char **argv, ts_world_options *options);
+/* The environment variable by which a launcher tells that it started this process; NULL: none. */
+const char *tsi_launcher_variable(void);
+
+/* The world's own state: TSI_SLOT_RUNTIME. */
+typedef struct tsi_runtime {
+    const tsi_engine *engine;
+} tsi_runtime;
+tsi_runtime *tsi_runtime_of(const ts_world *world);
+/* A world from settled options: ts_world_open and ts_launch end here. */
+ts_status tsi_world_start(const tsi_settings *settings, ts_world **out);
+
+/* The table of the mpi engine, from the module that fits the MPI of this process. The module stays
+ * loaded: an MPI does not survive being unloaded. */
+ts_status tsi_module_mpi(const tsi_engine **out);
+
+/* ---- readers of the rings (event.h has the public ones) ---------------------------------------- */
+/* The post-mortem as text: what every local rank is or was doing, equal lines merged. */
+void tsi_postmortem(const ts_world *world, tsi_text *out);
+
+/* ---- the request for a post-mortem by signal, while ts_launch runs ------------------------------- */
+typedef struct tsi_watch tsi_watch;
+tsi_watch *tsi_watch_start(const ts_world *world); /* NULL: SIGUSR1 is somebody else's, or no thread */
+void tsi_watch_stop(tsi_watch *watch);             /* accepts NULL; restores the signal */
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* watch.c - SIGUSR1 asks a running launch what its ranks are doing.
+ *
+ * A handler may do almost nothing, so it only posts a semaphore; a thread of its own waits for it and
+ * writes the post-mortem to standard error. The handler needs one process-wide word to find that
+ * semaphore: it is the single such word of the library, set only while a launch runs, and only if the
+ * signal has its default action. Signals of other owners stay as they were found. */
+#include <errno.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/thread.h"
+#include "runtime/runtime.h"
+
+struct tsi_watch {
+    const ts_world *world;
+    pthread_t thread;
+    sem_t asked;
+    _Atomic int32_t stopping;
+    struct sigaction before;
+};
+
+static _Atomic(tsi_watch *) watch_active;
+
+static void on_signal(int number)
+{
+    (void)number;
+    int saved = errno;
+    tsi_watch *watch = atomic_load_explicit(&watch_active, memory_order_acquire);
+    if (watch != NULL) sem_post(&watch->asked);
+    errno = saved;
+}
+
+static void *watch_thread(void *argument)
+{
+    tsi_watch *watch = argument;
+    for (;;) {
+        while (sem_wait(&watch->asked) != 0 && errno == EINTR) {
+        }
+        if (atomic_load_explicit(&watch->stopping, memory_order_acquire)) return NULL;
+        tsi_text text = { 0 };
+        tsi_postmortem(watch->world, &text);
+        if (text.length > 0) {
+            fputs(text.data, stderr);
+            fflush(stderr);
+        }
+        tsi_text_release(&text);
+    }
+}
+
+/* Takes the signal if nobody else has it. */
+static bool take_signal(tsi_watch *watch)
+{
+    tsi_watch *none = NULL;
+    if (sigaction(SIGUSR1, NULL, &watch->before) != 0) return false;
+    if ((watch->before.sa_flags & SA_SIGINFO) != 0 || watch->before.sa_handler != SIG_DFL) return false;
+    if (!atomic_compare_exchange_strong_explicit(&watch_active, &none, watch, memory_order_acq_rel,
+                                                 memory_order_relaxed)) {
+        return false; /* another launch of this process has it */
+    }
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGUSR1, &action, NULL) == 0) return true;
+    atomic_store_explicit(&watch_active, NULL, memory_order_release);
+    return false;
+}
+
+static void stop_thread(tsi_watch *watch)
+{
+    atomic_store_explicit(&watch->stopping, 1, memory_order_release);
+    sem_post(&watch->asked);
+    pthread_join(watch->thread, NULL);
+}
+
+tsi_watch *tsi_watch_start(const ts_world *world)
+{
+    tsi_watch *watch = tsi_calloc(1, sizeof *watch);
+    if (watch == NULL) return NULL;
+    watch->world = world;
+    if (sem_init(&watch->asked, 0, 0) != 0) goto failed;
+    if (tsi_thread_start(&watch->thread, watch_thread, watch, 0) != TS_OK) goto failed_thread;
+    if (!take_signal(watch)) goto failed_signal;
+    return watch;
+failed_signal:
+    stop_thread(watch);
+failed_thread:
+    sem_destroy(&watch->asked);
+failed:
+    tsi_free(watch);
+    return NULL;
+}
+
+void tsi_watch_stop(tsi_watch *watch)
+{
+    if (watch == NULL) return;
+    sigaction(SIGUSR1, &watch->before, NULL);
+    atomic_store_explicit(&watch_active, NULL, memory_order_release);
+    stop_thread(watch);
+    sem_destroy(&watch->asked);
+    tsi_free(watch);
+}

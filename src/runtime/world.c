@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* world.c - opening and closing a world, and the threads that stand for its ranks.
+ *
+ * The number of local ranks is known before the engine opens (option, cores, representatives of the
+ * model); the size of the world and the index of the first local rank may be the engine's to say (mpi).
+ * So ranks are made first and get their indices when the engine has opened. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "comm/model/model.h"
+#include "device/device.h"
+#include "runtime/runtime.h"
+
+tsi_runtime *tsi_runtime_of(const ts_world *world)
+{
+    return world->slot[TSI_SLOT_RUNTIME].state;
+}
+
+static ts_status find_engine(const tsi_settings *settings, const tsi_engine **out)
+{
+    switch (settings->engine) {
+    case TSI_ENGINE_THREADS: *out = tsi_engine_threads(); return TS_OK;
+    case TSI_ENGINE_MODEL: *out = tsi_engine_model(); return TS_OK;
+    case TSI_ENGINE_MPI: return tsi_module_mpi(out);
+    }
+    return TSI_FAIL(TS_ERR_INTERNAL, "engine number %d", (int)settings->engine);
+}
+
+static int64_t local_count_of(const tsi_settings *settings)
+{
+    switch (settings->engine) {
+    case TSI_ENGINE_THREADS: return settings->user.rank_count;
+    case TSI_ENGINE_MPI: return settings->user.threads_per_process;
+    case TSI_ENGINE_MODEL:
+        return settings->user.model_rank_count > 0 ? settings->user.model_rank_count : 1;
+    }
+    return 1;
+}
+
+/* The engine has said how large the world is and where this process begins. */
+static void number_ranks(ts_world *world, const tsi_settings *settings)
+{
+    const int64_t *representative =
+        settings->engine == TSI_ENGINE_MODEL ? settings->user.model_ranks : NULL;
+    for (int64_t i = 0; i < world->local_count; i++) {
+        world->rank[i]->index = representative ? representative[i] : world->first_index + i;
+    }
+}
+
+static ts_status open_engine(ts_world *world, const tsi_settings *settings)
+{
+    tsi_runtime *runtime = tsi_runtime_of(world);
+    const tsi_engine *engine = NULL;
+    TSI_TRY(find_engine(settings, &engine));
+    tsi_engine_options options = { .struct_size = sizeof options,
+                                   .world = world,
+                                   .user = &settings->user,
+                                   .host = tsi_comm_host() };
+    void *state = NULL;
+    TSI_TRY(engine->open(&options, &state));
+    number_ranks(world, settings);
+    ts_status status = tsi_comm_open(world, engine, state);
+    if (status != TS_OK) {
+        engine->close(state);
+        return status;
+    }
+    if (settings->user.progress == 1) tsi_comm_helpers_limit(world, 0);
+    runtime->engine = engine;
+    tsi_log(TSI_LOG_INFO, "%lld ranks on engine %s (%s)", (long long)world->rank_count,
+            engine->name, settings->why);
+    return TS_OK;
+}
+
+ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
+{
+    *out = NULL;
+    if (settings->user.device != NULL && tsi_device_find(settings->user.device) == NULL) {
+        return TS_ERR_MISSING; /* tsi_device_find has said why */
+    }
+    int64_t local_count = local_count_of(settings);
+    int64_t rank_count =
+        settings->engine == TSI_ENGINE_MPI ? local_count : settings->user.rank_count;
+    ts_world *world = NULL;
+    TSI_TRY(tsi_world_make(rank_count, local_count, 0, settings->user.events, &world));
+    world->seed = settings->user.seed;
+    world->timeout_ms = settings->user.timeout_ms;
+    tsi_runtime *runtime = tsi_calloc(1, sizeof *runtime);
+    ts_status status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
+    if (status != TS_OK) goto done;
+    world->slot[TSI_SLOT_RUNTIME] = (tsi_slot_state){ .state = runtime, .destroy = tsi_free };
+    status = open_engine(world, settings);
+done:
+    if (status != TS_OK) tsi_world_unmake(world);
+    else *out = world;
+    return status;
+}
+
+ts_status ts_world_open(const ts_world_options *options, ts_world **out)
+{
+    if (out == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_world_open: out is NULL");
+    *out = NULL;
+    tsi_settings settings;
+    TSI_TRY(tsi_settings_resolve(options, &settings));
+    return tsi_world_start(&settings, out);
+}
+
+/* A rank that is still attached to this thread is detached; one attached elsewhere is the caller's
+ * error, which cannot be returned from here and ends in a use after free: it is logged. What is still in
+ * flight is abandoned by the ranks' slots, not waited for. */
+void ts_world_close(ts_world *world)
+{
+    if (world == NULL) return;
+    ts_rank *current = tsi_rank_current();
+    if (current != NULL && current->world == world) ts_rank_detach(current);
+    for (int64_t i = 0; i < world->local_count; i++) {
+        ts_rank *rank = world->rank[i];
+        if (atomic_load_explicit(&rank->attached, memory_order_acquire)) {
+            tsi_log(TSI_LOG_ERROR, "ts_world_close: rank %lld is still attached to a thread",
+                    (long long)rank->index);
+        }
+    }
+    tsi_world_unmake(world);
+}
+
+const char *ts_world_engine(const ts_world *world)
+{
+    return world != NULL ? tsi_runtime_of(world)->engine->name : "none";
+}
+
+ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out)
+{
+    if (world == NULL || out == NULL) {
+        return TSI_FAIL(TS_ERR_NULL, "ts_rank_attach: %s is NULL", world ? "out" : "world");
+    }
+    *out = NULL;
+    if (local_index < 0 || local_index >= world->local_count) {
+        return TSI_FAIL(TS_ERR_ARG, "ts_rank_attach: there is no local rank %lld, this process has %lld",
+                        (long long)local_index, (long long)world->local_count);
+    }
+    ts_rank *rank = world->rank[local_index];
+    ts_rank *current = tsi_rank_current();
+    if (current != NULL) {
+        return TSI_FAIL(TS_ERR_STATE, "ts_rank_attach: this thread is rank %lld already; detach first",
+                        (long long)current->index);
+    }
+    int32_t free_rank = 0;
+    if (!atomic_compare_exchange_strong_explicit(&rank->attached, &free_rank, 1, memory_order_acq_rel,
+                                                 memory_order_relaxed)) {
+        return TSI_FAIL(TS_ERR_STATE, "ts_rank_attach: rank %lld is attached to another thread",
+                        (long long)rank->index);
+    }
+    rank->thread = pthread_self();
+    tsi_rank_set_current(rank);
+    *out = rank;
+    return TS_OK;
+}
+
+void ts_rank_detach(ts_rank *me)
+{
+    if (me == NULL || tsi_rank_current() != me) return;
+    tsi_rank_set_current(NULL);
+    atomic_store_explicit(&me->attached, 0, memory_order_release);
+}
+
+ts_status ts_rank_sync(ts_rank *me)
+{
+    TSI_TRY(tsi_rank_enter(me));
+    return tsi_comm_drain(me);
+}
+
+/* All ranks meet in the engine, which drops what was in flight; then each forgets its error. A lost
+ * rank cannot meet anybody, so LOST stays. */
+ts_status ts_rank_recover(ts_rank *me)
+{
+    if (me == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_rank_recover: rank is NULL");
+    if (tsi_rank_current() != me) {
+        return TSI_FAIL(TS_ERR_THREAD, "ts_rank_recover: the calling thread is not rank %lld",
+                        (long long)me->index);
+    }
+    if (me->error.error.blast == TS_BLAST_LOST) return me->error.error.status;
+    if (me->error.error.status != TS_OK) {
+        tsi_comm_fail(me); /* peers that wait for this rank return, and come here too */
+        tsi_error_copy(&me->caught, &me->error);
+        tsi_error_clear(&me->error);
+    }
+    return tsi_comm_recover(me);
+}
