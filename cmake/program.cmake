@@ -9,3 +9,14 @@ if(TS_CLI_SOURCES)
   target_compile_definitions(tessera_program PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}")
   target_link_libraries(tessera_program PRIVATE tessera tessera_flags tessera_deps)
 endif()
+
+# The raw MPI calls that `tessera bench comm` is compared with, beside each MPI's engine.
+foreach(name ${TS_MPI_FOUND})
+  add_library(tessera_rival_${name} MODULE ${PROJECT_SOURCE_DIR}/cli/rival/mpi.c)
+  set_target_properties(tessera_rival_${name} PROPERTIES PREFIX ""
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tessera)
+  target_include_directories(tessera_rival_${name} PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/cli)
+  target_link_libraries(tessera_rival_${name} PRIVATE tessera_flags tessera_mpi_${name}_flags)
+  set_property(GLOBAL APPEND PROPERTY TS_MODULES tessera_rival_${name})
+endforeach()

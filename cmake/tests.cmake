@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each tests/<kind>/<name>.c is one program test_<kind>_<name>; it sees internal headers and links the
-# static library. Tests of one program register themselves (tests/harness/test.h).
+# static library. Tests of one program register themselves (tests/harness/test.h). They are built by the
+# target `tests`, and run by scripts/test or ctest.
 file(GLOB TS_HARNESS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/harness/*.c)
 if(TS_HARNESS)
-  add_library(tessera_harness STATIC ${TS_HARNESS})
+  add_library(tessera_harness STATIC EXCLUDE_FROM_ALL ${TS_HARNESS})
   target_include_directories(tessera_harness PUBLIC ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(tessera_harness PRIVATE TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(tessera_harness PUBLIC tessera_static tessera_flags)
-  foreach(kind unit prop dist fault fuzz)
+  foreach(kind unit prop op dist fault fuzz)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${kind}/*.c)
     foreach(source ${sources})
       get_filename_component(name ${source} NAME_WE)
       set(target test_${kind}_${name})
-      add_executable(${target} ${source})
+      add_executable(${target} EXCLUDE_FROM_ALL ${source})
       set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
       target_compile_definitions(${target} PRIVATE
         TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TS_BINARY_DIR="${CMAKE_BINARY_DIR}")
       target_link_libraries(${target} PRIVATE tessera_harness)
+      add_dependencies(tests ${target})
+      add_test(NAME ${target} COMMAND ${target})
     endforeach()
   endforeach()
 endif()

@@ -163,7 +163,15 @@ static void pairs_wide(double *restrict u, double *restrict v, const uint32_t *r
     }
 }
 
-static void normal_real(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
+static void normal_short(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double square = -2 * tsi_log_short(u[i]);
+        u[i] = mean + deviation * (sqrt(square > 0 ? square : 0) * tsi_cos_turn_short(v[i]));
+    }
+}
+
+static void normal_long(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         double cosine, sine, square = -2 * tsi_log(u[i]);
@@ -195,8 +203,10 @@ static void make_normal(const recipe *r, const uint32_t *word, int64_t n, chunk 
         pairs_narrow(first, v, word, n);
     if (r->complex)
         normal_complex(mean, deviation, c->real, u, v, n);
+    else if (r->wide)
+        normal_long(mean, deviation, c->real, v, n);
     else
-        normal_real(mean, deviation, c->real, v, n);
+        normal_short(mean, deviation, c->real, v, n);
 }
 
 /* The high half of a 64 x 64 bit product, by 32-bit halves. */

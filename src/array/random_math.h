@@ -3,7 +3,7 @@
  *
  * INV: only +, -, *, /, conversions between equal bits: the same result bits on every machine and compiler
  * (nothing is fused: -ffp-contract=off). No branches, so that loops become vector code. Errors are below
- * 2 units in the last place on the ranges named, which a test compares with the C library. */
+ * 2 units in the last place on the ranges named, of the short forms below 1e-9; a test compares with the C library. */
 #ifndef TSI_ARRAY_RANDOM_MATH_H
 #define TSI_ARRAY_RANDOM_MATH_H
 
@@ -30,16 +30,22 @@ static inline double tsi_f64_of_u52(uint64_t value)
     return tsi_f64_of_bits(value | 0x4330000000000000u) - 0x1p52;
 }
 
-/* ln x for normal x > 0: x = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)) */
-static inline double tsi_log(double x)
+/* x = 2^e m with m in [sqrt(1/2), sqrt(2)), for normal x > 0. */
+static inline double tsi_split(double x, double *e)
 {
     const uint64_t root_half = 0x3FE6A09E667F3BCDu, one = 0x3FF0000000000000u;
     uint64_t bits = tsi_bits_of_f64(x);
     uint64_t biased = (bits + (one - root_half)) >> 52;
-    double e = tsi_f64_of_u52(biased) - 1023;
-    double m = tsi_f64_of_bits(bits - (biased << 52) + one);
+    *e = tsi_f64_of_u52(biased) - 1023;
+    return tsi_f64_of_bits(bits - (biased << 52) + one);
+}
+
+/* ln x for normal x > 0: ln m = 2 atanh(s), s = (m - 1) / (m + 1), whose series is 1/3, 1/5, ... in s s. */
+static inline double tsi_log(double x)
+{
+    double e, m = tsi_split(x, &e);
     double f = m - 1, s = f / (2 + f), z = s * s; /* f is exact */
-    double p = 1.0 / 21; /* the series of atanh: 1/3, 1/5, ... */
+    double p = 1.0 / 21;
     p = p * z + 1.0 / 19;
     p = p * z + 1.0 / 17;
     p = p * z + 1.0 / 15;
@@ -52,6 +58,36 @@ static inline double tsi_log(double x)
     double log_m = f - s * (f - 2 * z * p); /* 2 s is f - s f */
     /* ln 2 in two parts: the first has 32 bits, so that its product with e is exact. */
     return e * 0x1.62e42feep-1 + (log_m + e * 0x1.a39ef35793c76p-33);
+}
+
+/* The same to ten digits, for results that are rounded to f32 or less. */
+static inline double tsi_log_short(double x)
+{
+    double e, m = tsi_split(x, &e);
+    double f = m - 1, s = f / (2 + f), z = s * s;
+    double p = 1.0 / 13;
+    p = p * z + 1.0 / 11;
+    p = p * z + 1.0 / 9;
+    p = p * z + 1.0 / 7;
+    p = p * z + 1.0 / 5;
+    p = p * z + 1.0 / 3;
+    return e * 0x1.62e42fefa39efp-1 + (f - s * (f - 2 * z * p));
+}
+
+/* cos(2 pi v) for v in [0, 1) to ten digits, as the sine of an angle between -pi/2 and pi/2. */
+static inline double tsi_cos_turn_short(double v)
+{
+    double w = v < 0.5 ? v : 1 - v;                /* exact: cosine is even */
+    double a = (1 - 4 * w) * 0x1.921fb54442d18p+0; /* times pi/2 */
+    double z = a * a;
+    double p = -1.0 / 1307674368000.0; /* 15! */
+    p = p * z + 1.0 / 6227020800.0;
+    p = p * z - 1.0 / 39916800.0;
+    p = p * z + 1.0 / 362880.0;
+    p = p * z - 1.0 / 5040.0;
+    p = p * z + 1.0 / 120.0;
+    p = p * z - 1.0 / 6.0;
+    return a + a * (z * p);
 }
 
 /* sin and cos of an angle between -pi/4 and pi/4, by their series. */

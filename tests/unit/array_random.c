@@ -172,7 +172,7 @@ static double ulps(double got, double want)
 
 TS_TEST(random_math_close_to_libm)
 {
-    double worst_log = 0, worst_turn = 0;
+    double worst_log = 0, worst_turn = 0, worst_short = 0;
     for (int i = 0; i < 200000; i++) {
         double x = (double)((test_random(t) >> 11) + 1) * 0x1p-53;
         if (i % 4 == 0) x = ldexp(x, -(int)(test_random(t) % 40));
@@ -183,7 +183,10 @@ TS_TEST(random_math_close_to_libm)
         double angle = 8 * atan(1) * v;
         e = fmax(fabs(c - cos(angle)), fabs(s - sin(angle))); /* absolute: the C library's angle is rounded */
         worst_turn = e > worst_turn ? e : worst_turn;
+        e = fmax(fabs(tsi_cos_turn_short(v) - c), fabs(tsi_log_short(x) / log(x) - 1));
+        worst_short = e > worst_short ? e : worst_short;
     }
+    TEST_SAY(t, worst_short < 1e-9, "a short form is off by %g", worst_short);
     TEST_SAY(t, worst_log < 2, "log is off by %g units", worst_log);
     TEST_SAY(t, worst_turn < 1e-15, "cos or sin of a turn is off by %g", worst_turn);
     double c, s;

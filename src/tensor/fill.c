@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fill.c - filling a rank's block: constants, ranges and random numbers, by global index.
+ *
+ * INV: an element's value is a function of its global index alone, so every mesh, placement and
+ * number of ranks gives the bits that one rank gives. */
+#include "tensor/fill.h"
+
+#include "base/alloc.h"
+
+ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context)
+{
+    if (!mesh->member) return TS_OK;
+    tsi_arena arena = { 0 };
+    tsi_region region;
+    ts_status status = TS_OK;
+    if (!tsi_layout_region(layout, mesh->coord, &arena, &region)) {
+        status = ts_rank_status(mesh->rank);
+    } else if (tsi_region_count(&region) > 0) {
+        ts_shape view = tsi_layout_view(layout);
+        tsi_region_iterator run;
+        tsi_region_iterate(&run, &region, &view);
+        while (status == TS_OK && tsi_region_next(&run))
+            status = fn(run.global, run.local, run.length, context);
+    }
+    tsi_arena_release(&arena);
+    return status;
+}
+
+/* A double as one element of the dtype: through the copy kernel, so that rounding is one rule. */
+static ts_status element_of(double value, ts_dtype dtype, void *element)
+{
+    tsi_block from = { .data = &value, .dtype = TS_DTYPE_F64 },
+              to = { .data = element, .dtype = dtype };
+    const tsi_device *cpu = tsi_device_cpu();
+    return cpu->copy(cpu, &to, &from, NULL);
+}
+
+ts_status tsi_fill_constant(tsi_array *array, double value)
+{
+    unsigned char element[16] = { 0 };
+    TSI_TRY(element_of(value, (ts_dtype)array->dtype, element));
+    return tsi_array_fill(array, element);
+}
+
+/* ---- ranges
+ * ------------------------------------------------------------------------------------------------
+ */
+
+enum { RANGE_CHUNK = 512 };
+
+typedef struct range_fill {
+    tsi_array *array;
+    double start, step;
+    int64_t start_i, step_i; /* exact where both are whole numbers */
+    bool whole;
+} range_fill;
+
+/* Up to RANGE_CHUNK values at once through a staging buffer and the cast kernel. */
+static ts_status range_chunk(const range_fill *range, int64_t global, int64_t local, int64_t length)
+{
+    int64_t whole[RANGE_CHUNK];
+    double real[RANGE_CHUNK];
+    for (int64_t i = 0; i < length; i++) {
+        if (range->whole)
+            whole[i] = range->start_i + range->step_i * (global + i);
+        else
+            real[i] = range->start + range->step * (double)(global + i);
+    }
+    size_t bytes = ts_dtype_size((ts_dtype)range->array->dtype);
+    tsi_block from = { .dtype = range->whole ? TS_DTYPE_I64 : TS_DTYPE_F64,
+                       .ndim = 1,
+                       .extent = { length },
+                       .stride = { 1 } };
+    from.data = range->whole ? (void *)whole : (void *)real;
+    tsi_block to = { .data = (char *)tsi_array_data(range->array) + (size_t)local * bytes,
+                     .dtype = range->array->dtype,
+                     .ndim = 1,
+                     .extent = { length },
+                     .stride = { 1 } };
+    const tsi_device *cpu = tsi_device_cpu();
+    return cpu->copy(cpu, &to, &from, NULL);
+}
+
+static ts_status range_run(int64_t global, int64_t local, int64_t length, void *context)
+{
+    for (int64_t done = 0; done < length; done += RANGE_CHUNK) {
+        int64_t chunk = length - done < RANGE_CHUNK ? length - done : RANGE_CHUNK;
+        TSI_TRY(range_chunk(context, global + done, local + done, chunk));
+    }
+    return TS_OK;
+}
+
+static bool is_whole(double value)
+{
+    return value >= -9007199254740992.0 && value <= 9007199254740992.0 &&
+           (double)(int64_t)value == value;
+}
+
+ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, double start,
+                          double step)
+{
+    range_fill range = { .array = array, .start = start, .step = step };
+    range.whole = is_whole(start) && is_whole(step);
+    if (range.whole) {
+        range.start_i = (int64_t)start;
+        range.step_i = (int64_t)step;
+    }
+    return tsi_fill_runs(mesh, layout, range_run, &range);
+}
+
+/* ---- random streams
+ * ---------------------------------------------------------------------------------------- */
+
+static tsi_ordinal *ordinal_of(tsi_tensor_state *state, uint64_t label)
+{
+    tsi_ordinal *counter = tsi_map_find(&state->ordinals, label, NULL, NULL);
+    if (counter) return counter;
+    counter = tsi_calloc(1, sizeof *counter);
+    if (counter && tsi_map_insert(&state->ordinals, label, counter) == TS_OK) return counter;
+    tsi_free(counter);
+    tsi_fail_memory("the counter of a random stream", sizeof *counter);
+    return NULL;
+}
+
+uint64_t tsi_random_stream(ts_rank *rank, const char *name)
+{
+    if (name) return tsi_hash_text(0x73747265616d, name);
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    uint64_t label = tsi_hash_text(0x6c6162656c, rank->label ? rank->label : "");
+    tsi_ordinal *counter = state ? ordinal_of(state, label) : NULL;
+    if (!counter) return 0;
+    tsi_undo undo = { .stream = label, .ordinal = counter->next };
+    tsi_tensor_undo_push(rank, &undo);
+    return tsi_hash_mix(label, (uint64_t)++counter->next);
+}
+
+/* ---- random fills
+ * ------------------------------------------------------------------------------------------- */
+
+enum { RUNS_AT_ONCE = 256 };
+
+typedef struct random_fill {
+    const tsi_random *random;
+    tsi_block block; /* dense, one dim */
+    tsi_random_run run[RUNS_AT_ONCE];
+    int64_t run_count;
+} random_fill;
+
+static ts_status random_flush(random_fill *fill)
+{
+    ts_status status = tsi_random_fill_runs(fill->random, &fill->block, fill->run, fill->run_count);
+    fill->run_count = 0;
+    return status;
+}
+
+static ts_status random_run(int64_t global, int64_t local, int64_t length, void *context)
+{
+    random_fill *fill = context;
+    fill->run[fill->run_count++] = (tsi_random_run){ global, local, length };
+    return fill->run_count == RUNS_AT_ONCE ? random_flush(fill) : TS_OK;
+}
+
+ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *array,
+                          const tsi_random *random)
+{
+    ts_dtype dtype = (ts_dtype)array->dtype;
+    if (tsi_random_words(random->kind, dtype) == 0)
+        return TSI_FAIL(TS_ERR_DTYPE, "random numbers: the generator has no meaning for %s",
+                        ts_dtype_name(dtype));
+    tsi_block block = tsi_array_block(array);
+    int64_t count = tsi_block_count(&block);
+    random_fill fill = { .random = random,
+                         .block = { .data = block.data,
+                                    .dtype = block.dtype,
+                                    .ndim = 1,
+                                    .extent = { count },
+                                    .stride = { 1 } } };
+    TSI_TRY(tsi_fill_runs(mesh, layout, random_run, &fill));
+    return fill.run_count > 0 ? random_flush(&fill) : TS_OK;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fill.h - filling a rank's block by global index. */
+#ifndef TSI_TENSOR_FILL_H
+#define TSI_TENSOR_FILL_H
+
+#include "array/random.h"
+#include "tensor/tensor.h"
+
+ts_status tsi_fill_constant(tsi_array *array, double value);
+ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, double start,
+                          double step);
+ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *array,
+                          const tsi_random *random);
+/* Calls fn for each contiguous run of the block: `global` is the row-major index of its first
+ * element, `local` its place in the block. Nothing on ranks outside the mesh. */
+typedef ts_status (*tsi_run_fn)(int64_t global, int64_t local, int64_t length, void *context);
+ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context);
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* move.c - the life of a redistribution in flight.
+ *
+ * INV: hold[] is released only after the work is complete, because peers read the source and
+ * helpers write the target until then. */
+#include "tensor/move.h"
+
+#include "base/alloc.h"
+
+tsi_move *tsi_move_create(ts_rank *rank, ts_work *work)
+{
+    tsi_move *move = tsi_calloc(1, sizeof *move);
+    if (!move) {
+        if (work) ts_work_wait(work);
+        tsi_fail_memory("a move in flight", sizeof *move);
+        return NULL;
+    }
+    move->rank = rank;
+    move->work = work;
+    move->references = 1;
+    return move;
+}
+
+void tsi_move_hold(tsi_move *move, tsi_array *array)
+{
+    if (!array) return;
+    TSI_ASSERT(move->hold_count < TSI_MOVE_HOLD_MAX);
+    move->hold[move->hold_count++] = tsi_array_retain(array);
+}
+
+tsi_move *tsi_move_retain(tsi_move *move)
+{
+    move->references++;
+    return move;
+}
+
+static void let_go(tsi_move *move)
+{
+    while (move->hold_count > 0)
+        tsi_array_release(move->hold[--move->hold_count]);
+}
+
+ts_status tsi_move_wait(tsi_move *move)
+{
+    if (move->work) {
+        move->status = ts_work_wait(move->work);
+        move->work = NULL;
+        let_go(move);
+    }
+    return move->status;
+}
+
+void tsi_move_release(tsi_move *move)
+{
+    if (!move || --move->references > 0) return;
+    if (move->work && !ts_work_test(move->work)) {
+        tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
+        move->next = state->moves;
+        move->references = 1; /* the list's */
+        state->moves = move;
+        return;
+    }
+    tsi_move_wait(move);
+    tsi_free(move);
+}
+
+void tsi_moves_reap(tsi_tensor_state *state)
+{
+    tsi_move **place = &state->moves;
+    while (*place) {
+        tsi_move *move = *place;
+        if (move->work && !ts_work_test(move->work)) {
+            place = &move->next;
+            continue;
+        }
+        *place = move->next;
+        tsi_move_release(move);
+    }
+}
+
+void tsi_moves_release(tsi_tensor_state *state)
+{
+    while (state->moves) {
+        tsi_move *move = state->moves;
+        state->moves = move->next;
+        tsi_move_wait(move);
+        tsi_move_release(move);
+    }
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* move.h - a redistribution in flight, and how one is begun.
+ *
+ * A move holds the blocks it reads and writes until no rank needs them any more. The tensor it
+ * fills holds a reference; if that tensor dies first, the rank keeps the move until it is complete:
+ * closing never waits. */
+#ifndef TSI_TENSOR_MOVE_H
+#define TSI_TENSOR_MOVE_H
+
+#include "tensor/tensor.h"
+
+enum { TSI_MOVE_HOLD_MAX = 6 };
+
+struct tsi_move {
+    struct tsi_move *next; /* in tsi_tensor_state.moves */
+    ts_rank *rank;
+    ts_work *work; /* NULL: complete */
+    int64_t references;
+    ts_status status; /* once complete */
+    int32_t hold_count;
+    tsi_array *hold[TSI_MOVE_HOLD_MAX]; /* source, target, staging */
+};
+
+/* A move that will complete with `work` (NULL: it is complete); holds nothing yet. NULL: recorded.
+ */
+tsi_move *tsi_move_create(ts_rank *rank, ts_work *work /* takes */);
+void tsi_move_hold(tsi_move *move, tsi_array *array); /* retains */
+tsi_move *tsi_move_retain(tsi_move *move);
+void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank keeps it */
+ts_status tsi_move_wait(tsi_move *move);
+void tsi_moves_reap(tsi_tensor_state *state);    /* frees those that are complete; never waits */
+void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest; the rank is closing */
+
+/* What moves: a block as its layout says, on this rank (absent ranks: member 0, array an empty
+ * one). */
+typedef struct tsi_source {
+    ts_mesh *mesh;
+    const ts_layout *layout;
+    tsi_array *array;
+    ts_dtype dtype;
+} tsi_source;
+
+/* Begins the move of one block to the layout `to` on mesh `to_mesh`; [coll] over both meshes.
+ * Returns the new block (retained) and, while it is still being filled, the move. NULL: recorded,
+ * on every rank alike. */
+tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to,
+                          const ts_move_options *options, tsi_move **move);
+
+#endif

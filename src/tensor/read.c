@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* read.c - getting values out of a distributed tensor: block, whole, one number, DLPack. */
+#include <math.h>
+#include <string.h>
+
+#include "tensor/move.h"
+#include "tensor/tensor.h"
+
+ts_tensor *ts_tensor_local(ts_tensor *t)
+{
+    ts_rank *rank = tsi_tensor_enter(t, "local");
+    if (!rank || tsi_tensor_ready(t) != TS_OK) return NULL;
+    ts_mesh *self = ts_mesh_self(rank);
+    const ts_layout *layout =
+        self ? tsi_tensor_layout_of(self, NULL, tsi_array_shape(t->array)) : NULL;
+    if (!layout) return NULL;
+    ts_tensor *block =
+        tsi_tensor_make(self, layout, (ts_dtype)t->dtype, tsi_array_retain(t->array), NULL);
+    ts_layout_release(layout);
+    return block;
+}
+
+ts_status ts_tensor_view(ts_tensor *t, ts_array *out)
+{
+    if (out)
+        memset((char *)out + sizeof out->struct_size, 0, sizeof *out - sizeof out->struct_size);
+    ts_rank *rank = tsi_tensor_enter(t, "view");
+    if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
+    if (!out) return TSI_FAIL(TS_ERR_NULL, "view: the output is NULL");
+    TSI_TRY(tsi_tensor_ready(t));
+    tsi_array_describe(t->array, out);
+    return TS_OK;
+}
+
+ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out)
+{
+    if (out) *out = NULL;
+    ts_rank *rank = tsi_tensor_enter(t, "dlpack");
+    if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
+    if (!out) return TSI_FAIL(TS_ERR_NULL, "dlpack: the output is NULL");
+    TSI_TRY(tsi_tensor_ready(t));
+    return tsi_array_to_dlpack(t->array, out);
+}
+
+ts_tensor *(ts_tensor_full)(ts_tensor *t)
+{
+    ts_rank *rank = tsi_tensor_enter(t, "full");
+    if (!rank) return NULL;
+    const ts_sharding *whole = tsi_sharding_replicated(t->mesh->desc);
+    if (!whole) return NULL;
+    ts_tensor *full = (ts_redistribute_to)(t, whole);
+    ts_sharding_release(whole);
+    return full;
+}
+
+ts_status(ts_tensor_item)(ts_tensor *t, double *out)
+{
+    if (out) *out = NAN;
+    ts_rank *rank = tsi_tensor_enter(t, "item");
+    if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
+    if (!out) return TSI_FAIL(TS_ERR_NULL, "item: the output is NULL");
+    if (t->layout->count != 1)
+        return TSI_FAIL(TS_ERR_SHAPE, "item: the tensor has %lld elements, not one (%s)",
+                        (long long)t->layout->count, t->layout->text);
+    ts_scope scope = ts_scope_open(rank, "item");
+    ts_tensor *full = (ts_tensor_full)(t);
+    ts_status status = full ? tsi_tensor_ready(full) : ts_rank_status(rank);
+    if (status == TS_OK && full->mesh->member) {
+        tsi_block from = tsi_array_block(full->array);
+        tsi_block to = { .data = out, .dtype = TS_DTYPE_F64, .ndim = from.ndim };
+        memcpy(to.extent, from.extent, sizeof to.extent);
+        status = full->array->storage->device->copy(full->array->storage->device, &to, &from, NULL);
+    }
+    ts_scope_close(scope);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scope.h - the stack of open scopes of a rank, as the rest of the tensor layer uses it. */
+#ifndef TSI_TENSOR_SCOPE_H
+#define TSI_TENSOR_SCOPE_H
+
+#include "tensor/tensor.h"
+
+ts_status tsi_frames_begin(ts_rank *rank, tsi_tensor_state *state); /* opens the root frame */
+void tsi_frames_release(tsi_tensor_state *state);                   /* closes everything */
+/* The innermost frame. */
+static inline tsi_frame *tsi_frame_top(tsi_tensor_state *state)
+{
+    return &state->frame[state->frame_count - 1];
+}
+/* The frame holds one reference of the tensor from now on (the caller's). */
+void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t /* takes */);
+/* Takes the tensor out of its frame; the reference is the caller's. */
+void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor.h - bodies of distributed tensors, and the state the tensor layer keeps for each rank.
+ *
+ *   ts_tensor --> ts_layout (interned)      what it is
+ *             --> tsi_array                 this rank's block (an empty one where the rank is
+ * outside)
+ *             --> tsi_move or NULL          how the block is still being filled
+ *
+ * INV: a tensor is owned by counted references; the innermost frame holds one for every new tensor.
+ * A tensor's block is read only after tsi_tensor_ready. One rank, one thread: nothing here is
+ * locked. */
+#ifndef TSI_TENSOR_TENSOR_H
+#define TSI_TENSOR_TENSOR_H
+
+#include "array/array.h"
+#include "base/hash.h"
+#include "layout/layout.h"
+#include "tessera/tensor.h"
+
+typedef struct tsi_move tsi_move; /* move.h: a redistribution in flight */
+
+struct ts_tensor {
+    ts_rank *rank;
+    ts_mesh *mesh;           /* retained; NULL: an empty variable */
+    const ts_layout *layout; /* retained */
+    tsi_array *array;        /* retained; never NULL while layout is set */
+    tsi_move *move;          /* retained; NULL: ready */
+    int64_t references;
+    ts_tensor *previous, *next; /* in the frame that owns a reference, if frame >= 0 */
+    int32_t frame;
+    int32_t dtype;
+    int32_t is_variable;
+    int32_t reserved;
+    void *autograd; /* of the autograd layer */
+};
+
+/* One open scope. Frame 0 is the root: open as long as the rank. */
+typedef struct tsi_frame {
+    uint64_t mark;
+    ts_tensor *first;   /* tensors it owns a reference of */
+    const char *label;  /* fully qualified, kept by the event ring */
+    int64_t undo_begin; /* entries of the undo log made inside start here */
+    ts_mesh *agree;     /* retained, or NULL */
+    int64_t implicit_bytes_max;
+    int32_t moves; /* ts_moves, inherited values filled in */
+    int32_t catches, no_grad, reserved;
+} tsi_frame;
+
+/* How to take back a write to a variable, or a draw of random numbers. */
+typedef struct tsi_undo {
+    ts_tensor *variable; /* retained; NULL: a random ordinal */
+    ts_mesh *mesh;       /* what the variable was bound to, retained; NULL: nothing */
+    const ts_layout *layout;
+    tsi_array *array;
+    tsi_move *move;
+    int32_t dtype;
+    int32_t reserved;
+    uint64_t stream; /* random: hash of the label */
+    int64_t ordinal; /* the value to restore */
+} tsi_undo;
+
+typedef struct tsi_ordinal { /* of the draws of random numbers under one label */
+    int64_t next;
+} tsi_ordinal;
+
+typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
+    ts_rank *rank;
+    tsi_frame *frame;
+    int64_t frame_count, frame_capacity;
+    uint64_t mark_last;
+    tsi_undo *undo;
+    int64_t undo_count, undo_capacity;
+    ts_tensor *free_tensors;          /* chained by next */
+    tsi_move *moves;                  /* in flight with no tensor waiting; reaped now and then */
+    tsi_map meshes;                   /* tsi_mesh_desc -> ts_mesh of this rank */
+    tsi_map ordinals;                 /* label hash -> tsi_ordinal */
+    tsi_map unions;                   /* pair of meshes -> tsi_union */
+    struct tsi_program *program[256]; /* compiled plans, by plan (program.h) */
+    uint32_t program_clock, reserved;
+    tsi_arena scratch;                   /* of one call */
+    void (*autograd_drop)(ts_tensor *t); /* set by the autograd layer: a tensor with history goes */
+    void (*moved)(ts_tensor *x, ts_tensor *y); /* set by the autograd layer while a tape records */
+    void (*scope_closed)(ts_rank *rank,
+                         uint64_t mark); /* set by the autograd layer: tapes end with scopes */
+} tsi_tensor_state;
+
+/* ---- state
+ * ------------------------------------------------------------------------------------------ */
+tsi_tensor_state *tsi_tensor_state_of(ts_rank *rank); /* NULL: recorded */
+/* Enter of a maker: the rank if it is healthy and this thread's, else NULL (recorded). */
+ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name);
+
+/* ---- tensors
+ * ---------------------------------------------------------------------------------------- */
+/* A new tensor of the innermost scope; takes `array` and, if set, `move` (also on failure). */
+ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
+                           tsi_array *array /* takes */, tsi_move *move /* takes */);
+/* A fresh block for the layout on this rank, tagged as an activation. */
+tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype);
+const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh); /* R on every axis, retained */
+/* The layout of (mesh, placements, shape), retained; NULL: recorded. */
+const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_shape shape);
+ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
+void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
+/* y is x in another layout: the autograd layer hears of it, if it listens. */
+void tsi_tensor_moved(ts_tensor *x, ts_tensor *y);
+void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry /* takes its references */);
+
+/* ---- meshes of a rank
+ * -------------------------------------------------------------------------------- */
+/* The rank's handle on a described mesh, kept for the rank's life; borrowed. NULL: recorded. */
+ts_mesh *tsi_mesh_of(ts_rank *rank, tsi_mesh_desc *desc);
+/* The group of the axes in the mask, in the mesh's order; borrowed. NULL: recorded. */
+ts_group *tsi_mesh_axes_group(ts_mesh *mesh, uint32_t axes);
+/* Before the engine goes: the groups of one handle are released. A visitor of tsi_mesh_each. */
+void tsi_mesh_groups_drop(ts_mesh *mesh, void *context);
+
+/* ---- agreement
+ * ----------------------------------------------------------------------------------------- */
+/* [coll] over the group: every member says whether its own check passed (complaint NULL or "") and
+ * a hash of what all must have said alike. All members return the same status; the sentence names
+ * the first rank that complained, or the first that differs from member 0. */
+ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash);
+
+/* ---- random streams (random.c)
+ * -------------------------------------------------------------------------- */
+/* The stream of the next draw: of the name, or of the scope's label and the ordinal of the draw in
+ * it. */
+uint64_t tsi_random_stream(ts_rank *rank, const char *name);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The readers of the event rings: counts, trace and post-mortem of a world whose work is known. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "harness/test.h"
+#include "tessera/comm.h"
+#include "tessera/event.h"
+
+static ts_array vector_of(int64_t *data, int64_t count)
+{
+    ts_array array = { .struct_size = sizeof array, .data = data };
+    array.meta.dtype = TS_DTYPE_I64;
+    array.meta.shape.ndim = 1;
+    array.meta.shape.extent[0] = count;
+    return array;
+}
+
+static const ts_count *row(const ts_counts *counts, const char *kind)
+{
+    for (int64_t i = 0; i < counts->row_count; i++) {
+        if (strcmp(counts->row[i].kind, kind) == 0) return &counts->row[i];
+    }
+    return NULL;
+}
+
+TS_TEST_RANKS(counts_of_a_rank, 1, 2, 3)
+{
+    int64_t mine[2] = { 1, 2 }, all[16] = { 0 };
+    ts_array in = vector_of(mine, 2), out = vector_of(all, 2 * t->count);
+    ts_group *world = ts_group_world(t->me);
+    TEST_OK(t, ts_group_barrier(world, NULL));
+    uint64_t since = ts_rank_event(t->me);
+    for (int i = 0; i < 5; i++) TEST_OK(t, ts_group_all_gather(world, &in, &out, NULL));
+    ts_counts counts = TS_INIT(ts_counts);
+    TEST_OK(t, ts_rank_counts(t->me, since, &counts));
+    const ts_count *gathers = row(&counts, "all_gather");
+    TEST_CHECK(t, gathers != NULL && row(&counts, "barrier") == NULL);
+    if (gathers != NULL) {
+        TEST_EQ(t, gathers->count, 5);
+        TEST_EQ(t, gathers->bytes, 5 * 16 * (t->count - 1));
+        TEST_CHECK(t, gathers->time_ns >= 0);
+    }
+    TEST_EQ(t, counts.lost, 0);
+    TEST_EQ(t, counts.open, 0);
+    char text[1024];
+    size_t length = ts_counts_text(&counts, text, sizeof text);
+    TEST_EQ(t, length, strlen(text));
+    TEST_SAYS(t, text, "all_gather");
+    TEST_EQ(t, ts_counts_text(&counts, text, 10), length);
+    TEST_EQ(t, strlen(text), 9);
+    TEST_OK(t, ts_rank_counts(t->me, 0, &counts));
+    TEST_CHECK(t, row(&counts, "barrier") != NULL);
+}
+
+static ts_status overflow(ts_rank *me, void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        ts_status status = ts_group_barrier(ts_group_world(me), NULL);
+        if (status != TS_OK) return status;
+    }
+    return ts_rank_counts(me, 0, arg);
+}
+
+TS_TEST(counts_say_what_was_lost)
+{
+    ts_counts counts = TS_INIT(ts_counts);
+    ts_world_options options = { .struct_size = sizeof options, .engine = "threads", .rank_count = 1,
+                                 .events = 16 };
+    TEST_OK(t, ts_launch_with(&options, overflow, &counts, NULL, 0));
+    TEST_CHECK(t, counts.lost >= 100 - 16);
+    const ts_count *barriers = row(&counts, "barrier");
+    TEST_CHECK(t, barriers != NULL && barriers->count + counts.lost >= 100);
+}
+
+/* ---- the trace ------------------------------------------------------------------------------------------- */
+static ts_status traced(ts_rank *me, void *arg)
+{
+    (void)arg;
+    int64_t value = 1;
+    ts_array array = vector_of(&value, 1);
+    ts_work *work = NULL;
+    ts_group *world = ts_group_world(me);
+    ts_status status = ts_group_all_reduce(world, &array, &array, TS_REDUCE_SUM,
+                                           TS_OPTIONS(ts_comm_options, .name = "loss \"quoted\""));
+    if (status == TS_OK) {
+        status = ts_group_barrier(world, TS_OPTIONS(ts_comm_options, .work = &work, .channel = 2));
+    }
+    ts_status waited = ts_work_wait(work);
+    return status != TS_OK ? status : waited;
+}
+
+TS_TEST(trace_is_json)
+{
+    char path[] = "/tmp/tessera-trace-XXXXXX";
+    int descriptor = mkstemp(path);
+    close(descriptor);
+    setenv("TESSERA_TRACE", path, 1);
+    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3), traced,
+                              NULL, NULL, 0));
+    static char text[1 << 16];
+    FILE *file = fopen(path, "r");
+    size_t length = file != NULL ? fread(text, 1, sizeof text, file) : 0;
+    if (file != NULL) fclose(file);
+    unlink(path);
+    tsi_json_document *document = NULL;
+    ts_status status = tsi_json_parse("trace", text, length, &document);
+    if (status == TS_ERR_MISSING) return; /* built without jansson */
+    TEST_OK(t, status);
+    const tsi_json *events = tsi_json_member(tsi_json_root(document), "traceEvents");
+    int64_t reduces = 0, ranks = 0, channels = 0;
+    for (int64_t i = 0; i < tsi_json_count(events); i++) {
+        const tsi_json *event = tsi_json_item(events, i);
+        const char *name = tsi_json_text(tsi_json_member(event, "name"), "");
+        reduces += strcmp(name, "all_reduce loss \"quoted\"") == 0;
+        ranks += strcmp(name, "process_name") == 0;
+        channels += strcmp(name, "barrier") == 0 &&
+                    tsi_json_int(tsi_json_member(event, "tid"), -1) == 3;
+        TEST_CHECK(t, tsi_json_int(tsi_json_member(event, "pid"), -1) < 3);
+    }
+    TEST_EQ(t, reduces, 3);
+    TEST_EQ(t, ranks, 3);
+    TEST_EQ(t, channels, 3);
+    tsi_json_release(document);
+}
+
+TS_TEST(trace_refused)
+{
+    ts_world *world = NULL;
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 1), &world));
+    TEST_STATUS(t, ts_world_trace(world, "/no/such/place/trace.json"), TS_ERR_IO);
+    TEST_SAYS(t, ts_last_error(), "/no/such/place/trace.json");
+    TEST_STATUS(t, ts_world_trace(NULL, "x"), TS_ERR_NULL);
+    ts_world_close(world);
+}
+
+/* ---- the post-mortem ---------------------------------------------------------------------------------------- */
+TS_TEST_RANKS(postmortem_of_a_world, 2, 4)
+{
+    char text[4096];
+    ts_group *world = ts_group_world(t->me);
+    TEST_OK(t, ts_group_barrier(world, TS_OPTIONS(ts_comm_options, .name = "the last thing")));
+    size_t length = ts_world_postmortem(ts_rank_world(t->me), text, sizeof text);
+    TEST_EQ(t, length, strlen(text));
+    TEST_SAYS(t, text, "post-mortem of");
+    TEST_SAYS(t, text, "barrier \"the last thing\" #1");
+    TEST_OK(t, ts_group_barrier(world, NULL));
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ts_launch prints, and the post-mortem on SIGUSR1, seen from outside: each test is a child process whose
+ * standard error is read. */
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness/test.h"
+#include "tessera/comm.h"
+#include "tessera/event.h"
+
+typedef struct child {
+    pid_t id;
+    int error; /* reads the child's standard error */
+} child;
+
+/* A process that launches work on three thread ranks. */
+static child start(ts_work_fn work, int *to_child)
+{
+    int error[2], ready[2];
+    child c = { .id = -1, .error = -1 };
+    if (pipe(error) != 0 || pipe(ready) != 0) return c;
+    c.id = fork();
+    if (c.id == 0) {
+        char program[] = "p", ranks[] = "--ts-ranks=3", engine[] = "--ts-engine=threads";
+        char *argv[] = { program, ranks, engine, NULL };
+        dup2(error[1], 2);
+        close(error[0]);
+        close(ready[1]);
+        int code = ts_launch(3, argv, work, &ready[0]);
+        struct sigaction now;
+        sigaction(SIGUSR1, NULL, &now);
+        _exit(now.sa_handler == SIG_DFL ? code : 77); /* the signal is given back */
+    }
+    close(error[1]);
+    close(ready[0]);
+    c.error = error[0];
+    *to_child = ready[1];
+    return c;
+}
+
+/* Reads on, behind what is there, until the words appear, the child is silent for `wait_ms` (-1: never mind),
+ * or it has ended. */
+static void read_until(const child *c, const char *words, int wait_ms, char *out, size_t size)
+{
+    size_t used = strlen(out);
+    while (used + 1 < size) {
+        struct pollfd file = { .fd = c->error, .events = POLLIN };
+        if (poll(&file, 1, wait_ms) <= 0) return;
+        ssize_t got = read(c->error, out + used, size - 1 - used);
+        if (got <= 0) return;
+        used += (size_t)got;
+        out[used] = '\0';
+        if (words != NULL && strstr(out, words) != NULL) return;
+    }
+}
+
+static int finish(child *c)
+{
+    int status = 0;
+    waitpid(c->id, &status, 0);
+    close(c->error);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Rank 1 waits for the parent; the others wait for rank 1, and say on standard error that they are about to. */
+static ts_status work_waits(ts_rank *me, void *arg)
+{
+    char byte;
+    ts_group *world = ts_group_world(me);
+    ts_status status = ts_group_barrier(world, NULL);
+    if (ts_rank_index(me) == 1 && read(*(int *)arg, &byte, 1) < 0) return TS_ERR_IO;
+    if (ts_rank_index(me) == 0 && write(2, "waiting\n", 8) != 8) return TS_ERR_IO;
+    if (status != TS_OK) return status;
+    return ts_group_barrier(world, TS_OPTIONS(ts_comm_options, .name = "late"));
+}
+
+TS_TEST(signal_asks_for_a_postmortem)
+{
+    static char said[1 << 20];
+    int to_child = -1;
+    child c = start(work_waits, &to_child);
+    read_until(&c, "waiting", -1, said, sizeof said);
+    /* Ranks 0 and 2 are on their way into the barrier; ask until they have arrived. */
+    for (int i = 0; i < 1000 && strstr(said, "ranks 0, 2: in barrier \"late\"") == NULL; i++) {
+        kill(c.id, SIGUSR1);
+        read_until(&c, "ranks 0, 2: in barrier \"late\"", 20, said, sizeof said);
+    }
+    read_until(&c, NULL, 100, said, sizeof said);
+    TEST_SAYS(t, said, "post-mortem of 3 ranks (threads):");
+    TEST_SAYS(t, said, "ranks 0, 2: in barrier \"late\" #2");
+    TEST_SAYS(t, said, "runtime_signal.c:");
+    TEST_SAYS(t, said, "rank 1: idle; last barrier #1");
+    TEST_EQ(t, write(to_child, "x", 1), 1);
+    TEST_EQ(t, finish(&c), 0);
+}
+
+static ts_status work_fails(ts_rank *me, void *arg)
+{
+    (void)arg;
+    if (ts_rank_index(me) == 2) return ts_rank_fail(me, TS_ERR_IO, "no more paper");
+    return ts_group_barrier(ts_group_world(me), NULL);
+}
+
+TS_TEST(failure_is_printed_once)
+{
+    char said[8192] = "";
+    int to_child = -1;
+    child c = start(work_fails, &to_child);
+    read_until(&c, NULL, -1, said, sizeof said);
+    TEST_EQ(t, finish(&c), 1);
+    TEST_SAYS(t, said, "tessera: rank 2: no more paper");
+    TEST_SAYS(t, said, "[TS_ERR_IO]");
+    TEST_SAYS(t, said, "post-mortem of 3 ranks (threads):");
+    const char *first = strstr(said, "no more paper");
+    TEST_CHECK(t, first != NULL && strstr(first + 1, "tessera: rank") == NULL);
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor_basic.c - making, moving, reading tensors: the smallest programs of tensor.h and scope.h. */
+#include "harness/test.h"
+#include "tessera/tensor.h"
+
+/* Every element of a replicated arange-like tensor has its own index as value. */
+static bool is_iota(ts_tensor *t)
+{
+    ts_array view = TS_INIT(ts_array);
+    if (ts_tensor_view(t, &view) != TS_OK) return false;
+    int64_t count = ts_shape_count(&view.meta.shape);
+    for (int64_t i = 0; i < count; i++)
+        if (((const float *)view.data)[i] != (float)i) return false;
+    return true;
+}
+
+TS_TEST_RANKS(gather_of_every_shard, 1, 2, 3, 4, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const char *place[] = { "S(0)", "S(1)", "R", "SS(0,2)", "SS(1,3)", "HT(0)" };
+    for (size_t i = 0; i < sizeof place / sizeof place[0]; i++) {
+        ts_scope s = ts_scope_open(t->me, "case");
+        ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(7, 5), place[i], NULL);
+        ts_tensor *y = ts_tensor_full(x);
+        TEST_SAY(t, y && is_iota(y), "%s: %s", place[i],
+                 ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "wrong values");
+        ts_scope_close(s);
+    }
+}
+
+TS_TEST_RANKS(partial_sum_reduces, 1, 2, 3, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(7, 5), "P(sum)");
+    ts_array view = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(x, &view));
+    for (int64_t i = 0; i < 35; i++) ((float *)view.data)[i] = (float)(i * (t->index + 1));
+    int64_t factor = t->count * (t->count + 1) / 2;
+    const char *place[] = { "R", "S(0)", "S(1)" };
+    for (int k = 0; k < 3; k++) {
+        ts_tensor *y = ts_tensor_full(ts_redistribute(x, place[k]));
+        ts_array full = TS_INIT(ts_array);
+        TEST_OK(t, ts_tensor_view(y, &full));
+        for (int64_t i = 0; full.data && i < 35; i++)
+            TEST_EQ(t, ((const float *)full.data)[i], i * factor);
+    }
+}
+
+TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
+    const char *place[] = { "R", "S(0)", "S(1)", "SS(0,3)", "SS(1,2)", "HT(1)" };
+    for (int k = 0; k < 6; k++) {
+        char label[16];
+        snprintf(label, sizeof label, "draw%d", k);
+        ts_scope a = ts_scope_open(t->me, label);
+        ts_tensor *one = ts_tensor_retain(ts_randn(self, TS_DTYPE_F32, TS_SHAPE(9, 10), NULL));
+        ts_scope_close(a);
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.label = label;
+        options.catches = 1;
+        ts_scope undo = ts_scope_open_with(t->me, &options); /* the ordinal is not ours to reset otherwise */
+        ts_scope_close(undo);
+        ts_tensor_release(one);
+        (void)place;
+    }
+    ts_scope b = ts_scope_open(t->me, "b");
+    ts_random_options r = TS_INIT(ts_random_options);
+    r.low = 0;
+    r.high = 1000;
+    r.stream = "same";
+    ts_tensor *whole = ts_randint(self, TS_DTYPE_I32, TS_SHAPE(9, 10), NULL, &r);
+    ts_array want = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(whole, &want));
+    for (int k = 0; k < 6; k++) {
+        ts_tensor *x = ts_tensor_full(ts_randint(mesh, TS_DTYPE_I32, TS_SHAPE(9, 10), place[k], &r));
+        ts_array have = TS_INIT(ts_array);
+        TEST_OK(t, ts_tensor_view(x, &have));
+        TEST_SAY(t, have.data && memcmp(have.data, want.data, 90 * 4) == 0, "%s differs", place[k]);
+    }
+    ts_scope_close(b);
+}
+
+static void index_product(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = global[0] * 100 + global[1];
+}
+
+TS_TEST_RANKS(distribute_from_a_root, 1, 2, 3, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    int64_t whole[7 * 5];
+    for (int64_t i = 0; i < 35; i++) whole[i] = i / 5 * 100 + i % 5;
+    ts_array array = TS_INIT(ts_array);
+    array.data = whole;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(7, 5), .dtype = TS_DTYPE_I64 };
+    const char *place[] = { "S(0)", "S(1)", "R", "SS(0,2)" };
+    for (int k = 0; k < 4; k++) {
+        const ts_sharding *sharding = ts_sharding_get(mesh, place[k]);
+        ts_tensor *x = ts_distribute(&array, sharding, array.meta, t->count - 1);
+        ts_tensor *y = ts_from_function(index_product, NULL, sharding, array.meta);
+        ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
+        TEST_OK(t, ts_tensor_view(x, &a));
+        TEST_OK(t, ts_tensor_view(y, &b));
+        int64_t n = ts_shape_count(&a.meta.shape);
+        TEST_SAY(t, n == 0 || memcmp(a.data, b.data, (size_t)n * 8) == 0, "%s", place[k]);
+    }
+}
+
+TS_TEST_RANKS(from_local_believes_nobody, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_sharding *rows = ts_sharding_get(mesh, "S(0)");
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    options.agree = mesh;
+    ts_scope s = ts_scope_open_with(t->me, &options);
+    ts_tensor *block = ts_zeros(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(t->index == 1 ? 3 : 2, 4), NULL);
+    TEST_CHECK(t, ts_from_local(block, rows, TS_SHAPE(2 * t->count, 4)) == NULL);
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_SHAPE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "rank 1: the block is (3, 4)");
+    TEST_OK(t, ts_rank_status(t->me));
+    block = ts_zeros(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(2, 4), NULL);
+    TEST_CHECK(t, ts_from_local(block, rows, TS_SHAPE(2 * t->count, 4)) != NULL);
+}
+
+TS_TEST_RANKS(a_catching_scope_undoes_writes, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *v = ts_variable(t->me);
+    TEST_OK(t, ts_tensor_write(v, ts_full(1.0, mesh, TS_DTYPE_F32, TS_SHAPE(1), NULL)));
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    options.agree = mesh;
+    ts_scope s = ts_scope_open_with(t->me, &options);
+    TEST_OK(t, ts_tensor_write(v, ts_full(2.0, mesh, TS_DTYPE_F32, TS_SHAPE(1), NULL)));
+    ts_rank_fail(t->me, TS_ERR_ARG, "no");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_ARG);
+    double value = 0;
+    TEST_OK(t, ts_tensor_item(v, &value));
+    TEST_CHECK(t, value == 1.0);
+    ts_tensor_release(v);
+}
+
+TS_TEST_RANKS(ranks_outside_a_mesh_never_hang, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=2 : 2 0");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(5), "S(0)", NULL);
+    ts_tensor *y = ts_tensor_full(x);
+    TEST_CHECK(t, y != NULL);
+    TEST_CHECK(t, !ts_mesh_is_member(mesh) || is_iota(y));
+    ts_mesh *other = ts_mesh_create(t->me, "y=2 : 1 2");
+    ts_tensor *z = ts_redistribute_to(x, ts_sharding_get(other, "R"));
+    TEST_CHECK(t, z != NULL);
+    TEST_CHECK(t, !ts_mesh_is_member(other) || is_iota(z));
+    char text[512];
+    TEST_OK(t, ts_tensor_text(z, text, sizeof text));
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* outside.cpp - as outside.c, in C++: the headers, their macros and the linkage. */
+#include <cstdio>
+
+#include <tessera/tessera.h>
+
+static ts_status work(ts_rank *me, void *arg)
+{
+    double mine = static_cast<double>(ts_rank_index(me)) + 1, sum = 0;
+    ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
+    in.data = &mine;
+    in.meta.shape = TS_SHAPE_SCALAR;
+    in.meta.dtype = TS_DTYPE_F64;
+    out.data = &sum;
+    out.meta = in.meta;
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.name = "sum";
+    ts_group_all_reduce(ts_group_world(me), &in, &out, TS_REDUCE_SUM, &options);
+    if (ts_rank_index(me) == 0) *static_cast<double *>(arg) = sum;
+    return ts_rank_status(me);
+}
+
+int main()
+{
+    double sum = 0;
+    char error[256] = "";
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 3;
+    ts_status status = ts_launch_with(&options, work, &sum, error, sizeof(error));
+    std::printf("%s %g%s\n", ts_status_name(status), sum, error);
+    return status == TS_OK ? 0 : 1;
+}

@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The include rules of src/LAYERS and src/FOREIGN hold, and the checker sees it when they do not.
+. "$(dirname "$0")/lib.sh"
+succeeds "includes respect the layers" "$root/scripts/check-layers"
+
+# A tree with one file, checked by the real rules.
+tree() { # file include-line
+    rm -rf "$work/tree"
+    mkdir -p "$work/tree/src" "$(dirname "$work/tree/$1")"
+    cp "$root/src/LAYERS" "$root/src/FOREIGN" "$work/tree/src"
+    echo "$2" > "$work/tree/$1"
+}
+tree src/base/x.c '#include "comm/engine.h"'
+refuses "base may not see comm" "base (level 0) includes comm/engine.h" "$root/scripts/check-layers" "$work/tree"
+tree src/plan/x.c '#include "array/array.h"'
+refuses "nor a neighbour of the same level" "plan (level 2) includes array/array.h" \
+    "$root/scripts/check-layers" "$work/tree"
+tree src/comm/x.c '#include "plan/plan.h"'
+succeeds "comm may see plan" "$root/scripts/check-layers" "$work/tree"
+tree src/comm/threads/x.c '#include <mpi.h>'
+refuses "mpi.h stays in comm/mpi" "<mpi.h> is allowed in src/comm/mpi/ only" \
+    "$root/scripts/check-layers" "$work/tree"
+tree src/comm/mpi/x.c '#include <mpi.h>'
+succeeds "where it is allowed" "$root/scripts/check-layers" "$work/tree"
+tree src/base/x.c '#include "alloc.h"'
+refuses "an include says its directory" "does not begin with a directory" "$root/scripts/check-layers" "$work/tree"
+tree src/other/x.c ''
+refuses "a new directory needs a level" "has no level in src/LAYERS" "$root/scripts/check-layers" "$work/tree"
+tree cli/x.c '#include "base/alloc.h"'
+refuses "the program sees the public API only" "public API only" "$root/scripts/check-layers" "$work/tree"
+tree include/tessera/x.h '#include "base/alloc.h"'
+refuses "public headers see no internal one" "a public header includes its neighbours" \
+    "$root/scripts/check-layers" "$work/tree"
+finish
