@@ -52,7 +52,7 @@ TS_API size_t ts_counts_text(const ts_counts *counts, char *out, size_t size);
  * Where ranks are several processes, each writes its own; all but the first append ".<rank>" to path. */
 TS_API TS_NODISCARD ts_status ts_world_trace(const ts_world *world, const char *path);
 /* What each rank of this process is doing, or did last, as lines of text; like snprintf. */
-TS_API size_t ts_world_postmortem(const ts_world *world, char *out, size_t size);
+TS_API size_t ts_world_postmortem(ts_world *world, char *out, size_t size);
 
 /* ---- the model engine ------------------------------------------------------------------------------ */
 /* Counts and clock of this rank; TS_ERR_STATE with any other engine. recorded */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor.h - distributed tensors: making them, moving them, reading them.
  *
- * Every tensor is distributed: a global shape and dtype, a mesh, a placement per axis, and this rank's
- * block. On a rank outside the mesh a tensor is absent: a handle that is not NULL, with an empty block.
- * makers return NULL on failure and take NULL for "failed before" (world.h). Placements are text, "S(0), R"
- * by position or "dp:S(0)" by name; NULL means replicated on every axis.
+ * Every tensor is distributed: a global shape and dtype, a mesh, a placement per axis, and this
+ * rank's block. On a rank outside the mesh a tensor is absent: a handle that is not NULL, with an
+ * empty block. makers return NULL on failure and take NULL for "failed before" (world.h).
+ * Placements are text, "S(0), R" by position or "dp:S(0)" by name; NULL means replicated on every
+ * axis.
  *
  * Movement is asynchronous: a tensor that is still on its way completes on first use. */
 #ifndef TESSERA_TENSOR_H
@@ -20,7 +21,8 @@ typedef void (*ts_element_fn)(const int64_t *global, void *element, void *contex
 
 TS_BEGIN_C
 
-/* ---- factories: makers, local. A partial placement is refused but by ts_empty. ----------------------- */
+/* ---- factories: makers, local. A partial placement is refused but by ts_empty.
+ * ----------------------- */
 TS_API ts_tensor *ts_empty(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_zeros(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_ones(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
@@ -35,38 +37,45 @@ typedef struct ts_arange_options {
 TS_API ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                             const ts_arange_options *options);
 
-/* ---- random numbers by global index: the same bits on any mesh and placement (makers) ------------------- */
+/* ---- random numbers by global index: the same bits on any mesh and placement (makers)
+ * ------------------- */
 TS_API ts_tensor *ts_rand(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_randn(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 typedef struct ts_random_options {
     size_t struct_size;
-    int64_t low, high;   /* randint: low <= x < high */
-    const char *stream;  /* name of the stream; NULL: the scope's label and the ordinal of the draw in it */
+    int64_t low, high; /* randint: low <= x < high */
+    const char
+        *stream; /* name of the stream; NULL: the scope's label and the ordinal of the draw in it */
 } ts_random_options;
 TS_API ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                              const ts_random_options *options);
 
-/* ---- from memory -------------------------------------------------------------------------------------- */
+/* ---- from memory
+ * -------------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block); /* on ts_mesh_self */
-/* One block per rank, no copy. [coll]: dtype, shape and every rank's block are checked against the layout's
- * rule and agreed on before anything else; one wrong block is an error on all ranks that names it. */
+/* One block per rank, no copy. [coll]: dtype, shape and every rank's block are checked against the
+ * layout's rule and agreed on before anything else; one wrong block is an error on all ranks that
+ * names it. */
 TS_API ts_tensor *ts_from_local(ts_tensor *block, const ts_sharding *sharding, ts_shape shape);
-/* The whole array on rank `root` of the mesh's members (row-major), sent as exactly the regions the others hold. [coll];
- * `whole` is read at the root only. */
+/* The whole array on rank `root` of the mesh's members (row-major), sent as exactly the regions the
+ * others hold. [coll]; `whole` is read at the root only. */
 TS_API ts_tensor *ts_distribute(const ts_array *whole, const ts_sharding *sharding, ts_meta meta,
                                 int64_t root);
 TS_API ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *sharding,
                                    ts_meta meta); /* maker, local */
 TS_API ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed /* takes */);
 
-/* ---- reading ---------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ---------------------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_tensor_local(ts_tensor *t); /* maker; own block on ts_mesh_self, no copy */
 TS_API ts_tensor *ts_tensor_full(ts_tensor *t);  /* maker [coll]; replicated on the same mesh */
 TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out); /* recorded; waits; read only */
 TS_API ts_status ts_tensor_item(ts_tensor *t, double *out);   /* recorded [coll]; NaN on failure */
-/* Readable text of the whole tensor, elided in the middle when large; like snprintf. recorded [coll] */
+/* Readable text of the whole tensor, elided in the middle when large; like snprintf. recorded
+ * [coll] */
 TS_API ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size);
-TS_API ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out); /* recorded */
+TS_API ts_status ts_tensor_dlpack(ts_tensor *t,
+                                  struct DLManagedTensorVersioned **out); /* recorded */
 TS_API ts_status ts_tensor_wait(ts_tensor *t); /* recorded; completes what is on its way */
 
 TS_API const ts_layout *ts_tensor_layout(const ts_tensor *t); /* getter */
@@ -75,20 +84,23 @@ TS_API ts_shape ts_tensor_shape(const ts_tensor *t);          /* getter; NULL: n
 TS_API ts_dtype ts_tensor_dtype(const ts_tensor *t);          /* getter */
 TS_API ts_rank *ts_tensor_rank(const ts_tensor *t);           /* getter */
 
-/* ---- lifetime ----------------------------------------------------------------------------------------------- */
+/* ---- lifetime
+ * -----------------------------------------------------------------------------------------------
+ */
 TS_API ts_tensor *ts_tensor_retain(ts_tensor *t); /* the caller owns one more reference */
 TS_API void ts_tensor_release(ts_tensor *t);      /* [any] accepts NULL */
 TS_API void ts_tensor_drop(ts_tensor *t);         /* [any] ends a temporary early; never waits */
 TS_API ts_tensor *ts_variable(ts_rank *me);       /* maker; an empty stable handle, the caller's */
 TS_API ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value); /* recorded; rebinds */
 
-/* ---- moving: makers [coll] ------------------------------------------------------------------------------------- */
+/* ---- moving: makers [coll]
+ * ------------------------------------------------------------------------------------- */
 typedef struct ts_move_options {
     size_t struct_size;
-    const char *planner;  /* "auto" (default), "collectives", "direct", "greedy", "graph" */
-    const char *name;     /* in events and messages */
-    int64_t budget;       /* extra bytes the move may use; 0: no limit */
-    int32_t blocking;     /* 1: complete on return */
+    const char *planner; /* "auto" (default), "collectives", "direct", "greedy", "graph" */
+    const char *name;    /* in events and messages */
+    int64_t budget;      /* extra bytes the move may use; 0: no limit */
+    int32_t blocking;    /* 1: complete on return */
     int32_t reserved;
 } ts_move_options;
 TS_API ts_tensor *ts_redistribute(ts_tensor *x, const char *placements);
@@ -96,9 +108,10 @@ TS_API ts_tensor *ts_redistribute_to(ts_tensor *x, const ts_sharding *to); /* an
 TS_API ts_tensor *ts_redistribute_with(ts_tensor *x, const ts_sharding *to,
                                        const ts_move_options *options);
 /* Several tensors in one round; out receives count tensors, all NULL on failure. recorded */
-TS_API ts_status ts_redistribute_many(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
-                                      ts_tensor **out);
-/* Changes the layout of a variable under its handle: its block is replaced when the move is complete. recorded */
+TS_API ts_status ts_redistribute_many(ts_tensor *const *x, const ts_sharding *const *to,
+                                      int32_t count, ts_tensor **out);
+/* Changes the layout of a variable under its handle: its block is replaced when the move is
+ * complete. recorded */
 TS_API ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to);
 
 TS_END_C

@@ -7,6 +7,7 @@
 #include "event.h"
 #include "layout.h"
 #include "mesh.h"
+#include "op.h"
 #include "plan.h"
 #include "scope.h"
 #include "status.h"

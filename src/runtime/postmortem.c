@@ -129,7 +129,22 @@ static void write_activities(activity *list, int64_t count, tsi_text *out)
     }
 }
 
-void tsi_postmortem(const ts_world *world, tsi_text *out)
+/* Ranks of other processes have no ring here; the engine may know what they wait in. */
+static void write_others(ts_world *world, tsi_text *out)
+{
+    char said[4096] = "";
+    if (world->local_count == world->rank_count) return;
+    tsi_comm_describe(world, said, sizeof said);
+    if (said[0] == '\0') return;
+    tsi_text_add(out, "all ranks, as the engine sees them:\n");
+    for (const char *line = said; *line != '\0';) {
+        size_t length = strcspn(line, "\n");
+        tsi_text_printf(out, "  %.*s\n", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+void tsi_postmortem(ts_world *world, tsi_text *out)
 {
     int64_t count = world->local_count, now_ns = tsi_clock_ns();
     activity *list = tsi_calloc((size_t)count, sizeof *list);
@@ -142,9 +157,10 @@ void tsi_postmortem(const ts_world *world, tsi_text *out)
     for (int64_t i = 0; i < count; i++) describe_rank(world->rank[i], now_ns, &list[i]);
     write_activities(list, count, out);
     tsi_free(list);
+    write_others(world, out);
 }
 
-size_t ts_world_postmortem(const ts_world *world, char *out, size_t size)
+size_t ts_world_postmortem(ts_world *world, char *out, size_t size)
 {
     if (world == NULL) return 0;
     tsi_text text = { 0 };

@@ -50,11 +50,11 @@ ts_status tsi_module_mpi(const tsi_engine **out);
 
 /* ---- readers of the rings (event.h has the public ones) ---------------------------------------- */
 /* The post-mortem as text: what every local rank is or was doing, equal lines merged. */
-void tsi_postmortem(const ts_world *world, tsi_text *out);
+void tsi_postmortem(ts_world *world, tsi_text *out);
 
 /* ---- the request for a post-mortem by signal, while ts_launch runs ------------------------------- */
 typedef struct tsi_watch tsi_watch;
-tsi_watch *tsi_watch_start(const ts_world *world); /* NULL: SIGUSR1 is somebody else's, or no thread */
+tsi_watch *tsi_watch_start(ts_world *world); /* NULL: SIGUSR1 is somebody else's, or no thread */
 void tsi_watch_stop(tsi_watch *watch);             /* accepts NULL; restores the signal */
 
 #endif

@@ -15,7 +15,7 @@
 #include "runtime/runtime.h"
 
 struct tsi_watch {
-    const ts_world *world;
+    ts_world *world;
     pthread_t thread;
     sem_t asked;
     _Atomic int32_t stopping;
@@ -74,7 +74,7 @@ static void stop_thread(tsi_watch *watch)
     pthread_join(watch->thread, NULL);
 }
 
-tsi_watch *tsi_watch_start(const ts_world *world)
+tsi_watch *tsi_watch_start(ts_world *world)
 {
     tsi_watch *watch = tsi_calloc(1, sizeof *watch);
     if (watch == NULL) return NULL;

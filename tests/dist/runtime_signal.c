@@ -83,16 +83,17 @@ TS_TEST(signal_asks_for_a_postmortem)
     int to_child = -1;
     child c = start(work_waits, &to_child);
     read_until(&c, "waiting", -1, said, sizeof said);
-    /* Ranks 0 and 2 are on their way into the barrier; ask until they have arrived. */
-    for (int i = 0; i < 1000 && strstr(said, "ranks 0, 2: in barrier \"late\"") == NULL; i++) {
+    /* The ranks are on their way to where they wait; ask until all have arrived. */
+    const char *first = "ranks 0, 2: in barrier \"late\" #2", *second = "rank 1: idle; last barrier #1";
+    for (int i = 0; i < 1000 && !(strstr(said, first) && strstr(said, second)); i++) {
         kill(c.id, SIGUSR1);
-        read_until(&c, "ranks 0, 2: in barrier \"late\"", 20, said, sizeof said);
+        read_until(&c, second, 20, said, sizeof said);
     }
     read_until(&c, NULL, 100, said, sizeof said);
     TEST_SAYS(t, said, "post-mortem of 3 ranks (threads):");
-    TEST_SAYS(t, said, "ranks 0, 2: in barrier \"late\" #2");
+    TEST_SAYS(t, said, first);
     TEST_SAYS(t, said, "runtime_signal.c:");
-    TEST_SAYS(t, said, "rank 1: idle; last barrier #1");
+    TEST_SAYS(t, said, second);
     TEST_EQ(t, write(to_child, "x", 1), 1);
     TEST_EQ(t, finish(&c), 0);
 }

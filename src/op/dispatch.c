@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dispatch.c - running one operator call: find its plan, move what must move, run the kernel, wrap
+ * the results.
+ *
+ * The hit path does a hash of pointers, a probe, an allocation from caches and a call; everything
+ * else is done once, in propagate.c. Plans are found by interned layouts, dtypes, attribute bytes
+ * and the generations of rules and topology, so nothing that could change a plan is left out of its
+ * key. */
+#include "op/dispatch.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "tensor/move.h"
+#include "tensor/scope.h"
+
+/* ---- the state of a rank
+ * ---------------------------------------------------------------------------------------- */
+
+static void state_destroy(void *argument)
+{
+    tsi_op_state *state = argument;
+    for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
+        tsi_op_plan_destroy(state->cache[i]);
+    tsi_free(state);
+}
+
+static void *state_create(ts_rank *rank)
+{
+    (void)rank;
+    tsi_op_state *state = tsi_calloc(1, sizeof *state);
+    if (!state) tsi_fail_memory("the operator state of a rank", sizeof *state);
+    return state;
+}
+
+tsi_op_state *tsi_op_state_of(ts_rank *rank)
+{
+    tsi_op_state *state = tsi_slot_get(rank, TSI_SLOT_OP);
+    if (TSI_LIKELY(state != NULL)) return state;
+    return tsi_rank_slot(rank, TSI_SLOT_OP, state_create, state_destroy);
+}
+
+/* ---- the cache
+ * -----------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t generation_of(const ts_rank *rank, const tsi_op_state *state)
+{
+    return atomic_load_explicit(&rank->world->generation, memory_order_relaxed) + state->generation;
+}
+
+static uint64_t hash_of(const tsi_op_args *args, uint32_t generation)
+{
+    uint64_t h = tsi_hash_mix((uint64_t)(uintptr_t)args->op,
+                              (uint64_t)generation << 32 | (uint64_t)(uint32_t)args->in_place);
+    for (int32_t i = 0; i < args->input_count; i++) {
+        const ts_tensor *t = args->in[i];
+        if (t)
+            h = tsi_hash_mix(h, (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype);
+        else
+            h = tsi_hash_mix(h, 1);
+    }
+    size_t bytes = args->op->attribute_bytes;
+    return bytes ? tsi_hash_bytes(h, args->attributes, bytes) : h;
+}
+
+static bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, uint32_t generation)
+{
+    if (plan->op != args->op || plan->input_count != args->input_count ||
+        plan->in_place != args->in_place || plan->generation != generation)
+        return false;
+    for (int32_t i = 0; i < args->input_count; i++) {
+        const ts_tensor *t = args->in[i];
+        if (plan->in[i] != (t ? t->layout : NULL)) return false;
+        if (t && plan->in_dtype[i] != t->dtype) return false;
+    }
+    size_t bytes = args->op->attribute_bytes;
+    return !bytes || memcmp(plan->given, args->attributes, bytes) == 0;
+}
+
+/* A free or the least recently used place near the hash; NULL: all of them are running. */
+static tsi_op_plan **place_for(tsi_op_state *state, uint64_t hash)
+{
+    tsi_op_plan **oldest = NULL;
+    for (uint32_t p = 0; p < TSI_OP_CACHE_PROBE; p++) {
+        tsi_op_plan **place = &state->cache[(hash + p) % TSI_OP_CACHE_SIZE];
+        if (!*place) return place;
+        if ((*place)->busy) continue;
+        if (!oldest || state->clock - (*place)->used > state->clock - (*oldest)->used)
+            oldest = place;
+    }
+    return oldest;
+}
+
+static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args,
+                                       uint64_t hash, uint32_t generation)
+{
+    tsi_op_plan *plan = tsi_op_plan_make(rank, args);
+    if (!plan) return NULL;
+    state->misses++;
+    plan->hash = hash;
+    plan->generation = generation;
+    tsi_op_plan **place = place_for(state, hash);
+    if (!place) {
+        plan->loose = 1;
+        return plan;
+    }
+    if (*place) {
+        tsi_op_plan_destroy(*place);
+        state->evicted++;
+    } else {
+        state->live++;
+    }
+    *place = plan;
+    return plan;
+}
+
+tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
+{
+    tsi_op_state *state = tsi_op_state_of(rank);
+    if (!state) return NULL;
+    uint32_t generation = generation_of(rank, state);
+    uint64_t hash = hash_of(args, generation);
+    state->clock++;
+    for (uint32_t p = 0; p < TSI_OP_CACHE_PROBE; p++) {
+        tsi_op_plan *plan = state->cache[(hash + p) % TSI_OP_CACHE_SIZE];
+        if (!plan) break;
+        if (plan->hash != hash || !is_plan_of(plan, args, generation)) continue;
+        plan->used = state->clock;
+        state->hits++;
+        return plan;
+    }
+    tsi_op_plan *plan = plan_miss(rank, state, args, hash, generation);
+    if (plan) plan->used = state->clock;
+    return plan;
+}
+
+/* ---- implicit moves
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static int32_t worst_input(const tsi_op_plan *plan)
+{
+    int32_t worst = 0;
+    for (int32_t i = 1; i < plan->input_count; i++)
+        if (plan->move_bytes[i] > plan->move_bytes[worst]) worst = i;
+    return worst;
+}
+
+/* The policy of the innermost scope, before anything is communicated. */
+static TSI_COLD ts_status policy_check(ts_rank *rank, const tsi_op_plan *plan)
+{
+    const tsi_frame *frame = tsi_frame_top(tsi_slot_get(rank, TSI_SLOT_TENSOR));
+    int64_t total = plan->moved_total + plan->algorithm_bytes;
+    if (frame->moves == TS_MOVES_ALLOW) return TS_OK;
+    if (frame->moves == TS_MOVES_WARN && total <= frame->implicit_bytes_max) return TS_OK;
+    int32_t i = worst_input(plan);
+    char bytes[32], wanted[256] = "";
+    tsi_text_bytes(bytes, sizeof bytes, total);
+    if (plan->wanted[i]) ts_sharding_text(plan->wanted[i]->sharding, wanted, sizeof wanted);
+    if (frame->moves == TS_MOVES_WARN) {
+        tsi_log(TSI_LOG_WARN, "%s at %s: moves %s implicitly: input %d is %s, used as (%s)",
+                plan->op->name, rank->where, bytes, i, plan->in[i]->text, wanted);
+        return TS_OK;
+    }
+    if (!plan->wanted[i])
+        return TSI_FAIL(TS_ERR_POLICY,
+                        "%s at %s: would move %s by its own algorithm, and implicit "
+                        "moves are forbidden here",
+                        plan->op->name, rank->where, bytes);
+    return TSI_FAIL(
+        TS_ERR_POLICY,
+        "%s at %s: input %d is %s and would be moved to (%s), %s, but implicit moves are "
+        "forbidden here; say it: ts_redistribute(x, \"%s\")",
+        plan->op->name, rank->where, i, plan->in[i]->text, wanted, bytes, wanted);
+}
+
+/* Inputs as the kernel wants them. `moved` receives new tensors where something moved, else NULL.
+ */
+static ts_status move_inputs(ts_rank *rank, const tsi_op_plan *plan, const tsi_op_args *args,
+                             ts_tensor **used)
+{
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        used[i] = args->in[i];
+        if (!plan->wanted[i]) continue;
+        ts_tensor *t = args->in[i];
+        TSI_TRY(tsi_tensor_ready(t));
+        tsi_source from = { t->mesh, t->layout, t->array, (ts_dtype)t->dtype };
+        tsi_move *move = NULL;
+        ts_move_options options = TS_INIT(ts_move_options);
+        options.name = plan->op->name;
+        tsi_array *array = tsi_move_begin(&from, plan->mesh, plan->wanted[i], &options, &move);
+        if (!array) return ts_rank_status(rank);
+        used[i] = tsi_tensor_make(plan->mesh, plan->wanted[i], (ts_dtype)t->dtype, array, move);
+        if (!used[i]) return ts_rank_status(rank);
+    }
+    return TS_OK;
+}
+
+static void drop_moved(const tsi_op_plan *plan, const tsi_op_args *args, ts_tensor **used)
+{
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (used[i] && used[i] != args->in[i]) ts_tensor_drop(used[i]);
+}
+
+/* ---- the local part
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static ts_status run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
+{
+    if (plan->kernel) {
+        int verdict = (int)plan->kernel(io);
+        if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
+    }
+    return plan->op->reference(io);
+}
+
+/* A view of input 0 where the block allows; NULL: it does not. */
+static tsi_array *view_of(const tsi_op_plan *plan, ts_tensor *const *used)
+{
+    tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,
+                         NULL,     plan->input_count, plan->output_count };
+    ts_meta out_meta = plan->out_meta[0];
+    call.out = &out_meta;
+    tsi_block in = tsi_array_block(used[0]->array), out = { .dtype = in.dtype };
+    int64_t offset = 0;
+    const ts_shape *local = &plan->out_local[0];
+    out.ndim = local->ndim;
+    memcpy(out.extent, local->extent, sizeof out.extent);
+    if (!plan->op->view(&call, &in, &out, &offset)) return NULL;
+    return tsi_array_view(used[0]->array, (ts_dtype)plan->out_meta[0].dtype, local, out.stride,
+                          used[0]->array->offset + offset);
+}
+
+static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+                           uint64_t stream, tsi_array **result)
+{
+    tsi_operand operand[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    tsi_operand *in = operand, *out = operand + plan->input_count;
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        in[i] = (tsi_operand){ .global = &plan->in_meta[i], .region = plan->in_region[i] };
+        if (used[i]) in[i].block = tsi_array_block(used[i]->array);
+    }
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (plan->in_place && o == 0)
+            result[0] = tsi_array_retain(used[0]->array);
+        else
+            result[o] =
+                tsi_array_create(rank, (ts_dtype)plan->out_meta[o].dtype, &plan->out_local[o]);
+        if (!result[o]) return ts_rank_status(rank);
+        out[o] =
+            (tsi_operand){ tsi_array_block(result[o]), &plan->out_meta[o], plan->out_region[o] };
+    }
+    tsi_kernel_io io = {
+        .op = plan->op,
+        .attributes = plan->attributes,
+        .in = in,
+        .out = out,
+        .input_count = plan->input_count,
+        .output_count = plan->output_count,
+        .rank = rank,
+        .device = tsi_device_cpu(),
+        .seed = rank->world->seed,
+        .stream = stream,
+        .in_place = plan->in_place,
+    };
+    return run_kernel(plan, &io);
+}
+
+static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+                               ts_tensor **out)
+{
+    ts_meta out_meta[TSI_OUTPUT_MAX];
+    memcpy(out_meta, plan->out_meta, sizeof out_meta);
+    tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,
+                         out_meta, plan->input_count, plan->output_count };
+    tsi_algorithm_io io = {
+        .op = plan->op,
+        .attributes = plan->attributes,
+        .call = &call,
+        .rank = rank,
+        .mesh = plan->mesh,
+        .group = tsi_mesh_axes_group(plan->mesh, plan->algorithm_axes),
+        .axes = plan->algorithm_axes,
+        .input_count = plan->input_count,
+        .output_count = plan->output_count,
+        .in = used,
+        .out_layout = plan->out,
+        .out = out,
+    };
+    if (!io.group) return ts_rank_status(rank);
+    return plan->op->algorithm[plan->algorithm - 1].run(&io);
+}
+
+static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, tsi_array **result,
+                              ts_tensor **out)
+{
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (plan->in_place && o == 0) {
+            tsi_array_release(result[0]);
+            args->in[0]->array->storage->version++;
+            out[0] = args->in[0];
+            continue;
+        }
+        out[o] = tsi_tensor_make(plan->mesh, plan->out[o], (ts_dtype)plan->out_meta[o].dtype,
+                                 result[o], NULL);
+        if (!out[o]) return ts_rank_status(plan->mesh->rank);
+    }
+    return TS_OK;
+}
+
+/* A rank outside the mesh: absent results, nothing else. */
+static ts_status run_outside(const tsi_op_plan *plan, const tsi_op_args *args, ts_tensor **out)
+{
+    tsi_array *result[TSI_OUTPUT_MAX] = { NULL };
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (plan->in_place && o == 0)
+            result[0] = tsi_array_retain(args->in[0]->array);
+        else
+            result[o] =
+                tsi_tensor_block(plan->mesh, plan->out[o], (ts_dtype)plan->out_meta[o].dtype);
+        if (!result[o]) return ts_rank_status(plan->mesh->rank);
+    }
+    return wrap_results(plan, args, result, out);
+}
+
+static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op_args *args,
+                            uint64_t stream, ts_tensor **out)
+{
+    ts_tensor *used[TSI_INPUT_MAX] = { NULL };
+    tsi_array *result[TSI_OUTPUT_MAX] = { NULL };
+    ts_status status = move_inputs(rank, plan, args, used);
+    for (int32_t i = 0; status == TS_OK && i < plan->input_count; i++)
+        if (used[i]) status = tsi_tensor_ready(used[i]);
+    if (status == TS_OK && plan->algorithm > 0) {
+        status = run_algorithm(rank, plan, used, out);
+    } else if (status == TS_OK) {
+        if (plan->op->view && !plan->in_place) result[0] = view_of(plan, used);
+        if (!result[0]) status = run_local(rank, plan, used, stream, result);
+        if (status == TS_OK)
+            status = wrap_results(plan, args, result, out);
+        else
+            for (int32_t o = 0; o < plan->output_count; o++)
+                tsi_array_release(result[o]);
+    }
+    drop_moved(plan, args, used);
+    return status;
+}
+
+/* ---- the call
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+static ts_rank *rank_of(const tsi_op_args *args)
+{
+    for (int32_t i = 0; i < args->input_count; i++)
+        if (args->in[i]) return args->in[i]->rank;
+    return tsi_rank_current();
+}
+
+static ts_status check_inputs(const tsi_op_args *args)
+{
+    for (int32_t i = 0; i < args->input_count; i++) {
+        const ts_tensor *t = args->in[i];
+        if (!t && i < args->op->input_min)
+            return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
+        if (t && TSI_UNLIKELY(!t->layout))
+            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is a variable without a value",
+                            args->op->name, i);
+    }
+    return TS_OK;
+}
+
+ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
+{
+    for (int32_t o = 0; o < args->op->output_count; o++)
+        out[o] = NULL;
+    ts_rank *rank = rank_of(args);
+    if (!rank)
+        return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
+    TSI_TRY(tsi_rank_enter(rank));
+    TSI_TRY(check_inputs(args));
+    tsi_op_plan *plan = tsi_op_plan_of(rank, args);
+    if (!plan) return ts_rank_status(rank);
+    tsi_op_state *state = tsi_slot_get(rank, TSI_SLOT_OP);
+    if (TSI_UNLIKELY(plan->moved_total + plan->algorithm_bytes > 0)) {
+        TSI_TRY(policy_check(rank, plan));
+        state->implicit_bytes += plan->moved_total;
+    }
+    uint64_t stream = 0;
+    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM))
+        stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = args->op->name, .name = rank->label, .where = rank->where
+    };
+    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    plan->busy++;
+    ts_status status = plan->mesh->member ? run_inside(rank, plan, args, stream, out)
+                                          : run_outside(plan, args, out);
+    tsi_ring_end(rank->ring, number, plan->moved_total);
+    if (status == TS_OK && state->record) {
+        tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
+        state->record(state->record_context, &record);
+        status = ts_rank_status(rank);
+    }
+    for (int32_t o = 0; status != TS_OK && o < args->op->output_count; o++)
+        out[o] = NULL;
+    if (--plan->busy == 0 && plan->loose) tsi_op_plan_destroy(plan);
+    return status;
+}
+
+ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
+                       const void *attributes)
+{
+    tsi_op_args args = { op, in, input_count, 0, attributes };
+    ts_tensor *out[TSI_OUTPUT_MAX];
+    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dispatch.h - plans of operator calls, their cache, and what a rank keeps for operators. */
+#ifndef TSI_OP_DISPATCH_H
+#define TSI_OP_DISPATCH_H
+
+#include "op/op.h"
+
+/* What one call does, on one rank: made once, found by key afterwards. */
+typedef struct tsi_op_plan {
+    /* ---- key */
+    uint64_t hash;
+    const tsi_op_desc *op;
+    const ts_layout **in; /* retained; NULL: absent */
+    uint8_t *in_dtype;
+    void *given; /* attribute bytes as the caller gave them */
+    uint32_t generation;
+    int32_t input_count, in_place;
+    /* ---- value */
+    ts_mesh *mesh;            /* borrowed from the rank's handles */
+    void *attributes;         /* normalised */
+    const ts_layout **wanted; /* retained; NULL: as it is */
+    ts_meta *in_meta;
+    int64_t *move_bytes;    /* per input, all ranks together; 0: free */
+    tsi_region **in_region; /* NULL: whole */
+    int32_t output_count, algorithm;
+    uint32_t algorithm_axes;
+    uint32_t used; /* for eviction */
+    int32_t busy,
+        loose; /* running now, so not to be evicted; not in the cache, freed after the run */
+    const ts_layout *out[TSI_OUTPUT_MAX]; /* retained */
+    ts_meta out_meta[TSI_OUTPUT_MAX];
+    ts_shape out_local[TSI_OUTPUT_MAX];
+    tsi_region *out_region[TSI_OUTPUT_MAX];
+    tsi_kernel_fn kernel;    /* fast one, or NULL */
+    int64_t moved_total;     /* sum of move_bytes */
+    int64_t algorithm_bytes; /* received by all ranks of the algorithm */
+    tsi_arena memory;        /* of all arrays above */
+} tsi_op_plan;
+
+typedef struct tsi_op_record { /* what a tape sees of one call */
+    const tsi_op_plan *plan;
+    const void *attributes;
+    ts_tensor *const *in;
+    ts_tensor *const *out;
+    uint64_t stream; /* RANDOM operators: to draw the same again */
+} tsi_op_record;
+typedef void (*tsi_record_fn)(void *context, const tsi_op_record *record);
+
+enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8 };
+typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
+    tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
+    uint32_t clock;
+    uint32_t generation; /* of rules; bumped by registration */
+    int64_t hits, misses, evicted, implicit_bytes, live;
+    tsi_record_fn record; /* set by the autograd layer while a tape is open; NULL: none */
+    void *record_context;
+    uint64_t stream_forced; /* recomputation: streams are taken from here instead */
+    int32_t stream_is_forced, reserved;
+} tsi_op_state;
+
+tsi_op_state *tsi_op_state_of(ts_rank *rank); /* NULL: recorded */
+/* The plan of a call; cached. NULL: recorded. */
+tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args);
+/* A plan that is not cached, for `tessera op`; the caller destroys it. */
+tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args);
+void tsi_op_plan_destroy(tsi_op_plan *plan);
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op.h - what an operator is: one row of ops.def and one tsi_op_desc in its own file.
+ *
+ *   call (inputs, attributes) --infer--> global shapes and dtypes of the outputs
+ *                             --rules--> what may stay as it is on one axis (plan/rule.h)
+ *                             --expand-> the cheapest choice on the whole mesh: a tsi_op_plan,
+ * cached per rank
+ *                             --kernel-> local blocks in, local blocks out
+ *
+ * Everything but the kernel, the algorithms and the gradient is a pure function of metas and
+ * attributes.
+ *
+ * INV: kernels see local blocks together with the global meta and the global indices they hold, so
+ * an operator whose result depends on positions (tril, dropout, embedding) needs no special case
+ * when it is sharded. A reduction over an empty local block writes the identity. */
+#ifndef TSI_OP_OP_H
+#define TSI_OP_OP_H
+
+#include "plan/expand.h"
+#include "tensor/tensor.h"
+#include "tessera/op.h"
+
+enum { TSI_INPUT_MAX = TSI_OPERAND_MAX, TSI_OUTPUT_MAX = 8, TSI_ATTRIBUTE_TEXT = 96 };
+
+/* ---- attributes: a plain struct per operator, described field by field
+ * ------------------------------------- */
+typedef struct tsi_dims { /* a list of dims, or of extents */
+    int32_t count, reserved;
+    int64_t value[TS_NDIM_MAX];
+} tsi_dims;
+
+typedef enum tsi_attribute_type {
+    TSI_ATTR_INT,    /* int64_t */
+    TSI_ATTR_REAL,   /* double */
+    TSI_ATTR_BOOL,   /* int32_t, 0 or 1 */
+    TSI_ATTR_DIMS,   /* tsi_dims; a single number is a list of one; count -1: not given */
+    TSI_ATTR_DTYPE,  /* int32_t, a ts_dtype */
+    TSI_ATTR_CHOICE, /* int32_t, index into choices */
+    TSI_ATTR_TEXT    /* char[TSI_ATTRIBUTE_TEXT] */
+} tsi_attribute_type;
+
+typedef struct tsi_attribute {
+    const char *name; /* as in requests: "keepdim"; NULL ends the table */
+    tsi_attribute_type type;
+    uint32_t offset;
+    const char *otherwise; /* default as JSON text: "0", "false", "[]", "\"mean\"", "1e-5"; NULL:
+                              required */
+    const char *const *choices; /* CHOICE: NULL-terminated names */
+} tsi_attribute;
+#define TSI_ATTR(type, field, kind, name, otherwise)                                               \
+    {                                                                                              \
+        name, TSI_ATTR_##kind, (uint32_t)offsetof(type, field), otherwise, NULL                    \
+    }
+#define TSI_ATTR_ONE_OF(type, field, name, otherwise, choices)                                     \
+    {                                                                                              \
+        name, TSI_ATTR_CHOICE, (uint32_t)offsetof(type, field), otherwise, choices                 \
+    }
+
+/* ---- one call, globally
+ * ---------------------------------------------------------------------------------------- */
+typedef struct tsi_op_desc tsi_op_desc;
+typedef struct tsi_op_call {
+    const tsi_op_desc *op;
+    const void *attributes; /* normalised by `normalise` if the operator has one */
+    const ts_meta *in;      /* global; dtype TS_DTYPE_NONE: absent */
+    ts_meta *out;           /* infer writes, the rest reads */
+    int32_t input_count, output_count;
+} tsi_op_call;
+
+/* ---- one call, on one rank
+ * ------------------------------------------------------------------------------------ */
+typedef struct tsi_operand {
+    tsi_block block; /* local; data NULL if empty or absent */
+    const ts_meta *global;
+    const tsi_region *region; /* which global indices it holds; NULL: all of them */
+} tsi_operand;
+
+typedef struct tsi_kernel_io {
+    const tsi_op_desc *op;
+    const void *attributes;
+    const tsi_operand *in, *out;
+    int32_t input_count, output_count;
+    ts_rank *rank;
+    const tsi_device *device;
+    uint64_t seed, stream; /* RANDOM operators */
+    int32_t in_place;      /* output 0 is input 0's block */
+    int32_t reserved;
+} tsi_kernel_io;
+typedef ts_status (*tsi_kernel_fn)(const tsi_kernel_io *io);
+
+/* First global index of an operand's dim, for blocks that hold one interval of it. */
+static inline int64_t tsi_operand_offset(const tsi_operand *operand, int32_t dim)
+{
+    if (!operand->region || operand->region->dim[dim].span_count == 0) return 0;
+    return tsi_spans(&operand->region->dim[dim])[0].begin;
+}
+
+/* A view instead of a kernel: strides and offset of the result on the input's memory. false: the
+ * block does not allow it, so it is copied by the reference kernel. `out` has its local extents
+ * filled in. */
+typedef bool (*tsi_view_fn)(const tsi_op_call *call, const tsi_block *in, tsi_block *out,
+                            int64_t *offset_elements);
+
+/* An algorithm: runs instead of the kernel where a rule asks for it, may communicate over `axes` of
+ * the mesh. Inputs have the rule's placements; it creates the outputs with the given layouts. */
+typedef struct tsi_algorithm_io {
+    const tsi_op_desc *op;
+    const void *attributes;
+    const tsi_op_call *call;
+    ts_rank *rank;
+    ts_mesh *mesh;
+    ts_group *group; /* of `axes` */
+    uint32_t axes;
+    int32_t input_count, output_count, reserved;
+    ts_tensor *const *in;
+    const ts_layout *const *out_layout;
+    ts_tensor **out;
+} tsi_algorithm_io;
+typedef struct tsi_algorithm {
+    const char *name; /* "two-phase"; NULL ends the list */
+    ts_status (*run)(const tsi_algorithm_io *io);
+    /* Bytes a rank receives, by information, when n ranks run it; for cost and reports. */
+    int64_t (*bytes)(const tsi_op_call *call, int64_t n);
+} tsi_algorithm;
+
+/* ---- gradients
+ * ----------------------------------------------------------------------------------------------------
+ */
+typedef struct tsi_grad_io {
+    const void *attributes;
+    ts_rank *rank;
+    ts_tensor *const *in;       /* saved inputs; NULL where `saves` does not name them */
+    ts_tensor *const *out;      /* saved outputs, likewise */
+    const ts_meta *in_meta;     /* of all inputs */
+    ts_tensor *const *out_grad; /* NULL: no gradient reached that output */
+    ts_tensor **in_grad;        /* to be filled where needed; stays NULL for none */
+    uint64_t needs;             /* bit i: input i wants its gradient */
+    int32_t input_count, output_count;
+} tsi_grad_io;
+
+/* ---- the descriptor
+ * --------------------------------------------------------------------------------------------------
+ */
+enum {                         /* tsi_op_desc.flags */
+       TSI_OP_VIEW = 1,        /* `view` gives a view of input 0 where the block allows */
+       TSI_OP_IN_PLACE = 2,    /* has a form name_ that writes into input 0 */
+       TSI_OP_RANDOM = 4,      /* draws numbers; never cached by value, partial inputs refused */
+       TSI_OP_HOST = 8,        /* the result is read by the host (equal, allclose) */
+       TSI_OP_DATA_SHAPE = 16, /* the output's shape depends on data (masked_select) */
+       TSI_OP_NO_GRAD = 32,    /* has no gradient by nature (comparisons, argmax) */
+       TSI_OP_LIST = 64        /* any number of inputs of one kind (cat, stack) */
+};
+enum { TSI_SAVE_OUT = 32 }; /* saves: bit i: input i; bit 32 + j: output j */
+
+struct tsi_op_desc {
+    const char *name;
+    const char *dims; /* index expression "mk,kn->mn", "*" for elementwise with broadcast; or NULL
+                         and rules */
+    ts_reduce dims_reduce;        /* how letters absent from the result are reduced; 0: sum */
+    int32_t input_min, input_max; /* trailing inputs may be absent down to input_min */
+    int32_t output_count;
+    uint32_t flags;
+    uint32_t dtypes; /* bit d: dtype d of input 0 is accepted; 0: all */
+    uint64_t saves;
+    tsi_traits traits; /* used with dims; a function below replaces it where attributes matter */
+    const tsi_attribute *attribute; /* NULL: none */
+    size_t attribute_bytes;
+    const char *what; /* one line for docs/ops.md */
+    /* Fills defaults that depend on shapes, makes dims non-negative. In place, before infer;
+     * refuses what is out of range. */
+    ts_status (*normalise)(const ts_meta *in, int32_t input_count, void *attributes);
+    ts_status (*infer)(const tsi_op_call *call);
+    void (*trait)(const tsi_op_call *call, tsi_traits *out); /* (optional) */
+    void (*rules)(const tsi_op_call *call,
+                  tsi_rules *rules); /* (optional) more rules, or all if dims is NULL */
+    bool (*joint)(const tsi_op_call *call, const ts_placement *const *in,
+                  const ts_placement *const *out); /* (optional) */
+    /* (optional) Whole-layout propagation instead of rules: views. Given input 0's layout, the
+     * layout the input must have (retained; itself if it may stay) and the output's sharding
+     * (retained). */
+    ts_status (*propagate)(const tsi_op_call *call, const ts_layout *in,
+                           const ts_layout **in_wanted, const ts_sharding **out);
+    tsi_kernel_fn reference; /* plain C, any stride, any dtype that makes sense */
+    tsi_view_fn view;        /* with TSI_OP_VIEW */
+    const tsi_algorithm *algorithm;
+    ts_status (*grad)(const tsi_grad_io *io);
+    /* For the sweeps: random valid inputs and attributes. `variant` counts up from 0; false: no
+     * more variants. */
+    bool (*sample)(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                   void *attributes);
+};
+
+/* ---- the table (table.c), made from ops.def
+ * ----------------------------------------------------------------------- */
+typedef enum tsi_op_id {
+#define TS_OP(id, name) TSI_OP_ID_##id,
+#include "op/ops.def"
+#undef TS_OP
+    TSI_OP_ID_COUNT
+} tsi_op_id;
+#define TS_OP(id, name) extern const tsi_op_desc tsi_op_##name;
+#include "op/ops.def"
+#undef TS_OP
+const tsi_op_desc *tsi_op_find(const char *name); /* without a trailing '_'; NULL: none */
+const tsi_op_desc *tsi_op_at(int32_t index);      /* 0 .. TSI_OP_ID_COUNT-1, alphabetical */
+int32_t tsi_op_index(const tsi_op_desc *op);      /* -1: registered at run time */
+
+/* ---- kernels (kernels.c): fast ones of a device stand before the reference
+ * ---------------------------------------- */
+/* A fast kernel declines with TSI_KERNEL_DECLINED (positive, not a status) and the reference runs.
+ */
+enum { TSI_KERNEL_DECLINED = 1 };
+void tsi_kernel_set(const tsi_device *device, tsi_op_id op,
+                    tsi_kernel_fn kernel); /* at start-up, by backends */
+tsi_kernel_fn tsi_kernel_of(const tsi_device *device,
+                            const tsi_op_desc *op); /* NULL: the reference alone */
+
+/* ---- running (dispatch.c)
+ * ------------------------------------------------------------------------------------------- */
+typedef struct tsi_op_args {
+    const tsi_op_desc *op;
+    ts_tensor *const
+        *in; /* NULL: an absent optional input, or a failed one (then the rank has failed) */
+    int32_t input_count;
+    int32_t in_place;
+    const void *attributes;
+} tsi_op_args;
+/* recorded. out receives output_count tensors of the innermost scope; all NULL on failure. */
+ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out);
+/* The maker form, for operators with one output. */
+ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
+                       const void *attributes);
+
+#endif

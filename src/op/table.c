@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* table.c - the operators of ops.def as arrays, and the kernels that devices put before the
+ * references. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/op.h"
+
+static const tsi_op_desc *const table[] = {
+#define TS_OP(id, name) [TSI_OP_ID_##id] = &tsi_op_##name,
+#include "op/ops.def"
+#undef TS_OP
+};
+
+const tsi_op_desc *tsi_op_at(int32_t index)
+{
+    return index >= 0 && index < TSI_OP_ID_COUNT ? table[index] : NULL;
+}
+
+static int compare_name(const void *name, const void *entry)
+{
+    return strcmp(name, (*(const tsi_op_desc *const *)entry)->name);
+}
+
+const tsi_op_desc *tsi_op_find(const char *name)
+{
+    const tsi_op_desc *const *found =
+        bsearch(name, table, TSI_COUNT_OF(table), sizeof table[0], compare_name);
+    return found ? *found : NULL;
+}
+
+int32_t tsi_op_index(const tsi_op_desc *op)
+{
+    const tsi_op_desc *const *found =
+        bsearch(op->name, table, TSI_COUNT_OF(table), sizeof table[0], compare_name);
+    return found && *found == op ? (int32_t)(found - table) : -1;
+}
+
+/* ---- kernels of devices
+ * ----------------------------------------------------------------------------------- */
+
+static tsi_kernel_fn
+    cpu_kernel[TSI_OP_ID_COUNT]; /* written by backends before the first world opens */
+
+void tsi_kernel_set(const tsi_device *device, tsi_op_id op, tsi_kernel_fn kernel)
+{
+    if (device == tsi_device_cpu()) cpu_kernel[op] = kernel;
+}
+
+tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
+{
+    int32_t index = tsi_op_index(op);
+    return device == tsi_device_cpu() && index >= 0 ? cpu_kernel[index] : NULL;
+}

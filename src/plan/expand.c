@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* expand.c - best-first choice of one rule per axis. */
+#include "plan/expand.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { COMBINATIONS_MAX = 20000 };
+
+tsi_role tsi_role_of(const ts_placement *place)
+{
+    switch ((ts_placement_kind)place->kind) {
+    case TS_PLACE_REPLICATE:
+        return TSI_ROLE_R;
+    case TS_PLACE_SHARD:
+    case TS_PLACE_STRIDED:
+    case TS_PLACE_RAGGED:
+    case TS_PLACE_HEAD_TAIL:
+        return TSI_S(place->dim);
+    case TS_PLACE_PARTIAL:
+        return TSI_P(place->reduce);
+    case TS_PLACE_NORM:
+        return TSI_ROLE_NONE;
+    }
+    return TSI_ROLE_NONE;
+}
+
+/* ---- the cost of one rule on one axis
+ * ----------------------------------------------------------------------- */
+
+typedef struct option {
+    int32_t rule, changes;
+    double cost;
+} option;
+
+static bool same_cut(const ts_placement *a, const ts_placement *b, int64_t axis_size)
+{
+    ts_placement x = *a, y = *b;
+    x.dim = x.dim_last = y.dim = y.dim_last = 0; /* linked dims may have different numbers */
+    x.order = y.order = 0;
+    return tsi_placement_equal(&x, &y, axis_size);
+}
+
+static bool is_plain(const ts_placement *place)
+{
+    return place->kind == TS_PLACE_SHARD && place->align <= 1 && place->dim == place->dim_last;
+}
+
+/* The input whose cut on this axis the others follow, or -1: everybody takes plain chunks. */
+static int32_t lead_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+{
+    const tsi_role *role = tsi_rules_row(q->rules, rule);
+    for (int32_t i = 0; i < q->rules->input_count; i++) {
+        if (!q->in[i] || !tsi_role_is_s(role[i])) continue;
+        const ts_placement *place = &q->in[i]->sharding->place[axis];
+        if (!tsi_placement_cuts(place) || place->dim != tsi_role_dim(role[i])) continue;
+        if (q->rules->flags[rule] & TSI_RULE_PLAIN && !is_plain(place)) continue;
+        return i;
+    }
+    return -1;
+}
+
+/* Largest local bytes of input i: what one rank holds at most. */
+static double local_bytes(const tsi_expand_request *q, int32_t i)
+{
+    const ts_layout *layout = q->in[i];
+    double bytes = (double)q->in_bytes[i];
+    for (int32_t d = 0; d < layout->shape.ndim; d++)
+        bytes *= (double)layout->shape.extent[d];
+    for (int32_t k = 0; k < layout->sharding->ndim; k++)
+        if (layout->axes_cut >> k & 1) bytes /= (double)layout->sharding->mesh->size[k];
+    return bytes;
+}
+
+static double move_cost(const tsi_expand_request *q, int32_t i, int32_t axis, tsi_role to,
+                        const ts_placement *lead)
+{
+    const ts_placement *place = &q->in[i]->sharding->place[axis];
+    tsi_role from = tsi_role_of(place);
+    int64_t size = q->mesh->size[axis];
+    if (size == 1) return 0.0;
+    if (from == to &&
+        (!tsi_role_is_s(to) || (lead ? same_cut(place, lead, size) : is_plain(place))))
+        return 0.0;
+    tsi_links_group group = tsi_links_of(q->links, 1u << axis);
+    double bytes = local_bytes(q, i);
+    bool norm = place->kind == TS_PLACE_NORM;
+    if (tsi_role_is_p(to)) return from == TSI_ROLE_R ? 0.0 : (double)INFINITY;
+    if (from == TSI_ROLE_R) return 0.0;
+    if (tsi_role_is_s(from))
+        return to == TSI_ROLE_R ? tsi_time_all_gather(q->links, &group, bytes * (double)size, false)
+                                : tsi_time_all_to_all(q->links, &group, bytes);
+    if (to == TSI_ROLE_R || norm) return tsi_time_all_reduce(q->links, &group, bytes);
+    return tsi_time_reduce_scatter(q->links, &group, bytes, false);
+}
+
+static bool divides(const tsi_expand_request *q, int32_t axis, int32_t rule)
+{
+    const tsi_role *role = tsi_rules_row(q->rules, rule);
+    for (int32_t i = 0; i < q->rules->input_count; i++)
+        if (q->in[i] && tsi_role_is_s(role[i]) &&
+            q->in[i]->shape.extent[tsi_role_dim(role[i])] % q->mesh->size[axis] != 0)
+            return false;
+    return true;
+}
+
+static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+{
+    const tsi_role *role = tsi_rules_row(q->rules, rule);
+    option o = { .rule = rule };
+    int32_t lead = lead_of(q, axis, rule);
+    const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[axis] : NULL;
+    if (q->rules->flags[rule] & TSI_RULE_EVEN && !divides(q, axis, rule)) o.cost = (double)INFINITY;
+    for (int32_t i = 0; i < q->rules->input_count; i++) {
+        if (!q->in[i] || role[i] == TSI_ROLE_NONE) continue;
+        const ts_placement *place = &q->in[i]->sharding->place[axis];
+        double cost = move_cost(q, i, axis, role[i], cut);
+        o.cost += cost;
+        bool changed = cost > 0 || tsi_role_of(place) != role[i];
+        if (changed && q->mesh->size[axis] > 1) o.changes++;
+        if (changed && q->in_place && i == 0) o.cost = (double)INFINITY;
+    }
+    if (q->in_place && role[q->rules->input_count] != role[0]) o.cost = (double)INFINITY;
+    uint8_t algorithm = q->rules->algorithm[rule];
+    if (algorithm > 0 && q->mesh->size[axis] > 1) o.cost += q->algorithm_us[algorithm - 1];
+    return o;
+}
+
+static bool before(const option *a, const option *b)
+{
+    if (a->cost != b->cost) return a->cost < b->cost;
+    if (a->changes != b->changes) return a->changes < b->changes;
+    return a->rule < b->rule;
+}
+
+/* All finite options of an axis, best first. */
+static int32_t options_of(const tsi_expand_request *q, int32_t axis, option *out)
+{
+    int32_t count = 0;
+    for (int32_t rule = 0; rule < q->rules->count; rule++) {
+        option o = cost_of(q, axis, rule);
+        if (!isfinite(o.cost)) continue;
+        int32_t at = count++;
+        for (; at > 0 && before(&o, &out[at - 1]); at--)
+            out[at] = out[at - 1];
+        out[at] = o;
+    }
+    return count;
+}
+
+/* ---- one combination
+ * ------------------------------------------------------------------------------------------ */
+
+/* Axes in the order in which they cut: that of the first input that says so, else left to right. */
+static void cutting_order(const tsi_expand_request *q, int32_t *order)
+{
+    int32_t axes = q->mesh->ndim;
+    for (int32_t k = 0; k < axes; k++)
+        order[k] = k;
+    for (int32_t i = 0; i < q->rules->input_count; i++) {
+        if (!q->in[i]) continue;
+        const ts_sharding *s = q->in[i]->sharding;
+        for (int32_t a = 0; a + 1 < s->order_count; a++) {
+            int32_t first = s->order[a], second = s->order[a + 1];
+            if (s->place[first].dim != s->place[second].dim || first < second) continue;
+            /* This input cuts a dim in another order than left to right: take all of its cuts'
+             * order. */
+            int32_t used = 0;
+            uint32_t taken = 0;
+            for (int32_t c = 0; c < s->order_count; c++)
+                taken |= 1u << s->order[c];
+            for (int32_t c = 0; c < s->order_count; c++)
+                order[used++] = s->order[c];
+            for (int32_t k = 0; k < axes; k++)
+                if (!(taken >> k & 1)) order[used++] = k;
+            return;
+        }
+    }
+}
+
+static ts_placement place_of(tsi_role role, const ts_placement *cut)
+{
+    ts_placement place = { .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    if (tsi_role_is_p(role)) {
+        place.kind = TS_PLACE_PARTIAL;
+        place.reduce = (int32_t)tsi_role_reduce(role);
+    } else if (tsi_role_is_s(role)) {
+        if (cut)
+            place = *cut;
+        else
+            place.kind = TS_PLACE_SHARD;
+        place.dim = place.dim_last = tsi_role_dim(role);
+    }
+    return place;
+}
+
+/* Position of each cutting axis among those that cut the same dim, in the common order. */
+static void number_orders(ts_placement *place, const int32_t *order, int32_t axes)
+{
+    int32_t next[TS_NDIM_MAX] = { 0 };
+    for (int32_t a = 0; a < axes; a++)
+        if (tsi_placement_cuts(&place[order[a]]))
+            place[order[a]].order = next[place[order[a]].dim]++;
+}
+
+static bool partials_mix(const ts_placement *place, int32_t axes)
+{
+    int32_t seen = 0;
+    for (int32_t k = 0; k < axes; k++) {
+        if (place[k].kind != TS_PLACE_PARTIAL) continue;
+        bool linear = place[k].reduce == TS_REDUCE_SUM || place[k].reduce == TS_REDUCE_AVG;
+        int32_t kind = linear ? TS_REDUCE_SUM : place[k].reduce;
+        if (seen && seen != kind) return false;
+        seen = kind;
+    }
+    return true;
+}
+
+static bool alone_holds(const tsi_expand_request *q, const tsi_expansion *e)
+{
+    for (int32_t k = 0; k < q->mesh->ndim; k++) {
+        if (!(q->rules->flags[e->rule[k]] & TSI_RULE_ALONE) || q->mesh->size[k] == 1) continue;
+        const tsi_role *role = tsi_rules_row(q->rules, e->rule[k]);
+        for (int32_t j = 0; j < q->mesh->ndim; j++) {
+            if (j == k || q->mesh->size[j] == 1) continue;
+            const tsi_role *other = tsi_rules_row(q->rules, e->rule[j]);
+            for (int32_t i = 0; i < q->rules->input_count + q->rules->output_count; i++)
+                if (tsi_role_is_s(role[i]) && other[i] == role[i]) return false;
+        }
+    }
+    return true;
+}
+
+/* Fills the placements of a combination; false: it is not legal. */
+static bool combination_fill(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
+{
+    int32_t axes = q->mesh->ndim, inputs = q->rules->input_count, outputs = q->rules->output_count;
+    e->algorithm = 0;
+    e->algorithm_axes = 0;
+    for (int32_t k = 0; k < axes; k++) {
+        const tsi_role *role = tsi_rules_row(q->rules, e->rule[k]);
+        int32_t lead = lead_of(q, k, e->rule[k]);
+        const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[k] : NULL;
+        for (int32_t i = 0; i < inputs; i++)
+            e->in[i][k] = place_of(role[i], cut);
+        for (int32_t o = 0; o < outputs; o++)
+            e->out[o][k] = place_of(role[inputs + o], cut);
+        uint8_t algorithm = q->rules->algorithm[e->rule[k]];
+        if (!algorithm || q->mesh->size[k] == 1) continue;
+        if (e->algorithm && e->algorithm != algorithm) return false;
+        e->algorithm = algorithm;
+        e->algorithm_axes |= 1u << k;
+    }
+    const ts_placement *in[TSI_OPERAND_MAX], *out[8];
+    for (int32_t i = 0; i < inputs; i++) {
+        number_orders(e->in[i], order, axes);
+        if (!partials_mix(e->in[i], axes)) return false;
+        in[i] = e->in[i];
+    }
+    for (int32_t o = 0; o < outputs; o++) {
+        number_orders(e->out[o], order, axes);
+        if (!partials_mix(e->out[o], axes)) return false;
+        out[o] = e->out[o];
+    }
+    return alone_holds(q, e) && (!q->joint || q->joint(q->context, in, out));
+}
+
+/* ---- best first over sums
+ * --------------------------------------------------------------------------------------- */
+
+typedef struct candidate {
+    double cost;
+    int32_t changes, first; /* axes before `first` are settled: children change it or later ones */
+    uint8_t pick[TS_NDIM_MAX]; /* place in the axis's options */
+} candidate;
+
+typedef struct queue {
+    candidate *heap;
+    int64_t count, capacity;
+    tsi_arena *arena;
+} queue;
+
+static bool sooner(const candidate *a, const candidate *b)
+{
+    if (a->cost != b->cost) return a->cost < b->cost;
+    if (a->changes != b->changes) return a->changes < b->changes;
+    return memcmp(a->pick, b->pick, sizeof a->pick) < 0;
+}
+
+static bool queue_push(queue *q, const candidate *c)
+{
+    if (q->count == q->capacity) {
+        int64_t capacity = q->capacity ? 2 * q->capacity : 64;
+        candidate *grown = tsi_arena_alloc(q->arena, (size_t)capacity * sizeof *grown);
+        if (!grown) return false;
+        if (q->count > 0) memcpy(grown, q->heap, (size_t)q->count * sizeof *grown);
+        q->heap = grown;
+        q->capacity = capacity;
+    }
+    int64_t at = q->count++;
+    for (; at > 0 && sooner(c, &q->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        q->heap[at] = q->heap[(at - 1) / 2];
+    q->heap[at] = *c;
+    return true;
+}
+
+static candidate queue_pop(queue *q)
+{
+    candidate top = q->heap[0], last = q->heap[--q->count];
+    int64_t at = 0;
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= q->count) break;
+        if (child + 1 < q->count && sooner(&q->heap[child + 1], &q->heap[child])) child++;
+        if (!sooner(&q->heap[child], &last)) break;
+        q->heap[at] = q->heap[child];
+        at = child;
+    }
+    if (q->count > 0) q->heap[at] = last;
+    return top;
+}
+
+typedef struct search {
+    option *option[TS_NDIM_MAX];
+    int32_t option_count[TS_NDIM_MAX];
+    int32_t axes;
+} search;
+
+static candidate candidate_of(const search *s, const uint8_t *pick, int32_t first)
+{
+    candidate c = { .first = first };
+    memcpy(c.pick, pick, sizeof c.pick);
+    for (int32_t k = 0; k < s->axes; k++) {
+        c.cost += s->option[k][pick[k]].cost;
+        c.changes += s->option[k][pick[k]].changes;
+    }
+    return c;
+}
+
+/* The next worse option on one axis at a time; each combination has one parent, so none comes
+ * twice. */
+static bool push_children(const search *s, queue *q, const candidate *c)
+{
+    for (int32_t k = c->first; k < s->axes; k++) {
+        if (c->pick[k] + 1 >= s->option_count[k]) continue;
+        uint8_t pick[TS_NDIM_MAX];
+        memcpy(pick, c->pick, sizeof pick);
+        pick[k]++;
+        candidate child = candidate_of(s, pick, k);
+        if (!queue_push(q, &child)) return false;
+    }
+    return true;
+}
+
+ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out)
+{
+    search s = { .axes = request->mesh->ndim };
+    for (int32_t k = 0; k < s.axes; k++) {
+        s.option[k] = tsi_arena_alloc(arena, (size_t)request->rules->count * sizeof(option));
+        if (!s.option[k]) return tsi_fail_memory("the options of an axis", sizeof(option));
+        s.option_count[k] = options_of(request, k, s.option[k]);
+        if (s.option_count[k] > UINT8_MAX) s.option_count[k] = UINT8_MAX;
+        if (s.option_count[k] == 0) return TS_ERR_POLICY;
+    }
+    int32_t order[TS_NDIM_MAX];
+    cutting_order(request, order);
+    queue q = { .arena = arena };
+    candidate c = candidate_of(&s, (uint8_t[TS_NDIM_MAX]){ 0 }, 0);
+    if (!queue_push(&q, &c)) return tsi_fail_memory("the queue of combinations", sizeof c);
+    for (int32_t n = 1; q.count > 0 && n <= COMBINATIONS_MAX; n++) {
+        c = queue_pop(&q);
+        for (int32_t k = 0; k < s.axes; k++)
+            out->rule[k] = s.option[k][c.pick[k]].rule;
+        out->cost_us = c.cost;
+        out->combinations = n;
+        if (combination_fill(request, order, out)) return TS_OK;
+        if (!push_children(&s, &q, &c))
+            return tsi_fail_memory("the queue of combinations", sizeof c);
+    }
+    return TS_ERR_POLICY;
+}
