@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - one JSON request a line in, exactly one JSON line out, in order.
  *
- * A line that cannot be served gets {"error": sentence} and the rest go on. Empty lines are skipped: they
- * are not requests. Nothing else is written to standard output. */
+ * A line that cannot be served gets {"error": sentence} and the rest go on. Empty lines are
+ * skipped: they are not requests. Nothing else is written to standard output. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

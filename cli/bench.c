@@ -16,7 +16,8 @@ static int print_help(FILE *out)
 {
     fprintf(out, "usage: tessera bench WHAT [options]\n\n"
                  "Measures, against a floor or rival in the same run; --json for machines.\n\n");
-    for (size_t i = 0; i < BENCHES; i++) fprintf(out, "  %-8s %s\n", benches[i].name, benches[i].summary);
+    for (size_t i = 0; i < BENCHES; i++)
+        fprintf(out, "  %-8s %s\n", benches[i].name, benches[i].summary);
     return 0;
 }
 

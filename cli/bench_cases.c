@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_cases.c - the collectives that are measured, each with the copies that are its floor.
  *
- * The size is that of the full array of f32, S bytes on n ranks. What a rank must move, and so what its
- * floor copies:
- *   broadcast   S, not at the root            all_gather      S (its own block included)
- *   scatter     S/n                           all_to_all      S/n
- *   gather      S at the root                 exchange        S/n (rows to columns, strided)
- *   reduce_scatter  what others contribute to its block: S (n-1)/n
- *   all_reduce      that, and the blocks of others: 2 S (n-1)/n
- *   reduce          that, and at the root the blocks of others
- * With one rank a reduction copies its array. */
+ * The size is that of the full array of f32, S bytes on n ranks. What a rank must move, and so what
+ * its floor copies: broadcast   S, not at the root            all_gather      S (its own block
+ * included) scatter     S/n                           all_to_all      S/n gather      S at the root
+ * exchange        S/n (rows to columns, strided) reduce_scatter  what others contribute to its
+ * block: S (n-1)/n all_reduce      that, and the blocks of others: 2 S (n-1)/n reduce that, and at
+ * the root the blocks of others With one rank a reduction copies its array. */
 #include <string.h>
 
 #include "bench.h"
@@ -39,28 +36,30 @@ static ts_array vector_of(void *data, int64_t count)
 static const int64_t *split(const bench_rank *b, int64_t *rows, int64_t count)
 {
     if (count % b->count == 0) return NULL;
-    for (int64_t i = 0; i < b->count; i++) rows[i] = bench_chunk(count, b->count, i);
+    for (int64_t i = 0; i < b->count; i++)
+        rows[i] = bench_chunk(count, b->count, i);
     return rows;
 }
 
-/* Copies `bytes` that would come from rank `from`, from its buffer into mine, at the given offsets. */
+/* Copies `bytes` that would come from rank `from`, from its buffer into mine, at the given offsets.
+ */
 static void copy(const bench_rank *b, int64_t from, int64_t to_at, int64_t from_at, int64_t bytes)
 {
     memcpy(b->out + to_at, b->peer_in[from] + from_at, (size_t)bytes);
 }
 
-/* ---- barrier -------------------------------------------------------------------------------------- */
+/* ---- barrier --------------------------------------------------------------------------------- */
 static ts_status run_barrier(bench_rank *b)
 {
     return ts_group_barrier(b->world, NULL);
 }
 
-static void copy_nothing(bench_rank *b)
+static void wait_barrier(bench_rank *b)
 {
-    (void)b;
+    if (b->barrier != NULL) pthread_barrier_wait(b->barrier);
 }
 
-/* ---- one to all, all to one ------------------------------------------------------------------------- */
+/* ---- one to all, all to one ------------------------------------------------------------------ */
 static ts_status run_broadcast(bench_rank *b)
 {
     ts_array array = vector_of(b->index == 0 ? b->in : b->out, elements(b));
@@ -118,7 +117,7 @@ static ts_status run_all_gather(bench_rank *b)
     return ts_group_all_gather(b->world, &in, &out, &options);
 }
 
-/* ---- reductions --------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 static ts_status run_reduce(bench_rank *b)
 {
     ts_array in = vector_of(b->in, elements(b)), out = vector_of(b->out, elements(b));
@@ -173,7 +172,7 @@ static void copy_reduce(bench_rank *b)
     if (b->index == 0) copy_other_parts(b);
 }
 
-/* ---- all to all ------------------------------------------------------------------------------------------ */
+/* ---- all to all ------------------------------------------------------------------------------ */
 static ts_status run_all_to_all(bench_rank *b)
 {
     int64_t total = elements(b), mine = my_part(b), received = 0;
@@ -202,12 +201,13 @@ static void copy_all_to_all(bench_rank *b)
     }
 }
 
-/* ---- exchange: a matrix cut by rows becomes one cut by columns ------------------------------------------ */
+/* ---- exchange: a matrix cut by rows becomes one cut by columns ------------------------------- */
 /* Rows of the matrix: the largest power of two that is not above the square root and divides. */
 static int64_t matrix_rows(int64_t count)
 {
     int64_t rows = 1;
-    while (rows * rows * 4 <= count && count % (rows * 2) == 0) rows *= 2;
+    while (rows * rows * 4 <= count && count % (rows * 2) == 0)
+        rows *= 2;
     return rows;
 }
 
@@ -247,7 +247,7 @@ static ts_status run_exchange(bench_rank *b)
     return ts_group_exchange(b->world, &exchange, NULL);
 }
 
-/* ---- a ring: each rank sends its part to the next and receives from the one before ------------------------- */
+/* ---- a ring: each rank sends its part to the next and receives from the one before ----------- */
 static ts_status run_send_recv(bench_rank *b)
 {
     int64_t next = (b->index + 1) % b->count, before = (b->index + b->count - 1) % b->count;
@@ -268,7 +268,7 @@ static void copy_ring(bench_rank *b)
 }
 
 const bench_case bench_cases[] = {
-    { "barrier", false, run_barrier, copy_nothing, "MPI_Barrier" },
+    { "barrier", false, run_barrier, wait_barrier, "MPI_Barrier" },
     { "broadcast", true, run_broadcast, copy_broadcast, "MPI_Bcast" },
     { "scatter", true, run_scatter, copy_scatter, "MPI_Scatterv" },
     { "gather", true, run_gather, copy_gather, "MPI_Gatherv" },

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_comm.c - `tessera bench comm`: every collective and size against its copies, in turns.
  *
- * All ranks take every decision (how many repetitions, what is skipped) from numbers they have agreed on, so
- * they stay in step. The process that has rank 0 keeps the results and prints them. */
+ * All ranks take every decision (how many repetitions, what is skipped) from numbers they have
+ * agreed on, so they stay in step. The process that has rank 0 keeps the results and prints them.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,8 @@
 
 enum { BATCHES_MAX = 15, BATCHES_MIN = 3, REPEATS_MAX = 5000, SIZES_MAX = 16 };
 
-static const int64_t default_sizes[] = { 8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20 };
+static const int64_t default_sizes[] = { 8,        1 << 10,  64 << 10, 1 << 20,
+                                         16 << 20, 64 << 20, 256 << 20 };
 
 typedef struct result {
     const bench_case *what;
@@ -31,9 +33,10 @@ typedef struct bench {
     size_t result_count;
     int64_t ranks;
     char engine_used[16];
+    pthread_barrier_t barrier; /* of the thread ranks */
 } bench;
 
-/* ---- numbers that all ranks agree on ------------------------------------------------------------------ */
+/* ---- numbers that all ranks agree on --------------------------------------------------------- */
 static ts_status agree_max(bench_rank *b, double *values, int64_t count)
 {
     ts_array array = { .struct_size = sizeof array, .data = values };
@@ -49,18 +52,22 @@ static int compare_doubles(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* ---- what is timed: ours, the copies, the raw call ------------------------------------------------------- */
+/* ---- what is timed: ours, the copies, the raw call ------------------------------------------- */
 typedef enum contender { CONTENDER_OURS, CONTENDER_COPY, CONTENDER_RAW, CONTENDERS } contender;
 
 static ts_status run_once(bench *self, bench_rank *b, const bench_case *what, contender who)
 {
     switch (who) {
-    case CONTENDER_OURS: return what->run(b);
-    case CONTENDER_COPY: what->copy(b); return TS_OK;
+    case CONTENDER_OURS:
+        return what->run(b);
+    case CONTENDER_COPY:
+        what->copy(b);
+        return TS_OK;
     case CONTENDER_RAW:
         if (self->rival->call(what->raw, b) == 0) return TS_OK;
         return ts_rank_fail(b->me, TS_ERR_PEER, "the raw call %s failed", what->raw);
-    case CONTENDERS: break;
+    case CONTENDERS:
+        break;
     }
     return TS_OK;
 }
@@ -71,14 +78,15 @@ static ts_status time_batch(bench *self, bench_rank *b, const bench_case *what, 
 {
     ts_status status = ts_group_barrier(b->world, NULL);
     double start = cli_now();
-    for (int64_t i = 0; i < repeats && status == TS_OK; i++) status = run_once(self, b, what, who);
+    for (int64_t i = 0; i < repeats && status == TS_OK; i++)
+        status = run_once(self, b, what, who);
     *out = (cli_now() - start) / (double)repeats;
     return status;
 }
 
 /* What every contender does in one batch of about 1/15 of the budget, from one timed call each. */
-static ts_status calibrate(bench *self, bench_rank *b, const bench_case *what, int contenders, double budget,
-                           int64_t *repeats)
+static ts_status calibrate(bench *self, bench_rank *b, const bench_case *what, int contenders,
+                           double budget, int64_t *repeats)
 {
     double once[CONTENDERS] = { 0 }, all = 1e-9;
     ts_status status = TS_OK;
@@ -88,13 +96,15 @@ static ts_status calibrate(bench *self, bench_rank *b, const bench_case *what, i
         }
     }
     if (status == TS_OK) status = agree_max(b, once, CONTENDERS);
-    for (int who = 0; who < contenders; who++) all += once[who];
+    for (int who = 0; who < contenders; who++)
+        all += once[who];
     double share = budget / BATCHES_MAX / all;
     *repeats = share < 1 ? 1 : share > REPEATS_MAX ? REPEATS_MAX : (int64_t)share;
     return status;
 }
 
-static ts_status measure(bench *self, bench_rank *b, const bench_case *what, double budget, result *out)
+static ts_status measure(bench *self, bench_rank *b, const bench_case *what, double budget,
+                         result *out)
 {
     double batch[CONTENDERS][BATCHES_MAX] = { { 0 } }, spent = 0, start = cli_now();
     int contenders = self->rival != NULL && what->raw != NULL ? CONTENDERS : CONTENDER_RAW;
@@ -123,7 +133,7 @@ static ts_status measure(bench *self, bench_rank *b, const bench_case *what, dou
     return TS_OK;
 }
 
-/* ---- one rank's part --------------------------------------------------------------------------------------- */
+/* ---- one rank's part ------------------------------------------------------------------------- */
 static ts_status share_buffers(bench_rank *b)
 {
     uintptr_t mine = (uintptr_t)b->in;
@@ -135,7 +145,8 @@ static ts_status share_buffers(bench_rank *b)
     out.data = b->peer_in;
     out.meta.shape.extent[0] = b->count;
     if (b->shared) return ts_group_all_gather(b->world, &in, &out, NULL);
-    for (int64_t i = 0; i < b->count; i++) b->peer_in[i] = b->in;
+    for (int64_t i = 0; i < b->count; i++)
+        b->peer_in[i] = b->in;
     return TS_OK;
 }
 
@@ -149,9 +160,15 @@ static ts_status rank_open(bench *self, bench_rank *b)
     b->recv_rows = calloc(n, sizeof *b->recv_rows);
     b->send = calloc(n, sizeof *b->send);
     b->recv = calloc(n, sizeof *b->recv);
-    if (!b->in || !b->out || !b->peer_in || !b->send_rows || !b->recv_rows || !b->send || !b->recv) {
+    if (!b->in || !b->out || !b->peer_in || !b->send_rows || !b->recv_rows || !b->send ||
+        !b->recv) {
         return ts_rank_fail(b->me, TS_ERR_MEMORY, "no memory for two arrays of %lld bytes",
                             (long long)self->size_max);
+    }
+    if (b->shared) {
+        b->barrier = &self->barrier;
+        /* Nobody uses it before the collective of share_buffers, which rank 0 joins afterwards. */
+        if (b->index == 0) pthread_barrier_init(b->barrier, NULL, (unsigned)b->count);
     }
     memset(b->in, 0, bytes); /* touched by the rank that uses it; zeros add up to zeros */
     memset(b->out, 0, bytes);
@@ -169,7 +186,8 @@ static void rank_close(bench_rank *b)
     free(b->recv);
 }
 
-/* Would another size of this collective keep the run within its time? From the last size's own time. */
+/* Would another size of this collective keep the run within its time? From the last size's own
+ * time. */
 static bool is_too_long(const result *last, int64_t size, double left)
 {
     if (last->size == 0) return false;
@@ -207,8 +225,11 @@ static ts_status work(ts_rank *me, void *arg)
 {
     bench *self = arg;
     const char *engine = ts_world_engine(ts_rank_world(me));
-    bench_rank b = { .me = me, .world = ts_group_world(me), .index = ts_rank_index(me),
-                     .count = ts_rank_count(me), .shared = strcmp(engine, "threads") == 0 };
+    bench_rank b = { .me = me,
+                     .world = ts_group_world(me),
+                     .index = ts_rank_index(me),
+                     .count = ts_rank_count(me),
+                     .shared = strcmp(engine, "threads") == 0 };
     if (b.index == 0) {
         self->ranks = b.count;
         (void)snprintf(self->engine_used, sizeof self->engine_used, "%s", engine);
@@ -218,16 +239,18 @@ static ts_status work(ts_rank *me, void *arg)
     }
     ts_status status = rank_open(self, &b);
     if (status == TS_OK) status = run_sizes(self, &b);
-    if (status == TS_OK) status = ts_group_barrier(b.world, NULL); /* nobody frees what a peer still reads */
+    if (status == TS_OK)
+        status = ts_group_barrier(b.world, NULL); /* nobody frees what a peer still reads */
+    if (b.barrier != NULL && b.index == 0 && status == TS_OK) pthread_barrier_destroy(b.barrier);
     rank_close(&b);
     return status;
 }
 
-/* ---- output --------------------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 static double ratio_of(const result *r)
 {
     double base = r->rival > 0 ? r->rival : r->floor;
-    return base > 0 && r->what->sized ? r->ours / base : 0;
+    return base > 1e-9 ? r->ours / base : 0;
 }
 
 static void result_json(const bench *self, const result *r, cli_json *json)
@@ -235,7 +258,9 @@ static void result_json(const bench *self, const result *r, cli_json *json)
     char name[96], bytes[32], floor[64];
     (void)snprintf(name, sizeof name, "%s%s%s", r->what->name, r->what->sized ? " " : "",
                    r->what->sized ? cli_bytes(bytes, sizeof bytes, r->size) : "");
-    (void)snprintf(floor, sizeof floor, "memcpy, %lld at once", (long long)self->ranks);
+    (void)snprintf(floor, sizeof floor,
+                   r->what->sized ? "memcpy by %lld threads" : "pthread barrier of %lld",
+                   (long long)self->ranks);
     cli_json_open(json, '{');
     cli_json_member_text(json, "name", name);
     cli_json_member_text(json, "unit", "s");
@@ -246,8 +271,10 @@ static void result_json(const bench *self, const result *r, cli_json *json)
     cli_json_member_real(json, "value", r->rival > 0 ? r->rival : r->floor);
     cli_json_close(json, '}');
     cli_json_key(json, "ratio");
-    if (ratio_of(r) > 0) cli_json_real(json, ratio_of(r));
-    else cli_json_text(json, NULL);
+    if (ratio_of(r) > 0)
+        cli_json_real(json, ratio_of(r));
+    else
+        cli_json_text(json, NULL);
     cli_json_member_text(json, "collective", r->what->name);
     cli_json_member_text(json, "engine", self->engine_used);
     cli_json_member_int(json, "ranks", self->ranks);
@@ -286,8 +313,8 @@ static int print_json(const bench *self)
 
 static void print_text(const bench *self)
 {
-    static const char *const names[] = { "collective", ">size", ">time", ">GB/s", ">copies", ">raw MPI",
-                                         ">ratio", NULL };
+    static const char *const names[] = { "collective", ">size",    ">time",  ">GB/s",
+                                         ">floor",     ">raw MPI", ">ratio", NULL };
     cli_table table;
     char text[32];
     size_t skipped = 0;
@@ -303,26 +330,29 @@ static void print_text(const bench *self)
         if (r->what->sized) cli_table_cell(&table, 1, "%s", cli_bytes(text, sizeof text, r->size));
         cli_table_cell(&table, 2, "%s", cli_seconds(text, sizeof text, r->ours));
         if (r->what->sized) cli_table_cell(&table, 3, "%.2f", (double)r->size / r->ours / 1e9);
-        if (r->what->sized) cli_table_cell(&table, 4, "%s", cli_seconds(text, sizeof text, r->floor));
+        if (r->floor > 1e-9)
+            cli_table_cell(&table, 4, "%s", cli_seconds(text, sizeof text, r->floor));
         if (r->rival > 0) cli_table_cell(&table, 5, "%s", cli_seconds(text, sizeof text, r->rival));
         if (ratio_of(r) > 0) cli_table_cell(&table, 6, "%.2f", ratio_of(r));
     }
     printf("%lld ranks, engine %s, f32; ratio: ours over %s\n\n", (long long)self->ranks,
-           self->engine_used, self->rival ? "the raw MPI call" : "its copies");
+           self->engine_used, self->rival ? "the raw MPI call" : "its floor, plain copies");
     cli_table_print(&table, stdout);
     if (skipped > 0) {
-        printf("\n%zu cases skipped: they would not end within %lld s; ask with --size and --seconds\n",
+        printf("\n%zu cases skipped: they would not end within %lld s; ask with --size and "
+               "--seconds\n",
                skipped, (long long)self->seconds);
     }
     cli_table_release(&table);
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 static int check_options(const bench *self)
 {
     static const char *const engines[] = { "threads", "mpi" };
     const char *names[32];
-    if (self->engine != NULL && strcmp(self->engine, "threads") != 0 && strcmp(self->engine, "mpi") != 0) {
+    if (self->engine != NULL && strcmp(self->engine, "threads") != 0 &&
+        strcmp(self->engine, "mpi") != 0) {
         const char *near = cli_nearest(self->engine, engines, 2);
         return cli_fail_usage("bench comm", "--engine: expected threads or mpi, found \"%s\"%s%s%s",
                               self->engine, near ? "; did you mean " : "", near ? near : "",
@@ -363,10 +393,14 @@ static int run_bench(bench *self)
     if (self->results == NULL) return cli_fail("bench comm", "out of memory");
     int code = 0;
     ts_status status = ts_launch_with(&options, work, self, error, sizeof error);
-    if (status == TS_ERR_ARG && self->ranks == 0) code = cli_fail_usage("bench comm", "%s", error);
-    else if (status != TS_OK) code = cli_fail("bench comm", "%s", error);
-    else if (self->ranks > 0 && self->json) code = print_json(self);
-    else if (self->ranks > 0) print_text(self);
+    if (status == TS_ERR_ARG && self->ranks == 0)
+        code = cli_fail_usage("bench comm", "%s", error);
+    else if (status != TS_OK)
+        code = cli_fail("bench comm", "%s", error);
+    else if (self->ranks > 0 && self->json)
+        code = print_json(self);
+    else if (self->ranks > 0)
+        print_text(self);
     free(self->results);
     return code;
 }
@@ -376,7 +410,8 @@ int cli_bench_comm(int argc, char **argv)
     bench self = { .seconds = 40 };
     int64_t size = 0;
     const cli_option options[] = {
-        CLI_INT("ranks", &self.rank_count, 1, 65536, "ranks (default: TESSERA_RANKS, else the cores)"),
+        CLI_INT("ranks", &self.rank_count, 1, 65536,
+                "ranks (default: TESSERA_RANKS, else the cores)"),
         CLI_SIZE("size", &size, 4, INT64_C(1) << 36, "of the full array (default: 8 B to 256 MiB)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
         CLI_TEXT("op", &self.only, "NAME", "one collective: all_reduce, all_gather, ..."),
@@ -384,10 +419,12 @@ int cli_bench_comm(int argc, char **argv)
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END
     };
-    const cli_usage usage = { "bench comm", "[options]",
-                              "Times every collective against plain copies of the bytes it must move, by as "
-                              "many threads,\nin the same run; under mpirun against the raw MPI call.",
-                              options, NULL };
+    const cli_usage usage = {
+        "bench comm", "[options]",
+        "Times every collective against plain copies of the bytes it must move, by as "
+        "many threads,\nin the same run; under mpirun against the raw MPI call.",
+        options, NULL
+    };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench comm", "unexpected argument \"%s\"", argv[1]);

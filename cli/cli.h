@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli.h - what the subcommands of `tessera` share.
  *
- * A subcommand is one line in commands.def and one file with `int cli_<name>(int argc, char **argv)`, which
- * gets its own name as argv[0] and returns the exit code: 0 done, 1 the answer is no or something failed,
- * 2 bad usage. It describes its options in a table; cli_parse does the rest, --help included:
+ * A subcommand is one line in commands.def and one file with `int cli_<name>(int argc, char
+ * **argv)`, which gets its own name as argv[0] and returns the exit code: 0 done, 1 the answer is
+ * no or something failed, 2 bad usage. It describes its options in a table; cli_parse does the
+ * rest, --help included:
  *
  *   static int cli_doctor(int argc, char **argv)
  *   {
  *       bool json = false;
  *       const cli_option options[] = { CLI_FLAG("json", &json, "one JSON object"), CLI_END };
  *       const cli_usage usage = { "doctor", "[options]", "what this machine has", options };
- *       int code = cli_parse(&usage, &argc, argv);   // positional arguments are left in argv[1 .. argc-1]
- *       if (code >= 0) return code;                  // --help was shown (0), or bad usage (2)
+ *       int code = cli_parse(&usage, &argc, argv);   // positional arguments are left in argv[1 ..
+ * argc-1] if (code >= 0) return code;                  // --help was shown (0), or bad usage (2)
  *
- * The program uses the public API only, so its helpers are its own: this is not the library's text.h. */
+ * The program uses the public API only, so its helpers are its own: this is not the library's
+ * text.h. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -28,24 +30,45 @@
 #include "commands.def"
 #undef CLI_COMMAND
 
-/* ---- options ------------------------------------------------------------------------------------- */
-typedef enum cli_kind { CLI_KIND_END, CLI_KIND_FLAG, CLI_KIND_INT, CLI_KIND_SIZE, CLI_KIND_TEXT } cli_kind;
+/* ---- options --------------------------------------------------------------------------------- */
+typedef enum cli_kind {
+    CLI_KIND_END,
+    CLI_KIND_FLAG,
+    CLI_KIND_INT,
+    CLI_KIND_SIZE,
+    CLI_KIND_TEXT
+} cli_kind;
 
 typedef struct cli_option {
     const char *name; /* without the dashes */
     cli_kind kind;
-    void *value;      /* bool *, int64_t * or const char ** */
+    void *value;       /* bool *, int64_t * or const char ** */
     int64_t low, high; /* INT and SIZE: what is allowed */
-    const char *what; /* name of the value in --help: "N" */
+    const char *what;  /* name of the value in --help: "N" */
     const char *help;
 } cli_option;
 
-#define CLI_FLAG(name, value, help) { name, CLI_KIND_FLAG, value, 0, 0, "", help }
-#define CLI_INT(name, value, low, high, help) { name, CLI_KIND_INT, value, low, high, "N", help }
+#define CLI_FLAG(name, value, help)                                                                \
+    {                                                                                              \
+        name, CLI_KIND_FLAG, value, 0, 0, "", help                                                 \
+    }
+#define CLI_INT(name, value, low, high, help)                                                      \
+    {                                                                                              \
+        name, CLI_KIND_INT, value, low, high, "N", help                                            \
+    }
 /* A byte count: 4096, 64K, 16MiB, 1GB (K, M, G are powers of 1024). */
-#define CLI_SIZE(name, value, low, high, help) { name, CLI_KIND_SIZE, value, low, high, "BYTES", help }
-#define CLI_TEXT(name, value, what, help) { name, CLI_KIND_TEXT, value, 0, 0, what, help }
-#define CLI_END { NULL, CLI_KIND_END, NULL, 0, 0, NULL, NULL }
+#define CLI_SIZE(name, value, low, high, help)                                                     \
+    {                                                                                              \
+        name, CLI_KIND_SIZE, value, low, high, "BYTES", help                                       \
+    }
+#define CLI_TEXT(name, value, what, help)                                                          \
+    {                                                                                              \
+        name, CLI_KIND_TEXT, value, 0, 0, what, help                                               \
+    }
+#define CLI_END                                                                                    \
+    {                                                                                              \
+        NULL, CLI_KIND_END, NULL, 0, 0, NULL, NULL                                                 \
+    }
 
 typedef struct cli_usage {
     const char *command;   /* "bench comm" */
@@ -55,7 +78,8 @@ typedef struct cli_usage {
     const char *more; /* further help text, or NULL */
 } cli_usage;
 
-/* Takes the options out of argv, which keeps argv[0] and the positional arguments; "-" is positional and
+/* Takes the options out of argv, which keeps argv[0] and the positional arguments; "-" is
+ * positional and
  * "--" ends the options. Returns -1 to go on, else the exit code. */
 int cli_parse(const cli_usage *usage, int *argc, char **argv);
 /* Prints "tessera COMMAND: sentence" to standard error and returns 2. */
@@ -67,7 +91,7 @@ const char *cli_nearest(const char *name, const char *const *names, size_t count
 bool cli_read_int(const char *text, int64_t *out);  /* the whole text, or false */
 bool cli_read_size(const char *text, int64_t *out); /* a byte count, or false */
 
-/* ---- JSON out -------------------------------------------------------------------------------------- */
+/* ---- JSON out -------------------------------------------------------------------------------- */
 /* A text that grows; commas are placed by the writer. After a failed allocation it stays failed. */
 typedef struct cli_json {
     char *data;
@@ -93,15 +117,16 @@ void cli_json_member_int(cli_json *json, const char *key, int64_t value);
 void cli_json_member_real(cli_json *json, const char *key, double value);
 void cli_json_member_bool(cli_json *json, const char *key, bool value);
 
-/* ---- batches: one JSON request a line in, one JSON answer a line out (INTERFACES, "Common") ---------- */
-/* `request` is a jansson json_t * (an object). Writes one object to `answer` and returns true, or fills
- * `error` with a sentence and returns false. */
+/* ---- batches: one JSON request a line in, one JSON answer a line out (INTERFACES, "Common") -- */
+/* `request` is a jansson json_t * (an object). Writes one object to `answer` and returns true, or
+ * fills `error` with a sentence and returns false. */
 typedef bool (*cli_batch_fn)(const void *request, cli_json *answer, char *error, size_t error_size,
                              void *context);
-/* path "-": standard input. Exit code: 0 all served, 1 some line got an error, 2 the file cannot be read. */
+/* path "-": standard input. Exit code: 0 all served, 1 some line got an error, 2 the file cannot be
+ * read. */
 int cli_batch(const char *command, const char *path, cli_batch_fn serve, void *context);
 
-/* ---- text out --------------------------------------------------------------------------------------- */
+/* ---- text out -------------------------------------------------------------------------------- */
 enum { CLI_COLUMNS_MAX = 12, CLI_CELL_MAX = 48 };
 /* A table whose columns are as wide as their widest cell; numbers are aligned right. */
 typedef struct cli_table {
@@ -121,13 +146,13 @@ const char *cli_bytes(char *buffer, size_t size, int64_t bytes);
 /* "1.23 us", "4.5 ms", "2.0 s" into a buffer; returns it. */
 const char *cli_seconds(char *buffer, size_t size, double seconds);
 
-/* ---- the machine ------------------------------------------------------------------------------------- */
+/* ---- the machine ----------------------------------------------------------------------------- */
 typedef struct cli_machine {
     char system[96], processor[96], host[96];
     int64_t cores, memory_bytes;
 } cli_machine;
 void cli_machine_read(cli_machine *out);
 void cli_machine_json(const cli_machine *machine, cli_json *json); /* an object */
-double cli_now(void); /* monotonic seconds */
+double cli_now(void);                                              /* monotonic seconds */
 
 #endif

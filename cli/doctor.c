@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* doctor.c - what this machine and this build have, what is missing and which package has it.
  *
- * Optional parts that are missing are reported, never an error: the exit code is 0 as long as ranks start and
- * talk to each other, which is tried for real. */
+ * Optional parts that are missing are reported, never an error: the exit code is 0 as long as ranks
+ * start and talk to each other, which is tried for real. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,8 +98,8 @@ static void examine(report *out)
             ts_engine_find(engines[i], out->engine_text[i], sizeof out->engine_text[i]) == TS_OK;
     }
     double start = cli_now();
-    out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2), trial,
-                               NULL, out->problem, sizeof out->problem) == TS_OK;
+    out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2),
+                               trial, NULL, out->problem, sizeof out->problem) == TS_OK;
     out->start_seconds = cli_now() - start;
 }
 
@@ -151,11 +151,13 @@ static void print_text(const report *r)
            cli_bytes(memory, sizeof memory, r->machine.memory_bytes));
     printf("\nengines\n");
     for (size_t i = 0; i < ENGINES; i++) {
-        printf("  %-12s %s  %s\n", engines[i], r->engine_found[i] ? "yes" : "no ", r->engine_text[i]);
+        printf("  %-12s %s  %s\n", engines[i], r->engine_found[i] ? "yes" : "no ",
+               r->engine_text[i]);
     }
     printf("\nlibraries\n");
     for (size_t i = 0; i < LIBRARIES; i++) {
-        printf("  %-12s %s  %s", libraries[i].name, libraries[i].found ? "yes" : "no ", libraries[i].use);
+        printf("  %-12s %s  %s", libraries[i].name, libraries[i].found ? "yes" : "no ",
+               libraries[i].use);
         if (!libraries[i].found) printf("; install %s and build again", libraries[i].package);
         printf("\n");
     }
@@ -171,10 +173,12 @@ int cli_doctor(int argc, char **argv)
 {
     bool json = false;
     const cli_option options[] = { CLI_FLAG("json", &json, "one JSON object"), CLI_END };
-    const cli_usage usage = { "doctor", "[options]",
-                              "Says what this machine and this build have, what is missing, and which "
-                              "package has it.",
-                              options, NULL };
+    const cli_usage usage = {
+        "doctor", "[options]",
+        "Says what this machine and this build have, what is missing, and which "
+        "package has it.",
+        options, NULL
+    };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("doctor", "unexpected argument \"%s\"", argv[1]);
@@ -182,8 +186,10 @@ int cli_doctor(int argc, char **argv)
     if (r == NULL) return cli_fail("doctor", "out of memory");
     examine(r);
     int bad = 0;
-    if (json) bad = print_json(r);
-    else print_text(r);
+    if (json)
+        bad = print_json(r);
+    else
+        print_text(r);
     bad |= !r->runs;
     free(r);
     return bad;

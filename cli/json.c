@@ -13,7 +13,8 @@ static void add(cli_json *json, const char *text, size_t length)
     if (json->failed) return;
     if (json->length + length + 1 > json->capacity) {
         size_t capacity = json->capacity > 0 ? json->capacity : 256;
-        while (capacity < json->length + length + 1) capacity *= 2;
+        while (capacity < json->length + length + 1)
+            capacity *= 2;
         char *data = realloc(json->data, capacity);
         if (data == NULL) {
             json->failed = true;
@@ -78,8 +79,10 @@ void cli_json_key(cli_json *json, const char *key)
 void cli_json_text(cli_json *json, const char *value)
 {
     separate(json);
-    if (value != NULL) add_quoted(json, value);
-    else add(json, "null", 4);
+    if (value != NULL)
+        add_quoted(json, value);
+    else
+        add(json, "null", 4);
 }
 
 void cli_json_int(cli_json *json, int64_t value)
@@ -111,7 +114,8 @@ void cli_json_bool(cli_json *json, bool value)
 void cli_json_ints(cli_json *json, const int64_t *values, int64_t count)
 {
     cli_json_open(json, '[');
-    for (int64_t i = 0; i < count; i++) cli_json_int(json, values[i]);
+    for (int64_t i = 0; i < count; i++)
+        cli_json_int(json, values[i]);
     cli_json_close(json, ']');
 }
 

@@ -31,14 +31,16 @@ static int print_help(FILE *out)
 
 static int list_commands(void)
 {
-    for (size_t i = 0; i < COMMANDS; i++) printf("%s\n", commands[i].name);
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("%s\n", commands[i].name);
     return 0;
 }
 
 static int fail_unknown(const char *name)
 {
     const char *names[COMMANDS + 2];
-    for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
     names[COMMANDS] = "--version";
     names[COMMANDS + 1] = "--help";
     const char *near = cli_nearest(name, names, COMMANDS + 2);

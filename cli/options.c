@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.c - command lines: a table says what is allowed, everything else is refused by name.
  *
- * Both "--name value" and "--name=value" are read. A bad value is never repaired: the sentence names the
- * option, what was expected and what was found, and the exit code is 2. */
+ * Both "--name value" and "--name=value" are read. A bad value is never repaired: the sentence
+ * names the option, what was expected and what was found, and the exit code is 2. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -43,7 +43,8 @@ static size_t distance(const char *a, const char *b)
 {
     size_t row[NAME_MAX_LENGTH + 1], length = strlen(b);
     if (length > NAME_MAX_LENGTH || strlen(a) > NAME_MAX_LENGTH) return SIZE_MAX;
-    for (size_t j = 0; j <= length; j++) row[j] = j;
+    for (size_t j = 0; j <= length; j++)
+        row[j] = j;
     for (size_t i = 1; a[i - 1] != '\0'; i++) {
         size_t diagonal = row[0];
         row[0] = i;
@@ -90,7 +91,8 @@ bool cli_read_size(const char *text, int64_t *out)
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (errno != 0) return false;
-    const char *letter = *end != '\0' ? strchr(letters, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
+    const char *letter =
+        *end != '\0' ? strchr(letters, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
     int shift = 0;
     if (letter != NULL) {
         shift = 10 * (int)(letter - letters + 1);
@@ -106,7 +108,8 @@ bool cli_read_size(const char *text, int64_t *out)
 static const cli_option *find_option(const cli_usage *usage, const char *name, size_t length)
 {
     for (const cli_option *option = usage->options; option->kind != CLI_KIND_END; option++) {
-        if (strlen(option->name) == length && strncmp(option->name, name, length) == 0) return option;
+        if (strlen(option->name) == length && strncmp(option->name, name, length) == 0)
+            return option;
     }
     return NULL;
 }
@@ -115,7 +118,8 @@ static int fail_unknown(const cli_usage *usage, const char *argument)
 {
     const char *names[NAMES_MAX];
     size_t count = 0;
-    for (const cli_option *o = usage->options; o->kind != CLI_KIND_END && count < NAMES_MAX - 1; o++) {
+    for (const cli_option *o = usage->options; o->kind != CLI_KIND_END && count < NAMES_MAX - 1;
+         o++) {
         names[count++] = o->name;
     }
     names[count++] = "help";
@@ -124,7 +128,8 @@ static int fail_unknown(const cli_usage *usage, const char *argument)
     const char *bare = name + strspn(name, "-");
     const char *near = cli_nearest(bare, names, count);
     if (near != NULL) {
-        return cli_fail_usage(usage->command, "unknown option \"%s\"; did you mean --%s?", name, near);
+        return cli_fail_usage(usage->command, "unknown option \"%s\"; did you mean --%s?", name,
+                              near);
     }
     return cli_fail_usage(usage->command, "unknown option \"%s\"; see tessera %s --help", name,
                           usage->command);
@@ -148,10 +153,14 @@ static int set_value(const cli_usage *usage, const cli_option *option, const cha
 {
     switch (option->kind) {
     case CLI_KIND_INT:
-    case CLI_KIND_SIZE: return set_number(usage, option, text);
-    case CLI_KIND_TEXT: *(const char **)option->value = text; return -1;
+    case CLI_KIND_SIZE:
+        return set_number(usage, option, text);
+    case CLI_KIND_TEXT:
+        *(const char **)option->value = text;
+        return -1;
     case CLI_KIND_FLAG:
-    case CLI_KIND_END: break;
+    case CLI_KIND_END:
+        break;
     }
     return cli_fail_usage(usage->command, "--%s takes no value, found \"%s\"", option->name, text);
 }
@@ -200,8 +209,8 @@ static int take_option(const cli_usage *usage, int argc, char **argv, int *at)
         return -1;
     }
     if (*at + 1 >= argc) {
-        return cli_fail_usage(usage->command, "--%s needs a value: --%s %s", option->name, option->name,
-                              option->what);
+        return cli_fail_usage(usage->command, "--%s needs a value: --%s %s", option->name,
+                              option->name, option->what);
     }
     return set_value(usage, option, argv[++*at]);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rival.h - the raw MPI calls as a rival: a small module of its own per MPI, loaded by the bench.
  *
- * The program itself does not link MPI. The module that fits is the one beside the mpi engine's module,
- * "tessera_rival_<mpi>.so" beside "tessera_mpi_<mpi>.so"; it uses the MPI that the engine has initialised. */
+ * The program itself does not link MPI. The module that fits is the one beside the mpi engine's
+ * module, "tessera_rival_<mpi>.so" beside "tessera_mpi_<mpi>.so"; it uses the MPI that the engine
+ * has initialised. */
 #ifndef CLI_RIVAL_H
 #define CLI_RIVAL_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table.c - tables, byte counts and times as a person reads them; and the machine they were made on. */
+/* table.c - tables, byte counts and times as a person reads them; and the machine they were made
+ * on. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static bool grow(cli_table *table)
 void cli_table_begin(cli_table *table, const char *const *names)
 {
     *table = (cli_table){ 0 };
-    while (names[table->columns] != NULL && table->columns < CLI_COLUMNS_MAX) table->columns++;
+    while (names[table->columns] != NULL && table->columns < CLI_COLUMNS_MAX)
+        table->columns++;
     if (!grow(table)) return;
     for (size_t i = 0; i < table->columns; i++) {
         table->right[i] = names[i][0] == '>';
@@ -59,8 +61,10 @@ static void print_row(const cli_table *table, size_t row, const int *width, FILE
     for (size_t i = 0; i < table->columns; i++) {
         const char *cell = table->cell[row * table->columns + i];
         bool last = i + 1 == table->columns;
-        if (table->right[i]) fprintf(out, "%*s", width[i], cell);
-        else fprintf(out, "%-*s", last ? 0 : width[i], cell);
+        if (table->right[i])
+            fprintf(out, "%*s", width[i], cell);
+        else
+            fprintf(out, "%-*s", last ? 0 : width[i], cell);
         fputs(last ? "\n" : "  ", out);
     }
 }
@@ -72,7 +76,8 @@ void cli_table_print(const cli_table *table, FILE *out)
         int length = (int)strlen(table->cell[i]);
         if (length > width[i % table->columns]) width[i % table->columns] = length;
     }
-    for (size_t row = 0; row < table->rows; row++) print_row(table, row, width, out);
+    for (size_t row = 0; row < table->rows; row++)
+        print_row(table, row, width, out);
     if (table->failed) fputs("(the table is cut: out of memory)\n", out);
 }
 
@@ -98,9 +103,12 @@ const char *cli_bytes(char *buffer, size_t size, int64_t bytes)
 
 const char *cli_seconds(char *buffer, size_t size, double seconds)
 {
-    if (seconds < 1e-3) (void)snprintf(buffer, size, "%.2f us", seconds * 1e6);
-    else if (seconds < 1) (void)snprintf(buffer, size, "%.2f ms", seconds * 1e3);
-    else (void)snprintf(buffer, size, "%.2f s", seconds);
+    if (seconds < 1e-3)
+        (void)snprintf(buffer, size, "%.2f us", seconds * 1e6);
+    else if (seconds < 1)
+        (void)snprintf(buffer, size, "%.2f ms", seconds * 1e3);
+    else
+        (void)snprintf(buffer, size, "%.2f s", seconds);
     return buffer;
 }
 
@@ -127,14 +135,15 @@ void cli_machine_read(cli_machine *out)
     *out = (cli_machine){ 0 };
     struct utsname name;
     if (uname(&name) == 0) {
-        (void)snprintf(out->system, sizeof out->system, "%.30s %.30s %.30s", name.sysname, name.release,
-                       name.machine);
+        (void)snprintf(out->system, sizeof out->system, "%.30s %.30s %.30s", name.sysname,
+                       name.release, name.machine);
         (void)snprintf(out->host, sizeof out->host, "%.90s", name.nodename);
     }
     if (!read_field("/proc/cpuinfo", "model name", out->processor, sizeof out->processor)) {
         char part[64] = "unknown";
         (void)read_field("/proc/cpuinfo", "CPU part", part, sizeof part);
-        (void)snprintf(out->processor, sizeof out->processor, "%.30s part %.50s", name.machine, part);
+        (void)snprintf(out->processor, sizeof out->processor, "%.30s part %.50s", name.machine,
+                       part);
     }
     out->cores = sysconf(_SC_NPROCESSORS_ONLN);
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);

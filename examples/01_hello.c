@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 01_hello.c - a guided tour: ranks, groups, collectives, a failure that everybody hears of, the events.
+/* 01_hello.c - a guided tour: ranks, groups, collectives, a failure that everybody hears of, the
+ * events.
  *
  *   TESSERA_RANKS=4 ./01_hello        four threads of this process
  *   mpirun -n 4 ./01_hello            the same program as four processes
@@ -23,7 +24,8 @@ static ts_array vector_of(int64_t *data, int64_t count)
 static void print_vector(const char *what, const int64_t *data, int64_t count)
 {
     printf("   %s [", what);
-    for (int64_t i = 0; i < count; i++) printf("%s%lld", i > 0 ? " " : "", (long long)data[i]);
+    for (int64_t i = 0; i < count; i++)
+        printf("%s%lld", i > 0 ? " " : "", (long long)data[i]);
     printf("]\n");
 }
 
@@ -44,8 +46,10 @@ static void gather_and_sum(ts_rank *me, int64_t n, int narrator)
 static void reversed_group(ts_rank *me, int64_t n, int narrator)
 {
     int64_t ranks[ROWS_MAX], mine = ts_rank_index(me), all[ROWS_MAX] = { 0 };
-    for (int64_t i = 0; i < n; i++) ranks[i] = n - 1 - i;
-    ts_group *group = ts_group_create(me, ranks, n, TS_OPTIONS(ts_group_options, .name = "reversed"));
+    for (int64_t i = 0; i < n; i++)
+        ranks[i] = n - 1 - i;
+    ts_group *group =
+        ts_group_create(me, ranks, n, TS_OPTIONS(ts_group_options, .name = "reversed"));
     ts_array in = vector_of(&mine, 1), out = vector_of(all, n);
     ts_group_all_gather(group, &in, &out, NULL);
     ts_group_release(group);
@@ -65,9 +69,11 @@ static void uneven_and_async(ts_rank *me, int64_t n, int narrator)
     int64_t part[2] = { index, index }, all[2 * ROWS_MAX] = { 0 }, busy = 0;
     ts_array in = vector_of(part, rows[index]), out = vector_of(all, total);
     ts_work *work = NULL;
-    ts_group_all_gather(ts_group_world(me), &in, &out,
-                        TS_OPTIONS(ts_comm_options, .name = "uneven", .recv_rows = rows, .work = &work));
-    for (int64_t i = 0; i < 1000; i++) busy += i; /* computing goes on meanwhile */
+    ts_group_all_gather(
+        ts_group_world(me), &in, &out,
+        TS_OPTIONS(ts_comm_options, .name = "uneven", .recv_rows = rows, .work = &work));
+    for (int64_t i = 0; i < 1000; i++)
+        busy += i; /* computing goes on meanwhile */
     ts_work_wait(work);
     if (!narrator) return;
     printf("3. asynchronous and uneven: rank 0 gave nothing, and computed %lld meanwhile\n",
@@ -80,7 +86,8 @@ static void failure(ts_rank *me, int64_t n, int narrator)
 {
     ts_group *world = ts_group_world(me);
     ts_group_barrier(world, NULL);
-    if (ts_rank_index(me) == n - 1) ts_rank_fail(me, TS_ERR_IO, "the disk is full (only in this demo)");
+    if (ts_rank_index(me) == n - 1)
+        ts_rank_fail(me, TS_ERR_IO, "the disk is full (only in this demo)");
     ts_group_barrier(world, TS_OPTIONS(ts_comm_options, .name = "never complete"));
     /* From here on every rank is failed: calls have no effect until it recovers. */
     if (narrator && ts_rank_error(me) != NULL) {
@@ -89,7 +96,8 @@ static void failure(ts_rank *me, int64_t n, int narrator)
     }
     ts_rank_recover(me);
     ts_group_barrier(world, NULL);
-    if (narrator && ts_rank_status(me) == TS_OK) printf("   all ranks recovered and met in a barrier\n");
+    if (narrator && ts_rank_status(me) == TS_OK)
+        printf("   all ranks recovered and met in a barrier\n");
 }
 
 static ts_status work(ts_rank *me, void *arg)
@@ -110,7 +118,8 @@ static ts_status work(ts_rank *me, void *arg)
         char table[2048];
         ts_counts_text(&counts, table, sizeof table);
         printf("5. what rank 0 did, from its event ring:\n%s\n", table);
-        printf("Next: tessera doctor, tessera bench comm; TESSERA_TRACE=trace.json for a timeline.\n");
+        printf(
+            "Next: tessera doctor, tessera bench comm; TESSERA_TRACE=trace.json for a timeline.\n");
     }
     return ts_rank_status(me); /* the first error of the whole function, or TS_OK */
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi.c - the raw MPI calls that `tessera bench comm` is compared with. Built once per MPI, as a module.
+/* mpi.c - the raw MPI calls that `tessera bench comm` is compared with. Built once per MPI, as a
+ * module.
  *
- * Counts and displacements are made for every call, as a caller's code would; the data type is float, and the
- * communicator is a duplicate of the world's, so that nothing of the engine's can match. */
+ * Counts and displacements are made for every call, as a caller's code would; the data type is
+ * float, and the communicator is a duplicate of the world's, so that nothing of the engine's can
+ * match. */
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +48,8 @@ static void displace(int *at, const int *count, int64_t n)
 /* Chunks of the full array, one per rank. */
 static void split_whole(const bench_rank *b, int *count, int *at)
 {
-    for (int64_t i = 0; i < b->count; i++) count[i] = (int)bench_chunk(b->size / ELEMENT, b->count, i);
+    for (int64_t i = 0; i < b->count; i++)
+        count[i] = (int)bench_chunk(b->size / ELEMENT, b->count, i);
     displace(at, count, b->count);
 }
 
@@ -67,7 +70,8 @@ static int all_to_all(bench_rank *b)
 static int all_to_all_w(bench_rank *b)
 {
     int64_t total = b->size / ELEMENT, rows = 1;
-    while (rows * rows * 4 <= total && total % (rows * 2) == 0) rows *= 2;
+    while (rows * rows * 4 <= total && total % (rows * 2) == 0)
+        rows *= 2;
     int64_t columns = total / rows, row = 0, column = 0;
     int my_rows = (int)bench_chunk(rows, b->count, b->index);
     int my_columns = (int)bench_chunk(columns, b->count, b->index);
@@ -89,7 +93,8 @@ static int all_to_all_w(bench_rank *b)
     }
     int code = MPI_Alltoallw(b->in, shared.send, shared.send_at, send, b->out, shared.recv,
                              shared.recv_at, recv, shared.comm);
-    for (int64_t i = 0; i < 2 * b->count; i++) MPI_Type_free(&send[i]);
+    for (int64_t i = 0; i < 2 * b->count; i++)
+        MPI_Type_free(&send[i]);
     free(send);
     return code;
 }
@@ -111,12 +116,12 @@ static int call_rooted(const char *raw, bench_rank *b)
         return MPI_Bcast(b->index == 0 ? b->in : b->out, total, MPI_FLOAT, 0, shared.comm);
     }
     if (strcmp(raw, "MPI_Scatterv") == 0) {
-        return MPI_Scatterv(b->in, shared.send, shared.send_at, MPI_FLOAT, b->out, mine, MPI_FLOAT, 0,
-                            shared.comm);
+        return MPI_Scatterv(b->in, shared.send, shared.send_at, MPI_FLOAT, b->out, mine, MPI_FLOAT,
+                            0, shared.comm);
     }
     if (strcmp(raw, "MPI_Gatherv") == 0) {
-        return MPI_Gatherv(b->in, mine, MPI_FLOAT, b->out, shared.send, shared.send_at, MPI_FLOAT, 0,
-                           shared.comm);
+        return MPI_Gatherv(b->in, mine, MPI_FLOAT, b->out, shared.send, shared.send_at, MPI_FLOAT,
+                           0, shared.comm);
     }
     if (strcmp(raw, "MPI_Reduce") == 0) {
         return MPI_Reduce(b->in, b->out, total, MPI_FLOAT, MPI_SUM, 0, shared.comm);
@@ -137,8 +142,8 @@ static int call(const char *raw, bench_rank *b)
     if (strcmp(raw, "MPI_Sendrecv") == 0) return ring(b);
     if (strcmp(raw, "MPI_Allgatherv") == 0) {
         split_whole(b, shared.recv, shared.recv_at);
-        return MPI_Allgatherv(b->in, mine, MPI_FLOAT, b->out, shared.recv, shared.recv_at, MPI_FLOAT,
-                              shared.comm);
+        return MPI_Allgatherv(b->in, mine, MPI_FLOAT, b->out, shared.recv, shared.recv_at,
+                              MPI_FLOAT, shared.comm);
     }
     if (strcmp(raw, "MPI_Reduce_scatter") == 0) {
         split_whole(b, shared.recv, shared.recv_at);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* event.h - reading what ranks did: counts, traces, the post-mortem, and the modelled clock.
  *
- * Every rank keeps a ring of its latest events (operators, collectives, waits, allocations), always on.
- * The functions here only read it, from any thread, while the ranks run on or after they ended; they see
- * the ranks of this process. A ring is finite (ts_world_options.events): what was overwritten before it
- * was read is counted in `lost`, never guessed. */
+ * Every rank keeps a ring of its latest events (operators, collectives, waits, allocations), always
+ * on. The functions here only read it, from any thread, while the ranks run on or after they ended;
+ * they see the ranks of this process. A ring is finite (ts_world_options.events): what was
+ * overwritten before it was read is counted in `lost`, never guessed. */
 #ifndef TESSERA_EVENT_H
 #define TESSERA_EVENT_H
 
@@ -31,10 +31,10 @@ typedef struct ts_counts {
 /* What the model engine counted for one rank. Index 0: inside a node, 1: between nodes. */
 typedef struct ts_modelled {
     size_t struct_size;
-    double seconds;         /* the rank's modelled clock */
-    int64_t operations;     /* collectives and point-to-point calls */
-    int64_t messages[2];    /* received, one per peer and phase that had something to send */
-    int64_t bytes[2];       /* received */
+    double seconds;      /* the rank's modelled clock */
+    int64_t operations;  /* collectives and point-to-point calls */
+    int64_t messages[2]; /* received, one per peer and phase that had something to send */
+    int64_t bytes[2];    /* received */
 } ts_modelled;
 
 TS_BEGIN_C
@@ -48,13 +48,14 @@ TS_API TS_NODISCARD ts_status ts_world_counts(const ts_world *world, ts_counts *
 /* The table as lines of text; like snprintf returns the length it needs. */
 TS_API size_t ts_counts_text(const ts_counts *counts, char *out, size_t size);
 
-/* Writes a Chrome trace (Perfetto and chrome://tracing read it): a process per rank, a track per queue.
- * Where ranks are several processes, each writes its own; all but the first append ".<rank>" to path. */
+/* Writes a Chrome trace (Perfetto and chrome://tracing read it): a process per rank, a track per
+ * queue. Where ranks are several processes, each writes its own; all but the first append ".<rank>"
+ * to path. */
 TS_API TS_NODISCARD ts_status ts_world_trace(const ts_world *world, const char *path);
 /* What each rank of this process is doing, or did last, as lines of text; like snprintf. */
 TS_API size_t ts_world_postmortem(ts_world *world, char *out, size_t size);
 
-/* ---- the model engine ------------------------------------------------------------------------------ */
+/* ---- the model engine ------------------------------------------------------------------------ */
 /* Counts and clock of this rank; TS_ERR_STATE with any other engine. recorded */
 TS_API ts_status ts_rank_modelled(ts_rank *me, ts_modelled *out);
 /* Lets time pass on the modelled clock, as computing would; other engines ignore it. recorded */

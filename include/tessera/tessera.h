@@ -3,11 +3,22 @@
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
 
+#include "autograd.h"
 #include "comm.h"
 #include "event.h"
+#include "export.h"
 #include "layout.h"
 #include "mesh.h"
+#include "autograd.h"
 #include "op.h"
+#include "op_index.h"
+#include "op_list.h"
+#include "op_matrix.h"
+#include "op_nn.h"
+#include "op_pointwise.h"
+#include "op_random.h"
+#include "op_reduce.h"
+#include "op_view.h"
 #include "plan.h"
 #include "scope.h"
 #include "status.h"

@@ -22,21 +22,21 @@ typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
 
 typedef struct ts_world_options {
     size_t struct_size;
-    const char *engine;  /* "threads", "mpi", "model"; NULL: mpi if a launcher started us, else threads */
-    const char *device;  /* "cpu"; NULL: the best there is */
-    int64_t rank_count;  /* threads, model; 0: TESSERA_RANKS, else the number of cores */
+    const char *engine; /* "threads", "mpi", "model"; NULL: mpi under a launcher, else threads */
+    const char *device; /* "cpu"; NULL: the best there is */
+    int64_t rank_count; /* threads, model; 0: TESSERA_RANKS, else the number of cores */
     int64_t threads_per_process; /* mpi: thread ranks in each process; 0: one */
     uint64_t seed;
-    int64_t timeout_ms;  /* 0: TESSERA_TIMEOUT_MS, else 60,000 */
-    const void *mpi_comm; /* address of the caller's MPI_Comm: duplicated, MPI stays theirs */
-    void *cuda_stream;   /* the caller's compute stream */
-    const int64_t *model_ranks; /* model: representatives, one per class of equal ranks; NULL: rank 0 */
+    int64_t timeout_ms;         /* 0: TESSERA_TIMEOUT_MS, else 60,000 */
+    const void *mpi_comm;       /* address of the caller's MPI_Comm: duplicated, MPI stays theirs */
+    void *cuda_stream;          /* the caller's compute stream */
+    const int64_t *model_ranks; /* model: one representative per class; NULL: rank 0 */
     int64_t model_rank_count;   /* how many; work runs once for each */
-    int64_t events;      /* capacity of each rank's event ring; 0: 4096 */
-    int32_t progress;    /* 0: helper threads where allowed; 1: only inside calls */
+    int64_t events;             /* capacity of each rank's event ring; 0: 4096 */
+    int32_t progress;           /* 0: helper threads where allowed; 1: only inside calls */
     int32_t reserved;
-    const char *model;   /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
-                          * TESSERA_MODEL, else the defaults of docs/model.md */
+    const char *model; /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
+                        * TESSERA_MODEL, else the defaults of docs/model.md */
 } ts_world_options;
 
 TS_BEGIN_C
@@ -58,24 +58,24 @@ TS_API int64_t ts_world_size(const ts_world *world);        /* ranks of all proc
 TS_API int64_t ts_world_local_count(const ts_world *world); /* ranks of this process */
 TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
 
-/* Can this engine be used here? "threads", "model", "mpi", or one MPI: "mpi:openmpi", "mpi:mpich". TS_OK, or
- * TS_ERR_MISSING; `text` (may be NULL) receives where it is, or why not and what to install. Loads a module
- * but starts nothing. */
+/* Can this engine be used here? "threads", "model", "mpi", or one MPI: "mpi:openmpi", "mpi:mpich".
+ * TS_OK, or TS_ERR_MISSING; `text` (may be NULL) receives where it is, or why not and what to
+ * install. Loads a module but starts nothing. */
 TS_API TS_NODISCARD ts_status ts_engine_find(const char *name, char *text, size_t size);
 
 /* The calling thread becomes that local rank until it detaches; the rank's state stays. */
 TS_API TS_NODISCARD ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out);
-TS_API void ts_rank_detach(ts_rank *me);                /* [any] */
-TS_API ts_rank *ts_rank_current(void);                  /* the attached rank of this thread, or NULL */
-TS_API ts_world *ts_rank_world(const ts_rank *me);      /* getter */
-TS_API int64_t ts_rank_index(const ts_rank *me);        /* getter: 0 .. size-1 over all processes */
-TS_API int64_t ts_rank_count(const ts_rank *me);        /* getter: size of the world */
-TS_API ts_status ts_rank_sync(ts_rank *me);             /* recorded; waits for what is in flight */
+TS_API void ts_rank_detach(ts_rank *me);           /* [any] */
+TS_API ts_rank *ts_rank_current(void);             /* the attached rank of this thread, or NULL */
+TS_API ts_world *ts_rank_world(const ts_rank *me); /* getter */
+TS_API int64_t ts_rank_index(const ts_rank *me);   /* getter: 0 .. size-1 over all processes */
+TS_API int64_t ts_rank_count(const ts_rank *me);   /* getter: size of the world */
+TS_API ts_status ts_rank_sync(ts_rank *me);        /* recorded; waits for what is in flight */
 
 TS_API ts_status ts_rank_status(const ts_rank *me);      /* [any] local: TS_OK or the first error */
-TS_API const ts_error *ts_rank_error(const ts_rank *me); /* [any] pending or last caught; NULL: none */
+TS_API const ts_error *ts_rank_error(const ts_rank *me); /* [any] pending or last caught, or NULL */
 TS_API ts_status ts_rank_fail(ts_rank *me, ts_status status, const char *format, ...)
-    TS_PRINTF(3, 4); /* how user code fails a step */
+    TS_PRINTF(3, 4);                           /* how user code fails a step */
 TS_API ts_status ts_rank_recover(ts_rank *me); /* [any][coll] agree, drop work, new epoch */
 
 /* Remembers the caller's place for messages and events; the macros of comm.h and op.h call it. */

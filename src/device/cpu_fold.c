@@ -178,7 +178,7 @@ ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_
     tsi_block whole = merged(&f, to), first = merged(&f, from[0]);
     if (!tsi_tiles_first(&f.tiles, &whole, &first)) return TS_OK;
     if (f.rows && f.ndim > 0)
-        tsi_tiles_as_rows(&f.tiles, (int64_t)(BUFFER_BYTES / f.accumulator_size));
+        tsi_tiles_as_rows(&f.tiles, (int64_t)(8192 / f.accumulator_size));
     buffers b;
     do
         fold_tile(&f, &b);

@@ -37,7 +37,7 @@ static inline uint16_t tsi_bf16_of_f32(float value)
     uint32_t bits = tsi_bits_of_f32(value);
     uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
     uint32_t quiet = (bits >> 16) | 0x40u; /* adding could carry a NaN into infinity or the sign */
-    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+    return (uint16_t)(value != value ? quiet : rounded);
 }
 
 static inline float tsi_f32_of_f16(uint16_t h)

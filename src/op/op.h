@@ -165,7 +165,8 @@ struct tsi_op_desc {
     tsi_traits traits; /* used with dims; a function below replaces it where attributes matter */
     const tsi_attribute *attribute; /* NULL: none */
     size_t attribute_bytes;
-    const char *what; /* one line for docs/ops.md */
+    const char *what;   /* one line for docs/ops.md */
+    const void *family; /* (optional) what operators of one file share a kernel by */
     /* Fills defaults that depend on shapes, makes dims non-negative. In place, before infer;
      * refuses what is out of range. */
     ts_status (*normalise)(const ts_meta *in, int32_t input_count, void *attributes);

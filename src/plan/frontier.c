@@ -120,7 +120,6 @@ bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32
         f->table[slot] = f->node_count + 1;
         node = &f->node[f->node_count++];
         node->state = state;
-        node->reserved = 0;
     }
     uint32_t index = (uint32_t)(node - f->node);
     node->cost[0] = cost[0];
@@ -129,12 +128,13 @@ bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32
     node->kind = (uint8_t)kind;
     node->axes = (uint16_t)axes;
     node->closed = 0;
+    node->refined = 0;
     node->entry = f->entry_next++;
     tsi_heap_entry entry = { { cost[0] + h[0], cost[1] + h[1] }, node->entry, index };
     return push(f, &entry);
 }
 
-int64_t tsi_frontier_pop(tsi_frontier *f)
+int64_t tsi_frontier_pop(tsi_frontier *f, double key[2])
 {
     while (f->heap_count > 0) {
         tsi_heap_entry top = f->heap[0];
@@ -142,7 +142,18 @@ int64_t tsi_frontier_pop(tsi_frontier *f)
         tsi_node *node = &f->node[top.node];
         if (node->closed || node->entry != top.entry) continue;
         node->closed = 1;
+        key[0] = top.key[0];
+        key[1] = top.key[1];
         return top.node;
     }
     return -1;
+}
+
+bool tsi_frontier_raise(tsi_frontier *f, uint32_t index, const double key[2])
+{
+    tsi_node *node = &f->node[index];
+    node->closed = 0;
+    node->entry = f->entry_next++;
+    tsi_heap_entry entry = { { key[0], key[1] }, node->entry, index };
+    return push(f, &entry);
 }

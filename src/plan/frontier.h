@@ -20,7 +20,7 @@ typedef struct tsi_node {
     uint16_t axes;
     uint8_t kind;      /* ts_step_kind of the edge that came here */
     uint8_t closed;
-    uint32_t reserved;
+    uint32_t refined;  /* the caller's: the entry's key was made exact */
 } tsi_node;
 
 typedef struct tsi_heap_entry {
@@ -42,7 +42,9 @@ void tsi_frontier_close(tsi_frontier *frontier);
 /* A way to `state` of cost (c0, c1), with `h` the least that is still to come. */
 bool tsi_frontier_relax(tsi_frontier *frontier, tsi_state state, uint32_t parent, int32_t kind,
                         uint32_t axes, const double cost[2], const double h[2]);
-/* Closes and gives the best open node; -1: none is left. */
-int64_t tsi_frontier_pop(tsi_frontier *frontier);
+/* Closes and gives the best open node, and its key; -1: none is left. */
+int64_t tsi_frontier_pop(tsi_frontier *frontier, double key[2]);
+/* Opens a node just closed again, with a larger key. */
+bool tsi_frontier_raise(tsi_frontier *frontier, uint32_t node, const double key[2]);
 
 #endif

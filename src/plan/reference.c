@@ -306,7 +306,8 @@ ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out)
     if (!tsi_frontier_open(&g.frontier)) return tsi_fail_memory("the states of a plan", 0);
     g.failed = !tsi_frontier_relax(&g.frontier, src, 0, 0, 0, zero, zero_h);
     int64_t at = -1;
-    while (!g.failed && (at = tsi_frontier_pop(&g.frontier)) >= 0) {
+    double key[2];
+    while (!g.failed && (at = tsi_frontier_pop(&g.frontier, key)) >= 0) {
         if (g.frontier.node[at].state == dst) break;
         expand(&g, (uint32_t)at);
     }

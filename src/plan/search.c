@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "plan/frontier.h"
 #include "plan/path.h"
+#include "plan/remain.h"
 
 typedef struct expansion {
     const tsi_search *search;
@@ -33,10 +34,13 @@ typedef struct expansion {
     double held_dst;            /* copies of the tensor in the target */
     double kept;                /* ranks along partial axes that stay partial */
     uint32_t frozen;            /* axes that never change: size 1, kept partials */
+    bool exact;                 /* `remain` gives the bytes that are still to come */
+    tsi_remain remain;
     /* of the node being expanded */
     uint32_t from;
     tsi_state state;
     double time, bytes;
+    double least;               /* bytes of any way through it */
     double held, local;         /* copies of the tensor; bytes of the largest block */
     int32_t code[TS_NDIM_MAX];
     int32_t depth[TS_NDIM_MAX];
@@ -75,6 +79,7 @@ static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, doubl
 {
     double time = x->time + us, total = x->bytes + bytes, h[2];
     heuristic(x, to, held, h);
+    if (total + h[1] < x->least) h[1] = x->least - total;
     if (time + h[0] > x->search->limit_us || total + h[1] > x->search->limit_bytes) return;
     double cost[2] = { time, total };
     if (x->search->bytes_first) {
@@ -320,7 +325,6 @@ static void expand(expansion *x, uint32_t index)
 {
     const tsi_space *s = x->space;
     uint32_t partial = 0;
-    unpack(x, index);
     for (int32_t d = 0; d < s->dims; d++) {
         if (x->depth[d] > 0) move_edges(x, d);
     }
@@ -366,6 +370,7 @@ static void prepare(const tsi_search *search, expansion *x)
         if (tsi_code_partial(src) && src == dst) x->kept *= n;
     }
     if (!isfinite(x->per_byte_min)) x->per_byte_min = 0;
+    x->exact = tsi_remain_make(s, &x->remain);
 }
 
 static ts_status unwind(const expansion *x, uint32_t index, tsi_path *out)
@@ -389,6 +394,28 @@ static ts_status unwind(const expansion *x, uint32_t index, tsi_path *out)
     return TS_OK;
 }
 
+/* Makes the key of a node that came to the top exact. False: it lies beyond a limit, or was put back. */
+static bool refine(expansion *x, uint32_t index, const double key[2])
+{
+    tsi_node *node = &x->frontier.node[index];
+    x->least = x->bytes;
+    if (!x->exact) return true;
+    double remain = tsi_remain_bytes(&x->remain, node->state), h[2];
+    x->least = x->bytes + remain;
+    if (node->refined) return true;
+    node->refined = 1;
+    heuristic(x, node->state, x->held, h);
+    h[0] = fmax(h[0], remain > 0 ? x->links->base + remain / x->ranks * x->per_byte_min : 0);
+    double time = x->time + h[0];
+    if (time > x->search->limit_us || x->least > x->search->limit_bytes) return false;
+    bool bytes_first = x->search->bytes_first;
+    double better[2] = { bytes_first ? x->least : time, bytes_first ? time : x->least };
+    if (better[0] < key[0]) better[0] = key[0];
+    if (better[0] == key[0] && better[1] <= key[1]) return true;
+    if (!tsi_frontier_raise(&x->frontier, index, better)) x->failed = true;
+    return false;
+}
+
 ts_status tsi_search_run(const tsi_search *search, tsi_path *out)
 {
     memset(out, 0, offsetof(tsi_path, step));
@@ -399,12 +426,12 @@ ts_status tsi_search_run(const tsi_search *search, tsi_path *out)
     double zero[2] = { 0, 0 };
     x.failed = !tsi_frontier_relax(&x.frontier, search->space->src, 0, 0, 0, zero, zero);
     int64_t at = -1;
-    double reached = 0;
-    while (!x.failed && (at = tsi_frontier_pop(&x.frontier)) >= 0) {
-        const tsi_node *node = &x.frontier.node[at];
-        reached = node->cost[search->bytes_first ? 1 : 0];
-        if (node->state == search->space->dst || x.frontier.node_count > search->state_limit) break;
-        expand(&x, (uint32_t)at);
+    double key[2] = { 0, 0 };
+    while (!x.failed && (at = tsi_frontier_pop(&x.frontier, key)) >= 0) {
+        if (x.frontier.node[at].state == search->space->dst) break;
+        if (x.frontier.node_count > search->state_limit) break;
+        unpack(&x, (uint32_t)at);
+        if (refine(&x, (uint32_t)at, key)) expand(&x, (uint32_t)at);
     }
     ts_status status = x.failed ? tsi_fail_memory("the states of a plan", 0) : TS_OK;
     out->states = x.frontier.node_count;
@@ -413,7 +440,7 @@ ts_status tsi_search_run(const tsi_search *search, tsi_path *out)
         status = unwind(&x, (uint32_t)at, out);
     } else {
         /* Nothing is left below the limit, or the search was stopped at what it had reached. */
-        out->time_us = at >= 0 ? reached : search->limit_us;
+        out->time_us = at < 0 ? search->limit_us : search->bytes_first ? 0 : key[0];
     }
     tsi_frontier_close(&x.frontier);
     return status;

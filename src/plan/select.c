@@ -13,7 +13,8 @@
 #include "base/intmath.h"
 #include "plan/plan.h"
 
-enum { STATES_AUTO = 1 << 18, STATES_PROOF = 1 << 13, STATES_NAMED = 1 << 22 };
+/* States after which a search is given up: by time, by bytes, the proof that nothing is leaner, and a named one. */
+enum { STATES_TIME = 1 << 12, STATES_BYTES = 1 << 14, STATES_PROOF = 1 << 14, STATES_NAMED = 1 << 22 };
 
 typedef struct maker {
     ts_plan *plan;
@@ -360,6 +361,44 @@ static ts_status take_collectives(maker *m, tsi_path *path, int64_t bytes, int64
     return adopt(m, path, bytes, peak);
 }
 
+static bool fits(const ts_plan *plan, int64_t peak)
+{
+    return plan->budget_bytes == 0 || peak <= plan->budget_bytes;
+}
+
+/* Is there surely no sequence with fewer bytes than this one? */
+static ts_status prove_leanest(maker *m, const tsi_path *path, bool *out)
+{
+    tsi_path leaner;
+    *out = false;
+    TSI_TRY(search(m, INFINITY, path->bytes * (1 - 1e-9), true, STATES_PROOF, &leaner));
+    *out = !leaner.found && leaner.states <= STATES_PROOF;
+    return TS_OK;
+}
+
+/* Some sequence may be faster than the direct exchange, but the fastest one receives more than the bound. So the leanest
+ * is looked for; `lost` is what the search by time found or reached. Uneven blocks are not compared exactly by the
+ * search, so such sequences are not taken. */
+static ts_status take_leanest(maker *m, const tsi_path *lost, int64_t lost_bytes)
+{
+    ts_plan *plan = m->plan;
+    tsi_path lean;
+    int64_t bytes = 0, peak = 0;
+    TSI_TRY(search(m, m->direct_us, INFINITY, true, STATES_BYTES, &lean));
+    bool stopped = !lean.found && lean.states > STATES_BYTES;
+    if (!lean.found) {
+        return take_direct(m, stopped ? TSI_WHY_UNPROVED : TSI_WHY_FEWER_BYTES, lost, lost_bytes);
+    }
+    TSI_TRY(account(plan, &lean, &bytes, &peak));
+    if (!fits(plan, peak)) return take_direct(m, TSI_WHY_BUDGET, &lean, bytes);
+    if (bytes == plan->bytes_bound) return take_collectives(m, &lean, bytes, peak);
+    bool leanest = false;
+    double gap = fabs((double)bytes - lean.bytes);
+    if (gap <= lean.bytes * 1e-9) TSI_TRY(prove_leanest(m, &lean, &leanest));
+    if (leanest) return take_collectives(m, &lean, bytes, peak);
+    return take_direct(m, TSI_WHY_FEWER_BYTES, &lean, bytes);
+}
+
 static ts_status make_auto(maker *m)
 {
     ts_plan *plan = m->plan;
@@ -370,29 +409,14 @@ static ts_status make_auto(maker *m)
     }
     tsi_path path;
     int64_t bytes = 0, peak = 0;
-    TSI_TRY(search(m, m->direct_us, INFINITY, false, STATES_AUTO, &path));
-    if (!path.found) {
-        bool stopped = path.states > STATES_AUTO;
-        return take_direct(m, stopped ? TSI_WHY_UNPROVED : TSI_WHY_FASTER, &path, 0);
+    TSI_TRY(search(m, m->direct_us, INFINITY, false, STATES_TIME, &path));
+    if (!path.found && path.states <= STATES_TIME) return take_direct(m, TSI_WHY_FASTER, &path, 0);
+    if (path.found) {
+        TSI_TRY(account(plan, &path, &bytes, &peak));
+        if (!fits(plan, peak)) return take_direct(m, TSI_WHY_BUDGET, &path, bytes);
+        if (bytes == plan->bytes_bound) return take_collectives(m, &path, bytes, peak);
     }
-    TSI_TRY(account(plan, &path, &bytes, &peak));
-    bool fits = plan->budget_bytes == 0 || peak <= plan->budget_bytes;
-    if (fits && bytes == plan->bytes_bound) return take_collectives(m, &path, bytes, peak);
-    if (!fits) return take_direct(m, TSI_WHY_BUDGET, &path, bytes);
-    /* Faster, but with more bytes than the bound: is any other sequence leaner? Uneven sequences are not compared
-     * exactly by the search, so they are not taken. */
-    tsi_path lean;
-    double cap = path.bytes * (1 + 1e-12);
-    TSI_TRY(search(m, INFINITY, cap, true, STATES_PROOF, &lean));
-    if (!lean.found) return take_direct(m, TSI_WHY_UNPROVED, &path, bytes);
-    int64_t lean_bytes = 0, lean_peak = 0;
-    TSI_TRY(account(plan, &lean, &lean_bytes, &lean_peak));
-    bool exact = (double)lean_bytes <= lean.bytes * (1 + 1e-12) && (double)lean_bytes >= lean.bytes * (1 - 1e-12);
-    fits = plan->budget_bytes == 0 || lean_peak <= plan->budget_bytes;
-    if (exact && fits && lean.time_us <= m->direct_us) {
-        return take_collectives(m, &lean, lean_bytes, lean_peak);
-    }
-    return take_direct(m, TSI_WHY_FEWER_BYTES, &path, bytes);
+    return take_leanest(m, &path, bytes);
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */

@@ -48,8 +48,10 @@ static void count_ring(ts_counts *counts, const tsi_ring *ring, uint64_t since)
     if (since < oldest) counts->lost += (int64_t)(oldest - since);
     for (uint64_t number = start + 1; number <= last; number++) {
         tsi_event event;
-        if (tsi_ring_read(ring, number, &event)) count_event(counts, &event);
-        else counts->lost++;
+        if (tsi_ring_read(ring, number, &event))
+            count_event(counts, &event);
+        else
+            counts->lost++;
     }
 }
 
@@ -60,8 +62,9 @@ static ts_status begin_counts(const char *function, const void *object, ts_count
     }
     size_t size = out->struct_size;
     if (size != sizeof *out) {
-        return TSI_FAIL(TS_ERR_ARG, "%s: out->struct_size is %zu, expected %zu (TS_INIT(ts_counts))",
-                        function, size, sizeof *out);
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: out->struct_size is %zu, expected %zu (TS_INIT(ts_counts))", function,
+                        size, sizeof *out);
     }
     *out = (ts_counts){ .struct_size = size };
     return TS_OK;
@@ -82,7 +85,8 @@ ts_status ts_rank_counts(const ts_rank *me, uint64_t since, ts_counts *out)
 ts_status ts_world_counts(const ts_world *world, ts_counts *out)
 {
     TSI_TRY(begin_counts("ts_world_counts", world, out));
-    for (int64_t i = 0; i < world->local_count; i++) count_ring(out, world->rank[i]->ring, 0);
+    for (int64_t i = 0; i < world->local_count; i++)
+        count_ring(out, world->rank[i]->ring, 0);
     return TS_OK;
 }
 
@@ -97,8 +101,10 @@ static void append(char *out, size_t size, size_t *used, const char *line)
 size_t ts_counts_text(const ts_counts *counts, char *out, size_t size)
 {
     size_t used = 0;
-    if (size > 0 && out != NULL) out[0] = '\0';
-    else size = 0;
+    if (size > 0 && out != NULL)
+        out[0] = '\0';
+    else
+        size = 0;
     if (counts == NULL) return 0;
     char line[160], bytes[32];
     (void)snprintf(line, sizeof line, "%-16s %10s %14s %14s\n", "operation", "count", "received",
@@ -106,8 +112,9 @@ size_t ts_counts_text(const ts_counts *counts, char *out, size_t size)
     append(out, size, &used, line);
     for (int64_t i = 0; i < counts->row_count; i++) {
         const ts_count *row = &counts->row[i];
-        (void)snprintf(line, sizeof line, "%-16s %10" PRId64 " %14s %11.3f ms\n", row->kind, row->count,
-                       tsi_text_bytes(bytes, sizeof bytes, row->bytes), (double)row->time_ns / 1e6);
+        (void)snprintf(line, sizeof line, "%-16s %10" PRId64 " %14s %11.3f ms\n", row->kind,
+                       row->count, tsi_text_bytes(bytes, sizeof bytes, row->bytes),
+                       (double)row->time_ns / 1e6);
         append(out, size, &used, line);
     }
     if (counts->open > 0) {

@@ -5,8 +5,8 @@
  *     each: attach -> work -> drain -> leave (at once if it failed, so that peers return) -> detach
  *   -> join -> verdict: the error that came first and is not the echo of a peer's -> close
  *
- * INV: a rank that has left never calls the engine again; when the threads are joined no work of this
- * process is in flight. ts_launch is the only function of the library that prints. */
+ * INV: a rank that has left never calls the engine again; when the threads are joined no work of
+ * this process is in flight. ts_launch is the only function of the library that prints. */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,14 +65,15 @@ static void *member_thread(void *argument)
     return NULL;
 }
 
-/* A rank whose thread cannot be had fails like any other: its peers are told, nobody waits for it. */
+/* A rank whose thread cannot be had fails like any other: its peers are told, nobody waits for it.
+ */
 static void start_failed(member *self)
 {
     ts_rank *me = NULL;
     ts_status status = ts_rank_attach(self->launch->world, self->local_index, &me);
     if (status != TS_OK) return;
-    self->status = ts_rank_fail(me, TS_ERR_MEMORY, "its thread could not be started: %s",
-                                ts_last_error());
+    self->status =
+        ts_rank_fail(me, TS_ERR_MEMORY, "its thread could not be started: %s", ts_last_error());
     self->order = 1 + atomic_fetch_add_explicit(&self->launch->failures, 1, memory_order_relaxed);
     tsi_comm_leave(me, self->status, me->error.text);
     ts_rank_detach(me);
@@ -118,24 +119,28 @@ static void write_verdict(const launch *frame, const member *members, const memb
                           tsi_text *out)
 {
     const ts_rank *rank = frame->world->rank[first->local_index];
-    const ts_error *error = &rank->error.error;
     int64_t same = 0, echoes = 0;
     for (int64_t i = 0; i < frame->world->local_count; i++) {
         if (&members[i] == first || members[i].status == TS_OK) continue;
-        if (strcmp(frame->world->rank[i]->error.text, rank->error.text) == 0) same++;
-        else echoes++;
+        if (strcmp(frame->world->rank[i]->error.text, rank->error.text) == 0)
+            same++;
+        else
+            echoes++;
     }
     tsi_text_printf(out, "rank %lld", (long long)rank->index);
     if (same > 0) tsi_text_printf(out, " and %lld more", (long long)same);
-    tsi_text_printf(out, ": %s", error->text);
-    if (error->where != NULL && error->where[0] != '\0') tsi_text_printf(out, " (%s)", error->where);
+    tsi_text_printf(out, ": %s", rank->error.text);
+    if (rank->error.where[0] != '\0' && strstr(rank->error.text, rank->error.where) == NULL) {
+        tsi_text_printf(out, " (%s)", rank->error.where);
+    }
     if (echoes > 0) {
         tsi_text_printf(out, "; %lld other rank%s stopped with it", (long long)echoes,
                         echoes == 1 ? "" : "s");
     }
 }
 
-/* Of several processes that only echo a peer's error, one speaks: the lowest that is not the cause. */
+/* Of several processes that only echo a peer's error, one speaks: the lowest that is not the cause.
+ */
 static bool is_speaker(const ts_world *world, const member *first)
 {
     if (first->status != TS_ERR_PEER || world->first_index == 0) return true;
@@ -144,8 +149,8 @@ static bool is_speaker(const ts_world *world, const member *first)
 }
 
 typedef struct verdict {
-    bool usage;   /* refused before anything ran */
-    bool speaker; /* this process prints */
+    bool usage;                    /* refused before anything ran */
+    bool speaker;                  /* this process prints */
     tsi_text sentence, postmortem; /* on failure */
 } verdict;
 
@@ -158,7 +163,8 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
     member *members = tsi_calloc((size_t)world->local_count, sizeof *members);
     ts_status status = TS_OK;
     if (members == NULL) {
-        status = tsi_fail_memory("the ranks of a launch", (size_t)world->local_count * sizeof *members);
+        status =
+            tsi_fail_memory("the ranks of a launch", (size_t)world->local_count * sizeof *members);
         goto done;
     }
     tsi_watch *watcher = watch ? tsi_watch_start(world) : NULL;

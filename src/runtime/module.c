@@ -2,8 +2,9 @@
 /* module.c - finding and loading the mpi engine, which is not linked: one binary serves every MPI.
  *
  * There is one module per MPI implementation, because their binary interfaces differ. Which one:
- *   TESSERA_MPI=openmpi|mpich  >  the MPI that is loaded already  >  the launcher's  >  the first found
- * Where: TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/, ../lib/tessera/. */
+ *   TESSERA_MPI=openmpi|mpich  >  the MPI that is loaded already  >  the launcher's  >  the first
+ * found Where: TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/,
+ * ../lib/tessera/. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -26,9 +27,15 @@ typedef struct flavour {
 } flavour;
 
 static const flavour flavours[] = {
-    { "openmpi", TSI_MODULE_OPENMPI, "libopenmpi3 and openmpi-bin", "ompi_mpi_comm_world",
+    { "openmpi",
+      TSI_MODULE_OPENMPI,
+      "libopenmpi3 and openmpi-bin",
+      "ompi_mpi_comm_world",
       { "OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE", NULL } },
-    { "mpich", TSI_MODULE_MPICH, "libmpich12 and mpich", "MPI_Init",
+    { "mpich",
+      TSI_MODULE_MPICH,
+      "libmpich12 and mpich",
+      "MPI_Init",
       { "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "PMI_FD", "PMI_SIZE", NULL } },
 };
 enum { FLAVOURS = sizeof flavours / sizeof flavours[0] };
@@ -139,8 +146,8 @@ static ts_status fail_missing(int wanted, const char *why)
     const char *package = wanted >= 0 ? flavours[wanted].package : flavours[0].package;
     if (why[0] != '\0') {
         return TSI_FAIL(TS_ERR_MISSING,
-                        "the mpi engine for %s does not load: %s (install the packages %s)", name, why,
-                        package);
+                        "the mpi engine for %s does not load: %s (install the packages %s)", name,
+                        why, package);
     }
     return TSI_FAIL(TS_ERR_MISSING,
                     "the mpi engine for %s was not found beside the library nor in "
@@ -171,7 +178,8 @@ ts_status tsi_module_mpi(const tsi_engine **out)
     memcpy(&module, &symbol, sizeof module);
     *out = module != NULL ? module(tsi_comm_host()) : NULL;
     if (*out == NULL) {
-        return TSI_FAIL(TS_ERR_MISSING, "the mpi module %s is of another version of tessera", self.path);
+        return TSI_FAIL(TS_ERR_MISSING, "the mpi module %s is of another version of tessera",
+                        self.path);
     }
     return TS_OK;
 }
@@ -185,11 +193,13 @@ static ts_status find_engine(const char *name, char *text, size_t size)
         (void)snprintf(text, size, "built in");
         return TS_OK;
     }
-    if (strncmp(name, "mpi:", 4) == 0) TSI_TRY(flavour_by_name("ts_engine_find", name + 4, &wanted));
-    else if (strcmp(name, "mpi") == 0) TSI_TRY(wanted_flavour(&wanted));
+    if (strncmp(name, "mpi:", 4) == 0)
+        TSI_TRY(flavour_by_name("ts_engine_find", name + 4, &wanted));
+    else if (strcmp(name, "mpi") == 0)
+        TSI_TRY(wanted_flavour(&wanted));
     else {
-        return TSI_FAIL(TS_ERR_ARG, "ts_engine_find: there is no engine \"%s\" (threads, mpi, model)",
-                        name);
+        return TSI_FAIL(TS_ERR_ARG,
+                        "ts_engine_find: there is no engine \"%s\" (threads, mpi, model)", name);
     }
     TSI_TRY(load_any(wanted, &self));
     (void)snprintf(text, size, "%s", self.path);

@@ -39,9 +39,9 @@ static void event_text(const tsi_event *event, char *out, size_t size)
     if (event->where != NULL && event->where[0] != '\0') {
         (void)snprintf(where, sizeof where, " (%s)", event->where);
     }
-    (void)snprintf(out, size, "%s%s%s%s%s%s", event->kind_name, name, sequence,
-                   event->bytes != 0 ? ", " : "",
-                   event->bytes != 0 ? tsi_text_bytes(bytes, sizeof bytes, event->bytes) : "", where);
+    (void)snprintf(
+        out, size, "%s%s%s%s%s%s", event->kind_name, name, sequence, event->bytes != 0 ? ", " : "",
+        event->bytes != 0 ? tsi_text_bytes(bytes, sizeof bytes, event->bytes) : "", where);
 }
 
 static bool is_span(const tsi_event *event)
@@ -49,10 +49,12 @@ static bool is_span(const tsi_event *event)
     switch ((tsi_event_kind)event->kind) {
     case TSI_EVENT_OP:
     case TSI_EVENT_COMM:
-    case TSI_EVENT_WAIT: return true;
+    case TSI_EVENT_WAIT:
+        return true;
     case TSI_EVENT_NONE:
     case TSI_EVENT_ALLOC:
-    case TSI_EVENT_MARK: return false;
+    case TSI_EVENT_MARK:
+        return false;
     }
     return false;
 }
@@ -100,7 +102,8 @@ static void write_ranks(const activity *list, int64_t count, tsi_text *out)
     int64_t shown = 0;
     for (int64_t i = 0; i < count; shown++) {
         int64_t end = i;
-        while (end + 1 < count && list[end + 1].rank == list[end].rank + 1) end++;
+        while (end + 1 < count && list[end + 1].rank == list[end].rank + 1)
+            end++;
         if (shown == RANGES_SHOWN) {
             tsi_text_printf(out, ", ... (%" PRId64 " in all)", count);
             return;
@@ -123,7 +126,8 @@ static void write_activities(activity *list, int64_t count, tsi_text *out)
         }
         write_ranks(list + i, end - i, out);
         tsi_text_printf(out, ": %s", list[i].text);
-        if (longest > 0) tsi_text_printf(out, ", %s %.3f s", list[i].running ? "for" : "since", longest);
+        if (longest > 0)
+            tsi_text_printf(out, ", %s %.3f s", list[i].running ? "for" : "since", longest);
         tsi_text_add(out, "\n");
         i = end;
     }
@@ -154,7 +158,8 @@ void tsi_postmortem(ts_world *world, tsi_text *out)
         tsi_text_add(out, "  (no memory to write it)\n");
         return;
     }
-    for (int64_t i = 0; i < count; i++) describe_rank(world->rank[i], now_ns, &list[i]);
+    for (int64_t i = 0; i < count; i++)
+        describe_rank(world->rank[i], now_ns, &list[i]);
     write_activities(list, count, out);
     tsi_free(list);
     write_others(world, out);

@@ -6,7 +6,7 @@
  *   options of the caller -> tsi_settings (environment and defaults filled in, checked)
  *     -> engine (built in, or a module that is loaded) -> ranks -> tsi_comm_open -> work
  *
- * INV: after tsi_settings_resolve every number is in range; nothing below reads the environment. */
+ * INV: after tsi_settings_resolve every number is in range and has its default. */
 #ifndef TSI_RUNTIME_RUNTIME_H
 #define TSI_RUNTIME_RUNTIME_H
 
@@ -25,8 +25,8 @@ typedef enum tsi_engine_id { TSI_ENGINE_THREADS, TSI_ENGINE_MPI, TSI_ENGINE_MODE
 typedef struct tsi_settings {
     ts_world_options user; /* the caller's, extended by zeros to the size of this version */
     tsi_engine_id engine;
-    const char *why;       /* why this engine: "started by a launcher (OMPI_COMM_WORLD_RANK)" */
-    const char *trace;     /* TESSERA_TRACE: where ts_launch writes a trace; NULL: nowhere */
+    const char *why;   /* why this engine: "started by a launcher (OMPI_COMM_WORLD_RANK)" */
+    const char *trace; /* TESSERA_TRACE: where ts_launch writes a trace; NULL: nowhere */
 } tsi_settings;
 
 /* Fills in what the caller left open. TS_ERR_ARG names the option or variable and its value. */
@@ -48,13 +48,13 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out);
  * loaded: an MPI does not survive being unloaded. */
 ts_status tsi_module_mpi(const tsi_engine **out);
 
-/* ---- readers of the rings (event.h has the public ones) ---------------------------------------- */
+/* ---- readers of the rings (event.h has the public ones) -------------------------------------- */
 /* The post-mortem as text: what every local rank is or was doing, equal lines merged. */
 void tsi_postmortem(ts_world *world, tsi_text *out);
 
-/* ---- the request for a post-mortem by signal, while ts_launch runs ------------------------------- */
+/* ---- the request for a post-mortem by signal, while ts_launch runs --------------------------- */
 typedef struct tsi_watch tsi_watch;
 tsi_watch *tsi_watch_start(ts_world *world); /* NULL: SIGUSR1 is somebody else's, or no thread */
-void tsi_watch_stop(tsi_watch *watch);             /* accepts NULL; restores the signal */
+void tsi_watch_stop(tsi_watch *watch);       /* accepts NULL; restores the signal */
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* settings.c - from options, command line and environment to settled numbers.
  *
- * The order is the launcher, the caller's option, the environment, the default (cores of the machine,
- * one minute). A value that is out of range is refused with its name and text: a job that silently
- * runs on one rank because of a typo costs more than one that does not start. */
+ * The order is the launcher, the caller's option, the environment, the default (cores of the
+ * machine, one minute). A value that is out of range is refused with its name and text: a job that
+ * silently runs on one rank because of a typo costs more than one that does not start. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,8 @@ static ts_status parse_number(const char *name, const char *text, int64_t low, i
 {
     tsi_cursor cursor = tsi_cursor_of(name, text);
     int64_t value = 0;
-    if (!tsi_cursor_int(&cursor, &value) || !tsi_cursor_done(&cursor) || value < low || value > high) {
+    if (!tsi_cursor_int(&cursor, &value) || !tsi_cursor_done(&cursor) || value < low ||
+        value > high) {
         return TSI_FAIL(TS_ERR_ARG, "%s: expected a whole number from %lld to %lld, found \"%s\"",
                         name, (long long)low, (long long)high, text);
     }
@@ -149,7 +150,8 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
                             "TS_INIT(ts_world_options)",
                             options->struct_size);
         }
-        size_t known = options->struct_size < sizeof *options ? options->struct_size : sizeof *options;
+        size_t known =
+            options->struct_size < sizeof *options ? options->struct_size : sizeof *options;
         memcpy(&out->user, options, known);
         out->user.struct_size = sizeof *options;
     }
@@ -177,8 +179,8 @@ static const char *argument_value(const char *argument, const char *name)
 
 static ts_status take_argument(const char *argument, ts_world_options *options)
 {
-    static const char *const names[] = { "--ts-ranks", "--ts-engine", "--ts-timeout-ms", "--ts-seed",
-                                         NULL };
+    static const char *const names[] = { "--ts-ranks", "--ts-engine", "--ts-timeout-ms",
+                                         "--ts-seed", NULL };
     const char *value;
     if ((value = argument_value(argument, names[0])) != NULL) {
         return parse_number(names[0], value, 1, TSI_RANKS_MODEL_MAX, &options->rank_count);
@@ -198,9 +200,10 @@ static ts_status take_argument(const char *argument, ts_world_options *options)
         return status;
     }
     const char *near = tsi_text_nearest(argument, names);
-    return TSI_FAIL(TS_ERR_ARG, "unknown option \"%s\" (known: --ts-ranks=N, --ts-engine=NAME, "
-                    "--ts-timeout-ms=N, --ts-seed=N)%s%s%s", argument,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return TSI_FAIL(TS_ERR_ARG,
+                    "unknown option \"%s\" (known: --ts-ranks=N, --ts-engine=NAME, "
+                    "--ts-timeout-ms=N, --ts-seed=N)%s%s%s",
+                    argument, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 ts_status tsi_settings_arguments(int argc, char **argv, ts_world_options *options)

@@ -21,19 +21,25 @@ enum { QUEUES_MAX = 64 };
 typedef struct writer {
     tsi_text text;
     int64_t rank;
-    int64_t allocated;       /* running sum of allocation events */
-    uint64_t queues_named;   /* bit per queue whose name was written */
+    int64_t allocated;     /* running sum of allocation events */
+    uint64_t queues_named; /* bit per queue whose name was written */
 } writer;
 
 static const char *category_of(tsi_event_kind kind)
 {
     switch (kind) {
-    case TSI_EVENT_NONE: return "none";
-    case TSI_EVENT_OP: return "op";
-    case TSI_EVENT_COMM: return "comm";
-    case TSI_EVENT_WAIT: return "wait";
-    case TSI_EVENT_ALLOC: return "alloc";
-    case TSI_EVENT_MARK: return "mark";
+    case TSI_EVENT_NONE:
+        return "none";
+    case TSI_EVENT_OP:
+        return "op";
+    case TSI_EVENT_COMM:
+        return "comm";
+    case TSI_EVENT_WAIT:
+        return "wait";
+    case TSI_EVENT_ALLOC:
+        return "alloc";
+    case TSI_EVENT_MARK:
+        return "mark";
     }
     return "none";
 }
@@ -44,10 +50,14 @@ static void name_queue(writer *w, uint32_t queue)
     w->queues_named |= UINT64_C(1) << queue;
     tsi_text_printf(&w->text,
                     ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%" PRIu32
-                    ",\"args\":{\"name\":\"", w->rank, queue);
-    if (queue == 0) tsi_text_add(&w->text, "rank");
-    else if (queue > TS_CHANNEL_COUNT) tsi_text_add(&w->text, "point to point");
-    else tsi_text_printf(&w->text, "channel %" PRIu32, queue - 1);
+                    ",\"args\":{\"name\":\"",
+                    w->rank, queue);
+    if (queue == 0)
+        tsi_text_add(&w->text, "rank");
+    else if (queue > TS_CHANNEL_COUNT)
+        tsi_text_add(&w->text, "point to point");
+    else
+        tsi_text_printf(&w->text, "channel %" PRIu32, queue - 1);
     tsi_text_add(&w->text, "\"}}");
 }
 
@@ -96,16 +106,20 @@ static void write_event(writer *w, const tsi_event *event)
 {
     name_queue(w, event->queue);
     switch ((tsi_event_kind)event->kind) {
-    case TSI_EVENT_NONE: return;
+    case TSI_EVENT_NONE:
+        return;
     case TSI_EVENT_OP:
     case TSI_EVENT_COMM:
-    case TSI_EVENT_WAIT: write_span(w, event); return;
+    case TSI_EVENT_WAIT:
+        write_span(w, event);
+        return;
     case TSI_EVENT_ALLOC:
         w->allocated += event->bytes;
         tsi_text_printf(&w->text,
                         ",\n{\"name\":\"allocated\",\"ph\":\"C\",\"pid\":%" PRId64
                         ",\"ts\":%" PRId64 ".%03d,\"args\":{\"bytes\":%" PRId64 "}}",
-                        w->rank, event->begin_ns / 1000, (int)(event->begin_ns % 1000), w->allocated);
+                        w->rank, event->begin_ns / 1000, (int)(event->begin_ns % 1000),
+                        w->allocated);
         return;
     case TSI_EVENT_MARK:
         write_head(w, event, "i");
@@ -124,7 +138,8 @@ static void write_rank(writer *w, const ts_rank *rank)
                     rank->local_index == 0 ? "" : ",\n", rank->index, rank->index);
     tsi_text_printf(&w->text,
                     ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%" PRId64
-                    ",\"args\":{\"sort_index\":%" PRId64 "}}", rank->index, rank->index);
+                    ",\"args\":{\"sort_index\":%" PRId64 "}}",
+                    rank->index, rank->index);
     uint64_t last = tsi_ring_last(rank->ring);
     uint64_t capacity = (uint64_t)tsi_ring_capacity(rank->ring);
     for (uint64_t number = last > capacity ? last - capacity + 1 : 1; number <= last; number++) {
@@ -136,7 +151,8 @@ static void write_rank(writer *w, const ts_rank *rank)
 /* The rank's part goes to the file; memory is reused. */
 static ts_status write_out(tsi_text *text, FILE *file, const char *path)
 {
-    if (text->failed) return TSI_FAIL(TS_ERR_MEMORY, "trace %s: no memory for a rank's events", path);
+    if (text->failed)
+        return TSI_FAIL(TS_ERR_MEMORY, "trace %s: no memory for a rank's events", path);
     if (text->length > 0 && fwrite(text->data, 1, text->length, file) != text->length) {
         return TSI_FAIL(TS_ERR_IO, "trace %s: cannot write: %s", path, strerror(errno));
     }
@@ -171,7 +187,8 @@ ts_status ts_world_trace(const ts_world *world, const char *path)
     int length = suffix ? snprintf(own, sizeof own, "%s.%" PRId64, path, world->first_index)
                         : snprintf(own, sizeof own, "%s", path);
     if (length < 0 || (size_t)length >= sizeof own) {
-        return TSI_FAIL(TS_ERR_ARG, "ts_world_trace: the path is longer than %zu bytes", sizeof own);
+        return TSI_FAIL(TS_ERR_ARG, "ts_world_trace: the path is longer than %zu bytes",
+                        sizeof own);
     }
     FILE *file = fopen(own, "w");
     if (file == NULL) return TSI_FAIL(TS_ERR_IO, "trace %s: cannot open: %s", own, strerror(errno));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* watch.c - SIGUSR1 asks a running launch what its ranks are doing.
  *
- * A handler may do almost nothing, so it only posts a semaphore; a thread of its own waits for it and
- * writes the post-mortem to standard error. The handler needs one process-wide word to find that
- * semaphore: it is the single such word of the library, set only while a launch runs, and only if the
- * signal has its default action. Signals of other owners stay as they were found. */
+ * A handler may do almost nothing, so it only posts a semaphore; a thread of its own waits for it
+ * and writes the post-mortem to standard error. The handler needs one process-wide word to find
+ * that semaphore: it is the single such word of the library, set only while a launch runs, and only
+ * if the signal has its default action. Signals of other owners stay as they were found. */
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -55,7 +55,8 @@ static bool take_signal(tsi_watch *watch)
 {
     tsi_watch *none = NULL;
     if (sigaction(SIGUSR1, NULL, &watch->before) != 0) return false;
-    if ((watch->before.sa_flags & SA_SIGINFO) != 0 || watch->before.sa_handler != SIG_DFL) return false;
+    if ((watch->before.sa_flags & SA_SIGINFO) != 0 || watch->before.sa_handler != SIG_DFL)
+        return false;
     if (!atomic_compare_exchange_strong_explicit(&watch_active, &none, watch, memory_order_acq_rel,
                                                  memory_order_relaxed)) {
         return false; /* another launch of this process has it */

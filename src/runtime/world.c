@@ -2,8 +2,8 @@
 /* world.c - opening and closing a world, and the threads that stand for its ranks.
  *
  * The number of local ranks is known before the engine opens (option, cores, representatives of the
- * model); the size of the world and the index of the first local rank may be the engine's to say (mpi).
- * So ranks are made first and get their indices when the engine has opened. */
+ * model); the size of the world and the index of the first local rank may be the engine's to say
+ * (mpi). So ranks are made first and get their indices when the engine has opened. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -21,9 +21,14 @@ tsi_runtime *tsi_runtime_of(const ts_world *world)
 static ts_status find_engine(const tsi_settings *settings, const tsi_engine **out)
 {
     switch (settings->engine) {
-    case TSI_ENGINE_THREADS: *out = tsi_engine_threads(); return TS_OK;
-    case TSI_ENGINE_MODEL: *out = tsi_engine_model(); return TS_OK;
-    case TSI_ENGINE_MPI: return tsi_module_mpi(out);
+    case TSI_ENGINE_THREADS:
+        *out = tsi_engine_threads();
+        return TS_OK;
+    case TSI_ENGINE_MODEL:
+        *out = tsi_engine_model();
+        return TS_OK;
+    case TSI_ENGINE_MPI:
+        return tsi_module_mpi(out);
     }
     return TSI_FAIL(TS_ERR_INTERNAL, "engine number %d", (int)settings->engine);
 }
@@ -31,8 +36,10 @@ static ts_status find_engine(const tsi_settings *settings, const tsi_engine **ou
 static int64_t local_count_of(const tsi_settings *settings)
 {
     switch (settings->engine) {
-    case TSI_ENGINE_THREADS: return settings->user.rank_count;
-    case TSI_ENGINE_MPI: return settings->user.threads_per_process;
+    case TSI_ENGINE_THREADS:
+        return settings->user.rank_count;
+    case TSI_ENGINE_MPI:
+        return settings->user.threads_per_process;
     case TSI_ENGINE_MODEL:
         return settings->user.model_rank_count > 0 ? settings->user.model_rank_count : 1;
     }
@@ -92,8 +99,10 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     world->slot[TSI_SLOT_RUNTIME] = (tsi_slot_state){ .state = runtime, .destroy = tsi_free };
     status = open_engine(world, settings);
 done:
-    if (status != TS_OK) tsi_world_unmake(world);
-    else *out = world;
+    if (status != TS_OK)
+        tsi_world_unmake(world);
+    else
+        *out = world;
     return status;
 }
 
@@ -107,8 +116,8 @@ ts_status ts_world_open(const ts_world_options *options, ts_world **out)
 }
 
 /* A rank that is still attached to this thread is detached; one attached elsewhere is the caller's
- * error, which cannot be returned from here and ends in a use after free: it is logged. What is still in
- * flight is abandoned by the ranks' slots, not waited for. */
+ * error, which cannot be returned from here and ends in a use after free: it is logged. What is
+ * still in flight is abandoned by the ranks' slots, not waited for. */
 void ts_world_close(ts_world *world)
 {
     if (world == NULL) return;
@@ -136,18 +145,20 @@ ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out)
     }
     *out = NULL;
     if (local_index < 0 || local_index >= world->local_count) {
-        return TSI_FAIL(TS_ERR_ARG, "ts_rank_attach: there is no local rank %lld, this process has %lld",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "ts_rank_attach: there is no local rank %lld, this process has %lld",
                         (long long)local_index, (long long)world->local_count);
     }
     ts_rank *rank = world->rank[local_index];
     ts_rank *current = tsi_rank_current();
     if (current != NULL) {
-        return TSI_FAIL(TS_ERR_STATE, "ts_rank_attach: this thread is rank %lld already; detach first",
+        return TSI_FAIL(TS_ERR_STATE,
+                        "ts_rank_attach: this thread is rank %lld already; detach first",
                         (long long)current->index);
     }
     int32_t free_rank = 0;
-    if (!atomic_compare_exchange_strong_explicit(&rank->attached, &free_rank, 1, memory_order_acq_rel,
-                                                 memory_order_relaxed)) {
+    if (!atomic_compare_exchange_strong_explicit(&rank->attached, &free_rank, 1,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
         return TSI_FAIL(TS_ERR_STATE, "ts_rank_attach: rank %lld is attached to another thread",
                         (long long)rank->index);
     }

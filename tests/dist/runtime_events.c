@@ -32,7 +32,8 @@ TS_TEST_RANKS(counts_of_a_rank, 1, 2, 3)
     ts_group *world = ts_group_world(t->me);
     TEST_OK(t, ts_group_barrier(world, NULL));
     uint64_t since = ts_rank_event(t->me);
-    for (int i = 0; i < 5; i++) TEST_OK(t, ts_group_all_gather(world, &in, &out, NULL));
+    for (int i = 0; i < 5; i++)
+        TEST_OK(t, ts_group_all_gather(world, &in, &out, NULL));
     ts_counts counts = TS_INIT(ts_counts);
     TEST_OK(t, ts_rank_counts(t->me, since, &counts));
     const ts_count *gathers = row(&counts, "all_gather");
@@ -66,15 +67,16 @@ static ts_status overflow(ts_rank *me, void *arg)
 TS_TEST(counts_say_what_was_lost)
 {
     ts_counts counts = TS_INIT(ts_counts);
-    ts_world_options options = { .struct_size = sizeof options, .engine = "threads", .rank_count = 1,
-                                 .events = 16 };
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = 1, .events = 16
+    };
     TEST_OK(t, ts_launch_with(&options, overflow, &counts, NULL, 0));
     TEST_CHECK(t, counts.lost >= 100 - 16);
     const ts_count *barriers = row(&counts, "barrier");
     TEST_CHECK(t, barriers != NULL && barriers->count + counts.lost >= 100);
 }
 
-/* ---- the trace ------------------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 static ts_status traced(ts_rank *me, void *arg)
 {
     (void)arg;
@@ -97,8 +99,8 @@ TS_TEST(trace_is_json)
     int descriptor = mkstemp(path);
     close(descriptor);
     setenv("TESSERA_TRACE", path, 1);
-    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3), traced,
-                              NULL, NULL, 0));
+    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3),
+                              traced, NULL, NULL, 0));
     static char text[1 << 16];
     FILE *file = fopen(path, "r");
     size_t length = file != NULL ? fread(text, 1, sizeof text, file) : 0;
@@ -115,8 +117,8 @@ TS_TEST(trace_is_json)
         const char *name = tsi_json_text(tsi_json_member(event, "name"), "");
         reduces += strcmp(name, "all_reduce loss \"quoted\"") == 0;
         ranks += strcmp(name, "process_name") == 0;
-        channels += strcmp(name, "barrier") == 0 &&
-                    tsi_json_int(tsi_json_member(event, "tid"), -1) == 3;
+        channels +=
+            strcmp(name, "barrier") == 0 && tsi_json_int(tsi_json_member(event, "tid"), -1) == 3;
         TEST_CHECK(t, tsi_json_int(tsi_json_member(event, "pid"), -1) < 3);
     }
     TEST_EQ(t, reduces, 3);
@@ -128,14 +130,15 @@ TS_TEST(trace_is_json)
 TS_TEST(trace_refused)
 {
     ts_world *world = NULL;
-    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 1), &world));
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 1),
+                             &world));
     TEST_STATUS(t, ts_world_trace(world, "/no/such/place/trace.json"), TS_ERR_IO);
     TEST_SAYS(t, ts_last_error(), "/no/such/place/trace.json");
     TEST_STATUS(t, ts_world_trace(NULL, "x"), TS_ERR_NULL);
     ts_world_close(world);
 }
 
-/* ---- the post-mortem ---------------------------------------------------------------------------------------- */
+/* ---- the post-mortem ------------------------------------------------------------------------- */
 TS_TEST_RANKS(postmortem_of_a_world, 2, 4)
 {
     char text[4096];

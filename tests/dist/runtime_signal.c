@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ts_launch prints, and the post-mortem on SIGUSR1, seen from outside: each test is a child process whose
- * standard error is read. */
+/* What ts_launch prints, and the post-mortem on SIGUSR1, seen from outside: each test is a child
+ * process whose standard error is read. */
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static child start(ts_work_fn work, int *to_child)
     return c;
 }
 
-/* Reads on, behind what is there, until the words appear, the child is silent for `wait_ms` (-1: never mind),
- * or it has ended. */
+/* Reads on, behind what is there, until the words appear, the child is silent for `wait_ms` (-1:
+ * never mind), or it has ended. */
 static void read_until(const child *c, const char *words, int wait_ms, char *out, size_t size)
 {
     size_t used = strlen(out);
@@ -65,7 +65,8 @@ static int finish(child *c)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Rank 1 waits for the parent; the others wait for rank 1, and say on standard error that they are about to. */
+/* Rank 1 waits for the parent; the others wait for rank 1, and say on standard error that they are
+ * about to. */
 static ts_status work_waits(ts_rank *me, void *arg)
 {
     char byte;
@@ -84,7 +85,8 @@ TS_TEST(signal_asks_for_a_postmortem)
     child c = start(work_waits, &to_child);
     read_until(&c, "waiting", -1, said, sizeof said);
     /* The ranks are on their way to where they wait; ask until all have arrived. */
-    const char *first = "ranks 0, 2: in barrier \"late\" #2", *second = "rank 1: idle; last barrier #1";
+    const char *first = "ranks 0, 2: in barrier \"late\" #2",
+               *second = "rank 1: idle; last barrier #1";
     for (int i = 0; i < 1000 && !(strstr(said, first) && strstr(said, second)); i++) {
         kill(c.id, SIGUSR1);
         read_until(&c, second, 20, said, sizeof said);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed.c - somebody else's MPI program at thread level FUNNELED that calls tessera on a sub-communicator.
+/* embed.c - somebody else's MPI program at thread level FUNNELED that calls tessera on a
+ * sub-communicator.
  *
- * It keeps its own messages in flight around ours, opens several worlds one after another, finds its error
- * handler, signal handlers and locale as they were, and finalises MPI itself. Each process prints one line
- * for what failed; the exit code is non-zero if anything did. */
+ * It keeps its own messages in flight around ours, opens several worlds one after another, finds
+ * its error handler, signal handlers and locale as they were, and finalises MPI itself. Each
+ * process prints one line for what failed; the exit code is non-zero if anything did. */
 #include <locale.h>
 #include <mpi.h>
 #include <signal.h>

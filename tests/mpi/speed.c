@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* speed.c - our collectives beside the raw MPI calls, in one process and alternating, f32.
  *
- * Prints per size and collective: our time, that of the raw call, and their ratio; times are the best of
- * several rounds, each the slowest rank's. It is a measurement, not a test: nothing is asserted.
- *   mpirun -n 2 test_mpi_speed_openmpi [largest MiB] */
+ * Prints per size and collective: our time, that of the raw call, and their ratio; times are the
+ * best of several rounds, each the slowest rank's. It is a measurement, not a test: nothing is
+ * asserted. mpirun -n 2 test_mpi_speed_openmpi [largest MiB] */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "tessera/comm.h"
 
 enum { KINDS = 5, ROUNDS = 15, RANKS_MAX = 64 };
-static const char *const names[KINDS] = { "all_gather", "all_to_all", "reduce_scatter", "all_reduce",
-                                          "broadcast" };
+static const char *const names[KINDS] = { "all_gather", "all_to_all", "reduce_scatter",
+                                          "all_reduce", "broadcast" };
 
 typedef struct arrays {
     ts_array in, out, part_in, part_out;

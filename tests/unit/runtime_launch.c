@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launching, attaching, failing and recovering on the threads engine, with the words that are said. */
+/* Launching, attaching, failing and recovering on the threads engine, with the words that are said.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,10 +13,9 @@
 
 static ts_status launch(int64_t ranks, ts_work_fn work, void *arg, char *error, size_t size)
 {
-    ts_world_options options = { .struct_size = sizeof options,
-                                 .engine = "threads",
-                                 .rank_count = ranks,
-                                 .timeout_ms = 20000 };
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = ranks, .timeout_ms = 20000
+    };
     return ts_launch_with(&options, work, arg, error, size);
 }
 
@@ -64,7 +64,7 @@ TS_TEST(launch_leaves_nothing)
     TEST_EQ(t, tsi_alloc_live(), before);
 }
 
-/* ---- errors -------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 static ts_status work_fails_in_two(ts_rank *me, void *arg)
 {
     (void)arg;
@@ -138,7 +138,8 @@ TS_TEST(launch_bad_options)
     TEST_SAYS(t, error, "-1");
     TEST_STATUS(t, launch(2, NULL, NULL, error, sizeof error), TS_ERR_NULL);
     TEST_SAYS(t, error, "work is NULL");
-    options = (ts_world_options){ .struct_size = sizeof options, .rank_count = 2, .device = "abacus" };
+    options =
+        (ts_world_options){ .struct_size = sizeof options, .rank_count = 2, .device = "abacus" };
     TEST_STATUS(t, ts_launch_with(&options, work_sum, NULL, error, sizeof error), TS_ERR_MISSING);
     TEST_SAYS(t, error, "abacus");
 }
@@ -168,9 +169,10 @@ TS_TEST_LONG(launch_allocation_failures, 120)
         tsi_alloc_fail_at(n);
         ts_status status = launch(2, work_sum, &good, error, sizeof error);
         bool hit = tsi_alloc_fail_at(0) >= n;
-        TEST_SAY(t, tsi_alloc_live() == before, "allocation %lld: %lld live, %lld before", (long long)n,
-                 (long long)tsi_alloc_live(), (long long)before);
-        TEST_SAY(t, status == TS_OK || error[0] != '\0', "allocation %lld: no sentence", (long long)n);
+        TEST_SAY(t, tsi_alloc_live() == before, "allocation %lld: %lld live, %lld before",
+                 (long long)n, (long long)tsi_alloc_live(), (long long)before);
+        TEST_SAY(t, status == TS_OK || error[0] != '\0', "allocation %lld: no sentence",
+                 (long long)n);
         if (!hit) {
             TEST_OK(t, status);
             TEST_SAY(t, n > 5, "only %lld allocations", (long long)n);
@@ -181,14 +183,15 @@ TS_TEST_LONG(launch_allocation_failures, 120)
     TEST_SAY(t, false, "a launch makes more than 2000 allocations");
 }
 
-/* ---- recovering ------------------------------------------------------------------------------------------ */
+/* ---- recovering ------------------------------------------------------------------------------ */
 static ts_status work_recovers(ts_rank *me, void *arg)
 {
     int64_t sum = 0;
     for (int round = 0; round < 3; round++) {
         if (ts_rank_index(me) == round) ts_rank_fail(me, TS_ERR_MEMORY, "round %d", round);
         ts_status status = sum_of_ranks(me, &sum);
-        if (status == TS_OK) return ts_rank_fail(me, TS_ERR_INTERNAL, "round %d went through", round);
+        if (status == TS_OK)
+            return ts_rank_fail(me, TS_ERR_INTERNAL, "round %d went through", round);
         status = ts_rank_recover(me);
         if (status != TS_OK) return status;
         const ts_error *caught = ts_rank_error(me);
@@ -220,7 +223,7 @@ TS_TEST(recover_not_from_lost)
     TEST_EQ(t, recovered, TS_ERR_LOST);
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------- */
+/* ---- embedding ------------------------------------------------------------------------------- */
 typedef struct own_thread {
     ts_world *world;
     int64_t local_index, sum;
@@ -241,11 +244,13 @@ static void *own_thread_main(void *argument)
 TS_TEST(attach_own_threads)
 {
     ts_world *world = NULL;
-    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3), &world));
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3),
+                             &world));
     TEST_EQ(t, ts_world_size(world), 3);
     TEST_EQ(t, ts_world_local_count(world), 3);
     TEST_TEXT(t, ts_world_engine(world), "threads");
-    for (int round = 0; round < 2; round++) { /* a rank moves to another thread by detach and attach */
+    for (int round = 0; round < 2;
+         round++) { /* a rank moves to another thread by detach and attach */
         own_thread thread[3];
         pthread_t id[3];
         for (int i = 0; i < 3; i++) {
@@ -265,7 +270,8 @@ TS_TEST(attach_refused)
 {
     ts_world *world = NULL;
     ts_rank *me = NULL, *again = NULL;
-    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2), &world));
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2),
+                             &world));
     TEST_STATUS(t, ts_rank_attach(world, 2, &me), TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "no local rank 2");
     TEST_STATUS(t, ts_rank_attach(world, -1, &me), TS_ERR_ARG);

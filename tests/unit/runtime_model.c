@@ -42,14 +42,16 @@ static void run_all(test *t, totals *all, ts_status (*call)(ts_rank *me, ts_grou
 {
     int64_t ranks[RANKS];
     char error[512];
-    for (int64_t i = 0; i < RANKS; i++) ranks[i] = i;
+    for (int64_t i = 0; i < RANKS; i++)
+        ranks[i] = i;
     *all = (totals){ .t = t, .call = call };
     ts_world_options options = { .struct_size = sizeof options,
                                  .engine = "model",
                                  .rank_count = RANKS,
                                  .model_ranks = ranks,
                                  .model_rank_count = RANKS,
-                                 .model = "ranks_per_node=4, latency_us=1/8, bandwidth_gb_s=100/10" };
+                                 .model =
+                                     "ranks_per_node=4, latency_us=1/8, bandwidth_gb_s=100/10" };
     ts_status status = ts_launch_with(&options, work, all, error, sizeof error);
     TEST_SAY(t, status == TS_OK, "%s", error);
 }
@@ -57,7 +59,8 @@ static void run_all(test *t, totals *all, ts_status (*call)(ts_rank *me, ts_grou
 static int64_t sum_bytes(const totals *all)
 {
     int64_t sum = 0;
-    for (int i = 0; i < RANKS; i++) sum += all->rank[i].bytes[0] + all->rank[i].bytes[1];
+    for (int i = 0; i < RANKS; i++)
+        sum += all->rank[i].bytes[0] + all->rank[i].bytes[1];
     return sum;
 }
 
@@ -73,7 +76,8 @@ TS_TEST(model_all_reduce)
     totals all;
     run_all(t, &all, call_all_reduce);
     TEST_EQ(t, sum_bytes(&all), 2 * 80 * (RANKS - 1)); /* 2 b (n-1) */
-    /* rank 0: its part (4) from each peer, and each peer's part; peers 1-3 in the node, 4-5 outside */
+    /* rank 0: its part (4) from each peer, and each peer's part; peers 1-3 in the node, 4-5 outside
+     */
     TEST_EQ(t, all.rank[0].bytes[0], 4 * (4 * 3 + 4 + 3 + 3));
     TEST_EQ(t, all.rank[0].bytes[1], 4 * (4 * 2 + 3 + 3));
     TEST_EQ(t, all.rank[0].messages[0], 6);
@@ -81,8 +85,8 @@ TS_TEST(model_all_reduce)
     TEST_EQ(t, all.rank[0].operations, 1);
     /* two phases: depth 2 for 3 peers and oneself in the node, depth 2 for 2 outside */
     double expected = 2 * (2 * 1e-6 + 2 * 8e-6) + 88.0 / 100e9 + 56.0 / 10e9;
-    TEST_SAY(t, fabs(all.rank[0].seconds - expected) < 1e-12, "%g, expected %g", all.rank[0].seconds,
-             expected);
+    TEST_SAY(t, fabs(all.rank[0].seconds - expected) < 1e-12, "%g, expected %g",
+             all.rank[0].seconds, expected);
 }
 
 static ts_status call_all_gather(ts_rank *me, ts_group *world)
@@ -128,13 +132,20 @@ TS_TEST(model_rooted)
 
 static ts_status call_exchange(ts_rank *me, ts_group *world)
 {
-    int64_t next = (ts_rank_index(me) + 1) % RANKS, before = (ts_rank_index(me) + RANKS - 1) % RANKS;
-    ts_part send = { .peer = next, .data = memory, .ndim = 2, .extent = { 2, 3 }, .stride = { 8, 1 } };
+    int64_t next = (ts_rank_index(me) + 1) % RANKS,
+            before = (ts_rank_index(me) + RANKS - 1) % RANKS;
+    ts_part send = {
+        .peer = next, .data = memory, .ndim = 2, .extent = { 2, 3 }, .stride = { 8, 1 }
+    };
     ts_part recv = send;
     recv.peer = before;
     recv.data = memory + 32;
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32, .send = &send,
-                             .send_count = 1, .recv = &recv, .recv_count = 1 };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .send = &send,
+                             .send_count = 1,
+                             .recv = &recv,
+                             .recv_count = 1 };
     return ts_group_exchange(world, &exchange, NULL);
 }
 
@@ -158,10 +169,15 @@ static ts_status large(ts_rank *me, void *arg)
     ts_status status = ts_group_all_reduce(world, &array, &array, TS_REDUCE_SUM, NULL);
     ts_part *parts = calloc(2 * (size_t)n, sizeof *parts);
     for (int64_t i = 0; i < 2 * n; i++) {
-        parts[i] = (ts_part){ .peer = i % n, .data = memory, .ndim = 1, .extent = { 4 }, .stride = { 1 } };
+        parts[i] =
+            (ts_part){ .peer = i % n, .data = memory, .ndim = 1, .extent = { 4 }, .stride = { 1 } };
     }
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32, .send = parts,
-                             .send_count = n, .recv = parts + n, .recv_count = n };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .send = parts,
+                             .send_count = n,
+                             .recv = parts + n,
+                             .recv_count = n };
     if (status == TS_OK) status = ts_group_exchange(world, &exchange, NULL);
     free(parts);
     *out = (ts_modelled)TS_INIT(ts_modelled);
@@ -173,8 +189,8 @@ TS_TEST(model_hundred_thousand)
     char error[512];
     ts_modelled m;
     ts_status status =
-        ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "model", .rank_count = 100000), large, &m,
-                       error, sizeof error);
+        ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "model", .rank_count = 100000), large,
+                       &m, error, sizeof error);
     TEST_SAY(t, status == TS_OK, "%s", error);
     TEST_EQ(t, m.operations, 2);
     TEST_EQ(t, m.messages[0] + m.messages[1], 2 * 99999 + 99999);
@@ -195,8 +211,8 @@ static ts_status compute(ts_rank *me, void *arg)
 TS_TEST(model_compute)
 {
     double seconds = 0;
-    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "model", .rank_count = 9), compute,
-                              &seconds, NULL, 0));
+    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "model", .rank_count = 9),
+                              compute, &seconds, NULL, 0));
     TEST_CHECK(t, seconds == 0.25);
 }
 

@@ -8,11 +8,14 @@
 /* Tests run under a launcher too; here only what the test sets counts. */
 static void clean_environment(void)
 {
-    static const char *const names[] = { "TESSERA_RANKS", "TESSERA_ENGINE", "TESSERA_TIMEOUT_MS",
-                                         "TESSERA_EVENTS", "TESSERA_TRACE", "OMPI_COMM_WORLD_RANK",
-                                         "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID",
-                                         "TESSERA_THREADS_PER_PROCESS", "SLURM_STEP_NUM_TASKS" };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    static const char *const names[] = { "TESSERA_RANKS",       "TESSERA_ENGINE",
+                                         "TESSERA_TIMEOUT_MS",  "TESSERA_EVENTS",
+                                         "TESSERA_TRACE",       "OMPI_COMM_WORLD_RANK",
+                                         "PMIX_RANK",           "PMI_RANK",
+                                         "MPI_LOCALRANKID",     "TESSERA_THREADS_PER_PROCESS",
+                                         "SLURM_STEP_NUM_TASKS" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        unsetenv(names[i]);
 }
 
 TS_TEST(settings_defaults)
@@ -41,8 +44,9 @@ TS_TEST(settings_ranks_order)
 TS_TEST(settings_ranks_refused)
 {
     clean_environment();
-    static const char *const bad[] = { "0", "-1", "four", "4x", "4 4", "65537", "99999999999999999999",
-                                       "3.5", " " };
+    static const char *const bad[] = {
+        "0", "-1", "four", "4x", "4 4", "65537", "99999999999999999999", "3.5", " "
+    };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         tsi_settings s;
         setenv("TESSERA_RANKS", bad[i], 1);
@@ -52,7 +56,8 @@ TS_TEST(settings_ranks_refused)
     }
     unsetenv("TESSERA_RANKS");
     tsi_settings s;
-    TEST_STATUS(t, tsi_settings_resolve(TS_OPTIONS(ts_world_options, .rank_count = -4), &s), TS_ERR_ARG);
+    TEST_STATUS(t, tsi_settings_resolve(TS_OPTIONS(ts_world_options, .rank_count = -4), &s),
+                TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "-4");
 }
 
@@ -94,7 +99,9 @@ TS_TEST(settings_model_ranks)
     clean_environment();
     tsi_settings s;
     const int64_t good[] = { 0, 5, 9 }, outside[] = { 0, 10 }, twice[] = { 3, 3 };
-    ts_world_options options = { .struct_size = sizeof options, .engine = "model", .rank_count = 10 };
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "model",
+                                 .rank_count = 10 };
     options.model_ranks = good;
     options.model_rank_count = 3;
     TEST_OK(t, tsi_settings_resolve(&options, &s));
@@ -109,7 +116,8 @@ TS_TEST(settings_model_ranks)
 
 TS_TEST(settings_arguments)
 {
-    char program[] = "p", ranks[] = "--ts-ranks=3", engine[] = "--ts-engine=model", own[] = "--mine";
+    char program[] = "p", ranks[] = "--ts-ranks=3", engine[] = "--ts-engine=model",
+         own[] = "--mine";
     char seed[] = "--ts-seed=11", end[] = "--", after[] = "--ts-ranks=0", zero[] = "--ts-ranks=0";
     char near[] = "--ts-rank=3";
     ts_world_options options = TS_INIT(ts_world_options);

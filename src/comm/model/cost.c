@@ -3,11 +3,11 @@
  *
  * Received bytes and messages are counted peer by peer, so uneven and empty blocks are exact:
  *
- *   all_gather, gather (root)  each peer's block           all_to_all, exchange   what each peer sends me
- *   broadcast, scatter, recv   one block, from the root    reduce_scatter         my block from each peer
- *   all_reduce                 a reduce_scatter by elements, then an all_gather of its result
- *   reduce (root)              each peer's array; the clock counts at most two arrays, as engines that
- *                              cut the array into parts need
+ *   all_gather, gather (root)  each peer's block           all_to_all, exchange   what each peer
+ * sends me broadcast, scatter, recv   one block, from the root    reduce_scatter         my block
+ * from each peer all_reduce                 a reduce_scatter by elements, then an all_gather of its
+ * result reduce (root)              each peer's array; the clock counts at most two arrays, as
+ * engines that cut the array into parts need
  *
  * INV: one walk over the members, no allocation, so a group of 100,000 costs a fraction of a
  * millisecond. */
@@ -17,8 +17,8 @@
 /* Traffic of one operation: what is received, and what the clock must wait for. */
 typedef struct traffic {
     int64_t messages[TSI_LINK_COUNT], bytes[TSI_LINK_COUNT]; /* received */
-    int64_t sent[TSI_LINK_COUNT];                            /* bytes, where sending is the longer side */
-    int64_t peers[TSI_LINK_COUNT];                           /* other members by class */
+    int64_t sent[TSI_LINK_COUNT];  /* bytes, where sending is the longer side */
+    int64_t peers[TSI_LINK_COUNT]; /* other members by class */
 } traffic;
 
 static int link_to(const tsi_model_machine *machine, const tsi_work *work, int64_t peer)
@@ -37,7 +37,8 @@ static int64_t element_bytes(const tsi_work *work)
 static int64_t row_bytes(const tsi_work *work, const tsi_block *block)
 {
     int64_t bytes = element_bytes(work);
-    for (int32_t dim = 1; dim < block->ndim; dim++) bytes *= block->extent[dim];
+    for (int32_t dim = 1; dim < block->ndim; dim++)
+        bytes *= block->extent[dim];
     return bytes;
 }
 
@@ -52,7 +53,8 @@ static int64_t rows_of(const tsi_block *block)
 }
 
 /* Rows of member `peer` of an array that is split among the members. */
-static int64_t split_rows(const tsi_work *work, const int64_t *rows, const tsi_block *whole, int64_t peer)
+static int64_t split_rows(const tsi_work *work, const int64_t *rows, const tsi_block *whole,
+                          int64_t peer)
 {
     return rows != NULL ? rows[peer] : rows_of(whole) / work->team->size;
 }
@@ -64,8 +66,8 @@ static void receive(traffic *t, int link, int64_t bytes)
     t->bytes[link] += bytes;
 }
 
-/* Elements of the part of an array of `count` that member i reduces: the first count % n parts are one
- * longer. */
+/* Elements of the part of an array of `count` that member i reduces: the first count % n parts are
+ * one longer. */
 static int64_t part_of(int64_t count, int64_t n, int64_t i)
 {
     return count / n + (i < count % n);
@@ -83,13 +85,17 @@ static void count_peer(const tsi_work *work, int64_t peer, int link, traffic *t)
 {
     bool from_root = peer == work->print.root, at_root = work->member == work->print.root;
     switch ((tsi_comm_kind)work->print.kind) {
-    case TSI_COMM_BARRIER: return;
+    case TSI_COMM_BARRIER:
+        return;
     case TSI_COMM_BROADCAST:
-        if (from_root) receive(t, link, block_bytes(work, &work->out));
-        else if (at_root && t->sent[link] == 0) t->sent[link] = block_bytes(work, &work->out);
+        if (from_root)
+            receive(t, link, block_bytes(work, &work->out));
+        else if (at_root && t->sent[link] == 0)
+            t->sent[link] = block_bytes(work, &work->out);
         return;
     case TSI_COMM_SCATTER:
-        if (from_root) receive(t, link, block_bytes(work, &work->out));
+        if (from_root)
+            receive(t, link, block_bytes(work, &work->out));
         else if (at_root) {
             t->sent[link] +=
                 split_rows(work, work->send_rows, &work->in, peer) * row_bytes(work, &work->in);
@@ -98,7 +104,8 @@ static void count_peer(const tsi_work *work, int64_t peer, int link, traffic *t)
     case TSI_COMM_GATHER:
         if (at_root) {
             receive(t, link,
-                    split_rows(work, work->recv_rows, &work->out, peer) * row_bytes(work, &work->out));
+                    split_rows(work, work->recv_rows, &work->out, peer) *
+                        row_bytes(work, &work->out));
         } else if (from_root) {
             t->sent[link] += block_bytes(work, &work->in);
         }
@@ -109,11 +116,17 @@ static void count_peer(const tsi_work *work, int64_t peer, int link, traffic *t)
                 split_rows(work, work->recv_rows, &work->out, peer) * row_bytes(work, &work->out));
         return;
     case TSI_COMM_REDUCE:
-        if (at_root) receive(t, link, block_bytes(work, &work->in));
-        else if (from_root) t->sent[link] += block_bytes(work, &work->in);
+        if (at_root)
+            receive(t, link, block_bytes(work, &work->in));
+        else if (from_root)
+            t->sent[link] += block_bytes(work, &work->in);
         return;
-    case TSI_COMM_ALL_REDUCE: count_all_reduce(work, peer, link, t); return;
-    case TSI_COMM_REDUCE_SCATTER: receive(t, link, block_bytes(work, &work->out)); return;
+    case TSI_COMM_ALL_REDUCE:
+        count_all_reduce(work, peer, link, t);
+        return;
+    case TSI_COMM_REDUCE_SCATTER:
+        receive(t, link, block_bytes(work, &work->out));
+        return;
     case TSI_COMM_SEND:
         if (from_root) t->sent[link] += block_bytes(work, &work->in);
         return;
@@ -121,14 +134,16 @@ static void count_peer(const tsi_work *work, int64_t peer, int link, traffic *t)
         if (from_root) receive(t, link, block_bytes(work, &work->out));
         return;
     case TSI_COMM_EXCHANGE:
-    case TSI_COMM_KIND_COUNT: return;
+    case TSI_COMM_KIND_COUNT:
+        return;
     }
 }
 
 static int64_t part_bytes(const tsi_work *work, const ts_part *part)
 {
     int64_t bytes = element_bytes(work);
-    for (int32_t dim = 0; dim < part->ndim; dim++) bytes *= part->extent[dim];
+    for (int32_t dim = 0; dim < part->ndim; dim++)
+        bytes *= part->extent[dim];
     return bytes;
 }
 
@@ -144,7 +159,8 @@ static void count_exchange(const tsi_model_machine *machine, const tsi_work *wor
     }
     for (int64_t i = 0; i < work->send_count; i++) {
         int64_t peer = work->send[i].peer;
-        if (peer != work->member) t->sent[link_to(machine, work, peer)] += part_bytes(work, &work->send[i]);
+        if (peer != work->member)
+            t->sent[link_to(machine, work, peer)] += part_bytes(work, &work->send[i]);
     }
 }
 
@@ -152,7 +168,8 @@ static void count_exchange(const tsi_model_machine *machine, const tsi_work *wor
 static int depth_of(int64_t peers)
 {
     int depth = 0;
-    for (int64_t reach = 1; reach < peers + 1; reach *= 2) depth++;
+    for (int64_t reach = 1; reach < peers + 1; reach *= 2)
+        depth++;
     return depth;
 }
 
@@ -167,12 +184,14 @@ static bool is_tree(tsi_comm_kind kind)
     case TSI_COMM_ALL_GATHER:
     case TSI_COMM_REDUCE:
     case TSI_COMM_ALL_REDUCE:
-    case TSI_COMM_REDUCE_SCATTER: return true;
+    case TSI_COMM_REDUCE_SCATTER:
+        return true;
     case TSI_COMM_ALL_TO_ALL:
     case TSI_COMM_EXCHANGE:
     case TSI_COMM_SEND:
     case TSI_COMM_RECV:
-    case TSI_COMM_KIND_COUNT: return false;
+    case TSI_COMM_KIND_COUNT:
+        return false;
     }
     return false;
 }

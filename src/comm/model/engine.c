@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c - the model engine's table: every operation is complete when it is started.
  *
- * Only representatives exist as ranks of this process; each has counts of its own, touched by its thread
- * alone, so there is nothing to lock and nothing to wait for. */
+ * Only representatives exist as ranks of this process; each has counts of its own, touched by its
+ * thread alone, so there is nothing to lock and nothing to wait for. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -23,8 +23,8 @@ static ts_status model_open(const tsi_engine_options *options, void **out)
     tsi_model_machine machine;
     *out = NULL;
     TSI_TRY(tsi_model_machine_parse(text, &machine));
-    size_t bytes = sizeof(model_state) +
-                   (size_t)options->world->local_count * sizeof(tsi_model_counts);
+    size_t bytes =
+        sizeof(model_state) + (size_t)options->world->local_count * sizeof(tsi_model_counts);
     model_state *state = tsi_calloc(1, bytes);
     if (state == NULL) return tsi_fail_memory("the model engine", bytes);
     state->machine = machine;

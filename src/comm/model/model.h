@@ -29,8 +29,8 @@ typedef struct tsi_model_machine {
 } tsi_model_machine;
 
 const tsi_engine *tsi_engine_model(void);
-/* "ranks_per_node=8, latency_us=2/10, bandwidth_gb_s=200/25, overhead_us=0.2": node / network. NULL or
- * missing keys: the defaults, which are the numbers of this example. */
+/* "ranks_per_node=8, latency_us=2/10, bandwidth_gb_s=200/25, overhead_us=0.2": node / network. NULL
+ * or missing keys: the defaults, which are the numbers of this example. */
 ts_status tsi_model_machine_parse(const char *text, tsi_model_machine *out);
 /* What one operation costs the rank that calls it; a pure function of the work. Adds to *out. */
 void tsi_model_cost(const tsi_model_machine *machine, const tsi_work *work, tsi_model_counts *out);

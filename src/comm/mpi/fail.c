@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fail.c - how a failure becomes one sentence on every rank.
  *
- * The first rank that notices (a mismatch, a death, a stall, a peer that left, no memory) writes the
- * sentence into the segment; all others of the node find it there, those of other nodes get it as a
- * message. A poisoned rank ends all its operations with the sentence and refuses new ones until recover
- * begins a new epoch; what belongs to an older epoch is thrown away wherever it turns up.
+ * The first rank that notices (a mismatch, a death, a stall, a peer that left, no memory) writes
+ * the sentence into the segment; all others of the node find it there, those of other nodes get it
+ * as a message. A poisoned rank ends all its operations with the sentence and refuses new ones
+ * until recover begins a new epoch; what belongs to an older epoch is thrown away wherever it turns
+ * up.
  *
- * INV: the poison of an epoch is written once. A rank looks at it before it moves data and at least every
- * few milliseconds while it waits. */
+ * INV: the poison of an epoch is written once. A rank looks at it before it moves data and at least
+ * every few milliseconds while it waits. */
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -86,7 +87,7 @@ void tsi_poison_memory(tsi_mpi_rank *rank, const char *what)
                    (long long)rank->index, what);
 }
 
-/* ---- what everybody is doing ----------------------------------------------------------------------------- */
+/* ---- what everybody is doing ------------------------------------------------------------- */
 static const char *life_name(int32_t life)
 {
     switch ((tsi_slot_life)life) {
@@ -112,8 +113,7 @@ static int doing(tsi_mpi *mpi, int64_t index, char *out, size_t size)
     int64_t place = mpi->place[index];
     tsi_fingerprint print;
     char text[256];
-    if (place < 0)
-        return snprintf(out, size, "rank %lld is on another node", (long long)index);
+    if (place < 0) return snprintf(out, size, "rank %lld is on another node", (long long)index);
     tsi_mpi_slot *slot = &mpi->segment.slot[place];
     int32_t life = atomic_load(&slot->life);
     if (life != TSI_LIFE_OPEN)
@@ -142,14 +142,15 @@ void tsi_fail_describe(tsi_mpi *mpi, char *out, size_t size)
     }
 }
 
-/* The ranks of the operation that wait, "; rank 0 is in ..., rank 3 is in ...", as far as there is room. */
-static void add_waiting(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t culprit, char *text,
-                        size_t size)
+/* The ranks of the operation that wait, "; rank 0 is in ..., rank 3 is in ...", as far as there is
+ * room. */
+static void add_waiting(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t culprit, int64_t but,
+                        char *text, size_t size)
 {
     size_t used = strlen(text);
     for (int64_t p = 0, said = 0; op != NULL && p < op->count && said < 4 && used + 1 < size; p++) {
         int64_t index = op->peer[p].rank;
-        if (index == culprit || rank->mpi->place[index] < 0) continue;
+        if (index == culprit || index == but || rank->mpi->place[index] < 0) continue;
         int length = snprintf(text + used, size - used, "; ");
         used += (size_t)length;
         if (used >= size) return;
@@ -159,7 +160,7 @@ static void add_waiting(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t culpri
     }
 }
 
-/* ---- death and departure --------------------------------------------------------------------------------- */
+/* ---- death and departure ----------------------------------------------------------------- */
 static tsi_slot_life life_of(const tsi_mpi *mpi, int64_t index)
 {
     int64_t place = mpi->place[index];
@@ -185,7 +186,7 @@ static void say_dead(tsi_mpi_rank *rank, int64_t place)
     }
     snprintf(text, sizeof text, "rank %lld is gone: process %d ended without leaving the world, %s",
              (long long)index, (int)atomic_load(&mpi->segment.slot[place].pid), was);
-    add_waiting(rank, first_op(rank), index, text, sizeof text);
+    add_waiting(rank, first_op(rank), index, -1, text, sizeof text);
     tsi_poison_set(rank, TS_ERR_PEER, index, "%s", text);
 }
 
@@ -205,11 +206,12 @@ static void check_left(tsi_mpi_rank *rank, const tsi_mpi_op *op)
         if (p == op->self || !needs(op, peer)) continue;
         tsi_slot_life life = life_of(rank->mpi, peer->rank);
         if (life == TSI_LIFE_OPEN || life == TSI_LIFE_NONE) continue;
-        if (tsi_wire_receive(rank) && !needs(op, peer)) continue; /* its last message was on the way */
+        if (tsi_wire_receive(rank) && !needs(op, peer))
+            continue; /* its last message was on the way */
         rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
         snprintf(text, sizeof text, "rank %lld %s while rank %lld waits for it in %s",
-                 (long long)peer->rank, life_name(life), (long long)rank->index, own);
-        add_waiting(rank, op, peer->rank, text, sizeof text);
+                 (long long)peer->rank, life_name((int32_t)life), (long long)rank->index, own);
+        add_waiting(rank, op, peer->rank, rank->index, text, sizeof text);
         tsi_poison_set(rank, TS_ERR_PEER, peer->rank, "%s", text);
         return;
     }
@@ -225,11 +227,12 @@ void tsi_check_life(tsi_mpi_rank *rank)
         if (atomic_load(&segment->slot[i].life) == TSI_LIFE_OPEN) say_dead(rank, i);
         return;
     }
-    for (tsi_lane *lane = rank->active; lane != NULL && !tsi_poisoned(rank); lane = lane->active_next)
+    for (tsi_lane *lane = rank->active; lane != NULL && !tsi_poisoned(rank);
+         lane = lane->active_next)
         if (lane->op.stage != TSI_OP_IDLE) check_left(rank, &lane->op);
 }
 
-/* ---- stall ------------------------------------------------------------------------------------------------- */
+/* ---- stall ------------------------------------------------------------------------------- */
 static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
     char own[256], text[TSI_ERROR_TEXT_MAX];
@@ -241,28 +244,34 @@ static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
         snprintf(text, sizeof text, "%s took longer than %lld ms on rank %lld", own,
                  (long long)op->work->timeout_ms, (long long)rank->index);
     } else {
-        int used = snprintf(text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for it in %s; ",
-                            (long long)culprit, (long long)rank->index,
-                            (long long)op->work->timeout_ms, own);
+        int used = snprintf(
+            text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for it in %s; ",
+            (long long)culprit, (long long)rank->index, (long long)op->work->timeout_ms, own);
         doing(rank->mpi, culprit, text + used, sizeof text - (size_t)used);
-        add_waiting(rank, op, culprit, text, sizeof text);
+        add_waiting(rank, op, culprit, rank->index, text, sizeof text);
     }
     tsi_poison_set(rank, TS_ERR_PEER, culprit, "%s", text);
+}
+
+/* Somebody may wait for an operation that stands behind the one under way. */
+static bool is_overdue(const tsi_lane *lane, int64_t now)
+{
+    for (const tsi_work *work = lane->first; work != NULL; work = work->next)
+        if (work->deadline_ns > 0 && now >= work->deadline_ns) return true;
+    return false;
 }
 
 void tsi_check_deadline(tsi_mpi_rank *rank)
 {
     int64_t now = tsi_clock_ns();
     for (tsi_lane *lane = rank->active; lane != NULL; lane = lane->active_next) {
-        const tsi_mpi_op *op = &lane->op;
-        if (op->stage == TSI_OP_IDLE || op->work->deadline_ns <= 0 || now < op->work->deadline_ns)
-            continue;
-        say_stalled(rank, op);
+        if (lane->op.stage == TSI_OP_IDLE || !is_overdue(lane, now)) continue;
+        say_stalled(rank, &lane->op);
         return;
     }
 }
 
-/* ---- leaving --------------------------------------------------------------------------------------------------- */
+/* ---- leaving ----------------------------------------------------------------------------- */
 void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence)
 {
     tsi_mpi *mpi = rank->mpi;
@@ -307,7 +316,7 @@ void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message)
     publish(rank, (ts_status)message->value[0], message->value[1], (const char *)(message + 1));
 }
 
-/* ---- recovering -------------------------------------------------------------------------------------------------- */
+/* ---- recovering -------------------------------------------------------------------------- */
 /* A rank that will not come, or -1. */
 static int64_t missing_for_good(tsi_mpi_rank *rank)
 {
@@ -320,8 +329,8 @@ static int64_t missing_for_good(tsi_mpi_rank *rank)
     return -1;
 }
 
-/* All ranks tell all others; a message of the new epoch that comes before is kept for it. On failure `why`
- * says who did not come. */
+/* All ranks tell all others; a message of the new epoch that comes before is kept for it. On
+ * failure `why` says who did not come. */
 ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
 {
     tsi_mpi *mpi = rank->mpi;

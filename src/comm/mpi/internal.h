@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* internal.h - the parts of the mpi engine and what they know of each other.
  *
- *   module.c   the vtable: start, wait, test, progress          open.c    MPI itself: open, close, exit
- *   lane.c     queues per (group, channel) and per pair; messages find their operation
- *   op.c       an operation as streams (what peers may read) and jobs (what I make out of them)
- *   job.c      runs jobs: copies and folds                      range.c   walking over strided blocks
- *   pull.c     reading a peer's memory                          wire.c    messages through rings in memory
- *   net.c      messages and data through MPI                    segment.c the shared memory of a node
- *   fail.c     death, mismatch, stall, leaving, recovering
+ *   module.c   the vtable: start, wait, test, progress          open.c    MPI itself: open, close,
+ * exit lane.c     queues per (group, channel) and per pair; messages find their operation op.c an
+ * operation as streams (what peers may read) and jobs (what I make out of them) job.c      runs
+ * jobs: copies and folds                      range.c   walking over strided blocks pull.c reading
+ * a peer's memory                          wire.c    messages through rings in memory net.c
+ * messages and data through MPI                    segment.c the shared memory of a node fail.c
+ * death, mismatch, stall, leaving, recovering
  *
  * One protocol for all transports, pull only, per operation and pair:
  *
@@ -34,11 +34,17 @@ typedef struct tsi_mpi_rank tsi_mpi_rank;
 typedef struct tsi_mpi_op tsi_mpi_op;
 typedef struct tsi_lane tsi_lane;
 
-/* ---- messages ------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------- */
 typedef enum tsi_message_kind {
     TSI_MESSAGE_SKIP, /* ring: the rest up to the ring's end is empty */
-    TSI_MESSAGE_OFFER, TSI_MESSAGE_READY, TSI_MESSAGE_GET, TSI_MESSAGE_DATA, TSI_MESSAGE_DONE,
-    TSI_MESSAGE_LEAVE, TSI_MESSAGE_ABORT, TSI_MESSAGE_RECOVER
+    TSI_MESSAGE_OFFER,
+    TSI_MESSAGE_READY,
+    TSI_MESSAGE_GET,
+    TSI_MESSAGE_DATA,
+    TSI_MESSAGE_DONE,
+    TSI_MESSAGE_LEAVE,
+    TSI_MESSAGE_ABORT,
+    TSI_MESSAGE_RECOVER
 } tsi_message_kind;
 
 enum { TSI_CHANNEL_TO_RECV = -1, TSI_CHANNEL_TO_SEND = -2 }; /* point to point: the lane's end */
@@ -53,8 +59,8 @@ typedef struct tsi_message {
     uint16_t is_inline;
     uint32_t epoch;
     int32_t channel;
-    int64_t from, to;   /* world ranks */
-    int64_t member;     /* the sender's place in the group */
+    int64_t from, to; /* world ranks */
+    int64_t member;   /* the sender's place in the group */
     uint64_t team, sequence;
     int64_t value[5];
 } tsi_message;
@@ -69,9 +75,14 @@ typedef struct tsi_parcel_list {
     tsi_parcel *first, *last;
 } tsi_parcel_list;
 
-/* ---- the shared segment: a head, a slot per rank, a ring per ordered pair ----------------------------- */
+/* ---- the shared segment: a head, a slot per rank, a ring per ordered pair ---------------- */
 typedef enum tsi_slot_life {
-    TSI_LIFE_NONE, TSI_LIFE_OPEN, TSI_LIFE_LEFT, TSI_LIFE_FAILED, TSI_LIFE_CLOSED, TSI_LIFE_EXITING
+    TSI_LIFE_NONE,
+    TSI_LIFE_OPEN,
+    TSI_LIFE_LEFT,
+    TSI_LIFE_FAILED,
+    TSI_LIFE_CLOSED,
+    TSI_LIFE_EXITING
 } tsi_slot_life;
 
 typedef struct tsi_poison {
@@ -86,9 +97,9 @@ typedef struct tsi_mpi_slot {
     _Atomic uint32_t asleep;
     _Alignas(64) _Atomic int32_t life;
     _Atomic int32_t pid;
-    _Atomic uint64_t probe;             /* address of a word with a known value */
+    _Atomic uint64_t probe;                /* address of a word with a known value */
     _Alignas(64) _Atomic uint32_t version; /* odd while print is written */
-    _Atomic uint32_t busy;              /* 1: in the operation, 0: it was the last one */
+    _Atomic uint32_t busy;                 /* 1: in the operation, 0: it was the last one */
     tsi_fingerprint print;
 } tsi_mpi_slot;
 
@@ -105,12 +116,13 @@ typedef struct tsi_segment {
     tsi_poison *poison;
     tsi_mpi_slot *slot;
     char *rings;
-    int *pidfd;        /* per place; -1: not open */
-    int64_t *rank;     /* world rank of each place */
+    int *pidfd;    /* per place; -1: not open */
+    int64_t *rank; /* world rank of each place */
 } tsi_segment;
 
-/* ---- ranges of blocks ------------------------------------------------------------------------------- */
-/* `bytes` bytes from byte `base` on of the elements of a list of blocks, row-major, one after another. */
+/* ---- ranges of blocks -------------------------------------------------------------------- */
+/* `bytes` bytes from byte `base` on of the elements of a list of blocks, row-major, one after
+ * another. */
 typedef struct tsi_range {
     const tsi_block *block;
     int64_t count;
@@ -124,15 +136,15 @@ typedef struct tsi_cursor_at { /* a position in a list of blocks */
     int64_t index[TS_NDIM_MAX];
 } tsi_cursor_at;
 
-/* ---- operations --------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------- */
 typedef struct tsi_stream_in { /* what a peer lets me read in a phase */
     bool known;
-    bool fetched;         /* the list was copied here */
-    tsi_range range;      /* addresses of the peer's memory */
+    bool fetched;    /* the list was copied here */
+    tsi_range range; /* addresses of the peer's memory */
     tsi_block one;
     uint64_t list;
     tsi_block *fetched_list;
-    tsi_parcel *parcel;   /* data came with the message */
+    tsi_parcel *parcel; /* data came with the message */
     const char *data;
 } tsi_stream_in;
 
@@ -147,8 +159,8 @@ typedef struct tsi_mpi_peer {
     tsi_stream_out out[2];
     int64_t expect[2]; /* bytes I take from it, by phase */
     bool offered, done;
-    bool reads;  /* it reads my memory: I wait for its DONE */
-    bool read;   /* I read its memory: I owe it a DONE */
+    bool reads; /* it reads my memory: I wait for its DONE */
+    bool read;  /* I read its memory: I owe it a DONE */
 } tsi_mpi_peer;
 
 typedef struct tsi_source {
@@ -160,8 +172,8 @@ typedef struct tsi_job {
     tsi_block to_block;
     tsi_source *source;
     int64_t source_count;
-    int64_t moved;    /* bytes finished */
-    int64_t asked;    /* bytes asked for by GET */
+    int64_t moved; /* bytes finished */
+    int64_t asked; /* bytes asked for by GET */
     int32_t phase;
     bool fold;
 } tsi_job;
@@ -172,8 +184,8 @@ typedef struct tsi_get { /* bytes asked for and not yet used */
     int64_t member;
     int64_t offset, bytes; /* in the job's range */
     int64_t arrived;
-    char *to;              /* contiguous target; NULL: into the job's range */
-    char *staging;         /* owned */
+    char *to;      /* contiguous target; NULL: into the job's range */
+    char *staging; /* owned */
     MPI_Request request;
     bool net;
 } tsi_get;
@@ -187,7 +199,11 @@ typedef struct tsi_serve { /* bytes a peer asked for */
 } tsi_serve;
 
 typedef enum tsi_op_stage {
-    TSI_OP_IDLE, TSI_OP_OFFERED, TSI_OP_MOVE, TSI_OP_GATHER, TSI_OP_DRAIN
+    TSI_OP_IDLE,
+    TSI_OP_OFFERED,
+    TSI_OP_MOVE,
+    TSI_OP_GATHER,
+    TSI_OP_DRAIN
 } tsi_op_stage;
 
 struct tsi_mpi_op {
@@ -195,12 +211,12 @@ struct tsi_mpi_op {
     tsi_work *work;
     int64_t count, self; /* peers; my place among them, -1: point to point */
     int64_t offers, offers_due, dones, dones_due;
-    int64_t size;        /* bytes of an element */
+    int64_t size; /* bytes of an element */
     tsi_mpi_peer *peer;
     tsi_job *job;
     int64_t job_count, jobs_left[2];
     tsi_source *source;
-    tsi_block *block;    /* what streams and ranges point to */
+    tsi_block *block; /* what streams and ranges point to */
     int64_t block_count;
     bool two_phase;
     tsi_get *gets;
@@ -208,7 +224,7 @@ struct tsi_mpi_op {
     tsi_serve *serves;
     char *fold_space;
     int64_t fold_bytes, fold_chunk;
-    tsi_job *folding;   /* the one that uses it */
+    tsi_job *folding; /* the one that uses it */
     void *memory;
     size_t memory_bytes;
 };
@@ -226,7 +242,7 @@ struct tsi_lane {
 
 enum { TSI_LANE_BUCKETS = 256 };
 
-/* ---- a local rank, a world ------------------------------------------------------------------------------ */
+/* ---- a local rank, a world --------------------------------------------------------------- */
 struct tsi_mpi_rank {
     tsi_mpi *mpi;
     int64_t index; /* in the world */
@@ -236,18 +252,18 @@ struct tsi_mpi_rank {
     bool left;
     tsi_lane *lane[TSI_LANE_BUCKETS];
     int64_t lane_count;
-    _Atomic int64_t works; /* posted and not finished */
+    _Atomic int64_t works;   /* posted and not finished */
     tsi_lane *active;        /* lanes with an operation under way */
     tsi_parcel *building;    /* the message between begin and end, if it is not in a ring */
     tsi_parcel_list *outbox; /* per place: what did not fit into the ring */
     int64_t outbox_count;
     pthread_mutex_t inbox_lock;
-    tsi_parcel_list inbox;   /* from the net */
+    tsi_parcel_list inbox; /* from the net */
     _Atomic int32_t inbox_filled;
-    tsi_parcel_list future;  /* of an epoch that has not begun here */
-    int64_t recovered;       /* RECOVER messages of the current epoch */
+    tsi_parcel_list future; /* of an epoch that has not begun here */
+    int64_t recovered;      /* RECOVER messages of the current epoch */
     int64_t checked_ns;
-    char *scratch;           /* TSI_SCRATCH_BYTES */
+    char *scratch; /* TSI_SCRATCH_BYTES */
 };
 
 typedef struct tsi_net tsi_net;
@@ -265,11 +281,11 @@ struct tsi_mpi {
     pthread_t thread;
     int64_t small_max; /* bytes that travel inside a message, for any pair */
     tsi_segment segment;
-    int32_t *place;    /* of each world rank; -1: outside the segment */
+    int32_t *place;        /* of each world rank; -1: outside the segment */
     _Atomic uint8_t *gone; /* of each world rank outside: tsi_slot_life */
     void *gone_memory;
     tsi_mpi_rank *local;
-    tsi_net *net;      /* NULL: every rank is in the segment */
+    tsi_net *net; /* NULL: every rank is in the segment */
 };
 
 enum {
@@ -289,7 +305,8 @@ void tsi_seek(tsi_cursor_at *at, const tsi_range *range, int64_t offset, int64_t
 /* The contiguous run at the position, at most `limit` bytes; moves on. */
 char *tsi_next_run(tsi_cursor_at *at, int64_t limit, int64_t *bytes);
 void tsi_pack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size, char *to);
-void tsi_unpack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size, const char *from);
+void tsi_unpack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size,
+                const char *from);
 /* The address of these bytes if they lie in one piece, else NULL. */
 char *tsi_range_flat(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size);
 int64_t tsi_range_run(const tsi_range *range, int64_t size); /* bytes of its shortest inner run */
@@ -313,7 +330,8 @@ bool tsi_wire_near(const tsi_mpi_rank *rank, int64_t to);
 /* A message to fill; NULL only without memory. `end` sends it. */
 tsi_message *tsi_wire_begin(tsi_mpi_rank *rank, int64_t to, size_t payload);
 void tsi_wire_end(tsi_mpi_rank *rank, tsi_message *message);
-bool tsi_wire_room(tsi_mpi_rank *rank, int64_t to, size_t payload); /* would go into the ring at once */
+bool tsi_wire_room(tsi_mpi_rank *rank, int64_t to,
+                   size_t payload);        /* would go into the ring at once */
 bool tsi_wire_flush(tsi_mpi_rank *rank);   /* did anything leave the outbox? */
 bool tsi_wire_receive(tsi_mpi_rank *rank); /* did anything come? */
 tsi_parcel *tsi_parcel_make(const tsi_mpi *mpi, size_t bytes);
@@ -328,8 +346,10 @@ void tsi_net_send(tsi_mpi *mpi, tsi_parcel *parcel /* takes */);
 bool tsi_net_progress(tsi_mpi *mpi);
 bool tsi_net_allowed(const tsi_mpi *mpi); /* may this thread call MPI? */
 int tsi_net_tag(tsi_mpi *mpi);
-bool tsi_net_irecv(tsi_mpi *mpi, void *to, int64_t bytes, int64_t from, int tag, MPI_Request *request);
-bool tsi_net_isend(tsi_mpi *mpi, void *from, int64_t bytes, int64_t to, int tag, MPI_Request *request);
+bool tsi_net_irecv(tsi_mpi *mpi, void *to, int64_t bytes, int64_t from, int tag,
+                   MPI_Request *request);
+bool tsi_net_isend(tsi_mpi *mpi, void *from, int64_t bytes, int64_t to, int tag,
+                   MPI_Request *request);
 bool tsi_net_test(tsi_mpi *mpi, MPI_Request *request);
 void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive);
 
@@ -364,7 +384,8 @@ bool tsi_serve_add(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, const tsi
 /* ---- lane.c ---- */
 bool tsi_rank_post(tsi_mpi_rank *rank, tsi_work *work);
 bool tsi_rank_progress(tsi_mpi_rank *rank); /* did anything happen? The lock is held. */
-void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel *parcel /* takes */);
+void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message,
+                      tsi_parcel *parcel /* takes */);
 void tsi_rank_fail_all(tsi_mpi_rank *rank, ts_status status, const char *text);
 void tsi_rank_forget(tsi_mpi_rank *rank); /* lanes and what they keep */
 

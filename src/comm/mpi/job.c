@@ -2,8 +2,8 @@
 /* job.c - runs the jobs of an operation: copies and folds, and serves what peers ask for.
  *
  * A source is my own blocks, bytes that came with a message, a peer's memory that can be read, or
- * else bytes that are asked for: GET, answered by DATA through the ring or by MPI. Folds go chunk by chunk
- * through memory of a cache's size; asked-for chunks are double-buffered.
+ * else bytes that are asked for: GET, answered by DATA through the ring or by MPI. Folds go chunk
+ * by chunk through memory of a cache's size; asked-for chunks are double-buffered.
  *
  * INV: a chunk of a fold is computed once, from all its sources in order, with one rounding. */
 #include <string.h>
@@ -52,7 +52,7 @@ static void job_finished(tsi_mpi_op *op, tsi_job *job)
     op->jobs_left[job->phase]--;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------------ */
 /* Asks for bytes of a source; they go to `to`, or into the job's range. */
 static bool ask(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, const tsi_source *source,
                 int64_t offset, int64_t bytes, char *to)
@@ -64,8 +64,13 @@ static bool ask(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, const tsi_sour
         tsi_poison_memory(rank, "a transfer");
         return false;
     }
-    *get = (tsi_get){ .job = job, .member = source->member, .offset = offset, .bytes = bytes, .to = to,
-                      .request = MPI_REQUEST_NULL, .net = !tsi_wire_near(rank, peer) };
+    *get = (tsi_get){ .job = job,
+                      .member = source->member,
+                      .offset = offset,
+                      .bytes = bytes,
+                      .to = to,
+                      .request = MPI_REQUEST_NULL,
+                      .net = !tsi_wire_near(rank, peer) };
     int tag = 0;
     bool good = true;
     if (get->net) {
@@ -100,8 +105,8 @@ bool tsi_get_data(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *message
     while (get != NULL && (int64_t)(intptr_t)get != message->value[0])
         get = get->next;
     if (get == NULL) {
-        tsi_poison_set(rank, TS_ERR_INTERNAL, message->from, "rank %lld got data it did not ask for",
-                       (long long)rank->index);
+        tsi_poison_set(rank, TS_ERR_INTERNAL, message->from,
+                       "rank %lld got data it did not ask for", (long long)rank->index);
         return false;
     }
     int64_t offset = message->value[1], bytes = message->value[2];
@@ -144,7 +149,7 @@ static void collect_gets(tsi_mpi_rank *rank, tsi_mpi_op *op, bool *progress)
     }
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------ */
 static bool ask_more(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *progress)
 {
     while (job->asked < job->to.bytes &&
@@ -173,13 +178,14 @@ static bool copy_step(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *pr
         tsi_unpack(&job->to, 0, left, op->size, in->data + source->offset);
         break;
     case WAY_SELF:
-        tsi_pull(rank, rank->index, &peer->out[0].range, source->offset, &job->to, 0, left, op->size);
+        tsi_pull(rank, rank->index, &peer->out[0].range, source->offset, &job->to, 0, left,
+                 op->size);
         break;
     case WAY_PULL:
         if (!fetch_list(rank, op, source->member, job->phase)) return false;
         if (left > TSI_STEP_BYTES) left = TSI_STEP_BYTES;
-        if (!tsi_pull(rank, peer->rank, &in->range, source->offset + job->moved, &job->to, job->moved,
-                      left, op->size))
+        if (!tsi_pull(rank, peer->rank, &in->range, source->offset + job->moved, &job->to,
+                      job->moved, left, op->size))
             return lost(rank, op, source->member);
         break;
     }
@@ -189,7 +195,7 @@ static bool copy_step(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *pr
     return true;
 }
 
-/* ---- folds ------------------------------------------------------------------------------------------------ */
+/* ---- folds ------------------------------------------------------------------------------- */
 static bool asks(const tsi_mpi_rank *rank, const tsi_mpi_op *op, const tsi_job *job)
 {
     for (int64_t s = 0; s < job->source_count; s++)
@@ -258,7 +264,8 @@ static bool chunk_came(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_job *job)
     return true;
 }
 
-/* Where `bytes` of source s from the job's position on lie: in place, or in its chunk after a copy. */
+/* Where `bytes` of source s from the job's position on lie: in place, or in its chunk after a copy.
+ */
 static const char *chunk_source(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, int64_t s,
                                 int64_t bytes)
 {
@@ -291,8 +298,11 @@ static const char *chunk_source(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job
 
 static tsi_block flat_block(const void *data, int32_t dtype, int64_t elements)
 {
-    return (tsi_block){ .data = (void *)(uintptr_t)data, .dtype = dtype, .ndim = 1,
-                        .extent = { elements }, .stride = { 1 } };
+    return (tsi_block){ .data = (void *)(uintptr_t)data,
+                        .dtype = dtype,
+                        .ndim = 1,
+                        .extent = { elements },
+                        .stride = { 1 } };
 }
 
 static bool fold_chunk_now(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, int64_t bytes)
@@ -313,7 +323,8 @@ static bool fold_chunk_now(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, int
     block[n] = flat_block(to, print->dtype, elements);
     ts_status status = cpu->fold(cpu, &block[n], list, n, (ts_reduce)print->reduce, 0, NULL);
     if (status != TS_OK) {
-        tsi_poison_set(rank, status, rank->index, "rank %lld could not reduce", (long long)rank->index);
+        tsi_poison_set(rank, status, rank->index, "rank %lld could not reduce",
+                       (long long)rank->index);
         return false;
     }
     if (flat == NULL) tsi_unpack(&job->to, job->moved, bytes, op->size, to);
@@ -343,8 +354,8 @@ static bool fold_step(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *pr
     return true;
 }
 
-/* Moves jobs of a phase forward. Before all offers are here only my own blocks are copied. false: the
- * world is poisoned. */
+/* Moves jobs of a phase forward. Before all offers are here only my own blocks are copied. false:
+ * the world is poisoned. */
 bool tsi_jobs_run(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool *progress)
 {
     bool verified = op->offers == op->offers_due;
@@ -353,13 +364,14 @@ bool tsi_jobs_run(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool *progr
         tsi_job *job = &op->job[j];
         if (job->phase != phase || job->moved == job->to.bytes) continue;
         if (!verified && (job->fold || job->source->member != op->self)) continue;
-        bool good = job->fold ? fold_step(rank, op, job, progress) : copy_step(rank, op, job, progress);
+        bool good =
+            job->fold ? fold_step(rank, op, job, progress) : copy_step(rank, op, job, progress);
         if (!good) return false;
     }
     return true;
 }
 
-/* ---- serving --------------------------------------------------------------------------------------------------- */
+/* ---- serving ----------------------------------------------------------------------------- */
 bool tsi_serve_add(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, const tsi_message *message)
 {
     tsi_mpi *mpi = rank->mpi;
@@ -368,9 +380,13 @@ bool tsi_serve_add(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, const tsi
         tsi_poison_memory(rank, "a transfer");
         return false;
     }
-    *serve = (tsi_serve){ .member = member, .offset = message->value[0], .bytes = message->value[1],
-                          .id = message->value[2], .phase = message->value[4],
-                          .request = MPI_REQUEST_NULL, .net = !tsi_wire_near(rank, message->from) };
+    *serve = (tsi_serve){ .member = member,
+                          .offset = message->value[0],
+                          .bytes = message->value[1],
+                          .id = message->value[2],
+                          .phase = message->value[4],
+                          .request = MPI_REQUEST_NULL,
+                          .net = !tsi_wire_near(rank, message->from) };
     serve->next = op->serves;
     op->serves = serve;
     if (!serve->net) return true;
@@ -397,7 +413,8 @@ static bool serve_ring(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_serve *serve, boo
         int64_t bytes = serve->bytes - serve->sent;
         if (bytes > most) bytes = most;
         if (!tsi_wire_room(rank, to, (size_t)bytes)) return true;
-        tsi_message *message = tsi_op_begin(rank, op, serve->member, TSI_MESSAGE_DATA, (size_t)bytes);
+        tsi_message *message =
+            tsi_op_begin(rank, op, serve->member, TSI_MESSAGE_DATA, (size_t)bytes);
         if (message == NULL) return false;
         message->value[0] = serve->id;
         message->value[1] = serve->sent;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane.c - queues of operations, and how messages find theirs.
  *
- * A lane is one rank's queue for a (group, channel), or for one direction of a (group, peer) pair. Its
- * first operation is under way, the others wait: so an operation begins only when the one before it is
- * complete here. Messages that come early (a peer is one operation ahead, or this rank has not called
- * yet) are kept in the lane. Lanes are found by hash and hold nothing once they are empty.
+ * A lane is one rank's queue for a (group, channel), or for one direction of a (group, peer) pair.
+ * Its first operation is under way, the others wait: so an operation begins only when the one
+ * before it is complete here. Messages that come early (a peer is one operation ahead, or this rank
+ * has not called yet) are kept in the lane. Lanes are found by hash and hold nothing once they are
+ * empty.
  *
- *   IDLE -> OFFERED (waiting for all offers) -> MOVE -> [GATHER: all_reduce] -> DRAIN (waiting for DONE) */
+ *   IDLE -> OFFERED (waiting for all offers) -> MOVE -> [GATHER: all_reduce] -> DRAIN (waiting for
+ * DONE) */
 #include <string.h>
 
 #include "comm/mpi/internal.h"
@@ -70,7 +72,7 @@ static tsi_lane *lane_find(tsi_mpi_rank *rank, uint64_t team, int64_t peer, int3
     return lane;
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------- */
 static void keep(tsi_mpi_rank *rank, tsi_parcel_list *list, const tsi_message *message,
                  tsi_parcel *parcel)
 {
@@ -125,7 +127,7 @@ void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel
         keep(rank, &lane->pending, message, parcel);
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------ */
+/* ---- operations -------------------------------------------------------------------------- */
 static void replay(tsi_mpi_rank *rank, tsi_lane *lane)
 {
     tsi_parcel_list list = lane->pending;
@@ -244,7 +246,7 @@ bool tsi_rank_progress(tsi_mpi_rank *rank)
     return progress;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------ */
+/* ---- the end ----------------------------------------------------------------------------- */
 static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, const char *text)
 {
     char own[256];

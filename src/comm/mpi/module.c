@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* module.c - the vtable of the mpi engine, and how a thread waits in it.
  *
- * A blocking wait runs the protocol in the calling thread; helpers call progress for the rest. A waiting
- * rank spins for at most 20 us, and only if the ranks of the node have a core each; then it sleeps on its
- * bell. With ranks outside the segment it must look at MPI too, so it sleeps for short times only. */
+ * A blocking wait runs the protocol in the calling thread; helpers call progress for the rest. A
+ * waiting rank spins for at most 20 us, and only if the ranks of the node have a core each; then it
+ * sleeps on its bell. With ranks outside the segment it must look at MPI too, so it sleeps for
+ * short times only. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/mpi/module.h"
 #include "comm/mpi/internal.h"
+#include "comm/mpi/module.h"
 
 enum { SLEEP_NS = 5000000, NET_SLEEP_NS = 50000 };
 
@@ -116,7 +117,8 @@ static bool pass(tsi_mpi *mpi, bool *left)
     return progress;
 }
 
-/* Called by a helper thread while anything is left: runs as far as it goes, then waits for a message. */
+/* Called by a helper thread while anything is left: runs as far as it goes, then waits for a
+ * message. */
 static bool progress_all(void *state)
 {
     tsi_mpi *mpi = state;

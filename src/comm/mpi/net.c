@@ -2,11 +2,13 @@
 /* net.c - messages and data through MPI, for ranks that share no memory.
  *
  * Control messages go under one tag and are received into a few buffers that are always posted, in
- * order; each is put into the inbox of the rank it is for. Data moves only after a GET, into a receive
- * that was posted before the GET was sent, under a tag the receiver chose. So nothing is ever sent to
- * somebody who does not wait for it, and groups need no communicator: one duplicate serves them all.
+ * order; each is put into the inbox of the rank it is for. Data moves only after a GET, into a
+ * receive that was posted before the GET was sent, under a tag the receiver chose. So nothing is
+ * ever sent to somebody who does not wait for it, and groups need no communicator: one duplicate
+ * serves them all.
  *
- * INV: every call of MPI after open is made here or in close, under `lock`, by a thread that may. */
+ * INV: every call of MPI after open is made here or in close, under `lock`, by a thread that may.
+ */
 #include <sched.h>
 #include <string.h>
 
@@ -32,8 +34,8 @@ bool tsi_net_allowed(const tsi_mpi *mpi)
 static bool post(tsi_mpi *mpi, int i)
 {
     tsi_net *net = mpi->net;
-    return MPI_Irecv(net->buffer + (size_t)i * TSI_NET_BYTES, TSI_NET_BYTES, MPI_BYTE, MPI_ANY_SOURCE,
-                     TAG_CONTROL, mpi->comm, &net->receive[i]) == MPI_SUCCESS;
+    return MPI_Irecv(net->buffer + (size_t)i * TSI_NET_BYTES, TSI_NET_BYTES, MPI_BYTE,
+                     MPI_ANY_SOURCE, TAG_CONTROL, mpi->comm, &net->receive[i]) == MPI_SUCCESS;
 }
 
 ts_status tsi_net_open(tsi_mpi *mpi)
@@ -57,8 +59,8 @@ ts_status tsi_net_open(tsi_mpi *mpi)
     return TS_OK;
 }
 
-/* A process that has ended may not be reachable: an error of MPI here is found by the deadline of whoever
- * waits for the answer. */
+/* A process that has ended may not be reachable: an error of MPI here is found by the deadline of
+ * whoever waits for the answer. */
 static void send_now(tsi_mpi *mpi, tsi_parcel *parcel)
 {
     int process = (int)(parcel->message.to / mpi->threads);
@@ -83,7 +85,8 @@ void tsi_net_send(tsi_mpi *mpi, tsi_parcel *parcel)
     pthread_mutex_unlock(&mpi->net->lock);
 }
 
-/* What is still being sent is given a second; after a failure MPI may own it for ever, and it is left. */
+/* What is still being sent is given a second; after a failure MPI may own it for ever, and it is
+ * left. */
 static void finish_sending(tsi_mpi *mpi, bool poisoned)
 {
     tsi_net *net = mpi->net;
@@ -145,7 +148,8 @@ static bool receive_some(tsi_mpi *mpi)
         int done = 0;
         MPI_Status status;
         if (MPI_Test(&net->receive[net->next], &done, &status) != MPI_SUCCESS || !done) break;
-        deliver(mpi, (const tsi_message *)(const void *)(net->buffer + (size_t)net->next * TSI_NET_BYTES));
+        deliver(mpi, (const tsi_message *)(const void *)(net->buffer +
+                                                         (size_t)net->next * TSI_NET_BYTES));
         post(mpi, net->next);
         net->next = (net->next + 1) % POSTED;
         any = true;
@@ -162,7 +166,8 @@ bool tsi_net_progress(tsi_mpi *mpi)
     bool any = receive_some(mpi);
     while (net->sending.first != NULL) {
         int done = 0;
-        if (MPI_Test(&net->sending.first->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+        if (MPI_Test(&net->sending.first->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+            !done)
             break;
         mpi->host->free(tsi_parcel_pop(&net->sending));
     }
@@ -176,18 +181,22 @@ int tsi_net_tag(tsi_mpi *mpi)
     return TAG_FIRST + (int)((unsigned)tag % (TAG_LAST - TAG_FIRST));
 }
 
-bool tsi_net_irecv(tsi_mpi *mpi, void *to, int64_t bytes, int64_t from, int tag, MPI_Request *request)
+bool tsi_net_irecv(tsi_mpi *mpi, void *to, int64_t bytes, int64_t from, int tag,
+                   MPI_Request *request)
 {
     pthread_mutex_lock(&mpi->net->lock);
-    int code = MPI_Irecv(to, (int)bytes, MPI_BYTE, (int)(from / mpi->threads), tag, mpi->comm, request);
+    int code =
+        MPI_Irecv(to, (int)bytes, MPI_BYTE, (int)(from / mpi->threads), tag, mpi->comm, request);
     pthread_mutex_unlock(&mpi->net->lock);
     return code == MPI_SUCCESS;
 }
 
-bool tsi_net_isend(tsi_mpi *mpi, void *from, int64_t bytes, int64_t to, int tag, MPI_Request *request)
+bool tsi_net_isend(tsi_mpi *mpi, void *from, int64_t bytes, int64_t to, int tag,
+                   MPI_Request *request)
 {
     pthread_mutex_lock(&mpi->net->lock);
-    int code = MPI_Isend(from, (int)bytes, MPI_BYTE, (int)(to / mpi->threads), tag, mpi->comm, request);
+    int code =
+        MPI_Isend(from, (int)bytes, MPI_BYTE, (int)(to / mpi->threads), tag, mpi->comm, request);
     pthread_mutex_unlock(&mpi->net->lock);
     return code == MPI_SUCCESS;
 }
@@ -201,8 +210,8 @@ bool tsi_net_test(tsi_mpi *mpi, MPI_Request *request)
     return done != 0;
 }
 
-/* Gives up a request. A receive is cancelled; one that has begun may still write for a moment, so it is
- * given 100 ms. What remains belongs to MPI: its buffer must not be reused by us. */
+/* Gives up a request. A receive is cancelled; one that has begun may still write for a moment, so
+ * it is given 100 ms. What remains belongs to MPI: its buffer must not be reused by us. */
 void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive)
 {
     int done = 0;

@@ -2,7 +2,8 @@
 /* op.c - one rank's side of an operation, as streams and jobs.
  *
  *   stream   what I let member p read: a range of my blocks (or the bytes themselves, if few)
- *   job      a range of my output and the streams it is made of: one source is a copy, several a fold
+ *   job      a range of my output and the streams it is made of: one source is a copy, several a
+ * fold
  *
  *   all_gather      out: `in` to everybody           jobs: one per member
  *   reduce_scatter  out: slice p of `in` to p        jobs: one, folding slice `self` of all members
@@ -10,7 +11,8 @@
  *                   when it is small, everything goes to everybody and each folds for itself
  *   exchange        out: parts per peer              jobs: one per receive part, with its combines
  *
- * Sources of a fold stand in the order of the group, so every rank and engine gets the same bits. */
+ * Sources of a fold stand in the order of the group, so every rank and engine gets the same bits.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -52,10 +54,11 @@ static void set_out(tsi_mpi_op *op, int64_t member, int phase, tsi_range range)
     op->peer[member].out[phase].range = range;
 }
 
-/* ---- the shapes of the collectives ------------------------------------------------------------------------ */
+/* ---- the shapes of the collectives ------------------------------------------------------- */
 static bool fold_kind(int32_t kind)
 {
-    return kind == TSI_COMM_REDUCE || kind == TSI_COMM_REDUCE_SCATTER || kind == TSI_COMM_ALL_REDUCE;
+    return kind == TSI_COMM_REDUCE || kind == TSI_COMM_REDUCE_SCATTER ||
+           kind == TSI_COMM_ALL_REDUCE;
 }
 
 /* Streams of everything but all_reduce and exchange. */
@@ -107,7 +110,8 @@ static void build_all_reduce(const tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi
     const tsi_block *in = keep_block(op, &work->in), *out = keep_block(op, &work->out);
     op->two_phase = bytes > rank->mpi->small_max && op->count > 1;
     tsi_range whole = { in, 1, 0, bytes };
-    tsi_range mine = op->two_phase ? slice_of(op, out, bytes, op->self) : (tsi_range){ out, 1, 0, bytes };
+    tsi_range mine =
+        op->two_phase ? slice_of(op, out, bytes, op->self) : (tsi_range){ out, 1, 0, bytes };
     tsi_job *fold = add_job(op, &work->out, 0);
     fold->to.base = mine.base;
     fold->to.bytes = mine.bytes;
@@ -183,7 +187,7 @@ static void build_pair(tsi_mpi_op *op, const tsi_work *work)
         add_source(op, add_job(op, mine, 0), 0, 0);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------ */
 static bool reserve(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_work *work)
 {
     size_t n = (size_t)op->count, jobs = 2 * n + (size_t)work->recv_count;
@@ -254,7 +258,7 @@ bool tsi_op_build(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_work *work)
     return true;
 }
 
-/* ---- messages out ------------------------------------------------------------------------------------------ */
+/* ---- messages out ------------------------------------------------------------------------ */
 static int32_t channel_for(const tsi_work *work)
 {
     if (work->print.kind == TSI_COMM_SEND) return TSI_CHANNEL_TO_RECV;
@@ -331,7 +335,7 @@ bool tsi_op_done(tsi_mpi_rank *rank, tsi_mpi_op *op)
     return true;
 }
 
-/* ---- messages in --------------------------------------------------------------------------------------------- */
+/* ---- messages in ------------------------------------------------------------------------- */
 static bool accept_stream(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t p, int phase,
                           const tsi_message *message, tsi_parcel **parcel)
 {
@@ -387,7 +391,8 @@ static bool agree(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t p, const tsi_messa
     char what[160], first[256], second[256];
     if (mine->hash == theirs.hash)
         snprintf(what, sizeof what, "rank %lld sends %lld elements, rank %lld expects %lld",
-                 (long long)theirs.rank, (long long)sent, (long long)mine->rank, (long long)expected);
+                 (long long)theirs.rank, (long long)sent, (long long)mine->rank,
+                 (long long)expected);
     else
         snprintf(what, sizeof what, "%s", difference(mine, &theirs, op->self < 0));
     a = mine->rank < theirs.rank ? mine : &theirs;
@@ -400,7 +405,8 @@ static bool agree(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t p, const tsi_messa
     return false;
 }
 
-bool tsi_op_message(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *message, tsi_parcel *parcel)
+bool tsi_op_message(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *message,
+                    tsi_parcel *parcel)
 {
     int64_t p = message->member < op->count && op->self >= 0 ? message->member : 0;
     bool good = true;
@@ -433,7 +439,7 @@ bool tsi_op_message(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *messa
     return good;
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------- */
 /* `aborted`: requests may be open. What MPI still sends from is left to it. */
 void tsi_op_clear(tsi_mpi_rank *rank, tsi_mpi_op *op, bool aborted)
 {

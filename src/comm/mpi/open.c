@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* open.c - the engine and MPI itself: who initialises, who finalises, who shares memory with whom.
  *
- * If MPI is initialised already it is somebody else's: it is never finalised, and its thread level is
- * respected. Otherwise we initialise it and finalise it when the process exits. The communicator is
- * duplicated, so that no message of ours meets one of theirs; only the duplicate's errors are returned to
- * us. Signal handlers that MPI installs while we initialise it are put back, but for SIGUSR1 where nobody had
- * it: MPICH's launcher tells the survivors of a killed process with it, and the default action would end them.
+ * If MPI is initialised already it is somebody else's: it is never finalised, and its thread level
+ * is respected. Otherwise we initialise it and finalise it when the process exits. The communicator
+ * is duplicated, so that no message of ours meets one of theirs; only the duplicate's errors are
+ * returned to us. Signal handlers that MPI installs while we initialise it are put back, but for
+ * SIGUSR1 where nobody had it: MPICH's launcher tells the survivors of a killed process with it,
+ * and the default action would end them.
  *
- * At exit after a failure MPI_Finalize could wait for ever for a rank that is gone. So the ranks of the
- * node first meet in the segment: if all of them have come to their exit, MPI is finalised; if one is gone
- * or does not come within two seconds, it is left as it is (the launcher then ends the job as failed).
+ * At exit after a failure MPI_Finalize could wait for ever for a rank that is gone. So the ranks of
+ * the node first meet in the segment: if all of them have come to their exit, MPI is finalised; if
+ * one is gone or does not come within two seconds, it is left as it is (the launcher then ends the
+ * job as failed).
  *
- * Environment: TESSERA_MPI_SHM=0 (everything through MPI), TESSERA_MPI_CMA=0 (peers' memory is not read,
- * data goes through the rings). All ranks must agree; the lowest wins. */
+ * Environment: TESSERA_MPI_SHM=0 (everything through MPI), TESSERA_MPI_CMA=0 (peers' memory is not
+ * read, data goes through the rings). All ranks must agree; the lowest wins. */
 #include <dlfcn.h>
 #include <locale.h>
 #include <sched.h>
@@ -27,16 +29,16 @@
 /* What outlives a world, per process: the module is never unloaded. */
 static struct {
     pthread_mutex_t lock;
-    bool ours;        /* we initialised MPI */
-    bool failed;      /* a world was poisoned: not everybody may come to MPI_Finalize */
-    bool far;         /* ... and some of its ranks cannot be met in the segment */
-    tsi_mpi *open;    /* the latest world, while it is open */
+    bool ours;     /* we initialised MPI */
+    bool failed;   /* a world was poisoned: not everybody may come to MPI_Finalize */
+    bool far;      /* ... and some of its ranks cannot be met in the segment */
+    tsi_mpi *open; /* the latest world, while it is open */
     int64_t open_count;
     tsi_segment kept; /* of the first world: for the meeting at exit */
     int64_t kept_first, kept_count;
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ---- exit -------------------------------------------------------------------------------------------- */
+/* ---- exit -------------------------------------------------------------------------------- */
 static void set_life(const tsi_segment *segment, int64_t first, int64_t count, tsi_slot_life life)
 {
     for (int64_t i = 0; i < count; i++)
@@ -78,8 +80,9 @@ static void at_exit(void)
     if (!finalized && all && !(failed && process.far)) MPI_Finalize();
 }
 
-/* ---- MPI itself ---------------------------------------------------------------------------------------- */
-/* The MPI's own plug-ins look for its symbols in the global scope; we were loaded into a local one. */
+/* ---- MPI itself -------------------------------------------------------------------------- */
+/* The MPI's own plug-ins look for its symbols in the global scope; we were loaded into a local one.
+ */
 static void make_mpi_global(void)
 {
     Dl_info info;
@@ -115,8 +118,9 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_STATE,
-                               "the mpi engine cannot open a world: MPI_Finalize was called already");
+        return mpi->host->fail(
+            TS_BLAST_NONE, TS_ERR_STATE,
+            "the mpi engine cannot open a world: MPI_Finalize was called already");
     pthread_mutex_lock(&process.lock);
     ts_status status = TS_OK;
     if (!initialized) {
@@ -136,12 +140,13 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     mpi->any_thread = level >= MPI_THREAD_SERIALIZED;
     mpi->thread = pthread_self();
     if (!mpi->any_thread && !main_thread)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_THREAD,
-                               "MPI was initialised for one thread only, and this is not that thread");
+        return mpi->host->fail(
+            TS_BLAST_NONE, TS_ERR_THREAD,
+            "MPI was initialised for one thread only, and this is not that thread");
     return TS_OK;
 }
 
-/* ---- the world ------------------------------------------------------------------------------------------ */
+/* ---- the world --------------------------------------------------------------------------- */
 static bool switched_off(const char *name)
 {
     const char *value = getenv(name);
@@ -172,16 +177,18 @@ static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
     if (MPI_Allreduce(mine, low, 5, MPI_INT64_T, MPI_MIN, mpi->comm) != MPI_SUCCESS)
         return mpi->host->fail(TS_BLAST_NONE, TS_ERR_PEER, "MPI_Allreduce failed while opening");
     if (low[0] != -low[1])
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_ARG,
-                               "threads_per_process differs between processes: %lld to %lld, %lld here",
-                               (long long)low[0], (long long)-low[1], (long long)mpi->threads);
+        return mpi->host->fail(
+            TS_BLAST_NONE, TS_ERR_ARG,
+            "threads_per_process differs between processes: %lld to %lld, %lld here",
+            (long long)low[0], (long long)-low[1], (long long)mpi->threads);
     *shm = low[2];
     *cma = low[3];
     if (mpi->threads > 1 && !low[4])
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_STATE,
-                               "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
-                               "of this program was initialised for less",
-                               (long long)mpi->threads);
+        return mpi->host->fail(
+            TS_BLAST_NONE, TS_ERR_STATE,
+            "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
+            "of this program was initialised for less",
+            (long long)mpi->threads);
     return TS_OK;
 }
 
@@ -211,7 +218,8 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
     int64_t mine = mpi->process;
     int processes = (int)(segment->count / mpi->threads);
     int64_t *list = mpi->host->alloc(sizeof *list * (size_t)processes);
-    if (list == NULL) return mpi->host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+    if (list == NULL)
+        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
     list[0] = mine;
     if (shm) MPI_Allgather(&mine, 1, MPI_INT64_T, list, 1, MPI_INT64_T, node);
     for (int64_t i = 0; i < segment->count; i++) {
@@ -319,7 +327,8 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     const ts_world_options *user = options->user;
     *state = NULL;
     tsi_mpi *mpi = zeroed(host, sizeof *mpi);
-    if (mpi == NULL) return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
+    if (mpi == NULL)
+        return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
     mpi->host = host;
     mpi->world = options->world;
     mpi->comm = MPI_COMM_NULL;
@@ -346,7 +355,8 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     return TS_OK;
 }
 
-/* Ranks outside say when they leave; MPI wants every message received before the communicator goes. */
+/* Ranks outside say when they leave; MPI wants every message received before the communicator goes.
+ */
 static void await_farewells(tsi_mpi *mpi)
 {
     int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pull.c - reading a peer's memory: another thread's by its address, another process's by the kernel.
+/* pull.c - reading a peer's memory: another thread's by its address, another process's by the
+ * kernel.
  *
- * process_vm_readv copies once, from the peer's array straight into ours. It takes lists of pieces, so
- * strided blocks cost no intermediate as long as their rows are long. Short pieces are dear (the kernel
- * looks up a page for each), so rows of short or single elements are read as one stretch into scratch
- * memory and picked apart there, unless the gaps are so wide that the pieces are cheaper.
+ * process_vm_readv copies once, from the peer's array straight into ours. It takes lists of pieces,
+ * so strided blocks cost no intermediate as long as their rows are long. Short pieces are dear (the
+ * kernel looks up a page for each), so rows of short or single elements are read as one stretch
+ * into scratch memory and picked apart there, unless the gaps are so wide that the pieces are
+ * cheaper.
  *
  * INV: only memory that the peer offered and that it still waits with is read. */
 #include <errno.h>
@@ -85,7 +87,7 @@ static int64_t collect(tsi_cursor_at *at, int64_t limit, struct iovec *piece, un
 
 /* Equal short units (single elements, or whole short rows) at a small distance from each other. */
 typedef struct unit_row {
-    int32_t dim;  /* the dim along which they lie */
+    int32_t dim; /* the dim along which they lie */
     int64_t unit, step, count;
 } unit_row;
 
@@ -106,8 +108,8 @@ static bool unit_row_at(const tsi_cursor_at *at, int64_t limit, unit_row *out)
     return out->count > 1;
 }
 
-/* Reads such units as one stretch into `scratch` and picks them apart. Returns the bytes it took, 0: there
- * are none here, -1: the peer is gone. */
+/* Reads such units as one stretch into `scratch` and picks them apart. Returns the bytes it took,
+ * 0: there are none here, -1: the peer is gone. */
 static int64_t read_units(pid_t pid, tsi_cursor_at *at, int64_t limit, char *scratch, char *to)
 {
     unit_row row;

@@ -2,11 +2,11 @@
 /* range.c - walking over lists of strided blocks as if they were one row of bytes.
  *
  * A stream of an operation is the elements of a list of blocks in row-major order, one block after
- * another; a range is a stretch of it. Both ends of a transfer cut it by bytes, whatever their strides.
- * Addresses may belong to another process: nothing here reads them but pack and unpack.
+ * another; a range is a stretch of it. Both ends of a transfer cut it by bytes, whatever their
+ * strides. Addresses may belong to another process: nothing here reads them but pack and unpack.
  *
- * INV: blocks in a range are squeezed (no extent of 1, no two dims that could be one), not empty, and all
- * offsets are multiples of the element's size. */
+ * INV: blocks in a range are squeezed (no extent of 1, no two dims that could be one), not empty,
+ * and all offsets are multiples of the element's size. */
 #include <string.h>
 
 #include "comm/mpi/internal.h"
@@ -158,7 +158,8 @@ void tsi_pack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t siz
     }
 }
 
-void tsi_unpack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size, const char *from)
+void tsi_unpack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t size,
+                const char *from)
 {
     tsi_cursor_at at;
     if (bytes <= 0) return;

@@ -3,9 +3,10 @@
  *
  *   head | poison | slot 0 .. n-1 | ring 0->0, 0->1, ... n-1->n-1
  *
- * It is an anonymous file (memfd) that peers open through /proc, so nothing is left behind however a
- * process ends, and a small /dev/shm does not matter. Where that fails, the ranks of one process still
- * share a private segment and everything else goes through MPI. Pages are touched on first use only.
+ * It is an anonymous file (memfd) that peers open through /proc, so nothing is left behind however
+ * a process ends, and a small /dev/shm does not matter. Where that fails, the ranks of one process
+ * still share a private segment and everything else goes through MPI. Pages are touched on first
+ * use only.
  *
  * INV: a slot is written by its own rank (the bell by everybody); a ring by its two ends. */
 #include <errno.h>
@@ -81,8 +82,8 @@ static char *map(int fd, size_t bytes)
     return base == MAP_FAILED ? NULL : base;
 }
 
-/* The first process makes the file and tells the others its name; cookie: so that nobody maps a file of
- * another container that happens to have the same number. */
+/* The first process makes the file and tells the others its name; cookie: so that nobody maps a
+ * file of another container that happens to have the same number. */
 static char *map_shared(MPI_Comm comm, int rank, size_t bytes, uint64_t cookie)
 {
     int64_t name[3] = { getpid(), -1, (int64_t)cookie };
@@ -129,10 +130,12 @@ bool tsi_segment_open(tsi_mpi *mpi, MPI_Comm comm, bool shared)
     int64_t count = processes * mpi->threads;
     lay_out(segment, count);
     uint64_t cookie = (uint64_t)tsi_clock_ns() ^ ((uint64_t)getpid() << 40);
-    segment->base = shared ? map_shared(comm, rank, segment->bytes, cookie) : map(-1, segment->bytes);
+    segment->base =
+        shared ? map_shared(comm, rank, segment->bytes, cookie) : map(-1, segment->bytes);
     if (segment->base == NULL) return false;
     attach(segment);
-    segment->pidfd = (int *)(void *)map_private(sizeof(int) * (size_t)count); /* may outlive the world */
+    segment->pidfd =
+        (int *)(void *)map_private(sizeof(int) * (size_t)count); /* may outlive the world */
     segment->rank = mpi->host->alloc(sizeof(int64_t) * (size_t)count);
     for (int64_t i = 0; segment->pidfd != NULL && i < count; i++)
         segment->pidfd[i] = -1;
@@ -159,8 +162,8 @@ bool tsi_segment_probe(tsi_mpi *mpi, MPI_Comm comm)
         struct iovec to = { &got, sizeof got };
         struct iovec from = { (void *)(uintptr_t)atomic_load(&segment->slot[i].probe), sizeof got };
         pid_t pid = atomic_load(&segment->slot[i].pid);
-        works = process_vm_readv(pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof got &&
-                got == probe_value;
+        works =
+            process_vm_readv(pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof got && got == probe_value;
     }
     if (MPI_Allreduce(&works, &all, 1, MPI_INT, MPI_MIN, comm) != MPI_SUCCESS) all = 0;
     return all != 0;
@@ -173,7 +176,7 @@ void tsi_slot_open(tsi_mpi_slot *slot)
     atomic_store(&slot->life, TSI_LIFE_OPEN);
 }
 
-/* ---- bells ------------------------------------------------------------------------------------------- */
+/* ---- bells ------------------------------------------------------------------------------- */
 void tsi_bell_ring(tsi_mpi_slot *slot)
 {
     atomic_fetch_add_explicit(&slot->bell, 1, memory_order_seq_cst);
@@ -183,14 +186,15 @@ void tsi_bell_ring(tsi_mpi_slot *slot)
 
 void tsi_bell_wait(tsi_mpi_slot *slot, uint32_t seen, int64_t timeout_ns)
 {
-    struct timespec time = { .tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000 };
+    struct timespec time = { .tv_sec = timeout_ns / 1000000000,
+                             .tv_nsec = timeout_ns % 1000000000 };
     atomic_fetch_add_explicit(&slot->asleep, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&slot->bell, memory_order_seq_cst) == seen)
         syscall(SYS_futex, &slot->bell, FUTEX_WAIT, seen, &time, NULL, 0);
     atomic_fetch_sub_explicit(&slot->asleep, 1, memory_order_seq_cst);
 }
 
-/* ---- what a rank is doing ------------------------------------------------------------------------------ */
+/* ---- what a rank is doing ---------------------------------------------------------------- */
 void tsi_slot_print(tsi_mpi_slot *slot, const tsi_fingerprint *print, bool busy)
 {
     if (print != NULL) {

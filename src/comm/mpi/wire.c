@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wire.c - messages between ranks: rings in the segment, MPI outside it.
  *
- * A ring holds variable messages, 8-byte aligned, written by one rank and read by one; what does not fit
- * waits in the sender's outbox and leaves it in order. So a pair is always a FIFO.
+ * A ring holds variable messages, 8-byte aligned, written by one rank and read by one; what does
+ * not fit waits in the sender's outbox and leaves it in order. So a pair is always a FIFO.
  *
- * INV: a message is visible only when it is whole (head is stored with release); a rank's bell counts
- * after the message is visible. */
+ * INV: a message is visible only when it is whole (head is stored with release); a rank's bell
+ * counts after the message is visible. */
 #include <string.h>
 
 #include "comm/mpi/internal.h"
 
-/* ---- parcels --------------------------------------------------------------------------------------- */
+/* ---- parcels ----------------------------------------------------------------------------- */
 tsi_parcel *tsi_parcel_make(const tsi_mpi *mpi, size_t bytes)
 {
     tsi_parcel *parcel = mpi->host->alloc(sizeof *parcel - sizeof parcel->message + bytes);
@@ -45,8 +45,9 @@ void tsi_parcel_drop(const tsi_mpi *mpi, tsi_parcel_list *list)
         mpi->host->free(parcel);
 }
 
-/* ---- rings ------------------------------------------------------------------------------------------- */
-/* Where a message of `bytes` may be written now, or NULL. Skips the ring's end if it is too short. */
+/* ---- rings ------------------------------------------------------------------------------- */
+/* Where a message of `bytes` may be written now, or NULL. Skips the ring's end if it is too short.
+ */
 static char *ring_reserve(tsi_mpi_ring *ring, size_t capacity, size_t bytes)
 {
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);

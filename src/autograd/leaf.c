@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* leaf.c - leaves: tensors with a gradient of their own.
+ *
+ * A gradient is gathered in whatever layout the operators give it; settling moves it to the leaf's
+ * own layout, with a reduction where it is partial. */
+#include "autograd/tape.h"
+#include "base/alloc.h"
+
+tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
+{
+    if (t->autograd) tsi_link_drop(t);
+    if (!tsi_autograd_state_of(t->rank)) return NULL;
+    tsi_leaf *leaf = tsi_calloc(1, sizeof *leaf);
+    tsi_link *link = tsi_calloc(1, sizeof *link);
+    if (!leaf || !link) {
+        tsi_free(leaf);
+        tsi_free(link);
+        tsi_fail_memory("a leaf", sizeof *leaf + sizeof *link);
+        return NULL;
+    }
+    leaf->references = 1;
+    leaf->rank = t->rank;
+    leaf->mesh = t->mesh ? ts_mesh_retain(t->mesh) : NULL;
+    leaf->layout = t->layout ? ts_layout_retain(t->layout) : NULL;
+    leaf->dtype = t->dtype;
+    leaf->is_parameter = is_parameter;
+    leaf->self = t;
+    link->leaf = leaf;
+    link->node = -1;
+    t->autograd = link;
+    return leaf;
+}
+
+void tsi_leaf_release(tsi_leaf *leaf)
+{
+    if (!leaf || --leaf->references > 0) return;
+    ts_tensor_release(leaf->grad);
+    ts_layout_release(leaf->layout);
+    ts_mesh_release(leaf->mesh);
+    tsi_free(leaf);
+}
+
+/* The same value under a new handle of the innermost scope, without history. */
+static ts_tensor *same_value(ts_tensor *x, const char *what)
+{
+    ts_rank *rank = tsi_tensor_enter(x, what);
+    if (!rank || tsi_tensor_ready(x) != TS_OK) return NULL;
+    return tsi_tensor_make(x->mesh, x->layout, (ts_dtype)x->dtype, tsi_array_retain(x->array),
+                           NULL);
+}
+
+ts_tensor *ts_detach(ts_tensor *x)
+{
+    return same_value(x, "detach");
+}
+
+ts_tensor *ts_watch(ts_tensor *x)
+{
+    ts_tensor *t = same_value(x, "watch");
+    return t && tsi_leaf_make(t, false) ? t : NULL;
+}
+
+ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
+{
+    if (!leaf->grad) {
+        leaf->grad = ts_variable(leaf->rank);
+        if (!leaf->grad) return ts_rank_status(leaf->rank);
+    }
+    leaf->touched = 1;
+    leaf->settled = 0;
+    if (!ts_tensor_layout(leaf->grad)) return ts_tensor_write(leaf->grad, addition);
+    return ts_tensor_write(leaf->grad, ts_add(leaf->grad, addition));
+}
+
+ts_status tsi_leaf_settle(tsi_leaf *leaf)
+{
+    if (!leaf->grad || !ts_tensor_layout(leaf->grad) || leaf->settled || !leaf->layout)
+        return TS_OK;
+    leaf->settled = 1;
+    if (ts_tensor_layout(leaf->grad) == leaf->layout) return TS_OK;
+    return ts_tensor_write(leaf->grad, (ts_redistribute_to)(leaf->grad, leaf->layout->sharding));
+}
+
+ts_tensor *ts_tensor_grad(ts_tensor *leaf)
+{
+    tsi_leaf *body = tsi_leaf_of(leaf);
+    return body && body->grad && ts_tensor_layout(body->grad) ? body->grad : NULL;
+}
+
+ts_status ts_tensor_grad_clear(ts_tensor *leaf)
+{
+    tsi_leaf *body = tsi_leaf_of(leaf);
+    if (!body || !body->grad) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
+    TSI_TRY(tsi_rank_enter(leaf->rank));
+    ts_tensor_release(body->grad);
+    body->grad = NULL;
+    return TS_OK;
+}
+
+ts_status ts_grad_settle(ts_tensor *leaf)
+{
+    tsi_leaf *body = tsi_leaf_of(leaf);
+    if (!body) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
+    TSI_TRY(tsi_rank_enter(leaf->rank));
+    return tsi_leaf_settle(body);
+}
+
+ts_status ts_tensor_on_grad(ts_tensor *leaf, ts_grad_hook_fn fn, void *context)
+{
+    tsi_leaf *body = tsi_leaf_of(leaf);
+    ts_rank *rank = leaf ? leaf->rank : tsi_rank_current();
+    if (!rank) return TS_ERR_THREAD;
+    TSI_TRY(tsi_rank_enter(rank));
+    if (!body) return TSI_FAIL(TS_ERR_STATE, "on_grad: the tensor is not a leaf");
+    body->hook = fn;
+    body->hook_context = context;
+    return TS_OK;
+}

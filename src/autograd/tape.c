@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tape.c - recording: what an operator call leaves on the open tape. */
+#include "autograd/tape.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tensor/scope.h"
+
+/* ---- the state of a rank
+ * ----------------------------------------------------------------------------------------- */
+
+static void scope_closed(ts_rank *rank, uint64_t mark);
+
+static void state_destroy(void *argument)
+{
+    tsi_autograd_state *state = argument;
+    while (state->recording)
+        scope_closed(state->rank, state->recording->scope_mark);
+    tsi_free(state);
+}
+
+static void *state_create(ts_rank *rank)
+{
+    tsi_tensor_state *tensors = tsi_tensor_state_of(rank);
+    tsi_autograd_state *state = tensors ? tsi_calloc(1, sizeof *state) : NULL;
+    if (!state) {
+        tsi_fail_memory("the autograd state of a rank", sizeof *state);
+        return NULL;
+    }
+    state->rank = rank;
+    tensors->autograd_drop = tsi_link_drop;
+    tensors->scope_closed = scope_closed;
+    return state;
+}
+
+tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank)
+{
+    tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
+    if (TSI_LIKELY(state != NULL)) return state;
+    return tsi_rank_slot(rank, TSI_SLOT_AUTOGRAD, state_create, state_destroy);
+}
+
+/* ---- links
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static tsi_link *link_of(const ts_tensor *t)
+{
+    return t ? t->autograd : NULL;
+}
+
+static void link_leave_tape(tsi_link *link)
+{
+    if (!link->tape) return;
+    if (link->before)
+        link->before->after = link->after;
+    else
+        link->tape->links = link->after;
+    if (link->after) link->after->before = link->before;
+    link->tape = NULL;
+    link->before = link->after = NULL;
+}
+
+void tsi_link_drop(ts_tensor *t)
+{
+    tsi_link *link = t->autograd;
+    link_leave_tape(link);
+    if (link->leaf && link->leaf->self == t) link->leaf->self = NULL;
+    tsi_leaf_release(link->leaf);
+    tsi_free(link);
+    t->autograd = NULL;
+}
+
+bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output)
+{
+    if (t->autograd) tsi_link_drop(t); /* written in place: its history is the new one */
+    tsi_link *link = tsi_calloc(1, sizeof *link);
+    if (!link) {
+        tsi_fail_memory("the history of a tensor", sizeof *link);
+        return false;
+    }
+    link->tape = tape;
+    link->node = node;
+    link->output = output;
+    link->after = tape->links;
+    if (tape->links) tape->links->before = link;
+    tape->links = link;
+    t->autograd = link;
+    return true;
+}
+
+tsi_leaf *tsi_leaf_of(const ts_tensor *t)
+{
+    const tsi_link *link = link_of(t);
+    return link ? link->leaf : NULL;
+}
+
+/* 1: towards a watched input, 2: towards a parameter, 0: nothing of interest. */
+static int32_t towards_of(const ts_tape *tape, const ts_tensor *t)
+{
+    const tsi_link *link = link_of(t);
+    if (!link) return 0;
+    if (link->leaf) return link->leaf->is_parameter ? 2 : 1;
+    return link->tape == tape ? tape->node[link->node].towards : 0;
+}
+
+bool tsi_tape_wants(const ts_tape *tape, ts_tensor *const *in, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (in[i] && towards_of(tape, in[i])) return true;
+    return false;
+}
+
+int ts_tensor_needs_grad(const ts_tensor *t)
+{
+    const tsi_link *link = link_of(t);
+    return link && (link->leaf || link->tape);
+}
+
+/* ---- nodes
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static tsi_node *node_new(ts_tape *tape)
+{
+    if (tape->node_count == tape->node_capacity) {
+        int64_t capacity = tape->node_capacity ? 2 * tape->node_capacity : 64;
+        tsi_node *grown = tsi_realloc(tape->node, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            tsi_fail_memory("the nodes of a tape", (size_t)capacity * sizeof *grown);
+            return NULL;
+        }
+        tape->node = grown;
+        tape->node_capacity = capacity;
+    }
+    tsi_node *node = &tape->node[tape->node_count];
+    memset(node, 0, sizeof *node);
+    return node;
+}
+
+static bool node_arrays(ts_tape *tape, tsi_node *node)
+{
+    size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
+    node->edge = tsi_arena_calloc(&tape->memory, in + 1, sizeof *node->edge);
+    node->saved = tsi_arena_calloc(&tape->memory, in + out + 1, sizeof *node->saved);
+    node->version = tsi_arena_calloc(&tape->memory, in + out + 1, sizeof *node->version);
+    node->in_meta = tsi_arena_calloc(&tape->memory, in + 1, sizeof *node->in_meta);
+    node->out_grad = tsi_arena_calloc(&tape->memory, out + 1, sizeof *node->out_grad);
+    if (node->edge && node->saved && node->version && node->in_meta && node->out_grad) return true;
+    tsi_fail_memory("a node of a tape", (in + out) * 128);
+    return false;
+}
+
+static void edge_fill(const ts_tape *tape, const ts_tensor *t, tsi_edge *edge)
+{
+    *edge = (tsi_edge){ .node = -1, .towards = t ? towards_of(tape, t) : 0 };
+    const tsi_link *link = link_of(t);
+    if (!edge->towards) return;
+    if (link->leaf) {
+        edge->leaf = link->leaf;
+        edge->leaf->references++;
+    } else {
+        edge->node = link->node;
+        edge->output = link->output;
+    }
+}
+
+int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, int32_t output_count)
+{
+    tsi_node *node = node_new(tape);
+    if (!node) return -1;
+    node->input_count = input_count;
+    node->output_count = output_count;
+    if (!node_arrays(tape, node)) return -1;
+    const tsi_frame *frame = tsi_frame_top(tsi_slot_get(tape->rank, TSI_SLOT_TENSOR));
+    node->label = frame->label;
+    node->moves = frame->moves;
+    for (int32_t i = 0; i < input_count; i++) {
+        edge_fill(tape, in[i], &node->edge[i]);
+        node->towards |= node->edge[i].towards;
+        if (in[i])
+            node->in_meta[i] = (ts_meta){ .shape = ts_tensor_shape(in[i]), .dtype = in[i]->dtype };
+    }
+    return tape->node_count++;
+}
+
+static void save(tsi_node *node, int32_t place, ts_tensor *t)
+{
+    if (!t) return;
+    node->saved[place] = ts_tensor_retain(t);
+    node->version[place] = t->array->storage->version;
+}
+
+/* The hook of dispatch: one operator was called. */
+static void record(void *context, const tsi_op_record *call)
+{
+    tsi_autograd_state *state = context;
+    ts_tape *tape = state->recording;
+    const tsi_op_plan *plan = call->plan;
+    const tsi_frame *frame = tsi_frame_top(tsi_slot_get(state->rank, TSI_SLOT_TENSOR));
+    if (!tape || frame->no_grad || plan->op->flags & TSI_OP_NO_GRAD || !plan->op->grad) return;
+    if (!tsi_tape_wants(tape, call->in, plan->input_count)) return;
+    int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
+    if (number < 0) return;
+    tsi_node *node = &tape->node[number];
+    node->op = plan->op;
+    size_t bytes = plan->op->attribute_bytes;
+    node->attributes = tsi_arena_alloc(&tape->memory, bytes + 1);
+    if (!node->attributes) {
+        tsi_fail_memory("attributes on a tape", bytes);
+        return;
+    }
+    if (bytes) memcpy(node->attributes, call->attributes, bytes);
+    for (int32_t i = 0; i < plan->input_count && i < TSI_SAVE_OUT; i++)
+        if (plan->op->saves >> i & 1) save(node, i, call->in[i]);
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (plan->op->saves >> (TSI_SAVE_OUT + o) & 1)
+            save(node, plan->input_count + o, call->out[o]);
+        if (!tsi_tape_link(tape, call->out[o], number, o)) return;
+    }
+}
+
+/* ---- the life of a tape
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static void recording_set(tsi_autograd_state *state, ts_tape *tape)
+{
+    state->recording = tape;
+    tsi_op_state *ops = tsi_op_state_of(state->rank);
+    if (!ops) return;
+    ops->record = tape ? record : NULL;
+    ops->record_context = state;
+    ((tsi_tensor_state *)tsi_slot_get(state->rank, TSI_SLOT_TENSOR))->moved =
+        tape ? tsi_tape_moved : NULL;
+}
+
+ts_tape *ts_tape_begin(ts_rank *me)
+{
+    if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
+    tsi_autograd_state *state = tsi_autograd_state_of(me);
+    ts_tape *tape = state ? tsi_calloc(1, sizeof *tape) : NULL;
+    if (!tape) {
+        tsi_fail_memory("a tape", sizeof *tape);
+        return NULL;
+    }
+    tape->rank = me;
+    tape->references = 1; /* the open scope's */
+    tape->scope_mark = tsi_frame_top(tsi_slot_get(me, TSI_SLOT_TENSOR))->mark;
+    tape->open = 1;
+    tape->outer = state->recording;
+    recording_set(state, tape);
+    return tape;
+}
+
+/* Tapes that were begun in the scope stop recording. */
+static void scope_closed(ts_rank *rank, uint64_t mark)
+{
+    tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
+    while (state && state->recording && state->recording->scope_mark == mark) {
+        ts_tape *tape = state->recording;
+        tape->open = 0;
+        recording_set(state, tape->outer);
+        ts_tape_release(tape);
+    }
+}
+
+ts_tape *ts_tape_retain(ts_tape *tape)
+{
+    if (tape) tape->references++;
+    return tape;
+}
+
+int64_t ts_tape_length(const ts_tape *tape)
+{
+    return tape ? tape->node_count : 0;
+}
+
+void ts_tape_release(ts_tape *tape)
+{
+    if (!tape || --tape->references > 0) return;
+    while (tape->links)
+        link_leave_tape(tape->links);
+    for (int64_t n = 0; n < tape->node_count; n++) {
+        tsi_node *node = &tape->node[n];
+        for (int32_t i = 0; i < node->input_count; i++)
+            tsi_leaf_release(node->edge[i].leaf);
+        for (int32_t i = 0; i < node->input_count + node->output_count; i++)
+            ts_tensor_release(node->saved[i]);
+        for (int32_t o = 0; o < node->output_count; o++)
+            ts_tensor_release(node->out_grad[o]);
+        if (node->extra_destroy) node->extra_destroy(node->extra);
+    }
+    tsi_arena_release(&tape->memory);
+    tsi_free(tape->node);
+    tsi_free(tape);
+}

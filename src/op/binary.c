@@ -1,0 +1,686 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* binary.c - elementwise operators of two inputs: arithmetic, extremes, logic, bits and
+ * comparisons.
+ *
+ * Flow of pending reductions is by attributes: linear in all inputs together (add, sub), in each
+ * alone (mul), in the first alone (div), monotone in each. Comparisons turn extremes into logic:
+ * max(a) > b is an OR over the terms. */
+#include "op/unary.h"
+
+#include <math.h>
+
+/* ---- scalar functions
+ * ------------------------------------------------------------------------------------------ */
+
+static double alpha_of(const void *attributes)
+{
+    return *(const double *)attributes;
+}
+
+static double real_add(const double *x, const void *a)
+{
+    return x[0] + alpha_of(a) * x[1];
+}
+
+static int64_t whole_add(const int64_t *x, const void *a)
+{
+    return (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
+}
+
+static double complex both_add(const double complex *x, const void *a)
+{
+    return x[0] + alpha_of(a) * x[1];
+}
+
+static double real_sub(const double *x, const void *a)
+{
+    return x[0] - alpha_of(a) * x[1];
+}
+
+static int64_t whole_sub(const int64_t *x, const void *a)
+{
+    return (int64_t)((uint64_t)x[0] - (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
+}
+
+static double complex both_sub(const double complex *x, const void *a)
+{
+    return x[0] - alpha_of(a) * x[1];
+}
+
+static double real_mul(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] * x[1];
+}
+
+static int64_t whole_mul(const int64_t *x, const void *a)
+{
+    (void)a;
+    return (int64_t)((uint64_t)x[0] * (uint64_t)x[1]);
+}
+
+static double complex both_mul(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] * x[1];
+}
+
+static double real_div(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] / x[1];
+}
+
+static double complex both_div(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] / x[1];
+}
+
+static double real_maximum(const double *x, const void *a)
+{
+    (void)a;
+    if (isnan(x[0])) return x[0];
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+static int64_t whole_maximum(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+static double real_minimum(const double *x, const void *a)
+{
+    (void)a;
+    if (isnan(x[0])) return x[0];
+    return x[0] < x[1] ? x[0] : x[1];
+}
+
+static int64_t whole_minimum(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] < x[1] ? x[0] : x[1];
+}
+
+static double real_pow(const double *x, const void *a)
+{
+    (void)a;
+    return pow(x[0], x[1]);
+}
+
+static double real_atan2(const double *x, const void *a)
+{
+    (void)a;
+    return atan2(x[0], x[1]);
+}
+
+static double real_fmod(const double *x, const void *a)
+{
+    (void)a;
+    return fmod(x[0], x[1]);
+}
+
+static int64_t whole_fmod(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1];
+}
+
+static double real_remainder(const double *x, const void *a)
+{
+    (void)a;
+    double r = fmod(x[0], x[1]);
+    return r != 0.0 && (r < 0.0) != (x[1] < 0.0) ? r + x[1] : r;
+}
+
+static int64_t whole_remainder(const int64_t *x, const void *a)
+{
+    int64_t r = whole_fmod(x, a);
+    return r != 0 && (r < 0) != (x[1] < 0) ? r + x[1] : r;
+}
+
+static double real_hypot(const double *x, const void *a)
+{
+    (void)a;
+    return hypot(x[0], x[1]);
+}
+
+static double real_copysign(const double *x, const void *a)
+{
+    (void)a;
+    return copysign(x[0], x[1]);
+}
+
+static double real_xlogy(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] == 0.0 && !isnan(x[1]) ? 0.0 : x[0] * log(x[1]);
+}
+
+static double real_logaddexp(const double *x, const void *a)
+{
+    (void)a;
+    double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
+    return isinf(high) ? high : high + log1p(exp(low - high));
+}
+
+static int64_t whole_bitwise_and(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] & x[1];
+}
+
+static int64_t whole_bitwise_or(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] | x[1];
+}
+
+static int64_t whole_bitwise_xor(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] ^ x[1];
+}
+
+/* ---- traits that depend on attributes
+ * --------------------------------------------------------------------------- */
+
+static const tsi_attribute alpha_table[] = { { "alpha", TSI_ATTR_REAL, 0, "1", NULL }, { 0 } };
+
+static void add_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    bool up = alpha_of(call->attributes) >= 0;
+    *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R,
+                            .mono = { TSI_MONO_UP, up ? TSI_MONO_UP : TSI_MONO_DOWN } };
+}
+
+static void sub_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    bool up = alpha_of(call->attributes) >= 0;
+    *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R,
+                            .mono = { TSI_MONO_UP, up ? TSI_MONO_DOWN : TSI_MONO_UP } };
+}
+
+/* Both inputs pending the same extreme. */
+static void both_pending(tsi_rules *rules, ts_reduce reduce)
+{
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[0] = row[1] = row[2] = TSI_P(reduce);
+}
+
+static void maximum_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    both_pending(rules, TS_REDUCE_MAX);
+}
+
+static void minimum_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    both_pending(rules, TS_REDUCE_MIN);
+}
+
+/* ---- comparisons
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static double real_eq(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] == x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_eq(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] == x[1];
+}
+
+static double complex both_eq(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] == x[1] ? 1.0 : 0.0;
+}
+
+static double real_ne(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] != x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_ne(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] != x[1];
+}
+
+static double complex both_ne(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] != x[1] ? 1.0 : 0.0;
+}
+
+static double real_gt(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] > x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_gt(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] > x[1];
+}
+
+static double real_ge(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] >= x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_ge(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] >= x[1];
+}
+
+static double real_lt(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] < x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_lt(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] < x[1];
+}
+
+static double real_le(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] <= x[1] ? 1.0 : 0.0;
+}
+
+static int64_t whole_le(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] <= x[1];
+}
+
+static double real_logical_and(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0;
+}
+
+static int64_t whole_logical_and(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] && x[1];
+}
+
+static double real_logical_or(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0;
+}
+
+static int64_t whole_logical_or(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] || x[1];
+}
+
+static double real_logical_xor(const double *x, const void *a)
+{
+    (void)a;
+    return (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0;
+}
+
+static int64_t whole_logical_xor(const int64_t *x, const void *a)
+{
+    (void)a;
+    return !x[0] != !x[1];
+}
+
+/* One input pending an extreme, the other replicated: the truth is pending a logical reduction. */
+static void order_rule(tsi_rules *rules, int32_t input, ts_reduce extreme, ts_reduce logic)
+{
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[input] = TSI_P(extreme);
+    row[2] = TSI_P(logic);
+}
+
+static void greater_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    order_rule(rules, 0, TS_REDUCE_MAX, TS_REDUCE_OR);
+    order_rule(rules, 0, TS_REDUCE_MIN, TS_REDUCE_AND);
+    order_rule(rules, 1, TS_REDUCE_MIN, TS_REDUCE_OR);
+    order_rule(rules, 1, TS_REDUCE_MAX, TS_REDUCE_AND);
+}
+
+static void less_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    order_rule(rules, 0, TS_REDUCE_MIN, TS_REDUCE_OR);
+    order_rule(rules, 0, TS_REDUCE_MAX, TS_REDUCE_AND);
+    order_rule(rules, 1, TS_REDUCE_MAX, TS_REDUCE_OR);
+    order_rule(rules, 1, TS_REDUCE_MIN, TS_REDUCE_AND);
+}
+
+/* Logic of booleans with a replicated one: x and (OR of terms) is the OR of (x and term), and so
+ * on. */
+static void logic_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    if (call->in[0].dtype != TS_DTYPE_BOOL || call->in[1].dtype != TS_DTYPE_BOOL) return;
+    for (int32_t i = 0; i < 2; i++) {
+        order_rule(rules, i, TS_REDUCE_OR, TS_REDUCE_OR);
+        order_rule(rules, i, TS_REDUCE_AND, TS_REDUCE_AND);
+    }
+}
+
+/* ---- gradients
+ * -------------------------------------------------------------------------------------------------------
+ */
+
+static ts_status give_both(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
+{
+    if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(da, &io->in_meta[0]);
+    if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(db, &io->in_meta[1]);
+    return ts_rank_status(io->rank);
+}
+
+static ts_tensor *times(ts_tensor *x, double factor)
+{
+    return factor == 1.0 ? x : ts_mul_scalar(x, factor);
+}
+
+static ts_status add_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return give_both(io, dy, io->needs & 2 ? times(dy, alpha_of(io->attributes)) : NULL);
+}
+
+static ts_status sub_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return give_both(io, dy, io->needs & 2 ? ts_mul_scalar(dy, -alpha_of(io->attributes)) : NULL);
+}
+
+static ts_status mul_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return give_both(io, io->needs & 1 ? ts_mul(dy, io->in[1]) : NULL,
+                     io->needs & 2 ? ts_mul(dy, io->in[0]) : NULL);
+}
+
+static ts_status div_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *b = io->in[1];
+    ts_tensor *da = ts_div(dy, b);
+    return give_both(io, da, io->needs & 2 ? ts_neg(ts_mul(da, ts_div(io->in[0], b))) : NULL);
+}
+
+/* Ties share the gradient. */
+static ts_status extreme_grad(const tsi_grad_io *io, bool largest)
+{
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_dtype dtype = ts_tensor_dtype(dy);
+    ts_tensor *tie = ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5);
+    ts_tensor *first = ts_add(ts_cast(largest ? ts_gt(a, b) : ts_lt(a, b), dtype), tie);
+    return give_both(io, io->needs & 1 ? ts_mul(dy, first) : NULL,
+                     io->needs & 2 ? ts_mul(dy, ts_add_scalar(ts_neg(first), 1.0)) : NULL);
+}
+
+static ts_status maximum_grad(const tsi_grad_io *io)
+{
+    return extreme_grad(io, true);
+}
+
+static ts_status minimum_grad(const tsi_grad_io *io)
+{
+    return extreme_grad(io, false);
+}
+
+/* d a^b = b a^(b-1) da + a^b log(a) db */
+static ts_status power_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_tensor *da =
+        io->needs & 1 ? ts_mul(dy, ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)))) : NULL;
+    ts_tensor *db = io->needs & 2 ? ts_mul(dy, ts_mul(io->out[0], ts_log(a))) : NULL;
+    return give_both(io, da, db);
+}
+
+static ts_status logaddexp_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
+    return give_both(io, io->needs & 1 ? ts_mul(dy, ts_exp(ts_sub(io->in[0], y))) : NULL,
+                     io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
+}
+
+/* ---- the rows
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+#define FAMILY(real, whole, both, kind)                                                            \
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
+#define BINARY                                                                                     \
+    .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
+    .reference = tsi_family_reference, .sample = tsi_sample_binary
+#define A 1u
+#define B 2u
+#define Y ((uint64_t)1 << TSI_SAVE_OUT)
+
+const tsi_op_desc tsi_op_add = {
+    .name = "add",
+    .what = "a + alpha * b",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = alpha_table,
+    .attribute_bytes = sizeof(double),
+    .family = FAMILY(real_add, whole_add, both_add, SAME),
+    .trait = add_trait,
+    .grad = add_grad,
+};
+const tsi_op_desc tsi_op_sub = {
+    .name = "sub",
+    .what = "a - alpha * b",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = alpha_table,
+    .attribute_bytes = sizeof(double),
+    .family = FAMILY(real_sub, whole_sub, both_sub, SAME),
+    .trait = sub_trait,
+    .grad = sub_grad,
+};
+const tsi_op_desc tsi_op_mul = {
+    .name = "mul",
+    .what = "a * b",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = FAMILY(real_mul, whole_mul, both_mul, SAME),
+    .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
+    .grad = mul_grad,
+};
+const tsi_op_desc tsi_op_div = {
+    .name = "div",
+    .what = "a / b; integers give f32",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = FAMILY(real_div, NULL, both_div, REAL),
+    .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
+    .grad = div_grad,
+};
+const tsi_op_desc tsi_op_maximum = {
+    .name = "maximum",
+    .what = "the larger of a and b",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = FAMILY(real_maximum, whole_maximum, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = maximum_rules,
+    .grad = maximum_grad,
+};
+const tsi_op_desc tsi_op_minimum = {
+    .name = "minimum",
+    .what = "the smaller of a and b",
+    BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = FAMILY(real_minimum, whole_minimum, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = minimum_rules,
+    .grad = minimum_grad,
+};
+const tsi_op_desc tsi_op_power = {
+    .name = "power",
+    .what = "a to the power of b",
+    BINARY,
+    .saves = A | B | Y,
+    .family = FAMILY(real_pow, NULL, NULL, REAL),
+    .grad = power_grad,
+};
+const tsi_op_desc tsi_op_atan2 = {
+    .name = "atan2",
+    .what = "angle of the point (b, a)",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_atan2, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_fmod = {
+    .name = "fmod",
+    .what = "remainder with the sign of a",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
+};
+const tsi_op_desc tsi_op_remainder = {
+    .name = "remainder",
+    .what = "remainder with the sign of b",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
+};
+const tsi_op_desc tsi_op_hypot = {
+    .name = "hypot",
+    .what = "sqrt(a^2 + b^2)",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_hypot, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_copysign = {
+    .name = "copysign",
+    .what = "|a| with the sign of b",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_copysign, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_xlogy = {
+    .name = "xlogy",
+    .what = "a log(b), 0 where a is 0",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_xlogy, NULL, NULL, REAL),
+    .traits = { .flow = 0 },
+};
+const tsi_op_desc tsi_op_logaddexp = {
+    .name = "logaddexp",
+    .what = "log(e^a + e^b)",
+    BINARY,
+    .saves = A | B | Y,
+    .family = FAMILY(real_logaddexp, NULL, NULL, REAL),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .grad = logaddexp_grad,
+};
+const tsi_op_desc tsi_op_bitwise_and = {
+    .name = "bitwise_and",
+    .what = "a & b",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
+    .family = FAMILY(NULL, whole_bitwise_and, NULL, SAME),
+};
+const tsi_op_desc tsi_op_bitwise_or = {
+    .name = "bitwise_or",
+    .what = "a | b",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
+    .family = FAMILY(NULL, whole_bitwise_or, NULL, SAME),
+};
+const tsi_op_desc tsi_op_bitwise_xor = {
+    .name = "bitwise_xor",
+    .what = "a ^ b",
+    BINARY,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
+    .family = FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
+};
+
+#define COMPARE BINARY, .flags = TSI_OP_NO_GRAD
+const tsi_op_desc tsi_op_eq = {
+    .name = "eq",
+    .what = "a == b",
+    COMPARE,
+    .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
+};
+const tsi_op_desc tsi_op_ne = {
+    .name = "ne",
+    .what = "a != b",
+    COMPARE,
+    .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
+};
+const tsi_op_desc tsi_op_gt = {
+    .name = "gt",
+    .what = "a > b",
+    COMPARE,
+    .rules = greater_rules,
+    .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_ge = {
+    .name = "ge",
+    .what = "a >= b",
+    COMPARE,
+    .rules = greater_rules,
+    .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_lt = {
+    .name = "lt",
+    .what = "a < b",
+    COMPARE,
+    .rules = less_rules,
+    .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_le = {
+    .name = "le",
+    .what = "a <= b",
+    COMPARE,
+    .rules = less_rules,
+    .family = FAMILY(real_le, whole_le, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_logical_and = {
+    .name = "logical_and",
+    .what = "a and b",
+    COMPARE,
+    .rules = logic_rules,
+    .family = FAMILY(real_logical_and, whole_logical_and, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_logical_or = {
+    .name = "logical_or",
+    .what = "a or b",
+    COMPARE,
+    .rules = logic_rules,
+    .family = FAMILY(real_logical_or, whole_logical_or, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_logical_xor = {
+    .name = "logical_xor",
+    .what = "exactly one of a and b",
+    COMPARE,
+    .family = FAMILY(real_logical_xor, whole_logical_xor, NULL, BOOL),
+};

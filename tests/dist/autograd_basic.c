@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd_basic.c - tapes, leaves and gradients of elementwise operators against central differences. */
+#include <math.h>
+
+#include "harness/test.h"
+#include "tessera/autograd.h"
+#include "tessera/op.h"
+
+typedef ts_tensor *(*unary_fn)(ts_tensor *x);
+
+static ts_tensor *chain(ts_tensor *x)
+{
+    return ts_mul(ts_sigmoid(x), ts_add_scalar(ts_square(x), 1.0));
+}
+
+/* d f / d x against (f(x + h) - f(x - h)) / 2h, element by element, on any placement. */
+static void check_unary(test *t, ts_mesh *mesh, unary_fn fn, const char *place, const char *name)
+{
+    ts_scope s = ts_scope_open(t->me, "check");
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = 0.15;
+    range.step = 0.02;
+    ts_tensor *x = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), place, &range));
+    ts_tape_begin(t->me);
+    ts_tensor *y = fn(x);
+    ts_backward_options options = TS_INIT(ts_backward_options);
+    options.seed = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), NULL);
+    TEST_OK(t, ts_backward(y, &options));
+    ts_tensor *dx = ts_tensor_full(ts_tensor_grad(x));
+    double h = 1e-6;
+    ts_tensor *up = fn(ts_add_scalar(ts_detach(x), h)), *down = fn(ts_add_scalar(ts_detach(x), -h));
+    ts_tensor *slope = ts_tensor_full(ts_div_scalar(ts_sub(up, down), 2 * h));
+    ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(dx, &a));
+    TEST_OK(t, ts_tensor_view(slope, &b));
+    for (int i = 0; a.data && b.data && i < 20; i++) {
+        double have = ((const double *)a.data)[i], want = ((const double *)b.data)[i];
+        TEST_SAY(t, fabs(have - want) <= 1e-6 * (1 + fabs(want)), "%s on %s, element %d: %.12g, not %.12g",
+                 name, place, i, have, want);
+    }
+    ts_scope_close(s);
+}
+
+TS_TEST_RANKS(gradients_of_unary_operators, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    static const struct {
+        const char *name;
+        unary_fn fn;
+    } row[] = {
+        { "chain", chain },       { "abs", ts_abs },         { "acos", ts_acos },
+        { "asin", ts_asin },      { "asinh", ts_asinh },     { "atan", ts_atan },
+        { "atanh", ts_atanh },    { "cos", ts_cos },         { "cosh", ts_cosh },
+        { "deg2rad", ts_deg2rad }, { "erf", ts_erf },        { "erfc", ts_erfc },
+        { "exp", ts_exp },        { "exp2", ts_exp2 },       { "expm1", ts_expm1 },
+        { "gelu", ts_gelu },      { "log", ts_log },         { "log10", ts_log10 },
+        { "log1p", ts_log1p },    { "log2", ts_log2 },       { "log_sigmoid", ts_log_sigmoid },
+        { "neg", ts_neg },        { "rad2deg", ts_rad2deg }, { "reciprocal", ts_reciprocal },
+        { "relu", ts_relu },      { "rsqrt", ts_rsqrt },     { "sigmoid", ts_sigmoid },
+        { "silu", ts_silu },      { "sin", ts_sin },         { "sinh", ts_sinh },
+        { "softplus", ts_softplus }, { "sqrt", ts_sqrt },    { "square", ts_square },
+        { "tan", ts_tan },        { "tanh", ts_tanh },
+    };
+    const char *place[] = { "R", "S(0)", "S(1)" };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (int p = 0; p < 3; p++) check_unary(t, mesh, row[i].fn, place[p], row[i].name);
+}
+
+TS_TEST_RANKS(a_broadcast_operand_gets_the_sum, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_tensor *bias = ts_watch(ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(4), "R"));
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), "S(0)", NULL);
+    ts_tensor *y = ts_mul(ts_add(x, bias), x);
+    ts_backward_options options = TS_INIT(ts_backward_options);
+    options.seed = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), NULL);
+    TEST_OK(t, ts_backward(y, &options));
+    ts_array a = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(ts_tensor_grad(bias), &a));
+    TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(bias)) == ts_tensor_layout(bias));
+    for (int i = 0; a.data && i < 4; i++) TEST_EQ(t, ((const double *)a.data)[i], 40 + 5 * i);
+}
