@@ -12,6 +12,7 @@
 
 enum { NAMES_MAX = 64, NAME_MAX_LENGTH = 64 };
 
+static void say(const char *command, const char *format, va_list arguments) TS_PRINTF(2, 0);
 static void say(const char *command, const char *format, va_list arguments)
 {
     fflush(stdout);

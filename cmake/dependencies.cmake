@@ -24,3 +24,4 @@ endfunction()
 
 ts_dependency(JANSSON jansson.h jansson)
 ts_dependency(HWLOC hwloc.h hwloc)
+ts_dependency(PCRE2 pcre2.h pcre2-8)

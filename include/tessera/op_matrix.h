@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_matrix.h - matrix products, einsum, attention, rotary positions, embedding and losses.
+/* op_matrix.h - matrix products and einsum.
  *
  * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
- * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
- * be negative. */
+ * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). A
+ * contracted dim that is sharded gives a partial sum; nothing is flattened, so batch and sequence
+ * dims may be sharded too. */
 #ifndef TESSERA_OP_MATRIX_H
 #define TESSERA_OP_MATRIX_H
 
@@ -11,5 +12,31 @@
 
 TS_BEGIN_C
 
+TS_API ts_tensor *ts_matmul(ts_tensor *a,
+                            ts_tensor *b); /* over the last two dims; batch dims broadcast */
+TS_API ts_tensor *ts_mm(ts_tensor *a, ts_tensor *b);  /* two matrices */
+TS_API ts_tensor *ts_bmm(ts_tensor *a, ts_tensor *b); /* two batches of matrices */
+TS_API ts_tensor *ts_mv(ts_tensor *a, ts_tensor *b);  /* matrix and vector */
+TS_API ts_tensor *ts_dot(ts_tensor *a, ts_tensor *b); /* two vectors */
+TS_API ts_tensor *ts_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *bias /* may be NULL */);
+TS_API ts_tensor *ts_addmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
+TS_API ts_tensor *ts_baddbmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
+/* "bhqd,bhkd->bhqk"; one input: b is NULL. */
+TS_API ts_tensor *ts_einsum(const char *equation, ts_tensor *a, ts_tensor *b);
+
 TS_END_C
+
+/* In C, each call also tells its place, for messages and events. */
+#ifndef __cplusplus
+#define ts_matmul(...) (ts_here(TS_HERE), ts_matmul(__VA_ARGS__))
+#define ts_mm(...) (ts_here(TS_HERE), ts_mm(__VA_ARGS__))
+#define ts_bmm(...) (ts_here(TS_HERE), ts_bmm(__VA_ARGS__))
+#define ts_mv(...) (ts_here(TS_HERE), ts_mv(__VA_ARGS__))
+#define ts_dot(...) (ts_here(TS_HERE), ts_dot(__VA_ARGS__))
+#define ts_linear(...) (ts_here(TS_HERE), ts_linear(__VA_ARGS__))
+#define ts_addmm(...) (ts_here(TS_HERE), ts_addmm(__VA_ARGS__))
+#define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))
+#define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
+#endif
+
 #endif

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - how a tensor gets from one layout to another, before anything moves.
  *
- * A plan is a value: a pure function of (source layout, target layout, dtype, topology, options), the same on
- * every rank. Two families compete under one cost model:
+ * A plan is a value: a pure function of (source layout, target layout, dtype, topology, options),
+ * the same on every rank. Two families compete under one cost model:
  *
- *   collectives   a shortest path over placements: all_gather, reduce_scatter, all_reduce, all_to_all and
- *                 slices, on one axis or on several axes merged into one group
- *   direct        every rank receives exactly the elements it lacks, each from the cheapest owner; terms of
- *                 partial sources are combined at owners that need the result. `hierarchical` is the same
- *                 with every element entering a node once
+ *   collectives   a shortest path over placements: all_gather, reduce_scatter, all_reduce,
+ * all_to_all and slices, on one axis or on several axes merged into one group direct        every
+ * rank receives exactly the elements it lacks, each from the cheapest owner; terms of partial
+ * sources are combined at owners that need the result. `hierarchical` is the same with every
+ * element entering a node once
  *
- * The plan `auto` chooses never receives more bytes than the best sequence of collectives, and of such plans
- * it is the one with the least predicted time. Source and target may lie on different meshes of one world:
- * then only the direct family applies. Bytes are counted by information (all ranks together, no padding, what a
- * rank copies to itself is not counted). All functions here are local and may be called by any thread. */
+ * The plan `auto` chooses never receives more bytes than the best sequence of collectives, and of
+ * such plans it is the one with the least predicted time. Source and target may lie on different
+ * meshes of one world: then only the direct family applies. Bytes are counted by information (all
+ * ranks together, no padding, what a rank copies to itself is not counted). All functions here are
+ * local and may be called by any thread. */
 #ifndef TESSERA_PLAN_H
 #define TESSERA_PLAN_H
 
@@ -21,7 +22,8 @@
 
 typedef struct ts_plan ts_plan; /* counted, never changed after it is made */
 
-/* ---- topologies: what the cost model knows about the machine ---------------------------------------------- */
+/* ---- topologies: what the cost model knows about the machine
+ * ---------------------------------------------- */
 enum { TS_TOPOLOGY_LEVELS = 4, TS_TOPOLOGY_AXES = 8, TS_TOPOLOGY_NAME = 32 };
 
 /* How the latency of a collective grows with the size n of its group. */
@@ -31,7 +33,8 @@ typedef enum ts_topology_hops {
     TS_HOPS_FLAT  /* 1 */
 } ts_topology_hops;
 
-/* One level of the machine, the innermost first: `ranks` consecutive world ranks are one unit of it. */
+/* One level of the machine, the innermost first: `ranks` consecutive world ranks are one unit of
+ * it. */
 typedef struct ts_topology_level {
     char name[TS_TOPOLOGY_NAME];
     int64_t ranks;          /* in one unit; 0: everything that is left */
@@ -61,12 +64,14 @@ typedef struct ts_topology { /* an open value; begin with a preset and change wh
     ts_topology_axis axis[TS_TOPOLOGY_AXES];
 } ts_topology;
 
-/* ---- options --------------------------------------------------------------------------------------------------- */
+/* ---- options
+ * ---------------------------------------------------------------------------------------------------
+ */
 enum { /* ts_plan_options.forbid */
-    TS_PLAN_NO_COLLECTIVES = 1,
-    TS_PLAN_NO_DIRECT = 2,
-    TS_PLAN_NO_HIERARCHICAL = 4,
-    TS_PLAN_NO_MERGED = 8 /* collectives on one axis at a time only */
+       TS_PLAN_NO_COLLECTIVES = 1,
+       TS_PLAN_NO_DIRECT = 2,
+       TS_PLAN_NO_HIERARCHICAL = 4,
+       TS_PLAN_NO_MERGED = 8 /* collectives on one axis at a time only */
 };
 
 typedef struct ts_plan_options {
@@ -75,10 +80,12 @@ typedef struct ts_plan_options {
     const ts_topology *topology; /* NULL: the world's */
     int64_t budget_bytes;        /* extra memory of a rank beside source and target; 0: no limit */
     uint32_t forbid;             /* TS_PLAN_NO_... */
-    int32_t staged;              /* 1: the engine packs what it sends and receives, which counts as extra memory */
+    int32_t
+        staged; /* 1: the engine packs what it sends and receives, which counts as extra memory */
 } ts_plan_options;
 
-/* ---- what a plan says -------------------------------------------------------------------------------------------- */
+/* ---- what a plan says
+ * -------------------------------------------------------------------------------------------- */
 typedef enum ts_plan_family {
     TS_PLAN_NONE,  /* every element is where it is wanted */
     TS_PLAN_LOCAL, /* every rank has what it needs: slices and fills only */
@@ -100,15 +107,15 @@ typedef enum ts_step_kind {
 
 typedef struct ts_plan_step { /* may grow at the end */
     size_t struct_size;
-    int32_t kind;     /* ts_step_kind */
-    uint32_t axes;    /* bit k: axis k of the (source) mesh takes part */
+    int32_t kind;  /* ts_step_kind */
+    uint32_t axes; /* bit k: axis k of the (source) mesh takes part */
     int64_t bytes_received;
     double time_us;
 } ts_plan_step;
 
 typedef struct ts_plan_summary { /* may grow at the end */
     size_t struct_size;
-    int32_t family;        /* ts_plan_family */
+    int32_t family; /* ts_plan_family */
     int32_t step_count;
     int64_t bytes_received, bytes_bound;
     int64_t peak_bytes;    /* extra memory beside source and target, the largest of any rank */
@@ -116,9 +123,9 @@ typedef struct ts_plan_summary { /* may grow at the end */
     int32_t other_family;  /* what lost; TS_PLAN_NONE: nothing else was considered */
     int32_t other_bounded; /* 1: other_us is only a lower bound (the search stopped there) */
     double other_us;
-    int64_t other_bytes;   /* -1: not known */
-    int64_t states;        /* placement states the search looked at */
-    int64_t rounds;        /* of a direct exchange */
+    int64_t other_bytes; /* -1: not known */
+    int64_t states;      /* placement states the search looked at */
+    int64_t rounds;      /* of a direct exchange */
 } ts_plan_summary;
 
 typedef struct ts_plan_cache_stats {
@@ -137,31 +144,35 @@ TS_API TS_NODISCARD ts_status ts_topology_preset(const char *name, ts_topology *
 TS_API TS_NODISCARD ts_status ts_topology_parse(const char *text, ts_topology *out);
 TS_API TS_NODISCARD ts_status ts_topology_load(const char *preset_or_path, ts_topology *out);
 TS_API TS_NODISCARD ts_status ts_topology_save(const ts_topology *topology, const char *path);
-TS_API size_t ts_topology_json(const ts_topology *topology, char *out, size_t size); /* like snprintf */
-/* The world's topology: what plans use unless told otherwise. Setting it starts a new generation of plans and
- * must be done alike in every process. */
+TS_API size_t ts_topology_json(const ts_topology *topology, char *out,
+                               size_t size); /* like snprintf */
+/* The world's topology: what plans use unless told otherwise. Setting it starts a new generation of
+ * plans and must be done alike in every process. */
 TS_API ts_status ts_topology_of(ts_world *world, ts_topology *out);
 TS_API ts_status ts_topology_set(ts_world *world, const ts_topology *topology);
 
-/* A plan, held by the caller. Refused with a sentence: shapes that differ, transitions without a meaning (shard
- * to partial, one partial to another), reductions the dtype has not, an unknown planner (with the nearest name), a
- * budget that no plan can keep. `options` may be NULL. */
-TS_API TS_NODISCARD ts_status ts_plan_create(const ts_layout *src, const ts_layout *dst, ts_dtype dtype,
-                                             const ts_plan_options *options, ts_plan **out);
+/* A plan, held by the caller. Refused with a sentence: shapes that differ, transitions without a
+ * meaning (shard to partial, one partial to another), reductions the dtype has not, an unknown
+ * planner (with the nearest name), a budget that no plan can keep. `options` may be NULL. */
+TS_API TS_NODISCARD ts_status ts_plan_create(const ts_layout *src, const ts_layout *dst,
+                                             ts_dtype dtype, const ts_plan_options *options,
+                                             ts_plan **out);
 /* The same through the world's cache. The plan is held, too. */
-TS_API TS_NODISCARD ts_status ts_plan_cached(const ts_layout *src, const ts_layout *dst, ts_dtype dtype,
-                                             const ts_plan_options *options, ts_plan **out);
+TS_API TS_NODISCARD ts_status ts_plan_cached(const ts_layout *src, const ts_layout *dst,
+                                             ts_dtype dtype, const ts_plan_options *options,
+                                             ts_plan **out);
 TS_API ts_plan *ts_plan_retain(ts_plan *plan);
 TS_API void ts_plan_release(ts_plan *plan); /* accepts NULL */
 
 TS_API void ts_plan_summarise(const ts_plan *plan, ts_plan_summary *out); /* set struct_size */
-TS_API const ts_layout *ts_plan_source(const ts_plan *plan); /* getter */
-TS_API const ts_layout *ts_plan_target(const ts_plan *plan); /* getter */
+TS_API const ts_layout *ts_plan_source(const ts_plan *plan);              /* getter */
+TS_API const ts_layout *ts_plan_target(const ts_plan *plan);              /* getter */
 TS_API ts_dtype ts_plan_dtype(const ts_plan *plan);
 TS_API const char *ts_plan_planner(const ts_plan *plan);
 TS_API ts_status ts_plan_step_at(const ts_plan *plan, int32_t index, ts_plan_step *out);
-/* Texts, like snprintf: placements before and after a step; the sentence why; the whole plan for a person; the
- * fields of `tessera plan` as one JSON object; the states as "S(0)R->RR" ("-->" where axes are merged). */
+/* Texts, like snprintf: placements before and after a step; the sentence why; the whole plan for a
+ * person; the fields of `tessera plan` as one JSON object; the states as "S(0)R->RR" ("-->" where
+ * axes are merged). */
 TS_API size_t ts_plan_step_from(const ts_plan *plan, int32_t index, char *out, size_t size);
 TS_API size_t ts_plan_step_to(const ts_plan *plan, int32_t index, char *out, size_t size);
 TS_API size_t ts_plan_why(const ts_plan *plan, char *out, size_t size);

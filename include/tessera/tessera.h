@@ -5,6 +5,7 @@
 
 #include "autograd.h"
 #include "comm.h"
+#include "data.h"
 #include "event.h"
 #include "export.h"
 #include "layout.h"

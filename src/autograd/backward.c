@@ -88,6 +88,7 @@ static uint64_t needs_of(const tsi_node *node, int32_t parts)
 static ts_status node_gradients(run *r, tsi_node *node, ts_tensor **in_grad)
 {
     tsi_grad_io io = {
+        .op = node->op,
         .attributes = node->attributes,
         .rank = r->tape->rank,
         .in = node->saved,

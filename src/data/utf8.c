@@ -2,6 +2,8 @@
 /* utf8.c - characters of UTF-8 texts and the byte alphabet. */
 #include "data/utf8.h"
 
+#include <string.h>
+
 /* Lead byte to: bytes of the sequence and the bounds of its second byte, which exclude overlong
  * forms, surrogates and codes above U+10FFFF. Returns 0 for a byte that leads nothing. */
 static size_t lead_of(unsigned char lead, unsigned char *low, unsigned char *high)
@@ -58,6 +60,14 @@ size_t tsi_utf8_valid(const char *text, size_t length)
 {
     size_t at = 0, used;
     while (at < length) {
+        uint64_t eight;
+        if (length - at >= sizeof eight) {
+            memcpy(&eight, text + at, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
         if (tsi_utf8_read(text + at, length - at, &used) == TSI_UTF8_BAD) break;
         at += used;
     }

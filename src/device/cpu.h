@@ -47,15 +47,12 @@ void tsi_tiles_as_rows(tsi_tiles *tiles, int64_t length);
 tsi_block tsi_tiles_part(const tsi_tiles *tiles, const tsi_block *block);
 tsi_block tsi_tiles_dense(const tsi_tiles *tiles, int32_t dtype, void *buffer);
 
-/* to[i] = a[i] op b[i] on contiguous elements of an accumulator type; `to` overlaps neither source. */
-typedef void (*tsi_fold_rows_fn)(void *to, const void *a, const void *b, int64_t count);
-typedef struct tsi_fold_kind {
-    tsi_fold_rows_fn rows;
-    /* avg: values[i] /= divisor, in place; else NULL. */
-    void (*divide)(void *values, int64_t count, int64_t divisor);
-    int32_t accumulator; /* dtype; bf16 and f16 accumulate in f32, else the dtype itself */
-} tsi_fold_kind;
-tsi_fold_kind tsi_cpu_fold_kind(ts_reduce reduce, ts_dtype dtype);
+/* to[i] = from[0][i] op from[1][i] ... on contiguous elements, one to four sources; avg then divides by the
+ * divisor. `to` may be one of the sources (slowly, unless TSI_INDEPENDENT_HERE). NULL: the reduction has no meaning for the dtype. */
+enum { TSI_FOLD_MAX = 4 };
+typedef void (*tsi_fold_rows_fn)(void *to, const void *const *from, int64_t sources, int64_t count,
+                                 int64_t divisor);
+tsi_fold_rows_fn tsi_cpu_fold_rows(ts_reduce reduce, ts_dtype dtype);
 
 /* The kernels of the device table. */
 ts_status tsi_cpu_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,

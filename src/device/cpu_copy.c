@@ -113,6 +113,15 @@ static void row_64(char *to, const char *from, int64_t n, int64_t ts, int64_t fs
         memcpy(to + i * ts, from + i * fs, 64);
 }
 
+/* Short rows a line or more apart look to the hardware like no pattern at all: it is told what comes. */
+static void row_far(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
+{
+    for (int64_t i = 0; i < n; i++) {
+        TSI_PREFETCH(from + (i + 12 < n ? i + 12 : n - 1) * fs);
+        memcpy(to + i * ts, from + i * fs, unit);
+    }
+}
+
 static void row_any(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
 {
     for (int64_t i = 0; i < n; i++)
@@ -121,6 +130,10 @@ static void row_any(char *to, const char *from, int64_t n, int64_t ts, int64_t f
 
 static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
 {
+    if (unit > 16 && unit <= 128 && (fs >= 128 || fs <= -128)) {
+        row_far(to, from, n, ts, fs, unit);
+        return;
+    }
     switch (unit) {
     case 1: row_1(to, from, n, ts, fs); break;
     case 2: row_2(to, from, n, ts, fs); break;

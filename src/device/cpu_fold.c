@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_fold.c - the n-source reduction of the cpu device.
  *
- * Memory is walked once: a tile of each source passes through the L1 cache, two buffers take turns as the
- * accumulator, and the last operation writes the target itself where it can.
+ * Memory is walked once. Up to four sources are one loop from memory to memory; more go in groups, a tile in the L1
+ * cache carrying the value from group to group:
  *
- *   source 0 tile --+
- *   source 1 tile --op--> buffer 0 --+
- *   source 2 tile -------------------op--> buffer 1 --+
- *   source 3 tile ------------------------------------op--> (divide) --> (round to bf16, f16) --> target
+ *   sources 0 1 2 3 --op--> tile --+
+ *   sources 4 5 6 -----------------op--> tile --+
+ *   sources 7 8 -------------------------------op--> target          (avg divides in the last group)
+ *
+ * bf16 and f16: a single group rounds in its loop; more groups widen each source to f32 first, carry f32 and
+ * round at the end. Strided blocks are gathered and scattered tile by tile.
  *
  * INV: element i depends on element i of the sources in their order alone, so that any split of the index
  * space, any stride and any number of threads give the same bits. Nothing is allocated. */
@@ -21,15 +23,14 @@
 enum { BUFFER_BYTES = TSI_TILE_MAX * 16, ROW_MIN = 128 };
 
 typedef struct fold {
-    tsi_fold_kind kind;
-    ts_reduce reduce;
     const tsi_block *to;
     const tsi_block *const *from;
     int64_t count, divisor;
-    size_t size, accumulator_size;
-    bool half;     /* bf16 or f16: widened to f32 on the way in, rounded on the way out */
+    tsi_fold_rows_fn middle, last; /* of all groups but the last; of the last */
+    size_t size, carry_size;       /* of an element; of one that is carried */
+    bool widened;                  /* bf16 or f16 in more than one group: carried in f32 */
     bool rows;     /* tiles are contiguous rows in every block; else they are gathered and scattered */
-    bool in_place; /* some source is the target */
+    bool buffered; /* some source is the target, and the loops would be slow if they wrote it */
     /* The dims that are left when those contiguous in every block are merged; `dim` is a merged group's last. */
     int32_t ndim, dim[TS_NDIM_MAX];
     int64_t extent[TS_NDIM_MAX];
@@ -37,9 +38,9 @@ typedef struct fold {
 } fold;
 
 typedef struct buffers {
-    _Alignas(64) char turn[2][BUFFER_BYTES];   /* the accumulator */
-    _Alignas(64) char source[2][BUFFER_BYTES]; /* the operands of one operation, gathered or widened */
-    _Alignas(64) char narrow[TSI_TILE_MAX * 2]; /* a gathered bf16 or f16 source, or such a result */
+    _Alignas(64) char turn[2][BUFFER_BYTES];               /* the value that is carried */
+    _Alignas(64) char source[TSI_FOLD_MAX][BUFFER_BYTES];  /* sources of a group, gathered or widened */
+    _Alignas(64) char narrow[TSI_TILE_MAX * 2];            /* a gathered bf16 or f16 source */
 } buffers;
 
 static bool merges(const fold *f, int32_t outer, int32_t inner)
@@ -92,68 +93,62 @@ static bool rows_everywhere(const fold *f)
     return rows;
 }
 
-/* Source i of this tile, contiguous, in the accumulator type. `which` tells two operands apart. */
-static const void *operand(const fold *f, int64_t i, int which, buffers *b)
+/* Source i of this tile, contiguous, in the type that is carried; `slot` is its place in the group. */
+static const void *operand(const fold *f, int64_t i, int64_t slot, buffers *b)
 {
     tsi_block whole = merged(f, f->from[i]), part = tsi_tiles_part(&f->tiles, &whole);
     const void *values = part.data;
     if (!f->rows) {
-        tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, f->half ? b->narrow : b->source[which]);
+        tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, f->widened ? b->narrow : b->source[slot]);
         tsi_cpu_copy_same(&dense, &part);
         values = dense.data;
     }
-    if (!f->half) return values;
-    float *wide = (float *)(void *)b->source[which];
-    tsi_cpu_widen_rows((ts_dtype)part.dtype, wide, values, f->tiles.count);
-    return wide;
+    if (!f->widened) return values;
+    tsi_cpu_widen_rows((ts_dtype)part.dtype, (float *)(void *)b->source[slot], values, f->tiles.count);
+    return b->source[slot];
 }
 
-/* All operations but the rounding. The result is `direct` if that is not NULL, else a buffer or a source. */
-static const void *combine(const fold *f, void *direct, buffers *b)
+/* All groups of one tile. The last one writes `direct` if that is not NULL, else a buffer; returns which. */
+static void *combine(const fold *f, void *direct, buffers *b)
 {
-    int64_t n = f->tiles.count;
-    const void *value = operand(f, 0, 0, b);
+    void *value = NULL;
     int turn = 0;
-    for (int64_t i = 1; i < f->count; i++) {
-        void *out = direct && i == f->count - 1 ? direct : b->turn[turn];
-        f->kind.rows(out, value, operand(f, i, 1, b), n);
+    for (int64_t i = 0; i < f->count;) {
+        const void *in[TSI_FOLD_MAX];
+        int64_t sources = 0;
+        if (value) in[sources++] = value;
+        for (; sources < TSI_FOLD_MAX && i < f->count; i++, sources++)
+            in[sources] = operand(f, i, sources, b);
+        bool last = i == f->count;
+        void *out = last && direct ? direct : b->turn[turn];
+        (last ? f->last : f->middle)(out, in, sources, f->tiles.count, f->divisor);
         value = out;
         turn = !turn;
     }
-    bool logic = f->reduce == TS_REDUCE_AND || f->reduce == TS_REDUCE_OR || f->to->dtype == TS_DTYPE_BOOL;
-    if (f->count == 1 && (logic || f->kind.divide)) {
-        if (logic)
-            f->kind.rows(b->turn[0], value, value, n); /* makes 0 or 1 of it */
-        else
-            memcpy(b->turn[0], value, (size_t)n * f->accumulator_size);
-        value = b->turn[0];
-        turn = 1;
-    }
-    if (f->kind.divide) f->kind.divide(b->turn[!turn], n, f->divisor);
     return value;
 }
 
 static void fold_tile(const fold *f, buffers *b)
 {
     tsi_block whole = merged(f, f->to), part = tsi_tiles_part(&f->tiles, &whole);
-    bool direct = f->rows && !f->half && !f->in_place && !f->kind.divide;
-    const void *value = combine(f, direct ? part.data : NULL, b);
-    if (f->rows) {
-        if (f->half)
-            tsi_cpu_narrow_rows((ts_dtype)part.dtype, part.data, value, f->tiles.count);
-        else if (value != part.data)
-            memcpy(part.data, value, (size_t)f->tiles.count * f->size);
-        return;
+    bool direct = f->rows && !f->widened && !f->buffered;
+    void *value = combine(f, direct ? part.data : NULL, b);
+    if (direct) return;
+    if (f->widened) {
+        void *rounded = f->rows ? part.data : b->narrow;
+        tsi_cpu_narrow_rows((ts_dtype)part.dtype, rounded, value, f->tiles.count);
+        value = rounded;
     }
-    tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, b->narrow);
-    if (f->half) {
-        tsi_cpu_narrow_rows((ts_dtype)part.dtype, b->narrow, value, f->tiles.count);
-        tsi_cpu_copy_same(&part, &dense);
-    } else {
-        /* A dense block is never written through when it is a source. */
-        memcpy(&dense.data, &value, sizeof dense.data);
-        tsi_cpu_copy_same(&part, &dense);
-    }
+    tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, value);
+    if (value != part.data) tsi_cpu_copy_same(&part, &dense);
+}
+
+/* Rows need no buffer if they go from memory to memory; else a tile of them stays in the L1 cache. */
+static void choose_tiles(fold *f, const tsi_block *whole)
+{
+    if (!f->rows || f->ndim == 0) return;
+    int64_t length = f->count > TSI_FOLD_MAX || f->buffered ? (int64_t)(BUFFER_BYTES / f->carry_size) : whole->extent[f->ndim - 1];
+    tsi_tiles_as_rows(&f->tiles, f->widened ? TSI_TILE_MAX : length);
 }
 
 ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
@@ -166,19 +161,20 @@ ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_
         return TSI_FAIL(TS_ERR_DTYPE, "%s of %s: %s", ts_reduce_name(reduce), ts_dtype_name(dtype), why);
     if (count < 1)
         return TSI_FAIL(TS_ERR_ARG, "a reduction of %lld sources has no value", (long long)count);
-    fold f = { .kind = tsi_cpu_fold_kind(reduce, dtype), .reduce = reduce, .to = to, .from = from,
-               .count = count, .divisor = avg_count > 0 ? avg_count : count,
-               .size = ts_dtype_size(dtype) };
-    f.accumulator_size = ts_dtype_size((ts_dtype)f.kind.accumulator);
-    f.half = f.kind.accumulator != to->dtype;
+    fold f = { .to = to, .from = from, .count = count, .divisor = avg_count > 0 ? avg_count : count };
+    f.widened = count > TSI_FOLD_MAX && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
+    ts_dtype carried = f.widened ? TS_DTYPE_F32 : dtype;
+    f.size = ts_dtype_size(dtype);
+    f.carry_size = ts_dtype_size(carried);
+    f.last = tsi_cpu_fold_rows(reduce, carried);
+    f.middle = reduce == TS_REDUCE_AVG ? tsi_cpu_fold_rows(TS_REDUCE_SUM, carried) : f.last;
     for (int64_t i = 0; i < count; i++)
-        f.in_place = f.in_place || from[i]->data == to->data;
+        f.buffered = f.buffered || (!TSI_INDEPENDENT_HERE && from[i]->data == to->data);
     merge_dims(&f);
     f.rows = rows_everywhere(&f);
     tsi_block whole = merged(&f, to), first = merged(&f, from[0]);
     if (!tsi_tiles_first(&f.tiles, &whole, &first)) return TS_OK;
-    if (f.rows && f.ndim > 0)
-        tsi_tiles_as_rows(&f.tiles, (int64_t)(8192 / f.accumulator_size));
+    choose_tiles(&f, &whole);
     buffers b;
     do
         fold_tile(&f, &b);

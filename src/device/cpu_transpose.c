@@ -15,6 +15,8 @@
 #include "base/intmath.h"
 #include "device/cpu.h"
 
+enum { LINE = 64 }; /* bytes */
+
 typedef struct panel {
     char *to;
     const char *from;
@@ -138,10 +140,34 @@ static void panel_squares(const panel *p, size_t unit)
     if (columns < p->columns) panel_plain(&beside, unit, 0, columns);
 }
 
+/* One line of each source row at a time goes through a buffer: without it, rows a power of two apart fall into
+ * one set of the cache and push each other out before they are used up. */
+static void panel_buffered(const panel *p, size_t unit)
+{
+    _Alignas(64) char buffer[64 * LINE]; /* at most 64 columns of one line */
+    int64_t step = LINE / (int64_t)unit, whole = p->rows - p->rows % step;
+    panel tile = *p;
+    tile.rows = step;
+    tile.from = buffer;
+    tile.from_column = LINE;
+    for (int64_t r = 0; r < whole; r += step) {
+        const char *from = p->from + r * p->from_row;
+        for (int64_t c = 0; c < p->columns; c++)
+            memcpy(buffer + c * LINE, from + c * p->from_column, LINE);
+        panel_squares(&tile, unit);
+        tile.to += step * p->to_row;
+    }
+    panel rest = *p;
+    rest.rows -= whole;
+    rest.to += whole * p->to_row;
+    rest.from += whole * p->from_row;
+    panel_squares(&rest, unit);
+}
+
 void tsi_cpu_transpose(const tsi_loops *loops)
 {
     int32_t row = loops->ndim - 2, column = loops->ndim - 1;
-    int64_t unit = (int64_t)loops->unit, width = 64 / unit, columns = loops->extent[column];
+    int64_t unit = (int64_t)loops->unit, width = LINE / unit, columns = loops->extent[column];
     panel p = { .to = loops->to, .from = loops->from, .rows = loops->extent[row],
                 .to_row = loops->to_stride[row], .to_column = loops->to_stride[column],
                 .from_row = loops->from_stride[row], .from_column = loops->from_stride[column] };
@@ -149,7 +175,7 @@ void tsi_cpu_transpose(const tsi_loops *loops)
     for (int64_t c = 0; c < columns; c += width) {
         p.columns = tsi_min_i64(width, columns - c);
         if (squares)
-            panel_squares(&p, loops->unit);
+            panel_buffered(&p, loops->unit);
         else
             panel_plain(&p, loops->unit, 0, 0);
         p.to += width * p.to_column;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* algebra.c - intersection, difference and complement of interval lists.
  *
- * Two lists are walked side by side, one pair of overlapping spans at a time. Two periodic spans repeat after
- * the least common multiple of their periods: what happens in one such cycle is worked out once, then repeated
- * (as a span, or as a product where only the count is wanted). So the cost is the number of intervals in a cycle,
- * not in the tensor.
+ * Two lists are walked side by side, one pair of overlapping spans at a time. Two periodic spans
+ * repeat after the least common multiple of their periods: what happens in one such cycle is worked
+ * out once, then repeated (as a span, or as a product where only the count is wanted). So the cost
+ * is the number of intervals in a cycle, not in the tensor.
  *
  *   wide    [#########]............[#########]............[#########]       looped over
  *   narrow  [##]..[##]..[##]..[##]..[##]..[##]..[##]..[##]..[##]            clipped in O(1)
- *           |<------ cycle ------->|                                                                    */
+ *           |<------ cycle ------->| */
 #include "base/intmath.h"
 #include "layout/span.h"
 
-/* Intervals of `wide` from number `from` on that fill whole cycles of both spans; *steps intervals each. 0: too
- * few to be worth it. */
+/* Intervals of `wide` from number `from` on that fill whole cycles of both spans; *steps intervals
+ * each. 0: too few to be worth it. */
 static int64_t whole_cycles(const tsi_span *wide, const tsi_span *narrow, int64_t from,
                             int64_t *steps, int64_t *shift)
 {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* boxes.c - a sub-region of two local blocks as a sequence of strided boxes.
  *
- * Each dim of the part is a list of spans; a span is `count` steps of `length` indices. For one choice of a span
- * per dim the elements are numbered by (step of dim 0, step of dim 1, ..., index of dim 0, index of dim 1, ...), the
- * last fastest, and choices follow each other in lexicographic order:
+ * Each dim of the part is a list of spans; a span is `count` steps of `length` indices. For one
+ * choice of a span per dim the elements are numbered by (step of dim 0, step of dim 1, ..., index
+ * of dim 0, index of dim 1, ...), the last fastest, and choices follow each other in lexicographic
+ * order:
  *
  *   dim 0: [#]                dim 1: [##]...[##]...[##]        box: steps 3 x rows 1 x columns 2
  *
- * INV: that order depends on the part alone. Where a block does not hold the steps at even distances, or a box
- * would have too many dims, the leading steps are looped over instead, which leaves the order as it is. */
+ * INV: that order depends on the part alone. Where a block does not hold the steps at even
+ * distances, or a box would have too many dims, the leading steps are looped over instead, which
+ * leaves the order as it is. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/span.h"
@@ -19,9 +21,9 @@ typedef struct placed {
 } placed;
 
 typedef struct side {
-    const tsi_region *block;      /* NULL: not wanted */
-    int64_t row[TS_NDIM_MAX];     /* elements from one index to the next, per dim */
-    placed *span[TS_NDIM_MAX];    /* per dim, per span of the part */
+    const tsi_region *block;   /* NULL: not wanted */
+    int64_t row[TS_NDIM_MAX];  /* elements from one index to the next, per dim */
+    placed *span[TS_NDIM_MAX]; /* per dim, per span of the part */
 } side;
 
 typedef struct axis_of_box {
@@ -39,7 +41,8 @@ typedef struct maker {
     void *context;
 } maker;
 
-/* Where the span lies in a list that contains it. `at` is the list's span that holds its begin, at position `base`. */
+/* Where the span lies in a list that contains it. `at` is the list's span that holds its begin, at
+ * position `base`. */
 static placed place_span(const tsi_span_list *list, const tsi_span *at, int64_t base,
                          const tsi_span *span)
 {
@@ -131,7 +134,8 @@ static int32_t list_axes(const maker *m, axis_of_box *axis)
     return count;
 }
 
-/* Joins neighbouring axes that are one run in both blocks, from `from` on; returns the new count. */
+/* Joins neighbouring axes that are one run in both blocks, from `from` on; returns the new count.
+ */
 static int32_t join_axes(axis_of_box *axis, int32_t from, int32_t count)
 {
     int32_t last = from;

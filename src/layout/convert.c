@@ -2,17 +2,20 @@
 /* convert.c - between an order of cuts and strided shards in left-to-right order.
  *
  *   mesh (2, 2), 8 rows        S(0)[1], S(0)[0]            SS(0,2), S(0)
- *   axis 1 cuts first:         0 1|2 3 || 4 5|6 7          rank (0,0) holds 0 1, (0,1) 4 5, (1,0) 2 3, (1,1) 6 7
+ *   axis 1 cuts first:         0 1|2 3 || 4 5|6 7          (0,0) holds 0 1, (0,1) 4 5,
+ *                                                          (1,0) holds 2 3, (1,1) 6 7
  *
- * A strided shard with factor f cuts as if f pieces were there already: those that the later axes of the mesh, which cut
- * earlier in the order, have made. The symbols are converted by that rule; the two agree on data where every extent
- * divides. With a shape the result is compared region by region, and refused if it differs. */
+ * A strided shard with factor f cuts as if f pieces were there already: those that the later axes
+ * of the mesh, which cut earlier in the order, have made. The symbols are converted by that rule;
+ * the two agree on data where every extent divides. With a shape the result is compared region by
+ * region, and refused if it differs. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/placement.h"
 #include "layout/state.h"
 
-/* Cuts [first, *end) of the order belong to one dim; are they from left to right, and is one of them strided? */
+/* Cuts [first, *end) of the order belong to one dim; are they from left to right, and is one of
+ * them strided? */
 static bool one_dim(const ts_sharding *s, int32_t first, int32_t *end, bool *strided)
 {
     bool ascending = true;
@@ -31,18 +34,21 @@ static ts_status check_kinds(const ts_sharding *s, int32_t first, int32_t end, b
 {
     for (int32_t i = first; i < end; i++) {
         const ts_placement *place = &s->place[s->order[i]];
-        bool fits = place->kind == TS_PLACE_SHARD || (strided_too && place->kind == TS_PLACE_STRIDED);
+        bool fits =
+            place->kind == TS_PLACE_SHARD || (strided_too && place->kind == TS_PLACE_STRIDED);
         if (fits && place->align == 1) continue;
         char text[64];
         (void)ts_placement_text(s, s->order[i], text, sizeof text);
-        return TSI_FAIL(TS_ERR_ARG, "%s on axis %d cannot be part of a conversion between an order and "
-                                    "strided shards: only %sshards without alignment can",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s on axis %d cannot be part of a conversion between an order and "
+                        "strided shards: only %sshards without alignment can",
                         text, (int)s->order[i], strided_too ? "" : "plain ");
     }
     return TS_OK;
 }
 
-static ts_status dim_to_strided(const ts_sharding *s, int32_t first, int32_t end, ts_placement *place)
+static ts_status dim_to_strided(const ts_sharding *s, int32_t first, int32_t end,
+                                ts_placement *place)
 {
     TSI_TRY(check_kinds(s, first, end, false));
     for (int32_t i = first; i < end; i++) {
@@ -57,7 +63,8 @@ static ts_status dim_to_strided(const ts_sharding *s, int32_t first, int32_t end
     return TS_OK;
 }
 
-/* From the last axis to the first: an axis goes behind as many of those already placed as make up its factor. */
+/* From the last axis to the first: an axis goes behind as many of those already placed as make up
+ * its factor. */
 static ts_status dim_to_order(const ts_sharding *s, int32_t first, int32_t end, ts_placement *place)
 {
     int32_t list[TS_NDIM_MAX], count = 0;
@@ -68,11 +75,12 @@ static ts_status dim_to_order(const ts_sharding *s, int32_t first, int32_t end, 
         while (pieces != s->place[axis].factor && at < count)
             pieces *= s->mesh->size[list[at++]];
         if (pieces != s->place[axis].factor)
-            return TSI_FAIL(TS_ERR_ARG,
-                            "SS(%d,%lld) on axis %d is not an order: the sizes of the axes that would "
-                            "cut before it do not multiply to %lld",
-                            (int)s->place[axis].dim, (long long)s->place[axis].factor, (int)axis,
-                            (long long)s->place[axis].factor);
+            return TSI_FAIL(
+                TS_ERR_ARG,
+                "SS(%d,%lld) on axis %d is not an order: the sizes of the axes that would "
+                "cut before it do not multiply to %lld",
+                (int)s->place[axis].dim, (long long)s->place[axis].factor, (int)axis,
+                (long long)s->place[axis].factor);
         for (int32_t k = count++; k > at; k--)
             list[k] = list[k - 1];
         list[at] = axis;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cut.c - the kinds of cuts in closed form; see cut.h for what each means.
  *
- * INV: for every kind, summed over coordinates the lengths are the extent; find is the inverse of outer. Nothing
- * overflows for extents below TSI_EXTENT_MAX and any number of coordinates: products are formed only where a
- * division has shown that they fit. */
+ * INV: for every kind, summed over coordinates the lengths are the extent; find is the inverse of
+ * outer. Nothing overflows for extents below TSI_EXTENT_MAX and any number of coordinates: products
+ * are formed only where a division has shown that they fit. */
 #include "layout/cut.h"
 #include "base/compiler.h"
 #include "base/intmath.h"
@@ -20,8 +20,9 @@ static int64_t chunk_length(int64_t extent, int64_t parts, int64_t align)
 /* Chunk number `chunk` of an extent cut into chunks of `length`. */
 static ts_interval chunk_at(int64_t extent, int64_t length, int64_t chunk)
 {
-    if (extent == 0 || chunk > extent / length) return (ts_interval){ extent, extent };
-    int64_t begin = chunk * length;
+    int64_t begin;
+    if (!tsi_mul_i64(chunk, length, &begin) || begin > extent)
+        return (ts_interval){ extent, extent };
     return (ts_interval){ begin, extent - begin > length ? begin + length : extent };
 }
 
@@ -35,7 +36,8 @@ static int64_t interval_length(ts_interval interval)
     return interval.end - interval.begin;
 }
 
-/* A strided cut: `full` pieces of `piece` positions, then one of `rest`; what a coordinate takes of either. */
+/* A strided cut: `full` pieces of `piece` positions, then one of `rest`; what a coordinate takes of
+ * either. */
 typedef struct strided {
     int64_t piece, full, rest;
     ts_interval in_full, in_rest;
@@ -44,11 +46,11 @@ typedef struct strided {
 static strided strided_of(const tsi_cut *cut, int64_t coord)
 {
     strided s = { .piece = tsi_ceil_div(cut->extent, cut->place->factor) };
-    if (s.piece == 0) return s;
+    if (s.piece == 0) return s; /* nothing to cut */
     s.full = cut->extent / s.piece;
     s.rest = cut->extent - s.full * s.piece;
     s.in_full = chunk_of(s.piece, cut->parts, cut->place->align, coord);
-    s.in_rest = chunk_of(s.rest, cut->parts, cut->place->align, coord);
+    if (s.rest > 0) s.in_rest = chunk_of(s.rest, cut->parts, cut->place->align, coord);
     return s;
 }
 
@@ -142,7 +144,8 @@ static int64_t head_tail_find(const tsi_cut *cut, int64_t position, int64_t *loc
     return coord;
 }
 
-/* The last coordinate whose offset is at most the position holds it: empty ones before share the offset. */
+/* The last coordinate whose offset is at most the position holds it: empty ones before share the
+ * offset. */
 static int64_t ragged_find(const tsi_cut *cut, int64_t position, int64_t *local)
 {
     const int64_t *offset = ragged_offsets(cut);
@@ -197,20 +200,29 @@ static void strided_positions(const tsi_cut *cut, int64_t coord, tsi_span_list *
     add_interval(out, (ts_interval){ base + s.in_rest.begin, base + s.in_rest.end });
 }
 
+bool tsi_cut_interval(const tsi_cut *cut, int64_t coord, ts_interval *out)
+{
+    if (cut->place->kind == TS_PLACE_SHARD) {
+        *out = chunk_of(cut->extent, cut->parts, cut->place->align, coord);
+        return true;
+    }
+    if (cut->place->kind != TS_PLACE_RAGGED) return false;
+    *out = (ts_interval){ ragged_offsets(cut)[coord], ragged_offsets(cut)[coord + 1] };
+    return true;
+}
+
 void tsi_cut_positions(const tsi_cut *cut, int64_t coord, tsi_span_list *out)
 {
     ts_interval head, tail;
     *out = (tsi_span_list){ 0 };
     switch ((ts_placement_kind)cut->place->kind) {
     case TS_PLACE_SHARD:
-        add_interval(out, chunk_of(cut->extent, cut->parts, cut->place->align, coord));
+    case TS_PLACE_RAGGED:
+        (void)tsi_cut_interval(cut, coord, &head);
+        add_interval(out, head);
         return;
     case TS_PLACE_STRIDED:
         strided_positions(cut, coord, out);
-        return;
-    case TS_PLACE_RAGGED:
-        add_interval(out, (ts_interval){ ragged_offsets(cut)[coord],
-                                         ragged_offsets(cut)[coord] + cut->place->sizes[coord] });
         return;
     case TS_PLACE_HEAD_TAIL:
         head_tail_of(cut, coord, &head, &tail);
@@ -234,7 +246,8 @@ bool tsi_cut_even(const tsi_cut *cut, int64_t *length)
             if (cut->place->sizes[r] != *length) return false;
         return true;
     }
-    /* Coordinate 0 has the largest length (of HT perhaps the least), and lengths add up to the extent. */
+    /* Coordinate 0 has the largest length (of HT perhaps the least), and lengths add up to the
+     * extent. */
     int64_t all;
     return tsi_mul_i64(*length, cut->parts, &all) && all == cut->extent;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout.c - a sharding with a global shape, as one pointer, and all that follows from the two.
  *
- * INV: a layout's dims are in range, its cuts fit (ragged sizes add up to what they cut, on every coordinate), and no dim
- * is counted from the end: such a sharding is resolved here, and the layout holds the resolved one. So nothing below
- * can fail but for memory. A repeated question is answered from the rank's own memory, without a lock. */
+ * INV: a layout's dims are in range, its cuts fit (ragged sizes add up to what they cut, on every
+ * coordinate), and no dim is counted from the end: such a sharding is resolved here, and the layout
+ * holds the resolved one. So nothing below can fail but for memory. A repeated question is answered
+ * from the rank's own memory, without a lock. */
 #include "layout/cut.h"
 
 #include <stdio.h>
@@ -16,10 +17,11 @@
 #include "layout/placement.h"
 #include "layout/state.h"
 
-/* ---- dims counted from the end ------------------------------------------------------------------ */
+/* ---- dims counted from the end ------------------------------------------------------------------
+ */
 
-/* The sharding with all dims counted from 0, for tensors of ndim dims; retained. Cuts in left-to-right order stay so
- * when a dim turns out to be cut from both ends of the counting. */
+/* The sharding with all dims counted from 0, for tensors of ndim dims; retained. Cuts in
+ * left-to-right order stay so when a dim turns out to be cut from both ends of the counting. */
 static const ts_sharding *resolve(const ts_sharding *sharding, int32_t ndim)
 {
     ts_placement place[TS_NDIM_MAX];
@@ -47,7 +49,8 @@ static const ts_sharding *resolve(const ts_sharding *sharding, int32_t ndim)
     return tsi_sharding_intern(sharding->mesh, place);
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ------------------------------------------------------------------------------------
+ */
 
 typedef struct layout_key {
     const ts_sharding *sharding;
@@ -93,8 +96,9 @@ static ts_status fail_shape(const ts_sharding *sharding, const ts_shape *shape, 
     char place[64];
     (void)ts_placement_text(sharding, axis, place, sizeof place);
     print_shape(&text, shape);
-    ts_status status = TSI_FAIL(TS_ERR_SHAPE, "placement %d, %s, does not fit a tensor of shape %s: %s",
-                                (int)axis, place, text.failed ? "?" : text.data, why);
+    ts_status status =
+        TSI_FAIL(TS_ERR_SHAPE, "placement %d, %s, does not fit a tensor of shape %s: %s", (int)axis,
+                 place, text.failed ? "?" : text.data, why);
     tsi_text_release(&text);
     return status;
 }
@@ -121,7 +125,8 @@ static ts_status set_view(ts_layout *layout)
         layout->view_dim[dims] = d;
         layout->cut_first[dims] = cut;
         for (; s->joined >> d & 1; d++) {
-            if (!tsi_mul_i64(extent, layout->shape.extent[d + 1], &extent) || extent >= TSI_EXTENT_MAX)
+            if (!tsi_mul_i64(extent, layout->shape.extent[d + 1], &extent) ||
+                extent >= TSI_EXTENT_MAX)
                 return fail_shape(s, &layout->shape, s->order[cut],
                                   "the dims cut as one hold 2^62 elements or more");
         }
@@ -135,7 +140,8 @@ static ts_status set_view(ts_layout *layout)
     return TS_OK;
 }
 
-/* Follows the extents through the cuts of one view dim as long as they are the same on all coordinates. */
+/* Follows the extents through the cuts of one view dim as long as they are the same on all
+ * coordinates. */
 static ts_status check_cuts(ts_layout *layout, int32_t v)
 {
     const ts_sharding *s = layout->sharding;
@@ -252,7 +258,8 @@ static void destroy_layout(tsi_interned *value)
 const tsi_intern_type tsi_layout_intern_type = { "layout", equal_layout, make_layout,
                                                  destroy_layout };
 
-/* ---- finding ----------------------------------------------------------------------------------- */
+/* ---- finding -----------------------------------------------------------------------------------
+ */
 
 /* From the tables, retained. */
 static TSI_NOINLINE const ts_layout *find_layout(const ts_sharding *sharding, const ts_shape *shape)
@@ -261,7 +268,8 @@ static TSI_NOINLINE const ts_layout *find_layout(const ts_sharding *sharding, co
     if (!state) return NULL;
     if (!sharding->negative) {
         layout_key key = { sharding, shape };
-        return (const ts_layout *)tsi_intern_get(state->layouts, hash_key(sharding, shape), &key, NULL);
+        return (const ts_layout *)tsi_intern_get(state->layouts, hash_key(sharding, shape), &key,
+                                                 NULL);
     }
     const ts_sharding *resolved = resolve(sharding, shape->ndim);
     const ts_layout *layout = resolved ? find_layout(resolved, shape) : NULL;
@@ -312,7 +320,8 @@ const ts_layout *ts_layout_get(const ts_sharding *sharding, ts_shape shape)
     return layout;
 }
 
-/* ---- getters ----------------------------------------------------------------------------------- */
+/* ---- getters -----------------------------------------------------------------------------------
+ */
 
 const ts_layout *ts_layout_retain(const ts_layout *layout)
 {

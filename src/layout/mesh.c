@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.c - descriptions of meshes: interning, and the way from coordinates to ranks and back.
  *
- * INV: equal axes, names and ranks are one pointer. An explicit list that can be said with modes is said so, whatever
- * way it came about, so a regular mesh takes the same few hundred bytes for eight ranks and for a million; all other
- * lists are kept as a map in row-major order, with a sorted copy for the way back. */
+ * INV: equal axes, names and ranks are one pointer. An explicit list that can be said with modes is
+ * said so, whatever way it came about, so a regular mesh takes the same few hundred bytes for eight
+ * ranks and for a million; all other lists are kept as a map in row-major order, with a sorted copy
+ * for the way back. */
 #include "layout/mesh.h"
 
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 #include "base/intmath.h"
 #include "layout/state.h"
 
-/* ---- coordinates ------------------------------------------------------------------------------- */
+/* ---- coordinates -------------------------------------------------------------------------------
+ */
 
 static int64_t axis_index(const tsi_mesh_desc *mesh, int32_t axis, int64_t coord)
 {
@@ -97,7 +99,8 @@ int32_t tsi_mesh_desc_axis(const tsi_mesh_desc *mesh, const char *name)
     return -1;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------ */
+/* ---- groups ------------------------------------------------------------------------------------
+ */
 
 int64_t tsi_mesh_group_count(const tsi_mesh_desc *mesh, uint32_t mask)
 {
@@ -133,7 +136,8 @@ int64_t tsi_mesh_group_place(const tsi_mesh_desc *mesh, uint32_t mask, const int
     return place;
 }
 
-/* ---- interning --------------------------------------------------------------------------------- */
+/* ---- interning ---------------------------------------------------------------------------------
+ */
 
 static uint64_t hash_desc(const tsi_mesh_desc *mesh)
 {
@@ -164,8 +168,7 @@ static bool equal_desc(const tsi_interned *value, const void *key)
     for (int32_t m = 0; m < a->mode_first[a->ndim]; m++)
         if (a->mode[m].size != b->mode[m].size || a->mode[m].stride != b->mode[m].stride)
             return false;
-    return a->map_count == 0 ||
-           memcmp(a->map, b->map, (size_t)a->map_count * sizeof *a->map) == 0;
+    return a->map_count == 0 || memcmp(a->map, b->map, (size_t)a->map_count * sizeof *a->map) == 0;
 }
 
 static void destroy_desc(tsi_interned *value)
@@ -220,7 +223,8 @@ static tsi_interned *make_desc(const void *key, void *context)
 
 const tsi_intern_type tsi_mesh_intern_type = { "mesh", equal_desc, make_desc, destroy_desc };
 
-/* ---- settling ---------------------------------------------------------------------------------- */
+/* ---- settling ----------------------------------------------------------------------------------
+ */
 
 bool tsi_mesh_draft_count(tsi_mesh_desc *draft)
 {
@@ -232,8 +236,8 @@ bool tsi_mesh_draft_count(tsi_mesh_desc *draft)
     return true;
 }
 
-/* The modes of one axis of an explicit list, if it has any: from the fastest on, as long as ranks go on evenly.
- * ranks[i * step] is coordinate i. */
+/* The modes of one axis of an explicit list, if it has any: from the fastest on, as long as ranks
+ * go on evenly. ranks[i * step] is coordinate i. */
 static int32_t find_modes(const int64_t *ranks, int64_t step, int64_t size, tsi_mode *slow_first)
 {
     tsi_mode fast_first[TSI_MODE_MAX];
@@ -321,10 +325,12 @@ ts_status tsi_mesh_settle(ts_world *world, tsi_mesh_desc *draft, const int64_t *
     return status;
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------- */
+/* ---- nodes -------------------------------------------------------------------------------------
+ */
 
-/* For a regular mesh: an axis reaches `reach` beyond each place where it begins, so the greatest remainder of such a
- * place by the node's size decides. Modes that are multiples of a node do not change the remainder. */
+/* For a regular mesh: an axis reaches `reach` beyond each place where it begins, so the greatest
+ * remainder of such a place by the node's size decides. Modes that are multiples of a node do not
+ * change the remainder. */
 static bool regular_in_node(const tsi_mesh_desc *mesh, int32_t axis, int64_t node)
 {
     int64_t reach = axis_index(mesh, axis, mesh->size[axis] - 1), places = 1;

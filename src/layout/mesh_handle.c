@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh_handle.c - ts_mesh: what one rank knows of a mesh, and where it came from.
  *
- *   root "dp=2, tp=4"  --slice "tp"-->  "tp=4 : 4-7" on ranks 4..7      view: modes (4, 1), offset 4
- *                      --flatten---->  "dp_tp=8"                        view: modes (8, 1)
+ *   root "dp=2, tp=4"  --slice "tp"-->  "tp=4 : 4-7" on ranks 4..7    modes (4, 1), offset 4
+ *                      --flatten----->  "dp_tp=8"                     modes (8, 1)
  *
- * A handle is in the list of its rank (or of the world, for descriptions), which frees what the caller did not. The
- * interned description of a derived mesh is made of the ranks of this rank's own part; a rank outside the root
- * has no part and gets that of coordinate zero, without being a member. */
+ * A handle is in the list of its rank (or of the world, for descriptions), which frees what the
+ * caller did not. The interned description of a derived mesh is made of the ranks of this rank's
+ * own part; a rank outside the root has no part and gets that of coordinate zero, without being a
+ * member. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,8 @@
 #include "layout/mesh.h"
 #include "layout/state.h"
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life --------------------------------------------------------------------------------------
+ */
 
 static ts_mesh **list_of(ts_world *world, ts_rank *rank)
 {
@@ -164,7 +166,8 @@ ts_mesh *ts_mesh_self(ts_rank *me)
     return ts_mesh_retain(layouts->self);
 }
 
-/* ---- derived meshes ---------------------------------------------------------------------------- */
+/* ---- derived meshes ----------------------------------------------------------------------------
+ */
 
 /* TS_OK if a maker may go on with this mesh. */
 static ts_status enter(ts_mesh *mesh, const char *what)
@@ -231,7 +234,8 @@ static void list_axes(const tsi_mesh_desc *mesh, char *out, size_t size)
 /* Reads one axis by name or number. */
 static ts_status parse_axis_name(tsi_cursor *cursor, const tsi_mesh_desc *mesh, int32_t *axis)
 {
-    char name[TSI_AXIS_NAME_MAX + 1], axes[TS_NDIM_MAX * (TSI_AXIS_NAME_MAX + 2) + 1], expected[384];
+    char name[TSI_AXIS_NAME_MAX + 1], axes[TS_NDIM_MAX * (TSI_AXIS_NAME_MAX + 2) + 1],
+        expected[384];
     tsi_cursor before = *cursor;
     int64_t number;
     *axis = -1;
@@ -322,7 +326,8 @@ ts_mesh *ts_mesh_flatten(ts_mesh *mesh, const char *name)
 {
     if (enter(mesh, "ts_mesh_flatten") != TS_OK) return NULL;
     if (name && !is_name(name)) {
-        TSI_FAIL(TS_ERR_ARG, "flatten of a mesh: \"%.64s\" is no name of at most 31 characters", name);
+        TSI_FAIL(TS_ERR_ARG, "flatten of a mesh: \"%.64s\" is no name of at most 31 characters",
+                 name);
         return NULL;
     }
     tsi_mesh_desc view = begin_view(mesh);
@@ -331,8 +336,9 @@ ts_mesh *ts_mesh_flatten(ts_mesh *mesh, const char *name)
     for (int32_t k = 0; k < mesh->desc->ndim && !name; k++) {
         size_t more = strlen(mesh->desc->name[k]);
         if (used + more + 1 > TSI_AXIS_NAME_MAX) {
-            TSI_FAIL(TS_ERR_ARG, "flatten of a mesh: the joined names are longer than 31 characters; "
-                                 "give a name");
+            TSI_FAIL(TS_ERR_ARG,
+                     "flatten of a mesh: the joined names are longer than 31 characters; "
+                     "give a name");
             return NULL;
         }
         if (used > 0 && more > 0) view.name[0][used++] = '_';
@@ -344,7 +350,8 @@ ts_mesh *ts_mesh_flatten(ts_mesh *mesh, const char *name)
     return derive(mesh, &view);
 }
 
-/* ---- split ------------------------------------------------------------------------------------- */
+/* ---- split -------------------------------------------------------------------------------------
+ */
 
 /* Axis names and sizes of `mesh` with those of `parts` in place of one axis. */
 static ts_status split_sizes(const ts_mesh *mesh, int32_t axis, const tsi_mesh_desc *parts,
@@ -352,8 +359,8 @@ static ts_status split_sizes(const ts_mesh *mesh, int32_t axis, const tsi_mesh_d
 {
     int32_t ndim = mesh->desc->ndim - 1 + parts->ndim;
     if (ndim > TS_NDIM_MAX)
-        return TSI_FAIL(TS_ERR_MESH, "split of a mesh: it would have %d axes, at most 8 are allowed",
-                        (int)ndim);
+        return TSI_FAIL(TS_ERR_MESH,
+                        "split of a mesh: it would have %d axes, at most 8 are allowed", (int)ndim);
     for (int32_t k = 0; k < ndim; k++) {
         bool inside = k >= axis && k < axis + parts->ndim;
         const tsi_mesh_desc *from = inside ? parts : mesh->desc;
@@ -364,7 +371,8 @@ static ts_status split_sizes(const ts_mesh *mesh, int32_t axis, const tsi_mesh_d
     return TS_OK;
 }
 
-/* The sizes do not fall on the borders of the axis' modes: the ranks are listed, and the result is a root of its own. */
+/* The sizes do not fall on the borders of the axis' modes: the ranks are listed, and the result is
+ * a root of its own. */
 static ts_mesh *split_listed(ts_mesh *mesh, int32_t axis, const tsi_mesh_desc *parts,
                              tsi_mesh_desc *draft)
 {
@@ -373,8 +381,9 @@ static ts_mesh *split_listed(ts_mesh *mesh, int32_t axis, const tsi_mesh_desc *p
     draft->map = NULL;
     draft->map_count = 0;
     if (draft->count > TSI_MESH_LIST_MAX) {
-        TSI_FAIL(TS_ERR_MESH, "split of axis %d: the sizes do not fall on the borders of the axes it "
-                              "was flattened from, and %lld ranks are too many to list",
+        TSI_FAIL(TS_ERR_MESH,
+                 "split of axis %d: the sizes do not fall on the borders of the axes it "
+                 "was flattened from, and %lld ranks are too many to list",
                  (int)axis, (long long)draft->count);
         return NULL;
     }
@@ -408,8 +417,9 @@ static ts_status parse_split(ts_mesh *mesh, const char *axis, const char *axes, 
     int64_t whole = mesh->desc->size[*number];
     TSI_TRY(tsi_mesh_resolve_star(parts, star, whole, "the size of the axis"));
     if (parts->count != whole)
-        return TSI_FAIL(TS_ERR_MESH, "split of axis \"%.64s\": its size is %lld, that of \"%.64s\" %lld",
-                        axis, (long long)whole, axes, (long long)parts->count);
+        return TSI_FAIL(TS_ERR_MESH,
+                        "split of axis \"%.64s\": its size is %lld, that of \"%.64s\" %lld", axis,
+                        (long long)whole, axes, (long long)parts->count);
     return TS_OK;
 }
 
@@ -424,19 +434,20 @@ ts_mesh *ts_mesh_split(ts_mesh *mesh, const char *axis, const char *axes)
     bool aligned = true;
     for (int32_t k = 0; k < mesh->desc->ndim && aligned; k++) {
         const tsi_mode *mode = axis_modes(&mesh->view, k, &count);
-        aligned = k == number
-                      ? tsi_mesh_draft_split(&view, mode, count, parts.size, parts.ndim)
-                      : tsi_mesh_draft_axis(&view, mode, count);
+        aligned = k == number ? tsi_mesh_draft_split(&view, mode, count, parts.size, parts.ndim)
+                              : tsi_mesh_draft_axis(&view, mode, count);
     }
     return aligned ? derive(mesh, &view) : split_listed(mesh, number, &parts, &view);
 }
 
-/* ---- concatenation ------------------------------------------------------------------------------ */
+/* ---- concatenation ------------------------------------------------------------------------------
+ */
 
 static ts_status add_axes(tsi_mesh_desc *view, const ts_mesh *mesh, const ts_mesh *first)
 {
     if (mesh->world != first->world || mesh->rank != first->rank || mesh->root != first->root)
-        return TSI_FAIL(TS_ERR_MESH, "concatenation of meshes: they were not derived from one mesh");
+        return TSI_FAIL(TS_ERR_MESH,
+                        "concatenation of meshes: they were not derived from one mesh");
     for (int32_t k = 0; k < mesh->desc->ndim; k++) {
         int32_t count, at = view->ndim;
         const tsi_mode *mode = axis_modes(&mesh->view, k, &count);

@@ -4,7 +4,8 @@
  *   axis of 6 = modes (2, 8) (3, 1):   coordinate  0 1 2 3 4  5
  *                                      index       0 1 2 8 9 10
  *
- * The last mode is the fastest. Lists are kept coalesced: no mode of size 1, none that continues the next. */
+ * The last mode is the fastest. Lists are kept coalesced: no mode of size 1, none that continues
+ * the next. */
 #include "layout/mesh.h"
 
 int32_t tsi_modes_coalesce(tsi_mode *mode, int32_t count)
@@ -37,8 +38,8 @@ bool tsi_mesh_draft_axis(tsi_mesh_desc *draft, const tsi_mode *mode, int32_t cou
     return true;
 }
 
-/* Takes `size` off the fast end of a list of modes, as a list of its own, the fastest first. Returns how many, or -1 if
- * the size does not fall on a border. */
+/* Takes `size` off the fast end of a list of modes, as a list of its own, the fastest first.
+ * Returns how many, or -1 if the size does not fall on a border. */
 static int32_t take_fast(tsi_mode *mode, int32_t *count, int64_t size, tsi_mode *out)
 {
     int32_t taken = 0;

@@ -5,8 +5,9 @@
  *   axis  := [name "="] (size | "*")
  *   run   := rank ["-" rank ["/" step]]
  *
- * Errors give the column and what was expected. Runs are not unrolled while they can be counted, so a line of text
- * cannot ask for more memory than a mesh of listed ranks may have. Printing a mesh and parsing it gives that mesh. */
+ * Errors give the column and what was expected. Runs are not unrolled while they can be counted, so
+ * a line of text cannot ask for more memory than a mesh of listed ranks may have. Printing a mesh
+ * and parsing it gives that mesh. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@
 #include "layout/mesh.h"
 #include "layout/placement.h"
 
-/* ---- axes -------------------------------------------------------------------------------------- */
+/* ---- axes --------------------------------------------------------------------------------------
+ */
 
 static ts_status parse_axis(tsi_cursor *cursor, tsi_mesh_desc *draft, int32_t *star)
 {
@@ -25,7 +27,8 @@ static ts_status parse_axis(tsi_cursor *cursor, tsi_mesh_desc *draft, int32_t *s
     char *name = draft->name[k];
     name[0] = '\0';
     if (tsi_cursor_word(cursor, name, TSI_AXIS_NAME_MAX + 1)) {
-        if (!tsi_cursor_take(cursor, '=')) return tsi_cursor_fail(cursor, "'=' after the axis name");
+        if (!tsi_cursor_take(cursor, '='))
+            return tsi_cursor_fail(cursor, "'=' after the axis name");
     }
     if (tsi_cursor_take(cursor, '*')) {
         if (*star >= 0) {
@@ -37,8 +40,9 @@ static ts_status parse_axis(tsi_cursor *cursor, tsi_mesh_desc *draft, int32_t *s
     } else {
         tsi_cursor before = *cursor;
         if (!tsi_cursor_int(cursor, &draft->size[k]))
-            return tsi_cursor_fail(cursor, name[0] ? "a size or \"*\"" : "a name of at most 31 "
-                                                                         "characters, a size or \"*\"");
+            return tsi_cursor_fail(cursor, name[0] ? "a size or \"*\""
+                                                   : "a name of at most 31 "
+                                                     "characters, a size or \"*\"");
         if (draft->size[k] < 1) return tsi_cursor_fail(&before, "a size of at least 1");
     }
     draft->ndim++;
@@ -83,7 +87,8 @@ ts_status tsi_mesh_resolve_star(tsi_mesh_desc *draft, int32_t star, int64_t whol
     return TS_OK;
 }
 
-/* ---- listed ranks ------------------------------------------------------------------------------ */
+/* ---- listed ranks ------------------------------------------------------------------------------
+ */
 
 typedef struct rank_run {
     int64_t first, last, step;
@@ -135,8 +140,7 @@ static ts_status parse_runs(tsi_cursor *cursor, int64_t world_size, run_list *li
         if (list->count == list->room) {
             int64_t room = list->room ? 2 * list->room : 16;
             rank_run *more = tsi_realloc(list->run, (size_t)room * sizeof *more);
-            if (!more)
-                return tsi_fail_memory("the ranks of a mesh", (size_t)room * sizeof *more);
+            if (!more) return tsi_fail_memory("the ranks of a mesh", (size_t)room * sizeof *more);
             list->run = more;
             list->room = room;
         }
@@ -159,7 +163,8 @@ static ts_status settle_list(ts_world *world, tsi_mesh_desc *draft, const run_li
         return tsi_mesh_settle(world, draft, NULL, out);
     }
     if (list->total > TSI_MESH_LIST_MAX)
-        return TSI_FAIL(TS_ERR_MESH, "mesh: %lld ranks in %lld runs; more than %d need a single run",
+        return TSI_FAIL(TS_ERR_MESH,
+                        "mesh: %lld ranks in %lld runs; more than %d need a single run",
                         (long long)list->total, (long long)list->count, (int)TSI_MESH_LIST_MAX);
     size_t bytes = (size_t)list->total * sizeof(int64_t);
     int64_t *ranks = tsi_alloc(bytes), count = 0;
@@ -172,10 +177,11 @@ static ts_status settle_list(ts_world *world, tsi_mesh_desc *draft, const run_li
     return status;
 }
 
-/* ---- meshes ------------------------------------------------------------------------------------ */
+/* ---- meshes ------------------------------------------------------------------------------------
+ */
 
-static ts_status parse_listed(ts_world *world, tsi_cursor *cursor, tsi_mesh_desc *draft, int32_t star,
-                              int64_t world_size, tsi_mesh_desc **out)
+static ts_status parse_listed(ts_world *world, tsi_cursor *cursor, tsi_mesh_desc *draft,
+                              int32_t star, int64_t world_size, tsi_mesh_desc **out)
 {
     run_list list = { 0 };
     ts_status status = parse_runs(cursor, world_size, &list);
@@ -202,8 +208,9 @@ ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_s
         return parse_listed(world, &cursor, &draft, star, world_size, out);
     if (!tsi_cursor_done(&cursor)) return tsi_cursor_fail(&cursor, "',', ':' or the end");
     if (star >= 0 && world_size < 0)
-        return TSI_FAIL(TS_ERR_MESH, "mesh \"%.200s\": \"*\" takes what is left of a world, and "
-                                     "there is none; give a number",
+        return TSI_FAIL(TS_ERR_MESH,
+                        "mesh \"%.200s\": \"*\" takes what is left of a world, and "
+                        "there is none; give a number",
                         text);
     TSI_TRY(tsi_mesh_resolve_star(&draft, star, world_size, "the size of the world"));
     if (world_size >= 0 && draft.count > world_size)
@@ -213,7 +220,8 @@ ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_s
     return tsi_mesh_settle(world, &draft, NULL, out);
 }
 
-/* ---- printing ---------------------------------------------------------------------------------- */
+/* ---- printing ----------------------------------------------------------------------------------
+ */
 
 /* The step of a mesh that is one run in row-major order; 0 if it is not. */
 static int64_t single_step(const tsi_mesh_desc *mesh)

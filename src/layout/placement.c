@@ -2,10 +2,12 @@
 /* placement.c - single placements: text both ways, their one spelling, equality.
  *
  *   placement := "R" | "P(" reduce ")" | "P(norm:" p ")" | cut ["[" position "]"]
- *   cut       := "S(" dims ")" | "SS(" dims "," factor ")" | "RS(" dims ":" size ("," size)* ")" | "HT(" dims ")"
+ *   cut       := "S(" dims ")" | "SS(" dims "," factor ")" | "HT(" dims ")"
+ *              | "RS(" dims ":" size ("," size)* ")"
  *   dims      := dim ["-" dim] ["/" alignment]
  *
- * A dim counts from 0, or from -1 backwards where a shape will say what that is. SS with factor 1 is S. */
+ * A dim counts from 0, or from -1 backwards where a shape will say what that is. SS with factor 1
+ * is S. */
 #include "layout/placement.h"
 
 #include <math.h>
@@ -18,7 +20,8 @@
 
 #define REDUCTIONS "a reduction: sum avg min max prod and or band bor, or norm:p"
 
-/* ---- reading ----------------------------------------------------------------------------------- */
+/* ---- reading -----------------------------------------------------------------------------------
+ */
 
 static ts_status parse_dim(tsi_cursor *cursor, int32_t *out)
 {
@@ -85,7 +88,8 @@ static ts_status parse_position(tsi_cursor *cursor, ts_placement *out)
     return TS_OK;
 }
 
-static ts_status parse_cut(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena, ts_placement *out)
+static ts_status parse_cut(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena,
+                           ts_placement *out)
 {
     TSI_TRY(parse_dims(cursor, out->kind != TS_PLACE_RAGGED, out));
     if (out->kind == TS_PLACE_STRIDED) {
@@ -113,7 +117,8 @@ static ts_status parse_partial(tsi_cursor *cursor, ts_placement *out)
     (void)tsi_cursor_word(cursor, name, sizeof name);
     if (strcmp(name, "norm") == 0) {
         out->kind = TS_PLACE_NORM;
-        if (!tsi_cursor_take(cursor, ':')) return tsi_cursor_fail(cursor, "':' and the p of the norm");
+        if (!tsi_cursor_take(cursor, ':'))
+            return tsi_cursor_fail(cursor, "':' and the p of the norm");
         before = *cursor;
         if (!tsi_cursor_real(cursor, &out->norm) || !isfinite(out->norm) || out->norm == 0)
             return tsi_cursor_fail(&before, "a finite p other than 0");
@@ -122,7 +127,8 @@ static ts_status parse_partial(tsi_cursor *cursor, ts_placement *out)
         if (reduce == TS_REDUCE_NONE) return tsi_cursor_fail(&before, REDUCTIONS);
         out->reduce = (int32_t)reduce;
     }
-    return tsi_cursor_take(cursor, ')') ? TS_OK : tsi_cursor_fail(cursor, "')' after the reduction");
+    return tsi_cursor_take(cursor, ')') ? TS_OK
+                                        : tsi_cursor_fail(cursor, "')' after the reduction");
 }
 
 ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena,
@@ -152,7 +158,8 @@ ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *
     return tsi_cursor_fail(&before, "a placement: R, S(..), SS(..), RS(..), HT(..) or P(..)");
 }
 
-/* ---- one spelling ------------------------------------------------------------------------------ */
+/* ---- one spelling ------------------------------------------------------------------------------
+ */
 
 static ts_status check_sizes(const ts_placement *place, int64_t axis_size)
 {
@@ -160,7 +167,8 @@ static ts_status check_sizes(const ts_placement *place, int64_t axis_size)
     if (!place->sizes) return TSI_FAIL(TS_ERR_NULL, "a ragged shard needs its sizes");
     for (int64_t i = 0; i < axis_size; i++) {
         if (place->sizes[i] < 0 || place->sizes[i] >= TSI_EXTENT_MAX - total)
-            return TSI_FAIL(TS_ERR_SHAPE, "size %lld of a ragged shard, %lld, is negative or too large",
+            return TSI_FAIL(TS_ERR_SHAPE,
+                            "size %lld of a ragged shard, %lld, is negative or too large",
                             (long long)i, (long long)place->sizes[i]);
         total += place->sizes[i];
     }
@@ -178,7 +186,8 @@ static ts_status normalise_cut(ts_placement *place, int64_t axis_size)
     if (place->align == 0) place->align = 1;
     if (place->kind != TS_PLACE_STRIDED) place->factor = 1;
     if (place->factor < 1 || place->align < 1)
-        return TSI_FAIL(TS_ERR_ARG, "a cut's factor and alignment must be at least 1, got %lld, %lld",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "a cut's factor and alignment must be at least 1, got %lld, %lld",
                         (long long)place->factor, (long long)place->align);
     if (place->kind == TS_PLACE_STRIDED && place->factor == 1) place->kind = TS_PLACE_SHARD;
     if (place->kind != TS_PLACE_RAGGED) {
@@ -233,7 +242,8 @@ int ts_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axi
     return a && b && tsi_placement_equal(a, b, axis_size);
 }
 
-/* ---- printing ---------------------------------------------------------------------------------- */
+/* ---- printing ----------------------------------------------------------------------------------
+ */
 
 /* The shortest decimal that reads back as p, with a point in every locale. */
 static void print_norm(tsi_text *text, double p)

@@ -9,8 +9,8 @@
 
 enum { TSI_ORDER_NONE = -1 };
 
-/* Reads one placement. `axis_size` is the number of sizes RS must give, -1: any. Without a position in the text, order is
- * TSI_ORDER_NONE. Sizes are in the arena. */
+/* Reads one placement. `axis_size` is the number of sizes RS must give, -1: any. Without a position
+ * in the text, order is TSI_ORDER_NONE. Sizes are in the arena. */
 ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena,
                               ts_placement *out);
 /* Checks one placement as a value and brings it to its one spelling. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* places.c - what a coordinate holds, and who holds an element.
  *
- * The cuts of a view dim are a chain: each takes positions of what the one before left. Lengths go down the chain, a
- * local index goes up, a global index goes down and says at each cut which coordinate it needs:
+ * The cuts of a view dim are a chain: each takes positions of what the one before left. Lengths go
+ * down the chain, a local index goes up, a global index goes down and says at each cut which
+ * coordinate it needs:
  *
  *   [0, extent) --cut 0--> length 1 --cut 1--> length 2 = local extent
  *
@@ -61,7 +62,8 @@ static bool is_coord(const ts_layout *layout, const int64_t *coord)
     return true;
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ------------------------------------------------------------------------------------
+ */
 
 void tsi_layout_local(const ts_layout *layout, const int64_t *coord, ts_shape *out)
 {
@@ -110,25 +112,47 @@ ts_status ts_layout_offset(const ts_layout *layout, const int64_t *coord, int64_
     return TS_OK;
 }
 
-/* ---- regions ----------------------------------------------------------------------------------- */
+/* ---- regions -----------------------------------------------------------------------------------
+ */
+
+/* Down the chain as long as it is one interval; returns the first cut that may leave more. */
+static int32_t first_interval(const ts_layout *layout, const int64_t *coord, int32_t dim,
+                              ts_interval *out)
+{
+    int32_t i = layout->cut_first[dim], end = layout->cut_first[dim + 1];
+    *out = (ts_interval){ 0, layout->view.extent[dim] };
+    for (; i < end; i++) {
+        tsi_cut cut = cut_at(layout, i, out->end - out->begin);
+        ts_interval taken;
+        if (cut.parts == 1) continue;
+        if (!tsi_cut_interval(&cut, coord_at(layout, i, coord), &taken)) break;
+        *out = (ts_interval){ out->begin + taken.begin, out->begin + taken.end };
+    }
+    return i;
+}
 
 bool tsi_layout_region_dim(const ts_layout *layout, const int64_t *coord, int32_t dim,
                            tsi_arena *arena, tsi_span_list *out)
 {
-    *out = tsi_span_list_whole(layout->view.extent[dim]);
-    for (int32_t i = layout->cut_first[dim]; i < layout->cut_first[dim + 1]; i++) {
-        tsi_cut cut = cut_at(layout, i, out->total);
+    ts_interval first;
+    int32_t i = first_interval(layout, coord, dim, &first), end = layout->cut_first[dim + 1];
+    int64_t length = first.end - first.begin;
+    if (i == end) {
+        *out = tsi_span_list_whole(length);
+        out->few[0].begin = first.begin;
+        return true;
+    }
+    /* Of one interval, positions are indices but for where it begins. */
+    tsi_cut cut = cut_at(layout, i, length);
+    tsi_cut_positions(&cut, coord_at(layout, i, coord), out);
+    for (int64_t k = 0; k < out->span_count; k++)
+        out->few[k].begin += first.begin;
+    for (i++; i < end; i++) {
         tsi_span_list taken, before = *out;
+        cut = cut_at(layout, i, before.total);
         if (cut.parts == 1) continue;
         tsi_cut_positions(&cut, coord_at(layout, i, coord), &taken);
-        if (before.span_count == 1 && before.few[0].count == 1) {
-            /* Of one interval, positions are indices but for where it begins. */
-            *out = taken;
-            for (int64_t k = 0; k < out->span_count; k++)
-                out->few[k].begin += before.few[0].begin;
-        } else if (!tsi_span_list_select(&before, &taken, arena, out)) {
-            return false;
-        }
+        if (!tsi_span_list_select(&before, &taken, arena, out)) return false;
     }
     return true;
 }
@@ -192,7 +216,8 @@ int64_t ts_layout_intervals(const ts_layout *layout, const int64_t *coord, int32
     return count;
 }
 
-/* ---- maps -------------------------------------------------------------------------------------- */
+/* ---- maps --------------------------------------------------------------------------------------
+ */
 
 /* Tensor dims [view_dim(v), end) of view dim v. */
 static int32_t view_end(const ts_layout *layout, int32_t v)
@@ -222,7 +247,8 @@ void ts_layout_to_global(const ts_layout *layout, const int64_t *coord, const in
     }
 }
 
-/* Down the chain of view dim v: writes the coordinates that hold an index, returns its local position. */
+/* Down the chain of view dim v: writes the coordinates that hold an index, returns its local
+ * position. */
 static int64_t descend(const ts_layout *layout, int32_t v, int64_t index, int64_t *coord)
 {
     int64_t extent = layout->view.extent[v];
@@ -263,7 +289,8 @@ ts_status ts_layout_owner(const ts_layout *layout, const int64_t *global, int64_
         coord[k] = 0;
     for (int32_t d = 0; d < layout->shape.ndim; d++)
         if (global[d] < 0 || global[d] >= layout->shape.extent[d])
-            return TSI_FAIL(TS_ERR_ARG, "ts_layout_owner: index %lld of dim %d, whose extent is %lld",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "ts_layout_owner: index %lld of dim %d, whose extent is %lld",
                             (long long)global[d], (int)d, (long long)layout->shape.extent[d]);
     for (int32_t v = 0; v < layout->view.ndim; v++)
         (void)descend(layout, v, view_index(layout, v, global), coord);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* region.c - products of interval lists: counting, intersecting, and walking over contiguous runs.
  *
- * Dims are independent, so all algebra is done dim by dim; only "empty" concerns the whole product. The iterator
- * visits a region in the row-major order of its own block. Trailing dims that are held whole belong to the run:
+ * Dims are independent, so all algebra is done dim by dim; only "empty" concerns the whole product.
+ * The iterator visits a region in the row-major order of its own block. Trailing dims that are held
+ * whole belong to the run:
  *
  *   dim 0       dim 1 (inner - 1)    dims >= inner
- *   one index   one interval         whole: one run                                                     */
+ *   one index   one interval         whole: one run */
 #include "base/intmath.h"
 #include "layout/span.h"
 
@@ -80,7 +81,8 @@ bool tsi_region_join(const tsi_region *region, const ts_shape *view, int32_t fir
     return true;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------
+ */
 
 static void set_run(tsi_region_iterator *it)
 {
@@ -115,7 +117,8 @@ void tsi_region_iterate(tsi_region_iterator *it, const tsi_region *region, const
     it->local = -1; /* before the first run */
 }
 
-/* The next index of a dim, or with `by_interval` its next interval; false after the last, back at the first. */
+/* The next index of a dim, or with `by_interval` its next interval; false after the last, back at
+ * the first. */
 static bool advance(tsi_region_iterator *it, int32_t d, bool by_interval)
 {
     const tsi_span_list *list = &it->region->dim[d];

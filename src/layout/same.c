@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* same.c - do two layouts put the same elements in the same places?
  *
- * Partial axes must agree. For the cuts, equal spellings decide at once; otherwise regions are compared coordinate by
- * coordinate. Where every axis cuts the same dims in both layouts, dims are compared one at a time, over the
- * coordinates of the axes that cut them; if not, over those of all cutting axes together. The first difference ends it,
- * and with layouts that differ it comes early. */
+ * Partial axes must agree. For the cuts, equal spellings decide at once; otherwise regions are
+ * compared coordinate by coordinate. Where every axis cuts the same dims in both layouts, dims are
+ * compared one at a time, over the coordinates of the axes that cut them; if not, over those of all
+ * cutting axes together. The first difference ends it, and with layouts that differ it comes early.
+ */
 #include "base/error.h"
 #include "layout/layout.h"
 
@@ -82,14 +83,16 @@ static bool same_regions(const ts_layout *a, const ts_layout *b, tsi_arena *aren
         tsi_region x, y;
         tsi_arena_mark mark = tsi_arena_save(arena);
         bool same = tsi_layout_region_joined(a, coord, joined, arena, &x) &&
-                    tsi_layout_region_joined(b, coord, joined, arena, &y) && tsi_region_equal(&x, &y);
+                    tsi_layout_region_joined(b, coord, joined, arena, &y) &&
+                    tsi_region_equal(&x, &y);
         tsi_arena_rewind(arena, mark);
         if (!same) return false;
     } while (next_coord(a->sharding->mesh, axes, coord));
     return true;
 }
 
-/* Is every axis a cutter of the same view dim in both, so that dims can be compared one at a time? */
+/* Is every axis a cutter of the same view dim in both, so that dims can be compared one at a time?
+ */
 static bool dims_match(const ts_layout *a, const ts_layout *b)
 {
     if (a->sharding->joined != b->sharding->joined) return false;

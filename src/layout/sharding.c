@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sharding.c - a mesh, one placement per axis and the order of cuts, as one pointer.
  *
- * INV: positions of the cuts of one dim are 0, 1, 2, ... and order[] lists the cutting axes by (dim, position); cuts
- * that share a dim share all their dims, so that dims with joined neighbours are again independent; all partial
- * placements reduce alike (sum and avg count as alike). Ragged sizes are followed by their n + 1 offsets. */
+ * INV: positions of the cuts of one dim are 0, 1, 2, ... and order[] lists the cutting axes by
+ * (dim, position); cuts that share a dim share all their dims, so that dims with joined neighbours
+ * are again independent; all partial placements reduce alike (sum and avg count as alike). Ragged
+ * sizes are followed by their n + 1 offsets. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,7 +13,8 @@
 #include "layout/placement.h"
 #include "layout/state.h"
 
-/* ---- checks ------------------------------------------------------------------------------------ */
+/* ---- checks ------------------------------------------------------------------------------------
+ */
 
 static const char *axis_label(const tsi_mesh_desc *mesh, int32_t axis)
 {
@@ -47,8 +49,8 @@ static ts_status check_partials(const ts_sharding *draft)
     return TS_OK;
 }
 
-/* Cuts that touch a common dim must cut the same dims. Dims counted from the end are compared among themselves until a
- * shape says what they are. */
+/* Cuts that touch a common dim must cut the same dims. Dims counted from the end are compared among
+ * themselves until a shape says what they are. */
 static ts_status check_spans(const ts_sharding *draft)
 {
     for (int32_t i = 0; i < draft->ndim; i++) {
@@ -59,17 +61,19 @@ static ts_status check_spans(const ts_sharding *draft)
             if ((a->dim < 0) != (b->dim < 0)) continue;
             if (a->dim > b->dim_last || b->dim > a->dim_last) continue;
             if (a->dim == b->dim && a->dim_last == b->dim_last) continue;
-            return TSI_FAIL(TS_ERR_ARG,
-                            "placements: axis %s cuts dims %d to %d as one, axis %s cuts dims %d to "
-                            "%d; cuts that share a dim must share all of them",
-                            axis_label(draft->mesh, i), (int)a->dim, (int)a->dim_last,
-                            axis_label(draft->mesh, k), (int)b->dim, (int)b->dim_last);
+            return TSI_FAIL(
+                TS_ERR_ARG,
+                "placements: axis %s cuts dims %d to %d as one, axis %s cuts dims %d to "
+                "%d; cuts that share a dim must share all of them",
+                axis_label(draft->mesh, i), (int)a->dim, (int)a->dim_last,
+                axis_label(draft->mesh, k), (int)b->dim, (int)b->dim_last);
         }
     }
     return TS_OK;
 }
 
-/* ---- order ------------------------------------------------------------------------------------- */
+/* ---- order -------------------------------------------------------------------------------------
+ */
 
 /* Does axis a cut before axis b? By dim, then by order (none: last), then from left to right. */
 static bool cuts_before(const ts_sharding *draft, int32_t a, int32_t b)
@@ -101,7 +105,8 @@ static void number_cuts(ts_sharding *draft)
     }
 }
 
-/* ---- interning --------------------------------------------------------------------------------- */
+/* ---- interning ---------------------------------------------------------------------------------
+ */
 
 static uint64_t hash_place(uint64_t hash, const ts_placement *place, int64_t axis_size)
 {
@@ -188,7 +193,8 @@ const ts_sharding *tsi_sharding_intern(tsi_mesh_desc *mesh, const ts_placement *
     return (const ts_sharding *)tsi_intern_get(state->shardings, hash, &draft, NULL);
 }
 
-/* ---- getters ----------------------------------------------------------------------------------- */
+/* ---- getters -----------------------------------------------------------------------------------
+ */
 
 const ts_sharding *ts_sharding_retain(const ts_sharding *sharding)
 {
@@ -208,7 +214,8 @@ int32_t ts_sharding_ndim(const ts_sharding *sharding)
 
 ts_placement ts_sharding_placement(const ts_sharding *sharding, int32_t axis)
 {
-    if (!sharding || axis < 0 || axis >= sharding->ndim) return (ts_placement){ .factor = 1, .align = 1 };
+    if (!sharding || axis < 0 || axis >= sharding->ndim)
+        return (ts_placement){ .factor = 1, .align = 1 };
     return sharding->place[axis];
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sharding_text.c - lists of placements: by position "S(0), R", or by name "dp:S(0) tp?:S(1)".
  *
- * By position there is one placement per axis, separated by commas. By name, entries are separated by blanks or commas,
- * axes that are not named are R, and with '?' an axis may be missing. Positions of cuts must be given for all cuts of
- * a dim or for none, and be 0, 1, 2, ... in some order. Every error has its column. */
+ * By position there is one placement per axis, separated by commas. By name, entries are separated
+ * by blanks or commas, axes that are not named are R, and with '?' an axis may be missing.
+ * Positions of cuts must be given for all cuts of a dim or for none, and be 0, 1, 2, ... in some
+ * order. Every error has its column. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,7 +48,8 @@ static ts_status unknown_axis(const reader *r, const tsi_cursor *before, const c
         if (r->mesh->name[k][0]) names[count++] = r->mesh->name[k];
     const char *near = tsi_text_nearest(name, names);
     if (near)
-        (void)snprintf(expected, sizeof expected, "an axis of the mesh (did you mean \"%s\"?)", near);
+        (void)snprintf(expected, sizeof expected, "an axis of the mesh (did you mean \"%s\"?)",
+                       near);
     else
         (void)snprintf(expected, sizeof expected,
                        "an axis of the mesh, or '?' behind one that may be missing");
@@ -67,7 +69,8 @@ static ts_status read_named(reader *r)
         if (axis < 0 && !optional) return unknown_axis(r, &before, name);
         if (axis >= 0 && (r->given >> axis & 1)) return tsi_cursor_fail(&before, "each axis once");
         tsi_cursor began = r->cursor;
-        TSI_TRY(tsi_placement_parse(&r->cursor, axis >= 0 ? r->mesh->size[axis] : -1, &r->arena, &place));
+        TSI_TRY(tsi_placement_parse(&r->cursor, axis >= 0 ? r->mesh->size[axis] : -1, &r->arena,
+                                    &place));
         if (axis >= 0) {
             r->place[axis] = place;
             r->began[axis] = began;
@@ -90,11 +93,11 @@ static ts_status read_listed(reader *r)
     } while (tsi_cursor_take(&r->cursor, ','));
     if (!tsi_cursor_done(&r->cursor)) return tsi_cursor_fail(&r->cursor, "',' or the end");
     if (count != r->mesh->ndim)
-        return TSI_FAIL(TS_ERR_SHAPE,
-                        "placements \"%.200s\": %d are given, the mesh has %d %s; one is needed for "
-                        "each",
-                        r->cursor.start, (int)count, (int)r->mesh->ndim,
-                        r->mesh->ndim == 1 ? "axis" : "axes");
+        return TSI_FAIL(
+            TS_ERR_SHAPE,
+            "placements \"%.200s\": %d are given, the mesh has %d %s; one is needed for "
+            "each",
+            r->cursor.start, (int)count, (int)r->mesh->ndim, r->mesh->ndim == 1 ? "axis" : "axes");
     return TS_OK;
 }
 
@@ -112,8 +115,9 @@ static ts_status check_positions(const reader *r, int32_t axis)
     }
     if (with == 0) return TS_OK;
     if (place->order == TSI_ORDER_NONE)
-        return tsi_cursor_fail(&r->began[axis],
-                               "a position such as [0] behind it, as behind the other cuts of its dim");
+        return tsi_cursor_fail(
+            &r->began[axis],
+            "a position such as [0] behind it, as behind the other cuts of its dim");
     if (place->order >= cuts || same > 1) {
         char expected[96];
         (void)snprintf(expected, sizeof expected,

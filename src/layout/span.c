@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* span.c - sorted interval lists of one dim in closed form: build, cut, select, compare.
  *
- * INV: every list is the greedy grouping, from the left, of its maximal intervals into evenly spaced spans. add()
- * keeps it for any input that comes in ascending order, so equal sets always have equal spans. Periodic input is
- * never unrolled where the result is periodic again: a pattern is built once and repeated by its shift. */
+ * INV: every list is the greedy grouping, from the left, of its maximal intervals into evenly
+ * spaced spans. add() keeps it for any input that comes in ascending order, so equal sets always
+ * have equal spans. Periodic input is never unrolled where the result is periodic again: a pattern
+ * is built once and repeated by its shift. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,7 +26,8 @@ static tsi_span *spans_of(tsi_span_list *list)
     return list->more ? list->more : list->few;
 }
 
-/* `more` has room for the next power of two, at least 8, so the count alone says when it is full. */
+/* `more` has room for the next power of two, at least 8, so the count alone says when it is full.
+ */
 static bool grow(tsi_span_list *list, tsi_arena *arena)
 {
     int64_t room = tsi_max_i64(8, list->span_count * 2);
@@ -147,10 +149,11 @@ bool tsi_span_list_append_repeated(tsi_span_list *list, const tsi_span_list *pat
     return true;
 }
 
-/* ---- parts of one span ------------------------------------------------------------------------ */
+/* ---- parts of one span ------------------------------------------------------------------------
+ */
 
-/* Intervals first..last (inclusive) of a span, the first without its `skip` first indices, the last cut to
- * `keep` of its indices. */
+/* Intervals first..last (inclusive) of a span, the first without its `skip` first indices, the last
+ * cut to `keep` of its indices. */
 static bool append_part(tsi_span_list *out, const tsi_span *span, int64_t first, int64_t skip,
                         int64_t last, int64_t keep, tsi_arena *arena)
 {
@@ -183,7 +186,8 @@ bool tsi_span_append_clipped(tsi_span_list *out, const tsi_span *span, int64_t b
                                      tsi_span_before(span, end), arena);
 }
 
-/* ---- positions of a list ---------------------------------------------------------------------- */
+/* ---- positions of a list ----------------------------------------------------------------------
+ */
 
 /* Walks over a list by ascending positions; `base` is the position of the span's first index. */
 typedef struct walker {
@@ -225,8 +229,8 @@ bool tsi_span_list_cut(const tsi_span_list *list, int64_t begin, int64_t end, ts
     return walk_cut(at, begin, end, arena, out);
 }
 
-/* How many pieces of `pick` from its first one on can be taken at once, given that they begin inside the
- * walker's span; appends them. 0: out of memory.
+/* How many pieces of `pick` from its first one on can be taken at once, given that they begin
+ * inside the walker's span; appends them. 0: out of memory.
  *
  *   one interval: all pieces that end inside it are one span;
  *   periodic: the pattern of lcm(pick.period, span.length) positions repeats, shifted. */
@@ -304,7 +308,8 @@ bool tsi_span_list_join(const tsi_span_list *outer, const tsi_span_list *inner,
     return true;
 }
 
-/* ---- questions -------------------------------------------------------------------------------- */
+/* ---- questions --------------------------------------------------------------------------------
+ */
 
 bool tsi_span_list_equal(const tsi_span_list *a, const tsi_span_list *b)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state.h - what this layer keeps in the slots of a world and of a rank.
  *
- * World: the tables in which meshes, shardings and layouts are one pointer each. Rank: what it asked for lately, so
- * that a repeated question takes no lock, and its mesh handles. A thread without a rank shares the world's memory of
- * recent questions, under a lock.
+ * World: the tables in which meshes, shardings and layouts are one pointer each. Rank: what it
+ * asked for lately, so that a repeated question takes no lock, and its mesh handles. A thread
+ * without a rank shares the world's memory of recent questions, under a lock.
  *
- * Recent values are held: a value that falls out of its place waits in a ring until as many others have fallen out. So
- * a pointer that was just returned is safe to use without retaining it, and to keep it one retains it. */
+ * Recent values are held: a value that falls out of its place waits in a ring until as many others
+ * have fallen out. So a pointer that was just returned is safe to use without retaining it, and to
+ * keep it one retains it. */
 #ifndef TSI_LAYOUT_STATE_H
 #define TSI_LAYOUT_STATE_H
 
@@ -14,7 +15,7 @@
 
 #include "layout/layout.h"
 
-enum { TSI_RECENT_SHARDINGS = 256, TSI_RECENT_LAYOUTS = 512, TSI_RECENT_FALLEN = 256 };
+enum { TSI_RECENT_SHARDINGS = 256, TSI_RECENT_LAYOUTS = 1024, TSI_RECENT_FALLEN = 256 };
 
 typedef struct tsi_recent_sharding {
     uint64_t hash; /* of the text and the mesh */
@@ -56,9 +57,11 @@ static inline void tsi_recent_close(tsi_recent *recent)
 }
 /* Keeps a reference that left its place for a while longer; takes it. NULL is accepted. */
 void tsi_recent_fall(tsi_recent *recent, tsi_interned *value);
-/* Holds a value of a maker that no cache knows by its question (a conversion); takes the reference. */
+/* Holds a value of a maker that no cache knows by its question (a conversion); takes the reference.
+ */
 ts_status tsi_recent_hold(ts_world *world, tsi_interned *value);
-/* The count of references is not part of an interned value, so a const pointer does not forbid counting. */
+/* The count of references is not part of an interned value, so a const pointer does not forbid
+ * counting. */
 static inline tsi_interned *tsi_sharding_interned(const ts_sharding *sharding)
 {
     union {

@@ -127,6 +127,7 @@ typedef struct tsi_algorithm {
  * ----------------------------------------------------------------------------------------------------
  */
 typedef struct tsi_grad_io {
+    const tsi_op_desc *op; /* NULL: not an operator's gradient */
     const void *attributes;
     ts_rank *rank;
     ts_tensor *const *in;       /* saved inputs; NULL where `saves` does not name them */

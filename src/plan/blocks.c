@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* blocks.c - which blocks of a layout meet a given set of indices, one dim at a time.
  *
- * Plain chunks are descended like a tree: a chunk is an interval, so the coordinates that can meet the query are
- * computed, and the cost is that of the answer, not of the axis. Below a cut of another kind every coordinate is
- * tried. The order is lexicographic in the coordinates, in cutting order: both ends of a message rely on it. */
+ * Plain chunks are descended like a tree: a chunk is an interval, so the coordinates that can meet
+ * the query are computed, and the cost is that of the answer, not of the axis. Below a cut of
+ * another kind every coordinate is tried. The order is lexicographic in the coordinates, in cutting
+ * order: both ends of a message rely on it. */
 #include <string.h>
 
 #include "base/compiler.h"
 #include "base/intmath.h"
 #include "plan/exchange.h"
 
-/* ---- lists in joint dims ------------------------------------------------------------------------------------ */
+/* ---- lists in joint dims
+ * ------------------------------------------------------------------------------------ */
 
 /* The list of indices a * extent_b + b. */
-static bool flatten(const tsi_span_list *a, const tsi_span_list *b, int64_t extent_b, tsi_arena *arena,
-                    tsi_span_list *out)
+static bool flatten(const tsi_span_list *a, const tsi_span_list *b, int64_t extent_b,
+                    tsi_arena *arena, tsi_span_list *out)
 {
     *out = (tsi_span_list){ 0 };
     const tsi_span *sa = tsi_spans(a), *sb = tsi_spans(b);
     bool interval = b->span_count == 1 && sb[0].count == 1;
     for (int64_t i = 0; i < a->span_count && b->total > 0; i++) {
         if (b->total == extent_b) {
-            tsi_span span = { sa[i].begin * extent_b, sa[i].length * extent_b, sa[i].period * extent_b,
-                              sa[i].count };
+            tsi_span span = { sa[i].begin * extent_b, sa[i].length * extent_b,
+                              sa[i].period * extent_b, sa[i].count };
             if (!tsi_span_list_append(out, span, arena)) return false;
             continue;
         }
@@ -63,12 +65,14 @@ bool tsi_side_list(const tsi_pair *pair, const tsi_side *side, const int64_t *co
     const ts_sharding *sharding = side->layout->sharding;
     const int64_t *extent = side->layout->shape.extent;
     int32_t view = 0; /* dim of the layout's own view */
-    for (int32_t d = 1; d <= pair->first_dim[dim]; d++) view += !glued(sharding, d - 1);
+    for (int32_t d = 1; d <= pair->first_dim[dim]; d++)
+        view += !glued(sharding, d - 1);
     bool first = true;
     for (int32_t d = pair->first_dim[dim]; d < pair->first_dim[dim + 1]; view++) {
         tsi_span_list own, joined;
         int64_t own_extent = extent[d++];
-        while (d < pair->first_dim[dim + 1] && glued(sharding, d - 1)) own_extent *= extent[d++];
+        while (d < pair->first_dim[dim + 1] && glued(sharding, d - 1))
+            own_extent *= extent[d++];
         if (!tsi_layout_region_dim(side->layout, coord, view, arena, &own)) return false;
         if (!first && !flatten(out, &own, own_extent, arena, &joined)) return false;
         *out = first ? own : joined;
@@ -77,8 +81,8 @@ bool tsi_side_list(const tsi_pair *pair, const tsi_side *side, const int64_t *co
     return true;
 }
 
-bool tsi_side_region(const tsi_pair *pair, const tsi_side *side, const int64_t *coord, tsi_arena *arena,
-                     tsi_region *out)
+bool tsi_side_region(const tsi_pair *pair, const tsi_side *side, const int64_t *coord,
+                     tsi_arena *arena, tsi_region *out)
 {
     out->ndim = pair->dims;
     out->reserved = 0;
@@ -88,7 +92,9 @@ bool tsi_side_region(const tsi_pair *pair, const tsi_side *side, const int64_t *
     return true;
 }
 
-/* ---- meets --------------------------------------------------------------------------------------------------- */
+/* ---- meets
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 typedef struct descent {
     const tsi_pair *pair;
@@ -100,7 +106,7 @@ typedef struct descent {
     const int64_t *at;
     uint32_t fixed;
     int32_t dim;
-    int64_t low, high;          /* hull of the query */
+    int64_t low, high; /* hull of the query */
 } descent;
 
 static bool add_meet(descent *d, const tsi_span_list *common)
@@ -172,7 +178,8 @@ static bool descend_any(descent *d, int32_t level)
     }
     int32_t axis = d->side->dim_axis[d->dim][level];
     bool held = d->fixed >> axis & 1u;
-    int64_t first = held ? d->at[axis] : 0, last = held ? d->at[axis] : d->side->mesh->size[axis] - 1;
+    int64_t first = held ? d->at[axis] : 0,
+            last = held ? d->at[axis] : d->side->mesh->size[axis] - 1;
     for (int64_t c = first; c <= last; c++) {
         d->coord[axis] = c;
         if (!descend_any(d, level + 1)) return false;
@@ -180,24 +187,34 @@ static bool descend_any(descent *d, int32_t level)
     return true;
 }
 
-bool tsi_side_meets(const tsi_pair *pair, const tsi_side *side, int32_t dim, const tsi_span_list *query,
-                    uint32_t fixed, const int64_t *at, tsi_arena *arena, tsi_meets *out)
+bool tsi_side_meets(const tsi_pair *pair, const tsi_side *side, int32_t dim,
+                    const tsi_span_list *query, uint32_t fixed, const int64_t *at, tsi_arena *arena,
+                    tsi_meets *out)
 {
     *out = (tsi_meets){ 0 };
     if (query->total == 0) return true;
     const tsi_span *span = tsi_spans(query), *end = &span[query->span_count - 1];
-    descent d = { .pair = pair, .side = side, .query = query, .arena = arena, .out = out,
-                  .at = at, .fixed = fixed, .dim = dim, .low = span[0].begin };
+    descent d = { .pair = pair,
+                  .side = side,
+                  .query = query,
+                  .arena = arena,
+                  .out = out,
+                  .at = at,
+                  .fixed = fixed,
+                  .dim = dim,
+                  .low = span[0].begin };
     d.high = end->begin + (end->count - 1) * end->period + end->length;
     if (side->dim_count[dim] == 0) return add_meet(&d, query);
     if (side->dim_plain >> dim & 1u) return descend_plain(&d, 0, 0, pair->extent[dim]);
     return descend_any(&d, 0);
 }
 
-/* ---- walks ----------------------------------------------------------------------------------------------------- */
+/* ---- walks
+ * -----------------------------------------------------------------------------------------------------
+ */
 
-bool tsi_walk_open(tsi_walk *walk, const tsi_pair *pair, const tsi_side *side, const tsi_region *query,
-                   uint32_t fixed, const int64_t *at, tsi_arena *arena)
+bool tsi_walk_open(tsi_walk *walk, const tsi_pair *pair, const tsi_side *side,
+                   const tsi_region *query, uint32_t fixed, const int64_t *at, tsi_arena *arena)
 {
     walk->pair = pair;
     walk->side = side;
@@ -206,7 +223,8 @@ bool tsi_walk_open(tsi_walk *walk, const tsi_pair *pair, const tsi_side *side, c
     walk->common.reserved = 0;
     memset(walk->coord, 0, sizeof walk->coord);
     for (int32_t d = 0; d < pair->dims; d++) {
-        if (!tsi_side_meets(pair, side, d, &query->dim[d], fixed, at, arena, &walk->meets[d])) return false;
+        if (!tsi_side_meets(pair, side, d, &query->dim[d], fixed, at, arena, &walk->meets[d]))
+            return false;
         if (walk->meets[d].count == 0) walk->empty = 1;
     }
     return true;

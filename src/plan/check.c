@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c - which transfers have a meaning. Everything here depends on shared metadata only, so all ranks refuse
- * alike, before anything moves. */
+/* check.c - which transfers have a meaning. Everything here depends on shared metadata only, so all
+ * ranks refuse alike, before anything moves. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,9 @@
 #include "base/text.h"
 #include "plan/plan.h"
 
-const char *const tsi_planner_names[] = { "auto", "collectives", "direct", "greedy", "graph", NULL };
+const char *const tsi_planner_names[] = {
+    "auto", "collectives", "direct", "greedy", "graph", NULL
+};
 
 ts_status tsi_planner_parse(const char *name, tsi_planner *out)
 {
@@ -22,13 +24,16 @@ ts_status tsi_planner_parse(const char *name, tsi_planner *out)
     const char *near = tsi_text_nearest(name, tsi_planner_names);
     if (near) return TSI_FAIL(TS_ERR_ARG, "plan: no planner '%s'; did you mean '%s'?", name, near);
     return TSI_FAIL(TS_ERR_ARG,
-                    "plan: no planner '%s'; there are auto, collectives, direct, greedy and graph", name);
+                    "plan: no planner '%s'; there are auto, collectives, direct, greedy and graph",
+                    name);
 }
 
 static void axis_name(const tsi_mesh_desc *mesh, int32_t axis, char *out, size_t size)
 {
-    if (mesh->name[axis][0] != '\0') snprintf(out, size, "axis '%s'", mesh->name[axis]);
-    else snprintf(out, size, "axis %d", axis);
+    if (mesh->name[axis][0] != '\0')
+        snprintf(out, size, "axis '%s'", mesh->name[axis]);
+    else
+        snprintf(out, size, "axis %d", axis);
 }
 
 /* Not two partials that cannot be combined in any order. */
@@ -43,10 +48,11 @@ static ts_status check_mix(const ts_layout *layout, const char *which)
         char a[64], b[64];
         ts_placement_text(sharding, first, a, sizeof a);
         ts_placement_text(sharding, k, b, sizeof b);
-        return TSI_FAIL(TS_ERR_SHAPE,
-                        "plan: the %s mixes %s and %s; only sum and avg may stand in one list, others would "
-                        "depend on the order of reduction",
-                        which, a, b);
+        return TSI_FAIL(
+            TS_ERR_SHAPE,
+            "plan: the %s mixes %s and %s; only sum and avg may stand in one list, others would "
+            "depend on the order of reduction",
+            which, a, b);
     }
     return TS_OK;
 }
@@ -57,13 +63,15 @@ static bool is_complex(ts_dtype dtype)
 }
 static bool is_float(ts_dtype dtype)
 {
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
+           dtype == TS_DTYPE_F16;
 }
 
 /* Has the dtype this reduction? */
 static ts_status check_reduce(const ts_placement *place, ts_dtype dtype)
 {
-    const char *name = place->kind == TS_PLACE_NORM ? "norm" : ts_reduce_name((ts_reduce)place->reduce);
+    const char *name =
+        place->kind == TS_PLACE_NORM ? "norm" : ts_reduce_name((ts_reduce)place->reduce);
     bool good = true;
     if (place->kind == TS_PLACE_NORM) {
         good = is_float(dtype);
@@ -115,7 +123,8 @@ static ts_status check_shapes(const ts_layout *src, const ts_layout *dst)
 ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dtype)
 {
     const tsi_mesh_desc *a = src->sharding->mesh, *b = dst->sharding->mesh;
-    if (ts_dtype_size(dtype) == 0) return TSI_FAIL(TS_ERR_DTYPE, "plan: dtype %d is unknown", (int)dtype);
+    if (ts_dtype_size(dtype) == 0)
+        return TSI_FAIL(TS_ERR_DTYPE, "plan: dtype %d is unknown", (int)dtype);
     if (a->world != b->world) {
         return TSI_FAIL(TS_ERR_MESH, "plan: source and target belong to different worlds");
     }
@@ -123,7 +132,8 @@ ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dt
     TSI_TRY(check_mix(src, "source"));
     TSI_TRY(check_mix(dst, "target"));
     if (a == b) {
-        for (int32_t k = 0; k < a->ndim; k++) TSI_TRY(check_axis(src, dst, k, dtype));
+        for (int32_t k = 0; k < a->ndim; k++)
+            TSI_TRY(check_axis(src, dst, k, dtype));
         return TS_OK;
     }
     for (int32_t k = 0; k < a->ndim; k++) {

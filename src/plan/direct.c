@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* direct.c - bytes and predicted time of a direct exchange, in closed form.
  *
- * Bytes are exact (overlap.c). Time looks at the busiest rank: along every axis that cuts the source, how many
- * coordinates does one target block meet, and is the rank's own among them? From these follow the number of messages
- * and the bytes on every level of the machine; no rank is enumerated, so a million ranks cost what eight cost. */
+ * Bytes are exact (overlap.c). Time looks at the busiest rank: along every axis that cuts the
+ * source, how many coordinates does one target block meet, and is the rank's own among them? From
+ * these follow the number of messages and the bytes on every level of the machine; no rank is
+ * enumerated, so a million ranks cost what eight cost. */
 #include <math.h>
 #include <string.h>
 
@@ -65,8 +66,10 @@ static void profile_make(const tsi_pair *pair, profile *out)
 {
     memset(out, 0, sizeof *out);
     out->largest = 1;
-    for (int32_t k = 0; k < TS_NDIM_MAX; k++) out->meets[k] = 1;
-    for (int32_t d = 0; d < pair->dims; d++) profile_dim(pair, d, out);
+    for (int32_t k = 0; k < TS_NDIM_MAX; k++)
+        out->meets[k] = 1;
+    for (int32_t d = 0; d < pair->dims; d++)
+        profile_dim(pair, d, out);
 }
 
 /* Level of an axis of the source mesh; two meshes: the outermost. */
@@ -75,7 +78,8 @@ static int32_t axis_level(const tsi_pair *pair, int32_t axis)
     const tsi_links *links = pair->links;
     if (!pair->same_mesh) return links->level_count - 1;
     int32_t level = 0;
-    while (level < links->level_count - 1 && links->level_per_byte[level] < links->per_byte[axis]) level++;
+    while (level < links->level_count - 1 && links->level_per_byte[level] < links->per_byte[axis])
+        level++;
     return level;
 }
 
@@ -96,13 +100,14 @@ static double traffic_us(const tsi_links *links, const traffic *t)
     return bytes + latency;
 }
 
-/* What the busiest rank receives: blocks within each level are those of the axes of that level and below, provided
- * that the rank's own coordinates on the outer axes are among what it needs. */
+/* What the busiest rank receives: blocks within each level are those of the axes of that level and
+ * below, provided that the rank's own coordinates on the outer axes are among what it needs. */
 static void receive_traffic(const tsi_pair *pair, const profile *p, traffic *out)
 {
     double blocks = 1;
     memset(out, 0, sizeof *out);
-    for (int32_t k = 0; k < pair->src.mesh->ndim; k++) blocks *= p->meets[k];
+    for (int32_t k = 0; k < pair->src.mesh->ndim; k++)
+        blocks *= p->meets[k];
     double each = p->largest * (double)pair->item / blocks, below = pair->same_mesh ? 1 : 0;
     for (int32_t k = 0; k < pair->src.mesh->ndim; k++) {
         if ((pair->src.cut >> k & 1u) && !p->own[k]) below = 0;
@@ -111,8 +116,10 @@ static void receive_traffic(const tsi_pair *pair, const profile *p, traffic *out
         double within = 1;
         for (int32_t k = 0; k < pair->src.mesh->ndim; k++) {
             if (!(pair->src.cut >> k & 1u)) continue;
-            if (axis_level(pair, k) <= l) within *= p->meets[k];
-            else if (!p->own[k]) within = 0;
+            if (axis_level(pair, k) <= l)
+                within *= p->meets[k];
+            else if (!p->own[k])
+                within = 0;
         }
         out->messages[l] = fmax(within - below, 0);
         out->bytes[l] = out->messages[l] * each;
@@ -141,14 +148,18 @@ static void plain_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
     double sent = (double)out->bound * (double)pair->item / (double)pair->src.mesh->count;
     double wire = fmax(traffic_us(links, &t), sent * links->level_per_byte[0]);
     out->time_us = links->base + links->exchange + wire;
-    for (int32_t l = 0; l <= last; l++) out->peers_most += (int64_t)t.messages[l];
+    for (int32_t l = 0; l <= last; l++)
+        out->peers_most += (int64_t)t.messages[l];
     double mates = node_mates(pair), outside = 0, inside;
-    for (int32_t l = 1; l <= last; l++) outside += t.bytes[l];
+    for (int32_t l = 1; l <= last; l++)
+        outside += t.bytes[l];
     if (mates <= 1 || outside <= 0) return;
     inside = outside * (mates - 1) / mates;
-    for (int32_t l = 1; l <= last; l++) t.bytes[l] /= mates;
+    for (int32_t l = 1; l <= last; l++)
+        t.bytes[l] /= mates;
     traffic spread = { .messages = { mates - 1 }, .bytes = { inside } };
-    out->tree_us = links->base + 2 * links->exchange + traffic_us(links, &t) + traffic_us(links, &spread);
+    out->tree_us =
+        links->base + 2 * links->exchange + traffic_us(links, &t) + traffic_us(links, &spread);
 }
 
 static double slowest(const tsi_pair *pair, uint32_t axes, double *latency)
@@ -164,20 +175,25 @@ static double slowest(const tsi_pair *pair, uint32_t axes, double *latency)
     return per_byte;
 }
 
-/* Terms to owners, results to the rest; both are balanced over the ranks by the way owners are chosen. */
+/* Terms to owners, results to the rest; both are balanced over the ranks by the way owners are
+ * chosen. */
 static void reduce_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
 {
     const tsi_links *links = pair->links;
     double ranks = (double)pair->dst.mesh->count, owned = 1, others = 1, latency;
     for (int32_t k = 0; k < pair->src.mesh->ndim; k++) {
         if (!(pair->src.cut >> k & 1u)) continue;
-        if (pair->same_mesh && !(pair->dst.cut >> k & 1u)) others *= p->meets[k];
-        else owned *= p->meets[k];
+        if (pair->same_mesh && !(pair->dst.cut >> k & 1u))
+            others *= p->meets[k];
+        else
+            owned *= p->meets[k];
     }
     double wanted = (double)pair->count, kept = 1, free = 1;
     for (int32_t k = 0; k < pair->dst.mesh->ndim; k++) {
-        if (pair->dst.kept >> k & 1u) kept *= (double)pair->dst.mesh->size[k];
-        else if ((pair->dst.keep & ~pair->src.cut) >> k & 1u) free *= (double)pair->dst.mesh->size[k];
+        if (pair->dst.kept >> k & 1u)
+            kept *= (double)pair->dst.mesh->size[k];
+        else if ((pair->dst.keep & ~pair->src.cut) >> k & 1u)
+            free *= (double)pair->dst.mesh->size[k];
     }
     wanted *= kept;
     double results = wanted * ((double)pair->dst.replicas - 1);
@@ -187,13 +203,15 @@ static void reduce_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
     double per_byte = slowest(pair, pair->src.term | (cut & pair->dst.cut), &latency);
     double messages = fmax(owned * (double)pair->src.terms - 1, 0);
     double steps = links->hops == TS_HOPS_FLAT ? 1 + messages / 8 : messages;
-    out->time_us = links->base + links->exchange + steps * latency + bytes * (per_byte + links->reduce);
+    out->time_us =
+        links->base + links->exchange + steps * latency + bytes * (per_byte + links->reduce);
     out->peers_most = (int64_t)messages;
     if (results <= 0) return;
     per_byte = slowest(pair, pair->dst.keep & ~pair->dst.kept, &latency);
     messages = fmax(free * others - 1, 1);
     steps = links->hops == TS_HOPS_FLAT ? 1 + messages / 8 : messages;
-    out->time_us += links->exchange + steps * latency + results / ranks * (double)pair->item * per_byte;
+    out->time_us +=
+        links->exchange + steps * latency + results / ranks * (double)pair->item * per_byte;
     out->peers_most += (int64_t)messages;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frontier.c - hash table and lazy binary heap of the searches. Memory is three arrays that double. */
+/* frontier.c - hash table and lazy binary heap of the searches. Memory is three arrays that double.
+ */
 #include "plan/frontier.h"
 
 #include <string.h>
@@ -51,7 +52,8 @@ static bool grow_nodes(tsi_frontier *f)
     if (!table) return false;
     for (uint32_t i = 0; i < f->node_count; i++) {
         uint32_t slot = slot_of(f->node[i].state) & mask;
-        while (table[slot]) slot = (slot + 1) & mask;
+        while (table[slot])
+            slot = (slot + 1) & mask;
         table[slot] = i + 1;
     }
     tsi_free(f->table);
@@ -101,8 +103,8 @@ static void pop_top(tsi_frontier *f)
     if (count > 0) f->heap[at] = last;
 }
 
-bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32_t kind, uint32_t axes,
-                        const double cost[2], const double h[2])
+bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32_t kind,
+                        uint32_t axes, const double cost[2], const double h[2])
 {
     uint32_t slot = slot_of(state) & f->table_mask;
     while (f->table[slot] && f->node[f->table[slot] - 1].state != state) {
@@ -111,7 +113,8 @@ bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32
     tsi_node *node;
     if (f->table[slot]) {
         node = &f->node[f->table[slot] - 1];
-        if (node->cost[0] < cost[0] || (node->cost[0] == cost[0] && node->cost[1] <= cost[1])) return true;
+        if (node->cost[0] < cost[0] || (node->cost[0] == cost[0] && node->cost[1] <= cost[1]))
+            return true;
     } else {
         if (f->node_count == f->node_capacity) {
             if (!grow_nodes(f)) return false;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* frontier.h - the open and closed nodes of a shortest-path search over placement states.
  *
- * Costs are pairs compared in order. The heap is lazy: a node that is improved is pushed again and its older
- * entries are skipped by their number. Ties go to the entry pushed first, so a search is a pure function of the
- * order in which its edges are made. Functions return false when memory ran out (recorded by the caller). */
+ * Costs are pairs compared in order. The heap is lazy: a node that is improved is pushed again and
+ * its older entries are skipped by their number. Ties go to the entry pushed first, so a search is
+ * a pure function of the order in which its edges are made. Functions return false when memory ran
+ * out (recorded by the caller). */
 #ifndef TSI_PLAN_FRONTIER_H
 #define TSI_PLAN_FRONTIER_H
 
@@ -14,13 +15,13 @@
 
 typedef struct tsi_node {
     tsi_state state;
-    double cost[2];    /* of the best known way here */
-    uint32_t parent;   /* index of a node; itself for the start */
-    uint32_t entry;    /* number of the heap entry that counts */
+    double cost[2];  /* of the best known way here */
+    uint32_t parent; /* index of a node; itself for the start */
+    uint32_t entry;  /* number of the heap entry that counts */
     uint16_t axes;
-    uint8_t kind;      /* ts_step_kind of the edge that came here */
+    uint8_t kind; /* ts_step_kind of the edge that came here */
     uint8_t closed;
-    uint32_t refined;  /* the caller's: the entry's key was made exact */
+    uint32_t refined; /* the caller's: the entry's key was made exact */
 } tsi_node;
 
 typedef struct tsi_heap_entry {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* overlap.c - how much of what they need ranks already have, summed over all ranks, and the bound that follows.
+/* overlap.c - how much of what they need ranks already have, summed over all ranks, and the bound
+ * that follows.
  *
  * Three ways, the first that applies:
- *   digits    all cuts even and their sizes factor alike: every coordinate is a number of prime digits, a rank holds
- *             something on both sides iff certain digits are equal, and the sum is a product. No enumeration.
- *   classes   one mesh: dims that share no axis are independent; within a component the coordinates of its cutting
- *             axes are enumerated, everything else is a factor.
- *   ranks     two meshes: the members of the smaller one are looked up in the other. */
+ *   digits    all cuts even and their sizes factor alike: every coordinate is a number of prime
+ * digits, a rank holds something on both sides iff certain digits are equal, and the sum is a
+ * product. No enumeration. classes   one mesh: dims that share no axis are independent; within a
+ * component the coordinates of its cutting axes are enumerated, everything else is a factor. ranks
+ * two meshes: the members of the smaller one are looked up in the other. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,7 +16,9 @@
 #include "base/intmath.h"
 #include "plan/exchange.h"
 
-/* ---- digits ------------------------------------------------------------------------------------------------- */
+/* ---- digits
+ * -------------------------------------------------------------------------------------------------
+ */
 
 enum { DIGITS_MAX = 64, VARIABLES_MAX = TS_NDIM_MAX * DIGITS_MAX };
 
@@ -45,12 +48,15 @@ static bool digits_make(const tsi_mesh_desc *mesh, uint32_t axes, digits *out)
 
 static int32_t root_of(digits *x, int32_t i)
 {
-    while (x->parent[i] != i) i = x->parent[i] = x->parent[x->parent[i]];
+    while (x->parent[i] != i)
+        i = x->parent[i] = x->parent[x->parent[i]];
     return i;
 }
 
-/* The digits of one dim of a side, the most significant first; -1: the cuts do not divide the extent. */
-static int32_t dim_digits(const digits *x, const tsi_side *side, int32_t d, int64_t extent, int32_t *out)
+/* The digits of one dim of a side, the most significant first; -1: the cuts do not divide the
+ * extent. */
+static int32_t dim_digits(const digits *x, const tsi_side *side, int32_t d, int64_t extent,
+                          int32_t *out)
 {
     int32_t count = 0;
     if (!(side->dim_plain >> d & 1u)) return -1;
@@ -58,7 +64,8 @@ static int32_t dim_digits(const digits *x, const tsi_side *side, int32_t d, int6
         int32_t axis = side->dim_axis[d][i];
         if (extent % side->mesh->size[axis] != 0) return -1;
         extent /= side->mesh->size[axis];
-        for (int32_t v = x->first[axis]; v < x->first[axis + 1]; v++) out[count++] = v;
+        for (int32_t v = x->first[axis]; v < x->first[axis + 1]; v++)
+            out[count++] = v;
     }
     return count;
 }
@@ -97,11 +104,13 @@ static bool overlap_digits(const tsi_pair *pair, int64_t *out)
     return true;
 }
 
-/* ---- classes ------------------------------------------------------------------------------------------------ */
+/* ---- classes
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* The interval that plain chunks select. */
-static void plain_interval(const tsi_pair *pair, const tsi_side *side, int32_t d, const int64_t *coord,
-                           int64_t *begin, int64_t *end)
+static void plain_interval(const tsi_pair *pair, const tsi_side *side, int32_t d,
+                           const int64_t *coord, int64_t *begin, int64_t *end)
 {
     *begin = 0;
     *end = pair->extent[d];
@@ -138,7 +147,8 @@ static int64_t dim_overlap(const tsi_pair *pair, int32_t d, const int64_t *src, 
 typedef struct component {
     uint32_t axes;
     int32_t dims[TS_NDIM_MAX], dim_count;
-    int64_t *table[TS_NDIM_MAX]; /* overlap by the coordinates of the dim's axes, -1 unknown; or NULL */
+    int64_t
+        *table[TS_NDIM_MAX]; /* overlap by the coordinates of the dim's axes, -1 unknown; or NULL */
     uint32_t dim_axes[TS_NDIM_MAX];
 } component;
 
@@ -147,8 +157,10 @@ enum { TABLE_MAX = 1 << 16 };
 static uint32_t axes_of_dim(const tsi_pair *pair, int32_t d)
 {
     uint32_t axes = 0;
-    for (int32_t i = 0; i < pair->src.dim_count[d]; i++) axes |= 1u << pair->src.dim_axis[d][i];
-    for (int32_t i = 0; i < pair->dst.dim_count[d]; i++) axes |= 1u << pair->dst.dim_axis[d][i];
+    for (int32_t i = 0; i < pair->src.dim_count[d]; i++)
+        axes |= 1u << pair->src.dim_axis[d][i];
+    for (int32_t i = 0; i < pair->dst.dim_count[d]; i++)
+        axes |= 1u << pair->dst.dim_axis[d][i];
     return axes;
 }
 
@@ -192,7 +204,8 @@ static bool component_tables(const tsi_pair *pair, component *c, tsi_arena *aren
         if (size > TABLE_MAX || 2 * size > all) continue;
         c->table[i] = tsi_arena_alloc(arena, (size_t)size * sizeof *c->table[i]);
         if (!c->table[i]) return false;
-        for (int64_t j = 0; j < size; j++) c->table[i][j] = -1;
+        for (int64_t j = 0; j < size; j++)
+            c->table[i][j] = -1;
     }
     return true;
 }
@@ -209,7 +222,8 @@ static int64_t component_at(const tsi_pair *pair, const component *c, const int6
             }
             known = &c->table[i][index];
         }
-        int64_t value = known && *known >= 0 ? *known : dim_overlap(pair, c->dims[i], coord, coord, arena);
+        int64_t value =
+            known && *known >= 0 ? *known : dim_overlap(pair, c->dims[i], coord, coord, arena);
         if (value < 0) return -1;
         if (known) *known = value;
         product *= value;
@@ -253,7 +267,9 @@ static bool overlap_classes(const tsi_pair *pair, tsi_arena *arena, int64_t *out
     return true;
 }
 
-/* ---- ranks --------------------------------------------------------------------------------------------------- */
+/* ---- ranks
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static int64_t cut_index(const tsi_side *side, const int64_t *coord)
 {
@@ -285,10 +301,12 @@ static bool seen_before(seen_set *set, int64_t sigma, int64_t delta)
 static bool seen_make(seen_set *set, int64_t count, tsi_arena *arena)
 {
     int64_t capacity = 16;
-    while (capacity < 2 * count) capacity *= 2;
+    while (capacity < 2 * count)
+        capacity *= 2;
     set->mask = capacity - 1;
     set->key = tsi_arena_alloc(arena, (size_t)capacity * sizeof *set->key);
-    for (int64_t i = 0; set->key && i < capacity; i++) set->key[i][0] = -1;
+    for (int64_t i = 0; set->key && i < capacity; i++)
+        set->key[i][0] = -1;
     return set->key != NULL;
 }
 
@@ -314,7 +332,8 @@ static bool overlap_ranks(const tsi_pair *pair, bool distinct, tsi_arena *arena,
         if (!tsi_mesh_desc_coord(many, tsi_mesh_desc_rank(few, a), b)) continue;
         const int64_t *src = by_src ? a : b, *dst = by_src ? b : a;
         if (!owner_coord(&pair->dst, dst)) continue;
-        if (distinct && seen_before(&seen, cut_index(&pair->src, src), cut_index(&pair->dst, dst))) continue;
+        if (distinct && seen_before(&seen, cut_index(&pair->src, src), cut_index(&pair->dst, dst)))
+            continue;
         int64_t product = 1;
         for (int32_t d = 0; d < pair->dims && product > 0; d++) {
             int64_t value = dim_overlap(pair, d, src, dst, arena);

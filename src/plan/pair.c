@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pair.c - the two sides of a transfer: roles of axes and the joint view of the dims.
  *
- * A cut may run over several adjacent dims as one. Where either side has such a cut, both sides are looked at with
- * those dims joined; row-major order is the same, and every region is again a product of lists. */
+ * A cut may run over several adjacent dims as one. Where either side has such a cut, both sides are
+ * looked at with those dims joined; row-major order is the same, and every region is again a
+ * product of lists. */
 #include <string.h>
 
 #include "base/error.h"
@@ -50,7 +51,8 @@ static uint32_t glue_of(const ts_sharding *sharding)
     for (int32_t k = 0; k < sharding->ndim; k++) {
         const ts_placement *place = &sharding->place[k];
         if (!tsi_placement_cuts(place)) continue;
-        for (int32_t d = place->dim; d < place->dim_last; d++) glue |= 1u << d;
+        for (int32_t d = place->dim; d < place->dim_last; d++)
+            glue |= 1u << d;
     }
     return glue;
 }
@@ -72,8 +74,8 @@ static void side_dims(const tsi_pair *pair, tsi_side *side)
     }
 }
 
-ts_status tsi_pair_make(const ts_layout *src, const ts_layout *dst, int64_t item, const tsi_links *links,
-                        tsi_pair *out)
+ts_status tsi_pair_make(const ts_layout *src, const ts_layout *dst, int64_t item,
+                        const tsi_links *links, tsi_pair *out)
 {
     memset(out, 0, sizeof *out);
     out->src.layout = src;
@@ -84,7 +86,8 @@ ts_status tsi_pair_make(const ts_layout *src, const ts_layout *dst, int64_t item
     out->count = src->count;
     out->item = item;
     out->links = links;
-    out->ranks = out->same_mesh ? out->src.mesh->count : out->src.mesh->count + out->dst.mesh->count;
+    out->ranks =
+        out->same_mesh ? out->src.mesh->count : out->src.mesh->count + out->dst.mesh->count;
     uint32_t glue = glue_of(src->sharding) | glue_of(dst->sharding);
     for (int32_t d = 0; d < src->shape.ndim; d++) {
         if (d > 0 && (glue >> (d - 1) & 1u)) {

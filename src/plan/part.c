@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part.c - one rank's part of a direct exchange: what it sends, receives, folds and copies, round by round.
+/* part.c - one rank's part of a direct exchange: what it sends, receives, folds and copies, round
+ * by round.
  *
  *   direct         phase 0: source -> target
- *   hierarchical   phase 0: as direct, but what no rank of the node holds is shared out among the ranks of the node
- *                  that need it; phase 1: they give each other their shares
- *   with terms     phase 0: terms to owners, folded in term order; phase 1: results to the rest
+ *   hierarchical   phase 0: as direct, but what no rank of the node holds is shared out among the
+ * ranks of the node that need it; phase 1: they give each other their shares with terms     phase
+ * 0: terms to owners, folded in term order; phase 1: results to the rest
  *
- * A budget cuts every message into a grid of cells; round = cell * phases + phase. Both ends walk the same blocks in
- * the same order (blocks.c), so their pieces match without a word. Cost: the number of this rank's messages. */
+ * A budget cuts every message into a grid of cells; round = cell * phases + phase. Both ends walk
+ * the same blocks in the same order (blocks.c), so their pieces match without a word. Cost: the
+ * number of this rank's messages. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -38,7 +40,9 @@ typedef struct builder {
     bool failed;
 } builder;
 
-/* ---- emitting ------------------------------------------------------------------------------------------------ */
+/* ---- emitting
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void *grow(builder *b, void *item, int64_t count, int64_t *capacity, size_t bytes)
 {
@@ -67,12 +71,16 @@ static bool emit_box(const tsi_box *box, void *context)
 {
     emission *e = context;
     for (int64_t t = 0; t < e->peer_count; t++) {
-        tsi_piece *item = grow(e->b, e->list->item, e->list->count, &e->list->capacity, sizeof *item);
+        tsi_piece *item =
+            grow(e->b, e->list->item, e->list->count, &e->list->capacity, sizeof *item);
         if (!item) return false;
         e->list->item = item;
         tsi_piece *piece = &item[e->list->count++];
         bool a = e->sends && e->array == TSI_PIECE_SOURCE;
-        *piece = (tsi_piece){ .peer = e->peer[t], .array = e->array, .combine = t > 0, .ndim = box->ndim,
+        *piece = (tsi_piece){ .peer = e->peer[t],
+                              .array = e->array,
+                              .combine = t > 0,
+                              .ndim = box->ndim,
                               .offset = a ? box->offset_a : box->offset_b };
         memcpy(piece->extent, box->extent, sizeof piece->extent);
         memcpy(piece->stride, a ? box->stride_a : box->stride_b, sizeof piece->stride);
@@ -117,8 +125,8 @@ static void emit(builder *b, int32_t phase, bool sends, int32_t array, const int
         if (b->count_only) continue;
         emission e = { b, list, peer, peer_count, array, sends };
         bool source = sends && array == TSI_PIECE_SOURCE;
-        if (!tsi_region_boxes(part, source ? &b->src : NULL, source ? NULL : &b->dst, b->arena, emit_box,
-                              &e)) {
+        if (!tsi_region_boxes(part, source ? &b->src : NULL, source ? NULL : &b->dst, b->arena,
+                              emit_box, &e)) {
             b->failed = true;
         }
     }
@@ -141,11 +149,12 @@ static void copy_local(builder *b, const tsi_region *common)
     if (!tsi_region_boxes(common, &b->src, &b->dst, b->arena, local_box, b)) b->failed = true;
 }
 
-/* ---- ranks of one node with the same target block -------------------------------------------------------------- */
+/* ---- ranks of one node with the same target block
+ * -------------------------------------------------------------- */
 
 typedef struct mates {
     builder *b;
-    int64_t of;           /* a rank of the node */
+    int64_t of; /* a rank of the node */
     int64_t *rank;
     int64_t count, capacity, own; /* own: place of `of` */
 } mates;
@@ -170,7 +179,8 @@ static void find_mates(builder *b, int64_t of, const int64_t *delta, const int64
     tsi_pair_receivers(b->pair, delta, b->pair->dst.kept, at, add_mate, out);
 }
 
-/* ---- without terms --------------------------------------------------------------------------------------------- */
+/* ---- without terms
+ * --------------------------------------------------------------------------------------------- */
 
 static void receive_plain(builder *b)
 {
@@ -260,13 +270,15 @@ static void send_plain(builder *b)
     }
 }
 
-/* ---- with terms -------------------------------------------------------------------------------------------------- */
+/* ---- with terms
+ * --------------------------------------------------------------------------------------------------
+ */
 
 typedef struct owning {
     builder *b;
     const tsi_walk *walk;
     const int64_t *sigma;
-    int64_t own_term;  /* contributor: its term */
+    int64_t own_term;      /* contributor: its term */
     int64_t number, count; /* owner: its place among the candidates; number -1: none */
 } owning;
 
@@ -304,12 +316,14 @@ static void own_terms(builder *b)
     tsi_walk walk, shared;
     uint32_t fixed = pair->same_mesh ? pair->src.cut & ~pair->dst.cut : 0;
     int64_t *holder = tsi_arena_alloc(b->arena, (size_t)pair->src.terms * sizeof *holder);
-    if (!holder || !tsi_walk_open(&walk, pair, &pair->src, &b->dst, fixed, b->dst_coord, b->arena)) {
+    if (!holder ||
+        !tsi_walk_open(&walk, pair, &pair->src, &b->dst, fixed, b->dst_coord, b->arena)) {
         b->failed = true;
     }
     while (!b->failed && tsi_walk_next(&walk)) {
         if (!own_share(b, &walk, &shared.common)) continue;
-        for (int64_t t = 0; t < pair->src.terms; t++) holder[t] = tsi_pair_holder(pair, b->rank, walk.coord, t);
+        for (int64_t t = 0; t < pair->src.terms; t++)
+            holder[t] = tsi_pair_holder(pair, b->rank, walk.coord, t);
         emit(b, 0, false, TSI_PIECE_TARGET, holder, pair->src.terms, &shared.common);
         sending s = { b, &shared };
         tsi_pair_receivers(pair, b->dst_coord, pair->dst.kept, b->dst_coord, spread_result, &s);
@@ -333,8 +347,8 @@ static void receive_results(builder *b)
     if (!tsi_walk_open(&walk, b->pair, &b->pair->src, &b->dst, 0, NULL, b->arena)) b->failed = true;
     while (!b->failed && tsi_walk_next(&walk)) {
         sending s = { b, &walk };
-        tsi_pair_owners(b->pair, walk.coord, b->dst_coord, b->pair->dst.kept, b->dst_coord, receive_result,
-                        &s);
+        tsi_pair_owners(b->pair, walk.coord, b->dst_coord, b->pair->dst.kept, b->dst_coord,
+                        receive_result, &s);
     }
 }
 
@@ -360,14 +374,17 @@ static void give_terms(builder *b)
     for (int32_t k = 0; k < pair->src.mesh->ndim; k++) {
         if (pair->src.term >> k & 1u) term = term * pair->src.mesh->size[k] + b->src_coord[k];
     }
-    if (!tsi_walk_open(&walk, pair, &pair->dst, &b->src, fixed, b->src_coord, b->arena)) b->failed = true;
+    if (!tsi_walk_open(&walk, pair, &pair->dst, &b->src, fixed, b->src_coord, b->arena))
+        b->failed = true;
     while (!b->failed && tsi_walk_next(&walk)) {
         owning o = { .b = b, .walk = &walk, .own_term = term };
         tsi_pair_owners(pair, b->src_coord, walk.coord, fixed, b->src_coord, give_term, &o);
     }
 }
 
-/* ---- the part ---------------------------------------------------------------------------------------------------- */
+/* ---- the part
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static bool builder_open(builder *b, const ts_plan *plan, int64_t rank, tsi_arena *arena)
 {
@@ -385,7 +402,8 @@ static bool builder_open(builder *b, const ts_plan *plan, int64_t rank, tsi_aren
     bool tree = plan->family == TS_PLAN_HIERARCHICAL;
     b->phases = tree || (pair->src.terms > 1 && pair->dst.replicas > 1) ? 2 : 1;
     b->rounds = b->phases;
-    for (int32_t d = 0; d < pair->dims; d++) b->rounds *= plan->grid[d];
+    for (int32_t d = 0; d < pair->dims; d++)
+        b->rounds *= plan->grid[d];
     b->local = NULL;
     b->local_count = b->local_capacity = b->local_elements = 0;
     b->failed = false;
@@ -440,8 +458,10 @@ ts_status tsi_plan_part(const ts_plan *plan, int64_t rank, tsi_arena *arena, tsi
     if (!out->round) return tsi_fail_memory("a rank's part of a plan", 0);
     out->round_count = b.rounds;
     for (int64_t i = 0; i < b.rounds; i++) {
-        out->round[i] = (tsi_round){ .send = b.send[i].item, .recv = b.recv[i].item,
-                                     .send_count = b.send[i].count, .recv_count = b.recv[i].count,
+        out->round[i] = (tsi_round){ .send = b.send[i].item,
+                                     .recv = b.recv[i].item,
+                                     .send_count = b.send[i].count,
+                                     .recv_count = b.recv[i].count,
                                      .elements_sent = b.send[i].elements,
                                      .elements_received = b.recv[i].elements,
                                      .reduces = plan->pair.src.terms > 1 && i % b.phases == 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* path.h - sequences of collectives: what the searches return.
  *
- * search.c finds the cheapest sequence under a topology; reference.c reproduces the two planners of the reference,
- * step by step. All of them walk states of space.h; none knows ranks. */
+ * search.c finds the cheapest sequence under a topology; reference.c reproduces the two planners of
+ * the reference, step by step. All of them walk states of space.h; none knows ranks. */
 #ifndef TSI_PLAN_PATH_H
 #define TSI_PLAN_PATH_H
 
@@ -12,7 +12,7 @@
 enum { TSI_PATH_MAX = 48 };
 
 typedef struct tsi_step {
-    int32_t kind;  /* ts_step_kind */
+    int32_t kind; /* ts_step_kind */
     uint32_t axes;
     tsi_state to;
     double time_us;
@@ -35,11 +35,12 @@ typedef struct tsi_search {
     double limit_us;    /* give up beyond this time; INFINITY: never */
     double limit_bytes; /* give up beyond these bytes; INFINITY: never */
     int64_t state_limit;
-    bool bytes_first;   /* least bytes, then least time; else the other way round */
-    bool merged;        /* may groups of several axes be used? */
+    bool bytes_first; /* least bytes, then least time; else the other way round */
+    bool merged;      /* may groups of several axes be used? */
 } tsi_search;
 
-/* From space->src to space->dst, both without unit axes and with equal partial axes where dst is partial. */
+/* From space->src to space->dst, both without unit axes and with equal partial axes where dst is
+ * partial. */
 ts_status tsi_search_run(const tsi_search *search, tsi_path *out);
 
 /* The reference's own plans: every axis counts, also those of size 1. */

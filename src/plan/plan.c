@@ -16,7 +16,8 @@ static ts_status read_options(const ts_plan_options *from, ts_plan_options *out)
     out->struct_size = sizeof *out;
     if (!from) return TS_OK;
     if (from->struct_size < sizeof(size_t)) {
-        return TSI_FAIL(TS_ERR_ARG, "plan: options.struct_size is %zu, use TS_INIT", from->struct_size);
+        return TSI_FAIL(TS_ERR_ARG, "plan: options.struct_size is %zu, use TS_INIT",
+                        from->struct_size);
     }
     memcpy(out, from, from->struct_size < sizeof *out ? from->struct_size : sizeof *out);
     return TS_OK;
@@ -26,7 +27,8 @@ static ts_status check_arguments(const ts_layout *src, const ts_layout *dst, ts_
 {
     if (!out) return TSI_FAIL(TS_ERR_NULL, "plan: the output is NULL");
     *out = NULL;
-    if (!src || !dst) return TSI_FAIL(TS_ERR_NULL, "plan: the %s layout is NULL", src ? "target" : "source");
+    if (!src || !dst)
+        return TSI_FAIL(TS_ERR_NULL, "plan: the %s layout is NULL", src ? "target" : "source");
     return TS_OK;
 }
 
@@ -56,15 +58,25 @@ ts_status ts_plan_cached(const ts_layout *src, const ts_layout *dst, ts_dtype dt
 {
     TSI_TRY(check_arguments(src, dst, out));
     ts_world *world = src->sharding->mesh->world;
+    ts_rank *rank = options ? NULL : tsi_rank_current();
+    if (rank && rank->world == world) {
+        TSI_TRY(tsi_plan_for(rank, src, dst, dtype, false, out));
+        ts_plan_retain(*out);
+        return TS_OK;
+    }
     ts_plan_options own;
     TSI_TRY(read_options(options, &own));
     tsi_planner planner = TSI_PLANNER_AUTO;
     if (own.planner) TSI_TRY(tsi_planner_parse(own.planner, &planner));
-    tsi_plan_key key = { .src = src, .dst = dst, .budget_bytes = own.budget_bytes, .dtype = (int32_t)dtype,
-                         .planner = (int32_t)planner, .staged = own.staged, .forbid = own.forbid };
-    key.topology = own.topology
-                       ? tsi_topology_hash(own.topology) | (uint64_t)1 << 63
-                       : atomic_load_explicit(&world->generation, memory_order_acquire);
+    tsi_plan_key key = { .src = src,
+                         .dst = dst,
+                         .budget_bytes = own.budget_bytes,
+                         .dtype = (int32_t)dtype,
+                         .planner = (int32_t)planner,
+                         .staged = own.staged,
+                         .forbid = own.forbid };
+    key.topology = own.topology ? tsi_topology_hash(own.topology) | (uint64_t)1 << 63
+                                : atomic_load_explicit(&world->generation, memory_order_acquire);
     *out = tsi_plan_cache_find(world, &key);
     if (*out) return TS_OK;
     TSI_TRY(make(src, dst, dtype, &own, out));
@@ -87,24 +99,35 @@ void ts_plan_release(ts_plan *plan)
     tsi_free(plan);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * -------------------------------------------------------------------------------------------------
+ */
 
 void ts_plan_summarise(const ts_plan *plan, ts_plan_summary *out)
 {
-    ts_plan_summary all = { .struct_size = sizeof all, .family = plan->family,
-                            .step_count = plan->step_count, .bytes_received = plan->bytes_received,
-                            .bytes_bound = plan->bytes_bound, .peak_bytes = plan->peak_bytes,
-                            .time_us = plan->time_us, .other_family = plan->other_family,
-                            .other_bounded = plan->other_bounded, .other_us = plan->other_us,
-                            .other_bytes = plan->other_bytes, .states = plan->states, .rounds = 0 };
+    ts_plan_summary all = { .struct_size = sizeof all,
+                            .family = plan->family,
+                            .step_count = plan->step_count,
+                            .bytes_received = plan->bytes_received,
+                            .bytes_bound = plan->bytes_bound,
+                            .peak_bytes = plan->peak_bytes,
+                            .time_us = plan->time_us,
+                            .other_family = plan->other_family,
+                            .other_bounded = plan->other_bounded,
+                            .other_us = plan->other_us,
+                            .other_bytes = plan->other_bytes,
+                            .states = plan->states,
+                            .rounds = 0 };
     if (plan->family >= TS_PLAN_DIRECT) {
         all.rounds = plan->family == TS_PLAN_HIERARCHICAL ||
                              (plan->pair.src.terms > 1 && plan->pair.dst.replicas > 1)
                          ? 2
                          : 1;
-        for (int32_t d = 0; d < plan->pair.dims; d++) all.rounds *= plan->grid[d];
+        for (int32_t d = 0; d < plan->pair.dims; d++)
+            all.rounds *= plan->grid[d];
     }
-    size_t size = out->struct_size < sizeof all && out->struct_size > 0 ? out->struct_size : sizeof all;
+    size_t size =
+        out->struct_size < sizeof all && out->struct_size > 0 ? out->struct_size : sizeof all;
     memcpy(out, &all, size);
     out->struct_size = size;
 }
@@ -133,9 +156,13 @@ ts_status ts_plan_step_at(const ts_plan *plan, int32_t index, ts_plan_step *out)
         return TSI_FAIL(TS_ERR_ARG, "plan: step %d of %d", index, plan->step_count);
     }
     const tsi_step *step = &plan->step[index];
-    ts_plan_step all = { .struct_size = sizeof all, .kind = step->kind, .axes = step->axes,
-                         .bytes_received = step->bytes, .time_us = step->time_us };
-    size_t size = out->struct_size < sizeof all && out->struct_size > 0 ? out->struct_size : sizeof all;
+    ts_plan_step all = { .struct_size = sizeof all,
+                         .kind = step->kind,
+                         .axes = step->axes,
+                         .bytes_received = step->bytes,
+                         .time_us = step->time_us };
+    size_t size =
+        out->struct_size < sizeof all && out->struct_size > 0 ? out->struct_size : sizeof all;
     memcpy(out, &all, size);
     out->struct_size = size;
     return TS_OK;
@@ -144,7 +171,8 @@ ts_status ts_plan_step_at(const ts_plan *plan, int32_t index, ts_plan_step *out)
 ts_status tsi_plan_state_layout(const ts_plan *plan, tsi_state state, const ts_layout **out)
 {
     *out = NULL;
-    const ts_sharding *sharding = tsi_space_sharding(&plan->space, plan->src->sharding->mesh, state);
+    const ts_sharding *sharding =
+        tsi_space_sharding(&plan->space, plan->src->sharding->mesh, state);
     if (!sharding) return TS_ERR_MEMORY;
     *out = tsi_layout_intern(sharding, &plan->src->shape);
     ts_sharding_release(sharding);
@@ -157,10 +185,14 @@ ts_status tsi_plan_step_layouts(const ts_plan *plan, int32_t index, const ts_lay
     *from = *to = NULL;
     bool first = index == 0, last = index == plan->step_count - 1;
     ts_status status = TS_OK;
-    if (first) *from = ts_layout_retain(plan->src);
-    else status = tsi_plan_state_layout(plan, plan->step[index - 1].to, from);
-    if (last) *to = ts_layout_retain(plan->dst);
-    else if (status == TS_OK) status = tsi_plan_state_layout(plan, plan->step[index].to, to);
+    if (first)
+        *from = ts_layout_retain(plan->src);
+    else
+        status = tsi_plan_state_layout(plan, plan->step[index - 1].to, from);
+    if (last)
+        *to = ts_layout_retain(plan->dst);
+    else if (status == TS_OK)
+        status = tsi_plan_state_layout(plan, plan->step[index].to, to);
     if (status == TS_OK) return TS_OK;
     if (*from) ts_layout_release(*from);
     if (*to) ts_layout_release(*to);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference.c - the greedy and the graph planner of the reference, exactly: for comparison, by name only.
+/* reference.c - the greedy and the graph planner of the reference, exactly: for comparison, by name
+ * only.
  *
  * greedy  two passes over the axes, one step per axis and pass.
- * graph   Dijkstra over (placements, order) with the reference's own cost model (one device per host). Ties go to
- *         the edge made first, so the order of edges below is part of the behaviour: moves, gathers, reductions,
- *         slices, reduce-scatters, partitions, gathers and slices of strided cuts. The sums are evaluated in the
- *         reference's order, so that equal costs are equal bits. */
+ * graph   Dijkstra over (placements, order) with the reference's own cost model (one device per
+ * host). Ties go to the edge made first, so the order of edges below is part of the behaviour:
+ * moves, gathers, reductions, slices, reduce-scatters, partitions, gathers and slices of strided
+ * cuts. The sums are evaluated in the reference's order, so that equal costs are equal bits. */
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +35,8 @@ ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to
     return TS_OK;
 }
 
-/* ---- greedy --------------------------------------------------------------------------------------------- */
+/* ---- greedy
+ * --------------------------------------------------------------------------------------------- */
 
 /* Codes with left-to-right positions. */
 static tsi_state default_order(const tsi_space *space, tsi_state state)
@@ -61,7 +63,8 @@ static ts_status greedy_step(const tsi_space *space, tsi_path *path, tsi_state *
                              int32_t code)
 {
     int32_t kind = tsi_step_kind_of(tsi_state_code(*state, axis), code);
-    if (kind < 0) return TSI_FAIL(TS_ERR_INTERNAL, "plan: greedy step without a meaning on axis %d", axis);
+    if (kind < 0)
+        return TSI_FAIL(TS_ERR_INTERNAL, "plan: greedy step without a meaning on axis %d", axis);
     *state = default_order(space, tsi_state_with(*state, axis, code, 0));
     return tsi_path_add(path, kind, 1u << axis, *state);
 }
@@ -90,11 +93,13 @@ ts_status tsi_reference_greedy(const tsi_space *space, tsi_path *out)
     out->first = space->src;
     out->found = 1;
     if (!greedy_applies(space, space->src) || !greedy_applies(space, space->dst)) {
-        return TSI_FAIL(TS_ERR_ARG, "planner 'greedy' knows plain shards cut from left to right only; use "
-                                    "'graph' or 'auto'");
+        return TSI_FAIL(TS_ERR_ARG,
+                        "planner 'greedy' knows plain shards cut from left to right only; use "
+                        "'graph' or 'auto'");
     }
     tsi_state state = space->src;
-    for (int32_t m = space->axes - 1; space->axes > 1 && any_cut(space, space->src) && m >= 0; m--) {
+    for (int32_t m = space->axes - 1; space->axes > 1 && any_cut(space, space->src) && m >= 0;
+         m--) {
         int32_t code = tsi_state_code(space->dst, m);
         if (tsi_code_cuts(code) && holders(state, m, code) != holders(space->dst, m, code)) {
             code = TSI_CODE_R;
@@ -108,17 +113,18 @@ ts_status tsi_reference_greedy(const tsi_space *space, tsi_path *out)
     return TS_OK;
 }
 
-/* ---- graph ---------------------------------------------------------------------------------------------- */
+/* ---- graph
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct graph {
     const tsi_space *space;
     tsi_frontier frontier;
     uint32_t from;
     tsi_state state;
-    double cost, gib;              /* of the node being expanded; its local block */
-    int32_t depth[TS_NDIM_MAX];    /* cuts of a dim */
-    int32_t top[TS_NDIM_MAX];      /* the innermost axis of a dim */
-    uint32_t target_cuts;          /* unusual cuts of the target */
+    double cost, gib;           /* of the node being expanded; its local block */
+    int32_t depth[TS_NDIM_MAX]; /* cuts of a dim */
+    int32_t top[TS_NDIM_MAX];   /* the innermost axis of a dim */
+    uint32_t target_cuts;       /* unusual cuts of the target */
     bool failed;
 } graph;
 
@@ -145,7 +151,8 @@ static void edge(graph *g, int32_t axis, int32_t code, double us)
     double cost[2] = { g->cost + us, 0 };
     tsi_state to = tsi_state_with(g->state, axis, code, position);
     int32_t kind = tsi_step_kind_of(from, code);
-    if (!tsi_frontier_relax(&g->frontier, to, g->from, kind, 1u << axis, cost, zero_h)) g->failed = true;
+    if (!tsi_frontier_relax(&g->frontier, to, g->from, kind, 1u << axis, cost, zero_h))
+        g->failed = true;
 }
 
 static bool plain(int32_t code)
@@ -184,7 +191,8 @@ static void other_edges(graph *g)
 {
     const tsi_space *s = g->space;
     for (int32_t k = 0; k < s->axes; k++) {
-        if (tsi_code_partial(tsi_state_code(g->state, k))) edge(g, k, TSI_CODE_R, ring_us(g, k, g->gib, 2));
+        if (tsi_code_partial(tsi_state_code(g->state, k)))
+            edge(g, k, TSI_CODE_R, ring_us(g, k, g->gib, 2));
     }
     for (int32_t k = 0; k < s->axes; k++) {
         for (int32_t e = 0; tsi_state_code(g->state, k) == TSI_CODE_R && e < s->dims; e++) {
@@ -258,8 +266,9 @@ static ts_status unwind(const tsi_frontier *f, uint32_t index, tsi_path *out)
     return TS_OK;
 }
 
-/* Strided cuts that only spell an order are turned into one, as the reference does: from the last axis to the
- * first, each goes to the first place before which the sizes multiply to its factor. False: not an order. */
+/* Strided cuts that only spell an order are turned into one, as the reference does: from the last
+ * axis to the first, each goes to the first place before which the sizes multiply to its factor.
+ * False: not an order. */
 static bool strided_to_order(const tsi_space *space, tsi_state *state)
 {
     int32_t list[TS_NDIM_MAX][TS_NDIM_MAX], length[TS_NDIM_MAX] = { 0 };
@@ -270,7 +279,8 @@ static bool strided_to_order(const tsi_space *space, tsi_state *state)
         if (place.kind != TS_PLACE_SHARD && place.kind != TS_PLACE_STRIDED) return false;
         int32_t d = place.dim, at = 0;
         int64_t product = 1;
-        while (product != place.factor && at < length[d]) product *= space->size[list[d][at++]];
+        while (product != place.factor && at < length[d])
+            product *= space->size[list[d][at++]];
         if (product != place.factor) return false;
         memmove(&list[d][at + 1], &list[d][at], sizeof(int32_t) * (size_t)(length[d] - at));
         list[d][at] = k;
@@ -314,7 +324,8 @@ ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out)
     out->states = g.frontier.node_count;
     if (g.failed) status = tsi_fail_memory("the states of a plan", 0);
     if (status == TS_OK && at < 0) {
-        status = TSI_FAIL(TS_ERR_ARG, "planner 'graph': no sequence of its steps reaches the target; use 'auto'");
+        status = TSI_FAIL(
+            TS_ERR_ARG, "planner 'graph': no sequence of its steps reaches the target; use 'auto'");
     }
     if (status == TS_OK) status = unwind(&g.frontier, (uint32_t)at, out);
     if (status == TS_OK) out->time_us = g.frontier.node[at].cost[0];

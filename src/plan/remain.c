@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remain.c - see remain.h. Exact where every extent divides by the product of all axes, which tsi_remain_make
- * demands; digits of different primes at the same place (a cut by 2 against a cut by 3) make it answer 0. */
+/* remain.c - see remain.h. Exact where every extent divides by the product of all axes, which
+ * tsi_remain_make demands; digits of different primes at the same place (a cut by 2 against a cut
+ * by 3) make it answer 0. */
 #include "plan/remain.h"
 
 #include <string.h>
@@ -36,7 +37,8 @@ static void state_digits(const tsi_remain *r, tsi_state state, int32_t count[TS_
         count[d] = 0;
         for (int32_t i = 0; i < depth[d]; i++) {
             int32_t axis = at[d][i];
-            for (int32_t v = r->first[axis]; v < r->first[axis + 1]; v++) digit[d][count[d]++] = v;
+            for (int32_t v = r->first[axis]; v < r->first[axis + 1]; v++)
+                digit[d][count[d]++] = v;
         }
     }
 }
@@ -63,8 +65,10 @@ bool tsi_remain_make(const tsi_space *space, tsi_remain *out)
     for (int32_t k = 0; k < space->axes; k++) {
         if (!axis_digits(out, k, &count)) return false;
         int32_t to = tsi_state_code(space->dst, k);
-        if (tsi_code_cuts(to)) out->dst_cut |= 1u << k;
-        else out->dst_held *= space->size[k];
+        if (tsi_code_cuts(to))
+            out->dst_cut |= 1u << k;
+        else
+            out->dst_held *= space->size[k];
         if (!tsi_code_partial(to)) continue;
         out->kept |= 1u << k;
         out->kept_size *= space->size[k];
@@ -76,18 +80,21 @@ bool tsi_remain_make(const tsi_space *space, tsi_remain *out)
 
 static int32_t root_of(int32_t *parent, int32_t i)
 {
-    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    while (parent[i] != i)
+        i = parent[i] = parent[parent[i]];
     return i;
 }
 
-/* Elements that ranks hold in both the state and the target, all ranks together; -1: primes do not match. */
+/* Elements that ranks hold in both the state and the target, all ranks together; -1: primes do not
+ * match. */
 static int64_t overlap(const tsi_remain *r, tsi_state state)
 {
     const tsi_space *s = r->space;
     int32_t parent[TSI_REMAIN_DIGITS], count[TS_NDIM_MAX];
     int32_t digit[TS_NDIM_MAX][TSI_REMAIN_DIGITS];
     int32_t digits = r->first[s->axes];
-    for (int32_t v = 0; v < digits; v++) parent[v] = v;
+    for (int32_t v = 0; v < digits; v++)
+        parent[v] = v;
     state_digits(r, state, count, digit);
     int64_t block = s->count, ranks = 1;
     for (int32_t d = 0; d < s->dims; d++) {
@@ -98,8 +105,10 @@ static int64_t overlap(const tsi_remain *r, tsi_state state)
             parent[root_of(parent, a)] = root_of(parent, b);
             block /= r->prime[a];
         }
-        for (int32_t j = both; j < count[d]; j++) block /= r->prime[digit[d][j]];
-        for (int32_t j = both; j < r->dst_count[d]; j++) block /= r->prime[r->dst_digit[d][j]];
+        for (int32_t j = both; j < count[d]; j++)
+            block /= r->prime[digit[d][j]];
+        for (int32_t j = both; j < r->dst_count[d]; j++)
+            block /= r->prime[r->dst_digit[d][j]];
     }
     for (int32_t v = 0; v < digits; v++) {
         if (parent[v] == v) ranks *= r->prime[v];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* render.c - plans as texts: for a person, as JSON, as a trace of states. Everything is computed from the plan when
- * it is asked for, so that making a plan formats nothing. */
+/* render.c - plans as texts: for a person, as JSON, as a trace of states. Everything is computed
+ * from the plan when it is asked for, so that making a plan formats nothing. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -10,13 +10,16 @@
 #include "base/text.h"
 #include "plan/plan.h"
 
-static const char *const family_names[] = { "none", "local", "collectives", "direct", "hierarchical" };
-static const char *const kind_names[] = { "slice",          "partition",  "all_gather", "all_reduce",
-                                          "reduce_scatter", "all_to_all", "exchange",   "reduce_exchange" };
+static const char *const family_names[] = { "none", "local", "collectives", "direct",
+                                            "hierarchical" };
+static const char *const kind_names[] = { "slice",      "partition",      "all_gather",
+                                          "all_reduce", "reduce_scatter", "all_to_all",
+                                          "exchange",   "reduce_exchange" };
 
 const char *ts_plan_family_name(ts_plan_family family)
 {
-    return family >= TS_PLAN_NONE && family <= TS_PLAN_HIERARCHICAL ? family_names[family] : "unknown";
+    return family >= TS_PLAN_NONE && family <= TS_PLAN_HIERARCHICAL ? family_names[family]
+                                                                    : "unknown";
 }
 
 const char *ts_step_kind_name(ts_step_kind kind)
@@ -37,7 +40,8 @@ static size_t give(tsi_text *text, char *out, size_t size)
     return length;
 }
 
-/* ---- placements ---------------------------------------------------------------------------------------------- */
+/* ---- placements
+ * ---------------------------------------------------------------------------------------------- */
 
 static void sharding_list(const ts_sharding *sharding, bool json, tsi_text *text)
 {
@@ -45,8 +49,10 @@ static void sharding_list(const ts_sharding *sharding, bool json, tsi_text *text
         char one[512];
         ts_placement_text(sharding, k, one, sizeof one);
         tsi_text_add(text, k ? ", " : "");
-        if (json) tsi_text_json(text, one);
-        else tsi_text_add(text, one);
+        if (json)
+            tsi_text_json(text, one);
+        else
+            tsi_text_add(text, one);
     }
 }
 
@@ -56,8 +62,10 @@ static void state_list(const ts_plan *plan, tsi_state state, bool json, tsi_text
         tsi_text one = { 0 };
         tsi_space_place_text(&plan->space, state, k, true, &one);
         tsi_text_add(text, k ? ", " : "");
-        if (json) tsi_text_json(text, one.data);
-        else tsi_text_add(text, one.data ? one.data : "");
+        if (json)
+            tsi_text_json(text, one.data);
+        else
+            tsi_text_add(text, one.data ? one.data : "");
         text->failed |= one.failed;
         tsi_text_release(&one);
     }
@@ -109,7 +117,9 @@ size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size)
     return give(&text, out, size);
 }
 
-/* ---- why -------------------------------------------------------------------------------------------------------- */
+/* ---- why
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 /* "direct at 12.3 us", "collectives at 12.3 us or more". */
 static void other_words(const ts_plan *plan, tsi_text *text)
@@ -120,7 +130,8 @@ static void other_words(const ts_plan *plan, tsi_text *text)
 
 static void faster_words(const ts_plan *plan, tsi_text *text)
 {
-    tsi_text_printf(text, "%s takes %.3g us, less than ", family_names[plan->family], plan->time_us);
+    tsi_text_printf(text, "%s takes %.3g us, less than ", family_names[plan->family],
+                    plan->time_us);
     other_words(plan, text);
     if (plan->bytes_received == plan->bytes_bound) {
         tsi_text_add(text, "; it receives no more than the bound");
@@ -132,8 +143,12 @@ static void faster_words(const ts_plan *plan, tsi_text *text)
 static void why_words(const ts_plan *plan, tsi_text *text)
 {
     switch ((tsi_why)plan->why) {
-    case TSI_WHY_SAME: tsi_text_add(text, "every element is where it is wanted"); return;
-    case TSI_WHY_LOCAL: tsi_text_add(text, "every rank already holds what it needs"); return;
+    case TSI_WHY_SAME:
+        tsi_text_add(text, "every element is where it is wanted");
+        return;
+    case TSI_WHY_LOCAL:
+        tsi_text_add(text, "every rank already holds what it needs");
+        return;
     case TSI_WHY_NAMED:
         tsi_text_printf(text, "planner '%s' was asked for", tsi_planner_names[plan->planner]);
         if (plan->bytes_bound > 0) {
@@ -142,25 +157,35 @@ static void why_words(const ts_plan *plan, tsi_text *text)
         }
         return;
     case TSI_WHY_OTHER_MESH:
-        tsi_text_add(text, "source and target lie on different meshes: each rank gets exactly what it lacks");
+        tsi_text_add(
+            text,
+            "source and target lie on different meshes: each rank gets exactly what it lacks");
         return;
     case TSI_WHY_SPANS:
-        tsi_text_add(text, "a cut runs over several dims, which no collective makes: each rank gets what it lacks");
+        tsi_text_add(text, "a cut runs over several dims, which no collective makes: each rank "
+                           "gets what it lacks");
         return;
-    case TSI_WHY_FORBIDDEN: tsi_text_add(text, "the other family is forbidden"); return;
+    case TSI_WHY_FORBIDDEN:
+        tsi_text_add(text, "the other family is forbidden");
+        return;
     case TSI_WHY_BUDGET:
         tsi_text_add(text, "the budget leaves no room for intermediate arrays of ");
         other_words(plan, text);
         return;
-    case TSI_WHY_FASTER: faster_words(plan, text); return;
+    case TSI_WHY_FASTER:
+        faster_words(plan, text);
+        return;
     case TSI_WHY_FEWER_BYTES:
         other_words(plan, text);
-        tsi_text_printf(text, " would receive %" PRId64 " bytes; direct receives the bound of %" PRId64,
+        tsi_text_printf(text,
+                        " would receive %" PRId64 " bytes; direct receives the bound of %" PRId64,
                         plan->other_bytes, plan->bytes_bound);
         return;
     case TSI_WHY_UNPROVED:
-        tsi_text_add(text, "the search stopped before it could prove a sequence of collectives better; direct "
-                           "receives the bound");
+        tsi_text_add(
+            text,
+            "the search stopped before it could prove a sequence of collectives better; direct "
+            "receives the bound");
         return;
     }
 }
@@ -172,7 +197,9 @@ size_t ts_plan_why(const ts_plan *plan, char *out, size_t size)
     return give(&text, out, size);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void json_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
 {
@@ -226,9 +253,10 @@ static void json_other(const ts_plan *plan, tsi_text *text)
         return;
     }
     tsi_text_printf(text, ", \"other\": {\"family\": \"%s\", \"%s\": %.6g",
-                    family_names[plan->other_family], plan->other_bounded ? "time_us_at_least" : "time_us",
-                    plan->other_us);
-    if (plan->other_bytes >= 0) tsi_text_printf(text, ", \"bytes_received\": %" PRId64, plan->other_bytes);
+                    family_names[plan->other_family],
+                    plan->other_bounded ? "time_us_at_least" : "time_us", plan->other_us);
+    if (plan->other_bytes >= 0)
+        tsi_text_printf(text, ", \"bytes_received\": %" PRId64, plan->other_bytes);
     tsi_text_add(text, "}");
 }
 
@@ -252,13 +280,17 @@ size_t ts_plan_json(const ts_plan *plan, char *out, size_t size)
     text.failed |= why.failed;
     tsi_text_release(&why);
     json_other(plan, &text);
-    tsi_text_printf(&text, ", \"planner\": \"%s\", \"topology\": ", tsi_planner_names[plan->planner]);
+    tsi_text_printf(&text,
+                    ", \"planner\": \"%s\", \"topology\": ", tsi_planner_names[plan->planner]);
     tsi_text_json(&text, plan->topology);
-    tsi_text_printf(&text, ", \"rounds\": %" PRId64 ", \"states\": %" PRId64 "}", s.rounds, s.states);
+    tsi_text_printf(&text, ", \"rounds\": %" PRId64 ", \"states\": %" PRId64 "}", s.rounds,
+                    s.states);
     return give(&text, out, size);
 }
 
-/* ---- for a person -------------------------------------------------------------------------------------------------- */
+/* ---- for a person
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static void words_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
 {
@@ -267,8 +299,10 @@ static void words_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
     for (int32_t k = 0; k < mesh->ndim; k++) {
         if (!(axes >> k & 1u)) continue;
         if (!first) tsi_text_add(text, "+");
-        if (mesh->name[k][0] != '\0') tsi_text_add(text, mesh->name[k]);
-        else tsi_text_printf(text, "%d", k);
+        if (mesh->name[k][0] != '\0')
+            tsi_text_add(text, mesh->name[k]);
+        else
+            tsi_text_printf(text, "%d", k);
         first = false;
     }
 }
@@ -283,19 +317,22 @@ static void words_step(const ts_plan *plan, int32_t index, tsi_text *text)
     step_side(plan, index, false, false, text);
     tsi_text_add(text, "  ->  ");
     step_side(plan, index, true, false, text);
-    tsi_text_printf(text, "   %s received, %.4g us\n", tsi_text_bytes(bytes, sizeof bytes, step->bytes),
-                    step->time_us);
+    tsi_text_printf(text, "   %s received, %.4g us\n",
+                    tsi_text_bytes(bytes, sizeof bytes, step->bytes), step->time_us);
 }
 
 size_t ts_plan_text(const ts_plan *plan, char *out, size_t size)
 {
     tsi_text text = { 0 };
     char a[32], b[32], c[32];
-    tsi_text_printf(&text, "%s: %s received by all ranks (bound %s), %.4g us predicted on %s, %s extra memory\n",
-                    family_names[plan->family], tsi_text_bytes(a, sizeof a, plan->bytes_received),
-                    tsi_text_bytes(b, sizeof b, plan->bytes_bound), plan->time_us, plan->topology,
-                    tsi_text_bytes(c, sizeof c, plan->peak_bytes));
-    for (int32_t i = 0; i < plan->step_count; i++) words_step(plan, i, &text);
+    tsi_text_printf(
+        &text,
+        "%s: %s received by all ranks (bound %s), %.4g us predicted on %s, %s extra memory\n",
+        family_names[plan->family], tsi_text_bytes(a, sizeof a, plan->bytes_received),
+        tsi_text_bytes(b, sizeof b, plan->bytes_bound), plan->time_us, plan->topology,
+        tsi_text_bytes(c, sizeof c, plan->peak_bytes));
+    for (int32_t i = 0; i < plan->step_count; i++)
+        words_step(plan, i, &text);
     tsi_text_add(&text, "  why: ");
     why_words(plan, &text);
     tsi_text_add(&text, "\n");

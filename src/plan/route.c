@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* route.c - who gives a block to whom. Every answer is a closed form of the asking rank's own coordinates, so that one
- * rank's part of a transfer needs no look at all the others (INV of exchange.h). */
+/* route.c - who gives a block to whom. Every answer is a closed form of the asking rank's own
+ * coordinates, so that one rank's part of a transfer needs no look at all the others (INV of
+ * exchange.h). */
 #include <string.h>
 
 #include "base/intmath.h"
@@ -75,8 +76,8 @@ int64_t tsi_pair_holder(const tsi_pair *pair, int64_t q, const int64_t *sigma, i
     return nearest_replica(pair, q, preferred, coord);
 }
 
-bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fixed, const int64_t *at,
-                        tsi_owner_fn visit, void *context)
+bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fixed,
+                        const int64_t *at, tsi_owner_fn visit, void *context)
 {
     const tsi_side *dst = &pair->dst;
     int64_t coord[TS_NDIM_MAX] = { 0 };
@@ -86,8 +87,10 @@ bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fix
         free &= ~(fixed | dst->kept);
     }
     for (int32_t k = 0; k < dst->mesh->ndim; k++) {
-        if (dst->cut >> k & 1u) coord[k] = delta[k];
-        else if (pair->same_mesh && (dst->keep & ~free) >> k & 1u) coord[k] = at[k];
+        if (dst->cut >> k & 1u)
+            coord[k] = delta[k];
+        else if (pair->same_mesh && (dst->keep & ~free) >> k & 1u)
+            coord[k] = at[k];
     }
     int64_t count = product_of(dst->mesh, free);
     for (int64_t i = 0; i < count; i++) {
@@ -97,7 +100,8 @@ bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fix
     return true;
 }
 
-/* ---- owners of partial results ---------------------------------------------------------------------------- */
+/* ---- owners of partial results
+ * ---------------------------------------------------------------------------- */
 
 static bool owners_same_mesh(const tsi_pair *pair, const int64_t *sigma, const int64_t *delta,
                              uint32_t fixed, const int64_t *at, tsi_owner_fn visit, void *context)
@@ -108,9 +112,12 @@ static bool owners_same_mesh(const tsi_pair *pair, const int64_t *sigma, const i
     int64_t coord[TS_NDIM_MAX] = { 0 };
     if (ravel_axes(mesh, dst->owner & fixed, at) != 0) return true;
     for (int32_t k = 0; k < mesh->ndim; k++) {
-        if (dst->cut >> k & 1u) coord[k] = delta[k];
-        else if (src->cut >> k & 1u) coord[k] = sigma[k];
-        else if (dst->kept >> k & 1u) coord[k] = at[k];
+        if (dst->cut >> k & 1u)
+            coord[k] = delta[k];
+        else if (src->cut >> k & 1u)
+            coord[k] = sigma[k];
+        else if (dst->kept >> k & 1u)
+            coord[k] = at[k];
     }
     uint32_t loop = free & ~fixed;
     int64_t count = product_of(mesh, free), loops = product_of(mesh, loop);
@@ -119,7 +126,8 @@ static bool owners_same_mesh(const tsi_pair *pair, const int64_t *sigma, const i
     }
     for (int64_t i = 0; i < loops; i++) {
         spread_index(mesh, loop, i, coord);
-        if (!visit(tsi_mesh_desc_rank(mesh, coord), ravel_axes(mesh, free, coord), count, context)) {
+        if (!visit(tsi_mesh_desc_rank(mesh, coord), ravel_axes(mesh, free, coord), count,
+                   context)) {
             return false;
         }
     }
@@ -150,7 +158,8 @@ static bool owner_candidate(int64_t rank, int64_t number, int64_t count, void *c
 {
     owner_scan *scan = context;
     (void)number;
-    bool inside = (scan->count_only || scan->only_inside) && holds_block(scan->pair, scan->sigma, rank);
+    bool inside =
+        (scan->count_only || scan->only_inside) && holds_block(scan->pair, scan->sigma, rank);
     if (scan->count_only) {
         scan->inside += inside;
         return true;
@@ -159,12 +168,13 @@ static bool owner_candidate(int64_t rank, int64_t number, int64_t count, void *c
     return scan->visit(rank, scan->next++, scan->only_inside ? scan->inside : count, scan->context);
 }
 
-bool tsi_pair_owners(const tsi_pair *pair, const int64_t *sigma, const int64_t *delta, uint32_t fixed,
-                     const int64_t *at, tsi_owner_fn visit, void *context)
+bool tsi_pair_owners(const tsi_pair *pair, const int64_t *sigma, const int64_t *delta,
+                     uint32_t fixed, const int64_t *at, tsi_owner_fn visit, void *context)
 {
     if (pair->same_mesh) return owners_same_mesh(pair, sigma, delta, fixed, at, visit, context);
-    owner_scan scan = { .pair = pair, .sigma = sigma, .visit = visit, .context = context,
-                        .count_only = true };
+    owner_scan scan = {
+        .pair = pair, .sigma = sigma, .visit = visit, .context = context, .count_only = true
+    };
     if (!tsi_pair_receivers(pair, delta, 0, at, owner_candidate, &scan)) return false;
     scan.count_only = false;
     scan.only_inside = scan.inside > 0;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* search.c - the cheapest sequence of collectives between two layouts of one mesh: A* over placement states.
+/* search.c - the cheapest sequence of collectives between two layouts of one mesh: A* over
+ * placement states.
  *
- * Edges out of a state, in this order: moves of the top of a dim's stack to another dim (all_to_all), gathers of
- * it, reductions, slices, reduce-scatters; then the same over several axes at once: suffixes of a stack moved or
- * gathered together, everything that the target does not cut gathered together, sets of partial axes reduced or
- * scattered together. Partials are never made on the way: a target that is partial where the source is replicated
- * is a local last step, added by the caller.
+ * Edges out of a state, in this order: moves of the top of a dim's stack to another dim
+ * (all_to_all), gathers of it, reductions, slices, reduce-scatters; then the same over several axes
+ * at once: suffixes of a stack moved or gathered together, everything that the target does not cut
+ * gathered together, sets of partial axes reduced or scattered together. Partials are never made on
+ * the way: a target that is partial where the source is replicated is a local last step, added by
+ * the caller.
  *
- * The heuristic counts what any sequence must still pay: one base cost, the hops of every axis that must take
- * part, and the bytes that information theory demands; it never overestimates, so the first arrival is the best.
- * Block sizes are those of the largest block of a state, so uneven cuts cost what their slowest rank costs. */
+ * The heuristic counts what any sequence must still pay: one base cost, the hops of every axis that
+ * must take part, and the bytes that information theory demands; it never overestimates, so the
+ * first arrival is the best. Block sizes are those of the largest block of a state, so uneven cuts
+ * cost what their slowest rank costs. */
 #include <math.h>
 #include <string.h>
 
@@ -27,28 +30,30 @@ typedef struct expansion {
     bool failed;
     /* fixed */
     tsi_links_group single[TS_NDIM_MAX];
-    double wait[TS_NDIM_MAX];   /* least latency of an axis that takes part */
-    double drag[TS_NDIM_MAX];   /* least transfer time of an axis that takes part */
-    double per_byte_min, unit;  /* unit: bytes of the tensor */
+    double wait[TS_NDIM_MAX];  /* least latency of an axis that takes part */
+    double drag[TS_NDIM_MAX];  /* least transfer time of an axis that takes part */
+    double per_byte_min, unit; /* unit: bytes of the tensor */
     double ranks;
-    double held_dst;            /* copies of the tensor in the target */
-    double kept;                /* ranks along partial axes that stay partial */
-    uint32_t frozen;            /* axes that never change: size 1, kept partials */
-    bool exact;                 /* `remain` gives the bytes that are still to come */
+    double held_dst; /* copies of the tensor in the target */
+    double kept;     /* ranks along partial axes that stay partial */
+    uint32_t frozen; /* axes that never change: size 1, kept partials */
+    bool exact;      /* `remain` gives the bytes that are still to come */
     tsi_remain remain;
     /* of the node being expanded */
     uint32_t from;
     tsi_state state;
     double time, bytes;
-    double least;               /* bytes of any way through it */
-    double held, local;         /* copies of the tensor; bytes of the largest block */
+    double least;       /* bytes of any way through it */
+    double held, local; /* copies of the tensor; bytes of the largest block */
     int32_t code[TS_NDIM_MAX];
     int32_t depth[TS_NDIM_MAX];
     int32_t stack[TS_NDIM_MAX][TS_NDIM_MAX];
-    double length[TS_NDIM_MAX][TS_NDIM_MAX + 1]; /* of a dim below each cut; [depth] is the local one */
+    double length[TS_NDIM_MAX]
+                 [TS_NDIM_MAX + 1]; /* of a dim below each cut; [depth] is the local one */
 } expansion;
 
-/* ---- what is still to be paid ----------------------------------------------------------------------------- */
+/* ---- what is still to be paid
+ * ----------------------------------------------------------------------------- */
 
 static void heuristic(const expansion *x, tsi_state state, double held, double out[2])
 {
@@ -66,13 +71,16 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
     }
     out[0] = out[1] = 0;
     if (!any) return;
-    double bytes = terms > 1 ? (terms - 1 + x->held_dst / x->kept - 1) * x->kept : x->held_dst - held;
+    double bytes =
+        terms > 1 ? (terms - 1 + x->held_dst / x->kept - 1) * x->kept : x->held_dst - held;
     bytes = fmax(bytes, 0) * x->unit;
     out[0] = x->links->base + wait + fmax(drag, bytes / x->ranks * x->per_byte_min);
     out[1] = bytes;
 }
 
-/* ---- edges ---------------------------------------------------------------------------------------------------- */
+/* ---- edges
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, double held, double us,
                   double bytes)
@@ -125,7 +133,8 @@ static int32_t first_cut(const expansion *x, int32_t axis)
 static uint32_t suffix(const expansion *x, int32_t d, int32_t count)
 {
     uint32_t mask = 0;
-    for (int32_t i = x->depth[d] - count; i < x->depth[d]; i++) mask |= 1u << x->stack[d][i];
+    for (int32_t i = x->depth[d] - count; i < x->depth[d]; i++)
+        mask |= 1u << x->stack[d][i];
     return mask;
 }
 
@@ -139,15 +148,16 @@ static void move_edges(expansion *x, int32_t d)
         if (c == x->code[axis]) continue;
         int32_t e = tsi_code_dim(x->space, c);
         int32_t position = e == d ? x->depth[d] - 1 : x->depth[e];
-        relax(x, tsi_state_with(x->state, axis, c, position), TS_STEP_ALL_TO_ALL, 1u << axis, x->held, us,
-              bytes);
+        relax(x, tsi_state_with(x->state, axis, c, position), TS_STEP_ALL_TO_ALL, 1u << axis,
+              x->held, us, bytes);
     }
 }
 
 static void gather_edge(expansion *x, int32_t d, int32_t count)
 {
     uint32_t axes = suffix(x, d, count);
-    tsi_links_group g = count == 1 ? x->single[x->stack[d][x->depth[d] - 1]] : tsi_links_of(x->links, axes);
+    tsi_links_group g =
+        count == 1 ? x->single[x->stack[d][x->depth[d] - 1]] : tsi_links_of(x->links, axes);
     tsi_state to = x->state;
     for (int32_t k = 0; k < x->space->axes; k++) {
         if (axes >> k & 1u) to = tsi_state_with(to, k, TSI_CODE_R, 0);
@@ -192,7 +202,8 @@ static void scatter_edges(expansion *x, int32_t axis)
     }
 }
 
-/* ---- edges of merged groups ------------------------------------------------------------------------------------ */
+/* ---- edges of merged groups
+ * ------------------------------------------------------------------------------------ */
 
 /* The top `count` axes of dim d go to dim e, in their order. */
 static void merged_move_edges(expansion *x, int32_t d, int32_t count)
@@ -240,7 +251,8 @@ static void merged_gather_edge(expansion *x)
     relax(x, to, TS_STEP_ALL_GATHER, axes, x->held * g.n, us, x->held * (g.n - 1) * x->unit);
 }
 
-/* Order in which a set of axes is cut: as in the target where it cuts dim e by them, else left to right. */
+/* Order in which a set of axes is cut: as in the target where it cuts dim e by them, else left to
+ * right. */
 static int32_t scatter_order(const expansion *x, uint32_t axes, int32_t e, int32_t *order)
 {
     int32_t count = 0;
@@ -251,7 +263,8 @@ static int32_t scatter_order(const expansion *x, uint32_t axes, int32_t e, int32
         }
     }
     for (int32_t k = 0; k < x->space->axes; k++) {
-        if ((axes >> k & 1u) && tsi_state_code(x->space->dst, k) != TSI_CODE_S + e) order[count++] = k;
+        if ((axes >> k & 1u) && tsi_state_code(x->space->dst, k) != TSI_CODE_S + e)
+            order[count++] = k;
     }
     return count;
 }
@@ -288,7 +301,9 @@ static void merged_edges(expansion *x, uint32_t partial)
     }
 }
 
-/* ---- the search ------------------------------------------------------------------------------------------------ */
+/* ---- the search
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void unpack(expansion *x, uint32_t index)
 {
@@ -321,7 +336,7 @@ static void unpack(expansion *x, uint32_t index)
     }
 }
 
-static void expand(expansion *x, uint32_t index)
+static void expand(expansion *x)
 {
     const tsi_space *s = x->space;
     uint32_t partial = 0;
@@ -394,7 +409,8 @@ static ts_status unwind(const expansion *x, uint32_t index, tsi_path *out)
     return TS_OK;
 }
 
-/* Makes the key of a node that came to the top exact. False: it lies beyond a limit, or was put back. */
+/* Makes the key of a node that came to the top exact. False: it lies beyond a limit, or was put
+ * back. */
 static bool refine(expansion *x, uint32_t index, const double key[2])
 {
     tsi_node *node = &x->frontier.node[index];
@@ -431,7 +447,7 @@ ts_status tsi_search_run(const tsi_search *search, tsi_path *out)
         if (x.frontier.node[at].state == search->space->dst) break;
         if (x.frontier.node_count > search->state_limit) break;
         unpack(&x, (uint32_t)at);
-        if (refine(&x, (uint32_t)at, key)) expand(&x, (uint32_t)at);
+        if (refine(&x, (uint32_t)at, key)) expand(&x);
     }
     ts_status status = x.failed ? tsi_fail_memory("the states of a plan", 0) : TS_OK;
     out->states = x.frontier.node_count;

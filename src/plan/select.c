@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select.c - making a plan: both families, one cost model, one winner.
  *
- * The direct exchange is costed first, in closed form; it receives exactly the bound, so it may always be chosen. The
- * search for collectives then stops at its time. A sequence that wins on time is taken if it, too, receives the bound;
- * if it receives more, it must be proved to be the one with the fewest bytes of all (a second search, by bytes), or the
- * direct exchange is taken. So a chosen plan never receives more than the best sequence of collectives. */
+ * The direct exchange is costed first, in closed form; it receives exactly the bound, so it may
+ * always be chosen. The search for collectives then stops at its time. A sequence that wins on time
+ * is taken if it, too, receives the bound; if it receives more, it must be proved to be the one
+ * with the fewest bytes of all (a second search, by bytes), or the direct exchange is taken. So a
+ * chosen plan never receives more than the best sequence of collectives. */
 #include <math.h>
 #include <string.h>
 
@@ -13,20 +14,27 @@
 #include "base/intmath.h"
 #include "plan/plan.h"
 
-/* States after which a search is given up: by time, by bytes, the proof that nothing is leaner, and a named one. */
-enum { STATES_TIME = 1 << 12, STATES_BYTES = 1 << 14, STATES_PROOF = 1 << 14, STATES_NAMED = 1 << 22 };
+/* States after which a search is given up: by time, by bytes, the proof that nothing is leaner, and
+ * a named one. */
+enum {
+    STATES_TIME = 1 << 12,
+    STATES_BYTES = 1 << 14,
+    STATES_PROOF = 1 << 14,
+    STATES_NAMED = 1 << 22
+};
 
 typedef struct maker {
     ts_plan *plan;
-    tsi_space core;     /* the space without unit axes, partial targets made R where the source is */
+    tsi_space core; /* the space without unit axes, partial targets made R where the source is */
     tsi_direct direct;
-    double direct_us;   /* the better of plain and hierarchical */
-    uint32_t partition; /* axes that become partial by a last local step */
+    double direct_us;          /* the better of plain and hierarchical */
+    uint32_t partition;        /* axes that become partial by a last local step */
     bool collectives, directs; /* allowed and possible */
-    int32_t blocked;    /* tsi_why: the reason if one of them is not */
+    int32_t blocked;           /* tsi_why: the reason if one of them is not */
 } maker;
 
-/* ---- steps and their bytes ------------------------------------------------------------------------------------- */
+/* ---- steps and their bytes
+ * ------------------------------------------------------------------------------------- */
 
 /* Elements that stay where they are when the state changes, summed over ranks: by regions. */
 static ts_status kept_elements(const ts_plan *plan, tsi_state from, tsi_state to, int64_t *out)
@@ -70,10 +78,18 @@ static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
     bool even_a, even_b;
     switch ((ts_step_kind)step->kind) {
     case TS_STEP_SLICE:
-    case TS_STEP_PARTITION: step->bytes = 0; return TS_OK;
-    case TS_STEP_ALL_GATHER: step->bytes = (after - before) * space->item; return TS_OK;
-    case TS_STEP_REDUCE_SCATTER: step->bytes = (n - 1) * after * space->item; return TS_OK;
-    case TS_STEP_ALL_REDUCE: step->bytes = 2 * (n - 1) * (before / n) * space->item; return TS_OK;
+    case TS_STEP_PARTITION:
+        step->bytes = 0;
+        return TS_OK;
+    case TS_STEP_ALL_GATHER:
+        step->bytes = (after - before) * space->item;
+        return TS_OK;
+    case TS_STEP_REDUCE_SCATTER:
+        step->bytes = (n - 1) * after * space->item;
+        return TS_OK;
+    case TS_STEP_ALL_REDUCE:
+        step->bytes = 2 * (n - 1) * (before / n) * space->item;
+        return TS_OK;
     case TS_STEP_ALL_TO_ALL:
         tsi_space_largest(space, from, &even_a);
         tsi_space_largest(space, step->to, &even_b);
@@ -85,7 +101,8 @@ static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
         step->bytes = (after - kept) * space->item;
         return TS_OK;
     case TS_STEP_EXCHANGE:
-    case TS_STEP_REDUCE_EXCHANGE: return TS_OK;
+    case TS_STEP_REDUCE_EXCHANGE:
+        return TS_OK;
     }
     return TS_OK;
 }
@@ -99,7 +116,8 @@ static bool along_first(const tsi_space *space, tsi_state state, int32_t dim)
     return true;
 }
 
-/* A step's time under the plan's links, as the search would count it; for paths that were not searched for. */
+/* A step's time under the plan's links, as the search would count it; for paths that were not
+ * searched for. */
 static double step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
 {
     const tsi_space *space = &plan->space;
@@ -109,19 +127,26 @@ static double step_time(const ts_plan *plan, tsi_state from, const tsi_step *ste
     double out = (double)tsi_space_largest(space, step->to, &even) * item;
     tsi_links_group group = tsi_links_of(&plan->links, step->axes);
     int32_t axis = 0;
-    while (axis < space->axes - 1 && !(step->axes >> axis & 1u)) axis++;
+    while (axis < space->axes - 1 && !(step->axes >> axis & 1u))
+        axis++;
     int32_t a = tsi_state_code(from, axis), b = tsi_state_code(step->to, axis);
     int32_t cut = tsi_code_cuts(a) ? a : b;
     bool strided = tsi_code_cuts(cut) && !along_first(space, from, tsi_code_dim(space, cut));
     switch ((ts_step_kind)step->kind) {
     case TS_STEP_SLICE:
-    case TS_STEP_PARTITION: return out * plan->links.copy;
-    case TS_STEP_ALL_GATHER: return tsi_time_all_gather(&plan->links, &group, out, strided);
-    case TS_STEP_REDUCE_SCATTER: return tsi_time_reduce_scatter(&plan->links, &group, in, strided);
-    case TS_STEP_ALL_REDUCE: return tsi_time_all_reduce(&plan->links, &group, in);
-    case TS_STEP_ALL_TO_ALL: return tsi_time_all_to_all(&plan->links, &group, in);
+    case TS_STEP_PARTITION:
+        return out * plan->links.copy;
+    case TS_STEP_ALL_GATHER:
+        return tsi_time_all_gather(&plan->links, &group, out, strided);
+    case TS_STEP_REDUCE_SCATTER:
+        return tsi_time_reduce_scatter(&plan->links, &group, in, strided);
+    case TS_STEP_ALL_REDUCE:
+        return tsi_time_all_reduce(&plan->links, &group, in);
+    case TS_STEP_ALL_TO_ALL:
+        return tsi_time_all_to_all(&plan->links, &group, in);
     case TS_STEP_EXCHANGE:
-    case TS_STEP_REDUCE_EXCHANGE: return 0;
+    case TS_STEP_REDUCE_EXCHANGE:
+        return 0;
     }
     return 0;
 }
@@ -137,7 +162,8 @@ static ts_status account(const ts_plan *plan, tsi_path *path, int64_t *bytes, in
         bool even, last = i == path->count - 1;
         TSI_TRY(step_bytes(plan, from, step));
         *bytes += step->bytes;
-        int64_t after = last ? 0 : tsi_space_largest(&plan->space, step->to, &even) * plan->space.item;
+        int64_t after =
+            last ? 0 : tsi_space_largest(&plan->space, step->to, &even) * plan->space.item;
         if (before + after > *peak) *peak = before + after;
         before = after;
         from = step->to;
@@ -159,7 +185,8 @@ static ts_status adopt(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
         plan->family = path->count == 0 ? TS_PLAN_NONE : TS_PLAN_LOCAL;
         for (int32_t i = 0; i < path->count; i++) {
             int32_t kind = path->step[i].kind;
-            if (kind != TS_STEP_SLICE && kind != TS_STEP_PARTITION) plan->family = TS_PLAN_COLLECTIVES;
+            if (kind != TS_STEP_SLICE && kind != TS_STEP_PARTITION)
+                plan->family = TS_PLAN_COLLECTIVES;
         }
     }
     plan->first = plan->space.src;
@@ -175,21 +202,25 @@ static ts_status adopt(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
     return TS_OK;
 }
 
-/* ---- the reference's planners ----------------------------------------------------------------------------------- */
+/* ---- the reference's planners
+ * ----------------------------------------------------------------------------------- */
 
 static ts_status make_reference(maker *m, bool greedy)
 {
     ts_plan *plan = m->plan;
     if (!plan->has_space) {
-        return TSI_FAIL(TS_ERR_MESH, "planner '%s' needs source and target on one mesh; use 'direct'",
+        return TSI_FAIL(TS_ERR_MESH,
+                        "planner '%s' needs source and target on one mesh; use 'direct'",
                         greedy ? "greedy" : "graph");
     }
     if (plan->space.spans) {
-        return TSI_FAIL(TS_ERR_ARG, "planner '%s' does not know cuts over several dims; use 'direct'",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "planner '%s' does not know cuts over several dims; use 'direct'",
                         greedy ? "greedy" : "graph");
     }
     tsi_path path;
-    TSI_TRY(greedy ? tsi_reference_greedy(&plan->space, &path) : tsi_reference_graph(&plan->space, &path));
+    TSI_TRY(greedy ? tsi_reference_greedy(&plan->space, &path)
+                   : tsi_reference_graph(&plan->space, &path));
     tsi_state from = path.first;
     path.time_us = 0;
     for (int32_t i = 0; i < path.count; i++) {
@@ -207,14 +238,18 @@ static ts_status make_reference(maker *m, bool greedy)
     plan->other_us = m->direct_us;
     plan->other_bytes = plan->bytes_bound;
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL(TS_ERR_MEMORY, "plan: planner '%s' needs %lld bytes beside source and target, the budget "
-                                       "is %lld",
-                        greedy ? "greedy" : "graph", (long long)peak, (long long)plan->budget_bytes);
+        return TSI_FAIL(TS_ERR_MEMORY,
+                        "plan: planner '%s' needs %lld bytes beside source and target, the budget "
+                        "is %lld",
+                        greedy ? "greedy" : "graph", (long long)peak,
+                        (long long)plan->budget_bytes);
     }
     return TS_OK;
 }
 
-/* ---- direct -------------------------------------------------------------------------------------------------------- */
+/* ---- direct
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t changed_axes(const ts_plan *plan)
 {
@@ -237,7 +272,8 @@ static ts_status staging(ts_plan *plan, int64_t *out)
         int64_t count = mesh[side]->count, looks = count <= 1024 ? count : 64;
         for (int64_t i = 0; i < looks && status == TS_OK; i++) {
             int64_t coord[TS_NDIM_MAX], most = 0;
-            tsi_mesh_desc_unravel(mesh[side], looks == count ? i : (count - 1) / (looks - 1) * i, coord);
+            tsi_mesh_desc_unravel(mesh[side], looks == count ? i : (count - 1) / (looks - 1) * i,
+                                  coord);
             status = tsi_part_volume(plan, tsi_mesh_desc_rank(mesh[side], coord), &arena, &most);
             *out = tsi_max_i64(*out, most);
             tsi_arena_reset(&arena);
@@ -256,14 +292,17 @@ static ts_status fit_budget(ts_plan *plan)
         int32_t longest = -1;
         for (int32_t d = 0; d < plan->pair.dims; d++) {
             int64_t piece = plan->pair.extent[d] / plan->grid[d];
-            if (piece > 1 && (longest < 0 || piece > plan->pair.extent[longest] / plan->grid[longest])) {
+            if (piece > 1 &&
+                (longest < 0 || piece > plan->pair.extent[longest] / plan->grid[longest])) {
                 longest = d;
             }
         }
         if (longest < 0) {
-            return TSI_FAIL(TS_ERR_MEMORY, "plan: a budget of %lld bytes is too small; one round of single elements "
-                                           "takes %lld",
-                            (long long)plan->budget_bytes, (long long)plan->peak_bytes);
+            return TSI_FAIL(
+                TS_ERR_MEMORY,
+                "plan: a budget of %lld bytes is too small; one round of single elements "
+                "takes %lld",
+                (long long)plan->budget_bytes, (long long)plan->peak_bytes);
         }
         plan->grid[longest] *= 2;
     }
@@ -280,10 +319,15 @@ static ts_status adopt_direct(maker *m)
     plan->first = plan->space.src;
     plan->step = tsi_alloc_array(2, sizeof *plan->step);
     if (!plan->step) return tsi_fail_memory("the steps of a plan", 0);
-    tsi_step step = { .kind = TS_STEP_EXCHANGE, .axes = changed_axes(plan), .to = plan->space.dst,
-                      .time_us = m->direct_us, .bytes = plan->bytes_bound };
-    if (local) step.kind = TS_STEP_SLICE;
-    else if (plan->pair.src.terms > 1) step.kind = TS_STEP_REDUCE_EXCHANGE;
+    tsi_step step = { .kind = TS_STEP_EXCHANGE,
+                      .axes = changed_axes(plan),
+                      .to = plan->space.dst,
+                      .time_us = m->direct_us,
+                      .bytes = plan->bytes_bound };
+    if (local)
+        step.kind = TS_STEP_SLICE;
+    else if (plan->pair.src.terms > 1)
+        step.kind = TS_STEP_REDUCE_EXCHANGE;
     if (local && m->partition) {
         if (step.axes & ~m->partition) {
             step.axes &= ~m->partition;
@@ -297,41 +341,54 @@ static ts_status adopt_direct(maker *m)
     return TS_OK;
 }
 
-/* ---- collectives --------------------------------------------------------------------------------------------------- */
+/* ---- collectives
+ * ---------------------------------------------------------------------------------------------------
+ */
 
-static ts_status search(maker *m, double limit_us, double limit_bytes, bool bytes_first, int64_t states,
-                        tsi_path *out)
+static ts_status search(maker *m, double limit_us, double limit_bytes, bool bytes_first,
+                        int64_t states, tsi_path *out)
 {
-    tsi_search s = { .space = &m->core, .links = &m->plan->links, .limit_us = limit_us,
-                     .limit_bytes = limit_bytes, .state_limit = states, .bytes_first = bytes_first,
+    tsi_search s = { .space = &m->core,
+                     .links = &m->plan->links,
+                     .limit_us = limit_us,
+                     .limit_bytes = limit_bytes,
+                     .state_limit = states,
+                     .bytes_first = bytes_first,
                      .merged = !(m->plan->forbid & TS_PLAN_NO_MERGED) };
     ts_status status = tsi_search_run(&s, out);
     m->plan->states += out->states;
     return status;
 }
 
-/* Collectives only: by least time if named, by fewest bytes first if `auto` may not use direct exchanges. */
+/* Collectives only: by least time if named, by fewest bytes first if `auto` may not use direct
+ * exchanges. */
 static ts_status make_collectives(maker *m, bool bytes_first)
 {
     ts_plan *plan = m->plan;
     if (!m->collectives) {
-        return TSI_FAIL(plan->has_space ? TS_ERR_ARG : TS_ERR_MESH,
-                        plan->has_space ? "plan: no sequence of collectives makes this transfer (a cut runs over "
-                                          "several dims, or collectives are forbidden)"
-                                        : "plan: collectives need source and target on one mesh; use 'direct'");
+        return TSI_FAIL(
+            plan->has_space ? TS_ERR_ARG : TS_ERR_MESH,
+            plan->has_space
+                ? "plan: no sequence of collectives makes this transfer (a cut runs over "
+                  "several dims, or collectives are forbidden)"
+                : "plan: collectives need source and target on one mesh; use 'direct'");
     }
     tsi_path path;
     TSI_TRY(search(m, INFINITY, INFINITY, bytes_first, STATES_NAMED, &path));
     if (!path.found) {
-        return TSI_FAIL(TS_ERR_STATE, "plan: the search for collectives was stopped after %lld states; use 'direct'",
-                        (long long)path.states);
+        return TSI_FAIL(
+            TS_ERR_STATE,
+            "plan: the search for collectives was stopped after %lld states; use 'direct'",
+            (long long)path.states);
     }
     int64_t bytes = 0, peak = 0;
     TSI_TRY(account(plan, &path, &bytes, &peak));
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL(TS_ERR_MEMORY, "plan: the sequence of collectives needs %lld bytes beside source and target, "
-                                       "the budget is %lld",
-                        (long long)peak, (long long)plan->budget_bytes);
+        return TSI_FAIL(
+            TS_ERR_MEMORY,
+            "plan: the sequence of collectives needs %lld bytes beside source and target, "
+            "the budget is %lld",
+            (long long)peak, (long long)plan->budget_bytes);
     }
     TSI_TRY(adopt(m, &path, bytes, peak));
     plan->other_family = m->directs ? TS_PLAN_DIRECT : TS_PLAN_NONE;
@@ -355,7 +412,8 @@ static ts_status take_direct(maker *m, tsi_why why, const tsi_path *lost, int64_
 static ts_status take_collectives(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
 {
     m->plan->why = TSI_WHY_FASTER;
-    m->plan->other_family = m->direct.tree_us < m->direct.time_us ? TS_PLAN_HIERARCHICAL : TS_PLAN_DIRECT;
+    m->plan->other_family =
+        m->direct.tree_us < m->direct.time_us ? TS_PLAN_HIERARCHICAL : TS_PLAN_DIRECT;
     m->plan->other_us = m->direct_us;
     m->plan->other_bytes = m->plan->bytes_bound;
     return adopt(m, path, bytes, peak);
@@ -376,9 +434,9 @@ static ts_status prove_leanest(maker *m, const tsi_path *path, bool *out)
     return TS_OK;
 }
 
-/* Some sequence may be faster than the direct exchange, but the fastest one receives more than the bound. So the leanest
- * is looked for; `lost` is what the search by time found or reached. Uneven blocks are not compared exactly by the
- * search, so such sequences are not taken. */
+/* Some sequence may be faster than the direct exchange, but the fastest one receives more than the
+ * bound. So the leanest is looked for; `lost` is what the search by time found or reached. Uneven
+ * blocks are not compared exactly by the search, so such sequences are not taken. */
 static ts_status take_leanest(maker *m, const tsi_path *lost, int64_t lost_bytes)
 {
     ts_plan *plan = m->plan;
@@ -419,7 +477,9 @@ static ts_status make_auto(maker *m)
     return take_leanest(m, &path, bytes);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- making
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 /* The space the search walks: unit axes do not exist, new partials are replicas until the end. */
 static void make_core(maker *m)
@@ -450,7 +510,8 @@ static ts_status prepare(maker *m, const ts_topology *topology)
     ts_plan *plan = m->plan;
     plan->has_space = plan->src->sharding->mesh == plan->dst->sharding->mesh;
     plan->other_bytes = -1;
-    for (int32_t d = 0; d < TS_NDIM_MAX; d++) plan->grid[d] = 1;
+    for (int32_t d = 0; d < TS_NDIM_MAX; d++)
+        plan->grid[d] = 1;
     memcpy(plan->topology, topology->name, sizeof plan->topology);
     int64_t item = (int64_t)ts_dtype_size((ts_dtype)plan->dtype), most = 0;
     int64_t ranks = plan->src->sharding->mesh->count;
@@ -468,14 +529,19 @@ static ts_status prepare(maker *m, const ts_topology *topology)
     }
     TSI_TRY(tsi_direct_cost(&plan->pair, &m->direct));
     m->direct_us = m->direct.time_us;
-    if (!(plan->forbid & TS_PLAN_NO_HIERARCHICAL)) m->direct_us = fmin(m->direct_us, m->direct.tree_us);
+    if (!(plan->forbid & TS_PLAN_NO_HIERARCHICAL))
+        m->direct_us = fmin(m->direct_us, m->direct.tree_us);
     plan->bytes_bound = m->direct.bound * item;
     m->directs = !(plan->forbid & TS_PLAN_NO_DIRECT);
-    m->collectives = plan->has_space && !plan->space.spans && !(plan->forbid & TS_PLAN_NO_COLLECTIVES);
-    m->blocked = !plan->has_space ? TSI_WHY_OTHER_MESH : plan->space.spans ? TSI_WHY_SPANS
-                                                                            : TSI_WHY_FORBIDDEN;
+    m->collectives =
+        plan->has_space && !plan->space.spans && !(plan->forbid & TS_PLAN_NO_COLLECTIVES);
+    m->blocked = !plan->has_space    ? TSI_WHY_OTHER_MESH
+                 : plan->space.spans ? TSI_WHY_SPANS
+                                     : TSI_WHY_FORBIDDEN;
     if (!m->directs && !m->collectives) {
-        return TSI_FAIL(TS_ERR_ARG, "plan: both families are forbidden, or collectives cannot make the transfer");
+        return TSI_FAIL(
+            TS_ERR_ARG,
+            "plan: both families are forbidden, or collectives cannot make the transfer");
     }
     return TS_OK;
 }
@@ -498,12 +564,18 @@ static ts_status choose(maker *m)
         return adopt_direct(m);
     }
     switch (planner) {
-    case TSI_PLANNER_AUTO: return make_auto(m);
-    case TSI_PLANNER_COLLECTIVES: plan->why = TSI_WHY_NAMED; return make_collectives(m, false);
-    case TSI_PLANNER_DIRECT: plan->why = TSI_WHY_NAMED; return adopt_direct(m);
+    case TSI_PLANNER_AUTO:
+        return make_auto(m);
+    case TSI_PLANNER_COLLECTIVES:
+        plan->why = TSI_WHY_NAMED;
+        return make_collectives(m, false);
+    case TSI_PLANNER_DIRECT:
+        plan->why = TSI_WHY_NAMED;
+        return adopt_direct(m);
     case TSI_PLANNER_GREEDY:
     case TSI_PLANNER_GRAPH:
-    case TSI_PLANNER_COUNT: break;
+    case TSI_PLANNER_COUNT:
+        break;
     }
     return TSI_FAIL(TS_ERR_INTERNAL, "plan: planner %d", plan->planner);
 }
@@ -516,7 +588,8 @@ ts_status tsi_plan_make(const ts_layout *src, const ts_layout *dst, ts_dtype dty
     TSI_TRY(tsi_planner_parse(options->planner, &planner));
     TSI_TRY(tsi_plan_check(src, dst, dtype));
     if (options->budget_bytes < 0) {
-        return TSI_FAIL(TS_ERR_ARG, "plan: a budget of %lld bytes", (long long)options->budget_bytes);
+        return TSI_FAIL(TS_ERR_ARG, "plan: a budget of %lld bytes",
+                        (long long)options->budget_bytes);
     }
     ts_plan *plan = tsi_calloc(1, sizeof *plan);
     if (!plan) return tsi_fail_memory("a plan", sizeof *plan);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* space.c - making, reading and writing of placement states.
  *
- * The tables of a space hold every unusual cut and every partial that occurs in source or target, in the order of
- * axes, source first; so a state is the same integer on every rank. */
+ * The tables of a space hold every unusual cut and every partial that occurs in source or target,
+ * in the order of axes, source first; so a state is the same integer on every rank. */
 #include "plan/space.h"
 
 #include <stdio.h>
@@ -40,7 +40,8 @@ static ts_status code_of(tsi_space *space, int32_t axis, const ts_placement *pla
     int32_t *count = partial ? &space->op_count : &space->cut_count;
     int32_t limit = partial ? TSI_OP_MAX : TSI_CUT_MAX;
     int32_t i = 0;
-    while (i < *count && !same_kind(&table[i], place, space->size[axis])) i++;
+    while (i < *count && !same_kind(&table[i], place, space->size[axis]))
+        i++;
     if (i == limit) {
         return TSI_FAIL(TS_ERR_SHAPE, "plan: more than %d different partial placements", limit);
     }
@@ -103,7 +104,8 @@ ts_placement tsi_space_place(const tsi_space *space, tsi_state state, int32_t ax
 const ts_sharding *tsi_space_sharding(const tsi_space *space, tsi_mesh_desc *mesh, tsi_state state)
 {
     ts_placement place[TS_NDIM_MAX];
-    for (int32_t k = 0; k < space->axes; k++) place[k] = tsi_space_place(space, state, k);
+    for (int32_t k = 0; k < space->axes; k++)
+        place[k] = tsi_space_place(space, state, k);
     return tsi_sharding_intern(mesh, place);
 }
 
@@ -131,7 +133,8 @@ int64_t tsi_place_longest(const ts_placement *place, int64_t length, int64_t n)
     }
     case TS_PLACE_RAGGED: {
         int64_t most = 0;
-        for (int64_t i = 0; place->sizes && i < n; i++) most = tsi_max_i64(most, place->sizes[i]);
+        for (int64_t i = 0; place->sizes && i < n; i++)
+            most = tsi_max_i64(most, place->sizes[i]);
         return tsi_min_i64(most, length);
     }
     case TS_PLACE_HEAD_TAIL: {
@@ -140,7 +143,8 @@ int64_t tsi_place_longest(const ts_placement *place, int64_t length, int64_t n)
     }
     case TS_PLACE_REPLICATE:
     case TS_PLACE_PARTIAL:
-    case TS_PLACE_NORM: break;
+    case TS_PLACE_NORM:
+        break;
     }
     return length;
 }
@@ -150,12 +154,16 @@ bool tsi_place_even(const ts_placement *place, int64_t length, int64_t n)
     switch ((ts_placement_kind)place->kind) {
     case TS_PLACE_SHARD:
         return length % n == 0 && (place->align <= 1 || length / n % place->align == 0);
-    case TS_PLACE_STRIDED: return length % place->factor == 0 && length / place->factor % n == 0;
-    case TS_PLACE_HEAD_TAIL: return length % (2 * n) == 0;
-    case TS_PLACE_RAGGED: return false;
+    case TS_PLACE_STRIDED:
+        return length % place->factor == 0 && length / place->factor % n == 0;
+    case TS_PLACE_HEAD_TAIL:
+        return length % (2 * n) == 0;
+    case TS_PLACE_RAGGED:
+        return false;
     case TS_PLACE_REPLICATE:
     case TS_PLACE_PARTIAL:
-    case TS_PLACE_NORM: break;
+    case TS_PLACE_NORM:
+        break;
     }
     return true;
 }
@@ -175,7 +183,8 @@ int64_t tsi_space_largest(const tsi_space *space, tsi_state state, bool *even)
         }
     }
     int64_t count = 1;
-    for (int32_t d = 0; d < space->dims; d++) count *= length[d];
+    for (int32_t d = 0; d < space->dims; d++)
+        count *= length[d];
     return count;
 }
 
@@ -213,7 +222,8 @@ bool tsi_ops_mix(const ts_placement *a, const ts_placement *b)
     return a->reduce == b->reduce || (linear_a && linear_b);
 }
 
-/* ---- texts ---------------------------------------------------------------------------------------------- */
+/* ---- texts
+ * ---------------------------------------------------------------------------------------------- */
 
 static void bare_text(const ts_placement *place, int64_t size, tsi_text *text)
 {
@@ -221,8 +231,12 @@ static void bare_text(const ts_placement *place, int64_t size, tsi_text *text)
     if (place->dim_last != place->dim) snprintf(span, sizeof span, "-%d", place->dim_last);
     if (place->align > 1) snprintf(align, sizeof align, "/%lld", (long long)place->align);
     switch ((ts_placement_kind)place->kind) {
-    case TS_PLACE_REPLICATE: tsi_text_add(text, "R"); return;
-    case TS_PLACE_SHARD: tsi_text_printf(text, "S(%d%s%s)", place->dim, span, align); return;
+    case TS_PLACE_REPLICATE:
+        tsi_text_add(text, "R");
+        return;
+    case TS_PLACE_SHARD:
+        tsi_text_printf(text, "S(%d%s%s)", place->dim, span, align);
+        return;
     case TS_PLACE_STRIDED:
         tsi_text_printf(text, "SS(%d%s%s,%lld)", place->dim, span, align, (long long)place->factor);
         return;
@@ -233,16 +247,21 @@ static void bare_text(const ts_placement *place, int64_t size, tsi_text *text)
         }
         tsi_text_add(text, ")");
         return;
-    case TS_PLACE_HEAD_TAIL: tsi_text_printf(text, "HT(%d%s%s)", place->dim, span, align); return;
+    case TS_PLACE_HEAD_TAIL:
+        tsi_text_printf(text, "HT(%d%s%s)", place->dim, span, align);
+        return;
     case TS_PLACE_PARTIAL:
         tsi_text_printf(text, "P(%s)", ts_reduce_name((ts_reduce)place->reduce));
         return;
-    case TS_PLACE_NORM: tsi_text_printf(text, "P(norm:%g)", place->norm); return;
+    case TS_PLACE_NORM:
+        tsi_text_printf(text, "P(norm:%g)", place->norm);
+        return;
     }
 }
 
 /* How many axes cut the dim, and how many of those before `axis` do. */
-static int32_t cutters(const tsi_space *space, tsi_state state, int32_t dim, int32_t axis, int32_t *before)
+static int32_t cutters(const tsi_space *space, tsi_state state, int32_t dim, int32_t axis,
+                       int32_t *before)
 {
     int32_t count = 0;
     *before = 0;

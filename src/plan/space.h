@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* space.h - placement states of one mesh and tensor as 64-bit integers.
  *
- *   state = one byte per axis:   ppp ccccc      c: code, p: position among the axes that cut the same dim
+ *   state = one byte per axis:   ppp ccccc      c: code, p: position among the axes that cut the
+ * same dim
  *
  *   code  0        R
  *         1 + d    S(d), the plain chunk rule
  *         9 + i    cut[i]: any other cut (strided, ragged, ...)
  *        25 + i    op[i]: a partial
  *
- * Equal states are equal integers; the cuts of a dim form a stack by position, the last on top. Only the top of
- * a stack may be gathered or moved, and a new cut becomes the top (spec: nested shards). */
+ * Equal states are equal integers; the cuts of a dim form a stack by position, the last on top.
+ * Only the top of a stack may be gathered or moved, and a new cut becomes the top (spec: nested
+ * shards). */
 #ifndef TSI_PLAN_SPACE_H
 #define TSI_PLAN_SPACE_H
 
@@ -19,7 +21,14 @@
 
 typedef uint64_t tsi_state;
 
-enum { TSI_CODE_R = 0, TSI_CODE_S = 1, TSI_CODE_CUT = 9, TSI_CODE_P = 25, TSI_CUT_MAX = 16, TSI_OP_MAX = 7 };
+enum {
+    TSI_CODE_R = 0,
+    TSI_CODE_S = 1,
+    TSI_CODE_CUT = 9,
+    TSI_CODE_P = 25,
+    TSI_CUT_MAX = 16,
+    TSI_OP_MAX = 7
+};
 
 typedef struct tsi_space {
     int32_t axes, dims;
@@ -29,7 +38,7 @@ typedef struct tsi_space {
     int64_t item;                /* bytes of one */
     int64_t ranks;
     int32_t cut_count, op_count;
-    int32_t spans;               /* a cut runs over several dims: states cannot be searched */
+    int32_t spans; /* a cut runs over several dims: states cannot be searched */
     int32_t reserved;
     ts_placement cut[TSI_CUT_MAX];
     ts_placement op[TSI_OP_MAX];
@@ -44,7 +53,8 @@ static inline int32_t tsi_state_position(tsi_state state, int32_t axis)
 {
     return (int32_t)(state >> (8 * axis + 5) & 7u);
 }
-static inline tsi_state tsi_state_with(tsi_state state, int32_t axis, int32_t code, int32_t position)
+static inline tsi_state tsi_state_with(tsi_state state, int32_t axis, int32_t code,
+                                       int32_t position)
 {
     uint64_t byte = (uint64_t)code | (uint64_t)position << 5;
     return (state & ~((uint64_t)255 << (8 * axis))) | byte << (8 * axis);
@@ -63,7 +73,8 @@ static inline int32_t tsi_code_dim(const tsi_space *space, int32_t code)
 }
 
 /* Source and target are on equal meshes. Fails if a count of bytes would not fit into 63 bits. */
-ts_status tsi_space_make(const ts_layout *src, const ts_layout *dst, ts_dtype dtype, tsi_space *out);
+ts_status tsi_space_make(const ts_layout *src, const ts_layout *dst, ts_dtype dtype,
+                         tsi_space *out);
 /* The placement of one axis, its order included. */
 ts_placement tsi_space_place(const tsi_space *space, tsi_state state, int32_t axis);
 /* Interned and retained; NULL: recorded. */

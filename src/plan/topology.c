@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* topology.c - presets, and the cost of collectives on the axes of one mesh.
  *
- * Presets are round numbers for well-known machines; `tessera bench comm --save` measures real ones. The model
- * is linear: base + hops * latency + bytes received / bandwidth + bytes combined or re-packed / their rates. */
+ * Presets are round numbers for well-known machines; `tessera bench comm --save` measures real
+ * ones. The model is linear: base + hops * latency + bytes received / bandwidth + bytes combined or
+ * re-packed / their rates. */
 #include "plan/topology.h"
 
 #include <math.h>
@@ -21,23 +22,58 @@ const char *const tsi_topology_presets[] = { "reference-cpu", "8xh100",  "8xh200
 /* Data table; the rows are in the order of tsi_topology_presets. */
 static const ts_topology preset_table[] = {
     /* One device per host; ring algorithms; nothing but wires costs (the reference's model). */
-    { .name = "reference-cpu", .base_us = 6.6, .all_to_all_us = 1.0, .exchange_us = 1.0,
-      .hops = TS_HOPS_RING, .level_count = 1,
+    { .name = "reference-cpu",
+      .base_us = 6.6,
+      .all_to_all_us = 1.0,
+      .exchange_us = 1.0,
+      .hops = TS_HOPS_RING,
+      .level_count = 1,
       .level = { { "host", 0, 2.7, 87.7 * 0.22, 0 } } },
-    { .name = "8xh100", .base_us = 9.0, .all_to_all_us = 2.0, .exchange_us = 4.0, .copy_gib_s = 1300,
-      .reduce_gib_s = 900, .hops = TS_HOPS_RING, .level_count = 2,
+    { .name = "8xh100",
+      .base_us = 9.0,
+      .all_to_all_us = 2.0,
+      .exchange_us = 4.0,
+      .copy_gib_s = 1300,
+      .reduce_gib_s = 900,
+      .hops = TS_HOPS_RING,
+      .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
-    { .name = "8xh200", .base_us = 9.0, .all_to_all_us = 2.0, .exchange_us = 4.0, .copy_gib_s = 1900,
-      .reduce_gib_s = 1300, .hops = TS_HOPS_RING, .level_count = 2,
+    { .name = "8xh200",
+      .base_us = 9.0,
+      .all_to_all_us = 2.0,
+      .exchange_us = 4.0,
+      .copy_gib_s = 1900,
+      .reduce_gib_s = 1300,
+      .hops = TS_HOPS_RING,
+      .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
-    { .name = "torus", .base_us = 2.0, .all_to_all_us = 1.0, .exchange_us = 4.0, .copy_gib_s = 1000,
-      .reduce_gib_s = 700, .hops = TS_HOPS_RING, .level_count = 1,
+    { .name = "torus",
+      .base_us = 2.0,
+      .all_to_all_us = 1.0,
+      .exchange_us = 4.0,
+      .copy_gib_s = 1000,
+      .reduce_gib_s = 700,
+      .hops = TS_HOPS_RING,
+      .level_count = 1,
       .level = { { "ici", 0, 1.0, 84, 0 } } },
-    { .name = "ethernet", .base_us = 12.0, .all_to_all_us = 4.0, .exchange_us = 6.0, .copy_gib_s = 8,
-      .reduce_gib_s = 5, .hops = TS_HOPS_RING, .level_count = 1,
+    { .name = "ethernet",
+      .base_us = 12.0,
+      .all_to_all_us = 4.0,
+      .exchange_us = 6.0,
+      .copy_gib_s = 8,
+      .reduce_gib_s = 5,
+      .hops = TS_HOPS_RING,
+      .level_count = 1,
       .level = { { "ethernet", 0, 22.0, 2.6, 0 } } },
-    { .name = "threads", .base_us = 3.0, .all_to_all_us = 0.5, .exchange_us = 1.5, .copy_gib_s = 8,
-      .reduce_gib_s = 6, .shared_gib_s = 24, .hops = TS_HOPS_FLAT, .level_count = 1,
+    { .name = "threads",
+      .base_us = 3.0,
+      .all_to_all_us = 0.5,
+      .exchange_us = 1.5,
+      .copy_gib_s = 8,
+      .reduce_gib_s = 6,
+      .shared_gib_s = 24,
+      .hops = TS_HOPS_FLAT,
+      .level_count = 1,
       .level = { { "memory", 0, 0.4, 8, 24 } } },
 };
 
@@ -56,10 +92,11 @@ ts_status ts_topology_preset(const char *name, ts_topology *out)
     if (near) {
         return TSI_FAIL(TS_ERR_ARG, "topology: no preset '%s'; did you mean '%s'?", name, near);
     }
-    return TSI_FAIL(TS_ERR_ARG,
-                    "topology: no preset '%s'; there are reference-cpu, 8xh100, 8xh200, torus, ethernet, "
-                    "threads",
-                    name);
+    return TSI_FAIL(
+        TS_ERR_ARG,
+        "topology: no preset '%s'; there are reference-cpu, 8xh100, 8xh200, torus, ethernet, "
+        "threads",
+        name);
 }
 
 static bool bad_rate(double value, bool zero_allowed)
@@ -73,14 +110,15 @@ ts_status tsi_topology_check(const ts_topology *t)
         return TSI_FAIL(TS_ERR_ARG, "topology '%s': %d levels, allowed are 1 to %d", t->name,
                         t->level_count, TS_TOPOLOGY_LEVELS);
     }
-    if (bad_rate(t->base_us, true) || bad_rate(t->all_to_all_us, true) || bad_rate(t->exchange_us, true) ||
-        bad_rate(t->copy_gib_s, true) || bad_rate(t->reduce_gib_s, true) ||
-        bad_rate(t->shared_gib_s, true)) {
-        return TSI_FAIL(TS_ERR_ARG, "topology '%s': times and rates must be finite and not negative",
-                        t->name);
+    if (bad_rate(t->base_us, true) || bad_rate(t->all_to_all_us, true) ||
+        bad_rate(t->exchange_us, true) || bad_rate(t->copy_gib_s, true) ||
+        bad_rate(t->reduce_gib_s, true) || bad_rate(t->shared_gib_s, true)) {
+        return TSI_FAIL(TS_ERR_ARG,
+                        "topology '%s': times and rates must be finite and not negative", t->name);
     }
     if (t->hops < TS_HOPS_RING || t->hops > TS_HOPS_FLAT) {
-        return TSI_FAIL(TS_ERR_ARG, "topology '%s': hops %d is not ring, log or flat", t->name, t->hops);
+        return TSI_FAIL(TS_ERR_ARG, "topology '%s': hops %d is not ring, log or flat", t->name,
+                        t->hops);
     }
     int64_t below = 1;
     for (int32_t i = 0; i < t->level_count; i++) {
@@ -88,20 +126,23 @@ ts_status tsi_topology_check(const ts_topology *t)
         bool last = i == t->level_count - 1;
         if (bad_rate(level->latency_us, true) || bad_rate(level->bandwidth_gib_s, false) ||
             bad_rate(level->total_gib_s, true)) {
-            return TSI_FAIL(TS_ERR_ARG, "topology '%s', level %d: latency and bandwidth must be finite and "
-                                        "bandwidth above 0",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "topology '%s', level %d: latency and bandwidth must be finite and "
+                            "bandwidth above 0",
                             t->name, i);
         }
         if (!last && (level->ranks < below || level->ranks % below != 0)) {
-            return TSI_FAIL(TS_ERR_ARG, "topology '%s', level %d: a unit of %lld ranks does not hold units of "
-                                        "%lld",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "topology '%s', level %d: a unit of %lld ranks does not hold units of "
+                            "%lld",
                             t->name, i, (long long)level->ranks, (long long)below);
         }
         below = level->ranks;
     }
     for (int32_t i = 0; i < t->axis_count; i++) {
         if (bad_rate(t->axis[i].latency_us, true) || bad_rate(t->axis[i].bandwidth_gib_s, false)) {
-            return TSI_FAIL(TS_ERR_ARG, "topology '%s', axis '%s': latency or bandwidth is not positive",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "topology '%s', axis '%s': latency or bandwidth is not positive",
                             t->name, t->axis[i].name);
         }
     }
@@ -114,10 +155,11 @@ uint64_t tsi_topology_hash(const ts_topology *topology)
                           sizeof *topology - offsetof(ts_topology, base_us));
 }
 
-/* ---- one mesh ------------------------------------------------------------------------------------------ */
+/* ---- one mesh
+ * ------------------------------------------------------------------------------------------ */
 
-/* Does every line along the axis stay within units of that many ranks? Exact for meshes in rank order; meshes
- * with explicit ranks are looked at member by member, the first 4096 of them. */
+/* Does every line along the axis stay within units of that many ranks? Exact for meshes in rank
+ * order; meshes with explicit ranks are looked at member by member, the first 4096 of them. */
 static bool axis_within(const tsi_mesh_desc *mesh, int32_t axis, int64_t unit)
 {
     if (unit == INT64_MAX || mesh->size[axis] == 1) return true;
@@ -177,7 +219,8 @@ void tsi_links_make(const ts_topology *t, const tsi_mesh_desc *mesh, int64_t ran
     out->node_aligned = 1;
     for (int32_t k = 0; k < mesh->ndim; k++) {
         int32_t level = 0;
-        while (level < out->level_count - 1 && !axis_within(mesh, k, out->unit[level])) level++;
+        while (level < out->level_count - 1 && !axis_within(mesh, k, out->unit[level]))
+            level++;
         if (level > 0 && !mesh->map && mesh->mode_first[k + 1] == mesh->mode_first[k] + 1) {
             /* An axis that leaves the node should leave it with every step. */
             int64_t stride = mesh->mode[mesh->mode_first[k]].stride;
@@ -200,9 +243,12 @@ double tsi_links_hops(const tsi_links *links, double n)
 {
     if (n <= 1) return 0;
     switch ((ts_topology_hops)links->hops) {
-    case TS_HOPS_RING: return n - 1;
-    case TS_HOPS_LOG: return ceil(log2(n));
-    case TS_HOPS_FLAT: return 1;
+    case TS_HOPS_RING:
+        return n - 1;
+    case TS_HOPS_LOG:
+        return ceil(log2(n));
+    case TS_HOPS_FLAT:
+        return 1;
     }
     return n - 1;
 }
@@ -220,14 +266,16 @@ tsi_links_group tsi_links_of(const tsi_links *links, uint32_t axes)
     return group;
 }
 
-double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *g, double out, bool strided)
+double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *g, double out,
+                           bool strided)
 {
     double received = out * (g->n - 1) / g->n;
     double time = links->base + g->hops * g->latency + received * g->per_byte;
     return strided ? time + out * links->copy : time;
 }
 
-double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *g, double in, bool strided)
+double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *g, double in,
+                               bool strided)
 {
     double received = in * (g->n - 1) / g->n;
     double time = links->base + g->hops * g->latency + received * (g->per_byte + links->reduce);

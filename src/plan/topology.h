@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topology.h - a topology resolved for one mesh: constants per axis, and the time of one collective.
+/* topology.h - a topology resolved for one mesh: constants per axis, and the time of one
+ * collective.
  *
- * Times are microseconds, sizes bytes as double. A group of several axes has the latency and the bandwidth of its
- * slowest axis. With the preset reference-cpu the formulas are those of the reference's own cost model. */
+ * Times are microseconds, sizes bytes as double. A group of several axes has the latency and the
+ * bandwidth of its slowest axis. With the preset reference-cpu the formulas are those of the
+ * reference's own cost model. */
 #ifndef TSI_PLAN_TOPOLOGY_H
 #define TSI_PLAN_TOPOLOGY_H
 
@@ -15,12 +17,13 @@ typedef struct tsi_links {
     double latency[TS_NDIM_MAX];  /* us per hop */
     double per_byte[TS_NDIM_MAX]; /* us per byte received */
     double base, all_to_all, exchange;
-    double copy, reduce;          /* us per byte */
+    double copy, reduce;               /* us per byte */
     int32_t level_count, node_aligned; /* node_aligned: see tsi_links_node */
-    int64_t unit[TS_TOPOLOGY_LEVELS];       /* ranks of one unit; INT64_MAX: everything */
+    int64_t unit[TS_TOPOLOGY_LEVELS];  /* ranks of one unit; INT64_MAX: everything */
     double level_latency[TS_TOPOLOGY_LEVELS];
     double level_per_byte[TS_TOPOLOGY_LEVELS];
-    int64_t node; /* ranks of one node: a unit of the innermost level if there are outer ones, else INT64_MAX */
+    int64_t node; /* ranks of one node: a unit of the innermost level if there are outer ones, else
+                     INT64_MAX */
 } tsi_links;
 
 typedef struct tsi_links_group {
@@ -28,13 +31,16 @@ typedef struct tsi_links_group {
 } tsi_links_group;
 
 /* `ranks`: how many ranks are busy at the same time (those of both meshes). */
-void tsi_links_make(const ts_topology *topology, const tsi_mesh_desc *mesh, int64_t ranks, tsi_links *out);
+void tsi_links_make(const ts_topology *topology, const tsi_mesh_desc *mesh, int64_t ranks,
+                    tsi_links *out);
 double tsi_links_hops(const tsi_links *links, double n);
 tsi_links_group tsi_links_of(const tsi_links *links, uint32_t axes);
 
 /* Of one rank: `in` and `out` are its largest blocks before and after. */
-double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *group, double out, bool strided);
-double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *group, double in, bool strided);
+double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *group, double out,
+                           bool strided);
+double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *group, double in,
+                               bool strided);
 double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *group, double in);
 double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *group, double in);
 
@@ -42,7 +48,8 @@ double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *group,
 static inline int32_t tsi_links_level(const tsi_links *links, int64_t a, int64_t b)
 {
     int32_t level = 0;
-    while (level < links->level_count - 1 && a / links->unit[level] != b / links->unit[level]) level++;
+    while (level < links->level_count - 1 && a / links->unit[level] != b / links->unit[level])
+        level++;
     return level;
 }
 static inline bool tsi_links_same_node(const tsi_links *links, int64_t a, int64_t b)
@@ -52,6 +59,6 @@ static inline bool tsi_links_same_node(const tsi_links *links, int64_t a, int64_
 
 uint64_t tsi_topology_hash(const ts_topology *topology);
 ts_status tsi_topology_check(const ts_topology *topology); /* finite, positive, levels ascending */
-extern const char *const tsi_topology_presets[]; /* NULL-terminated */
+extern const char *const tsi_topology_presets[];           /* NULL-terminated */
 
 #endif

@@ -3,12 +3,13 @@
  *
  *   {"name": "my-cluster", "base_us": 9, "all_to_all_us": 2, "exchange_us": 4, "copy_gib_s": 1300,
  *    "reduce_gib_s": 900, "shared_gib_s": 0, "hops": "ring",
- *    "levels": [{"name": "nvlink", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340, "total_gib_s": 0},
+ *    "levels": [{"name": "nvlink", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340,
+ * "total_gib_s": 0},
  *               {"name": "infiniband", "ranks": 0, "latency_us": 3.5, "bandwidth_gib_s": 43}],
  *    "axes": [{"name": "tp", "latency_us": 0.6, "bandwidth_gib_s": 300}]}
  *
- * Members that are absent are 0; unknown ones are refused with the nearest name, so that a typing error cannot
- * pass for a measurement. What is saved is read back to the same bits. */
+ * Members that are absent are 0; unknown ones are refused with the nearest name, so that a typing
+ * error cannot pass for a measurement. What is saved is read back to the same bits. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,9 +35,9 @@ static const field topology_fields[] = {
     { "reduce_gib_s", offsetof(ts_topology, reduce_gib_s) },
     { "shared_gib_s", offsetof(ts_topology, shared_gib_s) },
 };
-static const char *const topology_names[] = { "name",         "base_us",      "all_to_all_us",
-                                              "exchange_us",  "copy_gib_s",   "reduce_gib_s",
-                                              "shared_gib_s", "hops",         "levels",
+static const char *const topology_names[] = { "name",         "base_us",    "all_to_all_us",
+                                              "exchange_us",  "copy_gib_s", "reduce_gib_s",
+                                              "shared_gib_s", "hops",       "levels",
                                               "axes",         NULL };
 static const char *const level_names[] = { "name",        "ranks", "latency_us", "bandwidth_gib_s",
                                            "total_gib_s", NULL };
@@ -74,7 +75,8 @@ static ts_status level_member(const char *name, const tsi_json *value, void *con
     ts_topology_level *level = context;
     if (strcmp(name, "name") == 0) return want_name(name, value, level->name);
     if (strcmp(name, "latency_us") == 0) return want_number(name, value, &level->latency_us);
-    if (strcmp(name, "bandwidth_gib_s") == 0) return want_number(name, value, &level->bandwidth_gib_s);
+    if (strcmp(name, "bandwidth_gib_s") == 0)
+        return want_number(name, value, &level->bandwidth_gib_s);
     if (strcmp(name, "total_gib_s") == 0) return want_number(name, value, &level->total_gib_s);
     if (strcmp(name, "ranks") == 0) {
         if (tsi_json_kind_of(value) != TSI_JSON_INT || tsi_json_int(value, -1) < 0) {
@@ -91,7 +93,8 @@ static ts_status axis_member(const char *name, const tsi_json *value, void *cont
     ts_topology_axis *axis = context;
     if (strcmp(name, "name") == 0) return want_name(name, value, axis->name);
     if (strcmp(name, "latency_us") == 0) return want_number(name, value, &axis->latency_us);
-    if (strcmp(name, "bandwidth_gib_s") == 0) return want_number(name, value, &axis->bandwidth_gib_s);
+    if (strcmp(name, "bandwidth_gib_s") == 0)
+        return want_number(name, value, &axis->bandwidth_gib_s);
     return unknown_member("an axis", name, level_names);
 }
 
@@ -113,7 +116,8 @@ static ts_status read_axes(ts_topology *t, const tsi_json *list)
 {
     int64_t count = tsi_json_count(list);
     if (tsi_json_kind_of(list) != TSI_JSON_LIST || count > TS_TOPOLOGY_AXES) {
-        return TSI_FAIL(TS_ERR_ARG, "topology: 'axes' must be a list of up to %d axes", TS_TOPOLOGY_AXES);
+        return TSI_FAIL(TS_ERR_ARG, "topology: 'axes' must be a list of up to %d axes",
+                        TS_TOPOLOGY_AXES);
     }
     t->axis_count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
@@ -178,14 +182,16 @@ static char *read_all(const char *path)
 {
     FILE *file = fopen(path, "rb");
     if (!file) {
-        (void)TSI_FAIL(TS_ERR_IO, "topology: '%s' is neither a preset nor a file that can be read (%s)",
-                       path, strerror(errno));
+        (void)TSI_FAIL(TS_ERR_IO,
+                       "topology: '%s' is neither a preset nor a file that can be read (%s)", path,
+                       strerror(errno));
         return NULL;
     }
     tsi_text text = { 0 };
     char buffer[4096];
     size_t got;
-    while ((got = fread(buffer, 1, sizeof buffer, file)) > 0) tsi_text_add_n(&text, buffer, got);
+    while ((got = fread(buffer, 1, sizeof buffer, file)) > 0)
+        tsi_text_add_n(&text, buffer, got);
     bool failed = ferror(file) != 0;
     fclose(file);
     if (failed) {
@@ -215,7 +221,8 @@ ts_status ts_topology_load(const char *name, ts_topology *out)
     return status;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------ */
+/* ---- writing
+ * ------------------------------------------------------------------------------------------ */
 
 static void write_topology(const ts_topology *t, tsi_text *text)
 {
@@ -278,6 +285,8 @@ ts_status ts_topology_save(const ts_topology *topology, const char *path)
     bool good = file && fwrite(text.data, 1, text.length, file) == text.length;
     if (file && fclose(file) != 0) good = false;
     tsi_text_release(&text);
-    if (!good) return TSI_FAIL(TS_ERR_IO, "topology: '%s' could not be written (%s)", path, strerror(errno));
+    if (!good)
+        return TSI_FAIL(TS_ERR_IO, "topology: '%s' could not be written (%s)", path,
+                        strerror(errno));
     return TS_OK;
 }

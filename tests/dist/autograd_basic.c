@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd_basic.c - tapes, leaves and gradients of elementwise operators against central differences. */
+/* autograd_basic.c - tapes, leaves and gradients of elementwise operators against central
+ * differences. */
 #include <math.h>
 
 #include "harness/test.h"
@@ -35,8 +36,8 @@ static void check_unary(test *t, ts_mesh *mesh, unary_fn fn, const char *place, 
     TEST_OK(t, ts_tensor_view(slope, &b));
     for (int i = 0; a.data && b.data && i < 20; i++) {
         double have = ((const double *)a.data)[i], want = ((const double *)b.data)[i];
-        TEST_SAY(t, fabs(have - want) <= 1e-6 * (1 + fabs(want)), "%s on %s, element %d: %.12g, not %.12g",
-                 name, place, i, have, want);
+        TEST_SAY(t, fabs(have - want) <= 1e-6 * (1 + fabs(want)),
+                 "%s on %s, element %d: %.12g, not %.12g", name, place, i, have, want);
     }
     ts_scope_close(s);
 }
@@ -48,22 +49,23 @@ TS_TEST_RANKS(gradients_of_unary_operators, 1, 2, 3)
         const char *name;
         unary_fn fn;
     } row[] = {
-        { "chain", chain },       { "abs", ts_abs },         { "acos", ts_acos },
-        { "asin", ts_asin },      { "asinh", ts_asinh },     { "atan", ts_atan },
-        { "atanh", ts_atanh },    { "cos", ts_cos },         { "cosh", ts_cosh },
-        { "deg2rad", ts_deg2rad }, { "erf", ts_erf },        { "erfc", ts_erfc },
-        { "exp", ts_exp },        { "exp2", ts_exp2 },       { "expm1", ts_expm1 },
-        { "gelu", ts_gelu },      { "log", ts_log },         { "log10", ts_log10 },
-        { "log1p", ts_log1p },    { "log2", ts_log2 },       { "log_sigmoid", ts_log_sigmoid },
-        { "neg", ts_neg },        { "rad2deg", ts_rad2deg }, { "reciprocal", ts_reciprocal },
-        { "relu", ts_relu },      { "rsqrt", ts_rsqrt },     { "sigmoid", ts_sigmoid },
-        { "silu", ts_silu },      { "sin", ts_sin },         { "sinh", ts_sinh },
-        { "softplus", ts_softplus }, { "sqrt", ts_sqrt },    { "square", ts_square },
-        { "tan", ts_tan },        { "tanh", ts_tanh },
+        { "chain", chain },          { "abs", ts_abs },         { "acos", ts_acos },
+        { "asin", ts_asin },         { "asinh", ts_asinh },     { "atan", ts_atan },
+        { "atanh", ts_atanh },       { "cos", ts_cos },         { "cosh", ts_cosh },
+        { "deg2rad", ts_deg2rad },   { "erf", ts_erf },         { "erfc", ts_erfc },
+        { "exp", ts_exp },           { "exp2", ts_exp2 },       { "expm1", ts_expm1 },
+        { "gelu", ts_gelu },         { "log", ts_log },         { "log10", ts_log10 },
+        { "log1p", ts_log1p },       { "log2", ts_log2 },       { "log_sigmoid", ts_log_sigmoid },
+        { "neg", ts_neg },           { "rad2deg", ts_rad2deg }, { "reciprocal", ts_reciprocal },
+        { "relu", ts_relu },         { "rsqrt", ts_rsqrt },     { "sigmoid", ts_sigmoid },
+        { "silu", ts_silu },         { "sin", ts_sin },         { "sinh", ts_sinh },
+        { "softplus", ts_softplus }, { "sqrt", ts_sqrt },       { "square", ts_square },
+        { "tan", ts_tan },           { "tanh", ts_tanh },
     };
     const char *place[] = { "R", "S(0)", "S(1)" };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        for (int p = 0; p < 3; p++) check_unary(t, mesh, row[i].fn, place[p], row[i].name);
+        for (int p = 0; p < 3; p++)
+            check_unary(t, mesh, row[i].fn, place[p], row[i].name);
 }
 
 TS_TEST_RANKS(a_broadcast_operand_gets_the_sum, 1, 2, 3)
@@ -79,5 +81,6 @@ TS_TEST_RANKS(a_broadcast_operand_gets_the_sum, 1, 2, 3)
     ts_array a = TS_INIT(ts_array);
     TEST_OK(t, ts_tensor_view(ts_tensor_grad(bias), &a));
     TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(bias)) == ts_tensor_layout(bias));
-    for (int i = 0; a.data && i < 4; i++) TEST_EQ(t, ((const double *)a.data)[i], 40 + 5 * i);
+    for (int i = 0; a.data && i < 4; i++)
+        TEST_EQ(t, ((const double *)a.data)[i], 40 + 5 * i);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* corpus.h - what the fuzz targets of the parsers share.
  *
- * Compiled as usual, a target is a test program: it runs every file of its corpus, all their prefixes, and a fixed number
- * of mutations of them from the run's seed. With -DTS_FUZZER and clang -fsanitize=fuzzer it is only the entry point
- * LLVMFuzzerTestOneInput. A target gets NUL-terminated text and aborts on a broken promise; refusing is fine. */
+ * Compiled as usual, a target is a test program: it runs every file of its corpus, all their
+ * prefixes, and a fixed number of mutations of them from the run's seed. With -DTS_FUZZER and clang
+ * -fsanitize=fuzzer it is only the entry point LLVMFuzzerTestOneInput. A target gets NUL-terminated
+ * text and aborts on a broken promise; refusing is fine. */
 #ifndef TESTS_FUZZ_CORPUS_H
 #define TESTS_FUZZ_CORPUS_H
 
@@ -76,7 +77,8 @@ static inline int fuzz_corpus(test *t, const char *name)
     (void)snprintf(path, sizeof path, "%s/tests/fuzz/corpus/%s", TS_SOURCE_DIR, name);
     DIR *directory = opendir(path);
     TEST_SAY(t, directory, "cannot open %s", path);
-    for (struct dirent *entry = directory ? readdir(directory) : NULL; entry; entry = readdir(directory)) {
+    for (struct dirent *entry = directory ? readdir(directory) : NULL; entry;
+         entry = readdir(directory)) {
         if (entry->d_name[0] == '.') continue;
         size_t length;
         (void)snprintf(local, sizeof local, "tests/fuzz/corpus/%s/%.255s", name, entry->d_name);

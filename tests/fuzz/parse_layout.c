@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_layout.c - any bytes as "mesh \n placements \n extents": what is accepted prints and parses to itself, partitions
- * its elements and inverts its maps. */
+/* parse_layout.c - any bytes as "mesh \n placements \n extents": what is accepted prints and parses
+ * to itself, partitions its elements and inverts its maps. */
 #include "corpus.h"
 
 #include "layout/layout.h"
@@ -57,7 +57,8 @@ static void check_sharding(ts_mesh *mesh, const ts_sharding *sharding, const cha
     check_layout(layout);
     const ts_sharding *strided = ts_sharding_to_strided(mesh, layout->sharding, NULL);
     const ts_layout *other = strided ? ts_layout_get(strided, shape) : NULL;
-    if (other && ts_mesh_size(mesh, NULL) < 1000) FUZZ_CHECK(ts_layout_same_places(layout, other) || !layout->even);
+    if (other && ts_mesh_size(mesh, NULL) < 1000)
+        FUZZ_CHECK(ts_layout_same_places(layout, other) || !layout->even);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

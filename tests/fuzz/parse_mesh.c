@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_mesh.c - any bytes as a mesh text: refused with a sentence, or a mesh that prints and parses to itself. */
+/* parse_mesh.c - any bytes as a mesh text: refused with a sentence, or a mesh that prints and
+ * parses to itself. */
 #include "corpus.h"
 
 #include "layout/layout.h"
@@ -39,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (slice) check_mesh(world, slice);
         ts_mesh *flat = ts_mesh_flatten(mesh, "f");
         FUZZ_CHECK(flat);
-        ts_mesh *split = ts_mesh_size(mesh, NULL) < 100000 ? ts_mesh_split(flat, "f", second) : NULL;
+        ts_mesh *split =
+            ts_mesh_size(mesh, NULL) < 100000 ? ts_mesh_split(flat, "f", second) : NULL;
         if (split) check_mesh(world, split);
     }
     tsi_world_unmake(world);

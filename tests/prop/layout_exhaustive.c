@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_exhaustive.c - all small layouts against an oracle that literally cuts arrays of indices.
  *
- * The whole space is every shape up to 7 x 7 x 3, every mesh of up to 8 ranks and 3 axes, every placement with factors 1
- * to 4 on each axis, and every order. It is factored, because what a coordinate holds is a product of one list per dim,
- * and a dim's list depends only on that dim's extent and on the cuts of that dim:
+ * The whole space is every shape up to 7 x 7 x 3, every mesh of up to 8 ranks and 3 axes, every
+ * placement with factors 1 to 4 on each axis, and every order. It is factored, because what a
+ * coordinate holds is a product of one list per dim, and a dim's list depends only on that dim's
+ * extent and on the cuts of that dim:
  *
- *   one dim     every extent 0..7, every mesh, on each axis nothing, SS(0,1..4) or HT(0), every order: each list equals
- *               the array, is in its one spelling, maps invert, owners agree; and where all cuts are plain, conversion
- *               to strided shards is accepted exactly when the arrays agree.
- *   products    every shape 0..7 x 0..7 x 0..3, every mesh, each axis R or S of any dim, every order; and for three
- *               shapes every placement P, R, SS(0..2, 1..4) on each axis: the region equals the product of the arrays
- *               of its dims, runs come in row-major order, each element is held replicas times terms times.
- *   ragged      every way to write an extent up to 6 as sizes on an axis of up to 4, before and after a plain cut.
- *   spans       dims cut as one, with alignments 1..3, against the array of the joined dim.                   */
+ *   one dim     every extent 0..7, every mesh, on each axis nothing, SS(0,1..4) or HT(0), every
+ *               order: each list equals the array, is in its one spelling, maps invert, owners
+ *               agree; and where all cuts are plain, conversion to strided shards is accepted
+ *               exactly when the arrays agree.
+ *   products    every shape 0..7 x 0..7 x 0..3, every mesh, each axis R or S of any dim, every
+ *               order; and for three shapes every placement P, R, SS(0..2, 1..4) on each axis: the
+ *               region equals the product of the arrays of its dims, runs come in row-major order,
+ *               each element is held replicas times terms times.
+ *   ragged      every way to write an extent up to 6 as sizes on an axis of up to 4, before and
+ *               after a plain or strided cut.
+ *   spans       dims cut as one, with alignments 1..3, against the array of the joined dim. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/rank.h"
@@ -40,8 +44,8 @@ static void append(array *out, const array *in, int64_t begin, int64_t end)
 }
 
 /* Chunk r of the positions [begin, end) over n. */
-static void append_chunk(array *out, const array *in, int64_t begin, int64_t end, int64_t n, int64_t r,
-                         int64_t align)
+static void append_chunk(array *out, const array *in, int64_t begin, int64_t end, int64_t n,
+                         int64_t r, int64_t align)
 {
     int64_t c = (end - begin + n - 1) / n;
     c = (c + align - 1) / align * align;
@@ -81,7 +85,8 @@ static array cut_array(const array *in, const ts_placement *place, int64_t n, in
     return out;
 }
 
-/* What a coordinate holds of dim d (cut as `extent` indices): axes apply in the order of their positions. */
+/* What a coordinate holds of dim d (cut as `extent` indices): axes apply in the order of their
+ * positions. */
 static array held_array(const ts_sharding *s, int32_t d, int64_t extent, const int64_t *coord)
 {
     array a = iota(extent);
@@ -94,7 +99,8 @@ static array held_array(const ts_sharding *s, int32_t d, int64_t extent, const i
     return a;
 }
 
-/* ---- meshes ------------------------------------------------------------------------------------ */
+/* ---- meshes ------------------------------------------------------------------------------------
+ */
 
 typedef struct meshes {
     ts_world *world;
@@ -145,7 +151,8 @@ static bool next_coord(const tsi_mesh_desc *mesh, int64_t *coord)
 static const int permutations[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
                                         { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
 
-/* ---- one dim ----------------------------------------------------------------------------------- */
+/* ---- one dim -----------------------------------------------------------------------------------
+ */
 
 static void fail_at(test *t, const ts_layout *layout, const int64_t *coord, const char *what)
 {
@@ -156,13 +163,15 @@ static void fail_at(test *t, const ts_layout *layout, const int64_t *coord, cons
 }
 
 /* The list against the array: every index, every position, and its spelling. */
-static bool check_list(const tsi_span_list *list, const array *want, int64_t extent, tsi_arena *arena)
+static bool check_list(const tsi_span_list *list, const array *want, int64_t extent,
+                       tsi_arena *arena)
 {
     tsi_span_list spelled = { 0 };
     if (list->total != want->count) return false;
     for (int32_t i = 0; i < want->count; i++) {
         if (tsi_span_list_at(list, i) != want->index[i]) return false;
-        if (!tsi_span_list_append(&spelled, (tsi_span){ want->index[i], 1, 1, 1 }, arena)) return false;
+        if (!tsi_span_list_append(&spelled, (tsi_span){ want->index[i], 1, 1, 1 }, arena))
+            return false;
     }
     int32_t at = 0;
     for (int64_t x = 0; x < extent; x++) {
@@ -191,14 +200,16 @@ static void check_maps(test *t, const ts_layout *layout, const int64_t *coord, c
         if (global != x) fail_at(t, layout, coord, "to_global");
         TEST_OK(t, ts_layout_owner(layout, &x, owner));
         for (int32_t k = 0; k < layout->sharding->ndim; k++)
-            if (owner[k] != (layout->axes_cut >> k & 1 ? coord[k] : 0)) fail_at(t, layout, coord, "owner");
+            if (owner[k] != (layout->axes_cut >> k & 1 ? coord[k] : 0))
+                fail_at(t, layout, coord, "owner");
         at++;
     }
 }
 
 static void check_line(test *t, const ts_layout *layout, tsi_arena *arena, uint8_t *held)
 {
-    int64_t coord[3] = { 0 }, extent = layout->view.extent[0], copies = layout->replicas * layout->terms;
+    int64_t coord[3] = { 0 }, extent = layout->view.extent[0],
+            copies = layout->replicas * layout->terms;
     memset(held, 0, N_MAX);
     do {
         tsi_arena_reset(arena);
@@ -229,13 +240,15 @@ static bool same_arrays(const ts_sharding *a, const ts_sharding *b, int64_t exte
     int64_t coord[3] = { 0 };
     do {
         array x = held_array(a, 0, extent, coord), y = held_array(b, 0, extent, coord);
-        if (x.count != y.count || memcmp(x.index, y.index, (size_t)x.count * sizeof x.index[0]) != 0)
+        if (x.count != y.count ||
+            memcmp(x.index, y.index, (size_t)x.count * sizeof x.index[0]) != 0)
             return false;
     } while (next_coord(a->mesh, coord));
     return true;
 }
 
-/* Conversion without a shape gives the candidate; with one it is given exactly if the arrays agree. */
+/* Conversion without a shape gives the candidate; with one it is given exactly if the arrays agree.
+ */
 static int check_conversion(test *t, const ts_sharding *s)
 {
     int refused = 0;
@@ -259,7 +272,9 @@ static int check_mesh_line(test *t, tsi_mesh_desc *mesh, tsi_arena *arena, int *
     int layouts = 0;
     uint8_t held[N_MAX];
     int choices = mesh->ndim == 1 ? 6 : mesh->ndim == 2 ? 36 : 216;
-    int orders = mesh->ndim == 1 ? 1 : mesh->ndim == 2 ? 3 : 6; /* of 3 axes; 2 of them matter for two */
+    int orders = mesh->ndim == 1   ? 1
+                 : mesh->ndim == 2 ? 3
+                                   : 6; /* of 3 axes; 2 of them matter for two */
     for (int choice = 0; choice < choices; choice++) {
         for (int o = 0; o < orders; o++) {
             ts_placement place[3];
@@ -296,10 +311,12 @@ TS_TEST_LONG(layout_one_dim, 60)
     free_meshes(&all);
 }
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products ----------------------------------------------------------------------------------
+ */
 
 /* Walks over the region and compares with the product of the arrays of its dims. */
-static bool check_product(const ts_layout *layout, const int64_t *coord, tsi_arena *arena, uint8_t *held)
+static bool check_product(const ts_layout *layout, const int64_t *coord, tsi_arena *arena,
+                          uint8_t *held)
 {
     tsi_region region;
     tsi_region_iterator it;
@@ -315,7 +332,8 @@ static bool check_product(const ts_layout *layout, const int64_t *coord, tsi_are
     for (int32_t i = 0; i < want[0].count; i++)
         for (int32_t j = 0; j < want[1].count; j++)
             for (int32_t k = 0; k < want[2].count; k++, local++) {
-                int64_t g = (want[0].index[i] * extent[1] + want[1].index[j]) * extent[2] + want[2].index[k];
+                int64_t g = (want[0].index[i] * extent[1] + want[1].index[j]) * extent[2] +
+                            want[2].index[k];
                 if (more && local == it.local + it.length) more = tsi_region_next(&it);
                 if (!more || it.global + (local - it.local) != g) return false;
                 held[g]++;
@@ -331,7 +349,8 @@ static void check_block(test *t, const ts_layout *layout, tsi_arena *arena)
         if (!check_product(layout, coord, arena, held)) fail_at(t, layout, coord, "region");
     } while (!test_failed(t) && next_coord(layout->sharding->mesh, coord));
     for (int64_t x = 0; x < layout->count && !test_failed(t); x++)
-        if (held[x] != layout->replicas * layout->terms) fail_at(t, layout, coord, "not a partition");
+        if (held[x] != layout->replicas * layout->terms)
+            fail_at(t, layout, coord, "not a partition");
 }
 
 /* Placement number p of an axis: R, then S or SS of dims 0..2 with factors 1 .. factors, then P. */
@@ -350,10 +369,11 @@ static ts_placement of_block(int p, int factors, int order)
     return place;
 }
 
-/* All placements of one mesh: calls visit with each distinct sharding. An order is tried where it differs from the
- * orders tried before, which the interned pointers tell. */
+/* All placements of one mesh: calls visit with each distinct sharding. An order is tried where it
+ * differs from the orders tried before, which the interned pointers tell. */
 static int64_t each_sharding(test *t, tsi_mesh_desc *mesh, int factors, bool partial,
-                             void (*visit)(test *t, const ts_sharding *s, void *context), void *context)
+                             void (*visit)(test *t, const ts_sharding *s, void *context),
+                             void *context)
 {
     int kinds = 1 + 3 * factors + partial, choices = 1;
     int64_t count = 0;
@@ -425,7 +445,7 @@ TS_TEST_LONG(layout_products_of_all_placements, 60)
     free_meshes(&all);
 }
 
-/* ---- ragged cuts and spans ----------------------------------------------------------------------- */
+/* ---- ragged cuts and spans ------------------------------------------------------------------- */
 
 static void check_ragged(test *t, tsi_mesh_desc *mesh, const int64_t *sizes, int64_t extent,
                          tsi_arena *arena)
@@ -439,7 +459,8 @@ static void check_ragged(test *t, tsi_mesh_desc *mesh, const int64_t *sizes, int
             other.order = first ? 0 : 1;
             ragged.order = first ? 1 : 0;
             const ts_sharding *s = tsi_sharding_intern(mesh, (ts_placement[]){ other, ragged });
-            /* Behind a cut, the sizes are those of what that cut leaves, so its parts must be equal. */
+            /* Behind a cut, the sizes are those of what that cut leaves, so its parts must be
+             * equal. */
             int64_t whole = first ? extent * mesh->size[0] : extent;
             const ts_layout *layout = s ? tsi_layout_intern(s, &TS_SHAPE(whole)) : NULL;
             bool even = !first || mesh->size[0] == 1 || extent % factor == 0;
@@ -463,7 +484,8 @@ TS_TEST(layout_ragged)
             (void)snprintf(text, sizeof text, "%d, %d", (int)other, (int)n);
             TEST_OK(t, tsi_mesh_desc_parse(world, text, -1, &mesh));
             for (int code = 0; code < 7 * 7 * 7 * 7; code++) {
-                int64_t sizes[4] = { code % 7, code / 7 % 7, code / 49 % 7, code / 343 }, extent = 0;
+                int64_t sizes[4] = { code % 7, code / 7 % 7, code / 49 % 7, code / 343 },
+                        extent = 0;
                 for (int64_t i = 0; i < n; i++)
                     extent += sizes[i];
                 bool extra = false;
@@ -499,7 +521,8 @@ TS_TEST(layout_spans_and_alignment)
                 ts_shape shape = TS_SHAPE(rows, 4, 2);
                 if (!s->joined) continue;
                 const ts_layout *layout = tsi_layout_intern(s, &shape);
-                TEST_SAY(t, layout && layout->view.extent[0] == rows * 4 && layout->view.ndim == 2, "view");
+                TEST_SAY(t, layout && layout->view.extent[0] == rows * 4 && layout->view.ndim == 2,
+                         "view");
                 if (layout) check_line(t, layout, &arena, held);
                 ts_layout_release(layout);
             }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_large.c - 10,000 random layouts of real and unreal size, checked by algebra.
  *
- * Extents to 10^12, meshes to 10^6 ranks on up to 5 axes, chains of any cuts. Nothing can be listed, so identities are
- * checked: lengths along an axis add up to what it cuts; an element's owner holds it, its neighbours do not; local to
- * global to local is the identity; the list of a coordinate has the length and the indices of the maps; and a
- * coordinate's elements under one layout are distributed without loss among the coordinates of another. */
+ * Extents to 10^12, meshes to 10^6 ranks on up to 5 axes, chains of any cuts. Nothing can be
+ * listed, so identities are checked: lengths along an axis add up to what it cuts; an element's
+ * owner holds it, its neighbours do not; local to global to local is the identity; the list of a
+ * coordinate has the length and the indices of the maps; and a coordinate's elements under one
+ * layout are distributed without loss among the coordinates of another. */
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
@@ -36,7 +37,8 @@ static tsi_mesh_desc *random_mesh(test *t, ts_world *world, int64_t ranks_max)
         int64_t size = 1 + log_random(t, left - 1);
         left /= size;
         size_t used = strlen(text);
-        (void)snprintf(text + used, sizeof text - used, "%sx%d=%lld", k ? ", " : "", (int)k, (long long)size);
+        (void)snprintf(text + used, sizeof text - used, "%sx%d=%lld", k ? ", " : "", (int)k,
+                       (long long)size);
     }
     tsi_mesh_desc *mesh = NULL;
     if (test_random_below(t, 4) == 0) { /* a regular numbering that does not begin at 0 */
@@ -73,7 +75,8 @@ static void random_coord(big *b, int64_t *coord)
         coord[k] = test_random_below(b->t, b->mesh->size[k]);
 }
 
-/* Down one dim: at each cut the lengths of all coordinates add up (where there are not too many). */
+/* Down one dim: at each cut the lengths of all coordinates add up (where there are not too many).
+ */
 static void check_lengths(big *b, int32_t v)
 {
     const ts_sharding *s = b->layout->sharding;
@@ -91,7 +94,8 @@ static void check_lengths(big *b, int32_t v)
         for (int n = 0; n < 8 && extent > 0; n++) {
             int64_t position = test_random_below(b->t, extent), local;
             int64_t r = tsi_cut_find(&cut, position, &local);
-            TEST_CHECK(b->t, r >= 0 && r < cut.parts && local >= 0 && local < tsi_cut_length(&cut, r));
+            TEST_CHECK(b->t,
+                       r >= 0 && r < cut.parts && local >= 0 && local < tsi_cut_length(&cut, r));
             TEST_EQ(b->t, tsi_cut_outer(&cut, r, local), position);
         }
         extent = tsi_cut_length(&cut, test_random_below(b->t, cut.parts));
@@ -205,7 +209,8 @@ TS_TEST_LONG(layout_ten_thousand, 60)
     tsi_world_unmake(b.world);
 }
 
-/* What one coordinate holds under a layout is held, each element once, by the owners under another. */
+/* What one coordinate holds under a layout is held, each element once, by the owners under another.
+ */
 TS_TEST_LONG(layout_exchanges_lose_nothing, 60)
 {
     big b = { .t = t };
@@ -223,16 +228,19 @@ TS_TEST_LONG(layout_exchanges_lose_nothing, 60)
         random_coord(&b, coord);
         TEST_CHECK(t, tsi_layout_region(b.layout, coord, &b.arena, &mine));
         for (int32_t v = 0; v < mine.ndim && other; v++) {
-            /* Dim by dim, over the coordinates that cut this dim: counts add up, and equal the lists' lengths. */
+            /* Dim by dim, over the coordinates that cut this dim: counts add up, and equal the
+             * lists' lengths. */
             int64_t sum = 0;
             for (int64_t r = 0; r < b.mesh->count; r++) {
                 tsi_mesh_desc_unravel(b.mesh, r, at);
                 bool first = true;
                 for (int32_t k = 0; k < b.mesh->ndim; k++)
-                    if ((!tsi_placement_cuts(&s->place[k]) || s->place[k].dim != v) && at[k] != 0) first = false;
+                    if ((!tsi_placement_cuts(&s->place[k]) || s->place[k].dim != v) && at[k] != 0)
+                        first = false;
                 if (!first) continue;
                 TEST_CHECK(t, tsi_layout_region_dim(other, at, v, &b.arena, &theirs.dim[v]));
-                TEST_CHECK(t, tsi_span_list_intersect(&mine.dim[v], &theirs.dim[v], &b.arena, &part.dim[v]));
+                TEST_CHECK(t, tsi_span_list_intersect(&mine.dim[v], &theirs.dim[v], &b.arena,
+                                                      &part.dim[v]));
                 int64_t common = tsi_span_list_intersect_count(&mine.dim[v], &theirs.dim[v]);
                 TEST_EQ(t, part.dim[v].total, common);
                 sum += common;
@@ -254,7 +262,8 @@ TS_TEST(layout_beyond_all_counts)
     TEST_OK(t, tsi_world_make(1, 1, 0, 0, &world));
     ts_mesh *mesh = ts_mesh_describe(world, "a=1000, b=1000");
     int64_t large = ((int64_t)1 << 62) - 1, coord[2] = { 999, 999 }, offset[3];
-    const ts_layout *layout = ts_layout_get(ts_sharding_get(mesh, "S(0), SS(1,7)"), TS_SHAPE(large, large, 3));
+    const ts_layout *layout =
+        ts_layout_get(ts_sharding_get(mesh, "S(0), SS(1,7)"), TS_SHAPE(large, large, 3));
     TEST_SAY(t, layout, "%s", ts_last_error());
     TEST_EQ(t, layout->count, -1);
     TEST_OK(t, ts_layout_offset(layout, coord, offset));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_regions.c - the algebra of interval lists and regions against sets of booleans.
  *
- * Lists are random unions of periodic spans, so that cycles, touching intervals and odd spellings all occur. Every result
- * must hold the right indices and be in the one spelling (that of appending its indices one by one). Boxes must visit
- * exactly the elements of the part, at the right places of both blocks, in an order that both ends share. */
+ * Lists are random unions of periodic spans, so that cycles, touching intervals and odd spellings
+ * all occur. Every result must hold the right indices and be in the one spelling (that of appending
+ * its indices one by one). Boxes must visit exactly the elements of the part, at the right places
+ * of both blocks, in an order that both ends share. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -21,7 +22,8 @@ static void fill_span(set *s, int64_t extent, tsi_span span)
 {
     for (int64_t k = 0; k < span.count; k++)
         for (int64_t i = 0; i < span.length; i++)
-            if (span.begin + k * span.period + i < extent) s->has[span.begin + k * span.period + i] = true;
+            if (span.begin + k * span.period + i < extent)
+                s->has[span.begin + k * span.period + i] = true;
 }
 
 /* A random set: of few spans that may run into each other, or the inverse of one. */
@@ -49,13 +51,13 @@ static tsi_span_list list_of(test *t, const set *s, int64_t extent, tsi_arena *a
     return list;
 }
 
-static void check_same(test *t, const char *what, const tsi_span_list *got, const set *want, int64_t extent,
-                       tsi_arena *arena)
+static void check_same(test *t, const char *what, const tsi_span_list *got, const set *want,
+                       int64_t extent, tsi_arena *arena)
 {
     tsi_span_list spelled = list_of(t, want, extent, arena);
-    TEST_SAY(t, tsi_span_list_equal(got, &spelled), "%s: %lld indices in %lld spans, expected %lld in %lld",
-             what, (long long)got->total, (long long)got->span_count, (long long)spelled.total,
-             (long long)spelled.span_count);
+    TEST_SAY(t, tsi_span_list_equal(got, &spelled),
+             "%s: %lld indices in %lld spans, expected %lld in %lld", what, (long long)got->total,
+             (long long)got->span_count, (long long)spelled.total, (long long)spelled.span_count);
 }
 
 /* INV of region.h, from the list alone. */
@@ -75,7 +77,8 @@ static void check_spelling(test *t, const tsi_span_list *list)
 static void check_pair(test *t, tsi_arena *arena)
 {
     int64_t extent = 1 + test_random_below(t, EXTENT);
-    set a = random_set(t, extent), b = random_set(t, extent), both = { 0 }, minus = { 0 }, other = { 0 };
+    set a = random_set(t, extent), b = random_set(t, extent), both = { 0 }, minus = { 0 },
+        other = { 0 };
     tsi_span_list x = list_of(t, &a, extent, arena), y = list_of(t, &b, extent, arena), out;
     int64_t common = 0;
     for (int64_t i = 0; i < extent; i++) {
@@ -103,7 +106,8 @@ static void check_positions(test *t, tsi_arena *arena)
         if (a.has[i]) index[count++] = i;
     set p = random_set(t, count > 0 ? count : 1);
     tsi_span_list x = list_of(t, &a, extent, arena), y = list_of(t, &p, count, arena), out;
-    int64_t begin = test_random_below(t, count + 1), end = begin + test_random_below(t, count - begin + 1);
+    int64_t begin = test_random_below(t, count + 1),
+            end = begin + test_random_below(t, count - begin + 1);
     for (int64_t i = 0; i < count; i++) {
         if (i >= begin && i < end) cut.has[index[i]] = true;
         if (p.has[i]) picked.has[index[i]] = true;
@@ -143,7 +147,8 @@ TS_TEST(region_lists)
     tsi_world_unmake(world);
 }
 
-/* Two periodic lists of a million intervals: the result must come in closed form, not interval by interval. */
+/* Two periodic lists of a million intervals: the result must come in closed form, not interval by
+ * interval. */
 TS_TEST(region_cycles_stay_closed)
 {
     tsi_arena arena = { 0 };
@@ -165,7 +170,7 @@ TS_TEST(region_cycles_stay_closed)
     tsi_arena_release(&arena);
 }
 
-/* ---- regions and boxes --------------------------------------------------------------------------- */
+/* ---- regions and boxes ----------------------------------------------------------------------- */
 
 enum { BLOCK = 8 * 10 * 40 * 8 };
 
@@ -216,8 +221,8 @@ typedef struct pair {
     walk both, from, to;
 } pair;
 
-static void check_runs(test *t, const tsi_region *region, const ts_shape *shape, const int64_t *want,
-                       int64_t total)
+static void check_runs(test *t, const tsi_region *region, const ts_shape *shape,
+                       const int64_t *want, int64_t total)
 {
     tsi_region_iterator it;
     int64_t local = 0;
@@ -258,8 +263,8 @@ static int64_t check_boxes(test *t, pair *p, tsi_arena *arena)
     memset(p->seen, 0, sizeof p->seen);
     for (int64_t i = 0; i < total && !test_failed(t); i++) {
         int64_t g = p->a[p->both.a[i]];
-        TEST_EQ(t, g, p->b[p->both.b[i]]);              /* the same element at both ends */
-        TEST_EQ(t, p->both.a[i], p->from.a[i]);          /* in the order of either end alone */
+        TEST_EQ(t, g, p->b[p->both.b[i]]);      /* the same element at both ends */
+        TEST_EQ(t, p->both.a[i], p->from.a[i]); /* in the order of either end alone */
         TEST_EQ(t, p->both.b[i], p->to.b[i]);
         TEST_EQ(t, p->seen[g]++, 0); /* once */
     }
@@ -287,7 +292,8 @@ static bool count_box(const tsi_box *box, void *context)
     return true;
 }
 
-/* What strided shards need: one box for a periodic column, one for a whole block, and more dims than a box has. */
+/* What strided shards need: one box for a periodic column, one for a whole block, and more dims
+ * than a box has. */
 TS_TEST(region_boxes_are_few)
 {
     tsi_arena arena = { 0 };

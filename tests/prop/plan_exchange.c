@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_exchange.c - every rank's part of direct exchanges, run on paper.
  *
- * All ranks' parts are computed one by one, as ranks would; messages are matched, terms folded, results compared with
- * what the layouts say each rank must hold. So this shows that both ends agree, that each needed element arrives exactly
- * once, that the bytes equal the bound, and that the bound is the one counted element by element. */
+ * All ranks' parts are computed one by one, as ranks would; messages are matched, terms folded,
+ * results compared with what the layouts say each rank must hold. So this shows that both ends
+ * agree, that each needed element arrives exactly once, that the bytes equal the bound, and that
+ * the bound is the one counted element by element. */
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
@@ -40,11 +41,13 @@ static int64_t term_of(const ts_layout *src, const int64_t *coord, int64_t x)
 static int64_t linear(const ts_shape *shape, const int64_t *index)
 {
     int64_t x = 0;
-    for (int32_t d = 0; d < shape->ndim; d++) x = x * shape->extent[d] + index[d];
+    for (int32_t d = 0; d < shape->ndim; d++)
+        x = x * shape->extent[d] + index[d];
     return x;
 }
 
-/* Visits the local elements of a coordinate in their order: writes global numbers, returns how many. */
+/* Visits the local elements of a coordinate in their order: writes global numbers, returns how
+ * many. */
 static int64_t held(const ts_layout *layout, const int64_t *coord, int64_t *out)
 {
     ts_shape local = ts_layout_local(layout, coord);
@@ -52,7 +55,8 @@ static int64_t held(const ts_layout *layout, const int64_t *coord, int64_t *out)
     for (int64_t i = 0; i < count; i++) {
         ts_layout_to_global(layout, coord, at, global);
         out[i] = linear(&layout->shape, global);
-        for (int32_t d = local.ndim - 1; d >= 0 && ++at[d] == local.extent[d]; d--) at[d] = 0;
+        for (int32_t d = local.ndim - 1; d >= 0 && ++at[d] == local.extent[d]; d--)
+            at[d] = 0;
     }
     return count;
 }
@@ -84,15 +88,19 @@ static int64_t wanted_value(const paper *p, const int64_t *dst_coord, int64_t x)
 typedef void (*element_fn)(paper *p, int64_t *array, int64_t offset, void *context);
 
 /* Visits the elements of a piece in row-major order. */
-static void each_element(paper *p, int64_t *array, const tsi_piece *piece, element_fn visit, void *context)
+static void each_element(paper *p, int64_t *array, const tsi_piece *piece, element_fn visit,
+                         void *context)
 {
     int64_t at[TS_NDIM_MAX] = { 0 }, count = 1;
-    for (int32_t d = 0; d < piece->ndim; d++) count *= piece->extent[d];
+    for (int32_t d = 0; d < piece->ndim; d++)
+        count *= piece->extent[d];
     for (int64_t i = 0; i < count; i++) {
         int64_t offset = piece->offset;
-        for (int32_t d = 0; d < piece->ndim; d++) offset += at[d] * piece->stride[d];
+        for (int32_t d = 0; d < piece->ndim; d++)
+            offset += at[d] * piece->stride[d];
         visit(p, array, offset, context);
-        for (int32_t d = piece->ndim - 1; d >= 0 && ++at[d] == piece->extent[d]; d--) at[d] = 0;
+        for (int32_t d = piece->ndim - 1; d >= 0 && ++at[d] == piece->extent[d]; d--)
+            at[d] = 0;
     }
 }
 
@@ -116,8 +124,8 @@ static void take(paper *p, int64_t *array, int64_t offset, void *context)
         return;
     }
     int64_t value = x->s->value[x->s->taken++];
-    TEST_SAY(p->t, x->combine == (array[offset] != UNSET), "%s: an element arrives twice, or a term comes first",
-             p->what);
+    TEST_SAY(p->t, x->combine == (array[offset] != UNSET),
+             "%s: an element arrives twice, or a term comes first", p->what);
     array[offset] = x->combine ? array[offset] + value : value;
 }
 
@@ -145,8 +153,9 @@ static void run_round(paper *p, int64_t number)
         p->received += round->elements_received;
     }
     for (int64_t i = 0; i < p->ranks * RANKS_MAX; i++) {
-        TEST_SAY(p->t, p->wire[i].taken == p->wire[i].count, "%s: round %lld, %lld to %lld: %lld sent, %lld taken",
-                 p->what, (long long)number, (long long)(i / RANKS_MAX), (long long)(i % RANKS_MAX),
+        TEST_SAY(p->t, p->wire[i].taken == p->wire[i].count,
+                 "%s: round %lld, %lld to %lld: %lld sent, %lld taken", p->what, (long long)number,
+                 (long long)(i / RANKS_MAX), (long long)(i % RANKS_MAX),
                  (long long)p->wire[i].count, (long long)p->wire[i].taken);
     }
 }
@@ -156,7 +165,8 @@ static void run_local(paper *p, int64_t r)
     for (int64_t i = 0; i < p->part[r].local_count; i++) {
         const tsi_box *box = &p->part[r].local[i];
         int64_t at[TS_NDIM_MAX] = { 0 }, count = 1;
-        for (int32_t d = 0; d < box->ndim; d++) count *= box->extent[d];
+        for (int32_t d = 0; d < box->ndim; d++)
+            count *= box->extent[d];
         for (int64_t j = 0; j < count; j++) {
             int64_t a = box->offset_a, b = box->offset_b;
             for (int32_t d = 0; d < box->ndim; d++) {
@@ -165,7 +175,8 @@ static void run_local(paper *p, int64_t r)
             }
             TEST_SAY(p->t, p->target[r][b] == UNSET, "%s: a local copy of what arrived", p->what);
             p->target[r][b] = p->source[r][a];
-            for (int32_t d = box->ndim - 1; d >= 0 && ++at[d] == box->extent[d]; d--) at[d] = 0;
+            for (int32_t d = box->ndim - 1; d >= 0 && ++at[d] == box->extent[d]; d--)
+                at[d] = 0;
         }
     }
 }
@@ -173,10 +184,12 @@ static void run_local(paper *p, int64_t r)
 static void fill_source(paper *p, int64_t r)
 {
     int64_t coord[TS_NDIM_MAX], element[ELEMENTS_MAX];
-    for (int64_t i = 0; i < ELEMENTS_MAX; i++) p->source[r][i] = p->target[r][i] = UNSET;
+    for (int64_t i = 0; i < ELEMENTS_MAX; i++)
+        p->source[r][i] = p->target[r][i] = UNSET;
     if (!tsi_mesh_desc_coord(p->plan->pair.src.mesh, r, coord)) return;
     int64_t count = held(p->plan->src, coord, element);
-    for (int64_t i = 0; i < count; i++) p->source[r][i] = term_of(p->plan->src, coord, element[i]);
+    for (int64_t i = 0; i < count; i++)
+        p->source[r][i] = term_of(p->plan->src, coord, element[i]);
 }
 
 static void check_target(paper *p, int64_t r)
@@ -185,10 +198,11 @@ static void check_target(paper *p, int64_t r)
     if (!tsi_mesh_desc_coord(p->plan->pair.dst.mesh, r, coord)) return;
     int64_t count = held(p->plan->dst, coord, element);
     for (int64_t i = 0; i < count; i++) {
-        int64_t got = p->part[r].fill ? 0 : p->target[r][i], want = wanted_value(p, coord, element[i]);
+        int64_t got = p->part[r].fill ? 0 : p->target[r][i],
+                want = wanted_value(p, coord, element[i]);
         if (got == want) continue;
-        test_fail(p->t, __FILE__, __LINE__, "%s: rank %lld, element %lld is %lld, wanted %lld", p->what,
-                  (long long)r, (long long)element[i], (long long)got, (long long)want);
+        test_fail(p->t, __FILE__, __LINE__, "%s: rank %lld, element %lld is %lld, wanted %lld",
+                  p->what, (long long)r, (long long)element[i], (long long)got, (long long)want);
         return;
     }
 }
@@ -241,7 +255,8 @@ static int64_t brute_bound(const paper *p)
         }
         for (int64_t x = 0; x < pair->count; x++) {
             total += element_bound(p, index, kept);
-            for (int32_t d = shape->ndim - 1; d >= 0 && ++index[d] == shape->extent[d]; d--) index[d] = 0;
+            for (int32_t d = shape->ndim - 1; d >= 0 && ++index[d] == shape->extent[d]; d--)
+                index[d] = 0;
         }
     }
     return total;
@@ -257,7 +272,8 @@ static void run_paper(paper *p)
         TEST_OK(p->t, tsi_plan_part(p->plan, r, &arena, &p->part[r]));
         if (p->part[r].round_count > rounds) rounds = p->part[r].round_count;
     }
-    for (int64_t i = 0; i < rounds; i++) run_round(p, i);
+    for (int64_t i = 0; i < rounds; i++)
+        run_round(p, i);
     for (int64_t r = 0; r < p->ranks; r++) {
         run_local(p, r);
         check_target(p, r);
@@ -265,12 +281,14 @@ static void run_paper(paper *p)
     TEST_SAY(p->t, p->received * p->plan->pair.item == p->plan->bytes_bound,
              "%s: %lld elements received, bound %lld bytes", p->what, (long long)p->received,
              (long long)p->plan->bytes_bound);
-    TEST_SAY(p->t, brute_bound(p) * p->plan->pair.item == p->plan->bytes_bound, "%s: bound is %lld, counted %lld",
-             p->what, (long long)p->plan->bytes_bound, (long long)(brute_bound(p) * p->plan->pair.item));
+    TEST_SAY(p->t, brute_bound(p) * p->plan->pair.item == p->plan->bytes_bound,
+             "%s: bound is %lld, counted %lld", p->what, (long long)p->plan->bytes_bound,
+             (long long)(brute_bound(p) * p->plan->pair.item));
     tsi_arena_release(&arena);
 }
 
-/* A machine of nodes of `node` ranks with a slow network, so that the hierarchical variant is chosen. */
+/* A machine of nodes of `node` ranks with a slow network, so that the hierarchical variant is
+ * chosen. */
 static ts_topology node_machine(test *t, int64_t node)
 {
     ts_topology topology;
@@ -280,13 +298,14 @@ static ts_topology node_machine(test *t, int64_t node)
     return topology;
 }
 
-static int64_t check_pair(test *t, paper *p, const ts_layout *src, const ts_layout *dst, const char *what,
-                          const ts_plan_options *options)
+static int64_t check_pair(test *t, paper *p, const ts_layout *src, const ts_layout *dst,
+                          const char *what, const ts_plan_options *options)
 {
     ts_plan *plan = NULL;
     int64_t family = -1;
     ts_status status = ts_plan_create(src, dst, TS_DTYPE_I64, options, &plan);
-    if (status == TS_ERR_SHAPE || status == TS_ERR_MEMORY) return -1; /* refused: no meaning, or no budget */
+    if (status == TS_ERR_SHAPE || status == TS_ERR_MEMORY)
+        return -1; /* refused: no meaning, or no budget */
     TEST_SAY(t, status == TS_OK, "%s: %s", what, ts_last_error());
     if (!plan) return -1;
     p->t = t;
@@ -319,18 +338,20 @@ static void paper_free(paper *p)
 static ts_shape random_shape(test *t, int32_t ndim_max, int64_t extent_max)
 {
     ts_shape shape = { .ndim = (int32_t)test_random_below(t, ndim_max + 1) };
-    for (int32_t d = 0; d < shape.ndim; d++) shape.extent[d] = test_random_below(t, extent_max + 1);
+    for (int32_t d = 0; d < shape.ndim; d++)
+        shape.extent[d] = test_random_below(t, extent_max + 1);
     return shape;
 }
 
-static void random_pairs(test *t, const char *const *src_meshes, const char *const *dst_meshes, int64_t count,
-                         layout_choice choice)
+static void random_pairs(test *t, const char *const *src_meshes, const char *const *dst_meshes,
+                         int64_t count, layout_choice choice)
 {
     ts_world *world = NULL;
     TEST_OK(t, tsi_world_make(RANKS_MAX, 1, 0, 64, &world));
     paper *p = paper_make(RANKS_MAX);
     int64_t families[8] = { 0 }, meshes = 0;
-    while (src_meshes[meshes]) meshes++;
+    while (src_meshes[meshes])
+        meshes++;
     for (int64_t i = 0; i < count && !test_failed(t); i++) {
         int64_t which = test_random_below(t, meshes);
         ts_mesh *a = ts_mesh_describe(world, src_meshes[which]);
@@ -345,8 +366,9 @@ static void random_pairs(test *t, const char *const *src_meshes, const char *con
         options.topology = &machine;
         options.staged = (int32_t)test_random_below(t, 2);
         if (options.staged) options.budget_bytes = 1 + test_random_below(t, 4096);
-        snprintf(what, sizeof what, "%s: %dd %lldx%lldx%lld (%s) -> (%s)", src_meshes[which], shape.ndim,
-                 (long long)shape.extent[0], (long long)shape.extent[1], (long long)shape.extent[2], from, to);
+        snprintf(what, sizeof what, "%s: %dd %lldx%lldx%lld (%s) -> (%s)", src_meshes[which],
+                 shape.ndim, (long long)shape.extent[0], (long long)shape.extent[1],
+                 (long long)shape.extent[2], from, to);
         if (src && dst) {
             int64_t family = check_pair(t, p, src, dst, what, &options);
             if (family >= 0) families[family]++;
@@ -360,7 +382,9 @@ static void random_pairs(test *t, const char *const *src_meshes, const char *con
     tsi_world_unmake(world);
 }
 
-static const char *const one_mesh[] = { "4", "2, 2", "2, 3", "2, 2, 2", "3, 1, 2", "2, 4", "4, 2, 2", "x=3, y=2 : 5 1 3 0 2 4", NULL };
+static const char *const one_mesh[] = { "4",       "2, 2", "2, 3",    "2, 2, 2",
+                                        "3, 1, 2", "2, 4", "4, 2, 2", "x=3, y=2 : 5 1 3 0 2 4",
+                                        NULL };
 
 TS_TEST_LONG(plain_cuts, 120)
 {
@@ -369,32 +393,21 @@ TS_TEST_LONG(plain_cuts, 120)
 
 TS_TEST_LONG(unusual_cuts, 120)
 {
-    random_pairs(t, one_mesh, NULL, 1500, (layout_choice){ .unusual = true, .spans = true, .op = "sum" });
+    random_pairs(t, one_mesh, NULL, 1500,
+                 (layout_choice){ .unusual = true, .spans = true, .op = "sum" });
 }
 
 TS_TEST_LONG(partial_sources, 120)
 {
-    random_pairs(t, one_mesh, NULL, 2000, (layout_choice){ .partial = true, .unusual = true, .op = "sum" });
+    random_pairs(t, one_mesh, NULL, 2000,
+                 (layout_choice){ .partial = true, .unusual = true, .op = "sum" });
 }
 
-static const char *const from_meshes[] = { "4",
-                                           "2, 2",
-                                           "8",
-                                           "2, 3",
-                                           "2, 2, 2",
-                                           "4 : 4-7",
-                                           "x=2, y=2 : 3 1 2 0",
-                                           "6 : 0-10/2",
-                                           NULL };
-static const char *const to_meshes[] = { "3",
-                                         "2, 4",
-                                         "4 : 8-11",
-                                         "3, 2 : 2-7",
-                                         "4 : 6 4 2 0",
-                                         "2, 2",
-                                         "8",
-                                         "2, 3",
-                                         NULL };
+static const char *const from_meshes[] = {
+    "4", "2, 2", "8", "2, 3", "2, 2, 2", "4 : 4-7", "x=2, y=2 : 3 1 2 0", "6 : 0-10/2", NULL
+};
+static const char *const to_meshes[] = { "3",    "2, 4", "4 : 8-11", "3, 2 : 2-7", "4 : 6 4 2 0",
+                                         "2, 2", "8",    "2, 3",     NULL };
 
 TS_TEST_LONG(cross_mesh, 120)
 {

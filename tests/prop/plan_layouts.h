@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_layouts.h - random layouts for the tests of plans: plain, strided, head-tail and ragged cuts, cuts over two
- * dims, any order, partials. Every choice comes from the test's seed. */
+/* plan_layouts.h - random layouts for the tests of plans: plain, strided, head-tail and ragged
+ * cuts, cuts over two dims, any order, partials. Every choice comes from the test's seed. */
 #ifndef TESTS_PROP_PLAN_LAYOUTS_H
 #define TESTS_PROP_PLAN_LAYOUTS_H
 
@@ -10,10 +10,10 @@
 #include "tessera/layout.h"
 
 typedef struct layout_choice {
-    bool partial;    /* may partials occur? */
-    bool unusual;    /* strided, head-tail, ragged */
-    bool spans;      /* cuts over two dims */
-    const char *op;  /* "sum" */
+    bool partial;   /* may partials occur? */
+    bool unusual;   /* strided, head-tail, ragged */
+    bool spans;     /* cuts over two dims */
+    const char *op; /* "sum" */
 } layout_choice;
 
 static int32_t random_cut_dim(test *t, int32_t ndim)
@@ -32,9 +32,10 @@ static void random_sizes(test *t, int64_t extent, int64_t n, char *out, size_t s
     }
 }
 
-/* The dim each axis cuts (-1: none) goes to dim[]; returns the text of one placement without its order. */
-static void random_placement(test *t, const layout_choice *c, ts_shape shape, int64_t n, int32_t *dim,
-                             char *out, size_t size)
+/* The dim each axis cuts (-1: none) goes to dim[]; returns the text of one placement without its
+ * order. */
+static void random_placement(test *t, const layout_choice *c, ts_shape shape, int64_t n,
+                             int32_t *dim, char *out, size_t size)
 {
     char sizes[128];
     int64_t kind = test_random_below(t, 10);
@@ -53,8 +54,12 @@ static void random_placement(test *t, const layout_choice *c, ts_shape shape, in
         return;
     }
     switch (test_random_below(t, 3)) {
-    case 0: snprintf(out, size, "SS(%d,%d)", *dim, 2 + (int)test_random_below(t, 2)); return;
-    case 1: snprintf(out, size, "HT(%d)", *dim); return;
+    case 0:
+        snprintf(out, size, "SS(%d,%d)", *dim, 2 + (int)test_random_below(t, 2));
+        return;
+    case 1:
+        snprintf(out, size, "HT(%d)", *dim);
+        return;
     default:
         random_sizes(t, shape.extent[*dim], n, sizes, sizeof sizes);
         snprintf(out, size, "RS(%d:%s)", *dim, sizes);
@@ -64,7 +69,8 @@ static void random_placement(test *t, const layout_choice *c, ts_shape shape, in
 /* Marks of order for the axes that cut one dim: a random permutation. */
 static void random_orders(test *t, const int32_t *dim, int32_t axes, int32_t *order)
 {
-    for (int32_t k = 0; k < axes; k++) order[k] = -1;
+    for (int32_t k = 0; k < axes; k++)
+        order[k] = -1;
     for (int32_t d = 0; d < TS_NDIM_MAX; d++) {
         int32_t list[TS_NDIM_MAX], count = 0;
         for (int32_t k = 0; k < axes; k++) {
@@ -81,8 +87,8 @@ static void random_orders(test *t, const int32_t *dim, int32_t axes, int32_t *or
 }
 
 /* A layout of the mesh; NULL if the text drawn is not allowed (a ragged cut inside another cut). */
-static const ts_layout *random_layout(test *t, const layout_choice *c, ts_mesh *mesh, ts_shape shape,
-                                      char *text, size_t size)
+static const ts_layout *random_layout(test *t, const layout_choice *c, ts_mesh *mesh,
+                                      ts_shape shape, char *text, size_t size)
 {
     int32_t axes = ts_mesh_ndim(mesh), dim[TS_NDIM_MAX], order[TS_NDIM_MAX];
     char one[TS_NDIM_MAX][192];

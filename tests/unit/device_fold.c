@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_fold.c - every dtype, every reduction, 1 to 5 sources, dense and strided and in place, bit for bit
+/* device_fold.c - every dtype, every reduction, 1 to 9 sources, dense and strided and in place, bit for bit
  * against one element at a time; what has no meaning is refused with a phrase; identities leave values alone. */
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "device/number.h"
 #include "harness/test.h"
 
-enum { SOURCES_MAX = 5 };
+enum { SOURCES_MAX = 9 };
 
 static int64_t as_i64(ts_dtype dtype, const void *p)
 {

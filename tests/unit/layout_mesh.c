@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout_mesh.c - mesh texts, their errors, derived meshes, nodes, and meshes of a million ranks. */
+/* layout_mesh.c - mesh texts, their errors, derived meshes, nodes, and meshes of a million ranks.
+ */
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
@@ -76,7 +77,8 @@ TS_TEST(mesh_text_errors)
     static const struct {
         const char *given, *says;
     } cases[] = {
-        { "", "column 1: expected a name of at most 31 characters, a size or \"*\", found the end" },
+        { "",
+          "column 1: expected a name of at most 31 characters, a size or \"*\", found the end" },
         { "dp", "column 3: expected '=' after the axis name" },
         { "dp=", "column 4: expected a size or \"*\"" },
         { "dp=0", "column 4: expected a size of at least 1" },
@@ -96,7 +98,7 @@ TS_TEST(mesh_text_errors)
         { "9999999999999, 9999999999999", "more than 2^60 ranks" },
         { "x=99999999999999999999", "column 3: expected a size" },
         { "a=3, b=* : 0-7", "is no multiple of the other axes' 3: 6 or 9 would be" },
-        { "x=40000000 : 0-39999998 50000000", "more than 16777216 need a single run" },
+        { "x=40000000 : 0-39999998 50000000", "more than 1048576 need a single run" },
         { "abcdefghijklmnopqrstuvwxyzabcdefgh=2", "column 1: expected a name of at most 31" },
     };
     fixture f;
@@ -109,7 +111,8 @@ TS_TEST(mesh_text_errors)
     TEST_STATUS(t, tsi_mesh_desc_parse(f.world, "dp=4, tp=4", 8, &desc), TS_ERR_MESH);
     TEST_SAYS(t, ts_last_error(), "has 16 ranks, the world only 8");
     TEST_STATUS(t, tsi_mesh_desc_parse(f.world, "dp=*, tp=4", 6, &desc), TS_ERR_MESH);
-    TEST_SAYS(t, ts_last_error(), "the size of the world, 6, is no multiple of the other axes' 4: 4 or 8 would be");
+    TEST_SAYS(t, ts_last_error(),
+              "the size of the world, 6, is no multiple of the other axes' 4: 4 or 8 would be");
     TEST_STATUS(t, tsi_mesh_desc_parse(f.world, "x=2 : 3 8", 8, &desc), TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "column 9: expected ranks below 8");
     TEST_OK(t, tsi_mesh_desc_parse(f.world, "dp=*, tp=4", 8, &desc));
@@ -135,7 +138,8 @@ TS_TEST(mesh_slices)
     TEST_TEXT(t, text_of(&f, turned), "tp=4, dp=2 : 0 4 1 5 2 6 3 7");
     ts_mesh *whole = ts_mesh_concat((ts_mesh *[]){ dp, tp }, 2);
     TEST_CHECK(t, ts_mesh_equal(whole, mesh));
-    TEST_TEXT(t, text_of(&f, ts_mesh_concat((ts_mesh *[]){ tp, dp }, 2)), "tp=4, dp=2 : 0 4 1 5 2 6 3 7");
+    TEST_TEXT(t, text_of(&f, ts_mesh_concat((ts_mesh *[]){ tp, dp }, 2)),
+              "tp=4, dp=2 : 0 4 1 5 2 6 3 7");
     mesh = mesh_of(t, &f, 6, "dp=2, tp=4");
     TEST_TEXT(t, text_of(&f, ts_mesh_slice(mesh, "tp")), "tp=4 : 4-7");
     mesh = mesh_of(t, &f, 5, "dp=2, cp=2, tp=2");
@@ -164,7 +168,8 @@ TS_TEST(mesh_flatten_and_split)
     TEST_CHECK(t, ts_mesh_flatten(line, "x") == line);
     /* Sizes that cut through a mode: the ranks are listed, and stay in the mesh's order. */
     ts_mesh *six = mesh_of(t, &f, 3, "a=2, b=3");
-    ts_mesh *odd = ts_mesh_split(ts_mesh_flatten(ts_mesh_permute(six, "b, a"), "ba"), "0", "c=2, d=3");
+    ts_mesh *odd =
+        ts_mesh_split(ts_mesh_flatten(ts_mesh_permute(six, "b, a"), "ba"), "0", "c=2, d=3");
     TEST_TEXT(t, text_of(&f, odd), "c=2, d=3 : 0 3 1 4 2 5");
     TEST_EQ(t, ts_mesh_coord(odd, "c"), 0);
     TEST_EQ(t, ts_mesh_coord(odd, "d"), 1);
@@ -280,7 +285,8 @@ TS_TEST(mesh_nodes)
     close_world(&f);
 }
 
-/* A million ranks take no more memory than eight, and neither do their slices, flattenings and splits. */
+/* A million ranks take no more memory than eight, and neither do their slices, flattenings and
+ * splits. */
 TS_TEST(mesh_of_a_million)
 {
     fixture f;
@@ -300,8 +306,8 @@ TS_TEST(mesh_of_a_million)
     TEST_CHECK(t, back[0] == 42 && back[1] == 7 && back[2] == 3 && back[3] == 89);
     TEST_CHECK(t, ts_mesh_coord_of(flat, rank, back));
     TEST_EQ(t, back[0], ((42 * 10 + 7) * 10 + 3) * 100 + 89);
-    const ts_layout *layout =
-        ts_layout_get(ts_sharding_get(mesh, "S(0), S(0), SS(1,4), S(1)"), TS_SHAPE(123456789, 987654321));
+    const ts_layout *layout = ts_layout_get(ts_sharding_get(mesh, "S(0), S(0), SS(1,4), S(1)"),
+                                            TS_SHAPE(123456789, 987654321));
     TEST_SAY(t, layout, "%s", ts_last_error());
     ts_shape local = ts_layout_local(layout, coord);
     TEST_CHECK(t, local.extent[0] > 120000 && local.extent[1] > 900000);

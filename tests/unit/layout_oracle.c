@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_oracle.c - every row of tests/golden/layouts.jsonl and orders.jsonl, exactly.
  *
- * The rows are answers of the reference system (tests/golden/README.md). A layout row is checked through the public
- * functions: local shape, offset, the elements by to_global, and back by to_local. */
+ * The rows are answers of the reference system (tests/golden/README.md). A layout row is checked
+ * through the public functions: local shape, offset, the elements by to_global, and back by
+ * to_local. */
 #include "base/alloc.h"
 #include "base/json.h"
 #include "base/rank.h"
@@ -28,7 +29,8 @@ static void list_text(const tsi_json *list, char *out, size_t size)
             used += (size_t)snprintf(out + used, size - used, "%s%lld", comma,
                                      (long long)tsi_json_int(item, -1));
         else
-            used += (size_t)snprintf(out + used, size - used, "%s%s", comma, tsi_json_text(item, "?"));
+            used +=
+                (size_t)snprintf(out + used, size - used, "%s%s", comma, tsi_json_text(item, "?"));
     }
 }
 
@@ -50,7 +52,8 @@ static void check_rank(const row *r, const ts_layout *layout, const tsi_json *wa
     int64_t offset[TS_NDIM_MAX];
     TEST_OK(r->t, ts_layout_offset(layout, coord.extent, offset));
     for (int32_t d = 0; d < shape.ndim; d++) {
-        TEST_SAY(r->t, local.extent[d] == want_local.extent[d], "line %d: local extent %d", r->line, d);
+        TEST_SAY(r->t, local.extent[d] == want_local.extent[d], "line %d: local extent %d", r->line,
+                 d);
         TEST_SAY(r->t, offset[d] == want_offset.extent[d], "line %d: offset %d", r->line, d);
     }
     const tsi_json *elements = tsi_json_member(want, "elements");
@@ -61,9 +64,10 @@ static void check_rank(const row *r, const ts_layout *layout, const tsi_json *wa
         ts_layout_to_global(layout, coord.extent, at, global);
         for (int32_t d = 0; d < shape.ndim; d++)
             index = index * shape.extent[d] + global[d];
-        TEST_SAY(r->t, index == tsi_json_int(tsi_json_item(elements, i), -1), "line %d: element %lld",
-                 r->line, (long long)i);
-        TEST_SAY(r->t, ts_layout_to_local(layout, coord.extent, global, back), "line %d: held", r->line);
+        TEST_SAY(r->t, index == tsi_json_int(tsi_json_item(elements, i), -1),
+                 "line %d: element %lld", r->line, (long long)i);
+        TEST_SAY(r->t, ts_layout_to_local(layout, coord.extent, global, back), "line %d: held",
+                 r->line);
         for (int32_t d = 0; d < shape.ndim; d++)
             TEST_SAY(r->t, back[d] == at[d], "line %d: map back", r->line);
         for (int32_t d = shape.ndim - 1; d >= 0 && ++at[d] == local.extent[d]; d--)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout_places.c - worked tables of the specification, interning, and layouts that are the same in other words. */
+/* layout_places.c - worked tables of the specification, interning, and layouts that are the same in
+ * other words. */
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
@@ -32,7 +33,8 @@ static const char *table(const ts_layout *layout)
         if (r > 0) used += (size_t)snprintf(text + used, sizeof text - used, " |");
         for (int64_t i = 0; i < count; i++) {
             ts_layout_to_global(layout, coord, &i, &global);
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", used ? " " : "", (long long)global);
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", used ? " " : "",
+                                     (long long)global);
         }
     }
     return text;
@@ -67,7 +69,8 @@ TS_TEST(layout_tables)
     ts_world *world = open_world(t);
     for (size_t i = 0; i < TSI_COUNT_OF(cases); i++) {
         ts_mesh *mesh = ts_mesh_describe(world, cases[i].mesh);
-        const ts_layout *layout = layout_of(t, mesh, cases[i].placements, TS_SHAPE(cases[i].extent));
+        const ts_layout *layout =
+            layout_of(t, mesh, cases[i].placements, TS_SHAPE(cases[i].extent));
         TEST_TEXT(t, table(layout), cases[i].held);
     }
     tsi_world_unmake(world);
@@ -80,7 +83,9 @@ TS_TEST(layout_misfits)
         ts_shape shape;
         const char *says;
     } cases[] = {
-        { "S(2), R", { 2, 0, { 4, 4 } }, "placement 0, S(2), does not fit a tensor of shape [4, 4]: it has no such dim" },
+        { "S(2), R",
+          { 2, 0, { 4, 4 } },
+          "placement 0, S(2), does not fit a tensor of shape [4, 4]: it has no such dim" },
         { "R, S(1-2)", { 2, 0, { 4, 4 } }, "placement 1, S(1-2), does not fit" },
         { "S(0), R", { 0, 0, { 0 } }, "a tensor of shape []" },
         { "R, RS(0:3,4)", { 1, 0, { 8 } }, "its sizes add up to 7, and it cuts 8" },
@@ -113,7 +118,8 @@ TS_TEST(layout_values)
     TEST_CHECK(t, !layout->even && layout_of(t, mesh, "S(1), R, R", TS_SHAPE(5, 6))->even);
     TEST_CHECK(t, ts_layout_bytes(layout) > sizeof(ts_layout));
     const ts_layout *scalar = layout_of(t, mesh, "R, R, R", TS_SHAPE_SCALAR);
-    int64_t coord[3] = { 1, 2, 3 }, outside[3] = { 2, 0, 0 }, none[1], global[2] = { 4, 3 }, local[2];
+    int64_t coord[3] = { 1, 2, 3 }, outside[3] = { 2, 0, 0 }, none[1], global[2] = { 4, 3 },
+            local[2];
     TEST_CHECK(t, ts_layout_local(scalar, coord).ndim == 0 && scalar->count == 1);
     TEST_OK(t, ts_layout_offset(scalar, coord, none));
     TEST_EQ(t, ts_layout_local(layout, outside).extent[1], 0);
@@ -121,7 +127,8 @@ TS_TEST(layout_values)
     TEST_CHECK(t, !ts_layout_to_local(layout, outside, global, local));
     TEST_CHECK(t, !ts_layout_to_local(layout, coord, global, local));
     coord[0] = 0;
-    TEST_CHECK(t, ts_layout_to_local(layout, coord, global, local) && local[0] == 4 && local[1] == 3);
+    TEST_CHECK(t,
+               ts_layout_to_local(layout, coord, global, local) && local[0] == 4 && local[1] == 3);
     global[1] = 7;
     TEST_STATUS(t, ts_layout_owner(layout, global, coord), TS_ERR_ARG);
     ts_interval got[4];
@@ -135,7 +142,8 @@ TS_TEST(layout_values)
 TS_TEST(layout_one_pointer)
 {
     ts_world *world = open_world(t);
-    ts_mesh *a = ts_mesh_describe(world, "x=2, y=2"), *b = ts_mesh_describe(world, "x=2, y=2 : 0-3");
+    ts_mesh *a = ts_mesh_describe(world, "x=2, y=2"),
+            *b = ts_mesh_describe(world, "x=2, y=2 : 0-3");
     TEST_CHECK(t, ts_sharding_get(a, "S(0), SS(1,1)") == ts_sharding_get(b, "x:S(0) y:S(1)"));
     const ts_layout *layout = layout_of(t, a, "S(0), R", TS_SHAPE(4, 4));
     TEST_CHECK(t, layout == layout_of(t, b, "x:S(0)", TS_SHAPE(4, 4)));
@@ -226,12 +234,14 @@ TS_TEST(layout_conversions)
     ts_mesh *mesh = ts_mesh_describe(world, "3, 2");
     for (size_t i = 0; i < TSI_COUNT_OF(refused); i++) {
         const ts_sharding *s = ts_sharding_get(mesh, refused[i].given);
-        TEST_CHECK(t, !(refused[i].to_strided ? ts_sharding_to_strided : ts_sharding_to_order)(mesh, s, NULL));
+        TEST_CHECK(t, !(refused[i].to_strided ? ts_sharding_to_strided
+                                              : ts_sharding_to_order)(mesh, s, NULL));
         TEST_SAYS(t, ts_last_error(), refused[i].says);
     }
     const ts_sharding *s = ts_sharding_get(mesh, "S(0)[1], S(0)[0]");
     TEST_CHECK(t, ts_sharding_to_strided(mesh, s, &TS_SHAPE(6)) != NULL);
     TEST_CHECK(t, !ts_sharding_to_strided(mesh, s, &TS_SHAPE(7)));
-    TEST_SAYS(t, ts_last_error(), "[7](S(0)[1], S(0)[0]) and (SS(0,2), S(0)) put different elements on some ranks");
+    TEST_SAYS(t, ts_last_error(),
+              "[7](S(0)[1], S(0)[0]) and (SS(0,2), S(0)) put different elements on some ranks");
     tsi_world_unmake(world);
 }

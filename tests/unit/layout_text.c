@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout_text.c - placement texts both ways, the columns of their errors, and what normalisation makes equal. */
+/* layout_text.c - placement texts both ways, the columns of their errors, and what normalisation
+ * makes equal. */
 #include "base/rank.h"
 #include "harness/test.h"
 #include "layout/layout.h"
@@ -101,7 +102,8 @@ TS_TEST(placements_errors)
         { "S(0), R", "2 are given, the mesh has 3 axes" },
         { "S(0), R, R, R", "4 are given, the mesh has 3 axes" },
         { "S(0)[0], S(0), R", "column 10: expected a position such as [0] behind it" },
-        { "S(0)[0], S(0)[2], R", "column 10: expected positions 0 to 1, each once, behind the cuts of dim 0" },
+        { "S(0)[0], S(0)[2], R",
+          "column 10: expected positions 0 to 1, each once, behind the cuts of dim 0" },
         { "S(0)[0], S(0)[0], R", "column 1: expected positions 0 to 1" },
         { "S(0)[1], R, R", "column 1: expected positions 0 to 0" },
         { "dp:S(0) tq:S(1)", "column 9: expected an axis of the mesh" },
@@ -109,7 +111,8 @@ TS_TEST(placements_errors)
         { "dp:S(0) S(1)", "column 9: expected an axis name and ':'" },
         { "tp:", "column 4: expected a placement" },
         { "P(sum), P(max), R", "P(sum) on axis dp and P(max) on axis cp cannot be mixed" },
-        { "P(norm:2), P(norm:3), R", "P(norm:2) on axis dp and P(norm:3) on axis cp cannot be mixed" },
+        { "P(norm:2), P(norm:3), R",
+          "P(norm:2) on axis dp and P(norm:3) on axis cp cannot be mixed" },
         { "P(sum), R, P(norm:2)", "cannot be mixed; only sum and avg may be" },
         { "S(0-1), S(1), R", "axis dp cuts dims 0 to 1 as one, axis cp cuts dims 1 to 1" },
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_oracle.c - every row of tests/golden/plans.jsonl: the reference's steps and bytes by name, and what ours do
- * with the same question: never more bytes than either, the bound where the exchange is direct. */
+/* plan_oracle.c - every row of tests/golden/plans.jsonl: the reference's steps and bytes by name,
+ * and what ours do with the same question: never more bytes than either, the bound where the
+ * exchange is direct. */
 #include "base/alloc.h"
 #include "base/json.h"
 #include "base/rank.h"
@@ -26,7 +27,8 @@ static void list_text(const tsi_json *list, char *out, size_t size)
             used += (size_t)snprintf(out + used, size - used, "%s%lld", comma,
                                      (long long)tsi_json_int(item, -1));
         } else {
-            used += (size_t)snprintf(out + used, size - used, "%s%s", comma, tsi_json_text(item, "?"));
+            used +=
+                (size_t)snprintf(out + used, size - used, "%s%s", comma, tsi_json_text(item, "?"));
         }
     }
 }
@@ -49,10 +51,10 @@ static int64_t check_reference(const row *r, const char *planner)
     int64_t bytes = tsi_json_int(tsi_json_member(want, "bytes_received"), -1);
     ts_plan *plan = plan_by(r, planner, &r->topology);
     if (!plan) return bytes;
-    TEST_SAY(r->t, plan->step_count == tsi_json_count(steps), "line %d, %s: %d steps", r->line, planner,
-             plan->step_count);
-    TEST_SAY(r->t, plan->bytes_received == bytes, "line %d, %s: %lld bytes, wanted %lld", r->line, planner,
-             (long long)plan->bytes_received, (long long)bytes);
+    TEST_SAY(r->t, plan->step_count == tsi_json_count(steps), "line %d, %s: %d steps", r->line,
+             planner, plan->step_count);
+    TEST_SAY(r->t, plan->bytes_received == bytes, "line %d, %s: %lld bytes, wanted %lld", r->line,
+             planner, (long long)plan->bytes_received, (long long)bytes);
     tsi_state from = plan->first;
     for (int32_t i = 0; i < plan->step_count && i < tsi_json_count(steps); i++) {
         const tsi_json *step = tsi_json_item(steps, i);
@@ -61,10 +63,11 @@ static int64_t check_reference(const row *r, const char *planner)
         tsi_space_place_text(&plan->space, from, axis, false, &a);
         tsi_space_place_text(&plan->space, plan->step[i].to, axis, false, &b);
         TEST_SAY(r->t,
-                 plan->step[i].axes == 1u << axis && !strcmp(a.data, tsi_json_text(tsi_json_item(step, 1), "")) &&
+                 plan->step[i].axes == 1u << axis &&
+                     !strcmp(a.data, tsi_json_text(tsi_json_item(step, 1), "")) &&
                      !strcmp(b.data, tsi_json_text(tsi_json_item(step, 2), "")),
-                 "line %d, %s: step %d is axes %x, %s to %s", r->line, planner, i, plan->step[i].axes, a.data,
-                 b.data);
+                 "line %d, %s: step %d is axes %x, %s to %s", r->line, planner, i,
+                 plan->step[i].axes, a.data, b.data);
         tsi_text_release(&a);
         tsi_text_release(&b);
         from = plan->step[i].to;
@@ -78,18 +81,22 @@ static void check_ours(const row *r, int64_t least, const ts_topology *topology)
     ts_plan *automatic = plan_by(r, "auto", topology), *direct = plan_by(r, "direct", topology);
     ts_plan *collectives = plan_by(r, "collectives", topology);
     if (automatic && direct && collectives) {
-        TEST_SAY(r->t, automatic->bytes_received <= least, "line %d on %s: auto receives %lld, reference %lld",
-                 r->line, topology->name, (long long)automatic->bytes_received, (long long)least);
-        TEST_SAY(r->t, automatic->bytes_received <= collectives->bytes_received, "line %d: auto above collectives",
-                 r->line);
+        TEST_SAY(r->t, automatic->bytes_received <= least,
+                 "line %d on %s: auto receives %lld, reference %lld", r->line, topology->name,
+                 (long long)automatic->bytes_received, (long long)least);
+        TEST_SAY(r->t, automatic->bytes_received <= collectives->bytes_received,
+                 "line %d: auto above collectives", r->line);
         TEST_SAY(r->t, direct->bytes_received == direct->bytes_bound, "line %d: direct", r->line);
-        TEST_SAY(r->t, direct->bytes_bound <= least, "line %d: bound %lld above the reference's %lld", r->line,
+        TEST_SAY(r->t, direct->bytes_bound <= least,
+                 "line %d: bound %lld above the reference's %lld", r->line,
                  (long long)direct->bytes_bound, (long long)least);
         if (automatic->family == TS_PLAN_DIRECT) {
-            TEST_SAY(r->t, automatic->bytes_received == automatic->bytes_bound, "line %d: bound", r->line);
+            TEST_SAY(r->t, automatic->bytes_received == automatic->bytes_bound, "line %d: bound",
+                     r->line);
         }
         if (collectives->bytes_received == direct->bytes_received) {
-            TEST_SAY(r->t, automatic->time_us <= collectives->time_us + 1e-9, "line %d: slower", r->line);
+            TEST_SAY(r->t, automatic->time_us <= collectives->time_us + 1e-9, "line %d: slower",
+                     r->line);
         }
     }
     ts_plan_release(automatic);
@@ -105,7 +112,8 @@ static void check_row(row *r, ts_world *world)
     list_text(tsi_json_member(r->json, "dst"), dst, sizeof dst);
     const tsi_json *tensor = tsi_json_member(r->json, "tensor");
     ts_shape shape = { .ndim = (int32_t)tsi_json_count(tensor) };
-    for (int32_t d = 0; d < shape.ndim; d++) shape.extent[d] = tsi_json_int(tsi_json_item(tensor, d), -1);
+    for (int32_t d = 0; d < shape.ndim; d++)
+        shape.extent[d] = tsi_json_int(tsi_json_item(tensor, d), -1);
     ts_mesh *mesh = ts_mesh_describe(world, mesh_text);
     const ts_sharding *a = ts_sharding_get(mesh, src), *b = ts_sharding_get(mesh, dst);
     r->src = ts_layout_get(a, shape);

@@ -219,6 +219,8 @@ struct tsi_mpi_op {
     tsi_block *block; /* what streams and ranges point to */
     int64_t block_count;
     bool two_phase;
+    bool peer_jobs_left; /* of the latest look at the jobs */
+    bool said_done;
     tsi_get *gets;
     int64_t get_count;
     tsi_serve *serves;
@@ -291,6 +293,7 @@ struct tsi_mpi {
 enum {
     TSI_SCRATCH_BYTES = 256 << 10,
     TSI_STEP_BYTES = 4 << 20,  /* moved at most under one hold of the lock */
+    TSI_SELF_BYTES = 1 << 20,  /* of my own blocks at a time */
     TSI_PIECE_BYTES = 1 << 20, /* one GET */
     TSI_GETS_MAX = 4,          /* per job, in flight */
     TSI_NET_BYTES = 8 << 10,   /* a message through MPI, at most */

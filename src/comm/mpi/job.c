@@ -178,8 +178,10 @@ static bool copy_step(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *pr
         tsi_unpack(&job->to, 0, left, op->size, in->data + source->offset);
         break;
     case WAY_SELF:
-        tsi_pull(rank, rank->index, &peer->out[0].range, source->offset, &job->to, 0, left,
-                 op->size);
+        if (left > TSI_SELF_BYTES)
+            left = TSI_SELF_BYTES; /* peers' messages are looked at in between */
+        tsi_pull(rank, rank->index, &peer->out[0].range, source->offset + job->moved, &job->to,
+                 job->moved, left, op->size);
         break;
     case WAY_PULL:
         if (!fetch_list(rank, op, source->member, job->phase)) return false;
@@ -354,21 +356,44 @@ static bool fold_step(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, bool *pr
     return true;
 }
 
-/* Moves jobs of a phase forward. Before all offers are here only my own blocks are copied. false:
- * the world is poisoned. */
-bool tsi_jobs_run(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool *progress)
+static bool is_own_copy(const tsi_mpi_op *op, const tsi_job *job)
 {
-    bool verified = op->offers == op->offers_due;
-    if (op->gets != NULL) collect_gets(rank, op, progress);
+    return !job->fold && job->source->member == op->self;
+}
+
+/* One step of each job of a phase that reads peers (own: of each that copies my own blocks). */
+static bool run_some(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool own, bool *progress)
+{
+    op->peer_jobs_left = false;
     for (int64_t j = 0; j < op->job_count && op->jobs_left[phase] > 0; j++) {
         tsi_job *job = &op->job[j];
         if (job->phase != phase || job->moved == job->to.bytes) continue;
-        if (!verified && (job->fold || job->source->member != op->self)) continue;
+        if (is_own_copy(op, job) != own) continue;
         bool good =
             job->fold ? fold_step(rank, op, job, progress) : copy_step(rank, op, job, progress);
         if (!good) return false;
+        op->peer_jobs_left |= job->moved < job->to.bytes;
     }
     return true;
+}
+
+/* Moves jobs of a phase forward: what peers wait for first, my own blocks when there is nothing to
+ * read or not yet all offers are here. false: the world is poisoned. */
+bool tsi_jobs_run(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool *progress)
+{
+    bool verified = op->offers == op->offers_due, moved = false;
+    if (op->gets != NULL) collect_gets(rank, op, &moved);
+    if (verified && !run_some(rank, op, phase, false, &moved)) return false;
+    *progress |= moved;
+    if (verified && op->peer_jobs_left && moved) return true;
+    if (verified && !op->peer_jobs_left && !op->two_phase && !op->said_done) {
+        op->said_done = true; /* peers need not wait for my own copies */
+        if (!tsi_op_done(rank, op)) return false;
+    }
+    bool left = op->peer_jobs_left;
+    bool good = run_some(rank, op, phase, true, progress);
+    op->peer_jobs_left = left;
+    return good;
 }
 
 /* ---- serving ----------------------------------------------------------------------------- */

@@ -192,7 +192,8 @@ static bool advance(tsi_mpi_rank *rank, tsi_lane *lane, bool *progress)
     if (op->stage == TSI_OP_GATHER) {
         if (op->jobs_left[1] > 0 && !tsi_jobs_run(rank, op, 1, progress)) return false;
         if (op->jobs_left[1] > 0) return true;
-        if (!tsi_op_done(rank, op)) return false;
+        if (!op->said_done && !tsi_op_done(rank, op)) return false;
+        op->said_done = true;
         op->stage = TSI_OP_DRAIN;
         *progress = true;
     }

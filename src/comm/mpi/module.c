@@ -2,9 +2,9 @@
 /* module.c - the vtable of the mpi engine, and how a thread waits in it.
  *
  * A blocking wait runs the protocol in the calling thread; helpers call progress for the rest. A
- * waiting rank spins for at most 20 us, and only if the ranks of the node have a core each; then it
- * sleeps on its bell. With ranks outside the segment it must look at MPI too, so it sleeps for
- * short times only. */
+ * waiting rank spins only where the ranks of the node have a core each, for 20 us and about as long
+ * as its bytes take to move; then it sleeps on its bell. With ranks outside the segment it must
+ * look at MPI too, so it sleeps for short times only. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,11 +51,11 @@ static ts_status start(void *state, tsi_work *work)
 }
 
 /* Nothing happened since `idle_ns`: spin, or sleep until the bell has moved from `seen`. */
-static void pause_briefly(tsi_mpi_rank *rank, uint32_t seen, int64_t idle_ns)
+static void pause_briefly(tsi_mpi_rank *rank, uint32_t seen, int64_t idle_ns, int64_t spin_ns)
 {
     tsi_mpi *mpi = rank->mpi;
     tsi_mpi_slot *slot = &mpi->segment.slot[rank->place];
-    if (idle_ns < mpi->spin_ns) {
+    if (idle_ns < spin_ns) {
         TSI_CPU_RELAX();
         return;
     }
@@ -67,11 +67,20 @@ static void pause_briefly(tsi_mpi_rank *rank, uint32_t seen, int64_t idle_ns)
         tsi_bell_wait(slot, seen, idle_ns < 5000000 ? NET_SLEEP_NS : 4 * NET_SLEEP_NS);
 }
 
+/* How long it is worth to spin: where ranks have cores of their own, the time the bytes take at 8
+ * GB/s, so that the end of a transfer is not followed by the time a sleeper takes to wake up. */
+static int64_t spin_for(const tsi_mpi *mpi, const tsi_work *work)
+{
+    int64_t move_ns = work->print.count * tsi_element_bytes(work->print.dtype) / 8;
+    if (mpi->spin_ns == 0) return 0;
+    return mpi->spin_ns + (move_ns < 5000000 ? move_ns : 5000000);
+}
+
 static ts_status wait(void *state, tsi_work *work)
 {
     tsi_mpi_rank *rank = local_of(state, work->rank);
     tsi_mpi_slot *slot = &rank->mpi->segment.slot[rank->place];
-    int64_t idle_since = 0;
+    int64_t idle_since = 0, spin_ns = spin_for(rank->mpi, work);
     while (!is_done(work)) {
         uint32_t seen = atomic_load_explicit(&slot->bell, memory_order_acquire);
         pthread_mutex_lock(&rank->lock);
@@ -80,7 +89,7 @@ static ts_status wait(void *state, tsi_work *work)
         if (!progress && !is_done(work)) look_around(rank, now);
         pthread_mutex_unlock(&rank->lock);
         if (progress || idle_since == 0) idle_since = now;
-        if (!progress && !is_done(work)) pause_briefly(rank, seen, now - idle_since);
+        if (!progress && !is_done(work)) pause_briefly(rank, seen, now - idle_since, spin_ns);
     }
     return work->status;
 }

@@ -236,6 +236,7 @@ bool tsi_op_build(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_work *work)
     op->jobs_left[0] = op->jobs_left[1] = 0;
     op->two_phase = false;
     op->folding = NULL;
+    op->peer_jobs_left = op->said_done = false;
     op->offers_due = pair ? kind == TSI_COMM_RECV : op->count - 1;
     if (!reserve(rank, op, work)) return false;
     op->work = work;

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_matrix.c - matrix products on every placement against one rank, and their gradients. */
+#include <math.h>
+
+#include "harness/test.h"
+#include "tessera/autograd.h"
+#include "tessera/op.h"
+
+static ts_tensor *filled(ts_mesh *mesh, ts_shape shape, const char *place, double start)
+{
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = start;
+    range.step = 0.25;
+    return ts_arange(mesh, TS_DTYPE_F64, shape, place, &range);
+}
+
+static void same(test *t, ts_tensor *have, ts_tensor *want, const char *what)
+{
+    ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
+    TEST_SAY(t, have && ts_tensor_view(ts_tensor_full(have), &a) == TS_OK, "%s: %s", what,
+             ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "failed");
+    TEST_OK(t, ts_tensor_view(want, &b));
+    int64_t n = ts_shape_count(&b.meta.shape);
+    TEST_EQ(t, ts_shape_count(&a.meta.shape), n);
+    for (int64_t i = 0; a.data && i < n; i++) {
+        double x = ((const double *)a.data)[i], y = ((const double *)b.data)[i];
+        TEST_SAY(t, fabs(x - y) <= 1e-9 * (1 + fabs(y)), "%s: element %lld is %g, not %g", what,
+                 (long long)i, x, y);
+    }
+}
+
+static const char *place2[] = { "R", "S(0)", "S(1)", "SS(0,2)" };
+
+TS_TEST_RANKS(matmul_takes_any_placement, 1, 2, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
+    ts_tensor *want =
+        ts_matmul(filled(self, TS_SHAPE(5, 7), NULL, 1), filled(self, TS_SHAPE(7, 3), NULL, 2));
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < 4; b++) {
+            char what[64];
+            snprintf(what, sizeof what, "%s by %s", place2[a], place2[b]);
+            same(t,
+                 ts_matmul(filled(mesh, TS_SHAPE(5, 7), place2[a], 1),
+                           filled(mesh, TS_SHAPE(7, 3), place2[b], 2)),
+                 want, what);
+        }
+}
+
+TS_TEST_RANKS(linear_keeps_a_sharded_sequence, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*"), *self = ts_mesh_self(t->me);
+    ts_tensor *want =
+        ts_linear(filled(self, TS_SHAPE(2, 5, 4), NULL, 1), filled(self, TS_SHAPE(6, 4), NULL, 2),
+                  filled(self, TS_SHAPE(6), NULL, 3));
+    const char *x[] = { "R", "S(0)", "S(1)", "S(2)" }, *w[] = { "R", "S(0)", "S(1)" },
+               *b[] = { "R", "S(0)" };
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 3; j++)
+            for (int k = 0; k < 2; k++) {
+                char what[64];
+                snprintf(what, sizeof what, "%s, %s, %s", x[i], w[j], b[k]);
+                same(t,
+                     ts_linear(filled(mesh, TS_SHAPE(2, 5, 4), x[i], 1),
+                               filled(mesh, TS_SHAPE(6, 4), w[j], 2),
+                               filled(mesh, TS_SHAPE(6), b[k], 3)),
+                     want, what);
+            }
+    ts_scope_options strict = TS_INIT(ts_scope_options);
+    strict.implicit_moves = TS_MOVES_FORBID;
+    ts_scope s = ts_scope_open_with(t->me, &strict);
+    TEST_CHECK(t, ts_linear(filled(mesh, TS_SHAPE(2, 5, 4), "S(1)", 1),
+                            filled(mesh, TS_SHAPE(6, 4), "R", 2),
+                            filled(mesh, TS_SHAPE(6), "R", 3)) != NULL);
+    ts_scope_close(s);
+}
+
+TS_TEST_RANKS(gradients_of_linear, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
+    const char *x[] = { "R", "S(0)", "S(1)", "S(2)" }, *w[] = { "R", "S(0)", "S(1)" };
+    ts_tensor *want[3];
+    ts_mesh *meshes[2] = { self, mesh };
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < (which ? 4 : 1); i++)
+            for (int j = 0; j < (which ? 3 : 1); j++) {
+                ts_mesh *m = meshes[which];
+                ts_tensor *p[3] = { ts_watch(filled(m, TS_SHAPE(2, 5, 4), which ? x[i] : NULL, 1)),
+                                    ts_watch(filled(m, TS_SHAPE(6, 4), which ? w[j] : NULL, 2)),
+                                    ts_watch(filled(m, TS_SHAPE(6), NULL, 3)) };
+                ts_scope s = ts_scope_open(t->me, "step");
+                ts_tape_begin(t->me);
+                ts_tensor *y = ts_square(ts_linear(p[0], p[1], p[2]));
+                ts_backward_options options = TS_INIT(ts_backward_options);
+                options.seed = ts_ones(m, TS_DTYPE_F64, TS_SHAPE(2, 5, 6), NULL);
+                TEST_OK(t, ts_backward(y, &options));
+                ts_scope_close(s);
+                for (int k = 0; k < 3; k++) {
+                    if (!which)
+                        want[k] = ts_tensor_grad(p[k]);
+                    else
+                        same(t, ts_tensor_grad(p[k]), want[k], "gradient");
+                }
+            }
+}
