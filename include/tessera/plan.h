@@ -22,8 +22,7 @@
 
 typedef struct ts_plan ts_plan; /* counted, never changed after it is made */
 
-/* ---- topologies: what the cost model knows about the machine
- * ---------------------------------------------- */
+/* ---- topologies: what the cost model knows about the machine -------------------------------- */
 enum { TS_TOPOLOGY_LEVELS = 4, TS_TOPOLOGY_AXES = 8, TS_TOPOLOGY_NAME = 32 };
 
 /* How the latency of a collective grows with the size n of its group. */
@@ -64,9 +63,7 @@ typedef struct ts_topology { /* an open value; begin with a preset and change wh
     ts_topology_axis axis[TS_TOPOLOGY_AXES];
 } ts_topology;
 
-/* ---- options
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- options -------------------------------------------------------------------------------- */
 enum { /* ts_plan_options.forbid */
        TS_PLAN_NO_COLLECTIVES = 1,
        TS_PLAN_NO_DIRECT = 2,
@@ -84,8 +81,7 @@ typedef struct ts_plan_options {
         staged; /* 1: the engine packs what it sends and receives, which counts as extra memory */
 } ts_plan_options;
 
-/* ---- what a plan says
- * -------------------------------------------------------------------------------------------- */
+/* ---- what a plan says ----------------------------------------------------------------------- */
 typedef enum ts_plan_family {
     TS_PLAN_NONE,  /* every element is where it is wanted */
     TS_PLAN_LOCAL, /* every rank has what it needs: slices and fills only */
@@ -127,6 +123,17 @@ typedef struct ts_plan_summary { /* may grow at the end */
     int64_t states;      /* placement states the search looked at */
     int64_t rounds;      /* of a direct exchange */
 } ts_plan_summary;
+
+/* A strided block of a rank's target array that it receives in a direct exchange. */
+typedef struct ts_plan_block { /* may grow at the end */
+    size_t struct_size;
+    int64_t round, from, to; /* world ranks; from == to: the rank's own term of a reduction */
+    int32_t folds;           /* 1: a further term of the block before it */
+    int32_t ndim;
+    int64_t offset; /* in elements, as the strides */
+    int64_t extent[TS_NDIM_MAX], stride[TS_NDIM_MAX];
+} ts_plan_block;
+typedef void (*ts_plan_block_fn)(const ts_plan_block *block, void *context);
 
 typedef struct ts_plan_cache_stats {
     int64_t live, capacity, hits, misses, evicted;
@@ -179,6 +186,11 @@ TS_API size_t ts_plan_why(const ts_plan *plan, char *out, size_t size);
 TS_API size_t ts_plan_text(const ts_plan *plan, char *out, size_t size);
 TS_API size_t ts_plan_json(const ts_plan *plan, char *out, size_t size);
 TS_API size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size);
+
+/* What one world rank receives, block by block in order, if the plan is a direct exchange (nothing
+ * otherwise). The work is that rank's own messages, however many ranks there are. */
+TS_API ts_status ts_plan_receives(const ts_plan *plan, int64_t rank, ts_plan_block_fn visit,
+                                  void *context);
 
 TS_API ts_status ts_plan_cache_statistics(ts_world *world, ts_plan_cache_stats *out);
 TS_API ts_status ts_plan_cache_clear(ts_world *world);

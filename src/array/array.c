@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.c - counted views of storage.
  *
- * INV: every element of a view lies inside its storage; that is checked once, when the view is made, so that
- * kernels need no check. A view holds a reference to its storage and owns nothing else. */
+ * INV: every element of a view lies inside its storage; that is checked once, when the view is
+ * made, so that kernels need no check. A view holds a reference to its storage and owns nothing
+ * else. */
 #include "array/array.h"
 
 #include <string.h>
@@ -30,7 +31,8 @@ static bool reach_of(int32_t ndim, const int64_t *extent, const int64_t *stride,
         int64_t last = 0;
         if (!tsi_mul_i64(extent[d] - 1, stride[d], &last)) return false;
         int64_t *end = last < 0 ? &r.low : &r.high;
-        if (!tsi_add_i64(*end, last, end) || !tsi_mul_i64(r.count, extent[d], &r.count)) return false;
+        if (!tsi_add_i64(*end, last, end) || !tsi_mul_i64(r.count, extent[d], &r.count))
+            return false;
     }
     *out = r;
     return true;
@@ -46,8 +48,8 @@ static void dense_strides(const ts_shape *shape, int64_t *stride)
 }
 
 /* Takes the caller's reference to storage; releases it on failure. */
-static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype, const ts_shape *shape,
-                             const int64_t *stride, int64_t offset)
+static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
+                             const ts_shape *shape, const int64_t *stride, int64_t offset)
 {
     tsi_array *array = tsi_calloc(1, sizeof *array);
     if (!array) {
@@ -76,7 +78,8 @@ static bool dense_bytes(const char *what, ts_dtype dtype, const ts_shape *shape,
         return false;
     }
     if (shape->ndim < 0 || shape->ndim > TS_NDIM_MAX) {
-        (void)TSI_FAIL(TS_ERR_SHAPE, "%s: %d dims, 0 to %d are possible", what, shape->ndim, TS_NDIM_MAX);
+        (void)TSI_FAIL(TS_ERR_SHAPE, "%s: %d dims, 0 to %d are possible", what, shape->ndim,
+                       TS_NDIM_MAX);
         return false;
     }
     for (int32_t d = 0; d < shape->ndim; d++)
@@ -99,7 +102,8 @@ tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape
     return tsi_array_create_tagged(rank, dtype, shape, TSI_TAG_ACTIVATION);
 }
 
-tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape, uint32_t tag)
+tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape,
+                                   uint32_t tag)
 {
     size_t bytes = 0;
     if (!dense_bytes("array", dtype, shape, &bytes)) return NULL;
@@ -148,7 +152,8 @@ tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape
     int64_t room = (int64_t)(base->storage->bytes / size), first = 0, last = 0;
     bool known = reach_of(shape->ndim, shape->extent, stride, &r) &&
                  tsi_add_i64(offset, r.low, &first) && tsi_add_i64(offset, r.high, &last);
-    bool inside = known && first >= 0 && last < room && (r.count > 0 || (offset >= 0 && offset <= room));
+    bool inside =
+        known && first >= 0 && last < room && (r.count > 0 || (offset >= 0 && offset <= room));
     if (!inside) {
         (void)TSI_FAIL(TS_ERR_SHAPE,
                        "view: elements %lld to %lld of a storage of %lld (%s): outside of it",
@@ -210,7 +215,8 @@ void tsi_array_describe(const tsi_array *array, ts_array *out)
     bool zero = ts_shape_count(&out->meta.shape) > 1;
     for (int32_t d = 0; d < array->ndim; d++)
         zero = zero && array->stride[d] == 0;
-    if (zero) out->data = NULL; /* all strides zero would read as "contiguous", far beyond the element */
+    if (zero)
+        out->data = NULL; /* all strides zero would read as "contiguous", far beyond the element */
 }
 
 /* May the array be written, and has it memory? */
@@ -222,7 +228,8 @@ static ts_status check_memory(const char *what, const tsi_array *array, bool wri
     if (array->storage->data) return TS_OK;
     for (int32_t d = 0; d < array->ndim; d++)
         if (array->extent[d] == 0) return TS_OK;
-    return TSI_FAIL(TS_ERR_STATE, "%s: the storage is emptied (%zu bytes)", what, array->storage->bytes);
+    return TSI_FAIL(TS_ERR_STATE, "%s: the storage is emptied (%zu bytes)", what,
+                    array->storage->bytes);
 }
 
 ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
@@ -233,11 +240,13 @@ ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
         return TSI_FAIL(TS_ERR_SHAPE, "copy: %d dims to %d", from->ndim, to->ndim);
     for (int32_t d = 0; d < to->ndim; d++)
         if (to->extent[d] != from->extent[d])
-            return TSI_FAIL(TS_ERR_SHAPE, "copy: dim %d has %lld elements in the source, %lld in the target",
-                            d, (long long)from->extent[d], (long long)to->extent[d]);
+            return TSI_FAIL(TS_ERR_SHAPE,
+                            "copy: dim %d has %lld elements in the source, %lld in the target", d,
+                            (long long)from->extent[d], (long long)to->extent[d]);
     const tsi_device *device = to->storage->device;
     if (device != from->storage->device)
-        return TSI_FAIL(TS_ERR_ARG, "copy: from device %s to %s", from->storage->device->name, device->name);
+        return TSI_FAIL(TS_ERR_ARG, "copy: from device %s to %s", from->storage->device->name,
+                        device->name);
     tsi_block t = tsi_array_block(to), f = tsi_array_block(from);
     to->storage->version++;
     return device->copy(device, &t, &f, NULL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.h - storage and views of it: the local block under a distributed tensor.
  *
- * tsi_storage  counted memory on a device, from its owner's caching allocator or given from outside. Its
- *              data may be emptied and refilled under live views (resharding). The count is atomic:
+ * tsi_storage  counted memory on a device, from its owner's caching allocator or given from
+ * outside. Its data may be emptied and refilled under live views (resharding). The count is atomic:
  *              peers may hold a storage; memory goes back to its owner's allocator.
- * tsi_array    a counted view: storage, offset, dtype, extents, strides. One thread at a time.            */
+ * tsi_array    a counted view: storage, offset, dtype, extents, strides. One thread at a time. */
 #ifndef TSI_ARRAY_ARRAY_H
 #define TSI_ARRAY_ARRAY_H
 
@@ -17,11 +17,11 @@
 typedef struct tsi_storage {
     _Atomic int64_t references;
     const tsi_device *device;
-    tsi_pool *pool;  /* NULL: memory from outside */
-    void *data;      /* NULL: emptied */
-    size_t bytes;    /* wanted size, also while emptied */
-    uint32_t tag;    /* pool tag */
-    uint32_t version; /* counts in-place writes */
+    tsi_pool *pool;              /* NULL: memory from outside */
+    void *data;                  /* NULL: emptied */
+    size_t bytes;                /* wanted size, also while emptied */
+    uint32_t tag;                /* pool tag */
+    uint32_t version;            /* counts in-place writes */
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context;
     bool read_only; /* outside memory that must not be written; copy and fill into it are refused */
@@ -38,41 +38,50 @@ typedef struct tsi_array {
 } tsi_array;
 
 tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag); /* NULL: recorded */
-/* Memory from outside; done may be NULL (the caller keeps it alive). On failure done is not called. */
+/* Memory from outside; done may be NULL (the caller keeps it alive). On failure done is not called.
+ */
 tsi_storage *tsi_storage_wrap(const tsi_device *device, void *data, size_t bytes,
                               void (*done)(void *), void *context);
 void tsi_storage_retain(tsi_storage *storage);
-void tsi_storage_release(tsi_storage *storage);  /* any thread; accepts NULL */
-ts_status tsi_storage_refill(tsi_storage *storage); /* memory again after empty, undefined contents */
-void tsi_storage_empty(tsi_storage *storage); /* gives memory back, views stay; outside memory stays too */
+void tsi_storage_release(tsi_storage *storage); /* any thread; accepts NULL */
+ts_status
+tsi_storage_refill(tsi_storage *storage); /* memory again after empty, undefined contents */
+void tsi_storage_empty(
+    tsi_storage *storage); /* gives memory back, views stay; outside memory stays too */
 
-/* Dense, not zeroed, counted as an activation; the second form counts under another tag. NULL: recorded. */
+/* Dense, not zeroed, counted as an activation; the second form counts under another tag. NULL:
+ * recorded. */
 tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape);
-tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape, uint32_t tag);
-/* Takes block->data if done is set; on failure it stays the caller's. Negative strides are welcome. */
+tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape,
+                                   uint32_t tag);
+/* Takes block->data if done is set; on failure it stays the caller's. Negative strides are welcome.
+ */
 tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block);
-/* Another view of base's storage: offset from the storage's beginning and strides count elements of `dtype`; stride
- * NULL: dense. Refused if an element would lie outside the storage. */
+/* Another view of base's storage: offset from the storage's beginning and strides count elements of
+ * `dtype`; stride NULL: dense. Refused if an element would lie outside the storage. */
 tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape,
                           const int64_t *stride, int64_t offset);
 tsi_array *tsi_array_retain(tsi_array *array);
-void tsi_array_release(tsi_array *array); /* accepts NULL */
+void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */
 tsi_block tsi_array_block(const tsi_array *array);
 ts_shape tsi_array_shape(const tsi_array *array);
 bool tsi_array_is_dense(const tsi_array *array);
-/* For handing out; borrows. One element repeated by zero strides alone cannot be said in a ts_array: data is NULL. */
+/* For handing out; borrows. One element repeated by zero strides alone cannot be said in a
+ * ts_array: data is NULL. */
 void tsi_array_describe(const tsi_array *array, ts_array *out);
-/* Strided copy with cast, and fill (`element` of to's dtype), on the array's device. Equal extents, no
- * broadcasting; both count as a write of the target's storage. */
+/* Strided copy with cast, and fill (`element` of to's dtype), on the array's device. Equal extents,
+ * no broadcasting; both count as a write of the target's storage. */
 ts_status tsi_array_copy(tsi_array *to, const tsi_array *from);
 ts_status tsi_array_fill(tsi_array *to, const void *element);
 
 /* ---- DLPack, version 1 (dlpack.c): `managed` is a DLManagedTensorVersioned of the standard ABI.
- * Out: shares the memory, retains the storage, and the consumer calls the deleter, from any thread. In: takes
- * `managed` and calls its deleter when nothing refers to the memory any more; on failure it stays the caller's. */
+ * Out: shares the memory, retains the storage, and the consumer calls the deleter, from any thread.
+ * In: takes `managed` and calls its deleter when nothing refers to the memory any more; on failure
+ * it stays the caller's. */
 struct DLManagedTensorVersioned;
 ts_status tsi_array_to_dlpack(tsi_array *array, struct DLManagedTensorVersioned **out);
-tsi_array *tsi_array_from_dlpack(ts_rank *rank, struct DLManagedTensorVersioned *managed /* takes */);
+tsi_array *tsi_array_from_dlpack(ts_rank *rank,
+                                 struct DLManagedTensorVersioned *managed /* takes */);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlpack.c - arrays to and from other libraries without a copy.
  *
- * Out: one allocation holds the managed tensor, its shape and strides, and a reference to the storage; the
- * deleter gives them back and may run on any thread. In: the managed tensor becomes the `done` of a storage. */
+ * Out: one allocation holds the managed tensor, its shape and strides, and a reference to the
+ * storage; the deleter gives them back and may run on any thread. In: the managed tensor becomes
+ * the `done` of a storage. */
 #include "array/dlpack_abi.h"
 
 #include <string.h>
@@ -14,12 +15,12 @@
 static const struct {
     uint8_t code, bits;
 } type_of[TS_DTYPE_COUNT] = {
-    [TS_DTYPE_F64] = { TSI_DL_FLOAT, 64 },    [TS_DTYPE_F32] = { TSI_DL_FLOAT, 32 },
-    [TS_DTYPE_BF16] = { TSI_DL_BFLOAT, 16 },  [TS_DTYPE_F16] = { TSI_DL_FLOAT, 16 },
-    [TS_DTYPE_I64] = { TSI_DL_INT, 64 },      [TS_DTYPE_I32] = { TSI_DL_INT, 32 },
-    [TS_DTYPE_U8] = { TSI_DL_UINT, 8 },       [TS_DTYPE_BOOL] = { TSI_DL_BOOL, 8 },
-    [TS_DTYPE_I16] = { TSI_DL_INT, 16 },      [TS_DTYPE_I8] = { TSI_DL_INT, 8 },
-    [TS_DTYPE_C64] = { TSI_DL_COMPLEX, 64 },  [TS_DTYPE_C128] = { TSI_DL_COMPLEX, 128 },
+    [TS_DTYPE_F64] = { TSI_DL_FLOAT, 64 },   [TS_DTYPE_F32] = { TSI_DL_FLOAT, 32 },
+    [TS_DTYPE_BF16] = { TSI_DL_BFLOAT, 16 }, [TS_DTYPE_F16] = { TSI_DL_FLOAT, 16 },
+    [TS_DTYPE_I64] = { TSI_DL_INT, 64 },     [TS_DTYPE_I32] = { TSI_DL_INT, 32 },
+    [TS_DTYPE_U8] = { TSI_DL_UINT, 8 },      [TS_DTYPE_BOOL] = { TSI_DL_BOOL, 8 },
+    [TS_DTYPE_I16] = { TSI_DL_INT, 16 },     [TS_DTYPE_I8] = { TSI_DL_INT, 8 },
+    [TS_DTYPE_C64] = { TSI_DL_COMPLEX, 64 }, [TS_DTYPE_C128] = { TSI_DL_COMPLEX, 128 },
 };
 
 typedef struct exported {
@@ -41,7 +42,8 @@ ts_status tsi_array_to_dlpack(tsi_array *array, DLManagedTensorVersioned **out)
     *out = NULL;
     if (!array) return TSI_FAIL(TS_ERR_NULL, "to DLPack: the array is NULL");
     if (!array->storage->device->host_readable)
-        return TSI_FAIL(TS_ERR_ARG, "to DLPack: device %s is not the host", array->storage->device->name);
+        return TSI_FAIL(TS_ERR_ARG, "to DLPack: device %s is not the host",
+                        array->storage->device->name);
     if (!array->storage->data && array->storage->bytes > 0)
         return TSI_FAIL(TS_ERR_STATE, "to DLPack: the storage is emptied");
     exported *e = tsi_calloc(1, sizeof *e);
@@ -95,7 +97,8 @@ static ts_status check_import(const DLManagedTensorVersioned *managed)
     if (tensor->ndim < 0 || tensor->ndim > TS_NDIM_MAX)
         return TSI_FAIL(TS_ERR_SHAPE, "from DLPack: %d dims, 0 to %d are possible", tensor->ndim,
                         TS_NDIM_MAX);
-    if (tensor->ndim > 0 && !tensor->shape) return TSI_FAIL(TS_ERR_ARG, "from DLPack: shape is NULL");
+    if (tensor->ndim > 0 && !tensor->shape)
+        return TSI_FAIL(TS_ERR_ARG, "from DLPack: shape is NULL");
     return TS_OK;
 }
 
@@ -105,8 +108,9 @@ static void imported_done(void *context)
     if (managed->deleter) managed->deleter(managed);
 }
 
-/* Strides that are all zero say "contiguous" in a ts_array, but in DLPack they broadcast one element. Such a
- * tensor is described with stride 1 along extents of 1, which reaches the same element, and patched after. */
+/* Strides that are all zero say "contiguous" in a ts_array, but in DLPack they broadcast one
+ * element. Such a tensor is described with stride 1 along extents of 1, which reaches the same
+ * element, and patched after. */
 static bool broadcasts_one(const DLTensor *tensor)
 {
     bool zero = tensor->ndim > 0 && tensor->strides;

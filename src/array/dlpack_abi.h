@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlpack_abi.h - the structs of DLPack version 1, written from its published ABI.
  *
- * A tensor passes between libraries as a DLManagedTensorVersioned; whoever consumes it calls `deleter` once. Names
- * and order of fields are the standard's, so that a program may include its own dlpack.h beside this library. */
+ * A tensor passes between libraries as a DLManagedTensorVersioned; whoever consumes it calls
+ * `deleter` once. Names and order of fields are the standard's, so that a program may include its
+ * own dlpack.h beside this library. */
 #ifndef TSI_ARRAY_DLPACK_ABI_H
 #define TSI_ARRAY_DLPACK_ABI_H
 

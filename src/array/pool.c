@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c - the caching allocator: free blocks by size class, blocks of other threads through a list.
+/* pool.c - the caching allocator: free blocks by size class, blocks of other threads through a
+ * list.
  *
  *   owner:   alloc <-- cached[class] <-- free              no lock, no atomic but the counters
  *                            ^
- *   others:  free --> returned (lock-free, many push, the owner takes all) at the owner's next allocation
+ *   others:  free --> returned (lock-free, many push, the owner takes all) at the owner's next
+ * allocation
  *
- * A block is described by a node in host memory, so that devices whose memory the host cannot touch are served alike;
- * nodes are found by address. The map `nodes` is changed by the owner alone, under the lock; so the owner reads
- * it without, everybody else with the lock.
+ * A block is described by a node in host memory, so that devices whose memory the host cannot touch
+ * are served alike; nodes are found by address. The map `nodes` is changed by the owner alone,
+ * under the lock; so the owner reads it without, everybody else with the lock.
  *
- * INV: `holders` counts live blocks, plus one until destroy. Who brings it to zero frees the pool, and nobody
- * touches the pool after giving up its hold. Destroy puts CLOSED into `returned`; who finds it there frees to the
- * device at once, so no block is ever pushed that nobody will take. */
+ * INV: `holders` counts live blocks, plus one until destroy. Who brings it to zero frees the pool,
+ * and nobody touches the pool after giving up its hold. Destroy puts CLOSED into `returned`; who
+ * finds it there frees to the device at once, so no block is ever pushed that nobody will take. */
 #include "array/pool.h"
 
 #include <pthread.h>
@@ -23,7 +25,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 
-/* Classes of 64 bytes up to 512, then eight per power of two: at most 12.5 % are lost to rounding. */
+/* Classes of 64 bytes up to 512, then eight per power of two: at most 12.5 % are lost to rounding.
+ */
 enum { CLASS_STEP = 64, CLASS_COUNT = 8 + 8 * 54 };
 
 typedef struct node {
@@ -103,8 +106,8 @@ static bool is_owner(const tsi_pool *pool)
 static void raise_peak(usage *u, int64_t live)
 {
     int64_t peak = atomic_load_explicit(&u->peak, memory_order_relaxed);
-    while (live > peak && !atomic_compare_exchange_weak_explicit(&u->peak, &peak, live, memory_order_relaxed,
-                                                                 memory_order_relaxed))
+    while (live > peak && !atomic_compare_exchange_weak_explicit(
+                              &u->peak, &peak, live, memory_order_relaxed, memory_order_relaxed))
         continue;
 }
 
@@ -125,14 +128,18 @@ static usage *usage_of(tsi_pool *pool, uint32_t tag)
     return &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
 }
 
-/* Allocation events show what is asked of the device; a step that runs from the cache writes none. */
+/* Allocation events show what is asked of the device; a step that runs from the cache writes none.
+ */
 static void note_reserved(tsi_pool *pool, const char *what, int64_t change)
 {
     atomic_fetch_add_explicit(&pool->reserved, change, memory_order_relaxed);
     /* The rank is looked at only if it is this thread's: else it may be gone. */
     if (!pool->rank || tsi_rank_current() != pool->rank || !pool->rank->ring) return;
-    tsi_event event = { .kind = TSI_EVENT_ALLOC, .kind_name = what, .name = pool->rank->label,
-                        .where = "", .bytes = change };
+    tsi_event event = { .kind = TSI_EVENT_ALLOC,
+                        .kind_name = what,
+                        .name = pool->rank->label,
+                        .where = "",
+                        .bytes = change };
     if (!event.name) event.name = "";
     tsi_ring_mark(pool->rank->ring, &event);
 }
@@ -177,7 +184,8 @@ static node *node_publish(tsi_pool *pool, node *n, bool foreign)
 static void node_forget(tsi_pool *pool, node *n)
 {
     pthread_mutex_lock(&pool->lock);
-    tsi_map_remove(n->foreign ? &pool->others : &pool->nodes, key_of(n->memory), node_holds, n->memory);
+    tsi_map_remove(n->foreign ? &pool->others : &pool->nodes, key_of(n->memory), node_holds,
+                   n->memory);
     pthread_mutex_unlock(&pool->lock);
     note_reserved(pool, "release", -(int64_t)n->reserved);
     node_destroy(pool, n);
@@ -296,7 +304,8 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     if (TSI_LIKELY(possible)) {
         uint32_t size_class = class_of(bytes, &rounded);
         if (owner) {
-            if (atomic_load_explicit(&pool->returned, memory_order_relaxed)) take_returned(pool, NULL);
+            if (atomic_load_explicit(&pool->returned, memory_order_relaxed))
+                take_returned(pool, NULL);
             n = cache_take(pool, size_class);
         }
         if (!n) n = node_fresh(pool, size_class, rounded, owner);
@@ -347,7 +356,8 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
 
 tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag)
 {
-    const usage *u = tag < 0 ? &pool->total : &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
+    const usage *u =
+        tag < 0 ? &pool->total : &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
     return (tsi_pool_usage){
         .live = atomic_load_explicit(&u->live, memory_order_relaxed),
         .peak = atomic_load_explicit(&u->peak, memory_order_relaxed),
@@ -386,7 +396,7 @@ const tsi_device *tsi_pool_device(const tsi_pool *pool)
 
 const char *tsi_pool_tag_name(uint32_t tag)
 {
-    static const char *const names[] = { "other",     "activation",         "parameter", "gradient",
-                                         "optimizer", "communication staging" };
+    static const char *const names[] = { "other",    "activation", "parameter",
+                                         "gradient", "optimizer",  "communication staging" };
     return tag < TSI_COUNT_OF(names) ? names[tag] : names[0];
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool.h - the caching allocator of one rank and device, with bytes by tag.
  *
- * Blocks are rounded to a size class and kept for reuse; live, peak and reserved bytes are counted per
- * tag (parameter, gradient, activation, ...). A block freed by another thread waits in a lock-free list that
- * the owner empties at its next allocation. The owner is the thread attached to the pool's rank, or the thread that
- * made a pool without a rank. Another thread may allocate too, but past the cache. Counters may be read anywhere.
+ * Blocks are rounded to a size class and kept for reuse; live, peak and reserved bytes are counted
+ * per tag (parameter, gradient, activation, ...). A block freed by another thread waits in a
+ * lock-free list that the owner empties at its next allocation. The owner is the thread attached to
+ * the pool's rank, or the thread that made a pool without a rank. Another thread may allocate too,
+ * but past the cache. Counters may be read anywhere.
  *
- * INV: a pool that was destroyed lives on, invisible, until its last block has come back; then it goes with it. */
+ * INV: a pool that was destroyed lives on, invisible, until its last block has come back; then it
+ * goes with it. */
 #ifndef TSI_ARRAY_POOL_H
 #define TSI_ARRAY_POOL_H
 
@@ -18,21 +20,26 @@
 
 enum { TSI_POOL_TAG_MAX = 16 };
 typedef enum tsi_pool_tag {
-    TSI_TAG_OTHER, TSI_TAG_ACTIVATION, TSI_TAG_PARAMETER, TSI_TAG_GRADIENT, TSI_TAG_OPTIMIZER,
+    TSI_TAG_OTHER,
+    TSI_TAG_ACTIVATION,
+    TSI_TAG_PARAMETER,
+    TSI_TAG_GRADIENT,
+    TSI_TAG_OPTIMIZER,
     TSI_TAG_COMM /* staging of engines and plans */
 } tsi_pool_tag;
 
 typedef struct tsi_pool tsi_pool;
 typedef struct tsi_pool_usage {
-    int64_t live, peak;   /* bytes asked for and not freed; the most since the last reset */
-    int64_t allocations;  /* calls */
+    int64_t live, peak;  /* bytes asked for and not freed; the most since the last reset */
+    int64_t allocations; /* calls */
 } tsi_pool_usage;
 
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
 tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank /* may be NULL */);
 /* By the owner, or by anyone once the owner has ended. Live blocks stay valid; accepts NULL. */
 void tsi_pool_destroy(tsi_pool *pool);
-void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag); /* 64-byte aligned; NULL: recorded */
+void *tsi_pool_alloc(tsi_pool *pool, size_t bytes,
+                     uint32_t tag); /* 64-byte aligned; NULL: recorded */
 /* Any thread; accepts NULL. bytes and tag as at the allocation. */
 void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag);
 tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag /* -1: all */);

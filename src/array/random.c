@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* random.c - fills by global index, a chunk at a time:
  *
- *   counters -> Philox blocks (vector lanes) -> words -> f64 or i64 values -> rounded into the dtype
+ *   counters -> Philox blocks (vector lanes) -> words -> f64 or i64 values -> rounded into the
+ * dtype
  *
- * INV: the value of an element depends on its own words alone; where a chunk or run begins does not matter. */
+ * INV: the value of an element depends on its own words alone; where a chunk or run begins does not
+ * matter. */
 #include "array/random.h"
 
 #include <math.h>
@@ -27,7 +29,7 @@ typedef struct chunk {
 typedef struct recipe {
     const tsi_random *random;
     ts_dtype dtype;
-    int32_t words; /* k */
+    int32_t words;      /* k */
     bool complex, wide; /* wide: f64 and c128, 53 random bits */
     double top;         /* UNIFORM: the largest number of the dtype below b */
     uint32_t drop;      /* UNIFORM: low bits of a word that are not used */
@@ -45,7 +47,8 @@ static bool is_wide(ts_dtype dtype)
 
 static bool is_real(ts_dtype dtype)
 {
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
+           dtype == TS_DTYPE_F16;
 }
 
 int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype)
@@ -54,10 +57,14 @@ int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype)
     bool real = is_real(dtype), complex = is_complex(dtype);
     if (size == 0) return 0;
     switch (kind) {
-    case TSI_RANDOM_UNIFORM: return real ? 1 + is_wide(dtype) : complex ? 2 * (1 + is_wide(dtype)) : 0;
-    case TSI_RANDOM_NORMAL: return real || complex ? 2 * (1 + is_wide(dtype)) : 0;
-    case TSI_RANDOM_INTEGER: return real || complex ? 0 : size >= 4 ? 2 : 1;
-    case TSI_RANDOM_BERNOULLI: return 1;
+    case TSI_RANDOM_UNIFORM:
+        return real ? 1 + is_wide(dtype) : complex ? 2 * (1 + is_wide(dtype)) : 0;
+    case TSI_RANDOM_NORMAL:
+        return real || complex ? 2 * (1 + is_wide(dtype)) : 0;
+    case TSI_RANDOM_INTEGER:
+        return real || complex ? 0 : size >= 4 ? 2 : 1;
+    case TSI_RANDOM_BERNOULLI:
+        return 1;
     }
     return 0;
 }
@@ -102,7 +109,8 @@ static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint6
     }
 }
 
-/* The words of `count` elements from `global` on; the first one is at the returned place of the buffer. */
+/* The words of `count` elements from `global` on; the first one is at the returned place of the
+ * buffer. */
 static const uint32_t *draw_words(const recipe *r, uint64_t global, int64_t count, uint32_t *buffer)
 {
     uint64_t first = global * (uint64_t)r->words, block = first / 4, skip = first % 4;
@@ -119,7 +127,8 @@ static const uint32_t *draw_words(const recipe *r, uint64_t global, int64_t coun
 
 /* ---- values */
 
-static void uniform_narrow(const recipe *r, double *restrict out, const uint32_t *restrict word, int64_t n)
+static void uniform_narrow(const recipe *r, double *restrict out, const uint32_t *restrict word,
+                           int64_t n)
 {
     double a = r->random->a, span = r->random->b - a, top = r->top;
     uint32_t drop = r->drop;
@@ -136,7 +145,8 @@ static uint64_t top_53(const uint32_t *word)
     return ((uint64_t)word[0] << 21) | (word[1] >> 11);
 }
 
-static void uniform_wide(const recipe *r, double *restrict out, const uint32_t *restrict word, int64_t n)
+static void uniform_wide(const recipe *r, double *restrict out, const uint32_t *restrict word,
+                         int64_t n)
 {
     double a = r->random->a, span = r->random->b - a, top = r->top;
     for (int64_t i = 0; i < n; i++) {
@@ -147,7 +157,8 @@ static void uniform_wide(const recipe *r, double *restrict out, const uint32_t *
 }
 
 /* u and v of Box-Muller, split first so that the long loop over them has one form. */
-static void pairs_narrow(double *restrict u, double *restrict v, const uint32_t *restrict word, int64_t n)
+static void pairs_narrow(double *restrict u, double *restrict v, const uint32_t *restrict word,
+                         int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         u[i] = (tsi_f64_of_u52(word[2 * i]) + 1) * 0x1p-32;
@@ -155,7 +166,8 @@ static void pairs_narrow(double *restrict u, double *restrict v, const uint32_t 
     }
 }
 
-static void pairs_wide(double *restrict u, double *restrict v, const uint32_t *restrict word, int64_t n)
+static void pairs_wide(double *restrict u, double *restrict v, const uint32_t *restrict word,
+                       int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         u[i] = (double)(int64_t)(top_53(word + 4 * i) + 1) * 0x1p-53;
@@ -163,7 +175,8 @@ static void pairs_wide(double *restrict u, double *restrict v, const uint32_t *r
     }
 }
 
-static void normal_short(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
+static void normal_short(double mean, double deviation, double *restrict u,
+                         const double *restrict v, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         double square = -2 * tsi_log_short(u[i]);
@@ -171,7 +184,8 @@ static void normal_short(double mean, double deviation, double *restrict u, cons
     }
 }
 
-static void normal_long(double mean, double deviation, double *restrict u, const double *restrict v, int64_t n)
+static void normal_long(double mean, double deviation, double *restrict u, const double *restrict v,
+                        int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         double cosine, sine, square = -2 * tsi_log(u[i]);
@@ -180,8 +194,8 @@ static void normal_long(double mean, double deviation, double *restrict u, const
     }
 }
 
-static void normal_complex(double mean, double deviation, double *restrict out, const double *restrict u,
-                           const double *restrict v, int64_t n)
+static void normal_complex(double mean, double deviation, double *restrict out,
+                           const double *restrict u, const double *restrict v, int64_t n)
 {
     double part = deviation * 0x1.6a09e667f3bcdp-1; /* sqrt(1/2) */
     for (int64_t i = 0; i < n; i++) {
@@ -277,10 +291,13 @@ static void fill_chunk(const recipe *r, char *to, uint64_t global, int64_t n, ch
     }
 }
 
-/* The largest number of a real dtype that is less than b: b rounded, and one step down if that is not less. */
+/* The largest number of a real dtype that is less than b: b rounded, and one step down if that is
+ * not less. */
 static double below(double b, ts_dtype dtype)
 {
-    ts_dtype part = dtype == TS_DTYPE_C64 ? TS_DTYPE_F32 : dtype == TS_DTYPE_C128 ? TS_DTYPE_F64 : dtype;
+    ts_dtype part = dtype == TS_DTYPE_C64    ? TS_DTYPE_F32
+                    : dtype == TS_DTYPE_C128 ? TS_DTYPE_F64
+                                             : dtype;
     int bits = (int)ts_dtype_size(part) * 8;
     uint64_t sign = (uint64_t)1 << (bits - 1), raw = 0;
     double value = b;
@@ -312,7 +329,8 @@ static ts_status check_integers(const tsi_random *random, ts_dtype dtype)
                                          : INT64_MAX >> (64 - 8 * ts_dtype_size(dtype));
     int64_t bottom = dtype == TS_DTYPE_BOOL || dtype == TS_DTYPE_U8 ? 0 : -top - 1;
     if (random->low >= random->high || random->low < bottom || random->high - 1 > top)
-        return TSI_FAIL(TS_ERR_ARG, "integer: the range from %lld to %lld is empty or outside of %s",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "integer: the range from %lld to %lld is empty or outside of %s",
                         (long long)random->low, (long long)random->high, ts_dtype_name(dtype));
     return TS_OK;
 }
@@ -320,9 +338,12 @@ static ts_status check_integers(const tsi_random *random, ts_dtype dtype)
 static ts_status recipe_make(const tsi_random *random, const tsi_block *to, recipe *r)
 {
     ts_dtype dtype = (ts_dtype)to->dtype;
-    *r = (recipe){ .random = random, .dtype = dtype, .words = tsi_random_words(random->kind, dtype) };
+    *r = (recipe){ .random = random,
+                   .dtype = dtype,
+                   .words = tsi_random_words(random->kind, dtype) };
     if (r->words == 0)
-        return TSI_FAIL(TS_ERR_DTYPE, "random: this kind of number cannot be %s", ts_dtype_name(dtype));
+        return TSI_FAIL(TS_ERR_DTYPE, "random: this kind of number cannot be %s",
+                        ts_dtype_name(dtype));
     if (!tsi_block_is_dense(to)) return TSI_FAIL(TS_ERR_ARG, "random: the block is not contiguous");
     TSI_TRY(check_reals(random));
     TSI_TRY(check_integers(random, dtype));
@@ -337,8 +358,8 @@ static ts_status recipe_make(const tsi_random *random, const tsi_block *to, reci
     return TS_OK;
 }
 
-ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to, const tsi_random_run *run,
-                               int64_t run_count)
+ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
+                               const tsi_random_run *run, int64_t run_count)
 {
     recipe r;
     TSI_TRY(recipe_make(random, to, &r));
@@ -348,12 +369,15 @@ ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to, co
         int64_t local = run[i].local, length = run[i].length;
         if (local < 0 || length < 0 || local > room || length > room - local || run[i].global < 0 ||
             run[i].global > INT64_MAX - length)
-            return TSI_FAIL(TS_ERR_ARG, "random: a run of %lld from %lld on (global %lld), the block has %lld elements",
-                            (long long)length, (long long)local, (long long)run[i].global, (long long)room);
+            return TSI_FAIL(
+                TS_ERR_ARG,
+                "random: a run of %lld from %lld on (global %lld), the block has %lld elements",
+                (long long)length, (long long)local, (long long)run[i].global, (long long)room);
         /* Chunks end at multiples of CHUNK, so that all but the first begin with a whole block. */
         for (int64_t at = 0, n = 0; at < length; at += n) {
             n = tsi_min_i64(CHUNK - (run[i].global + at) % CHUNK, length - at);
-            fill_chunk(&r, (char *)to->data + (local + at) * size, (uint64_t)(run[i].global + at), n, &c);
+            fill_chunk(&r, (char *)to->data + (local + at) * size, (uint64_t)(run[i].global + at),
+                       n, &c);
         }
     }
     return TS_OK;

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* random.h - random elements as a pure function of (seed, stream, offset, global index).
  *
- * Philox4x32-10 with key = seed and counter = (offset + block, stream). The element with row-major index g in the
- * logical tensor uses the k words g*k .. g*k+k-1 of the sequence: block w/4, lane w%4. So any split over ranks, any
- * order of filling and any machine give the same bits; all arithmetic is IEEE without fusing, log and sincos are our own.
+ * Philox4x32-10 with key = seed and counter = (offset + block, stream). The element with row-major
+ * index g in the logical tensor uses the k words g*k .. g*k+k-1 of the sequence: block w/4, lane
+ * w%4. So any split over ranks, any order of filling and any machine give the same bits; all
+ * arithmetic is IEEE without fusing, log and sincos are our own.
  *
  *   kind        k                        element, from words w0 w1 ..
- *   UNIFORM     1 (f32 bf16 f16) 2 (f64)  a + (b - a) u, u = the top 24, 8, 11 or 53 bits / 2^bits; below b always
- *   NORMAL      2 (f32 bf16 f16) 4 (f64)  a + b sqrt(-2 ln u) cos(2 pi v), u in (0, 1] from the first half of the
- *                                         words, v in [0, 1) from the second; 32 bits each, f64: 53
- *   INTEGER     1 (8, 16 bits, bool) 2    low + floor(word * (high - low) / 2^32), or 2^64 with both words
+ *   UNIFORM     1 (f32 bf16 f16) 2 (f64)  a + (b - a) u, u = the top 24, 8, 11 or 53 bits / 2^bits;
+ * below b always NORMAL      2 (f32 bf16 f16) 4 (f64)  a + b sqrt(-2 ln u) cos(2 pi v), u in (0, 1]
+ * from the first half of the words, v in [0, 1) from the second; 32 bits each, f64: 53 INTEGER 1
+ * (8, 16 bits, bool) 2    low + floor(word * (high - low) / 2^32), or 2^64 with both words
  *   BERNOULLI   1 (every dtype)           1 if w0 < a * 2^32, else 0
  *
- * Complex elements: UNIFORM draws the parts one after the other with twice the words; NORMAL takes cosine and sine of one
- * pair as parts, each with standard deviation b / sqrt(2). Values are computed in f64 and rounded once.            */
+ * Complex elements: UNIFORM draws the parts one after the other with twice the words; NORMAL takes
+ * cosine and sine of one pair as parts, each with standard deviation b / sqrt(2). Values are
+ * computed in f64 and rounded once.            */
 #ifndef TSI_ARRAY_RANDOM_H
 #define TSI_ARRAY_RANDOM_H
 
@@ -29,11 +31,12 @@ typedef enum tsi_random_kind {
 typedef struct tsi_random {
     tsi_random_kind kind;
     uint64_t seed, stream, offset; /* offset in blocks of four words */
-    double a, b;                   /* UNIFORM [a, b); NORMAL mean a, deviation b; BERNOULLI probability a */
-    int64_t low, high;             /* INTEGER low <= x < high */
+    double a, b;       /* UNIFORM [a, b); NORMAL mean a, deviation b; BERNOULLI probability a */
+    int64_t low, high; /* INTEGER low <= x < high */
 } tsi_random;
 
-/* Consecutive elements: `length` of them, from place `local` of the block on, with global indices from `global` on. */
+/* Consecutive elements: `length` of them, from place `local` of the block on, with global indices
+ * from `global` on. */
 typedef struct tsi_random_run {
     int64_t global, local, length;
 } tsi_random_run;
@@ -41,11 +44,12 @@ typedef struct tsi_random_run {
 /* Fills a dense block of host memory whose first element has the global index `global`. */
 ts_status tsi_random_fill(const tsi_random *random, const tsi_block *to, int64_t global);
 /* Fills the runs of a dense block; places outside every run stay as they are. */
-ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to, const tsi_random_run *run,
-                               int64_t run_count);
+ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
+                               const tsi_random_run *run, int64_t run_count);
 /* k, the words of one element; 0 if the kind has no meaning for the dtype. */
 int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype);
-/* Blocks that a tensor of `count` elements uses: what the offset advances by after it, on every rank. */
+/* Blocks that a tensor of `count` elements uses: what the offset advances by after it, on every
+ * rank. */
 uint64_t tsi_random_blocks(tsi_random_kind kind, ts_dtype dtype, int64_t count);
 
 #endif

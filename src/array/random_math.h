@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* random_math.h - log, sine and cosine from basic IEEE operations, for random normals.
  *
- * INV: only +, -, *, /, conversions between equal bits: the same result bits on every machine and compiler
- * (nothing is fused: -ffp-contract=off). No branches, so that loops become vector code. Errors are below
- * 2 units in the last place on the ranges named, of the short forms below 1e-9; a test compares with the C library. */
+ * INV: only +, -, *, /, conversions between equal bits: the same result bits on every machine and
+ * compiler (nothing is fused: -ffp-contract=off). No branches, so that loops become vector code.
+ * Errors are below 2 units in the last place on the ranges named, of the short forms below 1e-9; a
+ * test compares with the C library. */
 #ifndef TSI_ARRAY_RANDOM_MATH_H
 #define TSI_ARRAY_RANDOM_MATH_H
 
@@ -24,7 +25,8 @@ static inline double tsi_f64_of_bits(uint64_t bits)
     return value;
 }
 
-/* An integer below 2^52 as a double, without a conversion instruction (SSE2 has none for 64 bits). */
+/* An integer below 2^52 as a double, without a conversion instruction (SSE2 has none for 64 bits).
+ */
 static inline double tsi_f64_of_u52(uint64_t value)
 {
     return tsi_f64_of_bits(value | 0x4330000000000000u) - 0x1p52;
@@ -40,7 +42,8 @@ static inline double tsi_split(double x, double *e)
     return tsi_f64_of_bits(bits - (biased << 52) + one);
 }
 
-/* ln x for normal x > 0: ln m = 2 atanh(s), s = (m - 1) / (m + 1), whose series is 1/3, 1/5, ... in s s. */
+/* ln x for normal x > 0: ln m = 2 atanh(s), s = (m - 1) / (m + 1), whose series is 1/3, 1/5, ... in
+ * s s. */
 static inline double tsi_log(double x)
 {
     double e, m = tsi_split(x, &e);
@@ -122,7 +125,8 @@ static inline double tsi_cos_small(double a)
 /* cos and sin of 2 pi v, v in [0, 1): the nearest quarter turn is taken off exactly. */
 static inline void tsi_cos_sin_turn(double v, double *cosine, double *sine)
 {
-    double shifted = 4 * v + 0x1p52; /* rounds to a whole number of quarter turns, in the low bits */
+    double shifted =
+        4 * v + 0x1p52; /* rounds to a whole number of quarter turns, in the low bits */
     uint64_t quarter = tsi_bits_of_f64(shifted);
     double a = (4 * v - (shifted - 0x1p52)) * 0x1.921fb54442d18p+0; /* times pi/2 */
     uint64_t c = tsi_bits_of_f64(tsi_cos_small(a)), s = tsi_bits_of_f64(tsi_sin_small(a));

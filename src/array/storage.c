@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* storage.c - counted memory: from a pool, or given from outside.
  *
- * INV: memory goes back exactly once, to where it came from: the pool's device, or the outside's `done`.
- * Storage from a pool can be emptied and refilled while views of it live; outside memory cannot. */
+ * INV: memory goes back exactly once, to where it came from: the pool's device, or the outside's
+ * `done`. Storage from a pool can be emptied and refilled while views of it live; outside memory
+ * cannot. */
 #include "array/array.h"
 #include "base/alloc.h"
 #include "base/compiler.h"

@@ -65,14 +65,48 @@ static ts_status find_token(const ts_tokenizer *t, int64_t rank, const char *tex
                     (long long)rank, (int)(length < 64 ? length : 64), text);
 }
 
-/* A merge whose right side begins with a mark must have one at the end of its left side, or texts
- * cannot be cut before marks. */
-static void note_marks(ts_tokenizer *t, const char *left, size_t left_length, const char *right)
+/* ---- where words may be cut (pretoken.c) ---- */
+/* Can a character be unknown? Then neighbours may be fused to one token. */
+static bool may_be_unknown(const ts_tokenizer *t)
 {
-    size_t mark = strlen(TSI_MARK);
-    if (strncmp(right, TSI_MARK, mark) != 0) return;
-    if (left_length < mark || memcmp(left + left_length - mark, TSI_MARK, mark) != 0)
-        t->cut_at_marks = false;
+    if (t->bpe.unknown < 0) return false;
+    bool complete = t->bpe.byte_fallback;
+    for (int b = 0; b < 256; b++)
+        complete = complete && t->bpe.byte_id[b] >= 0;
+    return !complete;
+}
+
+/* At first, characters join that may be unknown; the merges say which others do. */
+static void begin_joins(ts_tokenizer *t)
+{
+    bool known[TSI_CLASSES], always = !may_be_unknown(t);
+    for (int c = 0; c < TSI_CLASS_MARK; c++) {
+        char text[2] = { (char)c, '\0' };
+        known[c] = always || tsi_vocab_find(&t->names, text, 1) >= 0;
+    }
+    known[TSI_CLASS_MARK] = always || tsi_vocab_find(&t->names, TSI_MARK, strlen(TSI_MARK)) >= 0;
+    known[TSI_CLASS_OTHER] = always;
+    for (int a = 0; a < TSI_CLASSES; a++) {
+        for (int b = 0; b < TSI_CLASSES; b++)
+            t->joins[a][b] = !known[a] || !known[b];
+    }
+    t->cuts = !t->bpe.byte_level && !t->bpe.ignore_merges;
+}
+
+static int last_class(const char *text, size_t length)
+{
+    int class = TSI_CLASS_OTHER;
+    size_t used;
+    for (size_t at = 0; at < length; at += used)
+        class = tsi_class_of(text + at, length - at, &used);
+    return class;
+}
+
+static void note_join(ts_tokenizer *t, const char *left, size_t left_length, const char *right)
+{
+    size_t used, length = strlen(right);
+    int behind = length > 0 ? tsi_class_of(right, length, &used) : TSI_CLASS_OTHER;
+    t->joins[last_class(left, left_length)][behind] = true;
 }
 
 static ts_status add_merge(ts_tokenizer *t, int64_t rank, const char *left, size_t left_length,
@@ -87,7 +121,7 @@ static ts_status add_merge(ts_tokenizer *t, int64_t rank, const char *left, size
     tsi_text_add(both, right);
     if (both->failed) return tsi_fail_memory("a merge", left_length);
     TSI_TRY(find_token(t, rank, both->data, both->length, &id));
-    note_marks(t, left, left_length, right);
+    note_join(t, left, left_length, right);
     return tsi_bpe_add_merge(&t->bpe, left_id, right_id, (uint32_t)rank, id);
 }
 
@@ -115,8 +149,7 @@ static ts_status read_merges(ts_tokenizer *t, const tsi_json *merges)
         return TSI_FAIL(TS_ERR_ARG, "model BPE has no list \"merges\"");
     int64_t count = tsi_json_count(merges);
     if (count >= UINT32_MAX) return TSI_FAIL(TS_ERR_ARG, "there are too many merges");
-    t->cut_at_marks = !t->bpe.byte_level && !t->bpe.ignore_merges &&
-                      tsi_vocab_find(&t->names, TSI_MARK, strlen(TSI_MARK)) >= 0;
+    begin_joins(t);
     for (int64_t i = 0; i < count; i++)
         TSI_TRY(read_merge(t, i, tsi_json_item(merges, i)));
     return TS_OK;

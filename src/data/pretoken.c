@@ -5,9 +5,9 @@
  * A splitter sees a piece as an alternation of matches and gaps and holds back the last part, since
  * the next one may have to be joined to it. Bytes that are not UTF-8 match nothing: they are gaps.
  *
- * Models of SentencePiece's kind have no pre-tokenizer, a text is one word. Where no merge joins a
- * mark (U+2581) to another character before it, the text is cut there: no pair across such a place
- * ever has a rank, so the tokens are the same, and words can be cached. */
+ * Models of SentencePiece's kind have no pre-tokenizer, a text is one word. It is cut between
+ * characters that no merge joins (a letter and the mark of the next word; anything and a newline):
+ * no pair across such a place ever has a rank, so the tokens are the same, and words are cached. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -162,28 +162,36 @@ static ts_status encode_word(const tsi_encode *call, const char *word, size_t le
     return tsi_bpe_word(&t->bpe, &t->work, word, length, call->out);
 }
 
-/* Words that begin with marks: cuts before each mark that does not follow one. */
-static ts_status encode_marked(const tsi_encode *call, tsi_string text)
+int tsi_class_of(const char *text, size_t length, size_t *used)
 {
-    const tsi_string mark = { TSI_MARK, strlen(TSI_MARK) };
-    size_t start = 0, at = 0;
-    while (at < text.length) {
-        const char *found = memmem(text.data + at, text.length - at, mark.data, mark.length);
-        size_t next = found != NULL ? (size_t)(found - text.data) : text.length;
-        if (next > start && next != at) { /* next == at: this mark follows a mark */
-            TSI_TRY(encode_word(call, text.data + start, next - start));
-            start = next;
+    unsigned char first = (unsigned char)text[0];
+    *used = 1;
+    if (first < 0x80) return first;
+    tsi_utf8_read(text, length, used);
+    bool mark = *used == strlen(TSI_MARK) && memcmp(text, TSI_MARK, strlen(TSI_MARK)) == 0;
+    return mark ? TSI_CLASS_MARK : TSI_CLASS_OTHER;
+}
+
+static ts_status encode_cut(const tsi_encode *call, tsi_string text)
+{
+    size_t start = 0, used;
+    int before = tsi_class_of(text.data, text.length, &used);
+    for (size_t at = used; at < text.length; at += used) {
+        int class = tsi_class_of(text.data + at, text.length - at, &used);
+        if (!call->tokenizer->joins[before][class]) {
+            TSI_TRY(encode_word(call, text.data + start, at - start));
+            start = at;
         }
-        at = next + mark.length;
+        before = class;
     }
-    return start < text.length ? encode_word(call, text.data + start, text.length - start) : TS_OK;
+    return encode_word(call, text.data + start, text.length - start);
 }
 
 static ts_status run_step(const tsi_encode *call, size_t step, tsi_string piece, bool first)
 {
     const ts_tokenizer *t = call->tokenizer;
     if (step == t->step_count) {
-        if (t->cut_at_marks) return encode_marked(call, piece);
+        if (t->cuts) return encode_cut(call, piece);
         return encode_word(call, piece.data, piece.length);
     }
     switch (t->step[step].kind) {

@@ -22,6 +22,8 @@
 #include "tessera/data.h"
 
 enum { TSI_STEPS_MAX = 16 }; /* of one stage */
+/* Classes of characters: ASCII, the mark, all others. */
+enum { TSI_CLASS_MARK = 128, TSI_CLASS_OTHER, TSI_CLASSES };
 #define TSI_MARK "\xE2\x96\x81" /* U+2581: the blank of SentencePiece's kind */
 
 typedef struct tsi_string { /* bytes; not NUL-terminated */
@@ -124,7 +126,9 @@ struct ts_tokenizer {
     size_t normal_count, step_count, decode_count;
     tsi_arena texts; /* of the steps */
     bool joined;     /* there is a decoder: texts of tokens are joined without blanks */
-    bool cut_at_marks; /* no merge joins a mark to what stands before it: pretoken.c */
+    bool cuts;       /* `joins` holds: a word may be cut between characters that never join */
+    /* By the classes of two neighbours (pretoken.c): does a merge join them? */
+    bool joins[TSI_CLASSES][TSI_CLASSES];
     ts_tokens before, behind; /* of the post-processor */
     tsi_text scratch[TSI_STEPS_MAX + 2]; /* one per step; two for the normalizers */
 };
@@ -164,6 +168,9 @@ typedef struct tsi_encode { /* one call of ts_tokenizer_encode */
 } tsi_encode;
 /* Cuts a piece into words and appends their tokens. first: it is the start of the whole text. */
 ts_status tsi_pretokenize(const tsi_encode *call, tsi_string piece, bool first);
+
+/* The class of the character at text and its length in bytes. */
+int tsi_class_of(const char *text, size_t length, size_t *used);
 
 /* ---- scan.c ---- */
 extern const char tsi_pattern_gpt2[]; /* of the ByteLevel pre-tokenizer */

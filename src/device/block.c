@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* block.c - strided blocks as values: counting, merging dims, cutting into tiles. No memory is touched.
+/* block.c - strided blocks as values: counting, merging dims, cutting into tiles. No memory is
+ * touched.
  *
  * INV: merging and cutting never change the set of (index, address) pairs, only how it is spelt. */
 #include <string.h>
@@ -120,7 +121,8 @@ static int32_t fastest_dim(const tsi_block *block)
     return best;
 }
 
-/* Which dims grow first: those along which a or b is contiguous, then the others from the last on. */
+/* Which dims grow first: those along which a or b is contiguous, then the others from the last on.
+ */
 static void tile_sizes(tsi_tiles *tiles, int32_t fast_a, int32_t fast_b)
 {
     int64_t room = TSI_TILE_MAX;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.c - the cpu device: host memory, work done at once on the calling thread.
  *
- * Streams and events carry no state: whatever was asked for is finished when the call returns, so a wait is
- * over at once. Large buffers are mapped on their own and ask for huge pages, which the fault path and the TLB
- * both like; a sanitized build keeps them on the heap, where overruns are seen. */
+ * Streams and events carry no state: whatever was asked for is finished when the call returns, so a
+ * wait is over at once. Large buffers are mapped on their own and ask for huge pages, which the
+ * fault path and the TLB both like; a sanitized build keeps them on the heap, where overruns are
+ * seen. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -142,6 +143,7 @@ const tsi_device *tsi_device_cpu(void)
 const tsi_device *tsi_device_find(const char *name)
 {
     if (name && strcmp(name, cpu_device.name) == 0) return &cpu_device;
-    (void)TSI_FAIL(TS_ERR_MISSING, "there is no device \"%s\"; this build has: cpu", name ? name : "");
+    (void)TSI_FAIL(TS_ERR_MISSING, "there is no device \"%s\"; this build has: cpu",
+                   name ? name : "");
     return NULL;
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu.h - what the files of the cpu device share: copies as loops over bytes, tiles, row kernels. */
+/* cpu.h - what the files of the cpu device share: copies as loops over bytes, tiles, row kernels.
+ */
 #ifndef TSI_DEVICE_CPU_H
 #define TSI_DEVICE_CPU_H
 
 #include "device/device.h"
 
-enum { TSI_TILE_MAX = 1024 }; /* elements of a tile; up to 16 bytes each, so that some fit the L1 cache */
+enum {
+    TSI_TILE_MAX = 1024
+}; /* elements of a tile; up to 16 bytes each, so that some fit the L1 cache */
 
-/* A copy as nested loops, outermost first: `unit` contiguous bytes at each position. Strides in bytes. */
+/* A copy as nested loops, outermost first: `unit` contiguous bytes at each position. Strides in
+ * bytes. */
 typedef struct tsi_loops {
     char *to;
     const char *from;
@@ -16,10 +20,11 @@ typedef struct tsi_loops {
     int64_t extent[TS_NDIM_MAX], to_stride[TS_NDIM_MAX], from_stride[TS_NDIM_MAX];
 } tsi_loops;
 
-/* Equal dtypes. Orders and merges the dims, then takes the fastest of memcpy, rows, transpose, loops. */
+/* Equal dtypes. Orders and merges the dims, then takes the fastest of memcpy, rows, transpose,
+ * loops. */
 void tsi_cpu_copy_same(const tsi_block *to, const tsi_block *from);
-/* Dims last-2 and last-1 of the loops, unit 1, 2, 4, 8 or 16, as a tiled transpose: `from` is contiguous
- * or nearly so along dim last-2, `to` along dim last-1. */
+/* Dims last-2 and last-1 of the loops, unit 1, 2, 4, 8 or 16, as a tiled transpose: `from` is
+ * contiguous or nearly so along dim last-2, `to` along dim last-1. */
 void tsi_cpu_transpose(const tsi_loops *loops);
 
 /* Contiguous rows, one rounding (number.h). NULL: there is no such dtype. */
@@ -37,8 +42,8 @@ typedef struct tsi_tiles {
     int64_t at[TS_NDIM_MAX], part[TS_NDIM_MAX];     /* this tile: first index, extents */
     int64_t count;                                  /* elements of this tile */
 } tsi_tiles;
-/* `a` and `b` are the blocks whose locality matters; a tile is square if they disagree on the fastest dim.
- * False: nothing to visit. next returns false after the last tile. */
+/* `a` and `b` are the blocks whose locality matters; a tile is square if they disagree on the
+ * fastest dim. False: nothing to visit. next returns false after the last tile. */
 bool tsi_tiles_first(tsi_tiles *tiles, const tsi_block *a, const tsi_block *b);
 bool tsi_tiles_next(tsi_tiles *tiles);
 /* Restarts with tiles that are rows of the last dim, at most `length` elements long. */
@@ -47,8 +52,9 @@ void tsi_tiles_as_rows(tsi_tiles *tiles, int64_t length);
 tsi_block tsi_tiles_part(const tsi_tiles *tiles, const tsi_block *block);
 tsi_block tsi_tiles_dense(const tsi_tiles *tiles, int32_t dtype, void *buffer);
 
-/* to[i] = from[0][i] op from[1][i] ... on contiguous elements, one to four sources; avg then divides by the
- * divisor. `to` may be one of the sources (slowly, unless TSI_INDEPENDENT_HERE). NULL: the reduction has no meaning for the dtype. */
+/* to[i] = from[0][i] op from[1][i] ... on contiguous elements, one to four sources; avg then
+ * divides by the divisor. `to` may be one of the sources (slowly, unless TSI_INDEPENDENT_HERE).
+ * NULL: the reduction has no meaning for the dtype. */
 enum { TSI_FOLD_MAX = 4 };
 typedef void (*tsi_fold_rows_fn)(void *to, const void *const *from, int64_t sources, int64_t count,
                                  int64_t divisor);

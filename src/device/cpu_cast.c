@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_cast.c - contiguous rows from any dtype to any other, one rounding each (number.h).
  *
- * A pair goes through one of three wide types that hold its source exactly, in a buffer in the L1 cache:
+ * A pair goes through one of three wide types that hold its source exactly, in a buffer in the L1
+ * cache:
  *
  *   f64 f32 bf16 f16         -> f64  \
  *   i64 i32 i16 i8 u8 bool   -> i64   >-> any dtype, rounded once
  *   c64 c128                 -> c128 /      (a real target takes the real part; bool: either part)
  *
- * So 12 + 27 loops serve 144 pairs. Pairs of training (f32 with bf16, f16, f64) have a loop of their own. */
+ * So 12 + 27 loops serve 144 pairs. Pairs of training (f32 with bf16, f16, f64) have a loop of
+ * their own. */
 #include "device/cpu.h"
 
 #include "base/compiler.h"
@@ -241,12 +243,14 @@ static void i64_to_f64(void *to, const void *from, int64_t n)
         t[i] = (double)f[i];
 }
 
+/* Some compilers go through f64 when they make vector code of i64 to f32, and round twice; the sticky bit
+ * makes that right. */
 static void i64_to_f32(void *to, const void *from, int64_t n)
 {
     float *restrict t = to;
     const int64_t *restrict f = from;
     for (int64_t i = 0; i < n; i++)
-        t[i] = (float)f[i];
+        t[i] = (float)tsi_f64_sticky_of_i64(f[i]);
 }
 
 static void i64_to_bf16(void *to, const void *from, int64_t n)
@@ -303,7 +307,7 @@ static void i64_to_c64(void *to, const void *from, int64_t n)
     float *restrict t = to;
     const int64_t *restrict f = from;
     for (int64_t i = 0; i < n; i++) {
-        t[2 * i] = (float)f[i];
+        t[2 * i] = (float)tsi_f64_sticky_of_i64(f[i]);
         t[2 * i + 1] = 0;
     }
 }
@@ -347,12 +351,12 @@ static const struct {
     wide_kind kind;
     tsi_cast_rows_fn widen;
 } wide_of[TS_DTYPE_COUNT] = {
-    [TS_DTYPE_F64] = { WIDE_F64, f64_widen },    [TS_DTYPE_F32] = { WIDE_F64, f32_to_f64 },
-    [TS_DTYPE_BF16] = { WIDE_F64, bf16_widen },  [TS_DTYPE_F16] = { WIDE_F64, f16_widen },
-    [TS_DTYPE_I64] = { WIDE_I64, i64_widen },    [TS_DTYPE_I32] = { WIDE_I64, i32_widen },
-    [TS_DTYPE_I16] = { WIDE_I64, i16_widen },    [TS_DTYPE_I8] = { WIDE_I64, i8_widen },
-    [TS_DTYPE_U8] = { WIDE_I64, u8_widen },      [TS_DTYPE_BOOL] = { WIDE_I64, bool_widen },
-    [TS_DTYPE_C64] = { WIDE_C128, c64_widen },   [TS_DTYPE_C128] = { WIDE_C128, c128_widen },
+    [TS_DTYPE_F64] = { WIDE_F64, f64_widen },   [TS_DTYPE_F32] = { WIDE_F64, f32_to_f64 },
+    [TS_DTYPE_BF16] = { WIDE_F64, bf16_widen }, [TS_DTYPE_F16] = { WIDE_F64, f16_widen },
+    [TS_DTYPE_I64] = { WIDE_I64, i64_widen },   [TS_DTYPE_I32] = { WIDE_I64, i32_widen },
+    [TS_DTYPE_I16] = { WIDE_I64, i16_widen },   [TS_DTYPE_I8] = { WIDE_I64, i8_widen },
+    [TS_DTYPE_U8] = { WIDE_I64, u8_widen },     [TS_DTYPE_BOOL] = { WIDE_I64, bool_widen },
+    [TS_DTYPE_C64] = { WIDE_C128, c64_widen },  [TS_DTYPE_C128] = { WIDE_C128, c128_widen },
 };
 
 /* NULL for c128: by the real parts. */
@@ -373,8 +377,10 @@ static const tsi_cast_rows_fn narrow_to[TS_DTYPE_COUNT][3] = {
 
 /* Pairs that need no wide buffer. */
 static const tsi_cast_rows_fn direct[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
-    [TS_DTYPE_F32] = { [TS_DTYPE_BF16] = bf16_to_f32, [TS_DTYPE_F16] = f16_to_f32,
-                       [TS_DTYPE_F64] = f64_to_f32, [TS_DTYPE_I64] = i64_to_f32 },
+    [TS_DTYPE_F32] = { [TS_DTYPE_BF16] = bf16_to_f32,
+                       [TS_DTYPE_F16] = f16_to_f32,
+                       [TS_DTYPE_F64] = f64_to_f32,
+                       [TS_DTYPE_I64] = i64_to_f32 },
     [TS_DTYPE_BF16] = { [TS_DTYPE_F32] = f32_to_bf16, [TS_DTYPE_F64] = f64_to_bf16 },
     [TS_DTYPE_F16] = { [TS_DTYPE_F32] = f32_to_f16, [TS_DTYPE_F64] = f64_to_f16 },
     [TS_DTYPE_F64] = { [TS_DTYPE_F32] = f32_to_f64, [TS_DTYPE_I64] = i64_to_f64 },

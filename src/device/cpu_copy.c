@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_copy.c - strided copies, with and without a cast. They are the communication of thread ranks.
  *
- * Equal dtypes become loops over bytes; dims are ordered by the stride of the target, merged, and the
- * contiguous ones at the end become the unit that is copied at once:
+ * Equal dtypes become loops over bytes; dims are ordered by the stride of the target, merged, and
+ * the contiguous ones at the end become the unit that is copied at once:
  *
  *   no dim left              one memcpy
- *   unit of 1 2 4 8 16 bytes fixed-size moves; a tiled transpose if the source runs along another dim
- *   any other unit           rows of memcpy
+ *   unit of 1 2 4 8 16 bytes fixed-size moves; a tiled transpose if the source runs along another
+ * dim any other unit           rows of memcpy
  *
  * A cast goes through tiles in the L1 cache unless both sides have long contiguous rows. */
 #include "device/cpu.h"
@@ -16,7 +16,8 @@
 #include "base/compiler.h"
 #include "base/intmath.h"
 
-/* Negative target strides are walked from the other end, so that order and merging see positive ones. */
+/* Negative target strides are walked from the other end, so that order and merging see positive
+ * ones. */
 static void loops_add_dim(tsi_loops *loops, int64_t extent, int64_t to_stride, int64_t from_stride)
 {
     if (to_stride < 0) {
@@ -113,7 +114,8 @@ static void row_64(char *to, const char *from, int64_t n, int64_t ts, int64_t fs
         memcpy(to + i * ts, from + i * fs, 64);
 }
 
-/* Short rows a line or more apart look to the hardware like no pattern at all: it is told what comes. */
+/* Short rows a line or more apart look to the hardware like no pattern at all: it is told what
+ * comes. */
 static void row_far(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -135,18 +137,35 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t 
         return;
     }
     switch (unit) {
-    case 1: row_1(to, from, n, ts, fs); break;
-    case 2: row_2(to, from, n, ts, fs); break;
-    case 4: row_4(to, from, n, ts, fs); break;
-    case 8: row_8(to, from, n, ts, fs); break;
-    case 16: row_16(to, from, n, ts, fs); break;
-    case 32: row_32(to, from, n, ts, fs); break;
-    case 64: row_64(to, from, n, ts, fs); break;
-    default: row_any(to, from, n, ts, fs, unit); break;
+    case 1:
+        row_1(to, from, n, ts, fs);
+        break;
+    case 2:
+        row_2(to, from, n, ts, fs);
+        break;
+    case 4:
+        row_4(to, from, n, ts, fs);
+        break;
+    case 8:
+        row_8(to, from, n, ts, fs);
+        break;
+    case 16:
+        row_16(to, from, n, ts, fs);
+        break;
+    case 32:
+        row_32(to, from, n, ts, fs);
+        break;
+    case 64:
+        row_64(to, from, n, ts, fs);
+        break;
+    default:
+        row_any(to, from, n, ts, fs, unit);
+        break;
     }
 }
 
-/* Steps `index` over dims 0 .. ndim-1 and moves both pointers along; false after the last position. */
+/* Steps `index` over dims 0 .. ndim-1 and moves both pointers along; false after the last position.
+ */
 static bool odometer(tsi_loops *loops, int64_t *index, int32_t ndim)
 {
     for (int32_t d = ndim - 1; d >= 0; d--) {

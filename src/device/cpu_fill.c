@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_fill.c - one element everywhere in a block.
  *
- * Equal bytes are a memset; else a pattern of whole elements in the L1 cache is copied as long rows. */
+ * Equal bytes are a memset; else a pattern of whole elements in the L1 cache is copied as long
+ * rows. */
 #include <string.h>
 
 #include "base/intmath.h"

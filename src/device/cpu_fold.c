@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_fold.c - the n-source reduction of the cpu device.
  *
- * Memory is walked once. Up to four sources are one loop from memory to memory; more go in groups, a tile in the L1
- * cache carrying the value from group to group:
+ * Memory is walked once. Up to four sources are one loop from memory to memory; more go in groups,
+ * a tile in the L1 cache carrying the value from group to group:
  *
  *   sources 0 1 2 3 --op--> tile --+
  *   sources 4 5 6 -----------------op--> tile --+
- *   sources 7 8 -------------------------------op--> target          (avg divides in the last group)
+ *   sources 7 8 -------------------------------op--> target          (avg divides in the last
+ * group)
  *
- * bf16 and f16: a single group rounds in its loop; more groups widen each source to f32 first, carry f32 and
- * round at the end. Strided blocks are gathered and scattered tile by tile.
+ * bf16 and f16: a single group rounds in its loop; more groups widen each source to f32 first,
+ * carry f32 and round at the end. Strided blocks are gathered and scattered tile by tile.
  *
- * INV: element i depends on element i of the sources in their order alone, so that any split of the index
- * space, any stride and any number of threads give the same bits. Nothing is allocated. */
+ * INV: element i depends on element i of the sources in their order alone, so that any split of the
+ * index space, any stride and any number of threads give the same bits. Nothing is allocated. */
 #include <string.h>
 
 #include "base/compiler.h"
@@ -29,18 +30,20 @@ typedef struct fold {
     tsi_fold_rows_fn middle, last; /* of all groups but the last; of the last */
     size_t size, carry_size;       /* of an element; of one that is carried */
     bool widened;                  /* bf16 or f16 in more than one group: carried in f32 */
-    bool rows;     /* tiles are contiguous rows in every block; else they are gathered and scattered */
+    bool rows; /* tiles are contiguous rows in every block; else they are gathered and scattered */
     bool buffered; /* some source is the target, and the loops would be slow if they wrote it */
-    /* The dims that are left when those contiguous in every block are merged; `dim` is a merged group's last. */
+    /* The dims that are left when those contiguous in every block are merged; `dim` is a merged
+     * group's last. */
     int32_t ndim, dim[TS_NDIM_MAX];
     int64_t extent[TS_NDIM_MAX];
     tsi_tiles tiles;
 } fold;
 
 typedef struct buffers {
-    _Alignas(64) char turn[2][BUFFER_BYTES];               /* the value that is carried */
-    _Alignas(64) char source[TSI_FOLD_MAX][BUFFER_BYTES];  /* sources of a group, gathered or widened */
-    _Alignas(64) char narrow[TSI_TILE_MAX * 2];            /* a gathered bf16 or f16 source */
+    _Alignas(64) char turn[2][BUFFER_BYTES]; /* the value that is carried */
+    _Alignas(
+        64) char source[TSI_FOLD_MAX][BUFFER_BYTES]; /* sources of a group, gathered or widened */
+    _Alignas(64) char narrow[TSI_TILE_MAX * 2];      /* a gathered bf16 or f16 source */
 } buffers;
 
 static bool merges(const fold *f, int32_t outer, int32_t inner)
@@ -93,22 +96,26 @@ static bool rows_everywhere(const fold *f)
     return rows;
 }
 
-/* Source i of this tile, contiguous, in the type that is carried; `slot` is its place in the group. */
+/* Source i of this tile, contiguous, in the type that is carried; `slot` is its place in the group.
+ */
 static const void *operand(const fold *f, int64_t i, int64_t slot, buffers *b)
 {
     tsi_block whole = merged(f, f->from[i]), part = tsi_tiles_part(&f->tiles, &whole);
     const void *values = part.data;
     if (!f->rows) {
-        tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, f->widened ? b->narrow : b->source[slot]);
+        tsi_block dense =
+            tsi_tiles_dense(&f->tiles, part.dtype, f->widened ? b->narrow : b->source[slot]);
         tsi_cpu_copy_same(&dense, &part);
         values = dense.data;
     }
     if (!f->widened) return values;
-    tsi_cpu_widen_rows((ts_dtype)part.dtype, (float *)(void *)b->source[slot], values, f->tiles.count);
+    tsi_cpu_widen_rows((ts_dtype)part.dtype, (float *)(void *)b->source[slot], values,
+                       f->tiles.count);
     return b->source[slot];
 }
 
-/* All groups of one tile. The last one writes `direct` if that is not NULL, else a buffer; returns which. */
+/* All groups of one tile. The last one writes `direct` if that is not NULL, else a buffer; returns
+ * which. */
 static void *combine(const fold *f, void *direct, buffers *b)
 {
     void *value = NULL;
@@ -143,11 +150,14 @@ static void fold_tile(const fold *f, buffers *b)
     if (value != part.data) tsi_cpu_copy_same(&part, &dense);
 }
 
-/* Rows need no buffer if they go from memory to memory; else a tile of them stays in the L1 cache. */
+/* Rows need no buffer if they go from memory to memory; else a tile of them stays in the L1 cache.
+ */
 static void choose_tiles(fold *f, const tsi_block *whole)
 {
     if (!f->rows || f->ndim == 0) return;
-    int64_t length = f->count > TSI_FOLD_MAX || f->buffered ? (int64_t)(BUFFER_BYTES / f->carry_size) : whole->extent[f->ndim - 1];
+    int64_t length = f->count > TSI_FOLD_MAX || f->buffered
+                         ? (int64_t)(BUFFER_BYTES / f->carry_size)
+                         : whole->extent[f->ndim - 1];
     tsi_tiles_as_rows(&f->tiles, f->widened ? TSI_TILE_MAX : length);
 }
 
@@ -158,10 +168,13 @@ ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_
     ts_dtype dtype = (ts_dtype)to->dtype;
     const char *why = NULL;
     if (!tsi_reduce_allowed(reduce, dtype, &why))
-        return TSI_FAIL(TS_ERR_DTYPE, "%s of %s: %s", ts_reduce_name(reduce), ts_dtype_name(dtype), why);
+        return TSI_FAIL(TS_ERR_DTYPE, "%s of %s: %s", ts_reduce_name(reduce), ts_dtype_name(dtype),
+                        why);
     if (count < 1)
         return TSI_FAIL(TS_ERR_ARG, "a reduction of %lld sources has no value", (long long)count);
-    fold f = { .to = to, .from = from, .count = count, .divisor = avg_count > 0 ? avg_count : count };
+    fold f = {
+        .to = to, .from = from, .count = count, .divisor = avg_count > 0 ? avg_count : count
+    };
     f.widened = count > TSI_FOLD_MAX && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
     ts_dtype carried = f.widened ? TS_DTYPE_F32 : dtype;
     f.size = ts_dtype_size(dtype);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_fold_rows.c - reductions of contiguous rows: every reduction, every type, one to four sources at once.
+/* cpu_fold_rows.c - reductions of contiguous rows: every reduction, every type, one to four sources
+ * at once.
  *
- * INV: the operations of an element in the order of its sources, rounded as IEEE says: no reassociation, no fusing.
- * bf16 and f16 accumulate in f32 and are rounded once, at the end. Integers wrap. Complex numbers add as pairs of
- * reals and multiply as (ac - bd, ad + bc), without scaling. */
+ * INV: the operations of an element in the order of its sources, rounded as IEEE says: no
+ * reassociation, no fusing. bf16 and f16 accumulate in f32 and are rounded once, at the end.
+ * Integers wrap. Complex numbers add as pairs of reals and multiply as (ac - bd, ad + bc), without
+ * scaling. */
 #include "base/compiler.h"
 #include "device/cpu.h"
 #include "device/number.h"
@@ -68,7 +70,8 @@
 #define IS_NAN(x) false
 #include "device/fold_type.inc"
 
-/* Narrow words are added and multiplied in 32 unsigned bits: promoted to int a product could overflow. */
+/* Narrow words are added and multiplied in 32 unsigned bits: promoted to int a product could
+ * overflow. */
 #define FOLD(verb) i16_##verb
 #define ELEMENT int16_t
 #define VALUE int16_t
@@ -117,27 +120,32 @@
 
 /* ---- complex: pairs of reals */
 
-static void c64_sum(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c64_sum(void *to, const void *const *from, int64_t sources, int64_t count,
+                    int64_t divisor)
 {
     f32_sum(to, from, sources, 2 * count, divisor);
 }
 
-static void c64_avg(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c64_avg(void *to, const void *const *from, int64_t sources, int64_t count,
+                    int64_t divisor)
 {
     f32_avg(to, from, sources, 2 * count, divisor);
 }
 
-static void c128_sum(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c128_sum(void *to, const void *const *from, int64_t sources, int64_t count,
+                     int64_t divisor)
 {
     f64_sum(to, from, sources, 2 * count, divisor);
 }
 
-static void c128_avg(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c128_avg(void *to, const void *const *from, int64_t sources, int64_t count,
+                     int64_t divisor)
 {
     f64_avg(to, from, sources, 2 * count, divisor);
 }
 
-static void c64_prod(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c64_prod(void *to, const void *const *from, int64_t sources, int64_t count,
+                     int64_t divisor)
 {
     (void)divisor;
     float *t = to;
@@ -155,7 +163,8 @@ static void c64_prod(void *to, const void *const *from, int64_t sources, int64_t
     }
 }
 
-static void c128_prod(void *to, const void *const *from, int64_t sources, int64_t count, int64_t divisor)
+static void c128_prod(void *to, const void *const *from, int64_t sources, int64_t count,
+                      int64_t divisor)
 {
     (void)divisor;
     double *t = to;
@@ -187,8 +196,12 @@ static const tsi_fold_rows_fn rows_of[TS_DTYPE_COUNT][TS_REDUCE_COUNT] = {
     [TS_DTYPE_I8] = { NUMBER(i8), LOGIC(8) },
     [TS_DTYPE_U8] = { NUMBER(u8), LOGIC(8) },
     /* A bool may come as any byte: the bitwise forms are the logical ones. */
-    [TS_DTYPE_BOOL] = { [TS_REDUCE_MIN] = and_8, [TS_REDUCE_MAX] = or_8, [TS_REDUCE_AND] = and_8,
-                        [TS_REDUCE_OR] = or_8, [TS_REDUCE_BAND] = and_8, [TS_REDUCE_BOR] = or_8 },
+    [TS_DTYPE_BOOL] = { [TS_REDUCE_MIN] = and_8,
+                        [TS_REDUCE_MAX] = or_8,
+                        [TS_REDUCE_AND] = and_8,
+                        [TS_REDUCE_OR] = or_8,
+                        [TS_REDUCE_BAND] = and_8,
+                        [TS_REDUCE_BOR] = or_8 },
     [TS_DTYPE_C64] = { NULL, c64_sum, c64_avg, NULL, NULL, c64_prod },
     [TS_DTYPE_C128] = { NULL, c128_sum, c128_avg, NULL, NULL, c128_prod },
 };

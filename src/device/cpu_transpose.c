@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_transpose.c - copies whose source is contiguous along one dim and whose target is along another.
+/* cpu_transpose.c - copies whose source is contiguous along one dim and whose target is along
+ * another.
  *
- * The target is written in panels one cache line wide, from top to bottom: each source row of the panel is then
- * one forward stream (the prefetcher's case), and each line of the target is written whole, once.
+ * The target is written in panels one cache line wide, from top to bottom: each source row of the
+ * panel is then one forward stream (the prefetcher's case), and each line of the target is written
+ * whole, once.
  *
  *   source: columns of the target    c0 ------>            target:   |c0 c1 .. |  <- one line
  *           as rows                  c1 ------>                      |         |
  *                                    ..                              v panel   v
  *
- * Inside, squares of 8 bytes by 8 / unit rows are turned around in 64-bit registers (little-endian). Tiles
- * that were copied to a buffer first were slower: short source rows defeat the prefetcher. */
+ * Inside, squares of 8 bytes by 8 / unit rows are turned around in 64-bit registers
+ * (little-endian). Tiles that were copied to a buffer first were slower: short source rows defeat
+ * the prefetcher. */
 #include <string.h>
 
 #include "base/intmath.h"
@@ -17,6 +20,7 @@
 
 enum { LINE = 64 }; /* bytes */
 
+/* Passed by value: the compiler then knows that no store changes it. */
 typedef struct panel {
     char *to;
     const char *from;
@@ -32,7 +36,8 @@ static uint64_t load_8(const char *from)
     return word;
 }
 
-/* Swaps the high parts of *a with the low parts of *b; mask has the low half of each pair of lanes. */
+/* Swaps the high parts of *a with the low parts of *b; mask has the low half of each pair of lanes.
+ */
 static void swap_lanes(uint64_t *a, uint64_t *b, int shift, uint64_t mask)
 {
     uint64_t low = (*a & mask) | ((*b & mask) << shift);
@@ -79,105 +84,95 @@ static void square_4(char *to, int64_t to_row, const char *from, int64_t from_co
     memcpy(to + to_row, &b, 8);
 }
 
-/* Rows from `row` on, columns from `column` on, one element at a time; the unit is constant after inlining. */
-static inline void plain(const panel *p, size_t unit, int64_t row, int64_t column)
+/* Rows from `row` on, columns from `column` on, one element at a time; the unit is constant after
+ * inlining. */
+static inline void plain(panel p, size_t unit, int64_t row, int64_t column)
 {
-    for (int64_t r = row; r < p->rows; r++)
-        for (int64_t c = column; c < p->columns; c++)
-            memcpy(p->to + r * p->to_row + c * p->to_column,
-                   p->from + r * p->from_row + c * p->from_column, unit);
+    for (int64_t r = row; r < p.rows; r++)
+        for (int64_t c = column; c < p.columns; c++)
+            memcpy(p.to + r * p.to_row + c * p.to_column,
+                   p.from + r * p.from_row + c * p.from_column, unit);
 }
 
-static void panel_plain(const panel *p, size_t unit, int64_t row, int64_t column)
+static void panel_plain(panel p, size_t unit, int64_t row, int64_t column)
 {
     switch (unit) {
-    case 1: plain(p, 1, row, column); break;
-    case 2: plain(p, 2, row, column); break;
-    case 4: plain(p, 4, row, column); break;
-    case 8: plain(p, 8, row, column); break;
-    default: plain(p, 16, row, column); break;
+    case 1:
+        plain(p, 1, row, column);
+        break;
+    case 2:
+        plain(p, 2, row, column);
+        break;
+    case 4:
+        plain(p, 4, row, column);
+        break;
+    case 8:
+        plain(p, 8, row, column);
+        break;
+    default:
+        plain(p, 16, row, column);
+        break;
     }
 }
 
-static void panel_1(const panel *p, int64_t rows, int64_t columns)
+static void panel_1(panel p, int64_t rows, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r += 8)
         for (int64_t c = 0; c < columns; c += 8)
-            square_1(p->to + r * p->to_row + c, p->to_row, p->from + r + c * p->from_column,
-                     p->from_column);
+            square_1(p.to + r * p.to_row + c, p.to_row, p.from + r + c * p.from_column,
+                     p.from_column);
 }
 
-static void panel_2(const panel *p, int64_t rows, int64_t columns)
+static void panel_2(panel p, int64_t rows, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r += 4)
         for (int64_t c = 0; c < columns; c += 4)
-            square_2(p->to + r * p->to_row + 2 * c, p->to_row,
-                     p->from + 2 * r + c * p->from_column, p->from_column);
+            square_2(p.to + r * p.to_row + 2 * c, p.to_row, p.from + 2 * r + c * p.from_column,
+                     p.from_column);
 }
 
-static void panel_4(const panel *p, int64_t rows, int64_t columns)
+static void panel_4(panel p, int64_t rows, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r += 2)
         for (int64_t c = 0; c < columns; c += 2)
-            square_4(p->to + r * p->to_row + 4 * c, p->to_row,
-                     p->from + 4 * r + c * p->from_column, p->from_column);
+            square_4(p.to + r * p.to_row + 4 * c, p.to_row, p.from + 4 * r + c * p.from_column,
+                     p.from_column);
 }
 
 /* Squares as far as they reach, then the rows below and the columns beside them. */
-static void panel_squares(const panel *p, size_t unit)
+static void panel_squares(panel p, size_t unit)
 {
     int64_t side = 8 / (int64_t)unit;
-    int64_t rows = p->rows - p->rows % side, columns = p->columns - p->columns % side;
+    int64_t rows = p.rows - p.rows % side, columns = p.columns - p.columns % side;
     if (unit == 1)
         panel_1(p, rows, columns);
     else if (unit == 2)
         panel_2(p, rows, columns);
     else
         panel_4(p, rows, columns);
-    if (rows < p->rows) panel_plain(p, unit, rows, 0);
-    panel beside = *p;
-    beside.rows = rows;
-    if (columns < p->columns) panel_plain(&beside, unit, 0, columns);
-}
-
-/* One line of each source row at a time goes through a buffer: without it, rows a power of two apart fall into
- * one set of the cache and push each other out before they are used up. */
-static void panel_buffered(const panel *p, size_t unit)
-{
-    _Alignas(64) char buffer[64 * LINE]; /* at most 64 columns of one line */
-    int64_t step = LINE / (int64_t)unit, whole = p->rows - p->rows % step;
-    panel tile = *p;
-    tile.rows = step;
-    tile.from = buffer;
-    tile.from_column = LINE;
-    for (int64_t r = 0; r < whole; r += step) {
-        const char *from = p->from + r * p->from_row;
-        for (int64_t c = 0; c < p->columns; c++)
-            memcpy(buffer + c * LINE, from + c * p->from_column, LINE);
-        panel_squares(&tile, unit);
-        tile.to += step * p->to_row;
-    }
-    panel rest = *p;
-    rest.rows -= whole;
-    rest.to += whole * p->to_row;
-    rest.from += whole * p->from_row;
-    panel_squares(&rest, unit);
+    if (rows < p.rows) panel_plain(p, unit, rows, 0);
+    p.rows = rows;
+    if (columns < p.columns) panel_plain(p, unit, 0, columns);
 }
 
 void tsi_cpu_transpose(const tsi_loops *loops)
 {
     int32_t row = loops->ndim - 2, column = loops->ndim - 1;
     int64_t unit = (int64_t)loops->unit, width = LINE / unit, columns = loops->extent[column];
-    panel p = { .to = loops->to, .from = loops->from, .rows = loops->extent[row],
-                .to_row = loops->to_stride[row], .to_column = loops->to_stride[column],
-                .from_row = loops->from_stride[row], .from_column = loops->from_stride[column] };
+    panel p = { .to = loops->to,
+                .from = loops->from,
+                .rows = loops->extent[row],
+                .to_row = loops->to_stride[row],
+                .to_column = loops->to_stride[column],
+                .from_row = loops->from_stride[row],
+                .from_column = loops->from_stride[column] };
     bool squares = unit <= 4 && p.to_column == unit && p.from_row == unit;
     for (int64_t c = 0; c < columns; c += width) {
         p.columns = tsi_min_i64(width, columns - c);
         if (squares)
-            panel_buffered(&p, loops->unit);
+            panel_squares(p, loops->unit);
         else
-            panel_plain(&p, loops->unit, 0, 0);
+            panel_plain(p, loops->unit, 0, 0);
         p.to += width * p.to_column;
         p.from += width * p.from_column;
     }

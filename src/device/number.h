@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* number.h - single numbers between formats: bf16 and f16 as bits, and the conversions C leaves open.
+/* number.h - single numbers between formats: bf16 and f16 as bits, and the conversions C leaves
+ * open.
  *
- * INV: every conversion rounds once, to nearest even; a NaN stays a NaN with its sign; the bits are the same
- * on every machine. No branches, so that a loop over an array becomes vector code.
+ * INV: every conversion rounds once, to nearest even; a NaN stays a NaN with its sign; the bits are
+ * the same on every machine. No branches, so that a loop over an array becomes vector code.
  *
  *   float -> integer   truncates, saturates at the ends of the range, NaN gives 0
  *   integer -> integer keeps the low bits
- *   anything -> bool   is "not equal to zero", so NaN is true                                            */
+ *   anything -> bool   is "not equal to zero", so NaN is true */
 #ifndef TSI_DEVICE_NUMBER_H
 #define TSI_DEVICE_NUMBER_H
 
@@ -63,8 +64,8 @@ static inline uint16_t tsi_f16_of_f32(float value)
     return (uint16_t)(((bits >> 16) & 0x8000u) | h);
 }
 
-/* f64 to f32, rounded to odd: truncated, and an inexact result gets an odd last bit. A second rounding to at
- * most 22 bits then gives what one rounding of the f64 would have given. */
+/* f64 to f32, rounded to odd: truncated, and an inexact result gets an odd last bit. A second
+ * rounding to at most 22 bits then gives what one rounding of the f64 would have given. */
 static inline float tsi_f32_odd_of_f64(double value)
 {
     float near = (float)value;
@@ -86,7 +87,8 @@ static inline uint16_t tsi_f16_of_f64(double value)
     return tsi_f16_of_f32(tsi_f32_odd_of_f64(value));
 }
 
-/* Bits an f64 cannot hold are gathered into one sticky bit, far below the last bit of a bf16 or f16. */
+/* Bits an f64 cannot hold are gathered into one sticky bit, far below the last bit of a bf16 or
+ * f16. */
 static inline double tsi_f64_sticky_of_i64(int64_t value)
 {
     uint64_t size = value < 0 ? 0u - (uint64_t)value : (uint64_t)value;
@@ -96,8 +98,8 @@ static inline double tsi_f64_sticky_of_i64(int64_t value)
     return value < 0 ? -result : result;
 }
 
-/* Truncates towards zero within [low, high]; `high` is the largest f64 that fits, `end` what saturation
- * gives above it (they differ for i64 only). NaN gives 0. */
+/* Truncates towards zero within [low, high]; `high` is the largest f64 that fits, `end` what
+ * saturation gives above it (they differ for i64 only). NaN gives 0. */
 static inline int64_t tsi_i64_saturated(double value, double low, double high, int64_t end)
 {
     double inside = value < low ? low : value > high ? high : value;

@@ -5,7 +5,7 @@
  *   float        yes            yes       no       no
  *   integer      yes            yes       yes      yes        sums wrap, avg truncates towards zero
  *   bool         no             yes       yes      yes        false < true
- *   complex      yes            no        no       no                                                 */
+ *   complex      yes            no        no       no */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -14,7 +14,13 @@
 #include "device/device.h"
 #include "device/number.h"
 
-typedef enum family { FAMILY_NONE, FAMILY_FLOAT, FAMILY_INTEGER, FAMILY_BOOL, FAMILY_COMPLEX } family;
+typedef enum family {
+    FAMILY_NONE,
+    FAMILY_FLOAT,
+    FAMILY_INTEGER,
+    FAMILY_BOOL,
+    FAMILY_COMPLEX
+} family;
 
 static family family_of(ts_dtype dtype)
 {
@@ -22,17 +28,22 @@ static family family_of(ts_dtype dtype)
     case TS_DTYPE_F64:
     case TS_DTYPE_F32:
     case TS_DTYPE_BF16:
-    case TS_DTYPE_F16: return FAMILY_FLOAT;
+    case TS_DTYPE_F16:
+        return FAMILY_FLOAT;
     case TS_DTYPE_I64:
     case TS_DTYPE_I32:
     case TS_DTYPE_I16:
     case TS_DTYPE_I8:
-    case TS_DTYPE_U8: return FAMILY_INTEGER;
-    case TS_DTYPE_BOOL: return FAMILY_BOOL;
+    case TS_DTYPE_U8:
+        return FAMILY_INTEGER;
+    case TS_DTYPE_BOOL:
+        return FAMILY_BOOL;
     case TS_DTYPE_C64:
-    case TS_DTYPE_C128: return FAMILY_COMPLEX;
+    case TS_DTYPE_C128:
+        return FAMILY_COMPLEX;
     case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT: break;
+    case TS_DTYPE_COUNT:
+        break;
     }
     return FAMILY_NONE;
 }
@@ -42,19 +53,27 @@ static const char *refusal(ts_reduce reduce, family kind)
 {
     bool complex = kind == FAMILY_COMPLEX, real = kind == FAMILY_FLOAT;
     switch (reduce) {
-    case TS_REDUCE_SUM: return kind == FAMILY_BOOL ? "sum of booleans (or counts as any)" : NULL;
-    case TS_REDUCE_AVG: return kind == FAMILY_BOOL ? "average of booleans" : NULL;
-    case TS_REDUCE_PROD: return kind == FAMILY_BOOL ? "product of booleans (and is all)" : NULL;
-    case TS_REDUCE_MIN: return complex ? "min of complex numbers" : NULL;
-    case TS_REDUCE_MAX: return complex ? "max of complex numbers" : NULL;
+    case TS_REDUCE_SUM:
+        return kind == FAMILY_BOOL ? "sum of booleans (or counts as any)" : NULL;
+    case TS_REDUCE_AVG:
+        return kind == FAMILY_BOOL ? "average of booleans" : NULL;
+    case TS_REDUCE_PROD:
+        return kind == FAMILY_BOOL ? "product of booleans (and is all)" : NULL;
+    case TS_REDUCE_MIN:
+        return complex ? "min of complex numbers" : NULL;
+    case TS_REDUCE_MAX:
+        return complex ? "max of complex numbers" : NULL;
     case TS_REDUCE_AND:
     case TS_REDUCE_OR:
-        return complex ? "logic on complex numbers" : real ? "logic on floating-point numbers" : NULL;
+        return complex ? "logic on complex numbers"
+               : real  ? "logic on floating-point numbers"
+                       : NULL;
     case TS_REDUCE_BAND:
     case TS_REDUCE_BOR:
         return complex ? "bits of complex numbers" : real ? "bits of floating-point numbers" : NULL;
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: break;
+    case TS_REDUCE_COUNT:
+        break;
     }
     return "no such reduction";
 }
@@ -75,11 +94,19 @@ static void write_float(ts_dtype dtype, double value, void *element)
     uint16_t bf16 = tsi_bf16_of_f64(value), f16 = tsi_f16_of_f64(value);
     switch (dtype) {
     case TS_DTYPE_F64:
-    case TS_DTYPE_C128: memcpy(element, &f64, sizeof f64); break;
+    case TS_DTYPE_C128:
+        memcpy(element, &f64, sizeof f64);
+        break;
     case TS_DTYPE_F32:
-    case TS_DTYPE_C64: memcpy(element, &f32, sizeof f32); break;
-    case TS_DTYPE_BF16: memcpy(element, &bf16, sizeof bf16); break;
-    case TS_DTYPE_F16: memcpy(element, &f16, sizeof f16); break;
+    case TS_DTYPE_C64:
+        memcpy(element, &f32, sizeof f32);
+        break;
+    case TS_DTYPE_BF16:
+        memcpy(element, &bf16, sizeof bf16);
+        break;
+    case TS_DTYPE_F16:
+        memcpy(element, &f16, sizeof f16);
+        break;
     case TS_DTYPE_I64:
     case TS_DTYPE_I32:
     case TS_DTYPE_I16:
@@ -87,7 +114,8 @@ static void write_float(ts_dtype dtype, double value, void *element)
     case TS_DTYPE_U8:
     case TS_DTYPE_BOOL:
     case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT: break;
+    case TS_DTYPE_COUNT:
+        break;
     }
 }
 
@@ -125,17 +153,21 @@ ts_status tsi_reduce_identity(ts_reduce reduce, ts_dtype dtype, void *element)
     case TS_REDUCE_MIN:
     case TS_REDUCE_MAX:
         if (real)
-            write_float(dtype, reduce == TS_REDUCE_MIN ? (double)INFINITY : -(double)INFINITY, element);
+            write_float(dtype, reduce == TS_REDUCE_MIN ? (double)INFINITY : -(double)INFINITY,
+                        element);
         else
             write_integer(dtype, integer_end(dtype, reduce == TS_REDUCE_MIN), element);
         break;
-    case TS_REDUCE_BAND: write_integer(dtype, kind == FAMILY_BOOL ? 1 : -1, element); break;
+    case TS_REDUCE_BAND:
+        write_integer(dtype, kind == FAMILY_BOOL ? 1 : -1, element);
+        break;
     case TS_REDUCE_SUM:
     case TS_REDUCE_AVG:
     case TS_REDUCE_OR:
     case TS_REDUCE_BOR:
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: break;
+    case TS_REDUCE_COUNT:
+        break;
     }
     return TS_OK;
 }

@@ -229,37 +229,45 @@ bool tsi_span_list_cut(const tsi_span_list *list, int64_t begin, int64_t end, ts
     return walk_cut(at, begin, end, arena, out);
 }
 
-/* How many pieces of `pick` from its first one on can be taken at once, given that they begin
- * inside the walker's span; appends them. 0: out of memory.
- *
- *   one interval: all pieces that end inside it are one span;
- *   periodic: the pattern of lcm(pick.period, span.length) positions repeats, shifted. */
+/* Appends pieces of `pick`, which begins inside the walker's span: all that end in the interval
+ * where the first one begins, as one span, or a single one that runs over its end. Returns how
+ * many; 0: out of memory. */
+static int64_t select_in_interval(const walker *at, const tsi_span *pick, tsi_arena *arena,
+                                  tsi_span_list *out)
+{
+    const tsi_span *span = at->span;
+    int64_t inside = pick->begin - at->base, number = inside / span->length;
+    int64_t offset = inside % span->length, room = span->length - offset;
+    if (room < pick->length)
+        return walk_cut(*at, pick->begin, pick->begin + pick->length, arena, out) ? 1 : 0;
+    int64_t pieces = tsi_min_i64((room - pick->length) / pick->period + 1, pick->count);
+    tsi_span taken = { span->begin + number * span->period + offset, pick->length, pick->period,
+                       pieces };
+    return tsi_span_list_append(out, taken, arena) ? pieces : 0;
+}
+
+/* The same for whole cycles of the span and the pieces: the pattern of lcm(pick.period,
+ * span.length) positions repeats, shifted. Otherwise for one interval. */
 static int64_t select_some(const walker *at, const tsi_span *pick, tsi_arena *arena,
                            tsi_span_list *out)
 {
     const tsi_span *span = at->span;
-    int64_t inside = pick->begin - at->base, room = tsi_span_total(span) - inside;
-    if (span->count == 1 && room >= pick->length) {
-        int64_t pieces = tsi_min_i64((room - pick->length) / pick->period + 1, pick->count);
-        tsi_span taken = { span->begin + inside, pick->length, pick->period, pieces };
-        return tsi_span_list_append(out, taken, arena) ? pieces : 0;
+    int64_t room = tsi_span_total(span) - (pick->begin - at->base), cycle;
+    int64_t steps = span->length / tsi_gcd(pick->period, span->length); /* pieces in a cycle */
+    int64_t repeats = 0;
+    if (span->count > 1 && tsi_mul_i64(pick->period, steps, &cycle))
+        repeats = tsi_min_i64(room / cycle, pick->count / steps);
+    if (repeats < 2) return select_in_interval(at, pick, arena, out);
+    tsi_span_list pattern = { 0 };
+    for (tsi_span rest = { pick->begin, pick->length, pick->period, steps }; rest.count > 0;) {
+        int64_t taken = select_in_interval(at, &rest, arena, &pattern);
+        if (taken == 0) return 0;
+        rest.begin += taken * rest.period;
+        rest.count -= taken;
     }
-    int64_t common = tsi_gcd(pick->period, span->length), cycle;
-    int64_t steps = span->length / common; /* pieces in a cycle */
-    if (span->count > 1 && tsi_mul_i64(pick->period, steps, &cycle)) {
-        int64_t repeats = tsi_min_i64(room / cycle, pick->count / steps);
-        if (repeats >= 2) {
-            tsi_span_list pattern = { 0 };
-            for (int64_t k = 0; k < steps; k++) {
-                int64_t begin = pick->begin + k * pick->period;
-                if (!walk_cut(*at, begin, begin + pick->length, arena, &pattern)) return 0;
-            }
-            int64_t shift = cycle / span->length * span->period;
-            bool ok = tsi_span_list_append_repeated(out, &pattern, shift, repeats, arena);
-            return ok ? steps * repeats : 0;
-        }
-    }
-    return walk_cut(*at, pick->begin, pick->begin + pick->length, arena, out) ? 1 : 0;
+    int64_t shift = cycle / span->length * span->period;
+    bool ok = tsi_span_list_append_repeated(out, &pattern, shift, repeats, arena);
+    return ok ? steps * repeats : 0;
 }
 
 bool tsi_span_list_select(const tsi_span_list *list, const tsi_span_list *positions,

@@ -11,8 +11,7 @@
 #include "base/intmath.h"
 #include "plan/exchange.h"
 
-/* ---- lists in joint dims
- * ------------------------------------------------------------------------------------ */
+/* ---- lists in joint dims -------------------------------------------------------------------- */
 
 /* The list of indices a * extent_b + b. */
 static bool flatten(const tsi_span_list *a, const tsi_span_list *b, int64_t extent_b,
@@ -92,9 +91,7 @@ bool tsi_side_region(const tsi_pair *pair, const tsi_side *side, const int64_t *
     return true;
 }
 
-/* ---- meets
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- meets ---------------------------------------------------------------------------------- */
 
 typedef struct descent {
     const tsi_pair *pair;
@@ -209,9 +206,7 @@ bool tsi_side_meets(const tsi_pair *pair, const tsi_side *side, int32_t dim,
     return descend_any(&d, 0);
 }
 
-/* ---- walks
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- walks ---------------------------------------------------------------------------------- */
 
 bool tsi_walk_open(tsi_walk *walk, const tsi_pair *pair, const tsi_side *side,
                    const tsi_region *query, uint32_t fixed, const int64_t *at, tsi_arena *arena)

@@ -133,8 +133,7 @@ void tsi_plan_cache_add(ts_world *world, const tsi_plan_key *key, ts_plan *plan)
     ts_plan_release(old);
 }
 
-/* ---- one rank's table
- * ------------------------------------------------------------------------------------------- */
+/* ---- one rank's table ----------------------------------------------------------------------- */
 
 enum { RANK_PLANS = 128 };
 
@@ -214,8 +213,7 @@ ts_status tsi_plan_for(ts_rank *rank, const ts_layout *src, const ts_layout *dst
     return rank_miss(entry, &wanted, out);
 }
 
-/* ---- the world's topology and counters
- * ---------------------------------------------------------------------------- */
+/* ---- the world's topology and counters ------------------------------------------------------ */
 
 ts_status ts_topology_of(ts_world *world, ts_topology *out)
 {

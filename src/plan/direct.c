@@ -218,7 +218,7 @@ static void reduce_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
 ts_status tsi_direct_cost(const tsi_pair *pair, tsi_direct *out)
 {
     memset(out, 0, sizeof *out);
-    out->tree_us = INFINITY;
+    out->tree_us = HUGE_VAL;
     TSI_TRY(tsi_pair_bound(pair, &out->bound));
     profile p;
     profile_make(pair, &p);

@@ -54,8 +54,7 @@ typedef struct tsi_pair {
 ts_status tsi_pair_make(const ts_layout *src, const ts_layout *dst, int64_t item,
                         const tsi_links *links, tsi_pair *out);
 
-/* ---- blocks that meet a region (blocks.c)
- * ------------------------------------------------------------------- */
+/* ---- blocks that meet a region (blocks.c) --------------------------------------------------- */
 typedef struct tsi_meet {       /* one choice of the cut coordinates of one joint dim */
     int64_t coord[TS_NDIM_MAX]; /* of dim_axis[d][0..) */
     tsi_span_list common;       /* with the query */
@@ -89,8 +88,7 @@ bool tsi_walk_open(tsi_walk *walk, const tsi_pair *pair, const tsi_side *side,
                    const tsi_region *query, uint32_t fixed, const int64_t *at, tsi_arena *arena);
 bool tsi_walk_next(tsi_walk *walk); /* sets coord and common; false: done */
 
-/* ---- sums over all ranks (overlap.c)
- * -------------------------------------------------------------------------- */
+/* ---- sums over all ranks (overlap.c) -------------------------------------------------------- */
 /* Elements that ranks hold on both sides, summed over the ranks of both (owner axes: coordinate 0).
  * With `distinct`: summed over the different (sigma, delta) that such ranks have instead. */
 ts_status tsi_pair_overlap(const tsi_pair *pair, bool distinct, int64_t *out);
@@ -98,8 +96,7 @@ ts_status tsi_pair_overlap(const tsi_pair *pair, bool distinct, int64_t *out);
  * no more. */
 ts_status tsi_pair_bound(const tsi_pair *pair, int64_t *out);
 
-/* ---- one rank's messages (route.c)
- * ------------------------------------------------------------------------------ */
+/* ---- one rank's messages (route.c) ---------------------------------------------------------- */
 /* World rank that holds block `sigma` (cut coordinates set) and term t for rank q of the target
  * side. */
 int64_t tsi_pair_holder(const tsi_pair *pair, int64_t q, const int64_t *sigma, int64_t term);
@@ -115,12 +112,11 @@ bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fix
 bool tsi_region_share(const tsi_region *whole, int64_t number, int64_t count, tsi_arena *arena,
                       tsi_region *out);
 
-/* ---- costs (direct.c)
- * --------------------------------------------------------------------------------------------- */
+/* ---- costs (direct.c) ----------------------------------------------------------------------- */
 typedef struct tsi_direct {
     int64_t bound; /* elements received in all */
     double time_us;
-    double tree_us;     /* the hierarchical variant; INFINITY where it does not apply */
+    double tree_us;     /* the hierarchical variant; HUGE_VAL where it does not apply */
     int64_t peers_most; /* messages of the busiest rank */
 } tsi_direct;
 ts_status tsi_direct_cost(const tsi_pair *pair, tsi_direct *out);

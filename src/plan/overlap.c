@@ -16,9 +16,7 @@
 #include "base/intmath.h"
 #include "plan/exchange.h"
 
-/* ---- digits
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- digits --------------------------------------------------------------------------------- */
 
 enum { DIGITS_MAX = 64, VARIABLES_MAX = TS_NDIM_MAX * DIGITS_MAX };
 
@@ -104,9 +102,7 @@ static bool overlap_digits(const tsi_pair *pair, int64_t *out)
     return true;
 }
 
-/* ---- classes
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- classes -------------------------------------------------------------------------------- */
 
 /* The interval that plain chunks select. */
 static void plain_interval(const tsi_pair *pair, const tsi_side *side, int32_t d,
@@ -267,9 +263,7 @@ static bool overlap_classes(const tsi_pair *pair, tsi_arena *arena, int64_t *out
     return true;
 }
 
-/* ---- ranks
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 static int64_t cut_index(const tsi_side *side, const int64_t *coord)
 {

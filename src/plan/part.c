@@ -40,9 +40,7 @@ typedef struct builder {
     bool failed;
 } builder;
 
-/* ---- emitting
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- emitting ------------------------------------------------------------------------------- */
 
 static void *grow(builder *b, void *item, int64_t count, int64_t *capacity, size_t bytes)
 {
@@ -149,8 +147,7 @@ static void copy_local(builder *b, const tsi_region *common)
     if (!tsi_region_boxes(common, &b->src, &b->dst, b->arena, local_box, b)) b->failed = true;
 }
 
-/* ---- ranks of one node with the same target block
- * -------------------------------------------------------------- */
+/* ---- ranks of one node with the same target block ------------------------------------------- */
 
 typedef struct mates {
     builder *b;
@@ -179,8 +176,7 @@ static void find_mates(builder *b, int64_t of, const int64_t *delta, const int64
     tsi_pair_receivers(b->pair, delta, b->pair->dst.kept, at, add_mate, out);
 }
 
-/* ---- without terms
- * --------------------------------------------------------------------------------------------- */
+/* ---- without terms -------------------------------------------------------------------------- */
 
 static void receive_plain(builder *b)
 {
@@ -270,9 +266,7 @@ static void send_plain(builder *b)
     }
 }
 
-/* ---- with terms
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- with terms ----------------------------------------------------------------------------- */
 
 typedef struct owning {
     builder *b;
@@ -382,9 +376,7 @@ static void give_terms(builder *b)
     }
 }
 
-/* ---- the part
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- the part ------------------------------------------------------------------------------- */
 
 static bool builder_open(builder *b, const ts_plan *plan, int64_t rank, tsi_arena *arena)
 {

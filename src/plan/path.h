@@ -32,8 +32,8 @@ typedef struct tsi_path {
 typedef struct tsi_search {
     const tsi_space *space;
     const tsi_links *links;
-    double limit_us;    /* give up beyond this time; INFINITY: never */
-    double limit_bytes; /* give up beyond these bytes; INFINITY: never */
+    double limit_us;    /* give up beyond this time; HUGE_VAL: never */
+    double limit_bytes; /* give up beyond these bytes; HUGE_VAL: never */
     int64_t state_limit;
     bool bytes_first; /* least bytes, then least time; else the other way round */
     bool merged;      /* may groups of several axes be used? */
@@ -49,8 +49,6 @@ ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out);
 
 /* Kind of the step that takes one axis from a code to another; -1: there is none. */
 int32_t tsi_step_kind_of(int32_t from, int32_t to);
-/* Time of each step under the links, and their sum; sizes are those of the largest blocks. */
-void tsi_path_time(const tsi_space *space, const tsi_links *links, tsi_path *path);
 ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to);
 
 #endif

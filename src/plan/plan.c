@@ -99,9 +99,7 @@ void ts_plan_release(ts_plan *plan)
     tsi_free(plan);
 }
 
-/* ---- reading
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 void ts_plan_summarise(const ts_plan *plan, ts_plan_summary *out)
 {

@@ -59,8 +59,7 @@ struct ts_plan {
     tsi_space space; /* one mesh only */
 };
 
-/* ---- for executors
- * -------------------------------------------------------------------------------------------- */
+/* ---- for executors -------------------------------------------------------------------------- */
 /* Layouts before and after a collective step, interned and retained. */
 ts_status tsi_plan_step_layouts(const ts_plan *plan, int32_t index, const ts_layout **from,
                                 const ts_layout **to);
@@ -108,11 +107,15 @@ ts_status tsi_plan_part(const ts_plan *plan, int64_t rank, tsi_arena *arena, tsi
 /* Largest number of bytes that one round makes a rank send and receive. */
 ts_status tsi_part_volume(const ts_plan *plan, int64_t rank, tsi_arena *arena, int64_t *most);
 
-/* ---- making (plan.c, check.c)
- * ------------------------------------------------------------------------------------ */
+/* ---- making (plan.c, check.c) --------------------------------------------------------------- */
 ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dtype);
 ts_status tsi_plan_make(const ts_layout *src, const ts_layout *dst, ts_dtype dtype,
                         const ts_plan_options *options, const ts_topology *topology, ts_plan **out);
+/* account.c: bytes of all steps (into the path) and their sum; memory of the arrays between source
+ * and target. */
+ts_status tsi_path_account(const ts_plan *plan, tsi_path *path, int64_t *bytes, int64_t *peak);
+/* A step's time under the plan's links, for paths that were not searched for. */
+double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step);
 ts_status tsi_planner_parse(const char *name, tsi_planner *out);
 extern const char *const tsi_planner_names[]; /* NULL-terminated */
 

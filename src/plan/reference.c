@@ -35,8 +35,7 @@ ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to
     return TS_OK;
 }
 
-/* ---- greedy
- * --------------------------------------------------------------------------------------------- */
+/* ---- greedy --------------------------------------------------------------------------------- */
 
 /* Codes with left-to-right positions. */
 static tsi_state default_order(const tsi_space *space, tsi_state state)
@@ -113,8 +112,7 @@ ts_status tsi_reference_greedy(const tsi_space *space, tsi_path *out)
     return TS_OK;
 }
 
-/* ---- graph
- * ---------------------------------------------------------------------------------------------- */
+/* ---- graph ---------------------------------------------------------------------------------- */
 
 typedef struct graph {
     const tsi_space *space;

@@ -40,8 +40,7 @@ static size_t give(tsi_text *text, char *out, size_t size)
     return length;
 }
 
-/* ---- placements
- * ---------------------------------------------------------------------------------------------- */
+/* ---- placements ----------------------------------------------------------------------------- */
 
 static void sharding_list(const ts_sharding *sharding, bool json, tsi_text *text)
 {
@@ -117,9 +116,7 @@ size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size)
     return give(&text, out, size);
 }
 
-/* ---- why
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- why ------------------------------------------------------------------------------------ */
 
 /* "direct at 12.3 us", "collectives at 12.3 us or more". */
 static void other_words(const ts_plan *plan, tsi_text *text)
@@ -197,9 +194,7 @@ size_t ts_plan_why(const ts_plan *plan, char *out, size_t size)
     return give(&text, out, size);
 }
 
-/* ---- JSON
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void json_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
 {
@@ -288,9 +283,7 @@ size_t ts_plan_json(const ts_plan *plan, char *out, size_t size)
     return give(&text, out, size);
 }
 
-/* ---- for a person
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- for a person --------------------------------------------------------------------------- */
 
 static void words_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
 {

@@ -100,8 +100,7 @@ bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fix
     return true;
 }
 
-/* ---- owners of partial results
- * ---------------------------------------------------------------------------- */
+/* ---- owners of partial results -------------------------------------------------------------- */
 
 static bool owners_same_mesh(const tsi_pair *pair, const int64_t *sigma, const int64_t *delta,
                              uint32_t fixed, const int64_t *at, tsi_owner_fn visit, void *context)

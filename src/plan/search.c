@@ -52,8 +52,7 @@ typedef struct expansion {
                  [TS_NDIM_MAX + 1]; /* of a dim below each cut; [depth] is the local one */
 } expansion;
 
-/* ---- what is still to be paid
- * ----------------------------------------------------------------------------- */
+/* ---- what is still to be paid --------------------------------------------------------------- */
 
 static void heuristic(const expansion *x, tsi_state state, double held, double out[2])
 {
@@ -78,9 +77,7 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
     out[1] = bytes;
 }
 
-/* ---- edges
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- edges ---------------------------------------------------------------------------------- */
 
 static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, double held, double us,
                   double bytes)
@@ -202,8 +199,7 @@ static void scatter_edges(expansion *x, int32_t axis)
     }
 }
 
-/* ---- edges of merged groups
- * ------------------------------------------------------------------------------------ */
+/* ---- edges of merged groups ----------------------------------------------------------------- */
 
 /* The top `count` axes of dim d go to dim e, in their order. */
 static void merged_move_edges(expansion *x, int32_t d, int32_t count)
@@ -301,9 +297,7 @@ static void merged_edges(expansion *x, uint32_t partial)
     }
 }
 
-/* ---- the search
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- the search ----------------------------------------------------------------------------- */
 
 static void unpack(expansion *x, uint32_t index)
 {
@@ -369,7 +363,7 @@ static void prepare(const tsi_search *search, expansion *x)
     x->links = search->links;
     x->unit = (double)s->count * (double)s->item;
     x->ranks = (double)s->ranks;
-    x->per_byte_min = INFINITY;
+    x->per_byte_min = HUGE_VAL;
     x->held_dst = 1;
     x->kept = 1;
     for (int32_t k = 0; k < s->axes; k++) {

@@ -33,143 +33,7 @@ typedef struct maker {
     int32_t blocked;           /* tsi_why: the reason if one of them is not */
 } maker;
 
-/* ---- steps and their bytes
- * ------------------------------------------------------------------------------------- */
-
-/* Elements that stay where they are when the state changes, summed over ranks: by regions. */
-static ts_status kept_elements(const ts_plan *plan, tsi_state from, tsi_state to, int64_t *out)
-{
-    const ts_layout *a = NULL, *b = NULL;
-    tsi_pair pair;
-    ts_status status = tsi_plan_state_layout(plan, from, &a);
-    if (status == TS_OK) status = tsi_plan_state_layout(plan, to, &b);
-    if (status == TS_OK) status = tsi_pair_make(a, b, plan->space.item, NULL, &pair);
-    if (status == TS_OK) status = tsi_pair_overlap(&pair, false, out);
-    if (a) ts_layout_release(a);
-    if (b) ts_layout_release(b);
-    return status;
-}
-
-/* Are all axes of the mask plain cuts in both states, of other dims than before? */
-static bool simple_move(const tsi_space *space, tsi_state from, tsi_state to, uint32_t axes)
-{
-    for (int32_t k = 0; k < space->axes; k++) {
-        int32_t a = tsi_state_code(from, k), b = tsi_state_code(to, k);
-        if (!(axes >> k & 1u)) continue;
-        if (a >= TSI_CODE_CUT || b >= TSI_CODE_CUT || a == b) return false;
-    }
-    return true;
-}
-
-static int64_t group_size(const tsi_space *space, uint32_t axes)
-{
-    int64_t n = 1;
-    for (int32_t k = 0; k < space->axes; k++) {
-        if (axes >> k & 1u) n *= space->size[k];
-    }
-    return n;
-}
-
-static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
-{
-    const tsi_space *space = &plan->space;
-    int64_t before = tsi_space_held(space, from), after = tsi_space_held(space, step->to);
-    int64_t n = group_size(space, step->axes), kept = 0;
-    bool even_a, even_b;
-    switch ((ts_step_kind)step->kind) {
-    case TS_STEP_SLICE:
-    case TS_STEP_PARTITION:
-        step->bytes = 0;
-        return TS_OK;
-    case TS_STEP_ALL_GATHER:
-        step->bytes = (after - before) * space->item;
-        return TS_OK;
-    case TS_STEP_REDUCE_SCATTER:
-        step->bytes = (n - 1) * after * space->item;
-        return TS_OK;
-    case TS_STEP_ALL_REDUCE:
-        step->bytes = 2 * (n - 1) * (before / n) * space->item;
-        return TS_OK;
-    case TS_STEP_ALL_TO_ALL:
-        tsi_space_largest(space, from, &even_a);
-        tsi_space_largest(space, step->to, &even_b);
-        if (even_a && even_b && simple_move(space, from, step->to, step->axes)) {
-            kept = after / n;
-        } else {
-            TSI_TRY(kept_elements(plan, from, step->to, &kept));
-        }
-        step->bytes = (after - kept) * space->item;
-        return TS_OK;
-    case TS_STEP_EXCHANGE:
-    case TS_STEP_REDUCE_EXCHANGE:
-        return TS_OK;
-    }
-    return TS_OK;
-}
-
-static bool along_first(const tsi_space *space, tsi_state state, int32_t dim)
-{
-    for (int32_t d = 0; d < dim; d++) {
-        if (space->extent[d] > 1) return false;
-    }
-    (void)state;
-    return true;
-}
-
-/* A step's time under the plan's links, as the search would count it; for paths that were not
- * searched for. */
-static double step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
-{
-    const tsi_space *space = &plan->space;
-    bool even;
-    double item = (double)space->item;
-    double in = (double)tsi_space_largest(space, from, &even) * item;
-    double out = (double)tsi_space_largest(space, step->to, &even) * item;
-    tsi_links_group group = tsi_links_of(&plan->links, step->axes);
-    int32_t axis = 0;
-    while (axis < space->axes - 1 && !(step->axes >> axis & 1u))
-        axis++;
-    int32_t a = tsi_state_code(from, axis), b = tsi_state_code(step->to, axis);
-    int32_t cut = tsi_code_cuts(a) ? a : b;
-    bool strided = tsi_code_cuts(cut) && !along_first(space, from, tsi_code_dim(space, cut));
-    switch ((ts_step_kind)step->kind) {
-    case TS_STEP_SLICE:
-    case TS_STEP_PARTITION:
-        return out * plan->links.copy;
-    case TS_STEP_ALL_GATHER:
-        return tsi_time_all_gather(&plan->links, &group, out, strided);
-    case TS_STEP_REDUCE_SCATTER:
-        return tsi_time_reduce_scatter(&plan->links, &group, in, strided);
-    case TS_STEP_ALL_REDUCE:
-        return tsi_time_all_reduce(&plan->links, &group, in);
-    case TS_STEP_ALL_TO_ALL:
-        return tsi_time_all_to_all(&plan->links, &group, in);
-    case TS_STEP_EXCHANGE:
-    case TS_STEP_REDUCE_EXCHANGE:
-        return 0;
-    }
-    return 0;
-}
-
-/* Bytes of all steps, and the memory of the arrays between them. */
-static ts_status account(const ts_plan *plan, tsi_path *path, int64_t *bytes, int64_t *peak)
-{
-    tsi_state from = path->first;
-    int64_t before = 0;
-    *bytes = *peak = 0;
-    for (int32_t i = 0; i < path->count; i++) {
-        tsi_step *step = &path->step[i];
-        bool even, last = i == path->count - 1;
-        TSI_TRY(step_bytes(plan, from, step));
-        *bytes += step->bytes;
-        int64_t after =
-            last ? 0 : tsi_space_largest(&plan->space, step->to, &even) * plan->space.item;
-        if (before + after > *peak) *peak = before + after;
-        before = after;
-        from = step->to;
-    }
-    return TS_OK;
-}
+/* ---- the winner ----------------------------------------------------------------------------- */
 
 /* Writes the path into the plan: the whole first and last state, and the local step to partials. */
 static ts_status adopt(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
@@ -202,8 +66,7 @@ static ts_status adopt(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
     return TS_OK;
 }
 
-/* ---- the reference's planners
- * ----------------------------------------------------------------------------------- */
+/* ---- the reference's planners --------------------------------------------------------------- */
 
 static ts_status make_reference(maker *m, bool greedy)
 {
@@ -224,12 +87,12 @@ static ts_status make_reference(maker *m, bool greedy)
     tsi_state from = path.first;
     path.time_us = 0;
     for (int32_t i = 0; i < path.count; i++) {
-        path.step[i].time_us = step_time(plan, from, &path.step[i]);
+        path.step[i].time_us = tsi_step_time(plan, from, &path.step[i]);
         path.time_us += path.step[i].time_us;
         from = path.step[i].to;
     }
     int64_t bytes = 0, peak = 0;
-    TSI_TRY(account(plan, &path, &bytes, &peak));
+    TSI_TRY(tsi_path_account(plan, &path, &bytes, &peak));
     plan->states = path.states;
     m->partition = 0; /* these planners make partials themselves */
     TSI_TRY(adopt(m, &path, bytes, peak));
@@ -247,9 +110,7 @@ static ts_status make_reference(maker *m, bool greedy)
     return TS_OK;
 }
 
-/* ---- direct
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- direct --------------------------------------------------------------------------------- */
 
 static uint32_t changed_axes(const ts_plan *plan)
 {
@@ -341,9 +202,7 @@ static ts_status adopt_direct(maker *m)
     return TS_OK;
 }
 
-/* ---- collectives
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- collectives ---------------------------------------------------------------------------- */
 
 static ts_status search(maker *m, double limit_us, double limit_bytes, bool bytes_first,
                         int64_t states, tsi_path *out)
@@ -374,7 +233,7 @@ static ts_status make_collectives(maker *m, bool bytes_first)
                 : "plan: collectives need source and target on one mesh; use 'direct'");
     }
     tsi_path path;
-    TSI_TRY(search(m, INFINITY, INFINITY, bytes_first, STATES_NAMED, &path));
+    TSI_TRY(search(m, HUGE_VAL, HUGE_VAL, bytes_first, STATES_NAMED, &path));
     if (!path.found) {
         return TSI_FAIL(
             TS_ERR_STATE,
@@ -382,7 +241,7 @@ static ts_status make_collectives(maker *m, bool bytes_first)
             (long long)path.states);
     }
     int64_t bytes = 0, peak = 0;
-    TSI_TRY(account(plan, &path, &bytes, &peak));
+    TSI_TRY(tsi_path_account(plan, &path, &bytes, &peak));
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
         return TSI_FAIL(
             TS_ERR_MEMORY,
@@ -429,7 +288,7 @@ static ts_status prove_leanest(maker *m, const tsi_path *path, bool *out)
 {
     tsi_path leaner;
     *out = false;
-    TSI_TRY(search(m, INFINITY, path->bytes * (1 - 1e-9), true, STATES_PROOF, &leaner));
+    TSI_TRY(search(m, HUGE_VAL, path->bytes * (1 - 1e-9), true, STATES_PROOF, &leaner));
     *out = !leaner.found && leaner.states <= STATES_PROOF;
     return TS_OK;
 }
@@ -442,12 +301,12 @@ static ts_status take_leanest(maker *m, const tsi_path *lost, int64_t lost_bytes
     ts_plan *plan = m->plan;
     tsi_path lean;
     int64_t bytes = 0, peak = 0;
-    TSI_TRY(search(m, m->direct_us, INFINITY, true, STATES_BYTES, &lean));
+    TSI_TRY(search(m, m->direct_us, HUGE_VAL, true, STATES_BYTES, &lean));
     bool stopped = !lean.found && lean.states > STATES_BYTES;
     if (!lean.found) {
         return take_direct(m, stopped ? TSI_WHY_UNPROVED : TSI_WHY_FEWER_BYTES, lost, lost_bytes);
     }
-    TSI_TRY(account(plan, &lean, &bytes, &peak));
+    TSI_TRY(tsi_path_account(plan, &lean, &bytes, &peak));
     if (!fits(plan, peak)) return take_direct(m, TSI_WHY_BUDGET, &lean, bytes);
     if (bytes == plan->bytes_bound) return take_collectives(m, &lean, bytes, peak);
     bool leanest = false;
@@ -467,19 +326,17 @@ static ts_status make_auto(maker *m)
     }
     tsi_path path;
     int64_t bytes = 0, peak = 0;
-    TSI_TRY(search(m, m->direct_us, INFINITY, false, STATES_TIME, &path));
+    TSI_TRY(search(m, m->direct_us, HUGE_VAL, false, STATES_TIME, &path));
     if (!path.found && path.states <= STATES_TIME) return take_direct(m, TSI_WHY_FASTER, &path, 0);
     if (path.found) {
-        TSI_TRY(account(plan, &path, &bytes, &peak));
+        TSI_TRY(tsi_path_account(plan, &path, &bytes, &peak));
         if (!fits(plan, peak)) return take_direct(m, TSI_WHY_BUDGET, &path, bytes);
         if (bytes == plan->bytes_bound) return take_collectives(m, &path, bytes, peak);
     }
     return take_leanest(m, &path, bytes);
 }
 
-/* ---- making
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 /* The space the search walks: unit axes do not exist, new partials are replicas until the end. */
 static void make_core(maker *m)

@@ -222,8 +222,7 @@ bool tsi_ops_mix(const ts_placement *a, const ts_placement *b)
     return a->reduce == b->reduce || (linear_a && linear_b);
 }
 
-/* ---- texts
- * ---------------------------------------------------------------------------------------------- */
+/* ---- texts ---------------------------------------------------------------------------------- */
 
 static void bare_text(const ts_placement *place, int64_t size, tsi_text *text)
 {

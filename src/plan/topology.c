@@ -155,8 +155,7 @@ uint64_t tsi_topology_hash(const ts_topology *topology)
                           sizeof *topology - offsetof(ts_topology, base_us));
 }
 
-/* ---- one mesh
- * ------------------------------------------------------------------------------------------ */
+/* ---- one mesh ------------------------------------------------------------------------------- */
 
 /* Does every line along the axis stay within units of that many ranks? Exact for meshes in rank
  * order; meshes with explicit ranks are looked at member by member, the first 4096 of them. */

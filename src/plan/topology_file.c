@@ -221,8 +221,7 @@ ts_status ts_topology_load(const char *name, ts_topology *out)
     return status;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------------ */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 static void write_topology(const ts_topology *t, tsi_text *text)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array_copy.c - random strided copies, casts and fills against a loop over single elements.
  *
- * A case draws up to 5 dims, the order of dims in memory on each side, gaps, negative and zero source strides. The
- * target's memory is compared whole, so that a write beside the block is seen. */
+ * A case draws up to 5 dims, the order of dims in memory on each side, gaps, negative and zero
+ * source strides. The target's memory is compared whole, so that a write beside the block is seen.
+ */
 #include <stdlib.h>
 
 #include "device/device.h"
@@ -23,7 +24,8 @@ static int64_t random_extent(test *t, int32_t ndim)
     return extents_small[pick < 11 ? pick : 1 + pick % 8];
 }
 
-/* Strides that walk the dims in a random order, sometimes with gaps; a source may repeat or run backwards. */
+/* Strides that walk the dims in a random order, sometimes with gaps; a source may repeat or run
+ * backwards. */
 static void random_strides(test *t, tsi_block *block, bool source)
 {
     int32_t order[TS_NDIM_MAX];
@@ -46,7 +48,8 @@ static void random_strides(test *t, tsi_block *block, bool source)
     }
 }
 
-/* Memory for every element the block reaches, with random contents; data points at the first element. */
+/* Memory for every element the block reaches, with random contents; data points at the first
+ * element. */
 static side side_make(test *t, const tsi_block *shape, ts_dtype dtype, bool source)
 {
     side s = { .block = *shape };
@@ -92,7 +95,8 @@ static bool next_index(const tsi_block *block, int64_t *index)
     return false;
 }
 
-/* The oracle: writes to->copy one element at a time; casts by a copy of one element, tested elsewhere. */
+/* The oracle: writes to->copy one element at a time; casts by a copy of one element, tested
+ * elsewhere. */
 static void copy_slowly(const side *to, const side *from)
 {
     const tsi_device *cpu = tsi_device_cpu();
@@ -100,8 +104,10 @@ static void copy_slowly(const side *to, const side *from)
     char *to_base = to->copy + ((char *)to->block.data - to->memory);
     int64_t index[TS_NDIM_MAX] = { 0 };
     do {
-        char *t = element(&to->block, index, to_base), *f = element(&from->block, index, from->block.data);
-        tsi_block one_t = { .data = t, .dtype = to->block.dtype }, one_f = { .data = f, .dtype = from->block.dtype };
+        char *t = element(&to->block, index, to_base),
+             *f = element(&from->block, index, from->block.data);
+        tsi_block one_t = { .data = t, .dtype = to->block.dtype },
+                  one_f = { .data = f, .dtype = from->block.dtype };
         if (to->block.dtype == from->block.dtype)
             memcpy(t, f, ts_dtype_size((ts_dtype)to->block.dtype));
         else
@@ -137,7 +143,8 @@ static void check_copy(test *t, ts_dtype to_dtype, ts_dtype from_dtype)
 
 TS_TEST_LONG(copy_same_dtype, 120)
 {
-    static const ts_dtype sizes[] = { TS_DTYPE_U8, TS_DTYPE_BF16, TS_DTYPE_F32, TS_DTYPE_F64, TS_DTYPE_C128 };
+    static const ts_dtype sizes[] = { TS_DTYPE_U8, TS_DTYPE_BF16, TS_DTYPE_F32, TS_DTYPE_F64,
+                                      TS_DTYPE_C128 };
     for (int i = 0; i < 4000 && !test_failed(t); i++) {
         ts_dtype dtype = sizes[i % 5];
         check_copy(t, dtype, dtype);
@@ -156,7 +163,8 @@ TS_TEST_LONG(copy_with_cast, 120)
 /* Every small 2-D transpose of every element size: all edges of the squares. */
 TS_TEST(copy_transposes)
 {
-    static const ts_dtype sizes[] = { TS_DTYPE_U8, TS_DTYPE_BF16, TS_DTYPE_F32, TS_DTYPE_F64, TS_DTYPE_C128 };
+    static const ts_dtype sizes[] = { TS_DTYPE_U8, TS_DTYPE_BF16, TS_DTYPE_F32, TS_DTYPE_F64,
+                                      TS_DTYPE_C128 };
     static char from[70 * 70 * 16], to[70 * 70 * 16];
     for (size_t i = 0; i < sizeof from; i++)
         from[i] = (char)test_random(t);
@@ -164,8 +172,11 @@ TS_TEST(copy_transposes)
     for (int k = 0; k < 5; k++)
         for (int64_t rows = 1; rows <= 70; rows += rows < 20 ? 1 : 7)
             for (int64_t columns = 1; columns <= 70; columns += columns < 20 ? 1 : 7) {
-                tsi_block f = { .data = from, .dtype = (int32_t)sizes[k], .ndim = 2,
-                                .extent = { rows, columns }, .stride = { 1, rows } };
+                tsi_block f = { .data = from,
+                                .dtype = (int32_t)sizes[k],
+                                .ndim = 2,
+                                .extent = { rows, columns },
+                                .stride = { 1, rows } };
                 tsi_block b = f;
                 b.data = to, b.stride[0] = columns, b.stride[1] = 1;
                 TEST_OK(t, cpu->copy(cpu, &b, &f, NULL));
@@ -175,8 +186,8 @@ TS_TEST(copy_transposes)
                     for (int64_t c = 0; c < columns; c++)
                         wrong += memcmp(to + (size_t)(r * columns + c) * size,
                                         from + (size_t)(c * rows + r) * size, size) != 0;
-                TEST_SAY(t, wrong == 0, "%lld x %lld of %s: %lld wrong", (long long)rows, (long long)columns,
-                         ts_dtype_name(sizes[k]), (long long)wrong);
+                TEST_SAY(t, wrong == 0, "%lld x %lld of %s: %lld wrong", (long long)rows,
+                         (long long)columns, ts_dtype_name(sizes[k]), (long long)wrong);
             }
 }
 

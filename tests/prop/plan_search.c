@@ -32,7 +32,7 @@ typedef struct slow {
 
 static slow_state slow_of(const tsi_space *space, tsi_state state)
 {
-    slow_state out = { .time = INFINITY, .bytes = INFINITY };
+    slow_state out = { .time = HUGE_VAL, .bytes = HUGE_VAL };
     for (int32_t k = 0; k < space->axes; k++) {
         int32_t code = tsi_state_code(state, k);
         out.place[k] = code == TSI_CODE_R ? -1 : code >= TSI_CODE_P ? -2 : code - TSI_CODE_S;
@@ -85,7 +85,7 @@ static void slow_reach(slow *x, slow_state to, double time, double bytes)
     while (i < x->count && !slow_same(x->space, &x->state[i], &to))
         i++;
     if (i == x->count) {
-        to.time = to.bytes = INFINITY;
+        to.time = to.bytes = HUGE_VAL;
         x->state[x->count++] = to;
     }
     slow_state *at = &x->state[i];
@@ -185,8 +185,8 @@ static void check_search(test *t, const tsi_space *space, const tsi_links *links
     for (int bytes_first = 0; bytes_first < 2; bytes_first++) {
         tsi_search search = { .space = space,
                               .links = links,
-                              .limit_us = INFINITY,
-                              .limit_bytes = INFINITY,
+                              .limit_us = HUGE_VAL,
+                              .limit_bytes = HUGE_VAL,
                               .state_limit = INT64_MAX,
                               .bytes_first = bytes_first };
         tsi_path path, merged;

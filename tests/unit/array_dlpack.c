@@ -41,10 +41,10 @@ TS_TEST(dlpack_round_trip)
     ts_world *world;
     ts_rank *rank = rank_open(t, &world);
     static const uint8_t want[TS_DTYPE_COUNT][2] = {
-        [TS_DTYPE_F64] = { 2, 64 }, [TS_DTYPE_F32] = { 2, 32 },  [TS_DTYPE_BF16] = { 4, 16 },
-        [TS_DTYPE_F16] = { 2, 16 }, [TS_DTYPE_I64] = { 0, 64 },  [TS_DTYPE_I32] = { 0, 32 },
-        [TS_DTYPE_U8] = { 1, 8 },   [TS_DTYPE_BOOL] = { 6, 8 },  [TS_DTYPE_I16] = { 0, 16 },
-        [TS_DTYPE_I8] = { 0, 8 },   [TS_DTYPE_C64] = { 5, 64 },  [TS_DTYPE_C128] = { 5, 128 },
+        [TS_DTYPE_F64] = { 2, 64 }, [TS_DTYPE_F32] = { 2, 32 }, [TS_DTYPE_BF16] = { 4, 16 },
+        [TS_DTYPE_F16] = { 2, 16 }, [TS_DTYPE_I64] = { 0, 64 }, [TS_DTYPE_I32] = { 0, 32 },
+        [TS_DTYPE_U8] = { 1, 8 },   [TS_DTYPE_BOOL] = { 6, 8 }, [TS_DTYPE_I16] = { 0, 16 },
+        [TS_DTYPE_I8] = { 0, 8 },   [TS_DTYPE_C64] = { 5, 64 }, [TS_DTYPE_C128] = { 5, 128 },
     };
     for (int32_t dtype = 1; dtype < TS_DTYPE_COUNT; dtype++) {
         tsi_array *a = tsi_array_create(rank, (ts_dtype)dtype, &TS_SHAPE(4, 5));
@@ -84,7 +84,11 @@ static DLManagedTensorVersioned foreign(float *data, int32_t ndim, int64_t *shap
     return (DLManagedTensorVersioned){
         .version = { 1, 3 }, /* a newer minor version only adds meanings */
         .deleter = count_deleted,
-        .dl_tensor = { .data = data, .device = { 1, 0 }, .ndim = ndim, .dtype = { 2, 32, 1 }, .shape = shape,
+        .dl_tensor = { .data = data,
+                       .device = { 1, 0 },
+                       .ndim = ndim,
+                       .dtype = { 2, 32, 1 },
+                       .shape = shape,
                        .strides = strides },
     };
 }

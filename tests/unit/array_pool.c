@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array_pool.c - the caching allocator: accounts by tag, reuse, frees by other threads, and an end while
- * others still hold blocks. */
+/* array_pool.c - the caching allocator: accounts by tag, reuse, frees by other threads, and an end
+ * while others still hold blocks. */
 #include "array/pool.h"
 
 #include <pthread.h>
@@ -43,12 +43,13 @@ TS_TEST(pool_accounts)
 TS_TEST(pool_size_classes)
 {
     tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
-    for (size_t bytes = 0; bytes < 6u << 20; bytes = bytes < 5000 ? bytes + 7 : bytes + bytes / 9 + 1) {
+    for (size_t bytes = 0; bytes < 6u << 20;
+         bytes = bytes < 5000 ? bytes + 7 : bytes + bytes / 9 + 1) {
         int64_t before = tsi_pool_reserved(pool);
         char *p = tsi_pool_alloc(pool, bytes, 0);
         int64_t got = tsi_pool_reserved(pool) - before;
-        TEST_SAY(t, p && got >= (int64_t)bytes && got <= (int64_t)(bytes + bytes / 8 + 64), "%zu bytes got %lld",
-                 bytes, (long long)got);
+        TEST_SAY(t, p && got >= (int64_t)bytes && got <= (int64_t)(bytes + bytes / 8 + 64),
+                 "%zu bytes got %lld", bytes, (long long)got);
         if (p && bytes > 0) p[0] = p[bytes - 1] = 1;
         tsi_pool_free(pool, p, bytes, 0);
         tsi_pool_trim(pool);
@@ -166,7 +167,8 @@ TS_TEST(pool_allocation_by_another_thread)
     }
     pthread_join(thread, NULL);
     for (int i = 100; i < 200; i++)
-        tsi_pool_free(x.pool, atomic_load_explicit(&x.slot[i], memory_order_acquire), size_of(i), TSI_TAG_COMM);
+        tsi_pool_free(x.pool, atomic_load_explicit(&x.slot[i], memory_order_acquire), size_of(i),
+                      TSI_TAG_COMM);
     TEST_EQ(t, tsi_pool_used(x.pool, -1).live, 0);
     tsi_pool_destroy(x.pool);
     TEST_EQ(t, tsi_alloc_live(), 0);

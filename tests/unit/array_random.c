@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array_random.c - random fills: the words of the specification, any split gives the same bits, the bits are
- * the same on every machine (hashes below), and the numbers are distributed as they should be. */
+/* array_random.c - random fills: the words of the specification, any split gives the same bits, the
+ * bits are the same on every machine (hashes below), and the numbers are distributed as they should
+ * be. */
 #include "array/random.h"
 
 #include <math.h>
@@ -14,7 +15,9 @@
 
 static tsi_block dense(void *data, ts_dtype dtype, int64_t count)
 {
-    return (tsi_block){ .data = data, .dtype = (int32_t)dtype, .ndim = 1, .extent = { count }, .stride = { 1 } };
+    return (tsi_block){
+        .data = data, .dtype = (int32_t)dtype, .ndim = 1, .extent = { count }, .stride = { 1 }
+    };
 }
 
 static uint32_t word_of(const tsi_random *r, int64_t k, int64_t g, int64_t i)
@@ -28,8 +31,12 @@ static uint32_t word_of(const tsi_random *r, int64_t k, int64_t g, int64_t i)
 TS_TEST(random_words_by_definition)
 {
     enum { N = 1000 };
-    tsi_random r = { .kind = TSI_RANDOM_UNIFORM, .seed = 0x123456789ABCDEF0u, .stream = 77, .offset = 0xFFFFFFFEu,
-                     .a = 0, .b = 1 };
+    tsi_random r = { .kind = TSI_RANDOM_UNIFORM,
+                     .seed = 0x123456789ABCDEF0u,
+                     .stream = 77,
+                     .offset = 0xFFFFFFFEu,
+                     .a = 0,
+                     .b = 1 };
     static float f32[N];
     static double f64[N];
     static uint16_t bf16[N];
@@ -56,7 +63,8 @@ TS_TEST(random_words_by_definition)
         uint64_t w1 = (uint64_t)word_of(&r, 4, g + i, 2) << 32 | word_of(&r, 4, g + i, 3);
         double u = ((double)(w0 >> 11) + 1) * 0x1p-53, v = (double)(w1 >> 11) * 0x1p-53;
         double want = 3 + 2 * sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v);
-        TEST_SAY(t, fabs(f64[i] - want) < 1e-13, "%d: %.17g, by the C library %.17g", i, f64[i], want);
+        TEST_SAY(t, fabs(f64[i] - want) < 1e-13, "%d: %.17g, by the C library %.17g", i, f64[i],
+                 want);
     }
 }
 
@@ -70,8 +78,10 @@ TS_TEST(random_integers_by_definition)
     TEST_OK(t, tsi_random_fill(&r, &b, 3));
     for (int i = 0; i < N; i++) {
         uint64_t both = (uint64_t)word_of(&r, 2, 3 + i, 0) << 32 | word_of(&r, 2, 3 + i, 1);
-        long double exact = ldexpl((long double)both, -64) * 1000013.0L; /* 64 + 20 bits: a hair of rounding */
-        TEST_CHECK(t, llabs((int64_t)floorl(exact) - 10 - i32[i]) <= (exact - floorl(exact) < 1e-9L));
+        long double exact =
+            ldexpl((long double)both, -64) * 1000013.0L; /* 64 + 20 bits: a hair of rounding */
+        TEST_CHECK(t,
+                   llabs((int64_t)floorl(exact) - 10 - i32[i]) <= (exact - floorl(exact) < 1e-9L));
     }
     r.low = -128, r.high = 128;
     b = dense(i8, TS_DTYPE_I8, N);
@@ -95,8 +105,13 @@ static const tsi_random_kind kinds[] = { TSI_RANDOM_UNIFORM, TSI_RANDOM_NORMAL, 
 
 static tsi_random make(tsi_random_kind kind, uint64_t seed)
 {
-    return (tsi_random){ .kind = kind, .seed = seed, .stream = seed ^ 99, .offset = seed % 1000,
-                         .a = kind == TSI_RANDOM_BERNOULLI ? 0.3 : 0, .b = 1, .low = 0,
+    return (tsi_random){ .kind = kind,
+                         .seed = seed,
+                         .stream = seed ^ 99,
+                         .offset = seed % 1000,
+                         .a = kind == TSI_RANDOM_BERNOULLI ? 0.3 : 0,
+                         .b = 1,
+                         .low = 0,
                          .high = kind == TSI_RANDOM_INTEGER ? 2 : 0 };
 }
 
@@ -129,7 +144,8 @@ TS_TEST(random_any_split_same_bits)
             }
             tsi_block p = dense(parts, (ts_dtype)dtype, N);
             TEST_OK(t, tsi_random_fill_runs(&r, &p, run, runs));
-            TEST_SAY(t, memcmp(whole, parts, N * size) == 0, "kind %zu of %s", k, ts_dtype_name((ts_dtype)dtype));
+            TEST_SAY(t, memcmp(whole, parts, N * size) == 0, "kind %zu of %s", k,
+                     ts_dtype_name((ts_dtype)dtype));
         }
 }
 
@@ -140,11 +156,16 @@ static const struct {
     ts_dtype dtype;
     uint64_t hash;
 } golden[] = {
-    { TSI_RANDOM_UNIFORM, TS_DTYPE_F32, 0x61B13494BA1CD3E9u },  { TSI_RANDOM_UNIFORM, TS_DTYPE_F64, 0xA370C55B5C2A480Au },
-    { TSI_RANDOM_UNIFORM, TS_DTYPE_BF16, 0xECBAFBD521D4AD84u }, { TSI_RANDOM_NORMAL, TS_DTYPE_F32, 0x3AB9AD8126646E01u },
-    { TSI_RANDOM_NORMAL, TS_DTYPE_F64, 0xFAD55A8D8484F607u },   { TSI_RANDOM_NORMAL, TS_DTYPE_BF16, 0xFF47A28A1D6EAE37u },
-    { TSI_RANDOM_NORMAL, TS_DTYPE_C64, 0xB555CFB8AD073F2Eu },   { TSI_RANDOM_NORMAL, TS_DTYPE_C128, 0x4B8A4CEB870F89B0u },
-    { TSI_RANDOM_INTEGER, TS_DTYPE_I64, 0x4D48FBEC989558FAu },  { TSI_RANDOM_BERNOULLI, TS_DTYPE_BOOL, 0x87377878B548263Bu },
+    { TSI_RANDOM_UNIFORM, TS_DTYPE_F32, 0x61B13494BA1CD3E9u },
+    { TSI_RANDOM_UNIFORM, TS_DTYPE_F64, 0xA370C55B5C2A480Au },
+    { TSI_RANDOM_UNIFORM, TS_DTYPE_BF16, 0xECBAFBD521D4AD84u },
+    { TSI_RANDOM_NORMAL, TS_DTYPE_F32, 0x3AB9AD8126646E01u },
+    { TSI_RANDOM_NORMAL, TS_DTYPE_F64, 0xFAD55A8D8484F607u },
+    { TSI_RANDOM_NORMAL, TS_DTYPE_BF16, 0xFF47A28A1D6EAE37u },
+    { TSI_RANDOM_NORMAL, TS_DTYPE_C64, 0xB555CFB8AD073F2Eu },
+    { TSI_RANDOM_NORMAL, TS_DTYPE_C128, 0x4B8A4CEB870F89B0u },
+    { TSI_RANDOM_INTEGER, TS_DTYPE_I64, 0x4D48FBEC989558FAu },
+    { TSI_RANDOM_BERNOULLI, TS_DTYPE_BOOL, 0x87377878B548263Bu },
 };
 
 TS_TEST(random_same_bits_everywhere)
@@ -181,7 +202,8 @@ TS_TEST(random_math_close_to_libm)
         double v = (double)(test_random(t) >> 11) * 0x1p-53, c, s;
         tsi_cos_sin_turn(v, &c, &s);
         double angle = 8 * atan(1) * v;
-        e = fmax(fabs(c - cos(angle)), fabs(s - sin(angle))); /* absolute: the C library's angle is rounded */
+        e = fmax(fabs(c - cos(angle)),
+                 fabs(s - sin(angle))); /* absolute: the C library's angle is rounded */
         worst_turn = e > worst_turn ? e : worst_turn;
         e = fmax(fabs(tsi_cos_turn_short(v) - c), fabs(tsi_log_short(x) / log(x) - 1));
         worst_short = e > worst_short ? e : worst_short;
@@ -205,7 +227,8 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Kolmogorov-Smirnov: the largest distance between the sample and the distribution, times sqrt(n). */
+/* Kolmogorov-Smirnov: the largest distance between the sample and the distribution, times sqrt(n).
+ */
 static double ks(double *x, int n, double (*cdf)(double))
 {
     qsort(x, (size_t)n, sizeof *x, compare_doubles);
@@ -240,8 +263,8 @@ TS_TEST(random_distributions)
         for (int i = 0; i < N && narrow; i++)
             x[i] = (double)f[i];
         double distance = ks(x, N, normal ? cdf_normal : cdf_uniform);
-        TEST_SAY(t, distance < 1.63, "pass %d: Kolmogorov-Smirnov %.3f, 1.63 is exceeded once in 100", pass,
-                 distance);
+        TEST_SAY(t, distance < 1.63,
+                 "pass %d: Kolmogorov-Smirnov %.3f, 1.63 is exceeded once in 100", pass, distance);
     }
     /* 50 bins of integers: chi square with 49 degrees is below 74.9 in 99 of 100 cases. */
     int64_t *n = malloc(N * sizeof *n), bin[50] = { 0 };

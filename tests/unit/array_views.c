@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array_views.c - storage, views and their bounds, copies between arrays, emptied storage, failing memory. */
+/* array_views.c - storage, views and their bounds, copies between arrays, emptied storage, failing
+ * memory. */
 #include "array/array.h"
 #include "base/alloc.h"
 #include "harness/test.h"
@@ -67,19 +68,27 @@ TS_TEST(array_view_bounds)
         ts_dtype dtype;
         bool inside;
     } cases[] = {
-        { 10, 1, 0, TS_DTYPE_F32, true },   { 10, 1, 1, TS_DTYPE_F32, false },
-        { 10, -1, 9, TS_DTYPE_F32, true },  { 10, -1, 8, TS_DTYPE_F32, false },
-        { 5, 2, 1, TS_DTYPE_F32, true },    { 6, 2, 0, TS_DTYPE_F32, false },
-        { 1000, 0, 9, TS_DTYPE_F32, true }, { 1, 1, 10, TS_DTYPE_F32, false },
-        { 0, 1, 10, TS_DTYPE_F32, true },   { 0, 1, 11, TS_DTYPE_F32, false },
-        { 5, 1, 0, TS_DTYPE_F64, true },    { 5, 1, 1, TS_DTYPE_F64, false },
-        { 40, 1, 0, TS_DTYPE_I8, true },    { 1, 1, -1, TS_DTYPE_F32, false },
-        { INT64_MAX / 4, 1, 0, TS_DTYPE_F32, false }, { 3, INT64_MAX / 2, 0, TS_DTYPE_F32, false },
+        { 10, 1, 0, TS_DTYPE_F32, true },
+        { 10, 1, 1, TS_DTYPE_F32, false },
+        { 10, -1, 9, TS_DTYPE_F32, true },
+        { 10, -1, 8, TS_DTYPE_F32, false },
+        { 5, 2, 1, TS_DTYPE_F32, true },
+        { 6, 2, 0, TS_DTYPE_F32, false },
+        { 1000, 0, 9, TS_DTYPE_F32, true },
+        { 1, 1, 10, TS_DTYPE_F32, false },
+        { 0, 1, 10, TS_DTYPE_F32, true },
+        { 0, 1, 11, TS_DTYPE_F32, false },
+        { 5, 1, 0, TS_DTYPE_F64, true },
+        { 5, 1, 1, TS_DTYPE_F64, false },
+        { 40, 1, 0, TS_DTYPE_I8, true },
+        { 1, 1, -1, TS_DTYPE_F32, false },
+        { INT64_MAX / 4, 1, 0, TS_DTYPE_F32, false },
+        { 3, INT64_MAX / 2, 0, TS_DTYPE_F32, false },
         { 2, 1, INT64_MAX, TS_DTYPE_F32, false },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        tsi_array *v = tsi_array_view(a, cases[i].dtype, &TS_SHAPE(cases[i].extent), &cases[i].stride,
-                                      cases[i].offset);
+        tsi_array *v = tsi_array_view(a, cases[i].dtype, &TS_SHAPE(cases[i].extent),
+                                      &cases[i].stride, cases[i].offset);
         TEST_SAY(t, (v != NULL) == cases[i].inside, "case %zu", i);
         if (!v) TEST_SAYS(t, take_error(rank), "view");
         tsi_array_release(v);
@@ -105,7 +114,9 @@ TS_TEST(array_wrap_outside_memory)
     ts_rank *rank = rank_open(t, &world);
     int done = 0;
     int16_t memory[6] = { 0, 1, 2, 3, 4, 5 };
-    ts_array block = { .struct_size = sizeof block, .data = memory + 5, .done = count_done, .context = &done };
+    ts_array block = {
+        .struct_size = sizeof block, .data = memory + 5, .done = count_done, .context = &done
+    };
     block.meta = (ts_meta){ .shape = TS_SHAPE(2, 3), .dtype = TS_DTYPE_I16 };
     block.stride[0] = -3, block.stride[1] = -1; /* backwards */
     tsi_array *a = tsi_array_wrap(rank, &block);

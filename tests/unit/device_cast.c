@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_cast.c - every dtype to every other, against a slow oracle that knows nothing of bits tricks.
+/* device_cast.c - every dtype to every other, against a slow oracle that knows nothing of bits
+ * tricks.
  *
- * The oracle decodes to long double (exact for every dtype here) with ldexpl, and encodes by rounding a scaled
- * significand with rintl. Patterns: all 65536 of bf16 and f16, the points between them in f32 and f64, powers of two
- * and their neighbours, the ends of the integer ranges, infinities, NaNs, and random bits. */
+ * The oracle decodes to long double (exact for every dtype here) with ldexpl, and encodes by
+ * rounding a scaled significand with rintl. Patterns: all 65536 of bf16 and f16, the points between
+ * them in f32 and f64, powers of two and their neighbours, the ends of the integer ranges,
+ * infinities, NaNs, and random bits. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +18,8 @@ typedef struct number {
 } number;
 
 typedef struct format {
-    int bits, precision, exponent_max; /* precision with the hidden bit; exponent of the largest number */
+    int bits, precision,
+        exponent_max; /* precision with the hidden bit; exponent of the largest number */
 } format;
 
 static const format F64 = { 64, 53, 1023 }, F32 = { 32, 24, 127 }, BF16 = { 16, 8, 127 },
@@ -62,10 +65,10 @@ static uint64_t encode(long double value, format f)
     exponent -= 1; /* size = 1.x * 2^exponent */
     if (exponent < 1 - f.exponent_max) exponent = 1 - f.exponent_max;
     long double scaled = rintl(ldexpl(size, fraction_bits - exponent));
-    uint64_t significand = (uint64_t)scaled; /* may be 2^precision: the sum below carries into the exponent */
+    uint64_t significand =
+        (uint64_t)scaled; /* may be 2^precision: the sum below carries into the exponent */
     uint64_t biased = significand >> fraction_bits ? (uint64_t)(exponent + f.exponent_max) : 0;
-    uint64_t bits = biased == 0 ? significand
-                                : ((biased - 1) << fraction_bits) + significand;
+    uint64_t bits = biased == 0 ? significand : ((biased - 1) << fraction_bits) + significand;
     return sign | (bits > infinity ? infinity : bits);
 }
 
@@ -75,16 +78,37 @@ static number number_load(ts_dtype dtype, const void *p)
     number x = { 0 };
     int64_t i64 = 0;
     switch (dtype) {
-    case TS_DTYPE_F64: x.re = decode(p, F64, &n); break;
-    case TS_DTYPE_F32: x.re = decode(p, F32, &n); break;
-    case TS_DTYPE_BF16: x.re = decode(p, BF16, &n); break;
-    case TS_DTYPE_F16: x.re = decode(p, F16, &n); break;
-    case TS_DTYPE_I64: memcpy(&i64, p, 8); x.re = (long double)i64; break;
-    case TS_DTYPE_I32: x.re = (int32_t)load_bits(p, 32); break;
-    case TS_DTYPE_I16: x.re = (int16_t)load_bits(p, 16); break;
-    case TS_DTYPE_I8: x.re = (int8_t)load_bits(p, 8); break;
-    case TS_DTYPE_U8: x.re = (uint8_t)load_bits(p, 8); break;
-    case TS_DTYPE_BOOL: x.re = load_bits(p, 8) != 0; break;
+    case TS_DTYPE_F64:
+        x.re = decode(p, F64, &n);
+        break;
+    case TS_DTYPE_F32:
+        x.re = decode(p, F32, &n);
+        break;
+    case TS_DTYPE_BF16:
+        x.re = decode(p, BF16, &n);
+        break;
+    case TS_DTYPE_F16:
+        x.re = decode(p, F16, &n);
+        break;
+    case TS_DTYPE_I64:
+        memcpy(&i64, p, 8);
+        x.re = (long double)i64;
+        break;
+    case TS_DTYPE_I32:
+        x.re = (int32_t)load_bits(p, 32);
+        break;
+    case TS_DTYPE_I16:
+        x.re = (int16_t)load_bits(p, 16);
+        break;
+    case TS_DTYPE_I8:
+        x.re = (int8_t)load_bits(p, 8);
+        break;
+    case TS_DTYPE_U8:
+        x.re = (uint8_t)load_bits(p, 8);
+        break;
+    case TS_DTYPE_BOOL:
+        x.re = load_bits(p, 8) != 0;
+        break;
     case TS_DTYPE_C64:
         x.re = decode(p, F32, &n);
         x.im = decode((const char *)p + 4, F32, &ignored);
@@ -94,7 +118,8 @@ static number number_load(ts_dtype dtype, const void *p)
         x.im = decode((const char *)p + 8, F64, &ignored);
         break;
     case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT: break;
+    case TS_DTYPE_COUNT:
+        break;
     }
     x.negative_nan = n;
     return x;
@@ -133,10 +158,14 @@ static bool right(ts_dtype to, const void *got, ts_dtype from, const number *x)
 {
     bool negative = x->negative_nan;
     switch (to) {
-    case TS_DTYPE_F64: return same_real(got, x->re, negative, F64);
-    case TS_DTYPE_F32: return same_real(got, x->re, negative, F32);
-    case TS_DTYPE_BF16: return same_real(got, x->re, negative, BF16);
-    case TS_DTYPE_F16: return same_real(got, x->re, negative, F16);
+    case TS_DTYPE_F64:
+        return same_real(got, x->re, negative, F64);
+    case TS_DTYPE_F32:
+        return same_real(got, x->re, negative, F32);
+    case TS_DTYPE_BF16:
+        return same_real(got, x->re, negative, BF16);
+    case TS_DTYPE_F16:
+        return same_real(got, x->re, negative, F16);
     case TS_DTYPE_I64:
     case TS_DTYPE_I32:
     case TS_DTYPE_I16:
@@ -145,7 +174,8 @@ static bool right(ts_dtype to, const void *got, ts_dtype from, const number *x)
         bool from_integer = is_integer(from) || from == TS_DTYPE_BOOL;
         return load_bits(got, (int)ts_dtype_size(to) * 8) == encode_integer(x, to, from_integer);
     }
-    case TS_DTYPE_BOOL: return load_bits(got, 8) == (x->re != 0 || x->im != 0);
+    case TS_DTYPE_BOOL:
+        return load_bits(got, 8) == (x->re != 0 || x->im != 0);
     case TS_DTYPE_C64:
         return same_real(got, x->re, negative, F32) &&
                (isnan(x->im) || load_bits((const char *)got + 4, 32) == encode(x->im, F32));
@@ -153,7 +183,8 @@ static bool right(ts_dtype to, const void *got, ts_dtype from, const number *x)
         return same_real(got, x->re, negative, F64) &&
                (isnan(x->im) || load_bits((const char *)got + 8, 64) == encode(x->im, F64));
     case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT: break;
+    case TS_DTYPE_COUNT:
+        break;
     }
     return false;
 }
@@ -166,8 +197,12 @@ static void check_all_targets(test *t, ts_dtype from, const void *values, int64_
     char *out = malloc((size_t)count * 16);
     for (int32_t to = 1; to < TS_DTYPE_COUNT; to++) {
         if (to == (int32_t)from) continue;
-        tsi_block source = { .dtype = (int32_t)from, .ndim = 1, .extent = { count }, .stride = { 1 } };
-        tsi_block target = { .data = out, .dtype = to, .ndim = 1, .extent = { count }, .stride = { 1 } };
+        tsi_block source = {
+            .dtype = (int32_t)from, .ndim = 1, .extent = { count }, .stride = { 1 }
+        };
+        tsi_block target = {
+            .data = out, .dtype = to, .ndim = 1, .extent = { count }, .stride = { 1 }
+        };
         memcpy(&source.data, &values, sizeof source.data);
         TEST_OK(t, cpu->copy(cpu, &target, &source, NULL));
         int64_t wrong = 0;
@@ -177,10 +212,11 @@ static void check_all_targets(test *t, ts_dtype from, const void *values, int64_
             number x = number_load(from, in);
             if (right((ts_dtype)to, got, from, &x)) continue;
             wrong++;
-            test_fail(t, __FILE__, __LINE__, "%s -> %s: %Lg (bits %llx) became bits %llx",
-                      ts_dtype_name(from), ts_dtype_name((ts_dtype)to), x.re,
-                      (unsigned long long)load_bits(in, from_size > 8 ? 64 : (int)from_size * 8),
-                      (unsigned long long)load_bits(got, 8 * (int)(ts_dtype_size((ts_dtype)to) % 16)));
+            test_fail(
+                t, __FILE__, __LINE__, "%s -> %s: %Lg (bits %llx) became bits %llx",
+                ts_dtype_name(from), ts_dtype_name((ts_dtype)to), x.re,
+                (unsigned long long)load_bits(in, from_size > 8 ? 64 : (int)from_size * 8),
+                (unsigned long long)load_bits(got, 8 * (int)(ts_dtype_size((ts_dtype)to) % 16)));
         }
     }
     free(out);
@@ -209,7 +245,10 @@ static int64_t around_halves(format half, float *f32, double *f64)
         bool ignored;
         double x = (double)decode(&a, half, &ignored), y = (double)decode(&b, half, &ignored);
         double middle = isfinite(x) && isfinite(y) ? (x + y) / 2 : x;
-        double points[6] = { x, middle, nextafter(middle, 1e300), nextafter(middle, -1e300),
+        double points[6] = { x,
+                             middle,
+                             nextafter(middle, 1e300),
+                             nextafter(middle, -1e300),
                              (double)nextafterf((float)middle, INFINITY),
                              (double)nextafterf((float)middle, -INFINITY) };
         for (int k = 0; k < 6; k++, n++) {
@@ -246,7 +285,8 @@ static int64_t edges_f64(double *out)
             out[n++] = -around[k];
         }
     }
-    const double others[] = { 0.0, -0.0, HUGE_VAL, -HUGE_VAL, nan(""), -nan(""), 0.5, -0.5, 255.5, 65519.99, 65520 };
+    const double others[] = { 0.0, -0.0, HUGE_VAL, -HUGE_VAL, nan(""), -nan(""),
+                              0.5, -0.5, 255.5,    65519.99,  65520 };
     memcpy(out + n, others, sizeof others);
     return n + (int64_t)(sizeof others / sizeof others[0]);
 }
@@ -288,14 +328,17 @@ TS_TEST(cast_random_bits)
     free(bits);
 }
 
-/* bool of 0.1, of NaN, of (0, 2i); the real part; saturation: what the header promises, said once in plain. */
+/* bool of 0.1, of NaN, of (0, 2i); the real part; saturation: what the header promises, said once
+ * in plain. */
 TS_TEST(cast_promises)
 {
     const tsi_device *cpu = tsi_device_cpu();
     double in[4] = { 0.1, nan(""), 1e30, -3.9 };
     uint8_t flag[4];
     int8_t small[4];
-    tsi_block from = { .data = in, .dtype = TS_DTYPE_F64, .ndim = 1, .extent = { 4 }, .stride = { 1 } };
+    tsi_block from = {
+        .data = in, .dtype = TS_DTYPE_F64, .ndim = 1, .extent = { 4 }, .stride = { 1 }
+    };
     tsi_block to = from;
     to.data = flag, to.dtype = TS_DTYPE_BOOL;
     TEST_OK(t, cpu->copy(cpu, &to, &from, NULL));

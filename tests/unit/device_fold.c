@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_fold.c - every dtype, every reduction, 1 to 9 sources, dense and strided and in place, bit for bit
- * against one element at a time; what has no meaning is refused with a phrase; identities leave values alone. */
+/* device_fold.c - every dtype, every reduction, 1 to 9 sources, dense and strided and in place, bit
+ * for bit against one element at a time; what has no meaning is refused with a phrase; identities
+ * leave values alone. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -25,16 +26,25 @@ static int64_t step_i64(ts_reduce reduce, int64_t a, int64_t b)
 {
     switch (reduce) {
     case TS_REDUCE_SUM:
-    case TS_REDUCE_AVG: return (int64_t)((uint64_t)a + (uint64_t)b);
-    case TS_REDUCE_PROD: return (int64_t)((uint64_t)a * (uint64_t)b);
-    case TS_REDUCE_MIN: return b < a ? b : a;
-    case TS_REDUCE_MAX: return b > a ? b : a;
-    case TS_REDUCE_AND: return a && b;
-    case TS_REDUCE_OR: return a || b;
-    case TS_REDUCE_BAND: return a & b;
-    case TS_REDUCE_BOR: return a | b;
+    case TS_REDUCE_AVG:
+        return (int64_t)((uint64_t)a + (uint64_t)b);
+    case TS_REDUCE_PROD:
+        return (int64_t)((uint64_t)a * (uint64_t)b);
+    case TS_REDUCE_MIN:
+        return b < a ? b : a;
+    case TS_REDUCE_MAX:
+        return b > a ? b : a;
+    case TS_REDUCE_AND:
+        return a && b;
+    case TS_REDUCE_OR:
+        return a || b;
+    case TS_REDUCE_BAND:
+        return a & b;
+    case TS_REDUCE_BOR:
+        return a | b;
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: break;
+    case TS_REDUCE_COUNT:
+        break;
     }
     return 0;
 }
@@ -95,7 +105,8 @@ static void fold_f32(ts_reduce reduce, ts_dtype dtype, const void *const *source
         memcpy(out, &h, sizeof h);
 }
 
-static void fold_f64(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor, void *out)
+static void fold_f64(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor,
+                     void *out)
 {
     double acc, next;
     memcpy(&acc, source[0], sizeof acc);
@@ -107,7 +118,8 @@ static void fold_f64(ts_reduce reduce, const void *const *source, int64_t n, int
     memcpy(out, &acc, sizeof acc);
 }
 
-static void fold_c64(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor, void *out)
+static void fold_c64(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor,
+                     void *out)
 {
     float a[2], b[2];
     memcpy(a, source[0], sizeof a);
@@ -122,7 +134,8 @@ static void fold_c64(ts_reduce reduce, const void *const *source, int64_t n, int
     memcpy(out, a, sizeof a);
 }
 
-static void fold_c128(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor, void *out)
+static void fold_c128(ts_reduce reduce, const void *const *source, int64_t n, int64_t divisor,
+                      void *out)
 {
     double a[2], b[2];
     memcpy(a, source[0], sizeof a);
@@ -159,11 +172,13 @@ static bool is_nan(ts_dtype dtype, const void *p)
         memcpy(&d, p, sizeof d);
         return isnan(d);
     }
-    bool real = dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    bool real = dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_BF16 ||
+                dtype == TS_DTYPE_F16;
     return real && isnan(load_f32(dtype == TS_DTYPE_C64 ? TS_DTYPE_F32 : dtype, p));
 }
 
-/* Equal bits; which NaN an operation on two NaNs gives is the machine's choice, so any NaN equals any. */
+/* Equal bits; which NaN an operation on two NaNs gives is the machine's choice, so any NaN equals
+ * any. */
 static bool same(ts_dtype dtype, const void *a, const void *b)
 {
     size_t size = ts_dtype_size(dtype);
@@ -176,7 +191,8 @@ static bool same(ts_dtype dtype, const void *a, const void *b)
     return true;
 }
 
-/* Random bits are mostly huge or tiny floats; every other value is a small one, some are special. */
+/* Random bits are mostly huge or tiny floats; every other value is a small one, some are special.
+ */
 static void random_element(test *t, ts_dtype dtype, void *out)
 {
     const tsi_device *cpu = tsi_device_cpu();
@@ -188,7 +204,8 @@ static void random_element(test *t, ts_dtype dtype, void *out)
         memcpy(out, bits, ts_dtype_size(dtype));
         return;
     }
-    tsi_block from = { .data = value, .dtype = TS_DTYPE_C128 }, to = { .data = out, .dtype = (int32_t)dtype };
+    tsi_block from = { .data = value, .dtype = TS_DTYPE_C128 },
+              to = { .data = out, .dtype = (int32_t)dtype };
     TEST_OK(t, cpu->copy(cpu, &to, &from, NULL));
 }
 
@@ -218,7 +235,9 @@ static void check_case(test *t, const fold_case *c)
     const tsi_block *from[SOURCES_MAX];
     char *before[SOURCES_MAX + 1];
     for (int64_t i = 0; i <= c->sources; i++) {
-        block[i] = (tsi_block){ .dtype = (int32_t)c->dtype, .ndim = 2, .extent = { c->rows, c->columns },
+        block[i] = (tsi_block){ .dtype = (int32_t)c->dtype,
+                                .ndim = 2,
+                                .extent = { c->rows, c->columns },
                                 .stride = { c->pitch, c->column_stride } };
         block[i].data = random_elements(t, c->dtype, room);
         before[i] = malloc((size_t)room * size);
@@ -234,15 +253,18 @@ static void check_case(test *t, const fold_case *c)
         for (int64_t k = 0; k < c->sources; k++)
             source[k] = before[k] + (size_t)i * size;
         int64_t row = c->pitch > 0 ? i / c->pitch : 0, rest = i - row * c->pitch;
-        bool covered = row < c->rows && rest % c->column_stride == 0 && rest / c->column_stride < c->columns;
+        bool covered =
+            row < c->rows && rest % c->column_stride == 0 && rest / c->column_stride < c->columns;
         if (covered)
-            fold_one(c->reduce, c->dtype, source, c->sources, c->divisor ? c->divisor : c->sources, want);
+            fold_one(c->reduce, c->dtype, source, c->sources, c->divisor ? c->divisor : c->sources,
+                     want);
         else
             memcpy(want, before[target] + (size_t)i * size, size);
         const char *got = (const char *)block[target].data + (size_t)i * size;
         if (same(c->dtype, got, want)) continue;
         wrong++;
-        test_fail(t, __FILE__, __LINE__, "%s of %lld %s, %lld x %lld pitch %lld stride %lld%s: element %lld",
+        test_fail(t, __FILE__, __LINE__,
+                  "%s of %lld %s, %lld x %lld pitch %lld stride %lld%s: element %lld",
                   ts_reduce_name(c->reduce), (long long)c->sources, ts_dtype_name(c->dtype),
                   (long long)c->rows, (long long)c->columns, (long long)c->pitch,
                   (long long)c->column_stride, c->in_place ? " in place" : "", (long long)i);
@@ -253,8 +275,10 @@ static void check_case(test *t, const fold_case *c)
     }
 }
 
-static const int64_t shapes[][4] = { /* rows, columns, pitch, column stride */
-    { 1, 1, 1, 1 }, { 1, 37, 37, 1 }, { 3, 700, 700, 1 }, { 4, 150, 160, 1 }, { 9, 5, 8, 1 }, { 6, 40, 100, 2 },
+static const int64_t shapes[][4] = {
+    /* rows, columns, pitch, column stride */
+    { 1, 1, 1, 1 },     { 1, 37, 37, 1 }, { 3, 700, 700, 1 },
+    { 4, 150, 160, 1 }, { 9, 5, 8, 1 },   { 6, 40, 100, 2 },
 };
 
 TS_TEST_LONG(fold_everything, 120)
@@ -265,10 +289,15 @@ TS_TEST_LONG(fold_everything, 120)
             for (int64_t n = 1; n <= SOURCES_MAX; n++)
                 for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
                     for (int in_place = 0; in_place < 2; in_place++) {
-                        fold_case c = { .dtype = (ts_dtype)dtype, .reduce = (ts_reduce)reduce, .sources = n,
-                                        .divisor = s % 2 ? 0 : 3, .rows = shapes[s][0],
-                                        .columns = shapes[s][1], .pitch = shapes[s][2],
-                                        .column_stride = shapes[s][3], .in_place = in_place };
+                        fold_case c = { .dtype = (ts_dtype)dtype,
+                                        .reduce = (ts_reduce)reduce,
+                                        .sources = n,
+                                        .divisor = s % 2 ? 0 : 3,
+                                        .rows = shapes[s][0],
+                                        .columns = shapes[s][1],
+                                        .pitch = shapes[s][2],
+                                        .column_stride = shapes[s][3],
+                                        .in_place = in_place };
                         check_case(t, &c);
                         if (test_failed(t)) return;
                     }
@@ -280,9 +309,12 @@ TS_TEST(fold_large_and_transposed)
 {
     enum { N = 300 };
     const tsi_device *cpu = tsi_device_cpu();
-    float *a = random_elements(t, TS_DTYPE_F32, N * N), *b = random_elements(t, TS_DTYPE_F32, N * N);
+    float *a = random_elements(t, TS_DTYPE_F32, N * N),
+          *b = random_elements(t, TS_DTYPE_F32, N * N);
     float *out = calloc(N * N, sizeof *out);
-    tsi_block x = { .data = a, .dtype = TS_DTYPE_F32, .ndim = 2, .extent = { N, N }, .stride = { N, 1 } };
+    tsi_block x = {
+        .data = a, .dtype = TS_DTYPE_F32, .ndim = 2, .extent = { N, N }, .stride = { N, 1 }
+    };
     tsi_block y = x, to = x;
     y.data = b, to.data = out;
     to.stride[0] = 1, to.stride[1] = N;
@@ -305,7 +337,8 @@ TS_TEST(fold_rounds_once)
     enum { N = 100 };
     uint16_t third = tsi_bf16_of_f32(1.0f / 3), out = 0;
     float exact = 0;
-    tsi_block source = { .data = &third, .dtype = TS_DTYPE_BF16 }, to = { .data = &out, .dtype = TS_DTYPE_BF16 };
+    tsi_block source = { .data = &third, .dtype = TS_DTYPE_BF16 },
+              to = { .data = &out, .dtype = TS_DTYPE_BF16 };
     const tsi_block *from[N];
     for (int i = 0; i < N; i++) {
         from[i] = &source;
@@ -338,7 +371,8 @@ TS_TEST(fold_refusals)
     TEST_STATUS(t, cpu->fold(cpu, &block, from, 0, TS_REDUCE_SUM, 0, NULL), TS_ERR_ARG);
 }
 
-/* identity op x is x, but for what op itself makes of x (logic gives 0 or 1; a sum turns -0 into 0). */
+/* identity op x is x, but for what op itself makes of x (logic gives 0 or 1; a sum turns -0 into
+ * 0). */
 TS_TEST(fold_identities)
 {
     const tsi_device *cpu = tsi_device_cpu();
@@ -348,20 +382,24 @@ TS_TEST(fold_identities)
             ts_status status = tsi_reduce_identity((ts_reduce)reduce, (ts_dtype)dtype, identity);
             bool allowed = tsi_reduce_allowed((ts_reduce)reduce, (ts_dtype)dtype, NULL);
             TEST_STATUS(t, status, allowed ? TS_OK : TS_ERR_DTYPE);
-            /* A complex product with (1, 0) makes NaN of an infinite part, and -0 hides in one part. */
+            /* A complex product with (1, 0) makes NaN of an infinite part, and -0 hides in one
+             * part. */
             bool complex = dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
             for (int k = 0; allowed && !complex && k < 50; k++) {
                 random_element(t, (ts_dtype)dtype, x);
-                tsi_block a = { .data = identity, .dtype = dtype }, b = { .data = x, .dtype = dtype };
-                tsi_block to = { .data = got, .dtype = dtype }, alone = { .data = want, .dtype = dtype };
+                tsi_block a = { .data = identity, .dtype = dtype },
+                          b = { .data = x, .dtype = dtype };
+                tsi_block to = { .data = got, .dtype = dtype },
+                          alone = { .data = want, .dtype = dtype };
                 const tsi_block *pair[] = { &b, &a }, *one[] = { &b };
                 TEST_OK(t, cpu->fold(cpu, &to, pair, 2, (ts_reduce)reduce, 1, NULL));
                 TEST_OK(t, cpu->fold(cpu, &alone, one, 1, (ts_reduce)reduce, 1, NULL));
                 double zero = 0; /* -0 + 0 is 0: accept a zero of either sign */
                 tsi_block z = { .data = &zero, .dtype = TS_DTYPE_F64 };
                 TEST_OK(t, cpu->copy(cpu, &z, &alone, NULL));
-                TEST_SAY(t, same((ts_dtype)dtype, got, want) || zero == 0, "%s of %s with its identity",
-                         ts_reduce_name((ts_reduce)reduce), ts_dtype_name((ts_dtype)dtype));
+                TEST_SAY(t, same((ts_dtype)dtype, got, want) || zero == 0,
+                         "%s of %s with its identity", ts_reduce_name((ts_reduce)reduce),
+                         ts_dtype_name((ts_dtype)dtype));
             }
         }
 }

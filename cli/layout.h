@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layout.h - what `tessera layout` and `tessera plan` share: reading meshes, shapes and placements,
+ * and the picture of a layout.
+ *
+ * A picture is a layout seen dim by dim. Dims are cut independently, so along every dim there is a
+ * list of pieces, each held by one choice of the coordinates that cut this dim. The number of a
+ * coordinate (row-major in the mesh) is the sum of the keys of its pieces over all dims, plus any
+ * coordinates along the replicated and partial axes:
+ *
+ *   mesh a=2, b=3, "S(0), S(1)"        dim 1:  [0,2) key 0   [2,4) key 1   [4,5) key 2
+ *   dim 0:  [0,4) key 0, [4,7) key 3          so element (5, 3) is at number 3 + 1 = (1, 1) */
+#ifndef CLI_LAYOUT_H
+#define CLI_LAYOUT_H
+
+#include "cli.h"
+
+/* ---- reading (layout_request.c) -------------------------------------------------------------- */
+enum { LAYOUT_ERROR_MAX = 1024 };
+
+/* A world for planning only: one rank that is never attached. NULL: said on standard error. */
+ts_world *layout_world(const char *command);
+/* "7x5", "7,5", "[7, 5]"; "", "[]" and "scalar" have no dims. False: `error` says why. */
+bool layout_read_shape(const char *text, ts_shape *out, char *error, size_t size);
+/* A mesh by its text; NULL: `error` says why, with the column. */
+ts_mesh *layout_mesh(ts_world *world, const char *text, char *error, size_t size);
+/* The layout of placements on a mesh, retained; NULL: `error` begins with `what`. */
+const ts_layout *layout_make(ts_mesh *mesh, const char *placements, ts_shape shape,
+                             const char *what, char *error, size_t size);
+/* "7x5"; "scalar". Returns the buffer. */
+const char *layout_shape_text(const ts_shape *shape, char *out, size_t size);
+/* "(0, 2)" of a list. Returns the buffer. */
+const char *layout_list_text(const int64_t *values, int32_t count, char *out, size_t size);
+/* Coordinate of a row-major number, and back. */
+void layout_coord(const ts_mesh *mesh, int64_t number, int64_t *coord);
+int64_t layout_rank(const ts_mesh *mesh, int64_t number); /* the world rank there */
+/* 1 where rank and row-major number are the same everywhere. */
+bool layout_is_row_major(const ts_mesh *mesh);
+
+/* Fields of a request, a jansson object: texts are to be freed. NULL or false: `error` says why. A
+ * mesh is a list of sizes or a text, placements a list of texts or a text; `order` is a shard_order
+ * or NULL. */
+char *layout_field_mesh(const void *request, const char *key, char *error, size_t size);
+char *layout_field_placements(const void *request, const char *key, const char *order, char *error,
+                              size_t size);
+bool layout_field_shape(const void *request, const char *key, ts_shape *out, char *error,
+                        size_t size);
+
+/* ---- answers (layout_answer.c) --------------------------------------------------------------- */
+enum { LAYOUT_ELEMENTS_MAX = 1 << 24, LAYOUT_RANKS_MAX = 1 << 22 };
+
+typedef struct layout_options {
+    bool elements, to_strided;
+    ts_world *world;
+} layout_options;
+
+/* The members of an answer, without the brackets around them. False: `error` says why. */
+bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements, cli_json *json,
+                   char *error, size_t size);
+bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape *shape,
+                           cli_json *json, char *error, size_t size);
+/* A cli_batch_fn; the context is a layout_options. */
+bool layout_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
+/* All intervals of one dim at a coordinate, to be freed; *count is how many. NULL: no memory. */
+ts_interval *layout_intervals(const ts_layout *layout, const int64_t *coord, int32_t dim,
+                              int64_t *count);
+
+/* ---- the picture (layout_picture.c) ---------------------------------------------------------- */
+typedef struct layout_piece {
+    int64_t begin, end; /* positions of the dim */
+    int64_t local;      /* of the first position, at its owner */
+    int64_t key;        /* added to the number of the coordinate */
+    bool mixed;         /* stands for several pieces: there are too many to list */
+} layout_piece;
+
+typedef struct layout_dim {
+    int64_t extent;
+    layout_piece *piece;
+    int64_t count;
+    int32_t first, last; /* dims of the tensor that are cut as this one */
+} layout_dim;
+
+typedef struct layout_picture {
+    ts_mesh *mesh;           /* borrowed */
+    const ts_layout *layout; /* borrowed */
+    int32_t ndim;
+    layout_dim dim[TS_NDIM_MAX];
+    uint32_t replicated, partial; /* axes, by bit */
+    bool sampled;                 /* some dim has mixed pieces */
+} layout_picture;
+
+bool layout_picture_make(ts_mesh *mesh, const ts_layout *layout, layout_picture *out);
+void layout_picture_release(layout_picture *picture);
+/* The piece of a dim that holds a position. */
+const layout_piece *layout_piece_at(const layout_dim *dim, int64_t position);
+/* How many numbers hold one element, and the i-th of them, given the first. */
+int64_t layout_holders(const layout_picture *picture);
+int64_t layout_holder(const layout_picture *picture, int64_t first, int64_t i);
+/* Different owners: coordinates along the axes that cut. And which of them a number is. */
+int64_t layout_owners(const layout_picture *picture);
+int64_t layout_owner_index(const layout_picture *picture, int64_t number);
+/* "a=2, b=3", of the mesh; "S(0), R". To be freed. */
+char *layout_mesh_text(const ts_mesh *mesh);
+char *layout_sharding_text(const ts_sharding *sharding);
+/* "a", or "axis 0" where it has no name. */
+const char *layout_axis_name(const ts_mesh *mesh, int32_t axis, char *out, size_t size);
+
+/* ---- for a person (layout_grid.c, layout_svg.c, layout_html.c) --------------------------------- */
+typedef struct layout_look {
+    int64_t slice[TS_NDIM_MAX]; /* indices of the leading dims, if `sliced` */
+    bool sliced, colour, all;
+    int32_t width; /* columns of the terminal */
+} layout_look;
+void layout_print(const layout_picture *picture, const layout_look *look, FILE *out);
+/* 0, or 1 with a sentence on standard error. */
+int layout_write_svg(const layout_picture *picture, const layout_look *look, const char *path);
+int layout_write_html(const layout_picture *picture, const char *path);
+
+#endif
