@@ -23,11 +23,12 @@ int html_close(const char *command, const char *path, FILE *out)
 
 void html_text(FILE *out, const char *text)
 {
+    static const char special[] = "&<>\"";
+    static const char *const names[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
     for (const char *c = text; *c != '\0'; c++) {
-        const char *place = strchr("&<>\"", *c);
-        static const char *const names[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
+        const char *place = strchr(special, *c);
         if (place != NULL)
-            fputs(names[place - strchr("&<>\"", '&')], out);
+            fputs(names[place - special], out);
         else
             fputc(*c, out);
     }
@@ -39,6 +40,19 @@ double html_hue(int64_t number, int64_t count)
     double turn = count <= 12 ? (double)number / (double)(count > 0 ? count : 1)
                               : 0.381966011250105 * (double)number;
     return fmod(360 * fmod(turn, 1) + 210, 360);
+}
+
+void html_colour(int64_t number, int64_t count, double lightness, char *out)
+{
+    const double saturation = 0.6, sector = html_hue(number, count) / 60;
+    double chroma = (1 - fabs(2 * lightness - 1)) * saturation;
+    double second = chroma * (1 - fabs(fmod(sector, 2) - 1)), least = lightness - chroma / 2;
+    double parts[6][3] = { { chroma, second, 0 }, { second, chroma, 0 }, { 0, chroma, second },
+                           { 0, second, chroma }, { second, 0, chroma }, { chroma, 0, second } };
+    const double *rgb = parts[(int)sector % 6];
+    (void)snprintf(out, 8, "#%02x%02x%02x", (unsigned)(255 * (rgb[0] + least)) & 255u,
+                   (unsigned)(255 * (rgb[1] + least)) & 255u,
+                   (unsigned)(255 * (rgb[2] + least)) & 255u);
 }
 
 /* clang-format off */

@@ -22,5 +22,7 @@ void html_text(FILE *out, const char *text);
 
 /* Colours by number: hue in degrees; the same in the pages' script (function hue). */
 double html_hue(int64_t number, int64_t count);
+/* The same as "#rrggbb", 8 bytes with the end; lightness 0 to 1. */
+void html_colour(int64_t number, int64_t count, double lightness, char *out);
 
 #endif

@@ -92,6 +92,8 @@ bool layout_picture_make(ts_mesh *mesh, const ts_layout *layout, layout_picture 
 void layout_picture_release(layout_picture *picture);
 /* The piece of a dim that holds a position. */
 const layout_piece *layout_piece_at(const layout_dim *dim, int64_t position);
+/* At most `most` pieces that stand for all of a dim, to be freed: its own if they are few enough. */
+layout_piece *layout_bins(const layout_dim *dim, int64_t most, int64_t *count);
 /* How many numbers hold one element, and the i-th of them, given the first. */
 int64_t layout_holders(const layout_picture *picture);
 int64_t layout_holder(const layout_picture *picture, int64_t first, int64_t i);

@@ -203,6 +203,30 @@ const layout_piece *layout_piece_at(const layout_dim *dim, int64_t position)
     return low < dim->count ? &dim->piece[low] : NULL;
 }
 
+layout_piece *layout_bins(const layout_dim *dim, int64_t most, int64_t *count)
+{
+    bool all = dim->count <= most;
+    layout_piece *bins = calloc((size_t)(all ? dim->count : most) + 1, sizeof *bins);
+    *count = 0;
+    if (bins == NULL) return NULL;
+    if (all) {
+        *count = dim->count;
+        if (dim->count > 0) memcpy(bins, dim->piece, (size_t)dim->count * sizeof *bins);
+        return bins;
+    }
+    int64_t step = dim->extent / most + (dim->extent % most != 0);
+    for (int64_t begin = 0; begin < dim->extent; begin += step) {
+        const layout_piece *piece = layout_piece_at(dim, begin);
+        int64_t end = begin + step < dim->extent ? begin + step : dim->extent;
+        bins[(*count)++] = (layout_piece){ .begin = begin,
+                                           .end = end,
+                                           .local = piece->local + begin - piece->begin,
+                                           .key = piece->key,
+                                           .mixed = piece->mixed || piece->end < end };
+    }
+    return bins;
+}
+
 int64_t layout_holders(const layout_picture *p)
 {
     return count_along(p->mesh, p->replicated | p->partial);

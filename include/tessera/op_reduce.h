@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_reduce.h - reductions, scans, softmax and norms over dims.
  *
- * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what cannot stay
- * sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may be negative. */
+ * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
+ * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
+ * be negative. */
 #ifndef TESSERA_OP_REDUCE_H
 #define TESSERA_OP_REDUCE_H
 
@@ -10,7 +11,8 @@
 
 TS_BEGIN_C
 
-/* Over the given dims; dims NULL: over all. A sharded dim that is reduced gives a partial result. */
+/* Over the given dims; dims NULL: over all. A sharded dim that is reduced gives a partial result.
+ */
 TS_API ts_tensor *ts_sum(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_mean(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_prod(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_view.h - views, joins and index arithmetic.
  *
- * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what cannot stay
- * sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may be negative. */
+ * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
+ * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
+ * be negative. */
 #ifndef TESSERA_OP_VIEW_H
 #define TESSERA_OP_VIEW_H
 
@@ -11,11 +12,14 @@
 TS_BEGIN_C
 
 TS_API ts_tensor *ts_reshape(ts_tensor *x, ts_shape shape); /* one extent may be -1 */
-TS_API ts_tensor *ts_flatten(ts_tensor *x, int32_t first, int32_t last);    /* dims first..last into one */
-TS_API ts_tensor *ts_unflatten(ts_tensor *x, int32_t dim, ts_shape sizes);  /* one dim into several */
+TS_API ts_tensor *ts_flatten(ts_tensor *x, int32_t first,
+                             int32_t last); /* dims first..last into one */
+TS_API ts_tensor *ts_unflatten(ts_tensor *x, int32_t dim,
+                               ts_shape sizes); /* one dim into several */
 TS_API ts_tensor *ts_permute(ts_tensor *x, const int64_t *dims, int32_t count);
 TS_API ts_tensor *ts_transpose(ts_tensor *x, int32_t dim_a, int32_t dim_b);
-TS_API ts_tensor *ts_squeeze(ts_tensor *x, const int64_t *dims, int32_t count); /* dims NULL: all of extent 1 */
+TS_API ts_tensor *ts_squeeze(ts_tensor *x, const int64_t *dims,
+                             int32_t count); /* dims NULL: all of extent 1 */
 TS_API ts_tensor *ts_unsqueeze(ts_tensor *x, int32_t dim);
 TS_API ts_tensor *ts_expand(ts_tensor *x, ts_shape shape); /* -1: as it is */
 

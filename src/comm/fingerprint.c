@@ -100,6 +100,30 @@ static size_t put_shape(const tsi_fingerprint *print, char *out, size_t size, si
     return put(out, size, at, "]");
 }
 
+/* " (f32[4 x 8], root 2, train.c:88)", of what there is. */
+static void put_details(const tsi_fingerprint *print, char *out, size_t size, size_t at)
+{
+    bool point = print->kind == TSI_COMM_SEND || print->kind == TSI_COMM_RECV;
+    const char *before = " (";
+    if (print->dtype != TS_DTYPE_NONE) {
+        at = put(out, size, at, "%s", before);
+        if (print->kind == TSI_COMM_EXCHANGE)
+            at = put(out, size, at, "%s", ts_dtype_name((ts_dtype)print->dtype));
+        else
+            at = put_shape(print, out, size, at);
+        before = ", ";
+    }
+    if (!point && print->root >= 0) {
+        at = put(out, size, at, "%sroot %" PRId64, before, print->root);
+        before = ", ";
+    }
+    if (print->where[0] != '\0') {
+        at = put(out, size, at, "%s%s", before, print->where);
+        before = ", ";
+    }
+    if (before[0] == ',') (void)put(out, size, at, ")");
+}
+
 /* "all_reduce(sum) 'loss' #17 on group dp (f32[4 x 8], train.c:88)" */
 void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size)
 {
@@ -117,15 +141,7 @@ void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size)
                  print->root);
     at = put(out, size, at, " on group %s", print->group);
     if (print->channel != 0) at = put(out, size, at, " channel %d", print->channel);
-    at = put(out, size, at, " (");
-    if (print->kind == TSI_COMM_EXCHANGE)
-        at = put(out, size, at, "%s", ts_dtype_name((ts_dtype)print->dtype));
-    else if (print->dtype != TS_DTYPE_NONE)
-        at = put_shape(print, out, size, at);
-    if (!point && print->root >= 0) at = put(out, size, at, ", root %" PRId64, print->root);
-    if (print->where[0] != '\0')
-        at = put(out, size, at, "%s%s", print->dtype != TS_DTYPE_NONE ? ", " : "", print->where);
-    (void)put(out, size, at, ")");
+    put_details(print, out, size, at);
 }
 
 /* ---- agreement ---------------------------------------------------------------------------------------------- */

@@ -94,12 +94,14 @@ static ts_status add_set(ts_loader *l, const char *prefix)
     }
 }
 
-static ts_status check_options(const ts_loader_options *o)
+static ts_status take_options(const ts_loader_options *from, ts_loader_options *o)
 {
-    if (o == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_loader_open: options are NULL");
-    if (o->struct_size != sizeof *o)
-        return TSI_FAIL(TS_ERR_ARG, "ts_loader_open: struct_size is %zu, not %zu", o->struct_size,
-                        sizeof *o);
+    if (from == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_loader_open: options are NULL");
+    if (from->struct_size < sizeof(size_t))
+        return TSI_FAIL(TS_ERR_ARG, "ts_loader_open: struct_size is %zu; use TS_INIT",
+                        from->struct_size);
+    *o = (ts_loader_options){ 0 };
+    memcpy(o, from, from->struct_size < sizeof *o ? from->struct_size : sizeof *o);
     if ((o->prefix == NULL) == (o->files == NULL || o->file_count < 1))
         return TSI_FAIL(TS_ERR_ARG, "ts_loader_open: give either files or a prefix");
     if (o->context < 1 || o->context > INT32_MAX || o->batch < 1 || o->batch > INT32_MAX)
@@ -132,10 +134,11 @@ ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out)
 {
     if (out == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_loader_open: out is NULL");
     *out = NULL;
-    TSI_TRY(check_options(options));
+    ts_loader_options taken;
+    TSI_TRY(take_options(options, &taken));
     ts_loader *loader = tsi_calloc(1, sizeof *loader);
     if (loader == NULL) return tsi_fail_memory("a loader", sizeof *loader);
-    ts_status status = fill(loader, options);
+    ts_status status = fill(loader, &taken);
     if (status != TS_OK) {
         ts_loader_close(loader);
         return status;

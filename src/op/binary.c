@@ -472,7 +472,7 @@ static ts_status logaddexp_grad(const tsi_grad_io *io)
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
 #define BINARY                                                                                     \
     .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
-    .reference = tsi_family_reference, .sample = tsi_sample_binary
+    .reference = tsi_family_reference
 #define A 1u
 #define B 2u
 #define Y ((uint64_t)1 << TSI_SAVE_OUT)
@@ -487,6 +487,7 @@ const tsi_op_desc tsi_op_add = {
     .family = FAMILY(real_add, whole_add, both_add, SAME),
     .trait = add_trait,
     .grad = add_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_sub = {
     .name = "sub",
@@ -498,6 +499,7 @@ const tsi_op_desc tsi_op_sub = {
     .family = FAMILY(real_sub, whole_sub, both_sub, SAME),
     .trait = sub_trait,
     .grad = sub_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_mul = {
     .name = "mul",
@@ -508,6 +510,7 @@ const tsi_op_desc tsi_op_mul = {
     .family = FAMILY(real_mul, whole_mul, both_mul, SAME),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
     .grad = mul_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_div = {
     .name = "div",
@@ -518,6 +521,7 @@ const tsi_op_desc tsi_op_div = {
     .family = FAMILY(real_div, NULL, both_div, REAL),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
     .grad = div_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_maximum = {
     .name = "maximum",
@@ -529,6 +533,7 @@ const tsi_op_desc tsi_op_maximum = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = maximum_rules,
     .grad = maximum_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_minimum = {
     .name = "minimum",
@@ -540,6 +545,7 @@ const tsi_op_desc tsi_op_minimum = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = minimum_rules,
     .grad = minimum_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_power = {
     .name = "power",
@@ -548,6 +554,7 @@ const tsi_op_desc tsi_op_power = {
     .saves = A | B | Y,
     .family = FAMILY(real_pow, NULL, NULL, REAL),
     .grad = power_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_atan2 = {
     .name = "atan2",
@@ -555,6 +562,7 @@ const tsi_op_desc tsi_op_atan2 = {
     BINARY,
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_atan2, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmod = {
     .name = "fmod",
@@ -562,6 +570,7 @@ const tsi_op_desc tsi_op_fmod = {
     BINARY,
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_remainder = {
     .name = "remainder",
@@ -569,6 +578,7 @@ const tsi_op_desc tsi_op_remainder = {
     BINARY,
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_hypot = {
     .name = "hypot",
@@ -576,6 +586,7 @@ const tsi_op_desc tsi_op_hypot = {
     BINARY,
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_hypot, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_copysign = {
     .name = "copysign",
@@ -583,6 +594,7 @@ const tsi_op_desc tsi_op_copysign = {
     BINARY,
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_copysign, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_xlogy = {
     .name = "xlogy",
@@ -591,6 +603,7 @@ const tsi_op_desc tsi_op_xlogy = {
     .flags = TSI_OP_NO_GRAD,
     .family = FAMILY(real_xlogy, NULL, NULL, REAL),
     .traits = { .flow = 0 },
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logaddexp = {
     .name = "logaddexp",
@@ -600,6 +613,7 @@ const tsi_op_desc tsi_op_logaddexp = {
     .family = FAMILY(real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = logaddexp_grad,
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_bitwise_and = {
     .name = "bitwise_and",
@@ -607,6 +621,7 @@ const tsi_op_desc tsi_op_bitwise_and = {
     BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .family = FAMILY(NULL, whole_bitwise_and, NULL, SAME),
+    .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_or = {
     .name = "bitwise_or",
@@ -614,6 +629,7 @@ const tsi_op_desc tsi_op_bitwise_or = {
     BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .family = FAMILY(NULL, whole_bitwise_or, NULL, SAME),
+    .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_xor = {
     .name = "bitwise_xor",
@@ -621,6 +637,7 @@ const tsi_op_desc tsi_op_bitwise_xor = {
     BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .family = FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
+    .sample = tsi_sample_bits,
 };
 
 #define COMPARE BINARY, .flags = TSI_OP_NO_GRAD
@@ -629,12 +646,14 @@ const tsi_op_desc tsi_op_eq = {
     .what = "a == b",
     COMPARE,
     .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ne = {
     .name = "ne",
     .what = "a != b",
     COMPARE,
     .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_gt = {
     .name = "gt",
@@ -642,6 +661,7 @@ const tsi_op_desc tsi_op_gt = {
     COMPARE,
     .rules = greater_rules,
     .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ge = {
     .name = "ge",
@@ -649,6 +669,7 @@ const tsi_op_desc tsi_op_ge = {
     COMPARE,
     .rules = greater_rules,
     .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_lt = {
     .name = "lt",
@@ -656,6 +677,7 @@ const tsi_op_desc tsi_op_lt = {
     COMPARE,
     .rules = less_rules,
     .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_le = {
     .name = "le",
@@ -663,6 +685,7 @@ const tsi_op_desc tsi_op_le = {
     COMPARE,
     .rules = less_rules,
     .family = FAMILY(real_le, whole_le, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_and = {
     .name = "logical_and",
@@ -670,6 +693,7 @@ const tsi_op_desc tsi_op_logical_and = {
     COMPARE,
     .rules = logic_rules,
     .family = FAMILY(real_logical_and, whole_logical_and, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_or = {
     .name = "logical_or",
@@ -677,10 +701,12 @@ const tsi_op_desc tsi_op_logical_or = {
     COMPARE,
     .rules = logic_rules,
     .family = FAMILY(real_logical_or, whole_logical_or, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_xor = {
     .name = "logical_xor",
     .what = "exactly one of a and b",
     COMPARE,
     .family = FAMILY(real_logical_xor, whole_logical_xor, NULL, BOOL),
+    .sample = tsi_sample_binary,
 };

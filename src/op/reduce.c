@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c - reductions over dims: sum, mean, prod, amax, amin, any, all, vector_norm, count_nonzero.
+/* reduce.c - reductions over dims: sum, mean, prod, amax, amin, any, all, vector_norm,
+ * count_nonzero.
  *
- * A reduced dim that is sharded gives a partial result of the operator's own kind, whatever the sizes of the shards: an
- * empty shard contributes the identity, and a mean divides by the global count, so that its terms are sums. */
+ * A reduced dim that is sharded gives a partial result of the operator's own kind, whatever the
+ * sizes of the shards: an empty shard contributes the identity, and a mean divides by the global
+ * count, so that its terms are sums. */
 #include "op/reduce.h"
 
 #include <math.h>
@@ -20,7 +22,9 @@ static const tsi_attribute norm_table[] = {
     { 0 },
 };
 
-/* ---- shared ------------------------------------------------------------------------------------------------------- */
+/* ---- shared
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 ts_status tsi_reduce_normalise(const ts_meta *in, int32_t input_count, void *attributes)
 {
@@ -72,12 +76,15 @@ ts_tensor *tsi_grad_unreduce(ts_tensor *grad, const ts_meta *in, const void *att
     return ts_reshape(grad, shape);
 }
 
-bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count, void *attributes)
+bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                       void *attributes)
 {
     (void)random;
     static const int64_t shape[3] = { 5, 3, 4 };
-    static const tsi_dims dims[] = { { .count = 1, .value = { 0 } }, { .count = 1, .value = { -1 } },
-                                     { .count = 0 }, { .count = 2, .value = { 0, 2 } } };
+    static const tsi_dims dims[] = { { .count = 1, .value = { 0 } },
+                                     { .count = 1, .value = { -1 } },
+                                     { .count = 0 },
+                                     { .count = 2, .value = { 0, 2 } } };
     tsi_reduce_attributes *a = attributes;
     memset(a, 0, sizeof *a);
     a->dims = dims[variant % 4];
@@ -91,15 +98,17 @@ bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     return variant < 4;
 }
 
-/* ---- what differs between them -------------------------------------------------------------------------------------- */
+/* ---- what differs between them
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct reduction {
-    ts_reduce kind;        /* of the partial result */
+    ts_reduce kind; /* of the partial result */
     double complex start;
     double complex (*step)(double complex sum, double complex x, const tsi_reduce_attributes *a);
     int64_t (*whole)(int64_t sum, int64_t x);
     int64_t whole_start;
-    int32_t result;        /* 0 the same dtype, 1 real, 2 bool, 3 i64, 4 sums: bool and small integers give i64 */
+    int32_t result; /* 0 the same dtype, 1 real, 2 bool, 3 i64, 4 sums: bool and small integers give
+                       i64 */
 } reduction;
 
 static double complex step_sum(double complex sum, double complex x, const tsi_reduce_attributes *a)
@@ -108,7 +117,8 @@ static double complex step_sum(double complex sum, double complex x, const tsi_r
     return sum + x;
 }
 
-static double complex step_prod(double complex sum, double complex x, const tsi_reduce_attributes *a)
+static double complex step_prod(double complex sum, double complex x,
+                                const tsi_reduce_attributes *a)
 {
     (void)a;
     return sum * x;
@@ -138,14 +148,16 @@ static double complex step_all(double complex sum, double complex x, const tsi_r
     return sum != 0.0 && x != 0.0 ? 1.0 : 0.0;
 }
 
-static double complex step_count(double complex sum, double complex x, const tsi_reduce_attributes *a)
+static double complex step_count(double complex sum, double complex x,
+                                 const tsi_reduce_attributes *a)
 {
     (void)a;
     return sum + (x != 0.0 ? 1.0 : 0.0);
 }
 
 /* Terms of a p-norm without its root: |x|^p; for 0 a count, for infinities the extreme. */
-static double complex step_norm(double complex sum, double complex x, const tsi_reduce_attributes *a)
+static double complex step_norm(double complex sum, double complex x,
+                                const tsi_reduce_attributes *a)
 {
     double size = cabs(x);
     if (isinf(a->p)) return a->p > 0 ? fmax(creal(sum), size) : fmin(creal(sum), size);
@@ -194,13 +206,16 @@ static ts_status kind_infer(const tsi_op_call *call)
             return TSI_FAIL(TS_ERR_DTYPE, "%s: complex numbers have no order", call->op->name);
         int64_t count = 1;
         const tsi_dims *dims = &((const tsi_reduce_attributes *)call->attributes)->dims;
-        for (int32_t i = 0; i < dims->count; i++) count *= call->in[0].shape.extent[dims->value[i]];
+        for (int32_t i = 0; i < dims->count; i++)
+            count *= call->in[0].shape.extent[dims->value[i]];
         if (count == 0)
-            return TSI_FAIL(TS_ERR_SHAPE, "%s: there is no largest or smallest of no elements", call->op->name);
+            return TSI_FAIL(TS_ERR_SHAPE, "%s: there is no largest or smallest of no elements",
+                            call->op->name);
     }
     if (kind->result == 1) dtype = tsi_dtype_to_real(dtype);
     if (kind->result == 2) dtype = TS_DTYPE_BOOL;
-    if (kind->result == 3 || (kind->result == 4 && category <= TSI_CATEGORY_INT)) dtype = TS_DTYPE_I64;
+    if (kind->result == 3 || (kind->result == 4 && category <= TSI_CATEGORY_INT))
+        dtype = TS_DTYPE_I64;
     if (kind == &norm_kind && category == TSI_CATEGORY_COMPLEX)
         dtype = dtype == TS_DTYPE_C64 ? TS_DTYPE_F32 : TS_DTYPE_F64;
     call->out[0].dtype = (int32_t)dtype;
@@ -214,13 +229,16 @@ static void kind_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_reduction(rules, call->in[0].shape.ndim, tsi_reduce_mask(a), a->keepdim, kind->kind);
 }
 
-/* ---- the kernel --------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t global_count(const tsi_kernel_io *io)
 {
     int64_t count = 1;
     const tsi_dims *dims = &((const tsi_reduce_attributes *)io->attributes)->dims;
-    for (int32_t i = 0; i < dims->count; i++) count *= io->in[0].global->shape.extent[dims->value[i]];
+    for (int32_t i = 0; i < dims->count; i++)
+        count *= io->in[0].global->shape.extent[dims->value[i]];
     return count;
 }
 
@@ -228,16 +246,19 @@ static void reduce_real(const tsi_kernel_io *io, const reduction *kind, tsi_redu
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     const tsi_reduce_attributes *a = io->attributes;
-    double complex start = kind->start, divide = kind == &mean_kind ? (double)global_count(io) : 1.0;
+    double complex start = kind->start,
+                   divide = kind == &mean_kind ? (double)global_count(io) : 1.0;
     if (kind == &norm_kind && isinf(a->p) && a->p < 0) start = INFINITY;
     for (bool more = tsi_loop_begin(&loops->outer); more; more = tsi_loop_next(&loops->outer)) {
         double complex sum = start;
         for (bool next = tsi_loop_begin(&loops->inner); next; next = tsi_loop_next(&loops->inner))
-            sum = kind->step(sum,
-                             tsi_load_complex((ts_dtype)in->dtype,
-                                              tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])),
-                             a);
-        tsi_store_complex((ts_dtype)out->dtype, tsi_block_at(out, loops->outer.at[1]), sum / divide);
+            sum = kind->step(
+                sum,
+                tsi_load_complex((ts_dtype)in->dtype,
+                                 tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])),
+                a);
+        tsi_store_complex((ts_dtype)out->dtype, tsi_block_at(out, loops->outer.at[1]),
+                          sum / divide);
     }
 }
 
@@ -245,7 +266,8 @@ static void reduce_whole(const tsi_kernel_io *io, const reduction *kind, tsi_red
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     int64_t start = kind->whole_start;
-    if (kind->kind == TS_REDUCE_MAX || kind->kind == TS_REDUCE_MIN) { /* the identity of this dtype */
+    if (kind->kind == TS_REDUCE_MAX ||
+        kind->kind == TS_REDUCE_MIN) { /* the identity of this dtype */
         unsigned char element[16] = { 0 };
         if (tsi_reduce_identity(kind->kind, (ts_dtype)out->dtype, element) == TS_OK)
             start = tsi_load_int((ts_dtype)out->dtype, element);
@@ -253,8 +275,9 @@ static void reduce_whole(const tsi_kernel_io *io, const reduction *kind, tsi_red
     for (bool more = tsi_loop_begin(&loops->outer); more; more = tsi_loop_next(&loops->outer)) {
         int64_t sum = start;
         for (bool next = tsi_loop_begin(&loops->inner); next; next = tsi_loop_next(&loops->inner))
-            sum = kind->whole(sum, tsi_load_int((ts_dtype)in->dtype,
-                                                tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])));
+            sum = kind->whole(
+                sum, tsi_load_int((ts_dtype)in->dtype,
+                                  tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])));
         tsi_store_int((ts_dtype)out->dtype, tsi_block_at(out, loops->outer.at[1]), sum);
     }
 }
@@ -264,14 +287,20 @@ static ts_status kind_reference(const tsi_kernel_io *io)
     const reduction *kind = io->op->family;
     const tsi_reduce_attributes *a = io->attributes;
     tsi_reduce_loops loops;
-    tsi_reduce_loops_make(&io->in[0].block, &io->out[0].block, tsi_reduce_mask(a), a->keepdim, &loops);
-    bool whole = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) <= TSI_CATEGORY_INT && kind->whole;
-    if (whole) reduce_whole(io, kind, &loops);
-    else reduce_real(io, kind, &loops);
+    tsi_reduce_loops_make(&io->in[0].block, &io->out[0].block, tsi_reduce_mask(a), a->keepdim,
+                          &loops);
+    bool whole =
+        tsi_dtype_category((ts_dtype)io->in[0].block.dtype) <= TSI_CATEGORY_INT && kind->whole;
+    if (whole)
+        reduce_whole(io, kind, &loops);
+    else
+        reduce_real(io, kind, &loops);
     return TS_OK;
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status sum_grad(const tsi_grad_io *io)
 {
@@ -284,7 +313,8 @@ static ts_status mean_grad(const tsi_grad_io *io)
 {
     const tsi_dims *dims = &((const tsi_reduce_attributes *)io->attributes)->dims;
     double count = 1;
-    for (int32_t i = 0; i < dims->count; i++) count *= (double)io->in_meta[0].shape.extent[dims->value[i]];
+    for (int32_t i = 0; i < dims->count; i++)
+        count *= (double)io->in_meta[0].shape.extent[dims->value[i]];
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
     io->in_grad[0] = ts_expand(ts_div_scalar(dy, count), io->in_meta[0].shape);
     return ts_rank_status(io->rank);
@@ -310,11 +340,15 @@ static ts_status prod_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
-#define REDUCTION .input_min = 1, .input_max = 1, .output_count = 1, .attribute = tsi_reduce_table, \
-                  .attribute_bytes = sizeof(tsi_reduce_attributes), .normalise = tsi_reduce_normalise, \
-                  .infer = kind_infer, .rules = kind_rules, .reference = kind_reference, .sample = tsi_sample_reduce
+#define REDUCTION                                                                                  \
+    .input_min = 1, .input_max = 1, .output_count = 1, .attribute = tsi_reduce_table,              \
+    .attribute_bytes = sizeof(tsi_reduce_attributes), .normalise = tsi_reduce_normalise,           \
+    .infer = kind_infer, .rules = kind_rules, .reference = kind_reference,                         \
+    .sample = tsi_sample_reduce
 #define Y ((uint64_t)1 << TSI_SAVE_OUT)
 
 static void pass_rule(tsi_rules *rules, ts_reduce reduce)
@@ -355,41 +389,71 @@ static void all_rules(const tsi_op_call *call, tsi_rules *rules)
 }
 
 const tsi_op_desc tsi_op_sum = {
-    .name = "sum", .what = "the sum over dims", REDUCTION, .family = &sum_kind,
-    .traits = { .flow = TSI_LINEAR_ALL }, .grad = sum_grad,
+    .name = "sum",
+    .what = "the sum over dims",
+    REDUCTION,
+    .family = &sum_kind,
+    .traits = { .flow = TSI_LINEAR_ALL },
+    .grad = sum_grad,
 };
 const tsi_op_desc tsi_op_mean = {
-    .name = "mean", .what = "the mean over dims", REDUCTION, .family = &mean_kind,
-    .traits = { .flow = TSI_LINEAR_ALL }, .grad = mean_grad,
+    .name = "mean",
+    .what = "the mean over dims",
+    REDUCTION,
+    .family = &mean_kind,
+    .traits = { .flow = TSI_LINEAR_ALL },
+    .grad = mean_grad,
 };
 
 #undef REDUCTION
-#define REDUCTION(rules_) .input_min = 1, .input_max = 1, .output_count = 1, .attribute = tsi_reduce_table, \
-                  .attribute_bytes = sizeof(tsi_reduce_attributes), .normalise = tsi_reduce_normalise, \
-                  .infer = kind_infer, .rules = rules_, .reference = kind_reference, .sample = tsi_sample_reduce
+#define REDUCTION(rules_)                                                                          \
+    .input_min = 1, .input_max = 1, .output_count = 1, .attribute = tsi_reduce_table,              \
+    .attribute_bytes = sizeof(tsi_reduce_attributes), .normalise = tsi_reduce_normalise,           \
+    .infer = kind_infer, .rules = rules_, .reference = kind_reference, .sample = tsi_sample_reduce
 
 const tsi_op_desc tsi_op_prod = {
-    .name = "prod", .what = "the product over dims", REDUCTION(prod_rules), .family = &prod_kind, .saves = 1 | Y,
+    .name = "prod",
+    .what = "the product over dims",
+    REDUCTION(prod_rules),
+    .family = &prod_kind,
+    .saves = 1 | Y,
     .grad = prod_grad,
 };
 const tsi_op_desc tsi_op_amax = {
-    .name = "amax", .what = "the largest over dims", REDUCTION(max_rules), .family = &max_kind, .saves = 1 | Y,
+    .name = "amax",
+    .what = "the largest over dims",
+    REDUCTION(max_rules),
+    .family = &max_kind,
+    .saves = 1 | Y,
     .grad = extreme_grad,
 };
 const tsi_op_desc tsi_op_amin = {
-    .name = "amin", .what = "the smallest over dims", REDUCTION(min_rules), .family = &min_kind, .saves = 1 | Y,
+    .name = "amin",
+    .what = "the smallest over dims",
+    REDUCTION(min_rules),
+    .family = &min_kind,
+    .saves = 1 | Y,
     .grad = extreme_grad,
 };
 const tsi_op_desc tsi_op_any = {
-    .name = "any", .what = "is one of them not zero?", REDUCTION(any_rules), .family = &any_kind,
+    .name = "any",
+    .what = "is one of them not zero?",
+    REDUCTION(any_rules),
+    .family = &any_kind,
     .flags = TSI_OP_NO_GRAD,
 };
 const tsi_op_desc tsi_op_all = {
-    .name = "all", .what = "is none of them zero?", REDUCTION(all_rules), .family = &all_kind,
+    .name = "all",
+    .what = "is none of them zero?",
+    REDUCTION(all_rules),
+    .family = &all_kind,
     .flags = TSI_OP_NO_GRAD,
 };
 const tsi_op_desc tsi_op_count_nonzero = {
-    .name = "count_nonzero", .what = "how many are not zero", REDUCTION(kind_rules), .family = &count_kind,
+    .name = "count_nonzero",
+    .what = "how many are not zero",
+    REDUCTION(kind_rules),
+    .family = &count_kind,
     .flags = TSI_OP_NO_GRAD,
 };
 
@@ -402,20 +466,34 @@ static void power_rules(const tsi_op_call *call, tsi_rules *rules)
 }
 
 const tsi_op_desc tsi_op_powsum = {
-    .name = "powsum", .what = "the sum of |x|^p over dims (p infinite: the extreme of |x|)", .input_min = 1,
-    .input_max = 1, .output_count = 1, .attribute = norm_table, .attribute_bytes = sizeof(tsi_reduce_attributes),
-    .normalise = tsi_reduce_normalise, .infer = kind_infer, .rules = power_rules, .reference = kind_reference,
-    .sample = tsi_sample_reduce, .family = &norm_kind, .flags = TSI_OP_NO_GRAD,
+    .name = "powsum",
+    .what = "the sum of |x|^p over dims (p infinite: the extreme of |x|)",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .attribute = norm_table,
+    .attribute_bytes = sizeof(tsi_reduce_attributes),
+    .normalise = tsi_reduce_normalise,
+    .infer = kind_infer,
+    .rules = power_rules,
+    .reference = kind_reference,
+    .sample = tsi_sample_reduce,
+    .family = &norm_kind,
+    .flags = TSI_OP_NO_GRAD,
 };
 
-/* ---- makers ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
 
-static ts_tensor *reduce(const tsi_op_desc *op, ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
+static ts_tensor *reduce(const tsi_op_desc *op, ts_tensor *x, const int64_t *dims, int32_t count,
+                         int keepdim)
 {
     tsi_reduce_attributes a = { .keepdim = keepdim != 0 };
     if (count > TS_NDIM_MAX) count = TS_NDIM_MAX;
     a.dims.count = dims ? count : 0;
-    for (int32_t i = 0; i < a.dims.count; i++) a.dims.value[i] = dims[i];
+    for (int32_t i = 0; i < a.dims.count; i++)
+        a.dims.value[i] = dims[i];
     return tsi_op_make(op, &x, 1, &a);
 }
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reshape.c - the same elements in row-major order under another shape, also when dims are sharded.
  *
- * Dims fall into groups of equal products, (6, 4) -> (3, 8) is one. Within a group a cut of dim g is, on the flattened
- * group, a cut of F pieces, F being the extents before g times its own split factor; it is a cut of the output dim h in
- * which the extents before h divide F, with split factor F over those. So flattening a later dim gives a strided shard, and
- * splitting a strided shard may give a plain one; nothing moves. What no output dim can express (sizes that do not
- * divide) is moved first, to another dim if one will do, else gathered.
+ * Dims fall into groups of equal products, (6, 4) -> (3, 8) is one. Within a group a cut of dim g
+ * is, on the flattened group, a cut of F pieces, F being the extents before g times its own split
+ * factor; it is a cut of the output dim h in which the extents before h divide F, with split factor
+ * F over those. So flattening a later dim gives a strided shard, and splitting a strided shard may
+ * give a plain one; nothing moves. What no output dim can express (sizes that do not divide) is
+ * moved first, to another dim if one will do, else gathered.
  *
- * INV: extents here are what is left after the cuts taken so far, so several axes may cut one group. */
+ * INV: extents here are what is left after the cuts taken so far, so several axes may cut one
+ * group. */
 #include <string.h>
 
 #include "op/common.h"
@@ -15,9 +17,13 @@
 typedef struct reshape_attributes {
     tsi_dims shape;
 } reshape_attributes;
-static const tsi_attribute reshape_table[] = { TSI_ATTR(reshape_attributes, shape, DIMS, "shape", NULL), { 0 } };
+static const tsi_attribute reshape_table[] = {
+    TSI_ATTR(reshape_attributes, shape, DIMS, "shape", NULL), { 0 }
+};
 
-/* ---- shape ---------------------------------------------------------------------------------------------------------- */
+/* ---- shape
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status reshape_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -26,11 +32,13 @@ static ts_status reshape_normalise(const ts_meta *in, int32_t count, void *attri
     int64_t total = ts_shape_count(&in[0].shape), known = 1;
     int32_t open = -1;
     for (int32_t d = 0; d < shape->count; d++) {
-        if (shape->value[d] == -1 && open < 0) open = d;
+        if (shape->value[d] == -1 && open < 0)
+            open = d;
         else if (shape->value[d] < 0)
             return TSI_FAIL(TS_ERR_SHAPE, "reshape: extent %lld of dim %d has no meaning",
                             (long long)shape->value[d], d);
-        else known *= shape->value[d];
+        else
+            known *= shape->value[d];
     }
     if (open >= 0 && known > 0 && total % known == 0) shape->value[open] = total / known;
     ts_shape want = { .ndim = shape->count };
@@ -51,7 +59,9 @@ static ts_status reshape_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- groups of dims ---------------------------------------------------------------------------------------------------- */
+/* ---- groups of dims
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct group {
     int32_t in_first, in_end, out_first, out_end;
@@ -71,9 +81,12 @@ static int32_t groups_of(const ts_shape *in, const ts_shape *out, group *list)
         if (i < in->ndim) a = in->extent[i++];
         if (j < out->ndim) b = out->extent[j++];
         while (a != b) {
-            if (a < b && i < in->ndim) a *= in->extent[i++];
-            else if (j < out->ndim) b *= out->extent[j++];
-            else break;
+            if (a < b && i < in->ndim)
+                a *= in->extent[i++];
+            else if (j < out->ndim)
+                b *= out->extent[j++];
+            else
+                break;
         }
         g.in_end = i;
         g.out_end = j;
@@ -82,26 +95,31 @@ static int32_t groups_of(const ts_shape *in, const ts_shape *out, group *list)
     return count;
 }
 
-/* ---- carrying cuts over -------------------------------------------------------------------------------------------------- */
+/* ---- carrying cuts over
+ * --------------------------------------------------------------------------------------------------
+ */
 
 typedef struct carry {
     const tsi_mesh_desc *mesh;
     int64_t in[TS_NDIM_MAX], out[TS_NDIM_MAX]; /* extents left */
     int32_t next[TS_NDIM_MAX];                 /* positions taken per output dim */
-    bool closed;                               /* an uneven cut was taken in this group: no further one can be */
-    ts_placement place[TS_NDIM_MAX];           /* of the output, per axis */
+    bool closed; /* an uneven cut was taken in this group: no further one can be */
+    ts_placement place[TS_NDIM_MAX]; /* of the output, per axis */
 } carry;
 
 /* Takes one axis's cut of dim g over to the group's output dims. */
-static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int64_t n, ts_placement *out)
+static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int64_t n,
+                      ts_placement *out)
 {
     int64_t g = cut->dim, factor = cut->kind == TS_PLACE_STRIDED ? cut->factor : 1;
     if (c->closed || cut->dim != cut->dim_last || cut->align > 1) return false;
     if (cut->kind != TS_PLACE_SHARD && cut->kind != TS_PLACE_STRIDED) return false;
     if (c->in[g] % factor != 0) return false;
     int64_t pieces = factor, length = c->in[g] / factor, inner = 1;
-    for (int32_t d = range->in_first; d < g; d++) pieces *= c->in[d];
-    for (int32_t d = (int32_t)g + 1; d < range->in_end; d++) inner *= c->in[d];
+    for (int32_t d = range->in_first; d < g; d++)
+        pieces *= c->in[d];
+    for (int32_t d = (int32_t)g + 1; d < range->in_end; d++)
+        inner *= c->in[d];
     bool even = length % n == 0;
     int64_t before = 1;
     for (int32_t h = range->out_first; h < range->out_end; before *= c->out[h], h++) {
@@ -109,11 +127,16 @@ static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int
         int64_t split = pieces / before;
         if (split == 0 || c->out[h] % split != 0) continue;
         int64_t own = c->out[h] / split, own_inner = 1;
-        for (int32_t d = h + 1; d < range->out_end; d++) own_inner *= c->out[d];
+        for (int32_t d = h + 1; d < range->out_end; d++)
+            own_inner *= c->out[d];
         bool fits = even ? own % n == 0 : own == length && own_inner == inner;
         if (!fits) continue;
-        *out = (ts_placement){ .kind = split == 1 ? TS_PLACE_SHARD : TS_PLACE_STRIDED, .dim = h,
-                               .dim_last = h, .order = c->next[h]++, .factor = split, .align = 1 };
+        *out = (ts_placement){ .kind = split == 1 ? TS_PLACE_SHARD : TS_PLACE_STRIDED,
+                               .dim = h,
+                               .dim_last = h,
+                               .order = c->next[h]++,
+                               .factor = split,
+                               .align = 1 };
         c->closed = !even;
         if (even) {
             c->in[g] /= n;
@@ -124,15 +147,17 @@ static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int
     return false;
 }
 
-/* Placements of the result for placements of the input; returns the first axis that cannot be carried, or -1. */
-static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh, const ts_placement *place,
-                         ts_placement *out)
+/* Placements of the result for placements of the input; returns the first axis that cannot be
+ * carried, or -1. */
+static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh,
+                         const ts_placement *place, ts_placement *out)
 {
     const ts_shape *from = &call->in[0].shape, *to = &call->out[0].shape;
     carry c = { .mesh = mesh };
     memcpy(c.in, from->extent, sizeof c.in);
     memcpy(c.out, to->extent, sizeof c.out);
-    for (int32_t k = 0; k < mesh->ndim; k++) out[k] = place[k];
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        out[k] = place[k];
     group list[2 * TS_NDIM_MAX + 1];
     int32_t count = groups_of(from, to, list);
     for (int32_t i = 0; i < count; i++) {
@@ -140,7 +165,8 @@ static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh, con
         for (int32_t d = list[i].in_first; d < list[i].in_end; d++)
             for (int32_t position = 0; position < mesh->ndim; position++)
                 for (int32_t k = 0; k < mesh->ndim; k++) {
-                    if (!tsi_placement_cuts(&place[k]) || place[k].dim != d || place[k].order != position)
+                    if (!tsi_placement_cuts(&place[k]) || place[k].dim != d ||
+                        place[k].order != position)
                         continue;
                     if (!carry_cut(&c, &list[i], &place[k], mesh->size[k], &out[k])) return k;
                 }
@@ -160,7 +186,8 @@ static void renumber(ts_placement *place, int32_t axes)
         if (tsi_placement_cuts(&place[k])) place[k].order = -1 - place[k].order;
 }
 
-/* Another placement for an axis whose cut cannot be carried: a plain cut of dim `attempt`, or at last R. */
+/* Another placement for an axis whose cut cannot be carried: a plain cut of dim `attempt`, or at
+ * last R. */
 static void replace(ts_placement *place, int32_t axis, int32_t attempt, int32_t ndim, int32_t axes)
 {
     place[axis] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
@@ -172,8 +199,8 @@ static void replace(ts_placement *place, int32_t axis, int32_t attempt, int32_t 
     renumber(place, axes);
 }
 
-static ts_status reshape_propagate(const tsi_op_call *call, const ts_layout *in, const ts_layout **in_wanted,
-                                   const ts_sharding **out)
+static ts_status reshape_propagate(const tsi_op_call *call, const ts_layout *in,
+                                   const ts_layout **in_wanted, const ts_sharding **out)
 {
     const ts_sharding *sharding = in->sharding;
     ts_placement place[TS_NDIM_MAX], result[TS_NDIM_MAX];
@@ -194,16 +221,20 @@ static ts_status reshape_propagate(const tsi_op_call *call, const ts_layout *in,
     return TS_ERR_MEMORY;
 }
 
-/* ---- locally ---------------------------------------------------------------------------------------------------------------- */
+/* ---- locally
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 /* Strides of `out` on the memory of `in`: each group of dims must lie in one stretch. */
-static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_block *out, int64_t *offset)
+static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_block *out,
+                            int64_t *offset)
 {
     (void)call;
     *offset = 0;
     if (tsi_block_count(in) == 0) {
         int64_t stride = 1;
-        for (int32_t d = out->ndim - 1; d >= 0; stride *= out->extent[d--]) out->stride[d] = stride;
+        for (int32_t d = out->ndim - 1; d >= 0; stride *= out->extent[d--])
+            out->stride[d] = stride;
         return true;
     }
     ts_shape from = { .ndim = in->ndim }, to = { .ndim = out->ndim };
@@ -215,8 +246,10 @@ static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_bl
         int64_t stride = 1, expected = -1;
         for (int32_t d = list[i].in_end - 1; d >= list[i].in_first; d--) {
             if (in->extent[d] == 1) continue;
-            if (expected < 0) stride = in->stride[d];
-            else if (in->stride[d] != expected) return false;
+            if (expected < 0)
+                stride = in->stride[d];
+            else if (in->stride[d] != expected)
+                return false;
             expected = in->stride[d] * in->extent[d];
         }
         for (int32_t d = list[i].out_end - 1; d >= list[i].out_first; d--) {
@@ -227,14 +260,16 @@ static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_bl
     return true;
 }
 
-/* Row-major order is the same on both sides, so the result's memory is filled under the input's extents. */
+/* Row-major order is the same on both sides, so the result's memory is filled under the input's
+ * extents. */
 static ts_status reshape_reference(const tsi_kernel_io *io)
 {
     tsi_block to = io->in[0].block;
     to.data = io->out[0].block.data;
     to.dtype = io->out[0].block.dtype;
     int64_t stride = 1;
-    for (int32_t d = to.ndim - 1; d >= 0; stride *= to.extent[d--]) to.stride[d] = stride;
+    for (int32_t d = to.ndim - 1; d >= 0; stride *= to.extent[d--])
+        to.stride[d] = stride;
     return io->device->copy(io->device, &to, &io->in[0].block, NULL);
 }
 
@@ -244,11 +279,13 @@ static ts_status reshape_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
 {
     (void)random;
     static const int64_t from[][3] = { { 4, 6, 2 }, { 4, 6, 2 }, { 6, 4, 2 }, { 5, 3, 4 } };
-    static const tsi_dims to[] = { { .count = 2, .value = { 24, 2 } }, { .count = 1, .value = { -1 } },
+    static const tsi_dims to[] = { { .count = 2, .value = { 24, 2 } },
+                                   { .count = 1, .value = { -1 } },
                                    { .count = 4, .value = { 2, 3, 2, 4 } },
                                    { .count = 2, .value = { 5, 12 } } };
     *count = 1;
@@ -259,14 +296,26 @@ static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32
 }
 
 const tsi_op_desc tsi_op_reshape = {
-    .name = "reshape", .what = "the same elements under another shape; one extent may be -1", .input_min = 1,
-    .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW, .attribute = reshape_table,
-    .attribute_bytes = sizeof(reshape_attributes), .normalise = reshape_normalise, .infer = reshape_infer,
-    .propagate = reshape_propagate, .view = reshape_strides, .reference = reshape_reference,
-    .grad = reshape_grad, .sample = sample_reshape,
+    .name = "reshape",
+    .what = "the same elements under another shape; one extent may be -1",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .flags = TSI_OP_VIEW,
+    .attribute = reshape_table,
+    .attribute_bytes = sizeof(reshape_attributes),
+    .normalise = reshape_normalise,
+    .infer = reshape_infer,
+    .propagate = reshape_propagate,
+    .view = reshape_strides,
+    .reference = reshape_reference,
+    .grad = reshape_grad,
+    .sample = sample_reshape,
 };
 
-/* ---- makers -------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 ts_tensor *(ts_reshape)(ts_tensor *x, ts_shape shape)
 {
@@ -282,8 +331,10 @@ ts_tensor *(ts_flatten)(ts_tensor *x, int32_t first, int32_t last)
     if (last < 0) last += have.ndim;
     if (!x || first < 0 || last >= have.ndim || first > last) return (ts_reshape)(x, have);
     for (int32_t d = 0; d < have.ndim; d++) {
-        if (d > first && d <= last) want.extent[want.ndim - 1] *= have.extent[d];
-        else want.extent[want.ndim++] = have.extent[d];
+        if (d > first && d <= last)
+            want.extent[want.ndim - 1] *= have.extent[d];
+        else
+            want.extent[want.ndim++] = have.extent[d];
     }
     return (ts_reshape)(x, want);
 }
@@ -294,14 +345,16 @@ ts_tensor *(ts_unflatten)(ts_tensor *x, int32_t dim, ts_shape sizes)
     if (dim < 0) dim += have.ndim;
     if (!x || dim < 0 || dim >= have.ndim || have.ndim - 1 + sizes.ndim > TS_NDIM_MAX) {
         if (x && ts_rank_status(x->rank) == TS_OK)
-            TSI_FAIL(TS_ERR_ARG, "unflatten: dim %d cannot be split into %d of a tensor of %d dims", dim,
-                     sizes.ndim, have.ndim);
+            TSI_FAIL(TS_ERR_ARG, "unflatten: dim %d cannot be split into %d of a tensor of %d dims",
+                     dim, sizes.ndim, have.ndim);
         return NULL;
     }
     for (int32_t d = 0; d < have.ndim; d++) {
-        if (d != dim) want.extent[want.ndim++] = have.extent[d];
+        if (d != dim)
+            want.extent[want.ndim++] = have.extent[d];
         else
-            for (int32_t s = 0; s < sizes.ndim; s++) want.extent[want.ndim++] = sizes.extent[s];
+            for (int32_t s = 0; s < sizes.ndim; s++)
+                want.extent[want.ndim++] = sizes.extent[s];
     }
     return (ts_reshape)(x, want);
 }

@@ -46,3 +46,13 @@ bool tsi_sample_binary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     in[1] = (ts_meta){ .shape = other, .dtype = TS_DTYPE_F64 };
     return variant < 3;
 }
+
+bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                     void *attributes)
+{
+    int32_t wanted = *input_count; /* the sweeps set it to the most the operator takes */
+    bool more = tsi_sample_binary(random, variant, in, input_count, attributes);
+    in[0].dtype = in[1].dtype = TS_DTYPE_I64;
+    *input_count = wanted == 1 ? 1 : 2;
+    return more;
+}

@@ -106,7 +106,8 @@ static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
     double value = value_of(call->attributes);
     *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL };
     traits->mono[0] = value >= 0 ? TSI_MONO_UP : TSI_MONO_DOWN;
-    if (isnan(value)) traits->mono[0] = TSI_MONO_NONE;
+    bool divides_by_zero = value == 0.0 && call->op == &tsi_op_div_scalar;
+    if (isnan(value) || divides_by_zero) *traits = (tsi_traits){ 0 };
 }
 
 static ts_status same_grad(const tsi_grad_io *io)

@@ -98,8 +98,6 @@ UNARY(atan, "arc tangent", FAMILY(tsi_real_atan, NULL, NULL, REAL), 0, UP, INPLA
       tsi_grad_atan);
 UNARY(atanh, "inverse hyperbolic tangent", FAMILY(tsi_real_atanh, NULL, NULL, REAL), 0, NONE,
       INPLACE, IN, tsi_grad_atanh);
-UNARY(bitwise_not, "~x", FAMILY(NULL, tsi_whole_bitwise_not, NULL, SAME), 0, NONE,
-      INPLACE | TSI_OP_NO_GRAD, 0, NULL);
 UNARY(ceil, "smallest integer not below x", FAMILY(tsi_real_ceil, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
 UNARY(clone, "a copy", FAMILY(tsi_real_same, tsi_whole_same, tsi_both_same, SAME), TSI_SELECT, NONE,
@@ -207,6 +205,20 @@ const tsi_op_desc tsi_op_exp = {
     .reference = tsi_family_reference,
     .grad = tsi_grad_exp,
     .sample = tsi_sample_unary,
+};
+
+const tsi_op_desc tsi_op_bitwise_not = {
+    .name = "bitwise_not",
+    .what = "~x",
+    .dims = "*",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .flags = TSI_OP_IN_PLACE | TSI_OP_NO_GRAD,
+    .family = FAMILY(NULL, tsi_whole_bitwise_not, NULL, SAME),
+    .infer = tsi_family_infer,
+    .reference = tsi_family_reference,
+    .sample = tsi_sample_bits,
 };
 
 /* A constant does not depend on its input: whatever is pending there, the result is replicated. */

@@ -26,9 +26,10 @@ ts_dtype tsi_family_compute(const tsi_op_desc *op, const ts_meta *in, int32_t in
 /* Gradients of unary.c, in unary_grad.c. */
 #define TSI_UNARY_GRADS(X)                                                                         \
     X(abs)                                                                                         \
-    X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(copy) X(cos) X(cosh) X(deg2rad) X(erf)    \
-        X(erfc) X(exp) X(exp2) X(expm1) X(gelu) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid)    \
-            X(neg) X(rad2deg) X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) X(sinh)     \
+    X(acos)                                                                                        \
+    X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(copy) X(cos) X(cosh) X(deg2rad) X(erf) X(erfc)    \
+        X(exp) X(exp2) X(expm1) X(gelu) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid) X(neg)     \
+            X(rad2deg) X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) X(sinh)            \
                 X(softplus) X(sqrt) X(square) X(tan) X(tanh) X(zero)
 #define TSI_DECLARE_GRAD(name) ts_status tsi_grad_##name(const tsi_grad_io *io);
 TSI_UNARY_GRADS(TSI_DECLARE_GRAD)
@@ -38,6 +39,9 @@ TSI_UNARY_GRADS(TSI_DECLARE_GRAD)
 ts_shape tsi_sample_shape(uint64_t *random, int32_t variant);
 bool tsi_sample_unary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
                       void *attributes);
+/* Integers; the second input is there if the operator takes it. */
+bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                     void *attributes);
 bool tsi_sample_binary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
                        void *attributes);
 

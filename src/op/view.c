@@ -1,39 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* view.c - views that rename dims: permute, transpose, squeeze, unsqueeze, expand.
  *
- * Each gives another shape to the same elements; a cut dim keeps its cut under its new number, every pending reduction
- * passes, and locally nothing is copied: the result has other strides on the same memory. */
+ * Each gives another shape to the same elements; a cut dim keeps its cut under its new number,
+ * every pending reduction passes, and locally nothing is copied: the result has other strides on
+ * the same memory. */
 #include <string.h>
 
 #include "op/common.h"
 
-/* Where each output dim comes from: an input dim, or -1 for a new one of extent 1 or a broadcast one. */
+/* Where each output dim comes from: an input dim, or -1 for a new one of extent 1 or a broadcast
+ * one. */
 typedef struct dim_map {
     int32_t ndim;
     int32_t from[TS_NDIM_MAX];
 } dim_map;
 
 typedef struct view_attributes {
-    tsi_dims dims;        /* permute: the order; expand: the shape; squeeze: which */
-    int64_t dim0, dim1;   /* transpose; squeeze, unsqueeze: dim0 */
+    tsi_dims dims;      /* permute: the order; expand: the shape; squeeze: which */
+    int64_t dim0, dim1; /* transpose; squeeze, unsqueeze: dim0 */
 } view_attributes;
 
-static const tsi_attribute permute_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "dims", NULL), { 0 } };
+static const tsi_attribute permute_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "dims", NULL),
+                                               { 0 } };
 static const tsi_attribute transpose_table[] = { TSI_ATTR(view_attributes, dim0, INT, "dim0", "0"),
                                                  TSI_ATTR(view_attributes, dim1, INT, "dim1", "1"),
                                                  { 0 } };
-static const tsi_attribute squeeze_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "dim", "[]"), { 0 } };
-static const tsi_attribute unsqueeze_table[] = { TSI_ATTR(view_attributes, dim0, INT, "dim", NULL), { 0 } };
-static const tsi_attribute expand_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "shape", NULL), { 0 } };
+static const tsi_attribute squeeze_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "dim", "[]"),
+                                               { 0 } };
+static const tsi_attribute unsqueeze_table[] = { TSI_ATTR(view_attributes, dim0, INT, "dim", NULL),
+                                                 { 0 } };
+static const tsi_attribute expand_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "shape", NULL),
+                                              { 0 } };
 
-/* ---- maps ---------------------------------------------------------------------------------------------------------- */
+/* ---- maps
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_shape *in)
 {
     dim_map map = { .ndim = in->ndim };
-    for (int32_t d = 0; d < in->ndim; d++) map.from[d] = d;
+    for (int32_t d = 0; d < in->ndim; d++)
+        map.from[d] = d;
     if (op == &tsi_op_permute) {
-        for (int32_t d = 0; d < in->ndim; d++) map.from[d] = (int32_t)a->dims.value[d];
+        for (int32_t d = 0; d < in->ndim; d++)
+            map.from[d] = (int32_t)a->dims.value[d];
     } else if (op == &tsi_op_transpose && in->ndim > 0) {
         map.from[a->dim0] = (int32_t)a->dim1;
         map.from[a->dim1] = (int32_t)a->dim0;
@@ -50,12 +60,15 @@ static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_
         }
     } else if (op == &tsi_op_expand) {
         map.ndim = a->dims.count;
-        for (int32_t d = 0; d < map.ndim; d++) map.from[d] = d - (map.ndim - in->ndim);
+        for (int32_t d = 0; d < map.ndim; d++)
+            map.from[d] = d - (map.ndim - in->ndim);
     }
     return map;
 }
 
-/* ---- checks ----------------------------------------------------------------------------------------------------------- */
+/* ---- checks
+ * -----------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -63,12 +76,14 @@ static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attri
     view_attributes *a = attributes;
     int32_t ndim = in[0].shape.ndim;
     if (a->dims.count != ndim)
-        return TSI_FAIL(TS_ERR_ARG, "permute: %d dims are given for a tensor of %d", a->dims.count, ndim);
+        return TSI_FAIL(TS_ERR_ARG, "permute: %d dims are given for a tensor of %d", a->dims.count,
+                        ndim);
     uint32_t seen = 0;
     for (int32_t d = 0; d < ndim; d++) {
         TSI_TRY(tsi_normalise_dim("permute", &a->dims.value[d], ndim));
         if (seen >> a->dims.value[d] & 1)
-            return TSI_FAIL(TS_ERR_ARG, "permute: dim %lld is given twice", (long long)a->dims.value[d]);
+            return TSI_FAIL(TS_ERR_ARG, "permute: dim %lld is given twice",
+                            (long long)a->dims.value[d]);
         seen |= 1u << a->dims.value[d];
     }
     return TS_OK;
@@ -92,8 +107,10 @@ static ts_status unsqueeze_normalise(const ts_meta *in, int32_t count, void *att
 {
     (void)count;
     if (in[0].shape.ndim >= TS_NDIM_MAX)
-        return TSI_FAIL(TS_ERR_SHAPE, "unsqueeze: the tensor has %d dims already", in[0].shape.ndim);
-    return tsi_normalise_dim("unsqueeze", &((view_attributes *)attributes)->dim0, in[0].shape.ndim + 1);
+        return TSI_FAIL(TS_ERR_SHAPE, "unsqueeze: the tensor has %d dims already",
+                        in[0].shape.ndim);
+    return tsi_normalise_dim("unsqueeze", &((view_attributes *)attributes)->dim0,
+                             in[0].shape.ndim + 1);
 }
 
 static ts_status expand_normalise(const ts_meta *in, int32_t count, void *attributes)
@@ -102,19 +119,23 @@ static ts_status expand_normalise(const ts_meta *in, int32_t count, void *attrib
     tsi_dims *want = &((view_attributes *)attributes)->dims;
     const ts_shape *have = &in[0].shape;
     if (want->count < have->ndim)
-        return TSI_FAIL(TS_ERR_SHAPE, "expand: %d dims cannot hold a tensor of %d", want->count, have->ndim);
+        return TSI_FAIL(TS_ERR_SHAPE, "expand: %d dims cannot hold a tensor of %d", want->count,
+                        have->ndim);
     for (int32_t d = 0; d < want->count; d++) {
         int32_t from = d - (want->count - have->ndim);
         if (want->value[d] == -1 && from >= 0) want->value[d] = have->extent[from];
         if (want->value[d] < 0 ||
             (from >= 0 && have->extent[from] != 1 && have->extent[from] != want->value[d]))
             return TSI_FAIL(TS_ERR_SHAPE, "expand: dim %d of extent %lld does not become %lld", d,
-                            from >= 0 ? (long long)have->extent[from] : 1LL, (long long)want->value[d]);
+                            from >= 0 ? (long long)have->extent[from] : 1LL,
+                            (long long)want->value[d]);
     }
     return TS_OK;
 }
 
-/* ---- shapes, rules, strides ------------------------------------------------------------------------------------------------ */
+/* ---- shapes, rules, strides
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static ts_status view_infer(const tsi_op_call *call)
 {
@@ -141,7 +162,8 @@ static void view_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-static bool view_strides(const tsi_op_call *call, const tsi_block *in, tsi_block *out, int64_t *offset)
+static bool view_strides(const tsi_op_call *call, const tsi_block *in, tsi_block *out,
+                         int64_t *offset)
 {
     dim_map map = map_of(call->op, call->attributes, &call->in[0].shape);
     *offset = 0;
@@ -166,13 +188,16 @@ static ts_status view_reference(const tsi_kernel_io *io)
     return io->device->copy(io->device, &io->out[0].block, &from, NULL);
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status permute_grad(const tsi_grad_io *io)
 {
     const view_attributes *a = io->attributes;
     int64_t back[TS_NDIM_MAX];
-    for (int32_t d = 0; d < a->dims.count; d++) back[a->dims.value[d]] = d;
+    for (int32_t d = 0; d < a->dims.count; d++)
+        back[a->dims.value[d]] = d;
     io->in_grad[0] = ts_permute(io->out_grad[0], back, a->dims.count);
     return ts_rank_status(io->rank);
 }
@@ -196,14 +221,17 @@ static ts_status expand_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples --------------------------------------------------------------------------------------------------------------------- */
+/* ---- samples
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static void meta3(ts_meta *in, int64_t a, int64_t b, int64_t c)
 {
     *in = (ts_meta){ .shape = { .ndim = 3, .extent = { a, b, c } }, .dtype = TS_DTYPE_F64 };
 }
 
-static bool sample_permute(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_permute(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
 {
     (void)random;
     static const int64_t order[][3] = { { 2, 0, 1 }, { 1, -1, 0 } };
@@ -215,7 +243,8 @@ static bool sample_permute(uint64_t *random, int32_t variant, ts_meta *in, int32
     return variant < 2;
 }
 
-static bool sample_transpose(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_transpose(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
 {
     (void)random;
     view_attributes *a = attributes;
@@ -226,7 +255,8 @@ static bool sample_transpose(uint64_t *random, int32_t variant, ts_meta *in, int
     return variant < 2;
 }
 
-static bool sample_squeeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_squeeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
 {
     (void)random;
     view_attributes *a = attributes;
@@ -236,7 +266,8 @@ static bool sample_squeeze(uint64_t *random, int32_t variant, ts_meta *in, int32
     return variant < 2;
 }
 
-static bool sample_unsqueeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_unsqueeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
 {
     (void)random;
     meta3(in, 5, 2, 4);
@@ -245,7 +276,8 @@ static bool sample_unsqueeze(uint64_t *random, int32_t variant, ts_meta *in, int
     return variant < 2;
 }
 
-static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
 {
     (void)random;
     view_attributes *a = attributes;
@@ -256,39 +288,70 @@ static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 2;
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ * ---------------------------------------------------------------------------------------------------------------------------
+ */
 
-#define VIEW .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW, \
-             .attribute_bytes = sizeof(view_attributes), .infer = view_infer, .rules = view_rules, \
-             .traits = { .flow = TSI_SELECT }, .view = view_strides, .reference = view_reference
+#define VIEW                                                                                       \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
+    .attribute_bytes = sizeof(view_attributes), .infer = view_infer, .rules = view_rules,          \
+    .traits = { .flow = TSI_SELECT }, .view = view_strides, .reference = view_reference
 
 const tsi_op_desc tsi_op_permute = {
-    .name = "permute", .what = "dims in another order", VIEW, .attribute = permute_table,
-    .normalise = permute_normalise, .grad = permute_grad, .sample = sample_permute,
+    .name = "permute",
+    .what = "dims in another order",
+    VIEW,
+    .attribute = permute_table,
+    .normalise = permute_normalise,
+    .grad = permute_grad,
+    .sample = sample_permute,
 };
 const tsi_op_desc tsi_op_transpose = {
-    .name = "transpose", .what = "two dims exchanged", VIEW, .attribute = transpose_table,
-    .normalise = transpose_normalise, .grad = transpose_grad, .sample = sample_transpose,
+    .name = "transpose",
+    .what = "two dims exchanged",
+    VIEW,
+    .attribute = transpose_table,
+    .normalise = transpose_normalise,
+    .grad = transpose_grad,
+    .sample = sample_transpose,
 };
 const tsi_op_desc tsi_op_squeeze = {
-    .name = "squeeze", .what = "without dims of extent 1", VIEW, .attribute = squeeze_table,
-    .normalise = squeeze_normalise, .grad = reshape_grad, .sample = sample_squeeze,
+    .name = "squeeze",
+    .what = "without dims of extent 1",
+    VIEW,
+    .attribute = squeeze_table,
+    .normalise = squeeze_normalise,
+    .grad = reshape_grad,
+    .sample = sample_squeeze,
 };
 const tsi_op_desc tsi_op_unsqueeze = {
-    .name = "unsqueeze", .what = "with a new dim of extent 1", VIEW, .attribute = unsqueeze_table,
-    .normalise = unsqueeze_normalise, .grad = reshape_grad, .sample = sample_unsqueeze,
+    .name = "unsqueeze",
+    .what = "with a new dim of extent 1",
+    VIEW,
+    .attribute = unsqueeze_table,
+    .normalise = unsqueeze_normalise,
+    .grad = reshape_grad,
+    .sample = sample_unsqueeze,
 };
 const tsi_op_desc tsi_op_expand = {
-    .name = "expand", .what = "dims of extent 1 repeated without a copy", VIEW, .attribute = expand_table,
-    .normalise = expand_normalise, .grad = expand_grad, .sample = sample_expand,
+    .name = "expand",
+    .what = "dims of extent 1 repeated without a copy",
+    VIEW,
+    .attribute = expand_table,
+    .normalise = expand_normalise,
+    .grad = expand_grad,
+    .sample = sample_expand,
 };
 
-/* ---- makers -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * --------------------------------------------------------------------------------------------------------------------------
+ */
 
 static tsi_dims dims_of(const int64_t *dims, int32_t count)
 {
     tsi_dims out = { .count = count > TS_NDIM_MAX ? TS_NDIM_MAX : count };
-    for (int32_t i = 0; dims && i < out.count; i++) out.value[i] = dims[i];
+    for (int32_t i = 0; dims && i < out.count; i++)
+        out.value[i] = dims[i];
     return out;
 }
 

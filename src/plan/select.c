@@ -302,7 +302,7 @@ static ts_status take_leanest(maker *m, const tsi_path *lost, int64_t lost_bytes
     tsi_path lean;
     int64_t bytes = 0, peak = 0;
     TSI_TRY(search(m, m->direct_us, HUGE_VAL, true, STATES_BYTES, &lean));
-    bool stopped = !lean.found && lean.states > STATES_BYTES;
+    bool stopped = !lost->found || (!lean.found && lean.states > STATES_BYTES);
     if (!lean.found) {
         return take_direct(m, stopped ? TSI_WHY_UNPROVED : TSI_WHY_FEWER_BYTES, lost, lost_bytes);
     }

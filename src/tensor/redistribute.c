@@ -60,26 +60,46 @@ static ts_status run_plan(ts_rank *rank, const tsi_source *from, ts_plan *plan, 
     return status;
 }
 
+/* Plans speak of row-major blocks: a view of another order is copied first. Retained. */
+static tsi_array *dense_of(ts_rank *rank, tsi_array *array)
+{
+    if (tsi_array_is_dense(array)) return tsi_array_retain(array);
+    ts_shape shape = tsi_array_shape(array);
+    tsi_array *dense = tsi_array_create(rank, (ts_dtype)array->dtype, &shape);
+    if (dense && tsi_array_copy(dense, array) == TS_OK) return dense;
+    tsi_array_release(dense);
+    return NULL;
+}
+
+static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to, ts_plan *plan,
+                             const ts_move_options *options, tsi_move **move)
+{
+    ts_rank *rank = to_mesh->rank;
+    tsi_source source = *from;
+    source.array = dense_of(rank, from->array);
+    tsi_array *array = source.array ? tsi_tensor_block(to_mesh, to, from->dtype) : NULL;
+    if (array && run_plan(rank, &source, plan, array, options, move) != TS_OK) {
+        tsi_array_release(array);
+        tsi_move_release(*move);
+        *move = NULL;
+        array = NULL;
+    }
+    tsi_array_release(source.array);
+    return array;
+}
+
 tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to,
                           const ts_move_options *options, tsi_move **move)
 {
     *move = NULL;
     if (from->layout == to) return tsi_array_retain(from->array);
-    ts_rank *rank = to_mesh->rank;
     ts_plan *plan = NULL;
     if (plan_for(from, to, options, &plan) != TS_OK) return NULL;
     tsi_array *array = NULL;
-    if (plan->family == TS_PLAN_NONE && from->mesh->member == to_mesh->member) {
+    if (plan->family == TS_PLAN_NONE && from->mesh->member == to_mesh->member)
         array = tsi_array_retain(from->array); /* every element is where it is wanted */
-    } else {
-        array = tsi_tensor_block(to_mesh, to, from->dtype);
-        if (array && run_plan(rank, from, plan, array, options, move) != TS_OK) {
-            tsi_array_release(array);
-            tsi_move_release(*move);
-            *move = NULL;
-            array = NULL;
-        }
-    }
+    else
+        array = move_dense(from, to_mesh, to, plan, options, move);
     ts_plan_release(plan);
     return array;
 }
