@@ -22,6 +22,11 @@ TS_API ts_tensor *ts_any(ts_tensor *x, const int64_t *dims, int32_t count, int k
 TS_API ts_tensor *ts_all(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_count_nonzero(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 
+/* A sharded dim of a softmax is done in two phases, not gathered. */
+TS_API ts_tensor *ts_softmax(ts_tensor *x, int32_t dim);
+TS_API ts_tensor *ts_log_softmax(ts_tensor *x, int32_t dim);
+TS_API ts_tensor *ts_logsumexp(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
+
 TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */
@@ -34,6 +39,9 @@ TS_END_C
 #define ts_any(...) (ts_here(TS_HERE), ts_any(__VA_ARGS__))
 #define ts_all(...) (ts_here(TS_HERE), ts_all(__VA_ARGS__))
 #define ts_count_nonzero(...) (ts_here(TS_HERE), ts_count_nonzero(__VA_ARGS__))
+#define ts_softmax(...) (ts_here(TS_HERE), ts_softmax(__VA_ARGS__))
+#define ts_log_softmax(...) (ts_here(TS_HERE), ts_log_softmax(__VA_ARGS__))
+#define ts_logsumexp(...) (ts_here(TS_HERE), ts_logsumexp(__VA_ARGS__))
 #endif
 
 #endif
