@@ -163,8 +163,8 @@ void html_end(FILE *out, const cli_json *data, const char *const *script)
         else
             fputc(data->data[i], out);
     }
-    fputs("</script>\n<script>\n", out);
+    fputs("</script>\n<script>\n(() => {\n", out); /* names of the script are its own */
     put_lines(out, common_script);
     put_lines(out, script);
-    fputs("</script>\n</body>\n</html>\n", out);
+    fputs("})();\n</script>\n</body>\n</html>\n", out);
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_grid.c - a layout for a person at a terminal: a grid of owners, and a table per coordinate.
  *
- * A cell is one element, or a block of them where the tensor is too large for the terminal; it
- * names the rank that holds its first element, with '+' behind it where the block has several
- * owners. Tensors of more than two dims are shown slice by slice. */
+ * A cell is one element, or a block of them where the tensor is too large for the terminal: then
+ * cells follow the pieces, so that each has one owner, as long as the pieces fit. A cell names the
+ * rank that holds its first element, with '+' behind it where it has several owners. Tensors of
+ * more than two dims are shown slice by slice. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "layout.h"
 
-enum { ROWS_MAX = 32, SLICES_MAX = 6, TABLE_MAX = 64, LINES_MAX = 4 };
+enum { ROWS_MAX = 32, ROWS_NICE = 12, SLICES_MAX = 6, TABLE_MAX = 64, LINES_MAX = 4 };
 
 /* Backgrounds of the 256-colour palette that black text can be read on; neighbours differ. */
 static const int palette[] = { 117, 222, 156, 217, 183, 159, 229, 150, 216, 189, 123, 193 };
@@ -19,9 +20,10 @@ typedef struct grid {
     const layout_picture *picture;
     const layout_look *look;
     FILE *out;
-    int cell, margin;        /* columns of a cell, of the row labels */
-    int64_t rows, columns;   /* cells */
-    int64_t height, width;   /* elements of a cell */
+    int cell, margin;               /* columns of a cell, of the row labels */
+    int64_t rows, columns;          /* cells */
+    int64_t *row_at, *column_at;    /* where each begins; one more is the end */
+    bool blocks;                    /* some cell is more than one element */
     const layout_dim *row, *column; /* NULL: one cell in that direction */
 } grid;
 
@@ -33,28 +35,62 @@ static int digits(int64_t value)
     return count;
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
+/* ---- where cells begin ----------------------------------------------------------------------- */
+/* Cells of a dim that is too long: each piece gets its share of about `nice` cells, or, if there are
+ * more than `most` pieces, all cells are equal. Returns how many; `at` has room for most + 1. */
+static int64_t divide(const layout_dim *dim, int64_t most, int64_t nice, int64_t *at)
 {
-    return (a + b - 1) / b;
+    int64_t count = 0, spare = nice > dim->count ? nice - dim->count : 0;
+    if (dim->count > most) {
+        int64_t step = dim->extent / most + (dim->extent % most != 0);
+        for (int64_t begin = 0; begin < dim->extent; begin += step)
+            at[count++] = begin;
+    }
+    for (int64_t i = 0; dim->count <= most && i < dim->count; i++) {
+        const layout_piece *piece = &dim->piece[i];
+        int64_t length = piece->end - piece->begin;
+        int64_t parts = 1 + (int64_t)((double)length / (double)dim->extent * (double)spare);
+        if (parts > length) parts = length;
+        for (int64_t part = 0; part < parts; part++)
+            at[count++] = piece->begin + length / parts * part;
+    }
+    at[count] = dim->extent;
+    return count;
+}
+
+/* NULL: no memory. */
+static int64_t *choose(const layout_dim *dim, int64_t most, int64_t nice, int64_t *count)
+{
+    int64_t *at = calloc((size_t)most + 2, sizeof *at);
+    *count = 1;
+    if (at == NULL) return NULL;
+    at[1] = 1;
+    if (dim != NULL && dim->extent <= most) {
+        *count = dim->extent;
+        for (int64_t i = 0; i <= dim->extent; i++)
+            at[i] = i;
+    } else if (dim != NULL) {
+        *count = divide(dim, most, nice, at);
+    }
+    return at;
 }
 
 /* ---- cells ----------------------------------------------------------------------------------- */
-/* Adds the key of the piece at a position; true if one piece covers the whole length. */
-static bool add_piece(const layout_dim *dim, int64_t position, int64_t length, int64_t *number)
+/* Adds the key of the piece at a position; true if one piece covers all up to `end`. */
+static bool add_piece(const layout_dim *dim, int64_t position, int64_t end, int64_t *number)
 {
     if (dim == NULL) return true;
     const layout_piece *piece = layout_piece_at(dim, position);
     if (piece == NULL) return true;
     *number += piece->key;
-    int64_t end = position + length < dim->extent ? position + length : dim->extent;
     return !piece->mixed && end <= piece->end;
 }
 
 static void put_cell(const grid *g, int64_t base, int64_t i, int64_t j)
 {
     int64_t number = base;
-    bool pure = add_piece(g->row, i * g->height, g->height, &number);
-    pure &= add_piece(g->column, j * g->width, g->width, &number);
+    bool pure = add_piece(g->row, g->row_at[i], g->row_at[i + 1], &number);
+    pure &= add_piece(g->column, g->column_at[j], g->column_at[j + 1], &number);
     int64_t owner = layout_owner_index(g->picture, number);
     char text[32];
     (void)snprintf(text, sizeof text, "%lld%s", (long long)layout_rank(g->picture->mesh, number),
@@ -66,23 +102,27 @@ static void put_cell(const grid *g, int64_t base, int64_t i, int64_t j)
         fprintf(g->out, "%*s", g->cell, text);
 }
 
+/* Positions over the columns, as many as there is room for. */
 static void put_header(const grid *g)
 {
+    int64_t free_at = 0;
+    int column = 0;
     fprintf(g->out, "%*s", g->margin, "");
     for (int64_t j = 0; j < g->columns; j++) {
-        /* A label may be wider than its cell: then every second, third ... is written. */
-        int wide = (digits((g->columns - 1) * g->width) + g->cell) / g->cell;
-        if (j % wide == 0)
-            fprintf(g->out, "%*lld ", wide * g->cell - 1, (long long)(j * g->width));
+        int64_t end = (j + 1) * g->cell - 1, length = digits(g->column_at[j]);
+        if (end - length < free_at) continue;
+        fprintf(g->out, "%*lld", (int)end - column, (long long)g->column_at[j]);
+        column = (int)end;
+        free_at = end + 1;
     }
     fputc('\n', g->out);
 }
 
 static void put_grid(const grid *g, int64_t base)
 {
-    if (g->column != NULL) put_header(g);
+    put_header(g);
     for (int64_t i = 0; i < g->rows; i++) {
-        fprintf(g->out, "%*lld  ", g->margin - 2, (long long)(i * g->height));
+        fprintf(g->out, "%*lld ", g->margin - 1, (long long)g->row_at[i]);
         for (int64_t j = 0; j < g->columns; j++)
             put_cell(g, base, i, j);
         fputc('\n', g->out);
@@ -95,8 +135,8 @@ static void put_line(const grid *g)
     int64_t in_line = (g->look->width - g->margin) / g->cell;
     for (int64_t j = 0; j < g->columns; j++) {
         if (j % in_line == 0)
-            fprintf(g->out, "%s%*lld  ", j > 0 ? "\n" : "", g->margin - 2,
-                    (long long)(j * g->width));
+            fprintf(g->out, "%s%*lld ", j > 0 ? "\n" : "", g->margin - 1,
+                    (long long)g->column_at[j]);
         put_cell(g, 0, 0, j);
     }
     fputc('\n', g->out);
@@ -109,7 +149,7 @@ static void put_slice(const grid *g, int32_t leading, const int64_t *index)
     fputc('[', g->out);
     for (int32_t d = 0; d < leading; d++) {
         fprintf(g->out, "%lld, ", (long long)index[d]);
-        (void)add_piece(&g->picture->dim[d], index[d], 1, &base);
+        (void)add_piece(&g->picture->dim[d], index[d], index[d] + 1, &base);
     }
     fputs(":, :]\n", g->out);
     put_grid(g, base);
@@ -132,28 +172,27 @@ static void put_slices(const grid *g, int32_t leading)
     if (d >= 0) fputs("... more slices: choose one with --slice, or --all\n", g->out);
 }
 
-static void choose_cells(grid *g)
+static bool choose_cells(grid *g)
 {
     const layout_picture *p = g->picture;
-    int64_t ranks = ts_mesh_size(p->mesh, NULL), most = 0;
+    int64_t ranks = ts_mesh_size(p->mesh, NULL), most = layout_rank(p->mesh, ranks - 1);
     for (int64_t i = 0; i < ranks && i < 4096; i++) {
         int64_t rank = layout_rank(p->mesh, i);
         if (rank > most) most = rank;
     }
-    if (ranks > 4096) most = layout_rank(p->mesh, ranks - 1);
     g->cell = digits(most) + 2;
     g->row = p->ndim >= 2 ? &p->dim[p->ndim - 2] : NULL;
     g->column = p->ndim >= 1 ? &p->dim[p->ndim - 1] : NULL;
-    int64_t tall = g->row != NULL ? g->row->extent : 1;
-    int64_t wide = g->column != NULL ? g->column->extent : 1;
-    g->margin = digits(p->ndim == 1 ? wide : tall) + 2;
+    const layout_dim *labels = p->ndim == 1 ? g->column : g->row;
+    g->margin = digits(labels != NULL ? labels->extent : 0) + 2;
     int64_t fits = (g->look->width - g->margin) / g->cell;
     if (fits < 1) fits = 1;
-    if (p->ndim == 1) fits *= LINES_MAX;
-    g->height = tall > ROWS_MAX ? ceil_div(tall, ROWS_MAX) : 1;
-    g->width = wide > fits ? ceil_div(wide, fits) : 1;
-    g->rows = ceil_div(tall, g->height);
-    g->columns = ceil_div(wide, g->width);
+    g->row_at = choose(g->row, ROWS_MAX, ROWS_NICE, &g->rows);
+    g->column_at = choose(g->column, p->ndim == 1 ? LINES_MAX * fits : fits, 2 * ROWS_NICE,
+                          &g->columns);
+    g->blocks = (g->row != NULL && g->rows < g->row->extent) ||
+                (g->column != NULL && g->columns < g->column->extent);
+    return g->row_at != NULL && g->column_at != NULL;
 }
 
 static void print_grid(const layout_picture *p, const layout_look *look, FILE *out)
@@ -164,17 +203,18 @@ static void print_grid(const layout_picture *p, const layout_look *look, FILE *o
         fputs("(the tensor is empty)\n", out);
         return;
     }
-    choose_cells(&g);
-    if (g.height * g.width > 1) {
-        fprintf(out, "each cell is a block of %lldx%lld elements; + marks several owners\n\n",
-                (long long)g.height, (long long)g.width);
-    }
-    if (p->ndim <= 1)
+    bool made = choose_cells(&g);
+    if (g.blocks) fputs("cells are blocks of elements; + marks several owners\n\n", out);
+    if (!made)
+        fputs("(no memory for the grid)\n", out);
+    else if (p->ndim <= 1)
         put_line(&g);
     else if (p->ndim == 2)
         put_grid(&g, 0);
     else
         put_slices(&g, p->ndim - 2);
+    free(g.row_at);
+    free(g.column_at);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */

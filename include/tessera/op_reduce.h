@@ -27,6 +27,10 @@ TS_API ts_tensor *ts_softmax(ts_tensor *x, int32_t dim);
 TS_API ts_tensor *ts_log_softmax(ts_tensor *x, int32_t dim);
 TS_API ts_tensor *ts_logsumexp(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 
+/* Over the dims of the weight (NULL: the last dim). */
+TS_API ts_tensor *ts_rms_norm(ts_tensor *x, ts_tensor *weight, double epsilon);
+TS_API ts_tensor *ts_layer_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias, double epsilon);
+
 TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */
@@ -42,6 +46,8 @@ TS_END_C
 #define ts_softmax(...) (ts_here(TS_HERE), ts_softmax(__VA_ARGS__))
 #define ts_log_softmax(...) (ts_here(TS_HERE), ts_log_softmax(__VA_ARGS__))
 #define ts_logsumexp(...) (ts_here(TS_HERE), ts_logsumexp(__VA_ARGS__))
+#define ts_rms_norm(...) (ts_here(TS_HERE), ts_rms_norm(__VA_ARGS__))
+#define ts_layer_norm(...) (ts_here(TS_HERE), ts_layer_norm(__VA_ARGS__))
 #endif
 
 #endif

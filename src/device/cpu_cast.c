@@ -243,8 +243,8 @@ static void i64_to_f64(void *to, const void *from, int64_t n)
         t[i] = (double)f[i];
 }
 
-/* Some compilers go through f64 when they make vector code of i64 to f32, and round twice; the sticky bit
- * makes that right. */
+/* Some compilers go through f64 when they make vector code of i64 to f32, and round twice; the
+ * sticky bit makes that right. */
 static void i64_to_f32(void *to, const void *from, int64_t n)
 {
     float *restrict t = to;
