@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_matrix.h - matrix products and einsum.
+/* op_matrix.h - matrix products, einsum, embedding, rotary positions, cross-entropy, attention.
  *
  * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
  * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). A
@@ -24,6 +24,16 @@ TS_API ts_tensor *ts_baddbmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
 /* "bhqd,bhkd->bhqk"; one input: b is NULL. */
 TS_API ts_tensor *ts_einsum(const char *equation, ts_tensor *a, ts_tensor *b);
 
+/* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is gathered. */
+TS_API ts_tensor *ts_embedding(ts_tensor *table, ts_tensor *ids);
+TS_API ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t rows);
+/* x [.., T, D] rotated by table [T or more, D]: cosines of D/2 angles per position, then their sines. */
+TS_API ts_tensor *ts_rope(ts_tensor *x, ts_tensor *table);
+/* Mean over labels that are not -100; classes (the last dim) may be sharded. */
+TS_API ts_tensor *ts_cross_entropy(ts_tensor *logits, ts_tensor *labels);
+TS_API ts_tensor *ts_cross_entropy_sum(ts_tensor *logits, ts_tensor *labels);
+TS_API ts_tensor *ts_pick(ts_tensor *x, ts_tensor *labels); /* x[.., label]; 0 where it is no class */
+
 TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */
@@ -37,6 +47,11 @@ TS_END_C
 #define ts_addmm(...) (ts_here(TS_HERE), ts_addmm(__VA_ARGS__))
 #define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))
 #define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
+#define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
+#define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
+#define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
+#define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
+#define ts_pick(...) (ts_here(TS_HERE), ts_pick(__VA_ARGS__))
 #endif
 
 #endif

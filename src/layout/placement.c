@@ -152,7 +152,7 @@ ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *
     }
     for (size_t i = 0; i < TSI_COUNT_OF(cuts); i++) {
         if (strcmp(name, cuts[i].name) != 0) continue;
-        out->kind = cuts[i].kind;
+        out->kind = (int32_t)cuts[i].kind;
         return parse_cut(cursor, axis_size, arena, out);
     }
     return tsi_cursor_fail(&before, "a placement: R, S(..), SS(..), RS(..), HT(..) or P(..)");

@@ -279,6 +279,9 @@ TS_TEST(mesh_nodes)
     TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 1);
     TEST_OK(t, tsi_layout_set_node(f.world, 4));
     TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 0); /* 3 4 5 crosses */
+    TEST_OK(t, tsi_layout_set_node(f.world, 8));
+    TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 0); /* 6 7 8 crosses, by one */
+    TEST_OK(t, tsi_layout_set_node(f.world, 4));
     ts_mesh *listed = ts_mesh_describe(f.world, "a=2, b=2 : 3 1 6 4");
     TEST_EQ(t, ts_mesh_axis_in_node(listed, 1), 1);
     TEST_EQ(t, ts_mesh_axis_in_node(listed, 0), 0);

@@ -3,6 +3,7 @@
  * other words. */
 #include "base/alloc.h"
 #include "base/rank.h"
+#include "base/thread.h"
 #include "harness/test.h"
 #include "layout/state.h"
 
@@ -165,6 +166,53 @@ TS_TEST(layout_tables_are_weak)
     TEST_CHECK(t, tsi_alloc_live() - live < 20000);
     TEST_CHECK(t, layout_of(t, mesh, "S(0)", TS_SHAPE(12345)) == kept);
     ts_layout_release(kept);
+    tsi_world_unmake(world);
+}
+
+/* Four threads, two of them attached to ranks, ask for the same thousand layouts and get the same
+ * pointers while others come and go. */
+typedef struct asker {
+    ts_world *world;
+    ts_mesh *mesh;
+    ts_rank *rank; /* or NULL */
+    const ts_layout *const *want;
+    int wrong;
+} asker;
+
+static void *ask(void *argument)
+{
+    asker *a = argument;
+    tsi_rank_set_current(a->rank);
+    for (int64_t i = 0; i < 20000; i++) {
+        int64_t n = i * 7919 % 1000;
+        const ts_sharding *s = ts_sharding_get(a->mesh, n % 2 ? "S(0)" : "SS(0,2)");
+        if (ts_layout_get(s, TS_SHAPE(n, 3)) != a->want[n]) a->wrong++;
+        if (!ts_layout_get(s, TS_SHAPE(i, n, 5))) a->wrong++;
+    }
+    tsi_rank_set_current(NULL);
+    return NULL;
+}
+
+TS_TEST(layout_from_many_threads)
+{
+    ts_world *world = NULL;
+    const ts_layout *want[1000];
+    asker a[4];
+    pthread_t thread[4];
+    TEST_OK(t, tsi_world_make(4, 4, 0, 0, &world));
+    ts_mesh *mesh = ts_mesh_describe(world, "x=2");
+    for (int64_t n = 0; n < 1000; n++)
+        want[n] = ts_layout_retain(layout_of(t, mesh, n % 2 ? "S(0)" : "SS(0,2)", TS_SHAPE(n, 3)));
+    for (int i = 0; i < 4; i++) {
+        a[i] = (asker){ world, mesh, i < 2 ? world->rank[i] : NULL, want, 0 };
+        TEST_OK(t, tsi_thread_start(&thread[i], ask, &a[i], 0));
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        TEST_EQ(t, a[i].wrong, 0);
+    }
+    for (int64_t n = 0; n < 1000; n++)
+        ts_layout_release(want[n]);
     tsi_world_unmake(world);
 }
 
