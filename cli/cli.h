@@ -107,6 +107,8 @@ void cli_json_int(cli_json *json, int64_t value);
 void cli_json_real(cli_json *json, double value); /* NaN and infinities: null */
 void cli_json_bool(cli_json *json, bool value);
 void cli_json_ints(cli_json *json, const int64_t *values, int64_t count); /* a list */
+/* JSON that somebody else has written, as it is: a value, or members of an open object. */
+void cli_json_raw(cli_json *json, const char *text, size_t length);
 void cli_json_reset(cli_json *json); /* empty again; keeps the memory */
 void cli_json_release(cli_json *json);
 /* Writes the text and a newline; 0, or 1 if it had failed or cannot be written. */

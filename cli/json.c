@@ -119,6 +119,13 @@ void cli_json_ints(cli_json *json, const int64_t *values, int64_t count)
     cli_json_close(json, ']');
 }
 
+void cli_json_raw(cli_json *json, const char *text, size_t length)
+{
+    if (length == 0) return;
+    separate(json);
+    add(json, text, length);
+}
+
 void cli_json_reset(cli_json *json)
 {
     json->length = 0;

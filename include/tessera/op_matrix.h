@@ -10,6 +10,18 @@
 
 #include "tensor.h"
 
+typedef struct ts_attention_options {
+    size_t struct_size;
+    double scale;   /* 0: 1 / sqrt(D) */
+    int32_t causal; /* query i sees keys up to i + S - T */
+    int32_t reserved;
+} ts_attention_options;
+
+typedef struct ts_attention_saved {
+    size_t struct_size;
+    ts_tensor *q, *k, *v, *o, *lse, *d_o;
+} ts_attention_saved;
+
 TS_BEGIN_C
 
 TS_API ts_tensor *ts_matmul(ts_tensor *a,
@@ -24,15 +36,28 @@ TS_API ts_tensor *ts_baddbmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
 /* "bhqd,bhkd->bhqk"; one input: b is NULL. */
 TS_API ts_tensor *ts_einsum(const char *equation, ts_tensor *a, ts_tensor *b);
 
-/* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is gathered. */
+/* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is
+ * gathered. */
 TS_API ts_tensor *ts_embedding(ts_tensor *table, ts_tensor *ids);
 TS_API ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t rows);
-/* x [.., T, D] rotated by table [T or more, D]: cosines of D/2 angles per position, then their sines. */
+/* x [.., T, D] rotated by table [T or more, D]: cosines of D/2 angles per position, then their
+ * sines. */
 TS_API ts_tensor *ts_rope(ts_tensor *x, ts_tensor *table);
 /* Mean over labels that are not -100; classes (the last dim) may be sharded. */
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *logits, ts_tensor *labels);
 TS_API ts_tensor *ts_cross_entropy_sum(ts_tensor *logits, ts_tensor *labels);
-TS_API ts_tensor *ts_pick(ts_tensor *x, ts_tensor *labels); /* x[.., label]; 0 where it is no class */
+TS_API ts_tensor *ts_pick(ts_tensor *x,
+                          ts_tensor *labels); /* x[.., label]; 0 where it is no class */
+
+/* q [B, H, T, D], k [B, G, S, D], v [B, G, S, E] -> [B, H, T, E]; H is a multiple of G, and nobody
+ * copies groups. */
+TS_API ts_tensor *ts_attention(ts_tensor *q, ts_tensor *k, ts_tensor *v,
+                               const ts_attention_options *options);
+TS_API ts_status ts_attention_lse(ts_tensor *q, ts_tensor *k, ts_tensor *v,
+                                  const ts_attention_options *options,
+                                  ts_tensor *out[2]); /* and log-sum-exp [B, H, T] */
+TS_API ts_status ts_attention_backward(const ts_attention_saved *saved,
+                                       const ts_attention_options *options, ts_tensor *d_qkv[3]);
 
 TS_END_C
 
@@ -52,6 +77,9 @@ TS_END_C
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
 #define ts_pick(...) (ts_here(TS_HERE), ts_pick(__VA_ARGS__))
+#define ts_attention(...) (ts_here(TS_HERE), ts_attention(__VA_ARGS__))
+#define ts_attention_lse(...) (ts_here(TS_HERE), ts_attention_lse(__VA_ARGS__))
+#define ts_attention_backward(...) (ts_here(TS_HERE), ts_attention_backward(__VA_ARGS__))
 #endif
 
 #endif

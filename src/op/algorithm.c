@@ -34,11 +34,13 @@ ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tenso
 {
     for (int32_t o = 0; o < io->output_count; o++) {
         ts_tensor *t = out[o];
-        if (t && t->layout != io->out_layout[o]) t = (ts_redistribute_to)(t, io->out_layout[o]->sharding);
+        if (t && t->layout != io->out_layout[o])
+            t = (ts_redistribute_to)(t, io->out_layout[o]->sharding);
         io->out[o] = t ? ts_scope_pass(scope, t) : NULL;
     }
     ts_scope_close(scope);
     ts_status status = ts_rank_status(io->rank);
-    for (int32_t o = 0; status != TS_OK && o < io->output_count; o++) io->out[o] = NULL;
+    for (int32_t o = 0; status != TS_OK && o < io->output_count; o++)
+        io->out[o] = NULL;
     return status;
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* algorithm.h - the frame of an operator's algorithm: a body of operators that may communicate by itself.
+/* algorithm.h - the frame of an operator's algorithm: a body of operators that may communicate by
+ * itself.
  *
  *   scope = begin(io);  ... operators, settle(io, partial) ...  return end(io, scope, outputs);
  *
- * Inside, implicit moves are allowed whatever the caller's policy says: the policy has judged the algorithm as a
- * whole, by the bytes it states. Nothing inside is recorded on a tape. */
+ * Inside, implicit moves are allowed whatever the caller's policy says: the policy has judged the
+ * algorithm as a whole, by the bytes it states. Nothing inside is recorded on a tape. */
 #ifndef TSI_OP_ALGORITHM_H
 #define TSI_OP_ALGORITHM_H
 
 #include "op/op.h"
 
 ts_scope tsi_algorithm_begin(const tsi_algorithm_io *io);
-/* The tensor with what is pending on the algorithm's axes reduced: replicated there, else as it is. */
+/* The tensor with what is pending on the algorithm's axes reduced: replicated there, else as it is.
+ */
 ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t);
 /* Outputs in the layouts the plan promised, handed to the caller's scope. */
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out);

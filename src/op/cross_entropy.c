@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cross_entropy.c - the negative log-likelihood of labels under the softmax of logits, fused.
  *
- * logits [.., C], labels [..]. Leading dims may stay sharded: a mean divides by the global number of counted labels, so
- * the terms of the ranks add up. Classes may be sharded too (the loss-parallel head): the largest logit and the sum of
- * exponentials are reduced, the logits stay. Labels equal to ignore_index count for nothing. */
+ * logits [.., C], labels [..]. Leading dims may stay sharded: a mean divides by the global number
+ * of counted labels, so the terms of the ranks add up. Classes may be sharded too (the
+ * loss-parallel head): the largest logit and the sum of exponentials are reduced, the logits stay.
+ * Labels equal to ignore_index count for nothing. */
 #include <math.h>
 #include <string.h>
 
@@ -21,17 +22,20 @@ static const tsi_attribute ce_table[] = {
     { 0 },
 };
 
-/* Outputs: the loss (with mean and sum: as a sum over all labels, a scalar), and log-sum-exp per label. */
+/* Outputs: the loss (with mean and sum: as a sum over all labels, a scalar), and log-sum-exp per
+ * label. */
 static ts_status ce_infer(const tsi_op_call *call)
 {
     const ce_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *labels = &call->in[1].shape;
     bool fits = x->ndim == labels->ndim + 1;
-    for (int32_t d = 0; fits && d < labels->ndim; d++) fits = x->extent[d] == labels->extent[d];
+    for (int32_t d = 0; fits && d < labels->ndim; d++)
+        fits = x->extent[d] == labels->extent[d];
     char one[96], other[96];
     if (!fits)
-        return TSI_FAIL(TS_ERR_SHAPE, "cross_entropy: labels of shape %s do not fit logits of shape %s",
-                        tsi_shape_text(labels, other, sizeof other), tsi_shape_text(x, one, sizeof one));
+        return TSI_FAIL(
+            TS_ERR_SHAPE, "cross_entropy: labels of shape %s do not fit logits of shape %s",
+            tsi_shape_text(labels, other, sizeof other), tsi_shape_text(x, one, sizeof one));
     if (tsi_dtype_category((ts_dtype)call->in[1].dtype) != TSI_CATEGORY_INT)
         return TSI_FAIL(TS_ERR_DTYPE, "cross_entropy: labels are integers, not %s",
                         ts_dtype_name((ts_dtype)call->in[1].dtype));
@@ -57,7 +61,9 @@ static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
     if (row) row[0] = TSI_S(last);
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------------ */
+/* ---- the kernel
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 /* log-sum-exp of one row, and the logit of the label. */
 static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *chosen)
@@ -70,7 +76,8 @@ static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *cho
         if (c == label) *chosen = v;
     }
     for (int64_t c = 0; c < x->extent[last]; c++)
-        sum += exp(tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])) - top);
+        sum +=
+            exp(tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])) - top);
     return top + log(sum);
 }
 
@@ -79,7 +86,8 @@ static ts_status ce_reference(const tsi_kernel_io *io)
     const ce_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *loss = &io->out[0].block,
                     *lse = &io->out[1].block;
-    tsi_loop loop = { .ndim = labels->ndim, .operand_count = 4,
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 4,
                       .stride = { x->stride, labels->stride, lse->stride, loss->stride } };
     memcpy(loop.extent, labels->extent, sizeof loop.extent);
     int64_t zero_stride[TS_NDIM_MAX] = { 0 }, counted = 0, classes = x->extent[x->ndim - 1];
@@ -89,27 +97,31 @@ static ts_status ce_reference(const tsi_kernel_io *io)
         int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
         bool counts = label != a->ignore_index;
         if (counts && (label < 0 || label >= classes))
-            return TSI_FAIL(TS_ERR_ARG, "cross_entropy: label %lld is out of range for %lld classes",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "cross_entropy: label %lld is out of range for %lld classes",
                             (long long)label, (long long)classes);
         double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
         tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
         double term = counts ? value - chosen : 0.0;
         total += term;
         counted += counts;
-        if (a->reduction == 2) tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, loop.at[3]), term);
+        if (a->reduction == 2)
+            tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, loop.at[3]), term);
     }
     if (a->reduction == 0) total /= (double)counted; /* 0 / 0: nothing counts, not a number */
     if (a->reduction != 2) tsi_store_real((ts_dtype)loss->dtype, loss->data, total);
     return TS_OK;
 }
 
-/* ---- algorithms -------------------------------------------------------------------------------------------------------------- */
+/* ---- algorithms
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 /* The number of labels that count, over all ranks of the labels' mesh. */
 static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
 {
-    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels), ts_tensor_dtype(labels),
-                                 TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels),
+                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     return ts_cast(ts_sum(ts_cast(ts_ne(labels, ignored), dtype), NULL, 0, 0), dtype);
 }
 
@@ -123,7 +135,8 @@ static ts_status by_positions(const tsi_algorithm_io *io)
     ts_tensor *part[TSI_OUTPUT_MAX] = { NULL }, *out[2] = { NULL };
     tsi_op_args args = { &tsi_op_cross_entropy, io->in, 2, 0, &sums };
     if (tsi_op_run(&args, part) == TS_OK) {
-        ts_tensor *count = counted_labels(io->in[1], a->ignore_index, (ts_dtype)io->call->out[0].dtype);
+        ts_tensor *count =
+            counted_labels(io->in[1], a->ignore_index, (ts_dtype)io->call->out[0].dtype);
         out[0] = ts_div(part[0], tsi_algorithm_settle(io, count));
         out[1] = part[1];
     }
@@ -148,7 +161,8 @@ static ts_status by_classes(const tsi_algorithm_io *io)
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
     ts_tensor *lse = ts_reshape(ts_add(top, ts_log(sum)), io->call->in[1].shape);
     ts_tensor *chosen = tsi_algorithm_settle(io, ts_pick(x, io->in[1]));
-    ts_tensor *ignored = ts_full((double)a->ignore_index, io->mesh, ts_tensor_dtype(io->in[1]), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full((double)a->ignore_index, io->mesh, ts_tensor_dtype(io->in[1]),
+                                 TS_SHAPE_SCALAR, NULL);
     ts_tensor *counts = ts_cast(ts_ne(io->in[1], ignored), wide);
     ts_tensor *terms = ts_mul(ts_sub(lse, chosen), counts);
     out[1] = lse;
@@ -160,15 +174,17 @@ static ts_status by_classes(const tsi_algorithm_io *io)
 
 static int64_t class_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 3 * 2 * ts_shape_count(&call->in[1].shape) * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) *
-           (n - 1) / n;
+    return 3 * 2 * ts_shape_count(&call->in[1].shape) *
+           (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
 }
 
 static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, position_bytes },
                                                { "sharded classes", by_classes, class_bytes },
                                                { 0 } };
 
-/* ---- the label's logit ---------------------------------------------------------------------------------------------------------- */
+/* ---- the label's logit
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 /* x [.., C], labels [..] -> x[.., label], 0 where the label is no class, or another rank's. */
 static ts_status pick_infer(const tsi_op_call *call)
@@ -197,13 +213,15 @@ static ts_status pick_reference(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
     int32_t last = x->ndim - 1;
-    tsi_loop loop = { .ndim = labels->ndim, .operand_count = 3,
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 3,
                       .stride = { x->stride, labels->stride, out->stride } };
     memcpy(loop.extent, labels->extent, sizeof loop.extent);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
         bool valid = label >= 0 && label < io->in[0].global->shape.extent[last];
-        if (valid && io->in[0].region) label = tsi_span_list_find(&io->in[0].region->dim[last], label);
+        if (valid && io->in[0].region)
+            label = tsi_span_list_find(&io->in[0].region->dim[last], label);
         double value = 0;
         if (valid && label >= 0)
             value = tsi_load_real((ts_dtype)x->dtype,
@@ -213,33 +231,47 @@ static ts_status pick_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
 {
     (void)random;
     *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 6, 0 } }, .dtype = TS_DTYPE_F64 };
+    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 6, 0 } },
+                       .dtype = TS_DTYPE_F64 };
     if (variant == 2) in[0].shape = (ts_shape){ .ndim = 3, .extent = { 2, 3, 6 } };
     in[1] = (ts_meta){ .shape = in[0].shape, .dtype = TS_DTYPE_I64 };
     in[1].shape.extent[--in[1].shape.ndim] = 0;
-    if (attributes) *(ce_attributes *)attributes = (ce_attributes){ .ignore_index = 2, .reduction = variant };
+    if (attributes)
+        *(ce_attributes *)attributes = (ce_attributes){ .ignore_index = 2, .reduction = variant };
     return variant < 3;
 }
 
-static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
 {
     (void)attributes;
     return sample_labels(random, variant, in, count, NULL);
 }
 
 const tsi_op_desc tsi_op_pick = {
-    .name = "pick", .what = "the element of the last dim that an index names, 0 if it names none", .input_min = 2,
-    .input_max = 2, .output_count = 1, .flags = TSI_OP_NO_GRAD, .infer = pick_infer, .rules = pick_rules,
-    .reference = pick_reference, .sample = sample_pick,
+    .name = "pick",
+    .what = "the element of the last dim that an index names, 0 if it names none",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .infer = pick_infer,
+    .rules = pick_rules,
+    .reference = pick_reference,
+    .sample = sample_pick,
 };
 
-/* ---- the gradient ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the gradient
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
-/* dx = (softmax(x) - onehot(label)) * g, where g per label is dy over the count, 0 where the label is ignored. */
+/* dx = (softmax(x) - onehot(label)) * g, where g per label is dy over the count, 0 where the label
+ * is ignored. */
 static ts_status ceb_infer(const tsi_op_call *call)
 {
     call->out[0] = call->in[0];
@@ -267,24 +299,30 @@ static ts_status ceb_reference(const tsi_kernel_io *io)
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *lse = &io->in[2].block,
                     *g = &io->in[3].block, *out = &io->out[0].block;
     int32_t last = x->ndim - 1;
-    tsi_loop loop = { .ndim = labels->ndim, .operand_count = 5,
-                      .stride = { x->stride, labels->stride, lse->stride, g->stride, out->stride } };
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 5,
+                      .stride = { x->stride, labels->stride, lse->stride, g->stride,
+                                  out->stride } };
     memcpy(loop.extent, labels->extent, sizeof loop.extent);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
-        if (io->in[0].region && label >= 0) label = tsi_span_list_find(&io->in[0].region->dim[last], label);
+        if (io->in[0].region && label >= 0)
+            label = tsi_span_list_find(&io->in[0].region->dim[last], label);
         double base = tsi_load_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]));
         double scale = tsi_load_real((ts_dtype)g->dtype, tsi_block_at(g, loop.at[3]));
         for (int64_t c = 0; c < x->extent[last]; c++) {
-            double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0] + c * x->stride[last]));
+            double v = tsi_load_real((ts_dtype)x->dtype,
+                                     tsi_block_at(x, loop.at[0] + c * x->stride[last]));
             double p = scale == 0.0 ? 0.0 : (exp(v - base) - (c == label ? 1.0 : 0.0)) * scale;
-            tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[4] + c * out->stride[last]), p);
+            tsi_store_real((ts_dtype)out->dtype,
+                           tsi_block_at(out, loop.at[4] + c * out->stride[last]), p);
         }
     }
     return TS_OK;
 }
 
-static bool sample_ceb(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_ceb(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
 {
     (void)attributes;
     bool more = sample_labels(random, variant, in, count, NULL);
@@ -294,17 +332,24 @@ static bool sample_ceb(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 }
 
 const tsi_op_desc tsi_op_cross_entropy_backward = {
-    .name = "cross_entropy_backward", .what = "(softmax(x) - onehot(label)) times a factor per label",
-    .input_min = 4, .input_max = 4, .output_count = 1, .flags = TSI_OP_NO_GRAD, .infer = ceb_infer,
-    .rules = ceb_rules, .reference = ceb_reference, .sample = sample_ceb,
+    .name = "cross_entropy_backward",
+    .what = "(softmax(x) - onehot(label)) times a factor per label",
+    .input_min = 4,
+    .input_max = 4,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .infer = ceb_infer,
+    .rules = ceb_rules,
+    .reference = ceb_reference,
+    .sample = sample_ceb,
 };
 
 static ts_status ce_grad(const tsi_grad_io *io)
 {
     const ce_attributes *a = io->attributes;
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
-    ts_tensor *ignored = ts_full((double)a->ignore_index, ts_tensor_mesh(labels), ts_tensor_dtype(labels),
-                                 TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full((double)a->ignore_index, ts_tensor_mesh(labels),
+                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     ts_tensor *counts = ts_cast(ts_ne(labels, ignored), ts_tensor_dtype(dy));
     if (a->reduction == 0) dy = ts_div(dy, ts_sum(counts, NULL, 0, 0));
     ts_tensor *in[] = { io->in[0], labels, io->out[1], ts_mul(counts, dy) };
@@ -313,13 +358,25 @@ static ts_status ce_grad(const tsi_grad_io *io)
 }
 
 const tsi_op_desc tsi_op_cross_entropy = {
-    .name = "cross_entropy", .what = "negative log-likelihood of labels under the softmax of the last dim",
-    .input_min = 2, .input_max = 2, .output_count = 2, .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
-    .attribute = ce_table, .attribute_bytes = sizeof(ce_attributes), .infer = ce_infer, .rules = ce_rules,
-    .reference = ce_reference, .algorithm = ce_algorithms, .grad = ce_grad, .sample = sample_labels,
+    .name = "cross_entropy",
+    .what = "negative log-likelihood of labels under the softmax of the last dim",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 2,
+    .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
+    .attribute = ce_table,
+    .attribute_bytes = sizeof(ce_attributes),
+    .infer = ce_infer,
+    .rules = ce_rules,
+    .reference = ce_reference,
+    .algorithm = ce_algorithms,
+    .grad = ce_grad,
+    .sample = sample_labels,
 };
 
-/* ---- makers ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 ts_tensor *(ts_pick)(ts_tensor *x, ts_tensor *labels)
 {

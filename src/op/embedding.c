@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embedding.c - rows of a table by index, rotary positions, and the gradient of the table.
  *
- * A table whose rows are sharded needs no gather: a rank looks up the rows it holds and writes zeros for the others, so
- * the result is a partial sum. The gradient of a row-sharded table is local in the same way. */
+ * A table whose rows are sharded needs no gather: a rank looks up the rows it holds and writes
+ * zeros for the others, so the result is a partial sum. The gradient of a row-sharded table is
+ * local in the same way. */
 #include <math.h>
 #include <string.h>
 
 #include "op/common.h"
 
-/* ---- embedding ------------------------------------------------------------------------------------------------------ */
+/* ---- embedding
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status check_ids(const char *op, const ts_meta *ids)
 {
     if (tsi_dtype_category((ts_dtype)ids->dtype) == TSI_CATEGORY_INT) return TS_OK;
-    return TSI_FAIL(TS_ERR_DTYPE, "%s: indices are integers, not %s", op, ts_dtype_name((ts_dtype)ids->dtype));
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: indices are integers, not %s", op,
+                    ts_dtype_name((ts_dtype)ids->dtype));
 }
 
 static ts_status embedding_infer(const tsi_op_call *call)
@@ -21,8 +25,8 @@ static ts_status embedding_infer(const tsi_op_call *call)
     const ts_shape *table = &call->in[0].shape, *ids = &call->in[1].shape;
     TSI_TRY(check_ids("embedding", &call->in[1]));
     if (table->ndim != 2 || ids->ndim >= TS_NDIM_MAX)
-        return TSI_FAIL(TS_ERR_SHAPE, "embedding: the table has %d dims, not 2 (indices: %d)", table->ndim,
-                        ids->ndim);
+        return TSI_FAIL(TS_ERR_SHAPE, "embedding: the table has %d dims, not 2 (indices: %d)",
+                        table->ndim, ids->ndim);
     call->out[0] = (ts_meta){ .shape = *ids, .dtype = call->in[0].dtype };
     call->out[0].shape.extent[call->out[0].shape.ndim++] = table->extent[1];
     return TS_OK;
@@ -42,7 +46,8 @@ static void embedding_rules(const tsi_op_call *call, tsi_rules *rules)
         if (!(row = tsi_rules_add(rules))) return;
         row[1] = row[2] = TSI_S(d);
     }
-    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) { /* selection of what is pending */
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR;
+         reduce++) { /* selection of what is pending */
         if (!(row = tsi_rules_add(rules))) return;
         row[0] = row[2] = TSI_P(reduce);
     }
@@ -57,19 +62,25 @@ static int64_t local_row(const tsi_operand *table, int64_t index)
 
 static ts_status refuse_index(const char *op, int64_t index, int64_t rows)
 {
-    return TSI_FAIL(TS_ERR_ARG, "%s: index %lld is out of range for %lld rows", op, (long long)index,
-                    (long long)rows);
+    return TSI_FAIL(TS_ERR_ARG, "%s: index %lld is out of range for %lld rows", op,
+                    (long long)index, (long long)rows);
 }
 
 static ts_status embedding_reference(const tsi_kernel_io *io)
 {
     const tsi_block *table = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
     unsigned char zero[16] = { 0 };
-    tsi_loop loop = { .ndim = ids->ndim, .operand_count = 2, .stride = { ids->stride, out->stride } };
+    tsi_loop loop = { .ndim = ids->ndim,
+                      .operand_count = 2,
+                      .stride = { ids->stride, out->stride } };
     memcpy(loop.extent, ids->extent, sizeof loop.extent);
-    tsi_block to = { .dtype = out->dtype, .ndim = 1, .extent = { out->extent[ids->ndim] },
+    tsi_block to = { .dtype = out->dtype,
+                     .ndim = 1,
+                     .extent = { out->extent[ids->ndim] },
                      .stride = { out->stride[ids->ndim] } };
-    tsi_block from = { .dtype = table->dtype, .ndim = 1, .extent = { table->extent[1] },
+    tsi_block from = { .dtype = table->dtype,
+                       .ndim = 1,
+                       .extent = { table->extent[1] },
                        .stride = { table->stride[1] } };
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
@@ -93,37 +104,52 @@ typedef struct rows_attributes {
 static ts_status embedding_grad(const tsi_grad_io *io)
 {
     if (io->needs & 1)
-        io->in_grad[0] = ts_embedding_backward(io->out_grad[0], io->in[1], io->in_meta[0].shape.extent[0]);
+        io->in_grad[0] =
+            ts_embedding_backward(io->out_grad[0], io->in[1], io->in_meta[0].shape.extent[0]);
     return ts_rank_status(io->rank);
 }
 
-static bool sample_embedding(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_embedding(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
 {
     (void)random;
     (void)attributes;
     *count = 2;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 1 + variant, .extent = { 5, variant ? 3 : 0 } }, .dtype = TS_DTYPE_I64 };
+    in[1] = (ts_meta){ .shape = { .ndim = 1 + variant, .extent = { 5, variant ? 3 : 0 } },
+                       .dtype = TS_DTYPE_I64 };
     return variant < 2;
 }
 
 const tsi_op_desc tsi_op_embedding = {
-    .name = "embedding", .what = "rows of a table by index", .input_min = 2, .input_max = 2, .output_count = 1,
-    .saves = 2, .infer = embedding_infer, .rules = embedding_rules, .reference = embedding_reference,
-    .grad = embedding_grad, .sample = sample_embedding,
+    .name = "embedding",
+    .what = "rows of a table by index",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .saves = 2,
+    .infer = embedding_infer,
+    .rules = embedding_rules,
+    .reference = embedding_reference,
+    .grad = embedding_grad,
+    .sample = sample_embedding,
 };
 
-/* ---- the gradient of the table ----------------------------------------------------------------------------------------- */
+/* ---- the gradient of the table
+ * ----------------------------------------------------------------------------------------- */
 
-static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, rows, INT, "rows", NULL), { 0 } };
+static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, rows, INT, "rows", NULL),
+                                            { 0 } };
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
     const ts_shape *dy = &call->in[0].shape, *ids = &call->in[1].shape;
     TSI_TRY(check_ids("embedding_backward", &call->in[1]));
     bool fits = dy->ndim == ids->ndim + 1;
-    for (int32_t d = 0; fits && d < ids->ndim; d++) fits = dy->extent[d] == ids->extent[d];
-    if (!fits) return TSI_FAIL(TS_ERR_SHAPE, "embedding_backward: the gradient does not fit the indices");
+    for (int32_t d = 0; fits && d < ids->ndim; d++)
+        fits = dy->extent[d] == ids->extent[d];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE, "embedding_backward: the gradient does not fit the indices");
     int64_t rows = ((const rows_attributes *)call->attributes)->rows;
     call->out[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { rows, dy->extent[ids->ndim] } },
                               .dtype = call->in[0].dtype };
@@ -154,13 +180,16 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     const tsi_block *dy = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
     unsigned char zero[16] = { 0 };
     TSI_TRY(io->device->fill(io->device, out, zero, NULL));
-    tsi_loop loop = { .ndim = ids->ndim, .operand_count = 2, .stride = { ids->stride, dy->stride } };
+    tsi_loop loop = { .ndim = ids->ndim,
+                      .operand_count = 2,
+                      .stride = { ids->stride, dy->stride } };
     memcpy(loop.extent, ids->extent, sizeof loop.extent);
     ts_dtype dtype = (ts_dtype)out->dtype;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
         int64_t row = local_row(&io->out[0], index);
-        if (row == -2) return refuse_index("embedding_backward", index, io->out[0].global->shape.extent[0]);
+        if (row == -2)
+            return refuse_index("embedding_backward", index, io->out[0].global->shape.extent[0]);
         for (int64_t c = 0; row >= 0 && c < out->extent[1]; c++) {
             void *sum = tsi_block_at(out, row * out->stride[0] + c * out->stride[1]);
             double add = tsi_load_real((ts_dtype)dy->dtype,
@@ -171,7 +200,8 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                            void *attributes)
 {
     (void)random;
     *count = 2;
@@ -182,19 +212,32 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 }
 
 const tsi_op_desc tsi_op_embedding_backward = {
-    .name = "embedding_backward", .what = "gradient of a table: sums of the gradients of equal indices",
-    .input_min = 2, .input_max = 2, .output_count = 1, .flags = TSI_OP_NO_GRAD, .attribute = rows_table,
-    .attribute_bytes = sizeof(rows_attributes), .infer = backward_infer, .rules = backward_rules,
-    .reference = backward_reference, .sample = sample_backward,
+    .name = "embedding_backward",
+    .what = "gradient of a table: sums of the gradients of equal indices",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .attribute = rows_table,
+    .attribute_bytes = sizeof(rows_attributes),
+    .infer = backward_infer,
+    .rules = backward_rules,
+    .reference = backward_reference,
+    .sample = sample_backward,
 };
 
-/* ---- rotary positions ------------------------------------------------------------------------------------------------------ */
+/* ---- rotary positions
+ * ------------------------------------------------------------------------------------------------------
+ */
 
-/* x [.., T, D]; table [T, D]: cosines of D/2 angles, then sines. Halves: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s). */
+/* x [.., T, D]; table [T, D]: cosines of D/2 angles, then sines. Halves: (x1, x2) -> (x1 c - x2 s,
+ * x2 c + x1 s). */
 typedef struct rope_attributes {
     int32_t inverse, reserved; /* 1: rotates back, which is the gradient */
 } rope_attributes;
-static const tsi_attribute rope_table[] = { TSI_ATTR(rope_attributes, inverse, BOOL, "inverse", "false"), { 0 } };
+static const tsi_attribute rope_table[] = {
+    TSI_ATTR(rope_attributes, inverse, BOOL, "inverse", "false"), { 0 }
+};
 
 static ts_status rope_infer(const tsi_op_call *call)
 {
@@ -204,7 +247,8 @@ static ts_status rope_infer(const tsi_op_call *call)
     char one[96], other[96];
     if (!fits)
         return TSI_FAIL(TS_ERR_SHAPE, "rope: x is %s, which does not fit a table of %s",
-                        tsi_shape_text(x, one, sizeof one), tsi_shape_text(table, other, sizeof other));
+                        tsi_shape_text(x, one, sizeof one),
+                        tsi_shape_text(table, other, sizeof other));
     call->out[0] = call->in[0];
     return TS_OK;
 }
@@ -231,18 +275,23 @@ static ts_status rope_reference(const tsi_kernel_io *io)
     memcpy(loop.extent, x->extent, sizeof loop.extent);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t position = loop.index[sequence];
-        if (io->in[0].region) position = tsi_span_list_at(&io->in[0].region->dim[sequence], position);
+        if (io->in[0].region)
+            position = tsi_span_list_at(&io->in[0].region->dim[sequence], position);
         for (int64_t i = 0; i < half; i++) {
-            double c = tsi_load_real((ts_dtype)table->dtype,
-                                     tsi_block_at(table, position * table->stride[0] + i * table->stride[1]));
+            double c = tsi_load_real(
+                (ts_dtype)table->dtype,
+                tsi_block_at(table, position * table->stride[0] + i * table->stride[1]));
             double s = sign * tsi_load_real((ts_dtype)table->dtype,
                                             tsi_block_at(table, position * table->stride[0] +
                                                                     (half + i) * table->stride[1]));
-            double a = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0] + i * x->stride[last]));
+            double a = tsi_load_real((ts_dtype)x->dtype,
+                                     tsi_block_at(x, loop.at[0] + i * x->stride[last]));
             double b = tsi_load_real((ts_dtype)x->dtype,
                                      tsi_block_at(x, loop.at[0] + (half + i) * x->stride[last]));
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + i * y->stride[last]), a * c - b * s);
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + (half + i) * y->stride[last]),
+            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + i * y->stride[last]),
+                           a * c - b * s);
+            tsi_store_real((ts_dtype)y->dtype,
+                           tsi_block_at(y, loop.at[1] + (half + i) * y->stride[last]),
                            b * c + a * s);
         }
     }
@@ -262,7 +311,8 @@ static ts_status rope_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
 {
     (void)random;
     *count = 2;
@@ -273,13 +323,24 @@ static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 }
 
 const tsi_op_desc tsi_op_rope = {
-    .name = "rope", .what = "rotation of pairs of the last dim by the angles of their position", .input_min = 2,
-    .input_max = 2, .output_count = 1, .saves = 2, .attribute = rope_table,
-    .attribute_bytes = sizeof(rope_attributes), .infer = rope_infer, .rules = rope_rules,
-    .reference = rope_reference, .grad = rope_grad, .sample = sample_rope,
+    .name = "rope",
+    .what = "rotation of pairs of the last dim by the angles of their position",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .saves = 2,
+    .attribute = rope_table,
+    .attribute_bytes = sizeof(rope_attributes),
+    .infer = rope_infer,
+    .rules = rope_rules,
+    .reference = rope_reference,
+    .grad = rope_grad,
+    .sample = sample_rope,
 };
 
-/* ---- makers --------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 ts_tensor *(ts_embedding)(ts_tensor *table, ts_tensor *ids)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c - rms_norm and layer_norm over the last dims, their gradients, var and std.
  *
- * Leading dims may stay sharded; weight and bias are replicated then, and their gradients come out as partial sums. */
+ * Leading dims may stay sharded; weight and bias are replicated then, and their gradients come out
+ * as partial sums. */
 #include <math.h>
 #include <string.h>
 
@@ -12,11 +13,14 @@ typedef struct norm_attributes {
     tsi_dims normalized; /* extents of the last dims */
     double eps;
 } norm_attributes;
-static const tsi_attribute norm_table[] = { TSI_ATTR(norm_attributes, normalized, DIMS, "normalized", "[]"),
+static const tsi_attribute norm_table[] = { TSI_ATTR(norm_attributes, normalized, DIMS,
+                                                     "normalized", "[]"),
                                             TSI_ATTR(norm_attributes, eps, REAL, "eps", "1e-05"),
                                             { 0 } };
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------- */
+/* ---- shapes
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 /* Empty: the last dim. */
 static ts_status norm_normalise(const ts_meta *in, int32_t count, void *attributes)
@@ -29,9 +33,9 @@ static ts_status norm_normalise(const ts_meta *in, int32_t count, void *attribut
     for (int32_t i = 0; i < a->normalized.count; i++) {
         int32_t d = shape->ndim - a->normalized.count + i;
         if (d < 0 || shape->extent[d] != a->normalized.value[i])
-            return TSI_FAIL(TS_ERR_SHAPE, "norm: normalized extent %lld is not that of dim %d (%lld)",
-                            (long long)a->normalized.value[i], d,
-                            d >= 0 ? (long long)shape->extent[d] : -1LL);
+            return TSI_FAIL(
+                TS_ERR_SHAPE, "norm: normalized extent %lld is not that of dim %d (%lld)",
+                (long long)a->normalized.value[i], d, d >= 0 ? (long long)shape->extent[d] : -1LL);
     }
     return TS_OK;
 }
@@ -53,25 +57,29 @@ static ts_status check_parameter(const tsi_op_call *call, int32_t input)
     const ts_meta *p = &call->in[input];
     if (input >= call->input_count || p->dtype == TS_DTYPE_NONE) return TS_OK;
     bool fits = p->shape.ndim == a->normalized.count;
-    for (int32_t d = 0; fits && d < p->shape.ndim; d++) fits = p->shape.extent[d] == a->normalized.value[d];
+    for (int32_t d = 0; fits && d < p->shape.ndim; d++)
+        fits = p->shape.extent[d] == a->normalized.value[d];
     char text[96];
     if (!fits)
-        return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d has shape %s, not that of the normalized dims", call->op->name,
-                        input, tsi_shape_text(&p->shape, text, sizeof text));
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d has shape %s, not that of the normalized dims",
+                        call->op->name, input, tsi_shape_text(&p->shape, text, sizeof text));
     return TS_OK;
 }
 
-/* Outputs: y, then the reciprocal deviation per row (and the mean, for layer_norm), f32 at least. */
+/* Outputs: y, then the reciprocal deviation per row (and the mean, for layer_norm), f32 at least.
+ */
 static ts_status norm_infer(const tsi_op_call *call)
 {
     const norm_attributes *a = call->attributes;
-    for (int32_t i = 1; i < call->input_count; i++) TSI_TRY(check_parameter(call, i));
+    for (int32_t i = 1; i < call->input_count; i++)
+        TSI_TRY(check_parameter(call, i));
     call->out[0] = call->in[0];
     if (tsi_dtype_category((ts_dtype)call->in[0].dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
                         ts_dtype_name((ts_dtype)call->in[0].dtype));
     for (int32_t o = 1; o < call->output_count; o++) {
-        call->out[o].shape = tsi_shape_reduce(&call->in[0].shape, inner_mask(&call->in[0], a), true);
+        call->out[o].shape =
+            tsi_shape_reduce(&call->in[0].shape, inner_mask(&call->in[0], a), true);
         call->out[o].dtype = call->in[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
     }
     return TS_OK;
@@ -85,9 +93,11 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
         tsi_role *row = tsi_rules_add(rules);
         if (!row) return;
         row[0] = TSI_S(d);
-        for (int32_t o = 0; o < call->output_count; o++) row[call->input_count + o] = TSI_S(d);
+        for (int32_t o = 0; o < call->output_count; o++)
+            row[call->input_count + o] = TSI_S(d);
     }
-    for (int32_t d = first; d < call->in[0].shape.ndim; d++) { /* a normalized dim: statistics are reduced */
+    for (int32_t d = first; d < call->in[0].shape.ndim;
+         d++) { /* a normalized dim: statistics are reduced */
         tsi_role *row = tsi_rules_add_with(rules, 1, 0);
         if (!row) return;
         row[0] = row[call->input_count] = TSI_S(d);
@@ -96,13 +106,16 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct row_moments {
     double mean, scale; /* scale: 1 / sqrt(variance + eps); mean 0 for rms_norm */
 } row_moments;
 
-static row_moments moments_of(const tsi_block *x, int64_t at, tsi_loop *inner, bool centred, double eps)
+static row_moments moments_of(const tsi_block *x, int64_t at, tsi_loop *inner, bool centred,
+                              double eps)
 {
     double sum = 0, squares = 0;
     int64_t n = 0;
@@ -119,12 +132,14 @@ static row_moments moments_of(const tsi_block *x, int64_t at, tsi_loop *inner, b
     return m;
 }
 
-static double parameter_at(const tsi_kernel_io *io, int32_t input, const tsi_loop *inner, double otherwise)
+static double parameter_at(const tsi_kernel_io *io, int32_t input, const tsi_loop *inner,
+                           double otherwise)
 {
     if (input >= io->input_count || io->in[input].block.dtype == TS_DTYPE_NONE) return otherwise;
     const tsi_block *p = &io->in[input].block;
     int64_t at = 0;
-    for (int32_t d = 0; d < p->ndim; d++) at += inner->index[d] * p->stride[d];
+    for (int32_t d = 0; d < p->ndim; d++)
+        at += inner->index[d] * p->stride[d];
     return tsi_load_real((ts_dtype)p->dtype, tsi_block_at(p, at));
 }
 
@@ -139,29 +154,35 @@ static ts_status norm_reference(const tsi_kernel_io *io)
     tsi_reduce_loops_make(x, scale, mask, true, &in);
     tsi_reduce_loops_make(y, centred ? &io->out[1].block : scale, mask, true, &out);
     bool more = tsi_loop_begin(&in.outer);
-    for (tsi_loop_begin(&out.outer); more; more = tsi_loop_next(&in.outer), tsi_loop_next(&out.outer)) {
+    for (tsi_loop_begin(&out.outer); more;
+         more = tsi_loop_next(&in.outer), tsi_loop_next(&out.outer)) {
         row_moments m = moments_of(x, in.outer.at[0], &in.inner, centred, a->eps);
         tsi_store_real((ts_dtype)scale->dtype, tsi_block_at(scale, in.outer.at[1]), m.scale);
         if (centred)
-            tsi_store_real((ts_dtype)io->out[1].block.dtype, tsi_block_at(&io->out[1].block, out.outer.at[1]),
-                           m.mean);
+            tsi_store_real((ts_dtype)io->out[1].block.dtype,
+                           tsi_block_at(&io->out[1].block, out.outer.at[1]), m.mean);
         bool next = tsi_loop_begin(&in.inner);
-        for (tsi_loop_begin(&out.inner); next; next = tsi_loop_next(&in.inner), tsi_loop_next(&out.inner)) {
-            double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, in.outer.at[0] + in.inner.at[0]));
+        for (tsi_loop_begin(&out.inner); next;
+             next = tsi_loop_next(&in.inner), tsi_loop_next(&out.inner)) {
+            double v =
+                tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, in.outer.at[0] + in.inner.at[0]));
             v = (v - m.mean) * m.scale * parameter_at(io, 1, &in.inner, 1.0) +
                 parameter_at(io, 2, &in.inner, 0.0);
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, out.outer.at[0] + out.inner.at[0]), v);
+            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, out.outer.at[0] + out.inner.at[0]),
+                           v);
         }
     }
     return TS_OK;
 }
 
-/* ---- a sharded inner dim ---------------------------------------------------------------------------------------------------- */
+/* ---- a sharded inner dim
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static int64_t norm_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 4 * ts_shape_count(&call->out[1].shape) * (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) *
-           (n - 1) / n;
+    return 4 * ts_shape_count(&call->out[1].shape) *
+           (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) * (n - 1) / n;
 }
 
 static ts_status norm_two_phase(const tsi_algorithm_io *io)
@@ -169,7 +190,8 @@ static ts_status norm_two_phase(const tsi_algorithm_io *io)
     const norm_attributes *a = io->attributes;
     int32_t first = first_inner(&io->call->in[0], a), ndim = io->call->in[0].shape.ndim;
     int64_t dims[TS_NDIM_MAX];
-    for (int32_t d = first; d < ndim; d++) dims[d - first] = d;
+    for (int32_t d = first; d < ndim; d++)
+        dims[d - first] = d;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[1].dtype), *out[3] = { NULL };
     bool centred = io->op == &tsi_op_layer_norm;
@@ -187,16 +209,20 @@ static ts_status norm_two_phase(const tsi_algorithm_io *io)
 
 static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm_bytes }, { 0 } };
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------------------ */
+/* ---- gradients
+ * ------------------------------------------------------------------------------------------------------------------
+ */
 
-/* With v the normalised input and g = dy * weight: dx = scale (g - mean(g) [layer] - v mean(g v)). */
+/* With v the normalised input and g = dy * weight: dx = scale (g - mean(g) [layer] - v mean(g v)).
+ */
 static ts_status norm_grad(const tsi_grad_io *io)
 {
     const norm_attributes *a = io->attributes;
     bool centred = io->op == &tsi_op_layer_norm;
     int32_t first = first_inner(&io->in_meta[0], a), ndim = io->in_meta[0].shape.ndim;
     int64_t dims[TS_NDIM_MAX];
-    for (int32_t d = first; d < ndim; d++) dims[d - first] = d;
+    for (int32_t d = first; d < ndim; d++)
+        dims[d - first] = d;
     ts_dtype wide = ts_tensor_dtype(io->out[io->output_count - 1]);
     ts_tensor *dy = ts_cast(io->out_grad[0], wide), *x = ts_cast(io->in[0], wide);
     ts_tensor *scale = io->out[io->output_count - 1];
@@ -213,7 +239,8 @@ static ts_status norm_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *count,
+                        void *attributes)
 {
     norm_attributes *a = attributes;
     *a = (norm_attributes){ .normalized = { .count = 1, .value = { 4 } }, .eps = 1e-5 };
@@ -225,42 +252,60 @@ static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *c
     return variant < 3;
 }
 
-static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
 {
     (void)random;
     return sample_norm(variant, 2, in, count, attributes);
 }
 
-static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                         void *attributes)
 {
     (void)random;
     return sample_norm(variant, 3, in, count, attributes);
 }
 
-#define NORM .attribute = norm_table, .attribute_bytes = sizeof(norm_attributes), .normalise = norm_normalise, \
-             .infer = norm_infer, .rules = norm_rules, .reference = norm_reference, .algorithm = norm_phases, \
-             .grad = norm_grad
+#define NORM                                                                                       \
+    .attribute = norm_table, .attribute_bytes = sizeof(norm_attributes),                           \
+    .normalise = norm_normalise, .infer = norm_infer, .rules = norm_rules,                         \
+    .reference = norm_reference, .algorithm = norm_phases, .grad = norm_grad
 
 const tsi_op_desc tsi_op_rms_norm = {
-    .name = "rms_norm", .what = "x over its root mean square, times the weight", .input_min = 1, .input_max = 2,
-    .output_count = 2, .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT, NORM, .sample = sample_rms,
+    .name = "rms_norm",
+    .what = "x over its root mean square, times the weight",
+    .input_min = 1,
+    .input_max = 2,
+    .output_count = 2,
+    .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
+    NORM,
+    .sample = sample_rms,
 };
 const tsi_op_desc tsi_op_layer_norm = {
-    .name = "layer_norm", .what = "x less its mean over its deviation, times the weight, plus the bias",
-    .input_min = 1, .input_max = 3, .output_count = 3, .saves = 3 | (uint64_t)6 << TSI_SAVE_OUT, NORM,
+    .name = "layer_norm",
+    .what = "x less its mean over its deviation, times the weight, plus the bias",
+    .input_min = 1,
+    .input_max = 3,
+    .output_count = 3,
+    .saves = 3 | (uint64_t)6 << TSI_SAVE_OUT,
+    NORM,
     .sample = sample_layer,
 };
 
-/* ---- makers ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
 static ts_tensor *norm(const tsi_op_desc *op, ts_tensor *const *in, int32_t count, double eps)
 {
     norm_attributes a = { .eps = eps };
-    while (count > 1 && !in[count - 1]) count--;
+    while (count > 1 && !in[count - 1])
+        count--;
     ts_shape weight = count > 1 && in[1] ? ts_tensor_shape(in[1]) : TS_SHAPE_SCALAR;
     a.normalized.count = weight.ndim;
     memcpy(a.normalized.value, weight.extent, sizeof a.normalized.value);
-    for (int32_t d = weight.ndim; d < TS_NDIM_MAX; d++) a.normalized.value[d] = 0;
+    for (int32_t d = weight.ndim; d < TS_NDIM_MAX; d++)
+        a.normalized.value[d] = 0;
     tsi_op_args args = { op, in, count, 0, &a };
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.h - what operators over some dims of one input share: attributes, loops over the reduced dims. */
+/* reduce.h - what operators over some dims of one input share: attributes, loops over the reduced
+ * dims. */
 #ifndef TSI_OP_REDUCE_H
 #define TSI_OP_REDUCE_H
 
@@ -8,7 +9,7 @@
 typedef struct tsi_reduce_attributes {
     tsi_dims dims; /* empty: all */
     int32_t keepdim, correction;
-    double p;      /* vector_norm */
+    double p; /* vector_norm */
 } tsi_reduce_attributes;
 
 extern const tsi_attribute tsi_reduce_table[]; /* dims, keepdim */
@@ -28,7 +29,8 @@ void tsi_reduce_loops_make(const tsi_block *in, const tsi_block *out, uint32_t m
 
 bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
                        void *attributes);
-/* A gradient of the reduced shape as one that broadcasts against the input: reduced dims are 1 again. */
+/* A gradient of the reduced shape as one that broadcasts against the input: reduced dims are 1
+ * again. */
 ts_tensor *tsi_grad_unreduce(ts_tensor *grad, const ts_meta *in, const void *attributes);
 
 #endif

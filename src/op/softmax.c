@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* softmax.c - softmax, log_softmax and logsumexp over one or several dims.
  *
- * Other dims may stay sharded. A sharded dim of the softmax itself is done in two phases instead of being gathered: the
- * largest element and the sum of exponentials are reduced, each as large as the result of a reduction; the elements stay
- * where they are. */
+ * Other dims may stay sharded. A sharded dim of the softmax itself is done in two phases instead of
+ * being gathered: the largest element and the sum of exponentials are reduced, each as large as the
+ * result of a reduction; the elements stay where they are. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,8 @@
 typedef struct softmax_attributes {
     int64_t dim;
 } softmax_attributes;
-static const tsi_attribute softmax_table[] = { TSI_ATTR(softmax_attributes, dim, INT, "dim", "-1"), { 0 } };
+static const tsi_attribute softmax_table[] = { TSI_ATTR(softmax_attributes, dim, INT, "dim", "-1"),
+                                               { 0 } };
 
 static ts_status softmax_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -40,20 +41,26 @@ static void softmax_rules(const tsi_op_call *call, tsi_rules *rules)
     row[0] = row[1] = TSI_S(own);
 }
 
-/* ---- the kernel -------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 /* One row: the largest element and the sum of exponentials relative to it. */
-static double row_sum(const tsi_block *in, const tsi_reduce_loops *at, tsi_loop *inner, double *largest)
+static double row_sum(const tsi_block *in, const tsi_reduce_loops *at, tsi_loop *inner,
+                      double *largest)
 {
     double top = -INFINITY, sum = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner)) {
-        double x = tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0]));
+        double x =
+            tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0]));
         if (x > top || isnan(x)) top = x;
     }
     *largest = top;
     if (isinf(top) && top < 0) top = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner))
-        sum += exp(tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0])) - top);
+        sum += exp(
+            tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0])) -
+            top);
     return sum;
 }
 
@@ -66,14 +73,16 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
     tsi_reduce_loops_make(in, out, in->ndim ? own : 0, true, &loops);
     tsi_reduce_loops_make(out, in, in->ndim ? own : 0, true, &places);
     bool more = tsi_loop_begin(&loops.outer);
-    for (tsi_loop_begin(&places.outer); more; more = tsi_loop_next(&loops.outer), tsi_loop_next(&places.outer)) {
+    for (tsi_loop_begin(&places.outer); more;
+         more = tsi_loop_next(&loops.outer), tsi_loop_next(&places.outer)) {
         double top, sum = row_sum(in, &loops, &loops.inner, &top);
         if (isinf(top) && top < 0) top = 0;
         bool next = tsi_loop_begin(&loops.inner);
         for (tsi_loop_begin(&places.inner); next;
              next = tsi_loop_next(&loops.inner), tsi_loop_next(&places.inner)) {
             double x = tsi_load_real((ts_dtype)in->dtype,
-                                     tsi_block_at(in, loops.outer.at[0] + loops.inner.at[0])) - top;
+                                     tsi_block_at(in, loops.outer.at[0] + loops.inner.at[0])) -
+                       top;
             tsi_store_real((ts_dtype)out->dtype,
                            tsi_block_at(out, places.outer.at[0] + places.inner.at[0]),
                            logs ? x - log(sum) : exp(x) / sum);
@@ -82,12 +91,15 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- two phases ------------------------------------------------------------------------------------------------------------ */
+/* ---- two phases
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t two_phase_bytes(const tsi_op_call *call, int64_t n)
 {
     const softmax_attributes *a = call->attributes;
-    int64_t rows = ts_shape_count(&call->in[0].shape) / (call->in[0].shape.extent[a->dim] + (call->in[0].shape.extent[a->dim] == 0));
+    int64_t rows = ts_shape_count(&call->in[0].shape) /
+                   (call->in[0].shape.extent[a->dim] + (call->in[0].shape.extent[a->dim] == 0));
     return 2 * 2 * rows * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
 }
 
@@ -99,13 +111,16 @@ static ts_status two_phase(const tsi_algorithm_io *io)
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &a->dim, 1, 1));
     ts_tensor *shifted = ts_sub(x, top), *powers = ts_exp(shifted);
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(powers, &a->dim, 1, 1));
-    ts_tensor *y = io->op == &tsi_op_log_softmax ? ts_sub(shifted, ts_log(sum)) : ts_div(powers, sum);
+    ts_tensor *y =
+        io->op == &tsi_op_log_softmax ? ts_sub(shifted, ts_log(sum)) : ts_div(powers, sum);
     return tsi_algorithm_end(io, scope, &y);
 }
 
 static const tsi_algorithm two_phases[] = { { "two-phase", two_phase, two_phase_bytes }, { 0 } };
 
-/* ---- gradients ---------------------------------------------------------------------------------------------------------------- */
+/* ---- gradients
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status softmax_grad(const tsi_grad_io *io)
 {
@@ -124,29 +139,40 @@ static ts_status log_softmax_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_softmax(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_softmax(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
 {
     (void)random;
     *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 3 } }, .dtype = TS_DTYPE_F64 };
+    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 3 } },
+                       .dtype = TS_DTYPE_F64 };
     if (in[0].shape.ndim == 2) in[0].shape.extent[2] = 0;
     ((softmax_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
     return variant < 3;
 }
 
-#define SOFTMAX .input_min = 1, .input_max = 1, .output_count = 1, .attribute = softmax_table, \
-                .attribute_bytes = sizeof(softmax_attributes), .normalise = softmax_normalise, \
-                .infer = softmax_infer, .rules = softmax_rules, .reference = softmax_reference, \
-                .algorithm = two_phases, .sample = sample_softmax, .saves = (uint64_t)1 << TSI_SAVE_OUT
+#define SOFTMAX                                                                                    \
+    .input_min = 1, .input_max = 1, .output_count = 1, .attribute = softmax_table,                 \
+    .attribute_bytes = sizeof(softmax_attributes), .normalise = softmax_normalise,                 \
+    .infer = softmax_infer, .rules = softmax_rules, .reference = softmax_reference,                \
+    .algorithm = two_phases, .sample = sample_softmax, .saves = (uint64_t)1 << TSI_SAVE_OUT
 
 const tsi_op_desc tsi_op_softmax = {
-    .name = "softmax", .what = "exponentials over a dim divided by their sum", SOFTMAX, .grad = softmax_grad,
+    .name = "softmax",
+    .what = "exponentials over a dim divided by their sum",
+    SOFTMAX,
+    .grad = softmax_grad,
 };
 const tsi_op_desc tsi_op_log_softmax = {
-    .name = "log_softmax", .what = "the logarithm of softmax", SOFTMAX, .grad = log_softmax_grad,
+    .name = "log_softmax",
+    .what = "the logarithm of softmax",
+    SOFTMAX,
+    .grad = log_softmax_grad,
 };
 
-/* ---- logsumexp -------------------------------------------------------------------------------------------------------------------- */
+/* ---- logsumexp
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status logsumexp_infer(const tsi_op_call *call)
 {
@@ -155,7 +181,8 @@ static ts_status logsumexp_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* Kept dims as they are; a reduced one by the two-phase algorithm, which leaves the result replicated there. */
+/* Kept dims as they are; a reduced one by the two-phase algorithm, which leaves the result
+ * replicated there. */
 static void logsumexp_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_reduce_attributes *a = call->attributes;
@@ -186,8 +213,8 @@ static ts_status logsumexp_reference(const tsi_kernel_io *io)
 
 static int64_t logsumexp_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 2 * 2 * ts_shape_count(&call->out[0].shape) * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) *
-           (n - 1) / n;
+    return 2 * 2 * ts_shape_count(&call->out[0].shape) *
+           (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
 }
 
 static ts_status logsumexp_two_phase(const tsi_algorithm_io *io)
@@ -196,12 +223,15 @@ static ts_status logsumexp_two_phase(const tsi_algorithm_io *io)
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[0].dtype);
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, a->dims.value, a->dims.count, 1));
-    ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), a->dims.value, a->dims.count, 1));
+    ts_tensor *sum =
+        tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), a->dims.value, a->dims.count, 1));
     ts_tensor *y = ts_reshape(ts_add(top, ts_log(sum)), io->call->out[0].shape);
     return tsi_algorithm_end(io, scope, &y);
 }
 
-static const tsi_algorithm logsumexp_phases[] = { { "two-phase", logsumexp_two_phase, logsumexp_bytes }, { 0 } };
+static const tsi_algorithm logsumexp_phases[] = {
+    { "two-phase", logsumexp_two_phase, logsumexp_bytes }, { 0 }
+};
 
 static ts_status logsumexp_grad(const tsi_grad_io *io)
 {
@@ -212,14 +242,26 @@ static ts_status logsumexp_grad(const tsi_grad_io *io)
 }
 
 const tsi_op_desc tsi_op_logsumexp = {
-    .name = "logsumexp", .what = "log of the sum of exponentials over dims", .input_min = 1, .input_max = 1,
-    .output_count = 1, .attribute = tsi_reduce_table, .attribute_bytes = sizeof(tsi_reduce_attributes),
-    .normalise = tsi_reduce_normalise, .infer = logsumexp_infer, .rules = logsumexp_rules,
-    .reference = logsumexp_reference, .algorithm = logsumexp_phases, .grad = logsumexp_grad,
-    .saves = 1 | (uint64_t)1 << TSI_SAVE_OUT, .sample = tsi_sample_reduce,
+    .name = "logsumexp",
+    .what = "log of the sum of exponentials over dims",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .attribute = tsi_reduce_table,
+    .attribute_bytes = sizeof(tsi_reduce_attributes),
+    .normalise = tsi_reduce_normalise,
+    .infer = logsumexp_infer,
+    .rules = logsumexp_rules,
+    .reference = logsumexp_reference,
+    .algorithm = logsumexp_phases,
+    .grad = logsumexp_grad,
+    .saves = 1 | (uint64_t)1 << TSI_SAVE_OUT,
+    .sample = tsi_sample_reduce,
 };
 
-/* ---- makers --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- makers
+ * ---------------------------------------------------------------------------------------------------------------------------
+ */
 
 ts_tensor *(ts_softmax)(ts_tensor *x, int32_t dim)
 {
@@ -235,6 +277,7 @@ ts_tensor *(ts_logsumexp)(ts_tensor *x, const int64_t *dims, int32_t count, int 
 {
     tsi_reduce_attributes a = { .keepdim = keepdim != 0 };
     a.dims.count = dims ? count : 0;
-    for (int32_t i = 0; i < a.dims.count && i < TS_NDIM_MAX; i++) a.dims.value[i] = dims[i];
+    for (int32_t i = 0; i < a.dims.count && i < TS_NDIM_MAX; i++)
+        a.dims.value[i] = dims[i];
     return tsi_op_make(&tsi_op_logsumexp, &x, 1, &a);
 }
