@@ -60,6 +60,18 @@ bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape
                            cli_json *json, char *error, size_t size);
 /* A cli_batch_fn; the context is a layout_options. */
 bool layout_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
+/* Walks what a coordinate holds, in local row-major order, as runs of row-major global indices. */
+typedef struct layout_walk {
+    int32_t ndim;
+    bool more;
+    struct {
+        ts_interval *interval;
+        int64_t count, at, position, stride;
+    } dim[TS_NDIM_MAX];
+} layout_walk;
+bool layout_walk_open(layout_walk *walk, const ts_layout *layout, const int64_t *coord);
+bool layout_walk_next(layout_walk *walk, int64_t *index, int64_t *length);
+void layout_walk_close(layout_walk *walk);
 /* All intervals of one dim at a coordinate, to be freed; *count is how many. NULL: no memory. */
 ts_interval *layout_intervals(const ts_layout *layout, const int64_t *coord, int32_t dim,
                               int64_t *count);

@@ -19,62 +19,73 @@ ts_interval *layout_intervals(const ts_layout *layout, const int64_t *coord, int
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */
-typedef struct cursor { /* of one dim: walks the positions held, ascending */
-    ts_interval *interval;
-    int64_t count, at, position, stride;
-} cursor;
-
-static void cursor_rewind(cursor *c)
+bool layout_walk_open(layout_walk *walk, const ts_layout *layout, const int64_t *coord)
 {
-    c->at = 0;
-    c->position = c->count > 0 ? c->interval[0].begin : 0;
+    ts_shape view = ts_layout_view(layout), local = ts_layout_local(layout, coord);
+    int64_t stride = 1;
+    *walk = (layout_walk){ .ndim = view.ndim, .more = ts_shape_count(&local) > 0 };
+    for (int32_t d = view.ndim - 1; d >= 0 && walk->more; d--) {
+        walk->dim[d].interval = layout_intervals(layout, coord, d, &walk->dim[d].count);
+        if (walk->dim[d].interval == NULL) {
+            layout_walk_close(walk);
+            return false;
+        }
+        walk->dim[d].position = walk->dim[d].interval[0].begin;
+        walk->dim[d].stride = stride;
+        stride *= view.extent[d];
+    }
+    return true;
 }
 
-/* False: went back to the beginning. */
-static bool cursor_next(cursor *c)
+/* To the next position of a dim; false: went back to the first. */
+static bool walk_step(layout_walk *walk, int32_t d, bool whole)
 {
-    if (++c->position < c->interval[c->at].end) return true;
-    if (++c->at < c->count) {
-        c->position = c->interval[c->at].begin;
-        return true;
-    }
-    cursor_rewind(c);
-    return false;
+    const ts_interval *interval = walk->dim[d].interval;
+    int64_t at = walk->dim[d].at;
+    if (!whole && ++walk->dim[d].position < interval[at].end) return true;
+    bool more = at + 1 < walk->dim[d].count;
+    walk->dim[d].at = more ? at + 1 : 0;
+    walk->dim[d].position = interval[walk->dim[d].at].begin;
+    return more;
 }
 
-static void walk_elements(cursor *dims, int32_t ndim, cli_json *json)
+bool layout_walk_next(layout_walk *walk, int64_t *index, int64_t *length)
 {
-    int32_t moved = 0;
-    while (moved >= 0) {
-        int64_t index = 0;
-        for (int32_t d = 0; d < ndim; d++)
-            index += dims[d].position * dims[d].stride;
-        cli_json_int(json, index);
-        for (moved = ndim - 1; moved >= 0 && !cursor_next(&dims[moved]); moved--)
-            continue;
-    }
+    int32_t last = walk->ndim - 1, d = last;
+    if (!walk->more) return false;
+    *index = 0;
+    *length = 1;
+    for (int32_t i = 0; i <= last; i++)
+        *index += walk->dim[i].position * walk->dim[i].stride;
+    if (last >= 0) *length = walk->dim[last].interval[walk->dim[last].at].end -
+                             walk->dim[last].position;
+    while (d >= 0 && !walk_step(walk, d, d == last))
+        d--;
+    walk->more = d >= 0;
+    return true;
+}
+
+void layout_walk_close(layout_walk *walk)
+{
+    for (int32_t d = 0; d < walk->ndim; d++)
+        free(walk->dim[d].interval);
+    *walk = (layout_walk){ 0 };
 }
 
 static bool put_elements(const ts_layout *layout, const int64_t *coord, cli_json *json)
 {
-    cursor dims[TS_NDIM_MAX] = { { 0 } };
-    ts_shape view = ts_layout_view(layout), local = ts_layout_local(layout, coord);
-    bool good = true;
-    int64_t stride = 1;
-    for (int32_t d = view.ndim - 1; d >= 0 && good; d--) {
-        dims[d].interval = layout_intervals(layout, coord, d, &dims[d].count);
-        dims[d].stride = stride;
-        stride *= view.extent[d];
-        good = dims[d].interval != NULL;
-        if (good) cursor_rewind(&dims[d]);
-    }
+    layout_walk walk;
+    int64_t index, length;
+    if (!layout_walk_open(&walk, layout, coord)) return false;
     cli_json_key(json, "elements");
     cli_json_open(json, '[');
-    if (good && ts_shape_count(&local) > 0) walk_elements(dims, view.ndim, json);
+    while (layout_walk_next(&walk, &index, &length)) {
+        for (int64_t i = 0; i < length; i++)
+            cli_json_int(json, index + i);
+    }
     cli_json_close(json, ']');
-    for (int32_t d = 0; d < view.ndim; d++)
-        free(dims[d].interval);
-    return good;
+    layout_walk_close(&walk);
+    return true;
 }
 
 /* ---- one coordinate -------------------------------------------------------------------------- */

@@ -20,25 +20,26 @@ static void stop(int number)
 
 typedef struct screen {
     bool terminal, quiet;
-    double start;         /* when the first progress came */
-    int64_t start_bytes;  /* what was done then */
-    double shown;         /* when the bar was drawn */
-    int tenth;            /* the last line's */
+    double start;        /* when the first progress came */
+    int64_t start_bytes; /* what was done then */
+    double shown;        /* when the bar was drawn */
+    int tenth;           /* the last line's */
 } screen;
 
 static void draw_bar(const ts_tokenize_progress *p, double share, double rate)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1], left[32] = "", done[32], total[32];
-    for (int i = 0; i < WIDTH; i++) bar[i] = i < (int)(share * WIDTH) ? '#' : '.';
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < (int)(share * WIDTH) ? '#' : '.';
     bar[WIDTH] = '\0';
     if (rate > 0) {
         cli_seconds(left, sizeof left, (double)(p->bytes_total - p->bytes_done) / rate);
     }
-    fprintf(stderr, "\r[%s] %3d %%  %s of %s  %lld tokens  %lld shards  %.1f MB/s  %s left \033[K", bar,
-            (int)(share * 100), cli_bytes(done, sizeof done, p->bytes_done),
-            cli_bytes(total, sizeof total, p->bytes_total), (long long)p->tokens, (long long)p->shards,
-            rate / 1e6, rate > 0 ? left : "?");
+    fprintf(stderr, "\r[%s] %3d %%  %s of %s  %lld tokens  %lld shards  %.1f MB/s  %s left \033[K",
+            bar, (int)(share * 100), cli_bytes(done, sizeof done, p->bytes_done),
+            cli_bytes(total, sizeof total, p->bytes_total), (long long)p->tokens,
+            (long long)p->shards, rate / 1e6, rate > 0 ? left : "?");
     fflush(stderr);
 }
 
@@ -50,7 +51,8 @@ static int show(const ts_tokenize_progress *p, void *context)
         s->start = now;
         s->start_bytes = p->bytes_done;
         if (p->shards > 0 && !s->quiet) {
-            fprintf(stderr, "%lld complete shards are there; going on after them\n", (long long)p->shards);
+            fprintf(stderr, "%lld complete shards are there; going on after them\n",
+                    (long long)p->shards);
         }
     }
     double share = p->bytes_total > 0 ? (double)p->bytes_done / (double)p->bytes_total : 1.0;
@@ -67,14 +69,16 @@ static int show(const ts_tokenize_progress *p, void *context)
     return stopped;
 }
 
-static int print_result(const ts_tokenize_options *o, const ts_tokenize_result *r, double seconds, bool json)
+static int print_result(const ts_tokenize_options *o, const ts_tokenize_result *r, double seconds,
+                        bool json)
 {
     if (!json) {
         char bytes[32], time[32];
-        printf("%s: %lld tokens of %d bytes in %lld shards (%lld were there), vocabulary %lld, from %s in %s\n",
+        printf("%s: %lld tokens of %d bytes in %lld shards (%lld were there), vocabulary %lld, "
+               "from %s in %s\n",
                o->prefix, (long long)r->tokens, r->token_bytes, (long long)r->shards,
-               (long long)r->shards_kept, (long long)r->vocabulary, cli_bytes(bytes, sizeof bytes, r->bytes),
-               cli_seconds(time, sizeof time, seconds));
+               (long long)r->shards_kept, (long long)r->vocabulary,
+               cli_bytes(bytes, sizeof bytes, r->bytes), cli_seconds(time, sizeof time, seconds));
         return 0;
     }
     cli_json out = { 0 };
@@ -118,9 +122,11 @@ int cli_tokenize(int argc, char **argv)
     const char *tokenizer = "byte", *out = NULL;
     int64_t shard_tokens = 100000000;
     const cli_option options[] = {
-        CLI_TEXT("tokenizer", &tokenizer, "byte|FILE", "byte, a tokenizer.json, or a directory with one"),
+        CLI_TEXT("tokenizer", &tokenizer, "byte|FILE",
+                 "byte, a tokenizer.json, or a directory with one"),
         CLI_TEXT("out", &out, "PREFIX", "shards are PREFIX-00000.bin, PREFIX-00001.bin, ..."),
-        CLI_INT("shard-tokens", &shard_tokens, 1, INT64_MAX / 16, "tokens in one shard; default 100000000"),
+        CLI_INT("shard-tokens", &shard_tokens, 1, INT64_MAX / 16,
+                "tokens in one shard; default 100000000"),
         CLI_FLAG("specials", &specials, "add what the tokenizer adds to a document (BOS, EOS)"),
         CLI_FLAG("plain", &plain, "special tokens spelled in the text are plain text"),
         CLI_FLAG("no-eos", &no_eos, "no end-of-text token after each file"),
@@ -128,17 +134,20 @@ int cli_tokenize(int argc, char **argv)
         CLI_FLAG("json", &json, "the result as one JSON object"),
         CLI_END
     };
-    const cli_usage usage = { "tokenize", "[options] --out PREFIX FILE...",
-                              "Turns text files into token files. A file is a document. Run again after an "
-                              "interruption, it goes on after the last complete shard.",
-                              options, NULL };
+    const cli_usage usage = {
+        "tokenize", "[options] --out PREFIX FILE...",
+        "Turns text files into token files. A file is a document. Run again after an "
+        "interruption, it goes on after the last complete shard.",
+        options, NULL
+    };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (out == NULL) return cli_fail_usage("tokenize", "--out PREFIX is missing");
     if (argc < 2) return cli_fail_usage("tokenize", "there are no text files");
     const char **files = malloc((size_t)argc * sizeof *files);
     if (files == NULL) return cli_fail("tokenize", "out of memory");
-    for (int i = 1; i < argc; i++) files[i - 1] = argv[i];
+    for (int i = 1; i < argc; i++)
+        files[i - 1] = argv[i];
     ts_tokenize_options job = TS_INIT(ts_tokenize_options);
     job.tokenizer = tokenizer;
     job.files = files;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data.h - from text to batches: tokenizers, token files, loaders.
  *
- *   text files --ts_tokenize_files--> PREFIX-00000.bin ... --ts_loader_batch--> int32 [rows][context + 1]
+ *   text files --ts_tokenize_files--> PREFIX-00000.bin ... --ts_loader_batch--> int32
+ * [rows][context + 1]
  *
  * Everything here is local and needs no rank. A handle is used by one thread at a time; different
  * handles are independent. Errors are recorded as everywhere (ts_last_error, or the thread's rank).
@@ -26,20 +27,20 @@ typedef struct ts_text {
     size_t length, capacity;
 } ts_text;
 
-enum { /* flags of ts_tokenizer_encode */
-    TS_ENCODE_SPECIALS = 1,  /* add what the file's post_processor adds: BOS, EOS */
-    TS_ENCODE_PLAIN = 2,     /* special tokens that are spelled in the text are plain text */
-    TS_ENCODE_CONTINUED = 4  /* the text continues an earlier one: nothing is put before it */
+enum {                         /* flags of ts_tokenizer_encode */
+       TS_ENCODE_SPECIALS = 1, /* add what the file's post_processor adds: BOS, EOS */
+       TS_ENCODE_PLAIN = 2,    /* special tokens that are spelled in the text are plain text */
+       TS_ENCODE_CONTINUED = 4 /* the text continues an earlier one: nothing is put before it */
 };
 enum { /* flags of ts_tokenizer_decode */
-    TS_DECODE_SKIP_SPECIALS = 1
+       TS_DECODE_SKIP_SPECIALS = 1
 };
 enum { /* ids of the built-in tokenizer: 0..255 are the bytes themselves */
-    TS_BYTE_BOS = 256,
-    TS_BYTE_EOS = 257,
-    TS_BYTE_PAD = 258,
-    TS_BYTE_SEP = 259,
-    TS_BYTE_VOCABULARY = 260
+       TS_BYTE_BOS = 256,
+       TS_BYTE_EOS = 257,
+       TS_BYTE_PAD = 258,
+       TS_BYTE_SEP = 259,
+       TS_BYTE_VOCABULARY = 260
 };
 
 TS_BEGIN_C
@@ -91,16 +92,16 @@ typedef struct ts_tokenize_progress {
 
 typedef struct ts_tokenize_options {
     size_t struct_size;
-    const char *tokenizer;     /* "byte" (NULL), or a file: ts_tokenizer_open */
-    const char *const *files;  /* text files, in this order; each is one document */
+    const char *tokenizer;    /* "byte" (NULL), or a file: ts_tokenizer_open */
+    const char *const *files; /* text files, in this order; each is one document */
     int64_t file_count;
-    const char *prefix;        /* of the shards */
-    int64_t shard_tokens;      /* in one shard; 0: 100,000,000 */
-    int32_t specials;          /* 1: TS_ENCODE_SPECIALS for each document */
-    int32_t plain;             /* 1: TS_ENCODE_PLAIN */
-    int32_t no_eos;            /* 1: no token between documents */
-    int32_t restart;           /* 1: from the beginning, over shards that are there */
-    int64_t part_bytes;        /* read at once; 0: 4 MiB. Memory is a small multiple of it */
+    const char *prefix;   /* of the shards */
+    int64_t shard_tokens; /* in one shard; 0: 100,000,000 */
+    int32_t specials;     /* 1: TS_ENCODE_SPECIALS for each document */
+    int32_t plain;        /* 1: TS_ENCODE_PLAIN */
+    int32_t no_eos;       /* 1: no token between documents */
+    int32_t restart;      /* 1: from the beginning, over shards that are there */
+    int64_t part_bytes;   /* read at once; 0: 4 MiB. Memory is a small multiple of it */
     /* (optional) Called now and then; other than 0 stops, and the call fails with TS_ERR_STATE:
      * complete shards stay and a later call continues after them. */
     int (*progress)(const ts_tokenize_progress *progress, void *context);
@@ -128,18 +129,19 @@ typedef struct ts_loader_options {
     size_t struct_size;
     const char *const *files; /* shards, in this order */
     int64_t file_count;
-    const char *prefix;       /* instead of files: all shards PREFIX-NNNNN.bin */
-    int64_t context;          /* tokens of a row that are inputs; a row has one more */
-    int64_t batch;            /* rows of one step, of all ranks together */
+    const char *prefix; /* instead of files: all shards PREFIX-NNNNN.bin */
+    int64_t context;    /* tokens of a row that are inputs; a row has one more */
+    int64_t batch;      /* rows of one step, of all ranks together */
     uint64_t seed;
-    int32_t in_order;         /* 1: windows as they lie, not shuffled */
+    int32_t in_order; /* 1: windows as they lie, not shuffled */
     int32_t reserved;
 } ts_loader_options;
 
 /* The tokens of all files are one stream; window w is its tokens [w * context, (w + 1) * context],
  * both ends included, so that every token but the first is a target once. Row r of step s is
  * sample n = s * batch + r; epoch n / windows visits every window once, in an order that is a
- * function of (seed, epoch). Nothing depends on ranks or on earlier calls: the state is the step. */
+ * function of (seed, epoch). Nothing depends on ranks or on earlier calls: the state is the step.
+ */
 TS_API TS_NODISCARD ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out);
 TS_API void ts_loader_close(ts_loader *loader); /* accepts NULL */
 /* Rows [first_row, first_row + row_count) of a step into out[row_count][context + 1]. Data is

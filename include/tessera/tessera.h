@@ -11,6 +11,7 @@
 #include "layout.h"
 #include "mesh.h"
 #include "autograd.h"
+#include "nn.h"
 #include "op.h"
 #include "op_index.h"
 #include "op_list.h"

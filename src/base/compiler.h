@@ -7,6 +7,7 @@
 #define TSI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TSI_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TSI_NOINLINE __attribute__((noinline))
+#define TSI_INLINE inline __attribute__((always_inline))
 #define TSI_COLD __attribute__((cold, noinline))
 #define TSI_UNUSED __attribute__((unused))
 #define TSI_PREFETCH(address) __builtin_prefetch(address)
@@ -14,6 +15,7 @@
 #define TSI_LIKELY(x) (x)
 #define TSI_UNLIKELY(x) (x)
 #define TSI_NOINLINE
+#define TSI_INLINE inline
 #define TSI_COLD
 #define TSI_UNUSED
 #define TSI_PREFETCH(address) ((void)(address))
@@ -46,6 +48,15 @@
 #else
 #define TSI_INDEPENDENT
 #define TSI_INDEPENDENT_HERE 0
+#endif
+
+/* a * b + c in f32: fused where the target has an instruction for it, else rounded twice. */
+#if defined(__GNUC__) && defined(__FP_FAST_FMAF)
+#define TSI_FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#elif defined(__GNUC__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+#define TSI_FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#else
+#define TSI_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
 /* For our own bugs only, never for a user's value. A broken assertion logs and stops the process in

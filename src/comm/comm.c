@@ -194,6 +194,16 @@ void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence)
     if (engine->gone != NULL) engine->gone(world->engine_state, rank);
 }
 
+/* Handles that the caller still holds are complete; waiting for one returns its status, no more. */
+static void forget_errors(tsi_comm_rank *comm)
+{
+    for (ts_work *work = comm->flight; work != NULL; work = work->next) {
+        work->stale = true;
+        for (ts_work *one = work->inside; one != NULL; one = one->next)
+            one->stale = true;
+    }
+}
+
 ts_status tsi_comm_recover(ts_rank *rank)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);
@@ -201,6 +211,7 @@ ts_status tsi_comm_recover(ts_rank *rank)
     const tsi_comm_world *world = comm->world;
     world->engine->leave(world->engine_state, rank, TS_ERR_STATE,
                          "it abandoned what was in flight in order to recover");
+    forget_errors(comm); /* first: what ends now must not fail the rank again */
     (void)complete_all(comm);
     tsi_batch_drop(comm);
     TSI_TRY(world->engine->recover(world->engine_state, rank));

@@ -68,6 +68,7 @@ struct ts_work {
     ts_work *inside; /* a batch: its operations, linked by next; base is unused then */
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
+    bool stale;    /* of an epoch before the last recover: its error fails nobody any more */
 };
 
 tsi_comm_world *tsi_comm_of_world(const ts_world *world); /* NULL before tsi_comm_open */

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/intmath.h"
 #include "base/thread.h"
 #include "comm/state.h"
 
@@ -120,7 +121,7 @@ void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...)
 /* Records the error of a finished work on its rank, whose thread this is, or which is closing. */
 static ts_status report(ts_work *work, ts_status status)
 {
-    if (status == TS_OK) return TS_OK;
+    if (status == TS_OK || work->stale) return status;
     ts_rank *rank = work->base.rank;
     if (work->base.error != NULL) {
         tsi_rank_take_error(rank, work->base.error);
@@ -181,8 +182,10 @@ static ts_status complete_one(ts_work *work)
     if (is_done(work)) return report(work, work->base.status);
     const tsi_comm_world *world = work->comm->world;
     tsi_work *base = &work->base;
-    int64_t limit_ns = base->timeout_ms * 1000000;
-    base->deadline_ns = tsi_clock_ns() + limit_ns; /* of this wait: until now nobody waited */
+    int64_t limit_ns = 0, now_ns = tsi_clock_ns(); /* of this wait: until now nobody waited */
+    if (!tsi_mul_i64(base->timeout_ms, 1000000, &limit_ns) ||
+        !tsi_add_i64(now_ns, limit_ns, &base->deadline_ns))
+        base->deadline_ns = INT64_MAX;
     return report(work, world->engine->wait(world->engine_state, base));
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* added.c - finding added tokens in a text: the leftmost, and of those that begin there the longest.
+/* added.c - finding added tokens in a text: the leftmost, and of those that begin there the
+ * longest.
  *
  * Most texts hold few places where one could begin, so the search is a scan for first bytes and a
  * walk down the trie from there. A token that must be a word of its own and is not is passed over

@@ -16,7 +16,7 @@
 
 typedef struct tsi_symbol {
     int32_t id;
-    uint32_t rank;     /* short words: of this symbol and the next; NO_RANK: none */
+    uint32_t rank;           /* short words: of this symbol and the next; NO_RANK: none */
     uint32_t previous, next; /* long words; NOWHERE: none */
 } tsi_symbol;
 
@@ -186,8 +186,7 @@ static size_t char_symbols(const tsi_bpe *bpe, tsi_symbol *symbol, const char *w
 /* ---- short words ----------------------------------------------------------------------------- */
 static void rank_pair(const tsi_bpe *bpe, tsi_symbol *symbol, size_t i, size_t count)
 {
-    const tsi_merge *merge =
-        i + 1 < count ? merge_of(bpe, symbol[i].id, symbol[i + 1].id) : NULL;
+    const tsi_merge *merge = i + 1 < count ? merge_of(bpe, symbol[i].id, symbol[i + 1].id) : NULL;
     symbol[i].rank = merge != NULL ? merge->rank : NO_RANK;
     symbol[i].next = merge != NULL ? (uint32_t)merge->id : 0; /* what the pair becomes */
 }
@@ -302,8 +301,10 @@ static ts_status encode_new(const tsi_bpe *bpe, tsi_bpe_work *work, const char *
     size_t count = bpe->byte_level ? byte_symbols(bpe, work->symbol, word, length)
                                    : char_symbols(bpe, work->symbol, word, length);
     if (count == 0) return TS_OK;
-    if (count <= SHORT_MAX) count = join_short(bpe, work->symbol, count);
-    else TSI_TRY(join_long(bpe, work, &count));
+    if (count <= SHORT_MAX)
+        count = join_short(bpe, work->symbol, count);
+    else
+        TSI_TRY(join_long(bpe, work, &count));
     TSI_TRY(tsi_tokens_reserve(out, (int64_t)count));
     for (size_t i = 0; i < count; i++)
         out->id[out->count++] = work->symbol[i].id;

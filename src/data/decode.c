@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* decode.c - from ids to text: a chain of steps over a list of pieces, one piece per token at first.
+/* decode.c - from ids to text: a chain of steps over a list of pieces, one piece per token at
+ * first.
  *
  * The pieces stand one behind the other in a text, with their ends in a list; a step writes a new
  * text and list. Where the reference implementation would put U+FFFD for bytes that are not UTF-8,
@@ -175,8 +176,10 @@ static ts_status decode_bytes(const int32_t *ids, int64_t count, uint32_t flags,
             return TSI_FAIL(TS_ERR_ARG, "decode: token %lld has the id %d", (long long)i, ids[i]);
         char c = (char)ids[i];
         const char *name = ids[i] < 256 ? NULL : tsi_vocab_text(&tokenizer->names, ids[i], NULL);
-        if (ids[i] < 256) tsi_text_add_n(out, &c, 1);
-        else if (name != NULL && (flags & TS_DECODE_SKIP_SPECIALS) == 0) tsi_text_add(out, name);
+        if (ids[i] < 256)
+            tsi_text_add_n(out, &c, 1);
+        else if (name != NULL && (flags & TS_DECODE_SKIP_SPECIALS) == 0)
+            tsi_text_add(out, name);
     }
     return out->failed ? tsi_fail_memory("a decoded text", (size_t)count) : TS_OK;
 }

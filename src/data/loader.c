@@ -186,8 +186,10 @@ static int64_t shard_of(const ts_loader *l, int64_t token)
     int64_t low = 0, high = l->shard_count - 1;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (l->end[middle] <= token) low = middle + 1;
-        else high = middle;
+        if (l->end[middle] <= token)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }

@@ -45,8 +45,10 @@ static const nfc_pair *find_pair(uint32_t code)
     size_t low = 0, high = TSI_COUNT_OF(nfc_pairs);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (pair_code(&nfc_pairs[middle]) < code) low = middle + 1;
-        else high = middle;
+        if (pair_code(&nfc_pairs[middle]) < code)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < TSI_COUNT_OF(nfc_pairs) && pair_code(&nfc_pairs[low]) == code ? &nfc_pairs[low]
                                                                                : NULL;
@@ -57,8 +59,10 @@ static uint8_t class_of(uint32_t code)
     size_t low = 0, high = TSI_COUNT_OF(nfc_classes);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (nfc_classes[middle].last < code) low = middle + 1;
-        else high = middle;
+        if (nfc_classes[middle].last < code)
+            low = middle + 1;
+        else
+            high = middle;
     }
     bool inside = low < TSI_COUNT_OF(nfc_classes) && nfc_classes[low].first <= code;
     return inside ? nfc_classes[low].value : 0;
@@ -70,8 +74,10 @@ static bool is_safe(uint32_t code)
     size_t low = 0, high = TSI_COUNT_OF(nfc_unsafe);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (nfc_unsafe[middle].last < code) low = middle + 1;
-        else high = middle;
+        if (nfc_unsafe[middle].last < code)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low == TSI_COUNT_OF(nfc_unsafe) || nfc_unsafe[low].first > code;
 }
@@ -132,8 +138,10 @@ static uint32_t compose(uint32_t first, uint32_t second)
     size_t low = 0, high = TSI_COUNT_OF(nfc_composed);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (pair_key(nfc_composed[middle]) < wanted) low = middle + 1;
-        else high = middle;
+        if (pair_key(nfc_composed[middle]) < wanted)
+            low = middle + 1;
+        else
+            high = middle;
     }
     if (low == TSI_COUNT_OF(nfc_composed) || pair_key(nfc_composed[low]) != wanted) return 0;
     return pair_code(&nfc_pairs[nfc_composed[low]]);

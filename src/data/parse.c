@@ -48,8 +48,9 @@ static ts_status find_byte_ids(ts_tokenizer *t)
         if (!t->bpe.byte_level) length = (size_t)snprintf(text, sizeof text, "<0x%02X>", b);
         t->bpe.byte_id[b] = tsi_vocab_find(&t->bpe.words, text, length);
         if (t->bpe.byte_level && t->bpe.byte_fallback && t->bpe.byte_id[b] < 0)
-            return TSI_FAIL(TS_ERR_ARG, "byte_fallback with a byte-level vocabulary that lacks "
-                                        "byte %d is not supported",
+            return TSI_FAIL(TS_ERR_ARG,
+                            "byte_fallback with a byte-level vocabulary that lacks "
+                            "byte %d is not supported",
                             b);
     }
     return TS_OK;
@@ -61,7 +62,8 @@ static ts_status find_token(const ts_tokenizer *t, int64_t rank, const char *tex
 {
     *out = tsi_vocab_find(&t->names, text, length);
     if (*out >= 0) return TS_OK;
-    return TSI_FAIL(TS_ERR_ARG, "merge %lld needs the token \"%.*s\", which is not in the vocabulary",
+    return TSI_FAIL(TS_ERR_ARG,
+                    "merge %lld needs the token \"%.*s\", which is not in the vocabulary",
                     (long long)rank, (int)(length < 64 ? length : 64), text);
 }
 

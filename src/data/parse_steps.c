@@ -41,8 +41,8 @@ static ts_status too_many(const char *stage)
 }
 
 /* A required text of a component, copied; empty only where that is allowed. */
-static ts_status read_text(ts_tokenizer *t, const tsi_json *value, const char *name, bool may_be_empty,
-                           tsi_string *out)
+static ts_status read_text(ts_tokenizer *t, const tsi_json *value, const char *name,
+                           bool may_be_empty, tsi_string *out)
 {
     const char *text = tsi_json_text(tsi_json_member(value, name), NULL);
     if (text == NULL || (*text == '\0' && !may_be_empty))
@@ -67,8 +67,7 @@ static ts_status read_replace(ts_tokenizer *t, const tsi_json *value, const char
 ts_status tsi_read_normalizer(ts_tokenizer *t, const tsi_json *value)
 {
     if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
-    if (is_type(value, "Sequence"))
-        return each_of(t, value, "normalizers", tsi_read_normalizer);
+    if (is_type(value, "Sequence")) return each_of(t, value, "normalizers", tsi_read_normalizer);
     if (t->normal_count == TSI_STEPS_MAX) return too_many("the normalizer");
     tsi_normal *normal = &t->normal[t->normal_count++];
     if (is_type(value, "NFC")) {
@@ -149,10 +148,14 @@ static ts_status read_scheme(const tsi_json *value, tsi_mark_prefix *out)
     bool add = tsi_json_bool(tsi_json_member(value, "add_prefix_space"), true);
     const char *scheme =
         tsi_json_text(tsi_json_member(value, "prepend_scheme"), add ? "always" : "never");
-    if (strcmp(scheme, "always") == 0) *out = TSI_MARK_ALWAYS;
-    else if (strcmp(scheme, "first") == 0) *out = TSI_MARK_FIRST;
-    else if (strcmp(scheme, "never") == 0) *out = TSI_MARK_NEVER;
-    else return unsupported("Metaspace with prepend_scheme", scheme);
+    if (strcmp(scheme, "always") == 0)
+        *out = TSI_MARK_ALWAYS;
+    else if (strcmp(scheme, "first") == 0)
+        *out = TSI_MARK_FIRST;
+    else if (strcmp(scheme, "never") == 0)
+        *out = TSI_MARK_NEVER;
+    else
+        return unsupported("Metaspace with prepend_scheme", scheme);
     return TS_OK;
 }
 
@@ -217,10 +220,14 @@ ts_status tsi_read_decoder(ts_tokenizer *t, const tsi_json *value)
     }
     if (is_type(value, "Strip")) return read_strip(t, value, step);
     if (is_type(value, "Metaspace")) return read_mark_decoder(t, value, step);
-    if (is_type(value, "ByteLevel")) step->kind = TSI_DECODE_BYTE_LEVEL;
-    else if (is_type(value, "ByteFallback")) step->kind = TSI_DECODE_BYTE_FALLBACK;
-    else if (is_type(value, "Fuse")) step->kind = TSI_DECODE_FUSE;
-    else return unsupported("decoder", type_of(value));
+    if (is_type(value, "ByteLevel"))
+        step->kind = TSI_DECODE_BYTE_LEVEL;
+    else if (is_type(value, "ByteFallback"))
+        step->kind = TSI_DECODE_BYTE_FALLBACK;
+    else if (is_type(value, "Fuse"))
+        step->kind = TSI_DECODE_FUSE;
+    else
+        return unsupported("decoder", type_of(value));
     return TS_OK;
 }
 
@@ -277,8 +284,7 @@ static ts_status read_cls_sep(ts_tokenizer *t, const tsi_json *value)
 ts_status tsi_read_post_processor(ts_tokenizer *t, const tsi_json *value)
 {
     if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
-    if (is_type(value, "Sequence"))
-        return each_of(t, value, "processors", tsi_read_post_processor);
+    if (is_type(value, "Sequence")) return each_of(t, value, "processors", tsi_read_post_processor);
     if (is_type(value, "ByteLevel")) return TS_OK; /* changes offsets only */
     if (is_type(value, "TemplateProcessing")) return read_template(t, value);
     if (is_type(value, "RobertaProcessing") || is_type(value, "BertProcessing"))

@@ -63,7 +63,8 @@ static ts_status compile_code(tsi_pattern *p, const char *what, const char *expr
     if (p->code != NULL) return TS_OK;
     unsigned char words[160] = "";
     pcre2_get_error_message(error, words, sizeof words);
-    return TSI_FAIL(error == PCRE2_ERROR_NOMEMORY ? TS_ERR_MEMORY : TS_ERR_ARG,
+    bool memory = error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED;
+    return TSI_FAIL(memory ? TS_ERR_MEMORY : TS_ERR_ARG,
                     "%s: the pattern cannot be compiled (%s): %s", what, (const char *)words,
                     expression);
 }
@@ -107,8 +108,8 @@ ts_status tsi_pattern_next(tsi_pattern *pattern, const char *text, size_t length
         count = pcre2_jit_match(pattern->code, subject, length, from, 0, pattern->data,
                                 pattern->context);
     if (count == PCRE2_ERROR_JIT_STACKLIMIT)
-        count = pcre2_match(pattern->code, subject, length, from,
-                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, pattern->data, pattern->context);
+        count = pcre2_match(pattern->code, subject, length, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                            pattern->data, pattern->context);
     out->found = count >= 0;
     if (count >= 0) {
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(pattern->data);

@@ -146,7 +146,7 @@ ts_status tsi_pattern_rewrite(const char *what, const char *expression, char **o
     while (status == TS_OK && *r.at != '\0')
         status = rewrite_one(&r);
     if (status == TS_OK && r.in_class) status = refuse(&r, "a class that does not end");
-    if (status == TS_OK && r.out.length == 0) status = refuse(&r, "nothing");
+    if (status == TS_OK && *expression == '\0') status = refuse(&r, "nothing");
     if (status != TS_OK) {
         tsi_text_release(&r.out);
         return status;

@@ -78,8 +78,10 @@ static ts_status split_run(splitter *s, size_t from, size_t to, size_t *gap)
     while (at < length) {
         tsi_match m = { at, at, true };
         size_t scanned = step->scan != NULL ? step->scan(text, length, at) : 0;
-        if (scanned > 0) m.end = at + scanned;
-        else TSI_TRY(tsi_pattern_next(step->pattern, text, length, at, &m));
+        if (scanned > 0)
+            m.end = at + scanned;
+        else
+            TSI_TRY(tsi_pattern_next(step->pattern, text, length, at, &m));
         if (!m.found) break;
         if (*gap < from + m.start) TSI_TRY(take(s, *gap, from + m.start, false));
         TSI_TRY(take(s, from + m.start, from + m.end, true));
@@ -137,18 +139,20 @@ static ts_status rewrite(const tsi_encode *call, size_t index, tsi_string piece,
     tsi_text *scratch = &call->tokenizer->scratch[index];
     const tsi_string blank = { " ", 1 };
     bool mark = step->kind == TSI_STEP_MARK;
-    bool wanted = !mark || step->prefix == TSI_MARK_ALWAYS ||
-                  (step->prefix == TSI_MARK_FIRST && first);
-    bool has = piece.data[0] == ' ' ||
-               (mark && piece.length >= step->literal.length &&
-                memcmp(piece.data, step->literal.data, step->literal.length) == 0);
+    bool wanted =
+        !mark || step->prefix == TSI_MARK_ALWAYS || (step->prefix == TSI_MARK_FIRST && first);
+    bool has =
+        piece.data[0] == ' ' || (mark && piece.length >= step->literal.length &&
+                                 memcmp(piece.data, step->literal.data, step->literal.length) == 0);
     bool prefix = wanted && !has && !(first && call->continued);
     if (!mark && !prefix) return run_step(call, index + 1, piece, first);
     scratch->length = 0;
     if (prefix && mark) tsi_text_add_n(scratch, step->literal.data, step->literal.length);
     if (prefix && !mark) tsi_text_add_n(scratch, " ", 1);
-    if (mark) tsi_replace(scratch, piece, blank, step->literal);
-    else tsi_text_add_n(scratch, piece.data, piece.length);
+    if (mark)
+        tsi_replace(scratch, piece, blank, step->literal);
+    else
+        tsi_text_add_n(scratch, piece.data, piece.length);
     if (scratch->failed) {
         tsi_text_release(scratch);
         return tsi_fail_memory("a rewritten text", piece.length);

@@ -18,7 +18,8 @@
 
 enum { TSI_SHARD_VERSION = 1, TSI_SHARD_HEADER = 128, TSI_SHARD_BLOCK = 65536 };
 
-/* Where the text goes on behind a shard: after `tokens` tokens of the part at `offset` of a file. */
+/* Where the text goes on behind a shard: after `tokens` tokens of the part at `offset` of a file.
+ */
 typedef struct tsi_shard_position {
     int64_t file, offset, tokens;
 } tsi_shard_position;

@@ -11,21 +11,21 @@
 static const char magic[8] = { 'T', 'S', 'T', 'O', 'K', 'E', 'N', 'S' };
 
 enum { /* offsets */
-    AT_VERSION = 8,
-    AT_HEADER = 12,
-    AT_WIDTH = 16,
-    AT_FLAGS = 20,
-    AT_COUNT = 24,
-    AT_VOCABULARY = 32,
-    AT_TOKENIZER = 40,
-    AT_TABLE_SUM = 48,
-    AT_INDEX = 56,
-    AT_SOURCE = 64,
-    AT_NEXT = 72, /* file, offset, tokens */
-    AT_FIRST = 96,
-    AT_SUM = 120, /* of the 120 bytes before it */
-    FLAG_LAST = 1,
-    SUM_SEED = 0x54534D
+       AT_VERSION = 8,
+       AT_HEADER = 12,
+       AT_WIDTH = 16,
+       AT_FLAGS = 20,
+       AT_COUNT = 24,
+       AT_VOCABULARY = 32,
+       AT_TOKENIZER = 40,
+       AT_TABLE_SUM = 48,
+       AT_INDEX = 56,
+       AT_SOURCE = 64,
+       AT_NEXT = 72, /* file, offset, tokens */
+       AT_FIRST = 96,
+       AT_SUM = 120, /* of the 120 bytes before it */
+       FLAG_LAST = 1,
+       SUM_SEED = 0x54534D
 };
 
 void tsi_shard_put64(unsigned char *to, uint64_t value)
@@ -137,8 +137,9 @@ ts_status tsi_shard_decode(const char *path, const unsigned char bytes[TSI_SHARD
         return TSI_FAIL(TS_ERR_IO, "%s is not a token file: it does not begin with TSTOKENS", path);
     uint32_t version = get32(bytes + AT_VERSION), header = get32(bytes + AT_HEADER);
     if (version != TSI_SHARD_VERSION || header != TSI_SHARD_HEADER)
-        return TSI_FAIL(TS_ERR_IO, "%s: version %u with a header of %u bytes; this program reads "
-                                   "version %d with %d",
+        return TSI_FAIL(TS_ERR_IO,
+                        "%s: version %u with a header of %u bytes; this program reads "
+                        "version %d with %d",
                         path, version, header, TSI_SHARD_VERSION, TSI_SHARD_HEADER);
     if (tsi_shard_get64(bytes + AT_SUM) != tsi_shard_sum(bytes, AT_SUM))
         return TSI_FAIL(TS_ERR_IO, "%s: the checksum of the header is wrong", path);

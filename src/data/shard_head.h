@@ -10,9 +10,9 @@ void tsi_shard_encode(const tsi_shard_head *head, unsigned char bytes[TSI_SHARD_
 ts_status tsi_shard_decode(const char *path, const unsigned char bytes[TSI_SHARD_HEADER],
                            int64_t file_bytes, tsi_shard_head *out);
 uint64_t tsi_shard_sum(const void *data, size_t bytes);
-int64_t tsi_shard_blocks(const tsi_shard_head *head);      /* of 64 KiB, the last may be short */
-int64_t tsi_shard_table_at(const tsi_shard_head *head);    /* offset of the sums in the file */
-void tsi_shard_put64(unsigned char *to, uint64_t value);   /* little-endian */
+int64_t tsi_shard_blocks(const tsi_shard_head *head);    /* of 64 KiB, the last may be short */
+int64_t tsi_shard_table_at(const tsi_shard_head *head);  /* offset of the sums in the file */
+void tsi_shard_put64(unsigned char *to, uint64_t value); /* little-endian */
 uint64_t tsi_shard_get64(const unsigned char *from);
 
 #endif

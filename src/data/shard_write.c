@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shard_write.c - writing a shard: blocks of 64 KiB as they fill, then the table, then the header. */
+/* shard_write.c - writing a shard: blocks of 64 KiB as they fill, then the table, then the header.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -50,8 +51,8 @@ ts_status tsi_shard_create(const char *path, const tsi_shard_head *head, tsi_sha
     if (status == TS_OK) {
         out->file = open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (out->file < 0)
-            status = TSI_FAIL(TS_ERR_IO, "%s cannot be created: %s", out->temporary,
-                              strerror(errno));
+            status =
+                TSI_FAIL(TS_ERR_IO, "%s cannot be created: %s", out->temporary, strerror(errno));
     }
     static const unsigned char blank[TSI_SHARD_HEADER];
     if (status == TS_OK) status = tsi_file_write(out->temporary, out->file, blank, sizeof blank);
@@ -94,8 +95,8 @@ static ts_status write_table(tsi_shard_writer *w)
     static const unsigned char zeros[8];
     size_t bytes = 8 * w->sum_count;
     int64_t end = TSI_SHARD_HEADER + w->head.count * w->head.width;
-    TSI_TRY(tsi_file_write(w->temporary, w->file, zeros,
-                           (size_t)(tsi_shard_table_at(&w->head) - end)));
+    TSI_TRY(
+        tsi_file_write(w->temporary, w->file, zeros, (size_t)(tsi_shard_table_at(&w->head) - end)));
     unsigned char *table = tsi_alloc(bytes);
     if (table == NULL) return tsi_fail_memory("checksums", bytes);
     for (size_t i = 0; i < w->sum_count; i++)

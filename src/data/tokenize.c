@@ -3,9 +3,9 @@
  *
  * A part is read, cut where that changes no token (ts_tokenizer_cut) and encoded. Its tokens fill
  * the current shard; a full one is completed, and its header says where the text goes on: after
- * `tokens` tokens of the part that begins at `offset` of input `file`. That is all a later run needs
- * to continue, so there is no state beside the shards, and the same bytes come out however often
- * the work was interrupted. */
+ * `tokens` tokens of the part that begins at `offset` of input `file`. That is all a later run
+ * needs to continue, so there is no state beside the shards, and the same bytes come out however
+ * often the work was interrupted. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -95,10 +95,11 @@ static ts_status peek(const job *j, int64_t i, tsi_shard_head *head, bool *there
                 head->tokenizer == j->head.tokenizer && head->index == i &&
                 head->first == j->head.first;
     if (status == TS_OK && *there && !same)
-        status = TSI_FAIL(TS_ERR_STATE,
-                          "%s belongs to other inputs or options; remove it, choose another prefix, "
-                          "or start again over it",
-                          path);
+        status =
+            TSI_FAIL(TS_ERR_STATE,
+                     "%s belongs to other inputs or options; remove it, choose another prefix, "
+                     "or start again over it",
+                     path);
     tsi_free(path);
     return status;
 }
@@ -197,8 +198,8 @@ static ts_status read_part(job *j, int file, size_t *length)
     int64_t left = j->bytes[j->at.file] - j->at.offset;
     for (int64_t wanted = j->options.part_bytes;; wanted *= 2) {
         if (wanted > PART_BYTES_MAX)
-            return TSI_FAIL(TS_ERR_IO, "%s: no place to cut within %d bytes from byte %lld on", path,
-                            PART_BYTES_MAX, (long long)j->at.offset);
+            return TSI_FAIL(TS_ERR_IO, "%s: no place to cut within %d bytes from byte %lld on",
+                            path, PART_BYTES_MAX, (long long)j->at.offset);
         size_t bytes = (size_t)tsi_min_i64(wanted, left), done;
         if (bytes > j->part_capacity) {
             char *part = tsi_realloc(j->part, bytes);

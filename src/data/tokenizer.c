@@ -82,8 +82,10 @@ ts_status ts_tokenizer_parse(const char *what, const char *json, size_t length, 
         t->hash = tsi_hash_bytes(1, json, length);
     }
     tsi_json_release(document);
-    if (status == TS_OK) *out = t;
-    else ts_tokenizer_close(t);
+    if (status == TS_OK)
+        *out = t;
+    else
+        ts_tokenizer_close(t);
     return status;
 }
 
@@ -267,13 +269,13 @@ ts_status ts_tokenizer_cut(ts_tokenizer *t, const char *text, size_t length, siz
     if (t == NULL || out == NULL || (text == NULL && length > 0))
         return TSI_FAIL(TS_ERR_NULL, "ts_tokenizer_cut: NULL");
     *out = t->bytes ? length : 0;
-    if (t->bytes || length < 2) return TS_OK;
+    if (t->bytes || length < 8) return TS_OK;
     ts_tokens whole = { 0 }, parts = { 0 };
     ts_status status = TS_OK;
     bool good = false;
     int tries = 0;
-    /* Not closer to the end than what is tried behind the cut, nor in the first half. */
-    size_t at = length > CUT_WINDOW + 2 ? length - CUT_WINDOW : length - 2;
+    /* Not in the first half, and with enough text behind it for the trial. */
+    size_t behind = length / 4 < CUT_WINDOW ? length / 4 : CUT_WINDOW, at = length - behind;
     for (; status == TS_OK && !good && tries < CUT_TRIES && at > length / 2; at--) {
         if (!is_candidate(text, at)) continue;
         tries++;

@@ -8,8 +8,8 @@
  *   model           each word by itself                                             (bpe.c)
  *   post-processor  tokens before and behind the whole
  *
- * and ids are turned into text by the decoders (decode.c). The built-in byte tokenizer has no stages.
- * parse.c reads them from a tokenizer.json and refuses what is not listed here. */
+ * and ids are turned into text by the decoders (decode.c). The built-in byte tokenizer has no
+ * stages. parse.c reads them from a tokenizer.json and refuses what is not listed here. */
 #ifndef TSI_DATA_TOKENIZER_H
 #define TSI_DATA_TOKENIZER_H
 
@@ -45,11 +45,11 @@ typedef struct tsi_normal {
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
 typedef enum tsi_split_kind { /* what becomes of a match */
-    TSI_SPLIT_ISOLATED,
-    TSI_SPLIT_REMOVED,
-    TSI_SPLIT_WITH_PREVIOUS,
-    TSI_SPLIT_WITH_NEXT,
-    TSI_SPLIT_CONTIGUOUS
+                              TSI_SPLIT_ISOLATED,
+                              TSI_SPLIT_REMOVED,
+                              TSI_SPLIT_WITH_PREVIOUS,
+                              TSI_SPLIT_WITH_NEXT,
+                              TSI_SPLIT_CONTIGUOUS
 } tsi_split_kind;
 
 typedef enum tsi_step_kind {
@@ -117,7 +117,7 @@ struct ts_tokenizer {
     tsi_bpe_work work;
     tsi_added *added;
     int64_t added_count;
-    bool *special; /* by id */
+    bool *special;                 /* by id */
     tsi_added_set raw, normalized; /* looked for before and after the normalizers */
     tsi_pattern *word_letter;      /* for single_word; NULL: no token needs it */
     tsi_normal normal[TSI_STEPS_MAX];
@@ -129,7 +129,7 @@ struct ts_tokenizer {
     bool cuts;       /* `joins` holds: a word may be cut between characters that never join */
     /* By the classes of two neighbours (pretoken.c): does a merge join them? */
     bool joins[TSI_CLASSES][TSI_CLASSES];
-    ts_tokens before, behind; /* of the post-processor */
+    ts_tokens before, behind;            /* of the post-processor */
     tsi_text scratch[TSI_STEPS_MAX + 2]; /* one per step; two for the normalizers */
 };
 
@@ -144,7 +144,7 @@ ts_status tsi_read_post_processor(ts_tokenizer *tokenizer, const tsi_json *value
 /* ---- added.c ---- */
 ts_status tsi_added_insert(tsi_added_set *set, const char *text, size_t length, int32_t added);
 typedef struct tsi_found {
-    size_t start, end; /* with the blanks that the token takes */
+    size_t start, end;      /* with the blanks that the token takes */
     const tsi_added *added; /* NULL: no more */
 } tsi_found;
 /* The next added token at or after *from; *from moves behind it. `floor` is the end of the one
@@ -173,7 +173,7 @@ ts_status tsi_pretokenize(const tsi_encode *call, tsi_string piece, bool first);
 int tsi_class_of(const char *text, size_t length, size_t *used);
 
 /* ---- scan.c ---- */
-extern const char tsi_pattern_gpt2[]; /* of the ByteLevel pre-tokenizer */
+extern const char tsi_pattern_gpt2[];            /* of the ByteLevel pre-tokenizer */
 tsi_scan_fn tsi_scan_of(const char *expression); /* NULL: not one of the known patterns */
 
 /* ---- decode.c ---- */

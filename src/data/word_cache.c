@@ -13,9 +13,9 @@
 
 typedef struct tsi_word_slot {
     uint64_t hash;
-    uint32_t at;      /* in the pool */
-    uint16_t length;  /* bytes of the word; 0: free */
-    uint16_t count;   /* ids */
+    uint32_t at;     /* in the pool */
+    uint16_t length; /* bytes of the word; 0: free */
+    uint16_t count;  /* ids */
 } tsi_word_slot;
 
 enum { SLOTS_FIRST = 1 << 12, SLOTS_MAX = 1 << 18, POOL_FIRST = 1 << 14, POOL_MAX = 1 << 22 };
@@ -122,12 +122,16 @@ static bool grow_pool(tsi_word_cache *cache)
 static bool make_room(tsi_word_cache *cache, size_t need)
 {
     if (4 * (cache->used + 1) > 3 * cache->slot_count) {
-        if (cache->slot_count >= SLOTS_MAX) empty(cache);
-        else if (!grow_slots(cache)) return false;
+        if (cache->slot_count >= SLOTS_MAX)
+            empty(cache);
+        else if (!grow_slots(cache))
+            return false;
     }
     if (cache->pool_length + need > cache->pool_capacity) {
-        if (cache->pool_capacity >= POOL_MAX) empty(cache);
-        else if (!grow_pool(cache)) return false;
+        if (cache->pool_capacity >= POOL_MAX)
+            empty(cache);
+        else if (!grow_pool(cache))
+            return false;
     }
     return true;
 }

@@ -122,6 +122,18 @@ double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
     return 0;
 }
 
+/* Does the step combine p-norms? Then its input is raised to the power in a copy. */
+static bool combines_norms(const tsi_space *space, tsi_state from, const tsi_step *step)
+{
+    if (step->kind != TS_STEP_ALL_REDUCE && step->kind != TS_STEP_REDUCE_SCATTER) return false;
+    for (int32_t k = 0; k < space->axes; k++) {
+        int32_t code = tsi_state_code(from, k);
+        if (!(step->axes >> k & 1u) || !tsi_code_partial(code)) continue;
+        return space->op[code - TSI_CODE_P].kind == TS_PLACE_NORM;
+    }
+    return false;
+}
+
 /* Bytes of all steps, and the memory of the arrays between them. */
 ts_status tsi_path_account(const ts_plan *plan, tsi_path *path, int64_t *bytes, int64_t *peak)
 {
@@ -135,7 +147,10 @@ ts_status tsi_path_account(const ts_plan *plan, tsi_path *path, int64_t *bytes, 
         *bytes += step->bytes;
         int64_t after =
             last ? 0 : tsi_space_largest(&plan->space, step->to, &even) * plan->space.item;
-        if (before + after > *peak) *peak = before + after;
+        int64_t copy = 0;
+        if (combines_norms(&plan->space, from, step))
+            copy = tsi_space_largest(&plan->space, from, &even) * plan->space.item;
+        if (before + after + copy > *peak) *peak = before + after + copy;
         before = after;
         from = step->to;
     }

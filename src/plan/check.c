@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "plan/plan.h"
 
 const char *const tsi_planner_names[] = {
@@ -57,35 +58,35 @@ static ts_status check_mix(const ts_layout *layout, const char *which)
     return TS_OK;
 }
 
-static bool is_complex(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
-static bool is_float(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16;
-}
-
 /* Has the dtype this reduction? */
 static ts_status check_reduce(const ts_placement *place, ts_dtype dtype)
 {
-    const char *name =
-        place->kind == TS_PLACE_NORM ? "norm" : ts_reduce_name((ts_reduce)place->reduce);
-    bool good = true;
-    if (place->kind == TS_PLACE_NORM) {
-        good = is_float(dtype);
-    } else if (is_complex(dtype)) {
-        good = place->reduce == TS_REDUCE_SUM || place->reduce == TS_REDUCE_AVG;
-    } else if (place->reduce == TS_REDUCE_BAND || place->reduce == TS_REDUCE_BOR) {
-        good = !is_float(dtype);
+    const char *why = NULL;
+    if (place->kind != TS_PLACE_NORM) {
+        if (tsi_reduce_allowed((ts_reduce)place->reduce, dtype, &why)) return TS_OK;
+        return TSI_FAIL(TS_ERR_DTYPE, "plan: a partial of kind %s has no meaning for %s: %s",
+                        ts_reduce_name((ts_reduce)place->reduce), ts_dtype_name(dtype), why);
     }
-    if (good) return TS_OK;
-    return TSI_FAIL(TS_ERR_DTYPE, "plan: a partial of kind %s has no meaning for %s", name,
+    if (dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
+        dtype == TS_DTYPE_F16)
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_DTYPE, "plan: a partial of kind norm has no meaning for %s",
                     ts_dtype_name(dtype));
 }
 
-static ts_status check_axis(const ts_layout *src, const ts_layout *dst, int32_t k, ts_dtype dtype)
+/* Is something combined with, or made a term of, this placement on an axis? */
+static ts_status check_partials(const ts_layout *layout, ts_dtype dtype)
+{
+    const ts_sharding *sharding = layout->sharding;
+    for (int32_t k = 0; k < sharding->ndim; k++) {
+        const ts_placement *place = &sharding->place[k];
+        if (sharding->mesh->size[k] > 1 && tsi_placement_partial(place))
+            TSI_TRY(check_reduce(place, dtype));
+    }
+    return TS_OK;
+}
+
+static ts_status check_axis(const ts_layout *src, const ts_layout *dst, int32_t k)
 {
     const ts_placement *from = &src->sharding->place[k], *to = &dst->sharding->place[k];
     int64_t size = src->sharding->mesh->size[k];
@@ -104,7 +105,6 @@ static ts_status check_axis(const ts_layout *src, const ts_layout *dst, int32_t 
                         differ ? "one kind of partial is not another; reduce to R first"
                                : "a shard has no terms to be combined; gather to R first");
     }
-    if (tsi_placement_partial(from) && !tsi_placement_partial(to)) return check_reduce(from, dtype);
     return TS_OK;
 }
 
@@ -131,14 +131,9 @@ ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dt
     TSI_TRY(check_shapes(src, dst));
     TSI_TRY(check_mix(src, "source"));
     TSI_TRY(check_mix(dst, "target"));
-    if (a == b) {
-        for (int32_t k = 0; k < a->ndim; k++)
-            TSI_TRY(check_axis(src, dst, k, dtype));
-        return TS_OK;
-    }
-    for (int32_t k = 0; k < a->ndim; k++) {
-        const ts_placement *place = &src->sharding->place[k];
-        if (a->size[k] > 1 && tsi_placement_partial(place)) TSI_TRY(check_reduce(place, dtype));
-    }
-    return TS_OK;
+    for (int32_t k = 0; a == b && k < a->ndim; k++)
+        TSI_TRY(check_axis(src, dst, k));
+    if (src == dst) return TS_OK;
+    TSI_TRY(check_partials(src, dtype));
+    return check_partials(dst, dtype);
 }

@@ -247,9 +247,9 @@ static void json_other(const ts_plan *plan, tsi_text *text)
         tsi_text_add(text, ", \"other\": null");
         return;
     }
-    tsi_text_printf(text, ", \"other\": {\"family\": \"%s\", \"%s\": %.6g",
-                    family_names[plan->other_family],
-                    plan->other_bounded ? "time_us_at_least" : "time_us", plan->other_us);
+    tsi_text_printf(text, ", \"other\": {\"family\": \"%s\", \"time_us\": %.6g%s",
+                    family_names[plan->other_family], plan->other_us,
+                    plan->other_bounded ? ", \"at_least\": true" : "");
     if (plan->other_bytes >= 0)
         tsi_text_printf(text, ", \"bytes_received\": %" PRId64, plan->other_bytes);
     tsi_text_add(text, "}");

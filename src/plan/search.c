@@ -110,7 +110,7 @@ static double cut_length(const expansion *x, int32_t code, double length, int32_
 {
     if (code < TSI_CODE_CUT) return ceil(length / (double)x->space->size[axis]);
     const ts_placement *place = &x->space->cut[code - TSI_CODE_CUT];
-    return (double)tsi_place_longest(place, (int64_t)length, x->space->size[axis]);
+    return fmax(1, (double)tsi_place_longest(place, (int64_t)length, x->space->size[axis]));
 }
 
 /* The cuts an axis may take: every plain one, and what the target has there. */
@@ -321,7 +321,7 @@ static void unpack(expansion *x, uint32_t index)
     }
     x->local = (double)s->item;
     for (int32_t d = 0; d < s->dims; d++) {
-        x->length[d][0] = (double)s->extent[d];
+        x->length[d][0] = fmax(1, (double)s->extent[d]); /* divided by; an empty tensor costs nothing */
         for (int32_t i = 0; i < x->depth[d]; i++) {
             int32_t axis = x->stack[d][i];
             x->length[d][i + 1] = cut_length(x, x->code[axis], x->length[d][i], axis);

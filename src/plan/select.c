@@ -61,7 +61,7 @@ static ts_status adopt(maker *m, tsi_path *path, int64_t bytes, int64_t peak)
         memcpy(plan->step, path->step, (size_t)path->count * sizeof *plan->step);
     }
     plan->bytes_received = bytes;
-    plan->peak_bytes = peak;
+    plan->peak_bytes = plan->family == TS_PLAN_COLLECTIVES ? peak : 0; /* others go in one step */
     plan->time_us = path->time_us;
     return TS_OK;
 }
@@ -144,11 +144,44 @@ static ts_status staging(ts_plan *plan, int64_t *out)
     return status;
 }
 
+/* Bytes of the copy of the source that p-norms are raised in, on the busiest rank. */
+static int64_t powered_bytes(const ts_plan *plan)
+{
+    const tsi_pair *pair = &plan->pair;
+    const tsi_side *src = &pair->src;
+    bool norm = false;
+    int64_t count = 1;
+    for (int32_t k = 0; k < src->mesh->ndim; k++) {
+        if (!(src->term >> k & 1u)) continue;
+        norm = norm || src->layout->sharding->place[k].kind == TS_PLACE_NORM;
+    }
+    if (!norm) return 0;
+    for (int32_t d = 0; d < pair->dims; d++) {
+        int64_t length = pair->extent[d];
+        for (int32_t i = 0; i < src->dim_count[d]; i++) {
+            int32_t axis = src->dim_axis[d][i];
+            length = tsi_place_longest(&src->layout->sharding->place[axis], length,
+                                       src->mesh->size[axis]);
+        }
+        count *= length;
+    }
+    return count * pair->item;
+}
+
 /* Cuts messages until a round fits the budget: the dim with the longest pieces is halved. */
 static ts_status fit_budget(ts_plan *plan)
 {
+    int64_t powered = powered_bytes(plan);
+    if (plan->budget_bytes > 0 && powered > plan->budget_bytes) {
+        return TSI_FAIL(TS_ERR_MEMORY,
+                        "plan: a budget of %lld bytes is too small; norms are combined from a copy "
+                        "of the source, which takes %lld",
+                        (long long)plan->budget_bytes, (long long)powered);
+    }
     for (;;) {
-        TSI_TRY(staging(plan, &plan->peak_bytes));
+        plan->peak_bytes = 0;
+        if (plan->staged) TSI_TRY(staging(plan, &plan->peak_bytes));
+        plan->peak_bytes += powered;
         if (plan->budget_bytes == 0 || plan->peak_bytes <= plan->budget_bytes) return TS_OK;
         int32_t longest = -1;
         for (int32_t d = 0; d < plan->pair.dims; d++) {
@@ -198,8 +231,7 @@ static ts_status adopt_direct(maker *m)
         step = (tsi_step){ .kind = TS_STEP_PARTITION, .axes = m->partition, .to = plan->space.dst };
     }
     plan->step[plan->step_count++] = step;
-    if (plan->staged && !local) return fit_budget(plan);
-    return TS_OK;
+    return local ? TS_OK : fit_budget(plan);
 }
 
 /* ---- collectives ---------------------------------------------------------------------------- */

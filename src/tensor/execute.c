@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* execute.c - running a plan: local copies, exchanges in rounds, and what partial sources need
- * besides.
+/* execute.c - running a plan: local copies, exchanges in rounds, sequences of collectives.
  *
  *   direct       source --exchange--> target                        straight into the final array
  *   terms        source --fold at owners--> target --exchange--> target of the rest
- *   collectives  source --step--> staging --step--> ... --> target   each step is itself a direct
- * program, or an all_reduce of the engine
+ *   collectives  source --step--> staging --step--> ... --> target  each step is itself a direct
+ *                                                                   program, or an all_reduce
  *
- * INV: the source is only read. Extra memory is the staging of a sequence (at most two blocks at a
- * time) and, for p-norms, one copy of the source; a direct exchange needs none. */
+ * A blocking move makes its local copies itself, before it meets the others; an asynchronous one sends
+ * them to itself with the exchange, so that whoever progresses the exchange makes them. */
 #include "tensor/execute.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,9 +17,7 @@
 
 enum { CHANNEL_MOVE = 0 };
 
-/* ---- local work
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- local work ------------------------------------------------------------------------------ */
 
 static void *element_at(const tsi_array *array, int64_t offset)
 {
@@ -60,169 +56,85 @@ static ts_status fill_identity(const ts_layout *target, tsi_array *to)
     return tsi_array_fill(to, element);
 }
 
-/* ---- p-norms and averages
- * ------------------------------------------------------------------------------------------------
- */
-
-typedef struct finishing {
-    double power;   /* not 0: x^power (before, on |x|) or x^(1/power) after */
-    int64_t divide; /* > 1: x / divide */
-} finishing;
-
-static double finish_real(double x, const finishing *f, bool before)
+static void keep(tsi_execution *x, tsi_array *array /* takes */)
 {
-    if (before) return pow(fabs(x), f->power);
-    if (f->divide > 1) x /= (double)f->divide;
-    return f->power != 0.0 ? pow(x, 1.0 / f->power) : x;
+    TSI_ASSERT(x->hold_count < TSI_EXECUTION_HOLD);
+    x->hold[x->hold_count++] = array;
 }
 
-/* Applies the function to every element of a block, in runs of its last dim, through doubles (or
- * pairs of them, or int64 where the dtype is whole: averages of integers truncate). */
-static ts_status finish_run(const tsi_block *run, const finishing *f, bool before)
+void tsi_execution_release(tsi_execution *x)
 {
-    enum { CHUNK = 256 };
-    double real[2 * CHUNK];
-    int64_t whole[CHUNK];
-    const tsi_device *cpu = tsi_device_cpu();
-    ts_dtype dtype = (ts_dtype)run->dtype;
-    bool complex_ = dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-    bool real_ = dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-                 dtype == TS_DTYPE_F16;
-    size_t bytes = ts_dtype_size(dtype);
-    for (int64_t done = 0; done < run->extent[0]; done += CHUNK) {
-        int64_t n = run->extent[0] - done < CHUNK ? run->extent[0] - done : CHUNK;
-        tsi_block part = *run, wide = { .ndim = 1, .extent = { n }, .stride = { 1 } };
-        part.extent[0] = n;
-        part.data = (char *)run->data + (size_t)(done * run->stride[0]) * bytes;
-        wide.dtype = complex_ ? TS_DTYPE_C128 : real_ ? TS_DTYPE_F64 : TS_DTYPE_I64;
-        wide.data = real_ || complex_ ? (void *)real : (void *)whole;
-        TSI_TRY(cpu->copy(cpu, &wide, &part, NULL));
-        for (int64_t i = 0; i < (complex_ ? 2 * n : n); i++) {
-            if (complex_)
-                real[i] /= (double)f->divide; /* sums and averages alone exist */
-            else if (real_)
-                real[i] = finish_real(real[i], f, before);
-            else
-                whole[i] /= f->divide;
-        }
-        TSI_TRY(cpu->copy(cpu, &part, &wide, NULL));
+    while (x->hold_count > 0)
+        tsi_array_release(x->hold[--x->hold_count]);
+}
+
+/* ---- one program ------------------------------------------------------------------------------ */
+
+bool tsi_program_defers(const tsi_program *program)
+{
+    return program->round_count == 1 && !program->round[0].reduces;
+}
+
+ts_status tsi_program_begin(tsi_execution *x, const tsi_program *program, bool deferred)
+{
+    x->source = x->from;
+    if (program->part.fill) TSI_TRY(fill_identity(x->plan->dst, x->to));
+    if (program->part.power != 0.0) {
+        tsi_array *powers = tsi_powered(x->rank, x->from, program->part.power);
+        if (!powers) return ts_rank_status(x->rank);
+        keep(x, powers);
+        x->source = powers;
     }
-    return TS_OK;
+    return deferred ? TS_OK : copy_boxes(&program->part, x->source, x->to);
 }
 
-static ts_status finish_block(const tsi_block *block, const finishing *f, bool before)
+void tsi_round_patch(tsi_exchange_round *round, const tsi_array *source, const tsi_array *to)
 {
-    if (tsi_block_count(block) == 0) return TS_OK;
-    int32_t last = block->ndim - 1;
-    tsi_block run = { .dtype = block->dtype,
-                      .ndim = 1,
-                      .extent = { last >= 0 ? block->extent[last] : 1 },
-                      .stride = { last >= 0 ? block->stride[last] : 1 } };
-    int64_t index[TS_NDIM_MAX] = { 0 };
-    size_t bytes = ts_dtype_size((ts_dtype)block->dtype);
-    for (;;) {
-        int64_t offset = 0;
-        for (int32_t d = 0; d < last; d++)
-            offset += index[d] * block->stride[d];
-        run.data = (char *)block->data + (size_t)offset * bytes;
-        TSI_TRY(finish_run(&run, f, before));
-        int32_t d = last - 1;
-        while (d >= 0 && ++index[d] == block->extent[d])
-            index[d--] = 0;
-        if (d < 0) return TS_OK;
-    }
-}
-
-/* Results of a folding round: the blocks that were received without combining into another. */
-static ts_status finish_round(const tsi_exchange_round *round, const tsi_array *to,
-                              const finishing *f)
-{
-    for (int64_t i = 0; i < round->recv_count; i++) {
-        const ts_part *part = &round->recv[i];
-        if (part->combine) continue;
-        tsi_block block = { .data = part->data, .dtype = to->dtype, .ndim = part->ndim };
-        memcpy(block.extent, part->extent, sizeof block.extent);
-        memcpy(block.stride, part->stride, sizeof block.stride);
-        TSI_TRY(finish_block(&block, f, false));
-    }
-    return TS_OK;
-}
-
-/* |x|^p of the source, in a block of its own. */
-static tsi_array *powered(ts_rank *rank, const tsi_array *from, double power)
-{
-    ts_shape shape = tsi_array_shape(from);
-    tsi_array *copy = tsi_array_create(rank, (ts_dtype)from->dtype, &shape);
-    if (!copy) return NULL;
-    finishing f = { .power = power, .divide = 1 };
-    tsi_block block = tsi_array_block(copy);
-    if (tsi_array_copy(copy, from) == TS_OK && finish_block(&block, &f, true) == TS_OK) return copy;
-    tsi_array_release(copy);
-    return NULL;
-}
-
-/* ---- one program
- * -----------------------------------------------------------------------------------------------------------
- */
-
-static void patch(tsi_exchange_round *round, const tsi_array *from, const tsi_array *to)
-{
-    for (int64_t i = 0; i < round->send_count; i++)
+    for (int64_t i = 0; i < round->send_all; i++)
         round->send[i].data =
-            element_at(round->send_from_target[i] ? to : from, round->send_offset[i]);
-    for (int64_t i = 0; i < round->recv_count; i++)
+            element_at(round->send_from_target[i] ? to : source, round->send_offset[i]);
+    for (int64_t i = 0; i < round->recv_all; i++)
         round->recv[i].data = element_at(to, round->recv_offset[i]);
 }
 
-static ts_status run_rounds(const tsi_execution *x, tsi_program *program, const tsi_array *from)
+static ts_status run_round(tsi_execution *x, tsi_program *program, tsi_exchange_round *round,
+                           bool with_local, ts_work **work)
 {
-    finishing finish = { program->part.power, program->part.divide };
-    bool needs_finish = finish.power != 0.0 || finish.divide > 1;
-    if (finish.divide < 1) finish.divide = 1;
-    for (int64_t r = 0; r < program->round_count; r++) {
-        tsi_exchange_round *round = &program->round[r];
-        patch(round, from, x->to);
-        ts_exchange exchange = TS_INIT(ts_exchange);
-        exchange.dtype = x->to->dtype;
-        exchange.reduce = round->reduces ? program->part.reduce : 0;
-        exchange.send = round->send;
-        exchange.send_count = round->send_count;
-        exchange.recv = round->recv;
-        exchange.recv_count = round->recv_count;
-        ts_comm_options options = TS_INIT(ts_comm_options);
-        options.name = x->name;
-        options.channel = CHANNEL_MOVE;
-        bool last = r == program->round_count - 1;
-        if (last && !(round->reduces && needs_finish)) options.work = x->work;
-        TSI_TRY((ts_group_exchange)(program->group, &exchange, &options));
-        if (round->reduces && needs_finish) TSI_TRY(finish_round(round, x->to, &finish));
-    }
-    return TS_OK;
+    ts_exchange exchange = TS_INIT(ts_exchange);
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    tsi_round_patch(round, x->source, x->to);
+    exchange.dtype = x->to->dtype;
+    exchange.reduce = round->reduces ? program->part.reduce : 0;
+    exchange.send = round->send;
+    exchange.send_count = with_local ? round->send_all : round->send_count;
+    exchange.recv = round->recv;
+    exchange.recv_count = with_local ? round->recv_all : round->recv_count;
+    options.name = x->name;
+    options.channel = CHANNEL_MOVE;
+    options.work = work;
+    TSI_TRY((ts_group_exchange)(program->group, &exchange, &options));
+    return tsi_round_finish(program, round, x->to);
 }
 
-static ts_status run_program(const tsi_execution *x, tsi_array **hold, int32_t *hold_count)
+static ts_status run_program(tsi_execution *x)
 {
     tsi_program *program = tsi_program_of(x->rank, x->plan);
     if (!program) return ts_rank_status(x->rank);
     if (!program->member) return TS_OK;
-    if (program->part.fill) TSI_TRY(fill_identity(x->plan->dst, x->to));
-    if (program->part.power == 0.0) {
-        TSI_TRY(copy_boxes(&program->part, x->from, x->to));
-        return run_rounds(x, program, x->from);
+    bool deferred = x->work && tsi_program_defers(program);
+    TSI_TRY(tsi_program_begin(x, program, deferred));
+    for (int64_t r = 0; r < program->round_count; r++) {
+        tsi_exchange_round *round = &program->round[r];
+        bool waits = round->reduces && tsi_program_finishes(program);
+        bool last = r == program->round_count - 1;
+        TSI_TRY(run_round(x, program, round, deferred, last && !waits ? x->work : NULL));
     }
-    tsi_array *source = powered(x->rank, x->from, program->part.power);
-    if (!source) return ts_rank_status(x->rank);
-    hold[(*hold_count)++] = source;
-    TSI_TRY(copy_boxes(&program->part, source, x->to));
-    return run_rounds(x, program, source);
+    return TS_OK;
 }
 
-/* ---- sequences of collectives
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- sequences of collectives ------------------------------------------------------------------ */
 
-/* The one kind of reduction on the axes, or NONE where an engine's all_reduce cannot do it alone.
- */
+/* The one kind of reduction on the axes, or NONE where an engine's all_reduce cannot do it alone. */
 static ts_reduce common_reduce(const ts_layout *from, uint32_t axes)
 {
     ts_reduce reduce = TS_REDUCE_NONE;
@@ -237,7 +149,7 @@ static ts_reduce common_reduce(const ts_layout *from, uint32_t axes)
 }
 
 static ts_status run_all_reduce(const tsi_execution *x, ts_mesh *mesh, uint32_t axes,
-                                ts_reduce reduce, ts_work **work)
+                                ts_reduce reduce)
 {
     ts_group *group = tsi_mesh_axes_group(mesh, axes);
     if (!group) return ts_rank_status(x->rank);
@@ -247,31 +159,56 @@ static ts_status run_all_reduce(const tsi_execution *x, ts_mesh *mesh, uint32_t 
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = x->name;
     options.channel = CHANNEL_MOVE;
-    options.work = work;
+    options.work = x->work;
     return (ts_group_all_reduce)(group, &in, &out, reduce, &options);
 }
 
 /* One step as a program of its own, or as an all_reduce. */
-static ts_status run_step(const tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
-                          const ts_layout *from, const ts_layout *to, tsi_array **hold,
-                          int32_t *hold_count)
+static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
+                          const ts_layout *from, const ts_layout *to)
 {
     ts_reduce reduce =
         step->kind == TS_STEP_ALL_REDUCE ? common_reduce(from, step->axes) : TS_REDUCE_NONE;
-    if (reduce != TS_REDUCE_NONE) return run_all_reduce(x, mesh, step->axes, reduce, x->work);
+    if (reduce != TS_REDUCE_NONE) return run_all_reduce(x, mesh, step->axes, reduce);
     ts_plan_options options = TS_INIT(ts_plan_options);
     options.planner = "direct";
     options.forbid = TS_PLAN_NO_HIERARCHICAL;
     ts_plan *plan = NULL;
     TSI_TRY(ts_plan_cached(from, to, (ts_dtype)x->to->dtype, &options, &plan));
-    tsi_execution part = *x;
-    part.plan = plan;
-    ts_status status = run_program(&part, hold, hold_count);
+    x->plan = plan;
+    ts_status status =
+        plan->family == TS_PLAN_NONE ? tsi_array_copy(x->to, x->from) : run_program(x);
     ts_plan_release(plan);
     return status;
 }
 
-static ts_status run_sequence(const tsi_execution *x, tsi_array **hold, int32_t *hold_count)
+/* Step `index`, from `current` into `next`; on the last step what is in flight goes to x->hold. */
+static ts_status run_step_at(tsi_execution *x, ts_mesh *mesh, int32_t index, tsi_array *current,
+                             tsi_array **next)
+{
+    bool last = index == x->plan->step_count - 1;
+    const ts_layout *from = NULL, *to = NULL;
+    *next = NULL;
+    TSI_TRY(tsi_plan_step_layouts(x->plan, index, &from, &to));
+    *next = last ? tsi_array_retain(x->to)
+                 : tsi_tensor_block_tagged(mesh, to, (ts_dtype)x->to->dtype, TSI_TAG_COMM);
+    tsi_execution step = { .rank = x->rank,
+                           .plan = x->plan,
+                           .from = current,
+                           .to = *next,
+                           .name = x->name,
+                           .work = last ? x->work : NULL };
+    ts_status status = *next ? run_step(&step, mesh, &x->plan->step[index], from, to)
+                             : ts_rank_status(x->rank);
+    for (int32_t i = 0; last && i < step.hold_count; i++)
+        keep(x, tsi_array_retain(step.hold[i]));
+    tsi_execution_release(&step);
+    ts_layout_release(from);
+    ts_layout_release(to);
+    return status;
+}
+
+static ts_status run_sequence(tsi_execution *x)
 {
     ts_mesh *mesh = tsi_mesh_of(x->rank, x->plan->src->sharding->mesh);
     if (!mesh) return ts_rank_status(x->rank);
@@ -279,34 +216,18 @@ static ts_status run_sequence(const tsi_execution *x, tsi_array **hold, int32_t 
     tsi_array *current = tsi_array_retain(x->from);
     ts_status status = TS_OK;
     for (int32_t s = 0; status == TS_OK && s < x->plan->step_count; s++) {
+        tsi_array *next = NULL;
+        status = run_step_at(x, mesh, s, current, &next);
         bool last = s == x->plan->step_count - 1;
-        const ts_layout *from = NULL, *to = NULL;
-        status = tsi_plan_step_layouts(x->plan, s, &from, &to);
-        if (status != TS_OK) break;
-        tsi_array *next =
-            last ? tsi_array_retain(x->to) : tsi_tensor_block(mesh, to, (ts_dtype)x->to->dtype);
-        tsi_execution step = { x->rank, x->plan, current, next, x->name, last ? x->work : NULL };
-        tsi_array *staged[2] = { NULL, NULL };
-        int32_t staged_count = 0;
-        status = next ? run_step(&step, mesh, &x->plan->step[s], from, to, staged, &staged_count)
-                      : ts_rank_status(x->rank);
-        for (int32_t i = 0; i < staged_count; i++) {
-            if (last)
-                hold[(*hold_count)++] = staged[i];
-            else
-                tsi_array_release(staged[i]);
-        }
-        if (last && current != x->from) hold[(*hold_count)++] = tsi_array_retain(current);
+        if (last && current != x->from) keep(x, tsi_array_retain(current));
         tsi_array_release(current);
         current = next;
-        ts_layout_release(from);
-        ts_layout_release(to);
     }
     tsi_array_release(current);
     return status;
 }
 
-ts_status tsi_execute(const tsi_execution *execution, tsi_array **hold, int32_t *hold_count)
+ts_status tsi_execute(tsi_execution *execution)
 {
     switch ((ts_plan_family)execution->plan->family) {
     case TS_PLAN_NONE:
@@ -314,9 +235,9 @@ ts_status tsi_execute(const tsi_execution *execution, tsi_array **hold, int32_t 
     case TS_PLAN_LOCAL:
     case TS_PLAN_DIRECT:
     case TS_PLAN_HIERARCHICAL:
-        return run_program(execution, hold, hold_count);
+        return run_program(execution);
     case TS_PLAN_COLLECTIVES:
-        return run_sequence(execution, hold, hold_count);
+        return run_sequence(execution);
     }
     return TS_OK;
 }

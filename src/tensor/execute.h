@@ -1,10 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* execute.h - running a plan on real blocks. */
+/* execute.h - running plans on real blocks.
+ *
+ *   execute.c         one plan: local work, rounds of exchanges, sequences of collectives
+ *   execute_many.c    several plans in common rounds
+ *   execute_finish.c  what reductions do besides folding: powers, roots, divisions
+ *
+ * INV: the source is only read. Extra memory is tagged TSI_TAG_COMM and is what the plan stated: the
+ * arrays between the steps of a sequence and, for p-norms, one copy of what is reduced. */
 #ifndef TSI_TENSOR_EXECUTE_H
 #define TSI_TENSOR_EXECUTE_H
 
 #include "tensor/move.h"
 #include "tensor/program.h"
+
+enum { TSI_EXECUTION_HOLD = 2 };
 
 typedef struct tsi_execution {
     ts_rank *rank;
@@ -13,10 +22,43 @@ typedef struct tsi_execution {
     tsi_array *to;    /* this rank's target block, not yet filled */
     const char *name; /* for events */
     ts_work **work;   /* not NULL: the last exchange may stay in flight */
+    /* Filled by the run: blocks in use by what is in flight, a reference each. */
+    tsi_array *hold[TSI_EXECUTION_HOLD];
+    int32_t hold_count;
+    int32_t reserved;
+    /* Of execute_many.c. */
+    tsi_program *program;
+    const tsi_array *source; /* what is sent: `from`, or its powers */
 } tsi_execution;
 
-/* [coll] over both meshes of the plan. Blocks in flight (staging included) are added to
- * hold[0..*hold_count) with a reference each, to be released when the work is complete. */
-ts_status tsi_execute(const tsi_execution *execution, tsi_array **hold, int32_t *hold_count);
+/* [coll] over both meshes of the plan. Whatever it returns, hold[] is the caller's to release when the
+ * work is complete. */
+ts_status tsi_execute(tsi_execution *execution);
+/* [coll] over all meshes. The plans are direct or local; exchanges of one group, dtype and reduction
+ * travel together, and all exchanges of a round are in flight together. `work` as above, of all. */
+ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t count, const char *name,
+                           ts_work **work);
+void tsi_execution_release(tsi_execution *execution); /* drops hold[] */
+
+/* ---- between the files ---------------------------------------------------------------------- */
+/* Everything before the exchanges: fill, powers, local copies (unless `deferred`, see
+ * tsi_program_defers). Sets x->source; may add to hold[]. */
+ts_status tsi_program_begin(tsi_execution *x, const tsi_program *program, bool deferred);
+/* May local copies travel with the exchange, so that an asynchronous move returns at once? */
+bool tsi_program_defers(const tsi_program *program);
+/* Addresses of this run's arrays into the blocks of a round. */
+void tsi_round_patch(tsi_exchange_round *round, const tsi_array *source, const tsi_array *to);
+
+/* What is done to results besides folding. */
+typedef struct tsi_finishing {
+    double power;   /* not 0: |x|^power before, x^(1/power) after */
+    int64_t divide; /* > 1: x / divide, after */
+} tsi_finishing;
+bool tsi_program_finishes(const tsi_program *program); /* reductions need a last step of their own */
+/* After a folding round: the blocks that were results of folds. */
+ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round *round,
+                           const tsi_array *to);
+/* |x|^p of the source, in a block of its own; NULL: recorded. */
+tsi_array *tsi_powered(ts_rank *rank, const tsi_array *from, double power);
 
 #endif

@@ -43,10 +43,15 @@ const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_
     return layout;
 }
 
-tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype)
+tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, uint32_t tag)
 {
     ts_shape local = mesh->member ? ts_layout_local(layout, mesh->coord) : TS_SHAPE(0);
-    return tsi_array_create(mesh->rank, dtype, &local);
+    return tsi_array_create_tagged(mesh->rank, dtype, &local, tag);
+}
+
+tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype)
+{
+    return tsi_tensor_block_tagged(mesh, layout, dtype, TSI_TAG_ACTIVATION);
 }
 
 static ts_tensor *tensor_body(tsi_tensor_state *state)

@@ -97,6 +97,7 @@ ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtyp
                            tsi_array *array /* takes */, tsi_move *move /* takes */);
 /* A fresh block for the layout on this rank, tagged as an activation. */
 tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype);
+tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, uint32_t tag);
 const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh); /* R on every axis, retained */
 /* The layout of (mesh, placements, shape), retained; NULL: recorded. */
 const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_shape shape);

@@ -455,6 +455,41 @@ TS_TEST(comm_recover_without_everybody_is_lost)
     TEST_SAYS(t, s.note[0].text, "rank 1 has left");
 }
 
+/* A handle from before keeps its status, and fails nobody after. */
+static ts_status waits_after_recover(ts_rank *me, ts_group *group, int64_t index)
+{
+    int64_t mine = index, sum = -1;
+    ts_work *work = NULL, *batch = NULL;
+    ts_array in = vector_of(&mine, TS_DTYPE_I64, 1), out = vector_of(&sum, TS_DTYPE_I64, 1);
+    if (index == 0) {
+        (void)ts_rank_fail(me, TS_ERR_IO, "a file");
+    } else {
+        (void)ts_group_all_reduce(group, &in, &out, TS_REDUCE_SUM,
+                                  TS_OPTIONS(ts_comm_options, .work = &work));
+        (void)ts_group_batch_begin(me);
+        (void)ts_group_barrier(group, NULL);
+        (void)ts_group_batch_end(me, TS_OPTIONS(ts_comm_options, .work = &batch));
+        (void)ts_group_batch_begin(me); /* left open: recover drops it */
+        (void)ts_group_barrier(group, NULL);
+    }
+    ts_status status = ts_rank_recover(me);
+    if (status != TS_OK) return status;
+    if (work != NULL && ts_work_wait(work) != TS_ERR_PEER)
+        return ts_rank_fail(me, TS_ERR_INTERNAL, "the old handle forgot its status");
+    if (batch != NULL && ts_work_wait(batch) != TS_ERR_PEER)
+        return ts_rank_fail(me, TS_ERR_INTERNAL, "the old batch forgot its status");
+    return ts_group_barrier(group, NULL);
+}
+
+TS_TEST(comm_handles_outlive_recover)
+{
+    static stage s;
+    for (int i = 0; i < 20; i++) {
+        perform(&s, 3, waits_after_recover, 10000);
+        TEST_SAY(t, s.verdict == TS_OK, "%s", s.error);
+    }
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------------ */
 
 static atomic_int arrived;
@@ -464,7 +499,7 @@ static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
 {
     enum { COUNT = 40000 };
     int64_t rows[RANKS_MAX], n = ts_rank_count(me), next = (index + 1) % n;
-    float *in = calloc((size_t)(COUNT * n), 4), *out = calloc((size_t)(COUNT * n), 4);
+    float *in = calloc(5 * COUNT, 4), *out = calloc((size_t)(COUNT * n), 4);
     /* All are here: from now on the n-th allocation fails, whoever makes it. */
     if (atomic_fetch_add(&arrived, 1) + 1 == n) (void)tsi_alloc_fail_at(fail_at);
     while (atomic_load(&arrived) < n)
@@ -472,21 +507,26 @@ static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
     for (int64_t i = 0; i < n; i++)
         rows[i] = COUNT;
     ts_array one = vector_of(in, TS_DTYPE_F32, COUNT), all = vector_of(out, TS_DTYPE_F32, COUNT * n);
+    ts_array two = vector_of(in + COUNT, TS_DTYPE_F32, COUNT);
+    ts_array three = vector_of(in + 2 * COUNT, TS_DTYPE_F32, COUNT);
+    ts_array four = vector_of(in + 3 * COUNT, TS_DTYPE_F32, COUNT);
+    float *five = in + 4 * COUNT;
     const int64_t pair[2] = { index - index % 2, index - index % 2 + 1 };
     ts_work *work[2] = { NULL, NULL };
     ts_group *sub = ts_group_create(me, pair, 2, TS_OPTIONS(ts_group_options, .name = "pair"));
-    ts_part send = { .peer = next, .data = in, .ndim = 1, .extent = { 9 }, .stride = { 1 } };
-    ts_part recv = { .peer = (index + n - 1) % n, .data = out, .ndim = 1, .extent = { 9 }, .stride = { 1 } };
+    ts_part send = { .peer = next, .data = five, .ndim = 1, .extent = { 9 }, .stride = { 1 } };
+    ts_part recv = { .peer = (index + n - 1) % n, .data = five + 9, .ndim = 1, .extent = { 9 },
+                     .stride = { 1 } };
     ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32, .send = &send,
                              .send_count = 1, .recv = &recv, .recv_count = 1 };
     (void)ts_group_all_gather(group, &one, &all,
                               TS_OPTIONS(ts_comm_options, .work = &work[0], .recv_rows = rows));
-    (void)ts_group_all_reduce(sub, &one, &one, TS_REDUCE_SUM,
+    (void)ts_group_all_reduce(sub, &two, &two, TS_REDUCE_SUM,
                               TS_OPTIONS(ts_comm_options, .channel = 1, .work = &work[1]));
     (void)ts_group_exchange(group, &exchange, TS_OPTIONS(ts_comm_options, .channel = 2));
     (void)ts_group_batch_begin(me);
-    (void)ts_group_send(group, &one, next, NULL);
-    (void)ts_group_recv(group, &one, (index + n - 1) % n, NULL);
+    (void)ts_group_send(group, &three, next, NULL);
+    (void)ts_group_recv(group, &four, (index + n - 1) % n, NULL);
     (void)ts_group_batch_end(me, NULL);
     (void)ts_work_wait(work[1]);
     (void)ts_work_wait(work[0]);

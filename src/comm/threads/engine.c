@@ -193,6 +193,7 @@ static bool sit(visit *v)
     bool in_time = true;
     tsi_hall *hall = atomic_load_explicit(&v->work->team->engine_state, memory_order_acquire);
     atomic_store_explicit(&v->chair->hall, hall, memory_order_release);
+    atomic_store_explicit(&v->chair->lane, v->lane, memory_order_release);
     atomic_store_explicit(&v->chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&v->chair->word, memory_order_seq_cst);
     if (!is_wakeful(v)) in_time = tsi_wait_word(&v->chair->word, word, 0, v->deadline_ns);

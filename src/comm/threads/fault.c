@@ -200,6 +200,7 @@ static bool wait_epoch(tsi_threads *engine, tsi_chair *chair, uint32_t epoch, in
 {
     bool in_time = true;
     atomic_store_explicit(&chair->hall, NULL, memory_order_release);
+    atomic_store_explicit(&chair->lane, NULL, memory_order_release);
     atomic_store_explicit(&chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&chair->word, memory_order_seq_cst);
     if (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch &&

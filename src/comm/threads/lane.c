@@ -218,7 +218,8 @@ static int64_t bytes_moved(const tsi_lane *lane, const tsi_meeting *m)
     return total;
 }
 
-/* Waiting members and helpers are told that there are parts to run, no more than there are cores. */
+/* Helpers and members that sleep in this lane are told that there are parts to run, no more than there are
+ * cores. One who sleeps elsewhere would not run them, so he does not count. */
 static void announce(tsi_lane *lane, tsi_meeting *m)
 {
     tsi_threads *engine = lane->hall->engine;
@@ -237,6 +238,7 @@ static void announce(tsi_lane *lane, tsi_meeting *m)
     for (int64_t i = 0; i < team->size && told < engine->cores; i++) {
         tsi_chair *chair = &engine->chair[team->rank[i] - engine->world->first_index];
         if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
+        if (atomic_load_explicit(&chair->lane, memory_order_acquire) != lane) continue;
         tsi_chair_ring(chair);
         told++;
     }

@@ -34,6 +34,7 @@ typedef struct tsi_chair {
     _Atomic uint32_t sleeping;
     _Atomic uint32_t gone;      /* the rank will call no more */
     _Atomic(tsi_hall *) hall;   /* of the operation it waits in */
+    _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or recover */
 } tsi_chair;
 
 /* One operation of a lane. The turn holds its sequence number and its phase. */

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn.h - modules with named parameters, and optimisers.
+ *
+ * A module has a type, a state of the caller's, parameters and children; a parameter's fully
+ * qualified name is the path to it, "layers.3.attention.wq.weight". Parameters are declared without
+ * storage; ts_module_materialize gives every rank its shard and initialises it by name and global
+ * index, so that any mesh starts from the same bits. Where parameters lie is decided before that:
+ * by the options of each, or by a plan over names (ts_module_plan). */
+#ifndef TESSERA_NN_H
+#define TESSERA_NN_H
+
+#include "autograd.h"
+#include "op.h"
+
+typedef struct ts_module ts_module;
+typedef struct ts_optimizer ts_optimizer;
+
+/* What a forward sees. */
+typedef struct ts_module_io {
+    size_t struct_size;
+    ts_rank *rank;
+    ts_tensor *const *input;
+    ts_tensor **output;
+    int32_t input_count, output_count;
+    int32_t phase, reserved; /* 0 forward, 1 run again in backward */
+} ts_module_io;
+
+typedef struct ts_module_desc {
+    size_t struct_size;
+    const char *type; /* "llama.block" */
+    int32_t input_count, output_count;
+    void (*forward)(void *state, const ts_module_io *io); /* may run again in backward */
+    void (*destroy)(void *state);
+} ts_module_desc;
+
+typedef ts_status (*ts_init_fn)(ts_tensor *parameter, const char *name, void *state);
+
+typedef struct ts_param_options {
+    size_t struct_size;
+    const char *stored; /* placements by name, "tp?:S(0)"; NULL: replicated */
+    ts_init_fn init;    /* NULL: ts_init_zeros */
+    void *init_state;
+    int32_t dtype;  /* a ts_dtype; 0: f32 */
+    int32_t frozen; /* 1: no gradient */
+} ts_param_options;
+
+typedef enum ts_hook {
+    TS_HOOK_FORWARD_BEFORE,
+    TS_HOOK_FORWARD_AFTER,
+    TS_HOOK_GRAD_READY,
+    TS_HOOK_RESET,
+    TS_HOOK_COUNT
+} ts_hook;
+typedef ts_status (*ts_hook_fn)(ts_module *m, void *context);
+
+typedef struct ts_adamw_options {
+    size_t struct_size;
+    double lr, beta1, beta2, epsilon,
+        weight_decay; /* 0: 1e-3, 0.9, 0.95, 1e-8; weight_decay as given */
+} ts_adamw_options;
+
+typedef struct ts_sgd_options {
+    size_t struct_size;
+    double lr, momentum, weight_decay;
+    int32_t nesterov, reserved;
+} ts_sgd_options;
+
+typedef ts_status (*ts_param_fn)(const char *name, ts_tensor *parameter, void *context);
+
+TS_BEGIN_C
+
+/* ---- modules
+ * ------------------------------------------------------------------------------------------- */
+TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,
+                                   void *state /* takes */);
+TS_API ts_module *ts_module_add(ts_module *parent, const char *name, ts_module *child /* takes */);
+TS_API ts_tensor *
+ts_module_param(ts_module *m, const char *name, ts_shape shape,
+                const ts_param_options *options); /* maker: declared, no storage */
+/* Lines "pattern: placements", first match wins; "*" stands for any run of characters. After the
+ * tree is built, before it is materialised. recorded */
+TS_API ts_status ts_module_plan(ts_module *root, const char *plan);
+TS_API ts_status ts_module_materialize(ts_module *root); /* recorded [coll] */
+TS_API ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input,
+                                 int32_t count); /* first output */
+TS_API ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context);
+TS_API ts_module *ts_module_find(ts_module *root, const char *path); /* getter; NULL: none */
+TS_API ts_tensor *ts_module_find_param(ts_module *root, const char *name);
+TS_API ts_status ts_module_each(ts_module *root, ts_param_fn fn,
+                                void *context); /* in order of declaration */
+TS_API ts_mesh *ts_module_mesh(const ts_module *m);
+TS_API int64_t ts_module_count(const ts_module *root); /* elements of all parameters, globally */
+TS_API void ts_module_destroy(ts_module *m);           /* [any] the root alone; takes the tree */
+
+/* ---- initialisation: by (seed, name, global index)
+ * ------------------------------------------------------- */
+TS_API ts_status ts_init_zeros(ts_tensor *parameter, const char *name, void *state);
+TS_API ts_status ts_init_ones(ts_tensor *parameter, const char *name, void *state);
+TS_API ts_status ts_init_normal(ts_tensor *parameter, const char *name,
+                                void *state); /* state: double *deviation; NULL: 0.02 */
+
+/* ---- optimisers
+ * ---------------------------------------------------------------------------------------------- */
+TS_API ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options); /* maker */
+TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options);     /* maker */
+TS_API ts_status ts_optimizer_step(ts_optimizer *o); /* recorded [coll]: all parameters or none */
+TS_API ts_status ts_optimizer_zero(ts_optimizer *o); /* recorded: gradients are forgotten */
+TS_API ts_status ts_optimizer_rate(ts_optimizer *o,
+                                   double lr); /* recorded: from the next step on */
+TS_API int64_t ts_optimizer_steps(const ts_optimizer *o);
+TS_API ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn,
+                                   void *context); /* its state, by name */
+TS_API ts_status ts_optimizer_resume(ts_optimizer *o,
+                                     int64_t steps); /* after its state was loaded */
+TS_API void ts_optimizer_destroy(ts_optimizer *o);   /* [any] */
+/* Total norm of all gradients, each element once; scales them down to norm_max if it is larger (0:
+ * only measures). recorded [coll] */
+TS_API ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm);
+
+TS_END_C
+
+#ifdef __cplusplus
+template <class... T> inline ts_tensor *ts_call_of(ts_module *m, T... x)
+{
+    ts_tensor *input[] = { x... };
+    return ts_module_call(m, input, (int32_t)sizeof...(T));
+}
+#define TS_CALL(m, ...) ts_call_of((m), __VA_ARGS__)
+#else
+#define TS_CALL(m, ...)                                                                            \
+    ts_module_call((m), (ts_tensor *[]){ __VA_ARGS__ }, TS_COUNT(ts_tensor *, __VA_ARGS__))
+#endif
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows.h - kernels over contiguous elements, once per instruction set: what the drivers call.
+ *
+ * A driver (pointwise.c, reduce.c, softmax.c, ...) turns a call into rows; a row kernel is a plain
+ * loop in rows_body.h, compiled for the base instruction set and, on x86_64, for AVX2 and AVX-512.
+ * tsi_rows() is the best set this machine runs.
+ *
+ * INV: rows are computed in f32, f64 or i64; narrower dtypes are widened by the driver. Sums of f32
+ * are added up in blocks of TSI_SUM_BLOCK in f32 lanes, and blocks in double, in order: the result
+ * depends on the length alone, not on the instruction set's width. */
+#ifndef TSI_BACKEND_CPU_ROWS_H
+#define TSI_BACKEND_CPU_ROWS_H
+
+#include <stdint.h>
+
+enum { TSI_SUM_BLOCK = 512 };
+
+/* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input. */
+typedef struct tsi_row {
+    void *out;
+    const void *in[3];
+    int32_t step[3], reserved;
+    int64_t count;
+    const double *number; /* the attributes of operators with numbers: alpha, value, min and max */
+} tsi_row;
+typedef void (*tsi_row_fn)(const tsi_row *row);
+
+/* X(NAME): an elementwise function that has rows. */
+#define TSI_ROW_LIST(X)                                                                            \
+    X(ABS)                                                                                         \
+    X(ADD) X(ADD_SCALAR) X(ADDCDIV) X(ADDCMUL) X(CEIL) X(CLAMP) X(DIV) X(DIV_SCALAR) X(EQ) X(ERF)  \
+        X(EXP) X(FLOOR) X(GE) X(GELU) X(GELU_BACKWARD) X(GT) X(LE) X(LEAKY_RELU) X(LERP) X(LOG)    \
+            X(LOGICAL_AND) X(LOGICAL_NOT) X(LOGICAL_OR) X(LT) X(MASKED_FILL) X(MAXIMUM) X(MINIMUM) \
+                X(MUL) X(MUL_SCALAR) X(NE) X(NEG) X(RECIPROCAL) X(RELU) X(ROUND) X(RSQRT)          \
+                    X(RSUB_SCALAR) X(SIGMOID) X(SIGMOID_BACKWARD) X(SIGN) X(SILU)                  \
+                        X(SILU_BACKWARD) X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD)         \
+                            X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
+typedef enum tsi_row_id {
+    TSI_ROW_NONE,
+#define TSI_ROW_ENUM(name) TSI_ROW_##name,
+    TSI_ROW_LIST(TSI_ROW_ENUM)
+#undef TSI_ROW_ENUM
+    TSI_ROW_COUNT
+} tsi_row_id;
+
+/* What a row of numbers is reduced by; the same for f32, f64 and i64 rows. */
+typedef enum tsi_fold {
+    TSI_FOLD_SUM,
+    TSI_FOLD_SQUARES, /* the sum of squares */
+    TSI_FOLD_PROD,
+    TSI_FOLD_MAX, /* a NaN wins */
+    TSI_FOLD_MIN,
+    TSI_FOLD_COUNT
+} tsi_fold;
+
+typedef struct tsi_row_set {
+    const char *name; /* "neon", "avx2", "base" */
+    /* NULL: no row of that kind. Comparisons and logic write bytes of 0 or 1, the others what they
+     * read. */
+    tsi_row_fn f32[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
+
+    /* Contiguous elements to one number; an empty row gives the identity. */
+    double (*fold_f32[TSI_FOLD_COUNT])(const float *x, int64_t count);
+    double (*fold_f64[TSI_FOLD_COUNT])(const double *x, int64_t count);
+    int64_t (*fold_i64[TSI_FOLD_COUNT])(const int64_t *x, int64_t count);
+    /* to[i] = fold(to[i], x[i]) */
+    void (*join_f32[TSI_FOLD_COUNT])(float *to, const float *x, int64_t count);
+    void (*join_f64[TSI_FOLD_COUNT])(double *to, const double *x, int64_t count);
+    void (*join_f64_f32[TSI_FOLD_COUNT])(double *to, const float *x, int64_t count);
+    void (*join_i64[TSI_FOLD_COUNT])(int64_t *to, const int64_t *x, int64_t count);
+
+    /* ---- softmax: x - top <= 0 */
+    double (*exp_sum)(const float *x, float top, int64_t count);
+    double (*exp_store)(float *to, const float *x, float top, int64_t count); /* and the sum */
+    void (*scale)(float *to, const float *x, float factor, int64_t count);
+    void (*shift)(float *to, const float *x, float add, int64_t count);
+    /* to[i] = (e^(x[i] - top)) * factor */
+    void (*exp_scale)(float *to, const float *x, float top, float factor, int64_t count);
+
+    /* ---- norms: to = (x - mean) * scale * weight + bias; weight and bias may be NULL */
+    double (*squares_about)(const float *x, float mean, int64_t count);
+    void (*normalise)(float *to, const float *x, const float *const *weight_bias, float mean,
+                      float scale, int64_t count);
+
+    /* ---- rotary positions: halves (a, b) -> (a c - b s, b c + a s) */
+    void (*rotate)(float *const *to, const float *const *from, const float *const *cos_sin,
+                   float sign, int64_t count);
+
+    /* ---- sums and products of two rows */
+    double (*dot)(const float *x, const float *y, int64_t count);
+    void (*add_scaled)(float *to, const float *x, float factor, int64_t count); /* to += factor x */
+} tsi_row_set;
+
+const tsi_row_set *tsi_rows(void); /* chosen on the first call */
+extern const tsi_row_set tsi_rows_base;
+#if defined(__x86_64__)
+extern const tsi_row_set tsi_rows_avx2, tsi_rows_avx512;
+#endif
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows_body.h - the loops of rows.h: included once by the file of each instruction set, which
+ * defines TSI_ROW_SET (the name of the table) and TSI_ROW_SET_NAME before.
+ *
+ * An elementwise function is written once for one number; map1, map2 and map3 make the loops over
+ * it, with a loop of its own for each common broadcast. They are inlined into every row kernel, so
+ * the compiler sees the function and makes vector code of it. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/rows.h"
+#include "backend/cpu/vmath.h"
+#include "base/compiler.h"
+
+/* ---- loops over a function -------------------------------------------------------------------- */
+
+typedef float (*f32_one)(float x, float c);
+typedef float (*f32_two)(float x, float y, float c);
+typedef float (*f32_three)(float x, float y, float z, float c);
+typedef double (*f64_one)(double x, double c);
+typedef double (*f64_two)(double x, double y, double c);
+typedef double (*f64_three)(double x, double y, double z, double c);
+typedef int64_t (*i64_one)(int64_t x, int64_t c);
+typedef int64_t (*i64_two)(int64_t x, int64_t y, int64_t c);
+
+static TSI_INLINE double number_of(const tsi_row *row)
+{
+    return row->number ? row->number[0] : 0.0;
+}
+
+static TSI_INLINE void map1_f32(const tsi_row *row, f32_one f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    const float *x = row->in[0];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i], c);
+}
+
+static TSI_INLINE void map1_f64(const tsi_row *row, f64_one f)
+{
+    double *to = row->out, c = number_of(row);
+    const double *x = row->in[0];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i], c);
+}
+
+static TSI_INLINE void map1_i64(const tsi_row *row, i64_one f)
+{
+    int64_t *to = row->out, c = (int64_t)number_of(row);
+    const int64_t *x = row->in[0];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i], c);
+}
+
+static TSI_INLINE void map2_f32(const tsi_row *row, f32_two f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    const float *x = row->in[0], *y = row->in[1];
+    if (row->step[0] && row->step[1]) {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], y[i], c);
+    } else if (row->step[0]) {
+        float b = *y;
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], b, c);
+    } else {
+        float a = *x;
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(a, y[i], c);
+    }
+}
+
+static TSI_INLINE void map2_f64(const tsi_row *row, f64_two f)
+{
+    double *to = row->out, c = number_of(row);
+    const double *x = row->in[0], *y = row->in[1];
+    if (row->step[0] && row->step[1]) {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], y[i], c);
+    } else if (row->step[0]) {
+        double b = *y;
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], b, c);
+    } else {
+        double a = *x;
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(a, y[i], c);
+    }
+}
+
+static TSI_INLINE void map2_i64(const tsi_row *row, i64_two f)
+{
+    int64_t *to = row->out, c = (int64_t)number_of(row);
+    const int64_t *x = row->in[0], *y = row->in[1];
+    int64_t sx = row->step[0], sy = row->step[1];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i * sx], y[i * sy], c);
+}
+
+/* Three inputs: any of them may be a single number. */
+static TSI_INLINE void map3_f32(const tsi_row *row, f32_three f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    const float *x = row->in[0], *y = row->in[1], *z = row->in[2];
+    int64_t sx = row->step[0], sy = row->step[1], sz = row->step[2];
+    if (sx && sy && sz) {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], y[i], z[i], c);
+    } else {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i * sx], y[i * sy], z[i * sz], c);
+    }
+}
+
+static TSI_INLINE void map3_f64(const tsi_row *row, f64_three f)
+{
+    double *to = row->out, c = number_of(row);
+    const double *x = row->in[0], *y = row->in[1], *z = row->in[2];
+    int64_t sx = row->step[0], sy = row->step[1], sz = row->step[2];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i * sx], y[i * sy], z[i * sz], c);
+}
+
+/* Truths as bytes. */
+static TSI_INLINE void test2_f32(const tsi_row *row, f32_two f)
+{
+    uint8_t *to = row->out;
+    const float *x = row->in[0], *y = row->in[1];
+    if (row->step[0] && row->step[1]) {
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], y[i], 0) != 0.0f;
+    } else if (row->step[0]) {
+        float b = *y;
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(x[i], b, 0) != 0.0f;
+    } else {
+        float a = *x;
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = f(a, y[i], 0) != 0.0f;
+    }
+}
+
+static TSI_INLINE void test2_f64(const tsi_row *row, f64_two f)
+{
+    uint8_t *to = row->out;
+    const double *x = row->in[0], *y = row->in[1];
+    int64_t sx = row->step[0], sy = row->step[1];
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i * sx], y[i * sy], 0) != 0.0;
+}
+
+static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
+{
+    uint8_t *to = row->out;
+    const int64_t *x = row->in[0], *y = row->in[1];
+    int64_t sx = row->step[0], sy = row->step[1];
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = f(x[i * sx], y[i * sy], 0) != 0;
+}
+
+#include "backend/cpu/rows_f32.h"
+#include "backend/cpu/rows_wide.h"
+#include "backend/cpu/rows_fold.h"
+#include "backend/cpu/rows_fused.h"
+
+const tsi_row_set TSI_ROW_SET = {
+    .name = TSI_ROW_SET_NAME,
+    TSI_ROWS_F32,
+    TSI_ROWS_WIDE,
+    TSI_ROWS_FOLD,
+    TSI_ROWS_FUSED,
+};

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* init.c - first values of parameters: functions of (seed, name, global index), so any mesh gives
+ * the same bits. */
+#include "nn/module.h"
+#include "tensor/fill.h"
+
+ts_status ts_init_zeros(ts_tensor *parameter, const char *name, void *state)
+{
+    (void)name;
+    (void)state;
+    return tsi_fill_constant(parameter->array, 0.0);
+}
+
+ts_status ts_init_ones(ts_tensor *parameter, const char *name, void *state)
+{
+    (void)name;
+    (void)state;
+    return tsi_fill_constant(parameter->array, 1.0);
+}
+
+ts_status ts_init_normal(ts_tensor *parameter, const char *name, void *state)
+{
+    tsi_random random = { .kind = TSI_RANDOM_NORMAL,
+                          .seed = parameter->rank->world->seed,
+                          .stream = tsi_random_stream(parameter->rank, name ? name : ""),
+                          .a = 0.0,
+                          .b = state ? *(const double *)state : 0.02 };
+    return tsi_fill_random(parameter->mesh, parameter->layout, parameter->array, &random);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optimizer.c - AdamW and SGD on raw shards, and the total norm of gradients.
+ *
+ * A step first settles every gradient (which may communicate), then updates blocks in place: past
+ * that point nothing can fail short of a lost rank, so a step happens on all parameters or on none.
+ * Moments lie as their parameters do. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "nn/module.h"
+#include "nn/update.h"
+
+typedef struct slot {
+    ts_tensor *param; /* retained */
+    char *name;
+    tsi_array *first, *second; /* moments; SGD: first alone */
+} slot;
+
+struct ts_optimizer {
+    ts_rank *rank;
+    slot *slot;
+    int64_t count, capacity, steps;
+    int32_t is_sgd, nesterov;
+    double lr, beta1, beta2, epsilon, weight_decay, momentum;
+};
+
+/* ---- making
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static tsi_array *zeros_like(ts_tensor *param)
+{
+    ts_shape shape = tsi_array_shape(param->array);
+    ts_dtype dtype = param->dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    tsi_array *array = tsi_array_create_tagged(param->rank, dtype, &shape, TSI_TAG_OPTIMIZER);
+    unsigned char zero[16] = { 0 };
+    if (array && tsi_array_fill(array, zero) == TS_OK) return array;
+    tsi_array_release(array);
+    return NULL;
+}
+
+static ts_status add_param(const char *name, ts_tensor *param, void *context)
+{
+    ts_optimizer *o = context;
+    if (!tsi_leaf_of(param)) return TS_OK; /* frozen */
+    if (o->count == o->capacity) {
+        int64_t capacity = o->capacity ? 2 * o->capacity : 64;
+        slot *grown = tsi_realloc(o->slot, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return tsi_fail_memory("the state of an optimizer", (size_t)capacity * sizeof *grown);
+        o->slot = grown;
+        o->capacity = capacity;
+    }
+    slot *s = &o->slot[o->count++];
+    *s = (slot){ .param = ts_tensor_retain(param), .name = tsi_strdup(name) };
+    if (!o->is_sgd || o->momentum != 0.0) s->first = zeros_like(param);
+    if (!o->is_sgd) s->second = zeros_like(param);
+    bool ok =
+        s->name && (o->is_sgd || s->second) && (s->first || (o->is_sgd && o->momentum == 0.0));
+    return ok ? TS_OK : ts_rank_status(o->rank);
+}
+
+static ts_optimizer *optimizer_make(ts_module *root, ts_optimizer proto)
+{
+    if (!root || tsi_rank_enter(root->rank) != TS_OK) return NULL;
+    ts_optimizer *o = tsi_calloc(1, sizeof *o);
+    if (!o) {
+        tsi_fail_memory("an optimizer", sizeof *o);
+        return NULL;
+    }
+    *o = proto;
+    o->rank = root->rank;
+    if (ts_module_each(root, add_param, o) == TS_OK) return o;
+    ts_optimizer_destroy(o);
+    return NULL;
+}
+
+static double or_default(double value, double otherwise)
+{
+    return value != 0.0 ? value : otherwise;
+}
+
+ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options)
+{
+    ts_adamw_options o = TS_INIT(ts_adamw_options);
+    if (options) o = *options;
+    return optimizer_make(root, (ts_optimizer){ .lr = or_default(o.lr, 1e-3),
+                                                .beta1 = or_default(o.beta1, 0.9),
+                                                .beta2 = or_default(o.beta2, 0.95),
+                                                .epsilon = or_default(o.epsilon, 1e-8),
+                                                .weight_decay = o.weight_decay });
+}
+
+ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options)
+{
+    ts_sgd_options o = TS_INIT(ts_sgd_options);
+    if (options) o = *options;
+    return optimizer_make(root, (ts_optimizer){ .is_sgd = 1,
+                                                .nesterov = o.nesterov,
+                                                .lr = or_default(o.lr, 1e-3),
+                                                .momentum = o.momentum,
+                                                .weight_decay = o.weight_decay });
+}
+
+void ts_optimizer_destroy(ts_optimizer *o)
+{
+    if (!o) return;
+    for (int64_t i = 0; i < o->count; i++) {
+        ts_tensor_release(o->slot[i].param);
+        tsi_array_release(o->slot[i].first);
+        tsi_array_release(o->slot[i].second);
+        tsi_free(o->slot[i].name);
+    }
+    tsi_free(o->slot);
+    tsi_free(o);
+}
+
+/* ---- stepping
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* The gradient of a parameter in its layout, complete and dense; *out NULL: there is none. */
+static ts_status settled_grad(ts_tensor *param, ts_tensor **out)
+{
+    *out = ts_tensor_grad(param);
+    if (!*out) return TS_OK;
+    TSI_TRY(ts_grad_settle(param));
+    TSI_TRY(tsi_tensor_ready(*out));
+    if (tsi_array_is_dense((*out)->array)) return TS_OK;
+    ts_scope scope = ts_scope_open(param->rank, NULL);
+    ts_status status = ts_tensor_write(*out, ts_clone(*out));
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status settle_all(ts_optimizer *o)
+{
+    for (int64_t i = 0; i < o->count; i++) {
+        ts_tensor *grad;
+        TSI_TRY(settled_grad(o->slot[i].param, &grad));
+        if (!grad) continue;
+        if (grad->layout != o->slot[i].param->layout)
+            return TSI_FAIL(TS_ERR_STATE,
+                            "optimizer: the gradient of %s lies as %s, the parameter as %s",
+                            o->slot[i].name, grad->layout->text, o->slot[i].param->layout->text);
+    }
+    return TS_OK;
+}
+
+static ts_status update(const ts_optimizer *o, slot *s, ts_tensor *grad)
+{
+    tsi_block p = tsi_array_block(s->param->array), g = tsi_array_block(grad->array);
+    tsi_block m = { 0 }, v = { 0 };
+    if (s->first) m = tsi_array_block(s->first);
+    if (s->second) v = tsi_array_block(s->second);
+    s->param->array->storage->version++;
+    if (o->is_sgd) {
+        tsi_sgd_step step = { o->lr, o->momentum, o->weight_decay, o->nesterov, o->steps == 1 };
+        return tsi_update_sgd(&step, &p, &g, s->first ? &m : NULL);
+    }
+    tsi_adamw_step step = { .lr = o->lr,
+                            .beta1 = o->beta1,
+                            .beta2 = o->beta2,
+                            .epsilon = o->epsilon,
+                            .weight_decay = o->weight_decay,
+                            .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
+                            .correction2 = 1.0 - pow(o->beta2, (double)o->steps) };
+    return tsi_update_adamw(&step, &p, &g, &m, &v);
+}
+
+ts_status ts_optimizer_step(ts_optimizer *o)
+{
+    if (!o) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(o->rank));
+    TSI_TRY(settle_all(o));
+    o->steps++;
+    for (int64_t i = 0; i < o->count; i++) {
+        ts_tensor *grad = ts_tensor_grad(o->slot[i].param);
+        if (grad) TSI_TRY(update(o, &o->slot[i], grad));
+    }
+    return ts_optimizer_zero(o);
+}
+
+ts_status ts_optimizer_zero(ts_optimizer *o)
+{
+    if (!o) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(o->rank));
+    for (int64_t i = 0; i < o->count; i++)
+        TSI_TRY(ts_tensor_grad_clear(o->slot[i].param));
+    return TS_OK;
+}
+
+ts_status ts_optimizer_rate(ts_optimizer *o, double lr)
+{
+    if (!o) return TS_ERR_NULL;
+    o->lr = lr;
+    return TS_OK;
+}
+
+int64_t ts_optimizer_steps(const ts_optimizer *o)
+{
+    return o ? o->steps : 0;
+}
+
+ts_status ts_optimizer_resume(ts_optimizer *o, int64_t steps)
+{
+    if (!o) return TS_ERR_NULL;
+    o->steps = steps;
+    return TS_OK;
+}
+
+/* ---- its state, by name
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static ts_status give(ts_optimizer *o, const slot *s, tsi_array *array, const char *what,
+                      ts_param_fn fn, void *context)
+{
+    if (!array) return TS_OK;
+    char name[320];
+    snprintf(name, sizeof name, "%s.%s", s->name, what);
+    ts_scope scope = ts_scope_open(o->rank, NULL);
+    ts_tensor *t = tsi_tensor_make(s->param->mesh, s->param->layout, (ts_dtype)array->dtype,
+                                   tsi_array_retain(array), NULL);
+    ts_status status = t ? fn(name, t, context) : ts_rank_status(o->rank);
+    ts_scope_close(scope);
+    return status;
+}
+
+ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn, void *context)
+{
+    if (!o || !fn) return TS_ERR_NULL;
+    for (int64_t i = 0; i < o->count; i++) {
+        TSI_TRY(give(o, &o->slot[i], o->slot[i].first, "exp_avg", fn, context));
+        TSI_TRY(give(o, &o->slot[i], o->slot[i].second, "exp_avg_sq", fn, context));
+    }
+    return TS_OK;
+}
+
+/* ---- the total norm
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+enum { MASKS_MAX = 64 };
+
+/* Sums of squares of local gradients, by the mesh and axes that cut them: each is reduced over
+ * those axes once. */
+typedef struct norm_sums {
+    int32_t count, reserved;
+    ts_mesh *mesh[MASKS_MAX];
+    uint32_t axes[MASKS_MAX];
+    double sum[MASKS_MAX];
+} norm_sums;
+
+static ts_status norm_add(const char *name, ts_tensor *param, void *context)
+{
+    (void)name;
+    norm_sums *sums = context;
+    ts_tensor *grad;
+    TSI_TRY(settled_grad(param, &grad));
+    if (!grad) return TS_OK;
+    int32_t i = 0;
+    while (i < sums->count &&
+           (sums->mesh[i] != grad->mesh || sums->axes[i] != grad->layout->axes_cut))
+        i++;
+    if (i == MASKS_MAX)
+        return TSI_FAIL(TS_ERR_STATE, "clip: gradients lie in more than %d ways", MASKS_MAX);
+    if (i == sums->count) {
+        sums->mesh[i] = grad->mesh;
+        sums->axes[i] = grad->layout->axes_cut;
+        sums->sum[i] = 0.0;
+        sums->count++;
+    }
+    tsi_block block = tsi_array_block(grad->array);
+    if (grad->mesh->member) sums->sum[i] += tsi_update_squares(&block);
+    return TS_OK;
+}
+
+static ts_status norm_total(norm_sums *sums, double *total)
+{
+    *total = 0.0;
+    for (int32_t i = 0; i < sums->count; i++) {
+        if (sums->axes[i]) {
+            ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
+            if (!group) return TS_ERR_MEMORY;
+            ts_array one = TS_INIT(ts_array);
+            one.data = &sums->sum[i];
+            one.meta.dtype = TS_DTYPE_F64;
+            TSI_TRY((ts_group_all_reduce)(group, &one, &one, TS_REDUCE_SUM, NULL));
+        }
+        *total += sums->sum[i];
+    }
+    return TS_OK;
+}
+
+static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
+{
+    (void)name;
+    ts_tensor *grad = ts_tensor_grad(param);
+    if (!grad) return TS_OK;
+    double factor = *(const double *)context;
+    bool alone =
+        grad->array->references == 1 && atomic_load(&grad->array->storage->references) == 1;
+    if (alone) { /* nobody else sees the block */
+        tsi_block block = tsi_array_block(grad->array);
+        return tsi_update_scale(&block, factor);
+    }
+    ts_scope scope = ts_scope_open(param->rank, NULL);
+    ts_status status = ts_tensor_write(grad, ts_mul_scalar(grad, factor));
+    ts_scope_close(scope);
+    return status;
+}
+
+ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm)
+{
+    if (norm) *norm = NAN;
+    if (!root) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(root->rank));
+    norm_sums sums = { 0 };
+    TSI_TRY(ts_module_each(root, norm_add, &sums));
+    double total = 0.0;
+    TSI_TRY(norm_total(&sums, &total));
+    total = sqrt(total);
+    if (norm) *norm = total;
+    double factor = norm_max / (total + 1e-6);
+    if (norm_max > 0.0 && factor < 1.0) TSI_TRY(ts_module_each(root, norm_scale, &factor));
+    return TS_OK;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is particular to ranks as threads: a thousand of them, no helper threads, progress while nobody waits,
+ * events, and the order of what is in flight. */
+#include <time.h>
+
+#include "base/compiler.h"
+#include "base/rank.h"
+#include "comm/comm.h"
+#include "dist/comm_oracle.h"
+
+static ts_status launch(int64_t ranks, int32_t progress, ts_work_fn work, void *argument, char *error,
+                        size_t size)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = ranks;
+    options.progress = progress;
+    options.timeout_ms = 20000;
+    return ts_launch_with(&options, work, argument, error, size);
+}
+
+static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
+{
+    return (ts_array){ .struct_size = sizeof(ts_array),
+                       .data = data,
+                       .meta = { .shape = TS_SHAPE(count), .dtype = (int32_t)dtype } };
+}
+
+/* ---- many ranks ------------------------------------------------------------------------------------------ */
+
+static ts_status sum_of_all(ts_rank *me, void *argument)
+{
+    (void)argument;
+    enum { COUNT = 100 };
+    int64_t in[COUNT], out[COUNT], n = ts_rank_count(me);
+    for (int64_t i = 0; i < COUNT; i++)
+        in[i] = ts_rank_index(me) * i;
+    ts_array from = vector_of(in, TS_DTYPE_I64, COUNT), to = vector_of(out, TS_DTYPE_I64, COUNT);
+    for (int round = 0; round < 3; round++) {
+        ts_status status = ts_group_all_reduce(ts_group_world(me), &from, &to, TS_REDUCE_SUM, NULL);
+        if (status != TS_OK) return status;
+        for (int64_t i = 0; i < COUNT; i++)
+            if (out[i] != n * (n - 1) / 2 * i)
+                return ts_rank_fail(me, TS_ERR_INTERNAL, "element %d is wrong", (int)i);
+    }
+    return TS_OK;
+}
+
+TS_TEST(comm_a_thousand_ranks)
+{
+    char error[1024] = "";
+    ts_status status = launch(TSI_SANITIZED ? 64 : 1000, 0, sum_of_all, NULL, error, sizeof error);
+    TEST_SAY(t, status == TS_OK, "%s", error);
+}
+
+/* ---- without helpers ---------------------------------------------------------------------------------------- */
+
+/* Two channels, a send and a recv in flight at once, waited for in an order that differs by rank. */
+static ts_status crosswise(ts_rank *me, void *argument)
+{
+    (void)argument;
+    enum { COUNT = 30000 };
+    int64_t n = ts_rank_count(me), index = ts_rank_index(me);
+    ts_group *world = ts_group_world(me);
+    ts_status status = TS_OK;
+    grid in[3], out[3];
+    for (int k = 0; k < 3; k++) {
+        in[k] = grid_make(TS_DTYPE_F32, COUNT, 1, false);
+        out[k] = grid_make(TS_DTYPE_F32, COUNT, 1, false);
+    }
+    for (int round = 0; round < 20 && status == TS_OK; round++) {
+        ts_work *work[4] = { NULL };
+        for (int c = 0; c < 2; c++)
+            if (status == TS_OK)
+                status = ts_group_all_reduce(
+                    world, &in[c].array, &out[c].array, TS_REDUCE_MAX,
+                    TS_OPTIONS(ts_comm_options, .channel = c, .work = &work[c]));
+        if (status == TS_OK)
+            status = ts_group_send(world, &in[2].array, (index + 1) % n,
+                                   TS_OPTIONS(ts_comm_options, .work = &work[2]));
+        if (status == TS_OK)
+            status = ts_group_recv(world, &out[2].array, (index + n - 1) % n,
+                                   TS_OPTIONS(ts_comm_options, .work = &work[3]));
+        for (int k = 0; k < 4; k++) {
+            ts_status waited = ts_work_wait(work[(k + index + round) % 4]);
+            if (status == TS_OK) status = waited;
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        grid_free(&in[k]);
+        grid_free(&out[k]);
+    }
+    return status;
+}
+
+TS_TEST(comm_progress_inside_calls_only)
+{
+    static const int64_t counts[] = { 1, 2, 3, 4, 8 };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        for (int32_t progress = 0; progress < 2; progress++) {
+            char error[1024] = "";
+            ts_status status = launch(counts[i], progress, crosswise, NULL, error, sizeof error);
+            TEST_SAY(t, status == TS_OK, "%d ranks, progress %d: %s", (int)counts[i], progress, error);
+        }
+}
+
+/* ---- progress while nobody waits ------------------------------------------------------------------------------ */
+
+/* Ranks post and then only look at their memory: helpers must bring the result. */
+static ts_status looks_only(ts_rank *me, void *argument)
+{
+    (void)argument;
+    enum { COUNT = 100000 };
+    int32_t *memory = calloc(2 * COUNT, sizeof *memory);
+    memory[COUNT - 1] = 1;
+    ts_array in = vector_of(memory, TS_DTYPE_I32, COUNT), out = vector_of(memory + COUNT, TS_DTYPE_I32, COUNT);
+    ts_work *work = NULL;
+    ts_status status = ts_group_all_reduce(ts_group_world(me), &in, &out, TS_REDUCE_SUM,
+                                           TS_OPTIONS(ts_comm_options, .work = &work));
+    struct timespec pause = { .tv_sec = 0, .tv_nsec = 1000000 };
+    const tsi_ring *ring = me->ring;
+    tsi_event event = { .end_ns = 0 };
+    for (int i = 0; i < 15000 && status == TS_OK && event.end_ns == 0; i++) {
+        nanosleep(&pause, NULL);
+        (void)tsi_ring_read(ring, tsi_ring_last(ring), &event);
+    }
+    if (status == TS_OK && event.end_ns == 0)
+        status = ts_rank_fail(me, TS_ERR_INTERNAL, "nothing happened while nobody waited");
+    ts_status waited = ts_work_wait(work);
+    if (status == TS_OK) status = waited;
+    if (status == TS_OK && memory[2 * COUNT - 1] != (int32_t)ts_rank_count(me))
+        status = ts_rank_fail(me, TS_ERR_INTERNAL, "wrong sum");
+    free(memory);
+    return status;
+}
+
+TS_TEST(comm_helpers_progress_what_nobody_waits_for)
+{
+    for (int64_t ranks = 2; ranks <= 4; ranks++) {
+        char error[1024] = "";
+        ts_status status = launch(ranks, 0, looks_only, NULL, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%d ranks: %s", (int)ranks, error);
+    }
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+TS_TEST_RANKS(comm_events_tell_what_moved, 3)
+{
+    float in[6] = { 0 }, out[18];
+    ts_array from = vector_of(in, TS_DTYPE_F32, 6), to = vector_of(out, TS_DTYPE_F32, 18);
+    TEST_OK(t, ts_group_all_gather(ts_group_world(t->me), &from, &to,
+                                   TS_OPTIONS(ts_comm_options, .name = "layers.3.wq", .channel = 2)));
+    tsi_event event;
+    TEST_CHECK(t, tsi_ring_read(t->me->ring, tsi_ring_last(t->me->ring), &event));
+    TEST_EQ(t, event.kind, TSI_EVENT_COMM);
+    TEST_TEXT(t, event.kind_name, "all_gather");
+    TEST_TEXT(t, event.name, "layers.3.wq");
+    TEST_SAYS(t, event.where, "comm_threads.c:");
+    TEST_EQ(t, event.bytes, 2 * 6 * 4);
+    TEST_EQ(t, event.queue, 3);
+    TEST_EQ(t, event.sequence, 1);
+    TEST_CHECK(t, event.end_ns >= event.begin_ns);
+    char text[2000];
+    tsi_comm_describe(ts_rank_world(t->me), text, sizeof text);
+    if (strcmp(t->engine, "threads") == 0) TEST_SAYS(t, text, "rank 2: ");
+}
