@@ -36,13 +36,20 @@ typedef enum cli_kind {
     CLI_KIND_FLAG,
     CLI_KIND_INT,
     CLI_KIND_SIZE,
-    CLI_KIND_TEXT
+    CLI_KIND_TEXT,
+    CLI_KIND_LIST
 } cli_kind;
+
+enum { CLI_LIST_MAX = 64 };
+typedef struct cli_list { /* of an option that may be given several times */
+    const char *item[CLI_LIST_MAX];
+    size_t count;
+} cli_list;
 
 typedef struct cli_option {
     const char *name; /* without the dashes */
     cli_kind kind;
-    void *value;       /* bool *, int64_t * or const char ** */
+    void *value;       /* bool *, int64_t *, const char ** or cli_list * */
     int64_t low, high; /* INT and SIZE: what is allowed */
     const char *what;  /* name of the value in --help: "N" */
     const char *help;
@@ -64,6 +71,11 @@ typedef struct cli_option {
 #define CLI_TEXT(name, value, what, help)                                                          \
     {                                                                                              \
         name, CLI_KIND_TEXT, value, 0, 0, what, help                                               \
+    }
+/* May be given several times. */
+#define CLI_LIST(name, value, what, help)                                                          \
+    {                                                                                              \
+        name, CLI_KIND_LIST, value, 0, 0, what, help                                               \
     }
 #define CLI_END                                                                                    \
     {                                                                                              \

@@ -150,6 +150,17 @@ static int set_number(const cli_usage *usage, const cli_option *option, const ch
     return -1;
 }
 
+static int add_item(const cli_usage *usage, const cli_option *option, const char *text)
+{
+    cli_list *list = option->value;
+    if (list->count == CLI_LIST_MAX) {
+        return cli_fail_usage(usage->command, "--%s may be given %d times at most", option->name,
+                              CLI_LIST_MAX);
+    }
+    list->item[list->count++] = text;
+    return -1;
+}
+
 static int set_value(const cli_usage *usage, const cli_option *option, const char *text)
 {
     switch (option->kind) {
@@ -159,6 +170,8 @@ static int set_value(const cli_usage *usage, const cli_option *option, const cha
     case CLI_KIND_TEXT:
         *(const char **)option->value = text;
         return -1;
+    case CLI_KIND_LIST:
+        return add_item(usage, option, text);
     case CLI_KIND_FLAG:
     case CLI_KIND_END:
         break;

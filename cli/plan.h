@@ -51,6 +51,7 @@ bool plan_serve(const void *request, cli_json *answer, char *error, size_t size,
 /* ---- for a person (plan_words.c, plan_html.c) -------------------------------------------------- */
 void plan_print(const plan_case *self, const char *check, FILE *out);
 int plan_write_html(const plan_case *self, const char *path);
+extern const char *const plan_page_style[], *const plan_page_script[]; /* plan_page.c */
 
 /* ---- executing it (plan_check.c) --------------------------------------------------------------- */
 /* Moves real numbers on thread ranks and compares with what gathering and slicing gives. Writes "ok"
@@ -66,6 +67,7 @@ typedef struct plan_number { /* a real or complex number, or an integer */
 /* How the terms of a layout make a value. */
 typedef struct plan_terms {
     ts_dtype dtype;
+    size_t item;     /* bytes of one */
     int32_t kind;    /* ts_placement_kind: PARTIAL, NORM; REPLICATE: there are no terms */
     ts_reduce reduce; /* PARTIAL: sum for avg and for mixtures of both */
     double norm;

@@ -178,7 +178,7 @@ static bool compare_bits(check *c, int64_t rank, int64_t element, const unsigned
 {
     unsigned char wanted[16];
     char a[40] = "", b[40] = "";
-    size_t item = ts_dtype_size(c->self->dtype);
+    size_t item = c->values.item;
     plan_value(&c->values, c->any_bits, element, 0, wanted);
     if (memcmp(wanted, got, item) == 0) return true;
     for (size_t i = 0; i < item; i++) {
@@ -382,6 +382,7 @@ static bool prepare(check *c, char *out, size_t size)
     plan_terms_of(p->src_mesh, p->src, p->dtype, &c->src_terms);
     plan_terms_of(p->dst_mesh, p->dst, p->dtype, &c->dst_terms);
     c->values = c->src_terms.kind != TS_PLACE_REPLICATE ? c->src_terms : c->dst_terms;
+    c->values.count = c->src_terms.count;
     c->any_bits = c->values.kind == TS_PLACE_REPLICATE;
     c->src_mesh = layout_mesh_text(p->src_mesh);
     c->dst_mesh = layout_mesh_text(p->dst_mesh);

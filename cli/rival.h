@@ -8,11 +8,17 @@
 #define CLI_RIVAL_H
 
 #include "bench.h"
+#include "bench_moves.h"
 
 typedef struct bench_rival {
     size_t struct_size;
     /* Does what the named MPI call does on this rank's buffers, on MPI_COMM_WORLD; 0: done. */
     int (*call)(const char *raw, bench_rank *b);
+    /* A redistribution: MPI_Alltoallw (derived types), MPI_Alltoallv (packing before and after),
+     * MPI_Allreduce, MPI_Reduce_scatter. open makes what a program would keep: communicator and types. */
+    int (*move_open)(bench_moves *moves);
+    int (*move)(const char *raw, bench_moves *moves);
+    void (*move_close)(bench_moves *moves);
 } bench_rival;
 
 /* The one exported function of the module is `bench_rival_module`. */

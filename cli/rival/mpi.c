@@ -152,7 +152,143 @@ static int call(const char *raw, bench_rank *b)
     return call_rooted(raw, b);
 }
 
-static const bench_rival rival = { .struct_size = sizeof rival, .call = call };
+/* ---- redistributions -------------------------------------------------------------------------- */
+
+typedef struct move_types {
+    MPI_Comm comm;
+    MPI_Datatype *send, *recv; /* per peer */
+    int *send_one, *recv_one;  /* 1: there is something */
+    int *zero;                 /* displacements */
+    int *send_size, *send_at, *recv_size, *recv_at; /* of packed pieces */
+} move_types;
+
+/* The boxes first .. last of a block as one type. */
+static int box_type(const bench_box *box, int64_t count, MPI_Datatype *out)
+{
+    MPI_Datatype *part = calloc((size_t)count + 1, sizeof *part);
+    MPI_Aint *at = calloc((size_t)count + 1, sizeof *at);
+    int *one = calloc((size_t)count + 1, sizeof *one), code = part && at && one ? 0 : 1;
+    for (int64_t i = 0; code == 0 && i < count; i++) {
+        at[i] = (MPI_Aint)box[i].offset * ELEMENT;
+        one[i] = 1;
+        code = MPI_Type_vector((int)box[i].rows, (int)box[i].columns, (int)box[i].stride, MPI_FLOAT,
+                               &part[i]);
+    }
+    if (code == 0) code = MPI_Type_create_struct((int)count, one, at, part, out);
+    if (code == 0) code = MPI_Type_commit(out);
+    for (int64_t i = 0; code == 0 && i < count; i++)
+        MPI_Type_free(&part[i]);
+    free(part);
+    free(at);
+    free(one);
+    return code;
+}
+
+static int side_types(const bench_box *box, const int64_t *first, int64_t ranks, MPI_Datatype *type,
+                      int *one, int *size, int *at)
+{
+    int code = 0;
+    for (int64_t p = 0; p < ranks && code == 0; p++) {
+        int64_t count = first[p + 1] - first[p], elements = 0;
+        for (int64_t i = first[p]; i < first[p + 1]; i++)
+            elements += box[i].rows * box[i].columns;
+        size[p] = (int)elements;
+        one[p] = elements > 0;
+        type[p] = MPI_FLOAT;
+        if (elements > 0) code = box_type(box + first[p], count, &type[p]);
+    }
+    displace(at, size, ranks);
+    return code;
+}
+
+static int move_open(bench_moves *m)
+{
+    size_t n = (size_t)m->count;
+    move_types *t = calloc(1, sizeof *t);
+    MPI_Datatype *type = calloc(2 * n, sizeof *type);
+    int *numbers = calloc(7 * n, sizeof *numbers);
+    if (!t || !type || !numbers || MPI_Comm_dup(MPI_COMM_WORLD, &t->comm) != MPI_SUCCESS) {
+        free(t);
+        free(type);
+        free(numbers);
+        return 1;
+    }
+    m->types = t;
+    t->send = type;
+    t->recv = type + n;
+    t->send_one = numbers;
+    t->recv_one = numbers + n;
+    t->zero = numbers + 2 * n;
+    t->send_size = numbers + 3 * n;
+    t->send_at = numbers + 4 * n;
+    t->recv_size = numbers + 5 * n;
+    t->recv_at = numbers + 6 * n;
+    int code = side_types(m->send, m->send_first, m->count, t->send, t->send_one, t->send_size,
+                          t->send_at);
+    if (code != 0) return code;
+    return side_types(m->recv, m->recv_first, m->count, t->recv, t->recv_one, t->recv_size,
+                      t->recv_at);
+}
+
+static void move_close(bench_moves *m)
+{
+    move_types *t = m->types;
+    if (t == NULL) return;
+    for (int64_t i = 0; i < m->count; i++) {
+        if (t->send_one[i]) MPI_Type_free(&t->send[i]);
+        if (t->recv_one[i]) MPI_Type_free(&t->recv[i]);
+    }
+    MPI_Comm_free(&t->comm);
+    free(t->send);
+    free(t->send_one);
+    free(t);
+    m->types = NULL;
+}
+
+static void pack_boxes(const bench_box *box, int64_t count, const float *block, float *packed)
+{
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t row = 0; row < box[i].rows; row++) {
+            memcpy(packed, block + box[i].offset + row * box[i].stride,
+                   (size_t)box[i].columns * ELEMENT);
+            packed += box[i].columns;
+        }
+    }
+}
+
+static void unpack_boxes(const bench_box *box, int64_t count, float *block, const float *packed)
+{
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t row = 0; row < box[i].rows; row++) {
+            memcpy(block + box[i].offset + row * box[i].stride, packed,
+                   (size_t)box[i].columns * ELEMENT);
+            packed += box[i].columns;
+        }
+    }
+}
+
+static int move(const char *raw, bench_moves *m)
+{
+    move_types *t = m->types;
+    if (strcmp(raw, "MPI_Allreduce") == 0)
+        return MPI_Allreduce(m->in, m->out, (int)m->folded, MPI_FLOAT, MPI_SUM, t->comm);
+    if (strcmp(raw, "MPI_Reduce_scatter") == 0) /* only one box each: whole rows */
+        return MPI_Reduce_scatter(m->in, m->out, t->send_size, MPI_FLOAT, MPI_SUM, t->comm);
+    if (strcmp(raw, "MPI_Alltoallw") == 0)
+        return MPI_Alltoallw(m->in, t->send_one, t->zero, t->send, m->out, t->recv_one, t->zero,
+                             t->recv, t->comm);
+    pack_boxes(m->send, m->send_first[m->count], m->in, m->packed_in);
+    int code = MPI_Alltoallv(m->packed_in, t->send_size, t->send_at, MPI_FLOAT, m->packed_out,
+                             t->recv_size, t->recv_at, MPI_FLOAT, t->comm);
+    unpack_boxes(m->recv, m->recv_first[m->count], m->out, m->packed_out);
+    return code;
+}
+
+static const bench_rival rival = { .struct_size = sizeof rival,
+                                   .call = call,
+                                   .move_open = move_open,
+                                   .move = move,
+                                   .move_close = move_close };
 
 TS_API const bench_rival *bench_rival_module(void);
 const bench_rival *bench_rival_module(void)

@@ -16,7 +16,7 @@
     X(acos)                                                                                        \
     X(acosh)                                                                                       \
     X(asin) X(asinh) X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) X(conj) X(cos) X(cosh)       \
-        X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) X(gelu) X(isfinite)     \
+        X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) X(gelu) X(gelu_tanh) X(isfinite)     \
             X(isinf) X(isnan) X(lgamma) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid)            \
                 X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) X(round)       \
                     X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus)      \
@@ -109,6 +109,7 @@ TS_END_C
 #define ts_fmod(...) (ts_here(TS_HERE), ts_fmod(__VA_ARGS__))
 #define ts_frac(...) (ts_here(TS_HERE), ts_frac(__VA_ARGS__))
 #define ts_ge(...) (ts_here(TS_HERE), ts_ge(__VA_ARGS__))
+#define ts_gelu_tanh(...) (ts_here(TS_HERE), ts_gelu_tanh(__VA_ARGS__))
 #define ts_gelu(...) (ts_here(TS_HERE), ts_gelu(__VA_ARGS__))
 #define ts_gt(...) (ts_here(TS_HERE), ts_gt(__VA_ARGS__))
 #define ts_hypot(...) (ts_here(TS_HERE), ts_hypot(__VA_ARGS__))

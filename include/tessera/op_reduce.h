@@ -31,6 +31,9 @@ TS_API ts_tensor *ts_logsumexp(ts_tensor *x, const int64_t *dims, int32_t count,
 TS_API ts_tensor *ts_rms_norm(ts_tensor *x, ts_tensor *weight, double epsilon);
 TS_API ts_tensor *ts_layer_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias, double epsilon);
 
+/* 1 where an element is among the k largest of the last dim, else 0. */
+TS_API ts_tensor *ts_topk_mask(ts_tensor *x, int64_t k);
+
 TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* collective.c - the public collectives: each checks its own arguments and describes itself as a work.
+/* collective.c - the public collectives: each checks its own arguments and describes itself as a
+ * work.
  *
- * A check that fails names the operation and the values that clash. Checks here see one rank's arguments;
- * what only two ranks together can see wrong is found by the engine (fingerprint.c).
+ * A check that fails names the operation and the values that clash. Checks here see one rank's
+ * arguments; what only two ranks together can see wrong is found by the engine (fingerprint.c).
  *
- * INV: a work that is issued has blocks of one dtype, dim 0 in every block, and rows that fill dim 0. */
+ * INV: a work that is issued has blocks of one dtype, dim 0 in every block, and rows that fill dim
+ * 0. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/intmath.h"
 #include "comm/issue.h"
 
-/* ---- pieces of checks -------------------------------------------------------------------------------- */
+/* ---- pieces of checks
+ * -------------------------------------------------------------------------------- */
 
 static ts_status check_root(const tsi_call *call, int64_t root, const char *what)
 {
@@ -88,8 +91,8 @@ static ts_status check_split(const tsi_call *call, const int64_t *rows, const ch
             return TSI_FAIL(TS_ERR_ARG, "%s: the sum of %s overflows", call->name, what);
     }
     if (total == extent) return TS_OK;
-    return TSI_FAIL(TS_ERR_SHAPE, "%s: %s sum to %" PRId64 ", dim 0 has %" PRId64 " rows", call->name,
-                    what, total, extent);
+    return TSI_FAIL(TS_ERR_SHAPE, "%s: %s sum to %" PRId64 ", dim 0 has %" PRId64 " rows",
+                    call->name, what, total, extent);
 }
 
 /* My own share of the split must be what my other block holds. */
@@ -114,7 +117,8 @@ static void show(tsi_call *call, const tsi_block *block)
     memcpy(print->extent, block->extent, sizeof print->extent);
 }
 
-/* ---- collectives ----------------------------------------------------------------------------------------- */
+/* ---- collectives
+ * ----------------------------------------------------------------------------------------- */
 
 ts_status(ts_group_barrier)(ts_group *group, const ts_comm_options *options)
 {
@@ -265,7 +269,9 @@ ts_status(ts_group_all_to_all)(ts_group *group, const ts_array *in, const ts_arr
     return tsi_call_issue(&call);
 }
 
-/* ---- exchange ------------------------------------------------------------------------------------------------ */
+/* ---- exchange
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static ts_status check_part(const tsi_call *call, const ts_part *part, const char *which, int64_t i)
 {
@@ -357,7 +363,8 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     return tsi_call_issue(&call);
 }
 
-/* ---- point to point -------------------------------------------------------------------------------------------- */
+/* ---- point to point
+ * -------------------------------------------------------------------------------------------- */
 
 ts_status(ts_group_send)(ts_group *group, const ts_array *array, int64_t to,
                          const ts_comm_options *options)

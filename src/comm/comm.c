@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c - the slots of communication: opening, leaving, draining, recovering.
  *
- * INV: a rank that becomes failed with an error that its peers cannot know (TS_BLAST_LOCAL, TS_BLAST_LOST)
- * tells the engine at once, through ts_rank.on_error; an agreed error tells nobody, because every rank
- * meets it by itself, and a catching scope may still take it back. */
+ * INV: a rank that becomes failed with an error that its peers cannot know (TS_BLAST_LOCAL,
+ * TS_BLAST_LOST) tells the engine at once, through ts_rank.on_error; an agreed error tells nobody,
+ * because every rank meets it by itself, and a catching scope may still take it back. */
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -14,7 +14,8 @@
 #include "base/log.h"
 #include "comm/state.h"
 
-/* ---- the world's slot ---------------------------------------------------------------------------- */
+/* ---- the world's slot
+ * ---------------------------------------------------------------------------- */
 
 tsi_comm_world *tsi_comm_of_world(const ts_world *world)
 {
@@ -107,7 +108,8 @@ void tsi_comm_helpers_stop(ts_world *world)
     if (comm != NULL) tsi_helpers_stop(&comm->helpers);
 }
 
-/* ---- the rank's slot ------------------------------------------------------------------------------- */
+/* ---- the rank's slot
+ * ------------------------------------------------------------------------------- */
 
 static ts_status complete_all(tsi_comm_rank *comm)
 {
@@ -177,8 +179,8 @@ ts_status tsi_comm_drain(ts_rank *rank)
     return comm != NULL ? complete_all(comm) : TS_OK;
 }
 
-/* Drained before TS_OK is told, because nobody may read this rank's memory afterwards; and after an error
- * is told, because only then everything that peers will never join ends. */
+/* Drained before TS_OK is told, because nobody may read this rank's memory afterwards; and after an
+ * error is told, because only then everything that peers will never join ends. */
 void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence)
 {
     tsi_comm_world *world = tsi_comm_of_world(rank->world);
@@ -219,7 +221,8 @@ ts_status tsi_comm_recover(ts_rank *rank)
     return TS_OK;
 }
 
-/* ---- the host table --------------------------------------------------------------------------------- */
+/* ---- the host table
+ * --------------------------------------------------------------------------------- */
 
 static void host_log(int level, const char *format, ...) TS_PRINTF(2, 3);
 static void host_log(int level, const char *format, ...)

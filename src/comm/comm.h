@@ -7,10 +7,11 @@
  *   tsi_comm_open(world, engine, state)    the world owns the state from here on
  *   ... every rank: collectives ...
  *   tsi_comm_leave(rank, status, sentence) once per rank, from its thread: it will call no more
- *   tsi_world_unmake(world)                destroys the ranks' slots, then stops helpers, closes the engine
+ *   tsi_world_unmake(world)                destroys the ranks' slots, then stops helpers, closes
+ * the engine
  *
- * INV: after tsi_comm_leave returns, no other thread reads or writes memory that this rank passed to a
- * collective, whatever the status was. */
+ * INV: after tsi_comm_leave returns, no other thread reads or writes memory that this rank passed
+ * to a collective, whatever the status was. */
 #ifndef TSI_COMM_COMM_H
 #define TSI_COMM_COMM_H
 
@@ -19,28 +20,28 @@
 #include "base/rank.h"
 #include "comm/engine.h"
 
-/* Stores engine and state in TSI_SLOT_COMM of the world; closes the state when the slot is destroyed.
- * On failure the caller still owns the state. */
+/* Stores engine and state in TSI_SLOT_COMM of the world; closes the state when the slot is
+ * destroyed. On failure the caller still owns the state. */
 ts_status tsi_comm_open(ts_world *world, const tsi_engine *engine, void *engine_state /* takes */);
 
 const tsi_engine *tsi_comm_engine(const ts_world *world); /* NULL before tsi_comm_open */
 void *tsi_comm_engine_state(const ts_world *world);       /* NULL before tsi_comm_open */
 
-/* The rank is finished and will call no more; from its own thread, or from another one when its thread
- * has ended. TS_OK: waits for what it has in flight first. Else peers get TS_ERR_PEER with the sentence
- * (may be NULL). Harmless when repeated and before tsi_comm_open. */
+/* The rank is finished and will call no more; from its own thread, or from another one when its
+ * thread has ended. TS_OK: waits for what it has in flight first. Else peers get TS_ERR_PEER with
+ * the sentence (may be NULL). Harmless when repeated and before tsi_comm_open. */
 void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence);
 
 /* The rank failed but lives on, so that it can recover: peers get TS_ERR_PEER with its error. The
  * collectives do this themselves when they meet a pending error that is not TS_BLAST_AGREED. */
 void tsi_comm_fail(ts_rank *rank);
 
-/* Waits for everything this rank has in flight; the handles stay and must still be waited for. Returns
- * the first error among them, which is recorded. */
+/* Waits for everything this rank has in flight; the handles stay and must still be waited for.
+ * Returns the first error among them, which is recorded. */
 ts_status tsi_comm_drain(ts_rank *rank);
 
-/* [coll] over all ranks of the world: drops what is in flight, agrees, starts a new epoch. The rank's
- * own pending error is the caller's to clear, before or after. */
+/* [coll] over all ranks of the world: drops what is in flight, agrees, starts a new epoch. The
+ * rank's own pending error is the caller's to clear, before or after. */
 ts_status tsi_comm_recover(ts_rank *rank);
 
 /* What every rank is doing, a line each, for the post-mortem. */
@@ -52,9 +53,10 @@ const tsi_host *tsi_comm_host(void);
 /* The engines that are always there. */
 const tsi_engine *tsi_engine_threads(void);
 
-/* ---- helper threads of this process: they progress what is asynchronous ---------------------------- */
-/* At most `count` of them (default: the cores); 0: none, progress happens inside calls only. To be called
- * before the first asynchronous operation. */
+/* ---- helper threads of this process: they progress what is asynchronous
+ * ---------------------------- */
+/* At most `count` of them (default: the cores); 0: none, progress happens inside calls only. To be
+ * called before the first asynchronous operation. */
 void tsi_comm_helpers_limit(ts_world *world, int32_t count);
 ts_status tsi_comm_helpers_start(ts_world *world); /* done on first asynchronous use; repeatable */
 void tsi_comm_helpers_stop(ts_world *world);       /* done when the slot is destroyed; repeatable */

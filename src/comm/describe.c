@@ -35,8 +35,8 @@ void tsi_comm_describe(ts_world *world, char *out, size_t size)
     for (int64_t i = 0; i < world->local_count && at + 1 < size; i++) {
         char doing[320];
         tsi_rank_doing(world->rank[i], doing, sizeof doing);
-        int length = snprintf(out + at, size - at, "rank %" PRId64 ": %s\n", world->rank[i]->index,
-                              doing);
+        int length =
+            snprintf(out + at, size - at, "rank %" PRId64 ": %s\n", world->rank[i]->index, doing);
         if (length > 0) at += (size_t)length;
     }
     const tsi_engine *engine = tsi_comm_engine(world);

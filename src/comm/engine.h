@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h - what moves data between ranks: the vtable that threads, mpi, nccl and model fill.
  *
- * comm/ above it validates arguments, keeps groups, sequence numbers, events and errors, and hands a
- * complete description of one rank's side of one operation (tsi_work) to the engine:
+ * comm/ above it validates arguments, keeps groups, sequence numbers, events and errors, and hands
+ * a complete description of one rank's side of one operation (tsi_work) to the engine:
  *
  *   ts_group_all_gather -> tsi_work (kind, blocks, fingerprint) -> engine->start -> engine->wait
  *
- * A module (mpi, nccl) is a shared object that exports one function, tsi_module, and sees nothing of the
- * core but this header and the host table it is given: no symbol of the core is needed to load it.
+ * A module (mpi, nccl) is a shared object that exports one function, tsi_module, and sees nothing
+ * of the core but this header and the host table it is given: no symbol of the core is needed to
+ * load it.
  *
  * INV: every operation of a (group, channel) is complete on all members before the next one of that
- * channel moves data; a work is complete only when no peer will read this rank's blocks any more. */
+ * channel moves data; a work is complete only when no peer will read this rank's blocks any more.
+ */
 #ifndef TSI_COMM_ENGINE_H
 #define TSI_COMM_ENGINE_H
 
@@ -24,78 +26,92 @@
 #include "tessera/comm.h"
 
 typedef enum tsi_comm_kind {
-    TSI_COMM_BARRIER, TSI_COMM_BROADCAST, TSI_COMM_SCATTER, TSI_COMM_GATHER, TSI_COMM_ALL_GATHER,
-    TSI_COMM_REDUCE, TSI_COMM_ALL_REDUCE, TSI_COMM_REDUCE_SCATTER, TSI_COMM_ALL_TO_ALL,
-    TSI_COMM_EXCHANGE, TSI_COMM_SEND, TSI_COMM_RECV, TSI_COMM_KIND_COUNT
+    TSI_COMM_BARRIER,
+    TSI_COMM_BROADCAST,
+    TSI_COMM_SCATTER,
+    TSI_COMM_GATHER,
+    TSI_COMM_ALL_GATHER,
+    TSI_COMM_REDUCE,
+    TSI_COMM_ALL_REDUCE,
+    TSI_COMM_REDUCE_SCATTER,
+    TSI_COMM_ALL_TO_ALL,
+    TSI_COMM_EXCHANGE,
+    TSI_COMM_SEND,
+    TSI_COMM_RECV,
+    TSI_COMM_KIND_COUNT
 } tsi_comm_kind;
 const char *tsi_comm_kind_name(tsi_comm_kind kind);
 
-/* A group as engines see it: shared by the ranks of a process that made the same list, interned in the
- * world by its list, never changed. */
+/* A group as engines see it: shared by the ranks of a process that made the same list, interned in
+ * the world by its list, never changed. */
 typedef struct tsi_team {
-    uint64_t hash;          /* of the list of ranks; the same on every process */
+    uint64_t hash; /* of the list of ranks; the same on every process */
     int64_t size;
-    const int64_t *rank;    /* world rank of member i */
-    const char *name;       /* for messages */
+    const int64_t *rank;          /* world rank of member i */
+    const char *name;             /* for messages */
     _Atomic(void *) engine_state; /* the engine's, made on first use */
 } tsi_team;
 
 /* What must agree between members, and what a message says about each of them. */
 typedef struct tsi_fingerprint {
-    uint64_t hash;          /* of kind, team, channel, sequence, dtype, reduce, root and agreed counts */
-    uint64_t team;          /* tsi_team.hash */
-    uint64_t sequence;      /* 1, 2, ... per (team, channel), or per (peer, direction) for send/recv */
-    int64_t count;          /* elements of the operation's full array */
-    int64_t root;           /* or peer; -1: none */
+    uint64_t hash;     /* of kind, team, channel, sequence, dtype, reduce, root and agreed counts */
+    uint64_t team;     /* tsi_team.hash */
+    uint64_t sequence; /* 1, 2, ... per (team, channel), or per (peer, direction) for send/recv */
+    int64_t count;     /* elements of the operation's full array */
+    int64_t root;      /* or peer; -1: none */
     int32_t kind, dtype, reduce, channel;
-    char name[40];          /* shortened */
-    char where[56];         /* file:line, shortened from the left */
-    char group[32];         /* the group's name, shortened; not part of the hash */
-    int64_t rank;           /* world rank of the member that made it; not part of the hash */
-    int64_t extent[TS_NDIM_MAX]; /* shape of the operation's full array, or of its part where only the root */
+    char name[40];               /* shortened */
+    char where[56];              /* file:line, shortened from the left */
+    char group[32];              /* the group's name, shortened; not part of the hash */
+    int64_t rank;                /* world rank of the member that made it; not part of the hash */
+    int64_t extent[TS_NDIM_MAX]; /* shape of the operation's full array, or of its part where only
+                                    the root */
     int32_t ndim, reserved;      /* knows the full one (scatter, gather) */
 } tsi_fingerprint;
 
 typedef enum tsi_work_state { TSI_WORK_NEW, TSI_WORK_POSTED, TSI_WORK_DONE } tsi_work_state;
 
-/* One rank's side of one operation. Made and freed by comm/; the engine fills engine_* and `state`. */
+/* One rank's side of one operation. Made and freed by comm/; the engine fills engine_* and `state`.
+ */
 typedef struct tsi_work {
-    struct tsi_work *next;  /* engine's queues */
+    struct tsi_work *next; /* engine's queues */
     ts_rank *rank;
     ts_group *group;
     tsi_team *team;
-    int64_t member;         /* my place in the team */
+    int64_t member; /* my place in the team */
     tsi_fingerprint print;
-    tsi_block in, out;      /* dtype 0: not used. broadcast: out only (at root, too) */
+    tsi_block in, out; /* dtype 0: not used. broadcast: out only (at root, too) */
     const int64_t *send_rows, *recv_rows; /* kept copies; NULL: even */
-    const ts_part *send, *recv;           /* exchange; kept copies; send is in order of peers, stable */
+    const ts_part *send, *recv; /* exchange; kept copies; send is in order of peers, stable */
     int64_t send_count, recv_count;
     int64_t deadline_ns, timeout_ms;
-    int32_t asynchronous;   /* somebody else may have to progress it */
-    _Atomic int32_t state;  /* tsi_work_state; DONE is stored with release after status and error */
+    int32_t asynchronous;  /* somebody else may have to progress it */
+    _Atomic int32_t state; /* tsi_work_state; DONE is stored with release after status and error */
     ts_status status;
     tsi_error_record *error; /* when status != TS_OK; freed with the work */
-    uint64_t event;         /* number in the rank's ring */
+    uint64_t event;          /* number in the rank's ring */
     const tsi_device *device;
     void *engine_state;
     int64_t engine_word[4];
 } tsi_work;
 
-/* ---- what each collective means, in closed form, for engines: comm/schedule.c ------------------- */
+/* ---- what each collective means, in closed form, for engines: comm/schedule.c -------------------
+ */
 /* The block of my in (sends) that member `peer` gets; false: nothing. Not for exchange. */
 bool tsi_work_send_block(const tsi_work *work, int64_t peer, tsi_block *out);
-/* The block of my out that comes from member `peer`; false: nothing. For reductions: the whole block each
- * peer contributes to. Not for exchange. */
+/* The block of my out that comes from member `peer`; false: nothing. For reductions: the whole
+ * block each peer contributes to. Not for exchange. */
 bool tsi_work_recv_block(const tsi_work *work, int64_t peer, tsi_block *out);
 /* Bytes this rank receives from others by information (INTERFACES: accounting). */
 int64_t tsi_work_bytes_received(const tsi_work *work);
-/* Do two members' descriptions of one operation agree, including the counts they promise each other?
- * false: `sentence` says how they differ and names both sides (rank, operation, place). */
+/* Do two members' descriptions of one operation agree, including the counts they promise each
+ * other? false: `sentence` says how they differ and names both sides (rank, operation, place). */
 bool tsi_work_agree(const tsi_work *mine, const tsi_work *theirs, char *sentence, size_t size);
 /* "all_gather 'layers.3.wq' #17 on group dp (4 x f32, train.c:88)" */
 void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size);
 
-/* ---- what the core offers a module ------------------------------------------------------------------ */
+/* ---- what the core offers a module
+ * ------------------------------------------------------------------ */
 typedef struct tsi_host {
     size_t struct_size;
     void *(*alloc)(size_t bytes);
@@ -112,7 +128,7 @@ typedef struct tsi_host {
 
 typedef struct tsi_engine_options {
     size_t struct_size;
-    ts_world *world;        /* rank counts are filled in by open where the engine decides them */
+    ts_world *world; /* rank counts are filled in by open where the engine decides them */
     const ts_world_options *user;
     const tsi_host *host;
 } tsi_engine_options;
@@ -122,35 +138,39 @@ struct tsi_model_counts; /* comm/model/model.h */
 typedef struct tsi_engine {
     size_t struct_size;
     const char *name;
-    bool direct;      /* an exchange needs no intermediate copy */
-    bool no_data;     /* model: blocks are not touched */
+    bool direct;  /* an exchange needs no intermediate copy */
+    bool no_data; /* model: blocks are not touched */
 
     /* Process level. open fills world->rank_count, local_count, first_index. */
     ts_status (*open)(const tsi_engine_options *options, void **state);
     void (*close)(void *state); /* all works are done or poisoned */
 
-    /* One operation. start posts it and does not block. wait completes it in the calling thread: TS_OK or
-     * the error, which is also in the work. test advances without blocking. */
+    /* One operation. start posts it and does not block. wait completes it in the calling thread:
+     * TS_OK or the error, which is also in the work. test advances without blocking. */
     ts_status (*start)(void *state, tsi_work *work);
     ts_status (*wait)(void *state, tsi_work *work);
     bool (*test)(void *state, tsi_work *work);
-    /* (optional) start of several operations together: ts_group_batch_end. Default: one by one. On failure
-     * all of them have ended (DONE). */
+    /* (optional) start of several operations together: ts_group_batch_end. Default: one by one. On
+     * failure all of them have ended (DONE). */
     ts_status (*start_batch)(void *state, tsi_work *const *work, int64_t count);
-    /* (optional) moves asynchronous work of this process forward; called by helper threads, one at a time
-     * unless `direct`; returns whether anything is in flight that must be polled. Default: the engine has its own helpers or needs none. */
+    /* (optional) moves asynchronous work of this process forward; called by helper threads, one at
+     * a time unless `direct`; returns whether anything is in flight that must be polled. Default:
+     * the engine has its own helpers or needs none. */
     bool (*progress)(void *state);
 
-    /* A local rank is gone: failed, returned early, detached. Peers' works end with TS_ERR_PEER and this
-     * sentence. Harmless when repeated. status TS_OK: the rank finished cleanly and will call no more. */
+    /* A local rank is gone: failed, returned early, detached. Peers' works end with TS_ERR_PEER and
+     * this sentence. Harmless when repeated. status TS_OK: the rank finished cleanly and will call
+     * no more. */
     void (*leave)(void *state, ts_rank *rank, ts_status status, const char *sentence);
     /* [coll] after errors: drop everything in flight, agree, start a new epoch. */
     ts_status (*recover)(void *state, ts_rank *rank);
-    /* (optional) What every rank is doing, one line each, for the post-mortem; async-signal-unsafe. */
+    /* (optional) What every rank is doing, one line each, for the post-mortem; async-signal-unsafe.
+     */
     void (*describe)(void *state, char *out, size_t size);
     /* (optional) modelled seconds of this rank and its message and byte counts per link class. */
     ts_status (*model_read)(void *state, ts_rank *rank, struct tsi_model_counts *out);
-    /* (optional) The rank will call no more, whatever leave said before: recover need not wait for it. */
+    /* (optional) The rank will call no more, whatever leave said before: recover need not wait for
+     * it. */
     void (*gone)(void *state, ts_rank *rank);
 } tsi_engine;
 

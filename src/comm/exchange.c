@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.c - lists of strided blocks, matched as streams of elements.
  *
- * The send parts of p for me, one after another and row-major each, are a stream; my recv parts from p eat
- * it in list order. A recv part and those that combine with it are one target with several streams:
+ * The send parts of p for me, one after another and row-major each, are a stream; my recv parts
+ * from p eat it in list order. A recv part and those that combine with it are one target with
+ * several streams:
  *
- *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]   B = fold(stream 2, stream 0, stream 1)
+ *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]   B = fold(stream 2, stream 0,
+ * stream 1)
  *
- * When all blocks of a target have its extents they move whole; otherwise in runs that are straight lines
- * in every block.
+ * When all blocks of a target have its extents they move whole; otherwise in runs that are straight
+ * lines in every block.
  *
  * INV: nothing is written before the counts of all streams of this member were found to agree. */
 #include <inttypes.h>
@@ -20,7 +22,8 @@
 
 enum { SMALL = 16 };
 
-/* ---- streams -------------------------------------------------------------------------------------------- */
+/* ---- streams
+ * -------------------------------------------------------------------------------------------- */
 
 typedef struct stream {
     const ts_part *part, *end; /* the rest of the parts for me */
@@ -50,8 +53,10 @@ static const ts_part *lower_bound(const tsi_work *work, int64_t peer)
     int64_t low = 0, high = work->send_count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (work->send[middle].peer < peer) low = middle + 1;
-        else high = middle;
+        if (work->send[middle].peer < peer)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return work->send + low;
 }
@@ -77,7 +82,8 @@ static void stream_skip(stream *s, int64_t count)
     }
 }
 
-/* ---- runs: straight lines in a block ------------------------------------------------------------------------ */
+/* ---- runs: straight lines in a block
+ * ------------------------------------------------------------------------ */
 
 /* Merges neighbouring dims that one stride walks. */
 static void simplify(tsi_block *block)
@@ -126,7 +132,9 @@ ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const t
     return TS_OK;
 }
 
-/* ---- one target ------------------------------------------------------------------------------------------------ */
+/* ---- one target
+ * ------------------------------------------------------------------------------------------------
+ */
 
 typedef struct source {
     stream stream;
@@ -211,7 +219,9 @@ static ts_status move_target(target *t, stream *from)
     return moves_whole(t) ? move_whole(t) : move_runs(t);
 }
 
-/* ---- one member -------------------------------------------------------------------------------------------------- */
+/* ---- one member
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static ts_status counts_agree(tsi_work *const *work, int64_t count, int64_t member, stream *from,
                               char *sentence, size_t size)
@@ -227,8 +237,9 @@ static ts_status counts_agree(tsi_work *const *work, int64_t count, int64_t memb
         int64_t sent = stream_open(work[p], member).left;
         tsi_fingerprint_text(&to->print, text, sizeof text);
         (void)snprintf(sentence, size,
-                       "ranks disagree: rank %" PRId64 " sends %" PRId64 " elements to rank %" PRId64
-                       " in exchange (%s), which expects %" PRId64 " in %s",
+                       "ranks disagree: rank %" PRId64 " sends %" PRId64
+                       " elements to rank %" PRId64 " in exchange (%s), which expects %" PRId64
+                       " in %s",
                        work[p]->print.rank, sent, to->print.rank, work[p]->print.where,
                        sent - from[p].left, text);
         return TS_ERR_PEER;
@@ -268,8 +279,8 @@ ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member
     stream *from = small_stream;
     void *heap = NULL;
     if (count > SMALL || longest > SMALL) {
-        size_t bytes = (size_t)count * sizeof *from +
-                       (size_t)longest * (sizeof(source) + sizeof(void *));
+        size_t bytes =
+            (size_t)count * sizeof *from + (size_t)longest * (sizeof(source) + sizeof(void *));
         heap = tsi_alloc(bytes);
         if (heap == NULL) return TS_ERR_MEMORY;
         from = heap;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fingerprint.c - what members must agree on, as a hash and as words.
  *
- * The hash covers what every member of an operation knows alike. What only pairs know (the rows a root
- * gives to a member, the counts of all_to_all, the parts of an exchange) is compared pair by pair in
- * tsi_work_agree; send and recv hash alike, so that a matching pair has one hash.
+ * The hash covers what every member of an operation knows alike. What only pairs know (the rows a
+ * root gives to a member, the counts of all_to_all, the parts of an exchange) is compared pair by
+ * pair in tsi_work_agree; send and recv hash alike, so that a matching pair has one hash.
  *
  * INV: works with equal hashes and agreeing pairs have blocks that fit each other (schedule.c). */
 #include <inttypes.h>
@@ -13,7 +13,8 @@
 #include "base/hash.h"
 #include "comm/state.h"
 
-/* ---- the hash --------------------------------------------------------------------------------------- */
+/* ---- the hash
+ * --------------------------------------------------------------------------------------- */
 
 /* Rows by value: a list of equal counts is the even split. */
 static uint64_t mix_rows(uint64_t hash, const int64_t *rows, int64_t size)
@@ -79,7 +80,8 @@ void tsi_fingerprint_seal(tsi_work *work)
     print->hash = hash;
 }
 
-/* ---- words ---------------------------------------------------------------------------------------------- */
+/* ---- words
+ * ---------------------------------------------------------------------------------------------- */
 
 static size_t put(char *out, size_t size, size_t at, const char *format, ...) TS_PRINTF(4, 5);
 static size_t put(char *out, size_t size, size_t at, const char *format, ...)
@@ -136,15 +138,16 @@ void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size)
     if (print->name[0] != '\0') at = put(out, size, at, " '%s'", print->name);
     at = put(out, size, at, " #%" PRIu64, print->sequence);
     if (point)
-        at = put(out, size, at, print->kind == TSI_COMM_SEND ? " to member %" PRId64
-                                                            : " from member %" PRId64,
+        at = put(out, size, at,
+                 print->kind == TSI_COMM_SEND ? " to member %" PRId64 : " from member %" PRId64,
                  print->root);
     at = put(out, size, at, " on group %s", print->group);
     if (print->channel != 0) at = put(out, size, at, " channel %d", print->channel);
     put_details(print, out, size, at);
 }
 
-/* ---- agreement ---------------------------------------------------------------------------------------------- */
+/* ---- agreement
+ * ---------------------------------------------------------------------------------------------- */
 
 /* The first thing that differs, as a phrase. */
 static const char *difference(const tsi_fingerprint *a, const tsi_fingerprint *b)
@@ -165,7 +168,8 @@ static void say(const tsi_work *mine, const tsi_work *theirs, const char *what, 
     char left[256], right[256];
     tsi_fingerprint_text(&mine->print, left, sizeof left);
     tsi_fingerprint_text(&theirs->print, right, sizeof right);
-    (void)snprintf(out, size, "ranks disagree, %s: rank %" PRId64 " called %s, rank %" PRId64 " called %s",
+    (void)snprintf(out, size,
+                   "ranks disagree, %s: rank %" PRId64 " called %s, rank %" PRId64 " called %s",
                    what, mine->print.rank, left, theirs->print.rank, right);
 }
 
@@ -174,7 +178,8 @@ static int64_t rows_for(const tsi_block *block, const int64_t *rows, int64_t siz
     return rows != NULL ? rows[peer] : block->extent[0] / size;
 }
 
-/* Does what `from` sends to `to` fit what `to` expects? Only rows can differ: row shapes are hashed. */
+/* Does what `from` sends to `to` fit what `to` expects? Only rows can differ: row shapes are
+ * hashed. */
 static bool pair_agrees(const tsi_work *from, const tsi_work *to, char *sentence, size_t size)
 {
     int64_t members = from->team->size, sent = 0, expected = 0;

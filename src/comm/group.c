@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group.c - groups: lists of ranks in the caller's order, and what they become on first use.
  *
- * Making a group checks and copies its list, and nothing else. The first collective looks the list up in
- * the world's table of teams and the rank's table of seats. Teams and seats that were used stay until the
- * world closes: a peer may still hold the group and go on counting (state.h).
+ * Making a group checks and copies its list, and nothing else. The first collective looks the list
+ * up in the world's table of teams and the rank's table of seats. Teams and seats that were used
+ * stay until the world closes: a peer may still hold the group and go on counting (state.h).
  *
  * INV: member i of a group is entry i of the caller's list. */
 #include <inttypes.h>
@@ -14,7 +14,8 @@
 #include "base/intmath.h"
 #include "comm/state.h"
 
-/* ---- making and releasing handles --------------------------------------------------------------- */
+/* ---- making and releasing handles ---------------------------------------------------------------
+ */
 
 static void group_link(ts_group *group, tsi_comm_rank *comm)
 {
@@ -27,8 +28,10 @@ static void group_link(ts_group *group, tsi_comm_rank *comm)
 
 static void group_free(ts_group *group)
 {
-    if (group->previous != NULL) group->previous->next = group->next;
-    else group->comm->groups = group->next;
+    if (group->previous != NULL)
+        group->previous->next = group->next;
+    else
+        group->comm->groups = group->next;
     if (group->next != NULL) group->next->previous = group->previous;
     tsi_free(group->own);
     tsi_free(group->name);
@@ -100,8 +103,8 @@ static ts_status check_list(const int64_t *list, int64_t count, int64_t bound, c
     for (int64_t i = 0; i < count; i++)
         if (list[i] < 0 || list[i] >= bound)
             return TSI_FAIL(TS_ERR_ARG,
-                            "%s: entry %" PRId64 " of the list is %s %" PRId64
-                            ", 0 to %" PRId64 " are possible",
+                            "%s: entry %" PRId64 " of the list is %s %" PRId64 ", 0 to %" PRId64
+                            " are possible",
                             name, i, what, list[i], bound - 1);
     return check_duplicates(list, count, bound, name);
 }
@@ -124,8 +127,7 @@ static ts_group *group_make(tsi_comm_rank *comm, int64_t *list /* takes */, int6
 {
     ts_group *group = tsi_calloc(1, sizeof *group);
     char *name = NULL;
-    if (group != NULL && options != NULL && options->name != NULL)
-        name = tsi_strdup(options->name);
+    if (group != NULL && options != NULL && options->name != NULL) name = tsi_strdup(options->name);
     if (group == NULL || (name == NULL && options != NULL && options->name != NULL)) {
         (void)tsi_fail_memory("a group", sizeof *group);
         tsi_free(group);
@@ -199,7 +201,8 @@ int64_t ts_group_rank(const ts_group *group, int64_t member)
     return group->ranks != NULL ? group->ranks[member] : member;
 }
 
-/* ---- teams: one for each list, in the world --------------------------------------------------------- */
+/* ---- teams: one for each list, in the world
+ * --------------------------------------------------------- */
 
 typedef struct team_body { /* one allocation: team, list, name */
     tsi_team team;
@@ -235,8 +238,8 @@ static void team_describe(team_body *body, int64_t world_size)
     else {
         int length = snprintf(body->name, sizeof body->name, "ranks");
         for (int64_t i = 0; i < size && length < 40; i++)
-            length += snprintf(body->name + length, sizeof body->name - (size_t)length,
-                               " %" PRId64, rank[i]);
+            length += snprintf(body->name + length, sizeof body->name - (size_t)length, " %" PRId64,
+                               rank[i]);
         if (length >= 40)
             (void)snprintf(body->name + length, sizeof body->name - (size_t)length,
                            " ... (%" PRId64 ")", size);
@@ -286,7 +289,8 @@ static tsi_team *team_of(const ts_group *group)
     return team;
 }
 
-/* ---- seats: one for each team, in the rank ----------------------------------------------------------- */
+/* ---- seats: one for each team, in the rank
+ * ----------------------------------------------------------- */
 
 static uint64_t seat_key(const tsi_team *team)
 {

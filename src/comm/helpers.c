@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* helpers.c - threads that call engine->progress until nothing is left, then sleep until kicked.
  *
- * INV: a kick that comes after a helper read the word makes that helper look again before it sleeps. */
+ * INV: a kick that comes after a helper read the word makes that helper look again before it
+ * sleeps. */
 #include "comm/helpers.h"
 
 #include "base/alloc.h"
@@ -18,8 +19,8 @@ static void helper_sleep(tsi_helpers *helpers, uint32_t seen, int64_t deadline_n
     atomic_fetch_sub_explicit(&helpers->sleeping, 1, memory_order_seq_cst);
 }
 
-/* progress says true while something is in flight that only polling can advance (mpi): then the helper
- * polls ever more slowly, and a kick makes it fast again. */
+/* progress says true while something is in flight that only polling can advance (mpi): then the
+ * helper polls ever more slowly, and a kick makes it fast again. */
 static void *helper_main(void *argument)
 {
     tsi_helpers *helpers = argument;
@@ -51,7 +52,8 @@ ts_status tsi_helpers_init(tsi_helpers *helpers, const tsi_engine *engine, void 
     return TS_OK;
 }
 
-/* A thread that cannot be had is not an error: waits progress what they need. So nothing is recorded. */
+/* A thread that cannot be had is not an error: waits progress what they need. So nothing is
+ * recorded. */
 static void start_locked(tsi_helpers *helpers)
 {
     helpers->thread = tsi_calloc((size_t)helpers->limit, sizeof *helpers->thread);

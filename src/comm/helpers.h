@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* helpers.h - the threads of a process that progress asynchronous operations of all its ranks.
  *
- * They are started on the first asynchronous use, at most as many as cores, and sleep until kicked. An
- * engine that reads memory directly is progressed by several at once; any other by one. A process that
- * cannot start them still works: every wait progresses what it needs. */
+ * They are started on the first asynchronous use, at most as many as cores, and sleep until kicked.
+ * An engine that reads memory directly is progressed by several at once; any other by one. A
+ * process that cannot start them still works: every wait progresses what it needs. */
 #ifndef TSI_COMM_HELPERS_H
 #define TSI_COMM_HELPERS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* issue.c - the common path of all collectives, and batches. See issue.h.
  *
- * A blocking call keeps its work on the stack and borrows the caller's lists; an asynchronous or batched
- * one moves into a handle that keeps copies. */
+ * A blocking call keeps its work on the stack and borrows the caller's lists; an asynchronous or
+ * batched one moves into a handle that keeps copies. */
 #include "comm/issue.h"
 
 #include <inttypes.h>
@@ -13,7 +13,8 @@
 
 enum { TIMEOUT_DEFAULT_MS = 60000 };
 
-/* ---- begin ----------------------------------------------------------------------------------------- */
+/* ---- begin
+ * ----------------------------------------------------------------------------------------- */
 
 static ts_status read_options(tsi_call *call, const ts_comm_options *options)
 {
@@ -49,7 +50,8 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
     if (call->skip) return TS_OK;
     if (group->comm->batch_open && call->options.work != NULL)
         return TSI_FAIL(TS_ERR_STATE,
-                        "%s: inside a batch only ts_group_batch_end gives a work handle", call->name);
+                        "%s: inside a batch only ts_group_batch_end gives a work handle",
+                        call->name);
     TSI_TRY(tsi_group_bind(group));
     call->local = (ts_work){ .comm = group->comm, .on_stack = true };
     tsi_work *work = &call->local.base;
@@ -63,7 +65,8 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
     return TS_OK;
 }
 
-/* ---- the fingerprint and the event ---------------------------------------------------------------------- */
+/* ---- the fingerprint and the event
+ * ---------------------------------------------------------------------- */
 
 static void copy_head(char *to, size_t size, const char *from)
 {
@@ -119,7 +122,8 @@ static ts_status make_print(tsi_call *call)
     print->channel = point ? 0 : call->options.channel; /* sends are outside the channels */
     print->rank = work->rank->index;
     copy_head(print->name, sizeof print->name, call_name(call));
-    copy_tail(print->where, sizeof print->where, work->rank->where != NULL ? work->rank->where : "");
+    copy_tail(print->where, sizeof print->where,
+              work->rank->where != NULL ? work->rank->where : "");
     copy_head(print->group, sizeof print->group,
               group->name != NULL ? group->name : group->team->name);
     tsi_fingerprint_seal(work);
@@ -156,7 +160,8 @@ static int64_t timeout_of(const tsi_call *call)
     return world_ms > 0 ? world_ms : TIMEOUT_DEFAULT_MS;
 }
 
-/* ---- copies of the caller's lists ------------------------------------------------------------------------- */
+/* ---- copies of the caller's lists
+ * ------------------------------------------------------------------------- */
 
 static bool send_is_sorted(const tsi_work *work)
 {
@@ -217,7 +222,9 @@ static ts_status keep_lists(tsi_work *work, bool outlives, void **kept)
     return TS_OK;
 }
 
-/* ---- issue ---------------------------------------------------------------------------------------------------- */
+/* ---- issue
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static ts_status issue_blocking(tsi_call *call)
 {
@@ -225,7 +232,8 @@ static ts_status issue_blocking(tsi_call *call)
     tsi_work *base = &work->base;
     ts_status status = tsi_work_launch(work);
     if (status == TS_OK) status = tsi_work_complete(work);
-    tsi_ring_end(base->rank->ring, base->event, status == TS_OK ? tsi_work_bytes_received(base) : 0);
+    tsi_ring_end(base->rank->ring, base->event,
+                 status == TS_OK ? tsi_work_bytes_received(base) : 0);
     tsi_free(base->error);
     return status;
 }
@@ -279,7 +287,9 @@ ts_status tsi_call_issue(tsi_call *call)
     return status;
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------- */
+/* ---- batches
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 void tsi_batch_drop(tsi_comm_rank *comm)
 {
@@ -337,8 +347,10 @@ static ts_status batch_launch(tsi_comm_rank *comm, ts_work *batch)
     if (world->engine->start_batch != NULL) return launch_together(world, batch);
     ts_status status = TS_OK;
     for (ts_work *one = batch->inside; one != NULL; one = one->next) {
-        if (status == TS_OK) status = tsi_work_launch(one);
-        else never_started(one, status);
+        if (status == TS_OK)
+            status = tsi_work_launch(one);
+        else
+            never_started(one, status);
     }
     if (!world->engine->direct) tsi_helpers_kick(&comm->world->helpers, 1);
     return status;

@@ -3,10 +3,11 @@
  *
  *   tsi_call_begin   rank, group, options; `skip` for a rank outside the group
  *   (the collective fills call.local.base: blocks, rows, root, reduction, and checks them)
- *   tsi_call_issue   number, fingerprint, event; then runs it, posts it, or adds it to the open batch
+ *   tsi_call_issue   number, fingerprint, event; then runs it, posts it, or adds it to the open
+ * batch
  *
- * INV: until tsi_call_issue nothing is allocated and no number is used, so a call that is refused has no
- * effect. */
+ * INV: until tsi_call_issue nothing is allocated and no number is used, so a call that is refused
+ * has no effect. */
 #ifndef TSI_COMM_ISSUE_H
 #define TSI_COMM_ISSUE_H
 

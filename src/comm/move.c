@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* move.c - the data movement of collectives between works of one process: one copy per byte.
  *
- * An operation is cut into equal parts that different threads run. Where all members end with the same
- * array, or fold into one, a part is a slice of the full array, whoever owns its rows, so that uneven
- * rows do not make uneven parts; otherwise a part is a range of members.
+ * An operation is cut into equal parts that different threads run. Where all members end with the
+ * same array, or fold into one, a part is a slice of the full array, whoever owns its rows, so that
+ * uneven rows do not make uneven parts; otherwise a part is a range of members.
  *
- *   all_reduce, slice p:   in_0 in_1 ... in_n-1  --fold-->  out_0  --copy (hot in cache)-->  out_1 ...
+ *   all_reduce, slice p:   in_0 in_1 ... in_n-1  --fold-->  out_0  --copy (hot in cache)-->  out_1
+ * ...
  *
- * INV: a slice is read and written by one part only, and an element's inputs are all read before its
- * output is written: in and out of an all_reduce may be the same memory. */
+ * INV: a slice is read and written by one part only, and an element's inputs are all read before
+ * its output is written: in and out of an all_reduce may be the same memory. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,13 +18,15 @@
 #include "comm/state.h"
 
 enum {
-    SMALL = 12,            /* blocks that fit a canvas without allocation */
-    CHUNK_BYTES = 1 << 18, /* all blocks of one step together: they stay in the second-level cache */
-    CHUNK_MIN = 1 << 12,   /* of one block: below it the calls cost more than the misses */
-    SLICE_ALIGN = 32       /* elements: slices of dense arrays begin on whole cache lines */
+    SMALL = 12, /* blocks that fit a canvas without allocation */
+    CHUNK_BYTES =
+        1 << 18,         /* all blocks of one step together: they stay in the second-level cache */
+    CHUNK_MIN = 1 << 12, /* of one block: below it the calls cost more than the misses */
+    SLICE_ALIGN = 32     /* elements: slices of dense arrays begin on whole cache lines */
 };
 
-/* ---- boxes: a range of row-major positions as few rectangular pieces ---------------------------------- */
+/* ---- boxes: a range of row-major positions as few rectangular pieces
+ * ---------------------------------- */
 
 typedef struct box {
     int64_t start[TS_NDIM_MAX], extent[TS_NDIM_MAX];
@@ -61,7 +64,8 @@ static void block_at(const tsi_block *block, const box *where, tsi_block *out)
     out->data = (char *)block->data + skip * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
 }
 
-/* ---- a canvas: blocks of equal extents, the first `ins` of them read, the others written ---------------- */
+/* ---- a canvas: blocks of equal extents, the first `ins` of them read, the others written
+ * ---------------- */
 
 typedef struct canvas {
     const tsi_device *device;
@@ -151,7 +155,8 @@ static ts_status canvas_close(canvas *c, ts_status status)
     return status;
 }
 
-/* ---- slices ---------------------------------------------------------------------------------------------- */
+/* ---- slices
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct slice {
     int64_t begin, end;
@@ -253,7 +258,9 @@ static ts_status move_rows(tsi_work *const *work, int64_t count, int64_t part, i
     return TS_OK;
 }
 
-/* ---- pairs -------------------------------------------------------------------------------------------------- */
+/* ---- pairs
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static ts_status move_pair(const tsi_work *from, const tsi_work *to)
 {
@@ -278,10 +285,14 @@ static ts_status move_members(tsi_work *const *work, int64_t count, int64_t part
     tsi_comm_kind kind = (tsi_comm_kind)work[0]->print.kind;
     int64_t root = work[0]->print.root;
     for (int64_t i = count * part / parts; i < count * (part + 1) / parts; i++) {
-        if (kind == TSI_COMM_SCATTER) TSI_TRY(move_pair(work[root], work[i]));
-        else if (kind == TSI_COMM_GATHER) TSI_TRY(move_pair(work[i], work[root]));
-        else if (kind == TSI_COMM_ALL_TO_ALL) TSI_TRY(move_to_member(work, count, i));
-        else TSI_TRY(tsi_move_exchange(work, count, i, sentence, size));
+        if (kind == TSI_COMM_SCATTER)
+            TSI_TRY(move_pair(work[root], work[i]));
+        else if (kind == TSI_COMM_GATHER)
+            TSI_TRY(move_pair(work[i], work[root]));
+        else if (kind == TSI_COMM_ALL_TO_ALL)
+            TSI_TRY(move_to_member(work, count, i));
+        else
+            TSI_TRY(tsi_move_exchange(work, count, i, sentence, size));
     }
     return TS_OK;
 }

@@ -3,27 +3,40 @@
  *
  * A scalar was made a block of one row before it came here, so dim 0 is always there to be split.
  *
- *   send_block(work of i, j) and recv_block(work of j, i) have the same shape, for every pair (i, j)
- *   of members whose works agree; both say false when nothing goes from i to j. */
+ *   send_block(work of i, j) and recv_block(work of j, i) have the same shape, for every pair (i,
+ * j) of members whose works agree; both say false when nothing goes from i to j. */
 #include "base/intmath.h"
 #include "comm/engine.h"
 
 const char *tsi_comm_kind_name(tsi_comm_kind kind)
 {
     switch (kind) {
-    case TSI_COMM_BARRIER: return "barrier";
-    case TSI_COMM_BROADCAST: return "broadcast";
-    case TSI_COMM_SCATTER: return "scatter";
-    case TSI_COMM_GATHER: return "gather";
-    case TSI_COMM_ALL_GATHER: return "all_gather";
-    case TSI_COMM_REDUCE: return "reduce";
-    case TSI_COMM_ALL_REDUCE: return "all_reduce";
-    case TSI_COMM_REDUCE_SCATTER: return "reduce_scatter";
-    case TSI_COMM_ALL_TO_ALL: return "all_to_all";
-    case TSI_COMM_EXCHANGE: return "exchange";
-    case TSI_COMM_SEND: return "send";
-    case TSI_COMM_RECV: return "recv";
-    case TSI_COMM_KIND_COUNT: break;
+    case TSI_COMM_BARRIER:
+        return "barrier";
+    case TSI_COMM_BROADCAST:
+        return "broadcast";
+    case TSI_COMM_SCATTER:
+        return "scatter";
+    case TSI_COMM_GATHER:
+        return "gather";
+    case TSI_COMM_ALL_GATHER:
+        return "all_gather";
+    case TSI_COMM_REDUCE:
+        return "reduce";
+    case TSI_COMM_ALL_REDUCE:
+        return "all_reduce";
+    case TSI_COMM_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case TSI_COMM_ALL_TO_ALL:
+        return "all_to_all";
+    case TSI_COMM_EXCHANGE:
+        return "exchange";
+    case TSI_COMM_SEND:
+        return "send";
+    case TSI_COMM_RECV:
+        return "recv";
+    case TSI_COMM_KIND_COUNT:
+        break;
     }
     return "none";
 }
@@ -115,7 +128,8 @@ bool tsi_work_recv_block(const tsi_work *work, int64_t peer, tsi_block *out)
     return false;
 }
 
-/* ---- accounting ------------------------------------------------------------------------------------- */
+/* ---- accounting
+ * ------------------------------------------------------------------------------------- */
 
 static int64_t exchange_elements(const tsi_work *work)
 {

@@ -3,12 +3,12 @@
  *
  *   tsi_comm_world   engine, teams interned by their list, helper threads
  *   tsi_comm_rank    seats, groups, operations in flight, the open batch; one thread at a time
- *   tsi_seat         one rank's sequence numbers in one team: shared by all its handles of that list
- *   ts_group         a handle: the list it was made from until its first use, then team and seat
+ *   tsi_seat         one rank's sequence numbers in one team: shared by all its handles of that
+ * list ts_group         a handle: the list it was made from until its first use, then team and seat
  *   ts_work          one operation of one rank, or a batch of them
  *
- * INV: sequence numbers belong to (rank, team), never to a handle, so that two handles of one list, and a
- * list made again after its release, continue the same numbering as the peers. */
+ * INV: sequence numbers belong to (rank, team), never to a handle, so that two handles of one list,
+ * and a list made again after its release, continue the same numbering as the peers. */
 #ifndef TSI_COMM_STATE_H
 #define TSI_COMM_STATE_H
 
@@ -37,11 +37,11 @@ typedef struct tsi_seat {
 typedef struct tsi_comm_rank {
     ts_rank *rank;
     tsi_comm_world *world;
-    tsi_map seat;          /* team -> tsi_seat */
-    ts_group *world_group; /* made on first use */
-    ts_group *groups;      /* all handles, so that none leaks */
-    ts_work *flight;       /* asynchronous operations that were not waited for yet */
-    ts_work *spare;        /* freed handles, kept for reuse */
+    tsi_map seat;                /* team -> tsi_seat */
+    ts_group *world_group;       /* made on first use */
+    ts_group *groups;            /* all handles, so that none leaks */
+    ts_work *flight;             /* asynchronous operations that were not waited for yet */
+    ts_work *spare;              /* freed handles, kept for reuse */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     bool batch_open;
     bool left; /* tsi_comm_leave was called */
@@ -51,12 +51,12 @@ struct ts_group {
     tsi_comm_rank *comm;
     ts_group *previous, *next; /* in comm->groups */
     int64_t references;
-    int64_t size, member;   /* member -1: the rank is outside */
-    const int64_t *ranks;   /* world ranks; NULL: 0, 1, 2, ... (all of the world) */
-    int64_t *own;           /* the copy of the list until the team exists; freed then */
-    char *name;             /* the caller's, or NULL */
+    int64_t size, member; /* member -1: the rank is outside */
+    const int64_t *ranks; /* world ranks; NULL: 0, 1, 2, ... (all of the world) */
+    int64_t *own;         /* the copy of the list until the team exists; freed then */
+    char *name;           /* the caller's, or NULL */
     int64_t timeout_ms;
-    tsi_team *team;         /* NULL until first use */
+    tsi_team *team; /* NULL until first use */
     tsi_seat *seat;
 };
 
@@ -64,8 +64,8 @@ struct ts_work {
     tsi_work base;
     tsi_comm_rank *comm;
     ts_work *previous, *next; /* in comm->flight; next also in comm->spare and comm->batch */
-    void *kept;      /* copies of rows and parts */
-    ts_work *inside; /* a batch: its operations, linked by next; base is unused then */
+    void *kept;               /* copies of rows and parts */
+    ts_work *inside;          /* a batch: its operations, linked by next; base is unused then */
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
     bool stale;    /* of an epoch before the last recover: its error fails nobody any more */
@@ -83,29 +83,31 @@ ts_status tsi_seat_peers(tsi_seat *seat);       /* makes sent and received */
 void tsi_team_free(tsi_team *team);
 
 /* work.c: the life of a ts_work. */
-ts_work *tsi_work_take(tsi_comm_rank *comm); /* zeroed, not linked; NULL: recorded */
-void tsi_work_put(ts_work *work);            /* frees what it keeps; unlinks it */
-void tsi_work_link(ts_work *work);           /* into comm->flight */
-ts_status tsi_work_complete(ts_work *work);  /* waits, records the error; does not free */
-ts_status tsi_work_launch(ts_work *work);    /* start, or run at once when alone */
+ts_work *tsi_work_take(tsi_comm_rank *comm);   /* zeroed, not linked; NULL: recorded */
+void tsi_work_put(ts_work *work);              /* frees what it keeps; unlinks it */
+void tsi_work_link(ts_work *work);             /* into comm->flight */
+ts_status tsi_work_complete(ts_work *work);    /* waits, records the error; does not free */
+ts_status tsi_work_launch(ts_work *work);      /* start, or run at once when alone */
 void tsi_work_forget_all(tsi_comm_rank *comm); /* all in flight are complete */
 void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and never started */
-/* Status and error record of a work, without marking it done; the event of an asynchronous one ends. */
+/* Status and error record of a work, without marking it done; the event of an asynchronous one
+ * ends. */
 void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence);
 void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
 
 /* fingerprint.c */
 void tsi_fingerprint_seal(tsi_work *work); /* computes print.hash from the rest of the work */
 
-/* move.c: one of `parts` equal parts of an operation whose `count` works are all in this process, in the
- * order of members. Parts of one operation write disjoint memory and may run at the same time. On failure
- * `sentence` says why. */
+/* move.c: one of `parts` equal parts of an operation whose `count` works are all in this process,
+ * in the order of members. Parts of one operation write disjoint memory and may run at the same
+ * time. On failure `sentence` says why. */
 ts_status tsi_move_part(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,
                         char *sentence, size_t size);
 /* exchange.c: what one member of an exchange receives. */
 ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member, char *sentence,
                             size_t size);
-/* exchange.c: elements of `from` into `to`, both in row-major order, any two shapes of equal count. */
+/* exchange.c: elements of `from` into `to`, both in row-major order, any two shapes of equal count.
+ */
 ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const tsi_block *from);
 
 /* describe.c: "all_reduce 'x' (a.c:12), 2.1 s ago": what a rank of this process did last. */

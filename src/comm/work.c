@@ -2,10 +2,12 @@
 /* work.c - the life of one operation: start, wait, its event in the ring, its error.
  *
  *   blocking       on the caller's stack:  launch -> complete
- *   asynchronous   from the rank's spares: launch -> linked in flight ... ts_work_wait -> complete -> put
+ *   asynchronous   from the rank's spares: launch -> linked in flight ... ts_work_wait -> complete
+ * -> put
  *
- * INV: a ts_work is touched by its rank's thread only, but for what conclude writes before the state DONE
- * is stored; its event ends once, by the thread that concludes it if asynchronous, else by its rank. */
+ * INV: a ts_work is touched by its rank's thread only, but for what conclude writes before the
+ * state DONE is stored; its event ends once, by the thread that concludes it if asynchronous, else
+ * by its rank. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -15,7 +17,8 @@
 #include "base/thread.h"
 #include "comm/state.h"
 
-/* ---- handles ---------------------------------------------------------------------------------------- */
+/* ---- handles
+ * ---------------------------------------------------------------------------------------- */
 
 ts_work *tsi_work_take(tsi_comm_rank *comm)
 {
@@ -26,8 +29,10 @@ ts_work *tsi_work_take(tsi_comm_rank *comm)
         return work;
     }
     work = tsi_calloc(1, sizeof *work);
-    if (work != NULL) work->comm = comm;
-    else (void)tsi_fail_memory("an operation in flight", sizeof *work);
+    if (work != NULL)
+        work->comm = comm;
+    else
+        (void)tsi_fail_memory("an operation in flight", sizeof *work);
     return work;
 }
 
@@ -39,8 +44,10 @@ static bool is_linked(const ts_work *work)
 static void unlink_work(ts_work *work)
 {
     if (!is_linked(work)) return;
-    if (work->previous != NULL) work->previous->next = work->next;
-    else work->comm->flight = work->next;
+    if (work->previous != NULL)
+        work->previous->next = work->next;
+    else
+        work->comm->flight = work->next;
     if (work->next != NULL) work->next->previous = work->previous;
     work->previous = work->next = NULL;
 }
@@ -82,7 +89,8 @@ void tsi_work_forget_all(tsi_comm_rank *comm)
     }
 }
 
-/* ---- the end of an operation --------------------------------------------------------------------------- */
+/* ---- the end of an operation
+ * --------------------------------------------------------------------------- */
 
 void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence)
 {
@@ -101,8 +109,8 @@ void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const 
         tsi_ring_end(work->rank->ring, work->event, tsi_work_bytes_received(work));
 }
 
-/* The state is a word that a waiter may sleep on; wakes go by address and do not read the work, which may
- * be gone as soon as DONE is seen. */
+/* The state is a word that a waiter may sleep on; wakes go by address and do not read the work,
+ * which may be gone as soon as DONE is seen. */
 void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...)
 {
     char text[TSI_ERROR_TEXT_MAX] = "";
@@ -200,7 +208,8 @@ ts_status tsi_work_complete(ts_work *work)
     return first;
 }
 
-/* ---- public --------------------------------------------------------------------------------------------- */
+/* ---- public
+ * --------------------------------------------------------------------------------------------- */
 
 static bool all_done(const ts_work *work)
 {
@@ -218,8 +227,8 @@ static ts_status wait_with_event(ts_work *work)
     if (first != NULL) {
         event.sequence = first->base.print.sequence;
         event.group = first->base.print.team;
-        event.name = work->batch ? "batch"
-                                 : tsi_comm_kind_name((tsi_comm_kind)first->base.print.kind);
+        event.name =
+            work->batch ? "batch" : tsi_comm_kind_name((tsi_comm_kind)first->base.print.kind);
     }
     if (rank->where != NULL) event.where = rank->where;
     uint64_t number = tsi_ring_begin(rank->ring, &event);

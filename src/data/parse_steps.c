@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "data/tokenizer.h"
+#include "data/utf8.h"
 
 static ts_status unsupported(const char *stage, const char *name)
 {
@@ -159,12 +160,36 @@ static ts_status read_scheme(const tsi_json *value, tsi_mark_prefix *out)
     return TS_OK;
 }
 
+static bool is_character(tsi_string text)
+{
+    size_t used = 0;
+    if (text.length > 0) tsi_utf8_read(text.data, text.length, &used);
+    return text.length > 0 && used == text.length;
+}
+
+/* "first" means: nothing stands before it in the raw text. Behind a normalizer that adds or removes
+ * characters the reference implementation loses track of that. */
+static ts_status check_first(const ts_tokenizer *t)
+{
+    for (size_t i = 0; i < t->normal_count; i++) {
+        const tsi_normal *normal = &t->normal[i];
+        bool keeps = normal->kind == TSI_NORMAL_NFC ||
+                     (normal->kind == TSI_NORMAL_REPLACE && is_character(normal->from) &&
+                      is_character(normal->to));
+        if (!keeps)
+            return unsupported("pre_tokenizer Metaspace with prepend_scheme first",
+                               "behind a normalizer that adds or removes characters");
+    }
+    return TS_OK;
+}
+
 static ts_status read_metaspace(ts_tokenizer *t, const tsi_json *value)
 {
     tsi_step *step = new_step(t, TSI_STEP_MARK);
     if (step == NULL) return TS_ERR_ARG;
     TSI_TRY(read_text(t, value, "replacement", false, &step->literal));
     TSI_TRY(read_scheme(value, &step->prefix));
+    if (step->prefix == TSI_MARK_FIRST) TSI_TRY(check_first(t));
     if (!tsi_json_bool(tsi_json_member(value, "split"), true)) return TS_OK;
     tsi_step *cut = new_step(t, TSI_STEP_SPLIT);
     if (cut == NULL) return TS_ERR_ARG;

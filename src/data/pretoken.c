@@ -69,12 +69,13 @@ static ts_status take(splitter *s, size_t start, size_t end, bool match)
     return TS_OK;
 }
 
-/* Matches of the pattern in [from, to), which is well-formed; the gap before it begins at *gap. */
+/* Matches of the pattern in [from, to), which is well-formed; the gap before it begins at *gap. An
+ * empty match cuts too, but not right behind another match. */
 static ts_status split_run(splitter *s, size_t from, size_t to, size_t *gap)
 {
     const tsi_step *step = &s->call->tokenizer->step[s->step];
     const char *text = s->piece.data + from;
-    size_t length = to - from, at = 0;
+    size_t length = to - from, at = 0, last_end = SIZE_MAX;
     while (at < length) {
         tsi_match m = { at, at, true };
         size_t scanned = step->scan != NULL ? step->scan(text, length, at) : 0;
@@ -83,15 +84,17 @@ static ts_status split_run(splitter *s, size_t from, size_t to, size_t *gap)
         else
             TSI_TRY(tsi_pattern_next(step->pattern, text, length, at, &m));
         if (!m.found) break;
+        if (m.start == m.end && m.end == last_end) {
+            if (m.end == length) break;
+            size_t used;
+            tsi_utf8_read(text + m.end, length - m.end, &used);
+            at = m.end + used;
+            continue;
+        }
         if (*gap < from + m.start) TSI_TRY(take(s, *gap, from + m.start, false));
         TSI_TRY(take(s, from + m.start, from + m.end, true));
         *gap = from + m.end;
-        at = m.end;
-        if (m.end == m.start) { /* an empty match cuts and the search goes on behind a character */
-            size_t used = 1;
-            if (at < length) tsi_utf8_read(text + at, length - at, &used);
-            at += used;
-        }
+        at = last_end = m.end;
     }
     return TS_OK;
 }

@@ -177,23 +177,28 @@ static TSI_COLD ts_status policy_check(ts_rank *rank, const tsi_op_plan *plan)
         plan->op->name, rank->where, i, plan->in[i]->text, wanted, bytes, wanted);
 }
 
-/* Inputs as the kernel wants them. `moved` receives new tensors where something moved, else NULL.
- */
+static ts_tensor *move_to(const tsi_op_plan *plan, ts_tensor *t, const ts_layout *to)
+{
+    if (tsi_tensor_ready(t) != TS_OK) return NULL;
+    tsi_source from = { t->mesh, t->layout, t->array, (ts_dtype)t->dtype };
+    tsi_move *move = NULL;
+    ts_move_options options = TS_INIT(ts_move_options);
+    options.name = plan->op->name;
+    tsi_array *array = tsi_move_begin(&from, plan->mesh, to, &options, &move);
+    return array ? tsi_tensor_make(plan->mesh, to, (ts_dtype)t->dtype, array, move) : NULL;
+}
+
+/* Inputs as the kernel wants them: new tensors where something moved. */
 static ts_status move_inputs(ts_rank *rank, const tsi_op_plan *plan, const tsi_op_args *args,
                              ts_tensor **used)
 {
     for (int32_t i = 0; i < plan->input_count; i++) {
         used[i] = args->in[i];
         if (!plan->wanted[i]) continue;
-        ts_tensor *t = args->in[i];
-        TSI_TRY(tsi_tensor_ready(t));
-        tsi_source from = { t->mesh, t->layout, t->array, (ts_dtype)t->dtype };
-        tsi_move *move = NULL;
-        ts_move_options options = TS_INIT(ts_move_options);
-        options.name = plan->op->name;
-        tsi_array *array = tsi_move_begin(&from, plan->mesh, plan->wanted[i], &options, &move);
-        if (!array) return ts_rank_status(rank);
-        used[i] = tsi_tensor_make(plan->mesh, plan->wanted[i], (ts_dtype)t->dtype, array, move);
+        ts_tensor *whole = plan->via[i] ? move_to(plan, args->in[i], plan->via[i]) : NULL;
+        if (plan->via[i] && !whole) return ts_rank_status(rank);
+        used[i] = move_to(plan, whole ? whole : args->in[i], plan->wanted[i]);
+        ts_tensor_drop(whole);
         if (!used[i]) return ts_rank_status(rank);
     }
     return TS_OK;

@@ -16,9 +16,10 @@ typedef struct tsi_op_plan {
     uint32_t generation;
     int32_t input_count, in_place;
     /* ---- value */
-    ts_mesh *mesh;            /* borrowed from the rank's handles */
+    ts_mesh *mesh;            /* retained */
     void *attributes;         /* normalised */
     const ts_layout **wanted; /* retained; NULL: as it is */
+    const ts_layout **via;    /* retained; a shard becomes a term of a target in place by way of R */
     ts_meta *in_meta;
     int64_t *move_bytes;    /* per input, all ranks together; 0: free */
     tsi_region **in_region; /* NULL: whole */
@@ -58,10 +59,41 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     int32_t stream_is_forced, reserved;
 } tsi_op_state;
 
+/* What is planned: layouts and dtypes, no data. A mesh that is a description (no rank of this
+ * process in it) is welcome: then nothing local is worked out. */
+typedef struct tsi_op_request {
+    const tsi_op_desc *op;
+    ts_mesh *mesh;              /* where the call happens */
+    const ts_layout *const *in; /* NULL: absent */
+    const uint8_t *dtype;
+    int32_t input_count, in_place;
+    const void *attributes;
+} tsi_op_request;
+
+/* How a choice was made, for those who ask: the rules, what was taken on each axis, what lost. */
+enum { TSI_STORY_OTHERS = 6 };
+typedef struct tsi_op_choice {
+    int32_t rule[TS_NDIM_MAX];
+    double cost_us;
+    const ts_sharding *out; /* of output 0, retained */
+} tsi_op_choice;
+typedef struct tsi_op_story {
+    tsi_rules rules; /* count 0: a view, which has none */
+    tsi_op_choice chosen, other[TSI_STORY_OTHERS];
+    int32_t other_count, reserved;
+} tsi_op_story;
+
 tsi_op_state *tsi_op_state_of(ts_rank *rank); /* NULL: recorded */
+/* All rules of a call on one axis; rules->arena is set by the caller. */
+void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules);
+/* A plan that is not cached; the caller destroys it. `story` may be NULL; what it holds lives in
+ * `scratch`. NULL: recorded. */
+tsi_op_plan *tsi_op_plan_for(const tsi_op_request *request, tsi_arena *scratch,
+                             tsi_op_story *story);
+void tsi_op_story_release(tsi_op_story *story);
 /* The plan of a call; cached. NULL: recorded. */
 tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args);
-/* A plan that is not cached, for `tessera op`; the caller destroys it. */
+/* A plan of a call that is not cached; the caller destroys it. */
 tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args);
 void tsi_op_plan_destroy(tsi_op_plan *plan);
 

@@ -9,13 +9,12 @@
 #include "base/alloc.h"
 #include "op/dispatch.h"
 
-/* ---- where the call happens
- * ------------------------------------------------------------------------------------ */
+/* ---- where the call happens ------------------------------------------------------------------ */
 
 /* A value that any mesh may use: one element, the same on every rank of its mesh. */
-static bool is_free_scalar(const ts_tensor *t)
+static bool is_free_scalar(const ts_layout *layout)
 {
-    return t->layout->count == 1 && t->layout->axes_cut == 0 && t->layout->axes_partial == 0;
+    return layout->count == 1 && layout->axes_cut == 0 && layout->axes_partial == 0;
 }
 
 /* The mesh of the first input that is bound to one. */
@@ -25,65 +24,64 @@ static ts_mesh *mesh_of(const tsi_op_args *args)
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
         if (!t) continue;
-        if (!found || (t->mesh->desc->count > 1 && !is_free_scalar(t))) {
+        if (!found || (t->mesh->desc->count > 1 && !is_free_scalar(t->layout))) {
             if (!found || found->desc->count == 1) found = t->mesh;
         }
     }
     return found;
 }
 
-static ts_status refuse_mesh(const tsi_op_args *args, int32_t i, const ts_mesh *mesh)
+static ts_status refuse_mesh(const tsi_op_request *q, int32_t i)
 {
     char mine[128], theirs[128];
-    ts_mesh_text(args->in[i]->mesh, mine, sizeof mine);
-    ts_mesh_text(mesh, theirs, sizeof theirs);
+    tsi_mesh_desc_text(q->in[i]->sharding->mesh, mine, sizeof mine);
+    tsi_mesh_desc_text(q->mesh->desc, theirs, sizeof theirs);
     return TSI_FAIL(TS_ERR_MESH,
                     "%s: input %d lies on mesh \"%s\", the others on \"%s\"; move it there first: "
                     "ts_redistribute_to(x, ts_sharding_get(mesh, \"...\"))",
-                    args->op->name, i, mine, theirs);
+                    q->op->name, i, mine, theirs);
 }
 
-/* ---- memory of a plan
- * --------------------------------------------------------------------------------------------- */
+/* ---- memory of a plan ------------------------------------------------------------------------ */
 
-static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_args *args)
+static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
 {
-    size_t n = (size_t)(args->input_count ? args->input_count : 1),
-           bytes = args->op->attribute_bytes;
+    size_t n = (size_t)(q->input_count ? q->input_count : 1), bytes = q->op->attribute_bytes;
     tsi_arena *arena = &plan->memory;
     plan->in = tsi_arena_calloc(arena, n, sizeof *plan->in);
     plan->in_dtype = tsi_arena_calloc(arena, n, sizeof *plan->in_dtype);
     plan->wanted = tsi_arena_calloc(arena, n, sizeof *plan->wanted);
+    plan->via = tsi_arena_calloc(arena, n, sizeof *plan->via);
     plan->in_meta = tsi_arena_calloc(arena, n, sizeof *plan->in_meta);
     plan->move_bytes = tsi_arena_calloc(arena, n, sizeof *plan->move_bytes);
     plan->in_region = tsi_arena_calloc(arena, n, sizeof *plan->in_region);
     plan->given = tsi_arena_calloc(arena, 1, bytes + 1);
     plan->attributes = tsi_arena_calloc(arena, 1, bytes + 1);
-    if (!plan->in || !plan->in_dtype || !plan->wanted || !plan->in_meta || !plan->move_bytes ||
-        !plan->in_region || !plan->given || !plan->attributes)
+    if (!plan->in || !plan->in_dtype || !plan->wanted || !plan->via || !plan->in_meta ||
+        !plan->move_bytes || !plan->in_region || !plan->given || !plan->attributes)
         return tsi_fail_memory("the plan of an operator call", n * 64 + 2 * bytes);
-    if (bytes && args->attributes) {
-        memcpy(plan->given, args->attributes, bytes);
-        memcpy(plan->attributes, args->attributes, bytes);
+    if (bytes && q->attributes) {
+        memcpy(plan->given, q->attributes, bytes);
+        memcpy(plan->attributes, q->attributes, bytes);
     }
     return TS_OK;
 }
 
 /* Inputs as the plan sees them: on the plan's mesh, free scalars adopted. */
-static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_args *args)
+static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_request *q)
 {
-    for (int32_t i = 0; i < args->input_count; i++) {
-        const ts_tensor *t = args->in[i];
-        if (!t) {
-            if (i < args->op->input_min)
-                return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
+    for (int32_t i = 0; i < q->input_count; i++) {
+        const ts_layout *layout = q->in[i];
+        if (!layout) {
+            if (i < q->op->input_min)
+                return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", q->op->name, i);
             continue;
         }
-        plan->in_dtype[i] = (uint8_t)t->dtype;
-        plan->in_meta[i] = (ts_meta){ .shape = t->layout->shape, .dtype = t->dtype };
-        plan->in[i] = ts_layout_retain(t->layout);
-        if (t->mesh->desc == plan->mesh->desc) continue;
-        if (!is_free_scalar(t)) return refuse_mesh(args, i, plan->mesh);
+        plan->in_dtype[i] = q->dtype[i];
+        plan->in_meta[i] = (ts_meta){ .shape = layout->shape, .dtype = q->dtype[i] };
+        plan->in[i] = ts_layout_retain(layout);
+        if (layout->sharding->mesh == q->mesh->desc) continue;
+        if (!is_free_scalar(layout)) return refuse_mesh(q, i);
     }
     return TS_OK;
 }
@@ -91,7 +89,7 @@ static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_args *args)
 /* ---- rules and choice
  * ---------------------------------------------------------------------------------------------- */
 
-static void derive_rules(const tsi_op_call *call, tsi_rules *rules)
+void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_op_desc *op = call->op;
     uint64_t absent = 0;
@@ -134,6 +132,24 @@ static ts_status intern_layout(tsi_mesh_desc *mesh, const ts_placement *place,
     return *out ? TS_OK : TS_ERR_MEMORY;
 }
 
+/* Where a wanted placement is partial and the present one is neither that nor R: the layout that is
+ * R there, through which it goes. Others are left as they are. */
+static ts_status take_detour(tsi_op_plan *plan, int32_t input)
+{
+    const ts_layout *have = plan->in[input], *want = plan->wanted[input];
+    ts_placement place[TS_NDIM_MAX];
+    bool detour = false;
+    for (int32_t k = 0; k < have->sharding->ndim; k++) {
+        place[k] = have->sharding->place[k];
+        tsi_role to = tsi_role_of(&want->sharding->place[k]), from = tsi_role_of(&place[k]);
+        if (!tsi_role_is_p(to) || from == to || from == TSI_ROLE_R) continue;
+        place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+        detour = true;
+    }
+    return detour ? intern_layout(have->sharding->mesh, place, &have->shape, &plan->via[input])
+                  : TS_OK;
+}
+
 /* Layouts of a chosen expansion. */
 static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, const tsi_expansion *e)
 {
@@ -146,6 +162,7 @@ static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, cons
             ts_layout_release(wanted);
         else
             plan->wanted[i] = wanted;
+        if (plan->wanted[i]) TSI_TRY(take_detour(plan, i));
     }
     for (int32_t o = 0; o < call->output_count; o++)
         TSI_TRY(intern_layout(mesh, e->out[o], &call->out[o].shape, &plan->out[o]));
@@ -162,42 +179,70 @@ static ts_status refuse_in_place(const tsi_op_call *call, const tsi_op_plan *pla
                     call->op->name, plan->in[0]->text, call->op->name);
 }
 
-/* Algorithms' times on this mesh, for the search. */
-static double *algorithm_times(const tsi_op_call *call, const tsi_links *links, tsi_arena *arena)
+/* Algorithms' times on each axis of this mesh, for the search. */
+static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
+                               const tsi_mesh_desc *mesh, tsi_arena *arena)
 {
     int32_t count = 0;
     while (call->op->algorithm && call->op->algorithm[count].name)
         count++;
-    double *time = tsi_arena_calloc(arena, (size_t)count + 1, sizeof *time);
-    for (int32_t a = 0; time && a < count; a++) {
-        double bytes = (double)call->op->algorithm[a].bytes(call, links->size[0]);
-        tsi_links_group group = tsi_links_of(links, 1);
-        time[a] = tsi_time_all_reduce(links, &group, bytes / 2.0);
+    double *time = tsi_arena_calloc(arena, (size_t)count * TS_NDIM_MAX + 1, sizeof *time);
+    for (int32_t i = 0; time && i < count * mesh->ndim; i++) {
+        int32_t a = i / mesh->ndim, k = i % mesh->ndim;
+        double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
+        tsi_links_group group = tsi_links_of(links, 1u << k);
+        time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
     }
     return time;
 }
 
-static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch)
+static void choice_take(const tsi_expansion *e, tsi_mesh_desc *mesh, tsi_op_choice *out)
 {
+    memcpy(out->rule, e->rule, sizeof out->rule);
+    out->cost_us = e->cost_us;
+    out->out = tsi_sharding_intern(mesh, e->out[0]);
+}
+
+/* What was chosen and the next best, for a story. */
+static void story_tell(tsi_op_story *story, const tsi_rules *rules, tsi_mesh_desc *mesh,
+                       tsi_expand_search *search, tsi_expansion *e)
+{
+    story->rules = *rules;
+    choice_take(e, mesh, &story->chosen);
+    while (story->other_count < TSI_STORY_OTHERS && tsi_expand_next(search, e) == TS_OK)
+        choice_take(e, mesh, &story->other[story->other_count++]);
+}
+
+void tsi_op_story_release(tsi_op_story *story)
+{
+    ts_sharding_release(story->chosen.out);
+    for (int32_t i = 0; i < story->other_count; i++)
+        ts_sharding_release(story->other[i].out);
+}
+
+static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch,
+                        tsi_op_story *story)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
     tsi_rules rules = { .arena = scratch };
-    derive_rules(call, &rules);
+    tsi_op_rules(call, &rules);
     if (rules.failed) return TS_ERR_MEMORY;
     ts_topology topology = TS_INIT(ts_topology);
-    TSI_TRY(ts_topology_of(plan->mesh->desc->world, &topology));
+    TSI_TRY(ts_topology_of(mesh->world, &topology));
     tsi_links links;
-    tsi_links_make(&topology, plan->mesh->desc, plan->mesh->desc->count, &links);
+    tsi_links_make(&topology, mesh, mesh->count, &links);
     int64_t *bytes = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *bytes);
     const ts_layout **in = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *in);
     tsi_expansion *e = tsi_arena_alloc(scratch, sizeof *e);
     joint_context joint = { call };
     tsi_expand_request request = {
-        .mesh = plan->mesh->desc,
+        .mesh = mesh,
         .rules = &rules,
         .links = &links,
         .in_bytes = bytes,
         .in = in,
         .in_place = plan->in_place,
-        .algorithm_us = algorithm_times(call, &links, scratch),
+        .algorithm_us = algorithm_times(call, &links, mesh, scratch),
         .joint = call->op->joint ? joint_check : NULL,
         .context = &joint,
     };
@@ -205,11 +250,15 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
         return tsi_fail_memory("the search for a rule", sizeof *e);
     for (int32_t i = 0; i < call->input_count; i++) {
         bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
-        if (plan->in[i] && plan->in[i]->sharding->mesh == plan->mesh->desc) in[i] = plan->in[i];
+        if (plan->in[i] && plan->in[i]->sharding->mesh == mesh) in[i] = plan->in[i];
     }
-    ts_status status = tsi_expand(&request, scratch, e);
+    ts_status status;
+    tsi_expand_search *search = tsi_expand_begin(&request, scratch, &status);
+    if (search) status = tsi_expand_next(search, e);
     if (status == TS_ERR_POLICY) return refuse_in_place(call, plan);
-    return status == TS_OK ? take_expansion(plan, call, e) : status;
+    if (status == TS_OK) status = take_expansion(plan, call, e);
+    if (status == TS_OK && story) story_tell(story, &rules, mesh, search, e);
+    return status;
 }
 
 static ts_status choose_view(tsi_op_plan *plan, const tsi_op_call *call)
@@ -244,18 +293,26 @@ static ts_status region_of(tsi_op_plan *plan, const ts_layout *layout, tsi_regio
                                                                              : TS_ERR_MEMORY;
 }
 
+static ts_status add_move(tsi_op_plan *plan, int32_t input, const ts_layout *from,
+                          const ts_layout *to)
+{
+    ts_plan *move = NULL;
+    TSI_TRY(ts_plan_cached(from, to, (ts_dtype)plan->in_dtype[input], NULL, &move));
+    ts_plan_summary summary = TS_INIT(ts_plan_summary);
+    ts_plan_summarise(move, &summary);
+    plan->move_bytes[input] += summary.bytes_received;
+    plan->moved_total += summary.bytes_received;
+    ts_plan_release(move);
+    return TS_OK;
+}
+
 static ts_status plan_moves(tsi_op_plan *plan)
 {
     for (int32_t i = 0; i < plan->input_count; i++) {
+        const ts_layout *via = plan->via[i];
         if (!plan->wanted[i]) continue;
-        ts_plan *move = NULL;
-        TSI_TRY(
-            ts_plan_cached(plan->in[i], plan->wanted[i], (ts_dtype)plan->in_dtype[i], NULL, &move));
-        ts_plan_summary summary = TS_INIT(ts_plan_summary);
-        ts_plan_summarise(move, &summary);
-        plan->move_bytes[i] = summary.bytes_received;
-        plan->moved_total += summary.bytes_received;
-        ts_plan_release(move);
+        if (via) TSI_TRY(add_move(plan, i, plan->in[i], via));
+        TSI_TRY(add_move(plan, i, via ? via : plan->in[i], plan->wanted[i]));
     }
     return TS_OK;
 }
@@ -275,18 +332,17 @@ static ts_status plan_local(tsi_op_plan *plan)
     return TS_OK;
 }
 
-static ts_status check_call(const tsi_op_args *args)
+static ts_status check_call(const tsi_op_request *q)
 {
-    const tsi_op_desc *op = args->op;
-    if (args->input_count < op->input_min || args->input_count > op->input_max)
+    const tsi_op_desc *op = q->op;
+    if (q->input_count < op->input_min || q->input_count > op->input_max)
         return TSI_FAIL(TS_ERR_ARG, "%s: takes %d to %d inputs, not %d", op->name, op->input_min,
-                        op->input_max, args->input_count);
-    if (args->in_place && !(op->flags & TSI_OP_IN_PLACE))
+                        op->input_max, q->input_count);
+    if (q->in_place && !(op->flags & TSI_OP_IN_PLACE))
         return TSI_FAIL(TS_ERR_ARG, "%s: has no in-place form", op->name);
-    const ts_tensor *first = args->input_count > 0 ? args->in[0] : NULL;
-    if (op->dtypes && first && !(op->dtypes >> first->dtype & 1))
+    if (op->dtypes && q->input_count > 0 && q->in[0] && !(op->dtypes >> q->dtype[0] & 1))
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", op->name,
-                        ts_dtype_name((ts_dtype)first->dtype));
+                        ts_dtype_name((ts_dtype)q->dtype[0]));
     return TS_OK;
 }
 
@@ -304,18 +360,20 @@ static ts_status check_in_place(const tsi_op_call *call)
                     ts_dtype_name((ts_dtype)self->dtype));
 }
 
-static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_args *args, tsi_arena *scratch)
+static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena *scratch,
+                           tsi_op_story *story)
 {
-    TSI_TRY(plan_arrays(plan, args));
-    TSI_TRY(plan_inputs(plan, args));
-    const tsi_op_desc *op = args->op;
+    TSI_TRY(check_call(q));
+    TSI_TRY(plan_arrays(plan, q));
+    TSI_TRY(plan_inputs(plan, q));
+    const tsi_op_desc *op = q->op;
     if (op->normalise) TSI_TRY(op->normalise(plan->in_meta, plan->input_count, plan->attributes));
     tsi_op_call call = {
         op, plan->attributes, plan->in_meta, plan->out_meta, plan->input_count, plan->output_count
     };
     TSI_TRY(op->infer(&call));
     if (plan->in_place) TSI_TRY(check_in_place(&call));
-    TSI_TRY(op->propagate ? choose_view(plan, &call) : choose(plan, &call, scratch));
+    TSI_TRY(op->propagate ? choose_view(plan, &call) : choose(plan, &call, scratch, story));
     TSI_TRY(plan_moves(plan));
     TSI_TRY(plan_local(plan));
     if (plan->algorithm > 0) {
@@ -329,30 +387,53 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_args *args, tsi_arena
     return TS_OK;
 }
 
-tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args)
+tsi_op_plan *tsi_op_plan_for(const tsi_op_request *q, tsi_arena *scratch, tsi_op_story *story)
 {
-    if (check_call(args) != TS_OK) return NULL;
     tsi_op_plan *plan = tsi_calloc(1, sizeof *plan);
     if (!plan) {
         tsi_fail_memory("the plan of an operator call", sizeof *plan);
         return NULL;
     }
-    plan->op = args->op;
-    plan->input_count = args->input_count;
-    plan->output_count = args->op->output_count;
-    plan->in_place = args->in_place;
-    plan->mesh = mesh_of(args);
-    ts_status status = TS_OK;
-    if (!plan->mesh) status = TSI_FAIL(TS_ERR_NULL, "%s: every input is NULL", args->op->name);
-    tsi_tensor_state *state = tsi_tensor_state_of(rank);
-    if (status == TS_OK && state) {
-        tsi_arena_mark mark = tsi_arena_save(&state->scratch);
-        status = plan_fill(plan, args, &state->scratch);
-        tsi_arena_rewind(&state->scratch, mark);
-    }
-    if (status == TS_OK && state) return plan;
+    plan->op = q->op;
+    plan->input_count = q->input_count;
+    plan->output_count = q->op->output_count;
+    plan->in_place = q->in_place;
+    plan->mesh = ts_mesh_retain(q->mesh);
+    if (plan_fill(plan, q, scratch, story) == TS_OK) return plan;
     tsi_op_plan_destroy(plan);
     return NULL;
+}
+
+tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args)
+{
+    const ts_layout *in[TSI_INPUT_MAX];
+    uint8_t dtype[TSI_INPUT_MAX];
+    tsi_op_request q = { .op = args->op,
+                         .mesh = mesh_of(args),
+                         .in = in,
+                         .dtype = dtype,
+                         .input_count = args->input_count,
+                         .in_place = args->in_place,
+                         .attributes = args->attributes };
+    if (args->input_count > TSI_INPUT_MAX) {
+        TSI_FAIL(TS_ERR_ARG, "%s: %d inputs are too many, %d are possible", args->op->name,
+                 args->input_count, TSI_INPUT_MAX);
+        return NULL;
+    }
+    if (!q.mesh) {
+        TSI_FAIL(TS_ERR_NULL, "%s: every input is NULL", args->op->name);
+        return NULL;
+    }
+    for (int32_t i = 0; i < args->input_count; i++) {
+        in[i] = args->in[i] ? args->in[i]->layout : NULL;
+        dtype[i] = args->in[i] ? (uint8_t)args->in[i]->dtype : 0;
+    }
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    if (!state) return NULL;
+    tsi_arena_mark mark = tsi_arena_save(&state->scratch);
+    tsi_op_plan *plan = tsi_op_plan_for(&q, &state->scratch, NULL);
+    tsi_arena_rewind(&state->scratch, mark);
+    return plan;
 }
 
 void tsi_op_plan_destroy(tsi_op_plan *plan)
@@ -362,8 +443,11 @@ void tsi_op_plan_destroy(tsi_op_plan *plan)
         ts_layout_release(plan->in[i]);
     for (int32_t i = 0; plan->wanted && i < plan->input_count; i++)
         ts_layout_release(plan->wanted[i]);
+    for (int32_t i = 0; plan->via && i < plan->input_count; i++)
+        ts_layout_release(plan->via[i]);
     for (int32_t o = 0; o < plan->output_count; o++)
         ts_layout_release(plan->out[o]);
+    ts_mesh_release(plan->mesh);
     tsi_arena_release(&plan->memory);
     tsi_free(plan);
 }

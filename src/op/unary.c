@@ -123,6 +123,8 @@ UNARY(frac, "x - trunc(x)", FAMILY(tsi_real_frac, NULL, NULL, REAL), 0, NONE, IN
       tsi_grad_copy);
 UNARY(gelu, "x times the normal distribution function of x",
       FAMILY(tsi_real_gelu, NULL, NULL, REAL), 0, NONE, INPLACE, IN, tsi_grad_gelu);
+UNARY(gelu_tanh, "gelu by its tanh approximation", FAMILY(tsi_real_gelu_tanh, NULL, NULL, REAL), 0, NONE,
+      INPLACE, IN, tsi_grad_gelu_tanh);
 UNARY(isfinite, "is it a finite number?", FAMILY(tsi_real_isfinite, tsi_whole_one, NULL, BOOL), 0,
       NONE, TSI_OP_NO_GRAD, 0, NULL);
 UNARY(isinf, "is it infinite?", FAMILY(tsi_real_isinf, tsi_whole_zero, NULL, BOOL), 0, NONE,

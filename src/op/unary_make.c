@@ -261,3 +261,8 @@ ts_tensor *(ts_zeros_like)(ts_tensor *x)
 {
     return tsi_op_make(&tsi_op_zeros_like, &x, 1, NULL);
 }
+
+ts_tensor *(ts_gelu_tanh)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_gelu_tanh, &x, 1, NULL);
+}

@@ -312,6 +312,13 @@ double tsi_real_gelu(const double *x, const void *a)
     return 0.5 * *x * (1.0 + erf(*x * 0.7071067811865476));
 }
 
+double tsi_real_gelu_tanh(const double *x, const void *a)
+{
+    (void)a;
+    double inner = 0.7978845608028654 * (*x + 0.044715 * *x * *x * *x);
+    return 0.5 * *x * (1.0 + tanh(inner));
+}
+
 double tsi_real_softplus(const double *x, const void *a)
 {
     (void)a;

@@ -56,6 +56,7 @@ double tsi_real_sigmoid(const double *x, const void *attributes);
 double tsi_real_log_sigmoid(const double *x, const void *attributes);
 double tsi_real_silu(const double *x, const void *attributes);
 double tsi_real_gelu(const double *x, const void *attributes);
+double tsi_real_gelu_tanh(const double *x, const void *attributes);
 double tsi_real_softplus(const double *x, const void *attributes);
 int64_t tsi_whole_abs(const int64_t *x, const void *attributes);
 int64_t tsi_whole_same(const int64_t *x, const void *attributes);

@@ -88,8 +88,11 @@ static double move_cost(const tsi_expand_request *q, int32_t i, int32_t axis, ts
     tsi_links_group group = tsi_links_of(q->links, 1u << axis);
     double bytes = local_bytes(q, i);
     bool norm = place->kind == TS_PLACE_NORM;
-    if (tsi_role_is_p(to)) return from == TSI_ROLE_R ? 0.0 : (double)INFINITY;
     if (from == TSI_ROLE_R) return 0.0;
+    if (tsi_role_is_p(to)) {
+        if (!q->in_place) return (double)INFINITY;
+        to = TSI_ROLE_R; /* what a target in place must be joined with goes by way of R */
+    }
     if (tsi_role_is_s(from))
         return to == TSI_ROLE_R ? tsi_time_all_gather(q->links, &group, bytes * (double)size, false)
                                 : tsi_time_all_to_all(q->links, &group, bytes);
@@ -125,7 +128,8 @@ static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
     }
     if (q->in_place && role[q->rules->input_count] != role[0]) o.cost = (double)INFINITY;
     uint8_t algorithm = q->rules->algorithm[rule];
-    if (algorithm > 0 && q->mesh->size[axis] > 1) o.cost += q->algorithm_us[algorithm - 1];
+    if (algorithm > 0 && q->mesh->size[axis] > 1)
+        o.cost += q->algorithm_us[(algorithm - 1) * TS_NDIM_MAX + axis];
     return o;
 }
 
@@ -323,13 +327,16 @@ static candidate queue_pop(queue *q)
     return top;
 }
 
-typedef struct search {
+struct tsi_expand_search {
+    const tsi_expand_request *request;
     option *option[TS_NDIM_MAX];
     int32_t option_count[TS_NDIM_MAX];
-    int32_t axes;
-} search;
+    int32_t order[TS_NDIM_MAX];
+    int32_t axes, looked;
+    queue queue;
+};
 
-static candidate candidate_of(const search *s, const uint8_t *pick, int32_t first)
+static candidate candidate_of(const tsi_expand_search *s, const uint8_t *pick, int32_t first)
 {
     candidate c = { .first = first };
     memcpy(c.pick, pick, sizeof c.pick);
@@ -342,7 +349,7 @@ static candidate candidate_of(const search *s, const uint8_t *pick, int32_t firs
 
 /* The next worse option on one axis at a time; each combination has one parent, so none comes
  * twice. */
-static bool push_children(const search *s, queue *q, const candidate *c)
+static bool push_children(tsi_expand_search *s, const candidate *c)
 {
     for (int32_t k = c->first; k < s->axes; k++) {
         if (c->pick[k] + 1 >= s->option_count[k]) continue;
@@ -350,35 +357,63 @@ static bool push_children(const search *s, queue *q, const candidate *c)
         memcpy(pick, c->pick, sizeof pick);
         pick[k]++;
         candidate child = candidate_of(s, pick, k);
-        if (!queue_push(q, &child)) return false;
+        if (!queue_push(&s->queue, &child)) return false;
     }
     return true;
 }
 
-ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out)
+static ts_status fail_queue(void)
 {
-    search s = { .axes = request->mesh->ndim };
-    for (int32_t k = 0; k < s.axes; k++) {
-        s.option[k] = tsi_arena_alloc(arena, (size_t)request->rules->count * sizeof(option));
-        if (!s.option[k]) return tsi_fail_memory("the options of an axis", sizeof(option));
-        s.option_count[k] = options_of(request, k, s.option[k]);
-        if (s.option_count[k] > UINT8_MAX) s.option_count[k] = UINT8_MAX;
-        if (s.option_count[k] == 0) return TS_ERR_POLICY;
+    return tsi_fail_memory("the queue of combinations", sizeof(candidate));
+}
+
+tsi_expand_search *tsi_expand_begin(const tsi_expand_request *request, tsi_arena *arena,
+                                    ts_status *status)
+{
+    tsi_expand_search *s = tsi_arena_calloc(arena, 1, sizeof *s);
+    *status = s ? TS_OK : fail_queue();
+    if (!s) return NULL;
+    s->request = request;
+    s->axes = request->mesh->ndim;
+    s->queue.arena = arena;
+    for (int32_t k = 0; k < s->axes; k++) {
+        s->option[k] = tsi_arena_alloc(arena, (size_t)request->rules->count * sizeof(option));
+        if (!s->option[k]) {
+            *status = tsi_fail_memory("the options of an axis", sizeof(option));
+            return NULL;
+        }
+        s->option_count[k] = options_of(request, k, s->option[k]);
+        if (s->option_count[k] > UINT8_MAX) s->option_count[k] = UINT8_MAX;
+        if (s->option_count[k] == 0) {
+            *status = TS_ERR_POLICY;
+            return NULL;
+        }
     }
-    int32_t order[TS_NDIM_MAX];
-    cutting_order(request, order);
-    queue q = { .arena = arena };
-    candidate c = candidate_of(&s, (uint8_t[TS_NDIM_MAX]){ 0 }, 0);
-    if (!queue_push(&q, &c)) return tsi_fail_memory("the queue of combinations", sizeof c);
-    for (int32_t n = 1; q.count > 0 && n <= COMBINATIONS_MAX; n++) {
-        c = queue_pop(&q);
-        for (int32_t k = 0; k < s.axes; k++)
-            out->rule[k] = s.option[k][c.pick[k]].rule;
+    cutting_order(request, s->order);
+    candidate c = candidate_of(s, (uint8_t[TS_NDIM_MAX]){ 0 }, 0);
+    if (queue_push(&s->queue, &c)) return s;
+    *status = fail_queue();
+    return NULL;
+}
+
+ts_status tsi_expand_next(tsi_expand_search *s, tsi_expansion *out)
+{
+    while (s->queue.count > 0 && s->looked < COMBINATIONS_MAX) {
+        candidate c = queue_pop(&s->queue);
+        s->looked++;
+        for (int32_t k = 0; k < s->axes; k++)
+            out->rule[k] = s->option[k][c.pick[k]].rule;
         out->cost_us = c.cost;
-        out->combinations = n;
-        if (combination_fill(request, order, out)) return TS_OK;
-        if (!push_children(&s, &q, &c))
-            return tsi_fail_memory("the queue of combinations", sizeof c);
+        out->combinations = s->looked;
+        if (!push_children(s, &c)) return fail_queue();
+        if (combination_fill(s->request, s->order, out)) return TS_OK;
     }
     return TS_ERR_POLICY;
+}
+
+ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out)
+{
+    ts_status status;
+    tsi_expand_search *search = tsi_expand_begin(request, arena, &status);
+    return search ? tsi_expand_next(search, out) : status;
 }

@@ -26,8 +26,7 @@ typedef struct tsi_expand_request {
     const ts_shape *out_shape;
     int32_t in_place; /* 1: input 0 keeps its placements and output 0 takes them */
     int32_t reserved;
-    const double
-        *algorithm_us; /* time of algorithm k per axis it is used on, index k - 1; NULL: none */
+    const double *algorithm_us; /* of algorithm a on axis k: [(a - 1) * TS_NDIM_MAX + k]; NULL: none */
     /* (optional) The operator's own condition on a whole combination. */
     bool (*joint)(void *context, const ts_placement *const *in, const ts_placement *const *out);
     void *context;
@@ -43,8 +42,16 @@ typedef struct tsi_expansion {
     ts_placement out[8][TS_NDIM_MAX];
 } tsi_expansion;
 
-/* TS_ERR_POLICY where in_place leaves no legal combination (recorded by the caller, who knows the
- * operator). */
+typedef struct tsi_expand_search tsi_expand_search; /* arena memory */
+
+/* A search over the request's combinations; NULL: memory ran out (recorded), or no rule is possible
+ * on some axis (then *status is TS_ERR_POLICY, not recorded). */
+tsi_expand_search *tsi_expand_begin(const tsi_expand_request *request, tsi_arena *arena,
+                                    ts_status *status);
+/* The next legal combination, cheapest first; TS_ERR_POLICY (not recorded): there is none. */
+ts_status tsi_expand_next(tsi_expand_search *search, tsi_expansion *out);
+/* The first of them. TS_ERR_POLICY where in_place leaves no legal combination (recorded by the
+ * caller, who knows the operator). */
 ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out);
 /* The role a placement has; TSI_ROLE_NONE for a p-norm, which fits no rule. */
 tsi_role tsi_role_of(const ts_placement *place);

@@ -101,7 +101,7 @@ static ts_status make_reference(maker *m, bool greedy)
     plan->other_us = m->direct_us;
     plan->other_bytes = plan->bytes_bound;
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL(TS_ERR_MEMORY,
+        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
                         "plan: planner '%s' needs %lld bytes beside source and target, the budget "
                         "is %lld",
                         greedy ? "greedy" : "graph", (long long)peak,
@@ -173,7 +173,7 @@ static ts_status fit_budget(ts_plan *plan)
 {
     int64_t powered = powered_bytes(plan);
     if (plan->budget_bytes > 0 && powered > plan->budget_bytes) {
-        return TSI_FAIL(TS_ERR_MEMORY,
+        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
                         "plan: a budget of %lld bytes is too small; norms are combined from a copy "
                         "of the source, which takes %lld",
                         (long long)plan->budget_bytes, (long long)powered);
@@ -192,8 +192,7 @@ static ts_status fit_budget(ts_plan *plan)
             }
         }
         if (longest < 0) {
-            return TSI_FAIL(
-                TS_ERR_MEMORY,
+            return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
                 "plan: a budget of %lld bytes is too small; one round of single elements "
                 "takes %lld",
                 (long long)plan->budget_bytes, (long long)plan->peak_bytes);
@@ -275,8 +274,7 @@ static ts_status make_collectives(maker *m, bool bytes_first)
     int64_t bytes = 0, peak = 0;
     TSI_TRY(tsi_path_account(plan, &path, &bytes, &peak));
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL(
-            TS_ERR_MEMORY,
+        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
             "plan: the sequence of collectives needs %lld bytes beside source and target, "
             "the budget is %lld",
             (long long)peak, (long long)plan->budget_bytes);
@@ -310,9 +308,11 @@ static ts_status take_collectives(maker *m, tsi_path *path, int64_t bytes, int64
     return adopt(m, path, bytes, peak);
 }
 
+/* An engine that packs would need its buffers beside the arrays between the steps; only the direct
+ * exchange is cut into rounds that keep to a budget. */
 static bool fits(const ts_plan *plan, int64_t peak)
 {
-    return plan->budget_bytes == 0 || peak <= plan->budget_bytes;
+    return plan->budget_bytes == 0 || (!plan->staged && peak <= plan->budget_bytes);
 }
 
 /* Is there surely no sequence with fewer bytes than this one? */

@@ -163,6 +163,16 @@ static ts_status run_all_reduce(const tsi_execution *x, ts_mesh *mesh, uint32_t 
     return (ts_group_all_reduce)(group, &in, &out, reduce, &options);
 }
 
+/* The same elements in the same order, perhaps in another shape. Blocks of steps are dense. */
+static ts_status copy_same(tsi_array *to, tsi_array *from)
+{
+    ts_shape shape = tsi_array_shape(to);
+    tsi_array *view = tsi_array_view(from, (ts_dtype)to->dtype, &shape, NULL, from->offset);
+    ts_status status = view ? tsi_array_copy(to, view) : TS_ERR_INTERNAL;
+    tsi_array_release(view);
+    return status;
+}
+
 /* One step as a program of its own, or as an all_reduce. */
 static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
                           const ts_layout *from, const ts_layout *to)
@@ -176,8 +186,7 @@ static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
     ts_plan *plan = NULL;
     TSI_TRY(ts_plan_cached(from, to, (ts_dtype)x->to->dtype, &options, &plan));
     x->plan = plan;
-    ts_status status =
-        plan->family == TS_PLAN_NONE ? tsi_array_copy(x->to, x->from) : run_program(x);
+    ts_status status = plan->family == TS_PLAN_NONE ? copy_same(x->to, x->from) : run_program(x);
     ts_plan_release(plan);
     return status;
 }

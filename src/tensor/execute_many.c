@@ -146,7 +146,9 @@ static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **wo
     w->part = NULL;
     for (int64_t i = 0; status == TS_OK && i < w->count; i++) {
         tsi_exchange_round *round = round_of(w, &w->x[i]);
-        if (round) status = tsi_round_finish(w->x[i].program, round, w->x[i].to);
+        if (!round || !round->reduces) continue;
+        tsi_round_patch(round, w->x[i].source, w->x[i].to); /* programs may serve several tensors */
+        status = tsi_round_finish(w->x[i].program, round, w->x[i].to);
     }
     return status;
 }

@@ -7,12 +7,21 @@
 
 #include "base/alloc.h"
 
-tsi_move *tsi_move_create(ts_rank *rank, ts_work *work)
+tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
     tsi_move *move = tsi_calloc(1, sizeof *move);
-    if (!move) {
+    if (move) {
+        move->hold = move->few;
+        move->hold_capacity = TSI_MOVE_HOLD_FEW;
+    }
+    if (move && holds > TSI_MOVE_HOLD_FEW) {
+        move->hold = tsi_alloc_array((size_t)holds, sizeof *move->hold);
+        move->hold_capacity = holds;
+    }
+    if (!move || !move->hold) {
+        tsi_free(move);
         if (work) ts_work_wait(work);
-        tsi_fail_memory("a move in flight", sizeof *move);
+        tsi_fail_memory("a move in flight", sizeof *move + (size_t)holds * sizeof(void *));
         return NULL;
     }
     move->rank = rank;
@@ -24,7 +33,7 @@ tsi_move *tsi_move_create(ts_rank *rank, ts_work *work)
 void tsi_move_hold(tsi_move *move, tsi_array *array)
 {
     if (!array) return;
-    TSI_ASSERT(move->hold_count < TSI_MOVE_HOLD_MAX);
+    TSI_ASSERT(move->hold_count < move->hold_capacity);
     move->hold[move->hold_count++] = tsi_array_retain(array);
 }
 
@@ -34,6 +43,7 @@ tsi_move *tsi_move_retain(tsi_move *move)
     return move;
 }
 
+/* After the work: nobody reads the blocks any more. */
 static void let_go(tsi_move *move)
 {
     while (move->hold_count > 0)
@@ -61,6 +71,7 @@ void tsi_move_release(tsi_move *move)
         return;
     }
     tsi_move_wait(move);
+    if (move->hold != move->few) tsi_free(move->hold);
     tsi_free(move);
 }
 

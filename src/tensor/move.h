@@ -9,7 +9,7 @@
 
 #include "tensor/tensor.h"
 
-enum { TSI_MOVE_HOLD_MAX = 6 };
+enum { TSI_MOVE_HOLD_FEW = 4 };
 
 struct tsi_move {
     struct tsi_move *next; /* in tsi_tensor_state.moves */
@@ -17,13 +17,15 @@ struct tsi_move {
     ts_work *work; /* NULL: complete */
     int64_t references;
     ts_status status; /* once complete */
-    int32_t hold_count;
-    tsi_array *hold[TSI_MOVE_HOLD_MAX]; /* source, target, staging */
+    int32_t hold_count, hold_capacity;
+    int32_t reserved;
+    tsi_array **hold; /* source, target, staging; of one move or of several that travel together */
+    tsi_array *few[TSI_MOVE_HOLD_FEW];
 };
 
-/* A move that will complete with `work` (NULL: it is complete); holds nothing yet. NULL: recorded.
- */
-tsi_move *tsi_move_create(ts_rank *rank, ts_work *work /* takes */);
+/* A move that will complete with `work` (NULL: it is complete), with room for `holds` arrays; holds
+ * nothing yet. NULL: recorded, and the work is complete. */
+tsi_move *tsi_move_create(ts_rank *rank, ts_work *work /* takes */, int32_t holds);
 void tsi_move_hold(tsi_move *move, tsi_array *array); /* retains */
 tsi_move *tsi_move_retain(tsi_move *move);
 void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank keeps it */

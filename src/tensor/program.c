@@ -66,7 +66,9 @@ static ts_status membership_of(ts_rank *rank, const ts_plan *plan, membership *o
     }
     out->mesh = tsi_mesh_of(rank, src);
     if (!out->mesh) return ts_rank_status(rank);
-    out->axes = axes_concerned(plan->src, plan->dst);
+    /* Replicas of a node, which help each other, may differ in any coordinate. */
+    bool nodes = plan->pair.scan || plan->family == TS_PLAN_HIERARCHICAL;
+    out->axes = nodes ? (1u << src->ndim) - 1 : axes_concerned(plan->src, plan->dst);
     out->group = tsi_mesh_axes_group(out->mesh, out->axes);
     return out->group ? TS_OK : ts_rank_status(rank);
 }
@@ -101,20 +103,44 @@ static ts_status piece_compile(const membership *m, const tsi_piece *piece, ts_p
                     (long long)piece->peer);
 }
 
-static ts_status round_compile(tsi_program *program, const membership *m, const tsi_round *from,
+/* A local copy as a block the rank sends to itself. */
+static void local_compile(const tsi_box *box, int64_t member, tsi_exchange_round *to)
+{
+    int64_t s = to->send_all++, r = to->recv_all++;
+    to->send[s] = (ts_part){ .peer = member, .ndim = box->ndim };
+    to->recv[r] = (ts_part){ .peer = member, .ndim = box->ndim };
+    memcpy(to->send[s].extent, box->extent, sizeof box->extent);
+    memcpy(to->recv[r].extent, box->extent, sizeof box->extent);
+    memcpy(to->send[s].stride, box->stride_a, sizeof box->stride_a);
+    memcpy(to->recv[r].stride, box->stride_b, sizeof box->stride_b);
+    to->send_offset[s] = box->offset_a;
+    to->recv_offset[r] = box->offset_b;
+}
+
+static ts_status round_reserve(tsi_program *program, int64_t send, int64_t recv,
                                tsi_exchange_round *to)
 {
     tsi_arena *arena = &program->memory;
-    size_t sends = (size_t)from->send_count + 1, recvs = (size_t)from->recv_count + 1;
+    size_t sends = (size_t)send + 1, recvs = (size_t)recv + 1;
     to->send = tsi_arena_calloc(arena, sends, sizeof *to->send);
     to->recv = tsi_arena_calloc(arena, recvs, sizeof *to->recv);
     to->send_offset = tsi_arena_calloc(arena, sends, sizeof *to->send_offset);
     to->recv_offset = tsi_arena_calloc(arena, recvs, sizeof *to->recv_offset);
     to->send_from_target = tsi_arena_calloc(arena, sends, 1);
-    if (!to->send || !to->recv || !to->send_offset || !to->recv_offset || !to->send_from_target)
-        return tsi_fail_memory("the blocks of an exchange", (sends + recvs) * sizeof *to->send);
-    to->send_count = from->send_count;
-    to->recv_count = from->recv_count;
+    if (to->send && to->recv && to->send_offset && to->recv_offset && to->send_from_target)
+        return TS_OK;
+    return tsi_fail_memory("the blocks of an exchange", (sends + recvs) * sizeof *to->send);
+}
+
+static ts_status round_compile(tsi_program *program, const membership *m, const tsi_round *from,
+                               tsi_exchange_round *to)
+{
+    const tsi_part *part = &program->part;
+    bool defers = program->round_count == 1 && !from->reduces;
+    int64_t local = defers ? part->local_count : 0;
+    TSI_TRY(round_reserve(program, from->send_count + local, from->recv_count + local, to));
+    to->send_count = to->send_all = from->send_count;
+    to->recv_count = to->recv_all = from->recv_count;
     to->reduces = from->reduces;
     for (int64_t i = 0; i < from->send_count; i++) {
         TSI_TRY(piece_compile(m, &from->send[i], &to->send[i], &to->send_offset[i]));
@@ -123,6 +149,8 @@ static ts_status round_compile(tsi_program *program, const membership *m, const 
     }
     for (int64_t i = 0; i < from->recv_count; i++)
         TSI_TRY(piece_compile(m, &from->recv[i], &to->recv[i], &to->recv_offset[i]));
+    for (int64_t i = 0; i < local; i++)
+        local_compile(&part->local[i], ts_group_index(program->group), to);
     return TS_OK;
 }
 
@@ -137,7 +165,7 @@ static ts_status program_fill(ts_rank *rank, tsi_program *program, ts_plan *plan
     TSI_TRY(membership_of(rank, plan, &m));
     program->group = m.group;
     TSI_TRY(tsi_plan_part(plan, rank->index, &program->memory, &program->part));
-    program->round_count = program->part.round_count;
+    program->round_count = plan->family == TS_PLAN_LOCAL ? 0 : program->part.round_count;
     program->round = tsi_arena_calloc(&program->memory, (size_t)program->round_count + 1,
                                       sizeof *program->round);
     if (!program->round)
@@ -151,8 +179,9 @@ static ts_status program_fill(ts_rank *rank, tsi_program *program, ts_plan *plan
  * ------------------------------------------------------------------------------------------------------------
  */
 
-static void program_destroy(tsi_program *program)
+void tsi_program_release(tsi_program *program)
 {
+    if (!program || --program->references > 0) return;
     ts_plan_release(program->plan);
     tsi_arena_release(&program->memory);
     tsi_free(program);
@@ -161,7 +190,7 @@ static void program_destroy(tsi_program *program)
 void tsi_programs_release(tsi_tensor_state *state)
 {
     for (int32_t i = 0; i < TSI_PROGRAM_CACHE; i++)
-        if (state->program[i]) program_destroy(state->program[i]);
+        if (state->program[i]) tsi_program_release(state->program[i]);
     memset(state->program, 0, sizeof state->program);
 }
 
@@ -185,13 +214,21 @@ tsi_program *tsi_program_of(ts_rank *rank, ts_plan *plan)
         tsi_fail_memory("a compiled plan", sizeof *program);
         return NULL;
     }
+    program->references = 1;
     program->plan = ts_plan_retain(plan);
     program->used = ++state->program_clock;
     if (program_fill(rank, program, plan) != TS_OK) {
-        program_destroy(program);
+        tsi_program_release(program);
         return NULL;
     }
-    if (*oldest) program_destroy(*oldest);
+    if (*oldest) tsi_program_release(*oldest);
     *oldest = program;
+    return program;
+}
+
+tsi_program *tsi_program_get(ts_rank *rank, ts_plan *plan)
+{
+    tsi_program *program = tsi_program_of(rank, plan);
+    if (program) program->references++;
     return program;
 }

@@ -19,6 +19,7 @@ typedef struct tsi_exchange_round {
     int64_t *send_offset, *recv_offset; /* in elements */
     uint8_t *send_from_target;          /* results of a fold are sent on from the target array */
     int64_t send_count, recv_count;
+    int64_t send_all, recv_all; /* with local copies as blocks from the rank to itself, at the end */
     int32_t reduces, reserved;
 } tsi_exchange_round;
 
@@ -29,13 +30,17 @@ typedef struct tsi_program {
     tsi_part part;                /* local copies, fill, norm power, division */
     tsi_exchange_round *round;
     int64_t round_count;
+    int64_t references;
     int32_t member; /* this rank takes part */
     uint32_t used;  /* for eviction */
     tsi_arena memory;
 } tsi_program;
 
-/* The program of a direct (or local) plan on this rank; cached. NULL: recorded. */
+/* The program of a direct (or local) plan on this rank; cached, borrowed until the next call. NULL:
+ * recorded. */
 tsi_program *tsi_program_of(ts_rank *rank, ts_plan *plan);
+tsi_program *tsi_program_get(ts_rank *rank, ts_plan *plan); /* the same, held */
+void tsi_program_release(tsi_program *program);             /* accepts NULL */
 void tsi_programs_release(tsi_tensor_state *state);
 
 #endif

@@ -3,21 +3,26 @@
  *
  * Everything that depends on shared metadata alone (is the move meaningful, which plan) is decided
  * before anything moves and alike on every rank; the source is never touched. */
-#include <stdio.h>
-#include <string.h>
-
 #include "base/alloc.h"
+#include "comm/comm.h"
+#include "plan/cache.h"
 #include "tensor/execute.h"
-#include "tensor/move.h"
 
-/* ---- one block
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- one block -------------------------------------------------------------------------------- */
 
-static ts_status plan_for(const tsi_source *from, const ts_layout *to,
-                          const ts_move_options *options, ts_plan **plan)
+/* The plan, held. Plain moves find theirs in the rank's own table. */
+static ts_status plan_for(ts_rank *rank, const tsi_source *from, const ts_layout *to,
+                          const ts_move_options *options, uint32_t forbid, ts_plan **plan)
 {
+    bool staged = !tsi_comm_engine(rank->world)->direct;
+    if (forbid == 0 && (!options || (!options->planner && options->budget == 0))) {
+        TSI_TRY(tsi_plan_for(rank, from->layout, to, from->dtype, staged, plan));
+        ts_plan_retain(*plan);
+        return TS_OK;
+    }
     ts_plan_options o = TS_INIT(ts_plan_options);
+    o.forbid = forbid;
+    o.staged = staged;
     if (options) {
         o.planner = options->planner;
         o.budget_bytes = options->budget;
@@ -25,10 +30,22 @@ static ts_status plan_for(const tsi_source *from, const ts_layout *to,
     return ts_plan_cached(from->layout, to, from->dtype, &o, plan);
 }
 
-static void hold_release(tsi_array **hold, int32_t count)
+/* The handle on what is in flight holds the blocks that are read and written. */
+static ts_status hold_blocks(ts_rank *rank, const tsi_execution *x, int64_t count, ts_work *work,
+                             tsi_move **move)
 {
-    for (int32_t i = 0; i < count; i++)
-        tsi_array_release(hold[i]);
+    int64_t holds = 0;
+    for (int64_t i = 0; i < count; i++)
+        holds += 2 + x[i].hold_count;
+    *move = tsi_move_create(rank, work, (int32_t)holds);
+    if (!*move) return ts_rank_status(rank);
+    for (int64_t i = 0; i < count; i++) {
+        tsi_move_hold(*move, x[i].from);
+        tsi_move_hold(*move, x[i].to);
+        for (int32_t j = 0; j < x[i].hold_count; j++)
+            tsi_move_hold(*move, x[i].hold[j]);
+    }
+    return TS_OK;
 }
 
 /* Runs the plan into `to`; *move is set while something is still in flight. */
@@ -37,26 +54,19 @@ static ts_status run_plan(ts_rank *rank, const tsi_source *from, ts_plan *plan, 
 {
     ts_work *work = NULL;
     bool blocking = options && options->blocking;
-    tsi_array *hold[TSI_MOVE_HOLD_MAX];
-    int32_t hold_count = 0;
-    tsi_execution execution = { rank,
-                                plan,
-                                from->array,
-                                to,
-                                options && options->name ? options->name : rank->label,
-                                blocking ? NULL : &work };
-    ts_status status = tsi_execute(&execution, hold, &hold_count);
-    if (status == TS_OK && work) {
-        *move = tsi_move_create(rank, work);
-        if (!*move) status = ts_rank_status(rank);
+    tsi_execution x = { .rank = rank,
+                        .plan = plan,
+                        .from = from->array,
+                        .to = to,
+                        .name = options && options->name ? options->name : rank->label,
+                        .work = blocking ? NULL : &work };
+    ts_status status = tsi_execute(&x);
+    if (work && status == TS_OK) {
+        status = hold_blocks(rank, &x, 1, work, move);
+    } else if (work) {
+        ts_work_wait(work);
     }
-    if (*move) {
-        tsi_move_hold(*move, from->array);
-        tsi_move_hold(*move, to);
-        for (int32_t i = 0; i < hold_count; i++)
-            tsi_move_hold(*move, hold[i]);
-    }
-    hold_release(hold, hold_count);
+    tsi_execution_release(&x);
     return status;
 }
 
@@ -65,7 +75,8 @@ static tsi_array *dense_of(ts_rank *rank, tsi_array *array)
 {
     if (tsi_array_is_dense(array)) return tsi_array_retain(array);
     ts_shape shape = tsi_array_shape(array);
-    tsi_array *dense = tsi_array_create(rank, (ts_dtype)array->dtype, &shape);
+    tsi_array *dense =
+        tsi_array_create_tagged(rank, (ts_dtype)array->dtype, &shape, TSI_TAG_COMM);
     if (dense && tsi_array_copy(dense, array) == TS_OK) return dense;
     tsi_array_release(dense);
     return NULL;
@@ -88,16 +99,39 @@ static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_
     return array;
 }
 
+/* The block itself where the target's shape of it is the same, else another view of it: empty blocks
+ * have shapes too, and a cut over several dims counts them as one. */
+static tsi_array *same_block(ts_mesh *mesh, tsi_array *array, const ts_layout *to)
+{
+    ts_shape wanted = mesh->member ? ts_layout_local(to, mesh->coord) : TS_SHAPE(0);
+    bool same = wanted.ndim == array->ndim;
+    for (int32_t d = 0; same && d < wanted.ndim; d++)
+        same = wanted.extent[d] == array->extent[d];
+    if (same) return tsi_array_retain(array);
+    tsi_array *dense = dense_of(mesh->rank, array);
+    if (!dense) return NULL;
+    tsi_array *view =
+        tsi_array_view(dense, (ts_dtype)dense->dtype, &wanted, NULL, dense->offset);
+    tsi_array_release(dense);
+    return view;
+}
+
+/* Is every element where it is wanted? Then the block is shared. */
+static bool stays(const tsi_source *from, const ts_mesh *to_mesh, const ts_plan *plan)
+{
+    return plan->family == TS_PLAN_NONE && from->mesh->member == to_mesh->member;
+}
+
 tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to,
                           const ts_move_options *options, tsi_move **move)
 {
     *move = NULL;
     if (from->layout == to) return tsi_array_retain(from->array);
     ts_plan *plan = NULL;
-    if (plan_for(from, to, options, &plan) != TS_OK) return NULL;
+    if (plan_for(to_mesh->rank, from, to, options, 0, &plan) != TS_OK) return NULL;
     tsi_array *array = NULL;
-    if (plan->family == TS_PLAN_NONE && from->mesh->member == to_mesh->member)
-        array = tsi_array_retain(from->array); /* every element is where it is wanted */
+    if (stays(from, to_mesh, plan))
+        array = same_block(to_mesh, from->array, to);
     else
         array = move_dense(from, to_mesh, to, plan, options, move);
     ts_plan_release(plan);
@@ -150,28 +184,6 @@ ts_tensor *(ts_redistribute)(ts_tensor *x, const char *placements)
     return y;
 }
 
-ts_status(ts_redistribute_many)(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
-                                ts_tensor **out)
-{
-    ts_rank *rank = tsi_rank_current();
-    for (int32_t i = 0; out && i < count; i++)
-        out[i] = NULL;
-    if (!rank)
-        return TSI_FAIL(TS_ERR_THREAD, "redistribute_many: this thread is attached to no rank");
-    TSI_TRY(tsi_rank_enter(rank));
-    if (!x || !to || !out) return TSI_FAIL(TS_ERR_NULL, "redistribute_many: an argument is NULL");
-    for (int32_t i = 0; i < count; i++) {
-        out[i] = (ts_redistribute_with)(x[i], to[i], NULL);
-        if (out[i]) continue;
-        for (int32_t j = 0; j < i; j++) {
-            ts_tensor_drop(out[j]);
-            out[j] = NULL;
-        }
-        return ts_rank_status(rank);
-    }
-    return TS_OK;
-}
-
 ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to)
 {
     ts_rank *rank = tsi_tensor_enter(variable, "relayout");
@@ -183,92 +195,119 @@ ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to)
     return status;
 }
 
-/* ---- from one rank to all
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- several tensors in common rounds ----------------------------------------------------------- */
 
-/* A mesh of one rank, by its number in the world. */
-static tsi_mesh_desc *mesh_of_one(ts_rank *rank, int64_t world_rank)
-{
-    char text[48];
-    snprintf(text, sizeof text, "root=1 : %lld", (long long)world_rank);
-    tsi_mesh_desc *desc = NULL;
-    if (tsi_mesh_desc_parse(rank->world, text, rank->world->rank_count, &desc) != TS_OK)
-        return NULL;
-    return desc;
-}
+typedef struct many_item {
+    ts_mesh *mesh;
+    const ts_layout *layout; /* of the target, retained */
+    ts_plan *plan;           /* retained; NULL: source and target are one layout */
+    tsi_source from;         /* array retained */
+    tsi_array *to;           /* retained */
+} many_item;
 
-/* What is wrong with the root's array; "" if nothing is. */
-static void check_whole(const ts_array *whole, const ts_meta *meta, char *complaint, size_t size)
+/* Everything that may be refused, before anything moves. */
+static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to, many_item *item)
 {
-    *complaint = '\0';
-    if (!whole || !whole->data)
-        snprintf(complaint, size, "the root gave no array");
-    else if (whole->meta.dtype != meta->dtype)
-        snprintf(complaint, size, "the root's array has another dtype");
-    else if (whole->meta.shape.ndim != meta->shape.ndim ||
-             memcmp(whole->meta.shape.extent, meta->shape.extent,
-                    (size_t)meta->shape.ndim * sizeof meta->shape.extent[0]) != 0)
-        snprintf(complaint, size, "the root's array has another shape than was announced");
-}
-
-static tsi_array *source_block(ts_mesh *source, const ts_array *whole, const ts_meta *meta)
-{
-    if (!source->member) return tsi_array_create(source->rank, (ts_dtype)meta->dtype, &TS_SHAPE(0));
-    return tsi_array_wrap(source->rank, whole);
-}
-
-static ts_tensor *distribute(ts_mesh *mesh, ts_mesh *source, const ts_layout *to,
-                             const ts_array *whole, const ts_meta *meta)
-{
-    ts_rank *rank = mesh->rank;
-    const ts_layout *from = tsi_tensor_layout_of(source, NULL, meta->shape);
-    tsi_array *block = from ? source_block(source, whole, meta) : NULL;
-    ts_tensor *t = NULL;
-    if (block) {
-        tsi_source origin = { source, from, block, (ts_dtype)meta->dtype };
-        ts_move_options options = TS_INIT(ts_move_options);
-        options.blocking = 1; /* the caller's array is his again when we return */
-        options.name = rank->label;
-        tsi_move *move = NULL;
-        tsi_array *array = tsi_move_begin(&origin, mesh, to, &options, &move);
-        if (array) t = tsi_tensor_make(mesh, to, origin.dtype, array, move);
+    if (!to) return TSI_FAIL(TS_ERR_NULL, "redistribute_many: a target sharding is NULL");
+    if (!tsi_tensor_enter(x, "redistribute_many")) return ts_rank_status(rank);
+    TSI_TRY(tsi_tensor_ready(x));
+    item->mesh = to->mesh == x->mesh->desc ? x->mesh : tsi_mesh_of(rank, to->mesh);
+    item->layout = item->mesh ? tsi_layout_intern(to, &x->layout->shape) : NULL;
+    if (!item->layout) return ts_rank_status(rank);
+    item->from = (tsi_source){ x->mesh, x->layout, NULL, (ts_dtype)x->dtype };
+    if (x->layout != item->layout)
+        TSI_TRY(plan_for(rank, &item->from, item->layout, NULL, TS_PLAN_NO_COLLECTIVES,
+                         &item->plan));
+    if (!item->plan || stays(&item->from, item->mesh, item->plan)) {
+        item->to = same_block(item->mesh, x->array, item->layout);
+        return item->to ? TS_OK : ts_rank_status(rank);
     }
-    tsi_array_release(block);
-    ts_layout_release(from);
-    return t;
+    item->from.array = dense_of(rank, x->array);
+    item->to = item->from.array ? tsi_tensor_block(item->mesh, item->layout, item->from.dtype) : NULL;
+    return item->to ? TS_OK : ts_rank_status(rank);
 }
 
-ts_tensor *(ts_distribute)(const ts_array *whole, const ts_sharding *sharding, ts_meta meta,
-                           int64_t root)
+static ts_status many_run(ts_rank *rank, const many_item *item, int32_t count, tsi_move **move)
+{
+    tsi_execution *x = tsi_calloc((size_t)count + 1, sizeof *x);
+    if (!x) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *x);
+    int64_t moving = 0;
+    ts_work *work = NULL;
+    for (int32_t i = 0; i < count; i++) {
+        if (!item[i].from.array) continue;
+        x[moving++] = (tsi_execution){ .rank = rank,
+                                       .plan = item[i].plan,
+                                       .from = item[i].from.array,
+                                       .to = item[i].to };
+    }
+    ts_status status = moving ? tsi_execute_many(rank, x, moving, rank->label, &work) : TS_OK;
+    if (work && status == TS_OK) {
+        status = hold_blocks(rank, x, moving, work, move);
+    } else if (work) {
+        ts_work_wait(work);
+    }
+    for (int64_t i = 0; i < moving; i++)
+        tsi_execution_release(&x[i]);
+    tsi_free(x);
+    return status;
+}
+
+static ts_status many_tensors(ts_rank *rank, ts_tensor *const *x, many_item *item, int32_t count,
+                              tsi_move *move, ts_tensor **out)
+{
+    for (int32_t i = 0; i < count; i++) {
+        bool moves = move && item[i].from.array;
+        out[i] = tsi_tensor_make(item[i].mesh, item[i].layout, item[i].from.dtype, item[i].to,
+                                 moves ? tsi_move_retain(move) : NULL);
+        item[i].to = NULL;
+        if (!out[i]) return ts_rank_status(rank);
+    }
+    for (int32_t i = 0; i < count; i++)
+        tsi_tensor_moved(x[i], out[i]);
+    return TS_OK;
+}
+
+static void many_release(many_item *item, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        tsi_array_release(item[i].from.array);
+        tsi_array_release(item[i].to);
+        ts_plan_release(item[i].plan);
+        if (item[i].layout) ts_layout_release(item[i].layout);
+    }
+    tsi_free(item);
+}
+
+static ts_status move_many(ts_rank *rank, ts_tensor *const *x, const ts_sharding *const *to,
+                           int32_t count, ts_tensor **out)
+{
+    many_item *item = tsi_calloc((size_t)count + 1, sizeof *item);
+    if (!item) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *item);
+    tsi_move *move = NULL;
+    ts_status status = TS_OK;
+    for (int32_t i = 0; status == TS_OK && i < count; i++)
+        status = many_prepare(rank, x[i], to[i], &item[i]);
+    if (status == TS_OK) status = many_run(rank, item, count, &move);
+    if (status == TS_OK) status = many_tensors(rank, x, item, count, move, out);
+    tsi_move_release(move);
+    many_release(item, count);
+    for (int32_t i = 0; status != TS_OK && i < count; i++) {
+        if (out[i]) ts_tensor_drop(out[i]);
+        out[i] = NULL;
+    }
+    return status;
+}
+
+ts_status(ts_redistribute_many)(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
+                                ts_tensor **out)
 {
     ts_rank *rank = tsi_rank_current();
-    if (!rank || tsi_rank_enter(rank) != TS_OK) return NULL;
-    if (!sharding) {
-        TSI_FAIL(TS_ERR_NULL, "distribute: the sharding is NULL");
-        return NULL;
-    }
-    ts_mesh *mesh = tsi_mesh_of(rank, sharding->mesh);
-    if (!mesh) return NULL;
-    if (root < 0 || root >= mesh->desc->count) {
-        TSI_FAIL(TS_ERR_ARG, "distribute: root %lld is not one of the %lld members of the mesh",
-                 (long long)root, (long long)mesh->desc->count);
-        return NULL;
-    }
-    int64_t coord[TS_NDIM_MAX];
-    tsi_mesh_desc_unravel(mesh->desc, root, coord);
-    tsi_mesh_desc *one = mesh_of_one(rank, tsi_mesh_desc_rank(mesh->desc, coord));
-    ts_mesh *source = one ? tsi_mesh_of(rank, one) : NULL;
-    if (one) tsi_interned_release(&one->interned);
-    const ts_layout *to = source ? tsi_layout_intern(sharding, &meta.shape) : NULL;
-    if (!to) return NULL;
-    char complaint[160] = "";
-    if (source->member) check_whole(whole, &meta, complaint, sizeof complaint);
-    ts_group *group = tsi_mesh_axes_group(mesh, (1u << mesh->desc->ndim) - 1);
-    uint64_t hash = tsi_hash_text(tsi_hash_mix((uint64_t)root, (uint64_t)meta.dtype), to->text);
-    ts_tensor *t = NULL;
-    if (group && tsi_agree(group, "distribute", complaint, hash) == TS_OK)
-        t = distribute(mesh, source, to, whole, &meta);
-    ts_layout_release(to);
-    return t;
+    for (int32_t i = 0; out && i < count; i++)
+        out[i] = NULL;
+    if (!rank)
+        return TSI_FAIL(TS_ERR_THREAD, "redistribute_many: this thread is attached to no rank");
+    TSI_TRY(tsi_rank_enter(rank));
+    if (!x || !to || !out) return TSI_FAIL(TS_ERR_NULL, "redistribute_many: an argument is NULL");
+    if (count < 0) return TSI_FAIL(TS_ERR_ARG, "redistribute_many: %d tensors", count);
+    return move_many(rank, x, to, count, out);
 }

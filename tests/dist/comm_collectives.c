@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every collective x every dtype and reduction x even, uneven, sparse and empty rows x dense and strided
- * arrays, blocking and asynchronous, against the oracle, bit for bit. Public API only, so that the same
- * program runs on any engine. */
+/* Every collective x every dtype and reduction x even, uneven, sparse and empty rows x dense and
+ * strided arrays, blocking and asynchronous, against the oracle, bit for bit. Public API only, so
+ * that the same program runs on any engine. */
 #include "dist/comm_oracle.h"
 
 enum { MEMBERS_MAX = 16 };
@@ -28,11 +28,15 @@ typedef struct setting {
 static int64_t rows_of(pattern like, int64_t member, int64_t n)
 {
     switch (like) {
-    case EVEN: return 2;
-    case UNEVEN: return (member * 5 + 1) % 4;
-    case SPARSE: return member == n / 2 ? 3 : 0;
+    case EVEN:
+        return 2;
+    case UNEVEN:
+        return (member * 5 + 1) % 4;
+    case SPARSE:
+        return member == n / 2 ? 3 : 0;
     case NONE:
-    case PATTERN_COUNT: break;
+    case PATTERN_COUNT:
+        break;
     }
     return 0;
 }
@@ -64,13 +68,15 @@ static void finish(setting *s, ts_status status, const char *what)
 static void verdict(setting *s, bool good, grid *out, const char *what)
 {
     bool guarded = out == NULL || grid_guarded(out);
-    TEST_SAY(s->t, good && guarded, "%s%s%s: %s %s rows like %d, gaps %d %d, async %d, member %d of %d",
-             what, good ? "" : ": wrong elements", guarded ? "" : ": wrote outside",
+    TEST_SAY(s->t, good && guarded,
+             "%s%s%s: %s %s rows like %d, gaps %d %d, async %d, member %d of %d", what,
+             good ? "" : ": wrong elements", guarded ? "" : ": wrote outside",
              ts_dtype_name(s->dtype), ts_reduce_name(s->reduce), (int)s->rows_like, s->gaps_in,
              s->gaps_out, s->later, (int)s->me, (int)s->n);
 }
 
-/* ---- without reductions --------------------------------------------------------------------------------- */
+/* ---- without reductions
+ * --------------------------------------------------------------------------------- */
 
 static void try_broadcast(setting *s, int64_t root)
 {
@@ -93,8 +99,7 @@ static void try_scatter(setting *s, int64_t root)
     if (s->rows_like != EVEN) s->options.send_rows = s->rows;
     const ts_array *given = s->me == root ? &in.array : NULL;
     finish(s, ts_group_scatter(s->group, given, &out.array, root, &s->options), "scatter");
-    bool good = grid_rows_are(&out, 0, out.rows, s->key, s->ranks[root],
-                              s->first[s->me] * s->cols);
+    bool good = grid_rows_are(&out, 0, out.rows, s->key, s->ranks[root], s->first[s->me] * s->cols);
     verdict(s, good, &out, "scatter");
     grid_free(&in);
     grid_free(&out);
@@ -168,7 +173,8 @@ static void try_all_to_all(setting *s)
     grid_free(&out);
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------- */
+/* ---- reductions
+ * ------------------------------------------------------------------------------------------- */
 
 static void try_reduce(setting *s, int64_t root)
 {
@@ -191,8 +197,7 @@ static void try_all_reduce(setting *s, bool in_place)
     grid out = grid_make(s->dtype, s->first[s->n], s->cols, s->gaps_out);
     grid *target = in_place ? &in : &out;
     grid_fill(&in, s->key, s->ranks[s->me], 0);
-    finish(s,
-           ts_group_all_reduce(s->group, &in.array, &target->array, s->reduce, &s->options),
+    finish(s, ts_group_all_reduce(s->group, &in.array, &target->array, s->reduce, &s->options),
            "all_reduce");
     bool good = grid_is_folded(target, s->key, s->reduce, s->ranks, s->n, 0);
     verdict(s, good, target, in_place ? "all_reduce in place" : "all_reduce");
@@ -216,7 +221,8 @@ static void try_reduce_scatter(setting *s)
     grid_free(&out);
 }
 
-/* ---- the matrix --------------------------------------------------------------------------------------------- */
+/* ---- the matrix
+ * --------------------------------------------------------------------------------------------- */
 
 static void try_moves(setting *s)
 {

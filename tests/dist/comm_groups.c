@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: the caller's order, outsiders, sub-groups, a thousand at once, channels that do not wait for each
- * other; and what groups are used for beside the matrix: exchange, send and recv, batches. Public API only. */
+/* Groups: the caller's order, outsiders, sub-groups, a thousand at once, channels that do not wait
+ * for each other; and what groups are used for beside the matrix: exchange, send and recv, batches.
+ * Public API only. */
 #include "dist/comm_oracle.h"
 
 enum { MEMBERS_MAX = 16 };
@@ -17,7 +18,8 @@ static ts_array one_i64(int64_t *value)
     return vector_of(value, TS_DTYPE_I64, 1);
 }
 
-/* ---- lists and their order -------------------------------------------------------------------------------- */
+/* ---- lists and their order
+ * -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(comm_group_keeps_the_callers_order, 1, 2, 3, 4, 8)
 {
@@ -54,7 +56,8 @@ TS_TEST_RANKS(comm_group_folds_in_its_order, 3)
 TS_TEST_RANKS(comm_outsiders_do_nothing, 2, 3, 8)
 {
     int64_t only = t->count - 1, value = 5, sum = -1;
-    ts_group *group = ts_group_create(t->me, &only, 1, TS_OPTIONS(ts_group_options, .name = "last"));
+    ts_group *group =
+        ts_group_create(t->me, &only, 1, TS_OPTIONS(ts_group_options, .name = "last"));
     ts_array in = one_i64(&value), out = one_i64(&sum);
     ts_work *work = NULL;
     bool inside = t->index == only;
@@ -67,7 +70,8 @@ TS_TEST_RANKS(comm_outsiders_do_nothing, 2, 3, 8)
     TEST_OK(t, ts_group_broadcast(group, &in, 99 * !inside, NULL)); /* not even looked at outside */
 }
 
-/* Halves of halves until every group has one member; the sum of all ranks is known at each level. */
+/* Halves of halves until every group has one member; the sum of all ranks is known at each level.
+ */
 TS_TEST_RANKS(comm_sub_groups_of_sub_groups, 1, 2, 3, 4, 8)
 {
     ts_group *group = ts_group_world(t->me);
@@ -78,8 +82,10 @@ TS_TEST_RANKS(comm_sub_groups_of_sub_groups, 1, 2, 3, 4, 8)
         for (int64_t i = left ? low : middle; i < (left ? middle : high); i++)
             members[count++] = i - low;
         group = ts_group_sub(group, members, count, NULL);
-        if (left) high = middle;
-        else low = middle;
+        if (left)
+            high = middle;
+        else
+            low = middle;
         int64_t mine = t->index, sum = 0, want = 0;
         ts_array in = one_i64(&mine), out = one_i64(&sum);
         TEST_OK(t, ts_group_all_reduce(group, &in, &out, TS_REDUCE_SUM, NULL));
@@ -100,8 +106,9 @@ TS_TEST_RANKS(comm_handles_of_one_list_are_one_group, 2, 3)
     for (int k = 0; k < 20; k++) {
         ts_group *again = ts_group_create(t->me, ranks, t->count, NULL);
         /* Ranks use different handles of the same list. */
-        ts_group *one = (k + t->index) % 3 == 0 ? kept : (k + t->index) % 3 == 1 ? again
-                                                                                 : ts_group_world(t->me);
+        ts_group *one = (k + t->index) % 3 == 0   ? kept
+                        : (k + t->index) % 3 == 1 ? again
+                                                  : ts_group_world(t->me);
         TEST_OK(t, ts_group_all_reduce(one, &in, &out, TS_REDUCE_SUM, NULL));
         TEST_EQ(t, sum, t->count);
         ts_group_release(again);
@@ -138,7 +145,9 @@ TS_TEST_RANKS(comm_a_thousand_groups, 4, 8)
         ts_group_release(mine[g]);
 }
 
-/* ---- channels -------------------------------------------------------------------------------------------------- */
+/* ---- channels
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* Ranks post on two channels in different orders: channels do not wait for each other. */
 TS_TEST_RANKS(comm_channels_are_independent, 2, 3, 4, 8)
@@ -203,16 +212,19 @@ TS_TEST_RANKS(comm_test_without_waiting, 2, 3)
     TEST_EQ(t, ts_work_test(NULL), 1);
 }
 
-/* ---- send and recv --------------------------------------------------------------------------------------------- */
+/* ---- send and recv
+ * --------------------------------------------------------------------------------------------- */
 
-/* A ring in both sizes: small messages do not wait for their receiver, large ones are posted first. */
+/* A ring in both sizes: small messages do not wait for their receiver, large ones are posted first.
+ */
 TS_TEST_RANKS(comm_send_ring, 1, 2, 3, 4, 8)
 {
     enum { LARGE = 100000 };
     ts_group *world = ts_group_world(t->me);
     int64_t next = (t->index + 1) % t->count, before = (t->index + t->count - 1) % t->count;
     for (int64_t count = 1; count <= LARGE; count *= LARGE) {
-        grid out = grid_make(TS_DTYPE_F32, count, 1, false), in = grid_make(TS_DTYPE_F32, count, 1, true);
+        grid out = grid_make(TS_DTYPE_F32, count, 1, false),
+             in = grid_make(TS_DTYPE_F32, count, 1, true);
         for (uint64_t round = 0; round < 5; round++) {
             ts_work *work = NULL;
             grid_fill(&out, round, t->index, 0);
@@ -257,7 +269,9 @@ TS_TEST_RANKS(comm_send_is_in_order, 2, 3)
     }
 }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------ */
+/* ---- batches
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 /* Everybody sends to everybody at once, and two collectives ride along. */
 TS_TEST_RANKS(comm_batch, 1, 2, 3, 4, 8)
@@ -299,10 +313,12 @@ TS_TEST_RANKS(comm_batch_of_nothing, 1, 2)
     TEST_OK(t, ts_group_batch_end(t->me, NULL));
 }
 
-/* ---- exchange ------------------------------------------------------------------------------------------------------ */
+/* ---- exchange
+ * ------------------------------------------------------------------------------------------------------
+ */
 
-/* An n x n matrix, one row block per member, becomes one column block per member: the transpose of who holds
- * what, as strided parts straight between the arrays. */
+/* An n x n matrix, one row block per member, becomes one column block per member: the transpose of
+ * who holds what, as strided parts straight between the arrays. */
 TS_TEST_RANKS(comm_exchange_rows_to_columns, 1, 2, 3, 4, 8)
 {
     enum { EACH = 5 };
@@ -314,13 +330,23 @@ TS_TEST_RANKS(comm_exchange_rows_to_columns, 1, 2, 3, 4, 8)
     ts_part send[MEMBERS_MAX], recv[MEMBERS_MAX];
     for (int64_t k = 0; k < n; k++) {
         int64_t p = (t->index * 3 + k) % n; /* any order of peers */
-        send[k] = (ts_part){ .peer = p, .data = grid_at(&rows, p * EACH), .ndim = 2,
-                             .extent = { EACH, EACH }, .stride = { total, 1 } };
-        recv[k] = (ts_part){ .peer = p, .data = grid_at(&columns, p * EACH * EACH), .ndim = 2,
-                             .extent = { EACH, EACH }, .stride = { EACH, 1 } };
+        send[k] = (ts_part){ .peer = p,
+                             .data = grid_at(&rows, p * EACH),
+                             .ndim = 2,
+                             .extent = { EACH, EACH },
+                             .stride = { total, 1 } };
+        recv[k] = (ts_part){ .peer = p,
+                             .data = grid_at(&columns, p * EACH * EACH),
+                             .ndim = 2,
+                             .extent = { EACH, EACH },
+                             .stride = { EACH, 1 } };
     }
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32,
-                             .send = send, .send_count = n, .recv = recv, .recv_count = n };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .send = send,
+                             .send_count = n,
+                             .recv = recv,
+                             .recv_count = n };
     TEST_OK(t, ts_group_exchange(ts_group_world(t->me), &exchange, NULL));
     for (int64_t r = 0; r < total; r++)
         for (int64_t c = 0; c < EACH; c++) {
@@ -333,7 +359,8 @@ TS_TEST_RANKS(comm_exchange_rows_to_columns, 1, 2, 3, 4, 8)
     grid_free(&columns);
 }
 
-/* Streams: what one side sends as many small parts the other receives as few large ones of other shapes. */
+/* Streams: what one side sends as many small parts the other receives as few large ones of other
+ * shapes. */
 TS_TEST_RANKS(comm_exchange_matches_streams, 1, 2, 3, 4)
 {
     enum { PARTS = 12, EACH = 10 };
@@ -345,17 +372,26 @@ TS_TEST_RANKS(comm_exchange_matches_streams, 1, 2, 3, 4)
     int64_t at = 0;
     for (int i = 0; i < PARTS; i++, at += EACH) {
         int64_t stride = out.array.stride[0];
-        send[i] = (ts_part){ .peer = next, .data = grid_at(&out, at), .ndim = 2,
-                             .extent = { 2, EACH / 2 }, .stride = { stride * EACH / 2, stride } };
+        send[i] = (ts_part){ .peer = next,
+                             .data = grid_at(&out, at),
+                             .ndim = 2,
+                             .extent = { 2, EACH / 2 },
+                             .stride = { stride * EACH / 2, stride } };
     }
     send[PARTS] = (ts_part){ .peer = next, .ndim = 1, .extent = { 0 } }; /* empty: no data needed */
     ts_part recv[2];
     for (int i = 0; i < 2; i++)
-        recv[i] = (ts_part){ .peer = before, .data = grid_at(&in, i * 60), .ndim = 2,
+        recv[i] = (ts_part){ .peer = before,
+                             .data = grid_at(&in, i * 60),
+                             .ndim = 2,
                              .extent = { 4, 15 },
                              .stride = { in.array.stride[0], in.array.stride[1] } };
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_I16,
-                             .send = send, .send_count = PARTS + 1, .recv = recv, .recv_count = 2 };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_I16,
+                             .send = send,
+                             .send_count = PARTS + 1,
+                             .recv = recv,
+                             .recv_count = 2 };
     ts_work *work = NULL;
     TEST_OK(t, ts_group_exchange(ts_group_world(t->me), &exchange,
                                  TS_OPTIONS(ts_comm_options, .work = &work)));
@@ -368,7 +404,8 @@ TS_TEST_RANKS(comm_exchange_matches_streams, 1, 2, 3, 4)
     grid_free(&in);
 }
 
-/* A reduce_scatter written as an exchange: one block, contributions of all members folded in list order. */
+/* A reduce_scatter written as an exchange: one block, contributions of all members folded in list
+ * order. */
 TS_TEST_RANKS(comm_exchange_combines, 1, 2, 3, 4, 8)
 {
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_I8, TS_DTYPE_C64 };
@@ -376,19 +413,31 @@ TS_TEST_RANKS(comm_exchange_combines, 1, 2, 3, 4, 8)
     for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
         int64_t n = t->count, order[MEMBERS_MAX];
         size_t size = ts_dtype_size(dtypes[d]);
-        grid in = grid_make(dtypes[d], n * EACH, 1, false), out = grid_make(dtypes[d], EACH, 1, true);
+        grid in = grid_make(dtypes[d], n * EACH, 1, false),
+             out = grid_make(dtypes[d], EACH, 1, true);
         grid_fill(&in, 5, t->index, 0);
         ts_part send[MEMBERS_MAX], recv[MEMBERS_MAX];
         for (int64_t k = 0; k < n; k++) {
             order[k] = (t->index + k) % n; /* every receiver folds in an order of its own */
-            send[k] = (ts_part){ .peer = k, .data = in.memory + (size_t)(k * EACH) * size, .ndim = 1,
-                                 .extent = { EACH }, .stride = { 1 } };
-            recv[k] = (ts_part){ .peer = order[k], .data = out.memory, .ndim = 1, .combine = k > 0,
-                                 .extent = { EACH }, .stride = { out.array.stride[0] } };
+            send[k] = (ts_part){ .peer = k,
+                                 .data = in.memory + (size_t)(k * EACH) * size,
+                                 .ndim = 1,
+                                 .extent = { EACH },
+                                 .stride = { 1 } };
+            recv[k] = (ts_part){ .peer = order[k],
+                                 .data = out.memory,
+                                 .ndim = 1,
+                                 .combine = k > 0,
+                                 .extent = { EACH },
+                                 .stride = { out.array.stride[0] } };
         }
-        ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = (int32_t)dtypes[d],
-                                 .reduce = TS_REDUCE_SUM, .send = send, .send_count = n,
-                                 .recv = recv, .recv_count = n };
+        ts_exchange exchange = { .struct_size = sizeof exchange,
+                                 .dtype = (int32_t)dtypes[d],
+                                 .reduce = TS_REDUCE_SUM,
+                                 .send = send,
+                                 .send_count = n,
+                                 .recv = recv,
+                                 .recv_count = n };
         TEST_OK(t, ts_group_exchange(ts_group_world(t->me), &exchange, NULL));
         TEST_CHECK(t, grid_is_folded(&out, 5, TS_REDUCE_SUM, order, n, t->index * EACH));
         TEST_CHECK(t, grid_guarded(&out));

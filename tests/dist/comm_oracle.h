@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_oracle.h - values, arrays and folds for tests of collectives, written apart from the library.
+/* comm_oracle.h - values, arrays and folds for tests of collectives, written apart from the
+ * library.
  *
- * Every element of every rank's input is a pure function of (key, rank, index), so that each rank knows what
- * all others hold and computes the expected result by itself. Arrays are [rows x cols], dense or with gaps;
- * the gaps are filled with a guard byte that must survive. Folds go one element at a time in group order. */
+ * Every element of every rank's input is a pure function of (key, rank, index), so that each rank
+ * knows what all others hold and computes the expected result by itself. Arrays are [rows x cols],
+ * dense or with gaps; the gaps are filled with a guard byte that must survive. Folds go one element
+ * at a time in group order. */
 #ifndef TESTS_DIST_COMM_ORACLE_H
 #define TESTS_DIST_COMM_ORACLE_H
 
@@ -15,7 +17,8 @@
 
 enum { ORACLE_GUARD = 0xA5, ORACLE_ELEMENT_MAX = 16 };
 
-/* ---- numbers ------------------------------------------------------------------------------------------- */
+/* ---- numbers
+ * ------------------------------------------------------------------------------------------- */
 
 static inline uint64_t oracle_hash(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -27,7 +30,8 @@ static inline uint64_t oracle_hash(uint64_t a, uint64_t b, uint64_t c)
     return h ^ h >> 31;
 }
 
-/* The 16-bit format with `mantissa` bits, by arithmetic: nearest, ties to even, overflow to infinity. */
+/* The 16-bit format with `mantissa` bits, by arithmetic: nearest, ties to even, overflow to
+ * infinity. */
 static inline uint16_t oracle_narrow(float value, int mantissa, int exponent_min, int exponent_max)
 {
     uint16_t sign = signbit(value) ? 0x8000 : 0;
@@ -53,8 +57,9 @@ static inline float oracle_widen(uint16_t bits, int mantissa, int exponent_min, 
     int field = (bits & 0x7FFF) >> mantissa, top = exponent_max - exponent_min + 2;
     int fraction = bits & ((1 << mantissa) - 1);
     double size = field == top ? HUGE_VAL
-                  : field == 0 ? ldexp(fraction, exponent_min - mantissa)
-                               : ldexp(fraction + (1 << mantissa), exponent_min + field - 1 - mantissa);
+                  : field == 0
+                      ? ldexp(fraction, exponent_min - mantissa)
+                      : ldexp(fraction + (1 << mantissa), exponent_min + field - 1 - mantissa);
     return (float)(bits & 0x8000 ? -size : size);
 }
 
@@ -81,24 +86,46 @@ static inline void oracle_value(ts_dtype dtype, uint64_t key, int64_t rank, int6
     uint16_t half = oracle_to_half(dtype, f[0]);
     uint8_t truth = (uint8_t)(h >> 40 & 1);
     switch (dtype) {
-    case TS_DTYPE_F64: memcpy(element, d, 8); break;
-    case TS_DTYPE_F32: memcpy(element, f, 4); break;
+    case TS_DTYPE_F64:
+        memcpy(element, d, 8);
+        break;
+    case TS_DTYPE_F32:
+        memcpy(element, f, 4);
+        break;
     case TS_DTYPE_BF16:
-    case TS_DTYPE_F16: memcpy(element, &half, 2); break;
-    case TS_DTYPE_I64: memcpy(element, &h, 8); break;
-    case TS_DTYPE_I32: memcpy(element, &h, 4); break;
-    case TS_DTYPE_I16: memcpy(element, &h, 2); break;
+    case TS_DTYPE_F16:
+        memcpy(element, &half, 2);
+        break;
+    case TS_DTYPE_I64:
+        memcpy(element, &h, 8);
+        break;
+    case TS_DTYPE_I32:
+        memcpy(element, &h, 4);
+        break;
+    case TS_DTYPE_I16:
+        memcpy(element, &h, 2);
+        break;
     case TS_DTYPE_I8:
-    case TS_DTYPE_U8: memcpy(element, &h, 1); break;
-    case TS_DTYPE_BOOL: memcpy(element, &truth, 1); break;
-    case TS_DTYPE_C64: memcpy(element, f, 8); break;
-    case TS_DTYPE_C128: memcpy(element, d, 16); break;
+    case TS_DTYPE_U8:
+        memcpy(element, &h, 1);
+        break;
+    case TS_DTYPE_BOOL:
+        memcpy(element, &truth, 1);
+        break;
+    case TS_DTYPE_C64:
+        memcpy(element, f, 8);
+        break;
+    case TS_DTYPE_C128:
+        memcpy(element, d, 16);
+        break;
     case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT: break;
+    case TS_DTYPE_COUNT:
+        break;
     }
 }
 
-/* ---- folds --------------------------------------------------------------------------------------------- */
+/* ---- folds
+ * --------------------------------------------------------------------------------------------- */
 
 static inline bool oracle_is_float(ts_dtype dtype)
 {
@@ -113,7 +140,8 @@ static inline bool oracle_is_complex(ts_dtype dtype)
 
 static inline bool oracle_allowed(ts_reduce reduce, ts_dtype dtype)
 {
-    bool arithmetic = reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_AVG || reduce == TS_REDUCE_PROD;
+    bool arithmetic =
+        reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_AVG || reduce == TS_REDUCE_PROD;
     bool order = reduce == TS_REDUCE_MIN || reduce == TS_REDUCE_MAX;
     if (dtype == TS_DTYPE_BOOL) return !arithmetic;
     if (oracle_is_complex(dtype)) return arithmetic;
@@ -141,16 +169,25 @@ static inline int64_t oracle_op_int(ts_reduce reduce, int64_t a, int64_t b)
 {
     switch (reduce) {
     case TS_REDUCE_SUM:
-    case TS_REDUCE_AVG: return (int64_t)((uint64_t)a + (uint64_t)b);
-    case TS_REDUCE_PROD: return (int64_t)((uint64_t)a * (uint64_t)b);
-    case TS_REDUCE_MIN: return b < a ? b : a;
-    case TS_REDUCE_MAX: return b > a ? b : a;
-    case TS_REDUCE_AND: return a != 0 && b != 0;
-    case TS_REDUCE_OR: return a != 0 || b != 0;
-    case TS_REDUCE_BAND: return a & b;
-    case TS_REDUCE_BOR: return a | b;
+    case TS_REDUCE_AVG:
+        return (int64_t)((uint64_t)a + (uint64_t)b);
+    case TS_REDUCE_PROD:
+        return (int64_t)((uint64_t)a * (uint64_t)b);
+    case TS_REDUCE_MIN:
+        return b < a ? b : a;
+    case TS_REDUCE_MAX:
+        return b > a ? b : a;
+    case TS_REDUCE_AND:
+        return a != 0 && b != 0;
+    case TS_REDUCE_OR:
+        return a != 0 || b != 0;
+    case TS_REDUCE_BAND:
+        return a & b;
+    case TS_REDUCE_BOR:
+        return a | b;
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: break;
+    case TS_REDUCE_COUNT:
+        break;
     }
     return 0;
 }
@@ -199,8 +236,10 @@ static inline void oracle_fold_f32(ts_dtype dtype, ts_reduce reduce, void *total
     }
     if (reduce == TS_REDUCE_AVG) result /= (float)count;
     half = oracle_to_half(dtype, result);
-    if (dtype == TS_DTYPE_F32) memcpy(total, &result, 4);
-    else memcpy(total, &half, 2);
+    if (dtype == TS_DTYPE_F32)
+        memcpy(total, &result, 4);
+    else
+        memcpy(total, &half, 2);
 }
 
 static inline void oracle_fold_f64(ts_reduce reduce, void *total, const void *const *in,
@@ -251,11 +290,16 @@ static inline void oracle_fold_c128(ts_reduce reduce, void *total, const void *c
 static inline void oracle_fold(ts_dtype dtype, ts_reduce reduce, void *total, const void *const *in,
                                int64_t count)
 {
-    if (dtype == TS_DTYPE_C64) oracle_fold_c64(reduce, total, in, count);
-    else if (dtype == TS_DTYPE_C128) oracle_fold_c128(reduce, total, in, count);
-    else if (dtype == TS_DTYPE_F64) oracle_fold_f64(reduce, total, in, count);
-    else if (oracle_is_float(dtype)) oracle_fold_f32(dtype, reduce, total, in, count);
-    else oracle_fold_int(dtype, reduce, total, in, count);
+    if (dtype == TS_DTYPE_C64)
+        oracle_fold_c64(reduce, total, in, count);
+    else if (dtype == TS_DTYPE_C128)
+        oracle_fold_c128(reduce, total, in, count);
+    else if (dtype == TS_DTYPE_F64)
+        oracle_fold_f64(reduce, total, in, count);
+    else if (oracle_is_float(dtype))
+        oracle_fold_f32(dtype, reduce, total, in, count);
+    else
+        oracle_fold_int(dtype, reduce, total, in, count);
 }
 
 /* Element `index` folded over the inputs of `ranks[0..count)`. */
@@ -272,7 +316,8 @@ static inline void oracle_folded(ts_dtype dtype, ts_reduce reduce, uint64_t key,
     oracle_fold(dtype, reduce, element, in, count);
 }
 
-/* ---- arrays -------------------------------------------------------------------------------------------- */
+/* ---- arrays
+ * -------------------------------------------------------------------------------------------- */
 
 typedef struct grid {
     ts_array array;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is particular to ranks as threads: a thousand of them, no helper threads, progress while nobody waits,
- * events, and the order of what is in flight. */
+/* What is particular to ranks as threads: a thousand of them, no helper threads, progress while
+ * nobody waits, events, and the order of what is in flight. */
 #include <time.h>
 
 #include "base/compiler.h"
@@ -8,8 +8,8 @@
 #include "comm/comm.h"
 #include "dist/comm_oracle.h"
 
-static ts_status launch(int64_t ranks, int32_t progress, ts_work_fn work, void *argument, char *error,
-                        size_t size)
+static ts_status launch(int64_t ranks, int32_t progress, ts_work_fn work, void *argument,
+                        char *error, size_t size)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
@@ -26,7 +26,8 @@ static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
                        .meta = { .shape = TS_SHAPE(count), .dtype = (int32_t)dtype } };
 }
 
-/* ---- many ranks ------------------------------------------------------------------------------------------ */
+/* ---- many ranks
+ * ------------------------------------------------------------------------------------------ */
 
 static ts_status sum_of_all(ts_rank *me, void *argument)
 {
@@ -53,9 +54,11 @@ TS_TEST(comm_a_thousand_ranks)
     TEST_SAY(t, status == TS_OK, "%s", error);
 }
 
-/* ---- without helpers ---------------------------------------------------------------------------------------- */
+/* ---- without helpers
+ * ---------------------------------------------------------------------------------------- */
 
-/* Two channels, a send and a recv in flight at once, waited for in an order that differs by rank. */
+/* Two channels, a send and a recv in flight at once, waited for in an order that differs by rank.
+ */
 static ts_status crosswise(ts_rank *me, void *argument)
 {
     (void)argument;
@@ -100,11 +103,13 @@ TS_TEST(comm_progress_inside_calls_only)
         for (int32_t progress = 0; progress < 2; progress++) {
             char error[1024] = "";
             ts_status status = launch(counts[i], progress, crosswise, NULL, error, sizeof error);
-            TEST_SAY(t, status == TS_OK, "%d ranks, progress %d: %s", (int)counts[i], progress, error);
+            TEST_SAY(t, status == TS_OK, "%d ranks, progress %d: %s", (int)counts[i], progress,
+                     error);
         }
 }
 
-/* ---- progress while nobody waits ------------------------------------------------------------------------------ */
+/* ---- progress while nobody waits
+ * ------------------------------------------------------------------------------ */
 
 /* Ranks post and then only look at their memory: helpers must bring the result. */
 static ts_status looks_only(ts_rank *me, void *argument)
@@ -113,7 +118,8 @@ static ts_status looks_only(ts_rank *me, void *argument)
     enum { COUNT = 100000 };
     int32_t *memory = calloc(2 * COUNT, sizeof *memory);
     memory[COUNT - 1] = 1;
-    ts_array in = vector_of(memory, TS_DTYPE_I32, COUNT), out = vector_of(memory + COUNT, TS_DTYPE_I32, COUNT);
+    ts_array in = vector_of(memory, TS_DTYPE_I32, COUNT),
+             out = vector_of(memory + COUNT, TS_DTYPE_I32, COUNT);
     ts_work *work = NULL;
     ts_status status = ts_group_all_reduce(ts_group_world(me), &in, &out, TS_REDUCE_SUM,
                                            TS_OPTIONS(ts_comm_options, .work = &work));
@@ -143,14 +149,17 @@ TS_TEST(comm_helpers_progress_what_nobody_waits_for)
     }
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 TS_TEST_RANKS(comm_events_tell_what_moved, 3)
 {
     float in[6] = { 0 }, out[18];
     ts_array from = vector_of(in, TS_DTYPE_F32, 6), to = vector_of(out, TS_DTYPE_F32, 18);
-    TEST_OK(t, ts_group_all_gather(ts_group_world(t->me), &from, &to,
-                                   TS_OPTIONS(ts_comm_options, .name = "layers.3.wq", .channel = 2)));
+    TEST_OK(t,
+            ts_group_all_gather(ts_group_world(t->me), &from, &to,
+                                TS_OPTIONS(ts_comm_options, .name = "layers.3.wq", .channel = 2)));
     tsi_event event;
     TEST_CHECK(t, tsi_ring_read(t->me->ring, tsi_ring_last(t->me->ring), &event));
     TEST_EQ(t, event.kind, TSI_EVENT_COMM);

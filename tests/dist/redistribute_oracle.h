@@ -62,6 +62,11 @@ static inline int64_t oracle_number(const kind *k, ts_dtype dtype, int64_t x, in
     if (k->reduce == TS_REDUCE_NONE)
         return (int64_t)(oracle_mix((uint64_t)x, 99) % (uint64_t)terms) == term ? small * 3 / 2 : 0;
     if (k->reduce == TS_REDUCE_AVG) return small * terms;
+    if (k->reduce == TS_REDUCE_PROD && dtype == TS_DTYPE_C64) {
+        /* 1 + 2i times a power of i: no part of a product is zero, which could have either sign */
+        static const int8_t turn[4][2] = { { 1, 2 }, { -2, 1 }, { -1, -2 }, { 2, -1 } };
+        return turn[oracle_mix((uint64_t)x, (uint64_t)term) & 3][part];
+    }
     if (k->reduce == TS_REDUCE_PROD) return (h & 1 ? 1 : 2) * (h & 2 ? 1 : -1);
     if (k->reduce == TS_REDUCE_SUM) return small * 3;
     if (k->reduce == TS_REDUCE_AND || k->reduce == TS_REDUCE_OR)
@@ -304,6 +309,10 @@ static inline int64_t oracle_block_run(ts_tensor *tensor, int64_t rank, const ki
     *x = -1;
     if (ts_tensor_view(tensor, &view) != TS_OK) return -1;
     if (!ts_mesh_coord_of(own->mesh, rank, b.coord)) return 0;
+    ts_shape local = ts_layout_local(own->layout, b.coord);
+    if (local.ndim != view.meta.shape.ndim ||
+        memcmp(local.extent, view.meta.shape.extent, (size_t)local.ndim * sizeof *local.extent) != 0)
+        return -2; /* the block has another shape than the layout says */
     b.data = view.data;
     oracle_each(own, rank, fill ? oracle_put : oracle_compare, &b);
     *x = b.wrong_x;

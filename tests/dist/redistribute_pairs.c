@@ -168,10 +168,16 @@ static bool is_plain(const ts_sharding *sharding)
 }
 
 /* The planner asked for, or one that knows the pair: the reference's own never make norms. */
-static const char *planner_for(const one_case *c, const side *to)
+static const char *planner_for(const one_case *c)
 {
+    bool spans = false, norms = false;
+    for (int32_t k = 0; k < ts_sharding_ndim(c->from) && k < ts_sharding_ndim(c->to); k++) {
+        ts_placement a = ts_sharding_placement(c->from, k), b = ts_sharding_placement(c->to, k);
+        spans = spans || a.dim != a.dim_last || b.dim != b.dim_last;
+        norms = norms || b.kind == TS_PLACE_NORM;
+    }
     bool greedy = strcmp(c->planner, "greedy") == 0, graph = strcmp(c->planner, "graph") == 0;
-    if ((greedy || graph) && c->k->reduce == TS_REDUCE_NONE && to->partial) return "auto";
+    if (spans || ((greedy || graph) && norms)) return "auto";
     return greedy && !(is_plain(c->from) && is_plain(c->to)) ? "graph" : c->planner;
 }
 
@@ -187,7 +193,7 @@ static bool check(test *t, const one_case *c)
     if (meaningful) {
         ts_tensor *x = ts_empty(c->from_mesh, c->dtype, c->shape, from_text);
         ts_move_options options = TS_INIT(ts_move_options);
-        options.planner = planner_for(c, &to);
+        options.planner = planner_for(c);
         options.budget = c->budget;
         options.blocking = c->blocking;
         int64_t bad = -1, at = 0;
@@ -291,19 +297,19 @@ static void all_dims(test *t, const char *mesh, int64_t sample)
 
 TS_TEST_RANKS(pairs_on_one_axis, 4)
 {
-    all_dims(t, "a=4", 1000);
+    all_dims(t, "a=4", 3000);
 }
 TS_TEST_RANKS(pairs_on_two_axes, 4)
 {
-    all_dims(t, "a=2, b=2", 1500);
+    all_dims(t, "a=2, b=2", 5000);
 }
 TS_TEST_RANKS(pairs_on_two_by_three, 6)
 {
-    all_dims(t, "a=2, b=3", 1200);
+    all_dims(t, "a=2, b=3", 4000);
 }
 TS_TEST_RANKS(pairs_on_three_axes, 8)
 {
-    all_dims(t, "a=2, b=2, c=2", 1200);
+    all_dims(t, "a=2, b=2, c=2", 4000);
 }
 
 /* ---- unusual cuts and other meshes ---------------------------------------------------------------- */
@@ -344,6 +350,7 @@ static const ts_sharding *draw_sharding(test *t, ts_mesh *mesh, const ts_shape *
     int32_t axes = ts_mesh_ndim(mesh), dim[TS_NDIM_MAX];
     char text[512] = "", one[192];
     size_t used = 0;
+    bool span = shape->ndim >= 2 && test_random_below(t, 6) == 0; /* dims 0 and 1 cut as one */
     for (int32_t a = 0; a < axes; a++)
         dim[a] = (int32_t)test_random_below(t, shape->ndim + 1) - 1;
     for (int32_t a = 0; a < axes; a++) {
@@ -351,6 +358,7 @@ static const ts_sharding *draw_sharding(test *t, ts_mesh *mesh, const ts_shape *
         for (int32_t b = 0; b < axes; b++)
             alone = alone && (a == b || dim[a] != dim[b]);
         draw_placement(t, mesh, a, shape, k, dim[a], alone, one, sizeof one);
+        if (span && dim[a] >= 0 && dim[a] < 2) snprintf(one, sizeof one, "S(0-1)");
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", a ? ", " : "", one);
     }
     return ts_sharding_get(mesh, text);
@@ -386,6 +394,41 @@ TS_TEST_RANKS(ragged_and_head_tail, 4, 6, 8)
     const char *text = t->count == 4 ? "a=2, b=2" : t->count == 6 ? "a=3, b=2" : "a=2, b=2, c=2";
     ts_mesh *mesh[] = { ts_mesh_create(t->me, text), ts_mesh_create(t->me, "x=*") };
     draw_pairs(t, mesh, NULL, 2, strcmp(t->engine, "mpi") == 0 ? 150 : 600, true);
+}
+
+/* Larger meshes, of ranks in no order, with axes of size 1. */
+TS_TEST_RANKS(pairs_on_larger_meshes, 12, 16)
+{
+    const char *const twelve[] = { "a=3, b=2, c=2", "a=2, b=1, c=6", "a=12 : 5 1 3 0 2 4 11 7 9 6 8 10" };
+    const char *const sixteen[] = { "a=2, b=2, c=2, d=2", "a=4, b=4", "a=2, b=8" };
+    ts_mesh *mesh[3];
+    for (int i = 0; i < 3; i++)
+        mesh[i] = ts_mesh_create(t->me, t->count == 12 ? twelve[i] : sixteen[i]);
+    draw_pairs(t, mesh, NULL, 3, 600, true);
+}
+
+/* A machine of nodes with a slow network between them: then elements enter a node once. */
+TS_TEST_RANKS(hierarchical_pairs, 4, 8)
+{
+    ts_topology topology;
+    TEST_OK(t, ts_topology_preset("8xh100", &topology));
+    topology.level[0].ranks = t->count / 2;
+    topology.level[1].bandwidth_gib_s = 1e-6;
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    TEST_OK(t, ts_topology_set(ts_rank_world(t->me), &topology));
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    ts_mesh *mesh[] = { ts_mesh_create(t->me, "a=2, b=*"), ts_mesh_create(t->me, "x=*") };
+    draw_pairs(t, mesh, NULL, 2, 400, true);
+    ts_plan *plan = NULL;
+    ts_plan_options options = TS_INIT(ts_plan_options);
+    options.planner = "direct"; /* as one case in five above */
+    const ts_layout *from = ts_layout_get(ts_sharding_get(mesh[0], "S(0), R"), TS_SHAPE(64, 64));
+    const ts_layout *to = ts_layout_get(ts_sharding_get(mesh[0], "R, R"), TS_SHAPE(64, 64));
+    ts_plan_summary summary = { .struct_size = sizeof summary };
+    TEST_OK(t, ts_plan_cached(from, to, TS_DTYPE_F32, &options, &plan));
+    if (plan) ts_plan_summarise(plan, &summary);
+    TEST_EQ(t, summary.family, TS_PLAN_HIERARCHICAL);
+    ts_plan_release(plan);
 }
 
 /* Other sizes, overlapping, disjoint, permuted; also replicated over or partial on other axes. */

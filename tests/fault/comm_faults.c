@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures between ranks: every one ends on every rank, in words that name the ranks and the operations.
+/* Failures between ranks: every one ends on every rank, in words that name the ranks and the
+ * operations.
  *
- * A scene is a function that some ranks play wrongly. Each rank notes its status and its sentence; the test
- * looks at all of them afterwards. */
+ * A scene is a function that some ranks play wrongly. Each rank notes its status and its sentence;
+ * the test looks at all of them afterwards. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -69,14 +70,16 @@ static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
                        .meta = { .shape = TS_SHAPE(count), .dtype = (int32_t)dtype } };
 }
 
-static ts_status sum_of(ts_group *group, ts_dtype dtype, int64_t count, const ts_comm_options *options)
+static ts_status sum_of(ts_group *group, ts_dtype dtype, int64_t count,
+                        const ts_comm_options *options)
 {
     int64_t in[64] = { 0 }, out[64];
     ts_array from = vector_of(in, dtype, count), to = vector_of(out, dtype, count);
     return ts_group_all_reduce(group, &from, &to, TS_REDUCE_SUM, options);
 }
 
-/* ---- members that disagree --------------------------------------------------------------------------------- */
+/* ---- members that disagree
+ * --------------------------------------------------------------------------------- */
 
 static ts_status other_operation(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -120,9 +123,9 @@ static ts_status other_rows(ts_rank *me, ts_group *group, int64_t index)
     const int64_t send[3] = { 1, 1, 1 }, more[3] = { 1, 2, 1 };
     ts_array from = vector_of(in, TS_DTYPE_I32, 3);
     ts_array to = vector_of(out, TS_DTYPE_I32, index == 2 ? 4 : 3);
-    return ts_group_all_to_all(group, &from, &to,
-                               TS_OPTIONS(ts_comm_options, .send_rows = send,
-                                          .recv_rows = index == 2 ? more : send));
+    return ts_group_all_to_all(
+        group, &from, &to,
+        TS_OPTIONS(ts_comm_options, .send_rows = send, .recv_rows = index == 2 ? more : send));
 }
 
 static ts_status other_parts(ts_rank *me, ts_group *group, int64_t index)
@@ -131,18 +134,23 @@ static ts_status other_parts(ts_rank *me, ts_group *group, int64_t index)
     int32_t in[8] = { 0 }, out[8];
     int64_t next = (index + 1) % 3, before = (index + 2) % 3;
     ts_part send = { .peer = next, .data = in, .ndim = 1, .extent = { 5 }, .stride = { 1 } };
-    ts_part recv = { .peer = before, .data = out, .ndim = 1, .extent = { index == 0 ? 6 : 5 },
-                     .stride = { 1 } };
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_I32, .send = &send,
-                             .send_count = 1, .recv = &recv, .recv_count = 1 };
+    ts_part recv = {
+        .peer = before, .data = out, .ndim = 1, .extent = { index == 0 ? 6 : 5 }, .stride = { 1 }
+    };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_I32,
+                             .send = &send,
+                             .send_count = 1,
+                             .recv = &recv,
+                             .recv_count = 1 };
     return ts_group_exchange(group, &exchange, NULL);
 }
 
 static ts_status other_async(ts_rank *me, ts_group *group, int64_t index)
 {
     ts_work *work = NULL;
-    ts_status status = sum_of(group, TS_DTYPE_F32, index == 0 ? 2 : 3,
-                              TS_OPTIONS(ts_comm_options, .work = &work));
+    ts_status status =
+        sum_of(group, TS_DTYPE_F32, index == 0 ? 2 : 3, TS_OPTIONS(ts_comm_options, .work = &work));
     ts_status waited = ts_work_wait(work);
     (void)me;
     return status != TS_OK ? status : waited;
@@ -168,7 +176,8 @@ TS_TEST(comm_mismatch_names_both_sides)
 {
     disagree(t, other_operation, "different operations", "all_reduce(sum) 'right'",
              "rank 1 called barrier 'wrong'");
-    disagree(t, other_dtype, "dtypes differ", "f32[4]", "rank 2 called all_reduce(sum) #1 on group crew (i32[4]");
+    disagree(t, other_dtype, "dtypes differ", "f32[4]",
+             "rank 2 called all_reduce(sum) #1 on group crew (i32[4]");
     disagree(t, other_count, "counts differ", "f64[3]", "f64[4]");
     disagree(t, other_root, "roots differ", "root 0", "root 2");
     disagree(t, other_reduction, "reductions differ", "(min)", "(max)");
@@ -182,7 +191,8 @@ static ts_status wrong_message(ts_rank *me, ts_group *group, int64_t index)
     static float large[2][100000];
     ts_array array = vector_of(large[index], TS_DTYPE_F32, index == 0 ? 100000 : 99999);
     (void)me;
-    return index == 0 ? ts_group_send(group, &array, 1, NULL) : ts_group_recv(group, &array, 0, NULL);
+    return index == 0 ? ts_group_send(group, &array, 1, NULL)
+                      : ts_group_recv(group, &array, 0, NULL);
 }
 
 TS_TEST(comm_mismatch_of_send_and_recv)
@@ -191,19 +201,23 @@ TS_TEST(comm_mismatch_of_send_and_recv)
     perform(&s, 2, wrong_message, 10000);
     for (int i = 0; i < 2; i++) {
         TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
-        TEST_SAYS(t, s.note[i].text, "rank 0 called send #1 to member 1 on group crew (f32[100000]");
-        TEST_SAYS(t, s.note[i].text, "rank 1 called recv #1 from member 0 on group crew (f32[99999]");
+        TEST_SAYS(t, s.note[i].text,
+                  "rank 0 called send #1 to member 1 on group crew (f32[100000]");
+        TEST_SAYS(t, s.note[i].text,
+                  "rank 1 called recv #1 from member 0 on group crew (f32[99999]");
     }
 }
 
-/* ---- ranks that fail or leave --------------------------------------------------------------------------------- */
+/* ---- ranks that fail or leave
+ * --------------------------------------------------------------------------------- */
 
 static ts_status fails_in_the_middle(ts_rank *me, ts_group *group, int64_t index)
 {
     for (int step = 0; step < 10; step++) {
         if (index == 2 && step == 5)
             return ts_rank_fail(me, TS_ERR_IO, "shard %d could not be read", 17);
-        ts_status status = sum_of(group, TS_DTYPE_F32, 4, TS_OPTIONS(ts_comm_options, .name = "loss"));
+        ts_status status =
+            sum_of(group, TS_DTYPE_F32, 4, TS_OPTIONS(ts_comm_options, .name = "loss"));
         if (status != TS_OK) return status;
     }
     return TS_OK;
@@ -300,7 +314,8 @@ TS_TEST(comm_send_to_a_rank_that_left)
     static stage s;
     perform(&s, 2, sends_into_the_void, 10000);
     TEST_STATUS(t, s.note[0].status, TS_ERR_PEER);
-    TEST_SAYS(t, s.note[0].text, "rank 1 has finished, but rank 0 waits for it in send #1 to member 1");
+    TEST_SAYS(t, s.note[0].text,
+              "rank 1 has finished, but rank 0 waits for it in send #1 to member 1");
 }
 
 /* A small message is delivered although its sender is gone by then. */
@@ -332,7 +347,8 @@ static ts_status fails_with_work_in_flight(ts_rank *me, ts_group *group, int64_t
     ts_work *work[6] = { NULL };
     ts_status status = TS_OK;
     for (int i = 0; i < 6 && status == TS_OK; i++) {
-        if (index == 1 && i == 4) status = ts_rank_fail(me, TS_ERR_IO, "enough");
+        if (index == 1 && i == 4)
+            status = ts_rank_fail(me, TS_ERR_IO, "enough");
         else
             status = ts_group_all_reduce(group, &in, &out, TS_REDUCE_SUM,
                                          TS_OPTIONS(ts_comm_options, .work = &work[i]));
@@ -356,7 +372,8 @@ TS_TEST(comm_failure_with_work_in_flight)
     }
 }
 
-/* ---- ranks that do not come ---------------------------------------------------------------------------------------- */
+/* ---- ranks that do not come
+ * ---------------------------------------------------------------------------------------- */
 
 static ts_status stalls(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -404,7 +421,9 @@ TS_TEST(comm_stall_of_a_send)
     TEST_STATUS(t, s.note[1].status, TS_ERR_PEER);
 }
 
-/* ---- recovering ------------------------------------------------------------------------------------------------------ */
+/* ---- recovering
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status recovers(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -412,7 +431,8 @@ static ts_status recovers(ts_rank *me, ts_group *group, int64_t index)
         int64_t culprit = round % ts_rank_count(me), mine = index, sum = -1;
         ts_work *work = NULL;
         ts_array in = vector_of(&mine, TS_DTYPE_I64, 1), out = vector_of(&sum, TS_DTYPE_I64, 1);
-        if (index == culprit) (void)ts_rank_fail(me, TS_ERR_IO, "round %d", round);
+        if (index == culprit)
+            (void)ts_rank_fail(me, TS_ERR_IO, "round %d", round);
         else
             (void)ts_group_all_reduce(group, &in, &out, TS_REDUCE_SUM,
                                       TS_OPTIONS(ts_comm_options, .work = &work));
@@ -490,7 +510,9 @@ TS_TEST(comm_handles_outlive_recover)
     }
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static atomic_int arrived;
 static int64_t fail_at;
@@ -506,7 +528,8 @@ static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
         ;
     for (int64_t i = 0; i < n; i++)
         rows[i] = COUNT;
-    ts_array one = vector_of(in, TS_DTYPE_F32, COUNT), all = vector_of(out, TS_DTYPE_F32, COUNT * n);
+    ts_array one = vector_of(in, TS_DTYPE_F32, COUNT),
+             all = vector_of(out, TS_DTYPE_F32, COUNT * n);
     ts_array two = vector_of(in + COUNT, TS_DTYPE_F32, COUNT);
     ts_array three = vector_of(in + 2 * COUNT, TS_DTYPE_F32, COUNT);
     ts_array four = vector_of(in + 3 * COUNT, TS_DTYPE_F32, COUNT);
@@ -515,10 +538,15 @@ static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
     ts_work *work[2] = { NULL, NULL };
     ts_group *sub = ts_group_create(me, pair, 2, TS_OPTIONS(ts_group_options, .name = "pair"));
     ts_part send = { .peer = next, .data = five, .ndim = 1, .extent = { 9 }, .stride = { 1 } };
-    ts_part recv = { .peer = (index + n - 1) % n, .data = five + 9, .ndim = 1, .extent = { 9 },
-                     .stride = { 1 } };
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32, .send = &send,
-                             .send_count = 1, .recv = &recv, .recv_count = 1 };
+    ts_part recv = {
+        .peer = (index + n - 1) % n, .data = five + 9, .ndim = 1, .extent = { 9 }, .stride = { 1 }
+    };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .send = &send,
+                             .send_count = 1,
+                             .recv = &recv,
+                             .recv_count = 1 };
     (void)ts_group_all_gather(group, &one, &all,
                               TS_OPTIONS(ts_comm_options, .work = &work[0], .recv_rows = rows));
     (void)ts_group_all_reduce(sub, &two, &two, TS_REDUCE_SUM,
@@ -537,7 +565,8 @@ static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
     return status;
 }
 
-/* Whichever allocation fails, all ranks return; those that failed say memory, the others name them. */
+/* Whichever allocation fails, all ranks return; those that failed say memory, the others name them.
+ */
 TS_TEST(comm_allocation_failure_at_each_n)
 {
     static stage s;
@@ -561,7 +590,9 @@ TS_TEST(comm_allocation_failure_at_each_n)
     TEST_SAY(t, failed >= 10, "only %d allocations made the collectives fail", failed);
 }
 
-/* ---- bad arguments -------------------------------------------------------------------------------------------------------- */
+/* ---- bad arguments
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static ts_status refuses(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -641,10 +672,17 @@ static ts_status bad_array(ts_group *world, ts_array *two, ts_array *four)
 
 static ts_status bad_part(ts_group *world, void *data)
 {
-    ts_part part = { .peer = which == 20 ? 9 : 0, .data = data, .ndim = 1, .extent = { 1 },
-                     .stride = { 1 }, .combine = which == 21 };
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = TS_DTYPE_F32,
-                             .reduce = TS_REDUCE_SUM, .recv = &part, .recv_count = 1 };
+    ts_part part = { .peer = which == 20 ? 9 : 0,
+                     .data = data,
+                     .ndim = 1,
+                     .extent = { 1 },
+                     .stride = { 1 },
+                     .combine = which == 21 };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .reduce = TS_REDUCE_SUM,
+                             .recv = &part,
+                             .recv_count = 1 };
     return ts_group_exchange(world, &exchange, NULL);
 }
 
@@ -683,8 +721,8 @@ TS_TEST(comm_bad_arguments_are_named)
     static stage s;
     for (which = 0; which < (int)(sizeof refusals / sizeof refusals[0]); which++) {
         perform(&s, 2, bad_call, 10000);
-        TEST_SAY(t, s.note[0].status == refusals[which].status, "%s: got %s (%s)", refusals[which].what,
-                 ts_status_name(s.note[0].status), s.note[0].text);
+        TEST_SAY(t, s.note[0].status == refusals[which].status, "%s: got %s (%s)",
+                 refusals[which].what, ts_status_name(s.note[0].status), s.note[0].text);
         TEST_SAYS(t, s.note[0].text, refusals[which].words);
     }
 }

@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thousand random programs: mixed collectives on random groups, blocking, asynchronous on any channel and
- * in batches, checked against the oracle. All ranks draw the same program from the same seed, which is
- * printed when a check fails. Public API only. */
+/* A thousand random programs: mixed collectives on random groups, blocking, asynchronous on any
+ * channel and in batches, checked against the oracle. All ranks draw the same program from the same
+ * seed, which is printed when a check fails. Public API only. */
 #include "dist/comm_oracle.h"
 
 enum { PROGRAMS = 200, GROUPS = 4, OPS_MAX = 24, RANKS_MAX = 8 };
 
 typedef enum verb {
-    BARRIER, BROADCAST, SCATTER, GATHER, ALL_GATHER, REDUCE, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL,
-    EXCHANGE, SEND_RECV, VERB_COUNT
+    BARRIER,
+    BROADCAST,
+    SCATTER,
+    GATHER,
+    ALL_GATHER,
+    REDUCE,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    EXCHANGE,
+    SEND_RECV,
+    VERB_COUNT
 } verb;
-static const char *const verb_name[VERB_COUNT] = {
-    "barrier", "broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce", "reduce_scatter",
-    "all_to_all", "exchange", "send_recv"
-};
+static const char *const verb_name[VERB_COUNT] = { "barrier",    "broadcast",      "scatter",
+                                                   "gather",     "all_gather",     "reduce",
+                                                   "all_reduce", "reduce_scatter", "all_to_all",
+                                                   "exchange",   "send_recv" };
 
 typedef struct step {
     verb verb;
@@ -39,7 +49,8 @@ typedef struct program {
     int64_t count;
 } program;
 
-/* ---- drawing: the same on every rank ---------------------------------------------------------------------- */
+/* ---- drawing: the same on every rank
+ * ---------------------------------------------------------------------- */
 
 static ts_group *draw_group(test *t)
 {
@@ -78,7 +89,9 @@ static void draw_step(test *t, const program *p, step *s)
     }
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------ */
+/* ---- running
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* all_to_all and exchange: member i sends pair(i, j) rows to member j. */
 static int64_t pair_rows(const step *s, int64_t from, int64_t to)
@@ -124,16 +137,24 @@ static ts_status run_exchange(step *s, const ts_comm_options *options)
     int64_t out_row = s->gaps ? s->cols : s->out.array.stride[0], out_col = s->gaps ? 1 : 2;
     for (int64_t k = 0; k < s->n; k++) {
         int64_t p = (s->me + k) % s->n;
-        send[k] = (ts_part){ .peer = p, .data = grid_at(&s->in, pair_first(s, s->me, p) * s->cols),
-                             .ndim = 2, .extent = { pair_rows(s, s->me, p), s->cols },
+        send[k] = (ts_part){ .peer = p,
+                             .data = grid_at(&s->in, pair_first(s, s->me, p) * s->cols),
+                             .ndim = 2,
+                             .extent = { pair_rows(s, s->me, p), s->cols },
                              .stride = { in_row, in_col } };
-        recv[k] = (ts_part){ .peer = k, .data = grid_at(&s->out, at * s->cols), .ndim = 2,
+        recv[k] = (ts_part){ .peer = k,
+                             .data = grid_at(&s->out, at * s->cols),
+                             .ndim = 2,
                              .extent = { pair_rows(s, k, s->me), s->cols },
                              .stride = { out_row, out_col } };
         at += pair_rows(s, k, s->me);
     }
-    ts_exchange exchange = { .struct_size = sizeof exchange, .dtype = (int32_t)s->dtype,
-                             .send = send, .send_count = s->n, .recv = recv, .recv_count = s->n };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = (int32_t)s->dtype,
+                             .send = send,
+                             .send_count = s->n,
+                             .recv = recv,
+                             .recv_count = s->n };
     return ts_group_exchange(s->group, &exchange, options);
 }
 
@@ -173,25 +194,41 @@ static ts_status run_step(step *s, bool in_batch)
     options.name = verb_name[s->verb];
     if (s->later && !in_batch) options.work = &s->work[0];
     switch (s->verb) {
-    case BARRIER: return ts_group_barrier(s->group, &options);
-    case BROADCAST: return ts_group_broadcast(s->group, out, s->root, &options);
-    case SCATTER: options.send_rows = s->rows; return ts_group_scatter(s->group, in, out, s->root, &options);
-    case GATHER: options.recv_rows = s->rows; return ts_group_gather(s->group, in, out, s->root, &options);
-    case ALL_GATHER: options.recv_rows = s->rows; return ts_group_all_gather(s->group, in, out, &options);
-    case REDUCE: return ts_group_reduce(s->group, in, out, s->reduce, s->root, &options);
-    case ALL_REDUCE: return ts_group_all_reduce(s->group, in, out, s->reduce, &options);
+    case BARRIER:
+        return ts_group_barrier(s->group, &options);
+    case BROADCAST:
+        return ts_group_broadcast(s->group, out, s->root, &options);
+    case SCATTER:
+        options.send_rows = s->rows;
+        return ts_group_scatter(s->group, in, out, s->root, &options);
+    case GATHER:
+        options.recv_rows = s->rows;
+        return ts_group_gather(s->group, in, out, s->root, &options);
+    case ALL_GATHER:
+        options.recv_rows = s->rows;
+        return ts_group_all_gather(s->group, in, out, &options);
+    case REDUCE:
+        return ts_group_reduce(s->group, in, out, s->reduce, s->root, &options);
+    case ALL_REDUCE:
+        return ts_group_all_reduce(s->group, in, out, s->reduce, &options);
     case REDUCE_SCATTER:
         options.send_rows = s->rows;
         return ts_group_reduce_scatter(s->group, in, out, s->reduce, &options);
-    case ALL_TO_ALL: return run_all_to_all(s, &options);
-    case EXCHANGE: return run_exchange(s, &options);
-    case SEND_RECV: return run_message(s, in_batch);
-    case VERB_COUNT: break;
+    case ALL_TO_ALL:
+        return run_all_to_all(s, &options);
+    case EXCHANGE:
+        return run_exchange(s, &options);
+    case SEND_RECV:
+        return run_message(s, in_batch);
+    case VERB_COUNT:
+        break;
     }
     return TS_OK;
 }
 
-/* ---- checking ------------------------------------------------------------------------------------------------- */
+/* ---- checking
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static bool pairs_arrived(const step *s)
 {
@@ -214,21 +251,29 @@ static bool is_right(const step *s)
 {
     int64_t from = s->first[s->me] * s->cols;
     switch (s->verb) {
-    case BROADCAST: return grid_rows_are(&s->out, 0, s->out.rows, s->key, s->ranks[s->root], 0);
-    case SCATTER: return grid_rows_are(&s->out, 0, s->out.rows, s->key, s->ranks[s->root], from);
-    case GATHER: return s->me != s->root || gathered(s);
-    case ALL_GATHER: return gathered(s);
+    case BROADCAST:
+        return grid_rows_are(&s->out, 0, s->out.rows, s->key, s->ranks[s->root], 0);
+    case SCATTER:
+        return grid_rows_are(&s->out, 0, s->out.rows, s->key, s->ranks[s->root], from);
+    case GATHER:
+        return s->me != s->root || gathered(s);
+    case ALL_GATHER:
+        return gathered(s);
     case REDUCE:
         return s->me != s->root || grid_is_folded(&s->out, s->key, s->reduce, s->ranks, s->n, 0);
-    case ALL_REDUCE: return grid_is_folded(&s->out, s->key, s->reduce, s->ranks, s->n, 0);
-    case REDUCE_SCATTER: return grid_is_folded(&s->out, s->key, s->reduce, s->ranks, s->n, from);
+    case ALL_REDUCE:
+        return grid_is_folded(&s->out, s->key, s->reduce, s->ranks, s->n, 0);
+    case REDUCE_SCATTER:
+        return grid_is_folded(&s->out, s->key, s->reduce, s->ranks, s->n, from);
     case ALL_TO_ALL:
-    case EXCHANGE: return pairs_arrived(s);
+    case EXCHANGE:
+        return pairs_arrived(s);
     case SEND_RECV:
         return s->me != s->peer ||
                grid_rows_are(&s->out, 0, s->out.rows, s->key, s->ranks[s->root], 0);
     case BARRIER:
-    case VERB_COUNT: break;
+    case VERB_COUNT:
+        break;
     }
     return true;
 }
@@ -245,7 +290,9 @@ static void finish_step(program *p, int64_t i)
     TEST_SAY(p->t, good && guarded, "program seed %llu step %d: %s %s %s on %d members: %s%s",
              (unsigned long long)p->seed, (int)i, verb_name[s->verb], ts_dtype_name(s->dtype),
              ts_reduce_name(s->reduce), (int)s->n,
-             status != TS_OK ? ts_rank_error(p->t->me)->text : good ? "" : "wrong elements",
+             status != TS_OK ? ts_rank_error(p->t->me)->text
+             : good          ? ""
+                             : "wrong elements",
              guarded ? "" : " (wrote outside)");
     grid_free(&s->in);
     grid_free(&s->out);
@@ -277,8 +324,10 @@ static void run_program(test *t, program *p)
         } else if (!in_batch && !p->step[i].later && p->step[i].verb != SEND_RECV) {
             finish_step(p, i);
         }
-        /* Sometimes an old asynchronous step is waited for in between; each rank chooses its own. */
-        int64_t old = (int64_t)(oracle_hash(p->seed, (uint64_t)t->index, (uint64_t)i) % (uint64_t)(i + 1));
+        /* Sometimes an old asynchronous step is waited for in between; each rank chooses its own.
+         */
+        int64_t old =
+            (int64_t)(oracle_hash(p->seed, (uint64_t)t->index, (uint64_t)i) % (uint64_t)(i + 1));
         if (!in_batch && p->step[old].later && old < i) finish_step(p, old);
     }
     for (int64_t i = 0; i < p->count; i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The meaning of collectives without any engine: blocks that fit each other, bytes by information, words. */
+/* The meaning of collectives without any engine: blocks that fit each other, bytes by information,
+ * words. */
 #include <stdlib.h>
 
 #include "comm/state.h"
@@ -18,8 +19,11 @@ typedef struct crew {
 
 static tsi_block block_of(crew *c, int64_t rows, int64_t cols)
 {
-    return (tsi_block){ .data = c->memory, .dtype = TS_DTYPE_F32, .ndim = 2,
-                        .extent = { rows, cols }, .stride = { cols, 1 } };
+    return (tsi_block){ .data = c->memory,
+                        .dtype = TS_DTYPE_F32,
+                        .ndim = 2,
+                        .extent = { rows, cols },
+                        .stride = { cols, 1 } };
 }
 
 static void describe(tsi_work *work, const tsi_block *shown)
@@ -65,7 +69,8 @@ static void assemble(crew *c, tsi_comm_kind kind, int64_t size, int64_t root)
         tsi_work *work = &c->work[i];
         work->team = &c->team;
         work->member = i;
-        work->print = (tsi_fingerprint){ .kind = (int32_t)kind, .root = root, .sequence = 5, .rank = 10 + i };
+        work->print =
+            (tsi_fingerprint){ .kind = (int32_t)kind, .root = root, .sequence = 5, .rank = 10 + i };
         int64_t in = c->rows[i], out = c->rows[i];
         work->send_rows = work->recv_rows = c->rows;
         if (kind == TSI_COMM_ALL_TO_ALL) {
@@ -95,8 +100,8 @@ static void check_pair(test *t, const crew *c, tsi_comm_kind kind, int64_t i, in
     tsi_block sent = { 0 }, received = { 0 };
     bool sends = tsi_work_send_block(&c->work[i], j, &sent);
     bool receives = tsi_work_recv_block(&c->work[j], i, &received);
-    TEST_SAY(t, sends == receives, "%s: %d to %d: %d vs %d", tsi_comm_kind_name(kind), (int)i, (int)j,
-             sends, receives);
+    TEST_SAY(t, sends == receives, "%s: %d to %d: %d vs %d", tsi_comm_kind_name(kind), (int)i,
+             (int)j, sends, receives);
     if (!sends || !receives) return;
     TEST_EQ(t, sent.extent[0], received.extent[0]);
     TEST_EQ(t, sent.extent[1], received.extent[1]);
@@ -105,10 +110,10 @@ static void check_pair(test *t, const crew *c, tsi_comm_kind kind, int64_t i, in
 
 TS_TEST(comm_blocks_of_pairs_fit)
 {
-    static const tsi_comm_kind kinds[] = {
-        TSI_COMM_BROADCAST, TSI_COMM_SCATTER, TSI_COMM_GATHER, TSI_COMM_ALL_GATHER, TSI_COMM_REDUCE,
-        TSI_COMM_ALL_REDUCE, TSI_COMM_REDUCE_SCATTER, TSI_COMM_ALL_TO_ALL
-    };
+    static const tsi_comm_kind kinds[] = { TSI_COMM_BROADCAST,      TSI_COMM_SCATTER,
+                                           TSI_COMM_GATHER,         TSI_COMM_ALL_GATHER,
+                                           TSI_COMM_REDUCE,         TSI_COMM_ALL_REDUCE,
+                                           TSI_COMM_REDUCE_SCATTER, TSI_COMM_ALL_TO_ALL };
     static crew c;
     for (size_t k = 0; k < TSI_COUNT_OF(kinds); k++)
         for (int64_t size = 1; size <= MEMBERS_MAX; size++) {
@@ -118,7 +123,8 @@ TS_TEST(comm_blocks_of_pairs_fit)
                 for (int64_t j = 0; j < size; j++) {
                     char text[400] = "";
                     check_pair(t, &c, kinds[k], i, j);
-                    TEST_SAY(t, tsi_work_agree(&c.work[i], &c.work[j], text, sizeof text), "%s", text);
+                    TEST_SAY(t, tsi_work_agree(&c.work[i], &c.work[j], text, sizeof text), "%s",
+                             text);
                 }
         }
 }
@@ -213,20 +219,29 @@ TS_TEST(comm_equal_rows_are_even_rows)
 
 TS_TEST(comm_fingerprint_text)
 {
-    tsi_fingerprint print = { .kind = TSI_COMM_ALL_REDUCE, .reduce = TS_REDUCE_SUM, .root = -1,
-                              .dtype = TS_DTYPE_F32, .sequence = 17, .ndim = 2, .extent = { 4, 8 },
-                              .name = "loss", .where = "train.c:88", .group = "dp" };
+    tsi_fingerprint print = { .kind = TSI_COMM_ALL_REDUCE,
+                              .reduce = TS_REDUCE_SUM,
+                              .root = -1,
+                              .dtype = TS_DTYPE_F32,
+                              .sequence = 17,
+                              .ndim = 2,
+                              .extent = { 4, 8 },
+                              .name = "loss",
+                              .where = "train.c:88",
+                              .group = "dp" };
     char text[200];
     tsi_fingerprint_text(&print, text, sizeof text);
     TEST_TEXT(t, text, "all_reduce(sum) 'loss' #17 on group dp (f32[4 x 8], train.c:88)");
     tsi_fingerprint_text(&print, text, 12); /* cut, never written beyond */
     TEST_TEXT(t, text, "all_reduce(");
-    print = (tsi_fingerprint){ .kind = TSI_COMM_BARRIER, .root = -1, .sequence = 1, .group = "world" };
+    print =
+        (tsi_fingerprint){ .kind = TSI_COMM_BARRIER, .root = -1, .sequence = 1, .group = "world" };
     tsi_fingerprint_text(&print, text, sizeof text);
     TEST_TEXT(t, text, "barrier #1 on group world");
 }
 
-/* ---- streams of other shapes ---------------------------------------------------------------------------------- */
+/* ---- streams of other shapes
+ * ---------------------------------------------------------------------------------- */
 
 TS_TEST(comm_stream_between_shapes)
 {
@@ -234,10 +249,12 @@ TS_TEST(comm_stream_between_shapes)
     for (int i = 0; i < 24; i++)
         from[i] = i;
     memset(to, 0xFF, sizeof to);
-    tsi_block source = { .data = from, .dtype = TS_DTYPE_I32, .ndim = 2, .extent = { 4, 6 },
-                         .stride = { 1, 4 } }; /* columns first */
-    tsi_block target = { .data = to, .dtype = TS_DTYPE_I32, .ndim = 3, .extent = { 2, 3, 4 },
-                         .stride = { 24, 8, 2 } };
+    tsi_block source = {
+        .data = from, .dtype = TS_DTYPE_I32, .ndim = 2, .extent = { 4, 6 }, .stride = { 1, 4 }
+    }; /* columns first */
+    tsi_block target = {
+        .data = to, .dtype = TS_DTYPE_I32, .ndim = 3, .extent = { 2, 3, 4 }, .stride = { 24, 8, 2 }
+    };
     TEST_OK(t, tsi_move_stream(tsi_device_cpu(), &target, &source));
     for (int i = 0; i < 24; i++) {
         int at = i / 12 * 24 + i / 4 % 3 * 8 + i % 4 * 2;

@@ -13,14 +13,15 @@
 
 enum { DATA_PATH_MAX = 512 };
 
-/* A tokenizer of tests/golden/tokenizer, or NULL and a failure. */
+/* A tokenizer of tests/golden/tokenizer, or NULL and a failure. NULL alone: this build lacks PCRE2
+ * or jansson. */
 static inline ts_tokenizer *data_golden(test *t, const char *name)
 {
     char path[DATA_PATH_MAX];
     (void)snprintf(path, sizeof path, TS_SOURCE_DIR "/tests/golden/tokenizer/%s.json", name);
     ts_tokenizer *tokenizer = NULL;
     ts_status status = ts_tokenizer_open(path, &tokenizer);
-    TEST_SAY(t, status == TS_OK, "%s: %s", name, ts_last_error());
+    TEST_SAY(t, status == TS_OK || status == TS_ERR_MISSING, "%s: %s", name, ts_last_error());
     return tokenizer;
 }
 

@@ -45,12 +45,12 @@ typedef enum tsi_row_id {
 
 /* What a row of numbers is reduced by; the same for f32, f64 and i64 rows. */
 typedef enum tsi_fold {
-    TSI_FOLD_SUM,
-    TSI_FOLD_SQUARES, /* the sum of squares */
-    TSI_FOLD_PROD,
-    TSI_FOLD_MAX, /* a NaN wins */
-    TSI_FOLD_MIN,
-    TSI_FOLD_COUNT
+    TSI_BY_SUM,
+    TSI_BY_SQUARES, /* the sum of squares */
+    TSI_BY_PROD,
+    TSI_BY_MAX, /* a NaN wins */
+    TSI_BY_MIN,
+    TSI_BY_COUNT
 } tsi_fold;
 
 typedef struct tsi_row_set {
@@ -60,14 +60,14 @@ typedef struct tsi_row_set {
     tsi_row_fn f32[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
 
     /* Contiguous elements to one number; an empty row gives the identity. */
-    double (*fold_f32[TSI_FOLD_COUNT])(const float *x, int64_t count);
-    double (*fold_f64[TSI_FOLD_COUNT])(const double *x, int64_t count);
-    int64_t (*fold_i64[TSI_FOLD_COUNT])(const int64_t *x, int64_t count);
+    double (*fold_f32[TSI_BY_COUNT])(const float *x, int64_t count);
+    double (*fold_f64[TSI_BY_COUNT])(const double *x, int64_t count);
+    int64_t (*fold_i64[TSI_BY_COUNT])(const int64_t *x, int64_t count);
     /* to[i] = fold(to[i], x[i]) */
-    void (*join_f32[TSI_FOLD_COUNT])(float *to, const float *x, int64_t count);
-    void (*join_f64[TSI_FOLD_COUNT])(double *to, const double *x, int64_t count);
-    void (*join_f64_f32[TSI_FOLD_COUNT])(double *to, const float *x, int64_t count);
-    void (*join_i64[TSI_FOLD_COUNT])(int64_t *to, const int64_t *x, int64_t count);
+    void (*join_f32[TSI_BY_COUNT])(float *to, const float *x, int64_t count);
+    void (*join_f64[TSI_BY_COUNT])(double *to, const double *x, int64_t count);
+    void (*join_f64_f32[TSI_BY_COUNT])(double *to, const float *x, int64_t count);
+    void (*join_i64[TSI_BY_COUNT])(int64_t *to, const int64_t *x, int64_t count);
 
     /* ---- softmax: x - top <= 0 */
     double (*exp_sum)(const float *x, float top, int64_t count);

@@ -7,7 +7,7 @@
 static TSI_INLINE float one_abs_f32(float x, float c)
 {
     (void)c;
-    return x < 0.0f ? -x : x == 0.0f ? 0.0f : x;
+    return fabsf(x);
 }
 
 static void abs_f32(const tsi_row *row)

@@ -7,7 +7,7 @@
 static TSI_INLINE double one_abs_f64(double x, double c)
 {
     (void)c;
-    return x < 0.0 ? -x : x == 0.0 ? 0.0 : x;
+    return fabs(x);
 }
 
 static void abs_f64(const tsi_row *row)

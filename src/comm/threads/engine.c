@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c - the threads engine: opening, starting, waiting, progress.
  *
- * A rank waits in its own chair: it runs what parts there are, spins briefly if every rank has a core, then
- * sleeps. Whoever changes something that it waits for stores the change first and rings its chair after.
+ * A rank waits in its own chair: it runs what parts there are, spins briefly if every rank has a
+ * core, then sleeps. Whoever changes something that it waits for stores the change first and rings
+ * its chair after.
  *
  * INV: between "sleeping" and the sleep itself a rank looks once more, so no ring is lost. */
 #include <stdio.h>
@@ -19,7 +20,8 @@ enum {
     INLINE_BYTES_CROWDED = 1 << 17 /* ranks share cores: waking one means stopping another */
 };
 
-/* ---- opening and closing ------------------------------------------------------------------------------------ */
+/* ---- opening and closing
+ * ------------------------------------------------------------------------------------ */
 
 static ts_status threads_open(const tsi_engine_options *options, void **state)
 {
@@ -90,14 +92,17 @@ tsi_hall *tsi_hall_of(tsi_threads *engine, tsi_team *team)
     return hall;
 }
 
-/* ---- starting and ending -------------------------------------------------------------------------------------- */
+/* ---- starting and ending
+ * -------------------------------------------------------------------------------------- */
 
 void tsi_threads_finish(tsi_threads *engine, tsi_work *work, ts_status status, int64_t culprit,
                         const char *sentence)
 {
     tsi_chair *chair = tsi_chair_of(engine, work->rank);
-    if (status != TS_OK || work->asynchronous) tsi_work_conclude(work, status, culprit, sentence);
-    else work->status = TS_OK;
+    if (status != TS_OK || work->asynchronous)
+        tsi_work_conclude(work, status, culprit, sentence);
+    else
+        work->status = TS_OK;
     atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_seq_cst);
     tsi_chair_ring(chair);
 }
@@ -146,16 +151,18 @@ static ts_status threads_start(void *state, tsi_work *work)
     return is_point(work) ? start_point(hall, work) : start_collective(hall, work);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------------------------- */
+/* ---- waiting
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 typedef struct visit {
     tsi_threads *engine;
     tsi_chair *chair;
     tsi_work *work;
-    tsi_lane *lane;         /* NULL: point to point */
+    tsi_lane *lane; /* NULL: point to point */
     int64_t deadline_ns;
-    uint32_t departures;    /* looked at so far */
-    bool carried;           /* at fault, but this operation is carried out all the same */
+    uint32_t departures; /* looked at so far */
+    bool carried;        /* at fault, but this operation is carried out all the same */
 } visit;
 
 static bool is_done(const tsi_work *work)
@@ -211,10 +218,12 @@ static bool help(const visit *v)
 static bool withdraw(visit *v)
 {
     tsi_hall *hall = atomic_load_explicit(&v->work->team->engine_state, memory_order_acquire);
-    bool out = v->lane != NULL ? tsi_lane_withdraw(v->lane, v->work)
-                               : tsi_inbox_withdraw(hall, v->work);
-    if (out) end_by_fault(v->engine, v->work);
-    else v->carried = true;
+    bool out =
+        v->lane != NULL ? tsi_lane_withdraw(v->lane, v->work) : tsi_inbox_withdraw(hall, v->work);
+    if (out)
+        end_by_fault(v->engine, v->work);
+    else
+        v->carried = true;
     return out;
 }
 
@@ -260,7 +269,9 @@ static bool threads_test(void *state, tsi_work *work)
     return is_done(work);
 }
 
-/* ---- helpers ----------------------------------------------------------------------------------------------------- */
+/* ---- helpers
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static tsi_lane *first_ready(tsi_threads *engine)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fault.c - failures of the threads engine: said once, heard by everybody.
  *
- * A rank that fails, a rank that ended while others wait for it, members that disagree, a deadline: each
- * puts the engine at fault, with a culprit and a sentence. Every rank that waits then wakes up, withdraws
- * and returns TS_ERR_PEER with that sentence and with what it was doing itself. Only recover, called by
- * all ranks, ends the fault.
+ * A rank that fails, a rank that ended while others wait for it, members that disagree, a deadline:
+ * each puts the engine at fault, with a culprit and a sentence. Every rank that waits then wakes
+ * up, withdraws and returns TS_ERR_PEER with that sentence and with what it was doing itself. Only
+ * recover, called by all ranks, ends the fault.
  *
- * INV: fault and fault_text are written once, before `faulty` is set, and again only when all ranks are
- * in recover. */
+ * INV: fault and fault_text are written once, before `faulty` is set, and again only when all ranks
+ * are in recover. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,11 +35,9 @@ void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status, c
     bool first = !tsi_threads_faulty(engine);
     if (first) {
         (void)snprintf(engine->fault_text, sizeof engine->fault_text, "%s", sentence);
-        engine->fault = (ts_error){ .status = status,
-                                    .rank = culprit,
-                                    .event = -1,
-                                    .where = "",
-                                    .text = engine->fault_text };
+        engine->fault = (ts_error){
+            .status = status, .rank = culprit, .event = -1, .where = "", .text = engine->fault_text
+        };
         atomic_store_explicit(&engine->faulty, 1, memory_order_seq_cst);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -54,7 +52,8 @@ void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, 
                    work->rank->index, doing);
 }
 
-/* ---- whom does a work wait for? --------------------------------------------------------------------------- */
+/* ---- whom does a work wait for?
+ * --------------------------------------------------------------------------- */
 
 /* Members that have not come, at most `most` of them; returns how many there are. */
 static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t most)
@@ -116,7 +115,9 @@ bool tsi_fault_gone(tsi_threads *engine, const tsi_work *work)
     return false;
 }
 
-/* ---- leaving -------------------------------------------------------------------------------------------------- */
+/* ---- leaving
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static bool has_member(const tsi_team *team, int64_t rank)
 {
@@ -154,7 +155,9 @@ void tsi_threads_leave(void *state, ts_rank *rank, ts_status status, const char 
     tsi_threads_fault(state, rank->index, status, text);
 }
 
-/* ---- recovering ------------------------------------------------------------------------------------------------- */
+/* ---- recovering
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static void reset_halls(tsi_threads *engine)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inbox.c - send and recv: a FIFO per pair of members and direction.
  *
- * Each member has an inbox with the sends to it and its own receives that have not met. Whoever comes
- * second takes the first match out and copies straight from the sender's array into the receiver's. A
- * small send does not wait: a copy of it (a packet) is left in the inbox. A large pair whose second half is
- * asynchronous is queued for helpers, or for the first of the two that waits.
+ * Each member has an inbox with the sends to it and its own receives that have not met. Whoever
+ * comes second takes the first match out and copies straight from the sender's array into the
+ * receiver's. A small send does not wait: a copy of it (a packet) is left in the inbox. A large
+ * pair whose second half is asynchronous is queued for helpers, or for the first of the two that
+ * waits.
  *
  *   POSTED (in an inbox) -> PAIRED (queued) -> MOVING -> DONE
  *
@@ -28,7 +29,9 @@ static bool is_packet(const tsi_work *work)
     return work->engine_word[0] != 0;
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------ */
+/* ---- lists
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void append(tsi_work **list, tsi_work *work)
 {
@@ -63,7 +66,9 @@ static tsi_work *take_send(tsi_inbox *box, int64_t sender)
     return NULL;
 }
 
-/* ---- pairs ------------------------------------------------------------------------------------------------- */
+/* ---- pairs
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_status status,
                      const char *sentence)
@@ -72,8 +77,10 @@ static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_sta
     ts_status other = status == TS_OK ? TS_OK : TS_ERR_PEER;
     if (status != TS_OK) tsi_threads_fault(engine, receiver, status, sentence);
     tsi_threads_finish(engine, recv, status, receiver, sentence);
-    if (is_packet(send)) tsi_free(send);
-    else tsi_threads_finish(engine, send, other, receiver, sentence);
+    if (is_packet(send))
+        tsi_free(send);
+    else
+        tsi_threads_finish(engine, send, other, receiver, sentence);
 }
 
 static void run_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
@@ -159,7 +166,9 @@ bool tsi_inbox_run_any(tsi_threads *engine)
     return true;
 }
 
-/* ---- posting -------------------------------------------------------------------------------------------------- */
+/* ---- posting
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* NULL: large, or no memory: then the send waits for its receiver. */
 static packet *make_packet(const tsi_work *work)
@@ -189,8 +198,10 @@ static void post_send(tsi_threads *engine, tsi_inbox *box, tsi_work *work)
     packet *copy = recv == NULL ? make_packet(work) : NULL;
     if (recv == NULL) append(&box->send, copy != NULL ? &copy->work : work);
     pthread_mutex_unlock(&box->lock);
-    if (recv != NULL) meet(engine, work, recv, work);
-    else if (copy != NULL) tsi_threads_finish(engine, work, TS_OK, -1, "");
+    if (recv != NULL)
+        meet(engine, work, recv, work);
+    else if (copy != NULL)
+        tsi_threads_finish(engine, work, TS_OK, -1, "");
 }
 
 static void post_recv(tsi_threads *engine, tsi_inbox *box, tsi_work *work)
@@ -222,7 +233,9 @@ bool tsi_inbox_withdraw(tsi_hall *hall, tsi_work *work)
     return found;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- making
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count)
 {

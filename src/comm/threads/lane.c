@@ -5,8 +5,8 @@
  *                                |                   +- large: RUN; waiters and helpers claim parts
  *   all parts done: the head moves on, every work is DONE, the meeting serves sequence + DEPTH
  *
- * Operation s meets in meeting[s % DEPTH]. A member may be DEPTH ahead; beyond that its works wait in
- * `pending` until the meeting is free. Nobody waits for a lock on the way of a blocking call.
+ * Operation s meets in meeting[s % DEPTH]. A member may be DEPTH ahead; beyond that its works wait
+ * in `pending` until the meeting is free. Nobody waits for a lock on the way of a blocking call.
  *
  * INV: operation s runs only when head == s; the head moves when all parts of s are done. */
 #include <stdio.h>
@@ -26,10 +26,11 @@ static uint64_t turn_of(uint64_t sequence, tsi_phase phase)
     return sequence << 2 | (uint64_t)phase;
 }
 
-/* ---- the end of an operation ----------------------------------------------------------------------------- */
+/* ---- the end of an operation
+ * ----------------------------------------------------------------------------- */
 
-/* Pending works whose meeting became free arrive now. Under the lock, so that a rank that withdraws finds
- * its work either in the list or arrived. */
+/* Pending works whose meeting became free arrive now. Under the lock, so that a rank that withdraws
+ * finds its work either in the list or arrived. */
 static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work);
 
 static void admit_pending(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
@@ -49,7 +50,8 @@ static void admit_pending(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
     pthread_mutex_unlock(&lane->lock);
 }
 
-/* The status of one member when the operation failed: the culprit has the cause, its peers the news. */
+/* The status of one member when the operation failed: the culprit has the cause, its peers the
+ * news. */
 static ts_status status_for(const tsi_meeting *m, const tsi_work *work)
 {
     return m->culprit == work->rank->index ? m->status : TS_ERR_PEER;
@@ -90,7 +92,9 @@ static void fail_meeting(tsi_meeting *m, ts_status status, int64_t culprit, cons
     (void)snprintf(m->text, sizeof m->text, "%s", text);
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------------- */
+/* ---- parts
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static void run_part(tsi_lane *lane, tsi_meeting *m, int64_t part, int64_t parts)
 {
@@ -103,8 +107,8 @@ static void run_part(tsi_lane *lane, tsi_meeting *m, int64_t part, int64_t parts
     fail_meeting(m, status, culprit, text);
 }
 
-/* Every part is claimed once in its sequence: the claim of a thread that fell asleep for a whole turn of the
- * ring finds a newer number and fails. */
+/* Every part is claimed once in its sequence: the claim of a thread that fell asleep for a whole
+ * turn of the ring finds a newer number and fails. */
 static bool claim(tsi_meeting *m, uint64_t sequence, int64_t part)
 {
     uint32_t before = (uint32_t)(sequence - TSI_LANE_DEPTH);
@@ -142,8 +146,7 @@ bool tsi_lane_has_parts(tsi_lane *lane)
     if (atomic_load_explicit(&m->turn, memory_order_seq_cst) != turn_of(sequence, TSI_PHASE_RUN))
         return false;
     uint64_t cursor = atomic_load_explicit(&m->cursor, memory_order_relaxed);
-    return cursor >> 32 == (uint32_t)sequence &&
-           (int64_t)(uint32_t)cursor < lane->hall->team->size;
+    return cursor >> 32 == (uint32_t)sequence && (int64_t)(uint32_t)cursor < lane->hall->team->size;
 }
 
 bool tsi_lane_help(tsi_lane *lane, int64_t member)
@@ -166,7 +169,8 @@ bool tsi_lane_help(tsi_lane *lane, int64_t member)
     return ran;
 }
 
-/* ---- a full meeting -------------------------------------------------------------------------------------------- */
+/* ---- a full meeting
+ * -------------------------------------------------------------------------------------------- */
 
 /* Everybody is there and nobody leaves before it is decided, so the works can be compared. */
 static bool members_agree(tsi_lane *lane, tsi_meeting *m)
@@ -218,8 +222,8 @@ static int64_t bytes_moved(const tsi_lane *lane, const tsi_meeting *m)
     return total;
 }
 
-/* Helpers and members that sleep in this lane are told that there are parts to run, no more than there are
- * cores. One who sleeps elsewhere would not run them, so he does not count. */
+/* Helpers and members that sleep in this lane are told that there are parts to run, no more than
+ * there are cores. One who sleeps elsewhere would not run them, so he does not count. */
 static void announce(tsi_lane *lane, tsi_meeting *m)
 {
     tsi_threads *engine = lane->hall->engine;
@@ -254,7 +258,8 @@ static void open_parts(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
     announce(lane, m);
 }
 
-/* Starts the operation whose turn it is, if all members are there; and those after it that are small. */
+/* Starts the operation whose turn it is, if all members are there; and those after it that are
+ * small. */
 static void drive(tsi_lane *lane)
 {
     for (;;) {
@@ -280,7 +285,8 @@ static void drive(tsi_lane *lane)
     }
 }
 
-/* ---- arriving and withdrawing ------------------------------------------------------------------------------------ */
+/* ---- arriving and withdrawing
+ * ------------------------------------------------------------------------------------ */
 
 /* True: in. The last one does not drive here, because the caller may hold the lock. */
 static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
@@ -387,7 +393,9 @@ uint64_t tsi_lane_missing(tsi_lane *lane, uint64_t sequence, int64_t *missing, i
     return 0;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- making
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 /* The first sequence number is 1; meeting 0 therefore serves DEPTH first. */
 void tsi_lane_reset(tsi_lane *lane)

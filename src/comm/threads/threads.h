@@ -6,11 +6,11 @@
  *                       +-- lane[channel]  meetings in turn, see lane.c
  *                       +-- inbox[member]  sends and receives that have not met, see inbox.c
  *
- * INV-1: a work's memory is touched by others only between its arrival and the store of DONE in its state.
- * INV-2: everything else here lives as long as the engine, so that a late thread finds valid memory and,
- *        by the sequence number in every claim, that it came too late.
- * INV-3: the engine is at fault before any meeting is poisoned; while it is, nothing new starts, what is
- *        complete in number (a full meeting, a matched pair) is carried out, and all else ends. */
+ * INV-1: a work's memory is touched by others only between its arrival and the store of DONE in its
+ * state. INV-2: everything else here lives as long as the engine, so that a late thread finds valid
+ * memory and, by the sequence number in every claim, that it came too late. INV-3: the engine is at
+ * fault before any meeting is poisoned; while it is, nothing new starts, what is complete in number
+ * (a full meeting, a matched pair) is carried out, and all else ends. */
 #ifndef TSI_COMM_THREADS_THREADS_H
 #define TSI_COMM_THREADS_THREADS_H
 
@@ -26,14 +26,17 @@
 typedef struct tsi_threads tsi_threads;
 typedef struct tsi_hall tsi_hall;
 
-enum { TSI_LANE_DEPTH = 4 };          /* operations of a lane that can gather members at once */
-enum { TSI_WORK_PAIRED = 3, TSI_WORK_MOVING = 4 }; /* states of point to point, beside those of engine.h */
+enum { TSI_LANE_DEPTH = 4 }; /* operations of a lane that can gather members at once */
+enum {
+    TSI_WORK_PAIRED = 3,
+    TSI_WORK_MOVING = 4
+}; /* states of point to point, beside those of engine.h */
 
 typedef struct tsi_chair {
     _Alignas(TSI_CACHE_LINE) tsi_word word;
     _Atomic uint32_t sleeping;
-    _Atomic uint32_t gone;      /* the rank will call no more */
-    _Atomic(tsi_hall *) hall;   /* of the operation it waits in */
+    _Atomic uint32_t gone;           /* the rank will call no more */
+    _Atomic(tsi_hall *) hall;        /* of the operation it waits in */
     _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or recover */
 } tsi_chair;
 
@@ -50,7 +53,7 @@ typedef struct tsi_meeting {
     _Atomic uint32_t *claimed;     /* by part: the sequence it was claimed in, else an older one */
     _Atomic uint32_t *stamp;       /* by member: the sequence it arrived in */
     ts_status status;
-    int64_t culprit;               /* world rank, -1: nobody alone */
+    int64_t culprit; /* world rank, -1: nobody alone */
     char text[480];
 } tsi_meeting;
 #define TSI_POISONED 0x80000000u
@@ -83,7 +86,8 @@ struct tsi_threads {
     ts_world *world;
     tsi_chair *chair; /* by local index */
     int64_t spin_ns;
-    int64_t inline_bytes; /* operations that move at most this much are carried out by who comes last */
+    int64_t
+        inline_bytes; /* operations that move at most this much are carried out by who comes last */
     int64_t cores;
     pthread_mutex_t lock; /* guards halls, fault (until `faulty` is set), recovering */
     tsi_hall *halls;
@@ -94,9 +98,9 @@ struct tsi_threads {
     _Atomic uint32_t epoch;
     int64_t recovering;
     pthread_mutex_t ready_lock;
-    tsi_lane *ready;        /* lanes with parts that nobody may be there to run */
-    tsi_work *pairs;        /* matched receives that nobody runs yet, linked by next */
-    _Atomic uint32_t busy;  /* helpers inside progress */
+    tsi_lane *ready;       /* lanes with parts that nobody may be there to run */
+    tsi_work *pairs;       /* matched receives that nobody runs yet, linked by next */
+    _Atomic uint32_t busy; /* helpers inside progress */
 };
 
 /* engine.c */
@@ -117,13 +121,16 @@ static inline void tsi_chair_ring(tsi_chair *chair)
 }
 
 /* fault.c: the first failure of the epoch; later ones are dropped. */
-void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status, const char *sentence);
+void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status,
+                       const char *sentence);
 bool tsi_threads_faulty(const tsi_threads *engine);
 /* The sentence for a rank whose operation the fault ended. */
 void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, size_t size);
-/* Nobody will come for this work: names whom it waits for. For the deadline and for ranks that are gone. */
+/* Nobody will come for this work: names whom it waits for. For the deadline and for ranks that are
+ * gone. */
 void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work);
-bool tsi_fault_gone(tsi_threads *engine, const tsi_work *work); /* true: somebody was, and is named */
+bool tsi_fault_gone(tsi_threads *engine,
+                    const tsi_work *work); /* true: somebody was, and is named */
 ts_status tsi_threads_recover(void *state, ts_rank *rank);
 void tsi_threads_leave(void *state, ts_rank *rank, ts_status status, const char *sentence);
 void tsi_threads_gone(void *state, ts_rank *rank);
@@ -131,11 +138,13 @@ void tsi_threads_gone(void *state, ts_rank *rank);
 /* lane.c: collectives */
 tsi_lane *tsi_lane_of(tsi_hall *hall, int32_t channel); /* NULL: out of memory, not recorded */
 bool tsi_lane_post(tsi_lane *lane, tsi_work *work);     /* false: it came into a poisoned meeting */
-bool tsi_lane_help(tsi_lane *lane, int64_t member);     /* runs parts; own ones first; true: it ran any */
+bool tsi_lane_help(tsi_lane *lane,
+                   int64_t member); /* runs parts; own ones first; true: it ran any */
 bool tsi_lane_has_parts(tsi_lane *lane);
-bool tsi_lane_withdraw(tsi_lane *lane, tsi_work *work); /* true: nobody will touch the work any more */
-/* The oldest operation up to `sequence` that lacks members; 0: none. `missing` is filled with up to `most`
- * of them, `count` says how many there are. */
+bool tsi_lane_withdraw(tsi_lane *lane,
+                       tsi_work *work); /* true: nobody will touch the work any more */
+/* The oldest operation up to `sequence` that lacks members; 0: none. `missing` is filled with up to
+ * `most` of them, `count` says how many there are. */
 uint64_t tsi_lane_missing(tsi_lane *lane, uint64_t sequence, int64_t *missing, int64_t most,
                           int64_t *count);
 /* Has the member not come to an operation up to `sequence` that is not complete? */
@@ -148,7 +157,7 @@ tsi_inbox *tsi_inboxes_of(tsi_hall *hall); /* NULL: out of memory, not recorded 
 void tsi_inbox_post(tsi_hall *hall, tsi_inbox *boxes, tsi_work *work);
 bool tsi_inbox_help(tsi_threads *engine, tsi_work *work); /* runs its pair if nobody does */
 bool tsi_inbox_withdraw(tsi_hall *hall, tsi_work *work);
-bool tsi_inbox_run_any(tsi_threads *engine);              /* for helpers */
+bool tsi_inbox_run_any(tsi_threads *engine); /* for helpers */
 void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count);
 void tsi_inboxes_destroy(tsi_inbox *boxes, int64_t count);
 

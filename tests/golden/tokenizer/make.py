@@ -5,7 +5,9 @@
   hand_bytes.json, hand_pieces.json   tiny vocabularies whose tokens a person can derive; the expected ids stand in
                                       tests/unit/data_tokenizer.c and come from pencil and paper
   gpt2 llama3 qwen llama2 meta .json  small BPE models of each published kind, trained on examples/data/tales.txt
+  steps.json                          one with pre-tokenizers in a row
   vectors.jsonl                       texts with the ids and the decoded text that `tokenizers` gives for them
+Training breaks ties by chance, so a new run may give other models; the vectors are always those of the files.
 """
 import json
 import os
@@ -127,6 +129,11 @@ def models_of_each_kind():
         AddedToken("<|im_start|>", special=True, normalized=False), AddedToken("<think>", normalized=True),
         AddedToken("word", single_word=True, normalized=False), AddedToken("<l>", lstrip=True, normalized=False),
         AddedToken("<r>", rstrip=True, normalized=False), AddedToken("  ", normalized=False)])
+    byte_level("steps.json", pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"\s*"), "merged_with_previous"), pre_tokenizers.Split("e", "merged_with_next"),
+        pre_tokenizers.Split(Regex(r"[a-m]+"), "contiguous", invert=True), pre_tokenizers.Split("!", "removed"),
+        pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
     pieces("llama2.json", NORMALIZER, None, DECODER, True)
     meta = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "first", "split": True}
     pieces("meta.json", None, meta, meta, False)
@@ -150,7 +157,7 @@ def texts(dice):
 
 def vectors():
     with open(os.path.join(HERE, "vectors.jsonl"), "w") as out:
-        for name in ["hand_bytes", "hand_pieces", "gpt2", "llama3", "qwen", "llama2", "meta"]:
+        for name in ["hand_bytes", "hand_pieces", "gpt2", "llama3", "qwen", "steps", "llama2", "meta"]:
             t = Tokenizer.from_file(os.path.join(HERE, name + ".json"))
             dice = random.Random(name)
             for text in texts(dice):

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_case.c - from a request to a query, its answer and its check. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "op.h"
+
+enum { PATTERNS = 4 };
+
+void op_request_release(op_request *r)
+{
+    for (int32_t i = 0; i < OP_INPUTS_MAX; i++)
+        free(r->placements[i]);
+    *r = (op_request){ 0 };
+}
+
+static bool read_names(const op_request *r, ts_op_query_options *o, char *error, size_t size)
+{
+    o->dtype = r->dtype != NULL ? (int32_t)ts_dtype_parse(r->dtype) : TS_DTYPE_F32;
+    if (o->dtype == TS_DTYPE_NONE) {
+        (void)snprintf(error, size, "dtype: there is no \"%s\"", r->dtype);
+        return false;
+    }
+    o->implicit_moves = TS_MOVES_ALLOW;
+    if (r->policy == NULL || strcmp(r->policy, "allow") == 0) return true;
+    o->implicit_moves = TS_MOVES_FORBID;
+    if (strcmp(r->policy, "forbid") == 0) return true;
+    o->implicit_moves = TS_MOVES_WARN;
+    if (strcmp(r->policy, "warn") == 0) return true;
+    (void)snprintf(error, size, "policy: expected allow, warn or forbid, found \"%s\"", r->policy);
+    return false;
+}
+
+static bool make(ts_world *world, const op_request *r, op_case *c, char *error, size_t size)
+{
+    ts_op_query_options o = { .struct_size = sizeof o,
+                              .op = r->op,
+                              .attributes = r->attributes,
+                              .in = c->in,
+                              .input_count = r->input_count };
+    if (!read_names(r, &o, error, size)) return false;
+    c->mesh = layout_mesh(world, r->mesh, error, size);
+    if (c->mesh == NULL) return false;
+    o.mesh = c->mesh;
+    for (int32_t i = 0; i < r->input_count; i++) {
+        char what[32];
+        (void)snprintf(what, sizeof what, "input %d", i);
+        if (r->absent[i]) continue;
+        c->in[i] = layout_make(c->mesh, r->placements[i], r->shape[i], what, error, size);
+        if (c->in[i] == NULL) return false;
+    }
+    if (ts_op_query_create(&o, &c->query) == TS_OK) return true;
+    (void)snprintf(error, size, "%s", ts_last_error());
+    return false;
+}
+
+bool op_open(ts_world *world, const op_request *r, op_case *c, char *error, size_t size)
+{
+    *c = (op_case){ .input_count = r->input_count };
+    if (make(world, r, c, error, size)) return true;
+    op_close(c);
+    return false;
+}
+
+void op_close(op_case *c)
+{
+    ts_op_query_destroy(c->query);
+    for (int32_t i = 0; i < c->input_count; i++)
+        ts_layout_release(c->in[i]);
+    ts_mesh_release(c->mesh);
+    *c = (op_case){ 0 };
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+bool op_answer(const op_case *c, const char *check, cli_json *json)
+{
+    size_t length = ts_op_query_json(c->query, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL || length < 2) {
+        free(text);
+        return false;
+    }
+    (void)ts_op_query_json(c->query, text, length + 1);
+    cli_json_open(json, '{');
+    cli_json_raw(json, text + 1, length - 2); /* its members, without the brackets */
+    if (check != NULL) cli_json_member_text(json, "check", check);
+    cli_json_close(json, '}');
+    free(text);
+    return true;
+}
+
+/* ---- the check ------------------------------------------------------------------------------- */
+typedef struct check {
+    const op_case *self;
+    char (*verdict)[LAYOUT_ERROR_MAX]; /* of every rank */
+} check;
+
+static ts_status work(ts_rank *me, void *arg)
+{
+    check *c = arg;
+    char *mine = c->verdict[ts_rank_index(me)];
+    ts_status status = TS_OK;
+    (void)snprintf(mine, LAYOUT_ERROR_MAX, "ok");
+    for (int32_t p = 0; p < PATTERNS && status == TS_OK; p++) {
+        char one[LAYOUT_ERROR_MAX];
+        status = ts_op_query_run(c->self->query, me, p, one, sizeof one);
+        if (status == TS_OK && strcmp(mine, "ok") == 0) memcpy(mine, one, sizeof one);
+    }
+    return status;
+}
+
+bool op_check(const op_case *self, char *verdict, size_t size)
+{
+    int64_t ranks = 0, count = ts_mesh_size(self->mesh, NULL);
+    for (int64_t i = 0; i < count && count <= OP_CHECK_RANKS_MAX; i++) {
+        int64_t rank = layout_rank(self->mesh, i);
+        if (rank >= ranks) ranks = rank + 1;
+    }
+    if (count > OP_CHECK_RANKS_MAX || ranks > OP_CHECK_RANKS_MAX) {
+        (void)snprintf(verdict, size, "not run: at most %d ranks are started", OP_CHECK_RANKS_MAX);
+        return false;
+    }
+    char error[LAYOUT_ERROR_MAX] = "";
+    check c = { self, calloc((size_t)ranks, sizeof *c.verdict) };
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "threads",
+                                 .rank_count = ranks };
+    if (c.verdict == NULL) {
+        (void)snprintf(verdict, size, "not run: out of memory");
+        return false;
+    }
+    (void)snprintf(verdict, size, "ok");
+    if (ts_launch_with(&options, work, &c, error, sizeof error) != TS_OK)
+        (void)snprintf(verdict, size, "the run failed: %s", error);
+    for (int64_t i = 0; i < ranks && strcmp(verdict, "ok") == 0; i++)
+        (void)snprintf(verdict, size, "%s", c.verdict[i]);
+    free(c.verdict);
+    return strcmp(verdict, "ok") == 0;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+#if TS_HAVE_JANSSON
+#include <jansson.h>
+
+static bool field_text(const json_t *request, const char *key, const char **out, char *error,
+                       size_t size)
+{
+    const json_t *value = json_object_get(request, key);
+    if (value == NULL || json_is_null(value)) return true;
+    *out = json_string_value(value);
+    if (*out == NULL) (void)snprintf(error, size, "\"%s\" must be a text", key);
+    return *out != NULL;
+}
+
+/* Item i of "shapes" and of "in", through the readers of whole fields. */
+static bool read_item(const json_t *shapes, const json_t *in, int32_t i, op_request *r, char *error,
+                      size_t size)
+{
+    json_t *shape = json_array_get(shapes, (size_t)i), *places = json_array_get(in, (size_t)i);
+    if (json_is_null(shape)) {
+        r->absent[i] = true;
+        return true;
+    }
+    json_t *item = json_pack("{s:O, s:O}", "shapes", shape, "in", places);
+    bool good = item != NULL && layout_field_shape(item, "shapes", &r->shape[i], error, size);
+    if (good) r->placements[i] = layout_field_placements(item, "in", NULL, error, size);
+    json_decref(item);
+    return good && r->placements[i] != NULL;
+}
+
+static bool read_inputs(const json_t *request, op_request *r, char *error, size_t size)
+{
+    const json_t *shapes = json_object_get(request, "shapes"), *in = json_object_get(request, "in");
+    size_t count = json_array_size(shapes);
+    if (!json_is_array(shapes) || !json_is_array(in) || json_array_size(in) != count ||
+        count > OP_INPUTS_MAX) {
+        (void)snprintf(error, size,
+                       "\"shapes\" and \"in\" must be lists with one item for each input");
+        return false;
+    }
+    for (r->input_count = 0; r->input_count < (int32_t)count; r->input_count++)
+        if (!read_item(shapes, in, r->input_count, r, error, size)) return false;
+    return true;
+}
+
+static bool read_request(const json_t *request, const op_defaults *d, op_request *r, char *error,
+                         size_t size)
+{
+    *r = (op_request){ .dtype = d->dtype, .policy = d->policy };
+    r->check = d->check || json_is_true(json_object_get(request, "check"));
+    if (!field_text(request, "op", &r->op, error, size) ||
+        !field_text(request, "dtype", &r->dtype, error, size) ||
+        !field_text(request, "policy", &r->policy, error, size))
+        return false;
+    if (r->op == NULL) {
+        (void)snprintf(error, size, "\"op\" is missing: the name of an operator");
+        return false;
+    }
+    return read_inputs(request, r, error, size);
+}
+
+bool op_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
+{
+    const op_defaults *defaults = context;
+    op_request r;
+    op_case c;
+    const json_t *attrs = json_object_get(request, "attrs");
+    char *attributes = json_is_object(attrs) ? json_dumps(attrs, JSON_COMPACT) : NULL;
+    char *mesh = layout_field_mesh(request, "mesh", error, size);
+    bool good = mesh != NULL && read_request(request, defaults, &r, error, size);
+    if (mesh == NULL) r = (op_request){ 0 };
+    r.mesh = mesh;
+    r.attributes = attributes;
+    good = good && op_open(defaults->world, &r, &c, error, size);
+    if (good) {
+        char verdict[LAYOUT_ERROR_MAX];
+        if (r.check) (void)op_check(&c, verdict, sizeof verdict);
+        good = op_answer(&c, r.check ? verdict : NULL, answer);
+        if (!good) (void)snprintf(error, size, "out of memory");
+        op_close(&c);
+    }
+    op_request_release(&r);
+    free(attributes);
+    free(mesh);
+    return good;
+}
+
+#else
+
+bool op_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
+{
+    (void)request;
+    (void)answer;
+    (void)context;
+    (void)snprintf(error, size, "this build has no jansson");
+    return false;
+}
+
+#endif

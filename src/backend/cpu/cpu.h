@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu.h - what the drivers of the cpu backend share: walks over strided operands, scratch memory,
+ * attributes by name, and the installation of kernels.
+ *
+ * A kernel returns TSI_KERNEL_DECLINED for dtypes it has no loops for, and the reference runs. It
+ * never declines because of strides or sizes, so that every shard of a tensor is computed alike. */
+#ifndef TSI_BACKEND_CPU_CPU_H
+#define TSI_BACKEND_CPU_CPU_H
+
+#include <stdbool.h>
+
+#include "backend/cpu/rows.h"
+#include "device/parallel.h"
+#include "op/op.h"
+
+/* ---- walks: several operands over the same positions -------------------------------------------- */
+enum { TSI_WALK_MAX = 4 };
+
+/* Operands with equal extents, dims sorted and merged as far as all their strides allow; the last dim
+ * is the row. Strides in bytes. */
+typedef struct tsi_walk {
+    int32_t ndim, count; /* dims, the row's included (at least 1); operands */
+    int64_t extent[TS_NDIM_MAX], stride[TSI_WALK_MAX][TS_NDIM_MAX];
+    char *data[TSI_WALK_MAX];
+    int64_t rows, length; /* rows: positions of all dims but the last */
+} tsi_walk;
+
+/* Over the positions of block[0]; the others broadcast against it from the right. `fixed` dims of
+ * block[0], counted from the last, stay at the end and are not merged with those before: 0 or 1. */
+void tsi_walk_make(tsi_walk *walk, const tsi_block *const *block, int32_t count, int32_t fixed);
+/* Where a row begins in each operand, and then the next ones. */
+typedef struct tsi_walker {
+    const tsi_walk *walk;
+    int64_t index[TS_NDIM_MAX];
+    char *at[TSI_WALK_MAX];
+} tsi_walker;
+void tsi_walker_start(tsi_walker *walker, const tsi_walk *walk, int64_t row);
+void tsi_walker_next(tsi_walker *walker);
+
+/* `count` elements, `stride` bytes apart, as `to_dtype` (f32, f64 or i64) in a buffer; and back. */
+void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, int64_t stride,
+                int64_t count);
+void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, const void *from,
+                 int64_t count);
+
+/* ---- scratch: from the rank's pool; NULL: recorded ----------------------------------------------- */
+typedef struct tsi_scratch {
+    void *data;
+    size_t bytes;
+    ts_rank *rank;
+} tsi_scratch;
+ts_status tsi_scratch_get(tsi_scratch *scratch, ts_rank *rank, size_t count, size_t bytes);
+void tsi_scratch_done(tsi_scratch *scratch); /* accepts a zero one */
+
+/* ---- attributes of an operator, by name ----------------------------------------------------------- */
+/* NULL: the operator has no such attribute. */
+const void *tsi_attribute_at(const tsi_kernel_io *io, const char *name);
+double tsi_attribute_real(const tsi_kernel_io *io, const char *name);
+int64_t tsi_attribute_int(const tsi_kernel_io *io, const char *name); /* INT, BOOL or CHOICE */
+
+static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+}
+
+/* ---- installation (install.c) ---------------------------------------------------------------------- */
+void tsi_pointwise_install(void);
+void tsi_reduce_install(void);
+void tsi_softmax_install(void);
+void tsi_norm_install(void);
+void tsi_product_install(void);
+
+#endif

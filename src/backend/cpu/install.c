@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* install.c - one call that enters every fast kernel of the cpu into the table [device][op]. */
+#include "backend/cpu/install.h"
+
+#include <pthread.h>
+
+#include "backend/cpu/cpu.h"
+
+static pthread_once_t installed = PTHREAD_ONCE_INIT;
+
+static void install(void)
+{
+    tsi_pointwise_install();
+    tsi_product_install();
+}
+
+void tsi_backend_cpu_install(void)
+{
+    (void)pthread_once(&installed, install);
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product.c - every contraction of two arrays as matrix products.
+ *
+ *   letters of a, b and c      batch: a loop over products
+ *   letters of a and c         m      letters of b and c      n      letters of a and b      k
+ *
+ * Letters of one kind that lie in each other's strides are one. What is left beyond one m and one n
+ * joins the loop; an operand whose strides BLAS does not take, or of another dtype, is copied once.
+ * So linear over [B, T, C] is one product, and transposes cost nothing.
+ *
+ * INV: how a product is cut into tasks depends on its sizes alone, so the number of threads does not
+ * change a bit of the result. */
+#include <limits.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
+#include "base/compiler.h"
+#include "op/contract.h"
+
+enum { A, B, C, OPERANDS };
+enum { BATCH, M, N, K, KINDS };
+
+typedef struct letters {
+    int32_t count;
+    int64_t extent[TSI_LETTERS_MAX], stride[OPERANDS][TSI_LETTERS_MAX];
+} letters;
+
+typedef struct product {
+    letters kind[KINDS];
+    tsi_block block[OPERANDS]; /* as they are now: data and dtype; dims do not matter */
+    tsi_scratch scratch[OPERANDS];
+    ts_dtype compute;
+    ts_rank *rank;
+    bool accumulate;
+} product;
+
+/* ---- letters -------------------------------------------------------------------------------------------- */
+
+static void add_letter(letters *to, int64_t extent, const int64_t *stride)
+{
+    int32_t at = to->count++;
+    to->extent[at] = extent;
+    for (int k = 0; k < OPERANDS; k++)
+        to->stride[k][at] = stride[k];
+}
+
+/* False: a letter that is summed in one operand alone. */
+static bool classify(const tsi_contraction *x, product *p)
+{
+    for (int32_t l = 0; l < x->letter_count; l++) {
+        const tsi_letter *letter = &x->letter[l];
+        if (letter->extent == 1) continue;
+        bool a = letter->stride[A] != 0, b = letter->stride[B] != 0, c = letter->dim[C] >= 0;
+        if (!c && !(a && b)) return false;
+        int kind = !c ? K : a == b ? BATCH : a ? M : N;
+        add_letter(&p->kind[kind], letter->extent, letter->stride);
+    }
+    return true;
+}
+
+static void swap_letters(letters *x, int32_t i, int32_t j)
+{
+    int64_t extent = x->extent[i];
+    x->extent[i] = x->extent[j];
+    x->extent[j] = extent;
+    for (int k = 0; k < OPERANDS; k++) {
+        int64_t stride = x->stride[k][i];
+        x->stride[k][i] = x->stride[k][j];
+        x->stride[k][j] = stride;
+    }
+}
+
+static bool follows(const letters *x, int32_t outer, int32_t inner)
+{
+    for (int k = 0; k < OPERANDS; k++)
+        if (x->stride[k][outer] != x->stride[k][inner] * x->extent[inner]) return false;
+    return true;
+}
+
+/* Sorts by the strides in `by`, largest first, and merges neighbours. */
+static void merge(letters *x, int by)
+{
+    for (int32_t i = 1; i < x->count; i++)
+        for (int32_t j = i; j > 0 && x->stride[by][j - 1] < x->stride[by][j]; j--)
+            swap_letters(x, j - 1, j);
+    int32_t last = 0;
+    for (int32_t i = 1; i < x->count; i++) {
+        if (follows(x, last, i)) {
+            x->extent[i] *= x->extent[last];
+            swap_letters(x, last, i);
+        } else if (++last != i) {
+            swap_letters(x, last, i);
+        }
+    }
+    if (x->count > 0) x->count = last + 1;
+}
+
+/* All letters but the longest join the loop; it becomes the only one. */
+static void keep_longest(product *p, int kind)
+{
+    letters *x = &p->kind[kind];
+    int32_t longest = 0;
+    for (int32_t i = 1; i < x->count; i++)
+        if (x->extent[i] > x->extent[longest]) longest = i;
+    if (x->count > 1) swap_letters(x, 0, longest);
+    for (int32_t i = 1; i < x->count; i++) {
+        int64_t stride[OPERANDS] = { x->stride[A][i], x->stride[B][i], x->stride[C][i] };
+        add_letter(&p->kind[BATCH], x->extent[i], stride);
+    }
+    if (x->count > 1) x->count = 1;
+}
+
+static int64_t extent_of(const product *p, int kind)
+{
+    return p->kind[kind].count > 0 ? p->kind[kind].extent[0] : 1;
+}
+
+static int64_t stride_of(const product *p, int kind, int operand)
+{
+    return p->kind[kind].count > 0 ? p->kind[kind].stride[operand][0] : 0;
+}
+
+/* ---- copies of operands ------------------------------------------------------------------------------------ */
+
+static const int order_of[OPERANDS][3] = { { BATCH, M, K }, { BATCH, N, K }, { BATCH, M, N } };
+
+/* The operand as a dense block in the order batch, m or n, k or n; its letters get the new strides. */
+static void dense_view(product *p, int operand, tsi_block *from, tsi_block *to)
+{
+    *from = (tsi_block){ .data = p->block[operand].data, .dtype = p->block[operand].dtype };
+    int64_t stride = 1;
+    int32_t ndim = 0;
+    for (int g = 0; g < 3; g++)
+        for (int32_t i = 0; i < p->kind[order_of[operand][g]].count; i++)
+            if (p->kind[order_of[operand][g]].stride[operand][i] != 0) ndim++;
+    from->ndim = ndim;
+    for (int g = 2; g >= 0; g--) {
+        letters *x = &p->kind[order_of[operand][g]];
+        for (int32_t i = x->count - 1; i >= 0; i--) {
+            if (x->stride[operand][i] == 0) continue;
+            from->extent[--ndim] = x->extent[i];
+            from->stride[ndim] = x->stride[operand][i];
+            to->stride[ndim] = x->stride[operand][i] = stride;
+            stride *= x->extent[i];
+        }
+    }
+    to->ndim = from->ndim;
+    to->dtype = (int32_t)p->compute;
+    memcpy(to->extent, from->extent, sizeof to->extent);
+}
+
+static ts_status make_dense(product *p, int operand, bool fill)
+{
+    tsi_block from, to = { 0 };
+    dense_view(p, operand, &from, &to);
+    const tsi_device *cpu = tsi_device_cpu();
+    TSI_TRY(tsi_scratch_get(&p->scratch[operand], p->rank, (size_t)tsi_block_count(&to),
+                            ts_dtype_size(p->compute)));
+    to.data = p->scratch[operand].data;
+    p->block[operand].data = to.data;
+    p->block[operand].dtype = to.dtype;
+    return fill ? cpu->copy(cpu, &to, &from, NULL) : TS_OK;
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------------------- */
+
+typedef struct tasks {
+    const product *p;
+    tsi_gemm whole; /* of the first batch */
+    int64_t row_step, column_step, across, per_product;
+    ts_status status;
+} tasks;
+
+static int64_t batch_count(const product *p)
+{
+    int64_t count = 1;
+    for (int32_t i = 0; i < p->kind[BATCH].count; i++)
+        count *= p->kind[BATCH].extent[i];
+    return count;
+}
+
+static void add_batch(const product *p, int64_t batch, tsi_gemm *g)
+{
+    const letters *x = &p->kind[BATCH];
+    int64_t at[OPERANDS] = { 0 };
+    for (int32_t i = x->count - 1; i >= 0; i--) {
+        int64_t index = batch % x->extent[i];
+        batch /= x->extent[i];
+        for (int k = 0; k < OPERANDS; k++)
+            at[k] += index * x->stride[k][i];
+    }
+    size_t size = ts_dtype_size(p->compute);
+    g->a = (const char *)g->a + at[A] * (int64_t)size;
+    g->b = (const char *)g->b + at[B] * (int64_t)size;
+    g->c = (char *)g->c + at[C] * (int64_t)size;
+}
+
+/* The product of batch 0; a c that is contiguous down its columns is computed as its transpose. */
+static tsi_gemm gemm_of(const product *p)
+{
+    tsi_gemm g = { .m = extent_of(p, M), .n = extent_of(p, N), .k = extent_of(p, K) };
+    g.a = p->block[A].data;
+    g.b = p->block[B].data;
+    g.c = p->block[C].data;
+    g.am = stride_of(p, M, A);
+    g.ak = stride_of(p, K, A);
+    g.bk = stride_of(p, K, B);
+    g.bn = stride_of(p, N, B);
+    g.cm = stride_of(p, M, C);
+    g.cn = stride_of(p, N, C);
+    g.accumulate = p->accumulate;
+    bool across = (g.cn == 1 || g.n == 1) && (g.m == 1 || g.cm >= g.n);
+    if (across) return g;
+    return (tsi_gemm){ .m = g.n, .n = g.m, .k = g.k, .a = g.b, .b = g.a, .c = g.c, .am = g.bn,
+                       .ak = g.bk, .bk = g.ak, .bn = g.am, .cm = g.cn, .cn = g.cm,
+                       .accumulate = g.accumulate };
+}
+
+/* Blocks of a product: at least 256 wide and 64 million operations, at first up to 8 of them; of large
+ * ones up to 64, at least 512 wide. Each block packs its own panels, so small ones waste time. */
+static void cut(tasks *t, int64_t batches)
+{
+    int64_t down = 1, across = 1;
+    const tsi_gemm *g = &t->whole;
+    for (;;) {
+        int64_t rows = g->m / down, columns = g->n / across, count = down * across * batches;
+        int64_t longer = rows > columns ? rows : columns;
+        double work = 2.0 * (double)rows * (double)columns * (double)g->k;
+        bool more = (count < 8 && longer >= 512 && work > 64e6) || (count < 64 && longer >= 1024);
+        if (!more) break;
+        if (rows > columns)
+            down *= 2;
+        else
+            across *= 2;
+    }
+    t->row_step = ((g->m - 1) / down + 16) / 16 * 16;
+    t->column_step = ((g->n - 1) / across + 16) / 16 * 16;
+    t->across = (g->n - 1) / t->column_step + 1;
+    t->per_product = t->across * ((g->m - 1) / t->row_step + 1);
+}
+
+static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const tasks *t = context;
+    int64_t size = (int64_t)ts_dtype_size(t->p->compute);
+    for (int64_t task = begin; task < end; task++) {
+        tsi_gemm g = t->whole;
+        int64_t block = task % t->per_product;
+        int64_t row = block / t->across * t->row_step, column = block % t->across * t->column_step;
+        add_batch(t->p, task / t->per_product, &g);
+        g.a = (const char *)g.a + row * g.am * size;
+        g.b = (const char *)g.b + column * g.bn * size;
+        g.c = (char *)g.c + (row * g.cm + column * g.cn) * size;
+        if (g.m - row < t->row_step)
+            g.m -= row;
+        else
+            g.m = t->row_step;
+        if (g.n - column < t->column_step)
+            g.n -= column;
+        else
+            g.n = t->column_step;
+        (void)tsi_gemm_blas(t->p->compute, &g);
+    }
+}
+
+static void run_blas(const product *p)
+{
+    tasks t = { .p = p, .whole = gemm_of(p) };
+    int64_t batches = batch_count(p);
+    cut(&t, batches);
+    double work = (double)t.row_step * (double)t.column_step * (double)t.whole.k;
+    int64_t grain = work < 1e6 ? (int64_t)(1e6 / (work + 1)) + 1 : 1;
+    tsi_parallel_for(p->rank, batches * t.per_product, grain, run_tasks, &t);
+}
+
+/* ---- bf16 ------------------------------------------------------------------------------------------------------ */
+
+static void run_bf16_small(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    tasks *t = context;
+    for (int64_t batch = begin; batch < end; batch++) {
+        tsi_gemm g = t->whole;
+        add_batch(t->p, batch, &g);
+        ts_status status = tsi_gemm_bf16(NULL, tsi_bf16_tile_of_machine(), &g);
+        if (status != TS_OK) t->status = status;
+    }
+}
+
+/* Many small products: one per thread; else one after another, each on all threads. */
+static ts_status run_bf16(const product *p, const tsi_bf16_tile *tile)
+{
+    tasks t = { .p = p, .whole = gemm_of(p), .status = TS_OK };
+    int64_t batches = batch_count(p);
+    double work = (double)t.whole.m * (double)t.whole.n * (double)t.whole.k;
+    if (batches > 1 && work < 16e6) {
+        tsi_parallel_for(p->rank, batches, (int64_t)(1e6 / (work + 1)) + 1, run_bf16_small, &t);
+        return t.status;
+    }
+    for (int64_t batch = 0; batch < batches; batch++) {
+        tsi_gemm g = t.whole;
+        add_batch(p, batch, &g);
+        TSI_TRY(tsi_gemm_bf16(p->rank, tile, &g));
+    }
+    return TS_OK;
+}
+
+/* ---- the contraction --------------------------------------------------------------------------------------------- */
+
+static bool fits(const product *p, int operand)
+{
+    const int rows = operand == B ? N : M, columns = operand == C ? N : K;
+    return tsi_gemm_fits(extent_of(p, rows), extent_of(p, columns), stride_of(p, rows, operand),
+                         stride_of(p, columns, operand));
+}
+
+/* Brings the operands into a form BLAS takes; writes back what was computed aside. */
+static ts_status run_fitted(product *p, const tsi_block *c)
+{
+    for (int operand = A; operand <= B; operand++)
+        if (p->block[operand].dtype != (int32_t)p->compute || p->kind[K].count > 1 ||
+            !fits(p, operand))
+            TSI_TRY(make_dense(p, operand, true));
+    merge(&p->kind[K], A);
+    product before = *p;
+    bool aside = p->block[C].dtype != (int32_t)p->compute || !fits(p, C);
+    if (aside) TSI_TRY(make_dense(p, C, p->accumulate));
+    run_blas(p);
+    if (!aside) return TS_OK;
+    tsi_block from = { 0 }, to; /* the copy's dims are those dense_view gave the original */
+    dense_view(&before, C, &to, &from);
+    from.data = p->block[C].data;
+    to.data = c->data;
+    return tsi_device_cpu()->copy(tsi_device_cpu(), &to, &from, NULL);
+}
+
+static bool too_large(const product *p)
+{
+    for (int kind = M; kind <= K; kind++)
+        if (extent_of(p, kind) > INT_MAX) return true;
+    return false;
+}
+
+/* What is computed in: the result's dtype, f32 for the narrow ones. NONE: the reference's business. */
+static ts_dtype compute_of(const tsi_contraction *x)
+{
+    ts_dtype c = (ts_dtype)x->c.dtype;
+    if (c == TS_DTYPE_BF16 || c == TS_DTYPE_F16) c = TS_DTYPE_F32;
+    return tsi_gemm_blas_has(c) ? c : TS_DTYPE_NONE;
+}
+
+static bool is_empty(const tsi_contraction *x)
+{
+    for (int32_t l = 0; l < x->letter_count; l++)
+        if (x->letter[l].extent == 0) return true;
+    return false;
+}
+
+static ts_status contract(const tsi_contraction *x, bool accumulate)
+{
+    product p = { .block = { x->a, x->b, x->c },
+                  .compute = compute_of(x),
+                  .rank = tsi_rank_current(),
+                  .accumulate = accumulate };
+    if (p.compute == TS_DTYPE_NONE || x->b.dtype == TS_DTYPE_NONE || is_empty(x) ||
+        !classify(x, &p))
+        return tsi_contract_reference(x, accumulate);
+    merge(&p.kind[M], C);
+    merge(&p.kind[N], C);
+    merge(&p.kind[K], A);
+    keep_longest(&p, M);
+    keep_longest(&p, N);
+    merge(&p.kind[BATCH], C);
+    if (too_large(&p)) return tsi_contract_reference(x, accumulate);
+    const tsi_bf16_tile *tile = tsi_bf16_tile_of_machine();
+    bool narrow = x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 &&
+                  x->c.dtype == TS_DTYPE_BF16;
+    ts_status status;
+    if (narrow && tile && p.kind[K].count <= 1) {
+        p.compute = TS_DTYPE_BF16;
+        status = run_bf16(&p, tile);
+    } else {
+        status = run_fitted(&p, &x->c);
+    }
+    for (int operand = A; operand < OPERANDS; operand++)
+        tsi_scratch_done(&p.scratch[operand]);
+    return status;
+}
+
+void tsi_product_install(void)
+{
+    tsi_gemm_start();
+    tsi_contract_set(contract);
+}

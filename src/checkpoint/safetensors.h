@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors.h - the file format of published weights: a JSON header and raw little-endian
+ * tensors.
+ *
+ *   u64 header length | header {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..} |
+ * data
+ *
+ * A set is one file, or the files of an index. Everything is checked before a byte of data is read:
+ * lengths, offsets that neither overlap nor leave holes, sizes against shapes, names that occur
+ * once, paths that stay in the directory. */
+#ifndef TSI_CHECKPOINT_SAFETENSORS_H
+#define TSI_CHECKPOINT_SAFETENSORS_H
+
+#include "base/hash.h"
+#include "tessera/types.h"
+
+typedef struct tsi_stored { /* one tensor of a file */
+    const char *name;
+    ts_meta meta;
+    int32_t file;
+    int32_t reserved;
+    int64_t begin, end; /* bytes from the start of the file */
+} tsi_stored;
+
+typedef struct tsi_weights tsi_weights;
+
+/* A directory (model.safetensors, or model.safetensors.index.json with its files), or one file. */
+ts_status tsi_weights_open(const char *path, tsi_weights **out);
+void tsi_weights_close(tsi_weights *weights);
+int64_t tsi_weights_count(const tsi_weights *weights);
+const tsi_stored *tsi_weights_at(const tsi_weights *weights,
+                                 int64_t index); /* in the order of the file */
+const tsi_stored *tsi_weights_find(const tsi_weights *weights, const char *name); /* NULL: none */
+/* Elements [first, first + count) of a tensor, raw. TS_ERR_IO if the file changed since it was
+ * opened. */
+ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored, int64_t first,
+                           int64_t count, void *to);
+
+/* Writing: the header first, then tensors in their order; a temporary name until finish. */
+typedef struct tsi_weights_writer tsi_weights_writer;
+typedef struct tsi_weights_entry {
+    const char *name;
+    ts_meta meta;
+} tsi_weights_entry;
+ts_status tsi_weights_create(const char *path, const tsi_weights_entry *entry, int64_t count,
+                             tsi_weights_writer **out);
+ts_status tsi_weights_write(tsi_weights_writer *writer, const void *data,
+                            size_t bytes); /* of the next tensor */
+ts_status tsi_weights_finish(tsi_weights_writer *writer /* takes */,
+                             bool keep); /* keep false: removes it */
+
+#endif

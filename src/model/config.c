@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.c - reading the configuration that published models come with; both spellings of rotary
+ * positions. */
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "model/config.h"
+
+ts_status tsi_file_text(const char *path, char **out, size_t *length)
+{
+    *out = NULL;
+    FILE *file = fopen(path, "rb");
+    if (!file) return TSI_FAIL(TS_ERR_IO, "%s: cannot be opened", path);
+    struct stat info;
+    ts_status status = TS_OK;
+    if (fstat(fileno(file), &info) != 0 || info.st_size > (64 << 20))
+        status = TSI_FAIL(TS_ERR_IO, "%s: too large for a configuration", path);
+    if (status == TS_OK) {
+        *length = (size_t)info.st_size;
+        *out = tsi_calloc(1, *length + 1);
+        if (!*out)
+            status = tsi_fail_memory("a configuration", *length);
+        else if (fread(*out, 1, *length, file) != *length)
+            status = TSI_FAIL(TS_ERR_IO, "%s: cannot be read", path);
+    }
+    fclose(file);
+    return status;
+}
+
+static ts_status family_of(const char *path, const tsi_json *root, int32_t *out)
+{
+    static const char *const names[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
+    const char *type = tsi_json_text(tsi_json_member(root, "model_type"), "");
+    for (int32_t i = 0; names[i]; i++)
+        if (strcmp(type, names[i]) == 0) {
+            *out = i;
+            return TS_OK;
+        }
+    const char *near = tsi_text_nearest(type, names);
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: model_type \"%s\" is none of llama, qwen3, mixtral, gpt2%s%s%s", path,
+                    type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+static int64_t whole(const tsi_json *root, const char *name, int64_t otherwise)
+{
+    const tsi_json *value = tsi_json_member(root, name);
+    return tsi_json_kind_of(value) == TSI_JSON_NULL ? otherwise : tsi_json_int(value, otherwise);
+}
+
+static double real(const tsi_json *root, const char *name, double otherwise)
+{
+    const tsi_json *value = tsi_json_member(root, name);
+    return tsi_json_kind_of(value) == TSI_JSON_NULL ? otherwise : tsi_json_real(value, otherwise);
+}
+
+/* "rope_parameters" holds everything; the older spelling has "rope_theta" and, for scaled ones,
+ * "rope_scaling". */
+static ts_status read_rope(const char *path, const tsi_json *root, ts_model_config *c)
+{
+    static const char *const types[] = { "default", "linear", "llama3", "yarn", "dynamic", NULL };
+    const tsi_json *rope = tsi_json_member(root, "rope_parameters");
+    if (tsi_json_kind_of(rope) != TSI_JSON_OBJECT) rope = tsi_json_member(root, "rope_scaling");
+    c->rope_theta = real(root, "rope_theta", 10000.0);
+    if (tsi_json_kind_of(rope) != TSI_JSON_OBJECT) return TS_OK;
+    c->rope_theta = real(rope, "rope_theta", c->rope_theta);
+    const char *type = tsi_json_text(tsi_json_member(rope, "rope_type"),
+                                     tsi_json_text(tsi_json_member(rope, "type"), "default"));
+    c->rope_type = -1;
+    for (int32_t i = 0; types[i]; i++)
+        if (strcmp(type, types[i]) == 0) c->rope_type = i;
+    if (c->rope_type < 0)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: rope_type \"%s\" is none of default, linear, llama3, yarn, dynamic",
+                        path, type);
+    c->rope_factor = real(rope, "factor", 1.0);
+    c->rope_low = real(rope, "low_freq_factor", 1.0);
+    c->rope_high = real(rope, "high_freq_factor", 4.0);
+    c->rope_original = real(rope, "original_max_position_embeddings", (double)c->positions);
+    c->rope_beta_fast = real(rope, "beta_fast", 32.0);
+    c->rope_beta_slow = real(rope, "beta_slow", 1.0);
+    c->rope_attention = real(rope, "attention_factor", 0.0);
+    return TS_OK;
+}
+
+static ts_status read_llama(const char *path, const tsi_json *root, ts_model_config *c)
+{
+    c->vocab = whole(root, "vocab_size", 0);
+    c->hidden = whole(root, "hidden_size", 0);
+    c->intermediate = whole(root, "intermediate_size", 0);
+    c->layers = whole(root, "num_hidden_layers", 0);
+    c->heads = whole(root, "num_attention_heads", 0);
+    c->kv_heads = whole(root, "num_key_value_heads", c->heads);
+    c->head_dim = whole(root, "head_dim", c->heads > 0 ? c->hidden / c->heads : 0);
+    c->positions = whole(root, "max_position_embeddings", 2048);
+    c->norm_epsilon = real(root, "rms_norm_eps", 1e-6);
+    c->tied = tsi_json_bool(tsi_json_member(root, "tie_word_embeddings"), false);
+    c->attention_bias = tsi_json_bool(tsi_json_member(root, "attention_bias"), false);
+    c->experts = whole(root, "num_local_experts", 0);
+    c->experts_per_token = whole(root, "num_experts_per_tok", 2);
+    return read_rope(path, root, c);
+}
+
+static ts_status read_gpt2(const tsi_json *root, ts_model_config *c)
+{
+    c->vocab = whole(root, "vocab_size", 0);
+    c->hidden = whole(root, "n_embd", 0);
+    c->layers = whole(root, "n_layer", 0);
+    c->heads = c->kv_heads = whole(root, "n_head", 0);
+    c->head_dim = c->heads > 0 ? c->hidden / c->heads : 0;
+    c->intermediate = whole(root, "n_inner", 4 * c->hidden);
+    c->positions = whole(root, "n_positions", 1024);
+    c->norm_epsilon = real(root, "layer_norm_epsilon", 1e-5);
+    c->tied = 1;
+    const char *act = tsi_json_text(tsi_json_member(root, "activation_function"), "gelu_new");
+    c->gelu_tanh = strcmp(act, "gelu") != 0;
+    return TS_OK;
+}
+
+ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
+{
+    if (c->vocab <= 0 || c->hidden <= 0 || c->layers <= 0 || c->heads <= 0 || c->head_dim <= 0 ||
+        c->intermediate <= 0 || c->kv_heads <= 0)
+        return TSI_FAIL(
+            TS_ERR_ARG,
+            "%s: sizes are missing: vocabulary %lld, hidden %lld, intermediate %lld, layers "
+            "%lld, heads %lld of %lld",
+            what, (long long)c->vocab, (long long)c->hidden, (long long)c->intermediate,
+            (long long)c->layers, (long long)c->heads, (long long)c->head_dim);
+    if (c->heads % c->kv_heads != 0)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %lld heads are no multiple of %lld key heads", what,
+                        (long long)c->heads, (long long)c->kv_heads);
+    if (c->family != TS_MODEL_GPT2 && c->head_dim % 2 != 0)
+        return TSI_FAIL(TS_ERR_ARG, "%s: a head size of %lld cannot be rotated in pairs", what,
+                        (long long)c->head_dim);
+    if (c->family == TS_MODEL_MIXTRAL && (c->experts <= 0 || c->experts_per_token > c->experts))
+        return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of which %lld are chosen", what,
+                        (long long)c->experts, (long long)c->experts_per_token);
+    return TS_OK;
+}
+
+ts_status ts_model_config_read(const char *path, ts_model_config *out)
+{
+    char file[4096];
+    struct stat info;
+    if (!path || !out) return TSI_FAIL(TS_ERR_NULL, "model config: an argument is NULL");
+    *out = (ts_model_config){ .struct_size = sizeof *out };
+    bool directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    snprintf(file, sizeof file, "%s%s", path, directory ? "/config.json" : "");
+    char *text = NULL;
+    size_t length = 0;
+    tsi_json_document *document = NULL;
+    ts_status status = tsi_file_text(file, &text, &length);
+    if (status == TS_OK) status = tsi_json_parse(file, text, length, &document);
+    const tsi_json *root = document ? tsi_json_root(document) : NULL;
+    if (status == TS_OK) status = family_of(file, root, &out->family);
+    if (status == TS_OK) {
+        out->init_deviation = real(root, "initializer_range", 0.02);
+        status = out->family == TS_MODEL_GPT2 ? read_gpt2(root, out) : read_llama(file, root, out);
+    }
+    if (status == TS_OK) status = tsi_model_config_check(file, out);
+    tsi_json_release(document);
+    tsi_free(text);
+    return status;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.c - the life of a model: made by its family, planned, materialised or loaded, run, saved.
+ */
+#include "model/model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "checkpoint/safetensors.h"
+#include "model/config.h"
+
+/* ---- placements of activations
+ * --------------------------------------------------------------------------------------- */
+
+ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x)
+{
+    return (ts_redistribute_to)(x, model->whole);
+}
+
+ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x)
+{
+    return (ts_redistribute_to)(x, model->residual);
+}
+
+ts_tensor *tsi_model_cast(const ts_model *model, ts_tensor *parameter)
+{
+    return model->compute ? ts_cast(parameter, (ts_dtype)model->compute) : parameter;
+}
+
+const char *ts_model_plan_text(ts_model_family family, const char *name)
+{
+    if (!name) return NULL;
+    return family == TS_MODEL_GPT2 ? tsi_gpt2_plan(name) : tsi_llama_plan(name);
+}
+
+/* A plan by name, or its text. */
+static const char *plan_of(const ts_model *m, const ts_model_options *options, bool *sequence)
+{
+    bool has_tp = ts_mesh_axis(m->mesh, "tp") >= 0;
+    const char *plan = options && options->plan ? options->plan : has_tp ? "tp" : "dp";
+    *sequence = strcmp(plan, "sp") == 0;
+    const char *text = ts_model_plan_text((ts_model_family)m->config.family, plan);
+    if (text) return text;
+    return strchr(plan, ':') ? plan : NULL;
+}
+
+static ts_status place_activations(ts_model *m, bool sequence)
+{
+    m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, "dp?:S(0)"));
+    m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, "dp?:S(0)"));
+    m->residual =
+        ts_sharding_retain(ts_sharding_get(m->mesh, sequence ? "dp?:S(0) tp?:S(1)" : "dp?:S(0)"));
+    return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
+}
+
+/* ---- making
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+/* The tree, planned, without storage. */
+static ts_status model_build(ts_model *m, const ts_model_options *options)
+{
+    TSI_TRY(tsi_model_config_check("model", &m->config));
+    bool sequence;
+    const char *plan = plan_of(m, options, &sequence);
+    if (!plan)
+        return TSI_FAIL(
+            TS_ERR_ARG,
+            "model: there is no plan \"%s\" (dp, tp, sp, or lines of \"pattern: placements\")",
+            options ? options->plan : "");
+    TSI_TRY(place_activations(m, sequence));
+    m->compute = options ? options->compute : 0;
+    m->root = m->config.family == TS_MODEL_GPT2 ? tsi_gpt2_create(m, options)
+                                                : tsi_llama_create(m, options);
+    if (!m->root) return ts_rank_status(m->rank);
+    TSI_TRY(ts_rank_status(m->rank));
+    TSI_TRY(ts_module_plan(m->root, plan));
+    TSI_TRY(ts_module_materialize(m->root));
+    return tsi_rope_table(m);
+}
+
+static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)
+{
+    ts_model *m = tsi_calloc(1, sizeof *m);
+    if (!m) {
+        tsi_fail_memory("a model", sizeof *m);
+        return NULL;
+    }
+    m->rank = mesh->rank;
+    m->mesh = ts_mesh_retain(mesh);
+    m->config = *config;
+    if (m->config.norm_epsilon == 0.0) m->config.norm_epsilon = 1e-5;
+    if (m->config.init_deviation == 0.0) m->config.init_deviation = 0.02;
+    if (m->config.rope_theta == 0.0) m->config.rope_theta = 10000.0;
+    if (m->config.kv_heads == 0) m->config.kv_heads = m->config.heads;
+    if (m->config.head_dim == 0 && m->config.heads > 0)
+        m->config.head_dim = m->config.hidden / m->config.heads;
+    if (m->config.positions == 0) m->config.positions = 2048;
+    if (m->config.rope_original == 0.0) m->config.rope_original = (double)m->config.positions;
+    return m;
+}
+
+static ts_rank *enter(ts_mesh *mesh, const void *argument, const char *what)
+{
+    ts_rank *rank = mesh ? mesh->rank : tsi_rank_current();
+    if (!rank || tsi_rank_enter(rank) != TS_OK) return NULL;
+    if (mesh && argument) return rank;
+    TSI_FAIL(TS_ERR_NULL, "%s: an argument is NULL", what);
+    return NULL;
+}
+
+ts_model *ts_model_create(ts_mesh *mesh, const ts_model_config *config,
+                          const ts_model_options *options)
+{
+    if (!enter(mesh, config, "model_create")) return NULL;
+    ts_model *m = model_new(mesh, config);
+    if (m && model_build(m, options) == TS_OK) return m;
+    ts_model_destroy(m);
+    return NULL;
+}
+
+ts_model *ts_model_load(ts_mesh *mesh, const char *directory, const ts_model_options *options)
+{
+    if (!enter(mesh, directory, "model_load")) return NULL;
+    ts_model_config config;
+    if (ts_model_config_read(directory, &config) != TS_OK) return NULL;
+    ts_model *m = model_new(mesh, &config);
+    if (!m) return NULL;
+    char path[4096];
+    size_t length;
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    if (tsi_file_text(path, &m->config_text, &length) == TS_OK &&
+        model_build(m, options) == TS_OK && tsi_model_read_weights(m, directory) == TS_OK)
+        return m;
+    ts_model_destroy(m);
+    return NULL;
+}
+
+void ts_model_destroy(ts_model *m)
+{
+    if (!m) return;
+    ts_module_destroy(m->root);
+    ts_tensor_release(m->rope);
+    ts_sharding_release(m->tokens);
+    ts_sharding_release(m->whole);
+    ts_sharding_release(m->residual);
+    ts_mesh_release(m->mesh);
+    tsi_free(m->config_text);
+    tsi_free(m);
+}
+
+ts_module *ts_model_module(ts_model *model)
+{
+    return model ? model->root : NULL;
+}
+
+const ts_model_config *ts_model_configuration(const ts_model *model)
+{
+    return model ? &model->config : NULL;
+}
+
+const ts_sharding *ts_model_tokens(const ts_model *model)
+{
+    return model ? model->tokens : NULL;
+}
+
+/* ---- running
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids)
+{
+    if (!model) return NULL;
+    return ts_module_call(model->root, &ids, 1);
+}
+
+ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels)
+{
+    return ts_cross_entropy(ts_model_logits(model, ids), labels);
+}

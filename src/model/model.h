@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.h - what the families share: configuration, placements of activations, the body of a model.
+ */
+#ifndef TSI_MODEL_MODEL_H
+#define TSI_MODEL_MODEL_H
+
+#include "nn/module.h"
+#include "tessera/model.h"
+
+struct ts_model {
+    ts_module *root;
+    ts_model_config config;
+    ts_rank *rank;
+    ts_mesh *mesh;             /* retained */
+    const ts_sharding *tokens; /* retained: ids */
+    const ts_sharding *whole;  /* retained: activations before products: batch over dp */
+    const ts_sharding
+        *residual;     /* retained: between blocks; with "sp" the sequence over tp as well */
+    ts_tensor *rope;   /* retained: [positions, head_dim], or NULL */
+    char *config_text; /* as read, to be written back; or NULL */
+    int32_t compute, reserved;
+};
+
+/* Families build their tree: state of the root is the family's own. */
+ts_module *tsi_llama_create(ts_model *model, const ts_model_options *options);
+ts_module *tsi_gpt2_create(ts_model *model, const ts_model_options *options);
+const char *tsi_llama_plan(const char *name);
+const char *tsi_gpt2_plan(const char *name);
+
+/* Angles of rotary positions as a table of cosines and sines, replicated; variables outlive scopes.
+ */
+ts_status tsi_rope_table(ts_model *model);
+/* x where products want it, and where blocks leave it. */
+ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x);
+ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x);
+/* A parameter in the dtype of products. */
+ts_tensor *tsi_model_cast(const ts_model *model, ts_tensor *parameter);
+
+ts_status tsi_model_read_weights(ts_model *model, const char *directory);
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* about.c - the operator table for those who read it: names, attributes, rules, gradients. */
+#include <string.h>
+
+#include "op/query.h"
+
+int32_t ts_op_count(void)
+{
+    return TSI_OP_ID_COUNT;
+}
+
+int32_t ts_op_number(const char *name)
+{
+    const tsi_op_desc *op = name ? tsi_op_find(name) : NULL;
+    return op ? tsi_op_index(op) : -1;
+}
+
+ts_status ts_op_about_at(int32_t index, ts_op_about *out)
+{
+    const tsi_op_desc *op = tsi_op_at(index);
+    if (!op)
+        return TSI_FAIL(TS_ERR_ARG, "there is no operator number %d of %d", index, TSI_OP_ID_COUNT);
+    int32_t algorithms = 0;
+    while (op->algorithm && op->algorithm[algorithms].name)
+        algorithms++;
+    ts_op_about about = { .struct_size = out->struct_size,
+                          .name = op->name,
+                          .what = op->what ? op->what : "",
+                          .dims = op->dims,
+                          .input_min = op->input_min,
+                          .input_max = op->input_max,
+                          .output_count = op->output_count,
+                          .has_gradient = op->grad ? 1 : op->flags & TSI_OP_NO_GRAD ? -1 : 0,
+                          .has_in_place = (op->flags & TSI_OP_IN_PLACE) != 0,
+                          .is_view = (op->flags & TSI_OP_VIEW) != 0,
+                          .is_random = (op->flags & TSI_OP_RANDOM) != 0,
+                          .is_host = (op->flags & TSI_OP_HOST) != 0,
+                          .dtypes = op->dtypes ? op->dtypes : (1u << TS_DTYPE_COUNT) - 2,
+                          .algorithm_count = algorithms };
+    memcpy(out, &about, about.struct_size < sizeof about ? about.struct_size : sizeof about);
+    return TS_OK;
+}
+
+size_t ts_op_attributes_text(int32_t index, char *out, size_t size)
+{
+    tsi_text text = { 0 };
+    if (tsi_op_at(index)) tsi_attributes_words(tsi_op_at(index), &text);
+    return tsi_text_give(&text, out, size);
+}
+
+size_t ts_op_algorithms_text(int32_t index, char *out, size_t size)
+{
+    const tsi_op_desc *op = tsi_op_at(index);
+    tsi_text text = { 0 };
+    for (int32_t a = 0; op && op->algorithm && op->algorithm[a].name; a++)
+        tsi_text_printf(&text, "%s%s", a ? ", " : "", op->algorithm[a].name);
+    return tsi_text_give(&text, out, size);
+}
+
+/* The rules of the operator's first sample. */
+static void sample_rules(const tsi_op_desc *op, tsi_arena *arena, tsi_text *text)
+{
+    ts_meta in[TSI_INPUT_MAX] = { 0 }, out[TSI_OUTPUT_MAX] = { 0 };
+    uint64_t attributes[TSI_ATTRIBUTES_MAX / 8] = { 0 }, random = 1;
+    int32_t count = op->input_max;
+    if (!op->sample || op->attribute_bytes > sizeof attributes ||
+        !op->sample(&random, 0, in, &count, attributes))
+        return;
+    if (op->normalise && op->normalise(in, count, attributes) != TS_OK) return;
+    tsi_op_call call = { op, attributes, in, out, count, op->output_count };
+    if (op->infer(&call) != TS_OK) return;
+    tsi_rules rules = { .arena = arena };
+    tsi_op_rules(&call, &rules);
+    for (int32_t r = 0; !rules.failed && r < rules.count; r++) {
+        tsi_text_add(text, r ? "\n" : "");
+        tsi_rule_text(&rules, r, text);
+        if (rules.algorithm[r])
+            tsi_text_printf(text, " by %s", op->algorithm[rules.algorithm[r] - 1].name);
+    }
+}
+
+size_t ts_op_rules_text(int32_t index, char *out, size_t size)
+{
+    const tsi_op_desc *op = tsi_op_at(index);
+    tsi_text text = { 0 };
+    tsi_arena arena = { 0 };
+    if (op && op->propagate)
+        tsi_text_add(&text, "from the whole layout");
+    else if (op)
+        sample_rules(op, &arena, &text);
+    tsi_arena_release(&arena);
+    return tsi_text_give(&text, out, size);
+}

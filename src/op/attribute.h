@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attribute.h - attributes from JSON and back, by an operator's table. */
+#ifndef TSI_OP_ATTRIBUTE_H
+#define TSI_OP_ATTRIBUTE_H
+
+#include "base/text.h"
+#include "op/op.h"
+
+enum { TSI_ATTRIBUTES_MAX = 1024 }; /* bytes of an attribute struct that can be said in JSON */
+
+/* Fills `out` (attribute_bytes, zeroed here) with defaults, then with what the JSON object says
+ * (NULL or "": nothing). Refuses unknown names with the nearest, wrong types, and required ones
+ * that are missing. */
+ts_status tsi_attributes_parse(const tsi_op_desc *op, const char *json, void *out);
+/* "{"dim": 1, "keepdim": false}". */
+void tsi_attributes_json(const tsi_op_desc *op, const void *attributes, tsi_text *text);
+/* "dim=-1, keepdim=false"; a required one is its name alone. */
+void tsi_attributes_words(const tsi_op_desc *op, tsi_text *text);
+
+#endif

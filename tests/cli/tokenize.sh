@@ -1,0 +1,54 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `tessera tokenize`: exit codes, sentences, JSON, going on after an interruption.
+. "$(dirname "$0")/../meta/lib.sh"
+tessera=$build/bin/tessera
+[ -x "$tessera" ] || skip_all "the program was not built"
+golden=$root/tests/golden/tokenizer
+text=$root/examples/data/tales.txt
+
+ends() { # name code words command ...
+    ends_name=$1 ends_code=$2 ends_words=$3
+    shift 3
+    said=$("$@" 2>&1)
+    code=$?
+    case $code:$said in
+    $ends_code:*"$ends_words"*) pass "$ends_name" ;;
+    *) fail "$ends_name" "exit code $code (wanted $ends_code), wanted the words: $ends_words
+it said: $said" ;;
+    esac
+}
+
+ends help 0 "Turns text files into token files" "$tessera" tokenize --help
+ends no_out 2 "--out PREFIX is missing" "$tessera" tokenize "$text"
+ends no_text 2 "there are no text files" "$tessera" tokenize --out "$work/a"
+ends bad_option 2 "--shard-tokens" "$tessera" tokenize --shard-tokens 0 --out "$work/a" "$text"
+ends no_file 1 "No such file" "$tessera" tokenize --out "$work/a" "$work/nothing.txt"
+ends no_tokenizer 1 "No such file" "$tessera" tokenize --tokenizer "$work/x.json" --out "$work/a" "$text"
+ends no_json 1 "tales.txt, line 1" "$tessera" tokenize --tokenizer "$text" --out "$work/a" "$text"
+ends no_folder 1 "cannot be created" "$tessera" tokenize --out "$work/no/where" "$text"
+ends bytes 0 "vocabulary 260" "$tessera" tokenize --out "$work/bytes" "$text"
+ends again 0 "(1 were there)" "$tessera" tokenize --out "$work/bytes" "$text"
+ends other 1 "belongs to other inputs" "$tessera" tokenize --out "$work/bytes" --no-eos "$text"
+ends restart 0 "(0 were there)" "$tessera" tokenize --out "$work/bytes" --no-eos --restart "$text"
+
+tokenize() { # prefix
+    "$tessera" tokenize --tokenizer "$golden/gpt2.json" --shard-tokens 10000 --json --out "$1" "$text"
+}
+tokenize "$work/whole" > "$work/json"
+succeeds "the result is JSON" python3 -m json.tool "$work/json"
+tokenize "$work/parts" > /dev/null
+rm "$work"/parts-0000[3-9].bin
+printf 'half a shard' > "$work/parts-00003.bin.tmp"
+tokenize "$work/parts" > "$work/json"
+if grep -q '"shards_kept": 3' "$work/json"; then
+    pass "goes on after shard 3"
+else
+    fail "goes on after shard 3" "$(cat "$work/json")"
+fi
+same=yes
+for shard in "$work"/whole-*.bin; do
+    cmp -s "$shard" "$work/parts-${shard##*-}" || same="$shard differs"
+done
+if [ "$same" = yes ]; then pass "the same bytes"; else fail "the same bytes" "$same"; fi
+finish
