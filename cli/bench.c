@@ -9,6 +9,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } benches[] = {
     { "comm", "collectives against plain copies (and the raw MPI calls)", cli_bench_comm },
+    { "redistribute", "tensors from layout to layout against plain copies (and the raw MPI calls)",
+      cli_bench_redistribute },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };
 
@@ -17,7 +19,7 @@ static int print_help(FILE *out)
     fprintf(out, "usage: tessera bench WHAT [options]\n\n"
                  "Measures, against a floor or rival in the same run; --json for machines.\n\n");
     for (size_t i = 0; i < BENCHES; i++)
-        fprintf(out, "  %-8s %s\n", benches[i].name, benches[i].summary);
+        fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].summary);
     return 0;
 }
 

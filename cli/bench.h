@@ -13,6 +13,7 @@
 #include "cli.h"
 
 int cli_bench_comm(int argc, char **argv);
+int cli_bench_redistribute(int argc, char **argv);
 
 /* ---- communication: bench_comm.c runs the cases of bench_cases.c ----------------------------- */
 typedef struct bench_rank { /* one rank's buffers, and where its peers' are (threads engine) */

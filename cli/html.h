@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* html.h - pages that stand alone: one file, no network, light and dark as the reader's system says.
+/* html.h - pages that stand alone: one file, no network, light and dark as the reader's system
+ * says.
  *
  * A page is a frame (html_begin, html_end), its data as JSON in the element "data", and a script.
  * Scripts and style sheets are lines of this program, ended by NULL, and are written as they are;

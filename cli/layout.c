@@ -15,7 +15,8 @@ typedef struct command {
 static const char more[] =
     "A mesh is \"dp=2, tp=4\"; placements are one per axis: R, S(d), SS(d,f), RS(d:3,5,0),\n"
     "HT(d), P(sum), P(norm:2); \"S(0)[1], S(0)[0]\" gives the order of cuts. A batch has one\n"
-    "JSON object a line: {\"mesh\": [2, 3], \"tensor\": [7, 5], \"placements\": [\"S(0)\", \"R\"]}.\n"
+    "JSON object a line: {\"mesh\": [2, 3], \"tensor\": [7, 5], \"placements\": [\"S(0)\", "
+    "\"R\"]}.\n"
     "\n"
     "  tessera layout --mesh \"a=2, b=3\" --shape 7x5 --place \"S(0), SS(1,2)\"\n";
 
@@ -39,14 +40,14 @@ static int read_slice(const command *self, const layout_picture *picture, layout
     if (!layout_read_shape(self->slice, &index, error, sizeof error))
         return cli_fail_usage("layout", "--slice: %s", error);
     if (index.ndim != picture->ndim - 2) {
-        return cli_fail_usage("layout", "--slice: expected %d indices of the leading dims, found %d",
+        return cli_fail_usage("layout",
+                              "--slice: expected %d indices, of the leading dims; found %d",
                               picture->ndim > 2 ? picture->ndim - 2 : 0, index.ndim);
     }
     for (int32_t d = 0; d < index.ndim; d++) {
         if (index.extent[d] >= picture->dim[d].extent) {
             return cli_fail_usage("layout", "--slice: index %lld is outside dim %d of size %lld",
-                                  (long long)index.extent[d], d,
-                                  (long long)picture->dim[d].extent);
+                                  (long long)index.extent[d], d, (long long)picture->dim[d].extent);
         }
     }
     memcpy(look->slice, index.extent, sizeof look->slice);

@@ -104,7 +104,8 @@ bool layout_picture_make(ts_mesh *mesh, const ts_layout *layout, layout_picture 
 void layout_picture_release(layout_picture *picture);
 /* The piece of a dim that holds a position. */
 const layout_piece *layout_piece_at(const layout_dim *dim, int64_t position);
-/* At most `most` pieces that stand for all of a dim, to be freed: its own if they are few enough. */
+/* At most `most` pieces that stand for all of a dim, to be freed: its own if they are few enough.
+ */
 layout_piece *layout_bins(const layout_dim *dim, int64_t most, int64_t *count);
 /* How many numbers hold one element, and the i-th of them, given the first. */
 int64_t layout_holders(const layout_picture *picture);
@@ -118,7 +119,8 @@ char *layout_sharding_text(const ts_sharding *sharding);
 /* "a", or "axis 0" where it has no name. */
 const char *layout_axis_name(const ts_mesh *mesh, int32_t axis, char *out, size_t size);
 
-/* ---- for a person (layout_grid.c, layout_svg.c, layout_html.c) --------------------------------- */
+/* ---- for a person (layout_grid.c, layout_svg.c, layout_html.c) ---------------------------------
+ */
 typedef struct layout_look {
     int64_t slice[TS_NDIM_MAX]; /* indices of the leading dims, if `sliced` */
     bool sliced, colour, all;

@@ -57,8 +57,8 @@ bool layout_walk_next(layout_walk *walk, int64_t *index, int64_t *length)
     *length = 1;
     for (int32_t i = 0; i <= last; i++)
         *index += walk->dim[i].position * walk->dim[i].stride;
-    if (last >= 0) *length = walk->dim[last].interval[walk->dim[last].at].end -
-                             walk->dim[last].position;
+    if (last >= 0)
+        *length = walk->dim[last].interval[walk->dim[last].at].end - walk->dim[last].position;
     while (d >= 0 && !walk_step(walk, d, d == last))
         d--;
     walk->more = d >= 0;
@@ -163,8 +163,7 @@ bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape
     const ts_sharding *strided =
         ordered != NULL ? ts_sharding_to_strided(mesh, ordered, shape) : NULL;
     if (strided == NULL) {
-        (void)snprintf(error, size, "%s%s", ordered == NULL ? "placements: " : "",
-                       ts_last_error());
+        (void)snprintf(error, size, "%s%s", ordered == NULL ? "placements: " : "", ts_last_error());
         return false;
     }
     cli_json_key(json, "strided");
@@ -198,7 +197,8 @@ static bool serve_on(const void *request, ts_mesh *mesh, const char *placements,
                                      size);
     }
     const ts_layout *layout = layout_make(mesh, placements, shape, "placements", error, size);
-    bool good = layout != NULL && layout_answer(mesh, layout, options->elements, answer, error, size);
+    bool good =
+        layout != NULL && layout_answer(mesh, layout, options->elements, answer, error, size);
     ts_layout_release(layout);
     return good;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout_grid.c - a layout for a person at a terminal: a grid of owners, and a table per coordinate.
+/* layout_grid.c - a layout for a person at a terminal: a grid of owners, and a table of ranks.
  *
  * A cell is one element, or a block of them where the tensor is too large for the terminal: then
  * cells follow the pieces, so that each has one owner, as long as the pieces fit. A cell names the
@@ -36,8 +36,9 @@ static int digits(int64_t value)
 }
 
 /* ---- where cells begin ----------------------------------------------------------------------- */
-/* Cells of a dim that is too long: each piece gets its share of about `nice` cells, or, if there are
- * more than `most` pieces, all cells are equal. Returns how many; `at` has room for most + 1. */
+/* Cells of a dim that is too long: each piece gets its share of about `nice` cells, or, if there
+ * are more than `most` pieces, all cells are equal. Returns how many; `at` has room for most + 1.
+ */
 static int64_t divide(const layout_dim *dim, int64_t most, int64_t nice, int64_t *at)
 {
     int64_t count = 0, spare = nice > dim->count ? nice - dim->count : 0;
@@ -188,8 +189,8 @@ static bool choose_cells(grid *g)
     int64_t fits = (g->look->width - g->margin) / g->cell;
     if (fits < 1) fits = 1;
     g->row_at = choose(g->row, ROWS_MAX, ROWS_NICE, &g->rows);
-    g->column_at = choose(g->column, p->ndim == 1 ? LINES_MAX * fits : fits, 2 * ROWS_NICE,
-                          &g->columns);
+    g->column_at =
+        choose(g->column, p->ndim == 1 ? LINES_MAX * fits : fits, 2 * ROWS_NICE, &g->columns);
     g->blocks = (g->row != NULL && g->rows < g->row->extent) ||
                 (g->column != NULL && g->columns < g->column->extent);
     return g->row_at != NULL && g->column_at != NULL;
@@ -243,11 +244,9 @@ static void print_shared(const layout_picture *p, FILE *out)
         for (int32_t k = 0; k < ts_mesh_ndim(p->mesh); k++)
             is_first &= !((p->replicated | p->partial) >> k & 1u) || coord[k] == 0;
         if (!is_first) continue;
-        fprintf(out, "%s%lld =", shown++ > 0 ? "; " : "",
-                (long long)layout_rank(p->mesh, first));
+        fprintf(out, "%s%lld =", shown++ > 0 ? "; " : "", (long long)layout_rank(p->mesh, first));
         for (int64_t i = 0; i < holders && i < 8; i++)
-            fprintf(out, " %lld",
-                    (long long)layout_rank(p->mesh, layout_holder(p, first, i)));
+            fprintf(out, " %lld", (long long)layout_rank(p->mesh, layout_holder(p, first, i)));
         if (holders > 8) fputs(" ...", out);
     }
     fprintf(out, "%s\n", layout_owners(p) > shown ? "; ..." : "");

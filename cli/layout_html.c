@@ -350,8 +350,7 @@ static void put_row(const layout_picture *p, int64_t number, FILE *out)
     html_colour(layout_owner_index(p, number), layout_owners(p), 0.6, colour);
     fprintf(out, "<tr><td><i class=\"swatch\" style=\"background:%s\"></i>%lld</td>", colour,
             (long long)layout_rank(p->mesh, number));
-    fprintf(out, "<td>%s</td>",
-            layout_list_text(coord, ts_mesh_ndim(p->mesh), text, sizeof text));
+    fprintf(out, "<td>%s</td>", layout_list_text(coord, ts_mesh_ndim(p->mesh), text, sizeof text));
     fprintf(out, "<td>%s</td>", layout_shape_text(&local, text, sizeof text));
     fprintf(out, "<td>%s</td>", layout_list_text(offset, local.ndim, text, sizeof text));
     for (int32_t d = 0; d < p->ndim; d++) {

@@ -63,13 +63,13 @@ static void put_piece(const drawing *w, int64_t base, const layout_piece *r, con
     fprintf(w->out,
             "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" stroke=\"%s\"",
             LEFT + (double)c->begin * w->scale_x, top + (double)r->begin * w->scale_y,
-            (double)(c->end - c->begin) * w->scale_x, (double)(r->end - r->begin) * w->scale_y, fill,
-            edge);
+            (double)(c->end - c->begin) * w->scale_x, (double)(r->end - r->begin) * w->scale_y,
+            fill, edge);
     if (r->mixed || c->mixed) fputs(" stroke-dasharray=\"2 2\"", w->out);
     fprintf(w->out, "><title>rank %lld at %s: [%lld,%lld) x [%lld,%lld)%s</title></rect>\n",
             (long long)layout_rank(p->mesh, number),
-            layout_list_text(coord, ts_mesh_ndim(p->mesh), text, sizeof text),
-            (long long)r->begin, (long long)r->end, (long long)c->begin, (long long)c->end,
+            layout_list_text(coord, ts_mesh_ndim(p->mesh), text, sizeof text), (long long)r->begin,
+            (long long)r->end, (long long)c->begin, (long long)c->end,
             r->mixed || c->mixed ? ", the first of several owners" : "");
 }
 
@@ -112,8 +112,8 @@ static void put_slice(const drawing *w, const int64_t *index, int32_t leading, d
     for (int32_t d = 0; d < leading; d++)
         base += layout_piece_at(&w->picture->dim[d], index[d])->key;
     if (leading > 0)
-        fprintf(w->out, "<text x=\"%d\" y=\"%.2f\" class=\"s\">slice %s</text>\n", LEFT,
-                top - TOP, layout_list_text(index, leading, text, sizeof text));
+        fprintf(w->out, "<text x=\"%d\" y=\"%.2f\" class=\"s\">slice %s</text>\n", LEFT, top - TOP,
+                layout_list_text(index, leading, text, sizeof text));
     for (int64_t i = 0; i < w->row_count; i++) {
         for (int64_t j = 0; j < w->column_count; j++)
             put_piece(w, base, &w->rows[i], &w->columns[j], top);

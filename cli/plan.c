@@ -11,10 +11,11 @@ typedef struct command {
 } command;
 
 static const char more[] =
-    "Meshes and placements are written as for `tessera layout`. Topologies: reference-cpu, 8xh100,\n"
-    "8xh200, torus, ethernet, threads, or a file. A batch has one JSON object a line: mesh, tensor,\n"
-    "src, dst; optional dtype, dst_mesh, planner, topology, budget, check.\n\n"
-    "  tessera plan --mesh \"a=2, b=4\" --shape 1024x128 --from \"S(1), P(sum)\" --to \"R, S(1)\"\n";
+    "Meshes and placements are written as for `tessera layout`. Topologies: reference-cpu,\n"
+    "8xh100, 8xh200, torus, ethernet, threads, or a file. A batch has one JSON object a line:\n"
+    "mesh, tensor, src, dst; optional dtype, dst_mesh, planner, topology, budget, check.\n\n"
+    "  tessera plan --mesh \"a=2, b=4\" --shape 1024x128 --from \"S(1), P(sum)\" "
+    "--to \"R, S(1)\"\n";
 
 static int run_one(command *self, ts_world *world)
 {
@@ -53,8 +54,8 @@ static int check_usage(const command *self, int argc, char **argv)
     }
     if (self->batch == NULL &&
         (r->mesh == NULL || self->shape == NULL || r->from == NULL || r->to == NULL)) {
-        return cli_fail_usage("plan", "--mesh, --shape, --from and --to are needed, or --batch; see "
-                                      "tessera plan --help");
+        return cli_fail_usage("plan", "--mesh, --shape, --from and --to are needed, or --batch; "
+                                      "see tessera plan --help");
     }
     return -1;
 }

@@ -12,9 +12,9 @@ typedef struct plan_request { /* texts are borrowed; NULL: not given */
 } plan_request;
 
 typedef struct plan_case {
-    ts_world *world;             /* borrowed */
+    ts_world *world;              /* borrowed */
     ts_mesh *src_mesh, *dst_mesh; /* the same handle twice if there is one mesh */
-    const ts_layout *src, *dst;  /* retained */
+    const ts_layout *src, *dst;   /* retained */
     ts_topology topology;
     bool has_topology;
     ts_dtype dtype;
@@ -32,12 +32,14 @@ void plan_close(plan_case *self);
 int64_t plan_rank_end(const ts_mesh *mesh);
 /* Bytes that `to` receives from `from` in a direct exchange, added to bytes[from * count + to]. */
 bool plan_traffic(const plan_case *self, int64_t count, int64_t *bytes);
-/* The layout before or after a step, retained; NULL: the plan is a direct exchange of two meshes. */
+/* The layout before or after a step, retained; NULL: the plan is a direct exchange of two meshes.
+ */
 const ts_layout *plan_step_layout(const plan_case *self, int32_t step, bool after);
 /* "a", "a+b": the axes of a step. */
 const char *plan_axes_text(const ts_mesh *mesh, uint32_t axes, char *out, size_t size);
 
-/* ---- answers (plan_answer.c) ------------------------------------------------------------------- */
+/* ---- answers (plan_answer.c) -------------------------------------------------------------------
+ */
 /* Writes one object; `check` may be NULL. */
 bool plan_answer(const plan_case *self, const char *check, cli_json *json);
 /* A cli_batch_fn; the context is a plan_defaults. */
@@ -48,17 +50,20 @@ typedef struct plan_defaults {
 } plan_defaults;
 bool plan_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
 
-/* ---- for a person (plan_words.c, plan_html.c) -------------------------------------------------- */
+/* ---- for a person (plan_words.c, plan_html.c) --------------------------------------------------
+ */
 void plan_print(const plan_case *self, const char *check, FILE *out);
 int plan_write_html(const plan_case *self, const char *path);
 extern const char *const plan_page_style[], *const plan_page_script[]; /* plan_page.c */
 
-/* ---- executing it (plan_check.c) --------------------------------------------------------------- */
-/* Moves real numbers on thread ranks and compares with what gathering and slicing gives. Writes "ok"
- * or what differed; returns whether it was ok. */
+/* ---- executing it (plan_check.c) ---------------------------------------------------------------
+ */
+/* Moves real numbers on thread ranks and compares with what gathering and slicing gives. Writes
+ * "ok" or what differed; returns whether it was ok. */
 bool plan_check(const plan_case *self, const plan_request *request, char *out, size_t size);
 
-/* ---- numbers for the check (plan_numbers.c) ---------------------------------------------------- */
+/* ---- numbers for the check (plan_numbers.c) ----------------------------------------------------
+ */
 typedef struct plan_number { /* a real or complex number, or an integer */
     double re, im;
     int64_t whole;
@@ -67,8 +72,8 @@ typedef struct plan_number { /* a real or complex number, or an integer */
 /* How the terms of a layout make a value. */
 typedef struct plan_terms {
     ts_dtype dtype;
-    size_t item;     /* bytes of one */
-    int32_t kind;    /* ts_placement_kind: PARTIAL, NORM; REPLICATE: there are no terms */
+    size_t item;      /* bytes of one */
+    int32_t kind;     /* ts_placement_kind: PARTIAL, NORM; REPLICATE: there are no terms */
     ts_reduce reduce; /* PARTIAL: sum for avg and for mixtures of both */
     double norm;
     int64_t count;   /* of terms */

@@ -88,8 +88,8 @@ void plan_close(plan_case *c)
 /* ---- reading it ------------------------------------------------------------------------------ */
 const ts_layout *plan_step_layout(const plan_case *c, int32_t step, bool after)
 {
-    size_t length = after ? ts_plan_step_to(c->plan, step, NULL, 0)
-                          : ts_plan_step_from(c->plan, step, NULL, 0);
+    size_t length =
+        after ? ts_plan_step_to(c->plan, step, NULL, 0) : ts_plan_step_from(c->plan, step, NULL, 0);
     bool direct = c->summary.family == TS_PLAN_DIRECT || c->summary.family == TS_PLAN_HIERARCHICAL;
     if (direct) return ts_layout_retain(after ? c->dst : c->src);
     char *text = malloc(length + 1);
@@ -97,8 +97,8 @@ const ts_layout *plan_step_layout(const plan_case *c, int32_t step, bool after)
     (void)(after ? ts_plan_step_to(c->plan, step, text, length + 1)
                  : ts_plan_step_from(c->plan, step, text, length + 1));
     char error[LAYOUT_ERROR_MAX];
-    const ts_layout *layout = layout_make(c->src_mesh, text, ts_layout_shape(c->src), "step", error,
-                                          sizeof error);
+    const ts_layout *layout =
+        layout_make(c->src_mesh, text, ts_layout_shape(c->src), "step", error, sizeof error);
     free(text);
     return layout;
 }

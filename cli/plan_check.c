@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_check.c - a plan run on thread ranks with real numbers, compared with gathering and slicing.
  *
- * The value of every element, and every term of it, is a function of its index (plan_numbers.c), and
- * who holds what comes from the layouts' maps; so each rank knows what it must receive without any
- * communication. Checked are every element of every target block (bit by bit where nothing is
+ * The value of every element, and every term of it, is a function of its index (plan_numbers.c),
+ * and who holds what comes from the layouts' maps; so each rank knows what it must receive without
+ * any communication. Checked are every element of every target block (bit by bit where nothing is
  * combined), that replicas are equal bit by bit, and that the source was left as it was. Blocks of
  * partial targets are combined after the run. */
 #include <stdarg.h>
@@ -20,9 +20,9 @@ typedef struct check {
     const plan_request *request;
     char *src_mesh, *dst_mesh, *src, *dst; /* texts */
     plan_terms src_terms, dst_terms, values;
-    bool any_bits;         /* nothing is combined: any pattern must arrive as it is */
-    unsigned char **block; /* by rank: its target block, where the target is partial */
-    uint64_t *hash;        /* by rank: of its target block */
+    bool any_bits;                /* nothing is combined: any pattern must arrive as it is */
+    unsigned char **block;        /* by rank: its target block, where the target is partial */
+    uint64_t *hash;               /* by rank: of its target block */
     char (*problem)[PROBLEM_MAX]; /* by rank */
 } check;
 
@@ -166,7 +166,8 @@ static bool compare_value(check *c, int64_t rank, int64_t element, plan_number g
     double size;
     char a[64], b[64];
     plan_number wanted = expected(c, element, &size);
-    const plan_terms *terms = c->src_terms.kind != TS_PLACE_REPLICATE ? &c->src_terms : &c->dst_terms;
+    bool from_terms = c->src_terms.kind != TS_PLACE_REPLICATE;
+    const plan_terms *terms = from_terms ? &c->src_terms : &c->dst_terms;
     if (plan_same(terms, wanted, got, size, c->dst_terms.divisor > 1)) return true;
     number_text(c, got, a, sizeof a);
     number_text(c, wanted, b, sizeof b);

@@ -187,8 +187,8 @@ static void put_axes(page *p, int32_t state, const char *name, bool partial)
     cli_json_open(&p->json, '[');
     for (int32_t k = 0; k < ts_sharding_ndim(sharding); k++) {
         int32_t kind = ts_sharding_placement(sharding, k).kind;
-        if (partial ? kind == TS_PLACE_PARTIAL || kind == TS_PLACE_NORM : kind == TS_PLACE_REPLICATE)
-            cli_json_int(&p->json, k);
+        bool terms = kind == TS_PLACE_PARTIAL || kind == TS_PLACE_NORM;
+        if (partial ? terms : kind == TS_PLACE_REPLICATE) cli_json_int(&p->json, k);
     }
     cli_json_close(&p->json, ']');
 }
@@ -423,7 +423,7 @@ static void put_facts(const plan_case *c, FILE *out)
     const ts_plan_summary *s = &c->summary;
     char text[64], name[96], other[64];
     fputs("<div class=\"facts\">\n", out);
-    put_fact(out, ts_plan_family_name((ts_plan_family)s->family), "family that won");
+    put_fact(out, ts_plan_family_name((ts_plan_family)s->family), "family");
     put_fact(out, cli_bytes(text, sizeof text, s->bytes_received), "received, all ranks");
     if (s->bytes_bound > 0 && s->bytes_received > s->bytes_bound)
         (void)snprintf(name, sizeof name, "lower bound; %.2f times it",
@@ -436,7 +436,7 @@ static void put_facts(const plan_case *c, FILE *out)
     if (s->other_family != TS_PLAN_NONE) {
         (void)snprintf(other, sizeof other, "%s%s", s->other_bounded ? "\xe2\x89\xa5 " : "",
                        cli_seconds(text, sizeof text, s->other_us * 1e-6));
-        (void)snprintf(name, sizeof name, "%s, which lost",
+        (void)snprintf(name, sizeof name, "%s, the alternative",
                        ts_plan_family_name((ts_plan_family)s->other_family));
         put_fact(out, other, name);
     }
@@ -460,8 +460,7 @@ static void put_steps(const plan_case *c, FILE *out)
         fprintf(out, "</td><td>%s</td>", text);
         (void)ts_plan_step_to(c->plan, i, text, sizeof text);
         fprintf(out, "<td>%s</td>", text);
-        fprintf(out, "<td class=\"n\">%s</td>",
-                cli_bytes(text, sizeof text, step.bytes_received));
+        fprintf(out, "<td class=\"n\">%s</td>", cli_bytes(text, sizeof text, step.bytes_received));
         fprintf(out, "<td class=\"n\">%s</td></tr>\n",
                 cli_seconds(text, sizeof text, step.time_us * 1e-6));
     }
@@ -474,7 +473,8 @@ static void put_note(const page *p, FILE *out)
     fputs("<p class=\"soft\">Every panel is the whole tensor as one rank sees it; what it holds is "
           "coloured by where it was at first. ",
           out);
-    if (p->ndim > 2) fprintf(out, "Shown are dims %d and %d, the others at index 0. ", p->row, p->column);
+    if (p->ndim > 2)
+        fprintf(out, "Shown are dims %d and %d, the others at index 0. ", p->row, p->column);
     bool blocks = false;
     for (int32_t d = 0; d < p->ndim; d++)
         blocks |= (d == p->row || d == p->column) && p->cut[d].count < p->shape.extent[d];

@@ -190,17 +190,26 @@ plan_number plan_combine_begin(const plan_terms *t)
     plan_number n = { 0 };
     if (t->kind != TS_PLACE_PARTIAL) return n;
     switch (t->reduce) {
-    case TS_REDUCE_MIN: n = (plan_number){ HUGE_VAL, 0, INT64_MAX }; break;
-    case TS_REDUCE_MAX: n = (plan_number){ -HUGE_VAL, 0, INT64_MIN }; break;
+    case TS_REDUCE_MIN:
+        n = (plan_number){ HUGE_VAL, 0, INT64_MAX };
+        break;
+    case TS_REDUCE_MAX:
+        n = (plan_number){ -HUGE_VAL, 0, INT64_MIN };
+        break;
     case TS_REDUCE_PROD:
-    case TS_REDUCE_AND: n = (plan_number){ 1, 0, 1 }; break;
-    case TS_REDUCE_BAND: n.whole = -1; break;
+    case TS_REDUCE_AND:
+        n = (plan_number){ 1, 0, 1 };
+        break;
+    case TS_REDUCE_BAND:
+        n.whole = -1;
+        break;
     case TS_REDUCE_SUM:
     case TS_REDUCE_AVG:
     case TS_REDUCE_OR:
     case TS_REDUCE_BOR:
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: break;
+    case TS_REDUCE_COUNT:
+        break;
     }
     return n;
 }
@@ -238,7 +247,9 @@ void plan_combine(const plan_terms *t, plan_number x, plan_number *a, double *si
         a->re = fmax(a->re, x.re);
         if (x.whole > a->whole) a->whole = x.whole;
         break;
-    case TS_REDUCE_PROD: combine_product(x, a); break;
+    case TS_REDUCE_PROD:
+        combine_product(x, a);
+        break;
     case TS_REDUCE_AND:
         a->whole = a->whole && set;
         a->re = a->re != 0 && set;
@@ -247,12 +258,18 @@ void plan_combine(const plan_terms *t, plan_number x, plan_number *a, double *si
         a->whole = a->whole || set;
         a->re = a->re != 0 || set;
         break;
-    case TS_REDUCE_BAND: a->whole &= x.whole; break;
-    case TS_REDUCE_BOR: a->whole |= x.whole; break;
+    case TS_REDUCE_BAND:
+        a->whole &= x.whole;
+        break;
+    case TS_REDUCE_BOR:
+        a->whole |= x.whole;
+        break;
     case TS_REDUCE_SUM:
     case TS_REDUCE_AVG:
     case TS_REDUCE_NONE:
-    case TS_REDUCE_COUNT: combine_sum(x, a); break;
+    case TS_REDUCE_COUNT:
+        combine_sum(x, a);
+        break;
     }
 }
 

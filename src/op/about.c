@@ -12,7 +12,7 @@ int32_t ts_op_count(void)
 int32_t ts_op_number(const char *name)
 {
     const tsi_op_desc *op = name ? tsi_op_find(name) : NULL;
-    return op ? tsi_op_index(op) : -1;
+    return op ? tsi_op_number(op) : -1;
 }
 
 ts_status ts_op_about_at(int32_t index, ts_op_about *out)

@@ -128,6 +128,10 @@ double tsi_load_real(ts_dtype dtype, const void *element)
 int64_t tsi_load_int(ts_dtype dtype, const void *element)
 {
     int64_t value = 0;
+    if (dtype == TS_DTYPE_I64) {
+        memcpy(&value, element, sizeof value);
+        return value;
+    }
     cast_one(TS_DTYPE_I64, &value, dtype, element);
     return value;
 }
@@ -135,6 +139,7 @@ int64_t tsi_load_int(ts_dtype dtype, const void *element)
 double complex tsi_load_complex(ts_dtype dtype, const void *element)
 {
     double complex value = 0;
+    if (dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64) return tsi_load_real(dtype, element);
     cast_one(TS_DTYPE_C128, &value, dtype, element);
     return value;
 }
@@ -154,6 +159,10 @@ void tsi_store_int(ts_dtype dtype, void *element, int64_t value)
 
 void tsi_store_complex(ts_dtype dtype, void *element, double complex value)
 {
+    if (dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64) {
+        tsi_store_real(dtype, element, creal(value));
+        return;
+    }
     cast_one(dtype, element, TS_DTYPE_C128, &value);
 }
 

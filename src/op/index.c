@@ -67,7 +67,7 @@ ts_status tsi_offsets_make(const tsi_operand *from, const tsi_operand *target, u
             }
             int64_t global = from->region ? tsi_span_list_at(&from->region->dim[d], p) : p;
             int64_t local = tsi_index_local(target, d, global);
-            *next++ = local < 0 ? -1 : local * target->block.stride[d];
+            *next++ = local < 0 ? TSI_ELSEWHERE : local * target->block.stride[d];
         }
     }
     return TS_OK;

@@ -29,8 +29,9 @@ static inline tsi_role tsi_index_joined(const ts_meta *meta)
     return TSI_P(meta->dtype == TS_DTYPE_BOOL ? TS_REDUCE_OR : TS_REDUCE_SUM);
 }
 
-/* Per dim: the offset in `target` of each position of `from` (the same global index), -1 where it
- * is elsewhere. */
+/* Per dim: the offset in `target` of each position of `from` (the same global index). Strides may be
+ * negative, so what is on another rank has an offset of its own. */
+#define TSI_ELSEWHERE INT64_MIN
 typedef struct tsi_offsets {
     int64_t *at[TS_NDIM_MAX];
     int64_t *memory;
@@ -39,13 +40,13 @@ typedef struct tsi_offsets {
 ts_status tsi_offsets_make(const tsi_operand *from, const tsi_operand *target, uint32_t skipped,
                            tsi_offsets *out);
 void tsi_offsets_free(tsi_offsets *offsets);
-/* The sum over the dims, or -1 if one is elsewhere. */
+/* The sum over the dims, or TSI_ELSEWHERE if one of them is. */
 static inline int64_t tsi_offsets_of(const tsi_offsets *offsets, const tsi_loop *loop)
 {
     int64_t sum = 0;
     for (int32_t d = 0; d < loop->ndim; d++) {
         int64_t at = offsets->at[d][loop->index[d]];
-        if (at < 0) return -1;
+        if (at == TSI_ELSEWHERE) return at;
         sum += at;
     }
     return sum;

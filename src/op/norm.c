@@ -104,6 +104,14 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
         for (int32_t i = 1; i < call->input_count; i++)
             if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d - first);
     }
+    bool parameters = call->input_count > 1 && call->in[call->input_count - 1].dtype;
+    for (int32_t d = first; parameters && d < call->in[0].shape.ndim; d++) {
+        tsi_role *row = tsi_rules_add_with(rules, 2, 0); /* whole rows, cut parameters */
+        if (!row) return;
+        row[call->input_count] = TSI_S(d);
+        for (int32_t i = 1; i < call->input_count; i++)
+            if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d - first);
+    }
 }
 
 /* ---- kernels
@@ -207,7 +215,30 @@ static ts_status norm_two_phase(const tsi_algorithm_io *io)
     return tsi_algorithm_end(io, scope, out);
 }
 
-static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm_bytes }, { 0 } };
+static int64_t no_bytes(const tsi_op_call *call, int64_t n)
+{
+    (void)call;
+    (void)n;
+    return 0;
+}
+
+/* Every rank has whole rows and a part of the parameters: it keeps that part of the result. */
+static ts_status norm_sliced(const tsi_algorithm_io *io)
+{
+    ts_scope scope = tsi_algorithm_begin(io);
+    ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[1].dtype), *out[3] = { NULL };
+    tsi_op_args args = { io->op, &x, 1, 0, io->attributes };
+    if (x && tsi_op_run(&args, out) == TS_OK) {
+        ts_tensor *y = io->in[1] ? ts_mul(out[0], io->in[1]) : out[0];
+        if (io->input_count > 2 && io->in[2]) y = ts_add(y, io->in[2]);
+        out[0] = ts_cast(y, (ts_dtype)io->call->out[0].dtype);
+    }
+    return tsi_algorithm_end(io, scope, out);
+}
+
+static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm_bytes },
+                                             { "sliced", norm_sliced, no_bytes },
+                                             { 0 } };
 
 /* ---- gradients
  * ------------------------------------------------------------------------------------------------------------------

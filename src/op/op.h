@@ -205,7 +205,7 @@ typedef enum tsi_op_id {
 #undef TS_OP
 const tsi_op_desc *tsi_op_find(const char *name); /* without a trailing '_'; NULL: none */
 const tsi_op_desc *tsi_op_at(int32_t index);      /* 0 .. TSI_OP_ID_COUNT-1, alphabetical */
-int32_t tsi_op_index(const tsi_op_desc *op);      /* -1: registered at run time */
+int32_t tsi_op_number(const tsi_op_desc *op);      /* -1: registered at run time */
 
 /* ---- kernels (kernels.c): fast ones of a device stand before the reference
  * ---------------------------------------- */

@@ -191,7 +191,8 @@ static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
         int32_t a = i / mesh->ndim, k = i % mesh->ndim;
         double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
         tsi_links_group group = tsi_links_of(links, 1u << k);
-        time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
+        if (bytes > 0)
+            time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
     }
     return time;
 }
@@ -248,6 +249,9 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
     };
     if (!bytes || !in || !e || !request.algorithm_us)
         return tsi_fail_memory("the search for a rule", sizeof *e);
+    for (int32_t o = 0; o < call->output_count; o++)
+        request.out_bytes += (double)ts_shape_count(&call->out[o].shape) *
+                             (double)ts_dtype_size((ts_dtype)call->out[o].dtype);
     for (int32_t i = 0; i < call->input_count; i++) {
         bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
         if (plan->in[i] && plan->in[i]->sharding->mesh == mesh) in[i] = plan->in[i];

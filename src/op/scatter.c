@@ -208,7 +208,7 @@ static void *far_of(const along *a)
 {
     const tsi_block *index = &a->index->block;
     int64_t rest = tsi_offsets_of(&a->to_far, &a->loop);
-    if (rest < 0) return NULL;
+    if (rest == TSI_ELSEWHERE) return NULL;
     int64_t i = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, a->loop.at[0]));
     int64_t at = tsi_index_local(a->far, a->dim, i);
     return at < 0 ? NULL
@@ -219,7 +219,7 @@ static void *far_of(const along *a)
 static void *near_of(const along *a)
 {
     int64_t at = tsi_offsets_of(&a->to_near, &a->loop);
-    return at < 0 ? NULL : tsi_block_at(&a->near->block, at);
+    return at == TSI_ELSEWHERE ? NULL : tsi_block_at(&a->near->block, at);
 }
 
 static int32_t dim_of(const tsi_kernel_io *io)

@@ -29,7 +29,7 @@ const tsi_op_desc *tsi_op_find(const char *name)
     return found ? *found : NULL;
 }
 
-int32_t tsi_op_index(const tsi_op_desc *op)
+int32_t tsi_op_number(const tsi_op_desc *op)
 {
     const tsi_op_desc *const *found =
         bsearch(op->name, table, TSI_COUNT_OF(table), sizeof table[0], compare_name);
@@ -49,6 +49,6 @@ void tsi_kernel_set(const tsi_device *device, tsi_op_id op, tsi_kernel_fn kernel
 
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
 {
-    int32_t index = tsi_op_index(op);
+    int32_t index = tsi_op_number(op);
     return device == tsi_device_cpu() && index >= 0 ? cpu_kernel[index] : NULL;
 }

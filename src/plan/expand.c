@@ -110,6 +110,16 @@ static bool divides(const tsi_expand_request *q, int32_t axis, int32_t rule)
     return true;
 }
 
+/* What a pending result has still to pay: its reduction, in the cheapest form. */
+static double result_cost(const tsi_expand_request *q, int32_t axis, const tsi_role *out)
+{
+    tsi_links_group group = tsi_links_of(q->links, 1u << axis);
+    for (int32_t o = 0; o < q->rules->output_count; o++)
+        if (tsi_role_is_p(out[o]))
+            return tsi_time_reduce_scatter(q->links, &group, q->out_bytes, false);
+    return 0.0;
+}
+
 static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
 {
     const tsi_role *role = tsi_rules_row(q->rules, rule);
@@ -130,6 +140,8 @@ static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
     uint8_t algorithm = q->rules->algorithm[rule];
     if (algorithm > 0 && q->mesh->size[axis] > 1)
         o.cost += q->algorithm_us[(algorithm - 1) * TS_NDIM_MAX + axis];
+    if (o.cost > 0 && isfinite(o.cost))
+        o.cost += result_cost(q, axis, role + q->rules->input_count);
     return o;
 }
 

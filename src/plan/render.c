@@ -55,11 +55,14 @@ static void sharding_list(const ts_sharding *sharding, bool json, tsi_text *text
     }
 }
 
+/* In JSON the planners that are named after the reference write placements as it does, without the
+ * marks of order; texts have them always. */
 static void state_list(const ts_plan *plan, tsi_state state, bool json, tsi_text *text)
 {
+    bool reference = plan->planner == TSI_PLANNER_GREEDY || plan->planner == TSI_PLANNER_GRAPH;
     for (int32_t k = 0; k < plan->space.axes; k++) {
         tsi_text one = { 0 };
-        tsi_space_place_text(&plan->space, state, k, true, &one);
+        tsi_space_place_text(&plan->space, state, k, !(json && reference), &one);
         tsi_text_add(text, k ? ", " : "");
         if (json)
             tsi_text_json(text, one.data);

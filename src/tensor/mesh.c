@@ -41,7 +41,7 @@ ts_mesh *ts_mesh_create(ts_rank *me, const char *axes)
     if (tsi_mesh_desc_parse(me->world, axes, me->world->rank_count, &desc) != TS_OK) return NULL;
     ts_mesh *mesh = NULL;
     if (tsi_agree(ts_group_world(me), "mesh", NULL, desc_hash(desc)) == TS_OK)
-        mesh = tsi_mesh_of(me, desc);
+        mesh = ts_mesh_retain(tsi_mesh_of(me, desc)); /* the caller may release it */
     tsi_interned_release(&desc->interned);
     return mesh;
 }

@@ -74,7 +74,8 @@ $(cat "$work/mixed")"
     says "a placement's column" 1 'column' one '{"mesh": [2], "tensor": [3], "placements": ["S(x)"]}'
     says "too few placements" 1 'error' one '{"mesh": [2, 2], "tensor": [3], "placements": ["S(0)"]}'
     says "a mesh as text" 0 '"coord": [1]' one '{"mesh": "dp=2", "tensor": [3], "placements": "S(0)"}'
-    says "ranks in their own order" 0 '"world_ranks": [1, 0]' one '{"mesh": "dp=2 : 1 0", "tensor": [3], "placements": ["S(0)"]}'
+    says "ranks in their own order" 0 '"world_ranks": [1, 0]' \
+        one '{"mesh": "dp=2 : 1 0", "tensor": [3], "placements": ["S(0)"]}'
     says "a scalar" 0 '"shape": [], "offset": []' one '{"mesh": [2], "tensor": [], "placements": ["R"]}'
     says "elements" 0 '"elements": [2]' one "$good" --elements
     says "too many elements" 1 'the most that are listed' \
@@ -120,7 +121,8 @@ says "a million ranks" 0 'and 999936 more ranks' \
 says "an empty tensor" 0 'the tensor is empty' layout --mesh a=2 --shape 0x4 --place "S(0)"
 says "dims cut as one" 0 'dims 0-1' layout --mesh a=2 --shape 3x4x5 --place "S(0-1)"
 says "svg" 0 '<svg xmlns' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --svg -
-says "svg names ranks" 0 '<title>rank 5 at (1, 2)' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --svg -
+says "svg names ranks" 0 '<title>rank 5 at (1, 2)' \
+    layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --svg -
 says "html" 0 '<!doctype html>' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --html -
 says "a full disk" 1 '' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), R" --html /dev/full
 says "json" 0 '"layout_bytes"' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --json

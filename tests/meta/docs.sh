@@ -10,10 +10,11 @@ cp "$root/src/LAYERS" "$work/tree/src"
 grep -v TS_ERR_PEER "$root/docs/errors.md" > "$work/tree/docs/errors.md"
 refuses "a table that lost a row" "TS_ERR_PEER" "$root/scripts/docs" "$work/tree"
 
-# Links to files of the tree, [text](path) or [text](path#part).
+# Links to files of the tree, [text](path) or [text](path#part), outside of code.
 (cd "$root" && find . \( -name .git -o -name build -o -name .scratch \) -prune -o -name '*.md' -print) |
     while read -r page; do
-        grep -o '](\([^)#: ]*\)[^):]*)' "$root/$page" | sed 's/^](//; s/[#)].*$//' | while read -r target; do
+        awk '/^```/ { code = !code; next } !code' "$root/$page" | sed 's/`[^`]*`//g' |
+            grep -o '](\([^)#: ]*\)[^):]*)' | sed 's/^](//; s/[#)].*$//' | while read -r target; do
             [ -z "$target" ] || [ -e "$root/$(dirname "$page")/$target" ] || echo "$page: $target is not there"
         done
     done > "$work/links"
