@@ -11,6 +11,8 @@ static const struct {
     { "comm", "collectives against plain copies (and the raw MPI calls)", cli_bench_comm },
     { "redistribute", "tensors from layout to layout against plain copies (and the raw MPI calls)",
       cli_bench_redistribute },
+    { "layout", "lookups of layouts, answers for a coordinate, random numbers", cli_bench_layout },
+    { "plan", "planning: cold, cached, of 1,000,000 ranks; predictions", cli_bench_plan },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };
 

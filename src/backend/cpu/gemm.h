@@ -21,6 +21,7 @@ typedef struct tsi_gemm {
     void *c;
     int64_t am, ak, bk, bn, cm, cn; /* a[i * am + l * ak], b[l * bk + j * bn], c[i * cm + j * cn] */
     bool accumulate;
+    bool swapped;    /* a and b are the contraction's b and a: c is computed as its transpose */
 } tsi_gemm;
 
 /* Is a matrix with these strides what BLAS takes: one stride 1, the other at least the row? */

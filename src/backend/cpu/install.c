@@ -12,6 +12,9 @@ static void install(void)
 {
     tsi_pointwise_install();
     tsi_product_install();
+    tsi_reduce_install();
+    tsi_softmax_install();
+    tsi_norm_install();
 }
 
 void tsi_backend_cpu_install(void)

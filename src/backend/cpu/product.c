@@ -191,8 +191,8 @@ static void add_batch(const product *p, int64_t batch, tsi_gemm *g)
             at[k] += index * x->stride[k][i];
     }
     size_t size = ts_dtype_size(p->compute);
-    g->a = (const char *)g->a + at[A] * (int64_t)size;
-    g->b = (const char *)g->b + at[B] * (int64_t)size;
+    g->a = (const char *)g->a + at[g->swapped ? B : A] * (int64_t)size;
+    g->b = (const char *)g->b + at[g->swapped ? A : B] * (int64_t)size;
     g->c = (char *)g->c + at[C] * (int64_t)size;
 }
 
@@ -214,7 +214,7 @@ static tsi_gemm gemm_of(const product *p)
     if (across) return g;
     return (tsi_gemm){ .m = g.n, .n = g.m, .k = g.k, .a = g.b, .b = g.a, .c = g.c, .am = g.bn,
                        .ak = g.bk, .bk = g.ak, .bn = g.am, .cm = g.cn, .cn = g.cm,
-                       .accumulate = g.accumulate };
+                       .accumulate = g.accumulate, .swapped = true };
 }
 
 /* Blocks of a product: at least 256 wide and 64 million operations, at first up to 8 of them; of large

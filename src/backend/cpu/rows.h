@@ -73,7 +73,8 @@ typedef struct tsi_row_set {
     double (*exp_sum)(const float *x, float top, int64_t count);
     double (*exp_store)(float *to, const float *x, float top, int64_t count); /* and the sum */
     void (*scale)(float *to, const float *x, float factor, int64_t count);
-    void (*shift)(float *to, const float *x, float add, int64_t count);
+    /* to[i] = (x[i] - top) + add */
+    void (*shift)(float *to, const float *x, float top, float add, int64_t count);
     /* to[i] = (e^(x[i] - top)) * factor */
     void (*exp_scale)(float *to, const float *x, float top, float factor, int64_t count);
 

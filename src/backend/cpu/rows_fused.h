@@ -42,11 +42,11 @@ static void scale_row(float *to, const float *x, float factor, int64_t count)
         to[i] = x[i] * factor;
 }
 
-static void shift_row(float *to, const float *x, float add, int64_t count)
+static void shift_row(float *to, const float *x, float top, float add, int64_t count)
 {
     TSI_INDEPENDENT
     for (int64_t i = 0; i < count; i++)
-        to[i] = x[i] + add;
+        to[i] = (x[i] - top) + add;
 }
 
 static void exp_scale(float *to, const float *x, float top, float factor, int64_t count)
