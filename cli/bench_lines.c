@@ -87,7 +87,7 @@ static int print_json(const bench_lines *lines)
 
 int bench_lines_print(const bench_lines *lines, bool json)
 {
-    static const char *const names[] = { "what",    ">value", "unit", ">wanted",
+    static const char *const names[] = { "what",   ">value", "unit", ">wanted",
                                          ">floor", ">ratio", "",     NULL };
     cli_table table;
     if (json) return print_json(lines);

@@ -28,6 +28,7 @@
 #include "status.h"
 #include "tensor.h"
 #include "types.h"
+#include "verify.h"
 #include "world.h"
 
 #endif

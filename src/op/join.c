@@ -232,7 +232,7 @@ static bool sample_stack(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 }
 
 #define JOIN                                                                                       \
-    .input_min = 1, .input_max = TSI_INPUT_MAX, .output_count = 1, .flags = TSI_OP_LIST,           \
+    .input_min = 1, .input_max = TSI_INPUT_MAX, .output_count = 1,                                  \
     .traits = { .flow = TSI_SELECT }, .attribute = join_table,                                     \
     .attribute_bytes = sizeof(join_attributes)
 
@@ -240,6 +240,7 @@ const tsi_op_desc tsi_op_cat = {
     .name = "cat",
     .what = "tensors one after another along a dim",
     JOIN,
+    .flags = TSI_OP_LIST | TSI_OP_ONE_ROUND,
     .family = &cat_kind,
     .normalise = cat_normalise,
     .infer = cat_infer,
@@ -253,6 +254,7 @@ const tsi_op_desc tsi_op_stack = {
     .name = "stack",
     .what = "tensors of one shape along a new dim",
     JOIN,
+    .flags = TSI_OP_LIST,
     .normalise = stack_normalise,
     .infer = stack_infer,
     .rules = stack_rules,

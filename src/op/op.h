@@ -149,7 +149,8 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_HOST = 8,        /* the result is read by the host (equal, allclose) */
        TSI_OP_DATA_SHAPE = 16, /* the output's shape depends on data (masked_select) */
        TSI_OP_NO_GRAD = 32,    /* has no gradient by nature (comparisons, argmax) */
-       TSI_OP_LIST = 64        /* any number of inputs of one kind (cat, stack) */
+       TSI_OP_LIST = 64,       /* any number of inputs of one kind (cat, stack) */
+       TSI_OP_ONE_ROUND = 128  /* its algorithms take one round of messages, not an all-reduce's */
 };
 enum { TSI_SAVE_OUT = 32 }; /* saves: bit i: input i; bit 32 + j: output j */
 

@@ -191,7 +191,9 @@ static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
         int32_t a = i / mesh->ndim, k = i % mesh->ndim;
         double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
         tsi_links_group group = tsi_links_of(links, 1u << k);
-        if (bytes > 0)
+        if (bytes > 0 && group.n > 1 && call->op->flags & TSI_OP_ONE_ROUND)
+            time[a * TS_NDIM_MAX + k] = tsi_time_all_gather(links, &group, bytes * group.n / (group.n - 1), false);
+        else if (bytes > 0)
             time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
     }
     return time;

@@ -245,7 +245,7 @@ static bool sample_sum(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 #define SCAN                                                                                       \
     .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(tsi_scan_attributes),                \
     .normalise = scan_normalise, .infer = scan_infer, .rules = scan_rules,                         \
-    .reference = scan_reference, .algorithm = tsi_scan_prefix
+    .reference = scan_reference, .algorithm = tsi_scan_prefix, .flags = TSI_OP_ONE_ROUND
 
 const tsi_op_desc tsi_op_cumsum = {
     .name = "cumsum",

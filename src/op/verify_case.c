@@ -176,13 +176,13 @@ static bool run_at(tsi_verify_call *call, const tsi_verify_choice *choice, const
 
 /* ---- putting together ------------------------------------------------------------------------ */
 
-typedef struct sum { /* of one output: values by replica and element */
+typedef struct pile { /* of one output: values by replica and element */
     double complex *value;
     unsigned char *seen;
     int64_t count, replicas;
-} sum;
+} pile;
 
-static bool sum_make(tsi_verify_call *call, const ts_layout *layout, int32_t output, sum *out)
+static bool sum_make(tsi_verify_call *call, const ts_layout *layout, int32_t output, pile *out)
 {
     out->count = ts_shape_count(&call->out[output].shape);
     out->replicas = 1;
@@ -223,7 +223,7 @@ static double complex combine(ts_reduce reduce, double complex a, double complex
 
 /* Adds one coordinate's block to the sums of an output. */
 static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int64_t *coord,
-                      const tsi_block *block, sum *sum)
+                      const tsi_block *block, pile *p)
 {
     const ts_sharding *s = layout->sharding;
     ts_reduce reduce = TS_REDUCE_NONE;
@@ -244,28 +244,28 @@ static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int6
     size_t item = ts_dtype_size((ts_dtype)block->dtype);
     while (tsi_region_next(&at))
         for (int64_t i = 0; i < at.length; i++) {
-            int64_t e = replica * sum->count + at.global + i;
+            int64_t e = replica * p->count + at.global + i;
             double complex x = share * tsi_number_load((ts_dtype)block->dtype,
                                                        (char *)block->data +
                                                            (size_t)(at.local + i) * item);
-            sum->value[e] = sum->seen[e] ? combine(reduce, sum->value[e], x) : x;
-            sum->seen[e] = 1;
+            p->value[e] = p->seen[e] ? combine(reduce, p->value[e], x) : x;
+            p->seen[e] = 1;
         }
     return true;
 }
 
-static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output, const sum *sum,
+static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output, const pile *p,
                     bool pending, char *why, size_t size)
 {
     ts_dtype dtype = (ts_dtype)call->out[output].dtype;
-    for (int64_t e = 0; e < sum->count * sum->replicas; e++) {
-        double complex want = call->truth[pattern][output][e % sum->count], have = sum->value[e];
+    for (int64_t e = 0; e < p->count * p->replicas; e++) {
+        double complex want = call->truth[pattern][output][e % p->count], have = p->value[e];
         bool outside = isnan(creal(want)) || (pending && !isfinite(cabs(want)));
-        if (sum->seen[e] &&
+        if (p->seen[e] &&
             (outside || tsi_number_close(have, want, dtype, call->scale[pattern][output])))
             continue;
         snprintf(why, size, "pattern %d, output %d, element %lld: %g%+gi instead of %g%+gi", pattern,
-                 output, (long long)(e % sum->count), creal(have), cimag(have), creal(want),
+                 output, (long long)(e % p->count), creal(have), cimag(have), creal(want),
                  cimag(want));
         return false;
     }
@@ -275,7 +275,7 @@ static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output
 bool tsi_verify_try(tsi_verify_call *call, const tsi_verify_choice *choice, int32_t pattern,
                     uint32_t outputs, char *why, size_t size)
 {
-    sum sums[TSI_OUTPUT_MAX];
+    pile sums[TSI_OUTPUT_MAX];
     int64_t coord[TS_NDIM_MAX];
     if (!call->truth[pattern][0]) return true;
     tsi_arena_reset(&call->scratch);

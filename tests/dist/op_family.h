@@ -239,7 +239,7 @@ static inline void family_gradient(test *t, ts_mesh *mesh, family_fn fn, void *c
     TEST_EQ(t, n, ts_shape_count(&shape));
     for (int64_t i = 0; dx && i < n; i++) {
         ts_scope inner = ts_scope_open(t->me, "difference");
-        ts_tensor *base = ts_redistribute(ts_detach(x), NULL);
+        ts_tensor *base = ts_tensor_full(ts_detach(x));
         ts_tensor *hot = ts_arange(mesh, TS_DTYPE_F64, shape, NULL, NULL);
         hot = ts_cast(ts_lt(ts_abs(ts_add_scalar(hot, -(double)i)),
                             ts_full(0.5, mesh, TS_DTYPE_F64, TS_SHAPE_SCALAR, NULL)),

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
+#include "op/element.h"
 
 enum { GRAIN = 16384 };
 

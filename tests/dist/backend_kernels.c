@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend_kernels.c - the fast kernels of the cpu against the references, operator by operator.
+ *
+ * Every operator's sample is run in several dtypes with operands that are dense, permuted, spread out
+ * or repeated by zero strides; further cases are large and odd. A kernel may decline; what it does not
+ * decline must agree with the reference within the tolerance of its dtype, and must not depend on the
+ * number of threads by a single bit. */
+#include <math.h>
+
+#include "backend/cpu/install.h"
+#include "base/alloc.h"
+#include "device/parallel.h"
+#include "harness/test.h"
+#include "op/contract.h"
+#include "op/op.h"
+
+/* ---- operands ------------------------------------------------------------------------------------ */
+
+typedef struct operand {
+    tsi_operand is;
+    ts_meta meta;
+    void *memory;
+    size_t bytes;
+} operand;
+
+typedef enum spread { DENSE, PERMUTED, GAPS, SPREADS } spread;
+
+/* Memory for a block with the strides of a spread; all its bytes are defined. */
+static void place(test *t, operand *x, const ts_meta *meta, spread how)
+{
+    x->meta = *meta;
+    tsi_block *b = &x->is.block;
+    *b = (tsi_block){ .dtype = meta->dtype, .ndim = meta->shape.ndim };
+    memcpy(b->extent, meta->shape.extent, sizeof b->extent);
+    int64_t stride = how == GAPS ? 2 : 1;
+    for (int32_t i = b->ndim - 1; i >= 0; i--) {
+        int32_t d = how == PERMUTED ? b->ndim - 1 - i : i;
+        b->stride[d] = stride;
+        stride *= b->extent[d] + (how == GAPS);
+    }
+    x->bytes = (size_t)(stride + 8) * ts_dtype_size((ts_dtype)meta->dtype);
+    x->memory = tsi_calloc(1, x->bytes);
+    TEST_CHECK(t, x->memory != NULL);
+    b->data = x->memory;
+    x->is.global = &x->meta;
+    x->is.region = NULL;
+}
+
+static double random_real(test *t)
+{
+    return (double)(test_random_below(t, 4001) - 2000) / 500.0;
+}
+
+static void fill(test *t, operand *x, double low, bool positive)
+{
+    tsi_block *b = &x->is.block;
+    tsi_loop loop = tsi_loop_over(b);
+    ts_dtype dtype = (ts_dtype)b->dtype;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        double v = random_real(t);
+        if (positive) v = fabs(v) + 0.05;
+        if (tsi_dtype_category(dtype) <= TSI_CATEGORY_INT) v = floor(fabs(v)) + low;
+        if (dtype == TS_DTYPE_BOOL) v = v > 1.0 ? 1.0 : 0.0;
+        tsi_store_complex(dtype, tsi_block_at(b, loop.at[0]), v);
+    }
+}
+
+static double tolerance(ts_dtype dtype)
+{
+    if (dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C128) return 1e-11;
+    if (dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_C64) return 2e-5;
+    return dtype == TS_DTYPE_F16 ? 2e-3 : 1.2e-2;
+}
+
+static void same_numbers(test *t, const operand *have, const operand *want, const char *what)
+{
+    const tsi_block *b = &have->is.block;
+    tsi_loop loop = tsi_loop_over(b);
+    loop.operand_count = 2;
+    loop.stride[1] = want->is.block.stride;
+    ts_dtype dtype = (ts_dtype)b->dtype;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        double complex x = tsi_load_complex(dtype, tsi_block_at(b, loop.at[0]));
+        double complex y = tsi_load_complex(dtype, tsi_block_at(&want->is.block, loop.at[1]));
+        bool nan = isnan(creal(x)) && isnan(creal(y));
+        bool same = nan || x == y || cabs(x - y) <= tolerance(dtype) * (1 + cabs(y));
+        TEST_SAY(t, same, "%s: %.9g, not %.9g", what, creal(x), creal(y));
+        if (!same) return;
+    }
+}
+
+/* ---- one call, both ways -------------------------------------------------------------------------- */
+
+typedef struct call {
+    const tsi_op_desc *op;
+    ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
+    int32_t input_count;
+    unsigned char attributes[512];
+} call;
+
+typedef struct counts {
+    int64_t fast, declined;
+} counts;
+
+static void release(operand *x, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        tsi_free(x[i].memory);
+}
+
+/* Runs kernel and reference on the same inputs with outputs of their own. */
+static void run_both(test *t, const call *c, spread how, counts *n)
+{
+    operand in[TSI_INPUT_MAX] = { 0 }, out[TSI_OUTPUT_MAX] = { 0 }, want[TSI_OUTPUT_MAX] = { 0 };
+    char what[160];
+    snprintf(what, sizeof what, "%s %s spread %d", c->op->name,
+             ts_dtype_name((ts_dtype)c->in[0].dtype), (int)how);
+    bool positive = strcmp(c->op->name, "prod") == 0 || strcmp(c->op->name, "pow") == 0;
+    tsi_operand in_is[TSI_INPUT_MAX], out_is[TSI_OUTPUT_MAX], want_is[TSI_OUTPUT_MAX];
+    for (int32_t i = 0; i < c->input_count; i++) {
+        if (c->in[i].dtype != TS_DTYPE_NONE) {
+            place(t, &in[i], &c->in[i], how);
+            fill(t, &in[i], 0, positive);
+        } else {
+            in[i].meta = c->in[i];
+            in[i].is.global = &in[i].meta;
+        }
+        in_is[i] = in[i].is;
+    }
+    for (int32_t o = 0; o < c->op->output_count; o++) {
+        place(t, &out[o], &c->out[o], how == GAPS ? DENSE : how);
+        place(t, &want[o], &c->out[o], DENSE);
+        out_is[o] = out[o].is;
+        want_is[o] = want[o].is;
+    }
+    tsi_kernel_io io = { .op = c->op, .attributes = c->attributes, .in = in_is, .out = out_is,
+                         .input_count = c->input_count, .output_count = c->op->output_count,
+                         .rank = t->me, .device = tsi_device_cpu() };
+    int verdict = (int)tsi_kernel_of(tsi_device_cpu(), c->op)(&io);
+    io.out = want_is;
+    if (verdict == TSI_KERNEL_DECLINED) {
+        n->declined++;
+    } else {
+        n->fast++;
+        TEST_SAY(t, verdict == TS_OK, "%s: status %d", what, verdict);
+        TEST_OK(t, c->op->reference(&io));
+        for (int32_t o = 0; o < c->op->output_count; o++)
+            same_numbers(t, &out[o], &want[o], what);
+    }
+    release(in, c->input_count);
+    release(out, c->op->output_count);
+    release(want, c->op->output_count);
+}
+
+static bool infer(call *c)
+{
+    tsi_op_call op_call = { c->op, c->attributes, c->in, c->out, c->input_count,
+                            c->op->output_count };
+    if (c->op->normalise && c->op->normalise(c->in, c->input_count, c->attributes) != TS_OK)
+        return false;
+    return c->op->infer(&op_call) == TS_OK;
+}
+
+/* ---- every operator's sample, in several dtypes ----------------------------------------------------- */
+
+static void with_dtype(call *c, ts_dtype dtype)
+{
+    for (int32_t i = 0; i < c->input_count; i++)
+        if (c->in[i].dtype == TS_DTYPE_F64) c->in[i].dtype = (int32_t)dtype;
+}
+
+TS_TEST_RANKS(kernels_agree_with_references, 1, 2)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16,
+                                       TS_DTYPE_F16, TS_DTYPE_I64, TS_DTYPE_I32 };
+    counts n = { 0, 0 };
+    tsi_backend_cpu_install();
+    for (int32_t id = 0; id < TSI_OP_ID_COUNT; id++) {
+        const tsi_op_desc *op = tsi_op_at(id);
+        if (!op->sample || !tsi_kernel_of(tsi_device_cpu(), op)) continue;
+        for (int32_t variant = 0; variant < 8; variant++) {
+            for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++) {
+                call c = { .op = op, .input_count = op->input_max };
+                uint64_t random = t->seed + (uint64_t)variant;
+                if (!op->sample(&random, variant, c.in, &c.input_count, c.attributes)) break;
+                with_dtype(&c, dtypes[d]);
+                ts_scope_options options = TS_INIT(ts_scope_options);
+                options.catches = 1;
+                ts_scope scope = ts_scope_open_with(t->me, &options);
+                bool valid = infer(&c);
+                (void)ts_scope_close(scope); /* a dtype the operator refuses */
+                for (int how = 0; valid && how < SPREADS; how++)
+                    run_both(t, &c, (spread)how, &n);
+            }
+        }
+    }
+    TEST_SAY(t, n.fast > 3000, "only %lld calls were fast, %lld declined", (long long)n.fast,
+             (long long)n.declined);
+}
+
+/* ---- large and odd ------------------------------------------------------------------------------------ */
+
+static call call_of(const char *name, int32_t input_count, const ts_shape *shape, ts_dtype dtype)
+{
+    call c = { .op = tsi_op_find(name), .input_count = input_count };
+    for (int32_t i = 0; i < input_count; i++)
+        c.in[i] = (ts_meta){ .shape = shape[i], .dtype = (int32_t)dtype };
+    return c;
+}
+
+static void set_dims(call *c, int32_t count, int64_t a, int64_t b)
+{
+    tsi_dims dims = { .count = count, .value = { a, b } };
+    memcpy(c->attributes, &dims, sizeof dims); /* the first member of every reduction's */
+}
+
+TS_TEST_RANKS(large_and_odd_reductions, 1, 2)
+{
+    static const char *const names[] = { "sum", "mean", "amax", "amin", "logsumexp" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64, TS_DTYPE_I64 };
+    const ts_shape shapes[] = { TS_SHAPE(200003), TS_SHAPE(3, 70001), TS_SHAPE(777, 130),
+                                TS_SHAPE(5, 333, 67), TS_SHAPE(2, 7, 1, 1025) };
+    static const int64_t masks[][3] = { { 0, 0, 0 }, { 1, 0, 0 }, { 1, -1, 0 }, { 2, 0, -1 } };
+    counts n = { 0, 0 };
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++)
+            for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+                for (size_t m = 0; m < TSI_COUNT_OF(masks); m++) {
+                    call c = call_of(names[k], 1, &shapes[s], dtypes[d]);
+                    if (masks[m][0] > shapes[s].ndim || (d == 3 && (k == 1 || k == 4))) continue;
+                    set_dims(&c, (int32_t)masks[m][0], masks[m][1], masks[m][2]);
+                    TEST_CHECK(t, infer(&c));
+                    run_both(t, &c, (spread)(m % 2), &n);
+                }
+    TEST_CHECK(t, n.fast > 150);
+}
+
+TS_TEST_RANKS(large_and_odd_rows, 1, 2)
+{
+    static const char *const names[] = { "softmax", "log_softmax", "add", "mul", "silu", "gt",
+                                         "silu_backward", "gelu" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16, TS_DTYPE_F64 };
+    const ts_shape shapes[] = { TS_SHAPE(65537), TS_SHAPE(129, 511), TS_SHAPE(4, 9, 2049) };
+    counts n = { 0, 0 };
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++)
+            for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+                for (int how = 0; how < SPREADS; how++) {
+                    const tsi_op_desc *op = tsi_op_find(names[k]);
+                    const ts_shape two[] = { shapes[s], shapes[s] };
+                    call c = call_of(names[k], op->input_max, two, dtypes[d]);
+                    double one = 1.0;
+                    int64_t last = shapes[s].ndim - 1;
+                    if (op->attribute_bytes == sizeof one) memcpy(c.attributes, &one, sizeof one);
+                    if (k < 2) memcpy(c.attributes, &last, sizeof last);
+                    TEST_CHECK(t, infer(&c));
+                    run_both(t, &c, (spread)how, &n);
+                }
+    TEST_CHECK(t, n.fast > 200);
+}
+
+TS_TEST_RANKS(broadcasts, 1, 2)
+{
+    const ts_shape pairs[][2] = { { TS_SHAPE(300, 257), TS_SHAPE(257) },
+                                  { TS_SHAPE(300, 257), TS_SHAPE(300, 1) },
+                                  { TS_SHAPE(1), TS_SHAPE(70001) },
+                                  { TS_SHAPE(5, 1, 300), TS_SHAPE(7, 1) },
+                                  { TS_SHAPE(3, 1, 65), TS_SHAPE(3, 129, 1) } };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64, TS_DTYPE_I64 };
+    counts n = { 0, 0 };
+    for (size_t p = 0; p < TSI_COUNT_OF(pairs); p++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+            for (int how = 0; how < SPREADS; how++) {
+                call c = call_of(how == 1 ? "mul" : "sub", 2, pairs[p], dtypes[d]);
+                double alpha = 1.0;
+                memcpy(c.attributes, &alpha, sizeof alpha);
+                if (p == 2 && d == 0) c.in[1].dtype = TS_DTYPE_BF16; /* mixed */
+                TEST_CHECK(t, infer(&c));
+                run_both(t, &c, (spread)how, &n);
+            }
+    TEST_EQ(t, n.declined, 0);
+}
+
+/* ---- matrix products ------------------------------------------------------------------------------------ */
+
+static void product_case(test *t, const char *equation, const ts_meta *meta, spread how, bool add)
+{
+    operand x[4] = { 0 };
+    tsi_contraction fast, slow;
+    for (int k = 0; k < 3; k++) {
+        place(t, &x[k], &meta[k], how);
+        fill(t, &x[k], 0, false);
+    }
+    place(t, &x[3], &meta[2], DENSE);
+    TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &x[3].is.block, &x[2].is.block, NULL));
+    tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[2].is.block, &fast);
+    tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[3].is.block, &slow);
+    TEST_OK(t, tsi_contract(&fast, add));
+    TEST_OK(t, tsi_contract_reference(&slow, add));
+    char what[128];
+    snprintf(what, sizeof what, "%s %s spread %d%s", equation, ts_dtype_name((ts_dtype)meta[0].dtype),
+             (int)how, add ? " added" : "");
+    same_numbers(t, &x[2], &x[3], what);
+    release(x, 4);
+}
+
+TS_TEST_RANKS(products_agree_with_loops, 1, 2)
+{
+    static const struct {
+        const char *equation;
+        ts_shape shape[3];
+    } cases[] = {
+        { "mk,kn->mn", { { 2, 0, { 37, 65 } }, { 2, 0, { 65, 21 } }, { 2, 0, { 37, 21 } } } },
+        { "mk,nk->mn", { { 2, 0, { 1, 130 } }, { 2, 0, { 90, 130 } }, { 2, 0, { 1, 90 } } } },
+        { "km,kn->nm", { { 2, 0, { 19, 33 } }, { 2, 0, { 19, 70 } }, { 2, 0, { 70, 33 } } } },
+        { "Amk,Akn->Amn", { { 3, 0, { 5, 17, 9 } }, { 3, 0, { 5, 9, 12 } }, { 3, 0, { 5, 17, 12 } } } },
+        { "ABk,nk->ABn", { { 3, 0, { 3, 20, 40 } }, { 2, 0, { 24, 40 } }, { 3, 0, { 3, 20, 24 } } } },
+        { "ABk,ABn->nk", { { 3, 0, { 4, 30, 16 } }, { 3, 0, { 4, 30, 24 } }, { 2, 0, { 24, 16 } } } },
+        { "bqhd,bkhd->bhqk",
+          { { 4, 0, { 2, 13, 3, 8 } }, { 4, 0, { 2, 11, 3, 8 } }, { 4, 0, { 2, 3, 13, 11 } } } },
+        { "Amk,kn->Amn", { { 3, 0, { 1, 6, 300 } }, { 2, 0, { 300, 5 } }, { 3, 0, { 1, 6, 5 } } } },
+        { "k,k->", { { 1, 0, { 1000 } }, { 1, 0, { 1000 } }, { 0, 0, { 0 } } } },
+        { "mk,k->m", { { 2, 0, { 70, 50 } }, { 1, 0, { 50 } }, { 1, 0, { 70 } } } },
+        { "mk,kn->mn", { { 2, 0, { 5, 0 } }, { 2, 0, { 0, 3 } }, { 2, 0, { 5, 3 } } } },
+    };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_F64,  TS_DTYPE_BF16, TS_DTYPE_F16,
+                                       TS_DTYPE_C64, TS_DTYPE_C128, TS_DTYPE_I64 };
+    for (size_t i = 0; i < TSI_COUNT_OF(cases); i++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+            for (int how = 0; how < SPREADS; how++) {
+                ts_meta meta[3];
+                for (int k = 0; k < 3; k++)
+                    meta[k] = (ts_meta){ .shape = cases[i].shape[k], .dtype = (int32_t)dtypes[d] };
+                if (d == 0 && how == 2) meta[1].dtype = TS_DTYPE_BF16; /* mixed */
+                product_case(t, cases[i].equation, meta, (spread)how, i % 2 == 1);
+            }
+}
+
+TS_TEST_RANKS(large_products, 1)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    for (size_t d = 0; d < 2; d++)
+        for (int how = 0; how < 2; how++) {
+            ts_meta meta[3] = { { .shape = TS_SHAPE(135, 1500), .dtype = (int32_t)dtypes[d] },
+                                { .shape = TS_SHAPE(1500, 1030), .dtype = (int32_t)dtypes[d] },
+                                { .shape = TS_SHAPE(135, 1030), .dtype = (int32_t)dtypes[d] } };
+            product_case(t, "mk,kn->mn", meta, (spread)how, how == 1);
+        }
+}
+
+/* ---- the same bits with any number of threads -------------------------------------------------------------- */
+
+static void repeat_with_threads(test *t, const call *c)
+{
+    operand in[2] = { 0 }, out[5] = { 0 };
+    tsi_operand in_is[2], out_is[TSI_OUTPUT_MAX];
+    operand more[TSI_OUTPUT_MAX] = { 0 };
+    for (int32_t i = 0; i < c->input_count; i++) {
+        place(t, &in[i], &c->in[i], DENSE);
+        fill(t, &in[i], 0, false);
+        in_is[i] = in[i].is;
+    }
+    for (int32_t o = 1; o < c->op->output_count; o++) {
+        place(t, &more[o], &c->out[o], DENSE);
+        out_is[o] = more[o].is;
+    }
+    tsi_kernel_io io = { .op = c->op, .attributes = c->attributes, .in = in_is, .out = out_is,
+                         .input_count = c->input_count, .output_count = c->op->output_count,
+                         .rank = t->me, .device = tsi_device_cpu() };
+    for (int32_t threads = 1; threads < 5; threads++) {
+        place(t, &out[threads], &c->out[0], DENSE);
+        out_is[0] = out[threads].is;
+        tsi_parallel_limit(t->me, threads);
+        tsi_kernel_fn kernel = tsi_kernel_of(tsi_device_cpu(), c->op);
+        if (!kernel || (int)kernel(&io) == TSI_KERNEL_DECLINED) TEST_OK(t, c->op->reference(&io));
+        TEST_SAY(t, memcmp(out[threads].memory, out[1].memory, out[1].bytes) == 0,
+                 "%s: %d threads give other bits than one", c->op->name, threads);
+    }
+    tsi_parallel_limit(t->me, 0);
+    release(in, 2);
+    release(out, 5);
+    release(more, TSI_OUTPUT_MAX);
+}
+
+TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
+{
+    static const char *const names[] = { "sum", "mean", "softmax", "rms_norm", "exp", "matmul" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+            for (int64_t dim = 0; dim < 3; dim++) {
+                const ts_shape shape[] = { TS_SHAPE(500, 600), TS_SHAPE(600, 520) };
+                call c = call_of(names[k], k == 5 ? 2 : 1, shape, dtypes[d]);
+                if (k < 2) set_dims(&c, dim == 2 ? 0 : 1, dim, 0);
+                if (k == 2) memcpy(c.attributes, &(int64_t){ dim % 2 }, 8);
+                TEST_CHECK(t, infer(&c));
+                repeat_with_threads(t, &c);
+            }
+}
