@@ -51,7 +51,7 @@ static const ts_layout *random_layout(bench *self, ts_mesh *mesh, int dims, bool
     ts_shape shape = { .ndim = dims };
     random_places(&self->seed, ts_mesh_ndim(mesh), dims, partial, text, sizeof text);
     for (int d = 0; d < dims; d++)
-        shape.extent[d] = 256 << d % 3;
+        shape.extent[d] = (dims > 3 ? 64 : 256) << d % 3;
     const ts_sharding *sharding = ts_sharding_get(mesh, text);
     return sharding != NULL ? ts_layout_retain(ts_layout_get(sharding, shape)) : NULL;
 }

@@ -5,7 +5,7 @@
 
 #include "op.h"
 
-enum { PATTERNS = 4 };
+enum { PATTERNS = 6 };
 
 void op_request_release(op_request *r)
 {

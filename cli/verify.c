@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "layout.h"
+#include "verify.h"
 
 static void say(const char *line, void *context)
 {
@@ -53,6 +54,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } subjects[] = {
     { "rules", "the rules of the operator table, by brute force", verify_rules },
+    { "model", "a model against the numbers of another implementation", cli_verify_model },
 };
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
 

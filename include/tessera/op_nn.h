@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_nn.h - convolution, pooling and normalisation layers with running shapes.
+/* op_nn.h - losses, and comparisons of whole tensors.
  *
  * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
  * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
@@ -9,7 +9,49 @@
 
 #include "tensor.h"
 
+typedef enum ts_loss_reduction {
+    TS_LOSS_MEAN, /* over all elements, or all labels that count, of all ranks */
+    TS_LOSS_SUM,
+    TS_LOSS_NONE,      /* one loss per element */
+    TS_LOSS_BATCH_MEAN /* kl_div: over the extent of dim 0 */
+} ts_loss_reduction;
+typedef struct ts_loss_options {
+    size_t struct_size;
+    int32_t reduction;  /* ts_loss_reduction */
+    int32_t log_target; /* kl_div: 1: the target is a logarithm too */
+} ts_loss_options;
+typedef struct ts_close_options {
+    size_t struct_size;
+    double relative, absolute; /* |a - b| <= absolute + relative |b| */
+    int32_t nan_is_equal, reserved;
+} ts_close_options;
+
 TS_BEGIN_C
 
+/* Shapes are equal; options NULL: the mean. Sharded inputs leave a partial sum. */
+TS_API ts_tensor *ts_mse_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
+TS_API ts_tensor *ts_l1_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
+TS_API ts_tensor *ts_bce(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
+TS_API ts_tensor *ts_kl_div(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
+/* x [.., C] log-probabilities, labels [..]; the label -100 counts for nothing. */
+TS_API ts_tensor *ts_nll_loss(ts_tensor *x, ts_tensor *labels, const ts_loss_options *options);
+
+/* recorded [coll]. *out is 1 or 0, the same on all ranks of the mesh; 0 on failure. */
+TS_API ts_status ts_equal(ts_tensor *a, ts_tensor *b, int *out);
+/* options NULL: 1e-5 and 1e-8 */
+TS_API ts_status ts_allclose(ts_tensor *a, ts_tensor *b, const ts_close_options *options, int *out);
+
 TS_END_C
+
+/* In C, each call also tells its place, for messages and events. */
+#ifndef __cplusplus
+#define ts_mse_loss(...) (ts_here(TS_HERE), ts_mse_loss(__VA_ARGS__))
+#define ts_l1_loss(...) (ts_here(TS_HERE), ts_l1_loss(__VA_ARGS__))
+#define ts_bce(...) (ts_here(TS_HERE), ts_bce(__VA_ARGS__))
+#define ts_kl_div(...) (ts_here(TS_HERE), ts_kl_div(__VA_ARGS__))
+#define ts_nll_loss(...) (ts_here(TS_HERE), ts_nll_loss(__VA_ARGS__))
+#define ts_equal(...) (ts_here(TS_HERE), ts_equal(__VA_ARGS__))
+#define ts_allclose(...) (ts_here(TS_HERE), ts_allclose(__VA_ARGS__))
+#endif
+
 #endif

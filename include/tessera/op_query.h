@@ -78,7 +78,7 @@ TS_API size_t ts_op_query_json(const ts_op_query *query, char *out, size_t size)
 TS_API size_t ts_op_query_text(const ts_op_query *query, char *out, size_t size);
 
 /* recorded [coll]: makes the call on this world, whose ranks must hold the query's mesh, with
- * adversarial numbers (terms of both signs and two scales, ties, zeros; pattern 0 .. 3), and on one
+ * adversarial numbers (terms of both signs and two scales, ties, zeros; pattern 0 .. 5), and on one
  * rank, and compares. `verdict` gets "ok" or what differs on this rank. Several ranks may share the
  * query. */
 TS_API ts_status ts_op_query_run(const ts_op_query *query, ts_rank *me, int32_t pattern,

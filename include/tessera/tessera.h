@@ -27,6 +27,7 @@
 #include "scope.h"
 #include "status.h"
 #include "tensor.h"
+#include "train.h"
 #include "types.h"
 #include "verify.h"
 #include "world.h"

@@ -131,12 +131,12 @@ static void row_any(char *to, const char *from, int64_t n, int64_t ts, int64_t f
         memcpy(to + i * ts, from + i * fs, unit);
 }
 
-/* Long rows far apart, four at a time in pieces of whole lines of the target: hardware follows four
+/* Long rows far apart, eight at a time in pieces of whole lines of the target: hardware follows eight
  * streams as easily as one, and the start of a row, which it cannot foresee, is then waited for once
- * instead of four times. */
+ * instead of eight times. */
 static void rows_abreast(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
 {
-    enum { ABREAST = 4, PIECE = 256, LINE = 64 };
+    enum { ABREAST = 8, PIECE = 256, LINE = 64 };
     int64_t row = 0;
     size_t pieces = (unit - (LINE - 1)) / PIECE;
     for (; row + ABREAST <= n; row += ABREAST) {
@@ -190,7 +190,7 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t 
         row_64(to, from, n, ts, fs);
         break;
     default:
-        if (unit >= 512 && n >= 4)
+        if (unit >= 512 && n >= 8)
             rows_abreast(to, from, n, ts, fs, unit);
         else
             row_any(to, from, n, ts, fs, unit);

@@ -7,5 +7,7 @@
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length); /* the caller frees */
 ts_status tsi_model_config_check(const char *what, const ts_model_config *config);
+/* As the text of a config.json; the caller frees. NULL: recorded. */
+char *tsi_model_config_text(const ts_model_config *config);
 
 #endif

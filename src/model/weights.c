@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
+#include "model/config.h"
 #include "model/model.h"
 #include "tensor/fill.h"
 
@@ -258,12 +259,15 @@ static ts_status save_one(ts_model *model, ts_tensor *value, tsi_weights_writer 
 
 static ts_status write_config(const ts_model *model, const char *directory)
 {
-    if (!model->config_text) return TS_OK;
-    char path[4096];
+    char path[4096], *made = NULL;
+    if (!model->config_text) made = tsi_model_config_text(&model->config);
+    const char *text = model->config_text ? model->config_text : made;
+    if (!text) return TS_ERR_MEMORY;
     snprintf(path, sizeof path, "%s/config.json", directory);
     FILE *file = fopen(path, "wb");
-    bool ok = file && fputs(model->config_text, file) >= 0;
+    bool ok = file && fputs(text, file) >= 0;
     if (file && fclose(file) != 0) ok = false;
+    tsi_free(made);
     return ok ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: cannot be written", path);
 }
 

@@ -143,7 +143,8 @@ static void letter_rule(tsi_rules *rules, const char *equation, char letter, con
     }
     operand_of(equation, products, &text, &length);
     int32_t d = place_in(text, length, letter);
-    row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
+    bool logical = out[0].dtype == TS_DTYPE_BOOL; /* a sum of products of truths is their "or" */
+    row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(logical ? TS_REDUCE_OR : TS_REDUCE_SUM);
     finish_row(rules, row, in, out);
 }
 

@@ -338,6 +338,7 @@ const tsi_op_desc tsi_op_cross_entropy_backward = {
     .input_max = 4,
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
+    .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16,
     .infer = ceb_infer,
     .rules = ceb_rules,
     .reference = ceb_reference,

@@ -20,6 +20,12 @@ static double real_at(const tsi_numbers *n, int64_t i)
     case 3: /* ties, and groups that are all zero */
         x = (i / 4) % 2 ? 0.0 : x > 0 ? 2.0 : -1.0;
         break;
+    case 4:
+        x = (i + 2 * n->operand) % 23 == 19 ? x : 0.0;
+        break;
+    case 5:
+        x = i % 3 ? x + 0.25 : 16.0 * x;
+        break;
     default:
         break;
     }
@@ -34,7 +40,8 @@ double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
     case TSI_CATEGORY_BOOL:
         return (double)((i * 7 + n->operand + n->pattern) % 3 == 0);
     case TSI_CATEGORY_INT:
-        if (n->limit > 0) return (double)((i * 7 + i / 5 + n->pattern) % n->limit);
+        if (n->limit > 0)
+            return (double)(((n->pattern % 2 ? i / 2 : i) * 7 + i / 5 + n->pattern) % n->limit);
         return dtype == TS_DTYPE_U8 ? floor(fabs(x)) : floor(x);
     case TSI_CATEGORY_REAL:
         return x;
@@ -75,10 +82,12 @@ static share share_of(const ts_layout *layout, const int64_t *coord)
 }
 
 /* What a term that is not the owner's adds, and what they add up to. */
-static double noise_of(int64_t i, int64_t rank)
+static double noise_of(const tsi_numbers *n, int64_t i, int64_t rank)
 {
-    double x = (double)((i * 7 + rank * 3) % 5 - 2);
-    return (i + rank) % 2 ? x + 3.0 : -x - 1.0;
+    bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) == TSI_CATEGORY_INT;
+    double x = (double)((i * 7 + rank * 3 + n->operand * 4) % 5 - 2);
+    double step = whole ? 3.0 : 2.75 + 0.5 * (double)(n->operand % 3);
+    return (i + rank + n->operand) % 2 ? x + step : -x - (whole ? 1.0 : 0.25);
 }
 
 static double complex sum_term(const tsi_numbers *n, const share *s, double complex x, int64_t i,
@@ -87,9 +96,9 @@ static double complex sum_term(const tsi_numbers *n, const share *s, double comp
     double others = 0;
     if (n->meta.dtype == TS_DTYPE_U8 || n->meta.dtype == TS_DTYPE_BOOL)
         return s->rank == owner ? s->divisor * x : 0;
-    if (s->rank != owner) return noise_of(i, s->rank);
+    if (s->rank != owner) return noise_of(n, i, s->rank);
     for (int64_t q = 0; q < s->ranks; q++)
-        if (q != owner) others += noise_of(i, q);
+        if (q != owner) others += noise_of(n, i, q);
     return s->divisor * x - others;
 }
 
@@ -100,7 +109,7 @@ static double complex product_term(const tsi_numbers *n, const share *s, double 
     bool sign = n->meta.dtype != TS_DTYPE_U8 && n->meta.dtype != TS_DTYPE_BOOL;
     double others = 1;
     for (int64_t q = 0; q < s->ranks; q++) {
-        double one = (i + q) % 2 ? (whole ? 1.0 : 2.0) : sign ? -1.0 : 1.0;
+        double one = (i + q + n->operand) % 2 ? (whole ? 1.0 : 2.0) : sign ? -1.0 : 1.0;
         if (q == s->rank && q != owner) return one;
         if (q != owner) others *= one;
     }
@@ -110,8 +119,9 @@ static double complex product_term(const tsi_numbers *n, const share *s, double 
 /* A decoy for an extreme: near (less than half a step) or far. */
 static double decoy(int64_t i, int64_t rank, bool whole)
 {
-    double near = whole ? 1.0 : 0.25;
-    return (i / 2 + rank) % 2 ? 19.0 : near;
+    double near = whole ? 1.0 : 0.375;
+    double far = whole ? 19.0 : 19.5;
+    return (i / 2 + rank) % 2 ? far : near;
 }
 
 static double complex extreme_term(const tsi_numbers *n, const share *s, double complex x,
@@ -119,11 +129,11 @@ static double complex extreme_term(const tsi_numbers *n, const share *s, double 
 {
     bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) <= TSI_CATEGORY_INT;
     double value = creal(x);
-    if (s->rank == owner || ((i + s->rank) % 5 == 0)) return x;
+    if (s->rank == owner || ((i + s->rank + n->operand) % 5 == 0)) return x;
     if (n->meta.dtype == TS_DTYPE_BOOL) return sign > 0 ? 1.0 : 0.0;
     if (n->meta.dtype == TS_DTYPE_U8) return sign > 0 ? value + 1 : floor(value / 2);
     if (value * sign < 0 && (i + s->rank) % 3 == 0) return 0; /* an exact zero where it is harmless */
-    return value + sign * decoy(i, s->rank, whole);
+    return value + sign * decoy(i + n->operand, s->rank, whole);
 }
 
 double complex tsi_numbers_term(const tsi_numbers *n, const ts_layout *layout, const int64_t *coord,
@@ -132,7 +142,7 @@ double complex tsi_numbers_term(const tsi_numbers *n, const ts_layout *layout, c
     double complex x = tsi_numbers_at(n, i);
     share s = share_of(layout, coord);
     if (s.ranks == 1) return x;
-    int64_t owner = (i * 5 + 1) % s.ranks;
+    int64_t owner = (i * 5 + 1 + n->operand * (1 + i / 3)) % s.ranks;
     bool mine = s.rank == owner, second = s.rank == (owner + 1) % s.ranks;
     if (s.norm && isfinite(s.p)) {
         double a = 0.75, b = pow(1 - pow(a, s.p), 1 / s.p);
@@ -149,9 +159,9 @@ double complex tsi_numbers_term(const tsi_numbers *n, const ts_layout *layout, c
     case TS_REDUCE_MIN:
         return extreme_term(n, &s, x, i, owner, 1);
     case TS_REDUCE_AND: /* a false may come from one term, a true needs all */
-        return creal(x) != 0 || (!mine && (i + s.rank) % 3 != 0);
+        return creal(x) != 0 || (!mine && (i + s.rank + n->operand) % 3 != 0);
     case TS_REDUCE_OR:
-        return creal(x) != 0 && (mine || (i + s.rank) % 3 == 0);
+        return creal(x) != 0 && (mine || (i + s.rank + n->operand) % 3 == 0);
     case TS_REDUCE_BAND:
     case TS_REDUCE_BOR:
     case TS_REDUCE_NONE:

@@ -2,7 +2,7 @@
 /* numbers.h - values that wrong rules cannot pass by luck, and their terms under a layout.
  *
  * Everything is a function of (pattern, operand, row-major global index), so every rank knows every
- * value without communication. Values are small multiples of a half: sums and products of a few
+ * value without communication. Values are small multiples of a quarter: sums and products of a few
  * are exact in f32 and f64. Terms of a pending reduction are unequal, of both signs, alternate over
  * a checkerboard, and for extremes lie near and far. */
 #ifndef TSI_OP_NUMBERS_H
@@ -13,10 +13,11 @@
 #include "layout/layout.h"
 #include "op/element.h"
 
-enum { TSI_PATTERNS = 4 };
+enum { TSI_PATTERNS = 6 };
 typedef struct tsi_numbers { /* the values of one operand */
     ts_meta meta;            /* global */
-    int32_t pattern;         /* 0 mixed, 1 negated and shifted, 2 positive, 3 zeros and ties */
+    int32_t pattern;         /* 0 mixed, 1 negated and shifted, 2 positive, 3 zeros and ties,
+                                4 nearly all zero, 5 of two scales */
     int32_t operand;
     int64_t limit; /* integers lie in [0, limit); 0: small, of both signs */
     int32_t positive, reserved; /* terms of a p-norm: no negative values */

@@ -99,6 +99,7 @@ const tsi_op_desc tsi_op_sum_to = {
     .input_max = 1,
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
+    .dtypes = ~(1u << TS_DTYPE_BOOL),
     .attribute = sum_to_table,
     .attribute_bytes = sizeof(sum_to_attributes),
     .infer = sum_to_infer,

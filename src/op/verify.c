@@ -165,6 +165,20 @@ static bool is_offered(const verifier *v, const tsi_role *role)
     return false;
 }
 
+/* Is there a rule with the same result that only slices or partitions replicated inputs first? */
+static bool is_reachable(const verifier *v, const tsi_role *role)
+{
+    int32_t inputs = v->call.input_count, outputs = v->call.op->output_count;
+    for (int32_t r = 0; r < v->rules.count; r++) {
+        const tsi_role *offered = tsi_rules_row(&v->rules, r);
+        bool fits = memcmp(offered + inputs, role + inputs, (size_t)outputs) == 0;
+        for (int32_t i = 0; i < inputs && fits; i++)
+            fits = offered[i] == role[i] || role[i] == TSI_ROLE_R;
+        if (fits) return true;
+    }
+    return false;
+}
+
 /* Legal on a mesh with every pattern, looking at the outputs of the mask. */
 static bool is_legal(verifier *v, const tsi_role *role, ts_mesh *mesh, uint32_t outputs)
 {
@@ -227,7 +241,7 @@ static void try_assignment(verifier *v, tsi_role *role)
 {
     char words[256];
     v->result.assignments++;
-    if (is_offered(v, role) || !find_outputs(v, role)) return;
+    if (is_offered(v, role) || !find_outputs(v, role) || is_reachable(v, role)) return;
     role_words(v, role, words, sizeof words);
     const char *reason = tsi_verify_reason(&v->call, role);
     if (reason)
@@ -237,9 +251,14 @@ static void try_assignment(verifier *v, tsi_role *role)
     if (!reason) say(v, "missed", words, "", "");
 }
 
-/* Extents of one teach nothing: what is cut or reduced there is the same either way. */
+/* Extents of one teach nothing: what is cut or reduced there is the same either way. Nor do numbers
+ * made from booleans, because every function of two values is monotone. */
 static bool is_telling(const tsi_verify_call *call)
 {
+    for (int32_t i = 0; i < call->input_count; i++)
+        for (int32_t o = 0; o < call->op->output_count; o++)
+            if (call->in[i].dtype == TS_DTYPE_BOOL && call->out[o].dtype != TS_DTYPE_BOOL)
+                return false;
     for (int32_t i = 0; i < call->input_count; i++)
         for (int32_t d = 0; d < call->in[i].shape.ndim; d++)
             if (call->in[i].shape.extent[d] < 2) return false;

@@ -250,6 +250,30 @@ static bool alone_holds(const tsi_expand_request *q, const tsi_expansion *e)
     return true;
 }
 
+/* With an EVEN rule all axes that cut a dim together must divide it. */
+static bool even_holds(const tsi_expand_request *q, const tsi_expansion *e)
+{
+    bool even = false;
+    for (int32_t k = 0; k < q->mesh->ndim; k++)
+        even |= (q->rules->flags[e->rule[k]] & TSI_RULE_EVEN) && q->mesh->size[k] > 1;
+    for (int32_t i = 0; even && i < q->rules->input_count; i++) {
+        int64_t parts[TS_NDIM_MAX] = { 0 };
+        for (int32_t k = 0; q->in[i] && k < q->mesh->ndim; k++) {
+            tsi_role role = tsi_rules_row(q->rules, e->rule[k])[i];
+            if (!tsi_role_is_s(role) || q->mesh->size[k] == 1) continue;
+            int64_t *mine = &parts[tsi_role_dim(role)];
+            *mine = (*mine ? *mine : 1) * q->mesh->size[k];
+        }
+        for (int32_t k = 0; q->in[i] && k < q->mesh->ndim; k++) {
+            tsi_role role = tsi_rules_row(q->rules, e->rule[k])[i];
+            bool asks = q->rules->flags[e->rule[k]] & TSI_RULE_EVEN && tsi_role_is_s(role);
+            int32_t dim = asks ? tsi_role_dim(role) : 0;
+            if (asks && parts[dim] && q->in[i]->shape.extent[dim] % parts[dim] != 0) return false;
+        }
+    }
+    return true;
+}
+
 /* Fills the placements of a combination; false: it is not legal. */
 static bool combination_fill(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
@@ -271,6 +295,9 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         e->algorithm_axes |= 1u << k;
     }
     const ts_placement *in[TSI_OPERAND_MAX], *out[8];
+    for (int32_t i = 0; i < inputs && q->joint; i++) /* conditions look at all axes there could be */
+        for (int32_t k = axes; k < TS_NDIM_MAX; k++)
+            e->in[i][k] = place_of(TSI_ROLE_R, NULL);
     for (int32_t i = 0; i < inputs; i++) {
         number_orders(e->in[i], order, axes);
         if (!partials_mix(e->in[i], axes)) return false;
@@ -281,7 +308,7 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         if (!partials_mix(e->out[o], axes)) return false;
         out[o] = e->out[o];
     }
-    return alone_holds(q, e) && (!q->joint || q->joint(q->context, in, out));
+    return alone_holds(q, e) && even_holds(q, e) && (!q->joint || q->joint(q->context, in, out));
 }
 
 /* ---- best first over sums

@@ -218,8 +218,8 @@ TS_TEST_RANKS(large_and_odd_reductions, 1, 2)
 {
     static const char *const names[] = { "sum", "mean", "amax", "amin", "logsumexp" };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64, TS_DTYPE_I64 };
-    const ts_shape shapes[] = { TS_SHAPE(200003), TS_SHAPE(3, 70001), TS_SHAPE(777, 130),
-                                TS_SHAPE(5, 333, 67), TS_SHAPE(2, 7, 1, 1025) };
+    const ts_shape shapes[] = { TS_SHAPE(70001), TS_SHAPE(777, 130), TS_SHAPE(5, 333, 37),
+                                TS_SHAPE(2, 7, 1, 1025) };
     static const int64_t masks[][3] = { { 0, 0, 0 }, { 1, 0, 0 }, { 1, -1, 0 }, { 2, 0, -1 } };
     counts n = { 0, 0 };
     for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
@@ -232,7 +232,7 @@ TS_TEST_RANKS(large_and_odd_reductions, 1, 2)
                     TEST_CHECK(t, infer(&c));
                     run_both(t, &c, (spread)(m % 2), &n);
                 }
-    TEST_CHECK(t, n.fast > 150);
+    TEST_CHECK(t, n.fast > 120);
 }
 
 TS_TEST_RANKS(large_and_odd_rows, 1, 2)
@@ -240,7 +240,7 @@ TS_TEST_RANKS(large_and_odd_rows, 1, 2)
     static const char *const names[] = { "softmax", "log_softmax", "add", "mul", "silu", "gt",
                                          "silu_backward", "gelu" };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16, TS_DTYPE_F64 };
-    const ts_shape shapes[] = { TS_SHAPE(65537), TS_SHAPE(129, 511), TS_SHAPE(4, 9, 2049) };
+    const ts_shape shapes[] = { TS_SHAPE(33001), TS_SHAPE(29, 511), TS_SHAPE(2, 3, 2049) };
     counts n = { 0, 0 };
     for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
         for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++)
@@ -261,9 +261,9 @@ TS_TEST_RANKS(large_and_odd_rows, 1, 2)
 
 TS_TEST_RANKS(broadcasts, 1, 2)
 {
-    const ts_shape pairs[][2] = { { TS_SHAPE(300, 257), TS_SHAPE(257) },
-                                  { TS_SHAPE(300, 257), TS_SHAPE(300, 1) },
-                                  { TS_SHAPE(1), TS_SHAPE(70001) },
+    const ts_shape pairs[][2] = { { TS_SHAPE(130, 257), TS_SHAPE(257) },
+                                  { TS_SHAPE(130, 257), TS_SHAPE(130, 1) },
+                                  { TS_SHAPE(1), TS_SHAPE(33001) },
                                   { TS_SHAPE(5, 1, 300), TS_SHAPE(7, 1) },
                                   { TS_SHAPE(3, 1, 65), TS_SHAPE(3, 129, 1) } };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64, TS_DTYPE_I64 };
@@ -336,15 +336,50 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
             }
 }
 
+/* Products of a size that is cut into tasks, in double by plain loops over dense copies. */
+static void large_case(test *t, const ts_meta *meta, spread how)
+{
+    operand x[3] = { 0 };
+    int64_t m = meta[2].shape.extent[0], n = meta[2].shape.extent[1], k = meta[0].shape.extent[1];
+    for (int i = 0; i < 3; i++)
+        place(t, &x[i], &meta[i], how);
+    fill(t, &x[0], 0, false);
+    fill(t, &x[1], 0, false);
+    tsi_contraction fast;
+    tsi_contraction_make("mk,kn->mn", &x[0].is.block, &x[1].is.block, &x[2].is.block, &fast);
+    TEST_OK(t, tsi_contract(&fast, false));
+    double *row = tsi_calloc((size_t)n, sizeof *row), worst = 0;
+    ts_dtype dtype = (ts_dtype)meta[0].dtype;
+    for (int64_t i = 0; i < m; i += 29) {
+        memset(row, 0, (size_t)n * sizeof *row);
+        for (int64_t l = 0; l < k; l++) {
+            const tsi_block *a = &x[0].is.block, *b = &x[1].is.block;
+            double f = tsi_load_real(dtype, tsi_block_at(a, i * a->stride[0] + l * a->stride[1]));
+            for (int64_t j = 0; j < n; j++)
+                row[j] += f * tsi_load_real(dtype, tsi_block_at(b, l * b->stride[0] + j * b->stride[1]));
+        }
+        for (int64_t j = 0; j < n; j++) {
+            const tsi_block *c = &x[2].is.block;
+            double y = tsi_load_real(dtype, tsi_block_at(c, i * c->stride[0] + j * c->stride[1]));
+            double error = fabs(y - row[j]) / (60.0 + fabs(row[j])); /* sums of 1500 terms of size 2 */
+            if (!(error <= worst)) worst = error;
+        }
+    }
+    TEST_SAY(t, worst < tolerance(dtype), "%s spread %d: error %g", ts_dtype_name(dtype), (int)how,
+             worst);
+    tsi_free(row);
+    release(x, 3);
+}
+
 TS_TEST_RANKS(large_products, 1)
 {
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
     for (size_t d = 0; d < 2; d++)
         for (int how = 0; how < 2; how++) {
-            ts_meta meta[3] = { { .shape = TS_SHAPE(135, 1500), .dtype = (int32_t)dtypes[d] },
-                                { .shape = TS_SHAPE(1500, 1030), .dtype = (int32_t)dtypes[d] },
-                                { .shape = TS_SHAPE(135, 1030), .dtype = (int32_t)dtypes[d] } };
-            product_case(t, "mk,kn->mn", meta, (spread)how, how == 1);
+            const ts_meta meta[3] = { { .shape = TS_SHAPE(135, 1500), .dtype = (int32_t)dtypes[d] },
+                                      { .shape = TS_SHAPE(1500, 1030), .dtype = (int32_t)dtypes[d] },
+                                      { .shape = TS_SHAPE(135, 1030), .dtype = (int32_t)dtypes[d] } };
+            large_case(t, meta, (spread)how);
         }
 }
 

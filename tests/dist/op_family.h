@@ -182,7 +182,38 @@ static inline void family_variant(test *t, ts_mesh *mesh, family_call *c, int32_
     ts_scope_close(scope);
 }
 
-static inline void family_sweep(test *t, ts_mesh *mesh, const char *const *names, int32_t rounds)
+/* Cuts that are not plain chunks, of one input and dim at a time; the other inputs are replicated. */
+static inline void family_other_cuts(test *t, ts_mesh *mesh, family_call *c)
+{
+    ts_tensor *want[TSI_OUTPUT_MAX] = { NULL }, *have[TSI_OUTPUT_MAX] = { NULL };
+    int32_t code[TSI_INPUT_MAX][2] = { { 0 } };
+    if (family_run(c, mesh, code, want) != TS_OK) return;
+    for (int32_t i = 0; i < c->input_count; i++)
+        for (int32_t d = 0; d < c->in[i].shape.ndim; d++)
+            for (int32_t kind = 0; kind < 3 && ts_rank_status(t->me) == TS_OK; kind++) {
+                ts_scope inner = ts_scope_open(t->me, "cut");
+                ts_tensor *in[TSI_INPUT_MAX];
+                char place[64], what[128];
+                long long extent = (long long)c->in[i].shape.extent[d];
+                sprintf(place, kind == 0 ? "SS(%d,2)" : kind == 1 ? "HT(%d)" : "RS(%d:", d);
+                for (int64_t r = 0; kind == 2 && r < t->count; r++)
+                    sprintf(place + strlen(place), "%lld%s",
+                            r == 0 ? extent / 2 : r == t->count - 1 ? extent - extent / 2 : 0LL,
+                            r + 1 < t->count ? "," : ")");
+                for (int32_t j = 0; j < c->input_count; j++)
+                    in[j] = family_input(mesh, j, &c->in[j], i == j ? place : NULL);
+                sprintf(what, "%s: input %d is %s", c->op->name, i, place);
+                tsi_op_args args = { c->op, in, c->input_count, 0, c->attributes };
+                TEST_SAY(t, tsi_op_run(&args, have) == TS_OK, "%s: %s", what,
+                         ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+                for (int32_t o = 0; o < c->op->output_count && have[o]; o++)
+                    family_same(t, have[o], want[o], what);
+                ts_scope_close(inner);
+            }
+}
+
+/* Every sampled call of the rows; rounds 0: on cuts that are not plain chunks. */
+static inline void family_each(test *t, ts_mesh *mesh, const char *const *names, int32_t rounds)
 {
     for (; *names; names++) {
         family_call c = { .op = tsi_op_find(*names) };
@@ -193,9 +224,22 @@ static inline void family_sweep(test *t, ts_mesh *mesh, const char *const *names
             memset(c.in, 0, sizeof c.in);
             c.input_count = c.op->input_max;
             if (!c.op->sample(&random, variant, c.in, &c.input_count, c.attributes)) break;
-            family_variant(t, mesh, &c, rounds);
+            if (rounds)
+                family_variant(t, mesh, &c, rounds);
+            else
+                family_other_cuts(t, mesh, &c);
         }
     }
+}
+
+static inline void family_sweep(test *t, ts_mesh *mesh, const char *const *names, int32_t rounds)
+{
+    family_each(t, mesh, names, rounds);
+}
+
+static inline void family_cuts(test *t, ts_mesh *mesh, const char *const *names)
+{
+    family_each(t, mesh, names, 0);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate.c - `tessera generate DIR`: text from a saved model, token by token as it comes.
+ *
+ * The tokenizer is DIR/tokenizer.json, or the built-in one of bytes where there is none. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+typedef struct job {
+    const char *directory, *tokenizer, *mesh;
+    ts_tokenizer *reader;
+    ts_tokens prompt;
+    ts_generate_options options;
+} job;
+
+static void put(int32_t token, void *context)
+{
+    const job *j = context;
+    ts_text text = { 0 };
+    if (ts_tokenizer_decode(j->reader, &token, 1, TS_DECODE_SKIP_SPECIALS, &text) == TS_OK &&
+        text.length > 0)
+        fwrite(text.data, 1, text.length, stdout);
+    fflush(stdout);
+    ts_text_release(&text);
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    job *j = argument;
+    ts_tokens out = { 0 };
+    ts_model *model = ts_model_load(ts_mesh_create(me, j->mesh), j->directory, NULL);
+    if (model) (void)ts_generate(model, &j->prompt, &j->options, &out);
+    ts_tokens_release(&out);
+    ts_model_destroy(model);
+    return ts_rank_status(me);
+}
+
+static int open_tokenizer(job *j, const char *prompt)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tokenizer.json", j->directory);
+    if (j->tokenizer == NULL) j->tokenizer = access(path, R_OK) == 0 ? path : "byte";
+    if (ts_tokenizer_open(j->tokenizer, &j->reader) != TS_OK ||
+        ts_tokenizer_encode(j->reader, prompt, strlen(prompt), 0, &j->prompt) != TS_OK)
+        return cli_fail("generate", "%s", ts_last_error());
+    j->options.stop = ts_tokenizer_eos(j->reader);
+    if (j->prompt.count == 0) return cli_fail_usage("generate", "the prompt is empty");
+    return -1;
+}
+
+static int run(job *j, const char *prompt)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 1;
+    char error[1024] = "";
+    fputs(prompt, stdout);
+    ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
+    fputc('\n', stdout);
+    return status == TS_OK ? 0 : cli_fail("generate", "%s", error);
+}
+
+static int read_temperature(const char *text, double *out)
+{
+    char *end = NULL;
+    errno = 0;
+    *out = strtod(text, &end);
+    if (errno == 0 && end != text && *end == '\0' && *out >= 0 && isfinite(*out)) return -1;
+    return cli_fail_usage("generate", "--temperature: expected a number from 0 on, found \"%s\"",
+                          text);
+}
+
+int cli_generate(int argc, char **argv)
+{
+    job j = { .mesh = "dp=1", .options = TS_INIT(ts_generate_options) };
+    const char *prompt = "Once upon a time", *temperature = "0.8";
+    int64_t tokens = 200, seed = 1, top_k = 0;
+    const cli_option options[] = {
+        CLI_TEXT("prompt", &prompt, "TEXT", "what the text begins with"),
+        CLI_INT("tokens", &tokens, 1, 1000000, "how many at most; default 200"),
+        CLI_TEXT("temperature", &temperature, "T", "0: the likeliest each time; default 0.8"),
+        CLI_INT("top-k", &top_k, 0, 1000000, "only the likeliest so many; 0 (default): all"),
+        CLI_INT("seed", &seed, 0, INT64_MAX, "of the random numbers; default 1"),
+        CLI_TEXT("tokenizer", &j.tokenizer, "byte|FILE", "default: DIR/tokenizer.json, else byte"),
+        CLI_END
+    };
+    const cli_usage usage = { "generate", "DIR [options]",
+                              "Text from a model that `tessera train` saved, or a published one.",
+                              options, NULL };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc != 2) return cli_fail_usage("generate", "needs one directory");
+    code = read_temperature(temperature, &j.options.temperature);
+    if (code >= 0) return code;
+    j.directory = argv[1];
+    j.options.tokens = tokens;
+    j.options.seed = (uint64_t)seed;
+    j.options.top_k = (int32_t)top_k;
+    j.options.on_token = put;
+    j.options.context = &j;
+    code = open_tokenizer(&j, prompt);
+    if (code < 0) code = run(&j, prompt);
+    ts_tokens_release(&j.prompt);
+    ts_tokenizer_close(j.reader);
+    return code;
+}

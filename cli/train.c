@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train.c - `tessera train CONFIG`: says what it will do, trains, and says where everything is.
+ *
+ * On a terminal one line is drawn over and over; elsewhere there is a line at most every two
+ * seconds. Ctrl-C lets the step end, saves, and ends; the same command goes on from there. Ranks are
+ * threads of this process, or processes under mpirun. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int number)
+{
+    (void)number;
+    stopped = 1;
+}
+
+typedef struct job {
+    ts_train_config *config;
+    bool terminal, quiet;
+    double shown; /* when the last line was written */
+    ts_train_result result;
+} job;
+
+/* "12.3 k", "4.56 M" */
+static const char *amount(char *buffer, size_t size, double value)
+{
+    static const char letters[] = " kMGTP";
+    size_t i = 0;
+    while (value >= 1000 && i < sizeof letters - 2) {
+        value /= 1000;
+        i++;
+    }
+    snprintf(buffer, size, i > 0 ? "%.3g %c" : "%.3g", value, letters[i]);
+    return buffer;
+}
+
+/* "1 min 05 s" */
+static const char *duration(char *buffer, size_t size, double seconds)
+{
+    long long whole = (long long)(seconds + 0.5);
+    if (whole < 60)
+        snprintf(buffer, size, "%lld s", whole);
+    else if (whole < 3600)
+        snprintf(buffer, size, "%lld min %02lld s", whole / 60, whole % 60);
+    else
+        snprintf(buffer, size, "%lld h %02lld min", whole / 3600, whole / 60 % 60);
+    return buffer;
+}
+
+static void show_plan(const ts_train_plan *p, void *context)
+{
+    const job *j = context;
+    if (j->quiet) return;
+    char a[32], b[32], c[32], d[32], e[32];
+    printf("model   %s parameters, %s FLOP per token\n",
+           amount(a, sizeof a, (double)p->parameters), amount(b, sizeof b, p->flops_per_token));
+    printf("mesh    %s: %lld ranks (%s), plan %s\n", p->mesh, (long long)p->ranks, p->engine,
+           p->plan);
+    printf("data    %s tokens; a step has %lld = %lld rows of %lld\n",
+           amount(a, sizeof a, (double)p->data_tokens), (long long)p->tokens_per_step,
+           (long long)p->rows, (long long)p->context);
+    int64_t total =
+        p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
+    printf("memory  about %s a rank: weights %s, gradients %s, optimizer %s, activations %s\n",
+           cli_bytes(a, sizeof a, total), cli_bytes(b, sizeof b, p->weight_bytes),
+           cli_bytes(c, sizeof c, p->gradient_bytes), cli_bytes(d, sizeof d, p->optimizer_bytes),
+           cli_bytes(e, sizeof e, p->activation_bytes));
+    if (p->step_first > 0)
+        printf("steps   %lld, going on after step %lld (%s/state)\n", (long long)p->steps,
+               (long long)p->step_first, p->output);
+    else
+        printf("steps   %lld, into %s\n", (long long)p->steps, p->output);
+    fflush(stdout);
+}
+
+static void draw(const ts_train_step *s, bool terminal)
+{
+    enum { BAR = 20 };
+    char bar[BAR + 1], speed[32], flops[32], memory[32], left[32];
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < (int)(s->step * BAR / s->steps) ? '#' : '.';
+    bar[BAR] = '\0';
+    if (terminal) printf("\r[%s] ", bar);
+    printf("step %lld/%lld  loss %.4f  norm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
+           (long long)s->step, (long long)s->steps, s->loss, s->norm,
+           amount(speed, sizeof speed, s->tokens_per_second),
+           amount(flops, sizeof flops, s->flops), cli_bytes(memory, sizeof memory, s->memory_bytes),
+           duration(left, sizeof left, s->remaining), terminal ? "\033[K" : "\n");
+    fflush(stdout);
+}
+
+static int show_step(const ts_train_step *s, void *context)
+{
+    job *j = context;
+    double now = cli_now();
+    bool last = s->step == s->steps || stopped;
+    if (!j->quiet && (last || s->step == 1 || now - j->shown > (j->terminal ? 0.1 : 2.0))) {
+        draw(s, j->terminal);
+        j->shown = now;
+    }
+    if (last && j->terminal && !j->quiet) printf("\n");
+    return stopped;
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    job *j = argument;
+    ts_train_options options = TS_INIT(ts_train_options);
+    options.on_plan = show_plan;
+    options.on_step = show_step;
+    options.context = j;
+    ts_train_result result;
+    ts_status status = ts_train_run(me, j->config, &options, &result);
+    if (ts_rank_index(me) == 0)
+        j->result = result;
+    else
+        ts_text_release(&result.sample);
+    return status;
+}
+
+/* Ranks of the mesh; 0 after a sentence. */
+static int64_t mesh_ranks(const char *text)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 1;
+    ts_world *world = NULL;
+    if (ts_world_open(&options, &world) != TS_OK) return 0;
+    ts_mesh *mesh = ts_mesh_describe(world, text);
+    int64_t count = mesh ? ts_mesh_size(mesh, NULL) : 0;
+    ts_mesh_release(mesh);
+    ts_world_close(world);
+    return count;
+}
+
+static int print_result(const job *j)
+{
+    const ts_train_result *r = &j->result;
+    char time[32];
+    if (r->model[0] == '\0') return 0; /* rank 0 is in another process */
+    if (r->sample.length > 0) {
+        printf("\n---- sample ----\n");
+        fwrite(r->sample.data, 1, r->sample.length, stdout);
+        printf("\n----------------\n\n");
+    }
+    printf("%s after step %lld: loss %.4f, %s\n", r->stopped ? "stopped" : "done",
+           (long long)r->step, r->loss, duration(time, sizeof time, r->seconds));
+    printf("model   %s\nlog     %s\n", r->model, r->log);
+    if (r->report[0]) printf("report  %s\n", r->report);
+    return 0;
+}
+
+static int run(job *j)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    char text[512], error[1024] = "";
+    bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+    ts_train_config_get(j->config, "parallel.mesh", text, sizeof text);
+    if (!launched) {
+        options.engine = "threads";
+        options.rank_count = mesh_ranks(text);
+        if (options.rank_count == 0)
+            return cli_fail_usage("train", "parallel.mesh: %s", ts_last_error());
+    }
+    ts_train_config_get(j->config, "train.seed", text, sizeof text);
+    options.seed = strtoull(text, NULL, 10);
+    options.events = 1 << 15; /* a step's, so that all are counted */
+    struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
+    int code = status == TS_OK ? print_result(j) : cli_fail("train", "%s", error);
+    ts_text_release(&j->result.sample);
+    return code;
+}
+
+static int print_config(const ts_train_config *config)
+{
+    size_t length = ts_train_config_text(config, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL) return cli_fail("train", "out of memory");
+    ts_train_config_text(config, text, length + 1);
+    fputs(text, stdout);
+    free(text);
+    return 0;
+}
+
+static int configure(ts_train_config *config, const char *path, const cli_list *sets)
+{
+    if (path && ts_train_config_read(config, path) != TS_OK)
+        return cli_fail_usage("train", "%s", ts_last_error());
+    for (size_t i = 0; i < sets->count; i++)
+        if (ts_train_config_set(config, sets->item[i]) != TS_OK)
+            return cli_fail_usage("train", "--set %s", ts_last_error());
+    return -1;
+}
+
+int cli_train(int argc, char **argv)
+{
+    job j = { .terminal = isatty(STDOUT_FILENO) == 1 };
+    cli_list sets = { 0 };
+    bool print = false;
+    const cli_option options[] = {
+        CLI_LIST("set", &sets, "KEY=VALUE", "instead of what CONFIG says: train.steps=100"),
+        CLI_FLAG("print-config", &print, "print the whole configuration and end"),
+        CLI_FLAG("quiet", &j.quiet, "no plan and no progress, only the result"), CLI_END
+    };
+    const cli_usage usage = {
+        "train", "CONFIG [options]",
+        "Trains a model as an INI file says; `tessera train --print-config` lists all keys. Run "
+        "again after Ctrl-C, it goes on where it stopped.",
+        options, NULL
+    };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc > 2 || (argc < 2 && !print)) return cli_fail_usage("train", "needs one CONFIG file");
+    if (ts_train_config_create(&j.config) != TS_OK)
+        return cli_fail("train", "%s", ts_last_error());
+    code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
+    if (code < 0 && print) code = print_config(j.config);
+    if (code < 0 && ts_train_config_check(j.config) != TS_OK)
+        code = cli_fail_usage("train", "%s", ts_last_error());
+    if (code < 0) code = run(&j);
+    ts_train_config_destroy(j.config);
+    return code;
+}

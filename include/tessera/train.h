@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train.h - training a model from a configuration, and sampling from it.
+ *
+ *   config (INI) --> ts_train_run on every rank --> OUTPUT/model, report.html, train.jsonl
+ *
+ * A configuration is made and read before there are ranks, and is only read while it trains, so that
+ * all ranks of a process may share it. A run is a function of its configuration and its data: the
+ * same mesh gives the same bits, also if it was stopped and resumed. */
+#ifndef TESSERA_TRAIN_H
+#define TESSERA_TRAIN_H
+
+#include "data.h"
+#include "event.h"
+#include "model.h"
+
+/* ---- learning rates -------------------------------------------------------------------------- */
+typedef enum ts_decay { TS_DECAY_COSINE, TS_DECAY_LINEAR, TS_DECAY_SQRT, TS_DECAY_NONE } ts_decay;
+
+/* Warm-up, stable, decay. A warm-up or decay that does not fit into the steps is cut down. */
+typedef struct ts_schedule {
+    size_t struct_size;
+    int64_t steps, warmup; /* of the whole run; from 1/warmup up to 1 */
+    double decay_share;    /* of the steps, at the end; negative: all after the warm-up */
+    double floor;          /* the factor that decay goes down to */
+    int32_t decay;         /* ts_decay */
+    int32_t reserved;
+} ts_schedule;
+
+/* ---- configurations -------------------------------------------------------------------------- */
+typedef struct ts_train_config ts_train_config;
+
+/* ---- training -------------------------------------------------------------------------------- */
+/* What will be done; told once, before the first step. */
+typedef struct ts_train_plan {
+    size_t struct_size;
+    const char *mesh, *plan, *engine, *output; /* while the run lasts */
+    int64_t ranks, parameters;
+    int64_t steps, step_first; /* step_first > 0: resumed */
+    int64_t rows, context, tokens_per_step;
+    int64_t data_tokens;
+    double flops_per_token; /* forward and backward */
+    /* Of one rank, in bytes; activations are an estimate. */
+    int64_t weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+} ts_train_plan;
+
+typedef struct ts_train_step {
+    size_t struct_size;
+    int64_t step, steps; /* steps done, this one included */
+    int64_t tokens;      /* seen since the run's first step */
+    double loss, norm;   /* before the update; the norm before clipping */
+    double rate;
+    double seconds; /* of this step */
+    double tokens_per_second, flops;
+    double remaining;     /* seconds, as far as one can tell */
+    int64_t memory_bytes; /* most that a rank held */
+} ts_train_step;
+
+typedef struct ts_train_options {
+    size_t struct_size;
+    /* (optional) Called on rank 0 alone. A step that returns other than 0 is the last: the run is
+     * saved and ends. */
+    void (*on_plan)(const ts_train_plan *plan, void *context);
+    int (*on_step)(const ts_train_step *step, void *context);
+    void *context;
+} ts_train_options;
+
+typedef struct ts_train_result {
+    size_t struct_size;
+    int64_t step; /* steps done */
+    int32_t stopped, reserved;
+    double loss, seconds;
+    char model[512], report[512], log[512]; /* where they are; "" if not written */
+    ts_text sample;                         /* rank 0: text the model went on with; release it */
+} ts_train_result;
+
+typedef struct ts_generate_options {
+    size_t struct_size;
+    int64_t tokens;     /* at most; 0: 128 */
+    double temperature; /* 0: the likeliest token each time */
+    uint64_t seed;
+    int32_t stop;  /* a token that ends the text, and is not put out; -1: none */
+    int32_t top_k; /* only the likeliest so many; 0: all */
+    void (*on_token)(int32_t token, void *context); /* (optional) on rank 0, for each token */
+    void *context;
+} ts_generate_options;
+
+TS_BEGIN_C
+
+/* The factor on the learning rate in a step, counted from 0. */
+TS_API double ts_schedule_factor(const ts_schedule *schedule, int64_t step);
+
+/* All keys at their defaults. */
+TS_API TS_NODISCARD ts_status ts_train_config_create(ts_train_config **out);
+TS_API void ts_train_config_destroy(ts_train_config *config); /* accepts NULL */
+/* An INI file; keys that it does not name stay. An unknown section or key is TS_ERR_ARG with file,
+ * line and the nearest name. On failure the configuration may be half changed. */
+TS_API TS_NODISCARD ts_status ts_train_config_read(ts_train_config *config, const char *path);
+TS_API TS_NODISCARD ts_status ts_train_config_parse(ts_train_config *config, const char *what,
+                                                    const char *text);
+/* "train.steps=100" */
+TS_API TS_NODISCARD ts_status ts_train_config_set(ts_train_config *config, const char *assignment);
+/* The value of "train.steps" as text into out (like snprintf); -1: there is no such key. */
+TS_API int64_t ts_train_config_get(const ts_train_config *config, const char *key, char *out,
+                                   size_t size);
+/* The whole configuration as an INI file with comments; like snprintf. */
+TS_API size_t ts_train_config_text(const ts_train_config *config, char *out, size_t size);
+/* Does it fit together? ts_train_run asks this first. */
+TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *config);
+
+/* Trains on the configuration's mesh: tokenises text if need be, makes or loads the model, goes on
+ * from the newest complete state in the output directory, and leaves the model, the log and the
+ * report there. recorded [coll] over the world */
+TS_API ts_status ts_train_run(ts_rank *me, const ts_train_config *config,
+                              const ts_train_options *options, ts_train_result *out);
+
+/* Appends tokens that the model goes on with after the prompt (one at least); the same on all ranks.
+ * Random numbers are a function of (seed, position). recorded [coll] over the model's mesh */
+TS_API ts_status ts_generate(ts_model *model, const ts_tokens *prompt,
+                             const ts_generate_options *options, ts_tokens *out);
+
+TS_END_C
+#endif

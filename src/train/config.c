@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.c - INI configurations: a table of keys, and reading, setting and printing by it.
+ *
+ *   [section]          blanks around names and values do not count
+ *   key = value        a line that begins with # or ; is a comment
+ *
+ * A key that is not in the table is an error that names file, line and the nearest key; so is a
+ * value that cannot be read or is out of its range. Nothing is guessed or repaired. */
+#include "train/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "data/file.h"
+
+typedef enum kind { KIND_TEXT, KIND_INT, KIND_REAL } kind;
+
+typedef struct key {
+    const char *section, *name, *otherwise; /* its default */
+    kind kind;
+    size_t offset, size;
+    double low, high;
+    const char *help;
+} key;
+
+#define FIELD(section, name)                                                                       \
+    offsetof(ts_train_config, section.name), sizeof(((ts_train_config *)0)->section.name)
+#define TEXT(section, name, otherwise, help)                                                       \
+    {                                                                                              \
+        #section, #name, otherwise, KIND_TEXT, FIELD(section, name), 0, 0, help                    \
+    }
+#define INT(section, name, otherwise, low, high, help)                                             \
+    {                                                                                              \
+        #section, #name, otherwise, KIND_INT, FIELD(section, name), low, high, help                \
+    }
+#define REAL(section, name, otherwise, low, high, help)                                            \
+    {                                                                                              \
+        #section, #name, otherwise, KIND_REAL, FIELD(section, name), low, high, help               \
+    }
+
+static const key keys[] = {
+    TEXT(model, directory, "", "start from this model; the sizes below are then not read"),
+    TEXT(model, family, "llama", "llama, qwen3, mixtral or gpt2"),
+    INT(model, vocab, "0", 0, 1e9, "0: as the tokenizer has"),
+    INT(model, hidden, "128", 1, 1e7, "width of the residual stream"),
+    INT(model, intermediate, "0", 0, 1e8, "width inside the feed-forward part; 0: 8/3 of hidden"),
+    INT(model, layers, "4", 1, 1e5, "blocks"),
+    INT(model, heads, "4", 1, 1e5, "of attention"),
+    INT(model, kv_heads, "0", 0, 1e5, "of keys and values; 0: as heads"),
+    INT(model, head_dim, "0", 0, 1e5, "0: hidden / heads"),
+    INT(model, positions, "0", 0, 1e9, "longest sequence; 0: data.context"),
+    INT(model, experts, "0", 0, 1e5, "mixtral alone"),
+    INT(model, experts_per_token, "0", 0, 1e5, "mixtral alone"),
+    INT(model, tied, "0", 0, 1, "1: the head is the embedding"),
+    REAL(model, norm_epsilon, "1e-5", 0, 1, "of the norms"),
+    REAL(model, init_deviation, "0.02", 0, 10, "of random weights"),
+    REAL(model, rope_theta, "10000", 1, 1e12, "base of rotary positions"),
+    TEXT(model, dtype, "f32", "of parameters: f32, f64, bf16"),
+    TEXT(model, compute, "", "dtype of products; empty: as stored"),
+    TEXT(data, path, "", "a text file, or the prefix of token files (tessera tokenize)"),
+    TEXT(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
+    INT(data, context, "128", 1, 1e8, "tokens of a row"),
+    INT(data, shuffle, "1", 0, 1, "0: rows as they lie"),
+    TEXT(train, output, "run", "directory for the model, state, log and report"),
+    INT(train, steps, "100", 1, 1e12, "of the whole run"),
+    INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
+    INT(train, accumulate, "1", 1, 1e6, "parts in which a step's rows are run, one after another"),
+    REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
+    INT(train, seed, "1", 0, 9e15, "of weights and of the order of the data"),
+    INT(train, save_every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
+    INT(train, resume, "1", 0, 1, "1: go on from the state in output, if there is one"),
+    TEXT(optimizer, kind, "adamw", "adamw or sgd"),
+    REAL(optimizer, rate, "1e-3", 0, 1e6, "the learning rate at its highest"),
+    REAL(optimizer, beta1, "0.9", 0, 1, "adamw"),
+    REAL(optimizer, beta2, "0.95", 0, 1, "adamw"),
+    REAL(optimizer, epsilon, "1e-8", 0, 1, "adamw"),
+    REAL(optimizer, weight_decay, "0.1", 0, 1e6, "per unit of the learning rate"),
+    REAL(optimizer, momentum, "0", 0, 1, "sgd"),
+    INT(optimizer, nesterov, "0", 0, 1, "sgd"),
+    INT(optimizer, warmup, "0", 0, 1e12, "steps in which the rate rises"),
+    TEXT(optimizer, decay, "cosine", "cosine, linear, sqrt or constant"),
+    REAL(optimizer, decay_share, "-1", -1, 1, "of the steps; -1: all after the warm-up"),
+    REAL(optimizer, floor, "0.1", 0, 1, "the rate at the end, as a factor"),
+    TEXT(parallel, mesh, "dp=1", "axes and sizes: dp=2, tp=2"),
+    TEXT(parallel, plan, "", "dp, tp or sp; empty: tp where the mesh has an axis tp, else dp"),
+    INT(log, report, "1", 0, 1, "1: write report.html"),
+    INT(log, sample, "200", 0, 1e6, "tokens to generate at the end"),
+    REAL(log, temperature, "0.7", 0, 100, "of the sample"),
+    TEXT(log, prompt, "Once upon a time", "of the sample"),
+};
+enum { KEYS = sizeof keys / sizeof keys[0] };
+
+static void *field(ts_train_config *config, const key *k)
+{
+    return (char *)config + k->offset;
+}
+
+/* ---- setting --------------------------------------------------------------------------------- */
+
+/* Where a value came from, for sentences: "tales.ini, line 3". */
+typedef struct place {
+    const char *what;
+    int64_t line; /* 0: no line */
+} place;
+
+static ts_status fail_at(const place *at, const char *sentence)
+{
+    if (at->line == 0) return TSI_FAIL(TS_ERR_ARG, "%s: %s", at->what, sentence);
+    return TSI_FAIL(TS_ERR_ARG, "%s, line %lld: %s", at->what, (long long)at->line, sentence);
+}
+
+static ts_status set_number(ts_train_config *config, const key *k, const char *value,
+                            const place *at)
+{
+    tsi_cursor cursor = tsi_cursor_of(k->name, value);
+    int64_t whole = 0;
+    double real = 0;
+    bool read = k->kind == KIND_INT ? tsi_cursor_int(&cursor, &whole)
+                                    : tsi_cursor_real(&cursor, &real);
+    if (k->kind == KIND_INT) real = (double)whole;
+    char sentence[TSI_CONFIG_TEXT_MAX + 256];
+    if (!read || !tsi_cursor_done(&cursor) || !(real >= k->low && real <= k->high)) {
+        snprintf(sentence, sizeof sentence, "%s.%s: expected a %snumber from %g to %g, found \"%s\"",
+                 k->section, k->name, k->kind == KIND_INT ? "whole " : "", k->low, k->high, value);
+        return fail_at(at, sentence);
+    }
+    if (k->kind == KIND_INT)
+        *(int64_t *)field(config, k) = whole;
+    else
+        *(double *)field(config, k) = real;
+    return TS_OK;
+}
+
+static ts_status set_key(ts_train_config *config, const key *k, const char *value, const place *at)
+{
+    if (k->kind != KIND_TEXT) return set_number(config, k, value, at);
+    char sentence[128];
+    if (strlen(value) >= k->size) {
+        snprintf(sentence, sizeof sentence, "%s.%s: is longer than %zu bytes", k->section, k->name,
+                 k->size - 1);
+        return fail_at(at, sentence);
+    }
+    memcpy(field(config, k), value, strlen(value) + 1);
+    return TS_OK;
+}
+
+static ts_status fail_section(const char *section, const place *at)
+{
+    static const char *const names[] = { "model",    "data", "train", "optimizer",
+                                         "parallel", "log",  NULL };
+    const char *near = tsi_text_nearest(section, names);
+    char sentence[256];
+    snprintf(sentence, sizeof sentence, "unknown section [%.64s]; %s%s%s", section,
+             near ? "did you mean [" : "there are model, data, train, optimizer, parallel, log",
+             near ? near : "", near ? "]?" : "");
+    return fail_at(at, sentence);
+}
+
+static ts_status fail_key(const char *section, const char *name, const place *at)
+{
+    const char *names[KEYS + 1];
+    size_t count = 0;
+    for (size_t i = 0; i < KEYS; i++)
+        if (strcmp(keys[i].section, section) == 0) names[count++] = keys[i].name;
+    names[count] = NULL;
+    const char *near = tsi_text_nearest(name, names), *elsewhere = NULL;
+    for (size_t i = 0; i < KEYS && !near; i++)
+        if (strcmp(keys[i].name, name) == 0) elsewhere = keys[i].section;
+    char sentence[320];
+    snprintf(sentence, sizeof sentence, "unknown key \"%.64s\" in [%s]%s%s%s", name, section,
+             near        ? "; did you mean \""
+             : elsewhere ? "; it belongs to ["
+                         : "",
+             near        ? near
+             : elsewhere ? elsewhere
+                         : "",
+             near ? "\"?" : elsewhere ? "]" : "");
+    return fail_at(at, sentence);
+}
+
+static bool section_is_known(const char *section)
+{
+    for (size_t i = 0; i < KEYS; i++)
+        if (strcmp(keys[i].section, section) == 0) return true;
+    return false;
+}
+
+static const key *find(const char *section, const char *name)
+{
+    for (size_t i = 0; i < KEYS; i++)
+        if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+/* Cuts blanks off both ends, in place. */
+static char *trimmed(char *text)
+{
+    static const char blanks[] = " \t\r";
+    text += strspn(text, blanks);
+    size_t length = strlen(text);
+    while (length > 0 && strchr(blanks, text[length - 1]) != NULL)
+        length--;
+    text[length] = '\0';
+    return text;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static ts_status parse_line(ts_train_config *config, char *line, char *section, const place *at)
+{
+    line = trimmed(line);
+    if (line[0] == '\0' || line[0] == '#' || line[0] == ';') return TS_OK;
+    size_t length = strlen(line);
+    if (line[0] == '[') {
+        if (line[length - 1] != ']') return fail_at(at, "a section is written [name]");
+        line[length - 1] = '\0';
+        char *name = trimmed(line + 1);
+        if (!section_is_known(name)) return fail_section(name, at);
+        snprintf(section, 16, "%s", name);
+        return TS_OK;
+    }
+    char *equals = strchr(line, '=');
+    if (!equals) return fail_at(at, "expected \"key = value\" or \"[section]\"");
+    if (section[0] == '\0') return fail_at(at, "a key before the first [section]");
+    *equals = '\0';
+    char *name = trimmed(line);
+    const key *k = find(section, name);
+    return k ? set_key(config, k, trimmed(equals + 1), at) : fail_key(section, name, at);
+}
+
+ts_status ts_train_config_parse(ts_train_config *config, const char *what, const char *text)
+{
+    if (!config || !what || !text)
+        return TSI_FAIL(TS_ERR_NULL, "train_config_parse: an argument is NULL");
+    char *copy = tsi_strdup(text), section[16] = "";
+    if (!copy) return tsi_fail_memory("a configuration", strlen(text));
+    ts_status status = TS_OK;
+    place at = { what, 0 };
+    for (char *line = copy, *next; line && status == TS_OK; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        at.line++;
+        status = parse_line(config, line, section, &at);
+    }
+    tsi_free(copy);
+    return status;
+}
+
+ts_status ts_train_config_read(ts_train_config *config, const char *path)
+{
+    if (!config || !path) return TSI_FAIL(TS_ERR_NULL, "train_config_read: an argument is NULL");
+    char *text = NULL;
+    size_t length = 0;
+    TSI_TRY(tsi_file_read(path, 1 << 20, &text, &length));
+    ts_status status = ts_train_config_parse(config, path, text);
+    tsi_free(text);
+    return status;
+}
+
+ts_status ts_train_config_set(ts_train_config *config, const char *assignment)
+{
+    if (!config || !assignment)
+        return TSI_FAIL(TS_ERR_NULL, "train_config_set: an argument is NULL");
+    place at = { assignment, 0 };
+    const char *equals = strchr(assignment, '='), *dot = strchr(assignment, '.');
+    if (!equals || !dot || dot > equals) return fail_at(&at, "expected section.key=value");
+    char *copy = tsi_strdup(assignment);
+    if (!copy) return tsi_fail_memory("a configuration", strlen(assignment));
+    char *name = copy + (dot - assignment) + 1, *value = copy + (equals - assignment) + 1;
+    name[-1] = value[-1] = '\0';
+    char *section = trimmed(copy);
+    name = trimmed(name);
+    ts_status status = TS_OK;
+    const key *k = find(section, name);
+    if (k)
+        status = set_key(config, k, trimmed(value), &at);
+    else
+        status = section_is_known(section) ? fail_key(section, name, &at)
+                                           : fail_section(section, &at);
+    tsi_free(copy);
+    return status;
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+static void print_value(tsi_text *out, const ts_train_config *config, const key *k)
+{
+    const void *at = (const char *)config + k->offset;
+    switch (k->kind) {
+    case KIND_TEXT:
+        tsi_text_add(out, at);
+        break;
+    case KIND_INT:
+        tsi_text_printf(out, "%lld", (long long)*(const int64_t *)at);
+        break;
+    case KIND_REAL:
+        tsi_text_real(out, *(const double *)at);
+        break;
+    }
+}
+
+/* Copies what fits, as snprintf does. */
+static size_t give(tsi_text *text, char *out, size_t size)
+{
+    size_t length = text->failed ? 0 : text->length;
+    if (out && size > 0) {
+        size_t n = length < size ? length : size - 1;
+        if (n > 0) memcpy(out, text->data, n);
+        out[n] = '\0';
+    }
+    tsi_text_release(text);
+    return length;
+}
+
+int64_t ts_train_config_get(const ts_train_config *config, const char *name, char *out, size_t size)
+{
+    if (out && size > 0) out[0] = '\0';
+    const char *dot = name ? strchr(name, '.') : NULL;
+    if (!config || !dot || dot - name > 15) return -1;
+    char section[16];
+    snprintf(section, sizeof section, "%.*s", (int)(dot - name), name);
+    const key *k = find(section, dot + 1);
+    if (!k) return -1;
+    tsi_text text = { 0 };
+    print_value(&text, config, k);
+    return (int64_t)give(&text, out, size);
+}
+
+size_t ts_train_config_text(const ts_train_config *config, char *out, size_t size)
+{
+    tsi_text text = { 0 };
+    for (size_t i = 0; config && i < KEYS; i++) {
+        const key *k = &keys[i];
+        if (i == 0 || strcmp(k->section, keys[i - 1].section) != 0)
+            tsi_text_printf(&text, "%s[%s]\n", i > 0 ? "\n" : "", k->section);
+        tsi_text_printf(&text, "# %s\n%s = ", k->help, k->name);
+        print_value(&text, config, k);
+        tsi_text_add(&text, "\n");
+    }
+    return give(&text, out, size);
+}
+
+/* ---- making and checking --------------------------------------------------------------------- */
+
+ts_status ts_train_config_create(ts_train_config **out)
+{
+    if (!out) return TSI_FAIL(TS_ERR_NULL, "train_config_create: out is NULL");
+    *out = NULL;
+    ts_train_config *config = tsi_calloc(1, sizeof *config);
+    if (!config) return tsi_fail_memory("a configuration", sizeof *config);
+    place at = { "defaults", 0 };
+    for (size_t i = 0; i < KEYS; i++) {
+        ts_status status = set_key(config, &keys[i], keys[i].otherwise, &at);
+        if (status == TS_OK) continue;
+        tsi_free(config);
+        return status;
+    }
+    *out = config;
+    return TS_OK;
+}
+
+void ts_train_config_destroy(ts_train_config *config)
+{
+    tsi_free(config);
+}
+
+static ts_status check_word(const char *name, const char *value, const char *const *words)
+{
+    for (size_t i = 0; words[i]; i++)
+        if (strcmp(value, words[i]) == 0) return TS_OK;
+    const char *near = tsi_text_nearest(value, words);
+    if (near)
+        return TSI_FAIL(TS_ERR_ARG, "%s: unknown \"%s\"; did you mean \"%s\"?", name, value, near);
+    tsi_text list = { 0 };
+    for (size_t i = 0; words[i]; i++)
+        tsi_text_printf(&list, "%s%s", i > 0 ? ", " : "", words[i][0] ? words[i] : "nothing");
+    ts_status status = TSI_FAIL(TS_ERR_ARG, "%s: unknown \"%s\"; it is one of %s", name, value,
+                                list.data ? list.data : "");
+    tsi_text_release(&list);
+    return status;
+}
+
+ts_status ts_train_config_check(const ts_train_config *c)
+{
+    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
+    static const char *const kinds[] = { "adamw", "sgd", NULL };
+    static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
+    static const char *const dtypes[] = { "f32", "f64", "bf16", NULL };
+    static const char *const computes[] = { "", "f32", "f64", "bf16", NULL };
+    if (!c) return TSI_FAIL(TS_ERR_NULL, "train: there is no configuration");
+    TSI_TRY(check_word("model.family", c->model.family, families));
+    TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));
+    TSI_TRY(check_word("model.compute", c->model.compute, computes));
+    TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
+    TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
+    if (c->data.path[0] == '\0')
+        return TSI_FAIL(TS_ERR_ARG, "data.path: is empty; it names a text file or token files");
+    if (c->train.output[0] == '\0') return TSI_FAIL(TS_ERR_ARG, "train.output: is empty");
+    if (c->train.batch % c->train.accumulate != 0)
+        return TSI_FAIL(TS_ERR_ARG, "train.batch: %lld rows cannot be run in %lld equal parts",
+                        (long long)c->train.batch, (long long)c->train.accumulate);
+    if (c->optimizer.rate <= 0) return TSI_FAIL(TS_ERR_ARG, "optimizer.rate: must be above 0");
+    return TS_OK;
+}
+
+ts_schedule tsi_train_schedule(const ts_train_config *c)
+{
+    static const char *const decays[] = { "cosine", "linear", "sqrt", "constant" };
+    ts_schedule schedule = { .struct_size = sizeof schedule,
+                             .steps = c->train.steps,
+                             .warmup = c->optimizer.warmup,
+                             .decay_share = c->optimizer.decay_share,
+                             .floor = c->optimizer.floor };
+    for (int32_t i = 0; i < 4; i++)
+        if (strcmp(c->optimizer.decay, decays[i]) == 0) schedule.decay = i;
+    return schedule;
+}
+
+ts_status tsi_train_path(const ts_train_config *config, const char *name, char *out)
+{
+    int length = snprintf(out, TSI_CONFIG_TEXT_MAX, "%s/%s", config->train.output, name);
+    if (length < TSI_CONFIG_TEXT_MAX) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "train.output: the path is too long");
+}

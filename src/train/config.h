@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.h - the configuration of a run as the trainer sees it: one field for each key.
+ *
+ * The table in config.c says for each field its section, key, default, range and meaning; reading,
+ * printing and checking follow from it. */
+#ifndef TSI_TRAIN_CONFIG_H
+#define TSI_TRAIN_CONFIG_H
+
+#include "tessera/train.h"
+
+enum { TSI_CONFIG_TEXT_MAX = 512 };
+
+typedef struct tsi_model_keys {
+    char directory[TSI_CONFIG_TEXT_MAX], family[32], dtype[16], compute[16];
+    int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
+    int64_t experts, experts_per_token, tied;
+    double norm_epsilon, init_deviation, rope_theta;
+} tsi_model_keys;
+
+typedef struct tsi_data_keys {
+    char path[TSI_CONFIG_TEXT_MAX], tokenizer[TSI_CONFIG_TEXT_MAX];
+    int64_t context, shuffle;
+} tsi_data_keys;
+
+typedef struct tsi_train_keys {
+    char output[TSI_CONFIG_TEXT_MAX];
+    int64_t steps, batch, accumulate, seed, save_every, resume;
+    double clip;
+} tsi_train_keys;
+
+typedef struct tsi_optimizer_keys {
+    char kind[16], decay[16];
+    double rate, beta1, beta2, epsilon, weight_decay, momentum, decay_share, floor;
+    int64_t warmup, nesterov;
+} tsi_optimizer_keys;
+
+typedef struct tsi_parallel_keys {
+    char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX];
+} tsi_parallel_keys;
+
+typedef struct tsi_log_keys {
+    char prompt[TSI_CONFIG_TEXT_MAX];
+    int64_t report, sample;
+    double temperature;
+} tsi_log_keys;
+
+struct ts_train_config {
+    tsi_model_keys model;
+    tsi_data_keys data;
+    tsi_train_keys train;
+    tsi_optimizer_keys optimizer;
+    tsi_parallel_keys parallel;
+    tsi_log_keys log;
+};
+
+ts_schedule tsi_train_schedule(const ts_train_config *config);
+/* "a/b" of the output directory into a buffer of TSI_CONFIG_TEXT_MAX bytes; fails if too long. */
+ts_status tsi_train_path(const ts_train_config *config, const char *name, char *out);
+
+#endif

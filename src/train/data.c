@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data.c - the tokens of a run: text becomes token files once, and rows become tensors.
+ *
+ * Token files of a text lie in OUTPUT/tokens under a name made of what they depend on, so that a
+ * text that changed is tokenised again and one that did not is not. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "train/run.h"
+
+static bool is_prefix(const char *path)
+{
+    char name[TSI_CONFIG_TEXT_MAX + 16];
+    struct stat info;
+    snprintf(name, sizeof name, "%s-00000.bin", path);
+    return stat(name, &info) == 0;
+}
+
+/* What the token files of a text depend on; 0: it cannot be read, and that was recorded. */
+static uint64_t text_hash(const tsi_data_keys *data)
+{
+    struct stat info;
+    if (stat(data->path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        TSI_FAIL(TS_ERR_IO, "data.path: \"%s\" is neither a text file nor the prefix of token files",
+                 data->path);
+        return 0;
+    }
+    uint64_t hash = tsi_hash_text(1, data->path);
+    hash = tsi_hash_text(hash, data->tokenizer);
+    hash = tsi_hash_mix(hash, (uint64_t)info.st_size);
+    hash = tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_sec);
+    return tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_nsec) | 1;
+}
+
+static ts_status tokenize(tsi_run *run, uint64_t hash)
+{
+    const tsi_data_keys *data = &run->config->data;
+    char folder[TSI_CONFIG_TEXT_MAX];
+    TSI_TRY(tsi_train_path(run->config, "tokens", folder));
+    int length = snprintf(run->prefix, sizeof run->prefix, "%s/%016llx", folder,
+                          (unsigned long long)hash);
+    if (length >= (int)sizeof run->prefix)
+        return TSI_FAIL(TS_ERR_ARG, "train.output: the path is too long");
+    if (ts_rank_index(run->me) != 0) return TS_OK;
+    TSI_TRY(tsi_make_directory(folder));
+    const char *files[] = { data->path };
+    ts_tokenize_options options = TS_INIT(ts_tokenize_options);
+    options.tokenizer = data->tokenizer;
+    options.files = files;
+    options.file_count = 1;
+    options.prefix = run->prefix;
+    ts_tokenize_result result;
+    return ts_tokenize_files(&options, &result);
+}
+
+ts_status tsi_run_data(tsi_run *run)
+{
+    const ts_train_config *c = run->config;
+    uint64_t hash = 0;
+    if (ts_rank_index(run->me) == 0 && !is_prefix(c->data.path)) {
+        hash = text_hash(&c->data);
+        TSI_TRY(ts_rank_status(run->me));
+    }
+    ts_array word = TS_INIT(ts_array);
+    word.data = &hash;
+    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    TSI_TRY(ts_group_broadcast(run->all, &word, 0, NULL));
+    if (hash == 0)
+        snprintf(run->prefix, sizeof run->prefix, "%s", c->data.path);
+    else
+        TSI_TRY(tokenize(run, hash));
+    TSI_TRY(ts_group_barrier(run->all, NULL)); /* the files are there */
+    ts_loader_options options = TS_INIT(ts_loader_options);
+    options.prefix = run->prefix;
+    options.context = c->data.context;
+    options.batch = c->train.batch;
+    options.seed = (uint64_t)c->train.seed;
+    options.in_order = c->data.shuffle == 0;
+    TSI_TRY(ts_loader_open(&options, &run->loader));
+    run->row = tsi_alloc_array((size_t)c->data.context + 1, sizeof *run->row);
+    return run->row ? TS_OK : tsi_fail_memory("a row of tokens", (size_t)c->data.context * 4);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef struct rows {
+    tsi_run *run;
+    int64_t step, first, shift;
+    int64_t at; /* the row that is loaded, or -1 */
+    bool failed;
+} rows;
+
+/* A rank asks for the elements of its own block, row by row: it reads no other rows. */
+static void token_at(const int64_t *global, void *element, void *context)
+{
+    rows *r = context;
+    int64_t row = r->first + global[0];
+    if (row != r->at && !r->failed)
+        r->failed = ts_loader_batch(r->run->loader, r->step, row, 1, r->run->row) != TS_OK;
+    r->at = row;
+    *(int64_t *)element = r->failed ? 0 : r->run->row[global[1] + r->shift];
+}
+
+ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift)
+{
+    rows r = { run, step, first, shift, -1, false };
+    ts_meta meta = { .shape = TS_SHAPE(count, run->config->data.context), .dtype = TS_DTYPE_I64 };
+    ts_tensor *t = ts_from_function(token_at, &r, ts_model_tokens(run->model), meta);
+    return r.failed ? NULL : t;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate.c - sampling from a model: each token from the logits of everything before it.
+ *
+ * There is no cache of keys and values: a step runs the whole prefix, or its last `positions`
+ * tokens. All ranks see the same logits and the same random numbers, so they choose alike. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/philox.h"
+#include "tessera/train.h"
+
+static void token_at(const int64_t *global, void *element, void *context)
+{
+    const int32_t *window = context;
+    *(int64_t *)element = window[global[1]];
+}
+
+/* Logits of the last position, copied out as f64 [vocabulary]. */
+static ts_status last_logits(ts_model *model, ts_rank *me, int32_t *window, int64_t length,
+                             double *out)
+{
+    ts_scope scope = ts_scope_open_with(
+        me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
+    ts_meta meta = { .shape = TS_SHAPE(1, length), .dtype = TS_DTYPE_I64 };
+    ts_tensor *ids = ts_from_function(token_at, window, ts_model_tokens(model), meta);
+    ts_tensor *last = ts_select(ts_model_logits(model, ids), 1, -1);
+    ts_tensor *full = ts_tensor_full(ts_cast(last, TS_DTYPE_F64));
+    ts_array view = TS_INIT(ts_array);
+    ts_status status = ts_tensor_view(full, &view);
+    if (status == TS_OK && view.data) {
+        const double *from = view.data;
+        int64_t stride = view.stride[1] ? view.stride[1] : 1;
+        for (int64_t i = 0; i < view.meta.shape.extent[1]; i++)
+            out[i] = from[i * stride];
+    }
+    ts_scope_close(scope);
+    return status;
+}
+
+/* The k-th largest value, by repeated search below the last one found; k is small. */
+static double threshold(const double *logit, int64_t count, int32_t top_k)
+{
+    double bound = INFINITY;
+    for (int32_t found = 0; found < top_k;) {
+        double next = -INFINITY;
+        int32_t equal = 0;
+        for (int64_t i = 0; i < count; i++) {
+            if (logit[i] >= bound) continue;
+            equal = logit[i] > next ? 1 : equal + (logit[i] == next);
+            next = fmax(next, logit[i]);
+        }
+        if (equal == 0) break;
+        bound = next;
+        found += equal;
+    }
+    return bound < (double)INFINITY ? bound : -(double)INFINITY;
+}
+
+static int32_t choose(const ts_generate_options *o, const double *logit, int64_t count,
+                      int64_t position)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logit[i] > logit[best]) best = i;
+    if (o->temperature <= 0) return (int32_t)best;
+    double bound = -INFINITY;
+    if (o->top_k > 0 && o->top_k < count) bound = threshold(logit, count, o->top_k);
+    double total = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (logit[i] >= bound) total += exp((logit[i] - logit[best]) / o->temperature);
+    tsi_philox_block random = tsi_philox(o->seed, (uint64_t)position, 0x67656e65726174u);
+    double at = ((double)random.word[0] + 0.5) / 4294967296.0 * total;
+    for (int64_t i = 0; i < count; i++) {
+        if (logit[i] < bound) continue;
+        at -= exp((logit[i] - logit[best]) / o->temperature);
+        if (at <= 0) return (int32_t)i;
+    }
+    return (int32_t)best;
+}
+
+static ts_status push(ts_tokens *tokens, int32_t id)
+{
+    if (tokens->count == tokens->capacity) {
+        int64_t capacity = tokens->capacity ? 2 * tokens->capacity : 256;
+        int32_t *grown = tsi_realloc(tokens->id, (size_t)capacity * sizeof *grown);
+        if (!grown) return tsi_fail_memory("tokens", (size_t)capacity * sizeof *grown);
+        tokens->id = grown;
+        tokens->capacity = capacity;
+    }
+    tokens->id[tokens->count++] = id;
+    return TS_OK;
+}
+
+static ts_status check_prompt(const ts_tokens *prompt, int64_t vocabulary)
+{
+    if (prompt->count < 1) return TSI_FAIL(TS_ERR_ARG, "generate: the prompt is empty");
+    for (int64_t i = 0; i < prompt->count; i++)
+        if (prompt->id[i] < 0 || prompt->id[i] >= vocabulary)
+            return TSI_FAIL(TS_ERR_ARG,
+                            "generate: token %d of the prompt is outside the vocabulary of %lld",
+                            prompt->id[i], (long long)vocabulary);
+    return TS_OK;
+}
+
+static ts_status go_on(ts_model *model, ts_rank *me, const ts_generate_options *o, ts_tokens *all,
+                       double *logit, ts_tokens *out)
+{
+    const ts_model_config *config = ts_model_configuration(model);
+    int64_t wanted = o->tokens > 0 ? o->tokens : 128;
+    for (int64_t n = 0; n < wanted; n++) {
+        int64_t length = all->count < config->positions ? all->count : config->positions;
+        TSI_TRY(last_logits(model, me, all->id + all->count - length, length, logit));
+        int32_t token = choose(o, logit, config->vocab, n);
+        if (token == o->stop) break;
+        TSI_TRY(push(all, token));
+        TSI_TRY(push(out, token));
+        if (o->on_token && ts_rank_index(me) == 0) o->on_token(token, o->context);
+    }
+    return TS_OK;
+}
+
+ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generate_options *options,
+                      ts_tokens *out)
+{
+    ts_rank *me = ts_rank_current();
+    if (!model || !prompt || !out || !me)
+        return TSI_FAIL(TS_ERR_NULL, "generate: an argument is NULL");
+    TSI_TRY(ts_rank_status(me));
+    ts_generate_options o = { .struct_size = sizeof o, .stop = -1 };
+    if (options) o = *options;
+    int64_t vocabulary = ts_model_configuration(model)->vocab;
+    TSI_TRY(check_prompt(prompt, vocabulary));
+    ts_tokens all = { 0 };
+    ts_status status = TS_OK;
+    for (int64_t i = 0; i < prompt->count && status == TS_OK; i++)
+        status = push(&all, prompt->id[i]);
+    double *logit = tsi_alloc_array((size_t)vocabulary, sizeof *logit);
+    if (!logit) status = tsi_fail_memory("logits", (size_t)vocabulary * sizeof *logit);
+    if (status == TS_OK) status = go_on(model, me, &o, &all, logit, out);
+    tsi_free(logit);
+    ts_tokens_release(&all);
+    return status;
+}

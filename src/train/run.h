@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.h - one rank's part of a training run, and what its pieces do with it.
+ *
+ *   data.c    tokens, rows, batches            state.c   weights and optimiser state on disk
+ *   measure.c numbers: FLOPs, memory, time     history.c the log, read again when resuming
+ *   report.c  the page at the end              trainer.c the loop
+ *
+ * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
+ * the configuration; clocks and callbacks only decide when to stop, and all ranks agree on that. */
+#ifndef TSI_TRAIN_RUN_H
+#define TSI_TRAIN_RUN_H
+
+#include <stdio.h>
+
+#include "train/config.h"
+
+typedef enum tsi_phase {
+    TSI_PHASE_DATA,
+    TSI_PHASE_FORWARD,
+    TSI_PHASE_BACKWARD,
+    TSI_PHASE_NORM,
+    TSI_PHASE_UPDATE,
+    TSI_PHASE_OTHER, /* agreeing, counting, callbacks */
+    TSI_PHASE_COUNT
+} tsi_phase;
+
+enum { TSI_KINDS_MAX = 64 };
+
+typedef struct tsi_op_time { /* all calls of one operator */
+    const char *name;
+    int64_t calls;
+    double seconds;
+} tsi_op_time;
+
+typedef struct tsi_measures { /* of this rank, since this process began */
+    double phase[TSI_PHASE_COUNT];
+    tsi_op_time op[TSI_KINDS_MAX];
+    int64_t op_count;
+    ts_counts counts; /* summed over steps */
+    uint64_t event;   /* counted up to here */
+    int64_t memory_peak;
+} tsi_measures;
+
+typedef struct tsi_history { /* every step since the first, rank 0 alone */
+    ts_train_step *step;
+    int64_t count, capacity;
+    FILE *log;
+} tsi_history;
+
+typedef struct tsi_run {
+    ts_rank *me;
+    const ts_train_config *config;
+    ts_mesh *mesh;
+    ts_group *all; /* of the mesh; borrowed */
+    ts_model *model;
+    ts_optimizer *optimizer;
+    ts_loader *loader;
+    int32_t *row; /* [context + 1]: the row at hand */
+    ts_train_plan plan;
+    tsi_measures measures;
+    tsi_history history;
+    double seconds; /* of all steps of this process */
+    char prefix[TSI_CONFIG_TEXT_MAX];
+    char mesh_text[256];
+} tsi_run;
+
+/* ---- data */
+/* Tokenises on rank 0 if the path is text, opens the loader. [coll] */
+ts_status tsi_run_data(tsi_run *run);
+/* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
+ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
+
+/* ---- state: OUTPUT/state/step-N/rank-R.bin */
+ts_status tsi_state_save(tsi_run *run, int64_t step);    /* [coll] */
+ts_status tsi_state_load(tsi_run *run, int64_t *step);   /* [coll] *step 0: there was none */
+ts_status tsi_state_forget(tsi_run *run, int64_t after); /* rank 0: removes states before `after` */
+ts_status tsi_make_directory(const char *path);          /* with its parents */
+
+/* ---- numbers */
+void tsi_measure_plan(tsi_run *run);
+void tsi_measure_step(tsi_run *run); /* counts operators and communication up to here */
+
+/* ---- the log: OUTPUT/train.jsonl */
+/* Opens it; lines of steps up to `step` are kept and read. */
+ts_status tsi_history_open(tsi_history *history, const char *path, int64_t step);
+ts_status tsi_history_add(tsi_history *history, const ts_train_step *step);
+void tsi_history_close(tsi_history *history);
+
+/* ---- the page */
+ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer.c - a training run on one rank: set up, the loop, what is left at the end.
+ *
+ * A step: for each part of the batch forward and backward (gradients reduced with the last one),
+ * the total norm, clipping, a check that all is finite, the update; then the ranks agree whether to
+ * stop. A loss or norm that is not finite ends the run before it touches the weights. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "array/pool.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rank.h"
+#include "data/file.h"
+#include "train/run.h"
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+
+static ts_status make_mesh(tsi_run *run)
+{
+    run->mesh = ts_mesh_create(run->me, run->config->parallel.mesh);
+    if (!run->mesh) return ts_rank_status(run->me);
+    int64_t size = ts_mesh_size(run->mesh, NULL), world = ts_rank_count(run->me);
+    if (size != world)
+        return TSI_FAIL(TS_ERR_ARG, "parallel.mesh: \"%s\" has %lld ranks, the world has %lld",
+                        run->config->parallel.mesh, (long long)size, (long long)world);
+    ts_mesh_text(run->mesh, run->mesh_text, sizeof run->mesh_text);
+    run->all = ts_mesh_group(run->mesh, NULL);
+    return run->all ? TS_OK : ts_rank_status(run->me);
+}
+
+static ts_model_config model_config(const tsi_run *run)
+{
+    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2" };
+    const tsi_model_keys *m = &run->config->model;
+    ts_model_config c = { .struct_size = sizeof c };
+    for (int32_t i = 0; i < 4; i++)
+        if (strcmp(m->family, families[i]) == 0) c.family = i;
+    c.vocab = m->vocab ? m->vocab : ts_loader_vocabulary(run->loader);
+    c.hidden = m->hidden;
+    /* 8/3 of hidden gives SwiGLU as many parameters as 4 * hidden without a gate. */
+    int64_t inner = c.family == TS_MODEL_GPT2 ? 4 * m->hidden : (8 * m->hidden / 3 + 15) / 16 * 16;
+    c.intermediate = m->intermediate ? m->intermediate : inner;
+    c.layers = m->layers;
+    c.heads = m->heads;
+    c.kv_heads = m->kv_heads ? m->kv_heads : m->heads;
+    c.head_dim = m->head_dim ? m->head_dim : m->hidden / m->heads;
+    c.positions = m->positions ? m->positions : run->config->data.context;
+    c.experts = m->experts;
+    c.experts_per_token = m->experts_per_token;
+    c.norm_epsilon = m->norm_epsilon;
+    c.init_deviation = m->init_deviation;
+    c.rope_theta = m->rope_theta;
+    c.tied = (int32_t)m->tied;
+    if (c.family == TS_MODEL_GPT2) c.tied = c.gelu_tanh = 1;
+    return c;
+}
+
+static ts_status make_model(tsi_run *run)
+{
+    const ts_train_config *c = run->config;
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.plan = c->parallel.plan[0] ? c->parallel.plan : NULL;
+    options.dtype = ts_dtype_parse(c->model.dtype);
+    options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
+    if (c->model.directory[0]) {
+        run->model = ts_model_load(run->mesh, c->model.directory, &options);
+    } else {
+        ts_model_config config = model_config(run);
+        run->model = ts_model_create(run->mesh, &config, &options);
+    }
+    if (!run->model) return ts_rank_status(run->me);
+    const ts_model_config *made = ts_model_configuration(run->model);
+    if (made->vocab < ts_loader_vocabulary(run->loader))
+        return TSI_FAIL(TS_ERR_ARG, "model.vocab: is %lld, the data has tokens up to %lld",
+                        (long long)made->vocab, (long long)ts_loader_vocabulary(run->loader) - 1);
+    if (made->positions < c->data.context)
+        return TSI_FAIL(TS_ERR_ARG, "data.context: is %lld, the model has %lld positions",
+                        (long long)c->data.context, (long long)made->positions);
+    return TS_OK;
+}
+
+static ts_status make_optimizer(tsi_run *run)
+{
+    const tsi_optimizer_keys *k = &run->config->optimizer;
+    ts_module *root = ts_model_module(run->model);
+    if (strcmp(k->kind, "sgd") == 0) {
+        ts_sgd_options options = { .struct_size = sizeof options,
+                                   .lr = k->rate,
+                                   .momentum = k->momentum,
+                                   .weight_decay = k->weight_decay,
+                                   .nesterov = (int32_t)k->nesterov };
+        run->optimizer = ts_sgd_create(root, &options);
+    } else {
+        ts_adamw_options options = { .struct_size = sizeof options,
+                                     .lr = k->rate,
+                                     .beta1 = k->beta1,
+                                     .beta2 = k->beta2,
+                                     .epsilon = k->epsilon,
+                                     .weight_decay = k->weight_decay };
+        run->optimizer = ts_adamw_create(root, &options);
+    }
+    return run->optimizer ? TS_OK : ts_rank_status(run->me);
+}
+
+static ts_status resume(tsi_run *run)
+{
+    bool first = ts_rank_index(run->me) == 0;
+    if (run->config->train.resume)
+        TSI_TRY(tsi_state_load(run, &run->plan.step_first));
+    else if (first)
+        TSI_TRY(tsi_state_forget(run, INT64_MAX));
+    if (!first) return TS_OK;
+    char path[TSI_CONFIG_TEXT_MAX];
+    TSI_TRY(tsi_train_path(run->config, "train.jsonl", path));
+    return tsi_history_open(&run->history, path, run->plan.step_first);
+}
+
+static ts_status set_up(tsi_run *run)
+{
+    const ts_train_config *c = run->config;
+    TSI_TRY(ts_train_config_check(c));
+    TSI_TRY(make_mesh(run));
+    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_make_directory(c->train.output));
+    TSI_TRY(tsi_run_data(run));
+    TSI_TRY(make_model(run));
+    TSI_TRY(make_optimizer(run));
+    TSI_TRY(resume(run));
+    ts_train_plan *p = &run->plan;
+    p->mesh = run->mesh_text;
+    p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_mesh_axis(run->mesh, "tp") >= 0 ? "tp" : "dp";
+    p->engine = ts_world_engine(ts_rank_world(run->me));
+    p->output = c->train.output;
+    p->ranks = ts_rank_count(run->me);
+    p->steps = c->train.steps;
+    p->rows = c->train.batch;
+    p->context = c->data.context;
+    p->tokens_per_step = p->rows * p->context;
+    p->data_tokens = ts_loader_tokens(run->loader);
+    tsi_measure_plan(run);
+    return TS_OK;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/* The time since *mark goes to a phase; the mark moves on. */
+static void lap(tsi_run *run, tsi_phase phase, int64_t *mark)
+{
+    int64_t now = tsi_clock_ns();
+    run->measures.phase[phase] += (double)(now - *mark) * 1e-9;
+    *mark = now;
+}
+
+/* Forward and backward of one part of the rows; adds its share of the mean loss. */
+static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss, int64_t *mark)
+{
+    int64_t parts = run->config->train.accumulate, rows = run->config->train.batch / parts;
+    ts_scope scope = ts_scope_open(run->me, "step");
+    ts_tape_begin(run->me);
+    ts_tensor *ids = tsi_run_rows(run, step, part * rows, rows, 0);
+    ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
+    lap(run, TSI_PHASE_DATA, mark);
+    ts_tensor *mean = ts_model_loss(run->model, ids, labels);
+    ts_tensor *root = parts > 1 ? ts_mul_scalar(mean, 1.0 / (double)parts) : mean;
+    double value = NAN;
+    ts_status status = ts_tensor_item(root, &value);
+    *loss += value;
+    lap(run, TSI_PHASE_FORWARD, mark);
+    if (status == TS_OK)
+        status = ts_backward(root, TS_OPTIONS(ts_backward_options, .lazy = part + 1 < parts));
+    ts_scope_close(scope);
+    lap(run, TSI_PHASE_BACKWARD, mark);
+    return status;
+}
+
+static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
+{
+    const ts_train_config *c = run->config;
+    ts_schedule schedule = tsi_train_schedule(c);
+    out->rate = c->optimizer.rate * ts_schedule_factor(&schedule, step);
+    for (int64_t part = 0; part < c->train.accumulate; part++)
+        TSI_TRY(run_part(run, step, part, &out->loss, mark));
+    TSI_TRY(ts_clip_grad_norm(ts_model_module(run->model), c->train.clip, &out->norm));
+    lap(run, TSI_PHASE_NORM, mark);
+    if (!isfinite(out->loss) || !isfinite(out->norm))
+        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
+                              "train: step %lld: the loss is %g and the total norm %g; the weights "
+                              "were not changed",
+                              (long long)step + 1, out->loss, out->norm);
+    TSI_TRY(ts_optimizer_rate(run->optimizer, out->rate));
+    TSI_TRY(ts_optimizer_step(run->optimizer));
+    lap(run, TSI_PHASE_UPDATE, mark);
+    return TS_OK;
+}
+
+/* Every rank learns whether rank 0 wants to stop, and the most memory that any of them holds. */
+static ts_status agree(tsi_run *run, int64_t *stop, int64_t *memory)
+{
+    int64_t word[2] = { *stop, *memory };
+    ts_array array = TS_INIT(ts_array);
+    array.data = word;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(2), .dtype = TS_DTYPE_I64 };
+    TSI_TRY(ts_group_all_reduce(run->all, &array, &array, TS_REDUCE_MAX, NULL));
+    *stop = word[0];
+    *memory = word[1];
+    return TS_OK;
+}
+
+static void fill_speed(tsi_run *run, ts_train_step *s, double seconds)
+{
+    run->seconds += seconds;
+    s->seconds = seconds;
+    s->tokens = s->step * run->plan.tokens_per_step;
+    s->tokens_per_second = (double)run->plan.tokens_per_step / seconds;
+    s->flops = s->tokens_per_second * run->plan.flops_per_token;
+    int64_t done = s->step - run->plan.step_first;
+    s->remaining = run->seconds / (double)done * (double)(s->steps - s->step);
+}
+
+static ts_status loop(tsi_run *run, const ts_train_options *o, ts_train_result *out)
+{
+    const ts_train_config *c = run->config;
+    int64_t stop = 0, mark = tsi_clock_ns();
+    for (int64_t step = run->plan.step_first; step < c->train.steps && !stop; step++) {
+        int64_t begin = mark;
+        ts_train_step s = { .struct_size = sizeof s, .step = step + 1, .steps = c->train.steps };
+        TSI_TRY(take_step(run, step, &s, &mark));
+        tsi_measure_step(run);
+        s.memory_bytes = run->measures.memory_peak;
+        int64_t wish = 0;
+        TSI_TRY(agree(run, &wish, &s.memory_bytes));
+        fill_speed(run, &s, (double)(tsi_clock_ns() - begin) * 1e-9);
+        if (ts_rank_index(run->me) == 0) {
+            TSI_TRY(tsi_history_add(&run->history, &s));
+            if (o && o->on_step) stop = o->on_step(&s, o->context) != 0;
+        }
+        int64_t memory = 0;
+        TSI_TRY(agree(run, &stop, &memory));
+        out->step = s.step;
+        out->loss = s.loss;
+        bool due = c->train.save_every > 0 && s.step % c->train.save_every == 0;
+        if (due || stop || s.step == c->train.steps) TSI_TRY(tsi_state_save(run, s.step));
+        lap(run, TSI_PHASE_OTHER, &mark);
+    }
+    out->stopped = (int32_t)stop;
+    return TS_OK;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* The tokenizer that goes with a model lies beside it. */
+static ts_status save_tokenizer(const tsi_run *run, const char *directory)
+{
+    const char *from = run->config->data.tokenizer;
+    size_t length = strlen(from);
+    if (strcmp(from, "byte") == 0 || ts_rank_index(run->me) != 0) return TS_OK;
+    char path[TSI_CONFIG_TEXT_MAX + 32], *text = NULL;
+    bool file = length > 5 && strcmp(from + length - 5, ".json") == 0;
+    snprintf(path, sizeof path, "%s%s", from, file ? "" : "/tokenizer.json");
+    TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    FILE *out = fopen(path, "wb");
+    bool good = out && fwrite(text, 1, length, out) == length;
+    if (out && fclose(out) != 0) good = false;
+    tsi_free(text);
+    return good ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: cannot be written", path);
+}
+
+static ts_status sample(tsi_run *run, ts_text *out)
+{
+    const tsi_log_keys *log = &run->config->log;
+    ts_tokenizer *tokenizer = NULL;
+    ts_tokens prompt = { 0 }, text = { 0 };
+    ts_generate_options options = { .struct_size = sizeof options,
+                                    .tokens = log->sample,
+                                    .temperature = log->temperature,
+                                    .seed = (uint64_t)run->config->train.seed };
+    ts_status status = ts_tokenizer_open(run->config->data.tokenizer, &tokenizer);
+    if (status == TS_OK)
+        status = ts_tokenizer_encode(tokenizer, log->prompt, strlen(log->prompt), 0, &prompt);
+    options.stop = tokenizer ? ts_tokenizer_eos(tokenizer) : -1;
+    if (status == TS_OK && prompt.count > 0)
+        status = ts_generate(run->model, &prompt, &options, &text);
+    if (status == TS_OK && ts_rank_index(run->me) == 0) {
+        status = ts_tokenizer_decode(tokenizer, prompt.id, prompt.count, 0, out);
+        if (status == TS_OK)
+            status = ts_tokenizer_decode(tokenizer, text.id, text.count, TS_DECODE_SKIP_SPECIALS, out);
+    }
+    ts_tokens_release(&prompt);
+    ts_tokens_release(&text);
+    ts_tokenizer_close(tokenizer);
+    return status;
+}
+
+static ts_status finish(tsi_run *run, ts_train_result *out)
+{
+    TSI_TRY(tsi_train_path(run->config, "model", out->model));
+    TSI_TRY(tsi_train_path(run->config, "train.jsonl", out->log));
+    TSI_TRY(ts_model_save(run->model, out->model));
+    TSI_TRY(save_tokenizer(run, out->model));
+    if (run->config->log.sample > 0 && run->config->log.prompt[0])
+        TSI_TRY(sample(run, &out->sample));
+    out->seconds = run->seconds;
+    if (run->history.count > 0) out->loss = run->history.step[run->history.count - 1].loss;
+    if (run->config->log.report == 0) return TS_OK;
+    TSI_TRY(tsi_train_path(run->config, "report.html", out->report));
+    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_report_write(run, out));
+    return TS_OK;
+}
+
+ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_train_options *options,
+                       ts_train_result *out)
+{
+    if (!me || !config || !out) return TSI_FAIL(TS_ERR_NULL, "train: an argument is NULL");
+    *out = (ts_train_result){ .struct_size = sizeof *out };
+    TSI_TRY(tsi_rank_enter(me));
+    tsi_run run = { .me = me, .config = config };
+    run.plan.struct_size = sizeof run.plan;
+    ts_status status = set_up(&run);
+    if (status == TS_OK && options && options->on_plan && ts_rank_index(me) == 0)
+        options->on_plan(&run.plan, options->context);
+    run.measures.event = ts_rank_event(me);
+    out->step = run.plan.step_first;
+    if (status == TS_OK) status = loop(&run, options, out);
+    if (status == TS_OK) status = finish(&run, out);
+    tsi_history_close(&run.history);
+    ts_optimizer_destroy(run.optimizer);
+    ts_model_destroy(run.model);
+    ts_loader_close(run.loader);
+    tsi_free(run.row);
+    ts_mesh_release(run.mesh);
+    return status;
+}

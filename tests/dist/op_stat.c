@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_stat.c - statistics, extremes with indices, sorting, histograms: every row on placements of
+ * one and two axes against replicas, what stays where it is, gradients, refusals. */
+#include "dist/op_family.h"
+
+static const char *const rows[] = { "var",  "std",  "vector_norm", "argmax",   "argmin", "max",
+                                    "min",  "sort", "topk",        "histc",    "bincount",
+                                    NULL };
+
+TS_TEST_RANKS(rows_on_one_axis, 1, 2, 3, 5)
+{
+    family_sweep(t, ts_mesh_create(t->me, "x=*"), rows, 24);
+}
+
+TS_TEST_RANKS(rows_on_two_axes, 4, 6)
+{
+    family_sweep(t, ts_mesh_create(t->me, t->count == 4 ? "x=2, y=2" : "x=2, y=3"), rows, 30);
+}
+
+/* ---- what stays ------------------------------------------------------------------------------ */
+
+static ts_tensor *matrix(ts_mesh *mesh, const char *place)
+{
+    ts_meta meta = { .shape = TS_SHAPE(8, 12), .dtype = TS_DTYPE_F64 };
+    return family_input(mesh, 0, &meta, place);
+}
+
+TS_TEST_RANKS(a_norm_of_a_sharded_tensor_stays_pending, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=4");
+    family_plan(t, ts_vector_norm(matrix(mesh, "S(0)"), NULL), "P(norm:2)", "vector_norm");
+    family_plan(t, ts_vector_norm(matrix(mesh, "P(sum)"), NULL), "R", "vector_norm");
+    int64_t last = 1;
+    family_plan(t,
+                ts_vector_norm(matrix(mesh, "S(0)"), TS_OPTIONS(ts_norm_options, .dims = &last,
+                                                                .count = 1, .p = 2)),
+                "S(0)", "vector_norm");
+    family_plan(t, ts_var(matrix(mesh, "S(0)"), NULL), "R", "var");
+    family_plan(t, ts_argmax(matrix(mesh, "S(1)"), 1, 0), "R", "argmax");
+    family_plan(t, ts_argmax(matrix(mesh, "S(0)"), 1, 0), "S(0)", "argmax");
+    family_plan(t,
+                ts_histc(matrix(mesh, "S(0)"),
+                         TS_OPTIONS(ts_histc_options, .bins = 4, .min = 0, .max = 1)),
+                "P(sum)", "histc");
+}
+
+TS_TEST_RANKS(equal_elements_give_the_smallest_index, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(7), "S(0)"), *values, *indices;
+    double at = -1;
+    TEST_EQ(t, ts_tensor_item(ts_argmax(x, 0, 0), &at), TS_OK);
+    TEST_CHECK(t, at == 0);
+    TEST_EQ(t, ts_topk(x, TS_OPTIONS(ts_topk_options, .k = 3), &values, &indices), TS_OK);
+    int64_t n = 0;
+    double *list = family_numbers(indices, &n);
+    TEST_EQ(t, n, 3);
+    for (int64_t i = 0; i < n; i++)
+        TEST_CHECK(t, list[i] == (double)i);
+    tsi_free(list);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static ts_tensor *call_var(ts_tensor *x, void *context)
+{
+    return ts_var(x, context);
+}
+static ts_tensor *call_std(ts_tensor *x, void *context)
+{
+    return ts_std(x, context);
+}
+static ts_tensor *call_norm(ts_tensor *x, void *context)
+{
+    return ts_vector_norm(x, context);
+}
+static ts_tensor *call_max(ts_tensor *x, void *context)
+{
+    (void)context;
+    ts_tensor *values = NULL;
+    return ts_max(x, 1, &values, NULL) == TS_OK ? values : NULL;
+}
+static ts_tensor *call_sort(ts_tensor *x, void *context)
+{
+    (void)context;
+    ts_tensor *values = NULL;
+    return ts_sort(x, NULL, &values, NULL) == TS_OK ? values : NULL;
+}
+static ts_tensor *call_topk(ts_tensor *x, void *context)
+{
+    ts_tensor *values = NULL;
+    return ts_topk(x, context, &values, NULL) == TS_OK ? values : NULL;
+}
+
+TS_TEST_RANKS(gradients, 1, 2)
+{
+    static const char *const places[] = { "R", "S(0)", "S(1)" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    int64_t last = -1;
+    ts_stat_options row = TS_INIT(ts_stat_options);
+    row.dims = &last;
+    row.count = 1;
+    row.correction = 1;
+    ts_norm_options cubes = TS_INIT(ts_norm_options);
+    cubes.dims = &last;
+    cubes.count = 1;
+    cubes.p = 3;
+    ts_topk_options two = TS_INIT(ts_topk_options);
+    two.k = 2;
+    two.dim = 1;
+    ts_shape shape = TS_SHAPE(3, 4);
+    for (size_t i = 0; i < 3; i++) {
+        family_gradient(t, mesh, call_var, &row, shape, places[i], "var");
+        family_gradient(t, mesh, call_var, NULL, shape, places[i], "var of all");
+        family_gradient(t, mesh, call_std, &row, shape, places[i], "std");
+        family_gradient(t, mesh, call_norm, NULL, shape, places[i], "vector_norm");
+        family_gradient(t, mesh, call_norm, &cubes, shape, places[i], "vector_norm of 3");
+        family_gradient(t, mesh, call_max, NULL, shape, places[i], "max");
+        family_gradient(t, mesh, call_sort, NULL, shape, places[i], "sort");
+        family_gradient(t, mesh, call_topk, &two, shape, places[i], "topk");
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(refusals_name_the_values, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = matrix(mesh, "S(0)");
+    ts_tensor *whole = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(4), "S(0)");
+    FAMILY_REFUSES(t, "not defined for i64", ts_var(whole, NULL));
+    FAMILY_REFUSES(t, "13 of the 12 elements",
+                   ts_topk(x, TS_OPTIONS(ts_topk_options, .k = 13, .dim = 1), NULL, NULL));
+    FAMILY_REFUSES(t, "dim 4 is out of range", ts_argmax(x, 4, 0));
+    FAMILY_REFUSES(t, "0 bins", ts_histc(x, TS_OPTIONS(ts_histc_options, .bins = 0)));
+}
