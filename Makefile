@@ -34,8 +34,9 @@ configure: setup-build
 build: configure
 	@$(cmake_build)
 
+# Trains a small Llama on the bundled text on four ranks, about a minute; then a sample and the report.
 run: build
-	@TESSERA_RANKS=$(RANKS) $(BUILD)/examples/01_hello
+	@$(BUILD)/bin/tessera train examples/train/tales.ini --set train.resume=0 --set train.output=$(BUILD)/run
 
 test: setup-test configure
 	@$(cmake_build) --target all tests

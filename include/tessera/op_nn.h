@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_nn.h - losses, and comparisons of whole tensors.
+/* op_nn.h - losses, normalisation of groups, convolution, and comparisons of whole tensors.
  *
  * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
  * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
@@ -20,6 +20,16 @@ typedef struct ts_loss_options {
     int32_t reduction;  /* ts_loss_reduction */
     int32_t log_target; /* kl_div: 1: the target is a logarithm too */
 } ts_loss_options;
+typedef struct ts_group_norm_options {
+    size_t struct_size;
+    int64_t groups;
+    double epsilon;
+} ts_group_norm_options;
+typedef struct ts_conv_options { /* lists have one number per place dim, at most 3 */
+    size_t struct_size;
+    const int64_t *stride, *padding, *dilation; /* NULL: 1, 0, 1 */
+    int64_t groups;                             /* 0: 1 */
+} ts_conv_options;
 typedef struct ts_close_options {
     size_t struct_size;
     double relative, absolute; /* |a - b| <= absolute + relative |b| */
@@ -36,6 +46,14 @@ TS_API ts_tensor *ts_kl_div(ts_tensor *x, ts_tensor *target, const ts_loss_optio
 /* x [.., C] log-probabilities, labels [..]; the label -100 counts for nothing. */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *x, ts_tensor *labels, const ts_loss_options *options);
 
+/* x [N, C, ..], weight and bias [C] or NULL; options NULL: one group, 1e-5. */
+TS_API ts_tensor *ts_group_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                                const ts_group_norm_options *options);
+
+/* x [N, C, places..], weight [O, C / groups, kernel..], bias [O] or NULL; 1 to 3 place dims. */
+TS_API ts_tensor *ts_conv(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                          const ts_conv_options *options);
+
 /* recorded [coll]. *out is 1 or 0, the same on all ranks of the mesh; 0 on failure. */
 TS_API ts_status ts_equal(ts_tensor *a, ts_tensor *b, int *out);
 /* options NULL: 1e-5 and 1e-8 */
@@ -50,6 +68,8 @@ TS_END_C
 #define ts_bce(...) (ts_here(TS_HERE), ts_bce(__VA_ARGS__))
 #define ts_kl_div(...) (ts_here(TS_HERE), ts_kl_div(__VA_ARGS__))
 #define ts_nll_loss(...) (ts_here(TS_HERE), ts_nll_loss(__VA_ARGS__))
+#define ts_group_norm(...) (ts_here(TS_HERE), ts_group_norm(__VA_ARGS__))
+#define ts_conv(...) (ts_here(TS_HERE), ts_conv(__VA_ARGS__))
 #define ts_equal(...) (ts_here(TS_HERE), ts_equal(__VA_ARGS__))
 #define ts_allclose(...) (ts_here(TS_HERE), ts_allclose(__VA_ARGS__))
 #endif

@@ -70,24 +70,6 @@ static tsi_role *rule(tsi_rules *rules, uint8_t flags, const tsi_role *row)
     return to;
 }
 
-/* Where some axes cut the heads of q alone and others those of k and v too, the latter must cut
- * first: only then are the groups that local heads use here. */
-static bool attention_joint(const tsi_op_call *call, const ts_placement *const *in,
-                            const ts_placement *const *out)
-{
-    (void)call;
-    (void)out;
-    for (int32_t a = 0; a < TS_NDIM_MAX; a++)
-        for (int32_t b = 0; b < TS_NDIM_MAX; b++) {
-            bool both = in[0][a].kind == TS_PLACE_SHARD && in[0][a].dim == 1 &&
-                        tsi_placement_cuts(&in[1][a]) && in[1][a].dim == 1;
-            bool alone = tsi_placement_cuts(&in[0][b]) && in[0][b].dim == 1 &&
-                         !(tsi_placement_cuts(&in[1][b]) && in[1][b].dim == 1);
-            if (both && alone && in[0][b].order < in[0][a].order) return false;
-        }
-    return true;
-}
-
 static void attention_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
@@ -340,7 +322,6 @@ const tsi_op_desc tsi_op_attention = {
     .attribute_bytes = sizeof(attention_attributes),
     .infer = attention_infer,
     .rules = attention_rules,
-    .joint = attention_joint,
     .reference = attention_reference,
     .grad = attention_grad,
     .sample = sample_attention,
@@ -356,7 +337,6 @@ const tsi_op_desc tsi_op_attention_backward = {
     .attribute_bytes = sizeof(attention_attributes),
     .infer = backward_infer,
     .rules = backward_rules,
-    .joint = attention_joint,
     .reference = backward_reference,
     .sample = sample_attention_backward,
 };

@@ -384,6 +384,18 @@ static void logic_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
+static void and_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    logic_rules(call, rules);
+    both_pending(rules, TS_REDUCE_AND);
+}
+
+static void or_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    logic_rules(call, rules);
+    both_pending(rules, TS_REDUCE_OR);
+}
+
 /* ---- gradients
  * -------------------------------------------------------------------------------------------------------
  */
@@ -691,7 +703,7 @@ const tsi_op_desc tsi_op_logical_and = {
     .name = "logical_and",
     .what = "a and b",
     COMPARE,
-    .rules = logic_rules,
+    .rules = and_rules,
     .family = FAMILY(real_logical_and, whole_logical_and, NULL, BOOL),
     .sample = tsi_sample_binary,
 };
@@ -699,7 +711,7 @@ const tsi_op_desc tsi_op_logical_or = {
     .name = "logical_or",
     .what = "a or b",
     COMPARE,
-    .rules = logic_rules,
+    .rules = or_rules,
     .family = FAMILY(real_logical_or, whole_logical_or, NULL, BOOL),
     .sample = tsi_sample_binary,
 };

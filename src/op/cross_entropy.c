@@ -205,8 +205,10 @@ static void pick_rules(const tsi_op_call *call, tsi_rules *rules)
     if (!row) return;
     row[0] = TSI_S(last);
     row[2] = TSI_P(TS_REDUCE_SUM);
-    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
-    tsi_rules_partials(rules, &linear);
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) { /* a selection */
+        if (!(row = tsi_rules_add(rules))) return;
+        row[0] = row[2] = TSI_P(reduce);
+    }
 }
 
 static ts_status pick_reference(const tsi_kernel_io *io)

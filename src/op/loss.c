@@ -59,6 +59,13 @@ static void loss_rules(const tsi_op_call *call, tsi_rules *rules)
         row[0] = row[1] = TSI_S(d);
         row[2] = a->reduction == NONE ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
+    tsi_traits affine = { .flow = TSI_AVG_WITH_R };
+    if (call->op == &tsi_op_bce) affine.linear_in = 2; /* in the target */
+    if (call->op == &tsi_op_kl_div) {                  /* in x, with a slope that is not positive */
+        affine.linear_in = 1;
+        if (a->reduction == NONE) affine.mono[0] = TSI_MONO_DOWN;
+    }
+    if (affine.linear_in) tsi_rules_partials(rules, &affine);
 }
 
 static double divisor_of(const ts_shape *shape, const loss_attributes *a)
@@ -113,11 +120,11 @@ static double term_bce(double x, double target, const loss_attributes *a)
     return -(target * fmax(log(x), -100.0) + (1.0 - target) * fmax(log1p(-x), -100.0));
 }
 
-/* x is the logarithm of a probability; a target of 0 costs nothing. */
+/* x is the logarithm of a probability; a target that is not positive costs nothing. */
 static double term_kl(double x, double target, const loss_attributes *a)
 {
     if (a->log_target) return exp(target) * (target - x);
-    return target == 0.0 ? 0.0 : target * (log(target) - x);
+    return target > 0.0 ? target * (log(target) - x) : 0.0;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -163,7 +170,7 @@ static ts_status kl_grad(const tsi_grad_io *io)
 {
     const loss_attributes *a = io->attributes;
     ts_tensor *x = io->in[0], *t = io->in[1], *share = share_of(io), *dx = NULL, *dt = NULL;
-    ts_tensor *weight = a->log_target ? ts_exp(t) : t;
+    ts_tensor *weight = a->log_target ? ts_exp(t) : ts_relu(t);
     if (io->needs & 1) dx = ts_neg(ts_mul(weight, share));
     if (io->needs & 2) {
         ts_tensor *slope = ts_add_scalar(ts_sub(a->log_target ? t : ts_log(t), x), 1.0);

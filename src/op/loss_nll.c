@@ -60,6 +60,7 @@ static void nll_rules(const tsi_op_call *call, tsi_rules *rules)
     row[0] = TSI_S(last);
     row[2] = TSI_P(TS_REDUCE_SUM);
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
+    if (a->reduction == 2) linear.mono[0] = TSI_MONO_DOWN;
     tsi_rules_partials(rules, &linear);
 }
 

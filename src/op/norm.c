@@ -85,6 +85,22 @@ static ts_status norm_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
+/* The result is linear in weight and bias together, and affine in the bias alone. */
+static void parameter_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    const ts_reduce kinds[] = { TS_REDUCE_SUM, TS_REDUCE_AVG, TS_REDUCE_MIN, TS_REDUCE_MAX };
+    int32_t y = call->input_count;
+    for (int k = 0; k < 4; k++) {
+        tsi_role p = TSI_P(kinds[k]), *row = NULL;
+        bool extreme = kinds[k] == TS_REDUCE_MIN || kinds[k] == TS_REDUCE_MAX;
+        if (extreme && call->input_count < 3) return;
+        if (!(row = tsi_rules_add(rules))) return;
+        if (!extreme && row[1] != TSI_ROLE_NONE) row[1] = p;
+        if (call->input_count > 2 && row[2] != TSI_ROLE_NONE) row[2] = p;
+        row[y] = p;
+    }
+}
+
 /* Leading dims: the input and all outputs cut alike, parameters replicated. */
 static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -105,6 +121,7 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
             if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d - first);
     }
     bool parameters = call->input_count > 1 && call->in[call->input_count - 1].dtype;
+    if (parameters) parameter_rules(call, rules);
     for (int32_t d = first; parameters && d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, 2, 0); /* whole rows, cut parameters */
         if (!row) return;

@@ -15,7 +15,7 @@ static double real_at(const tsi_numbers *n, int64_t i)
         x = -x + 0.5;
         break;
     case 2:
-        x = fabs(x) + 0.5;
+        x = fabs(x) + 0.25;
         break;
     case 3: /* ties, and groups that are all zero */
         x = (i / 4) % 2 ? 0.0 : x > 0 ? 2.0 : -1.0;
@@ -119,7 +119,7 @@ static double complex product_term(const tsi_numbers *n, const share *s, double 
 /* A decoy for an extreme: near (less than half a step) or far. */
 static double decoy(int64_t i, int64_t rank, bool whole)
 {
-    double near = whole ? 1.0 : 0.375;
+    double near = whole ? 1.0 : i % 3 ? 0.375 : 0.5;
     double far = whole ? 19.0 : 19.5;
     return (i / 2 + rank) % 2 ? far : near;
 }

@@ -165,9 +165,10 @@ static void scatter_add_rules(const tsi_op_call *call, tsi_rules *rules)
              least = TSI_P(TS_REDUCE_MIN), most = TSI_P(TS_REDUCE_MAX);
     scatter_cuts(call, rules);
     tsi_index_rule(rules, (tsi_role[]){ sum, r, sum, sum });
-    for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
-        if (call->in[1].shape.extent[d] == call->in[2].shape.extent[d])
-            tsi_index_rule(rules, (tsi_role[]){ sum, TSI_S(d), TSI_S(d), sum });
+    for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
+        bool alike = call->in[1].shape.extent[d] == call->in[2].shape.extent[d];
+        tsi_index_rule(rules, (tsi_role[]){ sum, TSI_S(d), alike ? TSI_S(d) : r, sum });
+    }
     tsi_index_rule(rules, (tsi_role[]){ avg, r, avg, avg });
     tsi_index_rule(rules, (tsi_role[]){ avg, r, r, avg });
     tsi_index_rule(rules, (tsi_role[]){ r, r, avg, avg });

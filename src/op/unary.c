@@ -88,7 +88,7 @@ UNARY(abs, "|x|", FAMILY(tsi_real_abs, tsi_whole_abs, tsi_both_abs, PART), TSI_M
       INPLACE, IN, tsi_grad_abs);
 UNARY(acos, "arc cosine", FAMILY(tsi_real_acos, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_acos);
-UNARY(acosh, "inverse hyperbolic cosine", FAMILY(tsi_real_acosh, NULL, NULL, REAL), 0, NONE,
+UNARY(acosh, "inverse hyperbolic cosine", FAMILY(tsi_real_acosh, NULL, NULL, REAL), 0, UP_FROM,
       INPLACE, IN, tsi_grad_acosh);
 UNARY(asin, "arc sine", FAMILY(tsi_real_asin, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_asin);
@@ -114,7 +114,6 @@ UNARY(erf, "error function", FAMILY(tsi_real_erf, NULL, NULL, REAL), 0, UP, INPL
       tsi_grad_erf);
 UNARY(erfc, "1 - erf(x)", FAMILY(tsi_real_erfc, NULL, NULL, REAL), 0, DOWN, INPLACE, IN,
       tsi_grad_erfc);
-UNARY(exp2, "2^x", FAMILY(tsi_real_exp2, NULL, NULL, REAL), 0, UP, INPLACE, OUT, tsi_grad_exp2);
 UNARY(expm1, "e^x - 1", FAMILY(tsi_real_expm1, NULL, NULL, REAL), 0, UP, INPLACE, OUT,
       tsi_grad_expm1);
 UNARY(floor, "largest integer not above x", FAMILY(tsi_real_floor, tsi_whole_same, NULL, SAME), 0,
@@ -133,18 +132,16 @@ UNARY(isnan, "is it not a number?", FAMILY(tsi_real_isnan, tsi_whole_zero, NULL,
       TSI_OP_NO_GRAD, 0, NULL);
 UNARY(lgamma, "log of the gamma function", FAMILY(tsi_real_lgamma, NULL, NULL, REAL), 0, NONE,
       INPLACE | TSI_OP_NO_GRAD, 0, NULL);
-UNARY(log, "natural logarithm", FAMILY(tsi_real_log, NULL, tsi_both_log, REAL), 0, NONE, INPLACE,
+UNARY(log, "natural logarithm", FAMILY(tsi_real_log, NULL, tsi_both_log, REAL), 0, UP_FROM, INPLACE,
       IN, tsi_grad_log);
-UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
+UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
       tsi_grad_log10);
-UNARY(log1p, "log(1 + x)", FAMILY(tsi_real_log1p, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
+UNARY(log1p, "log(1 + x)", FAMILY(tsi_real_log1p, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
       tsi_grad_log1p);
-UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
+UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
       tsi_grad_log2);
 UNARY(log_sigmoid, "log(sigmoid(x))", FAMILY(tsi_real_log_sigmoid, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_log_sigmoid);
-UNARY(logical_not, "x == 0", FAMILY(tsi_real_logical_not, tsi_whole_logical_not, NULL, BOOL), 0,
-      NONE, TSI_OP_NO_GRAD, 0, NULL);
 UNARY(neg, "-x", FAMILY(tsi_real_neg, tsi_whole_neg, tsi_both_neg, SAME), LINEAR, DOWN, INPLACE, 0,
       tsi_grad_neg);
 UNARY(rad2deg, "radians to degrees", FAMILY(tsi_real_rad2deg, NULL, NULL, REAL), LINEAR, UP,
@@ -155,7 +152,7 @@ UNARY(relu, "max(x, 0)", FAMILY(tsi_real_relu, tsi_whole_relu, NULL, SAME), 0, U
       tsi_grad_relu);
 UNARY(round, "nearest integer, ties to even", FAMILY(tsi_real_round, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
-UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, NULL, REAL), 0, NONE, INPLACE, OUT,
+UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, NULL, REAL), 0, DOWN_FROM, INPLACE, OUT,
       tsi_grad_rsqrt);
 UNARY(sigmoid, "1 / (1 + e^-x)", FAMILY(tsi_real_sigmoid, NULL, NULL, REAL), 0, UP, INPLACE, OUT,
       tsi_grad_sigmoid);
@@ -171,7 +168,7 @@ UNARY(sinh, "hyperbolic sine", FAMILY(tsi_real_sinh, NULL, NULL, REAL), 0, UP, I
       tsi_grad_sinh);
 UNARY(softplus, "log(1 + e^x)", FAMILY(tsi_real_softplus, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_softplus);
-UNARY(sqrt, "square root", FAMILY(tsi_real_sqrt, NULL, tsi_both_sqrt, REAL), 0, NONE, INPLACE, OUT,
+UNARY(sqrt, "square root", FAMILY(tsi_real_sqrt, NULL, tsi_both_sqrt, REAL), 0, UP_FROM, INPLACE, OUT,
       tsi_grad_sqrt);
 UNARY(square, "x * x", FAMILY(tsi_real_square, tsi_whole_square, tsi_both_square, SAME),
       TSI_MULTIPLICATIVE, NONE, INPLACE, IN, tsi_grad_square);
@@ -181,7 +178,7 @@ UNARY(tanh, "hyperbolic tangent", FAMILY(tsi_real_tanh, NULL, tsi_both_tanh, REA
 UNARY(trunc, "towards zero", FAMILY(tsi_real_trunc, tsi_whole_same, NULL, SAME), 0, UP, INPLACE, 0,
       tsi_grad_zero);
 
-/* e^x turns sums into products. */
+/* Powers of a number turn sums into products. */
 static void exp_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
@@ -191,21 +188,50 @@ static void exp_rules(const tsi_op_call *call, tsi_rules *rules)
     row[1] = TSI_P(TS_REDUCE_PROD);
 }
 
+#define EXPONENTIAL                                                                                \
+    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_IN_PLACE,      \
+    .saves = OUT, .traits = { .mono = { TSI_MONO_UP } }, .infer = tsi_family_infer,                \
+    .rules = exp_rules, .reference = tsi_family_reference, .sample = tsi_sample_unary
+
 const tsi_op_desc tsi_op_exp = {
     .name = "exp",
     .what = "e^x",
+    EXPONENTIAL,
+    .family = FAMILY(tsi_real_exp, NULL, tsi_both_exp, REAL),
+    .grad = tsi_grad_exp,
+};
+const tsi_op_desc tsi_op_exp2 = {
+    .name = "exp2",
+    .what = "2^x",
+    EXPONENTIAL,
+    .family = FAMILY(tsi_real_exp2, NULL, NULL, REAL),
+    .grad = tsi_grad_exp2,
+};
+
+/* Of truths, "not" exchanges "and" and "or". */
+static void not_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    const ts_reduce kind[] = { TS_REDUCE_AND, TS_REDUCE_OR };
+    for (int k = 0; k < 2 && call->in[0].dtype == TS_DTYPE_BOOL; k++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = TSI_P(kind[k]);
+        row[1] = TSI_P(kind[1 - k]);
+    }
+}
+
+const tsi_op_desc tsi_op_logical_not = {
+    .name = "logical_not",
+    .what = "x == 0",
     .dims = "*",
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_IN_PLACE,
-    .saves = OUT,
-    .family = FAMILY(tsi_real_exp, NULL, tsi_both_exp, REAL),
-    .traits = { .mono = { TSI_MONO_UP } },
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(tsi_real_logical_not, tsi_whole_logical_not, NULL, BOOL),
     .infer = tsi_family_infer,
-    .rules = exp_rules,
+    .rules = not_rules,
     .reference = tsi_family_reference,
-    .grad = tsi_grad_exp,
     .sample = tsi_sample_unary,
 };
 
@@ -218,6 +244,7 @@ const tsi_op_desc tsi_op_bitwise_not = {
     .output_count = 1,
     .flags = TSI_OP_IN_PLACE | TSI_OP_NO_GRAD,
     .family = FAMILY(NULL, tsi_whole_bitwise_not, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_DOWN } }, /* -1 - x */
     .infer = tsi_family_infer,
     .reference = tsi_family_reference,
     .sample = tsi_sample_bits,

@@ -134,8 +134,17 @@ static void check_rule(verifier *v, int32_t rule, ts_mesh *mesh)
 
 /* ---- rules that are not ---------------------------------------------------------------------- */
 
+/* Integers beside numbers are indices. */
+static bool is_index(const tsi_verify_call *call, int32_t input)
+{
+    bool numbers = false;
+    for (int32_t i = 0; i < call->input_count; i++)
+        numbers |= tsi_dtype_category((ts_dtype)call->in[i].dtype) >= TSI_CATEGORY_REAL;
+    return numbers && tsi_dtype_category((ts_dtype)call->in[input].dtype) <= TSI_CATEGORY_INT;
+}
+
 /* Roles one operand may have, R first. */
-static int32_t roles_of(const ts_meta *meta, bool output, tsi_role *out)
+static int32_t roles_of(const ts_meta *meta, bool output, bool index, tsi_role *out)
 {
     static const ts_reduce reals[] = { TS_REDUCE_SUM, TS_REDUCE_AVG, TS_REDUCE_MIN, TS_REDUCE_MAX,
                                        TS_REDUCE_PROD };
@@ -144,6 +153,7 @@ static int32_t roles_of(const ts_meta *meta, bool output, tsi_role *out)
     out[count++] = TSI_ROLE_R;
     for (int32_t d = 0; d < meta->shape.ndim; d++)
         if (meta->shape.extent[d] > 1) out[count++] = TSI_S(d);
+    if (index) return count; /* indices are never pending */
     if (kind == TSI_CATEGORY_BOOL) {
         out[count++] = TSI_P(TS_REDUCE_AND);
         out[count++] = TSI_P(TS_REDUCE_OR);
@@ -171,7 +181,9 @@ static bool is_reachable(const verifier *v, const tsi_role *role)
     int32_t inputs = v->call.input_count, outputs = v->call.op->output_count;
     for (int32_t r = 0; r < v->rules.count; r++) {
         const tsi_role *offered = tsi_rules_row(&v->rules, r);
-        bool fits = memcmp(offered + inputs, role + inputs, (size_t)outputs) == 0;
+        bool fits = true;
+        for (int32_t o = inputs; o < inputs + outputs && fits; o++)
+            fits = offered[o] == role[o] || (tsi_role_is_p(role[o]) && !tsi_role_is_p(offered[o]));
         for (int32_t i = 0; i < inputs && fits; i++)
             fits = offered[i] == role[i] || role[i] == TSI_ROLE_R;
         if (fits) return true;
@@ -222,7 +234,7 @@ static bool find_outputs(verifier *v, tsi_role *role)
     for (int32_t o = 0; o < v->call.op->output_count; o++) {
         tsi_role option[ROLES_MAX], *mine = &role[v->call.input_count + o];
         tsi_role shaped = *mine;
-        int32_t count = roles_of(&v->call.out[o], true, option);
+        int32_t count = roles_of(&v->call.out[o], true, false, option);
         bool found = false;
         for (int32_t k = 0; k < count && !found; k++) {
             if (tsi_role_is_s(shaped) != tsi_role_is_s(option[k])) continue;
@@ -276,7 +288,7 @@ static void try_assignments(verifier *v)
         count[i] = 1;
         option[i][0] = TSI_ROLE_NONE;
         if (v->call.in[i].dtype != TS_DTYPE_NONE)
-            count[i] = roles_of(&v->call.in[i], false, option[i]);
+            count[i] = roles_of(&v->call.in[i], false, is_index(&v->call, i), option[i]);
         if (all <= ASSIGNMENTS_MAX) all *= count[i];
     }
     bool sampled = all > ASSIGNMENTS_MAX || v->options->quick;
@@ -299,7 +311,7 @@ static void draw_places(verifier *v, const ts_meta *meta, const tsi_mesh_desc *m
                         ts_placement *place)
 {
     tsi_role option[ROLES_MAX];
-    int32_t count = roles_of(meta, false, option);
+    int32_t count = roles_of(meta, false, false, option);
     tsi_role partial = TSI_ROLE_NONE;
     for (int32_t k = 0; k < mesh->ndim; k++) {
         tsi_role role = option[draw(v, count)];

@@ -221,15 +221,21 @@ static double complex combine(ts_reduce reduce, double complex a, double complex
     return a;
 }
 
+static double complex combine_norms(double p, double complex a, double complex b)
+{
+    return pow(pow(cabs(a), p) + pow(cabs(b), p), 1.0 / p);
+}
+
 /* Adds one coordinate's block to the sums of an output. */
 static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int64_t *coord,
                       const tsi_block *block, pile *p)
 {
     const ts_sharding *s = layout->sharding;
     ts_reduce reduce = TS_REDUCE_NONE;
-    double share = 1;
+    double share = 1, norm = 0;
     int64_t replica = 0;
     for (int32_t k = 0; k < s->ndim; k++) {
+        if (s->place[k].kind == TS_PLACE_NORM) norm = s->place[k].norm;
         tsi_role role = tsi_role_of(&s->place[k]);
         if (role == TSI_ROLE_R) replica = replica * s->mesh->size[k] + coord[k];
         if (!tsi_role_is_p(role)) continue;
@@ -248,7 +254,9 @@ static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int6
             double complex x = share * tsi_number_load((ts_dtype)block->dtype,
                                                        (char *)block->data +
                                                            (size_t)(at.local + i) * item);
-            p->value[e] = p->seen[e] ? combine(reduce, p->value[e], x) : x;
+            if (p->seen[e])
+                x = norm != 0 ? combine_norms(norm, p->value[e], x) : combine(reduce, p->value[e], x);
+            p->value[e] = x;
             p->seen[e] = 1;
         }
     return true;

@@ -78,15 +78,6 @@ static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
     return TS_OK;
 }
 
-static bool along_first(const tsi_space *space, tsi_state state, int32_t dim)
-{
-    for (int32_t d = 0; d < dim; d++) {
-        if (space->extent[d] > 1) return false;
-    }
-    (void)state;
-    return true;
-}
-
 /* A step's time under the plan's links, as the search would count it; for paths that were not
  * searched for. */
 double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
@@ -97,20 +88,14 @@ double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
     double in = (double)tsi_space_largest(space, from, &even) * item;
     double out = (double)tsi_space_largest(space, step->to, &even) * item;
     tsi_links_group group = tsi_links_of(&plan->links, step->axes);
-    int32_t axis = 0;
-    while (axis < space->axes - 1 && !(step->axes >> axis & 1u))
-        axis++;
-    int32_t a = tsi_state_code(from, axis), b = tsi_state_code(step->to, axis);
-    int32_t cut = tsi_code_cuts(a) ? a : b;
-    bool strided = tsi_code_cuts(cut) && !along_first(space, from, tsi_code_dim(space, cut));
     switch ((ts_step_kind)step->kind) {
     case TS_STEP_SLICE:
     case TS_STEP_PARTITION:
         return out * plan->links.copy;
     case TS_STEP_ALL_GATHER:
-        return tsi_time_all_gather(&plan->links, &group, out, strided);
+        return tsi_time_all_gather(&plan->links, &group, out, false);
     case TS_STEP_REDUCE_SCATTER:
-        return tsi_time_reduce_scatter(&plan->links, &group, in, strided);
+        return tsi_time_reduce_scatter(&plan->links, &group, in, false);
     case TS_STEP_ALL_REDUCE:
         return tsi_time_all_reduce(&plan->links, &group, in);
     case TS_STEP_ALL_TO_ALL:

@@ -147,9 +147,12 @@ static void plain_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
     int32_t last = links->level_count - 1;
     double sent = (double)out->bound * (double)pair->item / (double)pair->src.mesh->count;
     double wire = fmax(traffic_us(links, &t), sent * links->level_per_byte[0]);
-    out->time_us = links->base + links->exchange + wire;
-    for (int32_t l = 0; l <= last; l++)
+    double own = p->largest * (double)pair->item; /* and what stays is copied */
+    for (int32_t l = 0; l <= last; l++) {
         out->peers_most += (int64_t)t.messages[l];
+        own = fmax(own - t.bytes[l], 0);
+    }
+    out->time_us = links->base + links->exchange + wire + own * links->copy;
     double mates = node_mates(pair), outside = 0, inside;
     for (int32_t l = 1; l <= last; l++)
         outside += t.bytes[l];

@@ -250,6 +250,27 @@ static bool alone_holds(const tsi_expand_request *q, const tsi_expansion *e)
     return true;
 }
 
+/* Two axes cut one dim of operand i, but only axis b also cuts operand j: then what a rank holds of
+ * j is decided by b alone, and what it holds of i lies inside that only if b cuts first. */
+static bool nesting_holds(const tsi_expand_request *q, const int32_t *order, const tsi_expansion *e)
+{
+    int32_t operands = q->rules->input_count + q->rules->output_count;
+    for (int32_t first = 0; first < q->mesh->ndim; first++)
+        for (int32_t second = first + 1; second < q->mesh->ndim; second++) {
+            int32_t a = order[first], b = order[second]; /* a cuts before b */
+            if (q->mesh->size[a] == 1 || q->mesh->size[b] == 1 || e->rule[a] == e->rule[b]) continue;
+            const tsi_role *x = tsi_rules_row(q->rules, e->rule[a]);
+            const tsi_role *y = tsi_rules_row(q->rules, e->rule[b]);
+            bool shared = false, only_second = false;
+            for (int32_t i = 0; i < operands; i++) {
+                shared |= tsi_role_is_s(x[i]) && x[i] == y[i];
+                only_second |= tsi_role_is_s(y[i]) && x[i] != y[i];
+            }
+            if (shared && only_second) return false;
+        }
+    return true;
+}
+
 /* With an EVEN rule all axes that cut a dim together must divide it. */
 static bool even_holds(const tsi_expand_request *q, const tsi_expansion *e)
 {
@@ -308,7 +329,8 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         if (!partials_mix(e->out[o], axes)) return false;
         out[o] = e->out[o];
     }
-    return alone_holds(q, e) && even_holds(q, e) && (!q->joint || q->joint(q->context, in, out));
+    return alone_holds(q, e) && even_holds(q, e) && nesting_holds(q, order, e) &&
+           (!q->joint || q->joint(q->context, in, out));
 }
 
 /* ---- best first over sums

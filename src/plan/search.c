@@ -97,15 +97,6 @@ static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, doubl
     if (!tsi_frontier_relax(&x->frontier, to, x->from, kind, axes, cost, h)) x->failed = true;
 }
 
-/* Does a block along dim d consist of separate runs? */
-static bool strided(const expansion *x, int32_t d)
-{
-    for (int32_t i = 0; i < d; i++) {
-        if (x->length[i][x->depth[i]] > 1) return true;
-    }
-    return false;
-}
-
 static double cut_length(const expansion *x, int32_t code, double length, int32_t axis)
 {
     if (code < TSI_CODE_CUT) return ceil(length / (double)x->space->size[axis]);
@@ -161,7 +152,7 @@ static void gather_edge(expansion *x, int32_t d, int32_t count)
     }
     int32_t depth = x->depth[d];
     double out = x->local / x->length[d][depth] * x->length[d][depth - count];
-    double us = tsi_time_all_gather(x->links, &g, out, strided(x, d));
+    double us = tsi_time_all_gather(x->links, &g, out, false);
     relax(x, to, TS_STEP_ALL_GATHER, axes, x->held * g.n, us, x->held * (g.n - 1) * x->unit);
 }
 
@@ -193,7 +184,7 @@ static void scatter_edges(expansion *x, int32_t axis)
     const tsi_links_group *g = &x->single[axis];
     for (int32_t c = first_cut(x, axis); c >= 0; c = next_cut(x, axis, c)) {
         int32_t e = tsi_code_dim(x->space, c);
-        double us = tsi_time_reduce_scatter(x->links, g, x->local, strided(x, e));
+        double us = tsi_time_reduce_scatter(x->links, g, x->local, false);
         relax(x, tsi_state_with(x->state, axis, c, x->depth[e]), TS_STEP_REDUCE_SCATTER, 1u << axis,
               x->held / g->n, us, x->held * x->unit * (g->n - 1) / g->n);
     }
@@ -227,7 +218,6 @@ static void merged_gather_edge(expansion *x)
     uint32_t axes = 0;
     int32_t dims = 0;
     double out = x->local;
-    bool any_strided = false;
     tsi_state to = x->state;
     for (int32_t d = 0; d < x->space->dims; d++) {
         int32_t depth = x->depth[d];
@@ -239,11 +229,10 @@ static void merged_gather_edge(expansion *x)
         if (depth == x->depth[d]) continue;
         dims++;
         out = out / x->length[d][x->depth[d]] * x->length[d][depth];
-        any_strided |= strided(x, d);
     }
     if (dims < 2) return; /* one dim: gather_edge */
     tsi_links_group g = tsi_links_of(x->links, axes);
-    double us = tsi_time_all_gather(x->links, &g, out, any_strided);
+    double us = tsi_time_all_gather(x->links, &g, out, false);
     relax(x, to, TS_STEP_ALL_GATHER, axes, x->held * g.n, us, x->held * (g.n - 1) * x->unit);
 }
 
@@ -275,7 +264,7 @@ static void merged_scatter_edges(expansion *x, uint32_t axes)
         for (int32_t i = 0; i < count; i++) {
             to = tsi_state_with(to, order[i], TSI_CODE_S + e, x->depth[e] + i);
         }
-        double us = tsi_time_reduce_scatter(x->links, &g, x->local, strided(x, e));
+        double us = tsi_time_reduce_scatter(x->links, &g, x->local, false);
         relax(x, to, TS_STEP_REDUCE_SCATTER, axes, x->held / g.n, us,
               x->held * x->unit * (g.n - 1) / g.n);
     }

@@ -266,19 +266,20 @@ tsi_links_group tsi_links_of(const tsi_links *links, uint32_t axes)
 }
 
 double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *g, double out,
-                           bool strided)
+                           bool packed)
 {
-    double received = out * (g->n - 1) / g->n;
-    double time = links->base + g->hops * g->latency + received * g->per_byte;
-    return strided ? time + out * links->copy : time;
+    double own = out / g->n;
+    double time =
+        links->base + g->hops * g->latency + (out - own) * g->per_byte + own * links->copy;
+    return packed ? time + out * links->copy : time;
 }
 
 double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *g, double in,
-                               bool strided)
+                               bool packed)
 {
     double received = in * (g->n - 1) / g->n;
     double time = links->base + g->hops * g->latency + received * (g->per_byte + links->reduce);
-    return strided ? time + in * links->copy : time;
+    return packed ? time + in * links->copy : time;
 }
 
 double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *g, double in)
@@ -289,7 +290,7 @@ double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *g, dou
 
 double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *g, double in)
 {
-    double received = in * (g->n - 1) / g->n;
-    return links->base + links->all_to_all + g->hops * g->latency + received * g->per_byte +
-           in * links->copy;
+    double own = in / g->n;
+    return links->base + links->all_to_all + g->hops * g->latency + (in - own) * g->per_byte +
+           own * links->copy;
 }

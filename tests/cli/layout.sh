@@ -126,4 +126,10 @@ says "svg names ranks" 0 '<title>rank 5 at (1, 2)' \
 says "html" 0 '<!doctype html>' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --html -
 says "a full disk" 1 '' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), R" --html /dev/full
 says "json" 0 '"layout_bytes"' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --json
+
+# ---- the bench -----------------------------------------------------------------------------------------------
+says "bench layout" 0 'a plain Philox loop' "$tessera" bench layout --lookups 10000 --elements 65536
+says "bench layout as JSON" 0 '"results": [{"name": "lookup of an existing layout' \
+    "$tessera" bench layout --lookups 10000 --elements 65536 --json
+says "bench layout with a wrong option" 2 'did you mean --lookups?' "$tessera" bench layout --lookup 5
 finish

@@ -126,4 +126,8 @@ says "html" 0 "<!doctype html>" example --html -
 says "a full disk" 1 "cannot write" example --html /dev/full
 says "a million ranks" 0 "family    " \
     plan --mesh "a=1000, b=1000" --shape 1000000x4000 --from "S(0), S(1)" --to "S(1), S(0)" --planner direct
+
+# ---- the bench -----------------------------------------------------------------------------------------------
+says "bench plan" 0 '"name": "median error of the predictions"' "$tessera" bench plan --seconds 1 --json
+says "bench plan with a wrong option" 2 'expected a whole number from 1 to 1024' "$tessera" bench plan --ranks 0
 finish

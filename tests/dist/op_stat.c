@@ -1,20 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_stat.c - statistics, extremes with indices, sorting, histograms: every row on placements of
- * one and two axes against replicas, what stays where it is, gradients, refusals. */
+/* op_stat.c - statistics, extremes with indices, sorting, histograms, losses, random operators and
+ * answers to the host: every row on placements of one and two axes against replicas, what stays
+ * where it is, gradients, refusals. */
 #include "dist/op_family.h"
+#include "op/dispatch.h"
 
-static const char *const rows[] = { "var",  "std",  "vector_norm", "argmax",   "argmin", "max",
-                                    "min",  "sort", "topk",        "histc",    "bincount",
-                                    NULL };
+static const char *const rows[] = { "var",     "std",       "vector_norm", "argmax",   "argmin",
+                                    "max",     "min",       "sort",        "topk",     "histc",
+                                    "bincount", "mse_loss", "l1_loss",     "bce",      "kl_div",
+                                    "nll_loss", "equal",    "allclose",    "group_norm", "conv", "conv_backward_input", "conv_backward_weight", NULL };
+static const char *const random_rows[] = { "dropout", "rand_like", "randn_like", "bernoulli", NULL };
+
+/* One stream for all calls, so that draws can be compared. */
+static void force_stream(test *t)
+{
+    tsi_op_state *state = tsi_op_state_of(t->me);
+    state->stream_is_forced = 1;
+    state->stream_forced = 77;
+}
 
 TS_TEST_RANKS(rows_on_one_axis, 1, 2, 3, 5)
 {
-    family_sweep(t, ts_mesh_create(t->me, "x=*"), rows, 24);
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    family_sweep(t, mesh, rows, 24);
+    force_stream(t);
+    family_sweep(t, mesh, random_rows, 24);
 }
 
 TS_TEST_RANKS(rows_on_two_axes, 4, 6)
 {
-    family_sweep(t, ts_mesh_create(t->me, t->count == 4 ? "x=2, y=2" : "x=2, y=3"), rows, 30);
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "x=2, y=2" : "x=2, y=3");
+    family_sweep(t, mesh, rows, 30);
+    force_stream(t);
+    family_sweep(t, mesh, random_rows, 30);
 }
 
 /* ---- what stays ------------------------------------------------------------------------------ */
@@ -121,6 +139,105 @@ TS_TEST_RANKS(gradients, 1, 2)
     }
 }
 
+static ts_tensor *call_mse(ts_tensor *x, void *context)
+{
+    return ts_mse_loss(x, context, NULL);
+}
+static ts_tensor *call_mse_target(ts_tensor *x, void *context)
+{
+    return ts_mse_loss(context, x, TS_OPTIONS(ts_loss_options, .reduction = TS_LOSS_SUM));
+}
+static ts_tensor *call_l1(ts_tensor *x, void *context)
+{
+    return ts_l1_loss(x, context, TS_OPTIONS(ts_loss_options, .reduction = TS_LOSS_NONE));
+}
+static ts_tensor *call_bce(ts_tensor *x, void *context)
+{
+    return ts_bce(ts_sigmoid(x), context, NULL);
+}
+static ts_tensor *call_bce_target(ts_tensor *x, void *context)
+{
+    return ts_bce(context, ts_sigmoid(x), NULL);
+}
+static ts_tensor *call_kl(ts_tensor *x, void *context)
+{
+    return ts_kl_div(x, context, TS_OPTIONS(ts_loss_options, .reduction = TS_LOSS_BATCH_MEAN));
+}
+static ts_tensor *call_kl_target(ts_tensor *x, void *context)
+{
+    return ts_kl_div(context, x, TS_OPTIONS(ts_loss_options, .log_target = 1));
+}
+static ts_tensor *call_nll(ts_tensor *x, void *context)
+{
+    return ts_nll_loss(x, context, NULL);
+}
+static ts_tensor *call_dropout(ts_tensor *x, void *context)
+{
+    (void)context;
+    return ts_dropout(x, 0.5);
+}
+
+TS_TEST_RANKS(gradients_of_losses, 1, 2)
+{
+    static const char *const places[] = { "R", "S(0)", "S(1)" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_shape shape = TS_SHAPE(3, 4);
+    ts_tensor *third = ts_full(0.3, mesh, TS_DTYPE_F64, shape, "S(0)");
+    ts_tensor *labels = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(3), "S(0)", NULL);
+    force_stream(t);
+    for (size_t i = 0; i < 3; i++) {
+        family_gradient(t, mesh, call_mse, third, shape, places[i], "mse_loss");
+        family_gradient(t, mesh, call_mse_target, third, shape, places[i], "mse_loss of target");
+        family_gradient(t, mesh, call_l1, third, shape, places[i], "l1_loss");
+        family_gradient(t, mesh, call_bce, third, shape, places[i], "bce");
+        family_gradient(t, mesh, call_bce_target, third, shape, places[i], "bce of target");
+        family_gradient(t, mesh, call_kl, third, shape, places[i], "kl_div");
+        family_gradient(t, mesh, call_kl_target, third, shape, places[i], "kl_div of target");
+        family_gradient(t, mesh, call_nll, labels, shape, places[i], "nll_loss");
+        family_gradient(t, mesh, call_dropout, NULL, shape, places[i], "dropout");
+    }
+}
+
+TS_TEST_RANKS(ignored_labels_do_not_count_on_any_rank, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *labels = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)", NULL);
+    ts_tensor *low = ts_full(-100, mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)");
+    ts_tensor *two = ts_full(2, mesh, TS_DTYPE_I64, TS_SHAPE_SCALAR, NULL);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(5, 5), "S(0)", NULL);
+    double loss = 0; /* rows 0 and 1 count: -(0 + 6) / 2 */
+    ts_tensor *y = ts_nll_loss(x, ts_where(ts_lt(labels, two), labels, low), NULL);
+    TEST_EQ(t, ts_tensor_item(y, &loss), TS_OK);
+    TEST_SAY(t, loss == -3.0, "the loss is %g, not -3", loss);
+}
+
+/* ---- the host -------------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(equal_is_right_on_partials_and_on_every_rank, 1, 2, 5)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *whole = matrix(mesh, "R"), *pending = matrix(mesh, "P(sum)");
+    int same = -1;
+    TEST_EQ(t, ts_equal(whole, pending, &same), TS_OK);
+    TEST_EQ(t, same, 1);
+    ts_tensor *other = ts_add(matrix(mesh, "S(1)"), ts_mul_scalar(ts_tril(whole, -7), 1e-3));
+    TEST_EQ(t, ts_equal(whole, other, &same), TS_OK);
+    TEST_EQ(t, same, 0);
+    TEST_EQ(t, ts_allclose(whole, other, NULL, &same), TS_OK);
+    TEST_EQ(t, same, 0);
+    TEST_EQ(t, ts_allclose(whole, other, TS_OPTIONS(ts_close_options, .relative = 1e-2), &same),
+            TS_OK);
+    TEST_EQ(t, same, 1);
+}
+
+TS_TEST_RANKS(dropout_keeps_what_is_pending, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=2");
+    family_plan(t, ts_dropout(matrix(mesh, "P(sum)"), 0.5), "P(sum)", "dropout");
+    family_plan(t, ts_rand_like(matrix(mesh, "P(sum)")), "R", "rand_like");
+    family_plan(t, ts_mse_loss(matrix(mesh, "S(0)"), matrix(mesh, "R"), NULL), "P(sum)", "mse_loss");
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(refusals_name_the_values, 2)
@@ -132,5 +249,9 @@ TS_TEST_RANKS(refusals_name_the_values, 2)
     FAMILY_REFUSES(t, "13 of the 12 elements",
                    ts_topk(x, TS_OPTIONS(ts_topk_options, .k = 13, .dim = 1), NULL, NULL));
     FAMILY_REFUSES(t, "dim 4 is out of range", ts_argmax(x, 4, 0));
+    FAMILY_REFUSES(t, "(4)", ts_mse_loss(x, whole, NULL));
+    FAMILY_REFUSES(t, "not a probability", ts_dropout(x, 1.5));
+    int same;
+    FAMILY_REFUSES(t, "(8, 12)", ts_equal(x, whole, &same));
     FAMILY_REFUSES(t, "0 bins", ts_histc(x, TS_OPTIONS(ts_histc_options, .bins = 0)));
 }
