@@ -2,14 +2,13 @@
 # A thin layer over CMake (CMakePresets.json): what a person types. Each target first sees to it that
 # the packages are there (scripts/setup; SETUP=no skips that).
 #   make run | test | build | bench | install | docs | format | clean
-#   PRESET=release|debug|asan|tsan|clang   JOBS=N   PREFIX=/usr/local DESTDIR=   WERROR=ON   RANKS=4
+#   PRESET=release|debug|asan|tsan|clang   JOBS=N   PREFIX=/usr/local DESTDIR=   WERROR=ON
 .DEFAULT_GOAL := build
 PRESET ?= release
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 WERROR ?= OFF
-RANKS ?= 4
 SETUP ?= yes
 
 # A new build directory uses ninja where it is installed; an existing one keeps what it has.

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "bench_topology.h"
 #include "rival.h"
 
 enum { BATCHES_MAX = 15, BATCHES_MIN = 3, REPEATS_MAX = 5000, SIZES_MAX = 16 };
@@ -25,6 +26,7 @@ typedef struct result {
 
 typedef struct bench {
     const char *engine, *only; /* options; only: one collective */
+    const char *save;          /* not NULL: measure the cost model's constants into this file */
     int64_t rank_count, seconds, sizes[SIZES_MAX], size_count, size_max;
     bool json;
     const bench_rival *rival;
@@ -34,6 +36,7 @@ typedef struct bench {
     int64_t ranks;
     char engine_used[16];
     pthread_barrier_t barrier; /* of the thread ranks */
+    ts_topology topology;      /* --save */
 } bench;
 
 /* ---- numbers that all ranks agree on --------------------------------------------------------- */
@@ -234,6 +237,12 @@ static ts_status work(ts_rank *me, void *arg)
         self->ranks = b.count;
         (void)snprintf(self->engine_used, sizeof self->engine_used, "%s", engine);
     }
+    if (self->save != NULL) {
+        ts_topology measured;
+        ts_status done = bench_topology_measure(me, (double)self->seconds / 4, &measured);
+        if (b.index == 0) self->topology = measured;
+        return done;
+    }
     if (!b.shared && ts_world_local_count(ts_rank_world(me)) == 1 && self->rival == NULL) {
         self->rival = bench_rival_load();
     }
@@ -383,6 +392,17 @@ static void choose_sizes(bench *self, int64_t size)
     }
 }
 
+/* The measured topology into its file, and onto the screen. */
+static int save_topology(const bench *self)
+{
+    char text[4096];
+    if (ts_topology_save(&self->topology, self->save) != TS_OK)
+        return cli_fail("bench comm", "%s", ts_last_error());
+    (void)ts_topology_json(&self->topology, text, sizeof text);
+    printf("%s\n", text);
+    return 0;
+}
+
 static int run_bench(bench *self)
 {
     char error[1024];
@@ -397,6 +417,8 @@ static int run_bench(bench *self)
         code = cli_fail_usage("bench comm", "%s", error);
     else if (status != TS_OK)
         code = cli_fail("bench comm", "%s", error);
+    else if (self->ranks > 0 && self->save != NULL)
+        code = save_topology(self);
     else if (self->ranks > 0 && self->json)
         code = print_json(self);
     else if (self->ranks > 0)
@@ -415,6 +437,8 @@ int cli_bench_comm(int argc, char **argv)
         CLI_SIZE("size", &size, 4, INT64_C(1) << 36, "of the full array (default: 8 B to 256 MiB)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
         CLI_TEXT("op", &self.only, "NAME", "one collective: all_reduce, all_gather, ..."),
+        CLI_TEXT("save", &self.save, "FILE",
+                 "measure the constants of the cost model instead, into a topology file"),
         CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend (default: 40)"),
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END

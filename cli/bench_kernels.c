@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_kernels.c - `tessera bench kernels`: operators on one rank beside what the machine can do.
  *
- *   memory-bound operators   bytes they must read and write, against plain copies of as many bytes by
- *                            as many threads
- *   f32 matrix products      against the raw OpenBLAS call with as many threads
+ *   memory-bound operators   bytes they must read and write, against plain copies of as many bytes
+ * by as many threads f32 matrix products      against the raw OpenBLAS call with as many threads
  *   bf16 matrix products     against our own in f32; attention against the rate of matrix products
  *
  * Ratios are rates over the floor's rate: larger is better. */
@@ -38,11 +37,11 @@ typedef struct subject { /* one operator on its inputs */
     ts_tensor *x, *y, *z;
     double work; /* bytes, or operations */
     int64_t m, n, k;
-    float *a, *b, *c; /* the rival's operands */
+    float *a, *b, *c;                             /* the rival's operands */
     ts_tensor *(*rival)(const struct subject *s); /* NULL: copies */
 } subject;
 
-/* ---- the operators ------------------------------------------------------------------------------ */
+/* ---- the operators --------------------------------------------------------------------------- */
 
 static ts_tensor *run_add(const subject *s)
 {
@@ -119,7 +118,7 @@ static ts_tensor *run_causal(const subject *s)
     return ts_attention(s->x, s->y, s->z, TS_OPTIONS(ts_attention_options, .causal = 1));
 }
 
-/* ---- measuring -------------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 static void run_copy(const subject *s)
 {
@@ -175,14 +174,14 @@ static bool wanted(const bench *self, const char *name)
     return self->only == NULL || strstr(name, self->only) != NULL;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 typedef struct memory_case {
     const char *name;
     ts_tensor *(*run)(const subject *s);
     ts_dtype dtype;
     int64_t rows, columns;
-    int inputs;       /* 2: y is like x; 3: y (and z) are rows */
+    int inputs;         /* 2: y is like x; 3: y (and z) are rows */
     double per_element; /* bytes read and written for each element of x */
     double wanted;
 } memory_case;
@@ -202,8 +201,8 @@ static ts_status memory_line(bench *self, const memory_case *what)
     contest_times times = { { 0 }, { 0 } };
     ts_status status = measure(&s, &times);
     if (status == TS_OK) {
-        bench_line *line = bench_lines_add(&self->lines, "GB/s", s.work / times.best[0] / 1e9,
-                                           "%s", what->name);
+        bench_line *line =
+            bench_lines_add(&self->lines, "GB/s", s.work / times.best[0] / 1e9, "%s", what->name);
         bench_line_floor(line, s.work / times.best[1] / 1e9, "memcpy");
         bench_line_note(line, "ratio wanted: %.2f", what->wanted);
     }
@@ -242,7 +241,7 @@ static ts_status memory_lines(bench *self)
     return TS_OK;
 }
 
-/* ---- matrix products ------------------------------------------------------------------------------------ */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 static float *numbers(size_t count)
 {
@@ -317,8 +316,7 @@ static ts_status bf16_line(bench *self, ts_tensor *(*run)(const subject *s), con
         if (turns > 0 && end - middle < floor) floor = end - middle;
     }
     if (status == TS_OK) {
-        bench_line *line =
-            bench_lines_add(&self->lines, "Gflop/s", work / best / 1e9, "%s", name);
+        bench_line *line = bench_lines_add(&self->lines, "Gflop/s", work / best / 1e9, "%s", name);
         bench_line_floor(line, work / floor / 1e9, "the same in f32");
         bench_line_note(line, "ratio wanted: 1.50 with bf16 instructions");
     }
@@ -370,7 +368,8 @@ static ts_status product_lines(bench *self)
                                         { 2048, 2048, 1024 } };
     ts_status status = TS_OK;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && status == TS_OK; i++)
-        if (wanted(self, "matmul f32")) status = blas_line(self, sizes[i][0], sizes[i][1], sizes[i][2]);
+        if (wanted(self, "matmul f32"))
+            status = blas_line(self, sizes[i][0], sizes[i][1], sizes[i][2]);
     if (status == TS_OK && wanted(self, "matmul bf16 1024"))
         status = bf16_line(self, run_matmul, "matmul bf16 1024");
     if (status == TS_OK && wanted(self, "linear bf16 1024"))
@@ -381,7 +380,7 @@ static ts_status product_lines(bench *self)
     return status;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------ */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static ts_status work(ts_rank *me, void *argument)
 {

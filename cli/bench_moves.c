@@ -61,11 +61,11 @@ static int64_t add_boxes(const holding *a, const holding *b, bool a_first, bench
     int side = a_first ? 0 : 1;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < columns; j++) {
-            out[(*count)++] = (bench_box){ .offset = row[i].begin[side] * a->length[1] +
-                                                     column[j].begin[side],
-                                           .rows = row[i].length,
-                                           .columns = column[j].length,
-                                           .stride = a->length[1] };
+            out[(*count)++] =
+                (bench_box){ .offset = row[i].begin[side] * a->length[1] + column[j].begin[side],
+                             .rows = row[i].length,
+                             .columns = column[j].length,
+                             .stride = a->length[1] };
             elements += row[i].length * column[j].length;
         }
     }

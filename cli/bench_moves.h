@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_moves.h - a redistribution of a matrix as a person would write it by hand: for every pair of
- * ranks the boxes that one has and the other wants. What the raw calls and the floor of
- * `tessera bench redistribute` work on. */
+/* bench_moves.h - a redistribution of a matrix as a person would write it by hand: for every pair
+ * of ranks the boxes that one has and the other wants. What the raw calls and the floor of `tessera
+ * bench redistribute` work on. */
 #ifndef CLI_BENCH_MOVES_H
 #define CLI_BENCH_MOVES_H
 
@@ -23,7 +23,8 @@ typedef struct bench_moves {
     void *types;                      /* of the rival */
 } bench_moves;
 
-/* Lists for this rank; blocks are not touched. `me` is the rank's number in both meshes. False: memory. */
+/* Lists for this rank; blocks are not touched. `me` is the rank's number in both meshes. False:
+ * memory. */
 bool bench_moves_make(ts_mesh *mesh, const ts_layout *from, const ts_layout *to, int64_t me,
                       bench_moves *out);
 void bench_moves_release(bench_moves *moves);

@@ -2,14 +2,11 @@
 /* bench_predict.c - how good the cost model is: redistributions on thread ranks beside their
  * predicted times.
  *
- * First the constants of the model are measured with the redistributions that isolate them:
- *
- *   S(0) -> R, tiny     base + latency          S(0) -> R, large     bandwidth
- *   S(0) -> S(1), tiny  what an all_to_all and an exchange cost more
- *   S(0) -> S(1)        copies                  P -> S(0), large     combining
- *
- * Then other layouts and sizes are predicted and measured. Times are medians over batches; a batch
- * takes as long as its slowest rank. */
+ * First the constants of the model are measured: of tiny redistributions what each kind of step
+ * costs at least, of large ones the bandwidth and the rates of copying and combining, as those for
+ * which the model itself predicts the measured times best. Then other layouts and sizes are
+ * predicted and measured. Times are medians over batches; a batch takes as long as its slowest
+ * rank. All ranks take part and come to the same numbers. */
 #include "bench_predict.h"
 
 #include <math.h>
@@ -90,68 +87,18 @@ static ts_status time_move(ts_rank *me, ts_mesh *mesh, const move *m, double bud
     return status;
 }
 
-/* ---- the topology ---------------------------------------------------------------------------- */
-static double at_least(double value, double least)
-{
-    return value > least ? value : least;
-}
-
-static double gib_s(double us_per_byte)
-{
-    return 1e6 / at_least(us_per_byte, 1e-6) / 1073741824.0;
-}
-
-/* long: straight-line, one measured constant after the other */
-static ts_status measure_topology(predict *self, ts_rank *me, ts_mesh *mesh, ts_topology *out)
-{
-    enum { SMALL = 8, LARGE = 2048 };
-    double tiny_gather, tiny_all_to_all, tiny_direct, gather, all_to_all, direct, scatter;
-    double n = (double)self->ranks, budget = self->seconds / 40;
-    double bytes = (double)LARGE * LARGE * 4, each = bytes / n;
-    const char *gathers = "collectives";
-    const struct {
-        move m;
-        double *out;
-    } wanted[] = {
-        { { "S(0)", "R", gathers, SMALL, SMALL }, &tiny_gather },
-        { { "S(0)", "S(1)", gathers, SMALL, SMALL }, &tiny_all_to_all },
-        { { "S(0)", "S(1)", "direct", SMALL, SMALL }, &tiny_direct },
-        { { "S(0)", "R", gathers, LARGE, LARGE }, &gather },
-        { { "S(0)", "S(1)", gathers, LARGE, LARGE }, &all_to_all },
-        { { "S(0)", "S(1)", "direct", LARGE, LARGE }, &direct },
-        { { "P(sum)", "S(0)", gathers, LARGE, LARGE }, &scatter },
-    };
-    ts_status status = TS_OK;
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && status == TS_OK; i++)
-        status = time_move(me, mesh, &wanted[i].m, budget, wanted[i].out);
-    if (status == TS_OK) status = ts_topology_preset("threads", out);
-    if (status != TS_OK) return status;
-    double received = bytes * (n - 1) / n;
-    double per_byte = (gather - tiny_gather) / received;
-    (void)snprintf(out->name, sizeof out->name, "measured");
-    out->base_us = tiny_gather * 0.8;
-    out->level[0].latency_us = tiny_gather * 0.2;
-    out->all_to_all_us = at_least(tiny_all_to_all - tiny_gather, 0);
-    out->exchange_us = at_least(tiny_direct - tiny_gather, 0);
-    out->level[0].bandwidth_gib_s = gib_s(per_byte);
-    out->level[0].total_gib_s = out->shared_gib_s =
-        0; /* all ranks were busy when it was measured */
-    double moved = each * (n - 1) / n * per_byte;
-    out->copy_gib_s = gib_s((all_to_all - tiny_all_to_all - moved) / each);
-    out->reduce_gib_s = gib_s((scatter - tiny_gather) / received - per_byte);
-    (void)direct;
-    return status;
-}
-
-/* ---- predictions ----------------------------------------------------------------------------- */
-static ts_status predict_move(ts_mesh *mesh, const move *m, prediction *out)
+/* ---- predicting ------------------------------------------------------------------------------ */
+static ts_status predict_move(ts_mesh *mesh, const move *m, const ts_topology *topology,
+                              prediction *out)
 {
     ts_shape shape = TS_SHAPE(m->rows, m->columns);
     const ts_layout *src = ts_layout_retain(ts_layout_get(ts_sharding_get(mesh, m->from), shape));
     const ts_layout *dst = ts_layout_retain(ts_layout_get(ts_sharding_get(mesh, m->to), shape));
-    ts_plan_options options = { .struct_size = sizeof options, .planner = m->planner };
+    ts_plan_options options = { .struct_size = sizeof options,
+                                .planner = m->planner,
+                                .topology = topology };
     ts_plan *plan = NULL;
-    ts_status status = ts_plan_cached(src, dst, TS_DTYPE_F32, &options, &plan);
+    ts_status status = ts_plan_create(src, dst, TS_DTYPE_F32, &options, &plan);
     if (status == TS_OK) {
         ts_plan_summary summary = { .struct_size = sizeof summary };
         ts_plan_summarise(plan, &summary);
@@ -165,6 +112,95 @@ static ts_status predict_move(ts_mesh *mesh, const move *m, prediction *out)
     return status;
 }
 
+/* ---- the topology ---------------------------------------------------------------------------- */
+enum { RATES = 3 };
+
+static void set_rates(ts_topology *t, const double *rate)
+{
+    t->level[0].bandwidth_gib_s = exp(rate[0]);
+    t->copy_gib_s = exp(rate[1]);
+    t->reduce_gib_s = exp(rate[2]);
+}
+
+/* How far the model is from what was measured: squares of the logarithms of the ratios. */
+static double misfit(ts_mesh *mesh, const ts_topology *t, prediction *cases, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (predict_move(mesh, &cases[i].what, t, &cases[i]) != TS_OK) return HUGE_VAL;
+        double off = log(cases[i].predicted_us / cases[i].measured_us);
+        sum += off * off;
+    }
+    return sum;
+}
+
+/* One rate after the other is moved up or down while that helps, by smaller and smaller steps. */
+static void fit_rates(ts_mesh *mesh, ts_topology *t, prediction *cases, size_t count)
+{
+    double rate[RATES] = { log(4), log(4), log(4) };
+    set_rates(t, rate);
+    double best = misfit(mesh, t, cases, count);
+    for (double step = 1; step > 0.01; step /= 2) {
+        for (int turn = 0; turn < 4; turn++) {
+            for (int i = 0; i < 2 * RATES; i++) {
+                double before = rate[i / 2];
+                rate[i / 2] += i % 2 ? step : -step;
+                set_rates(t, rate);
+                double now = misfit(mesh, t, cases, count);
+                if (now < best)
+                    best = now;
+                else
+                    rate[i / 2] = before;
+            }
+        }
+    }
+    set_rates(t, rate);
+}
+
+static ts_status time_tiny(ts_rank *me, ts_mesh *mesh, double budget, ts_topology *out)
+{
+    const move moves[] = { { "S(0)", "R", "collectives", 8, 8 },
+                           { "S(0)", "S(1)", "collectives", 8, 8 },
+                           { "S(0)", "S(1)", "direct", 8, 8 } };
+    double us[3];
+    ts_status status = ts_topology_preset("threads", out);
+    for (int i = 0; i < 3 && status == TS_OK; i++)
+        status = time_move(me, mesh, &moves[i], budget, &us[i]);
+    if (status != TS_OK) return status;
+    (void)snprintf(out->name, sizeof out->name, "measured");
+    out->base_us = us[0] * 0.8;
+    out->level[0].latency_us = us[0] * 0.2;
+    out->all_to_all_us = us[1] > us[0] ? us[1] - us[0] : 0;
+    out->exchange_us = us[2] > us[0] ? us[2] - us[0] : 0;
+    out->level[0].total_gib_s = out->shared_gib_s = 0; /* all ranks are busy while it is measured */
+    return TS_OK;
+}
+
+static ts_status measure_topology(predict *self, ts_rank *me, ts_mesh *mesh, ts_topology *out)
+{
+    static const move kinds[] = {
+        { "S(0)", "R", "collectives", 0, 0 },   { "S(0)", "S(1)", "collectives", 0, 0 },
+        { "S(0)", "S(1)", "direct", 0, 0 },     { "P(sum)", "S(0)", "collectives", 0, 0 },
+        { "P(sum)", "R", "collectives", 0, 0 }, { "S(1)", "R", "direct", 0, 0 }
+    };
+    enum { KINDS = sizeof kinds / sizeof kinds[0], SIZES = 2 };
+    prediction cases[KINDS * SIZES];
+    size_t count = 0;
+    double budget = self->seconds * 0.3 / (KINDS * SIZES + 3);
+    ts_status status = time_tiny(me, mesh, budget, out);
+    for (int64_t n = 640; n <= 2560; n *= 4) {
+        for (size_t i = 0; i < KINDS && status == TS_OK; i++) {
+            prediction *one = &cases[count++];
+            *one = (prediction){ .what = kinds[i] };
+            one->what.rows = one->what.columns = n;
+            status = time_move(me, mesh, &one->what, budget, &one->measured_us);
+        }
+    }
+    if (status == TS_OK) fit_rates(mesh, out, cases, count);
+    return status;
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
 /* What is predicted; none of it was measured for the topology at these sizes. */
 static size_t list_moves(int64_t ranks, move *out)
 {
@@ -207,8 +243,8 @@ static ts_status work(ts_rank *me, void *arg)
     if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);
     for (size_t i = 0; i < count && status == TS_OK; i++) {
         prediction one = { .what = moves[i] };
-        status = predict_move(mesh, &moves[i], &one);
-        double budget = self->seconds * 0.7 / (double)count;
+        status = predict_move(mesh, &moves[i], &topology, &one);
+        double budget = self->seconds * 0.6 / (double)count;
         if (status == TS_OK) status = time_move(me, mesh, &moves[i], budget, &one.measured_us);
         if (first && status == TS_OK) self->done[self->count++] = one;
     }
@@ -231,7 +267,7 @@ static void add_lines(const predict *self, bench_lines *lines)
     bench_line *line = bench_lines_add(lines, "%", 100 * bench_median(errors, self->count),
                                        "median error of the predictions");
     line->wanted = 20;
-    bench_line_note(line, "%lld ranks; base %.1f us, %.1f GiB/s, copy %.1f, combine %.1f",
+    bench_line_note(line, "%lld ranks; %.1f us, GiB/s %.1f, copy %.1f, fold %.1f",
                     (long long)self->ranks, t->base_us, t->level[0].bandwidth_gib_s, t->copy_gib_s,
                     t->reduce_gib_s);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_redistribute.c - `tessera bench redistribute`: a matrix from layout to layout, against the copies
- * of its bytes and, under mpirun, against the raw MPI calls.
+/* bench_redistribute.c - `tessera bench redistribute`: a matrix from layout to layout, against the
+ * copies of its bytes and, under mpirun, against the raw MPI calls.
  *
  * What a rank must move, and so what its floor copies (plain memcpy, by as many threads at once):
- * without partials its whole target block; P to S the other ranks' terms of its block, P to R that and the
- * other ranks' results. Each case also runs with prime extents, where nothing divides. At the end a move
- * is overlapped with a matrix product. */
+ * without partials its whole target block; P to S the other ranks' terms of its block, P to R that
+ * and the other ranks' results. Each case also runs with prime extents, where nothing divides. At
+ * the end a move is overlapped with a matrix product. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,7 +205,9 @@ static ts_status run_case(bench *self, ts_rank *me, const redist_case *what, ts_
     racer r = { .self = self, .me = me, .what = what };
     ts_mesh *mesh = ts_mesh_create(me, what->mesh);
     ts_status status = mesh ? racer_open(&r, mesh, shape) : ts_rank_status(me);
-    contest race = { .world = ts_group_world(me), .seconds = seconds, .context = &r, .run = run_racer };
+    contest race = {
+        .world = ts_group_world(me), .seconds = seconds, .context = &r, .run = run_racer
+    };
     race.contenders = !self->rival ? WHO_RAW : what->reduces ? WHO_PACKED : WHO_PACKED + 1;
     contest_times times = { { 0 }, { 0 } };
     *out = (result){ .what = what,
@@ -370,8 +372,8 @@ static const char *base_name(const result *r)
 static void result_json(const result *r, cli_json *json)
 {
     char name[96];
-    (void)snprintf(name, sizeof name, "%s %lldx%lld on %lld ranks", r->what->name, (long long)r->rows,
-                   (long long)r->columns, (long long)r->ranks);
+    (void)snprintf(name, sizeof name, "%s %lldx%lld on %lld ranks", r->what->name,
+                   (long long)r->rows, (long long)r->columns, (long long)r->ranks);
     cli_json_open(json, '{');
     cli_json_member_text(json, "name", name);
     cli_json_member_text(json, "unit", "s");
@@ -455,8 +457,8 @@ static void print_row(cli_table *table, const result *r)
 
 static void print_text(const bench *self)
 {
-    static const char *const names[] = { "case", ">shape",    ">ranks", "family",
-                                         ">time", ">memcpy", ">raw MPI", ">packed",
+    static const char *const names[] = { "case",   ">shape",     ">ranks",     "family",
+                                         ">time",  ">memcpy",    ">raw MPI",   ">packed",
                                          ">ratio", ">over even", ">predicted", NULL };
     cli_table table;
     cli_table_begin(&table, names);
@@ -510,20 +512,22 @@ int cli_bench_redistribute(int argc, char **argv)
         CLI_INT("extent", &self.extent, 8, 1 << 17, "rows and columns (default: 8192)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
         CLI_TEXT("case", &self.only, "NAME", "one case: \"S0 to S1\", ..."),
-        CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend for each number of ranks (default: 25)"),
+        CLI_INT("seconds", &self.seconds, 1, 3600,
+                "time to spend for each number of ranks (default: 25)"),
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END
     };
-    const cli_usage usage = {
-        "bench redistribute", "[options]",
-        "Moves a matrix of f32 from layout to layout and compares with plain copies of its bytes by as\n"
-        "many threads, in the same run; under mpirun with MPI_Alltoallw on derived types and with packing\n"
-        "around MPI_Alltoallv.",
-        options, NULL
-    };
+    const cli_usage usage = { "bench redistribute", "[options]",
+                              "Moves a matrix of f32 from layout to layout and compares with plain "
+                              "copies of its bytes by as\n"
+                              "many threads, in the same run; under mpirun with MPI_Alltoallw on "
+                              "derived types and with packing\n"
+                              "around MPI_Alltoallv.",
+                              options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
-    if (argc > 1) return cli_fail_usage("bench redistribute", "unexpected argument \"%s\"", argv[1]);
+    if (argc > 1)
+        return cli_fail_usage("bench redistribute", "unexpected argument \"%s\"", argv[1]);
     code = check_case(&self);
     if (code >= 0) return code;
     code = launch(&self, self.rank_count > 0 ? self.rank_count : 2);

@@ -32,7 +32,8 @@ struct copy_team {
 
 static void copy_part(const copy_team *team, int index)
 {
-    size_t part = (team->bytes / (size_t)team->threads + 63) / 64 * 64, begin = part * (size_t)index;
+    size_t part = (team->bytes / (size_t)team->threads + 63) / 64 * 64,
+           begin = part * (size_t)index;
     if (begin >= team->bytes) return;
     size_t length = team->bytes - begin < part ? team->bytes - begin : part;
     memcpy(team->to + begin, team->from + begin, length);

@@ -58,6 +58,9 @@ static int run(job *j, const char *prompt)
     options.engine = "threads";
     options.rank_count = 1;
     char error[1024] = "";
+    ts_model_config config;
+    if (ts_model_config_read(j->directory, &config) != TS_OK)
+        return cli_fail("generate", "%s", ts_last_error());
     fputs(prompt, stdout);
     ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
     fputc('\n', stdout);

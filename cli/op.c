@@ -13,8 +13,10 @@ typedef struct command {
 } command;
 
 static const char more[] =
-    "An input is a shape and its placements, \"8x12 S(0), R\"; \"-\" is an absent optional one. Names\n"
-    "of operators and attributes: tessera op --list. A form in place ends in _. A batch has one JSON\n"
+    "An input is a shape and its placements, \"8x12 S(0), R\"; \"-\" is an absent optional one. "
+    "Names\n"
+    "of operators and attributes: tessera op --list. A form in place ends in _. A batch has one "
+    "JSON\n"
     "object a line: mesh, op, attrs, shapes, in; optional dtype, policy, check.\n\n"
     "  tessera op matmul --mesh \"x=4\" --in \"8x12 S(0)\" --in \"12x16 R\"\n"
     "  tessera op softmax --mesh \"x=4\" --in \"8x12 S(1)\" --attr dim=1 --check\n";
@@ -124,12 +126,12 @@ static int check_usage(const command *self, int argc, char **argv)
     if (argc > 2) return cli_fail_usage("op", "unexpected argument \"%s\"", argv[2]);
     if ((self->list || self->batch != NULL) && asked)
         return cli_fail_usage("op", "--list and --batch go without an operator and its inputs");
-    if (self->markdown && !self->list)
-        return cli_fail_usage("op", "--markdown goes with --list");
+    if (self->markdown && !self->list) return cli_fail_usage("op", "--markdown goes with --list");
     if (!self->list && self->batch == NULL &&
         (argc < 2 || self->request.mesh == NULL || self->in.count == 0))
-        return cli_fail_usage("op", "a name, --mesh and --in are needed, or --list, or --batch; see "
-                                    "tessera op --help");
+        return cli_fail_usage("op",
+                              "a name, --mesh and --in are needed, or --list, or --batch; see "
+                              "tessera op --help");
     return -1;
 }
 
@@ -141,7 +143,8 @@ int cli_op(int argc, char **argv)
         CLI_TEXT("mesh", &r->mesh, "TEXT", "axes and sizes, as \"dp=2, tp=4\""),
         CLI_LIST("in", &self.in, "\"8x12 S(0)\"", "an input: shape and placements; once for each"),
         CLI_LIST("attr", &self.attributes, "NAME=VALUE", "an attribute, as dim=1, dims=[0,1]"),
-        CLI_TEXT("dtype", &r->dtype, "NAME", "of inputs that hold numbers; f32 (default), bf16, ..."),
+        CLI_TEXT("dtype", &r->dtype, "NAME",
+                 "of inputs that hold numbers; f32 (default), bf16, ..."),
         CLI_TEXT("policy", &r->policy, "NAME", "implicit moves: allow (default) or forbid"),
         CLI_FLAG("check", &r->check, "run it on thread ranks and compare with one rank"),
         CLI_FLAG("json", &self.json, "one JSON object"),

@@ -37,8 +37,8 @@ static const char *inputs_text(const ts_op_about *about, char *out, size_t size)
 
 static int list_table(void)
 {
-    static const char *const names[] = { "operator", ">in", ">out", "grad", "attributes",
-                                         "algorithms", "what", NULL };
+    static const char *const names[] = { "operator",   ">in",        ">out", "grad",
+                                         "attributes", "algorithms", "what", NULL };
     cli_table table;
     cli_table_begin(&table, names);
     for (int32_t i = 0; i < ts_op_count(); i++) {
@@ -70,8 +70,11 @@ static void print_rules(int32_t index)
     (void)ts_op_rules_text(index, text, length + 1);
     printf("- rules:");
     int count = 0;
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), count++)
+    for (char *line = text, *next; *line != '\0'; line = next, count++) {
+        next = line + strcspn(line, "\n");
+        if (*next != '\0') *next++ = '\0';
         if (count > 0 || strstr(line, "->") == NULL) printf("%s `%s`", count > 1 ? "," : "", line);
+    }
     printf("%s\n", count > 0 ? "" : " from the whole layout");
     free(text);
 }
@@ -100,8 +103,10 @@ static int list_markdown(void)
 {
     printf("# Operators\n\n"
            "Made by `tessera op --list --markdown` from the operator table; do not edit.\n\n"
-           "%d operators. The rules are those of one mesh axis for a small sampled call, beside all-R,\n"
-           "which always holds: roles of the inputs, then of the outputs. `docs/rules.md` says how they\n"
+           "%d operators. The rules are those of one mesh axis for a small sampled call, beside "
+           "all-R,\n"
+           "which always holds: roles of the inputs, then of the outputs. `docs/rules.md` says how "
+           "they\n"
            "are derived; `tessera op NAME --mesh ... --in ...` shows what is chosen for a call.\n",
            ts_op_count());
     for (int32_t i = 0; i < ts_op_count(); i++) {

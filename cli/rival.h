@@ -15,7 +15,8 @@ typedef struct bench_rival {
     /* Does what the named MPI call does on this rank's buffers, on MPI_COMM_WORLD; 0: done. */
     int (*call)(const char *raw, bench_rank *b);
     /* A redistribution: MPI_Alltoallw (derived types), MPI_Alltoallv (packing before and after),
-     * MPI_Allreduce, MPI_Reduce_scatter. open makes what a program would keep: communicator and types. */
+     * MPI_Allreduce, MPI_Reduce_scatter. open makes what a program would keep: communicator and
+     * types. */
     int (*move_open)(bench_moves *moves);
     int (*move)(const char *raw, bench_moves *moves);
     void (*move_close)(bench_moves *moves);

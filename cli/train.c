@@ -2,8 +2,8 @@
 /* train.c - `tessera train CONFIG`: says what it will do, trains, and says where everything is.
  *
  * On a terminal one line is drawn over and over; elsewhere there is a line at most every two
- * seconds. Ctrl-C lets the step end, saves, and ends; the same command goes on from there. Ranks are
- * threads of this process, or processes under mpirun. */
+ * seconds. Ctrl-C lets the step end, saves, and ends; the same command goes on from there. Ranks
+ * are threads of this process, or processes under mpirun. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,15 +57,14 @@ static void show_plan(const ts_train_plan *p, void *context)
     const job *j = context;
     if (j->quiet) return;
     char a[32], b[32], c[32], d[32], e[32];
-    printf("model   %s parameters, %s FLOP per token\n",
-           amount(a, sizeof a, (double)p->parameters), amount(b, sizeof b, p->flops_per_token));
+    printf("model   %s parameters, %s FLOP per token\n", amount(a, sizeof a, (double)p->parameters),
+           amount(b, sizeof b, p->flops_per_token));
     printf("mesh    %s: %lld ranks (%s), plan %s\n", p->mesh, (long long)p->ranks, p->engine,
            p->plan);
     printf("data    %s tokens; a step has %lld = %lld rows of %lld\n",
            amount(a, sizeof a, (double)p->data_tokens), (long long)p->tokens_per_step,
            (long long)p->rows, (long long)p->context);
-    int64_t total =
-        p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
+    int64_t total = p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
     printf("memory  about %s a rank: weights %s, gradients %s, optimizer %s, activations %s\n",
            cli_bytes(a, sizeof a, total), cli_bytes(b, sizeof b, p->weight_bytes),
            cli_bytes(c, sizeof c, p->gradient_bytes), cli_bytes(d, sizeof d, p->optimizer_bytes),
@@ -88,8 +87,8 @@ static void draw(const ts_train_step *s, bool terminal)
     if (terminal) printf("\r[%s] ", bar);
     printf("step %lld/%lld  loss %.4f  norm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
            (long long)s->step, (long long)s->steps, s->loss, s->norm,
-           amount(speed, sizeof speed, s->tokens_per_second),
-           amount(flops, sizeof flops, s->flops), cli_bytes(memory, sizeof memory, s->memory_bytes),
+           amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
+           cli_bytes(memory, sizeof memory, s->memory_bytes),
            duration(left, sizeof left, s->remaining), terminal ? "\033[K" : "\n");
     fflush(stdout);
 }
@@ -219,8 +218,7 @@ int cli_train(int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 2 || (argc < 2 && !print)) return cli_fail_usage("train", "needs one CONFIG file");
-    if (ts_train_config_create(&j.config) != TS_OK)
-        return cli_fail("train", "%s", ts_last_error());
+    if (ts_train_config_create(&j.config) != TS_OK) return cli_fail("train", "%s", ts_last_error());
     code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
     if (code < 0 && print) code = print_config(j.config);
     if (code < 0 && ts_train_config_check(j.config) != TS_OK)

@@ -17,15 +17,13 @@ static int verify_rules(int argc, char **argv)
     int64_t seed = 1;
     const cli_option options[] = {
         CLI_FLAG("quick", &quick, "fewer samples of what is too much to enumerate"),
-        CLI_INT("seed", &seed, 0, INT64_MAX, "of what is sampled"),
-        CLI_END
+        CLI_INT("seed", &seed, 0, INT64_MAX, "of what is sampled"), CLI_END
     };
-    const cli_usage usage = {
-        "verify rules", "[OP...]",
-        "Proves every rule of the operators on 2, 3, 4 and 2x2 ranks by brute force, and looks for\n"
-        "legal ones that are not offered.",
-        options, NULL
-    };
+    const cli_usage usage = { "verify rules", "[OP...]",
+                              "Proves every rule of the operators on 2, 3, 4 and 2x2 ranks by "
+                              "brute force, and looks for\n"
+                              "legal ones that are not offered.",
+                              options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     ts_world *world = layout_world("verify rules");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify_model.c - `tessera verify model DIR`: a model against the numbers another implementation gave for it.
+/* verify_model.c - `tessera verify model DIR`: a model against the numbers another implementation
+ * gave for it.
  *
- * DIR holds config.json, weights and reference.json: tokens, the loss of predicting each next one, logits of the last
- * position of the first row, their norm, the norm of every parameter's gradient, and ten steps of AdamW with the loss and
- * total norm before each. Everything is computed on the given mesh and plan and compared. */
+ * DIR holds config.json, weights and reference.json: tokens, the loss of predicting each next one,
+ * logits of the last position of the first row, their norm, the norm of every parameter's gradient,
+ * and ten steps of AdamW with the loss and total norm before each. Everything is computed on the
+ * given mesh and plan and compared. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +25,18 @@ typedef struct verify_model {
     FILE *out;
 } verify_model;
 
-/* ---- comparing ------------------------------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
-static void check(verify_model *v, ts_rank *me, const char *what, double have, double want, double tolerance)
+static void check(verify_model *v, ts_rank *me, const char *what, double have, double want,
+                  double tolerance)
 {
     if (ts_rank_index(me) != 0) return;
     double error = fabs(have - want) / (fabs(want) > 0 ? fabs(want) : 1.0);
     v->checks++;
     if (error <= tolerance) return; /* not a number fails, too */
     v->failed++;
-    fprintf(v->out, "%s: %.9g, not %.9g (relative %.2g, allowed %.0e)\n", what, have, want, error, tolerance);
+    fprintf(v->out, "%s: %.9g, not %.9g (relative %.2g, allowed %.0e)\n", what, have, want, error,
+            tolerance);
 }
 
 typedef struct picking {
@@ -53,7 +57,7 @@ static ts_tensor *tokens_of(const verify_model *v, ts_model *model, int64_t shif
     return ts_from_function(token_at, &p, ts_model_tokens(model), meta);
 }
 
-/* ---- one forward and backward ------------------------------------------------------------------------------------------- */
+/* ---- one forward and backward ---------------------------------------------------------------- */
 
 static double norm_of(ts_tensor *t)
 {
@@ -64,8 +68,8 @@ static double norm_of(ts_tensor *t)
 
 static void check_logits(verify_model *v, ts_rank *me, ts_tensor *logits)
 {
-    check(v, me, "norm of the logits", norm_of(logits), json_number_value(json_object_get(v->reference, "logits_norm")),
-          1e-5);
+    check(v, me, "norm of the logits", norm_of(logits),
+          json_number_value(json_object_get(v->reference, "logits_norm")), 1e-5);
     const json_t *row = json_object_get(v->reference, "logits_first_row_last_pos");
     ts_tensor *full = ts_tensor_full(logits);
     ts_array view = TS_INIT(ts_array);
@@ -94,7 +98,8 @@ static ts_status check_grad(const char *name, ts_tensor *parameter, void *contex
     snprintf(what, sizeof what, "gradient of %s", name);
     ts_scope scope = ts_scope_open(g->me, "gradient");
     ts_tensor *grad = ts_tensor_grad(parameter);
-    if (want) check(g->v, g->me, what, grad ? norm_of(grad) : (double)NAN, json_number_value(want), 1e-4);
+    if (want)
+        check(g->v, g->me, what, grad ? norm_of(grad) : (double)NAN, json_number_value(want), 1e-4);
     ts_scope_close(scope);
     return ts_rank_status(g->me);
 }
@@ -117,7 +122,7 @@ static void check_once(verify_model *v, ts_rank *me, ts_model *model)
     ts_scope_close(scope);
 }
 
-/* ---- the trajectory --------------------------------------------------------------------------------------------------------- */
+/* ---- the trajectory -------------------------------------------------------------------------- */
 
 static double number(const json_t *object, const char *name, double otherwise)
 {
@@ -127,7 +132,8 @@ static double number(const json_t *object, const char *name, double otherwise)
 
 static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
 {
-    const json_t *adamw = json_object_get(v->reference, "adamw"), *betas = json_object_get(adamw, "betas");
+    const json_t *adamw = json_object_get(v->reference, "adamw"),
+                 *betas = json_object_get(adamw, "betas");
     const json_t *steps = json_object_get(adamw, "loss_and_total_norm");
     ts_adamw_options options = TS_INIT(ts_adamw_options);
     options.lr = number(adamw, "lr", 1e-3);
@@ -171,7 +177,7 @@ static ts_status work(ts_rank *me, void *argument)
     return ts_rank_status(me);
 }
 
-/* ---- the reference --------------------------------------------------------------------------------------------------------------- */
+/* ---- the reference --------------------------------------------------------------------------- */
 
 static int read_reference(verify_model *v)
 {
@@ -221,8 +227,9 @@ static int run(verify_model *v)
     ts_status status = ts_launch_with(&options, work, v, error, sizeof error);
     if (status != TS_OK) return cli_fail("verify model", "%s", error);
     if (v->checks > 0) /* rank 0 is ours */
-        printf("%s on %s (%s): %lld of %lld agree\n", v->directory, v->mesh, v->plan ? v->plan : "default plan",
-               (long long)(v->checks - v->failed), (long long)v->checks);
+        printf("%s on %s (%s): %lld of %lld agree\n", v->directory, v->mesh,
+               v->plan ? v->plan : "default plan", (long long)(v->checks - v->failed),
+               (long long)v->checks);
     return v->failed ? 1 : 0;
 }
 
@@ -231,11 +238,13 @@ int cli_verify_model(int argc, char **argv)
     verify_model v = { .mesh = "dp=1", .out = stdout };
     const cli_option options[] = {
         CLI_TEXT("mesh", &v.mesh, "TEXT", "the mesh, \"dp=2, tp=2\" (default dp=1)"),
-        CLI_TEXT("plan", &v.plan, "NAME|FILE", "dp, tp, sp, or a file of \"pattern: placements\" lines"),
+        CLI_TEXT("plan", &v.plan, "NAME|FILE",
+                 "dp, tp, sp, or a file of \"pattern: placements\" lines"),
         CLI_END,
     };
     const cli_usage usage = { "verify model", "DIR [options]",
-                              "a model against the numbers of another implementation", options, NULL };
+                              "a model against the numbers of another implementation", options,
+                              NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc != 2) return cli_fail_usage("verify model", "needs one directory");
@@ -256,6 +265,7 @@ int cli_verify_model(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
-    return cli_fail("verify model", "this build has no jansson, which reads reference.json (libjansson-dev)");
+    return cli_fail("verify model",
+                    "this build has no jansson, which reads reference.json (libjansson-dev)");
 }
 #endif

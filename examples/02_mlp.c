@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 02_mlp.c - a two-layer network trained by data parallelism, which here is nothing but placements.
  *
- * The batch is S(0) on axis dp and the weights are R, so every gradient comes out as a partial sum and is delivered
- * replicated; the same program on one rank communicates nothing. Run it:  TESSERA_RANKS=4 ./02_mlp */
+ * The batch is S(0) on axis dp and the weights are R, so every gradient comes out as a partial sum
+ * and is delivered replicated; the same program on one rank communicates nothing. Run it:
+ * TESSERA_RANKS=4 ./02_mlp */
 #include <stdio.h>
 
 #include <tessera/tessera.h>
@@ -17,8 +18,11 @@ static void forward(void *state, const ts_module_io *io)
     io->output[0] = ts_matmul(ts_relu(ts_matmul(io->input[0], net->w1)), net->w2);
 }
 
-static const ts_module_desc mlp_desc = { .struct_size = sizeof(ts_module_desc), .type = "mlp", .input_count = 1,
-                                         .output_count = 1, .forward = forward };
+static const ts_module_desc mlp_desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "mlp",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = forward };
 
 /* Rows whose class can be told from their values: a pattern per class, shifted by the row. */
 static void pixel(const int64_t *global, void *element, void *context)
@@ -55,8 +59,10 @@ static ts_status work(ts_rank *me, void *arg)
     for (int step = 0; step < 60 && ts_rank_status(me) == TS_OK; step++) {
         ts_scope scope = ts_scope_open(me, "step");
         ts_tape_begin(me);
-        ts_tensor *x = ts_from_function(pixel, NULL, rows, (ts_meta){ .shape = TS_SHAPE(120, 64), .dtype = TS_DTYPE_F32 });
-        ts_tensor *y = ts_from_function(label, NULL, rows, (ts_meta){ .shape = TS_SHAPE(120), .dtype = TS_DTYPE_I64 });
+        ts_tensor *x = ts_from_function(
+            pixel, NULL, rows, (ts_meta){ .shape = TS_SHAPE(120, 64), .dtype = TS_DTYPE_F32 });
+        ts_tensor *y = ts_from_function(label, NULL, rows,
+                                        (ts_meta){ .shape = TS_SHAPE(120), .dtype = TS_DTYPE_I64 });
         ts_tensor *loss = ts_cross_entropy(TS_CALL(root, x), y);
         ts_backward(loss, NULL);
         ts_optimizer_step(optimizer);

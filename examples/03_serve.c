@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 03_serve.c - a process that serves for long: a failed request is answered, and the state of the last good one stays.
+/* 03_serve.c - a process that serves for long: a failed request is answered, and the state of the
+ * last good one stays.
  *
- * Each request runs in a catching scope that all ranks agree on: either both caches moved on, on every rank, or
- * neither did. Run it:  TESSERA_RANKS=2 ./03_serve */
+ * Each request runs in a catching scope that all ranks agree on: either both caches moved on, on
+ * every rank, or neither did. Run it:  TESSERA_RANKS=2 ./03_serve */
 #include <stdio.h>
 
 #include <tessera/tessera.h>
@@ -20,9 +21,11 @@ static ts_status serve(ts_rank *me, ts_mesh *mesh, dialogue *user, int number)
     options.agree = mesh;
     ts_scope scope = ts_scope_open_with(me, &options);
     ts_tensor *x = ts_full(number, mesh, TS_DTYPE_F64, TS_SHAPE(6, 4), "tp?:S(0)");
-    ts_tensor *total = ts_sum(x, NULL, 0, 0); /* pending a sum over tp: nothing was communicated yet */
+    ts_tensor *total =
+        ts_sum(x, NULL, 0, 0); /* pending a sum over tp: nothing was communicated yet */
     ts_tensor_write(user->sum, number > 1 ? ts_add(user->sum, total) : total);
-    if (number % 5 == 4) ts_rank_fail(me, TS_ERR_ARG, "request %d wants more than is allowed", number);
+    if (number % 5 == 4)
+        ts_rank_fail(me, TS_ERR_ARG, "request %d wants more than is allowed", number);
     ts_tensor_write(user->count, ts_full(number, mesh, TS_DTYPE_F64, TS_SHAPE(1), NULL));
     return ts_scope_close(scope);
 }
@@ -34,7 +37,8 @@ static ts_status work(ts_rank *me, void *arg)
     dialogue user = { ts_variable(me), ts_variable(me) };
     for (int number = 1; number <= 10; number++) {
         ts_status status = serve(me, mesh, &user, number);
-        if (status != TS_OK && ts_rank_index(me) == 0) printf("refused: %s\n", ts_rank_error(me)->text);
+        if (status != TS_OK && ts_rank_index(me) == 0)
+            printf("refused: %s\n", ts_rank_error(me)->text);
         if (status == TS_ERR_PEER || status == TS_ERR_MEMORY) ts_rank_recover(me);
         if (ts_rank_status(me) != TS_OK) break;
     }

@@ -152,13 +152,14 @@ static int call(const char *raw, bench_rank *b)
     return call_rooted(raw, b);
 }
 
-/* ---- redistributions -------------------------------------------------------------------------- */
+/* ---- redistributions --------------------------------------------------------------------------
+ */
 
 typedef struct move_types {
     MPI_Comm comm;
-    MPI_Datatype *send, *recv; /* per peer */
-    int *send_one, *recv_one;  /* 1: there is something */
-    int *zero;                 /* displacements */
+    MPI_Datatype *send, *recv;                      /* per peer */
+    int *send_one, *recv_one;                       /* 1: there is something */
+    int *zero;                                      /* displacements */
     int *send_size, *send_at, *recv_size, *recv_at; /* of packed pieces */
 } move_types;
 

@@ -2,15 +2,16 @@
 /* comm.h - groups of ranks and the collectives on them, on plain blocks of memory.
  *
  * A group is a list of ranks in the caller's order: member i is the i-th of the list, always. It
- * costs nothing until it is used and needs no agreement to be made. A rank that is not a member gets
- * a handle on which every collective returns TS_OK at once.
+ * costs nothing until it is used and needs no agreement to be made. A rank that is not a member
+ * gets a handle on which every collective returns TS_OK at once.
  *
- * Every collective is called by all members, in the same order per (group, channel). It returns when
- * it is complete, or at once if options->work is set: then ts_work_wait completes it, and until then
- * its arrays must stay. Arrays may be strided. Where a collective splits an array among the members
- * it splits dim 0: evenly (the extent must divide), or by options->send_rows / recv_rows, one count
- * per member, zero allowed. A scalar counts as one row. `in` and `out` may be the same memory for
- * all_reduce, and for broadcast there is only one array; otherwise they must not overlap.
+ * Every collective is called by all members, in the same order per (group, channel). It returns
+ * when it is complete, or at once if options->work is set: then ts_work_wait completes it, and
+ * until then its arrays must stay. Arrays may be strided. Where a collective splits an array among
+ * the members it splits dim 0: evenly (the extent must divide), or by options->send_rows /
+ * recv_rows, one count per member, zero allowed. A scalar counts as one row. `in` and `out` may be
+ * the same memory for all_reduce, and for broadcast there is only one array; otherwise they must
+ * not overlap.
  *
  * Reductions fold in the group's order, ((x0 op x1) op x2) ..., bf16 and f16 in f32 with one final
  * rounding: the same bits on every rank, every run and every engine.
@@ -39,17 +40,18 @@ typedef struct ts_comm_options {
     const char *name;         /* what moves, for messages and events: "layers.3.wq" */
     const int64_t *send_rows; /* per member; NULL: even (or not used by the operation) */
     const int64_t *recv_rows;
-    ts_work **work;           /* not NULL: asynchronous; receives a handle that must be waited for */
-    int64_t timeout_ms;       /* 0: the group's */
+    ts_work **work;     /* not NULL: asynchronous; receives a handle that must be waited for */
+    int64_t timeout_ms; /* 0: the group's */
     int32_t channel;
     int32_t reserved;
 } ts_comm_options;
 
-/* One strided block of an exchange. Blocks between a pair match in order: the elements of all my send
- * parts for peer p, in list order and row-major each, are those of p's receive parts from me. */
+/* One strided block of an exchange. Blocks between a pair match in order: the elements of all my
+ * send parts for peer p, in list order and row-major each, are those of p's receive parts from me.
+ */
 typedef struct ts_part {
-    int64_t peer;   /* member of the group; may be the caller itself */
-    void *data;     /* first element of the block */
+    int64_t peer; /* member of the group; may be the caller itself */
+    void *data;   /* first element of the block */
     int32_t ndim;
     int32_t combine; /* receive parts: 1: folds into the block of the part before it (same block) */
     int64_t extent[TS_NDIM_MAX];
@@ -70,14 +72,17 @@ TS_BEGIN_C
 
 /* ---- groups -------------------------------------------------------------------------------- */
 TS_API ts_group *ts_group_world(ts_rank *me); /* getter; all ranks in order; owned by the rank */
-TS_API ts_group *ts_group_create(ts_rank *me, const int64_t *ranks, int64_t count,
-                                 const ts_group_options *options); /* maker, local; ranks of the world */
-TS_API ts_group *ts_group_sub(ts_group *parent, const int64_t *members, int64_t count,
-                              const ts_group_options *options); /* maker, local; members of parent */
-TS_API void ts_group_release(ts_group *group);         /* [any]; accepts NULL and the world group */
-TS_API int64_t ts_group_size(const ts_group *group);   /* getter */
-TS_API int64_t ts_group_index(const ts_group *group);  /* getter; my place in it, -1: outside */
-TS_API int64_t ts_group_rank(const ts_group *group, int64_t member); /* world rank of a member, or -1 */
+TS_API ts_group *
+ts_group_create(ts_rank *me, const int64_t *ranks, int64_t count,
+                const ts_group_options *options); /* maker, local; ranks of the world */
+TS_API ts_group *
+ts_group_sub(ts_group *parent, const int64_t *members, int64_t count,
+             const ts_group_options *options);        /* maker, local; members of parent */
+TS_API void ts_group_release(ts_group *group);        /* [any]; accepts NULL and the world group */
+TS_API int64_t ts_group_size(const ts_group *group);  /* getter */
+TS_API int64_t ts_group_index(const ts_group *group); /* getter; my place in it, -1: outside */
+TS_API int64_t ts_group_rank(const ts_group *group,
+                             int64_t member); /* world rank of a member, or -1 */
 
 /* ---- collectives: recorded [coll] ------------------------------------------------------------ */
 TS_API ts_status ts_group_barrier(ts_group *group, const ts_comm_options *options);
@@ -95,9 +100,9 @@ TS_API ts_status ts_group_reduce(ts_group *group, const ts_array *in, const ts_a
                                  ts_reduce reduce, int64_t root, const ts_comm_options *options);
 TS_API ts_status ts_group_all_reduce(ts_group *group, const ts_array *in, const ts_array *out,
                                      ts_reduce reduce, const ts_comm_options *options);
-TS_API ts_status ts_group_reduce_scatter(ts_group *group, const ts_array *in, const ts_array *out,
-                                         ts_reduce reduce,
-                                         const ts_comm_options *options); /* send_rows: per member */
+TS_API ts_status
+ts_group_reduce_scatter(ts_group *group, const ts_array *in, const ts_array *out, ts_reduce reduce,
+                        const ts_comm_options *options); /* send_rows: per member */
 TS_API ts_status ts_group_all_to_all(ts_group *group, const ts_array *in, const ts_array *out,
                                      const ts_comm_options *options); /* send_rows and recv_rows */
 TS_API ts_status ts_group_exchange(ts_group *group, const ts_exchange *exchange,
@@ -109,11 +114,11 @@ TS_API ts_status ts_group_send(ts_group *group, const ts_array *array, int64_t t
 TS_API ts_status ts_group_recv(ts_group *group, const ts_array *array, int64_t from,
                                const ts_comm_options *options);
 
-/* ---- a batch: what is issued between begin and end starts together and completes together ----- */
-TS_API ts_status ts_group_batch_begin(ts_rank *me);                                     /* recorded */
-TS_API ts_status ts_group_batch_end(ts_rank *me, const ts_comm_options *options);       /* recorded */
+/* ---- a batch: what is issued between begin and end starts together and completes together ---- */
+TS_API ts_status ts_group_batch_begin(ts_rank *me);                               /* recorded */
+TS_API ts_status ts_group_batch_end(ts_rank *me, const ts_comm_options *options); /* recorded */
 
-/* ---- operations in flight ---------------------------------------------------------------------- */
+/* ---- operations in flight -------------------------------------------------------------------- */
 TS_API ts_status ts_work_wait(ts_work *work /* takes */); /* recorded [any]; accepts NULL */
 TS_API int ts_work_test(ts_work *work);                   /* 1: complete, wait will not block */
 

@@ -69,8 +69,7 @@ typedef ts_status (*ts_param_fn)(const char *name, ts_tensor *parameter, void *c
 
 TS_BEGIN_C
 
-/* ---- modules
- * ------------------------------------------------------------------------------------------- */
+/* ---- modules --------------------------------------------------------------------------------- */
 TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,
                                    void *state /* takes */);
 TS_API ts_module *ts_module_add(ts_module *parent, const char *name, ts_module *child /* takes */);
@@ -92,15 +91,13 @@ TS_API ts_mesh *ts_module_mesh(const ts_module *m);
 TS_API int64_t ts_module_count(const ts_module *root); /* elements of all parameters, globally */
 TS_API void ts_module_destroy(ts_module *m);           /* [any] the root alone; takes the tree */
 
-/* ---- initialisation: by (seed, name, global index)
- * ------------------------------------------------------- */
+/* ---- initialisation: by (seed, name, global index) ------------------------------------------- */
 TS_API ts_status ts_init_zeros(ts_tensor *parameter, const char *name, void *state);
 TS_API ts_status ts_init_ones(ts_tensor *parameter, const char *name, void *state);
 TS_API ts_status ts_init_normal(ts_tensor *parameter, const char *name,
                                 void *state); /* state: double *deviation; NULL: 0.02 */
 
-/* ---- optimisers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- optimisers ------------------------------------------------------------------------------ */
 TS_API ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options); /* maker */
 TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options);     /* maker */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o); /* recorded [coll]: all parameters or none */

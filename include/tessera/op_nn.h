@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_nn.h - losses, normalisation of groups, convolution, and comparisons of whole tensors.
+/* op_nn.h - losses, normalisation of groups, convolution, pooling, and comparisons of whole
+ * tensors.
  *
  * makers: NULL on failure, NULL in gives NULL out (world.h). Any operator takes any placement; what
  * cannot stay sharded is moved, as far as the policy of the open scope allows (scope.h). Dims may
@@ -30,6 +31,10 @@ typedef struct ts_conv_options { /* lists have one number per place dim, at most
     const int64_t *stride, *padding, *dilation; /* NULL: 1, 0, 1 */
     int64_t groups;                             /* 0: 1 */
 } ts_conv_options;
+typedef struct ts_pool_options { /* lists have one number per place dim, at most 3 */
+    size_t struct_size;
+    const int64_t *window, *stride, *padding; /* NULL: 1, the window, 0 */
+} ts_pool_options;
 typedef struct ts_close_options {
     size_t struct_size;
     double relative, absolute; /* |a - b| <= absolute + relative |b| */
@@ -54,6 +59,10 @@ TS_API ts_tensor *ts_group_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias
 TS_API ts_tensor *ts_conv(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
                           const ts_conv_options *options);
 
+/* x [N, C, places..]; a mean counts the padding as zeros. */
+TS_API ts_tensor *ts_max_pool(ts_tensor *x, const ts_pool_options *options);
+TS_API ts_tensor *ts_avg_pool(ts_tensor *x, const ts_pool_options *options);
+
 /* recorded [coll]. *out is 1 or 0, the same on all ranks of the mesh; 0 on failure. */
 TS_API ts_status ts_equal(ts_tensor *a, ts_tensor *b, int *out);
 /* options NULL: 1e-5 and 1e-8 */
@@ -70,6 +79,8 @@ TS_END_C
 #define ts_nll_loss(...) (ts_here(TS_HERE), ts_nll_loss(__VA_ARGS__))
 #define ts_group_norm(...) (ts_here(TS_HERE), ts_group_norm(__VA_ARGS__))
 #define ts_conv(...) (ts_here(TS_HERE), ts_conv(__VA_ARGS__))
+#define ts_max_pool(...) (ts_here(TS_HERE), ts_max_pool(__VA_ARGS__))
+#define ts_avg_pool(...) (ts_here(TS_HERE), ts_avg_pool(__VA_ARGS__))
 #define ts_equal(...) (ts_here(TS_HERE), ts_equal(__VA_ARGS__))
 #define ts_allclose(...) (ts_here(TS_HERE), ts_allclose(__VA_ARGS__))
 #endif

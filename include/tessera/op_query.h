@@ -10,20 +10,20 @@
 #ifndef TESSERA_OP_QUERY_H
 #define TESSERA_OP_QUERY_H
 
-#include "scope.h"
 #include "layout.h"
+#include "scope.h"
 
 /* ---- the table ------------------------------------------------------------------------------- */
 typedef struct ts_op_about { /* may grow at the end; texts live as long as the program */
     size_t struct_size;
     const char *name;
-    const char *what;         /* one line */
-    const char *dims;         /* index expression, or NULL: written as a function */
+    const char *what; /* one line */
+    const char *dims; /* index expression, or NULL: written as a function */
     int32_t input_min, input_max, output_count;
-    int32_t has_gradient;     /* 1: yes; 0: no; -1: has none by nature */
-    int32_t has_in_place;     /* the form name_ */
+    int32_t has_gradient; /* 1: yes; 0: no; -1: has none by nature */
+    int32_t has_in_place; /* the form name_ */
     int32_t is_view, is_random, is_host;
-    uint32_t dtypes;          /* bit d: dtype d of input 0 is accepted */
+    uint32_t dtypes; /* bit d: dtype d of input 0 is accepted */
     int32_t algorithm_count;
 } ts_op_about;
 
@@ -38,8 +38,8 @@ typedef struct ts_op_query_options {
     const ts_layout *const *in; /* NULL: absent */
     int64_t implicit_bytes_max; /* with TS_MOVES_WARN */
     int32_t input_count;
-    int32_t dtype;              /* of inputs that hold numbers; 0: f32. Indices and masks have their own */
-    int32_t implicit_moves;     /* ts_moves; 0: allow */
+    int32_t dtype; /* of inputs that hold numbers; 0: f32. Indices and masks have their own */
+    int32_t implicit_moves; /* ts_moves; 0: allow */
     int32_t reserved;
 } ts_op_query_options;
 
@@ -49,8 +49,8 @@ typedef struct ts_op_query_summary { /* may grow at the end */
     int64_t bytes_moved;    /* moves of inputs only */
     double cost_us;         /* by the model of the world's topology */
     int32_t input_count, output_count;
-    int32_t algorithm;      /* 0: the kernel alone */
-    int32_t rule_count;     /* that were considered; 0: a view, decided from the whole layout */
+    int32_t algorithm;  /* 0: the kernel alone */
+    int32_t rule_count; /* that were considered; 0: a view, decided from the whole layout */
 } ts_op_query_summary;
 
 TS_BEGIN_C

@@ -58,8 +58,8 @@ TS_BEGIN_C
 TS_API const char *ts_status_name(ts_status status);
 /* The meaning column of the list. Never NULL. */
 TS_API const char *ts_status_meaning(ts_status status);
-/* The last error of this thread outside any rank; "" if there was none. Valid until the next failing
- * call of the thread. */
+/* The last error of this thread outside any rank; "" if there was none. Valid until the next
+ * failing call of the thread. */
 TS_API const char *ts_last_error(void);
 
 TS_END_C

@@ -21,8 +21,7 @@ typedef void (*ts_element_fn)(const int64_t *global, void *element, void *contex
 
 TS_BEGIN_C
 
-/* ---- factories: makers, local. A partial placement is refused but by ts_empty.
- * ----------------------- */
+/* ---- factories: makers, local. A partial placement is refused but by ts_empty. --------------- */
 TS_API ts_tensor *ts_empty(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_zeros(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_ones(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
@@ -37,8 +36,7 @@ typedef struct ts_arange_options {
 TS_API ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                             const ts_arange_options *options);
 
-/* ---- random numbers by global index: the same bits on any mesh and placement (makers)
- * ------------------- */
+/* ---- random numbers by global index: the same bits on any mesh and placement (makers) -------- */
 TS_API ts_tensor *ts_rand(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_randn(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 typedef struct ts_random_options {
@@ -50,8 +48,7 @@ typedef struct ts_random_options {
 TS_API ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                              const ts_random_options *options);
 
-/* ---- from memory
- * -------------------------------------------------------------------------------------- */
+/* ---- from memory ----------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block); /* on ts_mesh_self */
 /* One block per rank, no copy. [coll]: dtype, shape and every rank's block are checked against the
  * layout's rule and agreed on before anything else; one wrong block is an error on all ranks that
@@ -65,8 +62,7 @@ TS_API ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sha
                                    ts_meta meta); /* maker, local */
 TS_API ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed /* takes */);
 
-/* ---- reading
- * ---------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_tensor_local(ts_tensor *t); /* maker; own block on ts_mesh_self, no copy */
 TS_API ts_tensor *ts_tensor_full(ts_tensor *t);  /* maker [coll]; replicated on the same mesh */
 TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out); /* recorded; waits; read only */
@@ -84,17 +80,14 @@ TS_API ts_shape ts_tensor_shape(const ts_tensor *t);          /* getter; NULL: n
 TS_API ts_dtype ts_tensor_dtype(const ts_tensor *t);          /* getter */
 TS_API ts_rank *ts_tensor_rank(const ts_tensor *t);           /* getter */
 
-/* ---- lifetime
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- lifetime -------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_tensor_retain(ts_tensor *t); /* the caller owns one more reference */
 TS_API void ts_tensor_release(ts_tensor *t);      /* [any] accepts NULL */
 TS_API void ts_tensor_drop(ts_tensor *t);         /* [any] ends a temporary early; never waits */
 TS_API ts_tensor *ts_variable(ts_rank *me);       /* maker; an empty stable handle, the caller's */
 TS_API ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value); /* recorded; rebinds */
 
-/* ---- moving: makers [coll]
- * ------------------------------------------------------------------------------------- */
+/* ---- moving: makers [coll] ------------------------------------------------------------------- */
 typedef struct ts_move_options {
     size_t struct_size;
     const char *planner; /* "auto" (default), "collectives", "direct", "greedy", "graph" */

@@ -10,7 +10,6 @@
 #include "export.h"
 #include "layout.h"
 #include "mesh.h"
-#include "autograd.h"
 #include "model.h"
 #include "nn.h"
 #include "op.h"

@@ -3,9 +3,9 @@
  *
  *   config (INI) --> ts_train_run on every rank --> OUTPUT/model, report.html, train.jsonl
  *
- * A configuration is made and read before there are ranks, and is only read while it trains, so that
- * all ranks of a process may share it. A run is a function of its configuration and its data: the
- * same mesh gives the same bits, also if it was stopped and resumed. */
+ * A configuration is made and read before there are ranks, and is only read while it trains, so
+ * that all ranks of a process may share it. A run is a function of its configuration and its data:
+ * the same mesh gives the same bits, also if it was stopped and resumed. */
 #ifndef TESSERA_TRAIN_H
 #define TESSERA_TRAIN_H
 
@@ -113,8 +113,9 @@ TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *confi
 TS_API ts_status ts_train_run(ts_rank *me, const ts_train_config *config,
                               const ts_train_options *options, ts_train_result *out);
 
-/* Appends tokens that the model goes on with after the prompt (one at least); the same on all ranks.
- * Random numbers are a function of (seed, position). recorded [coll] over the model's mesh */
+/* Appends tokens that the model goes on with after the prompt (one at least); the same on all
+ * ranks. Random numbers are a function of (seed, position). recorded [coll] over the model's mesh
+ */
 TS_API ts_status ts_generate(ts_model *model, const ts_tokens *prompt,
                              const ts_generate_options *options, ts_tokens *out);
 

@@ -31,7 +31,7 @@ typedef enum ts_dtype {
 #define TS_DTYPE_ENUM(name, text, bytes) TS_DTYPE_##name,
     TS_DTYPE_LIST(TS_DTYPE_ENUM)
 #undef TS_DTYPE_ENUM
-    TS_DTYPE_COUNT /* one past the last; fp8 kinds will be appended before it */
+        TS_DTYPE_COUNT /* one past the last; fp8 kinds will be appended before it */
 } ts_dtype;
 
 /* How values are combined, in a collective and in a partial placement. X(NAME, text). */
@@ -51,7 +51,7 @@ typedef enum ts_reduce {
 #define TS_REDUCE_ENUM(name, text) TS_REDUCE_##name,
     TS_REDUCE_LIST(TS_REDUCE_ENUM)
 #undef TS_REDUCE_ENUM
-    TS_REDUCE_COUNT
+        TS_REDUCE_COUNT
 } ts_reduce;
 
 enum { TS_NDIM_MAX = 8 }; /* dims of a tensor, and axes of a mesh */
@@ -79,11 +79,11 @@ typedef struct ts_array {
 
 TS_BEGIN_C
 
-TS_API size_t ts_dtype_size(ts_dtype dtype);        /* bytes of one element; 0 if unknown */
-TS_API const char *ts_dtype_name(ts_dtype dtype);   /* "bf16"; "none" if unknown */
-TS_API ts_dtype ts_dtype_parse(const char *text);   /* TS_DTYPE_NONE if unknown */
+TS_API size_t ts_dtype_size(ts_dtype dtype);         /* bytes of one element; 0 if unknown */
+TS_API const char *ts_dtype_name(ts_dtype dtype);    /* "bf16"; "none" if unknown */
+TS_API ts_dtype ts_dtype_parse(const char *text);    /* TS_DTYPE_NONE if unknown */
 TS_API const char *ts_reduce_name(ts_reduce reduce); /* "sum"; "none" if unknown */
-TS_API ts_reduce ts_reduce_parse(const char *text); /* TS_REDUCE_NONE if unknown */
+TS_API ts_reduce ts_reduce_parse(const char *text);  /* TS_REDUCE_NONE if unknown */
 
 /* Elements of a shape (1 for a scalar); -1 if an extent is negative or the product overflows. */
 TS_API int64_t ts_shape_count(const ts_shape *shape);

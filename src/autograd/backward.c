@@ -23,9 +23,7 @@ typedef struct run {
     int32_t wrt_count;
 } run;
 
-/* ---- delivering
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- delivering ------------------------------------------------------------------------------ */
 
 /* *sum += addition, held by one reference. */
 static ts_status add_to(ts_tensor **sum, ts_tensor *addition)
@@ -58,9 +56,7 @@ static ts_status deliver(run *r, const tsi_edge *edge, ts_tensor *grad)
     return add_to(&r->tape->node[edge->node].out_grad[edge->output], grad);
 }
 
-/* ---- one node
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- one node -------------------------------------------------------------------------------- */
 
 static ts_status check_versions(const tsi_node *node)
 {
@@ -161,9 +157,7 @@ static ts_status node_run(run *r, int64_t number)
     return TS_OK;
 }
 
-/* ---- leaves at the end
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- leaves at the end ----------------------------------------------------------------------- */
 
 typedef ts_status (*leaf_fn)(tsi_leaf *leaf);
 
@@ -182,9 +176,7 @@ static ts_status each_leaf(ts_tape *tape, leaf_fn fn)
     return TS_OK;
 }
 
-/* ---- seeds
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- seeds ----------------------------------------------------------------------------------- */
 
 static ts_tensor *seed_one(ts_tensor *root)
 {

@@ -7,8 +7,7 @@
 #include "base/alloc.h"
 #include "tensor/scope.h"
 
-/* ---- the state of a rank
- * ----------------------------------------------------------------------------------------- */
+/* ---- the state of a rank --------------------------------------------------------------------- */
 
 static void scope_closed(ts_rank *rank, uint64_t mark);
 
@@ -41,9 +40,7 @@ tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank)
     return tsi_rank_slot(rank, TSI_SLOT_AUTOGRAD, state_create, state_destroy);
 }
 
-/* ---- links
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 static tsi_link *link_of(const ts_tensor *t)
 {
@@ -118,9 +115,7 @@ int ts_tensor_needs_grad(const ts_tensor *t)
     return link && (link->leaf || link->tape);
 }
 
-/* ---- nodes
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 static tsi_node *node_new(ts_tape *tape)
 {
@@ -221,9 +216,7 @@ static void record(void *context, const tsi_op_record *call)
     }
 }
 
-/* ---- the life of a tape
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- the life of a tape ---------------------------------------------------------------------- */
 
 static void recording_set(tsi_autograd_state *state, ts_tape *tape)
 {

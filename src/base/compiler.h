@@ -40,8 +40,9 @@
 #define TSI_SANITIZED 0
 #endif
 
-/* Before a loop whose iterations are independent even if its arrays are the same: gcc then makes vector code
- * without asking whether they overlap. TSI_INDEPENDENT_HERE is 0 where the compiler has no such word. */
+/* Before a loop whose iterations are independent even if its arrays are the same: gcc then makes
+ * vector code without asking whether they overlap. TSI_INDEPENDENT_HERE is 0 where the compiler has
+ * no such word. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define TSI_INDEPENDENT _Pragma("GCC ivdep")
 #define TSI_INDEPENDENT_HERE 1

@@ -188,8 +188,9 @@ ts_status ts_rank_fail(ts_rank *me, ts_status status, const char *format, ...)
     if (entered != TS_OK) return entered;
     if (status >= TS_OK)
         return TSI_FAIL(TS_ERR_ARG, "ts_rank_fail: status %d is not an error", (int)status);
-    /* The status says how far it reaches, as for our own errors: a bad argument is taken to be bad on every rank, so
-     * that a catching scope suffices; a rank that fails alone meets its peers in a mismatch, never in silence. */
+    /* The status says how far it reaches, as for our own errors: a bad argument is taken to be bad
+     * on every rank, so that a catching scope suffices; a rank that fails alone meets its peers in
+     * a mismatch, never in silence. */
     va_list arguments;
     va_start(arguments, format);
     (void)tsi_fail_va(TS_BLAST_NONE, status, format, arguments);

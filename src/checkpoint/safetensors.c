@@ -38,9 +38,7 @@ struct tsi_weights {
     tsi_arena memory; /* of names */
 };
 
-/* ---- dtypes
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- dtypes ---------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -64,9 +62,7 @@ const char *tsi_safetensors_dtype(ts_dtype dtype)
     return NULL;
 }
 
-/* ---- one header
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- one header ------------------------------------------------------------------------------ */
 
 typedef struct header {
     tsi_weights *weights;
@@ -188,9 +184,7 @@ static ts_status check_cover(const header *h, int64_t first)
     return status;
 }
 
-/* ---- one file
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 static ts_status read_exactly(const char *path, int fd, void *to, size_t bytes, int64_t offset)
 {
@@ -261,9 +255,7 @@ static ts_status file_open(tsi_weights *w, const char *path)
     return read_header(w, w->file_count++);
 }
 
-/* ---- an index of several files
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- an index of several files --------------------------------------------------------------- */
 
 typedef struct index_context {
     const char *directory, *path;

@@ -13,8 +13,7 @@
 #include "base/intmath.h"
 #include "comm/issue.h"
 
-/* ---- pieces of checks
- * -------------------------------------------------------------------------------- */
+/* ---- pieces of checks ------------------------------------------------------------------------ */
 
 static ts_status check_root(const tsi_call *call, int64_t root, const char *what)
 {
@@ -117,8 +116,7 @@ static void show(tsi_call *call, const tsi_block *block)
     memcpy(print->extent, block->extent, sizeof print->extent);
 }
 
-/* ---- collectives
- * ----------------------------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 ts_status(ts_group_barrier)(ts_group *group, const ts_comm_options *options)
 {
@@ -269,9 +267,7 @@ ts_status(ts_group_all_to_all)(ts_group *group, const ts_array *in, const ts_arr
     return tsi_call_issue(&call);
 }
 
-/* ---- exchange
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- exchange -------------------------------------------------------------------------------- */
 
 static ts_status check_part(const tsi_call *call, const ts_part *part, const char *which, int64_t i)
 {
@@ -363,8 +359,7 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     return tsi_call_issue(&call);
 }
 
-/* ---- point to point
- * -------------------------------------------------------------------------------------------- */
+/* ---- point to point -------------------------------------------------------------------------- */
 
 ts_status(ts_group_send)(ts_group *group, const ts_array *array, int64_t to,
                          const ts_comm_options *options)

@@ -14,8 +14,7 @@
 #include "base/log.h"
 #include "comm/state.h"
 
-/* ---- the world's slot
- * ---------------------------------------------------------------------------- */
+/* ---- the world's slot ------------------------------------------------------------------------ */
 
 tsi_comm_world *tsi_comm_of_world(const ts_world *world)
 {
@@ -108,8 +107,7 @@ void tsi_comm_helpers_stop(ts_world *world)
     if (comm != NULL) tsi_helpers_stop(&comm->helpers);
 }
 
-/* ---- the rank's slot
- * ------------------------------------------------------------------------------- */
+/* ---- the rank's slot ------------------------------------------------------------------------- */
 
 static ts_status complete_all(tsi_comm_rank *comm)
 {
@@ -221,8 +219,7 @@ ts_status tsi_comm_recover(ts_rank *rank)
     return TS_OK;
 }
 
-/* ---- the host table
- * --------------------------------------------------------------------------------- */
+/* ---- the host table -------------------------------------------------------------------------- */
 
 static void host_log(int level, const char *format, ...) TS_PRINTF(2, 3);
 static void host_log(int level, const char *format, ...)

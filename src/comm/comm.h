@@ -53,8 +53,7 @@ const tsi_host *tsi_comm_host(void);
 /* The engines that are always there. */
 const tsi_engine *tsi_engine_threads(void);
 
-/* ---- helper threads of this process: they progress what is asynchronous
- * ---------------------------- */
+/* ---- helper threads of this process: they progress what is asynchronous ---------------------- */
 /* At most `count` of them (default: the cores); 0: none, progress happens inside calls only. To be
  * called before the first asynchronous operation. */
 void tsi_comm_helpers_limit(ts_world *world, int32_t count);

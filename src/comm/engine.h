@@ -110,8 +110,7 @@ bool tsi_work_agree(const tsi_work *mine, const tsi_work *theirs, char *sentence
 /* "all_gather 'layers.3.wq' #17 on group dp (4 x f32, train.c:88)" */
 void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size);
 
-/* ---- what the core offers a module
- * ------------------------------------------------------------------ */
+/* ---- what the core offers a module ----------------------------------------------------------- */
 typedef struct tsi_host {
     size_t struct_size;
     void *(*alloc)(size_t bytes);

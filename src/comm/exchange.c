@@ -22,8 +22,7 @@
 
 enum { SMALL = 16 };
 
-/* ---- streams
- * -------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 typedef struct stream {
     const ts_part *part, *end; /* the rest of the parts for me */
@@ -82,8 +81,7 @@ static void stream_skip(stream *s, int64_t count)
     }
 }
 
-/* ---- runs: straight lines in a block
- * ------------------------------------------------------------------------ */
+/* ---- runs: straight lines in a block --------------------------------------------------------- */
 
 /* Merges neighbouring dims that one stride walks. */
 static void simplify(tsi_block *block)
@@ -132,9 +130,7 @@ ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const t
     return TS_OK;
 }
 
-/* ---- one target
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- one target ------------------------------------------------------------------------------ */
 
 typedef struct source {
     stream stream;
@@ -219,9 +215,7 @@ static ts_status move_target(target *t, stream *from)
     return moves_whole(t) ? move_whole(t) : move_runs(t);
 }
 
-/* ---- one member
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- one member ------------------------------------------------------------------------------ */
 
 static ts_status counts_agree(tsi_work *const *work, int64_t count, int64_t member, stream *from,
                               char *sentence, size_t size)

@@ -13,8 +13,7 @@
 #include "base/hash.h"
 #include "comm/state.h"
 
-/* ---- the hash
- * --------------------------------------------------------------------------------------- */
+/* ---- the hash -------------------------------------------------------------------------------- */
 
 /* Rows by value: a list of equal counts is the even split. */
 static uint64_t mix_rows(uint64_t hash, const int64_t *rows, int64_t size)
@@ -80,8 +79,7 @@ void tsi_fingerprint_seal(tsi_work *work)
     print->hash = hash;
 }
 
-/* ---- words
- * ---------------------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 static size_t put(char *out, size_t size, size_t at, const char *format, ...) TS_PRINTF(4, 5);
 static size_t put(char *out, size_t size, size_t at, const char *format, ...)
@@ -146,8 +144,7 @@ void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size)
     put_details(print, out, size, at);
 }
 
-/* ---- agreement
- * ---------------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------- */
 
 /* The first thing that differs, as a phrase. */
 static const char *difference(const tsi_fingerprint *a, const tsi_fingerprint *b)

@@ -201,8 +201,7 @@ int64_t ts_group_rank(const ts_group *group, int64_t member)
     return group->ranks != NULL ? group->ranks[member] : member;
 }
 
-/* ---- teams: one for each list, in the world
- * --------------------------------------------------------- */
+/* ---- teams: one for each list, in the world -------------------------------------------------- */
 
 typedef struct team_body { /* one allocation: team, list, name */
     tsi_team team;
@@ -289,8 +288,7 @@ static tsi_team *team_of(const ts_group *group)
     return team;
 }
 
-/* ---- seats: one for each team, in the rank
- * ----------------------------------------------------------- */
+/* ---- seats: one for each team, in the rank --------------------------------------------------- */
 
 static uint64_t seat_key(const tsi_team *team)
 {

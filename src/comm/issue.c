@@ -13,8 +13,7 @@
 
 enum { TIMEOUT_DEFAULT_MS = 60000 };
 
-/* ---- begin
- * ----------------------------------------------------------------------------------------- */
+/* ---- begin ----------------------------------------------------------------------------------- */
 
 static ts_status read_options(tsi_call *call, const ts_comm_options *options)
 {
@@ -65,8 +64,7 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
     return TS_OK;
 }
 
-/* ---- the fingerprint and the event
- * ---------------------------------------------------------------------- */
+/* ---- the fingerprint and the event ----------------------------------------------------------- */
 
 static void copy_head(char *to, size_t size, const char *from)
 {
@@ -160,8 +158,7 @@ static int64_t timeout_of(const tsi_call *call)
     return world_ms > 0 ? world_ms : TIMEOUT_DEFAULT_MS;
 }
 
-/* ---- copies of the caller's lists
- * ------------------------------------------------------------------------- */
+/* ---- copies of the caller's lists ------------------------------------------------------------ */
 
 static bool send_is_sorted(const tsi_work *work)
 {
@@ -222,9 +219,7 @@ static ts_status keep_lists(tsi_work *work, bool outlives, void **kept)
     return TS_OK;
 }
 
-/* ---- issue
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- issue ----------------------------------------------------------------------------------- */
 
 static ts_status issue_blocking(tsi_call *call)
 {
@@ -287,9 +282,7 @@ ts_status tsi_call_issue(tsi_call *call)
     return status;
 }
 
-/* ---- batches
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 void tsi_batch_drop(tsi_comm_rank *comm)
 {

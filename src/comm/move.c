@@ -25,8 +25,7 @@ enum {
     SLICE_ALIGN = 32     /* elements: slices of dense arrays begin on whole cache lines */
 };
 
-/* ---- boxes: a range of row-major positions as few rectangular pieces
- * ---------------------------------- */
+/* ---- boxes: a range of row-major positions as few rectangular pieces ------------------------- */
 
 typedef struct box {
     int64_t start[TS_NDIM_MAX], extent[TS_NDIM_MAX];
@@ -64,8 +63,7 @@ static void block_at(const tsi_block *block, const box *where, tsi_block *out)
     out->data = (char *)block->data + skip * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
 }
 
-/* ---- a canvas: blocks of equal extents, the first `ins` of them read, the others written
- * ---------------- */
+/* ---- a canvas: blocks of equal extents, the first `ins` of them read, the others written ----- */
 
 typedef struct canvas {
     const tsi_device *device;
@@ -155,8 +153,7 @@ static ts_status canvas_close(canvas *c, ts_status status)
     return status;
 }
 
-/* ---- slices
- * ---------------------------------------------------------------------------------------------- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 typedef struct slice {
     int64_t begin, end;
@@ -258,9 +255,7 @@ static ts_status move_rows(tsi_work *const *work, int64_t count, int64_t part, i
     return TS_OK;
 }
 
-/* ---- pairs
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- pairs ----------------------------------------------------------------------------------- */
 
 static ts_status move_pair(const tsi_work *from, const tsi_work *to)
 {

@@ -128,8 +128,7 @@ bool tsi_work_recv_block(const tsi_work *work, int64_t peer, tsi_block *out)
     return false;
 }
 
-/* ---- accounting
- * ------------------------------------------------------------------------------------- */
+/* ---- accounting ------------------------------------------------------------------------------ */
 
 static int64_t exchange_elements(const tsi_work *work)
 {

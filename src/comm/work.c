@@ -17,8 +17,7 @@
 #include "base/thread.h"
 #include "comm/state.h"
 
-/* ---- handles
- * ---------------------------------------------------------------------------------------- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 ts_work *tsi_work_take(tsi_comm_rank *comm)
 {
@@ -89,8 +88,7 @@ void tsi_work_forget_all(tsi_comm_rank *comm)
     }
 }
 
-/* ---- the end of an operation
- * --------------------------------------------------------------------------- */
+/* ---- the end of an operation ----------------------------------------------------------------- */
 
 void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence)
 {
@@ -208,8 +206,7 @@ ts_status tsi_work_complete(ts_work *work)
     return first;
 }
 
-/* ---- public
- * --------------------------------------------------------------------------------------------- */
+/* ---- public ---------------------------------------------------------------------------------- */
 
 static bool all_done(const ts_work *work)
 {

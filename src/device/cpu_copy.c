@@ -131,9 +131,9 @@ static void row_any(char *to, const char *from, int64_t n, int64_t ts, int64_t f
         memcpy(to + i * ts, from + i * fs, unit);
 }
 
-/* Long rows far apart, eight at a time in pieces of whole lines of the target: hardware follows eight
- * streams as easily as one, and the start of a row, which it cannot foresee, is then waited for once
- * instead of eight times. */
+/* Long rows far apart, eight at a time in pieces of whole lines of the target: hardware follows
+ * eight streams as easily as one, and the start of a row, which it cannot foresee, is then waited
+ * for once instead of eight times. */
 static void rows_abreast(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
 {
     enum { ABREAST = 8, PIECE = 256, LINE = 64 };

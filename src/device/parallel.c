@@ -38,7 +38,7 @@ typedef struct team {
     _Atomic int64_t next;
     tsi_word state, turn;
     _Atomic bool leaving;
-    bool inside; /* the rank is in a loop */
+    bool inside;              /* the rank is in a loop */
     int32_t threads, started; /* wanted, with the rank's own; helpers that run */
     helper *helpers;
 } team;
@@ -91,7 +91,7 @@ static void *help(void *argument)
     }
 }
 
-/* ---- the team of a rank ------------------------------------------------------------------------ */
+/* ---- the team of a rank ---------------------------------------------------------------------- */
 
 static void team_destroy(void *state)
 {
@@ -166,7 +166,7 @@ static TSI_COLD void start_helpers(team *t)
     t->threads = t->started + 1;
 }
 
-/* ---- loops --------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn fn, void *context)
 {

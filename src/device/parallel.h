@@ -2,8 +2,8 @@
 /* parallel.h - the threads of one rank: a loop over independent pieces, run by all of them.
  *
  * A rank has cores / (ranks of this machine) threads, its own included, so that the process never
- * computes with more threads than it has cores; TESSERA_THREADS or tsi_parallel_limit say otherwise.
- * Helpers are started on first use, spin for at most 20 us after a loop, then sleep.
+ * computes with more threads than it has cores; TESSERA_THREADS or tsi_parallel_limit say
+ * otherwise. Helpers are started on first use, spin for at most 20 us after a loop, then sleep.
  *
  * INV: who runs a piece is open, what a piece is is not. A function whose pieces do not depend on
  * each other gives the same bits with any number of threads; a reduction therefore cuts its input
@@ -15,12 +15,13 @@
 
 #include "base/rank.h"
 
-/* Runs pieces begin .. end-1. `worker` is below tsi_parallel_threads of the rank; no two calls at the
- * same time have the same one, so that it may index scratch memory. */
+/* Runs pieces begin .. end-1. `worker` is below tsi_parallel_threads of the rank; no two calls at
+ * the same time have the same one, so that it may index scratch memory. */
 typedef void (*tsi_parallel_fn)(void *context, int64_t begin, int64_t end, int32_t worker);
 
-/* Runs fn over 0 .. count-1 in ranges of at least `grain` pieces (but the last), and returns when all
- * are done. On the rank's thread; rank NULL, a loop inside a loop and a single range run at once. */
+/* Runs fn over 0 .. count-1 in ranges of at least `grain` pieces (but the last), and returns when
+ * all are done. On the rank's thread; rank NULL, a loop inside a loop and a single range run at
+ * once. */
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
                       void *context);
 int32_t tsi_parallel_threads(ts_rank *rank); /* at least 1 */

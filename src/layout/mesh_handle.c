@@ -158,7 +158,7 @@ ts_mesh *ts_mesh_self(ts_rank *me)
     if (!layouts->self) {
         tsi_mesh_desc draft = { .ndim = 1, .size = { 1 }, .count = 1, .offset = me->index };
         tsi_mesh_desc *desc;
-        strcpy(draft.name[0], "self");
+        snprintf(draft.name[0], sizeof draft.name[0], "self");
         tsi_mesh_draft_row_major(&draft, 1);
         if (tsi_mesh_settle(me->world, &draft, NULL, &desc) != TS_OK) return NULL;
         layouts->self = tsi_mesh_handle(me->world, me, desc); /* the rank keeps this reference */
@@ -345,7 +345,7 @@ ts_mesh *ts_mesh_flatten(ts_mesh *mesh, const char *name)
         memcpy(view.name[0] + used, mesh->desc->name[k], more + 1);
         used += more;
     }
-    if (name) strcpy(view.name[0], name);
+    if (name) snprintf(view.name[0], sizeof view.name[0], "%s", name);
     (void)tsi_mesh_draft_axis(&view, mesh->view.mode, mesh->view.mode_first[mesh->desc->ndim]);
     return derive(mesh, &view);
 }

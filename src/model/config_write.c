@@ -63,7 +63,8 @@ static void add_llama(tsi_text *out, const ts_model_config *c)
 static void add_gpt2(tsi_text *out, const ts_model_config *c)
 {
     tsi_text_add(out, ",\n  \"architectures\": [\"GPT2LMHeadModel\"]");
-    tsi_text_printf(out, ",\n  \"activation_function\": \"%s\"", c->gelu_tanh ? "gelu_new" : "gelu");
+    tsi_text_printf(out, ",\n  \"activation_function\": \"%s\"",
+                    c->gelu_tanh ? "gelu_new" : "gelu");
     whole(out, "vocab_size", c->vocab);
     whole(out, "n_embd", c->hidden);
     whole(out, "n_inner", c->intermediate);

@@ -34,9 +34,7 @@ const char *tsi_gpt2_plan(const char *name)
     return strcmp(name, "tp") == 0 || strcmp(name, "sp") == 0 ? tp_plan : NULL;
 }
 
-/* ---- forward
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static ts_tensor *product(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
 {
@@ -104,9 +102,7 @@ static const ts_module_desc gpt2_desc = { .struct_size = sizeof(ts_module_desc),
                                           .forward = gpt2_forward,
                                           .destroy = gpt2_destroy };
 
-/* ---- parameters
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 typedef struct builder {
     ts_module *root;

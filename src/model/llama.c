@@ -26,8 +26,7 @@ typedef struct llama {
     layer *layer;
 } llama;
 
-/* ---- plans: first match wins
- * ------------------------------------------------------------------------------------------ */
+/* ---- plans: first match wins ----------------------------------------------------------------- */
 
 static const char tp_plan[] =
     "*.embed_tokens.weight: tp?:S(0)\n"
@@ -44,9 +43,7 @@ const char *tsi_llama_plan(const char *name)
     return strcmp(name, "tp") == 0 || strcmp(name, "sp") == 0 ? tp_plan : NULL;
 }
 
-/* ---- forward
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static ts_tensor *heads(ts_tensor *x_BTC, int64_t count, int64_t size)
 {
@@ -145,9 +142,7 @@ static const ts_module_desc llama_desc = { .struct_size = sizeof(ts_module_desc)
                                            .forward = llama_forward,
                                            .destroy = llama_destroy };
 
-/* ---- parameters
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 typedef struct builder {
     ts_module *root;

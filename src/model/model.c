@@ -12,8 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "model/config.h"
 
-/* ---- placements of activations
- * --------------------------------------------------------------------------------------- */
+/* ---- placements of activations --------------------------------------------------------------- */
 
 ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x)
 {
@@ -56,9 +55,7 @@ static ts_status place_activations(ts_model *m, bool sequence)
     return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
 }
 
-/* ---- making
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 /* The tree, planned, without storage. */
 static ts_status model_build(ts_model *m, const ts_model_options *options)
@@ -167,9 +164,7 @@ const ts_sharding *ts_model_tokens(const ts_model *model)
     return model ? model->tokens : NULL;
 }
 
-/* ---- running
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids)
 {

@@ -18,8 +18,7 @@
 
 enum { NAME_BYTES = 256 };
 
-/* ---- where a parameter is stored
- * ----------------------------------------------------------------------------------------- */
+/* ---- where a parameter is stored ------------------------------------------------------------- */
 
 typedef struct sources {
     const tsi_stored **part;
@@ -108,9 +107,7 @@ static ts_status check_sources(const char *name, const ts_shape *shape, sources 
                     name);
 }
 
-/* ---- reading a region
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- reading a region ------------------------------------------------------------------------ */
 
 typedef struct region_read {
     const tsi_weights *weights;
@@ -194,9 +191,7 @@ ts_status tsi_model_read_weights(ts_model *model, const char *directory)
     return status;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct save_context {
     tsi_weights_entry *entry;

@@ -14,9 +14,7 @@
 
 enum { NAME_MAX_BYTES = 256 };
 
-/* ---- building
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc, void *state)
 {
@@ -124,9 +122,7 @@ void ts_module_destroy(ts_module *m)
     tsi_free(m);
 }
 
-/* ---- names
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static ts_status visit_below(ts_module *m, const char *path, tsi_param_visit visit, void *context)
 {
@@ -221,9 +217,7 @@ int64_t ts_module_count(const ts_module *root)
     return count;
 }
 
-/* ---- plans
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 /* Does the text match the pattern, with '*' for any run? */
 static bool matches(const char *pattern, size_t length, const char *text)
@@ -288,9 +282,7 @@ ts_status ts_module_plan(ts_module *root, const char *plan)
     return tsi_module_visit(root, plan_param, (void *)(uintptr_t)plan);
 }
 
-/* ---- materialising
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- materialising --------------------------------------------------------------------------- */
 
 static ts_status materialize_param(ts_module *m, tsi_param *param, const char *name, void *context)
 {
@@ -324,9 +316,7 @@ ts_status ts_module_materialize(ts_module *root)
     return tsi_module_visit(root, materialize_param, NULL);
 }
 
-/* ---- calling
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- calling --------------------------------------------------------------------------------- */
 
 static ts_status run_hooks(ts_module *m, ts_hook when)
 {

@@ -26,9 +26,7 @@ struct ts_optimizer {
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
 };
 
-/* ---- making
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static tsi_array *zeros_like(ts_tensor *param)
 {
@@ -117,9 +115,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
     tsi_free(o);
 }
 
-/* ---- stepping
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- stepping -------------------------------------------------------------------------------- */
 
 /* The gradient of a parameter in its layout, complete and dense; *out NULL: there is none. */
 static ts_status settled_grad(ts_tensor *param, ts_tensor **out)
@@ -211,9 +207,7 @@ ts_status ts_optimizer_resume(ts_optimizer *o, int64_t steps)
     return TS_OK;
 }
 
-/* ---- its state, by name
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- its state, by name ---------------------------------------------------------------------- */
 
 static ts_status give(ts_optimizer *o, const slot *s, tsi_array *array, const char *what,
                       ts_param_fn fn, void *context)
@@ -239,9 +233,7 @@ ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn, void *context)
     return TS_OK;
 }
 
-/* ---- the total norm
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- the total norm -------------------------------------------------------------------------- */
 
 enum { MASKS_MAX = 64 };
 

@@ -13,9 +13,7 @@
 
 enum { CHUNK = 1024 };
 
-/* ---- loops
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 static void adamw_f32(const tsi_adamw_step *s, float *restrict p, const float *restrict g,
                       float *restrict m, float *restrict v, int64_t n)
@@ -70,8 +68,7 @@ static void sgd_f64(const tsi_sgd_step *s, double *restrict p, const double *res
     }
 }
 
-/* ---- any dtype, in chunks through f32
- * ------------------------------------------------------------------------------------- */
+/* ---- any dtype, in chunks through f32 -------------------------------------------------------- */
 
 static tsi_block piece(const tsi_block *block, int64_t first, int64_t n)
 {

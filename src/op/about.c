@@ -30,7 +30,9 @@ ts_status ts_op_about_at(int32_t index, ts_op_about *out)
                           .input_min = op->input_min,
                           .input_max = op->input_max,
                           .output_count = op->output_count,
-                          .has_gradient = op->grad ? 1 : op->flags & TSI_OP_NO_GRAD ? -1 : 0,
+                          .has_gradient = op->grad                     ? 1
+                                          : op->flags & TSI_OP_NO_GRAD ? -1
+                                                                       : 0,
                           .has_in_place = (op->flags & TSI_OP_IN_PLACE) != 0,
                           .is_view = (op->flags & TSI_OP_VIEW) != 0,
                           .is_random = (op->flags & TSI_OP_RANDOM) != 0,

@@ -146,7 +146,8 @@ static void store(const best *b, bool real, const tsi_block *value, void *at)
 }
 
 /* Writes one result per line; `ready` holds them, or NULL: they are searched here. */
-static void write_all(const search *s, const tsi_block *const *out, int32_t count, const best *ready)
+static void write_all(const search *s, const tsi_block *const *out, int32_t count,
+                      const best *ready)
 {
     tsi_reduce_loops loops, places;
     tsi_reduce_loops_make(s->in, out[count - 1], s->mask, s->keepdim, &loops);
@@ -156,8 +157,7 @@ static void write_all(const search *s, const tsi_block *const *out, int32_t coun
     for (int64_t line = 0; more; line++) {
         best top = ready ? ready[line] : best_of(s, &loops);
         tsi_store_int(TS_DTYPE_I64, tsi_block_at(out[count - 1], loops.outer.at[1]), top.at);
-        if (count > 1)
-            store(&top, s->real, out[0], tsi_block_at(out[0], places.outer.at[1]));
+        if (count > 1) store(&top, s->real, out[0], tsi_block_at(out[0], places.outer.at[1]));
         more = tsi_loop_next(&loops.outer);
         tsi_loop_next(&places.outer);
     }
@@ -241,8 +241,7 @@ static ts_status arg_everywhere(const tsi_algorithm_io *io)
     tsi_arena arena = { 0 };
     ts_status status = TS_OK;
     for (int32_t o = 0; o < io->output_count && status == TS_OK; o++) {
-        array[o] =
-            tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
+        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
         if (!array[o]) status = ts_rank_status(io->rank);
     }
     if (status == TS_OK) status = search_everywhere(io, array, &arena);

@@ -22,9 +22,7 @@ static const tsi_attribute attention_table[] = {
     { 0 }
 };
 
-/* ---- shapes
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static ts_status attention_check(const tsi_op_call *call)
 {
@@ -59,9 +57,7 @@ static ts_status attention_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static tsi_role *rule(tsi_rules *rules, uint8_t flags, const tsi_role *row)
 {
@@ -84,9 +80,7 @@ static void attention_rules(const tsi_op_call *call, tsi_rules *rules)
     rule(rules, 0, (tsi_role[]){ r, r, avg, avg, r });
 }
 
-/* ---- one query row
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- one query row --------------------------------------------------------------------------- */
 
 /* What a rank holds of q and k, as loops need it. */
 typedef struct attention_view {
@@ -161,9 +155,7 @@ static double score(const attention_view *view, int64_t b, int64_t h, int64_t g,
     return sum * view->scale;
 }
 
-/* ---- forward
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static void attend(const attention_view *view, int64_t b, int64_t h, int64_t i)
 {
@@ -198,8 +190,7 @@ static ts_status attention_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- backward: inputs q, k, v, out, lse, d_out -> dq, dk, dv
- * ------------------------------------------------------------------------ */
+/* ---- backward: inputs q, k, v, out, lse, d_out -> dq, dk, dv --------------------------------- */
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
@@ -278,9 +269,7 @@ static ts_status attention_grad(const tsi_grad_io *io)
     return TS_OK;
 }
 
-/* ---- samples
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static bool sample_attention(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                              void *attributes)
@@ -341,9 +330,7 @@ const tsi_op_desc tsi_op_attention_backward = {
     .sample = sample_attention_backward,
 };
 
-/* ---- makers
- * ------------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static attention_attributes attributes_of(const ts_attention_options *options)
 {

@@ -9,8 +9,7 @@
 
 #include <math.h>
 
-/* ---- scalar functions
- * ------------------------------------------------------------------------------------------ */
+/* ---- scalar functions ------------------------------------------------------------------------ */
 
 static double alpha_of(const void *attributes)
 {
@@ -183,8 +182,7 @@ static int64_t whole_bitwise_xor(const int64_t *x, const void *a)
     return x[0] ^ x[1];
 }
 
-/* ---- traits that depend on attributes
- * --------------------------------------------------------------------------- */
+/* ---- traits that depend on attributes -------------------------------------------------------- */
 
 static const tsi_attribute alpha_table[] = { { "alpha", TSI_ATTR_REAL, 0, "1", NULL }, { 0 } };
 
@@ -222,9 +220,7 @@ static void minimum_rules(const tsi_op_call *call, tsi_rules *rules)
     both_pending(rules, TS_REDUCE_MIN);
 }
 
-/* ---- comparisons
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- comparisons ----------------------------------------------------------------------------- */
 
 static double real_eq(const double *x, const void *a)
 {
@@ -396,9 +392,7 @@ static void or_rules(const tsi_op_call *call, tsi_rules *rules)
     both_pending(rules, TS_REDUCE_OR);
 }
 
-/* ---- gradients
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status give_both(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
 {
@@ -476,9 +470,7 @@ static ts_status logaddexp_grad(const tsi_grad_io *io)
                      io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
 }
 
-/* ---- the rows
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })

@@ -15,9 +15,7 @@ const char *tsi_shape_text(const ts_shape *shape, char *out, size_t size)
     return out;
 }
 
-/* ---- inference
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- inference ------------------------------------------------------------------------------- */
 
 static ts_status merge_shape(const tsi_op_call *call, const ts_shape *add, ts_shape *out)
 {
@@ -67,9 +65,7 @@ ts_status tsi_infer_like(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- dims
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- dims ------------------------------------------------------------------------------------ */
 
 ts_status tsi_normalise_dim(const char *op, int64_t *dim, int32_t ndim)
 {
@@ -116,9 +112,7 @@ ts_shape tsi_shape_reduce(const ts_shape *shape, uint32_t mask, bool keepdim)
     return out;
 }
 
-/* ---- references
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- references ------------------------------------------------------------------------------ */
 
 typedef struct pointwise_loop {
     tsi_loop loop;

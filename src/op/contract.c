@@ -6,8 +6,7 @@
 
 static tsi_contract_fn fast_contract; /* installed by a backend before the first world opens */
 
-/* ---- reading an equation
- * ------------------------------------------------------------------------------------------ */
+/* ---- reading an equation --------------------------------------------------------------------- */
 
 /* The part of operand k (inputs, then the result) as a pointer and a length. */
 static bool operand_of(const char *equation, int32_t k, const char **text, int32_t *length)
@@ -102,9 +101,7 @@ ts_status tsi_equation_infer(const char *op, const char *equation, const ts_meta
     return TS_OK;
 }
 
-/* ---- rules
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 /* A bias (input 2) follows the result's dims from the right, and carries what is pending in it. */
 static tsi_role bias_role(const ts_meta *bias, const ts_meta *out, tsi_role result)
@@ -143,8 +140,7 @@ static void letter_rule(tsi_rules *rules, const char *equation, char letter, con
     }
     operand_of(equation, products, &text, &length);
     int32_t d = place_in(text, length, letter);
-    bool logical = out[0].dtype == TS_DTYPE_BOOL; /* a sum of products of truths is their "or" */
-    row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(logical ? TS_REDUCE_OR : TS_REDUCE_SUM);
+    row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     finish_row(rules, row, in, out);
 }
 
@@ -198,9 +194,7 @@ void tsi_equation_rules(tsi_rules *rules, const char *equation, const ts_meta *i
     if (rules->input_count > 2) bias_rules(rules);
 }
 
-/* ---- the local problem
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- the local problem ----------------------------------------------------------------------- */
 
 static void add_operand(tsi_contraction *p, const char *text, int32_t length,
                         const tsi_block *block, int which)
@@ -238,9 +232,7 @@ void tsi_contraction_make(const char *equation, const tsi_block *a, const tsi_bl
     }
 }
 
-/* ---- plain loops
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- plain loops ----------------------------------------------------------------------------- */
 
 /* Result letters outside, the others inside: one sum per result element. */
 typedef struct letter_loops {

@@ -72,10 +72,11 @@ static ts_status conv_infer(const tsi_op_call *call)
     char one[96], other[96];
     if (w->ndim != x->ndim || a->groups < 1 || w->extent[1] * a->groups != x->extent[1] ||
         w->extent[0] % a->groups != 0)
-        return TSI_FAIL(TS_ERR_SHAPE,
-                        "conv: a weight of shape %s does not fit an input of shape %s in %lld groups",
-                        tsi_shape_text(w, one, sizeof one), tsi_shape_text(x, other, sizeof other),
-                        (long long)a->groups);
+        return TSI_FAIL(
+            TS_ERR_SHAPE,
+            "conv: a weight of shape %s does not fit an input of shape %s in %lld groups",
+            tsi_shape_text(w, one, sizeof one), tsi_shape_text(x, other, sizeof other),
+            (long long)a->groups);
     bool biased = call->input_count > 2 && call->in[2].dtype != TS_DTYPE_NONE;
     if (biased && (call->in[2].shape.ndim != 1 || call->in[2].shape.extent[0] != w->extent[0]))
         return TSI_FAIL(TS_ERR_SHAPE, "conv: a bias of shape %s does not fit %lld channels",
@@ -130,6 +131,11 @@ static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
             row[i] = row[y] = part;
             add_row(rules, row, count);
         }
+    static const ts_reduce passes[] = { TS_REDUCE_AVG, TS_REDUCE_MAX, TS_REDUCE_MIN };
+    for (size_t i = 0; biased && i < 3; i++) { /* a bias alone is only added */
+        tsi_role row[4] = { TSI_ROLE_R, TSI_ROLE_R, TSI_P(passes[i]), TSI_P(passes[i]) };
+        add_row(rules, row, count);
+    }
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -137,8 +143,8 @@ static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
 typedef struct products {
     const conv_attributes *a;
     const tsi_block *x, *w, *y;
-    double *sum;   /* of the target, row-major */
-    int32_t into;  /* 0 x, 1 w, 2 y */
+    double *sum;  /* of the target, row-major */
+    int32_t into; /* 0 x, 1 w, 2 y */
     int32_t places;
 } products;
 
@@ -228,6 +234,11 @@ static ts_status conv_reference(const tsi_kernel_io *io)
 static ts_status backward_infer(const tsi_op_call *call)
 {
     const conv_attributes *a = call->attributes;
+    if (tsi_dtype_category((ts_dtype)call->in[0].dtype) != TSI_CATEGORY_REAL ||
+        tsi_dtype_category((ts_dtype)call->in[1].dtype) != TSI_CATEGORY_REAL)
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: is defined for reals, not %s and %s", call->op->name,
+                        ts_dtype_name((ts_dtype)call->in[0].dtype),
+                        ts_dtype_name((ts_dtype)call->in[1].dtype));
     if (a->shape.count != call->in[0].shape.ndim || call->in[1].shape.ndim != a->shape.count)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: a result of %d dims does not fit %d and %d dims",
                         call->op->name, (int)a->shape.count, (int)call->in[0].shape.ndim,
@@ -299,8 +310,8 @@ static ts_status conv_grad(const tsi_grad_io *io)
     ts_tensor *dy = io->out_grad[0];
     int64_t others[4] = { 0, 2, 3, 4 };
     if (io->needs & 1)
-        io->in_grad[0] = backward(&tsi_op_conv_backward_input, io,
-                                  (ts_tensor *[]){ dy, io->in[1] }, &io->in_meta[0]);
+        io->in_grad[0] = backward(&tsi_op_conv_backward_input, io, (ts_tensor *[]){ dy, io->in[1] },
+                                  &io->in_meta[0]);
     if (io->needs & 2)
         io->in_grad[1] = backward(&tsi_op_conv_backward_weight, io,
                                   (ts_tensor *[]){ io->in[0], dy }, &io->in_meta[1]);
@@ -391,7 +402,8 @@ static bool sample_backward_weight(uint64_t *random, int32_t variant, ts_meta *i
 
 const tsi_op_desc tsi_op_conv = {
     .name = "conv",
-    .what = "convolution over 1 to 3 place dims: x [N, C, ..], weight [O, C / groups, ..], bias [O]",
+    .what =
+        "convolution over 1 to 3 place dims: x [N, C, ..], weight [O, C / groups, ..], bias [O]",
     .input_min = 2,
     .input_max = 3,
     .output_count = 1,

@@ -61,9 +61,7 @@ static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
     if (row) row[0] = TSI_S(last);
 }
 
-/* ---- the kernel
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* log-sum-exp of one row, and the logit of the label. */
 static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *chosen)
@@ -113,9 +111,7 @@ static ts_status ce_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- algorithms
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- algorithms ------------------------------------------------------------------------------ */
 
 /* The number of labels that count, over all ranks of the labels' mesh. */
 static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
@@ -182,9 +178,7 @@ static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, p
                                                { "sharded classes", by_classes, class_bytes },
                                                { 0 } };
 
-/* ---- the label's logit
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- the label's logit ----------------------------------------------------------------------- */
 
 /* x [.., C], labels [..] -> x[.., label], 0 where the label is no class, or another rank's. */
 static ts_status pick_infer(const tsi_op_call *call)
@@ -268,9 +262,7 @@ const tsi_op_desc tsi_op_pick = {
     .sample = sample_pick,
 };
 
-/* ---- the gradient
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the gradient ---------------------------------------------------------------------------- */
 
 /* dx = (softmax(x) - onehot(label)) * g, where g per label is dy over the count, 0 where the label
  * is ignored. */
@@ -377,9 +369,7 @@ const tsi_op_desc tsi_op_cross_entropy = {
     .sample = sample_labels,
 };
 
-/* ---- makers
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_pick)(ts_tensor *x, ts_tensor *labels)
 {

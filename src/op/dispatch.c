@@ -16,8 +16,7 @@
 #include "tensor/move.h"
 #include "tensor/scope.h"
 
-/* ---- the state of a rank
- * ---------------------------------------------------------------------------------------- */
+/* ---- the state of a rank --------------------------------------------------------------------- */
 
 static void state_destroy(void *argument)
 {
@@ -42,9 +41,7 @@ tsi_op_state *tsi_op_state_of(ts_rank *rank)
     return tsi_rank_slot(rank, TSI_SLOT_OP, state_create, state_destroy);
 }
 
-/* ---- the cache
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 static uint32_t generation_of(const ts_rank *rank, const tsi_op_state *state)
 {
@@ -137,9 +134,7 @@ tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
     return plan;
 }
 
-/* ---- implicit moves
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- implicit moves -------------------------------------------------------------------------- */
 
 static int32_t worst_input(const tsi_op_plan *plan)
 {
@@ -210,9 +205,7 @@ static void drop_moved(const tsi_op_plan *plan, const tsi_op_args *args, ts_tens
         if (used[i] && used[i] != args->in[i]) ts_tensor_drop(used[i]);
 }
 
-/* ---- the local part
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- the local part -------------------------------------------------------------------------- */
 
 static ts_status run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
 {
@@ -355,9 +348,7 @@ static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op
     return status;
 }
 
-/* ---- the call
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- the call -------------------------------------------------------------------------------- */
 
 static ts_rank *rank_of(const tsi_op_args *args)
 {

@@ -19,7 +19,7 @@ typedef struct tsi_op_plan {
     ts_mesh *mesh;            /* retained */
     void *attributes;         /* normalised */
     const ts_layout **wanted; /* retained; NULL: as it is */
-    const ts_layout **via;    /* retained; a shard becomes a term of a target in place by way of R */
+    const ts_layout **via; /* retained; a shard becomes a term of a target in place by way of R */
     ts_meta *in_meta;
     int64_t *move_bytes;    /* per input, all ranks together; 0: free */
     tsi_region **in_region; /* NULL: whole */

@@ -54,8 +54,8 @@ static bool sample_one(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     (void)random;
     (void)attributes;
     *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + variant, .extent = { 5, 4 } },
-                       .dtype = TS_DTYPE_F64 };
+    in[0] =
+        (ts_meta){ .shape = { .ndim = 2 + variant, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
     if (variant) in[0].shape.extent[2] = 3;
     return variant < 2;
 }
@@ -115,8 +115,7 @@ static ts_status dropout_reference(const tsi_kernel_io *io)
 static ts_status dropout_grad(const tsi_grad_io *io)
 {
     if (!io->out_grad[0]) return TS_OK;
-    io->in_grad[0] =
-        ts_mul_scalar(ts_mul(io->out_grad[0], io->out[1]), scale_of(io->attributes));
+    io->in_grad[0] = ts_mul_scalar(ts_mul(io->out_grad[0], io->out[1]), scale_of(io->attributes));
     return ts_rank_status(io->rank);
 }
 

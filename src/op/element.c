@@ -80,9 +80,7 @@ ts_dtype tsi_dtype_to_real(ts_dtype dtype)
     return tsi_dtype_category(dtype) >= TSI_CATEGORY_REAL ? dtype : TS_DTYPE_F32;
 }
 
-/* ---- elements
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 /* One element from one dtype to another by the project's only cast. */
 static void cast_one(ts_dtype to_dtype, void *to, ts_dtype from_dtype, const void *from)
@@ -166,9 +164,7 @@ void tsi_store_complex(ts_dtype dtype, void *element, double complex value)
     cast_one(dtype, element, TS_DTYPE_C128, &value);
 }
 
-/* ---- loops
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 bool tsi_loop_begin(tsi_loop *loop)
 {

@@ -9,9 +9,7 @@
 
 #include "op/common.h"
 
-/* ---- embedding
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- embedding ------------------------------------------------------------------------------- */
 
 static ts_status check_ids(const char *op, const ts_meta *ids)
 {
@@ -135,8 +133,7 @@ const tsi_op_desc tsi_op_embedding = {
     .sample = sample_embedding,
 };
 
-/* ---- the gradient of the table
- * ----------------------------------------------------------------------------------------- */
+/* ---- the gradient of the table --------------------------------------------------------------- */
 
 static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, rows, INT, "rows", NULL),
                                             { 0 } };
@@ -226,9 +223,7 @@ const tsi_op_desc tsi_op_embedding_backward = {
     .sample = sample_backward,
 };
 
-/* ---- rotary positions
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- rotary positions ------------------------------------------------------------------------ */
 
 /* x [.., T, D]; table [T, D]: cosines of D/2 angles, then sines. Halves: (x1, x2) -> (x1 c - x2 s,
  * x2 c + x1 s). */
@@ -338,9 +333,7 @@ const tsi_op_desc tsi_op_rope = {
     .sample = sample_rope,
 };
 
-/* ---- makers
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_embedding)(ts_tensor *table, ts_tensor *ids)
 {

@@ -44,8 +44,8 @@ static ts_status group_infer(const tsi_op_call *call)
         if (w->dtype == TS_DTYPE_NONE) continue;
         if (w->shape.ndim != 1 || w->shape.extent[0] != x->extent[1])
             return TSI_FAIL(TS_ERR_SHAPE, "group_norm: a %s of shape %s does not fit %lld channels",
-                            i == 1 ? "weight" : "bias", tsi_shape_text(&w->shape, text, sizeof text),
-                            (long long)x->extent[1]);
+                            i == 1 ? "weight" : "bias",
+                            tsi_shape_text(&w->shape, text, sizeof text), (long long)x->extent[1]);
     }
     call->out[0] = call->in[0];
     call->out[1] = call->out[2] = (ts_meta){ .shape = TS_SHAPE(x->extent[0], a->num_groups),
@@ -112,10 +112,10 @@ static void normalise_group(const tsi_kernel_io *io, int64_t n, int64_t group)
                        v * scale * weight_at(io, 1, channel, 1.0) + weight_at(io, 2, channel, 0.0));
     }
     const tsi_block *m = &io->out[1].block, *s = &io->out[2].block;
-    tsi_store_real((ts_dtype)m->dtype,
-                   tsi_block_at(m, n * m->stride[0] + group * m->stride[1]), mean);
-    tsi_store_real((ts_dtype)s->dtype,
-                   tsi_block_at(s, n * s->stride[0] + group * s->stride[1]), scale);
+    tsi_store_real((ts_dtype)m->dtype, tsi_block_at(m, n * m->stride[0] + group * m->stride[1]),
+                   mean);
+    tsi_store_real((ts_dtype)s->dtype, tsi_block_at(s, n * s->stride[0] + group * s->stride[1]),
+                   scale);
 }
 
 static ts_status group_reference(const tsi_kernel_io *io)
@@ -197,8 +197,7 @@ static ts_status group_grad(const tsi_grad_io *io)
     ts_tensor *dy = ts_cast(io->out_grad[0], wide);
     ts_tensor *mean = ts_reshape(io->out[1], g.statistic);
     ts_tensor *scale = ts_reshape(io->out[2], g.statistic);
-    ts_tensor *v =
-        ts_mul(ts_sub(ts_reshape(ts_cast(io->in[0], wide), g.split), mean), scale);
+    ts_tensor *v = ts_mul(ts_sub(ts_reshape(ts_cast(io->in[0], wide), g.split), mean), scale);
     if (io->needs & 1) {
         ts_tensor *weight = io->input_count > 1 ? io->in[1] : NULL;
         ts_tensor *w = weight ? ts_mul(dy, ts_reshape(ts_cast(weight, wide), g.channel)) : dy;
@@ -211,8 +210,9 @@ static ts_status group_grad(const tsi_grad_io *io)
     for (int32_t d = 2; d < shape->ndim; d++)
         others[d - 1] = d;
     if (io->needs & 2)
-        io->in_grad[1] = ts_cast(ts_sum(ts_mul(dy, ts_reshape(v, *shape)), others, shape->ndim - 1, 0),
-                                 (ts_dtype)io->in_meta[1].dtype);
+        io->in_grad[1] =
+            ts_cast(ts_sum(ts_mul(dy, ts_reshape(v, *shape)), others, shape->ndim - 1, 0),
+                    (ts_dtype)io->in_meta[1].dtype);
     if (io->needs & 4)
         io->in_grad[2] =
             ts_cast(ts_sum(dy, others, shape->ndim - 1, 0), (ts_dtype)io->in_meta[2].dtype);

@@ -172,7 +172,8 @@ static ts_status bincount_infer(const tsi_op_call *call)
     if (!weights || weights->dtype == TS_DTYPE_NONE) return TS_OK;
     char one[96], other[96];
     if (weights->shape.ndim != 1 || weights->shape.extent[0] != x->shape.extent[0])
-        return TSI_FAIL(TS_ERR_SHAPE, "bincount: weights of shape %s do not fit numbers of shape %s",
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "bincount: weights of shape %s do not fit numbers of shape %s",
                         tsi_shape_text(&weights->shape, one, sizeof one),
                         tsi_shape_text(&x->shape, other, sizeof other));
     if (tsi_dtype_category((ts_dtype)weights->dtype) != TSI_CATEGORY_REAL)

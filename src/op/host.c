@@ -50,7 +50,8 @@ static void compare_rules(const tsi_op_call *call, tsi_rules *rules)
 static bool close_to(double complex a, double complex b, const close_attributes *c)
 {
     if (a == b) return true;
-    bool missing_a = isnan(creal(a)) || isnan(cimag(a)), missing_b = isnan(creal(b)) || isnan(cimag(b));
+    bool missing_a = isnan(creal(a)) || isnan(cimag(a)),
+         missing_b = isnan(creal(b)) || isnan(cimag(b));
     if (missing_a || missing_b) return c->equal_nan && missing_a && missing_b;
     return isfinite(cabs(a)) && isfinite(cabs(b)) && cabs(a - b) <= c->atol + c->rtol * cabs(b);
 }
@@ -145,6 +146,7 @@ ts_status(ts_allclose)(ts_tensor *a, ts_tensor *b, const ts_close_options *optio
     ts_tensor *in[] = { a, b };
     close_attributes c = { 1e-5, 1e-8, 0, 0 };
     if (options)
-        c = (close_attributes){ options->relative, options->absolute, options->nan_is_equal != 0, 0 };
+        c = (close_attributes){ options->relative, options->absolute, options->nan_is_equal != 0,
+                                0 };
     return answer(&tsi_op_allclose, in, &c, out);
 }

@@ -6,9 +6,7 @@
 
 #include "base/alloc.h"
 
-/* ---- checks
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 ts_status tsi_index_dtype(const char *op, const ts_meta *index)
 {
@@ -44,9 +42,7 @@ ts_status tsi_index_check(const tsi_kernel_io *io, int32_t input, int64_t extent
     return TS_OK;
 }
 
-/* ---- positions
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- positions ------------------------------------------------------------------------------- */
 
 ts_status tsi_offsets_make(const tsi_operand *from, const tsi_operand *target, uint32_t skipped,
                            tsi_offsets *out)
@@ -79,9 +75,7 @@ void tsi_offsets_free(tsi_offsets *offsets)
     offsets->memory = NULL;
 }
 
-/* ---- elements and slabs
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- elements and slabs ---------------------------------------------------------------------- */
 
 void tsi_element_add(ts_dtype dtype, void *to, const void *from)
 {
@@ -94,9 +88,9 @@ void tsi_element_add(ts_dtype dtype, void *to, const void *from)
         return;
     case TSI_CATEGORY_INT:
     case TSI_CATEGORY_BOOL:
-        tsi_store_int(dtype, to,
-                      (int64_t)((uint64_t)tsi_load_int(dtype, to) +
-                                (uint64_t)tsi_load_int(dtype, from)));
+        tsi_store_int(
+            dtype, to,
+            (int64_t)((uint64_t)tsi_load_int(dtype, to) + (uint64_t)tsi_load_int(dtype, from)));
         return;
     }
 }
@@ -116,9 +110,7 @@ ts_status tsi_block_zero(const tsi_kernel_io *io, const tsi_block *block)
     return io->device->fill(io->device, block, zero, NULL);
 }
 
-/* ---- rules
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 void tsi_index_rule(tsi_rules *rules, const tsi_role *role)
 {

@@ -29,8 +29,8 @@ static inline tsi_role tsi_index_joined(const ts_meta *meta)
     return TSI_P(meta->dtype == TS_DTYPE_BOOL ? TS_REDUCE_OR : TS_REDUCE_SUM);
 }
 
-/* Per dim: the offset in `target` of each position of `from` (the same global index). Strides may be
- * negative, so what is on another rank has an offset of its own. */
+/* Per dim: the offset in `target` of each position of `from` (the same global index). Strides may
+ * be negative, so what is on another rank has an offset of its own. */
 #define TSI_ELSEWHERE INT64_MIN
 typedef struct tsi_offsets {
     int64_t *at[TS_NDIM_MAX];

@@ -12,9 +12,7 @@
 #include "op/index.h"
 #include "tessera/comm.h"
 
-/* ---- take
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- take ------------------------------------------------------------------------------------ */
 
 static ts_status take_infer(const tsi_op_call *call)
 {
@@ -107,9 +105,7 @@ const tsi_op_desc tsi_op_take = {
     .sample = sample_take,
 };
 
-/* ---- masked_select: one rank
- * ---------------------------------------------------------------------------------------------
- */
+/* ---- masked_select: one rank ----------------------------------------------------------------- */
 
 typedef struct mask_attributes {
     int64_t count; /* elements that are set, all ranks together */
@@ -161,7 +157,8 @@ static int64_t pack(const tsi_block *x, const tsi_block *mask, unsigned char *to
     int64_t count = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         if (!*(const unsigned char *)tsi_block_at(mask, loop.at[1])) continue;
-        if (to && count < room) memcpy(to + (size_t)count * size, tsi_block_at(x, loop.at[0]), size);
+        if (to && count < room)
+            memcpy(to + (size_t)count * size, tsi_block_at(x, loop.at[0]), size);
         count++;
     }
     return count;
@@ -170,8 +167,8 @@ static int64_t pack(const tsi_block *x, const tsi_block *mask, unsigned char *to
 static ts_status refuse_count(ts_blast blast, int64_t set, int64_t count)
 {
     return TSI_FAIL_BLAST(blast, TS_ERR_ARG,
-                          "masked_select: the mask has %lld elements set, not %lld",
-                          (long long)set, (long long)count);
+                          "masked_select: the mask has %lld elements set, not %lld", (long long)set,
+                          (long long)count);
 }
 
 static ts_status mask_reference(const tsi_kernel_io *io)
@@ -181,9 +178,7 @@ static ts_status mask_reference(const tsi_kernel_io *io)
     return set == count ? TS_OK : refuse_count(TS_BLAST_AGREED, set, count);
 }
 
-/* ---- masked_select: ranks that hold rows
- * ------------------------------------------------------------------------------------
- */
+/* ---- masked_select: ranks that hold rows ----------------------------------------------------- */
 
 typedef struct packing {
     const tsi_algorithm_io *io;
@@ -320,9 +315,7 @@ static int64_t mask_bytes(const tsi_op_call *call, int64_t n)
 
 static const tsi_algorithm mask_algorithms[] = { { "exchange", mask_exchange, mask_bytes }, { 0 } };
 
-/* ---- its gradient
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- its gradient ---------------------------------------------------------------------------- */
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
@@ -396,9 +389,7 @@ const tsi_op_desc tsi_op_masked_select_backward = {
     .reference = backward_reference,
 };
 
-/* ---- makers
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_take)(ts_tensor *x, ts_tensor *index)
 {

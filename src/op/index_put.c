@@ -4,8 +4,8 @@
  *   x [.., i, .., j, ..]  indices of shape B for dims i and j  ->  [.., B, ..rest..]
  *
  * B stands where the first indexed dim stood if the indexed dims are neighbours, else in front.
- * Negative indices count from the end. Dims that are not indexed may be cut; so may the indices (and
- * with them the result), and an indexed dim: each rank does what it holds. */
+ * Negative indices count from the end. Dims that are not indexed may be cut; so may the indices
+ * (and with them the result), and an indexed dim: each rank does what it holds. */
 #include <string.h>
 
 #include "op/index.h"
@@ -17,21 +17,18 @@ typedef struct put_attributes {
 } put_attributes;
 static const tsi_attribute index_table[] = { TSI_ATTR(put_attributes, dims, DIMS, "dims", "[]"),
                                              { 0 } };
-static const tsi_attribute put_table[] = {
-    TSI_ATTR(put_attributes, dims, DIMS, "dims", "[]"),
-    TSI_ATTR(put_attributes, accumulate, BOOL, "accumulate", "false"),
-    { 0 }
-};
+static const tsi_attribute put_table[] = { TSI_ATTR(put_attributes, dims, DIMS, "dims", "[]"),
+                                           TSI_ATTR(put_attributes, accumulate, BOOL, "accumulate",
+                                                    "false"),
+                                           { 0 } };
 
-/* ---- where what stands
- * --------------------------------------------------------------------------------------------
- */
+/* ---- where what stands ----------------------------------------------------------------------- */
 
 typedef struct geometry {
-    int32_t count, first;  /* index tensors, and the input number of the first */
-    uint32_t indexed;      /* dims of x */
-    int32_t at, lines;     /* where B stands in the result, and how many dims it has */
-    int32_t rest;          /* dims of x that are not indexed: */
+    int32_t count, first; /* index tensors, and the input number of the first */
+    uint32_t indexed;     /* dims of x */
+    int32_t at, lines;    /* where B stands in the result, and how many dims it has */
+    int32_t rest;         /* dims of x that are not indexed: */
     int32_t from[TS_NDIM_MAX], to[TS_NDIM_MAX]; /* their number in x and in the result */
 } geometry;
 
@@ -144,9 +141,7 @@ static ts_status put_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 /* Dim j of B cut: each index tensor that has it, and not by broadcast. False: none has. */
 static bool cut_lines(const tsi_op_call *call, const geometry *g, int32_t j, tsi_role *row)
@@ -242,9 +237,7 @@ static void put_rules(const tsi_op_call *call, tsi_rules *rules)
     put_partials(call, &g, rules);
 }
 
-/* ---- kernels
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct walk {
     const tsi_kernel_io *io;
@@ -370,9 +363,7 @@ static ts_status put_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *run(const tsi_op_desc *op, ts_tensor *const *head, int32_t heads,
                       ts_tensor *const *indices, int32_t count, const put_attributes *a)
@@ -413,9 +404,7 @@ static ts_status put_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples: indices of the sweeps are 0 to 4
- * ----------------------------------------------------------------
- */
+/* ---- samples: indices of the sweeps are 0 to 4 ----------------------------------------------- */
 
 static void sample_indices(int32_t variant, ts_meta *x, ts_meta *index, int32_t *count,
                            put_attributes *a)
@@ -495,9 +484,7 @@ const tsi_op_desc tsi_op_index_put = {
     .sample = sample_put,
 };
 
-/* ---- makers
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static ts_status attributes_of(const ts_index_options *options, put_attributes *a)
 {

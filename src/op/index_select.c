@@ -13,15 +13,12 @@ typedef struct rows_attributes {
 } rows_attributes;
 static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, dim, INT, "dim", "0"),
                                             { 0 } };
-static const tsi_attribute backward_table[] = {
-    TSI_ATTR(rows_attributes, dim, INT, "dim", "0"),
-    TSI_ATTR(rows_attributes, extent, INT, "extent", NULL),
-    { 0 }
-};
+static const tsi_attribute backward_table[] = { TSI_ATTR(rows_attributes, dim, INT, "dim", "0"),
+                                                TSI_ATTR(rows_attributes, extent, INT, "extent",
+                                                         NULL),
+                                                { 0 } };
 
-/* ---- shapes
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static ts_status rows_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -86,9 +83,7 @@ static ts_status add_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void select_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -127,9 +122,7 @@ static void add_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_rule(rules, (tsi_role[]){ most, r, r, most });
 }
 
-/* ---- kernels
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static int64_t index_at(const tsi_block *index, int64_t position)
 {
@@ -187,9 +180,7 @@ static ts_status add_reference(const tsi_kernel_io *io)
     return add_rows(io, &io->in[2].block);
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *rows_of(ts_tensor *x, ts_tensor *index, int64_t dim)
 {
@@ -221,9 +212,7 @@ static ts_status add_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples: indices of the sweeps are 0 to 4
- * -----------------------------------------------------------------
- */
+/* ---- samples: indices of the sweeps are 0 to 4 ----------------------------------------------- */
 
 static bool sample_select(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                           void *attributes)
@@ -301,9 +290,7 @@ const tsi_op_desc tsi_op_index_add = {
     .sample = sample_add,
 };
 
-/* ---- makers
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_index_select)(ts_tensor *x, int32_t dim, ts_tensor *index)
 {

@@ -17,9 +17,7 @@ typedef struct join_attributes {
 static const tsi_attribute join_table[] = { TSI_ATTR(join_attributes, dim, INT, "dim", "0"),
                                             { 0 } };
 
-/* ---- shapes
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* The shapes are alike, but for dim `but`; dtypes promote. */
 static ts_status join_check(const tsi_op_call *call, int64_t but, ts_dtype *dtype)
@@ -91,9 +89,7 @@ static ts_status stack_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void add_alike(tsi_rules *rules, tsi_role in, tsi_role out)
 {
@@ -146,9 +142,7 @@ static void stack_rules(const tsi_op_call *call, tsi_rules *rules)
     add_mixed_partials(rules);
 }
 
-/* ---- kernels
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static void cat_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
 {
@@ -179,9 +173,7 @@ static ts_status stack_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status cat_grad(const tsi_grad_io *io)
 {
@@ -189,8 +181,7 @@ static ts_status cat_grad(const tsi_grad_io *io)
     for (int32_t i = 0; i < io->input_count; i++) {
         int64_t end = begin + io->in_meta[i].shape.extent[dim];
         if (io->needs >> i & 1)
-            io->in_grad[i] =
-                ts_narrow(io->out_grad[0], (int32_t)dim, (ts_interval){ begin, end });
+            io->in_grad[i] = ts_narrow(io->out_grad[0], (int32_t)dim, (ts_interval){ begin, end });
         begin = end;
     }
     return ts_rank_status(io->rank);
@@ -200,8 +191,7 @@ static ts_status stack_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const join_attributes *)io->attributes)->dim;
     for (int32_t i = 0; i < io->input_count; i++)
-        if (io->needs >> i & 1)
-            io->in_grad[i] = ts_select(io->out_grad[0], (int32_t)dim, i);
+        if (io->needs >> i & 1) io->in_grad[i] = ts_select(io->out_grad[0], (int32_t)dim, i);
     return ts_rank_status(io->rank);
 }
 
@@ -232,7 +222,7 @@ static bool sample_stack(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 }
 
 #define JOIN                                                                                       \
-    .input_min = 1, .input_max = TSI_INPUT_MAX, .output_count = 1,                                  \
+    .input_min = 1, .input_max = TSI_INPUT_MAX, .output_count = 1,                                 \
     .traits = { .flow = TSI_SELECT }, .attribute = join_table,                                     \
     .attribute_bytes = sizeof(join_attributes)
 
@@ -263,9 +253,7 @@ const tsi_op_desc tsi_op_stack = {
     .sample = sample_stack,
 };
 
-/* ---- makers
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static ts_tensor *join(const tsi_op_desc *op, ts_tensor *const *x, int32_t count, int32_t dim)
 {

@@ -45,8 +45,8 @@ static ts_status loss_infer(const tsi_op_call *call)
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is defined for reals, not %s", call->op->name,
                         ts_dtype_name(dtype));
-    call->out[0] = (ts_meta){ .shape = a->reduction == NONE ? *x : TS_SHAPE_SCALAR,
-                              .dtype = (int32_t)dtype };
+    call->out[0] =
+        (ts_meta){ .shape = a->reduction == NONE ? *x : TS_SHAPE_SCALAR, .dtype = (int32_t)dtype };
     return TS_OK;
 }
 

@@ -87,9 +87,9 @@ static ts_status nll_reference(const tsi_kernel_io *io)
         if (counts && x->region) label = tsi_span_list_find(&x->region->dim[last], label);
         double term = 0;
         if (counts && label >= 0)
-            term = -tsi_load_real((ts_dtype)x->block.dtype,
-                                  tsi_block_at(&x->block,
-                                               loop.at[0] + label * x->block.stride[last]));
+            term =
+                -tsi_load_real((ts_dtype)x->block.dtype,
+                               tsi_block_at(&x->block, loop.at[0] + label * x->block.stride[last]));
         total += term;
         counted += counts;
         if (a->reduction == 2)
@@ -117,8 +117,8 @@ static ts_status nll_counted(const tsi_algorithm_io *io)
     ts_tensor *sum = tsi_op_make(&tsi_op_nll_loss, io->in, 2, &sums);
     ts_tensor *counts = counts_of(io->in[1], sums.ignore_index, TS_DTYPE_F64);
     ts_tensor *count = tsi_algorithm_settle(io, ts_sum(counts, NULL, 0, 0));
-    ts_tensor *y = ts_cast(ts_div(ts_cast(sum, TS_DTYPE_F64), count),
-                           (ts_dtype)io->call->out[0].dtype);
+    ts_tensor *y =
+        ts_cast(ts_div(ts_cast(sum, TS_DTYPE_F64), count), (ts_dtype)io->call->out[0].dtype);
     return tsi_algorithm_end(io, scope, &y);
 }
 

@@ -16,9 +16,7 @@ typedef struct equation_text {
     char text[EQUATION_MAX];
 } equation_text;
 
-/* ---- equations
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- equations ------------------------------------------------------------------------------- */
 
 static const char batch_letters[] = "ABCDEFGH";
 
@@ -70,9 +68,7 @@ static equation_text equation_of(const product_form *form, const ts_meta *in,
     return e;
 }
 
-/* ---- inference
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- inference ------------------------------------------------------------------------------- */
 
 /* The factors first, the bias last: as contract.h wants them. */
 static int32_t reorder(const product_form *form, const ts_meta *in, int32_t input_count,
@@ -130,9 +126,7 @@ static ts_status product_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void product_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -154,9 +148,7 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-/* ---- the kernel
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* The bias into the result first; the product is added to it. */
 static ts_status copy_bias(const tsi_kernel_io *io, const tsi_block *bias)
@@ -186,9 +178,7 @@ static ts_status product_reference(const tsi_kernel_io *io)
     return tsi_contract(&problem, biased);
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* d of one factor: the equation with that factor and the result swapped. */
 static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *other, bool first)
@@ -224,9 +214,7 @@ static ts_status product_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static void meta_set(ts_meta *meta, int32_t ndim, const int64_t *extent)
 {
@@ -347,9 +335,7 @@ static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 2;
 }
 
-/* ---- the rows
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the rows -------------------------------------------------------------------------------- */
 
 #define PRODUCT                                                                                    \
     .output_count = 1, .infer = product_infer, .rules = product_rules,                             \
@@ -436,9 +422,7 @@ const tsi_op_desc tsi_op_einsum = {
     .sample = sample_einsum,
 };
 
-/* ---- the makers
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the makers ------------------------------------------------------------------------------ */
 
 static ts_tensor *make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
 {

@@ -18,9 +18,7 @@ static const tsi_attribute norm_table[] = { TSI_ATTR(norm_attributes, normalized
                                             TSI_ATTR(norm_attributes, eps, REAL, "eps", "1e-05"),
                                             { 0 } };
 
-/* ---- shapes
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* Empty: the last dim. */
 static ts_status norm_normalise(const ts_meta *in, int32_t count, void *attributes)
@@ -131,9 +129,7 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-/* ---- kernels
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct row_moments {
     double mean, scale; /* scale: 1 / sqrt(variance + eps); mean 0 for rms_norm */
@@ -200,9 +196,7 @@ static ts_status norm_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- a sharded inner dim
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- a sharded inner dim --------------------------------------------------------------------- */
 
 static int64_t norm_bytes(const tsi_op_call *call, int64_t n)
 {
@@ -257,9 +251,7 @@ static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm
                                              { "sliced", norm_sliced, no_bytes },
                                              { 0 } };
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* With v the normalised input and g = dy * weight: dx = scale (g - mean(g) [layer] - v mean(g v)).
  */
@@ -340,9 +332,7 @@ const tsi_op_desc tsi_op_layer_norm = {
     .sample = sample_layer,
 };
 
-/* ---- makers
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static ts_tensor *norm(const tsi_op_desc *op, ts_tensor *const *in, int32_t count, double eps)
 {

@@ -18,7 +18,7 @@ static double real_at(const tsi_numbers *n, int64_t i)
         x = fabs(x) + 0.25;
         break;
     case 3: /* ties, and groups that are all zero */
-        x = (i / 4) % 2 ? 0.0 : x > 0 ? 2.0 : -1.0;
+        x = (i + 2 * n->operand) / 4 % 2 ? 0.0 : x > 0 ? 2.0 : -1.0;
         break;
     case 4:
         x = (i + 2 * n->operand) % 23 == 19 ? x : 0.0;
@@ -46,7 +46,7 @@ double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
     case TSI_CATEGORY_REAL:
         return x;
     case TSI_CATEGORY_COMPLEX:
-        return CMPLX(x, real_at(n, i + 3));
+        return x + real_at(n, i + 3) * (double complex)I;
     }
     return x;
 }
@@ -132,7 +132,8 @@ static double complex extreme_term(const tsi_numbers *n, const share *s, double 
     if (s->rank == owner || ((i + s->rank + n->operand) % 5 == 0)) return x;
     if (n->meta.dtype == TS_DTYPE_BOOL) return sign > 0 ? 1.0 : 0.0;
     if (n->meta.dtype == TS_DTYPE_U8) return sign > 0 ? value + 1 : floor(value / 2);
-    if (value * sign < 0 && (i + s->rank) % 3 == 0) return 0; /* an exact zero where it is harmless */
+    if (value * sign < 0 && (i + s->rank) % 3 == 0)
+        return 0; /* an exact zero where it is harmless */
     return value + sign * decoy(i + n->operand, s->rank, whole);
 }
 
@@ -238,7 +239,8 @@ static bool part_close(double x, double y, double unit, double scale)
 bool tsi_number_close(double complex x, double complex y, ts_dtype dtype, double scale)
 {
     double unit = unit_of(dtype);
-    return part_close(creal(x), creal(y), unit, scale) && part_close(cimag(x), cimag(y), unit, scale);
+    return part_close(creal(x), creal(y), unit, scale) &&
+           part_close(cimag(x), cimag(y), unit, scale);
 }
 
 bool tsi_numbers_fill(const tsi_numbers *n, const ts_layout *layout, const int64_t *coord,

@@ -22,8 +22,7 @@
 
 enum { TSI_INPUT_MAX = TSI_OPERAND_MAX, TSI_OUTPUT_MAX = 8, TSI_ATTRIBUTE_TEXT = 96 };
 
-/* ---- attributes: a plain struct per operator, described field by field
- * ------------------------------------- */
+/* ---- attributes: a plain struct per operator, described field by field ----------------------- */
 typedef struct tsi_dims { /* a list of dims, or of extents */
     int32_t count, reserved;
     int64_t value[TS_NDIM_MAX];
@@ -56,8 +55,7 @@ typedef struct tsi_attribute {
         name, TSI_ATTR_CHOICE, (uint32_t)offsetof(type, field), otherwise, choices                 \
     }
 
-/* ---- one call, globally
- * ---------------------------------------------------------------------------------------- */
+/* ---- one call, globally ---------------------------------------------------------------------- */
 typedef struct tsi_op_desc tsi_op_desc;
 typedef struct tsi_op_call {
     const tsi_op_desc *op;
@@ -67,8 +65,7 @@ typedef struct tsi_op_call {
     int32_t input_count, output_count;
 } tsi_op_call;
 
-/* ---- one call, on one rank
- * ------------------------------------------------------------------------------------ */
+/* ---- one call, on one rank ------------------------------------------------------------------- */
 typedef struct tsi_operand {
     tsi_block block; /* local; data NULL if empty or absent */
     const ts_meta *global;
@@ -123,9 +120,7 @@ typedef struct tsi_algorithm {
     int64_t (*bytes)(const tsi_op_call *call, int64_t n);
 } tsi_algorithm;
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 typedef struct tsi_grad_io {
     const tsi_op_desc *op; /* NULL: not an operator's gradient */
     const void *attributes;
@@ -139,9 +134,7 @@ typedef struct tsi_grad_io {
     int32_t input_count, output_count;
 } tsi_grad_io;
 
-/* ---- the descriptor
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- the descriptor -------------------------------------------------------------------------- */
 enum {                         /* tsi_op_desc.flags */
        TSI_OP_VIEW = 1,        /* `view` gives a view of input 0 where the block allows */
        TSI_OP_IN_PLACE = 2,    /* has a form name_ that writes into input 0 */
@@ -193,8 +186,7 @@ struct tsi_op_desc {
                    void *attributes);
 };
 
-/* ---- the table (table.c), made from ops.def
- * ----------------------------------------------------------------------- */
+/* ---- the table (table.c), made from ops.def -------------------------------------------------- */
 typedef enum tsi_op_id {
 #define TS_OP(id, name) TSI_OP_ID_##id,
 #include "op/ops.def"
@@ -206,10 +198,9 @@ typedef enum tsi_op_id {
 #undef TS_OP
 const tsi_op_desc *tsi_op_find(const char *name); /* without a trailing '_'; NULL: none */
 const tsi_op_desc *tsi_op_at(int32_t index);      /* 0 .. TSI_OP_ID_COUNT-1, alphabetical */
-int32_t tsi_op_number(const tsi_op_desc *op);      /* -1: registered at run time */
+int32_t tsi_op_number(const tsi_op_desc *op);     /* -1: registered at run time */
 
-/* ---- kernels (kernels.c): fast ones of a device stand before the reference
- * ---------------------------------------- */
+/* ---- kernels (kernels.c): fast ones of a device stand before the reference ------------------- */
 /* A fast kernel declines with TSI_KERNEL_DECLINED (positive, not a status) and the reference runs.
  */
 enum { TSI_KERNEL_DECLINED = 1 };
@@ -218,8 +209,7 @@ void tsi_kernel_set(const tsi_device *device, tsi_op_id op,
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device,
                             const tsi_op_desc *op); /* NULL: the reference alone */
 
-/* ---- running (dispatch.c)
- * ------------------------------------------------------------------------------------------- */
+/* ---- running (dispatch.c) -------------------------------------------------------------------- */
 typedef struct tsi_op_args {
     const tsi_op_desc *op;
     ts_tensor *const

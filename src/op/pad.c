@@ -7,9 +7,7 @@
 
 #include "op/remap.h"
 
-/* ---- pad
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- pad ------------------------------------------------------------------------------------- */
 
 typedef struct pad_attributes {
     tsi_dims pad; /* before and after of the last dim, then of the one before it, ... */
@@ -114,8 +112,7 @@ static bool sample_pad(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 
 #define REMAP                                                                                      \
     .input_min = 1, .input_max = 1, .output_count = 1, .rules = tsi_remap_rules,                   \
-    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange,                             \
-    .flags = TSI_OP_ONE_ROUND
+    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange, .flags = TSI_OP_ONE_ROUND
 
 const tsi_op_desc tsi_op_pad = {
     .name = "pad",
@@ -130,9 +127,7 @@ const tsi_op_desc tsi_op_pad = {
     .sample = sample_pad,
 };
 
-/* ---- flip
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- flip ------------------------------------------------------------------------------------ */
 
 typedef struct flip_attributes {
     tsi_dims dims;
@@ -198,9 +193,7 @@ const tsi_op_desc tsi_op_flip = {
     .sample = sample_flip,
 };
 
-/* ---- roll
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- roll ------------------------------------------------------------------------------------ */
 
 typedef struct roll_attributes {
     tsi_dims shifts, dims;
@@ -237,9 +230,8 @@ static void roll_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
         int64_t shift = a->shifts.value[d], extent = shape->extent[d];
         if (shift == 0) continue;
         tsi_remap_set(map, d, (tsi_remap_piece){ .out = shift, .count = extent - shift });
-        map->dim[d].piece[1] = (tsi_remap_piece){
-            .in = extent - shift, .count = shift, .out_step = 1, .in_step = 1
-        };
+        map->dim[d].piece[1] =
+            (tsi_remap_piece){ .in = extent - shift, .count = shift, .out_step = 1, .in_step = 1 };
         map->dim[d].piece_count = 2;
     }
 }
@@ -291,9 +283,7 @@ const tsi_op_desc tsi_op_roll = {
     .sample = sample_roll,
 };
 
-/* ---- makers
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static tsi_dims list_of(const int64_t *value, int32_t count)
 {

@@ -86,8 +86,19 @@ static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_request *q)
     return TS_OK;
 }
 
-/* ---- rules and choice
- * ---------------------------------------------------------------------------------------------- */
+/* ---- rules and choice ------------------------------------------------------------------------ */
+
+/* A sum of truths is their "or". */
+static void sums_of_truths(const tsi_op_call *call, tsi_rules *rules)
+{
+    size_t width = (size_t)(rules->input_count + rules->output_count);
+    for (int32_t o = 0; o < call->output_count; o++) {
+        tsi_role *role = rules->role + rules->input_count + o;
+        if (call->out[o].dtype != TS_DTYPE_BOOL) continue;
+        for (int32_t r = 0; r < rules->count; r++, role += width)
+            if (*role == TSI_P(TS_REDUCE_SUM)) *role = TSI_P(TS_REDUCE_OR);
+    }
+}
 
 void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -108,6 +119,8 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
     if (op->trait) op->trait(call, &traits);
     tsi_rules_partials(rules, &traits);
     if (op->rules) op->rules(call, rules);
+    if (rules->failed) return;
+    sums_of_truths(call, rules);
     tsi_rules_finish(rules);
 }
 
@@ -158,7 +171,9 @@ static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, cons
         if (!plan->in[i] || plan->in[i]->sharding->mesh != mesh) continue;
         const ts_layout *wanted = NULL;
         TSI_TRY(intern_layout(mesh, e->in[i], &call->in[i].shape, &wanted));
-        if (wanted == plan->in[i] || ts_layout_same_places(wanted, plan->in[i]))
+        /* The same places under other dims (a cut over several) are another block to a kernel. */
+        bool alike = wanted->view.ndim == plan->in[i]->view.ndim;
+        if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i])))
             ts_layout_release(wanted);
         else
             plan->wanted[i] = wanted;
@@ -192,7 +207,8 @@ static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
         double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
         tsi_links_group group = tsi_links_of(links, 1u << k);
         if (bytes > 0 && group.n > 1 && call->op->flags & TSI_OP_ONE_ROUND)
-            time[a * TS_NDIM_MAX + k] = tsi_time_all_gather(links, &group, bytes * group.n / (group.n - 1), false);
+            time[a * TS_NDIM_MAX + k] =
+                tsi_time_all_gather(links, &group, bytes * group.n / (group.n - 1), false);
         else if (bytes > 0)
             time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
     }
@@ -263,6 +279,8 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
     if (search) status = tsi_expand_next(search, e);
     if (status == TS_ERR_POLICY) return refuse_in_place(call, plan);
     if (status == TS_OK) status = take_expansion(plan, call, e);
+    /* A layout that rules cannot say (a cut over several dims) would be left after all. */
+    if (status == TS_OK && plan->in_place && plan->wanted[0]) return refuse_in_place(call, plan);
     if (status == TS_OK && story) story_tell(story, &rules, mesh, search, e);
     return status;
 }
@@ -285,8 +303,7 @@ static ts_status choose_view(tsi_op_plan *plan, const tsi_op_call *call)
     return status;
 }
 
-/* ---- what the rank needs to run it
- * ---------------------------------------------------------------------------------- */
+/* ---- what the rank needs to run it ----------------------------------------------------------- */
 
 /* The region of a layout here, or NULL if the rank holds everything. */
 static ts_status region_of(tsi_op_plan *plan, const ts_layout *layout, tsi_region **out)

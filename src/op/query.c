@@ -70,7 +70,8 @@ void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dt
 
 static ts_status check_options(const ts_op_query_options *o)
 {
-    if (!o->op || !o->mesh) return TSI_FAIL(TS_ERR_NULL, "query: an operator and a mesh are required");
+    if (!o->op || !o->mesh)
+        return TSI_FAIL(TS_ERR_NULL, "query: an operator and a mesh are required");
     if (o->input_count < 0 || o->input_count > TSI_INPUT_MAX)
         return TSI_FAIL(TS_ERR_ARG, "%s: %d inputs, 0 to %d are possible", o->op, o->input_count,
                         TSI_INPUT_MAX);
@@ -91,7 +92,8 @@ static ts_status check_policy(const ts_op_query *query, const ts_op_query_option
         if (plan->move_bytes[i] > plan->move_bytes[worst]) worst = i;
     tsi_text_bytes(bytes, sizeof bytes, total);
     if (!plan->moved_total)
-        return TSI_FAIL(TS_ERR_POLICY, "%s: would move %s by its own algorithm \"%s\", and implicit "
+        return TSI_FAIL(TS_ERR_POLICY,
+                        "%s: would move %s by its own algorithm \"%s\", and implicit "
                         "moves are forbidden",
                         o->op, bytes, query->op->algorithm[plan->algorithm - 1].name);
     ts_sharding_text(plan->wanted[worst]->sharding, wanted, sizeof wanted);

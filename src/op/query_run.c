@@ -32,8 +32,8 @@ static tsi_numbers numbers_of(const run *r, int32_t input)
     tsi_numbers n = { .meta = plan->in_meta[input], .pattern = r->pattern, .operand = input };
     bool others = false;
     for (int32_t i = 0; i < plan->input_count; i++)
-        others |= plan->in[i] &&
-                  tsi_dtype_category((ts_dtype)plan->in_dtype[i]) >= TSI_CATEGORY_REAL;
+        others |=
+            plan->in[i] && tsi_dtype_category((ts_dtype)plan->in_dtype[i]) >= TSI_CATEGORY_REAL;
     if (others) n.limit = r->limit;
     const ts_sharding *s = plan->in[input]->sharding;
     for (int32_t k = 0; k < s->ndim; k++)
@@ -102,7 +102,8 @@ static int64_t next_limit(const run *r, int64_t below)
     return best;
 }
 
-/* The call alone, with the largest indices that it accepts. The outputs go to the caller's scope. */
+/* The call alone, with the largest indices that it accepts. The outputs go to the caller's scope.
+ */
 static ts_status call_alone(run *r, ts_tensor **out)
 {
     ts_mesh *self = ts_mesh_self(r->rank);

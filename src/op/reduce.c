@@ -22,9 +22,7 @@ static const tsi_attribute norm_table[] = {
     { 0 },
 };
 
-/* ---- shared
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- shared ---------------------------------------------------------------------------------- */
 
 ts_status tsi_reduce_normalise(const ts_meta *in, int32_t input_count, void *attributes)
 {
@@ -98,8 +96,7 @@ bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     return variant < 4;
 }
 
-/* ---- what differs between them
- * -------------------------------------------------------------------------------------- */
+/* ---- what differs between them --------------------------------------------------------------- */
 
 typedef struct reduction {
     ts_reduce kind; /* of the partial result */
@@ -229,9 +226,7 @@ static void kind_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_reduction(rules, call->in[0].shape.ndim, tsi_reduce_mask(a), a->keepdim, kind->kind);
 }
 
-/* ---- the kernel
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 static int64_t global_count(const tsi_kernel_io *io)
 {
@@ -298,9 +293,7 @@ static ts_status kind_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status sum_grad(const tsi_grad_io *io)
 {
@@ -340,9 +333,7 @@ static ts_status prod_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- rows
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 #define REDUCTION                                                                                  \
     .input_min = 1, .input_max = 1, .output_count = 1, .attribute = tsi_reduce_table,              \
@@ -482,9 +473,7 @@ const tsi_op_desc tsi_op_powsum = {
     .flags = TSI_OP_NO_GRAD,
 };
 
-/* ---- makers
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static ts_tensor *reduce(const tsi_op_desc *op, ts_tensor *x, const int64_t *dims, int32_t count,
                          int keepdim)

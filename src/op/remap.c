@@ -7,9 +7,7 @@
 
 #include "base/intmath.h"
 
-/* ---- maps
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- maps ------------------------------------------------------------------------------------ */
 
 void tsi_remap_begin(const ts_shape *in, const ts_shape *out, tsi_remap *map)
 {
@@ -36,9 +34,7 @@ void tsi_remap_set(tsi_remap *map, int32_t dim, tsi_remap_piece piece)
     map->changed = still ? map->changed & ~(1u << dim) : map->changed | 1u << dim;
 }
 
-/* ---- boxes
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- boxes ----------------------------------------------------------------------------------- */
 
 /* The k with low <= begin + k * step < high, as [*first, *end), within what it was before. */
 static void clip(int64_t begin, int64_t step, int64_t low, int64_t high, int64_t *first,
@@ -136,9 +132,7 @@ ts_status tsi_remap_fill(const tsi_op_desc *op, const void *attributes, const ts
     return device->fill(device, out, element, NULL);
 }
 
-/* ---- the local kernel: every changed dim is whole here
- * ---------------------------------------------------------
- */
+/* ---- the local kernel: every changed dim is whole here --------------------------------------- */
 
 ts_status tsi_remap_reference(const tsi_kernel_io *io)
 {
@@ -169,9 +163,7 @@ void tsi_remap_still(tsi_remap *map, int32_t dim, int64_t extent)
     map->dim[dim].piece[0].count = extent;
 }
 
-/* ---- rules
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 void tsi_remap_partials(double fill, tsi_rules *rules)
 {

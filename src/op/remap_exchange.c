@@ -33,9 +33,7 @@ typedef struct exchange {
     bool is_out;
 } exchange;
 
-/* ---- windows
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- windows --------------------------------------------------------------------------------- */
 
 static bool range_of(exchange *x, const ts_layout *layout, int64_t member, int32_t dim,
                      int64_t *begin, int64_t *end)
@@ -75,9 +73,7 @@ static bool is_everywhere(const exchange *x, int32_t i)
     return !(x->io->in[i]->layout->axes_cut & x->io->axes);
 }
 
-/* ---- parts
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 static ts_status add_part(const tsi_remap_box *box, void *context)
 {
@@ -128,9 +124,7 @@ static ts_status copy_own(exchange *x, const tsi_device *device)
     return TS_OK;
 }
 
-/* ---- the algorithm
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- the algorithm --------------------------------------------------------------------------- */
 
 static ts_status exchange_run(exchange *x)
 {
@@ -172,9 +166,7 @@ static ts_status remap_exchange(const tsi_algorithm_io *io)
     return io->out[0] ? TS_OK : ts_rank_status(io->rank);
 }
 
-/* ---- bytes
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static ts_status count_box(const tsi_remap_box *box, void *context)
 {
@@ -189,8 +181,7 @@ static int64_t moved_of(const tsi_remap_dim *dim, int64_t n)
     tsi_remap one = { .ndim = 1, .dim = { *dim } };
     int64_t in = tsi_ceil_div(dim->in_extent, n), out = tsi_ceil_div(dim->out_extent, n), moved = 0;
     for (int64_t r = 0; r < n && n <= RANKS_MAX; r++) {
-        tsi_remap_window w = { .dim = { { 0, dim->in_extent,
-                                          tsi_min_i64(r * out, dim->out_extent),
+        tsi_remap_window w = { .dim = { { 0, dim->in_extent, tsi_min_i64(r * out, dim->out_extent),
                                           tsi_min_i64((r + 1) * out, dim->out_extent) } } };
         int64_t wanted = 0, own = 0;
         (void)tsi_remap_boxes(&one, &w, count_box, &wanted);

@@ -15,9 +15,7 @@ static const tsi_attribute repeat_table[] = {
     TSI_ATTR(repeat_attributes, repeats, DIMS, "repeats", NULL), { 0 }
 };
 
-/* ---- repeat
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- repeat ---------------------------------------------------------------------------------- */
 
 static ts_status repeat_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -115,8 +113,7 @@ static bool sample_repeat(uint64_t *random, int32_t variant, ts_meta *in, int32_
 
 #define REMAP                                                                                      \
     .input_min = 1, .input_max = 1, .output_count = 1, .rules = tsi_remap_rules,                   \
-    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange,                             \
-    .flags = TSI_OP_ONE_ROUND
+    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange, .flags = TSI_OP_ONE_ROUND
 
 const tsi_op_desc tsi_op_repeat = {
     .name = "repeat",
@@ -131,9 +128,7 @@ const tsi_op_desc tsi_op_repeat = {
     .sample = sample_repeat,
 };
 
-/* ---- repeat_interleave
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- repeat_interleave ----------------------------------------------------------------------- */
 
 typedef struct interleave_attributes {
     int64_t repeats, dim;
@@ -215,9 +210,7 @@ const tsi_op_desc tsi_op_repeat_interleave = {
     .sample = sample_interleave,
 };
 
-/* ---- makers
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_repeat)(ts_tensor *x, const int64_t *repeats, int32_t count)
 {

@@ -21,9 +21,7 @@ static const tsi_attribute reshape_table[] = {
     TSI_ATTR(reshape_attributes, shape, DIMS, "shape", NULL), { 0 }
 };
 
-/* ---- shape
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 static ts_status reshape_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -59,9 +57,7 @@ static ts_status reshape_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- groups of dims
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- groups of dims -------------------------------------------------------------------------- */
 
 typedef struct group {
     int32_t in_first, in_end, out_first, out_end;
@@ -95,9 +91,7 @@ static int32_t groups_of(const ts_shape *in, const ts_shape *out, group *list)
     return count;
 }
 
-/* ---- carrying cuts over
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- carrying cuts over ---------------------------------------------------------------------- */
 
 typedef struct carry {
     const tsi_mesh_desc *mesh;
@@ -221,9 +215,7 @@ static ts_status reshape_propagate(const tsi_op_call *call, const ts_layout *in,
     return TS_ERR_MEMORY;
 }
 
-/* ---- locally
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- locally --------------------------------------------------------------------------------- */
 
 /* Strides of `out` on the memory of `in`: each group of dims must lie in one stretch. */
 static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_block *out,
@@ -313,9 +305,7 @@ const tsi_op_desc tsi_op_reshape = {
     .sample = sample_reshape,
 };
 
-/* ---- makers
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_reshape)(ts_tensor *x, ts_shape shape)
 {

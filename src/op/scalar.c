@@ -48,8 +48,7 @@ static double value_of(const void *attributes)
     return ((const value_attributes *)attributes)->value;
 }
 
-/* ---- x + c, c - x, c x, x / c
- * ------------------------------------------------------------------------------------ */
+/* ---- x + c, c - x, c x, x / c ---------------------------------------------------------------- */
 
 static double real_add(const double *x, const void *a)
 {
@@ -134,8 +133,7 @@ static ts_status div_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- powers, clamps, leaky functions
- * -------------------------------------------------------------------------------- */
+/* ---- powers, clamps, leaky functions --------------------------------------------------------- */
 
 static double real_pow(const double *x, const void *a)
 {
@@ -229,9 +227,7 @@ static ts_status elu_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- a + w (b - a)
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- a + w (b - a) --------------------------------------------------------------------------- */
 
 static double real_lerp(const double *x, const void *a)
 {
@@ -256,9 +252,7 @@ static ts_status lerp_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                          void *attributes)
@@ -305,9 +299,7 @@ static bool sample_positive(uint64_t *random, int32_t variant, ts_meta *in, int3
     return variant < 3;
 }
 
-/* ---- the rows
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
@@ -424,9 +416,7 @@ const tsi_op_desc tsi_op_lerp = {
     .grad = lerp_grad,
 };
 
-/* ---- the makers
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the makers ------------------------------------------------------------------------------ */
 
 ts_tensor *(ts_add_scalar)(ts_tensor *x, double value)
 {

@@ -10,17 +10,14 @@
 
 #include "base/alloc.h"
 
-static const tsi_attribute sum_table[] = {
-    TSI_ATTR(tsi_scan_attributes, dim, INT, "dim", NULL),
-    TSI_ATTR(tsi_scan_attributes, reverse, BOOL, "reverse", "false"),
-    { 0 }
-};
+static const tsi_attribute sum_table[] = { TSI_ATTR(tsi_scan_attributes, dim, INT, "dim", NULL),
+                                           TSI_ATTR(tsi_scan_attributes, reverse, BOOL, "reverse",
+                                                    "false"),
+                                           { 0 } };
 static const tsi_attribute scan_table[] = { TSI_ATTR(tsi_scan_attributes, dim, INT, "dim", NULL),
                                             { 0 } };
 
-/* ---- kinds
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- kinds ----------------------------------------------------------------------------------- */
 
 static void step_sum(tsi_category category, tsi_scan_value *value, const tsi_scan_value *next)
 {
@@ -71,9 +68,7 @@ static const tsi_scan_kind prod_kind = { { .both = 1, .real = 1, .whole = 1, .at
 static const tsi_scan_kind max_kind = { { .at = -1 }, step_max, true };
 static const tsi_scan_kind min_kind = { { .at = -1 }, step_min, true };
 
-/* ---- shapes and rules
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- shapes and rules ------------------------------------------------------------------------ */
 
 static ts_status scan_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -109,9 +104,7 @@ static void scan_rules(const tsi_op_call *call, tsi_rules *rules)
         row[i] = TSI_S(dim);
 }
 
-/* ---- the kernel
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 int64_t tsi_scan_lines(const tsi_block *in, int32_t dim)
 {
@@ -159,8 +152,8 @@ static void scan_line(const tsi_scan_job *job, const int64_t *at, tsi_scan_value
         job->kind->step(category, value, &next);
         if (job->out) store_at(job->out, category, at[1] + i * job->out->stride[d], value);
         if (job->index)
-            tsi_store_int(TS_DTYPE_I64,
-                          tsi_block_at(job->index, at[2] + i * job->index->stride[d]), value->at);
+            tsi_store_int(TS_DTYPE_I64, tsi_block_at(job->index, at[2] + i * job->index->stride[d]),
+                          value->at);
     }
 }
 
@@ -193,9 +186,7 @@ static ts_status scan_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- gradients
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* Each element counts in all sums after it: the scan from the other end. */
 static ts_status sum_grad(const tsi_grad_io *io)
@@ -218,8 +209,8 @@ static ts_status extreme_grad(const tsi_grad_io *io)
 {
     const tsi_scan_attributes *a = io->attributes;
     if (io->out_grad[0])
-        io->in_grad[0] = ts_gather_backward(io->out_grad[0], (int32_t)a->dim, io->out[1],
-                                            io->in_meta[0].shape);
+        io->in_grad[0] =
+            ts_gather_backward(io->out_grad[0], (int32_t)a->dim, io->out[1], io->in_meta[0].shape);
     return ts_rank_status(io->rank);
 }
 
@@ -293,9 +284,7 @@ const tsi_op_desc tsi_op_cummin = {
     .sample = sample_scan,
 };
 
-/* ---- the gradient of cumprod
- * ----------------------------------------------------------------------------------------
- */
+/* ---- the gradient of cumprod ----------------------------------------------------------------- */
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
@@ -329,11 +318,10 @@ static void backward_line(const tsi_kernel_io *io, const int64_t *at, int32_t di
     int64_t n = x->ndim ? x->extent[dim] : 1;
     double next = 0.0, before = 1.0; /* x(i+1) s(i+1); P(i) */
     for (int64_t i = n - 1; i >= 0; i--) {
-        s[i] = tsi_load_real((ts_dtype)dy->dtype,
-                             tsi_block_at(dy, at[0] + i * dy->stride[dim])) +
+        s[i] = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, at[0] + i * dy->stride[dim])) +
                next;
-        next = s[i] * tsi_load_real((ts_dtype)x->dtype,
-                                    tsi_block_at(x, at[1] + i * x->stride[dim]));
+        next =
+            s[i] * tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at[1] + i * x->stride[dim]));
     }
     for (int64_t i = 0; i < n; i++) {
         tsi_store_real((ts_dtype)dx->dtype, tsi_block_at(dx, at[2] + i * dx->stride[dim]),
@@ -385,9 +373,7 @@ const tsi_op_desc tsi_op_cumprod_backward = {
     .sample = sample_backward,
 };
 
-/* ---- makers
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_cumsum)(ts_tensor *x, int32_t dim)
 {
@@ -411,12 +397,12 @@ static ts_status extreme(const tsi_op_desc *op, ts_tensor *x, int32_t dim, ts_te
     return status;
 }
 
-ts_status (ts_cummax)(ts_tensor *x, int32_t dim, ts_tensor **values, ts_tensor **indices)
+ts_status(ts_cummax)(ts_tensor *x, int32_t dim, ts_tensor **values, ts_tensor **indices)
 {
     return extreme(&tsi_op_cummax, x, dim, values, indices);
 }
 
-ts_status (ts_cummin)(ts_tensor *x, int32_t dim, ts_tensor **values, ts_tensor **indices)
+ts_status(ts_cummin)(ts_tensor *x, int32_t dim, ts_tensor **values, ts_tensor **indices)
 {
     return extreme(&tsi_op_cummin, x, dim, values, indices);
 }

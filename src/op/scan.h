@@ -31,9 +31,9 @@ typedef struct tsi_scan_job {
     int32_t dim, reverse;
     int64_t offset; /* global index of position 0 of the dim */
     const tsi_block *in;
-    const tsi_block *out, *index;  /* NULL: only the totals are wanted; no indices */
-    const tsi_scan_value *carry;   /* per line, row-major; NULL: none */
-    tsi_scan_value *total;         /* per line; NULL: not wanted */
+    const tsi_block *out, *index; /* NULL: only the totals are wanted; no indices */
+    const tsi_scan_value *carry;  /* per line, row-major; NULL: none */
+    tsi_scan_value *total;        /* per line; NULL: not wanted */
 } tsi_scan_job;
 void tsi_scan_run(const tsi_scan_job *job);
 int64_t tsi_scan_lines(const tsi_block *in, int32_t dim); /* how many lines there are */

@@ -46,9 +46,7 @@ static void set_wide(tsi_category category, tsi_scan_value *value, const void *f
         memcpy(&value->whole, from, sizeof value->whole);
 }
 
-/* ---- who is where
- * ----------------------------------------------------------------------------------------------
- */
+/* ---- who is where ---------------------------------------------------------------------------- */
 
 static ts_status find_parts(prefix *p)
 {
@@ -78,9 +76,7 @@ static int64_t next_part(const prefix *p, bool started, int64_t begin, bool reve
     return found;
 }
 
-/* ---- totals
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- totals ---------------------------------------------------------------------------------- */
 
 static ts_status gather_totals(prefix *p)
 {
@@ -93,8 +89,7 @@ static ts_status gather_totals(prefix *p)
     options.name = p->io->op->name;
     ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
     in.data = p->mine;
-    in.meta = (ts_meta){ .shape = TS_SHAPE(p->lines),
-                         .dtype = (int32_t)wide_dtype(p->category) };
+    in.meta = (ts_meta){ .shape = TS_SHAPE(p->lines), .dtype = (int32_t)wide_dtype(p->category) };
     out.data = p->all;
     out.meta = in.meta;
     out.meta.shape.extent[0] *= p->size;
@@ -122,9 +117,7 @@ static void fold_totals(prefix *p, bool reverse)
         }
 }
 
-/* ---- the algorithm
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- the algorithm --------------------------------------------------------------------------- */
 
 static ts_status prefix_memory(prefix *p)
 {
@@ -178,8 +171,7 @@ static ts_status scan_prefix(const tsi_algorithm_io *io)
     p.me = ts_group_index(io->group);
     p.size = ts_group_size(io->group);
     for (int32_t o = 0; o < io->output_count && status == TS_OK; o++) {
-        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o],
-                                    (ts_dtype)io->call->out[o].dtype);
+        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
         if (!array[o]) status = ts_rank_status(io->rank);
     }
     if (status == TS_OK) status = prefix_run(&p, array);

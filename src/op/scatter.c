@@ -19,20 +19,16 @@ typedef struct along_attributes {
 } along_attributes;
 static const tsi_attribute along_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
                                              { 0 } };
-static const tsi_attribute scatter_table[] = {
-    TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
-    TSI_ATTR(along_attributes, value, REAL, "value", "0"),
-    { 0 }
-};
-static const tsi_attribute backward_table[] = {
-    TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
-    TSI_ATTR(along_attributes, shape, DIMS, "shape", NULL),
-    { 0 }
-};
+static const tsi_attribute scatter_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
+                                               TSI_ATTR(along_attributes, value, REAL, "value",
+                                                        "0"),
+                                               { 0 } };
+static const tsi_attribute backward_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
+                                                TSI_ATTR(along_attributes, shape, DIMS, "shape",
+                                                         NULL),
+                                                { 0 } };
 
-/* ---- shapes
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static ts_status along_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -93,9 +89,7 @@ static ts_status scatter_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* ---- rules
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void gather_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -126,7 +120,8 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_rule(rules, (tsi_role[]){ avg, TSI_ROLE_R, avg });
 }
 
-/* A cut of x: everybody writes what it holds. Index and source cut like x where they are as long. */
+/* A cut of x: everybody writes what it holds. Index and source cut like x where they are as long.
+ */
 static void scatter_cuts(const tsi_op_call *call, tsi_rules *rules)
 {
     int32_t dim = (int32_t)((const along_attributes *)call->attributes)->dim;
@@ -176,9 +171,7 @@ static void scatter_add_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_rule(rules, (tsi_role[]){ most, r, r, most });
 }
 
-/* ---- kernels
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 typedef struct along {
     const tsi_operand *index, *far, *near; /* far: what the index points into; near: index-shaped */
@@ -212,8 +205,7 @@ static void *far_of(const along *a)
     if (rest == TSI_ELSEWHERE) return NULL;
     int64_t i = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, a->loop.at[0]));
     int64_t at = tsi_index_local(a->far, a->dim, i);
-    return at < 0 ? NULL
-                  : tsi_block_at(&a->far->block, rest + at * a->far->block.stride[a->dim]);
+    return at < 0 ? NULL : tsi_block_at(&a->far->block, rest + at * a->far->block.stride[a->dim]);
 }
 
 /* The index-shaped operand's element at the loop's position, or NULL. */
@@ -306,9 +298,7 @@ static ts_status scatter_add_reference(const tsi_kernel_io *io)
     return add_all(io, &io->in[2]);
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *call2(const tsi_op_desc *op, ts_tensor *x, ts_tensor *index, int64_t dim)
 {
@@ -320,8 +310,8 @@ static ts_status gather_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const along_attributes *)io->attributes)->dim;
     if (io->needs & 1)
-        io->in_grad[0] = ts_gather_backward(io->out_grad[0], (int32_t)dim, io->in[1],
-                                            io->in_meta[0].shape);
+        io->in_grad[0] =
+            ts_gather_backward(io->out_grad[0], (int32_t)dim, io->in[1], io->in_meta[0].shape);
     return ts_rank_status(io->rank);
 }
 
@@ -350,15 +340,13 @@ static ts_status scatter_grad(const tsi_grad_io *io)
     int64_t dim = ((const along_attributes *)io->attributes)->dim;
     bool adds = io->op == &tsi_op_scatter_add;
     if (io->needs & 1)
-        io->in_grad[0] = adds ? io->out_grad[0]
-                              : call2(&tsi_op_scatter, io->out_grad[0], io->in[1], dim);
+        io->in_grad[0] =
+            adds ? io->out_grad[0] : call2(&tsi_op_scatter, io->out_grad[0], io->in[1], dim);
     if (io->needs >> 2 & 1) io->in_grad[2] = source_grad(io, dim);
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples: indices of the sweeps are 0 to 4
- * ----------------------------------------------------------------
- */
+/* ---- samples: indices of the sweeps are 0 to 4 ----------------------------------------------- */
 
 static const struct {
     int64_t dim, x[2], index[2], source[2];
@@ -477,9 +465,7 @@ const tsi_op_desc tsi_op_scatter_add = {
     .sample = sample_scatter_add,
 };
 
-/* ---- makers
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_gather)(ts_tensor *x, int32_t dim, ts_tensor *index)
 {

@@ -13,13 +13,12 @@ typedef struct slice_attributes {
     int64_t dim, start, end, step;
     int64_t extent; /* slice_backward: of the dim that was sliced */
 } slice_attributes;
-static const tsi_attribute slice_table[] = {
-    TSI_ATTR(slice_attributes, dim, INT, "dim", "0"),
-    TSI_ATTR(slice_attributes, start, INT, "start", "0"),
-    TSI_ATTR(slice_attributes, end, INT, "end", "9223372036854775807"),
-    TSI_ATTR(slice_attributes, step, INT, "step", "1"),
-    { 0 }
-};
+static const tsi_attribute slice_table[] = { TSI_ATTR(slice_attributes, dim, INT, "dim", "0"),
+                                             TSI_ATTR(slice_attributes, start, INT, "start", "0"),
+                                             TSI_ATTR(slice_attributes, end, INT, "end",
+                                                      "9223372036854775807"),
+                                             TSI_ATTR(slice_attributes, step, INT, "step", "1"),
+                                             { 0 } };
 static const tsi_attribute backward_table[] = {
     TSI_ATTR(slice_attributes, dim, INT, "dim", "0"),
     TSI_ATTR(slice_attributes, start, INT, "start", "0"),
@@ -29,9 +28,7 @@ static const tsi_attribute backward_table[] = {
     { 0 }
 };
 
-/* ---- shapes
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* Bounds count from the end if negative and are cut down to the extent, as in Python. */
 static ts_status normalise_bounds(const char *op, slice_attributes *a, int64_t extent)
@@ -66,8 +63,8 @@ static ts_status backward_normalise(const ts_meta *in, int32_t count, void *attr
     (void)count;
     slice_attributes *a = attributes;
     if (a->extent < 0 || in[0].shape.ndim == 0)
-        return TSI_FAIL(TS_ERR_SHAPE, "slice_backward: extent %lld, %d dims",
-                        (long long)a->extent, in[0].shape.ndim);
+        return TSI_FAIL(TS_ERR_SHAPE, "slice_backward: extent %lld, %d dims", (long long)a->extent,
+                        in[0].shape.ndim);
     TSI_TRY(tsi_normalise_dim("slice_backward", &a->dim, in[0].shape.ndim));
     TSI_TRY(normalise_bounds("slice_backward", a, a->extent));
     if (in[0].shape.extent[a->dim] != slice_count(a))
@@ -82,14 +79,11 @@ static ts_status slice_infer(const tsi_op_call *call)
 {
     const slice_attributes *a = call->attributes;
     call->out[0] = call->in[0];
-    call->out[0].shape.extent[a->dim] =
-        call->op == &tsi_op_slice ? slice_count(a) : a->extent;
+    call->out[0].shape.extent[a->dim] = call->op == &tsi_op_slice ? slice_count(a) : a->extent;
     return TS_OK;
 }
 
-/* ---- the map and the view
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- the map and the view -------------------------------------------------------------------- */
 
 static void slice_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
 {
@@ -129,9 +123,7 @@ static bool slice_view(const tsi_op_call *call, const tsi_block *in, tsi_block *
     return true;
 }
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status slice_grad(const tsi_grad_io *io)
 {
@@ -149,13 +141,11 @@ static ts_status backward_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static const slice_attributes samples[] = {
-    { 0, 1, 5, 1, 0 }, { -1, 0, INT64_MAX, 2, 0 }, { 0, -6, -1, 3, 0 }, { 1, 0, 4, 1, 0 },
-    { 0, 5, 7, 1, 0 }, { 1, 3, 2, 1, 0 },
+    { 0, 1, 5, 1, 0 }, { -1, 0, INT64_MAX, 2, 0 }, { 0, -6, -1, 3, 0 },
+    { 1, 0, 4, 1, 0 }, { 0, 5, 7, 1, 0 },          { 1, 3, 2, 1, 0 },
 };
 enum { SAMPLES = 6 };
 
@@ -220,9 +210,7 @@ const tsi_op_desc tsi_op_slice_backward = {
     .sample = sample_backward,
 };
 
-/* ---- makers
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static slice_attributes attributes_of(int32_t dim, const ts_slice_options *options)
 {
@@ -284,8 +272,7 @@ static ts_status split_into(ts_tensor *x, int64_t dim, const int64_t *sizes, int
     return status;
 }
 
-ts_status (ts_split)(ts_tensor *x, int32_t dim, const int64_t *sizes, int32_t count,
-                     ts_tensor **out)
+ts_status(ts_split)(ts_tensor *x, int32_t dim, const int64_t *sizes, int32_t count, ts_tensor **out)
 {
     for (int32_t i = 0; i < count; i++)
         out[i] = NULL;
@@ -304,7 +291,7 @@ ts_status (ts_split)(ts_tensor *x, int32_t dim, const int64_t *sizes, int32_t co
     return split_into(x, d, sizes, count, out);
 }
 
-ts_status (ts_chunk)(ts_tensor *x, int32_t dim, int64_t count, ts_tensor **out)
+ts_status(ts_chunk)(ts_tensor *x, int32_t dim, int64_t count, ts_tensor **out)
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = NULL;
@@ -327,7 +314,7 @@ ts_status (ts_chunk)(ts_tensor *x, int32_t dim, int64_t count, ts_tensor **out)
     return status;
 }
 
-ts_status (ts_unbind)(ts_tensor *x, int32_t dim, int64_t count, ts_tensor **out)
+ts_status(ts_unbind)(ts_tensor *x, int32_t dim, int64_t count, ts_tensor **out)
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = NULL;

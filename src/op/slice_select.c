@@ -22,9 +22,7 @@ static tsi_role joined(const ts_meta *meta)
     return TSI_P(meta->dtype == TS_DTYPE_BOOL ? TS_REDUCE_OR : TS_REDUCE_SUM);
 }
 
-/* ---- select
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- select ---------------------------------------------------------------------------------- */
 
 static ts_status select_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -36,7 +34,8 @@ static ts_status select_normalise(const ts_meta *in, int32_t count, void *attrib
     TSI_TRY(tsi_normalise_dim("select", &a->dim, in[0].shape.ndim));
     int64_t extent = in[0].shape.extent[a->dim];
     if (a->index < -extent || a->index >= extent)
-        return TSI_FAIL(TS_ERR_ARG, "select: index %lld is out of range for dim %lld of extent %lld",
+        return TSI_FAIL(TS_ERR_ARG,
+                        "select: index %lld is out of range for dim %lld of extent %lld",
                         (long long)a->index, (long long)a->dim, (long long)extent);
     if (a->index < 0) a->index += extent;
     return TS_OK;
@@ -134,9 +133,7 @@ const tsi_op_desc tsi_op_select = {
     .sample = sample_select,
 };
 
-/* ---- diagonal: [.., i, .., i + offset, ..] -> [.., .., i]
- * ----------------------------------------------------------
- */
+/* ---- diagonal: [.., i, .., i + offset, ..] -> [.., .., i] ------------------------------------ */
 
 typedef struct diagonal_attributes {
     int64_t offset, dim1, dim2;
@@ -187,8 +184,7 @@ static ts_status diagonal_infer(const tsi_op_call *call)
     ts_shape *out = &call->out[0].shape;
     call->out[0] = call->in[0];
     *out = tsi_shape_reduce(in, 1u << a->dim1 | 1u << a->dim2, false);
-    out->extent[out->ndim++] =
-        diagonal_length(in->extent[a->dim1], in->extent[a->dim2], a->offset);
+    out->extent[out->ndim++] = diagonal_length(in->extent[a->dim1], in->extent[a->dim2], a->offset);
     return TS_OK;
 }
 
@@ -242,8 +238,7 @@ static ts_status copy_line(const tsi_kernel_io *io, const tsi_operand *square,
     const diagonal_attributes *a = io->attributes;
     const tsi_block *s = &square->block, *l = &line->block;
     int32_t last = l->ndim - 1;
-    int64_t index =
-        line->region ? tsi_span_list_at(&line->region->dim[last], position) : position;
+    int64_t index = line->region ? tsi_span_list_at(&line->region->dim[last], position) : position;
     int64_t row = place_of(square, a->dim1, index + (a->offset < 0 ? -a->offset : 0));
     int64_t column = place_of(square, a->dim2, index + (a->offset > 0 ? a->offset : 0));
     tsi_block at_line = *l, at_square = *l;
@@ -286,7 +281,8 @@ static bool sample_diagonal(uint64_t *random, int32_t variant, ts_meta *in, int3
                             void *attributes)
 {
     (void)random;
-    static const diagonal_attributes given[] = { { 0, 0, 1, 0, 0 }, { -2, -1, 0, 0, 0 },
+    static const diagonal_attributes given[] = { { 0, 0, 1, 0, 0 },
+                                                 { -2, -1, 0, 0, 0 },
                                                  { 1, 1, 2, 0, 0 } };
     if (variant >= 3) return false;
     *count = 1;
@@ -314,9 +310,7 @@ const tsi_op_desc tsi_op_diagonal = {
     .sample = sample_diagonal,
 };
 
-/* ---- its gradient
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- its gradient ---------------------------------------------------------------------------- */
 
 static ts_status backward_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -326,10 +320,11 @@ static ts_status backward_normalise(const ts_meta *in, int32_t count, void *attr
     TSI_TRY(diagonal_dims("diagonal_backward", a, last + 2));
     if (last < 0 || last + 2 > TS_NDIM_MAX || a->rows < 0 || a->columns < 0 ||
         in[0].shape.extent[last] != diagonal_length(a->rows, a->columns, a->offset))
-        return TSI_FAIL(TS_ERR_SHAPE, "diagonal_backward: the gradient has %lld on the diagonal "
-                                      "%lld of %lld rows and %lld columns",
-                        last >= 0 ? (long long)in[0].shape.extent[last] : 1LL,
-                        (long long)a->offset, (long long)a->rows, (long long)a->columns);
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "diagonal_backward: the gradient has %lld on the diagonal "
+                        "%lld of %lld rows and %lld columns",
+                        last >= 0 ? (long long)in[0].shape.extent[last] : 1LL, (long long)a->offset,
+                        (long long)a->rows, (long long)a->columns);
     return TS_OK;
 }
 
@@ -400,9 +395,7 @@ const tsi_op_desc tsi_op_diagonal_backward = {
     .sample = sample_backward,
 };
 
-/* ---- makers
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_select)(ts_tensor *x, int32_t dim, int64_t index)
 {

@@ -41,9 +41,7 @@ static void softmax_rules(const tsi_op_call *call, tsi_rules *rules)
     row[0] = row[1] = TSI_S(own);
 }
 
-/* ---- the kernel
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* One row: the largest element and the sum of exponentials relative to it. */
 static double row_sum(const tsi_block *in, const tsi_reduce_loops *at, tsi_loop *inner,
@@ -91,9 +89,7 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- two phases
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- two phases ------------------------------------------------------------------------------ */
 
 static int64_t two_phase_bytes(const tsi_op_call *call, int64_t n)
 {
@@ -118,9 +114,7 @@ static ts_status two_phase(const tsi_algorithm_io *io)
 
 static const tsi_algorithm two_phases[] = { { "two-phase", two_phase, two_phase_bytes }, { 0 } };
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status softmax_grad(const tsi_grad_io *io)
 {
@@ -170,9 +164,7 @@ const tsi_op_desc tsi_op_log_softmax = {
     .grad = log_softmax_grad,
 };
 
-/* ---- logsumexp
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- logsumexp ------------------------------------------------------------------------------- */
 
 static ts_status logsumexp_infer(const tsi_op_call *call)
 {
@@ -259,9 +251,7 @@ const tsi_op_desc tsi_op_logsumexp = {
     .sample = tsi_sample_reduce,
 };
 
-/* ---- makers
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_softmax)(ts_tensor *x, int32_t dim)
 {

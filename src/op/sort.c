@@ -96,7 +96,8 @@ static item *merge_sort(item *from, item *to, int64_t count, bool real, bool des
             int64_t end = start + 2 * width < count ? start + 2 * width : count;
             int64_t i = start, j = middle;
             for (int64_t k = start; k < end; k++) {
-                bool right = j < end && (i >= middle || before(&from[j], &from[i], real, descending));
+                bool right =
+                    j < end && (i >= middle || before(&from[j], &from[i], real, descending));
                 to[k] = from[right ? j++ : i++];
             }
         }
@@ -270,8 +271,7 @@ static ts_status topk_candidates(const tsi_algorithm_io *io)
     tsi_arena arena = { 0 };
     ts_status status = TS_OK;
     for (int32_t o = 0; o < 2 && status == TS_OK; o++) {
-        array[o] =
-            tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
+        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
         if (!array[o]) status = ts_rank_status(io->rank);
     }
     if (status == TS_OK) status = topk_run(io, array, &arena);
@@ -304,9 +304,9 @@ static ts_status sort_grad(const tsi_grad_io *io)
     if (io->in_meta[0].shape.ndim == 0)
         io->in_grad[0] = io->out_grad[0];
     else
-        io->in_grad[0] = ts_gather_backward(
-            io->out_grad[0], (int32_t)((const sort_attributes *)io->attributes)->dim, io->out[1],
-            io->in_meta[0].shape);
+        io->in_grad[0] = ts_gather_backward(io->out_grad[0],
+                                            (int32_t)((const sort_attributes *)io->attributes)->dim,
+                                            io->out[1], io->in_meta[0].shape);
     return ts_rank_status(io->rank);
 }
 

@@ -121,11 +121,11 @@ static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
     if (isinf(p) || top == 0.0 || isinf(top)) return top;
     sum = 0;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner))
-        sum += pow(cabs(tsi_load_complex(
-                       (ts_dtype)in->dtype,
-                       tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0]))) /
-                       top,
-                   p);
+        sum +=
+            pow(cabs(tsi_load_complex((ts_dtype)in->dtype,
+                                      tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0]))) /
+                    top,
+                p);
     return top * pow(sum, 1.0 / p);
 }
 

@@ -36,8 +36,7 @@ int32_t tsi_op_number(const tsi_op_desc *op)
     return found && *found == op ? (int32_t)(found - table) : -1;
 }
 
-/* ---- kernels of devices
- * ----------------------------------------------------------------------------------- */
+/* ---- kernels of devices ---------------------------------------------------------------------- */
 
 static tsi_kernel_fn
     cpu_kernel[TSI_OP_ID_COUNT]; /* written by backends before the first world opens */

@@ -27,9 +27,7 @@ static bool sample_ternary(uint64_t *random, int32_t variant, ts_meta *in, int32
     return variant < 3;
 }
 
-/* ---- where
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- where ----------------------------------------------------------------------------------- */
 
 static ts_status where_infer(const tsi_op_call *call)
 {
@@ -107,9 +105,7 @@ const tsi_op_desc tsi_op_where = {
     .sample = sample_where,
 };
 
-/* ---- addcmul, addcdiv
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- addcmul, addcdiv ------------------------------------------------------------------------ */
 
 static double real_addcmul(const double *x, const void *a)
 {
@@ -205,9 +201,7 @@ const tsi_op_desc tsi_op_addcdiv = {
     .sample = sample_ternary,
 };
 
-/* ---- masked_fill
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- masked_fill ----------------------------------------------------------------------------- */
 
 static double real_masked_fill(const double *x, const void *a)
 {
@@ -271,9 +265,7 @@ const tsi_op_desc tsi_op_masked_fill = {
     .sample = sample_masked_fill,
 };
 
-/* ---- cast
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- cast ------------------------------------------------------------------------------------ */
 
 typedef struct cast_attributes {
     int32_t dtype, reserved;
@@ -358,8 +350,7 @@ const tsi_op_desc tsi_op_cast = {
     .sample = sample_cast,
 };
 
-/* ---- gradients of activations: linear in dy, the first input
- * --------------------------------------------------------------------- */
+/* ---- gradients of activations: linear in dy, the first input --------------------------------- */
 
 static double real_threshold_backward(const double *x, const void *a)
 {
@@ -428,9 +419,7 @@ const tsi_op_desc tsi_op_gelu_backward = {
     .family = FAMILY(real_gelu_backward, NULL, NULL, REAL),
 };
 
-/* ---- the makers
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the makers ------------------------------------------------------------------------------ */
 
 ts_tensor *(ts_where)(ts_tensor *condition, ts_tensor *a, ts_tensor *b)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topk_mask.c - 1 where an element is among the k largest of the last dim, else 0: what a router of experts chooses.
+/* topk_mask.c - 1 where an element is among the k largest of the last dim, else 0: what a router of
+ * experts chooses.
  *
- * Ties go to the smaller index. Leading dims may stay sharded; the last one is gathered, being as short as there are
- * experts. */
+ * Ties go to the smaller index. Leading dims may stay sharded; the last one is gathered, being as
+ * short as there are experts. */
 #include <string.h>
 
 #include "op/common.h"
@@ -10,7 +11,8 @@
 typedef struct topk_mask_attributes {
     int64_t k;
 } topk_mask_attributes;
-static const tsi_attribute topk_mask_table[] = { TSI_ATTR(topk_mask_attributes, k, INT, "k", NULL), { 0 } };
+static const tsi_attribute topk_mask_table[] = { TSI_ATTR(topk_mask_attributes, k, INT, "k", NULL),
+                                                 { 0 } };
 
 static ts_status topk_mask_infer(const tsi_op_call *call)
 {
@@ -50,12 +52,14 @@ static ts_status topk_mask_reference(const tsi_kernel_io *io)
     memcpy(loop.extent, x->extent, sizeof loop.extent);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
         for (int64_t c = 0; c < x->extent[last]; c++)
-            tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[1] + c * out->stride[last]),
+            tsi_store_real((ts_dtype)out->dtype,
+                           tsi_block_at(out, loop.at[1] + c * out->stride[last]),
                            rank_of(x, loop.at[0], c) < k ? 1.0 : 0.0);
     return TS_OK;
 }
 
-static bool sample_topk_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_topk_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
 {
     (void)random;
     *count = 1;
@@ -65,10 +69,18 @@ static bool sample_topk_mask(uint64_t *random, int32_t variant, ts_meta *in, int
 }
 
 const tsi_op_desc tsi_op_topk_mask = {
-    .name = "topk_mask", .what = "1 where an element is among the k largest of the last dim, else 0", .input_min = 1,
-    .input_max = 1, .output_count = 1, .flags = TSI_OP_NO_GRAD, .attribute = topk_mask_table,
-    .attribute_bytes = sizeof(topk_mask_attributes), .infer = topk_mask_infer, .rules = topk_mask_rules,
-    .reference = topk_mask_reference, .sample = sample_topk_mask,
+    .name = "topk_mask",
+    .what = "1 where an element is among the k largest of the last dim, else 0",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .attribute = topk_mask_table,
+    .attribute_bytes = sizeof(topk_mask_attributes),
+    .infer = topk_mask_infer,
+    .rules = topk_mask_rules,
+    .reference = topk_mask_reference,
+    .sample = sample_topk_mask,
 };
 
 ts_tensor *(ts_topk_mask)(ts_tensor *x, int64_t k)

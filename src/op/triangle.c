@@ -90,9 +90,7 @@ const tsi_op_desc tsi_op_triu = {
     TRIANGLE,
 };
 
-/* ---- makers
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static ts_tensor *triangle(const tsi_op_desc *op, ts_tensor *x, int64_t diagonal, int32_t in_place)
 {

@@ -9,8 +9,7 @@
 
 #include "op/unary_scalar.h"
 
-/* ---- shared by the family
- * -------------------------------------------------------------------------------------- */
+/* ---- shared by the family -------------------------------------------------------------------- */
 
 ts_dtype tsi_family_compute(const tsi_op_desc *op, const ts_meta *in, int32_t input_count)
 {
@@ -56,9 +55,7 @@ ts_status tsi_family_reference(const tsi_kernel_io *io)
                                    tsi_family_compute(io->op, in, io->input_count));
 }
 
-/* ---- the rows
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
@@ -122,8 +119,8 @@ UNARY(frac, "x - trunc(x)", FAMILY(tsi_real_frac, NULL, NULL, REAL), 0, NONE, IN
       tsi_grad_copy);
 UNARY(gelu, "x times the normal distribution function of x",
       FAMILY(tsi_real_gelu, NULL, NULL, REAL), 0, NONE, INPLACE, IN, tsi_grad_gelu);
-UNARY(gelu_tanh, "gelu by its tanh approximation", FAMILY(tsi_real_gelu_tanh, NULL, NULL, REAL), 0, NONE,
-      INPLACE, IN, tsi_grad_gelu_tanh);
+UNARY(gelu_tanh, "gelu by its tanh approximation", FAMILY(tsi_real_gelu_tanh, NULL, NULL, REAL), 0,
+      NONE, INPLACE, IN, tsi_grad_gelu_tanh);
 UNARY(isfinite, "is it a finite number?", FAMILY(tsi_real_isfinite, tsi_whole_one, NULL, BOOL), 0,
       NONE, TSI_OP_NO_GRAD, 0, NULL);
 UNARY(isinf, "is it infinite?", FAMILY(tsi_real_isinf, tsi_whole_zero, NULL, BOOL), 0, NONE,
@@ -134,8 +131,8 @@ UNARY(lgamma, "log of the gamma function", FAMILY(tsi_real_lgamma, NULL, NULL, R
       INPLACE | TSI_OP_NO_GRAD, 0, NULL);
 UNARY(log, "natural logarithm", FAMILY(tsi_real_log, NULL, tsi_both_log, REAL), 0, UP_FROM, INPLACE,
       IN, tsi_grad_log);
-UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
-      tsi_grad_log10);
+UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, UP_FROM, INPLACE,
+      IN, tsi_grad_log10);
 UNARY(log1p, "log(1 + x)", FAMILY(tsi_real_log1p, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
       tsi_grad_log1p);
 UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
@@ -168,8 +165,8 @@ UNARY(sinh, "hyperbolic sine", FAMILY(tsi_real_sinh, NULL, NULL, REAL), 0, UP, I
       tsi_grad_sinh);
 UNARY(softplus, "log(1 + e^x)", FAMILY(tsi_real_softplus, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_softplus);
-UNARY(sqrt, "square root", FAMILY(tsi_real_sqrt, NULL, tsi_both_sqrt, REAL), 0, UP_FROM, INPLACE, OUT,
-      tsi_grad_sqrt);
+UNARY(sqrt, "square root", FAMILY(tsi_real_sqrt, NULL, tsi_both_sqrt, REAL), 0, UP_FROM, INPLACE,
+      OUT, tsi_grad_sqrt);
 UNARY(square, "x * x", FAMILY(tsi_real_square, tsi_whole_square, tsi_both_square, SAME),
       TSI_MULTIPLICATIVE, NONE, INPLACE, IN, tsi_grad_square);
 UNARY(tan, "tangent", FAMILY(tsi_real_tan, NULL, NULL, REAL), 0, NONE, INPLACE, OUT, tsi_grad_tan);

@@ -147,9 +147,11 @@ ts_status tsi_grad_gelu(const tsi_grad_io *io)
 ts_status tsi_grad_gelu_tanh(const tsi_grad_io *io)
 {
     ts_tensor *x = x_of(io), *square = ts_square(x);
-    ts_tensor *u = ts_mul_scalar(ts_mul(x, ts_add_scalar(ts_mul_scalar(square, 0.044715), 1.0)), 0.7978845608028654);
+    ts_tensor *u = ts_mul_scalar(ts_mul(x, ts_add_scalar(ts_mul_scalar(square, 0.044715), 1.0)),
+                                 0.7978845608028654);
     ts_tensor *t = ts_tanh(u);
-    ts_tensor *slope = ts_mul_scalar(ts_add_scalar(ts_mul_scalar(square, 3 * 0.044715), 1.0), 0.7978845608028654);
+    ts_tensor *slope =
+        ts_mul_scalar(ts_add_scalar(ts_mul_scalar(square, 3 * 0.044715), 1.0), 0.7978845608028654);
     ts_tensor *second = ts_mul(ts_mul(x, one_minus_square(t)), slope);
     ts_tensor *d = ts_mul_scalar(ts_add(ts_add_scalar(t, 1.0), second), 0.5);
     return give(io, ts_mul(dy_of(io), d));

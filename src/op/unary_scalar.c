@@ -8,8 +8,7 @@
 #include <complex.h>
 #include <math.h>
 
-/* ---- scalar functions, reals
- * ------------------------------------------------------------------------------- */
+/* ---- scalar functions, reals ----------------------------------------------------------------- */
 
 double tsi_real_abs(const double *x, const void *a)
 {
@@ -325,8 +324,7 @@ double tsi_real_softplus(const double *x, const void *a)
     return fmax(*x, 0.0) + log1p(exp(-fabs(*x)));
 }
 
-/* ---- integers and complex
- * ------------------------------------------------------------------------------------ */
+/* ---- integers and complex -------------------------------------------------------------------- */
 
 int64_t tsi_whole_abs(const int64_t *x, const void *a)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - every rule of the table tried, and every assignment of roles that might be one.
  *
- * A sampled call gives shapes and attributes; its dtypes are also replaced by integers, booleans and
- * complex numbers where the operator takes them, because rules may depend on them. */
+ * A sampled call gives shapes and attributes; its dtypes are also replaced by integers, booleans
+ * and complex numbers where the operator takes them, because rules may depend on them. */
 #include "op/verify.h"
 
 #include <stdio.h>
@@ -171,7 +171,8 @@ static int32_t roles_of(const ts_meta *meta, bool output, bool index, tsi_role *
 static bool is_offered(const verifier *v, const tsi_role *role)
 {
     for (int32_t r = 0; r < v->rules.count; r++)
-        if (memcmp(tsi_rules_row(&v->rules, r), role, (size_t)v->call.input_count) == 0) return true;
+        if (memcmp(tsi_rules_row(&v->rules, r), role, (size_t)v->call.input_count) == 0)
+            return true;
     return false;
 }
 
@@ -415,8 +416,8 @@ static void verify_call(verifier *v)
     }
     v->result.calls++;
     int32_t plans = v->options->quick ? PLANS_PER_CALL / 4 : PLANS_PER_CALL;
-    tsi_op_call call = { op, v->call.attributes, v->call.in, v->call.out, v->call.input_count,
-                         op->output_count };
+    tsi_op_call call = { op,          v->call.attributes,  v->call.in,
+                         v->call.out, v->call.input_count, op->output_count };
     tsi_arena_reset(&v->memory);
     v->rules = (tsi_rules){ .arena = &v->memory };
     if (!op->propagate) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.h - one sampled call with its truth, and trying a choice of layouts on it in one thread. */
+/* verify.h - one sampled call with its truth, and trying a choice of layouts on it in one thread.
+ */
 #ifndef TSI_OP_VERIFY_H
 #define TSI_OP_VERIFY_H
 
@@ -14,8 +15,8 @@ typedef struct tsi_verify_call {
     uint64_t given[128];      /* as sampled */
     ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
     int32_t input_count, reserved;
-    int64_t limit;                                                /* of indices */
-    double complex *truth[TSI_PATTERNS][TSI_OUTPUT_MAX];          /* NULL: the pattern is unusable */
+    int64_t limit;                                       /* of indices */
+    double complex *truth[TSI_PATTERNS][TSI_OUTPUT_MAX]; /* NULL: the pattern is unusable */
     double scale[TSI_PATTERNS][TSI_OUTPUT_MAX];
     tsi_arena memory, scratch;
 } tsi_verify_call;

@@ -84,12 +84,11 @@ static bool keep_truth(tsi_verify_call *call, int32_t pattern, const tsi_operand
     for (int32_t o = 0; o < call->op->output_count; o++) {
         ts_dtype dtype = (ts_dtype)call->out[o].dtype;
         int64_t count = tsi_block_count(&out[o].block);
-        double complex *truth =
-            tsi_arena_calloc(&call->memory, (size_t)count + 1, sizeof *truth);
+        double complex *truth = tsi_arena_calloc(&call->memory, (size_t)count + 1, sizeof *truth);
         if (!truth) return false;
         for (int64_t e = 0; e < count; e++) {
-            truth[e] = tsi_number_load(
-                dtype, (char *)out[o].block.data + (size_t)e * ts_dtype_size(dtype));
+            truth[e] = tsi_number_load(dtype, (char *)out[o].block.data +
+                                                  (size_t)e * ts_dtype_size(dtype));
             double size = cabs(truth[e]);
             if (isfinite(size) && size > call->scale[pattern][o]) call->scale[pattern][o] = size;
         }
@@ -125,8 +124,9 @@ bool tsi_verify_begin(tsi_verify_call *call)
     if (op->dtypes && !(op->dtypes >> call->in[0].dtype & 1)) return false;
     if (op->normalise && op->normalise(call->in, call->input_count, call->attributes) != TS_OK)
         return false;
-    tsi_op_call c = { op, call->attributes, call->in, call->out, call->input_count,
-                      op->output_count };
+    tsi_op_call c = {
+        op, call->attributes, call->in, call->out, call->input_count, op->output_count
+    };
     if (op->infer(&c) != TS_OK) return false;
     call->limit = limit_below(call, INT64_MAX);
     while (!truth_of(call, 0) && call->limit > 1)
@@ -186,9 +186,10 @@ static bool sum_make(tsi_verify_call *call, const ts_layout *layout, int32_t out
 {
     out->count = ts_shape_count(&call->out[output].shape);
     out->replicas = 1;
-    for (int32_t k = 0; k < layout->sharding->ndim; k++)
-        if (tsi_role_of(&layout->sharding->place[k]) == TSI_ROLE_R)
-            out->replicas *= layout->sharding->mesh->size[k];
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        const ts_placement *place = &layout->sharding->place[k];
+        if (tsi_role_of(place) == TSI_ROLE_R) out->replicas *= layout->sharding->mesh->size[k];
+    }
     size_t all = (size_t)(out->count * out->replicas) + 1;
     out->value = tsi_arena_calloc(&call->scratch, all, sizeof *out->value);
     out->seen = tsi_arena_calloc(&call->scratch, all, 1);
@@ -251,11 +252,12 @@ static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int6
     while (tsi_region_next(&at))
         for (int64_t i = 0; i < at.length; i++) {
             int64_t e = replica * p->count + at.global + i;
-            double complex x = share * tsi_number_load((ts_dtype)block->dtype,
-                                                       (char *)block->data +
-                                                           (size_t)(at.local + i) * item);
+            double complex x =
+                share * tsi_number_load((ts_dtype)block->dtype,
+                                        (char *)block->data + (size_t)(at.local + i) * item);
             if (p->seen[e])
-                x = norm != 0 ? combine_norms(norm, p->value[e], x) : combine(reduce, p->value[e], x);
+                x = norm != 0 ? combine_norms(norm, p->value[e], x)
+                              : combine(reduce, p->value[e], x);
             p->value[e] = x;
             p->seen[e] = 1;
         }
@@ -269,13 +271,13 @@ static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output
     for (int64_t e = 0; e < p->count * p->replicas; e++) {
         double complex want = call->truth[pattern][output][e % p->count], have = p->value[e];
         bool wraps = tsi_dtype_category(dtype) == TSI_CATEGORY_INT && cabs(want) > 0x1p52;
-        bool outside = isnan(creal(want)) || (pending && !isfinite(cabs(want))) ||
-                       wraps || (tsi_dtype_category(dtype) == TSI_CATEGORY_INT && cabs(have) > 0x1p52);
+        bool outside = isnan(creal(want)) || (pending && !isfinite(cabs(want))) || wraps ||
+                       (tsi_dtype_category(dtype) == TSI_CATEGORY_INT && cabs(have) > 0x1p52);
         if (p->seen[e] &&
             (outside || tsi_number_close(have, want, dtype, call->scale[pattern][output])))
             continue;
-        snprintf(why, size, "pattern %d, output %d, element %lld: %g%+gi instead of %g%+gi", pattern,
-                 output, (long long)(e % p->count), creal(have), cimag(have), creal(want),
+        snprintf(why, size, "pattern %d, output %d, element %lld: %g%+gi instead of %g%+gi",
+                 pattern, output, (long long)(e % p->count), creal(have), cimag(have), creal(want),
                  cimag(want));
         return false;
     }
@@ -300,8 +302,8 @@ bool tsi_verify_try(tsi_verify_call *call, const tsi_verify_choice *choice, int3
             if (!add_block(call, choice->out[o], coord, &out[o].block, &sums[o])) return false;
     }
     for (int32_t o = 0; o < call->op->output_count; o++)
-        if (outputs >> o & 1 && !compare(call, pattern, o, &sums[o],
-                                         choice->out[o]->axes_partial != 0, why, size))
+        if (outputs >> o & 1 &&
+            !compare(call, pattern, o, &sums[o], choice->out[o]->axes_partial != 0, why, size))
             return false;
     return true;
 }
@@ -328,11 +330,11 @@ bool tsi_verify_fits(tsi_verify_call *call, const tsi_verify_choice *choice)
             in[i] = call->in[i];
             if (choice->in[i]) in[i].shape = ts_layout_local(choice->in[i], coord);
         }
-        if (call->op->normalise &&
-            call->op->normalise(in, call->input_count, attributes) != TS_OK)
+        if (call->op->normalise && call->op->normalise(in, call->input_count, attributes) != TS_OK)
             return false;
-        tsi_op_call c = { call->op, attributes, in, out, call->input_count,
-                          call->op->output_count };
+        tsi_op_call c = {
+            call->op, attributes, in, out, call->input_count, call->op->output_count
+        };
         if (call->op->infer(&c) != TS_OK) return false;
         for (int32_t o = 0; o < call->op->output_count; o++) {
             ts_shape local = ts_layout_local(choice->out[o], coord);

@@ -32,9 +32,7 @@ static const tsi_attribute unsqueeze_table[] = { TSI_ATTR(view_attributes, dim0,
 static const tsi_attribute expand_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "shape", NULL),
                                               { 0 } };
 
-/* ---- maps
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- maps ------------------------------------------------------------------------------------ */
 
 static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_shape *in)
 {
@@ -66,9 +64,7 @@ static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_
     return map;
 }
 
-/* ---- checks
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attributes)
 {
@@ -133,9 +129,7 @@ static ts_status expand_normalise(const ts_meta *in, int32_t count, void *attrib
     return TS_OK;
 }
 
-/* ---- shapes, rules, strides
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- shapes, rules, strides ------------------------------------------------------------------ */
 
 static ts_status view_infer(const tsi_op_call *call)
 {
@@ -188,9 +182,7 @@ static ts_status view_reference(const tsi_kernel_io *io)
     return io->device->copy(io->device, &io->out[0].block, &from, NULL);
 }
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status permute_grad(const tsi_grad_io *io)
 {
@@ -221,9 +213,7 @@ static ts_status expand_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* ---- samples
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- samples --------------------------------------------------------------------------------- */
 
 static void meta3(ts_meta *in, int64_t a, int64_t b, int64_t c)
 {
@@ -288,9 +278,7 @@ static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 2;
 }
 
-/* ---- rows
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 #define VIEW                                                                                       \
     .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
@@ -343,9 +331,7 @@ const tsi_op_desc tsi_op_expand = {
     .sample = sample_expand,
 };
 
-/* ---- makers
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- makers ---------------------------------------------------------------------------------- */
 
 static tsi_dims dims_of(const int64_t *dims, int32_t count)
 {

@@ -28,8 +28,7 @@ tsi_role tsi_role_of(const ts_placement *place)
     return TSI_ROLE_NONE;
 }
 
-/* ---- the cost of one rule on one axis
- * ----------------------------------------------------------------------- */
+/* ---- the cost of one rule on one axis -------------------------------------------------------- */
 
 typedef struct option {
     int32_t rule, changes;
@@ -167,8 +166,7 @@ static int32_t options_of(const tsi_expand_request *q, int32_t axis, option *out
     return count;
 }
 
-/* ---- one combination
- * ------------------------------------------------------------------------------------------ */
+/* ---- one combination ------------------------------------------------------------------------- */
 
 /* Axes in the order in which they cut: that of the first input that says so, else left to right. */
 static void cutting_order(const tsi_expand_request *q, int32_t *order)
@@ -258,7 +256,8 @@ static bool nesting_holds(const tsi_expand_request *q, const int32_t *order, con
     for (int32_t first = 0; first < q->mesh->ndim; first++)
         for (int32_t second = first + 1; second < q->mesh->ndim; second++) {
             int32_t a = order[first], b = order[second]; /* a cuts before b */
-            if (q->mesh->size[a] == 1 || q->mesh->size[b] == 1 || e->rule[a] == e->rule[b]) continue;
+            if (q->mesh->size[a] == 1 || q->mesh->size[b] == 1 || e->rule[a] == e->rule[b])
+                continue;
             const tsi_role *x = tsi_rules_row(q->rules, e->rule[a]);
             const tsi_role *y = tsi_rules_row(q->rules, e->rule[b]);
             bool shared = false, only_second = false;
@@ -316,7 +315,8 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         e->algorithm_axes |= 1u << k;
     }
     const ts_placement *in[TSI_OPERAND_MAX], *out[8];
-    for (int32_t i = 0; i < inputs && q->joint; i++) /* conditions look at all axes there could be */
+    for (int32_t i = 0; i < inputs && q->joint;
+         i++) /* conditions look at all axes there could be */
         for (int32_t k = axes; k < TS_NDIM_MAX; k++)
             e->in[i][k] = place_of(TSI_ROLE_R, NULL);
     for (int32_t i = 0; i < inputs; i++) {
@@ -333,8 +333,7 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
            (!q->joint || q->joint(q->context, in, out));
 }
 
-/* ---- best first over sums
- * --------------------------------------------------------------------------------------- */
+/* ---- best first over sums -------------------------------------------------------------------- */
 
 typedef struct candidate {
     double cost;

@@ -6,8 +6,8 @@
  * axes can only decide together (the order in which several axes cut one dim, partials that do not
  * mix, the operator's own joint condition) is checked when a combination is taken from the queue.
  *
- * A choice that communicates is also charged for what it leaves behind: a result that is pending has
- * its reduction still to come. A choice that communicates nothing is never charged.
+ * A choice that communicates is also charged for what it leaves behind: a result that is pending
+ * has its reduction still to come. A choice that communicates nothing is never charged.
  *
  * INV: a pure function of the request; ties go to fewer changed inputs, then to earlier rules, then
  * to earlier axes. */
@@ -27,9 +27,10 @@ typedef struct tsi_expand_request {
     const ts_layout *const *in; /* NULL where the operand is absent */
     const int64_t *in_bytes;    /* bytes of an element */
     double out_bytes;           /* of all outputs, whole */
-    int32_t in_place; /* 1: input 0 keeps its placements and output 0 takes them */
+    int32_t in_place;           /* 1: input 0 keeps its placements and output 0 takes them */
     int32_t reserved;
-    const double *algorithm_us; /* of algorithm a on axis k: [(a - 1) * TS_NDIM_MAX + k]; NULL: none */
+    const double
+        *algorithm_us; /* of algorithm a on axis k: [(a - 1) * TS_NDIM_MAX + k]; NULL: none */
     /* (optional) The operator's own condition on a whole combination. */
     bool (*joint)(void *context, const ts_placement *const *in, const ts_placement *const *out);
     void *context;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flow.c - who sends what to whom in a direct exchange, for those who want to look.
  *
- * The blocks are those the executor would receive (tsi_plan_part), read from the receiving side. One
- * rank's answer costs that rank's messages, whatever the number of ranks. */
+ * The blocks are those the executor would receive (tsi_plan_part), read from the receiving side.
+ * One rank's answer costs that rank's messages, whatever the number of ranks. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "plan/plan.h"

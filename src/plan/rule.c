@@ -9,9 +9,7 @@
 
 enum { LETTERS = 52, NOT_THERE = -1 };
 
-/* ---- lists
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static bool rules_grow(tsi_rules *rules)
 {
@@ -88,8 +86,7 @@ void tsi_rules_finish(tsi_rules *rules)
     rules->count = kept;
 }
 
-/* ---- index expressions
- * --------------------------------------------------------------------------------------- */
+/* ---- index expressions ----------------------------------------------------------------------- */
 
 /* Where each letter stands in each operand; operands are inputs, then outputs. */
 typedef struct expression {
@@ -197,9 +194,7 @@ void tsi_rules_batch(tsi_rules *rules, int32_t ndim, uint32_t not_these)
     }
 }
 
-/* ---- partials
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- partials -------------------------------------------------------------------------------- */
 
 /* Input roles: `mine` for the inputs in the mask, R elsewhere; outputs: `result`. */
 static void add_partial(tsi_rules *rules, uint64_t inputs, tsi_role mine, tsi_role result)

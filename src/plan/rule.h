@@ -75,8 +75,7 @@ static inline const tsi_role *tsi_rules_row(const tsi_rules *rules, int32_t rule
     return rules->role + (size_t)rule * (size_t)(rules->input_count + rules->output_count);
 }
 
-/* ---- how pending reductions flow through an operator (spec of each: docs/rules.md)
- * ------------------------- */
+/* ---- how pending reductions flow through an operator (spec of each: docs/rules.md) ----------- */
 enum {
     TSI_LINEAR_ALL = 1 << 0,  /* f(x+y) = f(x)+f(y) in all tensor inputs together: sum and avg pass
                                  when all are alike */
@@ -102,8 +101,7 @@ typedef struct tsi_traits {
     int8_t mono[4];     /* tsi_mono of inputs 0..3: min and max pass beside R */
 } tsi_traits;
 
-/* ---- derivations: each adds rows
- * ------------------------------------------------------------------------------ */
+/* ---- derivations: each adds rows ------------------------------------------------------------- */
 /* Index expression "mk,kn->mn" over the given input metas: a letter that is absent from the result
  * is reduced by `reduce`; "x!" cannot be cut; a letter whose extents differ (broadcast) is R where
  * the extent is 1. */

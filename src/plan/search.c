@@ -310,7 +310,8 @@ static void unpack(expansion *x, uint32_t index)
     }
     x->local = (double)s->item;
     for (int32_t d = 0; d < s->dims; d++) {
-        x->length[d][0] = fmax(1, (double)s->extent[d]); /* divided by; an empty tensor costs nothing */
+        x->length[d][0] =
+            fmax(1, (double)s->extent[d]); /* divided by; an empty tensor costs nothing */
         for (int32_t i = 0; i < x->depth[d]; i++) {
             int32_t axis = x->stack[d][i];
             x->length[d][i + 1] = cut_length(x, x->code[axis], x->length[d][i], axis);

@@ -101,11 +101,11 @@ static ts_status make_reference(maker *m, bool greedy)
     plan->other_us = m->direct_us;
     plan->other_bytes = plan->bytes_bound;
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
-                        "plan: planner '%s' needs %lld bytes beside source and target, the budget "
-                        "is %lld",
-                        greedy ? "greedy" : "graph", (long long)peak,
-                        (long long)plan->budget_bytes);
+        return TSI_FAIL_BLAST(
+            TS_BLAST_AGREED, TS_ERR_MEMORY,
+            "plan: planner '%s' needs %lld bytes beside source and target, the budget "
+            "is %lld",
+            greedy ? "greedy" : "graph", (long long)peak, (long long)plan->budget_bytes);
     }
     return TS_OK;
 }
@@ -173,10 +173,11 @@ static ts_status fit_budget(ts_plan *plan)
 {
     int64_t powered = powered_bytes(plan);
     if (plan->budget_bytes > 0 && powered > plan->budget_bytes) {
-        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
-                        "plan: a budget of %lld bytes is too small; norms are combined from a copy "
-                        "of the source, which takes %lld",
-                        (long long)plan->budget_bytes, (long long)powered);
+        return TSI_FAIL_BLAST(
+            TS_BLAST_AGREED, TS_ERR_MEMORY,
+            "plan: a budget of %lld bytes is too small; norms are combined from a copy "
+            "of the source, which takes %lld",
+            (long long)plan->budget_bytes, (long long)powered);
     }
     for (;;) {
         plan->peak_bytes = 0;
@@ -192,7 +193,8 @@ static ts_status fit_budget(ts_plan *plan)
             }
         }
         if (longest < 0) {
-            return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
+            return TSI_FAIL_BLAST(
+                TS_BLAST_AGREED, TS_ERR_MEMORY,
                 "plan: a budget of %lld bytes is too small; one round of single elements "
                 "takes %lld",
                 (long long)plan->budget_bytes, (long long)plan->peak_bytes);
@@ -274,7 +276,8 @@ static ts_status make_collectives(maker *m, bool bytes_first)
     int64_t bytes = 0, peak = 0;
     TSI_TRY(tsi_path_account(plan, &path, &bytes, &peak));
     if (plan->budget_bytes > 0 && peak > plan->budget_bytes) {
-        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY,
+        return TSI_FAIL_BLAST(
+            TS_BLAST_AGREED, TS_ERR_MEMORY,
             "plan: the sequence of collectives needs %lld bytes beside source and target, "
             "the budget is %lld",
             (long long)peak, (long long)plan->budget_bytes);

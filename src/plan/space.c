@@ -40,12 +40,16 @@ static ts_status code_of(tsi_space *space, int32_t axis, const ts_placement *pla
     int32_t *count = partial ? &space->op_count : &space->cut_count;
     int32_t limit = partial ? TSI_OP_MAX : TSI_CUT_MAX;
     int32_t i = 0;
-    while (i < *count && !same_kind(&table[i], place, space->size[axis]))
+    while (i < *count && ((!partial && space->cut_size[i] != space->size[axis]) ||
+                          !same_kind(&table[i], place, space->size[axis])))
         i++;
     if (i == limit) {
         return TSI_FAIL(TS_ERR_SHAPE, "plan: more than %d different partial placements", limit);
     }
-    if (i == *count) table[(*count)++] = *place;
+    if (i == *count) {
+        if (!partial) space->cut_size[i] = space->size[axis];
+        table[(*count)++] = *place;
+    }
     if (!partial && place->dim_last != place->dim) space->spans = 1;
     *out = (partial ? TSI_CODE_P : TSI_CODE_CUT) + i;
     return TS_OK;

@@ -41,6 +41,7 @@ typedef struct tsi_space {
     int32_t spans; /* a cut runs over several dims: states cannot be searched */
     int32_t reserved;
     ts_placement cut[TSI_CUT_MAX];
+    int64_t cut_size[TSI_CUT_MAX]; /* of the axis it was found on: as many sizes has a ragged one */
     ts_placement op[TSI_OP_MAX];
     tsi_state src, dst;
 } tsi_space;

@@ -69,12 +69,12 @@ static const ts_topology preset_table[] = {
       .base_us = 3.0,
       .all_to_all_us = 0.5,
       .exchange_us = 1.5,
-      .copy_gib_s = 8,
-      .reduce_gib_s = 6,
-      .shared_gib_s = 24,
+      .copy_gib_s = 16,
+      .reduce_gib_s = 24,
+      .shared_gib_s = 48,
       .hops = TS_HOPS_FLAT,
       .level_count = 1,
-      .level = { { "memory", 0, 0.4, 8, 24 } } },
+      .level = { { "memory", 0, 0.4, 16, 32 } } },
 };
 
 ts_status ts_topology_preset(const char *name, ts_topology *out)

@@ -36,9 +36,9 @@ void tsi_links_make(const ts_topology *topology, const tsi_mesh_desc *mesh, int6
 double tsi_links_hops(const tsi_links *links, double n);
 tsi_links_group tsi_links_of(const tsi_links *links, uint32_t axes);
 
-/* Of one rank: `in` and `out` are its largest blocks before and after. What it keeps for itself is one
- * copy. `packed`: blocks are re-packed, which steps of plans never are: they are executed as exchanges
- * straight into the target, whatever its strides. */
+/* Of one rank: `in` and `out` are its largest blocks before and after. What it keeps for itself is
+ * one copy. `packed`: blocks are re-packed, which steps of plans never are: they are executed as
+ * exchanges straight into the target, whatever its strides. */
 double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *group, double out,
                            bool packed);
 double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *group, double in,

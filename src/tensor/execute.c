@@ -6,8 +6,8 @@
  *   collectives  source --step--> staging --step--> ... --> target  each step is itself a direct
  *                                                                   program, or an all_reduce
  *
- * A blocking move makes its local copies itself, before it meets the others; an asynchronous one sends
- * them to itself with the exchange, so that whoever progresses the exchange makes them. */
+ * A blocking move makes its local copies itself, before it meets the others; an asynchronous one
+ * sends them to itself with the exchange, so that whoever progresses the exchange makes them. */
 #include "tensor/execute.h"
 
 #include <string.h>
@@ -68,7 +68,8 @@ void tsi_execution_release(tsi_execution *x)
         tsi_array_release(x->hold[--x->hold_count]);
 }
 
-/* ---- one program ------------------------------------------------------------------------------ */
+/* ---- one program ------------------------------------------------------------------------------
+ */
 
 bool tsi_program_defers(const tsi_program *program)
 {
@@ -132,9 +133,11 @@ static ts_status run_program(tsi_execution *x)
     return TS_OK;
 }
 
-/* ---- sequences of collectives ------------------------------------------------------------------ */
+/* ---- sequences of collectives ------------------------------------------------------------------
+ */
 
-/* The one kind of reduction on the axes, or NONE where an engine's all_reduce cannot do it alone. */
+/* The one kind of reduction on the axes, or NONE where an engine's all_reduce cannot do it alone.
+ */
 static ts_reduce common_reduce(const ts_layout *from, uint32_t axes)
 {
     ts_reduce reduce = TS_REDUCE_NONE;
@@ -207,8 +210,8 @@ static ts_status run_step_at(tsi_execution *x, ts_mesh *mesh, int32_t index, tsi
                            .to = *next,
                            .name = x->name,
                            .work = last ? x->work : NULL };
-    ts_status status = *next ? run_step(&step, mesh, &x->plan->step[index], from, to)
-                             : ts_rank_status(x->rank);
+    ts_status status =
+        *next ? run_step(&step, mesh, &x->plan->step[index], from, to) : ts_rank_status(x->rank);
     for (int32_t i = 0; last && i < step.hold_count; i++)
         keep(x, tsi_array_retain(step.hold[i]));
     tsi_execution_release(&step);

@@ -5,8 +5,8 @@
  *   execute_many.c    several plans in common rounds
  *   execute_finish.c  what reductions do besides folding: powers, roots, divisions
  *
- * INV: the source is only read. Extra memory is tagged TSI_TAG_COMM and is what the plan stated: the
- * arrays between the steps of a sequence and, for p-norms, one copy of what is reduced. */
+ * INV: the source is only read. Extra memory is tagged TSI_TAG_COMM and is what the plan stated:
+ * the arrays between the steps of a sequence and, for p-norms, one copy of what is reduced. */
 #ifndef TSI_TENSOR_EXECUTE_H
 #define TSI_TENSOR_EXECUTE_H
 
@@ -31,11 +31,12 @@ typedef struct tsi_execution {
     const tsi_array *source; /* what is sent: `from`, or its powers */
 } tsi_execution;
 
-/* [coll] over both meshes of the plan. Whatever it returns, hold[] is the caller's to release when the
- * work is complete. */
+/* [coll] over both meshes of the plan. Whatever it returns, hold[] is the caller's to release when
+ * the work is complete. */
 ts_status tsi_execute(tsi_execution *execution);
-/* [coll] over all meshes. The plans are direct or local; exchanges of one group, dtype and reduction
- * travel together, and all exchanges of a round are in flight together. `work` as above, of all. */
+/* [coll] over all meshes. The plans are direct or local; exchanges of one group, dtype and
+ * reduction travel together, and all exchanges of a round are in flight together. `work` as above,
+ * of all. */
 ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t count, const char *name,
                            ts_work **work);
 void tsi_execution_release(tsi_execution *execution); /* drops hold[] */
@@ -54,7 +55,8 @@ typedef struct tsi_finishing {
     double power;   /* not 0: |x|^power before, x^(1/power) after */
     int64_t divide; /* > 1: x / divide, after */
 } tsi_finishing;
-bool tsi_program_finishes(const tsi_program *program); /* reductions need a last step of their own */
+bool tsi_program_finishes(
+    const tsi_program *program); /* reductions need a last step of their own */
 /* After a folding round: the blocks that were results of folds. */
 ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round *round,
                            const tsi_array *to);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* execute_finish.c - p-norms and averages: what reductions do besides folding.
  *
- * A p-norm is the p-th root of a sum of p-th powers, so the source is raised in a copy of its own and the
- * owners of results take roots. Averages among sums are divided by their owners. Elements go through
- * doubles, in runs of the last dim; averages of whole numbers truncate. */
+ * A p-norm is the p-th root of a sum of p-th powers, so the source is raised in a copy of its own
+ * and the owners of results take roots. Averages among sums are divided by their owners. Elements
+ * go through doubles, in runs of the last dim; averages of whole numbers truncate. */
 #include <math.h>
 #include <string.h>
 
@@ -102,8 +102,7 @@ ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round 
 tsi_array *tsi_powered(ts_rank *rank, const tsi_array *from, double power)
 {
     ts_shape shape = tsi_array_shape(from);
-    tsi_array *copy = 
-        tsi_array_create_tagged(rank, (ts_dtype)from->dtype, &shape, TSI_TAG_COMM);
+    tsi_array *copy = tsi_array_create_tagged(rank, (ts_dtype)from->dtype, &shape, TSI_TAG_COMM);
     if (!copy) return NULL;
     tsi_finishing f = { .power = power, .divide = 1 };
     tsi_block block = tsi_array_block(copy);
@@ -111,4 +110,3 @@ tsi_array *tsi_powered(ts_rank *rank, const tsi_array *from, double power)
     tsi_array_release(copy);
     return NULL;
 }
-

@@ -5,9 +5,9 @@
  *   round k of tensor 1        (group g, bf16)         --> one exchange    all in flight together
  *   round k of tensor 2        (group h, f32, sum)     --> one exchange
  *
- * Blocks between two ranks match in order, so concatenated lists match too, because every rank has the
- * tensors in the same order (the caller's). What may travel together follows from the plans alone, so
- * all members of a group fuse alike. */
+ * Blocks between two ranks match in order, so concatenated lists match too, because every rank has
+ * the tensors in the same order (the caller's). What may travel together follows from the plans
+ * alone, so all members of a group fuse alike. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -72,7 +72,8 @@ static ts_status gather_blocks(wave *w)
     for (int64_t i = 0; i < w->bundle_count; i++)
         total += w->bundle[i].send_count + w->bundle[i].recv_count;
     w->part = tsi_alloc_array((size_t)total + 1, sizeof *w->part);
-    if (!w->part) return tsi_fail_memory("the blocks of an exchange", (size_t)total * sizeof(ts_part));
+    if (!w->part)
+        return tsi_fail_memory("the blocks of an exchange", (size_t)total * sizeof(ts_part));
     ts_part *next = w->part;
     for (int64_t i = 0; i < w->bundle_count; i++) {
         bundle *b = &w->bundle[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* execute_root.c - ts_distribute: an array on one rank becomes a tensor of all.
  *
- * The root's array is a tensor on a mesh of one rank, so this is a move between two meshes; what can
- * differ between ranks (the root's array, the arguments) is agreed on before anything moves. */
+ * The root's array is a tensor on a mesh of one rank, so this is a move between two meshes; what
+ * can differ between ranks (the root's array, the arguments) is agreed on before anything moves. */
 #include <stdio.h>
 #include <string.h>
 

@@ -42,9 +42,7 @@ ts_status tsi_fill_constant(tsi_array *array, double value)
     return tsi_array_fill(array, element);
 }
 
-/* ---- ranges
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
 enum { RANGE_CHUNK = 512 };
 
@@ -108,8 +106,7 @@ ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
     return tsi_fill_runs(mesh, layout, range_run, &range);
 }
 
-/* ---- random streams
- * ---------------------------------------------------------------------------------------- */
+/* ---- random streams -------------------------------------------------------------------------- */
 
 static tsi_ordinal *ordinal_of(tsi_tensor_state *state, uint64_t label)
 {
@@ -134,8 +131,7 @@ uint64_t tsi_random_stream(ts_rank *rank, const char *name)
     return tsi_hash_mix(label, (uint64_t)++counter->next);
 }
 
-/* ---- random fills
- * ------------------------------------------------------------------------------------------- */
+/* ---- random fills ---------------------------------------------------------------------------- */
 
 enum { RUNS_AT_ONCE = 256 };
 

@@ -44,8 +44,7 @@ ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
     return t;
 }
 
-/* ---- one block per rank
- * -------------------------------------------------------------------------------------- */
+/* ---- one block per rank ---------------------------------------------------------------------- */
 
 static void shape_text(const ts_shape *shape, char *out, size_t size)
 {
@@ -124,8 +123,7 @@ ts_tensor *(ts_from_local)(ts_tensor *block, const ts_sharding *sharding, ts_sha
     return t;
 }
 
-/* ---- a function of the index
- * ---------------------------------------------------------------------------------- */
+/* ---- a function of the index ----------------------------------------------------------------- */
 
 typedef struct from_function {
     ts_element_fn fn;

@@ -109,9 +109,7 @@ ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *
     return making_end(mesh, dtype, &made, status);
 }
 
-/* ---- random
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- random ---------------------------------------------------------------------------------- */
 
 /* `stream` NULL: the scope's next. Ranks outside the mesh draw too, so that counters stay alike. */
 static ts_tensor *random_tensor(ts_mesh *mesh, ts_dtype dtype, ts_shape shape,

@@ -11,8 +11,7 @@ struct tsi_mesh_groups {
     ts_group *by_mask[1u << TS_NDIM_MAX]; /* NULL until used */
 };
 
-/* ---- creation
- * ------------------------------------------------------------------------------------------- */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 /* What every rank must have asked for alike. */
 static uint64_t desc_hash(const tsi_mesh_desc *desc)
@@ -46,8 +45,7 @@ ts_mesh *ts_mesh_create(ts_rank *me, const char *axes)
     return mesh;
 }
 
-/* ---- groups of axes
- * ---------------------------------------------------------------------------------------- */
+/* ---- groups of axes -------------------------------------------------------------------------- */
 
 static void groups_destroy(struct tsi_mesh_groups *groups)
 {

@@ -10,9 +10,7 @@
 #include "base/alloc.h"
 #include "tensor/union.h"
 
-/* ---- who takes part
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- who takes part -------------------------------------------------------------------------- */
 
 /* Is every cut of the dims that axis k cuts the same on both sides? */
 static bool same_cuts(const ts_layout *src, const ts_layout *dst, int32_t axis)
@@ -84,9 +82,7 @@ static int64_t member_of(const membership *m, int64_t world_rank)
     return tsi_mesh_group_place(m->mesh->desc, m->axes, coord);
 }
 
-/* ---- compiling
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 static ts_status piece_compile(const membership *m, const tsi_piece *piece, ts_part *part,
                                int64_t *offset)
@@ -175,9 +171,7 @@ static ts_status program_fill(ts_rank *rank, tsi_program *program, ts_plan *plan
     return TS_OK;
 }
 
-/* ---- the cache
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 void tsi_program_release(tsi_program *program)
 {

@@ -19,7 +19,8 @@ typedef struct tsi_exchange_round {
     int64_t *send_offset, *recv_offset; /* in elements */
     uint8_t *send_from_target;          /* results of a fold are sent on from the target array */
     int64_t send_count, recv_count;
-    int64_t send_all, recv_all; /* with local copies as blocks from the rank to itself, at the end */
+    int64_t send_all,
+        recv_all; /* with local copies as blocks from the rank to itself, at the end */
     int32_t reduces, reserved;
 } tsi_exchange_round;
 

@@ -8,7 +8,8 @@
 #include "plan/cache.h"
 #include "tensor/execute.h"
 
-/* ---- one block -------------------------------------------------------------------------------- */
+/* ---- one block --------------------------------------------------------------------------------
+ */
 
 /* The plan, held. Plain moves find theirs in the rank's own table. */
 static ts_status plan_for(ts_rank *rank, const tsi_source *from, const ts_layout *to,
@@ -75,15 +76,14 @@ static tsi_array *dense_of(ts_rank *rank, tsi_array *array)
 {
     if (tsi_array_is_dense(array)) return tsi_array_retain(array);
     ts_shape shape = tsi_array_shape(array);
-    tsi_array *dense =
-        tsi_array_create_tagged(rank, (ts_dtype)array->dtype, &shape, TSI_TAG_COMM);
+    tsi_array *dense = tsi_array_create_tagged(rank, (ts_dtype)array->dtype, &shape, TSI_TAG_COMM);
     if (dense && tsi_array_copy(dense, array) == TS_OK) return dense;
     tsi_array_release(dense);
     return NULL;
 }
 
-static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to, ts_plan *plan,
-                             const ts_move_options *options, tsi_move **move)
+static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_layout *to,
+                             ts_plan *plan, const ts_move_options *options, tsi_move **move)
 {
     ts_rank *rank = to_mesh->rank;
     tsi_source source = *from;
@@ -99,8 +99,8 @@ static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_
     return array;
 }
 
-/* The block itself where the target's shape of it is the same, else another view of it: empty blocks
- * have shapes too, and a cut over several dims counts them as one. */
+/* The block itself where the target's shape of it is the same, else another view of it: empty
+ * blocks have shapes too, and a cut over several dims counts them as one. */
 static tsi_array *same_block(ts_mesh *mesh, tsi_array *array, const ts_layout *to)
 {
     ts_shape wanted = mesh->member ? ts_layout_local(to, mesh->coord) : TS_SHAPE(0);
@@ -110,8 +110,7 @@ static tsi_array *same_block(ts_mesh *mesh, tsi_array *array, const ts_layout *t
     if (same) return tsi_array_retain(array);
     tsi_array *dense = dense_of(mesh->rank, array);
     if (!dense) return NULL;
-    tsi_array *view =
-        tsi_array_view(dense, (ts_dtype)dense->dtype, &wanted, NULL, dense->offset);
+    tsi_array *view = tsi_array_view(dense, (ts_dtype)dense->dtype, &wanted, NULL, dense->offset);
     tsi_array_release(dense);
     return view;
 }
@@ -138,9 +137,7 @@ tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_lay
     return array;
 }
 
-/* ---- tensors
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_redistribute_with)(ts_tensor *x, const ts_sharding *to,
                                   const ts_move_options *options)
@@ -195,7 +192,8 @@ ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to)
     return status;
 }
 
-/* ---- several tensors in common rounds ----------------------------------------------------------- */
+/* ---- several tensors in common rounds -----------------------------------------------------------
+ */
 
 typedef struct many_item {
     ts_mesh *mesh;
@@ -216,14 +214,15 @@ static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to
     if (!item->layout) return ts_rank_status(rank);
     item->from = (tsi_source){ x->mesh, x->layout, NULL, (ts_dtype)x->dtype };
     if (x->layout != item->layout)
-        TSI_TRY(plan_for(rank, &item->from, item->layout, NULL, TS_PLAN_NO_COLLECTIVES,
-                         &item->plan));
+        TSI_TRY(
+            plan_for(rank, &item->from, item->layout, NULL, TS_PLAN_NO_COLLECTIVES, &item->plan));
     if (!item->plan || stays(&item->from, item->mesh, item->plan)) {
         item->to = same_block(item->mesh, x->array, item->layout);
         return item->to ? TS_OK : ts_rank_status(rank);
     }
     item->from.array = dense_of(rank, x->array);
-    item->to = item->from.array ? tsi_tensor_block(item->mesh, item->layout, item->from.dtype) : NULL;
+    item->to =
+        item->from.array ? tsi_tensor_block(item->mesh, item->layout, item->from.dtype) : NULL;
     return item->to ? TS_OK : ts_rank_status(rank);
 }
 
@@ -235,10 +234,9 @@ static ts_status many_run(ts_rank *rank, const many_item *item, int32_t count, t
     ts_work *work = NULL;
     for (int32_t i = 0; i < count; i++) {
         if (!item[i].from.array) continue;
-        x[moving++] = (tsi_execution){ .rank = rank,
-                                       .plan = item[i].plan,
-                                       .from = item[i].from.array,
-                                       .to = item[i].to };
+        x[moving++] = (tsi_execution){
+            .rank = rank, .plan = item[i].plan, .from = item[i].from.array, .to = item[i].to
+        };
     }
     ts_status status = moving ? tsi_execute_many(rank, x, moving, rank->label, &work) : TS_OK;
     if (work && status == TS_OK) {

@@ -17,8 +17,7 @@
 #include "base/text.h"
 #include "tensor/move.h"
 
-/* ---- tensors of a frame
- * ----------------------------------------------------------------------------- */
+/* ---- tensors of a frame ---------------------------------------------------------------------- */
 
 void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t)
 {
@@ -57,8 +56,7 @@ static void frame_clear(tsi_tensor_state *state, int64_t frame, const ts_tensor 
     }
 }
 
-/* ---- the undo log
- * ----------------------------------------------------------------------------------- */
+/* ---- the undo log ---------------------------------------------------------------------------- */
 
 static bool is_catching(const tsi_tensor_state *state)
 {
@@ -130,8 +128,7 @@ static void undo_rewind(tsi_tensor_state *state, int64_t begin, bool apply, bool
     }
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------ */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static const char *full_label(ts_rank *rank, const char *parent, const char *label)
 {
@@ -195,8 +192,7 @@ ts_scope ts_scope_open(ts_rank *me, const char *label)
     return ts_scope_open_with(me, &options);
 }
 
-/* ---- closing
- * ------------------------------------------------------------------------------------------ */
+/* ---- closing --------------------------------------------------------------------------------- */
 
 /* The open frame of a token, or -1. */
 static int64_t frame_of(const tsi_tensor_state *state, ts_scope scope)
@@ -286,8 +282,7 @@ void tsi_frames_release(tsi_tensor_state *state)
     state->frame = NULL;
 }
 
-/* ---- carrying a result
- * --------------------------------------------------------------------------------- */
+/* ---- carrying a result ----------------------------------------------------------------------- */
 
 ts_tensor *ts_scope_turn(ts_scope scope, ts_tensor *carried)
 {

@@ -43,7 +43,8 @@ const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_
     return layout;
 }
 
-tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, uint32_t tag)
+tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
+                                   uint32_t tag)
 {
     ts_shape local = mesh->member ? ts_layout_local(layout, mesh->coord) : TS_SHAPE(0);
     return tsi_array_create_tagged(mesh->rank, dtype, &local, tag);
@@ -194,8 +195,7 @@ ts_status ts_tensor_wait(ts_tensor *t)
     return tsi_tensor_ready(t);
 }
 
-/* ---- getters
- * ------------------------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------- */
 
 const ts_layout *ts_tensor_layout(const ts_tensor *t)
 {

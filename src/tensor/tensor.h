@@ -84,20 +84,19 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
                          uint64_t mark); /* set by the autograd layer: tapes end with scopes */
 } tsi_tensor_state;
 
-/* ---- state
- * ------------------------------------------------------------------------------------------ */
+/* ---- state ----------------------------------------------------------------------------------- */
 tsi_tensor_state *tsi_tensor_state_of(ts_rank *rank); /* NULL: recorded */
 /* Enter of a maker: the rank if it is healthy and this thread's, else NULL (recorded). */
 ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name);
 
-/* ---- tensors
- * ---------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 /* A new tensor of the innermost scope; takes `array` and, if set, `move` (also on failure). */
 ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
                            tsi_array *array /* takes */, tsi_move *move /* takes */);
 /* A fresh block for the layout on this rank, tagged as an activation. */
 tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype);
-tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, uint32_t tag);
+tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
+                                   uint32_t tag);
 const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh); /* R on every axis, retained */
 /* The layout of (mesh, placements, shape), retained; NULL: recorded. */
 const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_shape shape);
@@ -107,8 +106,7 @@ void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
 void tsi_tensor_moved(ts_tensor *x, ts_tensor *y);
 void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry /* takes its references */);
 
-/* ---- meshes of a rank
- * -------------------------------------------------------------------------------- */
+/* ---- meshes of a rank ------------------------------------------------------------------------ */
 /* The rank's handle on a described mesh, kept for the rank's life; borrowed. NULL: recorded. */
 ts_mesh *tsi_mesh_of(ts_rank *rank, tsi_mesh_desc *desc);
 /* The group of the axes in the mask, in the mesh's order; borrowed. NULL: recorded. */
@@ -116,15 +114,13 @@ ts_group *tsi_mesh_axes_group(ts_mesh *mesh, uint32_t axes);
 /* Before the engine goes: the groups of one handle are released. A visitor of tsi_mesh_each. */
 void tsi_mesh_groups_drop(ts_mesh *mesh, void *context);
 
-/* ---- agreement
- * ----------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------- */
 /* [coll] over the group: every member says whether its own check passed (complaint NULL or "") and
  * a hash of what all must have said alike. All members return the same status; the sentence names
  * the first rank that complained, or the first that differs from member 0. */
 ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash);
 
-/* ---- random streams (random.c)
- * -------------------------------------------------------------------------- */
+/* ---- random streams (random.c) --------------------------------------------------------------- */
 /* The stream of the next draw: of the name, or of the scope's label and the ordinal of the draw in
  * it. */
 uint64_t tsi_random_stream(ts_rank *rank, const char *name);

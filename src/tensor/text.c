@@ -125,8 +125,7 @@ static ts_status collect(ts_tensor *t, const shown *s, numbers *values)
     return ts_group_all_reduce(group, &array, &array, TS_REDUCE_SUM, NULL);
 }
 
-/* ---- formatting
- * ---------------------------------------------------------------------------------------------- */
+/* ---- formatting ------------------------------------------------------------------------------ */
 
 static void number_text(const numbers *values, int64_t i, char *out, size_t size)
 {

@@ -30,15 +30,15 @@ typedef struct key {
     offsetof(ts_train_config, section.name), sizeof(((ts_train_config *)0)->section.name)
 #define TEXT(section, name, otherwise, help)                                                       \
     {                                                                                              \
-        #section, #name, otherwise, KIND_TEXT, FIELD(section, name), 0, 0, help                    \
+#section, #name, otherwise, KIND_TEXT, FIELD(section, name), 0, 0, help                    \
     }
 #define INT(section, name, otherwise, low, high, help)                                             \
     {                                                                                              \
-        #section, #name, otherwise, KIND_INT, FIELD(section, name), low, high, help                \
+#section, #name, otherwise, KIND_INT, FIELD(section, name), low, high, help                \
     }
 #define REAL(section, name, otherwise, low, high, help)                                            \
     {                                                                                              \
-        #section, #name, otherwise, KIND_REAL, FIELD(section, name), low, high, help               \
+#section, #name, otherwise, KIND_REAL, FIELD(section, name), low, high, help               \
     }
 
 static const key keys[] = {
@@ -118,13 +118,14 @@ static ts_status set_number(ts_train_config *config, const key *k, const char *v
     tsi_cursor cursor = tsi_cursor_of(k->name, value);
     int64_t whole = 0;
     double real = 0;
-    bool read = k->kind == KIND_INT ? tsi_cursor_int(&cursor, &whole)
-                                    : tsi_cursor_real(&cursor, &real);
+    bool read =
+        k->kind == KIND_INT ? tsi_cursor_int(&cursor, &whole) : tsi_cursor_real(&cursor, &real);
     if (k->kind == KIND_INT) real = (double)whole;
     char sentence[TSI_CONFIG_TEXT_MAX + 256];
     if (!read || !tsi_cursor_done(&cursor) || !(real >= k->low && real <= k->high)) {
-        snprintf(sentence, sizeof sentence, "%s.%s: expected a %snumber from %g to %g, found \"%s\"",
-                 k->section, k->name, k->kind == KIND_INT ? "whole " : "", k->low, k->high, value);
+        snprintf(sentence, sizeof sentence,
+                 "%s.%s: expected a %snumber from %g to %g, found \"%s\"", k->section, k->name,
+                 k->kind == KIND_INT ? "whole " : "", k->low, k->high, value);
         return fail_at(at, sentence);
     }
     if (k->kind == KIND_INT)
@@ -177,7 +178,9 @@ static ts_status fail_key(const char *section, const char *name, const place *at
              near        ? near
              : elsewhere ? elsewhere
                          : "",
-             near ? "\"?" : elsewhere ? "]" : "");
+             near        ? "\"?"
+             : elsewhere ? "]"
+                         : "");
     return fail_at(at, sentence);
 }
 
@@ -279,8 +282,8 @@ ts_status ts_train_config_set(ts_train_config *config, const char *assignment)
     if (k)
         status = set_key(config, k, trimmed(value), &at);
     else
-        status = section_is_known(section) ? fail_key(section, name, &at)
-                                           : fail_section(section, &at);
+        status =
+            section_is_known(section) ? fail_key(section, name, &at) : fail_section(section, &at);
     tsi_free(copy);
     return status;
 }

@@ -25,7 +25,8 @@ static uint64_t text_hash(const tsi_data_keys *data)
 {
     struct stat info;
     if (stat(data->path, &info) != 0 || !S_ISREG(info.st_mode)) {
-        TSI_FAIL(TS_ERR_IO, "data.path: \"%s\" is neither a text file nor the prefix of token files",
+        TSI_FAIL(TS_ERR_IO,
+                 "data.path: \"%s\" is neither a text file nor the prefix of token files",
                  data->path);
         return 0;
     }
@@ -41,8 +42,8 @@ static ts_status tokenize(tsi_run *run, uint64_t hash)
     const tsi_data_keys *data = &run->config->data;
     char folder[TSI_CONFIG_TEXT_MAX];
     TSI_TRY(tsi_train_path(run->config, "tokens", folder));
-    int length = snprintf(run->prefix, sizeof run->prefix, "%s/%016llx", folder,
-                          (unsigned long long)hash);
+    int length =
+        snprintf(run->prefix, sizeof run->prefix, "%s/%016llx", folder, (unsigned long long)hash);
     if (length >= (int)sizeof run->prefix)
         return TSI_FAIL(TS_ERR_ARG, "train.output: the path is too long");
     if (ts_rank_index(run->me) != 0) return TS_OK;

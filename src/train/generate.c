@@ -21,8 +21,8 @@ static void token_at(const int64_t *global, void *element, void *context)
 static ts_status last_logits(ts_model *model, ts_rank *me, int32_t *window, int64_t length,
                              double *out)
 {
-    ts_scope scope = ts_scope_open_with(
-        me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
+    ts_scope scope =
+        ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
     ts_meta meta = { .shape = TS_SHAPE(1, length), .dtype = TS_DTYPE_I64 };
     ts_tensor *ids = ts_from_function(token_at, window, ts_model_tokens(model), meta);
     ts_tensor *last = ts_select(ts_model_logits(model, ids), 1, -1);

@@ -18,7 +18,8 @@ static ts_status keep(tsi_history *h, const ts_train_step *step)
     if (h->count == h->capacity) {
         int64_t capacity = h->capacity ? 2 * h->capacity : 256;
         ts_train_step *grown = tsi_realloc(h->step, (size_t)capacity * sizeof *grown);
-        if (!grown) return tsi_fail_memory("the history of steps", (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return tsi_fail_memory("the history of steps", (size_t)capacity * sizeof *grown);
         h->step = grown;
         h->capacity = capacity;
     }
@@ -75,7 +76,8 @@ static ts_status read_line(tsi_history *h, const char *path, const char *line, i
                         .flops = real(root, "flops"),
                         .memory_bytes = tsi_json_int(tsi_json_member(root, "memory_bytes"), 0) };
     tsi_json_release(document);
-    bool next = s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);
+    bool next =
+        s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);
     return next ? keep(h, &s) : TS_OK;
 }
 

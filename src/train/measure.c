@@ -87,7 +87,8 @@ static void add_counts(ts_counts *sum, const ts_counts *more)
         while (i < sum->row_count && strcmp(sum->row[i].kind, more->row[j].kind) != 0)
             i++;
         if (i == TS_COUNTS_MAX) continue;
-        if (i == sum->row_count) sum->row[sum->row_count++] = (ts_count){ .kind = more->row[j].kind };
+        if (i == sum->row_count)
+            sum->row[sum->row_count++] = (ts_count){ .kind = more->row[j].kind };
         sum->row[i].count += more->row[j].count;
         sum->row[i].bytes += more->row[j].bytes;
         sum->row[i].time_ns += more->row[j].time_ns;

@@ -94,14 +94,16 @@ static double mean_of(const tsi_history *h, value_fn value, int64_t p, int64_t p
 static void axis_labels(tsi_text *out, double low, double high, int64_t steps)
 {
     for (int i = 0; i <= 4; i++) {
-        double y = (HEIGHT - BOTTOM) * (1.0 - i / 4.0) * 0.94 + 8, value = low + (high - low) * i / 4;
+        double y = (HEIGHT - BOTTOM) * (1.0 - i / 4.0) * 0.94 + 8,
+               value = low + (high - low) * i / 4;
         tsi_text_printf(out,
                         "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"var(--line)\"/>"
                         "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>",
                         LEFT, WIDTH, y, y, LEFT - 6, y + 4, value);
     }
-    tsi_text_printf(out, "<text x=\"%d\" y=\"%d\">step 1</text><text x=\"%d\" y=\"%d\" "
-                         "text-anchor=\"end\">%lld</text>",
+    tsi_text_printf(out,
+                    "<text x=\"%d\" y=\"%d\">step 1</text><text x=\"%d\" y=\"%d\" "
+                    "text-anchor=\"end\">%lld</text>",
                     LEFT, HEIGHT - 4, WIDTH, HEIGHT - 4, (long long)steps);
 }
 
@@ -117,7 +119,8 @@ static void curve(tsi_text *out, const char *title, const tsi_history *h, value_
     }
     if (low > 0 && low < 0.5 * high) low = 0;
     if (high <= low) high = low + 1;
-    tsi_text_printf(out, "<h2>%s</h2><svg viewBox=\"0 0 %d %d\" role=\"img\">", title, WIDTH, HEIGHT);
+    tsi_text_printf(out, "<h2>%s</h2><svg viewBox=\"0 0 %d %d\" role=\"img\">", title, WIDTH,
+                    HEIGHT);
     axis_labels(out, low, high, h->step[h->count - 1].step);
     tsi_text_add(out, "<polyline fill=\"none\" stroke=\"var(--a)\" stroke-width=\"1.6\" points=\"");
     for (int64_t p = 0; p < points; p++) {
@@ -148,18 +151,22 @@ static void summary(tsi_text *out, const tsi_run *run, const ts_train_result *re
                     speed * p->flops_per_token * 1e-9);
     tsi_text_printf(out, "<tr><td>time</td><td>%.1f s in this process</td></tr>", run->seconds);
     tsi_text_printf(out, "<tr><td>memory</td><td>%s, the largest of any rank</td></tr></table>\n",
-                    tsi_text_bytes(bytes, sizeof bytes, run->history.count > 0 ?
-                                   run->history.step[run->history.count - 1].memory_bytes : 0));
+                    tsi_text_bytes(bytes, sizeof bytes,
+                                   run->history.count > 0
+                                       ? run->history.step[run->history.count - 1].memory_bytes
+                                       : 0));
 }
 
 static void phases(tsi_text *out, const tsi_measures *m)
 {
-    static const char *const names[TSI_PHASE_COUNT] = { "data",   "forward", "backward",
-                                                        "norm",   "update",  "other" };
+    static const char *const names[TSI_PHASE_COUNT] = { "data", "forward", "backward",
+                                                        "norm", "update",  "other" };
     double total = 0;
     for (int i = 0; i < TSI_PHASE_COUNT; i++)
         total += m->phase[i];
-    tsi_text_add(out, "<h2>Time of rank 0 by phase</h2><table><tr><th>phase</th><th>s</th><th>share</th></tr>");
+    tsi_text_add(
+        out,
+        "<h2>Time of rank 0 by phase</h2><table><tr><th>phase</th><th>s</th><th>share</th></tr>");
     for (int i = 0; i < TSI_PHASE_COUNT; i++)
         tsi_text_printf(out, "<tr><td>%s</td><td>%.2f</td><td>%.1f %%</td></tr>", names[i],
                         m->phase[i], total > 0 ? 100 * m->phase[i] / total : 0.0);
@@ -208,8 +215,8 @@ static void mesh(tsi_text *out, const tsi_run *run)
     int64_t across = ndim > 0 ? ts_mesh_axis_size(run->mesh, ndim - 1) : 1;
     tsi_text_add(out, "<h2>Mesh</h2><p>");
     escape(out, run->mesh_text, strlen(run->mesh_text));
-    tsi_text_printf(out, "; plan %s; engine %s</p><table class=\"mesh\">", run->plan.plan[0] ? run->plan.plan : "",
-                    run->plan.engine);
+    tsi_text_printf(out, "; plan %s; engine %s</p><table class=\"mesh\">",
+                    run->plan.plan[0] ? run->plan.plan : "", run->plan.engine);
     for (int64_t i = 0; i < size && i < 4096; i++) {
         int64_t coord[TS_NDIM_MAX] = { 0 }, rest = i;
         for (int32_t a = ndim - 1; a >= 0; a--) {

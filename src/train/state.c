@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - weights and optimiser state of a run on disk, for going on bit for bit on the same mesh.
+/* state.c - weights and optimiser state of a run on disk, for going on bit for bit on the same
+ * mesh.
  *
  *   OUTPUT/state/step-N/rank-R.bin:
  *   "TSSTATE1" | u64 step | u64 hash of mesh, plan and optimiser | u64 records |

@@ -130,7 +130,9 @@ static ts_status set_up(tsi_run *run)
     TSI_TRY(resume(run));
     ts_train_plan *p = &run->plan;
     p->mesh = run->mesh_text;
-    p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_mesh_axis(run->mesh, "tp") >= 0 ? "tp" : "dp";
+    p->plan = c->parallel.plan[0]                  ? c->parallel.plan
+              : ts_mesh_axis(run->mesh, "tp") >= 0 ? "tp"
+                                                   : "dp";
     p->engine = ts_world_engine(ts_rank_world(run->me));
     p->output = c->train.output;
     p->ranks = ts_rank_count(run->me);
@@ -286,7 +288,8 @@ static ts_status sample(tsi_run *run, ts_text *out)
     if (status == TS_OK && ts_rank_index(run->me) == 0) {
         status = ts_tokenizer_decode(tokenizer, prompt.id, prompt.count, 0, out);
         if (status == TS_OK)
-            status = ts_tokenizer_decode(tokenizer, text.id, text.count, TS_DECODE_SKIP_SPECIALS, out);
+            status =
+                ts_tokenizer_decode(tokenizer, text.id, text.count, TS_DECODE_SKIP_SPECIALS, out);
     }
     ts_tokens_release(&prompt);
     ts_tokens_release(&text);

@@ -50,8 +50,8 @@ fi
 # ---- batches: a bad line is answered, the others go on -----------------------------------------------------
 good='{"mesh": [2], "tensor": [3], "placements": ["S(0)"]}'
 answer='{"ranks": [{"coord": [0], "shape": [2], "offset": [0]}, {"coord": [1], "shape": [1], "offset": [2]}]}'
-one() { # request
-    printf '%s\n' "$1" | "$tessera" layout --batch - ${2:-}
+one() { # request, which may be written over several lines
+    printf '%s' "$1" | tr '\n' ' ' | "$tessera" layout --batch - ${2:-}
 }
 if printf '%s\n' "$good" | "$tessera" layout --batch - > "$work/one" 2>&1; then
     if [ "$(cat "$work/one")" = "$answer" ]; then pass "an answer"; else fail "an answer" "$(cat "$work/one")"; fi
@@ -110,7 +110,8 @@ case $(layout --mesh a=2 --shape 4 --place "S(0)") in
 *"$(printf '\033')"*) fail "plain text" "colours in a pipe" ;;
 *) pass "plain text" ;;
 esac
-says "replicas by name" 0 'replicated over a: 2 ranks hold the same' layout --mesh "a=2, b=3" --shape 6 --place "R, S(0)"
+says "replicas by name" 0 'replicated over a: 2 ranks hold the same' \
+    layout --mesh "a=2, b=3" --shape 6 --place "R, S(0)"
 says "terms by name" 0 'partial over a, P(sum): 2 ranks hold a term each' \
     layout --mesh "a=2, b=3" --shape 6 --place "P(sum), S(0)"
 says "slices" 0 '[1, :, :]' layout --mesh "a=2, b=3" --shape 2x4x6 --place "S(0), S(2)"

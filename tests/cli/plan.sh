@@ -53,7 +53,8 @@ for i, (row, a) in enumerate(zip(rows, answers)):
 print(len(rows), "rows")
 PY
     plan --check --batch "$golden" > "$work/auto"
-    succeeds "227 rows: no more bytes than the reference, executed" python3 "$work/compare.py" "$golden" "$work/auto" auto
+    succeeds "227 rows: no more bytes than the reference, executed" \
+        python3 "$work/compare.py" "$golden" "$work/auto" auto
     for planner in greedy graph; do
         plan --planner $planner --topology reference-cpu --batch - < "$golden" > "$work/$planner"
         succeeds "227 rows: the reference's $planner steps" \
@@ -66,8 +67,8 @@ else
 fi
 
 # ---- requests ----------------------------------------------------------------------------------------------
-one() { # request
-    printf '%s\n' "$1" | "$tessera" plan --batch -
+one() { # request, which may be written over several lines
+    printf '%s' "$1" | tr '\n' ' ' | "$tessera" plan --batch -
 }
 if one '{"mesh": [2], "tensor": [4], "src": ["S(0)"], "dst": ["R"]}' > /dev/null 2>&1; then
     says "a gather" 0 '"bytes_received": 16' one '{"mesh": [2], "tensor": [4], "src": ["S(0)"], "dst": ["R"]}'
@@ -76,10 +77,12 @@ if one '{"mesh": [2], "tensor": [4], "src": ["S(0)"], "dst": ["R"]}' > /dev/null
     says "nothing to do" 0 '"family": "none"' one '{"mesh": [2], "tensor": [4], "src": ["S(0)"], "dst": ["S(0)"]}'
     says "slices only" 0 '"family": "local"' one '{"mesh": [2], "tensor": [4], "src": ["R"], "dst": ["S(0)"]}'
     says "two meshes, checked" 0 '"check": "ok"' \
-        one '{"mesh": [3], "dst_mesh": "x=2, y=2", "tensor": [7, 5], "src": ["S(0)"], "dst": ["S(1)", "SS(0,2)"], "check": true}'
+        one '{"mesh": [3], "dst_mesh": "x=2, y=2", "tensor": [7, 5], "src": ["S(0)"],
+            "dst": ["S(1)", "SS(0,2)"], "check": true}'
     for dtype in f64 f32 bf16 f16 i64 i32 i16 i8 u8 c64 c128; do
         says "a sum of $dtype" 0 '"check": "ok"' \
-            one '{"mesh": [2, 3], "tensor": [5, 7], "dtype": "'$dtype'", "src": ["P(sum)", "S(0)"], "dst": ["S(1)", "R"], "check": true}'
+            one '{"mesh": [2, 3], "tensor": [5, 7], "dtype": "'$dtype'",
+                "src": ["P(sum)", "S(0)"], "dst": ["S(1)", "R"], "check": true}'
     done
     for kind in avg min max prod norm:2; do
         says "terms by $kind" 0 '"check": "ok"' \

@@ -49,18 +49,18 @@ ends print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
 ends print_defaults 0 "steps = 100" "$tessera" train --print-config
 ends part 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.steps=2
 ends goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
+grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&
+    pass "the report has curves and communication" || fail "the report has curves and communication" ""
 ends nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
 for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-1.bin; do
     succeeds "there is $file" test -s "$work/run/$file"
 done
 [ "$(wc -l < "$work/run/train.jsonl")" = 4 ] && pass "a line for each step" ||
     fail "a line for each step" "$(cat "$work/run/train.jsonl")"
-grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&
-    pass "the report has curves and communication" || fail "the report has curves and communication" ""
 
 ends generate_help 0 "Text from a model" "$tessera" generate --help
 ends generate_no_folder 2 "needs one directory" "$tessera" generate
-ends generate_no_model 1 "config.json" "$tessera" generate "$work/none"
+ends generate_no_model 1 "none: cannot be opened" "$tessera" generate "$work/none"
 ends generate_hot 2 "--temperature" "$tessera" generate "$work/run/model" --temperature warm
 ends generate 0 "The" "$tessera" generate "$work/run/model" --prompt The --tokens 8
 a=$("$tessera" generate "$work/run/model" --prompt The --tokens 8 --seed 3 | od -c)

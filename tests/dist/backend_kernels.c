@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backend_kernels.c - the fast kernels of the cpu against the references, operator by operator.
  *
- * Every operator's sample is run in several dtypes with operands that are dense, permuted, spread out
- * or repeated by zero strides; further cases are large and odd. A kernel may decline; what it does not
- * decline must agree with the reference within the tolerance of its dtype, and must not depend on the
- * number of threads by a single bit. */
+ * Every operator's sample is run in several dtypes with operands that are dense, permuted, spread
+ * out or repeated by zero strides; further cases are large and odd. A kernel may decline; what it
+ * does not decline must agree with the reference within the tolerance of its dtype, and must not
+ * depend on the number of threads by a single bit. */
 #include <math.h>
 
 #include "backend/cpu/install.h"
@@ -14,7 +14,7 @@
 #include "op/contract.h"
 #include "op/op.h"
 
-/* ---- operands ------------------------------------------------------------------------------------ */
+/* ---- operands -------------------------------------------------------------------------------- */
 
 typedef struct operand {
     tsi_operand is;
@@ -89,7 +89,7 @@ static void same_numbers(test *t, const operand *have, const operand *want, cons
     }
 }
 
-/* ---- one call, both ways -------------------------------------------------------------------------- */
+/* ---- one call, both ways --------------------------------------------------------------------- */
 
 typedef struct call {
     const tsi_op_desc *op;
@@ -133,9 +133,14 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         out_is[o] = out[o].is;
         want_is[o] = want[o].is;
     }
-    tsi_kernel_io io = { .op = c->op, .attributes = c->attributes, .in = in_is, .out = out_is,
-                         .input_count = c->input_count, .output_count = c->op->output_count,
-                         .rank = t->me, .device = tsi_device_cpu() };
+    tsi_kernel_io io = { .op = c->op,
+                         .attributes = c->attributes,
+                         .in = in_is,
+                         .out = out_is,
+                         .input_count = c->input_count,
+                         .output_count = c->op->output_count,
+                         .rank = t->me,
+                         .device = tsi_device_cpu() };
     int verdict = (int)tsi_kernel_of(tsi_device_cpu(), c->op)(&io);
     io.out = want_is;
     if (verdict == TSI_KERNEL_DECLINED) {
@@ -154,14 +159,15 @@ static void run_both(test *t, const call *c, spread how, counts *n)
 
 static bool infer(call *c)
 {
-    tsi_op_call op_call = { c->op, c->attributes, c->in, c->out, c->input_count,
-                            c->op->output_count };
+    tsi_op_call op_call = {
+        c->op, c->attributes, c->in, c->out, c->input_count, c->op->output_count
+    };
     if (c->op->normalise && c->op->normalise(c->in, c->input_count, c->attributes) != TS_OK)
         return false;
     return c->op->infer(&op_call) == TS_OK;
 }
 
-/* ---- every operator's sample, in several dtypes ----------------------------------------------------- */
+/* ---- every operator's sample, in several dtypes ---------------------------------------------- */
 
 static void with_dtype(call *c, ts_dtype dtype)
 {
@@ -198,7 +204,7 @@ TS_TEST_RANKS(kernels_agree_with_references, 1, 2)
              (long long)n.declined);
 }
 
-/* ---- large and odd ------------------------------------------------------------------------------------ */
+/* ---- large and odd --------------------------------------------------------------------------- */
 
 static call call_of(const char *name, int32_t input_count, const ts_shape *shape, ts_dtype dtype)
 {
@@ -237,8 +243,8 @@ TS_TEST_RANKS(large_and_odd_reductions, 1, 2)
 
 TS_TEST_RANKS(large_and_odd_rows, 1, 2)
 {
-    static const char *const names[] = { "softmax", "log_softmax", "add", "mul", "silu", "gt",
-                                         "silu_backward", "gelu" };
+    static const char *const names[] = { "softmax", "log_softmax", "add",           "mul",
+                                         "silu",    "gt",          "silu_backward", "gelu" };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16, TS_DTYPE_F64 };
     const ts_shape shapes[] = { TS_SHAPE(33001), TS_SHAPE(29, 511), TS_SHAPE(2, 3, 2049) };
     counts n = { 0, 0 };
@@ -281,7 +287,7 @@ TS_TEST_RANKS(broadcasts, 1, 2)
     TEST_EQ(t, n.declined, 0);
 }
 
-/* ---- matrix products ------------------------------------------------------------------------------------ */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 static void product_case(test *t, const char *equation, const ts_meta *meta, spread how, bool add)
 {
@@ -298,8 +304,8 @@ static void product_case(test *t, const char *equation, const ts_meta *meta, spr
     TEST_OK(t, tsi_contract(&fast, add));
     TEST_OK(t, tsi_contract_reference(&slow, add));
     char what[128];
-    snprintf(what, sizeof what, "%s %s spread %d%s", equation, ts_dtype_name((ts_dtype)meta[0].dtype),
-             (int)how, add ? " added" : "");
+    snprintf(what, sizeof what, "%s %s spread %d%s", equation,
+             ts_dtype_name((ts_dtype)meta[0].dtype), (int)how, add ? " added" : "");
     same_numbers(t, &x[2], &x[3], what);
     release(x, 4);
 }
@@ -313,9 +319,12 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
         { "mk,kn->mn", { { 2, 0, { 37, 65 } }, { 2, 0, { 65, 21 } }, { 2, 0, { 37, 21 } } } },
         { "mk,nk->mn", { { 2, 0, { 1, 130 } }, { 2, 0, { 90, 130 } }, { 2, 0, { 1, 90 } } } },
         { "km,kn->nm", { { 2, 0, { 19, 33 } }, { 2, 0, { 19, 70 } }, { 2, 0, { 70, 33 } } } },
-        { "Amk,Akn->Amn", { { 3, 0, { 5, 17, 9 } }, { 3, 0, { 5, 9, 12 } }, { 3, 0, { 5, 17, 12 } } } },
-        { "ABk,nk->ABn", { { 3, 0, { 3, 20, 40 } }, { 2, 0, { 24, 40 } }, { 3, 0, { 3, 20, 24 } } } },
-        { "ABk,ABn->nk", { { 3, 0, { 4, 30, 16 } }, { 3, 0, { 4, 30, 24 } }, { 2, 0, { 24, 16 } } } },
+        { "Amk,Akn->Amn",
+          { { 3, 0, { 5, 17, 9 } }, { 3, 0, { 5, 9, 12 } }, { 3, 0, { 5, 17, 12 } } } },
+        { "ABk,nk->ABn",
+          { { 3, 0, { 3, 20, 40 } }, { 2, 0, { 24, 40 } }, { 3, 0, { 3, 20, 24 } } } },
+        { "ABk,ABn->nk",
+          { { 3, 0, { 4, 30, 16 } }, { 3, 0, { 4, 30, 24 } }, { 2, 0, { 24, 16 } } } },
         { "bqhd,bkhd->bhqk",
           { { 4, 0, { 2, 13, 3, 8 } }, { 4, 0, { 2, 11, 3, 8 } }, { 4, 0, { 2, 3, 13, 11 } } } },
         { "Amk,kn->Amn", { { 3, 0, { 1, 6, 300 } }, { 2, 0, { 300, 5 } }, { 3, 0, { 1, 6, 5 } } } },
@@ -356,12 +365,14 @@ static void large_case(test *t, const ts_meta *meta, spread how)
             const tsi_block *a = &x[0].is.block, *b = &x[1].is.block;
             double f = tsi_load_real(dtype, tsi_block_at(a, i * a->stride[0] + l * a->stride[1]));
             for (int64_t j = 0; j < n; j++)
-                row[j] += f * tsi_load_real(dtype, tsi_block_at(b, l * b->stride[0] + j * b->stride[1]));
+                row[j] +=
+                    f * tsi_load_real(dtype, tsi_block_at(b, l * b->stride[0] + j * b->stride[1]));
         }
         for (int64_t j = 0; j < n; j++) {
             const tsi_block *c = &x[2].is.block;
             double y = tsi_load_real(dtype, tsi_block_at(c, i * c->stride[0] + j * c->stride[1]));
-            double error = fabs(y - row[j]) / (60.0 + fabs(row[j])); /* sums of 1500 terms of size 2 */
+            double error =
+                fabs(y - row[j]) / (60.0 + fabs(row[j])); /* sums of 1500 terms of size 2 */
             if (!(error <= worst)) worst = error;
         }
     }
@@ -376,14 +387,16 @@ TS_TEST_RANKS(large_products, 1)
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
     for (size_t d = 0; d < 2; d++)
         for (int how = 0; how < 2; how++) {
-            const ts_meta meta[3] = { { .shape = TS_SHAPE(135, 1500), .dtype = (int32_t)dtypes[d] },
-                                      { .shape = TS_SHAPE(1500, 1030), .dtype = (int32_t)dtypes[d] },
-                                      { .shape = TS_SHAPE(135, 1030), .dtype = (int32_t)dtypes[d] } };
+            const ts_meta meta[3] = {
+                { .shape = TS_SHAPE(135, 1500), .dtype = (int32_t)dtypes[d] },
+                { .shape = TS_SHAPE(1500, 1030), .dtype = (int32_t)dtypes[d] },
+                { .shape = TS_SHAPE(135, 1030), .dtype = (int32_t)dtypes[d] }
+            };
             large_case(t, meta, (spread)how);
         }
 }
 
-/* ---- the same bits with any number of threads -------------------------------------------------------------- */
+/* ---- the same bits with any number of threads ------------------------------------------------ */
 
 static void repeat_with_threads(test *t, const call *c)
 {
@@ -399,9 +412,14 @@ static void repeat_with_threads(test *t, const call *c)
         place(t, &more[o], &c->out[o], DENSE);
         out_is[o] = more[o].is;
     }
-    tsi_kernel_io io = { .op = c->op, .attributes = c->attributes, .in = in_is, .out = out_is,
-                         .input_count = c->input_count, .output_count = c->op->output_count,
-                         .rank = t->me, .device = tsi_device_cpu() };
+    tsi_kernel_io io = { .op = c->op,
+                         .attributes = c->attributes,
+                         .in = in_is,
+                         .out = out_is,
+                         .input_count = c->input_count,
+                         .output_count = c->op->output_count,
+                         .rank = t->me,
+                         .device = tsi_device_cpu() };
     for (int32_t threads = 1; threads < 5; threads++) {
         place(t, &out[threads], &c->out[0], DENSE);
         out_is[0] = out[threads].is;

@@ -75,8 +75,7 @@ static void verdict(setting *s, bool good, grid *out, const char *what)
              s->gaps_out, s->later, (int)s->me, (int)s->n);
 }
 
-/* ---- without reductions
- * --------------------------------------------------------------------------------- */
+/* ---- without reductions ---------------------------------------------------------------------- */
 
 static void try_broadcast(setting *s, int64_t root)
 {
@@ -173,8 +172,7 @@ static void try_all_to_all(setting *s)
     grid_free(&out);
 }
 
-/* ---- reductions
- * ------------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 static void try_reduce(setting *s, int64_t root)
 {
@@ -221,8 +219,7 @@ static void try_reduce_scatter(setting *s)
     grid_free(&out);
 }
 
-/* ---- the matrix
- * --------------------------------------------------------------------------------------------- */
+/* ---- the matrix ------------------------------------------------------------------------------ */
 
 static void try_moves(setting *s)
 {

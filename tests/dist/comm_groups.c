@@ -18,8 +18,7 @@ static ts_array one_i64(int64_t *value)
     return vector_of(value, TS_DTYPE_I64, 1);
 }
 
-/* ---- lists and their order
- * -------------------------------------------------------------------------------- */
+/* ---- lists and their order ------------------------------------------------------------------- */
 
 TS_TEST_RANKS(comm_group_keeps_the_callers_order, 1, 2, 3, 4, 8)
 {
@@ -145,9 +144,7 @@ TS_TEST_RANKS(comm_a_thousand_groups, 4, 8)
         ts_group_release(mine[g]);
 }
 
-/* ---- channels
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- channels -------------------------------------------------------------------------------- */
 
 /* Ranks post on two channels in different orders: channels do not wait for each other. */
 TS_TEST_RANKS(comm_channels_are_independent, 2, 3, 4, 8)
@@ -212,8 +209,7 @@ TS_TEST_RANKS(comm_test_without_waiting, 2, 3)
     TEST_EQ(t, ts_work_test(NULL), 1);
 }
 
-/* ---- send and recv
- * --------------------------------------------------------------------------------------------- */
+/* ---- send and recv --------------------------------------------------------------------------- */
 
 /* A ring in both sizes: small messages do not wait for their receiver, large ones are posted first.
  */
@@ -269,9 +265,7 @@ TS_TEST_RANKS(comm_send_is_in_order, 2, 3)
     }
 }
 
-/* ---- batches
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 /* Everybody sends to everybody at once, and two collectives ride along. */
 TS_TEST_RANKS(comm_batch, 1, 2, 3, 4, 8)
@@ -313,9 +307,7 @@ TS_TEST_RANKS(comm_batch_of_nothing, 1, 2)
     TEST_OK(t, ts_group_batch_end(t->me, NULL));
 }
 
-/* ---- exchange
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- exchange -------------------------------------------------------------------------------- */
 
 /* An n x n matrix, one row block per member, becomes one column block per member: the transpose of
  * who holds what, as strided parts straight between the arrays. */

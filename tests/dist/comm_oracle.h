@@ -17,8 +17,7 @@
 
 enum { ORACLE_GUARD = 0xA5, ORACLE_ELEMENT_MAX = 16 };
 
-/* ---- numbers
- * ------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static inline uint64_t oracle_hash(uint64_t a, uint64_t b, uint64_t c)
 {
@@ -124,8 +123,7 @@ static inline void oracle_value(ts_dtype dtype, uint64_t key, int64_t rank, int6
     }
 }
 
-/* ---- folds
- * --------------------------------------------------------------------------------------------- */
+/* ---- folds ----------------------------------------------------------------------------------- */
 
 static inline bool oracle_is_float(ts_dtype dtype)
 {
@@ -316,8 +314,7 @@ static inline void oracle_folded(ts_dtype dtype, ts_reduce reduce, uint64_t key,
     oracle_fold(dtype, reduce, element, in, count);
 }
 
-/* ---- arrays
- * -------------------------------------------------------------------------------------------- */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 typedef struct grid {
     ts_array array;

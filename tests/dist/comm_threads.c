@@ -26,8 +26,7 @@ static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
                        .meta = { .shape = TS_SHAPE(count), .dtype = (int32_t)dtype } };
 }
 
-/* ---- many ranks
- * ------------------------------------------------------------------------------------------ */
+/* ---- many ranks ------------------------------------------------------------------------------ */
 
 static ts_status sum_of_all(ts_rank *me, void *argument)
 {
@@ -54,8 +53,7 @@ TS_TEST(comm_a_thousand_ranks)
     TEST_SAY(t, status == TS_OK, "%s", error);
 }
 
-/* ---- without helpers
- * ---------------------------------------------------------------------------------------- */
+/* ---- without helpers ------------------------------------------------------------------------- */
 
 /* Two channels, a send and a recv in flight at once, waited for in an order that differs by rank.
  */
@@ -108,8 +106,7 @@ TS_TEST(comm_progress_inside_calls_only)
         }
 }
 
-/* ---- progress while nobody waits
- * ------------------------------------------------------------------------------ */
+/* ---- progress while nobody waits ------------------------------------------------------------- */
 
 /* Ranks post and then only look at their memory: helpers must bring the result. */
 static ts_status looks_only(ts_rank *me, void *argument)
@@ -149,9 +146,7 @@ TS_TEST(comm_helpers_progress_what_nobody_waits_for)
     }
 }
 
-/* ---- events
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(comm_events_tell_what_moved, 3)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_family.h - what the tests of operator families share: inputs with any placement on any mesh,
- * filled by global index, the comparison of an operator on placements with the same on replicas, and
- * gradients against central differences.
+ * filled by global index, the comparison of an operator on placements with the same on replicas,
+ * and gradients against central differences.
  *
  * Values are small halves, so that sums and products of terms are exact in f64. Terms of partial
  * inputs are adversarial: of both signs, with decoys near and far for extremes. */
@@ -182,7 +182,8 @@ static inline void family_variant(test *t, ts_mesh *mesh, family_call *c, int32_
     ts_scope_close(scope);
 }
 
-/* Cuts that are not plain chunks, of one input and dim at a time; the other inputs are replicated. */
+/* Cuts that are not plain chunks, of one input and dim at a time; the other inputs are replicated.
+ */
 static inline void family_other_cuts(test *t, ts_mesh *mesh, family_call *c)
 {
     ts_tensor *want[TSI_OUTPUT_MAX] = { NULL }, *have[TSI_OUTPUT_MAX] = { NULL };
@@ -198,7 +199,9 @@ static inline void family_other_cuts(test *t, ts_mesh *mesh, family_call *c)
                 sprintf(place, kind == 0 ? "SS(%d,2)" : kind == 1 ? "HT(%d)" : "RS(%d:", d);
                 for (int64_t r = 0; kind == 2 && r < t->count; r++)
                     sprintf(place + strlen(place), "%lld%s",
-                            r == 0 ? extent / 2 : r == t->count - 1 ? extent - extent / 2 : 0LL,
+                            r == 0              ? extent / 2
+                            : r == t->count - 1 ? extent - extent / 2
+                                                : 0LL,
                             r + 1 < t->count ? "," : ")");
                 for (int32_t j = 0; j < c->input_count; j++)
                     in[j] = family_input(mesh, j, &c->in[j], i == j ? place : NULL);
@@ -300,7 +303,7 @@ static inline void family_gradient(test *t, ts_mesh *mesh, family_fn fn, void *c
     ts_scope_close(scope);
 }
 
-/* ---- plans and messages ------------------------------------------------------------------------ */
+/* ---- plans and messages ---------------------------------------------------------------------- */
 
 /* Placements of the result, and the bytes that were moved for it on all ranks. */
 static inline void family_plan(test *t, ts_tensor *y, const char *place, const char *what)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_index.c - operators with index tensors, masks and scans: every row on placements of one and two
- * axes against replicas, what stays, gradients, in-place forms, indices out of range. */
+/* op_index.c - operators with index tensors, masks and scans: every row on placements of one and
+ * two axes against replicas, what stays, gradients, in-place forms, indices out of range. */
 #include "dist/op_family.h"
 
-static const char *const rows[] = {
-    "index_select", "index_select_backward", "index_add", "gather",  "gather_backward",
-    "scatter",      "scatter_add",           "index_get", "index_put", "take",
-    "cumsum",       "cumprod",               "cummax",    "cummin",  "cumprod_backward",
-    NULL
-};
+static const char *const rows[] = { "index_select",     "index_select_backward",
+                                    "index_add",        "gather",
+                                    "gather_backward",  "scatter",
+                                    "scatter_add",      "index_get",
+                                    "index_put",        "take",
+                                    "cumsum",           "cumprod",
+                                    "cummax",           "cummin",
+                                    "cumprod_backward", NULL };
 
 TS_TEST_RANKS(rows_on_one_axis, 1, 2, 3, 5)
 {
@@ -25,9 +27,7 @@ TS_TEST_RANKS(rows_on_other_cuts, 2, 3)
     family_cuts(t, ts_mesh_create(t->me, "x=*"), rows);
 }
 
-/* ---- what stays
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- what stays ------------------------------------------------------------------------------ */
 
 static ts_tensor *matrix(ts_mesh *mesh, const char *place)
 {
@@ -71,9 +71,7 @@ TS_TEST_RANKS(placements_that_pass, 2, 4)
     family_plan(t, ts_index(rows_, &options), "P(sum)", "index of the cut dim");
 }
 
-/* ---- masks
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- masks ----------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(masked_select_on_any_placement, 1, 2, 3, 4)
 {
@@ -92,7 +90,8 @@ TS_TEST_RANKS(masked_select_on_any_placement, 1, 2, 3, 4)
     bits.shape = TS_SHAPE(12); /* broadcast */
     ts_tensor *line = family_input(mesh, 2, &bits, NULL);
     TEST_EQ(t, ts_tensor_shape(ts_masked_select(matrix(mesh, "S(0)"), line)).extent[0], 32);
-    ts_tensor *none = ts_masked_select(matrix(mesh, "S(0)"), ts_logical_and(line, ts_logical_not(line)));
+    ts_tensor *none =
+        ts_masked_select(matrix(mesh, "S(0)"), ts_logical_and(line, ts_logical_not(line)));
     TEST_EQ(t, ts_tensor_shape(none).extent[0], 0);
 }
 
@@ -108,9 +107,7 @@ TS_TEST_RANKS(masked_select_on_two_axes, 4)
     }
 }
 
-/* ---- scans of other dtypes
- * ----------------------------------------------------------------------------------------
- */
+/* ---- scans of other dtypes ------------------------------------------------------------------- */
 
 TS_TEST_RANKS(scans_of_other_dtypes, 1, 3)
 {
@@ -118,7 +115,8 @@ TS_TEST_RANKS(scans_of_other_dtypes, 1, 3)
     const ts_dtype dtypes[] = { TS_DTYPE_BOOL, TS_DTYPE_I32, TS_DTYPE_F32, TS_DTYPE_C64 };
     for (int k = 0; k < 4; k++) {
         ts_meta meta = { .shape = TS_SHAPE(7, 2), .dtype = (int32_t)dtypes[k] };
-        ts_tensor *x = family_input(mesh, 1, &meta, "S(0)"), *r = family_input(mesh, 1, &meta, NULL);
+        ts_tensor *x = family_input(mesh, 1, &meta, "S(0)"),
+                  *r = family_input(mesh, 1, &meta, NULL);
         family_same(t, ts_cumsum(x, 0), ts_cumsum(r, 0), "cumsum");
         TEST_EQ(t, ts_tensor_dtype(ts_cumsum(x, 0)), k < 2 ? TS_DTYPE_I64 : dtypes[k]);
         if (dtypes[k] == TS_DTYPE_C64) continue;
@@ -130,9 +128,7 @@ TS_TEST_RANKS(scans_of_other_dtypes, 1, 3)
     }
 }
 
-/* ---- in place
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- in place -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(in_place_forms_write_into_x, 1, 2, 3)
 {
@@ -140,7 +136,8 @@ TS_TEST_RANKS(in_place_forms_write_into_x, 1, 2, 3)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     for (int p = 0; p < 3; p++) {
         ts_tensor *x = matrix(mesh, places[p]), *whole = matrix(mesh, NULL);
-        ts_tensor *index = indices(mesh, TS_SHAPE(8, 12), NULL), *list = indices(mesh, TS_SHAPE(8), NULL);
+        ts_tensor *index = indices(mesh, TS_SHAPE(8, 12), NULL),
+                  *list = indices(mesh, TS_SHAPE(8), NULL);
         ts_tensor *want = ts_scatter_add(whole, 0, index, whole);
         TEST_CHECK(t, ts_scatter_add_(x, 0, index, whole) == x);
         family_same(t, x, want, "scatter_add_");
@@ -164,9 +161,7 @@ TS_TEST_RANKS(in_place_forms_write_into_x, 1, 2, 3)
     family_same(t, product, whole, "the refused tensor");
 }
 
-/* ---- gradients
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *by_index_select(ts_tensor *x, void *context)
 {
@@ -247,12 +242,18 @@ TS_TEST_RANKS(gradients, 1, 2, 3)
     static const struct {
         const char *name;
         family_fn fn;
-    } row[] = { { "index_select", by_index_select }, { "index_add", by_index_add },
-                { "gather", by_gather },             { "scatter", by_scatter },
-                { "scatter_add", by_scatter_add },   { "scatter_value", by_scatter_value },
-                { "index", by_index },               { "index_put", by_index_put },
-                { "take", by_take },                 { "masked_select", by_mask },
-                { "cumsum", by_cumsum },             { "cumprod", by_cumprod },
+    } row[] = { { "index_select", by_index_select },
+                { "index_add", by_index_add },
+                { "gather", by_gather },
+                { "scatter", by_scatter },
+                { "scatter_add", by_scatter_add },
+                { "scatter_value", by_scatter_value },
+                { "index", by_index },
+                { "index_put", by_index_put },
+                { "take", by_take },
+                { "masked_select", by_mask },
+                { "cumsum", by_cumsum },
+                { "cumprod", by_cumprod },
                 { "cummax", by_cummax } };
     static const char *const places[] = { "R", "S(0)", "S(1)" };
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
@@ -264,9 +265,7 @@ TS_TEST_RANKS(gradients, 1, 2, 3)
                                 row[k].name);
 }
 
-/* ---- refusals
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(refusals_name_the_values, 1, 2)
 {
@@ -294,8 +293,31 @@ TS_TEST_RANKS(refusals_name_the_values, 1, 2)
                    ts_cummax(ts_cast(x, TS_DTYPE_C64), 0, &(ts_tensor *){ NULL }, NULL));
     /* In place: nothing is written when an index is out of range. */
     ts_tensor *kept = matrix(mesh, NULL);
-    FAMILY_REFUSES(t, "index 8 is out of range for extent 8",
-                   ts_index_add_(x, 0, far, ts_narrow(matrix(mesh, NULL), 0, (ts_interval){ 0, 6 })));
+    FAMILY_REFUSES(
+        t, "index 8 is out of range for extent 8",
+        ts_index_add_(x, 0, far, ts_narrow(matrix(mesh, NULL), 0, (ts_interval){ 0, 6 })));
     family_same(t, x, kept, "after a refused index_add_");
     TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* Ranks that see different indices fail alone: the others hear of it in their next step together.
+ */
+TS_TEST_RANKS(a_bad_index_on_one_rank, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = 3;
+    ts_tensor *index = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(6), "S(0)", &range); /* 3 .. 8 */
+    ts_tensor *y = ts_index_select(matrix(mesh, NULL), 0, index);
+    const ts_error *error = ts_rank_error(t->me);
+    bool last = t->index == t->count - 1;
+    TEST_CHECK(t, (y == NULL) == last);
+    TEST_SAYS(t, error ? error->text : "none", last ? "index 8 is out of range" : "none");
+    if (last) TEST_EQ(t, error->blast, TS_BLAST_LOCAL);
+    ts_tensor *sum = ts_tensor_full(ts_sum(matrix(mesh, "S(0)"), NULL, 0, 0));
+    if (sum) (void)ts_tensor_wait(sum);
+    TEST_SAYS(t, ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "none",
+              "index 8 is out of range");
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, ts_tensor_wait(ts_tensor_full(matrix(mesh, "S(0)"))));
 }

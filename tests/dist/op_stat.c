@@ -5,11 +5,34 @@
 #include "dist/op_family.h"
 #include "op/dispatch.h"
 
-static const char *const rows[] = { "var",     "std",       "vector_norm", "argmax",   "argmin",
-                                    "max",     "min",       "sort",        "topk",     "histc",
-                                    "bincount", "mse_loss", "l1_loss",     "bce",      "kl_div",
-                                    "nll_loss", "equal",    "allclose",    "group_norm", "conv", "conv_backward_input", "conv_backward_weight", NULL };
-static const char *const random_rows[] = { "dropout", "rand_like", "randn_like", "bernoulli", NULL };
+static const char *const rows[] = { "var",
+                                    "std",
+                                    "vector_norm",
+                                    "argmax",
+                                    "argmin",
+                                    "max",
+                                    "min",
+                                    "sort",
+                                    "topk",
+                                    "histc",
+                                    "bincount",
+                                    "mse_loss",
+                                    "l1_loss",
+                                    "bce",
+                                    "kl_div",
+                                    "nll_loss",
+                                    "equal",
+                                    "allclose",
+                                    "group_norm",
+                                    "conv",
+                                    "conv_backward_input",
+                                    "conv_backward_weight",
+                                    "max_pool",
+                                    "avg_pool",
+                                    "avg_pool_backward",
+                                    NULL };
+static const char *const random_rows[] = { "dropout", "rand_like", "randn_like", "bernoulli",
+                                           NULL };
 
 /* One stream for all calls, so that draws can be compared. */
 static void force_stream(test *t)
@@ -50,16 +73,16 @@ TS_TEST_RANKS(a_norm_of_a_sharded_tensor_stays_pending, 4)
     family_plan(t, ts_vector_norm(matrix(mesh, "P(sum)"), NULL), "R", "vector_norm");
     int64_t last = 1;
     family_plan(t,
-                ts_vector_norm(matrix(mesh, "S(0)"), TS_OPTIONS(ts_norm_options, .dims = &last,
-                                                                .count = 1, .p = 2)),
+                ts_vector_norm(matrix(mesh, "S(0)"),
+                               TS_OPTIONS(ts_norm_options, .dims = &last, .count = 1, .p = 2)),
                 "S(0)", "vector_norm");
     family_plan(t, ts_var(matrix(mesh, "S(0)"), NULL), "R", "var");
     family_plan(t, ts_argmax(matrix(mesh, "S(1)"), 1, 0), "R", "argmax");
     family_plan(t, ts_argmax(matrix(mesh, "S(0)"), 1, 0), "S(0)", "argmax");
-    family_plan(t,
-                ts_histc(matrix(mesh, "S(0)"),
-                         TS_OPTIONS(ts_histc_options, .bins = 4, .min = 0, .max = 1)),
-                "P(sum)", "histc");
+    family_plan(
+        t,
+        ts_histc(matrix(mesh, "S(0)"), TS_OPTIONS(ts_histc_options, .bins = 4, .min = 0, .max = 1)),
+        "P(sum)", "histc");
 }
 
 TS_TEST_RANKS(equal_elements_give_the_smallest_index, 1, 3)
@@ -177,6 +200,51 @@ static ts_tensor *call_dropout(ts_tensor *x, void *context)
     return ts_dropout(x, 0.5);
 }
 
+static ts_tensor *call_group(ts_tensor *x, void *context)
+{
+    (void)context;
+    ts_tensor *weight = ts_arange(ts_tensor_mesh(x), TS_DTYPE_F64, TS_SHAPE(2), NULL, NULL);
+    return ts_group_norm(x, ts_add_scalar(weight, 0.5), weight, NULL);
+}
+static ts_tensor *call_conv(ts_tensor *x, void *context)
+{
+    static const int64_t one[] = { 1 };
+    return ts_conv(x, context, NULL, TS_OPTIONS(ts_conv_options, .padding = one));
+}
+static ts_tensor *call_conv_weight(ts_tensor *w, void *context)
+{
+    return ts_conv(context, w, NULL, NULL);
+}
+static ts_tensor *call_max_pool(ts_tensor *x, void *context)
+{
+    return ts_max_pool(x, context);
+}
+static ts_tensor *call_avg_pool(ts_tensor *x, void *context)
+{
+    return ts_avg_pool(x, context);
+}
+
+TS_TEST_RANKS(gradients_of_layers, 1, 2)
+{
+    static const char *const places[] = { "R", "S(0)", "S(1)", "S(2)" };
+    static const int64_t two[] = { 2 }, one[] = { 1 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_shape shape = TS_SHAPE(3, 2, 4);
+    ts_pool_options pool = TS_INIT(ts_pool_options);
+    pool.window = two;
+    pool.stride = one;
+    pool.padding = one;
+    ts_tensor *w = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(2, 2, 3), "S(0)", NULL);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(2, 2, 5), "S(0)", NULL);
+    for (size_t i = 0; i < 4; i++) {
+        family_gradient(t, mesh, call_group, NULL, shape, places[i], "group_norm");
+        family_gradient(t, mesh, call_conv, w, shape, places[i], "conv");
+        family_gradient(t, mesh, call_conv_weight, x, shape, places[i], "conv of the weight");
+        family_gradient(t, mesh, call_max_pool, &pool, TS_SHAPE(2, 2, 4), places[i], "max_pool");
+        family_gradient(t, mesh, call_avg_pool, &pool, shape, places[i], "avg_pool");
+    }
+}
+
 TS_TEST_RANKS(gradients_of_losses, 1, 2)
 {
     static const char *const places[] = { "R", "S(0)", "S(1)" };
@@ -235,7 +303,8 @@ TS_TEST_RANKS(dropout_keeps_what_is_pending, 2)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=2");
     family_plan(t, ts_dropout(matrix(mesh, "P(sum)"), 0.5), "P(sum)", "dropout");
     family_plan(t, ts_rand_like(matrix(mesh, "P(sum)")), "R", "rand_like");
-    family_plan(t, ts_mse_loss(matrix(mesh, "S(0)"), matrix(mesh, "R"), NULL), "P(sum)", "mse_loss");
+    family_plan(t, ts_mse_loss(matrix(mesh, "S(0)"), matrix(mesh, "R"), NULL), "P(sum)",
+                "mse_loss");
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

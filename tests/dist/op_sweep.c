@@ -10,7 +10,7 @@
 #include "harness/test.h"
 #include "op/op.h"
 
-enum { PLACES_PER_VARIANT = 14 };
+enum { PLACES_PER_VARIANT = 14, PLACE_MAX = 32, WHAT_MAX = 400 };
 
 /* The logical value of element i of input k. */
 static double value_at(int32_t k, int64_t i, ts_dtype dtype)
@@ -90,14 +90,14 @@ static ts_tensor *input_of(ts_mesh *mesh, int32_t k, const ts_meta *meta, int32_
                   ts_mesh_size(mesh, "x") };
     int32_t ndim = meta->shape.ndim;
     if (code == 0)
-        strcpy(text, "R");
+        snprintf(text, PLACE_MAX, "R");
     else if (code <= ndim)
-        sprintf(text, "S(%d)", code - 1);
+        snprintf(text, PLACE_MAX, "S(%d)", code - 1);
     else if (meta->dtype == TS_DTYPE_F64) {
         f.reduce = kinds[(code - ndim - 1) % 5];
-        sprintf(text, "P(%s)", ts_reduce_name(f.reduce));
+        snprintf(text, PLACE_MAX, "P(%s)", ts_reduce_name(f.reduce));
     } else
-        strcpy(text, "R");
+        snprintf(text, PLACE_MAX, "R");
     if (!f.reduce) return ts_from_function(element, &f, ts_sharding_get(mesh, text), *meta);
     ts_tensor *t = ts_empty(mesh, f.dtype, meta->shape, text);
     ts_array view = TS_INIT(ts_array);
@@ -143,16 +143,17 @@ static ts_status call(const sweep *s, ts_mesh *mesh, const int32_t *code, char *
                       ts_tensor **out)
 {
     ts_tensor *in[TSI_INPUT_MAX] = { NULL };
-    char place[32];
-    size_t used = (size_t)sprintf(what, "%s(", s->op->name);
+    char place[PLACE_MAX];
+    size_t used = (size_t)snprintf(what, WHAT_MAX, "%s(", s->op->name);
     for (int32_t i = 0; i < s->input_count; i++) {
         if (s->in[i].dtype != TS_DTYPE_NONE)
             in[i] = input_of(mesh, i, &s->in[i], code[i], place);
         else
-            strcpy(place, "-");
-        if (used < 200) used += (size_t)sprintf(what + used, "%s%s", i ? ", " : "", place);
+            snprintf(place, sizeof place, "-");
+        if (used < 200)
+            used += (size_t)snprintf(what + used, WHAT_MAX - used, "%s%s", i ? ", " : "", place);
     }
-    sprintf(what + used, ")");
+    snprintf(what + used, WHAT_MAX - used, ")");
     tsi_op_args args = { s->op, in, s->input_count, 0, s->attributes };
     return tsi_op_run(&args, out);
 }
@@ -181,7 +182,7 @@ static void sweep_variant(test *t, ts_mesh *mesh, const sweep *s)
     ts_scope scope = ts_scope_open(t->me, s->op->name);
     ts_tensor *want[TSI_OUTPUT_MAX] = { NULL }, *have[TSI_OUTPUT_MAX];
     int32_t code[TSI_INPUT_MAX] = { 0 };
-    char what[400];
+    char what[WHAT_MAX];
     ts_mesh *one =
         ts_mesh_create(t->me, "x=1 : 0"); /* rank 0 alone is the oracle, then everybody hears it */
     (void)one;

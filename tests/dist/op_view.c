@@ -3,12 +3,13 @@
  * against replicas, what stays and what moves, aliasing, gradients, refusals. */
 #include "dist/op_family.h"
 
-static const char *const rows[] = { "slice",   "slice_backward",    "select",  "diagonal",
-                                    "diagonal_backward", "pad",     "flip",    "roll",
-                                    "repeat",  "repeat_interleave", "cat",     "stack",
-                                    "tril",    "triu",              "reshape", "permute",
-                                    "transpose", "squeeze",         "unsqueeze", "expand",
-                                    NULL };
+static const char *const rows[] = {
+    "slice",   "slice_backward", "select",  "diagonal",  "diagonal_backward",
+    "pad",     "flip",           "roll",    "repeat",    "repeat_interleave",
+    "cat",     "stack",          "tril",    "triu",      "reshape",
+    "permute", "transpose",      "squeeze", "unsqueeze", "expand",
+    NULL
+};
 
 TS_TEST_RANKS(rows_on_one_axis, 1, 2, 3, 5)
 {
@@ -25,8 +26,7 @@ TS_TEST_RANKS(rows_on_other_cuts, 2, 3)
     family_cuts(t, ts_mesh_create(t->me, "x=*"), rows);
 }
 
-/* ---- what stays, and what is a view
- * -------------------------------------------------------------------------------- */
+/* ---- what stays, and what is a view ---------------------------------------------------------- */
 
 static ts_tensor *matrix(ts_mesh *mesh, const char *place)
 {
@@ -56,9 +56,9 @@ TS_TEST_RANKS(a_slice_of_a_sharded_dim_exchanges_rows, 4)
     int64_t bytes = moved_by(t, &tsi_op_slice, &x, 1, attributes, &algorithm);
     TEST_EQ(t, algorithm, 1);
     TEST_EQ(t, bytes, 2 * 12 * 8);
-    family_plan(t, ts_slice(x, 0, TS_OPTIONS(ts_slice_options, .start = 1, .end = 5,
-                                             .end_is_given = 1)),
-                "S(0)", "slice");
+    family_plan(
+        t, ts_slice(x, 0, TS_OPTIONS(ts_slice_options, .start = 1, .end = 5, .end_is_given = 1)),
+        "S(0)", "slice");
     int64_t whole[] = { 0, 0, 8, 1, 0 };
     TEST_EQ(t, moved_by(t, &tsi_op_slice, &x, 1, whole, &algorithm), 0);
     TEST_EQ(t, algorithm, 0);
@@ -123,6 +123,22 @@ TS_TEST_RANKS(parts_are_views, 1, 3)
     family_same(t, x, ts_tril(matrix(mesh, NULL), 0), "tril_");
 }
 
+/* A layout that no rule can keep is refused before anything is written: an update is never lost. */
+TS_TEST_RANKS(no_update_is_lost, 2, 3)
+{
+    static const char *const places[] = { "S(0-1)", "SS(0,2)", "HT(1)", "P(max)", "P(prod)" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int p = 0; p < 5; p++) {
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.catches = 1;
+        ts_scope scope = ts_scope_open_with(t->me, &options);
+        ts_tensor *x = matrix(mesh, places[p]), *self = ts_triu_(x, 1);
+        TEST_CHECK(t, self == x || ts_rank_status(t->me) == TS_ERR_POLICY);
+        if (self) family_same(t, x, ts_triu(matrix(mesh, NULL), 1), places[p]);
+        (void)ts_scope_close(scope);
+    }
+}
+
 TS_TEST_RANKS(flat_roll_and_wider_repeat, 1, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
@@ -152,9 +168,7 @@ TS_TEST_RANKS(other_dtypes, 3)
     }
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *by_slice(ts_tensor *x, void *context)
 {
@@ -212,10 +226,17 @@ TS_TEST_RANKS(gradients, 1, 2, 3)
     static const struct {
         const char *name;
         family_fn fn;
-    } row[] = { { "slice", by_slice },   { "select", by_select }, { "diagonal", by_diagonal },
-                { "pad", by_pad },       { "flip", by_flip },     { "roll", by_roll },
-                { "repeat", by_repeat }, { "cat", by_cat },       { "stack", by_stack },
-                { "triu", by_triu },     { "repeat_interleave", by_interleave } };
+    } row[] = { { "slice", by_slice },
+                { "select", by_select },
+                { "diagonal", by_diagonal },
+                { "pad", by_pad },
+                { "flip", by_flip },
+                { "roll", by_roll },
+                { "repeat", by_repeat },
+                { "cat", by_cat },
+                { "stack", by_stack },
+                { "triu", by_triu },
+                { "repeat_interleave", by_interleave } };
     static const char *const places[] = { "R", "S(0)", "S(1)" };
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     for (size_t k = 0; k < sizeof row / sizeof row[0]; k++)
@@ -225,9 +246,7 @@ TS_TEST_RANKS(gradients, 1, 2, 3)
                                 row[k].name);
 }
 
-/* ---- refusals
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(refusals_name_the_values, 1, 2)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* redistribute_many.c - lists of tensors in one round, moves in flight, and variables that change their
- * layout in place. */
+/* redistribute_many.c - lists of tensors in one round, moves in flight, and variables that change
+ * their layout in place. */
 #include "redistribute_oracle.h"
 #include "tessera/event.h"
 
@@ -18,12 +18,14 @@ static entry entry_of(int i)
 {
     const entry all[LIST] = {
         { "S(0), R", "S(1), R", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(7, 5), 0 },
-        { "S(0), R", "S(1), R", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(7, 5), 0 }, /* the same plan */
+        { "S(0), R", "S(1), R", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(7, 5),
+          0 }, /* the same plan */
         { "P(sum), R", "R, R", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(9, 4), 0 },
         { "P(norm:2), R", "S(0), R", &oracle_kinds[5], TS_DTYPE_BF16, TS_SHAPE(9, 4), 0 },
         { "P(norm:2), R", "S(0), R", &oracle_kinds[5], TS_DTYPE_BF16, TS_SHAPE(9, 4), 0 },
         { "R, R", "S(0), S(1)", &oracle_kinds[0], TS_DTYPE_I64, TS_SHAPE(3, 8), 0 },
-        { "S(1), S(0)", "S(1), S(0)", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(6, 6), 0 }, /* stays */
+        { "S(1), S(0)", "S(1), S(0)", &oracle_kinds[0], TS_DTYPE_F32, TS_SHAPE(6, 6),
+          0 }, /* stays */
         { "SS(0,2)", "S(0)", &oracle_kinds[0], TS_DTYPE_C64, TS_SHAPE(11, 2), 1 },
         { "P(max)", "R", &oracle_kinds[3], TS_DTYPE_I64, TS_SHAPE(5), 1 },
     };
@@ -49,8 +51,9 @@ static bool run_list(test *t, ts_mesh *const *mesh)
     bool good = true;
     for (int i = 0; i < LIST; i++) {
         entry e = entry_of(i);
-        int64_t wrong = y[i] ? oracle_block_run(y[i], t->index, e.k, &from_side[i], &to_side[i], false, &at)
-                             : -1;
+        int64_t wrong =
+            y[i] ? oracle_block_run(y[i], t->index, e.k, &from_side[i], &to_side[i], false, &at)
+                 : -1;
         TEST_SAY(t, wrong == 0, "%d: (%s) -> (%s): %lld wrong", i, e.from, e.to, (long long)wrong);
         good = good && wrong == 0;
     }
@@ -121,7 +124,8 @@ TS_TEST_RANKS(a_list_is_refused_as_a_whole, 2, 3)
     TEST_CHECK(t, ts_redistribute(good, "S(1)") != NULL);
 }
 
-/* ---- in flight -------------------------------------------------------------------------------- */
+/* ---- in flight --------------------------------------------------------------------------------
+ */
 
 TS_TEST_RANKS(a_move_completes_on_first_use, 2, 4)
 {
@@ -130,8 +134,8 @@ TS_TEST_RANKS(a_move_completes_on_first_use, 2, 4)
         ts_scope scope = ts_scope_open(t->me, "flight");
         ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(64, 1024), "S(0)", NULL);
         ts_tensor *y = ts_redistribute(x, "S(1)");
-        ts_tensor_drop(x);                    /* the move holds what it reads */
-        ts_tensor *z = ts_redistribute(y, "S(0)"); /* waits for y */
+        ts_tensor_drop(x);                          /* the move holds what it reads */
+        ts_tensor *z = ts_redistribute(y, "S(0)");  /* waits for y */
         ts_tensor *never = ts_redistribute(y, "R"); /* nobody looks at it */
         ts_array view = TS_INIT(ts_array);
         TEST_CHECK(t, never != NULL);
@@ -153,7 +157,8 @@ TS_TEST_RANKS(moves_complete_in_any_order, 2, 3, 4)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     ts_tensor *y[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(100 + i, 90), i % 2 ? "S(0)" : "S(1)", NULL);
+        ts_tensor *x =
+            ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(100 + i, 90), i % 2 ? "S(0)" : "S(1)", NULL);
         y[i] = ts_redistribute(x, "R");
     }
     for (int i = 0; i < COUNT; i++) {
@@ -166,7 +171,7 @@ TS_TEST_RANKS(moves_complete_in_any_order, 2, 3, 4)
     }
 }
 
-/* ---- variables ----------------------------------------------------------------------------------- */
+/* ---- variables ------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(a_variable_changes_its_layout_in_place, 2, 3, 4)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* redistribute_memory.c - a move takes the extra memory its plan stated, and keeps to a budget.
  *
- * Extra memory is counted by the rank's allocator under the tag of communication; beside it a move may
- * allocate its target and nothing else. An engine that packs keeps its own (bounded) buffers, which the
- * plan counts and the rank's allocator does not: there the statement is an upper bound. */
+ * Extra memory is counted by the rank's allocator under the tag of communication; beside it a move
+ * may allocate its target and nothing else. An engine that packs keeps its own (bounded) buffers,
+ * which the plan counts and the rank's allocator does not: there the statement is an upper bound.
+ */
 #include "array/pool.h"
 #include "redistribute_oracle.h"
 
@@ -40,7 +41,8 @@ typedef struct move {
     bool blocking;
 } move;
 
-static ts_plan_summary summary_of(test *t, const move *m, const ts_layout *from, const ts_layout *to)
+static ts_plan_summary summary_of(test *t, const move *m, const ts_layout *from,
+                                  const ts_layout *to)
 {
     ts_plan_summary summary = { .struct_size = sizeof summary };
     ts_plan_options options = TS_INIT(ts_plan_options);
@@ -90,12 +92,12 @@ static void expect_stated(test *t, const move *m)
     const char *family = ts_plan_family_name((ts_plan_family)summary.family);
     if (strcmp(t->engine, "mpi") == 0)
         TEST_SAY(t, extra <= summary.peak_bytes || summary.family == TS_PLAN_COLLECTIVES,
-                 "(%s) -> (%s) by %s (%s): %lld bytes used, %lld stated", m->from, m->to, m->planner,
-                 family, (long long)extra, (long long)summary.peak_bytes);
+                 "(%s) -> (%s) by %s (%s): %lld bytes used, %lld stated", m->from, m->to,
+                 m->planner, family, (long long)extra, (long long)summary.peak_bytes);
     else
         TEST_SAY(t, extra == summary.peak_bytes,
-                 "(%s) -> (%s) by %s (%s): %lld bytes used, %lld stated", m->from, m->to, m->planner,
-                 family, (long long)extra, (long long)summary.peak_bytes);
+                 "(%s) -> (%s) by %s (%s): %lld bytes used, %lld stated", m->from, m->to,
+                 m->planner, family, (long long)extra, (long long)summary.peak_bytes);
     TEST_SAY(t, used.other <= block_bytes(t, m->mesh, to.layout, m->dtype),
              "(%s) -> (%s) by %s: %lld bytes beside extra memory", m->from, m->to, m->planner,
              (long long)used.other);
@@ -106,9 +108,10 @@ static void expect_stated(test *t, const move *m)
                  (long long)m->budget);
 }
 
-static const char *const plain[] = { "R, R",       "S(0), R",    "R, S(1)",        "S(0), S(1)",
-                                     "S(1), S(0)", "S(0), S(0)", "S(1)[1], S(1)[0]", "P(sum), R",
-                                     "P(sum), P(sum)", "P(sum), S(0)" };
+static const char *const plain[] = {
+    "R, R",       "S(0), R",          "R, S(1)",   "S(0), S(1)",     "S(1), S(0)",
+    "S(0), S(0)", "S(1)[1], S(1)[0]", "P(sum), R", "P(sum), P(sum)", "P(sum), S(0)"
+};
 enum { PLAIN = 10 };
 
 static bool asks_for_partial(const char *from, const char *to)

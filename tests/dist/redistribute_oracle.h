@@ -23,10 +23,12 @@ typedef struct kind { /* how terms combine */
 } kind;
 
 static const kind oracle_kinds[] = {
-    { "sum", TS_REDUCE_SUM, 0 },   { "avg", TS_REDUCE_AVG, 0 },   { "min", TS_REDUCE_MIN, 0 },
-    { "max", TS_REDUCE_MAX, 0 },   { "prod", TS_REDUCE_PROD, 0 }, { "norm:2", TS_REDUCE_NONE, 2 },
-    { "norm:1", TS_REDUCE_NONE, 1 }, { "norm:3", TS_REDUCE_NONE, 3 }, { "and", TS_REDUCE_AND, 0 },
-    { "or", TS_REDUCE_OR, 0 },     { "band", TS_REDUCE_BAND, 0 }, { "bor", TS_REDUCE_BOR, 0 },
+    { "sum", TS_REDUCE_SUM, 0 },     { "avg", TS_REDUCE_AVG, 0 },
+    { "min", TS_REDUCE_MIN, 0 },     { "max", TS_REDUCE_MAX, 0 },
+    { "prod", TS_REDUCE_PROD, 0 },   { "norm:2", TS_REDUCE_NONE, 2 },
+    { "norm:1", TS_REDUCE_NONE, 1 }, { "norm:3", TS_REDUCE_NONE, 3 },
+    { "and", TS_REDUCE_AND, 0 },     { "or", TS_REDUCE_OR, 0 },
+    { "band", TS_REDUCE_BAND, 0 },   { "bor", TS_REDUCE_BOR, 0 },
 };
 enum { ORACLE_KINDS = sizeof oracle_kinds / sizeof oracle_kinds[0] };
 
@@ -36,8 +38,8 @@ enum { ORACLE_DTYPES = 4, ORACLE_ELEMENT = 8 };
 /* Has the dtype this combination? */
 static inline bool oracle_has(const kind *k, ts_dtype dtype)
 {
-    bool arithmetic = k->reduce == TS_REDUCE_SUM || k->reduce == TS_REDUCE_AVG ||
-                      k->reduce == TS_REDUCE_PROD;
+    bool arithmetic =
+        k->reduce == TS_REDUCE_SUM || k->reduce == TS_REDUCE_AVG || k->reduce == TS_REDUCE_PROD;
     if (dtype == TS_DTYPE_C64) return arithmetic;
     if (dtype == TS_DTYPE_I64) return k->reduce != TS_REDUCE_NONE;
     return arithmetic || k->reduce == TS_REDUCE_NONE || k->reduce == TS_REDUCE_MIN ||
@@ -129,7 +131,8 @@ static inline void oracle_combine(ts_reduce reduce, int64_t *a, const int64_t *b
     }
 }
 
-/* ---- one side of a redistribution -------------------------------------------------------------- */
+/* ---- one side of a redistribution --------------------------------------------------------------
+ */
 
 typedef struct side {
     ts_mesh *mesh;
@@ -244,7 +247,8 @@ static inline void oracle_target(const kind *k, ts_dtype dtype, const side *from
     oracle_encode(dtype, total, element);
 }
 
-/* ---- whole blocks ------------------------------------------------------------------------------- */
+/* ---- whole blocks -------------------------------------------------------------------------------
+ */
 
 typedef void (*oracle_fn)(int64_t position, int64_t x, void *context);
 
@@ -311,7 +315,8 @@ static inline int64_t oracle_block_run(ts_tensor *tensor, int64_t rank, const ki
     if (!ts_mesh_coord_of(own->mesh, rank, b.coord)) return 0;
     ts_shape local = ts_layout_local(own->layout, b.coord);
     if (local.ndim != view.meta.shape.ndim ||
-        memcmp(local.extent, view.meta.shape.extent, (size_t)local.ndim * sizeof *local.extent) != 0)
+        memcmp(local.extent, view.meta.shape.extent, (size_t)local.ndim * sizeof *local.extent) !=
+            0)
         return -2; /* the block has another shape than the layout says */
     b.data = view.data;
     oracle_each(own, rank, fill ? oracle_put : oracle_compare, &b);

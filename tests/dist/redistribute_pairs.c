@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* redistribute_pairs.c - every pair of layouts: the result equals gather-then-slice, bit for bit.
  *
- * Layouts of a mesh and a number of dims: each axis is R, S(d), SS(d,2), SS(d,3) or partial, and the
- * axes that cut one dim do so in every order. Pairs without a meaning (a cut that should become
+ * Layouts of a mesh and a number of dims: each axis is R, S(d), SS(d,2), SS(d,3) or partial, and
+ * the axes that cut one dim do so in every order. Pairs without a meaning (a cut that should become
  * partial) are left out. Extents are 0 to 9. dtype, kind of partial and planner go round, so that
  * every combination meets every kind of pair.
  *
- *   default            pairs drawn at random from the run's seed (printed on failure), one shape each
- *   TEST_FULL=1        meshes (4), (2,2), (2,3): every pair, 1 and 2 dims with every shape, 3 dims with
- *                      6 shapes drawn; (2,2,2): every pair of 1 dim with every extent, every pair of 2
- *                      dims with one shape drawn, one pair in TEST_STRIDE (16) of 3 dims
+ *   default            pairs drawn at random from the run's seed (printed on failure), one shape
+ * each TEST_FULL=1        meshes (4), (2,2), (2,3): every pair, 1 and 2 dims with every shape, 3
+ * dims with 6 shapes drawn; (2,2,2): every pair of 1 dim with every extent, every pair of 2 dims
+ * with one shape drawn, one pair in TEST_STRIDE (16) of 3 dims
  *
  * Each case is moved by one planner; in a full run the case number decides which, as by default. */
 #include "redistribute_oracle.h"
@@ -33,7 +33,7 @@ typedef struct run {
     list all[ORACLE_KINDS];
 } run;
 
-/* ---- enumeration --------------------------------------------------------------------------------- */
+/* ---- enumeration ----------------------------------------------------------------------------- */
 
 /* Writes placement `code` of an axis: 0 R, 1 P, else cuts; returns its dim or -1. */
 static int32_t placement_text(int32_t code, const char *op, char *out, size_t size)
@@ -61,8 +61,7 @@ static void add(run *r, list *to, const int32_t *code, const int32_t *order, con
     }
     const ts_sharding *sharding = ts_sharding_get(r->mesh, text);
     TEST_SAY(r->t, sharding && to->count < LAYOUTS_MAX, "%s", text);
-    if (sharding && to->count < LAYOUTS_MAX)
-        to->item[to->count++] = ts_sharding_retain(sharding);
+    if (sharding && to->count < LAYOUTS_MAX) to->item[to->count++] = ts_sharding_retain(sharding);
 }
 
 /* Gives the axes from k on every order among those that cut the same dim. */
@@ -127,7 +126,7 @@ static void run_close(run *r)
     free(r);
 }
 
-/* ---- one case --------------------------------------------------------------------------------------- */
+/* ---- one case -------------------------------------------------------------------------------- */
 
 typedef struct one_case {
     const ts_sharding *from, *to;
@@ -214,7 +213,7 @@ static bool check(test *t, const one_case *c)
     return meaningful;
 }
 
-/* ---- the product ------------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 /* What goes round with the case number: dtype, kind, planner, blocking or not. */
 static one_case choose(run *r, int64_t number, int64_t *kind_index)
@@ -312,7 +311,7 @@ TS_TEST_RANKS(pairs_on_three_axes, 8)
     all_dims(t, "a=2, b=2, c=2", 4000);
 }
 
-/* ---- unusual cuts and other meshes ---------------------------------------------------------------- */
+/* ---- unusual cuts and other meshes ----------------------------------------------------------- */
 
 /* Sizes that sum to the extent. */
 static void draw_sizes(test *t, int64_t extent, int64_t n, char *out, size_t size)
@@ -345,7 +344,8 @@ static void draw_placement(test *t, const ts_mesh *mesh, int32_t axis, const ts_
 }
 
 /* Any cuts, ragged where one stands alone on its dim; k NULL: no partials. */
-static const ts_sharding *draw_sharding(test *t, ts_mesh *mesh, const ts_shape *shape, const kind *k)
+static const ts_sharding *draw_sharding(test *t, ts_mesh *mesh, const ts_shape *shape,
+                                        const kind *k)
 {
     int32_t axes = ts_mesh_ndim(mesh), dim[TS_NDIM_MAX];
     char text[512] = "", one[192];
@@ -399,7 +399,8 @@ TS_TEST_RANKS(ragged_and_head_tail, 4, 6, 8)
 /* Larger meshes, of ranks in no order, with axes of size 1. */
 TS_TEST_RANKS(pairs_on_larger_meshes, 12, 16)
 {
-    const char *const twelve[] = { "a=3, b=2, c=2", "a=2, b=1, c=6", "a=12 : 5 1 3 0 2 4 11 7 9 6 8 10" };
+    const char *const twelve[] = { "a=3, b=2, c=2", "a=2, b=1, c=6",
+                                   "a=12 : 5 1 3 0 2 4 11 7 9 6 8 10" };
     const char *const sixteen[] = { "a=2, b=2, c=2, d=2", "a=4, b=4", "a=2, b=8" };
     ts_mesh *mesh[3];
     for (int i = 0; i < 3; i++)
@@ -434,9 +435,11 @@ TS_TEST_RANKS(hierarchical_pairs, 4, 8)
 /* Other sizes, overlapping, disjoint, permuted; also replicated over or partial on other axes. */
 TS_TEST_RANKS(across_meshes, 8)
 {
-    const char *text[] = { "a=4",           "a=2, b=2",      "a=8 : 7 3 5 1 6 2 4 0", "a=2, b=3",
-                           "a=2, b=2, c=2", "a=4 : 4-7",     "a=2, b=2 : 3 1 2 0",    "a=3, b=2 : 2-7",
-                           "a=3 : 1 4 7",   "a=1 : 5",       "a=4 : 0-6/2" };
+    const char *text[] = {
+        "a=4",        "a=2, b=2",           "a=8 : 7 3 5 1 6 2 4 0", "a=2, b=3",    "a=2, b=2, c=2",
+        "a=4 : 4-7",  "a=2, b=2 : 3 1 2 0", "a=3, b=2 : 2-7",        "a=3 : 1 4 7", "a=1 : 5",
+        "a=4 : 0-6/2"
+    };
     ts_mesh *mesh[16];
     int64_t count = (int64_t)(sizeof text / sizeof text[0]);
     for (int64_t i = 0; i < count; i++)
@@ -444,13 +447,13 @@ TS_TEST_RANKS(across_meshes, 8)
     draw_pairs(t, mesh, mesh, count, 500, true);
 }
 
-/* ---- reductions: replicas agree bit by bit on numbers that round ------------------------------------ */
+/* ---- reductions: replicas agree bit by bit on numbers that round ----------------------------- */
 
 static uint64_t hash_block(const ts_array *view)
 {
     uint64_t h = 7;
-    size_t bytes = (size_t)ts_shape_count(&view->meta.shape) *
-                   ts_dtype_size((ts_dtype)view->meta.dtype);
+    size_t bytes =
+        (size_t)ts_shape_count(&view->meta.shape) * ts_dtype_size((ts_dtype)view->meta.dtype);
     for (size_t i = 0; i < bytes; i++)
         h = oracle_mix(h, ((const unsigned char *)view->data)[i]);
     return h;
@@ -484,13 +487,16 @@ TS_TEST_RANKS(replicas_agree_bitwise, 4, 6, 8)
         ts_array view = TS_INIT(ts_array), result = TS_INIT(ts_array);
         TEST_OK(t, ts_tensor_view(x, &view));
         for (int64_t e = 0; e < ts_shape_count(&view.meta.shape); e++) {
-            uint64_t h = oracle_mix((uint64_t)e, (uint64_t)(a == 4 ? ts_mesh_coord(mesh, "b") : t->index));
+            uint64_t h =
+                oracle_mix((uint64_t)e, (uint64_t)(a == 4 ? ts_mesh_coord(mesh, "b") : t->index));
             float value = (float)(h % 1000003) / 1000.0f + 0.001f;
             uint32_t bits;
             memcpy(&bits, &value, 4);
             uint16_t half = (uint16_t)(bits >> 16);
-            if (dtype == TS_DTYPE_F32) memcpy((char *)view.data + 4 * e, &value, 4);
-            else memcpy((char *)view.data + 2 * e, &half, 2);
+            if (dtype == TS_DTYPE_F32)
+                memcpy((char *)view.data + 4 * e, &value, 4);
+            else
+                memcpy((char *)view.data + 2 * e, &half, 2);
         }
         ts_move_options move = TS_INIT(ts_move_options);
         move.planner = planners[p];
@@ -516,7 +522,8 @@ TS_TEST_RANKS(sum_and_avg_mix, 4, 6)
             ((int64_t *)view.data)[e] = t->count * (e + 1) * (t->index + 1);
         ts_move_options move = TS_INIT(ts_move_options);
         move.planner = planners[i / 4];
-        ts_tensor *y = ts_tensor_full(ts_redistribute_with(x, ts_sharding_get(mesh, to[i % 4]), &move));
+        ts_tensor *y =
+            ts_tensor_full(ts_redistribute_with(x, ts_sharding_get(mesh, to[i % 4]), &move));
         TEST_OK(t, ts_tensor_view(y, &view));
         int64_t all = t->count * t->count * (t->count + 1) / 2 / (t->count / 2);
         for (int64_t e = 0; view.data && e < 5; e++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor_basic.c - making, moving, reading tensors: the smallest programs of tensor.h and scope.h. */
+/* tensor_basic.c - making, moving, reading tensors: the smallest programs of tensor.h and scope.h.
+ */
 #include "harness/test.h"
 #include "tessera/tensor.h"
 
@@ -34,7 +35,8 @@ TS_TEST_RANKS(partial_sum_reduces, 1, 2, 3, 8)
     ts_tensor *x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(7, 5), "P(sum)");
     ts_array view = TS_INIT(ts_array);
     TEST_OK(t, ts_tensor_view(x, &view));
-    for (int64_t i = 0; i < 35; i++) ((float *)view.data)[i] = (float)(i * (t->index + 1));
+    for (int64_t i = 0; i < 35; i++)
+        ((float *)view.data)[i] = (float)(i * (t->index + 1));
     int64_t factor = t->count * (t->count + 1) / 2;
     const char *place[] = { "R", "S(0)", "S(1)" };
     for (int k = 0; k < 3; k++) {
@@ -59,7 +61,8 @@ TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
         ts_scope_options options = TS_INIT(ts_scope_options);
         options.label = label;
         options.catches = 1;
-        ts_scope undo = ts_scope_open_with(t->me, &options); /* the ordinal is not ours to reset otherwise */
+        ts_scope undo =
+            ts_scope_open_with(t->me, &options); /* the ordinal is not ours to reset otherwise */
         ts_scope_close(undo);
         ts_tensor_release(one);
         (void)place;
@@ -73,7 +76,8 @@ TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
     ts_array want = TS_INIT(ts_array);
     TEST_OK(t, ts_tensor_view(whole, &want));
     for (int k = 0; k < 6; k++) {
-        ts_tensor *x = ts_tensor_full(ts_randint(mesh, TS_DTYPE_I32, TS_SHAPE(9, 10), place[k], &r));
+        ts_tensor *x =
+            ts_tensor_full(ts_randint(mesh, TS_DTYPE_I32, TS_SHAPE(9, 10), place[k], &r));
         ts_array have = TS_INIT(ts_array);
         TEST_OK(t, ts_tensor_view(x, &have));
         TEST_SAY(t, have.data && memcmp(have.data, want.data, 90 * 4) == 0, "%s differs", place[k]);
@@ -91,7 +95,8 @@ TS_TEST_RANKS(distribute_from_a_root, 1, 2, 3, 8)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     int64_t whole[7 * 5];
-    for (int64_t i = 0; i < 35; i++) whole[i] = i / 5 * 100 + i % 5;
+    for (int64_t i = 0; i < 35; i++)
+        whole[i] = i / 5 * 100 + i % 5;
     ts_array array = TS_INIT(ts_array);
     array.data = whole;
     array.meta = (ts_meta){ .shape = TS_SHAPE(7, 5), .dtype = TS_DTYPE_I64 };
@@ -116,7 +121,8 @@ TS_TEST_RANKS(from_local_believes_nobody, 2, 3)
     options.catches = 1;
     options.agree = mesh;
     ts_scope s = ts_scope_open_with(t->me, &options);
-    ts_tensor *block = ts_zeros(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(t->index == 1 ? 3 : 2, 4), NULL);
+    ts_tensor *block =
+        ts_zeros(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(t->index == 1 ? 3 : 2, 4), NULL);
     TEST_CHECK(t, ts_from_local(block, rows, TS_SHAPE(2 * t->count, 4)) == NULL);
     TEST_STATUS(t, ts_scope_close(s), TS_ERR_SHAPE);
     TEST_SAYS(t, ts_rank_error(t->me)->text, "rank 1: the block is (3, 4)");

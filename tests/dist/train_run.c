@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole runs of a tiny model on worlds of threads: the same again, stopped and resumed, and on other
- * meshes. Losses are compared as bits unless the mesh differs. */
+/* Whole runs of a tiny model on worlds of threads: the same again, stopped and resumed, and on
+ * other meshes. Losses are compared as bits unless the mesh differs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,9 @@ static void note_plan(const ts_train_plan *plan, void *context)
 static ts_status work(ts_rank *me, void *argument)
 {
     outcome *o = argument;
-    ts_train_options options = { .struct_size = sizeof options, .on_plan = note_plan,
-                                 .on_step = note, .context = o };
+    ts_train_options options = {
+        .struct_size = sizeof options, .on_plan = note_plan, .on_step = note, .context = o
+    };
     ts_train_result result;
     ts_status status = ts_train_run(me, o->config, &options, &result);
     if (ts_rank_index(me) == 0) o->result = result;
@@ -94,8 +95,9 @@ static ts_status train(test *t, const folder *f, const char *name, const char *m
     snprintf(path, sizeof path, "%s/%s", f->path, name);
     set(t, o->config, "train.output", path);
     TEST_OK(t, ts_train_config_parse(o->config, "more", more));
-    ts_world_options options = { .struct_size = sizeof options, .engine = "threads",
-                                 .rank_count = ranks, .seed = 5 };
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = ranks, .seed = 5
+    };
     ts_status status = ts_launch_with(&options, work, o, error, sizeof error);
     if (status != TS_OK) fprintf(stderr, "  %s\n", error);
     ts_train_config_destroy(o->config);
@@ -200,7 +202,8 @@ TS_TEST(train_refuses)
     outcome o = { .stop_at = 2 };
     TEST_OK(t, train(t, &f, "a", "[parallel]\nmesh = dp=2\n", 2, &o));
     TEST_STATUS(t, train(t, &f, "a", "[parallel]\nmesh = tp=2\n", 2, &o), TS_ERR_STATE);
-    TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = dp=4\n", 2, &o), TS_ERR_ARG);
+    TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = dp=4\n", 2, &o), TS_ERR_MESH);
+    TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = dp=1\n", 2, &o), TS_ERR_ARG);
     TEST_STATUS(t, train(t, &f, "b", "[model]\nvocab = 100\n", 1, &o), TS_ERR_ARG);
     TEST_STATUS(t, train(t, &f, "b", "[data]\npath = /nowhere/at/all\n", 1, &o), TS_ERR_IO);
     remove_folder(&f);

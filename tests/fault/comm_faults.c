@@ -78,8 +78,7 @@ static ts_status sum_of(ts_group *group, ts_dtype dtype, int64_t count,
     return ts_group_all_reduce(group, &from, &to, TS_REDUCE_SUM, options);
 }
 
-/* ---- members that disagree
- * --------------------------------------------------------------------------------- */
+/* ---- members that disagree ------------------------------------------------------------------- */
 
 static ts_status other_operation(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -208,8 +207,7 @@ TS_TEST(comm_mismatch_of_send_and_recv)
     }
 }
 
-/* ---- ranks that fail or leave
- * --------------------------------------------------------------------------------- */
+/* ---- ranks that fail or leave ---------------------------------------------------------------- */
 
 static ts_status fails_in_the_middle(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -372,8 +370,7 @@ TS_TEST(comm_failure_with_work_in_flight)
     }
 }
 
-/* ---- ranks that do not come
- * ---------------------------------------------------------------------------------------- */
+/* ---- ranks that do not come ------------------------------------------------------------------ */
 
 static ts_status stalls(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -421,9 +418,7 @@ TS_TEST(comm_stall_of_a_send)
     TEST_STATUS(t, s.note[1].status, TS_ERR_PEER);
 }
 
-/* ---- recovering
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- recovering ------------------------------------------------------------------------------ */
 
 static ts_status recovers(ts_rank *me, ts_group *group, int64_t index)
 {
@@ -510,9 +505,7 @@ TS_TEST(comm_handles_outlive_recover)
     }
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static atomic_int arrived;
 static int64_t fail_at;
@@ -590,9 +583,7 @@ TS_TEST(comm_allocation_failure_at_each_n)
     TEST_SAY(t, failed >= 10, "only %d allocations made the collectives fail", failed);
 }
 
-/* ---- bad arguments
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- bad arguments --------------------------------------------------------------------------- */
 
 static ts_status refuses(ts_rank *me, ts_group *group, int64_t index)
 {

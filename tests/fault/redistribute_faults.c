@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* redistribute_faults.c - moves that are refused, and moves in which a rank dies.
  *
- * A refusal is the same sentence on every rank, before anything moves, and the source is intact. When a
- * rank fails in the middle, all others return and name it. */
+ * A refusal is the same sentence on every rank, before anything moves, and the source is intact.
+ * When a rank fails in the middle, all others return and name it. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "dist/redistribute_oracle.h"
 #include "tessera/event.h"
 
-/* ---- refusals ------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 typedef struct refusal {
     const char *from, *to, *planner;
@@ -55,24 +55,30 @@ static void expect_refusal(test *t, ts_mesh *mesh, const refusal *r)
 TS_TEST_RANKS(what_has_no_meaning_is_refused_alike, 2, 4, 6)
 {
     const refusal all[] = {
-        { "S(0), R", "P(sum), R", NULL, TS_DTYPE_F32, 0, TS_ERR_SHAPE, "cannot go from S(0) to P(sum)" },
-        { "P(sum), R", "P(max), R", NULL, TS_DTYPE_F32, 0, TS_ERR_SHAPE, "one kind of partial is not another" },
-        { "P(sum), R", "R, R", NULL, TS_DTYPE_BOOL, 0, TS_ERR_DTYPE, "sum has no meaning for bool" },
+        { "S(0), R", "P(sum), R", NULL, TS_DTYPE_F32, 0, TS_ERR_SHAPE,
+          "cannot go from S(0) to P(sum)" },
+        { "P(sum), R", "P(max), R", NULL, TS_DTYPE_F32, 0, TS_ERR_SHAPE,
+          "one kind of partial is not another" },
+        { "P(sum), R", "R, R", NULL, TS_DTYPE_BOOL, 0, TS_ERR_DTYPE,
+          "sum has no meaning for bool" },
         { "P(and), R", "R, R", NULL, TS_DTYPE_F32, 0, TS_ERR_DTYPE, "and has no meaning for f32" },
         { "R, R", "P(bor), R", NULL, TS_DTYPE_F32, 0, TS_ERR_DTYPE, "bor has no meaning for f32" },
-        { "P(norm:2), R", "R, R", NULL, TS_DTYPE_I64, 0, TS_ERR_DTYPE, "norm has no meaning for i64" },
+        { "P(norm:2), R", "R, R", NULL, TS_DTYPE_I64, 0, TS_ERR_DTYPE,
+          "norm has no meaning for i64" },
         { "P(max), R", "R, R", NULL, TS_DTYPE_C64, 0, TS_ERR_DTYPE, "max has no meaning for c64" },
         { "S(0), R", "R, R", "gready", TS_DTYPE_F32, 0, TS_ERR_ARG, "did you mean 'greedy'" },
-        { "S(0), R", "R, R", "fastest of all", TS_DTYPE_F32, 0, TS_ERR_ARG, "no planner 'fastest of all'" },
+        { "S(0), R", "R, R", "fastest of all", TS_DTYPE_F32, 0, TS_ERR_ARG,
+          "no planner 'fastest of all'" },
         { "SS(0,2), R", "R, R", "greedy", TS_DTYPE_F32, 0, TS_ERR_ARG, "use 'graph' or 'auto'" },
-        { "P(norm:2), R", "R, R", NULL, TS_DTYPE_F32, 16, TS_ERR_MEMORY, "a budget of 16 bytes is too small" },
+        { "P(norm:2), R", "R, R", NULL, TS_DTYPE_F32, 16, TS_ERR_MEMORY,
+          "a budget of 16 bytes is too small" },
         { "S(0), R", "S(1), R", NULL, TS_DTYPE_F32, -5, TS_ERR_ARG, "a budget of -5 bytes" },
     };
     ts_mesh *mesh = ts_mesh_create(t->me, "a=2, b=*");
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         expect_refusal(t, mesh, &all[i]);
     if (t->count >= 4) {
-        const refusal small = { "S(0), S(1)",   "S(1), S(0)", "graph", TS_DTYPE_F32, 8,
+        const refusal small = { "S(0), S(1)",  "S(1), S(0)",     "graph", TS_DTYPE_F32, 8,
                                 TS_ERR_MEMORY, "the budget is 8" };
         expect_refusal(t, mesh, &small);
     }
@@ -112,7 +118,7 @@ TS_TEST_RANKS(null_arguments, 2)
     TEST_CHECK(t, y == NULL);
 }
 
-/* ---- ranks that fail or leave in the middle ---------------------------------------------------------- */
+/* ---- ranks that fail or leave in the middle -------------------------------------------------- */
 
 enum { RANKS_MAX = 8 };
 
@@ -135,7 +141,8 @@ static ts_status play(ts_rank *me, void *argument)
     move.planner = s->planner;
     for (int64_t i = 1; x && i < 40; i++) {
         bool now = index == s->culprit && i == s->steps;
-        if (now && s->how == 0) ts_rank_fail(me, TS_ERR_IO, "the disk of rank %lld is full", (long long)index);
+        if (now && s->how == 0)
+            ts_rank_fail(me, TS_ERR_IO, "the disk of rank %lld is full", (long long)index);
         if (now && s->how == 1) return TS_OK;
         const char *to = now && s->how == 2 ? "S(1), S(1)" : place[i % 4];
         x = ts_redistribute_with(x, ts_sharding_get(mesh, to), &move);
@@ -171,8 +178,9 @@ TS_TEST(a_rank_fails_in_the_middle)
     const char *planner[] = { "auto", "direct", "graph" };
     for (int64_t i = 0; i < 18 && !test_failed(t); i++) {
         scene *s = calloc(1, sizeof *s);
-        *s = (scene){ .culprit = i % 4, .steps = 1 + i % 7, .how = (int32_t)(i % 2),
-                      .planner = planner[i % 3] };
+        *s = (scene){
+            .culprit = i % 4, .steps = 1 + i % 7, .how = (int32_t)(i % 2), .planner = planner[i % 3]
+        };
         perform(t, s, 4);
         if (s->how == 0) TEST_SAYS(t, s->text[(s->culprit + 1) % 4], "the disk of rank");
         free(s);

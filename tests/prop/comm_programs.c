@@ -49,8 +49,7 @@ typedef struct program {
     int64_t count;
 } program;
 
-/* ---- drawing: the same on every rank
- * ---------------------------------------------------------------------- */
+/* ---- drawing: the same on every rank --------------------------------------------------------- */
 
 static ts_group *draw_group(test *t)
 {
@@ -89,9 +88,7 @@ static void draw_step(test *t, const program *p, step *s)
     }
 }
 
-/* ---- running
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* all_to_all and exchange: member i sends pair(i, j) rows to member j. */
 static int64_t pair_rows(const step *s, int64_t from, int64_t to)
@@ -226,9 +223,7 @@ static ts_status run_step(step *s, bool in_batch)
     return TS_OK;
 }
 
-/* ---- checking
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- checking -------------------------------------------------------------------------------- */
 
 static bool pairs_arrived(const step *s)
 {

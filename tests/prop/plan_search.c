@@ -99,22 +99,6 @@ static void slow_reach(slow *x, slow_state to, double time, double bytes)
     x->changed = true;
 }
 
-static bool slow_strided(const tsi_space *space, const slow_state *s, int32_t dim)
-{
-    for (int32_t d = 0; d < dim; d++) {
-        int64_t length = space->extent[d];
-        for (int32_t position = 0; position < space->axes; position++) {
-            for (int32_t k = 0; k < space->axes; k++) {
-                if (s->place[k] == d && s->order[k] == position) {
-                    length = (length + space->size[k] - 1) / space->size[k];
-                }
-            }
-        }
-        if (length > 1) return true;
-    }
-    return false;
-}
-
 /* All edges of one axis. */
 static void slow_axis(slow *x, slow_state from, int32_t k)
 {
@@ -134,8 +118,7 @@ static void slow_axis(slow *x, slow_state from, int32_t k)
         if (from.place[k] == -1) {
             time = out * x->links->copy;
         } else if (from.place[k] >= 0 && to == -1) {
-            time =
-                tsi_time_all_gather(x->links, &g, out, slow_strided(space, &from, from.place[k]));
+            time = tsi_time_all_gather(x->links, &g, out, false);
             bytes = (more - copies) * unit;
         } else if (from.place[k] >= 0) {
             time = tsi_time_all_to_all(x->links, &g, in);
@@ -144,7 +127,7 @@ static void slow_axis(slow *x, slow_state from, int32_t k)
             time = tsi_time_all_reduce(x->links, &g, in);
             bytes = 2 * copies * unit * (n - 1) / n;
         } else {
-            time = tsi_time_reduce_scatter(x->links, &g, in, slow_strided(space, &from, to));
+            time = tsi_time_reduce_scatter(x->links, &g, in, false);
             bytes = copies * unit * (n - 1) / n;
         }
         slow_reach(x, next, from.time + time, from.bytes + bytes);

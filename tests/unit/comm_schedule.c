@@ -240,8 +240,7 @@ TS_TEST(comm_fingerprint_text)
     TEST_TEXT(t, text, "barrier #1 on group world");
 }
 
-/* ---- streams of other shapes
- * ---------------------------------------------------------------------------------- */
+/* ---- streams of other shapes ----------------------------------------------------------------- */
 
 TS_TEST(comm_stream_between_shapes)
 {

@@ -25,10 +25,12 @@ static void refused(test *t, const char *text, const char *words)
 
 TS_TEST(config_refuses)
 {
-    refused(t, "[train]\nstep = 5\n", "a.ini, line 2: unknown key \"step\" in [train]; did you mean \"steps\"?");
+    refused(t, "[train]\nstep = 5\n",
+            "a.ini, line 2: unknown key \"step\" in [train]; did you mean \"steps\"?");
     refused(t, "[trian]\n", "line 1: unknown section [trian]; did you mean [train]?");
     refused(t, "[xyzzy]\n", "there are model, data");
-    refused(t, "# a\n\n[model]\nmesh = dp=2\n", "line 4: unknown key \"mesh\" in [model]; it belongs to [parallel]");
+    refused(t, "# a\n\n[model]\nmesh = dp=2\n",
+            "line 4: unknown key \"mesh\" in [model]; it belongs to [parallel]");
     refused(t, "steps = 5\n", "line 1: a key before the first [section]");
     refused(t, "[train]\nsteps\n", "line 2: expected \"key = value\"");
     refused(t, "[train\n", "a section is written [name]");
@@ -81,9 +83,10 @@ TS_TEST(config_check_refuses)
 TS_TEST(config_reads_back)
 {
     ts_train_config *a = fresh(t), *b = fresh(t);
-    TEST_OK(t, ts_train_config_parse(a, "a.ini",
-                                     "; comment\r\n [ parallel ]\n mesh = dp=2, tp=2 \n"
-                                     "[log]\nprompt = a = b # c\n[optimizer]\nrate=0.1\n[train]\nsteps=7"));
+    TEST_OK(t, ts_train_config_parse(
+                   a, "a.ini",
+                   "; comment\r\n [ parallel ]\n mesh = dp=2, tp=2 \n"
+                   "[log]\nprompt = a = b # c\n[optimizer]\nrate=0.1\n[train]\nsteps=7"));
     TEST_OK(t, ts_train_config_set(a, "model.rope_theta = 5e5"));
     char value[64];
     TEST_EQ(t, ts_train_config_get(a, "parallel.mesh", value, sizeof value), 10);
@@ -121,14 +124,19 @@ TS_TEST(config_without_memory)
 static void rate_is(test *t, const ts_schedule *schedule, int64_t step, double want)
 {
     double got = ts_schedule_factor(schedule, step);
-    TEST_SAY(t, fabs(got - want) < 1e-12, "step %lld: %.15g, not %.15g", (long long)step, got, want);
+    TEST_SAY(t, fabs(got - want) < 1e-12, "step %lld: %.15g, not %.15g", (long long)step, got,
+             want);
 }
 
 TS_TEST(schedule_warmup_stable_decay)
 {
     /* 10 steps: 2 up, 11 - 2 - 4 = 5 stable, then p = 1/4, 2/4, 3/4. */
-    ts_schedule s = { .struct_size = sizeof s, .steps = 10, .warmup = 2, .decay_share = 0.4,
-                      .floor = 0.0, .decay = TS_DECAY_LINEAR };
+    ts_schedule s = { .struct_size = sizeof s,
+                      .steps = 10,
+                      .warmup = 2,
+                      .decay_share = 0.4,
+                      .floor = 0.0,
+                      .decay = TS_DECAY_LINEAR };
     const double want[10] = { 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25 };
     for (int64_t i = 0; i < 10; i++)
         rate_is(t, &s, i, want[i]);
@@ -145,7 +153,9 @@ TS_TEST(schedule_warmup_stable_decay)
 
 TS_TEST(schedule_edges)
 {
-    ts_schedule s = { .struct_size = sizeof s, .steps = 4, .decay_share = -1, .decay = TS_DECAY_LINEAR };
+    ts_schedule s = {
+        .struct_size = sizeof s, .steps = 4, .decay_share = -1, .decay = TS_DECAY_LINEAR
+    };
     rate_is(t, &s, 0, 1.0); /* one stable step, the rest goes down, and never to 0 */
     rate_is(t, &s, 1, 0.75);
     rate_is(t, &s, 3, 0.25);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.c - bf16 matrix products with f32 sums, on the machine's own instructions.
  *
- *   chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in parallel;
- *   then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2 cache while k
- *   goes by in steps of 1024, and are rounded to bf16 once at the end.
+ *   chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in
+ * parallel; then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2
+ * cache while k goes by in steps of 1024, and are rounded to bf16 once at the end.
  *
  * INV: a result is summed over k in one order, whatever the number of threads. */
 #include <string.h>
@@ -14,7 +14,13 @@
 #include "device/cpu.h"
 #include "device/number.h"
 
-enum { CHUNK_ROWS = 1024, CHUNK_COLUMNS = 2048, BLOCK_ROWS = 64, BLOCK_COLUMNS = 256, DEPTH = 1024 };
+enum {
+    CHUNK_ROWS = 1024,
+    CHUNK_COLUMNS = 2048,
+    BLOCK_ROWS = 64,
+    BLOCK_COLUMNS = 256,
+    DEPTH = 1024
+};
 
 const tsi_bf16_tile *tsi_bf16_tile_of_machine(void)
 {
@@ -26,7 +32,7 @@ const tsi_bf16_tile *tsi_bf16_tile_of_machine(void)
     return NULL;
 }
 
-/* ---- packing ---------------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 /* One operand as panels: `count` rows (or columns) in panels of `width`. */
 typedef struct panels {
@@ -95,13 +101,13 @@ static void pack(ts_rank *rank, const panels *p)
     tsi_parallel_for(rank, (mine.count - 1) / mine.width + 1, grain, pack_panels, &mine);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------ */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 typedef struct blocks {
     const tsi_bf16_tile *tile;
     panels a, b;
     uint16_t *c;
-    float *sums; /* per worker */
+    float *sums;                                            /* per worker */
     int64_t m, n, k, cm, cn, row_step, column_step, across; /* across: blocks in a row of blocks */
     bool accumulate;
 } blocks;
@@ -114,11 +120,11 @@ static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t
     for (int64_t g = 0; g < groups; g += step) {
         int64_t depth = groups - g < step ? groups - g : step;
         for (int64_t j = 0; j < columns; j += tile->nr) {
-            const uint16_t *b = x->b.to + (column + j) / tile->nr * x->b.panel_size +
-                                g * tile->nr * tile->kr;
+            const uint16_t *b =
+                x->b.to + (column + j) / tile->nr * x->b.panel_size + g * tile->nr * tile->kr;
             for (int64_t i = 0; i < rows; i += tile->mr) {
-                const uint16_t *a = x->a.to + (row + i) / tile->mr * x->a.panel_size +
-                                    g * tile->mr * tile->kr;
+                const uint16_t *a =
+                    x->a.to + (row + i) / tile->mr * x->a.panel_size + g * tile->mr * tile->kr;
                 tile->multiply(depth, a, b, sum + i * x->column_step + j, x->column_step, g == 0);
             }
         }
@@ -153,7 +159,7 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
     }
 }
 
-/* ---- the product --------------------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t value, int64_t unit)
 {
@@ -186,8 +192,10 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
     blocks x = { .tile = tile, .k = g->k, .cm = g->cm, .cn = g->cn, .accumulate = g->accumulate };
     x.row_step = smaller(round_up(BLOCK_ROWS, tile->mr), rows);
     x.column_step = smaller(round_up(BLOCK_COLUMNS, tile->nr), columns);
-    x.a = (panels){ .tile = tile, .k = g->k, .stride = g->am, .k_stride = g->ak, .width = tile->mr };
-    x.b = (panels){ .tile = tile, .k = g->k, .stride = g->bn, .k_stride = g->bk, .width = tile->nr };
+    x.a =
+        (panels){ .tile = tile, .k = g->k, .stride = g->am, .k_stride = g->ak, .width = tile->mr };
+    x.b =
+        (panels){ .tile = tile, .k = g->k, .stride = g->bn, .k_stride = g->bk, .width = tile->nr };
     x.a.panel_size = depth * tile->mr;
     x.b.panel_size = depth * tile->nr;
     size_t sums = (size_t)(tsi_parallel_threads(rank) * x.row_step * x.column_step);

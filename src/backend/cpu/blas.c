@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* blas.c - matrix products of f32, f64, c64 and c128 on one thread: CBLAS, or plain blocked loops.
  *
- * OpenBLAS has one thread count for the whole process, so it is told to use the calling thread alone,
- * once; the pool of the rank splits the work (product.c). */
+ * OpenBLAS has one thread count for the whole process, so it is told to use the calling thread
+ * alone, once; the pool of the rank splits the work (product.c). */
 #include <limits.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t co
     return across || down;
 }
 
-/* ---- very small products: a call of BLAS costs more than the numbers ---------------------------------- */
+/* ---- very small products: a call of BLAS costs more than the numbers ------------------------- */
 
 enum { SMALL = 1024 };
 
@@ -116,7 +116,8 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
     return true;
 }
 
-#else /* ---- without OpenBLAS: tiles in registers over packed panels ------------------------------------ */
+#else /* ---- without OpenBLAS: tiles in registers over packed panels                              \
+         ------------------------------------ */
 
 enum { ROWS = 4, COLUMNS = 16, DEPTH = 256 };
 

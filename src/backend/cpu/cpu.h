@@ -13,11 +13,11 @@
 #include "device/parallel.h"
 #include "op/op.h"
 
-/* ---- walks: several operands over the same positions -------------------------------------------- */
+/* ---- walks: several operands over the same positions ----------------------------------------- */
 enum { TSI_WALK_MAX = 4 };
 
-/* Operands with equal extents, dims sorted and merged as far as all their strides allow; the last dim
- * is the row. Strides in bytes. */
+/* Operands with equal extents, dims sorted and merged as far as all their strides allow; the last
+ * dim is the row. Strides in bytes. */
 typedef struct tsi_walk {
     int32_t ndim, count; /* dims, the row's included (at least 1); operands */
     int64_t extent[TS_NDIM_MAX], stride[TSI_WALK_MAX][TS_NDIM_MAX];
@@ -43,7 +43,7 @@ void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, i
 void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, const void *from,
                  int64_t count);
 
-/* ---- scratch: from the rank's pool; NULL: recorded ----------------------------------------------- */
+/* ---- scratch: from the rank's pool; NULL: recorded ------------------------------------------- */
 typedef struct tsi_scratch {
     void *data;
     size_t bytes;
@@ -52,7 +52,7 @@ typedef struct tsi_scratch {
 ts_status tsi_scratch_get(tsi_scratch *scratch, ts_rank *rank, size_t count, size_t bytes);
 void tsi_scratch_done(tsi_scratch *scratch); /* accepts a zero one */
 
-/* ---- attributes of an operator, by name ----------------------------------------------------------- */
+/* ---- attributes of an operator, by name ------------------------------------------------------ */
 /* NULL: the operator has no such attribute. */
 const void *tsi_attribute_at(const tsi_kernel_io *io, const char *name);
 double tsi_attribute_real(const tsi_kernel_io *io, const char *name);
@@ -63,7 +63,7 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
 }
 
-/* ---- installation (install.c) ---------------------------------------------------------------------- */
+/* ---- installation (install.c) ---------------------------------------------------------------- */
 void tsi_pointwise_install(void);
 void tsi_reduce_install(void);
 void tsi_softmax_install(void);

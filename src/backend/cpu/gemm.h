@@ -21,17 +21,18 @@ typedef struct tsi_gemm {
     void *c;
     int64_t am, ak, bk, bn, cm, cn; /* a[i * am + l * ak], b[l * bk + j * bn], c[i * cm + j * cn] */
     bool accumulate;
-    bool swapped;    /* a and b are the contraction's b and a: c is computed as its transpose */
+    bool swapped; /* a and b are the contraction's b and a: c is computed as its transpose */
 } tsi_gemm;
 
 /* Is a matrix with these strides what BLAS takes: one stride 1, the other at least the row? */
 bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride);
-/* f32, f64, c64, c128 on the calling thread; a and b fit, c has cn 1 (or n 1). false: not this dtype. */
+/* f32, f64, c64, c128 on the calling thread; a and b fit, c has cn 1 (or n 1). false: not this
+ * dtype. */
 bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *gemm);
 bool tsi_gemm_blas_has(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 
-/* ---- bf16: tiles of mr x nr, k in groups of kr ---------------------------------------------------------- */
+/* ---- bf16: tiles of mr x nr, k in groups of kr ----------------------------------------------- */
 /* Panels hold [k / kr][rows][kr]: for each group of kr, the rows (of a) or columns (of b) one after
  * another; short ones are filled with zeros. */
 typedef struct tsi_bf16_tile {

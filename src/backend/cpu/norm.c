@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c - rms_norm and layer_norm of narrow reals over the last dims, row by row.
  *
- * A row's moments are added up as rows.h says and finished in double; weight and bias are brought to
- * f32 once per call. Results beside y: the reciprocal deviation (and the mean), as the gradient
+ * A row's moments are added up as rows.h says and finished in double; weight and bias are brought
+ * to f32 once per call. Results beside y: the reciprocal deviation (and the mean), as the gradient
  * wants them. */
 #include <math.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static bool flatten(const tsi_block *block, int32_t outer, tsi_block *out)
     return true;
 }
 
-/* Where row `index` of the outer dims begins; for the statistics, whose extents are the same there. */
+/* Where row `index` of the outer dims begins; for the statistics, whose extents are the same there.
+ */
 static char *row_at(const norm *n, const tsi_block *block, int64_t index)
 {
     int64_t at = 0;
@@ -103,8 +104,8 @@ static ts_status run(const tsi_kernel_io *io, norm *n)
 {
     int64_t rows = tsi_block_count(&n->x) / n->length, threads = tsi_parallel_threads(io->rank);
     tsi_scratch scratch;
-    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)((threads + 2) * n->length),
-                            sizeof(float)));
+    TSI_TRY(
+        tsi_scratch_get(&scratch, io->rank, (size_t)((threads + 2) * n->length), sizeof(float)));
     float *memory = scratch.data;
     ts_status status = TS_OK;
     if (parameter(io, 1, memory, &n->weight_bias[0]) &&

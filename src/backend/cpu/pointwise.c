@@ -14,7 +14,7 @@
 
 enum { TILE = 512, PIECE = 8192, GRAIN = 32768, TINY = 4096 };
 
-/* ---- what an operator's rows are -------------------------------------------------------------------- */
+/* ---- what an operator's rows are ------------------------------------------------------------- */
 
 typedef struct row_entry {
     const tsi_op_desc *op; /* NULL: a free place */
@@ -24,7 +24,8 @@ typedef struct row_entry {
 } row_entry;
 
 enum { ENTRIES = 1024 }; /* a power of two, far above the number of operators */
-static row_entry entries[ENTRIES]; /* written by tsi_pointwise_install, once, before any world opens */
+static row_entry
+    entries[ENTRIES]; /* written by tsi_pointwise_install, once, before any world opens */
 
 static size_t place_of(const tsi_op_desc *op)
 {
@@ -39,7 +40,7 @@ static row_entry *entry_of(const tsi_op_desc *op)
     return &entries[place];
 }
 
-/* ---- the call as rows --------------------------------------------------------------------------------- */
+/* ---- the call as rows ------------------------------------------------------------------------ */
 
 typedef struct pointwise {
     tsi_walk walk; /* operand 0 is the result, then the inputs */
@@ -162,7 +163,7 @@ static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker
     }
 }
 
-/* ---- choosing ------------------------------------------------------------------------------------------ */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 /* The rows for what the operator computes in; false: there are none, not even scalar ones. */
 static bool choose(pointwise *p, const row_entry *entry)
@@ -256,7 +257,7 @@ static ts_status pointwise_kernel(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- installation ---------------------------------------------------------------------------------------- */
+/* ---- installation ---------------------------------------------------------------------------- */
 
 static const struct {
     tsi_op_id op;

@@ -8,8 +8,8 @@
  * joins the loop; an operand whose strides BLAS does not take, or of another dtype, is copied once.
  * So linear over [B, T, C] is one product, and transposes cost nothing.
  *
- * INV: how a product is cut into tasks depends on its sizes alone, so the number of threads does not
- * change a bit of the result. */
+ * INV: how a product is cut into tasks depends on its sizes alone, so the number of threads does
+ * not change a bit of the result. */
 #include <limits.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ typedef struct product {
     bool accumulate;
 } product;
 
-/* ---- letters -------------------------------------------------------------------------------------------- */
+/* ---- letters --------------------------------------------------------------------------------- */
 
 static void add_letter(letters *to, int64_t extent, const int64_t *stride)
 {
@@ -121,11 +121,12 @@ static int64_t stride_of(const product *p, int kind, int operand)
     return p->kind[kind].count > 0 ? p->kind[kind].stride[operand][0] : 0;
 }
 
-/* ---- copies of operands ------------------------------------------------------------------------------------ */
+/* ---- copies of operands ---------------------------------------------------------------------- */
 
 static const int order_of[OPERANDS][3] = { { BATCH, M, K }, { BATCH, N, K }, { BATCH, M, N } };
 
-/* The operand as a dense block in the order batch, m or n, k or n; its letters get the new strides. */
+/* The operand as a dense block in the order batch, m or n, k or n; its letters get the new strides.
+ */
 static void dense_view(product *p, int operand, tsi_block *from, tsi_block *to)
 {
     *from = (tsi_block){ .data = p->block[operand].data, .dtype = p->block[operand].dtype };
@@ -163,7 +164,7 @@ static ts_status make_dense(product *p, int operand, bool fill)
     return fill ? cpu->copy(cpu, &to, &from, NULL) : TS_OK;
 }
 
-/* ---- tasks --------------------------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
 typedef struct tasks {
     const product *p;
@@ -212,13 +213,25 @@ static tsi_gemm gemm_of(const product *p)
     g.accumulate = p->accumulate;
     bool across = (g.cn == 1 || g.n == 1) && (g.m == 1 || g.cm >= g.n);
     if (across) return g;
-    return (tsi_gemm){ .m = g.n, .n = g.m, .k = g.k, .a = g.b, .b = g.a, .c = g.c, .am = g.bn,
-                       .ak = g.bk, .bk = g.ak, .bn = g.am, .cm = g.cn, .cn = g.cm,
-                       .accumulate = g.accumulate, .swapped = true };
+    return (tsi_gemm){ .m = g.n,
+                       .n = g.m,
+                       .k = g.k,
+                       .a = g.b,
+                       .b = g.a,
+                       .c = g.c,
+                       .am = g.bn,
+                       .ak = g.bk,
+                       .bk = g.ak,
+                       .bn = g.am,
+                       .cm = g.cn,
+                       .cn = g.cm,
+                       .accumulate = g.accumulate,
+                       .swapped = true };
 }
 
-/* Blocks of a product: at least 256 wide and 64 million operations, at first up to 8 of them; of large
- * ones up to 64, at least 512 wide. Each block packs its own panels, so small ones waste time. */
+/* Blocks of a product: at least 256 wide and 64 million operations, at first up to 8 of them; of
+ * large ones up to 64, at least 512 wide. Each block packs its own panels, so small ones waste
+ * time. */
 static void cut(tasks *t, int64_t batches)
 {
     int64_t down = 1, across = 1;
@@ -275,7 +288,7 @@ static void run_blas(const product *p)
     tsi_parallel_for(p->rank, batches * t.per_product, grain, run_tasks, &t);
 }
 
-/* ---- bf16 ------------------------------------------------------------------------------------------------------ */
+/* ---- bf16 ------------------------------------------------------------------------------------ */
 
 static void run_bf16_small(void *context, int64_t begin, int64_t end, int32_t worker)
 {
@@ -307,7 +320,7 @@ static ts_status run_bf16(const product *p, const tsi_bf16_tile *tile)
     return TS_OK;
 }
 
-/* ---- the contraction --------------------------------------------------------------------------------------------- */
+/* ---- the contraction ------------------------------------------------------------------------- */
 
 static bool fits(const product *p, int operand)
 {
@@ -343,7 +356,8 @@ static bool too_large(const product *p)
     return false;
 }
 
-/* What is computed in: the result's dtype, f32 for the narrow ones. NONE: the reference's business. */
+/* What is computed in: the result's dtype, f32 for the narrow ones. NONE: the reference's business.
+ */
 static ts_dtype compute_of(const tsi_contraction *x)
 {
     ts_dtype c = (ts_dtype)x->c.dtype;
@@ -375,8 +389,8 @@ static ts_status contract(const tsi_contraction *x, bool accumulate)
     merge(&p.kind[BATCH], C);
     if (too_large(&p)) return tsi_contract_reference(x, accumulate);
     const tsi_bf16_tile *tile = tsi_bf16_tile_of_machine();
-    bool narrow = x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 &&
-                  x->c.dtype == TS_DTYPE_BF16;
+    bool narrow =
+        x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 && x->c.dtype == TS_DTYPE_BF16;
     ts_status status;
     if (narrow && tile && p.kind[K].count <= 1) {
         p.compute = TS_DTYPE_BF16;

@@ -4,8 +4,9 @@
  *   the fastest dim is reduced     rows      [kept .., reduced .., row]   one number per row
  *   the fastest dim is kept        columns   [kept .., reduced .., column]  rows folded into rows
  *
- * INV: long reductions are cut into chunks by their sizes alone; chunks are folded in order. Sums of
- * narrow reals are added up in f32 for at most a block of terms, then in double, and rounded once. */
+ * INV: long reductions are cut into chunks by their sizes alone; chunks are folded in order. Sums
+ * of narrow reals are added up in f32 for at most a block of terms, then in double, and rounded
+ * once. */
 #include "op/reduce.h"
 
 #include <math.h>
@@ -24,7 +25,7 @@ typedef struct dims {
 } dims;
 
 typedef struct reduction {
-    dims kept, gone; /* without the row or column dim */
+    dims kept, gone;                       /* without the row or column dim */
     int64_t length, in_stride, out_stride; /* of the row or column */
     const char *in;
     char *out;
@@ -34,11 +35,12 @@ typedef struct reduction {
     bool columns;
     double divide, start; /* start: the identity, also as an integer */
     int64_t start_i64;
-    int64_t rows_per_chunk, pieces, chunks; /* pieces: of a row; chunks per result (or row of results) */
+    int64_t rows_per_chunk, pieces,
+        chunks;    /* pieces: of a row; chunks per result (or row of results) */
     void *partial; /* [results][chunks] doubles or int64; NULL: one chunk */
 } reduction;
 
-/* ---- dims --------------------------------------------------------------------------------------------------- */
+/* ---- dims ------------------------------------------------------------------------------------ */
 
 static void add_dim(dims *to, int64_t extent, int64_t in, int64_t out)
 {
@@ -59,8 +61,8 @@ static void merge(dims *x)
 {
     int32_t last = 0;
     for (int32_t d = 1; d < x->ndim; d++) {
-        bool follows = x->in[last] == x->in[d] * x->extent[d] &&
-                       x->out[last] == x->out[d] * x->extent[d];
+        bool follows =
+            x->in[last] == x->in[d] * x->extent[d] && x->out[last] == x->out[d] * x->extent[d];
         int64_t extent = follows ? x->extent[last] * x->extent[d] : x->extent[d];
         if (!follows) last++;
         x->extent[last] = extent;
@@ -97,7 +99,7 @@ static void take_last(reduction *r)
     from->count /= r->length;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------ */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static double fold_two(tsi_fold fold, double a, double b)
 {
@@ -159,8 +161,7 @@ static double fold_part(const reduction *r, const char *from, int64_t count)
 
 static int64_t fold_part_i64(const reduction *r, const char *from, int64_t count)
 {
-    if (as_it_is(r))
-        return r->set->fold_i64[r->fold]((const int64_t *)(const void *)from, count);
+    if (as_it_is(r)) return r->set->fold_i64[r->fold]((const int64_t *)(const void *)from, count);
     int64_t total = r->start_i64, tile[TILE];
     for (int64_t at = 0; at < count; at += TILE) {
         int64_t n = count - at < TILE ? count - at : TILE;
@@ -181,8 +182,8 @@ static void row_chunk(const reduction *r, int64_t result, int64_t chunk)
     int64_t in = 0, out = 0, piece = chunk % r->pieces;
     offsets(&r->kept, result, &in, &out);
     int64_t first = chunk / r->pieces * r->rows_per_chunk;
-    int64_t last = first + r->rows_per_chunk < r->gone.count ? first + r->rows_per_chunk
-                                                             : r->gone.count;
+    int64_t last =
+        first + r->rows_per_chunk < r->gone.count ? first + r->rows_per_chunk : r->gone.count;
     int64_t from = r->pieces > 1 ? piece * CHUNK : 0;
     int64_t count = r->pieces > 1 && r->length - from > CHUNK ? CHUNK : r->length - from;
     double real = r->start;
@@ -252,7 +253,7 @@ static ts_status reduce_rows(reduction *r, ts_rank *rank)
     return TS_OK;
 }
 
-/* ---- columns ------------------------------------------------------------------------------------------------------ */
+/* ---- columns --------------------------------------------------------------------------------- */
 
 /* Sums of up to FLUSH rows are held in f32, the rest in double. */
 typedef struct column_sums {
@@ -334,8 +335,8 @@ static void column_chunk(const reduction *r, int64_t task)
     int64_t column = block * COLUMNS;
     int64_t width = r->length - column < COLUMNS ? r->length - column : COLUMNS;
     int64_t first = chunk * r->rows_per_chunk;
-    int64_t last = first + r->rows_per_chunk < r->gone.count ? first + r->rows_per_chunk
-                                                             : r->gone.count;
+    int64_t last =
+        first + r->rows_per_chunk < r->gone.count ? first + r->rows_per_chunk : r->gone.count;
     column_sums s = { .pending = 0 };
     int64_t whole[COLUMNS];
     double start = r->start;
@@ -395,8 +396,8 @@ static ts_status reduce_columns(reduction *r, ts_rank *rank)
     r->chunks = (r->gone.count - 1) / r->rows_per_chunk + 1;
     tsi_scratch scratch = { 0 };
     if (r->chunks > 1)
-        TSI_TRY(tsi_scratch_get(&scratch, rank, (size_t)(r->kept.count * r->chunks * r->length),
-                                8));
+        TSI_TRY(
+            tsi_scratch_get(&scratch, rank, (size_t)(r->kept.count * r->chunks * r->length), 8));
     r->partial = scratch.data;
     int64_t rows = r->gone.count < r->rows_per_chunk ? r->gone.count : r->rows_per_chunk;
     tsi_parallel_for(rank, r->kept.count * r->chunks * r->pieces, GRAIN / (width * rows + 64) + 1,
@@ -406,7 +407,7 @@ static ts_status reduce_columns(reduction *r, ts_rank *rank)
     return TS_OK;
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 /* out_dim[d]: the result's dim of input dim d, or -1: it is reduced. */
 static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, tsi_fold fold,
@@ -419,7 +420,7 @@ static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, tsi_fol
     reduction r = { .in = in->data, .out = out->data, .set = tsi_rows(), .fold = fold };
     r.in_dtype = (ts_dtype)in->dtype;
     r.out_dtype = (ts_dtype)out->dtype;
-    r.compute = category <= TSI_CATEGORY_INT     ? TS_DTYPE_I64
+    r.compute = category <= TSI_CATEGORY_INT ? TS_DTYPE_I64
                 : r.in_dtype == TS_DTYPE_F64 ? TS_DTYPE_F64
                                              : TS_DTYPE_F32;
     r.divide = divide;

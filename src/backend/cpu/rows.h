@@ -15,7 +15,8 @@
 
 enum { TSI_SUM_BLOCK = 512 };
 
-/* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input. */
+/* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
+ */
 typedef struct tsi_row {
     void *out;
     const void *in[3];
@@ -28,19 +29,20 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
 /* X(NAME): an elementwise function that has rows. */
 #define TSI_ROW_LIST(X)                                                                            \
     X(ABS)                                                                                         \
-    X(ADD) X(ADD_SCALAR) X(ADDCDIV) X(ADDCMUL) X(CEIL) X(CLAMP) X(DIV) X(DIV_SCALAR) X(EQ) X(ERF)  \
-        X(EXP) X(FLOOR) X(GE) X(GELU) X(GELU_BACKWARD) X(GT) X(LE) X(LEAKY_RELU) X(LERP) X(LOG)    \
+    X(ADD)                                                                                         \
+    X(ADD_SCALAR) X(ADDCDIV) X(ADDCMUL) X(CEIL) X(CLAMP) X(DIV) X(DIV_SCALAR) X(EQ) X(ERF) X(EXP)  \
+        X(FLOOR) X(GE) X(GELU) X(GELU_BACKWARD) X(GT) X(LE) X(LEAKY_RELU) X(LERP) X(LOG)           \
             X(LOGICAL_AND) X(LOGICAL_NOT) X(LOGICAL_OR) X(LT) X(MASKED_FILL) X(MAXIMUM) X(MINIMUM) \
                 X(MUL) X(MUL_SCALAR) X(NE) X(NEG) X(RECIPROCAL) X(RELU) X(ROUND) X(RSQRT)          \
-                    X(RSUB_SCALAR) X(SIGMOID) X(SIGMOID_BACKWARD) X(SIGN) X(SILU)                  \
-                        X(SILU_BACKWARD) X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD)         \
-                            X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
+                    X(RSUB_SCALAR) X(SIGMOID) X(SIGMOID_BACKWARD) X(SIGN) X(SILU) X(SILU_BACKWARD) \
+                        X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD)    \
+                            X(TRUNC) X(WHERE)
 typedef enum tsi_row_id {
     TSI_ROW_NONE,
 #define TSI_ROW_ENUM(name) TSI_ROW_##name,
     TSI_ROW_LIST(TSI_ROW_ENUM)
 #undef TSI_ROW_ENUM
-    TSI_ROW_COUNT
+        TSI_ROW_COUNT
 } tsi_row_id;
 
 /* What a row of numbers is reduced by; the same for f32, f64 and i64 rows. */

@@ -12,7 +12,7 @@
 #include "backend/cpu/vmath.h"
 #include "base/compiler.h"
 
-/* ---- loops over a function -------------------------------------------------------------------- */
+/* ---- loops over a function ------------------------------------------------------------------- */
 
 typedef float (*f32_one)(float x, float c);
 typedef float (*f32_two)(float x, float y, float c);
@@ -172,9 +172,9 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 }
 
 #include "backend/cpu/rows_f32.h"
-#include "backend/cpu/rows_wide.h"
 #include "backend/cpu/rows_fold.h"
 #include "backend/cpu/rows_fused.h"
+#include "backend/cpu/rows_wide.h"
 
 const tsi_row_set TSI_ROW_SET = {
     .name = TSI_ROW_SET_NAME,

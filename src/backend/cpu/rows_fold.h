@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rows_fold.h - rows reduced to one number, and rows folded into rows; a part of rows_body.h.
  *
- * Element i of a block belongs to lane i % LANES, whatever the width of the machine's vectors; lanes
- * are folded by halves. So the bits of a sum depend on its length alone. */
+ * Element i of a block belongs to lane i % LANES, whatever the width of the machine's vectors;
+ * lanes are folded by halves. So the bits of a sum depend on its length alone. */
 
 enum { LANES = 16 };
 
@@ -222,7 +222,7 @@ static int64_t min_i64(const int64_t *x, int64_t count)
     return all_i64(x, count, INT64_MAX, smaller_i64_);
 }
 
-/* ---- rows into rows ----------------------------------------------------------------------------- */
+/* ---- rows into rows -------------------------------------------------------------------------- */
 
 static TSI_INLINE void into_f32(float *restrict to, const float *restrict x, int64_t count,
                                 f32_fold step)
@@ -358,6 +358,6 @@ static void join_min_i64(int64_t *to, const int64_t *x, int64_t count)
     .fold_i64 = { sum_i64, squares_i64, prod_i64, max_i64, min_i64 },                              \
     .join_f32 = { join_sum_f32, join_squares_f32, join_prod_f32, join_max_f32, join_min_f32 },     \
     .join_f64 = { join_sum_f64, join_squares_f64, join_prod_f64, join_max_f64, join_min_f64 },     \
-    .join_f64_f32 = { join_sum_f64_f32, join_squares_f64_f32, join_prod_f64_f32,                   \
-                      join_max_f64_f32, join_min_f64_f32 },                                        \
+    .join_f64_f32 = { join_sum_f64_f32, join_squares_f64_f32, join_prod_f64_f32, join_max_f64_f32, \
+                      join_min_f64_f32 },                                                          \
     .join_i64 = { join_sum_i64, join_squares_i64, join_prod_i64, join_max_i64, join_min_i64 }

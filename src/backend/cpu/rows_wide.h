@@ -656,7 +656,8 @@ static void logical_not_i64(const tsi_row *row)
         to[i] = x[i] == 0;
 }
 
-#define TSI_ROWS_WIDE .f64 = { \
+#define TSI_ROWS_WIDE                                                                              \
+    .f64 = { \
     [TSI_ROW_ABS] = abs_f64, \
     [TSI_ROW_ADD] = add_f64, \
     [TSI_ROW_ADD_SCALAR] = add_scalar_f64, \

@@ -99,7 +99,7 @@ static ts_status softmax_kernel(const tsi_kernel_io *io)
     return run(io, &s, run_softmax);
 }
 
-/* ---- log of the sum ------------------------------------------------------------------------------------- */
+/* ---- log of the sum -------------------------------------------------------------------------- */
 
 static double row_lse(const softmax *s, const float *x, int64_t count)
 {

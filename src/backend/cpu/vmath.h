@@ -2,9 +2,9 @@
 /* vmath.h - exp, log, tanh, the logistic and the error function of an f32, for vector loops.
  *
  * INV: no branches, no calls, so that a loop over an array becomes vector code, and an element has
- * the same bits wherever it stands in the array. Errors are below 2 units in the last place over the
- * whole range (a test compares with the C library), infinities and NaN as there. Polynomials were
- * fitted for the least largest relative error on the intervals named. */
+ * the same bits wherever it stands in the array. Errors are below 2 units in the last place over
+ * the whole range (a test compares with the C library), infinities and NaN as there. Polynomials
+ * were fitted for the least largest relative error on the intervals named. */
 #ifndef TSI_BACKEND_CPU_VMATH_H
 #define TSI_BACKEND_CPU_VMATH_H
 

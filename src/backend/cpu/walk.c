@@ -9,7 +9,7 @@
 #include "base/intmath.h"
 #include "device/cpu.h"
 
-/* ---- walks ---------------------------------------------------------------------------------------- */
+/* ---- walks ----------------------------------------------------------------------------------- */
 
 static void add_operand(tsi_walk *walk, int32_t k, const tsi_block *block, const tsi_block *first)
 {
@@ -125,7 +125,7 @@ void tsi_walker_next(tsi_walker *walker)
     }
 }
 
-/* ---- buffers -------------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 static void pack_1(uint8_t *to, const char *from, int64_t stride, int64_t count)
 {
@@ -207,7 +207,7 @@ void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, 
     }
 }
 
-/* ---- scratch -------------------------------------------------------------------------------------- */
+/* ---- scratch --------------------------------------------------------------------------------- */
 
 ts_status tsi_scratch_get(tsi_scratch *scratch, ts_rank *rank, size_t count, size_t bytes)
 {
@@ -234,7 +234,7 @@ void tsi_scratch_done(tsi_scratch *scratch)
     scratch->data = NULL;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static const tsi_attribute *attribute_of(const tsi_op_desc *op, const char *name)
 {

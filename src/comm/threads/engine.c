@@ -20,8 +20,7 @@ enum {
     INLINE_BYTES_CROWDED = 1 << 17 /* ranks share cores: waking one means stopping another */
 };
 
-/* ---- opening and closing
- * ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static ts_status threads_open(const tsi_engine_options *options, void **state)
 {
@@ -92,8 +91,7 @@ tsi_hall *tsi_hall_of(tsi_threads *engine, tsi_team *team)
     return hall;
 }
 
-/* ---- starting and ending
- * -------------------------------------------------------------------------------------- */
+/* ---- starting and ending --------------------------------------------------------------------- */
 
 void tsi_threads_finish(tsi_threads *engine, tsi_work *work, ts_status status, int64_t culprit,
                         const char *sentence)
@@ -151,9 +149,7 @@ static ts_status threads_start(void *state, tsi_work *work)
     return is_point(work) ? start_point(hall, work) : start_collective(hall, work);
 }
 
-/* ---- waiting
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 typedef struct visit {
     tsi_threads *engine;
@@ -269,9 +265,7 @@ static bool threads_test(void *state, tsi_work *work)
     return is_done(work);
 }
 
-/* ---- helpers
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 static tsi_lane *first_ready(tsi_threads *engine)
 {

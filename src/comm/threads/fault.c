@@ -52,8 +52,7 @@ void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, 
                    work->rank->index, doing);
 }
 
-/* ---- whom does a work wait for?
- * --------------------------------------------------------------------------- */
+/* ---- whom does a work wait for? -------------------------------------------------------------- */
 
 /* Members that have not come, at most `most` of them; returns how many there are. */
 static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t most)
@@ -115,9 +114,7 @@ bool tsi_fault_gone(tsi_threads *engine, const tsi_work *work)
     return false;
 }
 
-/* ---- leaving
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 static bool has_member(const tsi_team *team, int64_t rank)
 {
@@ -155,9 +152,7 @@ void tsi_threads_leave(void *state, ts_rank *rank, ts_status status, const char 
     tsi_threads_fault(state, rank->index, status, text);
 }
 
-/* ---- recovering
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- recovering ------------------------------------------------------------------------------ */
 
 static void reset_halls(tsi_threads *engine)
 {

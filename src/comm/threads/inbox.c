@@ -29,9 +29,7 @@ static bool is_packet(const tsi_work *work)
     return work->engine_word[0] != 0;
 }
 
-/* ---- lists
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 static void append(tsi_work **list, tsi_work *work)
 {
@@ -66,9 +64,7 @@ static tsi_work *take_send(tsi_inbox *box, int64_t sender)
     return NULL;
 }
 
-/* ---- pairs
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- pairs ----------------------------------------------------------------------------------- */
 
 static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_status status,
                      const char *sentence)
@@ -166,9 +162,7 @@ bool tsi_inbox_run_any(tsi_threads *engine)
     return true;
 }
 
-/* ---- posting
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 /* NULL: large, or no memory: then the send waits for its receiver. */
 static packet *make_packet(const tsi_work *work)
@@ -233,9 +227,7 @@ bool tsi_inbox_withdraw(tsi_hall *hall, tsi_work *work)
     return found;
 }
 
-/* ---- making
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count)
 {

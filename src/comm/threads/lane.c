@@ -26,8 +26,7 @@ static uint64_t turn_of(uint64_t sequence, tsi_phase phase)
     return sequence << 2 | (uint64_t)phase;
 }
 
-/* ---- the end of an operation
- * ----------------------------------------------------------------------------- */
+/* ---- the end of an operation ----------------------------------------------------------------- */
 
 /* Pending works whose meeting became free arrive now. Under the lock, so that a rank that withdraws
  * finds its work either in the list or arrived. */
@@ -92,9 +91,7 @@ static void fail_meeting(tsi_meeting *m, ts_status status, int64_t culprit, cons
     (void)snprintf(m->text, sizeof m->text, "%s", text);
 }
 
-/* ---- parts
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 static void run_part(tsi_lane *lane, tsi_meeting *m, int64_t part, int64_t parts)
 {
@@ -169,8 +166,7 @@ bool tsi_lane_help(tsi_lane *lane, int64_t member)
     return ran;
 }
 
-/* ---- a full meeting
- * -------------------------------------------------------------------------------------------- */
+/* ---- a full meeting -------------------------------------------------------------------------- */
 
 /* Everybody is there and nobody leaves before it is decided, so the works can be compared. */
 static bool members_agree(tsi_lane *lane, tsi_meeting *m)
@@ -285,8 +281,7 @@ static void drive(tsi_lane *lane)
     }
 }
 
-/* ---- arriving and withdrawing
- * ------------------------------------------------------------------------------------ */
+/* ---- arriving and withdrawing ---------------------------------------------------------------- */
 
 /* True: in. The last one does not drive here, because the caller may hold the lock. */
 static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
@@ -393,9 +388,7 @@ uint64_t tsi_lane_missing(tsi_lane *lane, uint64_t sequence, int64_t *missing, i
     return 0;
 }
 
-/* ---- making
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 /* The first sequence number is 1; meeting 0 therefore serves DEPTH first. */
 void tsi_lane_reset(tsi_lane *lane)

@@ -6,7 +6,7 @@
  *                       +-- lane[channel]  meetings in turn, see lane.c
  *                       +-- inbox[member]  sends and receives that have not met, see inbox.c
  *
- * INV-1: a work's memory is touched by others only between its arrival and the store of DONE in its
+ * INV: a work's memory is touched by others only between its arrival and the store of DONE in its
  * state. INV-2: everything else here lives as long as the engine, so that a late thread finds valid
  * memory and, by the sequence number in every claim, that it came too late. INV-3: the engine is at
  * fault before any meeting is poisoned; while it is, nothing new starts, what is complete in number

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.c - tiles of bf16 products by vdpbf16ps: 12 x 32 results in 24 registers.
  *
- * One vdpbf16ps adds to each of 16 f32 the product of two pairs: a pair of one row of a, the same in
- * every lane, by the pairs of 16 columns of b. Called only where the machine has AVX512_BF16. */
+ * One vdpbf16ps adds to each of 16 f32 the product of two pairs: a pair of one row of a, the same
+ * in every lane, by the pairs of 16 columns of b. Called only where the machine has AVX512_BF16. */
 #include <immintrin.h>
 #include <string.h>
 

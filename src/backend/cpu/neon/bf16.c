@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.c - tiles of bf16 products by bfmmla: 8 x 8 results in 16 registers, each a 2 x 2 corner.
  *
- * One bfmmla multiplies two rows of four by two columns of four and adds the four sums to a register
- * [r0c0 r0c1 r1c0 r1c1], in f32. Called only where the machine has the instruction. */
+ * One bfmmla multiplies two rows of four by two columns of four and adds the four sums to a
+ * register [r0c0 r0c1 r1c0 r1c1], in f32. Called only where the machine has the instruction. */
 #include <arm_neon.h>
 
 #include "backend/cpu/gemm.h"

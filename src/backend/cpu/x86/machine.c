@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.c - what an x86_64 has: cpuid says what the processor can do, the extended control register
- * which registers the system saves. Compiled for the base instruction set, since it runs first. */
+/* machine.c - what an x86_64 has: cpuid says what the processor can do, the extended control
+ * register which registers the system saves. Compiled for the base instruction set, since it runs
+ * first. */
 #include "backend/cpu/machine.h"
 
 #include <cpuid.h>

@@ -1,0 +1,123 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `tessera op` and `tessera verify rules`: every call of the reference is answered, run and right; every difference
+# has a reason; the rules of the whole table are proved; docs/ops.md is current.
+. "$(dirname "$0")/../meta/lib.sh"
+tessera=$build/bin/tessera
+[ -x "$tessera" ] || skip_all "the program was not built"
+golden=$root/tests/golden/oprules.jsonl
+
+says() { # name code words command ...
+    says_name=$1 says_code=$2 says_words=$3
+    shift 3
+    said=$("$@" 2>&1)
+    code=$?
+    if [ "$code" -ne "$says_code" ]; then
+        fail "$says_name" "exit code $code, not $says_code: $said"
+        return
+    fi
+    case $said in
+    *"$says_words"*) pass "$says_name" ;;
+    *) fail "$says_name" "wanted the words: $says_words
+it said: $said" ;;
+    esac
+}
+op() { "$tessera" op "$@"; }
+
+# ---- the golden rows ---------------------------------------------------------------------------------------
+if op --batch /dev/null > /dev/null 2>&1 && command -v python3 > /dev/null 2>&1; then
+    cat > "$work/compare.py" << 'PY'
+import collections, json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+answers = [json.loads(line) for line in open(sys.argv[2])]
+assert len(rows) == len(answers), f"{len(answers)} answers to {len(rows)} rows"
+
+def reason(row, answer):
+    """None: the same. A text: why it differs. An exception: it may not."""
+    op, ref = row["op"], row["reference"]
+    if "error" in answer:
+        raise AssertionError("refused: " + answer["error"])
+    assert answer["check"] == "ok", "wrong: " + answer["check"]
+    if "error" in ref:
+        return "the reference refuses"
+    moved, free = answer["bytes_received"] > 0, ref["comm"] == {}
+    if ref["out"] == "bool":
+        assert answer["out"] == "host"
+        return "a result of the host" if not free else None
+    if op == "squeeze" and answer["out_shape"] != ref["out_shape"]:
+        assert row["in"] == [["S(1)"]]
+        return "the reference keeps a sharded dim of one element"
+    assert answer["out_shape"] == ref["out_shape"], f"shape {answer['out_shape']}"
+    partial = row["in"][0][0].startswith("P")
+    if free and moved:
+        assert op == "cast" and partial, f"moves {answer['bytes_received']} bytes"
+        return "not exact: rounding terms to bf16 is not rounding their sum"
+    if answer["out"] == ref["out"]:
+        return None
+    if free:
+        if ref["out"] == ["P(product)"] and answer["out"] == ["P(prod)"]:
+            return "another name"
+        if op in ("mean", "mse_loss") and ref["out"] == ["P(avg)"] and answer["out"] == ["P(sum)"]:
+            return "an average of averages is wrong for uneven shards: terms of the whole mean"
+        if op == "vector_norm" and answer["out"] == ["P(norm:2)"]:
+            return "a norm of norms, said as such"
+        raise AssertionError(f"{answer['out']} instead of {ref['out']}")
+    if not moved:
+        return "free where the reference communicates"
+    return "both communicate: another placement"
+
+why, bad = collections.Counter(), []
+for i, (row, answer) in enumerate(zip(rows, answers)):
+    try:
+        why[reason(row, answer)] += 1
+    except AssertionError as problem:
+        bad.append(f"row {i + 1}, {row['op']} {row['attrs']} {row['in']}: {problem}")
+for text, count in why.most_common():
+    print(f"{count:4}  {text or 'the same'}")
+print("\n".join(bad[:40]))
+sys.exit(bool(bad))
+PY
+    op --check --batch "$golden" > "$work/answers"
+    if said=$(python3 "$work/compare.py" "$golden" "$work/answers"); then
+        pass "855 calls of the reference: answered, run, right"
+        printf '%s\n' "$said" | sed 's/^/     /'
+    else
+        fail "855 calls of the reference" "$said"
+    fi
+fi
+
+# ---- one call ----------------------------------------------------------------------------------------------
+says "a product of shards" 0 "S(0),R->S(0)" op matmul --mesh x=4 --in "8x12 S(0)" --in "12x16 R" --check
+says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0), S(1)" --in "12x16 R, P(sum)" --check
+says "any mesh is planned" 0 "received by all ranks" op add --mesh "x=100000" --in "100000x4 S(0)" --in "4 R"
+says "JSON" 0 '"out": ["P(sum)"]' op sum --mesh x=4 --in "8x12 S(0)" --attr "dims=[0]" --json
+says "a form in place keeps its layout" 0 "P(sum)" op add_ --mesh x=4 --in "8x12 P(sum)" --in "8x12 S(0)" --check
+says "a form in place that cannot" 2 "would have to leave its layout" op relu_ --mesh x=4 --in "8x12 P(sum)"
+says "the nearest operator" 2 "did you mean softmax?" op softmix --mesh x=4 --in "8x12 R"
+says "the nearest attribute" 2 'did you mean "dim"?' op softmax --mesh x=4 --in "8x12 R" --attr dom=1
+says "a required attribute" 2 '"shape" is required' op reshape --mesh x=4 --in "8x12 R"
+says "an attribute of another type" 2 "must be a whole number" op softmax --mesh x=4 --in "8x12 R" --attr dim=one
+says "a dim out of range" 2 "dim 7 is out of range" op softmax --mesh x=4 --in "8x12 R" --attr dim=7
+says "shapes that clash" 2 "do not broadcast" op add --mesh x=4 --in "8x12 R" --in "8x5 R"
+says "too few inputs" 2 "takes 2 to 2 inputs, not 1" op add --mesh x=4 --in "8x12 R"
+says "forbidden moves" 2 "implicit moves are forbidden" op relu --mesh x=4 --in "8x12 P(sum)" --policy forbid
+says "and the fix" 2 'ts_redistribute(x, "' op relu --mesh x=4 --in "8x12 P(sum)" --policy forbid
+says "what moves nothing is not forbidden" 0 "S(0)" op relu --mesh x=4 --in "8x12 S(0)" --policy forbid
+says "usage" 2 "are needed" op matmul
+says "the table" 0 "matmul" op --list
+
+# ---- the table ---------------------------------------------------------------------------------------------
+op --list --markdown > "$work/ops.md"
+if diff "$root/docs/ops.md" "$work/ops.md" > "$work/difference"; then
+    pass "docs/ops.md is current"
+else
+    fail "docs/ops.md is current" "$(head -n 5 "$work/difference"; echo "run: tessera op --list --markdown > docs/ops.md")"
+fi
+
+# ---- the rules ---------------------------------------------------------------------------------------------
+said=$("$tessera" verify rules --seed 1)
+code=$?
+if [ "$code" -eq 0 ]; then pass "$(printf '%s\n' "$said" | tail -n 1)"; else fail "verify rules" "$(printf '%s\n' "$said" | tail -n 20)"; fi
+says "an operator that is not there" 2 "there is no operator" "$tessera" verify rules soft
+says "one operator" 0 "1 operators" "$tessera" verify rules softmax
+finish
