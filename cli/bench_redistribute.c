@@ -506,14 +506,14 @@ static int check_case(const bench *self)
 
 int cli_bench_redistribute(int argc, char **argv)
 {
-    static bench self = { .extent = 8192, .seconds = 25 };
+    static bench self = { .extent = 8192, .seconds = 18 };
     const cli_option options[] = {
         CLI_INT("ranks", &self.rank_count, 1, 4096, "ranks (default: 2, then 4)"),
         CLI_INT("extent", &self.extent, 8, 1 << 17, "rows and columns (default: 8192)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
         CLI_TEXT("case", &self.only, "NAME", "one case: \"S0 to S1\", ..."),
         CLI_INT("seconds", &self.seconds, 1, 3600,
-                "time to spend for each number of ranks (default: 25)"),
+                "time to spend for each number of ranks (default: 18)"),
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END
     };

@@ -53,6 +53,15 @@ typedef struct ts_op_query_summary { /* may grow at the end */
     int32_t rule_count; /* that were considered; 0: a view, decided from the whole layout */
 } ts_op_query_summary;
 
+typedef struct ts_op_cache_stats { /* may grow at the end */
+    size_t struct_size;
+    int64_t hits, misses, evicted;
+    int64_t live, capacity;     /* plans kept */
+    int64_t bytes;              /* that they take */
+    int64_t implicit_bytes;     /* moved by all ranks for calls of this rank that did not ask for it */
+    int64_t shape_hits;         /* misses whose choice was known: only sizes were new */
+} ts_op_cache_stats;
+
 TS_BEGIN_C
 
 TS_API int32_t ts_op_count(void);
@@ -83,6 +92,9 @@ TS_API size_t ts_op_query_text(const ts_op_query *query, char *out, size_t size)
  * query. */
 TS_API ts_status ts_op_query_run(const ts_op_query *query, ts_rank *me, int32_t pattern,
                                  char *verdict, size_t size);
+
+/* recorded: the plans of this rank. */
+TS_API ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out);
 
 TS_END_C
 #endif

@@ -93,3 +93,24 @@ size_t ts_op_rules_text(int32_t index, char *out, size_t size)
     tsi_arena_release(&arena);
     return tsi_text_give(&text, out, size);
 }
+
+ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out)
+{
+    TSI_TRY(tsi_rank_enter(me));
+    const tsi_op_state *state = tsi_op_state_of(me);
+    if (!state) return ts_rank_status(me);
+    ts_op_cache_stats s = { .struct_size = out->struct_size,
+                            .hits = state->hits,
+                            .misses = state->misses,
+                            .evicted = state->evicted,
+                            .live = state->live,
+                            .capacity = TSI_OP_CACHE_SIZE,
+                            .implicit_bytes = state->implicit_bytes,
+                            .shape_hits = state->shape_hits };
+    for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
+        if (state->cache[i])
+            s.bytes += (int64_t)(sizeof *state->cache[i] +
+                                 tsi_arena_reserved(&state->cache[i]->memory));
+    memcpy(out, &s, s.struct_size < sizeof s ? s.struct_size : sizeof s);
+    return TS_OK;
+}

@@ -10,12 +10,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "op/attention.h"
 #include "op/common.h"
 
-typedef struct attention_attributes {
-    double scale; /* 0: 1 / sqrt(D) */
-    int32_t causal, reserved;
-} attention_attributes;
+typedef tsi_attention_attributes attention_attributes;
 static const tsi_attribute attention_table[] = {
     TSI_ATTR(attention_attributes, scale, REAL, "scale", "0"),
     TSI_ATTR(attention_attributes, causal, BOOL, "causal", "false"),

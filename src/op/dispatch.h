@@ -52,7 +52,7 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
-    int64_t hits, misses, evicted, implicit_bytes, live;
+    int64_t hits, misses, evicted, implicit_bytes, live, shape_hits;
     tsi_record_fn record; /* set by the autograd layer while a tape is open; NULL: none */
     void *record_context;
     uint64_t stream_forced; /* recomputation: streams are taken from here instead */

@@ -88,15 +88,19 @@ static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_request *q)
 
 /* ---- rules and choice ------------------------------------------------------------------------ */
 
-/* A sum of truths is their "or". */
+/* A sum of truths is their "or": rules whose result is one are said so. */
 static void sums_of_truths(const tsi_op_call *call, tsi_rules *rules)
 {
-    size_t width = (size_t)(rules->input_count + rules->output_count);
-    for (int32_t o = 0; o < call->output_count; o++) {
-        tsi_role *role = rules->role + rules->input_count + o;
-        if (call->out[o].dtype != TS_DTYPE_BOOL) continue;
-        for (int32_t r = 0; r < rules->count; r++, role += width)
-            if (*role == TSI_P(TS_REDUCE_SUM)) *role = TSI_P(TS_REDUCE_OR);
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    if (call->output_count == 0 || call->out[0].dtype != TS_DTYPE_BOOL) return;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        if (role[inputs] != TSI_P(TS_REDUCE_SUM)) continue;
+        for (int32_t i = 0; i < width; i++) {
+            const ts_meta *meta = i < inputs ? &call->in[i] : &call->out[i - inputs];
+            if (meta->dtype == TS_DTYPE_BOOL && role[i] == TSI_P(TS_REDUCE_SUM))
+                role[i] = TSI_P(TS_REDUCE_OR);
+        }
     }
 }
 

@@ -12,6 +12,8 @@ enum { COMBINATIONS_MAX = 20000 };
 
 tsi_role tsi_role_of(const ts_placement *place)
 {
+    /* A cut over several dims is the cut of none of them. */
+    if (tsi_placement_cuts(place) && place->dim != place->dim_last) return TSI_ROLE_NONE;
     switch ((ts_placement_kind)place->kind) {
     case TS_PLACE_REPLICATE:
         return TSI_ROLE_R;
@@ -55,7 +57,7 @@ static int32_t lead_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
     for (int32_t i = 0; i < q->rules->input_count; i++) {
         if (!q->in[i] || !tsi_role_is_s(role[i])) continue;
         const ts_placement *place = &q->in[i]->sharding->place[axis];
-        if (!tsi_placement_cuts(place) || place->dim != tsi_role_dim(role[i])) continue;
+        if (tsi_role_of(place) != role[i]) continue;
         if (q->rules->flags[rule] & TSI_RULE_PLAIN && !is_plain(place)) continue;
         return i;
     }

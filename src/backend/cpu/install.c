@@ -15,6 +15,7 @@ static void install(void)
     tsi_reduce_install();
     tsi_softmax_install();
     tsi_norm_install();
+    tsi_attend_install();
 }
 
 void tsi_backend_cpu_install(void)

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_dispatch.c - `tessera bench dispatch`: what an operator call costs beside its arithmetic.
+ *
+ * Tensors of four elements on a mesh of 2x4 thread ranks; one rank calls while the others wait, so
+ * nothing but the call itself is measured. The floor of a call is the same arithmetic in a plain
+ * loop. A hit finds its plan in the rank's cache; a miss has an attribute that was never seen. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_lines.h"
+
+enum { BATCH = 64, MISSES = 512 };
+
+typedef struct bench {
+    bench_lines lines;
+    int64_t calls;
+    ts_status status;
+} bench;
+
+typedef struct inputs {
+    ts_tensor *x, *y, *square, *whole;
+    double a[4], b[4], c[4]; /* of the floors */
+} inputs;
+
+typedef struct subject {
+    const char *name;
+    ts_tensor *(*call)(inputs *in);
+    void (*floor)(inputs *in);
+} subject;
+
+static ts_tensor *call_add(inputs *in)
+{
+    return ts_add(in->x, in->y);
+}
+static ts_tensor *call_mul(inputs *in)
+{
+    return ts_mul(in->x, in->y);
+}
+static ts_tensor *call_mm(inputs *in)
+{
+    return ts_mm(in->square, in->square);
+}
+static ts_tensor *call_view(inputs *in)
+{
+    return ts_reshape(in->whole, TS_SHAPE(2, 2));
+}
+static ts_tensor *call_sum(inputs *in)
+{
+    return ts_sum(in->x, NULL, 0, 0);
+}
+static ts_tensor *call_softmax(inputs *in)
+{
+    return ts_softmax(in->whole, 0);
+}
+
+static void floor_add(inputs *in)
+{
+    for (int i = 0; i < 4; i++)
+        in->c[i] = in->a[i] + in->b[i];
+}
+static void floor_mul(inputs *in)
+{
+    for (int i = 0; i < 4; i++)
+        in->c[i] = in->a[i] * in->b[i];
+}
+static void floor_mm(inputs *in)
+{
+    for (int i = 0; i < 4; i++)
+        in->c[i] = in->a[i / 2 * 2] * in->b[i % 2] + in->a[i / 2 * 2 + 1] * in->b[i % 2 + 2];
+}
+static void floor_view(inputs *in)
+{
+    in->c[0] = in->a[0];
+}
+static void floor_sum(inputs *in)
+{
+    in->c[0] = in->a[0] + in->a[1] + in->a[2] + in->a[3];
+}
+static void floor_softmax(inputs *in)
+{
+    double sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += in->c[i] = 1 / (1 + in->a[i] * in->a[i]);
+    for (int i = 0; i < 4; i++)
+        in->c[i] /= sum;
+}
+
+static const subject subjects[] = {
+    { "add", call_add, floor_add },    { "mul", call_mul, floor_mul },
+    { "mm", call_mm, floor_mm },       { "view", call_view, floor_view },
+    { "sum", call_sum, floor_sum },    { "softmax", call_softmax, floor_softmax },
+};
+enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
+
+/* Seconds of one call, the best of batches; the tensors of a batch are freed with its scope. */
+static double time_calls(const bench *self, ts_rank *me, const subject *s, inputs *in)
+{
+    double best = 1;
+    for (int64_t done = 0; done < self->calls; done += BATCH) {
+        double start = cli_now();
+        ts_scope scope = ts_scope_open(me, NULL);
+        for (int i = 0; i < BATCH; i++)
+            (void)s->call(in);
+        (void)ts_scope_close(scope);
+        double one = (cli_now() - start) / BATCH;
+        if (one < best) best = one;
+    }
+    return best;
+}
+
+static double time_floor(const bench *self, const subject *s, inputs *in)
+{
+    double best = 1;
+    void (*volatile run)(inputs *) = s->floor;
+    for (int64_t done = 0; done < self->calls; done += BATCH) {
+        double start = cli_now();
+        for (int i = 0; i < BATCH; i++)
+            run(in);
+        double one = (cli_now() - start) / BATCH;
+        if (one < best) best = one;
+    }
+    return best;
+}
+
+/* Every call has another number, so that none finds its plan. */
+static double time_misses(ts_rank *me, inputs *in)
+{
+    double best = 1;
+    int64_t seen = 0;
+    for (int batch = 0; batch < MISSES / BATCH; batch++) {
+        double start = cli_now();
+        ts_scope scope = ts_scope_open(me, NULL);
+        for (int i = 0; i < BATCH; i++)
+            (void)ts_mul_scalar(in->x, 1.0 + (double)++seen / 1024);
+        (void)ts_scope_close(scope);
+        double one = (cli_now() - start) / BATCH;
+        if (one < best) best = one;
+    }
+    return best;
+}
+
+static ts_status measure(bench *self, ts_rank *me, ts_mesh *mesh)
+{
+    ts_scope scope = ts_scope_open(me, "bench");
+    inputs in = { .a = { 1, 2, 3, 4 }, .b = { 5, 6, 7, 8 } };
+    in.x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R, S(0)");
+    in.y = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R, S(0)");
+    in.whole = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R, R");
+    in.square = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, 2), "R, R");
+    for (size_t i = 0; i < SUBJECTS && ts_rank_status(me) == TS_OK; i++) {
+        double ours = time_calls(self, me, &subjects[i], &in);
+        double floor = time_floor(self, &subjects[i], &in);
+        bench_line *line =
+            bench_lines_add(&self->lines, "ns", ours * 1e9, "%s, plan found", subjects[i].name);
+        bench_line_floor(line, floor * 1e9, "the arithmetic alone");
+        line->wanted = 150 + floor * 1e9;
+    }
+    bench_line *line =
+        bench_lines_add(&self->lines, "ns", time_misses(me, &in) * 1e9, "mul_scalar, plan made");
+    line->wanted = 10000;
+    ts_op_cache_stats stats = { .struct_size = sizeof stats };
+    if (ts_op_cache_statistics(me, &stats) == TS_OK)
+        bench_line_note(line, "%lld hits, %lld misses, %lld plans kept", (long long)stats.hits,
+                        (long long)stats.misses, (long long)stats.live);
+    (void)ts_scope_close(scope);
+    return ts_rank_status(me);
+}
+
+static ts_status work(ts_rank *me, void *arg)
+{
+    bench *self = arg;
+    ts_mesh *mesh = ts_mesh_create(me, "a=2, b=4");
+    ts_status status = mesh != NULL ? TS_OK : ts_rank_status(me);
+    if (status == TS_OK && ts_rank_index(me) == 0) status = measure(self, me, mesh);
+    if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);
+    ts_mesh_release(mesh);
+    return status;
+}
+
+int cli_bench_dispatch(int argc, char **argv)
+{
+    bool json = false;
+    bench self = { .calls = 200000 };
+    const cli_option options[] = {
+        CLI_INT("calls", &self.calls, 64, 1 << 30, "of each operator (200,000)"),
+        CLI_FLAG("json", &json, "one JSON object"), CLI_END
+    };
+    const cli_usage usage = { "bench dispatch", "[options]",
+                              "Measures what an operator call costs beside its arithmetic.",
+                              options, NULL };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc > 1) return cli_fail_usage("bench dispatch", "unexpected argument \"%s\"", argv[1]);
+    char error[1024] = "";
+    ts_world_options world = { .struct_size = sizeof world, .engine = "threads", .rank_count = 8 };
+    if (ts_launch_with(&world, work, &self, error, sizeof error) != TS_OK)
+        return cli_fail("bench dispatch", "%s", error);
+    return bench_lines_print(&self.lines, json);
+}
