@@ -13,7 +13,8 @@ static const struct {
       cli_bench_redistribute },
     { "layout", "lookups of layouts, answers for a coordinate, random numbers", cli_bench_layout },
     { "plan", "planning: cold, cached, of 1,000,000 ranks; predictions", cli_bench_plan },
-    { "dispatch", "operator calls of four elements against the arithmetic alone", cli_bench_dispatch },
+    { "dispatch", "operator calls of four elements against the arithmetic alone",
+      cli_bench_dispatch },
     { "kernels", "operators on one rank against copies, OpenBLAS and matrix products",
       cli_bench_kernels },
 };

@@ -87,9 +87,9 @@ static void floor_softmax(inputs *in)
 }
 
 static const subject subjects[] = {
-    { "add", call_add, floor_add },    { "mul", call_mul, floor_mul },
-    { "mm", call_mm, floor_mm },       { "view", call_view, floor_view },
-    { "sum", call_sum, floor_sum },    { "softmax", call_softmax, floor_softmax },
+    { "add", call_add, floor_add }, { "mul", call_mul, floor_mul },
+    { "mm", call_mm, floor_mm },    { "view", call_view, floor_view },
+    { "sum", call_sum, floor_sum }, { "softmax", call_softmax, floor_softmax },
 };
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
@@ -182,10 +182,9 @@ int cli_bench_dispatch(int argc, char **argv)
 {
     bool json = false;
     bench self = { .calls = 200000 };
-    const cli_option options[] = {
-        CLI_INT("calls", &self.calls, 64, 1 << 30, "of each operator (200,000)"),
-        CLI_FLAG("json", &json, "one JSON object"), CLI_END
-    };
+    const cli_option options[] = { CLI_INT("calls", &self.calls, 64, 1 << 30,
+                                           "of each operator (200,000)"),
+                                   CLI_FLAG("json", &json, "one JSON object"), CLI_END };
     const cli_usage usage = { "bench dispatch", "[options]",
                               "Measures what an operator call costs beside its arithmetic.",
                               options, NULL };

@@ -56,10 +56,10 @@ typedef struct ts_op_query_summary { /* may grow at the end */
 typedef struct ts_op_cache_stats { /* may grow at the end */
     size_t struct_size;
     int64_t hits, misses, evicted;
-    int64_t live, capacity;     /* plans kept */
-    int64_t bytes;              /* that they take */
-    int64_t implicit_bytes;     /* moved by all ranks for calls of this rank that did not ask for it */
-    int64_t shape_hits;         /* misses whose choice was known: only sizes were new */
+    int64_t live, capacity; /* plans kept */
+    int64_t bytes;          /* that they take */
+    int64_t implicit_bytes; /* moved by all ranks for calls of this rank that did not ask for it */
+    int64_t shape_hits;     /* misses whose choice was known: only sizes were new */
 } ts_op_cache_stats;
 
 TS_BEGIN_C

@@ -97,6 +97,78 @@ static bool dense_bytes(const char *what, ts_dtype dtype, const ts_shape *shape,
     return true;
 }
 
+/* ---- the shelf of small arrays -------------------------------------------------------------- */
+
+static uint32_t shelf_slot(size_t bytes)
+{
+    return (uint32_t)((bytes * 0x9E3779B97F4A7C15u) >> 58);
+}
+
+/* Puts an array that nobody holds on its pool's shelf, storage and memory included; false: it does
+ * not belong there. */
+static bool shelve(tsi_array *array)
+{
+    tsi_storage *storage = array->storage;
+    if (storage->bytes > TSI_SHELF_BYTES || !storage->pool || !storage->data) return false;
+    if (storage->tag != TSI_TAG_ACTIVATION ||
+        atomic_load_explicit(&storage->references, memory_order_acquire) != 1)
+        return false;
+    tsi_shelf *shelf = tsi_pool_shelf(storage->pool);
+    uint32_t slot = shelf_slot(storage->bytes);
+    if (!shelf || shelf->depth[slot] == TSI_SHELF_DEPTH) return false;
+    if (shelf->depth[slot] > 0 && shelf->bytes[slot] != storage->bytes) return false;
+    storage->context = shelf->first[slot];
+    shelf->first[slot] = array;
+    shelf->bytes[slot] = (uint32_t)storage->bytes;
+    shelf->depth[slot]++;
+    tsi_pool_shelved(storage->pool, storage->bytes, storage->tag);
+    return true;
+}
+
+static tsi_array *unshelve(tsi_pool *pool, size_t bytes)
+{
+    uint32_t slot = shelf_slot(bytes);
+    tsi_shelf *shelf = bytes <= TSI_SHELF_BYTES ? tsi_pool_shelf(pool) : NULL;
+    if (!shelf || shelf->depth[slot] == 0 || shelf->bytes[slot] != bytes) return NULL;
+    tsi_array *array = shelf->first[slot];
+    shelf->first[slot] = array->storage->context;
+    shelf->depth[slot]--;
+    array->storage->context = NULL;
+    array->storage->version = 0;
+    tsi_pool_unshelved(pool, bytes, TSI_TAG_ACTIVATION);
+    return array;
+}
+
+void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf)
+{
+    for (int32_t slot = 0; slot < TSI_SHELF_SLOTS; slot++)
+        while (shelf->depth[slot] > 0) {
+            tsi_array *array = shelf->first[slot];
+            shelf->first[slot] = array->storage->context;
+            shelf->depth[slot]--;
+            array->storage->context = NULL;
+            tsi_pool_unshelved(pool, array->storage->bytes, array->storage->tag);
+            tsi_storage_release(array->storage);
+            tsi_free(array);
+        }
+}
+
+tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes)
+{
+    tsi_array *array = unshelve(pool, bytes);
+    if (TSI_UNLIKELY(!array)) {
+        ts_shape shape = tsi_array_shape(model);
+        tsi_storage *storage = tsi_storage_create(pool, bytes, TSI_TAG_ACTIVATION);
+        return storage ? array_make(storage, (ts_dtype)model->dtype, &shape, model->stride, 0)
+                       : NULL;
+    }
+    tsi_storage *storage = array->storage;
+    *array = *model;
+    array->references = 1;
+    array->storage = storage;
+    return array;
+}
+
 tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape)
 {
     return tsi_array_create_tagged(rank, dtype, shape, TSI_TAG_ACTIVATION);
@@ -174,6 +246,7 @@ void tsi_array_release(tsi_array *array)
 {
     if (!array || --array->references > 0) return;
     TSI_ASSERT(array->references == 0);
+    if (shelve(array)) return;
     tsi_storage_release(array->storage);
     tsi_free(array);
 }

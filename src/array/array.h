@@ -54,6 +54,9 @@ void tsi_storage_empty(
 tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape);
 tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape,
                                    uint32_t tag);
+/* A dense array shaped like `model`, whose storage is not looked at; `bytes` are those of its
+ * elements. For those who make the same shape again and again. */
+tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes);
 /* Takes block->data if done is set; on failure it stays the caller's. Negative strides are welcome.
  */
 tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block);

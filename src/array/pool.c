@@ -39,8 +39,10 @@ typedef struct node {
     bool foreign; /* made by another thread: in `others`, never cached */
 } node;
 
+/* `live` and `allocations` are written by the owner alone, others have a count of their own. */
 typedef struct usage {
     _Atomic int64_t live, peak, allocations;
+    _Atomic int64_t others_live, others_allocations;
 } usage;
 
 struct tsi_pool {
@@ -54,6 +56,7 @@ struct tsi_pool {
     _Atomic int64_t reserved;
     usage total, tag[TSI_POOL_TAG_MAX];
     node *cached[CLASS_COUNT];
+    tsi_shelf shelf;
 };
 
 static node closed_mark;
@@ -111,16 +114,35 @@ static void raise_peak(usage *u, int64_t live)
         continue;
 }
 
-static void count_alloc(usage *u, size_t bytes)
+static int64_t read_count(const _Atomic int64_t *count)
 {
-    int64_t before = atomic_fetch_add_explicit(&u->live, (int64_t)bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&u->allocations, 1, memory_order_relaxed);
-    raise_peak(u, before + (int64_t)bytes);
+    return atomic_load_explicit(count, memory_order_relaxed);
 }
 
-static void count_free(usage *u, size_t bytes)
+/* By the only thread that writes it. */
+static void add_own(_Atomic int64_t *count, int64_t change)
 {
-    atomic_fetch_sub_explicit(&u->live, (int64_t)bytes, memory_order_relaxed);
+    atomic_store_explicit(count, read_count(count) + change, memory_order_relaxed);
+}
+
+static void count_alloc(usage *u, size_t bytes, bool owner)
+{
+    if (TSI_LIKELY(owner)) {
+        add_own(&u->live, (int64_t)bytes);
+        add_own(&u->allocations, 1);
+    } else {
+        atomic_fetch_add_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&u->others_allocations, 1, memory_order_relaxed);
+    }
+    raise_peak(u, read_count(&u->live) + read_count(&u->others_live));
+}
+
+static void count_free(usage *u, size_t bytes, bool owner)
+{
+    if (TSI_LIKELY(owner))
+        add_own(&u->live, -(int64_t)bytes);
+    else
+        atomic_fetch_sub_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
 }
 
 static usage *usage_of(tsi_pool *pool, uint32_t tag)
@@ -265,6 +287,7 @@ tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank)
 void tsi_pool_destroy(tsi_pool *pool)
 {
     if (!pool) return;
+    tsi_shelf_empty(pool, &pool->shelf);
     take_returned(pool, CLOSED);
     cache_empty(pool);
     pool_release(pool);
@@ -317,8 +340,8 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     n->asked = bytes;
     n->live = true;
     atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
-    count_alloc(&pool->total, bytes);
-    count_alloc(usage_of(pool, tag), bytes);
+    count_alloc(&pool->total, bytes, owner);
+    count_alloc(usage_of(pool, tag), bytes, owner);
     return n->memory;
 }
 
@@ -343,8 +366,8 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
     node *n = node_find(pool, memory, owner);
     TSI_ASSERT(n && n->live && n->asked == bytes);
     n->live = false;
-    count_free(&pool->total, bytes);
-    count_free(usage_of(pool, tag), bytes);
+    count_free(&pool->total, bytes, owner);
+    count_free(usage_of(pool, tag), bytes, owner);
     if (n->foreign)
         node_forget(pool, n);
     else if (owner)
@@ -359,9 +382,9 @@ tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag)
     const usage *u =
         tag < 0 ? &pool->total : &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
     return (tsi_pool_usage){
-        .live = atomic_load_explicit(&u->live, memory_order_relaxed),
-        .peak = atomic_load_explicit(&u->peak, memory_order_relaxed),
-        .allocations = atomic_load_explicit(&u->allocations, memory_order_relaxed),
+        .live = read_count(&u->live) + read_count(&u->others_live),
+        .peak = read_count(&u->peak),
+        .allocations = read_count(&u->allocations) + read_count(&u->others_allocations),
     };
 }
 
@@ -372,7 +395,7 @@ int64_t tsi_pool_reserved(const tsi_pool *pool)
 
 static void peak_reset(usage *u)
 {
-    int64_t live = atomic_load_explicit(&u->live, memory_order_relaxed);
+    int64_t live = read_count(&u->live) + read_count(&u->others_live);
     atomic_store_explicit(&u->peak, live, memory_order_relaxed);
 }
 
@@ -383,8 +406,26 @@ void tsi_pool_peak_reset(tsi_pool *pool)
         peak_reset(&pool->tag[i]);
 }
 
+tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
+{
+    return is_owner(pool) ? &pool->shelf : NULL;
+}
+
+void tsi_pool_shelved(tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    count_free(&pool->total, bytes, true);
+    count_free(usage_of(pool, tag), bytes, true);
+}
+
+void tsi_pool_unshelved(tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    count_alloc(&pool->total, bytes, true);
+    count_alloc(usage_of(pool, tag), bytes, true);
+}
+
 void tsi_pool_trim(tsi_pool *pool)
 {
+    tsi_shelf_empty(pool, &pool->shelf);
     take_returned(pool, NULL);
     cache_empty(pool);
 }

@@ -34,6 +34,19 @@ typedef struct tsi_pool_usage {
     int64_t allocations; /* calls */
 } tsi_pool_usage;
 
+/* Small arrays that nobody holds any more, complete with their storage, by exact size: what one
+ * operator frees the next one takes, without a search. Owner only; array.c fills and empties it. */
+enum { TSI_SHELF_SLOTS = 64, TSI_SHELF_DEPTH = 256, TSI_SHELF_BYTES = 4096 };
+typedef struct tsi_shelf {
+    struct tsi_array *first[TSI_SHELF_SLOTS];
+    uint32_t bytes[TSI_SHELF_SLOTS], depth[TSI_SHELF_SLOTS];
+} tsi_shelf;
+tsi_shelf *tsi_pool_shelf(tsi_pool *pool); /* NULL: the thread is not the owner */
+/* What is on the shelf is not live. By the owner. */
+void tsi_pool_shelved(tsi_pool *pool, size_t bytes, uint32_t tag);
+void tsi_pool_unshelved(tsi_pool *pool, size_t bytes, uint32_t tag);
+void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
+
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
 tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank /* may be NULL */);
 /* By the owner, or by anyone once the owner has ended. Live blocks stay valid; accepts NULL. */

@@ -109,8 +109,8 @@ ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out)
                             .shape_hits = state->shape_hits };
     for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
         if (state->cache[i])
-            s.bytes += (int64_t)(sizeof *state->cache[i] +
-                                 tsi_arena_reserved(&state->cache[i]->memory));
+            s.bytes +=
+                (int64_t)(sizeof *state->cache[i] + tsi_arena_reserved(&state->cache[i]->memory));
     memcpy(out, &s, s.struct_size < sizeof s ? s.struct_size : sizeof s);
     return TS_OK;
 }

@@ -111,13 +111,18 @@ op --list --markdown > "$work/ops.md"
 if diff "$root/docs/ops.md" "$work/ops.md" > "$work/difference"; then
     pass "docs/ops.md is current"
 else
-    fail "docs/ops.md is current" "$(head -n 5 "$work/difference"; echo "run: tessera op --list --markdown > docs/ops.md")"
+    fail "docs/ops.md is current" \
+        "$(head -n 5 "$work/difference"; echo "run: tessera op --list --markdown > docs/ops.md")"
 fi
 
 # ---- the rules ---------------------------------------------------------------------------------------------
 said=$("$tessera" verify rules --seed 1)
 code=$?
-if [ "$code" -eq 0 ]; then pass "$(printf '%s\n' "$said" | tail -n 1)"; else fail "verify rules" "$(printf '%s\n' "$said" | tail -n 20)"; fi
+if [ "$code" -eq 0 ]; then
+    pass "$(printf '%s\n' "$said" | tail -n 1)"
+else
+    fail "verify rules" "$(printf '%s\n' "$said" | tail -n 20)"
+fi
 says "an operator that is not there" 2 "there is no operator" "$tessera" verify rules soft
 says "one operator" 0 "1 operators" "$tessera" verify rules softmax
 finish

@@ -5,7 +5,7 @@
  * loop in rows_body.h, compiled for the base instruction set and, on x86_64, for AVX2 and AVX-512.
  * tsi_rows() is the best set this machine runs.
  *
- * INV: rows are computed in f32 (those of bf16 too), f64 or i64; other dtypes are widened by the driver. Sums of f32
+ * INV: rows are computed in f32, f64 or i64; narrower dtypes are widened by the driver. Sums of f32
  * are added up in blocks of TSI_SUM_BLOCK in f32 lanes, and blocks in double, in order: the result
  * depends on the length alone, not on the instruction set's width. */
 #ifndef TSI_BACKEND_CPU_ROWS_H
@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { TSI_SUM_BLOCK = 2048 };
+enum { TSI_SUM_BLOCK = 512 };
 
 /* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
  */
@@ -59,7 +59,7 @@ typedef struct tsi_row_set {
     const char *name; /* "neon", "avx2", "base" */
     /* NULL: no row of that kind. Comparisons and logic write bytes of 0 or 1, the others what they
      * read. */
-    tsi_row_fn f32[TSI_ROW_COUNT], bf16[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
+    tsi_row_fn f32[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
 
     /* Contiguous elements to one number; an empty row gives the identity. */
     double (*fold_f32[TSI_BY_COUNT])(const float *x, int64_t count);
@@ -70,9 +70,6 @@ typedef struct tsi_row_set {
     void (*join_f64[TSI_BY_COUNT])(double *to, const double *x, int64_t count);
     void (*join_f64_f32[TSI_BY_COUNT])(double *to, const float *x, int64_t count);
     void (*join_i64[TSI_BY_COUNT])(int64_t *to, const int64_t *x, int64_t count);
-
-    /* to += a + b + c + d, for sums */
-    void (*add_four)(float *to, const float *const *rows, int64_t count);
 
     /* ---- softmax: x - top <= 0 */
     double (*exp_sum)(const float *x, float top, int64_t count);
@@ -97,7 +94,10 @@ typedef struct tsi_row_set {
     void (*add_scaled)(float *to, const float *x, float factor, int64_t count); /* to += factor x */
 } tsi_row_set;
 
-const tsi_row_set *tsi_rows(void); /* the best this machine runs */
-extern const tsi_row_set tsi_rows_base, tsi_rows_neon, tsi_rows_avx2, tsi_rows_avx512;
+const tsi_row_set *tsi_rows(void); /* chosen on the first call */
+extern const tsi_row_set tsi_rows_base;
+#if defined(__x86_64__)
+extern const tsi_row_set tsi_rows_avx2, tsi_rows_avx512;
+#endif
 
 #endif

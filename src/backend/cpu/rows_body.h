@@ -174,13 +174,11 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 #include "backend/cpu/rows_f32.h"
 #include "backend/cpu/rows_fold.h"
 #include "backend/cpu/rows_fused.h"
-#include "backend/cpu/rows_bf16.h"
 #include "backend/cpu/rows_wide.h"
 
 const tsi_row_set TSI_ROW_SET = {
     .name = TSI_ROW_SET_NAME,
     TSI_ROWS_F32,
-    TSI_ROWS_BF16,
     TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
     TSI_ROWS_FUSED,

@@ -73,11 +73,7 @@ static void normalise_row(float *to, const float *x, const float *const *weight_
                           float scale, int64_t count)
 {
     const float *w = weight_bias[0], *b = weight_bias[1];
-    if (w && !b && mean == 0.0f) {
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < count; i++)
-            to[i] = x[i] * scale * w[i];
-    } else if (w && b) {
+    if (w && b) {
         TSI_INDEPENDENT
         for (int64_t i = 0; i < count; i++)
             to[i] = (x[i] - mean) * scale * w[i] + b[i];
@@ -90,14 +86,6 @@ static void normalise_row(float *to, const float *x, const float *const *weight_
         for (int64_t i = 0; i < count; i++)
             to[i] = (x[i] - mean) * scale + (b ? b[i] : 0.0f);
     }
-}
-
-static void add_four(float *to, const float *const *rows, int64_t count)
-{
-    const float *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    TSI_INDEPENDENT
-    for (int64_t i = 0; i < count; i++)
-        to[i] += (a[i] + b[i]) + (c[i] + d[i]);
 }
 
 static void rotate_row(float *const *to, const float *const *from, const float *const *cos_sin,
@@ -140,4 +128,4 @@ static void add_scaled_row(float *to, const float *x, float factor, int64_t coun
 #define TSI_ROWS_FUSED                                                                             \
     .exp_sum = exp_sum, .exp_store = exp_store, .scale = scale_row, .shift = shift_row,            \
     .exp_scale = exp_scale, .squares_about = squares_about, .normalise = normalise_row,            \
-    .rotate = rotate_row, .add_four = add_four, .dot = dot_row, .add_scaled = add_scaled_row
+    .rotate = rotate_row, .dot = dot_row, .add_scaled = add_scaled_row
