@@ -30,7 +30,6 @@ typedef struct ts_backward_options {
     int32_t reserved;
 } ts_backward_options;
 
-typedef void (*ts_checkpoint_fn)(void *state, ts_tensor *const *in, ts_tensor **out);
 typedef ts_status (*ts_grad_hook_fn)(ts_tensor *leaf, void *context);
 
 TS_BEGIN_C
@@ -57,11 +56,6 @@ TS_API ts_status ts_tensor_grad_clear(ts_tensor *leaf); /* recorded */
 TS_API ts_status ts_grad_settle(ts_tensor *leaf);       /* recorded [coll]: to the leaf's layout */
 /* Called when the leaf's gradient is complete in a backward, before it is reduced. */
 TS_API ts_status ts_tensor_on_grad(ts_tensor *leaf, ts_grad_hook_fn fn, void *context);
-
-/* Runs fn without saving what is inside; backward runs it again, with the same random numbers.
- * `state` must live until then. out receives out_count tensors. recorded */
-TS_API ts_status ts_checkpoint(ts_checkpoint_fn fn, void *state, ts_tensor *const *in,
-                               int32_t in_count, ts_tensor **out, int32_t out_count);
 
 TS_END_C
 #endif
