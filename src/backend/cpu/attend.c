@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.c - attention in f32, a query row at a time: scores of the keys it sees, their softmax, the
- * weighted sum of values; and the gradient of each from log-sum-exp. No T x S matrix is kept.
+/* attend.c - attention in f32, a query row at a time: scores of the keys it sees, their softmax,
+ * the weighted sum of values; and the gradient of each from log-sum-exp. No T x S matrix is kept.
  *
- * Declines other dtypes and blocks whose last dim is not contiguous. Rows are independent and computed
- * in one order, so the result does not depend on how many threads there are. */
+ * Declines other dtypes and blocks whose last dim is not contiguous. Rows are independent and
+ * computed in one order, so the result does not depend on how many threads there are. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ enum { LANES = 8 };
 
 typedef struct rows {
     const tsi_kernel_io *io;
-    float scale;
+    double scale;
     int64_t group, reach; /* heads per group; causal: what query 0 sees, less one */
     bool causal;
     float *score; /* as many as there are keys */
@@ -47,17 +47,18 @@ static float *row_at(const tsi_block *x, int64_t b, int64_t h, int64_t t)
     return (float *)x->data + b * x->stride[0] + h * x->stride[1] + t * x->stride[2];
 }
 
-static float dot(const float *a, const float *b, int64_t n)
+/* In double, so that the exponential of a large score keeps its digits. */
+static double dot(const float *a, const float *b, int64_t n)
 {
-    float lane[LANES] = { 0 }, sum = 0;
+    double lane[LANES] = { 0 }, sum = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int u = 0; u < LANES; u++)
-            lane[u] += a[i + u] * b[i + u];
+            lane[u] += (double)a[i + u] * (double)b[i + u];
     for (int u = 0; u < LANES; u++)
         sum += lane[u];
     for (; i < n; i++)
-        sum += a[i] * b[i];
+        sum += (double)a[i] * (double)b[i];
     return sum;
 }
 
@@ -74,7 +75,7 @@ static float scores(const rows *r, int64_t b, int64_t h, int64_t g, int64_t i, i
     const float *query = row_at(q, b, h, i);
     float top = -INFINITY;
     for (int64_t j = 0; j < seen; j++) {
-        r->score[j] = dot(query, row_at(k, b, g, j), q->extent[3]) * r->scale;
+        r->score[j] = (float)(dot(query, row_at(k, b, g, j), q->extent[3]) * r->scale);
         top = fmaxf(top, r->score[j]);
     }
     return top;
@@ -101,22 +102,23 @@ static void attend_back(const rows *r, int64_t b, int64_t h, int64_t i)
     int64_t g = group_of(r, h), seen = keys_seen(r, i);
     int64_t depth = in[0].block.extent[3], width = in[2].block.extent[3];
     const tsi_block *lse = &in[4].block;
-    float base = ((const float *)lse->data)[b * lse->stride[0] + h * lse->stride[1] +
-                                            i * lse->stride[2]];
+    float base =
+        ((const float *)lse->data)[b * lse->stride[0] + h * lse->stride[1] + i * lse->stride[2]];
     const float *query = row_at(&in[0].block, b, h, i), *grad = row_at(&in[5].block, b, h, i);
     float *d_query = row_at(&out[0].block, b, h, i);
-    float delta = dot(row_at(&in[3].block, b, h, i), grad, width);
-    (void)scores(r, b, h, g, i, seen);
+    double delta = dot(row_at(&in[3].block, b, h, i), grad, width);
     for (int64_t j = 0; j < seen; j++) {
-        float p = expf(r->score[j] - base);
-        float ds = p * (dot(grad, row_at(&in[2].block, b, g, j), width) - delta) * r->scale;
-        add_scaled(row_at(&out[2].block, b, g, j), grad, p, width);
-        add_scaled(d_query, row_at(&in[1].block, b, g, j), ds, depth);
+        const float *key = row_at(&in[1].block, b, g, j);
+        double p = exp(dot(query, key, depth) * r->scale - (double)base);
+        double pull = dot(grad, row_at(&in[2].block, b, g, j), width) - delta;
+        float ds = (float)(p * pull * r->scale);
+        add_scaled(row_at(&out[2].block, b, g, j), grad, (float)p, width);
+        add_scaled(d_query, key, ds, depth);
         add_scaled(row_at(&out[1].block, b, g, j), query, ds, depth);
     }
 }
 
-/* ---- the kernels ------------------------------------------------------------------------------- */
+/* ---- the kernels ----------------------------------------------------------------------------- */
 
 static bool is_plain(const tsi_operand *operand)
 {
@@ -133,13 +135,17 @@ static bool rows_make(const tsi_kernel_io *io, rows *r)
     const tsi_attention_attributes *a = io->attributes;
     const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
     double scale = a->scale != 0.0 ? a->scale : 1.0 / sqrt((double)q->extent[3]);
-    *r = (rows){ .io = io, .scale = (float)scale, .group = q->extent[1] / k->extent[1],
-                 .reach = k->extent[2] - q->extent[2], .causal = a->causal };
+    *r = (rows){ .io = io,
+                 .scale = scale,
+                 .group = q->extent[1] / k->extent[1],
+                 .reach = k->extent[2] - q->extent[2],
+                 .causal = a->causal };
     r->score = tsi_alloc_array((size_t)io->in[1].block.extent[2] + 1, sizeof *r->score);
     return r->score != NULL;
 }
 
-static ts_status each_row(const tsi_kernel_io *io, void (*row)(const rows *, int64_t, int64_t, int64_t))
+static ts_status each_row(const tsi_kernel_io *io,
+                          void (*row)(const rows *, int64_t, int64_t, int64_t))
 {
     rows r;
     if (!rows_make(io, &r)) return (ts_status)TSI_KERNEL_DECLINED;
