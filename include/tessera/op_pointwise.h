@@ -11,28 +11,22 @@
 #include "tensor.h"
 
 /* One input, one output: ts_abs(x), ts_exp(x), ... docs/ops.md says what each computes. */
-#define TS_UNARY_LIST(X)                                                                           \
-    X(abs)                                                                                         \
-    X(acos)                                                                                        \
-    X(acosh)                                                                                       \
-    X(asin)                                                                                        \
-    X(asinh)                                                                                       \
-    X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) X(conj) X(cos) X(cosh) X(deg2rad) X(erf)      \
-        X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) X(gelu) X(gelu_tanh) X(isfinite) X(isinf) \
-            X(isnan) X(lgamma) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid) X(logical_not)      \
-                X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) X(round) X(rsqrt) X(sigmoid)  \
-                    X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) X(sqrt) X(square) X(tan) \
-                        X(tanh) X(trunc) X(zeros_like)
+/* clang-format off */
+#define TS_UNARY_LIST(X) \
+    X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) \
+    X(conj) X(cos) X(cosh) X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) \
+    X(gelu) X(gelu_tanh) X(isfinite) X(isinf) X(isnan) X(lgamma) X(log) X(log10) X(log1p) \
+    X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) \
+    X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) X(sqrt) \
+    X(square) X(tan) X(tanh) X(trunc) X(zeros_like)
+/* clang-format on */
 /* Two inputs: ts_add(a, b), ts_gt(a, b), ... Comparisons and logic give bool. */
-#define TS_BINARY_LIST(X)                                                                          \
-    X(add)                                                                                         \
-    X(sub)                                                                                         \
-    X(mul)                                                                                         \
-    X(div)                                                                                         \
-    X(maximum)                                                                                     \
-    X(minimum) X(power) X(atan2) X(fmod) X(remainder) X(hypot) X(copysign) X(xlogy) X(logaddexp)   \
-        X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(eq) X(ne) X(gt) X(ge) X(lt) X(le)            \
-            X(logical_and) X(logical_or) X(logical_xor)
+/* clang-format off */
+#define TS_BINARY_LIST(X) \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(power) X(atan2) X(fmod) X(remainder) \
+    X(hypot) X(copysign) X(xlogy) X(logaddexp) X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(eq) \
+    X(ne) X(gt) X(ge) X(lt) X(le) X(logical_and) X(logical_or) X(logical_xor)
+/* clang-format on */
 
 TS_BEGIN_C
 

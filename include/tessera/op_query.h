@@ -96,5 +96,11 @@ TS_API ts_status ts_op_query_run(const ts_op_query *query, ts_rank *me, int32_t 
 /* recorded: the plans of this rank. */
 TS_API ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out);
 
+/* recorded: nanoseconds of the local kernel alone, the best of `repeats` rounds of 64, where a call
+ * with these inputs and attributes (JSON; NULL: defaults) communicates nothing; 0 for a view. What
+ * a call takes beyond that is dispatch. */
+TS_API ts_status ts_op_kernel_time(const char *op, ts_tensor *const *in, int32_t count,
+                                   const char *attributes, int64_t repeats, double *ns);
+
 TS_END_C
 #endif

@@ -47,21 +47,51 @@ static void dense_strides(const ts_shape *shape, int64_t *stride)
     }
 }
 
+/* ---- bodies: recycled through the shelf of the storage's pool -------------------------------- */
+
+enum { BODIES_MAX = 1024 };
+
+/* A body whose fields are not set; NULL: out of memory (recorded). */
+static tsi_array *body_take(tsi_pool *pool)
+{
+    tsi_shelf *shelf = pool ? tsi_pool_shelf(pool) : NULL;
+    if (shelf && shelf->bodies) {
+        tsi_array *array = shelf->bodies;
+        shelf->bodies = (tsi_array *)(void *)array->storage;
+        shelf->body_count--;
+        return array;
+    }
+    tsi_array *array = tsi_calloc(1, sizeof *array);
+    if (!array) (void)tsi_fail_memory("an array", sizeof *array);
+    return array;
+}
+
+static void body_put(tsi_pool *pool, tsi_array *array)
+{
+    tsi_shelf *shelf = pool ? tsi_pool_shelf(pool) : NULL;
+    if (!shelf || shelf->body_count == BODIES_MAX) {
+        tsi_free(array);
+        return;
+    }
+    array->storage = (tsi_storage *)(void *)shelf->bodies;
+    shelf->bodies = array;
+    shelf->body_count++;
+}
+
 /* Takes the caller's reference to storage; releases it on failure. */
 static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
                              const ts_shape *shape, const int64_t *stride, int64_t offset)
 {
-    tsi_array *array = tsi_calloc(1, sizeof *array);
+    tsi_array *array = body_take(storage->pool);
     if (!array) {
-        (void)tsi_fail_memory("an array", sizeof *array);
         tsi_storage_release(storage);
         return NULL;
     }
-    array->references = 1;
-    array->storage = storage;
-    array->offset = offset;
-    array->dtype = (int32_t)dtype;
-    array->ndim = shape->ndim;
+    *array = (tsi_array){ .references = 1,
+                          .storage = storage,
+                          .offset = offset,
+                          .dtype = (int32_t)dtype,
+                          .ndim = shape->ndim };
     for (int32_t d = 0; d < shape->ndim; d++) {
         array->extent[d] = shape->extent[d];
         array->stride[d] = stride[d];
@@ -121,21 +151,21 @@ static bool shelve(tsi_array *array)
     shelf->first[slot] = array;
     shelf->bytes[slot] = (uint32_t)storage->bytes;
     shelf->depth[slot]++;
-    tsi_pool_shelved(storage->pool, storage->bytes, storage->tag);
+    tsi_pool_count_live(storage->pool, -(int64_t)storage->bytes, storage->tag);
     return true;
 }
 
 static tsi_array *unshelve(tsi_pool *pool, size_t bytes)
 {
     uint32_t slot = shelf_slot(bytes);
-    tsi_shelf *shelf = bytes <= TSI_SHELF_BYTES ? tsi_pool_shelf(pool) : NULL;
+    tsi_shelf *shelf = bytes <= TSI_SHELF_BYTES ? tsi_pool_own_shelf(pool) : NULL;
     if (!shelf || shelf->depth[slot] == 0 || shelf->bytes[slot] != bytes) return NULL;
     tsi_array *array = shelf->first[slot];
     shelf->first[slot] = array->storage->context;
     shelf->depth[slot]--;
     array->storage->context = NULL;
     array->storage->version = 0;
-    tsi_pool_unshelved(pool, bytes, TSI_TAG_ACTIVATION);
+    tsi_pool_count_taken(pool, bytes, TSI_TAG_ACTIVATION);
     return array;
 }
 
@@ -147,10 +177,16 @@ void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf)
             shelf->first[slot] = array->storage->context;
             shelf->depth[slot]--;
             array->storage->context = NULL;
-            tsi_pool_unshelved(pool, array->storage->bytes, array->storage->tag);
+            tsi_pool_count_live(pool, (int64_t)array->storage->bytes, array->storage->tag);
             tsi_storage_release(array->storage);
             tsi_free(array);
         }
+    while (shelf->bodies) {
+        tsi_array *array = shelf->bodies;
+        shelf->bodies = (tsi_array *)(void *)array->storage;
+        tsi_free(array);
+    }
+    shelf->body_count = 0;
 }
 
 tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes)
@@ -236,6 +272,18 @@ tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape
     return array_make(base->storage, dtype, shape, stride, offset);
 }
 
+tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t offset)
+{
+    tsi_array *array = body_take(base->storage->pool);
+    if (!array) return NULL;
+    tsi_storage_retain(base->storage);
+    *array = *model;
+    array->references = 1;
+    array->storage = base->storage;
+    array->offset = base->offset + offset;
+    return array;
+}
+
 tsi_array *tsi_array_retain(tsi_array *array)
 {
     if (array) array->references++;
@@ -247,8 +295,9 @@ void tsi_array_release(tsi_array *array)
     if (!array || --array->references > 0) return;
     TSI_ASSERT(array->references == 0);
     if (shelve(array)) return;
-    tsi_storage_release(array->storage);
-    tsi_free(array);
+    tsi_storage *storage = array->storage;
+    body_put(storage->pool, array); /* first: the pool may go with its last block */
+    tsi_storage_release(storage);
 }
 
 void *tsi_array_data(const tsi_array *array)

@@ -55,7 +55,7 @@ tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape
 tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape *shape,
                                    uint32_t tag);
 /* A dense array shaped like `model`, whose storage is not looked at; `bytes` are those of its
- * elements. For those who make the same shape again and again. */
+ * elements. For those who make the same shape again and again, on the pool's own thread. */
 tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes);
 /* Takes block->data if done is set; on failure it stays the caller's. Negative strides are welcome.
  */
@@ -64,6 +64,9 @@ tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block);
  * `dtype`; stride NULL: dense. Refused if an element would lie outside the storage. */
 tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape,
                           const int64_t *stride, int64_t offset);
+/* A view with dtype, extents and strides of `model`, `offset` elements beyond base's, that is known
+ * to lie inside: it did before, from the same strides and extents. */
+tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t offset);
 tsi_array *tsi_array_retain(tsi_array *array);
 void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */

@@ -106,7 +106,7 @@ static bool is_owner(const tsi_pool *pool)
 
 /* ---- counters */
 
-static void raise_peak(usage *u, int64_t live)
+static TSI_NOINLINE void raise_peak(usage *u, int64_t live)
 {
     int64_t peak = atomic_load_explicit(&u->peak, memory_order_relaxed);
     while (live > peak && !atomic_compare_exchange_weak_explicit(
@@ -125,15 +125,22 @@ static void add_own(_Atomic int64_t *count, int64_t change)
     atomic_store_explicit(count, read_count(count) + change, memory_order_relaxed);
 }
 
+static void count_own(usage *u, size_t bytes)
+{
+    add_own(&u->live, (int64_t)bytes);
+    add_own(&u->allocations, 1);
+    int64_t live = read_count(&u->live) + read_count(&u->others_live);
+    if (TSI_UNLIKELY(live > read_count(&u->peak))) raise_peak(u, live);
+}
+
 static void count_alloc(usage *u, size_t bytes, bool owner)
 {
     if (TSI_LIKELY(owner)) {
-        add_own(&u->live, (int64_t)bytes);
-        add_own(&u->allocations, 1);
-    } else {
-        atomic_fetch_add_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
-        atomic_fetch_add_explicit(&u->others_allocations, 1, memory_order_relaxed);
+        count_own(u, bytes);
+        return;
     }
+    atomic_fetch_add_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&u->others_allocations, 1, memory_order_relaxed);
     raise_peak(u, read_count(&u->live) + read_count(&u->others_live));
 }
 
@@ -411,16 +418,21 @@ tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
     return is_owner(pool) ? &pool->shelf : NULL;
 }
 
-void tsi_pool_shelved(tsi_pool *pool, size_t bytes, uint32_t tag)
+void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag)
 {
-    count_free(&pool->total, bytes, true);
-    count_free(usage_of(pool, tag), bytes, true);
+    add_own(&pool->total.live, change);
+    add_own(&usage_of(pool, tag)->live, change);
 }
 
-void tsi_pool_unshelved(tsi_pool *pool, size_t bytes, uint32_t tag)
+void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
-    count_alloc(&pool->total, bytes, true);
-    count_alloc(usage_of(pool, tag), bytes, true);
+    count_own(&pool->total, bytes);
+    count_own(usage_of(pool, tag), bytes);
+}
+
+tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool)
+{
+    return &pool->shelf;
 }
 
 void tsi_pool_trim(tsi_pool *pool)

@@ -40,11 +40,15 @@ enum { TSI_SHELF_SLOTS = 64, TSI_SHELF_DEPTH = 256, TSI_SHELF_BYTES = 4096 };
 typedef struct tsi_shelf {
     struct tsi_array *first[TSI_SHELF_SLOTS];
     uint32_t bytes[TSI_SHELF_SLOTS], depth[TSI_SHELF_SLOTS];
+    struct tsi_array *bodies; /* of arrays without storage */
+    uint32_t body_count, reserved;
 } tsi_shelf;
-tsi_shelf *tsi_pool_shelf(tsi_pool *pool); /* NULL: the thread is not the owner */
-/* What is on the shelf is not live. By the owner. */
-void tsi_pool_shelved(tsi_pool *pool, size_t bytes, uint32_t tag);
-void tsi_pool_unshelved(tsi_pool *pool, size_t bytes, uint32_t tag);
+tsi_shelf *tsi_pool_shelf(tsi_pool *pool);     /* NULL: the thread is not the owner */
+tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool); /* for a thread that knows it is */
+/* What is on the shelf is not live: counted off when it is put there or given back, and on, as an
+ * allocation, when it is taken. By the owner. */
+void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag);
+void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag);
 void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
 
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */

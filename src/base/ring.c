@@ -103,6 +103,11 @@ void tsi_ring_end(tsi_ring *ring, uint64_t number, int64_t bytes)
     atomic_store_explicit(&e->end_ns, tsi_clock_ns(), memory_order_release);
 }
 
+void tsi_ring_add(tsi_ring *ring, const tsi_event *event)
+{
+    if (ring != NULL) (void)write_event(ring, event, event->begin_ns, event->end_ns);
+}
+
 void tsi_ring_mark(tsi_ring *ring, const tsi_event *event)
 {
     if (ring == NULL) return;

@@ -42,6 +42,8 @@ void tsi_ring_destroy(tsi_ring *ring);
 /* Opens an event and returns its number; all fields but number and times come from `event`. */
 uint64_t tsi_ring_begin(tsi_ring *ring, const tsi_event *event);
 void tsi_ring_end(tsi_ring *ring, uint64_t number, int64_t bytes);
+/* A finished event, with its times from `event`. */
+void tsi_ring_add(tsi_ring *ring, const tsi_event *event);
 /* A finished event of no duration. */
 void tsi_ring_mark(tsi_ring *ring, const tsi_event *event);
 /* A kept copy, the same for equal texts; "?" if it cannot be kept. NULL gives "". */

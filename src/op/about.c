@@ -114,3 +114,21 @@ ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out)
     memcpy(out, &s, s.struct_size < sizeof s ? s.struct_size : sizeof s);
     return TS_OK;
 }
+
+ts_status ts_op_kernel_time(const char *op, ts_tensor *const *in, int32_t count,
+                            const char *attributes, int64_t repeats, double *ns)
+{
+    *ns = 0;
+    const tsi_op_desc *desc = op ? tsi_op_find(op) : NULL;
+    if (!desc) return TSI_FAIL(TS_ERR_ARG, "there is no operator \"%s\"", op ? op : "(null)");
+    if (count < 1 || !in || !in[0])
+        return TSI_FAIL(TS_ERR_NULL, "%s: input 0 is required", desc->name);
+    TSI_TRY(tsi_rank_enter(in[0]->rank));
+    uint64_t given[TSI_ATTRIBUTES_MAX / 8] = { 0 };
+    if (desc->attribute_bytes > sizeof given)
+        return TSI_FAIL(TS_ERR_ARG, "%s: its attributes cannot be said in JSON", desc->name);
+    TSI_TRY(tsi_attributes_parse(desc, attributes, given));
+    tsi_op_args args = { desc, in, count, 0, given };
+    tsi_op_plan *plan = tsi_op_plan_of(in[0]->rank, &args);
+    return plan ? tsi_op_plan_time(plan, in, repeats, ns) : ts_rank_status(in[0]->rank);
+}

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "tensor/move.h"
@@ -48,22 +49,29 @@ static uint32_t generation_of(const ts_rank *rank, const tsi_op_state *state)
     return atomic_load_explicit(&rank->world->generation, memory_order_relaxed) + state->generation;
 }
 
-static uint64_t hash_of(const tsi_op_args *args, uint32_t generation)
+/* Cheap: keys are compared in full, so a hash need only spread. */
+static inline uint64_t hash_of(const tsi_op_args *args)
 {
-    uint64_t h = tsi_hash_mix((uint64_t)(uintptr_t)args->op,
-                              (uint64_t)generation << 32 | (uint64_t)(uint32_t)args->in_place);
+    const uint64_t odd = 0x9E3779B97F4A7C15u;
+    uint64_t h = (uint64_t)(uintptr_t)args->op + (uint64_t)(uint32_t)args->in_place;
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
-        if (t)
-            h = tsi_hash_mix(h, (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype);
-        else
-            h = tsi_hash_mix(h, 1);
+        h = (h ^ (t ? (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype : 1)) * odd;
+        h ^= h >> 29;
     }
-    size_t bytes = args->op->attribute_bytes;
-    return bytes ? tsi_hash_bytes(h, args->attributes, bytes) : h;
+    const char *at = args->attributes;
+    for (size_t left = args->op->attribute_bytes; left >= 8; left -= 8, at += 8) {
+        uint64_t word;
+        memcpy(&word, at, sizeof word);
+        h = (h << 23 | h >> 41) ^ word;
+        h += word * 0xD6E8FEB86659FD93u;
+    }
+    h ^= h >> 32;
+    h *= odd;
+    return h ^ h >> 32;
 }
 
-static bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, uint32_t generation)
+static inline bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, uint32_t generation)
 {
     if (plan->op != args->op || plan->input_count != args->input_count ||
         plan->in_place != args->in_place || plan->generation != generation)
@@ -114,12 +122,10 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
     return plan;
 }
 
-tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
+static inline tsi_op_plan *plan_find(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args)
 {
-    tsi_op_state *state = tsi_op_state_of(rank);
-    if (!state) return NULL;
     uint32_t generation = generation_of(rank, state);
-    uint64_t hash = hash_of(args, generation);
+    uint64_t hash = hash_of(args);
     state->clock++;
     for (uint32_t p = 0; p < TSI_OP_CACHE_PROBE; p++) {
         tsi_op_plan *plan = state->cache[(hash + p) % TSI_OP_CACHE_SIZE];
@@ -132,6 +138,12 @@ tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
     tsi_op_plan *plan = plan_miss(rank, state, args, hash, generation);
     if (plan) plan->used = state->clock;
     return plan;
+}
+
+tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
+{
+    tsi_op_state *state = tsi_op_state_of(rank);
+    return state ? plan_find(rank, state, args) : NULL;
 }
 
 /* ---- implicit moves -------------------------------------------------------------------------- */
@@ -231,6 +243,25 @@ static tsi_array *view_of(const tsi_op_plan *plan, ts_tensor *const *used)
     if (!plan->op->view(&call, &in, &out, &offset)) return NULL;
     return tsi_array_view(used[0]->array, (ts_dtype)plan->out_meta[0].dtype, local, out.stride,
                           used[0]->array->offset + offset);
+}
+
+/* The same for the strides that came last: what the view is then is known. */
+static tsi_array *view_again(tsi_op_plan *plan, ts_tensor *const *in)
+{
+    const tsi_array *array = in[0]->array;
+    tsi_block *block = &plan->operand[0].block;
+    bool same = plan->view_known;
+    for (int32_t d = 0; d < array->ndim; d++) {
+        same &= block->stride[d] == array->stride[d];
+        block->stride[d] = array->stride[d];
+    }
+    if (same) return tsi_array_view_like(in[0]->array, &plan->model, plan->view_offset);
+    tsi_array *view = view_of(plan, in);
+    plan->view_known = view != NULL;
+    if (!view) return NULL;
+    memcpy(plan->model.stride, view->stride, sizeof plan->model.stride);
+    plan->view_offset = view->offset - array->offset;
+    return view;
 }
 
 static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
@@ -348,6 +379,117 @@ static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op
     return status;
 }
 
+/* ---- the short way --------------------------------------------------------------------------- */
+
+/* The operands of the inputs as they are now. */
+static inline void short_inputs(tsi_op_plan *plan, ts_tensor *const *in)
+{
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        if (!in[i]) continue;
+        const tsi_array *array = in[i]->array;
+        tsi_block *block = &plan->operand[i].block;
+        block->data = array->offset ? tsi_array_data(array) : array->storage->data;
+        for (int32_t d = 0; d < array->ndim; d++)
+            block->stride[d] = array->stride[d];
+    }
+}
+
+/* A view's strides, or the kernel into a new block. NULL: recorded. */
+static tsi_array *short_result(tsi_op_plan *plan, ts_tensor *const *in, ts_rank *rank)
+{
+    if (plan->op->view) {
+        tsi_array *view = view_again(plan, in);
+        if (view || ts_rank_status(rank) != TS_OK) return view;
+    }
+    short_inputs(plan, in);
+    tsi_array *result =
+        plan->op->view ? tsi_array_create(rank, (ts_dtype)plan->model.dtype, &plan->out_local[0])
+                       : tsi_array_like(plan->pool, &plan->model, plan->out_bytes);
+    if (!result) return NULL;
+    plan->operand[plan->input_count].block.data = result->storage->data;
+    if (run_kernel(plan, &plan->io) == TS_OK) return result;
+    tsi_array_release(result);
+    return NULL;
+}
+
+ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns)
+{
+    *ns = 0;
+    if (!plan->is_short)
+        return TSI_FAIL(TS_ERR_ARG, "%s: this call does more than run a kernel", plan->op->name);
+    if (plan->op->view) return TS_OK;
+    short_inputs(plan, in);
+    tsi_array *result = tsi_array_like(plan->pool, &plan->model, plan->out_bytes);
+    if (!result) return TS_ERR_MEMORY;
+    plan->operand[plan->input_count].block.data = result->storage->data;
+    ts_status status = TS_OK;
+    for (int64_t r = 0; r < rounds && status == TS_OK; r++) {
+        int64_t start = tsi_clock_ns();
+        for (int i = 0; i < 64 && status == TS_OK; i++)
+            status = run_kernel(plan, &plan->io);
+        double one = (double)(tsi_clock_ns() - start) / 64;
+        if (r == 0 || one < *ns) *ns = one;
+    }
+    tsi_array_release(result);
+    return status;
+}
+
+enum { LOOK_NS = 1000000 }; /* how long ticks are trusted */
+
+/* A look at the real clock, and the rate of ticks since the last one. */
+static TSI_COLD int64_t clock_look(tsi_op_state *state, uint64_t ticks)
+{
+    int64_t now = tsi_clock_ns(), passed = now - state->tick_ns;
+    uint64_t since = ticks - state->tick_base;
+    if (passed < LOOK_NS / 8 && state->tick_base) return now; /* too short to learn a rate from */
+    state->tick_limit = 0;
+    if (state->tick_base && passed < 1000 * (int64_t)LOOK_NS && since > 0) {
+        state->tick_rate = (uint64_t)((double)passed * 0x1p32 / (double)since);
+        if (state->tick_rate > 0) state->tick_limit = ((uint64_t)LOOK_NS << 32) / state->tick_rate;
+    }
+    state->tick_base = ticks;
+    state->tick_ns = now;
+    return now;
+}
+
+static inline int64_t clock_tiny(tsi_op_state *state)
+{
+    uint64_t ticks = tsi_ticks(), since = ticks - state->tick_base;
+    if (TSI_LIKELY(since < state->tick_limit))
+        return state->tick_ns + (int64_t)(since * state->tick_rate >> 32);
+    return clock_look(state, ticks);
+}
+
+/* The event of a call that takes less than two looks at the clock: one look, and it began where the
+ * one before ended, if that was just now. */
+static void event_tiny(ts_rank *rank, tsi_op_state *state, tsi_event *event)
+{
+    event->end_ns = clock_tiny(state);
+    event->begin_ns = event->end_ns - state->event_ns < 4000 ? state->event_ns : event->end_ns;
+    state->event_ns = event->end_ns;
+    tsi_ring_add(rank->ring, event);
+}
+
+static ts_status run_short(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
+                           const tsi_op_args *args, ts_tensor **out)
+{
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (args->in[i] && TSI_UNLIKELY(args->in[i]->move != NULL))
+            TSI_TRY(tsi_tensor_ready(args->in[i]));
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = plan->op->name, .name = rank->label, .where = rank->where
+    };
+    uint64_t number = plan->is_tiny ? 0 : tsi_ring_begin(rank->ring, &event);
+    tsi_array *result = short_result(plan, args->in, rank);
+    if (plan->is_tiny)
+        event_tiny(rank, state, &event);
+    else
+        tsi_ring_end(rank->ring, number, 0);
+    if (TSI_UNLIKELY(!result)) return ts_rank_status(rank);
+    out[0] = tsi_tensor_make(plan->mesh, plan->out[0], (ts_dtype)plan->model.dtype, result, NULL);
+    return out[0] ? TS_OK : ts_rank_status(rank);
+}
+
 /* ---- the call -------------------------------------------------------------------------------- */
 
 static ts_rank *rank_of(const tsi_op_args *args)
@@ -370,25 +512,14 @@ static ts_status check_inputs(const tsi_op_args *args)
     return TS_OK;
 }
 
-ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
+/* Everything a call may need. */
+static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
+                          const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
-    for (int32_t o = 0; o < args->op->output_count; o++)
-        out[o] = NULL;
-    ts_rank *rank = rank_of(args);
-    if (!rank)
-        return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
-    TSI_TRY(tsi_rank_enter(rank));
-    TSI_TRY(check_inputs(args));
-    tsi_op_plan *plan = tsi_op_plan_of(rank, args);
-    if (!plan) return ts_rank_status(rank);
-    tsi_op_state *state = tsi_slot_get(rank, TSI_SLOT_OP);
-    if (TSI_UNLIKELY(plan->moved_total + plan->algorithm_bytes > 0)) {
+    if (plan->moved_total + plan->algorithm_bytes > 0) {
         TSI_TRY(policy_check(rank, plan));
         state->implicit_bytes += plan->moved_total;
     }
-    uint64_t stream = 0;
-    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM))
-        stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = args->op->name, .name = rank->label, .where = rank->where
     };
@@ -396,15 +527,42 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
     plan->busy++;
     ts_status status = plan->mesh->member ? run_inside(rank, plan, args, stream, out)
                                           : run_outside(plan, args, out);
+    plan->busy--;
     tsi_ring_end(rank->ring, number, plan->moved_total);
+    return status;
+}
+
+static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
+{
+    return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
+}
+
+ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
+{
+    for (int32_t o = 0; o < args->op->output_count; o++)
+        out[o] = NULL;
+    ts_rank *rank = rank_of(args);
+    if (TSI_UNLIKELY(!rank)) return refuse_rank(args);
+    TSI_TRY(tsi_rank_enter(rank));
+    TSI_TRY(check_inputs(args));
+    tsi_op_state *state = tsi_op_state_of(rank);
+    tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
+    if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);
+    uint64_t stream = 0;
+    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM))
+        stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
+    ts_status status = TSI_LIKELY(plan->is_short) ? run_short(rank, state, plan, args, out)
+                                                  : run_long(rank, state, plan, args, stream, out);
     if (status == TS_OK && state->record) {
         tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
+        plan->busy++;
         state->record(state->record_context, &record);
+        plan->busy--;
         status = ts_rank_status(rank);
     }
     for (int32_t o = 0; status != TS_OK && o < args->op->output_count; o++)
         out[o] = NULL;
-    if (--plan->busy == 0 && plan->loose) tsi_op_plan_destroy(plan);
+    if (TSI_UNLIKELY(plan->loose) && plan->busy == 0) tsi_op_plan_destroy(plan);
     return status;
 }
 

@@ -35,7 +35,16 @@ typedef struct tsi_op_plan {
     tsi_kernel_fn kernel;    /* fast one, or NULL */
     int64_t moved_total;     /* sum of move_bytes */
     int64_t algorithm_bytes; /* received by all ranks of the algorithm */
-    tsi_arena memory;        /* of all arrays above */
+    /* ---- the short way: one output, nothing moves, nothing but the kernel runs */
+    int32_t is_short, is_tiny; /* tiny: shorter than what the clock is worth */
+    tsi_pool *pool;            /* of the rank */
+    tsi_array model;           /* of the output; of a view: with the strides that came last */
+    int64_t view_offset;       /* of a view, beyond its input's */
+    int32_t view_known, reserved2;
+    size_t out_bytes;
+    tsi_operand *operand; /* inputs, then outputs; all but data and strides are filled in */
+    tsi_kernel_io io;     /* ready but for the stream */
+    tsi_arena memory;     /* of all arrays above */
 } tsi_op_plan;
 
 typedef struct tsi_op_record { /* what a tape sees of one call */
@@ -57,6 +66,11 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     void *record_context;
     uint64_t stream_forced; /* recomputation: streams are taken from here instead */
     int32_t stream_is_forced, reserved;
+    int64_t event_ns; /* end of the latest event of a tiny call */
+    /* The clock of tiny calls: ticks since a look at the real one, at the rate between two looks.
+     */
+    uint64_t tick_base, tick_limit, tick_rate; /* rate: ns * 2^32 for one tick */
+    int64_t tick_ns;
 } tsi_op_state;
 
 /* What is planned: layouts and dtypes, no data. A mesh that is a description (no rank of this
@@ -96,5 +110,7 @@ tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args);
 /* A plan of a call that is not cached; the caller destroys it. */
 tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args);
 void tsi_op_plan_destroy(tsi_op_plan *plan);
+/* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
+ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 
 #endif

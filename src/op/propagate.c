@@ -387,6 +387,63 @@ static ts_status check_in_place(const tsi_op_call *call)
                     ts_dtype_name((ts_dtype)self->dtype));
 }
 
+enum { TINY_ELEMENTS = 1024 };
+
+static void operand_fill(tsi_operand *operand, const ts_meta *global, const tsi_region *region,
+                         const ts_shape *local)
+{
+    *operand = (tsi_operand){ .global = global, .region = region };
+    operand->block.dtype = global->dtype;
+    operand->block.ndim = local->ndim;
+    memcpy(operand->block.extent, local->extent, sizeof operand->block.extent);
+}
+
+/* Everything a call needs that does not change from call to call. */
+static ts_status plan_short(tsi_op_plan *plan)
+{
+    ts_rank *rank = plan->mesh->rank;
+    bool moves = plan->algorithm > 0;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        moves |= plan->wanted[i] != NULL ||
+                 (plan->in[i] && plan->in[i]->sharding->mesh != plan->mesh->desc);
+    if (!rank || !plan->mesh->member || moves || plan->in_place || plan->output_count != 1 ||
+        plan->op->flags & TSI_OP_RANDOM)
+        return TS_OK;
+    size_t count = (size_t)plan->input_count + 1;
+    plan->operand = tsi_arena_calloc(&plan->memory, count, sizeof *plan->operand);
+    plan->pool = tsi_pool_of(rank);
+    if (!plan->operand || !plan->pool) return tsi_fail_memory("operands", count * 200);
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        ts_shape local = TS_SHAPE_SCALAR;
+        if (plan->in[i]) local = ts_layout_local(plan->in[i], plan->mesh->coord);
+        operand_fill(&plan->operand[i], &plan->in_meta[i], plan->in_region[i], &local);
+    }
+    const ts_shape *local = &plan->out_local[0];
+    tsi_operand *out = &plan->operand[plan->input_count];
+    operand_fill(out, &plan->out_meta[0], plan->out_region[0], local);
+    plan->model = (tsi_array){ .dtype = plan->out_meta[0].dtype, .ndim = local->ndim };
+    int64_t stride = 1;
+    for (int32_t d = local->ndim - 1; d >= 0; stride *= local->extent[d--]) {
+        plan->model.extent[d] = local->extent[d];
+        plan->model.stride[d] = out->block.stride[d] = stride;
+    }
+    plan->out_bytes = (size_t)stride * ts_dtype_size((ts_dtype)plan->out_meta[0].dtype);
+    plan->io = (tsi_kernel_io){ .op = plan->op,
+                                .attributes = plan->attributes,
+                                .in = plan->operand,
+                                .out = out,
+                                .input_count = plan->input_count,
+                                .output_count = 1,
+                                .rank = rank,
+                                .device = tsi_device_cpu(),
+                                .seed = rank->world->seed };
+    plan->is_short = ts_shape_count(local) >= 0;
+    plan->is_tiny = stride <= TINY_ELEMENTS;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        plan->is_tiny &= tsi_block_count(&plan->operand[i].block) <= TINY_ELEMENTS;
+    return TS_OK;
+}
+
 static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena *scratch,
                            tsi_op_story *story)
 {
@@ -411,7 +468,7 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
             op->algorithm[plan->algorithm - 1].bytes(&call, n) * plan->mesh->desc->count;
     }
     plan->kernel = tsi_kernel_of(tsi_device_cpu(), op);
-    return TS_OK;
+    return plan_short(plan);
 }
 
 tsi_op_plan *tsi_op_plan_for(const tsi_op_request *q, tsi_arena *scratch, tsi_op_story *story)

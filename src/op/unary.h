@@ -24,16 +24,13 @@ ts_status tsi_family_reference(const tsi_kernel_io *io);
 ts_dtype tsi_family_compute(const tsi_op_desc *op, const ts_meta *in, int32_t input_count);
 
 /* Gradients of unary.c, in unary_grad.c. */
-#define TSI_UNARY_GRADS(X)                                                                         \
-    X(abs)                                                                                         \
-    X(acos)                                                                                        \
-    X(acosh)                                                                                       \
-    X(asin)                                                                                        \
-    X(asinh)                                                                                       \
-    X(atan) X(atanh) X(copy) X(cos) X(cosh) X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1)      \
-        X(gelu) X(gelu_tanh) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid) X(neg) X(rad2deg)     \
-            X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) X(sinh) X(softplus) X(sqrt)   \
-                X(square) X(tan) X(tanh) X(zero)
+/* clang-format off */
+#define TSI_UNARY_GRADS(X) \
+    X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(copy) X(cos) X(cosh) X(deg2rad) \
+    X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(gelu) X(gelu_tanh) X(log) X(log10) X(log1p) X(log2) \
+    X(log_sigmoid) X(neg) X(rad2deg) X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) \
+    X(sinh) X(softplus) X(sqrt) X(square) X(tan) X(tanh) X(zero)
+/* clang-format on */
 #define TSI_DECLARE_GRAD(name) ts_status tsi_grad_##name(const tsi_grad_io *io);
 TSI_UNARY_GRADS(TSI_DECLARE_GRAD)
 #undef TSI_DECLARE_GRAD

@@ -81,7 +81,8 @@ static void same_numbers(test *t, const operand *have, const operand *want, cons
     ts_dtype dtype = (ts_dtype)b->dtype;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         double complex x = tsi_load_complex(dtype, tsi_block_at(b, loop.at[0]));
-        double complex y = tsi_load_complex(dtype, tsi_block_at(&want->is.block, loop.at[1]));
+        double complex y = tsi_load_complex((ts_dtype)want->is.block.dtype,
+                                            tsi_block_at(&want->is.block, loop.at[1]));
         bool nan = isnan(creal(x)) && isnan(creal(y));
         bool same = nan || x == y || cabs(x - y) <= tolerance(dtype) * (1 + cabs(y));
         TEST_SAY(t, same, "%s: %.9g, not %.9g", what, creal(x), creal(y));
@@ -108,6 +109,48 @@ static void release(operand *x, int32_t count)
         tsi_free(x[i].memory);
 }
 
+/* Attention adds up in the dtype of its results: its reference is asked in f64. */
+static bool is_attention(const call *c)
+{
+    return strncmp(c->op->name, "attention", 9) == 0;
+}
+
+static void widen(test *t, operand *to, const operand *from)
+{
+    ts_meta meta = from->meta;
+    meta.dtype = TS_DTYPE_F64;
+    place(t, to, &meta, DENSE);
+    TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &to->is.block, &from->is.block, NULL));
+}
+
+/* Output and log-sum-exp, inputs 3 and 4 of the gradient, as attention gives them. */
+static void attend_first(test *t, const call *c, operand *in)
+{
+    operand wide[3] = { 0 }, out[2] = { 0 };
+    tsi_operand in_is[3], out_is[2];
+    for (int i = 0; i < 3; i++) {
+        widen(t, &wide[i], &in[i]);
+        in_is[i] = wide[i].is;
+    }
+    for (int o = 0; o < 2; o++) {
+        widen(t, &out[o], &in[3 + o]);
+        out_is[o] = out[o].is;
+    }
+    tsi_kernel_io io = { .op = &tsi_op_attention,
+                         .attributes = c->attributes,
+                         .in = in_is,
+                         .out = out_is,
+                         .input_count = 3,
+                         .output_count = 2,
+                         .device = tsi_device_cpu() };
+    TEST_OK(t, tsi_op_attention.reference(&io));
+    for (int o = 0; o < 2; o++)
+        TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &in[3 + o].is.block, &out[o].is.block,
+                                          NULL));
+    release(wide, 3);
+    release(out, 2);
+}
+
 /* Runs kernel and reference on the same inputs with outputs of their own. */
 static void run_both(test *t, const call *c, spread how, counts *n)
 {
@@ -127,9 +170,13 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         }
         in_is[i] = in[i].is;
     }
+    if (is_attention(c) && c->input_count == 6) attend_first(t, c, in);
+    operand wide[TSI_INPUT_MAX] = { 0 };
     for (int32_t o = 0; o < c->op->output_count; o++) {
+        ts_meta meta = c->out[o];
+        if (is_attention(c)) meta.dtype = TS_DTYPE_F64;
         place(t, &out[o], &c->out[o], how == GAPS ? DENSE : how);
-        place(t, &want[o], &c->out[o], DENSE);
+        place(t, &want[o], &meta, DENSE);
         out_is[o] = out[o].is;
         want_is[o] = want[o].is;
     }
@@ -147,12 +194,17 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         n->declined++;
     } else {
         n->fast++;
+        for (int32_t i = 0; is_attention(c) && i < c->input_count; i++) {
+            widen(t, &wide[i], &in[i]);
+            in_is[i] = wide[i].is;
+        }
         TEST_SAY(t, verdict == TS_OK, "%s: status %d", what, verdict);
         TEST_OK(t, c->op->reference(&io));
         for (int32_t o = 0; o < c->op->output_count; o++)
             same_numbers(t, &out[o], &want[o], what);
     }
     release(in, c->input_count);
+    release(wide, c->input_count);
     release(out, c->op->output_count);
     release(want, c->op->output_count);
 }
@@ -321,6 +373,8 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
         { "km,kn->nm", { { 2, 0, { 19, 33 } }, { 2, 0, { 19, 70 } }, { 2, 0, { 70, 33 } } } },
         { "Amk,Akn->Amn",
           { { 3, 0, { 5, 17, 9 } }, { 3, 0, { 5, 9, 12 } }, { 3, 0, { 5, 17, 12 } } } },
+        { "Amk,Akn->Anm",
+          { { 3, 0, { 5, 17, 9 } }, { 3, 0, { 5, 9, 12 } }, { 3, 0, { 5, 12, 17 } } } },
         { "ABk,nk->ABn",
           { { 3, 0, { 3, 20, 40 } }, { 2, 0, { 24, 40 } }, { 3, 0, { 3, 20, 24 } } } },
         { "ABk,ABn->nk",
@@ -394,6 +448,45 @@ TS_TEST_RANKS(large_products, 1)
             };
             large_case(t, meta, (spread)how);
         }
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+static call attention_call(const char *name, ts_dtype dtype, const int64_t *size, bool causal)
+{
+    /* size: B, H, G, T, S, D, E */
+    const ts_shape q = TS_SHAPE(size[0], size[1], size[3], size[5]);
+    const ts_shape k = TS_SHAPE(size[0], size[2], size[4], size[5]);
+    const ts_shape v = TS_SHAPE(size[0], size[2], size[4], size[6]);
+    const ts_shape o = TS_SHAPE(size[0], size[1], size[3], size[6]);
+    const ts_shape lse = TS_SHAPE(size[0], size[1], size[3]);
+    const ts_shape shape[] = { q, k, v, o, lse, o };
+    call c = call_of(name, strcmp(name, "attention") == 0 ? 3 : 6, shape, dtype);
+    c.in[4].dtype = TS_DTYPE_F32;
+    struct {
+        double scale;
+        int32_t causal, reserved;
+    } attributes = { 0.1, causal, 0 };
+    memcpy(c.attributes, &attributes, sizeof attributes);
+    return c;
+}
+
+/* Blocks of queries and keys that are cut, grouped heads, fewer and more keys than queries. */
+TS_TEST_RANKS(attention_in_blocks, 1)
+{
+    static const int64_t sizes[][7] = { { 1, 2, 1, 150, 270, 8, 5 },
+                                        { 2, 4, 2, 131, 131, 4, 4 },
+                                        { 1, 1, 1, 40, 20, 3, 2 } };
+    static const char *const names[] = { "attention", "attention_backward" };
+    counts n = { 0, 0 };
+    for (size_t i = 0; i < TSI_COUNT_OF(sizes); i++)
+        for (int k = 0; k < 8; k++) {
+            ts_dtype dtype = k & 2 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+            call c = attention_call(names[k & 1], dtype, sizes[i], k & 4);
+            TEST_CHECK(t, infer(&c));
+            run_both(t, &c, (k & 2) ? DENSE : (spread)(i % 2), &n);
+        }
+    TEST_EQ(t, n.declined, 0);
 }
 
 /* ---- the same bits with any number of threads ------------------------------------------------ */

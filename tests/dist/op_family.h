@@ -112,7 +112,7 @@ typedef struct family_call {
     const tsi_op_desc *op;
     ts_meta in[TSI_INPUT_MAX];
     int32_t input_count;
-    unsigned char attributes[512];
+    _Alignas(16) unsigned char attributes[512];
     char text[400];
 } family_call;
 

@@ -1,178 +1,169 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.c - attention in f32, a query row at a time: scores of the keys it sees, their softmax,
- * the weighted sum of values; and the gradient of each from log-sum-exp. No T x S matrix is kept.
+/* attend.c - attention forward, a block of queries against blocks of keys, with a running softmax.
  *
- * Declines other dtypes and blocks whose last dim is not contiguous. Rows are independent and
- * computed in one order, so the result does not depend on how many threads there are. */
+ *   for each block of keys:   s = q k^T, [QUERIES x KEYS], in the L2 cache
+ *                             m' = max(m, rows of s)
+ *                             p = e^(scale s - m'), l = l e^(m - m') + sum p
+ *                             o = o e^(m - m') + p v
+ *   at the end:               out = o / l, lse = m + log l
+ *
+ * No T x S matrix exists. A task is a block of queries of one head; keys that no query of the block
+ * sees are left out. Narrow dtypes are computed in f32. */
+#include "backend/cpu/attend.h"
+
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
-#include "base/alloc.h"
-#include "op/attention.h"
-#include "op/op.h"
+#include "backend/cpu/gemm.h"
+#include "base/compiler.h"
+#include "op/element.h"
 
-enum { LANES = 8 };
+enum { QUERIES = 128, KEYS = 256 };
 
-typedef struct rows {
-    const tsi_kernel_io *io;
-    double scale;
-    int64_t group, reach; /* heads per group; causal: what query 0 sees, less one */
-    bool causal;
-    float *score; /* as many as there are keys */
-} rows;
+typedef struct forward {
+    tsi_attend a;
+    tsi_heads q, k, v, out;
+    const tsi_block *lse;
+    float *scratch;               /* per worker */
+    int64_t scratch_size, blocks; /* blocks of queries in a head */
+} forward;
 
-static int64_t global_of(const tsi_operand *operand, int32_t dim, int64_t local)
+/* What one task holds. */
+typedef struct state {
+    float *score, *sum; /* [QUERIES][KEYS]; [QUERIES][width] */
+    float top[QUERIES];
+    double total[QUERIES];
+    int64_t seen[QUERIES], seen_most;
+    int64_t rows;
+} state;
+
+/* One row of scores to weights; columns it does not see become 0. */
+static void weigh_row(const forward *f, state *s, int64_t i, int64_t first, int64_t columns)
 {
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], local) : local;
-}
-
-static int64_t group_of(const rows *r, int64_t head)
-{
-    int64_t group = global_of(&r->io->in[0], 1, head) / r->group;
-    const tsi_operand *k = &r->io->in[1];
-    return k->region ? tsi_span_list_find(&k->region->dim[1], group) : group;
-}
-
-static int64_t keys_seen(const rows *r, int64_t query)
-{
-    int64_t all = r->io->in[1].block.extent[2];
-    if (!r->causal) return all;
-    int64_t seen = global_of(&r->io->in[0], 2, query) + r->reach + 1;
-    return seen < 0 ? 0 : seen < all ? seen : all;
-}
-
-static float *row_at(const tsi_block *x, int64_t b, int64_t h, int64_t t)
-{
-    return (float *)x->data + b * x->stride[0] + h * x->stride[1] + t * x->stride[2];
-}
-
-/* In double, so that the exponential of a large score keeps its digits. */
-static double dot(const float *a, const float *b, int64_t n)
-{
-    double lane[LANES] = { 0 }, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int u = 0; u < LANES; u++)
-            lane[u] += (double)a[i + u] * (double)b[i + u];
-    for (int u = 0; u < LANES; u++)
-        sum += lane[u];
-    for (; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-static void add_scaled(float *to, const float *from, float factor, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] += factor * from[i];
-}
-
-/* Scores of one query; returns the largest. */
-static float scores(const rows *r, int64_t b, int64_t h, int64_t g, int64_t i, int64_t seen)
-{
-    const tsi_block *q = &r->io->in[0].block, *k = &r->io->in[1].block;
-    const float *query = row_at(q, b, h, i);
-    float top = -INFINITY;
-    for (int64_t j = 0; j < seen; j++) {
-        r->score[j] = (float)(dot(query, row_at(k, b, g, j), q->extent[3]) * r->scale);
-        top = fmaxf(top, r->score[j]);
+    const tsi_row_set *set = f->a.set;
+    float *row = s->score + i * KEYS;
+    int64_t seen = s->seen[i] - first;
+    seen = seen < 0 ? 0 : seen < columns ? seen : columns;
+    if (seen < columns) memset(row + seen, 0, (size_t)(columns - seen) * sizeof *row);
+    if (seen == 0) return;
+    float top = (float)set->fold_f32[TSI_BY_MAX](row, seen) * f->a.scale, before = s->top[i];
+    bool numbers = top < INFINITY; /* not if there is a NaN */
+    if (!numbers) s->total[i] = (double)NAN;
+    if (top < before) top = before;
+    if (!isfinite(top) || !numbers) { /* or nothing but minus infinities so far */
+        memset(row, 0, (size_t)seen * sizeof *row);
+        return;
     }
-    return top;
+    double sum = set->exp_scaled(row, row, f->a.scale, top, seen);
+    if (top != before && s->total[i] != 0.0) {
+        float shrink = expf(before - top);
+        s->total[i] *= (double)shrink;
+        set->scale(s->sum + i * f->a.width, s->sum + i * f->a.width, shrink, f->a.width);
+    }
+    s->total[i] += sum;
+    s->top[i] = top;
 }
 
-static void attend(const rows *r, int64_t b, int64_t h, int64_t i)
+static void take_keys(const forward *f, state *s, const int64_t *at, int64_t first)
 {
-    const tsi_block *v = &r->io->in[2].block, *out = &r->io->out[0].block,
-                    *lse = &r->io->out[1].block;
-    int64_t g = group_of(r, h), seen = keys_seen(r, i), width = out->extent[3];
-    float top = scores(r, b, h, g, i, seen), sum = 0, *to = row_at(out, b, h, i);
-    for (int64_t j = 0; j < seen; j++)
-        sum += r->score[j] = expf(r->score[j] - top);
-    memset(to, 0, (size_t)width * sizeof *to);
-    for (int64_t j = 0; j < seen; j++)
-        add_scaled(to, row_at(v, b, g, j), r->score[j] / sum, width);
-    float *base = (float *)lse->data + b * lse->stride[0] + h * lse->stride[1] + i * lse->stride[2];
-    *base = seen > 0 ? top + logf(sum) : -INFINITY;
+    const tsi_attend *a = &f->a;
+    int64_t columns = s->seen_most - first < KEYS ? s->seen_most - first : KEYS;
+    int64_t b = at[0], h = at[1], g = at[2], query = at[3];
+    tsi_gemm scores = { .m = s->rows,
+                        .n = columns,
+                        .k = a->depth,
+                        .a = tsi_heads_row(&f->q, b, h, query),
+                        .b = tsi_heads_row(&f->k, b, g, first),
+                        .c = s->score,
+                        .am = f->q.row,
+                        .ak = 1,
+                        .bk = 1,
+                        .bn = f->k.row,
+                        .cm = KEYS,
+                        .cn = 1 };
+    tsi_gemm_blas(TS_DTYPE_F32, &scores);
+    for (int64_t i = 0; i < s->rows; i++)
+        weigh_row(f, s, i, first, columns);
+    tsi_gemm values = { .m = s->rows,
+                        .n = a->width,
+                        .k = columns,
+                        .a = s->score,
+                        .b = tsi_heads_row(&f->v, b, g, first),
+                        .c = s->sum,
+                        .am = KEYS,
+                        .ak = 1,
+                        .bk = f->v.row,
+                        .bn = 1,
+                        .cm = a->width,
+                        .cn = 1,
+                        .accumulate = true };
+    tsi_gemm_blas(TS_DTYPE_F32, &values);
 }
 
-static void attend_back(const rows *r, int64_t b, int64_t h, int64_t i)
+static void store_rows(const forward *f, const state *s, const int64_t *at)
 {
-    const tsi_operand *in = r->io->in, *out = r->io->out;
-    int64_t g = group_of(r, h), seen = keys_seen(r, i);
-    int64_t depth = in[0].block.extent[3], width = in[2].block.extent[3];
-    const tsi_block *lse = &in[4].block;
-    float base =
-        ((const float *)lse->data)[b * lse->stride[0] + h * lse->stride[1] + i * lse->stride[2]];
-    const float *query = row_at(&in[0].block, b, h, i), *grad = row_at(&in[5].block, b, h, i);
-    float *d_query = row_at(&out[0].block, b, h, i);
-    double delta = dot(row_at(&in[3].block, b, h, i), grad, width);
-    for (int64_t j = 0; j < seen; j++) {
-        const float *key = row_at(&in[1].block, b, g, j);
-        double p = exp(dot(query, key, depth) * r->scale - (double)base);
-        double pull = dot(grad, row_at(&in[2].block, b, g, j), width) - delta;
-        float ds = (float)(p * pull * r->scale);
-        add_scaled(row_at(&out[2].block, b, g, j), grad, (float)p, width);
-        add_scaled(d_query, key, ds, depth);
-        add_scaled(row_at(&out[1].block, b, g, j), query, ds, depth);
+    const tsi_attend *a = &f->a;
+    int64_t b = at[0], h = at[1], query = at[3];
+    for (int64_t i = 0; i < s->rows; i++) {
+        bool sees = s->seen[i] > 0;
+        float factor = sees ? (float)(1.0 / s->total[i]) : 0.0f;
+        double lse = sees ? (double)s->top[i] + log(s->total[i]) : -(double)INFINITY;
+        a->set->scale(tsi_heads_row(&f->out, b, h, query + i), s->sum + i * a->width, factor,
+                      a->width);
+        tsi_store_real((ts_dtype)f->lse->dtype, tsi_attend_lse(f->lse, b, h, query + i), lse);
     }
 }
 
-/* ---- the kernels ----------------------------------------------------------------------------- */
-
-static bool is_plain(const tsi_operand *operand)
+static void run_block(const forward *f, int64_t task, float *scratch)
 {
-    const tsi_block *x = &operand->block;
-    return x->dtype == TS_DTYPE_F32 && (x->ndim < 4 || x->stride[3] == 1 || x->extent[3] <= 1);
+    const tsi_attend *a = &f->a;
+    state s = { .score = scratch, .sum = scratch + QUERIES * KEYS };
+    int64_t query = task % f->blocks * QUERIES, h = task / f->blocks % a->heads;
+    const int64_t at[] = { task / f->blocks / a->heads, h, tsi_attend_group(a, h), query };
+    s.rows = a->queries - query < QUERIES ? a->queries - query : QUERIES;
+    for (int64_t i = 0; i < s.rows; i++) {
+        s.seen[i] = tsi_attend_seen(a, query + i);
+        if (s.seen[i] > s.seen_most) s.seen_most = s.seen[i];
+        s.top[i] = -INFINITY;
+    }
+    memset(s.sum, 0, (size_t)(s.rows * a->width) * sizeof *s.sum);
+    for (int64_t first = 0; first < s.seen_most; first += KEYS)
+        take_keys(f, &s, at, first);
+    store_rows(f, &s, at);
 }
 
-static bool rows_make(const tsi_kernel_io *io, rows *r)
+static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker)
 {
-    for (int32_t i = 0; i < io->input_count; i++)
-        if (!is_plain(&io->in[i])) return false;
-    for (int32_t o = 0; o < io->output_count; o++)
-        if (!is_plain(&io->out[o])) return false;
-    const tsi_attention_attributes *a = io->attributes;
-    const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
-    double scale = a->scale != 0.0 ? a->scale : 1.0 / sqrt((double)q->extent[3]);
-    *r = (rows){ .io = io,
-                 .scale = scale,
-                 .group = q->extent[1] / k->extent[1],
-                 .reach = k->extent[2] - q->extent[2],
-                 .causal = a->causal };
-    r->score = tsi_alloc_array((size_t)io->in[1].block.extent[2] + 1, sizeof *r->score);
-    return r->score != NULL;
+    const forward *f = context;
+    for (int64_t task = begin; task < end; task++)
+        run_block(f, task, f->scratch + worker * f->scratch_size);
 }
 
-static ts_status each_row(const tsi_kernel_io *io,
-                          void (*row)(const rows *, int64_t, int64_t, int64_t))
+ts_status tsi_attend_forward(const tsi_kernel_io *io)
 {
-    rows r;
-    if (!rows_make(io, &r)) return (ts_status)TSI_KERNEL_DECLINED;
-    const tsi_block *q = &io->in[0].block;
-    for (int64_t b = 0; b < q->extent[0]; b++)
-        for (int64_t h = 0; h < q->extent[1]; h++)
-            for (int64_t i = 0; i < q->extent[2]; i++)
-                row(&r, b, h, i);
-    tsi_free(r.score);
-    return TS_OK;
-}
-
-static ts_status attention(const tsi_kernel_io *io)
-{
-    return each_row(io, attend);
-}
-
-static ts_status attention_backward(const tsi_kernel_io *io)
-{
-    const unsigned char zero[16] = { 0 };
-    for (int32_t o = 0; o < 3; o++)
-        TSI_TRY(io->device->fill(io->device, &io->out[o].block, zero, NULL));
-    return each_row(io, attend_back);
-}
-
-void tsi_attend_install(void)
-{
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_ATTENTION, attention);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_ATTENTION_BACKWARD, attention_backward);
+    forward f = { .lse = &io->out[1].block };
+    if (!tsi_attend_make(io, &f.a)) return (ts_status)TSI_KERNEL_DECLINED;
+    const tsi_attend *a = &f.a;
+    if (a->batches * a->heads * a->queries == 0) return TS_OK;
+    tsi_scratch held[5] = { { 0 } };
+    const tsi_block *block[] = { &io->in[0].block, &io->in[1].block, &io->in[2].block,
+                                 &io->out[0].block };
+    tsi_heads *heads[] = { &f.q, &f.k, &f.v, &f.out };
+    ts_status status = TS_OK;
+    for (int i = 0; i < 4 && status == TS_OK; i++)
+        status = tsi_heads_get(io->rank, block[i], i < 3, heads[i], &held[i]);
+    f.scratch_size = QUERIES * (KEYS + a->width);
+    if (status == TS_OK)
+        status = tsi_scratch_get(&held[4], io->rank,
+                                 (size_t)(tsi_parallel_threads(io->rank) * f.scratch_size),
+                                 sizeof(float));
+    if (status == TS_OK) {
+        f.scratch = held[4].data;
+        f.blocks = (a->queries - 1) / QUERIES + 1;
+        tsi_parallel_for(io->rank, a->batches * a->heads * f.blocks, 1, run_blocks, &f);
+        tsi_heads_put(io->rank, block[3], &f.out);
+    }
+    for (int i = 4; i >= 0; i--)
+        tsi_scratch_done(&held[i]);
+    return status;
 }

@@ -18,7 +18,7 @@ enum { TILE = 512, PIECE = 8192, GRAIN = 32768, TINY = 4096 };
 
 typedef struct row_entry {
     const tsi_op_desc *op; /* NULL: a free place */
-    tsi_row_fn f32, f64, i64;
+    tsi_row_fn f32, bf16, f64, i64;
     bool truth;   /* rows write bytes of 0 or 1 */
     bool numbers; /* the attributes begin with numbers */
 } row_entry;
@@ -178,6 +178,9 @@ static bool choose(pointwise *p, const row_entry *entry)
     if (category <= TSI_CATEGORY_INT) {
         p->compute = TS_DTYPE_I64;
         p->fn = entry->i64;
+    } else if (dtype == TS_DTYPE_BF16 && entry->bf16) {
+        p->compute = TS_DTYPE_BF16;
+        p->fn = entry->bf16;
     } else if (dtype != TS_DTYPE_F64 && entry->f32) {
         p->compute = TS_DTYPE_F32;
         p->fn = entry->f32;
@@ -283,6 +286,7 @@ void tsi_pointwise_install(void)
     for (size_t i = 0; i < TSI_COUNT_OF(with_rows); i++) {
         row_entry *entry = entry_of(tsi_op_at((int32_t)with_rows[i].op));
         entry->f32 = set->f32[with_rows[i].row];
+        entry->bf16 = set->bf16[with_rows[i].row];
         entry->f64 = set->f64[with_rows[i].row];
         entry->i64 = set->i64[with_rows[i].row];
     }

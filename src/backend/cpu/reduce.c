@@ -15,7 +15,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 
-enum { TILE = 1024, COLUMNS = 512, FLUSH = 32, CHUNK = 65536, GRAIN = 32768 };
+enum { TILE = 1024, COLUMNS = 2048, FLUSH = 64, ROWS = 256, CHUNK = 65536, GRAIN = 32768 };
 
 /* Dims of one kind, outermost first; strides in bytes. */
 typedef struct dims {
@@ -77,6 +77,11 @@ static void merge(dims *x)
 
 static void offsets(const dims *x, int64_t index, int64_t *in, int64_t *out)
 {
+    if (x->ndim == 1) { /* no division */
+        *in += index * x->in[0];
+        *out += index * x->out[0];
+        return;
+    }
     for (int32_t d = x->ndim - 1; d >= 0; d--) {
         int64_t at = index % x->extent[d];
         index /= x->extent[d];
@@ -291,6 +296,26 @@ static void take_row_f32(const reduction *r, column_sums *s, const char *from, i
     if (++s->pending == FLUSH) flush(r, s, width);
 }
 
+/* Four rows of a sum at once, where they are f32 and contiguous; returns how
+ * many were taken. */
+static int64_t take_four(const reduction *r, column_sums *s, int64_t at, int64_t row, int64_t last,
+                         int64_t width)
+{
+    if (r->fold != TSI_BY_SUM || row + 4 > last || s->pending == 0 || s->pending + 4 > FLUSH ||
+        r->compute != TS_DTYPE_F32 || !as_it_is(r))
+        return 0;
+    const float *rows[4];
+    for (int i = 0; i < 4; i++) {
+        int64_t in = at, none = 0;
+        offsets(&r->gone, row + i, &in, &none);
+        rows[i] = (const float *)(const void *)(r->in + in);
+    }
+    r->set->add_four(s->some, rows, width);
+    s->pending += 4;
+    if (s->pending == FLUSH) flush(r, s, width);
+    return 4;
+}
+
 static void take_row_f64(const reduction *r, double *total, const char *from, int64_t width)
 {
     double tile[COLUMNS];
@@ -346,6 +371,11 @@ static void column_chunk(const reduction *r, int64_t task)
     }
     for (int64_t row = first; row < last; row++) {
         int64_t at = in + column * r->in_stride, none = 0;
+        int64_t taken = take_four(r, &s, at, row, last, width);
+        if (taken > 0) {
+            row += taken - 1;
+            continue;
+        }
         offsets(&r->gone, row, &at, &none);
         if (r->compute == TS_DTYPE_F32)
             take_row_f32(r, &s, r->in + at, width);
@@ -392,7 +422,7 @@ static ts_status reduce_columns(reduction *r, ts_rank *rank)
 {
     int64_t width = r->length < COLUMNS ? r->length : COLUMNS;
     r->pieces = (r->length - 1) / COLUMNS + 1;
-    r->rows_per_chunk = CHUNK / width;
+    r->rows_per_chunk = CHUNK / width > ROWS ? CHUNK / width : ROWS;
     r->chunks = (r->gone.count - 1) / r->rows_per_chunk + 1;
     tsi_scratch scratch = { 0 };
     if (r->chunks > 1)

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows.h - kernels over contiguous elements, once per instruction set: what the drivers call.
+/* rows.h - kernels over contiguous elements, once per instruction set: what the
+ * drivers call.
  *
- * A driver (pointwise.c, reduce.c, softmax.c, ...) turns a call into rows; a row kernel is a plain
- * loop in rows_body.h, compiled for the base instruction set and, on x86_64, for AVX2 and AVX-512.
- * tsi_rows() is the best set this machine runs.
+ * A driver (pointwise.c, reduce.c, softmax.c, ...) turns a call into rows; a
+ * row kernel is a plain loop in rows_body.h, compiled for the base instruction
+ * set and, on x86_64, for AVX2 and AVX-512. tsi_rows() is the best set this
+ * machine runs.
  *
- * INV: rows are computed in f32, f64 or i64; narrower dtypes are widened by the driver. Sums of f32
- * are added up in blocks of TSI_SUM_BLOCK in f32 lanes, and blocks in double, in order: the result
+ * INV: rows are computed in f32 (those of bf16 too), f64 or i64; other dtypes
+ * are widened by the driver. Sums of f32 are added up in blocks of
+ * TSI_SUM_BLOCK in f32 lanes, and blocks in double, in order: the result
  * depends on the length alone, not on the instruction set's width. */
 #ifndef TSI_BACKEND_CPU_ROWS_H
 #define TSI_BACKEND_CPU_ROWS_H
 
 #include <stdint.h>
 
-enum { TSI_SUM_BLOCK = 512 };
+enum { TSI_SUM_BLOCK = 2048 };
 
 /* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
  */
@@ -30,13 +33,47 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
 #define TSI_ROW_LIST(X)                                                                            \
     X(ABS)                                                                                         \
     X(ADD)                                                                                         \
-    X(ADD_SCALAR) X(ADDCDIV) X(ADDCMUL) X(CEIL) X(CLAMP) X(DIV) X(DIV_SCALAR) X(EQ) X(ERF) X(EXP)  \
-        X(FLOOR) X(GE) X(GELU) X(GELU_BACKWARD) X(GT) X(LE) X(LEAKY_RELU) X(LERP) X(LOG)           \
-            X(LOGICAL_AND) X(LOGICAL_NOT) X(LOGICAL_OR) X(LT) X(MASKED_FILL) X(MAXIMUM) X(MINIMUM) \
-                X(MUL) X(MUL_SCALAR) X(NE) X(NEG) X(RECIPROCAL) X(RELU) X(ROUND) X(RSQRT)          \
-                    X(RSUB_SCALAR) X(SIGMOID) X(SIGMOID_BACKWARD) X(SIGN) X(SILU) X(SILU_BACKWARD) \
-                        X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD)    \
-                            X(TRUNC) X(WHERE)
+    X(ADD_SCALAR)                                                                                  \
+    X(ADDCDIV)                                                                                     \
+    X(ADDCMUL)                                                                                     \
+    X(CEIL)                                                                                        \
+    X(CLAMP)                                                                                       \
+    X(DIV)                                                                                         \
+    X(DIV_SCALAR)                                                                                  \
+    X(EQ)                                                                                          \
+    X(ERF)                                                                                         \
+    X(EXP)                                                                                         \
+    X(FLOOR)                                                                                       \
+    X(GE)                                                                                          \
+    X(GELU)                                                                                        \
+    X(GELU_BACKWARD)                                                                               \
+    X(GT)                                                                                          \
+    X(LE)                                                                                          \
+    X(LEAKY_RELU)                                                                                  \
+    X(LERP)                                                                                        \
+    X(LOG)                                                                                         \
+    X(LOGICAL_AND)                                                                                 \
+    X(LOGICAL_NOT)                                                                                 \
+    X(LOGICAL_OR)                                                                                  \
+    X(LT)                                                                                          \
+    X(MASKED_FILL)                                                                                 \
+    X(MAXIMUM)                                                                                     \
+    X(MINIMUM)                                                                                     \
+    X(MUL)                                                                                         \
+    X(MUL_SCALAR)                                                                                  \
+    X(NE)                                                                                          \
+    X(NEG)                                                                                         \
+    X(RECIPROCAL)                                                                                  \
+    X(RELU)                                                                                        \
+    X(ROUND)                                                                                       \
+    X(RSQRT)                                                                                       \
+    X(RSUB_SCALAR)                                                                                 \
+    X(SIGMOID)                                                                                     \
+    X(SIGMOID_BACKWARD)                                                                            \
+    X(SIGN)                                                                                        \
+    X(SILU)                                                                                        \
+    X(SILU_BACKWARD)                                                                               \
+    X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
 typedef enum tsi_row_id {
     TSI_ROW_NONE,
 #define TSI_ROW_ENUM(name) TSI_ROW_##name,
@@ -59,7 +96,7 @@ typedef struct tsi_row_set {
     const char *name; /* "neon", "avx2", "base" */
     /* NULL: no row of that kind. Comparisons and logic write bytes of 0 or 1, the others what they
      * read. */
-    tsi_row_fn f32[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
+    tsi_row_fn f32[TSI_ROW_COUNT], bf16[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
 
     /* Contiguous elements to one number; an empty row gives the identity. */
     double (*fold_f32[TSI_BY_COUNT])(const float *x, int64_t count);
@@ -71,6 +108,9 @@ typedef struct tsi_row_set {
     void (*join_f64_f32[TSI_BY_COUNT])(double *to, const float *x, int64_t count);
     void (*join_i64[TSI_BY_COUNT])(int64_t *to, const int64_t *x, int64_t count);
 
+    /* to += a + b + c + d, for sums */
+    void (*add_four)(float *to, const float *const *rows, int64_t count);
+
     /* ---- softmax: x - top <= 0 */
     double (*exp_sum)(const float *x, float top, int64_t count);
     double (*exp_store)(float *to, const float *x, float top, int64_t count); /* and the sum */
@@ -79,6 +119,12 @@ typedef struct tsi_row_set {
     void (*shift)(float *to, const float *x, float top, float add, int64_t count);
     /* to[i] = (e^(x[i] - top)) * factor */
     void (*exp_scale)(float *to, const float *x, float top, float factor, int64_t count);
+
+    /* ---- attention: to = e^(scale x - top), and the sum; and of p = q k^T, dp =
+     * do v^T with numbers { scale, lse, delta }: p = e^(scale p - lse), dp = p
+     * (dp - delta) scale */
+    double (*exp_scaled)(float *to, const float *x, float scale, float top, int64_t count);
+    void (*attend_back)(float *p, float *dp, const float *numbers, int64_t count);
 
     /* ---- norms: to = (x - mean) * scale * weight + bias; weight and bias may be NULL */
     double (*squares_about)(const float *x, float mean, int64_t count);
@@ -94,10 +140,7 @@ typedef struct tsi_row_set {
     void (*add_scaled)(float *to, const float *x, float factor, int64_t count); /* to += factor x */
 } tsi_row_set;
 
-const tsi_row_set *tsi_rows(void); /* chosen on the first call */
-extern const tsi_row_set tsi_rows_base;
-#if defined(__x86_64__)
-extern const tsi_row_set tsi_rows_avx2, tsi_rows_avx512;
-#endif
+const tsi_row_set *tsi_rows(void); /* the best this machine runs */
+extern const tsi_row_set tsi_rows_base, tsi_rows_neon, tsi_rows_avx2, tsi_rows_avx512;
 
 #endif

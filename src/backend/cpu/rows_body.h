@@ -171,14 +171,21 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
         to[i] = f(x[i * sx], y[i * sy], 0) != 0;
 }
 
+/* In this order: later parts use functions of earlier ones. */
 #include "backend/cpu/rows_f32.h"
-#include "backend/cpu/rows_fold.h"
-#include "backend/cpu/rows_fused.h"
+/* the same functions on bf16 */
+#include "backend/cpu/rows_bf16.h"
+/* f64 and i64 */
 #include "backend/cpu/rows_wide.h"
+/* reductions */
+#include "backend/cpu/rows_fold.h"
+/* softmax, norms, attention */
+#include "backend/cpu/rows_fused.h"
 
 const tsi_row_set TSI_ROW_SET = {
     .name = TSI_ROW_SET_NAME,
     TSI_ROWS_F32,
+    TSI_ROWS_BF16,
     TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
     TSI_ROWS_FUSED,

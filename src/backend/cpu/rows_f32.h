@@ -106,7 +106,7 @@ static void reciprocal_f32(const tsi_row *row)
 static TSI_INLINE float one_relu_f32(float x, float c)
 {
     (void)c;
-    return x > 0.0f || x != x ? x : 0.0f;
+    return tsi_f32_of_bits(tsi_bits_of_f32(x) & ~tsi_v_mask(x <= 0.0f));
 }
 
 static void relu_f32(const tsi_row *row)
@@ -255,7 +255,7 @@ static void div_scalar_f32(const tsi_row *row)
 
 static TSI_INLINE float one_leaky_relu_f32(float x, float c)
 {
-    return x > 0.0f ? x : x * c;
+    return tsi_v_pick(tsi_v_mask(x > 0.0f), x, x * c);
 }
 
 static void leaky_relu_f32(const tsi_row *row)
@@ -308,7 +308,7 @@ static void div_f32(const tsi_row *row)
 static TSI_INLINE float one_maximum_f32(float x, float y, float c)
 {
     (void)c;
-    return x != x || x > y ? x : y;
+    return tsi_v_pick(tsi_v_mask(x > y) | ~tsi_v_mask(x == x), x, y);
 }
 
 static void maximum_f32(const tsi_row *row)
@@ -319,7 +319,7 @@ static void maximum_f32(const tsi_row *row)
 static TSI_INLINE float one_minimum_f32(float x, float y, float c)
 {
     (void)c;
-    return x != x || x < y ? x : y;
+    return tsi_v_pick(tsi_v_mask(x < y) | ~tsi_v_mask(x == x), x, y);
 }
 
 static void minimum_f32(const tsi_row *row)
@@ -350,7 +350,7 @@ static void masked_fill_f32(const tsi_row *row)
 static TSI_INLINE float one_threshold_backward_f32(float x, float y, float c)
 {
     (void)c;
-    return y > 0.0f ? x : 0.0f;
+    return tsi_f32_of_bits(tsi_bits_of_f32(x) & tsi_v_mask(y > 0.0f));
 }
 
 static void threshold_backward_f32(const tsi_row *row)

@@ -4,7 +4,7 @@
  * Element i of a block belongs to lane i % LANES, whatever the width of the machine's vectors;
  * lanes are folded by halves. So the bits of a sum depend on its length alone. */
 
-enum { LANES = 16 };
+enum { LANES = 32 };
 
 static TSI_INLINE float add_f32_(float a, float b)
 {
@@ -18,12 +18,12 @@ static TSI_INLINE float multiply_f32_(float a, float b)
 
 static TSI_INLINE float larger_f32_(float a, float b)
 {
-    return a > b || a != a ? a : b;
+    return tsi_v_pick(tsi_v_mask(b > a) | ~tsi_v_mask(b == b), b, a);
 }
 
 static TSI_INLINE float smaller_f32_(float a, float b)
 {
-    return a < b || a != a ? a : b;
+    return tsi_v_pick(tsi_v_mask(b < a) | ~tsi_v_mask(b == b), b, a);
 }
 
 static TSI_INLINE float add_square_f32_(float a, float b)
@@ -98,6 +98,8 @@ static TSI_INLINE float lanes_f32(const float *x, int64_t count, float start, f3
             lane[j] = step(lane[j], x[i + j]);
     for (int j = 0; i < count; i++, j++)
         lane[j] = step(lane[j], x[i]);
+    for (int j = 0; j < 16; j++)
+        lane[j] = join(lane[j], lane[j + 16]);
     for (int j = 0; j < 8; j++)
         lane[j] = join(lane[j], lane[j + 8]);
     for (int j = 0; j < 4; j++)
@@ -117,6 +119,8 @@ static TSI_INLINE double lanes_f64(const double *x, int64_t count, double start,
             lane[j] = step(lane[j], x[i + j]);
     for (int j = 0; i < count; i++, j++)
         lane[j] = step(lane[j], x[i]);
+    for (int j = 0; j < 16; j++)
+        lane[j] = join(lane[j], lane[j + 16]);
     for (int j = 0; j < 8; j++)
         lane[j] = join(lane[j], lane[j + 8]);
     for (int j = 0; j < 4; j++)
@@ -162,6 +166,8 @@ static double prod_f32(const float *x, int64_t count)
     return total;
 }
 
+#ifndef TSI_ROWS_OWN_EXTREMES /* the file of an instruction set may have                           \
+                                 better ones */
 static double max_f32(const float *x, int64_t count)
 {
     return (double)lanes_f32(x, count, -INFINITY, larger_f32_, larger_f32_);
@@ -171,6 +177,7 @@ static double min_f32(const float *x, int64_t count)
 {
     return (double)lanes_f32(x, count, INFINITY, smaller_f32_, smaller_f32_);
 }
+#endif
 
 static double sum_f64(const double *x, int64_t count)
 {
@@ -267,6 +274,7 @@ static void join_prod_f32(float *to, const float *x, int64_t count)
     into_f32(to, x, count, multiply_f32_);
 }
 
+#ifndef TSI_ROWS_OWN_EXTREMES
 static void join_max_f32(float *to, const float *x, int64_t count)
 {
     into_f32(to, x, count, larger_f32_);
@@ -276,6 +284,7 @@ static void join_min_f32(float *to, const float *x, int64_t count)
 {
     into_f32(to, x, count, smaller_f32_);
 }
+#endif
 
 static void join_sum_f64(double *to, const double *x, int64_t count)
 {

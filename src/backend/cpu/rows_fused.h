@@ -56,6 +56,29 @@ static void exp_scale(float *to, const float *x, float top, float factor, int64_
         to[i] = tsi_v_exp_below(x[i] - top) * factor;
 }
 
+static double exp_scaled(float *to, const float *x, float scale, float top, int64_t count)
+{
+    double total = 0;
+    for (int64_t at = 0; at < count; at += TSI_SUM_BLOCK) {
+        int64_t part = count - at < TSI_SUM_BLOCK ? count - at : TSI_SUM_BLOCK;
+        TSI_INDEPENDENT
+        for (int64_t i = at; i < at + part; i++)
+            to[i] = tsi_v_exp_below(x[i] * scale - top);
+        total += (double)lanes_f32(to + at, part, 0.0f, add_f32_, add_f32_);
+    }
+    return total;
+}
+
+static void attend_back(float *restrict p, float *restrict dp, const float *numbers, int64_t count)
+{
+    const float scale = numbers[0], lse = numbers[1], delta = numbers[2];
+    for (int64_t i = 0; i < count; i++) {
+        float weight = tsi_v_exp_below(p[i] * scale - lse);
+        p[i] = weight;
+        dp[i] = weight * (dp[i] - delta) * scale;
+    }
+}
+
 static double squares_about(const float *x, float mean, int64_t count)
 {
     float apart[TSI_SUM_BLOCK];
@@ -73,7 +96,11 @@ static void normalise_row(float *to, const float *x, const float *const *weight_
                           float scale, int64_t count)
 {
     const float *w = weight_bias[0], *b = weight_bias[1];
-    if (w && b) {
+    if (w && !b && mean == 0.0f) {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++)
+            to[i] = x[i] * scale * w[i];
+    } else if (w && b) {
         TSI_INDEPENDENT
         for (int64_t i = 0; i < count; i++)
             to[i] = (x[i] - mean) * scale * w[i] + b[i];
@@ -86,6 +113,14 @@ static void normalise_row(float *to, const float *x, const float *const *weight_
         for (int64_t i = 0; i < count; i++)
             to[i] = (x[i] - mean) * scale + (b ? b[i] : 0.0f);
     }
+}
+
+static void add_four(float *to, const float *const *rows, int64_t count)
+{
+    const float *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++)
+        to[i] += (a[i] + b[i]) + (c[i] + d[i]);
 }
 
 static void rotate_row(float *const *to, const float *const *from, const float *const *cos_sin,
@@ -127,5 +162,6 @@ static void add_scaled_row(float *to, const float *x, float factor, int64_t coun
 
 #define TSI_ROWS_FUSED                                                                             \
     .exp_sum = exp_sum, .exp_store = exp_store, .scale = scale_row, .shift = shift_row,            \
-    .exp_scale = exp_scale, .squares_about = squares_about, .normalise = normalise_row,            \
-    .rotate = rotate_row, .dot = dot_row, .add_scaled = add_scaled_row
+    .exp_scale = exp_scale, .exp_scaled = exp_scaled, .attend_back = attend_back,                  \
+    .squares_about = squares_about, .normalise = normalise_row, .rotate = rotate_row,              \
+    .add_four = add_four, .dot = dot_row, .add_scaled = add_scaled_row

@@ -36,7 +36,12 @@ static tsi_block with_last(const tsi_block *block, int32_t dim)
 static void softmax_row(const softmax *s, float *to, const float *x, int64_t count)
 {
     float top = (float)s->set->fold_f32[TSI_BY_MAX](x, count);
-    if (isinf(top) && top < 0) top = 0;
+    if (!isfinite(top)) { /* a NaN, an infinity above all, or nothing but minus
+                             infinities */
+        for (int64_t i = 0; i < count; i++)
+            to[i] = NAN;
+        return;
+    }
     if (s->logs) {
         double sum = s->set->exp_sum(x, top, count);
         s->set->shift(to, x, top, (float)-log(sum), count);
@@ -104,7 +109,7 @@ static ts_status softmax_kernel(const tsi_kernel_io *io)
 static double row_lse(const softmax *s, const float *x, int64_t count)
 {
     float top = (float)s->set->fold_f32[TSI_BY_MAX](x, count);
-    if (isinf(top)) return (double)top; /* all of them are, or one exceeds the others by far */
+    if (!isfinite(top)) return (double)top; /* all of them are, or one exceeds the others by far */
     return (double)top + log(s->set->exp_sum(x, top, count));
 }
 

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows_bf16.h - the functions of rows_f32.h on rows of bf16, widened and rounded in registers; a
+ * part of rows_body.h. */
+
+static TSI_INLINE void map1_bf16(const tsi_row *row, f32_one f)
+{
+    uint16_t *to = row->out;
+    const uint16_t *x = row->in[0];
+    float c = (float)number_of(row);
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i]), c));
+}
+
+static TSI_INLINE void map2_bf16(const tsi_row *row, f32_two f)
+{
+    uint16_t *to = row->out;
+    const uint16_t *x = row->in[0], *y = row->in[1];
+    float c = (float)number_of(row);
+    if (row->step[0] && row->step[1]) {
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i]), tsi_f32_of_bf16(y[i]), c));
+    } else if (row->step[0]) {
+        float b = tsi_f32_of_bf16(*y);
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i]), b, c));
+    } else {
+        float a = tsi_f32_of_bf16(*x);
+        TSI_INDEPENDENT
+        for (int64_t i = 0; i < row->count; i++)
+            to[i] = tsi_bf16_of_f32(f(a, tsi_f32_of_bf16(y[i]), c));
+    }
+}
+
+static TSI_INLINE void map3_bf16(const tsi_row *row, f32_three f)
+{
+    uint16_t *to = row->out;
+    const uint16_t *x = row->in[0], *y = row->in[1], *z = row->in[2];
+    int64_t sx = row->step[0], sy = row->step[1], sz = row->step[2];
+    float c = (float)number_of(row);
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i * sx]), tsi_f32_of_bf16(y[i * sy]),
+                                  tsi_f32_of_bf16(z[i * sz]), c));
+}
+
+static void abs_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_abs_f32);
+}
+
+static void ceil_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_ceil_f32);
+}
+
+static void erf_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_erf_f32);
+}
+
+static void exp_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_exp_f32);
+}
+
+static void floor_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_floor_f32);
+}
+
+static void gelu_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_gelu_f32);
+}
+
+static void log_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_log_f32);
+}
+
+static void neg_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_neg_f32);
+}
+
+static void reciprocal_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_reciprocal_f32);
+}
+
+static void relu_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_relu_f32);
+}
+
+static void round_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_round_f32);
+}
+
+static void rsqrt_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_rsqrt_f32);
+}
+
+static void sigmoid_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_sigmoid_f32);
+}
+
+static void sign_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_sign_f32);
+}
+
+static void silu_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_silu_f32);
+}
+
+static void sqrt_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_sqrt_f32);
+}
+
+static void square_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_square_f32);
+}
+
+static void tanh_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_tanh_f32);
+}
+
+static void trunc_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_trunc_f32);
+}
+
+static void add_scalar_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_add_scalar_f32);
+}
+
+static void rsub_scalar_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_rsub_scalar_f32);
+}
+
+static void mul_scalar_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_mul_scalar_f32);
+}
+
+static void div_scalar_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_div_scalar_f32);
+}
+
+static void leaky_relu_bf16(const tsi_row *row)
+{
+    map1_bf16(row, one_leaky_relu_f32);
+}
+
+static void add_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_add_f32);
+}
+
+static void sub_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_sub_f32);
+}
+
+static void mul_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_mul_f32);
+}
+
+static void div_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_div_f32);
+}
+
+static void maximum_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_maximum_f32);
+}
+
+static void minimum_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_minimum_f32);
+}
+
+static void lerp_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_lerp_f32);
+}
+
+static void masked_fill_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_masked_fill_f32);
+}
+
+static void threshold_backward_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_threshold_backward_f32);
+}
+
+static void sigmoid_backward_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_sigmoid_backward_f32);
+}
+
+static void tanh_backward_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_tanh_backward_f32);
+}
+
+static void silu_backward_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_silu_backward_f32);
+}
+
+static void gelu_backward_bf16(const tsi_row *row)
+{
+    map2_bf16(row, one_gelu_backward_f32);
+}
+
+static void where_bf16(const tsi_row *row)
+{
+    map3_bf16(row, one_where_f32);
+}
+
+static void addcmul_bf16(const tsi_row *row)
+{
+    map3_bf16(row, one_addcmul_f32);
+}
+
+static void addcdiv_bf16(const tsi_row *row)
+{
+    map3_bf16(row, one_addcdiv_f32);
+}
+
+#define TSI_ROWS_BF16                                                                              \
+    .bf16 = {                                                                                      \
+        [TSI_ROW_ABS] = abs_bf16,                                                                  \
+        [TSI_ROW_ADD] = add_bf16,                                                                  \
+        [TSI_ROW_ADD_SCALAR] = add_scalar_bf16,                                                    \
+        [TSI_ROW_ADDCDIV] = addcdiv_bf16,                                                          \
+        [TSI_ROW_ADDCMUL] = addcmul_bf16,                                                          \
+        [TSI_ROW_CEIL] = ceil_bf16,                                                                \
+        [TSI_ROW_DIV] = div_bf16,                                                                  \
+        [TSI_ROW_DIV_SCALAR] = div_scalar_bf16,                                                    \
+        [TSI_ROW_ERF] = erf_bf16,                                                                  \
+        [TSI_ROW_EXP] = exp_bf16,                                                                  \
+        [TSI_ROW_FLOOR] = floor_bf16,                                                              \
+        [TSI_ROW_GELU] = gelu_bf16,                                                                \
+        [TSI_ROW_GELU_BACKWARD] = gelu_backward_bf16,                                              \
+        [TSI_ROW_LEAKY_RELU] = leaky_relu_bf16,                                                    \
+        [TSI_ROW_LERP] = lerp_bf16,                                                                \
+        [TSI_ROW_LOG] = log_bf16,                                                                  \
+        [TSI_ROW_MASKED_FILL] = masked_fill_bf16,                                                  \
+        [TSI_ROW_MAXIMUM] = maximum_bf16,                                                          \
+        [TSI_ROW_MINIMUM] = minimum_bf16,                                                          \
+        [TSI_ROW_MUL] = mul_bf16,                                                                  \
+        [TSI_ROW_MUL_SCALAR] = mul_scalar_bf16,                                                    \
+        [TSI_ROW_NEG] = neg_bf16,                                                                  \
+        [TSI_ROW_RECIPROCAL] = reciprocal_bf16,                                                    \
+        [TSI_ROW_RELU] = relu_bf16,                                                                \
+        [TSI_ROW_ROUND] = round_bf16,                                                              \
+        [TSI_ROW_RSQRT] = rsqrt_bf16,                                                              \
+        [TSI_ROW_RSUB_SCALAR] = rsub_scalar_bf16,                                                  \
+        [TSI_ROW_SIGMOID] = sigmoid_bf16,                                                          \
+        [TSI_ROW_SIGMOID_BACKWARD] = sigmoid_backward_bf16,                                        \
+        [TSI_ROW_SIGN] = sign_bf16,                                                                \
+        [TSI_ROW_SILU] = silu_bf16,                                                                \
+        [TSI_ROW_SILU_BACKWARD] = silu_backward_bf16,                                              \
+        [TSI_ROW_SQRT] = sqrt_bf16,                                                                \
+        [TSI_ROW_SQUARE] = square_bf16,                                                            \
+        [TSI_ROW_SUB] = sub_bf16,                                                                  \
+        [TSI_ROW_TANH] = tanh_bf16,                                                                \
+        [TSI_ROW_TANH_BACKWARD] = tanh_backward_bf16,                                              \
+        [TSI_ROW_THRESHOLD_BACKWARD] = threshold_backward_bf16,                                    \
+        [TSI_ROW_TRUNC] = trunc_bf16,                                                              \
+        [TSI_ROW_WHERE] = where_bf16,                                                              \
+    }
