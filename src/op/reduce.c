@@ -91,8 +91,8 @@ bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     a->p = 2.0;
     *input_count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = variant < 2 ? 2 : 3 }, .dtype = TS_DTYPE_F64 };
-    memcpy(in[0].shape.extent, variant < 2 ? shape + 1 : shape, sizeof shape);
-    if (variant < 2) in[0].shape.extent[2] = 0;
+    for (int32_t d = 0; d < in[0].shape.ndim; d++)
+        in[0].shape.extent[d] = shape[3 - in[0].shape.ndim + d];
     return variant < 4;
 }
 

@@ -96,7 +96,7 @@ typedef struct call {
     const tsi_op_desc *op;
     ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
     int32_t input_count;
-    unsigned char attributes[512];
+    _Alignas(16) unsigned char attributes[512];
 } call;
 
 typedef struct counts {

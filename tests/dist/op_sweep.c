@@ -136,7 +136,7 @@ typedef struct sweep {
     const tsi_op_desc *op;
     ts_meta in[TSI_INPUT_MAX];
     int32_t input_count;
-    unsigned char attributes[512];
+    _Alignas(16) unsigned char attributes[512];
 } sweep;
 
 static ts_status call(const sweep *s, ts_mesh *mesh, const int32_t *code, char *what,
