@@ -145,7 +145,8 @@ double tsi_real_isnan(const double *x, const void *a)
 double tsi_real_lgamma(const double *x, const void *a)
 {
     (void)a;
-    return lgamma(*x);
+    int sign; /* lgamma writes it to a global that threads would share */
+    return lgamma_r(*x, &sign);
 }
 
 double tsi_real_log(const double *x, const void *a)
