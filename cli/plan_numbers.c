@@ -44,6 +44,7 @@ void plan_terms_of(const ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
         ts_placement place = ts_sharding_placement(sharding, k);
         int64_t n = ts_mesh_axis_size(mesh, k);
         if (place.kind != TS_PLACE_PARTIAL && place.kind != TS_PLACE_NORM) continue;
+        if (n == 1) continue; /* one term is the value, whatever the kind */
         out->kind = place.kind;
         out->norm = place.norm;
         out->count *= n;

@@ -88,6 +88,7 @@ double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
     double in = (double)tsi_space_largest(space, from, &even) * item;
     double out = (double)tsi_space_largest(space, step->to, &even) * item;
     tsi_links_group group = tsi_links_of(&plan->links, step->axes);
+    if (group.n <= 1) return out * plan->links.copy; /* meets nobody */
     switch ((ts_step_kind)step->kind) {
     case TS_STEP_SLICE:
     case TS_STEP_PARTITION:

@@ -29,6 +29,21 @@ typedef struct tsi_path {
     tsi_step step[TSI_PATH_MAX];
 } tsi_path;
 
+/* Costs of edges are multiples of 2^-26 us and of 2^-10 bytes: their sums are exact, so that two
+ * orders of the same steps cost the same bits and ties are decided by the second cost. */
+#define TSI_TICK_US 0x1p-26
+#define TSI_TICK_BYTES 0x1p-10
+static inline double tsi_grid_us(double us)
+{
+    const double shift = 0x1.8p52 * TSI_TICK_US;
+    return us + shift - shift;
+}
+static inline double tsi_grid_bytes(double bytes)
+{
+    const double shift = 0x1.8p52 * TSI_TICK_BYTES;
+    return bytes + shift - shift;
+}
+
 typedef struct tsi_search {
     const tsi_space *space;
     const tsi_links *links;

@@ -58,13 +58,39 @@ static bool greedy_applies(const tsi_space *space, tsi_state state)
     return default_order(space, state) == state;
 }
 
+/* A sequence that must not stop at a mixture of terms is refused, not executed. */
+static ts_status check_terms(const tsi_space *space, tsi_state state)
+{
+    int32_t first = -1;
+    for (int32_t k = 0; k < space->axes; k++) {
+        int32_t code = tsi_state_code(state, k);
+        if (!tsi_code_partial(code) || space->size[k] == 1) continue;
+        if (first < 0) first = code;
+        if (tsi_ops_mix(&space->op[first - TSI_CODE_P], &space->op[code - TSI_CODE_P])) continue;
+        tsi_text text = { 0 };
+        tsi_space_trace(space, state, &text);
+        ts_status status = TSI_FAIL(TS_ERR_ARG,
+                                    "planner 'greedy' would mix kinds of partial on its way (%s), "
+                                    "which depends on the order of reduction; use 'auto'",
+                                    text.data ? text.data : "?");
+        tsi_text_release(&text);
+        return status;
+    }
+    return TS_OK;
+}
+
 static ts_status greedy_step(const tsi_space *space, tsi_path *path, tsi_state *state, int32_t axis,
                              int32_t code)
 {
     int32_t kind = tsi_step_kind_of(tsi_state_code(*state, axis), code);
+    if (kind < 0 && space->size[axis] == 1) { /* one rank holds it all, whatever it is called */
+        TSI_TRY(greedy_step(space, path, state, axis, TSI_CODE_R));
+        kind = tsi_step_kind_of(TSI_CODE_R, code);
+    }
     if (kind < 0)
         return TSI_FAIL(TS_ERR_INTERNAL, "plan: greedy step without a meaning on axis %d", axis);
     *state = default_order(space, tsi_state_with(*state, axis, code, 0));
+    TSI_TRY(check_terms(space, *state));
     return tsi_path_add(path, kind, 1u << axis, *state);
 }
 
@@ -275,6 +301,7 @@ static bool strided_to_order(const tsi_space *space, tsi_state *state)
         if (!tsi_code_cuts(code)) continue;
         ts_placement place = tsi_space_place(space, *state, k);
         if (place.kind != TS_PLACE_SHARD && place.kind != TS_PLACE_STRIDED) return false;
+        if (place.align > 1) return false;
         int32_t d = place.dim, at = 0;
         int64_t product = 1;
         while (product != place.factor && at < length[d])

@@ -22,6 +22,8 @@
 #include "plan/path.h"
 #include "plan/remain.h"
 
+enum { ROUNDING = 32 }; /* ticks by which the rounding of a path's edges may have made it cheaper */
+
 typedef struct expansion {
     const tsi_search *search;
     const tsi_space *space;
@@ -73,8 +75,9 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
     double bytes =
         terms > 1 ? (terms - 1 + x->held_dst / x->kept - 1) * x->kept : x->held_dst - held;
     bytes = fmax(bytes, 0) * x->unit;
-    out[0] = x->links->base + wait + fmax(drag, bytes / x->ranks * x->per_byte_min);
-    out[1] = bytes;
+    double us = x->links->base + wait + fmax(drag, bytes / x->ranks * x->per_byte_min);
+    out[0] = fmax(tsi_grid_us(us) - ROUNDING * TSI_TICK_US, 0);
+    out[1] = fmax(tsi_grid_bytes(bytes) - ROUNDING * TSI_TICK_BYTES, 0);
 }
 
 /* ---- edges ---------------------------------------------------------------------------------- */
@@ -82,7 +85,7 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
 static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, double held, double us,
                   double bytes)
 {
-    double time = x->time + us, total = x->bytes + bytes, h[2];
+    double time = x->time + tsi_grid_us(us), total = x->bytes + tsi_grid_bytes(bytes), h[2];
     heuristic(x, to, held, h);
     if (total + h[1] < x->least) h[1] = x->least - total;
     if (time + h[0] > x->search->limit_us || total + h[1] > x->search->limit_bytes) return;
@@ -310,14 +313,14 @@ static void unpack(expansion *x, uint32_t index)
     }
     x->local = (double)s->item;
     for (int32_t d = 0; d < s->dims; d++) {
-        x->length[d][0] =
-            fmax(1, (double)s->extent[d]); /* divided by; an empty tensor costs nothing */
+        x->length[d][0] = fmax(1, (double)s->extent[d]); /* divided by */
         for (int32_t i = 0; i < x->depth[d]; i++) {
             int32_t axis = x->stack[d][i];
             x->length[d][i + 1] = cut_length(x, x->code[axis], x->length[d][i], axis);
         }
         x->local *= x->length[d][x->depth[d]];
     }
+    if (s->count == 0) x->local = 0;
 }
 
 static void expand(expansion *x)
@@ -401,11 +404,12 @@ static bool refine(expansion *x, uint32_t index, const double key[2])
     x->least = x->bytes;
     if (!x->exact) return true;
     double remain = tsi_remain_bytes(&x->remain, node->state), h[2];
-    x->least = x->bytes + remain;
+    x->least = fmax(x->bytes + remain - ROUNDING * TSI_TICK_BYTES, x->bytes);
     if (node->refined) return true;
     node->refined = 1;
     heuristic(x, node->state, x->held, h);
-    h[0] = fmax(h[0], remain > 0 ? x->links->base + remain / x->ranks * x->per_byte_min : 0);
+    double us = remain > 0 ? x->links->base + remain / x->ranks * x->per_byte_min : 0;
+    h[0] = fmax(h[0], tsi_grid_us(us) - ROUNDING * TSI_TICK_US);
     double time = x->time + h[0];
     if (time > x->search->limit_us || x->least > x->search->limit_bytes) return false;
     bool bytes_first = x->search->bytes_first;

@@ -108,8 +108,10 @@ ts_placement tsi_space_place(const tsi_space *space, tsi_state state, int32_t ax
 const ts_sharding *tsi_space_sharding(const tsi_space *space, tsi_mesh_desc *mesh, tsi_state state)
 {
     ts_placement place[TS_NDIM_MAX];
-    for (int32_t k = 0; k < space->axes; k++)
-        place[k] = tsi_space_place(space, state, k);
+    for (int32_t k = 0; k < space->axes; k++) {
+        bool one = space->size[k] == 1 && tsi_code_partial(tsi_state_code(state, k));
+        place[k] = tsi_space_place(space, one ? 0 : state, k);
+    }
     return tsi_sharding_intern(mesh, place);
 }
 

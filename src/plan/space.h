@@ -78,7 +78,8 @@ ts_status tsi_space_make(const ts_layout *src, const ts_layout *dst, ts_dtype dt
                          tsi_space *out);
 /* The placement of one axis, its order included. */
 ts_placement tsi_space_place(const tsi_space *space, tsi_state state, int32_t axis);
-/* Interned and retained; NULL: recorded. */
+/* Interned and retained; NULL: recorded. The one term of an axis of one rank is R, so that states
+ * on the way to a target may have it beside other kinds. */
 const ts_sharding *tsi_space_sharding(const tsi_space *space, tsi_mesh_desc *mesh, tsi_state state);
 /* Elements held by all ranks together. */
 int64_t tsi_space_held(const tsi_space *space, tsi_state state);

@@ -151,6 +151,14 @@ static ts_reduce common_reduce(const ts_layout *from, uint32_t axes)
     return reduce;
 }
 
+/* Axes of several ranks. A group of one combines nothing, so it need not know how. */
+static uint32_t axes_shared(const tsi_mesh_desc *mesh, uint32_t axes)
+{
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (mesh->size[k] == 1) axes &= ~(1u << k);
+    return axes;
+}
+
 static ts_status run_all_reduce(const tsi_execution *x, ts_mesh *mesh, uint32_t axes,
                                 ts_reduce reduce)
 {
@@ -180,9 +188,10 @@ static ts_status copy_same(tsi_array *to, tsi_array *from)
 static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
                           const ts_layout *from, const ts_layout *to)
 {
+    uint32_t axes = axes_shared(mesh->desc, step->axes);
     ts_reduce reduce =
-        step->kind == TS_STEP_ALL_REDUCE ? common_reduce(from, step->axes) : TS_REDUCE_NONE;
-    if (reduce != TS_REDUCE_NONE) return run_all_reduce(x, mesh, step->axes, reduce);
+        step->kind == TS_STEP_ALL_REDUCE ? common_reduce(from, axes) : TS_REDUCE_NONE;
+    if (reduce != TS_REDUCE_NONE) return run_all_reduce(x, mesh, axes, reduce);
     ts_plan_options options = TS_INIT(ts_plan_options);
     options.planner = "direct";
     options.forbid = TS_PLAN_NO_HIERARCHICAL;

@@ -101,6 +101,57 @@ TS_TEST(families)
     tsi_world_unmake(world);
 }
 
+/* An axis of one rank combines nothing and moves nothing, whatever stands on it. */
+TS_TEST(axes_of_one)
+{
+    static const char *const planners[] = { "auto", "collectives", "direct", "greedy", "graph" };
+    static const char *const pairs[][2] = { { "R, P(band)", "R, R" },
+                                            { "R, R", "R, P(and)" },
+                                            { "R, S(0)", "R, P(max)" },
+                                            { "R, P(band)", "R, P(prod)" },
+                                            { "S(0), S(1)", "S(0), R" } };
+    ts_world *world = world_make(t);
+    for (size_t i = 0; i < TSI_COUNT_OF(pairs); i++) {
+        for (size_t p = 0; p < TSI_COUNT_OF(planners); p++) {
+            question q = { .mesh = "4, 1",
+                           .src = pairs[i][0],
+                           .dst = pairs[i][1],
+                           .shape = TS_SHAPE(6, 5),
+                           .dtype = TS_DTYPE_C128 };
+            ts_plan_options options = TS_INIT(ts_plan_options);
+            options.planner = planners[p];
+            ts_plan *plan = NULL;
+            TEST_OK(t, ask(t, world, &q, &options, &plan));
+            if (!plan) continue;
+            TEST_SAY(t, plan->bytes_received == 0 && plan->time_us < 1,
+                     "(%s) -> (%s) by %s receives %lld in %g us", q.src, q.dst, planners[p],
+                     (long long)plan->bytes_received, plan->time_us);
+            ts_plan_release(plan);
+        }
+    }
+    tsi_world_unmake(world);
+}
+
+/* A cut in multiples is not the plain cut, and a strided cut that spells an order is that order. */
+TS_TEST(other_cuts)
+{
+    ts_world *world = world_make(t);
+    ts_plan_options options = TS_INIT(ts_plan_options);
+    options.planner = "graph";
+    question aligned = { .mesh = "7", .src = "S(0)", .dst = "S(0/3)", .shape = TS_SHAPE(9) };
+    ts_plan *plan = NULL;
+    TEST_OK(t, ask(t, world, &aligned, &options, &plan));
+    TEST_CHECK(t, plan && plan->bytes_received >= plan->bytes_bound && plan->step_count > 0);
+    ts_plan_release(plan);
+    question spelt = {
+        .mesh = "2, 4", .src = "P(sum), R", .dst = "SS(0,4), S(0)", .shape = TS_SHAPE(4)
+    };
+    TEST_OK(t, ask(t, world, &spelt, NULL, &plan));
+    TEST_CHECK(t, plan && plan->bytes_received == plan->bytes_bound);
+    ts_plan_release(plan);
+    tsi_world_unmake(world);
+}
+
 static void expect_refusal(test *t, ts_world *world, question q, const ts_plan_options *options,
                            ts_status status, const char *words)
 {
@@ -132,6 +183,11 @@ TS_TEST(refusals)
     options.planner = "greedy";
     q.src = "S(0)[1], S(0)[0]";
     expect_refusal(t, world, q, &options, TS_ERR_ARG, "left to right");
+    q.src = "R, P(min)";
+    q.dst = "P(max), R";
+    expect_refusal(t, world, q, &options, TS_ERR_ARG, "would mix kinds of partial on its way");
+    q.src = "S(0)[1], S(0)[0]";
+    q.dst = "R, R";
     q.dst_mesh = "4";
     q.dst = "R";
     expect_refusal(t, world, q, &options, TS_ERR_MESH, "one mesh");
