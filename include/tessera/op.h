@@ -11,6 +11,7 @@
 #include "op_pointwise.h"
 #include "op_random.h"
 #include "op_reduce.h"
+#include "op_user.h"
 #include "op_view.h"
 
 #endif

@@ -21,6 +21,7 @@
 #include "op_query.h"
 #include "op_random.h"
 #include "op_reduce.h"
+#include "op_user.h"
 #include "op_view.h"
 #include "plan.h"
 #include "scope.h"

@@ -2,9 +2,26 @@
 /* leaf.c - leaves: tensors with a gradient of their own.
  *
  * A gradient is gathered in whatever layout the operators give it; settling moves it to the leaf's
- * own layout, with a reduction where it is partial. */
+ * own layout, with a reduction where it is partial. Where the leaf itself is partial its gradient
+ * is replicated: each term has the gradient of the whole. */
 #include "autograd/tape.h"
 #include "base/alloc.h"
+
+/* Where the gradient of a tensor shall end up, retained; NULL: recorded. */
+static const ts_layout *grad_layout(const ts_layout *layout)
+{
+    if (!layout->axes_partial) return ts_layout_retain(layout);
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        place[k] = layout->sharding->place[k];
+        if (tsi_placement_partial(&place[k]))
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    const ts_sharding *sharding = tsi_sharding_intern(layout->sharding->mesh, place);
+    const ts_layout *found = sharding ? tsi_layout_intern(sharding, &layout->shape) : NULL;
+    ts_sharding_release(sharding);
+    return found;
+}
 
 tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
 {
@@ -21,7 +38,7 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
     leaf->references = 1;
     leaf->rank = t->rank;
     leaf->mesh = t->mesh ? ts_mesh_retain(t->mesh) : NULL;
-    leaf->layout = t->layout ? ts_layout_retain(t->layout) : NULL;
+    leaf->layout = t->layout ? grad_layout(t->layout) : NULL;
     leaf->dtype = t->dtype;
     leaf->is_parameter = is_parameter;
     leaf->self = t;

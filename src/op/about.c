@@ -15,11 +15,8 @@ int32_t ts_op_number(const char *name)
     return op ? tsi_op_number(op) : -1;
 }
 
-ts_status ts_op_about_at(int32_t index, ts_op_about *out)
+void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out)
 {
-    const tsi_op_desc *op = tsi_op_at(index);
-    if (!op)
-        return TSI_FAIL(TS_ERR_ARG, "there is no operator number %d of %d", index, TSI_OP_ID_COUNT);
     int32_t algorithms = 0;
     while (op->algorithm && op->algorithm[algorithms].name)
         algorithms++;
@@ -40,6 +37,14 @@ ts_status ts_op_about_at(int32_t index, ts_op_about *out)
                           .dtypes = op->dtypes ? op->dtypes : (1u << TS_DTYPE_COUNT) - 2,
                           .algorithm_count = algorithms };
     memcpy(out, &about, about.struct_size < sizeof about ? about.struct_size : sizeof about);
+}
+
+ts_status ts_op_about_at(int32_t index, ts_op_about *out)
+{
+    const tsi_op_desc *op = tsi_op_at(index);
+    if (!op)
+        return TSI_FAIL(TS_ERR_ARG, "there is no operator number %d of %d", index, TSI_OP_ID_COUNT);
+    tsi_op_about_fill(op, out);
     return TS_OK;
 }
 

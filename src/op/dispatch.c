@@ -219,13 +219,31 @@ static void drop_moved(const tsi_op_plan *plan, const tsi_op_args *args, ts_tens
 
 /* ---- the local part -------------------------------------------------------------------------- */
 
+/* User code may fail on some ranks and not on others where their blocks differ: then peers must be
+ * told. */
+static TSI_COLD ts_status user_failed(const tsi_op_plan *plan, ts_rank *rank, ts_status status)
+{
+    uint32_t differ = 0;
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        const ts_layout *layout = plan->wanted[i] ? plan->wanted[i] : plan->in[i];
+        if (layout) differ |= layout->axes_cut | layout->axes_partial;
+    }
+    ts_error *error = &rank->error.error;
+    if (!differ || error->blast != TS_BLAST_AGREED) return status;
+    error->blast = TS_BLAST_LOCAL;
+    if (rank->on_error) rank->on_error(rank, error);
+    return status;
+}
+
 static ts_status run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
 {
     if (plan->kernel) {
         int verdict = (int)plan->kernel(io);
         if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
     }
-    return plan->op->reference(io);
+    ts_status status = plan->op->reference(io);
+    if (TSI_LIKELY(status == TS_OK || !(plan->op->flags & TSI_OP_USER))) return status;
+    return user_failed(plan, io->rank, status);
 }
 
 /* A view of input 0 where the block allows; NULL: it does not. */

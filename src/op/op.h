@@ -143,7 +143,9 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_DATA_SHAPE = 16, /* the output's shape depends on data (masked_select) */
        TSI_OP_NO_GRAD = 32,    /* has no gradient by nature (comparisons, argmax) */
        TSI_OP_LIST = 64,       /* any number of inputs of one kind (cat, stack) */
-       TSI_OP_ONE_ROUND = 128  /* its algorithms take one round of messages, not an all-reduce's */
+       TSI_OP_ONE_ROUND = 128, /* its algorithms take one round of messages, not an all-reduce's */
+       TSI_OP_USER = 256,      /* registered at run time: a ts_op (user.h) */
+       TSI_OP_COMPOSED = 512   /* algorithm 1 runs whatever the rule: it has no kernel */
 };
 enum { TSI_SAVE_OUT = 32 }; /* saves: bit i: input i; bit 32 + j: output j */
 
@@ -199,6 +201,11 @@ typedef enum tsi_op_id {
 const tsi_op_desc *tsi_op_find(const char *name); /* without a trailing '_'; NULL: none */
 const tsi_op_desc *tsi_op_at(int32_t index);      /* 0 .. TSI_OP_ID_COUNT-1, alphabetical */
 int32_t tsi_op_number(const tsi_op_desc *op);     /* -1: registered at run time */
+/* Also those registered in a world (user.c); a NULL world has none. */
+const tsi_op_desc *tsi_op_find_in(ts_world *world, const char *name);
+/* `sample` of any operator; false: there is none, or no more variants. */
+bool tsi_op_sample(const tsi_op_desc *op, uint64_t *random, int32_t variant, ts_meta *in,
+                   int32_t *input_count, void *attributes);
 
 /* ---- kernels (kernels.c): fast ones of a device stand before the reference ------------------- */
 /* A fast kernel declines with TSI_KERNEL_DECLINED (positive, not a status) and the reference runs.

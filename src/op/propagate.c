@@ -249,7 +249,7 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
     tsi_mesh_desc *mesh = plan->mesh->desc;
     tsi_rules rules = { .arena = scratch };
     tsi_op_rules(call, &rules);
-    if (rules.failed) return TS_ERR_MEMORY;
+    if (rules.failed) return rules.why ? rules.why : TS_ERR_MEMORY;
     ts_topology topology = TS_INIT(ts_topology);
     TSI_TRY(ts_topology_of(mesh->world, &topology));
     tsi_links links;
@@ -458,6 +458,10 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     TSI_TRY(op->infer(&call));
     if (plan->in_place) TSI_TRY(check_in_place(&call));
     TSI_TRY(op->propagate ? choose_view(plan, &call) : choose(plan, &call, scratch, story));
+    if (op->flags & TSI_OP_COMPOSED) {
+        plan->algorithm = 1;
+        plan->algorithm_axes = (1u << plan->mesh->desc->ndim) - 1;
+    }
     TSI_TRY(plan_moves(plan));
     TSI_TRY(plan_local(plan));
     if (plan->algorithm > 0) {

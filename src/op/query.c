@@ -24,17 +24,18 @@ static ts_status refuse_op(const char *name)
 }
 
 /* "add_" is add in place, unless an operator has that very name. */
-static ts_status find_op(const char *name, const tsi_op_desc **op, int32_t *in_place)
+static ts_status find_op(ts_world *world, const char *name, const tsi_op_desc **op,
+                         int32_t *in_place)
 {
     char bare[64];
     size_t length = strlen(name);
     *in_place = 0;
-    *op = tsi_op_find(name);
+    *op = tsi_op_find_in(world, name);
     if (*op) return TS_OK;
     if (length < 2 || length >= sizeof bare || name[length - 1] != '_') return refuse_op(name);
     memcpy(bare, name, length - 1);
     bare[length - 1] = '\0';
-    *op = tsi_op_find(bare);
+    *op = tsi_op_find_in(world, bare);
     *in_place = 1;
     return *op ? TS_OK : refuse_op(name);
 }
@@ -52,12 +53,12 @@ void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dt
     uint64_t attributes[TSI_ATTRIBUTES_MAX / 8], known = 0;
     for (int32_t i = 0; i < input_count; i++)
         out[i] = (uint8_t)dtype;
-    for (int32_t variant = 0; op->sample && variant < 8; variant++) {
+    for (int32_t variant = 0; variant < 8; variant++) {
         uint64_t random = 1 + (uint64_t)variant;
         int32_t count = op->input_max;
         memset(in, 0, sizeof in);
         memset(attributes, 0, sizeof attributes);
-        if (!op->sample(&random, variant, in, &count, attributes)) break;
+        if (!tsi_op_sample(op, &random, variant, in, &count, attributes)) break;
         for (int32_t i = 0; i < count && i < input_count; i++) {
             if (known >> (i & 63) & 1 || in[i].dtype == TS_DTYPE_NONE) continue;
             out[i] = (uint8_t)dtype_like((ts_dtype)in[i].dtype, dtype);
@@ -107,7 +108,7 @@ static ts_status query_fill(ts_op_query *query, const ts_op_query_options *o)
 {
     int32_t in_place = 0;
     uint8_t dtype[TSI_INPUT_MAX];
-    TSI_TRY(find_op(o->op, &query->op, &in_place));
+    TSI_TRY(find_op(o->mesh->desc->world, o->op, &query->op, &in_place));
     query->attributes = tsi_arena_calloc(&query->scratch, 1, query->op->attribute_bytes + 16);
     if (!query->attributes) return tsi_fail_memory("attributes", query->op->attribute_bytes);
     TSI_TRY(tsi_attributes_parse(query->op, o->attributes, query->attributes));

@@ -20,6 +20,8 @@ struct ts_op_query {
 /* What the inputs of an operator hold when numbers are `dtype`: its samples say which of them are
  * indices or masks. */
 void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype, uint8_t *out);
+/* What the table says of an operator, as far as the caller's struct goes. */
+void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out);
 /* "S(0),R->S(0)". */
 void tsi_rule_text(const tsi_rules *rules, int32_t rule, tsi_text *text);
 /* Hands a builder's text out like snprintf and releases it. */

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "op/common.h"
 #include "op/query.h"
+#include "op/user.h"
 
 enum {
     VARIANTS_MAX = 12,
@@ -30,6 +31,7 @@ typedef struct verifier {
     tsi_rules rules;
     tsi_arena memory; /* of the rules */
     ts_status status;
+    bool proves; /* rules only: what is not offered is nobody's loss */
 } verifier;
 
 static int64_t draw(verifier *v, int64_t bound)
@@ -422,11 +424,11 @@ static void verify_call(verifier *v)
     v->rules = (tsi_rules){ .arena = &v->memory };
     if (!op->propagate) {
         tsi_op_rules(&call, &v->rules);
-        if (v->rules.failed) v->status = TS_ERR_MEMORY;
+        if (v->rules.failed) v->status = v->rules.why ? v->rules.why : TS_ERR_MEMORY;
         for (int32_t r = 0; r < v->rules.count && v->status == TS_OK; r++)
             for (int m = 0; m < 3; m++)
                 check_rule(v, r, v->line[m]);
-        if (v->status == TS_OK) try_assignments(v);
+        if (v->status == TS_OK && !v->proves) try_assignments(v);
     }
     check_plans(v, v->square, plans);
     check_plans(v, v->line[1], plans / 2);
@@ -449,7 +451,7 @@ static void with_dtype(verifier *v, const tsi_verify_call *sampled, ts_dtype dty
 static void verify_op(verifier *v, const tsi_op_desc *op)
 {
     static const ts_dtype dtypes[] = { TS_DTYPE_NONE, TS_DTYPE_I64, TS_DTYPE_BOOL, TS_DTYPE_C128 };
-    if (!op->sample || !op->reference || op->attribute_bytes > sizeof v->call.given ||
+    if (!op->reference || op->attribute_bytes > sizeof v->call.given ||
         op->flags & TSI_OP_DATA_SHAPE)
         return;
     v->result.operators++;
@@ -457,8 +459,9 @@ static void verify_op(verifier *v, const tsi_op_desc *op)
         tsi_verify_call sampled = { .op = op, .world = v->line[0]->world };
         uint64_t random = v->options->seed + (uint64_t)variant;
         sampled.input_count = op->input_max;
-        if (!op->sample(&random, variant, sampled.in, &sampled.input_count, sampled.given)) break;
-        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+        if (!tsi_op_sample(op, &random, variant, sampled.in, &sampled.input_count, sampled.given))
+            break;
+        for (size_t d = 0; d < (v->proves ? 1 : TSI_COUNT_OF(dtypes)); d++)
             with_dtype(v, &sampled, dtypes[d]);
     }
 }
@@ -466,18 +469,77 @@ static void verify_op(verifier *v, const tsi_op_desc *op)
 static ts_status verify_named(verifier *v)
 {
     for (int32_t i = 0; i < v->options->op_count; i++) {
-        int32_t number = ts_op_number(v->options->op[i]);
+        const tsi_op_desc *op = tsi_op_find_in(v->line[0]->world, v->options->op[i]);
         const char *names[TSI_OP_ID_COUNT + 1] = { NULL };
         for (int32_t k = 0; k < TSI_OP_ID_COUNT; k++)
             names[k] = tsi_op_at(k)->name;
-        const char *near = number < 0 ? tsi_text_nearest(v->options->op[i], names) : NULL;
-        if (number < 0)
+        const char *near = !op ? tsi_text_nearest(v->options->op[i], names) : NULL;
+        if (!op)
             return TSI_FAIL(TS_ERR_ARG, "verify: there is no operator \"%s\"%s%s%s",
                             v->options->op[i], near ? "; did you mean " : "", near ? near : "",
                             near ? "?" : "");
-        verify_op(v, tsi_op_at(number));
+        verify_op(v, op);
     }
     return v->status;
+}
+
+static void verifier_close(verifier *v)
+{
+    if (!v) return;
+    for (int m = 0; m < 3; m++)
+        ts_mesh_release(v->line[m]);
+    ts_mesh_release(v->square);
+    tsi_arena_release(&v->memory);
+    tsi_free(v);
+}
+
+/* NULL: recorded. */
+static verifier *verifier_open(ts_world *world, const ts_verify_options *options)
+{
+    verifier *v = tsi_calloc(1, sizeof *v);
+    if (!v) {
+        tsi_fail_memory("the verifier", sizeof *v);
+        return NULL;
+    }
+    v->options = options;
+    v->random = options->seed;
+    v->line[0] = ts_mesh_describe(world, "x=2");
+    v->line[1] = ts_mesh_describe(world, "x=3");
+    v->line[2] = ts_mesh_describe(world, "x=4");
+    v->square = ts_mesh_describe(world, "x=2, y=2");
+    if (v->line[0] && v->line[1] && v->line[2] && v->square) return v;
+    verifier_close(v);
+    return NULL;
+}
+
+static void keep_first(const char *line, void *context)
+{
+    char *first = context;
+    if (!first[0]) snprintf(first, 512, "%s", line);
+}
+
+ts_status tsi_verify_user(ts_world *world, const tsi_op_desc *op)
+{
+    char first[512] = "";
+    ts_verify_options o = TS_INIT(ts_verify_options);
+    o.quick = 1;
+    o.seed = 1;
+    o.say = keep_first;
+    o.context = first;
+    verifier *v = verifier_open(world, &o);
+    if (!v) return TS_ERR_MEMORY;
+    v->proves = true;
+    verify_op(v, op);
+    ts_status status = v->status;
+    if (status == TS_OK && v->result.calls == 0)
+        status = TSI_FAIL(TS_ERR_ARG,
+                          "%s: none of its samples could be run, so its rules are not "
+                          "proved: %s",
+                          op->name, ts_last_error());
+    if (status == TS_OK && v->result.false_count > 0)
+        status = TSI_FAIL(TS_ERR_ARG, "%s: its rules do not hold: %s", op->name, first);
+    verifier_close(v);
+    return status;
 }
 
 ts_status ts_verify_rules(ts_world *world, const ts_verify_options *options, ts_verify_result *out)
@@ -488,26 +550,15 @@ ts_status ts_verify_rules(ts_world *world, const ts_verify_options *options, ts_
         return TSI_FAIL(TS_ERR_THREAD, "verify: the thread must not be attached to a rank");
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    verifier *v = tsi_calloc(1, sizeof *v);
-    if (!v) return tsi_fail_memory("the verifier", sizeof *v);
-    v->options = &o;
-    v->random = o.seed;
-    v->line[0] = ts_mesh_describe(world, "x=2");
-    v->line[1] = ts_mesh_describe(world, "x=3");
-    v->line[2] = ts_mesh_describe(world, "x=4");
-    v->square = ts_mesh_describe(world, "x=2, y=2");
-    ts_status status = v->line[0] && v->line[1] && v->line[2] && v->square ? TS_OK : TS_ERR_MEMORY;
-    if (status == TS_OK && o.op_count > 0) status = verify_named(v);
+    verifier *v = verifier_open(world, &o);
+    if (!v) return TS_ERR_MEMORY;
+    ts_status status = o.op_count > 0 ? verify_named(v) : TS_OK;
     for (int32_t i = 0; status == TS_OK && o.op_count == 0 && i < TSI_OP_ID_COUNT; i++)
         verify_op(v, tsi_op_at(i));
     if (status == TS_OK) status = v->status;
     v->result.struct_size = out->struct_size;
     memcpy(out, &v->result,
            out->struct_size < sizeof v->result ? out->struct_size : sizeof v->result);
-    for (int m = 0; m < 3; m++)
-        ts_mesh_release(v->line[m]);
-    ts_mesh_release(v->square);
-    tsi_arena_release(&v->memory);
-    tsi_free(v);
+    verifier_close(v);
     return status;
 }

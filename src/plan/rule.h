@@ -59,7 +59,8 @@ typedef struct tsi_rules {
     uint8_t *algorithm; /* per rule: 0 the kernel, k the operator's algorithm k */
     uint8_t *flags;     /* per rule: TSI_RULE_* */
     tsi_arena *arena;
-    bool failed; /* memory ran out; recorded */
+    bool failed;   /* recorded; memory ran out, or: */
+    ts_status why; /* what a rule that was said in words could not be read for; else 0 */
 } tsi_rules;
 
 /* An empty list that holds all-R. `absent`: bit i set if input i is absent. */

@@ -19,6 +19,7 @@ for ranks in 1 3; do
     export TESSERA_RANKS=$ranks
     expect "step 60: loss 0.7" "$build/examples/02_mlp"
     expect "after request 10 the sum is 1008" "$build/examples/03_serve"
+    expect "loss 4.2784, sum of the gradient 4.5000" "$build/examples/06_user_op"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

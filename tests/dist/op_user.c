@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_user.c - operators registered at run time: rules by expression and by function, kernels,
+ * bodies of operators, gradients, queries, proofs, and what user code can do wrong. */
+#include <stdlib.h>
+
+#include "op_family.h"
+#include "tessera/op.h"
+#include "tessera/op_query.h"
+
+/* ---- y = x sigmoid(beta x), elementwise ------------------------------------------------------ */
+
+typedef struct swish {
+    double beta;
+} swish;
+
+static ts_status like(const void *attributes, const ts_meta *in, ts_meta *out)
+{
+    (void)attributes;
+    out[0] = in[0];
+    return TS_OK;
+}
+
+static ts_status swish_kernel(const void *attributes, const ts_array *const *in,
+                              ts_array *const *out)
+{
+    const swish *a = attributes;
+    const double *x = in[0]->data;
+    double *y = out[0]->data;
+    for (int64_t i = 0; i < ts_shape_count(&in[0]->meta.shape); i++)
+        y[i] = x[i] / (1 + exp(-a->beta * x[i]));
+    return TS_OK;
+}
+
+static void swish_grad(const ts_op_io *io)
+{
+    const swish *a = io->attributes;
+    ts_tensor *x = io->input[0], *dy = io->input[1], *s = ts_sigmoid(ts_scale(x, a->beta));
+    ts_tensor *slope = ts_scale(ts_mul(ts_mul(x, s), ts_rsub_scalar(s, 1)), a->beta);
+    io->output[0] = ts_mul(dy, ts_add(s, slope));
+}
+
+static const ts_op_attribute swish_attributes[] = {
+    { "beta", TS_ATTRIBUTE_REAL, offsetof(swish, beta), "1.5", NULL },
+    { NULL, TS_ATTRIBUTE_INT, 0, NULL, NULL },
+};
+
+static const ts_op_desc swish_desc = { .struct_size = sizeof(ts_op_desc),
+                                       .name = "test.swish",
+                                       .dims = "*->*",
+                                       .saves = 1,
+                                       .attributes_bytes = sizeof(swish),
+                                       .input_count = 1,
+                                       .output_count = 1,
+                                       .infer = like,
+                                       .kernel = swish_kernel,
+                                       .grad = swish_grad,
+                                       .what = "x sigmoid(beta x)",
+                                       .dtypes = 1u << TS_DTYPE_F64,
+                                       .attribute = swish_attributes };
+
+static ts_tensor *swish_call(ts_tensor *x, void *context)
+{
+    ts_rank *me = context;
+    return ts_op_apply(ts_op_register(me, &swish_desc), &x, &(swish){ 0.7 });
+}
+
+TS_TEST_RANKS(an_operator_of_the_user_takes_any_placement, 1, 2, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const char *place[] = { "R", "S(0)", "S(1)", "SS(0,2)", "P(sum)", "P(max)" };
+    ts_meta meta = { .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
+    for (int p = 0; p < 6; p++) {
+        ts_tensor *x = family_input(mesh, 0, &meta, place[p]);
+        ts_tensor *full = ts_tensor_full(x);
+        ts_tensor *want = ts_mul(full, ts_sigmoid(ts_scale(full, 0.7)));
+        ts_tensor *have = swish_call(x, t->me);
+        family_same(t, have, want, place[p]);
+        if (p < 4 && t->count > 1) family_plan(t, have, place[p], "swish");
+        /* Other dtypes are cast around the kernel, which takes f64 alone; strides are no matter. */
+        family_same(
+            t,
+            ts_cast(swish_call(ts_cast(ts_transpose(x, 0, 1), TS_DTYPE_F32), t->me), TS_DTYPE_F64),
+            ts_cast(ts_cast(swish_call(ts_transpose(full, 0, 1), t->me), TS_DTYPE_F32),
+                    TS_DTYPE_F64),
+            "f32, transposed");
+    }
+}
+
+TS_TEST_RANKS(its_gradient_is_that_of_differences, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const char *place[] = { "R", "S(0)", "S(1)", "P(sum)" };
+    for (int p = 0; p < 4; p++)
+        family_gradient(t, mesh, swish_call, t->me, TS_SHAPE(3, 4), place[p], "swish");
+}
+
+TS_TEST_RANKS(it_is_known_by_its_name, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    TEST_CHECK(t, !ts_op_registered(t->me, "test.swish") || t->index >= 0);
+    const ts_op *op = ts_op_register(t->me, &swish_desc);
+    TEST_CHECK(t, op && op == ts_op_register(t->me, &swish_desc));
+    TEST_CHECK(t, ts_op_registered(t->me, "test.swish") == op);
+    ts_op_about about = TS_INIT(ts_op_about);
+    TEST_OK(t, ts_op_about_of(op, &about));
+    TEST_TEXT(t, about.what, "x sigmoid(beta x)");
+    TEST_EQ(t, about.has_gradient, 1);
+    /* Attributes that are not given are the table's. */
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)", NULL);
+    family_same(t, ts_op_apply(op, &x, NULL), ts_op_apply(op, &x, &(swish){ 1.5 }), "defaults");
+    /* Queries find it in the world of their mesh, with its attributes by name. */
+    const ts_layout *in = ts_tensor_layout(x);
+    ts_op_query_options options = TS_INIT(ts_op_query_options);
+    options.op = "test.swish";
+    options.attributes = "{\"beta\": 2}";
+    options.mesh = mesh;
+    options.in = &in;
+    options.input_count = 1;
+    options.implicit_moves = TS_MOVES_FORBID;
+    ts_op_query *query = NULL;
+    TEST_OK(t, ts_op_query_create(&options, &query));
+    char text[1024] = "", verdict[256] = "";
+    (void)ts_op_query_json(query, text, sizeof text);
+    TEST_SAYS(t, text, "\"out\": [\"S(0)\"]");
+    TEST_OK(t, ts_op_query_run(query, t->me, 0, verdict, sizeof verdict));
+    TEST_TEXT(t, verdict, "ok");
+    ts_op_query_destroy(query);
+}
+
+TS_TEST_RANKS(registration_drops_plans, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_op_cache_stats before = TS_INIT(ts_op_cache_stats), after = TS_INIT(ts_op_cache_stats);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)", NULL);
+    TEST_CHECK(t, ts_neg(x) && ts_neg(x));
+    TEST_OK(t, ts_op_cache_statistics(t->me, &before));
+    TEST_CHECK(t, ts_op_register(t->me, &swish_desc) != NULL);
+    TEST_CHECK(t, ts_neg(x) != NULL);
+    TEST_OK(t, ts_op_cache_statistics(t->me, &after));
+    TEST_EQ(t, after.misses, before.misses + 1);
+}
+
+/* ---- rules by an index expression and by a function ------------------------------------------ */
+
+/* out[m] = sum over k of a[m, k] b[k]: k is reduced, each operand may be pending. */
+static ts_status mv_infer(const void *attributes, const ts_meta *in, ts_meta *out)
+{
+    (void)attributes;
+    if (in[0].shape.ndim != 2 || in[1].shape.ndim != 1)
+        return ts_op_fail(TS_ERR_SHAPE, "mv wants a matrix and a vector, not %d and %d dims",
+                          in[0].shape.ndim, in[1].shape.ndim);
+    out[0].shape = TS_SHAPE(in[0].shape.extent[0]);
+    return TS_OK;
+}
+
+static ts_status mv_kernel(const void *attributes, const ts_array *const *in, ts_array *const *out)
+{
+    (void)attributes;
+    const double *a = in[0]->data, *b = in[1]->data;
+    int64_t rows = in[0]->meta.shape.extent[0], columns = in[0]->meta.shape.extent[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < columns; k++)
+            sum += a[i * columns + k] * b[k];
+        ((double *)out[0]->data)[i] = sum;
+    }
+    return TS_OK;
+}
+
+static const ts_op_desc mv_desc = { .struct_size = sizeof(ts_op_desc),
+                                    .name = "test.mv",
+                                    .dims = "mk,k->m",
+                                    .input_count = 2,
+                                    .output_count = 1,
+                                    .infer = mv_infer,
+                                    .kernel = mv_kernel,
+                                    .flow = TS_FLOW_LINEAR_EACH,
+                                    .dtypes = 1u << TS_DTYPE_F64 };
+
+/* The same said rule by rule. */
+static ts_status mv_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                          const char **text)
+{
+    static const char *const rules[] = { "S(0),R->S(0)", "S(1),S(0)->P(sum)", "P(sum),R->P(sum)",
+                                         NULL };
+    (void)attributes;
+    (void)in;
+    *text = rules[rule];
+    return TS_OK;
+}
+
+static int32_t mv_sample(uint64_t *random, int32_t variant, ts_meta *in, void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    in[0] = (ts_meta){ .shape = TS_SHAPE(5, 3 + variant), .dtype = TS_DTYPE_F64 };
+    in[1] = (ts_meta){ .shape = TS_SHAPE(3 + variant), .dtype = TS_DTYPE_F64 };
+    return variant < 2;
+}
+
+static const ts_op_desc mv_said = { .struct_size = sizeof(ts_op_desc),
+                                    .name = "test.mv_said",
+                                    .input_count = 2,
+                                    .output_count = 1,
+                                    .infer = mv_infer,
+                                    .shard = mv_shard,
+                                    .kernel = mv_kernel,
+                                    .sample = mv_sample };
+
+TS_TEST_RANKS(rules_by_expression_and_by_function, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_op *op[] = { ts_op_register(t->me, &mv_desc), ts_op_register(t->me, &mv_said) };
+    const char *place[][3] = { { "S(0)", "R", "S(0)" },
+                               { "S(1)", "S(0)", "P(sum)" },
+                               { "P(sum)", "R", "P(sum)" } };
+    ts_meta a = { .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
+    ts_meta b = { .shape = TS_SHAPE(4), .dtype = TS_DTYPE_F64 };
+    for (int p = 0; p < 3; p++)
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *in[2] = { family_input(mesh, 0, &a, place[p][0]),
+                                 family_input(mesh, 1, &b, place[p][1]) };
+            ts_tensor *y = ts_op_apply(op[k], in, NULL);
+            if (t->count > 1) family_plan(t, y, place[p][2], "mv");
+            family_same(t, y, ts_mv(ts_tensor_full(in[0]), ts_tensor_full(in[1])), "mv");
+        }
+    ts_tensor *wrong[2] = { family_input(mesh, 0, &b, "R"), family_input(mesh, 1, &b, "R") };
+    FAMILY_REFUSES(t, "not 1 and 1 dims", ts_op_apply(op[0], wrong, NULL));
+}
+
+/* ---- a body of operators that communicates --------------------------------------------------- */
+
+/* Rows minus the mean of all rows: the mean is reduced inside. */
+static void center_compose(const ts_op_io *io)
+{
+    ts_tensor *x = io->input[0];
+    ts_tensor *mean = ts_redistribute(ts_mean(x, (int64_t[]){ 0 }, 1, 1), "R");
+    io->output[0] = ts_sub(x, mean);
+}
+
+static void center_grad(const ts_op_io *io)
+{
+    ts_tensor *dy = io->input[0];
+    io->output[0] = ts_sub(dy, ts_redistribute(ts_mean(dy, (int64_t[]){ 0 }, 1, 1), "R"));
+}
+
+static ts_status center_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                              const char **text)
+{
+    (void)attributes;
+    (void)in;
+    *text = rule == 0 ? "S(0)->S(0)" : NULL;
+    return TS_OK;
+}
+
+static const ts_op_desc center_desc = { .struct_size = sizeof(ts_op_desc),
+                                        .name = "test.center",
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .infer = like,
+                                        .shard = center_shard,
+                                        .compose = center_compose,
+                                        .grad = center_grad };
+
+static ts_tensor *center_call(ts_tensor *x, void *context)
+{
+    return ts_op_apply(ts_op_register(context, &center_desc), &x, NULL);
+}
+
+TS_TEST_RANKS(a_body_of_operators_may_communicate, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_meta meta = { .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
+    const char *place[] = { "R", "S(0)", "S(1)", "P(sum)" };
+    for (int p = 0; p < 4; p++) {
+        ts_tensor *x = family_input(mesh, 0, &meta, place[p]);
+        ts_tensor *full = ts_tensor_full(x);
+        ts_tensor *want = ts_sub(full, ts_mean(full, (int64_t[]){ 0 }, 1, 1));
+        family_same(t, center_call(x, t->me), want, place[p]);
+        family_gradient(t, mesh, center_call, t->me, TS_SHAPE(3, 2), place[p], "center");
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static ts_status false_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                             const char **text)
+{
+    (void)attributes;
+    (void)in;
+    *text = rule == 0 ? "P(sum)->P(sum)" : NULL; /* swish is not linear */
+    return TS_OK;
+}
+
+static ts_status odd_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                           const char **text)
+{
+    (void)attributes;
+    (void)in;
+    *text = rule == 0 ? "S(7)->S(0)" : NULL;
+    return TS_OK;
+}
+
+static void refuses(test *t, ts_op_desc *desc, const char *words)
+{
+    FAMILY_REFUSES(t, words, ts_op_register(t->me, desc));
+}
+
+TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
+{
+    static ts_op_desc bad[8]; /* by address: one descriptor, one verdict */
+    static const char *const words[] = { "built-in operator",  "1 to 16",
+                                         "neither kernel nor", "do not hold",
+                                         "\"S(7)->S(0)\"",     "no \"->\"",
+                                         "taken by another",   "sample is required" };
+    if (t->index == 0) {
+        for (int i = 0; i < 8; i++)
+            bad[i] = swish_desc;
+        bad[0].name = "softmax";
+        bad[1].input_count = 17;
+        bad[2].kernel = NULL;
+        bad[3].shard = false_shard;
+        bad[4].shard = odd_shard;
+        bad[5].dims = "ab";
+        bad[7].dims = NULL;
+        bad[7].shard = odd_shard;
+        for (int i = 1; i < 8; i++)
+            if (i != 6) bad[i].name = "test.bad";
+    }
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    double sum = 0; /* every rank sees what rank 0 wrote */
+    TEST_OK(t,
+            ts_tensor_item(
+                ts_sum(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(t->count), "S(0)"), NULL, 0, 0), &sum));
+    TEST_CHECK(t, ts_op_register(t->me, &swish_desc) != NULL);
+    for (int i = 0; i < 8; i++)
+        refuses(t, &bad[i], words[i]);
+    FAMILY_REFUSES(t, "a descriptor", ts_op_register(t->me, NULL));
+    FAMILY_REFUSES(t, "are required", ts_op_apply(NULL, NULL, NULL));
+}
+
+/* A kernel that fails on the rank that holds a negative number. */
+static ts_status picky_kernel(const void *attributes, const ts_array *const *in,
+                              ts_array *const *out)
+{
+    (void)attributes;
+    const double *x = in[0]->data;
+    for (int64_t i = 0; i < ts_shape_count(&in[0]->meta.shape); i++) {
+        if (x[i] == -77) return ts_op_fail(TS_ERR_ARG, "picky: element %g is bad", x[i]);
+        ((double *)out[0]->data)[i] = x[i];
+    }
+    return TS_OK;
+}
+
+static const ts_op_desc picky_desc = { .struct_size = sizeof(ts_op_desc),
+                                       .name = "test.picky",
+                                       .dims = "*->*",
+                                       .input_count = 1,
+                                       .output_count = 1,
+                                       .infer = like,
+                                       .kernel = picky_kernel,
+                                       .dtypes = 1u << TS_DTYPE_F64 };
+
+TS_TEST_RANKS(an_error_in_user_code_reaches_all_ranks, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = -77;
+    range.step = 10;
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(6), "S(0)", &range);
+    ts_tensor *y = ts_op_apply(ts_op_register(t->me, &picky_desc), &x, NULL);
+    TEST_CHECK(t, (y == NULL) == (t->index == 0)); /* rank 0 holds it */
+    ts_tensor *sum = ts_redistribute(ts_sum(y, NULL, 0, 0), "R");
+    TEST_CHECK(t, ts_tensor_wait(sum) != TS_OK);
+    TEST_CHECK(t, ts_rank_status(t->me) != TS_OK);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "picky: element -77 is bad");
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_CHECK(t, ts_tensor_full(x) != NULL);
+    TEST_OK(t, ts_rank_status(t->me));
+}
