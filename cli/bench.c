@@ -17,6 +17,7 @@ static const struct {
       cli_bench_dispatch },
     { "kernels", "operators on one rank against copies, OpenBLAS and matrix products",
       cli_bench_kernels },
+    { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };
 

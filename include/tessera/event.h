@@ -28,6 +28,33 @@ typedef struct ts_counts {
     ts_count row[TS_COUNTS_MAX];
 } ts_counts;
 
+/* Time of a rank's own thread. */
+enum { TS_TIMES_MAX = 96 };
+typedef struct ts_time {
+    const char *name; /* of an operator or a module; never NULL */
+    int64_t count;    /* operators called */
+    int64_t own_ns;   /* in them, without the operators and the communication they called */
+} ts_time;
+
+typedef struct ts_times {
+    size_t struct_size;
+    int64_t op_ns;   /* in operators: their kernels, with what surrounds them */
+    int64_t comm_ns; /* in communication, waiting included; what went on meanwhile is not */
+    int64_t lost;    /* events overwritten before they were read */
+    int64_t op_count, module_count;
+    ts_time op[TS_TIMES_MAX];
+    ts_time module[TS_TIMES_MAX]; /* by the scope of the call: "layers.3", its gradients too */
+} ts_times;
+
+/* Tensor memory of one rank, in bytes. */
+typedef struct ts_memory {
+    size_t struct_size;
+    int64_t live;     /* asked for and not freed */
+    int64_t peak;     /* the most that was live since ts_rank_memory_reset, or ever */
+    int64_t reserved; /* held from the device, live or kept for reuse */
+    int64_t allocations;
+} ts_memory;
+
 /* What the model engine counted for one rank. Index 0: inside a node, 1: between nodes. */
 typedef struct ts_modelled {
     size_t struct_size;
@@ -43,6 +70,11 @@ TS_BEGIN_C
 TS_API uint64_t ts_rank_event(const ts_rank *me); /* getter */
 /* Communication of one rank, events after number `since` (0: all that the ring still holds). */
 TS_API TS_NODISCARD ts_status ts_rank_counts(const ts_rank *me, uint64_t since, ts_counts *out);
+/* Adds the time of one rank's thread, events after number `since`. Beyond the last row of a table
+ * its last row takes the rest. */
+TS_API TS_NODISCARD ts_status ts_rank_times(const ts_rank *me, uint64_t since, ts_times *sum);
+TS_API ts_status ts_rank_memory(ts_rank *me, ts_memory *out); /* recorded */
+TS_API ts_status ts_rank_memory_reset(ts_rank *me);           /* recorded: the peak starts anew */
 /* Communication of all ranks of this process together. */
 TS_API TS_NODISCARD ts_status ts_world_counts(const ts_world *world, ts_counts *out);
 /* The table as lines of text; like snprintf returns the length it needs. */

@@ -29,6 +29,22 @@ typedef struct ts_schedule {
 /* ---- configurations -------------------------------------------------------------------------- */
 typedef struct ts_train_config ts_train_config;
 
+/* ---- what a step costs ----------------------------------------------------------------------- */
+typedef struct ts_train_shape {
+    size_t struct_size;
+    int64_t rows, context; /* that are run at once, of all ranks together */
+    int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2 */
+    int32_t reserved;
+} ts_train_shape;
+
+typedef struct ts_train_cost {
+    size_t struct_size;
+    int64_t parameters;
+    double flops_per_token; /* forward and backward */
+    /* Of this rank, in bytes; activations are those that backward needs. */
+    int64_t weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+} ts_train_cost;
+
 /* ---- training -------------------------------------------------------------------------------- */
 /* What will be done; told once, before the first step. */
 typedef struct ts_train_plan {
@@ -106,6 +122,10 @@ TS_API int64_t ts_train_config_get(const ts_train_config *config, const char *ke
 TS_API size_t ts_train_config_text(const ts_train_config *config, char *out, size_t size);
 /* Does it fit together? ts_train_run asks this first. */
 TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *config);
+
+/* Memory and FLOPs of training this model, from its sizes. recorded */
+TS_API ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape,
+                                   ts_train_cost *out);
 
 /* Trains on the configuration's mesh: tokenises text if need be, makes or loads the model, goes on
  * from the newest complete state in the output directory, and leaves the model, the log and the

@@ -132,6 +132,7 @@ static ts_status node_run(run *r, int64_t number)
     options.no_grad = 1;
     options.implicit_moves = node->moves;
     ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
+    if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
     ts_tensor **in_grad = tsi_calloc((size_t)node->input_count + 1, sizeof *in_grad);
     ts_status status = in_grad ? node_gradients(r, node, in_grad)
                                : tsi_fail_memory("gradients of inputs", sizeof *in_grad);

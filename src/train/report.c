@@ -25,6 +25,7 @@ static const char head[] =
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;"
     "border-bottom:1px solid var(--line)}td:first-child,th:first-child{text-align:left}"
     "svg{width:100%;height:auto;display:block}svg text{font:11px system-ui;fill:var(--soft)}"
+    ".bar{width:14rem;padding:0}.bar i{display:block;height:.7rem;background:var(--a)}"
     ".mesh td{border:1px solid var(--line);text-align:center}"
     "pre{white-space:pre-wrap;border:1px solid var(--line);border-radius:6px;padding:.8rem}"
     "</style></head><body>\n";
@@ -170,22 +171,37 @@ static void phases(tsi_text *out, const tsi_measures *m)
     for (int i = 0; i < TSI_PHASE_COUNT; i++)
         tsi_text_printf(out, "<tr><td>%s</td><td>%.2f</td><td>%.1f %%</td></tr>", names[i],
                         m->phase[i], total > 0 ? 100 * m->phase[i] / total : 0.0);
-    tsi_text_add(out, "</table>\n");
+    double in_op = (double)m->times.op_ns * 1e-9, in_comm = (double)m->times.comm_ns * 1e-9;
+    tsi_text_printf(out,
+                    "</table><p>Of %.2f s: %.2f s in operators, %.2f s in communication.</p>\n",
+                    total, in_op, in_comm);
 }
 
-/* The largest first; the table is small. */
-static void operators(tsi_text *out, const tsi_measures *m)
+/* The largest first, at most `most` rows, with a bar; the table is small. */
+static void times(tsi_text *out, const char *what, const ts_time *row, int64_t count, int64_t most)
 {
-    bool shown[TSI_KINDS_MAX] = { false };
-    tsi_text_add(out, "<h2>Time of rank 0 by operator</h2><table><tr><th>operator</th>"
-                      "<th>calls</th><th>s</th></tr>");
-    for (int64_t n = 0; n < m->op_count && n < 16; n++) {
+    bool shown[TS_TIMES_MAX] = { false };
+    int64_t total = 1;
+    for (int64_t i = 0; i < count; i++)
+        total += row[i].own_ns;
+    tsi_text_printf(out,
+                    "<h2>Time of rank 0 by %s</h2><table><tr><th>%s</th><th>calls</th><th>s</th>"
+                    "<th>share</th></tr>",
+                    what, what);
+    for (int64_t n = 0; n < count && n < most; n++) {
         int64_t best = -1;
-        for (int64_t i = 0; i < m->op_count; i++)
-            if (!shown[i] && (best < 0 || m->op[i].seconds > m->op[best].seconds)) best = i;
+        for (int64_t i = 0; i < count; i++)
+            if (!shown[i] && (best < 0 || row[i].own_ns > row[best].own_ns)) best = i;
         shown[best] = true;
-        tsi_text_printf(out, "<tr><td>%s</td><td>%lld</td><td>%.3f</td></tr>", m->op[best].name,
-                        (long long)m->op[best].calls, m->op[best].seconds);
+        double share = (double)row[best].own_ns / (double)total;
+        tsi_text_add(out, "<tr><td>");
+        escape(out, row[best].name[0] ? row[best].name : "(no name)",
+               row[best].name[0] ? strlen(row[best].name) : 9);
+        tsi_text_printf(out,
+                        "</td><td>%lld</td><td>%.3f</td><td>%.1f %%</td><td class=\"bar\"><i "
+                        "style=\"width:%.1f%%\"></i></td></tr>",
+                        (long long)row[best].count, (double)row[best].own_ns * 1e-9, 100 * share,
+                        100 * share);
     }
     tsi_text_add(out, "</table>\n");
 }
@@ -257,7 +273,9 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
         tsi_text_add(&out, "</pre>");
     }
     phases(&out, &run->measures);
-    operators(&out, &run->measures);
+    const ts_times *t = &run->measures.times;
+    times(&out, "module", t->module, t->module_count, 64);
+    times(&out, "operator", t->op, t->op_count, 20);
     communication(&out, &run->measures.counts);
     mesh(&out, run);
     configuration(&out, run->config);

@@ -2,7 +2,7 @@
 /* run.h - one rank's part of a training run, and what its pieces do with it.
  *
  *   data.c    tokens, rows, batches            state.c   weights and optimiser state on disk
- *   measure.c numbers: FLOPs, memory, time     history.c the log, read again when resuming
+ *   measure.c memory, time, communication      history.c the log, read again when resuming
  *   report.c  the page at the end              trainer.c the loop
  *
  * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
@@ -24,18 +24,9 @@ typedef enum tsi_phase {
     TSI_PHASE_COUNT
 } tsi_phase;
 
-enum { TSI_KINDS_MAX = 64 };
-
-typedef struct tsi_op_time { /* all calls of one operator */
-    const char *name;
-    int64_t calls;
-    double seconds;
-} tsi_op_time;
-
 typedef struct tsi_measures { /* of this rank, since this process began */
     double phase[TSI_PHASE_COUNT];
-    tsi_op_time op[TSI_KINDS_MAX];
-    int64_t op_count;
+    ts_times times;
     ts_counts counts; /* summed over steps */
     uint64_t event;   /* counted up to here */
     int64_t memory_peak;
@@ -77,7 +68,7 @@ ts_status tsi_state_forget(tsi_run *run, int64_t after); /* rank 0: removes stat
 ts_status tsi_make_directory(const char *path);          /* with its parents */
 
 /* ---- numbers */
-void tsi_measure_plan(tsi_run *run);
+ts_status tsi_measure_plan(tsi_run *run);
 void tsi_measure_step(tsi_run *run); /* counts operators and communication up to here */
 
 /* ---- the log: OUTPUT/train.jsonl */

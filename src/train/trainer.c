@@ -141,8 +141,7 @@ static ts_status set_up(tsi_run *run)
     p->context = c->data.context;
     p->tokens_per_step = p->rows * p->context;
     p->data_tokens = ts_loader_tokens(run->loader);
-    tsi_measure_plan(run);
-    return TS_OK;
+    return tsi_measure_plan(run);
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -321,6 +320,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     TSI_TRY(tsi_rank_enter(me));
     tsi_run run = { .me = me, .config = config };
     run.plan.struct_size = sizeof run.plan;
+    run.measures.times.struct_size = sizeof run.measures.times;
     ts_status status = set_up(&run);
     if (status == TS_OK && options && options->on_plan && ts_rank_index(me) == 0)
         options->on_plan(&run.plan, options->context);

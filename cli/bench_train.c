@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_train.c - `tessera bench train`: training steps of a Llama beside the machine's matrix
+ * products.
+ *
+ *   f32    one rank with all cores: FLOP/s of the model over the rate of one large product
+ *   bf16   the same with products in bf16, over f32
+ *   dp=2   two ranks with half of the cores each and half of the batch each, over one rank
+ *   tp=2   two ranks that share every layer, over one rank
+ *
+ * The batch is random tokens. The first step of each is not counted, the best of the others is; the
+ * rate of products is measured before and after, in the same process. Ratios are rates: larger is
+ * better. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_lines.h"
+#include "contest.h"
+
+enum { PRODUCT = 1024, PRODUCT_TURNS = 6 };
+
+typedef struct bench {
+    ts_model_config config;
+    int64_t context, rows, seconds;
+    const char *only;
+    bench_lines lines;
+    double product_rate; /* FLOP/s of one rank with all cores */
+    double tokens_f32;   /* tokens/s of one rank */
+} bench;
+
+typedef struct phase_times {
+    double step, loss_and_back, norm, update;
+} phase_times;
+
+typedef struct bench_run { /* one mesh and dtype */
+    bench *self;
+    const char *name, *mesh;
+    ts_dtype compute;
+    int64_t ranks;
+    double seconds; /* for its steps, about */
+    /* rank 0's answers */
+    phase_times best;
+    double product_rate;
+    ts_times times; /* of the best step */
+    ts_memory memory;
+    ts_train_cost cost;
+    double loss;
+} bench_run;
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+/* Tokens without a pattern, the same on every mesh. */
+static void token_at(const int64_t *global, void *element, void *context)
+{
+    const int64_t *salt = context;
+    uint64_t x = (uint64_t)(global[0] * 1000003 + global[1] + salt[0]) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    *(int64_t *)element = (int64_t)((x >> 33) % (uint64_t)salt[1]);
+}
+
+static ts_tensor *tokens(const bench_run *r, ts_model *model, int64_t salt)
+{
+    int64_t context[2] = { salt, r->self->config.vocab };
+    ts_meta meta = { .shape = TS_SHAPE(r->self->rows, r->self->context), .dtype = TS_DTYPE_I64 };
+    return ts_from_function(token_at, context, ts_model_tokens(model), meta);
+}
+
+/* FLOP/s of large products; the best of some. */
+static ts_status product_rate(ts_rank *me, ts_mesh *mesh, double *best)
+{
+    ts_scope scope = ts_scope_open(me, "product");
+    ts_tensor *a = ts_randn(mesh, TS_DTYPE_F32, TS_SHAPE(PRODUCT, PRODUCT), NULL);
+    ts_tensor *b = ts_randn(mesh, TS_DTYPE_F32, TS_SHAPE(PRODUCT, PRODUCT), NULL);
+    for (int i = 0; i < PRODUCT_TURNS; i++) {
+        double start = cli_now();
+        ts_tensor *c = ts_matmul(a, b);
+        if (c == NULL || ts_tensor_wait(c) != TS_OK) break;
+        double rate = 2.0 * PRODUCT * PRODUCT * PRODUCT / (cli_now() - start);
+        if (rate > *best) *best = rate;
+        ts_tensor_drop(c);
+    }
+    ts_scope_close(scope);
+    return ts_rank_status(me);
+}
+
+typedef struct trainee {
+    ts_model *model;
+    ts_optimizer *optimizer;
+} trainee;
+
+static ts_status one_step(bench_run *r, ts_rank *me, const trainee *t, int64_t step, phase_times *p)
+{
+    double start = cli_now(), mark = start, norm = 0, loss = 0;
+    ts_scope scope = ts_scope_open(me, "");
+    ts_tape_begin(me);
+    ts_tensor *mean =
+        ts_model_loss(t->model, tokens(r, t->model, 2 * step), tokens(r, t->model, 2 * step + 1));
+    ts_status status = ts_tensor_item(mean, &loss);
+    if (status == TS_OK) status = ts_backward(mean, NULL);
+    ts_scope_close(scope);
+    p->loss_and_back = cli_now() - mark;
+    mark = cli_now();
+    if (status == TS_OK) status = ts_clip_grad_norm(ts_model_module(t->model), 1.0, &norm);
+    p->norm = cli_now() - mark;
+    mark = cli_now();
+    if (status == TS_OK) status = ts_optimizer_step(t->optimizer);
+    if (status == TS_OK) status = ts_optimizer_zero(t->optimizer);
+    p->update = cli_now() - mark;
+    p->step = cli_now() - start;
+    r->loss = ts_rank_index(me) == 0 ? loss : r->loss;
+    return status;
+}
+
+/* One step that is not counted and one that is, at least; then as long as there is time. */
+static ts_status steps(bench_run *r, ts_rank *me, const trainee *t)
+{
+    bool first = ts_rank_index(me) == 0;
+    ts_group *world = ts_group_world(me);
+    double begin = cli_now(), spent[2] = { 0, 0 }; /* all, the last step */
+    for (int64_t step = 0; step < 2 || spent[0] + spent[1] < r->seconds; step++) {
+        ts_status status = ts_group_barrier(world, NULL);
+        uint64_t event = ts_rank_event(me);
+        phase_times p = { 0 };
+        if (status == TS_OK) status = one_step(r, me, t, step, &p);
+        double start = cli_now();
+        if (status == TS_OK) status = ts_group_barrier(world, NULL);
+        p.step += cli_now() - start; /* the slowest rank's */
+        spent[0] = cli_now() - begin;
+        spent[1] = p.step;
+        if (status == TS_OK) status = contest_agree(world, spent, 2);
+        if (status != TS_OK) return status;
+        if (!first || step == 0 || (step > 1 && p.step >= r->best.step)) continue;
+        r->best = p;
+        r->times = (ts_times)TS_INIT(ts_times);
+        status = ts_rank_times(me, event, &r->times);
+        if (status != TS_OK) return status;
+    }
+    return TS_OK;
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    bench_run *r = argument;
+    bool first = ts_rank_index(me) == 0;
+    ts_mesh *mesh = ts_mesh_create(me, r->mesh);
+    double rate = 0;
+    if (r->ranks == 1) (void)product_rate(me, mesh, &rate);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.compute = (int32_t)r->compute;
+    trainee t = { .model = ts_model_create(mesh, &r->self->config, &options) };
+    if (t.model) t.optimizer = ts_adamw_create(ts_model_module(t.model), NULL);
+    ts_status status = t.optimizer ? steps(r, me, &t) : ts_rank_status(me);
+    if (status == TS_OK && r->ranks == 1) (void)product_rate(me, mesh, &rate);
+    if (status == TS_OK && first) {
+        ts_train_shape shape = { .struct_size = sizeof shape,
+                                 .rows = r->self->rows,
+                                 .context = r->self->context,
+                                 .moments = 2 };
+        r->memory = (ts_memory)TS_INIT(ts_memory);
+        status = ts_rank_memory(me, &r->memory);
+        if (status == TS_OK) status = ts_train_estimate(t.model, &shape, &r->cost);
+        r->product_rate = rate;
+    }
+    ts_optimizer_destroy(t.optimizer);
+    ts_model_destroy(t.model);
+    ts_mesh_release(mesh);
+    return status != TS_OK ? status : ts_rank_status(me);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static double row_ns(const ts_times *t, const char *name)
+{
+    for (int64_t i = 0; i < t->op_count; i++)
+        if (strcmp(t->op[i].name, name) == 0) return (double)t->op[i].own_ns;
+    return 0;
+}
+
+/* Seconds of a step in operators that are matrix products alone. */
+static double product_seconds(const ts_times *t)
+{
+    static const char *const names[] = { "linear", "einsum",          "matmul", "mm",
+                                         "bmm",    "linear_backward", "addmm" };
+    double ns = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        ns += row_ns(t, names[i]);
+    return ns * 1e-9;
+}
+
+static void add_shares(bench_lines *lines, const bench_run *r)
+{
+    double step = r->best.step, comm = (double)r->times.comm_ns * 1e-9;
+    double fixed = r->best.norm + r->best.update, op = (double)r->times.op_ns * 1e-9;
+    double rest = step - comm - op - fixed;
+    if (rest < 0) rest = 0;
+    bench_line *line = bench_lines_add(lines, "%", 100 * op / step, "%s: in operators", r->name);
+    line = bench_lines_add(lines, "%", 100 * fixed / step, "%s: norm and update", r->name);
+    line = bench_lines_add(lines, "%", 100 * comm / step, "%s: communication", r->name);
+    line = bench_lines_add(lines, "%", 100 * rest / step, "%s: dispatch and the rest", r->name);
+    if (r->times.lost > 0) bench_line_note(line, "%lld events lost", (long long)r->times.lost);
+}
+
+static void add_hot(bench_lines *lines, const bench_run *r)
+{
+    bool shown[TS_TIMES_MAX] = { false };
+    for (int n = 0; n < 10 && n < r->times.op_count; n++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < r->times.op_count; i++)
+            if (!shown[i] && (best < 0 || r->times.op[i].own_ns > r->times.op[best].own_ns))
+                best = i;
+        shown[best] = true;
+        bench_line *line =
+            bench_lines_add(lines, "%", (double)r->times.op[best].own_ns * 1e-7 / r->best.step,
+                            "%s: operator %s", r->name, r->times.op[best].name);
+        bench_line_note(line, "%lld calls", (long long)r->times.op[best].count);
+    }
+}
+
+static void add_run(bench *self, const bench_run *r, bool hot)
+{
+    bench_lines *lines = &self->lines;
+    double count = (double)(self->rows * self->context), rate = count / r->best.step;
+    double flops = rate * r->cost.flops_per_token;
+    bool f32 = r->ranks == 1 && r->compute == TS_DTYPE_NONE;
+    if (f32) {
+        self->tokens_f32 = rate;
+        self->product_rate = r->product_rate;
+    }
+    bench_line *line = bench_lines_add(lines, "tokens/s", rate, "%s: tokens", r->name);
+    if (!f32) bench_line_floor(line, self->tokens_f32, "one rank, f32");
+    if (!f32)
+        line->wanted = (r->compute                     ? 1.3
+                        : strcmp(r->mesh, "dp=2") == 0 ? 0.92
+                                                       : 0.85) *
+                       self->tokens_f32;
+    line = bench_lines_add(lines, "GFLOP/s", flops * 1e-9, "%s: model", r->name);
+    bench_line_floor(line, self->product_rate * 1e-9, "one large product, f32");
+    if (f32) line->wanted = 0.55 * self->product_rate * 1e-9;
+    double attention = 12.0 * (double)(self->config.layers * self->config.heads) *
+                       (double)(self->config.head_dim * self->context);
+    double products = count * (r->cost.flops_per_token - attention) / (double)r->ranks;
+    line = bench_lines_add(lines, "GFLOP/s", products / product_seconds(&r->times) * 1e-9,
+                           "%s: matrix products of a rank", r->name);
+    bench_line_floor(line, self->product_rate * 1e-9 / (double)r->ranks,
+                     "its share of one large product, f32");
+    if (f32) line->wanted = 0.7 * self->product_rate * 1e-9;
+    const ts_train_cost *c = &r->cost;
+    double estimate =
+        (double)(c->weight_bytes + c->gradient_bytes + c->optimizer_bytes + c->activation_bytes);
+    line =
+        bench_lines_add(lines, "MiB", (double)r->memory.peak / 0x1p20, "%s: peak memory", r->name);
+    bench_line_floor(line, estimate / 0x1p20, "parameters, gradients, optimiser, activations");
+    line->wanted = 1.1 * estimate / 0x1p20;
+    add_shares(lines, r);
+    if (hot) add_hot(lines, r);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static int run_one(bench *self, const char *name, const char *mesh, ts_dtype compute, bool hot)
+{
+    if (self->only != NULL && strcmp(self->only, name) != 0) return 0;
+    bench_run *r = calloc(1, sizeof *r);
+    if (r == NULL) return cli_fail("bench train", "out of memory");
+    *r = (bench_run){ .self = self, .name = name, .mesh = mesh, .compute = compute };
+    r->seconds = (double)self->seconds / (self->only != NULL ? 1.5 : 6.0);
+    r->ranks = strcmp(mesh, "dp=1") == 0 ? 1 : 2;
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = r->ranks;
+    options.seed = 1;
+    options.events = 1 << 16;
+    char error[1024] = "";
+    ts_status status = ts_launch_with(&options, work, r, error, sizeof error);
+    if (status == TS_OK) add_run(self, r, hot);
+    free(r);
+    return status == TS_OK ? 0 : cli_fail("bench train", "%s: %s", name, error);
+}
+
+int cli_bench_train(int argc, char **argv)
+{
+    bool json = false, hot = false;
+    int64_t layers = 12, hidden = 768, vocab = 32000;
+    bench self = { .context = 256, .rows = 2, .seconds = 50 };
+    const cli_option options[] = {
+        CLI_TEXT("only", &self.only, "NAME", "f32, bf16, dp=2 or tp=2; default: all"),
+        CLI_INT("rows", &self.rows, 1, 4096, "of the batch, of all ranks together; default 2"),
+        CLI_INT("seconds", &self.seconds, 1, 3600, "for all, about; default 50"),
+        CLI_INT("layers", &layers, 1, 1000, "of the model; default 12"),
+        CLI_INT("hidden", &hidden, 64, 65536, "its width, a multiple of 64; default 768"),
+        CLI_INT("vocab", &vocab, 2, 1000000, "default 32000"),
+        CLI_INT("context", &self.context, 1, 65536, "tokens of a row; default 256"),
+        CLI_FLAG("operators", &hot, "also the operators that take longest"),
+        CLI_FLAG("json", &json, "the result as JSON"),
+        CLI_END
+    };
+    const cli_usage usage = { "bench train", "[options]",
+                              "Training steps of a Llama against the rate of matrix products.",
+                              options, NULL };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
+    if (hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
+    self.config = (ts_model_config){ .struct_size = sizeof self.config,
+                                     .vocab = vocab,
+                                     .hidden = hidden,
+                                     .intermediate = (8 * hidden / 3 + 255) / 256 * 256,
+                                     .layers = layers,
+                                     .heads = hidden / 64,
+                                     .kv_heads = hidden / 64,
+                                     .head_dim = 64,
+                                     .positions = self.context,
+                                     .norm_epsilon = 1e-5,
+                                     .init_deviation = 0.02,
+                                     .rope_theta = 10000 };
+    code = run_one(&self, "f32", "dp=1", TS_DTYPE_NONE, hot);
+    if (code == 0) code = run_one(&self, "bf16", "dp=1", TS_DTYPE_BF16, hot);
+    if (code == 0) code = run_one(&self, "dp=2", "dp=2", TS_DTYPE_NONE, hot);
+    if (code == 0) code = run_one(&self, "tp=2", "tp=2", TS_DTYPE_NONE, hot);
+    return code != 0 ? code : bench_lines_print(&self.lines, json);
+}

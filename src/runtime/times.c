@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* times.c - where the time of a rank's thread went, read from its event ring.
+ *
+ *   matmul  |------------------------|          own time: without what was called inside
+ *   add          |-----|
+ *   all_reduce             |--------------|     asynchronous: counts up to the thread's next event
+ *
+ * Events come in the order in which they began. Those of the thread nest, so a stack of open ones
+ * is enough; a collective belongs to the thread until it does something else, and a wait whole. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rank.h"
+#include "base/ring.h"
+#include "tessera/event.h"
+
+enum { DEPTH_MAX = 64 };
+
+typedef struct open_op {
+    int64_t end_ns, own_ns;
+    const char *op, *module;
+} open_op;
+
+typedef struct sweep {
+    ts_times *sum;
+    open_op stack[DEPTH_MAX];
+    int64_t depth;
+    int64_t comm_begin, comm_end; /* a collective that the thread may still be in; begin 0: none */
+} sweep;
+
+static void add_row(ts_time *row, int64_t *count, const char *name, int64_t own_ns)
+{
+    int64_t i = 0;
+    while (i < *count && row[i].name != name && strcmp(row[i].name, name) != 0)
+        i++;
+    if (i == TS_TIMES_MAX) i--; /* the last row takes all that have none */
+    if (i == *count) row[(*count)++] = (ts_time){ .name = name };
+    row[i].count++;
+    row[i].own_ns += own_ns;
+}
+
+static void close_top(sweep *s)
+{
+    const open_op *top = &s->stack[--s->depth];
+    s->sum->op_ns += top->own_ns;
+    add_row(s->sum->op, &s->sum->op_count, top->op, top->own_ns);
+    add_row(s->sum->module, &s->sum->module_count, top->module, top->own_ns);
+}
+
+/* Time that is not the operator's own. */
+static void take_off(sweep *s, int64_t ns)
+{
+    if (s->depth > 0) s->stack[s->depth - 1].own_ns -= ns;
+}
+
+/* The thread does something at `now`: what it was in before is known. */
+static void close_before(sweep *s, int64_t now)
+{
+    if (s->comm_begin != 0) {
+        int64_t ns = (now < s->comm_end ? now : s->comm_end) - s->comm_begin;
+        if (ns < 0) ns = 0; /* the begin of a tiny event is rounded down */
+        s->sum->comm_ns += ns;
+        take_off(s, ns);
+        s->comm_begin = 0;
+    }
+    while (s->depth > 0 && s->stack[s->depth - 1].end_ns <= now)
+        close_top(s);
+}
+
+static void visit(sweep *s, const tsi_event *e)
+{
+    if (e->kind == TSI_EVENT_NONE || e->kind == TSI_EVENT_MARK) return;
+    int64_t end = e->end_ns != 0 ? e->end_ns : e->begin_ns, ns = end - e->begin_ns;
+    close_before(s, e->begin_ns);
+    if (e->kind == TSI_EVENT_COMM) {
+        s->comm_begin = e->begin_ns;
+        s->comm_end = end;
+    } else if (e->kind == TSI_EVENT_WAIT) {
+        s->sum->comm_ns += ns;
+        take_off(s, ns);
+    } else if (e->kind == TSI_EVENT_OP && s->depth < DEPTH_MAX) {
+        take_off(s, ns);
+        s->stack[s->depth++] = (open_op){ end, ns, e->kind_name, e->name ? e->name : "" };
+    }
+}
+
+ts_status ts_rank_times(const ts_rank *me, uint64_t since, ts_times *sum)
+{
+    if (me == NULL || sum == NULL)
+        return TSI_FAIL(TS_ERR_NULL, "ts_rank_times: %s is NULL", me == NULL ? "me" : "sum");
+    if (sum->struct_size != sizeof *sum)
+        return TSI_FAIL(TS_ERR_ARG, "ts_rank_times: struct_size is %zu, expected %zu",
+                        sum->struct_size, sizeof *sum);
+    sweep s = { .sum = sum };
+    uint64_t last = tsi_ring_last(me->ring), capacity = (uint64_t)tsi_ring_capacity(me->ring);
+    uint64_t oldest = last > capacity ? last - capacity : 0;
+    if (since < oldest) sum->lost += (int64_t)(oldest - since);
+    tsi_event event;
+    for (uint64_t n = (since > oldest ? since : oldest) + 1; n <= last; n++) {
+        if (tsi_ring_read(me->ring, n, &event))
+            visit(&s, &event);
+        else
+            sum->lost++;
+    }
+    close_before(&s, INT64_MAX);
+    return TS_OK;
+}
