@@ -19,19 +19,51 @@ typedef enum ts_model_family {
     TS_MODEL_GPT2
 } ts_model_family;
 
+typedef enum ts_rope_type { /* published scalings of rotary positions */
+                            TS_ROPE_DEFAULT,
+                            TS_ROPE_LINEAR,
+                            TS_ROPE_LLAMA3,
+                            TS_ROPE_YARN,
+                            TS_ROPE_DYNAMIC,
+                            TS_ROPE_LONGROPE
+} ts_rope_type;
+
+typedef enum ts_activation {                        /* of feed-forward blocks */
+                             TS_ACTIVATION_DEFAULT, /* silu; GPT-2: gelu in its tanh form */
+                             TS_ACTIVATION_SILU,
+                             TS_ACTIVATION_GELU,
+                             TS_ACTIVATION_GELU_TANH,
+                             TS_ACTIVATION_QUICK_GELU, /* x sigmoid(1.702 x) */
+                             TS_ACTIVATION_RELU,
+                             TS_ACTIVATION_RELU2,
+                             TS_ACTIVATION_SIGMOID,
+                             TS_ACTIVATION_TANH,
+                             TS_ACTIVATION_LINEAR
+} ts_activation;
+
+enum { TS_ROPE_FACTORS_MAX = 256, TS_WINDOW_WORDS = 4 };
+
 typedef struct ts_model_config { /* zero: what the family's configuration says by default */
     size_t struct_size;
     int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
     int64_t experts, experts_per_token;
+    int64_t window; /* a query sees that many keys, itself included; 0: all before it */
+    uint64_t window_layers[TS_WINDOW_WORDS]; /* bit i: the window holds for layer i */
     double norm_epsilon, init_deviation;
     double rope_theta, rope_factor, rope_low, rope_high,
         rope_original; /* scaling of rotary positions */
     double rope_attention, rope_beta_fast, rope_beta_slow;
-    int32_t family;    /* ts_model_family */
-    int32_t rope_type; /* 0 default, 1 linear, 2 llama3, 3 yarn, 4 dynamic */
-    int32_t tied;      /* the head is the embedding */
-    int32_t attention_bias;
-    int32_t gelu_tanh; /* GPT-2: the tanh form */
+    double rope_mscale, rope_mscale_all;    /* yarn; 0: not given */
+    double rope_short[TS_ROPE_FACTORS_MAX]; /* longrope: one divisor per pair of a head */
+    double rope_long[TS_ROPE_FACTORS_MAX];  /* for sequences longer than rope_original */
+    int32_t family;                         /* ts_model_family */
+    int32_t rope_type;                      /* ts_rope_type */
+    int32_t rope_smooth;                    /* yarn: 1: the ends of the ramp are not rounded */
+    int32_t tied;                           /* the head is the embedding; GPT-2: as a rule */
+    int32_t attention_bias, mlp_bias;       /* Llama, Qwen3 */
+    int32_t activation;                     /* ts_activation */
+    int32_t attention_unscaled;             /* GPT-2: 1: scores are not divided by sqrt(D) */
+    int32_t attention_by_layer;             /* GPT-2: 1: scores of layer i are divided by i + 1 */
     int32_t reserved;
 } ts_model_config;
 

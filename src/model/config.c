@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c - reading the configuration that published models come with; both spellings of rotary
- * positions. */
+/* config.c - reading the configuration that published models come with. What a model needs and we
+ * cannot do is refused here, never computed wrongly. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,34 +62,33 @@ static double real(const tsi_json *root, const char *name, double otherwise)
     return tsi_json_kind_of(value) == TSI_JSON_NULL ? otherwise : tsi_json_real(value, otherwise);
 }
 
-/* "rope_parameters" holds everything; the older spelling has "rope_theta" and, for scaled ones,
- * "rope_scaling". */
-static ts_status read_rope(const char *path, const tsi_json *root, ts_model_config *c)
+/* The layers a window holds for: all, those of "layer_types", or those from "max_window_layers" on.
+ */
+static ts_status read_window(const char *path, const tsi_json *root, ts_model_config *c)
 {
-    static const char *const types[] = { "default", "linear", "llama3", "yarn", "dynamic", NULL };
-    const tsi_json *rope = tsi_json_member(root, "rope_parameters");
-    if (tsi_json_kind_of(rope) != TSI_JSON_OBJECT) rope = tsi_json_member(root, "rope_scaling");
-    c->rope_theta = real(root, "rope_theta", 10000.0);
-    if (tsi_json_kind_of(rope) != TSI_JSON_OBJECT) return TS_OK;
-    c->rope_theta = real(rope, "rope_theta", c->rope_theta);
-    const char *type = tsi_json_text(tsi_json_member(rope, "rope_type"),
-                                     tsi_json_text(tsi_json_member(rope, "type"), "default"));
-    c->rope_type = -1;
-    for (int32_t i = 0; types[i]; i++)
-        if (strcmp(type, types[i]) == 0) c->rope_type = i;
-    if (c->rope_type < 0)
-        return TSI_FAIL(TS_ERR_ARG,
-                        "%s: rope_type \"%s\" is none of default, linear, llama3, yarn, dynamic",
-                        path, type);
-    c->rope_factor = real(rope, "factor", 1.0);
-    c->rope_low = real(rope, "low_freq_factor", 1.0);
-    c->rope_high = real(rope, "high_freq_factor", 4.0);
-    c->rope_original = real(rope, "original_max_position_embeddings", (double)c->positions);
-    c->rope_beta_fast = real(rope, "beta_fast", 32.0);
-    c->rope_beta_slow = real(rope, "beta_slow", 1.0);
-    c->rope_attention = real(rope, "attention_factor", 0.0);
+    const tsi_json *types = tsi_json_member(root, "layer_types");
+    bool qwen = c->family == TS_MODEL_QWEN3;
+    bool used = tsi_json_bool(tsi_json_member(root, "use_sliding_window"), !qwen);
+    c->window = used && c->family != TS_MODEL_LLAMA ? whole(root, "sliding_window", 0) : 0;
+    if (c->window <= 0) return TS_OK;
+    if (c->layers > 64 * TS_WINDOW_WORDS)
+        return TSI_FAIL(TS_ERR_ARG, "%s: a sliding window with %lld layers; at most %d have one",
+                        path, (long long)c->layers, 64 * TS_WINDOW_WORDS);
+    int64_t first = qwen ? whole(root, "max_window_layers", 28) : 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        bool slides = i >= first;
+        if (qwen && tsi_json_kind_of(types) == TSI_JSON_LIST)
+            slides = strcmp(tsi_json_text(tsi_json_item(types, i), ""), "sliding_attention") == 0;
+        if (slides) c->window_layers[i / 64] |= (uint64_t)1 << (i % 64);
+    }
     return TS_OK;
 }
+
+/* What families default to, where a file does not say. */
+static const struct {
+    int64_t positions;
+    double epsilon, theta;
+} family_default[] = { { 2048, 1e-6, 1e4 }, { 32768, 1e-6, 1e4 }, { 131072, 1e-5, 1e6 } };
 
 static ts_status read_llama(const char *path, const tsi_json *root, ts_model_config *c)
 {
@@ -100,16 +99,23 @@ static ts_status read_llama(const char *path, const tsi_json *root, ts_model_con
     c->heads = whole(root, "num_attention_heads", 0);
     c->kv_heads = whole(root, "num_key_value_heads", c->heads);
     c->head_dim = whole(root, "head_dim", c->heads > 0 ? c->hidden / c->heads : 0);
-    c->positions = whole(root, "max_position_embeddings", 2048);
-    c->norm_epsilon = real(root, "rms_norm_eps", 1e-6);
+    c->positions = whole(root, "max_position_embeddings", family_default[c->family].positions);
+    c->norm_epsilon = real(root, "rms_norm_eps", family_default[c->family].epsilon);
+    c->rope_theta = family_default[c->family].theta;
     c->tied = tsi_json_bool(tsi_json_member(root, "tie_word_embeddings"), false);
-    c->attention_bias = tsi_json_bool(tsi_json_member(root, "attention_bias"), false);
+    if (c->family != TS_MODEL_MIXTRAL)
+        c->attention_bias = tsi_json_bool(tsi_json_member(root, "attention_bias"), false);
+    if (c->family == TS_MODEL_LLAMA)
+        c->mlp_bias = tsi_json_bool(tsi_json_member(root, "mlp_bias"), false);
     c->experts = whole(root, "num_local_experts", 0);
     c->experts_per_token = whole(root, "num_experts_per_tok", 2);
-    return read_rope(path, root, c);
+    TSI_TRY(tsi_activation_parse(path, tsi_json_text(tsi_json_member(root, "hidden_act"), "silu"),
+                                 &c->activation));
+    TSI_TRY(read_window(path, root, c));
+    return tsi_rope_read(path, root, c);
 }
 
-static ts_status read_gpt2(const tsi_json *root, ts_model_config *c)
+static ts_status read_gpt2(const char *path, const tsi_json *root, ts_model_config *c)
 {
     c->vocab = whole(root, "vocab_size", 0);
     c->hidden = whole(root, "n_embd", 0);
@@ -119,10 +125,15 @@ static ts_status read_gpt2(const tsi_json *root, ts_model_config *c)
     c->intermediate = whole(root, "n_inner", 4 * c->hidden);
     c->positions = whole(root, "n_positions", 1024);
     c->norm_epsilon = real(root, "layer_norm_epsilon", 1e-5);
-    c->tied = 1;
-    const char *act = tsi_json_text(tsi_json_member(root, "activation_function"), "gelu_new");
-    c->gelu_tanh = strcmp(act, "gelu") != 0;
-    return TS_OK;
+    c->tied = tsi_json_bool(tsi_json_member(root, "tie_word_embeddings"), true);
+    c->attention_unscaled = !tsi_json_bool(tsi_json_member(root, "scale_attn_weights"), true);
+    c->attention_by_layer =
+        tsi_json_bool(tsi_json_member(root, "scale_attn_by_inverse_layer_idx"), false);
+    if (tsi_json_bool(tsi_json_member(root, "add_cross_attention"), false))
+        return TSI_FAIL(TS_ERR_ARG, "%s: models with cross-attention are not supported", path);
+    return tsi_activation_parse(
+        path, tsi_json_text(tsi_json_member(root, "activation_function"), "gelu_new"),
+        &c->activation);
 }
 
 ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
@@ -141,7 +152,8 @@ ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
     if (c->family != TS_MODEL_GPT2 && c->head_dim % 2 != 0)
         return TSI_FAIL(TS_ERR_ARG, "%s: a head size of %lld cannot be rotated in pairs", what,
                         (long long)c->head_dim);
-    if (c->family == TS_MODEL_MIXTRAL && (c->experts <= 0 || c->experts_per_token > c->experts))
+    if (c->family == TS_MODEL_MIXTRAL &&
+        (c->experts <= 0 || c->experts_per_token <= 0 || c->experts_per_token > c->experts))
         return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of which %lld are chosen", what,
                         (long long)c->experts, (long long)c->experts_per_token);
     return TS_OK;
@@ -164,7 +176,8 @@ ts_status ts_model_config_read(const char *path, ts_model_config *out)
     if (status == TS_OK) status = family_of(file, root, &out->family);
     if (status == TS_OK) {
         out->init_deviation = real(root, "initializer_range", 0.02);
-        status = out->family == TS_MODEL_GPT2 ? read_gpt2(root, out) : read_llama(file, root, out);
+        status =
+            out->family == TS_MODEL_GPT2 ? read_gpt2(file, root, out) : read_llama(file, root, out);
     }
     if (status == TS_OK) status = tsi_model_config_check(file, out);
     tsi_json_release(document);

@@ -20,20 +20,55 @@ static void truth(tsi_text *out, const char *name, int32_t value)
     tsi_text_printf(out, ",\n  \"%s\": %s", name, value ? "true" : "false");
 }
 
+static void factors(tsi_text *out, const char *name, const double *value, int64_t count)
+{
+    tsi_text_printf(out, ",\n  \"%s\": [", name);
+    for (int64_t i = 0; i < count; i++) {
+        if (i) tsi_text_add(out, ", ");
+        tsi_text_real(out, value[i]);
+    }
+    tsi_text_add(out, "]");
+}
+
 static void add_rope(tsi_text *out, const ts_model_config *c)
 {
-    static const char *const types[] = { "default", "linear", "llama3", "yarn", "dynamic" };
+    tsi_text_printf(out, ",\n  \"rope_parameters\": {\n  \"rope_type\": \"%s\"",
+                    tsi_rope_type_name(c->rope_type));
     real(out, "rope_theta", c->rope_theta);
-    if (c->rope_type == 0) return;
-    tsi_text_printf(out, ",\n  \"rope_scaling\": {\n  \"rope_type\": \"%s\"", types[c->rope_type]);
-    real(out, "factor", c->rope_factor);
-    real(out, "low_freq_factor", c->rope_low);
-    real(out, "high_freq_factor", c->rope_high);
-    real(out, "original_max_position_embeddings", c->rope_original);
-    if (c->rope_beta_fast != 0) real(out, "beta_fast", c->rope_beta_fast);
-    if (c->rope_beta_slow != 0) real(out, "beta_slow", c->rope_beta_slow);
+    if (c->rope_type != TS_ROPE_DEFAULT) real(out, "factor", c->rope_factor);
+    if (c->rope_type == TS_ROPE_LLAMA3) {
+        real(out, "low_freq_factor", c->rope_low);
+        real(out, "high_freq_factor", c->rope_high);
+    }
+    if (c->rope_type == TS_ROPE_LLAMA3 || c->rope_type == TS_ROPE_YARN ||
+        c->rope_type == TS_ROPE_LONGROPE)
+        whole(out, "original_max_position_embeddings", (int64_t)c->rope_original);
     if (c->rope_attention != 0) real(out, "attention_factor", c->rope_attention);
+    if (c->rope_type == TS_ROPE_YARN) {
+        if (c->rope_beta_fast != 0) real(out, "beta_fast", c->rope_beta_fast);
+        if (c->rope_beta_slow != 0) real(out, "beta_slow", c->rope_beta_slow);
+        if (c->rope_mscale != 0) real(out, "mscale", c->rope_mscale);
+        if (c->rope_mscale_all != 0) real(out, "mscale_all_dim", c->rope_mscale_all);
+        truth(out, "truncate", !c->rope_smooth);
+    }
+    if (c->rope_type == TS_ROPE_LONGROPE) {
+        factors(out, "short_factor", c->rope_short, c->head_dim / 2);
+        factors(out, "long_factor", c->rope_long, c->head_dim / 2);
+    }
     tsi_text_add(out, "}");
+}
+
+static void add_window(tsi_text *out, const ts_model_config *c)
+{
+    if (c->window <= 0) return;
+    whole(out, "sliding_window", c->window);
+    if (c->family != TS_MODEL_QWEN3) return;
+    truth(out, "use_sliding_window", 1);
+    tsi_text_add(out, ",\n  \"layer_types\": [");
+    for (int64_t i = 0; i < c->layers; i++)
+        tsi_text_printf(out, "%s\"%s_attention\"", i ? ", " : "",
+                        (c->window_layers[i / 64] >> (i % 64)) & 1 ? "sliding" : "full");
+    tsi_text_add(out, "]");
 }
 
 static void add_llama(tsi_text *out, const ts_model_config *c)
@@ -41,7 +76,7 @@ static void add_llama(tsi_text *out, const ts_model_config *c)
     static const char *const names[] = { "LlamaForCausalLM", "Qwen3ForCausalLM",
                                          "MixtralForCausalLM" };
     tsi_text_printf(out, ",\n  \"architectures\": [\"%s\"]", names[c->family]);
-    tsi_text_add(out, ",\n  \"hidden_act\": \"silu\"");
+    tsi_text_printf(out, ",\n  \"hidden_act\": \"%s\"", tsi_activation_name(c));
     whole(out, "vocab_size", c->vocab);
     whole(out, "hidden_size", c->hidden);
     whole(out, "intermediate_size", c->intermediate);
@@ -52,19 +87,20 @@ static void add_llama(tsi_text *out, const ts_model_config *c)
     whole(out, "max_position_embeddings", c->positions);
     real(out, "rms_norm_eps", c->norm_epsilon);
     truth(out, "tie_word_embeddings", c->tied);
-    truth(out, "attention_bias", c->attention_bias);
+    if (c->family != TS_MODEL_MIXTRAL) truth(out, "attention_bias", c->attention_bias);
+    if (c->family == TS_MODEL_LLAMA) truth(out, "mlp_bias", c->mlp_bias);
     if (c->family == TS_MODEL_MIXTRAL) {
         whole(out, "num_local_experts", c->experts);
         whole(out, "num_experts_per_tok", c->experts_per_token);
     }
+    add_window(out, c);
     add_rope(out, c);
 }
 
 static void add_gpt2(tsi_text *out, const ts_model_config *c)
 {
     tsi_text_add(out, ",\n  \"architectures\": [\"GPT2LMHeadModel\"]");
-    tsi_text_printf(out, ",\n  \"activation_function\": \"%s\"",
-                    c->gelu_tanh ? "gelu_new" : "gelu");
+    tsi_text_printf(out, ",\n  \"activation_function\": \"%s\"", tsi_activation_name(c));
     whole(out, "vocab_size", c->vocab);
     whole(out, "n_embd", c->hidden);
     whole(out, "n_inner", c->intermediate);
@@ -72,7 +108,9 @@ static void add_gpt2(tsi_text *out, const ts_model_config *c)
     whole(out, "n_head", c->heads);
     whole(out, "n_positions", c->positions);
     real(out, "layer_norm_epsilon", c->norm_epsilon);
-    truth(out, "tie_word_embeddings", 1);
+    truth(out, "tie_word_embeddings", c->tied);
+    truth(out, "scale_attn_weights", !c->attention_unscaled);
+    truth(out, "scale_attn_by_inverse_layer_idx", c->attention_by_layer);
 }
 
 char *tsi_model_config_text(const ts_model_config *c)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/error.h"
 #include "model/model.h"
 
 typedef struct layer {
@@ -19,14 +20,14 @@ typedef struct layer {
 
 typedef struct gpt2 {
     ts_model *model;
-    ts_tensor *tokens, *positions, *norm_w, *norm_b;
+    ts_tensor *tokens, *positions, *norm_w, *norm_b, *head;
     layer *layer;
 } gpt2;
 
 static const char tp_plan[] = "*.attn.c_attn.weight: tp?:SS(1,3)\n*.attn.c_attn.bias: tp?:SS(0,3)\n"
                               "*.attn.c_proj.weight: tp?:S(0)\n*.mlp.c_fc.weight: tp?:S(1)\n"
                               "*.mlp.c_fc.bias: tp?:S(0)\n*.mlp.c_proj.weight: tp?:S(0)\n"
-                              "*.wte.weight: tp?:S(0)\n";
+                              "*.wte.weight: tp?:S(0)\nlm_head.weight: tp?:S(0)\n";
 
 const char *tsi_gpt2_plan(const char *name)
 {
@@ -41,7 +42,7 @@ static ts_tensor *product(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts
     return ts_add(ts_matmul(x, tsi_model_cast(m, weight)), tsi_model_cast(m, bias));
 }
 
-static ts_tensor *attention(const ts_model *m, const layer *l, ts_tensor *x_BTC)
+static ts_tensor *attention(const ts_model *m, const layer *l, int64_t index, ts_tensor *x_BTC)
 {
     const ts_model_config *c = &m->config;
     ts_shape s = ts_tensor_shape(x_BTC);
@@ -50,20 +51,17 @@ static ts_tensor *attention(const ts_model *m, const layer *l, ts_tensor *x_BTC)
     ts_tensor *part[3];
     for (int i = 0; i < 3; i++)
         part[i] = ts_transpose(ts_select(all, 2, i), 1, 2);
-    ts_attention_options options = TS_INIT(ts_attention_options);
-    options.causal = 1;
-    ts_tensor *o = ts_transpose(ts_attention(part[0], part[1], part[2], &options), 1, 2);
+    ts_tensor *o = ts_transpose(tsi_model_attention(m, part, index), 1, 2);
     return product(m, ts_reshape(o, s), l->out_w, l->out_b);
 }
 
-static ts_tensor *block(const ts_model *m, const layer *l, ts_tensor *x)
+static ts_tensor *block(const ts_model *m, const layer *l, int64_t index, ts_tensor *x)
 {
     double eps = m->config.norm_epsilon;
     ts_tensor *h = tsi_model_whole(m, ts_layer_norm(x, l->n1_w, l->n1_b, eps));
-    x = ts_add(x, tsi_model_residual(m, attention(m, l, h)));
+    x = ts_add(x, tsi_model_residual(m, attention(m, l, index, h)));
     h = tsi_model_whole(m, ts_layer_norm(x, l->n2_w, l->n2_b, eps));
-    ts_tensor *wide = product(m, h, l->in_w, l->in_b);
-    wide = m->config.gelu_tanh ? ts_gelu_tanh(wide) : ts_gelu(wide);
+    ts_tensor *wide = tsi_model_activate(m, product(m, h, l->in_w, l->in_b));
     return ts_add(x, tsi_model_residual(m, product(m, wide, l->mlp_w, l->mlp_b)));
 }
 
@@ -72,6 +70,11 @@ static void gpt2_forward(void *state, const ts_module_io *io)
     const gpt2 *g = state;
     const ts_model *m = g->model;
     int64_t length = ts_tensor_shape(io->input[0]).extent[1];
+    if (length > m->config.positions) {
+        TSI_FAIL(TS_ERR_SHAPE, "gpt2: a sequence of %lld is longer than the %lld learned positions",
+                 (long long)length, (long long)m->config.positions);
+        return;
+    }
     ts_scope scope = ts_scope_open(io->rank, "h");
     ts_tensor *x = tsi_model_residual(m, ts_embedding(tsi_model_cast(m, g->tokens), io->input[0]));
     ts_tensor *place = ts_arange(m->mesh, TS_DTYPE_I64, TS_SHAPE(length), NULL, NULL);
@@ -80,12 +83,12 @@ static void gpt2_forward(void *state, const ts_module_io *io)
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)i);
         ts_scope inner = ts_scope_open(io->rank, name);
-        x = ts_scope_leave(inner, block(m, &g->layer[i], x));
+        x = ts_scope_leave(inner, block(m, &g->layer[i], i, x));
         x = ts_scope_turn(scope, x);
     }
     x = ts_scope_leave(scope, x);
     x = tsi_model_whole(m, ts_layer_norm(x, g->norm_w, g->norm_b, m->config.norm_epsilon));
-    io->output[0] = ts_linear(x, tsi_model_cast(m, g->tokens), NULL);
+    io->output[0] = ts_linear(x, tsi_model_cast(m, g->head ? g->head : g->tokens), NULL);
 }
 
 static void gpt2_destroy(void *state)
@@ -168,5 +171,7 @@ ts_module *tsi_gpt2_create(ts_model *model, const ts_model_options *options)
         layer_params(&b, &layers[b.layer]);
     g->norm_w = ts_module_param(root, "transformer.ln_f.weight", TS_SHAPE(c->hidden), &b.ones);
     g->norm_b = ts_module_param(root, "transformer.ln_f.bias", TS_SHAPE(c->hidden), &b.zeros);
+    if (!c->tied)
+        g->head = ts_module_param(root, "lm_head.weight", TS_SHAPE(c->vocab, c->hidden), &b.normal);
     return root;
 }

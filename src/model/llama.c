@@ -16,7 +16,7 @@
 
 typedef struct layer {
     ts_tensor *norm_a, *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo, *q_norm, *k_norm, *norm_m;
-    ts_tensor *gate, *up, *down;                  /* Llama, Qwen3 */
+    ts_tensor *gate, *up, *down, *gate_b, *up_b, *down_b; /* Llama, Qwen3 */
     ts_tensor *router, *experts_in, *experts_out; /* Mixtral: [E, C], [E, 2F, C], [E, C, F] */
 } layer;
 
@@ -32,7 +32,7 @@ static const char tp_plan[] =
     "*.embed_tokens.weight: tp?:S(0)\n"
     "*.self_attn.q_proj.*: tp?:S(0)\n*.self_attn.k_proj.*: tp?:S(0)\n"
     "*.self_attn.v_proj.*: tp?:S(0)\n*.self_attn.o_proj.weight: tp?:S(1)\n"
-    "*.mlp.gate_proj.weight: tp?:S(0)\n*.mlp.up_proj.weight: tp?:S(0)\n"
+    "*.mlp.gate_proj.*: tp?:S(0)\n*.mlp.up_proj.*: tp?:S(0)\n"
     "*.mlp.down_proj.weight: tp?:S(1)\n"
     "*.mlp.experts.gate_up_proj: tp?:SS(1,2)\n*.mlp.experts.down_proj: tp?:S(2)\n"
     "lm_head.weight: tp?:S(0)\n";
@@ -56,7 +56,7 @@ static ts_tensor *linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_
     return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
 }
 
-static ts_tensor *attention(const ts_model *m, const layer *l, ts_tensor *x_BTC)
+static ts_tensor *attention(const ts_model *m, const layer *l, int64_t index, ts_tensor *x_BTC)
 {
     const ts_model_config *c = &m->config;
     ts_tensor *q = heads(linear(m, x_BTC, l->wq, l->bq), c->heads, c->head_dim);
@@ -66,9 +66,8 @@ static ts_tensor *attention(const ts_model *m, const layer *l, ts_tensor *x_BTC)
         q = ts_rms_norm(q, l->q_norm, c->norm_epsilon);
         k = ts_rms_norm(k, l->k_norm, c->norm_epsilon);
     }
-    ts_attention_options options = TS_INIT(ts_attention_options);
-    options.causal = 1;
-    ts_tensor *o_BHTD = ts_attention(ts_rope(q, m->rope), ts_rope(k, m->rope), v, &options);
+    ts_tensor *const qkv[3] = { ts_rope(q, m->rope), ts_rope(k, m->rope), v };
+    ts_tensor *o_BHTD = tsi_model_attention(m, qkv, index);
     ts_shape s = ts_tensor_shape(x_BTC);
     ts_tensor *o = ts_reshape(ts_transpose(o_BHTD, 1, 2),
                               TS_SHAPE(s.extent[0], s.extent[1], c->heads * c->head_dim));
@@ -77,8 +76,8 @@ static ts_tensor *attention(const ts_model *m, const layer *l, ts_tensor *x_BTC)
 
 static ts_tensor *swiglu(const ts_model *m, const layer *l, ts_tensor *x)
 {
-    ts_tensor *wide = ts_mul(ts_silu(linear(m, x, l->gate, NULL)), linear(m, x, l->up, NULL));
-    return linear(m, wide, l->down, NULL);
+    ts_tensor *gate = tsi_model_activate(m, linear(m, x, l->gate, l->gate_b));
+    return linear(m, ts_mul(gate, linear(m, x, l->up, l->up_b)), l->down, l->down_b);
 }
 
 /* Every expert on every token, weighted by the router: zero for those that were not chosen. */
@@ -95,15 +94,16 @@ static ts_tensor *experts(const ts_model *m, const layer *l, ts_tensor *x_BTC)
         ts_cast(ts_div(chosen, ts_sum(chosen, &last, 1, 1)), ts_tensor_dtype(x_BTC));
     ts_tensor *both = ts_einsum("btc,efc->btef", x_BTC, tsi_model_cast(m, l->experts_in));
     both = ts_reshape(both, TS_SHAPE(s.extent[0], s.extent[1], c->experts, 2, c->intermediate));
-    ts_tensor *wide_BTEF = ts_mul(ts_silu(ts_select(both, 3, 0)), ts_select(both, 3, 1));
+    ts_tensor *wide_BTEF =
+        ts_mul(tsi_model_activate(m, ts_select(both, 3, 0)), ts_select(both, 3, 1));
     wide_BTEF = ts_mul(wide_BTEF, ts_unsqueeze(weight, 3));
     return ts_einsum("btef,ecf->btc", wide_BTEF, tsi_model_cast(m, l->experts_out));
 }
 
-static ts_tensor *block(const ts_model *m, const layer *l, ts_tensor *x)
+static ts_tensor *block(const ts_model *m, const layer *l, int64_t index, ts_tensor *x)
 {
     ts_tensor *h = tsi_model_whole(m, ts_rms_norm(x, l->norm_a, m->config.norm_epsilon));
-    x = ts_add(x, tsi_model_residual(m, attention(m, l, h)));
+    x = ts_add(x, tsi_model_residual(m, attention(m, l, index, h)));
     h = tsi_model_whole(m, ts_rms_norm(x, l->norm_m, m->config.norm_epsilon));
     ts_tensor *y = l->router ? experts(m, l, h) : swiglu(m, l, h);
     return ts_add(x, tsi_model_residual(m, y));
@@ -113,6 +113,7 @@ static void llama_forward(void *state, const ts_module_io *io)
 {
     const llama *l = state;
     const ts_model *m = l->model;
+    if (tsi_rope_table(l->model, ts_tensor_shape(io->input[0]).extent[1]) != TS_OK) return;
     ts_scope scope = ts_scope_open(io->rank, "layers");
     ts_tensor *x =
         tsi_model_residual(m, ts_embedding(tsi_model_cast(m, l->embedding), io->input[0]));
@@ -120,7 +121,7 @@ static void llama_forward(void *state, const ts_module_io *io)
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)i);
         ts_scope inner = ts_scope_open(io->rank, name);
-        x = ts_scope_leave(inner, block(m, &l->layer[i], x));
+        x = ts_scope_leave(inner, block(m, &l->layer[i], i, x));
         x = ts_scope_turn(scope, x);
     }
     x = ts_scope_leave(scope, x);
@@ -190,6 +191,10 @@ static void layer_params(builder *b, layer *l)
     l->gate = param(b, "mlp.gate_proj.weight", TS_SHAPE(c->intermediate, c->hidden), &b->normal);
     l->up = param(b, "mlp.up_proj.weight", TS_SHAPE(c->intermediate, c->hidden), &b->normal);
     l->down = param(b, "mlp.down_proj.weight", TS_SHAPE(c->hidden, c->intermediate), &b->normal);
+    if (!c->mlp_bias) return;
+    l->gate_b = param(b, "mlp.gate_proj.bias", TS_SHAPE(c->intermediate), &b->zeros);
+    l->up_b = param(b, "mlp.up_proj.bias", TS_SHAPE(c->intermediate), &b->zeros);
+    l->down_b = param(b, "mlp.down_proj.bias", TS_SHAPE(c->hidden), &b->zeros);
 }
 
 ts_module *tsi_llama_create(ts_model *model, const ts_model_options *options)

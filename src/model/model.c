@@ -75,8 +75,7 @@ static ts_status model_build(ts_model *m, const ts_model_options *options)
     if (!m->root) return ts_rank_status(m->rank);
     TSI_TRY(ts_rank_status(m->rank));
     TSI_TRY(ts_module_plan(m->root, plan));
-    TSI_TRY(ts_module_materialize(m->root));
-    return tsi_rope_table(m);
+    return ts_module_materialize(m->root);
 }
 
 static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)

@@ -15,9 +15,10 @@ struct ts_model {
     const ts_sharding *tokens; /* retained: ids */
     const ts_sharding *whole;  /* retained: activations before products: batch over dp */
     const ts_sharding
-        *residual;     /* retained: between blocks; with "sp" the sequence over tp as well */
-    ts_tensor *rope;   /* retained: [positions, head_dim], or NULL */
-    char *config_text; /* as read, to be written back; or NULL */
+        *residual;   /* retained: between blocks; with "sp" the sequence over tp as well */
+    ts_tensor *rope; /* retained: [rope_rows, head_dim], or NULL */
+    int64_t rope_rows, rope_length; /* what the table was made for */
+    char *config_text;              /* as read, to be written back; or NULL */
     int32_t compute, reserved;
 };
 
@@ -27,9 +28,11 @@ ts_module *tsi_gpt2_create(ts_model *model, const ts_model_options *options);
 const char *tsi_llama_plan(const char *name);
 const char *tsi_gpt2_plan(const char *name);
 
-/* Angles of rotary positions as a table of cosines and sines, replicated; variables outlive scopes.
- */
-ts_status tsi_rope_table(ts_model *model);
+/* Makes model->rope, cosines and sines of rotary positions, good for sequences of that length. */
+ts_status tsi_rope_table(ts_model *model, int64_t length);
+/* Causal attention of a layer: q [B, H, T, D], k and v [B, G, T, D]. */
+ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
+ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);
 /* x where products want it, and where blocks leave it. */
 ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x);
 ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x);

@@ -54,7 +54,7 @@ static ts_model_config model_config(const tsi_run *run)
     c.init_deviation = m->init_deviation;
     c.rope_theta = m->rope_theta;
     c.tied = (int32_t)m->tied;
-    if (c.family == TS_MODEL_GPT2) c.tied = c.gelu_tanh = 1;
+    if (c.family == TS_MODEL_GPT2) c.tied = 1;
     return c;
 }
 
