@@ -1,16 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The four model families against the numbers of another implementation, on several meshes and plans.
+# The model families against the numbers of another implementation, on several meshes and plans: with threads, and under
+# every MPI that is there.
 set -u
 build=$1
 passed=0 failed=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export TESSERA_LOG=${TESSERA_LOG:-error}
+pass() { passed=$((passed + 1)); }
+fail() { # label output
+    failed=$((failed + 1))
+    printf 'FAIL %s:\n%s\n' "$1" "$2"
+}
 verify() { # model mesh plan
-    if said=$(timeout 120 "$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --plan "$3" 2>&1); then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s on %s (%s):\n%s\n' "$1" "$2" "$3" "$said"
-    fi
+    local said
+    if said=$(timeout 120 "$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --plan "$3" 2>&1); then pass
+    else fail "$1 on $2 ($3)" "$said"; fi
+}
+# One summary line from all four processes together.
+verify_mpi() { # mpi model plan
+    local said
+    if said=$(timeout 120 "mpirun.$1" -n 4 "$build/bin/tessera" verify model "tests/golden/models/$2" \
+        --mesh "dp=2, tp=2" --plan "$3" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
+    else fail "$2 with $1 ($3)" "$said"; fi
 }
 for model in llama qwen3 mixtral gpt2; do
     verify $model "dp=1" dp
@@ -21,5 +33,30 @@ for model in llama qwen3 mixtral gpt2; do
     verify $model "dp=2, tp=2" tp
     verify $model "dp=2, tp=2" sp
 done
+for model in llama_bias llama_long qwen3_window mixtral_window gpt2_plain; do
+    verify $model "dp=1" dp
+    verify $model "dp=2" dp
+    verify $model "tp=2" sp
+    verify $model "tp=3" tp
+    verify $model "tp=4" tp
+    verify $model "dp=3, tp=2" sp
+done
+for mpi in openmpi mpich; do
+    [ -e "$build/lib/tessera/tessera_mpi_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
+    for model in llama qwen3 mixtral gpt2; do
+        verify_mpi $mpi $model tp
+        verify_mpi $mpi $model sp
+    done
+    verify_mpi $mpi llama_bias tp
+    verify_mpi $mpi gpt2_plain sp
+done
+# A model that is another one is noticed, by the exit code as well.
+spoiled=$(mktemp -d)
+trap 'rm -rf "$spoiled"' EXIT
+cp tests/golden/models/llama_bias/* "$spoiled"
+sed -i 's/"hidden_act": "gelu"/"hidden_act": "relu"/' "$spoiled/config.json"
+said=$("$build/bin/tessera" verify model "$spoiled" 2>&1)
+code=$?
+if [ $code -eq 1 ] && [[ $said == *"loss: "*" not "* ]]; then pass; else fail "another activation (exit code $code)" "$said"; fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
