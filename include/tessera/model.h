@@ -67,11 +67,13 @@ typedef struct ts_model_config { /* zero: what the family's configuration says b
     int32_t reserved;
 } ts_model_config;
 
+enum { TS_MODEL_DTYPE_STORED = -1 };
+
 typedef struct ts_model_options {
     size_t struct_size;
     const char *plan; /* "dp", "tp", "sp", or lines of a plan; NULL: "tp" where the mesh has an axis
                          tp, else "dp" */
-    int32_t dtype;    /* of parameters; 0: f32 */
+    int32_t dtype;    /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
     int32_t compute;  /* dtype of products; 0: as stored */
 } ts_model_options;
 
@@ -85,7 +87,10 @@ ts_model_create(ts_mesh *mesh, const ts_model_config *config,
 /* config.json and weights of a directory: each rank reads only its region. maker [coll] */
 TS_API ts_model *ts_model_load(ts_mesh *mesh, const char *directory,
                                const ts_model_options *options);
-/* Writes config.json and model.safetensors, from rank 0 of the mesh. recorded [coll] */
+/* Writes config.json and the weights, from rank 0 of the mesh. What was read goes back into files
+ * of the same names, in the same order, with the dtypes of the parameters: byte for byte what it
+ * came from if nothing changed and dtypes are those of the files. Tensors of the files that are no
+ * parameters are left out. A model that was made gives one model.safetensors. recorded [coll] */
 TS_API ts_status ts_model_save(ts_model *model, const char *directory);
 TS_API void ts_model_destroy(ts_model *model); /* [any] accepts NULL */
 

@@ -25,7 +25,10 @@ enum { HEADER_MAX = 100 << 20, PATH_BYTES = 4096, FILES_MAX = 4096 };
 
 typedef struct weights_file {
     char *path;
+    char *header; /* its text, as it is in the file */
+    size_t header_length;
     int fd;
+    int32_t reserved;
     int64_t size, seconds, nanoseconds; /* when it was opened */
 } weights_file;
 
@@ -36,6 +39,7 @@ struct tsi_weights {
     int64_t count, capacity;
     tsi_map by_name;
     tsi_arena memory; /* of names */
+    char *index;      /* text of the index, or NULL: one file */
 };
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
@@ -134,10 +138,21 @@ static ts_status stored_add(tsi_weights *w, const tsi_stored *stored)
     return TS_OK;
 }
 
+static ts_status metadata_entry(const char *name, const tsi_json *value, void *context)
+{
+    const header *h = context;
+    if (tsi_json_kind_of(value) == TSI_JSON_TEXT) return TS_OK;
+    return TSI_FAIL(TS_ERR_IO, "%s: __metadata__, \"%.80s\" is not a text", h->path, name);
+}
+
 static ts_status read_entry(const char *name, const tsi_json *value, void *context)
 {
     header *h = context;
-    if (strcmp(name, "__metadata__") == 0) return TS_OK;
+    if (strcmp(name, "__metadata__") == 0) {
+        if (tsi_json_kind_of(value) == TSI_JSON_OBJECT)
+            return tsi_json_each(value, metadata_entry, h);
+        return TSI_FAIL(TS_ERR_IO, "%s: __metadata__ is not an object of texts", h->path);
+    }
     if (tsi_json_kind_of(value) != TSI_JSON_OBJECT)
         return refuse(h, name, "its entry is not an object");
     tsi_stored stored = { .file = h->file, .name = tsi_arena_strdup(&h->weights->memory, name) };
@@ -231,7 +246,8 @@ static ts_status read_header(tsi_weights *w, int32_t number)
     if (status == TS_OK) status = tsi_json_each(tsi_json_root(document), read_entry, &h);
     if (status == TS_OK) status = check_cover(&h, first);
     tsi_json_release(document);
-    tsi_free(text);
+    f->header = text;
+    f->header_length = (size_t)length;
     return status;
 }
 
@@ -241,10 +257,13 @@ static ts_status file_open(tsi_weights *w, const char *path)
     if (!grown) return tsi_fail_memory("a file of weights", sizeof *grown);
     w->file = grown;
     weights_file *f = &w->file[w->file_count];
-    *f = (weights_file){ .path = tsi_strdup(path), .fd = open(path, O_RDONLY | O_CLOEXEC) };
+    /* A pipe must not keep us waiting. */
+    *f = (weights_file){ .path = tsi_strdup(path),
+                         .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) };
     struct stat info;
-    if (!f->path || f->fd < 0 || fstat(f->fd, &info) != 0) {
-        ts_status status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
+    if (!f->path || f->fd < 0 || fstat(f->fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        ts_status status =
+            TSI_FAIL(TS_ERR_IO, "%s: %s", path, f->fd < 0 ? strerror(errno) : "is not a file");
         if (f->fd >= 0) close(f->fd);
         tsi_free(f->path);
         return status;
@@ -299,6 +318,34 @@ static ts_status read_text(const char *path, char **out, size_t *length)
     return status;
 }
 
+static ts_status index_names(tsi_weights *w)
+{
+    for (int64_t i = 0; i < w->count; i++) {
+        uint64_t key = name_key(w->stored[i].name);
+        if (tsi_map_find(&w->by_name, key, name_equal, w->stored[i].name))
+            return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\" occurs twice",
+                            w->file[w->stored[i].file].path, w->stored[i].name);
+        TSI_TRY(tsi_map_insert(&w->by_name, key, &w->stored[i]));
+    }
+    return TS_OK;
+}
+
+typedef struct index_check {
+    const tsi_weights *weights;
+    const char *path;
+} index_check;
+
+/* Every tensor the index names is in the file it names. */
+static ts_status check_entry(const char *tensor, const tsi_json *value, void *context)
+{
+    const index_check *c = context;
+    const char *file = tsi_json_text(value, "");
+    const tsi_stored *stored = tsi_weights_find(c->weights, tensor);
+    if (stored && strcmp(tsi_weights_file_at(c->weights, stored->file).name, file) == 0)
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\" is not in %.80s", c->path, tensor, file);
+}
+
 static ts_status index_open(tsi_weights *w, const char *directory, const char *path)
 {
     char *text = NULL;
@@ -317,22 +364,15 @@ static ts_status index_open(tsi_weights *w, const char *directory, const char *p
         status = file_open(w, file);
     }
     if (status == TS_OK && c.count == 0) status = TSI_FAIL(TS_ERR_IO, "%s: names no file", path);
+    if (status == TS_OK) status = index_names(w);
+    index_check check = { w, path };
+    if (status == TS_OK)
+        status = tsi_json_each(tsi_json_member(tsi_json_root(document), "weight_map"), check_entry,
+                               &check);
     tsi_json_release(document);
-    tsi_free(text);
+    w->index = text;
     tsi_free(c.name);
     return status;
-}
-
-static ts_status index_names(tsi_weights *w)
-{
-    for (int64_t i = 0; i < w->count; i++) {
-        uint64_t key = name_key(w->stored[i].name);
-        if (tsi_map_find(&w->by_name, key, name_equal, w->stored[i].name))
-            return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\" occurs twice",
-                            w->file[w->stored[i].file].path, w->stored[i].name);
-        TSI_TRY(tsi_map_insert(&w->by_name, key, &w->stored[i]));
-    }
-    return TS_OK;
 }
 
 ts_status tsi_weights_open(const char *path, tsi_weights **out)
@@ -353,7 +393,7 @@ ts_status tsi_weights_open(const char *path, tsi_weights **out)
         status = index_open(w, path, index);
     else
         status = TSI_FAIL(TS_ERR_IO, "%s: neither model.safetensors nor its index is there", path);
-    if (status == TS_OK) status = index_names(w);
+    if (status == TS_OK && !w->index) status = index_names(w);
     if (status == TS_OK)
         *out = w;
     else
@@ -361,18 +401,45 @@ ts_status tsi_weights_open(const char *path, tsi_weights **out)
     return status;
 }
 
+void tsi_weights_close_files(tsi_weights *w)
+{
+    for (int32_t i = 0; i < w->file_count; i++) {
+        if (w->file[i].fd >= 0) close(w->file[i].fd);
+        w->file[i].fd = -1;
+    }
+}
+
 void tsi_weights_close(tsi_weights *w)
 {
     if (!w) return;
+    tsi_weights_close_files(w);
     for (int32_t i = 0; i < w->file_count; i++) {
-        close(w->file[i].fd);
+        tsi_free(w->file[i].header);
         tsi_free(w->file[i].path);
     }
+    tsi_free(w->index);
     tsi_map_release(&w->by_name);
     tsi_arena_release(&w->memory);
     tsi_free(w->file);
     tsi_free(w->stored);
     tsi_free(w);
+}
+
+int32_t tsi_weights_file_count(const tsi_weights *w)
+{
+    return w->file_count;
+}
+
+tsi_weights_file tsi_weights_file_at(const tsi_weights *w, int32_t index)
+{
+    const weights_file *f = &w->file[index];
+    const char *slash = strrchr(f->path, '/');
+    return (tsi_weights_file){ slash ? slash + 1 : f->path, f->header, f->header_length };
+}
+
+const char *tsi_weights_index(const tsi_weights *w)
+{
+    return w->index;
 }
 
 int64_t tsi_weights_count(const tsi_weights *w)
@@ -394,12 +461,15 @@ ts_status tsi_weights_read(const tsi_weights *w, const tsi_stored *stored, int64
                            int64_t count, void *to)
 {
     const weights_file *f = &w->file[stored->file];
-    struct stat info;
+    size_t bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
+    TSI_ASSERT(first >= 0 && count >= 0 &&
+               (first + count) * (int64_t)bytes <= stored->end - stored->begin);
+    ts_status status = read_exactly(f->path, f->fd, to, (size_t)count * bytes,
+                                    stored->begin + first * (int64_t)bytes);
+    struct stat info; /* after reading: what was changed before or meanwhile shows */
     if (fstat(f->fd, &info) != 0 || (int64_t)info.st_size != f->size ||
         (int64_t)info.st_mtim.tv_sec != f->seconds ||
         (int64_t)info.st_mtim.tv_nsec != f->nanoseconds)
         return TSI_FAIL(TS_ERR_IO, "%s: the file changed while it was being read", f->path);
-    size_t bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
-    return read_exactly(f->path, f->fd, to, (size_t)count * bytes,
-                        stored->begin + first * (int64_t)bytes);
+    return status;
 }

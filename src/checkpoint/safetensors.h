@@ -27,6 +27,7 @@ typedef struct tsi_weights tsi_weights;
 /* A directory (model.safetensors, or model.safetensors.index.json with its files), or one file. */
 ts_status tsi_weights_open(const char *path, tsi_weights **out);
 void tsi_weights_close(tsi_weights *weights);
+void tsi_weights_close_files(tsi_weights *weights); /* what is known of them stays */
 int64_t tsi_weights_count(const tsi_weights *weights);
 const tsi_stored *tsi_weights_at(const tsi_weights *weights,
                                  int64_t index); /* in the order of the file */
@@ -36,13 +37,25 @@ const tsi_stored *tsi_weights_find(const tsi_weights *weights, const char *name)
 ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored, int64_t first,
                            int64_t count, void *to);
 
+typedef struct tsi_weights_file { /* borrowed */
+    const char *name;             /* in its directory */
+    const char *header;           /* as it is in the file */
+    size_t header_length;
+} tsi_weights_file;
+int32_t tsi_weights_file_count(const tsi_weights *weights);
+tsi_weights_file tsi_weights_file_at(const tsi_weights *weights, int32_t index);
+const char *tsi_weights_index(const tsi_weights *weights); /* text of the index; NULL: none */
+
 /* Writing: the header first, then tensors in their order; a temporary name until finish. */
 typedef struct tsi_weights_writer tsi_weights_writer;
 typedef struct tsi_weights_entry {
     const char *name;
     ts_meta meta;
 } tsi_weights_entry;
-ts_status tsi_weights_create(const char *path, const tsi_weights_entry *entry, int64_t count,
+/* The header of those tensors as the format's own tools write it; the caller frees. NULL: recorded.
+ */
+char *tsi_weights_header_text(const tsi_weights_entry *entry, int64_t count, size_t *length);
+ts_status tsi_weights_create(const char *path, const char *header, size_t header_length,
                              tsi_weights_writer **out);
 ts_status tsi_weights_write(tsi_weights_writer *writer, const void *data,
                             size_t bytes); /* of the next tensor */

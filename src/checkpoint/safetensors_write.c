@@ -31,8 +31,8 @@ static ts_status put(tsi_weights_writer *w, const void *data, size_t bytes)
     return TS_OK;
 }
 
-/* The header as the format's own tools write it: compact, padded with blanks to a multiple of 8. */
-static char *header_text(const tsi_weights_entry *entry, int64_t count, size_t *length)
+/* Compact, padded with blanks to a multiple of 8. */
+char *tsi_weights_header_text(const tsi_weights_entry *entry, int64_t count, size_t *length)
 {
     tsi_text text = { 0 };
     int64_t offset = 0;
@@ -58,31 +58,28 @@ static char *header_text(const tsi_weights_entry *entry, int64_t count, size_t *
     return tsi_text_take(&text);
 }
 
-ts_status tsi_weights_create(const char *path, const tsi_weights_entry *entry, int64_t count,
+ts_status tsi_weights_create(const char *path, const char *header, size_t header_length,
                              tsi_weights_writer **out)
 {
     *out = NULL;
-    size_t length = 0, size = strlen(path) + 32;
+    size_t size = strlen(path) + 32;
     tsi_weights_writer *w = tsi_calloc(1, sizeof *w);
-    char *header = w ? header_text(entry, count, &length) : NULL;
     if (w) w->temporary = tsi_alloc(size);
     if (w) w->path = tsi_strdup(path);
-    if (!w || !header || !w->temporary || !w->path) {
+    if (!w || !w->temporary || !w->path) {
         if (w) tsi_free(w->temporary);
         if (w) tsi_free(w->path);
         tsi_free(w);
-        tsi_free(header);
         return tsi_fail_memory("a weight file", size);
     }
     snprintf(w->temporary, size, "%s.%ld.tmp", path, (long)getpid());
     w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     unsigned char raw[8];
     for (int i = 0; i < 8; i++)
-        raw[i] = (unsigned char)((uint64_t)length >> (8 * i));
+        raw[i] = (unsigned char)((uint64_t)header_length >> (8 * i));
     ts_status status =
         w->fd >= 0 ? put(w, raw, 8) : TSI_FAIL(TS_ERR_IO, "%s: %s", w->temporary, strerror(errno));
-    if (status == TS_OK) status = put(w, header, length);
-    tsi_free(header);
+    if (status == TS_OK) status = put(w, header, header_length);
     if (status == TS_OK)
         *out = w;
     else

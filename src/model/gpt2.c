@@ -153,7 +153,7 @@ ts_module *tsi_gpt2_create(ts_model *model, const ts_model_options *options)
     g->model = model;
     g->layer = layers;
     ts_param_options base = TS_INIT(ts_param_options);
-    base.dtype = options ? options->dtype : 0;
+    base.dtype = options && options->dtype > 0 ? options->dtype : 0;
     builder b = { .root = root,
                   .normal = base,
                   .ones = base,

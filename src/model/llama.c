@@ -211,7 +211,7 @@ ts_module *tsi_llama_create(ts_model *model, const ts_model_options *options)
     l->model = model;
     l->layer = layers;
     ts_param_options base = TS_INIT(ts_param_options);
-    base.dtype = options ? options->dtype : 0;
+    base.dtype = options && options->dtype > 0 ? options->dtype : 0;
     builder b = { .root = root, .model = model, .normal = base, .ones = base, .zeros = base };
     b.normal.init = ts_init_normal;
     b.normal.init_state = &model->config.init_deviation;

@@ -3,14 +3,12 @@
  */
 #include "model/model.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "checkpoint/safetensors.h"
 #include "model/config.h"
+#include "model/weights.h"
 
 /* ---- placements of activations --------------------------------------------------------------- */
 
@@ -75,6 +73,8 @@ static ts_status model_build(ts_model *m, const ts_model_options *options)
     if (!m->root) return ts_rank_status(m->rank);
     TSI_TRY(ts_rank_status(m->rank));
     TSI_TRY(ts_module_plan(m->root, plan));
+    if (m->origin)
+        TSI_TRY(tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED));
     return ts_module_materialize(m->root);
 }
 
@@ -129,7 +129,8 @@ ts_model *ts_model_load(ts_mesh *mesh, const char *directory, const ts_model_opt
     size_t length;
     snprintf(path, sizeof path, "%s/config.json", directory);
     if (tsi_file_text(path, &m->config_text, &length) == TS_OK &&
-        model_build(m, options) == TS_OK && tsi_model_read_weights(m, directory) == TS_OK)
+        tsi_weights_open(directory, &m->origin) == TS_OK && model_build(m, options) == TS_OK &&
+        tsi_model_read_weights(m) == TS_OK)
         return m;
     ts_model_destroy(m);
     return NULL;
@@ -144,6 +145,7 @@ void ts_model_destroy(ts_model *m)
     ts_sharding_release(m->whole);
     ts_sharding_release(m->residual);
     ts_mesh_release(m->mesh);
+    tsi_weights_close(m->origin);
     tsi_free(m->config_text);
     tsi_free(m);
 }

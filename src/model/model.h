@@ -19,6 +19,7 @@ struct ts_model {
     ts_tensor *rope; /* retained: [rope_rows, head_dim], or NULL */
     int64_t rope_rows, rope_length; /* what the table was made for */
     char *config_text;              /* as read, to be written back; or NULL */
+    struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
     int32_t compute, reserved;
 };
 
@@ -38,7 +39,5 @@ ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x);
 ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x);
 /* A parameter in the dtype of products. */
 ts_tensor *tsi_model_cast(const ts_model *model, ts_tensor *parameter);
-
-ts_status tsi_model_read_weights(ts_model *model, const char *directory);
 
 #endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* save.c - writing a model back: config.json as it was read, and weights in the files, under the
+ * names and in the order they were read, so that a model nobody changed gives the bytes it came
+ * from. A model that was made, not read, gives one file sorted by name.
+ *
+ * Tensors are gathered one at a time by all ranks and written by the first of the mesh. Headers are
+ * those of the origin while every tensor in them is still a parameter of that dtype; else they are
+ * made anew, in the same order. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+enum { NAME_BYTES = 256, PATH_BYTES = 4096 };
+
+typedef struct piece { /* one tensor of a file to be written */
+    const char *name;
+    ts_tensor *value; /* the parameter it is, or is part of */
+    ts_meta meta;
+    int64_t expert; /* -1: all of it */
+    int32_t half;   /* of fused experts: 0 gate, 1 up; -1: both dims whole */
+    int32_t file;   /* of the origin */
+    int64_t begin;  /* in that file */
+    int32_t stored_dtype, reserved;
+} piece;
+
+typedef struct pieces {
+    const ts_model *model;
+    piece *piece;
+    char *names; /* of those that have no origin */
+    int64_t count, capacity;
+} pieces;
+
+/* ---- what will be written -------------------------------------------------------------------- */
+
+static ts_status piece_add(pieces *p, const piece *one)
+{
+    if (p->count == p->capacity) {
+        int64_t capacity = p->capacity ? 2 * p->capacity : 256;
+        piece *grown = tsi_realloc(p->piece, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return tsi_fail_memory("the list of parameters", (size_t)capacity * sizeof *grown);
+        p->piece = grown;
+        p->capacity = capacity;
+    }
+    p->piece[p->count++] = *one;
+    return TS_OK;
+}
+
+static ts_status list_made(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    (void)m;
+    pieces *p = context;
+    piece one = { .value = param->value, .expert = -1, .half = -1 };
+    one.meta = (ts_meta){ .shape = param->shape, .dtype = param->value->dtype };
+    char *kept = p->names + (size_t)p->count * NAME_BYTES;
+    snprintf(kept, NAME_BYTES, "%s", name);
+    one.name = kept;
+    one.stored_dtype = one.meta.dtype;
+    return piece_add(p, &one);
+}
+
+static ts_status list_read(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    (void)m;
+    pieces *p = context;
+    tsi_sources from;
+    ts_status status = tsi_sources_find(p->model->origin, name, &param->shape, &from);
+    bool halves = from.count > param->shape.extent[0];
+    for (int64_t k = 0; k < from.count && status == TS_OK; k++) {
+        const tsi_stored *stored = from.part[k];
+        piece one = { .name = stored->name, .value = param->value, .expert = -1, .half = -1 };
+        if (from.count > 1) one.expert = halves ? k / 2 : k;
+        if (from.count > 1 && halves) one.half = (int32_t)(k % 2);
+        one.meta = (ts_meta){ .shape = stored->meta.shape, .dtype = param->value->dtype };
+        one.file = stored->file;
+        one.begin = stored->begin;
+        one.stored_dtype = stored->meta.dtype;
+        status = piece_add(p, &one);
+    }
+    tsi_free(from.part);
+    return status;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static ts_status count_param(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    (void)m;
+    (void)param;
+    (void)name;
+    ++*(int64_t *)context;
+    return TS_OK;
+}
+
+static ts_status list_pieces(ts_model *model, pieces *p)
+{
+    int64_t count = 0;
+    TSI_TRY(tsi_module_visit(model->root, count_param, &count));
+    p->names = tsi_calloc((size_t)count + 1, NAME_BYTES);
+    if (!p->names) return tsi_fail_memory("the names of parameters", (size_t)count * NAME_BYTES);
+    TSI_TRY(tsi_module_visit(model->root, model->origin ? list_read : list_made, p));
+    qsort(p->piece, (size_t)p->count, sizeof *p->piece, by_place);
+    return TS_OK;
+}
+
+/* ---- one file -------------------------------------------------------------------------------- */
+
+static ts_tensor *rows(ts_tensor *x, int32_t dim, int64_t begin, int64_t end)
+{
+    ts_slice_options options = TS_INIT(ts_slice_options);
+    options.start = begin;
+    options.end = end;
+    options.end_is_given = 1;
+    return ts_slice(x, dim, &options);
+}
+
+/* The whole tensor on every rank. */
+static ts_tensor *gathered(const piece *one)
+{
+    ts_tensor *x = one->value;
+    int64_t width = one->meta.shape.extent[0];
+    if (one->expert >= 0) x = rows(x, 0, one->expert, one->expert + 1);
+    if (one->half >= 0) x = rows(x, 1, one->half * width, (one->half + 1) * width);
+    return (ts_tensor_full)(x);
+}
+
+static ts_status save_piece(ts_model *model, const piece *one, tsi_weights_writer *writer)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.label = "save";
+    options.no_grad = 1;
+    ts_scope scope = ts_scope_open_with(model->rank, &options);
+    ts_array view = TS_INIT(ts_array);
+    ts_status status = ts_tensor_view(ts_clone(gathered(one)), &view);
+    if (status == TS_OK && writer)
+        status = tsi_weights_write(writer, view.data,
+                                   (size_t)ts_shape_count(&view.meta.shape) *
+                                       ts_dtype_size((ts_dtype)view.meta.dtype));
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status create_made(const char *path, const piece *one, int64_t count,
+                             tsi_weights_writer **out)
+{
+    size_t length = 0;
+    tsi_weights_entry *entry = tsi_calloc((size_t)count + 1, sizeof *entry);
+    for (int64_t i = 0; entry && i < count; i++)
+        entry[i] = (tsi_weights_entry){ one[i].name, one[i].meta };
+    char *header = entry ? tsi_weights_header_text(entry, count, &length) : NULL;
+    ts_status status = header ? tsi_weights_create(path, header, length, out)
+                              : tsi_fail_memory("a header", (size_t)count * sizeof *entry);
+    tsi_free(header);
+    tsi_free(entry);
+    return status;
+}
+
+static bool unchanged(const piece *one, int64_t count, int64_t stored_count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (one[i].stored_dtype != one[i].meta.dtype) return false;
+    return count == stored_count;
+}
+
+static int64_t stored_in(const tsi_weights *w, int32_t file)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < tsi_weights_count(w); i++)
+        count += tsi_weights_at(w, i)->file == file;
+    return count;
+}
+
+static ts_status file_create(const ts_model *model, const char *directory, const piece *one,
+                             int64_t count, tsi_weights_writer **out)
+{
+    char path[PATH_BYTES];
+    const tsi_weights *origin = model->origin;
+    tsi_weights_file file = { .name = "model.safetensors" };
+    if (origin) file = tsi_weights_file_at(origin, one->file);
+    snprintf(path, sizeof path, "%s/%s", directory, file.name);
+    if (origin && unchanged(one, count, stored_in(origin, one->file)))
+        return tsi_weights_create(path, file.header, file.header_length, out);
+    return create_made(path, one, count, out);
+}
+
+static ts_status save_file(ts_model *model, const char *directory, const piece *one, int64_t count,
+                           bool writes)
+{
+    tsi_weights_writer *writer = NULL;
+    ts_status status = writes ? file_create(model, directory, one, count, &writer) : TS_OK;
+    for (int64_t i = 0; i < count && status == TS_OK; i++)
+        status = save_piece(model, &one[i], writer);
+    if (writer) {
+        ts_status finished = tsi_weights_finish(writer, status == TS_OK);
+        if (status == TS_OK) status = finished;
+    }
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static ts_status write_text(const char *directory, const char *name, const char *text)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "wb");
+    bool ok = file && fputs(text, file) >= 0;
+    if (file && fclose(file) != 0) ok = false;
+    return ok ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: cannot be written", path);
+}
+
+/* The index of pieces that are not all there was. */
+static char *index_text(const pieces *p)
+{
+    tsi_text out = { 0 };
+    tsi_text_add(&out, "{\n \"metadata\": {},\n \"weight_map\": {");
+    for (int64_t i = 0; i < p->count; i++) {
+        tsi_text_add(&out, i ? ",\n  " : "\n  ");
+        tsi_text_json(&out, p->piece[i].name);
+        tsi_text_add(&out, ": ");
+        tsi_text_json(&out, tsi_weights_file_at(p->model->origin, p->piece[i].file).name);
+    }
+    tsi_text_add(&out, "\n }\n}\n");
+    return tsi_text_take(&out);
+}
+
+static ts_status write_index(const pieces *p, const char *directory)
+{
+    const tsi_weights *origin = p->model->origin;
+    const char *text = origin ? tsi_weights_index(origin) : NULL;
+    if (!text) return TS_OK;
+    char *made = NULL;
+    if (!unchanged(p->piece, p->count, tsi_weights_count(origin))) text = made = index_text(p);
+    ts_status status = text ? write_text(directory, "model.safetensors.index.json", text)
+                            : tsi_fail_memory("an index", 1);
+    tsi_free(made);
+    return status;
+}
+
+static ts_status write_texts(const ts_model *model, const pieces *p, const char *directory)
+{
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return TSI_FAIL(TS_ERR_IO, "%s: %s", directory, strerror(errno));
+    char *made = model->config_text ? NULL : tsi_model_config_text(&model->config);
+    const char *text = model->config_text ? model->config_text : made;
+    ts_status status = text ? write_text(directory, "config.json", text) : TS_ERR_MEMORY;
+    tsi_free(made);
+    return status == TS_OK ? write_index(p, directory) : status;
+}
+
+static ts_status save_all(ts_model *model, const char *directory, const pieces *p)
+{
+    bool writes =
+        model->mesh->member && tsi_mesh_desc_ravel(model->mesh->desc, model->mesh->coord) == 0;
+    ts_status status = writes ? write_texts(model, p, directory) : TS_OK;
+    for (int64_t i = 0, end; i < p->count && status == TS_OK; i = end) {
+        for (end = i + 1; end < p->count && p->piece[end].file == p->piece[i].file; end++)
+            ;
+        status = save_file(model, directory, &p->piece[i], end - i, writes);
+    }
+    return status;
+}
+
+ts_status ts_model_save(ts_model *model, const char *directory)
+{
+    if (!model || !directory) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(model->rank));
+    pieces p = { .model = model };
+    ts_status status = list_pieces(model, &p);
+    if (status == TS_OK) status = save_all(model, directory, &p);
+    tsi_free(p.piece);
+    tsi_free(p.names);
+    return status;
+}

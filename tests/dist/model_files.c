@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_files.c - models read and written back on several meshes: the same bytes, whatever the
+ * number of ranks, the spelling of names, the number of files and the dtype. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+enum { PATH_BYTES = 512 };
+
+static const char *const models[] = { "llama_bias",     "llama_long", "qwen3_window",
+                                      "mixtral_window", "gpt2_plain", "mixtral" };
+
+static void folder_of(const test *t, const char *name, char *out)
+{
+    (void)snprintf(out, PATH_BYTES, TS_BINARY_DIR "/model-%s-%s-%lld", name, t->engine,
+                   (long long)t->count);
+}
+
+static void golden(char *out, const char *model)
+{
+    (void)snprintf(out, PATH_BYTES, TS_SOURCE_DIR "/tests/golden/models/%s", model);
+}
+
+static char *slurp(const char *folder, const char *name, size_t *size)
+{
+    char path[2 * PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    (void)fseek(file, 0, SEEK_END);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *text = malloc(*size + 1);
+    if (text && fread(text, 1, *size, file) != *size) {
+        free(text);
+        text = NULL;
+    }
+    (void)fclose(file);
+    return text;
+}
+
+/* Both have the file with the same bytes, or neither has it. */
+static bool same_file(const char *a, const char *b, const char *name)
+{
+    size_t size_a = 0, size_b = 0;
+    char *text_a = slurp(a, name, &size_a), *text_b = slurp(b, name, &size_b);
+    bool same =
+        !text_a == !text_b && size_a == size_b && (!text_a || memcmp(text_a, text_b, size_a) == 0);
+    free(text_a);
+    free(text_b);
+    return same;
+}
+
+static void same_model(test *t, const char *from, const char *to)
+{
+    static const char *const names[] = { "config.json",
+                                         "model.safetensors.index.json",
+                                         "model.safetensors",
+                                         "model-00001-of-00002.safetensors",
+                                         "model-00002-of-00002.safetensors",
+                                         "model-00001-of-00003.safetensors",
+                                         "model-00003-of-00003.safetensors" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        TEST_SAY(t, same_file(from, to, names[i]), "%s of %s has changed", names[i], from);
+}
+
+static ts_mesh *mesh_of(test *t)
+{
+    return ts_mesh_create(t->me, t->count == 4 ? "dp=2, tp=2" : "tp=*");
+}
+
+static void remove_folder(test *t, const char *folder)
+{
+    char command[PATH_BYTES + 16];
+    ts_group_barrier(ts_group_world(t->me), NULL);
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (t->index == 0) TEST_CHECK(t, system(command) == 0);
+    ts_group_barrier(ts_group_world(t->me), NULL);
+}
+
+TS_TEST_RANKS(model_round_trip, 1, 2, 3, 4)
+{
+    char to[PATH_BYTES], from[PATH_BYTES];
+    folder_of(t, "round", to);
+    ts_mesh *mesh = mesh_of(t);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_MODEL_DTYPE_STORED;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        golden(from, models[i]);
+        ts_model *model = ts_model_load(mesh, from, &options);
+        TEST_OK(t, ts_model_save(model, to));
+        ts_model_destroy(model);
+        if (t->index == 0) same_model(t, from, to);
+        remove_folder(t, to);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* Read as f32, written as f32: bigger files, the same model. */
+TS_TEST_RANKS(model_other_dtype, 1, 3)
+{
+    char to[PATH_BYTES], again[2 * PATH_BYTES], from[PATH_BYTES];
+    folder_of(t, "dtype", to);
+    (void)snprintf(again, sizeof again, "%s/again", to);
+    ts_mesh *mesh = mesh_of(t);
+    golden(from, "qwen3_window");
+    ts_model *model = ts_model_load(mesh, from, NULL);
+    TEST_OK(t, ts_model_save(model, to));
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_MODEL_DTYPE_STORED;
+    ts_group_barrier(ts_group_world(t->me), NULL);
+    ts_model *wide = ts_model_load(mesh, to, &options);
+    ts_tensor *w = ts_module_find_param(ts_model_module(wide), "model.norm.weight");
+    TEST_EQ(t, ts_tensor_dtype(w), TS_DTYPE_F32);
+    TEST_OK(t, ts_model_save(wide, again));
+    if (t->index == 0) same_model(t, to, again);
+    int equal = 0;
+    ts_equal(w, ts_module_find_param(ts_model_module(model), "model.norm.weight"), &equal);
+    TEST_EQ(t, equal, 1);
+    ts_model_destroy(model);
+    ts_model_destroy(wide);
+    remove_folder(t, to);
+}
+
+/* Made, saved, loaded: the same bits on any mesh, and the configuration says what it was. */
+TS_TEST_RANKS(model_made_and_saved, 1, 2, 3)
+{
+    char to[PATH_BYTES], again[2 * PATH_BYTES];
+    folder_of(t, "made", to);
+    (void)snprintf(again, sizeof again, "%s/again", to);
+    ts_mesh *mesh = mesh_of(t);
+    ts_model_config c = TS_INIT(ts_model_config);
+    c.vocab = 37;
+    c.hidden = 12;
+    c.intermediate = 14;
+    c.layers = 2;
+    c.heads = 3;
+    for (int32_t family = 0; family < 4; family++) {
+        c.family = family;
+        c.tied = family == TS_MODEL_GPT2;
+        c.experts = family == TS_MODEL_MIXTRAL ? 5 : 0;
+        c.experts_per_token = c.experts ? 2 : 0;
+        ts_model *model = ts_model_create(mesh, &c, NULL);
+        TEST_OK(t, ts_model_save(model, to));
+        ts_group_barrier(ts_group_world(t->me), NULL);
+        ts_model *read = ts_model_load(mesh, to, NULL);
+        TEST_OK(t, ts_model_save(read, again));
+        if (t->index == 0) same_model(t, to, again);
+        const ts_model_config *a = ts_model_configuration(model), *b = ts_model_configuration(read);
+        TEST_CHECK(t, a && b && a->head_dim == b->head_dim && a->rope_theta == b->rope_theta &&
+                          a->positions == b->positions && a->tied == b->tied);
+        ts_model_destroy(model);
+        ts_model_destroy(read);
+        remove_folder(t, to);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
