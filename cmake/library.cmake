@@ -22,7 +22,9 @@ ts_isa(neon "aarch64|arm64")
 ts_isa(x86 "x86_64|amd64|AMD64")
 ts_isa(avx2 "x86_64|amd64|AMD64" -mavx2 -mfma)
 ts_isa(avx512 "x86_64|amd64|AMD64" -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/bf16.c
+set_property(SOURCE
+    ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/bf16.c
+    ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/rows_bf16.c
     APPEND PROPERTY COMPILE_OPTIONS -march=armv8.2-a+bf16)
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/avx512/bf16.c APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
 add_library(tessera_core OBJECT ${TS_SOURCES})

@@ -69,6 +69,7 @@ void tsi_reduce_install(void);
 void tsi_softmax_install(void);
 void tsi_norm_install(void);
 void tsi_attend_install(void);
+void tsi_copy_install(void);
 void tsi_product_install(void);
 
 #endif

@@ -16,6 +16,7 @@ static void install(void)
     tsi_softmax_install();
     tsi_norm_install();
     tsi_attend_install();
+    tsi_copy_install();
 }
 
 void tsi_backend_cpu_install(void)

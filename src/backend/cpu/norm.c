@@ -21,8 +21,8 @@ typedef struct norm {
     ts_dtype dtype;
     double eps;
     int64_t length;
-    int32_t outer; /* dims before the normalized ones */
-    bool centred, direct;
+    int32_t outer;                /* dims before the normalized ones */
+    bool centred, direct, narrow; /* direct: f32 where it lies; narrow: bf16 where it lies */
 } norm;
 
 /* Dims from `outer` on as one, if they lie in each other. */
@@ -56,16 +56,42 @@ static char *row_at(const norm *n, const tsi_block *block, int64_t index)
     return (char *)block->data + at * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
 }
 
-static void norm_row(const norm *n, int64_t row, float *to, const float *x)
+static double scale_of(const norm *n, double squares)
 {
-    double mean = 0, count = (double)n->length;
-    if (n->centred) mean = n->set->fold_f32[TSI_BY_SUM](x, n->length) / count;
-    double squares = n->centred ? n->set->squares_about(x, (float)mean, n->length)
-                                : n->set->fold_f32[TSI_BY_SQUARES](x, n->length);
-    double scale = 1.0 / sqrt(squares / count + n->eps);
-    n->set->normalise(to, x, n->weight_bias, (float)mean, (float)scale, n->length);
+    return 1.0 / sqrt(squares / (double)n->length + n->eps);
+}
+
+static void store_moments(const norm *n, int64_t row, double mean, double scale)
+{
     tsi_store_real((ts_dtype)n->scale.dtype, row_at(n, &n->scale, row), scale);
     if (n->centred) tsi_store_real((ts_dtype)n->mean.dtype, row_at(n, &n->mean, row), mean);
+}
+
+static void norm_row(const norm *n, int64_t row, float *to, const float *x)
+{
+    double mean = 0;
+    if (n->centred) mean = n->set->fold_f32[TSI_BY_SUM](x, n->length) / (double)n->length;
+    double scale = scale_of(n, n->centred ? n->set->squares_about(x, (float)mean, n->length)
+                                          : n->set->fold_f32[TSI_BY_SQUARES](x, n->length));
+    n->set->normalise(to, x, n->weight_bias, (float)mean, (float)scale, n->length);
+    store_moments(n, row, mean, scale);
+}
+
+/* Without a copy in f32; deviations of a centred row are taken from one. */
+static void norm_row_bf16(const norm *n, int64_t row, uint16_t *to, const uint16_t *x,
+                          float *buffer)
+{
+    double mean = 0, squares = 0;
+    if (n->centred) {
+        n->set->widen(buffer, x, n->length);
+        mean = n->set->fold_f32[TSI_BY_SUM](buffer, n->length) / (double)n->length;
+        squares = n->set->squares_about(buffer, (float)mean, n->length);
+    } else {
+        squares = n->set->fold_bf16[TSI_BY_SQUARES](x, n->length);
+    }
+    double scale = scale_of(n, squares);
+    n->set->normalise_bf16(to, x, n->weight_bias, (float)mean, (float)scale, n->length);
+    store_moments(n, row, mean, scale);
 }
 
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
@@ -77,6 +103,10 @@ static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
         char *x = row_at(n, &n->x, row), *y = row_at(n, &n->y, row);
         if (n->direct) {
             norm_row(n, row, (float *)(void *)y, (const float *)(const void *)x);
+            continue;
+        }
+        if (n->narrow) {
+            norm_row_bf16(n, row, (uint16_t *)(void *)y, (const uint16_t *)(const void *)x, buffer);
             continue;
         }
         tsi_gather(TS_DTYPE_F32, buffer, n->dtype, x, n->x.stride[n->outer] * size, n->length);
@@ -134,8 +164,9 @@ static ts_status norm_kernel(const tsi_kernel_io *io)
     n.length = n.x.extent[n.outer];
     n.scale = io->out[io->output_count - 1].block;
     if (n.centred) n.mean = io->out[1].block;
-    n.direct = n.dtype == TS_DTYPE_F32 &&
-               (n.length == 1 || (n.x.stride[n.outer] == 1 && n.y.stride[n.outer] == 1));
+    bool plain = n.length == 1 || (n.x.stride[n.outer] == 1 && n.y.stride[n.outer] == 1);
+    n.direct = n.dtype == TS_DTYPE_F32 && plain;
+    n.narrow = n.dtype == TS_DTYPE_BF16 && plain;
     return run(io, &n);
 }
 

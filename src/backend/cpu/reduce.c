@@ -152,9 +152,12 @@ static double fold_part(const reduction *r, const char *from, int64_t count)
         return r->compute == TS_DTYPE_F32
                    ? r->set->fold_f32[r->fold]((const float *)(const void *)from, count)
                    : r->set->fold_f64[r->fold]((const double *)(const void *)from, count);
+    if (r->in_dtype == TS_DTYPE_BF16 && r->in_stride == 2 && r->set->fold_bf16[r->fold])
+        return r->set->fold_bf16[r->fold]((const uint16_t *)(const void *)from, count);
     double total = r->start, tile[TILE];
-    for (int64_t at = 0; at < count; at += TILE) {
-        int64_t n = count - at < TILE ? count - at : TILE;
+    int64_t most = r->compute == TS_DTYPE_F32 ? TSI_SUM_BLOCK : TILE; /* what the tile holds */
+    for (int64_t at = 0; at < count; at += most) {
+        int64_t n = count - at < most ? count - at : most;
         tsi_gather(r->compute, tile, r->in_dtype, from + at * r->in_stride, r->in_stride, n);
         double part = r->compute == TS_DTYPE_F32
                           ? r->set->fold_f32[r->fold]((const float *)(void *)tile, n)
@@ -213,6 +216,19 @@ static void row_chunk(const reduction *r, int64_t result, int64_t chunk)
         store_real(r, r->out + out, real);
 }
 
+/* A result is one row. */
+static void run_single_rows(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const reduction *r = context;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t in = 0, out = 0;
+        offsets(&r->kept, i, &in, &out);
+        double part = fold_part(r, r->in + in, r->length);
+        store_real(r, r->out + out, fold_two(r->fold, r->start, part));
+    }
+}
+
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     (void)worker;
@@ -252,7 +268,9 @@ static ts_status reduce_rows(reduction *r, ts_rank *rank)
         TSI_TRY(tsi_scratch_get(&scratch, rank, (size_t)(r->kept.count * r->chunks), 8));
     r->partial = scratch.data;
     int64_t work = r->length * r->gone.count / r->chunks + 8;
-    tsi_parallel_for(rank, r->kept.count * r->chunks, GRAIN / work + 1, run_rows, r);
+    bool single = r->chunks == 1 && r->gone.count == 1 && r->compute != TS_DTYPE_I64;
+    tsi_parallel_for(rank, r->kept.count * r->chunks, GRAIN / work + 1,
+                     single ? run_single_rows : run_rows, r);
     if (r->partial) finish_rows(r);
     tsi_scratch_done(&scratch);
     return TS_OK;

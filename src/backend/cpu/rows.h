@@ -98,8 +98,13 @@ typedef struct tsi_row_set {
      * read. */
     tsi_row_fn f32[TSI_ROW_COUNT], bf16[TSI_ROW_COUNT], f64[TSI_ROW_COUNT], i64[TSI_ROW_COUNT];
 
+    /* bf16 to f32 and back, rounded once */
+    void (*widen)(float *to, const uint16_t *x, int64_t count);
+    void (*narrow)(uint16_t *to, const float *x, int64_t count);
+
     /* Contiguous elements to one number; an empty row gives the identity. */
     double (*fold_f32[TSI_BY_COUNT])(const float *x, int64_t count);
+    double (*fold_bf16[TSI_BY_COUNT])(const uint16_t *x, int64_t count); /* NULL: none (prod) */
     double (*fold_f64[TSI_BY_COUNT])(const double *x, int64_t count);
     int64_t (*fold_i64[TSI_BY_COUNT])(const int64_t *x, int64_t count);
     /* to[i] = fold(to[i], x[i]) */
@@ -130,6 +135,8 @@ typedef struct tsi_row_set {
     double (*squares_about)(const float *x, float mean, int64_t count);
     void (*normalise)(float *to, const float *x, const float *const *weight_bias, float mean,
                       float scale, int64_t count);
+    void (*normalise_bf16)(uint16_t *to, const uint16_t *x, const float *const *weight_bias,
+                           float mean, float scale, int64_t count);
 
     /* ---- rotary positions: halves (a, b) -> (a c - b s, b c + a s) */
     void (*rotate)(float *const *to, const float *const *from, const float *const *cos_sin,
@@ -141,6 +148,7 @@ typedef struct tsi_row_set {
 } tsi_row_set;
 
 const tsi_row_set *tsi_rows(void); /* the best this machine runs */
-extern const tsi_row_set tsi_rows_base, tsi_rows_neon, tsi_rows_avx2, tsi_rows_avx512;
+extern const tsi_row_set tsi_rows_base, tsi_rows_neon, tsi_rows_neon_bf16, tsi_rows_avx2,
+    tsi_rows_avx512;
 
 #endif

@@ -10,7 +10,7 @@
 const tsi_row_set *tsi_rows(void)
 {
 #if defined(__aarch64__)
-    return &tsi_rows_neon; /* a part of every aarch64 */
+    return tsi_machine() & TSI_MACHINE_NEON_BF16 ? &tsi_rows_neon_bf16 : &tsi_rows_neon;
 #elif defined(__x86_64__)
     uint32_t has = tsi_machine();
     if (has & TSI_MACHINE_AVX512) return &tsi_rows_avx512;

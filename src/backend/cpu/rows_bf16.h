@@ -16,22 +16,11 @@ static TSI_INLINE void map2_bf16(const tsi_row *row, f32_two f)
 {
     uint16_t *to = row->out;
     const uint16_t *x = row->in[0], *y = row->in[1];
+    int64_t sx = row->step[0], sy = row->step[1];
     float c = (float)number_of(row);
-    if (row->step[0] && row->step[1]) {
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i]), tsi_f32_of_bf16(y[i]), c));
-    } else if (row->step[0]) {
-        float b = tsi_f32_of_bf16(*y);
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i]), b, c));
-    } else {
-        float a = tsi_f32_of_bf16(*x);
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = tsi_bf16_of_f32(f(a, tsi_f32_of_bf16(y[i]), c));
-    }
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < row->count; i++)
+        to[i] = tsi_bf16_of_f32(f(tsi_f32_of_bf16(x[i * sx]), tsi_f32_of_bf16(y[i * sy]), c));
 }
 
 static TSI_INLINE void map3_bf16(const tsi_row *row, f32_three f)
@@ -46,6 +35,21 @@ static TSI_INLINE void map3_bf16(const tsi_row *row, f32_three f)
                                   tsi_f32_of_bf16(z[i * sz]), c));
 }
 
+static void widen_row(float *to, const uint16_t *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = tsi_f32_of_bf16(x[i]);
+}
+
+static void narrow_row(uint16_t *to, const float *x, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + PACK <= count; i += PACK)
+        store_bf16(to + i, load_f32(x + i));
+    for (; i < count; i++)
+        to[i] = tsi_bf16_of_f32(x[i]);
+}
+
 static void abs_bf16(const tsi_row *row)
 {
     map1_bf16(row, one_abs_f32);
@@ -58,7 +62,7 @@ static void ceil_bf16(const tsi_row *row)
 
 static void erf_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_erf_f32);
+    pack1_bf16(row, vp_erf);
 }
 
 static void exp_bf16(const tsi_row *row)
@@ -73,7 +77,7 @@ static void floor_bf16(const tsi_row *row)
 
 static void gelu_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_gelu_f32);
+    pack1_bf16(row, vp_gelu);
 }
 
 static void log_bf16(const tsi_row *row)
@@ -93,7 +97,7 @@ static void reciprocal_bf16(const tsi_row *row)
 
 static void relu_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_relu_f32);
+    pack1_bf16(row, vp_relu);
 }
 
 static void round_bf16(const tsi_row *row)
@@ -108,7 +112,7 @@ static void rsqrt_bf16(const tsi_row *row)
 
 static void sigmoid_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_sigmoid_f32);
+    pack1_bf16(row, vp_sigmoid);
 }
 
 static void sign_bf16(const tsi_row *row)
@@ -118,7 +122,7 @@ static void sign_bf16(const tsi_row *row)
 
 static void silu_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_silu_f32);
+    pack1_bf16(row, vp_silu);
 }
 
 static void sqrt_bf16(const tsi_row *row)
@@ -128,12 +132,12 @@ static void sqrt_bf16(const tsi_row *row)
 
 static void square_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_square_f32);
+    pack1_bf16(row, vp_square);
 }
 
 static void tanh_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_tanh_f32);
+    pack1_bf16(row, vp_tanh);
 }
 
 static void trunc_bf16(const tsi_row *row)
@@ -143,7 +147,7 @@ static void trunc_bf16(const tsi_row *row)
 
 static void add_scalar_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_add_scalar_f32);
+    pack1_bf16(row, vp_add_scalar);
 }
 
 static void rsub_scalar_bf16(const tsi_row *row)
@@ -153,7 +157,7 @@ static void rsub_scalar_bf16(const tsi_row *row)
 
 static void mul_scalar_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_mul_scalar_f32);
+    pack1_bf16(row, vp_mul_scalar);
 }
 
 static void div_scalar_bf16(const tsi_row *row)
@@ -168,22 +172,22 @@ static void leaky_relu_bf16(const tsi_row *row)
 
 static void add_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_add_f32);
+    pack2_bf16(row, vp_add);
 }
 
 static void sub_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_sub_f32);
+    pack2_bf16(row, vp_sub);
 }
 
 static void mul_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_mul_f32);
+    pack2_bf16(row, vp_mul);
 }
 
 static void div_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_div_f32);
+    pack2_bf16(row, vp_div);
 }
 
 static void maximum_bf16(const tsi_row *row)
@@ -198,7 +202,7 @@ static void minimum_bf16(const tsi_row *row)
 
 static void lerp_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_lerp_f32);
+    pack2_bf16(row, vp_lerp);
 }
 
 static void masked_fill_bf16(const tsi_row *row)
@@ -223,12 +227,12 @@ static void tanh_backward_bf16(const tsi_row *row)
 
 static void silu_backward_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_silu_backward_f32);
+    pack2_bf16(row, vp_silu_backward);
 }
 
 static void gelu_backward_bf16(const tsi_row *row)
 {
-    map2_bf16(row, one_gelu_backward_f32);
+    pack2_bf16(row, vp_gelu_backward);
 }
 
 static void where_bf16(const tsi_row *row)
@@ -288,4 +292,5 @@ static void addcdiv_bf16(const tsi_row *row)
         [TSI_ROW_THRESHOLD_BACKWARD] = threshold_backward_bf16,                                    \
         [TSI_ROW_TRUNC] = trunc_bf16,                                                              \
         [TSI_ROW_WHERE] = where_bf16,                                                              \
-    }
+    },                                                                                             \
+    .widen = widen_row, .narrow = narrow_row

@@ -172,6 +172,8 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 }
 
 /* In this order: later parts use functions of earlier ones. */
+#include "backend/cpu/rows_pack.h"
+/* f32 */
 #include "backend/cpu/rows_f32.h"
 /* the same functions on bf16 */
 #include "backend/cpu/rows_bf16.h"

@@ -26,15 +26,9 @@ static void ceil_f32(const tsi_row *row)
     map1_f32(row, one_ceil_f32);
 }
 
-static TSI_INLINE float one_erf_f32(float x, float c)
-{
-    (void)c;
-    return tsi_v_erf(x);
-}
-
 static void erf_f32(const tsi_row *row)
 {
-    map1_f32(row, one_erf_f32);
+    pack1_f32(row, vp_erf);
 }
 
 static TSI_INLINE float one_exp_f32(float x, float c)
@@ -59,15 +53,9 @@ static void floor_f32(const tsi_row *row)
     map1_f32(row, one_floor_f32);
 }
 
-static TSI_INLINE float one_gelu_f32(float x, float c)
-{
-    (void)c;
-    return 0.5f * x * (1.0f + tsi_v_erf(x * 0.707106781f));
-}
-
 static void gelu_f32(const tsi_row *row)
 {
-    map1_f32(row, one_gelu_f32);
+    pack1_f32(row, vp_gelu);
 }
 
 static TSI_INLINE float one_log_f32(float x, float c)
@@ -136,15 +124,9 @@ static void rsqrt_f32(const tsi_row *row)
     map1_f32(row, one_rsqrt_f32);
 }
 
-static TSI_INLINE float one_sigmoid_f32(float x, float c)
-{
-    (void)c;
-    return tsi_v_sigmoid(x);
-}
-
 static void sigmoid_f32(const tsi_row *row)
 {
-    map1_f32(row, one_sigmoid_f32);
+    pack1_f32(row, vp_sigmoid);
 }
 
 static TSI_INLINE float one_sign_f32(float x, float c)
@@ -158,15 +140,9 @@ static void sign_f32(const tsi_row *row)
     map1_f32(row, one_sign_f32);
 }
 
-static TSI_INLINE float one_silu_f32(float x, float c)
-{
-    (void)c;
-    return x * tsi_v_sigmoid(x);
-}
-
 static void silu_f32(const tsi_row *row)
 {
-    map1_f32(row, one_silu_f32);
+    pack1_f32(row, vp_silu);
 }
 
 static TSI_INLINE float one_sqrt_f32(float x, float c)
@@ -191,15 +167,9 @@ static void square_f32(const tsi_row *row)
     map1_f32(row, one_square_f32);
 }
 
-static TSI_INLINE float one_tanh_f32(float x, float c)
-{
-    (void)c;
-    return tsi_v_tanh(x);
-}
-
 static void tanh_f32(const tsi_row *row)
 {
-    map1_f32(row, one_tanh_f32);
+    pack1_f32(row, vp_tanh);
 }
 
 static TSI_INLINE float one_trunc_f32(float x, float c)
@@ -380,29 +350,14 @@ static void tanh_backward_f32(const tsi_row *row)
     map2_f32(row, one_tanh_backward_f32);
 }
 
-static TSI_INLINE float one_silu_backward_f32(float x, float y, float c)
-{
-    (void)c;
-    float s = tsi_v_sigmoid(y);
-    return x * s * (1.0f + y * (1.0f - s));
-}
-
 static void silu_backward_f32(const tsi_row *row)
 {
-    map2_f32(row, one_silu_backward_f32);
-}
-
-static TSI_INLINE float one_gelu_backward_f32(float x, float y, float c)
-{
-    (void)c;
-    float cdf = 0.5f * (1.0f + tsi_v_erf(y * 0.707106781f));
-    float pdf = 0.398942280f * tsi_v_exp(-0.5f * y * y);
-    return x * (cdf + y * pdf);
+    pack2_f32(row, vp_silu_backward);
 }
 
 static void gelu_backward_f32(const tsi_row *row)
 {
-    map2_f32(row, one_gelu_backward_f32);
+    pack2_f32(row, vp_gelu_backward);
 }
 
 static TSI_INLINE float one_eq_f32(float x, float y, float c)

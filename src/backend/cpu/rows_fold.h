@@ -28,7 +28,7 @@ static TSI_INLINE float smaller_f32_(float a, float b)
 
 static TSI_INLINE float add_square_f32_(float a, float b)
 {
-    return a + b * b;
+    return tsi_v_fma(b, b, a);
 }
 
 static TSI_INLINE double add_f64_(double a, double b)
@@ -155,6 +155,42 @@ static double sum_f32(const float *x, int64_t count)
 static double squares_f32(const float *x, int64_t count)
 {
     return blocks_f32(x, count, add_square_f32_);
+}
+
+/* The same blocks and lanes, of bf16. */
+static TSI_INLINE float lanes_bf16(const uint16_t *x, int64_t count, float start, f32_fold step,
+                                   f32_fold join)
+{
+    float lane[LANES];
+    for (int j = 0; j < LANES; j++)
+        lane[j] = start;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            lane[j] = step(lane[j], tsi_f32_of_bf16(x[i + j]));
+    for (int j = 0; i < count; i++, j++)
+        lane[j] = step(lane[j], tsi_f32_of_bf16(x[i]));
+    return lanes_f32(lane, LANES, start, join, join);
+}
+
+static TSI_INLINE double blocks_bf16(const uint16_t *x, int64_t count, f32_fold step)
+{
+    double total = 0;
+    for (int64_t at = 0; at < count; at += TSI_SUM_BLOCK) {
+        int64_t part = count - at < TSI_SUM_BLOCK ? count - at : TSI_SUM_BLOCK;
+        total += (double)lanes_bf16(x + at, part, 0.0f, step, add_f32_);
+    }
+    return total;
+}
+
+static double sum_bf16(const uint16_t *x, int64_t count)
+{
+    return blocks_bf16(x, count, add_f32_);
+}
+
+static double squares_bf16(const uint16_t *x, int64_t count)
+{
+    return blocks_bf16(x, count, add_square_f32_);
 }
 
 /* A product of many f32 leaves their range early: in double. */
@@ -363,6 +399,7 @@ static void join_min_i64(int64_t *to, const int64_t *x, int64_t count)
 
 #define TSI_ROWS_FOLD                                                                              \
     .fold_f32 = { sum_f32, squares_f32, prod_f32, max_f32, min_f32 },                              \
+    .fold_bf16 = { [TSI_BY_SUM] = sum_bf16, [TSI_BY_SQUARES] = squares_bf16 },                     \
     .fold_f64 = { sum_f64, squares_f64, prod_f64, max_f64, min_f64 },                              \
     .fold_i64 = { sum_i64, squares_i64, prod_i64, max_i64, min_i64 },                              \
     .join_f32 = { join_sum_f32, join_squares_f32, join_prod_f32, join_max_f32, join_min_f32 },     \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vmath.h - exp, log, tanh, the logistic and the error function of an f32, for vector loops.
+/* vmath.h - exp and log of an f32 over the whole range, for vector loops.
  *
  * INV: no branches, no calls, so that a loop over an array becomes vector code, and an element has
  * the same bits wherever it stands in the array. Errors are below 2 units in the last place over
@@ -61,21 +61,6 @@ static TSI_INLINE float tsi_v_exp(float x)
     return tsi_f32_of_bits(tsi_bits_of_f32(y) & ~tsi_v_mask(x < -104.0f)); /* a NaN stays one */
 }
 
-/* e^x for x <= 0, 0 below -87 and for a NaN: what softmax and attention need.
- * 2^r = 1 + r p(r) for |r| <= 1/2, to 23 bits. */
-static TSI_INLINE float tsi_v_exp_below(float x)
-{
-    const float magic = 12582912.0f + 127.0f; /* the low bits are the biased exponent */
-    float t = x * 1.44269504f, shifted = t + magic, r = t - (shifted - magic), z = r * r;
-    float p = tsi_v_fma(r, 0.240222421f, 0.693146978f);
-    float q = tsi_v_fma(r, 0.00967151267f, 0.0555073375f);
-    q = tsi_v_fma(z, 0.00132647263f, q);
-    p = tsi_v_fma(z, q, p);
-    p = tsi_v_fma(p, r, 1.0f);
-    float y = p * tsi_f32_of_bits(tsi_bits_of_f32(shifted) << 23);
-    return tsi_f32_of_bits(tsi_bits_of_f32(y) & tsi_v_mask(x > -87.0f));
-}
-
 /* ln x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), f = m - 1, ln m = f - f^2/2 + f^3 P(f). */
 static TSI_INLINE float tsi_v_log(float x)
 {
@@ -99,53 +84,6 @@ static TSI_INLINE float tsi_v_log(float x)
     y = tsi_v_pick(tsi_v_mask(x < INFINITY), y, x); /* infinity, or a NaN, which is not below */
     y = tsi_v_pick(tsi_v_mask(x == 0.0f), -INFINITY, y);
     return tsi_v_pick(tsi_v_mask(x < 0.0f), NAN, y);
-}
-
-/* 1 / (1 + e^-x), without overflow. */
-static TSI_INLINE float tsi_v_sigmoid(float x)
-{
-    float e = tsi_v_exp(-fabsf(x)), top = tsi_v_pick(tsi_v_mask(x < 0.0f), e, 1.0f);
-    return top / (1.0f + e);
-}
-
-/* x + x^3 Q(x^2) below 0.625, else 1 - 2 / (e^2x + 1). */
-static TSI_INLINE float tsi_v_tanh(float x)
-{
-    float size = fabsf(x), z = x * x;
-    float q = 0.00214754106f;
-    q = tsi_v_fma(q, z, -0.00818267876f);
-    q = tsi_v_fma(q, z, 0.0217029692f);
-    q = tsi_v_fma(q, z, -0.0539472047f);
-    q = tsi_v_fma(q, z, 0.133332098f);
-    q = tsi_v_fma(q, z, -0.333333309f);
-    float small = tsi_v_fma(q * z, x, x);
-    float large = 1.0f - 2.0f / (tsi_v_exp(2.0f * size) + 1.0f);
-    return tsi_v_pick(tsi_v_mask(size < 0.625f), small, copysignf(large, x));
-}
-
-/* x P(x^2) below 1, else 1 - e^-L(x) with L = -ln(1 - erf). */
-static TSI_INLINE float tsi_v_erf(float x)
-{
-    float size = fabsf(x), z = x * x;
-    float p = -9.68014311e-06f;
-    p = tsi_v_fma(p, z, 0.000112705468f);
-    p = tsi_v_fma(p, z, -0.000848471177f);
-    p = tsi_v_fma(p, z, 0.0052210749f);
-    p = tsi_v_fma(p, z, -0.0268654458f);
-    p = tsi_v_fma(p, z, 0.112837827f);
-    p = tsi_v_fma(p, z, -0.376126385f);
-    float small = tsi_v_fma(p * z, x, 1.12837917f * x);
-    float s = tsi_v_pick(tsi_v_mask(size > 4.0f), 4.0f, size); /* from 4 on it rounds to 1 */
-    float l = 2.16976119e-05f;
-    l = tsi_v_fma(l, s, -0.000441472627f);
-    l = tsi_v_fma(l, s, 0.00420528464f);
-    l = tsi_v_fma(l, s, -0.0252103395f);
-    l = tsi_v_fma(l, s, 0.108422099f);
-    l = tsi_v_fma(l, s, 0.633216397f);
-    l = tsi_v_fma(l, s, 1.12958031f);
-    l = tsi_v_fma(l, s, -0.00018846794f);
-    float large = copysignf(1.0f - tsi_v_exp(-l), x);
-    return tsi_v_pick(tsi_v_mask(size < 1.0f), small, large);
 }
 
 #endif

@@ -176,7 +176,10 @@ void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, i
 {
     size_t size = ts_dtype_size(dtype), wide = ts_dtype_size(to_dtype);
     if (stride == (int64_t)size) {
-        tsi_cpu_cast_rows(to_dtype, to, dtype, from, count);
+        if (dtype == TS_DTYPE_BF16 && to_dtype == TS_DTYPE_F32)
+            tsi_rows()->widen(to, (const uint16_t *)(const void *)from, count);
+        else
+            tsi_cpu_cast_rows(to_dtype, to, dtype, from, count);
         return;
     }
     if (dtype == to_dtype) {
@@ -196,7 +199,10 @@ void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, 
 {
     size_t size = ts_dtype_size(dtype), wide = ts_dtype_size(from_dtype);
     if (stride == (int64_t)size) {
-        tsi_cpu_cast_rows(dtype, to, from_dtype, from, count);
+        if (dtype == TS_DTYPE_BF16 && from_dtype == TS_DTYPE_F32)
+            tsi_rows()->narrow((uint16_t *)(void *)to, from, count);
+        else
+            tsi_cpu_cast_rows(dtype, to, from_dtype, from, count);
         return;
     }
     uint64_t part[PIECE];

@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows_pack.h - functions of several vectors at once, for rows the compiler's own vector code is
+ * slow on: exponentials, and bf16; a part of rows_body.h.
+ *
+ * A pack is VP_WIDTH vectors. Every step of a function is done for all of them before the next one
+ * begins, so that a long chain of dependent steps fills the machine. Rows that do not end with a
+ * pack end with a padded one: an element has the same bits wherever it stands in its row.
+ *
+ * Vectors are those of gcc and clang, with operators; what these lack comes from the instruction
+ * set: fused products, the larger and the smaller (a NaN gives the second), rounding to bf16. */
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+enum { VF_BYTES = 64, VP_WIDTH = 2 };
+#elif defined(__AVX2__)
+#include <immintrin.h>
+enum { VF_BYTES = 32, VP_WIDTH = 2 };
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+enum { VF_BYTES = 16, VP_WIDTH = 4 };
+#else
+enum { VF_BYTES = 16, VP_WIDTH = 2 };
+#endif
+enum { VF_LANES = VF_BYTES / 4, PACK = VP_WIDTH * VF_LANES };
+
+typedef float vf __attribute__((vector_size(VF_BYTES)));
+typedef uint32_t vu __attribute__((vector_size(VF_BYTES)));
+typedef uint16_t vh __attribute__((vector_size(VF_BYTES / 2)));
+typedef struct vp {
+    vf v[VP_WIDTH];
+} vp;
+#define EACH for (int j = 0; j < VP_WIDTH; j++)
+
+static TSI_INLINE vf vf_set(float x)
+{
+    vf y = { 0 };
+    for (int i = 0; i < VF_LANES; i++)
+        y[i] = x;
+    return y;
+}
+
+static TSI_INLINE vf vf_pick(vu mask, vf yes, vf no)
+{
+    return (vf)(((vu)yes & mask) | ((vu)no & ~mask));
+}
+
+static TSI_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+static TSI_INLINE vf vf_max(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__aarch64__)
+    return (vf)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+    return vf_pick((vu)(a > b), a, b);
+#endif
+}
+
+static TSI_INLINE vf vf_min(vf a, vf b)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__aarch64__)
+    return (vf)vminnmq_f32((float32x4_t)a, (float32x4_t)b);
+#else
+    return vf_pick((vu)(a < b), a, b);
+#endif
+}
+
+static TSI_INLINE vf vf_abs(vf x)
+{
+    return (vf)((vu)x & 0x7FFFFFFFu);
+}
+
+/* The size of one, the sign of the other. */
+static TSI_INLINE vf vf_sign(vf size, vf sign)
+{
+    return (vf)(((vu)size & 0x7FFFFFFFu) | ((vu)sign & 0x80000000u));
+}
+
+/* ---- packs in memory ------------------------------------------------------------------------- */
+
+static TSI_INLINE vp load_f32(const float *x)
+{
+    vp y;
+    EACH
+    {
+        vf one; /* a whole pack would go through memory */
+        memcpy(&one, x + j * VF_LANES, sizeof one);
+        y.v[j] = one;
+    }
+    return y;
+}
+
+static TSI_INLINE void store_f32(float *to, vp x)
+{
+    EACH
+    {
+        vf one = x.v[j];
+        memcpy(to + j * VF_LANES, &one, sizeof one);
+    }
+}
+
+static TSI_INLINE vf widen_vector(const uint16_t *x)
+{
+#if defined(__AVX512F__)
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
+    return (vf)_mm512_slli_epi32(wide, 16);
+#elif defined(__AVX2__)
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)x));
+    return (vf)_mm256_slli_epi32(wide, 16);
+#elif defined(__aarch64__)
+    return (vf)vshll_n_u16(vld1_u16(x), 16);
+#else
+    vh half;
+    memcpy(&half, x, sizeof half);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+#endif
+}
+
+static TSI_INLINE vp load_bf16(const uint16_t *x)
+{
+    vp y;
+    EACH y.v[j] = widen_vector(x + j * VF_LANES);
+    return y;
+}
+
+#ifdef TSI_ROWS_OWN_NARROW /* the file of an instruction set has an instruction for it */
+static TSI_INLINE void store_bf16(uint16_t *to, vp x)
+{
+    for (int j = 0; j < VP_WIDTH; j += 2)
+        own_narrow(to + j * VF_LANES, x.v[j], x.v[j + 1]);
+}
+#else
+static TSI_INLINE void store_bf16(uint16_t *to, vp x)
+{
+    EACH
+    {
+        vu bits = (vu)x.v[j], real = (vu)(x.v[j] == x.v[j]);
+        vu rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
+        vh half = __builtin_convertvector((rounded & real) | (quiet & ~real), vh);
+        memcpy(to + j * VF_LANES, &half, sizeof half);
+    }
+}
+#endif
+
+/* The last `count` elements of a row, fewer than a pack; what is beyond them is `fill`. */
+static TSI_INLINE vp part_f32(const float *x, int64_t count, float fill)
+{
+    float y[PACK];
+    for (int i = 0; i < PACK; i++)
+        y[i] = fill;
+    memcpy(y, x, (size_t)count * sizeof *x);
+    return load_f32(y);
+}
+
+static TSI_INLINE void store_part_f32(float *to, vp x, int64_t count)
+{
+    float y[PACK];
+    store_f32(y, x);
+    memcpy(to, y, (size_t)count * sizeof *to);
+}
+
+static TSI_INLINE vp part_bf16(const uint16_t *x, int64_t count)
+{
+    uint16_t y[PACK] = { 0 };
+    memcpy(y, x, (size_t)count * sizeof *x);
+    return load_bf16(y);
+}
+
+static TSI_INLINE void store_part_bf16(uint16_t *to, vp x, int64_t count)
+{
+    uint16_t y[PACK];
+    store_bf16(y, x);
+    memcpy(to, y, (size_t)count * sizeof *to);
+}
+
+static TSI_INLINE vp vp_set(float x)
+{
+    vp y;
+    EACH y.v[j] = vf_set(x);
+    return y;
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+/* Errors are below 4 units in the last place (a test compares with the C library), infinities and
+ * NaN as there; results below the normal range may be 0. Polynomials were fitted for the least
+ * largest relative error on the intervals named. */
+
+/* e^x, or e^-x with sign -1, for -88 <= sign x <= 89, as p 2^n: p near 1, and the powers, 0 and
+ * infinity at the ends. x = n ln 2 + r with |r| <= ln(2)/2; ln 2 in two parts, the first short, so
+ * that its product is exact; e^r = 1 + r + r^2 q(r). */
+static TSI_INLINE vp vp_exp_parts(vp x, float sign, vp *power)
+{
+    /* Adding 1.5 * 2^23 rounds to a whole number; the low bits are then the biased exponent. */
+    const vf magic = vf_set(12582912.0f + 127.0f), one = vf_set(1.0f);
+    vp shifted, n, r, p;
+    EACH shifted.v[j] = vf_fma(x.v[j], vf_set(sign * 1.44269504f), magic);
+    EACH n.v[j] = shifted.v[j] - magic;
+    EACH r.v[j] = vf_fma(n.v[j], vf_set(sign * -0.693145752f), x.v[j]);
+    EACH r.v[j] = vf_fma(n.v[j], vf_set(sign * -1.42860677e-06f), r.v[j]);
+    EACH p.v[j] = vf_fma(vf_set(sign * 0.00831250101f), r.v[j], vf_set(0.0418903306f));
+    EACH p.v[j] = vf_fma(p.v[j], r.v[j], vf_set(sign * 0.166671157f));
+    EACH p.v[j] = vf_fma(p.v[j], r.v[j], vf_set(0.499992311f));
+    EACH p.v[j] = vf_fma(p.v[j], r.v[j], vf_set(sign));
+    EACH p.v[j] = vf_fma(p.v[j], r.v[j], one);
+    EACH power->v[j] = (vf)((vu)shifted.v[j] << 23);
+    return p;
+}
+
+static TSI_INLINE vp vp_exp_inside(vp x)
+{
+    vp power, p = vp_exp_parts(x, 1.0f, &power);
+    EACH p.v[j] = p.v[j] * power.v[j];
+    return p;
+}
+
+/* x <= 0: 0 below -87.6 and for a NaN. What softmax and attention need. */
+static TSI_INLINE vp vp_exp_below(vp x)
+{
+    EACH x.v[j] = vf_max(x.v[j], vf_set(-88.0f));
+    return vp_exp_inside(x);
+}
+
+/* 1 + e^-x; a NaN gives any number. */
+static TSI_INLINE vp vp_logistic(vp x)
+{
+    vp power;
+    EACH x.v[j] = vf_min(vf_max(x.v[j], vf_set(-89.0f)), vf_set(88.0f));
+    x = vp_exp_parts(x, -1.0f, &power);
+    EACH x.v[j] = vf_fma(x.v[j], power.v[j], vf_set(1.0f));
+    return x;
+}
+
+static TSI_INLINE vp vp_sigmoid(vp x, float c)
+{
+    (void)c;
+    vp y = vp_logistic(x);
+    EACH y.v[j] = 1.0f / y.v[j];
+    EACH y.v[j] = vf_pick((vu)(x.v[j] == x.v[j]), y.v[j], x.v[j]);
+    return y;
+}
+
+static TSI_INLINE vp vp_silu(vp x, float c)
+{
+    (void)c;
+    vp y = vp_logistic(x);
+    EACH y.v[j] = x.v[j] / y.v[j];
+    return y;
+}
+
+static TSI_INLINE vp vp_silu_backward(vp x, vp y, float c)
+{
+    (void)c;
+    vp s = vp_logistic(y);
+    EACH s.v[j] = 1.0f / s.v[j];
+    EACH x.v[j] = x.v[j] * s.v[j];
+    EACH s.v[j] = 1.0f - s.v[j];
+    EACH s.v[j] = vf_fma(s.v[j], y.v[j], vf_set(1.0f));
+    EACH x.v[j] = x.v[j] * s.v[j];
+    return x;
+}
+
+/* x + x^3 Q(x^2) below 0.625, else 1 - 2 / (e^2x + 1). */
+static TSI_INLINE vp vp_tanh(vp x, float c)
+{
+    (void)c;
+    vp z, q, e;
+    EACH z.v[j] = x.v[j] * x.v[j];
+    EACH q.v[j] = vf_fma(vf_set(0.00214754106f), z.v[j], vf_set(-0.00818267876f));
+    EACH q.v[j] = vf_fma(q.v[j], z.v[j], vf_set(0.0217029692f));
+    EACH q.v[j] = vf_fma(q.v[j], z.v[j], vf_set(-0.0539472047f));
+    EACH q.v[j] = vf_fma(q.v[j], z.v[j], vf_set(0.133332098f));
+    EACH q.v[j] = vf_fma(q.v[j], z.v[j], vf_set(-0.333333309f));
+    EACH q.v[j] = vf_fma(q.v[j] * z.v[j], x.v[j], x.v[j]);
+    EACH e.v[j] = vf_min(vf_abs(x.v[j]) * 2.0f, vf_set(89.0f));
+    e = vp_exp_inside(e);
+    EACH e.v[j] = 1.0f - 2.0f / (e.v[j] + 1.0f);
+    EACH e.v[j] = vf_pick((vu)(vf_abs(x.v[j]) >= 0.625f), e.v[j], q.v[j]); /* a NaN: q */
+    EACH e.v[j] = vf_sign(e.v[j], x.v[j]);
+    return e;
+}
+
+/* x P(x^2) below 1, else 1 - e^-L(x) with L = -ln(1 - erf); from 4 on it rounds to 1. */
+static TSI_INLINE vp vp_erf(vp x, float c)
+{
+    (void)c;
+    vp z, p, l, s;
+    EACH z.v[j] = x.v[j] * x.v[j];
+    EACH p.v[j] = vf_fma(vf_set(-9.68014311e-06f), z.v[j], vf_set(0.000112705468f));
+    EACH p.v[j] = vf_fma(p.v[j], z.v[j], vf_set(-0.000848471177f));
+    EACH p.v[j] = vf_fma(p.v[j], z.v[j], vf_set(0.0052210749f));
+    EACH p.v[j] = vf_fma(p.v[j], z.v[j], vf_set(-0.0268654458f));
+    EACH p.v[j] = vf_fma(p.v[j], z.v[j], vf_set(0.112837827f));
+    EACH p.v[j] = vf_fma(p.v[j], z.v[j], vf_set(-0.376126385f));
+    EACH p.v[j] = vf_fma(p.v[j] * z.v[j], x.v[j], x.v[j] * 1.12837917f);
+    EACH s.v[j] = vf_min(vf_abs(x.v[j]), vf_set(4.0f));
+    EACH l.v[j] = vf_fma(vf_set(2.16976119e-05f), s.v[j], vf_set(-0.000441472627f));
+    EACH l.v[j] = vf_fma(l.v[j], s.v[j], vf_set(0.00420528464f));
+    EACH l.v[j] = vf_fma(l.v[j], s.v[j], vf_set(-0.0252103395f));
+    EACH l.v[j] = vf_fma(l.v[j], s.v[j], vf_set(0.108422099f));
+    EACH l.v[j] = vf_fma(l.v[j], s.v[j], vf_set(0.633216397f));
+    EACH l.v[j] = vf_fma(l.v[j], s.v[j], vf_set(1.12958031f));
+    EACH l.v[j] = -vf_fma(l.v[j], s.v[j], vf_set(-0.00018846794f));
+    l = vp_exp_inside(l);
+    EACH l.v[j] = vf_sign(1.0f - l.v[j], x.v[j]);
+    EACH l.v[j] = vf_pick((vu)(vf_abs(x.v[j]) >= 1.0f), l.v[j], p.v[j]); /* a NaN: p */
+    return l;
+}
+
+static TSI_INLINE vp vp_gelu(vp x, float c)
+{
+    vp y;
+    EACH y.v[j] = x.v[j] * 0.707106781f;
+    y = vp_erf(y, c);
+    EACH y.v[j] = x.v[j] * 0.5f * (y.v[j] + 1.0f);
+    return y;
+}
+
+static TSI_INLINE vp vp_gelu_backward(vp x, vp y, float c)
+{
+    vp cdf, pdf;
+    EACH cdf.v[j] = y.v[j] * 0.707106781f;
+    cdf = vp_erf(cdf, c);
+    EACH pdf.v[j] = y.v[j] * y.v[j] * -0.5f;
+    pdf = vp_exp_below(pdf);
+    EACH cdf.v[j] = (cdf.v[j] + 1.0f) * 0.5f + y.v[j] * (pdf.v[j] * 0.398942280f);
+    EACH x.v[j] = x.v[j] * cdf.v[j];
+    return x;
+}
+
+static TSI_INLINE vp vp_add(vp x, vp y, float c)
+{
+    EACH x.v[j] = x.v[j] + y.v[j] * c;
+    return x;
+}
+
+static TSI_INLINE vp vp_sub(vp x, vp y, float c)
+{
+    EACH x.v[j] = x.v[j] - y.v[j] * c;
+    return x;
+}
+
+static TSI_INLINE vp vp_mul(vp x, vp y, float c)
+{
+    (void)c;
+    EACH x.v[j] = x.v[j] * y.v[j];
+    return x;
+}
+
+static TSI_INLINE vp vp_div(vp x, vp y, float c)
+{
+    (void)c;
+    EACH x.v[j] = x.v[j] / y.v[j];
+    return x;
+}
+
+static TSI_INLINE vp vp_lerp(vp x, vp y, float c)
+{
+    EACH x.v[j] = x.v[j] + (y.v[j] - x.v[j]) * c;
+    return x;
+}
+
+static TSI_INLINE vp vp_add_scalar(vp x, float c)
+{
+    EACH x.v[j] = x.v[j] + c;
+    return x;
+}
+
+static TSI_INLINE vp vp_mul_scalar(vp x, float c)
+{
+    EACH x.v[j] = x.v[j] * c;
+    return x;
+}
+
+static TSI_INLINE vp vp_relu(vp x, float c)
+{
+    (void)c;
+    EACH x.v[j] = (vf)((vu)x.v[j] & ~(vu)(x.v[j] <= 0.0f));
+    return x;
+}
+
+static TSI_INLINE vp vp_square(vp x, float c)
+{
+    (void)c;
+    EACH x.v[j] = x.v[j] * x.v[j];
+    return x;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+typedef vp (*pack_one)(vp x, float c);
+typedef vp (*pack_two)(vp x, vp y, float c);
+
+static TSI_INLINE void pack1_f32(const tsi_row *row, pack_one f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    const float *x = row->in[0];
+    int64_t i = 0;
+    for (; i + PACK <= row->count; i += PACK)
+        store_f32(to + i, f(load_f32(x + i), c));
+    int64_t rest = row->count - i;
+    if (rest > 0) store_part_f32(to + i, f(part_f32(x + i, rest, 0.0f), c), rest);
+}
+
+static TSI_INLINE void pack1_bf16(const tsi_row *row, pack_one f)
+{
+    uint16_t *to = row->out;
+    const uint16_t *x = row->in[0];
+    float c = (float)number_of(row);
+    int64_t i = 0;
+    for (; i + PACK <= row->count; i += PACK)
+        store_bf16(to + i, f(load_bf16(x + i), c));
+    int64_t rest = row->count - i;
+    if (rest > 0) store_part_bf16(to + i, f(part_bf16(x + i, rest), c), rest);
+}
+
+/* An input that does not move is a pack of one number. */
+static TSI_INLINE void pack2_f32(const tsi_row *row, pack_two f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    const float *x = row->in[0], *y = row->in[1];
+    int64_t i = 0, moves_x = row->step[0], moves_y = row->step[1];
+    vp a = vp_set(*x), b = vp_set(*y);
+    for (; i + PACK <= row->count; i += PACK) {
+        if (moves_x) a = load_f32(x + i);
+        if (moves_y) b = load_f32(y + i);
+        store_f32(to + i, f(a, b, c));
+    }
+    int64_t rest = row->count - i;
+    if (rest <= 0) return;
+    if (moves_x) a = part_f32(x + i, rest, 0.0f);
+    if (moves_y) b = part_f32(y + i, rest, 0.0f);
+    store_part_f32(to + i, f(a, b, c), rest);
+}
+
+static TSI_INLINE void pack2_bf16(const tsi_row *row, pack_two f)
+{
+    uint16_t *to = row->out;
+    const uint16_t *x = row->in[0], *y = row->in[1];
+    float c = (float)number_of(row);
+    int64_t i = 0, moves_x = row->step[0], moves_y = row->step[1];
+    vp a = vp_set(tsi_f32_of_bf16(*x)), b = vp_set(tsi_f32_of_bf16(*y));
+    for (; i + PACK <= row->count; i += PACK) {
+        if (moves_x) a = load_bf16(x + i);
+        if (moves_y) b = load_bf16(y + i);
+        store_bf16(to + i, f(a, b, c));
+    }
+    int64_t rest = row->count - i;
+    if (rest <= 0) return;
+    if (moves_x) a = part_bf16(x + i, rest);
+    if (moves_y) b = part_bf16(y + i, rest);
+    store_part_bf16(to + i, f(a, b, c), rest);
+}
