@@ -22,6 +22,7 @@ ts_isa(neon "aarch64|arm64")
 ts_isa(x86 "x86_64|amd64|AMD64")
 ts_isa(avx2 "x86_64|amd64|AMD64" -mavx2 -mfma)
 ts_isa(avx512 "x86_64|amd64|AMD64" -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
+ts_isa(amx "x86_64|amd64|AMD64" -mamx-tile -mamx-bf16)
 set_property(SOURCE
     ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/bf16.c
     ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/rows_bf16.c

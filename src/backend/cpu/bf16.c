@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/machine.h"
+#include "base/compiler.h"
 #include "device/cpu.h"
 #include "device/number.h"
 
@@ -27,6 +28,7 @@ const tsi_bf16_tile *tsi_bf16_tile_of_machine(void)
 #if defined(__aarch64__)
     if (tsi_machine() & TSI_MACHINE_NEON_BF16) return &tsi_bf16_tile_neon;
 #elif defined(__x86_64__)
+    if (tsi_machine() & TSI_MACHINE_AMX_BF16) return &tsi_bf16_tile_amx;
     if (tsi_machine() & TSI_MACHINE_AVX512_BF16) return &tsi_bf16_tile_avx512;
 #endif
     return NULL;
@@ -41,50 +43,72 @@ typedef struct panels {
     uint16_t *to;
     int64_t count, k, stride, k_stride, width;
     int64_t panel_size; /* elements */
+    int64_t together;   /* numbers of k that lie together: the tile's ka or kb */
 } panels;
 
 static void pack_element(const panels *p, int64_t first, int64_t rows, int64_t group, uint16_t *to)
 {
-    int32_t kr = p->tile->kr;
     for (int64_t r = 0; r < p->width; r++)
-        for (int32_t l = 0; l < kr; l++) {
-            int64_t k = group * kr + l;
+        for (int64_t l = 0; l < p->together; l++) {
+            int64_t k = group * p->together + l;
             bool there = r < rows && k < p->k;
-            to[r * kr + l] = there ? p->from[(first + r) * p->stride + k * p->k_stride] : 0;
+            to[r * p->together + l] =
+                there ? p->from[(first + r) * p->stride + k * p->k_stride] : 0;
         }
 }
 
-/* k is contiguous: a group of a row is one short copy. */
-static void pack_along(const panels *p, int64_t first, int64_t groups, uint16_t *to)
+static TSI_INLINE void pack_runs(const panels *p, int64_t first, int64_t groups, uint16_t *to,
+                                 int64_t run)
 {
     const uint16_t *from = p->from + first * p->stride;
-    int64_t width = p->width, stride = p->stride;
-    if (p->tile->kr == 4) {
-        for (int64_t g = 0; g < groups; g++)
-            for (int64_t r = 0; r < width; r++)
-                memcpy(to + (g * width + r) * 4, from + r * stride + g * 4, 8);
-    } else {
-        for (int64_t g = 0; g < groups; g++)
-            for (int64_t r = 0; r < width; r++)
-                memcpy(to + (g * width + r) * 2, from + r * stride + g * 2, 4);
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t r = 0; r < p->width; r++)
+            memcpy(to + (g * p->width + r) * run, from + r * p->stride + g * run,
+                   (size_t)run * sizeof *to);
+}
+
+/* k is contiguous: a group of a row is one short copy, of a length the compiler knows. */
+static void pack_along(const panels *p, int64_t first, int64_t groups, uint16_t *to)
+{
+    if (p->together == 2)
+        pack_runs(p, first, groups, to, 2);
+    else if (p->together == 4)
+        pack_runs(p, first, groups, to, 4);
+    else
+        pack_runs(p, first, groups, to, 32);
+}
+
+/* Rows are contiguous, pairs of k lie together: two rows of k become one of pairs. */
+static void pack_pairs(const panels *p, int64_t first, int64_t groups, uint16_t *to)
+{
+    const uint16_t *from = p->from + first;
+    for (int64_t g = 0; g < groups; g++, to += 2 * p->width) {
+        const uint16_t *even = from + 2 * g * p->k_stride, *odd = even + p->k_stride;
+        for (int64_t r = 0; r < p->width; r++) {
+            to[2 * r] = even[r];
+            to[2 * r + 1] = odd[r];
+        }
     }
 }
 
 static void pack_panel(const panels *p, int64_t panel)
 {
-    int32_t kr = p->tile->kr;
-    int64_t first = panel * p->width, groups = (p->k - 1) / kr + 1, whole = p->k / kr, g = 0;
+    int64_t run = p->together, whole = p->k / run, groups = p->panel_size / (p->width * run), g = 0;
+    int64_t first = panel * p->width;
     int64_t rows = p->count - first < p->width ? p->count - first : p->width;
     uint16_t *to = p->to + panel * p->panel_size;
-    if (rows == p->width && p->k_stride == 1 && (kr == 2 || kr == 4)) {
+    if (rows == p->width && p->k_stride == 1 && (run == 2 || run == 4 || run == 32)) {
         pack_along(p, first, whole, to);
         g = whole;
     } else if (rows == p->width && p->stride == 1 && p->tile->pack_across && p->width == 8) {
         p->tile->pack_across(to, p->from + first, p->k_stride, whole);
         g = whole;
+    } else if (rows == p->width && p->stride == 1 && run == 2) {
+        pack_pairs(p, first, whole, to);
+        g = whole;
     }
     for (; g < groups; g++)
-        pack_element(p, first, rows, g, to + g * p->width * kr);
+        pack_element(p, first, rows, g, to + g * p->width * run);
 }
 
 static void pack_panels(void *context, int64_t begin, int64_t end, int32_t worker)
@@ -192,10 +216,12 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
     blocks x = { .tile = tile, .k = g->k, .cm = g->cm, .cn = g->cn, .accumulate = g->accumulate };
     x.row_step = smaller(round_up(BLOCK_ROWS, tile->mr), rows);
     x.column_step = smaller(round_up(BLOCK_COLUMNS, tile->nr), columns);
-    x.a =
-        (panels){ .tile = tile, .k = g->k, .stride = g->am, .k_stride = g->ak, .width = tile->mr };
-    x.b =
-        (panels){ .tile = tile, .k = g->k, .stride = g->bn, .k_stride = g->bk, .width = tile->nr };
+    x.a = (panels){ .tile = tile, .k = g->k, .stride = g->am, .k_stride = g->ak };
+    x.b = (panels){ .tile = tile, .k = g->k, .stride = g->bn, .k_stride = g->bk };
+    x.a.width = tile->mr;
+    x.b.width = tile->nr;
+    x.a.together = tile->ka;
+    x.b.together = tile->kb;
     x.a.panel_size = depth * tile->mr;
     x.b.panel_size = depth * tile->nr;
     size_t sums = (size_t)(tsi_parallel_threads(rank) * x.row_step * x.column_step);

@@ -33,19 +33,22 @@ bool tsi_gemm_blas_has(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 
 /* ---- bf16: tiles of mr x nr, k in groups of kr ----------------------------------------------- */
-/* Panels hold [k / kr][rows][kr]: for each group of kr, the rows (of a) or columns (of b) one after
- * another; short ones are filled with zeros. */
+/* Panels of a hold [k / ka][rows][ka], those of b [k / kb][columns][kb]: for each ka (or kb)
+ * numbers of k, the rows (or columns) one after another; short ones are filled with zeros, and k up
+ * to a multiple of kr. */
 typedef struct tsi_bf16_tile {
     const char *name; /* "bfmmla" */
-    int32_t mr, nr, kr;
+    int32_t mr, nr, kr, ka, kb;
+    int32_t reserved;
     /* c [mr x nr] f32, rows ldc apart: set if first, else added to. */
     void (*multiply)(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
                      bool first);
-    /* Four rows of k, `rows` wide in memory, into groups; (optional) for kr 4 and panels of 8. */
+    /* Four rows of k, `rows` wide in memory, into groups; (optional) for ka and kb 4, panels of 8.
+     */
     void (*pack_across)(uint16_t *to, const uint16_t *from, int64_t k_stride, int64_t groups);
 } tsi_bf16_tile;
 const tsi_bf16_tile *tsi_bf16_tile_of_machine(void); /* NULL: no such instructions */
-extern const tsi_bf16_tile tsi_bf16_tile_neon, tsi_bf16_tile_avx512;
+extern const tsi_bf16_tile tsi_bf16_tile_neon, tsi_bf16_tile_avx512, tsi_bf16_tile_amx;
 /* All threads of the rank; any strides. c is bf16. */
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *gemm);
 

@@ -58,5 +58,7 @@ const tsi_bf16_tile tsi_bf16_tile_avx512 = {
     .mr = ROWS,
     .nr = COLUMNS,
     .kr = 2,
+    .ka = 2,
+    .kb = 2,
     .multiply = multiply,
 };

@@ -69,6 +69,8 @@ const tsi_bf16_tile tsi_bf16_tile_neon = {
     .mr = 8,
     .nr = 8,
     .kr = 4,
+    .ka = 4,
+    .kb = 4,
     .multiply = multiply,
     .pack_across = pack_across,
 };

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bf16.c - tiles of bf16 products by tdpbf16ps: 32 x 32 results in four tile registers.
+ *
+ * A tile register holds 16 rows of 64 bytes. One tdpbf16ps adds to 16 x 16 results the products of
+ * 16 rows of a, 32 numbers each, by 16 rows of b, each the pairs of 16 columns. Registers are
+ * shaped for the length of one call and given back after it, since a thread that holds them is
+ * expensive to switch. Called only where the machine has AMX and the system has granted it. */
+#include <immintrin.h>
+
+#include "backend/cpu/gemm.h"
+
+enum { ROWS = 32, COLUMNS = 32, DEPTH = 32, SIDE = 16, TILE_BYTES = 64 };
+
+typedef struct shapes { /* as ldtilecfg wants it */
+    uint8_t palette, start;
+    uint8_t reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} shapes;
+
+static void take_tiles(void)
+{
+    shapes s = { .palette = 1 };
+    for (int i = 0; i < 8; i++) {
+        s.bytes[i] = TILE_BYTES;
+        s.rows[i] = SIDE;
+    }
+    _tile_loadconfig(&s);
+}
+
+/* 0 1 / 2 3: results; 4 5: rows of a, upper and lower; 6 7: columns of b, left and right. */
+static void load_results(const float *c, int64_t ldc, bool first)
+{
+    size_t bytes = (size_t)ldc * sizeof *c;
+    if (first) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
+    _tile_loadd(0, c, bytes);
+    _tile_loadd(1, c + SIDE, bytes);
+    _tile_loadd(2, c + SIDE * ldc, bytes);
+    _tile_loadd(3, c + SIDE * ldc + SIDE, bytes);
+}
+
+static void store_results(float *c, int64_t ldc)
+{
+    size_t bytes = (size_t)ldc * sizeof *c;
+    _tile_stored(0, c, bytes);
+    _tile_stored(1, c + SIDE, bytes);
+    _tile_stored(2, c + SIDE * ldc, bytes);
+    _tile_stored(3, c + SIDE * ldc + SIDE, bytes);
+}
+
+static void multiply(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
+                     bool first)
+{
+    take_tiles();
+    load_results(c, ldc, first);
+    for (int64_t g = 0; g < groups; g++, a += ROWS * DEPTH, b += COLUMNS * DEPTH) {
+        _tile_loadd(4, a, TILE_BYTES);
+        _tile_loadd(6, b, 2 * TILE_BYTES);
+        _tile_loadd(7, b + TILE_BYTES / 2, 2 * TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + SIDE * DEPTH, TILE_BYTES);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    store_results(c, ldc);
+    _tile_release();
+}
+
+const tsi_bf16_tile tsi_bf16_tile_amx = {
+    .name = "amx_bf16",
+    .mr = ROWS,
+    .nr = COLUMNS,
+    .kr = DEPTH,
+    .ka = DEPTH,
+    .kb = 2,
+    .multiply = multiply,
+};
