@@ -62,9 +62,11 @@ static ts_status time_batch(ts_rank *me, ts_tensor *x, const ts_sharding *to, co
 
 static ts_tensor *make_source(ts_mesh *mesh, const move *m)
 {
-    ts_shape shape = TS_SHAPE(m->rows, m->columns);
-    if (strchr(m->from, 'P') != NULL) return ts_empty(mesh, TS_DTYPE_F32, shape, m->from);
-    return ts_ones(mesh, TS_DTYPE_F32, shape, m->from);
+    ts_tensor *x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(m->rows, m->columns), m->from);
+    ts_array view = { .struct_size = sizeof view };
+    if (x == NULL || ts_tensor_view(x, &view) != TS_OK) return NULL;
+    memset(view.data, 0, (size_t)ts_shape_count(&view.meta.shape) * sizeof(float));
+    return x;
 }
 
 /* The median of some batches within `budget` seconds, in microseconds. */

@@ -8,8 +8,8 @@
  *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]   B = fold(stream 2, stream 0,
  * stream 1)
  *
- * When all blocks of a target have its extents they move whole; otherwise in runs that are straight
- * lines in every block.
+ * Blocks of a target that can be given the same extents (a dense block may be cut anywhere a
+ * strided one is) move whole; otherwise in runs that are straight lines in every block.
  *
  * INV: nothing is written before the counts of all streams of this member were found to agree. */
 #include <inttypes.h>
@@ -110,6 +110,50 @@ static tsi_block run_at(const tsi_block *block, int64_t at, int64_t most)
     return run;
 }
 
+/* ---- the same extents ------------------------------------------------------------------------ */
+
+/* Where row-major position `inner` of a block's innermost elements falls: the dim, and how many
+ * elements lie in the dims inside it. */
+static int32_t dim_at(const tsi_block *block, int64_t inner, int64_t *inside)
+{
+    int32_t d = block->ndim - 1;
+    *inside = 1;
+    while (d > 0 && *inside * block->extent[d] <= inner)
+        *inside *= block->extent[d--];
+    return d;
+}
+
+/* Cuts dims of simplified blocks of `count` elements each, so that all have the same extents; their
+ * order is kept. False: there are no such extents, and nothing was changed. */
+static bool equalise(tsi_block *const *block, int64_t blocks, int64_t count)
+{
+    int64_t step[TS_NDIM_MAX + 1] = { 1 }, inside; /* elements inside of each new dim */
+    int32_t dims = 0;
+    for (; step[dims] < count; dims++) {
+        int64_t inner = step[dims], least = INT64_MAX;
+        if (dims == TS_NDIM_MAX) return false;
+        for (int64_t i = 0; i < blocks; i++) {
+            int32_t d = dim_at(block[i], inner, &inside);
+            least = tsi_min_i64(least, inside * block[i]->extent[d] / inner);
+        }
+        for (int64_t i = 0; i < blocks; i++) {
+            int32_t d = dim_at(block[i], inner, &inside);
+            if (inside * block[i]->extent[d] / inner % least != 0) return false;
+        }
+        step[dims + 1] = inner * least;
+    }
+    for (int64_t i = 0; i < blocks; i++) {
+        tsi_block cut = { .data = block[i]->data, .dtype = block[i]->dtype, .ndim = dims };
+        for (int32_t k = 0; k < dims; k++) {
+            int32_t d = dim_at(block[i], step[k], &inside);
+            cut.extent[dims - 1 - k] = step[k + 1] / step[k];
+            cut.stride[dims - 1 - k] = block[i]->stride[d] * (step[k] / inside);
+        }
+        *block[i] = cut;
+    }
+    return true;
+}
+
 ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const tsi_block *from)
 {
     int64_t count = tsi_block_count(to);
@@ -120,6 +164,8 @@ ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const t
     tsi_block target = *to, source = *from;
     simplify(&target);
     simplify(&source);
+    if (equalise((tsi_block *const[]){ &target, &source }, 2, count))
+        return device->copy(device, &target, &source, NULL);
     for (int64_t at = 0; at < count;) {
         tsi_block left = run_at(&target, at, count - at);
         tsi_block right = run_at(&source, at, left.extent[0]);
@@ -143,6 +189,7 @@ typedef struct target {
     int64_t chain;       /* how many parts it has */
     source *source;      /* room for the longest chain */
     const tsi_block **from;
+    tsi_block **same; /* room for the chain and its target */
 } target;
 
 static ts_status put_blocks(const target *t, const tsi_block *to)
@@ -157,24 +204,41 @@ static ts_status put_blocks(const target *t, const tsi_block *to)
     return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce, 0, NULL);
 }
 
-static bool moves_whole(const target *t)
+/* Blocks of the sources, if each is one whole part of its stream. */
+static bool whole_parts(const target *t, int64_t count)
 {
     for (int64_t i = 0; i < t->chain; i++) {
         const stream *s = &t->source[i].stream;
-        if (s->offset != 0 || s->part->ndim != t->part->ndim) return false;
-        for (int32_t d = 0; d < t->part->ndim; d++)
-            if (s->part->extent[d] != t->part->extent[d]) return false;
+        if (s->offset != 0 || part_count(s->part) != count) return false;
+        t->source[i].block = part_block(s->part, t->work->print.dtype);
     }
     return true;
 }
 
-static ts_status move_whole(const target *t)
+static bool same_extents(const target *t)
 {
-    int32_t dtype = t->work->print.dtype;
-    for (int64_t i = 0; i < t->chain; i++)
-        t->source[i].block = part_block(t->source[i].stream.part, dtype);
-    tsi_block to = part_block(t->part, dtype);
-    return put_blocks(t, &to);
+    for (int64_t i = 0; i < t->chain; i++) {
+        const tsi_block *block = &t->source[i].block;
+        if (block->ndim != t->part->ndim) return false;
+        for (int32_t d = 0; d < t->part->ndim; d++)
+            if (block->extent[d] != t->part->extent[d]) return false;
+    }
+    return true;
+}
+
+/* The target and its sources as blocks of the same extents. */
+static bool moves_whole(const target *t, int64_t count, tsi_block *to)
+{
+    if (!whole_parts(t, count)) return false;
+    *to = part_block(t->part, t->work->print.dtype);
+    if (same_extents(t)) return true;
+    simplify(to);
+    for (int64_t i = 0; i < t->chain; i++) {
+        t->same[i] = &t->source[i].block;
+        simplify(t->same[i]);
+    }
+    t->same[t->chain] = to;
+    return equalise(t->same, t->chain + 1, count);
 }
 
 static ts_status move_runs(const target *t)
@@ -212,7 +276,8 @@ static ts_status move_target(target *t, stream *from)
         t->source[i].stream = *s;
         stream_skip(s, count);
     }
-    return moves_whole(t) ? move_whole(t) : move_runs(t);
+    tsi_block to;
+    return moves_whole(t, count, &to) ? put_blocks(t, &to) : move_runs(t);
 }
 
 /* ---- one member ------------------------------------------------------------------------------ */
@@ -269,17 +334,19 @@ ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member
     stream small_stream[SMALL];
     source small_source[SMALL];
     const tsi_block *small_from[SMALL];
-    target t = { .work = to, .source = small_source, .from = small_from };
+    tsi_block *small_same[SMALL + 1];
+    target t = { .work = to, .source = small_source, .from = small_from, .same = small_same };
     stream *from = small_stream;
     void *heap = NULL;
     if (count > SMALL || longest > SMALL) {
-        size_t bytes =
-            (size_t)count * sizeof *from + (size_t)longest * (sizeof(source) + sizeof(void *));
+        size_t bytes = (size_t)count * sizeof *from +
+                       ((size_t)longest + 1) * (sizeof(source) + 2 * sizeof(void *));
         heap = tsi_alloc(bytes);
         if (heap == NULL) return TS_ERR_MEMORY;
         from = heap;
         t.source = (source *)(void *)(from + count);
         t.from = (const tsi_block **)(void *)(t.source + longest);
+        t.same = (tsi_block **)(void *)(t.from + longest);
     }
     ts_status status = counts_agree(work, count, member, from, sentence, size);
     if (status == TS_OK) status = move_all(to, from, &t);

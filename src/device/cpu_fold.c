@@ -9,6 +9,8 @@
  *   sources 7 8 -------------------------------op--> target          (avg divides in the last
  * group)
  *
+ * Rows of one group that lie contiguous in every block are folded row by row where they are.
+ *
  * bf16 and f16: a single group rounds in its loop; more groups widen each source to f32 first,
  * carry f32 and round at the end. Strided blocks are gathered and scattered tile by tile.
  *
@@ -21,7 +23,14 @@
 #include "base/intmath.h"
 #include "device/cpu.h"
 
-enum { BUFFER_BYTES = TSI_TILE_MAX * 16, ROW_MIN = 128 };
+enum {
+    BUFFER_BYTES = TSI_TILE_MAX * 16,
+    ROW_MIN = 128,     /* elements: shorter rows are gathered where there are several groups */
+    ROW_ALONE = 8,     /* elements: shorter rows are gathered in any case */
+    LONG_BYTES = 4096, /* rows from here on are folded abreast, so many at once, in such pieces */
+    ABREAST = 4,
+    PIECE_BYTES = 256
+};
 
 typedef struct fold {
     const tsi_block *to;
@@ -94,6 +103,66 @@ static bool rows_everywhere(const fold *f)
     for (int64_t i = 0; rows && i < f->count; i++)
         rows = f->from[i]->stride[last] == 1;
     return rows;
+}
+
+/* One group, and rows that are contiguous in every block: each is folded where it lies. */
+static bool walks_rows(const fold *f)
+{
+    if (f->ndim < 2 || f->count > TSI_FOLD_MAX || f->buffered) return false;
+    int32_t last = f->dim[f->ndim - 1];
+    bool rows = f->to->stride[last] == 1 && f->extent[f->ndim - 1] >= ROW_ALONE;
+    for (int64_t i = 0; rows && i < f->count; i++)
+        rows = f->from[i]->stride[last] == 1;
+    return rows;
+}
+
+/* `columns` elements of a row, from `column` on. */
+static void fold_run(const fold *f, char *to, const void *const *at, int64_t row, int64_t column,
+                     int64_t columns)
+{
+    int32_t d = f->dim[f->ndim - 2];
+    const void *from[TSI_FOLD_MAX];
+    for (int64_t i = 0; i < f->count; i++)
+        from[i] = (const char *)at[i] + (row * f->from[i]->stride[d] + column) * (int64_t)f->size;
+    f->last(to + (row * f->to->stride[d] + column) * (int64_t)f->size, from, f->count, columns,
+            f->divisor);
+}
+
+/* All rows of the last two dims. Long ones go abreast in short pieces: the start of a row, which
+ * hardware cannot foresee, is then waited for once instead of for each of them. */
+static void fold_plane(const fold *f, char *to, const void *const *at)
+{
+    int64_t rows = f->extent[f->ndim - 2], columns = f->extent[f->ndim - 1], row = 0;
+    int64_t piece = PIECE_BYTES / (int64_t)f->size;
+    if (columns * (int64_t)f->size >= LONG_BYTES) {
+        for (; row + ABREAST <= rows; row += ABREAST)
+            for (int64_t c = 0; c < columns; c += piece)
+                for (int64_t i = 0; i < ABREAST; i++)
+                    fold_run(f, to, at, row + i, c, tsi_min_i64(piece, columns - c));
+    }
+    for (; row < rows; row++)
+        fold_run(f, to, at, row, 0, columns);
+}
+
+static void walk_rows(const fold *f)
+{
+    int64_t index[TS_NDIM_MAX] = { 0 }, size = (int64_t)f->size;
+    const void *at[TSI_FOLD_MAX];
+    char *to = f->to->data;
+    for (int64_t i = 0; i < f->count; i++)
+        at[i] = f->from[i]->data;
+    for (int32_t d = 0; d >= 0;) {
+        fold_plane(f, to, at);
+        for (d = f->ndim - 3; d >= 0; d--) { /* the next plane */
+            bool wraps = ++index[d] == f->extent[d];
+            int64_t steps = wraps ? 1 - f->extent[d] : 1;
+            to += steps * f->to->stride[f->dim[d]] * size;
+            for (int64_t i = 0; i < f->count; i++)
+                at[i] = (const char *)at[i] + steps * f->from[i]->stride[f->dim[d]] * size;
+            if (!wraps) break;
+            index[d] = 0;
+        }
+    }
 }
 
 /* Source i of this tile, contiguous, in the type that is carried; `slot` is its place in the group.
@@ -184,6 +253,10 @@ ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_
     for (int64_t i = 0; i < count; i++)
         f.buffered = f.buffered || (!TSI_INDEPENDENT_HERE && from[i]->data == to->data);
     merge_dims(&f);
+    if (tsi_block_count(to) > 0 && walks_rows(&f)) {
+        walk_rows(&f);
+        return TS_OK;
+    }
     f.rows = rows_everywhere(&f);
     tsi_block whole = merged(&f, to), first = merged(&f, from[0]);
     if (!tsi_tiles_first(&f.tiles, &whole, &first)) return TS_OK;

@@ -261,3 +261,63 @@ TS_TEST(comm_stream_between_shapes)
         TEST_EQ(t, to[at + 1], -1);
     }
 }
+
+/* A block of `count` elements in random dims, with gaps between rows, in a random order of dims. */
+static tsi_block random_block(test *t, int64_t count, void *data)
+{
+    tsi_block block = { .data = data, .dtype = TS_DTYPE_I32 };
+    int64_t rest = count, step = 1;
+    while (rest > 1 && block.ndim < 4) {
+        int64_t factor = 1 + test_random_below(t, 12);
+        if (block.ndim == 3 || rest % factor != 0) factor = block.ndim == 3 ? rest : 1;
+        block.extent[block.ndim++] = factor;
+        rest /= factor;
+    }
+    if (rest > 1) block.extent[block.ndim - 1] *= rest;
+    int32_t order[4] = { 0, 1, 2, 3 };
+    for (int32_t i = block.ndim - 1; i > 0 && test_random_below(t, 3) == 0; i--) {
+        int32_t j = (int32_t)test_random_below(t, i + 1), swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+    for (int32_t i = block.ndim - 1; i >= 0; i--) {
+        block.stride[order[i]] = step;
+        step *= block.extent[order[i]];
+        if (test_random_below(t, 2)) step += test_random_below(t, 3);
+    }
+    return block;
+}
+
+static int64_t place_in(const tsi_block *block, int64_t i)
+{
+    int64_t at = 0;
+    for (int32_t d = block->ndim - 1; d >= 0; d--) {
+        at += i % block->extent[d] * block->stride[d];
+        i /= block->extent[d];
+    }
+    return at;
+}
+
+TS_TEST(comm_stream_between_random_shapes)
+{
+    enum { ROOM = 1 << 13 };
+    static const int64_t counts[] = { 1, 7, 24, 60, 96, 210, 360, 1001 };
+    int32_t *from = malloc(ROOM * sizeof *from), *to = malloc(ROOM * sizeof *to);
+    for (int round = 0; round < 4000 && !test_failed(t); round++) {
+        int64_t count = counts[test_random_below(t, 8)];
+        tsi_block source = random_block(t, count, from), target = random_block(t, count, to);
+        TEST_CHECK(t, place_in(&source, count - 1) < ROOM && place_in(&target, count - 1) < ROOM);
+        memset(from, 0xFF, ROOM * sizeof *from);
+        memset(to, 0xFF, ROOM * sizeof *to);
+        for (int64_t i = 0; i < count; i++)
+            from[place_in(&source, i)] = (int32_t)i;
+        TEST_OK(t, tsi_move_stream(tsi_device_cpu(), &target, &source));
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < count; i++)
+            wrong += to[place_in(&target, i)] != (int32_t)i;
+        TEST_SAY(t, wrong == 0, "round %d: %lld of %lld elements", round, (long long)wrong,
+                 (long long)count);
+    }
+    free(from);
+    free(to);
+}

@@ -304,6 +304,25 @@ TS_TEST_LONG(fold_everything, 120)
         }
 }
 
+/* Rows so long that several are folded abreast, more of them than go abreast. */
+TS_TEST(fold_long_rows)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_I8, TS_DTYPE_C128 };
+    for (int i = 0; i < 4; i++)
+        for (int64_t n = 1; n <= 5; n++) {
+            int64_t columns = 4200 / (int64_t)ts_dtype_size(dtypes[i]) + 3;
+            fold_case c = { .dtype = dtypes[i],
+                            .reduce = n % 2 ? TS_REDUCE_SUM : TS_REDUCE_AVG,
+                            .sources = n,
+                            .rows = 7,
+                            .columns = columns,
+                            .pitch = columns + 11,
+                            .column_stride = 1,
+                            .in_place = n == 3 };
+            check_case(t, &c);
+        }
+}
+
 /* Longer than a tile, and a target laid out across the sources. */
 TS_TEST(fold_large_and_transposed)
 {
