@@ -1,104 +1,203 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_topology.c - measures the constants of the cost model with the moves that isolate them.
+/* bench_topology.c - measures the constants of the cost model.
  *
- *   R -> S(1), large      copies: nobody is asked
- *   S(0) -> R, tiny       base and latency             S(0) -> R, large     what a byte received
- * costs S(0) -> S(1), tiny    what an all_to_all and an exchange cost more P -> S(0), large what
- * combining costs more
+ * Redistributions of every kind and several sizes are timed; the constants are those with which the
+ * model itself predicts these times best. So a constant means in the file what it means in a plan,
+ * and limits that ranks share are in the constants, because every rank is busy while they are
+ * measured. Medians of batches, not the best ones: a prediction is wanted.
  *
- * Every rank is busy while a constant is measured, so limits that ranks share are in the constants
- * already and are not stated again. Medians of batches, not the best ones: a prediction is wanted.
- */
+ *   tiny moves    base, latency, what an all_to_all and an exchange cost more, a local step
+ *   large moves   what a byte costs that is received, copied, combined, and a contiguous run
+ *   two meshes    latency by the size of the group, where there are enough ranks */
 #include "bench_topology.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "contest.h"
 
-enum { TINY = 8, LARGE = 2048, PROBES = 6 };
+enum { PROBES_MAX = 64, ROUNDS = 6 };
 
-typedef struct probe {
-    const char *from, *to, *planner;
-    int64_t extent;
-} probe;
+/* ---- one move --------------------------------------------------------------------------------
+ */
 
-/* In the order of the constants below. */
-static const probe probes[PROBES] = {
-    { "R", "S(1)", "auto", LARGE },        { "S(0)", "R", "collectives", TINY },
-    { "S(0)", "R", "collectives", LARGE }, { "S(0)", "S(1)", "collectives", TINY },
-    { "S(0)", "S(1)", "direct", TINY },    { "P(sum)", "S(0)", "collectives", LARGE },
-};
-enum { COPY, GATHER_TINY, GATHER, ALL_TO_ALL_TINY, DIRECT_TINY, SCATTER };
-
-typedef struct probing {
+typedef struct moving {
     ts_rank *me;
     ts_tensor *x;
     const ts_sharding *to;
     const char *planner;
-} probing;
+} moving;
 
 static ts_status move_once(void *context, int who)
 {
-    probing *p = context;
+    moving *m = context;
     (void)who;
     ts_move_options options = { .struct_size = sizeof options,
-                                .planner = p->planner,
+                                .planner = m->planner,
                                 .blocking = 1 };
-    ts_scope scope = ts_scope_open(p->me, "probe");
-    ts_tensor *y = ts_redistribute_with(p->x, p->to, &options);
+    ts_scope scope = ts_scope_open(m->me, "probe");
+    ts_tensor *y = ts_redistribute_with(m->x, m->to, &options);
     ts_scope_close(scope);
-    return y ? TS_OK : ts_rank_status(p->me);
+    return y ? TS_OK : ts_rank_status(m->me);
 }
 
-/* Microseconds of one move, by the median. */
-static ts_status time_probe(ts_rank *me, ts_mesh *mesh, const probe *what, double seconds,
-                            double *us)
+ts_status bench_probe_time(ts_rank *me, bench_probe *probe, double seconds)
 {
     ts_scope scope = ts_scope_open(me, "bench");
-    probing p = { .me = me, .planner = what->planner };
-    p.x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(what->extent, what->extent), what->from);
-    p.to = ts_sharding_get(mesh, what->to);
+    ts_mesh *mesh = ts_mesh_create(me, probe->mesh);
+    moving m = { .me = me, .planner = probe->planner };
+    m.x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(probe->rows, probe->columns), probe->from);
+    m.to = ts_sharding_get(mesh, probe->to);
     ts_array view = { .struct_size = sizeof view };
-    ts_status status = p.x && p.to ? ts_tensor_view(p.x, &view) : ts_rank_status(me);
+    ts_status status = m.x && m.to ? ts_tensor_view(m.x, &view) : ts_rank_status(me);
     if (status == TS_OK)
         memset(view.data, 0, (size_t)ts_shape_count(&view.meta.shape) * sizeof(float));
-    contest race = { ts_group_world(me), 1, seconds, &p, move_once };
+    contest race = { ts_group_world(me), 1, seconds, &m, move_once };
     contest_times times = { { 0 }, { 0 } };
     if (status == TS_OK) status = contest_run(&race, &times);
-    *us = times.median[0] * 1e6;
+    probe->measured_us = times.median[0] * 1e6;
     ts_scope_close(scope);
     return status;
 }
 
-static double at_least(double value, double least)
+ts_status bench_probe_predict(ts_mesh *mesh, const ts_topology *topology, bench_probe *probe)
 {
-    return value > least ? value : least;
+    ts_shape shape = TS_SHAPE(probe->rows, probe->columns);
+    const ts_layout *src = ts_layout_get(ts_sharding_get(mesh, probe->from), shape);
+    const ts_layout *dst = ts_layout_get(ts_sharding_get(mesh, probe->to), shape);
+    ts_plan_options options = { .struct_size = sizeof options,
+                                .planner = probe->planner,
+                                .topology = topology };
+    ts_plan *plan = NULL;
+    ts_status status = ts_plan_create(src, dst, TS_DTYPE_F32, &options, &plan);
+    if (status != TS_OK) return status;
+    ts_plan_summary summary = { .struct_size = sizeof summary };
+    ts_plan_summarise(plan, &summary);
+    probe->predicted_us = summary.time_us;
+    (void)snprintf(probe->family, sizeof probe->family, "%s",
+                   ts_plan_family_name((ts_plan_family)summary.family));
+    ts_plan_release(plan);
+    return TS_OK;
 }
 
-static double gib_s(double us_per_byte)
+/* ---- what is timed ---------------------------------------------------------------------------
+ */
+
+static size_t list_probes(int64_t ranks, bench_probe *out)
 {
-    return 1e6 / at_least(us_per_byte, 1e-7) / 1073741824.0;
+    static const char *const lines[][3] = {
+        { "S(0)", "R", "collectives" },      { "S(1)", "R", "collectives" },
+        { "S(0)", "S(1)", "collectives" },   { "S(0)", "S(1)", "direct" },
+        { "P(sum)", "S(0)", "collectives" }, { "P(sum)", "S(1)", "collectives" },
+        { "P(sum)", "R", "collectives" },    { "R", "S(1)", "direct" }
+    };
+    static const char *const planes[][3] = { { "S(0), R", "R, R", "collectives" },
+                                             { "P(sum), R", "S(0), R", "collectives" },
+                                             { "S(0), S(1)", "S(1), S(0)", "direct" } };
+    static const int64_t sizes[][2] = { { 8, 8 }, { 160, 192 }, { 720, 640 }, { 2048, 2560 } };
+    size_t count = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+            out[count++] = (bench_probe){ .mesh = "x=*",
+                                          .from = lines[i][0],
+                                          .to = lines[i][1],
+                                          .planner = lines[i][2],
+                                          .rows = sizes[s][0],
+                                          .columns = sizes[s][1] };
+        for (size_t i = 0; ranks > 2 && ranks % 2 == 0 && i < sizeof planes / sizeof planes[0]; i++)
+            out[count++] = (bench_probe){ .mesh = "a=2, b=*",
+                                          .from = planes[i][0],
+                                          .to = planes[i][1],
+                                          .planner = planes[i][2],
+                                          .rows = sizes[s][0],
+                                          .columns = sizes[s][1] };
+    }
+    return count;
+}
+
+/* ---- fitting ---------------------------------------------------------------------------------
+ */
+
+enum { BASE, LATENCY, ALL_TO_ALL, EXCHANGE, LOCAL, RUN, BYTE, COPY, REDUCE, CONSTANTS };
+
+typedef struct fitting {
+    ts_mesh *line, *plane; /* plane NULL: all groups have one size */
+    bench_probe *probe;
+    size_t count;
+    ts_topology *topology;
+    double value[CONSTANTS]; /* logarithms of microseconds, per GiB where it is a rate */
+} fitting;
+
+static void apply(const fitting *f)
+{
+    ts_topology *t = f->topology;
+    t->base_us = exp(f->value[BASE]);
+    t->level[0].latency_us = f->plane ? exp(f->value[LATENCY]) : t->base_us / 4;
+    t->all_to_all_us = exp(f->value[ALL_TO_ALL]);
+    t->exchange_us = exp(f->value[EXCHANGE]);
+    t->local_us = exp(f->value[LOCAL]);
+    t->run_us = exp(f->value[RUN]);
+    t->level[0].bandwidth_gib_s = 1e6 / exp(f->value[BYTE]);
+    t->copy_gib_s = 1e6 / exp(f->value[COPY]);
+    t->reduce_gib_s = 1e6 / exp(f->value[REDUCE]);
+}
+
+/* How far the model is from what was measured: the logarithms of the ratios, small ones squared, so
+ * that a few moves it cannot describe do not spoil all others. */
+static double misfit(fitting *f)
+{
+    double sum = 0;
+    apply(f);
+    for (size_t i = 0; i < f->count; i++) {
+        bench_probe *p = &f->probe[i];
+        ts_mesh *mesh = strcmp(p->mesh, "x=*") == 0 ? f->line : f->plane;
+        if (bench_probe_predict(mesh, f->topology, p) != TS_OK) return HUGE_VAL;
+        double off = log((p->predicted_us + 1e-3) / (p->measured_us + 1e-3));
+        sum += sqrt(off * off + 0.01);
+    }
+    return sum;
+}
+
+/* One constant after the other is moved up or down while that helps, by smaller and smaller steps.
+ */
+static void fit(fitting *f)
+{
+    double best = misfit(f);
+    for (double step = 1.5; step > 0.01; step /= 2) {
+        for (int round = 0; round < ROUNDS; round++) {
+            double before_round = best;
+            for (int i = 0; i < 2 * CONSTANTS; i++) {
+                double before = f->value[i / 2];
+                f->value[i / 2] += i % 2 ? step : -step;
+                double now = misfit(f);
+                if (now < best)
+                    best = now;
+                else
+                    f->value[i / 2] = before;
+            }
+            if (best >= before_round) break;
+        }
+    }
+    apply(f);
 }
 
 ts_status bench_topology_measure(ts_rank *me, double seconds, ts_topology *out)
 {
-    double us[PROBES] = { 0 }, n = (double)ts_rank_count(me);
-    ts_mesh *mesh = ts_mesh_create(me, "x=*");
-    ts_status status = mesh ? ts_topology_preset("threads", out) : ts_rank_status(me);
-    for (int i = 0; i < PROBES && status == TS_OK; i++)
-        status = time_probe(me, mesh, &probes[i], seconds / PROBES, &us[i]);
+    bench_probe probe[PROBES_MAX];
+    int64_t ranks = ts_rank_count(me);
+    fitting f = { .probe = probe, .count = list_probes(ranks, probe), .topology = out };
+    f.line = ts_mesh_create(me, "x=*");
+    if (ranks > 2 && ranks % 2 == 0) f.plane = ts_mesh_create(me, "a=2, b=*");
+    ts_status status = f.line ? ts_topology_preset("threads", out) : ts_rank_status(me);
+    for (size_t i = 0; i < f.count && status == TS_OK; i++)
+        status = bench_probe_time(me, &probe[i], seconds / (double)f.count);
     if (status != TS_OK) return status;
-    double whole = (double)LARGE * LARGE * 4, own = whole / n, received = whole - own;
-    double copy = us[COPY] / own;
-    double byte = at_least((us[GATHER] - us[GATHER_TINY] - own * copy) / received, copy / 4);
     (void)snprintf(out->name, sizeof out->name, "measured");
-    out->copy_gib_s = gib_s(copy);
-    out->base_us = us[GATHER_TINY] * 0.8;
-    out->level[0].latency_us = us[GATHER_TINY] * 0.2;
-    out->level[0].bandwidth_gib_s = gib_s(byte);
+    out->hops = TS_HOPS_LOG;
     out->level[0].total_gib_s = out->shared_gib_s = 0;
-    out->all_to_all_us = at_least(us[ALL_TO_ALL_TINY] - us[GATHER_TINY], 0);
-    out->exchange_us = at_least(us[DIRECT_TINY] - us[GATHER_TINY], 0);
-    out->reduce_gib_s = gib_s((us[SCATTER] - us[GATHER_TINY]) / received - byte);
+    const double start[CONSTANTS] = { 2, 1, 0.5, 0.5, 1, 0.02, 60000, 60000, 30000 };
+    for (int i = 0; i < CONSTANTS; i++)
+        f.value[i] = log(start[i]);
+    fit(&f);
     return TS_OK;
 }

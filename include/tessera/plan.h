@@ -61,6 +61,8 @@ typedef struct ts_topology { /* an open value; begin with a preset and change wh
     int32_t level_count, axis_count, reserved;
     ts_topology_level level[TS_TOPOLOGY_LEVELS];
     ts_topology_axis axis[TS_TOPOLOGY_AXES];
+    double local_us; /* of a step that meets nobody */
+    double run_us;   /* more, for each of the contiguous runs that a strided block is made of */
 } ts_topology;
 
 /* ---- options -------------------------------------------------------------------------------- */

@@ -4,6 +4,8 @@
  * Bytes are exact whatever the cuts: what all ranks hold together is a product, so gathers and
  * reductions need no look at blocks; an all_to_all is what is held afterwards less what stays where
  * it is, by regions unless all is even. */
+#include <math.h>
+
 #include "base/error.h"
 #include "plan/plan.h"
 
@@ -78,29 +80,44 @@ static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
     return TS_OK;
 }
 
+/* Extents of the largest block, and their product. */
+static double lengths_of(const tsi_space *space, tsi_state state, double *out)
+{
+    int64_t length[TS_NDIM_MAX];
+    bool even;
+    double count = 1;
+    tsi_space_lengths(space, state, length, &even);
+    for (int32_t d = 0; d < space->dims; d++) {
+        out[d] = (double)length[d];
+        count *= out[d];
+    }
+    return count;
+}
+
 /* A step's time under the plan's links, as the search would count it; for paths that were not
  * searched for. */
 double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
 {
     const tsi_space *space = &plan->space;
-    bool even;
-    double item = (double)space->item;
-    double in = (double)tsi_space_largest(space, from, &even) * item;
-    double out = (double)tsi_space_largest(space, step->to, &even) * item;
-    tsi_links_group group = tsi_links_of(&plan->links, step->axes);
-    if (group.n <= 1) return out * plan->links.copy; /* meets nobody */
+    double a[TS_NDIM_MAX], b[TS_NDIM_MAX], item = (double)space->item;
+    double in = item * lengths_of(space, from, a), out = item * lengths_of(space, step->to, b);
+    const tsi_links *links = &plan->links;
+    double runs = tsi_time_runs(links, fmax(in, out), tsi_run_bytes(space->dims, a, b, item));
+    double local = links->local + out * links->copy;
+    tsi_links_group group = tsi_links_of(links, step->axes);
+    if (group.n <= 1) return local; /* meets nobody */
     switch ((ts_step_kind)step->kind) {
     case TS_STEP_SLICE:
     case TS_STEP_PARTITION:
-        return out * plan->links.copy;
+        return local + tsi_time_runs(links, out, tsi_run_bytes(space->dims, a, b, item));
     case TS_STEP_ALL_GATHER:
-        return tsi_time_all_gather(&plan->links, &group, out, false);
+        return tsi_time_all_gather(links, &group, out, false) + runs;
     case TS_STEP_REDUCE_SCATTER:
-        return tsi_time_reduce_scatter(&plan->links, &group, in, false);
+        return tsi_time_reduce_scatter(links, &group, in, false) + runs;
     case TS_STEP_ALL_REDUCE:
-        return tsi_time_all_reduce(&plan->links, &group, in);
+        return tsi_time_all_reduce(links, &group, in);
     case TS_STEP_ALL_TO_ALL:
-        return tsi_time_all_to_all(&plan->links, &group, in);
+        return tsi_time_all_to_all(links, &group, in) + runs;
     case TS_STEP_EXCHANGE:
     case TS_STEP_REDUCE_EXCHANGE:
         return 0;

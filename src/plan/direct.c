@@ -17,6 +17,7 @@ typedef struct profile {
     double meets[TS_NDIM_MAX]; /* by source axis: coordinates that one target block meets */
     bool own[TS_NDIM_MAX];     /* the rank's own coordinate is surely among them */
     double largest;            /* elements of the largest target block */
+    double before[TS_NDIM_MAX], after[TS_NDIM_MAX]; /* extents of the largest blocks */
 } profile;
 
 /* Does the target cut dim d by the same axes in the same way, up to and including level i? */
@@ -60,6 +61,16 @@ static void profile_dim(const tsi_pair *pair, int32_t d, profile *out)
         if (meets >= n) out->own[axis] = true;
         length = below;
     }
+    out->before[d] = (double)length;
+    out->after[d] = (double)wanted;
+}
+
+/* What the runs cost of which `bytes` are made. */
+static double runs_us(const tsi_pair *pair, const profile *p, double bytes)
+{
+    if (pair->links->run <= 0) return 0;
+    double run = tsi_run_bytes(pair->dims, p->before, p->after, (double)pair->item);
+    return tsi_time_runs(pair->links, bytes, run);
 }
 
 static void profile_make(const tsi_pair *pair, profile *out)
@@ -95,6 +106,7 @@ static double traffic_us(const tsi_links *links, const traffic *t)
         bytes += t->bytes[l] * links->level_per_byte[l];
         if (messages <= 0) continue;
         double steps = links->hops == TS_HOPS_FLAT ? 1 + (messages - 1) / 8 : messages;
+        if (links->hops == TS_HOPS_LOG) steps = log2(1 + messages);
         latency += steps * links->level_latency[l];
     }
     return bytes + latency;
@@ -152,7 +164,8 @@ static void plain_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
         out->peers_most += (int64_t)t.messages[l];
         own = fmax(own - t.bytes[l], 0);
     }
-    out->time_us = links->base + links->exchange + wire + own * links->copy;
+    double runs = runs_us(pair, p, p->largest * (double)pair->item);
+    out->time_us = links->base + links->exchange + wire + own * links->copy + runs;
     double mates = node_mates(pair), outside = 0, inside;
     for (int32_t l = 1; l <= last; l++)
         outside += t.bytes[l];
@@ -163,6 +176,13 @@ static void plain_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
     traffic spread = { .messages = { mates - 1 }, .bytes = { inside } };
     out->tree_us =
         links->base + 2 * links->exchange + traffic_us(links, &t) + traffic_us(links, &spread);
+}
+
+/* How many latencies one rank's messages of a reduction cost. */
+static double steps_of(const tsi_links *links, double messages)
+{
+    if (links->hops == TS_HOPS_LOG) return log2(1 + messages);
+    return links->hops == TS_HOPS_FLAT ? 1 + messages / 8 : messages;
 }
 
 static double slowest(const tsi_pair *pair, uint32_t axes, double *latency)
@@ -205,14 +225,16 @@ static void reduce_cost(const tsi_pair *pair, const profile *p, tsi_direct *out)
     uint32_t cut = pair->src.cut;
     double per_byte = slowest(pair, pair->src.term | (cut & pair->dst.cut), &latency);
     double messages = fmax(owned * (double)pair->src.terms - 1, 0);
-    double steps = links->hops == TS_HOPS_FLAT ? 1 + messages / 8 : messages;
+    double steps = steps_of(links, messages);
     out->time_us =
         links->base + links->exchange + steps * latency + bytes * (per_byte + links->reduce);
+    if (results <= 0) /* its own term is combined, too */
+        out->time_us += runs_us(pair, p, bytes + p->largest * (double)pair->item);
     out->peers_most = (int64_t)messages;
     if (results <= 0) return;
     per_byte = slowest(pair, pair->dst.keep & ~pair->dst.kept, &latency);
     messages = fmax(free * others - 1, 1);
-    steps = links->hops == TS_HOPS_FLAT ? 1 + messages / 8 : messages;
+    steps = steps_of(links, messages);
     out->time_us +=
         links->exchange + steps * latency + results / ranks * (double)pair->item * per_byte;
     out->peers_most += (int64_t)messages;
@@ -226,7 +248,8 @@ ts_status tsi_direct_cost(const tsi_pair *pair, tsi_direct *out)
     profile p;
     profile_make(pair, &p);
     if (out->bound == 0) {
-        out->time_us = p.largest * (double)pair->item * pair->links->copy;
+        double bytes = p.largest * (double)pair->item;
+        out->time_us = pair->links->local + bytes * pair->links->copy + runs_us(pair, &p, bytes);
     } else if (pair->src.terms > 1) {
         reduce_cost(pair, &p, out);
     } else {

@@ -52,6 +52,7 @@ typedef struct expansion {
     int32_t stack[TS_NDIM_MAX][TS_NDIM_MAX];
     double length[TS_NDIM_MAX]
                  [TS_NDIM_MAX + 1]; /* of a dim below each cut; [depth] is the local one */
+    double inner[TS_NDIM_MAX];      /* bytes of the local block inside each dim */
 } expansion;
 
 /* ---- what is still to be paid --------------------------------------------------------------- */
@@ -107,6 +108,24 @@ static double cut_length(const expansion *x, int32_t code, double length, int32_
     return fmax(1, (double)tsi_place_longest(place, (int64_t)length, x->space->size[axis]));
 }
 
+/* What the runs cost of which `bytes` are made when one dim changes its length. */
+static double runs_us(const expansion *x, double bytes, int32_t d, double after)
+{
+    double before = x->length[d][x->depth[d]];
+    if (before == after) return 0;
+    return tsi_time_runs(x->links, bytes, fmin(before, after) * x->inner[d]);
+}
+
+/* The same for two dims: the inner one decides, if it changes. */
+static double moved_runs_us(const expansion *x, int32_t d, double d_after, int32_t e,
+                            double e_after)
+{
+    bool e_changes = e_after != x->length[e][x->depth[e]];
+    bool d_changes = d_after != x->length[d][x->depth[d]];
+    if (e_changes && (e > d || !d_changes)) return runs_us(x, x->local, e, e_after);
+    return runs_us(x, x->local, d, d_after);
+}
+
 /* The cuts an axis may take: every plain one, and what the target has there. */
 static int32_t next_cut(const expansion *x, int32_t axis, int32_t code)
 {
@@ -137,10 +156,13 @@ static void move_edges(expansion *x, int32_t d)
     double bytes = x->held * x->unit * (g->n - 1) / g->n;
     for (int32_t c = first_cut(x, axis); c >= 0; c = next_cut(x, axis, c)) {
         if (c == x->code[axis]) continue;
-        int32_t e = tsi_code_dim(x->space, c);
-        int32_t position = e == d ? x->depth[d] - 1 : x->depth[e];
+        int32_t e = tsi_code_dim(x->space, c), depth = x->depth[e];
+        int32_t position = e == d ? depth - 1 : depth;
+        double after = cut_length(x, c, x->length[e][position], axis);
+        double runs = e == d ? runs_us(x, x->local, d, after)
+                             : moved_runs_us(x, d, x->length[d][x->depth[d] - 1], e, after);
         relax(x, tsi_state_with(x->state, axis, c, position), TS_STEP_ALL_TO_ALL, 1u << axis,
-              x->held, us, bytes);
+              x->held, us + runs, bytes);
     }
 }
 
@@ -155,7 +177,8 @@ static void gather_edge(expansion *x, int32_t d, int32_t count)
     }
     int32_t depth = x->depth[d];
     double out = x->local / x->length[d][depth] * x->length[d][depth - count];
-    double us = tsi_time_all_gather(x->links, &g, out, false);
+    double us = tsi_time_all_gather(x->links, &g, out, false) +
+                runs_us(x, out, d, x->length[d][depth - count]);
     relax(x, to, TS_STEP_ALL_GATHER, axes, x->held * g.n, us, x->held * (g.n - 1) * x->unit);
 }
 
@@ -176,9 +199,10 @@ static void slice_edges(expansion *x, int32_t axis)
     for (int32_t c = first_cut(x, axis); c >= 0; c = next_cut(x, axis, c)) {
         int32_t e = tsi_code_dim(x->space, c);
         double length = x->length[e][x->depth[e]];
-        double out = x->local / length * cut_length(x, c, length, axis);
+        double after = cut_length(x, c, length, axis), out = x->local / length * after;
+        double us = x->links->local + out * x->links->copy + runs_us(x, out, e, after);
         relax(x, tsi_state_with(x->state, axis, c, x->depth[e]), TS_STEP_SLICE, 1u << axis, held,
-              out * x->links->copy, 0);
+              us, 0);
     }
 }
 
@@ -187,7 +211,9 @@ static void scatter_edges(expansion *x, int32_t axis)
     const tsi_links_group *g = &x->single[axis];
     for (int32_t c = first_cut(x, axis); c >= 0; c = next_cut(x, axis, c)) {
         int32_t e = tsi_code_dim(x->space, c);
-        double us = tsi_time_reduce_scatter(x->links, g, x->local, false);
+        double after = cut_length(x, c, x->length[e][x->depth[e]], axis);
+        double us =
+            tsi_time_reduce_scatter(x->links, g, x->local, false) + runs_us(x, x->local, e, after);
         relax(x, tsi_state_with(x->state, axis, c, x->depth[e]), TS_STEP_REDUCE_SCATTER, 1u << axis,
               x->held / g->n, us, x->held * x->unit * (g->n - 1) / g->n);
     }
@@ -208,10 +234,14 @@ static void merged_move_edges(expansion *x, int32_t d, int32_t count)
         if (e == d) continue;
         tsi_state to = x->state;
         int32_t position = x->depth[e];
+        double after = x->length[e][position];
         for (int32_t i = x->depth[d] - count; i < x->depth[d]; i++) {
             to = tsi_state_with(to, x->stack[d][i], TSI_CODE_S + e, position++);
+            after = cut_length(x, TSI_CODE_S + e, after, x->stack[d][i]);
         }
-        relax(x, to, TS_STEP_ALL_TO_ALL, axes, x->held, us, x->held * x->unit * (g.n - 1) / g.n);
+        double runs = moved_runs_us(x, d, x->length[d][x->depth[d] - count], e, after);
+        relax(x, to, TS_STEP_ALL_TO_ALL, axes, x->held, us + runs,
+              x->held * x->unit * (g.n - 1) / g.n);
     }
 }
 
@@ -219,8 +249,8 @@ static void merged_move_edges(expansion *x, int32_t d, int32_t count)
 static void merged_gather_edge(expansion *x)
 {
     uint32_t axes = 0;
-    int32_t dims = 0;
-    double out = x->local;
+    int32_t dims = 0, inmost = 0;
+    double out = x->local, longer = 0;
     tsi_state to = x->state;
     for (int32_t d = 0; d < x->space->dims; d++) {
         int32_t depth = x->depth[d];
@@ -232,10 +262,14 @@ static void merged_gather_edge(expansion *x)
         if (depth == x->depth[d]) continue;
         dims++;
         out = out / x->length[d][x->depth[d]] * x->length[d][depth];
+        if (x->length[d][x->depth[d]] == x->length[d][depth]) continue;
+        inmost = d;
+        longer = x->length[d][depth];
     }
     if (dims < 2) return; /* one dim: gather_edge */
     tsi_links_group g = tsi_links_of(x->links, axes);
     double us = tsi_time_all_gather(x->links, &g, out, false);
+    if (longer > 0) us += runs_us(x, out, inmost, longer);
     relax(x, to, TS_STEP_ALL_GATHER, axes, x->held * g.n, us, x->held * (g.n - 1) * x->unit);
 }
 
@@ -264,10 +298,13 @@ static void merged_scatter_edges(expansion *x, uint32_t axes)
         int32_t order[TS_NDIM_MAX];
         int32_t count = scatter_order(x, axes, e, order);
         tsi_state to = x->state;
+        double after = x->length[e][x->depth[e]];
         for (int32_t i = 0; i < count; i++) {
             to = tsi_state_with(to, order[i], TSI_CODE_S + e, x->depth[e] + i);
+            after = cut_length(x, TSI_CODE_S + e, after, order[i]);
         }
-        double us = tsi_time_reduce_scatter(x->links, &g, x->local, false);
+        double us =
+            tsi_time_reduce_scatter(x->links, &g, x->local, false) + runs_us(x, x->local, e, after);
         relax(x, to, TS_STEP_REDUCE_SCATTER, axes, x->held / g.n, us,
               x->held * x->unit * (g.n - 1) / g.n);
     }
@@ -319,6 +356,11 @@ static void unpack(expansion *x, uint32_t index)
             x->length[d][i + 1] = cut_length(x, x->code[axis], x->length[d][i], axis);
         }
         x->local *= x->length[d][x->depth[d]];
+    }
+    double inner = (double)s->item;
+    for (int32_t d = s->dims - 1; d >= 0; d--) {
+        x->inner[d] = inner;
+        inner *= x->length[d][x->depth[d]];
     }
     if (s->count == 0) x->local = 0;
 }

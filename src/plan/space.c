@@ -174,10 +174,9 @@ bool tsi_place_even(const ts_placement *place, int64_t length, int64_t n)
     return true;
 }
 
-int64_t tsi_space_largest(const tsi_space *space, tsi_state state, bool *even)
+void tsi_space_lengths(const tsi_space *space, tsi_state state, int64_t *length, bool *even)
 {
-    int64_t length[TS_NDIM_MAX];
-    memcpy(length, space->extent, sizeof length);
+    memcpy(length, space->extent, sizeof space->extent);
     *even = true;
     for (int32_t position = 0; position < space->axes; position++) {
         for (int32_t k = 0; k < space->axes; k++) {
@@ -188,7 +187,12 @@ int64_t tsi_space_largest(const tsi_space *space, tsi_state state, bool *even)
             length[place.dim] = tsi_place_longest(&place, length[place.dim], space->size[k]);
         }
     }
-    int64_t count = 1;
+}
+
+int64_t tsi_space_largest(const tsi_space *space, tsi_state state, bool *even)
+{
+    int64_t length[TS_NDIM_MAX], count = 1;
+    tsi_space_lengths(space, state, length, even);
     for (int32_t d = 0; d < space->dims; d++)
         count *= length[d];
     return count;

@@ -83,7 +83,9 @@ ts_placement tsi_space_place(const tsi_space *space, tsi_state state, int32_t ax
 const ts_sharding *tsi_space_sharding(const tsi_space *space, tsi_mesh_desc *mesh, tsi_state state);
 /* Elements held by all ranks together. */
 int64_t tsi_space_held(const tsi_space *space, tsi_state state);
-/* Elements of the largest block; and whether every cut divides exactly. */
+/* Extents of the largest block; and whether every cut divides exactly. */
+void tsi_space_lengths(const tsi_space *space, tsi_state state, int64_t *length, bool *even);
+/* Its elements. */
 int64_t tsi_space_largest(const tsi_space *space, tsi_state state, bool *even);
 /* Positions renumbered from 0 without gaps, keeping their order. */
 tsi_state tsi_space_compact(const tsi_space *space, tsi_state state);

@@ -3,7 +3,7 @@
  *
  * Presets are round numbers for well-known machines; `tessera bench comm --save` measures real
  * ones. The model is linear: base + hops * latency + bytes received / bandwidth + bytes combined or
- * re-packed / their rates. */
+ * copied / their rates + contiguous runs * what each costs. */
 #include "plan/topology.h"
 
 #include <math.h>
@@ -112,7 +112,8 @@ ts_status tsi_topology_check(const ts_topology *t)
     }
     if (bad_rate(t->base_us, true) || bad_rate(t->all_to_all_us, true) ||
         bad_rate(t->exchange_us, true) || bad_rate(t->copy_gib_s, true) ||
-        bad_rate(t->reduce_gib_s, true) || bad_rate(t->shared_gib_s, true)) {
+        bad_rate(t->reduce_gib_s, true) || bad_rate(t->shared_gib_s, true) ||
+        bad_rate(t->local_us, true) || bad_rate(t->run_us, true)) {
         return TSI_FAIL(TS_ERR_ARG,
                         "topology '%s': times and rates must be finite and not negative", t->name);
     }
@@ -210,6 +211,8 @@ void tsi_links_make(const ts_topology *t, const tsi_mesh_desc *mesh, int64_t ran
     out->base = t->base_us;
     out->all_to_all = t->all_to_all_us;
     out->exchange = t->exchange_us;
+    out->local = t->local_us;
+    out->run = t->run_us;
     fill_levels(t, ranks, out);
     int64_t busy = out->unit[0] < ranks ? out->unit[0] : ranks;
     double shared = us_per_byte(t->shared_gib_s) * (double)busy;

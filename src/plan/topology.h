@@ -18,6 +18,7 @@ typedef struct tsi_links {
     double per_byte[TS_NDIM_MAX]; /* us per byte received */
     double base, all_to_all, exchange;
     double copy, reduce;               /* us per byte */
+    double local, run;                 /* us: of a step that meets nobody; of a contiguous run */
     int32_t level_count, node_aligned; /* node_aligned: see tsi_links_node */
     int64_t unit[TS_TOPOLOGY_LEVELS];  /* ranks of one unit; INT64_MAX: everything */
     double level_latency[TS_TOPOLOGY_LEVELS];
@@ -45,6 +46,21 @@ double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *gr
                                bool packed);
 double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *group, double in);
 double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *group, double in);
+/* More, for `bytes` that lie in runs of so many bytes; one run costs nothing. */
+static inline double tsi_time_runs(const tsi_links *links, double bytes, double run)
+{
+    return links->run > 0 && bytes > run && run > 0 ? bytes / run * links->run : 0;
+}
+/* Bytes of the runs in which what two blocks have in common lies in both: the extents of the
+ * innermost dim in which they differ, and all inside it. 0: they are alike, one run. */
+static inline double tsi_run_bytes(int32_t dims, const double *a, const double *b, double item)
+{
+    for (int32_t d = dims - 1; d >= 0; d--) {
+        if (a[d] != b[d]) return item * (a[d] < b[d] ? a[d] : b[d]);
+        item *= a[d];
+    }
+    return 0;
+}
 
 /* Level of the link between two ranks: 0 is the innermost. */
 static inline int32_t tsi_links_level(const tsi_links *links, int64_t a, int64_t b)

@@ -58,7 +58,8 @@ static int32_t slow_depth(const tsi_space *space, const slow_state *s, int32_t d
 }
 
 /* Bytes of the largest block, and how many copies of the tensor there are. */
-static double slow_local(const tsi_space *space, const slow_state *s, double *copies)
+static double slow_local(const tsi_space *space, const slow_state *s, double *copies,
+                         double *lengths)
 {
     double local = (double)space->item;
     *copies = 1;
@@ -75,8 +76,20 @@ static double slow_local(const tsi_space *space, const slow_state *s, double *co
             }
         }
         local *= (double)length;
+        lengths[d] = (double)length;
     }
     return local;
+}
+
+/* Every run costs: those of the innermost dim that changes, of the bytes that are moved. */
+static double slow_runs(const slow *x, const double *a, const double *b, double bytes)
+{
+    double run = (double)x->space->item;
+    int32_t d = x->space->dims - 1;
+    for (; d >= 0 && a[d] == b[d]; d--)
+        run *= a[d];
+    run *= d >= 0 ? fmin(a[d], b[d]) : 1;
+    return d >= 0 && bytes > run ? bytes / run * x->links->run : 0;
 }
 
 static void slow_reach(slow *x, slow_state to, double time, double bytes)
@@ -101,8 +114,9 @@ static void slow_reach(slow *x, slow_state to, double time, double bytes)
 static void slow_axis(slow *x, slow_state from, int32_t k)
 {
     const tsi_space *space = x->space;
-    double copies, more, in = slow_local(space, &from, &copies),
-                         unit = (double)space->count * (double)space->item;
+    double copies, more, a[TS_NDIM_MAX], b[TS_NDIM_MAX];
+    double in = slow_local(space, &from, &copies, a);
+    double unit = (double)space->count * (double)space->item;
     double n = (double)space->size[k];
     tsi_links_group g = tsi_links_of(x->links, 1u << k);
     if (n == 1 || (x->kept >> k & 1u)) return;
@@ -112,20 +126,20 @@ static void slow_axis(slow *x, slow_state from, int32_t k)
         slow_state next = from;
         next.place[k] = to;
         next.order[k] = to >= 0 ? slow_depth(space, &from, to) : 0;
-        double out = slow_local(space, &next, &more), time = 0, bytes = 0;
+        double out = slow_local(space, &next, &more, b), time = 0, bytes = 0;
         if (from.place[k] == -1) {
-            time = out * x->links->copy;
+            time = x->links->local + out * x->links->copy + slow_runs(x, a, b, out);
         } else if (from.place[k] >= 0 && to == -1) {
-            time = tsi_time_all_gather(x->links, &g, out, false);
+            time = tsi_time_all_gather(x->links, &g, out, false) + slow_runs(x, a, b, out);
             bytes = (more - copies) * unit;
         } else if (from.place[k] >= 0) {
-            time = tsi_time_all_to_all(x->links, &g, in);
+            time = tsi_time_all_to_all(x->links, &g, in) + slow_runs(x, a, b, in);
             bytes = copies * unit * (n - 1) / n;
         } else if (to == -1) {
             time = tsi_time_all_reduce(x->links, &g, in);
             bytes = 2 * copies * unit * (n - 1) / n;
         } else {
-            time = tsi_time_reduce_scatter(x->links, &g, in, false);
+            time = tsi_time_reduce_scatter(x->links, &g, in, false) + slow_runs(x, a, b, in);
             bytes = copies * unit * (n - 1) / n;
         }
         slow_reach(x, next, from.time + tsi_grid_us(time), from.bytes + tsi_grid_bytes(bytes));
@@ -248,6 +262,8 @@ TS_TEST_LONG(least_time_and_bytes, 240)
         ts_topology topology;
         TEST_OK(t, ts_topology_preset(presets[test_random_below(t, 5)], &topology));
         topology.level[0].ranks = topology.level_count > 1 ? 4 : 0;
+        if (test_random_below(t, 3) == 0) topology.local_us = (double)test_random_below(t, 8);
+        if (test_random_below(t, 2)) topology.run_us = (double)test_random_below(t, 64) / 256;
         snprintf(what, sizeof what, "%s on %s, %d dims, %lld %lld %lld: (%s) -> (%s)", text,
                  topology.name, shape.ndim, (long long)shape.extent[0], (long long)shape.extent[1],
                  (long long)shape.extent[2], from, to);
