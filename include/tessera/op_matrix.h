@@ -33,8 +33,11 @@ TS_API ts_tensor *ts_dot(ts_tensor *a, ts_tensor *b); /* two vectors */
 TS_API ts_tensor *ts_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *bias /* may be NULL */);
 TS_API ts_tensor *ts_addmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
 TS_API ts_tensor *ts_baddbmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
-/* "bhqd,bhkd->bhqk"; one input: b is NULL. */
+/* "bhqd,bhkd->bhqk", "...ij,...jk->...ik", or without a result: letters that occur once, in order.
+ * One input: b is NULL. */
 TS_API ts_tensor *ts_einsum(const char *equation, ts_tensor *a, ts_tensor *b);
+TS_API ts_tensor *ts_einsum_many(const char *equation, ts_tensor *const *in,
+                                 int32_t count); /* 1 to 8 inputs, multiplied from the left */
 
 /* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is
  * gathered. */
@@ -72,6 +75,7 @@ TS_END_C
 #define ts_addmm(...) (ts_here(TS_HERE), ts_addmm(__VA_ARGS__))
 #define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))
 #define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
+#define ts_einsum_many(...) (ts_here(TS_HERE), ts_einsum_many(__VA_ARGS__))
 #define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))

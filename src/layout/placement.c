@@ -123,7 +123,7 @@ static ts_status parse_partial(tsi_cursor *cursor, ts_placement *out)
         if (!tsi_cursor_real(cursor, &out->norm) || !isfinite(out->norm) || out->norm == 0)
             return tsi_cursor_fail(&before, "a finite p other than 0");
     } else {
-        ts_reduce reduce = ts_reduce_parse(name);
+        ts_reduce reduce = ts_reduce_parse(strcmp(name, "product") == 0 ? "prod" : name);
         if (reduce == TS_REDUCE_NONE) return tsi_cursor_fail(&before, REDUCTIONS);
         out->reduce = (int32_t)reduce;
     }

@@ -30,12 +30,31 @@ ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t)
     return settled;
 }
 
+/* The tensor in another layout; a shard becomes a term by way of the whole. */
+static ts_tensor *move_to(ts_tensor *t, const ts_sharding *to)
+{
+    const ts_sharding *have = t->layout->sharding;
+    ts_placement place[TS_NDIM_MAX];
+    bool detour = false;
+    for (int32_t k = 0; k < have->ndim && have->mesh == to->mesh; k++) {
+        place[k] = have->place[k];
+        tsi_role from = tsi_role_of(&place[k]), wanted = tsi_role_of(&to->place[k]);
+        if (!tsi_role_is_p(wanted) || from == wanted || from == TSI_ROLE_R) continue;
+        place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+        detour = true;
+    }
+    if (!detour) return (ts_redistribute_to)(t, to);
+    const ts_sharding *via = tsi_sharding_intern(have->mesh, place);
+    t = via ? (ts_redistribute_to)(t, via) : NULL;
+    ts_sharding_release(via);
+    return t ? (ts_redistribute_to)(t, to) : NULL;
+}
+
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out)
 {
     for (int32_t o = 0; o < io->output_count; o++) {
         ts_tensor *t = out[o];
-        if (t && t->layout != io->out_layout[o])
-            t = (ts_redistribute_to)(t, io->out_layout[o]->sharding);
+        if (t && t->layout != io->out_layout[o]) t = move_to(t, io->out_layout[o]->sharding);
         io->out[o] = t ? ts_scope_pass(scope, t) : NULL;
     }
     ts_scope_close(scope);

@@ -114,43 +114,44 @@ static tsi_role bias_role(const ts_meta *bias, const ts_meta *out, tsi_role resu
     return there ? TSI_S(dim) : TSI_ROLE_R;
 }
 
-static void finish_row(const tsi_rules *rules, tsi_role *row, const ts_meta *in, const ts_meta *out)
+static void finish_row(const tsi_rules *rules, tsi_role *row, int32_t factors, const ts_meta *in,
+                       const ts_meta *out)
 {
-    if (rules->input_count > 2 && row[2] != TSI_ROLE_NONE)
-        row[2] = bias_role(&in[2], out, row[rules->input_count]);
+    if (rules->input_count > factors && row[factors] != TSI_ROLE_NONE)
+        row[factors] = bias_role(&in[factors], out, row[rules->input_count]);
 }
 
-static void letter_rule(tsi_rules *rules, const char *equation, char letter, const ts_meta *in,
-                        const ts_meta *out)
+static void letter_rule(tsi_rules *rules, const char *equation, char letter, int32_t factors,
+                        const ts_meta *in, const ts_meta *out)
 {
     tsi_role *row = tsi_rules_add(rules);
     if (!row) return;
     const char *text = NULL;
-    int32_t length = 0, products = rules->input_count < 2 ? rules->input_count : 2;
+    int32_t length = 0;
     int64_t extent = 1;
-    for (int32_t i = 0; i < products; i++) {
+    for (int32_t i = 0; i < factors; i++) {
         operand_of(equation, i, &text, &length);
         int32_t d = place_in(text, length, letter);
         if (d >= 0 && in[i].shape.extent[d] > extent) extent = in[i].shape.extent[d];
     }
-    for (int32_t i = 0; i < products; i++) {
+    for (int32_t i = 0; i < factors; i++) {
         operand_of(equation, i, &text, &length);
         int32_t d = place_in(text, length, letter);
         if (d >= 0 && (in[i].shape.extent[d] != 1 || extent == 1)) row[i] = TSI_S(d);
     }
-    operand_of(equation, products, &text, &length);
+    operand_of(equation, factors, &text, &length);
     int32_t d = place_in(text, length, letter);
     row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
-    finish_row(rules, row, in, out);
+    finish_row(rules, row, factors, in, out);
 }
 
-static void partial_rule(tsi_rules *rules, int32_t input, ts_reduce reduce, const ts_meta *in,
-                         const ts_meta *out)
+static void partial_rule(tsi_rules *rules, int32_t input, ts_reduce reduce, int32_t factors,
+                         const ts_meta *in, const ts_meta *out)
 {
     tsi_role *row = tsi_rules_add(rules);
     if (!row) return;
     row[input] = row[rules->input_count] = TSI_P(reduce);
-    finish_row(rules, row, in, out);
+    finish_row(rules, row, factors, in, out);
 }
 
 static bool is_diagonal(const char *equation, int32_t operands, char letter)
@@ -176,22 +177,21 @@ static void bias_rules(tsi_rules *rules)
     }
 }
 
-void tsi_equation_rules(tsi_rules *rules, const char *equation, const ts_meta *in,
+void tsi_equation_rules(tsi_rules *rules, const char *equation, int32_t factors, const ts_meta *in,
                         const ts_meta *out)
 {
     bool seen[128] = { false };
-    int32_t products = rules->input_count < 2 ? rules->input_count : 2;
     for (const char *c = equation; *c && *c != '-'; c++) {
         unsigned char letter = (unsigned char)*c;
         if (*c == ',' || seen[letter]) continue;
         seen[letter] = true;
-        if (!is_diagonal(equation, products, *c)) letter_rule(rules, equation, *c, in, out);
+        if (!is_diagonal(equation, factors, *c)) letter_rule(rules, equation, *c, factors, in, out);
     }
-    for (int32_t i = 0; i < products; i++) {
-        partial_rule(rules, i, TS_REDUCE_SUM, in, out);
-        partial_rule(rules, i, TS_REDUCE_AVG, in, out);
+    for (int32_t i = 0; i < factors; i++) {
+        partial_rule(rules, i, TS_REDUCE_SUM, factors, in, out);
+        partial_rule(rules, i, TS_REDUCE_AVG, factors, in, out);
     }
-    if (rules->input_count > 2) bias_rules(rules);
+    if (rules->input_count > factors) bias_rules(rules);
 }
 
 /* ---- the local problem ----------------------------------------------------------------------- */

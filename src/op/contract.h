@@ -30,9 +30,9 @@ typedef struct tsi_contraction {
 /* Checks an equation against metas and gives the result's shape. `op` begins error sentences. */
 ts_status tsi_equation_infer(const char *op, const char *equation, const ts_meta *in,
                              int32_t input_count, ts_shape *out);
-/* Rules of an equation over the first two inputs; input 2, if there is one, is a bias that must
- * carry what is pending in the result; its dims are the last of the result. */
-void tsi_equation_rules(tsi_rules *rules, const char *equation, const ts_meta *in,
+/* Rules of an equation over the first `factors` inputs; one more is a bias that must carry what is
+ * pending in the result; its dims are the last of the result. */
+void tsi_equation_rules(tsi_rules *rules, const char *equation, int32_t factors, const ts_meta *in,
                         const ts_meta *out);
 /* The local problem. */
 void tsi_contraction_make(const char *equation, const tsi_block *a, const tsi_block *b,

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "op/algorithm.h"
 #include "op/common.h"
 
@@ -86,14 +87,19 @@ static ts_status histc_reference(const tsi_kernel_io *io)
     const tsi_block *x = &io->in[0].block, *out = &io->out[0].block;
     double min = a->min, max = a->max;
     if (min == max) bounds_of(x, &min, &max);
-    clear(out);
+    int64_t *counted = tsi_calloc((size_t)a->bins + 1, sizeof *counted);
+    if (!counted) return tsi_fail_memory("the bins of a histogram", (size_t)a->bins * 8);
     tsi_loop loop = tsi_loop_over(x);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         double value = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0]));
         if (!(value >= min && value <= max)) continue;
         int64_t bin = (int64_t)((value - min) / (max - min) * (double)a->bins);
-        count_up(out, bin < a->bins ? bin : a->bins - 1, 1.0);
+        counted[bin < a->bins ? bin : a->bins - 1]++;
     }
+    for (int64_t bin = 0; bin < a->bins; bin++)
+        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, bin * out->stride[0]),
+                       (double)counted[bin]);
+    tsi_free(counted);
     return TS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul.c - matrix products: matmul, bmm, mm, mv, dot, linear, addmm, baddbmm and einsum, all as
- * equations.
+/* matmul.c - matrix products: matmul, bmm, mm, mv, dot, linear, addmm and baddbmm, all as equations
+ * (einsum.c has those that are given).
  *
  * Any dim may stay sharded: batch and free dims stay so in the result, a contracted dim gives a
  * partial sum, and one operand may itself be pending a sum or an average. A bias carries what is
@@ -42,30 +42,33 @@ static equation_text linear_equation(int32_t x_ndim)
     return e;
 }
 
-typedef struct einsum_attributes {
-    char equation[TSI_ATTRIBUTE_TEXT];
-} einsum_attributes;
-static const tsi_attribute einsum_table[] = {
-    TSI_ATTR(einsum_attributes, equation, TEXT, "equation", NULL), { 0 }
-};
+typedef struct added_attributes { /* of addmm and baddbmm: beta bias + alpha a b */
+    double alpha, beta;
+} added_attributes;
+static const tsi_attribute added_table[] = { TSI_ATTR(added_attributes, alpha, REAL, "alpha", "1"),
+                                             TSI_ATTR(added_attributes, beta, REAL, "beta", "1"),
+                                             { 0 } };
+static const added_attributes plainly = { 1, 1 };
 
 /* The products of an operator: which inputs are multiplied, which one is added, and how. */
 typedef struct product_form {
     int32_t a, b, bias; /* places among the inputs; -1: none */
-    int32_t kind;       /* 0 matmul, 1 linear, 2 einsum */
+    int32_t kind;       /* 0 matmul, 1 linear */
 } product_form;
 
 static const product_form plain_form = { 0, 1, -1, 0 }, linear_form = { 0, 1, 2, 1 },
-                          einsum_form = { 0, 1, -1, 2 }, added_form = { 1, 2, 0, 0 };
+                          added_form = { 1, 2, 0, 0 };
 
-static equation_text equation_of(const product_form *form, const ts_meta *in,
-                                 const void *attributes)
+static equation_text equation_of(const product_form *form, const ts_meta *in)
 {
     if (form->kind == 0) return product_equation(in[form->a].shape.ndim, in[form->b].shape.ndim);
-    if (form->kind == 1) return linear_equation(in[0].shape.ndim);
-    equation_text e;
-    snprintf(e.text, sizeof e.text, "%.63s", ((const einsum_attributes *)attributes)->equation);
-    return e;
+    return linear_equation(in[0].shape.ndim);
+}
+
+/* Of addmm and baddbmm; others add plainly. */
+static const added_attributes *factors_of(const tsi_op_desc *op, const void *attributes)
+{
+    return op->attribute == added_table ? attributes : &plainly;
 }
 
 /* ---- inference ------------------------------------------------------------------------------- */
@@ -76,7 +79,7 @@ static int32_t reorder(const product_form *form, const ts_meta *in, int32_t inpu
 {
     int32_t count = 0;
     out[count++] = in[form->a];
-    if (form->kind != 2 || input_count > 1) out[count++] = in[form->b];
+    out[count++] = in[form->b];
     if (form->bias >= 0 && form->bias < input_count && in[form->bias].dtype != TS_DTYPE_NONE)
         out[count++] = in[form->bias];
     return count;
@@ -103,13 +106,12 @@ static ts_status check_dims(const tsi_op_call *call, const product_form *form)
 static ts_status product_infer(const tsi_op_call *call)
 {
     const product_form *form = call->op->family;
-    if (form->kind != 2) TSI_TRY(check_dims(call, form));
+    TSI_TRY(check_dims(call, form));
     ts_meta in[3];
     int32_t count = reorder(form, call->in, call->input_count, in);
-    int32_t factors = count > 2 ? 2 : count;
-    equation_text e = equation_of(form, call->in, call->attributes);
+    equation_text e = equation_of(form, call->in);
     ts_shape shape;
-    TSI_TRY(tsi_equation_infer(call->op->name, e.text, in, factors, &shape));
+    TSI_TRY(tsi_equation_infer(call->op->name, e.text, in, 2, &shape));
     ts_dtype dtype = (ts_dtype)in[0].dtype;
     for (int32_t i = 1; i < count; i++)
         dtype = tsi_dtype_promote(dtype, (ts_dtype)in[i].dtype);
@@ -135,16 +137,23 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t count = reorder(form, call->in, call->input_count, in);
     tsi_rules own;
     tsi_rules_begin(&own, count, 1, 0, rules->arena);
-    equation_text e = equation_of(form, call->in, call->attributes);
-    tsi_equation_rules(&own, e.text, in, call->out);
+    equation_text e = equation_of(form, call->in);
+    tsi_equation_rules(&own, e.text, 2, in, call->out);
+    double beta = factors_of(call->op, call->attributes)->beta;
     for (int32_t r = 1; r < own.count; r++) { /* back to the operator's order of inputs */
         const tsi_role *from = tsi_rules_row(&own, r);
+        bool extreme =
+            count > 2 && (from[2] == TSI_P(TS_REDUCE_MIN) || from[2] == TSI_P(TS_REDUCE_MAX));
+        if (extreme && beta == 0) continue; /* the order is lost */
         tsi_role *row = tsi_rules_add(rules);
         if (!row) return;
         row[form->a] = from[0];
-        if (count > 1) row[form->b] = from[1];
+        row[form->b] = from[1];
         if (count > 2) row[form->bias] = from[2];
         row[call->input_count] = from[count];
+        if (extreme && beta < 0) /* turned round */
+            row[call->input_count] =
+                TSI_P(from[2] == TSI_P(TS_REDUCE_MIN) ? TS_REDUCE_MAX : TS_REDUCE_MIN);
     }
 }
 
@@ -161,19 +170,48 @@ static ts_status copy_bias(const tsi_kernel_io *io, const tsi_block *bias)
     return io->device->copy(io->device, out, &wide, NULL);
 }
 
+/* out = alpha out + beta bias; a beta of zero leaves the bias out, whatever it holds. */
+static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_attributes *a)
+{
+    int64_t stride[TS_NDIM_MAX] = { 0 };
+    tsi_broadcast_strides(bias, out->ndim, out->extent, stride);
+    tsi_loop loop = { .ndim = out->ndim, .operand_count = 2, .stride = { out->stride, stride } };
+    memcpy(loop.extent, out->extent, sizeof loop.extent);
+    ts_dtype x = (ts_dtype)out->dtype, y = (ts_dtype)bias->dtype;
+    bool whole = tsi_dtype_category(x) <= TSI_CATEGORY_INT;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        void *to = tsi_block_at(out, loop.at[0]);
+        const void *from = tsi_block_at(bias, loop.at[1]);
+        if (whole) {
+            int64_t sum = (int64_t)a->alpha * tsi_load_int(x, to);
+            if (a->beta != 0) sum += (int64_t)a->beta * tsi_load_int(y, from);
+            tsi_store_int(x, to, sum);
+        } else {
+            double complex sum = a->alpha * tsi_load_complex(x, to);
+            if (a->beta != 0) sum += a->beta * tsi_load_complex(y, from);
+            tsi_store_complex(x, to, sum);
+        }
+    }
+}
+
 static ts_status product_reference(const tsi_kernel_io *io)
 {
     const product_form *form = io->op->family;
     ts_meta in[3];
     for (int32_t i = 0; i < io->input_count && i < 3; i++)
         in[i] = *io->in[i].global;
-    equation_text e = equation_of(form, in, io->attributes);
-    bool two = form->kind != 2 || io->input_count > 1;
+    equation_text e = equation_of(form, in);
     tsi_contraction problem;
-    tsi_contraction_make(e.text, &io->in[form->a].block, two ? &io->in[form->b].block : NULL,
-                         &io->out[0].block, &problem);
+    tsi_contraction_make(e.text, &io->in[form->a].block, &io->in[form->b].block, &io->out[0].block,
+                         &problem);
     bool biased = form->bias >= 0 && form->bias < io->input_count &&
                   io->in[form->bias].block.dtype != TS_DTYPE_NONE;
+    const added_attributes *a = factors_of(io->op, io->attributes);
+    if (a->alpha != 1 || a->beta != 1) {
+        TSI_TRY(tsi_contract(&problem, false));
+        blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
+        return TS_OK;
+    }
     if (biased) TSI_TRY(copy_bias(io, &io->in[form->bias].block));
     return tsi_contract(&problem, biased);
 }
@@ -193,24 +231,29 @@ static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *ot
     return first ? ts_einsum(text, dy, other) : ts_einsum(text, other, dy);
 }
 
+static ts_tensor *scaled(ts_tensor *x, double factor)
+{
+    return factor == 1 ? x : ts_scale(x, factor);
+}
+
 static ts_status product_grad(const tsi_grad_io *io)
 {
     const tsi_op_desc *op = io->op;
     const product_form *form = op->family;
-    equation_text e = equation_of(form, io->in_meta, io->attributes);
+    const added_attributes *f = factors_of(op, io->attributes);
+    equation_text e = equation_of(form, io->in_meta);
     ts_tensor *dy = io->out_grad[0];
-    if (form->kind == 2 && io->input_count == 1)
-        return TSI_FAIL(TS_ERR_STATE,
-                        "einsum: the gradient of a single input is not defined here; use sum "
-                        "and permute");
     if (io->needs >> form->a & 1)
-        io->in_grad[form->a] = tsi_grad_unbroadcast(factor_grad(e.text, dy, io->in[form->b], true),
-                                                    &io->in_meta[form->a]);
+        io->in_grad[form->a] =
+            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->b], true), f->alpha),
+                                 &io->in_meta[form->a]);
     if (io->needs >> form->b & 1)
-        io->in_grad[form->b] = tsi_grad_unbroadcast(factor_grad(e.text, dy, io->in[form->a], false),
-                                                    &io->in_meta[form->b]);
+        io->in_grad[form->b] =
+            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->a], false), f->alpha),
+                                 &io->in_meta[form->b]);
     if (form->bias >= 0 && io->needs >> form->bias & 1)
-        io->in_grad[form->bias] = tsi_grad_unbroadcast(dy, &io->in_meta[form->bias]);
+        io->in_grad[form->bias] =
+            tsi_grad_unbroadcast(scaled(dy, f->beta), &io->in_meta[form->bias]);
     return ts_rank_status(io->rank);
 }
 
@@ -250,7 +293,7 @@ static bool sample_fixed(const tsi_op_desc *op, int32_t variant, ts_meta *in, in
     *count = form->bias >= 0 ? 3 : 2;
     const int64_t row[2] = { variant == 1 ? 1 : batched ? 2 : 3, 0 };
     if (form->bias >= 0) meta_set(&in[form->bias], 1, row);
-    return variant < (form->bias >= 0 ? 2 : 1);
+    return variant < (form->bias >= 0 ? 3 : 1);
 }
 
 static bool sample_mm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
@@ -269,11 +312,16 @@ static bool sample_bmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     return sample_fixed(&tsi_op_bmm, variant, in, count);
 }
 
+static void sample_factors(int32_t variant, added_attributes *out)
+{
+    *out = variant == 2 ? (added_attributes){ 0.5, -2 } : plainly;
+}
+
 static bool sample_addmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                          void *attributes)
 {
     (void)random;
-    (void)attributes;
+    sample_factors(variant, attributes);
     return sample_fixed(&tsi_op_addmm, variant, in, count);
 }
 
@@ -281,7 +329,7 @@ static bool sample_baddbmm(uint64_t *random, int32_t variant, ts_meta *in, int32
                            void *attributes)
 {
     (void)random;
-    (void)attributes;
+    sample_factors(variant, attributes);
     return sample_fixed(&tsi_op_baddbmm, variant, in, count);
 }
 
@@ -320,19 +368,6 @@ static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_
     meta_set(&in[1], 2, w);
     if (variant > 0) meta_set(&in[2], 1, b);
     return variant < 3;
-}
-
-static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
-{
-    (void)random;
-    static const int64_t q[] = { 2, 3, 4, 5 }, k[] = { 2, 3, 2, 5 }, m[] = { 5, 4 }, n[] = { 3, 4 };
-    einsum_attributes *a = attributes;
-    *count = 2;
-    snprintf(a->equation, sizeof a->equation, "%s", variant == 0 ? "bhqd,bhkd->bhqk" : "ij,kj->ki");
-    meta_set(&in[0], variant == 0 ? 4 : 2, variant == 0 ? q : m);
-    meta_set(&in[1], variant == 0 ? 4 : 2, variant == 0 ? k : n);
-    return variant < 2;
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
@@ -395,33 +430,24 @@ const tsi_op_desc tsi_op_linear = {
 };
 const tsi_op_desc tsi_op_addmm = {
     .name = "addmm",
-    .what = "bias + a b",
+    .what = "beta bias + alpha a b",
     PRODUCT,
     THREE,
+    .attribute = added_table,
+    .attribute_bytes = sizeof(added_attributes),
     .family = &added_form,
     .sample = sample_addmm,
 };
 const tsi_op_desc tsi_op_baddbmm = {
     .name = "baddbmm",
-    .what = "bias + a b, batched",
+    .what = "beta bias + alpha a b, batched",
     PRODUCT,
     THREE,
+    .attribute = added_table,
+    .attribute_bytes = sizeof(added_attributes),
     .family = &added_form,
     .sample = sample_baddbmm,
 };
-const tsi_op_desc tsi_op_einsum = {
-    .name = "einsum",
-    .what = "sum of products by an equation over one or two inputs",
-    PRODUCT,
-    .input_min = 1,
-    .input_max = 2,
-    .saves = 3,
-    .attribute = einsum_table,
-    .attribute_bytes = sizeof(einsum_attributes),
-    .family = &einsum_form,
-    .sample = sample_einsum,
-};
-
 /* ---- the makers ------------------------------------------------------------------------------ */
 
 static ts_tensor *make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
@@ -464,19 +490,11 @@ ts_tensor *(ts_linear)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
 ts_tensor *(ts_addmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)
 {
     ts_tensor *in[] = { bias, a, b };
-    return tsi_op_make(&tsi_op_addmm, in, 3, NULL);
+    return tsi_op_make(&tsi_op_addmm, in, 3, &plainly);
 }
 
 ts_tensor *(ts_baddbmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)
 {
     ts_tensor *in[] = { bias, a, b };
-    return tsi_op_make(&tsi_op_baddbmm, in, 3, NULL);
-}
-
-ts_tensor *(ts_einsum)(const char *equation, ts_tensor *a, ts_tensor *b)
-{
-    einsum_attributes attributes = { "" };
-    snprintf(attributes.equation, sizeof attributes.equation, "%s", equation ? equation : "");
-    ts_tensor *in[] = { a, b };
-    return tsi_op_make(&tsi_op_einsum, in, b ? 2 : 1, &attributes);
+    return tsi_op_make(&tsi_op_baddbmm, in, 3, &plainly);
 }

@@ -6,6 +6,12 @@
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
+/* Few digits: values and terms are halves below a hundred, so that sums of terms are exact. */
+static bool is_rough(const tsi_numbers *n)
+{
+    return n->meta.dtype == TS_DTYPE_BF16 || n->meta.dtype == TS_DTYPE_F16;
+}
+
 static double real_at(const tsi_numbers *n, int64_t i)
 {
     double x = (double)((i * 37 + n->operand * 11 + i / 17 * 5) % 17 - 8) / 2.0;
@@ -15,7 +21,7 @@ static double real_at(const tsi_numbers *n, int64_t i)
         x = -x + 0.5;
         break;
     case 2:
-        x = fabs(x) + 0.25;
+        x = fabs(x) + (is_rough(n) ? 0.5 : 0.25);
         break;
     case 3: /* ties, and groups that are all zero */
         x = (i + 2 * n->operand) / 4 % 2 ? 0.0 : x > 0 ? 2.0 : -1.0;
@@ -24,7 +30,7 @@ static double real_at(const tsi_numbers *n, int64_t i)
         x = (i + 2 * n->operand) % 23 == 19 ? x : 0.0;
         break;
     case 5:
-        x = i % 3 ? x + 0.25 : 16.0 * x;
+        x = i % 3 ? x + (is_rough(n) ? 0.0 : 0.25) : (is_rough(n) ? 2.0 : 16.0) * x;
         break;
     default:
         break;
@@ -84,7 +90,7 @@ static share share_of(const ts_layout *layout, const int64_t *coord)
 /* What a term that is not the owner's adds, and what they add up to. */
 static double noise_of(const tsi_numbers *n, int64_t i, int64_t rank)
 {
-    bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) == TSI_CATEGORY_INT;
+    bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) == TSI_CATEGORY_INT || is_rough(n);
     double x = (double)((i * 7 + rank * 3 + n->operand * 4) % 5 - 2);
     double step = whole ? 3.0 : 2.75 + 0.5 * (double)(n->operand % 3);
     return (i + rank + n->operand) % 2 ? x + step : -x - (whole ? 1.0 : 0.25);

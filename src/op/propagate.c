@@ -104,6 +104,23 @@ static void sums_of_truths(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
+/* The smallest and the largest of truths: arithmetic on them gives truths again by "not zero",
+ * which keeps no order. Such rules are taken back; where elements are only moved they stay. */
+static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules *rules)
+{
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    if (flow & TSI_SELECT || call->output_count == 0 || call->out[0].dtype != TS_DTYPE_BOOL) return;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        for (int32_t i = 0; i < inputs; i++) {
+            if (call->in[i].dtype != TS_DTYPE_BOOL) continue;
+            if (role[i] != TSI_P(TS_REDUCE_MIN) && role[i] != TSI_P(TS_REDUCE_MAX)) continue;
+            for (int32_t k = 0; k < width; k++) /* all R, which an earlier row has */
+                if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+        }
+    }
+}
+
 void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_op_desc *op = call->op;
@@ -125,6 +142,7 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
     if (op->rules) op->rules(call, rules);
     if (rules->failed) return;
     sums_of_truths(call, rules);
+    extremes_of_truths(call, traits.flow, rules);
     tsi_rules_finish(rules);
 }
 
@@ -175,8 +193,9 @@ static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, cons
         if (!plan->in[i] || plan->in[i]->sharding->mesh != mesh) continue;
         const ts_layout *wanted = NULL;
         TSI_TRY(intern_layout(mesh, e->in[i], &call->in[i].shape, &wanted));
-        /* The same places under other dims (a cut over several) are another block to a kernel. */
-        bool alike = wanted->view.ndim == plan->in[i]->view.ndim;
+        /* The same places under other dims (a cut over several) are another block to a kernel; so
+         * are those of no elements, which lie nowhere but have extents. */
+        bool alike = wanted->view.ndim == plan->in[i]->view.ndim && wanted->count > 0;
         if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i])))
             ts_layout_release(wanted);
         else

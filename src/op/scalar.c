@@ -140,6 +140,11 @@ static double real_pow(const double *x, const void *a)
     return pow(x[0], ((const exponent_attributes *)a)->exponent);
 }
 
+static double complex both_pow(const double complex *x, const void *a)
+{
+    return cpow(x[0], ((const exponent_attributes *)a)->exponent);
+}
+
 /* Whole powers are multiplicative; odd ones are monotone too. */
 static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -230,6 +235,11 @@ static ts_status elu_grad(const tsi_grad_io *io)
 /* ---- a + w (b - a) --------------------------------------------------------------------------- */
 
 static double real_lerp(const double *x, const void *a)
+{
+    return x[0] + ((const lerp_attributes *)a)->weight * (x[1] - x[0]);
+}
+
+static double complex both_lerp(const double complex *x, const void *a)
 {
     return x[0] + ((const lerp_attributes *)a)->weight * (x[1] - x[0]);
 }
@@ -358,7 +368,7 @@ const tsi_op_desc tsi_op_pow = {
     .attribute = exponent_table,
     .attribute_bytes = sizeof(exponent_attributes),
     .sample = sample_exponent,
-    .family = FAMILY(real_pow, NULL, NULL, REAL),
+    .family = FAMILY(real_pow, NULL, both_pow, REAL),
     .trait = pow_trait,
     .grad = pow_grad,
 };
@@ -411,7 +421,7 @@ const tsi_op_desc tsi_op_lerp = {
     .attribute = lerp_table,
     .attribute_bytes = sizeof(lerp_attributes),
     .sample = sample_lerp,
-    .family = FAMILY(real_lerp, NULL, NULL, REAL),
+    .family = FAMILY(real_lerp, NULL, both_lerp, REAL),
     .trait = lerp_trait,
     .grad = lerp_grad,
 };

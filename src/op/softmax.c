@@ -36,8 +36,10 @@ static void softmax_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     int32_t own = (int32_t)((const softmax_attributes *)call->attributes)->dim;
     tsi_rules_batch(rules, call->in[0].shape.ndim, 1u << own);
-    tsi_role *row = tsi_rules_add_with(rules, 1, 0);
-    if (!row || call->in[0].shape.ndim == 0) return;
+    if (call->in[0].shape.ndim == 0) return;
+    bool empty = call->in[0].shape.extent[own] == 0; /* then there is nothing to agree on */
+    tsi_role *row = tsi_rules_add_with(rules, empty ? 0 : 1, 0);
+    if (!row) return;
     row[0] = row[1] = TSI_S(own);
 }
 
@@ -182,7 +184,8 @@ static void logsumexp_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t kept = 0;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         bool gone = mask >> d & 1;
-        tsi_role *row = tsi_rules_add_with(rules, gone ? 1 : 0, 0);
+        bool empty = ts_shape_count(&call->in[0].shape) == 0; /* nothing to agree on: -inf */
+        tsi_role *row = tsi_rules_add_with(rules, gone && !empty ? 1 : 0, 0);
         if (!row) return;
         row[0] = TSI_S(d);
         if (!gone) row[1] = TSI_S(a->keepdim ? d : kept++);

@@ -66,7 +66,9 @@ static bool carry(const tsi_op_call *call, const ts_placement *in, ts_placement 
         cut |= 1u << d;
     if ((cut & mask) == cut) {
         *out = pending(a->p);
-        return true;
+        /* Norms are combined by their powers, in their own dtype: half precision overflows early.
+         */
+        return out->kind != TS_PLACE_NORM || call->out[0].dtype != TS_DTYPE_F16;
     }
     if (cut & mask) return false;
     int32_t before = 0;

@@ -149,16 +149,16 @@ UNARY(relu, "max(x, 0)", FAMILY(tsi_real_relu, tsi_whole_relu, NULL, SAME), 0, U
       tsi_grad_relu);
 UNARY(round, "nearest integer, ties to even", FAMILY(tsi_real_round, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
-UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, NULL, REAL), 0, DOWN_FROM, INPLACE, OUT,
-      tsi_grad_rsqrt);
-UNARY(sigmoid, "1 / (1 + e^-x)", FAMILY(tsi_real_sigmoid, NULL, NULL, REAL), 0, UP, INPLACE, OUT,
-      tsi_grad_sigmoid);
+UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, tsi_both_rsqrt, REAL), 0, DOWN_FROM,
+      INPLACE, OUT, tsi_grad_rsqrt);
+UNARY(sigmoid, "1 / (1 + e^-x)", FAMILY(tsi_real_sigmoid, NULL, tsi_both_sigmoid, REAL), 0, UP,
+      INPLACE, OUT, tsi_grad_sigmoid);
 UNARY(sign, "-1, 0 or 1", FAMILY(tsi_real_sign, tsi_whole_sign, NULL, SAME), TSI_MULTIPLICATIVE, UP,
       INPLACE, 0, tsi_grad_zero);
 UNARY(signbit, "is the sign bit set?", FAMILY(tsi_real_signbit, tsi_whole_signbit, NULL, BOOL), 0,
       NONE, TSI_OP_NO_GRAD, 0, NULL);
-UNARY(silu, "x * sigmoid(x)", FAMILY(tsi_real_silu, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
-      tsi_grad_silu);
+UNARY(silu, "x * sigmoid(x)", FAMILY(tsi_real_silu, NULL, tsi_both_silu, REAL), 0, NONE, INPLACE,
+      IN, tsi_grad_silu);
 UNARY(sin, "sine", FAMILY(tsi_real_sin, NULL, tsi_both_sin, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_sin);
 UNARY(sinh, "hyperbolic sine", FAMILY(tsi_real_sinh, NULL, NULL, REAL), 0, UP, INPLACE, IN,
@@ -175,35 +175,11 @@ UNARY(tanh, "hyperbolic tangent", FAMILY(tsi_real_tanh, NULL, tsi_both_tanh, REA
 UNARY(trunc, "towards zero", FAMILY(tsi_real_trunc, tsi_whole_same, NULL, SAME), 0, UP, INPLACE, 0,
       tsi_grad_zero);
 
-/* Powers of a number turn sums into products. */
-static void exp_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    (void)call;
-    tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
-    row[0] = TSI_P(TS_REDUCE_SUM);
-    row[1] = TSI_P(TS_REDUCE_PROD);
-}
-
-#define EXPONENTIAL                                                                                \
-    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_IN_PLACE,      \
-    .saves = OUT, .traits = { .mono = { TSI_MONO_UP } }, .infer = tsi_family_infer,                \
-    .rules = exp_rules, .reference = tsi_family_reference, .sample = tsi_sample_unary
-
-const tsi_op_desc tsi_op_exp = {
-    .name = "exp",
-    .what = "e^x",
-    EXPONENTIAL,
-    .family = FAMILY(tsi_real_exp, NULL, tsi_both_exp, REAL),
-    .grad = tsi_grad_exp,
-};
-const tsi_op_desc tsi_op_exp2 = {
-    .name = "exp2",
-    .what = "2^x",
-    EXPONENTIAL,
-    .family = FAMILY(tsi_real_exp2, NULL, NULL, REAL),
-    .grad = tsi_grad_exp2,
-};
+/* Powers of a number turn sums into products, but those of terms overflow where that of their sum
+ * does not, so a pending sum is settled first. */
+UNARY(exp, "e^x", FAMILY(tsi_real_exp, NULL, tsi_both_exp, REAL), 0, UP, INPLACE, OUT,
+      tsi_grad_exp);
+UNARY(exp2, "2^x", FAMILY(tsi_real_exp2, NULL, NULL, REAL), 0, UP, INPLACE, OUT, tsi_grad_exp2);
 
 /* Of truths, "not" exchanges "and" and "or". */
 static void not_rules(const tsi_op_call *call, tsi_rules *rules)

@@ -461,6 +461,24 @@ double complex tsi_both_cos(const double complex *x, const void *a)
     return ccos(*x);
 }
 
+double complex tsi_both_rsqrt(const double complex *x, const void *a)
+{
+    (void)a;
+    return 1.0 / csqrt(*x);
+}
+
+double complex tsi_both_sigmoid(const double complex *x, const void *a)
+{
+    (void)a;
+    return 1.0 / (1.0 + cexp(-*x));
+}
+
+double complex tsi_both_silu(const double complex *x, const void *a)
+{
+    (void)a;
+    return *x / (1.0 + cexp(-*x));
+}
+
 double complex tsi_both_tanh(const double complex *x, const void *a)
 {
     (void)a;

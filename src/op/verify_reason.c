@@ -48,6 +48,8 @@ static const reason reasons[] = {
     { "bce", "targets are given, not computed from something pending" },
     { "bce_with_logits", "targets are given, not computed from something pending" },
     { "conv", "a bias that is pending is reduced by its owner, once a step" },
+    { "exp", "exponentials of terms overflow where that of their sum does not" },
+    { "exp2", "exponentials of terms overflow where that of their sum does not" },
     { "group_norm", "parameters that are pending are reduced by their owner, once a step" },
     { "kl_div", "targets are given, not computed from something pending" },
     { "nll_loss", "log-probabilities come out of a softmax, which leaves nothing pending" },

@@ -86,6 +86,19 @@ PY
     fi
 fi
 
+# ---- variations of the golden rows --------------------------------------------------------------------------
+if op --batch /dev/null > /dev/null 2>&1 && command -v python3 > /dev/null 2>&1; then
+    seed=${SEED:-1}
+    vary=$root/tests/cli/op_vary.py
+    python3 "$vary" make "$seed" 600 > "$work/rows"
+    op --batch "$work/rows" > "$work/answers"
+    if said=$(python3 "$vary" judge "$work/rows" "$work/answers"); then
+        pass "other shapes, meshes, placements and dtypes (SEED=$seed): $said"
+    else
+        fail "other shapes, meshes, placements and dtypes, SEED=$seed" "$said"
+    fi
+fi
+
 # ---- one call ----------------------------------------------------------------------------------------------
 says "a product of shards" 0 "S(0),R->S(0)" op matmul --mesh x=4 --in "8x12 S(0)" --in "12x16 R" --check
 says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0), S(1)" --in "12x16 R, P(sum)" --check
