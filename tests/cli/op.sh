@@ -32,6 +32,17 @@ rows = [json.loads(line) for line in open(sys.argv[1])]
 answers = [json.loads(line) for line in open(sys.argv[2])]
 assert len(rows) == len(answers), f"{len(answers)} answers to {len(rows)} rows"
 
+# Where both communicate and leave another placement: from what the reference leaves to what is left here.
+CHANGED = {
+    "RS": "the result stays cut, with 1/n of the bytes of a replica",
+    "SS": "cut along another dim: of two inputs the one that is cheaper to move is moved",
+    "PS": "the pending input is settled by the move that is made anyway, nothing stays pending",
+    "PR": "the reference leaves terms of counts or of averages that are wrong for other cuts",
+    "SP": "one factor is settled, the other stays pending: fewer bytes than settling both",
+    "RP": "one factor is settled, the other stays pending: fewer bytes than settling all",
+    "PP": "terms of the whole mean instead of an average of averages",
+}
+
 def reason(row, answer):
     """None: the same. A text: why it differs. An exception: it may not."""
     op, ref = row["op"], row["reference"]
@@ -64,7 +75,7 @@ def reason(row, answer):
         raise AssertionError(f"{answer['out']} instead of {ref['out']}")
     if not moved:
         return "free where the reference communicates"
-    return "both communicate: another placement"
+    return "both communicate: " + CHANGED[ref["out"][0][0] + answer["out"][0][0]]
 
 why, bad = collections.Counter(), []
 for i, (row, answer) in enumerate(zip(rows, answers)):
