@@ -58,6 +58,10 @@ TS_API ts_tensor *ts_group_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias
 /* x [N, C, places..], weight [O, C / groups, kernel..], bias [O] or NULL; 1 to 3 place dims. */
 TS_API ts_tensor *ts_conv(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
                           const ts_conv_options *options);
+TS_API ts_tensor *ts_conv1d(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                            const ts_conv_options *options); /* one place dim, else refused */
+TS_API ts_tensor *ts_conv2d(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                            const ts_conv_options *options); /* two */
 
 /* x [N, C, places..]; a mean counts the padding as zeros. */
 TS_API ts_tensor *ts_max_pool(ts_tensor *x, const ts_pool_options *options);
@@ -79,6 +83,8 @@ TS_END_C
 #define ts_nll_loss(...) (ts_here(TS_HERE), ts_nll_loss(__VA_ARGS__))
 #define ts_group_norm(...) (ts_here(TS_HERE), ts_group_norm(__VA_ARGS__))
 #define ts_conv(...) (ts_here(TS_HERE), ts_conv(__VA_ARGS__))
+#define ts_conv1d(...) (ts_here(TS_HERE), ts_conv1d(__VA_ARGS__))
+#define ts_conv2d(...) (ts_here(TS_HERE), ts_conv2d(__VA_ARGS__))
 #define ts_max_pool(...) (ts_here(TS_HERE), ts_max_pool(__VA_ARGS__))
 #define ts_avg_pool(...) (ts_here(TS_HERE), ts_avg_pool(__VA_ARGS__))
 #define ts_equal(...) (ts_here(TS_HERE), ts_equal(__VA_ARGS__))

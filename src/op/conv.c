@@ -2,14 +2,15 @@
 /* conv.c - convolution of one, two or three place dims, and its two gradients.
  *
  * x [N, C, places..], weight [O, C / groups, kernel..], bias [O]. The batch, the output channels
- * and (as a partial sum) the input channels may stay sharded; place dims are gathered.
+ * and (as a partial sum) the input channels may stay sharded; so may place dims, of which each rank
+ * fetches what its windows reach beyond its own (halo.h).
  *
  * All three operators visit the same products, y[n,o,p] += x[n,c,q] w[o,c,k] with
  * q = p stride - padding + k dilation; they differ in which of the three is summed into. */
 #include <string.h>
 
 #include "base/alloc.h"
-#include "op/common.h"
+#include "op/halo.h"
 
 typedef struct conv_attributes {
     tsi_dims stride, padding, dilation; /* one number: of all place dims */
@@ -103,6 +104,20 @@ static void add_row(tsi_rules *rules, const tsi_role *roles, int32_t count)
     if (row) memcpy(row, roles, (size_t)count * sizeof *roles);
 }
 
+static void conv_window(const tsi_op_call *call, int32_t place, tsi_window *out)
+{
+    const conv_attributes *a = call->attributes;
+    const ts_shape *weight =
+        call->op == &tsi_op_conv_backward_weight ? &call->out[0].shape : &call->in[1].shape;
+    *out = (tsi_window){ weight->extent[2 + place], a->stride.value[place], a->padding.value[place],
+                         a->dilation.value[place] };
+}
+
+/* Places for windows; windows for places; places for the windows of dy. */
+static const tsi_halo_kind forward_kind = { 0, -1, false, conv_window },
+                           input_kind = { 0, -1, true, conv_window },
+                           weight_kind = { 0, 1, false, conv_window };
+
 static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const conv_attributes *a = call->attributes;
@@ -136,6 +151,7 @@ static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
         tsi_role row[4] = { TSI_ROLE_R, TSI_ROLE_R, TSI_P(passes[i]), TSI_P(passes[i]) };
         add_row(rules, row, count);
     }
+    tsi_halo_rules(call, rules);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -146,7 +162,18 @@ typedef struct products {
     double *sum;  /* of the target, row-major */
     int32_t into; /* 0 x, 1 w, 2 y */
     int32_t places;
+    int64_t x_first[3], y_first[3]; /* global indices of the blocks' first places */
 } products;
+
+static void place_blocks(products *p, const tsi_operand *x, const tsi_operand *y)
+{
+    p->x = &x->block;
+    p->y = &y->block;
+    for (int32_t i = 0; i < p->x->ndim - 2; i++) {
+        p->x_first[i] = tsi_operand_offset(x, 2 + i);
+        p->y_first[i] = tsi_operand_offset(y, 2 + i);
+    }
+}
 
 static int64_t flat_of(const tsi_block *block, const int64_t *index)
 {
@@ -170,8 +197,8 @@ static void visit(const products *p, const int64_t *y, const int64_t *k)
     int64_t x[5] = { y[0] }, w[5] = { y[1] };
     int64_t inner = p->w->extent[1], group = y[1] / (p->w->extent[0] / p->a->groups);
     for (int32_t i = 0; i < p->places; i++) {
-        x[2 + i] = y[2 + i] * p->a->stride.value[i] - p->a->padding.value[i] +
-                   k[i] * p->a->dilation.value[i];
+        x[2 + i] = (p->y_first[i] + y[2 + i]) * p->a->stride.value[i] - p->a->padding.value[i] +
+                   k[i] * p->a->dilation.value[i] - p->x_first[i];
         w[2 + i] = k[i];
         if (x[2 + i] < 0 || x[2 + i] >= p->x->extent[2 + i]) return;
     }
@@ -219,11 +246,8 @@ static ts_status run_products(products *p, const tsi_block *bias)
 
 static ts_status conv_reference(const tsi_kernel_io *io)
 {
-    products p = { .a = io->attributes,
-                   .x = &io->in[0].block,
-                   .w = &io->in[1].block,
-                   .y = &io->out[0].block,
-                   .into = 2 };
+    products p = { .a = io->attributes, .w = &io->in[1].block, .into = 2 };
+    place_blocks(&p, &io->in[0], &io->out[0]);
     bool biased = io->input_count > 2 && io->in[2].global->dtype != TS_DTYPE_NONE;
     return run_products(&p, biased ? &io->in[2].block : NULL);
 }
@@ -270,6 +294,7 @@ static void backward_input_rules(const tsi_op_call *call, tsi_rules *rules)
     }
     tsi_traits linear = { .flow = TSI_LINEAR_EACH };
     tsi_rules_partials(rules, &linear);
+    tsi_halo_rules(call, rules);
 }
 
 static void backward_weight_rules(const tsi_op_call *call, tsi_rules *rules)
@@ -282,17 +307,17 @@ static void backward_weight_rules(const tsi_op_call *call, tsi_rules *rules)
     }
     tsi_traits linear = { .flow = TSI_LINEAR_EACH };
     tsi_rules_partials(rules, &linear);
+    tsi_halo_rules(call, rules);
 }
 
 static ts_status backward_reference(const tsi_kernel_io *io)
 {
-    const tsi_block *first = &io->in[0].block, *second = &io->in[1].block, *out = &io->out[0].block;
+    const tsi_operand *first = &io->in[0], *second = &io->in[1], *out = &io->out[0];
     bool input = io->op == &tsi_op_conv_backward_input;
     products p = { .a = io->attributes,
-                   .x = input ? out : first,
-                   .w = input ? second : out,
-                   .y = input ? first : second,
+                   .w = input ? &second->block : &out->block,
                    .into = input ? 0 : 1 };
+    place_blocks(&p, input ? out : first, input ? first : second);
     return run_products(&p, NULL);
 }
 
@@ -412,21 +437,26 @@ const tsi_op_desc tsi_op_conv = {
     .attribute_bytes = sizeof(conv_attributes),
     .normalise = conv_normalise,
     .infer = conv_infer,
+    .flags = TSI_OP_ONE_ROUND,
+    .family = &forward_kind,
     .rules = conv_rules,
+    .algorithm = tsi_halo_exchange,
     .reference = conv_reference,
     .grad = conv_grad,
     .sample = sample_conv,
 };
 
 #define BACKWARD                                                                                   \
-    .input_min = 2, .input_max = 2, .output_count = 1, .flags = TSI_OP_NO_GRAD,                    \
-    .attribute = backward_table, .attribute_bytes = sizeof(conv_attributes),                       \
-    .normalise = conv_normalise, .infer = backward_infer, .reference = backward_reference
+    .input_min = 2, .input_max = 2, .output_count = 1, .algorithm = tsi_halo_exchange,             \
+    .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND, .attribute = backward_table,                       \
+    .attribute_bytes = sizeof(conv_attributes), .normalise = conv_normalise,                       \
+    .infer = backward_infer, .reference = backward_reference
 
 const tsi_op_desc tsi_op_conv_backward_input = {
     .name = "conv_backward_input",
     .what = "the gradient of a convolution for its input, of dy and the weight",
     BACKWARD,
+    .family = &input_kind,
     .rules = backward_input_rules,
     .sample = sample_backward_input,
 };
@@ -434,6 +464,7 @@ const tsi_op_desc tsi_op_conv_backward_weight = {
     .name = "conv_backward_weight",
     .what = "the gradient of a convolution for its weight, of the input and dy",
     BACKWARD,
+    .family = &weight_kind,
     .rules = backward_weight_rules,
     .sample = sample_backward_weight,
 };
@@ -461,4 +492,26 @@ ts_tensor *(ts_conv)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
     numbers_of(&a.padding, options ? options->padding : NULL, places, 0);
     numbers_of(&a.dilation, options ? options->dilation : NULL, places, 1);
     return tsi_op_make(&tsi_op_conv, in, bias ? 3 : 2, &a);
+}
+
+static ts_tensor *conv_of(int32_t places, ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                          const ts_conv_options *options)
+{
+    int32_t ndim = ts_tensor_shape(x).ndim;
+    if (!x || ndim == places + 2) return (ts_conv)(x, weight, bias, options);
+    TSI_FAIL(TS_ERR_SHAPE, "conv%dd: takes %d dims, [N, C, places..], not %d", (int)places,
+             (int)places + 2, (int)ndim);
+    return NULL;
+}
+
+ts_tensor *(ts_conv1d)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                       const ts_conv_options *options)
+{
+    return conv_of(1, x, weight, bias, options);
+}
+
+ts_tensor *(ts_conv2d)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
+                       const ts_conv_options *options)
+{
+    return conv_of(2, x, weight, bias, options);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool.c - the largest and the mean of windows over place dims: x [N, C, places..].
  *
- * Batch and channels may stay sharded; place dims are gathered. A mean counts the padding as zeros;
- * the largest ignores it, and comes with its row-major index among the places, the smallest of
- * equal ones. */
+ * Batch, channels and place dims may stay sharded; of the latter each rank fetches what its windows
+ * reach beyond its own (halo.h). A mean counts the padding as zeros; the largest ignores it, and
+ * comes with its row-major index among the places, the smallest of equal ones. */
 #include <math.h>
 #include <string.h>
 
-#include "op/common.h"
+#include "op/halo.h"
 
 typedef struct pool_attributes {
     tsi_dims kernel_size, stride,
@@ -92,7 +92,18 @@ static ts_status pool_infer(const tsi_op_call *call)
 static void pool_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     tsi_rules_batch(rules, call->in[0].shape.ndim, ~3u);
+    tsi_halo_rules(call, rules);
 }
+
+static void pool_window(const tsi_op_call *call, int32_t place, tsi_window *out)
+{
+    const pool_attributes *a = call->attributes;
+    *out = (tsi_window){ a->kernel_size.value[place], a->stride.value[place],
+                         a->padding.value[place], 1 };
+}
+
+static const tsi_halo_kind forward_kind = { 0, -1, false, pool_window },
+                           backward_kind = { 0, -1, true, pool_window };
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
@@ -101,16 +112,35 @@ typedef struct window { /* one place of a window on the input */
     int64_t index;      /* row-major among the places */
 } window;
 
-/* Where kernel position k of the window of y lies on x; false: in the padding. */
-static bool place_of(const pool_attributes *a, const tsi_block *x, const int64_t *y,
-                     const int64_t *k, window *out)
+typedef struct sides { /* the places and the windows of a call, on one rank */
+    const pool_attributes *a;
+    const tsi_block *x;
+    const ts_shape *places;         /* of the whole */
+    int64_t x_first[3], y_first[3]; /* global indices of the blocks' first places */
+} sides;
+
+static sides sides_of(const pool_attributes *a, const tsi_operand *x, const tsi_operand *y)
 {
+    sides s = { .a = a, .x = &x->block, .places = &x->global->shape };
+    for (int32_t i = 0; i < x->block.ndim - 2; i++) {
+        s.x_first[i] = tsi_operand_offset(x, 2 + i);
+        s.y_first[i] = tsi_operand_offset(y, 2 + i);
+    }
+    return s;
+}
+
+/* Where kernel position k of the window of y lies on x; false: in the padding. */
+static bool place_of(const sides *s, const int64_t *y, const int64_t *k, window *out)
+{
+    const tsi_block *x = s->x;
     *out = (window){ .at = y[0] * x->stride[0] + y[1] * x->stride[1] };
     for (int32_t i = 0; i < x->ndim - 2; i++) {
-        int64_t q = y[2 + i] * a->stride.value[i] - a->padding.value[i] + k[i];
-        if (q < 0 || q >= x->extent[2 + i]) return false;
-        out->at += q * x->stride[2 + i];
-        out->index = out->index * x->extent[2 + i] + q;
+        int64_t q =
+            (s->y_first[i] + y[2 + i]) * s->a->stride.value[i] - s->a->padding.value[i] + k[i];
+        int64_t here = q - s->x_first[i];
+        if (here < 0 || here >= x->extent[2 + i]) return false;
+        out->at += here * x->stride[2 + i];
+        out->index = out->index * s->places->extent[2 + i] + q;
     }
     return true;
 }
@@ -134,6 +164,7 @@ static ts_status max_reference(const tsi_kernel_io *io)
 {
     const pool_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *index = &io->out[1].block;
+    sides both = sides_of(a, &io->in[0], &io->out[0]);
     tsi_loop loop = tsi_loop_over(y), kernel = kernel_loop(a);
     loop.operand_count = 2;
     loop.stride[1] = index->stride;
@@ -142,7 +173,7 @@ static ts_status max_reference(const tsi_kernel_io *io)
         int64_t best = -1;
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel)) {
             window w;
-            if (!place_of(a, x, loop.index, kernel.index, &w)) continue;
+            if (!place_of(&both, loop.index, kernel.index, &w)) continue;
             double value = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, w.at));
             if (best >= 0 && !(value > top) && !(isnan(value) && !isnan(top))) continue;
             top = value;
@@ -158,12 +189,13 @@ static ts_status avg_reference(const tsi_kernel_io *io)
 {
     const pool_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
+    sides both = sides_of(a, &io->in[0], &io->out[0]);
     tsi_loop loop = tsi_loop_over(y), kernel = kernel_loop(a);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         double sum = 0;
         window w;
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel))
-            if (place_of(a, x, loop.index, kernel.index, &w))
+            if (place_of(&both, loop.index, kernel.index, &w))
                 sum += tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, w.at));
         tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), sum / window_size(a));
     }
@@ -221,6 +253,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
 {
     const pool_attributes *a = io->attributes;
     const tsi_block *dy = &io->in[0].block, *dx = &io->out[0].block;
+    sides both = sides_of(a, &io->out[0], &io->in[0]);
     tsi_loop all = tsi_loop_over(dx), loop = tsi_loop_over(dy), kernel = kernel_loop(a);
     for (bool more = tsi_loop_begin(&all); more; more = tsi_loop_next(&all))
         tsi_store_real((ts_dtype)dx->dtype, tsi_block_at(dx, all.at[0]), 0.0);
@@ -229,7 +262,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
             tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, loop.at[0])) / window_size(a);
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel)) {
             window w;
-            if (!place_of(a, dx, loop.index, kernel.index, &w)) continue;
+            if (!place_of(&both, loop.index, kernel.index, &w)) continue;
             void *to = tsi_block_at(dx, w.at);
             tsi_store_real((ts_dtype)dx->dtype, to, tsi_load_real((ts_dtype)dx->dtype, to) + share);
         }
@@ -267,12 +300,14 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 
 #define POOL                                                                                       \
     .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(pool_attributes),                    \
-    .normalise = pool_normalise, .rules = pool_rules
+    .normalise = pool_normalise, .rules = pool_rules, .algorithm = tsi_halo_exchange
 
 const tsi_op_desc tsi_op_max_pool = {
     .name = "max_pool",
     .what = "the largest of each window of the place dims, and where it is",
     POOL,
+    .family = &forward_kind,
+    .flags = TSI_OP_ONE_ROUND,
     .output_count = 2,
     .attribute = pool_table,
     .infer = pool_infer,
@@ -285,6 +320,8 @@ const tsi_op_desc tsi_op_avg_pool = {
     .name = "avg_pool",
     .what = "the mean of each window of the place dims; padding counts as zeros",
     POOL,
+    .family = &forward_kind,
+    .flags = TSI_OP_ONE_ROUND,
     .output_count = 1,
     .traits = { .flow = TSI_LINEAR_ALL, .mono = { TSI_MONO_NONE } },
     .attribute = pool_table,
@@ -297,8 +334,9 @@ const tsi_op_desc tsi_op_avg_pool_backward = {
     .name = "avg_pool_backward",
     .what = "the gradient of avg_pool: each place receives its share of its windows",
     POOL,
+    .family = &backward_kind,
     .output_count = 1,
-    .flags = TSI_OP_NO_GRAD,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND,
     .traits = { .flow = TSI_LINEAR_ALL, .mono = { TSI_MONO_NONE } },
     .attribute = backward_table,
     .infer = backward_infer,

@@ -22,8 +22,20 @@ static int compare_name(const void *name, const void *entry)
     return strcmp(name, (*(const tsi_op_desc *const *)entry)->name);
 }
 
+/* Other names by which operators are known; one operator serves any number of place dims. */
+static const char *const aliases[][2] = {
+    { "absolute", "abs" },        { "avg_pool1d", "avg_pool" }, { "avg_pool2d", "avg_pool" },
+    { "avg_pool3d", "avg_pool" }, { "concat", "cat" },          { "conv1d", "conv" },
+    { "conv2d", "conv" },         { "conv3d", "conv" },         { "divide", "div" },
+    { "max_pool1d", "max_pool" }, { "max_pool2d", "max_pool" }, { "max_pool3d", "max_pool" },
+    { "multiply", "mul" },        { "negative", "neg" },        { "norm", "vector_norm" },
+    { "scale", "mul_scalar" },    { "subtract", "sub" },        { "view", "reshape" },
+};
+
 const tsi_op_desc *tsi_op_find(const char *name)
 {
+    for (size_t i = 0; i < TSI_COUNT_OF(aliases); i++)
+        if (strcmp(aliases[i][0], name) == 0) name = aliases[i][1];
     const tsi_op_desc *const *found =
         bsearch(name, table, TSI_COUNT_OF(table), sizeof table[0], compare_name);
     return found ? *found : NULL;
