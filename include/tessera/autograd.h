@@ -7,7 +7,8 @@
  * each as backward uses it.
  *
  * Gradients have layouts by the operators' own rules: a replicated leaf used by sharded work gets a
- * partial gradient, which backward reduces to the leaf's layout at its end, unless it is lazy. */
+ * partial gradient, which backward reduces to the leaf's layout as soon as it is complete, while it
+ * goes on with others, unless it is lazy. A leaf that was not used has no gradient. */
 #ifndef TESSERA_AUTOGRAD_H
 #define TESSERA_AUTOGRAD_H
 
@@ -30,7 +31,22 @@ typedef struct ts_backward_options {
     int32_t reserved;
 } ts_backward_options;
 
-typedef ts_status (*ts_grad_hook_fn)(ts_tensor *leaf, void *context);
+/* Gets the leaf; of a tensor that is no leaf, its gradient. */
+typedef ts_status (*ts_grad_hook_fn)(ts_tensor *t, void *context);
+
+/* A function of tensors that may run twice, phase 0 forward and 1 again in backward. It makes every
+ * output anew, the same both times, from its inputs, its state and leaves (parameters); temporaries
+ * of its own end with it. */
+typedef void (*ts_checkpoint_fn)(void *state, ts_rank *me, ts_tensor *const *input,
+                                 ts_tensor **output, int phase);
+typedef struct ts_checkpoint_call {
+    size_t struct_size;
+    ts_checkpoint_fn fn;
+    const void *state; /* copied: plain bytes */
+    size_t state_bytes;
+    ts_tensor *const *input;
+    int32_t input_count, output_count;
+} ts_checkpoint_call;
 
 TS_BEGIN_C
 
@@ -54,8 +70,14 @@ TS_API ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, 
 TS_API ts_tensor *ts_tensor_grad(ts_tensor *leaf); /* getter; NULL: none; lives with the leaf */
 TS_API ts_status ts_tensor_grad_clear(ts_tensor *leaf); /* recorded */
 TS_API ts_status ts_grad_settle(ts_tensor *leaf);       /* recorded [coll]: to the leaf's layout */
-/* Called when the leaf's gradient is complete in a backward, before it is reduced. */
-TS_API ts_status ts_tensor_on_grad(ts_tensor *leaf, ts_grad_hook_fn fn, void *context);
+/* A leaf's hook is called when its gradient is complete in a backward (all uses are passed), before
+ * it is reduced; that of any other tensor on a tape when its gradient is complete, before it goes
+ * on. Several are called in the order in which they were set; they end with the leaf or the tape.
+ * recorded */
+TS_API ts_status ts_tensor_on_grad(ts_tensor *t, ts_grad_hook_fn fn, void *context);
+/* Runs the function and keeps none of its inner values: backward runs it again, with the same
+ * random numbers. Without a tape it just runs. Outputs belong to the innermost scope. recorded */
+TS_API ts_status ts_checkpoint(const ts_checkpoint_call *call, ts_tensor **output);
 
 TS_END_C
 #endif

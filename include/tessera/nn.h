@@ -47,8 +47,12 @@ typedef struct ts_param_options {
 typedef enum ts_hook {
     TS_HOOK_FORWARD_BEFORE,
     TS_HOOK_FORWARD_AFTER,
-    TS_HOOK_GRAD_READY,
-    TS_HOOK_RESET,
+    TS_HOOK_BACKWARD_BEFORE, /* before the first gradient of what a call recorded */
+    TS_HOOK_BACKWARD_AFTER,  /* after its last; gradients of parameters are complete but where they
+                                are used elsewhere too */
+    TS_HOOK_GRAD_READY,      /* all parameters below have their gradients in one backward, not yet
+                                reduced; set after materialising */
+    TS_HOOK_RESET,           /* ts_module_reset: a step was abandoned */
     TS_HOOK_COUNT
 } ts_hook;
 typedef ts_status (*ts_hook_fn)(ts_module *m, void *context);
@@ -83,6 +87,11 @@ TS_API ts_status ts_module_materialize(ts_module *root); /* recorded [coll] */
 TS_API ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input,
                                  int32_t count); /* first output */
 TS_API ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context);
+/* 1: a call keeps its inputs alone, and backward runs its forward again (phase 1), with the same
+ * random numbers. recorded */
+TS_API ts_status ts_module_checkpoint(ts_module *m, int on);
+/* A step is abandoned: gradients are forgotten, RESET hooks run, the root's first. recorded */
+TS_API ts_status ts_module_reset(ts_module *root);
 TS_API ts_module *ts_module_find(ts_module *root, const char *path); /* getter; NULL: none */
 TS_API ts_tensor *ts_module_find_param(ts_module *root, const char *name);
 TS_API ts_status ts_module_each(ts_module *root, ts_param_fn fn,

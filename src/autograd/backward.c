@@ -3,25 +3,13 @@
  *
  * Nodes are visited in descending order of recording. A node runs its gradient once for what still
  * wants it: towards watched inputs, towards parameters, or both; a split backward keeps the
- * gradients of outputs for its second half. */
+ * gradients of outputs for its second half. When the last use of a leaf is passed, its gradient is
+ * complete: its hooks are called and its reduction starts, while earlier nodes run. */
 #include <string.h>
 
 #include "autograd/tape.h"
 #include "base/alloc.h"
 #include "tensor/scope.h"
-
-enum { TOWARDS_INPUT = 1, TOWARDS_PARAMETER = 2 };
-
-typedef struct run {
-    ts_tape *tape;
-    int32_t parts; /* which TOWARDS_ are wanted */
-    int32_t keep;
-    int64_t last; /* highest node that has a gradient */
-    /* With ts_grad: gradients of these tensors are delivered here instead of to leaves. */
-    ts_tensor *const *wrt;
-    ts_tensor **wrt_grad;
-    int32_t wrt_count;
-} run;
 
 /* ---- delivering ------------------------------------------------------------------------------ */
 
@@ -36,7 +24,7 @@ static ts_status add_to(ts_tensor **sum, ts_tensor *addition)
     return TS_OK;
 }
 
-static ts_status deliver_wrt(run *r, const tsi_edge *edge, ts_tensor *grad)
+static ts_status deliver_wrt(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
 {
     for (int32_t k = 0; k < r->wrt_count; k++) {
         const tsi_link *link = r->wrt[k]->autograd;
@@ -49,10 +37,17 @@ static ts_status deliver_wrt(run *r, const tsi_edge *edge, ts_tensor *grad)
     return TS_OK;
 }
 
-static ts_status deliver(run *r, const tsi_edge *edge, ts_tensor *grad)
+/* Inside a function that runs again, leaves of the outside get their gradient as the outermost
+ * backward wants it. */
+static ts_status deliver(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
 {
-    if (r->wrt) TSI_TRY(deliver_wrt(r, edge, grad));
-    if (edge->leaf) return r->wrt ? TS_OK : tsi_leaf_accumulate(edge->leaf, grad);
+    tsi_backward *top = r;
+    while (top->outer)
+        top = top->outer;
+    if (edge->leaf && (edge->leaf->is_inner || !top->wrt))
+        return tsi_leaf_accumulate(edge->leaf, grad);
+    if (top->wrt && (edge->leaf || r == top)) TSI_TRY(deliver_wrt(top, edge, grad));
+    if (edge->leaf) return TS_OK;
     return add_to(&r->tape->node[edge->node].out_grad[edge->output], grad);
 }
 
@@ -73,15 +68,22 @@ static ts_status check_versions(const tsi_node *node)
     return TS_OK;
 }
 
-static uint64_t needs_of(const tsi_node *node, int32_t parts)
+/* What leads both to inputs and to parameters got its gradient in the first half of a split
+ * backward, and has kept it. */
+static bool edge_wants(const tsi_backward *r, const tsi_node *node, const tsi_edge *edge)
+{
+    return edge->towards & r->parts && !(edge->towards & node->done);
+}
+
+static uint64_t needs_of(const tsi_backward *r, const tsi_node *node)
 {
     uint64_t needs = 0;
     for (int32_t i = 0; i < node->input_count && i < 64; i++)
-        if (node->edge[i].towards & parts) needs |= UINT64_C(1) << i;
+        if (edge_wants(r, node, &node->edge[i])) needs |= UINT64_C(1) << i;
     return needs;
 }
 
-static ts_status node_gradients(run *r, tsi_node *node, ts_tensor **in_grad)
+static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_grad)
 {
     tsi_grad_io io = {
         .op = node->op,
@@ -92,11 +94,11 @@ static ts_status node_gradients(run *r, tsi_node *node, ts_tensor **in_grad)
         .in_meta = node->in_meta,
         .out_grad = node->out_grad,
         .in_grad = in_grad,
-        .needs = needs_of(node, r->parts & ~node->done),
+        .needs = needs_of(r, node),
         .input_count = node->input_count,
         .output_count = node->output_count,
     };
-    if (io.needs == 0) return TS_OK;
+    if (io.needs == 0 && node->op) return TS_OK;
     TSI_TRY(check_versions(node));
     ts_status status = node->op ? node->op->grad(&io) : node->grad(&io, node->extra);
     if (status != TS_OK)
@@ -124,26 +126,16 @@ static bool has_gradient(const tsi_node *node)
     return false;
 }
 
-static ts_status node_run(run *r, int64_t number)
+static ts_status node_hooks(tsi_node *node)
 {
-    tsi_node *node = &r->tape->node[number];
-    if (!has_gradient(node) || !(node->towards & r->parts & ~node->done)) return TS_OK;
-    ts_scope_options options = TS_INIT(ts_scope_options);
-    options.no_grad = 1;
-    options.implicit_moves = node->moves;
-    ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
-    if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
-    ts_tensor **in_grad = tsi_calloc((size_t)node->input_count + 1, sizeof *in_grad);
-    ts_status status = in_grad ? node_gradients(r, node, in_grad)
-                               : tsi_fail_memory("gradients of inputs", sizeof *in_grad);
-    node = &r->tape->node[number]; /* a gradient may have recorded more (never on this tape, but be
-                                      safe) */
-    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++)
-        if (in_grad[i] && node->edge[i].towards & r->parts & ~node->done)
-            status = deliver(r, &node->edge[i], in_grad[i]);
-    tsi_free(in_grad);
-    ts_scope_close(scope);
-    if (status != TS_OK) return status;
+    for (const tsi_grad_hook *h = node->hooks; h; h = h->next)
+        if (node->out_grad[h->output]) TSI_TRY(h->fn(node->out_grad[h->output], h->context));
+    return TS_OK;
+}
+
+/* After its gradients went on. */
+static void node_end(const tsi_backward *r, tsi_node *node)
+{
     node->done |= r->parts;
     bool finished = (node->towards & ~node->done) == 0;
     if (r->keep) {
@@ -155,25 +147,118 @@ static ts_status node_run(run *r, int64_t number)
     } else if (finished) {
         node_let_go(node);
     }
-    return TS_OK;
 }
 
-/* ---- leaves at the end ----------------------------------------------------------------------- */
+static ts_status node_run(tsi_backward *r, int64_t number)
+{
+    tsi_node *node = &r->tape->node[number];
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.no_grad = 1;
+    options.implicit_moves = node->moves;
+    ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
+    if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
+    ts_tensor **in_grad = tsi_calloc((size_t)node->input_count + 1, sizeof *in_grad);
+    ts_status status =
+        in_grad ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *in_grad);
+    if (status == TS_OK) status = node_gradients(r, node, in_grad);
+    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++)
+        if (in_grad[i] && edge_wants(r, node, &node->edge[i]))
+            status = deliver(r, &node->edge[i], in_grad[i]);
+    tsi_free(in_grad);
+    if (status == TS_OK) node_end(r, node);
+    ts_scope_close(scope);
+    return status;
+}
 
-typedef ts_status (*leaf_fn)(tsi_leaf *leaf);
+/* ---- leaves ---------------------------------------------------------------------------------- */
 
-static ts_status leaf_ready(tsi_leaf *leaf)
+/* Starts the reduction of a complete gradient. Two are under way at most: memory stays bounded, and
+ * the next operators run meanwhile. */
+static ts_status settle_start(tsi_backward *r, tsi_leaf *leaf)
+{
+    if (!leaf->grad || leaf->settled) return TS_OK;
+    TSI_TRY(tsi_leaf_settle(leaf));
+    tsi_leaf *oldest = r->settling[0];
+    r->settling[0] = r->settling[1];
+    r->settling[1] = leaf;
+    leaf->references++;
+    ts_status status = oldest && oldest->grad ? tsi_tensor_ready(oldest->grad) : TS_OK;
+    tsi_leaf_release(oldest);
+    return status;
+}
+
+static void settling_drop(tsi_backward *r)
+{
+    for (int i = 0; i < 2; i++) {
+        tsi_leaf_release(r->settling[i]);
+        r->settling[i] = NULL;
+    }
+}
+
+static ts_status leaf_ready(tsi_backward *r, tsi_leaf *leaf)
 {
     if (!leaf->touched) return TS_OK;
     leaf->touched = 0;
-    return leaf->hook && leaf->self ? leaf->hook(leaf->self, leaf->hook_context) : TS_OK;
+    for (const tsi_grad_hook *h = leaf->hooks; h && leaf->self; h = h->next)
+        TSI_TRY(h->fn(leaf->self, h->context));
+    return r->lazy ? TS_OK : settle_start(r, leaf);
 }
 
-static ts_status each_leaf(ts_tape *tape, leaf_fn fn)
+/* A use of each of the node's leaves is behind us. */
+static ts_status leaves_pass(tsi_backward *r, int64_t number)
 {
-    for (int64_t n = tape->node_count - 1; n >= 0; n--)
-        for (int32_t i = 0; i < tape->node[n].input_count; i++)
-            if (tape->node[n].edge[i].leaf) TSI_TRY(fn(tape->node[n].edge[i].leaf));
+    for (int32_t i = 0; i < r->tape->node[number].edge_count; i++) {
+        tsi_leaf *leaf = r->tape->node[number].edge[i].leaf;
+        if (leaf && --leaf->pending == 0) TSI_TRY(leaf_ready(r, leaf));
+    }
+    return TS_OK;
+}
+
+static void leaves_count(const tsi_backward *r)
+{
+    const tsi_node *node = r->tape->node;
+    for (int64_t n = 0; n <= r->last; n++)
+        for (int32_t i = 0; i < node[n].edge_count; i++)
+            if (node[n].edge[i].leaf) node[n].edge[i].leaf->pending = 0;
+    for (int64_t n = 0; n <= r->last; n++)
+        for (int32_t i = 0; i < node[n].edge_count; i++)
+            if (node[n].edge[i].leaf) node[n].edge[i].leaf->pending++;
+}
+
+/* Leaves of earlier, lazy backwards that this one did not touch. */
+static ts_status leaves_settle(const tsi_backward *r)
+{
+    for (int64_t n = r->tape->node_count - 1; n >= 0; n--)
+        for (int32_t i = 0; i < r->tape->node[n].edge_count; i++)
+            if (r->tape->node[n].edge[i].leaf)
+                TSI_TRY(tsi_leaf_settle(r->tape->node[n].edge[i].leaf));
+    return TS_OK;
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static void mark_push(tsi_backward *r, tsi_mark *m)
+{
+    m->told = 0;
+    m->below = r->open;
+    r->open = m;
+}
+
+/* Outer ones are told first; nesting is as deep as modules are. */
+static ts_status marks_tell(tsi_mark *m)
+{
+    if (!m || m->told) return TS_OK;
+    TSI_TRY(marks_tell(m->below));
+    m->told = 1;
+    return m->before ? m->before(m->context) : TS_OK;
+}
+
+static ts_status marks_end(tsi_backward *r, tsi_mark *m)
+{
+    for (; m; m = m->next_begin) {
+        if (r->open == m) r->open = m->below;
+        if (m->told && m->after) TSI_TRY(m->after(m->context));
+    }
     return TS_OK;
 }
 
@@ -191,7 +276,7 @@ static ts_tensor *seed_one(ts_tensor *root)
     return ts_ones(root->mesh, (ts_dtype)root->dtype, root->layout->shape, NULL);
 }
 
-static ts_status seed_plant(run *r, ts_tensor *root, ts_tensor *seed)
+ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed)
 {
     const tsi_link *link = root->autograd;
     if (link && link->leaf) return r->wrt ? TS_OK : tsi_leaf_accumulate(link->leaf, seed);
@@ -206,14 +291,45 @@ static ts_status seed_plant(run *r, ts_tensor *root, ts_tensor *seed)
     return add_to(&r->tape->node[link->node].out_grad[link->output], seed);
 }
 
-static ts_status run_all(run *r)
+static ts_status node_visit(tsi_backward *r, int64_t number)
 {
-    if (!r->tape) return TS_OK;
+    tsi_node *node = &r->tape->node[number];
+    for (tsi_mark *m = node->ends; m; m = m->next_end)
+        mark_push(r, m);
+    if (has_gradient(node) && (node->towards & r->parts & ~node->done)) {
+        TSI_TRY(marks_tell(r->open));
+        TSI_TRY(node_run(r, number));
+    }
+    if (!r->outer && !r->wrt) TSI_TRY(leaves_pass(r, number));
+    return marks_end(r, r->tape->node[number].begins);
+}
+
+ts_status tsi_backward_nodes(tsi_backward *r)
+{
     ts_tape *tape = ts_tape_retain(r->tape);
     ts_status status = TS_OK;
+    for (tsi_mark *m = tape->marks; m; m = m->next) /* that begin below the root and end above */
+        if (m->first <= r->last && m->last > r->last) mark_push(r, m);
     for (int64_t n = r->last; n >= 0 && status == TS_OK; n--)
-        status = node_run(r, n);
-    if (status == TS_OK && !r->wrt) status = each_leaf(tape, leaf_ready);
+        status = node_visit(r, n);
+    ts_tape_release(tape);
+    return status;
+}
+
+/* The outermost backward. */
+static ts_status run_all(tsi_backward *r, ts_rank *rank)
+{
+    if (!r->tape) return TS_OK;
+    tsi_autograd_state *state = tsi_autograd_state_of(rank);
+    ts_tape *tape = ts_tape_retain(r->tape);
+    tsi_backward *before = state->running;
+    state->running = r;
+    state->serial++;
+    if (!r->wrt) leaves_count(r);
+    ts_status status = tsi_backward_nodes(r);
+    if (status == TS_OK && !r->lazy && !r->wrt) status = leaves_settle(r);
+    settling_drop(r);
+    state->running = before;
     ts_tape_release(tape);
     return status;
 }
@@ -222,17 +338,17 @@ static int32_t parts_of(int32_t part)
 {
     switch ((ts_backward_part)part) {
     case TS_BACKWARD_ALL:
-        return TOWARDS_INPUT | TOWARDS_PARAMETER;
+        return TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER;
     case TS_BACKWARD_INPUTS:
-        return TOWARDS_INPUT;
+        return TSI_TOWARDS_INPUT;
     case TS_BACKWARD_WEIGHTS:
-        return TOWARDS_PARAMETER;
+        return TSI_TOWARDS_PARAMETER;
     }
     return 0;
 }
 
 /* The second half of a split backward continues where the first left its gradients. */
-static ts_status seed_again(run *r, ts_tensor *root)
+static ts_status seed_again(tsi_backward *r, ts_tensor *root)
 {
     const tsi_link *link = root->autograd;
     if (!link || !link->tape) return TSI_FAIL(TS_ERR_STATE, "backward: the root has no history");
@@ -249,7 +365,7 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
     ts_backward_options o = TS_INIT(ts_backward_options);
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    run r = { .parts = parts_of(o.part), .keep = o.keep, .last = -1 };
+    tsi_backward r = { .parts = parts_of(o.part), .keep = o.keep, .lazy = o.lazy, .last = -1 };
     ts_scope scope = ts_scope_open(rank, "backward");
     ts_status status = TS_OK;
     for (int32_t k = 0; k < count && status == TS_OK; k++) {
@@ -259,11 +375,10 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
             status = seed_again(&r, root[k]);
         else {
             ts_tensor *one = seed && seed[k] ? seed[k] : seed_one(root[k]);
-            status = one ? seed_plant(&r, root[k], one) : ts_rank_status(rank);
+            status = one ? tsi_backward_plant(&r, root[k], one) : ts_rank_status(rank);
         }
     }
-    if (status == TS_OK) status = run_all(&r);
-    if (status == TS_OK && !o.lazy && r.tape) status = each_leaf(r.tape, tsi_leaf_settle);
+    if (status == TS_OK) status = run_all(&r, rank);
     ts_scope_close(scope);
     return status;
 }
@@ -282,16 +397,16 @@ ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tens
         out[k] = NULL;
     ts_rank *rank = tsi_tensor_enter(root, "grad");
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
-    run r = { .parts = TOWARDS_INPUT | TOWARDS_PARAMETER,
-              .keep = 1,
-              .last = -1,
-              .wrt = wrt,
-              .wrt_grad = out,
-              .wrt_count = count };
+    tsi_backward r = { .parts = TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER,
+                       .keep = 1,
+                       .last = -1,
+                       .wrt = wrt,
+                       .wrt_grad = out,
+                       .wrt_count = count };
     ts_scope scope = ts_scope_open(rank, "grad");
     ts_tensor *one = seed_one(root);
-    ts_status status = one ? seed_plant(&r, root, one) : ts_rank_status(rank);
-    if (status == TS_OK) status = run_all(&r);
+    ts_status status = one ? tsi_backward_plant(&r, root, one) : ts_rank_status(rank);
+    if (status == TS_OK) status = run_all(&r, rank);
     ts_scope_close(scope);
     tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
     for (int32_t k = 0; k < count; k++) { /* our references go to the caller's scope */

@@ -40,7 +40,7 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
     leaf->mesh = t->mesh ? ts_mesh_retain(t->mesh) : NULL;
     leaf->layout = t->layout ? grad_layout(t->layout) : NULL;
     leaf->dtype = t->dtype;
-    leaf->is_parameter = is_parameter;
+    leaf->towards = is_parameter ? TSI_TOWARDS_PARAMETER : TSI_TOWARDS_INPUT;
     leaf->self = t;
     link->leaf = leaf;
     link->node = -1;
@@ -51,6 +51,11 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
 void tsi_leaf_release(tsi_leaf *leaf)
 {
     if (!leaf || --leaf->references > 0) return;
+    while (leaf->hooks) {
+        tsi_grad_hook *hook = leaf->hooks;
+        leaf->hooks = hook->next;
+        tsi_free(hook);
+    }
     ts_tensor_release(leaf->grad);
     ts_layout_release(leaf->layout);
     ts_mesh_release(leaf->mesh);
@@ -120,16 +125,4 @@ ts_status ts_grad_settle(ts_tensor *leaf)
     if (!body) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
     return tsi_leaf_settle(body);
-}
-
-ts_status ts_tensor_on_grad(ts_tensor *leaf, ts_grad_hook_fn fn, void *context)
-{
-    tsi_leaf *body = tsi_leaf_of(leaf);
-    ts_rank *rank = leaf ? leaf->rank : tsi_rank_current();
-    if (!rank) return TS_ERR_THREAD;
-    TSI_TRY(tsi_rank_enter(rank));
-    if (!body) return TSI_FAIL(TS_ERR_STATE, "on_grad: the tensor is not a leaf");
-    body->hook = fn;
-    body->hook_context = context;
-    return TS_OK;
 }

@@ -35,8 +35,9 @@ static void layout_release(void *layout)
 void tsi_tape_moved(ts_tensor *x, ts_tensor *y)
 {
     tsi_autograd_state *state = tsi_slot_get(x->rank, TSI_SLOT_AUTOGRAD);
-    ts_tape *tape = state ? state->recording : NULL;
-    if (!tape || tsi_frame_top(tsi_slot_get(x->rank, TSI_SLOT_TENSOR))->no_grad) return;
+    if (state && state->capture) tsi_capture_leaves(state, &x, 1);
+    ts_tape *tape = tsi_tape_recording(x->rank);
+    if (!tape) return;
     if (!tsi_tape_wants(tape, &x, 1)) return;
     int64_t number = tsi_tape_add(tape, &x, 1, 1);
     if (number < 0) return;

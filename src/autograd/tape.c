@@ -98,7 +98,7 @@ static int32_t towards_of(const ts_tape *tape, const ts_tensor *t)
 {
     const tsi_link *link = link_of(t);
     if (!link) return 0;
-    if (link->leaf) return link->leaf->is_parameter ? 2 : 1;
+    if (link->leaf) return link->leaf->towards;
     return link->tape == tape ? tape->node[link->node].towards : 0;
 }
 
@@ -165,7 +165,7 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, i
 {
     tsi_node *node = node_new(tape);
     if (!node) return -1;
-    node->input_count = input_count;
+    node->input_count = node->edge_count = input_count;
     node->output_count = output_count;
     if (!node_arrays(tape, node)) return -1;
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(tape->rank, TSI_SLOT_TENSOR));
@@ -178,6 +178,34 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, i
             node->in_meta[i] = (ts_meta){ .shape = ts_tensor_shape(in[i]), .dtype = in[i]->dtype };
     }
     return tape->node_count++;
+}
+
+bool tsi_tape_add_leaves(ts_tape *tape, int64_t number, tsi_leaf *const *leaf, int64_t count)
+{
+    tsi_node *node = &tape->node[number];
+    size_t all = (size_t)node->input_count + (size_t)count;
+    tsi_edge *edge = tsi_arena_calloc(&tape->memory, all + 1, sizeof *edge);
+    if (!edge) {
+        tsi_fail_memory("the leaves of a function", all * sizeof *edge);
+        return false;
+    }
+    memcpy(edge, node->edge, (size_t)node->input_count * sizeof *edge);
+    for (int64_t i = 0; i < count; i++) {
+        int32_t towards = leaf[i]->towards;
+        edge[node->edge_count++] = (tsi_edge){ .node = -1, .towards = towards, .leaf = leaf[i] };
+        leaf[i]->references++;
+        node->towards |= towards;
+    }
+    node->edge = edge;
+    return true;
+}
+
+ts_tape *tsi_tape_recording(ts_rank *rank)
+{
+    const tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
+    if (!state || !state->recording) return NULL;
+    bool off = tsi_frame_top(tsi_slot_get(rank, TSI_SLOT_TENSOR))->no_grad;
+    return off ? NULL : state->recording;
 }
 
 static void save(tsi_node *node, int32_t place, ts_tensor *t)
@@ -194,6 +222,7 @@ static void record(void *context, const tsi_op_record *call)
     ts_tape *tape = state->recording;
     const tsi_op_plan *plan = call->plan;
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(state->rank, TSI_SLOT_TENSOR));
+    if (state->capture) tsi_capture_leaves(state, call->in, plan->input_count);
     if (!tape || frame->no_grad || plan->op->flags & TSI_OP_NO_GRAD || !plan->op->grad) return;
     if (!tsi_tape_wants(tape, call->in, plan->input_count)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
@@ -277,7 +306,7 @@ void ts_tape_release(ts_tape *tape)
         link_leave_tape(tape->links);
     for (int64_t n = 0; n < tape->node_count; n++) {
         tsi_node *node = &tape->node[n];
-        for (int32_t i = 0; i < node->input_count; i++)
+        for (int32_t i = 0; i < node->edge_count; i++)
             tsi_leaf_release(node->edge[i].leaf);
         for (int32_t i = 0; i < node->input_count + node->output_count; i++)
             ts_tensor_release(node->saved[i]);

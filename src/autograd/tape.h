@@ -16,18 +16,40 @@
 #include "op/dispatch.h"
 #include "tessera/autograd.h"
 
+typedef struct tsi_grad_hook {
+    struct tsi_grad_hook *next;
+    ts_grad_hook_fn fn;
+    void *context;
+    int32_t output, reserved; /* of the node; leaves: 0 */
+} tsi_grad_hook;
+
+/* What was recorded between two points of a tape: told before and after its gradients. */
+typedef ts_status (*tsi_mark_fn)(void *context);
+typedef struct tsi_mark {
+    struct tsi_mark *next;       /* of the tape, the latest first */
+    struct tsi_mark *next_begin; /* of those that begin at one node, inner ones first */
+    struct tsi_mark *next_end;   /* of those that end at one node, outer ones first */
+    struct tsi_mark *below;      /* on the stack of a backward */
+    int64_t first, last;         /* nodes */
+    tsi_mark_fn before, after;   /* either may be NULL */
+    void *context;
+    int32_t told, reserved; /* `before` was called in the backward going on */
+} tsi_mark;
+
 typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors and edges */
     int64_t references;
     ts_rank *rank;
     ts_mesh *mesh;           /* of the value, retained */
     const ts_layout *layout; /* where the gradient shall end up, retained */
     int32_t dtype;
-    int32_t is_parameter; /* else a watched input */
-    ts_tensor *grad;      /* a variable, or NULL */
-    int32_t touched;      /* in the backward going on */
-    int32_t settled;      /* the gradient has the leaf's layout */
-    ts_grad_hook_fn hook;
-    void *hook_context;
+    int32_t towards;  /* TSI_TOWARDS_: a watched input, or a parameter; inner ones as outside */
+    ts_tensor *grad;  /* a variable, or NULL */
+    int64_t pending;  /* uses that the backward going on has not passed yet */
+    int32_t touched;  /* in the backward going on */
+    int32_t settled;  /* the gradient has the leaf's layout */
+    int32_t is_inner; /* the input of a function that runs again: its gradient goes on outside */
+    int32_t reserved;
+    tsi_grad_hook *hooks;
     ts_tensor *self; /* weak: the handle hooks get */
 } tsi_leaf;
 
@@ -56,14 +78,16 @@ typedef struct tsi_node {
     int32_t input_count, output_count;
     int32_t towards;   /* union of its edges' */
     int32_t done;      /* bits: parts whose gradients were computed */
-    tsi_edge *edge;    /* input_count */
+    tsi_edge *edge;    /* edge_count: inputs, then leaves that a function used beside them */
     ts_tensor **saved; /* inputs, then outputs; NULL where not saved */
     uint32_t *version; /* of saved inputs' storage when they were saved */
     ts_meta *in_meta;
     ts_tensor **out_grad; /* output_count, during backward */
     const char *label;    /* scope of the forward call */
     int32_t moves;        /* policy of that scope, also for its gradient */
-    int32_t reserved;
+    int32_t edge_count;
+    tsi_grad_hook *hooks; /* in the tape's memory */
+    tsi_mark *begins, *ends;
 } tsi_node;
 
 struct ts_tape {
@@ -75,12 +99,39 @@ struct ts_tape {
     tsi_node *node;
     int64_t node_count, node_capacity;
     tsi_link *links; /* of all tensors that refer to it */
+    tsi_mark *marks;
     tsi_arena memory;
 };
+
+typedef struct tsi_capture { /* leaves that operators without a tape use */
+    struct tsi_capture *outer;
+    tsi_leaf **leaf; /* owned; each once, not retained */
+    int64_t count, capacity;
+} tsi_capture;
+
+/* One backward going on; inside it those of functions that run again. */
+typedef struct tsi_backward {
+    struct tsi_backward *outer; /* of the function's caller */
+    ts_tape *tape;
+    int32_t parts; /* which TSI_TOWARDS_ are wanted */
+    int32_t keep, lazy, reserved;
+    int64_t last;          /* highest node that has a gradient */
+    tsi_mark *open;        /* innermost */
+    tsi_leaf *settling[2]; /* on their way to their layout, the older first; retained */
+    /* With ts_grad: gradients of these tensors are delivered here instead of to leaves. */
+    ts_tensor *const *wrt;
+    ts_tensor **wrt_grad;
+    int32_t wrt_count;
+} tsi_backward;
+
+enum { TSI_TOWARDS_INPUT = 1, TSI_TOWARDS_PARAMETER = 2 };
 
 typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     ts_rank *rank;
     ts_tape *recording; /* innermost open tape, or NULL; it holds one reference of each open tape */
+    tsi_capture *capture;  /* innermost, or NULL */
+    tsi_backward *running; /* innermost, or NULL */
+    uint64_t serial;       /* of the latest backward */
 } tsi_autograd_state;
 
 tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank);
@@ -91,6 +142,16 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count,
 bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output);
 /* Does any of the tensors lead to a leaf of this tape's interest? */
 bool tsi_tape_wants(const ts_tape *tape, ts_tensor *const *in, int32_t count);
+/* Leaves beside the inputs that the node leads to. */
+bool tsi_tape_add_leaves(ts_tape *tape, int64_t number, tsi_leaf *const *leaf, int64_t count);
+/* The tape that records here and now, or NULL (none, or a scope without gradients). */
+ts_tape *tsi_tape_recording(ts_rank *rank);
+/* Everything from node `first` on, to be told of before and after its gradients. */
+ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark);
+void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t count);
+/* Gradients of a tape's nodes from r->last down; seeds were planted. */
+ts_status tsi_backward_nodes(tsi_backward *r);
+ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed);
 void tsi_tape_moved(ts_tensor *x, ts_tensor *y); /* a redistribution, as a node (moved.c) */
 tsi_leaf *tsi_leaf_of(const ts_tensor *t);       /* NULL: not a leaf */
 /* Makes the tensor a leaf. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - the tree of modules: building, planning, materialising, calling.
+/* module.c - the tree of modules: building, planning, materialising.
  *
- * INV: a parameter's handle never changes; it has no value before materialisation. Everything a
- * call makes belongs to the call's own scope, but for its outputs. */
+ * INV: a parameter's handle never changes; it has no value before materialisation. */
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -314,49 +313,4 @@ ts_status ts_module_materialize(ts_module *root)
     if (!root) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(root->rank));
     return tsi_module_visit(root, materialize_param, NULL);
-}
-
-/* ---- calling --------------------------------------------------------------------------------- */
-
-static ts_status run_hooks(ts_module *m, ts_hook when)
-{
-    for (tsi_hook_entry *h = m->hooks; h; h = h->next)
-        if (h->when == (int32_t)when) TSI_TRY(h->fn(m, h->context));
-    return TS_OK;
-}
-
-ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context)
-{
-    if (!m) return TS_ERR_NULL;
-    TSI_TRY(tsi_rank_enter(m->rank));
-    if (!fn || when < 0 || when >= TS_HOOK_COUNT)
-        return TSI_FAIL(TS_ERR_ARG, "hook: there is no hook %d", (int)when);
-    tsi_hook_entry *h = tsi_calloc(1, sizeof *h);
-    if (!h) return tsi_fail_memory("a hook", sizeof *h);
-    *h = (tsi_hook_entry){ .when = (int32_t)when, .fn = fn, .context = context };
-    tsi_hook_entry **end = &m->hooks;
-    while (*end)
-        end = &(*end)->next;
-    *end = h;
-    return TS_OK;
-}
-
-ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
-{
-    if (!m || tsi_rank_enter(m->rank) != TS_OK) return NULL;
-    ts_tensor *output[TSI_OUTPUT_MAX] = { NULL };
-    ts_scope scope = ts_scope_open(m->rank, m->name);
-    if (run_hooks(m, TS_HOOK_FORWARD_BEFORE) == TS_OK) {
-        ts_module_io io = { .struct_size = sizeof io,
-                            .rank = m->rank,
-                            .input = input,
-                            .output = output,
-                            .input_count = count,
-                            .output_count = m->desc.output_count };
-        m->desc.forward(m->state, &io);
-        (void)run_hooks(m, TS_HOOK_FORWARD_AFTER);
-    }
-    for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++)
-        ts_scope_pass(scope, output[o]);
-    return ts_scope_leave(scope, output[0]);
 }

@@ -119,16 +119,49 @@ static tsi_ordinal *ordinal_of(tsi_tensor_state *state, uint64_t label)
     return NULL;
 }
 
-uint64_t tsi_random_stream(ts_rank *rank, const char *name)
+static void log_push(tsi_stream_log *log, uint64_t stream)
 {
-    if (name) return tsi_hash_text(0x73747265616d, name);
-    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    if (log->count == log->capacity) {
+        int64_t capacity = log->capacity ? 2 * log->capacity : 8;
+        uint64_t *grown = tsi_realloc(log->stream, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            tsi_fail_memory("the random streams of a function", (size_t)capacity * sizeof *grown);
+            return;
+        }
+        log->stream = grown;
+        log->capacity = capacity;
+    }
+    log->stream[log->count++] = stream;
+}
+
+/* The next draw of the scope. */
+static uint64_t draw(ts_rank *rank, tsi_tensor_state *state)
+{
     uint64_t label = tsi_hash_text(0x6c6162656c, rank->label ? rank->label : "");
     tsi_ordinal *counter = state ? ordinal_of(state, label) : NULL;
     if (!counter) return 0;
     tsi_undo undo = { .stream = label, .ordinal = counter->next };
     tsi_tensor_undo_push(rank, &undo);
     return tsi_hash_mix(label, (uint64_t)++counter->next);
+}
+
+uint64_t tsi_random_stream(ts_rank *rank, const char *name)
+{
+    if (name) return tsi_hash_text(0x73747265616d, name);
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    tsi_stream_log *replay = state ? state->streams : NULL;
+    while (replay && !replay->replays)
+        replay = replay->below;
+    if (replay && replay->next >= replay->count) {
+        TSI_FAIL(TS_ERR_STATE, "a function drew %lld random tensors, and more when it ran again",
+                 (long long)replay->count);
+        return 0;
+    }
+    uint64_t stream = replay ? replay->stream[replay->next++] : draw(rank, state);
+    for (tsi_stream_log *log = state ? state->streams : NULL; log && log != replay;
+         log = log->below)
+        log_push(log, stream);
+    return stream;
 }
 
 /* ---- random fills ---------------------------------------------------------------------------- */

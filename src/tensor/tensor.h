@@ -63,6 +63,16 @@ typedef struct tsi_ordinal { /* of the draws of random numbers under one label *
     int64_t next;
 } tsi_ordinal;
 
+/* Streams that were drawn, to be drawn again when the same function runs again. A stack: a log that
+ * records hears what is drawn above a log that replays. */
+typedef struct tsi_stream_log {
+    struct tsi_stream_log *below;
+    uint64_t *stream; /* owned */
+    int64_t count, capacity;
+    int64_t next; /* the place in a replay */
+    int32_t replays, reserved;
+} tsi_stream_log;
+
 typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     ts_rank *rank;
     tsi_frame *frame;
@@ -77,6 +87,7 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     tsi_map unions;                   /* pair of meshes -> tsi_union */
     struct tsi_program *program[256]; /* compiled plans, by plan (program.h) */
     uint32_t program_clock, reserved;
+    tsi_stream_log *streams;             /* the innermost, or NULL */
     tsi_arena scratch;                   /* of one call */
     void (*autograd_drop)(ts_tensor *t); /* set by the autograd layer: a tensor with history goes */
     void (*moved)(ts_tensor *x, ts_tensor *y); /* set by the autograd layer while a tape records */

@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd_engine.c - the machinery of backward: split halves, several roots and tapes, hooks,
+ * functions that run again, versions, memory. Results are compared bit for bit with a plain
+ * backward of the same graph; batches are sharded, parameters replicated. */
+#include <math.h>
+#include <string.h>
+
+#include "harness/test.h"
+#include "tessera/event.h"
+#include "tessera/nn.h"
+
+enum { ROWS = 6, WIDTH = 4 };
+
+typedef struct net { /* two parameters and their module */
+    ts_module *module;
+    ts_tensor *p, *q, *unused;
+} net;
+
+static ts_tensor *pair_body(const net *n, ts_tensor *x, bool random)
+{
+    ts_tensor *h = ts_tanh(ts_matmul(x, n->p));
+    if (random) h = ts_dropout(h, 0.5);
+    return ts_add(ts_matmul(h, n->q), ts_mul(x, h)); /* x and p are used in two ways */
+}
+
+static void pair_forward(void *state, const ts_module_io *io)
+{
+    io->output[0] = pair_body(state, io->input[0], false);
+}
+
+static const ts_module_desc pair_desc = { .struct_size = sizeof(ts_module_desc),
+                                          .type = "pair",
+                                          .input_count = 1,
+                                          .output_count = 1,
+                                          .forward = pair_forward };
+
+static void net_make(test *t, ts_mesh *mesh, net *n)
+{
+    static double deviation = 0.7;
+    ts_param_options options = TS_INIT(ts_param_options);
+    options.init = ts_init_normal;
+    options.init_state = &deviation;
+    options.dtype = TS_DTYPE_F64;
+    n->module = ts_module_create(mesh, &pair_desc, n);
+    n->p = ts_module_param(n->module, "p", TS_SHAPE(WIDTH, WIDTH), &options);
+    n->q = ts_module_param(n->module, "q", TS_SHAPE(WIDTH, WIDTH), &options);
+    n->unused = ts_module_param(n->module, "unused", TS_SHAPE(3), &options);
+    TEST_OK(t, ts_module_materialize(n->module));
+}
+
+static ts_tensor *input_of(ts_mesh *mesh)
+{
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = -1.1;
+    range.step = 0.09;
+    return ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(ROWS, WIDTH), "dp:S(0)", &range);
+}
+
+static ts_tensor *total(ts_tensor *x)
+{
+    return ts_sum(ts_square(x), NULL, 0, 0);
+}
+
+typedef struct values { /* of one tensor, whole */
+    double at[ROWS * WIDTH];
+    int64_t count;
+} values;
+
+static values read_all(test *t, ts_tensor *x)
+{
+    values v = { .count = 0 };
+    ts_array view = TS_INIT(ts_array);
+    if (!x) return v;
+    ts_scope scope = ts_scope_open(t->me, "read");
+    TEST_OK(t, ts_tensor_view(ts_tensor_full(x), &view));
+    v.count = view.data ? ts_shape_count(&view.meta.shape) : 0;
+    if (v.count > 0) memcpy(v.at, view.data, (size_t)v.count * sizeof(double));
+    ts_scope_close(scope);
+    return v;
+}
+
+static void check_same(test *t, const values *a, const values *b, const char *what)
+{
+    TEST_SAY(t, a->count > 0 && a->count == b->count, "%s: %lld and %lld elements", what,
+             (long long)a->count, (long long)b->count);
+    for (int64_t i = 0; i < a->count && i < b->count; i++)
+        TEST_SAY(t, a->at[i] == b->at[i], "%s, element %lld: %.17g and %.17g", what, (long long)i,
+                 a->at[i], b->at[i]);
+}
+
+typedef struct grads {
+    values x, p, q;
+} grads;
+
+static grads take(test *t, net *n, ts_tensor *x)
+{
+    grads g = { read_all(t, ts_tensor_grad(x)), read_all(t, ts_tensor_grad(n->p)),
+                read_all(t, ts_tensor_grad(n->q)) };
+    TEST_CHECK(t, ts_tensor_grad(n->unused) == NULL);
+    TEST_OK(t, ts_tensor_grad_clear(n->p));
+    TEST_OK(t, ts_tensor_grad_clear(n->q));
+    return g;
+}
+
+static void check_grads(test *t, const grads *a, const grads *b, const char *what)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s: dx", what);
+    check_same(t, &a->x, &b->x, name);
+    snprintf(name, sizeof name, "%s: dp", what);
+    check_same(t, &a->p, &b->p, name);
+    snprintf(name, sizeof name, "%s: dq", what);
+    check_same(t, &a->q, &b->q, name);
+}
+
+static void checkpoint_body(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                            int phase)
+{
+    (void)me;
+    (void)phase;
+    output[0] = pair_body(*(net *const *)state, input[0], false);
+}
+
+static ts_tensor *checkpointed(ts_checkpoint_fn fn, const void *state, size_t bytes, ts_tensor *x)
+{
+    ts_tensor *y = NULL;
+    ts_checkpoint_call call = { .struct_size = sizeof call,
+                                .fn = fn,
+                                .state = state,
+                                .state_bytes = bytes,
+                                .input = &x,
+                                .input_count = 1,
+                                .output_count = 1 };
+    return ts_checkpoint(&call, &y) == TS_OK ? y : NULL;
+}
+
+/* Two layers of the same pair, so that what leads to x leads to parameters too. */
+static ts_tensor *two_layers(net *n, ts_tensor *x, bool again)
+{
+    for (int i = 0; i < 2; i++)
+        x = again ? checkpointed(checkpoint_body, &n, sizeof n, x) : pair_body(n, x, false);
+    return total(x);
+}
+
+static grads backward_plain(test *t, net *n, ts_mesh *mesh, bool again)
+{
+    ts_scope scope = ts_scope_open(t->me, "plain");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh));
+    TEST_OK(t, ts_backward(two_layers(n, x, again), NULL));
+    TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(n->p)) == ts_tensor_layout(n->p));
+    grads g = take(t, n, x);
+    ts_scope_close(scope);
+    return g;
+}
+
+TS_TEST_RANKS(split_backward_is_the_whole, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int again = 0; again < 2; again++) {
+        grads whole = backward_plain(t, &n, mesh, again);
+        ts_scope scope = ts_scope_open(t->me, "split");
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(input_of(mesh)), *y = two_layers(&n, x, again);
+        ts_backward_options part = TS_INIT(ts_backward_options);
+        part.part = TS_BACKWARD_INPUTS;
+        TEST_OK(t, ts_backward(y, &part));
+        TEST_CHECK(t, ts_tensor_grad(x) != NULL);
+        TEST_CHECK(t, ts_tensor_grad(n.p) == NULL && ts_tensor_grad(n.q) == NULL);
+        part.part = TS_BACKWARD_WEIGHTS;
+        TEST_OK(t, ts_backward(y, &part));
+        grads split = take(t, &n, x);
+        check_grads(t, &whole, &split, again ? "split, run again" : "split");
+        ts_scope_close(scope);
+    }
+    ts_module_destroy(n.module);
+}
+
+TS_TEST_RANKS(checkpoint_gives_the_same_bits, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    grads plain = backward_plain(t, &n, mesh, false), again = backward_plain(t, &n, mesh, true);
+    check_grads(t, &plain, &again, "checkpoint");
+    ts_module_destroy(n.module);
+}
+
+/* ---- random numbers, nesting, phases --------------------------------------------------------- */
+
+typedef struct noisy {
+    net *n;
+    int *runs; /* [2] of each phase */
+    int32_t nested, reserved;
+} noisy;
+
+static void noisy_body(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                       int phase)
+{
+    const noisy *s = state;
+    if (s->runs) s->runs[phase]++;
+    ts_tensor *h = pair_body(s->n, input[0], true);
+    if (s->nested) {
+        noisy inner = { .n = s->n, .runs = s->runs };
+        h = checkpointed(noisy_body, &inner, sizeof inner, h);
+    } else {
+        h = pair_body(s->n, h, true);
+    }
+    output[0] = ts_mul(h, ts_rand(ts_tensor_mesh(h), TS_DTYPE_F64, ts_tensor_shape(h), NULL));
+    (void)me;
+}
+
+TS_TEST_RANKS(checkpoint_nests_and_counts_its_runs, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int nested = 0; nested < 2; nested++) {
+        int runs[2] = { 0, 0 };
+        noisy s = { .n = &n, .runs = runs, .nested = nested };
+        ts_scope scope = ts_scope_open(t->me, "nested");
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(input_of(mesh));
+        ts_tensor *y = checkpointed(noisy_body, &s, sizeof s, x);
+        values before = read_all(t, y);
+        TEST_OK(t, ts_backward(total(y), NULL));
+        values after = read_all(t, y);
+        check_same(t, &before, &after, "the value");
+        grads g = take(t, &n, x);
+        TEST_CHECK(t, g.x.count == ROWS * WIDTH && g.p.count == WIDTH * WIDTH);
+        TEST_EQ(t, runs[0], nested ? 3 : 1); /* the inner one is run forward twice, */
+        TEST_EQ(t, runs[1], nested ? 2 : 1); /* and once more for its own gradients */
+        ts_scope_close(scope);
+    }
+    ts_module_destroy(n.module);
+}
+
+/* y = x * mask drawn inside: the gradient of sum(y) is the mask, and y tells the mask. */
+static void mask_body(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                      int phase)
+{
+    (void)state;
+    (void)me;
+    (void)phase;
+    output[0] = ts_dropout(ts_dropout(input[0], 0.3), 0.4);
+}
+
+TS_TEST_RANKS(checkpoint_masks_agree, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_scope scope = ts_scope_open(t->me, "masks");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(ROWS, WIDTH), "dp:S(0)"));
+    ts_tensor *y = checkpointed(mask_body, NULL, 0, x);
+    ts_tensor *z = checkpointed(mask_body, NULL, 0, x); /* other numbers */
+    ts_tensor *dy[1] = { NULL };
+    TEST_OK(t, ts_grad(ts_sum(y, NULL, 0, 0), &x, 1, dy));
+    values mask = read_all(t, y), grad = read_all(t, dy[0]), other = read_all(t, z);
+    check_same(t, &mask, &grad, "mask");
+    TEST_CHECK(t, memcmp(mask.at, other.at, sizeof(double) * ROWS * WIDTH) != 0);
+    ts_scope_close(scope);
+}
+
+/* ---- seeds, roots, tapes --------------------------------------------------------------------- */
+
+TS_TEST_RANKS(several_roots_with_their_gradients, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_scope scope = ts_scope_open(t->me, "roots");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh));
+    ts_tensor *root[2] = { ts_square(x), ts_mul_scalar(x, 3.0) };
+    ts_tensor *ones = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(ROWS, WIDTH), NULL);
+    ts_tensor *seed[2] = { ones, ts_mul_scalar(ones, 2.0) };
+    TEST_OK(t, ts_backward_from(root, seed, 2, NULL));
+    values at = read_all(t, x), dx = read_all(t, ts_tensor_grad(x));
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        TEST_SAY(t, dx.at[i] == 2 * at.at[i] + 6, "%d: %.17g", i, dx.at[i]);
+    ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(tapes_end_in_any_order, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    grads one = backward_plain(t, &n, mesh, false);
+    ts_tape *tape[3];
+    ts_tensor *loss[3], *x[3];
+    for (int i = 0; i < 3; i++) {
+        ts_scope scope = ts_scope_open(t->me, "microbatch");
+        tape[i] = ts_tape_retain(ts_tape_begin(t->me));
+        x[i] = ts_tensor_retain(ts_watch(input_of(mesh)));
+        loss[i] = ts_tensor_retain(two_layers(&n, x[i], false));
+        TEST_CHECK(t, ts_tape_length(tape[i]) > 0);
+        ts_scope_close(scope);
+    }
+    static const int order[3] = { 1, 0, 2 };
+    for (int k = 0; k < 3; k++) {
+        ts_scope scope = ts_scope_open(t->me, "back");
+        TEST_OK(t, ts_backward(loss[order[k]], NULL));
+        grads g = take(t, &n, x[order[k]]);
+        check_grads(t, &one, &g, "tape");
+        ts_tape_release(tape[order[k]]);
+        ts_scope_close(scope);
+        /* The tape is gone: the root is a plain value now. */
+        TEST_CHECK(t, !ts_tensor_needs_grad(loss[order[k]]));
+    }
+    for (int i = 0; i < 3; i++) {
+        ts_tensor_release(x[i]);
+        ts_tensor_release(loss[i]);
+    }
+    ts_module_destroy(n.module);
+}
+
+TS_TEST_RANKS(grad_leaves_the_leaves_alone, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int again = 0; again < 2; again++) {
+        grads want = backward_plain(t, &n, mesh, again);
+        ts_scope scope = ts_scope_open(t->me, "grad");
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(input_of(mesh)), *y = two_layers(&n, x, again);
+        ts_tensor *wrt[4] = { x, n.p, n.q, n.unused }, *out[4];
+        for (int twice = 0; twice < 2; twice++) {
+            TEST_OK(t, ts_grad(y, wrt, 4, out));
+            grads have = { read_all(t, out[0]), read_all(t, out[1]), read_all(t, out[2]) };
+            check_grads(t, &want, &have, "ts_grad");
+            TEST_CHECK(t, out[3] == NULL);
+            TEST_CHECK(t, !ts_tensor_grad(x) && !ts_tensor_grad(n.p) && !ts_tensor_grad(n.q));
+        }
+        ts_scope_close(scope);
+    }
+    ts_module_destroy(n.module);
+}
+
+TS_TEST_RANKS(lazy_backwards_add_up, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    grads one = backward_plain(t, &n, mesh, false);
+    for (int part = 0; part < 3; part++) {
+        ts_scope scope = ts_scope_open(t->me, "part");
+        ts_tape_begin(t->me);
+        ts_tensor *y = two_layers(&n, input_of(mesh), false);
+        TEST_OK(t, ts_backward(y, TS_OPTIONS(ts_backward_options, .lazy = part < 2)));
+        ts_scope_close(scope);
+    }
+    TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(n.p)) == ts_tensor_layout(n.p));
+    values p = read_all(t, ts_tensor_grad(n.p));
+    for (int64_t i = 0; i < p.count; i++)
+        TEST_SAY(t, fabs(p.at[i] - 3 * one.p.at[i]) <= 1e-13 * (1 + fabs(p.at[i])),
+                 "element %lld: %.17g, not %.17g", (long long)i, p.at[i], 3 * one.p.at[i]);
+    ts_module_destroy(n.module);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(a_saved_tensor_that_changed_is_refused, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_scope caught =
+        ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh)), *h = ts_mul_scalar(x, 2.0), *y = total(ts_exp(h));
+    ts_tensor *z = ts_mul(h, h);
+    ts_scope no = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    (void)ts_tril_(h, 0);
+    ts_scope_close(no);
+    (void)y;
+    TEST_STATUS(t, ts_backward(total(z), NULL), TS_ERR_STATE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "changed in place");
+    TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+TS_TEST_RANKS(roots_without_history_are_refused, 1)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    static const char *const words[] = { "no history", "give its gradient", "no history" };
+    for (int i = 0; i < 3; i++) {
+        ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        ts_tape_begin(t->me);
+        ts_tensor *x = i == 2 ? ts_detach(ts_watch(input_of(mesh))) : ts_watch(input_of(mesh));
+        ts_tensor *root = i == 0 ? total(input_of(mesh)) : i == 1 ? ts_square(x) : total(x);
+        TEST_CHECK(t, ts_backward(root, NULL) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
+        ts_scope_close(caught);
+    }
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    ts_tape *tape = ts_tape_begin(t->me);
+    TEST_CHECK(t, !ts_tensor_needs_grad(ts_square(ts_watch(input_of(mesh)))));
+    TEST_EQ(t, ts_tape_length(tape), 0);
+    ts_scope_close(scope);
+}
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+typedef struct diary {
+    char text[256];
+    const net *n;
+} diary;
+
+static void note(diary *d, const char *word)
+{
+    size_t length = strlen(d->text);
+    snprintf(d->text + length, sizeof d->text - length, "%s ", word);
+}
+
+static ts_status on_leaf(ts_tensor *leaf, void *context)
+{
+    diary *d = context;
+    note(d, leaf == d->n->p ? "p" : leaf == d->n->q ? "q" : "x");
+    return ts_tensor_grad(leaf) ? TS_OK : TS_ERR_STATE;
+}
+
+static ts_status on_value(ts_tensor *grad, void *context)
+{
+    note(context, ts_tensor_shape(grad).extent[0] == ROWS ? "flow" : "?");
+    return TS_OK;
+}
+
+static ts_status on_before(ts_module *m, void *context)
+{
+    (void)m;
+    note(context, "before");
+    return TS_OK;
+}
+
+static ts_status on_after(ts_module *m, void *context)
+{
+    (void)m;
+    note(context, "after");
+    return TS_OK;
+}
+
+static ts_status on_reset(ts_module *m, void *context)
+{
+    (void)m;
+    note(context, "reset");
+    return TS_OK;
+}
+
+TS_TEST_RANKS(hooks_are_told_in_order, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    diary d = { .n = &n };
+    TEST_OK(t, ts_tensor_on_grad(n.p, on_leaf, &d));
+    TEST_OK(t, ts_tensor_on_grad(n.q, on_leaf, &d));
+    TEST_OK(t, ts_module_on(n.module, TS_HOOK_BACKWARD_BEFORE, on_before, &d));
+    TEST_OK(t, ts_module_on(n.module, TS_HOOK_BACKWARD_AFTER, on_after, &d));
+    TEST_OK(t, ts_module_on(n.module, TS_HOOK_RESET, on_reset, &d));
+    for (int again = 0; again < 2; again++) {
+        ts_scope scope = ts_scope_open(t->me, "hooks");
+        TEST_OK(t, ts_module_checkpoint(n.module, again));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(input_of(mesh));
+        TEST_OK(t, ts_tensor_on_grad(x, on_leaf, &d));
+        ts_tensor *h = TS_CALL(n.module, x), *y = TS_CALL(n.module, h);
+        TEST_OK(t, ts_tensor_on_grad(h, on_value, &d));
+        TEST_OK(t, ts_backward(total(y), NULL));
+        /* A parameter is complete once its first use is passed; the whole module is one node when
+         * it runs again, so there p and q are complete together. */
+        if (again)
+            TEST_TEXT(t, d.text, "before after before flow x p q after ");
+        else
+            TEST_TEXT(t, d.text, "before after before flow q x p after ");
+        d.text[0] = '\0';
+        TEST_OK(t, ts_module_reset(n.module));
+        TEST_TEXT(t, d.text, "reset ");
+        TEST_CHECK(t, ts_tensor_grad(n.p) == NULL);
+        d.text[0] = '\0';
+        ts_scope_close(scope);
+    }
+    ts_module_destroy(n.module);
+}
+
+static ts_status count_ready(ts_module *m, void *context)
+{
+    (void)m;
+    ++*(int *)context;
+    return TS_OK;
+}
+
+TS_TEST_RANKS(a_module_is_ready_when_its_parameters_are, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n = { 0 };
+    static const ts_module_desc outer_desc = { .struct_size = sizeof outer_desc, .type = "outer" };
+    net_make(t, mesh, &n);
+    ts_module *both = ts_module_create(mesh, &outer_desc, NULL);
+    ts_module *one = ts_module_create(mesh, &outer_desc, NULL);
+    ts_param_options options = TS_INIT(ts_param_options);
+    options.dtype = TS_DTYPE_F64;
+    ts_tensor *a = ts_module_param(one, "a", TS_SHAPE(WIDTH), &options);
+    ts_tensor *b = ts_module_param(both, "b", TS_SHAPE(WIDTH), &options);
+    ts_module_add(both, "one", one);
+    TEST_OK(t, ts_module_materialize(both));
+    int ready_one = 0, ready_both = 0;
+    TEST_OK(t, ts_module_on(one, TS_HOOK_GRAD_READY, count_ready, &ready_one));
+    TEST_OK(t, ts_module_on(both, TS_HOOK_GRAD_READY, count_ready, &ready_both));
+    for (int use_b = 0; use_b < 3; use_b++) { /* without, with, without */
+        ts_scope scope = ts_scope_open(t->me, "ready");
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_add(input_of(mesh), a);
+        TEST_OK(t, ts_backward(total(use_b == 1 ? ts_mul(x, b) : x), NULL));
+        ts_scope_close(scope);
+        TEST_EQ(t, ready_one, use_b + 1);
+        TEST_EQ(t, ready_both, use_b > 0);
+    }
+    ts_module_destroy(both);
+    ts_module_destroy(n.module);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+enum { DEEP = 24, WIDE = 64, LONG = 96 };
+
+static ts_tensor *chain_body(ts_tensor *x)
+{
+    for (int i = 0; i < 4; i++)
+        x = ts_tanh(ts_mul_scalar(ts_sin(x), 1.01));
+    return x;
+}
+
+static void chain_again(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                        int phase)
+{
+    (void)state;
+    (void)me;
+    (void)phase;
+    output[0] = chain_body(input[0]);
+}
+
+/* The most memory beyond the input, in tensors of its size, and what is left after backward. */
+static void chain_memory(test *t, ts_mesh *mesh, bool again, double *peak, double *left)
+{
+    ts_scope scope = ts_scope_open(t->me, "chain");
+    ts_tensor *x = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(LONG, WIDE), NULL));
+    ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+    TEST_OK(t, ts_rank_memory_reset(t->me));
+    TEST_OK(t, ts_rank_memory(t->me, &before));
+    ts_scope step = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_scope inner = ts_scope_open(t->me, "layers");
+    ts_tensor *h = x;
+    for (int i = 0; i < DEEP; i++) {
+        h = again ? checkpointed(chain_again, NULL, 0, h) : chain_body(h);
+        h = ts_scope_turn(inner, h);
+    }
+    h = ts_scope_leave(inner, h);
+    TEST_OK(t, ts_backward(total(h), NULL));
+    h = NULL;
+    ts_scope_close(step);
+    TEST_OK(t, ts_rank_memory(t->me, &after));
+    double unit = LONG * WIDE * sizeof(double);
+    *peak = (double)(after.peak - before.live) / unit;
+    *left = (double)(after.live - before.live) / unit;
+    ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(saved_tensors_are_released_as_used, 1)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    double plain, again, left;
+    chain_memory(t, mesh, false, &plain, &left);
+    TEST_SAY(t, left < 1.1, "%.2f tensors are left, the gradient is 1", left);
+    /* What tanh saves is what sin saves: four a layer; some more live while gradients are made. */
+    TEST_SAY(t, plain >= 4 * DEEP && plain < 4 * DEEP + 10, "plain: %.2f tensors", plain);
+    chain_memory(t, mesh, true, &again, &left);
+    TEST_SAY(t, left < 1.1, "%.2f tensors are left, the gradient is 1", left);
+    TEST_SAY(t, again < DEEP + 18, "run again: %.2f tensors", again);
+}
