@@ -69,6 +69,15 @@ typedef struct ts_sgd_options {
     int32_t nesterov, reserved;
 } ts_sgd_options;
 
+/* The factor on the loss of training in few bits. */
+typedef struct ts_loss_scale {
+    size_t struct_size;
+    double value;  /* multiply the loss by it */
+    int64_t every; /* doubled after so many finite steps in a row, halved by one that is not; 0: it
+                      stays */
+    int64_t good;  /* finite steps since it last changed, or from the start */
+} ts_loss_scale;
+
 typedef ts_status (*ts_param_fn)(const char *name, ts_tensor *parameter, void *context);
 
 TS_BEGIN_C
@@ -122,6 +131,11 @@ TS_API void ts_optimizer_destroy(ts_optimizer *o);   /* [any] */
 /* Total norm of all gradients, each element once; scales them down to norm_max if it is larger (0:
  * only measures). recorded [coll] */
 TS_API ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm);
+/* Every gradient times the factor: 1 / ts_loss_scale.value after backward. recorded */
+TS_API ts_status ts_grad_scale(ts_module *root, double factor);
+/* After each step: were its gradients finite? If not, the step is to be left out. Fails when a
+ * fixed scale overflows or no scale helps. recorded, the same on all ranks */
+TS_API ts_status ts_loss_scale_update(ts_loss_scale *scale, int finite);
 
 TS_END_C
 

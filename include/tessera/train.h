@@ -69,6 +69,8 @@ typedef struct ts_train_step {
     double tokens_per_second, flops;
     double remaining;     /* seconds, as far as one can tell */
     int64_t memory_bytes; /* most that a rank held */
+    double scale;         /* of the loss in backward */
+    int64_t skipped;      /* 1: gradients were not finite, the weights stayed as they were */
 } ts_train_step;
 
 typedef struct ts_train_options {

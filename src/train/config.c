@@ -59,7 +59,7 @@ static const key keys[] = {
     REAL(model, init_deviation, "0.02", 0, 10, "of random weights"),
     REAL(model, rope_theta, "10000", 1, 1e12, "base of rotary positions"),
     TEXT(model, dtype, "f32", "of parameters: f32, f64, bf16"),
-    TEXT(model, compute, "", "dtype of products; empty: as stored"),
+    TEXT(model, compute, "", "of activations and products: f32, f64, bf16, f16; empty: as stored"),
     TEXT(data, path, "", "a text file, or the prefix of token files (tessera tokenize)"),
     TEXT(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
     INT(data, context, "128", 1, 1e8, "tokens of a row"),
@@ -69,6 +69,9 @@ static const key keys[] = {
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
     INT(train, accumulate, "1", 1, 1e6, "parts in which a step's rows are run, one after another"),
     REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
+    REAL(train, loss_scale, "1", 1e-30, 1e30, "factor on the loss in backward; f16 needs one"),
+    INT(train, loss_scale_every, "0", 0, 1e12,
+        "the factor doubles after so many finite steps, halves after one that is not; 0: fixed"),
     INT(train, seed, "1", 0, 9e15, "of weights and of the order of the data"),
     INT(train, save_every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
     INT(train, resume, "1", 0, 1, "1: go on from the state in output, if there is one"),
@@ -393,7 +396,7 @@ ts_status ts_train_config_check(const ts_train_config *c)
     static const char *const kinds[] = { "adamw", "sgd", NULL };
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
     static const char *const dtypes[] = { "f32", "f64", "bf16", NULL };
-    static const char *const computes[] = { "", "f32", "f64", "bf16", NULL };
+    static const char *const computes[] = { "", "f32", "f64", "bf16", "f16", NULL };
     if (!c) return TSI_FAIL(TS_ERR_NULL, "train: there is no configuration");
     TSI_TRY(check_word("model.family", c->model.family, families));
     TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));

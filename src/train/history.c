@@ -4,6 +4,7 @@
  * When a run goes on from step k, lines up to k are read back and later ones dropped, so that the
  * log has each step once. Losses are written with all their digits: equal bits, equal text. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +45,9 @@ static ts_status write_line(tsi_history *h, const ts_train_step *s)
     member(&text, "seconds", s->seconds);
     member(&text, "tokens_per_second", s->tokens_per_second);
     member(&text, "flops", s->flops);
-    tsi_text_printf(&text, ", \"memory_bytes\": %lld}\n", (long long)s->memory_bytes);
+    tsi_text_printf(&text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
+    member(&text, "scale", s->scale);
+    tsi_text_printf(&text, ", \"skipped\": %lld}\n", (long long)s->skipped);
     char *line = tsi_text_take(&text);
     if (!line) return TS_ERR_MEMORY;
     bool good = fputs(line, h->log) >= 0 && fflush(h->log) == 0;
@@ -54,7 +57,7 @@ static ts_status write_line(tsi_history *h, const ts_train_step *s)
 
 static double real(const tsi_json *root, const char *name)
 {
-    return tsi_json_real(tsi_json_member(root, name), 0.0);
+    return tsi_json_real(tsi_json_member(root, name), (double)NAN); /* null: was not finite */
 }
 
 /* One line of an earlier run; a torn or foreign line is left out. */
@@ -74,7 +77,9 @@ static ts_status read_line(tsi_history *h, const char *path, const char *line, i
                         .seconds = real(root, "seconds"),
                         .tokens_per_second = real(root, "tokens_per_second"),
                         .flops = real(root, "flops"),
-                        .memory_bytes = tsi_json_int(tsi_json_member(root, "memory_bytes"), 0) };
+                        .memory_bytes = tsi_json_int(tsi_json_member(root, "memory_bytes"), 0),
+                        .scale = real(root, "scale"),
+                        .skipped = tsi_json_int(tsi_json_member(root, "skipped"), 0) };
     tsi_json_release(document);
     bool next =
         s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);

@@ -82,14 +82,18 @@ static double norm_of(const ts_train_step *step)
     return step->norm;
 }
 
-/* The mean of point p of `points`. */
+/* The mean of point p of `points`, of what is finite; NaN: nothing is. */
 static double mean_of(const tsi_history *h, value_fn value, int64_t p, int64_t points)
 {
-    int64_t from = p * h->count / points, to = (p + 1) * h->count / points;
+    int64_t from = p * h->count / points, to = (p + 1) * h->count / points, finite = 0;
     double sum = 0;
-    for (int64_t i = from; i < to; i++)
-        sum += value(&h->step[i]);
-    return sum / (double)(to - from);
+    for (int64_t i = from; i < to; i++) {
+        double v = value(&h->step[i]);
+        if (!isfinite(v)) continue;
+        sum += v;
+        finite++;
+    }
+    return finite > 0 ? sum / (double)finite : (double)NAN;
 }
 
 static void axis_labels(tsi_text *out, double low, double high, int64_t steps)
@@ -118,6 +122,7 @@ static void curve(tsi_text *out, const char *title, const tsi_history *h, value_
         low = fmin(low, v);
         high = fmax(high, v);
     }
+    if (low > high) return;
     if (low > 0 && low < 0.5 * high) low = 0;
     if (high <= low) high = low + 1;
     tsi_text_printf(out, "<h2>%s</h2><svg viewBox=\"0 0 %d %d\" role=\"img\">", title, WIDTH,
@@ -127,6 +132,7 @@ static void curve(tsi_text *out, const char *title, const tsi_history *h, value_
     for (int64_t p = 0; p < points; p++) {
         double x = points > 1 ? (double)p / (double)(points - 1) : 0.5;
         double y = (mean_of(h, value, p, points) - low) / (high - low);
+        if (!isfinite(y)) continue;
         tsi_text_printf(out, "%.1f,%.1f ", LEFT + (WIDTH - LEFT) * x,
                         (HEIGHT - BOTTOM) * (1.0 - y) * 0.94 + 8);
     }

@@ -47,6 +47,7 @@ typedef struct tsi_run {
     ts_optimizer *optimizer;
     ts_loader *loader;
     int32_t *row; /* [context + 1]: the row at hand */
+    ts_loss_scale scale;
     ts_train_plan plan;
     tsi_measures measures;
     tsi_history history;

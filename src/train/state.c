@@ -3,7 +3,8 @@
  * mesh.
  *
  *   OUTPUT/state/step-N/rank-R.bin:
- *   "TSSTATE1" | u64 step | u64 hash of mesh, plan and optimiser | u64 records |
+ *   "TSSTATE2" | u64 step | u64 hash of mesh, plan and optimiser | u64 updates | f64 loss scale |
+ *   u64 finite steps at it | u64 records |
  *   records: u32 bytes of the name | u32 dtype | u64 bytes of the data | name | data |
  *   u64 checksum of everything before
  *
@@ -22,7 +23,7 @@
 #include "train/run.h"
 
 enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96 };
-static const char magic[8] = "TSSTATE1";
+static const char magic[8] = "TSSTATE2";
 
 typedef struct stream {
     const char *path;
@@ -119,9 +120,20 @@ static ts_status pass_head(stream *s, const tsi_run *run, int64_t step)
     return TS_OK;
 }
 
+/* What changes from step to step beside the tensors. */
+static ts_status pass_progress(stream *s, tsi_run *run)
+{
+    int64_t updates = ts_optimizer_steps(run->optimizer);
+    TSI_TRY(pass(s, &updates, sizeof updates));
+    TSI_TRY(pass(s, &run->scale.value, sizeof run->scale.value));
+    TSI_TRY(pass(s, &run->scale.good, sizeof run->scale.good));
+    return s->reading ? ts_optimizer_resume(run->optimizer, updates) : TS_OK;
+}
+
 static ts_status pass_all(stream *s, tsi_run *run, int64_t step)
 {
     TSI_TRY(pass_head(s, run, step));
+    TSI_TRY(pass_progress(s, run));
     uint64_t count = 0;
     TSI_TRY(ts_module_each(ts_model_module(run->model), count_tensor, &count));
     TSI_TRY(ts_optimizer_each(run->optimizer, count_tensor, &count));
@@ -246,7 +258,6 @@ ts_status tsi_state_load(tsi_run *run, int64_t *step)
     if (found == 0) return TS_OK;
     snprintf(folder, sizeof folder, "%s/step-%lld", states, (long long)found);
     TSI_TRY(pass_file(run, folder, found, true));
-    TSI_TRY(ts_optimizer_resume(run->optimizer, found));
     TSI_TRY(ts_group_barrier(run->all, NULL)); /* all could read theirs */
     *step = found;
     return TS_OK;

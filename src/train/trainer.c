@@ -3,7 +3,8 @@
  *
  * A step: for each part of the batch forward and backward (gradients reduced with the last one),
  * the total norm, clipping, a check that all is finite, the update; then the ranks agree whether to
- * stop. A loss or norm that is not finite ends the run before it touches the weights. */
+ * stop. A loss or norm that is not finite ends the run before it touches the weights; where the
+ * loss is scaled by what fits, the step is left out and the scale halved instead. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -164,10 +165,10 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
     ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
     lap(run, TSI_PHASE_DATA, mark);
     ts_tensor *mean = ts_model_loss(run->model, ids, labels);
-    ts_tensor *root = parts > 1 ? ts_mul_scalar(mean, 1.0 / (double)parts) : mean;
-    double value = NAN;
-    ts_status status = ts_tensor_item(root, &value);
-    *loss += value;
+    double factor = run->scale.value / (double)parts, value = NAN;
+    ts_tensor *root = factor != 1.0 ? ts_mul_scalar(mean, factor) : mean;
+    ts_status status = ts_tensor_item(mean, &value);
+    *loss += value / (double)parts;
     lap(run, TSI_PHASE_FORWARD, mark);
     if (status == TS_OK)
         status = ts_backward(root, TS_OPTIONS(ts_backward_options, .lazy = part + 1 < parts));
@@ -183,9 +184,16 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     out->rate = c->optimizer.rate * ts_schedule_factor(&schedule, step);
     for (int64_t part = 0; part < c->train.accumulate; part++)
         TSI_TRY(run_part(run, step, part, &out->loss, mark));
+    TSI_TRY(ts_grad_scale(ts_model_module(run->model), 1.0 / run->scale.value));
     TSI_TRY(ts_clip_grad_norm(ts_model_module(run->model), c->train.clip, &out->norm));
     lap(run, TSI_PHASE_NORM, mark);
-    if (!isfinite(out->loss) || !isfinite(out->norm))
+    bool finite = isfinite(out->loss) && isfinite(out->norm);
+    out->scale = run->scale.value;
+    out->skipped = !finite;
+    if (!finite && run->scale.every > 0) TSI_TRY(ts_optimizer_zero(run->optimizer));
+    if (run->scale.every > 0) TSI_TRY(ts_loss_scale_update(&run->scale, finite));
+    if (!finite && run->scale.every > 0) return TS_OK;
+    if (!finite)
         return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
                               "train: step %lld: the loss is %g and the total norm %g; the weights "
                               "were not changed",
@@ -320,6 +328,9 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     TSI_TRY(tsi_rank_enter(me));
     tsi_run run = { .me = me, .config = config };
     run.plan.struct_size = sizeof run.plan;
+    run.scale = (ts_loss_scale){ .struct_size = sizeof run.scale,
+                                 .value = config->train.loss_scale,
+                                 .every = config->train.loss_scale_every };
     run.measures.times.struct_size = sizeof run.measures.times;
     ts_status status = set_up(&run);
     if (status == TS_OK && options && options->on_plan && ts_rank_index(me) == 0)
