@@ -107,6 +107,29 @@ TS_API ts_status ts_redistribute_many(ts_tensor *const *x, const ts_sharding *co
  * complete. recorded */
 TS_API ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to);
 
+/* ---- neighbours on an axis ------------------------------------------------------------------- */
+/* The step of a ring: each rank gets the block that the rank `hops` before it on the axis holds
+ * (hops may be negative; the axis is a circle). The result is the same tensor on the mesh with the
+ * ranks of that axis turned, so uneven shards need no padding, its layout says what a rank holds
+ * now, and hops that add up to the axis' size lead back to the first mesh. Has a gradient. maker
+ * [coll] */
+TS_API ts_tensor *ts_shift(ts_tensor *x, const char *axis, int64_t hops);
+
+enum { TS_PEER_CHANNELS = 2 };
+typedef struct ts_peer {
+    ts_mesh *mesh;
+    const char *axis;
+    int64_t offset;  /* the coordinate on the axis relative to this rank's; no circle, never 0 */
+    int64_t channel; /* 0 or 1: sends and receives of a pair match in order, per channel */
+} ts_peer;
+/* This rank's block of x to a neighbour, whatever mesh x is on. Returns at once; x may be dropped.
+ * Not recorded on tapes. recorded */
+TS_API ts_status ts_send(ts_tensor *x, const ts_peer *to);
+/* A tensor of that global shape and dtype, whose block on this rank comes from a neighbour; it
+ * completes on first use. A block of another shape or dtype than the sender's is an error that
+ * names both sides. maker */
+TS_API ts_tensor *ts_recv(const ts_meta *what, const ts_sharding *as, const ts_peer *from);
+
 TS_END_C
 
 #ifndef __cplusplus
@@ -117,6 +140,9 @@ TS_END_C
 #define ts_from_local(...) (ts_here(TS_HERE), ts_from_local(__VA_ARGS__))
 #define ts_distribute(...) (ts_here(TS_HERE), ts_distribute(__VA_ARGS__))
 #define ts_tensor_full(...) (ts_here(TS_HERE), ts_tensor_full(__VA_ARGS__))
+#define ts_shift(...) (ts_here(TS_HERE), ts_shift(__VA_ARGS__))
+#define ts_send(...) (ts_here(TS_HERE), ts_send(__VA_ARGS__))
+#define ts_recv(...) (ts_here(TS_HERE), ts_recv(__VA_ARGS__))
 #define ts_tensor_item(...) (ts_here(TS_HERE), ts_tensor_item(__VA_ARGS__))
 #endif
 

@@ -14,7 +14,8 @@ fail() { # label output
 }
 verify() { # model mesh plan
     local said
-    if said=$(timeout 120 "$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --plan "$3" 2>&1); then pass
+    if said=$(timeout 120 "$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" \
+        --plan "$3" 2>&1); then pass
     else fail "$1 on $2 ($3)" "$said"; fi
 }
 # One summary line from all four processes together.
@@ -57,6 +58,7 @@ cp tests/golden/models/llama_bias/* "$spoiled"
 sed -i 's/"hidden_act": "gelu"/"hidden_act": "relu"/' "$spoiled/config.json"
 said=$("$build/bin/tessera" verify model "$spoiled" 2>&1)
 code=$?
-if [ $code -eq 1 ] && [[ $said == *"loss: "*" not "* ]]; then pass; else fail "another activation (exit code $code)" "$said"; fi
+if [ $code -eq 1 ] && [[ $said == *"loss: "*" not "* ]]; then pass
+else fail "another activation (exit code $code)" "$said"; fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
