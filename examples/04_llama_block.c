@@ -169,7 +169,8 @@ typedef struct lesson {
 
 static lesson lesson_of(ts_mesh *mesh, const llama_config *c)
 {
-    const ts_sharding *rows = ts_sharding_get(mesh, "dp?:S(0)"), *whole = ts_sharding_get(mesh, "dp?:R");
+    const ts_sharding *rows = ts_sharding_get(mesh, "dp?:S(0)");
+    const ts_sharding *whole = ts_sharding_get(mesh, "dp?:R");
     ts_meta ids = { .shape = TS_SHAPE(6, c->length), .dtype = TS_DTYPE_I64 };
     int64_t now = 0, next = 1, size = c->dim / c->heads;
     ts_meta table = { .shape = TS_SHAPE(c->length, size), .dtype = TS_DTYPE_F32 };

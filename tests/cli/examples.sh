@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The example programs run, on one rank and on several, with threads and under every MPI that is there, and say what they
-# should. They check their own results and leave with an exit code.
+# The example programs run, on one rank and on several, with threads and under every MPI that is there, and say
+# what they should. They check their own results and leave with an exit code.
 set -u
 build=$1
 passed=0 failed=0
