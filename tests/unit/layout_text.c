@@ -91,7 +91,7 @@ TS_TEST(placements_errors)
         { "RS(0/2:1,2), R, R", "column 5: expected ':' and the sizes" },
         { "P, R, R", "column 2: expected '(' and a reduction" },
         { "P(), R, R", "column 3: expected a reduction: sum avg min max prod" },
-        { "P(product), R, R", "column 3: expected a reduction" },
+        { "P(times), R, R", "column 3: expected a reduction" },
         { "P(norm), R, R", "column 7: expected ':' and the p of the norm" },
         { "P(norm:0), R, R", "column 8: expected a finite p other than 0" },
         { "P(norm:1e999), R, R", "column 8: expected a finite p" },
