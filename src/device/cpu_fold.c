@@ -128,18 +128,37 @@ static void fold_run(const fold *f, char *to, const void *const *at, int64_t row
             f->divisor);
 }
 
-/* All rows of the last two dims. Long ones go abreast in short pieces: the start of a row, which
- * hardware cannot foresee, is then waited for once instead of for each of them. */
+/* Elements of a row before the first whole line of the target. */
+static int64_t head_of(const fold *f, const char *to, int64_t row)
+{
+    const char *start = to + row * f->to->stride[f->dim[f->ndim - 2]] * (int64_t)f->size;
+    return (int64_t)((TSI_CACHE_LINE - (uintptr_t)start % TSI_CACHE_LINE) % TSI_CACHE_LINE) /
+           (int64_t)f->size;
+}
+
+/* Rows abreast in short pieces of whole lines of the target: the start of a row, which hardware
+ * cannot foresee, is then waited for once instead of for each of them. */
+static void fold_abreast(const fold *f, char *to, const void *const *at, int64_t row)
+{
+    int64_t columns = f->extent[f->ndim - 1], piece = PIECE_BYTES / (int64_t)f->size;
+    int64_t head[ABREAST];
+    for (int64_t i = 0; i < ABREAST; i++)
+        head[i] = head_of(f, to, row + i);
+    for (int64_t end = 0; end < columns + piece; end += piece)
+        for (int64_t i = 0; i < ABREAST; i++) {
+            int64_t first = tsi_max_i64(head[i] + end - piece, 0);
+            int64_t last = tsi_min_i64(head[i] + end, columns);
+            if (first < last) fold_run(f, to, at, row + i, first, last - first);
+        }
+}
+
+/* All rows of the last two dims. */
 static void fold_plane(const fold *f, char *to, const void *const *at)
 {
     int64_t rows = f->extent[f->ndim - 2], columns = f->extent[f->ndim - 1], row = 0;
-    int64_t piece = PIECE_BYTES / (int64_t)f->size;
-    if (columns * (int64_t)f->size >= LONG_BYTES) {
-        for (; row + ABREAST <= rows; row += ABREAST)
-            for (int64_t c = 0; c < columns; c += piece)
-                for (int64_t i = 0; i < ABREAST; i++)
-                    fold_run(f, to, at, row + i, c, tsi_min_i64(piece, columns - c));
-    }
+    bool abreast = columns * (int64_t)f->size >= LONG_BYTES;
+    for (; abreast && row + ABREAST <= rows; row += ABREAST)
+        fold_abreast(f, to, at, row);
     for (; row < rows; row++)
         fold_run(f, to, at, row, 0, columns);
 }
