@@ -4,13 +4,14 @@
  * Tensors of four elements on a mesh of 2x4 thread ranks; one rank calls while the others wait, so
  * nothing but the call itself is measured. What the local kernel takes alone is taken off. A hit
  * finds its plan in the rank's cache; a miss has an attribute that was never seen. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "bench_lines.h"
 
-enum { BATCH = 64, MISSES = 512 };
+enum { BATCH = 64, MISSES = 512, PARAMETERS = 200 };
 
 typedef struct bench {
     bench_lines lines;
@@ -104,6 +105,51 @@ static double time_misses(ts_rank *me, inputs *in)
     return best;
 }
 
+/* The arithmetic of one AdamW step, on blocks of four elements. */
+static double time_arithmetic(const bench *self)
+{
+    static float x[4][PARAMETERS][4];
+    double best = 1;
+    for (int64_t done = 0; done < self->calls; done += PARAMETERS) {
+        double start = cli_now();
+        for (int i = 0; i < PARAMETERS; i++)
+            for (int j = 0; j < (i % 2 ? 1 : 4); j++) {
+                float g = x[1][i][j], m = 0.9f * x[2][i][j] + 0.1f * g;
+                float v = 0.95f * x[3][i][j] + 0.05f * g * g;
+                x[2][i][j] = m;
+                x[3][i][j] = v;
+                x[0][i][j] -= 1e-3f * m / (sqrtf(v) + 1e-8f);
+            }
+        double one = (cli_now() - start) / PARAMETERS;
+        if (one < best) best = one;
+    }
+    return best;
+}
+
+/* One fused step over parameters of four elements, half of them cut in four. */
+static double time_list(const bench *self, ts_mesh *mesh)
+{
+    ts_tensor *x[4][PARAMETERS];
+    for (int i = 0; i < PARAMETERS; i++)
+        for (int k = 0; k < 4; k++)
+            x[k][i] = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), i % 2 ? "R, S(0)" : "R, R");
+    ts_adamw_update u = TS_INIT(ts_adamw_update);
+    u.param = (ts_list){ x[0], PARAMETERS };
+    u.grad = (ts_list){ x[1], PARAMETERS };
+    u.first = (ts_list){ x[2], PARAMETERS };
+    u.second = (ts_list){ x[3], PARAMETERS };
+    u.lr = 1e-3, u.beta1 = 0.9, u.beta2 = 0.95, u.epsilon = 1e-8;
+    double best = 1;
+    for (int64_t done = 0; done < self->calls; done += PARAMETERS) {
+        double start = cli_now();
+        u.step++;
+        if (ts_fused_adamw(&u) != TS_OK) return 0;
+        double one = (cli_now() - start) / PARAMETERS;
+        if (one < best) best = one;
+    }
+    return best;
+}
+
 static ts_status measure(bench *self, ts_rank *me, ts_mesh *mesh)
 {
     ts_scope scope = ts_scope_open(me, "bench");
@@ -127,6 +173,11 @@ static ts_status measure(bench *self, ts_rank *me, ts_mesh *mesh)
     if (ts_op_cache_statistics(me, &stats) == TS_OK)
         bench_line_note(line, "%lld hits, %lld misses, %lld plans kept", (long long)stats.hits,
                         (long long)stats.misses, (long long)stats.live);
+    double arithmetic = time_arithmetic(self) * 1e9;
+    line = bench_lines_add(&self->lines, "ns", time_list(self, mesh) * 1e9 - arithmetic,
+                           "fused_adamw of %d parameters, each", PARAMETERS);
+    line->wanted = 30;
+    bench_line_note(line, "its arithmetic takes %.0f ns", arithmetic);
     (void)ts_scope_close(scope);
     return ts_rank_status(me);
 }

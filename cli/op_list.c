@@ -113,6 +113,12 @@ static int list_markdown(void)
         ts_op_about about = { .struct_size = sizeof about };
         if (ts_op_about_at(i, &about) == TS_OK) print_section(i, &about);
     }
+    printf(
+        "\n# List forms\n\n"
+        "Over lists of tensors of any layouts (`tessera/op_list.h`); legality is decided for the "
+        "whole\nlist before anything is moved or written. In place, or into new tensors.\n\n");
+    for (int32_t i = 0; ts_list_form_name(i) != NULL; i++)
+        printf("- `%s`: %s\n", ts_list_form_name(i), ts_list_form_what(i));
     return 0;
 }
 

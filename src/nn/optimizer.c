@@ -10,7 +10,8 @@
 
 #include "base/alloc.h"
 #include "nn/module.h"
-#include "nn/update.h"
+#include "op/list.h"
+#include "op/update.h"
 
 typedef struct slot {
     ts_tensor *param; /* retained */
@@ -21,6 +22,7 @@ typedef struct slot {
 struct ts_optimizer {
     ts_rank *rank;
     slot *slot;
+    tsi_update_item *item; /* one for each slot: what a step updates */
     int64_t count, capacity, steps;
     int32_t is_sgd, nesterov;
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
@@ -112,6 +114,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_free(o->slot[i].name);
     }
     tsi_free(o->slot);
+    tsi_free(o->item);
     tsi_free(o);
 }
 
@@ -137,6 +140,9 @@ static ts_status settle_all(ts_optimizer *o)
         ts_tensor *grad;
         TSI_TRY(settled_grad(o->slot[i].param, &grad));
         if (!grad) continue;
+        if (!tsi_array_is_dense(o->slot[i].param->array))
+            return TSI_FAIL(TS_ERR_STATE, "optimizer: the block of %s is not dense",
+                            o->slot[i].name);
         if (grad->layout != o->slot[i].param->layout)
             return TSI_FAIL(TS_ERR_STATE,
                             "optimizer: the gradient of %s lies as %s, the parameter as %s",
@@ -145,37 +151,56 @@ static ts_status settle_all(ts_optimizer *o)
     return TS_OK;
 }
 
-static ts_status update(const ts_optimizer *o, slot *s, ts_tensor *grad)
+static tsi_update_part part_of(const tsi_array *array)
 {
-    tsi_block p = tsi_array_block(s->param->array), g = tsi_array_block(grad->array);
-    tsi_block m = { 0 }, v = { 0 };
-    if (s->first) m = tsi_array_block(s->first);
-    if (s->second) v = tsi_array_block(s->second);
-    s->param->array->storage->version++;
-    if (o->is_sgd) {
-        tsi_sgd_step step = { o->lr, o->momentum, o->weight_decay, o->nesterov, o->steps == 1 };
-        return tsi_update_sgd(&step, &p, &g, s->first ? &m : NULL);
+    if (!array) return (tsi_update_part){ 0 };
+    return (tsi_update_part){ tsi_array_data(array), (ts_dtype)array->dtype, 0 };
+}
+
+static ts_status items_ready(ts_optimizer *o)
+{
+    if (o->item || o->count == 0) return TS_OK;
+    o->item = tsi_calloc((size_t)o->count, sizeof *o->item);
+    return o->item ? TS_OK : tsi_fail_memory("a step", (size_t)o->count * sizeof *o->item);
+}
+
+/* Blocks of all parameters that have a gradient, in order. */
+static int64_t gather_items(ts_optimizer *o)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < o->count; i++) {
+        const slot *s = &o->slot[i];
+        ts_tensor *grad = ts_tensor_grad(s->param);
+        if (!grad) continue;
+        s->param->array->storage->version++;
+        tsi_block block = tsi_array_block(s->param->array);
+        o->item[count++] = (tsi_update_item){ tsi_block_count(&block),
+                                              { part_of(s->param->array), part_of(grad->array),
+                                                part_of(s->first), part_of(s->second) } };
     }
-    tsi_adamw_step step = { .lr = o->lr,
-                            .beta1 = o->beta1,
-                            .beta2 = o->beta2,
-                            .epsilon = o->epsilon,
-                            .weight_decay = o->weight_decay,
-                            .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
-                            .correction2 = 1.0 - pow(o->beta2, (double)o->steps) };
-    return tsi_update_adamw(&step, &p, &g, &m, &v);
+    return count;
 }
 
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(o->rank));
+    TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     o->steps++;
-    for (int64_t i = 0; i < o->count; i++) {
-        ts_tensor *grad = ts_tensor_grad(o->slot[i].param);
-        if (grad) TSI_TRY(update(o, &o->slot[i], grad));
-    }
+    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, o->nesterov, o->steps == 1 };
+    tsi_adamw_step adamw = { .lr = o->lr,
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .epsilon = o->epsilon,
+                             .weight_decay = o->weight_decay,
+                             .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
+                             .correction2 = 1.0 - pow(o->beta2, (double)o->steps) };
+    tsi_update_run(&(tsi_update){ .kind = o->is_sgd ? TSI_UPDATE_SGD : TSI_UPDATE_ADAMW,
+                                  .step = o->is_sgd ? (const void *)&sgd : &adamw,
+                                  .item = o->item,
+                                  .count = gather_items(o),
+                                  .rank = o->rank });
     return ts_optimizer_zero(o);
 }
 
@@ -235,56 +260,12 @@ ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn, void *context)
 
 /* ---- the total norm -------------------------------------------------------------------------- */
 
-enum { MASKS_MAX = 64 };
-
-/* Sums of squares of local gradients, by the mesh and axes that cut them: each is reduced over
- * those axes once. */
-typedef struct norm_sums {
-    int32_t count, reserved;
-    ts_mesh *mesh[MASKS_MAX];
-    uint32_t axes[MASKS_MAX];
-    double sum[MASKS_MAX];
-} norm_sums;
-
 static ts_status norm_add(const char *name, ts_tensor *param, void *context)
 {
     (void)name;
-    norm_sums *sums = context;
     ts_tensor *grad;
     TSI_TRY(settled_grad(param, &grad));
-    if (!grad) return TS_OK;
-    int32_t i = 0;
-    while (i < sums->count &&
-           (sums->mesh[i] != grad->mesh || sums->axes[i] != grad->layout->axes_cut))
-        i++;
-    if (i == MASKS_MAX)
-        return TSI_FAIL(TS_ERR_STATE, "clip: gradients lie in more than %d ways", MASKS_MAX);
-    if (i == sums->count) {
-        sums->mesh[i] = grad->mesh;
-        sums->axes[i] = grad->layout->axes_cut;
-        sums->sum[i] = 0.0;
-        sums->count++;
-    }
-    tsi_block block = tsi_array_block(grad->array);
-    if (grad->mesh->member) sums->sum[i] += tsi_update_squares(&block);
-    return TS_OK;
-}
-
-static ts_status norm_total(norm_sums *sums, double *total)
-{
-    *total = 0.0;
-    for (int32_t i = 0; i < sums->count; i++) {
-        if (sums->axes[i]) {
-            ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
-            if (!group) return TS_ERR_MEMORY;
-            ts_array one = TS_INIT(ts_array);
-            one.data = &sums->sum[i];
-            one.meta.dtype = TS_DTYPE_F64;
-            TSI_TRY((ts_group_all_reduce)(group, &one, &one, TS_REDUCE_SUM, NULL));
-        }
-        *total += sums->sum[i];
-    }
-    return TS_OK;
+    return grad ? tsi_norm_add(context, grad) : TS_OK;
 }
 
 static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
@@ -296,8 +277,8 @@ static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
     bool alone =
         grad->array->references == 1 && atomic_load(&grad->array->storage->references) == 1;
     if (alone) { /* nobody else sees the block */
-        tsi_block block = tsi_array_block(grad->array);
-        return tsi_update_scale(&block, factor);
+        ts_tensor *same = NULL;
+        return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &factor }, &same);
     }
     ts_scope scope = ts_scope_open(param->rank, NULL);
     ts_status status = ts_tensor_write(grad, ts_mul_scalar(grad, factor));
@@ -310,10 +291,10 @@ ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm)
     if (norm) *norm = NAN;
     if (!root) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(root->rank));
-    norm_sums sums = { 0 };
+    tsi_norm_sums sums = { 0 };
     TSI_TRY(ts_module_each(root, norm_add, &sums));
     double total = 0.0;
-    TSI_TRY(norm_total(&sums, &total));
+    TSI_TRY(tsi_norm_total(&sums, &total));
     total = sqrt(total);
     if (norm) *norm = total;
     double factor = norm_max / (total + 1e-6);

@@ -157,7 +157,7 @@ static int32_t worst_input(const tsi_op_plan *plan)
 }
 
 /* The policy of the innermost scope, before anything is communicated. */
-static TSI_COLD ts_status policy_check(ts_rank *rank, const tsi_op_plan *plan)
+TSI_COLD ts_status tsi_op_policy(ts_rank *rank, const tsi_op_plan *plan)
 {
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(rank, TSI_SLOT_TENSOR));
     int64_t total = plan->moved_total + plan->algorithm_bytes;
@@ -535,7 +535,7 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
     if (plan->moved_total + plan->algorithm_bytes > 0) {
-        TSI_TRY(policy_check(rank, plan));
+        TSI_TRY(tsi_op_policy(rank, plan));
         state->implicit_bytes += plan->moved_total;
     }
     tsi_event event = {

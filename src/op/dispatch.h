@@ -110,6 +110,8 @@ tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args);
 /* A plan of a call that is not cached; the caller destroys it. */
 tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args);
 void tsi_op_plan_destroy(tsi_op_plan *plan);
+/* Whether the policy of the innermost scope lets the plan move what it moves; recorded. */
+ts_status tsi_op_policy(ts_rank *rank, const tsi_op_plan *plan);
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 

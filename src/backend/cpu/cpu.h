@@ -70,6 +70,7 @@ void tsi_softmax_install(void);
 void tsi_norm_install(void);
 void tsi_attend_install(void);
 void tsi_copy_install(void);
+void tsi_update_install(void);
 void tsi_product_install(void);
 
 #endif

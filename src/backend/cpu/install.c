@@ -17,6 +17,7 @@ static void install(void)
     tsi_norm_install();
     tsi_attend_install();
     tsi_copy_install();
+    tsi_update_install();
 }
 
 void tsi_backend_cpu_install(void)

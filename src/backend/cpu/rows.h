@@ -145,6 +145,12 @@ typedef struct tsi_row_set {
     /* ---- sums and products of two rows */
     double (*dot)(const float *x, const float *y, int64_t count);
     void (*add_scaled)(float *to, const float *x, float factor, int64_t count); /* to += factor x */
+
+    /* ---- optimisers (op/update.h): x = { p, g, m, v }; numbers { beta1, beta2, 1 - beta1,
+     * 1 - beta2, decay, rate, root, epsilon }, and { lr, momentum, weight_decay } with m or NULL */
+    void (*adamw)(float *const *x, const float *numbers, int64_t count);
+    void (*sgd)(float *const *x, const float *numbers, int32_t nesterov, int64_t count);
+    double (*squares_wide)(const float *x, int64_t count); /* added up in double */
 } tsi_row_set;
 
 const tsi_row_set *tsi_rows(void); /* the best this machine runs */

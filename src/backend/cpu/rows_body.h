@@ -183,6 +183,8 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 #include "backend/cpu/rows_fold.h"
 /* softmax, norms, attention */
 #include "backend/cpu/rows_fused.h"
+/* optimisers */
+#include "backend/cpu/rows_update.h"
 
 const tsi_row_set TSI_ROW_SET = {
     .name = TSI_ROW_SET_NAME,
@@ -191,4 +193,5 @@ const tsi_row_set TSI_ROW_SET = {
     TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
     TSI_ROWS_FUSED,
+    TSI_ROWS_UPDATE,
 };

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* list.h - what the list forms share: checks of lists, moves before anything is written, norms. */
+#ifndef TSI_OP_LIST_H
+#define TSI_OP_LIST_H
+
+#include "op/op.h"
+
+/* All lists have the count of the first, no item is missing, all on one rank: *rank. An empty list
+ * is fine: *rank is NULL. `name` is that of the form. */
+ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, ts_rank **rank);
+
+/* `x` in the layout of `like`: itself, or a new tensor of the innermost scope. The caller has asked
+ * the policy. NULL: recorded. */
+ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like);
+/* May x be moved to the layout of `like` implicitly? Equal shapes, the policy of the scope. */
+ts_status tsi_list_movable(const char *name, int64_t item, ts_tensor *x, ts_tensor *like);
+
+/* Sums of squares of local blocks, by the mesh and the axes that cut them: each is reduced over
+ * those axes once. Tensors are ready and not partial; dense or not. */
+enum { TSI_NORM_MASKS = 64 };
+typedef struct tsi_norm_sums {
+    int32_t count, reserved;
+    ts_mesh *mesh[TSI_NORM_MASKS];
+    uint32_t axes[TSI_NORM_MASKS];
+    double sum[TSI_NORM_MASKS];
+} tsi_norm_sums;
+ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x);
+ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares); /* [coll] */
+
+#endif
