@@ -39,6 +39,10 @@ TS_API ts_tensor *ts_einsum(const char *equation, ts_tensor *a, ts_tensor *b);
 TS_API ts_tensor *ts_einsum_many(const char *equation, ts_tensor *const *in,
                                  int32_t count); /* 1 to 8 inputs, multiplied from the left */
 
+/* a [T, K], rows sorted by group, times b [G, K, N]: group g has rows ends[g-1] .. ends[g]-1; rows
+ * beyond the last end give zeros. Groups may be sharded (experts): a partial sum. */
+TS_API ts_tensor *ts_grouped_mm(ts_tensor *a, ts_tensor *b, ts_tensor *ends);
+
 /* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is
  * gathered. */
 TS_API ts_tensor *ts_embedding(ts_tensor *table, ts_tensor *ids);
@@ -49,6 +53,20 @@ TS_API ts_tensor *ts_rope(ts_tensor *x, ts_tensor *table);
 /* Mean over labels that are not -100; classes (the last dim) may be sharded. */
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *logits, ts_tensor *labels);
 TS_API ts_tensor *ts_cross_entropy_sum(ts_tensor *logits, ts_tensor *labels);
+typedef struct ts_cross_entropy_options {
+    size_t struct_size;
+    ts_tensor *weight;      /* [C], of each class; NULL: 1 */
+    double label_smoothing; /* this share of each label is spread over all classes */
+    int64_t ignore_index;   /* such labels count for nothing */
+    int32_t reduction; /* ts_loss_reduction: mean (over the weights of the labels), sum, none */
+    int32_t reserved;
+} ts_cross_entropy_options;
+#define TS_CROSS_ENTROPY_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(ts_cross_entropy_options), NULL, 0.0, -100, 0, 0                                    \
+    }
+TS_API ts_tensor *ts_cross_entropy_with(ts_tensor *logits, ts_tensor *labels,
+                                        const ts_cross_entropy_options *options);
 TS_API ts_tensor *ts_pick(ts_tensor *x,
                           ts_tensor *labels); /* x[.., label]; 0 where it is no class */
 
@@ -80,6 +98,8 @@ TS_END_C
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
+#define ts_cross_entropy_with(...) (ts_here(TS_HERE), ts_cross_entropy_with(__VA_ARGS__))
+#define ts_grouped_mm(...) (ts_here(TS_HERE), ts_grouped_mm(__VA_ARGS__))
 #define ts_pick(...) (ts_here(TS_HERE), ts_pick(__VA_ARGS__))
 #define ts_attention(...) (ts_here(TS_HERE), ts_attention(__VA_ARGS__))
 #define ts_attention_lse(...) (ts_here(TS_HERE), ts_attention_lse(__VA_ARGS__))

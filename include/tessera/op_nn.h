@@ -20,6 +20,7 @@ typedef struct ts_loss_options {
     size_t struct_size;
     int32_t reduction;  /* ts_loss_reduction */
     int32_t log_target; /* kl_div: 1: the target is a logarithm too */
+    double point;       /* smooth_l1's beta, huber's delta; 0: 1 */
 } ts_loss_options;
 typedef struct ts_group_norm_options {
     size_t struct_size;
@@ -47,6 +48,11 @@ TS_BEGIN_C
 TS_API ts_tensor *ts_mse_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
 TS_API ts_tensor *ts_l1_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
 TS_API ts_tensor *ts_bce(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
+TS_API ts_tensor *ts_bce_with_logits(ts_tensor *x, ts_tensor *target,
+                                     const ts_loss_options *options);
+TS_API ts_tensor *ts_smooth_l1_loss(ts_tensor *x, ts_tensor *target,
+                                    const ts_loss_options *options);
+TS_API ts_tensor *ts_huber_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
 TS_API ts_tensor *ts_kl_div(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);
 /* x [.., C] log-probabilities, labels [..]; the label -100 counts for nothing. */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *x, ts_tensor *labels, const ts_loss_options *options);
@@ -79,6 +85,9 @@ TS_END_C
 #define ts_mse_loss(...) (ts_here(TS_HERE), ts_mse_loss(__VA_ARGS__))
 #define ts_l1_loss(...) (ts_here(TS_HERE), ts_l1_loss(__VA_ARGS__))
 #define ts_bce(...) (ts_here(TS_HERE), ts_bce(__VA_ARGS__))
+#define ts_bce_with_logits(...) (ts_here(TS_HERE), ts_bce_with_logits(__VA_ARGS__))
+#define ts_smooth_l1_loss(...) (ts_here(TS_HERE), ts_smooth_l1_loss(__VA_ARGS__))
+#define ts_huber_loss(...) (ts_here(TS_HERE), ts_huber_loss(__VA_ARGS__))
 #define ts_kl_div(...) (ts_here(TS_HERE), ts_kl_div(__VA_ARGS__))
 #define ts_nll_loss(...) (ts_here(TS_HERE), ts_nll_loss(__VA_ARGS__))
 #define ts_group_norm(...) (ts_here(TS_HERE), ts_group_norm(__VA_ARGS__))

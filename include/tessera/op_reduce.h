@@ -47,6 +47,7 @@ TS_API ts_tensor *ts_amax(ts_tensor *x, const int64_t *dims, int32_t count, int 
 TS_API ts_tensor *ts_amin(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_any(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_all(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
+TS_API ts_tensor *ts_count_unique(ts_tensor *x); /* distinct values, one number */
 TS_API ts_tensor *ts_count_nonzero(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 
 /* A sharded dim that is reduced is done in two phases, not gathered. options NULL: all dims. */
@@ -95,6 +96,7 @@ TS_END_C
 #define ts_amin(...) (ts_here(TS_HERE), ts_amin(__VA_ARGS__))
 #define ts_any(...) (ts_here(TS_HERE), ts_any(__VA_ARGS__))
 #define ts_all(...) (ts_here(TS_HERE), ts_all(__VA_ARGS__))
+#define ts_count_unique(...) (ts_here(TS_HERE), ts_count_unique(__VA_ARGS__))
 #define ts_count_nonzero(...) (ts_here(TS_HERE), ts_count_nonzero(__VA_ARGS__))
 #define ts_var(...) (ts_here(TS_HERE), ts_var(__VA_ARGS__))
 #define ts_std(...) (ts_here(TS_HERE), ts_std(__VA_ARGS__))

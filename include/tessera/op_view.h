@@ -31,6 +31,9 @@ TS_API ts_tensor *ts_transpose(ts_tensor *x, int32_t dim_a, int32_t dim_b);
 TS_API ts_tensor *ts_squeeze(ts_tensor *x, const int64_t *dims,
                              int32_t count); /* dims NULL: all of extent 1 */
 TS_API ts_tensor *ts_unsqueeze(ts_tensor *x, int32_t dim);
+/* Elements at strides of the row-major order of the whole tensor, whatever its placement; copies,
+ * and gathers what is cut. */
+TS_API ts_tensor *ts_as_strided(ts_tensor *x, ts_shape size, const int64_t *stride, int64_t offset);
 TS_API ts_tensor *ts_expand(ts_tensor *x, ts_shape shape); /* -1: as it is */
 
 /* ---- parts. Views where the dim is whole on each rank; a sharded dim stays sharded, and ranks
@@ -81,6 +84,7 @@ TS_END_C
 #define ts_transpose(...) (ts_here(TS_HERE), ts_transpose(__VA_ARGS__))
 #define ts_squeeze(...) (ts_here(TS_HERE), ts_squeeze(__VA_ARGS__))
 #define ts_unsqueeze(...) (ts_here(TS_HERE), ts_unsqueeze(__VA_ARGS__))
+#define ts_as_strided(...) (ts_here(TS_HERE), ts_as_strided(__VA_ARGS__))
 #define ts_expand(...) (ts_here(TS_HERE), ts_expand(__VA_ARGS__))
 #define ts_reshape(...) (ts_here(TS_HERE), ts_reshape(__VA_ARGS__))
 #define ts_flatten(...) (ts_here(TS_HERE), ts_flatten(__VA_ARGS__))

@@ -25,6 +25,10 @@ ts_shape tsi_shape_reduce(const ts_shape *shape, uint32_t mask, bool keepdim);
 /* "(8, 12)" into a buffer; returns it. */
 const char *tsi_shape_text(const ts_shape *shape, char *out, size_t size);
 
+/* cross_entropy with its attributes (cross_entropy.c). */
+ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
+                                  int32_t reduction);
+
 /* Reduces a gradient back to the meta of the operand it belongs to, where that was broadcast: sums
  * over the dims it had not, or had with extent 1, and casts to its dtype. */
 ts_tensor *tsi_grad_unbroadcast(ts_tensor *grad, const ts_meta *operand);

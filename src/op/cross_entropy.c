@@ -79,6 +79,14 @@ static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *cho
     return top + log(sum);
 }
 
+/* Where the labels are cut only some ranks may see it: then peers must be told. */
+static ts_status refuse_label(bool cut, int64_t label, int64_t classes)
+{
+    return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "cross_entropy: label %lld is out of range for %lld classes",
+                          (long long)label, (long long)classes);
+}
+
 static ts_status ce_reference(const tsi_kernel_io *io)
 {
     const ce_attributes *a = io->attributes;
@@ -95,9 +103,7 @@ static ts_status ce_reference(const tsi_kernel_io *io)
         int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
         bool counts = label != a->ignore_index;
         if (counts && (label < 0 || label >= classes))
-            return TSI_FAIL(TS_ERR_ARG,
-                            "cross_entropy: label %lld is out of range for %lld classes",
-                            (long long)label, (long long)classes);
+            return refuse_label(io->in[1].region != NULL, label, classes);
         double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
         tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
         double term = counts ? value - chosen : 0.0;
@@ -145,6 +151,19 @@ static int64_t position_bytes(const tsi_op_call *call, int64_t n)
     return 2 * 8 * (n - 1) / n;
 }
 
+/* Labels that are no class and are not ignored: pick would take them for another rank's. */
+static ts_status check_labels(const ts_tensor *labels, int64_t ignore_index, int64_t classes)
+{
+    tsi_block block = tsi_array_block(labels->array);
+    tsi_loop loop = tsi_loop_over(&block);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
+        if (label != ignore_index && (label < 0 || label >= classes))
+            return refuse_label(labels->layout->axes_cut != 0, label, classes);
+    }
+    return TS_OK;
+}
+
 /* Sharded classes: the label's logit is on one rank; the others contribute zero. */
 static ts_status by_classes(const tsi_algorithm_io *io)
 {
@@ -152,6 +171,7 @@ static ts_status by_classes(const tsi_algorithm_io *io)
     ts_scope scope = tsi_algorithm_begin(io);
     ts_dtype wide = (ts_dtype)io->call->out[0].dtype;
     int64_t last = io->call->in[1].shape.ndim;
+    (void)check_labels(io->in[1], a->ignore_index, io->call->in[0].shape.extent[last]);
     ts_tensor *x = ts_cast(io->in[0], wide), *out[2];
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &last, 1, 1));
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
@@ -249,16 +269,108 @@ static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
     return sample_labels(random, variant, in, count, NULL);
 }
 
+/* dy [..], labels [..] -> [.., C]: dy at the label, else 0. */
+typedef struct pick_attributes {
+    int64_t classes;
+} pick_attributes;
+static const tsi_attribute pick_table[] = {
+    TSI_ATTR(pick_attributes, classes, INT, "classes", NULL), { 0 }
+};
+
+static ts_status pick_backward_infer(const tsi_op_call *call)
+{
+    int64_t classes = ((const pick_attributes *)call->attributes)->classes;
+    const ts_shape *dy = &call->in[0].shape, *labels = &call->in[1].shape;
+    bool fits = dy->ndim == labels->ndim && dy->ndim < TS_NDIM_MAX && classes >= 0;
+    for (int32_t d = 0; fits && d < dy->ndim; d++)
+        fits = dy->extent[d] == labels->extent[d];
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "pick_backward: a gradient of shape %s does not fit labels of shape %s and "
+                        "%lld classes",
+                        tsi_shape_text(dy, one, sizeof one),
+                        tsi_shape_text(labels, other, sizeof other), (long long)classes);
+    call->out[0] = call->in[0];
+    call->out[0].shape.extent[call->out[0].shape.ndim++] = classes;
+    return TS_OK;
+}
+
+static void pick_backward_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    for (int32_t d = 0; d < call->in[1].shape.ndim; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = row[2] = TSI_S(d);
+    }
+    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
+    tsi_rules_partials(rules, &linear);
+}
+
+static ts_status pick_backward_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *dy = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
+    int32_t last = out->ndim - 1;
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 3,
+                      .stride = { dy->stride, labels->stride, out->stride } };
+    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        double value = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, loop.at[0]));
+        for (int64_t c = 0; c < out->extent[last]; c++)
+            tsi_store_real((ts_dtype)out->dtype,
+                           tsi_block_at(out, loop.at[2] + c * out->stride[last]),
+                           c == label ? value : 0.0);
+    }
+    return TS_OK;
+}
+
+static ts_status pick_grad(const tsi_grad_io *io)
+{
+    const ts_shape *x = &io->in_meta[0].shape;
+    pick_attributes a = { x->extent[x->ndim - 1] };
+    ts_tensor *in[] = { io->out_grad[0], io->in[1] };
+    if (io->needs & 1) io->in_grad[0] = tsi_op_make(&tsi_op_pick_backward, in, 2, &a);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_pick_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                                 void *attributes)
+{
+    bool more = sample_labels(random, variant, in, count, NULL);
+    ((pick_attributes *)attributes)->classes = in[0].shape.extent[in[0].shape.ndim - 1];
+    in[0].shape = in[1].shape;
+    return more;
+}
+
+const tsi_op_desc tsi_op_pick_backward = {
+    .name = "pick_backward",
+    .what = "the gradient of pick: dy at the label, else zero",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16,
+    .attribute = pick_table,
+    .attribute_bytes = sizeof(pick_attributes),
+    .infer = pick_backward_infer,
+    .rules = pick_backward_rules,
+    .reference = pick_backward_reference,
+    .sample = sample_pick_backward,
+};
+
 const tsi_op_desc tsi_op_pick = {
     .name = "pick",
     .what = "the element of the last dim that an index names, 0 if it names none",
     .input_min = 2,
     .input_max = 2,
     .output_count = 1,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = 2,
     .infer = pick_infer,
     .rules = pick_rules,
     .reference = pick_reference,
+    .grad = pick_grad,
     .sample = sample_pick,
 };
 
@@ -377,18 +489,21 @@ ts_tensor *(ts_pick)(ts_tensor *x, ts_tensor *labels)
     return tsi_op_make(&tsi_op_pick, in, 2, NULL);
 }
 
-ts_tensor *(ts_cross_entropy)(ts_tensor *logits, ts_tensor *labels)
+ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
+                                  int32_t reduction)
 {
     ts_tensor *in[] = { logits, labels }, *out[TSI_OUTPUT_MAX] = { NULL };
-    ce_attributes a = { .ignore_index = -100 };
+    ce_attributes a = { .ignore_index = ignore_index, .reduction = reduction };
     tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }
 
+ts_tensor *(ts_cross_entropy)(ts_tensor *logits, ts_tensor *labels)
+{
+    return tsi_cross_entropy_make(logits, labels, -100, 0);
+}
+
 ts_tensor *(ts_cross_entropy_sum)(ts_tensor *logits, ts_tensor *labels)
 {
-    ts_tensor *in[] = { logits, labels }, *out[TSI_OUTPUT_MAX] = { NULL };
-    ce_attributes a = { .ignore_index = -100, .reduction = 1 };
-    tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &a };
-    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+    return tsi_cross_entropy_make(logits, labels, -100, 1);
 }

@@ -58,10 +58,12 @@ static int64_t local_row(const tsi_operand *table, int64_t index)
     return table->region ? tsi_span_list_find(&table->region->dim[0], index) : index;
 }
 
-static ts_status refuse_index(const char *op, int64_t index, int64_t rows)
+/* Where the indices are cut only some ranks may see it: then peers must be told. */
+static ts_status refuse_index(const char *op, bool cut, int64_t index, int64_t rows)
 {
-    return TSI_FAIL(TS_ERR_ARG, "%s: index %lld is out of range for %lld rows", op,
-                    (long long)index, (long long)rows);
+    return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "%s: index %lld is out of range for %lld rows", op, (long long)index,
+                          (long long)rows);
 }
 
 static ts_status embedding_reference(const tsi_kernel_io *io)
@@ -83,7 +85,9 @@ static ts_status embedding_reference(const tsi_kernel_io *io)
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
         int64_t row = local_row(&io->in[0], index);
-        if (row == -2) return refuse_index("embedding", index, io->in[0].global->shape.extent[0]);
+        if (row == -2)
+            return refuse_index("embedding", io->in[1].region != NULL, index,
+                                io->in[0].global->shape.extent[0]);
         to.data = tsi_block_at(out, loop.at[1]);
         if (row < 0) {
             TSI_TRY(io->device->fill(io->device, &to, zero, NULL));
@@ -186,7 +190,8 @@ static ts_status backward_reference(const tsi_kernel_io *io)
         int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
         int64_t row = local_row(&io->out[0], index);
         if (row == -2)
-            return refuse_index("embedding_backward", index, io->out[0].global->shape.extent[0]);
+            return refuse_index("embedding_backward", io->in[1].region != NULL, index,
+                                io->out[0].global->shape.extent[0]);
         for (int64_t c = 0; row >= 0 && c < out->extent[1]; c++) {
             void *sum = tsi_block_at(out, row * out->stride[0] + c * out->stride[1]);
             double add = tsi_load_real((ts_dtype)dy->dtype,

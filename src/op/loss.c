@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss.c - losses of elements: mse_loss, l1_loss, bce, kl_div.
+/* loss.c - losses of elements: mse_loss, l1_loss, smooth_l1_loss, huber_loss, bce, bce_with_logits,
+ * kl_div.
  *
  * Both inputs have one shape. Any dim may stay sharded: a mean divides by the global count, so the
  * terms of the ranks add up, whatever the sizes of the shards. */
@@ -10,6 +11,7 @@
 
 typedef struct loss_attributes {
     int32_t reduction, log_target;
+    double point; /* where smooth_l1 (beta) and huber (delta) turn from squares to lines */
 } loss_attributes;
 enum { MEAN, SUM, NONE, BATCH_MEAN };
 static const char *const reductions[] = { "mean", "sum", "none", NULL };
@@ -21,6 +23,17 @@ static const tsi_attribute loss_table[] = {
 static const tsi_attribute kl_table[] = {
     TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", batch_reductions),
     TSI_ATTR(loss_attributes, log_target, BOOL, "log_target", "false"),
+    { 0 },
+};
+
+static const tsi_attribute smooth_table[] = {
+    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(loss_attributes, point, REAL, "beta", "1"),
+    { 0 },
+};
+static const tsi_attribute huber_table[] = {
+    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(loss_attributes, point, REAL, "delta", "1"),
     { 0 },
 };
 
@@ -41,6 +54,10 @@ static ts_status loss_infer(const tsi_op_call *call)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: a target of shape %s does not fit an input of shape %s",
                         call->op->name, tsi_shape_text(y, other, sizeof other),
                         tsi_shape_text(x, one, sizeof one));
+    bool turns = call->op == &tsi_op_smooth_l1_loss || call->op == &tsi_op_huber_loss;
+    if (turns && !(a->point > 0))
+        return TSI_FAIL(TS_ERR_ARG, "%s: a turning point of %g is not positive", call->op->name,
+                        a->point);
     ts_dtype dtype = tsi_dtype_promote((ts_dtype)call->in[0].dtype, (ts_dtype)call->in[1].dtype);
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is defined for reals, not %s", call->op->name,
@@ -60,8 +77,9 @@ static void loss_rules(const tsi_op_call *call, tsi_rules *rules)
         row[2] = a->reduction == NONE ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
     tsi_traits affine = { .flow = TSI_AVG_WITH_R };
-    if (call->op == &tsi_op_bce) affine.linear_in = 2; /* in the target */
-    if (call->op == &tsi_op_kl_div) {                  /* in x, with a slope that is not positive */
+    if (call->op == &tsi_op_bce || call->op == &tsi_op_bce_with_logits)
+        affine.linear_in = 2;         /* in the target */
+    if (call->op == &tsi_op_kl_div) { /* in x, with a slope that is not positive */
         affine.linear_in = 1;
         if (a->reduction == NONE) affine.mono[0] = TSI_MONO_DOWN;
     }
@@ -120,6 +138,24 @@ static double term_bce(double x, double target, const loss_attributes *a)
     return -(target * fmax(log(x), -100.0) + (1.0 - target) * fmax(log1p(-x), -100.0));
 }
 
+/* bce of sigmoid(x), without its overflow. */
+static double term_logits(double x, double target, const loss_attributes *a)
+{
+    (void)a;
+    return fmax(x, 0.0) - x * target + log1p(exp(-fabs(x)));
+}
+
+static double term_smooth(double x, double target, const loss_attributes *a)
+{
+    double d = fabs(x - target);
+    return d < a->point ? 0.5 * d * d / a->point : d - 0.5 * a->point;
+}
+
+static double term_huber(double x, double target, const loss_attributes *a)
+{
+    return a->point * term_smooth(x, target, a);
+}
+
 /* x is the logarithm of a probability; a target that is not positive costs nothing. */
 static double term_kl(double x, double target, const loss_attributes *a)
 {
@@ -166,6 +202,24 @@ static ts_status bce_grad(const tsi_grad_io *io)
     return give(io, dx, dt);
 }
 
+/* The difference, bent to a constant from the turning point on. */
+static ts_status bent_grad(const tsi_grad_io *io)
+{
+    double point = ((const loss_attributes *)io->attributes)->point;
+    ts_tensor *d = ts_clamp(ts_sub(io->in[0], io->in[1]), -point, point);
+    if (io->op == &tsi_op_smooth_l1_loss) d = ts_div_scalar(d, point);
+    d = ts_mul(d, share_of(io));
+    return give(io, io->needs & 1 ? d : NULL, io->needs & 2 ? ts_neg(d) : NULL);
+}
+
+static ts_status logits_grad(const tsi_grad_io *io)
+{
+    ts_tensor *x = io->in[0], *share = share_of(io), *dx = NULL, *dt = NULL;
+    if (io->needs & 1) dx = ts_mul(ts_sub(ts_sigmoid(x), io->in[1]), share);
+    if (io->needs & 2) dt = ts_neg(ts_mul(x, share));
+    return give(io, dx, dt);
+}
+
 static ts_status kl_grad(const tsi_grad_io *io)
 {
     const loss_attributes *a = io->attributes;
@@ -189,7 +243,7 @@ static bool sample_loss(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
     *count = 2;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
     in[1] = in[0];
-    *(loss_attributes *)attributes = (loss_attributes){ variant, 0 };
+    *(loss_attributes *)attributes = (loss_attributes){ variant, 0, 1.5 };
     return variant < 3;
 }
 
@@ -202,7 +256,8 @@ static bool sample_kl(uint64_t *random, int32_t variant, ts_meta *in, int32_t *c
 }
 
 static const loss_kind mse_kind = { term_mse }, l1_kind = { term_l1 }, bce_kind = { term_bce },
-                       kl_kind = { term_kl };
+                       kl_kind = { term_kl }, logits_kind = { term_logits },
+                       smooth_kind = { term_smooth }, huber_kind = { term_huber };
 
 #define LOSS                                                                                       \
     .input_min = 2, .input_max = 2, .output_count = 1, .saves = 3,                                 \
@@ -236,6 +291,33 @@ const tsi_op_desc tsi_op_bce = {
     .grad = bce_grad,
     .sample = sample_loss,
 };
+const tsi_op_desc tsi_op_bce_with_logits = {
+    .name = "bce_with_logits",
+    .what = "binary cross-entropy of the sigmoid of logits and targets",
+    LOSS,
+    .attribute = loss_table,
+    .family = &logits_kind,
+    .grad = logits_grad,
+    .sample = sample_loss,
+};
+const tsi_op_desc tsi_op_smooth_l1_loss = {
+    .name = "smooth_l1_loss",
+    .what = "the size of the difference, a parabola over 2 beta below beta",
+    LOSS,
+    .attribute = smooth_table,
+    .family = &smooth_kind,
+    .grad = bent_grad,
+    .sample = sample_loss,
+};
+const tsi_op_desc tsi_op_huber_loss = {
+    .name = "huber_loss",
+    .what = "half the square of the difference, delta times its size beyond delta",
+    LOSS,
+    .attribute = huber_table,
+    .family = &huber_kind,
+    .grad = bent_grad,
+    .sample = sample_loss,
+};
 const tsi_op_desc tsi_op_kl_div = {
     .name = "kl_div",
     .what = "divergence of a target from the logarithm of a probability",
@@ -252,7 +334,9 @@ static ts_tensor *loss(const tsi_op_desc *op, ts_tensor *x, ts_tensor *target,
                        const ts_loss_options *options)
 {
     ts_tensor *in[] = { x, target };
-    loss_attributes a = { 0 };
+    loss_attributes a = { .point = 1.0 };
+    bool points = options && options->struct_size > offsetof(ts_loss_options, point);
+    if (points && options->point != 0) a.point = options->point;
     if (options) a.reduction = options->reduction;
     if (options) a.log_target = options->log_target != 0;
     if (a.reduction < 0 || a.reduction > BATCH_MEAN ||
@@ -282,4 +366,19 @@ ts_tensor *(ts_bce)(ts_tensor *x, ts_tensor *target, const ts_loss_options *opti
 ts_tensor *(ts_kl_div)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
 {
     return loss(&tsi_op_kl_div, x, target, options);
+}
+
+ts_tensor *(ts_bce_with_logits)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
+{
+    return loss(&tsi_op_bce_with_logits, x, target, options);
+}
+
+ts_tensor *(ts_smooth_l1_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
+{
+    return loss(&tsi_op_smooth_l1_loss, x, target, options);
+}
+
+ts_tensor *(ts_huber_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
+{
+    return loss(&tsi_op_huber_loss, x, target, options);
 }
