@@ -130,7 +130,7 @@ static ts_status canvas_paint(canvas *c, int64_t begin, int64_t end)
 {
     if (begin >= end || c->outs == 0) return TS_OK;
     int64_t blocks = c->ins + c->outs, most = end - begin;
-    if (blocks > 2) {
+    if (c->outs > 1) { /* what is read or folded once is written while it is still near */
         int64_t bytes = tsi_max_i64(CHUNK_BYTES / blocks, CHUNK_MIN);
         most = bytes / (int64_t)ts_dtype_size((ts_dtype)c->base[0].dtype);
     }
