@@ -159,7 +159,7 @@ static void lap(tsi_run *run, tsi_phase phase, int64_t *mark)
 static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss, int64_t *mark)
 {
     int64_t parts = run->config->train.accumulate, rows = run->config->train.batch / parts;
-    ts_scope scope = ts_scope_open(run->me, "step");
+    ts_scope scope = ts_scope_open(run->me, NULL);
     ts_tape_begin(run->me);
     ts_tensor *ids = tsi_run_rows(run, step, part * rows, rows, 0);
     ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);

@@ -58,6 +58,38 @@ done
 [ "$(wc -l < "$work/run/train.jsonl")" = 4 ] && pass "a line for each step" ||
     fail "a line for each step" "$(cat "$work/run/train.jsonl")"
 
+# An interrupt lets the step end, saves, and ends well; the same command goes on from there.
+"$tessera" train "$work/a.ini" --set train.output="$work/long" --set train.steps=1000000 > "$work/long.out" 2>&1 &
+child=$!
+for i in $(seq 200); do
+    [ "$(cat "$work/long/train.jsonl" 2> /dev/null | wc -l)" -ge 3 ] && break
+    sleep 0.1
+done
+kill -INT $child
+wait $child
+code=$?
+steps=$(wc -l < "$work/long/train.jsonl")
+said=$(cat "$work/long.out")
+case $code:$said in
+0:*"stopped after step $steps:"*"report  "*) pass "an interrupt ends the run after its step" ;;
+*) fail "an interrupt ends the run after its step" "exit code $code, $steps lines in the log: $said" ;;
+esac
+succeeds "the interrupted run saved its state" test -s "$work/long/state/step-$steps/rank-1.bin"
+ends interrupted_goes_on 0 "going on after step $steps" "$tessera" train "$work/a.ini" \
+    --set train.output="$work/long" --set train.steps=$((steps + 2))
+[ "$(wc -l < "$work/long/train.jsonl")" = $((steps + 2)) ] && pass "the log goes on" ||
+    fail "the log goes on" "$(wc -l < "$work/long/train.jsonl") lines"
+
+ends half 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/half" \
+    --set model.compute=f16 --set train.loss_scale=65536 --set train.loss_scale_every=100
+grep -q '"scale": 65536' "$work/half/train.jsonl" && pass "the log has the scale" ||
+    fail "the log has the scale" "$(cat "$work/half/train.jsonl")"
+ends overflow 1 "were not changed" "$tessera" train "$work/a.ini" --set train.output="$work/over" \
+    --set model.compute=f16 --set train.loss_scale=1e12
+ends bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set model.compute=bf17
+ends bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 --context 16 \
+    --seconds 1 --json
+
 ends generate_help 0 "Text from a model" "$tessera" generate --help
 ends generate_no_folder 2 "needs one directory" "$tessera" generate
 ends generate_no_model 1 "none: cannot be opened" "$tessera" generate "$work/none"
