@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* element.c - loading and storing single elements through the device's cast kernel, and the loops
+/* element.c - loading and storing single elements through the device's cast of rows, and the loops
  * of references.
  *
- * Conversions go through tsi_device_cpu()->copy of one element where rounding matters, so that
- * there is one rule of rounding in the project; the exact ones are done here. */
+ * Conversions go through the casts of the cpu device (device/number.h) where rounding matters, so
+ * that there is one rule of rounding in the project; the exact ones are done here. */
 #include "op/element.h"
+
+#include "device/cpu.h"
+#include "device/number.h"
 
 #include <string.h>
 
@@ -85,19 +88,19 @@ ts_dtype tsi_dtype_to_real(ts_dtype dtype)
 /* One element from one dtype to another by the project's only cast. */
 static void cast_one(ts_dtype to_dtype, void *to, ts_dtype from_dtype, const void *from)
 {
-    tsi_block target = { .data = to, .dtype = (int32_t)to_dtype },
-              source = { .dtype = (int32_t)from_dtype };
-    unsigned char copy[16];
+    unsigned char copy[16]; /* `to` and `from` may be the same */
     memcpy(copy, from, ts_dtype_size(from_dtype));
-    source.data = copy;
-    const tsi_device *cpu = tsi_device_cpu();
-    (void)cpu->copy(cpu, &target, &source, NULL);
+    if (to_dtype == from_dtype)
+        memcpy(to, copy, ts_dtype_size(to_dtype));
+    else
+        tsi_cpu_cast_rows(to_dtype, to, from_dtype, copy, 1);
 }
 
 double tsi_load_real(ts_dtype dtype, const void *element)
 {
     double value = 0;
     float narrow;
+    uint16_t half;
     switch (dtype) {
     case TS_DTYPE_F64:
         memcpy(&value, element, sizeof value);
@@ -106,6 +109,8 @@ double tsi_load_real(ts_dtype dtype, const void *element)
         memcpy(&narrow, element, sizeof narrow);
         return (double)narrow;
     case TS_DTYPE_BF16:
+        memcpy(&half, element, sizeof half);
+        return (double)tsi_f32_of_bf16(half);
     case TS_DTYPE_F16:
     case TS_DTYPE_I64:
     case TS_DTYPE_I32:
@@ -144,10 +149,12 @@ double complex tsi_load_complex(ts_dtype dtype, const void *element)
 
 void tsi_store_real(ts_dtype dtype, void *element, double value)
 {
-    if (dtype == TS_DTYPE_F64)
-        memcpy(element, &value, sizeof value);
-    else
+    if (dtype == TS_DTYPE_F32) {
+        float narrow = (float)value;
+        memcpy(element, &narrow, sizeof narrow);
+    } else {
         cast_one(dtype, element, TS_DTYPE_F64, &value);
+    }
 }
 
 void tsi_store_int(ts_dtype dtype, void *element, int64_t value)

@@ -51,6 +51,16 @@ static double random_real(test *t)
     return (double)(test_random_below(t, 4001) - 2000) / 500.0;
 }
 
+static bool harsh; /* now and then an infinity, a NaN, a zero or a huge number; one rank only */
+
+static double harsh_real(test *t, double otherwise)
+{
+    static const double special[] = {
+        (double)INFINITY, (double)-INFINITY, (double)NAN, 0.0, -0.0, 1e30, -1e30, 1e-30
+    };
+    return test_random_below(t, 9) ? otherwise : special[test_random_below(t, 8)];
+}
+
 static void fill(test *t, operand *x, double low, bool positive)
 {
     tsi_block *b = &x->is.block;
@@ -59,6 +69,7 @@ static void fill(test *t, operand *x, double low, bool positive)
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         double v = random_real(t);
         if (positive) v = fabs(v) + 0.05;
+        if (harsh && tsi_dtype_category(dtype) == TSI_CATEGORY_REAL) v = harsh_real(t, v);
         if (tsi_dtype_category(dtype) <= TSI_CATEGORY_INT) v = floor(fabs(v)) + low;
         if (dtype == TS_DTYPE_BOOL) v = v > 1.0 ? 1.0 : 0.0;
         tsi_store_complex(dtype, tsi_block_at(b, loop.at[0]), v);
@@ -493,8 +504,8 @@ TS_TEST_RANKS(attention_in_blocks, 1)
 
 static void repeat_with_threads(test *t, const call *c)
 {
-    operand in[2] = { 0 }, out[5] = { 0 };
-    tsi_operand in_is[2], out_is[TSI_OUTPUT_MAX];
+    operand in[TSI_INPUT_MAX] = { 0 }, out[5] = { 0 };
+    tsi_operand in_is[TSI_INPUT_MAX], out_is[TSI_OUTPUT_MAX];
     operand more[TSI_OUTPUT_MAX] = { 0 };
     for (int32_t i = 0; i < c->input_count; i++) {
         place(t, &in[i], &c->in[i], DENSE);
@@ -523,7 +534,7 @@ static void repeat_with_threads(test *t, const call *c)
                  "%s: %d threads give other bits than one", c->op->name, threads);
     }
     tsi_parallel_limit(t->me, 0);
-    release(in, 2);
+    release(in, c->input_count);
     release(out, 5);
     release(more, TSI_OUTPUT_MAX);
 }
@@ -542,4 +553,74 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
                 TEST_CHECK(t, infer(&c));
                 repeat_with_threads(t, &c);
             }
+}
+
+/* ---- what a training step needs -------------------------------------------------------------- */
+
+/* Rotary positions, cross entropy and embeddings, forward and back; casts and copies. */
+static call step_call(int which, ts_dtype dtype)
+{
+    const ts_shape rows = TS_SHAPE(5, 61, 1003), labels = TS_SHAPE(5, 61);
+    const ts_shape heads = TS_SHAPE(3, 2, 129, 62), angles = TS_SHAPE(140, 62);
+    const ts_shape table = TS_SHAPE(301, 130), found = TS_SHAPE(5, 61, 130);
+    call c = { .input_count = 2 };
+    const ts_shape in[][4] = {
+        { heads, angles }, { rows, labels },  { rows, labels, labels, labels },
+        { table, labels }, { found, labels }, { rows },
+        { rows },          { rows }
+    };
+    static const char *const names[] = { "rope",
+                                         "cross_entropy",
+                                         "cross_entropy_backward",
+                                         "embedding",
+                                         "embedding_backward",
+                                         "clone",
+                                         "cast",
+                                         "cast" };
+    int32_t count = which == 2 ? 4 : which < 5 ? 2 : 1;
+    c = call_of(names[which], count, in[which], dtype);
+    if (which > 0 && which < 5) c.in[1].dtype = TS_DTYPE_I64;
+    if (which == 1) memcpy(c.attributes, &(int64_t){ 2 }, 8);   /* ignore_index */
+    if (which == 4) memcpy(c.attributes, &(int64_t){ 301 }, 8); /* rows */
+    if (which > 5) memcpy(c.attributes, &(int32_t){ which == 6 ? TS_DTYPE_BF16 : TS_DTYPE_F32 }, 4);
+    return c;
+}
+
+TS_TEST_RANKS(kernels_of_a_step, 1, 2)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+    counts n = { 0, 0 };
+    for (int which = 0; which < 8; which++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++) {
+            call c = step_call(which, dtypes[d]);
+            TEST_CHECK(t, infer(&c));
+            for (int how = 0; how < SPREADS; how++)
+                run_both(t, &c, (spread)how, &n);
+            repeat_with_threads(t, &c);
+        }
+    TEST_SAY(t, n.fast > 40, "only %lld calls were fast", (long long)n.fast);
+}
+
+/* Infinities, NaN and huge numbers come out as the references give them. */
+TS_TEST_RANKS(harsh_numbers, 1)
+{
+    static const char *const names[] = { "add",     "mul",         "maximum", "minimum", "silu",
+                                         "sigmoid", "tanh",        "gelu",    "relu",    "exp",
+                                         "softmax", "log_softmax", "clone",   "erf",     "sqrt" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    counts n = { 0, 0 };
+    harsh = true;
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+            for (int how = 0; how < SPREADS; how++) {
+                const ts_shape two[] = { TS_SHAPE(97, 11), TS_SHAPE(97, 11) };
+                const tsi_op_desc *op = tsi_op_find(names[k]);
+                call c = call_of(names[k], op->input_max, two, dtypes[d]);
+                if (op->attribute_bytes == 8 && k < 4) memcpy(c.attributes, &(double){ 1 }, 8);
+                if (k == 10 || k == 11) memcpy(c.attributes, &(int64_t){ 1 }, 8);
+                TEST_CHECK(t, infer(&c));
+                run_both(t, &c, (spread)how, &n);
+            }
+    harsh = false;
+    TEST_CHECK(t, n.fast == 2 * SPREADS * (int64_t)TSI_COUNT_OF(names));
 }

@@ -71,6 +71,9 @@ void tsi_norm_install(void);
 void tsi_attend_install(void);
 void tsi_copy_install(void);
 void tsi_update_install(void);
+void tsi_rope_install(void);
+void tsi_entropy_install(void);
+void tsi_embedding_install(void);
 void tsi_product_install(void);
 
 #endif

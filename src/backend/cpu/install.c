@@ -18,6 +18,9 @@ static void install(void)
     tsi_attend_install();
     tsi_copy_install();
     tsi_update_install();
+    tsi_rope_install();
+    tsi_entropy_install();
+    tsi_embedding_install();
 }
 
 void tsi_backend_cpu_install(void)
