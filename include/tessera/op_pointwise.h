@@ -14,7 +14,7 @@
 /* clang-format off */
 #define TS_UNARY_LIST(X) \
     X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) \
-    X(conj) X(cos) X(cosh) X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) \
+    X(conj) X(cos) X(cosh) X(deg2rad) X(digamma) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) X(frac) \
     X(gelu) X(gelu_tanh) X(isfinite) X(isinf) X(isnan) X(lgamma) X(log) X(log10) X(log1p) \
     X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) \
     X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) X(sqrt) \
@@ -99,6 +99,7 @@ TS_END_C
 #define ts_elu(...) (ts_here(TS_HERE), ts_elu(__VA_ARGS__))
 #define ts_eq(...) (ts_here(TS_HERE), ts_eq(__VA_ARGS__))
 #define ts_erf(...) (ts_here(TS_HERE), ts_erf(__VA_ARGS__))
+#define ts_digamma(...) (ts_here(TS_HERE), ts_digamma(__VA_ARGS__))
 #define ts_erfc(...) (ts_here(TS_HERE), ts_erfc(__VA_ARGS__))
 #define ts_exp(...) (ts_here(TS_HERE), ts_exp(__VA_ARGS__))
 #define ts_exp2(...) (ts_here(TS_HERE), ts_exp2(__VA_ARGS__))

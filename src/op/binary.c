@@ -5,6 +5,7 @@
  * Flow of pending reductions is by attributes: linear in all inputs together (add, sub), in each
  * alone (mul), in the first alone (div), monotone in each. Comparisons turn extremes into logic:
  * max(a) > b is an OR over the terms. */
+#include "op/binary_grad.h"
 #include "op/unary.h"
 
 #include <math.h>
@@ -564,7 +565,8 @@ const tsi_op_desc tsi_op_atan2 = {
     .name = "atan2",
     .what = "angle of the point (b, a)",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | B,
+    .grad = tsi_grad_atan2,
     .family = FAMILY(real_atan2, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
@@ -572,7 +574,8 @@ const tsi_op_desc tsi_op_fmod = {
     .name = "fmod",
     .what = "remainder with the sign of a",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | B,
+    .grad = tsi_grad_fmod,
     .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
     .sample = tsi_sample_binary,
 };
@@ -580,7 +583,8 @@ const tsi_op_desc tsi_op_remainder = {
     .name = "remainder",
     .what = "remainder with the sign of b",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | B,
+    .grad = tsi_grad_fmod,
     .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
     .sample = tsi_sample_binary,
 };
@@ -588,7 +592,8 @@ const tsi_op_desc tsi_op_hypot = {
     .name = "hypot",
     .what = "sqrt(a^2 + b^2)",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | B | Y,
+    .grad = tsi_grad_hypot,
     .family = FAMILY(real_hypot, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
@@ -596,7 +601,8 @@ const tsi_op_desc tsi_op_copysign = {
     .name = "copysign",
     .what = "|a| with the sign of b",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | Y,
+    .grad = tsi_grad_copysign,
     .family = FAMILY(real_copysign, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
@@ -604,7 +610,8 @@ const tsi_op_desc tsi_op_xlogy = {
     .name = "xlogy",
     .what = "a log(b), 0 where a is 0",
     BINARY,
-    .flags = TSI_OP_NO_GRAD,
+    .saves = A | B,
+    .grad = tsi_grad_xlogy,
     .family = FAMILY(real_xlogy, NULL, NULL, REAL),
     .traits = { .flow = 0 },
     .sample = tsi_sample_binary,

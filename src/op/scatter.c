@@ -315,24 +315,44 @@ static ts_status gather_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static ts_status backward_grad(const tsi_grad_io *io)
+/* A gradient of the index's shape as one of the source's; the rest of the source had no part. */
+static ts_tensor *widen(ts_tensor *dy, const ts_shape *have, const ts_shape *want)
 {
-    int64_t dim = ((const along_attributes *)io->attributes)->dim;
-    if (io->needs & 1) io->in_grad[0] = call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim);
-    return ts_rank_status(io->rank);
-}
-
-/* What the index took of the source; the rest of the source had no part in it. */
-static ts_tensor *source_grad(const tsi_grad_io *io, int64_t dim)
-{
-    ts_tensor *dy = call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim);
-    const ts_shape *have = &io->in_meta[1].shape, *want = &io->in_meta[2].shape;
     for (int32_t d = 0; d < want->ndim; d++)
         if (have->extent[d] != want->extent[d])
             dy = ts_slice_backward(
                 dy, d, want->extent[d],
                 TS_OPTIONS(ts_slice_options, .end = have->extent[d], .end_is_given = 1));
     return dy;
+}
+
+static ts_status backward_grad(const tsi_grad_io *io)
+{
+    int64_t dim = ((const along_attributes *)io->attributes)->dim;
+    if (io->needs & 1)
+        io->in_grad[0] = widen(call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim),
+                               &io->in_meta[1].shape, &io->in_meta[0].shape);
+    return ts_rank_status(io->rank);
+}
+
+/* 1 where an element of the source stayed, 0 where a later one of equal index replaced it: numbers
+ * are scattered in the same way, and those that are found again are those that stayed. */
+static ts_tensor *winners(const tsi_grad_io *io, int64_t dim)
+{
+    ts_tensor *dy = io->out_grad[0], *index = io->in[1];
+    ts_tensor *number =
+        ts_arange(ts_tensor_mesh(index), TS_DTYPE_I64, ts_tensor_shape(index), NULL, NULL);
+    ts_tensor *none = ts_zeros(ts_tensor_mesh(dy), TS_DTYPE_I64, ts_tensor_shape(dy), NULL);
+    ts_tensor *stayed = (ts_scatter)(none, (int32_t)dim, index, number);
+    ts_tensor *found = stayed ? call2(&tsi_op_gather, stayed, index, dim) : NULL;
+    return ts_cast(ts_eq(found, number), ts_tensor_dtype(dy));
+}
+
+static ts_tensor *source_grad(const tsi_grad_io *io, int64_t dim, bool adds)
+{
+    ts_tensor *dy = call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim);
+    if (!adds) dy = ts_mul(dy, winners(io, dim));
+    return widen(dy, &io->in_meta[1].shape, &io->in_meta[2].shape);
 }
 
 static ts_status scatter_grad(const tsi_grad_io *io)
@@ -342,7 +362,7 @@ static ts_status scatter_grad(const tsi_grad_io *io)
     if (io->needs & 1)
         io->in_grad[0] =
             adds ? io->out_grad[0] : call2(&tsi_op_scatter, io->out_grad[0], io->in[1], dim);
-    if (io->needs >> 2 & 1) io->in_grad[2] = source_grad(io, dim);
+    if (io->needs >> 2 & 1) io->in_grad[2] = source_grad(io, dim, adds);
     return ts_rank_status(io->rank);
 }
 

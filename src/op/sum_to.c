@@ -78,6 +78,12 @@ static ts_status sum_to_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
+static ts_status sum_to_grad(const tsi_grad_io *io)
+{
+    io->in_grad[0] = ts_expand(io->out_grad[0], io->in_meta[0].shape);
+    return ts_rank_status(io->rank);
+}
+
 static bool sum_to_sample(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                           void *attributes)
 {
@@ -98,7 +104,6 @@ const tsi_op_desc tsi_op_sum_to = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_NO_GRAD,
     .dtypes = ~(1u << TS_DTYPE_BOOL),
     .attribute = sum_to_table,
     .attribute_bytes = sizeof(sum_to_attributes),
@@ -106,6 +111,7 @@ const tsi_op_desc tsi_op_sum_to = {
     .rules = sum_to_rules,
     .traits = { .flow = TSI_LINEAR_ALL },
     .reference = sum_to_reference,
+    .grad = sum_to_grad,
     .sample = sum_to_sample,
 };
 

@@ -100,13 +100,15 @@ UNARY(ceil, "smallest integer not below x", FAMILY(tsi_real_ceil, tsi_whole_same
 UNARY(clone, "a copy", FAMILY(tsi_real_same, tsi_whole_same, tsi_both_same, SAME), TSI_SELECT, NONE,
       0, 0, tsi_grad_copy);
 UNARY(conj, "complex conjugate", FAMILY(tsi_real_same, tsi_whole_same, tsi_both_conj, SAME), LINEAR,
-      NONE, INPLACE | TSI_OP_NO_GRAD, 0, NULL);
+      NONE, INPLACE, 0, tsi_grad_conj);
 UNARY(cos, "cosine", FAMILY(tsi_real_cos, NULL, tsi_both_cos, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_cos);
 UNARY(cosh, "hyperbolic cosine", FAMILY(tsi_real_cosh, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_cosh);
 UNARY(deg2rad, "degrees to radians", FAMILY(tsi_real_deg2rad, NULL, NULL, REAL), LINEAR, UP,
       INPLACE, 0, tsi_grad_deg2rad);
+UNARY(digamma, "the slope of lgamma", FAMILY(tsi_real_digamma, NULL, NULL, REAL), 0, NONE,
+      INPLACE | TSI_OP_NO_GRAD, 0, NULL);
 UNARY(erf, "error function", FAMILY(tsi_real_erf, NULL, NULL, REAL), 0, UP, INPLACE, IN,
       tsi_grad_erf);
 UNARY(erfc, "1 - erf(x)", FAMILY(tsi_real_erfc, NULL, NULL, REAL), 0, DOWN, INPLACE, IN,
@@ -128,7 +130,7 @@ UNARY(isinf, "is it infinite?", FAMILY(tsi_real_isinf, tsi_whole_zero, NULL, BOO
 UNARY(isnan, "is it not a number?", FAMILY(tsi_real_isnan, tsi_whole_zero, NULL, BOOL), 0, NONE,
       TSI_OP_NO_GRAD, 0, NULL);
 UNARY(lgamma, "log of the gamma function", FAMILY(tsi_real_lgamma, NULL, NULL, REAL), 0, NONE,
-      INPLACE | TSI_OP_NO_GRAD, 0, NULL);
+      INPLACE, IN, tsi_grad_lgamma);
 UNARY(log, "natural logarithm", FAMILY(tsi_real_log, NULL, tsi_both_log, REAL), 0, UP_FROM, INPLACE,
       IN, tsi_grad_log);
 UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, UP_FROM, INPLACE,

@@ -181,6 +181,16 @@ ts_status tsi_grad_log10(const tsi_grad_io *io)
     return give(io, ts_div(dy_of(io), ts_mul_scalar(x_of(io), 2.302585092994046)));
 }
 
+ts_status tsi_grad_lgamma(const tsi_grad_io *io)
+{
+    return give(io, ts_mul(dy_of(io), ts_digamma(x_of(io))));
+}
+
+ts_status tsi_grad_conj(const tsi_grad_io *io)
+{
+    return give(io, ts_conj(dy_of(io)));
+}
+
 ts_status tsi_grad_log1p(const tsi_grad_io *io)
 {
     return give(io, ts_div(dy_of(io), ts_add_scalar(x_of(io), 1.0)));

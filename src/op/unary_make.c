@@ -77,6 +77,11 @@ ts_tensor *(ts_erf)(ts_tensor *x)
     return tsi_op_make(&tsi_op_erf, &x, 1, NULL);
 }
 
+ts_tensor *(ts_digamma)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_digamma, &x, 1, NULL);
+}
+
 ts_tensor *(ts_erfc)(ts_tensor *x)
 {
     return tsi_op_make(&tsi_op_erfc, &x, 1, NULL);

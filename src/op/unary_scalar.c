@@ -82,6 +82,25 @@ double tsi_real_deg2rad(const double *x, const void *a)
     return *x * 0.017453292519943295;
 }
 
+/* Shifted up to where the series holds, reflected below zero; not a number at its poles. */
+double tsi_real_digamma(const double *x, const void *a)
+{
+    (void)a;
+    const double pi = 3.14159265358979323846;
+    double value = 0, at = *x;
+    if (at <= 0) {
+        if (at == floor(at)) return (double)NAN;
+        value = -pi / tan(pi * at);
+        at = 1 - at;
+    }
+    for (; at < 10; at += 1)
+        value -= 1 / at;
+    double square = 1 / (at * at);
+    double series =
+        square * (1.0 / 12 - square * (1.0 / 120 - square * (1.0 / 252 - square / 240)));
+    return value + log(at) - 0.5 / at - series;
+}
+
 double tsi_real_erf(const double *x, const void *a)
 {
     (void)a;

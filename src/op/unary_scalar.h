@@ -19,6 +19,7 @@ double tsi_real_same(const double *x, const void *attributes);
 double tsi_real_cos(const double *x, const void *attributes);
 double tsi_real_cosh(const double *x, const void *attributes);
 double tsi_real_deg2rad(const double *x, const void *attributes);
+double tsi_real_digamma(const double *x, const void *attributes);
 double tsi_real_erf(const double *x, const void *attributes);
 double tsi_real_erfc(const double *x, const void *attributes);
 double tsi_real_exp(const double *x, const void *attributes);

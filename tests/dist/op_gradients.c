@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_gradients.c - the gradient of every operator of the table that has one, against central
+ * differences in f64, with replicated and with drawn placements; and a reason for every other one.
+ *
+ *   L(x) = sum over the outputs of w y(x);   <dL/dx, v>  against  (L(x + hv) - L(x - hv)) / 2h
+ *
+ * for each input that holds reals and two directions v. Values are distinct and lie where all
+ * functions are smooth, 0.2 .. 0.8 unless the table below says otherwise. */
+#include "op_family.h"
+
+enum { DIRECTIONS = 2, INDEX_MAX = 4 };
+static const double step = 1e-6;
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+typedef struct domain {
+    const char *op;
+    double low, high;
+} domain;
+static const domain domains[] = {
+    { "acosh", 1.2, 2.0 },     { "cumprod", 0.7, 1.4 },
+    { "prod", 0.7, 1.4 },      { "fmod", 1.1, 1.9 },
+    { "remainder", 1.1, 1.9 }, { "hypot", 0.4, 1.4 },
+    { "lgamma", 0.6, 2.6 },    { "threshold_backward", 0.2, 0.8 },
+};
+
+typedef struct point {    /* one input of a call, moved along a direction */
+    int32_t input, moved; /* moved: which input moves; -1: none */
+    int32_t direction, reserved;
+    int64_t limit; /* of indices */
+    double low, high, h;
+} point;
+
+static double fraction(double x)
+{
+    return x - floor(x);
+}
+
+/* Any two elements of an input differ by far more than the step. */
+static double value_of(const point *p, const ts_meta *meta, int64_t i)
+{
+    ts_dtype dtype = (ts_dtype)meta->dtype;
+    if (dtype == TS_DTYPE_BOOL) return (double)((i * 7 + p->input) % 3 == 0);
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_INT) return (double)((i * 7 + i / 5) % p->limit);
+    double x = fraction(0.13 + 0.6180339887498949 * (double)(i + 1) + 0.37 * p->input);
+    x = p->low + (p->high - p->low) * x;
+    if (p->input == p->moved)
+        x += p->h * cos(1.0 + 2.3 * (double)i * (1 + p->direction) + 0.7 * p->direction);
+    return x;
+}
+
+static double direction_at(const point *p, int64_t i)
+{
+    return cos(1.0 + 2.3 * (double)i * (1 + p->direction) + 0.7 * p->direction);
+}
+
+/* The value with a placement; of a pending sum member 0 of an axis holds what the others lack. */
+static ts_tensor *input_of(ts_mesh *mesh, const ts_meta *meta, const char *place, const point *p)
+{
+    ts_tensor *t = ts_empty(mesh, (ts_dtype)meta->dtype, meta->shape, place);
+    if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
+    tsi_arena arena = { 0 };
+    tsi_region region;
+    tsi_block block = tsi_array_block(t->array);
+    int64_t holder = 0, holders = 1;
+    for (int32_t k = 0; k < mesh->desc->ndim; k++) {
+        if (!tsi_placement_partial(&t->layout->sharding->place[k])) continue;
+        holder = holder * mesh->desc->size[k] + mesh->coord[k];
+        holders *= mesh->desc->size[k];
+    }
+    if (mesh->member && tsi_layout_region(t->layout, mesh->coord, &arena, &region)) {
+        tsi_loop loop = tsi_loop_over(&block);
+        for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+            int64_t i = 0;
+            for (int32_t d = 0; d < block.ndim; d++)
+                i = i * meta->shape.extent[d] + tsi_span_list_at(&region.dim[d], loop.index[d]);
+            double x = value_of(p, meta, i);
+            if (holders > 1) x = holder ? 0.25 : x - 0.25 * (double)(holders - 1);
+            tsi_store_real((ts_dtype)meta->dtype, tsi_block_at(&block, loop.at[0]), x);
+        }
+    }
+    tsi_arena_release(&arena);
+    return t;
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+typedef struct gradient_case {
+    test *t;
+    const tsi_op_desc *op;
+    ts_mesh *mesh;
+    ts_meta in[TSI_INPUT_MAX];
+    int32_t input_count, drawn;
+    _Alignas(16) unsigned char attributes[1024];
+    char place[TSI_INPUT_MAX][64];
+    point p;
+    bool ran; /* the call itself, of the latest loss */
+} gradient_case;
+
+/* Shorter numbers would round the step away. */
+static bool is_real(const ts_meta *meta)
+{
+    return meta->dtype == TS_DTYPE_F64;
+}
+
+static ts_tensor *weights_of(ts_tensor *y, int32_t output)
+{
+    ts_arange_options range = TS_INIT(ts_arange_options);
+    range.start = 0.3 + 0.1 * output;
+    range.step = 0.17;
+    return ts_arange(ts_tensor_mesh(y), TS_DTYPE_F64, ts_tensor_shape(y), NULL, &range);
+}
+
+/* Are the outputs after the first statistics that are kept for the gradient? */
+static bool is_statistic(const char *op)
+{
+    static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "attention",
+                                         "cross_entropy" };
+    for (size_t i = 0; i < TSI_COUNT_OF(names); i++)
+        if (strcmp(names[i], op) == 0) return true;
+    return false;
+}
+
+/* The loss of the call; inputs are watched if `leaf` is given. */
+static ts_tensor *loss_of(gradient_case *c, ts_tensor **leaf)
+{
+    ts_tensor *in[TSI_INPUT_MAX] = { NULL }, *out[TSI_OUTPUT_MAX] = { NULL }, *loss = NULL;
+    for (int32_t i = 0; i < c->input_count; i++) {
+        if (c->in[i].dtype == TS_DTYPE_NONE) continue;
+        c->p.input = i;
+        in[i] = input_of(c->mesh, &c->in[i], c->place[i], &c->p);
+        if (leaf && is_real(&c->in[i])) in[i] = leaf[i] = ts_watch(in[i]);
+    }
+    if (leaf) ts_tape_begin(c->t->me);
+    tsi_op_state *state = tsi_op_state_of(c->t->me);
+    state->stream_is_forced = 1; /* random operators draw the same each time */
+    state->stream_forced = 42;
+    tsi_op_args args = { c->op, in, c->input_count, 0, c->attributes };
+    ts_status status = tsi_op_run(&args, out);
+    c->ran = status == TS_OK;
+    state->stream_is_forced = 0;
+    for (int32_t o = 0; status == TS_OK && o < c->op->output_count; o++) {
+        if (ts_tensor_dtype(out[o]) != TS_DTYPE_F64 || (o > 0 && is_statistic(c->op->name)))
+            continue;
+        ts_tensor *part = ts_sum(ts_mul(out[o], weights_of(out[o], o)), NULL, 0, 0);
+        loss = loss ? ts_add(loss, part) : part;
+    }
+    return loss;
+}
+
+static double loss_at(gradient_case *c, int32_t moved, double h)
+{
+    double value = NAN;
+    c->p.moved = moved;
+    c->p.h = h;
+    ts_scope scope = ts_scope_open(c->t->me, "difference");
+    ts_tensor *loss = loss_of(c, NULL);
+    if (loss) (void)ts_tensor_item(loss, &value);
+    ts_scope_close(scope);
+    return value;
+}
+
+/* Inputs that get none on purpose. */
+static bool is_constant(const char *op, int32_t input)
+{
+    return strcmp(op, "rope") == 0 && input == 1; /* the table of positions is made, not learnt */
+}
+
+static void compare(gradient_case *c, ts_tensor *const *leaf)
+{
+    for (int32_t i = 0; i < c->input_count; i++) {
+        if (!leaf[i]) continue;
+        int64_t n = 0;
+        ts_tensor *grad = ts_tensor_grad(leaf[i]);
+        double *dx = grad ? family_numbers(grad, &n) : NULL;
+        for (c->p.direction = 0; c->p.direction < DIRECTIONS; c->p.direction++) {
+            double have = 0;
+            for (int64_t e = 0; e < n; e++)
+                have += dx[e] * direction_at(&c->p, e);
+            double want = (loss_at(c, i, step) - loss_at(c, i, -step)) / (2 * step);
+            if (!isfinite(want) || is_constant(c->op->name, i)) continue;
+            TEST_SAY(c->t, fabs(have - want) <= 2e-6 * (1 + fabs(want)),
+                     "%s, input %d of %d (%s; %s): slope %.10g, not %.10g", c->op->name, i,
+                     c->input_count, c->place[0], c->input_count > 1 ? c->place[1] : "", have,
+                     want);
+        }
+        tsi_free(dx);
+    }
+}
+
+static void check_case(gradient_case *c)
+{
+    ts_scope scope = ts_scope_open(c->t->me, c->op->name);
+    ts_tensor *leaf[TSI_INPUT_MAX] = { NULL };
+    c->p.moved = -1;
+    c->p.h = 0;
+    ts_tensor *loss = loss_of(c, leaf);
+    TEST_SAY(c->t, loss && ts_backward(loss, NULL) == TS_OK, "%s (%s): %s", c->op->name,
+             c->place[0],
+             ts_rank_error(c->t->me) ? ts_rank_error(c->t->me)->text : "no output of reals");
+    if (ts_rank_status(c->t->me) == TS_OK && loss) compare(c, leaf);
+    ts_scope_close(scope);
+}
+
+/* ---- all calls ------------------------------------------------------------------------------- */
+
+static void draw_places(gradient_case *c)
+{
+    for (int32_t i = 0; i < c->input_count; i++) {
+        c->place[i][0] = '\0';
+        for (int32_t k = 0; k < ts_mesh_ndim(c->mesh); k++) {
+            int32_t ndim = c->in[i].shape.ndim;
+            int64_t choices = 1 + ndim + (is_real(&c->in[i]) && !c->op->propagate);
+            int64_t pick = c->drawn ? test_random_below(c->t, choices) : 0;
+            char one[16] = "R";
+            if (pick > 0 && pick <= ndim) snprintf(one, sizeof one, "S(%d)", (int)pick - 1);
+            if (pick > ndim) snprintf(one, sizeof one, "P(sum)");
+            if (k) strcat(c->place[i], ", ");
+            strcat(c->place[i], one);
+        }
+    }
+}
+
+/* The largest limit of indices that the call takes, found on one rank. False: it has no reals on
+ * one of its sides. */
+static bool find_limit(gradient_case *c)
+{
+    ts_mesh *mesh = c->mesh;
+    c->mesh = ts_mesh_self(c->t->me);
+    bool good = false, smooth = false, reals = false;
+    for (int32_t i = 0; i < c->input_count; i++)
+        reals |= is_real(&c->in[i]);
+    for (int32_t i = 0; i < c->input_count; i++)
+        strcpy(c->place[i], "R");
+    for (c->p.limit = INDEX_MAX; c->p.limit > 0 && !good; c->p.limit -= !good) {
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.catches = 1;
+        ts_scope scope = ts_scope_open_with(c->t->me, &options);
+        c->p.moved = -1;
+        smooth = loss_of(c, NULL) != NULL;
+        good = c->ran;
+        (void)ts_scope_close(scope);
+    }
+    c->mesh = mesh;
+    TEST_SAY(c->t, good, "%s: no indices do", c->op->name);
+    return good && smooth && reals;
+}
+
+static void check_operator(test *t, ts_mesh *mesh, const tsi_op_desc *op, int32_t rounds)
+{
+    gradient_case c = { .t = t, .op = op, .mesh = mesh };
+    c.p.low = 0.2;
+    c.p.high = 0.8;
+    for (size_t i = 0; i < TSI_COUNT_OF(domains); i++)
+        if (strcmp(domains[i].op, op->name) == 0) {
+            c.p.low = domains[i].low;
+            c.p.high = domains[i].high;
+        }
+    for (int32_t variant = 0; variant < 3; variant++) {
+        uint64_t random = t->seed + (uint64_t)variant;
+        memset(c.in, 0, sizeof c.in);
+        memset(c.attributes, 0, sizeof c.attributes);
+        c.input_count = op->input_max;
+        if (!tsi_op_sample(op, &random, variant, c.in, &c.input_count, c.attributes)) break;
+        if (!find_limit(&c)) continue;
+        for (int32_t r = 0; r < rounds; r++) {
+            c.drawn = rounds > 1 || t->count > 1;
+            draw_places(&c);
+            check_case(&c);
+        }
+    }
+}
+
+static void check_table(test *t, ts_mesh *mesh, int32_t rounds)
+{
+    int32_t checked = 0;
+    for (int32_t i = 0; i < TSI_OP_ID_COUNT && ts_rank_status(t->me) == TS_OK; i++) {
+        const tsi_op_desc *op = tsi_op_at(i);
+        if (!op->grad) continue;
+        check_operator(t, mesh, op, rounds);
+        checked++;
+    }
+    TEST_SAY(t, checked > 100, "only %d operators were checked", checked);
+}
+
+TS_TEST_RANKS(gradients_of_all_operators_on_one_rank, 1)
+{
+    check_table(t, ts_mesh_create(t->me, "x=*"), 1);
+}
+
+TS_TEST_RANKS(gradients_of_all_operators_sharded, 2, 3)
+{
+    check_table(t, ts_mesh_create(t->me, "x=*"), 5);
+}
+
+TS_TEST_RANKS(gradients_of_all_operators_on_a_square, 4)
+{
+    check_table(t, ts_mesh_create(t->me, "x=2, y=2"), 5);
+}
+
+/* ---- operators without one ------------------------------------------------------------------- */
+
+typedef struct reason {
+    const char *op, *why;
+} reason;
+static const reason reasons[] = {
+    { "all", "a truth" },
+    { "allclose", "the host's truth" },
+    { "any", "a truth" },
+    { "argmax", "a place" },
+    { "argmin", "a place" },
+    { "bernoulli", "draws; the probability's slope is of the mean, not of a draw" },
+    { "bitwise_and", "of integers" },
+    { "bitwise_not", "of integers" },
+    { "bitwise_or", "of integers" },
+    { "bitwise_xor", "of integers" },
+    { "conv_backward_input", "a gradient" },
+    { "conv_backward_weight", "a gradient" },
+    { "count_nonzero", "a count" },
+    { "count_unique", "a count" },
+    { "digamma", "itself the slope of lgamma" },
+    { "eq", "a truth" },
+    { "equal", "the host's truth" },
+    { "ge", "a truth" },
+    { "gt", "a truth" },
+    { "histc", "a count" },
+    { "isfinite", "a truth" },
+    { "isinf", "a truth" },
+    { "isnan", "a truth" },
+    { "le", "a truth" },
+    { "logical_and", "a truth" },
+    { "logical_not", "a truth" },
+    { "logical_or", "a truth" },
+    { "logical_xor", "a truth" },
+    { "lt", "a truth" },
+    { "ne", "a truth" },
+    { "ones_like", "a constant" },
+    { "powsum", "inside of vector_norm, which has one" },
+    { "rand_like", "draws" },
+    { "randn_like", "draws" },
+    { "signbit", "a truth" },
+    { "topk_mask", "a truth" },
+    { "zeros_like", "a constant" },
+};
+
+TS_TEST(operators_without_a_gradient_have_a_reason)
+{
+    for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++) {
+        const tsi_op_desc *op = tsi_op_at(i);
+        size_t length = strlen(op->name), r = 0;
+        bool is_gradient = length > 9 && strcmp(op->name + length - 9, "_backward") == 0;
+        while (r < TSI_COUNT_OF(reasons) && strcmp(reasons[r].op, op->name) != 0)
+            r++;
+        bool has_reason = r < TSI_COUNT_OF(reasons) || is_gradient;
+        TEST_SAY(t, op->grad || has_reason, "%s has neither a gradient nor a reason", op->name);
+        TEST_SAY(t, !op->grad || r == TSI_COUNT_OF(reasons), "%s has a gradient and the reason %s",
+                 op->name, r < TSI_COUNT_OF(reasons) ? reasons[r].why : "");
+        TEST_SAY(t, op->grad || op->flags & TSI_OP_NO_GRAD, "%s does not say so", op->name);
+    }
+}
