@@ -203,7 +203,7 @@ static void add_shares(bench_lines *lines, const bench_run *r)
 static void add_hot(bench_lines *lines, const bench_run *r)
 {
     bool shown[TS_TIMES_MAX] = { false };
-    for (int n = 0; n < 10 && n < r->times.op_count; n++) {
+    for (int n = 0; n < 7 && n < r->times.op_count; n++) {
         int64_t best = -1;
         for (int64_t i = 0; i < r->times.op_count; i++)
             if (!shown[i] && (best < 0 || r->times.op[i].own_ns > r->times.op[best].own_ns))
