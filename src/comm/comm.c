@@ -194,6 +194,14 @@ void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence)
     if (engine->gone != NULL) engine->gone(world->engine_state, rank);
 }
 
+ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size)
+{
+    tsi_comm_world *comm = tsi_comm_of_world(world);
+    if (size > 0) sentence[0] = '\0';
+    if (comm == NULL || comm->engine->farewell == NULL) return TS_OK;
+    return comm->engine->farewell(comm->engine_state, sentence, size);
+}
+
 /* Handles that the caller still holds are complete; waiting for one returns its status, no more. */
 static void forget_errors(tsi_comm_rank *comm)
 {

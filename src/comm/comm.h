@@ -44,6 +44,10 @@ ts_status tsi_comm_drain(ts_rank *rank);
  * rank's own pending error is the caller's to clear, before or after. */
 ts_status tsi_comm_recover(ts_rank *rank);
 
+/* When all ranks of this process have left cleanly: do those of the others? Waits for them, at most
+ * for the timeout. TS_ERR_PEER: one failed, and `sentence` says which and why; not recorded. */
+ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size);
+
 /* What every rank is doing, a line each, for the post-mortem. */
 void tsi_comm_describe(ts_world *world, char *out, size_t size);
 

@@ -171,6 +171,9 @@ typedef struct tsi_engine {
     /* (optional) The rank will call no more, whatever leave said before: recover need not wait for
      * it. */
     void (*gone)(void *state, ts_rank *rank);
+    /* (optional) All ranks of this process have left cleanly: waits for those of other processes,
+     * at most for the timeout. TS_ERR_PEER if one of them failed: `sentence` says which and why. */
+    ts_status (*farewell)(void *state, char *sentence, size_t size);
 } tsi_engine;
 
 /* The one exported function of a module. */

@@ -3,7 +3,8 @@
  *
  *   open world -> rank 0 on the calling thread, the others on threads of their own
  *     each: attach -> work -> drain -> leave (at once if it failed, so that peers return) -> detach
- *   -> join -> verdict: the error that came first and is not the echo of a peer's -> close
+ *   -> join -> verdict: the error that came first and is not the echo of a peer's; where all went
+ *   well, that of other processes -> close
  *
  * INV: a rank that has left never calls the engine again; when the threads are joined no work of
  * this process is in flight. ts_launch is the only function of the library that prints. */
@@ -154,6 +155,18 @@ typedef struct verdict {
     tsi_text sentence, postmortem; /* on failure */
 } verdict;
 
+/* All went well here. If a rank of another process failed, all processes say so: the job has one
+ * exit code. The first process speaks, if it is not the cause. */
+static ts_status agree_on_end(ts_world *world, verdict *out)
+{
+    char sentence[TSI_ERROR_TEXT_MAX];
+    ts_status status = tsi_comm_farewell(world, sentence, sizeof sentence);
+    if (status == TS_OK) return TS_OK;
+    out->speaker = world->first_index == 0;
+    tsi_text_printf(&out->sentence, "another process failed: %s", sentence);
+    return status;
+}
+
 static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *arg, bool watch,
                            verdict *out)
 {
@@ -176,6 +189,8 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
         out->speaker = is_speaker(world, first);
         write_verdict(&frame, members, first, &out->sentence);
         tsi_postmortem(world, &out->postmortem);
+    } else {
+        status = agree_on_end(world, out);
     }
     if (settings->trace != NULL) {
         ts_status traced = ts_world_trace(world, settings->trace);

@@ -5,6 +5,7 @@
  * When a rank fails in the middle, all others return and name it. */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "dist/redistribute_oracle.h"
 #include "tessera/event.h"
@@ -183,6 +184,62 @@ TS_TEST(a_rank_fails_in_the_middle)
         };
         perform(t, s, 4);
         if (s->how == 0) TEST_SAYS(t, s->text[(s->culprit + 1) % 4], "the disk of rank");
+        free(s);
+    }
+}
+
+/* ---- a rank that stops in the middle of large moves ------------------------------------------ */
+
+typedef struct stopping {
+    int64_t culprit;
+    _Atomic int64_t moves; /* of the culprit, before it stopped */
+    ts_status status[RANKS_MAX];
+    char text[RANKS_MAX][1200];
+} stopping;
+
+/* The culprit's moves stay in flight when it stops: others read its blocks while it sleeps. */
+static ts_status stop_within(ts_rank *me, void *argument)
+{
+    stopping *s = argument;
+    int64_t index = ts_rank_index(me);
+    static const char *const place[] = { "S(0)", "S(1)", "R" };
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(1024, 1000), place[0]);
+    for (int64_t i = 1; x && i < 4000; i++) {
+        ts_tensor *y = ts_redistribute(x, place[i % 3]);
+        if (index == s->culprit && i == 7) {
+            struct timespec time = { .tv_sec = 2, .tv_nsec = 200000000 };
+            (void)nanosleep(&time, NULL); /* longer than the timeout */
+        }
+        if (y && i % 3 == 0 && ts_tensor_wait(y) != TS_OK) y = NULL;
+        if (index == s->culprit) atomic_fetch_add(&s->moves, 1);
+        ts_tensor_drop(x);
+        x = y;
+    }
+    s->status[index] = ts_rank_status(me);
+    const ts_error *error = ts_rank_error(me);
+    snprintf(s->text[index], sizeof s->text[index], "%s", error ? error->text : "");
+    return ts_rank_status(me);
+}
+
+TS_TEST(a_rank_stops_in_the_middle_of_large_moves)
+{
+    for (int64_t culprit = 0; culprit < 3 && !test_failed(t); culprit += 2) {
+        stopping *s = calloc(1, sizeof *s);
+        s->culprit = culprit;
+        ts_world_options options = TS_INIT(ts_world_options);
+        char error[2048] = "", name[64];
+        options.engine = "threads";
+        options.rank_count = 3;
+        options.timeout_ms = 1000;
+        TEST_CHECK(t, ts_launch_with(&options, stop_within, s, error, sizeof error) != TS_OK);
+        TEST_CHECK(t, s->moves < 3999);
+        snprintf(name, sizeof name, "rank %lld", (long long)culprit);
+        for (int64_t i = 0; i < 3; i++) {
+            TEST_SAY(t, s->status[i] == TS_ERR_PEER, "rank %lld: %s", (long long)i,
+                     ts_status_name(s->status[i]));
+            if (i != culprit) TEST_SAYS(t, s->text[i], name);
+        }
         free(s);
     }
 }

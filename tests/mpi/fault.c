@@ -5,12 +5,14 @@
  *   error      rank 1 fails with a sentence            kill     rank 1 is killed in the middle
  *   stall      rank 1 sleeps past the timeout          exit     rank 1 calls exit
  *   recover    rank 1 fails, all recover and go on     worlds   a failed world, then a good one
- *   lost       rank 1 fails and does not recover
+ *   lost       rank 1 fails and does not recover       late     rank 1 fails when the others are
+ * done move       rank 1 is killed while large tensors are moved
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
  * what it got instead. scripts/mpi-tests counts the lines. The exit code is that of a failed job:
  * non-zero, except for the last two modes. A watchdog ends the process after 30 s: a hang is a
  * failure. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tessera/comm.h"
+#include "tessera/tessera.h"
 
 enum { COUNT = 100000, TIMEOUT_MS = 2000 };
 
@@ -44,6 +46,33 @@ static ts_status reduce(ts_rank *me, const char *name)
     return status;
 }
 
+static void *kill_soon(void *argument)
+{
+    struct timespec time = { .tv_nsec = 150000000 };
+    (void)argument;
+    (void)nanosleep(&time, NULL);
+    (void)kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+/* Large moves one after the other, until rank 1 is gone in the middle of one. */
+static ts_status move(ts_rank *me)
+{
+    static const char *const places[] = { "S(0)", "S(1)", "R" };
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(2048, 2000), places[0]);
+    pthread_t killer;
+    if (ts_rank_index(me) == 1 && pthread_create(&killer, NULL, kill_soon, NULL) != 0)
+        return TS_ERR_IO;
+    for (int i = 1; x != NULL; i++) {
+        ts_tensor *y = ts_redistribute(x, places[i % 3]);
+        if (y == NULL || ts_tensor_wait(y) != TS_OK) break;
+        ts_tensor_drop(x);
+        x = y;
+    }
+    return ts_rank_status(me);
+}
+
 static bool is(const run *this, const char *mode)
 {
     return strcmp(this->mode, mode) == 0;
@@ -65,6 +94,14 @@ static ts_status misbehave(ts_rank *me, const run *this)
     return TS_OK; /* leave */
 }
 
+/* The others have left the world and know of nothing. */
+static ts_status fail_late(ts_rank *me)
+{
+    struct timespec time = { .tv_nsec = 100000000 };
+    (void)nanosleep(&time, NULL);
+    return ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
+}
+
 static ts_status work(ts_rank *me, void *argument)
 {
     run *this = argument;
@@ -72,6 +109,8 @@ static ts_status work(ts_rank *me, void *argument)
     ts_status status = TS_OK;
     for (int i = 0; i < 5 && status == TS_OK; i++)
         status = reduce(me, "before");
+    if (is(this, "move")) return move(me);
+    if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
     if (!is(this, "recover") && !is(this, "lost")) return status;
@@ -94,10 +133,11 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "lost"))
         return this->index == 1 ? status == TS_ERR_IO
                                 : status == TS_ERR_LOST && says(text, "rank 1");
-    if (is(this, "error") || is(this, "worlds"))
+    if (is(this, "error") || is(this, "worlds") || is(this, "late"))
         return this->index == 1 ? status == TS_ERR_IO
                                 : status == TS_ERR_PEER && says(text, "the disk of rank 1 is full");
-    if (is(this, "leave") && this->index == 1) return status == TS_OK;
+    if (is(this, "move"))
+        return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "fault.c:");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
     if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
     const char *shm = getenv("TESSERA_MPI_SHM");

@@ -294,6 +294,40 @@ void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence)
     ring_all(mpi);
 }
 
+/* Is a rank of another process still at work? */
+static bool anyone_works(const tsi_mpi *mpi)
+{
+    for (int64_t i = 0; i < mpi->rank_count; i++) {
+        if (i >= mpi->first && i < mpi->first + mpi->threads) continue;
+        tsi_slot_life life = life_of(mpi, i);
+        if (life == TSI_LIFE_OPEN || life == TSI_LIFE_NONE) return true;
+    }
+    return false;
+}
+
+/* The last look before a process says that all went well. Who works on alone for longer than the
+ * timeout is not waited for. */
+ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size)
+{
+    tsi_mpi_rank *rank = &mpi->local[0];
+    tsi_mpi_slot *slot = &mpi->segment.slot[rank->place];
+    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    for (;;) {
+        uint32_t seen = atomic_load(&slot->bell);
+        pthread_mutex_lock(&rank->lock);
+        bool progress = tsi_rank_progress(rank);
+        if (!progress) tsi_check_life(rank);
+        bool failed = tsi_poisoned(rank);
+        pthread_mutex_unlock(&rank->lock);
+        if (failed) {
+            snprintf(sentence, size, "%s", mpi->segment.poison->text);
+            return TS_ERR_PEER;
+        }
+        if (!anyone_works(mpi) || tsi_clock_ns() > deadline) return TS_OK;
+        if (!progress) tsi_bell_wait(slot, seen, mpi->net != NULL ? 50000 : 1000000);
+    }
+}
+
 /* It failed before and will not recover. */
 void tsi_fail_gone(tsi_mpi_rank *rank)
 {

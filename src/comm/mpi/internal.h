@@ -399,6 +399,7 @@ void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const
 void tsi_poison_memory(tsi_mpi_rank *rank, const char *what);
 void tsi_check_life(tsi_mpi_rank *rank);
 void tsi_check_deadline(tsi_mpi_rank *rank);
+ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size);
 void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence);
 void tsi_fail_gone(tsi_mpi_rank *rank);
 void tsi_fail_left(tsi_mpi_rank *rank, const tsi_message *message);

@@ -149,6 +149,11 @@ static void leave(void *state, ts_rank *who, ts_status status, const char *sente
     pthread_mutex_unlock(&rank->lock);
 }
 
+static ts_status farewell(void *state, char *sentence, size_t size)
+{
+    return tsi_fail_farewell(state, sentence, size);
+}
+
 static void gone(void *state, ts_rank *who)
 {
     tsi_mpi_rank *rank = local_of(state, who);
@@ -190,6 +195,7 @@ static const tsi_engine engine = {
     .describe = describe,
     .model_read = NULL,
     .gone = gone,
+    .farewell = farewell,
 };
 
 const tsi_engine *tsi_module(const tsi_host *host)
