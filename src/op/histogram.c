@@ -169,8 +169,10 @@ static ts_status bincount_infer(const tsi_op_call *call)
 {
     const bincount_attributes *a = call->attributes;
     const ts_meta *x = &call->in[0], *weights = call->input_count > 1 ? &call->in[1] : NULL;
-    if (tsi_dtype_category((ts_dtype)x->dtype) != TSI_CATEGORY_INT || x->shape.ndim != 1)
-        return TSI_FAIL(TS_ERR_ARG, "bincount: takes one dim of integers, not %d dims of %s",
+    bool whole = tsi_dtype_category((ts_dtype)x->dtype) == TSI_CATEGORY_INT;
+    if (!whole || x->shape.ndim != 1)
+        return TSI_FAIL(whole ? TS_ERR_SHAPE : TS_ERR_DTYPE,
+                        "bincount: takes one dim of integers, not %d dims of %s",
                         (int)x->shape.ndim, ts_dtype_name((ts_dtype)x->dtype));
     if (a->length < 0)
         return TSI_FAIL(TS_ERR_ARG, "bincount: length %lld has no meaning", (long long)a->length);

@@ -40,11 +40,12 @@ static ts_status find_op(ts_world *world, const char *name, const tsi_op_desc **
     return *op ? TS_OK : refuse_op(name);
 }
 
-static ts_dtype dtype_like(ts_dtype sampled, ts_dtype wanted)
+/* Integers beside numbers are indices and stay; alone they are the numbers. */
+static ts_dtype dtype_like(ts_dtype sampled, ts_dtype wanted, bool alone)
 {
-    tsi_category kind = tsi_dtype_category(sampled);
-    if (kind == TSI_CATEGORY_REAL || kind == tsi_dtype_category(wanted)) return wanted;
-    return sampled;
+    tsi_category kind = tsi_dtype_category(sampled), asked = tsi_dtype_category(wanted);
+    if (kind == TSI_CATEGORY_REAL || kind == asked) return wanted;
+    return alone && kind == TSI_CATEGORY_INT && asked <= TSI_CATEGORY_INT ? wanted : sampled;
 }
 
 void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype, uint8_t *out)
@@ -59,9 +60,12 @@ void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dt
         memset(in, 0, sizeof in);
         memset(attributes, 0, sizeof attributes);
         if (!tsi_op_sample(op, &random, variant, in, &count, attributes)) break;
+        bool alone = true;
+        for (int32_t i = 0; i < count; i++)
+            alone &= tsi_dtype_category((ts_dtype)in[i].dtype) <= TSI_CATEGORY_INT;
         for (int32_t i = 0; i < count && i < input_count; i++) {
             if (known >> (i & 63) & 1 || in[i].dtype == TS_DTYPE_NONE) continue;
-            out[i] = (uint8_t)dtype_like((ts_dtype)in[i].dtype, dtype);
+            out[i] = (uint8_t)dtype_like((ts_dtype)in[i].dtype, dtype, alone);
             known |= UINT64_C(1) << (i & 63);
         }
     }

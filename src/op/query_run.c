@@ -154,6 +154,8 @@ static bool rounds_terms(const run *r, ts_dtype dtype)
     uint32_t pending = 0;
     for (int32_t i = 0; i < plan->input_count; i++)
         if (plan->in[i]) pending |= plan->in[i]->axes_partial;
+    for (int32_t o = 0; o < plan->output_count; o++)
+        pending |= plan->out[o]->axes_partial;
     return pending && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
 }
 
