@@ -29,7 +29,8 @@ typedef struct bench {
 } bench;
 
 typedef struct phase_times {
-    double step, loss_and_back, norm, update;
+    double step, norm, update;
+    ts_times times; /* of forward and backward */
 } phase_times;
 
 typedef struct bench_run { /* one mesh and dtype */
@@ -41,7 +42,6 @@ typedef struct bench_run { /* one mesh and dtype */
     /* rank 0's answers */
     phase_times best;
     double product_rate;
-    ts_times times; /* of the best step */
     ts_memory memory;
     ts_train_cost cost;
     double loss;
@@ -91,6 +91,8 @@ typedef struct trainee {
 static ts_status one_step(bench_run *r, ts_rank *me, const trainee *t, int64_t step, phase_times *p)
 {
     double start = cli_now(), mark = start, norm = 0, loss = 0;
+    uint64_t event = ts_rank_event(me);
+    p->times = (ts_times)TS_INIT(ts_times);
     ts_scope scope = ts_scope_open(me, "");
     ts_tape_begin(me);
     ts_tensor *mean =
@@ -98,7 +100,7 @@ static ts_status one_step(bench_run *r, ts_rank *me, const trainee *t, int64_t s
     ts_status status = ts_tensor_item(mean, &loss);
     if (status == TS_OK) status = ts_backward(mean, NULL);
     ts_scope_close(scope);
-    p->loss_and_back = cli_now() - mark;
+    if (status == TS_OK) status = ts_rank_times(me, event, &p->times);
     mark = cli_now();
     if (status == TS_OK) status = ts_clip_grad_norm(ts_model_module(t->model), 1.0, &norm);
     p->norm = cli_now() - mark;
@@ -119,7 +121,6 @@ static ts_status steps(bench_run *r, ts_rank *me, const trainee *t)
     double begin = cli_now(), spent[2] = { 0, 0 }; /* all, the last step */
     for (int64_t step = 0; step < 2 || spent[0] + spent[1] < r->seconds; step++) {
         ts_status status = ts_group_barrier(world, NULL);
-        uint64_t event = ts_rank_event(me);
         phase_times p = { 0 };
         if (status == TS_OK) status = one_step(r, me, t, step, &p);
         double start = cli_now();
@@ -131,9 +132,6 @@ static ts_status steps(bench_run *r, ts_rank *me, const trainee *t)
         if (status != TS_OK) return status;
         if (!first || step == 0 || (step > 1 && p.step >= r->best.step)) continue;
         r->best = p;
-        r->times = (ts_times)TS_INIT(ts_times);
-        status = ts_rank_times(me, event, &r->times);
-        if (status != TS_OK) return status;
     }
     return TS_OK;
 }
@@ -145,20 +143,23 @@ static ts_status work(ts_rank *me, void *argument)
     ts_mesh *mesh = ts_mesh_create(me, r->mesh);
     double rate = 0;
     if (r->ranks == 1) (void)product_rate(me, mesh, &rate);
+    (void)ts_rank_memory_reset(me); /* the product's operands are gone */
     ts_model_options options = TS_INIT(ts_model_options);
     options.compute = (int32_t)r->compute;
     trainee t = { .model = ts_model_create(mesh, &r->self->config, &options) };
     if (t.model) t.optimizer = ts_adamw_create(ts_model_module(t.model), NULL);
     ts_status status = t.optimizer ? steps(r, me, &t) : ts_rank_status(me);
+    if (status == TS_OK && first) {
+        r->memory = (ts_memory)TS_INIT(ts_memory);
+        status = ts_rank_memory(me, &r->memory);
+    }
     if (status == TS_OK && r->ranks == 1) (void)product_rate(me, mesh, &rate);
     if (status == TS_OK && first) {
         ts_train_shape shape = { .struct_size = sizeof shape,
                                  .rows = r->self->rows,
                                  .context = r->self->context,
                                  .moments = 2 };
-        r->memory = (ts_memory)TS_INIT(ts_memory);
-        status = ts_rank_memory(me, &r->memory);
-        if (status == TS_OK) status = ts_train_estimate(t.model, &shape, &r->cost);
+        status = ts_train_estimate(t.model, &shape, &r->cost);
         r->product_rate = rate;
     }
     ts_optimizer_destroy(t.optimizer);
@@ -189,30 +190,33 @@ static double product_seconds(const ts_times *t)
 
 static void add_shares(bench_lines *lines, const bench_run *r)
 {
-    double step = r->best.step, comm = (double)r->times.comm_ns * 1e-9;
-    double fixed = r->best.norm + r->best.update, op = (double)r->times.op_ns * 1e-9;
+    double step = r->best.step, comm = (double)r->best.times.comm_ns * 1e-9;
+    double fixed = r->best.norm + r->best.update, op = (double)r->best.times.op_ns * 1e-9;
     double rest = step - comm - op - fixed;
     if (rest < 0) rest = 0;
-    bench_line *line = bench_lines_add(lines, "%", 100 * op / step, "%s: in operators", r->name);
+    bench_line *line = bench_lines_add(lines, "%", 100 * op / step,
+                                       "%s: operators of forward and backward", r->name);
     line = bench_lines_add(lines, "%", 100 * fixed / step, "%s: norm and update", r->name);
-    line = bench_lines_add(lines, "%", 100 * comm / step, "%s: communication", r->name);
+    line = bench_lines_add(lines, "%", 100 * comm / step, "%s: communication in them", r->name);
     line = bench_lines_add(lines, "%", 100 * rest / step, "%s: dispatch and the rest", r->name);
-    if (r->times.lost > 0) bench_line_note(line, "%lld events lost", (long long)r->times.lost);
+    if (r->best.times.lost > 0)
+        bench_line_note(line, "%lld events lost", (long long)r->best.times.lost);
 }
 
 static void add_hot(bench_lines *lines, const bench_run *r)
 {
     bool shown[TS_TIMES_MAX] = { false };
-    for (int n = 0; n < 7 && n < r->times.op_count; n++) {
+    for (int n = 0; n < 7 && n < r->best.times.op_count; n++) {
         int64_t best = -1;
-        for (int64_t i = 0; i < r->times.op_count; i++)
-            if (!shown[i] && (best < 0 || r->times.op[i].own_ns > r->times.op[best].own_ns))
+        for (int64_t i = 0; i < r->best.times.op_count; i++)
+            if (!shown[i] &&
+                (best < 0 || r->best.times.op[i].own_ns > r->best.times.op[best].own_ns))
                 best = i;
         shown[best] = true;
         bench_line *line =
-            bench_lines_add(lines, "%", (double)r->times.op[best].own_ns * 1e-7 / r->best.step,
-                            "%s: operator %s", r->name, r->times.op[best].name);
-        bench_line_note(line, "%lld calls", (long long)r->times.op[best].count);
+            bench_lines_add(lines, "%", (double)r->best.times.op[best].own_ns * 1e-7 / r->best.step,
+                            "%s: operator %s", r->name, r->best.times.op[best].name);
+        bench_line_note(line, "%lld calls", (long long)r->best.times.op[best].count);
     }
 }
 
@@ -239,7 +243,7 @@ static void add_run(bench *self, const bench_run *r, bool hot)
     double attention = 12.0 * (double)(self->config.layers * self->config.heads) *
                        (double)(self->config.head_dim * self->context);
     double products = count * (r->cost.flops_per_token - attention) / (double)r->ranks;
-    line = bench_lines_add(lines, "GFLOP/s", products / product_seconds(&r->times) * 1e-9,
+    line = bench_lines_add(lines, "GFLOP/s", products / product_seconds(&r->best.times) * 1e-9,
                            "%s: matrix products of a rank", r->name);
     bench_line_floor(line, self->product_rate * 1e-9 / (double)r->ranks,
                      "its share of one large product, f32");

@@ -241,12 +241,11 @@ static void shares(tsi_text *out, const tsi_measures *m, double total)
                     "<div class=\"stack\"><i style=\"width:%.1f%%\"></i><i style=\"width:%.1f%%\">"
                     "</i><i style=\"width:%.1f%%\"></i></div>",
                     100 * op / all, 100 * comm / all, 100 * rest / all);
-    tsi_text_printf(
-        out,
-        "<p class=\"legend\"><i style=\"background:var(--a)\"></i>operators %.2f s"
-        "<i style=\"background:var(--b)\"></i>communication and waiting %.2f s"
-        "<i style=\"background:var(--c)\"></i>dispatch, updates and the rest %.2f s</p>",
-        op, comm, rest);
+    tsi_text_printf(out,
+                    "<p class=\"legend\"><i style=\"background:var(--a)\"></i>operators %.2f s"
+                    "<i style=\"background:var(--b)\"></i>communication and waiting %.2f s"
+                    "<i style=\"background:var(--c)\"></i>dispatch and the rest %.2f s</p>",
+                    op, comm, rest);
 }
 
 static void phases(tsi_text *out, const tsi_measures *m)
