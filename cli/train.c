@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -77,19 +78,37 @@ static void show_plan(const ts_train_plan *p, void *context)
     fflush(stdout);
 }
 
+/* Columns of the terminal, or 0. */
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 static void draw(const ts_train_step *s, bool terminal)
 {
     enum { BAR = 20 };
-    char bar[BAR + 1], speed[32], flops[32], memory[32], left[32];
+    char bar[BAR + 1], speed[32], flops[32], memory[32], left[32], line[256];
     for (int i = 0; i < BAR; i++)
         bar[i] = i < (int)(s->step * BAR / s->steps) ? '#' : '.';
     bar[BAR] = '\0';
-    if (terminal) printf("\r[%s] ", bar);
-    printf("step %lld/%lld  loss %.4f  norm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
-           (long long)s->step, (long long)s->steps, s->loss, s->norm,
-           amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
-           cli_bytes(memory, sizeof memory, s->memory_bytes),
-           duration(left, sizeof left, s->remaining), terminal ? "\033[K" : "\n");
+    int length = snprintf(
+        line, sizeof line,
+        "step %lld/%lld  loss %.4f  norm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
+        (long long)s->step, (long long)s->steps, s->loss, s->norm,
+        amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
+        cli_bytes(memory, sizeof memory, s->memory_bytes),
+        duration(left, sizeof left, s->remaining), s->skipped ? "  not finite, left out" : "");
+    int wide = terminal ? columns() : 0;
+    /* A line that wraps cannot be drawn over: the bar goes first, then the end of the line. */
+    bool has_bar = terminal && (wide == 0 || length + BAR + 4 <= wide);
+    if (wide > 1 && length >= wide) line[wide - 1] = '\0';
+    if (has_bar)
+        printf("\r[%s] %s\033[K", bar, line);
+    else if (terminal)
+        printf("\r%s\033[K", line);
+    else
+        puts(line);
     fflush(stdout);
 }
 

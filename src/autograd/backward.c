@@ -102,7 +102,7 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_
     TSI_TRY(check_versions(node));
     ts_status status = node->op ? node->op->grad(&io) : node->grad(&io, node->extra);
     if (status != TS_OK)
-        tsi_error_prefix("backward of %s: ", node->op ? node->op->name : "a function");
+        tsi_error_prefix("backward of %s", node->op ? node->op->name : "a function");
     return status;
 }
 

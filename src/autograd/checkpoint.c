@@ -204,12 +204,16 @@ static ts_status run_plain(const ts_checkpoint_call *call, ts_rank *rank, void *
     return ts_rank_status(rank);
 }
 
+/* Takes c. */
 static ts_status record_call(ts_tape *tape, const ts_checkpoint_call *call, checkpoint *c,
                              const tsi_capture *capture, ts_tensor **output)
 {
     ts_rank *rank = tape->rank;
     int64_t number = tsi_tape_add(tape, call->input, call->input_count, call->output_count);
-    if (number < 0) return ts_rank_status(rank);
+    if (number < 0) {
+        checkpoint_destroy(c);
+        return ts_rank_status(rank);
+    }
     tsi_node *node = &tape->node[number];
     node->grad = checkpoint_grad;
     node->extra = c;
@@ -244,7 +248,7 @@ static ts_status run_recorded(ts_tape *tape, const ts_checkpoint_call *call, ts_
     tensors->streams = c->log.below;
     state->capture = capture.outer;
     if (status == TS_OK)
-        status = record_call(tape, call, c, &capture, output); /* the node has c from now on */
+        status = record_call(tape, call, c, &capture, output);
     else
         checkpoint_destroy(c);
     tsi_free(capture.leaf);

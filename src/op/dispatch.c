@@ -354,7 +354,10 @@ static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, 
         }
         out[o] = tsi_tensor_make(plan->mesh, plan->out[o], (ts_dtype)plan->out_meta[o].dtype,
                                  result[o], NULL);
-        if (!out[o]) return ts_rank_status(plan->mesh->rank);
+        if (out[o]) continue;
+        while (++o < plan->output_count) /* result[o] was taken */
+            tsi_array_release(result[o]);
+        return ts_rank_status(plan->mesh->rank);
     }
     return TS_OK;
 }

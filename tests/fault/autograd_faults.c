@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd_faults.c - a step with tapes, checkpoints, hooks and an update, in which the n-th
+ * allocation fails, for every n. It ends with TS_ERR_MEMORY, leaves nothing behind, and the next
+ * world takes the step as if nothing had been. A hook that fails ends backward with its status. */
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "tessera/nn.h"
+
+typedef struct step {
+    int64_t fail_at; /* 0: nothing fails */
+    int64_t tried;   /* allocations of the step */
+    bool began;
+    double loss;
+} step;
+
+static void forward(void *state, const ts_module_io *io)
+{
+    ts_tensor *p = state;
+    io->output[0] = ts_tanh(ts_matmul(ts_dropout(io->input[0], 0.2), p));
+}
+
+static ts_status quiet(ts_module *m, void *context)
+{
+    (void)m;
+    (void)context;
+    return TS_OK;
+}
+
+static ts_status quiet_leaf(ts_tensor *t, void *context)
+{
+    (void)t;
+    (void)context;
+    return TS_OK;
+}
+
+static ts_status take(ts_rank *me, ts_module *m, ts_optimizer *o, double *loss)
+{
+    ts_scope scope = ts_scope_open(me, "step");
+    ts_tape_begin(me);
+    ts_tensor *x = ts_watch(ts_ones(ts_module_mesh(m), TS_DTYPE_F32, TS_SHAPE(3, 4), NULL));
+    if (x) (void)ts_tensor_on_grad(x, quiet_leaf, NULL);
+    ts_tensor *y = TS_CALL(m, TS_CALL(m, x));
+    if (y) (void)ts_tensor_on_grad(y, quiet_leaf, NULL);
+    ts_tensor *total = ts_sum(ts_square(y), NULL, 0, 0);
+    if (total) {
+        (void)ts_tensor_item(total, loss);
+        (void)ts_backward(total, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_INPUTS));
+        (void)ts_backward(total, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_WEIGHTS));
+    }
+    (void)ts_clip_grad_norm(m, 0.5, NULL);
+    (void)ts_optimizer_step(o);
+    ts_scope_close(scope);
+    return ts_rank_status(me);
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    step *s = argument;
+    static const ts_module_desc desc = { .struct_size = sizeof desc,
+                                         .type = "layer",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = forward };
+    static double deviation = 0.5;
+    ts_param_options options = TS_INIT(ts_param_options);
+    options.init = ts_init_normal;
+    options.init_state = &deviation;
+    ts_mesh *mesh = ts_mesh_create(me, "dp=1");
+    ts_scope scope = ts_scope_open(me, "run");
+    /* The state of a module is its parameter here: it is known only once the module is. */
+    ts_module *m = ts_module_create(mesh, &desc, NULL);
+    ts_tensor *p = ts_module_param(m, "p", TS_SHAPE(4, 4), &options);
+    ts_module *layer = ts_module_create(mesh, &desc, p);
+    ts_module_add(m, "layer", layer);
+    ts_status status = ts_module_materialize(m);
+    ts_optimizer *o = ts_adamw_create(m, NULL);
+    (void)ts_module_checkpoint(layer, 1);
+    s->began = status == TS_OK && o != NULL;
+    if (s->began && s->fail_at > 0) (void)tsi_alloc_fail_at(s->fail_at);
+    (void)ts_module_on(layer, TS_HOOK_BACKWARD_BEFORE, quiet, NULL);
+    (void)ts_module_on(m, TS_HOOK_GRAD_READY, quiet, NULL);
+    status = s->began ? take(me, layer, o, &s->loss) : ts_rank_status(me);
+    s->tried = tsi_alloc_fail_at(0);
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status run(step *s, char *error, size_t size)
+{
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = 1, .seed = 9
+    };
+    return ts_launch_with(&options, work, s, error, size);
+}
+
+TS_TEST(every_allocation_of_a_step_may_fail)
+{
+    char error[512] = "";
+    step good = { 0 }, last = { 0 };
+    TEST_OK(t, run(&good, error, sizeof error));
+    TEST_CHECK(t, good.began && good.loss > 0);
+    int64_t n = 1, failed = 0;
+    for (bool reached = true; reached && n < 20000; n++) {
+        step s = { .fail_at = n };
+        int64_t live = tsi_alloc_live();
+        ts_status status = run(&s, error, sizeof error);
+        reached = s.tried >= n;
+        failed += reached;
+        TEST_CHECK(t, s.began);
+        /* An allocation that only a cache wanted may fail without harm. */
+        TEST_SAY(t, status == TS_OK || status == TS_ERR_MEMORY, "allocation %lld: %s: %s",
+                 (long long)n, ts_status_name(status), error);
+        TEST_SAY(t, tsi_alloc_live() == live, "allocation %lld: %lld stayed (%s)", (long long)n,
+                 (long long)(tsi_alloc_live() - live), error);
+    }
+    TEST_SAY(t, failed > 50, "%lld allocations failed", (long long)failed);
+    TEST_OK(t, run(&last, error, sizeof error));
+    TEST_CHECK(t, last.loss == good.loss);
+}
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+static ts_status refuse(ts_tensor *t, void *context)
+{
+    (void)context;
+    return ts_rank_fail(ts_tensor_rank(t), TS_ERR_STATE, "the hook does not want this");
+}
+
+TS_TEST_RANKS(a_hook_that_fails_ends_backward, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int on_leaf = 0; on_leaf < 2; on_leaf++) {
+        ts_scope scope =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "dp:S(0)"));
+        ts_tensor *h = ts_exp(x);
+        TEST_OK(t, ts_tensor_on_grad(on_leaf ? x : h, refuse, NULL));
+        TEST_STATUS(t, ts_backward(ts_sum(ts_square(h), NULL, 0, 0), NULL), TS_ERR_STATE);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "does not want");
+        TEST_STATUS(t, ts_scope_close(scope), TS_ERR_STATE);
+        TEST_OK(t, ts_rank_status(t->me));
+    }
+}
