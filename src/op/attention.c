@@ -190,9 +190,32 @@ static ts_status attention_reference(const tsi_kernel_io *io)
 
 /* ---- backward: inputs q, k, v, out, lse, d_out -> dq, dk, dv --------------------------------- */
 
+static bool has_shape(const ts_shape *shape, int32_t ndim, const int64_t *extent)
+{
+    bool same = shape->ndim == ndim;
+    for (int32_t d = 0; same && d < ndim; d++)
+        same = shape->extent[d] == extent[d];
+    return same;
+}
+
 static ts_status backward_infer(const tsi_op_call *call)
 {
     TSI_TRY(attention_check(call));
+    const int64_t *q = call->in[0].shape.extent;
+    const int64_t rows[4] = { q[0], q[1], q[2], call->in[2].shape.extent[3] };
+    for (int32_t i = 3; i < 6; i++) {
+        char text[96];
+        if (!has_shape(&call->in[i].shape, i == 4 ? 3 : 4, rows))
+            return TSI_FAIL(TS_ERR_SHAPE,
+                            "attention_backward: input %d of shape %s is not of a result "
+                            "[%lld, %lld, %lld, %lld]",
+                            (int)i, tsi_shape_text(&call->in[i].shape, text, sizeof text),
+                            (long long)rows[0], (long long)rows[1], (long long)rows[2],
+                            (long long)rows[3]);
+        if (tsi_dtype_category((ts_dtype)call->in[i].dtype) != TSI_CATEGORY_REAL)
+            return TSI_FAIL(TS_ERR_DTYPE, "attention_backward: input %d is %s, not reals", (int)i,
+                            ts_dtype_name((ts_dtype)call->in[i].dtype));
+    }
     for (int32_t o = 0; o < 3; o++)
         call->out[o] = call->in[o];
     return TS_OK;

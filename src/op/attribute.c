@@ -195,6 +195,39 @@ ts_status tsi_attributes_parse(const tsi_op_desc *op, const char *json, void *ou
     return TS_OK;
 }
 
+/* ---- checking -------------------------------------------------------------------------------- */
+
+static const int64_t whole_max = (int64_t)1 << 48;
+
+static bool is_bounded(const tsi_attribute *a)
+{
+    return strcmp(a->name, "start") != 0 && strcmp(a->name, "end") != 0 &&
+           strcmp(a->name, "ignore_index") != 0;
+}
+
+static ts_status refuse_size(const tsi_op_desc *op, const tsi_attribute *a, int64_t value)
+{
+    return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" is %" PRId64 ", which no tensor is large for",
+                    op->name, a->name, value);
+}
+
+ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes)
+{
+    for (const tsi_attribute *a = op->attribute; a && a->name; a++) {
+        if (a->type != TSI_ATTR_INT && a->type != TSI_ATTR_DIMS) continue;
+        const void *at = (const char *)attributes + a->offset;
+        const int64_t *value = a->type == TSI_ATTR_INT ? at : ((const tsi_dims *)at)->value;
+        int64_t count = a->type == TSI_ATTR_INT ? 1 : ((const tsi_dims *)at)->count;
+        if (count > TS_NDIM_MAX)
+            return TSI_FAIL(TS_ERR_ARG,
+                            "%s: attribute \"%s\" has %" PRId64 " numbers, 8 are possible",
+                            op->name, a->name, count);
+        for (int64_t i = 0; i < count && is_bounded(a); i++)
+            if (value[i] > whole_max || value[i] < -whole_max) return refuse_size(op, a, value[i]);
+    }
+    return TS_OK;
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_real(double value, tsi_text *text)

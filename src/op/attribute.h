@@ -12,6 +12,9 @@ enum { TSI_ATTRIBUTES_MAX = 1024 }; /* bytes of an attribute struct that can be 
  * (NULL or "": nothing). Refuses unknown names with the nearest, wrong types, and required ones
  * that are missing. */
 ts_status tsi_attributes_parse(const tsi_op_desc *op, const char *json, void *out);
+/* Refuses whole numbers so large that sums and products with extents would overflow. Starts and
+ * ends may be anything: "to the end" is a number beyond every extent. */
+ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes);
 /* "{"dim": 1, "keepdim": false}". */
 void tsi_attributes_json(const tsi_op_desc *op, const void *attributes, tsi_text *text);
 /* "dim=-1, keepdim=false"; a required one is its name alone. */

@@ -40,7 +40,7 @@ static ts_status spread(const char *op, const char *name, tsi_dims *dims, int32_
         dims->value[i] = one;
     dims->count = places;
     for (int32_t i = 0; i < places; i++)
-        if (dims->value[i] < least)
+        if (dims->value[i] < least || dims->value[i] > INT32_MAX)
             return TSI_FAIL(TS_ERR_ARG, "%s: a %s of %lld has no meaning", op, name,
                             (long long)dims->value[i]);
     return TS_OK;
@@ -71,8 +71,8 @@ static ts_status conv_infer(const tsi_op_call *call)
     const conv_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
     char one[96], other[96];
-    if (w->ndim != x->ndim || a->groups < 1 || w->extent[1] * a->groups != x->extent[1] ||
-        w->extent[0] % a->groups != 0)
+    if (w->ndim != x->ndim || a->groups < 1 || a->groups > x->extent[1] ||
+        w->extent[1] * a->groups != x->extent[1] || w->extent[0] % a->groups != 0)
         return TSI_FAIL(
             TS_ERR_SHAPE,
             "conv: a weight of shape %s does not fit an input of shape %s in %lld groups",
@@ -273,8 +273,9 @@ static ts_status backward_infer(const tsi_op_call *call)
                    *second = &call->in[1].shape;
     bool input = call->op == &tsi_op_conv_backward_input;
     const ts_shape *x = input ? out : first, *w = input ? second : out, *y = input ? first : second;
-    bool fits = a->groups > 0 && x->extent[0] == y->extent[0] && w->extent[0] == y->extent[1] &&
-                w->extent[1] * a->groups == x->extent[1] && w->extent[0] % a->groups == 0;
+    bool fits = a->groups > 0 && a->groups <= x->extent[1] && x->extent[0] == y->extent[0] &&
+                w->extent[0] == y->extent[1] && w->extent[1] * a->groups == x->extent[1] &&
+                w->extent[0] % a->groups == 0;
     for (int32_t i = 0; fits && i < x->ndim - 2; i++)
         fits = y->extent[2 + i] == extent_of(a, i, x->extent[2 + i], w->extent[2 + i]);
     char one[96], other[96], third[96];

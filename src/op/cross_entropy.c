@@ -22,23 +22,33 @@ static const tsi_attribute ce_table[] = {
     { 0 },
 };
 
+/* Has the input one number for each row of input 0, and labels that are integers? */
+static ts_status check_rows(const tsi_op_call *call, int32_t input)
+{
+    const ts_shape *x = &call->in[0].shape, *rows = &call->in[input].shape;
+    bool fits = x->ndim == rows->ndim + 1;
+    for (int32_t d = 0; fits && d < rows->ndim; d++)
+        fits = x->extent[d] == rows->extent[d];
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d of shape %s does not fit rows of shape %s",
+                        call->op->name, (int)input, tsi_shape_text(rows, other, sizeof other),
+                        tsi_shape_text(x, one, sizeof one));
+    ts_dtype dtype = (ts_dtype)call->in[input].dtype;
+    bool whole = tsi_dtype_category(dtype) == TSI_CATEGORY_INT;
+    if (input == 1 && !whole)
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: labels are integers, not %s", call->op->name,
+                        ts_dtype_name(dtype));
+    return TS_OK;
+}
+
 /* Outputs: the loss (with mean and sum: as a sum over all labels, a scalar), and log-sum-exp per
  * label. */
 static ts_status ce_infer(const tsi_op_call *call)
 {
     const ce_attributes *a = call->attributes;
-    const ts_shape *x = &call->in[0].shape, *labels = &call->in[1].shape;
-    bool fits = x->ndim == labels->ndim + 1;
-    for (int32_t d = 0; fits && d < labels->ndim; d++)
-        fits = x->extent[d] == labels->extent[d];
-    char one[96], other[96];
-    if (!fits)
-        return TSI_FAIL(
-            TS_ERR_SHAPE, "cross_entropy: labels of shape %s do not fit logits of shape %s",
-            tsi_shape_text(labels, other, sizeof other), tsi_shape_text(x, one, sizeof one));
-    if (tsi_dtype_category((ts_dtype)call->in[1].dtype) != TSI_CATEGORY_INT)
-        return TSI_FAIL(TS_ERR_DTYPE, "cross_entropy: labels are integers, not %s",
-                        ts_dtype_name((ts_dtype)call->in[1].dtype));
+    const ts_shape *labels = &call->in[1].shape;
+    TSI_TRY(check_rows(call, 1));
     int32_t wide = call->in[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
     call->out[0] = (ts_meta){ .shape = *labels, .dtype = wide };
     if (a->reduction != 2) call->out[0].shape = TS_SHAPE_SCALAR;
@@ -203,6 +213,7 @@ static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, p
 /* x [.., C], labels [..] -> x[.., label], 0 where the label is no class, or another rank's. */
 static ts_status pick_infer(const tsi_op_call *call)
 {
+    TSI_TRY(check_rows(call, 1));
     call->out[0] = (ts_meta){ .shape = call->in[1].shape, .dtype = call->in[0].dtype };
     return TS_OK;
 }
@@ -380,6 +391,8 @@ const tsi_op_desc tsi_op_pick = {
  * is ignored. */
 static ts_status ceb_infer(const tsi_op_call *call)
 {
+    for (int32_t i = 1; i < 4; i++)
+        TSI_TRY(check_rows(call, i));
     call->out[0] = call->in[0];
     return TS_OK;
 }

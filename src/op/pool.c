@@ -34,7 +34,7 @@ static ts_status spread(const char *name, tsi_dims *dims, int32_t places, int64_
         dims->value[i] = dims->value[0];
     dims->count = places;
     for (int32_t i = 0; i < places; i++)
-        if (dims->value[i] < least)
+        if (dims->value[i] < least || dims->value[i] > INT32_MAX)
             return TSI_FAIL(TS_ERR_ARG, "pool: a %s of %lld has no meaning", name,
                             (long long)dims->value[i]);
     return TS_OK;

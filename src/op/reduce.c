@@ -92,7 +92,7 @@ bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     *input_count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = variant < 2 ? 2 : 3 }, .dtype = TS_DTYPE_F64 };
     for (int32_t d = 0; d < in[0].shape.ndim; d++)
-        in[0].shape.extent[d] = shape[3 - in[0].shape.ndim + d];
+        in[0].shape.extent[d] = shape[d + (variant < 2)];
     return variant < 4;
 }
 

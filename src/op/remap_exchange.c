@@ -177,7 +177,9 @@ static ts_status count_box(const tsi_remap_box *box, void *context)
 /* Elements of one changed dim that come from another rank when n ranks hold chunks of it. */
 static int64_t moved_of(const tsi_remap_dim *dim, int64_t n)
 {
-    enum { RANKS_MAX = 1024 }; /* beyond, everything counts */
+    enum { RANKS_MAX = 1024, PIECES_MAX = 1 << 16 }; /* beyond, everything counts */
+    if (n <= 1) return 0;
+    if (dim->repeats > PIECES_MAX / n) return dim->out_extent;
     tsi_remap one = { .ndim = 1, .dim = { *dim } };
     int64_t in = tsi_ceil_div(dim->in_extent, n), out = tsi_ceil_div(dim->out_extent, n), moved = 0;
     for (int64_t r = 0; r < n && n <= RANKS_MAX; r++) {

@@ -173,12 +173,18 @@ static double real_clamp(const double *x, const void *a)
     return y;
 }
 
+/* A bound as a whole number; beyond them all it is the last one. */
+static int64_t whole_of(double x)
+{
+    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
 static int64_t whole_clamp(const int64_t *x, const void *a)
 {
     const clamp_attributes *c = a;
     int64_t y = x[0];
-    if (!isnan(c->min) && (double)y < c->min) y = (int64_t)c->min;
-    if (!isnan(c->max) && (double)y > c->max) y = (int64_t)c->max;
+    if (!isnan(c->min) && (double)y < c->min) y = whole_of(c->min);
+    if (!isnan(c->max) && (double)y > c->max) y = whole_of(c->max);
     return y;
 }
 
@@ -313,8 +319,20 @@ static bool sample_positive(uint64_t *random, int32_t variant, ts_meta *in, int3
 
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
+/* Whole numbers meet a whole number: what is none, or beyond all of them, is refused. */
+static ts_status scalar_infer(const tsi_op_call *call)
+{
+    TSI_TRY(tsi_family_infer(call));
+    ts_dtype dtype = (ts_dtype)call->out[0].dtype;
+    bool whole = tsi_dtype_category(dtype) <= TSI_CATEGORY_INT;
+    double value = call->op->attribute == value_table ? value_of(call->attributes) : 0;
+    if (!whole || fabs(value) < 0x1p62) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "%s: %g is no whole number for %s", call->op->name, value,
+                    ts_dtype_name(dtype));
+}
+
 #define ONE                                                                                        \
-    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = tsi_family_infer,     \
+    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = scalar_infer,         \
     .reference = tsi_family_reference
 #define VALUE                                                                                      \
     .attribute = value_table, .attribute_bytes = sizeof(value_attributes), .sample = sample_value
