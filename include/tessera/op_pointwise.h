@@ -15,10 +15,10 @@
 #define TS_UNARY_LIST(X) \
     X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) \
     X(conj) X(cos) X(cosh) X(deg2rad) X(digamma) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) \
-    X(frac) X(gelu) X(gelu_tanh) X(isfinite) X(isinf) X(isnan) X(lgamma) X(log) X(log10) X(log1p) \
-    X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) \
-    X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) X(sqrt) \
-    X(square) X(tan) X(tanh) X(trunc) X(zeros_like)
+    X(frac) X(gelu) X(gelu_tanh) X(isfinite) X(isinf) X(isnan) X(lgamma) X(log) X(log10) \
+    X(log1p) X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) \
+    X(relu) X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) \
+    X(sqrt) X(square) X(tan) X(tanh) X(trunc) X(zeros_like)
 /* clang-format on */
 /* Two inputs: ts_add(a, b), ts_gt(a, b), ... Comparisons and logic give bool. */
 /* clang-format off */
