@@ -11,6 +11,7 @@
 
 #include "bench.h"
 #include "bench_moves.h"
+#include "bench_topology.h"
 #include "contest.h"
 #include "rival.h"
 
@@ -183,23 +184,31 @@ static void racer_close(racer *r)
     free(r->peer);
 }
 
-static ts_status plan_of(racer *r, result *out)
+/* The family that moves it, by the world's topology, and its time by the measured one. */
+static ts_status plan_of(racer *r, const ts_topology *measured, result *out)
 {
     ts_plan *plan = NULL;
     ts_plan_summary summary = { .struct_size = sizeof summary };
     const ts_layout *from = ts_tensor_layout(r->x);
-    ts_status status = ts_plan_cached(from, ts_layout_get(r->to, ts_layout_shape(from)),
-                                      TS_DTYPE_F32, NULL, &plan);
+    const ts_layout *to = ts_layout_get(r->to, ts_layout_shape(from));
+    ts_status status = ts_plan_cached(from, to, TS_DTYPE_F32, NULL, &plan);
     if (status != TS_OK) return status;
     ts_plan_summarise(plan, &summary);
     ts_plan_release(plan);
     out->family = summary.family;
+    ts_plan_options options = TS_INIT(ts_plan_options);
+    options.topology = measured;
+    options.planner = summary.family == TS_PLAN_COLLECTIVES ? "collectives" : "direct";
+    status = ts_plan_create(from, to, TS_DTYPE_F32, &options, &plan);
+    if (status != TS_OK) return status;
+    ts_plan_summarise(plan, &summary);
+    ts_plan_release(plan);
     out->predicted = summary.time_us * 1e-6;
     return TS_OK;
 }
 
-static ts_status run_case(bench *self, ts_rank *me, const redist_case *what, ts_shape shape,
-                          double seconds, result *out)
+static ts_status run_case(bench *self, ts_rank *me, const redist_case *what,
+                          const ts_topology *measured, ts_shape shape, double seconds, result *out)
 {
     ts_scope scope = ts_scope_open(me, "bench");
     racer r = { .self = self, .me = me, .what = what };
@@ -214,7 +223,7 @@ static ts_status run_case(bench *self, ts_rank *me, const redist_case *what, ts_
                      .ranks = ts_rank_count(me),
                      .rows = shape.extent[0],
                      .columns = shape.extent[1] };
-    if (status == TS_OK) status = plan_of(&r, out);
+    if (status == TS_OK) status = plan_of(&r, measured, out);
     if (status == TS_OK) status = contest_run(&race, &times);
     if (status == TS_OK) status = ts_group_barrier(race.world, NULL); /* peers may still read */
     out->ours = times.best[WHO_OURS];
@@ -332,13 +341,15 @@ static ts_status work(ts_rank *me, void *arg)
         self->rival = bench_rival_load();
     ts_shape even = TS_SHAPE(n, n), prime = TS_SHAPE(prime_below(n), prime_below(n - 2));
     double seconds = (double)self->seconds / (2 * CASES + 2);
-    ts_status status = TS_OK;
+    ts_topology measured;
+    ts_status status = ts_topology_preset("threads", &measured);
+    if (status == TS_OK && ranks > 1) status = bench_topology_measure(me, 2, &measured);
     for (size_t c = 0; c < CASES && status == TS_OK; c++) {
         if (self->only && strcmp(self->only, cases[c].name) != 0) continue;
         if (cases[c].axes == 2 && (ranks < 4 || ranks % 2 != 0)) continue;
         result a, b;
-        status = run_case(self, me, &cases[c], even, seconds, &a);
-        if (status == TS_OK) status = run_case(self, me, &cases[c], prime, seconds, &b);
+        status = run_case(self, me, &cases[c], &measured, even, seconds, &a);
+        if (status == TS_OK) status = run_case(self, me, &cases[c], &measured, prime, seconds, &b);
         b.uneven = true;
         b.even = a.ours;
         if (!first || status != TS_OK || self->result_count + 2 > RESULTS_MAX) continue;

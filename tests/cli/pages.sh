@@ -65,6 +65,10 @@ shows "a direct exchange: one frame, every message" direct.html 'data-drawn="1 f
 with_script direct.html half.html \
     'const s = document.getElementById("slider"); s.value = 50; s.dispatchEvent(new Event("input"));'
 shows "the slider shows the step" half.html 'Step 1 of 1: exchange'
+press='document.getElementById("play").click(); const s = document.getElementById("slider");
+setTimeout(() => { document.body.dataset.played = s.value > 0 ? "moves" : "stands"; }, 1000);'
+with_script direct.html plays.html "$(printf '%s' "$press" | tr '\n' ' ')"
+shows "the button plays it" plays.html 'data-played="moves"'
 "$tessera" plan --mesh "a=2, b=4" --shape 1024x128 --from "S(0), S(1)" --to "S(1), S(0)" --planner greedy \
     --topology reference-cpu --html "$work/greedy.html"
 shows "collectives: a frame per step" greedy.html 'data-drawn="3 frames'
