@@ -172,7 +172,10 @@ static void leaky_relu_bf16(const tsi_row *row)
 
 static void add_bf16(const tsi_row *row)
 {
-    pack2_bf16(row, vp_add);
+    if (number_of(row) == 1.0)
+        pack2_bf16(row, vp_plus);
+    else
+        pack2_bf16(row, vp_add);
 }
 
 static void sub_bf16(const tsi_row *row)

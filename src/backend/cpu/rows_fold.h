@@ -4,7 +4,7 @@
  * Element i of a block belongs to lane i % LANES, whatever the width of the machine's vectors;
  * lanes are folded by halves. So the bits of a sum depend on its length alone. */
 
-enum { LANES = 32 };
+enum { LANES = 32, AHEAD = 256 }; /* AHEAD: what is fetched while this is added up */
 
 static TSI_INLINE float add_f32_(float a, float b)
 {
@@ -85,6 +85,18 @@ typedef float (*f32_fold)(float a, float b);
 typedef double (*f64_fold)(double a, double b);
 typedef int64_t (*i64_fold)(int64_t a, int64_t b);
 
+/* The lanes as one number, by halves. */
+static TSI_INLINE float fold_lanes(float *lane, f32_fold join)
+{
+    for (int j = 0; j < 16; j++)
+        lane[j] = join(lane[j], lane[j + 16]);
+    for (int j = 0; j < 8; j++)
+        lane[j] = join(lane[j], lane[j + 8]);
+    for (int j = 0; j < 4; j++)
+        lane[j] = join(lane[j], lane[j + 4]);
+    return join(join(lane[0], lane[2]), join(lane[1], lane[3]));
+}
+
 /* At most a block of elements: lanes take them in by `step` and are folded by `join`. */
 static TSI_INLINE float lanes_f32(const float *x, int64_t count, float start, f32_fold step,
                                   f32_fold join)
@@ -93,18 +105,15 @@ static TSI_INLINE float lanes_f32(const float *x, int64_t count, float start, f3
     for (int j = 0; j < LANES; j++)
         lane[j] = start;
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
+    for (; i + LANES <= count; i += LANES) {
+        TSI_PREFETCH(x + i + AHEAD);
+        TSI_PREFETCH(x + i + AHEAD + 16);
         for (int j = 0; j < LANES; j++)
             lane[j] = step(lane[j], x[i + j]);
+    }
     for (int j = 0; i < count; i++, j++)
         lane[j] = step(lane[j], x[i]);
-    for (int j = 0; j < 16; j++)
-        lane[j] = join(lane[j], lane[j + 16]);
-    for (int j = 0; j < 8; j++)
-        lane[j] = join(lane[j], lane[j + 8]);
-    for (int j = 0; j < 4; j++)
-        lane[j] = join(lane[j], lane[j + 4]);
-    return join(join(lane[0], lane[2]), join(lane[1], lane[3]));
+    return fold_lanes(lane, join);
 }
 
 static TSI_INLINE double lanes_f64(const double *x, int64_t count, double start, f64_fold step,
@@ -170,7 +179,7 @@ static TSI_INLINE float lanes_bf16(const uint16_t *x, int64_t count, float start
             lane[j] = step(lane[j], tsi_f32_of_bf16(x[i + j]));
     for (int j = 0; i < count; i++, j++)
         lane[j] = step(lane[j], tsi_f32_of_bf16(x[i]));
-    return lanes_f32(lane, LANES, start, join, join);
+    return fold_lanes(lane, join);
 }
 
 static TSI_INLINE double blocks_bf16(const uint16_t *x, int64_t count, f32_fold step)

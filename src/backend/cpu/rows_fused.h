@@ -113,7 +113,7 @@ static double squares_about(const float *x, float mean, int64_t count)
             }
         for (int j = 0; i < part; i++, j++)
             lane[j] = add_square_f32_(lane[j], x[at + i] - mean);
-        total += (double)lanes_f32(lane, LANES, 0.0f, add_f32_, add_f32_);
+        total += (double)fold_lanes(lane, add_f32_);
     }
     return total;
 }
@@ -182,14 +182,14 @@ static void normalise_row_bf16(uint16_t *to, const uint16_t *x, const float *con
 static void add_four(float *to, const float *const *rows, int64_t count)
 {
     const float *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    int64_t ahead = 4 * (b - a), i = 0; /* the next four, if they follow */
+    int64_t i = 0;
     for (; i + PACK <= count; i += PACK) {
         vp y = load_f32(to + i), r0 = load_f32(a + i), r1 = load_f32(b + i);
         vp r2 = load_f32(c + i), r3 = load_f32(d + i);
-        TSI_PREFETCH(a + i + ahead);
-        TSI_PREFETCH(b + i + ahead);
-        TSI_PREFETCH(c + i + ahead);
-        TSI_PREFETCH(d + i + ahead);
+        TSI_PREFETCH(a + i + AHEAD);
+        TSI_PREFETCH(b + i + AHEAD);
+        TSI_PREFETCH(c + i + AHEAD);
+        TSI_PREFETCH(d + i + AHEAD);
         EACH y.v[j] = y.v[j] + ((r0.v[j] + r1.v[j]) + (r2.v[j] + r3.v[j]));
         store_f32(to + i, y);
     }
@@ -222,7 +222,7 @@ static double dot_row(const float *x, const float *y, int64_t count)
                 lane[j] = tsi_v_fma(x[at + i + j], y[at + i + j], lane[j]);
         for (int j = 0; i < part; i++, j++)
             lane[j] = tsi_v_fma(x[at + i], y[at + i], lane[j]);
-        total += (double)lanes_f32(lane, LANES, 0.0f, add_f32_, add_f32_);
+        total += (double)fold_lanes(lane, add_f32_);
     }
     return total;
 }

@@ -352,6 +352,14 @@ static TSI_INLINE vp vp_add(vp x, vp y, float c)
     return x;
 }
 
+/* With c = 1, which is the rule. */
+static TSI_INLINE vp vp_plus(vp x, vp y, float c)
+{
+    (void)c;
+    EACH x.v[j] = x.v[j] + y.v[j];
+    return x;
+}
+
 static TSI_INLINE vp vp_sub(vp x, vp y, float c)
 {
     EACH x.v[j] = x.v[j] - y.v[j] * c;

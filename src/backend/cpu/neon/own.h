@@ -26,9 +26,11 @@ static TSI_INLINE float32x4_t fold_extreme(const float *x, int64_t count, float 
     for (int j = 0; j < 4; j++)
         lane[j] = vdupq_n_f32(start);
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
+    for (; i + 16 <= count; i += 16) {
+        TSI_PREFETCH(x + i + 256);
         for (int j = 0; j < 4; j++)
             lane[j] = f(lane[j], vld1q_f32(x + i + 4 * j));
+    }
     for (; i < count; i++)
         lane[0] = f(lane[0], vld1q_dup_f32(x + i));
     return f(f(lane[0], lane[1]), f(lane[2], lane[3]));
