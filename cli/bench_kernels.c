@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_kernels.c - `tessera bench kernels`: operators on one rank beside what the machine can do.
  *
- *   memory-bound operators   bytes they must read and write, against plain copies of as many bytes
- * by as many threads f32 matrix products      against the raw OpenBLAS call with as many threads
+ *   memory-bound operators   bytes they must read and write, against plain copies that read and
+ *                            write as many in all, by as many threads: a sum, which only reads,
+ *                            against a copy of half its bytes
+ *   f32 matrix products      against the raw OpenBLAS call with as many threads
  *   bf16 matrix products     against our own in f32; attention against the rate of matrix products
  *
  * Ratios are rates over the floor's rate: larger is better. */
@@ -432,7 +434,8 @@ int cli_bench_kernels(int argc, char **argv)
     const cli_usage usage = {
         "bench kernels", "[options]",
         "Operators on one rank: memory-bound ones against plain copies, matrix products against\n"
-        "OpenBLAS, bf16 against f32, attention against matrix products, in the same run.",
+        "OpenBLAS, bf16 against f32, attention against matrix products, in the same run.\n"
+        "GB/s are bytes read plus bytes written, of the operator and of the copy alike.",
         options, NULL
     };
     int code = cli_parse(&usage, &argc, argv);
