@@ -30,7 +30,7 @@ set_property(SOURCE
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/avx512/bf16.c APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
 add_library(tessera_core OBJECT ${TS_SOURCES})
 target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_compile_definitions(tessera_core PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}")
+target_compile_definitions(tessera_core PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}" TS_HERE=NULL)
 target_link_libraries(tessera_core PRIVATE tessera_flags PUBLIC tessera_deps)
 
 add_library(tessera SHARED $<TARGET_OBJECTS:tessera_core>)

@@ -27,6 +27,8 @@
 /* The place of a call as text, "file.c:12"; see ts_here in world.h. */
 #define TS_TEXT_OF_(x) #x
 #define TS_TEXT_OF(x) TS_TEXT_OF_(x)
+#ifndef TS_HERE /* the library itself calls without a place: that of its caller stays */
 #define TS_HERE __FILE__ ":" TS_TEXT_OF(__LINE__)
+#endif
 
 #endif

@@ -59,7 +59,6 @@ typedef struct ts_op_cache_stats { /* may grow at the end */
     int64_t live, capacity; /* plans kept */
     int64_t bytes;          /* that they take */
     int64_t implicit_bytes; /* moved by all ranks for calls of this rank that did not ask for it */
-    int64_t shape_hits;     /* misses whose choice was known: only sizes were new */
 } ts_op_cache_stats;
 
 TS_BEGIN_C
@@ -95,6 +94,12 @@ TS_API ts_status ts_op_query_run(const ts_op_query *query, ts_rank *me, int32_t 
 
 /* recorded: the plans of this rank. */
 TS_API ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out);
+/* recorded: the same as lines "op.cache.hits 12"; like snprintf, but for the status. */
+TS_API ts_status ts_op_cache_text(ts_rank *me, char *out, size_t size);
+/* recorded: while on, every call of this rank on a mesh of several ranks first compares its plan
+ * with those of the others (a small all_reduce), and a rank that differs is named. All ranks of the
+ * mesh must have it on. For debugging: off at first. */
+TS_API ts_status ts_op_check_plans(ts_rank *me, int on);
 
 /* recorded: nanoseconds of the local kernel alone, the best of `repeats` rounds of 64, where a call
  * with these inputs and attributes (JSON; NULL: defaults) communicates nothing; 0 for a view. What

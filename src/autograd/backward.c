@@ -100,7 +100,10 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_
     };
     if (io.needs == 0 && node->op) return TS_OK;
     TSI_TRY(check_versions(node));
+    const char *where = r->tape->rank->where;
+    r->tape->rank->where = node->where;
     ts_status status = node->op ? node->op->grad(&io) : node->grad(&io, node->extra);
+    r->tape->rank->where = where;
     if (status != TS_OK)
         tsi_error_prefix("backward of %s", node->op ? node->op->name : "a function");
     return status;

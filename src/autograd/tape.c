@@ -171,6 +171,7 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, i
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(tape->rank, TSI_SLOT_TENSOR));
     node->label = frame->label;
     node->moves = frame->moves;
+    node->where = tape->rank->where;
     for (int32_t i = 0; i < input_count; i++) {
         edge_fill(tape, in[i], &node->edge[i]);
         node->towards |= node->edge[i].towards;

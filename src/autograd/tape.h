@@ -84,6 +84,7 @@ typedef struct tsi_node {
     ts_meta *in_meta;
     ts_tensor **out_grad; /* output_count, during backward */
     const char *label;    /* scope of the forward call */
+    const char *where;    /* its place in the program, also for messages of its gradient */
     int32_t moves;        /* policy of that scope, also for its gradient */
     int32_t edge_count;
     tsi_grad_hook *hooks; /* in the tape's memory */

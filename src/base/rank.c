@@ -220,7 +220,7 @@ ts_rank *ts_rank_current(void)
 
 void ts_here(const char *place)
 {
-    if (current != NULL) current->where = place != NULL ? place : "";
+    if (current != NULL && place != NULL) current->where = place;
 }
 
 int64_t ts_world_size(const ts_world *world)

@@ -2,6 +2,7 @@
 /* about.c - the operator table for those who read it: names, attributes, rules, gradients. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "op/query.h"
 
 int32_t ts_op_count(void)
@@ -110,13 +111,44 @@ ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out)
                             .evicted = state->evicted,
                             .live = state->live,
                             .capacity = TSI_OP_CACHE_SIZE,
-                            .implicit_bytes = state->implicit_bytes,
-                            .shape_hits = state->shape_hits };
+                            .implicit_bytes = state->implicit_bytes };
     for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
         if (state->cache[i])
             s.bytes +=
                 (int64_t)(sizeof *state->cache[i] + tsi_arena_reserved(&state->cache[i]->memory));
     memcpy(out, &s, s.struct_size < sizeof s ? s.struct_size : sizeof s);
+    return TS_OK;
+}
+
+ts_status ts_op_cache_text(ts_rank *me, char *out, size_t size)
+{
+    ts_op_cache_stats s = TS_INIT(ts_op_cache_stats);
+    if (size > 0) out[0] = '\0';
+    TSI_TRY(ts_op_cache_statistics(me, &s));
+    const struct {
+        const char *name;
+        int64_t value;
+    } line[] = { { "hits", s.hits },
+                 { "misses", s.misses },
+                 { "evicted", s.evicted },
+                 { "live", s.live },
+                 { "capacity", s.capacity },
+                 { "bytes", s.bytes },
+                 { "implicit_bytes", s.implicit_bytes } };
+    tsi_text text = { 0 };
+    for (size_t i = 0; i < TSI_COUNT_OF(line); i++)
+        tsi_text_printf(&text, "op.cache.%s %lld\n", line[i].name, (long long)line[i].value);
+    bool failed = text.failed;
+    (void)tsi_text_give(&text, out, size);
+    return failed ? tsi_fail_memory("statistics", 256) : TS_OK;
+}
+
+ts_status ts_op_check_plans(ts_rank *me, int on)
+{
+    TSI_TRY(tsi_rank_enter(me));
+    tsi_op_state *state = tsi_op_state_of(me);
+    if (!state) return ts_rank_status(me);
+    state->check_plans = on != 0;
     return TS_OK;
 }
 

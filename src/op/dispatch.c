@@ -553,6 +553,42 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
     return status;
 }
 
+/* ---- the check ------------------------------------------------------------------------------- */
+
+static uint64_t hash_layout(uint64_t hash, const ts_layout *layout)
+{
+    return tsi_hash_text(hash, layout ? layout->text : "-");
+}
+
+/* What all ranks must have decided alike; by values, because addresses differ between processes. */
+static uint64_t plan_hash(const tsi_op_plan *plan)
+{
+    uint64_t hash = tsi_hash_text(1, plan->op->name);
+    hash = tsi_hash_bytes(hash, plan->given, plan->op->attribute_bytes);
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        hash = hash_layout(hash, plan->in[i]);
+        hash = hash_layout(hash, plan->wanted[i]);
+        hash = tsi_hash_bytes(hash, &plan->in_dtype[i], 1);
+    }
+    for (int32_t o = 0; o < plan->output_count; o++)
+        hash = hash_layout(hash, plan->out[o]);
+    return hash ^ (uint64_t)plan->algorithm;
+}
+
+/* [coll] over the plan's mesh. The sentence has the ranks that differ, and this rank's plan. */
+static TSI_COLD ts_status check_plan(const tsi_op_plan *plan)
+{
+    const ts_mesh *mesh = plan->mesh;
+    if (!mesh->member || mesh->desc->count < 2) return TS_OK;
+    ts_group *group = tsi_mesh_axes_group(plan->mesh, (1u << mesh->desc->ndim) - 1);
+    if (!group) return ts_rank_status(mesh->rank);
+    ts_status status = tsi_agree(group, "operators", NULL, plan_hash(plan));
+    if (status == TS_OK) return TS_OK;
+    tsi_error_prefix("%s of %s here", plan->op->name,
+                     plan->input_count && plan->in[0] ? plan->in[0]->text : "nothing");
+    return status;
+}
+
 static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
 {
     return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
@@ -569,6 +605,7 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
     tsi_op_state *state = tsi_op_state_of(rank);
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);
+    if (TSI_UNLIKELY(state->check_plans)) TSI_TRY(check_plan(plan));
     uint64_t stream = 0;
     if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM))
         stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);

@@ -61,12 +61,13 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
-    int64_t hits, misses, evicted, implicit_bytes, live, shape_hits;
+    int64_t hits, misses, evicted, implicit_bytes, live;
     tsi_record_fn record; /* set by the autograd layer while a tape is open; NULL: none */
     void *record_context;
     uint64_t stream_forced; /* recomputation: streams are taken from here instead */
-    int32_t stream_is_forced, reserved;
-    int64_t event_ns; /* end of the latest event of a tiny call */
+    int32_t stream_is_forced;
+    int32_t check_plans; /* compare plans with the other ranks before each call */
+    int64_t event_ns;    /* end of the latest event of a tiny call */
     /* The clock of tiny calls: ticks since a look at the real one, at the rate between two looks.
      */
     uint64_t tick_base, tick_limit, tick_rate; /* rate: ns * 2^32 for one tick */

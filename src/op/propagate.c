@@ -426,8 +426,9 @@ static ts_status plan_short(tsi_op_plan *plan)
     for (int32_t i = 0; i < plan->input_count; i++)
         moves |= plan->wanted[i] != NULL ||
                  (plan->in[i] && plan->in[i]->sharding->mesh != plan->mesh->desc);
-    if (!rank || !plan->mesh->member || moves || plan->in_place || plan->output_count != 1 ||
-        plan->op->flags & TSI_OP_RANDOM)
+    bool countable = ts_shape_count(&plan->out_local[0]) >= 0; /* else it cannot be made */
+    if (!rank || !plan->mesh->member || moves || !countable || plan->in_place ||
+        plan->output_count != 1 || plan->op->flags & TSI_OP_RANDOM)
         return TS_OK;
     size_t count = (size_t)plan->input_count + 1;
     plan->operand = tsi_arena_calloc(&plan->memory, count, sizeof *plan->operand);

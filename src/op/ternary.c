@@ -217,6 +217,11 @@ static ts_status masked_fill_infer(const tsi_op_call *call)
 {
     TSI_TRY(tsi_infer_pointwise(call));
     call->out[0].dtype = call->in[0].dtype;
+    double value = ((const value_attributes *)call->attributes)->value;
+    bool whole = tsi_dtype_category((ts_dtype)call->in[0].dtype) <= TSI_CATEGORY_INT;
+    if (whole && !(fabs(value) < 0x1p62))
+        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g is no whole number for %s", value,
+                        ts_dtype_name((ts_dtype)call->in[0].dtype));
     return TS_OK;
 }
 

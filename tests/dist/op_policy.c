@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_policy.c - implicit moves: forbidden ones fail at the call, with its place in the program, its
+ * bytes and the fix, in gradients too; a budget warns; all of them are counted. */
+#include "op_family.h"
+#include "tessera/op.h"
+#include "tessera/op_query.h"
+
+static ts_scope open_with(test *t, int32_t moves, int64_t bytes)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    options.implicit_moves = moves;
+    options.implicit_bytes_max = bytes;
+    return ts_scope_open_with(t->me, &options);
+}
+
+static int64_t moved(test *t)
+{
+    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
+    TEST_OK(t, ts_op_cache_statistics(t->me, &stats));
+    return stats.implicit_bytes;
+}
+
+static const char *place_text(int line, char *out, size_t size)
+{
+    snprintf(out, size, "op_policy.c:%d", line);
+    return out;
+}
+
+TS_TEST_RANKS(a_forbidden_gather_fails_at_the_call, 2, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    int64_t before = moved(t);
+    ts_scope s = open_with(t, TS_MOVES_FORBID, 0);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(8, 4), "S(0)", NULL);
+    ts_tensor *w = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(4, 6), "R", NULL);
+    ts_tensor *h = ts_relu(ts_matmul(x, w)); /* free: the batch stays cut */
+    TEST_CHECK(t, h != NULL);
+    ts_tensor *y = ts_tensor_full(ts_redistribute(h, "S(1)")); /* asked for: never forbidden */
+    TEST_CHECK(t, y != NULL);
+    ts_tensor *other = ts_redistribute(h, "S(1)");
+    char here[64];
+    place_text(__LINE__ + 1, here, sizeof here);
+    TEST_CHECK(t, ts_add(h, other) == NULL);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_CHECK(t, error && error->status == TS_ERR_POLICY);
+    TEST_SAYS(t, error->text, "add at ");
+    TEST_SAYS(t, error->text, here);
+    TEST_SAYS(t, error->text, " B");
+    TEST_SAYS(t, error->text, "ts_redistribute(x, \"S(");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_POLICY);
+    TEST_EQ(t, moved(t), before); /* nothing was moved */
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* An algorithm communicates by itself: the policy judges its bytes. */
+TS_TEST_RANKS(a_forbidden_algorithm_fails_at_the_call, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = open_with(t, TS_MOVES_FORBID, 0);
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(256, 512), "S(1)", NULL);
+    TEST_CHECK(t, ts_softmax(x, 0) != NULL);
+    TEST_CHECK(t, ts_softmax(x, 1) == NULL);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "by its own algorithm");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_POLICY);
+}
+
+/* The forward call is free, its gradient is not: dy comes cut the other way. */
+TS_TEST_RANKS(a_forbidden_move_of_a_gradient_fails_too, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = open_with(t, TS_MOVES_FORBID, 0);
+    ts_tensor *x = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(0)", NULL));
+    ts_tape_begin(t->me);
+    char here[64];
+    place_text(__LINE__ + 1, here, sizeof here);
+    ts_tensor *y = ts_exp(x);
+    ts_backward_options options = TS_INIT(ts_backward_options);
+    options.seed = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(1)", NULL);
+    TEST_STATUS(t, ts_backward(y, &options), TS_ERR_POLICY);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_SAYS(t, error->text, "backward of exp: ");
+    TEST_SAYS(t, error->text, here); /* of the forward call, not a line of the library */
+    TEST_SAYS(t, error->text, "ts_redistribute(x, ");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_POLICY);
+    /* The same where it is allowed. */
+    ts_scope free_one = open_with(t, TS_MOVES_ALLOW, 0);
+    x = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(0)", NULL));
+    ts_tape_begin(t->me);
+    int64_t before = moved(t);
+    options.seed = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(1)", NULL);
+    TEST_OK(t, ts_backward(ts_exp(x), &options));
+    TEST_CHECK(t, moved(t) > before);
+    TEST_OK(t, ts_scope_close(free_one));
+}
+
+/* A budget: below it silence, above it a warning and the result. Inner scopes inherit. */
+TS_TEST_RANKS(a_budget_warns_and_goes_on, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(0)", NULL);
+    ts_tensor *y = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(1)", NULL);
+    for (int64_t budget = 0; budget < 2; budget++) {
+        ts_scope s = open_with(t, TS_MOVES_WARN, budget * 1000000);
+        ts_scope inner = ts_scope_open(t->me, "inner");
+        TEST_CHECK(t, ts_add(x, y) != NULL);
+        ts_scope_close(inner);
+        TEST_OK(t, ts_scope_close(s));
+    }
+    ts_scope forbids = open_with(t, TS_MOVES_FORBID, 0);
+    ts_scope inner = ts_scope_open(t->me, "inner");
+    TEST_CHECK(t, ts_add(x, y) == NULL); /* inherited */
+    ts_scope_close(inner);
+    TEST_STATUS(t, ts_scope_close(forbids), TS_ERR_POLICY);
+}
+
+/* Allowed moves add up: an all-to-all of 8x4 doubles between two ranks is half of them. */
+TS_TEST_RANKS(allowed_moves_are_counted, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(0)", NULL);
+    ts_tensor *y = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(1)", NULL);
+    int64_t before = moved(t);
+    for (int i = 0; i < 3; i++)
+        TEST_CHECK(t, ts_add(x, y) != NULL);
+    TEST_EQ(t, moved(t) - before, t->count == 1 ? 0 : 3 * 8 * 4 * 8 / 2);
+    char text[512] = "";
+    TEST_OK(t, ts_op_cache_text(t->me, text, sizeof text));
+    TEST_SAYS(t, text, "implicit_bytes");
+}
+
+/* ---- plans that differ ----------------------------------------------------------------------- */
+
+TS_TEST_RANKS(a_rank_with_another_plan_is_named, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(0)", NULL);
+    ts_tensor *y = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(8, 4), "S(1)", NULL);
+    TEST_OK(t, ts_op_check_plans(t->me, 1));
+    TEST_CHECK(t, ts_add(x, y) && ts_add(x, x) && ts_softmax(y, 1));
+    ts_tensor *z = ts_clamp(x, 0, t->index == 1 ? 2 : 1); /* rank 1 says something else */
+    TEST_CHECK(t, z == NULL);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_CHECK(t, error != NULL);
+    if (error) TEST_SAYS(t, error->text, "rank 0 and rank 1 gave different arguments");
+    if (error) TEST_SAYS(t, error->text, "clamp of [8, 4](S(0)) here");
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, ts_op_check_plans(t->me, 0));
+    TEST_CHECK(t, ts_clamp(x, 0, t->index == 1 ? 2 : 1) != NULL); /* nobody looks */
+}
