@@ -43,6 +43,12 @@ TS_API ts_tensor *ts_einsum_many(const char *equation, ts_tensor *const *in,
  * beyond the last end give zeros. Groups may be sharded (experts): a partial sum. */
 TS_API ts_tensor *ts_grouped_mm(ts_tensor *a, ts_tensor *b, ts_tensor *ends);
 
+/* x [.., C], weight [E, F, C], group [..] of 0 .. E-1 -> [.., F]: each row times the matrix of its
+ * group, and no others. Sharded groups give a partial sum; no row moves. */
+TS_API ts_tensor *ts_grouped_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *group);
+TS_API ts_tensor *ts_grouped_linear_backward(ts_tensor *dy, ts_tensor *x, ts_tensor *group,
+                                             int64_t groups); /* [E, F, C] */
+
 /* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is
  * gathered. */
 TS_API ts_tensor *ts_embedding(ts_tensor *table, ts_tensor *ids);
@@ -94,6 +100,7 @@ TS_END_C
 #define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))
 #define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
 #define ts_einsum_many(...) (ts_here(TS_HERE), ts_einsum_many(__VA_ARGS__))
+#define ts_grouped_linear(...) (ts_here(TS_HERE), ts_grouped_linear(__VA_ARGS__))
 #define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))

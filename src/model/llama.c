@@ -80,24 +80,31 @@ static ts_tensor *swiglu(const ts_model *m, const layer *l, ts_tensor *x)
     return linear(m, ts_mul(gate, linear(m, x, l->up, l->up_b)), l->down, l->down_b);
 }
 
-/* Every expert on every token, weighted by the router: zero for those that were not chosen. */
+/* The experts that the router chose for each token, and no others: rows are grouped by expert.
+ * K is the number chosen. */
 static ts_tensor *experts(const ts_model *m, const layer *l, ts_tensor *x_BTC)
 {
     const ts_model_config *c = &m->config;
     ts_shape s = ts_tensor_shape(x_BTC);
-    ts_tensor *p_BTE = ts_softmax(ts_cast(linear(m, x_BTC, l->router, NULL), TS_DTYPE_F32), -1);
-    if (ts_tensor_dtype(x_BTC) == TS_DTYPE_F64)
-        p_BTE = ts_softmax(linear(m, x_BTC, l->router, NULL), -1);
-    ts_tensor *chosen = ts_mul(p_BTE, ts_topk_mask(p_BTE, c->experts_per_token));
+    int64_t batch = s.extent[0], length = s.extent[1], chosen = c->experts_per_token;
+    ts_dtype dtype = ts_tensor_dtype(x_BTC);
+    ts_tensor *scores = linear(m, x_BTC, l->router, NULL), *p_BTK = NULL, *which_BTK = NULL;
+    if (dtype != TS_DTYPE_F64) scores = ts_cast(scores, TS_DTYPE_F32);
+    ts_topk_options options = TS_INIT(ts_topk_options);
+    options.k = chosen;
+    options.dim = -1;
+    ts_topk(ts_softmax(scores, -1), &options, &p_BTK, &which_BTK);
     int64_t last = -1;
-    ts_tensor *weight =
-        ts_cast(ts_div(chosen, ts_sum(chosen, &last, 1, 1)), ts_tensor_dtype(x_BTC));
-    ts_tensor *both = ts_einsum("btc,efc->btef", x_BTC, tsi_model_cast(m, l->experts_in));
-    both = ts_reshape(both, TS_SHAPE(s.extent[0], s.extent[1], c->experts, 2, c->intermediate));
-    ts_tensor *wide_BTEF =
-        ts_mul(tsi_model_activate(m, ts_select(both, 3, 0)), ts_select(both, 3, 1));
-    wide_BTEF = ts_mul(wide_BTEF, ts_unsqueeze(weight, 3));
-    return ts_einsum("btef,ecf->btc", wide_BTEF, tsi_model_cast(m, l->experts_out));
+    ts_tensor *weight = ts_cast(ts_div(p_BTK, ts_sum(p_BTK, &last, 1, 1)), dtype);
+    ts_tensor *x_BTKC =
+        ts_expand(ts_unsqueeze(x_BTC, 2), TS_SHAPE(batch, length, chosen, c->hidden));
+    ts_tensor *both = ts_grouped_linear(x_BTKC, tsi_model_cast(m, l->experts_in), which_BTK);
+    both = ts_reshape(both, TS_SHAPE(batch, length, chosen, 2, c->intermediate));
+    ts_tensor *gate = tsi_model_activate(m, ts_select(both, 3, 0));
+    ts_tensor *wide_BTKF = ts_mul(ts_mul(gate, ts_select(both, 3, 1)), ts_unsqueeze(weight, 3));
+    int64_t slots = 2;
+    ts_tensor *y = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, l->experts_out), which_BTK);
+    return ts_sum(y, &slots, 1, 0);
 }
 
 static ts_tensor *block(const ts_model *m, const layer *l, int64_t index, ts_tensor *x)

@@ -75,5 +75,6 @@ void tsi_rope_install(void);
 void tsi_entropy_install(void);
 void tsi_embedding_install(void);
 void tsi_product_install(void);
+void tsi_grouped_install(void);
 
 #endif
