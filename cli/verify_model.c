@@ -258,8 +258,9 @@ int cli_verify_model(int argc, char **argv)
     verify_model v = { .mesh = "dp=1", .out = stdout };
     const cli_option options[] = {
         CLI_TEXT("mesh", &v.mesh, "TEXT", "the mesh, \"dp=2, tp=2\" (default dp=1)"),
-        CLI_TEXT("plan", &v.plan, "NAME|FILE",
-                 "dp, tp, sp, or a file of \"pattern: placements\" lines"),
+        CLI_TEXT(
+            "plan", &v.plan, "NAME|FILE",
+            "dp, tp, sp, or a file of \"pattern: placements\" lines; \"base: tp\" for the rest"),
         CLI_END,
     };
     const cli_usage usage = { "verify model", "DIR [options]",
@@ -269,13 +270,10 @@ int cli_verify_model(int argc, char **argv)
     if (code >= 0) return code;
     if (argc != 2) return cli_fail_usage("verify model", "needs one directory");
     v.directory = argv[1];
-    char *plan_text = cli_plan_file(v.plan);
-    if (plan_text) v.plan = plan_text;
     code = read_reference(&v);
     if (code < 0) code = run(&v);
     json_decref(v.reference);
     free(v.token);
-    free(plan_text);
     return code;
 }
 

@@ -71,8 +71,9 @@ enum { TS_MODEL_DTYPE_STORED = -1 };
 
 typedef struct ts_model_options {
     size_t struct_size;
-    const char *plan; /* "dp", "tp", "sp", or lines of a plan; NULL: "tp" where the mesh has an axis
-                         tp, else "dp" */
+    const char *plan; /* "dp", "tp", "sp"; or lines "pattern: placements", of which "base: tp" says
+                         what holds for the rest; or a file of such lines. NULL: "tp" where the mesh
+                         has an axis tp, else "dp" */
     int32_t dtype;    /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
     int32_t compute;  /* dtype of products; 0: as stored */
 } ts_model_options;
@@ -108,4 +109,12 @@ TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labe
 TS_API const char *ts_model_plan_text(ts_model_family family, const char *name);
 
 TS_END_C
+
+/* In C, each call also tells its place, for messages and events. */
+#ifndef __cplusplus
+#define ts_model_create(...) (ts_here(TS_HERE), ts_model_create(__VA_ARGS__))
+#define ts_model_load(...) (ts_here(TS_HERE), ts_model_load(__VA_ARGS__))
+#define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))
+#endif
+
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "model/config.h"
+#include "model/plan.h"
 #include "model/weights.h"
 
 /* ---- placements of activations --------------------------------------------------------------- */
@@ -33,17 +34,6 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
     return family == TS_MODEL_GPT2 ? tsi_gpt2_plan(name) : tsi_llama_plan(name);
 }
 
-/* A plan by name, or its text. */
-static const char *plan_of(const ts_model *m, const ts_model_options *options, bool *sequence)
-{
-    bool has_tp = ts_mesh_axis(m->mesh, "tp") >= 0;
-    const char *plan = options && options->plan ? options->plan : has_tp ? "tp" : "dp";
-    *sequence = strcmp(plan, "sp") == 0;
-    const char *text = ts_model_plan_text((ts_model_family)m->config.family, plan);
-    if (text) return text;
-    return strchr(plan, ':') ? plan : NULL;
-}
-
 static ts_status place_activations(ts_model *m, bool sequence)
 {
     m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, "dp?:S(0)"));
@@ -55,27 +45,30 @@ static ts_status place_activations(ts_model *m, bool sequence)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* The tree, planned, without storage. */
-static ts_status model_build(ts_model *m, const ts_model_options *options)
+/* The tree, planned and with storage; values come from a file, or are random by name. */
+static ts_status model_build_with(ts_model *m, const ts_model_options *options,
+                                  const tsi_model_plan *plan)
 {
-    TSI_TRY(tsi_model_config_check("model", &m->config));
-    bool sequence;
-    const char *plan = plan_of(m, options, &sequence);
-    if (!plan)
-        return TSI_FAIL(
-            TS_ERR_ARG,
-            "model: there is no plan \"%s\" (dp, tp, sp, or lines of \"pattern: placements\")",
-            options ? options->plan : "");
-    TSI_TRY(place_activations(m, sequence));
+    TSI_TRY(place_activations(m, plan->sequence));
     m->compute = options ? options->compute : 0;
     m->root = m->config.family == TS_MODEL_GPT2 ? tsi_gpt2_create(m, options)
                                                 : tsi_llama_create(m, options);
     if (!m->root) return ts_rank_status(m->rank);
     TSI_TRY(ts_rank_status(m->rank));
-    TSI_TRY(ts_module_plan(m->root, plan));
+    TSI_TRY(tsi_model_plan_apply(plan, m->root));
     if (m->origin)
         TSI_TRY(tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED));
     return ts_module_materialize(m->root);
+}
+
+static ts_status model_build(ts_model *m, const ts_model_options *options)
+{
+    TSI_TRY(tsi_model_config_check("model", &m->config));
+    tsi_model_plan plan;
+    ts_status status = tsi_model_plan_find(m, options ? options->plan : NULL, &plan);
+    if (status == TS_OK) status = model_build_with(m, options, &plan);
+    tsi_free(plan.memory);
+    return status;
 }
 
 static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)
@@ -108,8 +101,8 @@ static ts_rank *enter(ts_mesh *mesh, const void *argument, const char *what)
     return NULL;
 }
 
-ts_model *ts_model_create(ts_mesh *mesh, const ts_model_config *config,
-                          const ts_model_options *options)
+ts_model *(ts_model_create)(ts_mesh *mesh, const ts_model_config *config,
+                            const ts_model_options *options)
 {
     if (!enter(mesh, config, "model_create")) return NULL;
     ts_model *m = model_new(mesh, config);
@@ -118,7 +111,7 @@ ts_model *ts_model_create(ts_mesh *mesh, const ts_model_config *config,
     return NULL;
 }
 
-ts_model *ts_model_load(ts_mesh *mesh, const char *directory, const ts_model_options *options)
+ts_model *(ts_model_load)(ts_mesh *mesh, const char *directory, const ts_model_options *options)
 {
     if (!enter(mesh, directory, "model_load")) return NULL;
     ts_model_config config;

@@ -275,7 +275,7 @@ static ts_status save_all(ts_model *model, const char *directory, const pieces *
     return status;
 }
 
-ts_status ts_model_save(ts_model *model, const char *directory)
+ts_status(ts_model_save)(ts_model *model, const char *directory)
 {
     if (!model || !directory) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(model->rank));

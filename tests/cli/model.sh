@@ -51,9 +51,30 @@ for mpi in openmpi mpich; do
     verify_mpi $mpi llama_bias tp
     verify_mpi $mpi gpt2_plain sp
 done
+# Plans as text and as files; patterns that match nothing are refused with the nearest name.
+plans=$(mktemp -d)
+printf '# cut by heads\nmodel.layers.*.self_attn.q_proj.*: R, S(0)\n  *.v_proj.*: tp?:S(0)\r\n%s\n' \
+    'lm_head.weight: dp:S(0) tp:S(1)' >"$plans/own.plan"
+printf 'base: sp\n\nlm_head.weight: R, R\n' >"$plans/base.plan"
+verify llama_bias "dp=2, tp=2" "$plans/own.plan"
+verify llama_bias "dp=2, tp=2" "$plans/base.plan"
+verify mixtral_window "dp=2, tp=2" "*.experts.*: R, S(0)"
+refused() { # plan words
+    local said
+    if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)
+    then fail "plan $1 was accepted" "$said"
+    elif [[ $said == *"$2"* ]]; then pass
+    else fail "plan $1: expected \"$2\"" "$said"; fi
+}
+refused "model.layers.*.self_attn.q_pro.weight: R, S(0)" "did you mean model.layers.*.self_attn.q_proj.weight"
+refused "layers.*.attn.wq: R, S(0)" 'plan, line 1: no parameter matches "layers.*.attn.wq"'
+refused "lm_head.weight: R" "parameter lm_head.weight: placements"
+refused "lm_head.weight: R, S(7)" "it has no such dim"
+refused "lm_head.weight" 'there is no plan and no file "lm_head.weight"'
+refused "base: pp" 'there is no plan "pp" to be the base'
 # A model that is another one is noticed, by the exit code as well.
 spoiled=$(mktemp -d)
-trap 'rm -rf "$spoiled"' EXIT
+trap 'rm -rf "$spoiled" "$plans"' EXIT
 cp tests/golden/models/llama_bias/* "$spoiled"
 sed -i 's/"hidden_act": "gelu"/"hidden_act": "relu"/' "$spoiled/config.json"
 said=$("$build/bin/tessera" verify model "$spoiled" 2>&1)
