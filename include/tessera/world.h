@@ -36,7 +36,7 @@ typedef struct ts_world_options {
     int32_t progress;           /* 0: helper threads where allowed; 1: only inside calls */
     int32_t reserved;
     const char *model; /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
-                        * TESSERA_MODEL, else the defaults of docs/model.md */
+                        * TESSERA_MODEL, else the defaults of docs/model-engine.md */
 } ts_world_options;
 
 TS_BEGIN_C
