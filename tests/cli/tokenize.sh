@@ -51,4 +51,39 @@ for shard in "$work"/whole-*.bin; do
     cmp -s "$shard" "$work/parts-${shard##*-}" || same="$shard differs"
 done
 if [ "$same" = yes ]; then pass "the same bytes"; else fail "the same bytes" "$same"; fi
+
+# Ctrl-C, when some shards are there; run again, it goes on, and nothing shows that it was interrupted.
+i=0
+while [ $i -lt 60 ]; do cat "$text"; i=$((i + 1)); done > "$work/long.txt"
+long() { # prefix
+    "$tessera" tokenize --tokenizer "$golden/llama2.json" --shard-tokens 20000 --json --out "$1" "$work/long.txt"
+}
+long "$work/once" > /dev/null 2>&1
+(exec "$tessera" tokenize --tokenizer "$golden/llama2.json" --shard-tokens 20000 --json --out "$work/twice" \
+    "$work/long.txt") > /dev/null 2> "$work/said" &
+runner=$!
+i=0
+while [ ! -e "$work/twice-00002.bin" ] && [ $i -lt 1000 ]; do
+    sleep 0.01
+    i=$((i + 1))
+done
+kill -INT $runner
+wait $runner
+code=$?
+if [ $code -eq 1 ] && grep -q "run it again to go on" "$work/said"; then pass "Ctrl-C ends it"
+elif [ $code -eq 0 ]; then pass "Ctrl-C came too late"
+else fail "Ctrl-C ends it" "exit code $code, it said: $(cat "$work/said")"; fi
+ls "$work"/twice-*.tmp > /dev/null 2>&1 && left=yes || left=no
+long "$work/twice" > "$work/json" 2>&1
+if grep -q '"shards_kept": 0,' "$work/json"; then fail "goes on after Ctrl-C" "$(cat "$work/json")"
+else pass "goes on after Ctrl-C"; fi
+same=yes
+for shard in "$work"/once-*.bin; do
+    cmp -s "$shard" "$work/twice-${shard##*-}" || same="$shard differs (a temporary file was left: $left)"
+done
+if [ "$(ls "$work"/once-*.bin | wc -l)" = "$(ls "$work"/twice-*.bin | wc -l)" ] && [ "$same" = yes ]; then
+    pass "the same bytes after Ctrl-C"
+else
+    fail "the same bytes after Ctrl-C" "$same"
+fi
 finish
