@@ -75,7 +75,6 @@ ts_status tsi_rope_read(const char *path, const tsi_json *root, ts_model_config 
     c->rope_theta = real(root, "rope_theta", c->rope_theta);
     if (real(root, "partial_rotary_factor", real(rope, "partial_rotary_factor", 1.0)) != 1.0)
         return TSI_FAIL(TS_ERR_ARG, "%s: heads that are rotated in part are not supported", path);
-    if (tsi_json_kind_of(rope) != TSI_JSON_OBJECT) return TS_OK;
     c->rope_theta = real(rope, "rope_theta", c->rope_theta);
     TSI_TRY(read_type(path, rope, &c->rope_type));
     read_scale(root, rope, c);

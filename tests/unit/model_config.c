@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_config.c - configurations of models: both spellings, defaults, what is refused and with
+ * which words, and that what we write is read as the same. */
+#include "model/config.h"
+#include "unit/data_util.h"
+
+#define SIZES                                                                                      \
+    "\"vocab_size\":11,\"hidden_size\":24,\"intermediate_size\":7,\"num_hidden_layers\":3,"        \
+    "\"num_attention_heads\":6"
+#define LLAMA "{\"model_type\":\"llama\"," SIZES
+#define QWEN3 "{\"model_type\":\"qwen3\"," SIZES
+#define MIXTRAL "{\"model_type\":\"mixtral\"," SIZES
+#define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":11,\"n_embd\":24,\"n_layer\":3,\"n_head\":6"
+
+static ts_status read_text(test *t, const char *text, ts_model_config *out)
+{
+    char folder[DATA_PATH_MAX], path[DATA_PATH_MAX];
+    data_folder_make(t, folder);
+    data_path(path, folder, "config.json");
+    data_write(t, path, text, strlen(text));
+    ts_status status = ts_model_config_read(folder, out);
+    data_folder_remove(folder);
+    return status;
+}
+
+TS_TEST(refused_configurations)
+{
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        { "{", "config.json" },
+        { "{}", "model_type \"\" is none of llama, qwen3, mixtral, gpt2" },
+        { "{\"model_type\":\"lama\"}", "did you mean llama?" },
+        { "{\"model_type\":\"llama\"}", "sizes are missing" },
+        { LLAMA ",\"num_key_value_heads\":4}", "6 heads are no multiple of 4 key heads" },
+        { LLAMA ",\"head_dim\":3}", "a head size of 3 cannot be rotated in pairs" },
+        { LLAMA ",\"hidden_act\":\"silo\"}",
+          "the activation \"silo\" is not known; did you mean silu?" },
+        { LLAMA ",\"hidden_act\":\"xielu\"}", "the activation \"xielu\" is not known" },
+        { LLAMA ",\"partial_rotary_factor\":0.5}", "heads that are rotated in part" },
+        { LLAMA ",\"rope_scaling\":{\"type\":\"lineal\"}}", "did you mean linear?" },
+        { LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":0}}", "factor 0" },
+        { LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2]}}",
+          "longrope needs long_factor with 2 factors (at most 256), found 0" },
+        { LLAMA
+          ",\"head_dim\":8,\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2]}}",
+          "longrope needs short_factor with 4 factors (at most 256), found 2" },
+        { LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2],\"long_"
+                "factor\":[1,-2]}}",
+          "long_factor, factor 1 is not a positive number" },
+        { MIXTRAL ",\"num_local_experts\":2,\"num_experts_per_tok\":3}",
+          "2 experts of which 3 are chosen" },
+        { MIXTRAL ",\"num_local_experts\":2,\"num_experts_per_tok\":0}",
+          "2 experts of which 0 are chosen" },
+        { GPT2 ",\"add_cross_attention\":true}", "cross-attention" },
+        { GPT2 ",\"activation_function\":\"gelo\"}", "did you mean gelu?" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ts_model_config c;
+        TEST_SAY(t, read_text(t, rows[i].text, &c) != TS_OK, "was accepted: %s", rows[i].text);
+        TEST_SAYS(t, ts_last_error(), rows[i].words);
+    }
+}
+
+TS_TEST(defaults_and_spellings)
+{
+    ts_model_config c;
+    TEST_OK(t, read_text(t, LLAMA "}", &c));
+    TEST_CHECK(t, c.kv_heads == 6 && c.head_dim == 4 && c.positions == 2048 && !c.tied);
+    TEST_CHECK(t, c.norm_epsilon == 1e-6 && c.rope_theta == 1e4 && c.rope_type == TS_ROPE_DEFAULT);
+    TEST_OK(t, read_text(t, MIXTRAL ",\"num_local_experts\":4}", &c));
+    TEST_CHECK(t, c.rope_theta == 1e6 && c.norm_epsilon == 1e-5 && c.experts_per_token == 2);
+    TEST_OK(t, read_text(t, GPT2 "}", &c));
+    TEST_CHECK(t, c.intermediate == 96 && c.tied && c.activation == TS_ACTIVATION_GELU_TANH);
+    TEST_OK(t,
+            read_text(t, GPT2 ",\"tie_word_embeddings\":false,\"scale_attn_weights\":false}", &c));
+    TEST_CHECK(t, !c.tied && c.attention_unscaled && !c.attention_by_layer);
+    TEST_OK(t, read_text(t,
+                         LLAMA
+                         ",\"rope_theta\":5.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":3}}",
+                         &c));
+    TEST_CHECK(t, c.rope_theta == 5.0 && c.rope_type == TS_ROPE_LINEAR && c.rope_factor == 3.0);
+    TEST_OK(t, read_text(t,
+                         LLAMA ",\"rope_parameters\":{\"rope_theta\":5.0,\"rope_type\":\"yarn\","
+                               "\"original_max_position_embeddings\":512}}",
+                         &c));
+    TEST_CHECK(t, c.rope_theta == 5.0 && c.rope_type == TS_ROPE_YARN && c.rope_factor == 4.0);
+}
+
+TS_TEST(windows)
+{
+    ts_model_config c;
+    TEST_OK(t, read_text(t, QWEN3 ",\"sliding_window\":9}", &c));
+    TEST_CHECK(t, c.window == 0);
+    TEST_OK(t,
+            read_text(t,
+                      QWEN3
+                      ",\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":1}",
+                      &c));
+    TEST_CHECK(t, c.window == 9 && c.window_layers[0] == 6);
+    TEST_OK(t, read_text(t,
+                         QWEN3 ",\"sliding_window\":9,\"use_sliding_window\":true,\"layer_types\":["
+                               "\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
+                         &c));
+    TEST_CHECK(t, c.window == 9 && c.window_layers[0] == 5);
+    TEST_OK(t, read_text(t, MIXTRAL ",\"num_local_experts\":4,\"sliding_window\":9}", &c));
+    TEST_CHECK(t, c.window == 9 && c.window_layers[0] == 7);
+    TEST_OK(t, read_text(t, LLAMA ",\"sliding_window\":9}", &c));
+    TEST_CHECK(t, c.window == 0);
+}
+
+/* What is written is read as the same configuration, for every kind of thing it can say. */
+TS_TEST(written_and_read)
+{
+    static const char *const texts[] = {
+        LLAMA "}",
+        LLAMA ",\"attention_bias\":true,\"mlp_bias\":true,\"hidden_act\":\"relu2\",\"tie_word_"
+              "embeddings\":true}",
+        LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.5}}",
+        LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1.5,"
+              "\"high_freq_factor\":3,\"original_max_position_embeddings\":100}}",
+        LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":20,\"beta_"
+              "slow\":2,"
+              "\"mscale\":0.7,\"mscale_all_dim\":1.5,\"truncate\":false,\"attention_factor\":1.1}}",
+        LLAMA
+        ",\"rope_parameters\":{\"rope_type\":\"longrope\",\"factor\":4,\"short_factor\":[1,1.5],"
+        "\"long_factor\":[2,3.25],\"original_max_position_embeddings\":64}}",
+        QWEN3
+        ",\"head_dim\":8,\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":2}",
+        MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":3,\"sliding_window\":5}",
+        GPT2 ",\"n_inner\":50,\"activation_function\":\"quick_gelu\",\"scale_attn_by_inverse_layer_"
+             "idx\":true}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        ts_model_config first, second;
+        TEST_OK(t, read_text(t, texts[i], &first));
+        char *written = tsi_model_config_text(&first);
+        TEST_OK(t, read_text(t, written ? written : "", &second));
+        TEST_SAY(t, memcmp(&first, &second, sizeof first) == 0, "is read otherwise: %s\n%s",
+                 texts[i], written);
+        tsi_free(written);
+    }
+}
