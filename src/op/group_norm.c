@@ -3,7 +3,8 @@
  *
  * Outputs: y, and per batch element and group the mean and the reciprocal deviation. The batch may
  * stay sharded. A sharded place dim (2 and later) is done in two phases: mean and mean square of
- * what differs are reduced, the elements stay where they are. */
+ * what differs are reduced, the elements stay where they are. Sharded channels gather one number
+ * per channel for each of the two, so groups may lie across the cut. */
 #include <math.h>
 #include <string.h>
 
@@ -64,6 +65,11 @@ static void group_rules(const tsi_op_call *call, tsi_rules *rules)
         if (!row) return;
         row[0] = row[call->input_count] = TSI_S(d);
     }
+    row = tsi_rules_add_with(rules, 2, 0); /* channels: groups may lie across the cut */
+    if (!row) return;
+    row[0] = row[call->input_count] = TSI_S(1);
+    for (int32_t i = 1; i < call->input_count; i++)
+        if (call->in[i].dtype != TS_DTYPE_NONE) row[i] = TSI_S(0);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -181,7 +187,80 @@ static ts_status group_two_phase(const tsi_algorithm_io *io)
     return tsi_algorithm_end(io, scope, out);
 }
 
+/* ---- channels -------------------------------------------------------------------------------- */
+
+/* Statistics of channels [N, C], whole on the algorithm's axes. */
+static ts_tensor *gather_channels(const tsi_algorithm_io *io, ts_tensor *t)
+{
+    if (!t) return NULL;
+    ts_placement place[TS_NDIM_MAX];
+    const ts_sharding *have = t->layout->sharding;
+    for (int32_t k = 0; k < have->ndim; k++) {
+        place[k] = have->place[k];
+        if (io->axes >> k & 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
+    ts_tensor *whole = to ? (ts_redistribute_to)(t, to) : NULL;
+    ts_sharding_release(to);
+    return whole;
+}
+
+/* The mean of each group [N, G, 1] of means of channels, from those of the whole. */
+static ts_tensor *group_means(const tsi_algorithm_io *io, ts_tensor *x)
+{
+    const ts_shape *shape = &io->call->in[0].shape;
+    int64_t groups = ((const group_attributes *)io->attributes)->num_groups, last = 2;
+    int64_t places[TS_NDIM_MAX];
+    for (int32_t d = 2; d < shape->ndim; d++)
+        places[d - 2] = d;
+    ts_tensor *each = shape->ndim > 2 ? ts_mean(x, places, shape->ndim - 2, 0) : x;
+    each = ts_reshape(gather_channels(io, each),
+                      TS_SHAPE(shape->extent[0], groups, shape->extent[1] / groups));
+    return ts_mean(each, &last, 1, 1);
+}
+
+/* A number of each group as one of each channel, [N, C, 1, ..]. */
+static ts_tensor *of_channels(const tsi_algorithm_io *io, ts_tensor *groups)
+{
+    const ts_shape *x = &io->call->in[0].shape;
+    int64_t count = ((const group_attributes *)io->attributes)->num_groups;
+    ts_shape channels = { .ndim = x->ndim, .extent = { x->extent[0], x->extent[1] } };
+    for (int32_t d = 2; d < x->ndim; d++)
+        channels.extent[d] = 1;
+    ts_tensor *wide = ts_expand(groups, TS_SHAPE(x->extent[0], count, x->extent[1] / count));
+    return ts_reshape(ts_clone(wide), channels);
+}
+
+static ts_status group_channels(const tsi_algorithm_io *io)
+{
+    const group_attributes *a = io->attributes;
+    const ts_shape *shape = &io->call->in[0].shape;
+    grouped g = grouped_of(shape, a->num_groups);
+    ts_scope scope = tsi_algorithm_begin(io);
+    ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[1].dtype);
+    ts_tensor *mean = group_means(io, x), *centred = ts_sub(x, of_channels(io, mean));
+    ts_tensor *variance = group_means(io, ts_square(centred));
+    ts_tensor *scale = ts_rsqrt(ts_add_scalar(variance, a->eps));
+    ts_tensor *y = ts_mul(centred, of_channels(io, scale));
+    if (io->input_count > 1 && io->in[1]) y = ts_mul(y, ts_reshape(io->in[1], g.channel));
+    if (io->input_count > 2 && io->in[2]) y = ts_add(y, ts_reshape(io->in[2], g.channel));
+    ts_tensor *out[] = { ts_cast(y, (ts_dtype)io->call->out[0].dtype),
+                         ts_reshape(mean, io->call->out[1].shape),
+                         ts_reshape(scale, io->call->out[2].shape) };
+    return tsi_algorithm_end(io, scope, out);
+}
+
+/* Two gathers of a number per channel. */
+static int64_t channel_bytes(const tsi_op_call *call, int64_t n)
+{
+    const ts_shape *x = &call->in[0].shape;
+    return 2 * x->extent[0] * x->extent[1] * (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) *
+           (n - 1) / n;
+}
+
 static const tsi_algorithm group_phases[] = { { "two-phase", group_two_phase, group_bytes },
+                                              { "channels", group_channels, channel_bytes },
                                               { 0 } };
 
 /* ---- gradient and row ------------------------------------------------------------------------ */

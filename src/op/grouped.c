@@ -94,9 +94,8 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     (void)call;
     tsi_role table[][3] = { { TSI_S(0), TSI_S(0), TSI_P(TS_REDUCE_SUM) },
                             { TSI_S(1), TSI_ROLE_R, TSI_S(1) },
-                            { TSI_ROLE_R, TSI_S(1), TSI_S(2) },
-                            { TSI_ROLE_R, TSI_ROLE_R, TSI_S(0) } };
-    add_rows(rules, table, 3); /* the last has no input that could ask for it */
+                            { TSI_ROLE_R, TSI_S(1), TSI_S(2) } };
+    add_rows(rules, table, 3);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
