@@ -69,7 +69,8 @@ press='document.getElementById("play").click(); const s = document.getElementByI
 setInterval(() => console.log("played to", s.value), 50);'
 with_script direct.html plays.html "$(printf '%s' "$press" | tr '\n' ' ')"
 plays() { # frames are drawn only where there is a picture to take
-    chrome --window-size=1000,700 --screenshot="$work/plays.png" "file://$work/plays.html" > /dev/null 2> "$work/console"
+    chrome --window-size=1000,700 --screenshot="$work/plays.png" "file://$work/plays.html" \
+        > /dev/null 2> "$work/console"
     grep -q 'played to [1-9]' "$work/console"
 }
 succeeds "the button plays it" plays
