@@ -76,7 +76,7 @@ static bool telling_event(const tsi_ring *ring, tsi_event *out)
 static void describe_rank(const ts_rank *rank, int64_t now_ns, activity *out)
 {
     *out = (activity){ .rank = rank->index };
-    tsi_event event;
+    tsi_event event = { 0 };
     if (!telling_event(rank->ring, &event)) {
         (void)snprintf(out->text, sizeof out->text, "has not communicated or computed yet");
         return;
