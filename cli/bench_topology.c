@@ -18,8 +18,7 @@
 
 enum { PROBES_MAX = 64, ROUNDS = 6 };
 
-/* ---- one move --------------------------------------------------------------------------------
- */
+/* ---- one move ------------------------------------------------------------------------------- */
 
 typedef struct moving {
     ts_rank *me;
@@ -80,8 +79,7 @@ ts_status bench_probe_predict(ts_mesh *mesh, const ts_topology *topology, bench_
     return TS_OK;
 }
 
-/* ---- what is timed ---------------------------------------------------------------------------
- */
+/* ---- what is timed -------------------------------------------------------------------------- */
 
 static size_t list_probes(int64_t ranks, bench_probe *out)
 {
@@ -115,8 +113,7 @@ static size_t list_probes(int64_t ranks, bench_probe *out)
     return count;
 }
 
-/* ---- fitting ---------------------------------------------------------------------------------
- */
+/* ---- fitting -------------------------------------------------------------------------------- */
 
 enum { BASE, LATENCY, ALL_TO_ALL, EXCHANGE, LOCAL, RUN, BYTE, COPY, REDUCE, CONSTANTS };
 

@@ -119,8 +119,7 @@ char *layout_sharding_text(const ts_sharding *sharding);
 /* "a", or "axis 0" where it has no name. */
 const char *layout_axis_name(const ts_mesh *mesh, int32_t axis, char *out, size_t size);
 
-/* ---- for a person (layout_grid.c, layout_svg.c, layout_html.c) ---------------------------------
- */
+/* ---- for a person (layout_grid.c, layout_svg.c, layout_html.c) ------------------------------ */
 typedef struct layout_look {
     int64_t slice[TS_NDIM_MAX]; /* indices of the leading dims, if `sliced` */
     bool sliced, colour, all;

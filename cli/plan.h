@@ -38,8 +38,7 @@ const ts_layout *plan_step_layout(const plan_case *self, int32_t step, bool afte
 /* "a", "a+b": the axes of a step. */
 const char *plan_axes_text(const ts_mesh *mesh, uint32_t axes, char *out, size_t size);
 
-/* ---- answers (plan_answer.c) -------------------------------------------------------------------
- */
+/* ---- answers (plan_answer.c) ---------------------------------------------------------------- */
 /* Writes one object; `check` may be NULL. */
 bool plan_answer(const plan_case *self, const char *check, cli_json *json);
 /* A cli_batch_fn; the context is a plan_defaults. */
@@ -50,20 +49,17 @@ typedef struct plan_defaults {
 } plan_defaults;
 bool plan_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
 
-/* ---- for a person (plan_words.c, plan_html.c) --------------------------------------------------
- */
+/* ---- for a person (plan_words.c, plan_html.c) ----------------------------------------------- */
 void plan_print(const plan_case *self, const char *check, FILE *out);
 int plan_write_html(const plan_case *self, const char *path);
 extern const char *const plan_page_style[], *const plan_page_script[]; /* plan_page.c */
 
-/* ---- executing it (plan_check.c) ---------------------------------------------------------------
- */
+/* ---- executing it (plan_check.c) ------------------------------------------------------------ */
 /* Moves real numbers on thread ranks and compares with what gathering and slicing gives. Writes
  * "ok" or what differed; returns whether it was ok. */
 bool plan_check(const plan_case *self, const plan_request *request, char *out, size_t size);
 
-/* ---- numbers for the check (plan_numbers.c) ----------------------------------------------------
- */
+/* ---- numbers for the check (plan_numbers.c) ------------------------------------------------- */
 typedef struct plan_number { /* a real or complex number, or an integer */
     double re, im;
     int64_t whole;

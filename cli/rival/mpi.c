@@ -152,8 +152,7 @@ static int call(const char *raw, bench_rank *b)
     return call_rooted(raw, b);
 }
 
-/* ---- redistributions --------------------------------------------------------------------------
- */
+/* ---- redistributions ------------------------------------------------------------------------ */
 
 typedef struct move_types {
     MPI_Comm comm;

@@ -95,8 +95,7 @@ typedef struct tsi_work {
     int64_t engine_word[4];
 } tsi_work;
 
-/* ---- what each collective means, in closed form, for engines: comm/schedule.c -------------------
- */
+/* ---- what each collective means, in closed form, for engines: comm/schedule.c --------------- */
 /* The block of my in (sends) that member `peer` gets; false: nothing. Not for exchange. */
 bool tsi_work_send_block(const tsi_work *work, int64_t peer, tsi_block *out);
 /* The block of my out that comes from member `peer`; false: nothing. For reductions: the whole

@@ -14,8 +14,7 @@
 #include "base/intmath.h"
 #include "comm/state.h"
 
-/* ---- making and releasing handles ---------------------------------------------------------------
- */
+/* ---- making and releasing handles ----------------------------------------------------------- */
 
 static void group_link(ts_group *group, tsi_comm_rank *comm)
 {

@@ -17,8 +17,7 @@
 #include "layout/placement.h"
 #include "layout/state.h"
 
-/* ---- dims counted from the end ------------------------------------------------------------------
- */
+/* ---- dims counted from the end -------------------------------------------------------------- */
 
 /* The sharding with all dims counted from 0, for tensors of ndim dims; retained. Cuts in
  * left-to-right order stay so when a dim turns out to be cut from both ends of the counting. */
@@ -49,8 +48,7 @@ static const ts_sharding *resolve(const ts_sharding *sharding, int32_t ndim)
     return tsi_sharding_intern(sharding->mesh, place);
 }
 
-/* ---- making ------------------------------------------------------------------------------------
- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 typedef struct layout_key {
     const ts_sharding *sharding;
@@ -258,8 +256,7 @@ static void destroy_layout(tsi_interned *value)
 const tsi_intern_type tsi_layout_intern_type = { "layout", equal_layout, make_layout,
                                                  destroy_layout };
 
-/* ---- finding -----------------------------------------------------------------------------------
- */
+/* ---- finding -------------------------------------------------------------------------------- */
 
 /* From the tables, retained. */
 static TSI_NOINLINE const ts_layout *find_layout(const ts_sharding *sharding, const ts_shape *shape)
@@ -320,8 +317,7 @@ const ts_layout *ts_layout_get(const ts_sharding *sharding, ts_shape shape)
     return layout;
 }
 
-/* ---- getters -----------------------------------------------------------------------------------
- */
+/* ---- getters -------------------------------------------------------------------------------- */
 
 const ts_layout *ts_layout_retain(const ts_layout *layout)
 {

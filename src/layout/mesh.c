@@ -16,8 +16,7 @@
 #include "base/intmath.h"
 #include "layout/state.h"
 
-/* ---- coordinates -------------------------------------------------------------------------------
- */
+/* ---- coordinates ---------------------------------------------------------------------------- */
 
 static int64_t axis_index(const tsi_mesh_desc *mesh, int32_t axis, int64_t coord)
 {
@@ -99,8 +98,7 @@ int32_t tsi_mesh_desc_axis(const tsi_mesh_desc *mesh, const char *name)
     return -1;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------
- */
+/* ---- groups --------------------------------------------------------------------------------- */
 
 int64_t tsi_mesh_group_count(const tsi_mesh_desc *mesh, uint32_t mask)
 {
@@ -136,8 +134,7 @@ int64_t tsi_mesh_group_place(const tsi_mesh_desc *mesh, uint32_t mask, const int
     return place;
 }
 
-/* ---- interning ---------------------------------------------------------------------------------
- */
+/* ---- interning ------------------------------------------------------------------------------ */
 
 static uint64_t hash_desc(const tsi_mesh_desc *mesh)
 {
@@ -223,8 +220,7 @@ static tsi_interned *make_desc(const void *key, void *context)
 
 const tsi_intern_type tsi_mesh_intern_type = { "mesh", equal_desc, make_desc, destroy_desc };
 
-/* ---- settling ----------------------------------------------------------------------------------
- */
+/* ---- settling ------------------------------------------------------------------------------- */
 
 bool tsi_mesh_draft_count(tsi_mesh_desc *draft)
 {
@@ -325,8 +321,7 @@ ts_status tsi_mesh_settle(ts_world *world, tsi_mesh_desc *draft, const int64_t *
     return status;
 }
 
-/* ---- nodes -------------------------------------------------------------------------------------
- */
+/* ---- nodes ---------------------------------------------------------------------------------- */
 
 /* For a regular mesh: an axis reaches `reach` beyond each place where it begins, so the greatest
  * remainder of such a place by the node's size decides. Modes that are multiples of a node do not

@@ -16,8 +16,7 @@
 #include "layout/mesh.h"
 #include "layout/state.h"
 
-/* ---- life --------------------------------------------------------------------------------------
- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 static ts_mesh **list_of(ts_world *world, ts_rank *rank)
 {
@@ -166,8 +165,7 @@ ts_mesh *ts_mesh_self(ts_rank *me)
     return ts_mesh_retain(layouts->self);
 }
 
-/* ---- derived meshes ----------------------------------------------------------------------------
- */
+/* ---- derived meshes ------------------------------------------------------------------------- */
 
 /* TS_OK if a maker may go on with this mesh. */
 static ts_status enter(ts_mesh *mesh, const char *what)
@@ -350,8 +348,7 @@ ts_mesh *ts_mesh_flatten(ts_mesh *mesh, const char *name)
     return derive(mesh, &view);
 }
 
-/* ---- split -------------------------------------------------------------------------------------
- */
+/* ---- split ---------------------------------------------------------------------------------- */
 
 /* Axis names and sizes of `mesh` with those of `parts` in place of one axis. */
 static ts_status split_sizes(const ts_mesh *mesh, int32_t axis, const tsi_mesh_desc *parts,
@@ -440,8 +437,7 @@ ts_mesh *ts_mesh_split(ts_mesh *mesh, const char *axis, const char *axes)
     return aligned ? derive(mesh, &view) : split_listed(mesh, number, &parts, &view);
 }
 
-/* ---- concatenation ------------------------------------------------------------------------------
- */
+/* ---- concatenation -------------------------------------------------------------------------- */
 
 static ts_status add_axes(tsi_mesh_desc *view, const ts_mesh *mesh, const ts_mesh *first)
 {

@@ -17,8 +17,7 @@
 #include "layout/mesh.h"
 #include "layout/placement.h"
 
-/* ---- axes --------------------------------------------------------------------------------------
- */
+/* ---- axes ----------------------------------------------------------------------------------- */
 
 static ts_status parse_axis(tsi_cursor *cursor, tsi_mesh_desc *draft, int32_t *star)
 {
@@ -87,8 +86,7 @@ ts_status tsi_mesh_resolve_star(tsi_mesh_desc *draft, int32_t star, int64_t whol
     return TS_OK;
 }
 
-/* ---- listed ranks ------------------------------------------------------------------------------
- */
+/* ---- listed ranks --------------------------------------------------------------------------- */
 
 typedef struct rank_run {
     int64_t first, last, step;
@@ -177,8 +175,7 @@ static ts_status settle_list(ts_world *world, tsi_mesh_desc *draft, const run_li
     return status;
 }
 
-/* ---- meshes ------------------------------------------------------------------------------------
- */
+/* ---- meshes --------------------------------------------------------------------------------- */
 
 static ts_status parse_listed(ts_world *world, tsi_cursor *cursor, tsi_mesh_desc *draft,
                               int32_t star, int64_t world_size, tsi_mesh_desc **out)
@@ -220,8 +217,7 @@ ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_s
     return tsi_mesh_settle(world, &draft, NULL, out);
 }
 
-/* ---- printing ----------------------------------------------------------------------------------
- */
+/* ---- printing ------------------------------------------------------------------------------- */
 
 /* The step of a mesh that is one run in row-major order; 0 if it is not. */
 static int64_t single_step(const tsi_mesh_desc *mesh)

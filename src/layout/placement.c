@@ -20,8 +20,7 @@
 
 #define REDUCTIONS "a reduction: sum avg min max prod and or band bor, or norm:p"
 
-/* ---- reading -----------------------------------------------------------------------------------
- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static ts_status parse_dim(tsi_cursor *cursor, int32_t *out)
 {
@@ -158,8 +157,7 @@ ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *
     return tsi_cursor_fail(&before, "a placement: R, S(..), SS(..), RS(..), HT(..) or P(..)");
 }
 
-/* ---- one spelling ------------------------------------------------------------------------------
- */
+/* ---- one spelling --------------------------------------------------------------------------- */
 
 static ts_status check_sizes(const ts_placement *place, int64_t axis_size)
 {
@@ -242,8 +240,7 @@ int ts_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axi
     return a && b && tsi_placement_equal(a, b, axis_size);
 }
 
-/* ---- printing ----------------------------------------------------------------------------------
- */
+/* ---- printing ------------------------------------------------------------------------------- */
 
 /* The shortest decimal that reads back as p, with a point in every locale. */
 static void print_norm(tsi_text *text, double p)

@@ -62,8 +62,7 @@ static bool is_coord(const ts_layout *layout, const int64_t *coord)
     return true;
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------
- */
+/* ---- shapes --------------------------------------------------------------------------------- */
 
 void tsi_layout_local(const ts_layout *layout, const int64_t *coord, ts_shape *out)
 {
@@ -112,8 +111,7 @@ ts_status ts_layout_offset(const ts_layout *layout, const int64_t *coord, int64_
     return TS_OK;
 }
 
-/* ---- regions -----------------------------------------------------------------------------------
- */
+/* ---- regions -------------------------------------------------------------------------------- */
 
 /* Down the chain as long as it is one interval; returns the first cut that may leave more. */
 static int32_t first_interval(const ts_layout *layout, const int64_t *coord, int32_t dim,
@@ -216,8 +214,7 @@ int64_t ts_layout_intervals(const ts_layout *layout, const int64_t *coord, int32
     return count;
 }
 
-/* ---- maps --------------------------------------------------------------------------------------
- */
+/* ---- maps ----------------------------------------------------------------------------------- */
 
 /* Tensor dims [view_dim(v), end) of view dim v. */
 static int32_t view_end(const ts_layout *layout, int32_t v)

@@ -81,8 +81,7 @@ bool tsi_region_join(const tsi_region *region, const ts_shape *view, int32_t fir
     return true;
 }
 
-/* ---- runs -------------------------------------------------------------------------------------
- */
+/* ---- runs ----------------------------------------------------------------------------------- */
 
 static void set_run(tsi_region_iterator *it)
 {

@@ -13,8 +13,7 @@
 #include "layout/placement.h"
 #include "layout/state.h"
 
-/* ---- checks ------------------------------------------------------------------------------------
- */
+/* ---- checks --------------------------------------------------------------------------------- */
 
 static const char *axis_label(const tsi_mesh_desc *mesh, int32_t axis)
 {
@@ -72,8 +71,7 @@ static ts_status check_spans(const ts_sharding *draft)
     return TS_OK;
 }
 
-/* ---- order -------------------------------------------------------------------------------------
- */
+/* ---- order ---------------------------------------------------------------------------------- */
 
 /* Does axis a cut before axis b? By dim, then by order (none: last), then from left to right. */
 static bool cuts_before(const ts_sharding *draft, int32_t a, int32_t b)
@@ -105,8 +103,7 @@ static void number_cuts(ts_sharding *draft)
     }
 }
 
-/* ---- interning ---------------------------------------------------------------------------------
- */
+/* ---- interning ------------------------------------------------------------------------------ */
 
 static uint64_t hash_place(uint64_t hash, const ts_placement *place, int64_t axis_size)
 {
@@ -193,8 +190,7 @@ const ts_sharding *tsi_sharding_intern(tsi_mesh_desc *mesh, const ts_placement *
     return (const ts_sharding *)tsi_intern_get(state->shardings, hash, &draft, NULL);
 }
 
-/* ---- getters -----------------------------------------------------------------------------------
- */
+/* ---- getters -------------------------------------------------------------------------------- */
 
 const ts_sharding *ts_sharding_retain(const ts_sharding *sharding)
 {

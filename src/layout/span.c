@@ -149,8 +149,7 @@ bool tsi_span_list_append_repeated(tsi_span_list *list, const tsi_span_list *pat
     return true;
 }
 
-/* ---- parts of one span ------------------------------------------------------------------------
- */
+/* ---- parts of one span ---------------------------------------------------------------------- */
 
 /* Intervals first..last (inclusive) of a span, the first without its `skip` first indices, the last
  * cut to `keep` of its indices. */
@@ -186,8 +185,7 @@ bool tsi_span_append_clipped(tsi_span_list *out, const tsi_span *span, int64_t b
                                      tsi_span_before(span, end), arena);
 }
 
-/* ---- positions of a list ----------------------------------------------------------------------
- */
+/* ---- positions of a list -------------------------------------------------------------------- */
 
 /* Walks over a list by ascending positions; `base` is the position of the span's first index. */
 typedef struct walker {
@@ -316,8 +314,7 @@ bool tsi_span_list_join(const tsi_span_list *outer, const tsi_span_list *inner,
     return true;
 }
 
-/* ---- questions --------------------------------------------------------------------------------
- */
+/* ---- questions ------------------------------------------------------------------------------ */
 
 bool tsi_span_list_equal(const tsi_span_list *a, const tsi_span_list *b)
 {

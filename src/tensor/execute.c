@@ -68,8 +68,7 @@ void tsi_execution_release(tsi_execution *x)
         tsi_array_release(x->hold[--x->hold_count]);
 }
 
-/* ---- one program ------------------------------------------------------------------------------
- */
+/* ---- one program ---------------------------------------------------------------------------- */
 
 bool tsi_program_defers(const tsi_program *program)
 {
@@ -133,8 +132,7 @@ static ts_status run_program(tsi_execution *x)
     return TS_OK;
 }
 
-/* ---- sequences of collectives ------------------------------------------------------------------
- */
+/* ---- sequences of collectives --------------------------------------------------------------- */
 
 /* The one kind of reduction on the axes, or NONE where an engine's all_reduce cannot do it alone.
  */

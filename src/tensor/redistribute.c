@@ -8,8 +8,7 @@
 #include "plan/cache.h"
 #include "tensor/execute.h"
 
-/* ---- one block --------------------------------------------------------------------------------
- */
+/* ---- one block ------------------------------------------------------------------------------ */
 
 /* The plan, held. Plain moves find theirs in the rank's own table. */
 static ts_status plan_for(ts_rank *rank, const tsi_source *from, const ts_layout *to,
@@ -192,8 +191,7 @@ ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to)
     return status;
 }
 
-/* ---- several tensors in common rounds -----------------------------------------------------------
- */
+/* ---- several tensors in common rounds ------------------------------------------------------- */
 
 typedef struct many_item {
     ts_mesh *mesh;

@@ -124,8 +124,7 @@ TS_TEST_RANKS(a_list_is_refused_as_a_whole, 2, 3)
     TEST_CHECK(t, ts_redistribute(good, "S(1)") != NULL);
 }
 
-/* ---- in flight --------------------------------------------------------------------------------
- */
+/* ---- in flight ------------------------------------------------------------------------------ */
 
 TS_TEST_RANKS(a_move_completes_on_first_use, 2, 4)
 {

@@ -131,8 +131,7 @@ static inline void oracle_combine(ts_reduce reduce, int64_t *a, const int64_t *b
     }
 }
 
-/* ---- one side of a redistribution --------------------------------------------------------------
- */
+/* ---- one side of a redistribution ----------------------------------------------------------- */
 
 typedef struct side {
     ts_mesh *mesh;
@@ -247,8 +246,7 @@ static inline void oracle_target(const kind *k, ts_dtype dtype, const side *from
     oracle_encode(dtype, total, element);
 }
 
-/* ---- whole blocks -------------------------------------------------------------------------------
- */
+/* ---- whole blocks --------------------------------------------------------------------------- */
 
 typedef void (*oracle_fn)(int64_t position, int64_t x, void *context);
 

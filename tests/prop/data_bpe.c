@@ -6,8 +6,7 @@
 
 enum { WORD_MAX = 400, TOKENS_MAX = 64 };
 
-/* ---- the definition: join the pair of lowest rank, the leftmost first, until there is none -----
- */
+/* ---- the definition: join the pair of lowest rank, the leftmost first, until there is none -- */
 typedef struct slow_model {
     char token[TOKENS_MAX][16]; /* over the letters a to d */
     int count;
@@ -124,8 +123,7 @@ TS_TEST(joining_follows_the_definition)
     }
 }
 
-/* ---- decoding is the inverse of encoding -------------------------------------------------------
- */
+/* ---- decoding is the inverse of encoding ---------------------------------------------------- */
 static void round_trip(test *t, ts_tokenizer *tokenizer, const char *name, const char *text,
                        size_t length)
 {
@@ -175,8 +173,7 @@ TS_TEST(sentencepiece_keeps_texts)
     ts_tokenizer_close(tokenizer);
 }
 
-/* ---- cutting -----------------------------------------------------------------------------------
- */
+/* ---- cutting -------------------------------------------------------------------------------- */
 TS_TEST(cut_texts_have_the_same_tokens)
 {
     static const char *const names[] = { "gpt2", "llama3", "qwen", "llama2", "meta" };

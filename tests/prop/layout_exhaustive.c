@@ -99,8 +99,7 @@ static array held_array(const ts_sharding *s, int32_t d, int64_t extent, const i
     return a;
 }
 
-/* ---- meshes ------------------------------------------------------------------------------------
- */
+/* ---- meshes --------------------------------------------------------------------------------- */
 
 typedef struct meshes {
     ts_world *world;
@@ -151,8 +150,7 @@ static bool next_coord(const tsi_mesh_desc *mesh, int64_t *coord)
 static const int permutations[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
                                         { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
 
-/* ---- one dim -----------------------------------------------------------------------------------
- */
+/* ---- one dim -------------------------------------------------------------------------------- */
 
 static void fail_at(test *t, const ts_layout *layout, const int64_t *coord, const char *what)
 {
@@ -311,8 +309,7 @@ TS_TEST_LONG(layout_one_dim, 60)
     free_meshes(&all);
 }
 
-/* ---- products ----------------------------------------------------------------------------------
- */
+/* ---- products ------------------------------------------------------------------------------- */
 
 /* Walks over the region and compares with the product of the arrays of its dims. */
 static bool check_product(const ts_layout *layout, const int64_t *coord, tsi_arena *arena,
