@@ -229,9 +229,9 @@ static tsi_gemm gemm_of(const product *p)
                        .swapped = true };
 }
 
-/* Blocks of a product: at least 256 wide and 64 million operations, at first up to 8 of them; of
- * large ones up to 64, at least 512 wide. Each block packs its own panels, so small ones waste
- * time. */
+/* Blocks of a product, by its sizes alone: two from 16 million operations on; at least 256 wide and
+ * 64 million operations, up to 8 of them; of large ones up to 64, at least 512 wide. Each block
+ * packs its own panels, so small ones waste time. */
 static void cut(tasks *t, int64_t batches)
 {
     int64_t down = 1, across = 1;
@@ -240,7 +240,8 @@ static void cut(tasks *t, int64_t batches)
         int64_t rows = g->m / down, columns = g->n / across, count = down * across * batches;
         int64_t longer = rows > columns ? rows : columns;
         double work = 2.0 * (double)rows * (double)columns * (double)g->k;
-        bool more = (count < 8 && longer >= 512 && work > 64e6) || (count < 64 && longer >= 1024);
+        bool more = (count < 2 && longer >= 256 && work > 16e6) ||
+                    (count < 8 && longer >= 512 && work > 64e6) || (count < 64 && longer >= 1024);
         if (!more) break;
         if (rows > columns)
             down *= 2;
