@@ -16,7 +16,7 @@ typedef struct library {
 
 static const library libraries[] = {
 #ifdef TS_HAVE_JANSSON
-    { "jansson", "JSON requests and files", "libjansson-dev", TS_HAVE_JANSSON },
+    { "jansson", "requests to this program in JSON", "libjansson-dev", TS_HAVE_JANSSON },
 #endif
 #ifdef TS_HAVE_HWLOC
     { "hwloc", "topology of the machine", "libhwloc-dev", TS_HAVE_HWLOC },

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c - reading JSON with jansson. No other file knows jansson.
+/* json.c - reading JSON with jansson, where it was found (json_plain.c: where not). No other file
+ * of the library knows jansson.
  *
  * A tsi_json is jansson's value under another name. jansson's memory is its own: the hooks that
  * would redirect it are process-wide and belong to the host program. */
@@ -140,85 +141,6 @@ bool tsi_json_bool(const tsi_json *value, bool otherwise)
 {
     json_t *v = value_of(value);
     return json_is_boolean(v) ? json_is_true(v) : otherwise;
-}
-
-#else /* without jansson there are no documents, so every reader sees "absent" */
-
-ts_status tsi_json_parse(const char *what, const char *text, size_t length, tsi_json_document **out)
-{
-    (void)text, (void)length;
-    *out = NULL;
-    return TSI_FAIL(TS_ERR_MISSING,
-                    "%s: this build cannot read JSON because jansson was not found; install "
-                    "libjansson-dev and build again",
-                    what);
-}
-
-void tsi_json_release(tsi_json_document *document)
-{
-    (void)document;
-}
-
-const tsi_json *tsi_json_root(const tsi_json_document *document)
-{
-    (void)document;
-    return NULL;
-}
-
-tsi_json_kind tsi_json_kind_of(const tsi_json *value)
-{
-    (void)value;
-    return TSI_JSON_NULL;
-}
-
-int64_t tsi_json_count(const tsi_json *value)
-{
-    (void)value;
-    return 0;
-}
-
-const tsi_json *tsi_json_item(const tsi_json *list, int64_t index)
-{
-    (void)list, (void)index;
-    return NULL;
-}
-
-const tsi_json *tsi_json_member(const tsi_json *object, const char *name)
-{
-    (void)object, (void)name;
-    return NULL;
-}
-
-ts_status tsi_json_each(const tsi_json *object,
-                        ts_status (*visit)(const char *name, const tsi_json *value, void *context),
-                        void *context)
-{
-    (void)object, (void)visit, (void)context;
-    return TS_OK;
-}
-
-const char *tsi_json_text(const tsi_json *value, const char *otherwise)
-{
-    (void)value;
-    return otherwise;
-}
-
-int64_t tsi_json_int(const tsi_json *value, int64_t otherwise)
-{
-    (void)value;
-    return otherwise;
-}
-
-double tsi_json_real(const tsi_json *value, double otherwise)
-{
-    (void)value;
-    return otherwise;
-}
-
-bool tsi_json_bool(const tsi_json *value, bool otherwise)
-{
-    (void)value;
-    return otherwise;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.h - reading JSON, with jansson behind it; without jansson parsing is TS_ERR_MISSING.
+/* json.h - reading JSON, with jansson behind it, or a reader of our own where that was not found.
  *
  * Values are borrowed from their document. Writing JSON is done with tsi_text. */
 #ifndef TSI_BASE_JSON_H
