@@ -96,6 +96,7 @@ endif()
 if(TS_TESTS AND TS_MPI_FOUND)
   file(GLOB TS_MPI_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/mpi/*.c)
   file(GLOB TS_MPI_DIST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/dist/*.c)
+  list(FILTER TS_MPI_DIST EXCLUDE REGEX "/backend_") # ranks do not meet in them
   foreach(flavour ${TS_MPI_FOUND})
     foreach(source ${TS_MPI_TESTS})
       get_filename_component(name ${source} NAME_WE)

@@ -351,16 +351,30 @@ void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message)
 }
 
 /* ---- recovering -------------------------------------------------------------------------- */
-/* A rank that will not come, or -1. */
+void tsi_fail_came(tsi_mpi_rank *rank, const tsi_message *message)
+{
+    rank->recovered++;
+    rank->came[message->from] = true;
+}
+
+/* A rank that will not come, or -1. One that came may be gone again. */
 static int64_t missing_for_good(tsi_mpi_rank *rank)
 {
     for (int64_t i = 0; i < rank->mpi->rank_count; i++) {
         tsi_slot_life life = life_of(rank->mpi, i);
         int64_t place = rank->mpi->place[i];
+        if (rank->came[i]) continue;
         if (life != TSI_LIFE_OPEN && life != TSI_LIFE_NONE) return i;
         if (place >= 0 && tsi_place_dead(&rank->mpi->segment, place)) return i;
     }
     return -1;
+}
+
+/* Has recovering failed for all? A rank that has recovered may fail again before others have heard
+ * that all came: such a poison is of the new epoch and waits for their next operation. */
+static bool recovering_failed(const tsi_mpi_rank *rank)
+{
+    return tsi_poisoned(rank) && rank->mpi->segment.poison->status == TS_ERR_LOST;
 }
 
 /* All ranks tell all others; a message of the new epoch that comes before is kept for it. On
@@ -373,6 +387,7 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
     tsi_rank_forget(rank);
     rank->epoch++;
     rank->recovered = 0;
+    memset(rank->came, 0, (size_t)mpi->rank_count * sizeof *rank->came);
     tsi_parcel_list early = rank->future;
     rank->future = (tsi_parcel_list){ 0 };
     for (tsi_parcel *parcel; (parcel = tsi_parcel_pop(&early)) != NULL;)
@@ -385,7 +400,7 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
         tsi_wire_end(rank, message);
     }
     int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
-    while (rank->recovered < mpi->rank_count - 1 || tsi_poisoned(rank)) {
+    while (rank->recovered < mpi->rank_count - 1 || recovering_failed(rank)) {
         uint32_t seen = atomic_load(&mpi->segment.slot[rank->place].bell);
         if (tsi_rank_progress(rank)) continue;
         int64_t gone = missing_for_good(rank);
@@ -393,7 +408,7 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
             doing(mpi, gone, why, size);
             tsi_poison_set(rank, TS_ERR_LOST, gone, "%s", why);
         }
-        if (tsi_poisoned(rank)) { /* all say the same */
+        if (recovering_failed(rank)) { /* all say the same */
             snprintf(why, size, "%s", mpi->segment.poison->text);
             return TS_ERR_LOST;
         }

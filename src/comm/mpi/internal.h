@@ -264,6 +264,7 @@ struct tsi_mpi_rank {
     _Atomic int32_t inbox_filled;
     tsi_parcel_list future; /* of an epoch that has not begun here */
     int64_t recovered;      /* RECOVER messages of the current epoch */
+    bool *came;             /* whose they were, by rank */
     int64_t checked_ns;
     char *scratch; /* TSI_SCRATCH_BYTES */
 };
@@ -404,6 +405,7 @@ void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence);
 void tsi_fail_gone(tsi_mpi_rank *rank);
 void tsi_fail_left(tsi_mpi_rank *rank, const tsi_message *message);
 void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message);
+void tsi_fail_came(tsi_mpi_rank *rank, const tsi_message *message);
 ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size);
 void tsi_fail_describe(tsi_mpi *mpi, char *out, size_t size);
 

@@ -112,7 +112,7 @@ void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel
     else if (message->kind == TSI_MESSAGE_ABORT)
         tsi_fail_aborted(rank, message);
     else if (message->kind == TSI_MESSAGE_RECOVER)
-        rank->recovered++;
+        tsi_fail_came(rank, message);
     else
         global = false;
     tsi_lane *lane = NULL;

@@ -247,10 +247,12 @@ static ts_status make_ranks(tsi_mpi *mpi)
         size_t bytes = sizeof *rank->outbox * (size_t)mpi->segment.count;
         rank->outbox = host->alloc(bytes);
         rank->scratch = host->alloc(TSI_SCRATCH_BYTES);
-        if (rank->outbox == NULL || rank->scratch == NULL)
+        rank->came = host->alloc((size_t)mpi->rank_count * sizeof *rank->came);
+        if (rank->outbox == NULL || rank->scratch == NULL || rank->came == NULL)
             return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for rank %lld",
                               (long long)rank->index);
         memset(rank->outbox, 0, bytes);
+        memset(rank->came, 0, (size_t)mpi->rank_count * sizeof *rank->came);
     }
     return TS_OK;
 }
@@ -268,6 +270,7 @@ static void release(tsi_mpi *mpi)
         pthread_mutex_destroy(&rank->inbox_lock);
         host->free(rank->outbox);
         host->free(rank->scratch);
+        host->free(rank->came);
     }
     host->free(mpi->local);
     host->free(mpi->place);
