@@ -6,21 +6,6 @@ tessera=$build/bin/tessera
 [ -x "$tessera" ] || skip_all "the program was not built"
 golden=$root/tests/golden
 
-says() { # name code words command ...
-    says_name=$1 says_code=$2 says_words=$3
-    shift 3
-    said=$("$@" 2>&1)
-    code=$?
-    if [ "$code" -ne "$says_code" ]; then
-        fail "$says_name" "exit code $code, not $says_code: $said"
-        return
-    fi
-    case $said in
-    *"$says_words"*) pass "$says_name" ;;
-    *) fail "$says_name" "wanted the words: $says_words
-it said: $said" ;;
-    esac
-}
 layout() { "$tessera" layout "$@"; }
 
 # ---- the golden rows, as JSON ------------------------------------------------------------------------------

@@ -7,30 +7,18 @@ tessera=$build/bin/tessera
 golden=$root/tests/golden/tokenizer
 text=$root/examples/data/tales.txt
 
-ends() { # name code words command ...
-    ends_name=$1 ends_code=$2 ends_words=$3
-    shift 3
-    said=$("$@" 2>&1)
-    code=$?
-    case $code:$said in
-    $ends_code:*"$ends_words"*) pass "$ends_name" ;;
-    *) fail "$ends_name" "exit code $code (wanted $ends_code), wanted the words: $ends_words
-it said: $said" ;;
-    esac
-}
-
-ends help 0 "Turns text files into token files" "$tessera" tokenize --help
-ends no_out 2 "--out PREFIX is missing" "$tessera" tokenize "$text"
-ends no_text 2 "there are no text files" "$tessera" tokenize --out "$work/a"
-ends bad_option 2 "--shard-tokens" "$tessera" tokenize --shard-tokens 0 --out "$work/a" "$text"
-ends no_file 1 "No such file" "$tessera" tokenize --out "$work/a" "$work/nothing.txt"
-ends no_tokenizer 1 "No such file" "$tessera" tokenize --tokenizer "$work/x.json" --out "$work/a" "$text"
-ends no_json 1 "tales.txt, line 1" "$tessera" tokenize --tokenizer "$text" --out "$work/a" "$text"
-ends no_folder 1 "cannot be created" "$tessera" tokenize --out "$work/no/where" "$text"
-ends bytes 0 "vocabulary 260" "$tessera" tokenize --out "$work/bytes" "$text"
-ends again 0 "(1 were there)" "$tessera" tokenize --out "$work/bytes" "$text"
-ends other 1 "belongs to other inputs" "$tessera" tokenize --out "$work/bytes" --no-eos "$text"
-ends restart 0 "(0 were there)" "$tessera" tokenize --out "$work/bytes" --no-eos --restart "$text"
+says help 0 "Turns text files into token files" "$tessera" tokenize --help
+says no_out 2 "--out PREFIX is missing" "$tessera" tokenize "$text"
+says no_text 2 "there are no text files" "$tessera" tokenize --out "$work/a"
+says bad_option 2 "--shard-tokens" "$tessera" tokenize --shard-tokens 0 --out "$work/a" "$text"
+says no_file 1 "No such file" "$tessera" tokenize --out "$work/a" "$work/nothing.txt"
+says no_tokenizer 1 "No such file" "$tessera" tokenize --tokenizer "$work/x.json" --out "$work/a" "$text"
+says no_json 1 "tales.txt, line 1" "$tessera" tokenize --tokenizer "$text" --out "$work/a" "$text"
+says no_folder 1 "cannot be created" "$tessera" tokenize --out "$work/no/where" "$text"
+says bytes 0 "vocabulary 260" "$tessera" tokenize --out "$work/bytes" "$text"
+says again 0 "(1 were there)" "$tessera" tokenize --out "$work/bytes" "$text"
+says other 1 "belongs to other inputs" "$tessera" tokenize --out "$work/bytes" --no-eos "$text"
+says restart 0 "(0 were there)" "$tessera" tokenize --out "$work/bytes" --no-eos --restart "$text"
 
 tokenize() { # prefix
     "$tessera" tokenize --tokenizer "$golden/gpt2.json" --shard-tokens 10000 --json --out "$1" "$text"

@@ -5,18 +5,6 @@
 tessera=$build/bin/tessera
 [ -x "$tessera" ] || skip_all "the program was not built"
 
-ends() { # name code words command ...
-    ends_name=$1 ends_code=$2 ends_words=$3
-    shift 3
-    said=$("$@" 2>&1)
-    code=$?
-    case $code:$said in
-    $ends_code:*"$ends_words"*) pass "$ends_name" ;;
-    *) fail "$ends_name" "exit code $code (wanted $ends_code), wanted the words: $ends_words
-it said: $said" ;;
-    esac
-}
-
 cat > "$work/a.ini" <<END
 [model]
 hidden = 16
@@ -38,20 +26,20 @@ END
 for i in 1 2 3 4 5 6 7 8 9; do echo "The fox number $i ran home."; done > "$work/text.txt"
 printf '[train]\nstesp = 4\n' > "$work/bad.ini"
 
-ends help 0 "Trains a model" "$tessera" train --help
-ends no_config 2 "needs one CONFIG" "$tessera" train
-ends no_file 2 "No such file" "$tessera" train "$work/none.ini"
-ends bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
-ends bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set train.bacth=2
-ends bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
-ends bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
-ends print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
-ends print_defaults 0 "steps = 100" "$tessera" train --print-config
-ends part 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.steps=2
-ends goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
+says help 0 "Trains a model" "$tessera" train --help
+says no_config 2 "needs one CONFIG" "$tessera" train
+says no_file 2 "No such file" "$tessera" train "$work/none.ini"
+says bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
+says bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set train.bacth=2
+says bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
+says bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
+says print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
+says print_defaults 0 "steps = 100" "$tessera" train --print-config
+says part 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.steps=2
+says goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
 grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&
     pass "the report has curves and communication" || fail "the report has curves and communication" ""
-ends nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
+says nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
 for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-1.bin; do
     succeeds "there is $file" test -s "$work/run/$file"
 done
@@ -75,26 +63,26 @@ case $code:$said in
 *) fail "an interrupt ends the run after its step" "exit code $code, $steps lines in the log: $said" ;;
 esac
 succeeds "the interrupted run saved its state" test -s "$work/long/state/step-$steps/rank-1.bin"
-ends interrupted_goes_on 0 "going on after step $steps" "$tessera" train "$work/a.ini" \
+says interrupted_goes_on 0 "going on after step $steps" "$tessera" train "$work/a.ini" \
     --set train.output="$work/long" --set train.steps=$((steps + 2))
 [ "$(wc -l < "$work/long/train.jsonl")" = $((steps + 2)) ] && pass "the log goes on" ||
     fail "the log goes on" "$(wc -l < "$work/long/train.jsonl") lines"
 
-ends half 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/half" \
+says half 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/half" \
     --set model.compute=f16 --set train.loss_scale=65536 --set train.loss_scale_every=100
 grep -q '"scale": 65536' "$work/half/train.jsonl" && pass "the log has the scale" ||
     fail "the log has the scale" "$(cat "$work/half/train.jsonl")"
-ends overflow 1 "were not changed" "$tessera" train "$work/a.ini" --set train.output="$work/over" \
+says overflow 1 "were not changed" "$tessera" train "$work/a.ini" --set train.output="$work/over" \
     --set model.compute=f16 --set train.loss_scale=1e12
-ends bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set model.compute=bf17
-ends bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 --context 16 \
+says bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set model.compute=bf17
+says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 --context 16 \
     --seconds 1 --json
 
-ends generate_help 0 "Text from a model" "$tessera" generate --help
-ends generate_no_folder 2 "needs one directory" "$tessera" generate
-ends generate_no_model 1 "none: cannot be opened" "$tessera" generate "$work/none"
-ends generate_hot 2 "--temperature" "$tessera" generate "$work/run/model" --temperature warm
-ends generate 0 "The" "$tessera" generate "$work/run/model" --prompt The --tokens 8
+says generate_help 0 "Text from a model" "$tessera" generate --help
+says generate_no_folder 2 "needs one directory" "$tessera" generate
+says generate_no_model 1 "none: cannot be opened" "$tessera" generate "$work/none"
+says generate_hot 2 "--temperature" "$tessera" generate "$work/run/model" --temperature warm
+says generate 0 "The" "$tessera" generate "$work/run/model" --prompt The --tokens 8
 a=$("$tessera" generate "$work/run/model" --prompt The --tokens 8 --seed 3 | od -c)
 b=$("$tessera" generate "$work/run/model" --prompt The --tokens 8 --seed 3 | od -c)
 [ "$a" = "$b" ] && pass "the same seed, the same text" || fail "the same seed, the same text" "$a

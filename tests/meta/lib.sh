@@ -53,3 +53,16 @@ finish() {
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]
 }
+
+# A command ends with a code and says some words, on either stream.
+says() { # name code words command ...
+    says_name=$1 says_code=$2 says_words=$3
+    shift 3
+    said=$("$@" 2>&1)
+    code=$?
+    case $code:$said in
+    $says_code:*"$says_words"*) pass "$says_name" ;;
+    *) fail "$says_name" "exit code $code (wanted $says_code), wanted the words: $says_words
+it said: $said" ;;
+    esac
+}
