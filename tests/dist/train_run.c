@@ -86,7 +86,7 @@ TS_TEST(train_refuses_a_damaged_state)
     folder f = make_folder(t);
     outcome o = { .stop_at = 2 };
     TEST_OK(t, train(t, &f, "a", "", 1, &o));
-    char path[160];
+    char path[FOLDER_PATH_MAX];
     snprintf(path, sizeof path, "%s/a/state/step-2/rank-0.bin", f.path);
     FILE *file = fopen(path, "r+b");
     TEST_CHECK(t, file != NULL);

@@ -56,15 +56,18 @@ static __attribute__((unused)) ts_status work(ts_rank *me, void *argument)
     return status;
 }
 
+enum { FOLDER_MAX = 512, FOLDER_PATH_MAX = FOLDER_MAX + 64 };
+
+/* Under the build directory. */
 typedef struct folder {
-    char path[64];
+    char path[FOLDER_MAX];
 } folder;
 
 static __attribute__((unused)) folder make_folder(test *t)
 {
-    folder f = { "/tmp/tessera-train-XXXXXX" };
+    folder f = { TS_BINARY_DIR "/train-XXXXXX" };
     TEST_CHECK(t, mkdtemp(f.path) != NULL);
-    char path[128];
+    char path[FOLDER_PATH_MAX];
     snprintf(path, sizeof path, "%s/text.txt", f.path);
     FILE *file = fopen(path, "w");
     TEST_CHECK(t, file != NULL);
@@ -76,7 +79,7 @@ static __attribute__((unused)) folder make_folder(test *t)
 
 static __attribute__((unused)) void remove_folder(const folder *f)
 {
-    char command[128];
+    char command[FOLDER_PATH_MAX];
     snprintf(command, sizeof command, "rm -rf '%s'", f->path);
     if (system(command) != 0) fprintf(stderr, "%s stays\n", f->path);
 }
@@ -84,7 +87,7 @@ static __attribute__((unused)) void remove_folder(const folder *f)
 static __attribute__((unused)) void set(test *t, ts_train_config *config, const char *name,
                                         const char *value)
 {
-    char text[256];
+    char text[FOLDER_PATH_MAX + 64];
     snprintf(text, sizeof text, "%s=%s", name, value);
     TEST_OK(t, ts_train_config_set(config, text));
 }
@@ -97,7 +100,7 @@ static const char small[] = "[model]\nhidden = 16\nintermediate = 24\nlayers = 1
 static __attribute__((unused)) ts_status train(test *t, const folder *f, const char *name,
                                                const char *more, int64_t ranks, outcome *o)
 {
-    char path[128], error[1024] = "";
+    char path[FOLDER_PATH_MAX], error[1024] = "";
     for (int i = 0; i <= STEPS_MAX; i++)
         o->loss[i] = o->norm[i] = NAN;
     TEST_OK(t, ts_train_config_create(&o->config));
@@ -130,7 +133,7 @@ static __attribute__((unused)) void same_losses(test *t, const outcome *a, const
 static __attribute__((unused)) char *weights(test *t, const folder *f, const char *name,
                                              size_t *length)
 {
-    char path[160], *data = NULL;
+    char path[FOLDER_PATH_MAX], *data = NULL;
     snprintf(path, sizeof path, "%s/%s/model/model.safetensors", f->path, name);
     TEST_OK(t, tsi_file_read(path, 1 << 24, &data, length));
     return data;
