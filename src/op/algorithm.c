@@ -63,3 +63,28 @@ ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tenso
         io->out[o] = NULL;
     return status;
 }
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+ts_status tsi_algorithm_blocks(const tsi_algorithm_io *io, tsi_array **block)
+{
+    for (int32_t o = 0; o < io->output_count; o++) {
+        block[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
+        if (!block[o]) return ts_rank_status(io->rank);
+    }
+    return TS_OK;
+}
+
+ts_status tsi_algorithm_finish(const tsi_algorithm_io *io, tsi_array **block, ts_status status)
+{
+    for (int32_t o = 0; o < io->output_count; o++) {
+        if (status != TS_OK) {
+            tsi_array_release(block[o]);
+            continue;
+        }
+        io->out[o] = tsi_tensor_make(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype,
+                                     block[o], NULL);
+        if (!io->out[o]) status = ts_rank_status(io->rank);
+    }
+    return status;
+}

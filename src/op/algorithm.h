@@ -18,4 +18,9 @@ ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t);
 /* Outputs in the layouts the plan promised, handed to the caller's scope. */
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out);
 
+/* For algorithms that write blocks themselves: one for each output in its promised layout, at most
+ * TSI_OUTPUT_MAX; and the tensors made of them, or, after a failure, nothing left. */
+ts_status tsi_algorithm_blocks(const tsi_algorithm_io *io, tsi_array **block);
+ts_status tsi_algorithm_finish(const tsi_algorithm_io *io, tsi_array **block, ts_status status);
+
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/algorithm.h"
 #include "op/reduce.h"
 #include "tessera/comm.h"
 
@@ -52,22 +53,6 @@ static ts_status arg_infer(const tsi_op_call *call)
     TSI_TRY(tsi_reduce_infer(call));
     call->out[call->output_count - 1].dtype = TS_DTYPE_I64;
     return TS_OK;
-}
-
-static void arg_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    const tsi_reduce_attributes *a = call->attributes;
-    uint32_t mask = tsi_reduce_mask(a);
-    int32_t kept = 0;
-    for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
-        bool gone = mask >> d & 1;
-        tsi_role *row = tsi_rules_add_with(rules, gone ? 1 : 0, 0);
-        if (!row) return;
-        row[0] = TSI_S(d);
-        for (int32_t o = 0; !gone && o < call->output_count; o++)
-            row[1 + o] = TSI_S(a->keepdim ? d : kept);
-        kept += !gone;
-    }
 }
 
 /* ---- searching ------------------------------------------------------------------------------- */
@@ -237,25 +222,12 @@ static ts_status search_everywhere(const tsi_algorithm_io *io, tsi_array *const 
 
 static ts_status arg_everywhere(const tsi_algorithm_io *io)
 {
-    tsi_array *array[2] = { NULL, NULL };
+    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
     tsi_arena arena = { 0 };
-    ts_status status = TS_OK;
-    for (int32_t o = 0; o < io->output_count && status == TS_OK; o++) {
-        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
-        if (!array[o]) status = ts_rank_status(io->rank);
-    }
+    ts_status status = tsi_algorithm_blocks(io, array);
     if (status == TS_OK) status = search_everywhere(io, array, &arena);
     tsi_arena_release(&arena);
-    for (int32_t o = 0; o < io->output_count; o++) {
-        if (status == TS_OK) {
-            io->out[o] = tsi_tensor_make(io->mesh, io->out_layout[o],
-                                         (ts_dtype)io->call->out[o].dtype, array[o], NULL);
-            if (!io->out[o]) status = ts_rank_status(io->rank);
-        } else {
-            tsi_array_release(array[o]);
-        }
-    }
-    return status;
+    return tsi_algorithm_finish(io, array, status);
 }
 
 static int64_t arg_bytes(const tsi_op_call *call, int64_t n)
@@ -304,7 +276,7 @@ static bool sample_extreme(uint64_t *random, int32_t variant, ts_meta *in, int32
 
 #define ARG                                                                                        \
     .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(tsi_reduce_attributes),              \
-    .normalise = arg_normalise, .infer = arg_infer, .rules = arg_rules,                            \
+    .normalise = arg_normalise, .infer = arg_infer, .rules = tsi_reduce_rules_steps,               \
     .reference = arg_reference, .algorithm = arg_algorithms
 #define INDEX ARG, .attribute = arg_table, .output_count = 1, .flags = TSI_OP_NO_GRAD
 #define EXTREME                                                                                    \

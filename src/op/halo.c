@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
+#include "op/algorithm.h"
 #include "tessera/comm.h"
 
 typedef struct interval {
@@ -246,16 +247,7 @@ static ts_status halo_run(const tsi_algorithm_io *io)
     if (status == TS_OK) status = run_local(&h, result);
     tsi_arena_release(&h.arena);
     tsi_free(h.got.data);
-    for (int32_t o = 0; o < io->output_count; o++) {
-        if (status != TS_OK) {
-            tsi_array_release(result[o]);
-            continue;
-        }
-        io->out[o] = tsi_tensor_make(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype,
-                                     result[o], NULL);
-        if (!io->out[o]) status = ts_rank_status(io->rank);
-    }
-    return status;
+    return tsi_algorithm_finish(io, result, status);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */

@@ -74,6 +74,22 @@ ts_tensor *tsi_grad_unreduce(ts_tensor *grad, const ts_meta *in, const void *att
     return ts_reshape(grad, shape);
 }
 
+void tsi_reduce_rules_steps(const tsi_op_call *call, tsi_rules *rules)
+{
+    const tsi_reduce_attributes *a = call->attributes;
+    uint32_t mask = tsi_reduce_mask(a);
+    int32_t kept = 0;
+    for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
+        bool gone = mask >> d & 1;
+        tsi_role *row = tsi_rules_add_with(rules, gone ? 1 : 0, 0);
+        if (!row) return;
+        row[0] = TSI_S(d);
+        for (int32_t o = 0; !gone && o < call->output_count; o++)
+            row[1 + o] = TSI_S(a->keepdim ? d : kept);
+        kept += !gone;
+    }
+}
+
 bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
                        void *attributes)
 {

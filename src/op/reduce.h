@@ -17,6 +17,8 @@ extern const tsi_attribute tsi_reduce_table[]; /* dims, keepdim */
 ts_status tsi_reduce_normalise(const ts_meta *in, int32_t input_count, void *attributes);
 /* The result's shape; its dtype is the input's. */
 ts_status tsi_reduce_infer(const tsi_op_call *call);
+/* Kept dims stay cut; where a reduced dim is cut, algorithm 1 combines what the ranks found. */
+void tsi_reduce_rules_steps(const tsi_op_call *call, tsi_rules *rules);
 uint32_t tsi_reduce_mask(const void *attributes);
 
 /* Visits every element of the result and, inside, every element that is reduced into it. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/algorithm.h"
 #include "op/scan.h"
 #include "tessera/comm.h"
 
@@ -165,27 +166,14 @@ static ts_status prefix_run(prefix *p, tsi_array *const *array)
 static ts_status scan_prefix(const tsi_algorithm_io *io)
 {
     prefix p = { .io = io, .kind = io->op->family };
-    tsi_array *array[2] = { NULL, NULL };
-    ts_status status = TS_OK;
+    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
     p.category = tsi_dtype_category((ts_dtype)io->call->out[0].dtype);
     p.me = ts_group_index(io->group);
     p.size = ts_group_size(io->group);
-    for (int32_t o = 0; o < io->output_count && status == TS_OK; o++) {
-        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
-        if (!array[o]) status = ts_rank_status(io->rank);
-    }
+    ts_status status = tsi_algorithm_blocks(io, array);
     if (status == TS_OK) status = prefix_run(&p, array);
     tsi_arena_release(&p.arena);
-    for (int32_t o = 0; o < io->output_count; o++) {
-        if (status == TS_OK) {
-            io->out[o] = tsi_tensor_make(io->mesh, io->out_layout[o],
-                                         (ts_dtype)io->call->out[o].dtype, array[o], NULL);
-            if (!io->out[o]) status = ts_rank_status(io->rank);
-        } else {
-            tsi_array_release(array[o]);
-        }
-    }
-    return status;
+    return tsi_algorithm_finish(io, array, status);
 }
 
 static int64_t prefix_bytes(const tsi_op_call *call, int64_t n)

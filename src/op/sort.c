@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/algorithm.h"
 #include "op/common.h"
 #include "tessera/comm.h"
 
@@ -267,25 +268,12 @@ static ts_status topk_run(const tsi_algorithm_io *io, tsi_array *const *array, t
 
 static ts_status topk_candidates(const tsi_algorithm_io *io)
 {
-    tsi_array *array[2] = { NULL, NULL };
+    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
     tsi_arena arena = { 0 };
-    ts_status status = TS_OK;
-    for (int32_t o = 0; o < 2 && status == TS_OK; o++) {
-        array[o] = tsi_tensor_block(io->mesh, io->out_layout[o], (ts_dtype)io->call->out[o].dtype);
-        if (!array[o]) status = ts_rank_status(io->rank);
-    }
+    ts_status status = tsi_algorithm_blocks(io, array);
     if (status == TS_OK) status = topk_run(io, array, &arena);
     tsi_arena_release(&arena);
-    for (int32_t o = 0; o < 2; o++) {
-        if (status == TS_OK) {
-            io->out[o] = tsi_tensor_make(io->mesh, io->out_layout[o],
-                                         (ts_dtype)io->call->out[o].dtype, array[o], NULL);
-            if (!io->out[o]) status = ts_rank_status(io->rank);
-        } else {
-            tsi_array_release(array[o]);
-        }
-    }
-    return status;
+    return tsi_algorithm_finish(io, array, status);
 }
 
 static int64_t topk_bytes(const tsi_op_call *call, int64_t n)

@@ -33,20 +33,6 @@ static ts_status stat_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-static void stat_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    const tsi_reduce_attributes *a = call->attributes;
-    uint32_t mask = tsi_reduce_mask(a);
-    int32_t kept = 0;
-    for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
-        bool gone = mask >> d & 1;
-        tsi_role *row = tsi_rules_add_with(rules, gone ? 1 : 0, 0);
-        if (!row) return;
-        row[0] = TSI_S(d);
-        if (!gone) row[1] = TSI_S(a->keepdim ? d : kept++);
-    }
-}
-
 /* count - correction, of the whole tensor, never below 0. */
 static double divisor_of(const ts_meta *in, const stat_attributes *a)
 {
@@ -152,7 +138,7 @@ static bool sample_stat(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 #define STAT                                                                                       \
     .input_min = 1, .input_max = 1, .output_count = 1, .attribute = stat_table,                    \
     .attribute_bytes = sizeof(stat_attributes), .normalise = tsi_reduce_normalise,                 \
-    .infer = stat_infer, .rules = stat_rules, .reference = stat_reference,                         \
+    .infer = stat_infer, .rules = tsi_reduce_rules_steps, .reference = stat_reference,             \
     .algorithm = stat_phases, .grad = stat_grad, .sample = sample_stat
 
 const tsi_op_desc tsi_op_var = {
