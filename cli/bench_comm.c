@@ -297,11 +297,7 @@ static void result_json(const bench *self, const result *r, cli_json *json)
 static int print_json(const bench *self)
 {
     cli_json json = { 0 };
-    cli_machine machine;
-    cli_machine_read(&machine);
-    cli_json_open(&json, '{');
-    cli_json_key(&json, "machine");
-    cli_machine_json(&machine, &json);
+    cli_json_bench(&json);
     cli_json_key(&json, "results");
     cli_json_open(&json, '[');
     for (size_t i = 0; i < self->result_count; i++) {

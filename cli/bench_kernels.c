@@ -410,8 +410,13 @@ static int run(bench *self)
         memset(self->to, 2, self->copy_bytes);
         ts_world_options options = { .struct_size = sizeof options, .rank_count = 1 };
         ts_status status = ts_launch_with(&options, work, self, error, sizeof error);
-        code = status == TS_OK ? bench_lines_print(&self->lines, self->json)
-                               : cli_fail("bench kernels", "%s", error);
+        if (status != TS_OK)
+            code = cli_fail("bench kernels", "%s", error);
+        else if (self->lines.count == 0)
+            code = cli_fail_usage("bench kernels", "--only: no line has \"%s\" in its name",
+                                  self->only);
+        else
+            code = bench_lines_print(&self->lines, self->json);
     }
     copy_team_end(self->team);
     free(self->from);

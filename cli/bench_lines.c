@@ -69,11 +69,7 @@ static void line_json(const bench_line *line, cli_json *json)
 static int print_json(const bench_lines *lines)
 {
     cli_json json = { 0 };
-    cli_machine machine;
-    cli_machine_read(&machine);
-    cli_json_open(&json, '{');
-    cli_json_key(&json, "machine");
-    cli_machine_json(&machine, &json);
+    cli_json_bench(&json);
     cli_json_key(&json, "results");
     cli_json_open(&json, '[');
     for (size_t i = 0; i < lines->count; i++)

@@ -430,11 +430,7 @@ static void overlap_json(const overlap *o, cli_json *json)
 static int print_json(const bench *self)
 {
     cli_json json = { 0 };
-    cli_machine machine;
-    cli_machine_read(&machine);
-    cli_json_open(&json, '{');
-    cli_json_key(&json, "machine");
-    cli_machine_json(&machine, &json);
+    cli_json_bench(&json);
     cli_json_member_text(&json, "engine", self->engine_used);
     cli_json_key(&json, "results");
     cli_json_open(&json, '[');

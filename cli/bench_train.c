@@ -293,6 +293,15 @@ static int run_one(bench *self, const char *name, const char *mesh, ts_dtype com
     return status == TS_OK ? 0 : cli_fail("bench train", "%s: %s", name, error);
 }
 
+static bool is_run(const char *only)
+{
+    static const char *const names[] = { "f32", "bf16", "dp=2", "tp=2" };
+    bool found = only == NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        found = found || strcmp(only, names[i]) == 0;
+    return found;
+}
+
 int cli_bench_train(int argc, char **argv)
 {
     bool json = false, hot = false;
@@ -317,6 +326,9 @@ int cli_bench_train(int argc, char **argv)
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
     if (hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
+    if (!is_run(self.only))
+        return cli_fail_usage("bench train",
+                              "--only: expected f32, bf16, dp=2 or tp=2, found \"%s\"", self.only);
     self.config = (ts_model_config){ .struct_size = sizeof self.config,
                                      .vocab = vocab,
                                      .hidden = hidden,

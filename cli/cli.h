@@ -167,6 +167,9 @@ typedef struct cli_machine {
 } cli_machine;
 void cli_machine_read(cli_machine *out);
 void cli_machine_json(const cli_machine *machine, cli_json *json); /* an object */
-double cli_now(void);                                              /* monotonic seconds */
+void cli_json_bench(cli_json *json); /* the opening of what a bench prints: { "machine": ... */
+/* Ranks of the mesh of this text; 0: bad, ts_last_error says why. */
+int64_t cli_mesh_ranks(const char *text);
+double cli_now(void); /* monotonic seconds */
 
 #endif

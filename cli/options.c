@@ -248,3 +248,17 @@ int cli_parse(const cli_usage *usage, int *argc, char **argv)
     argv[kept] = NULL;
     return -1;
 }
+
+int64_t cli_mesh_ranks(const char *text)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 1;
+    ts_world *world = NULL;
+    if (ts_world_open(&options, &world) != TS_OK) return 0;
+    ts_mesh *mesh = ts_mesh_describe(world, text);
+    int64_t count = mesh ? ts_mesh_size(mesh, NULL) : 0;
+    ts_mesh_release(mesh);
+    ts_world_close(world);
+    return count;
+}

@@ -166,3 +166,12 @@ double cli_now(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
+
+void cli_json_bench(cli_json *json)
+{
+    cli_machine machine;
+    cli_machine_read(&machine);
+    cli_json_open(json, '{');
+    cli_json_key(json, "machine");
+    cli_machine_json(&machine, json);
+}

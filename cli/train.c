@@ -141,21 +141,6 @@ static ts_status work(ts_rank *me, void *argument)
     return status;
 }
 
-/* Ranks of the mesh; 0 after a sentence. */
-static int64_t mesh_ranks(const char *text)
-{
-    ts_world_options options = TS_INIT(ts_world_options);
-    options.engine = "threads";
-    options.rank_count = 1;
-    ts_world *world = NULL;
-    if (ts_world_open(&options, &world) != TS_OK) return 0;
-    ts_mesh *mesh = ts_mesh_describe(world, text);
-    int64_t count = mesh ? ts_mesh_size(mesh, NULL) : 0;
-    ts_mesh_release(mesh);
-    ts_world_close(world);
-    return count;
-}
-
 static int print_result(const job *j)
 {
     const ts_train_result *r = &j->result;
@@ -181,7 +166,7 @@ static int run(job *j)
     ts_train_config_get(j->config, "parallel.mesh", text, sizeof text);
     if (!launched) {
         options.engine = "threads";
-        options.rank_count = mesh_ranks(text);
+        options.rank_count = cli_mesh_ranks(text);
         if (options.rank_count == 0)
             return cli_fail_usage("train", "parallel.mesh: %s", ts_last_error());
     }

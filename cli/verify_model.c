@@ -219,28 +219,13 @@ static int read_reference(verify_model *v)
     return -1;
 }
 
-/* How many ranks the mesh needs; 0 after a message if the text is bad. */
-static int64_t mesh_ranks(const char *text)
-{
-    ts_world_options options = TS_INIT(ts_world_options);
-    options.engine = "threads";
-    options.rank_count = 1;
-    ts_world *world = NULL;
-    if (ts_world_open(&options, &world) != TS_OK) return 0;
-    ts_mesh *mesh = ts_mesh_describe(world, text);
-    int64_t count = mesh ? ts_mesh_size(mesh, NULL) : 0;
-    ts_mesh_release(mesh);
-    ts_world_close(world);
-    return count;
-}
-
 static int run(verify_model *v)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
     if (!launched) {
         options.engine = "threads";
-        options.rank_count = mesh_ranks(v->mesh);
+        options.rank_count = cli_mesh_ranks(v->mesh);
         if (options.rank_count == 0) return cli_fail_usage("verify model", "%s", ts_last_error());
     }
     char error[1024] = "";
