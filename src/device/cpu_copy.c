@@ -4,9 +4,10 @@
  * Equal dtypes become loops over bytes; dims are ordered by the stride of the target, merged, and
  * the contiguous ones at the end become the unit that is copied at once:
  *
- *   no dim left              one memcpy
- *   unit of 1 2 4 8 16 bytes fixed-size moves; a tiled transpose if the source runs along another
- * dim any other unit           rows of memcpy
+ *   no dim left               one memcpy
+ *   unit of 1 2 4 8 16 bytes  fixed-size moves; a tiled transpose if the source runs along another
+ *                             dim
+ *   any other unit            rows of memcpy; long ones of large copies past the cache
  *
  * A cast goes through tiles in the L1 cache unless both sides have long contiguous rows. */
 #include "device/cpu.h"
@@ -16,6 +17,7 @@
 
 #include "base/compiler.h"
 #include "base/intmath.h"
+#include "device/cpu_stream.h"
 
 /* Negative target strides are walked from the other end, so that order and merging see positive
  * ones. */
@@ -134,31 +136,82 @@ static void row_any(char *to, const char *from, int64_t n, int64_t ts, int64_t f
 /* Long rows far apart, eight at a time in pieces of whole lines of the target: hardware follows
  * eight streams as easily as one, and the start of a row, which it cannot foresee, is then waited
  * for once instead of eight times. */
-static void rows_abreast(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
+static TSI_INLINE void rows_abreast(char *to, const char *from, int64_t n, int64_t ts, int64_t fs,
+                                    size_t unit, bool stream)
 {
-    enum { ABREAST = 8, PIECE = 256, LINE = 64 };
+    enum { ABREAST = 8, PIECE = 256 };
     int64_t row = 0;
-    size_t pieces = (unit - (LINE - 1)) / PIECE;
+    size_t pieces = (unit - (TSI_LINE - 1)) / PIECE;
     for (; row + ABREAST <= n; row += ABREAST) {
         char *t[ABREAST];
         const char *f[ABREAST];
         size_t rest[ABREAST];
         for (int i = 0; i < ABREAST; i++) {
             char *start = to + (row + i) * ts;
-            size_t head = (LINE - (uintptr_t)start % LINE) % LINE;
+            size_t head = (TSI_LINE - (uintptr_t)start % TSI_LINE) % TSI_LINE;
             memcpy(start, from + (row + i) * fs, head);
             t[i] = start + head;
             f[i] = from + (row + i) * fs + head;
             rest[i] = unit - head - pieces * PIECE;
         }
         for (size_t p = 0; p < pieces; p++) {
-            for (int i = 0; i < ABREAST; i++)
-                memcpy(t[i] + p * PIECE, f[i] + p * PIECE, PIECE);
+            for (int i = 0; i < ABREAST; i++) {
+                if (stream)
+                    tsi_stream_lines(t[i] + p * PIECE, f[i] + p * PIECE, PIECE);
+                else
+                    memcpy(t[i] + p * PIECE, f[i] + p * PIECE, PIECE);
+            }
         }
         for (int i = 0; i < ABREAST; i++)
             memcpy(t[i] + pieces * PIECE, f[i] + pieces * PIECE, rest[i]);
     }
     row_any(to + row * ts, from + row * fs, n - row, ts, fs, unit);
+}
+
+static void rows_cached(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
+{
+    rows_abreast(to, from, n, ts, fs, unit, false);
+}
+
+static void rows_streamed(char *to, const char *from, int64_t n, int64_t ts, int64_t fs,
+                          size_t unit)
+{
+    rows_abreast(to, from, n, ts, fs, unit, true);
+    tsi_stream_end();
+}
+
+/* Contiguous bytes. */
+static void copy_whole(char *to, const char *from, size_t bytes)
+{
+    if (to == from) return;
+    size_t head = 0, lines = 0;
+    if (tsi_stream_pays(bytes)) {
+        head = (TSI_LINE - (uintptr_t)to % TSI_LINE) % TSI_LINE;
+        lines = (bytes - head) / TSI_LINE * TSI_LINE;
+        memcpy(to, from, head);
+        tsi_stream_lines(to + head, from + head, lines);
+        tsi_stream_end();
+    }
+    size_t done = head + lines;
+    memcpy(to + done, from + done, bytes - done);
+}
+
+static void rows_whole(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
+{
+    for (int64_t i = 0; i < n; i++)
+        copy_whole(to + i * ts, from + i * fs, unit);
+}
+
+static void rows_long(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
+{
+    if (tsi_stream_pays(unit))
+        rows_whole(to, from, n, ts, fs, unit);
+    else if (n < 8)
+        row_any(to, from, n, ts, fs, unit);
+    else if (tsi_stream_pays(unit * (size_t)n))
+        rows_streamed(to, from, n, ts, fs, unit);
+    else
+        rows_cached(to, from, n, ts, fs, unit);
 }
 
 static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
@@ -190,8 +243,8 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t 
         row_64(to, from, n, ts, fs);
         break;
     default:
-        if (unit >= 512 && n >= 8)
-            rows_abreast(to, from, n, ts, fs, unit);
+        if (unit >= 512)
+            rows_long(to, from, n, ts, fs, unit);
         else
             row_any(to, from, n, ts, fs, unit);
         break;
@@ -251,7 +304,7 @@ void tsi_cpu_copy_same(const tsi_block *to, const tsi_block *from)
     if (!loops_make(&loops, to, from)) return;
     int32_t last = loops.ndim - 1;
     if (last < 0) {
-        if (loops.to != loops.from) memcpy(loops.to, loops.from, loops.unit);
+        copy_whole(loops.to, loops.from, loops.unit);
         return;
     }
     int64_t index[TS_NDIM_MAX] = { 0 };
