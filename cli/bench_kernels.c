@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "bench_kernels_data.h"
 #include "bench_lines.h"
 #include "contest.h"
 #include "copy_team.h"
@@ -390,7 +391,17 @@ static ts_status work(ts_rank *me, void *argument)
     self->me = me;
     self->mesh = ts_mesh_self(me);
     ts_status status = memory_lines(self);
-    return status == TS_OK ? product_lines(self) : status;
+    if (status == TS_OK) status = product_lines(self);
+    if (status != TS_OK) return status;
+    bench_data data = { &self->lines,
+                        me,
+                        self->team,
+                        self->from,
+                        self->to,
+                        self->copy_bytes,
+                        (double)self->seconds / 60.0,
+                        self->only };
+    return bench_data_lines(&data);
 }
 
 static int run(bench *self)

@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-enum { BENCH_LINES_MAX = 64 };
+enum { BENCH_LINES_MAX = 128 };
 
 typedef struct bench_line {
     char name[96], unit[16];

@@ -58,6 +58,18 @@ void tsi_element_add(ts_dtype dtype, void *to, const void *from);
 tsi_block tsi_block_slab(const tsi_block *block, int32_t dim, int64_t position);
 ts_status tsi_block_zero(const tsi_kernel_io *io, const tsi_block *block);
 
+/* index_get and index_put: which dims of x the index tensors index (those of `dims`), and where
+ * their common shape B stands in x[indices]. */
+typedef struct tsi_index_geometry {
+    int32_t count, first; /* index tensors, and the input number of the first */
+    uint32_t indexed;     /* dims of x */
+    int32_t at, lines;    /* where B stands in the result, and how many dims it has */
+    int32_t rest;         /* dims of x that are not indexed: */
+    int32_t from[TS_NDIM_MAX], to[TS_NDIM_MAX]; /* their number in x and in the result */
+} tsi_index_geometry;
+tsi_index_geometry tsi_index_geometry_of(const tsi_op_desc *op, const tsi_dims *dims,
+                                         const ts_meta *in, int32_t input_count);
+
 /* Rules: input `input` pending any reduction, the other inputs replicated, the output likewise. */
 void tsi_index_pass(tsi_rules *rules, int32_t input);
 /* One rule from roles of inputs, then outputs. */

@@ -24,20 +24,12 @@ static const tsi_attribute put_table[] = { TSI_ATTR(put_attributes, dims, DIMS, 
 
 /* ---- where what stands ----------------------------------------------------------------------- */
 
-typedef struct geometry {
-    int32_t count, first; /* index tensors, and the input number of the first */
-    uint32_t indexed;     /* dims of x */
-    int32_t at, lines;    /* where B stands in the result, and how many dims it has */
-    int32_t rest;         /* dims of x that are not indexed: */
-    int32_t from[TS_NDIM_MAX], to[TS_NDIM_MAX]; /* their number in x and in the result */
-} geometry;
-
-static geometry geometry_of(const tsi_op_desc *op, const put_attributes *a, const ts_meta *in,
-                            int32_t input_count)
+tsi_index_geometry tsi_index_geometry_of(const tsi_op_desc *op, const tsi_dims *dims,
+                                         const ts_meta *in, int32_t input_count)
 {
-    geometry g = { .first = op == &tsi_op_index_get ? 1 : 2 };
+    tsi_index_geometry g = { .first = op == &tsi_op_index_get ? 1 : 2 };
     g.count = input_count - g.first;
-    g.indexed = tsi_dims_mask(&a->dims);
+    g.indexed = tsi_dims_mask(dims);
     for (int32_t i = g.first; i < input_count; i++)
         if (in[i].shape.ndim > g.lines) g.lines = in[i].shape.ndim;
     int32_t lowest = TS_NDIM_MAX, highest = 0;
@@ -54,6 +46,12 @@ static geometry geometry_of(const tsi_op_desc *op, const put_attributes *a, cons
         g.rest++;
     }
     return g;
+}
+
+static tsi_index_geometry geometry_of(const tsi_op_call *call)
+{
+    return tsi_index_geometry_of(call->op, &((const put_attributes *)call->attributes)->dims,
+                                 call->in, call->input_count);
 }
 
 static ts_status put_normalise_of(const char *op, const ts_meta *in, int32_t indices, void *given)
@@ -88,7 +86,7 @@ static ts_status put_normalise(const ts_meta *in, int32_t count, void *attribute
 }
 
 /* The shape of x[indices]. */
-static ts_status result_shape(const tsi_op_call *call, const geometry *g, ts_shape *out)
+static ts_status result_shape(const tsi_op_call *call, const tsi_index_geometry *g, ts_shape *out)
 {
     ts_shape lines;
     for (int32_t i = 0; i < g->count; i++)
@@ -110,7 +108,7 @@ static ts_status result_shape(const tsi_op_call *call, const geometry *g, ts_sha
 
 static ts_status index_infer(const tsi_op_call *call)
 {
-    geometry g = geometry_of(call->op, call->attributes, call->in, call->input_count);
+    tsi_index_geometry g = geometry_of(call);
     call->out[0] = (ts_meta){ .dtype = call->in[0].dtype };
     return result_shape(call, &g, &call->out[0].shape);
 }
@@ -118,7 +116,7 @@ static ts_status index_infer(const tsi_op_call *call)
 static ts_status put_infer(const tsi_op_call *call)
 {
     const put_attributes *a = call->attributes;
-    geometry g = geometry_of(call->op, a, call->in, call->input_count);
+    tsi_index_geometry g = geometry_of(call);
     ts_shape shape;
     char one[96], other[96];
     TSI_TRY(result_shape(call, &g, &shape));
@@ -144,7 +142,8 @@ static ts_status put_infer(const tsi_op_call *call)
 /* ---- rules ----------------------------------------------------------------------------------- */
 
 /* Dim j of B cut: each index tensor that has it, and not by broadcast. False: none has. */
-static bool cut_lines(const tsi_op_call *call, const geometry *g, int32_t j, tsi_role *row)
+static bool cut_lines(const tsi_op_call *call, const tsi_index_geometry *g, int32_t j,
+                      tsi_role *row)
 {
     int64_t extent = 1;
     for (int32_t pass = 0; pass < 2; pass++)
@@ -158,7 +157,7 @@ static bool cut_lines(const tsi_op_call *call, const geometry *g, int32_t j, tsi
 }
 
 /* The role of the values where dim d of the result is cut. */
-static tsi_role values_role(const tsi_op_call *call, const geometry *g, int32_t d)
+static tsi_role values_role(const tsi_op_call *call, const tsi_index_geometry *g, int32_t d)
 {
     const ts_shape *values = &call->in[1].shape;
     int32_t own = d - (g->lines + g->rest - values->ndim);
@@ -167,7 +166,7 @@ static tsi_role values_role(const tsi_op_call *call, const geometry *g, int32_t 
 
 static void index_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    geometry g = geometry_of(call->op, call->attributes, call->in, call->input_count);
+    tsi_index_geometry g = geometry_of(call);
     tsi_role *row;
     for (int32_t k = 0; k < g.rest; k++) {
         if (!(row = tsi_rules_add(rules))) return;
@@ -197,7 +196,7 @@ static void put_partial(tsi_rules *rules, tsi_role x, tsi_role values)
     row[rules->input_count] = x == TSI_ROLE_R ? values : x;
 }
 
-static void put_partials(const tsi_op_call *call, const geometry *g, tsi_rules *rules)
+static void put_partials(const tsi_op_call *call, const tsi_index_geometry *g, tsi_rules *rules)
 {
     if (!((const put_attributes *)call->attributes)->accumulate) {
         for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++)
@@ -222,7 +221,7 @@ static void put_partials(const tsi_op_call *call, const geometry *g, tsi_rules *
 
 static void put_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    geometry g = geometry_of(call->op, call->attributes, call->in, call->input_count);
+    tsi_index_geometry g = geometry_of(call);
     tsi_role *row;
     for (int32_t k = 0; k < g.rest; k++) {
         if (!(row = tsi_rules_add(rules))) return;
@@ -242,7 +241,7 @@ static void put_rules(const tsi_op_call *call, tsi_rules *rules)
 typedef struct walk {
     const tsi_kernel_io *io;
     const put_attributes *a;
-    geometry g;
+    tsi_index_geometry g;
     const tsi_operand *far; /* what the indices point into */
     tsi_loop loop;          /* over B; operand i is index tensor i */
     int64_t stride[TSI_LOOP_OPERANDS][TS_NDIM_MAX];
@@ -255,7 +254,7 @@ static ts_status walk_begin(walk *w, const tsi_kernel_io *io, const tsi_operand 
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
     *w = (walk){ .io = io, .a = io->attributes, .far = far };
-    w->g = geometry_of(io->op, w->a, in, io->input_count);
+    w->g = tsi_index_geometry_of(io->op, &w->a->dims, in, io->input_count);
     w->loop = (tsi_loop){ .ndim = w->g.lines, .operand_count = w->g.count };
     for (int32_t j = 0; j < w->g.lines; j++) {
         w->loop.extent[j] = 1;

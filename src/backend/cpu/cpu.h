@@ -76,5 +76,8 @@ void tsi_entropy_install(void);
 void tsi_embedding_install(void);
 void tsi_product_install(void);
 void tsi_grouped_install(void);
+void tsi_move_install(void);
+void tsi_select_install(void);
+void tsi_gather_install(void);
 
 #endif

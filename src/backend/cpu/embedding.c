@@ -98,10 +98,11 @@ static ts_status run(const tsi_kernel_io *io, bool backward)
     TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)l.count + 1, sizeof(int64_t)));
     l.row = scratch.data;
     bool found = find_rows(table, l.ids, l.count, scratch.data);
-    if (found && backward)
-        tsi_parallel_for(io->rank, (l.width - 1) / COLUMNS + 1,
-                         GRAIN / (COLUMNS * (l.count + l.table->extent[0]) + 1) + 1, add_columns,
-                         &l);
+    int64_t blocks = (l.width - 1) / COLUMNS + 1, work = l.width * (l.count + l.table->extent[0]);
+    if (found && backward) /* pieces as wide as can be: each goes through all rows */
+        tsi_parallel_for(io->rank, blocks,
+                         work < GRAIN ? blocks : (blocks - 1) / tsi_parallel_threads(io->rank) + 1,
+                         add_columns, &l);
     else if (found)
         tsi_parallel_for(io->rank, l.count, GRAIN / l.width + 1, copy_rows, &l);
     tsi_scratch_done(&scratch);

@@ -22,6 +22,9 @@ static void install(void)
     tsi_rope_install();
     tsi_entropy_install();
     tsi_embedding_install();
+    tsi_move_install();
+    tsi_select_install();
+    tsi_gather_install();
 }
 
 void tsi_backend_cpu_install(void)
