@@ -3,21 +3,16 @@
  *
  * Tensors of four elements on a mesh of 2x4 thread ranks; one rank calls while the others wait, so
  * nothing but the call itself is measured. What the local kernel takes alone is taken off. A hit
- * finds its plan in the rank's cache; a miss has an attribute that was never seen. */
+ * finds its plan in the rank's cache; a miss (bench_dispatch_miss.c) has sizes or an attribute that
+ * were never seen. Where valgrind is found, the program runs itself under it, and the instructions
+ * of each call stand below its time. */
+#include "bench_dispatch.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
-#include "bench_lines.h"
-
-enum { BATCH = 64, MISSES = 512, PARAMETERS = 200 };
-
-typedef struct bench {
-    bench_lines lines;
-    int64_t calls;
-    ts_status status;
-} bench;
+enum { BATCH = DISPATCH_BATCH, PARAMETERS = 200 };
 
 typedef struct inputs {
     ts_tensor *x, *y, *square, *whole;
@@ -61,52 +56,111 @@ static const subject subjects[] = {
 };
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
-/* Seconds of one call, the best of batches; the tensors of a batch are freed with its scope. */
-static double time_calls(const bench *self, ts_rank *me, const subject *s, inputs *in)
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+double dispatch_count(dispatch_bench *self, void (*run)(void *, int64_t), void *context,
+                      int64_t times)
 {
-    double best = 1;
-    for (int64_t done = 0; done < self->calls; done += BATCH) {
-        double start = cli_now();
-        ts_scope scope = ts_scope_open(me, NULL);
-        for (int i = 0; i < BATCH; i++)
-            (void)s->call(in);
-        (void)ts_scope_close(scope);
-        double one = (cli_now() - start) / BATCH;
-        if (one < best) best = one;
+    if (self->counting) {
+        (void)cli_count_section(run, context, times);
+        return 0;
     }
-    return best;
+    return self->counted_used < DISPATCH_SECTIONS ? self->counted[self->counted_used++] : 0;
+}
+
+double dispatch_count_each(dispatch_bench *self, void (*run)(void *, int64_t), void *context,
+                           int64_t few, int64_t many)
+{
+    double less = dispatch_count(self, run, context, few);
+    return (dispatch_count(self, run, context, many) - less) / (double)(many - few);
+}
+
+void dispatch_line_count(dispatch_bench *self, bench_line *time, double value, double wanted,
+                         const char *name)
+{
+    size_t length = strlen(time->note);
+    if (self->not_counted) {
+        (void)snprintf(time->note + length, sizeof time->note - length, "%s%s", length ? "; " : "",
+                       self->not_counted);
+        return;
+    }
+    bench_line *line = bench_lines_add(&self->lines, "instr", value, "%s: instructions", name);
+    line->wanted = wanted;
+}
+
+/* ---- calls whose plan is found --------------------------------------------------------------- */
+
+typedef struct hit {
+    ts_rank *me;
+    const subject *subject;
+    inputs *in;
+} hit;
+
+/* Batches; the tensors of one are freed with its scope. */
+static void run_hits(void *context, int64_t batches)
+{
+    const hit *h = context;
+    for (int64_t b = 0; b < batches; b++) {
+        ts_scope scope = ts_scope_open(h->me, NULL);
+        for (int i = 0; i < BATCH; i++)
+            (void)h->subject->call(h->in);
+        (void)ts_scope_close(scope);
+    }
 }
 
 /* The local kernel of the same call. */
-static double kernel_time(const bench *self, const subject *s, const inputs *in)
+static double kernel_time(const hit *h, int64_t rounds)
 {
+    const subject *s = h->subject;
     bool whole = s->call == call_view || s->call == call_softmax, square = s->call == call_mm;
-    ts_tensor *x = square ? in->square : whole ? in->whole : in->x;
-    ts_tensor *both[2] = { x, square ? in->square : in->y };
+    ts_tensor *x = square ? h->in->square : whole ? h->in->whole : h->in->x;
+    ts_tensor *both[2] = { x, square ? h->in->square : h->in->y };
     double ns = 0;
-    (void)ts_op_kernel_time(s->op, both, s->inputs, s->attributes, self->calls / BATCH, &ns);
+    (void)ts_op_kernel_time(s->op, both, s->inputs, s->attributes, rounds, &ns);
     return ns;
 }
 
-/* Every call has another number, so that none finds its plan. */
-static double time_misses(ts_rank *me, inputs *in)
+static void run_kernels(void *context, int64_t rounds)
+{
+    (void)kernel_time(context, rounds);
+}
+
+/* Seconds of one call, the best of batches. */
+static double time_hits(hit *h, int64_t calls)
 {
     double best = 1;
-    int64_t seen = 0;
-    for (int batch = 0; batch < MISSES / BATCH; batch++) {
+    for (int64_t done = 0; done < calls; done += BATCH) {
         double start = cli_now();
-        ts_scope scope = ts_scope_open(me, NULL);
-        for (int i = 0; i < BATCH; i++)
-            (void)ts_mul_scalar(in->x, 1.0 + (double)++seen / 1024);
-        (void)ts_scope_close(scope);
+        run_hits(h, 1);
         double one = (cli_now() - start) / BATCH;
         if (one < best) best = one;
     }
     return best;
 }
 
+static void measure_hit(dispatch_bench *self, hit *h)
+{
+    run_hits(h, 8); /* plans are made, pools are filled */
+    double count = dispatch_count_each(self, run_hits, h, 2, 18) / BATCH;
+    double kernel_count = dispatch_count_each(self, run_kernels, h, 2, 18) / BATCH;
+    if (self->counting) return;
+    double ours = time_hits(h, self->calls), kernel = kernel_time(h, self->calls / BATCH);
+    if (kernel <= 0) kernel_count = 0; /* a view has none */
+    bench_line *line = bench_lines_add(&self->lines, "ns", ours * 1e9 - kernel,
+                                       "%s, plan found: beyond its kernel", h->subject->name);
+    line->wanted = 150;
+    bench_line_note(line, "kernel: %.0f ns", kernel);
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s, plan found", h->subject->name);
+    dispatch_line_count(self, line, count - kernel_count, 1000, name);
+    if (!self->not_counted)
+        bench_line_note(&self->lines.line[self->lines.count - 1], "kernel: %.0f", kernel_count);
+}
+
+/* ---- the list form --------------------------------------------------------------------------- */
+
 /* The arithmetic of one AdamW step, on blocks of four elements. */
-static double time_arithmetic(const bench *self)
+static double time_arithmetic(const dispatch_bench *self)
 {
     static float x[4][PARAMETERS][4];
     double best = 1;
@@ -126,8 +180,17 @@ static double time_arithmetic(const bench *self)
     return best;
 }
 
-/* One fused step over parameters of four elements, half of them cut in four. */
-static double time_list(const bench *self, ts_mesh *mesh)
+static void run_list(void *context, int64_t steps)
+{
+    ts_adamw_update *u = context;
+    for (int64_t i = 0; i < steps; i++) {
+        u->step++;
+        (void)ts_fused_adamw(u);
+    }
+}
+
+/* Fused steps over parameters of four elements, half of them cut in four. */
+static void measure_list(dispatch_bench *self, ts_mesh *mesh)
 {
     ts_tensor *x[4][PARAMETERS];
     for (int i = 0; i < PARAMETERS; i++)
@@ -139,18 +202,26 @@ static double time_list(const bench *self, ts_mesh *mesh)
     u.first = (ts_list){ x[2], PARAMETERS };
     u.second = (ts_list){ x[3], PARAMETERS };
     u.lr = 1e-3, u.beta1 = 0.9, u.beta2 = 0.95, u.epsilon = 1e-8;
-    double best = 1;
+    run_list(&u, 2);
+    double count = dispatch_count_each(self, run_list, &u, 2, 10) / PARAMETERS;
+    if (self->counting) return;
+    double best = 1, arithmetic = time_arithmetic(self) * 1e9;
     for (int64_t done = 0; done < self->calls; done += PARAMETERS) {
         double start = cli_now();
-        u.step++;
-        if (ts_fused_adamw(&u) != TS_OK) return 0;
+        run_list(&u, 1);
         double one = (cli_now() - start) / PARAMETERS;
         if (one < best) best = one;
     }
-    return best;
+    bench_line *line = bench_lines_add(&self->lines, "ns", best * 1e9 - arithmetic,
+                                       "fused_adamw of %d parameters, each", PARAMETERS);
+    line->wanted = 30;
+    bench_line_note(line, "arithmetic: %.0f ns", arithmetic);
+    dispatch_line_count(self, line, count, 0, "fused_adamw, all of it, each");
 }
 
-static ts_status measure(bench *self, ts_rank *me, ts_mesh *mesh)
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static ts_status measure(dispatch_bench *self, ts_rank *me, ts_mesh *mesh)
 {
     ts_scope scope = ts_scope_open(me, "bench");
     inputs in = { 0 };
@@ -159,32 +230,18 @@ static ts_status measure(bench *self, ts_rank *me, ts_mesh *mesh)
     in.whole = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R, R");
     in.square = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, 2), "R, R");
     for (size_t i = 0; i < SUBJECTS && ts_rank_status(me) == TS_OK; i++) {
-        double ours = time_calls(self, me, &subjects[i], &in);
-        double kernel = kernel_time(self, &subjects[i], &in);
-        bench_line *line = bench_lines_add(&self->lines, "ns", ours * 1e9 - kernel,
-                                           "%s, plan found: beyond its kernel", subjects[i].name);
-        bench_line_note(line, "the kernel takes %.0f ns", kernel);
-        line->wanted = 150;
+        hit h = { me, &subjects[i], &in };
+        measure_hit(self, &h);
     }
-    bench_line *line =
-        bench_lines_add(&self->lines, "ns", time_misses(me, &in) * 1e9, "mul_scalar, plan made");
-    line->wanted = 10000;
-    ts_op_cache_stats stats = { .struct_size = sizeof stats };
-    if (ts_op_cache_statistics(me, &stats) == TS_OK)
-        bench_line_note(line, "%lld hits, %lld misses, %lld plans kept", (long long)stats.hits,
-                        (long long)stats.misses, (long long)stats.live);
-    double arithmetic = time_arithmetic(self) * 1e9;
-    line = bench_lines_add(&self->lines, "ns", time_list(self, mesh) * 1e9 - arithmetic,
-                           "fused_adamw of %d parameters, each", PARAMETERS);
-    line->wanted = 30;
-    bench_line_note(line, "its arithmetic takes %.0f ns", arithmetic);
+    if (ts_rank_status(me) == TS_OK) dispatch_misses(self, me, mesh);
+    if (ts_rank_status(me) == TS_OK) measure_list(self, mesh);
     (void)ts_scope_close(scope);
     return ts_rank_status(me);
 }
 
 static ts_status work(ts_rank *me, void *arg)
 {
-    bench *self = arg;
+    dispatch_bench *self = arg;
     ts_mesh *mesh = ts_mesh_create(me, "a=2, b=4");
     ts_status status = mesh != NULL ? TS_OK : ts_rank_status(me);
     if (status == TS_OK && ts_rank_index(me) == 0) status = measure(self, me, mesh);
@@ -193,22 +250,37 @@ static ts_status work(ts_rank *me, void *arg)
     return status;
 }
 
+/* The numbers of the child, before anything is timed. */
+static void count_child(dispatch_bench *self)
+{
+    char bench[] = "bench", dispatch[] = "dispatch", sections[] = "--sections";
+    char *arguments[] = { bench, dispatch, sections, NULL };
+    size_t count = 4 * SUBJECTS + dispatch_miss_sections() + 2;
+    self->not_counted = cli_count_run(arguments, self->counted, count);
+}
+
 int cli_bench_dispatch(int argc, char **argv)
 {
-    bool json = false;
-    bench self = { .calls = 200000 };
-    const cli_option options[] = { CLI_INT("calls", &self.calls, 64, 1 << 30,
-                                           "of each operator (200,000)"),
-                                   CLI_FLAG("json", &json, "one JSON object"), CLI_END };
+    bool json = false, time_only = false;
+    static dispatch_bench self;
+    self = (dispatch_bench){ .calls = 200000 };
+    const cli_option options[] = {
+        CLI_INT("calls", &self.calls, 64, 1 << 30, "of each operator (200,000)"),
+        CLI_FLAG("time-only", &time_only, "do not count instructions"),
+        CLI_FLAG("sections", &self.counting, "make the calls to be counted, and nothing else"),
+        CLI_FLAG("json", &json, "one JSON object"), CLI_END
+    };
     const cli_usage usage = { "bench dispatch", "[options]",
                               "Measures what an operator call costs beside its arithmetic.",
                               options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench dispatch", "unexpected argument \"%s\"", argv[1]);
+    self.not_counted = "not counted";
+    if (!self.counting && !time_only) count_child(&self);
     char error[1024] = "";
     ts_world_options world = { .struct_size = sizeof world, .engine = "threads", .rank_count = 8 };
     if (ts_launch_with(&world, work, &self, error, sizeof error) != TS_OK)
         return cli_fail("bench dispatch", "%s", error);
-    return bench_lines_print(&self.lines, json);
+    return self.counting ? 0 : bench_lines_print(&self.lines, json);
 }

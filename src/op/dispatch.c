@@ -49,8 +49,42 @@ static uint32_t generation_of(const ts_rank *rank, const tsi_op_state *state)
     return atomic_load_explicit(&rank->world->generation, memory_order_relaxed) + state->generation;
 }
 
-/* Cheap: keys are compared in full, so a hash need only spread. */
-static inline uint64_t hash_of(const tsi_op_args *args)
+static inline uint64_t word_at(const void *at)
+{
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+/* The attribute bytes that matter: `head` of them, and `tail` ones that begin at `rest`. Between
+ * lie the unused places of a list of dims with which many operators' attributes begin. */
+typedef struct key_bytes {
+    size_t head, rest, tail;
+} key_bytes;
+
+static inline key_bytes key_bytes_of(const tsi_op_desc *op, const void *attributes)
+{
+    key_bytes k = { op->attribute_bytes, 0, 0 };
+    if (k.head < sizeof(tsi_dims)) return k;
+    const tsi_attribute *first = op->attribute;
+    if (!first || first->type != TSI_ATTR_DIMS || first->offset != 0) return k;
+    uint32_t count = (uint32_t)((const tsi_dims *)attributes)->count; /* -1: not given */
+    k.rest = sizeof(tsi_dims);
+    k.tail = k.head - sizeof(tsi_dims);
+    k.head = offsetof(tsi_dims, value) + (count <= TS_NDIM_MAX ? count : 0) * sizeof(int64_t);
+    return k;
+}
+
+static inline uint64_t hash_words(uint64_t h, const char *at, size_t bytes)
+{
+    for (; bytes >= 8; bytes -= 8, at += 8)
+        h = (h << 11 | h >> 53) ^ word_at(at);
+    return h;
+}
+
+/* Cheap: keys are compared in full, so a hash need only spread. Attributes are mostly small numbers
+ * and zeros; a turn and an "exclusive or" a word keeps them apart, the end mixes. */
+static inline uint64_t hash_of(const tsi_op_args *args, const key_bytes *k)
 {
     const uint64_t odd = 0x9E3779B97F4A7C15u;
     uint64_t h = (uint64_t)(uintptr_t)args->op + (uint64_t)(uint32_t)args->in_place;
@@ -59,30 +93,39 @@ static inline uint64_t hash_of(const tsi_op_args *args)
         h = (h ^ (t ? (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype : 1)) * odd;
         h ^= h >> 29;
     }
-    const char *at = args->attributes;
-    for (size_t left = args->op->attribute_bytes; left >= 8; left -= 8, at += 8) {
-        uint64_t word;
-        memcpy(&word, at, sizeof word);
-        h = (h << 23 | h >> 41) ^ word;
-        h += word * 0xD6E8FEB86659FD93u;
-    }
+    h = hash_words(h, args->attributes, k->head);
+    if (k->tail) h = hash_words(h, (const char *)args->attributes + k->rest, k->tail);
+    h *= odd;
     h ^= h >> 32;
     h *= odd;
     return h ^ h >> 32;
 }
 
-static inline bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, uint32_t generation)
+/* A few words, mostly whole ones: shorter than a call. */
+static inline bool same_bytes(const char *a, const char *b, size_t bytes)
+{
+    uint64_t differ = 0;
+    for (; bytes >= 8; bytes -= 8, a += 8, b += 8)
+        differ |= word_at(a) ^ word_at(b);
+    return differ == 0 && (bytes == 0 || memcmp(a, b, bytes) == 0);
+}
+
+static inline bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, const key_bytes *k,
+                              uint32_t generation)
 {
     if (plan->op != args->op || plan->input_count != args->input_count ||
         plan->in_place != args->in_place || plan->generation != generation)
         return false;
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
-        if (plan->in[i] != (t ? t->layout : NULL)) return false;
-        if (t && plan->in_dtype[i] != t->dtype) return false;
+        const ts_layout *layout = plan->in[i]; /* NULL: absent, not a variable without a value */
+        if (!t != !layout || (t && (t->layout != layout || t->dtype != plan->in_dtype[i])))
+            return false;
     }
-    size_t bytes = args->op->attribute_bytes;
-    return !bytes || memcmp(plan->given, args->attributes, bytes) == 0;
+    /* Counts of dims that differ differ in the first word. */
+    const char *a = plan->given, *b = args->attributes;
+    return same_bytes(a, b, k->head) &&
+           (k->tail == 0 || same_bytes(a + k->rest, b + k->rest, k->tail));
 }
 
 /* A free or the least recently used place near the hash; NULL: all of them are running. */
@@ -99,9 +142,25 @@ static tsi_op_plan **place_for(tsi_op_state *state, uint64_t hash)
     return oldest;
 }
 
+/* A call that has a plan need not be asked: none is made, and none is found, for an input that is
+ * missing or empty. */
+static ts_status check_inputs(const tsi_op_args *args)
+{
+    for (int32_t i = 0; i < args->input_count; i++) {
+        const ts_tensor *t = args->in[i];
+        if (!t && i < args->op->input_min)
+            return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
+        if (t && TSI_UNLIKELY(!t->layout))
+            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is a variable without a value",
+                            args->op->name, i);
+    }
+    return TS_OK;
+}
+
 static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args,
                                        uint64_t hash, uint32_t generation)
 {
+    if (check_inputs(args) != TS_OK) return NULL;
     tsi_op_plan *plan = tsi_op_plan_make(rank, args);
     if (!plan) return NULL;
     state->misses++;
@@ -125,12 +184,13 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
 static inline tsi_op_plan *plan_find(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args)
 {
     uint32_t generation = generation_of(rank, state);
-    uint64_t hash = hash_of(args);
+    key_bytes k = key_bytes_of(args->op, args->attributes);
+    uint64_t hash = hash_of(args, &k);
     state->clock++;
     for (uint32_t p = 0; p < TSI_OP_CACHE_PROBE; p++) {
         tsi_op_plan *plan = state->cache[(hash + p) % TSI_OP_CACHE_SIZE];
         if (!plan) break;
-        if (plan->hash != hash || !is_plan_of(plan, args, generation)) continue;
+        if (plan->hash != hash || !is_plan_of(plan, args, &k, generation)) continue;
         plan->used = state->clock;
         state->hits++;
         return plan;
@@ -520,19 +580,6 @@ static ts_rank *rank_of(const tsi_op_args *args)
     return tsi_rank_current();
 }
 
-static ts_status check_inputs(const tsi_op_args *args)
-{
-    for (int32_t i = 0; i < args->input_count; i++) {
-        const ts_tensor *t = args->in[i];
-        if (!t && i < args->op->input_min)
-            return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
-        if (t && TSI_UNLIKELY(!t->layout))
-            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is a variable without a value",
-                            args->op->name, i);
-    }
-    return TS_OK;
-}
-
 /* Everything a call may need. */
 static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
@@ -601,7 +648,6 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
     ts_rank *rank = rank_of(args);
     if (TSI_UNLIKELY(!rank)) return refuse_rank(args);
     TSI_TRY(tsi_rank_enter(rank));
-    TSI_TRY(check_inputs(args));
     tsi_op_state *state = tsi_op_state_of(rank);
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);

@@ -115,6 +115,16 @@ says "what moves nothing is not forbidden" 0 "S(0)" op relu --mesh x=4 --in "8x1
 says "usage" 2 "are needed" op matmul
 says "the table" 0 "matmul" op --list
 
+# ---- the bench ----------------------------------------------------------------------------------------------
+says "bench dispatch" 0 "softmax, plan made" "$tessera" bench dispatch --calls 64 --time-only
+says "without valgrind" 0 "valgrind not found: not counted" env PATH=/nowhere "$tessera" bench dispatch --calls 64
+case $(env PATH="$PATH" "$tessera" bench dispatch --calls 64 2>&1) in
+*"softmax, plan found: instructions"*"fused_adamw, all of it, each: instructions"*)
+    pass "instructions are counted" ;;
+*"valgrind not found"* | *"valgrind failed"*) pass "instructions cannot be counted here" ;; # or a sanitizer is in it
+*) fail "instructions are counted" "no line of instructions, no reason" ;;
+esac
+
 # ---- the table ---------------------------------------------------------------------------------------------
 op --list --markdown > "$work/ops.md"
 if diff "$root/docs/ops.md" "$work/ops.md" > "$work/difference"; then
