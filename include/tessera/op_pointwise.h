@@ -38,7 +38,8 @@ TS_UNARY_LIST(TS_UNARY_DECLARE)
 TS_BINARY_LIST(TS_BINARY_DECLARE)
 #undef TS_BINARY_DECLARE
 
-/* With numbers. Integers truncate the number; a number counts once, whatever is pending. */
+/* With numbers; a number counts once, whatever is pending. Integers stay integers beside a whole
+ * number, beside another they become f32; bool becomes i64 or f32. */
 TS_API ts_tensor *ts_add_scalar(ts_tensor *x, double value);
 TS_API ts_tensor *ts_rsub_scalar(ts_tensor *x, double value); /* value - x */
 TS_API ts_tensor *ts_mul_scalar(ts_tensor *x, double value);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* binary.c - elementwise operators of two inputs: arithmetic, extremes, logic, bits and
- * comparisons.
+/* binary.c - elementwise operators of two inputs: arithmetic and extremes. Comparisons, logic and
+ * bits are in binary_logic.c.
  *
  * Flow of pending reductions is by attributes: linear in all inputs together (add, sub), in each
- * alone (mul), in the first alone (div), monotone in each. Comparisons turn extremes into logic:
- * max(a) > b is an OR over the terms. */
-#include "op/binary_grad.h"
+ * alone (mul), in the first alone (div), monotone in each. */
+#include "op/binary.h"
 #include "op/unary.h"
 
+#include <complex.h>
 #include <math.h>
+
+#include "op/unary_scalar.h"
 
 /* ---- scalar functions ------------------------------------------------------------------------ */
 
@@ -109,6 +111,18 @@ static double real_pow(const double *x, const void *a)
     return pow(x[0], x[1]);
 }
 
+static int64_t whole_pow(const int64_t *x, const void *a)
+{
+    (void)a;
+    return tsi_whole_power(x[0], x[1]);
+}
+
+static double complex both_pow(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[1] == 0.0 ? 1.0 : cpow(x[0], x[1]);
+}
+
 static double real_atan2(const double *x, const void *a)
 {
     (void)a;
@@ -162,25 +176,8 @@ static double real_logaddexp(const double *x, const void *a)
 {
     (void)a;
     double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
+    if (isnan(x[0]) || isnan(x[1])) return (double)NAN;
     return isinf(high) ? high : high + log1p(exp(low - high));
-}
-
-static int64_t whole_bitwise_and(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] & x[1];
-}
-
-static int64_t whole_bitwise_or(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] | x[1];
-}
-
-static int64_t whole_bitwise_xor(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] ^ x[1];
 }
 
 /* ---- traits that depend on attributes -------------------------------------------------------- */
@@ -201,8 +198,7 @@ static void sub_trait(const tsi_op_call *call, tsi_traits *traits)
                             .mono = { TSI_MONO_UP, up ? TSI_MONO_DOWN : TSI_MONO_UP } };
 }
 
-/* Both inputs pending the same extreme. */
-static void both_pending(tsi_rules *rules, ts_reduce reduce)
+void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce)
 {
     tsi_role *row = tsi_rules_add(rules);
     if (!row) return;
@@ -212,185 +208,13 @@ static void both_pending(tsi_rules *rules, ts_reduce reduce)
 static void maximum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
-    both_pending(rules, TS_REDUCE_MAX);
+    tsi_binary_pending(rules, TS_REDUCE_MAX);
 }
 
 static void minimum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
-    both_pending(rules, TS_REDUCE_MIN);
-}
-
-/* ---- comparisons ----------------------------------------------------------------------------- */
-
-static double real_eq(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_eq(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1];
-}
-
-static double complex both_eq(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1] ? 1.0 : 0.0;
-}
-
-static double real_ne(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_ne(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1];
-}
-
-static double complex both_ne(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1] ? 1.0 : 0.0;
-}
-
-static double real_gt(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_gt(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1];
-}
-
-static double real_ge(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] >= x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_ge(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] >= x[1];
-}
-
-static double real_lt(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_lt(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1];
-}
-
-static double real_le(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] <= x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_le(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] <= x[1];
-}
-
-static double real_logical_and(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_and(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] && x[1];
-}
-
-static double real_logical_or(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_or(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] || x[1];
-}
-
-static double real_logical_xor(const double *x, const void *a)
-{
-    (void)a;
-    return (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_xor(const int64_t *x, const void *a)
-{
-    (void)a;
-    return !x[0] != !x[1];
-}
-
-/* One input pending an extreme, the other replicated: the truth is pending a logical reduction. */
-static void order_rule(tsi_rules *rules, int32_t input, ts_reduce extreme, ts_reduce logic)
-{
-    tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
-    row[input] = TSI_P(extreme);
-    row[2] = TSI_P(logic);
-}
-
-static void greater_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    (void)call;
-    order_rule(rules, 0, TS_REDUCE_MAX, TS_REDUCE_OR);
-    order_rule(rules, 0, TS_REDUCE_MIN, TS_REDUCE_AND);
-    order_rule(rules, 1, TS_REDUCE_MIN, TS_REDUCE_OR);
-    order_rule(rules, 1, TS_REDUCE_MAX, TS_REDUCE_AND);
-}
-
-static void less_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    (void)call;
-    order_rule(rules, 0, TS_REDUCE_MIN, TS_REDUCE_OR);
-    order_rule(rules, 0, TS_REDUCE_MAX, TS_REDUCE_AND);
-    order_rule(rules, 1, TS_REDUCE_MAX, TS_REDUCE_OR);
-    order_rule(rules, 1, TS_REDUCE_MIN, TS_REDUCE_AND);
-}
-
-/* Logic of booleans with a replicated one: x and (OR of terms) is the OR of (x and term), and so
- * on. */
-static void logic_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    if (call->in[0].dtype != TS_DTYPE_BOOL || call->in[1].dtype != TS_DTYPE_BOOL) return;
-    for (int32_t i = 0; i < 2; i++) {
-        order_rule(rules, i, TS_REDUCE_OR, TS_REDUCE_OR);
-        order_rule(rules, i, TS_REDUCE_AND, TS_REDUCE_AND);
-    }
-}
-
-static void and_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    logic_rules(call, rules);
-    both_pending(rules, TS_REDUCE_AND);
-}
-
-static void or_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    logic_rules(call, rules);
-    both_pending(rules, TS_REDUCE_OR);
+    tsi_binary_pending(rules, TS_REDUCE_MIN);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -474,7 +298,7 @@ static ts_status logaddexp_grad(const tsi_grad_io *io)
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
 #define BINARY                                                                                     \
     .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
     .reference = tsi_family_reference
@@ -554,10 +378,10 @@ const tsi_op_desc tsi_op_minimum = {
 };
 const tsi_op_desc tsi_op_power = {
     .name = "power",
-    .what = "a to the power of b",
+    .what = "a to the power of b; of integers the whole part",
     BINARY,
     .saves = A | B | Y,
-    .family = FAMILY(real_pow, NULL, NULL, REAL),
+    .family = FAMILY(real_pow, whole_pow, both_pow, SAME),
     .grad = power_grad,
     .sample = tsi_sample_binary,
 };
@@ -624,100 +448,5 @@ const tsi_op_desc tsi_op_logaddexp = {
     .family = FAMILY(real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = logaddexp_grad,
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_bitwise_and = {
-    .name = "bitwise_and",
-    .what = "a & b",
-    BINARY,
-    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = FAMILY(NULL, whole_bitwise_and, NULL, SAME),
-    .sample = tsi_sample_bits,
-};
-const tsi_op_desc tsi_op_bitwise_or = {
-    .name = "bitwise_or",
-    .what = "a | b",
-    BINARY,
-    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = FAMILY(NULL, whole_bitwise_or, NULL, SAME),
-    .sample = tsi_sample_bits,
-};
-const tsi_op_desc tsi_op_bitwise_xor = {
-    .name = "bitwise_xor",
-    .what = "a ^ b",
-    BINARY,
-    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
-    .sample = tsi_sample_bits,
-};
-
-#define COMPARE BINARY, .flags = TSI_OP_NO_GRAD
-const tsi_op_desc tsi_op_eq = {
-    .name = "eq",
-    .what = "a == b",
-    COMPARE,
-    .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_ne = {
-    .name = "ne",
-    .what = "a != b",
-    COMPARE,
-    .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_gt = {
-    .name = "gt",
-    .what = "a > b",
-    COMPARE,
-    .rules = greater_rules,
-    .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_ge = {
-    .name = "ge",
-    .what = "a >= b",
-    COMPARE,
-    .rules = greater_rules,
-    .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_lt = {
-    .name = "lt",
-    .what = "a < b",
-    COMPARE,
-    .rules = less_rules,
-    .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_le = {
-    .name = "le",
-    .what = "a <= b",
-    COMPARE,
-    .rules = less_rules,
-    .family = FAMILY(real_le, whole_le, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_logical_and = {
-    .name = "logical_and",
-    .what = "a and b",
-    COMPARE,
-    .rules = and_rules,
-    .family = FAMILY(real_logical_and, whole_logical_and, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_logical_or = {
-    .name = "logical_or",
-    .what = "a or b",
-    COMPARE,
-    .rules = or_rules,
-    .family = FAMILY(real_logical_or, whole_logical_or, NULL, BOOL),
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_logical_xor = {
-    .name = "logical_xor",
-    .what = "exactly one of a and b",
-    COMPARE,
-    .family = FAMILY(real_logical_xor, whole_logical_xor, NULL, BOOL),
     .sample = tsi_sample_binary,
 };

@@ -2,7 +2,7 @@
 /* binary_grad.c - gradients of elementwise operators of two inputs that are seldom differentiated:
  * atan2, hypot, fmod, remainder, copysign, xlogy. Each is dy times a slope per input, summed back
  * to the input's shape where it was broadcast. */
-#include "op/binary_grad.h"
+#include "op/binary.h"
 
 static ts_status give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
 {

@@ -176,6 +176,18 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
+/* *sum += *add, both of one dtype. */
+static void add_into(ts_dtype dtype, void *sum, const void *add)
+{
+    tsi_category category = tsi_dtype_category(dtype);
+    if (category == TSI_CATEGORY_COMPLEX)
+        tsi_store_complex(dtype, sum, tsi_load_complex(dtype, sum) + tsi_load_complex(dtype, add));
+    else if (category == TSI_CATEGORY_REAL)
+        tsi_store_real(dtype, sum, tsi_load_real(dtype, sum) + tsi_load_real(dtype, add));
+    else
+        tsi_store_int(dtype, sum, tsi_load_int(dtype, sum) + tsi_load_int(dtype, add));
+}
+
 static ts_status backward_reference(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
@@ -194,9 +206,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
                                 io->out[0].global->shape.extent[0]);
         for (int64_t c = 0; row >= 0 && c < out->extent[1]; c++) {
             void *sum = tsi_block_at(out, row * out->stride[0] + c * out->stride[1]);
-            double add = tsi_load_real((ts_dtype)dy->dtype,
-                                       tsi_block_at(dy, loop.at[1] + c * dy->stride[ids->ndim]));
-            tsi_store_real(dtype, sum, tsi_load_real(dtype, sum) + add);
+            add_into(dtype, sum, tsi_block_at(dy, loop.at[1] + c * dy->stride[ids->ndim]));
         }
     }
     return TS_OK;

@@ -110,8 +110,17 @@ const tsi_op_desc tsi_op_take = {
 typedef struct mask_attributes {
     int64_t count; /* elements that are set, all ranks together */
 } mask_attributes;
-static const tsi_attribute mask_table[] = { TSI_ATTR(mask_attributes, count, INT, "count", NULL),
+static const tsi_attribute mask_table[] = { TSI_ATTR(mask_attributes, count, INT, "count", "-1"),
                                             { 0 } };
+
+/* A plan without data: as many as there can be. */
+static ts_status mask_normalise(const ts_meta *in, int32_t input_count, void *attributes)
+{
+    (void)input_count;
+    mask_attributes *a = attributes;
+    if (a->count == -1) a->count = ts_shape_count(&in[0].shape);
+    return TS_OK;
+}
 
 static ts_status mask_check(const tsi_op_call *call, const ts_shape *x)
 {
@@ -361,6 +370,27 @@ static ts_status mask_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
+/* Of x [5, 3] or of dy [5], and the mask: the sweeps set every third element. */
+static bool sample_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    (void)random;
+    if (attributes) ((mask_attributes *)attributes)->count = 5;
+    *count = 2;
+    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_BOOL };
+    in[0] = (ts_meta){ .shape = in[1].shape, .dtype = TS_DTYPE_F64 };
+    return variant < 1;
+}
+
+static bool sample_mask_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                                 void *attributes)
+{
+    (void)attributes;
+    bool more = sample_mask(random, variant, in, count, NULL);
+    in[0].shape = TS_SHAPE(5);
+    return more;
+}
+
 const tsi_op_desc tsi_op_masked_select = {
     .name = "masked_select",
     .what = "elements where a mask is set, as one dim in row-major order",
@@ -371,11 +401,13 @@ const tsi_op_desc tsi_op_masked_select = {
     .saves = 2,
     .attribute = mask_table,
     .attribute_bytes = sizeof(mask_attributes),
+    .normalise = mask_normalise,
     .infer = mask_infer,
     .rules = mask_rules,
     .reference = mask_reference,
     .algorithm = mask_algorithms,
     .grad = mask_grad,
+    .sample = sample_mask,
 };
 const tsi_op_desc tsi_op_masked_select_backward = {
     .name = "masked_select_backward",
@@ -387,6 +419,7 @@ const tsi_op_desc tsi_op_masked_select_backward = {
     .infer = backward_infer,
     .rules = backward_rules,
     .reference = backward_reference,
+    .sample = sample_mask_backward,
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */

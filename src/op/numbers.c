@@ -38,12 +38,20 @@ static double real_at(const tsi_numbers *n, int64_t i)
     return n->positive ? fabs(x) : x;
 }
 
+/* Spreads the true ones evenly, from another place on in every pattern. */
+static bool is_set(const tsi_numbers *n, int64_t i)
+{
+    int64_t count = ts_shape_count(&n->meta.shape), at = (i + 3 * n->pattern) % count;
+    return (at + 1) * n->set / count != at * n->set / count;
+}
+
 double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
 {
     ts_dtype dtype = (ts_dtype)n->meta.dtype;
     double x = real_at(n, i);
     switch (tsi_dtype_category(dtype)) {
     case TSI_CATEGORY_BOOL:
+        if (n->counted) return (double)is_set(n, i);
         return (double)((i * 7 + n->operand + n->pattern) % 3 == 0);
     case TSI_CATEGORY_INT:
         if (n->limit > 0)

@@ -19,8 +19,10 @@ typedef struct tsi_numbers { /* the values of one operand */
     int32_t pattern;         /* 0 mixed, 1 negated and shifted, 2 positive, 3 zeros and ties,
                                 4 nearly all zero, 5 of two scales */
     int32_t operand;
-    int64_t limit;              /* integers lie in [0, limit); 0: small, of both signs */
-    int32_t positive, reserved; /* terms of a p-norm: no negative values */
+    int64_t limit;    /* integers lie in [0, limit); 0: small, of both signs */
+    int64_t set;      /* with `counted`: so many of the truths are true */
+    int32_t positive; /* terms of a p-norm: no negative values */
+    int32_t counted;
 } tsi_numbers;
 
 double complex tsi_numbers_at(const tsi_numbers *numbers, int64_t index);

@@ -44,14 +44,15 @@ static ts_status find_op(ts_world *world, const char *name, const tsi_op_desc **
 static ts_dtype dtype_like(ts_dtype sampled, ts_dtype wanted, bool alone)
 {
     tsi_category kind = tsi_dtype_category(sampled), asked = tsi_dtype_category(wanted);
-    if (kind == TSI_CATEGORY_REAL || kind == asked) return wanted;
+    if (kind == TSI_CATEGORY_REAL || (kind == asked && kind != TSI_CATEGORY_INT)) return wanted;
     return alone && kind == TSI_CATEGORY_INT && asked <= TSI_CATEGORY_INT ? wanted : sampled;
 }
 
-void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype, uint8_t *out)
+uint64_t tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype,
+                             uint8_t *out)
 {
     ts_meta in[TSI_INPUT_MAX];
-    uint64_t attributes[TSI_ATTRIBUTES_MAX / 8], known = 0;
+    uint64_t attributes[TSI_ATTRIBUTES_MAX / 8], known = 0, is_index = 0;
     for (int32_t i = 0; i < input_count; i++)
         out[i] = (uint8_t)dtype;
     for (int32_t variant = 0; variant < 8; variant++) {
@@ -67,8 +68,11 @@ void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dt
             if (known >> (i & 63) & 1 || in[i].dtype == TS_DTYPE_NONE) continue;
             out[i] = (uint8_t)dtype_like((ts_dtype)in[i].dtype, dtype, alone);
             known |= UINT64_C(1) << (i & 63);
+            if (!alone && tsi_dtype_category((ts_dtype)in[i].dtype) == TSI_CATEGORY_INT)
+                is_index |= UINT64_C(1) << (i & 63);
         }
     }
+    return is_index;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -116,8 +120,8 @@ static ts_status query_fill(ts_op_query *query, const ts_op_query_options *o)
     query->attributes = tsi_arena_calloc(&query->scratch, 1, query->op->attribute_bytes + 16);
     if (!query->attributes) return tsi_fail_memory("attributes", query->op->attribute_bytes);
     TSI_TRY(tsi_attributes_parse(query->op, o->attributes, query->attributes));
-    tsi_op_input_dtypes(query->op, o->input_count, o->dtype ? (ts_dtype)o->dtype : TS_DTYPE_F32,
-                        dtype);
+    query->is_index = tsi_op_input_dtypes(query->op, o->input_count,
+                                          o->dtype ? (ts_dtype)o->dtype : TS_DTYPE_F32, dtype);
     tsi_op_request request = { .op = query->op,
                                .mesh = o->mesh,
                                .in = o->in,

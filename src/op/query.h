@@ -13,13 +13,15 @@ struct ts_op_query {
     ts_mesh *mesh; /* borrowed */
     tsi_op_plan *plan;
     tsi_op_story story;
-    void *attributes; /* as given, in scratch */
+    void *attributes;  /* as given, in scratch */
+    uint64_t is_index; /* bit i: input i holds indices */
     tsi_arena scratch;
 };
 
 /* What the inputs of an operator hold when numbers are `dtype`: its samples say which of them are
- * indices or masks. */
-void tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype, uint8_t *out);
+ * indices or masks. Returns the indices: bit i. */
+uint64_t tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype,
+                             uint8_t *out);
 /* What the table says of an operator, as far as the caller's struct goes. */
 void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out);
 /* "S(0),R->S(0)". */

@@ -13,6 +13,7 @@
 #include "tensor/scope.h"
 
 enum { STREAM = 42 }; /* of random operators: both calls draw the same */
+static const int64_t limit_max = (int64_t)1 << 40; /* numbers beyond are no extents */
 
 typedef struct run {
     const ts_op_query *query;
@@ -30,11 +31,12 @@ static tsi_numbers numbers_of(const run *r, int32_t input)
 {
     const tsi_op_plan *plan = r->query->plan;
     tsi_numbers n = { .meta = plan->in_meta[input], .pattern = r->pattern, .operand = input };
-    bool others = false;
-    for (int32_t i = 0; i < plan->input_count; i++)
-        others |=
-            plan->in[i] && tsi_dtype_category((ts_dtype)plan->in_dtype[i]) >= TSI_CATEGORY_REAL;
-    if (others) n.limit = r->limit;
+    if (!r->query->is_index || r->query->is_index >> (input & 63) & 1) n.limit = r->limit;
+    if (r->query->op->flags & TSI_OP_DATA_SHAPE) { /* the mask sets what the shape says */
+        n.counted = 1;
+        bool selects = plan->op == &tsi_op_masked_select;
+        n.set = ts_shape_count(&(selects ? plan->out_meta : plan->in_meta)[0].shape);
+    }
     const ts_sharding *s = plan->in[input]->sharding;
     for (int32_t k = 0; k < s->ndim; k++)
         n.positive |= s->place[k].kind == TS_PLACE_NORM;
@@ -89,11 +91,17 @@ static ts_status call_on(const run *r, ts_mesh *mesh, ts_tensor **out)
 
 /* ---- one rank alone -------------------------------------------------------------------------- */
 
-/* Extents of the inputs from the largest down: indices must lie below the one that is indexed. */
+/* Indices lie below an extent, or below a number among the attributes: those, from the largest down
+ * to 1. Whole numbers that need not be indices are tried without a limit (0) first. */
 static int64_t next_limit(const run *r, int64_t below)
 {
     const tsi_op_plan *plan = r->query->plan;
     int64_t best = 1;
+    for (const tsi_attribute *a = plan->op->attribute; a && a->name; a++) {
+        if (a->type != TSI_ATTR_INT) continue;
+        int64_t number = *(const int64_t *)((const char *)plan->attributes + a->offset);
+        if (number < below && number > best) best = number;
+    }
     for (int32_t i = 0; i < plan->input_count; i++)
         for (int32_t d = 0; plan->in[i] && d < plan->in_meta[i].shape.ndim; d++) {
             int64_t extent = plan->in_meta[i].shape.extent[d];
@@ -108,7 +116,8 @@ static ts_status call_alone(run *r, ts_tensor **out)
 {
     ts_mesh *self = ts_mesh_self(r->rank);
     if (!self) return ts_rank_status(r->rank);
-    for (r->limit = next_limit(r, INT64_MAX);; r->limit = next_limit(r, r->limit)) {
+    int64_t first = r->query->is_index ? next_limit(r, limit_max) : 0;
+    for (r->limit = first;; r->limit = next_limit(r, r->limit ? r->limit : limit_max)) {
         ts_scope_options options = TS_INIT(ts_scope_options);
         options.catches = 1;
         options.implicit_moves = TS_MOVES_ALLOW;
@@ -118,7 +127,7 @@ static ts_status call_alone(run *r, ts_tensor **out)
             out[o] = ts_scope_pass(scope, out[o]);
         ts_scope_close(scope);
         if (status == TS_OK) return TS_OK;
-        if (r->limit <= 1) break;
+        if (r->limit == 1) break;
     }
     snprintf(r->verdict, r->size, "not run: on one rank: %s",
              ts_rank_error(r->rank) ? ts_rank_error(r->rank)->text : "failed");
@@ -210,10 +219,6 @@ ts_status ts_op_query_run(const ts_op_query *query, ts_rank *me, int32_t pattern
     char mesh[512];
     TSI_TRY(tsi_rank_enter(me));
     snprintf(verdict, size, "ok");
-    if (query->op->flags & TSI_OP_DATA_SHAPE) {
-        snprintf(verdict, size, "not run: the shape of the result depends on data");
-        return TS_OK;
-    }
     ts_mesh_text(query->mesh, mesh, sizeof mesh);
     run r = { .query = query,
               .rank = me,

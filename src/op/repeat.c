@@ -22,8 +22,9 @@ static ts_status repeat_normalise(const ts_meta *in, int32_t count, void *attrib
     (void)count;
     const tsi_dims *repeats = &((repeat_attributes *)attributes)->repeats;
     if (repeats->count != in[0].shape.ndim)
-        return TSI_FAIL(TS_ERR_SHAPE, "repeat: %d numbers for a tensor of %d dims", repeats->count,
-                        in[0].shape.ndim);
+        return TSI_FAIL(TS_ERR_SHAPE, "repeat: %d numbers for a tensor of %d dims%s",
+                        repeats->count, in[0].shape.ndim,
+                        repeats->count > in[0].shape.ndim ? "; unsqueeze it first" : "");
     int64_t extent;
     for (int32_t d = 0; d < repeats->count; d++)
         if (repeats->value[d] < 0 ||

@@ -3,10 +3,13 @@
  * the like.
  *
  * A number counts once, not once per rank: x + c passes averages and extremes but not sums. The
- * sign of a factor decides whether extremes pass or swap. */
+ * sign of a factor decides whether extremes pass or swap. A whole number leaves integers what they
+ * are, another makes them f32. */
 #include "op/unary.h"
 
 #include <math.h>
+
+#include "op/unary_scalar.h"
 
 typedef struct value_attributes {
     double value;
@@ -48,6 +51,25 @@ static double value_of(const void *attributes)
     return ((const value_attributes *)attributes)->value;
 }
 
+static ts_dtype value_dtype(const void *attributes)
+{
+    return tsi_number_dtype(value_of(attributes));
+}
+
+static ts_dtype clamp_dtype(const void *attributes)
+{
+    const clamp_attributes *c = attributes;
+    ts_dtype low = isnan(c->min) ? TS_DTYPE_I64 : tsi_number_dtype(c->min);
+    return low == TS_DTYPE_F32 || isnan(c->max) ? low : tsi_number_dtype(c->max);
+}
+
+/* Integers stay integers under whole powers that are not negative. */
+static ts_dtype exponent_dtype(const void *attributes)
+{
+    double exponent = ((const exponent_attributes *)attributes)->exponent;
+    return exponent < 0 ? TS_DTYPE_F32 : tsi_number_dtype(exponent);
+}
+
 /* ---- x + c, c - x, c x, x / c ---------------------------------------------------------------- */
 
 static double real_add(const double *x, const void *a)
@@ -73,6 +95,11 @@ static double real_rsub(const double *x, const void *a)
 static int64_t whole_rsub(const int64_t *x, const void *a)
 {
     return (int64_t)((uint64_t)(int64_t)value_of(a) - (uint64_t)x[0]);
+}
+
+static double complex both_rsub(const double complex *x, const void *a)
+{
+    return value_of(a) - x[0];
 }
 
 static double real_mul(const double *x, const void *a)
@@ -140,6 +167,11 @@ static double real_pow(const double *x, const void *a)
     return pow(x[0], ((const exponent_attributes *)a)->exponent);
 }
 
+static int64_t whole_pow(const int64_t *x, const void *a)
+{
+    return tsi_whole_power(x[0], (int64_t)((const exponent_attributes *)a)->exponent);
+}
+
 static double complex both_pow(const double complex *x, const void *a)
 {
     return cpow(x[0], ((const exponent_attributes *)a)->exponent);
@@ -173,18 +205,12 @@ static double real_clamp(const double *x, const void *a)
     return y;
 }
 
-/* A bound as a whole number; beyond them all it is the last one. */
-static int64_t whole_of(double x)
-{
-    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
-}
-
 static int64_t whole_clamp(const int64_t *x, const void *a)
 {
     const clamp_attributes *c = a;
     int64_t y = x[0];
-    if (!isnan(c->min) && (double)y < c->min) y = whole_of(c->min);
-    if (!isnan(c->max) && (double)y > c->max) y = whole_of(c->max);
+    if (!isnan(c->min) && (double)y < c->min) y = (int64_t)c->min;
+    if (!isnan(c->max) && (double)y > c->max) y = (int64_t)c->max;
     return y;
 }
 
@@ -318,21 +344,11 @@ static bool sample_positive(uint64_t *random, int32_t variant, ts_meta *in, int3
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
-/* Whole numbers meet a whole number: what is none, or beyond all of them, is refused. */
-static ts_status scalar_infer(const tsi_op_call *call)
-{
-    TSI_TRY(tsi_family_infer(call));
-    ts_dtype dtype = (ts_dtype)call->out[0].dtype;
-    bool whole = tsi_dtype_category(dtype) <= TSI_CATEGORY_INT;
-    double value = call->op->attribute == value_table ? value_of(call->attributes) : 0;
-    if (!whole || fabs(value) < 0x1p62) return TS_OK;
-    return TSI_FAIL(TS_ERR_ARG, "%s: %g is no whole number for %s", call->op->name, value,
-                    ts_dtype_name(dtype));
-}
-
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
+#define FAMILY_WITH(real, whole, both, with)                                                       \
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_SAME, with })
 #define ONE                                                                                        \
-    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = scalar_infer,         \
+    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = tsi_family_infer,     \
     .reference = tsi_family_reference
 #define VALUE                                                                                      \
     .attribute = value_table, .attribute_bytes = sizeof(value_attributes), .sample = sample_value
@@ -343,7 +359,7 @@ const tsi_op_desc tsi_op_add_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_add, whole_add, both_add, SAME),
+    .family = FAMILY_WITH(real_add, whole_add, both_add, value_dtype),
     .traits = { .flow = TSI_AVG_WITH_R, .mono = { TSI_MONO_UP } },
     .grad = same_grad,
 };
@@ -353,7 +369,7 @@ const tsi_op_desc tsi_op_rsub_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_rsub, whole_rsub, NULL, SAME),
+    .family = FAMILY_WITH(real_rsub, whole_rsub, both_rsub, value_dtype),
     .traits = { .flow = TSI_AVG_WITH_R, .mono = { TSI_MONO_DOWN } },
     .grad = rsub_grad,
 };
@@ -363,7 +379,7 @@ const tsi_op_desc tsi_op_mul_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_mul, whole_mul, both_mul, SAME),
+    .family = FAMILY_WITH(real_mul, whole_mul, both_mul, value_dtype),
     .trait = factor_trait,
     .grad = mul_grad,
 };
@@ -379,14 +395,14 @@ const tsi_op_desc tsi_op_div_scalar = {
 };
 const tsi_op_desc tsi_op_pow = {
     .name = "pow",
-    .what = "x to the power of a number",
+    .what = "x to the power of a number; integers stay integers if it is whole and not negative",
     ONE,
     .flags = TSI_OP_IN_PLACE,
     .saves = 1,
     .attribute = exponent_table,
     .attribute_bytes = sizeof(exponent_attributes),
     .sample = sample_exponent,
-    .family = FAMILY(real_pow, NULL, both_pow, REAL),
+    .family = FAMILY_WITH(real_pow, whole_pow, both_pow, exponent_dtype),
     .trait = pow_trait,
     .grad = pow_grad,
 };
@@ -399,7 +415,7 @@ const tsi_op_desc tsi_op_clamp = {
     .attribute = clamp_table,
     .attribute_bytes = sizeof(clamp_attributes),
     .sample = sample_clamp,
-    .family = FAMILY(real_clamp, whole_clamp, NULL, SAME),
+    .family = FAMILY_WITH(real_clamp, whole_clamp, NULL, clamp_dtype),
     .traits = { .mono = { TSI_MONO_UP } },
     .grad = clamp_grad,
 };

@@ -22,13 +22,18 @@ static ts_status softmax_normalise(const ts_meta *in, int32_t count, void *attri
     return tsi_normalise_dim("softmax", &((softmax_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
+static ts_status refuse_complex(const tsi_op_call *call)
+{
+    if (tsi_dtype_category((ts_dtype)call->in[0].dtype) != TSI_CATEGORY_COMPLEX) return TS_OK;
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
+                    ts_dtype_name((ts_dtype)call->in[0].dtype));
+}
+
 static ts_status softmax_infer(const tsi_op_call *call)
 {
     call->out[0] = call->in[0];
     call->out[0].dtype = (int32_t)tsi_dtype_to_real((ts_dtype)call->in[0].dtype);
-    if (tsi_dtype_category((ts_dtype)call->in[0].dtype) == TSI_CATEGORY_COMPLEX)
-        return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for complex numbers", call->op->name);
-    return TS_OK;
+    return refuse_complex(call);
 }
 
 /* Any dim but the own one; the own one by the two-phase algorithm. */
@@ -172,7 +177,7 @@ static ts_status logsumexp_infer(const tsi_op_call *call)
 {
     TSI_TRY(tsi_reduce_infer(call));
     call->out[0].dtype = (int32_t)tsi_dtype_to_real((ts_dtype)call->in[0].dtype);
-    return TS_OK;
+    return refuse_complex(call);
 }
 
 /* Kept dims as they are; a reduced one by the two-phase algorithm, which leaves the result
@@ -200,8 +205,8 @@ static ts_status logsumexp_reference(const tsi_kernel_io *io)
     tsi_reduce_loops_make(in, out, tsi_reduce_mask(a), a->keepdim, &loops);
     for (bool more = tsi_loop_begin(&loops.outer); more; more = tsi_loop_next(&loops.outer)) {
         double top, sum = row_sum(in, &loops, &loops.inner, &top);
-        if (isinf(top) && top < 0) top = 0;
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loops.outer.at[1]), top + log(sum));
+        double y = isinf(top) ? top : top + log(sum); /* an infinite one outweighs the others */
+        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loops.outer.at[1]), y);
     }
     return TS_OK;
 }
@@ -218,6 +223,7 @@ static ts_status logsumexp_two_phase(const tsi_algorithm_io *io)
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[0].dtype);
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, a->dims.value, a->dims.count, 1));
+    top = ts_masked_fill(top, ts_isinf(top), 0.0); /* inf - inf is no number, log(e^inf) is inf */
     ts_tensor *sum =
         tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), a->dims.value, a->dims.count, 1));
     ts_tensor *y = ts_reshape(ts_add(top, ts_log(sum)), io->call->out[0].shape);

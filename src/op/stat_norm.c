@@ -114,13 +114,14 @@ static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
     for (bool more = some; more; more = tsi_loop_next(&loops->inner)) {
         double size = cabs(tsi_load_complex(
             (ts_dtype)in->dtype, tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])));
-        if (isnan(size)) return size;
+        if (isnan(size) && p != 0.0) return size;
         if (lowest ? size < top : size > top) top = size;
         sum += size != 0.0;
     }
     if (p == 0.0) return sum;
     if (!some && p < 0) return (double)INFINITY;
-    if (isinf(p) || top == 0.0 || isinf(top)) return top;
+    if (isinf(p) || top == 0.0 || (isinf(top) && p > 0)) return top;
+    if (isinf(top)) top = 1.0; /* a negative power of it is nothing */
     sum = 0;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner))
         sum +=

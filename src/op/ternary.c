@@ -12,7 +12,7 @@ static const tsi_attribute value_table[] = { TSI_ATTR(value_attributes, value, R
                                              { 0 } };
 
 #define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
 #define POINTWISE(n)                                                                               \
     .dims = "*", .input_min = n, .input_max = n, .output_count = 1,                                \
     .reference = tsi_family_reference
@@ -208,6 +208,11 @@ static double real_masked_fill(const double *x, const void *a)
     return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
 }
 
+static double complex both_masked_fill(const double complex *x, const void *a)
+{
+    return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
+}
+
 static int64_t whole_masked_fill(const int64_t *x, const void *a)
 {
     return x[1] ? (int64_t)((const value_attributes *)a)->value : x[0];
@@ -266,7 +271,7 @@ const tsi_op_desc tsi_op_masked_fill = {
     .attribute_bytes = sizeof(value_attributes),
     .rules = masked_fill_rules,
     .grad = masked_fill_grad,
-    .family = FAMILY(real_masked_fill, whole_masked_fill, NULL, SAME),
+    .family = FAMILY(real_masked_fill, whole_masked_fill, both_masked_fill, SAME),
     .sample = sample_masked_fill,
 };
 

@@ -7,17 +7,32 @@
  * multiplicative ones. */
 #include "op/unary.h"
 
+#include <math.h>
+
 #include "op/unary_scalar.h"
 
 /* ---- shared by the family -------------------------------------------------------------------- */
 
-ts_dtype tsi_family_compute(const tsi_op_desc *op, const ts_meta *in, int32_t input_count)
+ts_dtype tsi_number_dtype(double number)
+{
+    return number == floor(number) && fabs(number) < 0x1p62 ? TS_DTYPE_I64 : TS_DTYPE_F32;
+}
+
+ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes)
 {
     const tsi_pointwise_family *family = op->family;
+    ts_dtype number = family->with ? family->with(attributes) : TS_DTYPE_BOOL;
+    if (tsi_dtype_category(number) > tsi_dtype_category(promoted)) promoted = number;
+    return family->result == TSI_RESULT_REAL ? tsi_dtype_to_real(promoted) : promoted;
+}
+
+static ts_dtype promote(const tsi_operand *operand, const ts_meta *meta, int32_t count)
+{
     ts_dtype dtype = TS_DTYPE_BOOL;
-    for (int32_t i = 0; i < input_count; i++)
-        if (in[i].dtype != TS_DTYPE_NONE) dtype = tsi_dtype_promote(dtype, (ts_dtype)in[i].dtype);
-    if (family->result == TSI_RESULT_REAL) dtype = tsi_dtype_to_real(dtype);
+    for (int32_t i = 0; i < count; i++) {
+        ts_dtype one = (ts_dtype)(operand ? operand[i].global : &meta[i])->dtype;
+        if (one != TS_DTYPE_NONE) dtype = tsi_dtype_promote(dtype, one);
+    }
     return dtype;
 }
 
@@ -31,7 +46,8 @@ ts_status tsi_family_infer(const tsi_op_call *call)
 {
     const tsi_pointwise_family *family = call->op->family;
     TSI_TRY(tsi_infer_pointwise(call));
-    ts_dtype dtype = tsi_family_compute(call->op, call->in, call->input_count);
+    ts_dtype dtype =
+        tsi_family_compute(call->op, promote(NULL, call->in, call->input_count), call->attributes);
     tsi_category category = tsi_dtype_category(dtype);
     bool has = category == TSI_CATEGORY_COMPLEX ? family->fns.both != NULL
                : category == TSI_CATEGORY_REAL  ? family->fns.real != NULL
@@ -48,17 +64,15 @@ ts_status tsi_family_infer(const tsi_op_call *call)
 ts_status tsi_family_reference(const tsi_kernel_io *io)
 {
     const tsi_pointwise_family *family = io->op->family;
-    ts_meta in[4];
-    for (int32_t i = 0; i < io->input_count && i < 4; i++)
-        in[i] = *io->in[i].global;
+    ts_dtype promoted = promote(io->in, NULL, io->input_count);
     return tsi_reference_pointwise(io, &family->fns,
-                                   tsi_family_compute(io->op, in, io->input_count));
+                                   tsi_family_compute(io->op, promoted, io->attributes));
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 #define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind })
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
 #define UNARY(op, words, family_, flow_, mono_, more_flags, saves_, grad_)                         \
     const tsi_op_desc tsi_op_##op = {                                                              \
         .name = #op,                                                                               \
@@ -83,18 +97,18 @@ ts_status tsi_family_reference(const tsi_kernel_io *io)
 
 UNARY(abs, "|x|", FAMILY(tsi_real_abs, tsi_whole_abs, tsi_both_abs, PART), TSI_MULTIPLICATIVE, NONE,
       INPLACE, IN, tsi_grad_abs);
-UNARY(acos, "arc cosine", FAMILY(tsi_real_acos, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
+UNARY(acos, "arc cosine", FAMILY(tsi_real_acos, NULL, tsi_both_acos, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_acos);
-UNARY(acosh, "inverse hyperbolic cosine", FAMILY(tsi_real_acosh, NULL, NULL, REAL), 0, UP_FROM,
-      INPLACE, IN, tsi_grad_acosh);
-UNARY(asin, "arc sine", FAMILY(tsi_real_asin, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
+UNARY(acosh, "inverse hyperbolic cosine", FAMILY(tsi_real_acosh, NULL, tsi_both_acosh, REAL), 0,
+      UP_FROM, INPLACE, IN, tsi_grad_acosh);
+UNARY(asin, "arc sine", FAMILY(tsi_real_asin, NULL, tsi_both_asin, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_asin);
-UNARY(asinh, "inverse hyperbolic sine", FAMILY(tsi_real_asinh, NULL, NULL, REAL), 0, UP, INPLACE,
-      IN, tsi_grad_asinh);
-UNARY(atan, "arc tangent", FAMILY(tsi_real_atan, NULL, NULL, REAL), 0, UP, INPLACE, IN,
+UNARY(asinh, "inverse hyperbolic sine", FAMILY(tsi_real_asinh, NULL, tsi_both_asinh, REAL), 0, UP,
+      INPLACE, IN, tsi_grad_asinh);
+UNARY(atan, "arc tangent", FAMILY(tsi_real_atan, NULL, tsi_both_atan, REAL), 0, UP, INPLACE, IN,
       tsi_grad_atan);
-UNARY(atanh, "inverse hyperbolic tangent", FAMILY(tsi_real_atanh, NULL, NULL, REAL), 0, NONE,
-      INPLACE, IN, tsi_grad_atanh);
+UNARY(atanh, "inverse hyperbolic tangent", FAMILY(tsi_real_atanh, NULL, tsi_both_atanh, REAL), 0,
+      NONE, INPLACE, IN, tsi_grad_atanh);
 UNARY(ceil, "smallest integer not below x", FAMILY(tsi_real_ceil, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
 UNARY(clone, "a copy", FAMILY(tsi_real_same, tsi_whole_same, tsi_both_same, SAME), TSI_SELECT, NONE,
@@ -103,8 +117,8 @@ UNARY(conj, "complex conjugate", FAMILY(tsi_real_same, tsi_whole_same, tsi_both_
       NONE, INPLACE, 0, tsi_grad_conj);
 UNARY(cos, "cosine", FAMILY(tsi_real_cos, NULL, tsi_both_cos, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_cos);
-UNARY(cosh, "hyperbolic cosine", FAMILY(tsi_real_cosh, NULL, NULL, REAL), 0, NONE, INPLACE, IN,
-      tsi_grad_cosh);
+UNARY(cosh, "hyperbolic cosine", FAMILY(tsi_real_cosh, NULL, tsi_both_cosh, REAL), 0, NONE, INPLACE,
+      IN, tsi_grad_cosh);
 UNARY(deg2rad, "degrees to radians", FAMILY(tsi_real_deg2rad, NULL, NULL, REAL), LINEAR, UP,
       INPLACE, 0, tsi_grad_deg2rad);
 UNARY(digamma, "the slope of lgamma", FAMILY(tsi_real_digamma, NULL, NULL, REAL), 0, NONE,
@@ -113,7 +127,7 @@ UNARY(erf, "error function", FAMILY(tsi_real_erf, NULL, NULL, REAL), 0, UP, INPL
       tsi_grad_erf);
 UNARY(erfc, "1 - erf(x)", FAMILY(tsi_real_erfc, NULL, NULL, REAL), 0, DOWN, INPLACE, IN,
       tsi_grad_erfc);
-UNARY(expm1, "e^x - 1", FAMILY(tsi_real_expm1, NULL, NULL, REAL), 0, UP, INPLACE, OUT,
+UNARY(expm1, "e^x - 1", FAMILY(tsi_real_expm1, NULL, tsi_both_expm1, REAL), 0, UP, INPLACE, OUT,
       tsi_grad_expm1);
 UNARY(floor, "largest integer not above x", FAMILY(tsi_real_floor, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
@@ -123,22 +137,23 @@ UNARY(gelu, "x times the normal distribution function of x",
       FAMILY(tsi_real_gelu, NULL, NULL, REAL), 0, NONE, INPLACE, IN, tsi_grad_gelu);
 UNARY(gelu_tanh, "gelu by its tanh approximation", FAMILY(tsi_real_gelu_tanh, NULL, NULL, REAL), 0,
       NONE, INPLACE, IN, tsi_grad_gelu_tanh);
-UNARY(isfinite, "is it a finite number?", FAMILY(tsi_real_isfinite, tsi_whole_one, NULL, BOOL), 0,
+UNARY(isfinite, "is it a finite number?",
+      FAMILY(tsi_real_isfinite, tsi_whole_one, tsi_both_isfinite, BOOL), 0, NONE, TSI_OP_NO_GRAD, 0,
+      NULL);
+UNARY(isinf, "is it infinite?", FAMILY(tsi_real_isinf, tsi_whole_zero, tsi_both_isinf, BOOL), 0,
       NONE, TSI_OP_NO_GRAD, 0, NULL);
-UNARY(isinf, "is it infinite?", FAMILY(tsi_real_isinf, tsi_whole_zero, NULL, BOOL), 0, NONE,
-      TSI_OP_NO_GRAD, 0, NULL);
-UNARY(isnan, "is it not a number?", FAMILY(tsi_real_isnan, tsi_whole_zero, NULL, BOOL), 0, NONE,
-      TSI_OP_NO_GRAD, 0, NULL);
+UNARY(isnan, "is it not a number?", FAMILY(tsi_real_isnan, tsi_whole_zero, tsi_both_isnan, BOOL), 0,
+      NONE, TSI_OP_NO_GRAD, 0, NULL);
 UNARY(lgamma, "log of the gamma function", FAMILY(tsi_real_lgamma, NULL, NULL, REAL), 0, NONE,
       INPLACE, IN, tsi_grad_lgamma);
 UNARY(log, "natural logarithm", FAMILY(tsi_real_log, NULL, tsi_both_log, REAL), 0, UP_FROM, INPLACE,
       IN, tsi_grad_log);
-UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, NULL, REAL), 0, UP_FROM, INPLACE,
-      IN, tsi_grad_log10);
-UNARY(log1p, "log(1 + x)", FAMILY(tsi_real_log1p, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
-      tsi_grad_log1p);
-UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, NULL, REAL), 0, UP_FROM, INPLACE, IN,
-      tsi_grad_log2);
+UNARY(log10, "logarithm to base 10", FAMILY(tsi_real_log10, NULL, tsi_both_log10, REAL), 0, UP_FROM,
+      INPLACE, IN, tsi_grad_log10);
+UNARY(log1p, "log(1 + x)", FAMILY(tsi_real_log1p, NULL, tsi_both_log1p, REAL), 0, UP_FROM, INPLACE,
+      IN, tsi_grad_log1p);
+UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, tsi_both_log2, REAL), 0, UP_FROM,
+      INPLACE, IN, tsi_grad_log2);
 UNARY(log_sigmoid, "log(sigmoid(x))", FAMILY(tsi_real_log_sigmoid, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_log_sigmoid);
 UNARY(neg, "-x", FAMILY(tsi_real_neg, tsi_whole_neg, tsi_both_neg, SAME), LINEAR, DOWN, INPLACE, 0,
@@ -163,7 +178,7 @@ UNARY(silu, "x * sigmoid(x)", FAMILY(tsi_real_silu, NULL, tsi_both_silu, REAL), 
       IN, tsi_grad_silu);
 UNARY(sin, "sine", FAMILY(tsi_real_sin, NULL, tsi_both_sin, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_sin);
-UNARY(sinh, "hyperbolic sine", FAMILY(tsi_real_sinh, NULL, NULL, REAL), 0, UP, INPLACE, IN,
+UNARY(sinh, "hyperbolic sine", FAMILY(tsi_real_sinh, NULL, tsi_both_sinh, REAL), 0, UP, INPLACE, IN,
       tsi_grad_sinh);
 UNARY(softplus, "log(1 + e^x)", FAMILY(tsi_real_softplus, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_softplus);
@@ -171,7 +186,8 @@ UNARY(sqrt, "square root", FAMILY(tsi_real_sqrt, NULL, tsi_both_sqrt, REAL), 0, 
       OUT, tsi_grad_sqrt);
 UNARY(square, "x * x", FAMILY(tsi_real_square, tsi_whole_square, tsi_both_square, SAME),
       TSI_MULTIPLICATIVE, NONE, INPLACE, IN, tsi_grad_square);
-UNARY(tan, "tangent", FAMILY(tsi_real_tan, NULL, NULL, REAL), 0, NONE, INPLACE, OUT, tsi_grad_tan);
+UNARY(tan, "tangent", FAMILY(tsi_real_tan, NULL, tsi_both_tan, REAL), 0, NONE, INPLACE, OUT,
+      tsi_grad_tan);
 UNARY(tanh, "hyperbolic tangent", FAMILY(tsi_real_tanh, NULL, tsi_both_tanh, REAL), 0, UP, INPLACE,
       OUT, tsi_grad_tanh);
 UNARY(trunc, "towards zero", FAMILY(tsi_real_trunc, tsi_whole_same, NULL, SAME), 0, UP, INPLACE, 0,
@@ -181,7 +197,8 @@ UNARY(trunc, "towards zero", FAMILY(tsi_real_trunc, tsi_whole_same, NULL, SAME),
  * does not, so a pending sum is settled first. */
 UNARY(exp, "e^x", FAMILY(tsi_real_exp, NULL, tsi_both_exp, REAL), 0, UP, INPLACE, OUT,
       tsi_grad_exp);
-UNARY(exp2, "2^x", FAMILY(tsi_real_exp2, NULL, NULL, REAL), 0, UP, INPLACE, OUT, tsi_grad_exp2);
+UNARY(exp2, "2^x", FAMILY(tsi_real_exp2, NULL, tsi_both_exp2, REAL), 0, UP, INPLACE, OUT,
+      tsi_grad_exp2);
 
 /* Of truths, "not" exchanges "and" and "or". */
 static void not_rules(const tsi_op_call *call, tsi_rules *rules)
@@ -203,12 +220,20 @@ const tsi_op_desc tsi_op_logical_not = {
     .input_max = 1,
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
-    .family = FAMILY(tsi_real_logical_not, tsi_whole_logical_not, NULL, BOOL),
+    .family = FAMILY(tsi_real_logical_not, tsi_whole_logical_not, tsi_both_logical_not, BOOL),
     .infer = tsi_family_infer,
     .rules = not_rules,
     .reference = tsi_family_reference,
     .sample = tsi_sample_unary,
 };
+
+/* Of truths it is "not"; of whole numbers, -1 - x. */
+static ts_status bitwise_not_reference(const tsi_kernel_io *io)
+{
+    bool truth = io->in[0].global->dtype == TS_DTYPE_BOOL;
+    tsi_scalar_fns fns = { .integer = truth ? tsi_whole_logical_not : tsi_whole_bitwise_not };
+    return tsi_reference_pointwise(io, &fns, (ts_dtype)io->in[0].global->dtype);
+}
 
 const tsi_op_desc tsi_op_bitwise_not = {
     .name = "bitwise_not",
@@ -219,9 +244,10 @@ const tsi_op_desc tsi_op_bitwise_not = {
     .output_count = 1,
     .flags = TSI_OP_IN_PLACE | TSI_OP_NO_GRAD,
     .family = FAMILY(NULL, tsi_whole_bitwise_not, NULL, SAME),
-    .traits = { .mono = { TSI_MONO_DOWN } }, /* -1 - x */
+    .traits = { .mono = { TSI_MONO_DOWN } },
     .infer = tsi_family_infer,
-    .reference = tsi_family_reference,
+    .rules = not_rules,
+    .reference = bitwise_not_reference,
     .sample = tsi_sample_bits,
 };
 

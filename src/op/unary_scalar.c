@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unary_scalar.c - the scalar functions of the elementwise operators of one input.
  *
- * Reals are computed in double, integers in int64 with wrap-around, complex numbers in double
- * complex. */
+ * Reals are computed in double, integers in int64 with wrap-around; unary_complex.c has those of
+ * complex numbers. */
 #include "op/unary_scalar.h"
 
-#include <complex.h>
 #include <math.h>
 
 /* ---- scalar functions, reals ----------------------------------------------------------------- */
@@ -82,12 +81,15 @@ double tsi_real_deg2rad(const double *x, const void *a)
     return *x * 0.017453292519943295;
 }
 
-/* Shifted up to where the series holds, reflected below zero; not a number at its poles. */
+/* Shifted up to where the series holds, reflected below zero. At zero it has the sign of the side
+ * it comes from, at the other poles it is not a number. */
 double tsi_real_digamma(const double *x, const void *a)
 {
     (void)a;
     const double pi = 3.14159265358979323846;
     double value = 0, at = *x;
+    if (at == 0) return signbit(at) ? HUGE_VAL : -HUGE_VAL;
+    if (isinf(at)) return at > 0 ? at : (double)NAN;
     if (at <= 0) {
         if (at == floor(at)) return (double)NAN;
         value = -pi / tan(pi * at);
@@ -344,7 +346,7 @@ double tsi_real_softplus(const double *x, const void *a)
     return fmax(*x, 0.0) + log1p(exp(-fabs(*x)));
 }
 
-/* ---- integers and complex -------------------------------------------------------------------- */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 int64_t tsi_whole_abs(const int64_t *x, const void *a)
 {
@@ -414,106 +416,11 @@ int64_t tsi_whole_one(const int64_t *x, const void *a)
     return 1;
 }
 
-double complex tsi_both_abs(const double complex *x, const void *a)
+int64_t tsi_whole_power(int64_t x, int64_t n)
 {
-    (void)a;
-    return cabs(*x);
-}
-
-double complex tsi_both_same(const double complex *x, const void *a)
-{
-    (void)a;
-    return *x;
-}
-
-double complex tsi_both_conj(const double complex *x, const void *a)
-{
-    (void)a;
-    return conj(*x);
-}
-
-double complex tsi_both_neg(const double complex *x, const void *a)
-{
-    (void)a;
-    return -*x;
-}
-
-double complex tsi_both_square(const double complex *x, const void *a)
-{
-    (void)a;
-    return *x * *x;
-}
-
-double complex tsi_both_reciprocal(const double complex *x, const void *a)
-{
-    (void)a;
-    return 1.0 / *x;
-}
-
-double complex tsi_both_exp(const double complex *x, const void *a)
-{
-    (void)a;
-    return cexp(*x);
-}
-
-double complex tsi_both_log(const double complex *x, const void *a)
-{
-    (void)a;
-    return clog(*x);
-}
-
-double complex tsi_both_sqrt(const double complex *x, const void *a)
-{
-    (void)a;
-    return csqrt(*x);
-}
-
-double complex tsi_both_sin(const double complex *x, const void *a)
-{
-    (void)a;
-    return csin(*x);
-}
-
-double complex tsi_both_cos(const double complex *x, const void *a)
-{
-    (void)a;
-    return ccos(*x);
-}
-
-double complex tsi_both_rsqrt(const double complex *x, const void *a)
-{
-    (void)a;
-    return 1.0 / csqrt(*x);
-}
-
-double complex tsi_both_sigmoid(const double complex *x, const void *a)
-{
-    (void)a;
-    return 1.0 / (1.0 + cexp(-*x));
-}
-
-double complex tsi_both_silu(const double complex *x, const void *a)
-{
-    (void)a;
-    return *x / (1.0 + cexp(-*x));
-}
-
-double complex tsi_both_tanh(const double complex *x, const void *a)
-{
-    (void)a;
-    return ctanh(*x);
-}
-
-double complex tsi_both_zero(const double complex *x, const void *a)
-{
-    (void)a;
-    (void)x;
-    return 0.0;
-}
-
-double complex tsi_both_one(const double complex *x, const void *a)
-{
-    (void)a;
-    (void)x;
-    return 1.0;
+    uint64_t result = 1, square = (uint64_t)x;
+    if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;
+    for (; n > 0; n >>= 1, square *= square)
+        if (n & 1) result *= square;
+    return (int64_t)result;
 }

@@ -85,7 +85,28 @@ double complex tsi_both_rsqrt(const double complex *x, const void *attributes);
 double complex tsi_both_sigmoid(const double complex *x, const void *attributes);
 double complex tsi_both_silu(const double complex *x, const void *attributes);
 double complex tsi_both_tanh(const double complex *x, const void *attributes);
+double complex tsi_both_acos(const double complex *x, const void *attributes);
+double complex tsi_both_acosh(const double complex *x, const void *attributes);
+double complex tsi_both_asin(const double complex *x, const void *attributes);
+double complex tsi_both_asinh(const double complex *x, const void *attributes);
+double complex tsi_both_atan(const double complex *x, const void *attributes);
+double complex tsi_both_atanh(const double complex *x, const void *attributes);
+double complex tsi_both_cosh(const double complex *x, const void *attributes);
+double complex tsi_both_sinh(const double complex *x, const void *attributes);
+double complex tsi_both_tan(const double complex *x, const void *attributes);
+double complex tsi_both_exp2(const double complex *x, const void *attributes);
+double complex tsi_both_expm1(const double complex *x, const void *attributes);
+double complex tsi_both_log10(const double complex *x, const void *attributes);
+double complex tsi_both_log1p(const double complex *x, const void *attributes);
+double complex tsi_both_log2(const double complex *x, const void *attributes);
+double complex tsi_both_isfinite(const double complex *x, const void *attributes);
+double complex tsi_both_isinf(const double complex *x, const void *attributes);
+double complex tsi_both_isnan(const double complex *x, const void *attributes);
+double complex tsi_both_logical_not(const double complex *x, const void *attributes);
 double complex tsi_both_zero(const double complex *x, const void *attributes);
 double complex tsi_both_one(const double complex *x, const void *attributes);
+
+/* x^n with wrap-around; of a negative power the whole part, so 0 but for 1 and -1. */
+int64_t tsi_whole_power(int64_t x, int64_t n);
 
 #endif

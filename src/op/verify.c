@@ -435,13 +435,20 @@ static void verify_call(verifier *v)
     tsi_verify_end(&v->call);
 }
 
-/* The sampled call again with its numbers of another dtype. */
+/* The sampled call again with its numbers of another dtype. Integers beside numbers are indices;
+ * those of operators of bits may be truths. */
 static void with_dtype(verifier *v, const tsi_verify_call *sampled, ts_dtype dtype)
 {
     v->call = *sampled;
     bool changed = dtype == TS_DTYPE_NONE;
+    tsi_category numbers = TSI_CATEGORY_INT;
+    for (int32_t i = 0; i < v->call.input_count; i++) {
+        tsi_category one = tsi_dtype_category((ts_dtype)v->call.in[i].dtype);
+        if (one == TSI_CATEGORY_REAL) numbers = one;
+    }
+    if (numbers == TSI_CATEGORY_INT && dtype != TS_DTYPE_BOOL) dtype = TS_DTYPE_NONE;
     for (int32_t i = 0; i < v->call.input_count && dtype; i++) {
-        if (tsi_dtype_category((ts_dtype)v->call.in[i].dtype) != TSI_CATEGORY_REAL) continue;
+        if (tsi_dtype_category((ts_dtype)v->call.in[i].dtype) != numbers) continue;
         v->call.in[i].dtype = (int32_t)dtype;
         changed = true;
     }

@@ -172,7 +172,7 @@ static bool choose(pointwise *p, const row_entry *entry)
     ts_dtype dtype = TS_DTYPE_BOOL;
     for (int32_t k = 1; k < p->walk.count; k++)
         dtype = tsi_dtype_promote(dtype, p->dtype[k]);
-    if (family->result == TSI_RESULT_REAL) dtype = tsi_dtype_to_real(dtype);
+    dtype = tsi_family_compute(p->io->op, dtype, p->io->attributes);
     tsi_category category = tsi_dtype_category(dtype);
     if (category == TSI_CATEGORY_COMPLEX) return false;
     if (category <= TSI_CATEGORY_INT) {

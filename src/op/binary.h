@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* binary_grad.h - gradients that binary.c refers to. */
-#ifndef TSI_OP_BINARY_GRAD_H
-#define TSI_OP_BINARY_GRAD_H
+/* binary.h - what the files of the elementwise operators of two inputs share. */
+#ifndef TSI_OP_BINARY_H
+#define TSI_OP_BINARY_H
 
 #include "op/common.h"
 
+/* A rule: both inputs pending the same, and so is the result. */
+void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce);
+
+/* Gradients of binary.c, in binary_grad.c. */
 ts_status tsi_grad_atan2(const tsi_grad_io *io);
 ts_status tsi_grad_hypot(const tsi_grad_io *io);
 ts_status tsi_grad_fmod(const tsi_grad_io *io); /* also remainder */

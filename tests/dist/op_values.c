@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_values.c - what operators give at the edges of their domains: no numbers, infinities, ties,
+ * signs of remainders, empty reductions, dtypes of results. One row is one call with its answer,
+ * made on replicas and again with every input cut along dim 0, so that the algorithms of cut dims
+ * meet the same edges. */
+#include <complex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/attribute.h"
+#include "op_family.h"
+
+typedef struct value_row {
+    const char *op, *attributes;
+    const char *in;  /* "f32[3] 1 nan -inf; i64[] 2" */
+    const char *out; /* likewise; "-" stands for an output that does not matter */
+} value_row;
+
+static const value_row rows[] = {
+    /* truths, whole numbers, and what they become */
+    { "bitwise_not", "{}", "bool[3] 1 0 1", "bool[3] 0 1 0" },
+    { "bitwise_not", "{}", "i64[3] 0 -1 5", "i64[3] -1 0 -6" },
+    { "bitwise_not", "{}", "u8[2] 0 254", "u8[2] 255 1" },
+    { "logical_not", "{}", "f32[3] nan 0 -0.0", "bool[3] 0 1 1" },
+    { "add_scalar", "{\"value\": 2}", "i32[2] 1 -3", "i32[2] 3 -1" },
+    { "add_scalar", "{\"value\": 0.5}", "i32[2] 1 -3", "f32[2] 1.5 -2.5" },
+    { "add_scalar", "{\"value\": 3}", "bool[2] 1 0", "i64[2] 4 3" },
+    { "mul_scalar", "{\"value\": 0.5}", "i64[3] 3 -3 1", "f32[3] 1.5 -1.5 0.5" },
+    { "mul_scalar", "{\"value\": 0.5}", "bf16[2] 3 1", "bf16[2] 1.5 0.5" },
+    { "rsub_scalar", "{\"value\": 1}", "i64[2] 3 -3", "i64[2] -2 4" },
+    { "div_scalar", "{\"value\": 2}", "i64[2] 3 -3", "f32[2] 1.5 -1.5" },
+    { "div", "{}", "i64[2] 3 -3; i64[2] 2 0", "f32[2] 1.5 -inf" },
+    { "pow", "{\"exponent\": 2}", "i64[3] 3037000499 -3 0", "i64[3] 9223372030926249001 9 0" },
+    { "pow", "{\"exponent\": -1}", "i64[2] 2 -4", "f32[2] 0.5 -0.25" },
+    { "pow", "{\"exponent\": 0}", "f32[3] nan inf 0", "f32[3] 1 1 1" },
+    { "power", "{}", "i64[5] 2 -1 1 0 3; i64[5] 10 -3 -3 0 -1", "i64[5] 1024 -1 1 1 0" },
+    { "power", "{}", "f64[4] -8 0 inf -1; f64[4] 2 0 -1 0.5", "f64[4] 64 1 0 nan" },
+    { "remainder", "{}", "i64[4] 7 -7 7 -7; i64[4] 3 3 -3 -3", "i64[4] 1 2 -2 -1" },
+    { "fmod", "{}", "i64[4] 7 -7 7 -7; i64[4] 3 3 -3 -3", "i64[4] 1 -1 1 -1" },
+    { "remainder", "{}", "f64[4] 7.5 -7.5 7.5 1; f64[4] 2 2 -2 0", "f64[4] 1.5 0.5 -0.5 nan" },
+    { "add", "{}", "u8[2] 250 1; u8[2] 10 1", "u8[2] 4 2" },
+    { "add", "{}", "i64[1] 1; f16[1] 0.5", "f16[1] 1.5" },
+    { "add", "{}", "bf16[1] 1; f16[1] 0.5", "f32[1] 1.5" },
+    { "add", "{}", "bool[2] 1 1; u8[2] 1 0", "u8[2] 2 1" },
+    { "cast", "{\"dtype\": \"i64\"}", "f32[4] 2.9 -2.9 0.5 -0.5", "i64[4] 2 -2 0 0" },
+    { "cast", "{\"dtype\": \"bool\"}", "f32[3] nan 0 -0.5", "bool[3] 1 0 1" },
+    /* functions */
+    { "round", "{}", "f64[6] 0.5 1.5 2.5 -0.5 -1.5 inf", "f64[6] 0 2 2 0 -2 inf" },
+    { "sign", "{}", "f64[4] -0.5 0 inf nan", "f64[4] -1 0 1 nan" },
+    { "relu", "{}", "f32[3] nan -inf inf", "f32[3] nan 0 inf" },
+    { "maximum", "{}", "f32[3] nan 1 -inf; f32[3] 1 nan inf", "f32[3] nan nan inf" },
+    { "minimum", "{}", "f32[3] nan 1 -inf; f32[3] 1 nan inf", "f32[3] nan nan -inf" },
+    { "clamp", "{\"min\": 1, \"max\": -1}", "f32[3] -5 0 5", "f32[3] -1 -1 -1" },
+    { "clamp", "{\"min\": 0}", "f32[3] nan -1 inf", "f32[3] nan 0 inf" },
+    { "clamp", "{\"max\": 0.5}", "i64[2] 0 3", "f32[2] 0 0.5" },
+    { "digamma", "{}", "f64[4] 0 -0.0 -1 inf", "f64[4] -inf inf nan inf" },
+    { "logaddexp", "{}", "f64[4] -inf -inf inf 0; f64[4] nan -inf -inf 0",
+      "f64[4] nan -inf inf 0.6931471805599453" },
+    { "xlogy", "{}", "f64[4] 0 0 2 0; f64[4] 0 inf 0 nan", "f64[4] 0 0 -inf nan" },
+    { "isfinite", "{}", "f32[3] nan inf 1", "bool[3] 0 0 1" },
+    { "masked_fill", "{\"value\": \"-inf\"}", "f32[2] 1 2; bool[2] 0 1", "f32[2] 1 -inf" },
+    /* reductions */
+    { "sum", "{}", "bool[3] 1 1 0", "i64[] 2" },
+    { "sum", "{}", "u8[2] 200 100", "i64[] 300" },
+    { "sum", "{}", "f32[0]", "f32[] 0" },
+    { "mean", "{}", "f32[0]", "f32[] nan" },
+    { "mean", "{\"dims\": [0]}", "i64[2] 1 2", "f32[] 1.5" },
+    { "prod", "{}", "f32[0]", "f32[] 1" },
+    { "prod", "{}", "bool[2] 1 1", "i64[] 1" },
+    { "amax", "{}", "f32[4] 1 nan 3 2", "f32[] nan" },
+    { "all", "{}", "f32[0]", "bool[] 1" },
+    { "any", "{}", "f32[2] nan 0", "bool[] 1" },
+    { "var", "{}", "f64[1] 3", "f64[] nan" },
+    { "var", "{\"correction\": 0}", "f64[1] 3", "f64[] 0" },
+    { "var", "{\"correction\": 2}", "f64[4] 1 2 3 6", "f64[] 7" },
+    { "std", "{}", "f64[2] 1 3", "f64[] 1.4142135623730951" },
+    { "vector_norm", "{\"p\": 0}", "f64[4] nan 0 -2 inf", "f64[] 3" },
+    { "vector_norm", "{\"p\": \"inf\"}", "f64[3] 1 -5 2", "f64[] 5" },
+    { "vector_norm", "{\"p\": \"-inf\"}", "f64[3] 1 -5 2", "f64[] 1" },
+    { "vector_norm", "{\"p\": 0.5}", "f64[2] 1 4", "f64[] 9" },
+    { "vector_norm", "{\"p\": -1}", "f64[2] 2 inf", "f64[] 2" },
+    { "vector_norm", "{\"p\": 2}", "f64[2] 3 -4", "f64[] 5" },
+    { "logsumexp", "{}", "f32[3] -inf -inf -inf", "f32[] -inf" },
+    { "logsumexp", "{}", "f32[3] 1 inf -inf", "f32[] inf" },
+    { "logsumexp", "{}", "f32[3] 1 inf nan", "f32[] nan" },
+    { "logsumexp", "{}", "f32[0]", "f32[] -inf" },
+    { "logsumexp", "{}", "f32[2] 1000 1000", "f32[] 1000.6931" },
+    { "softmax", "{\"dim\": 0}", "f32[3] -inf 0 -inf", "f32[3] 0 1 0" },
+    { "softmax", "{\"dim\": 0}", "f32[2] -inf -inf", "f32[2] nan nan" },
+    { "argmax", "{}", "f32[4] 1 3 3 2", "i64[] 1" },
+    { "argmax", "{}", "f32[4] 1 nan 3 nan", "i64[] 1" },
+    { "argmin", "{}", "f32[4] 1 nan -3 nan", "i64[] 1" },
+    { "max", "{\"dim\": 0}", "f32[4] 1 3 3 2", "f32[] 3; i64[] 1" },
+    { "sort", "{}", "f32[5] 2 nan 1 2 -inf", "f32[5] -inf 1 2 2 nan; i64[5] 4 2 0 3 1" },
+    { "sort", "{\"descending\": true}", "f32[4] 2 nan 1 2", "f32[4] nan 2 2 1; i64[4] 1 0 3 2" },
+    { "topk", "{\"k\": 2}", "f32[4] 2 nan 5 5", "f32[2] nan 5; i64[2] 1 2" },
+    { "topk", "{\"k\": 0}", "f32[2] 2 1", "f32[0]; i64[0]" },
+    { "cumsum", "{\"dim\": 0}", "bool[3] 1 1 1", "i64[3] 1 2 3" },
+    { "cumsum", "{\"dim\": 0}", "u8[2] 200 100", "i64[2] 200 300" },
+    { "cummax", "{\"dim\": 0}", "f32[5] 1 3 3 nan 5", "f32[5] 1 3 3 nan nan; i64[5] 0 1 2 3 3" },
+    { "count_unique", "{}", "f32[5] 1 0 -0.0 1 2", "i64[] 3" },
+    { "count_nonzero", "{}", "f32[4] nan 0 -0.0 2", "i64[] 2" },
+    { "histc", "{\"bins\": 4, \"min\": 0, \"max\": 4}", "f32[6] -1 0 0.5 4 5 nan",
+      "f32[4] 2 0 0 1" },
+    { "histc", "{\"bins\": 2}", "f32[3] 3 3 3", "f32[2] 0 3" },
+    { "bincount", "{\"length\": 4}", "i64[4] 3 0 3 1", "i64[4] 1 1 0 2" },
+    /* losses */
+    { "cross_entropy", "{}", "f32[2,2] 1 2 3 4; i64[2] -100 -100", "f32[] nan; -" },
+    { "cross_entropy", "{\"reduction\": \"sum\"}", "f32[2,2] 1 2 3 4; i64[2] -100 -100",
+      "f32[] 0; -" },
+    { "nll_loss", "{}", "f32[2,2] -1 -2 -3 -4; i64[2] 1 -100", "f32[] 2" },
+    { "smooth_l1_loss", "{\"reduction\": \"none\", \"beta\": 2}", "f32[2] 1 5; f32[2] 0 0",
+      "f32[2] 0.25 4" },
+    /* complex numbers */
+    { "embedding_backward", "{\"rows\": 2}", "c64[2,1] 1+2i 3-5i; i64[2] 1 1", "c64[2,1] 0 4-3i" },
+    { "abs", "{}", "c64[1] 3+4i", "f32[1] 5" },
+    { "isnan", "{}", "c64[2] 1+2i nan", "bool[2] 0 1" },
+    { "acos", "{}", "c128[1] 2", "c128[1] 0-1.3169578969248166i" },
+};
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+typedef struct value_list {
+    ts_meta meta;
+    int64_t count;
+    double complex value[16];
+} value_list;
+
+static double complex read_number(char **at, ts_dtype dtype)
+{
+    while (**at == ' ')
+        (*at)++;
+    double real = strtod(*at, at), imaginary = 0;
+    if (tsi_dtype_category(dtype) != TSI_CATEGORY_COMPLEX) return real;
+    if (**at == '+' || **at == '-') imaginary = strtod(*at, at);
+    if (**at == 'i') (*at)++;
+    return real + imaginary * (double complex)I;
+}
+
+/* One tensor of a text; advances it past the ';'. false: it does not matter. */
+static bool read_list(char **at, value_list *out)
+{
+    char name[8];
+    *out = (value_list){ .count = 1 };
+    *at += strspn(*at, " ;");
+    size_t length = strcspn(*at, "[ ;");
+    snprintf(name, sizeof name, "%.*s", (int)length, *at);
+    *at += length;
+    if (strcmp(name, "-") == 0) return false;
+    out->meta.dtype = (int32_t)ts_dtype_parse(name);
+    for ((*at)++; **at != ']'; *at += **at == ',') {
+        int64_t extent = strtoll(*at, at, 10);
+        out->meta.shape.extent[out->meta.shape.ndim++] = extent;
+        out->count *= extent;
+    }
+    (*at)++;
+    for (int64_t i = 0; i < out->count; i++)
+        out->value[i] = read_number(at, (ts_dtype)out->meta.dtype);
+    return true;
+}
+
+static void element_of(const int64_t *global, void *element, void *context)
+{
+    const value_list *list = context;
+    int64_t i = 0;
+    for (int32_t d = 0; d < list->meta.shape.ndim; d++)
+        i = i * list->meta.shape.extent[d] + global[d];
+    ts_dtype dtype = (ts_dtype)list->meta.dtype;
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
+        tsi_store_complex(dtype, element, list->value[i]);
+    else if (tsi_dtype_category(dtype) == TSI_CATEGORY_REAL)
+        tsi_store_real(dtype, element, creal(list->value[i]));
+    else
+        tsi_store_int(dtype, element, (int64_t)creal(list->value[i]));
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+static bool part_same(double x, double y)
+{
+    return x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= 1e-6 * (1 + fabs(y));
+}
+
+static void compare(test *t, const value_row *row, const char *place, ts_tensor *have,
+                    const value_list *want)
+{
+    ts_tensor *full = ts_tensor_full(have);
+    TEST_CHECK(t, full && ts_tensor_wait(full) == TS_OK);
+    if (!full) return;
+    tsi_block block = tsi_array_block(full->array);
+    bool same = block.ndim == want->meta.shape.ndim && tsi_block_count(&block) == want->count;
+    for (int32_t d = 0; same && d < block.ndim; d++)
+        same = block.extent[d] == want->meta.shape.extent[d];
+    TEST_SAY(t, same && block.dtype == want->meta.dtype, "%s %s of %s on %s: %s and %lld elements",
+             row->op, row->attributes, row->in, place, ts_dtype_name((ts_dtype)block.dtype),
+             (long long)tsi_block_count(&block));
+    tsi_loop loop = tsi_loop_over(&block);
+    int64_t i = 0;
+    for (bool more = same && tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), i++) {
+        double complex x =
+            tsi_load_complex((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
+        TEST_SAY(t,
+                 part_same(creal(x), creal(want->value[i])) &&
+                     part_same(cimag(x), cimag(want->value[i])),
+                 "%s %s of %s on %s: element %lld is %.9g%+.9gi", row->op, row->attributes, row->in,
+                 place, (long long)i, creal(x), cimag(x));
+    }
+}
+
+static void run_row(test *t, ts_mesh *mesh, const value_row *row, bool cut)
+{
+    char in_text[128], out_text[128];
+    _Alignas(16) unsigned char attributes[TSI_ATTRIBUTES_MAX];
+    ts_tensor *in[TSI_INPUT_MAX] = { NULL }, *out[TSI_OUTPUT_MAX] = { NULL };
+    const tsi_op_desc *op = tsi_op_find(row->op);
+    TEST_SAY(t, op != NULL, "%s", row->op);
+    if (!op) return;
+    snprintf(in_text, sizeof in_text, "%s", row->in);
+    snprintf(out_text, sizeof out_text, "%s", row->out);
+    value_list list;
+    int32_t count = 0;
+    for (char *at = in_text; *at; count++) {
+        TEST_CHECK(t, read_list(&at, &list));
+        const char *place = cut && list.meta.shape.ndim > 0 ? "S(0)" : "R";
+        in[count] = ts_from_function(element_of, &list, ts_sharding_get(mesh, place), list.meta);
+    }
+    TEST_OK(t, tsi_attributes_parse(op, row->attributes, attributes));
+    tsi_op_args args = { op, in, count, 0, attributes };
+    TEST_OK(t, tsi_op_run(&args, out));
+    char *at = out_text;
+    for (int32_t o = 0; o < op->output_count && *at && out[o]; o++)
+        if (read_list(&at, &list)) compare(t, row, cut ? "S(0)" : "R", out[o], &list);
+}
+
+TS_TEST_RANKS(edges, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (size_t i = 0; i < TSI_COUNT_OF(rows); i++) {
+        ts_scope scope = ts_scope_open(t->me, rows[i].op);
+        run_row(t, mesh, &rows[i], false);
+        if (t->count > 1) run_row(t, mesh, &rows[i], true);
+        ts_scope_close(scope);
+    }
+}
