@@ -16,8 +16,16 @@
 #include "base/philox.h"
 #include "device/cpu.h"
 #include "device/number.h"
+#include "device/parallel.h"
 
-enum { CHUNK = 256, LANES = 64, LANES_MIN = 12, WORDS_MAX = 4 * CHUNK + 4 * LANES + 8 };
+enum { CHUNK = 256, LANES = 64, LANES_MIN = 12, WORDS_MAX = TSI_RANDOM_BUFFER };
+/* Blocks whose rounds are done together. Where the 64-bit product is fast, few stay in registers;
+ * else as many as there are, for vector code. */
+#if defined(__aarch64__)
+enum { GROUP = 4 };
+#else
+enum { GROUP = LANES };
+#endif
 
 typedef struct chunk {
     uint32_t word[WORDS_MAX];
@@ -31,6 +39,7 @@ typedef struct recipe {
     ts_dtype dtype;
     int32_t words;      /* k */
     bool complex, wide; /* wide: f64 and c128, 53 random bits */
+    bool unit;          /* UNIFORM from 0 to 1 */
     double top;         /* UNIFORM: the largest number of the dtype below b */
     uint32_t drop;      /* UNIFORM: low bits of a word that are not used */
 } recipe;
@@ -77,12 +86,12 @@ uint64_t tsi_random_blocks(tsi_random_kind kind, ts_dtype dtype, int64_t count)
 
 /* ---- words */
 
-/* LANES blocks at once: the rounds are outside, so that each inner loop is vector code. */
-static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint64_t first)
+/* LANES blocks, in groups: the rounds are outside, so that each inner loop is vector code. */
+static void philox_group(uint32_t *restrict out, const tsi_random *random, uint64_t first)
 {
-    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    uint32_t c0[GROUP], c1[GROUP], c2[GROUP], c3[GROUP];
     uint32_t k0 = (uint32_t)random->seed, k1 = (uint32_t)(random->seed >> 32);
-    for (uint32_t i = 0; i < LANES; i++) {
+    for (uint32_t i = 0; i < GROUP; i++) {
         uint64_t counter = first + i;
         c0[i] = (uint32_t)counter;
         c1[i] = (uint32_t)(counter >> 32);
@@ -90,7 +99,7 @@ static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint6
         c3[i] = (uint32_t)(random->stream >> 32);
     }
     for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < LANES; i++) {
+        for (int i = 0; i < GROUP; i++) {
             uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
             uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
             c1[i] = (uint32_t)p1;
@@ -101,7 +110,7 @@ static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint6
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < GROUP; i++) {
         out[4 * i] = c0[i];
         out[4 * i + 1] = c1[i];
         out[4 * i + 2] = c2[i];
@@ -109,17 +118,21 @@ static void philox_lanes(uint32_t *restrict out, const tsi_random *random, uint6
     }
 }
 
-/* The words of `count` elements from `global` on; the first one is at the returned place of the
- * buffer. */
-static const uint32_t *draw_words(const recipe *r, uint64_t global, int64_t count, uint32_t *buffer)
+static void philox_lanes(uint32_t *out, const tsi_random *random, uint64_t first)
 {
-    uint64_t first = global * (uint64_t)r->words, block = first / 4, skip = first % 4;
-    uint64_t blocks = (skip + (uint64_t)count * (uint64_t)r->words + 3) / 4;
-    uint64_t counter = r->random->offset + block, b = 0;
+    for (uint64_t i = 0; i < LANES; i += GROUP)
+        philox_group(out + 4 * i, random, first + i);
+}
+
+const uint32_t *tsi_random_draw(const tsi_random *random, uint64_t first, int64_t count,
+                                uint32_t *buffer)
+{
+    uint64_t block = first / 4, skip = first % 4, blocks = (skip + (uint64_t)count + 3) / 4, b = 0;
+    uint64_t counter = random->offset + block;
     for (; b < blocks && blocks - b >= LANES_MIN; b += LANES)
-        philox_lanes(buffer + 4 * b, r->random, counter + b);
+        philox_lanes(buffer + 4 * b, random, counter + b);
     for (; b < blocks; b++) {
-        tsi_philox_block one = tsi_philox(r->random->seed, counter + b, r->random->stream);
+        tsi_philox_block one = tsi_philox(random->seed, counter + b, random->stream);
         memcpy(buffer + 4 * b, one.word, sizeof one.word);
     }
     return buffer + skip;
@@ -137,6 +150,24 @@ static void uniform_narrow(const recipe *r, double *restrict out, const uint32_t
         double u = tsi_f64_of_u52(word[i] >> drop) * unit;
         double x = a + span * u;
         out[i] = x < top ? x : top;
+    }
+}
+
+/* From 0 up to 1 the values have as many bits as the dtype: they are made in it, without rounding.
+ */
+static void uniform_f32(float *restrict out, const uint32_t *restrict word, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)(int32_t)(word[i] >> 8) * 0x1p-24f;
+}
+
+static void uniform_bf16(uint16_t *restrict out, const uint32_t *restrict word, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float u = (float)(int32_t)(word[i] >> 24) * 0x1p-8f;
+        uint32_t bits;
+        memcpy(&bits, &u, sizeof bits);
+        out[i] = (uint16_t)(bits >> 16);
     }
 }
 
@@ -266,10 +297,19 @@ static void round_into(ts_dtype dtype, void *to, ts_dtype from_dtype, const void
 
 static void fill_chunk(const recipe *r, char *to, uint64_t global, int64_t n, chunk *c)
 {
-    const uint32_t *word = draw_words(r, global, n, c->word);
+    const uint32_t *word =
+        tsi_random_draw(r->random, global * (uint64_t)r->words, n * r->words, c->word);
     ts_dtype real = r->complex ? TS_DTYPE_C128 : TS_DTYPE_F64;
     switch (r->random->kind) {
     case TSI_RANDOM_UNIFORM:
+        if (r->unit && r->dtype == TS_DTYPE_F32) {
+            uniform_f32((float *)(void *)to, word, n);
+            break;
+        }
+        if (r->unit && r->dtype == TS_DTYPE_BF16) {
+            uniform_bf16((uint16_t *)(void *)to, word, n);
+            break;
+        }
         if (r->wide)
             uniform_wide(r, c->real, word, r->complex ? 2 * n : n);
         else
@@ -350,6 +390,7 @@ static ts_status recipe_make(const tsi_random *random, const tsi_block *to, reci
     bool real = random->kind == TSI_RANDOM_UNIFORM || random->kind == TSI_RANDOM_NORMAL;
     r->complex = real && is_complex(dtype);
     r->wide = is_wide(dtype);
+    r->unit = random->a == 0.0 && random->b == 1.0;
     r->drop = dtype == TS_DTYPE_BF16 ? 24 : dtype == TS_DTYPE_F16 ? 21 : 8;
     if (random->kind == TSI_RANDOM_UNIFORM) {
         r->top = below(random->b, dtype);
@@ -358,13 +399,49 @@ static ts_status recipe_make(const tsi_random *random, const tsi_block *to, reci
     return TS_OK;
 }
 
+/* Part of a run; chunks end at multiples of CHUNK, so that all but the first begin with a whole
+ * block. */
+static void fill_run(const recipe *r, const tsi_block *to, tsi_random_run run)
+{
+    chunk c;
+    int64_t size = (int64_t)ts_dtype_size(r->dtype);
+    for (int64_t at = 0, n = 0; at < run.length; at += n) {
+        n = tsi_min_i64(CHUNK - (run.global + at) % CHUNK, run.length - at);
+        fill_chunk(r, (char *)to->data + (run.local + at) * size, (uint64_t)(run.global + at), n,
+                   &c);
+    }
+}
+
+typedef struct filling {
+    const recipe *recipe;
+    const tsi_block *to;
+    const tsi_random_run *run;
+} filling;
+
+static void fill_runs(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const filling *f = context;
+    for (int64_t i = begin; i < end; i++)
+        fill_run(f->recipe, f->to, f->run[i]);
+}
+
+/* Elements begin .. end-1 of a run. */
+static void fill_part(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const filling *f = context;
+    fill_run(f->recipe, f->to,
+             (tsi_random_run){ f->run->global + begin, f->run->local + begin, end - begin });
+}
+
 ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
                                const tsi_random_run *run, int64_t run_count)
 {
+    enum { GRAIN = 8192 };
     recipe r;
     TSI_TRY(recipe_make(random, to, &r));
-    int64_t room = tsi_block_count(to), size = (int64_t)ts_dtype_size(r.dtype);
-    chunk c;
+    int64_t room = tsi_block_count(to), total = 0;
     for (int64_t i = 0; i < run_count; i++) {
         int64_t local = run[i].local, length = run[i].length;
         if (local < 0 || length < 0 || local > room || length > room - local || run[i].global < 0 ||
@@ -373,13 +450,16 @@ ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
                 TS_ERR_ARG,
                 "random: a run of %lld from %lld on (global %lld), the block has %lld elements",
                 (long long)length, (long long)local, (long long)run[i].global, (long long)room);
-        /* Chunks end at multiples of CHUNK, so that all but the first begin with a whole block. */
-        for (int64_t at = 0, n = 0; at < length; at += n) {
-            n = tsi_min_i64(CHUNK - (run[i].global + at) % CHUNK, length - at);
-            fill_chunk(&r, (char *)to->data + (local + at) * size, (uint64_t)(run[i].global + at),
-                       n, &c);
-        }
+        total += length;
     }
+    filling f = { &r, to, run };
+    if (run_count > 0 && total / run_count < GRAIN) { /* short ones */
+        tsi_parallel_for(random->rank, run_count, GRAIN * run_count / (total + 1) + 1, fill_runs,
+                         &f);
+        return TS_OK;
+    }
+    for (; f.run < run + run_count; f.run++)
+        tsi_parallel_for(random->rank, f.run->length, GRAIN, fill_part, &f);
     return TS_OK;
 }
 

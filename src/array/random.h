@@ -19,6 +19,7 @@
 #ifndef TSI_ARRAY_RANDOM_H
 #define TSI_ARRAY_RANDOM_H
 
+#include "base/rank.h"
 #include "device/device.h"
 
 typedef enum tsi_random_kind {
@@ -33,6 +34,7 @@ typedef struct tsi_random {
     uint64_t seed, stream, offset; /* offset in blocks of four words */
     double a, b;       /* UNIFORM [a, b); NORMAL mean a, deviation b; BERNOULLI probability a */
     int64_t low, high; /* INTEGER low <= x < high */
+    ts_rank *rank; /* whose threads fill long blocks, on its own thread; NULL: the caller alone */
 } tsi_random;
 
 /* Consecutive elements: `length` of them, from place `local` of the block on, with global indices
@@ -46,6 +48,11 @@ ts_status tsi_random_fill(const tsi_random *random, const tsi_block *to, int64_t
 /* Fills the runs of a dense block; places outside every run stay as they are. */
 ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
                                const tsi_random_run *run, int64_t run_count);
+/* Words first .. first + count - 1 of the sequence, for kernels that make elements of them; at most
+ * TSI_RANDOM_DRAW. `buffer` holds TSI_RANDOM_BUFFER; the first word is at the returned place. */
+enum { TSI_RANDOM_DRAW = 1024, TSI_RANDOM_BUFFER = TSI_RANDOM_DRAW + 264 };
+const uint32_t *tsi_random_draw(const tsi_random *random, uint64_t first, int64_t count,
+                                uint32_t *buffer);
 /* k, the words of one element; 0 if the kind has no meaning for the dtype. */
 int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype);
 /* Blocks that a tensor of `count` elements uses: what the offset advances by after it, on every

@@ -28,6 +28,7 @@ static ts_status draw(const tsi_kernel_io *io, const tsi_operand *place, const t
     flat.extent[0] = tsi_block_count(&place->block);
     random.seed = io->seed;
     random.stream = io->stream;
+    random.rank = io->rank;
     if (flat.extent[0] == 0) return TS_OK;
     if (!place->region) return tsi_random_fill(&random, &flat, 0);
     tsi_random_run run[RUNS_AT_ONCE];

@@ -198,7 +198,9 @@ ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
                         ts_dtype_name(dtype));
     tsi_block block = tsi_array_block(array);
     int64_t count = tsi_block_count(&block);
-    random_fill fill = { .random = random,
+    tsi_random with = *random;
+    with.rank = mesh->rank;
+    random_fill fill = { .random = &with,
                          .block = { .data = block.data,
                                     .dtype = block.dtype,
                                     .ndim = 1,

@@ -79,5 +79,6 @@ void tsi_grouped_install(void);
 void tsi_move_install(void);
 void tsi_select_install(void);
 void tsi_gather_install(void);
+void tsi_draw_install(void);
 
 #endif

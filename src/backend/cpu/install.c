@@ -25,6 +25,7 @@ static void install(void)
     tsi_move_install();
     tsi_select_install();
     tsi_gather_install();
+    tsi_draw_install();
 }
 
 void tsi_backend_cpu_install(void)
