@@ -120,10 +120,10 @@ static void release(operand *x, int32_t count)
         tsi_free(x[i].memory);
 }
 
-/* Attention adds up in the dtype of its results: its reference is asked in f64. */
-static bool is_attention(const call *c)
+/* References that add up in the dtype of their results are asked in f64. */
+static bool is_rough(const call *c)
 {
-    return strncmp(c->op->name, "attention", 9) == 0;
+    return strncmp(c->op->name, "attention", 9) == 0 || strcmp(c->op->name, "sum_to") == 0;
 }
 
 static void widen(test *t, operand *to, const operand *from)
@@ -181,11 +181,11 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         }
         in_is[i] = in[i].is;
     }
-    if (is_attention(c) && c->input_count == 6) attend_first(t, c, in);
+    if (is_rough(c) && c->input_count == 6) attend_first(t, c, in);
     operand wide[TSI_INPUT_MAX] = { 0 };
     for (int32_t o = 0; o < c->op->output_count; o++) {
         ts_meta meta = c->out[o];
-        if (is_attention(c)) meta.dtype = TS_DTYPE_F64;
+        if (is_rough(c)) meta.dtype = TS_DTYPE_F64;
         place(t, &out[o], &c->out[o], how == GAPS ? DENSE : how);
         place(t, &want[o], &meta, DENSE);
         out_is[o] = out[o].is;
@@ -205,7 +205,7 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         n->declined++;
     } else {
         n->fast++;
-        for (int32_t i = 0; is_attention(c) && i < c->input_count; i++) {
+        for (int32_t i = 0; is_rough(c) && i < c->input_count; i++) {
             widen(t, &wide[i], &in[i]);
             in_is[i] = wide[i].is;
         }
