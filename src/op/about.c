@@ -74,7 +74,7 @@ static void sample_rules(const tsi_op_desc *op, tsi_arena *arena, tsi_text *text
     if (!op->sample || op->attribute_bytes > sizeof attributes ||
         !op->sample(&random, 0, in, &count, attributes))
         return;
-    if (op->normalise && op->normalise(in, count, attributes) != TS_OK) return;
+    if (op->normalise && op->normalise(op, in, count, attributes) != TS_OK) return;
     tsi_op_call call = { op, attributes, in, out, count, op->output_count };
     if (op->infer(&call) != TS_OK) return;
     tsi_rules rules = { .arena = arena };

@@ -29,13 +29,14 @@ static bool is_least(const tsi_op_desc *op)
     return op == &tsi_op_argmin || op == &tsi_op_min;
 }
 
-static ts_status arg_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status arg_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                               void *attributes)
 {
     tsi_reduce_attributes *a = attributes;
     if (a->dims.count > 1)
         return TSI_FAIL(TS_ERR_ARG, "an index is along one dim or all, not %d dims",
                         (int)a->dims.count);
-    return tsi_reduce_normalise(in, count, attributes);
+    return tsi_reduce_normalise(op, in, count, attributes);
 }
 
 static ts_status arg_infer(const tsi_op_call *call)

@@ -278,13 +278,16 @@ static ts_status minimum_grad(const tsi_grad_io *io)
     return extreme_grad(io, false);
 }
 
-/* d a^b = b a^(b-1) da + a^b log(a) db */
+/* d a^b = b a^(b-1) da + a^b log(a) db; 0 where a factor is, however large the other. */
 static ts_status power_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
-    ts_tensor *da =
-        io->needs & 1 ? ts_mul(dy, ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)))) : NULL;
-    ts_tensor *db = io->needs & 2 ? ts_mul(dy, ts_mul(io->out[0], ts_log(a))) : NULL;
+    ts_tensor *da = NULL, *db = NULL, *y = io->out[0];
+    if (io->needs & 1) {
+        da = ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)));
+        da = ts_mul(dy, ts_masked_fill(da, ts_logical_not(b), 0.0));
+    }
+    if (io->needs & 2) db = ts_mul(dy, ts_xlogy(y, a));
     return give_both(io, da, db);
 }
 

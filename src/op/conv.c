@@ -46,18 +46,19 @@ static ts_status spread(const char *op, const char *name, tsi_dims *dims, int32_
     return TS_OK;
 }
 
-static ts_status conv_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status conv_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
     conv_attributes *a = attributes;
     int32_t places = in[0].shape.ndim - 2;
     char text[96];
     if (places < 1 || places > 3)
-        return TSI_FAIL(TS_ERR_SHAPE, "conv: takes a batch, channels and 1 to 3 place dims, not %s",
-                        tsi_shape_text(&in[0].shape, text, sizeof text));
-    TSI_TRY(spread("conv", "stride", &a->stride, places, 1));
-    TSI_TRY(spread("conv", "padding", &a->padding, places, 0));
-    return spread("conv", "dilation", &a->dilation, places, 1);
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: takes a batch, channels and 1 to 3 place dims, not %s",
+                        op->name, tsi_shape_text(&in[0].shape, text, sizeof text));
+    TSI_TRY(spread(op->name, "stride", &a->stride, places, 1));
+    TSI_TRY(spread(op->name, "padding", &a->padding, places, 0));
+    return spread(op->name, "dilation", &a->dilation, places, 1);
 }
 
 static int64_t extent_of(const conv_attributes *a, int32_t i, int64_t x, int64_t kernel)

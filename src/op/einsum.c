@@ -111,8 +111,10 @@ static void unused_letters(const char *given, char *out)
     out[used] = '\0';
 }
 
-static ts_status einsum_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status einsum_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                  void *attributes)
 {
+    (void)op;
     einsum_attributes *a = attributes;
     char given[TEXT], dots[TS_NDIM_MAX + 1];
     memcpy(given, a->equation, sizeof given);

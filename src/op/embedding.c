@@ -149,8 +149,11 @@ static ts_status backward_infer(const tsi_op_call *call)
     bool fits = dy->ndim == ids->ndim + 1;
     for (int32_t d = 0; fits && d < ids->ndim; d++)
         fits = dy->extent[d] == ids->extent[d];
+    char one[96], other[96];
     if (!fits)
-        return TSI_FAIL(TS_ERR_SHAPE, "embedding_backward: the gradient does not fit the indices");
+        return TSI_FAIL(
+            TS_ERR_SHAPE, "embedding_backward: a gradient of %s does not fit indices of %s",
+            tsi_shape_text(dy, one, sizeof one), tsi_shape_text(ids, other, sizeof other));
     int64_t rows = ((const rows_attributes *)call->attributes)->rows;
     call->out[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { rows, dy->extent[ids->ndim] } },
                               .dtype = call->in[0].dtype };

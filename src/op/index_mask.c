@@ -114,8 +114,10 @@ static const tsi_attribute mask_table[] = { TSI_ATTR(mask_attributes, count, INT
                                             { 0 } };
 
 /* A plan without data: as many as there can be. */
-static ts_status mask_normalise(const ts_meta *in, int32_t input_count, void *attributes)
+static ts_status mask_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t input_count,
+                                void *attributes)
 {
+    (void)op;
     (void)input_count;
     mask_attributes *a = attributes;
     if (a->count == -1) a->count = ts_shape_count(&in[0].shape);
@@ -173,18 +175,17 @@ static int64_t pack(const tsi_block *x, const tsi_block *mask, unsigned char *to
     return count;
 }
 
-static ts_status refuse_count(ts_blast blast, int64_t set, int64_t count)
+static ts_status refuse_count(const tsi_op_desc *op, int64_t set, int64_t count)
 {
-    return TSI_FAIL_BLAST(blast, TS_ERR_ARG,
-                          "masked_select: the mask has %lld elements set, not %lld", (long long)set,
-                          (long long)count);
+    return TSI_FAIL(TS_ERR_ARG, "%s: the mask has %lld elements set, not %lld", op->name,
+                    (long long)set, (long long)count);
 }
 
 static ts_status mask_reference(const tsi_kernel_io *io)
 {
     int64_t count = ((const mask_attributes *)io->attributes)->count;
     int64_t set = pack(&io->in[0].block, &io->in[1].block, io->out[0].block.data, count);
-    return set == count ? TS_OK : refuse_count(TS_BLAST_AGREED, set, count);
+    return set == count ? TS_OK : refuse_count(io->op, set, count);
 }
 
 /* ---- masked_select: ranks that hold rows ----------------------------------------------------- */
@@ -228,7 +229,7 @@ static ts_status agree_counts(packing *p, int64_t mine)
             return tsi_fail_memory("the parts of masked_select", 0);
         total += p->count[j];
     }
-    if (total != expected) return refuse_count(TS_BLAST_AGREED, total, expected);
+    if (total != expected) return refuse_count(p->io->op, total, expected);
     for (int64_t j = 0; j < p->size; j++)
         for (int64_t i = 0; i < p->size; i++)
             if (p->count[i] > 0 && p->begin[i] < p->begin[j]) p->start[j] += p->count[i];
@@ -360,7 +361,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
             memset(to, 0, size);
         next += set;
     }
-    return next == dy->extent[0] ? TS_OK : refuse_count(TS_BLAST_AGREED, next, dy->extent[0]);
+    return next == dy->extent[0] ? TS_OK : refuse_count(io->op, next, dy->extent[0]);
 }
 
 static ts_status mask_grad(const tsi_grad_io *io)

@@ -75,13 +75,17 @@ static ts_status put_normalise_of(const char *op, const ts_meta *in, int32_t ind
     return TS_OK;
 }
 
-static ts_status index_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status index_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                 void *attributes)
 {
+    (void)op;
     return put_normalise_of("index_get", in, count - 1, attributes);
 }
 
-static ts_status put_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status put_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                               void *attributes)
 {
+    (void)op;
     return put_normalise_of("index_put", in, count - 2, attributes);
 }
 
@@ -132,8 +136,9 @@ static ts_status put_infer(const tsi_op_call *call)
                         tsi_shape_text(&shape, other, sizeof other));
     if (call->in[1].dtype != call->in[0].dtype ||
         (a->accumulate && call->in[0].dtype == TS_DTYPE_BOOL))
-        return TSI_FAIL(TS_ERR_DTYPE, "index_put: %s cannot be put into %s",
+        return TSI_FAIL(TS_ERR_DTYPE, "index_put: %s cannot be %s %s",
                         ts_dtype_name((ts_dtype)call->in[1].dtype),
+                        a->accumulate ? "added to" : "put into",
                         ts_dtype_name((ts_dtype)call->in[0].dtype));
     call->out[0] = call->in[0];
     return TS_OK;

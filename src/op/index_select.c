@@ -20,10 +20,11 @@ static const tsi_attribute backward_table[] = { TSI_ATTR(rows_attributes, dim, I
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static ts_status rows_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status rows_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("index", &((rows_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((rows_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 static ts_status check_index(const tsi_op_call *call, int32_t input)
@@ -54,6 +55,9 @@ static ts_status backward_infer(const tsi_op_call *call)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: %lld rows for %lld indices (extent %lld)",
                         call->op->name, (long long)call->in[0].shape.extent[a->dim],
                         (long long)call->in[1].shape.extent[0], (long long)a->extent);
+    if (call->in[0].dtype == TS_DTYPE_BOOL)
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: rows of equal index are added, which bool cannot be",
+                        call->op->name);
     call->out[0] = call->in[0];
     call->out[0].shape.extent[a->dim] = a->extent;
     return TS_OK;

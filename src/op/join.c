@@ -44,13 +44,14 @@ static ts_status join_check(const tsi_op_call *call, int64_t but, ts_dtype *dtyp
     return TS_OK;
 }
 
-static ts_status cat_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status cat_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                               void *attributes)
 {
     (void)count;
     join_attributes *a = attributes;
     if (in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "cat: tensors without dims cannot be joined; use stack");
-    return tsi_normalise_dim("cat", &a->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim);
 }
 
 static ts_status cat_infer(const tsi_op_call *call)
@@ -67,12 +68,13 @@ static ts_status cat_infer(const tsi_op_call *call)
 }
 
 /* A scalar becomes a vector, so dims count one more than the inputs have. */
-static ts_status stack_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status stack_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                 void *attributes)
 {
     (void)count;
     if (in[0].shape.ndim >= TS_NDIM_MAX)
         return TSI_FAIL(TS_ERR_SHAPE, "stack: the tensors have %d dims already", in[0].shape.ndim);
-    return tsi_normalise_dim("stack", &((join_attributes *)attributes)->dim, in[0].shape.ndim + 1);
+    return tsi_normalise_dim(op->name, &((join_attributes *)attributes)->dim, in[0].shape.ndim + 1);
 }
 
 static ts_status stack_infer(const tsi_op_call *call)

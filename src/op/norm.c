@@ -21,7 +21,8 @@ static const tsi_attribute norm_table[] = { TSI_ATTR(norm_attributes, normalized
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* Empty: the last dim. */
-static ts_status norm_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status norm_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
     norm_attributes *a = attributes;
@@ -31,9 +32,9 @@ static ts_status norm_normalise(const ts_meta *in, int32_t count, void *attribut
     for (int32_t i = 0; i < a->normalized.count; i++) {
         int32_t d = shape->ndim - a->normalized.count + i;
         if (d < 0 || shape->extent[d] != a->normalized.value[i])
-            return TSI_FAIL(
-                TS_ERR_SHAPE, "norm: normalized extent %lld is not that of dim %d (%lld)",
-                (long long)a->normalized.value[i], d, d >= 0 ? (long long)shape->extent[d] : -1LL);
+            return TSI_FAIL(TS_ERR_SHAPE, "%s: normalized extent %lld is not that of dim %d (%lld)",
+                            op->name, (long long)a->normalized.value[i], d,
+                            d >= 0 ? (long long)shape->extent[d] : -1LL);
     }
     return TS_OK;
 }

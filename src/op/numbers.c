@@ -48,7 +48,7 @@ static bool is_set(const tsi_numbers *n, int64_t i)
 double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
 {
     ts_dtype dtype = (ts_dtype)n->meta.dtype;
-    double x = real_at(n, i);
+    double x = real_at(n, i), y;
     switch (tsi_dtype_category(dtype)) {
     case TSI_CATEGORY_BOOL:
         if (n->counted) return (double)is_set(n, i);
@@ -59,8 +59,9 @@ double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
         return dtype == TS_DTYPE_U8 ? floor(fabs(x)) : floor(x);
     case TSI_CATEGORY_REAL:
         return x;
-    case TSI_CATEGORY_COMPLEX:
-        return x + real_at(n, i + 3) * (double complex)I;
+    case TSI_CATEGORY_COMPLEX: /* not on the real line, where functions have their cuts */
+        y = real_at(n, i + 3);
+        return x + (y == 0.0 && x != 0.0 ? 0.5 : y) * (double complex)I;
     }
     return x;
 }

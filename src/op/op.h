@@ -166,7 +166,8 @@ struct tsi_op_desc {
     const void *family; /* (optional) what operators of one file share a kernel by */
     /* Fills defaults that depend on shapes, makes dims non-negative. In place, before infer;
      * refuses what is out of range. */
-    ts_status (*normalise)(const ts_meta *in, int32_t input_count, void *attributes);
+    ts_status (*normalise)(const tsi_op_desc *op, const ts_meta *in, int32_t input_count,
+                           void *attributes);
     ts_status (*infer)(const tsi_op_call *call);
     void (*trait)(const tsi_op_call *call, tsi_traits *out); /* (optional) */
     void (*rules)(const tsi_op_call *call,

@@ -27,8 +27,10 @@ static void pad_of(const pad_attributes *a, int32_t ndim, int32_t d, int64_t *be
     *after = given ? a->pad.value[2 * pair + 1] : 0;
 }
 
-static ts_status pad_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status pad_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                               void *attributes)
 {
+    (void)op;
     (void)count;
     pad_attributes *a = attributes;
     int32_t ndim = in[0].shape.ndim;
@@ -135,7 +137,8 @@ typedef struct flip_attributes {
 static const tsi_attribute flip_table[] = { TSI_ATTR(flip_attributes, dims, DIMS, "dims", NULL),
                                             { 0 } };
 
-static ts_status flip_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status flip_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
     flip_attributes *a = attributes;
@@ -143,7 +146,7 @@ static ts_status flip_normalise(const ts_meta *in, int32_t count, void *attribut
         a->dims = (tsi_dims){ 0 };
         return TS_OK;
     }
-    return tsi_normalise_dims("flip", &a->dims, in[0].shape.ndim);
+    return tsi_normalise_dims(op->name, &a->dims, in[0].shape.ndim);
 }
 
 static void flip_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
@@ -203,14 +206,15 @@ static const tsi_attribute roll_table[] = { TSI_ATTR(roll_attributes, shifts, DI
                                             { 0 } };
 
 /* One shift for every dim, each from 0 up to its extent. */
-static ts_status roll_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status roll_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
     roll_attributes *a = attributes, sum = { .shifts = { .count = in[0].shape.ndim } };
     if (a->shifts.count != a->dims.count)
         return TSI_FAIL(TS_ERR_ARG, "roll: %d shifts for %d dims", a->shifts.count, a->dims.count);
     for (int32_t i = 0; i < a->dims.count; i++) {
-        TSI_TRY(tsi_normalise_dim("roll", &a->dims.value[i], in[0].shape.ndim));
+        TSI_TRY(tsi_normalise_dim(op->name, &a->dims.value[i], in[0].shape.ndim));
         int64_t d = a->dims.value[i], extent = in[0].shape.ndim ? in[0].shape.extent[d] : 1;
         if (extent == 0) continue;
         int64_t shift = a->shifts.value[i] % extent;

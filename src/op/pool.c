@@ -25,39 +25,41 @@ static const tsi_attribute backward_table[] = {
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static ts_status spread(const char *name, tsi_dims *dims, int32_t places, int64_t least)
+static ts_status spread(const tsi_op_desc *op, const char *name, tsi_dims *dims, int32_t places,
+                        int64_t least)
 {
     if (dims->count != 1 && dims->count != places)
-        return TSI_FAIL(TS_ERR_ARG, "pool: %d numbers of %s do not fit %d place dims",
+        return TSI_FAIL(TS_ERR_ARG, "%s: %d numbers of %s do not fit %d place dims", op->name,
                         (int)dims->count, name, (int)places);
     for (int32_t i = 1; dims->count == 1 && i < places; i++)
         dims->value[i] = dims->value[0];
     dims->count = places;
     for (int32_t i = 0; i < places; i++)
         if (dims->value[i] < least || dims->value[i] > INT32_MAX)
-            return TSI_FAIL(TS_ERR_ARG, "pool: a %s of %lld has no meaning", name,
+            return TSI_FAIL(TS_ERR_ARG, "%s: a %s of %lld has no meaning", op->name, name,
                             (long long)dims->value[i]);
     return TS_OK;
 }
 
-static ts_status pool_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status pool_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
     pool_attributes *a = attributes;
     int32_t places = in[0].shape.ndim - 2;
     char text[96];
     if (places < 1 || places > 3)
-        return TSI_FAIL(TS_ERR_SHAPE, "pool: takes a batch, channels and 1 to 3 place dims, not %s",
-                        tsi_shape_text(&in[0].shape, text, sizeof text));
-    TSI_TRY(spread("kernel_size", &a->kernel_size, places, 1));
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: takes a batch, channels and 1 to 3 place dims, not %s",
+                        op->name, tsi_shape_text(&in[0].shape, text, sizeof text));
+    TSI_TRY(spread(op, "kernel_size", &a->kernel_size, places, 1));
     if (a->stride.count <= 0) a->stride = a->kernel_size;
-    TSI_TRY(spread("stride", &a->stride, places, 1));
-    TSI_TRY(spread("padding", &a->padding, places, 0));
+    TSI_TRY(spread(op, "stride", &a->stride, places, 1));
+    TSI_TRY(spread(op, "padding", &a->padding, places, 0));
     for (int32_t i = 0; i < places; i++)
         if (2 * a->padding.value[i] > a->kernel_size.value[i])
-            return TSI_FAIL(TS_ERR_ARG,
-                            "pool: a padding of %lld is more than half a window of %lld",
-                            (long long)a->padding.value[i], (long long)a->kernel_size.value[i]);
+            return TSI_FAIL(TS_ERR_ARG, "%s: a padding of %lld is more than half a window of %lld",
+                            op->name, (long long)a->padding.value[i],
+                            (long long)a->kernel_size.value[i]);
     return TS_OK;
 }
 

@@ -473,7 +473,8 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     TSI_TRY(plan_inputs(plan, q));
     const tsi_op_desc *op = q->op;
     TSI_TRY(tsi_attributes_check(op, plan->attributes));
-    if (op->normalise) TSI_TRY(op->normalise(plan->in_meta, plan->input_count, plan->attributes));
+    if (op->normalise)
+        TSI_TRY(op->normalise(op, plan->in_meta, plan->input_count, plan->attributes));
     tsi_op_call call = {
         op, plan->attributes, plan->in_meta, plan->out_meta, plan->input_count, plan->output_count
     };

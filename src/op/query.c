@@ -72,6 +72,11 @@ uint64_t tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtyp
                 is_index |= UINT64_C(1) << (i & 63);
         }
     }
+    for (int32_t i = 1; i < input_count; i++) { /* more of the same kind than the samples have */
+        if (known >> (i & 63) & 1) continue;
+        out[i] = out[i - 1];
+        is_index |= (is_index >> ((i - 1) & 63) & 1) << (i & 63);
+    }
     return is_index;
 }
 

@@ -24,11 +24,12 @@ static const tsi_attribute norm_table[] = {
 
 /* ---- shared ---------------------------------------------------------------------------------- */
 
-ts_status tsi_reduce_normalise(const ts_meta *in, int32_t input_count, void *attributes)
+ts_status tsi_reduce_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t input_count,
+                               void *attributes)
 {
     (void)input_count;
     tsi_reduce_attributes *a = attributes;
-    return tsi_normalise_dims("reduction", &a->dims, in[0].shape.ndim);
+    return tsi_normalise_dims(op->name, &a->dims, in[0].shape.ndim);
 }
 
 uint32_t tsi_reduce_mask(const void *attributes)
@@ -341,11 +342,17 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
+/* The product of the others. With one zero only that element has any, with more none; so zeros are
+ * left out of the product and counted. */
 static ts_status prod_grad(const tsi_grad_io *io)
 {
-    ts_tensor *y = tsi_grad_unreduce(io->out[0], &io->in_meta[0], io->attributes);
+    const tsi_dims *dims = &((const tsi_reduce_attributes *)io->attributes)->dims;
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
-    io->in_grad[0] = ts_div(ts_mul(dy, y), io->in[0]);
+    ts_tensor *zero = ts_logical_not(io->in[0]), *x = ts_masked_fill(io->in[0], zero, 1.0);
+    ts_tensor *product = ts_prod(x, dims->value, dims->count, 1);
+    ts_tensor *zeros = ts_sum(zero, dims->value, dims->count, 1);
+    ts_tensor *none = ts_ne(ts_cast(zero, TS_DTYPE_I64), zeros); /* zeros among the others */
+    io->in_grad[0] = ts_masked_fill(ts_mul(dy, ts_div(product, x)), none, 0.0);
     return ts_rank_status(io->rank);
 }
 
@@ -423,7 +430,7 @@ const tsi_op_desc tsi_op_prod = {
     .what = "the product over dims",
     REDUCTION(prod_rules),
     .family = &prod_kind,
-    .saves = 1 | Y,
+    .saves = 1,
     .grad = prod_grad,
 };
 const tsi_op_desc tsi_op_amax = {

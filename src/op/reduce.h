@@ -14,7 +14,8 @@ typedef struct tsi_reduce_attributes {
 
 extern const tsi_attribute tsi_reduce_table[]; /* dims, keepdim */
 
-ts_status tsi_reduce_normalise(const ts_meta *in, int32_t input_count, void *attributes);
+ts_status tsi_reduce_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t input_count,
+                               void *attributes);
 /* The result's shape; its dtype is the input's. */
 ts_status tsi_reduce_infer(const tsi_op_call *call);
 /* Kept dims stay cut; where a reduced dim is cut, algorithm 1 combines what the ranks found. */

@@ -17,8 +17,10 @@ static const tsi_attribute repeat_table[] = {
 
 /* ---- repeat ---------------------------------------------------------------------------------- */
 
-static ts_status repeat_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status repeat_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                  void *attributes)
 {
+    (void)op;
     (void)count;
     const tsi_dims *repeats = &((repeat_attributes *)attributes)->repeats;
     if (repeats->count != in[0].shape.ndim)
@@ -140,7 +142,8 @@ static const tsi_attribute interleave_table[] = {
     { 0 }
 };
 
-static ts_status interleave_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status interleave_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                      void *attributes)
 {
     (void)count;
     interleave_attributes *a = attributes;
@@ -148,7 +151,7 @@ static ts_status interleave_normalise(const ts_meta *in, int32_t count, void *at
     if (in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "repeat_interleave: a tensor without dims has no dim %lld",
                         (long long)a->dim);
-    TSI_TRY(tsi_normalise_dim("repeat_interleave", &a->dim, in[0].shape.ndim));
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim));
     if (a->repeats < 0 || !tsi_mul_i64(in[0].shape.extent[a->dim], a->repeats, &extent))
         return TSI_FAIL(TS_ERR_ARG, "repeat_interleave: dim %lld of extent %lld %lld times",
                         (long long)a->dim, (long long)in[0].shape.extent[a->dim],

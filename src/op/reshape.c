@@ -23,8 +23,10 @@ static const tsi_attribute reshape_table[] = {
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-static ts_status reshape_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status reshape_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
 {
+    (void)op;
     (void)count;
     tsi_dims *shape = &((reshape_attributes *)attributes)->shape;
     int64_t total = ts_shape_count(&in[0].shape), known = 1;

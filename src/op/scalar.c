@@ -191,8 +191,11 @@ static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
 static ts_status pow_grad(const tsi_grad_io *io)
 {
     double exponent = ((const exponent_attributes *)io->attributes)->exponent;
-    io->in_grad[0] =
-        ts_mul(io->out_grad[0], ts_mul_scalar(ts_pow(io->in[0], exponent - 1.0), exponent));
+    if (exponent == 0.0) /* 0 times a power that may be infinite */
+        io->in_grad[0] = ts_zeros_like(io->out_grad[0]);
+    else
+        io->in_grad[0] =
+            ts_mul(io->out_grad[0], ts_mul_scalar(ts_pow(io->in[0], exponent - 1.0), exponent));
     return ts_rank_status(io->rank);
 }
 

@@ -70,10 +70,11 @@ static const tsi_scan_kind min_kind = { { .at = -1 }, step_min, true };
 
 /* ---- shapes and rules ------------------------------------------------------------------------ */
 
-static ts_status scan_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status scan_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("scan", &((tsi_scan_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_scan_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 /* Sums and products of bool and integers are i64. */

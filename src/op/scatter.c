@@ -30,10 +30,11 @@ static const tsi_attribute backward_table[] = { TSI_ATTR(along_attributes, dim, 
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static ts_status along_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status along_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                 void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("scatter", &((along_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((along_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 /* The index has no more than `shape` in any dim but `but`. */
@@ -83,8 +84,8 @@ static ts_status scatter_infer(const tsi_op_call *call)
     TSI_TRY(check_within(call, &call->in[1].shape, &call->in[2].shape, -1));
     bool adds = call->op == &tsi_op_scatter_add;
     if (call->in[2].dtype != call->in[0].dtype || (adds && call->in[0].dtype == TS_DTYPE_BOOL))
-        return TSI_FAIL(TS_ERR_DTYPE, "%s: %s cannot be put into %s", call->op->name,
-                        ts_dtype_name((ts_dtype)call->in[2].dtype),
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: %s cannot be %s %s", call->op->name,
+                        ts_dtype_name((ts_dtype)call->in[2].dtype), adds ? "added to" : "put into",
                         ts_dtype_name((ts_dtype)call->in[0].dtype));
     return TS_OK;
 }

@@ -47,25 +47,27 @@ static int64_t slice_count(const slice_attributes *a)
     return tsi_ceil_div(a->end - a->start, a->step);
 }
 
-static ts_status slice_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status slice_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                 void *attributes)
 {
     (void)count;
     slice_attributes *a = attributes;
     if (in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "slice: a tensor without dims has no dim %lld",
                         (long long)a->dim);
-    TSI_TRY(tsi_normalise_dim("slice", &a->dim, in[0].shape.ndim));
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim));
     return normalise_bounds("slice", a, in[0].shape.extent[a->dim]);
 }
 
-static ts_status backward_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status backward_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                    void *attributes)
 {
     (void)count;
     slice_attributes *a = attributes;
     if (a->extent < 0 || in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "slice_backward: extent %lld, %d dims", (long long)a->extent,
                         in[0].shape.ndim);
-    TSI_TRY(tsi_normalise_dim("slice_backward", &a->dim, in[0].shape.ndim));
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim));
     TSI_TRY(normalise_bounds("slice_backward", a, a->extent));
     if (in[0].shape.extent[a->dim] != slice_count(a))
         return TSI_FAIL(TS_ERR_SHAPE,

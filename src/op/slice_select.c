@@ -24,14 +24,15 @@ static tsi_role joined(const ts_meta *meta)
 
 /* ---- select ---------------------------------------------------------------------------------- */
 
-static ts_status select_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status select_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                  void *attributes)
 {
     (void)count;
     select_attributes *a = attributes;
     if (in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "select: a tensor without dims has no dim %lld",
                         (long long)a->dim);
-    TSI_TRY(tsi_normalise_dim("select", &a->dim, in[0].shape.ndim));
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim));
     int64_t extent = in[0].shape.extent[a->dim];
     if (a->index < -extent || a->index >= extent)
         return TSI_FAIL(TS_ERR_ARG,
@@ -171,8 +172,10 @@ static ts_status diagonal_dims(const char *op, diagonal_attributes *a, int32_t n
     return TS_OK;
 }
 
-static ts_status diagonal_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status diagonal_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                    void *attributes)
 {
+    (void)op;
     (void)count;
     return diagonal_dims("diagonal", attributes, in[0].shape.ndim);
 }
@@ -312,8 +315,10 @@ const tsi_op_desc tsi_op_diagonal = {
 
 /* ---- its gradient ---------------------------------------------------------------------------- */
 
-static ts_status backward_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status backward_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                    void *attributes)
 {
+    (void)op;
     (void)count;
     diagonal_attributes *a = attributes;
     int32_t last = in[0].shape.ndim - 1;

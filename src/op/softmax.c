@@ -16,10 +16,11 @@ typedef struct softmax_attributes {
 static const tsi_attribute softmax_table[] = { TSI_ATTR(softmax_attributes, dim, INT, "dim", "-1"),
                                                { 0 } };
 
-static ts_status softmax_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status softmax_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("softmax", &((softmax_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((softmax_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 static ts_status refuse_complex(const tsi_op_call *call)

@@ -29,16 +29,18 @@ static const tsi_attribute topk_table[] = {
     { 0 },
 };
 
-static ts_status sort_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status sort_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("sort", &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
-static ts_status topk_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status topk_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("topk", &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 static ts_status sort_infer(const tsi_op_call *call)

@@ -146,7 +146,7 @@ static ts_status vector_norm_reference(const tsi_kernel_io *io)
 
 /* ---- the gradient ---------------------------------------------------------------------------- */
 
-/* dx = sign(x) (|x| / y)^(p-1) dy, 0 where y is 0; for infinite p the extremes share dy. */
+/* dx = sign(x) (|x| / y)^(p-1) dy, 0 where x is 0; for infinite p the extremes share dy. */
 static ts_status vector_norm_grad(const tsi_grad_io *io)
 {
     const tsi_reduce_attributes *a = io->attributes;
@@ -160,7 +160,7 @@ static ts_status vector_norm_grad(const tsi_grad_io *io)
     } else {
         factor = ts_div(ts_abs(x), y);
         if (a->p != 2.0) factor = ts_pow(factor, a->p - 1.0);
-        factor = ts_masked_fill(factor, ts_logical_not(y), 0.0);
+        factor = ts_masked_fill(factor, ts_logical_not(x), 0.0);
     }
     io->in_grad[0] = ts_mul(ts_mul(ts_sign(x), factor), dy);
     return ts_rank_status(io->rank);

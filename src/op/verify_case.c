@@ -122,7 +122,7 @@ bool tsi_verify_begin(tsi_verify_call *call)
     const tsi_op_desc *op = call->op;
     memcpy(call->attributes, call->given, sizeof call->attributes);
     if (op->dtypes && !(op->dtypes >> call->in[0].dtype & 1)) return false;
-    if (op->normalise && op->normalise(call->in, call->input_count, call->attributes) != TS_OK)
+    if (op->normalise && op->normalise(op, call->in, call->input_count, call->attributes) != TS_OK)
         return false;
     tsi_op_call c = {
         op, call->attributes, call->in, call->out, call->input_count, op->output_count
@@ -330,7 +330,8 @@ bool tsi_verify_fits(tsi_verify_call *call, const tsi_verify_choice *choice)
             in[i] = call->in[i];
             if (choice->in[i]) in[i].shape = ts_layout_local(choice->in[i], coord);
         }
-        if (call->op->normalise && call->op->normalise(in, call->input_count, attributes) != TS_OK)
+        if (call->op->normalise &&
+            call->op->normalise(call->op, in, call->input_count, attributes) != TS_OK)
             return false;
         tsi_op_call c = {
             call->op, attributes, in, out, call->input_count, call->op->output_count

@@ -66,7 +66,8 @@ static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status permute_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
 {
     (void)count;
     view_attributes *a = attributes;
@@ -76,7 +77,7 @@ static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attri
                         ndim);
     uint32_t seen = 0;
     for (int32_t d = 0; d < ndim; d++) {
-        TSI_TRY(tsi_normalise_dim("permute", &a->dims.value[d], ndim));
+        TSI_TRY(tsi_normalise_dim(op->name, &a->dims.value[d], ndim));
         if (seen >> a->dims.value[d] & 1)
             return TSI_FAIL(TS_ERR_ARG, "permute: dim %lld is given twice",
                             (long long)a->dims.value[d]);
@@ -85,32 +86,37 @@ static ts_status permute_normalise(const ts_meta *in, int32_t count, void *attri
     return TS_OK;
 }
 
-static ts_status transpose_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status transpose_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                     void *attributes)
 {
     (void)count;
     view_attributes *a = attributes;
-    TSI_TRY(tsi_normalise_dim("transpose", &a->dim0, in[0].shape.ndim));
-    return tsi_normalise_dim("transpose", &a->dim1, in[0].shape.ndim);
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim0, in[0].shape.ndim));
+    return tsi_normalise_dim(op->name, &a->dim1, in[0].shape.ndim);
 }
 
-static ts_status squeeze_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status squeeze_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
 {
     (void)count;
-    return tsi_normalise_dims("squeeze", &((view_attributes *)attributes)->dims, in[0].shape.ndim);
+    return tsi_normalise_dims(op->name, &((view_attributes *)attributes)->dims, in[0].shape.ndim);
 }
 
-static ts_status unsqueeze_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status unsqueeze_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                     void *attributes)
 {
     (void)count;
     if (in[0].shape.ndim >= TS_NDIM_MAX)
         return TSI_FAIL(TS_ERR_SHAPE, "unsqueeze: the tensor has %d dims already",
                         in[0].shape.ndim);
-    return tsi_normalise_dim("unsqueeze", &((view_attributes *)attributes)->dim0,
+    return tsi_normalise_dim(op->name, &((view_attributes *)attributes)->dim0,
                              in[0].shape.ndim + 1);
 }
 
-static ts_status expand_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status expand_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                  void *attributes)
 {
+    (void)op;
     (void)count;
     tsi_dims *want = &((view_attributes *)attributes)->dims;
     const ts_shape *have = &in[0].shape;

@@ -225,7 +225,7 @@ static bool infer(call *c)
     tsi_op_call op_call = {
         c->op, c->attributes, c->in, c->out, c->input_count, c->op->output_count
     };
-    if (c->op->normalise && c->op->normalise(c->in, c->input_count, c->attributes) != TS_OK)
+    if (c->op->normalise && c->op->normalise(c->op, c->in, c->input_count, c->attributes) != TS_OK)
         return false;
     return c->op->infer(&op_call) == TS_OK;
 }

@@ -50,11 +50,18 @@ static ts_status run_caught(test *t, bad_call *c, ts_tensor *const *in, char *te
     return status;
 }
 
-/* Sentences begin with the operator or what it shares with its family, and are no codes. */
+/* Sentences begin with the operator's name, and are no codes. */
 static void check_sentence(test *t, const bad_call *c, const char *text, const char *what)
 {
-    TEST_SAY(t, strlen(text) > 12 && strchr(text, ':'), "%s, %s: \"%s\" is no sentence",
+    size_t length = strlen(c->op->name);
+    bool named = strncmp(text, c->op->name, length) == 0 && text[length] == ':';
+    TEST_SAY(t, named && strlen(text) > length + 8, "%s, %s: \"%s\" is no sentence of its own",
              c->op->name, what, text);
+}
+
+static bool has_number(const char *text)
+{
+    return strpbrk(text, "0123456789") != NULL;
 }
 
 /* ---- one thing wrong at a time --------------------------------------------------------------- */
@@ -81,6 +88,7 @@ static void dims_out_of_range(test *t, ts_mesh *mesh, bad_call *c)
         ts_status status = run_caught(t, &bad, in, text, sizeof text);
         TEST_SAY(t, status != TS_OK && (strstr(text, "77") || strstr(text, "1 dims")),
                  "%s: %s 77: %d, \"%s\"", c->op->name, a->name, (int)status, text);
+        check_sentence(t, c, text, a->name);
     }
 }
 
@@ -150,8 +158,11 @@ static void shapes_that_differ(test *t, ts_mesh *mesh, bad_call *c)
                 bad.in[i].shape.extent[bad.in[i].shape.ndim++] = 3;
             for (int32_t k = 0; k < c->input_count; k++)
                 in[k] = tensor_of(mesh, &bad.in[k]);
-            if (run_caught(t, &bad, in, text, sizeof text) != TS_OK)
+            if (run_caught(t, &bad, in, text, sizeof text) != TS_OK) {
                 check_sentence(t, c, text, "another shape");
+                TEST_SAY(t, has_number(text + strlen(c->op->name)), "%s: no values in \"%s\"",
+                         c->op->name, text);
+            }
             ts_scope_close(scope);
         }
 }

@@ -9,6 +9,7 @@
 
 #include "op/attribute.h"
 #include "op_family.h"
+#include "tessera/op.h"
 
 typedef struct value_row {
     const char *op, *attributes;
@@ -118,6 +119,27 @@ static const value_row rows[] = {
     { "acos", "{}", "c128[1] 2", "c128[1] 0-1.3169578969248166i" },
 };
 
+/* Slopes of the sum of the first output, for the first input: "out" is that gradient. */
+static const value_row slopes[] = {
+    { "prod", "{\"dims\": [0]}", "f64[3] 0 2 3", "f64[3] 6 0 0" },
+    { "prod", "{}", "f64[4] 0 2 0 3", "f64[4] 0 0 0 0" },
+    { "prod", "{}", "f64[3] 4 2 3", "f64[3] 6 12 8" },
+    { "pow", "{\"exponent\": 0}", "f64[2] 0 3", "f64[2] 0 0" },
+    { "pow", "{\"exponent\": 1}", "f64[2] 0 3", "f64[2] 1 1" },
+    { "power", "{}", "f64[3] 0 0 2; f64[3] 0 2 3", "f64[3] 0 0 12" },
+    { "vector_norm", "{}", "f64[2] 0 0", "f64[2] 0 0" },
+    { "vector_norm", "{\"p\": 0.5}", "f64[3] 0 1 4", "f64[3] 0 3 1.5" },
+    { "vector_norm", "{\"p\": \"inf\"}", "f64[3] 2 -2 1", "f64[3] 0.5 -0.5 0" },
+    { "std", "{}", "f64[3] 2 2 2", "f64[3] 0 0 0" },
+    { "abs", "{}", "f64[3] -1 0 1", "f64[3] -1 0 1" },
+    { "relu", "{}", "f64[3] -1 0 1", "f64[3] 0 0 1" },
+    { "clamp", "{\"min\": -1, \"max\": 1}", "f64[4] -2 -1 1 2", "f64[4] 0 1 1 0" },
+    { "amax", "{}", "f64[3] 2 1 2", "f64[3] 0.5 0 0.5" },
+    { "max", "{\"dim\": 0}", "f64[3] 2 1 2", "f64[3] 1 0 0" },
+    { "maximum", "{}", "f64[3] 1 2 3; f64[3] 3 2 1", "f64[3] 0 0.5 1" },
+    { "l1_loss", "{\"reduction\": \"sum\"}", "f64[3] 1 2 3; f64[3] 3 2 1", "f64[3] -1 0 1" },
+};
+
 /* ---- texts ----------------------------------------------------------------------------------- */
 
 typedef struct value_list {
@@ -207,38 +229,76 @@ static void compare(test *t, const value_row *row, const char *place, ts_tensor 
     }
 }
 
-static void run_row(test *t, ts_mesh *mesh, const value_row *row, bool cut)
+typedef struct value_call {
+    const tsi_op_desc *op;
+    ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX];
+    int32_t input_count, reserved;
+} value_call;
+
+/* Makes the call; inputs that have dims are cut along the first if `cut` says so. */
+static bool call_row(test *t, ts_mesh *mesh, const value_row *row, bool cut, value_call *c)
 {
-    char in_text[128], out_text[128];
+    char text[128];
     _Alignas(16) unsigned char attributes[TSI_ATTRIBUTES_MAX];
-    ts_tensor *in[TSI_INPUT_MAX] = { NULL }, *out[TSI_OUTPUT_MAX] = { NULL };
-    const tsi_op_desc *op = tsi_op_find(row->op);
-    TEST_SAY(t, op != NULL, "%s", row->op);
-    if (!op) return;
-    snprintf(in_text, sizeof in_text, "%s", row->in);
-    snprintf(out_text, sizeof out_text, "%s", row->out);
     value_list list;
-    int32_t count = 0;
-    for (char *at = in_text; *at; count++) {
+    *c = (value_call){ .op = tsi_op_find(row->op) };
+    TEST_SAY(t, c->op != NULL, "%s", row->op);
+    if (!c->op) return false;
+    snprintf(text, sizeof text, "%s", row->in);
+    for (char *at = text; *at; c->input_count++) {
         TEST_CHECK(t, read_list(&at, &list));
         const char *place = cut && list.meta.shape.ndim > 0 ? "S(0)" : "R";
-        in[count] = ts_from_function(element_of, &list, ts_sharding_get(mesh, place), list.meta);
+        ts_tensor *x = ts_from_function(element_of, &list, ts_sharding_get(mesh, place), list.meta);
+        c->in[c->input_count] = c->input_count == 0 ? ts_watch(x) : x;
     }
-    TEST_OK(t, tsi_attributes_parse(op, row->attributes, attributes));
-    tsi_op_args args = { op, in, count, 0, attributes };
-    TEST_OK(t, tsi_op_run(&args, out));
-    char *at = out_text;
-    for (int32_t o = 0; o < op->output_count && *at && out[o]; o++)
-        if (read_list(&at, &list)) compare(t, row, cut ? "S(0)" : "R", out[o], &list);
+    TEST_OK(t, tsi_attributes_parse(c->op, row->attributes, attributes));
+    tsi_op_args args = { c->op, c->in, c->input_count, 0, attributes };
+    TEST_OK(t, tsi_op_run(&args, c->out));
+    return c->out[0] != NULL;
+}
+
+static void check_row(test *t, ts_mesh *mesh, const value_row *row, bool cut)
+{
+    char text[128], *at = text;
+    value_call c;
+    value_list list;
+    if (!call_row(t, mesh, row, cut, &c)) return;
+    snprintf(text, sizeof text, "%s", row->out);
+    for (int32_t o = 0; o < c.op->output_count && *at && c.out[o]; o++)
+        if (read_list(&at, &list)) compare(t, row, cut ? "S(0)" : "R", c.out[o], &list);
+}
+
+static void check_slope(test *t, ts_mesh *mesh, const value_row *row, bool cut)
+{
+    char text[128], *at = text;
+    value_call c;
+    value_list list;
+    ts_tensor *slope = NULL;
+    ts_tape_begin(t->me);
+    if (!call_row(t, mesh, row, cut, &c)) return;
+    TEST_OK(t, ts_grad(ts_sum(c.out[0], NULL, 0, 0), c.in, 1, &slope));
+    snprintf(text, sizeof text, "%s", row->out);
+    if (read_list(&at, &list) && slope) compare(t, row, cut ? "S(0)" : "R", slope, &list);
+}
+
+typedef void (*check_fn)(test *t, ts_mesh *mesh, const value_row *row, bool cut);
+static void check_all(test *t, const value_row *row, size_t count, check_fn check)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (size_t i = 0; i < count; i++)
+        for (int cut = 0; cut < (t->count > 1 ? 2 : 1); cut++) {
+            ts_scope scope = ts_scope_open(t->me, row[i].op);
+            check(t, mesh, &row[i], cut);
+            ts_scope_close(scope);
+        }
 }
 
 TS_TEST_RANKS(edges, 1, 2, 3)
 {
-    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
-    for (size_t i = 0; i < TSI_COUNT_OF(rows); i++) {
-        ts_scope scope = ts_scope_open(t->me, rows[i].op);
-        run_row(t, mesh, &rows[i], false);
-        if (t->count > 1) run_row(t, mesh, &rows[i], true);
-        ts_scope_close(scope);
-    }
+    check_all(t, rows, TSI_COUNT_OF(rows), check_row);
+}
+
+TS_TEST_RANKS(slopes_at_zeros_and_ties, 1, 2, 3)
+{
+    check_all(t, slopes, TSI_COUNT_OF(slopes), check_slope);
 }
