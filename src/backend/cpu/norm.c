@@ -67,31 +67,29 @@ static void store_moments(const norm *n, int64_t row, double mean, double scale)
     if (n->centred) tsi_store_real((ts_dtype)n->mean.dtype, row_at(n, &n->mean, row), mean);
 }
 
+/* The mean (0 if the norm has none) and the sum of squares about it. */
 static void norm_row(const norm *n, int64_t row, float *to, const float *x)
 {
-    double mean = 0;
-    if (n->centred) mean = n->set->fold_f32[TSI_BY_SUM](x, n->length) / (double)n->length;
-    double scale = scale_of(n, n->centred ? n->set->squares_about(x, (float)mean, n->length)
-                                          : n->set->fold_f32[TSI_BY_SQUARES](x, n->length));
-    n->set->normalise(to, x, n->weight_bias, (float)mean, (float)scale, n->length);
-    store_moments(n, row, mean, scale);
+    double moment[2] = { 0, 0 };
+    if (n->centred)
+        n->set->moments(x, n->length, moment);
+    else
+        moment[1] = n->set->fold_f32[TSI_BY_SQUARES](x, n->length);
+    double scale = scale_of(n, moment[1]);
+    n->set->normalise(to, x, n->weight_bias, (float)moment[0], (float)scale, n->length);
+    store_moments(n, row, moment[0], scale);
 }
 
-/* Without a copy in f32; deviations of a centred row are taken from one. */
-static void norm_row_bf16(const norm *n, int64_t row, uint16_t *to, const uint16_t *x,
-                          float *buffer)
+static void norm_row_bf16(const norm *n, int64_t row, uint16_t *to, const uint16_t *x)
 {
-    double mean = 0, squares = 0;
-    if (n->centred) {
-        n->set->widen(buffer, x, n->length);
-        mean = n->set->fold_f32[TSI_BY_SUM](buffer, n->length) / (double)n->length;
-        squares = n->set->squares_about(buffer, (float)mean, n->length);
-    } else {
-        squares = n->set->fold_bf16[TSI_BY_SQUARES](x, n->length);
-    }
-    double scale = scale_of(n, squares);
-    n->set->normalise_bf16(to, x, n->weight_bias, (float)mean, (float)scale, n->length);
-    store_moments(n, row, mean, scale);
+    double moment[2] = { 0, 0 };
+    if (n->centred)
+        n->set->moments_bf16(x, n->length, moment);
+    else
+        moment[1] = n->set->fold_bf16[TSI_BY_SQUARES](x, n->length);
+    double scale = scale_of(n, moment[1]);
+    n->set->normalise_bf16(to, x, n->weight_bias, (float)moment[0], (float)scale, n->length);
+    store_moments(n, row, moment[0], scale);
 }
 
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
@@ -106,7 +104,7 @@ static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
             continue;
         }
         if (n->narrow) {
-            norm_row_bf16(n, row, (uint16_t *)(void *)y, (const uint16_t *)(const void *)x, buffer);
+            norm_row_bf16(n, row, (uint16_t *)(void *)y, (const uint16_t *)(const void *)x);
             continue;
         }
         tsi_gather(TS_DTYPE_F32, buffer, n->dtype, x, n->x.stride[n->outer] * size, n->length);

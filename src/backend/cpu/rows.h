@@ -47,6 +47,7 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(GE)                                                                                          \
     X(GELU)                                                                                        \
     X(GELU_BACKWARD)                                                                               \
+    X(GELU_TANH)                                                                                   \
     X(GT)                                                                                          \
     X(LE)                                                                                          \
     X(LEAKY_RELU)                                                                                  \
@@ -116,14 +117,20 @@ typedef struct tsi_row_set {
     /* to += a + b + c + d, for sums */
     void (*add_four)(float *to, const float *const *rows, int64_t count);
 
-    /* ---- softmax: x - top <= 0 */
+    /* ---- softmax: x - top <= 0; a NaN makes the sum one. top_bf16 may pass over a NaN. */
+    float (*top_bf16)(const uint16_t *x, int64_t count);
     double (*exp_sum)(const float *x, float top, int64_t count);
+    double (*exp_sum_bf16)(const uint16_t *x, float top, int64_t count);
     double (*exp_store)(float *to, const float *x, float top, int64_t count); /* and the sum */
+    double (*exp_store_bf16)(float *to, const uint16_t *x, float top, int64_t count);
     void (*scale)(float *to, const float *x, float factor, int64_t count);
+    void (*scale_bf16)(uint16_t *to, const float *x, float factor, int64_t count);
     /* to[i] = (x[i] - top) + add */
     void (*shift)(float *to, const float *x, float top, float add, int64_t count);
+    void (*shift_bf16)(uint16_t *to, const uint16_t *x, float top, float add, int64_t count);
     /* to[i] = (e^(x[i] - top)) * factor */
     void (*exp_scale)(float *to, const float *x, float top, float factor, int64_t count);
+    void (*exp_scale_bf16)(uint16_t *to, const uint16_t *x, float top, float factor, int64_t count);
 
     /* ---- attention: to = e^(scale x - top), and the sum; and of p = q k^T, dp =
      * do v^T with numbers { scale, lse, delta }: p = e^(scale p - lse), dp = p
@@ -131,8 +138,10 @@ typedef struct tsi_row_set {
     double (*exp_scaled)(float *to, const float *x, float scale, float top, int64_t count);
     void (*attend_back)(float *p, float *dp, const float *numbers, int64_t count);
 
-    /* ---- norms: to = (x - mean) * scale * weight + bias; weight and bias may be NULL */
-    double (*squares_about)(const float *x, float mean, int64_t count);
+    /* ---- norms: the mean and the sum of squares about it (of at least one element); and
+     * to = (x - mean) * scale * weight + bias, where weight and bias may be NULL */
+    void (*moments)(const float *x, int64_t count, double *mean_squares);
+    void (*moments_bf16)(const uint16_t *x, int64_t count, double *mean_squares);
     void (*normalise)(float *to, const float *x, const float *const *weight_bias, float mean,
                       float scale, int64_t count);
     void (*normalise_bf16)(uint16_t *to, const uint16_t *x, const float *const *weight_bias,

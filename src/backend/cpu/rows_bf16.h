@@ -67,7 +67,7 @@ static void erf_bf16(const tsi_row *row)
 
 static void exp_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_exp_f32);
+    pack1_bf16(row, vp_exp);
 }
 
 static void floor_bf16(const tsi_row *row)
@@ -80,9 +80,14 @@ static void gelu_bf16(const tsi_row *row)
     pack1_bf16(row, vp_gelu);
 }
 
+static void gelu_tanh_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_gelu_tanh);
+}
+
 static void log_bf16(const tsi_row *row)
 {
-    map1_bf16(row, one_log_f32);
+    pack1_bf16(row, vp_log);
 }
 
 static void neg_bf16(const tsi_row *row)
@@ -268,6 +273,7 @@ static void addcdiv_bf16(const tsi_row *row)
         [TSI_ROW_FLOOR] = floor_bf16,                                                              \
         [TSI_ROW_GELU] = gelu_bf16,                                                                \
         [TSI_ROW_GELU_BACKWARD] = gelu_backward_bf16,                                              \
+        [TSI_ROW_GELU_TANH] = gelu_tanh_bf16,                                                      \
         [TSI_ROW_LEAKY_RELU] = leaky_relu_bf16,                                                    \
         [TSI_ROW_LERP] = lerp_bf16,                                                                \
         [TSI_ROW_LOG] = log_bf16,                                                                  \

@@ -6,6 +6,7 @@
  * it, with a loop of its own for each common broadcast. They are inlined into every row kernel, so
  * the compiler sees the function and makes vector code of it. */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "backend/cpu/rows.h"
@@ -173,6 +174,8 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 
 /* In this order: later parts use functions of earlier ones. */
 #include "backend/cpu/rows_pack.h"
+/* exponentials and their kin */
+#include "backend/cpu/rows_math.h"
 /* f32 */
 #include "backend/cpu/rows_f32.h"
 /* the same functions on bf16 */
@@ -181,7 +184,11 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 #include "backend/cpu/rows_wide.h"
 /* reductions */
 #include "backend/cpu/rows_fold.h"
-/* softmax, norms, attention */
+/* softmax, attention */
+#include "backend/cpu/rows_softmax.h"
+/* norms, which add up as these do */
+#include "backend/cpu/rows_norm.h"
+/* rotary positions, products of rows */
 #include "backend/cpu/rows_fused.h"
 /* optimisers */
 #include "backend/cpu/rows_update.h"
@@ -192,6 +199,8 @@ const tsi_row_set TSI_ROW_SET = {
     TSI_ROWS_BF16,
     TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
+    TSI_ROWS_SOFTMAX,
+    TSI_ROWS_NORM,
     TSI_ROWS_FUSED,
     TSI_ROWS_UPDATE,
 };

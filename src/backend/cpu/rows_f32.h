@@ -31,15 +31,9 @@ static void erf_f32(const tsi_row *row)
     pack1_f32(row, vp_erf);
 }
 
-static TSI_INLINE float one_exp_f32(float x, float c)
-{
-    (void)c;
-    return tsi_v_exp(x);
-}
-
 static void exp_f32(const tsi_row *row)
 {
-    map1_f32(row, one_exp_f32);
+    pack1_f32(row, vp_exp);
 }
 
 static TSI_INLINE float one_floor_f32(float x, float c)
@@ -58,15 +52,14 @@ static void gelu_f32(const tsi_row *row)
     pack1_f32(row, vp_gelu);
 }
 
-static TSI_INLINE float one_log_f32(float x, float c)
+static void gelu_tanh_f32(const tsi_row *row)
 {
-    (void)c;
-    return tsi_v_log(x);
+    pack1_f32(row, vp_gelu_tanh);
 }
 
 static void log_f32(const tsi_row *row)
 {
-    map1_f32(row, one_log_f32);
+    pack1_f32(row, vp_log);
 }
 
 static TSI_INLINE float one_neg_f32(float x, float c)
@@ -517,6 +510,7 @@ static void logical_not_f32(const tsi_row *row)
         [TSI_ROW_GE] = ge_f32,                                                                     \
         [TSI_ROW_GELU] = gelu_f32,                                                                 \
         [TSI_ROW_GELU_BACKWARD] = gelu_backward_f32,                                               \
+        [TSI_ROW_GELU_TANH] = gelu_tanh_f32,                                                       \
         [TSI_ROW_GT] = gt_f32,                                                                     \
         [TSI_ROW_LE] = le_f32,                                                                     \
         [TSI_ROW_LEAKY_RELU] = leaky_relu_f32,                                                     \

@@ -2,12 +2,14 @@
 /* softmax.c - softmax, log_softmax and logsumexp of narrow reals over one dim, row by row.
  *
  * A row is read three times while it lies in the cache: its largest element, its exponentials with
- * their sum, the quotient. Rows that are not contiguous f32 go through a buffer. */
+ * their sum, the quotient. Contiguous rows of f32 are used where they lie, those of bf16 too but
+ * for their exponentials, which are kept in f32; other rows go through a buffer. */
 #include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
+#include "device/number.h"
 #include "op/reduce.h"
 
 enum { GRAIN = 8192 };
@@ -16,8 +18,8 @@ typedef struct softmax {
     tsi_walk walk; /* operand 0: the input, its last dim the own one; 1: the result */
     const tsi_row_set *set;
     ts_dtype in_dtype, out_dtype;
-    float *buffer; /* per worker: a row */
-    bool logs, direct;
+    float *buffer;             /* per worker: a row */
+    bool logs, direct, narrow; /* rows where they lie: of f32, of bf16 */
 } softmax;
 
 /* The block with `dim` moved to the end. */
@@ -51,6 +53,24 @@ static void softmax_row(const softmax *s, float *to, const float *x, int64_t cou
     }
 }
 
+static void softmax_row_bf16(const softmax *s, uint16_t *to, const uint16_t *x, float *powers,
+                             int64_t count)
+{
+    float top = s->set->top_bf16(x, count);
+    if (!isfinite(top)) {
+        for (int64_t i = 0; i < count; i++)
+            to[i] = 0x7FC0; /* not a number */
+        return;
+    }
+    if (s->logs) {
+        double sum = s->set->exp_sum_bf16(x, top, count);
+        s->set->shift_bf16(to, x, top, (float)-log(sum), count);
+    } else {
+        double sum = s->set->exp_store_bf16(powers, x, top, count);
+        s->set->scale_bf16(to, powers, (float)(1.0 / sum), count);
+    }
+}
+
 static void run_softmax(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const softmax *s = context;
@@ -63,6 +83,11 @@ static void run_softmax(void *context, int64_t begin, int64_t end, int32_t worke
         if (s->direct) {
             softmax_row(s, (float *)(void *)at.at[1], (const float *)(const void *)at.at[0],
                         walk->length);
+            continue;
+        }
+        if (s->narrow) {
+            softmax_row_bf16(s, (uint16_t *)(void *)at.at[1],
+                             (const uint16_t *)(const void *)at.at[0], buffer, walk->length);
             continue;
         }
         tsi_gather(TS_DTYPE_F32, buffer, s->in_dtype, at.at[0], walk->stride[0][last],
@@ -86,6 +111,14 @@ static ts_status run(const tsi_kernel_io *io, softmax *s, tsi_parallel_fn fn)
     return TS_OK;
 }
 
+/* Whether the rows of an operand are contiguous elements of that dtype. */
+static bool lies(const softmax *s, int32_t operand, ts_dtype dtype)
+{
+    int64_t stride = s->walk.stride[operand][s->walk.ndim - 1];
+    return (operand == 0 ? s->in_dtype : s->out_dtype) == dtype &&
+           (s->walk.length == 1 || stride == (int64_t)ts_dtype_size(dtype));
+}
+
 static ts_status softmax_kernel(const tsi_kernel_io *io)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
@@ -98,9 +131,8 @@ static ts_status softmax_kernel(const tsi_kernel_io *io)
     s.in_dtype = (ts_dtype)in->dtype;
     s.out_dtype = (ts_dtype)out->dtype;
     tsi_walk_make(&s.walk, block, 2, 1);
-    int32_t last = s.walk.ndim - 1;
-    s.direct = s.in_dtype == TS_DTYPE_F32 && s.out_dtype == TS_DTYPE_F32 &&
-               (s.walk.length == 1 || (s.walk.stride[0][last] == 4 && s.walk.stride[1][last] == 4));
+    s.direct = lies(&s, 0, TS_DTYPE_F32) && lies(&s, 1, TS_DTYPE_F32);
+    s.narrow = lies(&s, 0, TS_DTYPE_BF16) && lies(&s, 1, TS_DTYPE_BF16);
     return run(io, &s, run_softmax);
 }
 
@@ -113,6 +145,17 @@ static double row_lse(const softmax *s, const float *x, int64_t count)
     return (double)top + log(s->set->exp_sum(x, top, count));
 }
 
+static double row_lse_bf16(const softmax *s, const uint16_t *x, int64_t count)
+{
+    float top = s->set->top_bf16(x, count);
+    if (!isfinite(top)) { /* a NaN beside it counts */
+        for (int64_t i = 0; i < count; i++)
+            if (isnan(tsi_f32_of_bf16(x[i]))) top = NAN;
+        return (double)top;
+    }
+    return (double)top + log(s->set->exp_sum_bf16(x, top, count));
+}
+
 static void run_lse(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const softmax *s = context;
@@ -123,12 +166,15 @@ static void run_lse(void *context, int64_t begin, int64_t end, int32_t worker)
     tsi_walker_start(&at, walk, begin);
     for (int64_t row = begin; row < end; row++, tsi_walker_next(&at)) {
         const float *x = (const float *)(const void *)at.at[0];
-        if (!s->direct) {
+        double lse;
+        if (!s->direct && !s->narrow) {
             tsi_gather(TS_DTYPE_F32, buffer, s->in_dtype, at.at[0], walk->stride[0][last],
                        walk->length);
             x = buffer;
         }
-        tsi_store_real(s->out_dtype, at.at[1], row_lse(s, x, walk->length));
+        lse = s->narrow ? row_lse_bf16(s, (const uint16_t *)(const void *)at.at[0], walk->length)
+                        : row_lse(s, x, walk->length);
+        tsi_store_real(s->out_dtype, at.at[1], lse);
     }
 }
 
@@ -156,8 +202,8 @@ static ts_status logsumexp_kernel(const tsi_kernel_io *io)
     s.in_dtype = (ts_dtype)in->dtype;
     s.out_dtype = (ts_dtype)out->dtype;
     tsi_walk_make(&s.walk, block, 2, 1);
-    s.direct = s.in_dtype == TS_DTYPE_F32 &&
-               (s.walk.length == 1 || s.walk.stride[0][s.walk.ndim - 1] == 4);
+    s.direct = lies(&s, 0, TS_DTYPE_F32);
+    s.narrow = lies(&s, 0, TS_DTYPE_BF16);
     return run(io, &s, run_lse);
 }
 
