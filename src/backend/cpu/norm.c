@@ -21,6 +21,8 @@ typedef struct norm {
     ts_dtype dtype;
     double eps;
     int64_t length;
+    int64_t step[4]; /* bytes from row to row of x, y, scale, mean, where all of them have one */
+    bool even;
     int32_t outer;                /* dims before the normalized ones */
     bool centred, direct, narrow; /* direct: f32 where it lies; narrow: bf16 where it lies */
 } norm;
@@ -44,10 +46,31 @@ static bool flatten(const tsi_block *block, int32_t outer, tsi_block *out)
     return true;
 }
 
+/* Bytes from one row of a block to the next, with the outer extents of x; false: not everywhere
+ * the same. */
+static bool row_step(const norm *n, const tsi_block *block, int64_t *step)
+{
+    int64_t rows = 1, stride = 0;
+    for (int32_t d = n->outer - 1; d >= 0; d--) {
+        if (n->x.extent[d] == 1) continue;
+        if (rows == 1)
+            stride = block->stride[d];
+        else if (block->stride[d] != stride * rows)
+            return false;
+        rows *= n->x.extent[d];
+    }
+    *step = stride * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
+    return true;
+}
+
+enum { X, Y, SCALE, MEAN };
+
 /* Where row `index` of the outer dims begins; for the statistics, whose extents are the same there.
  */
-static char *row_at(const norm *n, const tsi_block *block, int64_t index)
+static char *row_at(const norm *n, int which, int64_t index)
 {
+    const tsi_block *const blocks[] = { &n->x, &n->y, &n->scale, &n->mean }, *block = blocks[which];
+    if (n->even) return (char *)block->data + index * n->step[which];
     int64_t at = 0;
     for (int32_t d = n->outer - 1; d >= 0; d--) {
         at += index % n->x.extent[d] * block->stride[d];
@@ -63,53 +86,67 @@ static double scale_of(const norm *n, double squares)
 
 static void store_moments(const norm *n, int64_t row, double mean, double scale)
 {
-    tsi_store_real((ts_dtype)n->scale.dtype, row_at(n, &n->scale, row), scale);
-    if (n->centred) tsi_store_real((ts_dtype)n->mean.dtype, row_at(n, &n->mean, row), mean);
+    tsi_store_real((ts_dtype)n->scale.dtype, row_at(n, SCALE, row), scale);
+    if (n->centred) tsi_store_real((ts_dtype)n->mean.dtype, row_at(n, MEAN, row), mean);
 }
 
-/* The mean (0 if the norm has none) and the sum of squares about it. */
-static void norm_row(const norm *n, int64_t row, float *to, const float *x)
+/* Of one row: the mean (0 if the norm has none) and the reciprocal deviation. */
+typedef struct moments {
+    double mean, scale;
+} moments;
+
+static moments moments_of(const norm *n, bool narrow, const void *x)
 {
-    double moment[2] = { 0, 0 };
-    if (n->centred)
-        n->set->moments(x, n->length, moment);
+    double out[2] = { 0, 0 };
+    if (n->centred && narrow)
+        n->set->moments_bf16(x, n->length, out);
+    else if (n->centred)
+        n->set->moments(x, n->length, out);
     else
-        moment[1] = n->set->fold_f32[TSI_BY_SQUARES](x, n->length);
-    double scale = scale_of(n, moment[1]);
-    n->set->normalise(to, x, n->weight_bias, (float)moment[0], (float)scale, n->length);
-    store_moments(n, row, moment[0], scale);
+        out[1] = narrow ? n->set->fold_bf16[TSI_BY_SQUARES](x, n->length)
+                        : n->set->fold_f32[TSI_BY_SQUARES](x, n->length);
+    return (moments){ out[0], scale_of(n, out[1]) };
 }
 
-static void norm_row_bf16(const norm *n, int64_t row, uint16_t *to, const uint16_t *x)
+static void norm_row(const norm *n, bool narrow, void *to, const void *x, moments m)
 {
-    double moment[2] = { 0, 0 };
-    if (n->centred)
-        n->set->moments_bf16(x, n->length, moment);
+    if (narrow)
+        n->set->normalise_bf16(to, x, n->weight_bias, (float)m.mean, (float)m.scale, n->length);
     else
-        moment[1] = n->set->fold_bf16[TSI_BY_SQUARES](x, n->length);
-    double scale = scale_of(n, moment[1]);
-    n->set->normalise_bf16(to, x, n->weight_bias, (float)moment[0], (float)scale, n->length);
-    store_moments(n, row, moment[0], scale);
+        n->set->normalise(to, x, n->weight_bias, (float)m.mean, (float)m.scale, n->length);
+}
+
+/* Rows where they lie. The moments of a row are taken before the row before it is written: the end
+ * of a sum, a root and a quotient then wait for nothing. */
+static void run_direct(const norm *n, int64_t begin, int64_t end)
+{
+    moments m = moments_of(n, n->narrow, row_at(n, X, begin));
+    for (int64_t row = begin; row < end; row++) {
+        moments next = m;
+        if (row + 1 < end) next = moments_of(n, n->narrow, row_at(n, X, row + 1));
+        norm_row(n, n->narrow, row_at(n, Y, row), row_at(n, X, row), m);
+        store_moments(n, row, m.mean, m.scale);
+        m = next;
+    }
 }
 
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const norm *n = context;
     int64_t size = (int64_t)ts_dtype_size(n->dtype);
-    float *buffer = n->buffer ? n->buffer + worker * n->length : NULL;
+    float *buffer = n->buffer + worker * n->length;
+    if (n->direct || n->narrow) {
+        run_direct(n, begin, end);
+        return;
+    }
     for (int64_t row = begin; row < end; row++) {
-        char *x = row_at(n, &n->x, row), *y = row_at(n, &n->y, row);
-        if (n->direct) {
-            norm_row(n, row, (float *)(void *)y, (const float *)(const void *)x);
-            continue;
-        }
-        if (n->narrow) {
-            norm_row_bf16(n, row, (uint16_t *)(void *)y, (const uint16_t *)(const void *)x);
-            continue;
-        }
-        tsi_gather(TS_DTYPE_F32, buffer, n->dtype, x, n->x.stride[n->outer] * size, n->length);
-        norm_row(n, row, buffer, buffer);
-        tsi_scatter(n->dtype, y, n->y.stride[n->outer] * size, TS_DTYPE_F32, buffer, n->length);
+        tsi_gather(TS_DTYPE_F32, buffer, n->dtype, row_at(n, X, row), n->x.stride[n->outer] * size,
+                   n->length);
+        moments m = moments_of(n, false, buffer);
+        norm_row(n, false, buffer, buffer, m);
+        store_moments(n, row, m.mean, m.scale);
+        tsi_scatter(n->dtype, row_at(n, Y, row), n->y.stride[n->outer] * size, TS_DTYPE_F32, buffer,
+                    n->length);
     }
 }
 
@@ -165,6 +202,9 @@ static ts_status norm_kernel(const tsi_kernel_io *io)
     bool plain = n.length == 1 || (n.x.stride[n.outer] == 1 && n.y.stride[n.outer] == 1);
     n.direct = n.dtype == TS_DTYPE_F32 && plain;
     n.narrow = n.dtype == TS_DTYPE_BF16 && plain;
+    n.even = row_step(&n, &n.x, &n.step[X]) && row_step(&n, &n.y, &n.step[Y]) &&
+             row_step(&n, &n.scale, &n.step[SCALE]) &&
+             (!n.centred || row_step(&n, &n.mean, &n.step[MEAN]));
     return run(io, &n);
 }
 

@@ -60,25 +60,34 @@ static TSI_INLINE float lanes_fold(const sum_lanes *sum)
     return lane[0];
 }
 
-/* The largest element; a NaN may be passed over, since the sum of exponentials will be one. */
+/* The largest element, from the bits: those of numbers from 0 on are ordered as they are, those
+ * below 0 the other way round. A NaN may be passed over, since the sum of exponentials will be one.
+ */
 static float top_bf16(const uint16_t *x, int64_t count)
 {
-    vp top = vp_set(-INFINITY);
+    enum { MANY = 64 };
+    int16_t high[MANY], low[MANY];
+    for (int j = 0; j < MANY; j++) {
+        high[j] = INT16_MIN;
+        low[j] = -128; /* minus infinity */
+    }
     int64_t i = 0;
-    for (; i + PACK <= count; i += PACK) {
-        vp y = load_bf16(x + i);
-        EACH top.v[j] = vf_max(y.v[j], top.v[j]);
+    for (; i + MANY <= count; i += MANY)
+        for (int j = 0; j < MANY; j++) {
+            int16_t y = (int16_t)x[i + j];
+            high[j] = y > high[j] ? y : high[j];
+            low[j] = y < low[j] ? y : low[j];
+        }
+    for (int j = 0; i < count; i++, j++) {
+        int16_t y = (int16_t)x[i];
+        high[j] = y > high[j] ? y : high[j];
+        low[j] = y < low[j] ? y : low[j];
     }
-    if (i < count) {
-        vp y = load_here_bf16(x + i, count - i, -INFINITY);
-        EACH top.v[j] = vf_max(y.v[j], top.v[j]);
+    for (int j = 1; j < MANY; j++) {
+        high[0] = high[j] > high[0] ? high[j] : high[0];
+        low[0] = low[j] < low[0] ? low[j] : low[0];
     }
-    float lane[PACK];
-    store_f32(lane, top);
-    for (int half = PACK / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++)
-            lane[j] = lane[j] > lane[j + half] ? lane[j] : lane[j + half];
-    return lane[0];
+    return tsi_f32_of_bf16((uint16_t)(high[0] >= 0 ? high[0] : low[0]));
 }
 
 /* Every f32 row of exponentials: of x, or of bf16 h; into `to`, or nowhere; x scale - top <= 0. */
