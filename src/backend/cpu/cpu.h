@@ -80,5 +80,6 @@ void tsi_move_install(void);
 void tsi_select_install(void);
 void tsi_gather_install(void);
 void tsi_draw_install(void);
+void tsi_sort_install(void);
 
 #endif

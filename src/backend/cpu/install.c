@@ -26,6 +26,7 @@ static void install(void)
     tsi_select_install();
     tsi_gather_install();
     tsi_draw_install();
+    tsi_sort_install();
 }
 
 void tsi_backend_cpu_install(void)
