@@ -81,5 +81,6 @@ void tsi_select_install(void);
 void tsi_gather_install(void);
 void tsi_draw_install(void);
 void tsi_sort_install(void);
+void tsi_conv_install(void);
 
 #endif

@@ -27,6 +27,7 @@ static void install(void)
     tsi_gather_install();
     tsi_draw_install();
     tsi_sort_install();
+    tsi_conv_install();
 }
 
 void tsi_backend_cpu_install(void)
