@@ -82,5 +82,8 @@ void tsi_gather_install(void);
 void tsi_draw_install(void);
 void tsi_sort_install(void);
 void tsi_conv_install(void);
+void tsi_pool_install(void);
+void tsi_count_install(void);
+void tsi_mask_install(void);
 
 #endif

@@ -28,6 +28,9 @@ static void install(void)
     tsi_draw_install();
     tsi_sort_install();
     tsi_conv_install();
+    tsi_pool_install();
+    tsi_count_install();
+    tsi_mask_install();
 }
 
 void tsi_backend_cpu_install(void)
