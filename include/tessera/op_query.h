@@ -59,6 +59,7 @@ typedef struct ts_op_cache_stats { /* may grow at the end */
     int64_t live, capacity; /* plans kept */
     int64_t bytes;          /* that they take */
     int64_t implicit_bytes; /* moved by all ranks for calls of this rank that did not ask for it */
+    int64_t matched; /* of the misses: no search, every input stays as it is (new sizes, mostly) */
 } ts_op_cache_stats;
 
 TS_BEGIN_C

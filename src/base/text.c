@@ -70,6 +70,20 @@ void tsi_text_printf(tsi_text *text, const char *format, ...)
     text->data[text->length] = '\0';
 }
 
+/* Without printf, which takes several hundred instructions a number: layouts are named by the
+ * numbers in them, and a layout is made for each new shape. */
+void tsi_text_int(tsi_text *text, int64_t value)
+{
+    char digit[24], *at = digit + sizeof digit;
+    uint64_t left = value < 0 ? -(uint64_t)value : (uint64_t)value;
+    do {
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (value < 0) *--at = '-';
+    tsi_text_add_n(text, at, (size_t)(digit + sizeof digit - at));
+}
+
 static void add_escaped(tsi_text *text, unsigned char c)
 {
     static const char short_form[] = "b\bf\fn\nr\rt\t\"\"\\\\";

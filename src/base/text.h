@@ -24,6 +24,7 @@ typedef struct tsi_text {
 void tsi_text_add(tsi_text *text, const char *addition);
 void tsi_text_add_n(tsi_text *text, const char *addition, size_t length);
 void tsi_text_printf(tsi_text *text, const char *format, ...) TS_PRINTF(2, 3);
+void tsi_text_int(tsi_text *text, int64_t value);      /* as "%lld" */
 void tsi_text_json(tsi_text *text, const char *value); /* quoted and escaped; NULL: null */
 /* The shortest digits that read back as the value, with '.' in every locale; NaN and inf: null. */
 void tsi_text_real(tsi_text *text, double value);

@@ -82,8 +82,10 @@ static bool equal_layout(const tsi_interned *value, const void *key)
 static void print_shape(tsi_text *text, const ts_shape *shape)
 {
     tsi_text_add(text, "[");
-    for (int32_t d = 0; d < shape->ndim; d++)
-        tsi_text_printf(text, "%s%lld", d ? ", " : "", (long long)shape->extent[d]);
+    for (int32_t d = 0; d < shape->ndim; d++) {
+        if (d > 0) tsi_text_add(text, ", ");
+        tsi_text_int(text, shape->extent[d]);
+    }
     tsi_text_add(text, "]");
 }
 
@@ -193,17 +195,9 @@ static void set_counts(ts_layout *layout)
 static char *make_text(const ts_layout *layout)
 {
     tsi_text text = { 0 };
-    size_t length = ts_sharding_text(layout->sharding, NULL, 0);
     print_shape(&text, &layout->shape);
     tsi_text_add(&text, "(");
-    char *placements = tsi_alloc(length + 1);
-    if (placements) {
-        (void)ts_sharding_text(layout->sharding, placements, length + 1);
-        tsi_text_add(&text, placements);
-        tsi_free(placements);
-    } else {
-        text.failed = true;
-    }
+    tsi_sharding_print(&text, layout->sharding);
     tsi_text_add(&text, ")");
     return tsi_text_take(&text);
 }

@@ -255,17 +255,33 @@ static void print_norm(tsi_text *text, double p)
     tsi_text_printf(text, "P(norm:%s)", number);
 }
 
+static void print_number(tsi_text *text, const char *before, int64_t value)
+{
+    tsi_text_add(text, before);
+    tsi_text_int(text, value);
+}
+
 static void print_cut(tsi_text *text, const ts_placement *place, int64_t axis_size, int ordered)
 {
     static const char *const name[] = { "R", "S", "SS", "RS", "HT" };
-    tsi_text_printf(text, "%s(%d", name[place->kind], (int)place->dim);
-    if (place->dim_last != place->dim) tsi_text_printf(text, "-%d", (int)place->dim_last);
-    if (place->align > 1) tsi_text_printf(text, "/%lld", (long long)place->align);
-    if (place->kind == TS_PLACE_STRIDED) tsi_text_printf(text, ",%lld", (long long)place->factor);
+    tsi_text_add(text, name[place->kind]);
+    print_number(text, "(", place->dim);
+    if (place->dim_last != place->dim) print_number(text, "-", place->dim_last);
+    if (place->align > 1) print_number(text, "/", place->align);
+    if (place->kind == TS_PLACE_STRIDED) print_number(text, ",", place->factor);
     for (int64_t i = 0; i < axis_size && place->kind == TS_PLACE_RAGGED; i++)
-        tsi_text_printf(text, "%s%lld", i ? "," : ":", (long long)place->sizes[i]);
+        print_number(text, i ? "," : ":", place->sizes[i]);
     tsi_text_add(text, ")");
-    if (ordered) tsi_text_printf(text, "[%d]", (int)place->order);
+    if (!ordered) return;
+    print_number(text, "[", place->order);
+    tsi_text_add(text, "]");
+}
+
+static void print_partial(tsi_text *text, const char *reduce)
+{
+    tsi_text_add(text, "P(");
+    tsi_text_add(text, reduce);
+    tsi_text_add(text, ")");
 }
 
 void tsi_placement_print(tsi_text *text, const ts_placement *place, int64_t axis_size, int ordered)
@@ -273,7 +289,7 @@ void tsi_placement_print(tsi_text *text, const ts_placement *place, int64_t axis
     if (tsi_placement_cuts(place))
         print_cut(text, place, axis_size, ordered);
     else if (place->kind == TS_PLACE_PARTIAL)
-        tsi_text_printf(text, "P(%s)", ts_reduce_name((ts_reduce)place->reduce));
+        print_partial(text, ts_reduce_name((ts_reduce)place->reduce));
     else if (place->kind == TS_PLACE_NORM)
         print_norm(text, place->norm);
     else

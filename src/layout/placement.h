@@ -16,6 +16,7 @@ ts_status tsi_placement_parse(tsi_cursor *cursor, int64_t axis_size, tsi_arena *
 /* Checks one placement as a value and brings it to its one spelling. */
 ts_status tsi_placement_normalise(ts_placement *place, int64_t axis_size);
 void tsi_placement_print(tsi_text *text, const ts_placement *place, int64_t axis_size, int ordered);
+void tsi_sharding_print(tsi_text *text, const ts_sharding *sharding); /* as ts_sharding_text */
 /* What was built, as snprintf would give it; releases the text. */
 size_t tsi_text_copy_out(tsi_text *text, char *out, size_t size);
 

@@ -236,13 +236,18 @@ size_t ts_placement_text(const ts_sharding *sharding, int32_t axis, char *out, s
     return tsi_text_copy_out(&text, out, size);
 }
 
+void tsi_sharding_print(tsi_text *text, const ts_sharding *sharding)
+{
+    for (int32_t k = 0; k < sharding->ndim; k++) {
+        if (k > 0) tsi_text_add(text, ", ");
+        tsi_placement_print(text, &sharding->place[k], sharding->mesh->size[k],
+                            is_ordered(sharding, k));
+    }
+}
+
 size_t ts_sharding_text(const ts_sharding *sharding, char *out, size_t size)
 {
     tsi_text text = { 0 };
-    for (int32_t k = 0; sharding && k < sharding->ndim; k++) {
-        if (k > 0) tsi_text_add(&text, ", ");
-        tsi_placement_print(&text, &sharding->place[k], sharding->mesh->size[k],
-                            is_ordered(sharding, k));
-    }
+    if (sharding) tsi_sharding_print(&text, sharding);
     return tsi_text_copy_out(&text, out, size);
 }

@@ -111,7 +111,8 @@ ts_status ts_op_cache_statistics(ts_rank *me, ts_op_cache_stats *out)
                             .evicted = state->evicted,
                             .live = state->live,
                             .capacity = TSI_OP_CACHE_SIZE,
-                            .implicit_bytes = state->implicit_bytes };
+                            .implicit_bytes = state->implicit_bytes,
+                            .matched = state->matched };
     for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
         if (state->cache[i])
             s.bytes +=
@@ -128,13 +129,10 @@ ts_status ts_op_cache_text(ts_rank *me, char *out, size_t size)
     const struct {
         const char *name;
         int64_t value;
-    } line[] = { { "hits", s.hits },
-                 { "misses", s.misses },
-                 { "evicted", s.evicted },
-                 { "live", s.live },
-                 { "capacity", s.capacity },
-                 { "bytes", s.bytes },
-                 { "implicit_bytes", s.implicit_bytes } };
+    } line[] = { { "hits", s.hits },       { "misses", s.misses },
+                 { "matched", s.matched }, { "evicted", s.evicted },
+                 { "live", s.live },       { "capacity", s.capacity },
+                 { "bytes", s.bytes },     { "implicit_bytes", s.implicit_bytes } };
     tsi_text text = { 0 };
     for (size_t i = 0; i < TSI_COUNT_OF(line); i++)
         tsi_text_printf(&text, "op.cache.%s %lld\n", line[i].name, (long long)line[i].value);

@@ -164,6 +164,7 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
     tsi_op_plan *plan = tsi_op_plan_make(rank, args);
     if (!plan) return NULL;
     state->misses++;
+    state->matched += plan->matched;
     plan->hash = hash;
     plan->generation = generation;
     tsi_op_plan **place = place_for(state, hash);
@@ -381,7 +382,7 @@ static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
                                ts_tensor **out)
 {
     ts_meta out_meta[TSI_OUTPUT_MAX];
-    memcpy(out_meta, plan->out_meta, sizeof out_meta);
+    memcpy(out_meta, plan->out_meta, (size_t)plan->output_count * sizeof *out_meta);
     tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,
                          out_meta, plan->input_count, plan->output_count };
     tsi_algorithm_io io = {
@@ -586,7 +587,7 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
 {
     if (plan->moved_total + plan->algorithm_bytes > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
-        state->implicit_bytes += plan->moved_total;
+        state->implicit_bytes += plan->moved_total + plan->algorithm_bytes;
     }
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = args->op->name, .name = rank->label, .where = rank->where

@@ -28,11 +28,13 @@ typedef struct tsi_op_plan {
     uint32_t used; /* for eviction */
     int32_t busy,
         loose; /* running now, so not to be evicted; not in the cache, freed after the run */
-    const ts_layout *out[TSI_OUTPUT_MAX]; /* retained */
-    ts_meta out_meta[TSI_OUTPUT_MAX];
-    ts_shape out_local[TSI_OUTPUT_MAX];
-    tsi_region *out_region[TSI_OUTPUT_MAX];
-    tsi_kernel_fn kernel;    /* fast one, or NULL */
+    const ts_layout **out; /* retained */
+    ts_meta *out_meta;
+    ts_shape *out_local;
+    tsi_region **out_region;
+    tsi_kernel_fn kernel; /* fast one, or NULL */
+    int32_t matched;      /* chosen without a search: every input stays as it is */
+    int32_t reserved;
     int64_t moved_total;     /* sum of move_bytes */
     int64_t algorithm_bytes; /* received by all ranks of the algorithm */
     /* ---- the short way: one output, nothing moves, nothing but the kernel runs */
@@ -61,7 +63,7 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
-    int64_t hits, misses, evicted, implicit_bytes, live;
+    int64_t hits, misses, matched, evicted, implicit_bytes, live;
     tsi_record_fn record; /* set by the autograd layer while a tape is open; NULL: none */
     void *record_context;
     uint64_t stream_forced; /* recomputation: streams are taken from here instead */

@@ -20,25 +20,42 @@ typedef struct equation_text {
 
 static const char batch_letters[] = "ABCDEFGH";
 
+/* The first `count` letters of a text, or all of it; a plan is made from these, so no printf. */
+static char *append(char *at, const char *letters, int32_t count)
+{
+    for (; *letters && count-- != 0; letters++)
+        *at++ = *letters;
+    *at = '\0';
+    return at;
+}
+
+enum { ALL = -1 };
+
 /* a [.., m, k] by b [.., k, n], either of them a vector. */
 static equation_text product_equation(int32_t a_ndim, int32_t b_ndim)
 {
     int32_t a_batch = a_ndim > 2 ? a_ndim - 2 : 0, b_batch = b_ndim > 2 ? b_ndim - 2 : 0;
     int32_t batch = a_batch > b_batch ? a_batch : b_batch;
     equation_text e;
-    snprintf(e.text, sizeof e.text, "%.*s%s,%.*s%s->%.*s%s%s", a_batch,
-             batch_letters + batch - a_batch, a_ndim == 1 ? "k" : "mk", b_batch,
-             batch_letters + batch - b_batch, b_ndim == 1 ? "k" : "kn", batch, batch_letters,
-             a_ndim == 1 ? "" : "m", b_ndim == 1 ? "" : "n");
+    char *at = append(e.text, batch_letters + batch - a_batch, a_batch);
+    at = append(at, a_ndim == 1 ? "k," : "mk,", ALL);
+    at = append(at, batch_letters + batch - b_batch, b_batch);
+    at = append(at, b_ndim == 1 ? "k->" : "kn->", ALL);
+    at = append(at, batch_letters, batch);
+    at = append(at, a_ndim == 1 ? "" : "m", ALL);
+    (void)append(at, b_ndim == 1 ? "" : "n", ALL);
     return e;
 }
 
 /* x [.., k] by w [n, k]. */
 static equation_text linear_equation(int32_t x_ndim)
 {
+    int32_t batch = x_ndim > 1 ? x_ndim - 1 : 0;
     equation_text e;
-    snprintf(e.text, sizeof e.text, "%.*sk,nk->%.*sn", x_ndim - 1, batch_letters, x_ndim - 1,
-             batch_letters);
+    char *at = append(e.text, batch_letters, batch);
+    at = append(at, "k,nk->", ALL);
+    at = append(at, batch_letters, batch);
+    (void)append(at, "n", ALL);
     return e;
 }
 

@@ -48,6 +48,7 @@ static ts_status refuse_mesh(const tsi_op_request *q, int32_t i)
 static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
 {
     size_t n = (size_t)(q->input_count ? q->input_count : 1), bytes = q->op->attribute_bytes;
+    size_t outputs = (size_t)(plan->output_count ? plan->output_count : 1);
     tsi_arena *arena = &plan->memory;
     plan->in = tsi_arena_calloc(arena, n, sizeof *plan->in);
     plan->in_dtype = tsi_arena_calloc(arena, n, sizeof *plan->in_dtype);
@@ -58,8 +59,13 @@ static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
     plan->in_region = tsi_arena_calloc(arena, n, sizeof *plan->in_region);
     plan->given = tsi_arena_calloc(arena, 1, bytes + 1);
     plan->attributes = tsi_arena_calloc(arena, 1, bytes + 1);
+    plan->out = tsi_arena_calloc(arena, outputs, sizeof *plan->out);
+    plan->out_meta = tsi_arena_calloc(arena, outputs, sizeof *plan->out_meta);
+    plan->out_local = tsi_arena_calloc(arena, outputs, sizeof *plan->out_local);
+    plan->out_region = tsi_arena_calloc(arena, outputs, sizeof *plan->out_region);
     if (!plan->in || !plan->in_dtype || !plan->wanted || !plan->via || !plan->in_meta ||
-        !plan->move_bytes || !plan->in_region || !plan->given || !plan->attributes)
+        !plan->move_bytes || !plan->in_region || !plan->given || !plan->attributes || !plan->out ||
+        !plan->out_meta || !plan->out_local || !plan->out_region)
         return tsi_fail_memory("the plan of an operator call", n * 64 + 2 * bytes);
     if (bytes && q->attributes) {
         memcpy(plan->given, q->attributes, bytes);
@@ -186,25 +192,63 @@ static ts_status take_detour(tsi_op_plan *plan, int32_t input)
                   : TS_OK;
 }
 
+/* Whether a layout has just these placements: then it is what interning them would give. */
+static bool is_placed(const ts_layout *layout, const tsi_mesh_desc *mesh, const ts_placement *place)
+{
+    if (!layout || layout->sharding->mesh != mesh) return false;
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (!tsi_placement_equal(&layout->sharding->place[k], &place[k], mesh->size[k]))
+            return false;
+    return true;
+}
+
+static ts_status take_input(tsi_op_plan *plan, const tsi_op_call *call, int32_t i,
+                            const ts_placement *place)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
+    if (!plan->in[i] || plan->in[i]->sharding->mesh != mesh || is_placed(plan->in[i], mesh, place))
+        return TS_OK;
+    const ts_layout *wanted = NULL;
+    TSI_TRY(intern_layout(mesh, place, &call->in[i].shape, &wanted));
+    /* The same places under other dims (a cut over several) are another block to a kernel; so are
+     * those of no elements, which lie nowhere but have extents. */
+    bool alike = wanted->view.ndim == plan->in[i]->view.ndim && wanted->count > 0;
+    if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i]))) {
+        ts_layout_release(wanted);
+        return TS_OK;
+    }
+    plan->wanted[i] = wanted;
+    return take_detour(plan, i);
+}
+
+/* Results are often as an input is: shape and placements; then its layout is theirs. */
+static ts_status take_output(tsi_op_plan *plan, const tsi_op_call *call, int32_t o,
+                             const ts_placement *place)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
+    const ts_shape *shape = &call->out[o].shape;
+    if (plan->in_place && o == 0) { /* the target's own; a target that moves is refused */
+        plan->out[0] = ts_layout_retain(plan->in[0]);
+        return TS_OK;
+    }
+    for (int32_t i = 0; i < call->input_count; i++) {
+        const ts_layout *in = plan->in[i];
+        if (!in || in->shape.ndim != shape->ndim || !is_placed(in, mesh, place)) continue;
+        size_t bytes = (size_t)shape->ndim * sizeof shape->extent[0];
+        if (memcmp(in->shape.extent, shape->extent, bytes) != 0) continue;
+        plan->out[o] = ts_layout_retain(in);
+        return TS_OK;
+    }
+    return intern_layout(mesh, place, shape, &plan->out[o]);
+}
+
 /* Layouts of a chosen expansion. */
 static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, const tsi_expansion *e)
 {
-    tsi_mesh_desc *mesh = plan->mesh->desc;
-    for (int32_t i = 0; i < call->input_count; i++) {
-        if (!plan->in[i] || plan->in[i]->sharding->mesh != mesh) continue;
-        const ts_layout *wanted = NULL;
-        TSI_TRY(intern_layout(mesh, e->in[i], &call->in[i].shape, &wanted));
-        /* The same places under other dims (a cut over several) are another block to a kernel; so
-         * are those of no elements, which lie nowhere but have extents. */
-        bool alike = wanted->view.ndim == plan->in[i]->view.ndim && wanted->count > 0;
-        if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i])))
-            ts_layout_release(wanted);
-        else
-            plan->wanted[i] = wanted;
-        if (plan->wanted[i]) TSI_TRY(take_detour(plan, i));
-    }
+    for (int32_t i = 0; i < call->input_count; i++)
+        TSI_TRY(take_input(plan, call, i, e->in[i]));
     for (int32_t o = 0; o < call->output_count; o++)
-        TSI_TRY(intern_layout(mesh, e->out[o], &call->out[o].shape, &plan->out[o]));
+        TSI_TRY(take_output(plan, call, o, e->out[o]));
     plan->algorithm = e->algorithm;
     plan->algorithm_axes = e->algorithm_axes;
     return TS_OK;
@@ -263,6 +307,44 @@ void tsi_op_story_release(tsi_op_story *story)
         ts_sharding_release(story->other[i].out);
 }
 
+/* What a search weighs beside the rules: links, bytes, the algorithms' times. */
+static ts_status add_costs(const tsi_op_call *call, tsi_arena *scratch, tsi_links *links,
+                           tsi_expand_request *request)
+{
+    tsi_mesh_desc *mesh = request->mesh;
+    ts_topology topology = TS_INIT(ts_topology);
+    TSI_TRY(ts_topology_of(mesh->world, &topology));
+    tsi_links_make(&topology, mesh, mesh->count, links);
+    int64_t *bytes = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *bytes);
+    request->algorithm_us = algorithm_times(call, links, mesh, scratch);
+    if (!bytes || !request->algorithm_us)
+        return tsi_fail_memory("the search for a rule", sizeof *request);
+    for (int32_t o = 0; o < call->output_count; o++)
+        request->out_bytes += (double)ts_shape_count(&call->out[o].shape) *
+                              (double)ts_dtype_size((ts_dtype)call->out[o].dtype);
+    for (int32_t i = 0; i < call->input_count; i++)
+        bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
+    request->in_bytes = bytes;
+    request->links = links;
+    return TS_OK;
+}
+
+/* The cheapest combination, found by looking at costs; for a story, which has the others too. */
+static ts_status choose_by_cost(tsi_op_plan *plan, const tsi_op_call *call,
+                                tsi_expand_request *request, tsi_arena *scratch, tsi_expansion *e,
+                                tsi_op_story *story)
+{
+    tsi_links links;
+    ts_status status;
+    TSI_TRY(add_costs(call, scratch, &links, request));
+    tsi_expand_search *search = tsi_expand_begin(request, scratch, &status);
+    if (search) status = tsi_expand_next(search, e);
+    if (status == TS_ERR_POLICY) return refuse_in_place(call, plan);
+    if (status == TS_OK) status = take_expansion(plan, call, e);
+    if (status == TS_OK && story) story_tell(story, request->rules, request->mesh, search, e);
+    return status;
+}
+
 static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch,
                         tsi_op_story *story)
 {
@@ -270,42 +352,25 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
     tsi_rules rules = { .arena = scratch };
     tsi_op_rules(call, &rules);
     if (rules.failed) return rules.why ? rules.why : TS_ERR_MEMORY;
-    ts_topology topology = TS_INIT(ts_topology);
-    TSI_TRY(ts_topology_of(mesh->world, &topology));
-    tsi_links links;
-    tsi_links_make(&topology, mesh, mesh->count, &links);
-    int64_t *bytes = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *bytes);
     const ts_layout **in = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *in);
     tsi_expansion *e = tsi_arena_alloc(scratch, sizeof *e);
+    if (!in || !e) return tsi_fail_memory("the choice of a rule", sizeof *e);
+    for (int32_t i = 0; i < call->input_count; i++)
+        if (plan->in[i] && plan->in[i]->sharding->mesh == mesh) in[i] = plan->in[i];
     joint_context joint = { call };
     tsi_expand_request request = {
         .mesh = mesh,
         .rules = &rules,
-        .links = &links,
-        .in_bytes = bytes,
         .in = in,
         .in_place = plan->in_place,
-        .algorithm_us = algorithm_times(call, &links, mesh, scratch),
         .joint = call->op->joint ? joint_check : NULL,
         .context = &joint,
     };
-    if (!bytes || !in || !e || !request.algorithm_us)
-        return tsi_fail_memory("the search for a rule", sizeof *e);
-    for (int32_t o = 0; o < call->output_count; o++)
-        request.out_bytes += (double)ts_shape_count(&call->out[o].shape) *
-                             (double)ts_dtype_size((ts_dtype)call->out[o].dtype);
-    for (int32_t i = 0; i < call->input_count; i++) {
-        bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
-        if (plan->in[i] && plan->in[i]->sharding->mesh == mesh) in[i] = plan->in[i];
-    }
-    ts_status status;
-    tsi_expand_search *search = tsi_expand_begin(&request, scratch, &status);
-    if (search) status = tsi_expand_next(search, e);
-    if (status == TS_ERR_POLICY) return refuse_in_place(call, plan);
-    if (status == TS_OK) status = take_expansion(plan, call, e);
+    plan->matched = !story && tsi_expand_match(&request, e);
+    ts_status status = plan->matched ? take_expansion(plan, call, e)
+                                     : choose_by_cost(plan, call, &request, scratch, e, story);
     /* A layout that rules cannot say (a cut over several dims) would be left after all. */
     if (status == TS_OK && plan->in_place && plan->wanted[0]) return refuse_in_place(call, plan);
-    if (status == TS_OK && story) story_tell(story, &rules, mesh, search, e);
     return status;
 }
 
@@ -314,7 +379,8 @@ static ts_status choose_view(tsi_op_plan *plan, const tsi_op_call *call)
     const ts_layout *wanted = NULL;
     const ts_sharding *sharding = NULL;
     TSI_TRY(call->op->propagate(call, plan->in[0], &wanted, &sharding));
-    if (wanted == plan->in[0])
+    plan->matched = wanted == plan->in[0];
+    if (plan->matched)
         ts_layout_release(wanted);
     else
         plan->wanted[0] = wanted;
@@ -329,15 +395,37 @@ static ts_status choose_view(tsi_op_plan *plan, const tsi_op_call *call)
 
 /* ---- what the rank needs to run it ----------------------------------------------------------- */
 
-/* The region of a layout here, or NULL if the rank holds everything. */
+/* The region of a layout here, or NULL if the rank holds everything. Only the dims there are are
+ * kept. */
 static ts_status region_of(tsi_op_plan *plan, const ts_layout *layout, tsi_region **out)
 {
+    tsi_region region;
     *out = NULL;
     if (!layout->axes_cut || layout->sharding->mesh != plan->mesh->desc) return TS_OK;
-    *out = tsi_arena_alloc(&plan->memory, sizeof **out);
-    if (!*out) return tsi_fail_memory("a region", sizeof **out);
-    return tsi_layout_region(layout, plan->mesh->coord, &plan->memory, *out) ? TS_OK
-                                                                             : TS_ERR_MEMORY;
+    if (!tsi_layout_region(layout, plan->mesh->coord, &plan->memory, &region)) return TS_ERR_MEMORY;
+    size_t bytes = offsetof(tsi_region, dim) + (size_t)region.ndim * sizeof region.dim[0];
+    *out = tsi_arena_alloc(&plan->memory, bytes);
+    if (!*out) return tsi_fail_memory("a region", bytes);
+    memcpy(*out, &region, bytes);
+    return TS_OK;
+}
+
+/* The layout that a kernel sees of an input. */
+static const ts_layout *used_of(const tsi_op_plan *plan, int32_t i)
+{
+    return plan->wanted[i] ? plan->wanted[i] : plan->in[i];
+}
+
+/* Operands of one layout have one region. */
+static ts_status region_for(tsi_op_plan *plan, const ts_layout *layout, int32_t inputs,
+                            tsi_region **out)
+{
+    for (int32_t i = 0; i < inputs; i++)
+        if (used_of(plan, i) == layout) {
+            *out = plan->in_region[i];
+            return TS_OK;
+        }
+    return region_of(plan, layout, out);
 }
 
 static ts_status add_move(tsi_op_plan *plan, int32_t input, const ts_layout *from,
@@ -367,14 +455,11 @@ static ts_status plan_moves(tsi_op_plan *plan)
 static ts_status plan_local(tsi_op_plan *plan)
 {
     if (!plan->mesh->member) return TS_OK;
-    for (int32_t i = 0; i < plan->input_count; i++) {
-        if (!plan->in[i]) continue;
-        TSI_TRY(
-            region_of(plan, plan->wanted[i] ? plan->wanted[i] : plan->in[i], &plan->in_region[i]));
-    }
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (plan->in[i]) TSI_TRY(region_for(plan, used_of(plan, i), i, &plan->in_region[i]));
     for (int32_t o = 0; o < plan->output_count; o++) {
         plan->out_local[o] = ts_layout_local(plan->out[o], plan->mesh->coord);
-        TSI_TRY(region_of(plan, plan->out[o], &plan->out_region[o]));
+        TSI_TRY(region_for(plan, plan->out[o], plan->input_count, &plan->out_region[o]));
     }
     return TS_OK;
 }
@@ -498,6 +583,9 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     return plan_short(plan);
 }
 
+/* What the arrays of most plans take together; thousands are kept, so there is no room to spare. */
+enum { PLAN_BLOCK = 1280 };
+
 tsi_op_plan *tsi_op_plan_for(const tsi_op_request *q, tsi_arena *scratch, tsi_op_story *story)
 {
     tsi_op_plan *plan = tsi_calloc(1, sizeof *plan);
@@ -509,6 +597,7 @@ tsi_op_plan *tsi_op_plan_for(const tsi_op_request *q, tsi_arena *scratch, tsi_op
     plan->input_count = q->input_count;
     plan->output_count = q->op->output_count;
     plan->in_place = q->in_place;
+    plan->memory.block_size = PLAN_BLOCK;
     plan->mesh = ts_mesh_retain(q->mesh);
     if (plan_fill(plan, q, scratch, story) == TS_OK) return plan;
     tsi_op_plan_destroy(plan);
@@ -556,7 +645,7 @@ void tsi_op_plan_destroy(tsi_op_plan *plan)
         ts_layout_release(plan->wanted[i]);
     for (int32_t i = 0; plan->via && i < plan->input_count; i++)
         ts_layout_release(plan->via[i]);
-    for (int32_t o = 0; o < plan->output_count; o++)
+    for (int32_t o = 0; plan->out && o < plan->output_count; o++)
         ts_layout_release(plan->out[o]);
     ts_mesh_release(plan->mesh);
     tsi_arena_release(&plan->memory);

@@ -37,6 +37,11 @@ typedef struct option {
     double cost;
 } option;
 
+typedef struct axis_cost { /* what the costs of all rules on one axis share */
+    int32_t axis, reserved;
+    tsi_links_group group;
+} axis_cost;
+
 static bool same_cut(const ts_placement *a, const ts_placement *b, int64_t axis_size)
 {
     ts_placement x = *a, y = *b;
@@ -76,17 +81,38 @@ static double local_bytes(const tsi_expand_request *q, int32_t i)
     return bytes;
 }
 
-static double move_cost(const tsi_expand_request *q, int32_t i, int32_t axis, tsi_role to,
+/* On an axis of one rank every placement says the same, but for a norm, whose one term may be
+ * negative. */
+static bool idle(const tsi_expand_request *q, int32_t i, int32_t axis)
+{
+    return q->mesh->size[axis] == 1 && q->in[i]->sharding->place[axis].kind != TS_PLACE_NORM;
+}
+
+/* In place, the result has the target's placement. */
+static bool keeps_target(const tsi_expand_request *q, int32_t axis, const tsi_role *role)
+{
+    return !q->in_place || role[q->rules->input_count] == role[0] || (q->in[0] && idle(q, 0, axis));
+}
+
+/* An input that has its role on this axis, in the cut that the others follow, stays where it is. */
+static bool stays(const tsi_expand_request *q, int32_t i, int32_t axis, tsi_role to,
+                  const ts_placement *lead)
+{
+    const ts_placement *place = &q->in[i]->sharding->place[axis];
+    int64_t size = q->mesh->size[axis];
+    return tsi_role_of(place) == to &&
+           (!tsi_role_is_s(to) || (lead ? same_cut(place, lead, size) : is_plain(place)));
+}
+
+static double move_cost(const tsi_expand_request *q, int32_t i, const axis_cost *a, tsi_role to,
                         const ts_placement *lead)
 {
+    int32_t axis = a->axis;
     const ts_placement *place = &q->in[i]->sharding->place[axis];
     tsi_role from = tsi_role_of(place);
     int64_t size = q->mesh->size[axis];
-    if (size == 1) return 0.0;
-    if (from == to &&
-        (!tsi_role_is_s(to) || (lead ? same_cut(place, lead, size) : is_plain(place))))
-        return 0.0;
-    tsi_links_group group = tsi_links_of(q->links, 1u << axis);
+    if (size == 1 || stays(q, i, axis, to, lead)) return 0.0;
+    const tsi_links_group *group = &a->group;
     double bytes = local_bytes(q, i);
     bool norm = place->kind == TS_PLACE_NORM;
     if (from == TSI_ROLE_R) return 0.0;
@@ -95,10 +121,10 @@ static double move_cost(const tsi_expand_request *q, int32_t i, int32_t axis, ts
         to = TSI_ROLE_R; /* what a target in place must be joined with goes by way of R */
     }
     if (tsi_role_is_s(from))
-        return to == TSI_ROLE_R ? tsi_time_all_gather(q->links, &group, bytes * (double)size, false)
-                                : tsi_time_all_to_all(q->links, &group, bytes);
-    if (to == TSI_ROLE_R || norm) return tsi_time_all_reduce(q->links, &group, bytes);
-    return tsi_time_reduce_scatter(q->links, &group, bytes, false);
+        return to == TSI_ROLE_R ? tsi_time_all_gather(q->links, group, bytes * (double)size, false)
+                                : tsi_time_all_to_all(q->links, group, bytes);
+    if (to == TSI_ROLE_R || norm) return tsi_time_all_reduce(q->links, group, bytes);
+    return tsi_time_reduce_scatter(q->links, group, bytes, false);
 }
 
 static bool divides(const tsi_expand_request *q, int32_t axis, int32_t rule)
@@ -112,17 +138,17 @@ static bool divides(const tsi_expand_request *q, int32_t axis, int32_t rule)
 }
 
 /* What a pending result has still to pay: its reduction, in the cheapest form. */
-static double result_cost(const tsi_expand_request *q, int32_t axis, const tsi_role *out)
+static double result_cost(const tsi_expand_request *q, const axis_cost *a, const tsi_role *out)
 {
-    tsi_links_group group = tsi_links_of(q->links, 1u << axis);
     for (int32_t o = 0; o < q->rules->output_count; o++)
         if (tsi_role_is_p(out[o]))
-            return tsi_time_reduce_scatter(q->links, &group, q->out_bytes, false);
+            return tsi_time_reduce_scatter(q->links, &a->group, q->out_bytes, false);
     return 0.0;
 }
 
-static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+static option cost_of(const tsi_expand_request *q, const axis_cost *a, int32_t rule)
 {
+    int32_t axis = a->axis;
     const tsi_role *role = tsi_rules_row(q->rules, rule);
     option o = { .rule = rule };
     int32_t lead = lead_of(q, axis, rule);
@@ -131,18 +157,17 @@ static option cost_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
     for (int32_t i = 0; i < q->rules->input_count; i++) {
         if (!q->in[i] || role[i] == TSI_ROLE_NONE) continue;
         const ts_placement *place = &q->in[i]->sharding->place[axis];
-        double cost = move_cost(q, i, axis, role[i], cut);
+        double cost = move_cost(q, i, a, role[i], cut);
         o.cost += cost;
-        bool changed = cost > 0 || tsi_role_of(place) != role[i];
+        bool changed = !idle(q, i, axis) && (cost > 0 || tsi_role_of(place) != role[i]);
         if (changed && q->mesh->size[axis] > 1) o.changes++;
         if (changed && q->in_place && i == 0) o.cost = (double)INFINITY;
     }
-    if (q->in_place && role[q->rules->input_count] != role[0]) o.cost = (double)INFINITY;
+    if (!keeps_target(q, axis, role)) o.cost = (double)INFINITY;
     uint8_t algorithm = q->rules->algorithm[rule];
     if (algorithm > 0 && q->mesh->size[axis] > 1)
         o.cost += q->algorithm_us[(algorithm - 1) * TS_NDIM_MAX + axis];
-    if (o.cost > 0 && isfinite(o.cost))
-        o.cost += result_cost(q, axis, role + q->rules->input_count);
+    if (o.cost > 0 && isfinite(o.cost)) o.cost += result_cost(q, a, role + q->rules->input_count);
     return o;
 }
 
@@ -157,8 +182,9 @@ static bool before(const option *a, const option *b)
 static int32_t options_of(const tsi_expand_request *q, int32_t axis, option *out)
 {
     int32_t count = 0;
+    const axis_cost a = { axis, 0, tsi_links_of(q->links, 1u << axis) };
     for (int32_t rule = 0; rule < q->rules->count; rule++) {
-        option o = cost_of(q, axis, rule);
+        option o = cost_of(q, &a, rule);
         if (!isfinite(o.cost)) continue;
         int32_t at = count++;
         for (; at > 0 && before(&o, &out[at - 1]); at--)
@@ -296,6 +322,20 @@ static bool even_holds(const tsi_expand_request *q, const tsi_expansion *e)
     return true;
 }
 
+/* Inputs keep what they are on axes of one rank. */
+static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
+{
+    for (int32_t i = 0; i < q->rules->input_count; i++) {
+        bool kept = false;
+        for (int32_t k = 0; q->in[i] && k < q->mesh->ndim; k++) {
+            if (!idle(q, i, k)) continue;
+            e->in[i][k] = q->in[i]->sharding->place[k];
+            kept = true;
+        }
+        if (kept) number_orders(e->in[i], order, q->mesh->ndim);
+    }
+}
+
 /* Fills the placements of a combination; false: it is not legal. */
 static bool combination_fill(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
@@ -331,8 +371,50 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         if (!partials_mix(e->out[o], axes)) return false;
         out[o] = e->out[o];
     }
-    return alone_holds(q, e) && even_holds(q, e) && nesting_holds(q, order, e) &&
-           (!q->joint || q->joint(q->context, in, out));
+    bool legal = alone_holds(q, e) && even_holds(q, e) && nesting_holds(q, order, e) &&
+                 (!q->joint || q->joint(q->context, in, out));
+    if (legal) keep_idle(q, order, e);
+    return legal;
+}
+
+/* ---- nothing to choose ----------------------------------------------------------------------- */
+
+/* The rule that is the inputs' own roles on an axis and costs nothing; -1: there is none. */
+static int32_t match_of(const tsi_expand_request *q, int32_t axis)
+{
+    int32_t inputs = q->rules->input_count;
+    bool one = q->mesh->size[axis] == 1;
+    if (one && (!q->in_place || keeps_target(q, axis, tsi_rules_row(q->rules, 0)))) return 0;
+    for (int32_t rule = 0; rule < q->rules->count && !one; rule++) {
+        const tsi_role *role = tsi_rules_row(q->rules, rule);
+        int32_t i = 0;
+        for (; i < inputs; i++)
+            if (q->in[i] && role[i] != TSI_ROLE_NONE &&
+                tsi_role_of(&q->in[i]->sharding->place[axis]) != role[i])
+                break;
+        if (i < inputs) continue;
+        int32_t lead = lead_of(q, axis, rule);
+        const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[axis] : NULL;
+        bool fits = q->rules->algorithm[rule] == 0 && keeps_target(q, axis, role) &&
+                    (!(q->rules->flags[rule] & TSI_RULE_EVEN) || divides(q, axis, rule));
+        for (i = 0; i < inputs && fits; i++)
+            fits = !q->in[i] || role[i] == TSI_ROLE_NONE || stays(q, i, axis, role[i], cut);
+        return fits ? rule : -1;
+    }
+    return -1;
+}
+
+bool tsi_expand_match(const tsi_expand_request *q, tsi_expansion *out)
+{
+    int32_t order[TS_NDIM_MAX];
+    for (int32_t k = 0; k < q->mesh->ndim; k++) {
+        out->rule[k] = match_of(q, k);
+        if (out->rule[k] < 0) return false;
+    }
+    cutting_order(q, order);
+    out->cost_us = 0;
+    out->combinations = 1;
+    return combination_fill(q, order, out);
 }
 
 /* ---- best first over sums -------------------------------------------------------------------- */

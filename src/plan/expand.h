@@ -6,6 +6,8 @@
  * axes can only decide together (the order in which several axes cut one dim, partials that do not
  * mix, the operator's own joint condition) is checked when a combination is taken from the queue.
  *
+ * On an axis of one rank all placements say the same: inputs keep theirs, also a target in place.
+ *
  * A choice that communicates is also charged for what it leaves behind: a result that is pending
  * has its reduction still to come. A choice that communicates nothing is never charged.
  *
@@ -45,6 +47,11 @@ typedef struct tsi_expansion {
     ts_placement in[TSI_OPERAND_MAX][TS_NDIM_MAX];
     ts_placement out[8][TS_NDIM_MAX];
 } tsi_expansion;
+
+/* The first combination of the search, without the search, where it is the inputs' own roles on
+ * every axis; false: it is not, search. Needs no costs: nothing is before what costs nothing and
+ * changes nothing, and of rules that have the same roles there is the first (INV of rule.h). */
+bool tsi_expand_match(const tsi_expand_request *request, tsi_expansion *out);
 
 typedef struct tsi_expand_search tsi_expand_search; /* arena memory */
 

@@ -101,6 +101,7 @@ says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0),
 says "any mesh is planned" 0 "received by all ranks" op add --mesh "x=100000" --in "100000x4 S(0)" --in "4 R"
 says "JSON" 0 '"out": ["P(sum)"]' op sum --mesh x=4 --in "8x12 S(0)" --attr "dims=[0]" --json
 says "a form in place keeps its layout" 0 "P(sum)" op add_ --mesh x=4 --in "8x12 P(sum)" --in "8x12 S(0)" --check
+says "a form in place on an axis of one rank" 0 "check: ok" op relu_ --mesh "x=1, y=2" --in "8x12 P(sum), S(0)" --check
 says "a form in place that cannot" 2 "would have to leave its layout" op relu_ --mesh x=4 --in "8x12 P(sum)"
 says "the nearest operator" 2 "did you mean softmax?" op softmix --mesh x=4 --in "8x12 R"
 says "the nearest attribute" 2 'did you mean "dim"?' op softmax --mesh x=4 --in "8x12 R" --attr dom=1

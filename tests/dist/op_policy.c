@@ -129,6 +129,73 @@ TS_TEST_RANKS(allowed_moves_are_counted, 1, 2)
     TEST_SAYS(t, text, "implicit_bytes");
 }
 
+/* What an algorithm of the operator's own moves is refused where moves are, and counted as they
+ * are.
+ */
+TS_TEST_RANKS(algorithms_are_counted, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4096, 4), "S(0)", NULL);
+    int64_t before = moved(t);
+    TEST_CHECK(t, ts_softmax(x, 0) != NULL); /* two-phase: maxima and sums, not the rows */
+    int64_t by_algorithm = moved(t) - before;
+    TEST_CHECK(t, by_algorithm > 0 && by_algorithm < 4096 * 4 * 8);
+    ts_scope forbids = open_with(t, TS_MOVES_FORBID, 0);
+    TEST_CHECK(t, ts_softmax(x, 0) == NULL);
+    TEST_STATUS(t, ts_scope_close(forbids), TS_ERR_POLICY);
+    TEST_EQ(t, moved(t) - before, by_algorithm);
+}
+
+/* ---- the cache of plans ---------------------------------------------------------------------- */
+
+static ts_op_cache_stats cache_of(test *t)
+{
+    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
+    TEST_OK(t, ts_op_cache_statistics(t->me, &stats));
+    return stats;
+}
+
+/* A new size is a new plan, but not a new choice where every input stays as it is. */
+TS_TEST_RANKS(new_sizes_need_no_search, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *w = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 4), "R");
+    for (int64_t n = 0; n < 20; n++) {
+        ts_op_cache_stats before = cache_of(t);
+        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(n, 4), "S(0)");
+        TEST_CHECK(t, ts_add(x, x) && ts_mm(x, w) && ts_softmax(x, 1) && ts_add(x, x));
+        ts_op_cache_stats after = cache_of(t);
+        TEST_EQ(t, after.misses - before.misses, 3);
+        TEST_EQ(t, after.matched - before.matched, 3);
+        TEST_EQ(t, after.hits - before.hits, 1);
+        ts_tensor *y = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(n, 4), "S(1)");
+        TEST_CHECK(t, ts_mul(x, y) != NULL); /* one of them moves: a search */
+        TEST_EQ(t, cache_of(t).matched - after.matched, t->count == 1 ? 1 : 0);
+    }
+}
+
+/* Plans beyond the capacity push out older ones; what they take stays bounded. */
+TS_TEST_RANKS(the_cache_is_bounded, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(8, 4), "S(0)");
+    ts_op_cache_stats stats = cache_of(t);
+    int64_t capacity = stats.capacity, bytes = 0;
+    for (int64_t n = 0; n < 3 * capacity; n++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        TEST_CHECK(t, ts_mul_scalar(x, (double)n) != NULL);
+        (void)ts_scope_close(scope);
+        if (n == capacity) bytes = cache_of(t).bytes;
+    }
+    stats = cache_of(t);
+    TEST_CHECK(t, stats.live > capacity / 2 && stats.live <= capacity);
+    TEST_EQ(t, stats.misses, stats.live + stats.evicted);
+    TEST_CHECK(t, stats.bytes <= 2 * bytes && stats.bytes / stats.live < 4096);
+    int64_t hits = stats.hits;
+    TEST_CHECK(t, ts_mul_scalar(x, (double)(3 * capacity - 1)) != NULL); /* the latest is there */
+    TEST_EQ(t, cache_of(t).hits, hits + 1);
+}
+
 /* ---- plans that differ ----------------------------------------------------------------------- */
 
 TS_TEST_RANKS(a_rank_with_another_plan_is_named, 2, 3)
