@@ -12,10 +12,11 @@ static ts_status give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
     return ts_rank_status(io->rank);
 }
 
-/* b / (a^2 + b^2) and -a / (a^2 + b^2) */
+/* b / (a^2 + b^2) and -a / (a^2 + b^2), 0 at the origin */
 ts_status tsi_grad_atan2(const tsi_grad_io *io)
 {
     ts_tensor *a = io->in[0], *b = io->in[1], *r = ts_add(ts_square(a), ts_square(b));
+    r = ts_masked_fill(r, ts_logical_not(r), 1.0);
     return give(io, ts_div(b, r), ts_neg(ts_div(a, r)));
 }
 
@@ -38,7 +39,10 @@ ts_status tsi_grad_copysign(const tsi_grad_io *io)
     return give(io, ts_mul(ts_sign(io->in[0]), ts_sign(io->out[0])), NULL);
 }
 
+/* log(b), 0 where a is 0 and there is no logarithm; a / b */
 ts_status tsi_grad_xlogy(const tsi_grad_io *io)
 {
-    return give(io, ts_log(io->in[1]), ts_div(io->in[0], io->in[1]));
+    ts_tensor *a = io->in[0], *b = io->in[1];
+    ts_tensor *none = ts_logical_and(ts_logical_not(a), ts_le_scalar(b, 0.0));
+    return give(io, ts_masked_fill(ts_log(b), none, 0.0), ts_div(a, b));
 }

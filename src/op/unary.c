@@ -121,8 +121,8 @@ UNARY(cosh, "hyperbolic cosine", FAMILY(tsi_real_cosh, NULL, tsi_both_cosh, REAL
       IN, tsi_grad_cosh);
 UNARY(deg2rad, "degrees to radians", FAMILY(tsi_real_deg2rad, NULL, NULL, REAL), LINEAR, UP,
       INPLACE, 0, tsi_grad_deg2rad);
-UNARY(digamma, "the slope of lgamma", FAMILY(tsi_real_digamma, NULL, NULL, REAL), 0, NONE,
-      INPLACE | TSI_OP_NO_GRAD, 0, NULL);
+UNARY(digamma, "the slope of lgamma", FAMILY(tsi_real_digamma, NULL, NULL, REAL), 0, NONE, INPLACE,
+      IN, tsi_grad_digamma);
 UNARY(erf, "error function", FAMILY(tsi_real_erf, NULL, NULL, REAL), 0, UP, INPLACE, IN,
       tsi_grad_erf);
 UNARY(erfc, "1 - erf(x)", FAMILY(tsi_real_erfc, NULL, NULL, REAL), 0, DOWN, INPLACE, IN,

@@ -32,7 +32,8 @@ ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void
 /* clang-format off */
 #define TSI_UNARY_GRADS(X) \
     X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(conj) X(copy) X(cos) X(cosh) \
-    X(deg2rad) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(gelu) X(gelu_tanh) X(lgamma) X(log) \
+    X(deg2rad) X(digamma) \
+    X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(gelu) X(gelu_tanh) X(lgamma) X(log) \
     X(log10) X(log1p) X(log2) X(log_sigmoid) \
     X(neg) X(rad2deg) X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) \
     X(sinh) X(softplus) X(sqrt) X(square) X(tan) X(tanh) X(zero)

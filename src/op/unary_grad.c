@@ -186,6 +186,11 @@ ts_status tsi_grad_lgamma(const tsi_grad_io *io)
     return give(io, ts_mul(dy_of(io), ts_digamma(x_of(io))));
 }
 
+ts_status tsi_grad_digamma(const tsi_grad_io *io)
+{
+    return give(io, ts_mul(dy_of(io), ts_trigamma(x_of(io))));
+}
+
 ts_status tsi_grad_conj(const tsi_grad_io *io)
 {
     return give(io, ts_conj(dy_of(io)));
