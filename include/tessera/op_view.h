@@ -27,6 +27,8 @@ TS_API ts_tensor *ts_flatten(ts_tensor *x, int32_t first,
 TS_API ts_tensor *ts_unflatten(ts_tensor *x, int32_t dim,
                                ts_shape sizes); /* one dim into several */
 TS_API ts_tensor *ts_permute(ts_tensor *x, const int64_t *dims, int32_t count);
+TS_API ts_tensor *ts_movedim(ts_tensor *x, int32_t source,
+                             int32_t destination); /* the others keep their order */
 TS_API ts_tensor *ts_transpose(ts_tensor *x, int32_t dim_a, int32_t dim_b);
 TS_API ts_tensor *ts_squeeze(ts_tensor *x, const int64_t *dims,
                              int32_t count); /* dims NULL: all of extent 1 */
@@ -80,6 +82,7 @@ TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */
 #ifndef __cplusplus
+#define ts_movedim(...) (ts_here(TS_HERE), ts_movedim(__VA_ARGS__))
 #define ts_permute(...) (ts_here(TS_HERE), ts_permute(__VA_ARGS__))
 #define ts_transpose(...) (ts_here(TS_HERE), ts_transpose(__VA_ARGS__))
 #define ts_squeeze(...) (ts_here(TS_HERE), ts_squeeze(__VA_ARGS__))

@@ -155,9 +155,39 @@ static ts_status refuse_name(const tsi_op_desc *op, const char *name)
                     near ? "\"?" : "\"");
 }
 
-static ts_status read_member(const char *name, const tsi_json *value, void *context)
+/* Other names of attributes, where an operator has none of that name. */
+static const char *const aliases[][2] = {
+    { "axis", "dim" },
+    { "axis0", "dim0" },
+    { "axis1", "dim1" },
+    { "dim", "dims" },
+    { "is_causal", "causal" },
+    { "normalized_shape", "normalized" },
+    { "ord", "p" },
+    { "size", "shape" },
+    { "sizes", "shape" },
+    { "keepdims", "keepdim" },
+};
+
+static bool has_attribute(const tsi_op_desc *op, const char *name)
+{
+    for (int32_t i = 0; op->attribute && op->attribute[i].name; i++)
+        if (strcmp(op->attribute[i].name, name) == 0) return true;
+    return false;
+}
+
+static const char *own_name(const tsi_op_desc *op, const char *name)
+{
+    for (size_t i = 0; i < TSI_COUNT_OF(aliases) && !has_attribute(op, name); i++)
+        if (strcmp(aliases[i][0], name) == 0 && has_attribute(op, aliases[i][1]))
+            return aliases[i][1];
+    return name;
+}
+
+static ts_status read_member(const char *said, const tsi_json *value, void *context)
 {
     reading *r = context;
+    const char *name = own_name(r->op, said);
     for (int32_t i = 0; r->op->attribute && r->op->attribute[i].name; i++) {
         const tsi_attribute *a = &r->op->attribute[i];
         if (strcmp(a->name, name) != 0) continue;

@@ -12,8 +12,21 @@
 
 /* ---- the operator ---------------------------------------------------------------------------- */
 
+/* Makers that are made of operators: name, then which. */
+static const char *const composed[][2] = {
+    { "chunk", "slice" },    { "diag", "diagonal" }, { "item", "sum" },
+    { "mse", "mse_loss" },   { "nansum", "sum" },    { "outer", "mul" },
+    { "split", "slice" },    { "t", "transpose" },   { "tile", "repeat" },
+    { "trace", "diagonal" }, { "unbind", "select" }, { "split_with_sizes", "slice" },
+};
+
 static ts_status refuse_op(const char *name)
 {
+    for (size_t i = 0; i < TSI_COUNT_OF(composed); i++)
+        if (strcmp(composed[i][0], name) == 0)
+            return TSI_FAIL(TS_ERR_ARG,
+                            "\"%s\" is no operator of the table but made of one: ask about %s",
+                            name, composed[i][1]);
     const char *names[TSI_OP_ID_COUNT + 1];
     for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++)
         names[i] = tsi_op_at(i)->name;

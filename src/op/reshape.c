@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reshape.c - the same elements in row-major order under another shape, also when dims are sharded.
+/* reshape.c - the same elements in row-major order under another shape, also when dims are sharded:
+ * reshape, flatten, unflatten.
  *
  * Dims fall into groups of equal products, (6, 4) -> (3, 8) is one. Within a group a cut of dim g
  * is, on the flattened group, a cut of F pieces, F being the extents before g times its own split
@@ -12,42 +13,108 @@
  * group. */
 #include <string.h>
 
+#include "base/intmath.h"
 #include "op/common.h"
 
 typedef struct reshape_attributes {
-    tsi_dims shape;
+    tsi_dims shape;                  /* of the result; flatten and unflatten: once normalised */
+    tsi_dims sizes;                  /* unflatten: what the dim becomes */
+    int64_t dim, start_dim, end_dim; /* unflatten; flatten: first and last */
 } reshape_attributes;
 static const tsi_attribute reshape_table[] = {
     TSI_ATTR(reshape_attributes, shape, DIMS, "shape", NULL), { 0 }
 };
+static const tsi_attribute flatten_table[] = {
+    TSI_ATTR(reshape_attributes, start_dim, INT, "start_dim", "0"),
+    TSI_ATTR(reshape_attributes, end_dim, INT, "end_dim", "-1"),
+    { 0 },
+};
+static const tsi_attribute unflatten_table[] = {
+    TSI_ATTR(reshape_attributes, dim, INT, "dim", NULL),
+    TSI_ATTR(reshape_attributes, sizes, DIMS, "sizes", NULL),
+    { 0 },
+};
 
 /* ---- shape ----------------------------------------------------------------------------------- */
+
+/* Fills in the extent that is -1. false: one has no meaning, or the product is not `total`. */
+static bool settle(int64_t *extent, int32_t count, int64_t total)
+{
+    int64_t known = 1;
+    int32_t open = -1;
+    for (int32_t d = 0; d < count; d++) {
+        if (extent[d] == -1 && open < 0)
+            open = d;
+        else if (extent[d] < 0 || !tsi_mul_i64(known, extent[d], &known))
+            return false;
+    }
+    if (open >= 0 && known > 0 && total % known == 0) {
+        extent[open] = total / known;
+        known = total;
+    }
+    return known == total && (open < 0 || extent[open] >= 0);
+}
 
 static ts_status reshape_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                    void *attributes)
 {
-    (void)op;
     (void)count;
     tsi_dims *shape = &((reshape_attributes *)attributes)->shape;
-    int64_t total = ts_shape_count(&in[0].shape), known = 1;
-    int32_t open = -1;
-    for (int32_t d = 0; d < shape->count; d++) {
-        if (shape->value[d] == -1 && open < 0)
-            open = d;
-        else if (shape->value[d] < 0)
-            return TSI_FAIL(TS_ERR_SHAPE, "reshape: extent %lld of dim %d has no meaning",
-                            (long long)shape->value[d], d);
-        else
-            known *= shape->value[d];
-    }
-    if (open >= 0 && known > 0 && total % known == 0) shape->value[open] = total / known;
+    int64_t total = ts_shape_count(&in[0].shape);
     ts_shape want = { .ndim = shape->count };
     memcpy(want.extent, shape->value, sizeof want.extent);
     char from[96], to[96];
-    if (ts_shape_count(&want) != total)
-        return TSI_FAIL(TS_ERR_SHAPE, "reshape: %s has %lld elements and does not become %s",
+    if (!settle(shape->value, shape->count, total))
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: %s has %lld elements and does not become %s", op->name,
                         tsi_shape_text(&in[0].shape, from, sizeof from), (long long)total,
                         tsi_shape_text(&want, to, sizeof to));
+    return TS_OK;
+}
+
+static ts_status flatten_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
+{
+    (void)count;
+    reshape_attributes *a = attributes;
+    const ts_shape *have = &in[0].shape;
+    TSI_TRY(tsi_normalise_dim(op->name, &a->start_dim, have->ndim));
+    TSI_TRY(tsi_normalise_dim(op->name, &a->end_dim, have->ndim));
+    if (a->start_dim > a->end_dim)
+        return TSI_FAIL(TS_ERR_ARG, "%s: dim %lld does not come before dim %lld", op->name,
+                        (long long)a->start_dim, (long long)a->end_dim);
+    a->shape = (tsi_dims){ .count = have->ndim == 0, .value = { 1 } };
+    for (int32_t d = 0; d < have->ndim; d++) {
+        if (d > a->start_dim && d <= a->end_dim)
+            a->shape.value[a->shape.count - 1] *= have->extent[d];
+        else
+            a->shape.value[a->shape.count++] = have->extent[d];
+    }
+    return TS_OK;
+}
+
+static ts_status unflatten_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                     void *attributes)
+{
+    (void)count;
+    reshape_attributes *a = attributes;
+    const ts_shape *have = &in[0].shape;
+    TSI_TRY(tsi_normalise_dim(op->name, &a->dim, have->ndim));
+    if (have->ndim == 0 || a->sizes.count < 1 || have->ndim - 1 + a->sizes.count > TS_NDIM_MAX)
+        return TSI_FAIL(TS_ERR_ARG, "%s: dim %lld of a tensor of %d dims cannot become %d dims",
+                        op->name, (long long)a->dim, have->ndim, a->sizes.count);
+    ts_shape want = { .ndim = a->sizes.count };
+    memcpy(want.extent, a->sizes.value, sizeof want.extent);
+    char to[96];
+    if (!settle(a->sizes.value, a->sizes.count, have->extent[a->dim]))
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: dim %lld of extent %lld does not become %s", op->name,
+                        (long long)a->dim, (long long)have->extent[a->dim],
+                        tsi_shape_text(&want, to, sizeof to));
+    a->shape = (tsi_dims){ 0 };
+    for (int32_t d = 0; d < have->ndim; d++) {
+        for (int32_t i = 0; d == a->dim && i < a->sizes.count; i++)
+            a->shape.value[a->shape.count++] = a->sizes.value[i];
+        if (d != a->dim) a->shape.value[a->shape.count++] = have->extent[d];
+    }
     return TS_OK;
 }
 
@@ -289,22 +356,55 @@ static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32
     return variant < 4;
 }
 
+static bool sample_flatten(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
+{
+    bool more = sample_reshape(random, variant, in, count, attributes);
+    *(reshape_attributes *)attributes =
+        (reshape_attributes){ .start_dim = variant == 1 ? 1 : 0, .end_dim = variant == 2 ? 1 : -1 };
+    return more;
+}
+
+static bool sample_unflatten(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
+{
+    bool more = sample_reshape(random, variant, in, count, attributes);
+    *(reshape_attributes *)attributes = (reshape_attributes){
+        .dim = variant == 1 ? -2 : 0,
+        .sizes = { .count = 2, .value = { variant == 3 ? 5 : 2, -1 } },
+    };
+    return more;
+}
+
+#define RESHAPE                                                                                    \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
+    .attribute_bytes = sizeof(reshape_attributes), .infer = reshape_infer,                         \
+    .propagate = reshape_propagate, .view = reshape_strides, .reference = reshape_reference,       \
+    .grad = reshape_grad
+
 const tsi_op_desc tsi_op_reshape = {
     .name = "reshape",
     .what = "the same elements under another shape; one extent may be -1",
-    .input_min = 1,
-    .input_max = 1,
-    .output_count = 1,
-    .flags = TSI_OP_VIEW,
+    RESHAPE,
     .attribute = reshape_table,
-    .attribute_bytes = sizeof(reshape_attributes),
     .normalise = reshape_normalise,
-    .infer = reshape_infer,
-    .propagate = reshape_propagate,
-    .view = reshape_strides,
-    .reference = reshape_reference,
-    .grad = reshape_grad,
     .sample = sample_reshape,
+};
+const tsi_op_desc tsi_op_flatten = {
+    .name = "flatten",
+    .what = "dims start_dim to end_dim as one",
+    RESHAPE,
+    .attribute = flatten_table,
+    .normalise = flatten_normalise,
+    .sample = sample_flatten,
+};
+const tsi_op_desc tsi_op_unflatten = {
+    .name = "unflatten",
+    .what = "one dim as several; one of the sizes may be -1",
+    RESHAPE,
+    .attribute = unflatten_table,
+    .normalise = unflatten_normalise,
+    .sample = sample_unflatten,
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */
@@ -318,35 +418,13 @@ ts_tensor *(ts_reshape)(ts_tensor *x, ts_shape shape)
 
 ts_tensor *(ts_flatten)(ts_tensor *x, int32_t first, int32_t last)
 {
-    ts_shape have = ts_tensor_shape(x), want = TS_SHAPE_SCALAR;
-    if (first < 0) first += have.ndim;
-    if (last < 0) last += have.ndim;
-    if (!x || first < 0 || last >= have.ndim || first > last) return (ts_reshape)(x, have);
-    for (int32_t d = 0; d < have.ndim; d++) {
-        if (d > first && d <= last)
-            want.extent[want.ndim - 1] *= have.extent[d];
-        else
-            want.extent[want.ndim++] = have.extent[d];
-    }
-    return (ts_reshape)(x, want);
+    reshape_attributes a = { .start_dim = first, .end_dim = last };
+    return tsi_op_make(&tsi_op_flatten, &x, 1, &a);
 }
 
 ts_tensor *(ts_unflatten)(ts_tensor *x, int32_t dim, ts_shape sizes)
 {
-    ts_shape have = ts_tensor_shape(x), want = TS_SHAPE_SCALAR;
-    if (dim < 0) dim += have.ndim;
-    if (!x || dim < 0 || dim >= have.ndim || have.ndim - 1 + sizes.ndim > TS_NDIM_MAX) {
-        if (x && ts_rank_status(x->rank) == TS_OK)
-            TSI_FAIL(TS_ERR_ARG, "unflatten: dim %d cannot be split into %d of a tensor of %d dims",
-                     dim, sizes.ndim, have.ndim);
-        return NULL;
-    }
-    for (int32_t d = 0; d < have.ndim; d++) {
-        if (d != dim)
-            want.extent[want.ndim++] = have.extent[d];
-        else
-            for (int32_t s = 0; s < sizes.ndim; s++)
-                want.extent[want.ndim++] = sizes.extent[s];
-    }
-    return (ts_reshape)(x, want);
+    reshape_attributes a = { .dim = dim, .sizes = { .count = sizes.ndim } };
+    memcpy(a.sizes.value, sizes.extent, sizeof a.sizes.value);
+    return tsi_op_make(&tsi_op_unflatten, &x, 1, &a);
 }

@@ -19,6 +19,12 @@ static const tsi_attribute slice_table[] = { TSI_ATTR(slice_attributes, dim, INT
                                                       "9223372036854775807"),
                                              TSI_ATTR(slice_attributes, step, INT, "step", "1"),
                                              { 0 } };
+static const tsi_attribute narrow_table[] = {
+    TSI_ATTR(slice_attributes, dim, INT, "dim", NULL),
+    TSI_ATTR(slice_attributes, start, INT, "start", NULL),
+    TSI_ATTR(slice_attributes, end, INT, "length", NULL), /* becomes the end */
+    { 0 },
+};
 static const tsi_attribute backward_table[] = {
     TSI_ATTR(slice_attributes, dim, INT, "dim", "0"),
     TSI_ATTR(slice_attributes, start, INT, "start", "0"),
@@ -53,10 +59,29 @@ static ts_status slice_normalise(const tsi_op_desc *op, const ts_meta *in, int32
     (void)count;
     slice_attributes *a = attributes;
     if (in[0].shape.ndim == 0)
-        return TSI_FAIL(TS_ERR_SHAPE, "slice: a tensor without dims has no dim %lld",
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: a tensor without dims has no dim %lld", op->name,
                         (long long)a->dim);
     TSI_TRY(tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim));
-    return normalise_bounds("slice", a, in[0].shape.extent[a->dim]);
+    return normalise_bounds(op->name, a, in[0].shape.extent[a->dim]);
+}
+
+/* Unlike a slice, it must lie within the dim. */
+static ts_status narrow_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                  void *attributes)
+{
+    slice_attributes *a = attributes;
+    int64_t length = a->end;
+    a->end = INT64_MAX;
+    a->step = 1;
+    int64_t start = a->start;
+    TSI_TRY(slice_normalise(op, in, count, attributes));
+    int64_t extent = in[0].shape.extent[a->dim];
+    if (start < -extent || start > extent || length < 0 || length > extent - a->start)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %lld from %lld on do not lie in dim %lld of extent %lld",
+                        op->name, (long long)length, (long long)start, (long long)a->dim,
+                        (long long)extent);
+    a->end = a->start + length;
+    return TS_OK;
 }
 
 static ts_status backward_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
@@ -81,7 +106,8 @@ static ts_status slice_infer(const tsi_op_call *call)
 {
     const slice_attributes *a = call->attributes;
     call->out[0] = call->in[0];
-    call->out[0].shape.extent[a->dim] = call->op == &tsi_op_slice ? slice_count(a) : a->extent;
+    call->out[0].shape.extent[a->dim] =
+        call->op == &tsi_op_slice_backward ? a->extent : slice_count(a);
     return TS_OK;
 }
 
@@ -162,6 +188,15 @@ static bool sample_slice(uint64_t *random, int32_t variant, ts_meta *in, int32_t
     return true;
 }
 
+static bool sample_narrow(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    static const slice_attributes part[] = { { 0, 1, 4, 0, 0 }, { -1, -3, 2, 0, 0 } };
+    if (!sample_slice(random, variant, in, count, attributes)) return false;
+    *(slice_attributes *)attributes = part[variant % 2];
+    return variant < 2;
+}
+
 static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                             void *attributes)
 {
@@ -192,6 +227,25 @@ const tsi_op_desc tsi_op_slice = {
     .algorithm = tsi_remap_exchange,
     .grad = slice_grad,
     .sample = sample_slice,
+};
+const tsi_op_desc tsi_op_narrow = {
+    .name = "narrow",
+    .what = "`length` indices of a dim from start on, which must exist",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND,
+    .attribute = narrow_table,
+    .attribute_bytes = sizeof(slice_attributes),
+    .family = &slice_kind,
+    .normalise = narrow_normalise,
+    .infer = slice_infer,
+    .rules = tsi_remap_rules,
+    .reference = tsi_remap_reference,
+    .view = slice_view,
+    .algorithm = tsi_remap_exchange,
+    .grad = slice_grad,
+    .sample = sample_narrow,
 };
 const tsi_op_desc tsi_op_slice_backward = {
     .name = "slice_backward",
@@ -246,17 +300,11 @@ static ts_tensor *part_of(ts_tensor *x, int64_t dim, int64_t start, int64_t leng
 
 ts_tensor *(ts_narrow)(ts_tensor *x, int32_t dim, ts_interval range)
 {
-    if (!x) return NULL;
-    ts_shape shape = ts_tensor_shape(x);
-    int64_t d = dim, extent;
-    if (tsi_normalise_dim("narrow", &d, shape.ndim) != TS_OK) return NULL;
-    extent = shape.ndim ? shape.extent[d] : 1;
-    if (range.begin < 0 || range.end < range.begin || range.end > extent) {
-        TSI_FAIL(TS_ERR_ARG, "narrow: [%lld, %lld) does not lie in dim %lld of extent %lld",
-                 (long long)range.begin, (long long)range.end, (long long)d, (long long)extent);
-        return NULL;
-    }
-    return part_of(x, d, range.begin, range.end - range.begin);
+    bool forward = range.begin >= 0 && range.end >= range.begin; /* else: a length to be refused */
+    slice_attributes a = { .dim = dim,
+                           .start = range.begin,
+                           .end = forward ? range.end - range.begin : -1 };
+    return tsi_op_make(&tsi_op_narrow, &x, 1, &a);
 }
 
 /* The slices, one after another; on failure none. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view.c - views that rename dims: permute, transpose, squeeze, unsqueeze, expand.
+/* view.c - views that rename dims: permute, movedim, transpose, squeeze, unsqueeze, expand.
  *
  * Each gives another shape to the same elements; a cut dim keeps its cut under its new number,
  * every pending reduction passes, and locally nothing is copied: the result has other strides on
@@ -16,12 +16,18 @@ typedef struct dim_map {
 } dim_map;
 
 typedef struct view_attributes {
-    tsi_dims dims;      /* permute: the order; expand: the shape; squeeze: which */
-    int64_t dim0, dim1; /* transpose; squeeze, unsqueeze: dim0 */
+    tsi_dims dims;                /* permute: the order; expand: the shape; squeeze: which */
+    int64_t dim0, dim1;           /* transpose; squeeze, unsqueeze: dim0 */
+    tsi_dims source, destination; /* movedim; once normalised, dims is the order */
 } view_attributes;
 
 static const tsi_attribute permute_table[] = { TSI_ATTR(view_attributes, dims, DIMS, "dims", NULL),
                                                { 0 } };
+static const tsi_attribute movedim_table[] = {
+    TSI_ATTR(view_attributes, source, DIMS, "source", NULL),
+    TSI_ATTR(view_attributes, destination, DIMS, "destination", NULL),
+    { 0 },
+};
 static const tsi_attribute transpose_table[] = { TSI_ATTR(view_attributes, dim0, INT, "dim0", "0"),
                                                  TSI_ATTR(view_attributes, dim1, INT, "dim1", "1"),
                                                  { 0 } };
@@ -39,7 +45,7 @@ static dim_map map_of(const tsi_op_desc *op, const view_attributes *a, const ts_
     dim_map map = { .ndim = in->ndim };
     for (int32_t d = 0; d < in->ndim; d++)
         map.from[d] = d;
-    if (op == &tsi_op_permute) {
+    if (op == &tsi_op_permute || op == &tsi_op_movedim) {
         for (int32_t d = 0; d < in->ndim; d++)
             map.from[d] = (int32_t)a->dims.value[d];
     } else if (op == &tsi_op_transpose && in->ndim > 0) {
@@ -82,6 +88,38 @@ static ts_status permute_normalise(const tsi_op_desc *op, const ts_meta *in, int
             return TSI_FAIL(TS_ERR_ARG, "permute: dim %lld is given twice",
                             (long long)a->dims.value[d]);
         seen |= 1u << a->dims.value[d];
+    }
+    return TS_OK;
+}
+
+/* The sources at their destinations, the other dims in order in the places between. */
+static ts_status movedim_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                   void *attributes)
+{
+    (void)count;
+    view_attributes *a = attributes;
+    int32_t ndim = in[0].shape.ndim, moved = a->source.count;
+    if (moved < 0 || moved != a->destination.count)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %d dims move to %d places", op->name, moved,
+                        a->destination.count);
+    tsi_dims source = a->source, destination = a->destination;
+    uint32_t taken = 0, used = 0;
+    for (int32_t i = 0; i < moved; i++) {
+        TSI_TRY(tsi_normalise_dim(op->name, &source.value[i], ndim));
+        TSI_TRY(tsi_normalise_dim(op->name, &destination.value[i], ndim));
+        if (taken >> source.value[i] & 1 || used >> destination.value[i] & 1)
+            return TSI_FAIL(TS_ERR_ARG, "%s: dim %lld to place %lld: one of them is given twice",
+                            op->name, (long long)source.value[i], (long long)destination.value[i]);
+        taken |= 1u << source.value[i];
+        used |= 1u << destination.value[i];
+        a->dims.value[destination.value[i]] = source.value[i];
+    }
+    a->dims.count = ndim;
+    for (int32_t d = 0, next = 0; d < ndim; d++) {
+        if (used >> d & 1) continue;
+        while (taken >> next & 1)
+            next++;
+        a->dims.value[d] = next++;
     }
     return TS_OK;
 }
@@ -239,6 +277,17 @@ static bool sample_permute(uint64_t *random, int32_t variant, ts_meta *in, int32
     return variant < 2;
 }
 
+static bool sample_movedim(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
+{
+    bool more = sample_permute(random, variant, in, count, attributes);
+    *(view_attributes *)attributes = (view_attributes){
+        .source = { .count = 1, .value = { variant ? -1 : 0 } },
+        .destination = { .count = 1, .value = { variant ? 0 : 1 } },
+    };
+    return more;
+}
+
 static bool sample_transpose(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                              void *attributes)
 {
@@ -300,6 +349,15 @@ const tsi_op_desc tsi_op_permute = {
     .grad = permute_grad,
     .sample = sample_permute,
 };
+const tsi_op_desc tsi_op_movedim = {
+    .name = "movedim",
+    .what = "dims at other places, the others in order",
+    VIEW,
+    .attribute = movedim_table,
+    .normalise = movedim_normalise,
+    .grad = permute_grad,
+    .sample = sample_movedim,
+};
 const tsi_op_desc tsi_op_transpose = {
     .name = "transpose",
     .what = "two dims exchanged",
@@ -351,6 +409,13 @@ ts_tensor *(ts_permute)(ts_tensor *x, const int64_t *dims, int32_t count)
 {
     view_attributes a = { .dims = dims_of(dims, count) };
     return tsi_op_make(&tsi_op_permute, &x, 1, &a);
+}
+
+ts_tensor *(ts_movedim)(ts_tensor *x, int32_t source, int32_t destination)
+{
+    view_attributes a = { .source = { .count = 1, .value = { source } },
+                          .destination = { .count = 1, .value = { destination } } };
+    return tsi_op_make(&tsi_op_movedim, &x, 1, &a);
 }
 
 ts_tensor *(ts_transpose)(ts_tensor *x, int32_t dim_a, int32_t dim_b)

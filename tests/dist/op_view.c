@@ -257,7 +257,11 @@ TS_TEST_RANKS(refusals_name_the_values, 1, 2)
     FAMILY_REFUSES(t, "step -1 is not positive",
                    ts_slice(x, 0, TS_OPTIONS(ts_slice_options, .step = -1)));
     FAMILY_REFUSES(t, "index 12 is out of range for dim 1 of extent 12", ts_select(x, 1, 12));
-    FAMILY_REFUSES(t, "[3, 9) does not lie in dim 0 of extent 8",
+    FAMILY_REFUSES(t, "flatten: dim 2 is out of range for 2 dims", ts_flatten(x, 0, 2));
+    FAMILY_REFUSES(t, "flatten: dim 1 does not come before dim 0", ts_flatten(x, 1, 0));
+    FAMILY_REFUSES(t, "unflatten: dim 0 of extent 8 does not become (3, -1)",
+                   ts_unflatten(x, 0, TS_SHAPE(3, -1)));
+    FAMILY_REFUSES(t, "6 from 3 on do not lie in dim 0 of extent 8",
                    ts_narrow(x, 0, (ts_interval){ 3, 9 }));
     FAMILY_REFUSES(t, "3 parts of 11 in all, but dim 1 has 12",
                    ts_split(x, 1, (int64_t[]){ 5, 0, 6 }, 3, parts));
