@@ -172,7 +172,8 @@ static void compare_on(test *t, const sample *s, const tsi_rules *rules, ts_mesh
 static bool rules_make(sample *s, tsi_arena *arena, tsi_rules *rules)
 {
     memcpy(s->normal, s->attributes, s->op->attribute_bytes);
-    if (s->op->normalise && s->op->normalise(s->in, s->count, s->normal) != TS_OK) return false;
+    if (s->op->normalise && s->op->normalise(s->op, s->in, s->count, s->normal) != TS_OK)
+        return false;
     tsi_op_call call = { s->op, s->normal, s->in, s->out, s->count, s->op->output_count };
     if (s->op->infer(&call) != TS_OK) return false;
     *rules = (tsi_rules){ .arena = arena };
