@@ -28,7 +28,7 @@
     X(hypot) X(copysign) X(xlogy) X(logaddexp) X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(eq) \
     X(ne) X(gt) X(ge) X(lt) X(le) X(logical_and) X(logical_or) X(logical_xor) \
     X(bitwise_left_shift) X(bitwise_right_shift) X(floor_divide) X(fmax) X(fmin) X(gcd) \
-    X(heaviside) X(lcm) X(logaddexp2) X(swiglu)
+    X(heaviside) X(lcm) X(logaddexp2)
 /* clang-format on */
 
 TS_BEGIN_C
@@ -76,7 +76,8 @@ TS_API ts_tensor *ts_addcmul(ts_tensor *a, ts_tensor *b, ts_tensor *c,
 TS_API ts_tensor *ts_addcdiv(ts_tensor *a, ts_tensor *b, ts_tensor *c,
                              double value); /* a + value b / c */
 TS_API ts_tensor *ts_masked_fill(ts_tensor *x, ts_tensor *mask, double value);
-TS_API ts_tensor *ts_cast(ts_tensor *x, ts_dtype dtype); /* x itself if it has that dtype */
+TS_API ts_tensor *ts_swiglu(ts_tensor *gate, ts_tensor *up); /* silu(gate) * up, rounded once */
+TS_API ts_tensor *ts_cast(ts_tensor *x, ts_dtype dtype);     /* x itself if it has that dtype */
 
 /* Gradients of activations, for gradients of users' own operators: dy first. */
 TS_API ts_tensor *ts_threshold_backward(ts_tensor *dy, ts_tensor *y); /* dy where y > 0 */
@@ -84,6 +85,9 @@ TS_API ts_tensor *ts_sigmoid_backward(ts_tensor *dy, ts_tensor *y);
 TS_API ts_tensor *ts_tanh_backward(ts_tensor *dy, ts_tensor *y);
 TS_API ts_tensor *ts_silu_backward(ts_tensor *dy, ts_tensor *x);
 TS_API ts_tensor *ts_gelu_backward(ts_tensor *dy, ts_tensor *x);
+TS_API ts_tensor *ts_gelu_tanh_backward(ts_tensor *dy, ts_tensor *x);
+/* By the gate; by `up` it is ts_swiglu(gate, dy). */
+TS_API ts_tensor *ts_swiglu_backward(ts_tensor *dy, ts_tensor *gate, ts_tensor *up);
 
 TS_END_C
 

@@ -82,3 +82,10 @@ ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x)
     }
     return NULL;
 }
+
+ts_tensor *tsi_model_gate(const ts_model *model, ts_tensor *gate, ts_tensor *up)
+{
+    ts_activation activation = activation_of(&model->config);
+    bool silu = activation == TS_ACTIVATION_DEFAULT || activation == TS_ACTIVATION_SILU;
+    return silu ? ts_swiglu(gate, up) : ts_mul(tsi_model_activate(model, gate), up);
+}

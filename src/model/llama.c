@@ -76,8 +76,8 @@ static ts_tensor *attention(const ts_model *m, const layer *l, int64_t index, ts
 
 static ts_tensor *swiglu(const ts_model *m, const layer *l, ts_tensor *x)
 {
-    ts_tensor *gate = tsi_model_activate(m, linear(m, x, l->gate, l->gate_b));
-    return linear(m, ts_mul(gate, linear(m, x, l->up, l->up_b)), l->down, l->down_b);
+    ts_tensor *gate = linear(m, x, l->gate, l->gate_b), *up = linear(m, x, l->up, l->up_b);
+    return linear(m, tsi_model_gate(m, gate, up), l->down, l->down_b);
 }
 
 /* The experts that the router chose for each token, and no others: rows are grouped by expert.
@@ -100,8 +100,8 @@ static ts_tensor *experts(const ts_model *m, const layer *l, ts_tensor *x_BTC)
         ts_expand(ts_unsqueeze(x_BTC, 2), TS_SHAPE(batch, length, chosen, c->hidden));
     ts_tensor *both = ts_grouped_linear(x_BTKC, tsi_model_cast(m, l->experts_in), which_BTK);
     both = ts_reshape(both, TS_SHAPE(batch, length, chosen, 2, c->intermediate));
-    ts_tensor *gate = tsi_model_activate(m, ts_select(both, 3, 0));
-    ts_tensor *wide_BTKF = ts_mul(ts_mul(gate, ts_select(both, 3, 1)), ts_unsqueeze(weight, 3));
+    ts_tensor *wide_BTKF = tsi_model_gate(m, ts_select(both, 3, 0), ts_select(both, 3, 1));
+    wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight, 3));
     int64_t slots = 2;
     ts_tensor *y = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, l->experts_out), which_BTK);
     return ts_sum(y, &slots, 1, 0);

@@ -34,6 +34,8 @@ ts_status tsi_rope_table(ts_model *model, int64_t length);
 /* Causal attention of a layer: q [B, H, T, D], k and v [B, G, T, D]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);
+/* The activation of the gate, times up. */
+ts_tensor *tsi_model_gate(const ts_model *model, ts_tensor *gate, ts_tensor *up);
 /* x where products want it, and where blocks leave it. */
 ts_tensor *tsi_model_whole(const ts_model *model, ts_tensor *x);
 ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x);

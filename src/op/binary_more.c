@@ -70,13 +70,6 @@ static int64_t whole_heaviside(const int64_t *x, const void *a)
     return x[0] == 0 ? x[1] : x[0] > 0;
 }
 
-static double real_swiglu(const double *x, const void *a)
-{
-    (void)a;
-    double gate = x[0] >= 0 ? 1 / (1 + exp(-x[0])) : exp(x[0]) / (1 + exp(x[0]));
-    return x[0] * gate * x[1];
-}
-
 /* Shifts by less than no or more than all bits leave none. */
 static int64_t whole_left_shift(const int64_t *x, const void *a)
 {
@@ -198,13 +191,6 @@ static ts_status heaviside_grad(const tsi_grad_io *io)
     return give_both(io, ts_zeros_like(dy), ts_masked_fill(dy, ts_ne_scalar(io->in[0], 0), 0.0));
 }
 
-static ts_status swiglu_grad(const tsi_grad_io *io)
-{
-    ts_tensor *dy = io->out_grad[0], *gate = io->in[0], *up = io->in[1];
-    return give_both(io, io->needs & 1 ? ts_silu_backward(ts_mul(dy, up), gate) : NULL,
-                     io->needs & 2 ? ts_mul(dy, ts_silu(gate)) : NULL);
-}
-
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
@@ -271,16 +257,6 @@ const tsi_op_desc tsi_op_heaviside = {
     .family = FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
     .traits = { .flow = TSI_AVG_WITH_R, .linear_in = B, .mono = { TSI_MONO_NONE, TSI_MONO_UP } },
     .grad = heaviside_grad,
-    .sample = tsi_sample_binary,
-};
-const tsi_op_desc tsi_op_swiglu = {
-    .name = "swiglu",
-    .what = "silu(a) * b: the gated unit of language models",
-    BINARY,
-    .saves = A | B,
-    .family = FAMILY(real_swiglu, NULL, NULL, REAL),
-    .traits = { .flow = TSI_LINEAR_EACH, .linear_in = B },
-    .grad = swiglu_grad,
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_isclose = {
@@ -371,9 +347,4 @@ ts_tensor *(ts_lcm)(ts_tensor *a, ts_tensor *b)
 ts_tensor *(ts_logaddexp2)(ts_tensor *a, ts_tensor *b)
 {
     return make(&tsi_op_logaddexp2, a, b);
-}
-
-ts_tensor *(ts_swiglu)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_swiglu, a, b);
 }

@@ -395,6 +395,16 @@ static double real_gelu_backward(const double *x, const void *a)
     return x[0] * (cdf + x[1] * pdf);
 }
 
+/* With u = c (x + k x^3) and t = tanh(u): 0.5 (1 + t) + 0.5 x (1 - t^2) c (1 + 3 k x^2). */
+static double real_gelu_tanh_backward(const double *x, const void *a)
+{
+    (void)a;
+    static const double c = 0.7978845608028654, k = 0.044715;
+    double z = x[1] * x[1], t = tanh(c * x[1] * (1.0 + k * z));
+    double slope = isinf(x[1]) ? 0.0 : 0.5 * x[1] * (1.0 - t * t) * c * (1.0 + 3.0 * k * z);
+    return x[0] * (0.5 * (1.0 + t) + slope);
+}
+
 #define BACKWARD                                                                                   \
     POINTWISE(2), .infer = tsi_family_infer, .flags = TSI_OP_NO_GRAD, .sample = tsi_sample_binary, \
                   .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 }
@@ -427,6 +437,13 @@ const tsi_op_desc tsi_op_gelu_backward = {
     .what = "gradient of gelu at x",
     BACKWARD,
     .family = FAMILY(real_gelu_backward, NULL, NULL, REAL),
+};
+
+const tsi_op_desc tsi_op_gelu_tanh_backward = {
+    .name = "gelu_tanh_backward",
+    .what = "gradient of gelu_tanh at x",
+    BACKWARD,
+    .family = FAMILY(real_gelu_tanh_backward, NULL, NULL, REAL),
 };
 
 /* ---- the makers ------------------------------------------------------------------------------ */
@@ -489,4 +506,10 @@ ts_tensor *ts_gelu_backward(ts_tensor *dy, ts_tensor *x)
 {
     ts_tensor *in[] = { dy, x };
     return tsi_op_make(&tsi_op_gelu_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_gelu_tanh_backward(ts_tensor *dy, ts_tensor *x)
+{
+    ts_tensor *in[] = { dy, x };
+    return tsi_op_make(&tsi_op_gelu_tanh_backward, in, 2, NULL);
 }

@@ -143,32 +143,9 @@ ts_status tsi_grad_gelu(const tsi_grad_io *io)
     return give(io, ts_gelu_backward(dy_of(io), x_of(io)));
 }
 
-/* The next value of a chain; the one before is not needed any more. */
-static ts_tensor *next(ts_tensor *before, ts_tensor *after)
-{
-    ts_tensor_drop(before);
-    return after;
-}
-
-/* With u = c (x + k x^3) and t = tanh(u): 0.5 (1 + t) + 0.5 x (1 - t^2) c (1 + 3 k x^2). What was
- * used is dropped: a gradient of many steps must not need the memory of them all. */
 ts_status tsi_grad_gelu_tanh(const tsi_grad_io *io)
 {
-    static const double c = 0.7978845608028654, k = 0.044715;
-    ts_tensor *x = x_of(io), *square = ts_square(x), *t = ts_mul_scalar(square, k);
-    t = next(t, ts_add_scalar(t, 1.0));
-    t = next(t, ts_mul(x, t));
-    t = next(t, ts_mul_scalar(t, c));
-    t = next(t, ts_tanh(t));
-    ts_tensor *slope = next(square, ts_mul_scalar(square, 3 * k));
-    slope = next(slope, ts_add_scalar(slope, 1.0));
-    slope = next(slope, ts_mul_scalar(slope, c));
-    slope = next(slope, ts_mul(x, slope));
-    slope = next(slope, ts_mul(slope, one_minus_square(t)));
-    t = next(t, ts_add_scalar(t, 1.0));
-    slope = next(slope, ts_add(t, slope));
-    slope = next(slope, ts_mul_scalar(slope, 0.5));
-    return give(io, ts_mul(dy_of(io), slope));
+    return give(io, ts_gelu_tanh_backward(dy_of(io), x_of(io)));
 }
 
 ts_status tsi_grad_log(const tsi_grad_io *io)

@@ -48,6 +48,7 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(GELU)                                                                                        \
     X(GELU_BACKWARD)                                                                               \
     X(GELU_TANH)                                                                                   \
+    X(GELU_TANH_BACKWARD)                                                                          \
     X(GT)                                                                                          \
     X(LE)                                                                                          \
     X(LEAKY_RELU)                                                                                  \
@@ -74,7 +75,10 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(SIGN)                                                                                        \
     X(SILU)                                                                                        \
     X(SILU_BACKWARD)                                                                               \
-    X(SQRT) X(SQUARE) X(SUB) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
+    X(SQRT)                                                                                        \
+    X(SQUARE)                                                                                      \
+    X(SUB)                                                                                         \
+    X(SWIGLU) X(SWIGLU_BACKWARD) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
 typedef enum tsi_row_id {
     TSI_ROW_NONE,
 #define TSI_ROW_ENUM(name) TSI_ROW_##name,

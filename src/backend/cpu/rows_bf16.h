@@ -258,6 +258,21 @@ static void addcdiv_bf16(const tsi_row *row)
     map3_bf16(row, one_addcdiv_f32);
 }
 
+static void gelu_tanh_backward_bf16(const tsi_row *row)
+{
+    pack2_bf16(row, vp_gelu_tanh_backward);
+}
+
+static void swiglu_bf16(const tsi_row *row)
+{
+    pack2_bf16(row, vp_swiglu);
+}
+
+static void swiglu_backward_bf16(const tsi_row *row)
+{
+    pack3_bf16(row, vp_swiglu_backward);
+}
+
 #define TSI_ROWS_BF16                                                                              \
     .bf16 = {                                                                                      \
         [TSI_ROW_ABS] = abs_bf16,                                                                  \
@@ -274,6 +289,7 @@ static void addcdiv_bf16(const tsi_row *row)
         [TSI_ROW_GELU] = gelu_bf16,                                                                \
         [TSI_ROW_GELU_BACKWARD] = gelu_backward_bf16,                                              \
         [TSI_ROW_GELU_TANH] = gelu_tanh_bf16,                                                      \
+        [TSI_ROW_GELU_TANH_BACKWARD] = gelu_tanh_backward_bf16, \
         [TSI_ROW_LEAKY_RELU] = leaky_relu_bf16,                                                    \
         [TSI_ROW_LERP] = lerp_bf16,                                                                \
         [TSI_ROW_LOG] = log_bf16,                                                                  \
@@ -296,6 +312,8 @@ static void addcdiv_bf16(const tsi_row *row)
         [TSI_ROW_SQRT] = sqrt_bf16,                                                                \
         [TSI_ROW_SQUARE] = square_bf16,                                                            \
         [TSI_ROW_SUB] = sub_bf16,                                                                  \
+        [TSI_ROW_SWIGLU] = swiglu_bf16, \
+        [TSI_ROW_SWIGLU_BACKWARD] = swiglu_backward_bf16, \
         [TSI_ROW_TANH] = tanh_bf16,                                                                \
         [TSI_ROW_TANH_BACKWARD] = tanh_backward_bf16,                                              \
         [TSI_ROW_THRESHOLD_BACKWARD] = threshold_backward_bf16,                                    \

@@ -492,6 +492,21 @@ static void logical_not_f32(const tsi_row *row)
         to[i] = x[i] == 0.0f;
 }
 
+static void gelu_tanh_backward_f32(const tsi_row *row)
+{
+    pack2_f32(row, vp_gelu_tanh_backward);
+}
+
+static void swiglu_f32(const tsi_row *row)
+{
+    pack2_f32(row, vp_swiglu);
+}
+
+static void swiglu_backward_f32(const tsi_row *row)
+{
+    pack3_f32(row, vp_swiglu_backward);
+}
+
 #define TSI_ROWS_F32                                                                               \
     .f32 = {                                                                                       \
         [TSI_ROW_ABS] = abs_f32,                                                                   \
@@ -511,6 +526,7 @@ static void logical_not_f32(const tsi_row *row)
         [TSI_ROW_GELU] = gelu_f32,                                                                 \
         [TSI_ROW_GELU_BACKWARD] = gelu_backward_f32,                                               \
         [TSI_ROW_GELU_TANH] = gelu_tanh_f32,                                                       \
+        [TSI_ROW_GELU_TANH_BACKWARD] = gelu_tanh_backward_f32,                                     \
         [TSI_ROW_GT] = gt_f32,                                                                     \
         [TSI_ROW_LE] = le_f32,                                                                     \
         [TSI_ROW_LEAKY_RELU] = leaky_relu_f32,                                                     \
@@ -540,6 +556,8 @@ static void logical_not_f32(const tsi_row *row)
         [TSI_ROW_SQRT] = sqrt_f32,                                                                 \
         [TSI_ROW_SQUARE] = square_f32,                                                             \
         [TSI_ROW_SUB] = sub_f32,                                                                   \
+        [TSI_ROW_SWIGLU] = swiglu_f32,                                                             \
+        [TSI_ROW_SWIGLU_BACKWARD] = swiglu_backward_f32,                                           \
         [TSI_ROW_TANH] = tanh_f32,                                                                 \
         [TSI_ROW_TANH_BACKWARD] = tanh_backward_f32,                                               \
         [TSI_ROW_THRESHOLD_BACKWARD] = threshold_backward_f32,                                     \

@@ -274,6 +274,13 @@ static TSI_INLINE vp vp_swiglu(vp x, vp y, float c)
     return x;
 }
 
+/* x z silu'(y) */
+static TSI_INLINE vp vp_swiglu_backward(vp x, vp y, vp z, float c)
+{
+    EACH x.v[j] = x.v[j] * z.v[j];
+    return vp_silu_backward(x, y, c);
+}
+
 /* ---- logarithms ------------------------------------------------------------------------------ */
 
 /* x = 2^e m with m in [sqrt(1/2), sqrt(2)), f = m - 1, ln m = f - f^2/2 + f^3 P(f). */
@@ -306,4 +313,47 @@ static TSI_INLINE vp vp_log(vp x, float c)
     EACH p.v[j] = vf_pick((vu)(x.v[j] == 0.0f), vf_set(-INFINITY), vf_set(NAN));
     EACH r.v[j] = vf_pick((vu)(x.v[j] > 0.0f), r.v[j], p.v[j]);
     return r;
+}
+
+/* ---- rows of three inputs -------------------------------------------------------------------- */
+
+typedef vp (*pack_three)(vp x, vp y, vp z, float c);
+
+static TSI_INLINE void pack3_f32(const tsi_row *row, pack_three f)
+{
+    float *to = row->out, c = (float)number_of(row);
+    vp v[3];
+    for (int k = 0; k < 3; k++)
+        v[k] = vp_set(*(const float *)row->in[k]);
+    int64_t i = 0;
+    for (; i + PACK <= row->count; i += PACK) {
+        for (int k = 0; k < 3; k++)
+            if (row->step[k]) v[k] = load_f32((const float *)row->in[k] + i);
+        store_f32(to + i, f(v[0], v[1], v[2], c));
+    }
+    int64_t rest = row->count - i;
+    if (rest <= 0) return;
+    for (int k = 0; k < 3; k++)
+        if (row->step[k]) v[k] = part_f32((const float *)row->in[k] + i, rest, 0.0f);
+    store_part_f32(to + i, f(v[0], v[1], v[2], c), rest);
+}
+
+static TSI_INLINE void pack3_bf16(const tsi_row *row, pack_three f)
+{
+    uint16_t *to = row->out;
+    float c = (float)number_of(row);
+    vp v[3];
+    for (int k = 0; k < 3; k++)
+        v[k] = vp_set(tsi_f32_of_bf16(*(const uint16_t *)row->in[k]));
+    int64_t i = 0;
+    for (; i + PACK <= row->count; i += PACK) {
+        for (int k = 0; k < 3; k++)
+            if (row->step[k]) v[k] = load_bf16((const uint16_t *)row->in[k] + i);
+        store_bf16(to + i, f(v[0], v[1], v[2], c));
+    }
+    int64_t rest = row->count - i;
+    if (rest <= 0) return;
+    for (int k = 0; k < 3; k++)
+        if (row->step[k]) v[k] = part_bf16((const uint16_t *)row->in[k] + i, rest);
+    store_part_bf16(to + i, f(v[0], v[1], v[2], c), rest);
 }
