@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* binary_more.c - more elementwise operators of two inputs: whole quotients, extremes that pass
- * over NaN, steps, shifts of bits, common divisors, closeness, and the gated unit of language
- * models. */
+ * over NaN, steps, shifts of bits, common divisors, closeness. */
 #include <complex.h>
 #include <math.h>
 

@@ -5,7 +5,7 @@
  *   d up = dy silu(gate) = swiglu(gate, dy)          d gate = swiglu_backward(dy, gate, up) */
 #include <math.h>
 
-#include "op/binary_grad.h"
+#include "op/binary.h"
 #include "op/unary.h"
 
 static double real_swiglu(const double *x, const void *a)
