@@ -85,6 +85,10 @@ TS_API ts_tensor *ts_layer_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias
 /* 1 where an element is among the k largest of the last dim, else 0. */
 TS_API ts_tensor *ts_topk_mask(ts_tensor *x, int64_t k);
 
+/* Gradients from the results, for gradients of users' own operators: dy first. */
+TS_API ts_tensor *ts_softmax_backward(ts_tensor *dy, ts_tensor *y, int32_t dim);
+TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *dy, ts_tensor *y, int32_t dim);
+
 TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */

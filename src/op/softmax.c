@@ -127,17 +127,14 @@ static const tsi_algorithm two_phases[] = { { "two-phase", two_phase, two_phase_
 static ts_status softmax_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const softmax_attributes *)io->attributes)->dim;
-    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
-    ts_tensor *inner = ts_sum(ts_mul(dy, y), &dim, 1, 1);
-    io->in_grad[0] = ts_mul(y, ts_sub(dy, inner));
+    io->in_grad[0] = ts_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
     return ts_rank_status(io->rank);
 }
 
 static ts_status log_softmax_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const softmax_attributes *)io->attributes)->dim;
-    ts_tensor *dy = io->out_grad[0];
-    io->in_grad[0] = ts_sub(dy, ts_mul(ts_exp(io->out[0]), ts_sum(dy, &dim, 1, 1)));
+    io->in_grad[0] = ts_log_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
     return ts_rank_status(io->rank);
 }
 

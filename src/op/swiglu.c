@@ -39,7 +39,7 @@ static bool sample_three(uint64_t *random, int32_t variant, ts_meta *in, int32_t
     return more;
 }
 
-#define FAMILY(real) (&(const tsi_pointwise_family){ { real, NULL, NULL }, TSI_RESULT_REAL })
+#define FAMILY(real) (&(const tsi_pointwise_family){ { real, NULL, NULL }, TSI_RESULT_REAL, NULL })
 #define POINTWISE(n)                                                                               \
     .dims = "*", .input_min = n, .input_max = n, .output_count = 1, .infer = tsi_family_infer,     \
     .reference = tsi_family_reference

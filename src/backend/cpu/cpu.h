@@ -43,6 +43,9 @@ void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, i
 void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, const void *from,
                  int64_t count);
 
+/* The block with `dim` moved to the end (softmax.c). */
+tsi_block tsi_block_with_last(const tsi_block *block, int32_t dim);
+
 /* ---- scratch: from the rank's pool; NULL: recorded ------------------------------------------- */
 typedef struct tsi_scratch {
     void *data;
@@ -67,6 +70,7 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
 void tsi_pointwise_install(void);
 void tsi_reduce_install(void);
 void tsi_softmax_install(void);
+void tsi_softmax_back_install(void);
 void tsi_norm_install(void);
 void tsi_attend_install(void);
 void tsi_copy_install(void);

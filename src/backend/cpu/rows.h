@@ -136,6 +136,10 @@ typedef struct tsi_row_set {
     void (*exp_scale)(float *to, const float *x, float top, float factor, int64_t count);
     void (*exp_scale_bf16)(uint16_t *to, const uint16_t *x, float top, float factor, int64_t count);
 
+    /* ---- gradients from the result y: to = y (dy - sum), and to = dy - e^y sum */
+    void (*softmax_back)(float *to, const float *dy, const float *y, float sum, int64_t count);
+    void (*log_softmax_back)(float *to, const float *dy, const float *y, float sum, int64_t count);
+
     /* ---- attention: to = e^(scale x - top), and the sum; and of p = q k^T, dp =
      * do v^T with numbers { scale, lse, delta }: p = e^(scale p - lse), dp = p
      * (dp - delta) scale */

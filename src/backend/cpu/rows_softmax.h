@@ -219,6 +219,24 @@ static void exp_scale_bf16(uint16_t *to, const uint16_t *x, float top, float fac
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
+static void softmax_back(float *to, const float *dy, const float *y, float sum, int64_t count)
+{
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++)
+        to[i] = y[i] * (dy[i] - sum);
+}
+
+/* y <= 0, or a rounding above. */
+static void log_softmax_back(float *to, const float *dy, const float *y, float sum, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += PACK) {
+        vp g = load_here(dy + i, count - i, 0.0f);
+        vp p = vp_exp_below(load_here(y + i, count - i, 0.0f));
+        EACH g.v[j] = g.v[j] - p.v[j] * sum;
+        store_here(to + i, g, count - i);
+    }
+}
+
 static TSI_INLINE void attend_back_pack(vp *w, vp *d, float scale, float lse, float delta)
 {
     EACH w->v[j] = vf_fma(w->v[j], vf_set(scale), vf_set(-lse));
@@ -248,4 +266,4 @@ static void attend_back(float *restrict p, float *restrict dp, const float *numb
     .exp_sum_bf16 = exp_sum_bf16, .exp_store_bf16 = exp_store_bf16, .scale = scale_row,            \
     .scale_bf16 = scale_row_bf16, .shift = shift_row, .shift_bf16 = shift_row_bf16,                \
     .exp_scale = exp_scale, .exp_scale_bf16 = exp_scale_bf16, .exp_scaled = exp_scaled,            \
-    .attend_back = attend_back
+    .attend_back = attend_back, .softmax_back = softmax_back, .log_softmax_back = log_softmax_back

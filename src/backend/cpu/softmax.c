@@ -22,8 +22,7 @@ typedef struct softmax {
     bool logs, direct, narrow; /* rows where they lie: of f32, of bf16 */
 } softmax;
 
-/* The block with `dim` moved to the end. */
-static tsi_block with_last(const tsi_block *block, int32_t dim)
+tsi_block tsi_block_with_last(const tsi_block *block, int32_t dim)
 {
     tsi_block out = *block;
     for (int32_t d = dim; d + 1 < block->ndim; d++) {
@@ -125,7 +124,7 @@ static ts_status softmax_kernel(const tsi_kernel_io *io)
     if (!tsi_is_small_real(in->dtype) || in->ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(in) == 0) return TS_OK;
     int32_t dim = (int32_t)tsi_attribute_int(io, "dim");
-    tsi_block from = with_last(in, dim), to = with_last(out, dim);
+    tsi_block from = tsi_block_with_last(in, dim), to = tsi_block_with_last(out, dim);
     const tsi_block *block[] = { &from, &to };
     softmax s = { .set = tsi_rows(), .logs = io->op == &tsi_op_log_softmax };
     s.in_dtype = (ts_dtype)in->dtype;
@@ -186,7 +185,7 @@ static ts_status logsumexp_kernel(const tsi_kernel_io *io)
         tsi_block_count(in) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     int32_t dim = (int32_t)a->dims.value[0];
-    tsi_block from = with_last(in, dim), to = from;
+    tsi_block from = tsi_block_with_last(in, dim), to = from;
     to.data = out->data;
     to.dtype = out->dtype;
     for (int32_t d = 0, e = 0; d < in->ndim; d++) { /* the result's strides in the input's dims */
