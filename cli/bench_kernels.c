@@ -38,6 +38,8 @@ typedef struct subject { /* one operator on its inputs */
     bench *self;
     ts_tensor *(*run)(const struct subject *s);
     ts_tensor *x, *y, *z;
+    ts_tensor *forward[2], *d_out; /* of a gradient of attention */
+    bool causal;
     double work; /* bytes, or operations */
     int64_t m, n, k;
     float *a, *b, *c;                             /* the rival's operands */
@@ -119,6 +121,23 @@ static ts_tensor *run_attention(const subject *s)
 static ts_tensor *run_causal(const subject *s)
 {
     return ts_attention(s->x, s->y, s->z, TS_OPTIONS(ts_attention_options, .causal = 1));
+}
+
+static ts_tensor *run_attention_back(const subject *s)
+{
+    ts_attention_saved saved = { .struct_size = sizeof saved,
+                                 .q = s->x,
+                                 .k = s->y,
+                                 .v = s->z,
+                                 .o = s->forward[0],
+                                 .lse = s->forward[1],
+                                 .d_o = s->d_out };
+    ts_tensor *grad[3] = { NULL };
+    ts_status status =
+        ts_attention_backward(&saved, TS_OPTIONS(ts_attention_options, .causal = s->causal), grad);
+    ts_tensor_drop(grad[1]);
+    ts_tensor_drop(grad[2]);
+    return status == TS_OK ? grad[0] : NULL;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -327,18 +346,27 @@ static ts_status bf16_line(bench *self, ts_tensor *(*run)(const subject *s), con
     return status != TS_OK ? status : closed;
 }
 
-static ts_status attention_line(bench *self, ts_dtype dtype, bool causal)
+/* Forward: two products; backward: five. */
+static ts_status attention_line(bench *self, ts_dtype dtype, bool causal, bool back)
 {
     const int64_t b = 1, h = 8, t = 1024, d = 64;
+    const ts_shape shape = TS_SHAPE(b, h, t, d);
     ts_scope scope = ts_scope_open(self->me, "attention");
-    subject s = { .self = self, .run = causal ? run_causal : run_attention };
-    s.x = ts_randn(self->mesh, dtype, TS_SHAPE(b, h, t, d), NULL);
-    s.y = ts_randn(self->mesh, dtype, TS_SHAPE(b, h, t, d), NULL);
-    s.z = ts_randn(self->mesh, dtype, TS_SHAPE(b, h, t, d), NULL);
+    subject s = { .self = self, .run = causal ? run_causal : run_attention, .causal = causal };
+    s.x = ts_randn(self->mesh, dtype, shape, NULL);
+    s.y = ts_randn(self->mesh, dtype, shape, NULL);
+    s.z = ts_randn(self->mesh, dtype, shape, NULL);
+    if (back) {
+        s.run = run_attention_back;
+        s.d_out = ts_randn(self->mesh, dtype, shape, NULL);
+        (void)ts_attention_lse(s.x, s.y, s.z, TS_OPTIONS(ts_attention_options, .causal = causal),
+                               s.forward);
+    }
     subject product = { .self = self, .run = run_matmul };
     product.x = ts_randn(self->mesh, dtype, TS_SHAPE(1024, 1024), NULL);
     product.y = ts_randn(self->mesh, dtype, TS_SHAPE(1024, 1024), NULL);
-    double work = 4.0 * (double)(b * h * t * t * d) / (causal ? 2.0 : 1.0), best = 1e30;
+    double work = (back ? 10.0 : 4.0) * (double)(b * h * t * t * d) / (causal ? 2.0 : 1.0);
+    double best = 1e30;
     double product_work = 2.0 * 1024 * 1024 * 1024, floor = 1e30;
     ts_status status = TS_OK;
     double until = cli_now() + (double)self->seconds / 20.0;
@@ -353,8 +381,8 @@ static ts_status attention_line(bench *self, ts_dtype dtype, bool causal)
     }
     if (status == TS_OK) {
         bench_line *line = bench_lines_add(&self->lines, "Gflop/s", work / best / 1e9,
-                                           "attention %s%s T=1024 D=64", ts_dtype_name(dtype),
-                                           causal ? " causal" : "");
+                                           "attention %s%s%s T=1024 D=64", back ? "backward " : "",
+                                           ts_dtype_name(dtype), causal ? " causal" : "");
         bench_line_floor(line, product_work / floor / 1e9, "matmul 1024");
         bench_line_note(line, "ratio wanted: 0.60");
     }
@@ -378,8 +406,9 @@ static ts_status product_lines(bench *self)
     if (status == TS_OK && wanted(self, "linear bf16 1024"))
         status = bf16_line(self, run_linear, "linear bf16 1024");
     const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
-    for (int i = 0; i < 4 && status == TS_OK; i++)
-        if (wanted(self, "attention")) status = attention_line(self, dtypes[i / 2], i % 2 == 1);
+    for (int i = 0; i < 8 && status == TS_OK; i++)
+        if (wanted(self, i < 4 ? "attention" : "attention backward"))
+            status = attention_line(self, dtypes[i / 2 % 2], i % 2 == 1, i >= 4);
     return status;
 }
 

@@ -83,7 +83,22 @@ static double tolerance(ts_dtype dtype)
     return dtype == TS_DTYPE_F16 ? 2e-3 : 1.2e-2;
 }
 
-static void same_numbers(test *t, const operand *have, const operand *want, const char *what)
+/* The largest size of a number. */
+static double largest(const operand *x)
+{
+    tsi_loop loop = tsi_loop_over(&x->is.block);
+    double most = 0;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        double size = cabs(
+            tsi_load_complex((ts_dtype)x->is.block.dtype, tsi_block_at(&x->is.block, loop.at[0])));
+        if (size > most) most = size;
+    }
+    return most;
+}
+
+/* Each number within the tolerance of its own size, or of a `size` that is larger. */
+static void same_numbers_of(test *t, const operand *have, const operand *want, const char *what,
+                            double size)
 {
     const tsi_block *b = &have->is.block;
     tsi_loop loop = tsi_loop_over(b);
@@ -95,7 +110,7 @@ static void same_numbers(test *t, const operand *have, const operand *want, cons
         double complex y = tsi_load_complex((ts_dtype)want->is.block.dtype,
                                             tsi_block_at(&want->is.block, loop.at[1]));
         bool nan = isnan(creal(x)) && isnan(creal(y));
-        bool same = nan || x == y || cabs(x - y) <= tolerance(dtype) * (1 + cabs(y));
+        bool same = nan || x == y || cabs(x - y) <= tolerance(dtype) * (1 + fmax(size, cabs(y)));
         TEST_SAY(t, same, "%s: %.9g, not %.9g", what, creal(x), creal(y));
         if (!same) return;
     }
@@ -162,6 +177,13 @@ static void attend_first(test *t, const call *c, operand *in)
     release(out, 2);
 }
 
+/* Gradients of attention are long sums of numbers that nearly cancel: their error is that of the
+ * largest result. */
+static double size_of(const call *c, const operand *want)
+{
+    return is_attention(c) && c->input_count == 6 ? largest(want) : 0.0;
+}
+
 /* Runs kernel and reference on the same inputs with outputs of their own. */
 static void run_both(test *t, const call *c, spread how, counts *n)
 {
@@ -212,7 +234,7 @@ static void run_both(test *t, const call *c, spread how, counts *n)
         TEST_SAY(t, verdict == TS_OK, "%s: status %d", what, verdict);
         TEST_OK(t, c->op->reference(&io));
         for (int32_t o = 0; o < c->op->output_count; o++)
-            same_numbers(t, &out[o], &want[o], what);
+            same_numbers_of(t, &out[o], &want[o], what, size_of(c, &want[o]));
     }
     release(in, c->input_count);
     release(wide, c->input_count);
@@ -369,7 +391,7 @@ static void product_case(test *t, const char *equation, const ts_meta *meta, spr
     char what[128];
     snprintf(what, sizeof what, "%s %s spread %d%s", equation,
              ts_dtype_name((ts_dtype)meta[0].dtype), (int)how, add ? " added" : "");
-    same_numbers(t, &x[2], &x[3], what);
+    same_numbers_of(t, &x[2], &x[3], what, largest(&x[3])); /* sums that may cancel */
     release(x, 4);
 }
 
@@ -485,9 +507,9 @@ static call attention_call(const char *name, ts_dtype dtype, const int64_t *size
 /* Blocks of queries and keys that are cut, grouped heads, fewer and more keys than queries. */
 TS_TEST_RANKS(attention_in_blocks, 1)
 {
-    static const int64_t sizes[][7] = { { 1, 2, 1, 150, 270, 8, 5 },
-                                        { 2, 4, 2, 131, 131, 4, 4 },
-                                        { 1, 1, 1, 40, 20, 3, 2 } };
+    static const int64_t sizes[][7] = { { 1, 2, 1, 150, 270, 8, 5 },  { 2, 4, 2, 131, 131, 4, 4 },
+                                        { 1, 1, 1, 40, 20, 3, 2 },    { 1, 2, 2, 65, 300, 72, 40 },
+                                        { 1, 1, 1, 33, 259, 256, 8 }, { 1, 6, 2, 1, 37, 16, 130 } };
     static const char *const names[] = { "attention", "attention_backward" };
     counts n = { 0, 0 };
     for (size_t i = 0; i < TSI_COUNT_OF(sizes); i++)
@@ -495,8 +517,39 @@ TS_TEST_RANKS(attention_in_blocks, 1)
             ts_dtype dtype = k & 2 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
             call c = attention_call(names[k & 1], dtype, sizes[i], k & 4);
             TEST_CHECK(t, infer(&c));
-            run_both(t, &c, (k & 2) ? DENSE : (spread)(i % 2), &n);
+            run_both(t, &c, (spread)((i + (size_t)(k >> 1)) % SPREADS), &n);
         }
+    TEST_EQ(t, n.declined, 0);
+}
+
+/* Every D that tiles cut differently, odd numbers of queries and keys. */
+TS_TEST_RANKS(attention_of_odd_sizes, 1)
+{
+    static const char *const names[] = { "attention", "attention_backward" };
+    counts n = { 0, 0 };
+    for (int64_t d = 1; d <= 37; d += d < 20 ? 3 : 1)
+        for (int k = 0; k < 4; k++) {
+            int64_t queries = test_random_below(t, 70) + 1, keys = test_random_below(t, 70) + 1;
+            const int64_t size[] = { 1, 2, 1 + k / 2, queries, keys, d, 38 - d };
+            call c = attention_call(names[k & 1], TS_DTYPE_BF16, size, k & 2);
+            TEST_CHECK(t, infer(&c));
+            run_both(t, &c, (spread)(d % SPREADS), &n);
+        }
+    TEST_EQ(t, n.declined, 0);
+}
+
+/* Scores far from each other and from zero: weights from 1 down to nothing, tops that grow. */
+TS_TEST_RANKS(attention_of_large_scores, 1)
+{
+    const int64_t size[] = { 1, 1, 1, 40, 600, 16, 8 };
+    counts n = { 0, 0 };
+    for (int k = 0; k < 8; k++) {
+        call c = attention_call("attention", k & 1 ? TS_DTYPE_BF16 : TS_DTYPE_F32, size, k & 2);
+        const double scale = k & 4 ? 0.25 : 0.8; /* of sums of 16 numbers up to 16 */
+        memcpy(c.attributes, &scale, sizeof scale);
+        TEST_CHECK(t, infer(&c));
+        run_both(t, &c, DENSE, &n);
+    }
     TEST_EQ(t, n.declined, 0);
 }
 
@@ -553,6 +606,13 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
                 TEST_CHECK(t, infer(&c));
                 repeat_with_threads(t, &c);
             }
+    static const char *const attention[] = { "attention", "attention_backward" };
+    for (int k = 0; k < 4; k++) {
+        const int64_t size[] = { 1, 4, 2, 200, 700, 24, 40 };
+        call c = attention_call(attention[k & 1], dtypes[k / 2], size, true);
+        TEST_CHECK(t, infer(&c));
+        repeat_with_threads(t, &c);
+    }
 }
 
 /* ---- what a training step needs -------------------------------------------------------------- */

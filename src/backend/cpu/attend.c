@@ -8,7 +8,8 @@
  *   at the end:               out = o / l, lse = m + log l
  *
  * No T x S matrix exists. A task is a block of queries of one head; keys that no query of the block
- * sees are left out. Narrow dtypes are computed in f32. */
+ * sees are left out. Narrow dtypes are computed in f32; bf16 where
+ * the machine multiplies it itself is the business of attend_bf16.c. */
 #include "backend/cpu/attend.h"
 
 #include <math.h>
@@ -145,6 +146,7 @@ ts_status tsi_attend_forward(const tsi_kernel_io *io)
     if (!tsi_attend_make(io, &f.a)) return (ts_status)TSI_KERNEL_DECLINED;
     const tsi_attend *a = &f.a;
     if (a->batches * a->heads * a->queries == 0) return TS_OK;
+    if (tsi_attend_is_bf16(io)) return tsi_attend_forward_bf16(io, a);
     tsi_scratch held[5] = { { 0 } };
     const tsi_block *block[] = { &io->in[0].block, &io->in[1].block, &io->in[2].block,
                                  &io->out[0].block };

@@ -7,6 +7,7 @@
 #define TSI_BACKEND_CPU_ATTEND_H
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
 
 /* An operand [B, H, T, D] with rows of contiguous f32: where it lies, or a copy. Strides in
  * elements. */
@@ -42,6 +43,15 @@ static inline float *tsi_heads_row(const tsi_heads *x, int64_t b, int64_t h, int
 
 /* One element of log-sum-exp [B, H, T]. */
 void *tsi_attend_lse(const tsi_block *lse, int64_t b, int64_t h, int64_t t);
+
+/* bf16 (attend_bf16.c, attend_back_bf16.c): are all operands so, and has the machine products of
+ * it? */
+bool tsi_attend_is_bf16(const tsi_kernel_io *io);
+/* Where panels come from: positions at[2] .. of head at[1] of batch at[0] are rows, the head's dims
+ * k; or (turned) the other way round. */
+void tsi_attend_panels(tsi_panels *p, const tsi_block *x, const int64_t *at, bool turned);
+ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, const tsi_attend *a);
+ts_status tsi_attend_backward_bf16(const tsi_kernel_io *io, const tsi_attend *a);
 
 ts_status tsi_attend_forward(const tsi_kernel_io *io);
 ts_status tsi_attend_backward(const tsi_kernel_io *io);

@@ -265,6 +265,7 @@ ts_status tsi_attend_backward(const tsi_kernel_io *io)
     if (!tsi_attend_make(io, &w.a)) return (ts_status)TSI_KERNEL_DECLINED;
     const tsi_attend *a = &w.a;
     if (a->batches * a->heads * a->queries * a->groups * a->keys == 0) return all_zeros(io);
+    if (tsi_attend_is_bf16(io)) return tsi_attend_backward_bf16(io, a);
     tsi_scratch held[OPERANDS] = { { 0 } };
     const tsi_block *of[] = { &io->in[0].block,  &io->in[1].block, &io->in[2].block,
                               &io->in[3].block,  &io->in[5].block, &io->out[0].block,

@@ -56,6 +56,24 @@ void *tsi_attend_lse(const tsi_block *lse, int64_t b, int64_t h, int64_t t)
     return (char *)lse->data + at * (int64_t)ts_dtype_size((ts_dtype)lse->dtype);
 }
 
+bool tsi_attend_is_bf16(const tsi_kernel_io *io)
+{
+    for (int32_t i = 0; i < io->input_count; i++)
+        if (i != 4 && io->in[i].block.dtype != TS_DTYPE_BF16) return false; /* 4: log-sum-exp */
+    for (int32_t o = 0; o < io->output_count; o++)
+        if (io->output_count != 2 || o != 1)
+            if (io->out[o].block.dtype != TS_DTYPE_BF16) return false;
+    return tsi_bf16_tile_of_machine() != NULL;
+}
+
+void tsi_attend_panels(tsi_panels *p, const tsi_block *x, const int64_t *at, bool turned)
+{
+    p->from = (const uint16_t *)x->data + at[0] * x->stride[0] + at[1] * x->stride[1] +
+              at[2] * x->stride[2];
+    p->stride = x->stride[turned ? 3 : 2];
+    p->k_stride = x->stride[turned ? 2 : 3];
+}
+
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 typedef struct rows_copy {

@@ -35,21 +35,90 @@ void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 /* ---- bf16: tiles of mr x nr, k in groups of kr ----------------------------------------------- */
 /* Panels of a hold [k / ka][rows][ka], those of b [k / kb][columns][kb]: for each ka (or kb)
  * numbers of k, the rows (or columns) one after another; short ones are filled with zeros, and k up
- * to a multiple of kr. */
-typedef struct tsi_bf16_tile {
+ * to a multiple of kr. nr and kr divide 32. */
+typedef struct tsi_bf16_tile tsi_bf16_tile;
+
+/* One row of the gradient of attention, a key's by columns of queries: p = 2^(s factor - base), ds
+ * = p (dp - delta), both rounded to bf16; ds a second time as a plain row. */
+typedef struct tsi_weigh_back {
+    uint16_t *p, *ds, *row;
+    int64_t step; /* between runs of p and ds */
+    const float *s, *dp, *base, *delta;
+    float factor;
+    int64_t count;
+} tsi_weigh_back;
+
+/* c [count mr x nr] f32, rows ldc apart: set if first, else added to. Panels of a are a_step apart.
+ */
+typedef struct tsi_bf16_tiles {
+    int64_t groups, count; /* of kr numbers of k; panels of a */
+    const uint16_t *a, *b;
+    float *c;
+    int64_t a_step, ldc;
+    bool first;
+} tsi_bf16_tiles;
+
+struct tsi_bf16_tile {
     const char *name; /* "bfmmla" */
     int32_t mr, nr, kr, ka, kb;
-    int32_t reserved;
-    /* c [mr x nr] f32, rows ldc apart: set if first, else added to. */
-    void (*multiply)(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
-                     bool first);
+    int32_t run;
+    /* Tiles of c, one under the other. Between begin and end. */
+    void (*multiply)(const tsi_bf16_tiles *x);
+    /* (optional) Around multiplications of the calling thread: what the tile needs of the machine.
+     */
+    void (*begin)(void);
+    void (*end)(void);
     /* Four rows of k, `rows` wide in memory, into groups; (optional) for ka and kb 4, panels of 8.
      */
     void (*pack_across)(uint16_t *to, const uint16_t *from, int64_t k_stride, int64_t groups);
-} tsi_bf16_tile;
+    /* Rows of attention (attend_rows.h): to = 2^(x factor - top), rounded; the sum before that.
+     * Runs of `run` numbers are `step` apart: ka, where a row may go straight into a panel. */
+    float (*weigh)(uint16_t *to, int64_t step, const float *x, const float *factor_top,
+                   int64_t count);
+    /* The same for whole tops of at most 32 and sizes of x factor that are no larger. */
+    float (*weigh_near)(uint16_t *to, int64_t step, const float *x, const float *factor_top,
+                        int64_t count);
+    void (*weigh_back)(const tsi_weigh_back *w);
+};
 const tsi_bf16_tile *tsi_bf16_tile_of_machine(void); /* NULL: no such instructions */
 extern const tsi_bf16_tile tsi_bf16_tile_neon, tsi_bf16_tile_avx512, tsi_bf16_tile_amx;
+#if defined(__x86_64__)
+float tsi_weigh_avx512(uint16_t *to, int64_t step, const float *x, const float *factor_top,
+                       int64_t count);
+float tsi_weigh_near_avx512(uint16_t *to, int64_t step, const float *x, const float *factor_top,
+                            int64_t count);
+void tsi_weigh_back_avx512(const tsi_weigh_back *w);
+#endif
 /* All threads of the rank; any strides. c is bf16. */
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *gemm);
+
+/* One operand as panels: rows (or columns) x[i * stride + l * k_stride], from memory at `from` into
+ * panels * panel_size elements at `to`; the maker leaves both and the strides to the caller. */
+typedef struct tsi_panels {
+    const tsi_bf16_tile *tile;
+    const uint16_t *from;
+    uint16_t *to;
+    int64_t count, k, stride, k_stride;
+    int64_t width, together; /* of a: mr and ka; of b: nr and kb */
+    int64_t panels, panel_size;
+} tsi_panels;
+tsi_panels tsi_panels_a(const tsi_bf16_tile *tile, int64_t count, int64_t k);
+tsi_panels tsi_panels_b(const tsi_bf16_tile *tile, int64_t count, int64_t k);
+void tsi_panel_pack(const tsi_panels *p, int64_t panel);
+void tsi_panels_pack(const tsi_panels *p); /* all of them */
+/* c [panels x panels of tiles] = a b, or += unless first; on the calling thread, within begin and
+ * end. */
+void tsi_panels_multiply(const tsi_panels *a, const tsi_panels *b, float *c, int64_t ldc,
+                         bool first);
+
+static inline void tsi_bf16_begin(const tsi_bf16_tile *tile)
+{
+    if (tile->begin) tile->begin();
+}
+
+static inline void tsi_bf16_end(const tsi_bf16_tile *tile)
+{
+    if (tile->end) tile->end();
+}
 
 #endif

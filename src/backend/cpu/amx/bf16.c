@@ -3,8 +3,9 @@
  *
  * A tile register holds 16 rows of 64 bytes. One tdpbf16ps adds to 16 x 16 results the products of
  * 16 rows of a, 32 numbers each, by 16 rows of b, each the pairs of 16 columns. Registers are
- * shaped for the length of one call and given back after it, since a thread that holds them is
- * expensive to switch. Called only where the machine has AMX and the system has granted it. */
+ * shaped for the length of a block and given back after it, since a thread that holds them is
+ * expensive to switch. Called only where the machine has AMX and the system has granted it; such a
+ * machine has AVX512_BF16, too. */
 #include <immintrin.h>
 
 #include "backend/cpu/gemm.h"
@@ -54,12 +55,11 @@ static void store_results(float *c, int64_t ldc)
     _tile_stored(3, c + SIDE * ldc + SIDE, bytes);
 }
 
-static void multiply(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
-                     bool first)
+static void multiply_one(const tsi_bf16_tiles *x, const uint16_t *a, float *c)
 {
-    take_tiles();
-    load_results(c, ldc, first);
-    for (int64_t g = 0; g < groups; g++, a += ROWS * DEPTH, b += COLUMNS * DEPTH) {
+    const uint16_t *b = x->b;
+    load_results(c, x->ldc, x->first);
+    for (int64_t g = 0; g < x->groups; g++, a += ROWS * DEPTH, b += COLUMNS * DEPTH) {
         _tile_loadd(4, a, TILE_BYTES);
         _tile_loadd(6, b, 2 * TILE_BYTES);
         _tile_loadd(7, b + TILE_BYTES / 2, 2 * TILE_BYTES);
@@ -69,7 +69,17 @@ static void multiply(int64_t groups, const uint16_t *a, const uint16_t *b, float
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    store_results(c, ldc);
+    store_results(c, x->ldc);
+}
+
+static void multiply(const tsi_bf16_tiles *x)
+{
+    for (int64_t i = 0; i < x->count; i++)
+        multiply_one(x, x->a + i * x->a_step, x->c + i * ROWS * x->ldc);
+}
+
+static void give_tiles(void)
+{
     _tile_release();
 }
 
@@ -80,5 +90,11 @@ const tsi_bf16_tile tsi_bf16_tile_amx = {
     .kr = DEPTH,
     .ka = DEPTH,
     .kb = 2,
+    .run = 32, /* of tsi_weigh_avx512 */
     .multiply = multiply,
+    .begin = take_tiles,
+    .end = give_tiles,
+    .weigh = tsi_weigh_avx512,
+    .weigh_near = tsi_weigh_near_avx512,
+    .weigh_back = tsi_weigh_back_avx512,
 };

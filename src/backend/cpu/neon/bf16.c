@@ -6,8 +6,34 @@
 #include <arm_neon.h>
 
 #include "backend/cpu/gemm.h"
+#include "base/compiler.h"
 
-static bfloat16x8_t load(const uint16_t *from)
+/* ---- rows of attention ----------------------------------------------------------------------- */
+
+enum { LANES = 4, WIDE = 8, RUN = 4 };
+typedef float vf __attribute__((vector_size(16)));
+
+static TSI_INLINE vf own_fma(vf a, vf b, vf c)
+{
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+
+static TSI_INLINE vf own_max(vf a, vf b)
+{
+    return (vf)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b);
+}
+
+static TSI_INLINE void own_narrow(uint16_t *to, int64_t step, const vf *x)
+{
+    for (int j = 0; j < WIDE; j++)
+        vst1_bf16((bfloat16_t *)(void *)(to + j * step), vcvt_bf16_f32((float32x4_t)x[j]));
+}
+
+#include "backend/cpu/attend_rows.h"
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static bfloat16x8_t load_bf16(const uint16_t *from)
 {
     return vreinterpretq_bf16_u16(vld1q_u16(from));
 }
@@ -25,26 +51,31 @@ static void put(float *c, int64_t ldc, float32x4_t left, float32x4_t right, bool
     vst1q_f32(c + ldc, lower);
 }
 
-static void multiply(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
-                     bool first)
+static void multiply(const tsi_bf16_tiles *x)
 {
-    float32x4_t sum[4][4];
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++)
-            sum[i][j] = vdupq_n_f32(0);
-    for (int64_t g = 0; g < groups; g++, a += 32, b += 32) {
-        bfloat16x8_t rows[4], columns[4];
-        for (int i = 0; i < 4; i++) {
-            rows[i] = load(a + 8 * i);
-            columns[i] = load(b + 8 * i);
-        }
+    const uint16_t *a_panel = x->a;
+    float *c = x->c;
+    const int64_t groups = x->groups, ldc = x->ldc;
+    for (int64_t count = x->count; count > 0; count--, a_panel += x->a_step, c += 8 * ldc) {
+        const uint16_t *a = a_panel, *b = x->b;
+        float32x4_t sum[4][4];
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < 4; j++)
-                sum[i][j] = vbfmmlaq_f32(sum[i][j], rows[i], columns[j]);
+                sum[i][j] = vdupq_n_f32(0);
+        for (int64_t g = 0; g < groups; g++, a += 32, b += 32) {
+            bfloat16x8_t rows[4], columns[4];
+            for (int i = 0; i < 4; i++) {
+                rows[i] = load_bf16(a + 8 * i);
+                columns[i] = load_bf16(b + 8 * i);
+            }
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++)
+                    sum[i][j] = vbfmmlaq_f32(sum[i][j], rows[i], columns[j]);
+        }
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 2; j++)
+                put(c + 2 * i * ldc + 4 * j, ldc, sum[i][2 * j], sum[i][2 * j + 1], x->first);
     }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 2; j++)
-            put(c + 2 * i * ldc + 4 * j, ldc, sum[i][2 * j], sum[i][2 * j + 1], first);
 }
 
 /* Four rows of eight, k down: to eight columns of four. */
@@ -71,6 +102,10 @@ const tsi_bf16_tile tsi_bf16_tile_neon = {
     .kr = 4,
     .ka = 4,
     .kb = 4,
+    .run = RUN,
     .multiply = multiply,
     .pack_across = pack_across,
+    .weigh = weigh,
+    .weigh_near = weigh_near,
+    .weigh_back = weigh_back,
 };
