@@ -599,7 +599,10 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
     for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
         for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
             for (int64_t dim = 0; dim < 3; dim++) {
-                const ts_shape shape[] = { TS_SHAPE(500, 600), TS_SHAPE(600, 520) };
+                const ts_shape factors[][2] = { { TS_SHAPE(500, 600), TS_SHAPE(600, 520) },
+                                                { TS_SHAPE(301, 733), TS_SHAPE(733, 1030) },
+                                                { TS_SHAPE(1100, 900), TS_SHAPE(900, 70) } };
+                const ts_shape *shape = factors[k == 5 ? dim : 0];
                 call c = call_of(names[k], k == 5 ? 2 : 1, shape, dtypes[d]);
                 if (k < 2) set_dims(&c, dim == 2 ? 0 : 1, dim, 0);
                 if (k == 2) memcpy(c.attributes, &(int64_t){ dim % 2 }, 8);

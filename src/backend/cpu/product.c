@@ -8,8 +8,8 @@
  * joins the loop; an operand whose strides BLAS does not take, or of another dtype, is copied once.
  * So linear over [B, T, C] is one product, and transposes cost nothing.
  *
- * INV: how a product is cut into tasks depends on its sizes alone, so the number of threads does
- * not change a bit of the result. */
+ * INV: the number of threads does not change a bit of the result. How a product is cut depends on
+ * it only where pieces have the bits of the whole (gemm.h: tsi_gemm_bits_hold), else on sizes. */
 #include <limits.h>
 #include <string.h>
 
@@ -229,29 +229,51 @@ static tsi_gemm gemm_of(const product *p)
                        .swapped = true };
 }
 
-/* Blocks of a product, by its sizes alone: two from 16 million operations on; at least 256 wide and
- * 64 million operations, up to 8 of them; of large ones up to 64, at least 512 wide. Each block
- * packs its own panels, so small ones waste time. */
+/* How a product is cut: down x across pieces, sides a multiple of UNIT, so that the slowest thread
+ * is soonest done by a simple model: a piece takes the time of its results, and of the rows and
+ * columns it packs for itself, each as long as PACKING results, and CALL operations for the call.
+ */
+enum { UNIT = 32, PACKING = 7, CALL = 100000, LEAST = 2000000, ROUNDS = 4, ANY_THREADS = 8 };
+
+static int64_t step_of(int64_t side, int64_t parts)
+{
+    return ((side - 1) / parts + UNIT) / UNIT * UNIT;
+}
+
+static double time_of(const tsi_gemm *g, int64_t rows, int64_t columns, int64_t batches,
+                      int64_t threads)
+{
+    int64_t pieces = ((g->m - 1) / rows + 1) * ((g->n - 1) / columns + 1) * batches;
+    double r = (double)(rows < g->m ? rows : g->m), c = (double)(columns < g->n ? columns : g->n);
+    double piece = r * c + PACKING * (r + c) + CALL / (2.0 * (double)g->k);
+    return (double)((pieces - 1) / threads + 1) * piece;
+}
+
+/* The number of threads counts only if a piece has the same bits however the product is cut. */
 static void cut(tasks *t, int64_t batches)
 {
-    int64_t down = 1, across = 1;
     const tsi_gemm *g = &t->whole;
-    for (;;) {
-        int64_t rows = g->m / down, columns = g->n / across, count = down * across * batches;
-        int64_t longer = rows > columns ? rows : columns;
-        double work = 2.0 * (double)rows * (double)columns * (double)g->k;
-        bool more = (count < 2 && longer >= 256 && work > 16e6) ||
-                    (count < 8 && longer >= 512 && work > 64e6) || (count < 64 && longer >= 1024);
-        if (!more) break;
-        if (rows > columns)
-            down *= 2;
-        else
-            across *= 2;
-    }
-    t->row_step = ((g->m - 1) / down + 16) / 16 * 16;
-    t->column_step = ((g->n - 1) / across + 16) / 16 * 16;
-    t->across = (g->n - 1) / t->column_step + 1;
-    t->per_product = t->across * ((g->m - 1) / t->row_step + 1);
+    int64_t threads = ANY_THREADS, m = g->m, n = g->n;
+    double work = 2.0 * (double)m * (double)n * (double)g->k, all = work * (double)batches;
+    t->row_step = m;
+    t->column_step = n;
+    if (all >= 2.0 * LEAST && tsi_gemm_bits_hold(t->p->compute))
+        threads = tsi_parallel_threads(t->p->rank);
+    double best = time_of(g, m, n, batches, threads);
+    int64_t most = (int64_t)(work / LEAST), enough = ROUNDS * threads / batches + 1;
+    if (most > enough) most = enough;
+    for (int64_t down = 1; down <= most && (down == 1 || m > UNIT * (down - 1)); down++)
+        for (int64_t across = 1; down * across <= most && (across == 1 || n > UNIT * (across - 1));
+             across++) {
+            int64_t rows = step_of(m, down), columns = step_of(n, across);
+            double time = time_of(g, rows, columns, batches, threads);
+            if (time >= best) continue;
+            best = time;
+            t->row_step = rows;
+            t->column_step = columns;
+        }
+    t->across = (n - 1) / t->column_step + 1;
+    t->per_product = t->across * ((m - 1) / t->row_step + 1);
 }
 
 static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
