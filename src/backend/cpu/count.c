@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* count.c - histc, bincount and count_unique on all threads.
+/* count.c - histc, bincount, count_nonzero of everything and count_unique on all threads.
  *
  * Counts are whole numbers: each worker counts for itself, and the counts are added up. Distinct
  * values are counted after a radix sort of keys (radix.h). Sums of weights are left to the
@@ -186,6 +186,47 @@ static ts_status bincount_kernel(const tsi_kernel_io *io)
     return c.bad ? (ts_status)TSI_KERNEL_DECLINED : TS_OK; /* the reference says which */
 }
 
+/* ---- count_nonzero --------------------------------------------------------------------------- */
+
+static void nonzero_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
+{
+    double x[PIECE];
+    int64_t count = 0;
+    if (c->dtype == TS_DTYPE_BOOL) {
+        for (int64_t i = 0; i < n; i++)
+            count += from[i * stride] != 0;
+    } else {
+        tsi_gather(TS_DTYPE_F64, x, c->dtype, from, stride, n);
+        for (int64_t i = 0; i < n; i++)
+            count += x[i] != 0.0;
+    }
+    c->counts[worker] += count;
+}
+
+static void count_nonzero(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    each_piece(context, begin, end, worker, nonzero_piece);
+}
+
+static ts_status nonzero_kernel(const tsi_kernel_io *io)
+{
+    counting c = { .bins = 1 };
+    const tsi_block *out = &io->out[0].block;
+    bool is_complex = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_COMPLEX;
+    tsi_scratch scratch;
+    if (is_complex || tsi_block_count(out) != 1 || tsi_block_count(&io->in[0].block) == 0 ||
+        ts_shape_count(&io->out[0].global->shape) != 1)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(counting_make(&c, io, &scratch));
+    over_all(&c, count_nonzero);
+    int64_t sum = 0;
+    for (int32_t w = 0; w < tsi_parallel_threads(io->rank); w++)
+        sum += c.counts[w];
+    tsi_store_int((ts_dtype)out->dtype, out->data, sum);
+    tsi_scratch_done(&scratch);
+    return TS_OK;
+}
+
 /* ---- count_unique ---------------------------------------------------------------------------- */
 
 /* Every NaN is a value of its own. */
@@ -228,5 +269,6 @@ void tsi_count_install(void)
 {
     tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_HISTC, histc_kernel);
     tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_BINCOUNT, bincount_kernel);
+    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_NONZERO, nonzero_kernel);
     tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_UNIQUE, unique_kernel);
 }

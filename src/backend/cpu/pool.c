@@ -41,21 +41,45 @@ static void windows_of(const pool *p, int64_t k, int64_t *begin, int64_t *end, i
         *at < p->in[2] ? tsi_min_i64(p->out[2], *begin + (p->in[2] - 1 - *at) / step + 1) : *begin;
 }
 
-static void max_taps(const double *x, int64_t step, double *top, int64_t *best, int64_t index,
-                     int64_t n)
+/* `step` is constant where these are inlined, for the common ones. */
+static TSI_INLINE void max_taps_by(const double *x, int64_t step, double *top, int64_t *best,
+                                   int64_t index, int64_t n)
 {
+    TSI_INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         double value = x[i * step];
-        bool wins = best[i] < 0 || value > top[i] || (value != value && top[i] == top[i]);
+        bool wins = (best[i] < 0) | (value > top[i]) | ((value != value) & (top[i] == top[i]));
         top[i] = wins ? value : top[i];
         best[i] = wins ? index + i * step : best[i];
     }
 }
 
-static void sum_taps(const double *x, int64_t step, double *sum, int64_t n)
+static void max_taps(const double *x, int64_t step, double *top, int64_t *best, int64_t index,
+                     int64_t n)
 {
+    if (step == 1)
+        max_taps_by(x, 1, top, best, index, n);
+    else if (step == 2)
+        max_taps_by(x, 2, top, best, index, n);
+    else
+        max_taps_by(x, step, top, best, index, n);
+}
+
+static TSI_INLINE void sum_taps_by(const double *x, int64_t step, double *sum, int64_t n)
+{
+    TSI_INDEPENDENT
     for (int64_t i = 0; i < n; i++)
         sum[i] += x[i * step];
+}
+
+static void sum_taps(const double *x, int64_t step, double *sum, int64_t n)
+{
+    if (step == 1)
+        sum_taps_by(x, 1, sum, n);
+    else if (step == 2)
+        sum_taps_by(x, 2, sum, n);
+    else
+        sum_taps_by(x, step, sum, n);
 }
 
 static void spread_taps(double *x, int64_t step, const double *share, int64_t n)
