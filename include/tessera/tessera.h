@@ -13,6 +13,7 @@
 #include "model.h"
 #include "nn.h"
 #include "op.h"
+#include "op_compose.h"
 #include "op_index.h"
 #include "op_list.h"
 #include "op_matrix.h"

@@ -12,12 +12,26 @@
 
 /* ---- the operator ---------------------------------------------------------------------------- */
 
-/* Makers that are made of operators: name, then which. */
+/* Functions ts_<name> that are made of operators: name, then which. */
 static const char *const composed[][2] = {
-    { "chunk", "slice" },    { "diag", "diagonal" }, { "item", "sum" },
-    { "mse", "mse_loss" },   { "nansum", "sum" },    { "outer", "mul" },
-    { "split", "slice" },    { "t", "transpose" },   { "tile", "repeat" },
-    { "trace", "diagonal" }, { "unbind", "select" }, { "split_with_sizes", "slice" },
+    { "batch_norm", "mul and add" },
+    { "chunk", "slice" },
+    { "cosine_similarity", "vector_norm, div and sum" },
+    { "cross", "roll and mul" },
+    { "glu", "slice, sigmoid and mul" },
+    { "index_copy", "index_put" },
+    { "index_fill", "index_put" },
+    { "kthvalue", "topk and select" },
+    { "median", "topk and select" },
+    { "nanmean", "masked_fill, sum and div" },
+    { "nansum", "masked_fill and sum" },
+    { "normalize", "vector_norm and div" },
+    { "one_hot", "eq" },
+    { "outer", "mul" },
+    { "split", "slice" },
+    { "tile", "repeat" },
+    { "trace", "diagonal and sum" },
+    { "unbind", "select" },
 };
 
 static ts_status refuse_op(const char *name)
@@ -25,8 +39,8 @@ static ts_status refuse_op(const char *name)
     for (size_t i = 0; i < TSI_COUNT_OF(composed); i++)
         if (strcmp(composed[i][0], name) == 0)
             return TSI_FAIL(TS_ERR_ARG,
-                            "\"%s\" is no operator of the table but made of one: ask about %s",
-                            name, composed[i][1]);
+                            "\"%s\" is not in the table: ts_%s is made of %s; ask about those",
+                            name, name, composed[i][1]);
     const char *names[TSI_OP_ID_COUNT + 1];
     for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++)
         names[i] = tsi_op_at(i)->name;

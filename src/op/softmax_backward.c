@@ -17,11 +17,11 @@ typedef struct back_attributes {
 static const tsi_attribute back_table[] = { TSI_ATTR(back_attributes, dim, INT, "dim", "-1"),
                                             { 0 } };
 
-static ts_status back_normalise(const ts_meta *in, int32_t count, void *attributes)
+static ts_status back_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim("softmax_backward", &((back_attributes *)attributes)->dim,
-                             in[1].shape.ndim);
+    return tsi_normalise_dim(op->name, &((back_attributes *)attributes)->dim, in[1].shape.ndim);
 }
 
 static ts_status back_infer(const tsi_op_call *call)

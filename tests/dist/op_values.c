@@ -329,3 +329,64 @@ TS_TEST_RANKS(slopes_at_zeros_and_ties, 1, 2, 3)
 {
     check_all(t, slopes, TSI_COUNT_OF(slopes), check_slope);
 }
+
+/* ---- functions made of operators ------------------------------------------------------------- */
+
+static ts_tensor *given(ts_mesh *mesh, const char *text, const char *place)
+{
+    char copy[128], *at = copy;
+    value_list list;
+    snprintf(copy, sizeof copy, "%s", text);
+    (void)read_list(&at, &list);
+    return ts_from_function(element_of, &list, ts_sharding_get(mesh, place), list.meta);
+}
+
+static void is(test *t, const char *name, ts_tensor *have, const char *text)
+{
+    char copy[128], *at = copy;
+    value_list list;
+    snprintf(copy, sizeof copy, "%s", text);
+    (void)read_list(&at, &list);
+    TEST_SAY(t, have != NULL, "%s failed", name);
+    if (have) compare(t, &(value_row){ name, "", "", text }, "a mesh", have, &list);
+}
+
+TS_TEST_RANKS(functions_made_of_operators, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *v = given(mesh, "f64[4] 1 nan 4 2", "S(0)"), *out[2] = { NULL, NULL };
+    ts_tensor *m = given(mesh, "f64[2,3] 1 2 3 4 5 6", "S(1)");
+    ts_tensor *index = given(mesh, "i64[2] 2 0", "R");
+    is(t, "nansum", ts_nansum(v, NULL, 0, 0), "f64[] 7");
+    is(t, "nanmean", ts_nanmean(v, NULL, 0, 0), "f64[] 2.3333333333333335");
+    TEST_OK(t, ts_kthvalue(m, 2, -1, out));
+    is(t, "kthvalue", out[0], "f64[2] 2 5");
+    TEST_OK(t, ts_median(given(mesh, "f64[4] 4 1 3 2", "S(0)"), 0, out));
+    is(t, "median", out[0], "f64[] 2");
+    is(t, "median's index", out[1], "i64[] 3");
+    is(t, "outer", ts_outer(given(mesh, "f64[2] 1 2", "S(0)"), given(mesh, "f64[2] 3 4", "S(0)")),
+       "f64[2,2] 3 4 6 8");
+    is(t, "trace", ts_trace(m), "f64[] 6");
+    is(t, "cross",
+       ts_cross(given(mesh, "f64[3] 1 0 0", "S(0)"), given(mesh, "f64[3] 0 1 0", "R"), 0),
+       "f64[3] 0 0 1");
+    is(t, "normalize", ts_normalize(given(mesh, "f64[2,2] 3 4 0 0", "S(1)"), 1, 1e-12),
+       "f64[2,2] 0.6 0.8 0 0");
+    is(t, "cosine_similarity", ts_cosine_similarity(m, ts_neg(m), 1), "f64[2] -1 -1");
+    is(t, "one_hot", ts_one_hot(index, 3), "i64[2,3] 0 0 1 1 0 0");
+    is(t, "index_fill", ts_index_fill(m, 1, index, 9), "f64[2,3] 9 2 9 9 5 9");
+    is(t, "index_copy", ts_index_copy(m, 1, index, given(mesh, "f64[2,2] 7 8 9 10", "S(0)")),
+       "f64[2,3] 8 2 7 10 5 9");
+    is(t, "tile", ts_tile(m, (int64_t[]){ 2 }, 1), "f64[2,6] 1 2 3 1 2 3 4 5 6 4 5 6");
+    is(t, "glu", ts_glu(given(mesh, "f64[2,2] 1 0 2 0", "S(0)"), 1), "f64[2,1] 0.5 1");
+    is(t, "batch_norm",
+       ts_batch_norm(m,
+                     TS_OPTIONS(ts_batch_norm_options, .mean = given(mesh, "f64[3] 1 2 3", "S(0)"),
+                                .variance = given(mesh, "f64[3] 1 4 9", "R"),
+                                .bias = given(mesh, "f64[3] 1 1 1", "R"), .epsilon = 1e-30)),
+       "f64[2,3] 1 1 1 4 2.5 2");
+    FAMILY_REFUSES(t, "outer: takes two vectors, not (2, 3)", ts_outer(m, v));
+    FAMILY_REFUSES(t, "glu: takes a dim of even extent, not (2, 3)", ts_glu(m, 1));
+    FAMILY_REFUSES(t, "batch_norm: the mean and variance are required", ts_batch_norm(m, NULL));
+    FAMILY_REFUSES(t, "kthvalue: 0 of a dim", ts_kthvalue(m, 0, 0, out));
+}
