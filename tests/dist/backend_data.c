@@ -204,8 +204,8 @@ static bool infer(test *t, call *c)
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.catches = 1;
     ts_scope scope = ts_scope_open_with(t->me, &options);
-    bool valid =
-        !c->op->normalise || c->op->normalise(c->meta, c->input_count, c->attributes) == TS_OK;
+    bool valid = !c->op->normalise ||
+                 c->op->normalise(c->op, c->meta, c->input_count, c->attributes) == TS_OK;
     valid = valid && c->op->infer(&op_call) == TS_OK;
     if (c->op->dtypes && !(c->op->dtypes >> c->meta[0].dtype & 1)) valid = false;
     (void)ts_scope_close(scope); /* a dtype the operator refuses */
