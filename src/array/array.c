@@ -47,6 +47,16 @@ static void dense_strides(const ts_shape *shape, int64_t *stride)
     }
 }
 
+static bool is_dense(const ts_shape *shape, const int64_t *stride)
+{
+    int64_t next = 1;
+    for (int32_t d = shape->ndim - 1; d >= 0; d--) {
+        if (stride[d] != next && shape->extent[d] != 1) return false;
+        if (!tsi_mul_i64(next, shape->extent[d], &next)) return false;
+    }
+    return true;
+}
+
 /* ---- bodies: recycled through the shelf of the storage's pool -------------------------------- */
 
 enum { BODIES_MAX = 1024 };
@@ -61,7 +71,8 @@ static tsi_array *body_take(tsi_pool *pool)
         shelf->body_count--;
         return array;
     }
-    tsi_array *array = tsi_calloc(1, sizeof *array);
+    /* What a list form reads of an array is in its first cache line. */
+    tsi_array *array = tsi_alloc_aligned(sizeof *array, TSI_CACHE_LINE);
     if (!array) (void)tsi_fail_memory("an array", sizeof *array);
     return array;
 }
@@ -96,6 +107,7 @@ static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
         array->extent[d] = shape->extent[d];
         array->stride[d] = stride[d];
     }
+    array->dense = is_dense(shape, stride);
     return array;
 }
 
@@ -324,6 +336,7 @@ ts_shape tsi_array_shape(const tsi_array *array)
 
 bool tsi_array_is_dense(const tsi_array *array)
 {
+    if (TSI_LIKELY(array->dense)) return true;
     tsi_block block = tsi_array_block(array);
     return tsi_block_is_dense(&block);
 }

@@ -28,7 +28,8 @@ typedef struct tsi_storage {
 } tsi_storage;
 
 typedef struct tsi_array {
-    int64_t references;
+    int32_t references;
+    int32_t dense; /* 1: row-major without gaps; 0: not known to be */
     tsi_storage *storage;
     int64_t offset; /* elements */
     int32_t dtype;

@@ -137,7 +137,7 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     if (!array) return NULL;
     for (int32_t d = 0; one && d < tensor->ndim; d++) {
         array->extent[d] = tensor->shape[d];
-        array->stride[d] = 0;
+        array->stride[d] = array->dense = 0;
     }
     array->storage->read_only = (managed->flags & TSI_DL_FLAG_READ_ONLY) != 0;
     return array;

@@ -339,6 +339,7 @@ static tsi_array *view_again(tsi_op_plan *plan, ts_tensor *const *in)
     plan->view_known = view != NULL;
     if (!view) return NULL;
     memcpy(plan->model.stride, view->stride, sizeof plan->model.stride);
+    plan->model.dense = view->dense;
     plan->view_offset = view->offset - array->offset;
     return view;
 }

@@ -290,7 +290,7 @@ static void spread_back(spread *s, int32_t part)
 
 static inline bool is_plain(const tsi_array *array)
 {
-    if (array->ndim == 1) return array->stride[0] == 1 || array->extent[0] == 1;
+    if (TSI_LIKELY(array->dense)) return true;
     int64_t next = 1;
     for (int32_t d = array->ndim - 1; d >= 0; d--) {
         if (array->stride[d] != next && array->extent[d] != 1) return false;
@@ -299,54 +299,75 @@ static inline bool is_plain(const tsi_array *array)
     return true;
 }
 
-/* One item whose parts are all there, dense, real, and lie alike. false: not so, or not so simple.
- */
-static inline bool simple_item(const fused *f, int64_t i, const ts_rank *rank,
-                               tsi_update_item *item)
+/* A part that is there, dense, real, and lies as it should; false: not so, or not so simple. Of the
+ * tensor, its array and its storage one cache line each is read: that is what an item costs. */
+static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts_layout *layout,
+                               tsi_update_part *part)
 {
-    const ts_layout *layout = NULL;
-    item->part[TSI_UPDATE_FIRST].data = item->part[TSI_UPDATE_SECOND].data = NULL;
-    for (int32_t k = 0; k < f->lists; k++) {
-        const ts_tensor *x = f->list[k].item[i];
-        if (!x || x->rank != rank || !x->layout || x->move || !is_real(x->dtype)) return false;
-        if (k == 0) layout = x->layout;
-        const tsi_array *array = x->array;
-        if (x->layout != layout || layout->axes_partial || !is_plain(array)) return false;
-        item->part[k].data = array->offset ? tsi_array_data(array) : array->storage->data;
-        item->part[k].dtype = (ts_dtype)x->dtype;
-        if (k > 0) continue;
-        item->count = 1;
-        for (int32_t d = 0; d < array->ndim; d++)
-            item->count *= array->extent[d];
+    const uint32_t real =
+        1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F16;
+    if (!t || t->rank != rank || t->move || t->layout != layout) return false;
+    const tsi_array *array = t->array;
+    if (!array->dense || !(real >> array->dtype & 1)) return false;
+    part->data = array->offset ? tsi_array_data(array) : array->storage->data;
+    part->dtype = (ts_dtype)array->dtype;
+    return true;
+}
+
+/* `lists` is a constant where this is called, so that the parts need no loop. */
+static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *rank,
+                                tsi_update_item *item, tsi_storage **written)
+{
+    ts_tensor *const *params = f->list[TSI_UPDATE_PARAM].item, *const *grad = f->list[1].item;
+    ts_tensor *const *first = f->list[TSI_UPDATE_FIRST].item, *const *second = f->list[3].item;
+    int64_t count = f->list[0].count;
+    for (int64_t i = 0; i < count; i++) {
+        const ts_tensor *param = params[i];
+        if (!param || !param->layout || param->layout->axes_partial) return false;
+        const ts_layout *layout = param->layout;
+        tsi_update_part *part = item[i].part;
+        part[TSI_UPDATE_FIRST].data = part[TSI_UPDATE_SECOND].data = NULL;
+        if (!simple_part(param, rank, layout, &part[TSI_UPDATE_PARAM]) ||
+            !simple_part(grad[i], rank, layout, &part[TSI_UPDATE_GRAD]) ||
+            (lists > 2 && !simple_part(first[i], rank, layout, &part[TSI_UPDATE_FIRST])) ||
+            (lists > 3 && !simple_part(second[i], rank, layout, &part[TSI_UPDATE_SECOND])))
+            return false;
+        const tsi_array *array = param->array;
+        item[i].count = array->ndim > 0 ? array->extent[0] : 1;
+        for (int32_t d = 1; d < array->ndim; d++)
+            item[i].count *= array->extent[d];
+        written[i] = array->storage;
     }
     return true;
+}
+
+static bool simple_list(const fused *f, const ts_rank *rank, tsi_update_item *item,
+                        tsi_storage **written)
+{
+    if (f->lists == 4) return simple_items(f, 4, rank, item, written);
+    if (f->lists == 3) return simple_items(f, 3, rank, item, written);
+    return simple_items(f, 2, rank, item, written);
 }
 
 /* false: nothing was done. */
 static bool run_simple(const fused *f)
 {
     tsi_update_item item[FEW];
+    tsi_storage *written[FEW];
     int64_t count = f->list[0].count;
     if (count < 1 || count > FEW || !f->list[0].item || !f->list[0].item[0]) return false;
     ts_rank *rank = f->list[0].item[0]->rank;
     for (int32_t k = 0; k < f->lists; k++)
         if (f->list[k].count != count || !f->list[k].item) return false;
     if (tsi_rank_enter(rank) != TS_OK) return false;
-    enum { AHEAD = 4 };
-    for (int64_t i = 0; i < count; i++) {
-        for (int32_t k = 0; i + AHEAD < count && k < f->lists; k++) {
-            const ts_tensor *next = f->list[k].item[i + AHEAD];
-            if (next && next->array) TSI_PREFETCH(&next->array->stride[0]);
-        }
-        if (!simple_item(f, i, rank, &item[i])) return false;
-    }
+    if (!simple_list(f, rank, item, written)) return false;
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = f->name, .name = rank->label, .where = rank->where
     };
     uint64_t number = tsi_ring_begin(rank->ring, &event);
     tsi_update_run(&(tsi_update){ f->kind, 0, f->step, item, count, rank });
     for (int64_t i = 0; i < count; i++)
-        f->list[0].item[i]->array->storage->version++;
+        written[i]->version++;
     tsi_ring_end(rank->ring, number, 0);
     return true;
 }

@@ -527,7 +527,9 @@ static ts_status plan_short(tsi_op_plan *plan)
     const ts_shape *local = &plan->out_local[0];
     tsi_operand *out = &plan->operand[plan->input_count];
     operand_fill(out, &plan->out_meta[0], plan->out_region[0], local);
-    plan->model = (tsi_array){ .dtype = plan->out_meta[0].dtype, .ndim = local->ndim };
+    plan->model = (tsi_array){ .dtype = plan->out_meta[0].dtype,
+                               .ndim = local->ndim,
+                               .dense = plan->op->view == NULL };
     int64_t stride = 1;
     for (int32_t d = local->ndim - 1; d >= 0; stride *= local->extent[d--]) {
         plan->model.extent[d] = local->extent[d];

@@ -61,10 +61,13 @@ static ts_tensor *tensor_body(tsi_tensor_state *state)
     if (t) {
         state->free_tensors = t->next;
         memset(t, 0, sizeof *t);
-    } else {
-        t = tsi_calloc(1, sizeof *t);
-        if (!t) tsi_fail_memory("a tensor", sizeof *t);
+        return t;
     }
+    t = tsi_alloc_aligned(sizeof *t, TSI_CACHE_LINE); /* what is read most is in one line */
+    if (!t)
+        tsi_fail_memory("a tensor", sizeof *t);
+    else
+        memset(t, 0, sizeof *t);
     return t;
 }
 
