@@ -45,7 +45,7 @@ typedef struct report {
     char engine_text[ENGINES][512];
     bool runs; /* two ranks started and agreed */
     double start_seconds;
-    char problem[512];
+    char problem[512], plans[512]; /* plans: what ts_op_cache_text said */
 } report;
 
 static const char *compiler_text(void)
@@ -72,10 +72,22 @@ static const char *build_text(void)
 #endif
 }
 
+/* Two operator calls, one of which moves: what the counters of plans say of them. */
+static void try_plans(ts_rank *me, report *out)
+{
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(8, 4), "S(0)");
+    ts_tensor *y = ts_add(ts_add(x, x), ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(8, 4), "S(1)"));
+    if (y && ts_rank_index(me) == 0) (void)ts_op_cache_text(me, out->plans, sizeof out->plans);
+    (void)ts_scope_close(scope);
+    ts_mesh_release(mesh);
+}
+
 /* The trial: ranks sum their numbers, and everybody must see the same sum. */
 static ts_status trial(ts_rank *me, void *arg)
 {
-    (void)arg;
+    try_plans(me, arg);
     int64_t mine = ts_rank_index(me) + 1, sum = 0;
     ts_array in = { .struct_size = sizeof in, .data = &mine, .meta = { .dtype = TS_DTYPE_I64 } };
     ts_array out = in;
@@ -99,7 +111,7 @@ static void examine(report *out)
     }
     double start = cli_now();
     out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2),
-                               trial, NULL, out->problem, sizeof out->problem) == TS_OK;
+                               trial, out, out->problem, sizeof out->problem) == TS_OK;
     out->start_seconds = cli_now() - start;
 }
 
@@ -135,6 +147,7 @@ static int print_json(const report *r)
     cli_json_close(&json, ']');
     cli_json_member_bool(&json, "runs", r->runs);
     cli_json_member_real(&json, "start_seconds", r->start_seconds);
+    cli_json_member_text(&json, "plans", r->plans);
     if (!r->runs) cli_json_member_text(&json, "problem", r->problem);
     cli_json_close(&json, '}');
     int code = cli_json_print(&json, stdout);
@@ -160,6 +173,12 @@ static void print_text(const report *r)
                libraries[i].use);
         if (!libraries[i].found) printf("; install %s and build again", libraries[i].package);
         printf("\n");
+    }
+    printf("\nplans of operator calls, after two calls (ts_op_cache_text shows a program's own)\n");
+    for (const char *line = r->plans; *line;) {
+        int length = (int)strcspn(line, "\n");
+        printf("  %.*s\n", length, line);
+        line += length + (line[length] == '\n');
     }
     if (r->runs) {
         printf("\n2 ranks started, summed and stopped in %s: tessera runs here\n",

@@ -46,7 +46,7 @@ static int open_tokenizer(job *j, const char *prompt)
     if (j->tokenizer == NULL) j->tokenizer = access(path, R_OK) == 0 ? path : "byte";
     if (ts_tokenizer_open(j->tokenizer, &j->reader) != TS_OK ||
         ts_tokenizer_encode(j->reader, prompt, strlen(prompt), 0, &j->prompt) != TS_OK)
-        return cli_fail("generate", "%s", ts_last_error());
+        return cli_fail_usage("generate", "%s", ts_last_error());
     j->options.stop = ts_tokenizer_eos(j->reader);
     if (j->prompt.count == 0) return cli_fail_usage("generate", "the prompt is empty");
     return -1;
@@ -60,7 +60,7 @@ static int run(job *j, const char *prompt)
     char error[1024] = "";
     ts_model_config config;
     if (ts_model_config_read(j->directory, &config) != TS_OK)
-        return cli_fail("generate", "%s", ts_last_error());
+        return cli_fail_usage("generate", "%s", ts_last_error());
     fputs(prompt, stdout);
     ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
     fputc('\n', stdout);

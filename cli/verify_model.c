@@ -205,7 +205,7 @@ static int read_reference(verify_model *v)
     json_error_t error;
     snprintf(path, sizeof path, "%s/reference.json", v->directory);
     v->reference = json_load_file(path, 0, &error);
-    if (!v->reference) return cli_fail("verify model", "%s: %s", path, error.text);
+    if (!v->reference) return cli_fail_usage("verify model", "%s: %s", path, error.text);
     const json_t *rows = json_object_get(v->reference, "tokens");
     v->rows = (int64_t)json_array_size(rows);
     v->length = (int64_t)json_array_size(json_array_get(rows, 0)) - 1;
