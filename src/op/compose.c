@@ -115,7 +115,7 @@ ts_tensor *(ts_cosine_similarity)(ts_tensor *a, ts_tensor *b, int32_t dim)
 
 ts_tensor *(ts_one_hot)(ts_tensor *index, int64_t classes)
 {
-    if (!index) return NULL;
+    if (!index) return ts_unsqueeze(index, -1); /* which says so */
     ts_tensor *number =
         ts_arange(ts_tensor_mesh(index), TS_DTYPE_I64, TS_SHAPE(classes), NULL, NULL);
     return ts_cast(ts_eq(ts_unsqueeze(index, -1), number), TS_DTYPE_I64);
@@ -133,7 +133,7 @@ static ts_tensor *put_at(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor 
 
 ts_tensor *(ts_index_fill)(ts_tensor *x, int32_t dim, ts_tensor *index, double value)
 {
-    if (!x || !index) return NULL;
+    if (!x) return put_at(x, dim, index, x); /* which says so */
     return put_at(x, dim, index,
                   ts_full(value, ts_tensor_mesh(x), ts_tensor_dtype(x), TS_SHAPE_SCALAR, NULL));
 }
@@ -177,7 +177,7 @@ static ts_tensor *per_channel(ts_tensor *p, const ts_shape *x)
 
 ts_tensor *(ts_batch_norm)(ts_tensor *x, const ts_batch_norm_options *options)
 {
-    if (!x) return NULL;
+    if (!x) return ts_neg(x); /* which says so */
     ts_shape shape = ts_tensor_shape(x);
     if (!options || !options->mean || !options->variance) {
         if (ts_rank_status(x->rank) == TS_OK)

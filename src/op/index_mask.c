@@ -433,7 +433,9 @@ ts_tensor *(ts_take)(ts_tensor *x, ts_tensor *index)
 
 ts_tensor *(ts_masked_select)(ts_tensor *x, ts_tensor *mask)
 {
-    if (!x || !mask) return NULL;
+    if (!x || !mask)
+        return tsi_op_make(&tsi_op_masked_select, (ts_tensor *[]){ x, mask }, 2,
+                           &(mask_attributes){ 0 });
     ts_meta meta[] = { { .shape = ts_tensor_shape(x), .dtype = x->dtype },
                        { .shape = ts_tensor_shape(mask), .dtype = mask->dtype } };
     tsi_op_call call = { &tsi_op_masked_select, NULL, meta, NULL, 2, 0 };

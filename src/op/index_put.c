@@ -504,7 +504,7 @@ static ts_status attributes_of(const ts_index_options *options, put_attributes *
 ts_tensor *(ts_index)(ts_tensor *x, const ts_index_options *options)
 {
     put_attributes a;
-    if (!x || attributes_of(options, &a) != TS_OK) return NULL;
+    if (attributes_of(options, &a) != TS_OK) return NULL;
     a.accumulate = 0;
     return run(&tsi_op_index_get, &x, 1, options->index, options->count, &a);
 }
@@ -513,7 +513,7 @@ static ts_tensor *put(ts_tensor *x, ts_tensor *values, const ts_index_options *o
                       int32_t in_place)
 {
     put_attributes a;
-    if (!x || !values || attributes_of(options, &a) != TS_OK) return NULL;
+    if (attributes_of(options, &a) != TS_OK) return NULL;
     ts_tensor *in[2 + TS_NDIM_MAX] = { x, values }, *out[TSI_OUTPUT_MAX];
     for (int32_t i = 0; i < options->count; i++)
         in[2 + i] = options->index[i];

@@ -259,8 +259,13 @@ const tsi_op_desc tsi_op_stack = {
 
 static ts_tensor *join(const tsi_op_desc *op, ts_tensor *const *x, int32_t count, int32_t dim)
 {
-    for (int32_t i = 0; x && i < count; i++)
-        if (!x[i]) return NULL; /* it failed before */
+    ts_rank *rank = tsi_rank_current();
+    for (int32_t i = 0; x && i < count && rank; i++) {
+        if (x[i]) continue;
+        if (ts_rank_status(rank) == TS_OK) /* else it failed before */
+            (void)TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", op->name, i);
+        return NULL;
+    }
     return tsi_op_make(op, x, x ? count : 0, &(join_attributes){ dim });
 }
 

@@ -291,8 +291,8 @@ const tsi_op_desc tsi_op_roll = {
 
 static tsi_dims list_of(const int64_t *value, int32_t count)
 {
-    tsi_dims out = { .count = count > TS_NDIM_MAX ? TS_NDIM_MAX : count };
-    for (int32_t i = 0; value && i < out.count; i++)
+    tsi_dims out = { .count = !value ? 0 : count > TS_NDIM_MAX ? TS_NDIM_MAX : count };
+    for (int32_t i = 0; i < out.count; i++)
         out.value[i] = value[i];
     return out;
 }

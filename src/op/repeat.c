@@ -218,8 +218,8 @@ const tsi_op_desc tsi_op_repeat_interleave = {
 
 ts_tensor *(ts_repeat)(ts_tensor *x, const int64_t *repeats, int32_t count)
 {
-    if (!x || !repeats) return NULL;
-    repeat_attributes a = { .repeats = { .count = count > TS_NDIM_MAX ? -1 : count } };
+    repeat_attributes a = { .repeats = { .count = count > TS_NDIM_MAX || !repeats ? -1 : count } };
+    if (!x) return tsi_op_make(&tsi_op_repeat, &x, 1, &a);
     for (int32_t i = 0; i < a.repeats.count; i++)
         a.repeats.value[i] = repeats[i];
     ts_shape have = ts_tensor_shape(x), wide = { .ndim = count };

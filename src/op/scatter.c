@@ -507,8 +507,6 @@ static ts_tensor *put(const tsi_op_desc *op, ts_tensor *const *in, int32_t count
                       const along_attributes *a, int32_t in_place)
 {
     ts_tensor *out[TSI_OUTPUT_MAX];
-    for (int32_t i = 0; i < count; i++)
-        if (!in[i]) return NULL;
     tsi_op_args args = { op, in, count, in_place, a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }

@@ -185,6 +185,38 @@ TS_TEST_RANKS(one_thing_wrong_in_every_operator, 1, 2)
         }
 }
 
+/* ---- what is missing ------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(missing_arguments_are_refused, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(4, 6), "S(0)"), *none[] = { x, NULL };
+    ts_index_options where = TS_INIT(ts_index_options);
+    where.index = &none[1];
+    where.count = 1;
+    FAMILY_REFUSES(t, "cat: input 1 is NULL", ts_cat(none, 2, 0));
+    FAMILY_REFUSES(t, "cat: ", ts_cat(NULL, 2, 0));
+    FAMILY_REFUSES(t, "stack: input 1 is NULL", ts_stack(none, 2, 0));
+    FAMILY_REFUSES(t, "masked_select: input 1 is NULL", ts_masked_select(x, NULL));
+    FAMILY_REFUSES(t, "index_get: input 1 is NULL", ts_index(x, &where));
+    FAMILY_REFUSES(t, "index_put: input 1 is NULL", ts_index_put(x, NULL, &where));
+    FAMILY_REFUSES(t, "scatter: input 1 is NULL", ts_scatter(x, 0, NULL, x));
+    FAMILY_REFUSES(t, "repeat: ", ts_repeat(x, NULL, 2));
+    FAMILY_REFUSES(t, "repeat: input 0 is NULL", ts_repeat(NULL, (int64_t[]){ 1 }, 1));
+    FAMILY_REFUSES(t, "permute: ", ts_permute(x, NULL, 2));
+    FAMILY_REFUSES(t, "roll: ", ts_roll(x, NULL, (int64_t[]){ 0 }, 1));
+    FAMILY_REFUSES(t, "reshape: ", ts_reshape(x, (ts_shape){ .ndim = 100 }));
+    FAMILY_REFUSES(t, "expand: ", ts_expand(x, (ts_shape){ .ndim = -3 }));
+    FAMILY_REFUSES(t, "unflatten: ", ts_unflatten(x, 0, (ts_shape){ .ndim = 9 }));
+    FAMILY_REFUSES(t, "matmul: input 1 is NULL", ts_matmul(x, NULL));
+    FAMILY_REFUSES(t, "linear: input 1 is NULL", ts_linear(x, NULL, NULL));
+    FAMILY_REFUSES(t, "embedding: input 0 is NULL", ts_embedding(NULL, x));
+    FAMILY_REFUSES(t, "where: input 0 is NULL", ts_where(NULL, x, x));
+    FAMILY_REFUSES(t, "is NULL", ts_one_hot(NULL, 3));
+    FAMILY_REFUSES(t, "is NULL", ts_index_fill(x, 0, NULL, 1.0));
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 /* ---- numbers in the data --------------------------------------------------------------------- */
 
 typedef ts_tensor *(*indexing_fn)(ts_tensor *x, ts_tensor *index);
