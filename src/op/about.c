@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "op/query.h"
+#include "op/unary.h"
 
 int32_t ts_op_count(void)
 {
@@ -14,6 +15,23 @@ int32_t ts_op_number(const char *name)
 {
     const tsi_op_desc *op = name ? tsi_op_find(name) : NULL;
     return op ? tsi_op_number(op) : -1;
+}
+
+/* The dtypes that an operator takes: elementwise families by the functions that they have. */
+static uint32_t dtypes_of(const tsi_op_desc *op)
+{
+    const tsi_pointwise_family *family = op->family;
+    uint32_t all = (1u << TS_DTYPE_COUNT) - 2, out = 0;
+    if (op->infer != tsi_family_infer) return op->dtypes ? op->dtypes : all;
+    for (int d = 1; d < TS_DTYPE_COUNT; d++) {
+        bool real = family->result == TSI_RESULT_REAL;
+        tsi_category kind = tsi_dtype_category(real ? tsi_dtype_to_real((ts_dtype)d) : (ts_dtype)d);
+        bool has = kind == TSI_CATEGORY_COMPLEX ? family->fns.both != NULL
+                   : kind == TSI_CATEGORY_REAL  ? family->fns.real != NULL
+                                                : family->fns.integer != NULL;
+        if (has) out |= 1u << d;
+    }
+    return out;
 }
 
 void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out)
@@ -35,7 +53,7 @@ void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out)
                           .is_view = (op->flags & TSI_OP_VIEW) != 0,
                           .is_random = (op->flags & TSI_OP_RANDOM) != 0,
                           .is_host = (op->flags & TSI_OP_HOST) != 0,
-                          .dtypes = op->dtypes ? op->dtypes : (1u << TS_DTYPE_COUNT) - 2,
+                          .dtypes = dtypes_of(op),
                           .algorithm_count = algorithms };
     memcpy(out, &about, about.struct_size < sizeof about ? about.struct_size : sizeof about);
 }

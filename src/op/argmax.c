@@ -287,23 +287,27 @@ static bool sample_extreme(uint64_t *random, int32_t variant, ts_meta *in, int32
 const tsi_op_desc tsi_op_argmax = {
     .name = "argmax",
     .what = "the index of the largest of a dim, or of the flattened tensor",
+    .dtypes = TSI_DTYPES_ORDERED,
     INDEX,
     .sample = sample_arg,
 };
 const tsi_op_desc tsi_op_argmin = {
     .name = "argmin",
     .what = "the index of the smallest of a dim, or of the flattened tensor",
+    .dtypes = TSI_DTYPES_ORDERED,
     INDEX,
     .sample = sample_arg,
 };
 const tsi_op_desc tsi_op_max = {
     .name = "max",
     .what = "the largest of a dim, and its index",
+    .dtypes = TSI_DTYPES_ORDERED,
     EXTREME,
 };
 const tsi_op_desc tsi_op_min = {
     .name = "min",
     .what = "the smallest of a dim, and its index",
+    .dtypes = TSI_DTYPES_ORDERED,
     EXTREME,
 };
 

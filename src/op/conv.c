@@ -431,6 +431,7 @@ const tsi_op_desc tsi_op_conv = {
     .name = "conv",
     .what =
         "convolution over 1 to 3 place dims: x [N, C, ..], weight [O, C / groups, ..], bias [O]",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 2,
     .input_max = 3,
     .output_count = 1,
@@ -457,6 +458,7 @@ const tsi_op_desc tsi_op_conv = {
 const tsi_op_desc tsi_op_conv_backward_input = {
     .name = "conv_backward_input",
     .what = "the gradient of a convolution for its input, of dy and the weight",
+    .dtypes = TSI_DTYPES_REAL,
     BACKWARD,
     .family = &input_kind,
     .rules = backward_input_rules,
@@ -465,6 +467,7 @@ const tsi_op_desc tsi_op_conv_backward_input = {
 const tsi_op_desc tsi_op_conv_backward_weight = {
     .name = "conv_backward_weight",
     .what = "the gradient of a convolution for its weight, of the input and dy",
+    .dtypes = TSI_DTYPES_REAL,
     BACKWARD,
     .family = &weight_kind,
     .rules = backward_weight_rules,

@@ -130,6 +130,7 @@ static bool sample_dropout(uint64_t *random, int32_t variant, ts_meta *in, int32
 const tsi_op_desc tsi_op_dropout = {
     .name = "dropout",
     .what = "0 with probability p, else x / (1 - p); and the mask of what was kept",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 1,
     .output_count = 2,
@@ -184,11 +185,13 @@ static ts_status like_reference(const tsi_kernel_io *io)
 const tsi_op_desc tsi_op_rand_like = {
     .name = "rand_like",
     .what = "uniform numbers from 0 up to 1 in the shape of another tensor",
+    .dtypes = TSI_DTYPES_REAL,
     LIKE,
 };
 const tsi_op_desc tsi_op_randn_like = {
     .name = "randn_like",
     .what = "normal numbers in the shape of another tensor",
+    .dtypes = TSI_DTYPES_REAL,
     LIKE,
 };
 
@@ -227,6 +230,7 @@ static ts_status bernoulli_reference(const tsi_kernel_io *io)
 const tsi_op_desc tsi_op_bernoulli = {
     .name = "bernoulli",
     .what = "1 with the probability that the input says, else 0",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,

@@ -314,6 +314,7 @@ static bool sample_group(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 const tsi_op_desc tsi_op_group_norm = {
     .name = "group_norm",
     .what = "x less its mean over its deviation per group of channels, times weight, plus bias",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 3,
     .output_count = 3,

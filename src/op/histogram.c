@@ -143,6 +143,7 @@ static bool sample_histc(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 const tsi_op_desc tsi_op_histc = {
     .name = "histc",
     .what = "how many elements fall into each of some equal bins; min = max: those of the data",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
@@ -243,6 +244,7 @@ static bool sample_bincount(uint64_t *random, int32_t variant, ts_meta *in, int3
 const tsi_op_desc tsi_op_bincount = {
     .name = "bincount",
     .what = "how often each whole number below a length occurs, or the sum of its weights",
+    .dtypes = TSI_DTYPES_WHOLE,
     .input_min = 1,
     .input_max = 2,
     .output_count = 1,

@@ -267,6 +267,7 @@ static const loss_kind mse_kind = { term_mse }, l1_kind = { term_l1 }, bce_kind 
 const tsi_op_desc tsi_op_mse_loss = {
     .name = "mse_loss",
     .what = "the square of the difference",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = loss_table,
     .family = &mse_kind,
@@ -276,6 +277,7 @@ const tsi_op_desc tsi_op_mse_loss = {
 const tsi_op_desc tsi_op_l1_loss = {
     .name = "l1_loss",
     .what = "the size of the difference",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = loss_table,
     .family = &l1_kind,
@@ -285,6 +287,7 @@ const tsi_op_desc tsi_op_l1_loss = {
 const tsi_op_desc tsi_op_bce = {
     .name = "bce",
     .what = "binary cross-entropy of probabilities and targets",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = loss_table,
     .family = &bce_kind,
@@ -294,6 +297,7 @@ const tsi_op_desc tsi_op_bce = {
 const tsi_op_desc tsi_op_bce_with_logits = {
     .name = "bce_with_logits",
     .what = "binary cross-entropy of the sigmoid of logits and targets",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = loss_table,
     .family = &logits_kind,
@@ -303,6 +307,7 @@ const tsi_op_desc tsi_op_bce_with_logits = {
 const tsi_op_desc tsi_op_smooth_l1_loss = {
     .name = "smooth_l1_loss",
     .what = "the size of the difference, a parabola over 2 beta below beta",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = smooth_table,
     .family = &smooth_kind,
@@ -312,6 +317,7 @@ const tsi_op_desc tsi_op_smooth_l1_loss = {
 const tsi_op_desc tsi_op_huber_loss = {
     .name = "huber_loss",
     .what = "half the square of the difference, delta times its size beyond delta",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = huber_table,
     .family = &huber_kind,
@@ -321,6 +327,7 @@ const tsi_op_desc tsi_op_huber_loss = {
 const tsi_op_desc tsi_op_kl_div = {
     .name = "kl_div",
     .what = "divergence of a target from the logarithm of a probability",
+    .dtypes = TSI_DTYPES_REAL,
     LOSS,
     .attribute = kl_table,
     .family = &kl_kind,

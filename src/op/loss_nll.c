@@ -160,6 +160,7 @@ static bool sample_nll(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 const tsi_op_desc tsi_op_nll_loss = {
     .name = "nll_loss",
     .what = "negative log-probability of labels over the last dim",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 2,
     .input_max = 2,
     .output_count = 1,

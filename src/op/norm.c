@@ -315,6 +315,7 @@ static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 const tsi_op_desc tsi_op_rms_norm = {
     .name = "rms_norm",
     .what = "x over its root mean square, times the weight",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 2,
     .output_count = 2,
@@ -325,6 +326,7 @@ const tsi_op_desc tsi_op_rms_norm = {
 const tsi_op_desc tsi_op_layer_norm = {
     .name = "layer_norm",
     .what = "x less its mean over its deviation, times the weight, plus the bias",
+    .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
     .input_max = 3,
     .output_count = 3,

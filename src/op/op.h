@@ -147,6 +147,13 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_USER = 256,      /* registered at run time: a ts_op (user.h) */
        TSI_OP_COMPOSED = 512   /* algorithm 1 runs whatever the rule: it has no kernel */
 };
+enum { /* tsi_op_desc.dtypes */
+       TSI_DTYPES_REAL =
+           1 << TS_DTYPE_F64 | 1 << TS_DTYPE_F32 | 1 << TS_DTYPE_BF16 | 1 << TS_DTYPE_F16,
+       TSI_DTYPES_WHOLE = 1 << TS_DTYPE_I64 | 1 << TS_DTYPE_I32 | 1 << TS_DTYPE_I16 |
+                          1 << TS_DTYPE_I8 | 1 << TS_DTYPE_U8,
+       TSI_DTYPES_ORDERED = TSI_DTYPES_REAL | TSI_DTYPES_WHOLE | 1 << TS_DTYPE_BOOL
+};
 enum { TSI_SAVE_OUT = 32 }; /* saves: bit i: input i; bit 32 + j: output j */
 
 struct tsi_op_desc {

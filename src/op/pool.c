@@ -307,6 +307,7 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 const tsi_op_desc tsi_op_max_pool = {
     .name = "max_pool",
     .what = "the largest of each window of the place dims, and where it is",
+    .dtypes = TSI_DTYPES_REAL,
     POOL,
     .family = &forward_kind,
     .flags = TSI_OP_ONE_ROUND,
@@ -321,6 +322,7 @@ const tsi_op_desc tsi_op_max_pool = {
 const tsi_op_desc tsi_op_avg_pool = {
     .name = "avg_pool",
     .what = "the mean of each window of the place dims; padding counts as zeros",
+    .dtypes = TSI_DTYPES_REAL,
     POOL,
     .family = &forward_kind,
     .flags = TSI_OP_ONE_ROUND,
@@ -335,6 +337,7 @@ const tsi_op_desc tsi_op_avg_pool = {
 const tsi_op_desc tsi_op_avg_pool_backward = {
     .name = "avg_pool_backward",
     .what = "the gradient of avg_pool: each place receives its share of its windows",
+    .dtypes = TSI_DTYPES_REAL,
     POOL,
     .family = &backward_kind,
     .output_count = 1,

@@ -4,6 +4,7 @@
  *
  * A pure function of layouts, dtypes, attributes and the world's topology, so every rank makes the
  * same plan. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -464,6 +465,18 @@ static ts_status plan_local(tsi_op_plan *plan)
     return TS_OK;
 }
 
+static ts_status refuse_dtype(const tsi_op_desc *op, ts_dtype dtype)
+{
+    char known[96] = "";
+    size_t used = 0;
+    for (int d = 1; d < TS_DTYPE_COUNT && used < sizeof known; d++)
+        if (op->dtypes >> d & 1)
+            used += (size_t)snprintf(known + used, sizeof known - used, " %s",
+                                     ts_dtype_name((ts_dtype)d));
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s, but for%s", op->name,
+                    ts_dtype_name(dtype), known);
+}
+
 static ts_status check_call(const tsi_op_request *q)
 {
     const tsi_op_desc *op = q->op;
@@ -473,8 +486,7 @@ static ts_status check_call(const tsi_op_request *q)
     if (q->in_place && !(op->flags & TSI_OP_IN_PLACE))
         return TSI_FAIL(TS_ERR_ARG, "%s: has no in-place form", op->name);
     if (op->dtypes && q->input_count > 0 && q->in[0] && !(op->dtypes >> q->dtype[0] & 1))
-        return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", op->name,
-                        ts_dtype_name((ts_dtype)q->dtype[0]));
+        return refuse_dtype(op, (ts_dtype)q->dtype[0]);
     return TS_OK;
 }
 

@@ -436,6 +436,7 @@ const tsi_op_desc tsi_op_prod = {
 const tsi_op_desc tsi_op_amax = {
     .name = "amax",
     .what = "the largest over dims",
+    .dtypes = TSI_DTYPES_ORDERED,
     REDUCTION(max_rules),
     .family = &max_kind,
     .saves = 1 | Y,
@@ -444,6 +445,7 @@ const tsi_op_desc tsi_op_amax = {
 const tsi_op_desc tsi_op_amin = {
     .name = "amin",
     .what = "the smallest over dims",
+    .dtypes = TSI_DTYPES_ORDERED,
     REDUCTION(min_rules),
     .family = &min_kind,
     .saves = 1 | Y,

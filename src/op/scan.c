@@ -265,6 +265,7 @@ const tsi_op_desc tsi_op_cumprod = {
 const tsi_op_desc tsi_op_cummax = {
     .name = "cummax",
     .what = "running maxima along a dim, and their indices; of equal ones the later",
+    .dtypes = TSI_DTYPES_ORDERED,
     SCAN,
     .output_count = 2,
     .saves = (uint64_t)1 << (TSI_SAVE_OUT + 1),
@@ -276,6 +277,7 @@ const tsi_op_desc tsi_op_cummax = {
 const tsi_op_desc tsi_op_cummin = {
     .name = "cummin",
     .what = "running minima along a dim, and their indices; of equal ones the later",
+    .dtypes = TSI_DTYPES_ORDERED,
     SCAN,
     .output_count = 2,
     .saves = (uint64_t)1 << (TSI_SAVE_OUT + 1),

@@ -159,12 +159,14 @@ static bool sample_softmax(uint64_t *random, int32_t variant, ts_meta *in, int32
 const tsi_op_desc tsi_op_softmax = {
     .name = "softmax",
     .what = "exponentials over a dim divided by their sum",
+    .dtypes = TSI_DTYPES_ORDERED,
     SOFTMAX,
     .grad = softmax_grad,
 };
 const tsi_op_desc tsi_op_log_softmax = {
     .name = "log_softmax",
     .what = "the logarithm of softmax",
+    .dtypes = TSI_DTYPES_ORDERED,
     SOFTMAX,
     .grad = log_softmax_grad,
 };
@@ -243,6 +245,7 @@ static ts_status logsumexp_grad(const tsi_grad_io *io)
 const tsi_op_desc tsi_op_logsumexp = {
     .name = "logsumexp",
     .what = "log of the sum of exponentials over dims",
+    .dtypes = TSI_DTYPES_ORDERED,
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,

@@ -322,6 +322,7 @@ static bool sample_sort(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 const tsi_op_desc tsi_op_sort = {
     .name = "sort",
     .what = "a dim in ascending or descending order, and where its elements were; stable",
+    .dtypes = TSI_DTYPES_ORDERED,
     SORT,
     .attribute = sort_table,
     .normalise = sort_normalise,
@@ -330,6 +331,7 @@ const tsi_op_desc tsi_op_sort = {
 const tsi_op_desc tsi_op_topk = {
     .name = "topk",
     .what = "the k largest or smallest of a dim in order, and where they were",
+    .dtypes = TSI_DTYPES_ORDERED,
     SORT,
     .attribute = topk_table,
     .normalise = topk_normalise,

@@ -144,12 +144,14 @@ static bool sample_stat(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 const tsi_op_desc tsi_op_var = {
     .name = "var",
     .what = "the variance over dims, divided by count - correction",
+    .dtypes = TSI_DTYPES_REAL,
     STAT,
     .saves = 1,
 };
 const tsi_op_desc tsi_op_std = {
     .name = "std",
     .what = "the standard deviation over dims, divided by count - correction",
+    .dtypes = TSI_DTYPES_REAL,
     STAT,
     .saves = 1 | (uint64_t)1 << TSI_SAVE_OUT,
 };

@@ -71,6 +71,7 @@ static bool sample_topk_mask(uint64_t *random, int32_t variant, ts_meta *in, int
 const tsi_op_desc tsi_op_topk_mask = {
     .name = "topk_mask",
     .what = "1 where an element is among the k largest of the last dim, else 0",
+    .dtypes = TSI_DTYPES_ORDERED,
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
