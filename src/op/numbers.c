@@ -54,6 +54,7 @@ double complex tsi_numbers_at(const tsi_numbers *n, int64_t i)
         if (n->counted) return (double)is_set(n, i);
         return (double)((i * 7 + n->operand + n->pattern) % 3 == 0);
     case TSI_CATEGORY_INT:
+        if (n->truth) return (double)((i * 7 + n->operand + n->pattern) % 3 == 0 && n->limit != 1);
         if (n->limit > 0)
             return (double)(((n->pattern % 2 ? i / 2 : i) * 7 + i / 5 + n->pattern) % n->limit);
         return dtype == TS_DTYPE_U8 ? floor(fabs(x)) : floor(x);

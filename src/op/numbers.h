@@ -23,6 +23,7 @@ typedef struct tsi_numbers { /* the values of one operand */
     int64_t set;      /* with `counted`: so many of the truths are true */
     int32_t positive; /* terms of a p-norm: no negative values */
     int32_t counted;
+    int32_t truth, reserved; /* pending "and" or "or": integers are 0 or 1 */
 } tsi_numbers;
 
 double complex tsi_numbers_at(const tsi_numbers *numbers, int64_t index);

@@ -38,8 +38,12 @@ static tsi_numbers numbers_of(const run *r, int32_t input)
         n.set = ts_shape_count(&(selects ? plan->out_meta : plan->in_meta)[0].shape);
     }
     const ts_sharding *s = plan->in[input]->sharding;
-    for (int32_t k = 0; k < s->ndim; k++)
-        n.positive |= s->place[k].kind == TS_PLACE_NORM;
+    for (int32_t k = 0; k < s->ndim; k++) {
+        const ts_placement *place = &s->place[k];
+        n.positive |= place->kind == TS_PLACE_NORM;
+        n.truth |= place->kind == TS_PLACE_PARTIAL &&
+                   (place->reduce == TS_REDUCE_AND || place->reduce == TS_REDUCE_OR);
+    }
     return n;
 }
 

@@ -322,17 +322,21 @@ static bool even_holds(const tsi_expand_request *q, const tsi_expansion *e)
     return true;
 }
 
-/* Inputs keep what they are on axes of one rank. */
+/* Inputs keep what they are on axes of one rank, unless that does not go with the other axes. */
 static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
     for (int32_t i = 0; i < q->rules->input_count; i++) {
+        ts_placement own[TS_NDIM_MAX];
         bool kept = false;
+        memcpy(own, e->in[i], sizeof own);
         for (int32_t k = 0; q->in[i] && k < q->mesh->ndim; k++) {
             if (!idle(q, i, k)) continue;
-            e->in[i][k] = q->in[i]->sharding->place[k];
+            own[k] = q->in[i]->sharding->place[k];
             kept = true;
         }
-        if (kept) number_orders(e->in[i], order, q->mesh->ndim);
+        if (!kept || !partials_mix(own, q->mesh->ndim)) continue;
+        memcpy(e->in[i], own, sizeof own);
+        number_orders(e->in[i], order, q->mesh->ndim);
     }
 }
 

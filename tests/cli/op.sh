@@ -86,7 +86,7 @@ fi
 if op --batch /dev/null > /dev/null 2>&1 && command -v python3 > /dev/null 2>&1; then
     seed=${SEED:-1}
     vary=$root/tests/cli/op_vary.py
-    python3 "$vary" make "$seed" 600 > "$work/rows"
+    python3 "$vary" make "$seed" 900 > "$work/rows"
     op --batch "$work/rows" > "$work/answers"
     if said=$(python3 "$vary" judge "$work/rows" "$work/answers"); then
         pass "other shapes, meshes, placements and dtypes (SEED=$seed): $said"
@@ -102,6 +102,17 @@ says "any mesh is planned" 0 "received by all ranks" op add --mesh "x=100000" --
 says "JSON" 0 '"out": ["P(sum)"]' op sum --mesh x=4 --in "8x12 S(0)" --attr "dims=[0]" --json
 says "a form in place keeps its layout" 0 "P(sum)" op add_ --mesh x=4 --in "8x12 P(sum)" --in "8x12 S(0)" --check
 says "a form in place on an axis of one rank" 0 "check: ok" op relu_ --mesh "x=1, y=2" --in "8x12 P(sum), S(0)" --check
+says "kinds that do not mix, one of them on an axis of one rank" 0 "check: ok" \
+    op index_add --mesh "x=1, y=4" --in "1 P(prod), R" --in "5 R, R" --in "5 R, S(0)" --attr dim=0 --check
+says "indices of a table of whole numbers" 0 "check: ok" op embedding --mesh x=3 --in "7x4 S(0)" --in "5 R" \
+    --dtype i64 --check
+says "a mask sets what the shape says" 0 "check: ok" op masked_select --mesh x=3 --in "8x5 S(0)" --in "8x5 R" \
+    --attr count=7 --check
+says "other names of operators and attributes" 0 "transpose" op swapaxes --mesh x=2 --in "8x2 S(0)" --attr axis0=0 \
+    --attr axis1=1
+says "a name that is made of others" 2 "is made of slice" op split --mesh x=2 --in "8x2 S(0)"
+says "dtypes that an operator takes" 2 "but for f64 f32 bf16 f16" op conv --mesh x=2 --in 1x2x4 --in 2x2x1 --dtype i64
+says "a dim of a reduction" 2 "sum: dim 5 is out of range for 2 dims" op sum --mesh x=2 --in 8x12 --attr "dims=[5]"
 says "a form in place that cannot" 2 "would have to leave its layout" op relu_ --mesh x=4 --in "8x12 P(sum)"
 says "the nearest operator" 2 "did you mean softmax?" op softmix --mesh x=4 --in "8x12 R"
 says "the nearest attribute" 2 'did you mean "dim"?' op softmax --mesh x=4 --in "8x12 R" --attr dom=1

@@ -11,10 +11,18 @@ import sys
 
 EXTENTS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13]
 MESHES = [[1], [2], [3], [4], [5], [8], [2, 2], [2, 3], [3, 2], [1, 4], [2, 2, 2]]
-ELEMENTWISE = "neg relu gelu silu exp rsqrt sigmoid tanh abs clone zeros_like".split()
+ELEMENTWISE = ("neg relu gelu silu exp rsqrt sigmoid tanh abs clone zeros_like hardswish hardsigmoid mish selu relu6 "
+               "softsign erf log1p floor round sign isnan logical_not count_nonzero any all").split()
+PAIRS = ("add sub mul div maximum add_ mul_ minimum atan2 fmod remainder floor_divide fmax fmin heaviside hypot "
+         "logaddexp eq gt le logical_and swiglu copysign").split()
+NUMBERS = "gt_scalar le_scalar eq_scalar remainder_scalar rsub_scalar div_scalar celu hardshrink leaky_relu elu".split()
+LOSSES = "mse_loss l1_loss smooth_l1_loss huber_loss bce bce_with_logits kl_div".split()
 REDUCTIONS = "sum mean amax amin prod logsumexp var std".split()
-REALS_ONLY = "dropout histc layer_norm rms_norm mse_loss std var".split()
-ORDERED = "amax amin argmax clamp gelu log_softmax softmax maximum relu sort topk logsumexp".split()
+REALS_ONLY = "dropout histc layer_norm rms_norm std var group_norm conv avg_pool max_pool nll_loss".split() + LOSSES
+ORDERED = "amax amin argmax clamp log_softmax softmax sort topk logsumexp max min cummax cross_entropy".split()
+MASKS = {"where": 0, "masked_fill": 1}
+NO_COMPLEX = ORDERED + NUMBERS + "maximum".split() + PAIRS[7:] + ELEMENTWISE
+NO_BOOL = "scatter_add index_add index_put".split()
 EQUATIONS = ["bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", "ij,jk->ik", "ij->ji", "ij->", "i,j->ij", "ij,ij->ij",
              "abc,cd->abd", "bij,bij->b", "ii->i", "ii->", "ab,bc,cd->ad", "ij,j->i", "ij,kj"]
 
@@ -51,7 +59,7 @@ class Maker:
         return [shape], attrs
 
     def along(self, op):
-        shape = self.shape((1, 2, 3), 1 if op in ("argmax", "select") else 0)
+        shape = self.shape((1, 2, 3), 1 if op in ("argmax", "select", "max", "min") else 0)
         d = self.dim(len(shape))
         n = shape[d]
         attrs = {"dim": d}
@@ -162,8 +170,8 @@ class Maker:
 
     def several(self, op):
         shape = self.shape()
-        if op in ("equal", "mse_loss"):
-            attrs = {"reduction": self.r.choice(["mean", "sum", "none"])} if op == "mse_loss" else {}
+        if op in ["equal"] + LOSSES:
+            attrs = {"reduction": self.r.choice(["mean", "sum", "none"])} if op in LOSSES else {}
             return [shape, shape], attrs
         if op == "addcmul":
             return [self.fewer(shape), shape, self.fewer(shape)], {"value": self.r.choice([1.0, -2.0, 0.0])}
@@ -171,6 +179,79 @@ class Maker:
         if not op.endswith("_") and self.r.random() < 0.3:
             shapes.reverse()
         return shapes, {"weight": self.r.choice([0.5, 0.0, -1.0])} if op == "lerp" else {}
+
+    def indexed(self, op):
+        """An index of one dim, or of one element each. Where a number is one of a dim, dims are not empty."""
+        shape = self.shape((1, 2, 3), 1)
+        d = self.dim(len(shape))
+        count = self.extent()
+        part = list(shape)
+        part[d] = count
+        if op == "index_select":
+            return [shape, [count]], {"dim": d}
+        if op == "index_add":
+            return [shape, [count], part], {"dim": d}
+        if op == "take":
+            return [shape, self.shape((0, 1, 2))], {}
+        if op == "embedding":
+            return [[self.extent(1), self.extent()], self.shape((0, 1, 2))], {}
+        shorter = [self.r.randint(0, n) if self.r.random() < 0.3 else n for n in part]
+        if op == "gather":
+            return [shape, shorter], {"dim": d}
+        return [shape, shorter, [n + self.r.choice([0, 0, 1]) for n in shorter]], {"dim": d}  # scatter_add
+
+    def windows(self, op):
+        places = self.r.choice([1, 2, 2])
+        kernel = [self.r.choice([1, 2, 3]) for _ in range(places)]
+        batch = min(self.extent(), 4)
+        if op != "conv":
+            return [[batch, min(self.extent(), 3)] + [k + self.r.choice([0, 1, 4]) for k in kernel]], {
+                "kernel_size": kernel, "padding": [self.r.randint(0, k // 2) for k in kernel],
+                "stride": [self.r.choice([1, 2, 3]) for _ in kernel]}
+        groups = self.r.choice([1, 1, 2, 3])
+        dilation = [self.r.choice([1, 1, 2]) for _ in kernel]
+        x = [batch, 2 * groups] + [(k - 1) * w + 1 + self.r.choice([0, 1, 5]) for k, w in zip(kernel, dilation)]
+        out = groups * self.r.choice([1, 2])
+        return [x, [out, 2] + kernel] + ([[out]] if self.r.random() < 0.5 else []), {
+            "groups": groups, "dilation": dilation, "padding": [self.r.choice([0, 1, 2]) for _ in kernel],
+            "stride": [self.r.choice([1, 2, 3]) for _ in kernel]}
+
+    def labelled(self, op):
+        shape = self.shape((1, 2, 3), 1)
+        return [shape, shape[:-1]], {"reduction": self.r.choice(["mean", "sum", "none"])}
+
+    def grouped(self):
+        groups = self.r.choice([1, 2, 3])
+        channels = groups * self.r.choice([1, 2])
+        return [[self.extent(), channels] + self.shape((0, 1, 2))] + [[channels]] * self.r.choice([0, 1, 2]), {
+            "num_groups": groups}
+
+    def parts(self, op):
+        shape = self.shape((1, 2, 3, 4))
+        ndim = len(shape)
+        d = self.dim(ndim)
+        if op == "flatten":
+            first, last = sorted([self.r.randrange(ndim), self.r.randrange(ndim)])
+            return [shape], {"start_dim": first, "end_dim": last - ndim}
+        if op == "unflatten":
+            return [shape], {"dim": d, "sizes": [1, -1] if shape[d] else [0, 3]}
+        if op == "narrow":
+            start = self.r.randint(0, shape[d])
+            return [shape], {"dim": d, "start": start, "length": self.r.randint(0, shape[d] - start)}
+        if op == "movedim":
+            return [shape], {"source": d, "destination": self.dim(ndim)}
+        if op == "pad":
+            return [shape], {"pad": [self.r.randint(0, 3) for _ in range(2 * self.r.randint(1, ndim))],
+                             "value": self.r.choice([0, 1, -2])}
+        if op == "repeat":
+            return [shape], {"repeats": [self.r.choice([0, 1, 1, 2, 3]) for _ in shape]}
+        return [shape], {"dim": d, "repeats": self.r.choice([0, 1, 2, 3])}  # repeat_interleave
+
+    def masked(self, op):
+        shape = self.shape()
+        if op == "where":
+            return [self.fewer(shape), shape, self.fewer(shape)], {}
+        return [shape, self.fewer(shape)], {"value": self.r.choice([0, 2, -1])}
 
     def p_norm(self):
         shape = self.shape(least=1)
@@ -183,7 +264,7 @@ class Maker:
         families = [
             (ELEMENTWISE, lambda op: ([self.shape((0, 1, 2, 2, 3, 4))], {})),
             (REDUCTIONS, self.reduction),
-            ("softmax log_softmax cumsum sort topk argmax select slice".split(), self.along),
+            ("softmax log_softmax cumsum sort topk argmax select slice max min cummax cumprod".split(), self.along),
             ("matmul addmm linear dot".split(), self.product),
             (["einsum"], lambda op: self.equation()),
             ("layer_norm rms_norm".split(), self.norm),
@@ -192,7 +273,16 @@ class Maker:
             ("permute transpose unsqueeze squeeze expand".split(), self.view),
             ("flip roll".split(), self.moved),
             ("mul_scalar add_scalar clamp pow cast dropout histc tril".split(), self.numbered),
-            ("add sub mul div maximum lerp addcmul equal mse_loss add_ mul_".split(), self.several),
+            ("lerp addcmul equal".split() + PAIRS + LOSSES, self.several),
+            (NUMBERS, lambda op: ([self.shape()], {{"celu": "alpha", "elu": "alpha", "hardshrink": "lambd",
+                                                    "leaky_relu": "negative_slope"}.get(op, "value"):
+                                                   self.r.choice([2, 0.5, 3])})),
+            ("index_select index_add take embedding gather scatter_add".split(), self.indexed),
+            ("conv avg_pool max_pool".split(), self.windows),
+            ("cross_entropy nll_loss".split(), self.labelled),
+            (["group_norm"], lambda op: self.grouped()),
+            ("flatten unflatten narrow movedim pad repeat repeat_interleave".split(), self.parts),
+            ("where masked_fill".split(), self.masked),
             (["vector_norm"], lambda op: self.p_norm()),
         ]
         names = [(name, make) for ops, make in families for name in ops]
@@ -218,12 +308,14 @@ class Maker:
         op, shapes, attrs = self.call()
         mesh = self.r.choice(MESHES)
         dtype = self.r.choice(["f32"] * 6 + ["f64", "bf16", "i64", "bool", "c64", "f16", "i32"])
-        if (op in REALS_ONLY and dtype in ("i64", "i32", "bool", "c64")) or (op in ORDERED and dtype == "c64"):
+        if (op in REALS_ONLY and dtype in ("i64", "i32", "bool", "c64")) or (op in NO_COMPLEX and dtype == "c64") or \
+                (op in NO_BOOL and dtype == "bool") or (op == "div_" and dtype != "f64"):
             dtype = "f32"
         reduces = {"bool": ["and", "or", "max", "min"], "c64": ["sum", "avg", "prod"], "i64": ["sum", "min", "prod"],
                    "i32": ["sum", "max"]}.get(dtype, ["sum", "sum", "avg", "min", "max", "product"])
         kinds = "RS" if self.r.random() < 0.3 else "RSSPX"
-        places = [self.places(shape, mesh, kinds, self.r.choice(reduces)) for shape in shapes]
+        places = [self.places(shape, mesh, kinds, self.r.choice(["and", "or"] if MASKS.get(op) == i else reduces))
+                  for i, shape in enumerate(shapes)]
         return {"mesh": mesh, "op": op, "attrs": attrs, "shapes": shapes, "in": places, "dtype": dtype, "check": True}
 
 
