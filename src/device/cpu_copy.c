@@ -117,6 +117,19 @@ static void row_64(char *to, const char *from, int64_t n, int64_t ts, int64_t fs
         memcpy(to + i * ts, from + i * fs, 64);
 }
 
+/* Backwards through the source, one element after another: constant strides become vector code. */
+static void row_back_2(uint16_t *restrict to, const uint16_t *restrict from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[-i];
+}
+
+static void row_back_4(uint32_t *restrict to, const uint32_t *restrict from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[-i];
+}
+
 /* Short rows a line or more apart look to the hardware like no pattern at all: it is told what
  * comes. */
 static void row_far(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t unit)
@@ -220,15 +233,23 @@ static void copy_row(char *to, const char *from, int64_t n, int64_t ts, int64_t 
         row_far(to, from, n, ts, fs, unit);
         return;
     }
+    bool back = ts == (int64_t)unit && fs == -ts && (uintptr_t)to % unit == 0 &&
+                (uintptr_t)from % unit == 0;
     switch (unit) {
     case 1:
         row_1(to, from, n, ts, fs);
         break;
     case 2:
-        row_2(to, from, n, ts, fs);
+        if (back)
+            row_back_2((uint16_t *)(void *)to, (const uint16_t *)(const void *)from, n);
+        else
+            row_2(to, from, n, ts, fs);
         break;
     case 4:
-        row_4(to, from, n, ts, fs);
+        if (back)
+            row_back_4((uint32_t *)(void *)to, (const uint32_t *)(const void *)from, n);
+        else
+            row_4(to, from, n, ts, fs);
         break;
     case 8:
         row_8(to, from, n, ts, fs);

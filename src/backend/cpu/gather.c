@@ -23,12 +23,12 @@ typedef struct along {
     act what;
     ts_dtype dtype;
     size_t size;
-    tsi_offsets to_far, to_near;     /* in elements */
-    int64_t rows, columns, strip;    /* of the index: all dims but the last, and the last */
-    int64_t far_step, first, held;   /* bytes; local index = index - first, if below held */
-    int64_t far_column, near_column; /* bytes from column to column, if plain */
-    bool one_span, plain;            /* plain: all three are whole */
-    unsigned char value[16];         /* PUT without a source */
+    tsi_offsets to_far, to_near;          /* in elements */
+    int64_t rows, columns, strip;         /* of the index: all dims but the last, and the last */
+    int64_t far_step, first, held;        /* bytes; local index = index - first, if below held */
+    int64_t far_column, near_column;      /* bytes from column to column, if plain */
+    bool one_span, plain;                 /* plain: all three are whole */
+    _Alignas(16) unsigned char value[16]; /* PUT without a source */
 } along;
 
 /* One row of the index, or a part of it. */

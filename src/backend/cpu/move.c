@@ -55,7 +55,8 @@ static tsi_block part_of(const tsi_block *block, int32_t outer, int64_t at, int6
         at /= block->extent[d];
         part.extent[d] = d == outer - 1 ? run : 1;
     }
-    part.data = tsi_block_at(block, offset);
+    offset *= (int64_t)ts_dtype_size((ts_dtype)block->dtype); /* negative where a dim is flipped */
+    part.data = (char *)block->data + offset;
     return part;
 }
 
@@ -158,7 +159,7 @@ static ts_status fill_rest(const boxes *b)
 {
     const tsi_remap_kind *kind = b->io->op->family;
     const tsi_block *out = &b->io->out[0].block;
-    unsigned char element[16] = { 0 };
+    _Alignas(16) unsigned char element[16] = { 0 };
     double value = kind->fill(b->io->attributes);
     if (tsi_dtype_category((ts_dtype)out->dtype) == TSI_CATEGORY_COMPLEX)
         tsi_store_complex((ts_dtype)out->dtype, element, value);
