@@ -117,16 +117,17 @@ static void row_64(char *to, const char *from, int64_t n, int64_t ts, int64_t fs
         memcpy(to + i * ts, from + i * fs, 64);
 }
 
-/* Backwards through the source, one element after another: constant strides become vector code. */
+/* A source in reverse order: constant strides become vector code, and it is the target that is
+ * written from its end, since hardware fetches ahead upwards. */
 static void row_back_2(uint16_t *restrict to, const uint16_t *restrict from, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = n - 1; i >= 0; i--)
         to[i] = from[-i];
 }
 
 static void row_back_4(uint32_t *restrict to, const uint32_t *restrict from, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = n - 1; i >= 0; i--)
         to[i] = from[-i];
 }
 
