@@ -432,6 +432,28 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
             }
 }
 
+/* Vectors by matrices, short and long, k and results together or apart. */
+TS_TEST_RANKS(products_with_vectors, 1)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_F64, TS_DTYPE_BF16 };
+    static const int64_t sizes[][2] = { { 7, 3 }, { 130, 1027 }, { 2300, 141 }, { 5, 40001 } };
+    static const char *const equations[] = { "k,kn->n", "k,nk->n", "mk,k->m" };
+    for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+        for (size_t i = 0; i < TSI_COUNT_OF(sizes); i++)
+            for (int e = 0; e < 3; e++)
+                for (int how = 0; how < SPREADS; how++) {
+                    int64_t n = sizes[i][0], k = sizes[i][1];
+                    const ts_shape x = TS_SHAPE(k), out = TS_SHAPE(n);
+                    const ts_shape w = e == 0 ? TS_SHAPE(k, n) : TS_SHAPE(n, k);
+                    const ts_meta meta[] = {
+                        { .shape = e == 2 ? w : x, .dtype = (int32_t)dtypes[d] },
+                        { .shape = e == 2 ? x : w, .dtype = (int32_t)dtypes[d] },
+                        { .shape = out, .dtype = (int32_t)dtypes[d] }
+                    };
+                    product_case(t, equations[e], meta, (spread)how, e == 1);
+                }
+}
+
 /* Products of a size that is cut into tasks, in double by plain loops over dense copies. */
 static void large_case(test *t, const ts_meta *meta, spread how)
 {
@@ -609,6 +631,16 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
                 TEST_CHECK(t, infer(&c));
                 repeat_with_threads(t, &c);
             }
+    for (int k = 0; k < 8; k++) {
+        const ts_shape vector = TS_SHAPE(40001), down = TS_SHAPE(40001, 9);
+        const ts_shape wide = TS_SHAPE(2100, 610), shape[] = { k & 2 ? down : wide, vector };
+        call c = call_of("matmul", 2, shape, dtypes[k & 1]);
+        c.in[1].shape = k & 2 ? down : TS_SHAPE(610);
+        c.in[0].shape = k & 2 ? vector : wide;
+        if (k & 4) c.in[0].shape = TS_SHAPE(610), c.in[1].shape = TS_SHAPE(610, 2100);
+        TEST_CHECK(t, infer(&c));
+        repeat_with_threads(t, &c);
+    }
     static const char *const attention[] = { "attention", "attention_backward" };
     for (int k = 0; k < 4; k++) {
         const int64_t size[] = { 1, 4, 2, 200, 700, 24, 40 };

@@ -36,6 +36,10 @@ bool tsi_gemm_blas_has(ts_dtype dtype);
 bool tsi_gemm_bits_hold(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 
+/* One of m and n is 1, and the other operand's rows or columns lie together: f32, f64, bf16. */
+bool tsi_gemm_is_vector(ts_dtype dtype, const tsi_gemm *gemm);
+ts_status tsi_gemm_vector(ts_rank *rank, ts_dtype dtype, const tsi_gemm *gemm);
+
 /* ---- bf16: tiles of mr x nr, k in groups of kr ----------------------------------------------- */
 /* Panels of a hold [k / ka][rows][ka], those of b [k / kb][columns][kb]: for each ka (or kb)
  * numbers of k, the rows (or columns) one after another; short ones are filled with zeros, and k up
@@ -75,6 +79,8 @@ struct tsi_bf16_tile {
     /* Four rows of k, `rows` wide in memory, into groups; (optional) for ka and kb 4, panels of 8.
      */
     void (*pack_across)(uint16_t *to, const uint16_t *from, int64_t k_stride, int64_t groups);
+    /* The sum of products of two rows, in f32. */
+    float (*dot)(const uint16_t *x, const uint16_t *y, int64_t count);
     /* Rows of attention (attend_rows.h): to = 2^(x factor - top), rounded; the sum before that.
      * Runs of `run` numbers are `step` apart: ka, where a row may go straight into a panel. */
     float (*weigh)(uint16_t *to, int64_t step, const float *x, const float *factor_top,
@@ -87,6 +93,7 @@ struct tsi_bf16_tile {
 const tsi_bf16_tile *tsi_bf16_tile_of_machine(void); /* NULL: no such instructions */
 extern const tsi_bf16_tile tsi_bf16_tile_neon, tsi_bf16_tile_avx512, tsi_bf16_tile_amx;
 #if defined(__x86_64__)
+float tsi_dot_avx512(const uint16_t *x, const uint16_t *y, int64_t count);
 float tsi_weigh_avx512(uint16_t *to, int64_t step, const float *x, const float *factor_top,
                        int64_t count);
 float tsi_weigh_near_avx512(uint16_t *to, int64_t step, const float *x, const float *factor_top,

@@ -301,14 +301,34 @@ static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
     }
 }
 
-static void run_blas(const product *p)
+/* Products with a vector, one after another. */
+static ts_status run_vectors(const product *p, const tsi_gemm *first, int64_t batches)
+{
+    for (int64_t batch = 0; batch < batches; batch++) {
+        tsi_gemm g = *first;
+        add_batch(p, batch, &g);
+        TSI_TRY(tsi_gemm_vector(p->rank, p->compute, &g));
+    }
+    return TS_OK;
+}
+
+/* A vector by a matrix of some size; many small ones are better off on a thread each. */
+static bool is_vector(const product *p, const tsi_gemm *g, int64_t batches)
+{
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    return (batches == 1 || work > 65536) && tsi_gemm_is_vector(p->compute, g);
+}
+
+static ts_status run_blas(const product *p)
 {
     tasks t = { .p = p, .whole = gemm_of(p) };
     int64_t batches = batch_count(p);
+    if (is_vector(p, &t.whole, batches)) return run_vectors(p, &t.whole, batches);
     cut(&t, batches);
     double work = (double)t.row_step * (double)t.column_step * (double)t.whole.k;
     int64_t grain = work < 1e6 ? (int64_t)(1e6 / (work + 1)) + 1 : 1;
     tsi_parallel_for(p->rank, batches * t.per_product, grain, run_tasks, &t);
+    return TS_OK;
 }
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
@@ -330,6 +350,7 @@ static ts_status run_bf16(const product *p, const tsi_bf16_tile *tile)
 {
     tasks t = { .p = p, .whole = gemm_of(p), .status = TS_OK };
     int64_t batches = batch_count(p);
+    if (is_vector(p, &t.whole, batches)) return run_vectors(p, &t.whole, batches);
     double work = (double)t.whole.m * (double)t.whole.n * (double)t.whole.k;
     if (batches > 1 && work < 16e6) {
         tsi_parallel_for(p->rank, batches, (int64_t)(1e6 / (work + 1)) + 1, run_bf16_small, &t);
@@ -363,7 +384,7 @@ static ts_status run_fitted(product *p, const tsi_block *c)
     product before = *p;
     bool aside = p->block[C].dtype != (int32_t)p->compute || !fits(p, C);
     if (aside) TSI_TRY(make_dense(p, C, p->accumulate));
-    run_blas(p);
+    TSI_TRY(run_blas(p));
     if (!aside) return TS_OK;
     tsi_block from = { 0 }, to; /* the copy's dims are those dense_view gave the original */
     dense_view(&before, C, &to, &from);

@@ -94,6 +94,7 @@ const tsi_bf16_tile tsi_bf16_tile_amx = {
     .multiply = multiply,
     .begin = take_tiles,
     .end = give_tiles,
+    .dot = tsi_dot_avx512,
     .weigh = tsi_weigh_avx512,
     .weigh_near = tsi_weigh_near_avx512,
     .weigh_back = tsi_weigh_back_avx512,

@@ -103,6 +103,23 @@ static void multiply(const tsi_bf16_tiles *x)
         multiply_one(x, x->a + i * x->a_step, x->c + i * ROWS * x->ldc);
 }
 
+float tsi_dot_avx512(const uint16_t *x, const uint16_t *y, int64_t count)
+{
+    __m512 sum[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
+    int64_t i = 0;
+    for (; i + 64 <= count; i += 64)
+        for (int j = 0; j < 2; j++)
+            sum[j] = _mm512_dpbf16_ps(sum[j], pairs(x + i + 32 * j), pairs(y + i + 32 * j));
+    if (i < count) {
+        uint16_t a[64] = { 0 }, b[64] = { 0 };
+        memcpy(a, x + i, (size_t)(count - i) * sizeof *a);
+        memcpy(b, y + i, (size_t)(count - i) * sizeof *b);
+        for (int j = 0; j < 2; j++)
+            sum[j] = _mm512_dpbf16_ps(sum[j], pairs(a + 32 * j), pairs(b + 32 * j));
+    }
+    return _mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1]));
+}
+
 const tsi_bf16_tile tsi_bf16_tile_avx512 = {
     .name = "avx512_bf16",
     .mr = ROWS,
@@ -112,6 +129,7 @@ const tsi_bf16_tile tsi_bf16_tile_avx512 = {
     .kb = 2,
     .run = RUN,
     .multiply = multiply,
+    .dot = tsi_dot_avx512,
     .weigh = tsi_weigh_avx512,
     .weigh_near = tsi_weigh_near_avx512,
     .weigh_back = tsi_weigh_back_avx512,

@@ -95,6 +95,25 @@ static void pack_across(uint16_t *to, const uint16_t *from, int64_t k_stride, in
     }
 }
 
+static float dot(const uint16_t *x, const uint16_t *y, int64_t count)
+{
+    float32x4_t sum[4];
+    for (int j = 0; j < 4; j++)
+        sum[j] = vdupq_n_f32(0);
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32)
+        for (int j = 0; j < 4; j++)
+            sum[j] = vbfdotq_f32(sum[j], load_bf16(x + i + 8 * j), load_bf16(y + i + 8 * j));
+    if (i < count) {
+        uint16_t a[32] = { 0 }, b[32] = { 0 };
+        memcpy(a, x + i, (size_t)(count - i) * sizeof *a);
+        memcpy(b, y + i, (size_t)(count - i) * sizeof *b);
+        for (int j = 0; j < 4; j++)
+            sum[j] = vbfdotq_f32(sum[j], load_bf16(a + 8 * j), load_bf16(b + 8 * j));
+    }
+    return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
+}
+
 const tsi_bf16_tile tsi_bf16_tile_neon = {
     .name = "bfmmla",
     .mr = 8,
@@ -105,6 +124,7 @@ const tsi_bf16_tile tsi_bf16_tile_neon = {
     .run = RUN,
     .multiply = multiply,
     .pack_across = pack_across,
+    .dot = dot,
     .weigh = weigh,
     .weigh_near = weigh_near,
     .weigh_back = weigh_back,
