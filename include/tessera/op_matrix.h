@@ -77,7 +77,8 @@ TS_API ts_tensor *ts_pick(ts_tensor *x,
                           ts_tensor *labels); /* x[.., label]; 0 where it is no class */
 
 /* q [B, H, T, D], k [B, G, S, D], v [B, G, S, E] -> [B, H, T, E]; H is a multiple of G, and nobody
- * copies groups. */
+ * copies groups. Of bf16, weights and gradients of scores may be rounded to bf16 before they are
+ * multiplied; scores, exponentials and all sums are f32. */
 TS_API ts_tensor *ts_attention(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                const ts_attention_options *options);
 TS_API ts_status ts_attention_lse(ts_tensor *q, ts_tensor *k, ts_tensor *v,

@@ -420,7 +420,7 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
         { "mk,kn->mn", { { 2, 0, { 5, 0 } }, { 2, 0, { 0, 3 } }, { 2, 0, { 5, 3 } } } },
     };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_F64,  TS_DTYPE_BF16, TS_DTYPE_F16,
-                                       TS_DTYPE_C64, TS_DTYPE_C128, TS_DTYPE_I64 };
+                                       TS_DTYPE_C64, TS_DTYPE_C128, TS_DTYPE_I64,  TS_DTYPE_I32 };
     for (size_t i = 0; i < TSI_COUNT_OF(cases); i++)
         for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
             for (int how = 0; how < SPREADS; how++) {
@@ -430,6 +430,27 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
                 if (d == 0 && how == 2) meta[1].dtype = TS_DTYPE_BF16; /* mixed */
                 product_case(t, cases[i].equation, meta, (spread)how, i % 2 == 1);
             }
+}
+
+/* Every small size once in a while, from the blocks of the operators themselves. */
+TS_TEST_RANKS(small_products, 1, 2)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_F64, TS_DTYPE_BF16 };
+    counts n = { 0, 0 };
+    for (int i = 0; i < 120; i++) {
+        int64_t size[3];
+        for (int k = 0; k < 3; k++)
+            size[k] = test_random_below(t, 20) + 1;
+        bool linear = i % 3 == 1, many = i % 3 == 2;
+        const ts_shape a = TS_SHAPE(size[0], size[2]), b = TS_SHAPE(size[2], size[1]);
+        const ts_shape w = TS_SHAPE(size[1], size[2]), as = TS_SHAPE(5, size[0], size[2]);
+        const ts_shape bs = TS_SHAPE(5, size[2], size[1]);
+        const ts_shape shape[] = { many ? as : a, many ? (i & 1 ? bs : b) : linear ? w : b };
+        call c = call_of(linear ? "linear" : "matmul", 2, shape, dtypes[i / 3 % 3]);
+        TEST_CHECK(t, infer(&c));
+        run_both(t, &c, (spread)(i % SPREADS), &n);
+    }
+    TEST_SAY(t, n.fast > 70, "only %lld calls were fast", (long long)n.fast);
 }
 
 /* Vectors by matrices, short and long, k and results together or apart. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blas.c - matrix products of f32, f64, c64 and c128 on one thread: CBLAS, or plain blocked loops.
+/* blas.c - matrix products of f32, f64, c64 and c128 on one thread: CBLAS, or plain blocked loops;
+ * and of i64, always by loops.
  *
  * OpenBLAS has one thread count for the whole process, so it is told to use the calling thread
  * alone, once; the pool of the rank splits the work (product.c). */
@@ -64,6 +65,43 @@ static bool run_small(ts_dtype dtype, const tsi_gemm *g)
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64;
 }
 
+/* ---- whole numbers: sums wrap around --------------------------------------------------------- */
+
+enum { WHOLE_COLUMNS = 32, WHOLE_DEPTH = 64 };
+
+/* Columns j .. and numbers l .. of k, as rows of WHOLE_COLUMNS, zeros where there is nothing. */
+static void pack_i64(const tsi_gemm *g, int64_t l, int64_t j, uint64_t (*to)[WHOLE_COLUMNS])
+{
+    const int64_t *b = g->b;
+    for (int64_t r = 0; r < WHOLE_DEPTH && l + r < g->k; r++)
+        for (int64_t s = 0; s < WHOLE_COLUMNS; s++)
+            to[r][s] = j + s < g->n ? (uint64_t)b[(l + r) * g->bk + (j + s) * g->bn] : 0;
+}
+
+static void loops_i64(const tsi_gemm *g)
+{
+    uint64_t b[WHOLE_DEPTH][WHOLE_COLUMNS];
+    const int64_t *a = g->a;
+    for (int64_t j = 0; j < g->n; j += WHOLE_COLUMNS)
+        for (int64_t l = 0; l < g->k; l += WHOLE_DEPTH) {
+            int64_t depth = g->k - l < WHOLE_DEPTH ? g->k - l : WHOLE_DEPTH;
+            int64_t columns = g->n - j < WHOLE_COLUMNS ? g->n - j : WHOLE_COLUMNS;
+            pack_i64(g, l, j, b);
+            for (int64_t i = 0; i < g->m; i++) {
+                uint64_t sum[WHOLE_COLUMNS] = { 0 };
+                for (int64_t r = 0; r < depth; r++) {
+                    uint64_t x = (uint64_t)a[i * g->am + (l + r) * g->ak];
+                    for (int s = 0; s < WHOLE_COLUMNS; s++)
+                        sum[s] += x * b[r][s];
+                }
+                int64_t *c = (int64_t *)g->c + i * g->cm + j * g->cn;
+                bool add = g->accumulate || l > 0;
+                for (int64_t s = 0; s < columns; s++, c += g->cn)
+                    *c = (int64_t)(add ? (uint64_t)*c + sum[s] : sum[s]);
+            }
+        }
+}
+
 #if TS_HAVE_OPENBLAS
 
 void tsi_gemm_start(void)
@@ -74,7 +112,7 @@ void tsi_gemm_start(void)
 bool tsi_gemm_blas_has(ts_dtype dtype)
 {
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C64 ||
-           dtype == TS_DTYPE_C128;
+           dtype == TS_DTYPE_C128 || dtype == TS_DTYPE_I64;
 }
 
 /* The leading dimension of a matrix and whether it is transposed in memory. */
@@ -111,6 +149,8 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
     else if (dtype == TS_DTYPE_C128)
         cblas_zgemm(CblasRowMajor, a.transpose, b.transpose, m, n, k, one_z, g->a, a.lead, g->b,
                     b.lead, beta_z, g->c, ldc);
+    else if (dtype == TS_DTYPE_I64)
+        loops_i64(g);
     else
         return false;
     return true;
@@ -127,7 +167,7 @@ void tsi_gemm_start(void)
 
 bool tsi_gemm_blas_has(ts_dtype dtype)
 {
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64;
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_I64;
 }
 
 static void pack_f32(float *to, const float *from, int64_t count, int64_t depth, int64_t stride,
@@ -221,7 +261,9 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
         loops_f32(g);
     else if (dtype == TS_DTYPE_F64)
         loops_f64(g);
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64;
+    else if (dtype == TS_DTYPE_I64)
+        loops_i64(g);
+    return tsi_gemm_blas_has(dtype);
 }
 
 #endif

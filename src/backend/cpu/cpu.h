@@ -79,6 +79,7 @@ void tsi_rope_install(void);
 void tsi_entropy_install(void);
 void tsi_embedding_install(void);
 void tsi_product_install(void);
+void tsi_small_install(void);
 void tsi_grouped_install(void);
 void tsi_move_install(void);
 void tsi_select_install(void);

@@ -26,7 +26,7 @@ typedef struct tsi_gemm {
 
 /* Is a matrix with these strides what BLAS takes: one stride 1, the other at least the row? */
 bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride);
-/* f32, f64, c64, c128 on the calling thread; a and b fit, c has cn 1 (or n 1). false: not this
+/* f32, f64, c64, c128, i64 on the calling thread; a and b fit, c has cn 1 (or n 1). false: not this
  * dtype. */
 bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *gemm);
 bool tsi_gemm_blas_has(ts_dtype dtype);

@@ -12,6 +12,7 @@ static void install(void)
 {
     tsi_pointwise_install();
     tsi_product_install();
+    tsi_small_install();
     tsi_grouped_install();
     tsi_reduce_install();
     tsi_softmax_install();

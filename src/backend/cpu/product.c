@@ -400,11 +400,18 @@ static bool too_large(const product *p)
     return false;
 }
 
-/* What is computed in: the result's dtype, f32 for the narrow ones. NONE: the reference's business.
- */
+static bool is_whole(int32_t dtype)
+{
+    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32;
+}
+
+/* What is computed in: the result's dtype, f32 for the narrow ones, i64 for both of 32 and 64 bits
+ * (sums of these wrap around alike). NONE: the reference's business. */
 static ts_dtype compute_of(const tsi_contraction *x)
 {
     ts_dtype c = (ts_dtype)x->c.dtype;
+    if (is_whole(x->a.dtype) && is_whole(x->b.dtype) && is_whole(x->c.dtype)) return TS_DTYPE_I64;
+    if (c == TS_DTYPE_I64) return TS_DTYPE_NONE;
     if (c == TS_DTYPE_BF16 || c == TS_DTYPE_F16) c = TS_DTYPE_F32;
     return tsi_gemm_blas_has(c) ? c : TS_DTYPE_NONE;
 }
