@@ -113,6 +113,16 @@ static ts_tensor *run_linear(const subject *s)
     return ts_linear(s->x, s->y, NULL);
 }
 
+static ts_tensor *run_mv(const subject *s)
+{
+    return ts_mv(s->x, s->y);
+}
+
+static ts_tensor *run_vm(const subject *s)
+{
+    return ts_matmul(s->y, s->x);
+}
+
 static ts_tensor *run_attention(const subject *s)
 {
     return ts_attention(s->x, s->y, s->z, NULL);
@@ -254,6 +264,10 @@ static ts_status memory_lines(bench *self)
         { "rms_norm f32 16 MiB", run_rms_norm, TS_DTYPE_F32, 4096, 1024, 3, 8, 0.6 },
         { "rms_norm bf16 16 MiB", run_rms_norm, TS_DTYPE_BF16, 8192, 1024, 3, 4, 0.6 },
         { "layer_norm f32 16 MiB", run_layer_norm, TS_DTYPE_F32, 4096, 1024, 3, 8, 0.6 },
+        { "mv f32 2048x2048", run_mv, TS_DTYPE_F32, 2048, 2048, 3, 4, 0.8 },
+        { "mv bf16 2048x2048", run_mv, TS_DTYPE_BF16, 2048, 2048, 3, 2, 0.8 },
+        { "vector by f32 matrix", run_vm, TS_DTYPE_F32, 2048, 2048, 3, 4, 0.8 },
+        { "vector by bf16 matrix", run_vm, TS_DTYPE_BF16, 2048, 2048, 3, 2, 0.8 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (!wanted(self, cases[i].name)) continue;
