@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "op/algorithm.h"
+#include "op/norm.h"
 #include "op/reduce.h"
 
 typedef struct norm_attributes {
@@ -254,12 +255,28 @@ static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
+/* All gradients at once, where there are a weight and what else the norm may have. */
+static ts_status norm_grad_fused(const tsi_grad_io *io)
+{
+    bool centred = io->op == &tsi_op_layer_norm;
+    ts_tensor *scale = io->out[io->output_count - 1], *out[TSI_OUTPUT_MAX] = { NULL };
+    ts_tensor *in[] = { io->out_grad[0], io->in[0], io->in[1], scale, centred ? io->out[1] : NULL };
+    tsi_norm_back a = { { 0 } };
+    tsi_op_args args = { centred ? &tsi_op_layer_norm_backward : &tsi_op_rms_norm_backward, in,
+                         centred ? 5 : 4, 0, &a };
+    TSI_TRY(tsi_op_run(&args, out));
+    for (int32_t i = 0; i < io->input_count; i++)
+        if (io->needs >> i & 1) io->in_grad[i] = ts_cast(out[i], (ts_dtype)io->in_meta[i].dtype);
+    return ts_rank_status(io->rank);
+}
+
 /* With v the normalised input and g = dy * weight: dx = scale (g - mean(g) [layer] - v mean(g v)).
  */
 static ts_status norm_grad(const tsi_grad_io *io)
 {
     const norm_attributes *a = io->attributes;
     bool centred = io->op == &tsi_op_layer_norm;
+    if (io->needs == (centred ? 7u : 3u)) return norm_grad_fused(io);
     int32_t first = first_inner(&io->in_meta[0], a), ndim = io->in_meta[0].shape.ndim;
     int64_t dims[TS_NDIM_MAX];
     for (int32_t d = first; d < ndim; d++)

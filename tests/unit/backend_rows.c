@@ -41,6 +41,11 @@ static double real_gelu(double x)
     return 0.5 * x * erfc(-x * 0.70710678118654752);
 }
 
+static double real_gelu_tanh(double x)
+{
+    return x / (1.0 + exp(-2.0 * 0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
 /* Below `small` an absolute error of as much is allowed: results that vanish may be 0. */
 typedef struct function {
     tsi_row_id row;
@@ -57,6 +62,7 @@ static const function functions[] = {
     { TSI_ROW_SIGMOID, "sigmoid", real_sigmoid, -100, 100, 4, 2e-38 },
     { TSI_ROW_SILU, "silu", real_silu, -100, 100, 4, 1e-36 },
     { TSI_ROW_GELU, "gelu", real_gelu, -5, 20, 4, 1e-6 },
+    { TSI_ROW_GELU_TANH, "gelu_tanh", real_gelu_tanh, -9, 20, 4, 2e-7 },
 };
 
 static double ulps(float have, double want)
@@ -121,8 +127,11 @@ TS_TEST(functions_take_infinities_and_nan)
 /* Every length from 0 on, against the first elements of a long row. */
 TS_TEST(an_element_has_the_same_bits_at_every_place)
 {
-    static const tsi_row_id ids[] = { TSI_ROW_SILU, TSI_ROW_TANH,          TSI_ROW_GELU,
-                                      TSI_ROW_ADD,  TSI_ROW_SILU_BACKWARD, TSI_ROW_MUL_SCALAR };
+    static const tsi_row_id ids[] = {
+        TSI_ROW_SILU,          TSI_ROW_TANH,       TSI_ROW_GELU,      TSI_ROW_ADD,
+        TSI_ROW_SILU_BACKWARD, TSI_ROW_MUL_SCALAR, TSI_ROW_GELU_TANH, TSI_ROW_GELU_TANH_BACKWARD,
+        TSI_ROW_SWIGLU,        TSI_ROW_EXP,        TSI_ROW_LOG,       TSI_ROW_SWIGLU_BACKWARD,
+    };
     const tsi_row_set *set[4];
     int32_t count = sets(set);
     double numbers[2] = { 1.25, 0 };
@@ -135,10 +144,12 @@ TS_TEST(an_element_has_the_same_bits_at_every_place)
     }
     for (int32_t s = 0; s < count; s++)
         for (size_t k = 0; k < sizeof ids / sizeof ids[0]; k++) {
-            tsi_row row = { .out = whole, .in = { x, y }, .step = { 1, 1 }, .number = numbers };
+            tsi_row row = { .out = whole, .in = { x, y, y }, .step = { 1, 1, 1 } };
+            row.number = numbers;
             row.count = ROW;
             set[s]->f32[ids[k]](&row);
-            tsi_row half = { .out = hwhole, .in = { hx, hx }, .step = { 1, 1 }, .number = numbers };
+            tsi_row half = { .out = hwhole, .in = { hx, hx, hx }, .step = { 1, 1, 1 } };
+            half.number = numbers;
             half.count = ROW;
             set[s]->bf16[ids[k]](&half);
             for (int64_t n = 0; n < 70; n++) {
@@ -195,5 +206,89 @@ TS_TEST(sums_do_not_depend_on_the_set)
             TEST_CHECK(t, set[s]->fold_bf16[TSI_BY_SUM](half, n) ==
                               set[0]->fold_bf16[TSI_BY_SUM](half, n));
             TEST_CHECK(t, set[s]->fold_f32[TSI_BY_MAX](x, n) == set[0]->fold_f32[TSI_BY_MAX](x, n));
+        }
+}
+
+/* Rows of bf16 give what those of f32 give for the same numbers, bit for bit; all sets add up
+ * alike. */
+TS_TEST(rows_of_softmax_agree_across_dtypes)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static float x[5000], powers[5000], narrow[5000];
+    static uint16_t half[5000];
+    for (int i = 0; i < 5000; i++) {
+        half[i] = tsi_bf16_of_f32((float)test_random_below(t, 1 << 22) / 65536.0f - 70.0f);
+        x[i] = tsi_f32_of_bf16(half[i]);
+    }
+    for (int64_t n = 1; n < 5000; n = n * 5 / 4 + 1)
+        for (int32_t s = 0; s < count; s++) {
+            float top = set[s]->top_bf16(half, n);
+            TEST_CHECK(t, (double)top == set[s]->fold_f32[TSI_BY_MAX](x, n));
+            double sum = set[s]->exp_store(powers, x, top, n), exact = 0;
+            TEST_CHECK(t, set[s]->exp_store_bf16(narrow, half, top, n) == sum);
+            TEST_CHECK(t, memcmp(powers, narrow, (size_t)n * sizeof *powers) == 0);
+            TEST_CHECK(t, set[s]->exp_sum(x, top, n) == sum);
+            TEST_CHECK(t, set[s]->exp_sum_bf16(half, top, n) == sum);
+            for (int64_t i = 0; i < n; i++)
+                exact += exp((double)x[i] - (double)top);
+            TEST_SAY(t, fabs(sum - exact) <= 2e-6 * exact, "%s, %lld: %.9g, not %.9g", set[s]->name,
+                     (long long)n, sum, exact);
+        }
+}
+
+TS_TEST(rows_of_softmax_take_infinities_and_nan)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    for (int32_t s = 0; s < count; s++)
+        for (int n = 1; n < 150; n++) {
+            uint16_t x[150];
+            float wide[150];
+            for (int i = 0; i < n; i++)
+                x[i] = 0xFF80; /* minus infinity */
+            TEST_CHECK(t, set[s]->top_bf16(x, n) == -INFINITY);
+            x[n / 2] = 0xC000; /* -2 */
+            TEST_CHECK(t, set[s]->top_bf16(x, n) == -2.0f);
+            TEST_CHECK(t, set[s]->exp_sum_bf16(x, -2.0f, n) == 1.0);
+            x[n - 1] = 0xFFC0; /* not a number */
+            set[s]->widen(wide, x, n);
+            TEST_CHECK(t, isnan(set[s]->exp_sum_bf16(x, -2.0f, n)));
+            TEST_CHECK(t, isnan(set[s]->exp_sum(wide, -2.0f, n)));
+            x[0] = 0x7F80; /* infinity */
+            TEST_CHECK(t, n == 1 || !isfinite(set[s]->top_bf16(x, n)));
+        }
+}
+
+/* The mean and the squares about it, also where the beginning of a row is far from the rest. */
+TS_TEST(moments_are_those_about_the_mean)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static float x[5000];
+    static uint16_t half[5000];
+    for (int kind = 0; kind < 3; kind++)
+        for (int64_t n = 1; n < 5000; n = n * 4 / 3 + 1) {
+            double sum = 0, squares = 0, have[2];
+            for (int64_t i = 0; i < n; i++) {
+                float v = (float)test_random_below(t, 1 << 20) / 65536.0f + (kind ? 100.0f : -8.0f);
+                half[i] = tsi_bf16_of_f32(kind == 2 && i < 20 ? v * 1000.0f : v);
+                x[i] = tsi_f32_of_bf16(half[i]);
+                sum += (double)x[i];
+            }
+            for (int64_t i = 0; i < n; i++)
+                squares += pow((double)x[i] - sum / (double)n, 2);
+            for (int32_t s = 0; s < count; s++) {
+                set[s]->moments(x, n, have);
+                double apart = fabs(have[0] - sum / (double)n), wide = fabs(sum / (double)n);
+                TEST_SAY(t, apart <= 1e-6 * (wide + sqrt(squares / (double)n)),
+                         "mean of %lld: %.9g", (long long)n, have[0]);
+                TEST_SAY(t, fabs(have[1] - squares) <= 1e-5 * squares + 1e-9 * wide * wide,
+                         "squares of %lld in %s: %.9g, not %.9g", (long long)n, set[s]->name,
+                         have[1], squares);
+                double narrow[2];
+                set[s]->moments_bf16(half, n, narrow);
+                TEST_CHECK(t, narrow[0] == have[0] && narrow[1] == have[1]);
+            }
         }
 }

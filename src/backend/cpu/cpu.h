@@ -46,6 +46,9 @@ void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, 
 /* The block with `dim` moved to the end (softmax.c). */
 tsi_block tsi_block_with_last(const tsi_block *block, int32_t dim);
 
+/* The dims from `outer` on as one, if they lie in each other (norm.c). */
+bool tsi_block_flatten(const tsi_block *block, int32_t outer, tsi_block *out);
+
 /* ---- scratch: from the rank's pool; NULL: recorded ------------------------------------------- */
 typedef struct tsi_scratch {
     void *data;
@@ -72,6 +75,7 @@ void tsi_reduce_install(void);
 void tsi_softmax_install(void);
 void tsi_softmax_back_install(void);
 void tsi_norm_install(void);
+void tsi_norm_back_install(void);
 void tsi_attend_install(void);
 void tsi_copy_install(void);
 void tsi_update_install(void);

@@ -27,8 +27,7 @@ typedef struct norm {
     bool centred, direct, narrow; /* direct: f32 where it lies; narrow: bf16 where it lies */
 } norm;
 
-/* Dims from `outer` on as one, if they lie in each other. */
-static bool flatten(const tsi_block *block, int32_t outer, tsi_block *out)
+bool tsi_block_flatten(const tsi_block *block, int32_t outer, tsi_block *out)
 {
     *out = *block;
     out->ndim = outer + 1;
@@ -157,7 +156,7 @@ static bool parameter(const tsi_kernel_io *io, int32_t input, float *to, const f
     if (input >= io->input_count || io->in[input].block.dtype == TS_DTYPE_NONE) return true;
     tsi_block flat;
     const tsi_block *p = &io->in[input].block;
-    if (!flatten(p, 0, &flat)) return false;
+    if (!tsi_block_flatten(p, 0, &flat)) return false;
     int64_t size = (int64_t)ts_dtype_size((ts_dtype)p->dtype);
     tsi_gather(TS_DTYPE_F32, to, (ts_dtype)p->dtype, p->data, flat.stride[0] * size,
                flat.extent[0]);
@@ -194,7 +193,8 @@ static ts_status norm_kernel(const tsi_kernel_io *io)
     n.dtype = (ts_dtype)x->dtype;
     n.outer = x->ndim - normalized->count;
     n.eps = tsi_attribute_real(io, "eps");
-    if (!flatten(x, n.outer, &n.x) || !flatten(&io->out[0].block, n.outer, &n.y))
+    if (!tsi_block_flatten(x, n.outer, &n.x) ||
+        !tsi_block_flatten(&io->out[0].block, n.outer, &n.y))
         return (ts_status)TSI_KERNEL_DECLINED;
     n.length = n.x.extent[n.outer];
     n.scale = io->out[io->output_count - 1].block;

@@ -155,6 +155,14 @@ typedef struct tsi_row_set {
     void (*normalise_bf16)(uint16_t *to, const uint16_t *x, const float *const *weight_bias,
                            float mean, float scale, int64_t count);
 
+    /* ---- their gradients, from { dy, x, weight } and numbers { mean, scale }: with g = dy weight
+     * and v = (x - mean) scale the sums of g and g v; and with these over the count as two more
+     * numbers dx = scale (g - numbers[2] - v numbers[3]), dw += dy v, db += dy (NULL: none) */
+    void (*norm_back_sums)(const float *const *from, const float *numbers, int64_t count,
+                           double *sums);
+    void (*norm_back)(float *dx, float *const *dw_db, const float *const *from,
+                      const float *numbers, int64_t count);
+
     /* ---- rotary positions: halves (a, b) -> (a c - b s, b c + a s) */
     void (*rotate)(float *const *to, const float *const *from, const float *const *cos_sin,
                    float sign, int64_t count);

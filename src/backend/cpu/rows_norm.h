@@ -163,6 +163,62 @@ static void normalise_row_bf16(uint16_t *to, const uint16_t *x, const float *con
         norm_loop_bf16(to, x, (norm_job){ NULL, NULL, mean, scale, true }, count);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static void norm_back_sums(const float *const *from, const float *numbers, int64_t count,
+                           double *sums)
+{
+    const float *dy = from[0], *x = from[1], *w = from[2], mean = numbers[0], scale = numbers[1];
+    sums[0] = sums[1] = 0;
+    for (int64_t at = 0; at < count; at += TSI_SUM_BLOCK) {
+        int64_t end = count - at < TSI_SUM_BLOCK ? count : at + TSI_SUM_BLOCK, i = at;
+        vf first[LANE_VECTORS], second[LANE_VECTORS];
+        float lane[LANES], product[LANES];
+        for (int j = 0; j < LANE_VECTORS; j++)
+            first[j] = second[j] = vf_set(0.0f);
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANE_VECTORS; j++) {
+                int64_t k = i + j * VF_LANES;
+                vf g = load_vector(dy + k) * load_vector(w + k);
+                first[j] = first[j] + g;
+                second[j] = vf_fma(g, (load_vector(x + k) - mean) * scale, second[j]);
+            }
+        memcpy(lane, first, sizeof lane);
+        memcpy(product, second, sizeof product);
+        for (int j = 0; i < end; i++, j++) {
+            float g = dy[i] * w[i];
+            lane[j] = lane[j] + g;
+            product[j] = tsi_v_fma(g, (x[i] - mean) * scale, product[j]);
+        }
+        sums[0] += (double)fold_lanes(lane, add_f32_);
+        sums[1] += (double)fold_lanes(product, add_f32_);
+    }
+}
+
+static TSI_INLINE void norm_back_loop(float *dx, float *const *dw_db, const float *const *from,
+                                      const float *numbers, int64_t count, bool bias)
+{
+    const float *dy = from[0], *x = from[1], *w = from[2];
+    float *dw = dw_db[0], *db = dw_db[1];
+    const float mean = numbers[0], scale = numbers[1], less = numbers[2], times = numbers[3];
+    TSI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        float d = dy[i], v = (x[i] - mean) * scale;
+        dx[i] = scale * (tsi_v_fma(d, w[i], -less) - v * times);
+        dw[i] = tsi_v_fma(d, v, dw[i]);
+        if (bias) db[i] = db[i] + d;
+    }
+}
+
+static void norm_back(float *dx, float *const *dw_db, const float *const *from,
+                      const float *numbers, int64_t count)
+{
+    if (dw_db[1])
+        norm_back_loop(dx, dw_db, from, numbers, count, true);
+    else
+        norm_back_loop(dx, dw_db, from, numbers, count, false);
+}
+
 #define TSI_ROWS_NORM                                                                              \
     .moments = moments_row, .moments_bf16 = moments_row_bf16, .normalise = normalise_row,          \
-    .normalise_bf16 = normalise_row_bf16
+    .normalise_bf16 = normalise_row_bf16, .norm_back_sums = norm_back_sums, .norm_back = norm_back
