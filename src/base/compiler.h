@@ -53,6 +53,12 @@
 #define TSI_INDEPENDENT_HERE 0
 #endif
 
+/* A vector the compiler does not see through: gcc 12 takes a constant one of bf16 for one of f16.
+ */
+#if defined(__aarch64__) && defined(__GNUC__)
+#define TSI_OPAQUE_VECTOR(v) __asm__("" : "+w"(v))
+#endif
+
 /* a * b + c in f32: fused where the target has an instruction for it, else rounded twice. */
 #if defined(__GNUC__) && defined(__FP_FAST_FMAF)
 #define TSI_FMAF(a, b, c) __builtin_fmaf(a, b, c)

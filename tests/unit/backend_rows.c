@@ -292,3 +292,132 @@ TS_TEST(moments_are_those_about_the_mean)
             }
         }
 }
+
+/* ---- folds against their definition ---------------------------------------------------------- */
+
+enum { LONG = 5000, LANES = 64 };
+
+/* Blocks in lanes by halves, blocks in double. */
+static double sum_by_definition(const float *x, int64_t count, int64_t block)
+{
+    double total = 0;
+    for (int64_t at = 0; at < count; at += block) {
+        float lane[LANES] = { 0 };
+        for (int64_t i = at; i < count && i < at + block; i++)
+            lane[(i - at) % LANES] += x[i];
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; j++)
+                lane[j] += lane[j + half];
+        total += (double)lane[0];
+    }
+    return total;
+}
+
+static void random_bf16(test *t, uint16_t *half, float *wide, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        half[i] = tsi_bf16_of_f32((float)test_random_below(t, 1 << 22) / 65536.0f - 31.0f);
+        wide[i] = tsi_f32_of_bf16(half[i]);
+    }
+}
+
+TS_TEST(sums_are_what_their_lanes_say)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static float x[LONG], wide[LONG];
+    static uint16_t half[LONG];
+    for (int i = 0; i < LONG; i++)
+        x[i] = (float)test_random_below(t, 1 << 22) / 65536.0f - 31.0f;
+    random_bf16(t, half, wide, LONG);
+    for (int64_t n = 0; n < LONG; n = n < 140 ? n + 1 : n * 5 / 4)
+        for (int32_t s = 0; s < count; s++) {
+            double f32 = set[s]->fold_f32[TSI_BY_SUM](x, n);
+            double bf16 = set[s]->fold_bf16[TSI_BY_SUM](half, n);
+            TEST_SAY(t, f32 == sum_by_definition(x, n, TSI_SUM_BLOCK), "%s: %lld", set[s]->name,
+                     (long long)n);
+            TEST_SAY(t, bf16 == sum_by_definition(wide, n, TSI_SUM_BLOCK_BF16), "%s: %lld",
+                     set[s]->name, (long long)n);
+        }
+}
+
+/* The extremes of bf16 are found among their bits: every sign, NaN, infinity, zero. */
+TS_TEST(extremes_of_bf16_are_those_of_f32)
+{
+    static const uint16_t harsh[] = { 0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFC1,
+                                      0x0001, 0x8001, 0x3F80, 0xBF80, 0x7F7F, 0xFF7F };
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    for (int round = 0; round < 4000; round++) {
+        uint16_t x[150];
+        float wide[150];
+        int64_t n = test_random_below(t, 150);
+        int64_t kinds = 1 + test_random_below(t, 12), first = test_random_below(t, 12);
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = harsh[(first + test_random_below(t, kinds)) % 12];
+            wide[i] = tsi_f32_of_bf16(x[i]);
+        }
+        for (int32_t s = 0; s < count; s++)
+            for (int fold = TSI_BY_MAX; fold <= TSI_BY_MIN; fold++) {
+                double have = set[s]->fold_bf16[fold](x, n);
+                double want = tsi_rows_base.fold_f32[fold](wide, n);
+                TEST_SAY(t, have == want || (isnan(have) && isnan(want)), "%s: %g, not %g",
+                         set[s]->name, have, want);
+            }
+    }
+}
+
+TS_TEST(many_rows_are_folded_as_single_ones)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static float x[LONG];
+    static uint16_t half[LONG];
+    double have[5];
+    random_bf16(t, half, x, LONG);
+    for (int64_t n = 0; n <= 990; n += n < 130 ? 13 : 215)
+        for (int32_t s = 0; s < count; s++)
+            for (int fold = 0; fold < TSI_BY_COUNT; fold++) {
+                if (fold == TSI_BY_PROD) continue;
+                set[s]->rows_f32[fold](have, x, n + 3, 5, n);
+                for (int64_t i = 0; i < 5; i++)
+                    TEST_CHECK(t, have[i] == set[s]->fold_f32[fold](x + i * (n + 3), n));
+                set[s]->rows_bf16[fold](have, half, n + 3, 5, n);
+                for (int64_t i = 0; i < 5; i++)
+                    TEST_CHECK(t, have[i] == set[s]->fold_bf16[fold](half + i * (n + 3), n));
+            }
+}
+
+TS_TEST(four_rows_are_joined_as_one_after_another)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static float x[4 * ROW], have[ROW], want[ROW], fresh[ROW];
+    static uint16_t half[4 * ROW];
+    random_bf16(t, half, x, 4 * ROW);
+    const float *rows[4] = { x, x + ROW, x + 2 * ROW, x + 3 * ROW };
+    const uint16_t *halves[4] = { half, half + ROW, half + 2 * ROW, half + 3 * ROW };
+    for (int64_t n = 0; n <= ROW; n += n < 140 ? 1 : 881)
+        for (int32_t s = 0; s < count; s++)
+            for (int fold = 0; fold < TSI_BY_COUNT; fold++) {
+                if (fold == TSI_BY_PROD) continue;
+                float start = (float)set[s]->fold_f32[fold](x, 0);
+                for (int64_t i = 0; i < n; i++) {
+                    have[i] = want[i] = x[i] / 3.0f;
+                    fresh[i] = start;
+                }
+                set[s]->four_f32[fold](have, rows, n);
+                for (int k = 0; k < 4; k++) {
+                    set[s]->join_f32[fold](want, rows[k], n);
+                    set[s]->join_f32[fold](fresh, rows[k], n);
+                }
+                TEST_SAY(t, memcmp(have, want, (size_t)n * 4) == 0, "%s fold %d of %lld",
+                         set[s]->name, fold, (long long)n);
+                for (int64_t i = 0; i < n; i++)
+                    have[i] = want[i] = x[i] / 3.0f;
+                set[s]->four_bf16[fold](have, halves, n);
+                set[s]->join_f32[fold == TSI_BY_SQUARES ? TSI_BY_SUM : fold](want, fresh, n);
+                TEST_SAY(t, memcmp(have, want, (size_t)n * 4) == 0, "%s bf16 fold %d of %lld",
+                         set[s]->name, fold, (long long)n);
+            }
+}

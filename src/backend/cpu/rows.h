@@ -9,14 +9,15 @@
  *
  * INV: rows are computed in f32 (those of bf16 too), f64 or i64; other dtypes
  * are widened by the driver. Sums of f32 are added up in blocks of
- * TSI_SUM_BLOCK in f32 lanes, and blocks in double, in order: the result
- * depends on the length alone, not on the instruction set's width. */
+ * TSI_SUM_BLOCK (those of bf16 of TSI_SUM_BLOCK_BF16) in f32 lanes, and blocks
+ * in double, in order: the result depends on the length alone, not on the
+ * instruction set's width. */
 #ifndef TSI_BACKEND_CPU_ROWS_H
 #define TSI_BACKEND_CPU_ROWS_H
 
 #include <stdint.h>
 
-enum { TSI_SUM_BLOCK = 2048 };
+enum { TSI_SUM_BLOCK = 1024, TSI_SUM_BLOCK_BF16 = 2048 }; /* 4 KiB */
 
 /* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
  */
@@ -112,14 +113,20 @@ typedef struct tsi_row_set {
     double (*fold_bf16[TSI_BY_COUNT])(const uint16_t *x, int64_t count); /* NULL: none (prod) */
     double (*fold_f64[TSI_BY_COUNT])(const double *x, int64_t count);
     int64_t (*fold_i64[TSI_BY_COUNT])(const int64_t *x, int64_t count);
+    /* The same of rows `stride` elements apart, each at most a block long; NULL: none (prod) */
+    void (*rows_f32[TSI_BY_COUNT])(double *to, const float *x, int64_t stride, int64_t rows,
+                                   int64_t count);
+    void (*rows_bf16[TSI_BY_COUNT])(double *to, const uint16_t *x, int64_t stride, int64_t rows,
+                                    int64_t count);
     /* to[i] = fold(to[i], x[i]) */
     void (*join_f32[TSI_BY_COUNT])(float *to, const float *x, int64_t count);
     void (*join_f64[TSI_BY_COUNT])(double *to, const double *x, int64_t count);
     void (*join_f64_f32[TSI_BY_COUNT])(double *to, const float *x, int64_t count);
     void (*join_i64[TSI_BY_COUNT])(int64_t *to, const int64_t *x, int64_t count);
 
-    /* to += a + b + c + d, for sums */
-    void (*add_four)(float *to, const float *const *rows, int64_t count);
+    /* Four rows at once, of f32 or bf16; NULL: none (prod) */
+    void (*four_f32[TSI_BY_COUNT])(float *to, const float *const *rows, int64_t count);
+    void (*four_bf16[TSI_BY_COUNT])(float *to, const uint16_t *const *rows, int64_t count);
 
     /* ---- softmax: x - top <= 0; a NaN makes the sum one. top_bf16 may pass over a NaN. */
     float (*top_bf16)(const uint16_t *x, int64_t count);

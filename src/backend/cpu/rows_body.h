@@ -29,12 +29,33 @@ static TSI_INLINE double number_of(const tsi_row *row)
     return row->number ? row->number[0] : 0.0;
 }
 
+/* Elements of a step, and how far ahead of it the next ones are fetched: a machine that follows a
+ * single row by itself stays too close behind. */
+enum { STEP = 32, FETCH_BYTES = 1024 };
+
+static TSI_INLINE void fetch(const void *x)
+{
+    TSI_PREFETCH((const char *)x + FETCH_BYTES);
+}
+
+static TSI_INLINE void fetch_step(const float *x)
+{
+    for (int j = 0; j < STEP; j += 16)
+        fetch(x + j);
+}
+
 static TSI_INLINE void map1_f32(const tsi_row *row, f32_one f)
 {
     float *to = row->out, c = (float)number_of(row);
     const float *x = row->in[0];
-    TSI_INDEPENDENT
-    for (int64_t i = 0; i < row->count; i++)
+    int64_t i = 0;
+    for (; i + STEP <= row->count; i += STEP) {
+        fetch_step(x + i);
+        TSI_INDEPENDENT
+        for (int j = 0; j < STEP; j++)
+            to[i + j] = f(x[i + j], c);
+    }
+    for (; i < row->count; i++)
         to[i] = f(x[i], c);
 }
 
@@ -60,19 +81,31 @@ static TSI_INLINE void map2_f32(const tsi_row *row, f32_two f)
 {
     float *to = row->out, c = (float)number_of(row);
     const float *x = row->in[0], *y = row->in[1];
+    int64_t i = 0;
     if (row->step[0] && row->step[1]) {
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
+        for (; i + STEP <= row->count; i += STEP) {
+            fetch_step(x + i);
+            fetch_step(y + i);
+            TSI_INDEPENDENT
+            for (int j = 0; j < STEP; j++)
+                to[i + j] = f(x[i + j], y[i + j], c);
+        }
+        for (; i < row->count; i++)
             to[i] = f(x[i], y[i], c);
     } else if (row->step[0]) {
         float b = *y;
-        TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
+        for (; i + STEP <= row->count; i += STEP) {
+            fetch_step(x + i);
+            TSI_INDEPENDENT
+            for (int j = 0; j < STEP; j++)
+                to[i + j] = f(x[i + j], b, c);
+        }
+        for (; i < row->count; i++)
             to[i] = f(x[i], b, c);
     } else {
         float a = *x;
         TSI_INDEPENDENT
-        for (int64_t i = 0; i < row->count; i++)
+        for (; i < row->count; i++)
             to[i] = f(a, y[i], c);
     }
 }
@@ -184,6 +217,8 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 #include "backend/cpu/rows_wide.h"
 /* reductions */
 #include "backend/cpu/rows_fold.h"
+/* rows into rows */
+#include "backend/cpu/rows_join.h"
 /* softmax, attention */
 #include "backend/cpu/rows_softmax.h"
 /* norms, which add up as these do */
@@ -199,6 +234,7 @@ const tsi_row_set TSI_ROW_SET = {
     TSI_ROWS_BF16,
     TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
+    TSI_ROWS_JOIN,
     TSI_ROWS_SOFTMAX,
     TSI_ROWS_NORM,
     TSI_ROWS_FUSED,

@@ -1,23 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows_fused.h - rows of sums, rotary positions and products of rows; a part of rows_body.h. */
-
-static void add_four(float *to, const float *const *rows, int64_t count)
-{
-    const float *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    int64_t i = 0;
-    for (; i + PACK <= count; i += PACK) {
-        vp y = load_f32(to + i), r0 = load_f32(a + i), r1 = load_f32(b + i);
-        vp r2 = load_f32(c + i), r3 = load_f32(d + i);
-        TSI_PREFETCH(a + i + AHEAD);
-        TSI_PREFETCH(b + i + AHEAD);
-        TSI_PREFETCH(c + i + AHEAD);
-        TSI_PREFETCH(d + i + AHEAD);
-        EACH y.v[j] = y.v[j] + ((r0.v[j] + r1.v[j]) + (r2.v[j] + r3.v[j]));
-        store_f32(to + i, y);
-    }
-    for (; i < count; i++)
-        to[i] += (a[i] + b[i]) + (c[i] + d[i]);
-}
+/* rows_fused.h - rotary positions and products of rows; a part of rows_body.h. */
 
 static void rotate_row(float *const *to, const float *const *from, const float *const *cos_sin,
                        float sign, int64_t count)
@@ -56,5 +38,4 @@ static void add_scaled_row(float *to, const float *x, float factor, int64_t coun
         to[i] = tsi_v_fma(factor, x[i], to[i]);
 }
 
-#define TSI_ROWS_FUSED                                                                             \
-    .rotate = rotate_row, .add_four = add_four, .dot = dot_row, .add_scaled = add_scaled_row
+#define TSI_ROWS_FUSED .rotate = rotate_row, .dot = dot_row, .add_scaled = add_scaled_row

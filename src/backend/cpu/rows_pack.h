@@ -134,12 +134,27 @@ static TSI_INLINE vf widen_vector(const uint16_t *x)
 #endif
 }
 
+#if defined(__aarch64__) /* two vectors at once; interleaving with zeros is cheaper than a shift   \
+                          */
+static TSI_INLINE vp load_bf16(const uint16_t *x)
+{
+    const uint16x8_t zero = vdupq_n_u16(0);
+    vp y;
+    for (int j = 0; j < VP_WIDTH; j += 2) {
+        uint16x8_t both = vld1q_u16(x + j * VF_LANES);
+        y.v[j] = (vf)vzip1q_u16(zero, both);
+        y.v[j + 1] = (vf)vzip2q_u16(zero, both);
+    }
+    return y;
+}
+#else
 static TSI_INLINE vp load_bf16(const uint16_t *x)
 {
     vp y;
     EACH y.v[j] = widen_vector(x + j * VF_LANES);
     return y;
 }
+#endif
 
 #ifdef TSI_ROWS_OWN_NARROW /* the file of an instruction set has an instruction for it */
 static TSI_INLINE void store_bf16(uint16_t *to, vp x)
@@ -282,18 +297,6 @@ static TSI_INLINE void pack1_f32(const tsi_row *row, pack_one f)
     if (rest > 0) store_part_f32(to + i, f(part_f32(x + i, rest, 0.0f), c), rest);
 }
 
-static TSI_INLINE void pack1_bf16(const tsi_row *row, pack_one f)
-{
-    uint16_t *to = row->out;
-    const uint16_t *x = row->in[0];
-    float c = (float)number_of(row);
-    int64_t i = 0;
-    for (; i + PACK <= row->count; i += PACK)
-        store_bf16(to + i, f(load_bf16(x + i), c));
-    int64_t rest = row->count - i;
-    if (rest > 0) store_part_bf16(to + i, f(part_bf16(x + i, rest), c), rest);
-}
-
 /* An input that does not move is a pack of one number. */
 static TSI_INLINE void pack2_f32(const tsi_row *row, pack_two f)
 {
@@ -311,23 +314,4 @@ static TSI_INLINE void pack2_f32(const tsi_row *row, pack_two f)
     if (moves_x) a = part_f32(x + i, rest, 0.0f);
     if (moves_y) b = part_f32(y + i, rest, 0.0f);
     store_part_f32(to + i, f(a, b, c), rest);
-}
-
-static TSI_INLINE void pack2_bf16(const tsi_row *row, pack_two f)
-{
-    uint16_t *to = row->out;
-    const uint16_t *x = row->in[0], *y = row->in[1];
-    float c = (float)number_of(row);
-    int64_t i = 0, moves_x = row->step[0], moves_y = row->step[1];
-    vp a = vp_set(tsi_f32_of_bf16(*x)), b = vp_set(tsi_f32_of_bf16(*y));
-    for (; i + PACK <= row->count; i += PACK) {
-        if (moves_x) a = load_bf16(x + i);
-        if (moves_y) b = load_bf16(y + i);
-        store_bf16(to + i, f(a, b, c));
-    }
-    int64_t rest = row->count - i;
-    if (rest <= 0) return;
-    if (moves_x) a = part_bf16(x + i, rest);
-    if (moves_y) b = part_bf16(y + i, rest);
-    store_part_bf16(to + i, f(a, b, c), rest);
 }

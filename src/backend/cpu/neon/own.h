@@ -22,18 +22,23 @@ static TSI_INLINE float32x4_t smaller_of(float32x4_t a, float32x4_t b)
 
 static TSI_INLINE float32x4_t fold_extreme(const float *x, int64_t count, float start, extreme f)
 {
-    float32x4_t lane[4];
-    for (int j = 0; j < 4; j++)
+    float32x4_t lane[8];
+    for (int j = 0; j < 8; j++)
         lane[j] = vdupq_n_f32(start);
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16) {
+    for (; i + 32 <= count; i += 32) {
         TSI_PREFETCH(x + i + 256);
-        for (int j = 0; j < 4; j++)
+        TSI_PREFETCH(x + i + 272);
+        for (int j = 0; j < 8; j++)
             lane[j] = f(lane[j], vld1q_f32(x + i + 4 * j));
     }
+    float32x4_t left = f(f(lane[0], lane[1]), f(lane[2], lane[3]));
+    float32x4_t right = f(f(lane[4], lane[5]), f(lane[6], lane[7]));
+    for (; i + 4 <= count; i += 4)
+        left = f(left, vld1q_f32(x + i));
     for (; i < count; i++)
-        lane[0] = f(lane[0], vld1q_dup_f32(x + i));
-    return f(f(lane[0], lane[1]), f(lane[2], lane[3]));
+        right = f(right, vld1q_dup_f32(x + i));
+    return f(left, right);
 }
 
 static double max_f32(const float *x, int64_t count)
