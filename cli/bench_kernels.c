@@ -46,6 +46,7 @@ typedef struct subject { /* one operator on its inputs */
     double work; /* bytes, or operations */
     int64_t m, n, k;
     float *a, *b, *c;                             /* the rival's operands */
+    bool reads;                                   /* also against a loop that only reads */
     ts_tensor *(*rival)(const struct subject *s); /* NULL: copies */
 } subject;
 
@@ -71,6 +72,26 @@ static ts_tensor *run_cast(const subject *s)
     return ts_cast(s->x, TS_DTYPE_BF16);
 }
 
+static ts_tensor *run_cast_f32(const subject *s)
+{
+    return ts_cast(s->x, TS_DTYPE_F32);
+}
+
+static ts_tensor *run_relu(const subject *s)
+{
+    return ts_relu(s->x);
+}
+
+static ts_tensor *run_gt(const subject *s)
+{
+    return ts_gt(s->x, s->y);
+}
+
+static ts_tensor *run_where(const subject *s)
+{
+    return ts_where(s->z, s->x, s->y);
+}
+
 static ts_tensor *run_sum(const subject *s)
 {
     return ts_sum(s->x, NULL, 0, 0);
@@ -89,6 +110,27 @@ static ts_tensor *run_sum_columns(const subject *s)
 static ts_tensor *run_amax(const subject *s)
 {
     return ts_amax(s->x, (const int64_t[]){ -1 }, 1, 0);
+}
+
+static ts_tensor *run_argmax(const subject *s)
+{
+    return ts_argmax(s->x, -1, 0);
+}
+
+static ts_tensor *run_var(const subject *s)
+{
+    return ts_var(s->x, TS_OPTIONS(ts_stat_options, .dims = (const int64_t[]){ -1 }, .count = 1,
+                                   .correction = 1));
+}
+
+static ts_tensor *run_cumsum(const subject *s)
+{
+    return ts_cumsum(s->x, -1);
+}
+
+static ts_tensor *run_any(const subject *s)
+{
+    return ts_any(s->z, NULL, 0, 0);
 }
 
 static ts_tensor *run_softmax(const subject *s)
@@ -222,6 +264,10 @@ static ts_status turn(void *context, int who)
 {
     const subject *s = context;
     if (who == 0) return drop(s, s->run(s));
+    if (who == 2) {
+        copy_team_read(s->self->team, s->self->from, (size_t)s->work);
+        return TS_OK;
+    }
     if (s->rival != NULL) return drop(s, s->rival(s));
     if (s->a != NULL)
         run_blas(s);
@@ -233,7 +279,7 @@ static ts_status turn(void *context, int who)
 static ts_status measure(subject *s, contest_times *times)
 {
     contest c = { .world = ts_group_world(s->self->me),
-                  .contenders = 2,
+                  .contenders = s->reads ? 3 : 2,
                   .seconds = (double)s->self->seconds / 30.0,
                   .context = s,
                   .run = turn };
@@ -252,7 +298,8 @@ typedef struct memory_case {
     ts_tensor *(*run)(const subject *s);
     ts_dtype dtype;
     int64_t rows, columns;
-    int inputs;         /* 2: y is like x; 3: y (and z) are rows; 4: y are labels of rows */
+    /* 2: y is like x; 3: y (and z) are rows; 4: y are labels of rows; 5: y is like x, z of bool */
+    int inputs;
     double per_element; /* bytes read and written for each element of x */
     double wanted;
     bool exponential; /* one for each element: the machine's own bound is beside the line */
@@ -279,13 +326,22 @@ static ts_status measure_exponentials(bench *self)
     return status != TS_OK ? status : closed;
 }
 
+static ts_tensor *numbers_of(const bench *self, ts_dtype dtype, ts_shape shape)
+{
+    if (dtype == TS_DTYPE_I64)
+        return ts_cast(ts_randn(self->mesh, TS_DTYPE_F32, shape, NULL), dtype);
+    return ts_randn(self->mesh, dtype, shape, NULL);
+}
+
 static ts_status memory_line(bench *self, const memory_case *what)
 {
     ts_scope scope = ts_scope_open(self->me, what->name);
     ts_shape shape = TS_SHAPE(what->rows, what->columns), row = TS_SHAPE(what->columns);
     subject s = { .self = self, .run = what->run };
-    s.x = ts_randn(self->mesh, what->dtype, shape, NULL);
-    if (what->inputs == 2) s.y = ts_randn(self->mesh, what->dtype, shape, NULL);
+    s.reads = what->per_element <= (double)ts_dtype_size(what->dtype);
+    s.x = numbers_of(self, what->dtype, shape);
+    if (what->inputs == 2 || what->inputs == 5) s.y = numbers_of(self, what->dtype, shape);
+    if (what->inputs == 5) s.z = ts_gt(s.x, s.y);
     if (what->inputs == 3) {
         s.y = ts_randn(self->mesh, what->dtype, row, NULL);
         s.z = ts_randn(self->mesh, what->dtype, row, NULL);
@@ -301,6 +357,9 @@ static ts_status memory_line(bench *self, const memory_case *what)
         if (what->exponential)
             bench_line_note(line, "ratio wanted: %.2f; exp alone: %.1f", what->wanted,
                             self->exp_rate * what->per_element / 1e9);
+        else if (s.reads)
+            bench_line_note(line, "ratio wanted: %.2f; a bare read loop: %.4g GB/s", what->wanted,
+                            s.work / times.best[2] / 1e9);
         else
             bench_line_note(line, "ratio wanted: %.2f", what->wanted);
     }
@@ -318,12 +377,25 @@ static ts_status memory_lines(bench *self)
         { "mul f32 by a row", run_mul, TS_DTYPE_F32, 4096, 1024, 3, 8, 0.8, false },
         { "silu f32 16 MiB", run_silu, TS_DTYPE_F32, 4096, 1024, 1, 8, 0.6, true },
         { "cast f32 to bf16", run_cast, TS_DTYPE_F32, 4096, 1024, 1, 6, 0.8, false },
+        { "cast bf16 to f32", run_cast_f32, TS_DTYPE_BF16, 4096, 1024, 1, 6, 0.8, false },
+        { "cast i64 to f32", run_cast_f32, TS_DTYPE_I64, 2048, 1024, 1, 12, 0.8, false },
+        { "relu f32 16 MiB", run_relu, TS_DTYPE_F32, 4096, 1024, 1, 8, 0.8, false },
+        { "add f64 16 MiB", run_add, TS_DTYPE_F64, 2048, 1024, 2, 24, 0.8, false },
+        { "add i64 16 MiB", run_add, TS_DTYPE_I64, 2048, 1024, 2, 24, 0.8, false },
+        { "gt f32 16 MiB", run_gt, TS_DTYPE_F32, 4096, 1024, 2, 9, 0.8, false },
+        { "where f32 16 MiB", run_where, TS_DTYPE_F32, 4096, 1024, 5, 13, 0.8, false },
         { "sum f32 1 MiB", run_sum, TS_DTYPE_F32, 256, 1024, 1, 4, 0.8, false },
         { "sum f32 16 MiB", run_sum, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
         { "sum f32 of rows", run_sum_rows, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
         { "sum f32 of columns", run_sum_columns, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
         { "sum bf16 of rows", run_sum_rows, TS_DTYPE_BF16, 8192, 1024, 1, 2, 0.8, false },
         { "amax f32 of rows", run_amax, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
+        { "sum f64 of rows", run_sum_rows, TS_DTYPE_F64, 2048, 1024, 1, 8, 0.8, false },
+        { "sum i64 of rows", run_sum_rows, TS_DTYPE_I64, 2048, 1024, 1, 8, 0.8, false },
+        { "argmax f32 of rows", run_argmax, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
+        { "var f32 of rows", run_var, TS_DTYPE_F32, 4096, 1024, 1, 4, 0.8, false },
+        { "any bool 16 MiB", run_any, TS_DTYPE_F32, 16384, 1024, 5, 1, 0.8, false },
+        { "cumsum f32 of rows", run_cumsum, TS_DTYPE_F32, 4096, 1024, 1, 8, 0.8, false },
         { "softmax f32 1 MiB", run_softmax, TS_DTYPE_F32, 256, 1024, 1, 8, 0.6, true },
         { "softmax f32 16 MiB", run_softmax, TS_DTYPE_F32, 4096, 1024, 1, 8, 0.6, true },
         { "softmax bf16 16 MiB", run_softmax, TS_DTYPE_BF16, 8192, 1024, 1, 4, 0.6, true },
