@@ -250,7 +250,7 @@ static void i64_to_f32(void *to, const void *from, int64_t n)
     float *restrict t = to;
     const int64_t *restrict f = from;
     for (int64_t i = 0; i < n; i++)
-        t[i] = (float)tsi_f64_sticky_of_i64(f[i]);
+        t[i] = (float)f[i]; /* rounded once */
 }
 
 static void i64_to_bf16(void *to, const void *from, int64_t n)

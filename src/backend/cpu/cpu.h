@@ -72,6 +72,7 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
 /* ---- installation (install.c) ---------------------------------------------------------------- */
 void tsi_pointwise_install(void);
 void tsi_reduce_install(void);
+void tsi_along_install(void);
 void tsi_softmax_install(void);
 void tsi_softmax_back_install(void);
 void tsi_norm_install(void);

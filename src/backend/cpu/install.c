@@ -15,6 +15,7 @@ static void install(void)
     tsi_small_install();
     tsi_grouped_install();
     tsi_reduce_install();
+    tsi_along_install();
     tsi_softmax_install();
     tsi_softmax_back_install();
     tsi_norm_install();

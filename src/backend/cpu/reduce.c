@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c - sum, mean, prod, amax, amin, powers and sum_to as reductions (reduction.h) over rows
- * or columns. */
+/* reduce.c - sum, mean, prod, amax, amin, any, all, powers and sum_to as reductions (reduction.h)
+ * over rows or columns. */
 #include "op/reduce.h"
 
 #include <math.h>
@@ -192,6 +192,28 @@ static ts_status amin_kernel(const tsi_kernel_io *io)
     return by_attributes(io, TSI_BY_MIN, false);
 }
 
+/* Of bool only: 0 and 1, so that one of them is the largest, all of them the smallest. */
+static ts_status truth_kernel(const tsi_kernel_io *io, tsi_fold fold)
+{
+    if (io->in[0].block.dtype != TS_DTYPE_BOOL) return (ts_status)TSI_KERNEL_DECLINED;
+    return by_attributes(io, fold, false);
+}
+
+static ts_status any_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_MAX);
+}
+
+static ts_status all_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_MIN);
+}
+
+static ts_status count_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_SUM);
+}
+
 /* Terms of the 2-norm; other powers are the reference's. */
 static ts_status powsum_kernel(const tsi_kernel_io *io)
 {
@@ -223,6 +245,9 @@ void tsi_reduce_install(void)
     tsi_kernel_set(cpu, TSI_OP_ID_PROD, prod_kernel);
     tsi_kernel_set(cpu, TSI_OP_ID_AMAX, amax_kernel);
     tsi_kernel_set(cpu, TSI_OP_ID_AMIN, amin_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_ANY, any_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_ALL, all_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_COUNT_NONZERO, count_kernel);
     tsi_kernel_set(cpu, TSI_OP_ID_POWSUM, powsum_kernel);
     tsi_kernel_set(cpu, TSI_OP_ID_SUM_TO, sum_to_kernel);
 }

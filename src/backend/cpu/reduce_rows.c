@@ -43,8 +43,30 @@ static double fold_block(const tsi_reduction *r, const char *from, int64_t count
                : r->set->fold_f64[r->fold]((const double *)(const void *)from, count);
 }
 
+/* Bytes of bool, at most a block of them. */
+static int64_t fold_bools(tsi_fold fold, const uint8_t *x, int64_t count)
+{
+    uint32_t sum = 0;
+    uint8_t some = 0, zero = 0;
+    if (fold == TSI_BY_MAX) {
+        for (int64_t i = 0; i < count; i++)
+            some |= x[i];
+        return some != 0;
+    }
+    if (fold == TSI_BY_MIN || fold == TSI_BY_PROD) { /* the product of truths is the smallest */
+        for (int64_t i = 0; i < count; i++)
+            zero |= (uint8_t)(x[i] == 0);
+        return zero == 0;
+    }
+    for (int64_t i = 0; i < count; i++)
+        sum += x[i] != 0;
+    return (int64_t)sum;
+}
+
 static int64_t fold_block_i64(const tsi_reduction *r, const char *from, int64_t count)
 {
+    if (r->in_dtype == TS_DTYPE_BOOL && r->in_stride == 1)
+        return fold_bools(r->fold, (const uint8_t *)(const void *)from, count);
     if (tsi_reduce_direct(r))
         return r->set->fold_i64[r->fold]((const int64_t *)(const void *)from, count);
     int64_t tile[TSI_SUM_BLOCK];

@@ -173,18 +173,24 @@ static TSI_INLINE void test2_f32(const tsi_row *row, f32_two f)
 {
     uint8_t *to = row->out;
     const float *x = row->in[0], *y = row->in[1];
-    if (row->step[0] && row->step[1]) {
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = f(x[i], y[i], 0) != 0.0f;
-    } else if (row->step[0]) {
-        float b = *y;
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = f(x[i], b, 0) != 0.0f;
-    } else {
-        float a = *x;
-        for (int64_t i = 0; i < row->count; i++)
-            to[i] = f(a, y[i], 0) != 0.0f;
+    int64_t count = row->count, sx = row->step[0], sy = row->step[1], i = 0;
+    for (; i + STEP <= count && sx && sy; i += STEP) {
+        uint32_t truth[STEP]; /* bytes could lie anywhere, also in x and y */
+        for (int j = 0; j < STEP; j++)
+            truth[j] = f(x[i + j], y[i + j], 0) != 0.0f;
+        for (int j = 0; j < STEP; j++)
+            to[i + j] = (uint8_t)truth[j];
     }
+    for (; i + STEP <= count && sx; i += STEP) {
+        uint32_t truth[STEP];
+        float b = *y;
+        for (int j = 0; j < STEP; j++)
+            truth[j] = f(x[i + j], b, 0) != 0.0f;
+        for (int j = 0; j < STEP; j++)
+            to[i + j] = (uint8_t)truth[j];
+    }
+    for (; i < count; i++)
+        to[i] = f(x[i * sx], y[i * sy], 0) != 0.0f;
 }
 
 static TSI_INLINE void test2_f64(const tsi_row *row, f64_two f)

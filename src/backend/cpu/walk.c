@@ -171,6 +171,13 @@ static void unpack(size_t size, char *to, int64_t stride, const char *from, int6
 
 enum { PIECE = 512 };
 
+/* Truths as f32: what conditions and masks are read as. */
+static void truths_f32(float *restrict to, const uint8_t *restrict from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = (float)(from[i] != 0);
+}
+
 void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, int64_t stride,
                 int64_t count)
 {
@@ -178,6 +185,8 @@ void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, i
     if (stride == (int64_t)size) {
         if (dtype == TS_DTYPE_BF16 && to_dtype == TS_DTYPE_F32)
             tsi_rows()->widen(to, (const uint16_t *)(const void *)from, count);
+        else if (dtype == TS_DTYPE_BOOL && to_dtype == TS_DTYPE_F32)
+            truths_f32(to, (const uint8_t *)(const void *)from, count);
         else
             tsi_cpu_cast_rows(to_dtype, to, dtype, from, count);
         return;
