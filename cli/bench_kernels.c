@@ -355,10 +355,10 @@ static ts_status memory_line(bench *self, const memory_case *what)
             bench_lines_add(&self->lines, "GB/s", s.work / times.best[0] / 1e9, "%s", what->name);
         bench_line_floor(line, s.work / times.best[1] / 1e9, "memcpy");
         if (what->exponential)
-            bench_line_note(line, "ratio wanted: %.2f; exp alone: %.1f", what->wanted,
+            bench_line_note(line, "wanted: %.2f; exp alone: %.1f", what->wanted,
                             self->exp_rate * what->per_element / 1e9);
         else if (s.reads)
-            bench_line_note(line, "ratio wanted: %.2f; a bare read loop: %.4g GB/s", what->wanted,
+            bench_line_note(line, "wanted: %.2f; bare reads: %.4g", what->wanted,
                             s.work / times.best[2] / 1e9);
         else
             bench_line_note(line, "ratio wanted: %.2f", what->wanted);

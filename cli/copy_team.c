@@ -35,16 +35,17 @@ struct copy_team {
 /* Lines of four quarters in turn: a machine follows several streams faster than one. */
 static uint64_t read_all(const char *from, size_t bytes)
 {
-    uint64_t sum[8] = { 0 };
+    uint64_t a = 0, b = 0, c = 0, d = 0;
     size_t quarter = bytes / 4 / 64 * 64;
     for (size_t i = 0; i < quarter; i += 64)
         for (size_t k = 0; k < 4; k++) {
-            uint64_t line[8];
-            memcpy(line, from + k * quarter + i, sizeof line);
-            for (int j = 0; j < 8; j++)
-                sum[j] ^= line[j];
+            const uint64_t *x = (const uint64_t *)(const void *)(from + k * quarter + i);
+            a += x[0] ^ x[1];
+            b += x[2] ^ x[3];
+            c += x[4] ^ x[5];
+            d += x[6] ^ x[7];
         }
-    return (sum[0] ^ sum[1]) + (sum[2] ^ sum[3]) + (sum[4] ^ sum[5]) + (sum[6] ^ sum[7]);
+    return (a ^ b) + (c ^ d);
 }
 
 static void do_part(copy_team *team, int index)

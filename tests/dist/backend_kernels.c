@@ -698,6 +698,34 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
     }
 }
 
+/* ---- along one dim --------------------------------------------------------------------------- */
+
+/* Places, variances, sums so far and truths, of every stride and number of threads. */
+TS_TEST_RANKS(kernels_along_a_dim, 1, 2)
+{
+    static const char *const names[] = { "argmax", "argmin", "max",    "min", "var",
+                                         "std",    "any",    "cumsum", "all", "count_nonzero" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_BOOL };
+    const ts_shape shapes[] = { TS_SHAPE(70001), TS_SHAPE(777, 130), TS_SHAPE(5, 33, 70) };
+    counts n = { 0, 0 };
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++)
+            for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+                for (int32_t dim = 0; dim < shapes[s].ndim; dim++) {
+                    call c = call_of(names[k], 1, &shapes[s], dtypes[d]);
+                    bool stat = k == 4 || k == 5;
+                    if (stat && dtypes[d] == TS_DTYPE_BOOL) continue;
+                    set_dims(&c, 1, dim, 0);
+                    if (k == 7)
+                        memcpy(c.attributes, (const int64_t[]){ dim, dim % 2 }, 16); /* reverse */
+                    TEST_CHECK(t, infer(&c));
+                    run_both(t, &c, (spread)(dim % SPREADS), &n);
+                    if (s == 1) repeat_with_threads(t, &c);
+                }
+    TEST_SAY(t, n.fast > 80, "only %lld calls were fast, %lld declined", (long long)n.fast,
+             (long long)n.declined);
+}
+
 /* ---- what a training step needs -------------------------------------------------------------- */
 
 /* Rotary positions, cross entropy and embeddings, forward and back; casts and copies. */

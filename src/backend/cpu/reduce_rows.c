@@ -11,8 +11,11 @@
 
 enum { STREAMS = 4, BATCH = 64 };
 
+/* Elements of a block: 4 KiB where that is how they lie. */
 static int64_t block_of(const tsi_reduction *r)
 {
+    if (r->in_dtype == TS_DTYPE_BOOL && r->in_stride == 1) return 4 * TSI_SUM_BLOCK;
+    if (ts_dtype_size(r->in_dtype) == 8) return TSI_SUM_BLOCK / 2;
     return r->in_dtype == TS_DTYPE_BF16 ? TSI_SUM_BLOCK_BF16 : TSI_SUM_BLOCK;
 }
 

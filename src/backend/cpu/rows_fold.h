@@ -124,9 +124,12 @@ static TSI_INLINE double lanes_f64(const double *x, int64_t count, double start,
     for (int j = 0; j < LANES; j++)
         lane[j] = start;
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
+    for (; i + LANES <= count; i += LANES) {
+        for (int j = 0; j < LANES; j += 8)
+            TSI_PREFETCH(x + i + j + AHEAD / 2);
         for (int j = 0; j < LANES; j++)
             lane[j] = step(lane[j], x[i + j]);
+    }
     for (int j = 0; i < count; i++, j++)
         lane[j] = step(lane[j], x[i]);
     for (int j = 0; j < 16; j++)
@@ -146,7 +149,7 @@ static TSI_INLINE int64_t lanes_i64(const int64_t *x, int64_t count, int64_t sta
         lane[j] = start;
     for (; i + LANES <= count; i += LANES) {
         for (int j = 0; j < LANES; j += 8)
-            TSI_PREFETCH(x + i + j + AHEAD);
+            TSI_PREFETCH(x + i + j + AHEAD / 2);
         for (int j = 0; j < LANES; j++)
             lane[j] = step(lane[j], x[i + j]);
     }
