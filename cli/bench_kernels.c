@@ -594,7 +594,7 @@ static ts_status work(ts_rank *me, void *argument)
                         self->from,
                         self->to,
                         self->copy_bytes,
-                        (double)self->seconds / 60.0,
+                        (double)self->seconds / 100.0,
                         self->only };
     return bench_data_lines(&data);
 }
@@ -645,10 +645,13 @@ int cli_bench_kernels(int argc, char **argv)
     const cli_usage usage = {
         "bench kernels", "[options]",
         "Operators on one rank: memory-bound ones against plain copies, matrix products against\n"
-        "OpenBLAS, bf16 against f32, attention against matrix products, in the same run.\n"
-        "GB/s are bytes read plus bytes written, of the operator and of the copy alike; beside "
-        "it,\n"
-        "where an operator computes an exponential for each element, what these alone allow.",
+        "OpenBLAS, bf16 against f32, attention and convolutions against matrix products, sorts
+        "
+        "against qsort, in the same run. GB/s are bytes read plus bytes written, of the operator
+        "
+        "and of the copy alike; beside them stand a loop that only reads, for reductions, and what
+        "
+        "exponentials alone allow, where an operator computes one for each element.",
         options, NULL
     };
     int code = cli_parse(&usage, &argc, argv);
