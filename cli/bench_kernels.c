@@ -645,12 +645,10 @@ int cli_bench_kernels(int argc, char **argv)
     const cli_usage usage = {
         "bench kernels", "[options]",
         "Operators on one rank: memory-bound ones against plain copies, matrix products against\n"
-        "OpenBLAS, bf16 against f32, attention and convolutions against matrix products, sorts
-        "
-        "against qsort, in the same run. GB/s are bytes read plus bytes written, of the operator
-        "
-        "and of the copy alike; beside them stand a loop that only reads, for reductions, and what
-        "
+        "OpenBLAS, bf16 against f32, attention and convolutions against matrix products, sorts\n"
+        "against qsort, in the same run. GB/s are bytes read plus bytes written, of the operator\n"
+        "and of the copy alike; beside them stand a loop that only reads, for reductions, and "
+        "what\n"
         "exponentials alone allow, where an operator computes one for each element.",
         options, NULL
     };
