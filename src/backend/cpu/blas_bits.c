@@ -3,8 +3,10 @@
  *
  * Each result is a sum over k, and BLAS adds it up in an order that depends on k alone as long as
  * the same loop computes it; a boundary at a multiple of 32 moves no result from a whole tile to an
- * edge. Versions differ, though, so it is tried, once in a process and dtype: products in every
- * transposition, with odd sides and a k of several blocks, whole and in pieces. */
+ * edge. Small products may have a loop of their own: no piece is smaller than TSI_GEMM_PIECE_LEAST.
+ * Versions differ, though, so it is tried, once in a process and dtype: products in every
+ * transposition, with odd sides and a k of several blocks, whole and in pieces just large enough.
+ */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -12,7 +14,9 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 
-enum { ROWS = 153, COLUMNS = 205, DEPTH = 451, STEP = 32 };
+enum { ROW_STEP = 64, COLUMN_STEP = 96, ROWS = ROW_STEP + 57, COLUMNS = COLUMN_STEP + 45 };
+enum { DEPTH = 451 };
+_Static_assert(2 * 57 * 45 * DEPTH >= TSI_GEMM_PIECE_LEAST, "the smallest piece is large enough");
 
 /* Numbers of many sizes, so that another order of adding is another sum. */
 static void fill(ts_dtype dtype, void *to, int64_t count)
@@ -31,11 +35,11 @@ static void fill(ts_dtype dtype, void *to, int64_t count)
 static void multiply_in_pieces(ts_dtype dtype, const tsi_gemm *whole)
 {
     int64_t size = (int64_t)ts_dtype_size(dtype);
-    for (int64_t row = 0; row < whole->m; row += STEP)
-        for (int64_t column = 0; column < whole->n; column += 3 * STEP) {
+    for (int64_t row = 0; row < whole->m; row += ROW_STEP)
+        for (int64_t column = 0; column < whole->n; column += COLUMN_STEP) {
             tsi_gemm g = *whole;
-            g.m = whole->m - row < STEP ? whole->m - row : STEP;
-            g.n = whole->n - column < 3 * STEP ? whole->n - column : 3 * STEP;
+            g.m = whole->m - row < ROW_STEP ? whole->m - row : ROW_STEP;
+            g.n = whole->n - column < COLUMN_STEP ? whole->n - column : COLUMN_STEP;
             g.a = (const char *)g.a + row * g.am * size;
             g.b = (const char *)g.b + column * g.bn * size;
             g.c = (char *)g.c + (row * g.cm + column) * size;

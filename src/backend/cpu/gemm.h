@@ -30,9 +30,10 @@ bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t co
  * dtype. */
 bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *gemm);
 bool tsi_gemm_blas_has(ts_dtype dtype);
-/* Has a part of a product, cut at multiples of 32 of m and n, the same bits as in the whole? True
- * if it is so for products of every kind that are tried once, f32 or f64; false for other dtypes.
- */
+/* Has a part of a product, cut at multiples of 32 of m and n and of so many operations at least,
+ * the same bits as in the whole? True if it is so for products of every kind that are tried once,
+ * f32 or f64; false for other dtypes. */
+enum { TSI_GEMM_PIECE_LEAST = 2100000 };
 bool tsi_gemm_bits_hold(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 

@@ -233,7 +233,7 @@ static tsi_gemm gemm_of(const product *p)
  * is soonest done by a simple model: a piece takes the time of its results, and of the rows and
  * columns it packs for itself, each as long as PACKING results, and CALL operations for the call.
  */
-enum { UNIT = 32, PACKING = 7, CALL = 100000, LEAST = 2000000, ROUNDS = 4, ANY_THREADS = 8 };
+enum { UNIT = 32, PACKING = 7, CALL = 100000, LEAST = TSI_GEMM_PIECE_LEAST, ROUNDS = 4 };
 
 static int64_t step_of(int64_t side, int64_t parts)
 {
@@ -249,16 +249,31 @@ static double time_of(const tsi_gemm *g, int64_t rows, int64_t columns, int64_t 
     return (double)((pieces - 1) / threads + 1) * piece;
 }
 
-/* The number of threads counts only if a piece has the same bits however the product is cut. */
+/* Is the last piece, the smallest, of LEAST operations? */
+static bool is_enough(const tsi_gemm *g, int64_t rows, int64_t columns)
+{
+    double r = (double)((g->m - 1) % rows + 1), c = (double)((g->n - 1) % columns + 1);
+    return 2.0 * r * c * (double)g->k >= LEAST;
+}
+
+/* The number of threads counts only if a piece has the same bits however the product is cut; else
+ * the cut is one for 8 threads, of large products for up to 64. */
+static int64_t threads_for(const tasks *t, double work)
+{
+    if (work >= 2.0 * LEAST && tsi_gemm_bits_hold(t->p->compute))
+        return tsi_parallel_threads(t->p->rank);
+    double by_size = work / 128e6;
+    return by_size < 8 ? 8 : by_size > 64 ? 64 : (int64_t)by_size;
+}
+
 static void cut(tasks *t, int64_t batches)
 {
     const tsi_gemm *g = &t->whole;
-    int64_t threads = ANY_THREADS, m = g->m, n = g->n;
-    double work = 2.0 * (double)m * (double)n * (double)g->k, all = work * (double)batches;
+    int64_t m = g->m, n = g->n;
+    double work = 2.0 * (double)m * (double)n * (double)g->k;
+    int64_t threads = threads_for(t, work * (double)batches);
     t->row_step = m;
     t->column_step = n;
-    if (all >= 2.0 * LEAST && tsi_gemm_bits_hold(t->p->compute))
-        threads = tsi_parallel_threads(t->p->rank);
     double best = time_of(g, m, n, batches, threads);
     int64_t most = (int64_t)(work / LEAST), enough = ROUNDS * threads / batches + 1;
     if (most > enough) most = enough;
@@ -267,7 +282,7 @@ static void cut(tasks *t, int64_t batches)
              across++) {
             int64_t rows = step_of(m, down), columns = step_of(n, across);
             double time = time_of(g, rows, columns, batches, threads);
-            if (time >= best) continue;
+            if (time >= best || !is_enough(g, rows, columns)) continue;
             best = time;
             t->row_step = rows;
             t->column_step = columns;
