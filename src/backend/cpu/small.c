@@ -111,7 +111,8 @@ static void run_some(void *context, int64_t begin, int64_t end, int32_t worker)
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* [m, k] by [k, n], or batches of them, one of them perhaps for all; `turned`: b is [n, k]. */
+/* [m, k] by [k, n], or batches of them, one of them perhaps for all; `turned`: b is [n, k]. Where
+ * an extent of 1 stands for many the equation's way goes on. */
 static bool describe(const tsi_kernel_io *io, bool turned, little *p)
 {
     const tsi_block *a = &io->in[0].block, *b = &io->in[1].block, *c = &io->out[0].block;
@@ -126,7 +127,8 @@ static bool describe(const tsi_kernel_io *io, bool turned, little *p)
                    : p->dtype == TS_DTYPE_BF16 ? WORK_BF16
                                                : WORK_F64;
     if (p->m * p->n * p->k > most || (p->n + 3) * p->k > ROOM) return false;
-    if (e == 1 && b->extent[0] != p->batches) return false;
+    if (b->extent[turned ? e + 1 : e] != p->k || (e == 1 && b->extent[0] != p->batches))
+        return false;
     p->ab = d ? a->stride[0] : 0;
     p->bb = e ? b->stride[0] : 0;
     p->cb = d ? c->stride[0] : 0;
