@@ -269,14 +269,18 @@ static ts_status elu_grad(const tsi_grad_io *io)
 
 /* ---- a + w (b - a) --------------------------------------------------------------------------- */
 
+/* From the nearer end: weight 0 gives a and weight 1 gives b, exactly. */
 static double real_lerp(const double *x, const void *a)
 {
-    return x[0] + ((const lerp_attributes *)a)->weight * (x[1] - x[0]);
+    double w = ((const lerp_attributes *)a)->weight, way = x[1] - x[0];
+    return w < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
 }
 
 static double complex both_lerp(const double complex *x, const void *a)
 {
-    return x[0] + ((const lerp_attributes *)a)->weight * (x[1] - x[0]);
+    double w = ((const lerp_attributes *)a)->weight;
+    double complex way = x[1] - x[0];
+    return w < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
 }
 
 static void lerp_trait(const tsi_op_call *call, tsi_traits *traits)

@@ -267,7 +267,10 @@ static void minimum_bf16(const tsi_row *row)
 
 static void lerp_bf16(const tsi_row *row)
 {
-    pack2_bf16(row, vp_lerp);
+    if (number_of(row) < 0.5)
+        pack2_bf16(row, vp_lerp);
+    else
+        pack2_bf16(row, vp_lerp_back);
 }
 
 static void masked_fill_bf16(const tsi_row *row)

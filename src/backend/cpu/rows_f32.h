@@ -295,9 +295,18 @@ static TSI_INLINE float one_lerp_f32(float x, float y, float c)
     return x + c * (y - x);
 }
 
+static TSI_INLINE float one_lerp_back_f32(float x, float y, float c)
+{
+    return y - (y - x) * (1.0f - c);
+}
+
+/* From the nearer end, as the reference: weight 0 gives x and weight 1 gives y, exactly. */
 static void lerp_f32(const tsi_row *row)
 {
-    map2_f32(row, one_lerp_f32);
+    if (number_of(row) < 0.5)
+        map2_f32(row, one_lerp_f32);
+    else
+        map2_f32(row, one_lerp_back_f32);
 }
 
 static TSI_INLINE float one_masked_fill_f32(float x, float y, float c)

@@ -255,6 +255,12 @@ static TSI_INLINE vp vp_lerp(vp x, vp y, float c)
     return x;
 }
 
+static TSI_INLINE vp vp_lerp_back(vp x, vp y, float c)
+{
+    EACH x.v[j] = y.v[j] - (y.v[j] - x.v[j]) * (1.0f - c);
+    return x;
+}
+
 static TSI_INLINE vp vp_add_scalar(vp x, float c)
 {
     EACH x.v[j] = x.v[j] + c;

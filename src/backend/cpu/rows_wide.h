@@ -255,9 +255,17 @@ static TSI_INLINE double one_lerp_f64(double x, double y, double c)
     return x + c * (y - x);
 }
 
+static TSI_INLINE double one_lerp_back_f64(double x, double y, double c)
+{
+    return y - (y - x) * (1.0 - c);
+}
+
 static void lerp_f64(const tsi_row *row)
 {
-    map2_f64(row, one_lerp_f64);
+    if (number_of(row) < 0.5)
+        map2_f64(row, one_lerp_f64);
+    else
+        map2_f64(row, one_lerp_back_f64);
 }
 
 static TSI_INLINE double one_masked_fill_f64(double x, double y, double c)
