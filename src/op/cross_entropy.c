@@ -483,6 +483,7 @@ const tsi_op_desc tsi_op_cross_entropy = {
     .input_min = 2,
     .input_max = 2,
     .output_count = 2,
+    .dtypes = TSI_DTYPES_REAL,
     .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
     .attribute = ce_table,
     .attribute_bytes = sizeof(ce_attributes),

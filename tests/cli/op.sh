@@ -112,6 +112,8 @@ says "other names of operators and attributes" 0 "transpose" op swapaxes --mesh 
     --attr axis1=1
 says "a name that is made of others" 2 "is made of slice" op split --mesh x=2 --in "8x2 S(0)"
 says "dtypes that an operator takes" 2 "but for f64 f32 bf16 f16" op conv --mesh x=2 --in 1x2x4 --in 2x2x1 --dtype i64
+says "logits are reals" 2 "cross_entropy: is not defined for c64, but for f64 f32 bf16 f16" \
+    op cross_entropy --mesh x=2 --in 4x8 --in 4 --dtype c64
 says "a dim of a reduction" 2 "sum: dim 5 is out of range for 2 dims" op sum --mesh x=2 --in 8x12 --attr "dims=[5]"
 says "a form in place that cannot" 2 "would have to leave its layout" op relu_ --mesh x=4 --in "8x12 P(sum)"
 says "the nearest operator" 2 "did you mean softmax?" op softmix --mesh x=4 --in "8x12 R"
