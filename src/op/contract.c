@@ -208,11 +208,9 @@ static void add_operand(tsi_contraction *p, const char *text, int32_t length,
             *letter = (tsi_letter){ .name = text[d], .dim = { -1, -1, -1 }, .extent = 1 };
         }
         letter->dim[which] = (int8_t)d;
-        if (block->extent[d] != 1 || letter->extent == 1) {
-            letter->extent = block->extent[d];
-            letter->stride[which] += block->stride[d]; /* a diagonal adds up */
-        }
-        if (block->extent[d] == 1) letter->stride[which] = 0;
+        if (block->extent[d] == 1) continue; /* broadcasts: no stride */
+        letter->extent = block->extent[d];
+        letter->stride[which] += block->stride[d]; /* a diagonal adds up */
     }
 }
 

@@ -213,6 +213,17 @@ static void einsum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const einsum_attributes *a = call->attributes;
     tsi_equation_rules(rules, a->equation, call->input_count, call->in, call->out);
+    letters l;
+    letters_of(a->equation, &l);
+    bool selects = l.count == 1; /* a permutation or a diagonal: any kind of term passes */
+    for (const char *c = l.text[0]; *c; c++)
+        selects &= strchr(l.text[1], *c) != NULL;
+    for (int reduce = TS_REDUCE_SUM; selects && reduce <= TS_REDUCE_OR; reduce++) {
+        if (reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_AVG) continue; /* those are there */
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = TSI_P(reduce);
+    }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -285,9 +296,10 @@ static ts_status einsum_reference(const tsi_kernel_io *io)
 
 /* ---- the gradient ---------------------------------------------------------------------------- */
 
-/* The product of dy with all inputs but one, with the letters of that one that it has. */
+/* The product of dy with all inputs but one, with those letters of that one (`once`) that it has.
+ */
 static ts_tensor *product_of_others(const tsi_grad_io *io, const letters *l, int32_t input,
-                                    char *have)
+                                    const char *once, char *have)
 {
     char equation[(INPUTS + 2) * TEXT];
     ts_tensor *in[INPUTS];
@@ -300,7 +312,7 @@ static ts_tensor *product_of_others(const tsi_grad_io *io, const letters *l, int
         length += (size_t)snprintf(equation + length, sizeof equation - length, "%s%s",
                                    i ? "," : "", l->text[k]);
     }
-    for (const char *c = l->text[input]; *c; c++) {
+    for (const char *c = once; *c; c++) {
         bool there = false;
         for (int32_t k = 0; k <= l->count; k++)
             there |= k != input && strchr(l->text[k], *c);
@@ -328,22 +340,72 @@ static ts_tensor *spread(ts_tensor *g, const char *have, const char *want, const
     return missing && g ? ts_expand(g, shape) : g;
 }
 
+/* The first dim of an input that has the letter with its whole extent, not 1 beside others. */
+static int32_t carrier_of(const char *text, const ts_shape *shape, char letter)
+{
+    int32_t best = -1;
+    for (int32_t d = 0; text[d]; d++)
+        if (text[d] == letter && (best < 0 || shape->extent[d] > shape->extent[best])) best = d;
+    return best;
+}
+
+/* The letters of an input, each once, and the shape of its diagonal. */
+static void diagonal_of(const char *text, const ts_shape *shape, char *once, ts_meta *meta)
+{
+    int32_t used = 0;
+    meta->shape = TS_SHAPE_SCALAR;
+    for (int32_t d = 0; text[d]; d++) {
+        if (carrier_of(text, shape, text[d]) != d) continue;
+        once[used++] = text[d];
+        meta->shape.extent[meta->shape.ndim++] = shape->extent[d];
+    }
+    once[used] = '\0';
+}
+
+/* Dim `from` of g again, as a new last dim: g on the diagonal of both, else zero. */
+static ts_tensor *on_diagonal(ts_tensor *g, int32_t from)
+{
+    int32_t ndim = ts_tensor_shape(g).ndim;
+    g = ts_unsqueeze(ts_transpose(g, from, ndim - 1), ndim);
+    ts_shape shape = ts_tensor_shape(g);
+    if (!g) return NULL;
+    shape.extent[ndim] = shape.extent[ndim - 1];
+    g = ts_tril(ts_triu(ts_expand(g, shape), 0), 0);
+    return g ? ts_transpose(g, from, ndim - 1) : NULL;
+}
+
+/* From the letters of an input, each once, to its dims: letters that it has twice are a diagonal.
+ */
+static ts_tensor *undo_diagonal(ts_tensor *g, const char *text, const ts_shape *shape)
+{
+    int32_t used = 0, ndim = (int32_t)strlen(text);
+    int64_t place[TS_NDIM_MAX]; /* dim d of the input is dim place[d] of g */
+    for (int32_t d = 0; d < ndim; d++)
+        if (carrier_of(text, shape, text[d]) == d) place[d] = used++;
+    if (used == ndim) return g;
+    for (int32_t d = 0; d < ndim && g; d++) {
+        int32_t carrier = carrier_of(text, shape, text[d]);
+        if (carrier == d) continue;
+        bool alone = shape->extent[d] != shape->extent[carrier]; /* 1 */
+        g = alone ? ts_unsqueeze(g, used) : on_diagonal(g, (int32_t)place[carrier]);
+        place[d] = used++;
+    }
+    return g ? ts_permute(g, place, ndim) : NULL;
+}
+
 static ts_status einsum_grad(const tsi_grad_io *io)
 {
     letters l;
     letters_of(((const einsum_attributes *)io->attributes)->equation, &l);
     for (int32_t i = 0; i < io->input_count; i++) {
         if (!(io->needs >> i & 1)) continue;
-        char have[TEXT];
-        for (const char *c = l.text[i]; *c; c++)
-            if (strchr(c + 1, *c))
-                return TSI_FAIL(TS_ERR_STATE,
-                                "einsum: dim '%c' is a diagonal of input %d (\"%s\"), which has no "
-                                "gradient here; take the diagonal first",
-                                *c, i, l.text[i]);
-        ts_tensor *g = product_of_others(io, &l, i, have);
-        g = spread(g, have, l.text[i], &io->in_meta[i]);
-        io->in_grad[i] = g ? tsi_grad_unbroadcast(g, &io->in_meta[i]) : NULL;
+        char have[TEXT], once[TEXT];
+        ts_meta diagonal = io->in_meta[i];
+        diagonal_of(l.text[i], &io->in_meta[i].shape, once, &diagonal);
+        ts_tensor *g = product_of_others(io, &l, i, once, have);
+        g = spread(g, have, once, &diagonal);
+        g = g ? tsi_grad_unbroadcast(g, &diagonal) : NULL;
+        io->in_grad[i] = g ? undo_diagonal(g, l.text[i], &io->in_meta[i].shape) : NULL;
     }
     return ts_rank_status(io->rank);
 }
@@ -366,6 +428,8 @@ static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_
         { "...ij,jk", 2, { { 3, 0, { 2, 5, 4 } }, { 2, 0, { 4, 3 } }, { 0, 0, { 0 } } } },
         { "ab,bc,cd->da", 3, { { 2, 0, { 5, 4 } }, { 2, 0, { 4, 3 } }, { 2, 0, { 3, 2 } } } },
         { "ijk->ki", 1, { { 3, 0, { 5, 4, 3 } }, { 0, 0, { 0 } }, { 0, 0, { 0 } } } },
+        { "bii->bi", 1, { { 3, 0, { 3, 4, 4 } }, { 0, 0, { 0 } }, { 0, 0, { 0 } } } },
+        { "ii,ij->j", 2, { { 2, 0, { 4, 4 } }, { 2, 0, { 4, 5 } }, { 0, 0, { 0 } } } },
     };
     if (variant >= (int32_t)TSI_COUNT_OF(calls)) return false;
     einsum_attributes *a = attributes;

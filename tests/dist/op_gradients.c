@@ -298,6 +298,52 @@ TS_TEST_RANKS(gradients_of_all_operators_on_a_square, 4)
     check_table(t, ts_mesh_create(t->me, "x=2, y=2"), 5);
 }
 
+/* ---- diagonals ------------------------------------------------------------------------------- */
+
+/* A letter that an input has twice or more: the gradient lies on that diagonal. */
+static void check_diagonals(test *t, ts_mesh *mesh, int32_t rounds)
+{
+    static const struct {
+        const char *equation;
+        ts_shape shape[2];
+    } calls[] = {
+        { "ii->i", { { 2, 0, { 4, 4 } } } },
+        { "ii->", { { 2, 0, { 4, 4 } } } },
+        { "bii->bi", { { 3, 0, { 3, 4, 4 } } } },
+        { "ibi->b", { { 3, 0, { 3, 4, 3 } } } },
+        { "ijij->ji", { { 4, 0, { 2, 3, 2, 3 } } } },
+        { "iii->i", { { 3, 0, { 3, 3, 3 } } } },
+        { "ii->i", { { 2, 0, { 1, 4 } } } },
+        { "ii->i", { { 2, 0, { 4, 1 } } } },
+        { "ii,ij->j", { { 2, 0, { 4, 4 } }, { 2, 0, { 4, 5 } } } },
+        { "jii,i->ij", { { 3, 0, { 2, 1, 1 } }, { 1, 0, { 3 } } } },
+        { "kiik,ji->j", { { 4, 0, { 2, 3, 3, 2 } }, { 2, 0, { 3, 3 } } } },
+    };
+    for (size_t i = 0; i < TSI_COUNT_OF(calls); i++) {
+        gradient_case c = { .t = t, .op = &tsi_op_einsum, .mesh = mesh, .p.limit = 1 };
+        c.p.low = 0.2;
+        c.p.high = 0.8;
+        snprintf((char *)c.attributes, sizeof c.attributes, "%s", calls[i].equation);
+        c.input_count = strchr(calls[i].equation, ',') ? 2 : 1;
+        for (int32_t k = 0; k < c.input_count; k++)
+            c.in[k] = (ts_meta){ .shape = calls[i].shape[k], .dtype = TS_DTYPE_F64 };
+        for (c.drawn = 0; c.drawn < rounds; c.drawn++) {
+            draw_places(&c);
+            check_case(&c);
+        }
+    }
+}
+
+TS_TEST_RANKS(gradients_of_diagonals, 1, 3)
+{
+    check_diagonals(t, ts_mesh_create(t->me, "x=*"), t->count > 1 ? 4 : 1);
+}
+
+TS_TEST_RANKS(gradients_of_diagonals_on_a_square, 4)
+{
+    check_diagonals(t, ts_mesh_create(t->me, "x=2, y=2"), 6);
+}
+
 /* ---- operators without one ------------------------------------------------------------------- */
 
 typedef struct reason {
