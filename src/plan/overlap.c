@@ -7,7 +7,9 @@
  * digits, a rank holds something on both sides iff certain digits are equal, and the sum is a
  * product. No enumeration. classes   one mesh: dims that share no axis are independent; within a
  * component the coordinates of its cutting axes are enumerated, everything else is a factor. ranks
- * two meshes: the members of the smaller one are looked up in the other. */
+ * two meshes: the members of the smaller one are looked up in the other.
+ *
+ * What would be enumerated one by one is counted first, and refused beyond LOOKS_MAX. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -263,6 +265,35 @@ static bool overlap_classes(const tsi_pair *pair, tsi_arena *arena, int64_t *out
     return true;
 }
 
+/* ---- the limit ------------------------------------------------------------------------------- */
+
+enum { LOOKS_MAX = 1 << 26 }; /* about a second */
+
+/* Coordinates that overlap_classes looks at. */
+static int64_t class_looks(const tsi_pair *pair)
+{
+    uint32_t seen = 0;
+    int64_t looks = 0;
+    for (int32_t d = 0; d < pair->dims; d++) {
+        component c;
+        if (seen >> d & 1u) continue;
+        component_of(pair, d, &seen, &c);
+        looks = tsi_max_i64(looks, product_of(pair->src.mesh, c.axes));
+    }
+    return looks;
+}
+
+static ts_status check_looks(const tsi_pair *pair, int64_t looks)
+{
+    if (looks <= LOOKS_MAX) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "plan: a move from %lld ranks to %lld, %s, would be planned by looking at %lld "
+                    "of them one by one: at most %lld are looked at",
+                    (long long)pair->src.mesh->count, (long long)pair->dst.mesh->count,
+                    pair->same_mesh ? "cut unevenly" : "of another mesh", (long long)looks,
+                    (long long)LOOKS_MAX);
+}
+
 /* ---- ranks ---------------------------------------------------------------------------------- */
 
 static int64_t cut_index(const tsi_side *side, const int64_t *coord)
@@ -344,9 +375,14 @@ ts_status tsi_pair_overlap(const tsi_pair *pair, bool distinct, int64_t *out)
     tsi_arena arena = { 0 };
     bool good = true;
     if (!pair->same_mesh) {
+        int64_t few = tsi_min_i64(pair->src.mesh->count, pair->dst.mesh->count);
+        TSI_TRY(check_looks(pair, few));
         good = overlap_ranks(pair, distinct, &arena, out);
     } else {
-        good = overlap_digits(pair, out) || overlap_classes(pair, &arena, out);
+        if (!overlap_digits(pair, out)) {
+            TSI_TRY(check_looks(pair, class_looks(pair)));
+            good = overlap_classes(pair, &arena, out);
+        }
         uint32_t others = pair->src.cut | pair->dst.cut | pair->dst.owner | pair->src.kept;
         if (distinct) *out /= product_of(pair->src.mesh, ~others);
     }

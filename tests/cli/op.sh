@@ -99,6 +99,10 @@ fi
 says "a product of shards" 0 "S(0),R->S(0)" op matmul --mesh x=4 --in "8x12 S(0)" --in "12x16 R" --check
 says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0), S(1)" --in "12x16 R, P(sum)" --check
 says "any mesh is planned" 0 "received by all ranks" op add --mesh "x=100000" --in "100000x4 S(0)" --in "4 R"
+says "what no mesh can be planned for" 2 "at most 67108864 are looked at" \
+    op relu --mesh "x=1099511627776" --in "8x12 P(sum)"
+says "a large mesh that divides the shape" 0 "received by all ranks" \
+    op relu --mesh "x=1048576" --in "1048576x3 P(sum)"
 says "JSON" 0 '"out": ["P(sum)"]' op sum --mesh x=4 --in "8x12 S(0)" --attr "dims=[0]" --json
 says "a form in place keeps its layout" 0 "P(sum)" op add_ --mesh x=4 --in "8x12 P(sum)" --in "8x12 S(0)" --check
 says "a form in place on an axis of one rank" 0 "check: ok" op relu_ --mesh "x=1, y=2" --in "8x12 P(sum), S(0)" --check
