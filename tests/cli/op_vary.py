@@ -18,8 +18,9 @@ PAIRS = ("add sub mul div maximum add_ mul_ minimum atan2 fmod remainder floor_d
 NUMBERS = "gt_scalar le_scalar eq_scalar remainder_scalar rsub_scalar div_scalar celu hardshrink leaky_relu elu".split()
 LOSSES = "mse_loss l1_loss smooth_l1_loss huber_loss bce bce_with_logits kl_div".split()
 REDUCTIONS = "sum mean amax amin prod logsumexp var std".split()
-REALS_ONLY = "dropout histc layer_norm rms_norm std var group_norm conv avg_pool max_pool nll_loss".split() + LOSSES
-ORDERED = "amax amin argmax clamp log_softmax softmax sort topk logsumexp max min cummax cross_entropy".split()
+REALS_ONLY = "dropout histc layer_norm rms_norm std var group_norm conv avg_pool max_pool".split() + \
+    "nll_loss cross_entropy".split() + LOSSES
+ORDERED = "amax amin argmax clamp log_softmax softmax sort topk logsumexp max min cummax".split()
 MASKS = {"where": 0, "masked_fill": 1}
 NO_COMPLEX = ORDERED + NUMBERS + "maximum".split() + PAIRS[7:] + ELEMENTWISE
 NO_BOOL = "scatter_add index_add index_put".split()
