@@ -700,6 +700,35 @@ TS_TEST_RANKS(threads_do_not_change_bits, 1, 2)
     }
 }
 
+/* ---- groups of channels ---------------------------------------------------------------------- */
+
+/* Few and many places, with and without weight and bias; batch, channels and places that are odd.
+ */
+TS_TEST_RANKS(norms_of_groups, 1, 2)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    static const int64_t places[] = { 1, 5, 33, 131, 1500 };
+    counts n = { 0, 0 };
+    for (size_t p = 0; p < TSI_COUNT_OF(places); p++)
+        for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+            for (int k = 0; k < 9; k++) {
+                const ts_shape x = TS_SHAPE(3, 6, places[p]), w = TS_SHAPE(6);
+                const ts_shape in[] = { x, w, w };
+                call c = call_of("group_norm", 1 + k % 3, in, dtypes[d]);
+                const struct {
+                    int64_t groups;
+                    double eps;
+                } attributes = { k < 3 ? 1 : k < 6 ? 2 : 6, 1e-3 };
+                memcpy(c.attributes, &attributes, sizeof attributes);
+                if (p == 0) c.in[0].shape.ndim = 2;
+                TEST_CHECK(t, infer(&c));
+                for (int how = 0; how < SPREADS; how++)
+                    run_both(t, &c, (spread)how, &n);
+                repeat_with_threads(t, &c);
+            }
+    TEST_EQ(t, n.declined, 0);
+}
+
 /* ---- along one dim --------------------------------------------------------------------------- */
 
 /* Places, variances, sums so far and truths, of every stride and number of threads. */

@@ -76,6 +76,7 @@ void tsi_along_install(void);
 void tsi_softmax_install(void);
 void tsi_softmax_back_install(void);
 void tsi_norm_install(void);
+void tsi_norm_group_install(void);
 void tsi_norm_back_install(void);
 void tsi_attend_install(void);
 void tsi_copy_install(void);

@@ -19,6 +19,7 @@ static void install(void)
     tsi_softmax_install();
     tsi_softmax_back_install();
     tsi_norm_install();
+    tsi_norm_group_install();
     tsi_norm_back_install();
     tsi_attend_install();
     tsi_copy_install();

@@ -161,6 +161,9 @@ typedef struct tsi_row_set {
                       float scale, int64_t count);
     void (*normalise_bf16)(uint16_t *to, const uint16_t *x, const float *const *weight_bias,
                            float mean, float scale, int64_t count);
+    /* the same with one weight and bias, numbers { mean, scale, weight, bias } */
+    void (*normalise_by)(float *to, const float *x, const float *numbers, int64_t count);
+    void (*normalise_by_bf16)(uint16_t *to, const uint16_t *x, const float *numbers, int64_t count);
 
     /* ---- their gradients, from { dy, x, weight } and numbers { mean, scale }: with g = dy weight
      * and v = (x - mean) scale the sums of g and g v; and with these over the count as two more

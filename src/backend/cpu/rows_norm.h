@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows_norm.h - rows of layer_norm and rms_norm, of f32 and bf16; a part of rows_body.h.
+/* rows_norm.h - rows of layer_norm, rms_norm and group_norm, of f32 and bf16; a part of
+ * rows_body.h.
  *
  * Sums are added up in LANES lanes, as those of rows_fold.h. What follows a row in memory is the
  * next one: it is fetched while this one is computed. */
@@ -163,6 +164,36 @@ static void normalise_row_bf16(uint16_t *to, const uint16_t *x, const float *con
         norm_loop_bf16(to, x, (norm_job){ NULL, NULL, mean, scale, true }, count);
 }
 
+static TSI_INLINE vp norm_pack_by(const float *numbers, vp x)
+{
+    EACH x.v[j] = (x.v[j] - numbers[0]) * numbers[1];
+    EACH x.v[j] = vf_fma(x.v[j], vf_set(numbers[2]), vf_set(numbers[3]));
+    return x;
+}
+
+static void normalise_row_by(float *to, const float *x, const float *numbers, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + PACK <= count; i += PACK) {
+        TSI_PREFETCH(x + i + count);
+        store_f32(to + i, norm_pack_by(numbers, load_f32(x + i)));
+    }
+    if (i == count) return;
+    store_part_f32(to + i, norm_pack_by(numbers, part_f32(x + i, count - i, 0.0f)), count - i);
+}
+
+static void normalise_row_by_bf16(uint16_t *to, const uint16_t *x, const float *numbers,
+                                  int64_t count)
+{
+    int64_t i = 0;
+    for (; i + PACK <= count; i += PACK) {
+        TSI_PREFETCH(x + i + count);
+        store_bf16(to + i, norm_pack_by(numbers, load_bf16(x + i)));
+    }
+    if (i == count) return;
+    store_part_bf16(to + i, norm_pack_by(numbers, part_bf16(x + i, count - i)), count - i);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 static void norm_back_sums(const float *const *from, const float *numbers, int64_t count,
@@ -221,4 +252,6 @@ static void norm_back(float *dx, float *const *dw_db, const float *const *from,
 
 #define TSI_ROWS_NORM                                                                              \
     .moments = moments_row, .moments_bf16 = moments_row_bf16, .normalise = normalise_row,          \
-    .normalise_bf16 = normalise_row_bf16, .norm_back_sums = norm_back_sums, .norm_back = norm_back
+    .normalise_bf16 = normalise_row_bf16, .normalise_by = normalise_row_by,                        \
+    .normalise_by_bf16 = normalise_row_by_bf16, .norm_back_sums = norm_back_sums,                  \
+    .norm_back = norm_back
