@@ -729,6 +729,34 @@ TS_TEST_RANKS(norms_of_groups, 1, 2)
     TEST_EQ(t, n.declined, 0);
 }
 
+/* ---- losses of elements ---------------------------------------------------------------------- */
+
+TS_TEST_RANKS(losses_of_differences, 1, 2)
+{
+    static const char *const names[] = { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    const ts_shape shapes[] = { TS_SHAPE(40001), TS_SHAPE(77, 130), TS_SHAPE(5, 33, 7),
+                                TS_SHAPE_SCALAR };
+    counts n = { 0, 0 };
+    for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
+        for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++)
+            for (int i = 0; i < 9; i++) {
+                const ts_shape in[] = { shapes[s], shapes[s] };
+                call c = call_of(names[k], 2, in, dtypes[i / 3]);
+                const struct {
+                    int32_t reduction, log_target;
+                    double point;
+                } attributes = { i % 3, 0, 1.25 };
+                memcpy(c.attributes, &attributes, sizeof attributes);
+                if (k == 1) c.in[1].dtype = TS_DTYPE_F32; /* of two dtypes */
+                TEST_CHECK(t, infer(&c));
+                for (int how = 0; how < SPREADS; how++)
+                    run_both(t, &c, (spread)how, &n);
+                repeat_with_threads(t, &c);
+            }
+    TEST_EQ(t, n.declined, 0);
+}
+
 /* ---- along one dim --------------------------------------------------------------------------- */
 
 /* Places, variances, sums so far and truths, of every stride and number of threads. */

@@ -83,6 +83,7 @@ void tsi_copy_install(void);
 void tsi_update_install(void);
 void tsi_rope_install(void);
 void tsi_entropy_install(void);
+void tsi_loss_install(void);
 void tsi_embedding_install(void);
 void tsi_product_install(void);
 void tsi_small_install(void);

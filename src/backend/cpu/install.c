@@ -26,6 +26,7 @@ static void install(void)
     tsi_update_install();
     tsi_rope_install();
     tsi_entropy_install();
+    tsi_loss_install();
     tsi_embedding_install();
     tsi_move_install();
     tsi_select_install();
