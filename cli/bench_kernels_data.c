@@ -6,18 +6,17 @@
  *   sort, topk        keys in a second, against qsort of one line by one thread
  *   convolutions      operations, against a matrix product of 1024 x 1024 x 1024
  *
- * Ratios are rates over the floor's rate: larger is better. */
-#include "bench_kernels_data.h"
+ * Ratios are rates over the floor's rate: larger is better. How large they can be, the floors do
+ * not say: a copy reads and writes in order. */
+#include "bench_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "contest.h"
-
 typedef enum floor_kind { COPIES, KEYS, PRODUCT } floor_kind;
 
 typedef struct subject { /* one operator on its inputs */
-    const bench_data *self;
+    const bench_kernels *self;
     const struct data_case *what;
     ts_tensor *x, *y, *z, *index;
     ts_tensor *left, *right; /* of the floor's product */
@@ -30,8 +29,7 @@ typedef struct data_case {
     ts_tensor *(*run)(const subject *s);
     ts_dtype dtype;
     int64_t rows, columns;
-    double per_element; /* of x: bytes read and written, keys, operations */
-    double wanted;
+    double per_element;        /* of x: bytes read and written, keys, operations */
     void (*index)(subject *s); /* (optional) what else it takes */
     floor_kind floor;
 } data_case;
@@ -42,7 +40,7 @@ enum { PRODUCT_SIZE = 1024 };
 
 static ts_tensor *whole_numbers(const subject *s, ts_shape shape, int64_t below)
 {
-    return ts_randint(ts_mesh_self(s->self->me), TS_DTYPE_I64, shape, NULL,
+    return ts_randint(s->self->mesh, TS_DTYPE_I64, shape, NULL,
                       TS_OPTIONS(ts_random_options, .high = below));
 }
 
@@ -69,7 +67,7 @@ static void half_of_it(subject *s)
 static void kernel_3x3(subject *s)
 {
     s->x = ts_reshape(s->x, TS_SHAPE(16, 64, 56, 56));
-    s->y = ts_randn(ts_mesh_self(s->self->me), s->what->dtype, TS_SHAPE(64, 64, 3, 3), NULL);
+    s->y = ts_randn(s->self->mesh, s->what->dtype, TS_SHAPE(64, 64, 3, 3), NULL);
 }
 
 /* ---- the operators --------------------------------------------------------------------------- */
@@ -112,11 +110,6 @@ static ts_tensor *run_scatter_add(const subject *s)
 static ts_tensor *run_masked_select(const subject *s)
 {
     return ts_masked_select(s->x, s->index);
-}
-
-static ts_tensor *run_masked_fill(const subject *s)
-{
-    return ts_masked_fill(s->x, s->index, 1.0);
 }
 
 static ts_tensor *run_transposed(const subject *s)
@@ -251,24 +244,20 @@ static int compare_keys(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-static ts_status drop(const subject *s, ts_tensor *result)
-{
-    if (result == NULL) return ts_rank_status(s->self->me);
-    return ts_tensor_wait(result);
-}
-
 static ts_status turn(void *context, int who)
 {
     const subject *s = context;
-    const bench_data *self = s->self;
+    const bench_kernels *self = s->self;
     if (who == 0) {
         ts_scope scope = ts_scope_open(self->me, s->what->name);
-        ts_status status = drop(s, s->what->run(s)), closed = ts_scope_close(scope);
+        ts_status status = bench_kernels_drop(self, s->what->run(s)),
+                  closed = ts_scope_close(scope);
         return status != TS_OK ? status : closed;
     }
     if (s->what->floor == PRODUCT) {
         ts_scope scope = ts_scope_open(self->me, "matmul");
-        ts_status status = drop(s, ts_matmul(s->left, s->right)), closed = ts_scope_close(scope);
+        ts_status status = bench_kernels_drop(self, ts_matmul(s->left, s->right)),
+                  closed = ts_scope_close(scope);
         return status != TS_OK ? status : closed;
     }
     if (s->what->floor == KEYS) {
@@ -277,19 +266,17 @@ static ts_status turn(void *context, int who)
         qsort(s->sorted, count, sizeof *s->keys, compare_keys);
         return TS_OK;
     }
-    size_t bytes = (size_t)(s->work / 2); /* read once, written once */
-    copy_team_copy(self->team, self->to, self->from,
-                   bytes < self->copy_bytes ? bytes : self->copy_bytes);
+    bench_kernels_copy(self, s->work);
     return TS_OK;
 }
 
 static bool floor_open(subject *s)
 {
-    ts_mesh *mesh = ts_mesh_self(s->self->me);
     size_t count = (size_t)s->what->columns;
     if (s->what->floor == PRODUCT) {
-        s->left = ts_randn(mesh, s->what->dtype, TS_SHAPE(PRODUCT_SIZE, PRODUCT_SIZE), NULL);
-        s->right = ts_randn(mesh, s->what->dtype, TS_SHAPE(PRODUCT_SIZE, PRODUCT_SIZE), NULL);
+        const ts_shape square = TS_SHAPE(PRODUCT_SIZE, PRODUCT_SIZE);
+        s->left = bench_kernels_numbers(s->self, 0, s->what->dtype, square);
+        s->right = bench_kernels_numbers(s->self, 1, s->what->dtype, square);
     }
     if (s->what->floor != KEYS) return true;
     s->keys = malloc(count * sizeof *s->keys);
@@ -308,35 +295,30 @@ static double floor_work(const subject *s)
     return s->work < most ? s->work : most;
 }
 
-static void report(const subject *s, const contest_times *times)
+static void report(bench_kernels *self, const subject *s, const contest_times *times)
 {
     static const char *const unit[] = { "GB/s", "Mkeys/s", "Gflop/s" };
     static const char *const floor[] = { "memcpy", "qsort, one thread", "matmul 1024" };
     floor_kind kind = s->what->floor;
     double scale = kind == KEYS ? 1e6 : 1e9;
-    bench_line *line = bench_lines_add(s->self->lines, unit[kind], s->work / times->best[0] / scale,
+    bench_line *line = bench_lines_add(&self->lines, unit[kind], s->work / times->best[0] / scale,
                                        "%s", s->what->name);
     bench_line_floor(line, floor_work(s) / times->best[1] / scale, floor[kind]);
-    bench_line_note(line, "ratio wanted: %.2f", s->what->wanted);
 }
 
-static ts_status data_line(const bench_data *self, const data_case *what)
+static ts_status data_line(bench_kernels *self, const data_case *what)
 {
     ts_scope scope = ts_scope_open(self->me, what->name);
     ts_shape shape = TS_SHAPE(what->rows, what->columns);
     subject s = { .self = self, .what = what };
-    s.x = ts_randn(ts_mesh_self(self->me), what->dtype, shape, NULL);
-    s.y = ts_randn(ts_mesh_self(self->me), what->dtype, shape, NULL);
+    s.x = bench_kernels_numbers(self, 0, what->dtype, shape);
+    s.y = bench_kernels_numbers(self, 1, what->dtype, shape);
     if (what->index != NULL) what->index(&s);
     s.work = (double)(what->rows * what->columns) * what->per_element;
     contest_times times = { { 0 }, { 0 } };
-    contest c = { .world = ts_group_world(self->me),
-                  .contenders = 2,
-                  .seconds = self->seconds,
-                  .context = &s,
-                  .run = turn };
-    ts_status status = floor_open(&s) ? contest_run(&c, &times) : TS_ERR_MEMORY;
-    if (status == TS_OK) report(&s, &times);
+    ts_status status = TS_ERR_MEMORY;
+    if (floor_open(&s)) status = bench_kernels_measure(self, 2, turn, &s, &times);
+    if (status == TS_OK) report(self, &s, &times);
     free(s.keys);
     free(s.sorted);
     ts_status closed = ts_scope_close(scope);
@@ -344,51 +326,49 @@ static ts_status data_line(const bench_data *self, const data_case *what)
 }
 
 static const data_case cases[] = {
-    { "index_select f32 rows", run_index_select, TS_DTYPE_F32, 4096, 1024, 8, 0.6, index_rows, 0 },
-    { "index_add f32 rows", run_index_add, TS_DTYPE_F32, 4096, 1024, 20, 0.6, index_rows, 0 },
-    { "index_put f32 rows", run_index_put, TS_DTYPE_F32, 4096, 1024, 16, 0.6, index_rows, 0 },
-    { "gather f32 of columns", run_gather, TS_DTYPE_F32, 4096, 1024, 16, 0.05, index_each, 0 },
-    { "gather f32 of rows", run_gather_last, TS_DTYPE_F32, 4096, 1024, 16, 0.20, index_last, 0 },
-    { "scatter f32", run_scatter, TS_DTYPE_F32, 4096, 1024, 24, 0.05, index_each, 0 },
-    { "scatter_add f32", run_scatter_add, TS_DTYPE_F32, 4096, 1024, 28, 0.05, index_each, 0 },
-    { "masked_select f32", run_masked_select, TS_DTYPE_F32, 4096, 1024, 7, 0.20, half_of_it, 0 },
-    { "masked_fill f32", run_masked_fill, TS_DTYPE_F32, 4096, 1024, 9, 0.6, half_of_it, 0 },
-    { "transposed f32", run_transposed, TS_DTYPE_F32, 4096, 4096, 8, 0.5, NULL, 0 },
-    { "transposed bf16", run_transposed, TS_DTYPE_BF16, 4096, 4096, 4, 0.5, NULL, 0 },
-    { "cat f32 of 4", run_cat, TS_DTYPE_F32, 1024, 1024, 32, 0.6, NULL, 0 },
-    { "cat f32 of 4, last dim", run_cat_last, TS_DTYPE_F32, 1024, 1024, 32, 0.6, NULL, 0 },
-    { "stack f32 of 4", run_stack, TS_DTYPE_F32, 1024, 1024, 32, 0.6, NULL, 0 },
-    { "roll f32", run_roll, TS_DTYPE_F32, 2048, 2048, 8, 0.6, NULL, 0 },
-    { "flip f32 rows", run_flip_rows, TS_DTYPE_F32, 2048, 2048, 8, 0.6, NULL, 0 },
-    { "flip f32", run_flip, TS_DTYPE_F32, 2048, 2048, 8, 0.6, NULL, 0 },
-    { "pad f32", run_pad, TS_DTYPE_F32, 2048, 2048, 8, 0.6, NULL, 0 },
-    { "repeat f32", run_repeat, TS_DTYPE_F32, 2048, 2048, 12, 0.6, NULL, 0 },
-    { "tril f32", run_tril, TS_DTYPE_F32, 2048, 2048, 6, 0.6, NULL, 0 },
-    { "rand f32", run_rand, TS_DTYPE_F32, 4096, 4096, 4, 0.05, NULL, 0 },
-    { "randn f32", run_randn, TS_DTYPE_F32, 4096, 4096, 4, 0.01, NULL, 0 },
-    { "bernoulli f32", run_bernoulli, TS_DTYPE_F32, 4096, 4096, 8, 0.04, NULL, 0 },
-    { "dropout f32", run_dropout, TS_DTYPE_F32, 4096, 4096, 9, 0.10, NULL, 0 },
-    { "dropout bf16", run_dropout, TS_DTYPE_BF16, 4096, 4096, 5, 0.03, NULL, 0 },
-    { "histc f32", run_histc, TS_DTYPE_F32, 4096, 1024, 4, 0.04, NULL, 0 },
-    { "bincount i64", run_bincount, TS_DTYPE_F32, 4096, 1024, 8, 0.10, index_last, 0 },
-    { "count_unique i64", run_unique, TS_DTYPE_F32, 1, 1000000, 1, 5.0, index_last, KEYS },
-    { "sort f32 64 x 50000", run_sort, TS_DTYPE_F32, 64, 50000, 1, 5.0, NULL, KEYS },
-    { "sort bf16 64 x 50000", run_sort, TS_DTYPE_BF16, 64, 50000, 1, 5.0, NULL, KEYS },
-    { "sort f32 4096 x 128", run_sort, TS_DTYPE_F32, 4096, 128, 1, 3.0, NULL, KEYS },
-    { "sort i64 1000000", run_sort_index, TS_DTYPE_F32, 1, 1000000, 1, 5.0, index_last, KEYS },
-    { "topk f32 50 of 50000", run_topk, TS_DTYPE_F32, 64, 50000, 1, 50.0, NULL, KEYS },
-    { "topk bf16 50 of 50000", run_topk, TS_DTYPE_BF16, 64, 50000, 1, 50.0, NULL, KEYS },
-    { "conv2d f32 3x3", run_conv, TS_DTYPE_F32, 1024, 3136, 1152, 0.5, kernel_3x3, PRODUCT },
-    { "conv2d bf16 3x3", run_conv, TS_DTYPE_BF16, 1024, 3136, 1152, 0.3, kernel_3x3, PRODUCT },
-    { "max_pool f32 2x2", run_max_pool, TS_DTYPE_F32, 1024, 3136, 7, 0.05, kernel_3x3, 0 },
-    { "avg_pool f32 2x2", run_avg_pool, TS_DTYPE_F32, 1024, 3136, 5, 0.08, kernel_3x3, 0 },
+    { "index_select f32 rows", run_index_select, TS_DTYPE_F32, 4096, 1024, 8, index_rows, 0 },
+    { "index_add f32 rows", run_index_add, TS_DTYPE_F32, 4096, 1024, 20, index_rows, 0 },
+    { "index_put f32 rows", run_index_put, TS_DTYPE_F32, 4096, 1024, 16, index_rows, 0 },
+    { "gather f32 of columns", run_gather, TS_DTYPE_F32, 4096, 1024, 16, index_each, 0 },
+    { "gather f32 of rows", run_gather_last, TS_DTYPE_F32, 4096, 1024, 16, index_last, 0 },
+    { "scatter f32", run_scatter, TS_DTYPE_F32, 4096, 1024, 24, index_each, 0 },
+    { "scatter_add f32", run_scatter_add, TS_DTYPE_F32, 4096, 1024, 28, index_each, 0 },
+    { "masked_select f32", run_masked_select, TS_DTYPE_F32, 4096, 1024, 7, half_of_it, 0 },
+    { "transposed f32", run_transposed, TS_DTYPE_F32, 4096, 4096, 8, NULL, 0 },
+    { "transposed bf16", run_transposed, TS_DTYPE_BF16, 4096, 4096, 4, NULL, 0 },
+    { "cat f32 of 4", run_cat, TS_DTYPE_F32, 1024, 1024, 32, NULL, 0 },
+    { "cat f32 of 4, last dim", run_cat_last, TS_DTYPE_F32, 1024, 1024, 32, NULL, 0 },
+    { "stack f32 of 4", run_stack, TS_DTYPE_F32, 1024, 1024, 32, NULL, 0 },
+    { "roll f32", run_roll, TS_DTYPE_F32, 2048, 2048, 8, NULL, 0 },
+    { "flip f32 rows", run_flip_rows, TS_DTYPE_F32, 2048, 2048, 8, NULL, 0 },
+    { "flip f32", run_flip, TS_DTYPE_F32, 2048, 2048, 8, NULL, 0 },
+    { "pad f32", run_pad, TS_DTYPE_F32, 2048, 2048, 8, NULL, 0 },
+    { "repeat f32", run_repeat, TS_DTYPE_F32, 2048, 2048, 12, NULL, 0 },
+    { "tril f32", run_tril, TS_DTYPE_F32, 2048, 2048, 6, NULL, 0 },
+    { "rand f32", run_rand, TS_DTYPE_F32, 4096, 4096, 4, NULL, 0 },
+    { "randn f32", run_randn, TS_DTYPE_F32, 4096, 4096, 4, NULL, 0 },
+    { "bernoulli f32", run_bernoulli, TS_DTYPE_F32, 4096, 4096, 8, NULL, 0 },
+    { "dropout f32", run_dropout, TS_DTYPE_F32, 4096, 4096, 9, NULL, 0 },
+    { "dropout bf16", run_dropout, TS_DTYPE_BF16, 4096, 4096, 5, NULL, 0 },
+    { "histc f32", run_histc, TS_DTYPE_F32, 4096, 1024, 4, NULL, 0 },
+    { "bincount i64", run_bincount, TS_DTYPE_F32, 4096, 1024, 8, index_last, 0 },
+    { "count_unique i64", run_unique, TS_DTYPE_F32, 1, 1000000, 1, index_last, KEYS },
+    { "sort f32 64 x 50000", run_sort, TS_DTYPE_F32, 64, 50000, 1, NULL, KEYS },
+    { "sort bf16 64 x 50000", run_sort, TS_DTYPE_BF16, 64, 50000, 1, NULL, KEYS },
+    { "sort f32 4096 x 128", run_sort, TS_DTYPE_F32, 4096, 128, 1, NULL, KEYS },
+    { "sort i64 1000000", run_sort_index, TS_DTYPE_F32, 1, 1000000, 1, index_last, KEYS },
+    { "topk f32 50 of 50000", run_topk, TS_DTYPE_F32, 64, 50000, 1, NULL, KEYS },
+    { "topk bf16 50 of 50000", run_topk, TS_DTYPE_BF16, 64, 50000, 1, NULL, KEYS },
+    { "conv2d f32 3x3", run_conv, TS_DTYPE_F32, 1024, 3136, 1152, kernel_3x3, PRODUCT },
+    { "conv2d bf16 3x3", run_conv, TS_DTYPE_BF16, 1024, 3136, 1152, kernel_3x3, PRODUCT },
+    { "max_pool f32 2x2", run_max_pool, TS_DTYPE_F32, 1024, 3136, 7, kernel_3x3, 0 },
+    { "avg_pool f32 2x2", run_avg_pool, TS_DTYPE_F32, 1024, 3136, 5, kernel_3x3, 0 },
 };
 
-ts_status bench_data_lines(const bench_data *self)
+ts_status bench_kernels_data(bench_kernels *self)
 {
     ts_status status = TS_OK;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && status == TS_OK; i++)
-        if (self->only == NULL || strstr(cases[i].name, self->only) != NULL)
-            status = data_line(self, &cases[i]);
+        if (bench_kernels_turn(self, cases[i].name)) status = data_line(self, &cases[i]);
     return status;
 }
