@@ -8,12 +8,10 @@
 #include <stdlib.h>
 
 #include "backend/cpu/install.h"
-#include "base/alloc.h"
+#include "backend_operand.h"
 #include "device/parallel.h"
-#include "harness/test.h"
 #include "op/attribute.h"
 #include "op/element.h"
-#include "op/op.h"
 
 enum { INPUTS = 4, THREADS = 3 };
 
@@ -127,37 +125,6 @@ static int32_t shapes_of(const sample *s, ts_shape *shape)
 }
 
 /* ---- operands -------------------------------------------------------------------------------- */
-
-typedef struct operand {
-    tsi_operand is;
-    ts_meta meta;
-    void *memory;
-    size_t bytes;
-} operand;
-
-typedef enum spread { DENSE, PERMUTED, GAPS, SPREADS } spread;
-
-/* Memory for a block with the strides of a spread, all bytes the same. */
-static void place(test *t, operand *x, const ts_meta *meta, spread how)
-{
-    x->meta = *meta;
-    tsi_block *b = &x->is.block;
-    *b = (tsi_block){ .dtype = meta->dtype, .ndim = meta->shape.ndim };
-    memcpy(b->extent, meta->shape.extent, sizeof b->extent);
-    int64_t stride = how == GAPS ? 2 : 1;
-    for (int32_t i = b->ndim - 1; i >= 0; i--) {
-        int32_t d = how == PERMUTED ? b->ndim - 1 - i : i;
-        b->stride[d] = stride;
-        stride *= b->extent[d] + (how == GAPS);
-    }
-    x->bytes = (size_t)(stride + 8) * ts_dtype_size((ts_dtype)meta->dtype);
-    x->memory = tsi_alloc(x->bytes);
-    TEST_CHECK(t, x->memory != NULL);
-    memset(x->memory, 1, x->bytes);
-    b->data = x->memory;
-    x->is.global = &x->meta;
-    x->is.region = NULL;
-}
 
 static double number(test *t, ts_dtype dtype)
 {
@@ -365,6 +332,7 @@ TS_TEST_RANKS(a_wrong_index_writes_nothing, 1)
             int64_t *index = c.in[input].memory, at = c.in[input].is.block.extent[0] / 2;
             index[at] = bad ? samples[s].bound : samples[s].low - 1;
             place(t, &c.out[0], &c.out_meta[0], DENSE);
+            memset(c.out[0].memory, 1, c.out[0].bytes);
             c.out_is[0] = c.out[0].is;
             tsi_kernel_io io = io_of(t, &c, c.out_is);
             int verdict = (int)tsi_kernel_of(tsi_device_cpu(), c.op)(&io);
