@@ -2,11 +2,19 @@
 /* bench_cases.c - the collectives that are measured, each with the copies that are its floor.
  *
  * The size is that of the full array of f32, S bytes on n ranks. What a rank must move, and so what
- * its floor copies: broadcast   S, not at the root            all_gather      S (its own block
- * included) scatter     S/n                           all_to_all      S/n gather      S at the root
- * exchange        S/n (rows to columns, strided) reduce_scatter  what others contribute to its
- * block: S (n-1)/n all_reduce      that, and the blocks of others: 2 S (n-1)/n reduce that, and at
- * the root the blocks of others With one rank a reduction copies its array. */
+ * its floor copies:
+ *
+ *   broadcast        S, not at the root
+ *   all_gather       S (its own block included)
+ *   scatter          S/n
+ *   all_to_all       S/n
+ *   gather           S at the root
+ *   exchange         S/n (rows to columns, strided)
+ *   reduce_scatter   what others contribute to its block: S (n-1)/n
+ *   all_reduce       that, and the blocks of others: 2 S (n-1)/n
+ *   reduce           that, and at the root the blocks of others
+ *
+ * With one rank a reduction copies its array. */
 #include <string.h>
 
 #include "bench.h"

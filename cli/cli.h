@@ -11,8 +11,8 @@
  *       bool json = false;
  *       const cli_option options[] = { CLI_FLAG("json", &json, "one JSON object"), CLI_END };
  *       const cli_usage usage = { "doctor", "[options]", "what this machine has", options };
- *       int code = cli_parse(&usage, &argc, argv);   // positional arguments are left in argv[1 ..
- * argc-1] if (code >= 0) return code;                  // --help was shown (0), or bad usage (2)
+ *       int code = cli_parse(&usage, &argc, argv);   // leaves argv[1 .. argc-1]: positional ones
+ *       if (code >= 0) return code;                  // --help was shown (0), or bad usage (2)
  *
  * The program uses the public API only, so its helpers are its own: this is not the library's
  * text.h. */

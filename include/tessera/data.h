@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data.h - from text to batches: tokenizers, token files, loaders.
  *
- *   text files --ts_tokenize_files--> PREFIX-00000.bin ... --ts_loader_batch--> int32
- * [rows][context + 1]
+ *   text files --ts_tokenize_files--> PREFIX-00000.bin ...
+ *              --ts_loader_batch--> int32 [rows][context + 1]
  *
  * Everything here is local and needs no rank. A handle is used by one thread at a time; different
  * handles are independent. Errors are recorded as everywhere (ts_last_error, or the thread's rank).

@@ -5,10 +5,10 @@
  * the same on every rank. Two families compete under one cost model:
  *
  *   collectives   a shortest path over placements: all_gather, reduce_scatter, all_reduce,
- * all_to_all and slices, on one axis or on several axes merged into one group direct        every
- * rank receives exactly the elements it lacks, each from the cheapest owner; terms of partial
- * sources are combined at owners that need the result. `hierarchical` is the same with every
- * element entering a node once
+ *                 all_to_all and slices, on one axis or on several axes merged into one group
+ *   direct        every rank receives exactly the elements it lacks, each from the cheapest owner;
+ *                 terms of partial sources are combined at owners that need the result.
+ *                 `hierarchical` is the same with every element entering a node once
  *
  * The plan `auto` chooses never receives more bytes than the best sequence of collectives, and of
  * such plans it is the one with the least predicted time. Source and target may lie on different

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.h - storage and views of it: the local block under a distributed tensor.
  *
- * tsi_storage  counted memory on a device, from its owner's caching allocator or given from
- * outside. Its data may be emptied and refilled under live views (resharding). The count is atomic:
- *              peers may hold a storage; memory goes back to its owner's allocator.
- * tsi_array    a counted view: storage, offset, dtype, extents, strides. One thread at a time. */
+ *   tsi_storage   counted memory on a device, from its owner's caching allocator or given from
+ *                 outside. Its data may be emptied and refilled under live views (resharding). The
+ *                 count is atomic: peers may hold a storage; memory goes back to its owner's
+ *                 allocator.
+ *   tsi_array     a counted view: storage, offset, dtype, extents, strides. One thread at a time.
+ */
 #ifndef TSI_ARRAY_ARRAY_H
 #define TSI_ARRAY_ARRAY_H
 

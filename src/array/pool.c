@@ -4,8 +4,8 @@
  *
  *   owner:   alloc <-- cached[class] <-- free              no lock, no atomic but the counters
  *                            ^
- *   others:  free --> returned (lock-free, many push, the owner takes all) at the owner's next
- * allocation
+ *   others:  free --> returned           lock-free: many push, the owner takes all when it
+ *                                        allocates next
  *
  * A block is described by a node in host memory, so that devices whose memory the host cannot touch
  * are served alike; nodes are found by address. The map `nodes` is changed by the owner alone,

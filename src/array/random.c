@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* random.c - fills by global index, a chunk at a time:
  *
- *   counters -> Philox blocks (vector lanes) -> words -> f64 or i64 values -> rounded into the
- * dtype
+ *   counters -> Philox blocks (vector lanes) -> words -> f64 or i64 values -> rounded to the dtype
  *
  * INV: the value of an element depends on its own words alone; where a chunk or run begins does not
  * matter. */

@@ -6,16 +6,19 @@
  * w%4. So any split over ranks, any order of filling and any machine give the same bits; all
  * arithmetic is IEEE without fusing, log and sincos are our own.
  *
- *   kind        k                        element, from words w0 w1 ..
+ *   kind        k                         element, from words w0 w1 ..
  *   UNIFORM     1 (f32 bf16 f16) 2 (f64)  a + (b - a) u, u = the top 24, 8, 11 or 53 bits / 2^bits;
- * below b always NORMAL      2 (f32 bf16 f16) 4 (f64)  a + b sqrt(-2 ln u) cos(2 pi v), u in (0, 1]
- * from the first half of the words, v in [0, 1) from the second; 32 bits each, f64: 53 INTEGER 1
- * (8, 16 bits, bool) 2    low + floor(word * (high - low) / 2^32), or 2^64 with both words
+ *                                         below b always
+ *   NORMAL      2 (f32 bf16 f16) 4 (f64)  a + b sqrt(-2 ln u) cos(2 pi v), u in (0, 1] from the
+ *                                         first half of the words, v in [0, 1) from the second;
+ *                                         32 bits each, f64: 53
+ *   INTEGER     1 (8, 16 bits, bool) 2    low + floor(word * (high - low) / 2^32), or 2^64 with
+ *                                         both words
  *   BERNOULLI   1 (every dtype)           1 if w0 < a * 2^32, else 0
  *
  * Complex elements: UNIFORM draws the parts one after the other with twice the words; NORMAL takes
  * cosine and sine of one pair as parts, each with standard deviation b / sqrt(2). Values are
- * computed in f64 and rounded once.            */
+ * computed in f64 and rounded once. */
 #ifndef TSI_ARRAY_RANDOM_H
 #define TSI_ARRAY_RANDOM_H
 

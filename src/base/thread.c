@@ -5,8 +5,8 @@
  * spin. So sleepers announce themselves in a small table hashed by the word's address, and a waker
  * whose entry is zero makes no system call:
  *
- *   sleeper: sleepers++ ; fence ; *word == old ? sleep        waker: *word = new ; fence ;
- * sleepers?
+ *   sleeper:   sleepers++ ; fence ; *word == old ? sleep
+ *   waker:     *word = new ; fence ; sleepers ? wake
  *
  * One of the two sees the other: either the sleeper finds the word changed, or the waker finds the
  * sleeper. Two words that share an entry cost a superfluous system call, nothing else. */

@@ -2,8 +2,9 @@
 /* safetensors.h - the file format of published weights: a JSON header and raw little-endian
  * tensors.
  *
- *   u64 header length | header {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..} |
- * data
+ *   u64 length of the header
+ *   header   {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..}
+ *   data
  *
  * A set is one file, or the files of an index. Everything is checked before a byte of data is read:
  * lengths, offsets that neither overlap nor leave holes, sizes against shapes, names that occur

@@ -8,7 +8,7 @@
  *   ... every rank: collectives ...
  *   tsi_comm_leave(rank, status, sentence) once per rank, from its thread: it will call no more
  *   tsi_world_unmake(world)                destroys the ranks' slots, then stops helpers, closes
- * the engine
+ *                                          the engine
  *
  * INV: after tsi_comm_leave returns, no other thread reads or writes memory that this rank passed
  * to a collective, whatever the status was. */

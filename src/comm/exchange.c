@@ -5,8 +5,8 @@
  * from p eat it in list order. A recv part and those that combine with it are one target with
  * several streams:
  *
- *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]   B = fold(stream 2, stream 0,
- * stream 1)
+ *   recv: [block B from 2] [B from 0, combine] [B from 1, combine]
+ *   B = fold(stream 2, stream 0, stream 1)
  *
  * Blocks of a target that can be given the same extents (a dense block may be cut anywhere a
  * strided one is) move whole; otherwise in runs that are straight lines in every block.

@@ -4,7 +4,7 @@
  *   tsi_call_begin   rank, group, options; `skip` for a rank outside the group
  *   (the collective fills call.local.base: blocks, rows, root, reduction, and checks them)
  *   tsi_call_issue   number, fingerprint, event; then runs it, posts it, or adds it to the open
- * batch
+ *                    batch
  *
  * INV: until tsi_call_issue nothing is allocated and no number is used, so a call that is refused
  * has no effect. */

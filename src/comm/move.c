@@ -5,8 +5,7 @@
  * same array, or fold into one, a part is a slice of the full array, whoever owns its rows, so that
  * uneven rows do not make uneven parts; otherwise a part is a range of members.
  *
- *   all_reduce, slice p:   in_0 in_1 ... in_n-1  --fold-->  out_0  --copy (hot in cache)-->  out_1
- * ...
+ *   all_reduce, slice p:   in_0 ... in_n-1  --fold-->  out_0  --copy (hot in cache)-->  out_1 ...
  *
  * INV: a slice is read and written by one part only, and an element's inputs are all read before
  * its output is written: in and out of an all_reduce may be the same memory. */

@@ -3,8 +3,8 @@
  *
  * A scalar was made a block of one row before it came here, so dim 0 is always there to be split.
  *
- *   send_block(work of i, j) and recv_block(work of j, i) have the same shape, for every pair (i,
- * j) of members whose works agree; both say false when nothing goes from i to j. */
+ * INV: send_block(work of i, j) and recv_block(work of j, i) have the same shape, for every pair
+ * (i, j) of members whose works agree; both say false when nothing goes from i to j. */
 #include "base/intmath.h"
 #include "comm/engine.h"
 

@@ -4,7 +4,8 @@
  *   tsi_comm_world   engine, teams interned by their list, helper threads
  *   tsi_comm_rank    seats, groups, operations in flight, the open batch; one thread at a time
  *   tsi_seat         one rank's sequence numbers in one team: shared by all its handles of that
- * list ts_group         a handle: the list it was made from until its first use, then team and seat
+ *                    list
+ *   ts_group         a handle: the list it was made from until its first use, then team and seat
  *   ts_work          one operation of one rank, or a batch of them
  *
  * INV: sequence numbers belong to (rank, team), never to a handle, so that two handles of one list,

@@ -2,8 +2,8 @@
 /* work.c - the life of one operation: start, wait, its event in the ring, its error.
  *
  *   blocking       on the caller's stack:  launch -> complete
- *   asynchronous   from the rank's spares: launch -> linked in flight ... ts_work_wait -> complete
- * -> put
+ *   asynchronous   from the rank's spares: launch -> linked in flight ... ts_work_wait ->
+ *                  complete -> put
  *
  * INV: a ts_work is touched by its rank's thread only, but for what conclude writes before the
  * state DONE is stored; its event ends once, by the thread that concludes it if asynchronous, else

@@ -6,8 +6,7 @@
  *
  *   sources 0 1 2 3 --op--> tile --+
  *   sources 4 5 6 -----------------op--> tile --+
- *   sources 7 8 -------------------------------op--> target          (avg divides in the last
- * group)
+ *   sources 7 8 -------------------------------op--> target      (avg divides in the last group)
  *
  * Rows of one group that lie contiguous in every block are folded row by row where they are.
  *

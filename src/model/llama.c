@@ -3,8 +3,7 @@
  * (experts).
  *
  *   x_BTC -> norm -> q_BHTD, k_BGTD, v_BGTD -> attention -> +x -> norm -> mlp -> +x
- *   B batch, T time, C hidden, H heads, G groups of keys, D head size, E experts, F width of an
- * expert
+ *   B batch, T time, C hidden, H heads, G groups of keys, D head size, E experts, F width of one
  *
  * Parameters have the published names. Nothing here knows of ranks: what moves is said by two
  * redistributions a block. */

@@ -4,7 +4,7 @@
  *   call (inputs, attributes) --infer--> global shapes and dtypes of the outputs
  *                             --rules--> what may stay as it is on one axis (plan/rule.h)
  *                             --expand-> the cheapest choice on the whole mesh: a tsi_op_plan,
- * cached per rank
+ *                                        cached per rank
  *                             --kernel-> local blocks in, local blocks out
  *
  * Everything but the kernel, the algorithms and the gradient is a pure function of metas and

@@ -4,19 +4,21 @@
  * Source and target are layouts of one tensor, on one mesh or on two. Every axis has a role on its
  * side:
  *
- *   cut     its coordinate selects a part            term   partial, and reduced by the transfer
- *   keep    replicated, or a partial that stays      owner  target partial made from replicas:
- * coordinate 0 keeps
+ *   cut     its coordinate selects a part
+ *   term    partial, and reduced by the transfer
+ *   keep    replicated, or a partial that stays
+ *   owner   target partial made from replicas: coordinate 0 keeps
  *
  * A block is what the cut coordinates select: sigma on the source side, delta on the target side.
  * Ranks with equal cut coordinates hold equal blocks, so between two ranks there is at most one
  * common box per phase, and both ends find it, and its order, without asking anyone:
  *
  *   no terms   receiver q gets sigma ∩ delta(q) from holder(q, sigma): itself, else the replica
- * with q's own coordinates (same mesh), else the one in q's node, else number q modulo replicas
+ *              with q's own coordinates (same mesh), else the one in q's node, else number q
+ *              modulo replicas
  *   terms      sigma ∩ delta is cut among the ranks that can own it (in both sides if there are
- * such); each owner gets every other term from holder(owner, sigma, term), folds in term order,
- * sends to the rest of delta
+ *              such); each owner gets every other term from holder(owner, sigma, term), folds in
+ *              term order, sends to the rest of delta
  *
  * INV: each element a rank lacks is received exactly once; terms travel once; so bytes equal the
  * bound. */

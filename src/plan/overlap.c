@@ -4,10 +4,11 @@
  *
  * Three ways, the first that applies:
  *   digits    all cuts even and their sizes factor alike: every coordinate is a number of prime
- * digits, a rank holds something on both sides iff certain digits are equal, and the sum is a
- * product. No enumeration. classes   one mesh: dims that share no axis are independent; within a
- * component the coordinates of its cutting axes are enumerated, everything else is a factor. ranks
- * two meshes: the members of the smaller one are looked up in the other.
+ *             digits, a rank holds something on both sides iff certain digits are equal, and the
+ *             sum is a product. No enumeration.
+ *   classes   one mesh: dims that share no axis are independent; within a component the
+ *             coordinates of its cutting axes are enumerated, everything else is a factor.
+ *   ranks     two meshes: the members of the smaller one are looked up in the other.
  *
  * What would be enumerated one by one is counted first, and refused beyond LOOKS_MAX. */
 #include <string.h>

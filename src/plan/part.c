@@ -4,8 +4,8 @@
  *
  *   direct         phase 0: source -> target
  *   hierarchical   phase 0: as direct, but what no rank of the node holds is shared out among the
- * ranks of the node that need it; phase 1: they give each other their shares with terms     phase
- * 0: terms to owners, folded in term order; phase 1: results to the rest
+ *                  ranks of the node that need it; phase 1: they give each other their shares
+ *   with terms     phase 0: terms to owners, folded in term order; phase 1: results to the rest
  *
  * A budget cuts every message into a grid of cells; round = cell * phases + phase. Both ends walk
  * the same blocks in the same order (blocks.c), so their pieces match without a word. Cost: the

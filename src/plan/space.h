@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* space.h - placement states of one mesh and tensor as 64-bit integers.
  *
- *   state = one byte per axis:   ppp ccccc      c: code, p: position among the axes that cut the
- * same dim
+ *   state = one byte per axis:   ppp ccccc
+ *
+ *   p: position among the axes that cut the same dim;  c: code
  *
  *   code  0        R
  *         1 + d    S(d), the plain chunk rule

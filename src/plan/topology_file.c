@@ -4,7 +4,7 @@
  *   {"name": "my-cluster", "base_us": 9, "all_to_all_us": 2, "exchange_us": 4, "copy_gib_s": 1300,
  *    "reduce_gib_s": 900, "shared_gib_s": 0, "local_us": 0, "run_us": 0, "hops": "ring",
  *    "levels": [{"name": "nvlink", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340,
- * "total_gib_s": 0},
+ *                "total_gib_s": 0},
  *               {"name": "infiniband", "ranks": 0, "latency_us": 3.5, "bandwidth_gib_s": 43}],
  *    "axes": [{"name": "tp", "latency_us": 0.6, "bandwidth_gib_s": 300}]}
  *

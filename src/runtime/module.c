@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* module.c - finding and loading the mpi engine, which is not linked: one binary serves every MPI.
  *
- * There is one module per MPI implementation, because their binary interfaces differ. Which one:
- *   TESSERA_MPI=openmpi|mpich  >  the MPI that is loaded already  >  the launcher's  >  the first
- * found Where: TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/,
- * ../lib/tessera/. */
+ * There is one module per MPI implementation, because their binary interfaces differ.
+ *
+ *   which one   TESSERA_MPI=openmpi|mpich, else the MPI that is loaded already, else the
+ *               launcher's, else the first found
+ *   where       TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/,
+ *               ../lib/tessera/ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>

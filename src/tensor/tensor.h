@@ -2,8 +2,7 @@
 /* tensor.h - bodies of distributed tensors, and the state the tensor layer keeps for each rank.
  *
  *   ts_tensor --> ts_layout (interned)      what it is
- *             --> tsi_array                 this rank's block (an empty one where the rank is
- * outside)
+ *             --> tsi_array                 this rank's block (empty where the rank is outside)
  *             --> tsi_move or NULL          how the block is still being filled
  *
  * INV: a tensor is owned by counted references; the innermost frame holds one for every new tensor.

@@ -6,10 +6,10 @@
  * partial) are left out. Extents are 0 to 9. dtype, kind of partial and planner go round, so that
  * every combination meets every kind of pair.
  *
- *   default            pairs drawn at random from the run's seed (printed on failure), one shape
- * each TEST_FULL=1        meshes (4), (2,2), (2,3): every pair, 1 and 2 dims with every shape, 3
- * dims with 6 shapes drawn; (2,2,2): every pair of 1 dim with every extent, every pair of 2 dims
- * with one shape drawn, one pair in TEST_STRIDE (16) of 3 dims
+ *   default       pairs drawn at random from the run's seed (printed on failure), one shape each
+ *   TEST_FULL=1   meshes (4), (2,2), (2,3): every pair, 1 and 2 dims with every shape, 3 dims with
+ *                 6 shapes drawn; (2,2,2): every pair of 1 dim with every extent, every pair of 2
+ *                 dims with one shape drawn, one pair in TEST_STRIDE (16) of 3 dims
  *
  * Each case is moved by one planner; in a full run the case number decides which, as by default. */
 #include "redistribute_oracle.h"

@@ -5,8 +5,8 @@
  *   error      rank 1 fails with a sentence            kill     rank 1 is killed in the middle
  *   stall      rank 1 sleeps past the timeout          exit     rank 1 calls exit
  *   recover    rank 1 fails, all recover and go on     worlds   a failed world, then a good one
- *   lost       rank 1 fails and does not recover       late     rank 1 fails when the others are
- * done move       rank 1 is killed while large tensors are moved
+ *   lost       rank 1 fails and does not recover       late     rank 1 fails when others are done
+ *   move       rank 1 is killed while large tensors are moved
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
  * what it got instead. scripts/mpi-tests counts the lines. The exit code is that of a failed job:

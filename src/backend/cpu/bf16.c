@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.c - bf16 matrix products with f32 sums, on the machine's own instructions.
  *
- *   chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in
- * parallel; then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2
- * cache while k goes by in steps of 1024, and are rounded to bf16 once at the end.
+ * Chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in parallel;
+ * then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2 cache while k
+ * goes by in steps of 1024, and are rounded to bf16 once at the end.
  *
  * INV: a result is summed over k in one order, whatever the number of threads. */
 #include "backend/cpu/cpu.h"

@@ -4,8 +4,8 @@
  *
  *   along the last dim     rows: a piece is some rows of the index
  *   along another dim      columns: a piece is a strip of columns of all rows, two cache lines
- * wide, so that what the strip points into stays in the cache few pieces             parts of the
- * places: every piece looks at all indices and does its own
+ *                          wide, so that what the strip points into stays in the cache
+ *   few pieces             parts of the places: every piece looks at all indices and does its own
  *
  * INV: what is written to one place is written by one piece, in row-major order of the index. So
  * the number of threads does not change a bit. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vector.c - products with a vector: a matrix is read once, so memory sets the pace.
  *
- *   numbers of k lie together        each result is an inner product of a row and the vector
- *   results lie together             rows of k are added up, four at a time, into a strip of sums
- * in the first-level cache
+ *   numbers of k lie together   each result is an inner product of a row and the vector
+ *   results lie together        rows of k are added up, four at a time, into a strip of sums in
+ *                               the first-level cache
  *
  * f32, f64 and bf16, the last with sums in f32. Few results of a long k are cut along k, by sizes
  * alone, and the parts added up in order; so is k where results lie together, for long reads.

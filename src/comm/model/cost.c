@@ -3,11 +3,13 @@
  *
  * Received bytes and messages are counted peer by peer, so uneven and empty blocks are exact:
  *
- *   all_gather, gather (root)  each peer's block           all_to_all, exchange   what each peer
- * sends me broadcast, scatter, recv   one block, from the root    reduce_scatter         my block
- * from each peer all_reduce                 a reduce_scatter by elements, then an all_gather of its
- * result reduce (root)              each peer's array; the clock counts at most two arrays, as
- * engines that cut the array into parts need
+ *   all_gather, gather (root)   each peer's block
+ *   all_to_all, exchange        what each peer sends me
+ *   broadcast, scatter, recv    one block, from the root
+ *   reduce_scatter              my block from each peer
+ *   all_reduce                  a reduce_scatter by elements, then an all_gather of its result
+ *   reduce (root)               each peer's array; the clock counts at most two arrays, as engines
+ *                               that cut the array into parts need
  *
  * INV: one walk over the members, no allocation, so a group of 100,000 costs a fraction of a
  * millisecond. */

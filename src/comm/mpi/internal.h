@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* internal.h - the parts of the mpi engine and what they know of each other.
  *
- *   module.c   the vtable: start, wait, test, progress          open.c    MPI itself: open, close,
- * exit lane.c     queues per (group, channel) and per pair; messages find their operation op.c an
- * operation as streams (what peers may read) and jobs (what I make out of them) job.c      runs
- * jobs: copies and folds                      range.c   walking over strided blocks pull.c reading
- * a peer's memory                          wire.c    messages through rings in memory net.c
- * messages and data through MPI                    segment.c the shared memory of a node fail.c
- * death, mismatch, stall, leaving, recovering
+ *   module.c    the vtable: start, wait, test, progress
+ *   open.c      MPI itself: open, close, exit
+ *   lane.c      queues per (group, channel) and per pair; messages find their operation
+ *   op.c        an operation as streams (what peers may read) and jobs (what I make out of them)
+ *   job.c       runs jobs: copies and folds
+ *   range.c     walking over strided blocks
+ *   pull.c      reading a peer's memory
+ *   wire.c      messages through rings in memory
+ *   net.c       messages and data through MPI
+ *   segment.c   the shared memory of a node
+ *   fail.c      death, mismatch, stall, leaving, recovering
  *
  * One protocol for all transports, pull only, per operation and pair:
  *

@@ -7,8 +7,9 @@
  * has not called yet) are kept in the lane. Lanes are found by hash and hold nothing once they are
  * empty.
  *
- *   IDLE -> OFFERED (waiting for all offers) -> MOVE -> [GATHER: all_reduce] -> DRAIN (waiting for
- * DONE) */
+ *   IDLE -> OFFERED -> MOVE -> [GATHER: all_reduce] -> DRAIN
+ *
+ * OFFERED waits for all offers, DRAIN for DONE. */
 #include <string.h>
 
 #include "comm/mpi/internal.h"

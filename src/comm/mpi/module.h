@@ -6,7 +6,7 @@
  * else, and needs no symbol of the core. A loader chooses, in this order:
  *
  *   1. the MPI that is in the process already (dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world"): Open
- * MPI; "MPI_Init" without it: MPICH or one with its ABI);
+ *      MPI; "MPI_Init" without it: MPICH or one with its ABI);
  *   2. the launcher: OMPI_COMM_WORLD_SIZE or OMPI_UNIVERSE_SIZE: Open MPI; PMI_RANK, PMI_SIZE,
  *      PMI_FD, MPI_LOCALNRANKS or HYDI_CONTROL_FD: MPICH (srun sets PMI_RANK for both: then 3.);
  *   3. the first module that loads.

@@ -2,8 +2,7 @@
 /* op.c - one rank's side of an operation, as streams and jobs.
  *
  *   stream   what I let member p read: a range of my blocks (or the bytes themselves, if few)
- *   job      a range of my output and the streams it is made of: one source is a copy, several a
- * fold
+ *   job      a range of my output and the streams it is made of: one is copied, several are folded
  *
  *   all_gather      out: `in` to everybody           jobs: one per member
  *   reduce_scatter  out: slice p of `in` to p        jobs: one, folding slice `self` of all members
