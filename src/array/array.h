@@ -5,8 +5,8 @@
  *                 outside. Its data may be emptied and refilled under live views (resharding). The
  *                 count is atomic: peers may hold a storage; memory goes back to its owner's
  *                 allocator.
- *   tsi_array     a counted view: storage, offset, dtype, extents, strides. One thread at a time.
- */
+ *   tsi_array     a counted view: storage, offset, dtype, extents, strides. One thread at a
+ *                 time. */
 #ifndef TSI_ARRAY_ARRAY_H
 #define TSI_ARRAY_ARRAY_H
 

@@ -205,13 +205,13 @@ void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce)
     row[0] = row[1] = row[2] = TSI_P(reduce);
 }
 
-static void maximum_rules(const tsi_op_call *call, tsi_rules *rules)
+void tsi_maximum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
     tsi_binary_pending(rules, TS_REDUCE_MAX);
 }
 
-static void minimum_rules(const tsi_op_call *call, tsi_rules *rules)
+void tsi_minimum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
     tsi_binary_pending(rules, TS_REDUCE_MIN);
@@ -219,10 +219,10 @@ static void minimum_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static ts_status give_both(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
+ts_status tsi_binary_give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
 {
-    if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(da, &io->in_meta[0]);
-    if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(db, &io->in_meta[1]);
+    if (io->needs & 1 && da) io->in_grad[0] = tsi_grad_unbroadcast(da, &io->in_meta[0]);
+    if (io->needs & 2 && db) io->in_grad[1] = tsi_grad_unbroadcast(db, &io->in_meta[1]);
     return ts_rank_status(io->rank);
 }
 
@@ -234,27 +234,28 @@ static ts_tensor *times(ts_tensor *x, double factor)
 static ts_status add_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0];
-    return give_both(io, dy, io->needs & 2 ? times(dy, alpha_of(io->attributes)) : NULL);
+    return tsi_binary_give(io, dy, io->needs & 2 ? times(dy, alpha_of(io->attributes)) : NULL);
 }
 
 static ts_status sub_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0];
-    return give_both(io, dy, io->needs & 2 ? ts_mul_scalar(dy, -alpha_of(io->attributes)) : NULL);
+    return tsi_binary_give(io, dy,
+                           io->needs & 2 ? ts_mul_scalar(dy, -alpha_of(io->attributes)) : NULL);
 }
 
 static ts_status mul_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0];
-    return give_both(io, io->needs & 1 ? ts_mul(dy, io->in[1]) : NULL,
-                     io->needs & 2 ? ts_mul(dy, io->in[0]) : NULL);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, io->in[1]) : NULL,
+                           io->needs & 2 ? ts_mul(dy, io->in[0]) : NULL);
 }
 
 static ts_status div_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *b = io->in[1];
     ts_tensor *da = ts_div(dy, b);
-    return give_both(io, da, io->needs & 2 ? ts_neg(ts_mul(da, ts_div(io->in[0], b))) : NULL);
+    return tsi_binary_give(io, da, io->needs & 2 ? ts_neg(ts_mul(da, ts_div(io->in[0], b))) : NULL);
 }
 
 /* Ties share the gradient. */
@@ -264,8 +265,8 @@ static ts_status extreme_grad(const tsi_grad_io *io, bool largest)
     ts_dtype dtype = ts_tensor_dtype(dy);
     ts_tensor *tie = ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5);
     ts_tensor *first = ts_add(ts_cast(largest ? ts_gt(a, b) : ts_lt(a, b), dtype), tie);
-    return give_both(io, io->needs & 1 ? ts_mul(dy, first) : NULL,
-                     io->needs & 2 ? ts_mul(dy, ts_add_scalar(ts_neg(first), 1.0)) : NULL);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, first) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_add_scalar(ts_neg(first), 1.0)) : NULL);
 }
 
 static ts_status maximum_grad(const tsi_grad_io *io)
@@ -291,14 +292,14 @@ static ts_status power_grad(const tsi_grad_io *io)
         ts_tensor *flat = ts_logical_and(ts_logical_not(a), ts_ge_scalar(b, 0.0));
         db = ts_mul(dy, ts_masked_fill(ts_xlogy(y, a), flat, 0.0));
     }
-    return give_both(io, da, db);
+    return tsi_binary_give(io, da, db);
 }
 
 static ts_status logaddexp_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *y = io->out[0];
-    return give_both(io, io->needs & 1 ? ts_mul(dy, ts_exp(ts_sub(io->in[0], y))) : NULL,
-                     io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp(ts_sub(io->in[0], y))) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
@@ -366,7 +367,7 @@ const tsi_op_desc tsi_op_maximum = {
     .saves = A | B,
     .family = FAMILY(real_maximum, whole_maximum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .rules = maximum_rules,
+    .rules = tsi_maximum_rules,
     .grad = maximum_grad,
     .sample = tsi_sample_binary,
 };
@@ -378,7 +379,7 @@ const tsi_op_desc tsi_op_minimum = {
     .saves = A | B,
     .family = FAMILY(real_minimum, whole_minimum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .rules = minimum_rules,
+    .rules = tsi_minimum_rules,
     .grad = minimum_grad,
     .sample = tsi_sample_binary,
 };

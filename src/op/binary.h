@@ -7,6 +7,18 @@
 
 /* A rule: both inputs pending the same, and so is the result. */
 void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce);
+/* That of the larger and of the smaller one. */
+void tsi_maximum_rules(const tsi_op_call *call, tsi_rules *rules);
+void tsi_minimum_rules(const tsi_op_call *call, tsi_rules *rules);
+/* Gradients of both inputs, of their own shapes; NULL where none is needed. */
+ts_status tsi_binary_give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db);
+
+/* isclose and allclose: |a - b| <= atol + rtol |b|. The table is in host.c. */
+typedef struct tsi_close_attributes {
+    double rtol, atol;
+    int32_t equal_nan, reserved;
+} tsi_close_attributes;
+extern const tsi_attribute tsi_close_table[];
 
 /* Gradients of binary.c, in binary_grad.c. */
 ts_status tsi_grad_atan2(const tsi_grad_io *io);

@@ -109,20 +109,9 @@ static int64_t whole_lcm(const int64_t *x, const void *a)
     return (int64_t)(one / common * (x[1] < 0 ? 0 - (uint64_t)x[1] : (uint64_t)x[1]));
 }
 
-typedef struct close_attributes {
-    double rtol, atol;
-    int32_t equal_nan, reserved;
-} close_attributes;
-static const tsi_attribute close_table[] = {
-    TSI_ATTR(close_attributes, rtol, REAL, "rtol", "1e-5"),
-    TSI_ATTR(close_attributes, atol, REAL, "atol", "1e-8"),
-    TSI_ATTR(close_attributes, equal_nan, BOOL, "equal_nan", "false"),
-    { 0 },
-};
-
 static double real_isclose(const double *x, const void *a)
 {
-    const close_attributes *c = a;
+    const tsi_close_attributes *c = a;
     if (x[0] == x[1]) return 1;
     if (isnan(x[0]) || isnan(x[1])) return c->equal_nan && isnan(x[0]) && isnan(x[1]);
     return isfinite(x[0]) && isfinite(x[1]) && fabs(x[0] - x[1]) <= c->atol + c->rtol * fabs(x[1]);
@@ -136,34 +125,13 @@ static int64_t whole_isclose(const int64_t *x, const void *a)
 
 static double complex both_isclose(const double complex *x, const void *a)
 {
-    const close_attributes *c = a;
+    const tsi_close_attributes *c = a;
     if (x[0] == x[1]) return 1;
     return isfinite(cabs(x[0])) && isfinite(cabs(x[1])) &&
            cabs(x[0] - x[1]) <= c->atol + c->rtol * cabs(x[1]);
 }
 
-/* ---- rules ----------------------------------------------------------------------------------- */
-
-static void fmax_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    (void)call;
-    tsi_binary_pending(rules, TS_REDUCE_MAX);
-}
-
-static void fmin_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    (void)call;
-    tsi_binary_pending(rules, TS_REDUCE_MIN);
-}
-
 /* ---- gradients ------------------------------------------------------------------------------- */
-
-static ts_status give_both(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
-{
-    if (io->needs & 1 && da) io->in_grad[0] = tsi_grad_unbroadcast(da, &io->in_meta[0]);
-    if (io->needs & 2 && db) io->in_grad[1] = tsi_grad_unbroadcast(db, &io->in_meta[1]);
-    return ts_rank_status(io->rank);
-}
 
 /* To the one that is taken; equal ones share. */
 static ts_status extreme_grad(const tsi_grad_io *io)
@@ -173,21 +141,22 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     ts_tensor *first = io->op == &tsi_op_fmax ? ts_gt(a, b) : ts_lt(a, b);
     first = ts_cast(ts_logical_or(first, ts_isnan(b)), dtype);
     first = ts_add(first, ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5));
-    return give_both(io, ts_mul(dy, first), ts_mul(dy, ts_rsub_scalar(first, 1.0)));
+    return tsi_binary_give(io, ts_mul(dy, first), ts_mul(dy, ts_rsub_scalar(first, 1.0)));
 }
 
 static ts_status logaddexp2_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *y = io->out[0];
-    return give_both(io, io->needs & 1 ? ts_mul(dy, ts_exp2(ts_sub(io->in[0], y))) : NULL,
-                     io->needs & 2 ? ts_mul(dy, ts_exp2(ts_sub(io->in[1], y))) : NULL);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp2(ts_sub(io->in[0], y))) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_exp2(ts_sub(io->in[1], y))) : NULL);
 }
 
 /* A step has no slope; where it is taken, the value has one. */
 static ts_status heaviside_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0];
-    return give_both(io, ts_zeros_like(dy), ts_masked_fill(dy, ts_ne_scalar(io->in[0], 0), 0.0));
+    return tsi_binary_give(io, ts_zeros_like(dy),
+                           ts_masked_fill(dy, ts_ne_scalar(io->in[0], 0), 0.0));
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
@@ -195,7 +164,7 @@ static ts_status heaviside_grad(const tsi_grad_io *io)
 static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                          void *attributes)
 {
-    *(close_attributes *)attributes = (close_attributes){ 0, variant ? 4.0 : 1.0, 0, 0 };
+    *(tsi_close_attributes *)attributes = (tsi_close_attributes){ 0, variant ? 4.0 : 1.0, 0, 0 };
     return tsi_sample_binary(random, variant, in, count, NULL);
 }
 
@@ -223,7 +192,7 @@ const tsi_op_desc tsi_op_fmax = {
     .saves = A | B,
     .family = FAMILY(real_fmax, whole_fmax, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .rules = fmax_rules,
+    .rules = tsi_maximum_rules,
     .grad = extreme_grad,
     .sample = tsi_sample_binary,
 };
@@ -234,7 +203,7 @@ const tsi_op_desc tsi_op_fmin = {
     .saves = A | B,
     .family = FAMILY(real_fmin, whole_fmin, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .rules = fmin_rules,
+    .rules = tsi_minimum_rules,
     .grad = extreme_grad,
     .sample = tsi_sample_binary,
 };
@@ -263,8 +232,8 @@ const tsi_op_desc tsi_op_isclose = {
     .what = "is |a - b| <= atol + rtol |b|?",
     BINARY,
     .flags = TSI_OP_NO_GRAD,
-    .attribute = close_table,
-    .attribute_bytes = sizeof(close_attributes),
+    .attribute = tsi_close_table,
+    .attribute_bytes = sizeof(tsi_close_attributes),
     .family = FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
     .sample = sample_close,
 };

@@ -6,16 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "op/common.h"
+#include "op/binary.h"
 
-typedef struct close_attributes {
-    double rtol, atol;
-    int32_t equal_nan, reserved;
-} close_attributes;
-static const tsi_attribute close_table[] = {
-    TSI_ATTR(close_attributes, rtol, REAL, "rtol", "1e-5"),
-    TSI_ATTR(close_attributes, atol, REAL, "atol", "1e-8"),
-    TSI_ATTR(close_attributes, equal_nan, BOOL, "equal_nan", "false"),
+const tsi_attribute tsi_close_table[] = {
+    TSI_ATTR(tsi_close_attributes, rtol, REAL, "rtol", "1e-5"),
+    TSI_ATTR(tsi_close_attributes, atol, REAL, "atol", "1e-8"),
+    TSI_ATTR(tsi_close_attributes, equal_nan, BOOL, "equal_nan", "false"),
     { 0 },
 };
 
@@ -47,7 +43,7 @@ static void compare_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-static bool close_to(double complex a, double complex b, const close_attributes *c)
+static bool close_to(double complex a, double complex b, const tsi_close_attributes *c)
 {
     if (a == b) return true;
     bool missing_a = isnan(creal(a)) || isnan(cimag(a)),
@@ -94,7 +90,8 @@ static bool sample_compare(uint64_t *random, int32_t variant, ts_meta *in, int32
 static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                          void *attributes)
 {
-    *(close_attributes *)attributes = (close_attributes){ 1e-5, variant ? 20.0 : 1.0, 0, 0 };
+    *(tsi_close_attributes *)attributes =
+        (tsi_close_attributes){ 1e-5, variant ? 20.0 : 1.0, 0, 0 };
     return sample_compare(random, variant, in, count, attributes);
 }
 
@@ -112,8 +109,8 @@ const tsi_op_desc tsi_op_allclose = {
     .name = "allclose",
     .what = "is |a - b| <= atol + rtol |b| everywhere?",
     COMPARE,
-    .attribute = close_table,
-    .attribute_bytes = sizeof(close_attributes),
+    .attribute = tsi_close_table,
+    .attribute_bytes = sizeof(tsi_close_attributes),
     .sample = sample_close,
 };
 
@@ -144,9 +141,9 @@ ts_status(ts_equal)(ts_tensor *a, ts_tensor *b, int *out)
 ts_status(ts_allclose)(ts_tensor *a, ts_tensor *b, const ts_close_options *options, int *out)
 {
     ts_tensor *in[] = { a, b };
-    close_attributes c = { 1e-5, 1e-8, 0, 0 };
+    tsi_close_attributes c = { 1e-5, 1e-8, 0, 0 };
     if (options)
-        c = (close_attributes){ options->relative, options->absolute, options->nan_is_equal != 0,
-                                0 };
+        c = (tsi_close_attributes){ options->relative, options->absolute,
+                                    options->nan_is_equal != 0, 0 };
     return answer(&tsi_op_allclose, in, &c, out);
 }
