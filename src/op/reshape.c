@@ -16,7 +16,7 @@
 #include "base/intmath.h"
 #include "op/common.h"
 
-typedef struct reshape_attributes {
+typedef struct reshape_attributes {  /* reshape itself has the shape and nothing else */
     tsi_dims shape;                  /* of the result; flatten and unflatten: once normalised */
     tsi_dims sizes;                  /* unflatten: what the dim becomes */
     int64_t dim, start_dim, end_dim; /* unflatten; flatten: first and last */
@@ -59,7 +59,7 @@ static ts_status reshape_normalise(const tsi_op_desc *op, const ts_meta *in, int
                                    void *attributes)
 {
     (void)count;
-    tsi_dims *shape = &((reshape_attributes *)attributes)->shape;
+    tsi_dims *shape = attributes;
     int64_t total = ts_shape_count(&in[0].shape);
     ts_shape want = { .ndim = shape->count };
     memcpy(want.extent, shape->value, sizeof want.extent);
@@ -120,7 +120,7 @@ static ts_status unflatten_normalise(const tsi_op_desc *op, const ts_meta *in, i
 
 static ts_status reshape_infer(const tsi_op_call *call)
 {
-    const tsi_dims *shape = &((const reshape_attributes *)call->attributes)->shape;
+    const tsi_dims *shape = call->attributes; /* the first of all three */
     call->out[0] = (ts_meta){ .shape = { .ndim = shape->count }, .dtype = call->in[0].dtype };
     memcpy(call->out[0].shape.extent, shape->value, sizeof call->out[0].shape.extent);
     return TS_OK;
@@ -352,7 +352,7 @@ static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32
     *count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = 3 }, .dtype = TS_DTYPE_F64 };
     memcpy(in[0].shape.extent, from[variant % 4], sizeof from[0]);
-    ((reshape_attributes *)attributes)->shape = to[variant % 4];
+    *(tsi_dims *)attributes = to[variant % 4];
     return variant < 4;
 }
 
@@ -378,15 +378,15 @@ static bool sample_unflatten(uint64_t *random, int32_t variant, ts_meta *in, int
 
 #define RESHAPE                                                                                    \
     .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
-    .attribute_bytes = sizeof(reshape_attributes), .infer = reshape_infer,                         \
-    .propagate = reshape_propagate, .view = reshape_strides, .reference = reshape_reference,       \
-    .grad = reshape_grad
+    .infer = reshape_infer, .propagate = reshape_propagate, .view = reshape_strides,               \
+    .reference = reshape_reference, .grad = reshape_grad
 
 const tsi_op_desc tsi_op_reshape = {
     .name = "reshape",
     .what = "the same elements under another shape; one extent may be -1",
     RESHAPE,
     .attribute = reshape_table,
+    .attribute_bytes = sizeof(tsi_dims),
     .normalise = reshape_normalise,
     .sample = sample_reshape,
 };
@@ -395,6 +395,7 @@ const tsi_op_desc tsi_op_flatten = {
     .what = "dims start_dim to end_dim as one",
     RESHAPE,
     .attribute = flatten_table,
+    .attribute_bytes = sizeof(reshape_attributes),
     .normalise = flatten_normalise,
     .sample = sample_flatten,
 };
@@ -403,6 +404,7 @@ const tsi_op_desc tsi_op_unflatten = {
     .what = "one dim as several; one of the sizes may be -1",
     RESHAPE,
     .attribute = unflatten_table,
+    .attribute_bytes = sizeof(reshape_attributes),
     .normalise = unflatten_normalise,
     .sample = sample_unflatten,
 };
@@ -411,8 +413,8 @@ const tsi_op_desc tsi_op_unflatten = {
 
 ts_tensor *(ts_reshape)(ts_tensor *x, ts_shape shape)
 {
-    reshape_attributes a = { .shape = { .count = shape.ndim } };
-    memcpy(a.shape.value, shape.extent, sizeof a.shape.value);
+    tsi_dims a = { .count = shape.ndim };
+    memcpy(a.value, shape.extent, sizeof a.value);
     return tsi_op_make(&tsi_op_reshape, &x, 1, &a);
 }
 
