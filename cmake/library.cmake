@@ -32,6 +32,11 @@ add_library(tessera_core OBJECT ${TS_SOURCES})
 target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(tessera_core PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}" TS_HERE=NULL)
 target_link_libraries(tessera_core PRIVATE tessera_flags PUBLIC tessera_deps)
+# Without a processor in mind gcc fills and copies small structs by "rep stos" and "rep movs", which take 30 cycles to
+# begin. No instruction is added by this.
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64|AMD64")
+  target_compile_options(tessera_core PRIVATE -mtune=skylake)
+endif()
 
 add_library(tessera SHARED $<TARGET_OBJECTS:tessera_core>)
 target_include_directories(tessera PUBLIC
@@ -39,7 +44,8 @@ target_include_directories(tessera PUBLIC
 target_link_libraries(tessera PRIVATE tessera_flags tessera_deps)
 set_target_properties(tessera PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
 if(NOT TS_SANITIZE) # the runtime of a sanitizer comes with the program
-  target_link_options(tessera PRIVATE LINKER:-z,defs LINKER:--as-needed)
+  target_link_options(tessera PRIVATE LINKER:-z,defs LINKER:--as-needed
+    LINKER:-Bsymbolic-functions) # calls of ts_* within the library are direct
 endif()
 
 add_library(tessera_static STATIC $<TARGET_OBJECTS:tessera_core>)

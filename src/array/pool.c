@@ -125,7 +125,7 @@ static void add_own(_Atomic int64_t *count, int64_t change)
     atomic_store_explicit(count, read_count(count) + change, memory_order_relaxed);
 }
 
-static void count_own(usage *u, size_t bytes)
+static inline void count_own(usage *u, size_t bytes)
 {
     add_own(&u->live, (int64_t)bytes);
     add_own(&u->allocations, 1);

@@ -68,6 +68,14 @@
 #define TSI_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* A thread-local at a fixed place: read without a call, also from a shared library. For one pointer
+ * or two: where the library is loaded late, such places are few. */
+#if defined(__GNUC__)
+#define TSI_TLS_DIRECT __attribute__((tls_model("initial-exec")))
+#else
+#define TSI_TLS_DIRECT
+#endif
+
 /* For our own bugs only, never for a user's value. A broken assertion logs and stops the process in
  * every build: continuing would spread wrong numbers to other ranks. */
 #define TSI_ASSERT(condition)                                                                      \

@@ -51,6 +51,10 @@ static inline void tsi_interned_release(tsi_interned *value)
 {
     atomic_fetch_sub_explicit(&value->references, 1, memory_order_release);
 }
+static inline void tsi_interned_release_many(tsi_interned *value, int64_t count)
+{
+    atomic_fetch_sub_explicit(&value->references, count, memory_order_release);
+}
 tsi_intern_stats tsi_intern_statistics(tsi_intern *table);
 
 #endif

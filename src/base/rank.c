@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
-static _Thread_local ts_rank *current;
+static TSI_TLS_DIRECT _Thread_local ts_rank *current; /* read several times in a call */
 
 ts_rank *tsi_rank_current(void)
 {

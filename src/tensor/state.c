@@ -41,6 +41,7 @@ static void state_destroy(void *argument)
     tsi_mesh_each(state->rank, tsi_mesh_groups_drop, NULL);
     release_values(&state->meshes, release_mesh);
     release_values(&state->ordinals, tsi_free);
+    tsi_spare_layouts_release(state);
     free_list(state->free_tensors);
     tsi_arena_release(&state->scratch);
     tsi_free(state);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "layout/state.h"
 #include "tensor/move.h"
 #include "tensor/scope.h"
 
@@ -55,6 +56,48 @@ tsi_array *tsi_tensor_block(ts_mesh *mesh, const ts_layout *layout, ts_dtype dty
     return tsi_tensor_block_tagged(mesh, layout, dtype, TSI_TAG_ACTIVATION);
 }
 
+/* ---- references of layouts ------------------------------------------------------------------- */
+
+static inline tsi_spare_layout *spare_of(tsi_tensor_state *state, const ts_layout *layout)
+{
+    return &state->spare[((uintptr_t)layout >> 6 ^ (uintptr_t)layout >> 10) % TSI_SPARE_LAYOUTS];
+}
+
+static inline void layout_take(tsi_tensor_state *state, const ts_layout *layout)
+{
+    tsi_spare_layout *spare = spare_of(state, layout);
+    if (spare->layout == layout && spare->count > 0)
+        spare->count--;
+    else
+        (void)ts_layout_retain(layout);
+}
+
+static TSI_NOINLINE void spare_release(tsi_spare_layout *spare)
+{
+    if (spare->count > 0)
+        tsi_interned_release_many(tsi_layout_interned(spare->layout), spare->count);
+    *spare = (tsi_spare_layout){ 0 };
+}
+
+static inline void layout_give(tsi_tensor_state *state, const ts_layout *layout)
+{
+    if (!layout) return;
+    tsi_spare_layout *spare = spare_of(state, layout);
+    if (TSI_UNLIKELY(spare->layout != layout)) {
+        spare_release(spare);
+        spare->layout = layout;
+    }
+    spare->count++;
+}
+
+void tsi_spare_layouts_release(tsi_tensor_state *state)
+{
+    for (int32_t i = 0; i < TSI_SPARE_LAYOUTS; i++)
+        spare_release(&state->spare[i]);
+}
+
+/* ---- bodies ---------------------------------------------------------------------------------- */
+
 static ts_tensor *tensor_body(tsi_tensor_state *state)
 {
     ts_tensor *t = state->free_tensors;
@@ -82,8 +125,10 @@ ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtyp
         return NULL;
     }
     t->rank = mesh->rank;
-    t->mesh = ts_mesh_retain(mesh);
-    t->layout = ts_layout_retain(layout);
+    t->mesh = mesh;
+    mesh->references++;
+    t->layout = layout;
+    layout_take(state, layout);
     t->array = array;
     t->move = move;
     t->dtype = (int32_t)dtype;
@@ -97,7 +142,7 @@ void tsi_tensor_unbind(ts_tensor *t)
 {
     if (t->move) tsi_move_release(t->move);
     tsi_array_release(t->array);
-    ts_layout_release(t->layout);
+    layout_give(tsi_slot_get(t->rank, TSI_SLOT_TENSOR), t->layout);
     ts_mesh_release(t->mesh);
     t->move = NULL;
     t->array = NULL;

@@ -72,6 +72,14 @@ typedef struct tsi_stream_log {
     int32_t replays, reserved;
 } tsi_stream_log;
 
+/* References of layouts that tensors gave back, for the next tensors of the same layout: counts
+ * that all ranks of a process share are not touched by every call. */
+enum { TSI_SPARE_LAYOUTS = 16 };
+typedef struct tsi_spare_layout {
+    const ts_layout *layout; /* retained `count` times */
+    int64_t count;
+} tsi_spare_layout;
+
 typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     ts_rank *rank;
     tsi_frame *frame;
@@ -79,7 +87,8 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     uint64_t mark_last;
     tsi_undo *undo;
     int64_t undo_count, undo_capacity;
-    ts_tensor *free_tensors;          /* chained by next */
+    ts_tensor *free_tensors; /* chained by next */
+    tsi_spare_layout spare[TSI_SPARE_LAYOUTS];
     tsi_move *moves;                  /* in flight with no tensor waiting; reaped now and then */
     tsi_map meshes;                   /* tsi_mesh_desc -> ts_mesh of this rank */
     tsi_map ordinals;                 /* label hash -> tsi_ordinal */
@@ -112,6 +121,7 @@ const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh); /* R on every a
 const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_shape shape);
 ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
 void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
+void tsi_spare_layouts_release(tsi_tensor_state *state);
 /* y is x in another layout: the autograd layer hears of it, if it listens. */
 void tsi_tensor_moved(ts_tensor *x, ts_tensor *y);
 void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry /* takes its references */);
