@@ -115,6 +115,8 @@ TS_END_C
 #define ts_model_create(...) (ts_here(TS_HERE), ts_model_create(__VA_ARGS__))
 #define ts_model_load(...) (ts_here(TS_HERE), ts_model_load(__VA_ARGS__))
 #define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))
+#define ts_model_logits(...) (ts_here(TS_HERE), ts_model_logits(__VA_ARGS__))
+#define ts_model_loss(...) (ts_here(TS_HERE), ts_model_loss(__VA_ARGS__))
 #endif
 
 #endif

@@ -160,13 +160,13 @@ const ts_sharding *ts_model_tokens(const ts_model *model)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids)
+ts_tensor *(ts_model_logits)(ts_model *model, ts_tensor *ids)
 {
     if (!model) return NULL;
     return ts_module_call(model->root, &ids, 1);
 }
 
-ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels)
+ts_tensor *(ts_model_loss)(ts_model *model, ts_tensor *ids, ts_tensor *labels)
 {
     return ts_cross_entropy(ts_model_logits(model, ids), labels);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_more.c - values of operators against others that say the same in another way: einsum of many
- * inputs, factors of addmm, grouped products, halos, losses, strides, distinct values. That
- * placements do not matter is the affair of op_sweep.c; here some are tried beside. */
+ * inputs, factors of addmm, grouped products, halos, losses, strides, distinct values; and ranks
+ * outside a mesh. That placements do not matter is the affair of op_sweep.c; here some are tried
+ * beside. */
 #include "op_family.h"
 #include "tessera/op.h"
 
@@ -169,4 +170,42 @@ TS_TEST_RANKS(strides_of_the_whole_and_distinct_values, 1, 2, 3)
     double count = 0;
     TEST_OK(t, ts_tensor_item(ts_count_unique(ts_remainder(even, three)), &count));
     TEST_EQ(t, (int64_t)count, 3);
+}
+
+/* ---- ranks outside --------------------------------------------------------------------------- */
+
+static void check_outside(test *t, ts_mesh *mesh, ts_tensor *y, const char *what)
+{
+    ts_array block = TS_INIT(ts_array);
+    TEST_SAY(t, y != NULL && ts_tensor_layout(y) != NULL, "%s: no result", what);
+    if (ts_mesh_is_member(mesh) || !y) return;
+    TEST_OK(t, ts_tensor_view(y, &block));
+    TEST_SAY(t, ts_shape_count(&block.meta.shape) == 0, "%s: a block outside", what);
+}
+
+/* Ranks that are not in the mesh make the same calls, hold nothing and wait for nobody: free ones,
+ * moves, algorithms that communicate, views, forms in place, gradients. */
+TS_TEST_RANKS(ranks_outside_hold_nothing_and_never_wait, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=2 : 2 0");
+    ts_tensor *x = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(6, 4), "S(0)", NULL));
+    ts_tensor *w = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4, 6), "S(0)", NULL);
+    ts_tape_begin(t->me);
+    check_outside(t, mesh, ts_add(x, x), "add");
+    check_outside(t, mesh, ts_matmul(x, w), "matmul");
+    check_outside(t, mesh, ts_softmax(x, 0), "softmax");
+    check_outside(t, mesh, ts_cumsum(x, 0), "cumsum");
+    check_outside(t, mesh, ts_narrow(x, 0, (ts_interval){ 1, 5 }), "narrow");
+    check_outside(t, mesh, ts_reshape(x, TS_SHAPE(3, 8)), "reshape");
+    check_outside(t, mesh, ts_tril_(ts_clone(w), 0), "tril_");
+    ts_tensor *loss = ts_sum(ts_mul(x, x), NULL, 0, 0);
+    check_outside(t, mesh, loss, "sum");
+    TEST_OK(t, ts_backward(loss, NULL));
+    check_outside(t, mesh, ts_tensor_grad(x), "a gradient");
+    ts_mesh *other = ts_mesh_create(t->me, "y=2 : 1 2");
+    ts_tensor *z = ts_arange(other, TS_DTYPE_F64, TS_SHAPE(6, 4), "S(0)", NULL);
+    FAMILY_REFUSES(t, "ts_redistribute_to", ts_add(x, z));
+    check_outside(t, other, ts_add(z, ts_redistribute_to(x, ts_sharding_get(other, "S(0)"))),
+                  "what the sentence says");
+    TEST_OK(t, ts_rank_status(t->me));
 }

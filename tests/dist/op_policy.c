@@ -2,6 +2,7 @@
 /* op_policy.c - implicit moves: forbidden ones fail at the call, with its place in the program, its
  * bytes and the fix, in gradients too; a budget warns; all of them are counted. */
 #include "op_family.h"
+#include "tessera/model.h"
 #include "tessera/op.h"
 #include "tessera/op_query.h"
 
@@ -92,6 +93,42 @@ TS_TEST_RANKS(a_forbidden_move_of_a_gradient_fails_too, 2)
     TEST_OK(t, ts_backward(ts_exp(x), &options));
     TEST_CHECK(t, moved(t) > before);
     TEST_OK(t, ts_scope_close(free_one));
+}
+
+/* A whole step of a model whose weights are cut where its plan would not cut them: it fails at the
+ * call, before anything moved; where it is allowed, it is done and its bytes are told. */
+TS_TEST_RANKS(a_step_of_a_model_fails_at_the_call, 2)
+{
+    ts_model_config c = TS_INIT(ts_model_config);
+    c.family = TS_MODEL_GPT2;
+    c.vocab = 16;
+    c.hidden = 8;
+    c.intermediate = 8;
+    c.layers = 1;
+    c.heads = c.kv_heads = 2;
+    c.head_dim = 4;
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.plan = "*: S(0)";
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    ts_model *model = ts_model_create(mesh, &c, &options);
+    ts_tensor *ids = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(2, 4), "R");
+    int64_t before = moved(t);
+    ts_scope forbids = open_with(t, TS_MOVES_FORBID, 0);
+    char here[64];
+    place_text(__LINE__ + 1, here, sizeof here);
+    TEST_CHECK(t, ts_model_loss(model, ids, ids) == NULL);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_SAYS(t, error->text, here);
+    TEST_SAYS(t, error->text, " B");
+    TEST_SAYS(t, error->text, "forbidden here");
+    TEST_STATUS(t, ts_scope_close(forbids), TS_ERR_POLICY);
+    TEST_EQ(t, moved(t), before);
+    ts_scope allows = open_with(t, TS_MOVES_ALLOW, 0);
+    ts_tape_begin(t->me);
+    TEST_OK(t, ts_backward(ts_model_loss(model, ids, ids), NULL));
+    TEST_CHECK(t, moved(t) > before);
+    TEST_OK(t, ts_scope_close(allows));
+    ts_model_destroy(model);
 }
 
 /* A budget: below it silence, above it a warning and the result. Inner scopes inherit. */
