@@ -421,3 +421,54 @@ TS_TEST(four_rows_are_joined_as_one_after_another)
                          set[s]->name, fold, (long long)n);
             }
 }
+
+/* One call of lerp in every dtype: f64 and f32 by the formula in that dtype, bf16 by that of f32.
+ */
+static void check_lerp(test *t, const tsi_row_set *set, double w, const float *x, const float *y,
+                       int64_t n)
+{
+    static double a[ROW], b[ROW], wide[ROW];
+    static float have[ROW];
+    static uint16_t half_x[ROW], half_y[ROW], half[ROW];
+    for (int64_t i = 0; i < n; i++) {
+        a[i] = (double)x[i] / 3.0;
+        b[i] = (double)y[i] / 7.0;
+        half_x[i] = tsi_bf16_of_f32(x[i]);
+        half_y[i] = tsi_bf16_of_f32(y[i]);
+    }
+    tsi_row row = { .out = wide, .in = { a, b }, .step = { 1, 1 }, .count = n, .number = &w };
+    set->f64[TSI_ROW_LERP](&row);
+    row = (tsi_row){ .out = have, .in = { x, y }, .step = { 1, 1 }, .count = n, .number = &w };
+    set->f32[TSI_ROW_LERP](&row);
+    row = (tsi_row){ .out = half, .in = { half_x, half_y }, .step = { 1, 1 }, .count = n };
+    row.number = &w;
+    set->bf16[TSI_ROW_LERP](&row);
+    float c = (float)w;
+    for (int64_t i = 0; i < n; i++) {
+        double way = b[i] - a[i], far = w < 0.5 ? a[i] + w * way : b[i] - way * (1.0 - w);
+        float step = y[i] - x[i], near = w < 0.5 ? x[i] + c * step : y[i] - step * (1.0f - c);
+        TEST_SAY(t, wide[i] == far && have[i] == near && half[i] == tsi_bf16_of_f32(near),
+                 "%s: lerp of %g and %g by %g: %.17g %.9g, not %.17g %.9g", set->name, (double)x[i],
+                 (double)y[i], w, wide[i], (double)have[i], far, (double)near);
+        TEST_CHECK(t, w != 1.0 || (wide[i] == b[i] && have[i] == y[i] && half[i] == half_y[i]));
+        TEST_CHECK(t, w != 0.0 || (wide[i] == a[i] && have[i] == x[i] && half[i] == half_x[i]));
+    }
+}
+
+TS_TEST(lerp_ends_where_its_ends_are)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    static const double weights[] = { 0, 0.25, 0.3, 0.5, 0.7, 1, 1.5, -0.5 };
+    float x[ROW], y[ROW];
+    for (int64_t i = 0; i < ROW; i++) { /* of sizes far apart, and exact in bf16 */
+        x[i] =
+            ldexpf((float)test_random_below(t, 255) - 127.0f, (int)test_random_below(t, 60) - 30);
+        y[i] =
+            ldexpf((float)test_random_below(t, 255) - 127.0f, (int)test_random_below(t, 60) - 30);
+    }
+    for (int64_t n = 0; n <= ROW; n += n < 70 ? 1 : 317)
+        for (int32_t s = 0; s < count; s++)
+            for (size_t k = 0; k < sizeof weights / sizeof weights[0]; k++)
+                check_lerp(t, set[s], weights[k], x, y, n);
+}
