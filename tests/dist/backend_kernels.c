@@ -69,10 +69,28 @@ TS_TEST_RANKS(large_and_odd_reductions, 1, 2)
 TS_TEST_RANKS(large_and_odd_rows, 1, 2)
 {
     static const char *const names[] = {
-        "softmax",   "log_softmax",          "add",  "mul",    "silu",
-        "gt",        "silu_backward",        "gelu", "swiglu", "softmax_backward",
-        "gelu_tanh", "log_softmax_backward", "exp",  "tanh",   "gelu_tanh_backward",
-        "log",       "swiglu_backward",
+        "softmax",
+        "log_softmax",
+        "add",
+        "mul",
+        "silu",
+        "gt",
+        "silu_backward",
+        "gelu",
+        "swiglu",
+        "softmax_backward",
+        "gelu_tanh",
+        "log_softmax_backward",
+        "exp",
+        "tanh",
+        "gelu_tanh_backward",
+        "log",
+        "swiglu_backward",
+        "elu",
+        "expm1",
+        "softplus",
+        "log_sigmoid",
+        "log1p",
     };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16, TS_DTYPE_F64 };
     const ts_shape shapes[] = { TS_SHAPE(33001), TS_SHAPE(29, 511), TS_SHAPE(2, 3, 2049) };
@@ -293,9 +311,10 @@ TS_TEST_RANKS(kernels_of_a_step, 1, 2)
 /* Infinities, NaN and huge numbers come out as the references give them. */
 TS_TEST_RANKS(harsh_numbers, 1)
 {
-    static const char *const names[] = { "add",     "mul",         "maximum", "minimum", "silu",
-                                         "sigmoid", "tanh",        "gelu",    "relu",    "exp",
-                                         "softmax", "log_softmax", "clone",   "erf",     "sqrt" };
+    static const char *const names[] = { "add",     "mul",         "maximum",  "minimum",    "silu",
+                                         "sigmoid", "tanh",        "gelu",     "relu",       "exp",
+                                         "softmax", "log_softmax", "clone",    "erf",        "sqrt",
+                                         "expm1",   "log1p",       "softplus", "log_sigmoid" };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
     counts n = { 0, 0 };
     harsh = true;

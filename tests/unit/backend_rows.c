@@ -46,6 +46,21 @@ static double real_gelu_tanh(double x)
     return x / (1.0 + exp(-2.0 * 0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
+static double real_softplus(double x)
+{
+    return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+}
+
+static double real_log_sigmoid(double x)
+{
+    return -real_softplus(-x);
+}
+
+static double real_elu_flat(double x) /* alpha 0: rows without a number */
+{
+    return fmax(x, 0.0);
+}
+
 /* Below `small` an absolute error of as much is allowed: results that vanish may be 0. */
 typedef struct function {
     tsi_row_id row;
@@ -57,6 +72,16 @@ typedef struct function {
 static const function functions[] = {
     { TSI_ROW_EXP, "exp", exp, -110, 88.7, 2, 1e-44 },
     { TSI_ROW_LOG, "log", log, 0, 50, 2, 1e-8 },
+    { TSI_ROW_EXPM1, "expm1", expm1, -25, 88.7, 3, 0 },
+    { TSI_ROW_EXPM1, "expm1", expm1, -2, 2, 3, 0 },
+    { TSI_ROW_EXPM1, "expm1", expm1, -1e-3, 1e-3, 3, 0 },
+    { TSI_ROW_ELU, "elu", real_elu_flat, -25, 25, 0, 0 },
+    { TSI_ROW_LOG1P, "log1p", log1p, -1, 50, 3, 0 },
+    { TSI_ROW_LOG1P, "log1p", log1p, -1e-3, 1e-3, 3, 0 },
+    { TSI_ROW_LOG1P, "log1p", log1p, -0.9, 1, 3, 0 },
+    { TSI_ROW_SOFTPLUS, "softplus", real_softplus, -87, 90, 4, 0 },
+    { TSI_ROW_SOFTPLUS, "softplus", real_softplus, -4, 4, 4, 0 },
+    { TSI_ROW_LOG_SIGMOID, "log_sigmoid", real_log_sigmoid, -90, 87, 4, 0 },
     { TSI_ROW_TANH, "tanh", tanh, -12, 12, 3, 0 },
     { TSI_ROW_ERF, "erf", erf, -6, 6, 3, 0 },
     { TSI_ROW_SIGMOID, "sigmoid", real_sigmoid, -100, 100, 4, 2e-38 },
@@ -115,6 +140,22 @@ TS_TEST(functions_take_infinities_and_nan)
         set[s]->f32[TSI_ROW_TANH](&row);
         TEST_CHECK(t, y[0] == 1.0f && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
         TEST_CHECK(t, signbit(y[3]));
+        set[s]->f32[TSI_ROW_EXPM1](&row);
+        TEST_CHECK(t, y[0] == inf && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
+        TEST_CHECK(t, signbit(y[3]));
+        set[s]->f32[TSI_ROW_LOG1P](&row);
+        TEST_CHECK(t, y[0] == inf && isnan(y[1]) && isnan(y[2]) && y[3] == 0.0f);
+        TEST_CHECK(t, signbit(y[3]));
+        set[s]->f32[TSI_ROW_SOFTPLUS](&row);
+        TEST_CHECK(t,
+                   y[0] == inf && y[1] == 0.0f && isnan(y[2]) && fabsf(y[3] - 0.6931472f) < 1e-6f);
+        set[s]->f32[TSI_ROW_LOG_SIGMOID](&row);
+        TEST_CHECK(t, y[0] == 0.0f && y[1] == -inf && isnan(y[2]));
+        const float end = -1.0f; /* where log1p ends */
+        float least;
+        tsi_row single = { .out = &least, .in = { &end }, .step = { 1 }, .count = 1 };
+        set[s]->f32[TSI_ROW_LOG1P](&single);
+        TEST_CHECK(t, least == -inf);
         set[s]->f32[TSI_ROW_ERF](&row);
         TEST_CHECK(t, y[0] == 1.0f && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
         set[s]->f32[TSI_ROW_GELU](&row);

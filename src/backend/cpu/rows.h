@@ -41,9 +41,11 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(CLAMP)                                                                                       \
     X(DIV)                                                                                         \
     X(DIV_SCALAR)                                                                                  \
+    X(ELU)                                                                                         \
     X(EQ)                                                                                          \
     X(ERF)                                                                                         \
     X(EXP)                                                                                         \
+    X(EXPM1)                                                                                       \
     X(FLOOR)                                                                                       \
     X(GE)                                                                                          \
     X(GELU)                                                                                        \
@@ -55,6 +57,8 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(LEAKY_RELU)                                                                                  \
     X(LERP)                                                                                        \
     X(LOG)                                                                                         \
+    X(LOG1P)                                                                                       \
+    X(LOG_SIGMOID)                                                                                 \
     X(LOGICAL_AND)                                                                                 \
     X(LOGICAL_NOT)                                                                                 \
     X(LOGICAL_OR)                                                                                  \
@@ -76,6 +80,7 @@ typedef void (*tsi_row_fn)(const tsi_row *row);
     X(SIGN)                                                                                        \
     X(SILU)                                                                                        \
     X(SILU_BACKWARD)                                                                               \
+    X(SOFTPLUS)                                                                                    \
     X(SQRT)                                                                                        \
     X(SQUARE)                                                                                      \
     X(SUB)                                                                                         \

@@ -147,6 +147,31 @@ static void log_bf16(const tsi_row *row)
     pack1_bf16(row, vp_log);
 }
 
+static void expm1_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_expm1);
+}
+
+static void elu_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_elu);
+}
+
+static void log1p_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_log1p);
+}
+
+static void softplus_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_softplus);
+}
+
+static void log_sigmoid_bf16(const tsi_row *row)
+{
+    pack1_bf16(row, vp_log_sigmoid);
+}
+
 static void neg_bf16(const tsi_row *row)
 {
     map1_bf16(row, one_neg_f32);
@@ -353,6 +378,11 @@ static void swiglu_backward_bf16(const tsi_row *row)
         [TSI_ROW_LEAKY_RELU] = leaky_relu_bf16,                                                    \
         [TSI_ROW_LERP] = lerp_bf16,                                                                \
         [TSI_ROW_LOG] = log_bf16,                                                                  \
+        [TSI_ROW_EXPM1] = expm1_bf16,                                                              \
+        [TSI_ROW_ELU] = elu_bf16,                                                                  \
+        [TSI_ROW_LOG1P] = log1p_bf16,                                                              \
+        [TSI_ROW_SOFTPLUS] = softplus_bf16,                                                        \
+        [TSI_ROW_LOG_SIGMOID] = log_sigmoid_bf16,                                                  \
         [TSI_ROW_MASKED_FILL] = masked_fill_bf16,                                                  \
         [TSI_ROW_MAXIMUM] = maximum_bf16,                                                          \
         [TSI_ROW_MINIMUM] = minimum_bf16,                                                          \

@@ -62,6 +62,31 @@ static void log_f32(const tsi_row *row)
     pack1_f32(row, vp_log);
 }
 
+static void expm1_f32(const tsi_row *row)
+{
+    pack1_f32(row, vp_expm1);
+}
+
+static void elu_f32(const tsi_row *row)
+{
+    pack1_f32(row, vp_elu);
+}
+
+static void log1p_f32(const tsi_row *row)
+{
+    pack1_f32(row, vp_log1p);
+}
+
+static void softplus_f32(const tsi_row *row)
+{
+    pack1_f32(row, vp_softplus);
+}
+
+static void log_sigmoid_f32(const tsi_row *row)
+{
+    pack1_f32(row, vp_log_sigmoid);
+}
+
 static TSI_INLINE float one_neg_f32(float x, float c)
 {
     (void)c;
@@ -541,6 +566,11 @@ static void swiglu_backward_f32(const tsi_row *row)
         [TSI_ROW_LEAKY_RELU] = leaky_relu_f32,                                                     \
         [TSI_ROW_LERP] = lerp_f32,                                                                 \
         [TSI_ROW_LOG] = log_f32,                                                                   \
+        [TSI_ROW_EXPM1] = expm1_f32,                                                               \
+        [TSI_ROW_ELU] = elu_f32,                                                                   \
+        [TSI_ROW_LOG1P] = log1p_f32,                                                               \
+        [TSI_ROW_SOFTPLUS] = softplus_f32,                                                         \
+        [TSI_ROW_LOG_SIGMOID] = log_sigmoid_f32,                                                   \
         [TSI_ROW_LOGICAL_AND] = logical_and_f32,                                                   \
         [TSI_ROW_LOGICAL_NOT] = logical_not_f32,                                                   \
         [TSI_ROW_LOGICAL_OR] = logical_or_f32,                                                     \

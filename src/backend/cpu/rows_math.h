@@ -315,6 +315,70 @@ static TSI_INLINE vp vp_log(vp x, float c)
     return r;
 }
 
+/* ---- near one -------------------------------------------------------------------------------- */
+
+/* e^x - 1 = 2^n (e^r - 1) + (2^n - 1), halved until the end so that 2^n is a number. */
+static TSI_INLINE vp vp_expm1(vp x, float c)
+{
+    (void)c;
+    const vf magic = vf_set(12582912.0f + 127.0f);
+    vp s, n, r, w, a, p;
+    EACH r.v[j] = vf_clamp(x.v[j], -20.0f, 89.0f);
+    EACH s.v[j] = vf_fma(r.v[j], vf_set(1.44269504f), magic);
+    EACH n.v[j] = s.v[j] - magic;
+    EACH r.v[j] = vf_fma(n.v[j], vf_set(-0.693145752f), r.v[j]);
+    EACH r.v[j] = vf_fma(n.v[j], vf_set(-1.42860677e-06f), r.v[j]);
+    EACH s.v[j] = (vf)(((vu)s.v[j] - 1u) << 23);
+    EACH w.v[j] = r.v[j] * r.v[j];
+    EACH a.v[j] = vf_fma(r.v[j], vf_set(0.00836941879f), vf_set(0.0416684568f));
+    EACH a.v[j] = vf_fma(w.v[j], vf_set(0.00138131423f), a.v[j]);
+    EACH p.v[j] = vf_fma(r.v[j], vf_set(0.166665148f), vf_set(0.499999931f));
+    EACH p.v[j] = vf_fma(a.v[j], w.v[j], p.v[j]);
+    EACH p.v[j] = vf_fma(p.v[j], w.v[j], r.v[j]);
+    EACH p.v[j] = vf_fma(p.v[j], s.v[j], s.v[j] - 0.5f);
+    EACH p.v[j] = vf_sign(p.v[j] + p.v[j], x.v[j]); /* -0 */
+    return p;
+}
+
+/* x, or c (e^x - 1) unless it is positive. */
+static TSI_INLINE vp vp_elu(vp x, float c)
+{
+    vp y = vp_expm1(x, 0.0f);
+    EACH y.v[j] = vf_pick((vu)(x.v[j] > 0.0f), x.v[j], y.v[j] * c);
+    return y;
+}
+
+/* log(u) with u = 1 + x rounded, and what was rounded off over u. */
+static TSI_INLINE vp vp_log1p(vp x, float c)
+{
+    vp u, rest, y;
+    EACH u.v[j] = x.v[j] + 1.0f;
+    EACH rest.v[j] = (x.v[j] - (u.v[j] - 1.0f)) / u.v[j];
+    EACH rest.v[j] =
+        (vf)((vu)rest.v[j] & (vu)(u.v[j] > 0.0f) & (vu)(u.v[j] < INFINITY)); /* not 0 / 0 */
+    y = vp_log(u, c);
+    EACH y.v[j] = vf_sign(y.v[j] + rest.v[j], x.v[j]); /* -0 */
+    return y;
+}
+
+/* max(x, 0) + log(1 + e^-|x|) */
+static TSI_INLINE vp vp_softplus(vp x, float c)
+{
+    vp y;
+    EACH y.v[j] = -vf_abs(x.v[j]);
+    y = vp_log1p(vp_exp(y, c), c);
+    EACH y.v[j] = y.v[j] + vf_least(x.v[j], 0.0f);
+    return y;
+}
+
+static TSI_INLINE vp vp_log_sigmoid(vp x, float c)
+{
+    EACH x.v[j] = -x.v[j];
+    x = vp_softplus(x, c);
+    EACH x.v[j] = -x.v[j];
+    return x;
+}
+
 /* ---- rows of three inputs -------------------------------------------------------------------- */
 
 typedef vp (*pack_three)(vp x, vp y, vp z, float c);
