@@ -9,7 +9,9 @@
  *
  *   x, norm(x)                       2 C        rotated q, k; v; attended; the same as rows
  *   q k v o o'                   3 Q + 2 K      (Qwen3 saves q and k before their norms as well)
- *   x, norm(x)                       2 C        gate, silu(gate), up, their product: 4 F
+ *   x, norm(x)                       2 C        gate, up, silu(gate) up: 3 F, and of other
+ *                                               activations the activated gate; of each expert
+ *                                               that was chosen also its weighted product
  *
  * FLOPs of a token are 6 for each parameter that multiplies it, forward and backward, and
  * 12 * layers * heads * head_dim * context for attention (not halved for causality). */
@@ -47,16 +49,17 @@ static ts_status add_size(const char *name, ts_tensor *t, void *context)
 static int64_t layer_elements(const ts_model_config *c, int64_t tp)
 {
     int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim, f = c->intermediate;
-    int64_t inside = 3 * q + 2 * k;
+    bool silu = c->activation == TS_ACTIVATION_DEFAULT || c->activation == TS_ACTIVATION_SILU;
+    int64_t inside = 3 * q + 2 * k, gated = silu ? 3 * f : 4 * f;
     switch ((ts_model_family)c->family) {
     case TS_MODEL_LLAMA:
-        inside += 4 * f;
+        inside += gated;
         break;
     case TS_MODEL_QWEN3:
-        inside += q + k + 4 * f;
+        inside += q + k + gated;
         break;
-    case TS_MODEL_MIXTRAL: /* gate and up as rows, each again alone, silu, product, weighted */
-        inside += c->experts * 7 * f + 5 * c->experts;
+    case TS_MODEL_MIXTRAL:
+        inside += c->experts_per_token * (gated + f) + 5 * c->experts;
         break;
     case TS_MODEL_GPT2:
         inside += 2 * f;
