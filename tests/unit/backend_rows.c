@@ -338,6 +338,31 @@ TS_TEST(moments_are_those_about_the_mean)
 
 enum { LONG = 5000, LANES = 64 };
 
+/* One weight and bias for all, or a row of the same ones: the same bits. */
+TS_TEST(norms_by_one_weight_are_those_by_rows)
+{
+    const tsi_row_set *set[4];
+    int32_t count = sets(set);
+    float x[ROW], weight[ROW], bias[ROW], one[ROW], many[ROW];
+    uint16_t half[ROW], half_one[ROW], half_many[ROW];
+    const float numbers[] = { 0.375f, 1.7f, -0.6f, 0.3f }, *const rows[] = { weight, bias };
+    for (int i = 0; i < ROW; i++) {
+        x[i] = (float)(test_random_below(t, 2001) - 1000) / 300.0f;
+        half[i] = tsi_bf16_of_f32(x[i]);
+        weight[i] = numbers[2];
+        bias[i] = numbers[3];
+    }
+    for (int32_t s = 0; s < count; s++)
+        for (int64_t length = 1; length <= ROW; length += 17) {
+            set[s]->normalise_by(one, x, numbers, length);
+            set[s]->normalise(many, x, rows, numbers[0], numbers[1], length);
+            TEST_CHECK(t, memcmp(one, many, (size_t)length * sizeof *one) == 0);
+            set[s]->normalise_by_bf16(half_one, half, numbers, length);
+            set[s]->normalise_bf16(half_many, half, rows, numbers[0], numbers[1], length);
+            TEST_CHECK(t, memcmp(half_one, half_many, (size_t)length * sizeof *half_one) == 0);
+        }
+}
+
 /* Blocks in lanes by halves, blocks in double. */
 static double sum_by_definition(const float *x, int64_t count, int64_t block)
 {
