@@ -159,6 +159,7 @@ static option cost_of(const tsi_expand_request *q, const axis_cost *a, int32_t r
         const ts_placement *place = &q->in[i]->sharding->place[axis];
         double cost = move_cost(q, i, a, role[i], cut);
         o.cost += cost;
+        if (!isfinite(o.cost)) return o; /* never taken: what else it costs does not matter */
         bool changed = !idle(q, i, axis) && (cost > 0 || tsi_role_of(place) != role[i]);
         if (changed && q->mesh->size[axis] > 1) o.changes++;
         if (changed && q->in_place && i == 0) o.cost = (double)INFINITY;
