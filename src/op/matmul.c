@@ -120,6 +120,23 @@ static ts_status check_dims(const tsi_op_call *call, const product_form *form)
     return TS_OK;
 }
 
+/* What is summed has one extent: an extent of 1 broadcasts in einsum, but not in a product. */
+static ts_status check_summed(const char *name, const char *text, const ts_meta *in)
+{
+    const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
+    for (const char *a = text; a < comma; a++) {
+        const char *b = memchr(comma + 1, *a, (size_t)(arrow - comma - 1));
+        if (!b || strchr(arrow + 2, *a)) continue;
+        int64_t left = in[0].shape.extent[a - text], right = in[1].shape.extent[b - comma - 1];
+        if (left != right)
+            return TSI_FAIL(TS_ERR_SHAPE,
+                            "%s: dim '%c' is %lld in one place and %lld in another "
+                            "(\"%s\")",
+                            name, *a, (long long)left, (long long)right, text);
+    }
+    return TS_OK;
+}
+
 static ts_status product_infer(const tsi_op_call *call)
 {
     const product_form *form = call->op->family;
@@ -129,6 +146,7 @@ static ts_status product_infer(const tsi_op_call *call)
     equation_text e = equation_of(form, call->in);
     ts_shape shape;
     TSI_TRY(tsi_equation_infer(call->op->name, e.text, in, 2, &shape));
+    TSI_TRY(check_summed(call->op->name, e.text, in));
     ts_dtype dtype = (ts_dtype)in[0].dtype;
     for (int32_t i = 1; i < count; i++)
         dtype = tsi_dtype_promote(dtype, (ts_dtype)in[i].dtype);
