@@ -98,7 +98,8 @@ fi
 # ---- one call ----------------------------------------------------------------------------------------------
 says "a product of shards" 0 "S(0),R->S(0)" op matmul --mesh x=4 --in "8x12 S(0)" --in "12x16 R" --check
 says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0), S(1)" --in "12x16 R, P(sum)" --check
-says "a product of what does not fit" 2 "dim 'k' is 4 in one place and 1 in another" op mm --mesh x=2 --in "5x4 R" --in "1x3 R"
+says "a product of what does not fit" 2 "dim 'k' is 4 in one place and 1 in another" \
+    op mm --mesh x=2 --in "5x4 R" --in "1x3 R"
 says "any mesh is planned" 0 "received by all ranks" op add --mesh "x=100000" --in "100000x4 S(0)" --in "4 R"
 says "what no mesh can be planned for" 2 "at most 67108864 are looked at" \
     op relu --mesh "x=1099511627776" --in "8x12 P(sum)"
