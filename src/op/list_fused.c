@@ -288,17 +288,6 @@ static void spread_back(spread *s, int32_t part)
 
 /* ---- the common case, in one pass ------------------------------------------------------------ */
 
-static inline bool is_plain(const tsi_array *array)
-{
-    if (TSI_LIKELY(array->dense)) return true;
-    int64_t next = 1;
-    for (int32_t d = array->ndim - 1; d >= 0; d--) {
-        if (array->stride[d] != next && array->extent[d] != 1) return false;
-        next *= array->extent[d];
-    }
-    return true;
-}
-
 /* A part that is there, dense, real, and lies as it should; false: not so, or not so simple. Of the
  * tensor, its array and its storage one cache line each is read: that is what an item costs. */
 static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts_layout *layout,
