@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_dispatch.c - `tessera bench dispatch`: what an operator call costs beside its arithmetic.
  *
- * Tensors of four elements on a mesh of 2x4 thread ranks; one rank calls while the others wait, so
- * nothing but the call itself is measured. What the local kernel takes alone is taken off. A hit
- * finds its plan in the rank's cache; a miss (bench_dispatch_miss.c) has sizes or an attribute that
- * were never seen. Where valgrind is found, the program runs itself under it, and the instructions
- * of each call stand below its time. */
+ * Tensors of four elements on a mesh of 2x4 thread ranks; one rank calls, pinned to a core, while
+ * the others wait, so nothing but the call itself is measured. What the local kernel takes alone is
+ * taken off. A hit finds its plan in the rank's cache; a miss (bench_dispatch_miss.c) has sizes or
+ * an attribute that were never seen. Where valgrind is found, the program runs itself under it, and
+ * the instructions of each call stand below its time. */
 #include "bench_dispatch.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -221,8 +222,20 @@ static void measure_list(dispatch_bench *self, ts_mesh *mesh)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* The calling thread stays on the core it is on, if the system lets it. */
+static void pin(void)
+{
+    int core = sched_getcpu();
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (core < 0 || core >= CPU_SETSIZE) return;
+    CPU_SET((size_t)core, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+}
+
 static ts_status measure(dispatch_bench *self, ts_rank *me, ts_mesh *mesh)
 {
+    pin();
     ts_scope scope = ts_scope_open(me, "bench");
     inputs in = { 0 };
     in.x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R, S(0)");

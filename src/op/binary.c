@@ -304,11 +304,6 @@ static ts_status logaddexp_grad(const tsi_grad_io *io)
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 
-#define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
-#define BINARY                                                                                     \
-    .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
-    .reference = tsi_family_reference
 #define A 1u
 #define B 2u
 #define Y ((uint64_t)1 << TSI_SAVE_OUT)
@@ -316,11 +311,11 @@ static ts_status logaddexp_grad(const tsi_grad_io *io)
 const tsi_op_desc tsi_op_add = {
     .name = "add",
     .what = "a + alpha * b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .attribute = alpha_table,
     .attribute_bytes = sizeof(double),
-    .family = FAMILY(real_add, whole_add, both_add, SAME),
+    .family = TSI_BINARY_FAMILY(real_add, whole_add, both_add, SAME),
     .trait = add_trait,
     .grad = add_grad,
     .sample = tsi_sample_binary,
@@ -328,11 +323,11 @@ const tsi_op_desc tsi_op_add = {
 const tsi_op_desc tsi_op_sub = {
     .name = "sub",
     .what = "a - alpha * b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .attribute = alpha_table,
     .attribute_bytes = sizeof(double),
-    .family = FAMILY(real_sub, whole_sub, both_sub, SAME),
+    .family = TSI_BINARY_FAMILY(real_sub, whole_sub, both_sub, SAME),
     .trait = sub_trait,
     .grad = sub_grad,
     .sample = tsi_sample_binary,
@@ -340,10 +335,10 @@ const tsi_op_desc tsi_op_sub = {
 const tsi_op_desc tsi_op_mul = {
     .name = "mul",
     .what = "a * b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = FAMILY(real_mul, whole_mul, both_mul, SAME),
+    .family = TSI_BINARY_FAMILY(real_mul, whole_mul, both_mul, SAME),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
     .grad = mul_grad,
     .sample = tsi_sample_binary,
@@ -351,10 +346,10 @@ const tsi_op_desc tsi_op_mul = {
 const tsi_op_desc tsi_op_div = {
     .name = "div",
     .what = "a / b; integers give f32",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = FAMILY(real_div, NULL, both_div, REAL),
+    .family = TSI_BINARY_FAMILY(real_div, NULL, both_div, REAL),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
     .grad = div_grad,
     .sample = tsi_sample_binary,
@@ -362,10 +357,10 @@ const tsi_op_desc tsi_op_div = {
 const tsi_op_desc tsi_op_maximum = {
     .name = "maximum",
     .what = "the larger of a and b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = FAMILY(real_maximum, whole_maximum, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_maximum, whole_maximum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = maximum_grad,
@@ -374,10 +369,10 @@ const tsi_op_desc tsi_op_maximum = {
 const tsi_op_desc tsi_op_minimum = {
     .name = "minimum",
     .what = "the smaller of a and b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = FAMILY(real_minimum, whole_minimum, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_minimum, whole_minimum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = minimum_grad,
@@ -386,73 +381,73 @@ const tsi_op_desc tsi_op_minimum = {
 const tsi_op_desc tsi_op_power = {
     .name = "power",
     .what = "a to the power of b; of integers the whole part",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B | Y,
-    .family = FAMILY(real_pow, whole_pow, both_pow, SAME),
+    .family = TSI_BINARY_FAMILY(real_pow, whole_pow, both_pow, SAME),
     .grad = power_grad,
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_atan2 = {
     .name = "atan2",
     .what = "angle of the point (b, a)",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_atan2,
-    .family = FAMILY(real_atan2, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_atan2, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmod = {
     .name = "fmod",
     .what = "remainder with the sign of a",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_fmod,
-    .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_fmod, whole_fmod, NULL, SAME),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_remainder = {
     .name = "remainder",
     .what = "remainder with the sign of b",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_fmod,
-    .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_remainder, whole_remainder, NULL, SAME),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_hypot = {
     .name = "hypot",
     .what = "sqrt(a^2 + b^2)",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B | Y,
     .grad = tsi_grad_hypot,
-    .family = FAMILY(real_hypot, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_hypot, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_copysign = {
     .name = "copysign",
     .what = "|a| with the sign of b",
-    BINARY,
+    TSI_BINARY,
     .saves = A | Y,
     .grad = tsi_grad_copysign,
-    .family = FAMILY(real_copysign, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_copysign, NULL, NULL, REAL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_xlogy = {
     .name = "xlogy",
     .what = "a log(b), 0 where a is 0",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_xlogy,
-    .family = FAMILY(real_xlogy, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_xlogy, NULL, NULL, REAL),
     .traits = { .flow = 0 },
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logaddexp = {
     .name = "logaddexp",
     .what = "log(e^a + e^b)",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B | Y,
-    .family = FAMILY(real_logaddexp, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = logaddexp_grad,
     .sample = tsi_sample_binary,

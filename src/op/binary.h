@@ -27,4 +27,12 @@ ts_status tsi_grad_fmod(const tsi_grad_io *io); /* also remainder */
 ts_status tsi_grad_copysign(const tsi_grad_io *io);
 ts_status tsi_grad_xlogy(const tsi_grad_io *io);
 
+/* What the table's rows of two elementwise inputs have in common: functions of reals, whole and
+ * complex numbers (NULL: none) with the kind of their result; and the rest of the row. */
+#define TSI_BINARY_FAMILY(real, whole, both, kind)                                                 \
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
+#define TSI_BINARY                                                                                 \
+    .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
+    .reference = tsi_family_reference
+
 #endif

@@ -228,52 +228,46 @@ static int64_t whole_bitwise_xor(const int64_t *x, const void *a)
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 
-#define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
-#define BINARY                                                                                     \
-    .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
-    .reference = tsi_family_reference
-
 const tsi_op_desc tsi_op_bitwise_and = {
     .name = "bitwise_and",
     .what = "a & b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
-    .family = FAMILY(NULL, whole_bitwise_and, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_and, NULL, SAME),
     .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_or = {
     .name = "bitwise_or",
     .what = "a | b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
-    .family = FAMILY(NULL, whole_bitwise_or, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_or, NULL, SAME),
     .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_xor = {
     .name = "bitwise_xor",
     .what = "a ^ b",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
     .sample = tsi_sample_bits,
 };
 
-#define COMPARE BINARY, .flags = TSI_OP_NO_GRAD
+#define COMPARE TSI_BINARY, .flags = TSI_OP_NO_GRAD
 const tsi_op_desc tsi_op_eq = {
     .name = "eq",
     .what = "a == b",
     COMPARE,
-    .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
+    .family = TSI_BINARY_FAMILY(real_eq, whole_eq, both_eq, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ne = {
     .name = "ne",
     .what = "a != b",
     COMPARE,
-    .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
+    .family = TSI_BINARY_FAMILY(real_ne, whole_ne, both_ne, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_gt = {
@@ -281,7 +275,7 @@ const tsi_op_desc tsi_op_gt = {
     .what = "a > b",
     COMPARE,
     .rules = greater_rules,
-    .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(real_gt, whole_gt, NULL, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ge = {
@@ -289,7 +283,7 @@ const tsi_op_desc tsi_op_ge = {
     .what = "a >= b",
     COMPARE,
     .rules = greater_rules,
-    .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(real_ge, whole_ge, NULL, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_lt = {
@@ -297,7 +291,7 @@ const tsi_op_desc tsi_op_lt = {
     .what = "a < b",
     COMPARE,
     .rules = less_rules,
-    .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(real_lt, whole_lt, NULL, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_le = {
@@ -305,7 +299,7 @@ const tsi_op_desc tsi_op_le = {
     .what = "a <= b",
     COMPARE,
     .rules = less_rules,
-    .family = FAMILY(real_le, whole_le, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(real_le, whole_le, NULL, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_and = {
@@ -313,7 +307,7 @@ const tsi_op_desc tsi_op_logical_and = {
     .what = "a and b",
     COMPARE,
     .rules = and_rules,
-    .family = FAMILY(real_logical_and, whole_logical_and, both_logical_and, BOOL),
+    .family = TSI_BINARY_FAMILY(real_logical_and, whole_logical_and, both_logical_and, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_or = {
@@ -321,13 +315,13 @@ const tsi_op_desc tsi_op_logical_or = {
     .what = "a or b",
     COMPARE,
     .rules = or_rules,
-    .family = FAMILY(real_logical_or, whole_logical_or, both_logical_or, BOOL),
+    .family = TSI_BINARY_FAMILY(real_logical_or, whole_logical_or, both_logical_or, BOOL),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_xor = {
     .name = "logical_xor",
     .what = "exactly one of a and b",
     COMPARE,
-    .family = FAMILY(real_logical_xor, whole_logical_xor, both_logical_xor, BOOL),
+    .family = TSI_BINARY_FAMILY(real_logical_xor, whole_logical_xor, both_logical_xor, BOOL),
     .sample = tsi_sample_binary,
 };

@@ -168,11 +168,6 @@ static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t
     return tsi_sample_binary(random, variant, in, count, NULL);
 }
 
-#define FAMILY(real, whole, both, kind)                                                            \
-    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
-#define BINARY                                                                                     \
-    .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
-    .reference = tsi_family_reference
 #define A 1u
 #define B 2u
 #define Y ((uint64_t)1 << TSI_SAVE_OUT)
@@ -180,17 +175,17 @@ static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 const tsi_op_desc tsi_op_floor_divide = {
     .name = "floor_divide",
     .what = "the largest whole number not above a / b; of integers by 0: 0",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = FAMILY(real_floor_divide, whole_floor_divide, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_floor_divide, whole_floor_divide, NULL, SAME),
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmax = {
     .name = "fmax",
     .what = "the larger of a and b; a number where the other is none",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
-    .family = FAMILY(real_fmax, whole_fmax, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_fmax, whole_fmax, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = extreme_grad,
@@ -199,9 +194,9 @@ const tsi_op_desc tsi_op_fmax = {
 const tsi_op_desc tsi_op_fmin = {
     .name = "fmin",
     .what = "the smaller of a and b; a number where the other is none",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B,
-    .family = FAMILY(real_fmin, whole_fmin, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_fmin, whole_fmin, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = extreme_grad,
@@ -210,9 +205,9 @@ const tsi_op_desc tsi_op_fmin = {
 const tsi_op_desc tsi_op_logaddexp2 = {
     .name = "logaddexp2",
     .what = "log2(2^a + 2^b)",
-    BINARY,
+    TSI_BINARY,
     .saves = A | B | Y,
-    .family = FAMILY(real_logaddexp2, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(real_logaddexp2, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = logaddexp2_grad,
     .sample = tsi_sample_binary,
@@ -220,9 +215,9 @@ const tsi_op_desc tsi_op_logaddexp2 = {
 const tsi_op_desc tsi_op_heaviside = {
     .name = "heaviside",
     .what = "0 below zero, 1 above, b where a is zero",
-    BINARY,
+    TSI_BINARY,
     .saves = A,
-    .family = FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
     .traits = { .flow = TSI_AVG_WITH_R, .linear_in = B, .mono = { TSI_MONO_NONE, TSI_MONO_UP } },
     .grad = heaviside_grad,
     .sample = tsi_sample_binary,
@@ -230,38 +225,38 @@ const tsi_op_desc tsi_op_heaviside = {
 const tsi_op_desc tsi_op_isclose = {
     .name = "isclose",
     .what = "is |a - b| <= atol + rtol |b|?",
-    BINARY,
+    TSI_BINARY,
     .flags = TSI_OP_NO_GRAD,
     .attribute = tsi_close_table,
     .attribute_bytes = sizeof(tsi_close_attributes),
-    .family = FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
+    .family = TSI_BINARY_FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
     .sample = sample_close,
 };
 
-#define BITS BINARY, .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE, .sample = tsi_sample_bits
+#define BITS TSI_BINARY, .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE, .sample = tsi_sample_bits
 const tsi_op_desc tsi_op_bitwise_left_shift = {
     .name = "bitwise_left_shift",
     .what = "a * 2^b, without the bits that leave",
     BITS,
-    .family = FAMILY(NULL, whole_left_shift, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_left_shift, NULL, SAME),
 };
 const tsi_op_desc tsi_op_bitwise_right_shift = {
     .name = "bitwise_right_shift",
     .what = "the largest whole number not above a / 2^b",
     BITS,
-    .family = FAMILY(NULL, whole_right_shift, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_right_shift, NULL, SAME),
 };
 const tsi_op_desc tsi_op_gcd = {
     .name = "gcd",
     .what = "the largest common divisor",
     BITS,
-    .family = FAMILY(NULL, whole_gcd, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_gcd, NULL, SAME),
 };
 const tsi_op_desc tsi_op_lcm = {
     .name = "lcm",
     .what = "the smallest common multiple",
     BITS,
-    .family = FAMILY(NULL, whole_lcm, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, whole_lcm, NULL, SAME),
 };
 
 /* ---- the makers ------------------------------------------------------------------------------ */
