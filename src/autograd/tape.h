@@ -13,7 +13,7 @@
 #ifndef TSI_AUTOGRAD_TAPE_H
 #define TSI_AUTOGRAD_TAPE_H
 
-#include "op/dispatch.h"
+#include "op/core/dispatch.h"
 #include "tessera/autograd.h"
 
 typedef struct tsi_grad_hook {

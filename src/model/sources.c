@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "model/weights.h"
-#include "op/element.h"
+#include "op/core/element.h"
 
 enum { NAME_BYTES = 256 };
 

@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "nn/module.h"
-#include "op/list.h"
-#include "op/update.h"
+#include "op/core/list.h"
+#include "op/nn/update.h"
 
 typedef struct slot {
     ts_tensor *param; /* retained */

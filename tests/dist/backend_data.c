@@ -10,8 +10,8 @@
 #include "backend/cpu/install.h"
 #include "backend_operand.h"
 #include "device/parallel.h"
-#include "op/attribute.h"
-#include "op/element.h"
+#include "op/core/attribute.h"
+#include "op/core/element.h"
 
 enum { INPUTS = 4, THREADS = 3 };
 

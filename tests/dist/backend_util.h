@@ -12,7 +12,7 @@
 #include "backend/cpu/install.h"
 #include "backend_operand.h"
 #include "device/parallel.h"
-#include "op/contract.h"
+#include "op/matrix/contract.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

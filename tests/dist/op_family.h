@@ -12,8 +12,8 @@
 
 #include "base/alloc.h"
 #include "harness/test.h"
-#include "op/dispatch.h"
-#include "op/element.h"
+#include "op/core/dispatch.h"
+#include "op/core/element.h"
 #include "tessera/autograd.h"
 
 static inline double family_value(int32_t input, int64_t i, ts_dtype dtype)

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "harness/test.h"
-#include "op/update.h"
+#include "op/nn/update.h"
 #include "tessera/op.h"
 #include "tessera/op_list.h"
 

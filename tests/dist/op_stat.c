@@ -3,7 +3,7 @@
  * answers to the host: every row on placements of one and two axes against replicas, what stays
  * where it is, gradients, refusals. */
 #include "dist/op_family.h"
-#include "op/dispatch.h"
+#include "op/core/dispatch.h"
 
 static const char *const rows[] = { "var",
                                     "std",

@@ -4,11 +4,11 @@
  *
  * Calls are sampled by the operators themselves; their attributes go through JSON and back on the
  * way. Extents are small and odd, so shards are even, uneven and, on eight ranks, empty. Numbers
- * are adversarial (op/numbers.h). What is drawn follows from the seed. */
+ * are adversarial (op/ask/numbers.h). What is drawn follows from the seed. */
 #include "base/alloc.h"
 #include "harness/test.h"
-#include "op/numbers.h"
-#include "op/query.h"
+#include "op/ask/numbers.h"
+#include "op/ask/query.h"
 
 enum { PATTERNS_TRIED = 2 };
 

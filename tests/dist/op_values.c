@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "op/attribute.h"
+#include "op/core/attribute.h"
 #include "op_family.h"
 #include "tessera/op.h"
 

@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
-#include "op/dispatch.h"
+#include "op/core/dispatch.h"
 
 typedef struct sample {
     const tsi_op_desc *op;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/machine.h"
-#include "backend/cpu/rows.h"
+#include "backend/cpu/rows/rows.h"
 #include "device/number.h"
 #include "harness/test.h"
 

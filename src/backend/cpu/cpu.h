@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "backend/cpu/rows.h"
+#include "backend/cpu/rows/rows.h"
 #include "device/parallel.h"
 #include "op/op.h"
 

@@ -9,7 +9,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 #include "device/number.h"
-#include "op/index.h"
+#include "op/index/index.h"
 
 /* ---- whole blocks (move.c) ------------------------------------------------------------------- */
 /* to = from, equal extents, any strides; and one element everywhere. */

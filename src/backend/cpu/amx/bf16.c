@@ -8,7 +8,7 @@
  * machine has AVX512_BF16, too. */
 #include <immintrin.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/matrix/gemm.h"
 
 enum { ROWS = 32, COLUMNS = 32, DEPTH = 32, SIDE = 16, TILE_BYTES = 64 };
 

@@ -2,4 +2,4 @@
 /* rows.c - row kernels compiled for AVX2 and FMA; called only where the machine has both. */
 #define TSI_ROW_SET tsi_rows_avx2
 #define TSI_ROW_SET_NAME "avx2"
-#include "backend/cpu/rows_body.h"
+#include "backend/cpu/rows/rows_body.h"

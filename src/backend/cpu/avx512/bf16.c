@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
 
 /* ---- rows of attention ----------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ static TSI_INLINE void own_narrow(uint16_t *to, int64_t step, const vf *x)
     memcpy(to, &y, sizeof y);
 }
 
-#include "backend/cpu/attend_rows.h"
+#include "backend/cpu/rows/attend_rows.h"
 
 float tsi_weigh_avx512(uint16_t *to, int64_t step, const float *x, const float *factor_top,
                        int64_t count)

@@ -3,4 +3,4 @@
  * has them. */
 #define TSI_ROW_SET tsi_rows_avx512
 #define TSI_ROW_SET_NAME "avx512"
-#include "backend/cpu/rows_body.h"
+#include "backend/cpu/rows/rows_body.h"

@@ -5,7 +5,7 @@
  * register [r0c0 r0c1 r1c0 r1c1], in f32. Called only where the machine has the instruction. */
 #include <arm_neon.h>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
 
 /* ---- rows of attention ----------------------------------------------------------------------- */
@@ -29,7 +29,7 @@ static TSI_INLINE void own_narrow(uint16_t *to, int64_t step, const vf *x)
         vst1_bf16((bfloat16_t *)(void *)(to + j * step), vcvt_bf16_f32((float32x4_t)x[j]));
 }
 
-#include "backend/cpu/attend_rows.h"
+#include "backend/cpu/rows/attend_rows.h"
 
 /* ---- products -------------------------------------------------------------------------------- */
 

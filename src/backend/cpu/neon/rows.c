@@ -3,4 +3,4 @@
 #define TSI_ROW_SET tsi_rows_neon
 #define TSI_ROW_SET_NAME "neon"
 #include "backend/cpu/neon/own.h"
-#include "backend/cpu/rows_body.h"
+#include "backend/cpu/rows/rows_body.h"

@@ -33,4 +33,4 @@ static TSI_INLINE void add_square_pairs(own_vf *even, own_vf *odd, own_vu pairs)
     *odd = (own_vf)vbfmlaltq_f32((float32x4_t)*odd, x, x);
 }
 
-#include "backend/cpu/rows_body.h"
+#include "backend/cpu/rows/rows_body.h"

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gemm_bf16.c - bf16 matrix products with f32 sums, on the machine's own instructions.
+ *
+ * Chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in parallel;
+ * then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2 cache while k
+ * goes by in steps of 1024, and are rounded to bf16 once at the end.
+ *
+ * INV: a result is summed over k in one order, whatever the number of threads. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix/gemm.h"
+#include "device/cpu.h"
+#include "device/number.h"
+
+enum {
+    CHUNK_ROWS = 1024,
+    CHUNK_COLUMNS = 2048,
+    BLOCK_ROWS = 64,
+    BLOCK_COLUMNS = 256,
+    DEPTH = 1024
+};
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static void pack_panels(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    for (int64_t panel = begin; panel < end; panel++)
+        tsi_panel_pack(context, panel);
+}
+
+static void pack(ts_rank *rank, tsi_panels *p)
+{
+    int64_t grain = 32768 / (p->k * p->width) + 1;
+    tsi_parallel_for(rank, (p->count - 1) / p->width + 1, grain, pack_panels, p);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+typedef struct blocks {
+    const tsi_bf16_tile *tile;
+    tsi_panels a, b;
+    uint16_t *c;
+    float *sums;                                            /* per worker */
+    int64_t m, n, k, cm, cn, row_step, column_step, across; /* across: blocks in a row of blocks */
+    bool accumulate;
+} blocks;
+
+static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t rows,
+                           int64_t columns, float *sum)
+{
+    const tsi_bf16_tile *tile = x->tile;
+    int64_t groups = (x->k - 1) / tile->kr + 1, step = DEPTH / tile->kr;
+    tsi_bf16_tiles t = { .count = (rows + tile->mr - 1) / tile->mr,
+                         .a_step = x->a.panel_size,
+                         .ldc = x->column_step };
+    for (int64_t g = 0; g < groups; g += step) {
+        t.groups = groups - g < step ? groups - g : step;
+        t.a = x->a.to + row / tile->mr * x->a.panel_size + g * tile->mr * tile->kr;
+        t.first = g == 0;
+        for (int64_t j = 0; j < columns; j += tile->nr) {
+            t.b = x->b.to + (column + j) / tile->nr * x->b.panel_size + g * tile->nr * tile->kr;
+            t.c = sum + j;
+            tile->multiply(&t);
+        }
+    }
+}
+
+static void store_row(const blocks *x, uint16_t *to, const float *sum, int64_t columns)
+{
+    if (!x->accumulate && x->cn == 1) {
+        tsi_cpu_narrow_rows(TS_DTYPE_BF16, to, sum, columns);
+        return;
+    }
+    for (int64_t j = 0; j < columns; j++) {
+        uint16_t *c = to + j * x->cn;
+        float before = x->accumulate ? tsi_f32_of_bf16(*c) : 0.0f;
+        *c = tsi_bf16_of_f32(before + sum[j]);
+    }
+}
+
+static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    const blocks *x = context;
+    float *sum = x->sums + worker * x->row_step * x->column_step;
+    for (int64_t block = begin; block < end; block++) {
+        int64_t row = block / x->across * x->row_step, column = block % x->across * x->column_step;
+        int64_t rows = x->m - row < x->row_step ? x->m - row : x->row_step;
+        int64_t columns = x->n - column < x->column_step ? x->n - column : x->column_step;
+        tsi_bf16_begin(x->tile);
+        multiply_block(x, row, column, rows, columns, sum);
+        tsi_bf16_end(x->tile);
+        for (int64_t i = 0; i < rows; i++)
+            store_row(x, x->c + (row + i) * x->cm + column * x->cn, sum + i * x->column_step,
+                      columns);
+    }
+}
+
+/* ---- the product ----------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t value, int64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The part of the result at (row, column), with b packed. */
+static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, int64_t column)
+{
+    x->m = smaller(g->m - row, CHUNK_ROWS);
+    x->a.from = (const uint16_t *)g->a + row * g->am;
+    x->a.count = x->m;
+    x->c = (uint16_t *)g->c + row * g->cm + column * g->cn;
+    pack(rank, &x->a);
+    x->across = (x->n - 1) / x->column_step + 1;
+    int64_t down = (x->m - 1) / x->row_step + 1;
+    tsi_parallel_for(rank, x->across * down, 1, run_blocks, x);
+}
+
+ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *g)
+{
+    int64_t depth = round_up(g->k, tile->kr);
+    int64_t rows = round_up(smaller(g->m, CHUNK_ROWS), tile->mr);
+    int64_t columns = round_up(smaller(g->n, CHUNK_COLUMNS), tile->nr);
+    blocks x = { .tile = tile, .k = g->k, .cm = g->cm, .cn = g->cn, .accumulate = g->accumulate };
+    x.row_step = smaller(round_up(BLOCK_ROWS, tile->mr), rows);
+    x.column_step = smaller(round_up(BLOCK_COLUMNS, tile->nr), columns);
+    x.a = tsi_panels_a(tile, 0, g->k);
+    x.b = tsi_panels_b(tile, 0, g->k);
+    x.a.stride = g->am;
+    x.a.k_stride = g->ak;
+    x.b.stride = g->bn;
+    x.b.k_stride = g->bk;
+    size_t sums = (size_t)(tsi_parallel_threads(rank) * x.row_step * x.column_step);
+    tsi_scratch scratch;
+    TSI_TRY(tsi_scratch_get(&scratch, rank, (size_t)((rows + columns) * depth) + 2 * sums,
+                            sizeof(uint16_t)));
+    x.sums = scratch.data;
+    x.a.to = (uint16_t *)scratch.data + 2 * sums;
+    x.b.to = x.a.to + rows * depth;
+    for (int64_t column = 0; column < g->n; column += CHUNK_COLUMNS) {
+        x.n = smaller(g->n - column, CHUNK_COLUMNS);
+        x.b.from = (const uint16_t *)g->b + column * g->bn;
+        x.b.count = x.n;
+        pack(rank, &x.b);
+        for (int64_t row = 0; row < g->m; row += CHUNK_ROWS)
+            run_chunk(rank, g, &x, row, column);
+    }
+    tsi_scratch_done(&scratch);
+    return TS_OK;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention.c - attention forward, a block of queries against blocks of keys, with a running
+ * softmax.
+ *
+ *   for each block of keys:   s = q k^T, [QUERIES x KEYS], in the L2 cache
+ *                             m' = max(m, rows of s)
+ *                             p = e^(scale s - m'), l = l e^(m - m') + sum p
+ *                             o = o e^(m - m') + p v
+ *   at the end:               out = o / l, lse = m + log l
+ *
+ * No T x S matrix exists. A task is a block of queries of one head; keys that no query of the block
+ * sees are left out. Narrow dtypes are computed in f32; bf16 where
+ * the machine multiplies it itself is the business of attend_bf16.c. */
+#include "backend/cpu/nn/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/matrix/gemm.h"
+#include "base/compiler.h"
+#include "op/core/element.h"
+
+enum { QUERIES = 128, KEYS = 256 };
+
+typedef struct forward {
+    tsi_attend a;
+    tsi_heads q, k, v, out;
+    const tsi_block *lse;
+    float *scratch;               /* per worker */
+    int64_t scratch_size, blocks; /* blocks of queries in a head */
+} forward;
+
+/* What one task holds. */
+typedef struct state {
+    float *score, *sum; /* [QUERIES][KEYS]; [QUERIES][width] */
+    float top[QUERIES];
+    double total[QUERIES];
+    int64_t seen[QUERIES], seen_most;
+    int64_t rows;
+} state;
+
+/* One row of scores to weights; columns it does not see become 0. */
+static void weigh_row(const forward *f, state *s, int64_t i, int64_t first, int64_t columns)
+{
+    const tsi_row_set *set = f->a.set;
+    float *row = s->score + i * KEYS;
+    int64_t seen = s->seen[i] - first;
+    seen = seen < 0 ? 0 : seen < columns ? seen : columns;
+    if (seen < columns) memset(row + seen, 0, (size_t)(columns - seen) * sizeof *row);
+    if (seen == 0) return;
+    float top = (float)set->fold_f32[TSI_BY_MAX](row, seen) * f->a.scale, before = s->top[i];
+    bool numbers = top < INFINITY; /* not if there is a NaN */
+    if (!numbers) s->total[i] = (double)NAN;
+    if (top < before) top = before;
+    if (!isfinite(top) || !numbers) { /* or nothing but minus infinities so far */
+        memset(row, 0, (size_t)seen * sizeof *row);
+        return;
+    }
+    double sum = set->exp_scaled(row, row, f->a.scale, top, seen);
+    if (top != before && s->total[i] != 0.0) {
+        float shrink = expf(before - top);
+        s->total[i] *= (double)shrink;
+        set->scale(s->sum + i * f->a.width, s->sum + i * f->a.width, shrink, f->a.width);
+    }
+    s->total[i] += sum;
+    s->top[i] = top;
+}
+
+static void take_keys(const forward *f, state *s, const int64_t *at, int64_t first)
+{
+    const tsi_attend *a = &f->a;
+    int64_t columns = s->seen_most - first < KEYS ? s->seen_most - first : KEYS;
+    int64_t b = at[0], h = at[1], g = at[2], query = at[3];
+    tsi_gemm scores = { .m = s->rows,
+                        .n = columns,
+                        .k = a->depth,
+                        .a = tsi_heads_row(&f->q, b, h, query),
+                        .b = tsi_heads_row(&f->k, b, g, first),
+                        .c = s->score,
+                        .am = f->q.row,
+                        .ak = 1,
+                        .bk = 1,
+                        .bn = f->k.row,
+                        .cm = KEYS,
+                        .cn = 1 };
+    tsi_gemm_blas(TS_DTYPE_F32, &scores);
+    for (int64_t i = 0; i < s->rows; i++)
+        weigh_row(f, s, i, first, columns);
+    tsi_gemm values = { .m = s->rows,
+                        .n = a->width,
+                        .k = columns,
+                        .a = s->score,
+                        .b = tsi_heads_row(&f->v, b, g, first),
+                        .c = s->sum,
+                        .am = KEYS,
+                        .ak = 1,
+                        .bk = f->v.row,
+                        .bn = 1,
+                        .cm = a->width,
+                        .cn = 1,
+                        .accumulate = true };
+    tsi_gemm_blas(TS_DTYPE_F32, &values);
+}
+
+static void store_rows(const forward *f, const state *s, const int64_t *at)
+{
+    const tsi_attend *a = &f->a;
+    int64_t b = at[0], h = at[1], query = at[3];
+    for (int64_t i = 0; i < s->rows; i++) {
+        bool sees = s->seen[i] > 0;
+        float factor = sees ? (float)(1.0 / s->total[i]) : 0.0f;
+        double lse = sees ? (double)s->top[i] + log(s->total[i]) : -(double)INFINITY;
+        a->set->scale(tsi_heads_row(&f->out, b, h, query + i), s->sum + i * a->width, factor,
+                      a->width);
+        tsi_store_real((ts_dtype)f->lse->dtype, tsi_attend_lse(f->lse, b, h, query + i), lse);
+    }
+}
+
+static void run_block(const forward *f, int64_t task, float *scratch)
+{
+    const tsi_attend *a = &f->a;
+    state s = { .score = scratch, .sum = scratch + QUERIES * KEYS };
+    int64_t query = task % f->blocks * QUERIES, h = task / f->blocks % a->heads;
+    const int64_t at[] = { task / f->blocks / a->heads, h, tsi_attend_group(a, h), query };
+    s.rows = a->queries - query < QUERIES ? a->queries - query : QUERIES;
+    for (int64_t i = 0; i < s.rows; i++) {
+        s.seen[i] = tsi_attend_seen(a, query + i);
+        if (s.seen[i] > s.seen_most) s.seen_most = s.seen[i];
+        s.top[i] = -INFINITY;
+    }
+    memset(s.sum, 0, (size_t)(s.rows * a->width) * sizeof *s.sum);
+    for (int64_t first = 0; first < s.seen_most; first += KEYS)
+        take_keys(f, &s, at, first);
+    store_rows(f, &s, at);
+}
+
+static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    const forward *f = context;
+    for (int64_t task = begin; task < end; task++)
+        run_block(f, task, f->scratch + worker * f->scratch_size);
+}
+
+ts_status tsi_attend_forward(const tsi_kernel_io *io)
+{
+    forward f = { .lse = &io->out[1].block };
+    if (!tsi_attend_make(io, &f.a)) return (ts_status)TSI_KERNEL_DECLINED;
+    const tsi_attend *a = &f.a;
+    if (a->batches * a->heads * a->queries == 0) return TS_OK;
+    if (tsi_attend_is_bf16(io)) return tsi_attend_forward_bf16(io, a);
+    tsi_scratch held[5] = { { 0 } };
+    const tsi_block *block[] = { &io->in[0].block, &io->in[1].block, &io->in[2].block,
+                                 &io->out[0].block };
+    tsi_heads *heads[] = { &f.q, &f.k, &f.v, &f.out };
+    ts_status status = TS_OK;
+    for (int i = 0; i < 4 && status == TS_OK; i++)
+        status = tsi_heads_get(io->rank, block[i], i < 3, heads[i], &held[i]);
+    f.scratch_size = QUERIES * (KEYS + a->width);
+    if (status == TS_OK)
+        status = tsi_scratch_get(&held[4], io->rank,
+                                 (size_t)(tsi_parallel_threads(io->rank) * f.scratch_size),
+                                 sizeof(float));
+    if (status == TS_OK) {
+        f.scratch = held[4].data;
+        f.blocks = (a->queries - 1) / QUERIES + 1;
+        tsi_parallel_for(io->rank, a->batches * a->heads * f.blocks, 1, run_blocks, &f);
+        tsi_heads_put(io->rank, block[3], &f.out);
+    }
+    for (int i = 4; i >= 0; i--)
+        tsi_scratch_done(&held[i]);
+    return status;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update.c - optimiser updates of a whole list by all threads of the rank: items are cut into
+ * pieces of one size, and all pieces are one loop. f32 by rows of the instruction set, narrow
+ * parameters through f32 tiles, f64 by the plain loops. */
+#include "op/nn/update.h"
+
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/compiler.h"
+
+enum { PIECE = 16384, TILE = 512, CHUNK = 65536, PARTIALS = 64 };
+
+typedef struct list {
+    const tsi_update *update;
+    const tsi_row_set *set;
+    const int64_t *first; /* piece number where each item begins; NULL: pieces are items */
+    float numbers[8];
+    int32_t nesterov, plain; /* plain: the first step with momentum, which has a loop of its own */
+} list;
+
+static void settle(list *l, const tsi_update *u)
+{
+    *l = (list){ .update = u, .set = tsi_rows() };
+    if (u->kind == TSI_UPDATE_SGD) {
+        const tsi_sgd_step *s = u->step;
+        l->nesterov = s->nesterov;
+        l->plain = s->first;
+        l->numbers[0] = (float)s->lr;
+        l->numbers[1] = (float)s->momentum;
+        l->numbers[2] = (float)s->weight_decay;
+        return;
+    }
+    const tsi_adamw_step *s = u->step;
+    l->numbers[0] = (float)s->beta1;
+    l->numbers[1] = (float)s->beta2;
+    l->numbers[2] = (float)(1.0 - s->beta1);
+    l->numbers[3] = (float)(1.0 - s->beta2);
+    l->numbers[4] = (float)(1.0 - s->lr * s->weight_decay);
+    l->numbers[5] = (float)(s->lr / s->correction1);
+    l->numbers[6] = (float)(1.0 / sqrt(s->correction2));
+    l->numbers[7] = (float)s->epsilon;
+}
+
+static void run_row(const list *l, float *const *x, int64_t count)
+{
+    if (l->update->kind == TSI_UPDATE_ADAMW)
+        l->set->adamw(x, l->numbers, count);
+    else
+        l->set->sgd(x, l->numbers, l->nesterov, count);
+}
+
+static char *part_at(const tsi_update_part *part, int64_t first)
+{
+    return (char *)part->data + (size_t)first * ts_dtype_size(part->dtype);
+}
+
+/* A tile of an item whose parts are not all f32. */
+static void run_tile(const list *l, const tsi_update_item *item, int64_t first, int64_t count)
+{
+    float buffer[TSI_UPDATE_PARTS][TILE], *x[TSI_UPDATE_PARTS] = { NULL };
+    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+        const tsi_update_part *part = &item->part[k];
+        if (!part->data) continue;
+        bool own = part->dtype == TS_DTYPE_F32;
+        x[k] = own ? (float *)(void *)part_at(part, first) : buffer[k];
+        if (!own)
+            tsi_gather(TS_DTYPE_F32, x[k], part->dtype, part_at(part, first),
+                       (int64_t)ts_dtype_size(part->dtype), count);
+    }
+    run_row(l, x, count);
+    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+        const tsi_update_part *part = &item->part[k];
+        if (part->data && part->dtype != TS_DTYPE_F32 && k != TSI_UPDATE_GRAD)
+            tsi_scatter(part->dtype, part_at(part, first), (int64_t)ts_dtype_size(part->dtype),
+                        TS_DTYPE_F32, x[k], count);
+    }
+}
+
+static void run_piece(const list *l, const tsi_update_item *item, int64_t first, int64_t count)
+{
+    bool same = true;
+    float *x[TSI_UPDATE_PARTS];
+    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+        same = same && (!item->part[k].data || item->part[k].dtype == TS_DTYPE_F32);
+        x[k] = item->part[k].data ? (float *)item->part[k].data + (same ? first : 0) : NULL;
+    }
+    if (l->plain || item->part[0].dtype == TS_DTYPE_F64) {
+        tsi_update_range(l->update, item, first, count);
+    } else if (same) {
+        run_row(l, x, count);
+    } else {
+        for (int64_t at = 0; at < count; at += TILE)
+            run_tile(l, item, first + at, count - at < TILE ? count - at : TILE);
+    }
+}
+
+static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const list *l = context;
+    int64_t low = 0, high = l->update->count; /* the item of piece `begin`: first[low] <= begin */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (l->first[middle] <= begin)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (int64_t piece = begin, i = low; piece < end; piece++) {
+        while (l->first[i + 1] <= piece)
+            i++;
+        const tsi_update_item *item = &l->update->item[i];
+        int64_t at = (piece - l->first[i]) * PIECE;
+        run_piece(l, item, at, item->count - at < PIECE ? item->count - at : PIECE);
+    }
+}
+
+/* The pieces of all items, numbered through; small lists are not worth a second thread. */
+static void update_run(const tsi_update *u)
+{
+    list l;
+    settle(&l, u);
+    int64_t elements = 0;
+    for (int64_t i = 0; i < u->count; i++)
+        elements += u->item[i].count;
+    tsi_scratch scratch = { 0 };
+    if (elements <= 2 * PIECE ||
+        tsi_scratch_get(&scratch, u->rank, (size_t)u->count + 1, sizeof(int64_t)) != TS_OK) {
+        for (int64_t i = 0; i < u->count; i++)
+            run_piece(&l, &u->item[i], 0, u->item[i].count);
+        return;
+    }
+    int64_t *first = scratch.data;
+    first[0] = 0;
+    for (int64_t i = 0; i < u->count; i++)
+        first[i + 1] = first[i] + (u->item[i].count + PIECE - 1) / PIECE;
+    l.first = first;
+    tsi_parallel_for(u->rank, first[u->count], 1, run_pieces, &l);
+    tsi_scratch_done(&scratch);
+}
+
+/* ---- squares --------------------------------------------------------------------------------- */
+
+typedef struct squares {
+    const tsi_row_set *set;
+    const char *data;
+    double *partial;
+    ts_dtype dtype;
+    int32_t reserved;
+    int64_t count;
+} squares;
+
+static double squares_of(const squares *s, int64_t first, int64_t count)
+{
+    size_t size = ts_dtype_size(s->dtype);
+    const char *from = s->data + (size_t)first * size;
+    if (s->dtype == TS_DTYPE_F32)
+        return s->set->squares_wide((const float *)(const void *)from, count);
+    if (s->dtype == TS_DTYPE_F64)
+        return s->set->fold_f64[TSI_BY_SQUARES]((const double *)(const void *)from, count);
+    double total = 0;
+    float tile[TILE];
+    for (int64_t at = 0; at < count; at += TILE) {
+        int64_t n = count - at < TILE ? count - at : TILE;
+        tsi_gather(TS_DTYPE_F32, tile, s->dtype, from + (size_t)at * size, (int64_t)size, n);
+        total += s->set->squares_wide(tile, n);
+    }
+    return total;
+}
+
+static void run_squares(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const squares *s = context;
+    for (int64_t c = begin; c < end; c++) {
+        int64_t first = c * CHUNK, left = s->count - first;
+        s->partial[c] = squares_of(s, first, left < CHUNK ? left : CHUNK);
+    }
+}
+
+static double update_squares(ts_rank *rank, ts_dtype dtype, const void *data, int64_t count)
+{
+    double few[PARTIALS], total = 0;
+    squares s = { tsi_rows(), data, few, dtype, 0, count };
+    if (count <= CHUNK) return squares_of(&s, 0, count);
+    for (int64_t done = 0; done < count; done += (int64_t)PARTIALS * CHUNK) {
+        s.data = (const char *)data + (size_t)done * ts_dtype_size(dtype);
+        s.count =
+            count - done < (int64_t)PARTIALS * CHUNK ? count - done : (int64_t)PARTIALS * CHUNK;
+        int64_t chunks = (s.count - 1) / CHUNK + 1;
+        tsi_parallel_for(rank, chunks, 1, run_squares, &s);
+        for (int64_t c = 0; c < chunks; c++)
+            total += few[c];
+    }
+    return total;
+}
+
+void tsi_update_install(void)
+{
+    tsi_update_set(&(tsi_update_kernels){ update_run, update_squares });
+}

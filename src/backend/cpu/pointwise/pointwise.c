@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pointwise.c - elementwise operators: any strides and broadcasts as rows, in f32, f64 or i64.
+ *
+ *   operands of the compute dtype, contiguous or a single number along the row: used where they lie
+ *   others (bf16, f16, mixed dtypes, strides): a tile at a time through buffers in the L1 cache
+ *
+ * An operator without a row of its own goes through the reference's scalar function, element by
+ * element: the same bits as the reference, on all threads of the rank. Complex numbers decline. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/compiler.h"
+#include "op/pointwise/unary.h"
+
+enum { TILE = 512, PIECE = 8192, GRAIN = 32768, TINY = 4096 };
+
+/* ---- what an operator's rows are ------------------------------------------------------------- */
+
+typedef struct row_entry {
+    const tsi_op_desc *op; /* NULL: a free place */
+    tsi_row_fn f32, bf16, f64, i64;
+    bool truth;   /* rows write bytes of 0 or 1 */
+    bool numbers; /* the attributes begin with numbers */
+} row_entry;
+
+enum { ENTRIES = 1024 }; /* a power of two, far above the number of operators */
+static row_entry
+    entries[ENTRIES]; /* written by tsi_pointwise_install, once, before any world opens */
+
+static size_t place_of(const tsi_op_desc *op)
+{
+    return (size_t)(((uint64_t)(uintptr_t)op * 0x9E3779B97F4A7C15u) >> 54);
+}
+
+static row_entry *entry_of(const tsi_op_desc *op)
+{
+    size_t place = place_of(op);
+    while (entries[place].op && entries[place].op != op)
+        place = (place + 1) % ENTRIES;
+    return &entries[place];
+}
+
+/* ---- the call as rows ------------------------------------------------------------------------ */
+
+typedef struct pointwise {
+    tsi_walk walk; /* operand 0 is the result, then the inputs */
+    const tsi_kernel_io *io;
+    const double *number;
+    const tsi_scalar_fns *scalar; /* without a row function */
+    tsi_row_fn fn;
+    ts_dtype compute, written; /* what rows read; what they write */
+    ts_dtype dtype[TSI_WALK_MAX];
+    bool direct; /* every operand is used where it lies */
+    bool own[TSI_WALK_MAX];
+    int64_t pieces, piece; /* of a row: how many, how long */
+} pointwise;
+
+/* Elementwise through the reference's function: tiles of double or int64. */
+static void scalar_tile(const pointwise *p, const tsi_row *row)
+{
+    int32_t inputs = p->walk.count - 1;
+    if (p->compute == TS_DTYPE_F64) {
+        double x[3];
+        for (int64_t i = 0; i < row->count; i++) {
+            for (int32_t k = 0; k < inputs; k++)
+                x[k] = ((const double *)row->in[k])[i * row->step[k]];
+            ((double *)row->out)[i] = p->scalar->real(x, p->io->attributes);
+        }
+    } else {
+        int64_t x[3];
+        for (int64_t i = 0; i < row->count; i++) {
+            for (int32_t k = 0; k < inputs; k++)
+                x[k] = ((const int64_t *)row->in[k])[i * row->step[k]];
+            ((int64_t *)row->out)[i] = p->scalar->integer(x, p->io->attributes);
+        }
+    }
+}
+
+static void run_row(const pointwise *p, const tsi_row *row)
+{
+    if (p->fn)
+        p->fn(row);
+    else
+        scalar_tile(p, row);
+}
+
+/* Part of a row through buffers. */
+static void buffered_row(const pointwise *p, char *const *at, int64_t count)
+{
+    uint64_t buffer[TSI_WALK_MAX][TILE];
+    const tsi_walk *walk = &p->walk;
+    int32_t last = walk->ndim - 1;
+    tsi_row row = { .number = p->number };
+    for (int64_t begin = 0; begin < count; begin += TILE) {
+        row.count = count - begin < TILE ? count - begin : TILE;
+        for (int32_t k = 1; k < walk->count; k++) {
+            const char *from = at[k] + begin * walk->stride[k][last];
+            bool single = walk->stride[k][last] == 0;
+            row.in[k - 1] = p->own[k] ? (const void *)from : buffer[k];
+            row.step[k - 1] = !single;
+            if (!p->own[k])
+                tsi_gather(p->compute, buffer[k], p->dtype[k], from, walk->stride[k][last],
+                           single ? 1 : row.count);
+        }
+        bool none = walk->count > 1;
+        for (int32_t k = 1; k < walk->count; k++)
+            none = none && row.step[k - 1] == 0;
+        char *to = at[0] + begin * walk->stride[0][last];
+        row.out = p->own[0] ? (void *)to : buffer[0];
+        if (none && walk->count > 1) { /* a row of one value: rows need one moving input */
+            int64_t whole = row.count;
+            row.count = 1;
+            for (int64_t i = 0; i < whole; i++) {
+                row.out = (char *)(p->own[0] ? (void *)to : buffer[0]) +
+                          (size_t)i * ts_dtype_size(p->written);
+                run_row(p, &row);
+            }
+            row.count = whole;
+        } else {
+            run_row(p, &row);
+        }
+        if (!p->own[0])
+            tsi_scatter(p->dtype[0], to, walk->stride[0][last], p->written, buffer[0], row.count);
+    }
+}
+
+static void direct_row(const pointwise *p, char *const *at, int64_t count)
+{
+    const tsi_walk *walk = &p->walk;
+    int32_t last = walk->ndim - 1;
+    tsi_row row = { .out = at[0], .count = count, .number = p->number };
+    for (int32_t k = 1; k < walk->count; k++) {
+        row.in[k - 1] = at[k];
+        row.step[k - 1] = walk->stride[k][last] != 0;
+    }
+    run_row(p, &row);
+}
+
+/* Pieces begin .. end-1: a piece is a part of a row. */
+static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    (void)worker;
+    const pointwise *p = context;
+    const tsi_walk *walk = &p->walk;
+    int32_t last = walk->ndim - 1;
+    tsi_walker walker;
+    tsi_walker_start(&walker, walk, begin / p->pieces);
+    int64_t part = begin % p->pieces;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t from = part * p->piece;
+        int64_t count = walk->length - from < p->piece ? walk->length - from : p->piece;
+        char *at[TSI_WALK_MAX] = { NULL };
+        for (int32_t k = 0; k < walk->count; k++)
+            at[k] = walker.at[k] + from * walk->stride[k][last];
+        if (p->direct)
+            direct_row(p, at, count);
+        else
+            buffered_row(p, at, count);
+        if (++part == p->pieces) {
+            part = 0;
+            tsi_walker_next(&walker);
+        }
+    }
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* The rows for what the operator computes in; false: there are none, not even scalar ones. */
+static bool choose(pointwise *p, const row_entry *entry)
+{
+    const tsi_pointwise_family *family = p->io->op->family;
+    ts_dtype dtype = TS_DTYPE_BOOL;
+    for (int32_t k = 1; k < p->walk.count; k++)
+        dtype = tsi_dtype_promote(dtype, p->dtype[k]);
+    dtype = tsi_family_compute(p->io->op, dtype, p->io->attributes);
+    tsi_category category = tsi_dtype_category(dtype);
+    if (category == TSI_CATEGORY_COMPLEX) return false;
+    if (category <= TSI_CATEGORY_INT) {
+        p->compute = TS_DTYPE_I64;
+        p->fn = entry->i64;
+    } else if (dtype == TS_DTYPE_BF16 && entry->bf16) {
+        p->compute = TS_DTYPE_BF16;
+        p->fn = entry->bf16;
+    } else if (dtype != TS_DTYPE_F64 && entry->f32) {
+        p->compute = TS_DTYPE_F32;
+        p->fn = entry->f32;
+    } else {
+        p->compute = TS_DTYPE_F64;
+        p->fn = dtype == TS_DTYPE_F64 ? entry->f64 : NULL;
+    }
+    p->written = p->fn && entry->truth ? TS_DTYPE_BOOL : p->compute;
+    if (p->fn) return true;
+    p->scalar = &family->fns;
+    return p->compute == TS_DTYPE_F64 ? family->fns.real != NULL : family->fns.integer != NULL;
+}
+
+/* Which operands can be used where they lie: those of the right dtype, contiguous along the row. A
+ * row needs an input that moves. */
+static void settle(pointwise *p)
+{
+    tsi_walk *walk = &p->walk;
+    int32_t last = walk->ndim - 1;
+    bool moves = walk->count == 1 || walk->length == 1;
+    p->direct = true;
+    for (int32_t k = 0; k < walk->count; k++) {
+        ts_dtype wanted = k == 0 ? p->written : p->compute;
+        int64_t stride = walk->stride[k][last];
+        bool plain = stride == (int64_t)ts_dtype_size(wanted) ||
+                     (stride == 0 && (k > 0 || walk->length == 1));
+        p->own[k] = plain && p->dtype[k] == wanted;
+        p->direct = p->direct && p->own[k];
+        if (k > 0 && stride != 0) moves = true;
+    }
+    p->direct = p->direct && moves;
+    p->pieces = (walk->length - 1) / PIECE + 1;
+    p->piece = walk->length < PIECE ? walk->length : PIECE;
+}
+
+/* Small, dense, all of one shape and dtype: the common case of tiny tensors, without a walk. */
+static bool run_tiny(const tsi_kernel_io *io, const row_entry *entry)
+{
+    const tsi_block *out = &io->out[0].block;
+    if (out->dtype != TS_DTYPE_F32 || !entry->f32) return false;
+    tsi_row row = { .out = out->data, .number = entry->numbers ? io->attributes : NULL };
+    row.count = tsi_block_count(out);
+    if (row.count > TINY || !tsi_block_is_dense(out)) return false;
+    for (int32_t i = 0; i < io->input_count; i++) {
+        const tsi_block *in = &io->in[i].block;
+        if (in->dtype != TS_DTYPE_F32 || in->ndim != out->ndim || !tsi_block_is_dense(in))
+            return false;
+        for (int32_t d = 0; d < out->ndim; d++)
+            if (in->extent[d] != out->extent[d]) return false;
+        row.in[i] = in->data;
+        row.step[i] = 1;
+    }
+    entry->f32(&row);
+    return true;
+}
+
+static ts_status pointwise_kernel(const tsi_kernel_io *io)
+{
+    const row_entry *entry = entry_of(io->op);
+    if (run_tiny(io, entry)) return TS_OK;
+    if (io->input_count > 3) return (ts_status)TSI_KERNEL_DECLINED;
+    pointwise p = { .io = io, .number = entry->numbers ? io->attributes : NULL };
+    const tsi_block *block[TSI_WALK_MAX] = { &io->out[0].block };
+    for (int32_t i = 0; i < io->input_count; i++) {
+        block[i + 1] = &io->in[i].block;
+        if (block[i + 1]->dtype == TS_DTYPE_NONE) return (ts_status)TSI_KERNEL_DECLINED;
+    }
+    for (int32_t k = 0; k <= io->input_count; k++)
+        p.dtype[k] = (ts_dtype)block[k]->dtype;
+    p.walk.count = io->input_count + 1;
+    if (!choose(&p, entry)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(block[0]) == 0) return TS_OK;
+    tsi_walk_make(&p.walk, block, p.walk.count, 0);
+    settle(&p);
+    int64_t grain = GRAIN / p.piece;
+    tsi_parallel_for(io->rank, p.walk.rows * p.pieces, grain > 0 ? grain : 1, run_pieces, &p);
+    return TS_OK;
+}
+
+/* ---- installation ---------------------------------------------------------------------------- */
+
+static const struct {
+    tsi_op_id op;
+    tsi_row_id row;
+} with_rows[] = {
+#define TSI_ROW_OP(name) { TSI_OP_ID_##name, TSI_ROW_##name },
+    TSI_ROW_LIST(TSI_ROW_OP)
+#undef TSI_ROW_OP
+};
+
+void tsi_pointwise_install(void)
+{
+    const tsi_row_set *set = tsi_rows();
+    for (int32_t id = 0; id < TSI_OP_ID_COUNT; id++) {
+        const tsi_op_desc *op = tsi_op_at(id);
+        if (op->reference != tsi_family_reference) continue;
+        const tsi_pointwise_family *family = op->family;
+        *entry_of(op) = (row_entry){ .op = op,
+                                     .truth = family->result == TSI_RESULT_BOOL,
+                                     .numbers = op->attribute_bytes >= sizeof(double) };
+        tsi_kernel_set(tsi_device_cpu(), (tsi_op_id)id, pointwise_kernel);
+    }
+    for (size_t i = 0; i < TSI_COUNT_OF(with_rows); i++) {
+        row_entry *entry = entry_of(tsi_op_at((int32_t)with_rows[i].op));
+        entry->f32 = set->f32[with_rows[i].row];
+        entry->bf16 = set->bf16[with_rows[i].row];
+        entry->f64 = set->f64[with_rows[i].row];
+        entry->i64 = set->i64[with_rows[i].row];
+    }
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* histogram.c - histc, bincount, count_nonzero of everything and count_unique on all threads.
+ *
+ * Counts are whole numbers: each worker counts for itself, and the counts are added up. Distinct
+ * values are counted after a radix sort of keys (radix.h). Sums of weights are left to the
+ * reference, which adds them up in order. */
+#include <math.h>
+
+#include "backend/cpu/data.h"
+#include "backend/cpu/index/radix.h"
+
+enum { PIECE = 512, GRAIN = 16384, BINS_MAX = 1 << 20 };
+
+typedef struct counting {
+    const tsi_kernel_io *io;
+    tsi_walk walk; /* x alone: the order does not matter */
+    ts_dtype dtype;
+    int64_t pieces; /* of each row */
+    double min, max;
+    int64_t bins, *counts; /* per worker */
+    double *bounds;        /* per worker: least, largest */
+    _Atomic int bad;
+} counting;
+
+typedef void (*piece_fn)(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker);
+
+static void each_piece(counting *c, int64_t begin, int64_t end, int32_t worker, piece_fn fn)
+{
+    int64_t stride = c->walk.stride[0][c->walk.ndim - 1];
+    tsi_walker walker;
+    tsi_walker_start(&walker, &c->walk, begin / c->pieces);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t at = i % c->pieces * PIECE, left = c->walk.length - at;
+        fn(c, walker.at[0] + at * stride, stride, left < PIECE ? left : PIECE, worker);
+        if ((i + 1) % c->pieces == 0) tsi_walker_next(&walker);
+    }
+}
+
+static void over_all(counting *c, tsi_parallel_fn fn)
+{
+    tsi_parallel_for(c->io->rank, c->walk.rows * c->pieces, GRAIN / PIECE, fn, c);
+}
+
+static ts_status counting_make(counting *c, const tsi_kernel_io *io, tsi_scratch *scratch)
+{
+    const tsi_block *x = &io->in[0].block;
+    size_t threads = (size_t)tsi_parallel_threads(io->rank);
+    c->io = io;
+    c->dtype = (ts_dtype)x->dtype;
+    tsi_walk_make(&c->walk, (const tsi_block *[]){ x }, 1, 0);
+    c->pieces = (c->walk.length - 1) / PIECE + 1;
+    TSI_TRY(tsi_scratch_get(scratch, io->rank, ((size_t)c->bins + 2) * threads, sizeof(int64_t)));
+    memset(scratch->data, 0, scratch->bytes);
+    c->counts = scratch->data;
+    c->bounds = (double *)(void *)(c->counts + (size_t)c->bins * threads);
+    return TS_OK;
+}
+
+/* What all workers counted, into the result. */
+static void store_counts(const counting *c)
+{
+    const tsi_block *out = &c->io->out[0].block;
+    int32_t threads = tsi_parallel_threads(c->io->rank);
+    for (int64_t bin = 0; bin < c->bins; bin++) {
+        int64_t sum = 0;
+        for (int32_t w = 0; w < threads; w++)
+            sum += c->counts[w * c->bins + bin];
+        void *to = tsi_block_at(out, bin * out->stride[0]);
+        if (out->dtype == TS_DTYPE_I64)
+            tsi_store_int(TS_DTYPE_I64, to, sum);
+        else
+            tsi_store_real((ts_dtype)out->dtype, to, (double)sum);
+    }
+}
+
+/* ---- histc ----------------------------------------------------------------------------------- */
+
+static void bound_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
+{
+    double x[PIECE], low = c->bounds[2 * worker], high = c->bounds[2 * worker + 1];
+    tsi_gather(TS_DTYPE_F64, x, c->dtype, from, stride, n);
+    for (int64_t i = 0; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    c->bounds[2 * worker] = low;
+    c->bounds[2 * worker + 1] = high;
+}
+
+static void bin_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
+{
+    double x[PIECE], min = c->min, max = c->max, bins = (double)c->bins;
+    int64_t *counts = c->counts + worker * c->bins, last = c->bins - 1;
+    tsi_gather(TS_DTYPE_F64, x, c->dtype, from, stride, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (!(x[i] >= min && x[i] <= max)) continue;
+        int64_t bin = (int64_t)((x[i] - min) / (max - min) * bins);
+        counts[bin < last ? bin : last]++;
+    }
+}
+
+static void bound_all(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    each_piece(context, begin, end, worker, bound_piece);
+}
+
+static void bin_all(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    each_piece(context, begin, end, worker, bin_piece);
+}
+
+/* The bounds of the data; where all are alike, a bin on each side. */
+static void find_bounds(counting *c)
+{
+    int32_t threads = tsi_parallel_threads(c->io->rank);
+    for (int32_t w = 0; w < threads; w++) {
+        c->bounds[2 * w] = (double)INFINITY;
+        c->bounds[2 * w + 1] = -(double)INFINITY;
+    }
+    over_all(c, bound_all);
+    double low = c->bounds[0], high = c->bounds[1];
+    for (int32_t w = 1; w < threads; w++) {
+        low = c->bounds[2 * w] < low ? c->bounds[2 * w] : low;
+        high = c->bounds[2 * w + 1] > high ? c->bounds[2 * w + 1] : high;
+    }
+    if (low <= high) {
+        c->min = low;
+        c->max = high;
+    }
+    if (c->min != c->max) return;
+    c->min -= 1;
+    c->max += 1;
+}
+
+static ts_status histc_kernel(const tsi_kernel_io *io)
+{
+    counting c = { .min = tsi_attribute_real(io, "min"),
+                   .max = tsi_attribute_real(io, "max"),
+                   .bins = tsi_attribute_int(io, "bins") };
+    tsi_scratch scratch;
+    if (tsi_block_count(&io->in[0].block) == 0 || c.bins > BINS_MAX)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(counting_make(&c, io, &scratch));
+    if (c.min == c.max) find_bounds(&c);
+    bool finite = isfinite(c.min) && isfinite(c.max); /* else the bins are the reference's */
+    if (finite) over_all(&c, bin_all);
+    if (finite) store_counts(&c);
+    tsi_scratch_done(&scratch);
+    return finite ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
+}
+
+/* ---- bincount -------------------------------------------------------------------------------- */
+
+static void value_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
+{
+    int64_t buffer[PIECE], *counts = c->counts + worker * c->bins;
+    const int64_t *x = (const int64_t *)(const void *)from;
+    if (c->dtype != TS_DTYPE_I64 || stride != (int64_t)sizeof *x) {
+        tsi_gather(TS_DTYPE_I64, buffer, c->dtype, from, stride, n);
+        x = buffer;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (TSI_UNLIKELY((uint64_t)x[i] >= (uint64_t)c->bins))
+            c->bad = 1;
+        else
+            counts[x[i]]++;
+    }
+}
+
+static void count_values(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    each_piece(context, begin, end, worker, value_piece);
+}
+
+static ts_status bincount_kernel(const tsi_kernel_io *io)
+{
+    counting c = { .bins = io->out[0].global->shape.extent[0] };
+    bool weighed = io->input_count > 1 && io->in[1].global->dtype != TS_DTYPE_NONE;
+    tsi_scratch scratch;
+    if (weighed || c.bins > BINS_MAX || tsi_block_count(&io->in[0].block) == 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(counting_make(&c, io, &scratch));
+    over_all(&c, count_values);
+    if (!c.bad) store_counts(&c);
+    tsi_scratch_done(&scratch);
+    return c.bad ? (ts_status)TSI_KERNEL_DECLINED : TS_OK; /* the reference says which */
+}
+
+/* ---- count_nonzero --------------------------------------------------------------------------- */
+
+static void nonzero_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
+{
+    double x[PIECE];
+    int64_t count = 0;
+    if (c->dtype == TS_DTYPE_BOOL) {
+        for (int64_t i = 0; i < n; i++)
+            count += from[i * stride] != 0;
+    } else {
+        tsi_gather(TS_DTYPE_F64, x, c->dtype, from, stride, n);
+        for (int64_t i = 0; i < n; i++)
+            count += x[i] != 0.0;
+    }
+    c->counts[worker] += count;
+}
+
+static void count_nonzero(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    each_piece(context, begin, end, worker, nonzero_piece);
+}
+
+static ts_status nonzero_kernel(const tsi_kernel_io *io)
+{
+    counting c = { .bins = 1 };
+    const tsi_block *out = &io->out[0].block;
+    bool is_complex = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_COMPLEX;
+    tsi_scratch scratch;
+    if (is_complex || tsi_block_count(out) != 1 || tsi_block_count(&io->in[0].block) == 0 ||
+        ts_shape_count(&io->out[0].global->shape) != 1)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(counting_make(&c, io, &scratch));
+    over_all(&c, count_nonzero);
+    int64_t sum = 0;
+    for (int32_t w = 0; w < tsi_parallel_threads(io->rank); w++)
+        sum += c.counts[w];
+    tsi_store_int((ts_dtype)out->dtype, out->data, sum);
+    tsi_scratch_done(&scratch);
+    return TS_OK;
+}
+
+/* ---- count_unique ---------------------------------------------------------------------------- */
+
+/* Every NaN is a value of its own. */
+static int64_t count_distinct(const uint64_t *items, int64_t count, int32_t words, bool real)
+{
+    uint64_t none = words == 1 ? UINT32_MAX : UINT64_MAX, before = 0;
+    int32_t shift = words == 1 ? 32 : 0;
+    int64_t distinct = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t key = items[i * words] >> shift;
+        distinct += i == 0 || key != before || (real && key == none);
+        before = key;
+    }
+    return distinct;
+}
+
+static ts_status unique_kernel(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block;
+    ts_dtype dtype = (ts_dtype)x->dtype;
+    int64_t count = tsi_block_count(x);
+    int32_t words = tsi_key_is_wide(dtype) ? 2 : 1;
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX || count == 0 || count >= UINT32_MAX ||
+        !tsi_block_is_dense(x))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    tsi_scratch scratch;
+    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)(2 * count * words), sizeof(uint64_t)));
+    uint64_t *items = scratch.data;
+    uint64_t live =
+        tsi_items_load(dtype, x->data, (int64_t)ts_dtype_size(dtype), count, false, items);
+    const uint64_t *sorted =
+        tsi_radix_sort(io->rank, items, items + count * words, count, words, live);
+    bool real = tsi_dtype_category(dtype) == TSI_CATEGORY_REAL;
+    tsi_store_int(TS_DTYPE_I64, io->out[0].block.data, count_distinct(sorted, count, words, real));
+    tsi_scratch_done(&scratch);
+    return TS_OK;
+}
+
+void tsi_count_install(void)
+{
+    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_HISTC, histc_kernel);
+    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_BINCOUNT, bincount_kernel);
+    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_NONZERO, nonzero_kernel);
+    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_UNIQUE, unique_kernel);
+}

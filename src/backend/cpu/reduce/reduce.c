@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce.c - sum, mean, prod, amax, amin, any, all, powers and sum_to as reductions (reduction.h)
+ * over rows or columns. */
+#include "op/reduce/reduce.h"
+
+#include <math.h>
+
+#include "backend/cpu/reduce/reduce.h"
+#include "base/compiler.h"
+
+/* ---- dims ------------------------------------------------------------------------------------ */
+
+static void add_dim(tsi_reduce_dims *to, int64_t extent, int64_t in, int64_t out)
+{
+    if (extent == 1) return;
+    int32_t at = to->ndim++;
+    while (at > 0 && to->in[at - 1] < in) { /* sorted by the input's strides */
+        to->extent[at] = to->extent[at - 1];
+        to->in[at] = to->in[at - 1];
+        to->out[at] = to->out[at - 1];
+        at--;
+    }
+    to->extent[at] = extent;
+    to->in[at] = in;
+    to->out[at] = out;
+}
+
+static void merge(tsi_reduce_dims *x)
+{
+    int32_t last = 0;
+    for (int32_t d = 1; d < x->ndim; d++) {
+        bool follows =
+            x->in[last] == x->in[d] * x->extent[d] && x->out[last] == x->out[d] * x->extent[d];
+        int64_t extent = follows ? x->extent[last] * x->extent[d] : x->extent[d];
+        if (!follows) last++;
+        x->extent[last] = extent;
+        x->in[last] = x->in[d];
+        x->out[last] = x->out[d];
+    }
+    if (x->ndim > 0) x->ndim = last + 1;
+    x->count = 1;
+    for (int32_t d = 0; d < x->ndim; d++)
+        x->count *= x->extent[d];
+}
+
+/* Takes the row or column out of the dims it ends. */
+static void take_last(tsi_reduction *r)
+{
+    tsi_reduce_dims *from = r->columns ? &r->kept : &r->gone;
+    r->length = 1;
+    r->in_stride = r->out_stride = 0;
+    if (from->ndim == 0) return;
+    int32_t d = --from->ndim;
+    r->length = from->extent[d];
+    r->in_stride = from->in[d];
+    r->out_stride = from->out[d];
+    from->count /= r->length;
+}
+
+void tsi_reduce_offsets(const tsi_reduce_dims *x, int64_t index, int64_t *in, int64_t *out)
+{
+    if (x->ndim == 1) { /* no division */
+        *in += index * x->in[0];
+        *out += index * x->out[0];
+        return;
+    }
+    for (int32_t d = x->ndim - 1; d >= 0; d--) {
+        int64_t at = index % x->extent[d];
+        index /= x->extent[d];
+        *in += at * x->in[d];
+        *out += at * x->out[d];
+    }
+}
+
+/* ---- folds ----------------------------------------------------------------------------------- */
+
+double tsi_fold_two(tsi_fold fold, double a, double b)
+{
+    switch (fold) {
+    case TSI_BY_SUM:
+    case TSI_BY_SQUARES:
+    case TSI_BY_COUNT:
+        break;
+    case TSI_BY_PROD:
+        return a * b;
+    case TSI_BY_MAX:
+        return a > b || isnan(a) ? a : b;
+    case TSI_BY_MIN:
+        return a < b || isnan(a) ? a : b;
+    }
+    return a + b;
+}
+
+int64_t tsi_fold_two_i64(tsi_fold fold, int64_t a, int64_t b)
+{
+    switch (fold) {
+    case TSI_BY_SUM:
+    case TSI_BY_SQUARES:
+    case TSI_BY_COUNT:
+        break;
+    case TSI_BY_PROD:
+        return (int64_t)((uint64_t)a * (uint64_t)b);
+    case TSI_BY_MAX:
+        return a > b ? a : b;
+    case TSI_BY_MIN:
+        return a < b ? a : b;
+    }
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+bool tsi_reduce_direct(const tsi_reduction *r)
+{
+    return r->in_dtype == r->compute && r->in_stride == (int64_t)ts_dtype_size(r->compute);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* out_dim[d]: the result's dim of input dim d, or -1: it is reduced. */
+static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, tsi_fold fold,
+                        double divide)
+{
+    const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
+    tsi_category category = tsi_dtype_category((ts_dtype)in->dtype);
+    if (category == TSI_CATEGORY_COMPLEX || tsi_block_count(in) == 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    tsi_reduction r = { .in = in->data, .out = out->data, .set = tsi_rows(), .fold = fold };
+    r.in_dtype = (ts_dtype)in->dtype;
+    r.out_dtype = (ts_dtype)out->dtype;
+    r.compute = category <= TSI_CATEGORY_INT ? TS_DTYPE_I64
+                : r.in_dtype == TS_DTYPE_F64 ? TS_DTYPE_F64
+                                             : TS_DTYPE_F32;
+    r.divide = divide;
+    r.start = r.set->fold_f64[fold](NULL, 0);
+    r.start_i64 = r.set->fold_i64[fold](NULL, 0);
+    int64_t in_size = (int64_t)ts_dtype_size(r.in_dtype);
+    int64_t out_size = (int64_t)ts_dtype_size(r.out_dtype);
+    for (int32_t d = 0; d < in->ndim; d++) {
+        if (out_dim[d] < 0)
+            add_dim(&r.gone, in->extent[d], in->stride[d] * in_size, 0);
+        else
+            add_dim(&r.kept, in->extent[d], in->stride[d] * in_size,
+                    out->stride[out_dim[d]] * out_size);
+    }
+    merge(&r.kept);
+    merge(&r.gone);
+    r.columns = r.kept.ndim > 0 &&
+                (r.gone.ndim == 0 || r.kept.in[r.kept.ndim - 1] < r.gone.in[r.gone.ndim - 1]);
+    take_last(&r);
+    return r.columns ? tsi_reduce_columns(&r, io->rank) : tsi_reduce_rows(&r, io->rank);
+}
+
+/* Which dims go, by the mask of the attributes. */
+static ts_status by_attributes(const tsi_kernel_io *io, tsi_fold fold, bool mean)
+{
+    const tsi_reduce_attributes *a = io->attributes;
+    uint32_t mask = tsi_reduce_mask(a);
+    int32_t out_dim[TS_NDIM_MAX], place = 0;
+    double count = 1;
+    for (int32_t d = 0; d < io->in[0].block.ndim; d++) {
+        bool gone = mask >> d & 1;
+        out_dim[d] = gone ? -1 : place;
+        if (gone) count *= (double)io->in[0].global->shape.extent[d];
+        if (!gone || a->keepdim) place++;
+    }
+    return reduce(io, out_dim, fold, mean ? count : 1.0);
+}
+
+static ts_status sum_kernel(const tsi_kernel_io *io)
+{
+    return by_attributes(io, TSI_BY_SUM, false);
+}
+
+static ts_status mean_kernel(const tsi_kernel_io *io)
+{
+    if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    return by_attributes(io, TSI_BY_SUM, true);
+}
+
+static ts_status prod_kernel(const tsi_kernel_io *io)
+{
+    return by_attributes(io, TSI_BY_PROD, false);
+}
+
+static ts_status amax_kernel(const tsi_kernel_io *io)
+{
+    return by_attributes(io, TSI_BY_MAX, false);
+}
+
+static ts_status amin_kernel(const tsi_kernel_io *io)
+{
+    return by_attributes(io, TSI_BY_MIN, false);
+}
+
+/* Of bool only: 0 and 1, so that one of them is the largest, all of them the smallest. */
+static ts_status truth_kernel(const tsi_kernel_io *io, tsi_fold fold)
+{
+    if (io->in[0].block.dtype != TS_DTYPE_BOOL) return (ts_status)TSI_KERNEL_DECLINED;
+    return by_attributes(io, fold, false);
+}
+
+static ts_status any_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_MAX);
+}
+
+static ts_status all_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_MIN);
+}
+
+static ts_status count_kernel(const tsi_kernel_io *io)
+{
+    return truth_kernel(io, TSI_BY_SUM);
+}
+
+/* Terms of the 2-norm; other powers are the reference's. */
+static ts_status powsum_kernel(const tsi_kernel_io *io)
+{
+    const tsi_reduce_attributes *a = io->attributes;
+    bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
+    if (a->p != 2.0 || !real) return (ts_status)TSI_KERNEL_DECLINED;
+    return by_attributes(io, TSI_BY_SQUARES, false);
+}
+
+/* Integers would wrap where the reference goes through double. */
+static ts_status sum_to_kernel(const tsi_kernel_io *io)
+{
+    if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    const ts_shape *in = &io->in[0].global->shape, *out = &io->out[0].global->shape;
+    int32_t out_dim[TS_NDIM_MAX];
+    for (int32_t d = 0; d < in->ndim; d++) {
+        int32_t e = d - (in->ndim - out->ndim);
+        out_dim[d] = e < 0 || (out->extent[e] == 1 && in->extent[d] != 1) ? -1 : e;
+    }
+    return reduce(io, out_dim, TSI_BY_SUM, 1.0);
+}
+
+void tsi_reduce_install(void)
+{
+    const tsi_device *cpu = tsi_device_cpu();
+    tsi_kernel_set(cpu, TSI_OP_ID_SUM, sum_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_MEAN, mean_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_PROD, prod_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_AMAX, amax_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_AMIN, amin_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_ANY, any_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_ALL, all_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_COUNT_NONZERO, count_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_POWSUM, powsum_kernel);
+    tsi_kernel_set(cpu, TSI_OP_ID_SUM_TO, sum_to_kernel);
+}

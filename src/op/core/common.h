@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* common.h - what many operators share: shape inference, normalisation of dims, reductions of
+ * attributes. */
+#ifndef TSI_OP_COMMON_H
+#define TSI_OP_COMMON_H
+
+#include "op/core/element.h"
+#include "op/op.h"
+
+/* Elementwise with broadcast over all present inputs; dtypes promoted. */
+ts_status tsi_infer_pointwise(const tsi_op_call *call);
+/* The broadcast shape of the present inputs; refuses extents that clash, naming both. */
+ts_status tsi_infer_broadcast(const tsi_op_call *call, ts_shape *out);
+/* Output i is like input 0. */
+ts_status tsi_infer_like(const tsi_op_call *call);
+
+/* Makes a dim non-negative; refuses one out of range: "softmax: dim 3 is out of range for 2 dims".
+ */
+ts_status tsi_normalise_dim(const char *op, int64_t *dim, int32_t ndim);
+/* The same for a list: sorted, no repeats; empty or not given: all dims. */
+ts_status tsi_normalise_dims(const char *op, tsi_dims *dims, int32_t ndim);
+uint32_t tsi_dims_mask(const tsi_dims *dims);
+/* A shape without (or with 1 in place of) the dims of the mask. */
+ts_shape tsi_shape_reduce(const ts_shape *shape, uint32_t mask, bool keepdim);
+/* "(8, 12)" into a buffer; returns it. */
+const char *tsi_shape_text(const ts_shape *shape, char *out, size_t size);
+
+/* cross_entropy with its attributes (cross_entropy.c). */
+ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
+                                  int32_t reduction);
+
+/* Reduces a gradient back to the meta of the operand it belongs to, where that was broadcast: sums
+ * over the dims it had not, or had with extent 1, and casts to its dtype. */
+ts_tensor *tsi_grad_unbroadcast(ts_tensor *grad, const ts_meta *operand);
+
+/* Elementwise references: f of one, two or three numbers; reals in double, integers in int64,
+ * complex in double complex. A NULL function: that category is refused with a sentence. */
+typedef struct tsi_scalar_fns {
+    double (*real)(const double *x, const void *attributes);
+    int64_t (*integer)(const int64_t *x, const void *attributes);
+    double complex (*both)(const double complex *x, const void *attributes);
+} tsi_scalar_fns;
+/* Inputs are loaded in the category of `compute`, the result is stored in the output's dtype. */
+ts_status tsi_reference_pointwise(const tsi_kernel_io *io, const tsi_scalar_fns *fns,
+                                  ts_dtype compute);
+
+#endif

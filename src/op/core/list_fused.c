@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* list_fused.c - list forms that are no operator: zero, copy, the total norm, and optimiser updates
+ * over all parameters in one go.
+ *
+ * They write into blocks as these lie. What else they read is brought to the same layout first, for
+ * the whole list; past that point nothing can fail short of a lost rank. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "op/core/dispatch.h"
+#include "op/core/list.h"
+#include "op/nn/update.h"
+#include "tensor/scope.h"
+
+static inline bool is_real(int32_t dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F64 ||
+           dtype == TS_DTYPE_F16;
+}
+
+/* ---- zero and copy --------------------------------------------------------------------------- */
+
+static ts_status ready_all(ts_list x)
+{
+    for (int64_t i = 0; i < x.count; i++)
+        if (TSI_UNLIKELY(x.item[i]->move != NULL)) TSI_TRY(tsi_tensor_ready(x.item[i]));
+    return TS_OK;
+}
+
+ts_status ts_foreach_zero(ts_list x)
+{
+    ts_rank *rank;
+    TSI_TRY(tsi_list_check("foreach_zero", &x, 1, &rank));
+    TSI_TRY(ready_all(x));
+    const unsigned char zero[16] = { 0 };
+    for (int64_t i = 0; i < x.count; i++) {
+        TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
+        x.item[i]->array->storage->version++;
+    }
+    return TS_OK;
+}
+
+/* The items of `from` that lie otherwise than those of `to`, moved; *out is `from` itself if none
+ * does, else a list to be freed. */
+static ts_status bring(const char *name, ts_list from, ts_list to, ts_tensor *const **out,
+                       ts_tensor ***made)
+{
+    *made = NULL;
+    *out = from.item;
+    for (int64_t i = 0; i < from.count; i++)
+        if (TSI_UNLIKELY(from.item[i]->layout != to.item[i]->layout))
+            TSI_TRY(tsi_list_movable(name, i, from.item[i], to.item[i]));
+    for (int64_t i = 0; i < from.count; i++) {
+        if (TSI_LIKELY(from.item[i]->layout == to.item[i]->layout)) continue;
+        if (!*made) {
+            *made = tsi_alloc((size_t)from.count * sizeof **made);
+            if (!*made) return tsi_fail_memory(name, (size_t)from.count * sizeof **made);
+            memcpy(*made, from.item, (size_t)from.count * sizeof **made);
+            *out = *made;
+        }
+        (*made)[i] = tsi_list_moved(name, from.item[i], to.item[i]);
+        if (!(*made)[i]) return ts_rank_status(from.item[i]->rank);
+    }
+    return ready_all((ts_list){ *out, from.count });
+}
+
+static ts_status copy_all(ts_list to, ts_tensor *const *from)
+{
+    const tsi_device *cpu = tsi_device_cpu();
+    for (int64_t i = 0; i < to.count; i++) {
+        tsi_block a = tsi_array_block(to.item[i]->array), b = tsi_array_block(from[i]->array);
+        TSI_TRY(cpu->copy(cpu, &a, &b, NULL));
+        to.item[i]->array->storage->version++;
+    }
+    return TS_OK;
+}
+
+ts_status ts_foreach_copy(ts_list to, ts_list from)
+{
+    const ts_list lists[] = { to, from };
+    ts_rank *rank;
+    TSI_TRY(tsi_list_check("foreach_copy", lists, 2, &rank));
+    if (!rank) return TS_OK;
+    ts_scope scope = ts_scope_open(rank, NULL);
+    ts_tensor **made = NULL, *const *item = NULL;
+    ts_status status = ready_all(to);
+    if (status == TS_OK) status = bring("foreach_copy", from, to, &item, &made);
+    if (status == TS_OK) status = copy_all(to, item);
+    tsi_free(made);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* ---- the total norm -------------------------------------------------------------------------- */
+
+/* Strided blocks by way of a dense one. */
+static ts_status squares_of(ts_tensor *x, double *out)
+{
+    tsi_block block = tsi_array_block(x->array);
+    tsi_array *dense = NULL;
+    if (!tsi_array_is_dense(x->array)) {
+        ts_shape shape = tsi_array_shape(x->array);
+        dense = tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape);
+        if (!dense) return ts_rank_status(x->rank);
+        tsi_block to = tsi_array_block(dense);
+        ts_status status = tsi_device_cpu()->copy(tsi_device_cpu(), &to, &block, NULL);
+        if (status != TS_OK) {
+            tsi_array_release(dense);
+            return status;
+        }
+        block = to;
+    }
+    *out = tsi_update_squares(x->rank, (ts_dtype)block.dtype, block.data, tsi_block_count(&block));
+    tsi_array_release(dense);
+    return TS_OK;
+}
+
+ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x)
+{
+    int32_t i = 0;
+    while (i < sums->count && (sums->mesh[i] != x->mesh || sums->axes[i] != x->layout->axes_cut))
+        i++;
+    if (i == TSI_NORM_MASKS)
+        return TSI_FAIL(TS_ERR_STATE, "total norm: tensors lie in more than %d ways",
+                        TSI_NORM_MASKS);
+    if (i == sums->count) {
+        sums->mesh[i] = x->mesh;
+        sums->axes[i] = x->layout->axes_cut;
+        sums->sum[i] = 0.0;
+        sums->count++;
+    }
+    double squares = 0;
+    if (x->mesh->member) TSI_TRY(squares_of(x, &squares));
+    sums->sum[i] += squares;
+    return TS_OK;
+}
+
+ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares)
+{
+    *squares = 0.0;
+    for (int32_t i = 0; i < sums->count; i++) {
+        if (sums->axes[i]) {
+            ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
+            if (!group) return TS_ERR_MEMORY;
+            ts_array one = TS_INIT(ts_array);
+            one.data = &sums->sum[i];
+            one.meta.dtype = TS_DTYPE_F64;
+            TSI_TRY((ts_group_all_reduce)(group, &one, &one, TS_REDUCE_SUM, NULL));
+        }
+        *squares += sums->sum[i];
+    }
+    return TS_OK;
+}
+
+/* Partial tensors through the operator, which reduces them. */
+static ts_status norm_item(tsi_norm_sums *sums, ts_tensor *x, double *more)
+{
+    if (!is_real(x->dtype))
+        return TSI_FAIL(TS_ERR_DTYPE, "foreach_norm_total: an item is %s, not real",
+                        ts_dtype_name((ts_dtype)x->dtype));
+    TSI_TRY(tsi_tensor_ready(x));
+    if (!x->layout->axes_partial) return tsi_norm_add(sums, x);
+    double one = 0;
+    TSI_TRY((ts_tensor_item)((ts_vector_norm)(x, NULL), &one));
+    *more += one * one;
+    return TS_OK;
+}
+
+ts_status ts_foreach_norm_total(ts_list x, double *norm)
+{
+    *norm = 0;
+    ts_rank *rank;
+    TSI_TRY(tsi_list_check("foreach_norm_total", &x, 1, &rank));
+    if (!rank) return TS_OK;
+    tsi_norm_sums sums = { 0 };
+    double squares = 0, more = 0;
+    ts_scope scope = ts_scope_open(rank, NULL);
+    ts_status status = TS_OK;
+    for (int64_t i = 0; status == TS_OK && i < x.count; i++)
+        status = norm_item(&sums, x.item[i], &more);
+    if (status == TS_OK) status = tsi_norm_total(&sums, &squares);
+    ts_status closed = ts_scope_close(scope);
+    if (status == TS_OK) status = closed;
+    if (status == TS_OK) *norm = sqrt(squares + more);
+    return status;
+}
+
+/* ---- optimiser updates ----------------------------------------------------------------------- */
+
+enum { FEW = 256 }; /* items that need no memory of their own */
+
+typedef struct fused {
+    const char *name;
+    tsi_update_kind kind;
+    int32_t lists; /* 2: no moments */
+    const void *step;
+    ts_list list[TSI_UPDATE_PARTS]; /* by part */
+} fused;
+
+/* Blocks of a part that must be written where they lie, although they are not dense. */
+typedef struct spread {
+    tsi_array *dense; /* NULL: none */
+    ts_tensor *of;
+} spread;
+
+/* The same elements in the same places: equal layouts, or nothing that cuts in either. */
+static inline bool lies_alike(const ts_layout *a, const ts_layout *b)
+{
+    if (TSI_LIKELY(a == b)) return true;
+    bool whole = !(a->axes_cut | a->axes_partial | b->axes_cut | b->axes_partial);
+    if (!whole || a->shape.ndim != b->shape.ndim) return false;
+    for (int32_t d = 0; d < a->shape.ndim; d++)
+        if (a->shape.extent[d] != b->shape.extent[d]) return false;
+    return true;
+}
+
+static ts_status refuse(const fused *f, int64_t i, int32_t k)
+{
+    const ts_tensor *p = f->list[0].item[i], *x = f->list[k].item[i];
+    if (p->layout->axes_partial)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: parameter %lld is partial, %s: reduce it first", f->name,
+                        (long long)i, p->layout->text);
+    if (!lies_alike(x->layout, p->layout))
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: moment %d of parameter %lld lies as %s, it as %s",
+                        f->name, k - 1, (long long)i, x->layout->text, p->layout->text);
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: part %d of parameter %lld is %s, not real", f->name, k,
+                    (long long)i, ts_dtype_name((ts_dtype)x->dtype));
+}
+
+static ts_status check_all(const fused *f)
+{
+    for (int64_t i = 0; i < f->list[0].count; i++) {
+        const ts_tensor *p = f->list[0].item[i];
+        if (TSI_UNLIKELY(p->layout->axes_partial)) return refuse(f, i, 0);
+        for (int32_t k = 0; k < f->lists; k++) {
+            const ts_tensor *x = f->list[k].item[i];
+            if (TSI_UNLIKELY((k != TSI_UPDATE_GRAD && !lies_alike(x->layout, p->layout)) ||
+                             !is_real(x->dtype)))
+                return refuse(f, i, k);
+        }
+    }
+    return TS_OK;
+}
+
+/* A dense copy of a strided block, to be copied back unless it is the gradient. */
+static ts_status make_dense(ts_tensor *x, spread *to)
+{
+    ts_shape shape = tsi_array_shape(x->array);
+    *to = (spread){ tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape), x };
+    if (!to->dense) return ts_rank_status(x->rank);
+    tsi_block from = tsi_array_block(x->array), block = tsi_array_block(to->dense);
+    return tsi_device_cpu()->copy(tsi_device_cpu(), &block, &from, NULL);
+}
+
+static ts_status fill_item(const fused *f, int64_t i, ts_tensor *const *grad, tsi_update_item *item,
+                           spread *spreads)
+{
+    item->count = 0;
+    for (int32_t k = 0; k < TSI_UPDATE_PARTS; k++) {
+        item->part[k].data = NULL;
+        if (k >= f->lists) continue;
+        ts_tensor *x = k == TSI_UPDATE_GRAD ? grad[i] : f->list[k].item[i];
+        tsi_array *array = x->array;
+        if (TSI_UNLIKELY(!tsi_array_is_dense(array))) {
+            TSI_TRY(make_dense(x, &spreads[i * TSI_UPDATE_PARTS + k]));
+            array = spreads[i * TSI_UPDATE_PARTS + k].dense;
+        }
+        if (k == 0) {
+            item->count = 1;
+            for (int32_t d = 0; d < array->ndim; d++)
+                item->count *= array->extent[d];
+        }
+        item->part[k].data = tsi_array_data(array);
+        item->part[k].dtype = (ts_dtype)array->dtype;
+    }
+    return TS_OK;
+}
+
+static void spread_back(spread *s, int32_t part)
+{
+    if (!s->dense) return;
+    tsi_block from = tsi_array_block(s->dense), to = tsi_array_block(s->of->array);
+    if (part != TSI_UPDATE_GRAD)
+        (void)tsi_device_cpu()->copy(tsi_device_cpu(), &to, &from, NULL); /* as it came */
+    tsi_array_release(s->dense);
+}
+
+/* ---- the common case, in one pass ------------------------------------------------------------ */
+
+/* A part that is there, dense, real, and lies as it should; false: not so, or not so simple. Of the
+ * tensor, its array and its storage one cache line each is read: that is what an item costs. */
+static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts_layout *layout,
+                               tsi_update_part *part)
+{
+    const uint32_t real =
+        1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F16;
+    if (!t || t->rank != rank || t->move || t->layout != layout) return false;
+    const tsi_array *array = t->array;
+    if (!array->dense || !(real >> array->dtype & 1)) return false;
+    part->data = array->offset ? tsi_array_data(array) : array->storage->data;
+    part->dtype = (ts_dtype)array->dtype;
+    return true;
+}
+
+/* `lists` is a constant where this is called, so that the parts need no loop. */
+static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *rank,
+                                tsi_update_item *item, tsi_storage **written)
+{
+    ts_tensor *const *params = f->list[TSI_UPDATE_PARAM].item, *const *grad = f->list[1].item;
+    ts_tensor *const *first = f->list[TSI_UPDATE_FIRST].item, *const *second = f->list[3].item;
+    int64_t count = f->list[0].count;
+    for (int64_t i = 0; i < count; i++) {
+        const ts_tensor *param = params[i];
+        if (!param || !param->layout || param->layout->axes_partial) return false;
+        const ts_layout *layout = param->layout;
+        tsi_update_part *part = item[i].part;
+        part[TSI_UPDATE_FIRST].data = part[TSI_UPDATE_SECOND].data = NULL;
+        if (!simple_part(param, rank, layout, &part[TSI_UPDATE_PARAM]) ||
+            !simple_part(grad[i], rank, layout, &part[TSI_UPDATE_GRAD]) ||
+            (lists > 2 && !simple_part(first[i], rank, layout, &part[TSI_UPDATE_FIRST])) ||
+            (lists > 3 && !simple_part(second[i], rank, layout, &part[TSI_UPDATE_SECOND])))
+            return false;
+        const tsi_array *array = param->array;
+        item[i].count = array->ndim > 0 ? array->extent[0] : 1;
+        for (int32_t d = 1; d < array->ndim; d++)
+            item[i].count *= array->extent[d];
+        written[i] = array->storage;
+    }
+    return true;
+}
+
+static bool simple_list(const fused *f, const ts_rank *rank, tsi_update_item *item,
+                        tsi_storage **written)
+{
+    if (f->lists == 4) return simple_items(f, 4, rank, item, written);
+    if (f->lists == 3) return simple_items(f, 3, rank, item, written);
+    return simple_items(f, 2, rank, item, written);
+}
+
+/* false: nothing was done. */
+static bool run_simple(const fused *f)
+{
+    tsi_update_item item[FEW];
+    tsi_storage *written[FEW];
+    int64_t count = f->list[0].count;
+    if (count < 1 || count > FEW || !f->list[0].item || !f->list[0].item[0]) return false;
+    ts_rank *rank = f->list[0].item[0]->rank;
+    for (int32_t k = 0; k < f->lists; k++)
+        if (f->list[k].count != count || !f->list[k].item) return false;
+    if (tsi_rank_enter(rank) != TS_OK) return false;
+    if (!simple_list(f, rank, item, written)) return false;
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = f->name, .name = rank->label, .where = rank->where
+    };
+    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    tsi_update_run(&(tsi_update){ f->kind, 0, f->step, item, count, rank });
+    for (int64_t i = 0; i < count; i++)
+        written[i]->version++;
+    tsi_ring_end(rank->ring, number, 0);
+    return true;
+}
+
+/* ---- everything else ------------------------------------------------------------------------- */
+
+static bool any_spread(const fused *f, ts_tensor *const *grad)
+{
+    for (int32_t k = 0; k < f->lists; k++)
+        for (int64_t i = 0; i < f->list[0].count; i++) {
+            const ts_tensor *x = k == TSI_UPDATE_GRAD ? grad[i] : f->list[k].item[i];
+            if (TSI_UNLIKELY(!tsi_array_is_dense(x->array))) return true;
+        }
+    return false;
+}
+
+/* All items as blocks, then one kernel. */
+static ts_status update_all(const fused *f, ts_rank *rank, ts_tensor *const *grad)
+{
+    int64_t count = f->list[0].count;
+    size_t parts = (size_t)count * TSI_UPDATE_PARTS;
+    tsi_update_item few[FEW], *item = count <= FEW ? few : tsi_alloc((size_t)count * sizeof *item);
+    spread *spreads = any_spread(f, grad) ? tsi_calloc(parts, sizeof *spreads) : NULL;
+    ts_status status = item && (spreads || !any_spread(f, grad)) ? TS_OK : TS_ERR_MEMORY;
+    if (status != TS_OK) (void)tsi_fail_memory(f->name, (size_t)count * sizeof *item);
+    for (int64_t i = 0; status == TS_OK && i < count; i++)
+        status = fill_item(f, i, grad, &item[i], spreads);
+    if (status == TS_OK) {
+        tsi_update_run(&(tsi_update){ f->kind, 0, f->step, item, count, rank });
+        for (int64_t i = 0; i < count; i++)
+            f->list[0].item[i]->array->storage->version++;
+    }
+    for (size_t i = 0; spreads && i < parts; i++) {
+        if (status != TS_OK) tsi_array_release(spreads[i].dense);
+        if (status == TS_OK) spread_back(&spreads[i], (int32_t)(i % TSI_UPDATE_PARTS));
+    }
+    tsi_free(spreads);
+    if (item != few) tsi_free(item);
+    return status;
+}
+
+static ts_status run(const fused *f)
+{
+    ts_rank *rank;
+    if (run_simple(f)) return TS_OK;
+    TSI_TRY(tsi_list_check(f->name, f->list, f->lists, &rank));
+    if (!rank) return TS_OK;
+    TSI_TRY(check_all(f));
+    for (int32_t k = 0; k < f->lists; k++)
+        if (k != TSI_UPDATE_GRAD) TSI_TRY(ready_all(f->list[k]));
+    ts_scope scope = ts_scope_open(rank, NULL);
+    ts_tensor **made = NULL, *const *grad = NULL;
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = f->name, .name = rank->label, .where = rank->where
+    };
+    ts_status status = bring(f->name, f->list[TSI_UPDATE_GRAD], f->list[0], &grad, &made);
+    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    if (status == TS_OK) status = update_all(f, rank, grad);
+    tsi_ring_end(rank->ring, number, 0);
+    tsi_free(made);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+ts_status ts_fused_adamw(const ts_adamw_update *u)
+{
+    if (!u) return TSI_FAIL(TS_ERR_NULL, "fused_adamw: update is NULL");
+    if (u->step < 1)
+        return TSI_FAIL(TS_ERR_ARG, "fused_adamw: step %lld, they count from 1",
+                        (long long)u->step);
+    tsi_adamw_step step = { .lr = u->lr,
+                            .beta1 = u->beta1,
+                            .beta2 = u->beta2,
+                            .epsilon = u->epsilon,
+                            .weight_decay = u->weight_decay,
+                            .correction1 = 1.0 - pow(u->beta1, (double)u->step),
+                            .correction2 = 1.0 - pow(u->beta2, (double)u->step) };
+    return run(&(fused){
+        "fused_adamw", TSI_UPDATE_ADAMW, 4, &step, { u->param, u->grad, u->first, u->second } });
+}
+
+ts_status ts_fused_sgd(const ts_sgd_update *u)
+{
+    if (!u) return TSI_FAIL(TS_ERR_NULL, "fused_sgd: update is NULL");
+    tsi_sgd_step step = { u->lr, u->momentum, u->weight_decay, u->nesterov, u->step <= 1 };
+    bool moments = u->momentum_of.count > 0;
+    if (!moments && u->momentum != 0.0 && u->param.count > 0)
+        return TSI_FAIL(TS_ERR_ARG, "fused_sgd: momentum %g, but no list to keep it in",
+                        u->momentum);
+    return run(&(fused){ "fused_sgd",
+                         TSI_UPDATE_SGD,
+                         moments ? 3 : 2,
+                         &step,
+                         { u->param, u->grad, u->momentum_of, { NULL, 0 } } });
+}

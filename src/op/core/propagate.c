@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* propagate.c - making the plan of one operator call: metas, rules, the choice on the mesh,
+ * layouts.
+ *
+ * A pure function of layouts, dtypes, attributes and the world's topology, so every rank makes the
+ * same plan. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "op/core/attribute.h"
+#include "op/core/dispatch.h"
+
+/* ---- where the call happens ------------------------------------------------------------------ */
+
+/* A value that any mesh may use: one element, the same on every rank of its mesh. */
+static bool is_free_scalar(const ts_layout *layout)
+{
+    return layout->count == 1 && layout->axes_cut == 0 && layout->axes_partial == 0;
+}
+
+/* The mesh of the first input that is bound to one. */
+static ts_mesh *mesh_of(const tsi_op_args *args)
+{
+    ts_mesh *found = NULL;
+    for (int32_t i = 0; i < args->input_count; i++) {
+        const ts_tensor *t = args->in[i];
+        if (!t) continue;
+        if (!found || (t->mesh->desc->count > 1 && !is_free_scalar(t->layout))) {
+            if (!found || found->desc->count == 1) found = t->mesh;
+        }
+    }
+    return found;
+}
+
+static ts_status refuse_mesh(const tsi_op_request *q, int32_t i)
+{
+    char mine[128], theirs[128];
+    tsi_mesh_desc_text(q->in[i]->sharding->mesh, mine, sizeof mine);
+    tsi_mesh_desc_text(q->mesh->desc, theirs, sizeof theirs);
+    return TSI_FAIL(TS_ERR_MESH,
+                    "%s: input %d lies on mesh \"%s\", the others on \"%s\"; move it there first: "
+                    "ts_redistribute_to(x, ts_sharding_get(mesh, \"...\"))",
+                    q->op->name, i, mine, theirs);
+}
+
+/* ---- memory of a plan ------------------------------------------------------------------------ */
+
+static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
+{
+    size_t n = (size_t)(q->input_count ? q->input_count : 1), bytes = q->op->attribute_bytes;
+    size_t outputs = (size_t)(plan->output_count ? plan->output_count : 1);
+    tsi_arena *arena = &plan->memory;
+    plan->in = tsi_arena_calloc(arena, n, sizeof *plan->in);
+    plan->in_dtype = tsi_arena_calloc(arena, n, sizeof *plan->in_dtype);
+    plan->wanted = tsi_arena_calloc(arena, n, sizeof *plan->wanted);
+    plan->via = tsi_arena_calloc(arena, n, sizeof *plan->via);
+    plan->in_meta = tsi_arena_calloc(arena, n, sizeof *plan->in_meta);
+    plan->move_bytes = tsi_arena_calloc(arena, n, sizeof *plan->move_bytes);
+    plan->in_region = tsi_arena_calloc(arena, n, sizeof *plan->in_region);
+    plan->given = tsi_arena_calloc(arena, 1, bytes + 1);
+    plan->attributes = tsi_arena_calloc(arena, 1, bytes + 1);
+    plan->out = tsi_arena_calloc(arena, outputs, sizeof *plan->out);
+    plan->out_meta = tsi_arena_calloc(arena, outputs, sizeof *plan->out_meta);
+    plan->out_local = tsi_arena_calloc(arena, outputs, sizeof *plan->out_local);
+    plan->out_region = tsi_arena_calloc(arena, outputs, sizeof *plan->out_region);
+    if (!plan->in || !plan->in_dtype || !plan->wanted || !plan->via || !plan->in_meta ||
+        !plan->move_bytes || !plan->in_region || !plan->given || !plan->attributes || !plan->out ||
+        !plan->out_meta || !plan->out_local || !plan->out_region)
+        return tsi_fail_memory("the plan of an operator call", n * 64 + 2 * bytes);
+    if (bytes && q->attributes) {
+        memcpy(plan->given, q->attributes, bytes);
+        memcpy(plan->attributes, q->attributes, bytes);
+    }
+    return TS_OK;
+}
+
+/* Inputs as the plan sees them: on the plan's mesh, free scalars adopted. */
+static ts_status plan_inputs(tsi_op_plan *plan, const tsi_op_request *q)
+{
+    for (int32_t i = 0; i < q->input_count; i++) {
+        const ts_layout *layout = q->in[i];
+        if (!layout) {
+            if (i < q->op->input_min)
+                return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", q->op->name, i);
+            continue;
+        }
+        plan->in_dtype[i] = q->dtype[i];
+        plan->in_meta[i] = (ts_meta){ .shape = layout->shape, .dtype = q->dtype[i] };
+        plan->in[i] = ts_layout_retain(layout);
+        if (layout->sharding->mesh == q->mesh->desc) continue;
+        if (!is_free_scalar(layout)) return refuse_mesh(q, i);
+    }
+    return TS_OK;
+}
+
+/* ---- rules and choice ------------------------------------------------------------------------ */
+
+/* A sum of truths is their "or": rules whose result is one are said so. */
+static void sums_of_truths(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    if (call->output_count == 0 || call->out[0].dtype != TS_DTYPE_BOOL) return;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        if (role[inputs] != TSI_P(TS_REDUCE_SUM)) continue;
+        for (int32_t i = 0; i < width; i++) {
+            const ts_meta *meta = i < inputs ? &call->in[i] : &call->out[i - inputs];
+            if (meta->dtype == TS_DTYPE_BOOL && role[i] == TSI_P(TS_REDUCE_SUM))
+                role[i] = TSI_P(TS_REDUCE_OR);
+        }
+    }
+}
+
+/* The smallest and the largest of truths: arithmetic on them gives truths again by "not zero",
+ * which keeps no order. Such rules are taken back; where elements are only moved they stay. */
+static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules *rules)
+{
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    if (flow & TSI_SELECT || call->output_count == 0 || call->out[0].dtype != TS_DTYPE_BOOL) return;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        for (int32_t i = 0; i < inputs; i++) {
+            if (call->in[i].dtype != TS_DTYPE_BOOL) continue;
+            if (role[i] != TSI_P(TS_REDUCE_MIN) && role[i] != TSI_P(TS_REDUCE_MAX)) continue;
+            for (int32_t k = 0; k < width; k++) /* all R, which an earlier row has */
+                if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+        }
+    }
+}
+
+void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    const tsi_op_desc *op = call->op;
+    uint64_t absent = 0;
+    for (int32_t i = 0; i < call->input_count && i < 64; i++)
+        if (call->in[i].dtype == TS_DTYPE_NONE) absent |= UINT64_C(1) << i;
+    tsi_arena *arena = rules->arena;
+    tsi_rules_begin(rules, call->input_count, call->output_count, absent, arena);
+    if (op->dims) {
+        if (op->dims[0] == '*')
+            tsi_rules_pointwise(rules, call->in, call->out);
+        else
+            tsi_rules_dims(rules, op->dims, call->in,
+                           op->dims_reduce ? op->dims_reduce : TS_REDUCE_SUM);
+    }
+    tsi_traits traits = op->traits;
+    if (op->trait) op->trait(call, &traits);
+    tsi_rules_partials(rules, &traits);
+    if (op->rules) op->rules(call, rules);
+    if (rules->failed) return;
+    sums_of_truths(call, rules);
+    extremes_of_truths(call, traits.flow, rules);
+    tsi_rules_finish(rules);
+}
+
+typedef struct joint_context {
+    const tsi_op_call *call;
+} joint_context;
+
+static bool joint_check(void *context, const ts_placement *const *in,
+                        const ts_placement *const *out)
+{
+    const tsi_op_call *call = ((joint_context *)context)->call;
+    return call->op->joint(call, in, out);
+}
+
+static ts_status intern_layout(tsi_mesh_desc *mesh, const ts_placement *place,
+                               const ts_shape *shape, const ts_layout **out)
+{
+    const ts_sharding *sharding = tsi_sharding_intern(mesh, place);
+    if (!sharding) return TS_ERR_MEMORY;
+    *out = tsi_layout_intern(sharding, shape);
+    ts_sharding_release(sharding);
+    return *out ? TS_OK : TS_ERR_MEMORY;
+}
+
+/* Where a wanted placement is partial and the present one is neither that nor R: the layout that is
+ * R there, through which it goes. Others are left as they are. */
+static ts_status take_detour(tsi_op_plan *plan, int32_t input)
+{
+    const ts_layout *have = plan->in[input], *want = plan->wanted[input];
+    ts_placement place[TS_NDIM_MAX];
+    bool detour = false;
+    for (int32_t k = 0; k < have->sharding->ndim; k++) {
+        place[k] = have->sharding->place[k];
+        tsi_role to = tsi_role_of(&want->sharding->place[k]), from = tsi_role_of(&place[k]);
+        if (!tsi_role_is_p(to) || from == to || from == TSI_ROLE_R) continue;
+        place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+        detour = true;
+    }
+    return detour ? intern_layout(have->sharding->mesh, place, &have->shape, &plan->via[input])
+                  : TS_OK;
+}
+
+/* Whether a layout has just these placements: then it is what interning them would give. */
+static bool is_placed(const ts_layout *layout, const tsi_mesh_desc *mesh, const ts_placement *place)
+{
+    if (!layout || layout->sharding->mesh != mesh) return false;
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (!tsi_placement_equal(&layout->sharding->place[k], &place[k], mesh->size[k]))
+            return false;
+    return true;
+}
+
+static ts_status take_input(tsi_op_plan *plan, const tsi_op_call *call, int32_t i,
+                            const ts_placement *place)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
+    if (!plan->in[i] || plan->in[i]->sharding->mesh != mesh || is_placed(plan->in[i], mesh, place))
+        return TS_OK;
+    const ts_layout *wanted = NULL;
+    TSI_TRY(intern_layout(mesh, place, &call->in[i].shape, &wanted));
+    /* The same places under other dims (a cut over several) are another block to a kernel; so are
+     * those of no elements, which lie nowhere but have extents. */
+    bool alike = wanted->view.ndim == plan->in[i]->view.ndim && wanted->count > 0;
+    if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i]))) {
+        ts_layout_release(wanted);
+        return TS_OK;
+    }
+    plan->wanted[i] = wanted;
+    return take_detour(plan, i);
+}
+
+/* Results are often as an input is: shape and placements; then its layout is theirs. */
+static ts_status take_output(tsi_op_plan *plan, const tsi_op_call *call, int32_t o,
+                             const ts_placement *place)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
+    const ts_shape *shape = &call->out[o].shape;
+    if (plan->in_place && o == 0) { /* the target's own; a target that moves is refused */
+        plan->out[0] = ts_layout_retain(plan->in[0]);
+        return TS_OK;
+    }
+    for (int32_t i = 0; i < call->input_count; i++) {
+        const ts_layout *in = plan->in[i];
+        if (!in || in->shape.ndim != shape->ndim || !is_placed(in, mesh, place)) continue;
+        size_t bytes = (size_t)shape->ndim * sizeof shape->extent[0];
+        if (memcmp(in->shape.extent, shape->extent, bytes) != 0) continue;
+        plan->out[o] = ts_layout_retain(in);
+        return TS_OK;
+    }
+    return intern_layout(mesh, place, shape, &plan->out[o]);
+}
+
+/* Layouts of a chosen expansion. */
+static ts_status take_expansion(tsi_op_plan *plan, const tsi_op_call *call, const tsi_expansion *e)
+{
+    for (int32_t i = 0; i < call->input_count; i++)
+        TSI_TRY(take_input(plan, call, i, e->in[i]));
+    for (int32_t o = 0; o < call->output_count; o++)
+        TSI_TRY(take_output(plan, call, o, e->out[o]));
+    plan->algorithm = e->algorithm;
+    plan->algorithm_axes = e->algorithm_axes;
+    return TS_OK;
+}
+
+static ts_status refuse_in_place(const tsi_op_call *call, const tsi_op_plan *plan)
+{
+    return TSI_FAIL(TS_ERR_POLICY,
+                    "%s_: in place, the first input would have to leave its layout %s; use %s and "
+                    "write the result, or redistribute the input first",
+                    call->op->name, plan->in[0]->text, call->op->name);
+}
+
+/* Algorithms' times on each axis of this mesh, for the search. */
+static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
+                               const tsi_mesh_desc *mesh, tsi_arena *arena)
+{
+    int32_t count = 0;
+    while (call->op->algorithm && call->op->algorithm[count].name)
+        count++;
+    double *time = tsi_arena_calloc(arena, (size_t)count * TS_NDIM_MAX + 1, sizeof *time);
+    for (int32_t i = 0; time && i < count * mesh->ndim; i++) {
+        int32_t a = i / mesh->ndim, k = i % mesh->ndim;
+        double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
+        tsi_links_group group = tsi_links_of(links, 1u << k);
+        if (bytes > 0 && group.n > 1 && call->op->flags & TSI_OP_ONE_ROUND)
+            time[a * TS_NDIM_MAX + k] =
+                tsi_time_all_gather(links, &group, bytes * group.n / (group.n - 1), false);
+        else if (bytes > 0)
+            time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
+    }
+    return time;
+}
+
+static void choice_take(const tsi_expansion *e, tsi_mesh_desc *mesh, tsi_op_choice *out)
+{
+    memcpy(out->rule, e->rule, sizeof out->rule);
+    out->cost_us = e->cost_us;
+    out->out = tsi_sharding_intern(mesh, e->out[0]);
+}
+
+/* What was chosen and the next best, for a story. */
+static void story_tell(tsi_op_story *story, const tsi_rules *rules, tsi_mesh_desc *mesh,
+                       tsi_expand_search *search, tsi_expansion *e)
+{
+    story->rules = *rules;
+    choice_take(e, mesh, &story->chosen);
+    while (story->other_count < TSI_STORY_OTHERS && tsi_expand_next(search, e) == TS_OK)
+        choice_take(e, mesh, &story->other[story->other_count++]);
+}
+
+void tsi_op_story_release(tsi_op_story *story)
+{
+    ts_sharding_release(story->chosen.out);
+    for (int32_t i = 0; i < story->other_count; i++)
+        ts_sharding_release(story->other[i].out);
+}
+
+/* What a search weighs beside the rules: links, bytes, the algorithms' times. */
+static ts_status add_costs(const tsi_op_call *call, tsi_arena *scratch, tsi_links *links,
+                           tsi_expand_request *request)
+{
+    tsi_mesh_desc *mesh = request->mesh;
+    ts_topology topology = TS_INIT(ts_topology);
+    TSI_TRY(ts_topology_of(mesh->world, &topology));
+    tsi_links_make(&topology, mesh, mesh->count, links);
+    int64_t *bytes = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *bytes);
+    request->algorithm_us = algorithm_times(call, links, mesh, scratch);
+    if (!bytes || !request->algorithm_us)
+        return tsi_fail_memory("the search for a rule", sizeof *request);
+    for (int32_t o = 0; o < call->output_count; o++)
+        request->out_bytes += (double)ts_shape_count(&call->out[o].shape) *
+                              (double)ts_dtype_size((ts_dtype)call->out[o].dtype);
+    for (int32_t i = 0; i < call->input_count; i++)
+        bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
+    request->in_bytes = bytes;
+    request->links = links;
+    return TS_OK;
+}
+
+/* The cheapest combination, found by looking at costs; for a story, which has the others too. */
+static ts_status choose_by_cost(tsi_op_plan *plan, const tsi_op_call *call,
+                                tsi_expand_request *request, tsi_arena *scratch, tsi_expansion *e,
+                                tsi_op_story *story)
+{
+    tsi_links links;
+    ts_status status;
+    TSI_TRY(add_costs(call, scratch, &links, request));
+    tsi_expand_search *search = tsi_expand_begin(request, scratch, &status);
+    if (search) status = tsi_expand_next(search, e);
+    if (status == TS_ERR_POLICY) return refuse_in_place(call, plan);
+    if (status == TS_OK) status = take_expansion(plan, call, e);
+    if (status == TS_OK && story) story_tell(story, request->rules, request->mesh, search, e);
+    return status;
+}
+
+static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch,
+                        tsi_op_story *story)
+{
+    tsi_mesh_desc *mesh = plan->mesh->desc;
+    tsi_rules rules = { .arena = scratch };
+    tsi_op_rules(call, &rules);
+    if (rules.failed) return rules.why ? rules.why : TS_ERR_MEMORY;
+    const ts_layout **in = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *in);
+    tsi_expansion *e = tsi_arena_alloc(scratch, sizeof *e);
+    if (!in || !e) return tsi_fail_memory("the choice of a rule", sizeof *e);
+    for (int32_t i = 0; i < call->input_count; i++)
+        if (plan->in[i] && plan->in[i]->sharding->mesh == mesh) in[i] = plan->in[i];
+    joint_context joint = { call };
+    tsi_expand_request request = {
+        .mesh = mesh,
+        .rules = &rules,
+        .in = in,
+        .in_place = plan->in_place,
+        .joint = call->op->joint ? joint_check : NULL,
+        .context = &joint,
+    };
+    plan->matched = !story && tsi_expand_match(&request, e);
+    ts_status status = plan->matched ? take_expansion(plan, call, e)
+                                     : choose_by_cost(plan, call, &request, scratch, e, story);
+    /* A layout that rules cannot say (a cut over several dims) would be left after all. */
+    if (status == TS_OK && plan->in_place && plan->wanted[0]) return refuse_in_place(call, plan);
+    return status;
+}
+
+static ts_status choose_view(tsi_op_plan *plan, const tsi_op_call *call)
+{
+    const ts_layout *wanted = NULL;
+    const ts_sharding *sharding = NULL;
+    TSI_TRY(call->op->propagate(call, plan->in[0], &wanted, &sharding));
+    plan->matched = wanted == plan->in[0];
+    if (plan->matched)
+        ts_layout_release(wanted);
+    else
+        plan->wanted[0] = wanted;
+    ts_status status = TS_OK;
+    for (int32_t o = 0; o < call->output_count && status == TS_OK; o++) {
+        plan->out[o] = tsi_layout_intern(sharding, &call->out[o].shape);
+        if (!plan->out[o]) status = TS_ERR_MEMORY;
+    }
+    ts_sharding_release(sharding);
+    return status;
+}
+
+/* ---- what the rank needs to run it ----------------------------------------------------------- */
+
+/* The region of a layout here, or NULL if the rank holds everything. Only the dims there are are
+ * kept. */
+static ts_status region_of(tsi_op_plan *plan, const ts_layout *layout, tsi_region **out)
+{
+    tsi_region region;
+    *out = NULL;
+    if (!layout->axes_cut || layout->sharding->mesh != plan->mesh->desc) return TS_OK;
+    if (!tsi_layout_region(layout, plan->mesh->coord, &plan->memory, &region)) return TS_ERR_MEMORY;
+    size_t bytes = offsetof(tsi_region, dim) + (size_t)region.ndim * sizeof region.dim[0];
+    *out = tsi_arena_alloc(&plan->memory, bytes);
+    if (!*out) return tsi_fail_memory("a region", bytes);
+    memcpy(*out, &region, bytes);
+    return TS_OK;
+}
+
+/* The layout that a kernel sees of an input. */
+static const ts_layout *used_of(const tsi_op_plan *plan, int32_t i)
+{
+    return plan->wanted[i] ? plan->wanted[i] : plan->in[i];
+}
+
+/* Operands of one layout have one region. */
+static ts_status region_for(tsi_op_plan *plan, const ts_layout *layout, int32_t inputs,
+                            tsi_region **out)
+{
+    for (int32_t i = 0; i < inputs; i++)
+        if (used_of(plan, i) == layout) {
+            *out = plan->in_region[i];
+            return TS_OK;
+        }
+    return region_of(plan, layout, out);
+}
+
+static ts_status add_move(tsi_op_plan *plan, int32_t input, const ts_layout *from,
+                          const ts_layout *to)
+{
+    ts_plan *move = NULL;
+    TSI_TRY(ts_plan_cached(from, to, (ts_dtype)plan->in_dtype[input], NULL, &move));
+    ts_plan_summary summary = TS_INIT(ts_plan_summary);
+    ts_plan_summarise(move, &summary);
+    plan->move_bytes[input] += summary.bytes_received;
+    plan->moved_total += summary.bytes_received;
+    ts_plan_release(move);
+    return TS_OK;
+}
+
+static ts_status plan_moves(tsi_op_plan *plan)
+{
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        const ts_layout *via = plan->via[i];
+        if (!plan->wanted[i]) continue;
+        if (via) TSI_TRY(add_move(plan, i, plan->in[i], via));
+        TSI_TRY(add_move(plan, i, via ? via : plan->in[i], plan->wanted[i]));
+    }
+    return TS_OK;
+}
+
+static ts_status plan_local(tsi_op_plan *plan)
+{
+    if (!plan->mesh->member) return TS_OK;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (plan->in[i]) TSI_TRY(region_for(plan, used_of(plan, i), i, &plan->in_region[i]));
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        plan->out_local[o] = ts_layout_local(plan->out[o], plan->mesh->coord);
+        TSI_TRY(region_for(plan, plan->out[o], plan->input_count, &plan->out_region[o]));
+    }
+    return TS_OK;
+}
+
+static ts_status refuse_dtype(const tsi_op_desc *op, ts_dtype dtype)
+{
+    char known[96] = "";
+    size_t used = 0;
+    for (int d = 1; d < TS_DTYPE_COUNT && used < sizeof known; d++)
+        if (op->dtypes >> d & 1)
+            used += (size_t)snprintf(known + used, sizeof known - used, " %s",
+                                     ts_dtype_name((ts_dtype)d));
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s, but for%s", op->name,
+                    ts_dtype_name(dtype), known);
+}
+
+static ts_status check_call(const tsi_op_request *q)
+{
+    const tsi_op_desc *op = q->op;
+    if (q->input_count < op->input_min || q->input_count > op->input_max)
+        return TSI_FAIL(TS_ERR_ARG, "%s: takes %d to %d inputs, not %d", op->name, op->input_min,
+                        op->input_max, q->input_count);
+    if (q->in_place && !(op->flags & TSI_OP_IN_PLACE))
+        return TSI_FAIL(TS_ERR_ARG, "%s: has no in-place form", op->name);
+    if (op->dtypes && q->input_count > 0 && q->in[0] && !(op->dtypes >> q->dtype[0] & 1))
+        return refuse_dtype(op, (ts_dtype)q->dtype[0]);
+    return TS_OK;
+}
+
+static ts_status check_in_place(const tsi_op_call *call)
+{
+    const ts_meta *self = &call->in[0], *result = &call->out[0];
+    bool same = self->dtype == result->dtype && self->shape.ndim == result->shape.ndim;
+    for (int32_t d = 0; same && d < self->shape.ndim; d++)
+        same = self->shape.extent[d] == result->shape.extent[d];
+    if (same) return TS_OK;
+    return TSI_FAIL(TS_ERR_SHAPE,
+                    "%s_: the result's shape or dtype (%s) is not that of the tensor it "
+                    "would be written into (%s)",
+                    call->op->name, ts_dtype_name((ts_dtype)result->dtype),
+                    ts_dtype_name((ts_dtype)self->dtype));
+}
+
+enum { TINY_ELEMENTS = 1024 };
+
+static void operand_fill(tsi_operand *operand, const ts_meta *global, const tsi_region *region,
+                         const ts_shape *local)
+{
+    *operand = (tsi_operand){ .global = global, .region = region };
+    operand->block.dtype = global->dtype;
+    operand->block.ndim = local->ndim;
+    memcpy(operand->block.extent, local->extent, sizeof operand->block.extent);
+}
+
+/* Everything a call needs that does not change from call to call. */
+static ts_status plan_short(tsi_op_plan *plan)
+{
+    ts_rank *rank = plan->mesh->rank;
+    bool moves = plan->algorithm > 0;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        moves |= plan->wanted[i] != NULL ||
+                 (plan->in[i] && plan->in[i]->sharding->mesh != plan->mesh->desc);
+    bool countable = ts_shape_count(&plan->out_local[0]) >= 0; /* else it cannot be made */
+    if (!rank || !plan->mesh->member || moves || !countable || plan->in_place ||
+        plan->output_count != 1 || plan->op->flags & TSI_OP_RANDOM)
+        return TS_OK;
+    size_t count = (size_t)plan->input_count + 1;
+    plan->operand = tsi_arena_calloc(&plan->memory, count, sizeof *plan->operand);
+    plan->pool = tsi_pool_of(rank);
+    if (!plan->operand || !plan->pool) return tsi_fail_memory("operands", count * 200);
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        ts_shape local = TS_SHAPE_SCALAR;
+        if (plan->in[i]) local = ts_layout_local(plan->in[i], plan->mesh->coord);
+        operand_fill(&plan->operand[i], &plan->in_meta[i], plan->in_region[i], &local);
+    }
+    const ts_shape *local = &plan->out_local[0];
+    tsi_operand *out = &plan->operand[plan->input_count];
+    operand_fill(out, &plan->out_meta[0], plan->out_region[0], local);
+    plan->model = (tsi_array){ .dtype = plan->out_meta[0].dtype,
+                               .ndim = local->ndim,
+                               .dense = plan->op->view == NULL };
+    int64_t stride = 1;
+    for (int32_t d = local->ndim - 1; d >= 0; stride *= local->extent[d--]) {
+        plan->model.extent[d] = local->extent[d];
+        plan->model.stride[d] = out->block.stride[d] = stride;
+    }
+    plan->out_bytes = (size_t)stride * ts_dtype_size((ts_dtype)plan->out_meta[0].dtype);
+    plan->io = (tsi_kernel_io){ .op = plan->op,
+                                .attributes = plan->attributes,
+                                .in = plan->operand,
+                                .out = out,
+                                .input_count = plan->input_count,
+                                .output_count = 1,
+                                .rank = rank,
+                                .device = tsi_device_cpu(),
+                                .seed = rank->world->seed };
+    plan->is_short = ts_shape_count(local) >= 0;
+    plan->is_tiny = stride <= TINY_ELEMENTS;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        plan->is_tiny &= tsi_block_count(&plan->operand[i].block) <= TINY_ELEMENTS;
+    return TS_OK;
+}
+
+static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena *scratch,
+                           tsi_op_story *story)
+{
+    TSI_TRY(check_call(q));
+    TSI_TRY(plan_arrays(plan, q));
+    TSI_TRY(plan_inputs(plan, q));
+    const tsi_op_desc *op = q->op;
+    TSI_TRY(tsi_attributes_check(op, plan->attributes));
+    if (op->normalise)
+        TSI_TRY(op->normalise(op, plan->in_meta, plan->input_count, plan->attributes));
+    tsi_op_call call = {
+        op, plan->attributes, plan->in_meta, plan->out_meta, plan->input_count, plan->output_count
+    };
+    TSI_TRY(op->infer(&call));
+    if (plan->in_place) TSI_TRY(check_in_place(&call));
+    TSI_TRY(op->propagate ? choose_view(plan, &call) : choose(plan, &call, scratch, story));
+    if (op->flags & TSI_OP_COMPOSED) {
+        plan->algorithm = 1;
+        plan->algorithm_axes = (1u << plan->mesh->desc->ndim) - 1;
+    }
+    TSI_TRY(plan_moves(plan));
+    TSI_TRY(plan_local(plan));
+    if (plan->algorithm > 0) {
+        int64_t n = 1;
+        for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)
+            if (plan->algorithm_axes >> k & 1) n *= plan->mesh->desc->size[k];
+        plan->algorithm_bytes =
+            op->algorithm[plan->algorithm - 1].bytes(&call, n) * plan->mesh->desc->count;
+    }
+    plan->kernel = tsi_kernel_of(tsi_device_cpu(), op);
+    return plan_short(plan);
+}
+
+/* What the arrays of most plans take together; thousands are kept, so there is no room to spare. */
+enum { PLAN_BLOCK = 1280 };
+
+tsi_op_plan *tsi_op_plan_for(const tsi_op_request *q, tsi_arena *scratch, tsi_op_story *story)
+{
+    tsi_op_plan *plan = tsi_calloc(1, sizeof *plan);
+    if (!plan) {
+        tsi_fail_memory("the plan of an operator call", sizeof *plan);
+        return NULL;
+    }
+    plan->op = q->op;
+    plan->input_count = q->input_count;
+    plan->output_count = q->op->output_count;
+    plan->in_place = q->in_place;
+    plan->memory.block_size = PLAN_BLOCK;
+    plan->mesh = ts_mesh_retain(q->mesh);
+    if (plan_fill(plan, q, scratch, story) == TS_OK) return plan;
+    tsi_op_plan_destroy(plan);
+    return NULL;
+}
+
+tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args)
+{
+    const ts_layout *in[TSI_INPUT_MAX];
+    uint8_t dtype[TSI_INPUT_MAX];
+    tsi_op_request q = { .op = args->op,
+                         .mesh = mesh_of(args),
+                         .in = in,
+                         .dtype = dtype,
+                         .input_count = args->input_count,
+                         .in_place = args->in_place,
+                         .attributes = args->attributes };
+    if (args->input_count > TSI_INPUT_MAX) {
+        TSI_FAIL(TS_ERR_ARG, "%s: %d inputs are too many, %d are possible", args->op->name,
+                 args->input_count, TSI_INPUT_MAX);
+        return NULL;
+    }
+    if (!q.mesh) {
+        TSI_FAIL(TS_ERR_NULL, "%s: every input is NULL", args->op->name);
+        return NULL;
+    }
+    for (int32_t i = 0; i < args->input_count; i++) {
+        in[i] = args->in[i] ? args->in[i]->layout : NULL;
+        dtype[i] = args->in[i] ? (uint8_t)args->in[i]->dtype : 0;
+    }
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    if (!state) return NULL;
+    tsi_arena_mark mark = tsi_arena_save(&state->scratch);
+    tsi_op_plan *plan = tsi_op_plan_for(&q, &state->scratch, NULL);
+    tsi_arena_rewind(&state->scratch, mark);
+    return plan;
+}
+
+void tsi_op_plan_destroy(tsi_op_plan *plan)
+{
+    if (!plan) return;
+    for (int32_t i = 0; plan->in && i < plan->input_count; i++)
+        ts_layout_release(plan->in[i]);
+    for (int32_t i = 0; plan->wanted && i < plan->input_count; i++)
+        ts_layout_release(plan->wanted[i]);
+    for (int32_t i = 0; plan->via && i < plan->input_count; i++)
+        ts_layout_release(plan->via[i]);
+    for (int32_t o = 0; plan->out && o < plan->output_count; o++)
+        ts_layout_release(plan->out[o]);
+    ts_mesh_release(plan->mesh);
+    tsi_arena_release(&plan->memory);
+    tsi_free(plan);
+}

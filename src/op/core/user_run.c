@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* user_run.c - a user's functions called from where a built-in operator's would be.
+ *
+ * A kernel sees contiguous blocks of dtypes it takes: others are copied or cast around it, one
+ * rounding each way. What user code returns is checked before anybody relies on it. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "op/core/algorithm.h"
+#include "op/core/common.h"
+#include "op/core/user.h"
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+/* A sentence for user code that gave none of its own. */
+static ts_status failed(const char *op, const char *what, ts_status status)
+{
+    if (status > 0 || status == TS_OK) status = TS_ERR_ARG;
+    ts_rank *rank = tsi_rank_current();
+    if (rank && ts_rank_status(rank) != TS_OK) return ts_rank_status(rank);
+    return TSI_FAIL(status, "%s: its %s function failed: %s", op, what, ts_status_name(status));
+}
+
+ts_status tsi_user_infer(const tsi_op_call *call)
+{
+    const ts_op *op = tsi_user_of(call->op);
+    if (!op->user.infer) {
+        TSI_TRY(tsi_infer_pointwise(call));
+        for (int32_t o = 1; o < call->output_count; o++)
+            call->out[o] = call->out[0];
+        return TS_OK;
+    }
+    for (int32_t o = 0; o < call->output_count; o++)
+        call->out[o] = (ts_meta){ .dtype = call->in[0].dtype };
+    ts_status status = op->user.infer(call->attributes, call->in, call->out);
+    if (status != TS_OK) return failed(call->op->name, "infer", status);
+    for (int32_t o = 0; o < call->output_count; o++) {
+        const ts_shape *shape = &call->out[o].shape;
+        bool good = call->out[o].dtype > TS_DTYPE_NONE && call->out[o].dtype < TS_DTYPE_COUNT &&
+                    shape->ndim >= 0 && shape->ndim <= TS_NDIM_MAX;
+        for (int32_t d = 0; good && d < shape->ndim; d++)
+            good = shape->extent[d] >= 0;
+        if (!good)
+            return TSI_FAIL(TS_ERR_ARG,
+                            "%s: its infer function gave output %d no valid shape and "
+                            "dtype",
+                            call->op->name, o);
+    }
+    return TS_OK;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* The dtype in which the kernel sees a block: its own, or the widest it takes of that kind. */
+static ts_dtype kernel_dtype(uint32_t taken, ts_dtype dtype)
+{
+    static const ts_dtype reals[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    if (!taken || taken >> dtype & 1) return dtype;
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
+        return taken >> TS_DTYPE_C128 & 1 ? TS_DTYPE_C128 : TS_DTYPE_C64;
+    for (size_t i = 0; i < TSI_COUNT_OF(reals); i++)
+        if (taken >> reals[i] & 1) return reals[i];
+    return TS_DTYPE_I64;
+}
+
+static bool is_dense(const tsi_block *block)
+{
+    int64_t stride = 1;
+    for (int32_t d = block->ndim - 1; d >= 0; stride *= block->extent[d--])
+        if (block->extent[d] > 1 && block->stride[d] != stride) return false;
+    return true;
+}
+
+/* Element by element, casting; either side may be strided. */
+static void copy_block(const tsi_block *to, const tsi_block *from)
+{
+    tsi_loop loop = { .ndim = to->ndim,
+                      .operand_count = 2,
+                      .stride = { to->stride, from->stride } };
+    memcpy(loop.extent, to->extent, sizeof loop.extent);
+    ts_dtype a = (ts_dtype)to->dtype, b = (ts_dtype)from->dtype;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        void *x = tsi_block_at(to, loop.at[0]);
+        const void *y = tsi_block_at(from, loop.at[1]);
+        if (a == b)
+            memcpy(x, y, ts_dtype_size(a));
+        else if (tsi_dtype_category(b) == TSI_CATEGORY_COMPLEX)
+            tsi_store_complex(a, x, tsi_load_complex(b, y));
+        else if (tsi_dtype_category(b) == TSI_CATEGORY_REAL)
+            tsi_store_real(a, x, tsi_load_real(b, y));
+        else
+            tsi_store_int(a, x, tsi_load_int(b, y));
+    }
+}
+
+/* The array the kernel sees of a block: itself, or contiguous memory of the dtype (to be freed). */
+static ts_status array_of(const tsi_block *block, ts_dtype dtype, ts_array *array, void **memory)
+{
+    *array = (ts_array){ .struct_size = sizeof *array, .data = block->data };
+    array->meta.dtype = (int32_t)dtype;
+    array->meta.shape.ndim = block->ndim;
+    memcpy(array->meta.shape.extent, block->extent, sizeof array->meta.shape.extent);
+    if (block->dtype == (int32_t)dtype && is_dense(block)) return TS_OK;
+    size_t bytes = (size_t)tsi_block_count(block) * ts_dtype_size(dtype) + 1;
+    *memory = array->data = tsi_alloc(bytes);
+    return *memory ? TS_OK : tsi_fail_memory("a block for a user's kernel", bytes);
+}
+
+static tsi_block block_of(const ts_array *array)
+{
+    tsi_block block = { .data = array->data, .dtype = array->meta.dtype };
+    block.ndim = array->meta.shape.ndim;
+    int64_t stride = 1;
+    for (int32_t d = block.ndim - 1; d >= 0; d--) {
+        block.extent[d] = array->meta.shape.extent[d];
+        block.stride[d] = stride;
+        stride *= block.extent[d];
+    }
+    return block;
+}
+
+typedef struct kernel_call {
+    ts_array in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
+    const ts_array *in_list[TSI_INPUT_MAX];
+    ts_array *out_list[TSI_OUTPUT_MAX];
+    void *in_memory[TSI_INPUT_MAX], *out_memory[TSI_OUTPUT_MAX];
+} kernel_call;
+
+static ts_status kernel_inputs(const tsi_kernel_io *io, kernel_call *c)
+{
+    uint32_t taken = tsi_user_of(io->op)->user.dtypes;
+    for (int32_t i = 0; i < io->input_count; i++) {
+        const tsi_block *block = &io->in[i].block;
+        if (io->in[i].global->dtype == TS_DTYPE_NONE) continue;
+        ts_dtype dtype = kernel_dtype(taken, (ts_dtype)block->dtype);
+        TSI_TRY(array_of(block, dtype, &c->in[i], &c->in_memory[i]));
+        c->in_list[i] = &c->in[i];
+        if (!c->in_memory[i]) continue;
+        tsi_block copy = block_of(&c->in[i]);
+        copy_block(&copy, block);
+    }
+    for (int32_t o = 0; o < io->output_count; o++) {
+        const tsi_block *block = &io->out[o].block;
+        ts_dtype dtype = kernel_dtype(taken, (ts_dtype)block->dtype);
+        TSI_TRY(array_of(block, dtype, &c->out[o], &c->out_memory[o]));
+        c->out_list[o] = &c->out[o];
+    }
+    return TS_OK;
+}
+
+ts_status tsi_user_kernel(const tsi_kernel_io *io)
+{
+    const ts_op *op = tsi_user_of(io->op);
+    kernel_call c;
+    memset(c.in_list, 0, sizeof c.in_list);
+    memset(c.in_memory, 0, sizeof c.in_memory);
+    memset(c.out_memory, 0, sizeof c.out_memory);
+    ts_status status = kernel_inputs(io, &c);
+    if (status == TS_OK) {
+        status = op->user.kernel(io->attributes, c.in_list, c.out_list);
+        if (status != TS_OK) status = failed(io->op->name, "kernel", status);
+    }
+    for (int32_t o = 0; status == TS_OK && o < io->output_count; o++) {
+        if (!c.out_memory[o]) continue;
+        tsi_block copy = block_of(&c.out[o]);
+        copy_block(&io->out[o].block, &copy);
+    }
+    for (int32_t i = 0; i < io->input_count; i++)
+        tsi_free(c.in_memory[i]);
+    for (int32_t o = 0; o < io->output_count; o++)
+        tsi_free(c.out_memory[o]);
+    return status;
+}
+
+/* ---- bodies of operators --------------------------------------------------------------------- */
+
+static ts_status refuse_output(const char *op, const char *what, int32_t output,
+                               const ts_shape *want, const ts_tensor *have)
+{
+    char wanted[96], given[96];
+    if (!have)
+        return TSI_FAIL(TS_ERR_NULL, "%s: its %s function left output %d NULL", op, what, output);
+    return TSI_FAIL(TS_ERR_SHAPE, "%s: its %s function gave output %d the shape %s, not %s", op,
+                    what, output, tsi_shape_text(&have->layout->shape, given, sizeof given),
+                    tsi_shape_text(want, wanted, sizeof wanted));
+}
+
+static bool has_shape(const ts_tensor *t, const ts_shape *shape)
+{
+    bool same = t && t->layout && t->layout->shape.ndim == shape->ndim;
+    for (int32_t d = 0; same && d < shape->ndim; d++)
+        same = t->layout->shape.extent[d] == shape->extent[d];
+    return same;
+}
+
+ts_status tsi_user_compose(const tsi_algorithm_io *a)
+{
+    const ts_op *op = tsi_user_of(a->op);
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    const ts_sharding *sharding[TSI_OUTPUT_MAX];
+    ts_shape shape[TSI_OUTPUT_MAX];
+    for (int32_t o = 0; o < a->output_count; o++) {
+        sharding[o] = a->out_layout[o]->sharding;
+        shape[o] = a->out_layout[o]->shape;
+    }
+    ts_op_io io = { .struct_size = sizeof io,
+                    .rank = a->rank,
+                    .attributes = a->attributes,
+                    .input = a->in,
+                    .output = out,
+                    .output_sharding = sharding,
+                    .output_shape = shape,
+                    .input_count = a->input_count,
+                    .output_count = a->output_count,
+                    .phase = TS_PHASE_FORWARD };
+    ts_scope scope = tsi_algorithm_begin(a);
+    op->user.compose(&io);
+    for (int32_t o = 0; o < a->output_count && ts_rank_status(a->rank) == TS_OK; o++) {
+        if (!has_shape(out[o], &shape[o])) {
+            refuse_output(a->op->name, "compose", o, &shape[o], out[o]);
+        } else if (out[o]->dtype != a->call->out[o].dtype) {
+            TSI_FAIL(TS_ERR_DTYPE, "%s: its compose function gave output %d %s, not %s",
+                     a->op->name, o, ts_dtype_name((ts_dtype)out[o]->dtype),
+                     ts_dtype_name((ts_dtype)a->call->out[o].dtype));
+        }
+    }
+    if (ts_rank_status(a->rank) != TS_OK) memset(out, 0, sizeof out);
+    return tsi_algorithm_end(a, scope, out);
+}
+
+ts_status tsi_user_grad(const tsi_grad_io *g)
+{
+    const ts_op *op = tsi_user_of(g->op);
+    ts_tensor *input[TSI_INPUT_MAX + 2 * TSI_OUTPUT_MAX], *output[TSI_INPUT_MAX] = { NULL };
+    ts_shape shape[TSI_INPUT_MAX];
+    int32_t count = 0;
+    for (int32_t i = 0; i < g->input_count; i++) {
+        shape[i] = g->in_meta[i].shape;
+        if (op->user.saves >> i & 1) input[count++] = g->in[i];
+    }
+    for (int32_t o = 0; o < g->output_count; o++)
+        if (op->user.saves >> (TSI_SAVE_OUT + o) & 1) input[count++] = g->out[o];
+    for (int32_t o = 0; o < g->output_count; o++)
+        input[count++] = g->out_grad[o];
+    ts_op_io io = { .struct_size = sizeof io,
+                    .rank = g->rank,
+                    .attributes = g->attributes,
+                    .input = input,
+                    .output = output,
+                    .output_shape = shape,
+                    .input_count = count,
+                    .output_count = g->input_count,
+                    .phase = TS_PHASE_BACKWARD,
+                    .needs = (uint32_t)g->needs };
+    op->user.grad(&io);
+    TSI_TRY(ts_rank_status(g->rank));
+    for (int32_t i = 0; i < g->input_count; i++) {
+        if (!(g->needs >> i & 1) || !output[i]) continue;
+        if (!has_shape(output[i], &shape[i]))
+            return refuse_output(g->op->name, "grad", i, &shape[i], output[i]);
+        g->in_grad[i] = output[i];
+    }
+    return TS_OK;
+}

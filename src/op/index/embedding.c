@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embedding.c - rows of a table by index, rotary positions, and the gradient of the table.
+ *
+ * A table whose rows are sharded needs no gather: a rank looks up the rows it holds and writes
+ * zeros for the others, so the result is a partial sum. The gradient of a row-sharded table is
+ * local in the same way. */
+#include <math.h>
+#include <string.h>
+
+#include "op/core/common.h"
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+static ts_status check_ids(const char *op, const ts_meta *ids)
+{
+    if (tsi_dtype_category((ts_dtype)ids->dtype) == TSI_CATEGORY_INT) return TS_OK;
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: indices are integers, not %s", op,
+                    ts_dtype_name((ts_dtype)ids->dtype));
+}
+
+static ts_status embedding_infer(const tsi_op_call *call)
+{
+    const ts_shape *table = &call->in[0].shape, *ids = &call->in[1].shape;
+    TSI_TRY(check_ids("embedding", &call->in[1]));
+    if (table->ndim != 2 || ids->ndim >= TS_NDIM_MAX)
+        return TSI_FAIL(TS_ERR_SHAPE, "embedding: the table has %d dims, not 2 (indices: %d)",
+                        table->ndim, ids->ndim);
+    call->out[0] = (ts_meta){ .shape = *ids, .dtype = call->in[0].dtype };
+    call->out[0].shape.extent[call->out[0].shape.ndim++] = table->extent[1];
+    return TS_OK;
+}
+
+static void embedding_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t last = call->in[1].shape.ndim;
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[0] = TSI_S(1); /* columns */
+    row[2] = TSI_S(last);
+    if (!(row = tsi_rules_add(rules))) return;
+    row[0] = TSI_S(0); /* rows: zeros where another rank has the row */
+    row[2] = TSI_P(TS_REDUCE_SUM);
+    for (int32_t d = 0; d < last; d++) {
+        if (!(row = tsi_rules_add(rules))) return;
+        row[1] = row[2] = TSI_S(d);
+    }
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR;
+         reduce++) { /* selection of what is pending */
+        if (!(row = tsi_rules_add(rules))) return;
+        row[0] = row[2] = TSI_P(reduce);
+    }
+}
+
+/* The local row of a global index: -1 if another rank holds it, -2 if nobody does. */
+static int64_t local_row(const tsi_operand *table, int64_t index)
+{
+    if (index < 0 || index >= table->global->shape.extent[0]) return -2;
+    return table->region ? tsi_span_list_find(&table->region->dim[0], index) : index;
+}
+
+/* Where the indices are cut only some ranks may see it: then peers must be told. */
+static ts_status refuse_index(const char *op, bool cut, int64_t index, int64_t rows)
+{
+    return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "%s: index %lld is out of range for %lld rows", op, (long long)index,
+                          (long long)rows);
+}
+
+static ts_status embedding_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *table = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
+    unsigned char zero[16] = { 0 };
+    tsi_loop loop = { .ndim = ids->ndim,
+                      .operand_count = 2,
+                      .stride = { ids->stride, out->stride } };
+    memcpy(loop.extent, ids->extent, sizeof loop.extent);
+    tsi_block to = { .dtype = out->dtype,
+                     .ndim = 1,
+                     .extent = { out->extent[ids->ndim] },
+                     .stride = { out->stride[ids->ndim] } };
+    tsi_block from = { .dtype = table->dtype,
+                       .ndim = 1,
+                       .extent = { table->extent[1] },
+                       .stride = { table->stride[1] } };
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
+        int64_t row = local_row(&io->in[0], index);
+        if (row == -2)
+            return refuse_index("embedding", io->in[1].region != NULL, index,
+                                io->in[0].global->shape.extent[0]);
+        to.data = tsi_block_at(out, loop.at[1]);
+        if (row < 0) {
+            TSI_TRY(io->device->fill(io->device, &to, zero, NULL));
+            continue;
+        }
+        from.data = tsi_block_at(table, row * table->stride[0]);
+        TSI_TRY(io->device->copy(io->device, &to, &from, NULL));
+    }
+    return TS_OK;
+}
+
+typedef struct rows_attributes {
+    int64_t rows;
+} rows_attributes;
+
+static ts_status embedding_grad(const tsi_grad_io *io)
+{
+    if (io->needs & 1)
+        io->in_grad[0] =
+            ts_embedding_backward(io->out_grad[0], io->in[1], io->in_meta[0].shape.extent[0]);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_embedding(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    *count = 2;
+    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 4 } }, .dtype = TS_DTYPE_F64 };
+    in[1] = (ts_meta){ .shape = { .ndim = 1 + variant, .extent = { 5, variant ? 3 : 0 } },
+                       .dtype = TS_DTYPE_I64 };
+    return variant < 2;
+}
+
+const tsi_op_desc tsi_op_embedding = {
+    .name = "embedding",
+    .what = "rows of a table by index",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .saves = 2,
+    .infer = embedding_infer,
+    .rules = embedding_rules,
+    .reference = embedding_reference,
+    .grad = embedding_grad,
+    .sample = sample_embedding,
+};
+
+/* ---- the gradient of the table --------------------------------------------------------------- */
+
+static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, rows, INT, "rows", NULL),
+                                            { 0 } };
+
+static ts_status backward_infer(const tsi_op_call *call)
+{
+    const ts_shape *dy = &call->in[0].shape, *ids = &call->in[1].shape;
+    TSI_TRY(check_ids("embedding_backward", &call->in[1]));
+    bool fits = dy->ndim == ids->ndim + 1;
+    for (int32_t d = 0; fits && d < ids->ndim; d++)
+        fits = dy->extent[d] == ids->extent[d];
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(
+            TS_ERR_SHAPE, "embedding_backward: a gradient of %s does not fit indices of %s",
+            tsi_shape_text(dy, one, sizeof one), tsi_shape_text(ids, other, sizeof other));
+    int64_t rows = ((const rows_attributes *)call->attributes)->rows;
+    call->out[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { rows, dy->extent[ids->ndim] } },
+                              .dtype = call->in[0].dtype };
+    return TS_OK;
+}
+
+static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t last = call->in[1].shape.ndim;
+    tsi_role *row;
+    for (int32_t d = 0; d < last; d++) { /* each rank adds up its own positions */
+        if (!(row = tsi_rules_add(rules))) return;
+        row[0] = row[1] = TSI_S(d);
+        row[2] = TSI_P(TS_REDUCE_SUM);
+    }
+    if (!(row = tsi_rules_add(rules))) return;
+    row[0] = TSI_S(last);
+    row[2] = TSI_S(1);
+    const ts_reduce linear[] = { TS_REDUCE_SUM, TS_REDUCE_AVG };
+    for (int k = 0; k < 2; k++) {
+        if (!(row = tsi_rules_add(rules))) return;
+        row[0] = row[2] = TSI_P(linear[k]);
+    }
+}
+
+/* *sum += *add, both of one dtype. */
+static void add_into(ts_dtype dtype, void *sum, const void *add)
+{
+    tsi_category category = tsi_dtype_category(dtype);
+    if (category == TSI_CATEGORY_COMPLEX)
+        tsi_store_complex(dtype, sum, tsi_load_complex(dtype, sum) + tsi_load_complex(dtype, add));
+    else if (category == TSI_CATEGORY_REAL)
+        tsi_store_real(dtype, sum, tsi_load_real(dtype, sum) + tsi_load_real(dtype, add));
+    else
+        tsi_store_int(dtype, sum, tsi_load_int(dtype, sum) + tsi_load_int(dtype, add));
+}
+
+static ts_status backward_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *dy = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
+    unsigned char zero[16] = { 0 };
+    TSI_TRY(io->device->fill(io->device, out, zero, NULL));
+    tsi_loop loop = { .ndim = ids->ndim,
+                      .operand_count = 2,
+                      .stride = { ids->stride, dy->stride } };
+    memcpy(loop.extent, ids->extent, sizeof loop.extent);
+    ts_dtype dtype = (ts_dtype)out->dtype;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
+        int64_t row = local_row(&io->out[0], index);
+        if (row == -2)
+            return refuse_index("embedding_backward", io->in[1].region != NULL, index,
+                                io->out[0].global->shape.extent[0]);
+        for (int64_t c = 0; row >= 0 && c < out->extent[1]; c++) {
+            void *sum = tsi_block_at(out, row * out->stride[0] + c * out->stride[1]);
+            add_into(dtype, sum, tsi_block_at(dy, loop.at[1] + c * dy->stride[ids->ndim]));
+        }
+    }
+    return TS_OK;
+}
+
+static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                            void *attributes)
+{
+    (void)random;
+    *count = 2;
+    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
+    in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
+    ((rows_attributes *)attributes)->rows = 7;
+    return variant < 1;
+}
+
+const tsi_op_desc tsi_op_embedding_backward = {
+    .name = "embedding_backward",
+    .what = "gradient of a table: sums of the gradients of equal indices",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .attribute = rows_table,
+    .attribute_bytes = sizeof(rows_attributes),
+    .infer = backward_infer,
+    .rules = backward_rules,
+    .reference = backward_reference,
+    .sample = sample_backward,
+};
+
+/* ---- rotary positions ------------------------------------------------------------------------ */
+
+/* x [.., T, D]; table [T, D]: cosines of D/2 angles, then sines. Halves: (x1, x2) -> (x1 c - x2 s,
+ * x2 c + x1 s). */
+typedef struct rope_attributes {
+    int32_t inverse, reserved; /* 1: rotates back, which is the gradient */
+} rope_attributes;
+static const tsi_attribute rope_table[] = {
+    TSI_ATTR(rope_attributes, inverse, BOOL, "inverse", "false"), { 0 }
+};
+
+static ts_status rope_infer(const tsi_op_call *call)
+{
+    const ts_shape *x = &call->in[0].shape, *table = &call->in[1].shape;
+    bool fits = x->ndim >= 2 && table->ndim == 2 && table->extent[1] == x->extent[x->ndim - 1] &&
+                table->extent[0] >= x->extent[x->ndim - 2] && x->extent[x->ndim - 1] % 2 == 0;
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE, "rope: x is %s, which does not fit a table of %s",
+                        tsi_shape_text(x, one, sizeof one),
+                        tsi_shape_text(table, other, sizeof other));
+    call->out[0] = call->in[0];
+    return TS_OK;
+}
+
+/* Every dim but the last; the sequence dim too, since a rank knows which positions it holds. */
+static void rope_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    for (int32_t d = 0; d + 1 < call->in[0].shape.ndim; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[2] = TSI_S(d);
+    }
+    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
+    tsi_rules_partials(rules, &linear);
+}
+
+static ts_status rope_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *table = &io->in[1].block, *y = &io->out[0].block;
+    double sign = ((const rope_attributes *)io->attributes)->inverse ? -1.0 : 1.0;
+    int32_t last = x->ndim - 1, sequence = x->ndim - 2;
+    int64_t half = x->extent[last] / 2;
+    tsi_loop loop = { .ndim = last, .operand_count = 2, .stride = { x->stride, y->stride } };
+    memcpy(loop.extent, x->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t position = loop.index[sequence];
+        if (io->in[0].region)
+            position = tsi_span_list_at(&io->in[0].region->dim[sequence], position);
+        for (int64_t i = 0; i < half; i++) {
+            double c = tsi_load_real(
+                (ts_dtype)table->dtype,
+                tsi_block_at(table, position * table->stride[0] + i * table->stride[1]));
+            double s = sign * tsi_load_real((ts_dtype)table->dtype,
+                                            tsi_block_at(table, position * table->stride[0] +
+                                                                    (half + i) * table->stride[1]));
+            double a = tsi_load_real((ts_dtype)x->dtype,
+                                     tsi_block_at(x, loop.at[0] + i * x->stride[last]));
+            double b = tsi_load_real((ts_dtype)x->dtype,
+                                     tsi_block_at(x, loop.at[0] + (half + i) * x->stride[last]));
+            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + i * y->stride[last]),
+                           a * c - b * s);
+            tsi_store_real((ts_dtype)y->dtype,
+                           tsi_block_at(y, loop.at[1] + (half + i) * y->stride[last]),
+                           b * c + a * s);
+        }
+    }
+    return TS_OK;
+}
+
+static ts_tensor *rope(ts_tensor *x, ts_tensor *table, int32_t inverse)
+{
+    ts_tensor *in[] = { x, table };
+    return tsi_op_make(&tsi_op_rope, in, 2, &(rope_attributes){ .inverse = inverse });
+}
+
+static ts_status rope_grad(const tsi_grad_io *io)
+{
+    bool inverse = ((const rope_attributes *)io->attributes)->inverse;
+    if (io->needs & 1) io->in_grad[0] = rope(io->out_grad[0], io->in[1], !inverse);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    (void)random;
+    *count = 2;
+    in[0] = (ts_meta){ .shape = { .ndim = 4, .extent = { 2, 3, 5, 4 } }, .dtype = TS_DTYPE_F64 };
+    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 6, 4 } }, .dtype = TS_DTYPE_F64 };
+    ((rope_attributes *)attributes)->inverse = variant;
+    return variant < 2;
+}
+
+const tsi_op_desc tsi_op_rope = {
+    .name = "rope",
+    .what = "rotation of pairs of the last dim by the angles of their position",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .saves = 2,
+    .attribute = rope_table,
+    .attribute_bytes = sizeof(rope_attributes),
+    .infer = rope_infer,
+    .rules = rope_rules,
+    .reference = rope_reference,
+    .grad = rope_grad,
+    .sample = sample_rope,
+};
+
+/* ---- makers ---------------------------------------------------------------------------------- */
+
+ts_tensor *(ts_embedding)(ts_tensor *table, ts_tensor *ids)
+{
+    ts_tensor *in[] = { table, ids };
+    return tsi_op_make(&tsi_op_embedding, in, 2, NULL);
+}
+
+ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t rows)
+{
+    ts_tensor *in[] = { dy, ids };
+    return tsi_op_make(&tsi_op_embedding_backward, in, 2, &rows);
+}
+
+ts_tensor *(ts_rope)(ts_tensor *x, ts_tensor *table)
+{
+    return rope(x, table, 0);
+}

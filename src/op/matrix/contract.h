@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* contract.h - products of two arrays summed over shared indices: what matmul, linear and einsum
+ * have in common.
+ *
+ * An equation "bmk,kn->bmn" names dims by letters. A letter of both inputs and the result is a
+ * batch letter, one of both inputs alone is contracted, one of one input and the result is free;
+ * one of a single input alone is summed first. */
+#ifndef TSI_OP_CONTRACT_H
+#define TSI_OP_CONTRACT_H
+
+#include "op/core/common.h"
+
+enum { TSI_LETTERS_MAX = 16 };
+
+/* One letter: its extent and, per operand (a, b, c), its stride in elements, or 0 where the operand
+ * lacks it. */
+typedef struct tsi_letter {
+    char name;
+    int8_t dim[3]; /* -1: not there */
+    int64_t extent;
+    int64_t stride[3];
+} tsi_letter;
+
+typedef struct tsi_contraction {
+    tsi_block a, b, c; /* b.dtype NONE: one operand only */
+    int32_t letter_count;
+    tsi_letter letter[TSI_LETTERS_MAX];
+} tsi_contraction;
+
+/* Checks an equation against metas and gives the result's shape. `op` begins error sentences. */
+ts_status tsi_equation_infer(const char *op, const char *equation, const ts_meta *in,
+                             int32_t input_count, ts_shape *out);
+/* Rules of an equation over the first `factors` inputs; one more is a bias that must carry what is
+ * pending in the result; its dims are the last of the result. */
+void tsi_equation_rules(tsi_rules *rules, const char *equation, int32_t factors, const ts_meta *in,
+                        const ts_meta *out);
+/* The local problem. */
+void tsi_contraction_make(const char *equation, const tsi_block *a, const tsi_block *b,
+                          const tsi_block *c, tsi_contraction *out);
+/* c = a b, or c += a b; plain loops. Empty contractions give zeros. */
+ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumulate);
+/* The fast form where a backend installed one, else the reference. */
+typedef ts_status (*tsi_contract_fn)(const tsi_contraction *contraction, bool accumulate);
+void tsi_contract_set(tsi_contract_fn fn); /* at start-up, by backends */
+ts_status tsi_contract(const tsi_contraction *contraction, bool accumulate);
+
+#endif

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul.c - matrix products: matmul, bmm, mm, mv, dot, linear, addmm and baddbmm, all as equations
+ * (einsum.c has those that are given).
+ *
+ * Any dim may stay sharded: batch and free dims stay so in the result, a contracted dim gives a
+ * partial sum, and one operand may itself be pending a sum or an average. A bias carries what is
+ * pending in the result. n-dimensional inputs are not flattened, so a sequence dim may be sharded.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "op/matrix/contract.h"
+
+enum { EQUATION_MAX = 64 };
+typedef struct equation_text {
+    char text[EQUATION_MAX];
+} equation_text;
+
+/* ---- equations ------------------------------------------------------------------------------- */
+
+static const char batch_letters[] = "ABCDEFGH";
+
+/* The first `count` letters of a text, or all of it; a plan is made from these, so no printf. */
+static char *append(char *at, const char *letters, int32_t count)
+{
+    for (; *letters && count-- != 0; letters++)
+        *at++ = *letters;
+    *at = '\0';
+    return at;
+}
+
+enum { ALL = -1 };
+
+/* a [.., m, k] by b [.., k, n], either of them a vector. */
+static equation_text product_equation(int32_t a_ndim, int32_t b_ndim)
+{
+    int32_t a_batch = a_ndim > 2 ? a_ndim - 2 : 0, b_batch = b_ndim > 2 ? b_ndim - 2 : 0;
+    int32_t batch = a_batch > b_batch ? a_batch : b_batch;
+    equation_text e;
+    char *at = append(e.text, batch_letters + batch - a_batch, a_batch);
+    at = append(at, a_ndim == 1 ? "k," : "mk,", ALL);
+    at = append(at, batch_letters + batch - b_batch, b_batch);
+    at = append(at, b_ndim == 1 ? "k->" : "kn->", ALL);
+    at = append(at, batch_letters, batch);
+    at = append(at, a_ndim == 1 ? "" : "m", ALL);
+    (void)append(at, b_ndim == 1 ? "" : "n", ALL);
+    return e;
+}
+
+/* x [.., k] by w [n, k]. */
+static equation_text linear_equation(int32_t x_ndim)
+{
+    int32_t batch = x_ndim > 1 ? x_ndim - 1 : 0;
+    equation_text e;
+    char *at = append(e.text, batch_letters, batch);
+    at = append(at, "k,nk->", ALL);
+    at = append(at, batch_letters, batch);
+    (void)append(at, "n", ALL);
+    return e;
+}
+
+typedef struct added_attributes { /* of addmm and baddbmm: beta bias + alpha a b */
+    double alpha, beta;
+} added_attributes;
+static const tsi_attribute added_table[] = { TSI_ATTR(added_attributes, alpha, REAL, "alpha", "1"),
+                                             TSI_ATTR(added_attributes, beta, REAL, "beta", "1"),
+                                             { 0 } };
+static const added_attributes plainly = { 1, 1 };
+
+/* The products of an operator: which inputs are multiplied, which one is added, and how. */
+typedef struct product_form {
+    int32_t a, b, bias; /* places among the inputs; -1: none */
+    int32_t kind;       /* 0 matmul, 1 linear */
+} product_form;
+
+static const product_form plain_form = { 0, 1, -1, 0 }, linear_form = { 0, 1, 2, 1 },
+                          added_form = { 1, 2, 0, 0 };
+
+static equation_text equation_of(const product_form *form, const ts_meta *in)
+{
+    if (form->kind == 0) return product_equation(in[form->a].shape.ndim, in[form->b].shape.ndim);
+    return linear_equation(in[0].shape.ndim);
+}
+
+/* Of addmm and baddbmm; others add plainly. */
+static const added_attributes *factors_of(const tsi_op_desc *op, const void *attributes)
+{
+    return op->attribute == added_table ? attributes : &plainly;
+}
+
+/* ---- inference ------------------------------------------------------------------------------- */
+
+/* The factors first, the bias last: as contract.h wants them. */
+static int32_t reorder(const product_form *form, const ts_meta *in, int32_t input_count,
+                       ts_meta *out)
+{
+    int32_t count = 0;
+    out[count++] = in[form->a];
+    out[count++] = in[form->b];
+    if (form->bias >= 0 && form->bias < input_count && in[form->bias].dtype != TS_DTYPE_NONE)
+        out[count++] = in[form->bias];
+    return count;
+}
+
+static ts_status check_dims(const tsi_op_call *call, const product_form *form)
+{
+    int32_t a = call->in[form->a].shape.ndim, b = call->in[form->b].shape.ndim;
+    const char *name = call->op->name;
+    int32_t want = strcmp(name, "mm") == 0 || strcmp(name, "addmm") == 0      ? 2
+                   : strcmp(name, "bmm") == 0 || strcmp(name, "baddbmm") == 0 ? 3
+                   : strcmp(name, "dot") == 0                                 ? 1
+                                                                              : 0;
+    if (want && (a != want || b != want))
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: takes inputs of %d dims, given are %d and %d", name,
+                        want, a, b);
+    if (a < 1 || b < 1)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: a scalar has no dim to multiply over", name);
+    if (form->kind == 1 && b != 2)
+        return TSI_FAIL(TS_ERR_SHAPE, "linear: the weight has %d dims, not 2", b);
+    return TS_OK;
+}
+
+/* What is summed has one extent: an extent of 1 broadcasts in einsum, but not in a product. */
+static ts_status check_summed(const char *name, const char *text, const ts_meta *in)
+{
+    const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
+    for (const char *a = text; a < comma; a++) {
+        const char *b = memchr(comma + 1, *a, (size_t)(arrow - comma - 1));
+        if (!b || strchr(arrow + 2, *a)) continue;
+        int64_t left = in[0].shape.extent[a - text], right = in[1].shape.extent[b - comma - 1];
+        if (left != right)
+            return TSI_FAIL(TS_ERR_SHAPE,
+                            "%s: dim '%c' is %lld in one place and %lld in another "
+                            "(\"%s\")",
+                            name, *a, (long long)left, (long long)right, text);
+    }
+    return TS_OK;
+}
+
+static ts_status product_infer(const tsi_op_call *call)
+{
+    const product_form *form = call->op->family;
+    TSI_TRY(check_dims(call, form));
+    ts_meta in[3];
+    int32_t count = reorder(form, call->in, call->input_count, in);
+    equation_text e = equation_of(form, call->in);
+    ts_shape shape;
+    TSI_TRY(tsi_equation_infer(call->op->name, e.text, in, 2, &shape));
+    TSI_TRY(check_summed(call->op->name, e.text, in));
+    ts_dtype dtype = (ts_dtype)in[0].dtype;
+    for (int32_t i = 1; i < count; i++)
+        dtype = tsi_dtype_promote(dtype, (ts_dtype)in[i].dtype);
+    call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
+    if (count < 3) return TS_OK;
+    for (int32_t d = 0; d < in[2].shape.ndim; d++) {
+        int32_t place = d + shape.ndim - in[2].shape.ndim;
+        int64_t have = in[2].shape.extent[d];
+        if (place < 0 || (have != 1 && have != shape.extent[place]))
+            return TSI_FAIL(
+                TS_ERR_SHAPE, "%s: the bias does not broadcast to the result: %lld against %lld",
+                call->op->name, (long long)have, place < 0 ? 0LL : (long long)shape.extent[place]);
+    }
+    return TS_OK;
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static void product_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    const product_form *form = call->op->family;
+    ts_meta in[3];
+    int32_t count = reorder(form, call->in, call->input_count, in);
+    tsi_rules own;
+    tsi_rules_begin(&own, count, 1, 0, rules->arena);
+    equation_text e = equation_of(form, call->in);
+    tsi_equation_rules(&own, e.text, 2, in, call->out);
+    double beta = factors_of(call->op, call->attributes)->beta;
+    for (int32_t r = 1; r < own.count; r++) { /* back to the operator's order of inputs */
+        const tsi_role *from = tsi_rules_row(&own, r);
+        bool extreme =
+            count > 2 && (from[2] == TSI_P(TS_REDUCE_MIN) || from[2] == TSI_P(TS_REDUCE_MAX));
+        if (extreme && beta == 0) continue; /* the order is lost */
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[form->a] = from[0];
+        row[form->b] = from[1];
+        if (count > 2) row[form->bias] = from[2];
+        row[call->input_count] = from[count];
+        if (extreme && beta < 0) /* turned round */
+            row[call->input_count] =
+                TSI_P(from[2] == TSI_P(TS_REDUCE_MIN) ? TS_REDUCE_MAX : TS_REDUCE_MIN);
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* The bias into the result first; the product is added to it. */
+static ts_status copy_bias(const tsi_kernel_io *io, const tsi_block *bias)
+{
+    tsi_block wide = *bias;
+    const tsi_block *out = &io->out[0].block;
+    tsi_broadcast_strides(bias, out->ndim, out->extent, wide.stride);
+    wide.ndim = out->ndim;
+    memcpy(wide.extent, out->extent, sizeof wide.extent);
+    return io->device->copy(io->device, out, &wide, NULL);
+}
+
+/* out = alpha out + beta bias; a beta of zero leaves the bias out, whatever it holds. */
+static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_attributes *a)
+{
+    int64_t stride[TS_NDIM_MAX] = { 0 };
+    tsi_broadcast_strides(bias, out->ndim, out->extent, stride);
+    tsi_loop loop = { .ndim = out->ndim, .operand_count = 2, .stride = { out->stride, stride } };
+    memcpy(loop.extent, out->extent, sizeof loop.extent);
+    ts_dtype x = (ts_dtype)out->dtype, y = (ts_dtype)bias->dtype;
+    bool whole = tsi_dtype_category(x) <= TSI_CATEGORY_INT;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        void *to = tsi_block_at(out, loop.at[0]);
+        const void *from = tsi_block_at(bias, loop.at[1]);
+        if (whole) {
+            int64_t sum = (int64_t)a->alpha * tsi_load_int(x, to);
+            if (a->beta != 0) sum += (int64_t)a->beta * tsi_load_int(y, from);
+            tsi_store_int(x, to, sum);
+        } else {
+            double complex sum = a->alpha * tsi_load_complex(x, to);
+            if (a->beta != 0) sum += a->beta * tsi_load_complex(y, from);
+            tsi_store_complex(x, to, sum);
+        }
+    }
+}
+
+static ts_status product_reference(const tsi_kernel_io *io)
+{
+    const product_form *form = io->op->family;
+    ts_meta in[3];
+    for (int32_t i = 0; i < io->input_count && i < 3; i++)
+        in[i] = *io->in[i].global;
+    equation_text e = equation_of(form, in);
+    tsi_contraction problem;
+    tsi_contraction_make(e.text, &io->in[form->a].block, &io->in[form->b].block, &io->out[0].block,
+                         &problem);
+    bool biased = form->bias >= 0 && form->bias < io->input_count &&
+                  io->in[form->bias].block.dtype != TS_DTYPE_NONE;
+    const added_attributes *a = factors_of(io->op, io->attributes);
+    if (a->alpha != 1 || a->beta != 1) {
+        TSI_TRY(tsi_contract(&problem, false));
+        blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
+        return TS_OK;
+    }
+    if (biased) TSI_TRY(copy_bias(io, &io->in[form->bias].block));
+    return tsi_contract(&problem, biased);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* d of one factor: the equation with that factor and the result swapped. */
+static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *other, bool first)
+{
+    const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
+    int32_t a = (int32_t)(comma - equation), b = (int32_t)(arrow - comma) - 1;
+    char text[TSI_ATTRIBUTE_TEXT];
+    if (first)
+        snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, b, comma + 1, a, equation);
+    else
+        snprintf(text, sizeof text, "%.*s,%s->%.*s", a, equation, arrow + 2, b, comma + 1);
+    return first ? ts_einsum(text, dy, other) : ts_einsum(text, other, dy);
+}
+
+static ts_tensor *scaled(ts_tensor *x, double factor)
+{
+    return factor == 1 ? x : ts_scale(x, factor);
+}
+
+static ts_status product_grad(const tsi_grad_io *io)
+{
+    const tsi_op_desc *op = io->op;
+    const product_form *form = op->family;
+    const added_attributes *f = factors_of(op, io->attributes);
+    equation_text e = equation_of(form, io->in_meta);
+    ts_tensor *dy = io->out_grad[0];
+    if (io->needs >> form->a & 1)
+        io->in_grad[form->a] =
+            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->b], true), f->alpha),
+                                 &io->in_meta[form->a]);
+    if (io->needs >> form->b & 1)
+        io->in_grad[form->b] =
+            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->a], false), f->alpha),
+                                 &io->in_meta[form->b]);
+    if (form->bias >= 0 && io->needs >> form->bias & 1)
+        io->in_grad[form->bias] =
+            tsi_grad_unbroadcast(scaled(dy, f->beta), &io->in_meta[form->bias]);
+    return ts_rank_status(io->rank);
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static void meta_set(ts_meta *meta, int32_t ndim, const int64_t *extent)
+{
+    *meta = (ts_meta){ .shape = { .ndim = ndim }, .dtype = TS_DTYPE_F64 };
+    memcpy(meta->shape.extent, extent, (size_t)ndim * sizeof *extent);
+}
+
+static bool sample_matmul(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    static const int64_t shape[][2][4] = { { { 5, 4 }, { 4, 3 } },
+                                           { { 2, 5, 4 }, { 2, 4, 3 } },
+                                           { { 3, 5, 4 }, { 4, 2 } },
+                                           { { 4 }, { 4, 3 } },
+                                           { { 5, 4 }, { 4 } } };
+    static const int32_t ndim[][2] = { { 2, 2 }, { 3, 3 }, { 3, 2 }, { 1, 2 }, { 2, 1 } };
+    *count = 2;
+    for (int k = 0; k < 2; k++)
+        meta_set(&in[k], ndim[variant % 5][k], shape[variant % 5][k]);
+    return variant < 5;
+}
+
+static bool sample_fixed(const tsi_op_desc *op, int32_t variant, ts_meta *in, int32_t *count)
+{
+    static const int64_t mm[2][2] = { { 5, 4 }, { 4, 3 } },
+                         bmm[2][3] = { { 3, 5, 4 }, { 3, 4, 2 } };
+    bool batched = op->name[0] == 'b';
+    const product_form *form = op->family;
+    meta_set(&in[form->a], batched ? 3 : 2, batched ? bmm[0] : mm[0]);
+    meta_set(&in[form->b], batched ? 3 : 2, batched ? bmm[1] : mm[1]);
+    *count = form->bias >= 0 ? 3 : 2;
+    const int64_t row[2] = { variant == 1 ? 1 : batched ? 2 : 3, 0 };
+    if (form->bias >= 0) meta_set(&in[form->bias], 1, row);
+    return variant < (form->bias >= 0 ? 3 : 1);
+}
+
+static bool sample_mm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                      void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    return sample_fixed(&tsi_op_mm, variant, in, count);
+}
+
+static bool sample_bmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    return sample_fixed(&tsi_op_bmm, variant, in, count);
+}
+
+static void sample_factors(int32_t variant, added_attributes *out)
+{
+    *out = variant == 2 ? (added_attributes){ 0.5, -2 } : plainly;
+}
+
+static bool sample_addmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                         void *attributes)
+{
+    (void)random;
+    sample_factors(variant, attributes);
+    return sample_fixed(&tsi_op_addmm, variant, in, count);
+}
+
+static bool sample_baddbmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
+{
+    (void)random;
+    sample_factors(variant, attributes);
+    return sample_fixed(&tsi_op_baddbmm, variant, in, count);
+}
+
+static bool sample_dot(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    const int64_t n[] = { variant == 0 ? 5 : 4 };
+    *count = 2;
+    meta_set(&in[0], 1, n);
+    meta_set(&in[1], 1, n);
+    return variant < 2;
+}
+
+static bool sample_mv(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                      void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    static const int64_t m[] = { 5, 4 }, v[] = { 4 };
+    *count = 2;
+    meta_set(&in[0], 2, m);
+    meta_set(&in[1], 1, v);
+    return variant < 1;
+}
+
+static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    static const int64_t x[] = { 2, 5, 4 }, w[] = { 3, 4 }, b[] = { 3 };
+    *count = variant == 0 ? 2 : 3;
+    meta_set(&in[0], variant == 2 ? 2 : 3, variant == 2 ? x + 1 : x);
+    meta_set(&in[1], 2, w);
+    if (variant > 0) meta_set(&in[2], 1, b);
+    return variant < 3;
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+#define PRODUCT                                                                                    \
+    .output_count = 1, .infer = product_infer, .rules = product_rules,                             \
+    .reference = product_reference, .grad = product_grad
+#define TWO .input_min = 2, .input_max = 2, .saves = 3
+#define THREE .input_min = 3, .input_max = 3, .saves = 6
+
+const tsi_op_desc tsi_op_matmul = {
+    .name = "matmul",
+    .what = "matrix product over the last two dims, batch dims broadcast",
+    PRODUCT,
+    TWO,
+    .family = &plain_form,
+    .sample = sample_matmul,
+};
+const tsi_op_desc tsi_op_mm = {
+    .name = "mm",
+    .what = "matrix product of two matrices",
+    PRODUCT,
+    TWO,
+    .family = &plain_form,
+    .sample = sample_mm,
+};
+const tsi_op_desc tsi_op_bmm = {
+    .name = "bmm",
+    .what = "matrix products of two batches",
+    PRODUCT,
+    TWO,
+    .family = &plain_form,
+    .sample = sample_bmm,
+};
+const tsi_op_desc tsi_op_mv = {
+    .name = "mv",
+    .what = "matrix times vector",
+    PRODUCT,
+    TWO,
+    .family = &plain_form,
+    .sample = sample_mv,
+};
+const tsi_op_desc tsi_op_dot = {
+    .name = "dot",
+    .what = "inner product of two vectors",
+    PRODUCT,
+    TWO,
+    .family = &plain_form,
+    .sample = sample_dot,
+};
+const tsi_op_desc tsi_op_linear = {
+    .name = "linear",
+    .what = "x w^T + bias, for x of any number of dims",
+    PRODUCT,
+    .input_min = 2,
+    .input_max = 3,
+    .saves = 3,
+    .family = &linear_form,
+    .sample = sample_linear,
+};
+const tsi_op_desc tsi_op_addmm = {
+    .name = "addmm",
+    .what = "beta bias + alpha a b",
+    PRODUCT,
+    THREE,
+    .attribute = added_table,
+    .attribute_bytes = sizeof(added_attributes),
+    .family = &added_form,
+    .sample = sample_addmm,
+};
+const tsi_op_desc tsi_op_baddbmm = {
+    .name = "baddbmm",
+    .what = "beta bias + alpha a b, batched",
+    PRODUCT,
+    THREE,
+    .attribute = added_table,
+    .attribute_bytes = sizeof(added_attributes),
+    .family = &added_form,
+    .sample = sample_baddbmm,
+};
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+static ts_tensor *make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { a, b };
+    return tsi_op_make(op, in, 2, NULL);
+}
+
+ts_tensor *(ts_matmul)(ts_tensor *a, ts_tensor *b)
+{
+    return make2(&tsi_op_matmul, a, b);
+}
+
+ts_tensor *(ts_mm)(ts_tensor *a, ts_tensor *b)
+{
+    return make2(&tsi_op_mm, a, b);
+}
+
+ts_tensor *(ts_bmm)(ts_tensor *a, ts_tensor *b)
+{
+    return make2(&tsi_op_bmm, a, b);
+}
+
+ts_tensor *(ts_mv)(ts_tensor *a, ts_tensor *b)
+{
+    return make2(&tsi_op_mv, a, b);
+}
+
+ts_tensor *(ts_dot)(ts_tensor *a, ts_tensor *b)
+{
+    return make2(&tsi_op_dot, a, b);
+}
+
+ts_tensor *(ts_linear)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
+{
+    ts_tensor *in[] = { x, weight, bias };
+    return tsi_op_make(&tsi_op_linear, in, bias ? 3 : 2, NULL);
+}
+
+ts_tensor *(ts_addmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { bias, a, b };
+    return tsi_op_make(&tsi_op_addmm, in, 3, &plainly);
+}
+
+ts_tensor *(ts_baddbmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { bias, a, b };
+    return tsi_op_make(&tsi_op_baddbmm, in, 3, &plainly);
+}

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy.c - the negative log-likelihood of labels under the softmax of logits, fused.
+ *
+ * logits [.., C], labels [..]. Leading dims may stay sharded: a mean divides by the global number
+ * of counted labels, so the terms of the ranks add up. Classes may be sharded too (the
+ * loss-parallel head): the largest logit and the sum of exponentials are reduced, the logits stay.
+ * Labels equal to ignore_index count for nothing. */
+#include <math.h>
+#include <string.h>
+
+#include "op/core/algorithm.h"
+#include "op/core/common.h"
+
+typedef struct ce_attributes {
+    int64_t ignore_index;
+    int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
+} ce_attributes;
+static const char *const reductions[] = { "mean", "sum", "none", NULL };
+static const tsi_attribute ce_table[] = {
+    TSI_ATTR(ce_attributes, ignore_index, INT, "ignore_index", "-100"),
+    TSI_ATTR_ONE_OF(ce_attributes, reduction, "reduction", "\"mean\"", reductions),
+    { 0 },
+};
+
+/* Has the input one number for each row of input 0, and labels that are integers? */
+static ts_status check_rows(const tsi_op_call *call, int32_t input)
+{
+    const ts_shape *x = &call->in[0].shape, *rows = &call->in[input].shape;
+    bool fits = x->ndim == rows->ndim + 1;
+    for (int32_t d = 0; fits && d < rows->ndim; d++)
+        fits = x->extent[d] == rows->extent[d];
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d of shape %s does not fit rows of shape %s",
+                        call->op->name, (int)input, tsi_shape_text(rows, other, sizeof other),
+                        tsi_shape_text(x, one, sizeof one));
+    ts_dtype dtype = (ts_dtype)call->in[input].dtype;
+    bool whole = tsi_dtype_category(dtype) == TSI_CATEGORY_INT;
+    if (input == 1 && !whole)
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: labels are integers, not %s", call->op->name,
+                        ts_dtype_name(dtype));
+    return TS_OK;
+}
+
+/* Outputs: the loss (with mean and sum: as a sum over all labels, a scalar), and log-sum-exp per
+ * label. */
+static ts_status ce_infer(const tsi_op_call *call)
+{
+    const ce_attributes *a = call->attributes;
+    const ts_shape *labels = &call->in[1].shape;
+    TSI_TRY(check_rows(call, 1));
+    int32_t wide = call->in[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    call->out[0] = (ts_meta){ .shape = *labels, .dtype = wide };
+    if (a->reduction != 2) call->out[0].shape = TS_SHAPE_SCALAR;
+    call->out[1] = (ts_meta){ .shape = *labels, .dtype = wide };
+    return TS_OK;
+}
+
+static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    const ce_attributes *a = call->attributes;
+    int32_t last = call->in[1].shape.ndim;
+    /* A mean over labels needs their global number: it is counted by the algorithm. */
+    for (int32_t d = 0; d < last; d++) {
+        tsi_role *row = tsi_rules_add_with(rules, a->reduction == 0 ? 1 : 0, 0);
+        if (!row) return;
+        row[0] = row[1] = row[3] = TSI_S(d);
+        row[2] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
+    }
+    tsi_role *row = tsi_rules_add_with(rules, 2, 0);
+    if (row) row[0] = TSI_S(last);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* log-sum-exp of one row, and the logit of the label. */
+static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *chosen)
+{
+    int32_t last = x->ndim - 1;
+    double top = -INFINITY, sum = 0;
+    for (int64_t c = 0; c < x->extent[last]; c++) {
+        double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last]));
+        if (v > top) top = v;
+        if (c == label) *chosen = v;
+    }
+    for (int64_t c = 0; c < x->extent[last]; c++)
+        sum +=
+            exp(tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])) - top);
+    return top + log(sum);
+}
+
+/* Where the labels are cut only some ranks may see it: then peers must be told. */
+static ts_status refuse_label(bool cut, int64_t label, int64_t classes)
+{
+    return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "cross_entropy: label %lld is out of range for %lld classes",
+                          (long long)label, (long long)classes);
+}
+
+static ts_status ce_reference(const tsi_kernel_io *io)
+{
+    const ce_attributes *a = io->attributes;
+    const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *loss = &io->out[0].block,
+                    *lse = &io->out[1].block;
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 4,
+                      .stride = { x->stride, labels->stride, lse->stride, loss->stride } };
+    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    int64_t zero_stride[TS_NDIM_MAX] = { 0 }, counted = 0, classes = x->extent[x->ndim - 1];
+    if (a->reduction != 2) loop.stride[3] = zero_stride;
+    double total = 0;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        bool counts = label != a->ignore_index;
+        if (counts && (label < 0 || label >= classes))
+            return refuse_label(io->in[1].region != NULL, label, classes);
+        double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
+        tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
+        double term = counts ? value - chosen : 0.0;
+        total += term;
+        counted += counts;
+        if (a->reduction == 2)
+            tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, loop.at[3]), term);
+    }
+    if (a->reduction == 0) total /= (double)counted; /* 0 / 0: nothing counts, not a number */
+    if (a->reduction != 2) tsi_store_real((ts_dtype)loss->dtype, loss->data, total);
+    return TS_OK;
+}
+
+/* ---- algorithms ------------------------------------------------------------------------------ */
+
+/* The number of labels that count, over all ranks of the labels' mesh. */
+static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
+{
+    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels),
+                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    return ts_cast(ts_sum(ts_cast(ts_ne(labels, ignored), dtype), NULL, 0, 0), dtype);
+}
+
+/* Sharded positions: local sums, divided by the global count of labels. */
+static ts_status by_positions(const tsi_algorithm_io *io)
+{
+    const ce_attributes *a = io->attributes;
+    ts_scope scope = tsi_algorithm_begin(io);
+    ce_attributes sums = *a;
+    sums.reduction = 1;
+    ts_tensor *part[TSI_OUTPUT_MAX] = { NULL }, *out[2] = { NULL };
+    tsi_op_args args = { &tsi_op_cross_entropy, io->in, 2, 0, &sums };
+    if (tsi_op_run(&args, part) == TS_OK) {
+        ts_tensor *count =
+            counted_labels(io->in[1], a->ignore_index, (ts_dtype)io->call->out[0].dtype);
+        out[0] = ts_div(part[0], tsi_algorithm_settle(io, count));
+        out[1] = part[1];
+    }
+    return tsi_algorithm_end(io, scope, out);
+}
+
+static int64_t position_bytes(const tsi_op_call *call, int64_t n)
+{
+    (void)call;
+    return 2 * 8 * (n - 1) / n;
+}
+
+/* Labels that are no class and are not ignored: pick would take them for another rank's. */
+static ts_status check_labels(const ts_tensor *labels, int64_t ignore_index, int64_t classes)
+{
+    tsi_block block = tsi_array_block(labels->array);
+    tsi_loop loop = tsi_loop_over(&block);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
+        if (label != ignore_index && (label < 0 || label >= classes))
+            return refuse_label(labels->layout->axes_cut != 0, label, classes);
+    }
+    return TS_OK;
+}
+
+/* Sharded classes: the label's logit is on one rank; the others contribute zero. */
+static ts_status by_classes(const tsi_algorithm_io *io)
+{
+    const ce_attributes *a = io->attributes;
+    ts_scope scope = tsi_algorithm_begin(io);
+    ts_dtype wide = (ts_dtype)io->call->out[0].dtype;
+    int64_t last = io->call->in[1].shape.ndim;
+    (void)check_labels(io->in[1], a->ignore_index, io->call->in[0].shape.extent[last]);
+    ts_tensor *x = ts_cast(io->in[0], wide), *out[2];
+    ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &last, 1, 1));
+    ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
+    ts_tensor *lse = ts_reshape(ts_add(top, ts_log(sum)), io->call->in[1].shape);
+    ts_tensor *chosen = tsi_algorithm_settle(io, ts_pick(x, io->in[1]));
+    ts_tensor *ignored = ts_full((double)a->ignore_index, io->mesh, ts_tensor_dtype(io->in[1]),
+                                 TS_SHAPE_SCALAR, NULL);
+    ts_tensor *counts = ts_cast(ts_ne(io->in[1], ignored), wide);
+    ts_tensor *terms = ts_mul(ts_sub(lse, chosen), counts);
+    out[1] = lse;
+    out[0] = terms;
+    if (a->reduction != 2) out[0] = ts_sum(terms, NULL, 0, 0);
+    if (a->reduction == 0) out[0] = ts_div(out[0], ts_sum(counts, NULL, 0, 0));
+    return tsi_algorithm_end(io, scope, out);
+}
+
+static int64_t class_bytes(const tsi_op_call *call, int64_t n)
+{
+    return 3 * 2 * ts_shape_count(&call->in[1].shape) *
+           (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
+}
+
+static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, position_bytes },
+                                               { "sharded classes", by_classes, class_bytes },
+                                               { 0 } };
+
+/* ---- the label's logit ----------------------------------------------------------------------- */
+
+/* x [.., C], labels [..] -> x[.., label], 0 where the label is no class, or another rank's. */
+static ts_status pick_infer(const tsi_op_call *call)
+{
+    TSI_TRY(check_rows(call, 1));
+    call->out[0] = (ts_meta){ .shape = call->in[1].shape, .dtype = call->in[0].dtype };
+    return TS_OK;
+}
+
+static void pick_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t last = call->in[1].shape.ndim;
+    for (int32_t d = 0; d < last; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = row[2] = TSI_S(d);
+    }
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[0] = TSI_S(last);
+    row[2] = TSI_P(TS_REDUCE_SUM);
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) { /* a selection */
+        if (!(row = tsi_rules_add(rules))) return;
+        row[0] = row[2] = TSI_P(reduce);
+    }
+}
+
+static ts_status pick_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
+    int32_t last = x->ndim - 1;
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 3,
+                      .stride = { x->stride, labels->stride, out->stride } };
+    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        bool valid = label >= 0 && label < io->in[0].global->shape.extent[last];
+        if (valid && io->in[0].region)
+            label = tsi_span_list_find(&io->in[0].region->dim[last], label);
+        double value = 0;
+        if (valid && label >= 0)
+            value = tsi_load_real((ts_dtype)x->dtype,
+                                  tsi_block_at(x, loop.at[0] + label * x->stride[last]));
+        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[2]), value);
+    }
+    return TS_OK;
+}
+
+static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    (void)random;
+    *count = 2;
+    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 6, 0 } },
+                       .dtype = TS_DTYPE_F64 };
+    if (variant == 2) in[0].shape = (ts_shape){ .ndim = 3, .extent = { 2, 3, 6 } };
+    in[1] = (ts_meta){ .shape = in[0].shape, .dtype = TS_DTYPE_I64 };
+    in[1].shape.extent[--in[1].shape.ndim] = 0;
+    if (attributes)
+        *(ce_attributes *)attributes = (ce_attributes){ .ignore_index = 2, .reduction = variant };
+    return variant < 3;
+}
+
+static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    (void)attributes;
+    return sample_labels(random, variant, in, count, NULL);
+}
+
+/* dy [..], labels [..] -> [.., C]: dy at the label, else 0. */
+typedef struct pick_attributes {
+    int64_t classes;
+} pick_attributes;
+static const tsi_attribute pick_table[] = {
+    TSI_ATTR(pick_attributes, classes, INT, "classes", NULL), { 0 }
+};
+
+static ts_status pick_backward_infer(const tsi_op_call *call)
+{
+    int64_t classes = ((const pick_attributes *)call->attributes)->classes;
+    const ts_shape *dy = &call->in[0].shape, *labels = &call->in[1].shape;
+    bool fits = dy->ndim == labels->ndim && dy->ndim < TS_NDIM_MAX && classes >= 0;
+    for (int32_t d = 0; fits && d < dy->ndim; d++)
+        fits = dy->extent[d] == labels->extent[d];
+    char one[96], other[96];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "pick_backward: a gradient of shape %s does not fit labels of shape %s and "
+                        "%lld classes",
+                        tsi_shape_text(dy, one, sizeof one),
+                        tsi_shape_text(labels, other, sizeof other), (long long)classes);
+    call->out[0] = call->in[0];
+    call->out[0].shape.extent[call->out[0].shape.ndim++] = classes;
+    return TS_OK;
+}
+
+static void pick_backward_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    for (int32_t d = 0; d < call->in[1].shape.ndim; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = row[2] = TSI_S(d);
+    }
+    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
+    tsi_rules_partials(rules, &linear);
+}
+
+static ts_status pick_backward_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *dy = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
+    int32_t last = out->ndim - 1;
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 3,
+                      .stride = { dy->stride, labels->stride, out->stride } };
+    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        double value = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, loop.at[0]));
+        for (int64_t c = 0; c < out->extent[last]; c++)
+            tsi_store_real((ts_dtype)out->dtype,
+                           tsi_block_at(out, loop.at[2] + c * out->stride[last]),
+                           c == label ? value : 0.0);
+    }
+    return TS_OK;
+}
+
+static ts_status pick_grad(const tsi_grad_io *io)
+{
+    const ts_shape *x = &io->in_meta[0].shape;
+    pick_attributes a = { x->extent[x->ndim - 1] };
+    ts_tensor *in[] = { io->out_grad[0], io->in[1] };
+    if (io->needs & 1) io->in_grad[0] = tsi_op_make(&tsi_op_pick_backward, in, 2, &a);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_pick_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                                 void *attributes)
+{
+    bool more = sample_labels(random, variant, in, count, NULL);
+    ((pick_attributes *)attributes)->classes = in[0].shape.extent[in[0].shape.ndim - 1];
+    in[0].shape = in[1].shape;
+    return more;
+}
+
+const tsi_op_desc tsi_op_pick_backward = {
+    .name = "pick_backward",
+    .what = "the gradient of pick: dy at the label, else zero",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16,
+    .attribute = pick_table,
+    .attribute_bytes = sizeof(pick_attributes),
+    .infer = pick_backward_infer,
+    .rules = pick_backward_rules,
+    .reference = pick_backward_reference,
+    .sample = sample_pick_backward,
+};
+
+const tsi_op_desc tsi_op_pick = {
+    .name = "pick",
+    .what = "the element of the last dim that an index names, 0 if it names none",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 1,
+    .saves = 2,
+    .infer = pick_infer,
+    .rules = pick_rules,
+    .reference = pick_reference,
+    .grad = pick_grad,
+    .sample = sample_pick,
+};
+
+/* ---- the gradient ---------------------------------------------------------------------------- */
+
+/* dx = (softmax(x) - onehot(label)) * g, where g per label is dy over the count, 0 where the label
+ * is ignored. */
+static ts_status ceb_infer(const tsi_op_call *call)
+{
+    for (int32_t i = 1; i < 4; i++)
+        TSI_TRY(check_rows(call, i));
+    call->out[0] = call->in[0];
+    return TS_OK;
+}
+
+/* inputs: x, labels, lse, g */
+static void ceb_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t last = call->in[1].shape.ndim;
+    for (int32_t d = 0; d < last; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = row[2] = row[3] = row[4] = TSI_S(d);
+    }
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[0] = row[4] = TSI_S(last);
+    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 8 };
+    tsi_rules_partials(rules, &linear);
+}
+
+static ts_status ceb_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *lse = &io->in[2].block,
+                    *g = &io->in[3].block, *out = &io->out[0].block;
+    int32_t last = x->ndim - 1;
+    tsi_loop loop = { .ndim = labels->ndim,
+                      .operand_count = 5,
+                      .stride = { x->stride, labels->stride, lse->stride, g->stride,
+                                  out->stride } };
+    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        if (io->in[0].region && label >= 0)
+            label = tsi_span_list_find(&io->in[0].region->dim[last], label);
+        double base = tsi_load_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]));
+        double scale = tsi_load_real((ts_dtype)g->dtype, tsi_block_at(g, loop.at[3]));
+        for (int64_t c = 0; c < x->extent[last]; c++) {
+            double v = tsi_load_real((ts_dtype)x->dtype,
+                                     tsi_block_at(x, loop.at[0] + c * x->stride[last]));
+            double p = scale == 0.0 ? 0.0 : (exp(v - base) - (c == label ? 1.0 : 0.0)) * scale;
+            tsi_store_real((ts_dtype)out->dtype,
+                           tsi_block_at(out, loop.at[4] + c * out->stride[last]), p);
+        }
+    }
+    return TS_OK;
+}
+
+static bool sample_ceb(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
+{
+    (void)attributes;
+    bool more = sample_labels(random, variant, in, count, NULL);
+    in[2] = in[3] = (ts_meta){ .shape = in[1].shape, .dtype = TS_DTYPE_F64 };
+    *count = 4;
+    return more;
+}
+
+const tsi_op_desc tsi_op_cross_entropy_backward = {
+    .name = "cross_entropy_backward",
+    .what = "(softmax(x) - onehot(label)) times a factor per label",
+    .input_min = 4,
+    .input_max = 4,
+    .output_count = 1,
+    .flags = TSI_OP_NO_GRAD,
+    .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16,
+    .infer = ceb_infer,
+    .rules = ceb_rules,
+    .reference = ceb_reference,
+    .sample = sample_ceb,
+};
+
+static ts_status ce_grad(const tsi_grad_io *io)
+{
+    const ce_attributes *a = io->attributes;
+    ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
+    ts_tensor *ignored = ts_full((double)a->ignore_index, ts_tensor_mesh(labels),
+                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *counts = ts_cast(ts_ne(labels, ignored), ts_tensor_dtype(dy));
+    if (a->reduction == 0) dy = ts_div(dy, ts_sum(counts, NULL, 0, 0));
+    ts_tensor *in[] = { io->in[0], labels, io->out[1], ts_mul(counts, dy) };
+    io->in_grad[0] = tsi_op_make(&tsi_op_cross_entropy_backward, in, 4, NULL);
+    return ts_rank_status(io->rank);
+}
+
+const tsi_op_desc tsi_op_cross_entropy = {
+    .name = "cross_entropy",
+    .what = "negative log-likelihood of labels under the softmax of the last dim",
+    .input_min = 2,
+    .input_max = 2,
+    .output_count = 2,
+    .dtypes = TSI_DTYPES_REAL,
+    .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
+    .attribute = ce_table,
+    .attribute_bytes = sizeof(ce_attributes),
+    .infer = ce_infer,
+    .rules = ce_rules,
+    .reference = ce_reference,
+    .algorithm = ce_algorithms,
+    .grad = ce_grad,
+    .sample = sample_labels,
+};
+
+/* ---- makers ---------------------------------------------------------------------------------- */
+
+ts_tensor *(ts_pick)(ts_tensor *x, ts_tensor *labels)
+{
+    ts_tensor *in[] = { x, labels };
+    return tsi_op_make(&tsi_op_pick, in, 2, NULL);
+}
+
+ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
+                                  int32_t reduction)
+{
+    ts_tensor *in[] = { logits, labels }, *out[TSI_OUTPUT_MAX] = { NULL };
+    ce_attributes a = { .ignore_index = ignore_index, .reduction = reduction };
+    tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &a };
+    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+}
+
+ts_tensor *(ts_cross_entropy)(ts_tensor *logits, ts_tensor *labels)
+{
+    return tsi_cross_entropy_make(logits, labels, -100, 0);
+}
+
+ts_tensor *(ts_cross_entropy_sum)(ts_tensor *logits, ts_tensor *labels)
+{
+    return tsi_cross_entropy_make(logits, labels, -100, 1);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update.c - optimiser updates, element by element: plain loops for f32 and f64, a staged form for
+ * the rest.
+ *
+ * AdamW as usually stated: p -= lr * wd * p; m, v are running means of g and g^2; p -= lr * m^ /
+ * (sqrt(v^) + eps). SGD: d = g + wd * p; m = mu * m + d; p -= lr * (m, or d + mu * m). */
+#include "op/nn/update.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "device/cpu.h"
+
+enum { CHUNK = 1024 };
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+static void adamw_f32(const tsi_adamw_step *s, float *const *x, int64_t n)
+{
+    float *restrict p = x[0], *restrict m = x[2], *restrict v = x[3];
+    const float *restrict g = x[1];
+    float b1 = (float)s->beta1, b2 = (float)s->beta2, c1 = (float)(1.0 - s->beta1),
+          c2 = (float)(1.0 - s->beta2);
+    float decay = (float)(1.0 - s->lr * s->weight_decay), rate = (float)(s->lr / s->correction1);
+    float root = (float)(1.0 / sqrt(s->correction2)), eps = (float)s->epsilon;
+    for (int64_t i = 0; i < n; i++) {
+        m[i] = b1 * m[i] + c1 * g[i];
+        v[i] = b2 * v[i] + c2 * g[i] * g[i];
+        p[i] = decay * p[i] - rate * m[i] / (sqrtf(v[i]) * root + eps);
+    }
+}
+
+static void adamw_f64(const tsi_adamw_step *s, double *const *x, int64_t n)
+{
+    double *restrict p = x[0], *restrict m = x[2], *restrict v = x[3];
+    const double *restrict g = x[1];
+    double decay = 1.0 - s->lr * s->weight_decay, rate = s->lr / s->correction1,
+           root = 1.0 / sqrt(s->correction2);
+    for (int64_t i = 0; i < n; i++) {
+        m[i] = s->beta1 * m[i] + (1.0 - s->beta1) * g[i];
+        v[i] = s->beta2 * v[i] + (1.0 - s->beta2) * g[i] * g[i];
+        p[i] = decay * p[i] - rate * m[i] / (sqrt(v[i]) * root + s->epsilon);
+    }
+}
+
+static void sgd_f32(const tsi_sgd_step *s, float *const *x, int64_t n)
+{
+    float *restrict p = x[0], *restrict m = x[2];
+    const float *restrict g = x[1];
+    float lr = (float)s->lr, mu = (float)s->momentum, wd = (float)s->weight_decay;
+    for (int64_t i = 0; i < n; i++) {
+        float d = g[i] + wd * p[i];
+        if (m) {
+            m[i] = s->first ? d : mu * m[i] + d;
+            d = s->nesterov ? d + mu * m[i] : m[i];
+        }
+        p[i] -= lr * d;
+    }
+}
+
+static void sgd_f64(const tsi_sgd_step *s, double *const *x, int64_t n)
+{
+    double *restrict p = x[0], *restrict m = x[2];
+    const double *restrict g = x[1];
+    for (int64_t i = 0; i < n; i++) {
+        double d = g[i] + s->weight_decay * p[i];
+        if (m) {
+            m[i] = s->first ? d : s->momentum * m[i] + d;
+            d = s->nesterov ? d + s->momentum * m[i] : m[i];
+        }
+        p[i] -= s->lr * d;
+    }
+}
+
+/* ---- any dtype, in chunks -------------------------------------------------------------------- */
+
+static char *part_at(const tsi_update_part *part, int64_t first)
+{
+    return (char *)part->data + (size_t)first * ts_dtype_size(part->dtype);
+}
+
+static void run_chunk(const tsi_update *u, const tsi_update_item *item, int64_t first, int64_t n)
+{
+    ts_dtype wide = item->part[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    double buffer[TSI_UPDATE_PARTS][CHUNK];
+    void *x[TSI_UPDATE_PARTS] = { NULL };
+    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+        const tsi_update_part *part = &item->part[k];
+        if (!part->data) continue;
+        x[k] = part->dtype == wide ? (void *)part_at(part, first) : buffer[k];
+        if (part->dtype != wide)
+            tsi_cpu_cast_rows(wide, x[k], part->dtype, part_at(part, first), n);
+    }
+    float *const f32[] = { x[0], x[1], x[2], x[3] };
+    double *const f64[] = { x[0], x[1], x[2], x[3] };
+    if (u->kind == TSI_UPDATE_ADAMW && wide == TS_DTYPE_F32)
+        adamw_f32(u->step, f32, n);
+    else if (u->kind == TSI_UPDATE_ADAMW)
+        adamw_f64(u->step, f64, n);
+    else if (wide == TS_DTYPE_F32)
+        sgd_f32(u->step, f32, n);
+    else
+        sgd_f64(u->step, f64, n);
+    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+        const tsi_update_part *part = &item->part[k];
+        if (part->data && part->dtype != wide && k != TSI_UPDATE_GRAD)
+            tsi_cpu_cast_rows(part->dtype, part_at(part, first), wide, x[k], n);
+    }
+}
+
+void tsi_update_range(const tsi_update *update, const tsi_update_item *item, int64_t first,
+                      int64_t count)
+{
+    for (int64_t at = 0; at < count; at += CHUNK)
+        run_chunk(update, item, first + at, count - at < CHUNK ? count - at : CHUNK);
+}
+
+void tsi_update_reference(const tsi_update *update)
+{
+    for (int64_t i = 0; i < update->count; i++)
+        tsi_update_range(update, &update->item[i], 0, update->item[i].count);
+}
+
+static double squares_reference(ts_dtype dtype, const void *data, int64_t count)
+{
+    double sum = 0.0, chunk[CHUNK];
+    for (int64_t at = 0; at < count; at += CHUNK) {
+        int64_t n = count - at < CHUNK ? count - at : CHUNK;
+        tsi_cpu_cast_rows(TS_DTYPE_F64, chunk, dtype,
+                          (const char *)data + (size_t)at * ts_dtype_size(dtype), n);
+        for (int64_t i = 0; i < n; i++)
+            sum += chunk[i] * chunk[i];
+    }
+    return sum;
+}
+
+/* ---- what backends set ----------------------------------------------------------------------- */
+
+static tsi_update_kernels fast; /* written before the first world opens */
+
+void tsi_update_set(const tsi_update_kernels *kernels)
+{
+    fast = *kernels;
+}
+
+void tsi_update_run(const tsi_update *update)
+{
+    if (fast.run)
+        fast.run(update);
+    else
+        tsi_update_reference(update);
+}
+
+double tsi_update_squares(ts_rank *rank, ts_dtype dtype, const void *data, int64_t count)
+{
+    return fast.squares ? fast.squares(rank, dtype, data, count)
+                        : squares_reference(dtype, data, count);
+}

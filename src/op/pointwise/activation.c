@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activation.c - more elementwise functions of one input that models use: hard and smooth
+ * activations, and shrinkages.
+ *
+ * Each is a function of reals, its slope written with operators, and a row. Those that never fall
+ * pass minima and maxima. */
+#include <math.h>
+
+#include "op/pointwise/unary.h"
+
+typedef struct number_attributes {
+    double number;
+} number_attributes;
+typedef struct threshold_attributes {
+    double threshold, value;
+} threshold_attributes;
+
+static const tsi_attribute alpha_table[] = {
+    TSI_ATTR(number_attributes, number, REAL, "alpha", "1"), { 0 }
+};
+static const tsi_attribute lambd_table[] = {
+    TSI_ATTR(number_attributes, number, REAL, "lambd", "0.5"), { 0 }
+};
+static const tsi_attribute threshold_table[] = {
+    TSI_ATTR(threshold_attributes, threshold, REAL, "threshold", NULL),
+    TSI_ATTR(threshold_attributes, value, REAL, "value", NULL),
+    { 0 },
+};
+
+static const double selu_scale = 1.0507009873554805, selu_alpha = 1.6732632423543772;
+
+static double number_of(const void *attributes)
+{
+    return ((const number_attributes *)attributes)->number;
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+static double real_hardsigmoid(const double *x, const void *a)
+{
+    (void)a;
+    double y = *x / 6 + 0.5;
+    return y < 0 ? 0 : y > 1 ? 1 : y;
+}
+
+static double real_hardswish(const double *x, const void *a)
+{
+    return *x == -(double)INFINITY ? 0 : *x * real_hardsigmoid(x, a);
+}
+
+static double real_relu6(const double *x, const void *a)
+{
+    (void)a;
+    return *x < 0 ? 0 : *x > 6 ? 6 : *x;
+}
+
+static double real_softsign(const double *x, const void *a)
+{
+    (void)a;
+    return isinf(*x) ? copysign(1, *x) : *x / (1 + fabs(*x));
+}
+
+static double real_tanhshrink(const double *x, const void *a)
+{
+    (void)a;
+    return *x - tanh(*x);
+}
+
+static double real_mish(const double *x, const void *a)
+{
+    (void)a;
+    if (*x == -(double)INFINITY) return 0;
+    return *x * tanh(fmax(*x, 0.0) + log1p(exp(-fabs(*x))));
+}
+
+static double real_selu(const double *x, const void *a)
+{
+    (void)a;
+    return selu_scale * (*x > 0 ? *x : selu_alpha * expm1(*x));
+}
+
+static double real_celu(const double *x, const void *a)
+{
+    return *x > 0 ? *x : number_of(a) * expm1(*x / number_of(a));
+}
+
+static double real_hardshrink(const double *x, const void *a)
+{
+    return fabs(*x) <= number_of(a) ? 0 : *x;
+}
+
+static double real_softshrink(const double *x, const void *a)
+{
+    double lambd = number_of(a);
+    return *x > lambd ? *x - lambd : *x < -lambd ? *x + lambd : *x * 0;
+}
+
+static double real_threshold(const double *x, const void *a)
+{
+    const threshold_attributes *t = a;
+    return *x <= t->threshold ? t->value : *x;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
+{
+    io->in_grad[0] = ts_mul(io->out_grad[0], slope);
+    return ts_rank_status(io->rank);
+}
+
+/* dy where the condition holds, else 0. */
+static ts_status give_where(const tsi_grad_io *io, ts_tensor *condition)
+{
+    io->in_grad[0] = ts_masked_fill(io->out_grad[0], ts_logical_not(condition), 0.0);
+    return ts_rank_status(io->rank);
+}
+
+static ts_tensor *between(ts_tensor *x, double low, double high)
+{
+    return ts_logical_and(ts_gt_scalar(x, low), ts_lt_scalar(x, high));
+}
+
+static ts_status hardsigmoid_grad(const tsi_grad_io *io)
+{
+    TSI_TRY(give_where(io, between(io->in[0], -3, 3)));
+    io->in_grad[0] = ts_div_scalar(io->in_grad[0], 6);
+    return ts_rank_status(io->rank);
+}
+
+/* 0 below -3, 1 above 3, (2 x + 3) / 6 between. */
+static ts_status hardswish_grad(const tsi_grad_io *io)
+{
+    ts_tensor *x = io->in[0];
+    ts_tensor *slope = ts_div_scalar(ts_add_scalar(ts_mul_scalar(x, 2), 3), 6);
+    slope = ts_masked_fill(slope, ts_le_scalar(x, -3), 0.0);
+    return give(io, ts_masked_fill(slope, ts_ge_scalar(x, 3), 1.0));
+}
+
+static ts_status relu6_grad(const tsi_grad_io *io)
+{
+    return give_where(io, between(io->in[0], 0, 6));
+}
+
+static ts_status softsign_grad(const tsi_grad_io *io)
+{
+    return give(io, ts_reciprocal(ts_square(ts_add_scalar(ts_abs(io->in[0]), 1))));
+}
+
+static ts_status tanhshrink_grad(const tsi_grad_io *io)
+{
+    return give(io, ts_square(ts_tanh(io->in[0])));
+}
+
+/* With t = tanh(softplus(x)): t + x sigmoid(x) (1 - t^2). */
+static ts_status mish_grad(const tsi_grad_io *io)
+{
+    ts_tensor *x = io->in[0], *t = ts_tanh(ts_softplus(x));
+    ts_tensor *rest = ts_rsub_scalar(ts_square(t), 1);
+    return give(io, ts_add(t, ts_mul(ts_mul(x, ts_sigmoid(x)), rest)));
+}
+
+static ts_status selu_grad(const tsi_grad_io *io)
+{
+    ts_tensor *below = ts_mul_scalar(ts_exp(io->in[0]), selu_scale * selu_alpha);
+    return give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), selu_scale));
+}
+
+static ts_status celu_grad(const tsi_grad_io *io)
+{
+    ts_tensor *below = ts_exp(ts_div_scalar(io->in[0], number_of(io->attributes)));
+    return give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), 1.0));
+}
+
+static ts_status shrink_grad(const tsi_grad_io *io)
+{
+    return give_where(io, ts_gt_scalar(ts_abs(io->in[0]), number_of(io->attributes)));
+}
+
+static ts_status threshold_grad(const tsi_grad_io *io)
+{
+    const threshold_attributes *t = io->attributes;
+    return give_where(io, ts_gt_scalar(io->in[0], t->threshold));
+}
+
+/* ---- traits and samples that depend on attributes -------------------------------------------- */
+
+static void celu_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    if (number_of(call->attributes) > 0) traits->mono[0] = TSI_MONO_UP;
+}
+
+static void shrink_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    if (number_of(call->attributes) >= 0) traits->mono[0] = TSI_MONO_UP;
+}
+
+static void threshold_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    const threshold_attributes *t = call->attributes;
+    if (t->value <= t->threshold) traits->mono[0] = TSI_MONO_UP;
+}
+
+static bool sample_number(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    ((number_attributes *)attributes)->number = variant == 1 ? 0.25 : 2.0;
+    return tsi_sample_unary(random, variant, in, count, NULL);
+}
+
+static bool sample_threshold(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                             void *attributes)
+{
+    *(threshold_attributes *)attributes = (threshold_attributes){ 0.4, variant == 1   ? 3.0
+                                                                       : variant == 2 ? 0.4
+                                                                                      : -2.0 };
+    return tsi_sample_unary(random, variant, in, count, NULL);
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+#define REALS(function)                                                                            \
+    (&(const tsi_pointwise_family){ { function, NULL, NULL }, TSI_RESULT_REAL, NULL })
+#define ROW(op, words, mono_, saves_)                                                              \
+    .name = #op, .what = words, .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1,    \
+    .saves = (saves_), .traits = { .mono = { TSI_MONO_##mono_ } }, .infer = tsi_family_infer,      \
+    .reference = tsi_family_reference
+#define PLAIN .flags = TSI_OP_IN_PLACE, .sample = tsi_sample_unary
+#define NUMBER(table)                                                                              \
+    .flags = TSI_OP_IN_PLACE, .attribute = table, .attribute_bytes = sizeof(number_attributes)
+#define X 1
+
+const tsi_op_desc tsi_op_hardsigmoid = {
+    ROW(hardsigmoid, "x / 6 + 1/2 within 0 and 1", UP, X),
+    PLAIN,
+    .family = REALS(real_hardsigmoid),
+    .grad = hardsigmoid_grad,
+};
+const tsi_op_desc tsi_op_hardswish = {
+    ROW(hardswish, "x * hardsigmoid(x)", NONE, X),
+    PLAIN,
+    .family = REALS(real_hardswish),
+    .grad = hardswish_grad,
+};
+const tsi_op_desc tsi_op_relu6 = {
+    ROW(relu6, "x within 0 and 6", UP, X),
+    PLAIN,
+    .family = REALS(real_relu6),
+    .grad = relu6_grad,
+};
+const tsi_op_desc tsi_op_softsign = {
+    ROW(softsign, "x / (1 + |x|)", UP, X),
+    PLAIN,
+    .family = REALS(real_softsign),
+    .grad = softsign_grad,
+};
+const tsi_op_desc tsi_op_tanhshrink = {
+    ROW(tanhshrink, "x - tanh(x)", UP, X),
+    PLAIN,
+    .family = REALS(real_tanhshrink),
+    .grad = tanhshrink_grad,
+};
+const tsi_op_desc tsi_op_mish = {
+    ROW(mish, "x * tanh(softplus(x))", NONE, X),
+    PLAIN,
+    .family = REALS(real_mish),
+    .grad = mish_grad,
+};
+const tsi_op_desc tsi_op_selu = {
+    ROW(selu, "elu with the scale and alpha that keep mean 0 and deviation 1", UP, X),
+    PLAIN,
+    .family = REALS(real_selu),
+    .grad = selu_grad,
+};
+const tsi_op_desc tsi_op_celu = {
+    ROW(celu, "x, or alpha * (e^(x / alpha) - 1) below zero", NONE, X),
+    NUMBER(alpha_table),
+    .sample = sample_number,
+    .trait = celu_trait,
+    .family = REALS(real_celu),
+    .grad = celu_grad,
+};
+const tsi_op_desc tsi_op_hardshrink = {
+    ROW(hardshrink, "x, or 0 where |x| <= lambd", NONE, X),
+    NUMBER(lambd_table),
+    .sample = sample_number,
+    .trait = shrink_trait,
+    .family = REALS(real_hardshrink),
+    .grad = shrink_grad,
+};
+const tsi_op_desc tsi_op_softshrink = {
+    ROW(softshrink, "x brought nearer to 0 by lambd", NONE, X),
+    NUMBER(lambd_table),
+    .sample = sample_number,
+    .trait = shrink_trait,
+    .family = REALS(real_softshrink),
+    .grad = shrink_grad,
+};
+const tsi_op_desc tsi_op_threshold = {
+    ROW(threshold, "x, or value where x <= threshold", NONE, X),
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = threshold_table,
+    .attribute_bytes = sizeof(threshold_attributes),
+    .sample = sample_threshold,
+    .trait = threshold_trait,
+    .family = REALS(real_threshold),
+    .grad = threshold_grad,
+};
+
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+ts_tensor *(ts_hardsigmoid)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_hardsigmoid, &x, 1, NULL);
+}
+
+ts_tensor *(ts_hardswish)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_hardswish, &x, 1, NULL);
+}
+
+ts_tensor *(ts_mish)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_mish, &x, 1, NULL);
+}
+
+ts_tensor *(ts_relu6)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_relu6, &x, 1, NULL);
+}
+
+ts_tensor *(ts_selu)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_selu, &x, 1, NULL);
+}
+
+ts_tensor *(ts_softsign)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_softsign, &x, 1, NULL);
+}
+
+ts_tensor *(ts_tanhshrink)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_tanhshrink, &x, 1, NULL);
+}
+
+ts_tensor *(ts_celu)(ts_tensor *x, double alpha)
+{
+    return tsi_op_make(&tsi_op_celu, &x, 1, &alpha);
+}
+
+ts_tensor *(ts_hardshrink)(ts_tensor *x, double lambd)
+{
+    return tsi_op_make(&tsi_op_hardshrink, &x, 1, &lambd);
+}
+
+ts_tensor *(ts_softshrink)(ts_tensor *x, double lambd)
+{
+    return tsi_op_make(&tsi_op_softshrink, &x, 1, &lambd);
+}
+
+ts_tensor *(ts_threshold)(ts_tensor *x, double threshold, double value)
+{
+    return tsi_op_make(&tsi_op_threshold, &x, 1, &(threshold_attributes){ threshold, value });
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* binary.c - elementwise operators of two inputs: arithmetic and extremes. Comparisons, logic and
+ * bits are in binary_logic.c.
+ *
+ * Flow of pending reductions is by attributes: linear in all inputs together (add, sub), in each
+ * alone (mul), in the first alone (div), monotone in each. */
+#include "op/pointwise/binary.h"
+#include "op/pointwise/unary.h"
+
+#include <complex.h>
+#include <math.h>
+
+#include "op/pointwise/unary_scalar.h"
+
+/* ---- scalar functions ------------------------------------------------------------------------ */
+
+static double alpha_of(const void *attributes)
+{
+    return *(const double *)attributes;
+}
+
+static double real_add(const double *x, const void *a)
+{
+    return x[0] + alpha_of(a) * x[1];
+}
+
+static int64_t whole_add(const int64_t *x, const void *a)
+{
+    return (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
+}
+
+static double complex both_add(const double complex *x, const void *a)
+{
+    return x[0] + alpha_of(a) * x[1];
+}
+
+static double real_sub(const double *x, const void *a)
+{
+    return x[0] - alpha_of(a) * x[1];
+}
+
+static int64_t whole_sub(const int64_t *x, const void *a)
+{
+    return (int64_t)((uint64_t)x[0] - (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
+}
+
+static double complex both_sub(const double complex *x, const void *a)
+{
+    return x[0] - alpha_of(a) * x[1];
+}
+
+static double real_mul(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] * x[1];
+}
+
+static int64_t whole_mul(const int64_t *x, const void *a)
+{
+    (void)a;
+    return (int64_t)((uint64_t)x[0] * (uint64_t)x[1]);
+}
+
+static double complex both_mul(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] * x[1];
+}
+
+static double real_div(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] / x[1];
+}
+
+static double complex both_div(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] / x[1];
+}
+
+static double real_maximum(const double *x, const void *a)
+{
+    (void)a;
+    if (isnan(x[0])) return x[0];
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+static int64_t whole_maximum(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+static double real_minimum(const double *x, const void *a)
+{
+    (void)a;
+    if (isnan(x[0])) return x[0];
+    return x[0] < x[1] ? x[0] : x[1];
+}
+
+static int64_t whole_minimum(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] < x[1] ? x[0] : x[1];
+}
+
+static double real_pow(const double *x, const void *a)
+{
+    (void)a;
+    return pow(x[0], x[1]);
+}
+
+static int64_t whole_pow(const int64_t *x, const void *a)
+{
+    (void)a;
+    return tsi_whole_power(x[0], x[1]);
+}
+
+static double complex both_pow(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[1] == 0.0 ? 1.0 : cpow(x[0], x[1]);
+}
+
+static double real_atan2(const double *x, const void *a)
+{
+    (void)a;
+    return atan2(x[0], x[1]);
+}
+
+static double real_fmod(const double *x, const void *a)
+{
+    (void)a;
+    return fmod(x[0], x[1]);
+}
+
+static int64_t whole_fmod(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1];
+}
+
+static double real_remainder(const double *x, const void *a)
+{
+    (void)a;
+    double r = fmod(x[0], x[1]);
+    return r != 0.0 && (r < 0.0) != (x[1] < 0.0) ? r + x[1] : r;
+}
+
+static int64_t whole_remainder(const int64_t *x, const void *a)
+{
+    int64_t r = whole_fmod(x, a);
+    return r != 0 && (r < 0) != (x[1] < 0) ? r + x[1] : r;
+}
+
+static double real_hypot(const double *x, const void *a)
+{
+    (void)a;
+    return hypot(x[0], x[1]);
+}
+
+static double real_copysign(const double *x, const void *a)
+{
+    (void)a;
+    return copysign(x[0], x[1]);
+}
+
+static double real_xlogy(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] == 0.0 && !isnan(x[1]) ? 0.0 : x[0] * log(x[1]);
+}
+
+static double real_logaddexp(const double *x, const void *a)
+{
+    (void)a;
+    double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
+    if (isnan(x[0]) || isnan(x[1])) return (double)NAN;
+    return isinf(high) ? high : high + log1p(exp(low - high));
+}
+
+/* ---- traits that depend on attributes -------------------------------------------------------- */
+
+static const tsi_attribute alpha_table[] = { { "alpha", TSI_ATTR_REAL, 0, "1", NULL }, { 0 } };
+
+static void add_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    bool up = alpha_of(call->attributes) >= 0;
+    *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R,
+                            .mono = { TSI_MONO_UP, up ? TSI_MONO_UP : TSI_MONO_DOWN } };
+}
+
+static void sub_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    bool up = alpha_of(call->attributes) >= 0;
+    *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R,
+                            .mono = { TSI_MONO_UP, up ? TSI_MONO_DOWN : TSI_MONO_UP } };
+}
+
+void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce)
+{
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    row[0] = row[1] = row[2] = TSI_P(reduce);
+}
+
+void tsi_maximum_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    tsi_binary_pending(rules, TS_REDUCE_MAX);
+}
+
+void tsi_minimum_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    tsi_binary_pending(rules, TS_REDUCE_MIN);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+ts_status tsi_binary_give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
+{
+    if (io->needs & 1 && da) io->in_grad[0] = tsi_grad_unbroadcast(da, &io->in_meta[0]);
+    if (io->needs & 2 && db) io->in_grad[1] = tsi_grad_unbroadcast(db, &io->in_meta[1]);
+    return ts_rank_status(io->rank);
+}
+
+static ts_tensor *times(ts_tensor *x, double factor)
+{
+    return factor == 1.0 ? x : ts_mul_scalar(x, factor);
+}
+
+static ts_status add_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return tsi_binary_give(io, dy, io->needs & 2 ? times(dy, alpha_of(io->attributes)) : NULL);
+}
+
+static ts_status sub_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return tsi_binary_give(io, dy,
+                           io->needs & 2 ? ts_mul_scalar(dy, -alpha_of(io->attributes)) : NULL);
+}
+
+static ts_status mul_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, io->in[1]) : NULL,
+                           io->needs & 2 ? ts_mul(dy, io->in[0]) : NULL);
+}
+
+static ts_status div_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *b = io->in[1];
+    ts_tensor *da = ts_div(dy, b);
+    return tsi_binary_give(io, da, io->needs & 2 ? ts_neg(ts_mul(da, ts_div(io->in[0], b))) : NULL);
+}
+
+/* Ties share the gradient. */
+static ts_status extreme_grad(const tsi_grad_io *io, bool largest)
+{
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_dtype dtype = ts_tensor_dtype(dy);
+    ts_tensor *tie = ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5);
+    ts_tensor *first = ts_add(ts_cast(largest ? ts_gt(a, b) : ts_lt(a, b), dtype), tie);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, first) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_add_scalar(ts_neg(first), 1.0)) : NULL);
+}
+
+static ts_status maximum_grad(const tsi_grad_io *io)
+{
+    return extreme_grad(io, true);
+}
+
+static ts_status minimum_grad(const tsi_grad_io *io)
+{
+    return extreme_grad(io, false);
+}
+
+/* d a^b = b a^(b-1) da + a^b log(a) db; 0 where a factor is, however large the other. */
+static ts_status power_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_tensor *da = NULL, *db = NULL, *y = io->out[0];
+    if (io->needs & 1) {
+        da = ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)));
+        da = ts_mul(dy, ts_masked_fill(da, ts_logical_not(b), 0.0));
+    }
+    if (io->needs & 2) {
+        ts_tensor *flat = ts_logical_and(ts_logical_not(a), ts_ge_scalar(b, 0.0));
+        db = ts_mul(dy, ts_masked_fill(ts_xlogy(y, a), flat, 0.0));
+    }
+    return tsi_binary_give(io, da, db);
+}
+
+static ts_status logaddexp_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp(ts_sub(io->in[0], y))) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+#define A 1u
+#define B 2u
+#define Y ((uint64_t)1 << TSI_SAVE_OUT)
+
+const tsi_op_desc tsi_op_add = {
+    .name = "add",
+    .what = "a + alpha * b",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = alpha_table,
+    .attribute_bytes = sizeof(double),
+    .family = TSI_BINARY_FAMILY(real_add, whole_add, both_add, SAME),
+    .trait = add_trait,
+    .grad = add_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_sub = {
+    .name = "sub",
+    .what = "a - alpha * b",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = alpha_table,
+    .attribute_bytes = sizeof(double),
+    .family = TSI_BINARY_FAMILY(real_sub, whole_sub, both_sub, SAME),
+    .trait = sub_trait,
+    .grad = sub_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_mul = {
+    .name = "mul",
+    .what = "a * b",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_mul, whole_mul, both_mul, SAME),
+    .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
+    .grad = mul_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_div = {
+    .name = "div",
+    .what = "a / b; integers give f32",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_div, NULL, both_div, REAL),
+    .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
+    .grad = div_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_maximum = {
+    .name = "maximum",
+    .what = "the larger of a and b",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_maximum, whole_maximum, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = tsi_maximum_rules,
+    .grad = maximum_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_minimum = {
+    .name = "minimum",
+    .what = "the smaller of a and b",
+    TSI_BINARY,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_minimum, whole_minimum, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = tsi_minimum_rules,
+    .grad = minimum_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_power = {
+    .name = "power",
+    .what = "a to the power of b; of integers the whole part",
+    TSI_BINARY,
+    .saves = A | B | Y,
+    .family = TSI_BINARY_FAMILY(real_pow, whole_pow, both_pow, SAME),
+    .grad = power_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_atan2 = {
+    .name = "atan2",
+    .what = "angle of the point (b, a)",
+    TSI_BINARY,
+    .saves = A | B,
+    .grad = tsi_grad_atan2,
+    .family = TSI_BINARY_FAMILY(real_atan2, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_fmod = {
+    .name = "fmod",
+    .what = "remainder with the sign of a",
+    TSI_BINARY,
+    .saves = A | B,
+    .grad = tsi_grad_fmod,
+    .family = TSI_BINARY_FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_remainder = {
+    .name = "remainder",
+    .what = "remainder with the sign of b",
+    TSI_BINARY,
+    .saves = A | B,
+    .grad = tsi_grad_fmod,
+    .family = TSI_BINARY_FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_hypot = {
+    .name = "hypot",
+    .what = "sqrt(a^2 + b^2)",
+    TSI_BINARY,
+    .saves = A | B | Y,
+    .grad = tsi_grad_hypot,
+    .family = TSI_BINARY_FAMILY(real_hypot, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_copysign = {
+    .name = "copysign",
+    .what = "|a| with the sign of b",
+    TSI_BINARY,
+    .saves = A | Y,
+    .grad = tsi_grad_copysign,
+    .family = TSI_BINARY_FAMILY(real_copysign, NULL, NULL, REAL),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_xlogy = {
+    .name = "xlogy",
+    .what = "a log(b), 0 where a is 0",
+    TSI_BINARY,
+    .saves = A | B,
+    .grad = tsi_grad_xlogy,
+    .family = TSI_BINARY_FAMILY(real_xlogy, NULL, NULL, REAL),
+    .traits = { .flow = 0 },
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_logaddexp = {
+    .name = "logaddexp",
+    .what = "log(e^a + e^b)",
+    TSI_BINARY,
+    .saves = A | B | Y,
+    .family = TSI_BINARY_FAMILY(real_logaddexp, NULL, NULL, REAL),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .grad = logaddexp_grad,
+    .sample = tsi_sample_binary,
+};

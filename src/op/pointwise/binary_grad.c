@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* binary_grad.c - gradients of elementwise operators of two inputs that are seldom differentiated:
+ * atan2, hypot, fmod, remainder, copysign, xlogy. Each is dy times a slope per input, summed back
+ * to the input's shape where it was broadcast. */
+#include "op/pointwise/binary.h"
+
+static ts_status give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
+{
+    ts_tensor *dy = io->out_grad[0];
+    if (io->needs & 1 && da) io->in_grad[0] = tsi_grad_unbroadcast(ts_mul(dy, da), &io->in_meta[0]);
+    if (io->needs & 2 && db) io->in_grad[1] = tsi_grad_unbroadcast(ts_mul(dy, db), &io->in_meta[1]);
+    return ts_rank_status(io->rank);
+}
+
+/* b / (a^2 + b^2) and -a / (a^2 + b^2), 0 at the origin */
+ts_status tsi_grad_atan2(const tsi_grad_io *io)
+{
+    ts_tensor *a = io->in[0], *b = io->in[1], *r = ts_add(ts_square(a), ts_square(b));
+    r = ts_masked_fill(r, ts_logical_not(r), 1.0);
+    return give(io, ts_div(b, r), ts_neg(ts_div(a, r)));
+}
+
+ts_status tsi_grad_hypot(const tsi_grad_io *io)
+{
+    return give(io, ts_div(io->in[0], io->out[0]), ts_div(io->in[1], io->out[0]));
+}
+
+/* a - b trunc(a / b); with floor for remainder. */
+ts_status tsi_grad_fmod(const tsi_grad_io *io)
+{
+    ts_tensor *a = io->in[0], *b = io->in[1], *times = ts_div(a, b);
+    times = io->op == &tsi_op_fmod ? ts_trunc(times) : ts_floor(times);
+    return give(io, ts_ones_like(a), ts_neg(times));
+}
+
+/* The sign of a against that of the result; a sign has no slope. */
+ts_status tsi_grad_copysign(const tsi_grad_io *io)
+{
+    return give(io, ts_mul(ts_sign(io->in[0]), ts_sign(io->out[0])), NULL);
+}
+
+/* log(b), 0 where a is 0 and there is no logarithm; a / b */
+ts_status tsi_grad_xlogy(const tsi_grad_io *io)
+{
+    ts_tensor *a = io->in[0], *b = io->in[1];
+    ts_tensor *none = ts_logical_and(ts_logical_not(a), ts_le_scalar(b, 0.0));
+    return give(io, ts_masked_fill(ts_log(b), none, 0.0), ts_div(a, b));
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* binary_more.c - more elementwise operators of two inputs: whole quotients, extremes that pass
+ * over NaN, steps, shifts of bits, common divisors, closeness. */
+#include <complex.h>
+#include <math.h>
+
+#include "op/pointwise/binary.h"
+#include "op/pointwise/unary.h"
+
+/* ---- scalar functions ------------------------------------------------------------------------ */
+
+static double real_floor_divide(const double *x, const void *a)
+{
+    (void)a;
+    return floor(x[0] / x[1]);
+}
+
+/* Of whole numbers a quotient by 0 is 0, as the remainder is. */
+static int64_t whole_floor_divide(const int64_t *x, const void *a)
+{
+    (void)a;
+    if (x[1] == 0) return 0;
+    if (x[1] == -1) return (int64_t)(0 - (uint64_t)x[0]);
+    int64_t q = x[0] / x[1];
+    return q - (x[0] % x[1] != 0 && (x[0] < 0) != (x[1] < 0));
+}
+
+static double real_fmax(const double *x, const void *a)
+{
+    (void)a;
+    return fmax(x[0], x[1]);
+}
+
+static int64_t whole_fmax(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] > x[1] ? x[0] : x[1];
+}
+
+static double real_fmin(const double *x, const void *a)
+{
+    (void)a;
+    return fmin(x[0], x[1]);
+}
+
+static int64_t whole_fmin(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] < x[1] ? x[0] : x[1];
+}
+
+static double real_logaddexp2(const double *x, const void *a)
+{
+    (void)a;
+    double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
+    if (isnan(x[0]) || isnan(x[1])) return (double)NAN;
+    return isinf(high) ? high : high + log1p(exp2(low - high)) / 0.6931471805599453;
+}
+
+static double real_heaviside(const double *x, const void *a)
+{
+    (void)a;
+    return isnan(x[0]) ? x[0] : x[0] == 0 ? x[1] : x[0] > 0;
+}
+
+static int64_t whole_heaviside(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] == 0 ? x[1] : x[0] > 0;
+}
+
+/* Shifts by less than no or more than all bits leave none. */
+static int64_t whole_left_shift(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[1] < 0 || x[1] > 63 ? 0 : (int64_t)((uint64_t)x[0] << x[1]);
+}
+
+static int64_t whole_right_shift(const int64_t *x, const void *a)
+{
+    (void)a;
+    int64_t by = x[1] < 0 || x[1] > 63 ? 63 : x[1];
+    return x[0] >= 0 ? x[0] >> by : ~(~x[0] >> by);
+}
+
+static uint64_t divisor_of(int64_t x, int64_t y)
+{
+    uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y;
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static int64_t whole_gcd(const int64_t *x, const void *a)
+{
+    (void)a;
+    return (int64_t)divisor_of(x[0], x[1]);
+}
+
+static int64_t whole_lcm(const int64_t *x, const void *a)
+{
+    (void)a;
+    uint64_t common = divisor_of(x[0], x[1]);
+    if (common == 0) return 0;
+    uint64_t one = x[0] < 0 ? 0 - (uint64_t)x[0] : (uint64_t)x[0];
+    return (int64_t)(one / common * (x[1] < 0 ? 0 - (uint64_t)x[1] : (uint64_t)x[1]));
+}
+
+static double real_isclose(const double *x, const void *a)
+{
+    const tsi_close_attributes *c = a;
+    if (x[0] == x[1]) return 1;
+    if (isnan(x[0]) || isnan(x[1])) return c->equal_nan && isnan(x[0]) && isnan(x[1]);
+    return isfinite(x[0]) && isfinite(x[1]) && fabs(x[0] - x[1]) <= c->atol + c->rtol * fabs(x[1]);
+}
+
+static int64_t whole_isclose(const int64_t *x, const void *a)
+{
+    double both[] = { (double)x[0], (double)x[1] };
+    return x[0] == x[1] || real_isclose(both, a) != 0;
+}
+
+static double complex both_isclose(const double complex *x, const void *a)
+{
+    const tsi_close_attributes *c = a;
+    if (x[0] == x[1]) return 1;
+    return isfinite(cabs(x[0])) && isfinite(cabs(x[1])) &&
+           cabs(x[0] - x[1]) <= c->atol + c->rtol * cabs(x[1]);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* To the one that is taken; equal ones share. */
+static ts_status extreme_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_dtype dtype = ts_tensor_dtype(dy);
+    ts_tensor *first = io->op == &tsi_op_fmax ? ts_gt(a, b) : ts_lt(a, b);
+    first = ts_cast(ts_logical_or(first, ts_isnan(b)), dtype);
+    first = ts_add(first, ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5));
+    return tsi_binary_give(io, ts_mul(dy, first), ts_mul(dy, ts_rsub_scalar(first, 1.0)));
+}
+
+static ts_status logaddexp2_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp2(ts_sub(io->in[0], y))) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_exp2(ts_sub(io->in[1], y))) : NULL);
+}
+
+/* A step has no slope; where it is taken, the value has one. */
+static ts_status heaviside_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0];
+    return tsi_binary_give(io, ts_zeros_like(dy),
+                           ts_masked_fill(dy, ts_ne_scalar(io->in[0], 0), 0.0));
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                         void *attributes)
+{
+    *(tsi_close_attributes *)attributes = (tsi_close_attributes){ 0, variant ? 4.0 : 1.0, 0, 0 };
+    return tsi_sample_binary(random, variant, in, count, NULL);
+}
+
+#define A 1u
+#define B 2u
+#define Y ((uint64_t)1 << TSI_SAVE_OUT)
+
+const tsi_op_desc tsi_op_floor_divide = {
+    .name = "floor_divide",
+    .what = "the largest whole number not above a / b; of integers by 0: 0",
+    TSI_BINARY,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
+    .family = TSI_BINARY_FAMILY(real_floor_divide, whole_floor_divide, NULL, SAME),
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_fmax = {
+    .name = "fmax",
+    .what = "the larger of a and b; a number where the other is none",
+    TSI_BINARY,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_fmax, whole_fmax, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = tsi_maximum_rules,
+    .grad = extreme_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_fmin = {
+    .name = "fmin",
+    .what = "the smaller of a and b; a number where the other is none",
+    TSI_BINARY,
+    .saves = A | B,
+    .family = TSI_BINARY_FAMILY(real_fmin, whole_fmin, NULL, SAME),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .rules = tsi_minimum_rules,
+    .grad = extreme_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_logaddexp2 = {
+    .name = "logaddexp2",
+    .what = "log2(2^a + 2^b)",
+    TSI_BINARY,
+    .saves = A | B | Y,
+    .family = TSI_BINARY_FAMILY(real_logaddexp2, NULL, NULL, REAL),
+    .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
+    .grad = logaddexp2_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_heaviside = {
+    .name = "heaviside",
+    .what = "0 below zero, 1 above, b where a is zero",
+    TSI_BINARY,
+    .saves = A,
+    .family = TSI_BINARY_FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
+    .traits = { .flow = TSI_AVG_WITH_R, .linear_in = B, .mono = { TSI_MONO_NONE, TSI_MONO_UP } },
+    .grad = heaviside_grad,
+    .sample = tsi_sample_binary,
+};
+const tsi_op_desc tsi_op_isclose = {
+    .name = "isclose",
+    .what = "is |a - b| <= atol + rtol |b|?",
+    TSI_BINARY,
+    .flags = TSI_OP_NO_GRAD,
+    .attribute = tsi_close_table,
+    .attribute_bytes = sizeof(tsi_close_attributes),
+    .family = TSI_BINARY_FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
+    .sample = sample_close,
+};
+
+#define BITS TSI_BINARY, .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE, .sample = tsi_sample_bits
+const tsi_op_desc tsi_op_bitwise_left_shift = {
+    .name = "bitwise_left_shift",
+    .what = "a * 2^b, without the bits that leave",
+    BITS,
+    .family = TSI_BINARY_FAMILY(NULL, whole_left_shift, NULL, SAME),
+};
+const tsi_op_desc tsi_op_bitwise_right_shift = {
+    .name = "bitwise_right_shift",
+    .what = "the largest whole number not above a / 2^b",
+    BITS,
+    .family = TSI_BINARY_FAMILY(NULL, whole_right_shift, NULL, SAME),
+};
+const tsi_op_desc tsi_op_gcd = {
+    .name = "gcd",
+    .what = "the largest common divisor",
+    BITS,
+    .family = TSI_BINARY_FAMILY(NULL, whole_gcd, NULL, SAME),
+};
+const tsi_op_desc tsi_op_lcm = {
+    .name = "lcm",
+    .what = "the smallest common multiple",
+    BITS,
+    .family = TSI_BINARY_FAMILY(NULL, whole_lcm, NULL, SAME),
+};
+
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+static ts_tensor *make(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { a, b };
+    return tsi_op_make(op, in, 2, NULL);
+}
+
+ts_tensor *(ts_bitwise_left_shift)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_bitwise_left_shift, a, b);
+}
+
+ts_tensor *(ts_bitwise_right_shift)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_bitwise_right_shift, a, b);
+}
+
+ts_tensor *(ts_floor_divide)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_floor_divide, a, b);
+}
+
+ts_tensor *(ts_fmax)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_fmax, a, b);
+}
+
+ts_tensor *(ts_fmin)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_fmin, a, b);
+}
+
+ts_tensor *(ts_gcd)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_gcd, a, b);
+}
+
+ts_tensor *(ts_heaviside)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_heaviside, a, b);
+}
+
+ts_tensor *(ts_lcm)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_lcm, a, b);
+}
+
+ts_tensor *(ts_logaddexp2)(ts_tensor *a, ts_tensor *b)
+{
+    return make(&tsi_op_logaddexp2, a, b);
+}

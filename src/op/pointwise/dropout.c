@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dropout.c - dropout, bernoulli, rand_like, randn_like.
+ *
+ * What is drawn for an element depends on the seed, the stream of the call and the element's global
+ * index alone (array/random.h), so any placement gives the bits of one rank, and replicas agree.
+ * Since all ranks drop the same elements, what is pending on the input stays pending. */
+#include <math.h>
+
+#include "array/random.h"
+#include "base/alloc.h"
+#include "op/core/common.h"
+
+typedef struct dropout_attributes {
+    double p;
+} dropout_attributes;
+static const tsi_attribute dropout_table[] = { TSI_ATTR(dropout_attributes, p, REAL, "p", "0.5"),
+                                               { 0 } };
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
+enum { RUNS_AT_ONCE = 64 };
+
+/* Fills a dense block with the draws of the elements that the operand holds. */
+static ts_status draw(const tsi_kernel_io *io, const tsi_operand *place, const tsi_block *to,
+                      tsi_random random)
+{
+    tsi_block flat = { .data = to->data, .dtype = to->dtype, .ndim = 1, .stride = { 1 } };
+    flat.extent[0] = tsi_block_count(&place->block);
+    random.seed = io->seed;
+    random.stream = io->stream;
+    random.rank = io->rank;
+    if (flat.extent[0] == 0) return TS_OK;
+    if (!place->region) return tsi_random_fill(&random, &flat, 0);
+    tsi_random_run run[RUNS_AT_ONCE];
+    int64_t count = 0;
+    tsi_region_iterator at;
+    tsi_region_iterate(&at, place->region, &place->global->shape);
+    while (tsi_region_next(&at)) {
+        run[count++] = (tsi_random_run){ at.global, at.local, at.length };
+        if (count < RUNS_AT_ONCE) continue;
+        TSI_TRY(tsi_random_fill_runs(&random, &flat, run, count));
+        count = 0;
+    }
+    return count ? tsi_random_fill_runs(&random, &flat, run, count) : TS_OK;
+}
+
+static void any_dim(const tsi_op_call *call, tsi_rules *rules)
+{
+    tsi_rules_batch(rules, call->in[0].shape.ndim, 0);
+}
+
+static bool sample_one(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    *count = 1;
+    in[0] =
+        (ts_meta){ .shape = { .ndim = 2 + variant, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
+    if (variant) in[0].shape.extent[2] = 3;
+    return variant < 2;
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+static ts_status dropout_infer(const tsi_op_call *call)
+{
+    double p = ((const dropout_attributes *)call->attributes)->p;
+    if (!(p >= 0.0 && p <= 1.0))
+        return TSI_FAIL(TS_ERR_ARG, "dropout: p = %g is not a probability", p);
+    if (tsi_dtype_category((ts_dtype)call->in[0].dtype) < TSI_CATEGORY_REAL)
+        return TSI_FAIL(TS_ERR_DTYPE, "dropout: is not defined for %s",
+                        ts_dtype_name((ts_dtype)call->in[0].dtype));
+    call->out[0] = call->out[1] = call->in[0];
+    call->out[1].dtype = TS_DTYPE_BOOL;
+    return TS_OK;
+}
+
+/* A factor that is the same on all ranks and not negative: linear, and keeps the order. */
+static void dropout_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    static const ts_reduce pass[] = { TS_REDUCE_SUM, TS_REDUCE_AVG, TS_REDUCE_MAX, TS_REDUCE_MIN };
+    bool ordered = tsi_dtype_category((ts_dtype)call->in[0].dtype) == TSI_CATEGORY_REAL;
+    any_dim(call, rules);
+    for (int32_t i = 0; i < (ordered ? 4 : 2); i++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[1] = TSI_P(pass[i]); /* the mask is whole on every rank */
+    }
+}
+
+static double scale_of(const dropout_attributes *a)
+{
+    return a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
+}
+
+static ts_status dropout_reference(const tsi_kernel_io *io)
+{
+    const dropout_attributes *a = io->attributes;
+    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *mask = &io->out[1].block;
+    tsi_random keep = { .kind = TSI_RANDOM_BERNOULLI, .a = 1.0 - a->p };
+    TSI_TRY(draw(io, &io->out[1], mask, keep));
+    tsi_loop loop = tsi_loop_over(y);
+    loop.operand_count = 3;
+    loop.stride[1] = x->stride;
+    loop.stride[2] = mask->stride;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        bool kept = tsi_load_int(TS_DTYPE_BOOL, tsi_block_at(mask, loop.at[2])) != 0;
+        double complex value =
+            tsi_load_complex((ts_dtype)x->dtype, tsi_block_at(x, loop.at[1])) * scale_of(a);
+        tsi_store_complex((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), kept ? value : 0.0);
+    }
+    return TS_OK;
+}
+
+static ts_status dropout_grad(const tsi_grad_io *io)
+{
+    if (!io->out_grad[0]) return TS_OK;
+    io->in_grad[0] = ts_mul_scalar(ts_mul(io->out_grad[0], io->out[1]), scale_of(io->attributes));
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_dropout(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
+{
+    ((dropout_attributes *)attributes)->p = variant ? 0.25 : 0.5;
+    return sample_one(random, variant, in, count, attributes);
+}
+
+const tsi_op_desc tsi_op_dropout = {
+    .name = "dropout",
+    .what = "0 with probability p, else x / (1 - p); and the mask of what was kept",
+    .dtypes = TSI_DTYPES_REAL,
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 2,
+    .flags = TSI_OP_RANDOM,
+    .attribute = dropout_table,
+    .attribute_bytes = sizeof(dropout_attributes),
+    .infer = dropout_infer,
+    .rules = dropout_rules,
+    .reference = dropout_reference,
+    .grad = dropout_grad,
+    .saves = (uint64_t)2 << TSI_SAVE_OUT,
+    .sample = sample_dropout,
+};
+
+/* ---- random numbers like another tensor ------------------------------------------------------ */
+
+static tsi_random_kind kind_of(const tsi_op_desc *op)
+{
+    return op == &tsi_op_rand_like ? TSI_RANDOM_UNIFORM : TSI_RANDOM_NORMAL;
+}
+
+static ts_status like_infer(const tsi_op_call *call)
+{
+    ts_dtype dtype = (ts_dtype)call->in[0].dtype;
+    if (tsi_random_words(kind_of(call->op), dtype) == 0)
+        return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
+                        ts_dtype_name(dtype));
+    return tsi_infer_like(call);
+}
+
+/* The values are not looked at: a pending input gives a whole result. */
+static void like_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    any_dim(call, rules);
+    for (int32_t reduce = TS_REDUCE_NONE + 1; reduce < TS_REDUCE_COUNT; reduce++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = TSI_P(reduce);
+    }
+}
+
+static ts_status like_reference(const tsi_kernel_io *io)
+{
+    tsi_random random = { .kind = kind_of(io->op), .a = 0.0, .b = 1.0 };
+    return draw(io, &io->out[0], &io->out[0].block, random);
+}
+
+#define LIKE                                                                                       \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD,    \
+    .infer = like_infer, .rules = like_rules, .reference = like_reference, .sample = sample_one
+
+const tsi_op_desc tsi_op_rand_like = {
+    .name = "rand_like",
+    .what = "uniform numbers from 0 up to 1 in the shape of another tensor",
+    .dtypes = TSI_DTYPES_REAL,
+    LIKE,
+};
+const tsi_op_desc tsi_op_randn_like = {
+    .name = "randn_like",
+    .what = "normal numbers in the shape of another tensor",
+    .dtypes = TSI_DTYPES_REAL,
+    LIKE,
+};
+
+/* ---- bernoulli ------------------------------------------------------------------------------- */
+
+static ts_status bernoulli_infer(const tsi_op_call *call)
+{
+    ts_dtype dtype = (ts_dtype)call->in[0].dtype;
+    if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
+        return TSI_FAIL(TS_ERR_DTYPE, "bernoulli: probabilities are reals, not %s",
+                        ts_dtype_name(dtype));
+    return tsi_infer_like(call);
+}
+
+static ts_status bernoulli_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
+    int64_t count = tsi_block_count(y), i = 0;
+    double *uniform = tsi_alloc_array((size_t)count + 1, sizeof *uniform);
+    if (!uniform) return tsi_fail_memory("random numbers", (size_t)count * sizeof *uniform);
+    tsi_block to = { .data = uniform, .dtype = TS_DTYPE_F64 };
+    tsi_random random = { .kind = TSI_RANDOM_UNIFORM, .a = 0.0, .b = 1.0 };
+    ts_status status = draw(io, &io->out[0], &to, random);
+    tsi_loop loop = tsi_loop_over(y);
+    loop.operand_count = 2;
+    loop.stride[1] = x->stride;
+    bool more = status == TS_OK && tsi_loop_begin(&loop);
+    for (; more; more = tsi_loop_next(&loop)) {
+        double p = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[1]));
+        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), uniform[i++] < p);
+    }
+    tsi_free(uniform);
+    return status;
+}
+
+const tsi_op_desc tsi_op_bernoulli = {
+    .name = "bernoulli",
+    .what = "1 with the probability that the input says, else 0",
+    .dtypes = TSI_DTYPES_REAL,
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD,
+    .infer = bernoulli_infer,
+    .rules = any_dim,
+    .reference = bernoulli_reference,
+    .sample = sample_one,
+};
+
+/* ---- makers ---------------------------------------------------------------------------------- */
+
+ts_tensor *(ts_dropout)(ts_tensor *x, double p)
+{
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    dropout_attributes a = { p };
+    tsi_op_args args = { &tsi_op_dropout, &x, 1, 0, &a };
+    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+}
+
+ts_tensor *(ts_rand_like)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_rand_like, &x, 1, NULL);
+}
+
+ts_tensor *(ts_randn_like)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_randn_like, &x, 1, NULL);
+}
+
+ts_tensor *(ts_bernoulli)(ts_tensor *p)
+{
+    return tsi_op_make(&tsi_op_bernoulli, &p, 1, NULL);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scalar_compare.c - elementwise comparisons and remainders with a number: x > c, x mod c.
+ *
+ * Comparisons turn extremes into logic as those of two tensors do: the largest of the terms is
+ * above c if one of them is. */
+#include <complex.h>
+#include <math.h>
+
+#include "op/pointwise/unary.h"
+
+static const tsi_attribute value_table[] = { { "value", TSI_ATTR_REAL, 0, NULL, NULL }, { 0 } };
+
+static double value_of(const void *attributes)
+{
+    return *(const double *)attributes;
+}
+
+static ts_dtype value_dtype(const void *attributes)
+{
+    return tsi_number_dtype(value_of(attributes));
+}
+
+/* ---- functions: whole numbers meet a whole number, others make them real --------------------- */
+
+static double real_eq(const double *x, const void *a)
+{
+    return *x == value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_eq(const int64_t *x, const void *a)
+{
+    return *x == (int64_t)value_of(a);
+}
+
+static double complex both_eq(const double complex *x, const void *a)
+{
+    return *x == value_of(a) ? 1 : 0;
+}
+
+static double real_ne(const double *x, const void *a)
+{
+    return *x != value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_ne(const int64_t *x, const void *a)
+{
+    return *x != (int64_t)value_of(a);
+}
+
+static double complex both_ne(const double complex *x, const void *a)
+{
+    return *x != value_of(a) ? 1 : 0;
+}
+
+static double real_gt(const double *x, const void *a)
+{
+    return *x > value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_gt(const int64_t *x, const void *a)
+{
+    return *x > (int64_t)value_of(a);
+}
+
+static double real_ge(const double *x, const void *a)
+{
+    return *x >= value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_ge(const int64_t *x, const void *a)
+{
+    return *x >= (int64_t)value_of(a);
+}
+
+static double real_lt(const double *x, const void *a)
+{
+    return *x < value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_lt(const int64_t *x, const void *a)
+{
+    return *x < (int64_t)value_of(a);
+}
+
+static double real_le(const double *x, const void *a)
+{
+    return *x <= value_of(a) ? 1 : 0;
+}
+
+static int64_t whole_le(const int64_t *x, const void *a)
+{
+    return *x <= (int64_t)value_of(a);
+}
+
+static double real_fmod(const double *x, const void *a)
+{
+    return fmod(*x, value_of(a));
+}
+
+static int64_t whole_fmod(const int64_t *x, const void *a)
+{
+    int64_t by = (int64_t)value_of(a);
+    return by == 0 || by == -1 ? 0 : *x % by;
+}
+
+static double real_remainder(const double *x, const void *a)
+{
+    double by = value_of(a), r = fmod(*x, by);
+    return r != 0.0 && (r < 0.0) != (by < 0.0) ? r + by : r;
+}
+
+static int64_t whole_remainder(const int64_t *x, const void *a)
+{
+    int64_t by = (int64_t)value_of(a), r = whole_fmod(x, a);
+    return r != 0 && (r < 0) != (by < 0) ? r + by : r;
+}
+
+/* ---- rules and gradients --------------------------------------------------------------------- */
+
+static void order_rules(tsi_rules *rules, ts_reduce any, ts_reduce every)
+{
+    const ts_reduce pair[][2] = { { any, TS_REDUCE_OR }, { every, TS_REDUCE_AND } };
+    for (int k = 0; k < 2; k++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = TSI_P(pair[k][0]);
+        row[1] = TSI_P(pair[k][1]);
+    }
+}
+
+static void greater_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    order_rules(rules, TS_REDUCE_MAX, TS_REDUCE_MIN);
+}
+
+static void less_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    order_rules(rules, TS_REDUCE_MIN, TS_REDUCE_MAX);
+}
+
+static ts_status same_grad(const tsi_grad_io *io)
+{
+    io->in_grad[0] = io->out_grad[0];
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                         void *attributes)
+{
+    *(double *)attributes = variant == 0 ? 2.5 : variant == 1 ? -2.0 : 3.0;
+    return tsi_sample_unary(random, variant, in, count, NULL);
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+#define FAMILY(real, whole, both, kind)                                                            \
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, value_dtype })
+#define ONE                                                                                        \
+    .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = tsi_family_infer,     \
+    .reference = tsi_family_reference, .attribute = value_table,                                   \
+    .attribute_bytes = sizeof(double), .sample = sample_value
+
+const tsi_op_desc tsi_op_eq_scalar = {
+    .name = "eq_scalar",
+    .what = "is x equal to a number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
+};
+const tsi_op_desc tsi_op_ne_scalar = {
+    .name = "ne_scalar",
+    .what = "is x another number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
+};
+const tsi_op_desc tsi_op_gt_scalar = {
+    .name = "gt_scalar",
+    .what = "is x above a number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .rules = greater_rules,
+    .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_ge_scalar = {
+    .name = "ge_scalar",
+    .what = "is x not below a number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .rules = greater_rules,
+    .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_lt_scalar = {
+    .name = "lt_scalar",
+    .what = "is x below a number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .rules = less_rules,
+    .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_le_scalar = {
+    .name = "le_scalar",
+    .what = "is x not above a number?",
+    ONE,
+    .flags = TSI_OP_NO_GRAD,
+    .rules = less_rules,
+    .family = FAMILY(real_le, whole_le, NULL, BOOL),
+};
+const tsi_op_desc tsi_op_fmod_scalar = {
+    .name = "fmod_scalar",
+    .what = "remainder by a number, with the sign of x",
+    ONE,
+    .flags = TSI_OP_IN_PLACE,
+    .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .grad = same_grad,
+};
+const tsi_op_desc tsi_op_remainder_scalar = {
+    .name = "remainder_scalar",
+    .what = "remainder by a number, with its sign",
+    ONE,
+    .flags = TSI_OP_IN_PLACE,
+    .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .grad = same_grad,
+};
+
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+ts_tensor *(ts_eq_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_eq_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_ne_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_ne_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_gt_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_gt_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_ge_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_ge_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_lt_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_lt_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_le_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_le_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_fmod_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_fmod_scalar, &x, 1, &value);
+}
+
+ts_tensor *(ts_remainder_scalar)(ts_tensor *x, double value)
+{
+    return tsi_op_make(&tsi_op_remainder_scalar, &x, 1, &value);
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* special.c - special functions of one input: logit, sinc, erfinv, trigamma, and what becomes of
+ * infinities and NaN. None is monotone where it is defined everywhere, so nothing pending passes.
+ */
+#include <math.h>
+
+#include "op/pointwise/unary.h"
+
+typedef struct number_attributes {
+    double number;
+} number_attributes;
+typedef struct finite_attributes {
+    double nan, posinf, neginf; /* NaN: the largest number of the dtype, and its negative */
+} finite_attributes;
+
+static const tsi_attribute eps_table[] = { TSI_ATTR(number_attributes, number, REAL, "eps", "null"),
+                                           { 0 } };
+static const tsi_attribute finite_table[] = {
+    TSI_ATTR(finite_attributes, nan, REAL, "nan", "0"),
+    TSI_ATTR(finite_attributes, posinf, REAL, "posinf", "null"),
+    TSI_ATTR(finite_attributes, neginf, REAL, "neginf", "null"),
+    { 0 },
+};
+
+static const double pi = 3.14159265358979323846;
+
+static double number_of(const void *attributes)
+{
+    return ((const number_attributes *)attributes)->number;
+}
+
+/* ---- functions ------------------------------------------------------------------------------- */
+
+static double real_logit(const double *x, const void *a)
+{
+    double eps = number_of(a), y = *x;
+    if (!isnan(eps) && y < eps) y = eps;
+    if (!isnan(eps) && y > 1 - eps) y = 1 - eps;
+    return log(y / (1 - y));
+}
+
+static double real_sinc(const double *x, const void *a)
+{
+    (void)a;
+    return *x == 0 ? 1 : sin(pi * *x) / (pi * *x);
+}
+
+/* A first guess by logarithms, then steps of Newton; near one by what is missing to it. */
+static double real_erfinv(const double *x, const void *a)
+{
+    (void)a;
+    const double slope = 1.1283791670955126; /* 2 / sqrt(pi) */
+    double size = fabs(*x);
+    if (!(size < 1)) return size == 1 ? copysign((double)INFINITY, *x) : (double)NAN;
+    double w = log1p(-size * size), c = 2 / (pi * 0.147) + w / 2;
+    double y = sqrt(sqrt(c * c - w / 0.147) - c);
+    for (int i = 0; i < 3; i++) {
+        double miss = size > 0.5 ? erfc(y) - (1 - size) : size - erf(y);
+        y += miss / (slope * exp(-y * y));
+    }
+    return copysign(y, *x);
+}
+
+/* Shifted up to where the series holds, reflected below zero. */
+static double real_trigamma(const double *x, const void *a)
+{
+    (void)a;
+    double value = 0, at = *x, sign = 1;
+    if (at <= 0 && at == floor(at)) return (double)INFINITY;
+    if (at < 0.5) {
+        double s = sin(pi * at);
+        value = -pi * pi / (s * s);
+        at = 1 - at;
+        sign = -1;
+    }
+    for (; at < 10; at += 1)
+        value += 1 / (at * at);
+    double q = 1 / (at * at);
+    value += 1 / at + q / 2 + q / at * (1.0 / 6 - q * (1.0 / 30 - q * (1.0 / 42 - q / 30)));
+    return sign * value;
+}
+
+static double real_isposinf(const double *x, const void *a)
+{
+    (void)a;
+    return *x == (double)INFINITY ? 1 : 0;
+}
+
+static double real_isneginf(const double *x, const void *a)
+{
+    (void)a;
+    return *x == -(double)INFINITY ? 1 : 0;
+}
+
+static int64_t whole_never(const int64_t *x, const void *a)
+{
+    (void)x;
+    (void)a;
+    return 0;
+}
+
+static double real_nan_to_num(const double *x, const void *a)
+{
+    const finite_attributes *f = a;
+    if (isnan(*x)) return f->nan;
+    if (!isinf(*x)) return *x;
+    return *x > 0 ? f->posinf : f->neginf;
+}
+
+static int64_t whole_nan_to_num(const int64_t *x, const void *a)
+{
+    (void)a;
+    return *x;
+}
+
+static ts_status nan_to_num_reference(const tsi_kernel_io *io)
+{
+    ts_dtype dtype = (ts_dtype)io->in[0].global->dtype;
+    finite_attributes f = *(const finite_attributes *)io->attributes;
+    double largest = dtype == TS_DTYPE_F64    ? 0x1.fffffffffffffp1023
+                     : dtype == TS_DTYPE_F32  ? 0x1.fffffep127
+                     : dtype == TS_DTYPE_BF16 ? 0x1.fep127
+                                              : 65504;
+    if (isnan(f.posinf)) f.posinf = largest;
+    if (isnan(f.neginf)) f.neginf = -largest;
+    tsi_kernel_io with = *io;
+    with.attributes = &f;
+    tsi_scalar_fns fns = { real_nan_to_num, whole_nan_to_num, NULL };
+    return tsi_reference_pointwise(&with, &fns, dtype);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
+{
+    io->in_grad[0] = ts_mul(io->out_grad[0], slope);
+    return ts_rank_status(io->rank);
+}
+
+/* 1 / (x (1 - x)), 0 where x was kept away from the ends. */
+static ts_status logit_grad(const tsi_grad_io *io)
+{
+    double eps = number_of(io->attributes);
+    ts_tensor *x = io->in[0];
+    TSI_TRY(give(io, ts_reciprocal(ts_mul(x, ts_rsub_scalar(x, 1)))));
+    if (isnan(eps)) return TS_OK;
+    ts_tensor *outside = ts_logical_or(ts_le_scalar(x, eps), ts_ge_scalar(x, 1 - eps));
+    io->in_grad[0] = ts_masked_fill(io->in_grad[0], outside, 0.0);
+    return ts_rank_status(io->rank);
+}
+
+/* (cos(pi x) - sinc(x)) / x, 0 at 0. */
+static ts_status sinc_grad(const tsi_grad_io *io)
+{
+    ts_tensor *x = io->in[0], *slope = ts_sub(ts_cos(ts_mul_scalar(x, pi)), io->out[0]);
+    return give(io, ts_masked_fill(ts_div(slope, x), ts_logical_not(x), 0.0));
+}
+
+/* sqrt(pi) / 2 e^(y^2) */
+static ts_status erfinv_grad(const tsi_grad_io *io)
+{
+    return give(io, ts_mul_scalar(ts_exp(ts_square(io->out[0])), 0.8862269254527580));
+}
+
+static ts_status nan_to_num_grad(const tsi_grad_io *io)
+{
+    ts_tensor *gone = ts_logical_not(ts_isfinite(io->in[0]));
+    io->in_grad[0] = ts_masked_fill(io->out_grad[0], gone, 0.0);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_eps(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                       void *attributes)
+{
+    ((number_attributes *)attributes)->number = variant == 1 ? 0.25 : (double)NAN;
+    return tsi_sample_unary(random, variant, in, count, NULL);
+}
+
+static bool sample_finite(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                          void *attributes)
+{
+    *(finite_attributes *)attributes = (finite_attributes){ 0.5, (double)NAN, (double)NAN };
+    return tsi_sample_unary(random, variant, in, count, NULL);
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+#define REALS(function)                                                                            \
+    (&(const tsi_pointwise_family){ { function, NULL, NULL }, TSI_RESULT_REAL, NULL })
+#define ROW(op, words, saves_)                                                                     \
+    .name = #op, .what = words, .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1,    \
+    .saves = (saves_), .infer = tsi_family_infer, .reference = tsi_family_reference
+#define X 1
+#define Y ((uint64_t)1 << TSI_SAVE_OUT)
+
+const tsi_op_desc tsi_op_sinc = {
+    ROW(sinc, "sin(pi x) / (pi x), 1 at 0", X | Y),
+    .flags = TSI_OP_IN_PLACE,
+    .sample = tsi_sample_unary,
+    .family = REALS(real_sinc),
+    .grad = sinc_grad,
+};
+const tsi_op_desc tsi_op_erfinv = {
+    ROW(erfinv, "the number whose error function is x", Y),
+    .flags = TSI_OP_IN_PLACE,
+    .sample = tsi_sample_unary,
+    .family = REALS(real_erfinv),
+    .grad = erfinv_grad,
+};
+const tsi_op_desc tsi_op_logit = {
+    ROW(logit, "log(x / (1 - x)), with x kept eps away from 0 and 1 if eps is given", X),
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = eps_table,
+    .attribute_bytes = sizeof(number_attributes),
+    .sample = sample_eps,
+    .family = REALS(real_logit),
+    .grad = logit_grad,
+};
+const tsi_op_desc tsi_op_nan_to_num = {
+    .name = "nan_to_num",
+    .what = "x with numbers in place of NaN and infinities",
+    .dims = "*",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .saves = X,
+    .infer = tsi_family_infer,
+    .reference = nan_to_num_reference,
+    .flags = TSI_OP_IN_PLACE,
+    .attribute = finite_table,
+    .attribute_bytes = sizeof(finite_attributes),
+    .sample = sample_finite,
+    .family = (&(const tsi_pointwise_family){
+        { real_nan_to_num, whole_nan_to_num, NULL }, TSI_RESULT_SAME, NULL }),
+    .grad = nan_to_num_grad,
+};
+const tsi_op_desc tsi_op_trigamma = {
+    ROW(trigamma, "the slope of digamma", 0),
+    .flags = TSI_OP_IN_PLACE | TSI_OP_NO_GRAD,
+    .sample = tsi_sample_unary,
+    .family = REALS(real_trigamma),
+};
+const tsi_op_desc tsi_op_isposinf = {
+    ROW(isposinf, "is it infinite and above zero?", 0),
+    .flags = TSI_OP_NO_GRAD,
+    .sample = tsi_sample_unary,
+    .family = (&(const tsi_pointwise_family){
+        { real_isposinf, whole_never, NULL }, TSI_RESULT_BOOL, NULL }),
+};
+const tsi_op_desc tsi_op_isneginf = {
+    ROW(isneginf, "is it infinite and below zero?", 0),
+    .flags = TSI_OP_NO_GRAD,
+    .sample = tsi_sample_unary,
+    .family = (&(const tsi_pointwise_family){
+        { real_isneginf, whole_never, NULL }, TSI_RESULT_BOOL, NULL }),
+};
+
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+ts_tensor *(ts_erfinv)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_erfinv, &x, 1, NULL);
+}
+
+ts_tensor *(ts_isneginf)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_isneginf, &x, 1, NULL);
+}
+
+ts_tensor *(ts_isposinf)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_isposinf, &x, 1, NULL);
+}
+
+ts_tensor *(ts_sinc)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_sinc, &x, 1, NULL);
+}
+
+ts_tensor *(ts_trigamma)(ts_tensor *x)
+{
+    return tsi_op_make(&tsi_op_trigamma, &x, 1, NULL);
+}
+
+ts_tensor *(ts_logit)(ts_tensor *x, double eps)
+{
+    return tsi_op_make(&tsi_op_logit, &x, 1, &eps);
+}
+
+ts_tensor *(ts_nan_to_num)(ts_tensor *x, double nan)
+{
+    finite_attributes a = { nan, (double)NAN, (double)NAN };
+    return tsi_op_make(&tsi_op_nan_to_num, &x, 1, &a);
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ternary.c - elementwise operators of three inputs, casts, and the fused gradients of activations.
+ */
+#include <math.h>
+
+#include "op/pointwise/unary.h"
+
+typedef struct value_attributes {
+    double value;
+} value_attributes;
+static const tsi_attribute value_table[] = { TSI_ATTR(value_attributes, value, REAL, "value", "1"),
+                                             { 0 } };
+
+#define FAMILY(real, whole, both, kind)                                                            \
+    (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
+#define POINTWISE(n)                                                                               \
+    .dims = "*", .input_min = n, .input_max = n, .output_count = 1,                                \
+    .reference = tsi_family_reference
+
+static bool sample_ternary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
+{
+    tsi_sample_binary(random, variant, in, count, NULL);
+    in[2] = in[variant == 1 ? 1 : 0];
+    *count = 3;
+    if (attributes) *(double *)attributes = variant == 1 ? -0.5 : 1.0;
+    return variant < 3;
+}
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+static ts_status where_infer(const tsi_op_call *call)
+{
+    ts_shape shape;
+    TSI_TRY(tsi_infer_broadcast(call, &shape));
+    ts_dtype dtype = tsi_dtype_promote((ts_dtype)call->in[1].dtype, (ts_dtype)call->in[2].dtype);
+    call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
+    return TS_OK;
+}
+
+static double real_where(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] != 0.0 ? x[1] : x[2];
+}
+
+static int64_t whole_where(const int64_t *x, const void *a)
+{
+    (void)a;
+    return x[0] ? x[1] : x[2];
+}
+
+static double complex both_where(const double complex *x, const void *a)
+{
+    (void)a;
+    return x[0] != 0.0 ? x[1] : x[2];
+}
+
+/* With a replicated condition: both choices pending alike; or one of them, where the other may be
+ * counted again. */
+static void where_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    (void)call;
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[1] = row[2] = row[3] = TSI_P(reduce);
+        if (reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_PROD) continue; /* not idempotent */
+        for (int32_t i = 1; i <= 2; i++) {
+            row = tsi_rules_add(rules);
+            if (!row) return;
+            row[i] = row[3] = TSI_P(reduce);
+        }
+    }
+}
+
+static ts_status where_grad(const tsi_grad_io *io)
+{
+    ts_tensor *dy = io->out_grad[0], *zero = ts_zeros_like(dy), *c = io->in[0];
+    if (io->needs & 2)
+        io->in_grad[1] = tsi_grad_unbroadcast(ts_where(c, dy, zero), &io->in_meta[1]);
+    if (io->needs & 4)
+        io->in_grad[2] = tsi_grad_unbroadcast(ts_where(c, zero, dy), &io->in_meta[2]);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_where(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                         void *attributes)
+{
+    (void)attributes;
+    bool more = sample_ternary(random, variant, in, count, NULL);
+    in[0].dtype = TS_DTYPE_BOOL;
+    return more;
+}
+
+const tsi_op_desc tsi_op_where = {
+    .name = "where",
+    .what = "a where the condition holds, else b",
+    POINTWISE(3),
+    .infer = where_infer,
+    .saves = 1,
+    .family = FAMILY(real_where, whole_where, both_where, SAME),
+    .rules = where_rules,
+    .grad = where_grad,
+    .sample = sample_where,
+};
+
+/* ---- addcmul, addcdiv ------------------------------------------------------------------------ */
+
+static double real_addcmul(const double *x, const void *a)
+{
+    return x[0] + ((const value_attributes *)a)->value * x[1] * x[2];
+}
+
+static double complex both_addcmul(const double complex *x, const void *a)
+{
+    return x[0] + ((const value_attributes *)a)->value * x[1] * x[2];
+}
+
+static double real_addcdiv(const double *x, const void *a)
+{
+    return x[0] + ((const value_attributes *)a)->value * x[1] / x[2];
+}
+
+static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
+{
+    tsi_role *row = tsi_rules_add(rules);
+    if (!row) return;
+    for (int32_t i = 0; i < 3; i++)
+        if (inputs >> i & 1) row[i] = TSI_P(reduce);
+    row[3] = TSI_P(reduce);
+}
+
+/* The addend alone may be pending what a replicated term does not disturb; sums need a factor
+ * pending too. */
+static void addcmul_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    bool divides = call->op->name[4] == 'd';
+    for (int k = 0; k < 2; k++) {
+        ts_reduce linear = k ? TS_REDUCE_AVG : TS_REDUCE_SUM;
+        pending(rules, 1 | 2, linear);
+        if (!divides) pending(rules, 1 | 4, linear);
+    }
+    pending(rules, 1, TS_REDUCE_AVG);
+    pending(rules, 2, TS_REDUCE_AVG);
+    if (!divides) pending(rules, 4, TS_REDUCE_AVG);
+    pending(rules, 1, TS_REDUCE_MIN);
+    pending(rules, 1, TS_REDUCE_MAX);
+}
+
+static ts_status addcmul_grad(const tsi_grad_io *io)
+{
+    double value = ((const value_attributes *)io->attributes)->value;
+    ts_tensor *dy = io->out_grad[0], *scaled = ts_mul_scalar(dy, value);
+    if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(dy, &io->in_meta[0]);
+    if (io->needs & 2)
+        io->in_grad[1] = tsi_grad_unbroadcast(ts_mul(scaled, io->in[2]), &io->in_meta[1]);
+    if (io->needs & 4)
+        io->in_grad[2] = tsi_grad_unbroadcast(ts_mul(scaled, io->in[1]), &io->in_meta[2]);
+    return ts_rank_status(io->rank);
+}
+
+static ts_status addcdiv_grad(const tsi_grad_io *io)
+{
+    double value = ((const value_attributes *)io->attributes)->value;
+    ts_tensor *dy = io->out_grad[0], *quotient = ts_div(ts_mul_scalar(dy, value), io->in[2]);
+    if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(dy, &io->in_meta[0]);
+    if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(quotient, &io->in_meta[1]);
+    if (io->needs & 4)
+        io->in_grad[2] = tsi_grad_unbroadcast(
+            ts_neg(ts_mul(quotient, ts_div(io->in[1], io->in[2]))), &io->in_meta[2]);
+    return ts_rank_status(io->rank);
+}
+
+const tsi_op_desc tsi_op_addcmul = {
+    .name = "addcmul",
+    .what = "a + value * b * c",
+    POINTWISE(3),
+    .infer = tsi_family_infer,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = 6,
+    .attribute = value_table,
+    .attribute_bytes = sizeof(value_attributes),
+    .rules = addcmul_rules,
+    .grad = addcmul_grad,
+    .family = FAMILY(real_addcmul, NULL, both_addcmul, REAL),
+    .sample = sample_ternary,
+};
+const tsi_op_desc tsi_op_addcdiv = {
+    .name = "addcdiv",
+    .what = "a + value * b / c",
+    POINTWISE(3),
+    .infer = tsi_family_infer,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = 6,
+    .attribute = value_table,
+    .attribute_bytes = sizeof(value_attributes),
+    .rules = addcmul_rules,
+    .grad = addcdiv_grad,
+    .family = FAMILY(real_addcdiv, NULL, NULL, REAL),
+    .sample = sample_ternary,
+};
+
+/* ---- masked_fill ----------------------------------------------------------------------------- */
+
+static double real_masked_fill(const double *x, const void *a)
+{
+    return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
+}
+
+static double complex both_masked_fill(const double complex *x, const void *a)
+{
+    return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
+}
+
+static int64_t whole_masked_fill(const int64_t *x, const void *a)
+{
+    return x[1] ? (int64_t)((const value_attributes *)a)->value : x[0];
+}
+
+static ts_status masked_fill_infer(const tsi_op_call *call)
+{
+    TSI_TRY(tsi_infer_pointwise(call));
+    call->out[0].dtype = call->in[0].dtype;
+    double value = ((const value_attributes *)call->attributes)->value;
+    bool whole = tsi_dtype_category((ts_dtype)call->in[0].dtype) <= TSI_CATEGORY_INT;
+    if (whole && !(fabs(value) < 0x1p62))
+        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g is no whole number for %s", value,
+                        ts_dtype_name((ts_dtype)call->in[0].dtype));
+    return TS_OK;
+}
+
+/* The filled value counts once per rank: a sum passes only if it is zero, a product only if it is
+ * one. */
+static void masked_fill_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    double value = ((const value_attributes *)call->attributes)->value;
+    for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
+        if (reduce == TS_REDUCE_SUM && value != 0.0) continue;
+        if (reduce == TS_REDUCE_PROD && value != 1.0 && value != 0.0) continue;
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[0] = row[2] = TSI_P(reduce);
+    }
+}
+
+static ts_status masked_fill_grad(const tsi_grad_io *io)
+{
+    io->in_grad[0] =
+        tsi_grad_unbroadcast(ts_masked_fill(io->out_grad[0], io->in[1], 0.0), &io->in_meta[0]);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_masked_fill(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                               void *attributes)
+{
+    bool more = tsi_sample_binary(random, variant, in, count, NULL);
+    in[1].dtype = TS_DTYPE_BOOL;
+    *(double *)attributes = variant == 0 ? 0.0 : 2.5;
+    return more;
+}
+
+const tsi_op_desc tsi_op_masked_fill = {
+    .name = "masked_fill",
+    .what = "value where the mask holds, else x",
+    POINTWISE(2),
+    .infer = masked_fill_infer,
+    .flags = TSI_OP_IN_PLACE,
+    .saves = 2,
+    .attribute = value_table,
+    .attribute_bytes = sizeof(value_attributes),
+    .rules = masked_fill_rules,
+    .grad = masked_fill_grad,
+    .family = FAMILY(real_masked_fill, whole_masked_fill, both_masked_fill, SAME),
+    .sample = sample_masked_fill,
+};
+
+/* ---- cast ------------------------------------------------------------------------------------ */
+
+typedef struct cast_attributes {
+    int32_t dtype, reserved;
+} cast_attributes;
+static const tsi_attribute cast_table[] = { TSI_ATTR(cast_attributes, dtype, DTYPE, "dtype", NULL),
+                                            { 0 } };
+
+static ts_status cast_infer(const tsi_op_call *call)
+{
+    const cast_attributes *a = call->attributes;
+    if (ts_dtype_size((ts_dtype)a->dtype) == 0)
+        return TSI_FAIL(TS_ERR_DTYPE, "cast: unknown dtype %d", a->dtype);
+    call->out[0] = call->in[0];
+    call->out[0].dtype = a->dtype;
+    return TS_OK;
+}
+
+/* Does every value of `from` exist in `to`? */
+static bool widens(ts_dtype from, ts_dtype to)
+{
+    if (from == to) return true;
+    if (to == TS_DTYPE_F64)
+        return from == TS_DTYPE_F32 || from == TS_DTYPE_BF16 || from == TS_DTYPE_F16;
+    if (to == TS_DTYPE_F32) return from == TS_DTYPE_BF16 || from == TS_DTYPE_F16;
+    return to == TS_DTYPE_C128 && from == TS_DTYPE_C64;
+}
+
+/* Rounding commutes with extremes, being monotone; with sums only if nothing is rounded. */
+static void cast_trait(const tsi_op_call *call, tsi_traits *traits)
+{
+    ts_dtype from = (ts_dtype)call->in[0].dtype, to = (ts_dtype)call->out[0].dtype;
+    *traits = (tsi_traits){ 0 };
+    if (from == to)
+        traits->flow = TSI_SELECT;
+    else if (widens(from, to))
+        traits->flow = TSI_LINEAR_ALL | TSI_MULTIPLICATIVE;
+    bool ordered = tsi_dtype_category(from) != TSI_CATEGORY_COMPLEX &&
+                   tsi_dtype_category(to) != TSI_CATEGORY_COMPLEX && to != TS_DTYPE_BOOL;
+    bool wraps = tsi_dtype_category(from) == TSI_CATEGORY_INT &&
+                 tsi_dtype_category(to) == TSI_CATEGORY_INT &&
+                 ts_dtype_size(to) < ts_dtype_size(from);
+    if (from != to && ordered && !wraps) traits->mono[0] = TSI_MONO_UP;
+}
+
+static ts_status cast_reference(const tsi_kernel_io *io)
+{
+    return io->device->copy(io->device, &io->out[0].block, &io->in[0].block, NULL);
+}
+
+static ts_status cast_grad(const tsi_grad_io *io)
+{
+    io->in_grad[0] = ts_cast(io->out_grad[0], (ts_dtype)io->in_meta[0].dtype);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_cast(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    static const ts_dtype pair[][2] = { { TS_DTYPE_F32, TS_DTYPE_F64 },
+                                        { TS_DTYPE_F64, TS_DTYPE_F32 },
+                                        { TS_DTYPE_F32, TS_DTYPE_BF16 },
+                                        { TS_DTYPE_F64, TS_DTYPE_I64 } };
+    tsi_sample_unary(random, variant, in, count, NULL);
+    in[0].dtype = (int32_t)pair[variant % 4][0];
+    ((cast_attributes *)attributes)->dtype = (int32_t)pair[variant % 4][1];
+    return variant < 4;
+}
+
+const tsi_op_desc tsi_op_cast = {
+    .name = "cast",
+    .what = "the same values in another dtype",
+    .dims = "*",
+    .input_min = 1,
+    .input_max = 1,
+    .output_count = 1,
+    .attribute = cast_table,
+    .attribute_bytes = sizeof(cast_attributes),
+    .infer = cast_infer,
+    .trait = cast_trait,
+    .reference = cast_reference,
+    .grad = cast_grad,
+    .sample = sample_cast,
+};
+
+/* ---- gradients of activations: linear in dy, the first input --------------------------------- */
+
+static double real_threshold_backward(const double *x, const void *a)
+{
+    (void)a;
+    return x[1] > 0.0 ? x[0] : 0.0;
+}
+
+static double real_sigmoid_backward(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] * x[1] * (1.0 - x[1]);
+}
+
+static double real_tanh_backward(const double *x, const void *a)
+{
+    (void)a;
+    return x[0] * (1.0 - x[1] * x[1]);
+}
+
+static double real_silu_backward(const double *x, const void *a)
+{
+    (void)a;
+    double s = 1.0 / (1.0 + exp(-x[1]));
+    return x[0] * s * (1.0 + x[1] * (1.0 - s));
+}
+
+static double real_gelu_backward(const double *x, const void *a)
+{
+    (void)a;
+    double cdf = 0.5 * (1.0 + erf(x[1] * 0.7071067811865476));
+    double pdf = 0.3989422804014327 * exp(-0.5 * x[1] * x[1]);
+    return x[0] * (cdf + x[1] * pdf);
+}
+
+/* With u = c (x + k x^3) and t = tanh(u): 0.5 (1 + t) + 0.5 x (1 - t^2) c (1 + 3 k x^2). */
+static double real_gelu_tanh_backward(const double *x, const void *a)
+{
+    (void)a;
+    static const double c = 0.7978845608028654, k = 0.044715;
+    double z = x[1] * x[1], t = tanh(c * x[1] * (1.0 + k * z));
+    double slope = isinf(x[1]) ? 0.0 : 0.5 * x[1] * (1.0 - t * t) * c * (1.0 + 3.0 * k * z);
+    return x[0] * (0.5 * (1.0 + t) + slope);
+}
+
+#define BACKWARD                                                                                   \
+    POINTWISE(2), .infer = tsi_family_infer, .flags = TSI_OP_NO_GRAD, .sample = tsi_sample_binary, \
+                  .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 }
+const tsi_op_desc tsi_op_threshold_backward = {
+    .name = "threshold_backward",
+    .what = "dy where y > 0, else 0",
+    BACKWARD,
+    .family = FAMILY(real_threshold_backward, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_sigmoid_backward = {
+    .name = "sigmoid_backward",
+    .what = "dy * y * (1 - y)",
+    BACKWARD,
+    .family = FAMILY(real_sigmoid_backward, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_tanh_backward = {
+    .name = "tanh_backward",
+    .what = "dy * (1 - y^2)",
+    BACKWARD,
+    .family = FAMILY(real_tanh_backward, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_silu_backward = {
+    .name = "silu_backward",
+    .what = "gradient of silu at x",
+    BACKWARD,
+    .family = FAMILY(real_silu_backward, NULL, NULL, REAL),
+};
+const tsi_op_desc tsi_op_gelu_backward = {
+    .name = "gelu_backward",
+    .what = "gradient of gelu at x",
+    BACKWARD,
+    .family = FAMILY(real_gelu_backward, NULL, NULL, REAL),
+};
+
+const tsi_op_desc tsi_op_gelu_tanh_backward = {
+    .name = "gelu_tanh_backward",
+    .what = "gradient of gelu_tanh at x",
+    BACKWARD,
+    .family = FAMILY(real_gelu_tanh_backward, NULL, NULL, REAL),
+};
+
+/* ---- the makers ------------------------------------------------------------------------------ */
+
+ts_tensor *(ts_where)(ts_tensor *condition, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { condition, a, b };
+    return tsi_op_make(&tsi_op_where, in, 3, NULL);
+}
+
+ts_tensor *(ts_addcmul)(ts_tensor *a, ts_tensor *b, ts_tensor *c, double value)
+{
+    ts_tensor *in[] = { a, b, c };
+    return tsi_op_make(&tsi_op_addcmul, in, 3, &value);
+}
+
+ts_tensor *(ts_addcdiv)(ts_tensor *a, ts_tensor *b, ts_tensor *c, double value)
+{
+    ts_tensor *in[] = { a, b, c };
+    return tsi_op_make(&tsi_op_addcdiv, in, 3, &value);
+}
+
+ts_tensor *(ts_masked_fill)(ts_tensor *x, ts_tensor *mask, double value)
+{
+    ts_tensor *in[] = { x, mask };
+    return tsi_op_make(&tsi_op_masked_fill, in, 2, &value);
+}
+
+ts_tensor *(ts_cast)(ts_tensor *x, ts_dtype dtype)
+{
+    if (x && ts_tensor_dtype(x) == dtype) return x;
+    return tsi_op_make(&tsi_op_cast, &x, 1, &(cast_attributes){ .dtype = (int32_t)dtype });
+}
+
+ts_tensor *ts_threshold_backward(ts_tensor *dy, ts_tensor *y)
+{
+    ts_tensor *in[] = { dy, y };
+    return tsi_op_make(&tsi_op_threshold_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_sigmoid_backward(ts_tensor *dy, ts_tensor *y)
+{
+    ts_tensor *in[] = { dy, y };
+    return tsi_op_make(&tsi_op_sigmoid_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_tanh_backward(ts_tensor *dy, ts_tensor *y)
+{
+    ts_tensor *in[] = { dy, y };
+    return tsi_op_make(&tsi_op_tanh_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_silu_backward(ts_tensor *dy, ts_tensor *x)
+{
+    ts_tensor *in[] = { dy, x };
+    return tsi_op_make(&tsi_op_silu_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_gelu_backward(ts_tensor *dy, ts_tensor *x)
+{
+    ts_tensor *in[] = { dy, x };
+    return tsi_op_make(&tsi_op_gelu_backward, in, 2, NULL);
+}
+
+ts_tensor *ts_gelu_tanh_backward(ts_tensor *dy, ts_tensor *x)
+{
+    ts_tensor *in[] = { dy, x };
+    return tsi_op_make(&tsi_op_gelu_tanh_backward, in, 2, NULL);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unary.h - what the files of the elementwise operators of one input share. */
+#ifndef TSI_OP_UNARY_H
+#define TSI_OP_UNARY_H
+
+#include "op/core/common.h"
+
+/* What the result's dtype is. */
+typedef enum tsi_result_kind {
+    TSI_RESULT_SAME, /* the input's (promoted) dtype */
+    TSI_RESULT_REAL, /* reals of it: integers give f32 */
+    TSI_RESULT_BOOL,
+    TSI_RESULT_PART /* the real dtype of a complex one; else the same */
+} tsi_result_kind;
+
+typedef struct tsi_pointwise_family {
+    tsi_scalar_fns fns;
+    tsi_result_kind result;
+    /* (optional) The dtype that numbers among the attributes count as: i64 if they are whole, else
+     * f32. It is taken where it is of a higher category than the inputs'. */
+    ts_dtype (*with)(const void *attributes);
+} tsi_pointwise_family;
+
+ts_status tsi_family_infer(const tsi_op_call *call);
+ts_status tsi_family_reference(const tsi_kernel_io *io);
+/* What a number counts as beside tensors: i64 if it is whole, else f32. */
+ts_dtype tsi_number_dtype(double number);
+/* The dtype in which a family computes, from its inputs' dtypes (promoted) and attributes. */
+ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes);
+
+/* Gradients of unary.c, in unary_grad.c. */
+/* clang-format off */
+#define TSI_UNARY_GRADS(X) \
+    X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(conj) X(copy) X(cos) X(cosh) \
+    X(deg2rad) X(digamma) \
+    X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(gelu) X(gelu_tanh) X(lgamma) X(log) \
+    X(log10) X(log1p) X(log2) X(log_sigmoid) \
+    X(neg) X(rad2deg) X(reciprocal) X(relu) X(rsqrt) X(sigmoid) X(silu) X(sin) \
+    X(sinh) X(softplus) X(sqrt) X(square) X(tan) X(tanh) X(zero)
+/* clang-format on */
+#define TSI_DECLARE_GRAD(name) ts_status tsi_grad_##name(const tsi_grad_io *io);
+TSI_UNARY_GRADS(TSI_DECLARE_GRAD)
+#undef TSI_DECLARE_GRAD
+
+/* A random shape of 0 to 3 dims, small and odd, for the samples of pointwise operators. */
+ts_shape tsi_sample_shape(uint64_t *random, int32_t variant);
+bool tsi_sample_unary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                      void *attributes);
+/* Integers; the second input is there if the operator takes it. */
+bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                     void *attributes);
+bool tsi_sample_binary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
+                       void *attributes);
+
+#endif

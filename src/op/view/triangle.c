@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* triangle.c - tril and triu: zeros on one side of a diagonal of the last two dims.
+ *
+ * A rank knows which rows and columns it holds, so any cut stays, and so does every pending
+ * reduction: zeros combine to zero. */
+#include <string.h>
+
+#include "op/core/common.h"
+
+typedef struct triangle_attributes {
+    int64_t diagonal;
+} triangle_attributes;
+static const tsi_attribute triangle_table[] = {
+    TSI_ATTR(triangle_attributes, diagonal, INT, "diagonal", "0"), { 0 }
+};
+
+static ts_status triangle_infer(const tsi_op_call *call)
+{
+    if (call->in[0].shape.ndim < 2)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: needs two dims, the tensor has %d", call->op->name,
+                        call->in[0].shape.ndim);
+    return tsi_infer_like(call);
+}
+
+static void triangle_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    tsi_rules_batch(rules, call->in[0].shape.ndim, 0);
+}
+
+static int64_t global_of(const tsi_operand *x, int32_t dim, int64_t position)
+{
+    return x->region ? tsi_span_list_at(&x->region->dim[dim], position) : position;
+}
+
+static ts_status triangle_reference(const tsi_kernel_io *io)
+{
+    const tsi_operand *x = &io->in[0];
+    const tsi_block *in = &x->block, *out = &io->out[0].block;
+    int64_t diagonal = ((const triangle_attributes *)io->attributes)->diagonal;
+    bool lower = io->op == &tsi_op_tril;
+    int32_t last = in->ndim - 1;
+    size_t size = ts_dtype_size((ts_dtype)in->dtype);
+    tsi_loop loop = { .ndim = in->ndim, .operand_count = 2, .stride = { in->stride, out->stride } };
+    memcpy(loop.extent, in->extent, sizeof loop.extent);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        int64_t row = global_of(x, last - 1, loop.index[last - 1]);
+        int64_t off = global_of(x, last, loop.index[last]) - row;
+        bool kept = lower ? off <= diagonal : off >= diagonal;
+        void *to = tsi_block_at(out, loop.at[1]);
+        if (!kept)
+            memset(to, 0, size);
+        else if (!io->in_place)
+            memcpy(to, tsi_block_at(in, loop.at[0]), size);
+    }
+    return TS_OK;
+}
+
+static ts_status triangle_grad(const tsi_grad_io *io)
+{
+    io->in_grad[0] = tsi_op_make(io->op, io->out_grad, 1, io->attributes);
+    return ts_rank_status(io->rank);
+}
+
+static bool sample_triangle(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                            void *attributes)
+{
+    (void)random;
+    *count = 1;
+    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
+    if (variant == 2) in[0].shape = TS_SHAPE(2, 3, 5);
+    ((triangle_attributes *)attributes)->diagonal = variant == 1 ? -2 : variant;
+    return variant < 3;
+}
+
+#define TRIANGLE                                                                                   \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_IN_PLACE,                   \
+    .traits = { .flow = TSI_SELECT }, .attribute = triangle_table,                                 \
+    .attribute_bytes = sizeof(triangle_attributes), .infer = triangle_infer,                       \
+    .rules = triangle_rules, .reference = triangle_reference, .grad = triangle_grad,               \
+    .sample = sample_triangle
+
+const tsi_op_desc tsi_op_tril = {
+    .name = "tril",
+    .what = "zeros above a diagonal of the last two dims",
+    TRIANGLE,
+};
+const tsi_op_desc tsi_op_triu = {
+    .name = "triu",
+    .what = "zeros below a diagonal of the last two dims",
+    TRIANGLE,
+};
+
+/* ---- makers ---------------------------------------------------------------------------------- */
+
+static ts_tensor *triangle(const tsi_op_desc *op, ts_tensor *x, int64_t diagonal, int32_t in_place)
+{
+    triangle_attributes a = { diagonal };
+    tsi_op_args args = { op, &x, 1, in_place, &a };
+    ts_tensor *out[TSI_OUTPUT_MAX];
+    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+}
+
+ts_tensor *(ts_tril)(ts_tensor *x, int64_t diagonal)
+{
+    return triangle(&tsi_op_tril, x, diagonal, 0);
+}
+
+ts_tensor *(ts_triu)(ts_tensor *x, int64_t diagonal)
+{
+    return triangle(&tsi_op_triu, x, diagonal, 0);
+}
+
+ts_tensor *(ts_tril_)(ts_tensor *x, int64_t diagonal)
+{
+    return triangle(&tsi_op_tril, x, diagonal, 1);
+}
+
+ts_tensor *(ts_triu_)(ts_tensor *x, int64_t diagonal)
+{
+    return triangle(&tsi_op_triu, x, diagonal, 1);
+}
