@@ -66,6 +66,7 @@ typedef struct ts_exchange {
     int64_t send_count;
     const ts_part *recv;
     int64_t recv_count;
+    int32_t device, reserved; /* where all parts lie, as in ts_array; 0: host memory */
 } ts_exchange;
 
 TS_BEGIN_C

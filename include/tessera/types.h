@@ -75,6 +75,8 @@ typedef struct ts_array {
     int64_t stride[TS_NDIM_MAX]; /* in elements; all zero: contiguous, row-major */
     void (*done)(void *context);
     void *context;
+    int32_t device, ordinal; /* where data lies: 0 host memory, else a device type of DLPack (2:
+                                CUDA) and which one of that type */
 } ts_array;
 
 TS_BEGIN_C

@@ -23,7 +23,7 @@ typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
 typedef struct ts_world_options {
     size_t struct_size;
     const char *engine; /* "threads", "mpi", "model"; NULL: mpi under a launcher, else threads */
-    const char *device; /* "cpu"; NULL: the best there is */
+    const char *device; /* "cpu", "queue" (for tests); NULL: TESSERA_DEVICE, else "cpu" */
     int64_t rank_count; /* threads, model; 0: TESSERA_RANKS, else the number of cores */
     int64_t threads_per_process; /* mpi: thread ranks in each process; 0: one */
     uint64_t seed;

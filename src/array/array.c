@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "array/image.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/intmath.h"
@@ -159,6 +160,7 @@ static bool shelve(tsi_array *array)
     uint32_t slot = shelf_slot(storage->bytes);
     if (!shelf || shelf->depth[slot] == TSI_SHELF_DEPTH) return false;
     if (shelf->depth[slot] > 0 && shelf->bytes[slot] != storage->bytes) return false;
+    tsi_pool_forget(storage->pool, storage->data, storage->bytes);
     storage->context = shelf->first[slot];
     shelf->first[slot] = array;
     shelf->bytes[slot] = (uint32_t)storage->bytes;
@@ -235,11 +237,42 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
     return array_make(storage, dtype, shape, stride, 0);
 }
 
+/* A copy on the rank's device of a block of the host, which is not needed any more. */
+static tsi_array *copy_from_host(ts_rank *rank, const ts_array *block, const tsi_block *from)
+{
+    tsi_array *array = tsi_array_create(rank, (ts_dtype)from->dtype, &block->meta.shape);
+    if (!array) return NULL;
+    if (tsi_array_write(rank, array, from) != TS_OK) {
+        tsi_array_release(array);
+        return NULL;
+    }
+    if (block->done) block->done(block->context);
+    return array;
+}
+
+static bool is_of_host(const ts_array *block)
+{
+    const tsi_device *host = tsi_device_host();
+    return block->device == 0 || block->device == host->dlpack_type;
+}
+
+static bool is_of_device(const ts_array *block, const tsi_device *device)
+{
+    if (device->host_readable) return is_of_host(block);
+    return block->device == device->dlpack_type && block->ordinal == device->ordinal;
+}
+
 tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block)
 {
-    (void)rank; /* outside memory is the host's */
     tsi_block b;
-    if (tsi_block_of_array(block, "array", &b) != TS_OK) return NULL;
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!mine || tsi_block_of_array(block, "array", &b) != TS_OK) return NULL;
+    if (!is_of_device(block, mine->device)) {
+        if (is_of_host(block)) return copy_from_host(rank, block, &b);
+        (void)TSI_FAIL(TS_ERR_ARG, "array: memory of device type %d number %d, the rank's is %s",
+                       block->device, block->ordinal, mine->device->name);
+        return NULL;
+    }
     reach r;
     int64_t size = (int64_t)ts_dtype_size((ts_dtype)b.dtype), span = 0;
     if (!reach_of(b.ndim, b.extent, b.stride, &r) || !tsi_add_i64(r.high - r.low, 1, &span) ||
@@ -248,7 +281,7 @@ tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block)
         return NULL;
     }
     char *first = b.data ? (char *)b.data + r.low * size : NULL;
-    tsi_storage *storage = tsi_storage_wrap(tsi_device_cpu(), first, (size_t)span, NULL, NULL);
+    tsi_storage *storage = tsi_storage_wrap(mine, first, (size_t)span, NULL, NULL);
     if (!storage) return NULL;
     tsi_array *array = array_make(storage, (ts_dtype)b.dtype, &block->meta.shape, b.stride, -r.low);
     if (!array) return NULL;
@@ -343,7 +376,12 @@ bool tsi_array_is_dense(const tsi_array *array)
 
 void tsi_array_describe(const tsi_array *array, ts_array *out)
 {
+    const tsi_device *device = array->storage->device;
     *out = (ts_array){ .struct_size = sizeof *out, .data = tsi_array_data(array) };
+    if (!device->host_readable) {
+        out->device = device->dlpack_type;
+        out->ordinal = device->ordinal;
+    }
     out->meta.shape = tsi_array_shape(array);
     out->meta.dtype = array->dtype;
     memcpy(out->stride, array->stride, sizeof out->stride);
@@ -384,7 +422,7 @@ ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
                         device->name);
     tsi_block t = tsi_array_block(to), f = tsi_array_block(from);
     to->storage->version++;
-    return device->copy(device, &t, &f, NULL);
+    return device->copy(device, &t, &f, to->storage->queue);
 }
 
 ts_status tsi_array_fill(tsi_array *to, const void *element)
@@ -392,5 +430,5 @@ ts_status tsi_array_fill(tsi_array *to, const void *element)
     TSI_TRY(check_memory("fill", to, true));
     tsi_block t = tsi_array_block(to);
     to->storage->version++;
-    return to->storage->device->fill(to->storage->device, &t, element, NULL);
+    return to->storage->device->fill(to->storage->device, &t, element, to->storage->queue);
 }

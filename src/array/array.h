@@ -19,6 +19,7 @@
 typedef struct tsi_storage {
     _Atomic int64_t references;
     const tsi_device *device;
+    tsi_stream *queue;           /* of the owner: copies and fills go there */
     tsi_pool *pool;              /* NULL: memory from outside */
     void *data;                  /* NULL: emptied */
     size_t bytes;                /* wanted size, also while emptied */
@@ -43,7 +44,7 @@ typedef struct tsi_array {
 tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag); /* NULL: recorded */
 /* Memory from outside; done may be NULL (the caller keeps it alive). On failure done is not called.
  */
-tsi_storage *tsi_storage_wrap(const tsi_device *device, void *data, size_t bytes,
+tsi_storage *tsi_storage_wrap(const tsi_rank_device *where, void *data, size_t bytes,
                               void (*done)(void *), void *context);
 void tsi_storage_retain(tsi_storage *storage);
 void tsi_storage_release(tsi_storage *storage); /* any thread; accepts NULL */
@@ -60,8 +61,9 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
 /* A dense array shaped like `model`, whose storage is not looked at; `bytes` are those of its
  * elements. For those who make the same shape again and again, on the pool's own thread. */
 tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes);
-/* Takes block->data if done is set; on failure it stays the caller's. Negative strides are welcome.
- */
+/* Memory from outside: shared where the rank's device is where it lies (block->device), else copied
+ * to the rank's device. Takes block->data if done is set; on failure it stays the caller's.
+ * Negative strides are welcome. */
 tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block);
 /* Another view of base's storage: offset from the storage's beginning and strides count elements of
  * `dtype`; stride NULL: dense. Refused if an element would lie outside the storage. */
@@ -75,6 +77,12 @@ void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */
 tsi_block tsi_array_block(const tsi_array *array);
 ts_shape tsi_array_shape(const tsi_array *array);
+/* As ts_array says it: 0 the host's memory. */
+static inline int32_t tsi_array_device(const tsi_array *array)
+{
+    const tsi_device *device = array->storage->device;
+    return device->host_readable ? 0 : device->dlpack_type;
+}
 bool tsi_array_is_dense(const tsi_array *array);
 /* For handing out; borrows. One element repeated by zero strides alone cannot be said in a
  * ts_array: data is NULL. */

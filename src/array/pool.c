@@ -47,6 +47,7 @@ typedef struct usage {
 
 struct tsi_pool {
     const tsi_device *device;
+    tsi_stream *queue;
     ts_rank *rank;
     pthread_t thread; /* the owner of a pool without a rank */
     _Atomic int64_t holders;
@@ -276,7 +277,7 @@ static void pool_release(tsi_pool *pool)
     tsi_free(pool);
 }
 
-tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank)
+tsi_pool *tsi_pool_create(const tsi_device *device, tsi_stream *queue, ts_rank *rank)
 {
     tsi_pool *pool = tsi_calloc(1, sizeof *pool);
     if (!pool) {
@@ -284,6 +285,7 @@ tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank)
         return NULL;
     }
     pool->device = device;
+    pool->queue = queue;
     pool->rank = rank;
     pool->thread = pthread_self();
     atomic_init(&pool->holders, 1);
@@ -302,7 +304,8 @@ void tsi_pool_destroy(tsi_pool *pool)
 
 static void *pool_for_slot(ts_rank *rank)
 {
-    return tsi_pool_create(tsi_device_cpu(), rank);
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    return mine ? tsi_pool_create(mine->device, mine->queue, rank) : NULL;
 }
 
 static void slot_pool_destroy(void *state)
@@ -375,12 +378,14 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
     n->live = false;
     count_free(&pool->total, bytes, owner);
     count_free(usage_of(pool, tag), bytes, owner);
-    if (n->foreign)
+    if (n->foreign) {
         node_forget(pool, n);
-    else if (owner)
+    } else if (owner) {
+        tsi_pool_forget(pool, memory, bytes);
         cache_put(pool, n);
-    else
+    } else {
         return_block(pool, n);
+    }
     pool_release(pool);
 }
 
@@ -445,6 +450,17 @@ void tsi_pool_trim(tsi_pool *pool)
 const tsi_device *tsi_pool_device(const tsi_pool *pool)
 {
     return pool->device;
+}
+
+tsi_stream *tsi_pool_queue(const tsi_pool *pool)
+{
+    return pool->queue;
+}
+
+void tsi_pool_forget(const tsi_pool *pool, void *memory, size_t bytes)
+{
+    if (TSI_UNLIKELY(pool->device->freed != NULL))
+        pool->device->freed(pool->device, memory, bytes, pool->queue);
 }
 
 const char *tsi_pool_tag_name(uint32_t tag)

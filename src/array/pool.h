@@ -52,7 +52,9 @@ void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag);
 void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
 
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
-tsi_pool *tsi_pool_create(const tsi_device *device, ts_rank *rank /* may be NULL */);
+/* `queue`: the owner's, in whose order blocks are used; NULL where work is done on return. */
+tsi_pool *tsi_pool_create(const tsi_device *device, tsi_stream *queue,
+                          ts_rank *rank /* may be NULL */);
 /* By the owner, or by anyone once the owner has ended. Live blocks stay valid; accepts NULL. */
 void tsi_pool_destroy(tsi_pool *pool);
 void *tsi_pool_alloc(tsi_pool *pool, size_t bytes,
@@ -64,6 +66,9 @@ int64_t tsi_pool_reserved(const tsi_pool *pool); /* bytes held from the device, 
 void tsi_pool_peak_reset(tsi_pool *pool);
 void tsi_pool_trim(tsi_pool *pool); /* gives cached blocks back to the device; owner only */
 const tsi_device *tsi_pool_device(const tsi_pool *pool);
+tsi_stream *tsi_pool_queue(const tsi_pool *pool);
+/* By the owner: what the block holds means nothing any more, in the order of the queue. */
+void tsi_pool_forget(const tsi_pool *pool, void *memory, size_t bytes);
 const char *tsi_pool_tag_name(uint32_t tag); /* "activation"; "other" if unknown */
 
 #endif

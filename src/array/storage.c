@@ -17,6 +17,7 @@ tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
     }
     atomic_init(&storage->references, 1);
     storage->device = tsi_pool_device(pool);
+    storage->queue = tsi_pool_queue(pool);
     storage->pool = pool;
     storage->bytes = bytes;
     storage->tag = tag;
@@ -27,7 +28,7 @@ tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
     return storage;
 }
 
-tsi_storage *tsi_storage_wrap(const tsi_device *device, void *data, size_t bytes,
+tsi_storage *tsi_storage_wrap(const tsi_rank_device *where, void *data, size_t bytes,
                               void (*done)(void *), void *context)
 {
     tsi_storage *storage = tsi_calloc(1, sizeof *storage);
@@ -36,7 +37,8 @@ tsi_storage *tsi_storage_wrap(const tsi_device *device, void *data, size_t bytes
         return NULL;
     }
     atomic_init(&storage->references, 1);
-    storage->device = device;
+    storage->device = where->device;
+    storage->queue = where->queue;
     storage->data = data;
     storage->bytes = bytes;
     storage->done = done;

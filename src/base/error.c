@@ -185,3 +185,8 @@ void tsi_error_prefix(const char *format, ...)
     (void)snprintf(text + length, sizeof text - length, ": %s", record->text);
     text_put(record->text, sizeof record->text, text);
 }
+
+void tsi_error_last(tsi_error_record *out)
+{
+    tsi_error_copy(out, &thread_error);
+}

@@ -5,7 +5,7 @@
  * closes, in descending order of slots (high layers first). So low layers need not know high ones:
  *
  *   ts_world --+-- rank[0] --+-- error, event ring, call site
- *              |             +-- slot[ARRAY] caching allocator ... slot[TENSOR] scopes ...
+ *              |             +-- slot[DEVICE] device and queue, slot[ARRAY] caching allocator ...
  *              +-- slot[LAYOUT] interned meshes and layouts, slot[PLAN] plans, slot[COMM] engine */
 #ifndef TSI_BASE_RANK_H
 #define TSI_BASE_RANK_H
@@ -19,6 +19,7 @@
 #include "tessera/world.h"
 
 typedef enum tsi_slot {
+    TSI_SLOT_THREADS,
     TSI_SLOT_DEVICE,
     TSI_SLOT_LAYOUT,
     TSI_SLOT_ARRAY,

@@ -24,11 +24,11 @@ static ts_status check_root(const tsi_call *call, int64_t root, const char *what
 }
 
 /* A scalar is one row. */
-static ts_status take_block(const tsi_call *call, const ts_array *array, const char *what,
-                            tsi_block *out)
+static ts_status take_block(tsi_call *call, const ts_array *array, const char *what, tsi_block *out)
 {
     if (array == NULL) return TSI_FAIL(TS_ERR_NULL, "%s: `%s` is NULL", call->name, what);
     ts_status status = tsi_block_of_array(array, what, out);
+    if (status == TS_OK) status = tsi_call_device(call, array->device);
     if (status != TS_OK) {
         tsi_error_prefix("%s", call->name);
         return status;
@@ -348,6 +348,7 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     TSI_TRY(tsi_call_begin(&call, group, TSI_COMM_EXCHANGE, options));
     if (call.skip) return TS_OK;
     TSI_TRY(check_exchange(&call, exchange));
+    TSI_TRY(tsi_call_device(&call, exchange->device));
     if (exchange->reduce != TS_REDUCE_NONE)
         TSI_TRY(check_reduce(&call, (ts_reduce)exchange->reduce, exchange->dtype));
     tsi_work *work = &call.local.base;

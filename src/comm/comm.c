@@ -254,7 +254,7 @@ static tsi_host host = {
 
 static void host_complete(void)
 {
-    host.cpu = tsi_device_cpu();
+    host.cpu = tsi_device_host();
 }
 
 /* A constant, but for the one member whose address only a call gives. */

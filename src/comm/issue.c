@@ -60,7 +60,20 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
     work->member = group->member;
     work->print.kind = (int32_t)kind;
     work->print.root = -1;
-    work->device = tsi_device_cpu();
+    work->device = tsi_device_host();
+    return TS_OK;
+}
+
+ts_status tsi_call_device(tsi_call *call, int32_t device)
+{
+    tsi_work *work = &call->local.base;
+    if (device == 0 || device == work->device->dlpack_type) return TS_OK;
+    const tsi_rank_device *mine = tsi_rank_device_of(work->rank);
+    if (!mine) return ts_rank_status(work->rank);
+    if (device != mine->device->dlpack_type)
+        return TSI_FAIL(TS_ERR_ARG, "memory of device type %d, the rank's device is %s", device,
+                        mine->device->name);
+    work->device = mine->device;
     return TS_OK;
 }
 
@@ -271,6 +284,9 @@ ts_status tsi_call_issue(tsi_call *call)
 {
     tsi_work *work = &call->local.base;
     bool posted = call->options.work != NULL || call->group->comm->batch_open;
+    /* Peers read and write the blocks on their own threads: what the queue does to them comes
+     * first. */
+    if (!work->device->host_readable) TSI_TRY(tsi_rank_device_sync(work->rank));
     TSI_TRY(keep_lists(work, posted, &call->local.kept));
     ts_status status = make_print(call);
     if (status == TS_OK) {

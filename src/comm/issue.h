@@ -23,6 +23,8 @@ typedef struct tsi_call {
 
 ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
                          const ts_comm_options *options);
+/* The call's blocks lie on this device (ts_array.device): the host, or the rank's own. */
+ts_status tsi_call_device(tsi_call *call, int32_t device);
 ts_status tsi_call_issue(tsi_call *call);
 
 #endif

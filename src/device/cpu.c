@@ -12,6 +12,7 @@
 #include "base/compiler.h"
 #include "base/error.h"
 #include "base/intmath.h"
+#include "base/thread.h"
 #include "device/cpu.h"
 
 enum { BUFFER_ALIGNMENT = 64, HUGE_PAGE = 2 << 20, MAPPED_MIN = 4 << 20 };
@@ -115,9 +116,17 @@ static void event_destroy(const tsi_device *device, tsi_device_event *event)
     (void)device, (void)event;
 }
 
+static void properties(const tsi_device *device, tsi_device_properties *out)
+{
+    (void)device;
+    *out = (tsi_device_properties){ .name = "host", .units = tsi_core_count() };
+}
+
 static const tsi_device cpu_device = {
     .struct_size = sizeof(tsi_device),
     .name = "cpu",
+    .kind = "cpu",
+    .dlpack_type = 1,
     .host_readable = true,
     .buffer_alloc = buffer_alloc,
     .buffer_free = buffer_free,
@@ -133,17 +142,10 @@ static const tsi_device cpu_device = {
     .copy = tsi_cpu_copy,
     .fill = tsi_cpu_fill,
     .fold = tsi_cpu_fold,
+    .properties = properties,
 };
 
 const tsi_device *tsi_device_cpu(void)
 {
     return &cpu_device;
-}
-
-const tsi_device *tsi_device_find(const char *name)
-{
-    if (name && strcmp(name, cpu_device.name) == 0) return &cpu_device;
-    (void)TSI_FAIL(TS_ERR_MISSING, "there is no device \"%s\"; this build has: cpu",
-                   name ? name : "");
-    return NULL;
 }

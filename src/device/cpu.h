@@ -6,6 +6,8 @@
 
 #include "device/device.h"
 
+const tsi_device *tsi_device_cpu(void);
+
 enum {
     TSI_TILE_MAX = 1024
 }; /* elements of a tile; up to 16 bytes each, so that some fit the L1 cache */

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - what a device can do with memory: a const vtable, one per kind of device.
+/* device.h - what a device can do with memory: a const vtable, one per device.
  *
- * `cpu` runs everything at once on the calling thread, so its streams and events are trivial;
- * `cuda` (backend/cuda, a module) fills the same table. Kernels of operators are a separate table
- * [device][op] in op/; here are only those that storage and communication need. */
+ * `cpu` runs everything at once on the calling thread, so its streams and events are trivial.
+ * `queue` (queue.c) is host memory behind real streams: work runs later, in order, after random
+ * delays, as it does on a GPU. `cuda` (a module) fills the same table. Kernels of operators are a
+ * separate table [kind of device][op] in op/; here are only those that storage and communication
+ * need.
+ *
+ * A rank owns one device and one queue of it (tsi_rank_device_of): program order is the queue's
+ * order, and whoever reads a value on the host waits for the queue first (tsi_rank_device_sync).
+ *
+ * INV: outside this directory nobody names a device. Memory of a device that is not host_readable
+ * is touched through this table and by kernels alone. */
 #ifndef TSI_DEVICE_DEVICE_H
 #define TSI_DEVICE_DEVICE_H
 
@@ -11,10 +19,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/rank.h"
 #include "tessera/types.h"
 
-typedef struct tsi_stream tsi_stream; /* NULL: the default stream */
+/* NULL: no queue. What is asked of it is done when the call returns. */
+typedef struct tsi_stream tsi_stream;
 typedef struct tsi_device_event tsi_device_event;
+typedef struct tsi_device_graph tsi_device_graph;
 
 /* A strided block of memory on one device: kernels see nothing else. */
 typedef struct tsi_block {
@@ -25,10 +36,24 @@ typedef struct tsi_block {
     int64_t stride[TS_NDIM_MAX]; /* in elements; may be 0 (broadcast) or negative on sources */
 } tsi_block;
 
+/* What the cost model and `doctor` want to know; 0: not known. */
+typedef struct tsi_device_properties {
+    char name[64];           /* "NVIDIA H200" */
+    int64_t bytes, units;    /* memory; multiprocessors or cores */
+    double bytes_per_second; /* of its memory */
+    double flops_f32, flops_bf16;
+} tsi_device_properties;
+
+/* A function of the host that runs in the order of a stream (tsi_device.defer). */
+typedef ts_status (*tsi_deferred_fn)(void *context);
+
 typedef struct tsi_device {
     size_t struct_size;
-    const char *name;   /* "cpu" */
-    bool host_readable; /* the CPU may dereference its pointers */
+    const char *name;    /* "cpu", "cuda:0" */
+    const char *kind;    /* "cpu", "cuda": devices of one kind run the same kernels */
+    int32_t ordinal;     /* among those of its kind */
+    int32_t dlpack_type; /* kDLCPU 1, kDLCUDA 2, kDLExtDev 12 */
+    bool host_readable;  /* the CPU may dereference its pointers */
 
     /* ---- buffers: raw, slow; the caching allocator of array/ stands before them. 64-byte aligned
      * at least. alloc returns TS_ERR_MEMORY without recording it: the caller may have caches to
@@ -36,7 +61,9 @@ typedef struct tsi_device {
     ts_status (*buffer_alloc)(const struct tsi_device *device, size_t bytes, void **out);
     void (*buffer_free)(const struct tsi_device *device, void *buffer, size_t bytes);
 
-    /* ---- copies between this device and the host, contiguous, in stream order */
+    /* ---- copies between this device and the host, contiguous, in stream order. `from` of copy_in
+     * may be reused when the call returns, unless host_alloc made it: then when the stream has
+     * passed. `to` of copy_out is there after a wait. */
     ts_status (*copy_in)(const struct tsi_device *device, void *to, const void *from, size_t bytes,
                          tsi_stream *stream);
     ts_status (*copy_out)(const struct tsi_device *device, void *to, const void *from, size_t bytes,
@@ -45,6 +72,9 @@ typedef struct tsi_device {
     /* ---- streams and events */
     ts_status (*stream_create)(const struct tsi_device *device, tsi_stream **out);
     void (*stream_destroy)(const struct tsi_device *device, tsi_stream *stream);
+    /* Waits until the stream is empty. Work that failed since the last wait is said here: its
+     * sentence is recorded on the calling thread and its status returned; what was behind it in
+     * the stream had no effect. */
     ts_status (*stream_sync)(const struct tsi_device *device, tsi_stream *stream);
     ts_status (*event_record)(const struct tsi_device *device, tsi_stream *stream,
                               tsi_device_event **out);
@@ -65,12 +95,64 @@ typedef struct tsi_device {
     ts_status (*fold)(const struct tsi_device *device, const tsi_block *to,
                       const tsi_block *const *from, int64_t count, ts_reduce reduce,
                       int64_t avg_count, tsi_stream *stream);
+
+    /* ---- all (optional); the default is in brackets */
+    void (*properties)(const struct tsi_device *device,
+                       tsi_device_properties *out); /* [nothing known] */
+    /* Per rank, on its thread, before its first use and after its last: contexts, handles,
+     * workspaces. [nothing to do] */
+    ts_status (*attach)(const struct tsi_device *device, ts_rank *rank, void **state);
+    void (*detach)(const struct tsi_device *device, void *state);
+    /* Host memory that copies to and from the device need not stage. [tsi_alloc] */
+    ts_status (*host_alloc)(const struct tsi_device *device, size_t bytes, void **out);
+    void (*host_free)(const struct tsi_device *device, void *memory, size_t bytes);
+    /* Whether `copy` and `fold` of this device read the other's memory. [the same device alone] */
+    bool (*reach)(const struct tsi_device *device, const struct tsi_device *other);
+    /* Microseconds between two events that have passed. [not measured] */
+    ts_status (*event_time)(const struct tsi_device *device, tsi_device_event *from,
+                            tsi_device_event *to, double *us);
+    /* The work of a stream between begin and end is kept instead of run; launch runs it again.
+     * [cannot be captured] */
+    ts_status (*capture_begin)(const struct tsi_device *device, tsi_stream *stream);
+    ts_status (*capture_end)(const struct tsi_device *device, tsi_stream *stream,
+                             tsi_device_graph **out);
+    ts_status (*graph_launch)(const struct tsi_device *device, tsi_device_graph *graph,
+                              tsi_stream *stream);
+    void (*graph_destroy)(const struct tsi_device *device, tsi_device_graph *graph);
+    /* Why the device can do nothing any more, as a sentence; NULL: it can. [never] */
+    const char *(*fault)(const struct tsi_device *device);
+    /* Runs a function of the host in stream order: kernels of the cpu on memory of this device.
+     * `destroy` is called behind it, also if it did not run. [kernels are the device's own] */
+    ts_status (*defer)(const struct tsi_device *device, tsi_stream *stream, tsi_deferred_fn fn,
+                       void *context, void (*destroy)(void *context));
+    /* A block went back to a pool's cache: what it holds means nothing from here on in the order
+     * of the stream. [nothing is written] */
+    void (*freed)(const struct tsi_device *device, void *memory, size_t bytes, tsi_stream *stream);
 } tsi_device;
 
-/* Always there. */
-const tsi_device *tsi_device_cpu(void);
-/* By name ("cpu"); NULL after recording why not (names what was found). */
+/* Memory of the host as a device: of staging, of references, of what comes from outside. */
+const tsi_device *tsi_device_host(void);
+/* By name ("cpu", "queue", "cuda:1"; a kind means its first one); NULL after recording why not
+ * (names what was found). */
 const tsi_device *tsi_device_find(const char *name);
+/* Makes more devices known to tsi_device_find: those of a module. Before the first world opens. */
+ts_status tsi_device_add(const tsi_device *device);
+const tsi_device *tsi_device_at(int32_t index); /* those known, in order; NULL: no more */
+
+/* ---- the device of a rank (rank.c) ----------------------------------------------------------- */
+typedef struct tsi_rank_device {
+    const tsi_device *device;
+    tsi_stream *queue; /* where its kernels and copies go, in program order; cpu: NULL */
+    void *attached;    /* the device's own (attach) */
+} tsi_rank_device;
+/* What ranks of the world will own; before the first of them is used. Default: the cpu. */
+void tsi_world_device_set(ts_world *world, const tsi_device *device);
+const tsi_device *tsi_world_device(ts_world *world);
+/* The rank's, made on first use on its thread. NULL: recorded. */
+const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
+/* The host waits for the rank's queue: after it, host memory that copy_out named is filled, and
+ * what failed on the way is recorded. */
+ts_status tsi_rank_device_sync(ts_rank *rank);
 
 /* Is the reduction meaningful for the dtype? false: *why is a phrase ("min of complex numbers"). */
 bool tsi_reduce_allowed(ts_reduce reduce, ts_dtype dtype, const char **why);

@@ -142,9 +142,9 @@ static void *team_create(ts_rank *rank)
 
 static team *team_of(ts_rank *rank)
 {
-    team *t = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    team *t = tsi_slot_get(rank, TSI_SLOT_THREADS);
     if (TSI_LIKELY(t != NULL)) return t;
-    return tsi_rank_slot(rank, TSI_SLOT_DEVICE, team_create, team_destroy);
+    return tsi_rank_slot(rank, TSI_SLOT_THREADS, team_create, team_destroy);
 }
 
 /* A machine that gives fewer threads than wanted is used with those it gives. */
@@ -221,7 +221,7 @@ void tsi_parallel_limit(ts_rank *rank, int32_t threads)
     if (threads <= 0) threads = threads_by_default(rank);
     if (threads > THREADS_MAX) threads = THREADS_MAX;
     if (t->started > 0 && threads > t->started + 1) { /* a larger team: begin anew */
-        atomic_store_explicit(&rank->slot[TSI_SLOT_DEVICE].state, NULL, memory_order_relaxed);
+        atomic_store_explicit(&rank->slot[TSI_SLOT_THREADS].state, NULL, memory_order_relaxed);
         team_destroy(t);
         t = team_of(rank);
         if (!t) return;

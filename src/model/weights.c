@@ -11,7 +11,7 @@
 typedef struct region_read {
     const tsi_weights *weights;
     const tsi_sources *from;
-    tsi_array *to;
+    tsi_block to;  /* dense */
     char *staging; /* of the stored dtype, where it differs */
     size_t staging_bytes;
 } region_read;
@@ -19,10 +19,10 @@ typedef struct region_read {
 static ts_status read_piece(region_read *r, const tsi_stored *stored, int64_t first, int64_t local,
                             int64_t count)
 {
-    size_t to_bytes = ts_dtype_size((ts_dtype)r->to->dtype),
+    size_t to_bytes = ts_dtype_size((ts_dtype)r->to.dtype),
            from_bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
-    char *target = (char *)tsi_array_data(r->to) + (size_t)local * to_bytes;
-    if (stored->meta.dtype == r->to->dtype)
+    char *target = (char *)r->to.data + (size_t)local * to_bytes;
+    if (stored->meta.dtype == r->to.dtype)
         return tsi_weights_read(r->weights, stored, first, count, target);
     if ((size_t)count * from_bytes > r->staging_bytes) {
         char *grown = tsi_realloc(r->staging, (size_t)count * from_bytes);
@@ -37,10 +37,10 @@ static ts_status read_piece(region_read *r, const tsi_stored *stored, int64_t fi
                        .extent = { count },
                        .stride = { 1 } };
     tsi_block to = {
-        .data = target, .dtype = r->to->dtype, .ndim = 1, .extent = { count }, .stride = { 1 }
+        .data = target, .dtype = r->to.dtype, .ndim = 1, .extent = { count }, .stride = { 1 }
     };
-    const tsi_device *cpu = tsi_device_cpu();
-    return cpu->copy(cpu, &to, &from, NULL);
+    const tsi_device *host = tsi_device_host();
+    return host->copy(host, &to, &from, NULL);
 }
 
 static ts_status read_run(int64_t global, int64_t local, int64_t length, void *context)
@@ -65,8 +65,9 @@ static ts_status load_param(ts_module *m, tsi_param *param, const char *name, vo
     tsi_sources from;
     ts_status status = tsi_sources_find(weights, name, &param->shape, &from);
     if (status == TS_OK && from.part_elements > 0) {
-        region_read r = { weights, &from, param->value->array, NULL, 0 };
-        status = tsi_fill_runs(param->value->mesh, param->value->layout, read_run, &r);
+        region_read r = { .weights = weights, .from = &from };
+        const ts_tensor *value = param->value;
+        status = tsi_fill_image(value->mesh, value->layout, value->array, read_run, &r.to, &r);
         tsi_free(r.staging);
     }
     tsi_free(from.part);

@@ -78,9 +78,10 @@ typedef struct tsi_kernel_io {
     const tsi_operand *in, *out;
     int32_t input_count, output_count;
     ts_rank *rank;
-    const tsi_device *device;
-    uint64_t seed, stream; /* RANDOM operators */
-    int32_t in_place;      /* output 0 is input 0's block */
+    const tsi_device *device; /* where the blocks lie */
+    tsi_stream *queue;        /* the kernel's work goes there; cpu: NULL, done on return */
+    uint64_t seed, stream;    /* RANDOM operators */
+    int32_t in_place;         /* output 0 is input 0's block */
     int32_t reserved;
 } tsi_kernel_io;
 typedef ts_status (*tsi_kernel_fn)(const tsi_kernel_io *io);
@@ -214,15 +215,6 @@ const tsi_op_desc *tsi_op_find_in(ts_world *world, const char *name);
 /* `sample` of any operator; false: there is none, or no more variants. */
 bool tsi_op_sample(const tsi_op_desc *op, uint64_t *random, int32_t variant, ts_meta *in,
                    int32_t *input_count, void *attributes);
-
-/* ---- kernels (kernels.c): fast ones of a device stand before the reference ------------------- */
-/* A fast kernel declines with TSI_KERNEL_DECLINED (positive, not a status) and the reference runs.
- */
-enum { TSI_KERNEL_DECLINED = 1 };
-void tsi_kernel_set(const tsi_device *device, tsi_op_id op,
-                    tsi_kernel_fn kernel); /* at start-up, by backends */
-tsi_kernel_fn tsi_kernel_of(const tsi_device *device,
-                            const tsi_op_desc *op); /* NULL: the reference alone */
 
 /* ---- running (dispatch.c) -------------------------------------------------------------------- */
 typedef struct tsi_op_args {

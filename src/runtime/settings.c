@@ -164,6 +164,8 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
     TSI_TRY(settle("timeout_ms", "TESSERA_TIMEOUT_MS", INT64_MAX / 1000000, TIMEOUT_MS_DEFAULT,
                    &user->timeout_ms));
     TSI_TRY(settle("events", "TESSERA_EVENTS", EVENTS_MAX, EVENTS_DEFAULT, &user->events));
+    const char *device = getenv("TESSERA_DEVICE");
+    if (user->device == NULL && device != NULL && device[0] != '\0') user->device = device;
     out->trace = getenv("TESSERA_TRACE");
     if (out->trace != NULL && out->trace[0] == '\0') out->trace = NULL;
     return TS_OK;
@@ -180,7 +182,7 @@ static const char *argument_value(const char *argument, const char *name)
 static ts_status take_argument(const char *argument, ts_world_options *options)
 {
     static const char *const names[] = { "--ts-ranks", "--ts-engine", "--ts-timeout-ms",
-                                         "--ts-seed", NULL };
+                                         "--ts-seed",  "--ts-device", NULL };
     const char *value;
     if ((value = argument_value(argument, names[0])) != NULL) {
         return parse_number(names[0], value, 1, TSI_RANKS_MODEL_MAX, &options->rank_count);
@@ -198,6 +200,10 @@ static ts_status take_argument(const char *argument, ts_world_options *options)
         ts_status status = parse_number(names[3], value, 0, INT64_MAX, &seed);
         options->seed = (uint64_t)seed;
         return status;
+    }
+    if ((value = argument_value(argument, names[4])) != NULL) {
+        options->device = value;
+        return TS_OK;
     }
     const char *near = tsi_text_nearest(argument, names);
     return TSI_FAIL(TS_ERR_ARG,

@@ -85,15 +85,16 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
 {
     *out = NULL;
     tsi_backend_cpu_install();
-    if (settings->user.device != NULL && tsi_device_find(settings->user.device) == NULL) {
-        return TS_ERR_MISSING; /* tsi_device_find has said why */
-    }
+    const tsi_device *device = tsi_device_host();
+    if (settings->user.device != NULL) device = tsi_device_find(settings->user.device);
+    if (device == NULL) return TS_ERR_MISSING; /* tsi_device_find has said why */
     int64_t local_count = local_count_of(settings);
     int64_t rank_count =
         settings->engine == TSI_ENGINE_MPI ? local_count : settings->user.rank_count;
     ts_world *world = NULL;
     TSI_TRY(tsi_world_make(rank_count, local_count, 0, settings->user.events, &world));
     world->seed = settings->user.seed;
+    tsi_world_device_set(world, device);
     world->timeout_ms = settings->user.timeout_ms;
     tsi_runtime *runtime = tsi_calloc(1, sizeof *runtime);
     ts_status status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
@@ -180,6 +181,7 @@ void ts_rank_detach(ts_rank *me)
 ts_status ts_rank_sync(ts_rank *me)
 {
     TSI_TRY(tsi_rank_enter(me));
+    TSI_TRY(tsi_rank_device_sync(me));
     return tsi_comm_drain(me);
 }
 

@@ -39,7 +39,7 @@ static ts_status copy_boxes(const tsi_part *part, const tsi_array *from, const t
         memcpy(b.extent, box->extent, sizeof b.extent);
         memcpy(a.stride, box->stride_a, sizeof a.stride);
         memcpy(b.stride, box->stride_b, sizeof b.stride);
-        TSI_TRY(device->copy(device, &b, &a, NULL));
+        TSI_TRY(device->copy(device, &b, &a, to->storage->queue));
     }
     return TS_OK;
 }
@@ -104,6 +104,7 @@ static ts_status run_round(tsi_execution *x, tsi_program *program, tsi_exchange_
     ts_comm_options options = TS_INIT(ts_comm_options);
     tsi_round_patch(round, x->source, x->to);
     exchange.dtype = x->to->dtype;
+    exchange.device = tsi_array_device(x->to);
     exchange.reduce = round->reduces ? program->part.reduce : 0;
     exchange.send = round->send;
     exchange.send_count = with_local ? round->send_all : round->send_count;
@@ -113,7 +114,7 @@ static ts_status run_round(tsi_execution *x, tsi_program *program, tsi_exchange_
     options.channel = CHANNEL_MOVE;
     options.work = work;
     TSI_TRY((ts_group_exchange)(program->group, &exchange, &options));
-    return tsi_round_finish(program, round, x->to);
+    return tsi_round_finish(x->rank, program, round, x->to);
 }
 
 static ts_status run_program(tsi_execution *x)

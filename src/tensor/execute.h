@@ -58,8 +58,8 @@ typedef struct tsi_finishing {
 bool tsi_program_finishes(
     const tsi_program *program); /* reductions need a last step of their own */
 /* After a folding round: the blocks that were results of folds. */
-ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round *round,
-                           const tsi_array *to);
+ts_status tsi_round_finish(ts_rank *rank, const tsi_program *program,
+                           const tsi_exchange_round *round, const tsi_array *to);
 /* |x|^p of the source, in a block of its own; NULL: recorded. */
 tsi_array *tsi_powered(ts_rank *rank, const tsi_array *from, double power);
 

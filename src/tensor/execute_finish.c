@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "array/image.h"
 #include "tensor/execute.h"
 
 static double finish_real(double x, const tsi_finishing *f, bool before)
@@ -27,7 +28,7 @@ static ts_status finish_run(const tsi_block *run, const tsi_finishing *f, bool b
     enum { CHUNK = 256 };
     double real[2 * CHUNK];
     int64_t whole[CHUNK];
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *host = tsi_device_host();
     ts_dtype dtype = (ts_dtype)run->dtype;
     bool complex_ = dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
     bool real_ = dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
@@ -40,7 +41,7 @@ static ts_status finish_run(const tsi_block *run, const tsi_finishing *f, bool b
         part.data = (char *)run->data + (size_t)(done * run->stride[0]) * bytes;
         wide.dtype = complex_ ? TS_DTYPE_C128 : real_ ? TS_DTYPE_F64 : TS_DTYPE_I64;
         wide.data = real_ || complex_ ? (void *)real : (void *)whole;
-        TSI_TRY(cpu->copy(cpu, &wide, &part, NULL));
+        TSI_TRY(host->copy(host, &wide, &part, NULL));
         for (int64_t i = 0; i < (complex_ ? 2 * n : n); i++) {
             if (complex_)
                 real[i] /= (double)f->divide; /* sums and averages alone exist */
@@ -49,12 +50,12 @@ static ts_status finish_run(const tsi_block *run, const tsi_finishing *f, bool b
             else
                 whole[i] /= f->divide;
         }
-        TSI_TRY(cpu->copy(cpu, &part, &wide, NULL));
+        TSI_TRY(host->copy(host, &part, &wide, NULL));
     }
     return TS_OK;
 }
 
-static ts_status finish_block(const tsi_block *block, const tsi_finishing *f, bool before)
+static ts_status finish_image(const tsi_block *block, const tsi_finishing *f, bool before)
 {
     if (tsi_block_count(block) == 0) return TS_OK;
     int32_t last = block->ndim - 1;
@@ -77,14 +78,26 @@ static ts_status finish_block(const tsi_block *block, const tsi_finishing *f, bo
     }
 }
 
+static ts_status finish_block(ts_rank *rank, const tsi_block *block, const tsi_finishing *f,
+                              bool before)
+{
+    tsi_image image;
+    TSI_TRY(tsi_image_open(rank, block, TSI_IMAGE_READ | TSI_IMAGE_WRITE, &image));
+    ts_status status = tsi_rank_device_sync(rank);
+    if (status == TS_OK) status = finish_image(&image.block, f, before);
+    if (status == TS_OK) return tsi_image_close(&image);
+    tsi_image_drop(&image);
+    return status;
+}
+
 bool tsi_program_finishes(const tsi_program *program)
 {
     return program->part.power != 0.0 || program->part.divide > 1;
 }
 
 /* Results are the blocks that were received without combining into another. */
-ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round *round,
-                           const tsi_array *to)
+ts_status tsi_round_finish(ts_rank *rank, const tsi_program *program,
+                           const tsi_exchange_round *round, const tsi_array *to)
 {
     tsi_finishing f = { program->part.power, program->part.divide > 1 ? program->part.divide : 1 };
     if (!round->reduces || !tsi_program_finishes(program)) return TS_OK;
@@ -94,7 +107,7 @@ ts_status tsi_round_finish(const tsi_program *program, const tsi_exchange_round 
         tsi_block block = { .data = part->data, .dtype = to->dtype, .ndim = part->ndim };
         memcpy(block.extent, part->extent, sizeof block.extent);
         memcpy(block.stride, part->stride, sizeof block.stride);
-        TSI_TRY(finish_block(&block, &f, false));
+        TSI_TRY(finish_block(rank, &block, &f, false));
     }
     return TS_OK;
 }
@@ -106,7 +119,8 @@ tsi_array *tsi_powered(ts_rank *rank, const tsi_array *from, double power)
     if (!copy) return NULL;
     tsi_finishing f = { .power = power, .divide = 1 };
     tsi_block block = tsi_array_block(copy);
-    if (tsi_array_copy(copy, from) == TS_OK && finish_block(&block, &f, true) == TS_OK) return copy;
+    if (tsi_array_copy(copy, from) == TS_OK && finish_block(rank, &block, &f, true) == TS_OK)
+        return copy;
     tsi_array_release(copy);
     return NULL;
 }

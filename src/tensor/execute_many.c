@@ -18,7 +18,7 @@ enum { CHANNEL_MOVE = 0 };
 
 typedef struct bundle { /* blocks of one exchange */
     ts_group *group;
-    int32_t dtype, reduce;
+    int32_t dtype, reduce, device;
     ts_part *send, *recv;
     int64_t send_count, recv_count;
 } bundle;
@@ -52,7 +52,10 @@ static bundle *bundle_of(wave *w, const tsi_execution *x, const tsi_exchange_rou
             return b;
     }
     bundle *b = &w->bundle[w->bundle_count++];
-    *b = (bundle){ .group = x->program->group, .dtype = x->to->dtype, .reduce = reduce };
+    *b = (bundle){ .group = x->program->group,
+                   .dtype = x->to->dtype,
+                   .reduce = reduce,
+                   .device = tsi_array_device(x->to) };
     return b;
 }
 
@@ -103,6 +106,7 @@ static ts_status send_bundle(const bundle *b, const char *name, ts_work **work)
     ts_exchange exchange = TS_INIT(ts_exchange);
     ts_comm_options options = TS_INIT(ts_comm_options);
     exchange.dtype = b->dtype;
+    exchange.device = b->device;
     exchange.reduce = b->reduce;
     exchange.send = b->send;
     exchange.send_count = b->send_count;
@@ -149,7 +153,7 @@ static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **wo
         tsi_exchange_round *round = round_of(w, &w->x[i]);
         if (!round || !round->reduces) continue;
         tsi_round_patch(round, w->x[i].source, w->x[i].to); /* programs may serve several tensors */
-        status = tsi_round_finish(w->x[i].program, round, w->x[i].to);
+        status = tsi_round_finish(rank, w->x[i].program, round, w->x[i].to);
     }
     return status;
 }

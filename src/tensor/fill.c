@@ -5,6 +5,7 @@
  * number of ranks gives the bits that one rank gives. */
 #include "tensor/fill.h"
 
+#include "array/image.h"
 #include "base/alloc.h"
 
 ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context)
@@ -31,8 +32,8 @@ static ts_status element_of(double value, ts_dtype dtype, void *element)
 {
     tsi_block from = { .data = &value, .dtype = TS_DTYPE_F64 },
               to = { .data = element, .dtype = dtype };
-    const tsi_device *cpu = tsi_device_cpu();
-    return cpu->copy(cpu, &to, &from, NULL);
+    const tsi_device *host = tsi_device_host();
+    return host->copy(host, &to, &from, NULL);
 }
 
 ts_status tsi_fill_constant(tsi_array *array, double value)
@@ -42,12 +43,28 @@ ts_status tsi_fill_constant(tsi_array *array, double value)
     return tsi_array_fill(array, element);
 }
 
+/* ---- fills by the host: every run of the block, in an image of it ---------------------------- */
+
+ts_status tsi_fill_image(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, tsi_run_fn fn,
+                         tsi_block *image_block, void *context)
+{
+    if (!mesh->member) return TS_OK;
+    tsi_image image;
+    tsi_block block = tsi_array_block(array);
+    TSI_TRY(tsi_image_open(mesh->rank, &block, TSI_IMAGE_WRITE, &image));
+    *image_block = image.block;
+    ts_status status = tsi_fill_runs(mesh, layout, fn, context);
+    if (status == TS_OK) return tsi_image_close(&image);
+    tsi_image_drop(&image);
+    return status;
+}
+
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 enum { RANGE_CHUNK = 512 };
 
 typedef struct range_fill {
-    tsi_array *array;
+    tsi_block to; /* dense */
     double start, step;
     int64_t start_i, step_i; /* exact where both are whole numbers */
     bool whole;
@@ -64,19 +81,19 @@ static ts_status range_chunk(const range_fill *range, int64_t global, int64_t lo
         else
             real[i] = range->start + range->step * (double)(global + i);
     }
-    size_t bytes = ts_dtype_size((ts_dtype)range->array->dtype);
+    size_t bytes = ts_dtype_size((ts_dtype)range->to.dtype);
     tsi_block from = { .dtype = range->whole ? TS_DTYPE_I64 : TS_DTYPE_F64,
                        .ndim = 1,
                        .extent = { length },
                        .stride = { 1 } };
     from.data = range->whole ? (void *)whole : (void *)real;
-    tsi_block to = { .data = (char *)tsi_array_data(range->array) + (size_t)local * bytes,
-                     .dtype = range->array->dtype,
+    tsi_block to = { .data = (char *)range->to.data + (size_t)local * bytes,
+                     .dtype = range->to.dtype,
                      .ndim = 1,
                      .extent = { length },
                      .stride = { 1 } };
-    const tsi_device *cpu = tsi_device_cpu();
-    return cpu->copy(cpu, &to, &from, NULL);
+    const tsi_device *host = tsi_device_host();
+    return host->copy(host, &to, &from, NULL);
 }
 
 static ts_status range_run(int64_t global, int64_t local, int64_t length, void *context)
@@ -97,13 +114,13 @@ static bool is_whole(double value)
 ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, double start,
                           double step)
 {
-    range_fill range = { .array = array, .start = start, .step = step };
+    range_fill range = { .start = start, .step = step };
     range.whole = is_whole(start) && is_whole(step);
     if (range.whole) {
         range.start_i = (int64_t)start;
         range.step_i = (int64_t)step;
     }
-    return tsi_fill_runs(mesh, layout, range_run, &range);
+    return tsi_fill_image(mesh, layout, array, range_run, &range.to, &range);
 }
 
 /* ---- random streams -------------------------------------------------------------------------- */
@@ -197,15 +214,19 @@ ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
         return TSI_FAIL(TS_ERR_DTYPE, "random numbers: the generator has no meaning for %s",
                         ts_dtype_name(dtype));
     tsi_block block = tsi_array_block(array);
-    int64_t count = tsi_block_count(&block);
+    tsi_image image;
+    TSI_TRY(tsi_image_open(mesh->rank, &block, TSI_IMAGE_WRITE, &image));
     tsi_random with = *random;
     with.rank = mesh->rank;
     random_fill fill = { .random = &with,
-                         .block = { .data = block.data,
+                         .block = { .data = image.block.data,
                                     .dtype = block.dtype,
                                     .ndim = 1,
-                                    .extent = { count },
+                                    .extent = { tsi_block_count(&block) },
                                     .stride = { 1 } } };
-    TSI_TRY(tsi_fill_runs(mesh, layout, random_run, &fill));
-    return fill.run_count > 0 ? random_flush(&fill) : TS_OK;
+    ts_status status = tsi_fill_runs(mesh, layout, random_run, &fill);
+    if (status == TS_OK && fill.run_count > 0) status = random_flush(&fill);
+    if (status == TS_OK) return tsi_image_close(&image);
+    tsi_image_drop(&image);
+    return status;
 }

@@ -15,5 +15,9 @@ ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
  * element, `local` its place in the block. Nothing on ranks outside the mesh. */
 typedef ts_status (*tsi_run_fn)(int64_t global, int64_t local, int64_t length, void *context);
 ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context);
+/* The same for values that the host writes: *image_block, a part of the context, is the array's
+ * dense block on the host while fn is called, and goes to the device afterwards. */
+ts_status tsi_fill_image(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, tsi_run_fn fn,
+                         tsi_block *image_block, void *context);
 
 #endif

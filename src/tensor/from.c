@@ -129,7 +129,7 @@ typedef struct from_function {
     ts_element_fn fn;
     void *context;
     const ts_shape *shape;
-    char *data;
+    tsi_block to; /* dense */
     size_t element_bytes;
 } from_function;
 
@@ -143,7 +143,7 @@ static ts_status function_run(int64_t global, int64_t local, int64_t length, voi
         rest /= f->shape->extent[d];
     }
     for (int64_t i = 0; i < length; i++) {
-        f->fn(index, f->data + (size_t)(local + i) * f->element_bytes, f->context);
+        f->fn(index, (char *)f->to.data + (size_t)(local + i) * f->element_bytes, f->context);
         for (int32_t d = f->shape->ndim - 1; d >= 0; d--) {
             if (++index[d] < f->shape->extent[d]) break;
             index[d] = 0;
@@ -173,9 +173,11 @@ ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *
     else
         array = tsi_tensor_block(mesh, layout, (ts_dtype)meta.dtype);
     if (array) {
-        from_function f = { fn, context, &meta.shape, tsi_array_data(array),
-                            ts_dtype_size((ts_dtype)meta.dtype) };
-        ts_status status = tsi_fill_runs(mesh, layout, function_run, &f);
+        from_function f = { .fn = fn,
+                            .context = context,
+                            .shape = &meta.shape,
+                            .element_bytes = ts_dtype_size((ts_dtype)meta.dtype) };
+        ts_status status = tsi_fill_image(mesh, layout, array, function_run, &f.to, &f);
         if (status == TS_OK)
             t = tsi_tensor_make(mesh, layout, (ts_dtype)meta.dtype, array, NULL);
         else

@@ -76,6 +76,7 @@ static ts_status ring_step(ts_mesh *mesh, int32_t axis, int64_t hops, tsi_array 
     ts_part send = part_of(from, (at + hops) % size), recv = part_of(to, (at + size - hops) % size);
     ts_exchange exchange = TS_INIT(ts_exchange);
     exchange.dtype = from->dtype;
+    exchange.device = tsi_array_device(from);
     exchange.send = &send;
     exchange.recv = &recv;
     exchange.send_count = count_of(from) > 0;
@@ -186,6 +187,7 @@ static ts_array array_of(const tsi_array *from)
 {
     ts_array array = TS_INIT(ts_array);
     array.data = tsi_array_data(from);
+    array.device = tsi_array_device(from);
     array.meta.dtype = from->dtype;
     array.meta.shape = tsi_array_shape(from);
     for (int32_t d = 0; d < from->ndim; d++)

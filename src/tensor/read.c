@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "array/image.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 
@@ -28,6 +29,7 @@ ts_status ts_tensor_view(ts_tensor *t, ts_array *out)
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     if (!out) return TSI_FAIL(TS_ERR_NULL, "view: the output is NULL");
     TSI_TRY(tsi_tensor_ready(t));
+    TSI_TRY(tsi_rank_device_sync(rank));
     tsi_array_describe(t->array, out);
     return TS_OK;
 }
@@ -39,6 +41,7 @@ ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out)
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     if (!out) return TSI_FAIL(TS_ERR_NULL, "dlpack: the output is NULL");
     TSI_TRY(tsi_tensor_ready(t));
+    TSI_TRY(tsi_rank_device_sync(rank));
     return tsi_array_to_dlpack(t->array, out);
 }
 
@@ -66,10 +69,9 @@ ts_status(ts_tensor_item)(ts_tensor *t, double *out)
     ts_tensor *full = (ts_tensor_full)(t);
     ts_status status = full ? tsi_tensor_ready(full) : ts_rank_status(rank);
     if (status == TS_OK && full->mesh->member) {
-        tsi_block from = tsi_array_block(full->array);
-        tsi_block to = { .data = out, .dtype = TS_DTYPE_F64, .ndim = from.ndim };
-        memcpy(to.extent, from.extent, sizeof to.extent);
-        status = full->array->storage->device->copy(full->array->storage->device, &to, &from, NULL);
+        tsi_block to = { .data = out, .dtype = TS_DTYPE_F64, .ndim = full->array->ndim };
+        memcpy(to.extent, full->array->extent, sizeof to.extent);
+        status = tsi_array_read(rank, full->array, &to);
     }
     ts_scope_close(scope);
     return status;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "array/image.h"
 #include "base/alloc.h"
 #include "base/text.h"
 #include "tensor/move.h"
@@ -85,10 +86,9 @@ static bool is_first_replica(const ts_tensor *t)
 }
 
 /* Copies my shown elements into their places; the rest stays zero. */
-static ts_status contribute(ts_tensor *t, const shown *s, numbers *values)
+static ts_status contribute(const ts_tensor *t, tsi_block block, const shown *s, numbers *values)
 {
-    const tsi_device *cpu = tsi_device_cpu();
-    tsi_block block = tsi_array_block(t->array);
+    const tsi_device *host = tsi_device_host();
     size_t element = ts_dtype_size((ts_dtype)t->dtype);
     int64_t place[TS_NDIM_MAX] = { 0 }, global[TS_NDIM_MAX], local[TS_NDIM_MAX];
     for (int64_t i = 0; i < s->count; i++) {
@@ -102,7 +102,7 @@ static ts_status contribute(ts_tensor *t, const shown *s, numbers *values)
                                .dtype = t->dtype };
             tsi_block to = { .data = (char *)values->data + (size_t)i * values->bytes,
                              .dtype = values->dtype };
-            TSI_TRY(cpu->copy(cpu, &to, &from, NULL));
+            TSI_TRY(host->copy(host, &to, &from, NULL));
         }
         for (int32_t d = s->ndim - 1; d >= 0; d--) {
             if (++place[d] < s->extent[d]) break;
@@ -112,10 +112,21 @@ static ts_status contribute(ts_tensor *t, const shown *s, numbers *values)
     return TS_OK;
 }
 
+static ts_status contribute_image(ts_tensor *t, const shown *s, numbers *values)
+{
+    tsi_image image;
+    tsi_block block = tsi_array_block(t->array);
+    TSI_TRY(tsi_image_open(t->rank, &block, TSI_IMAGE_READ, &image));
+    ts_status status = tsi_rank_device_sync(t->rank);
+    if (status == TS_OK) status = contribute(t, image.block, s, values);
+    tsi_image_drop(&image);
+    return status;
+}
+
 /* Every member gets all shown values. */
 static ts_status collect(ts_tensor *t, const shown *s, numbers *values)
 {
-    if (is_first_replica(t)) TSI_TRY(contribute(t, s, values));
+    if (is_first_replica(t)) TSI_TRY(contribute_image(t, s, values));
     ts_group *group = tsi_mesh_axes_group(t->mesh, (1u << t->mesh->desc->ndim) - 1);
     if (!group) return ts_rank_status(t->rank);
     ts_array array = TS_INIT(ts_array);

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "array/image.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "tensor/tensor.h"
@@ -80,7 +81,14 @@ static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
     TSI_TRY(pass_number(s, (uint64_t)block.dtype, "the dtype"));
     TSI_TRY(pass_number(s, bytes, "the number of bytes of a block"));
     if (s->reading) t->array->storage->version++;
-    return pass(s, block.data, bytes);
+    tsi_image image;
+    int32_t mode = s->reading ? TSI_IMAGE_WRITE : TSI_IMAGE_READ;
+    TSI_TRY(tsi_image_open(t->rank, &block, mode, &image));
+    ts_status status = tsi_rank_device_sync(t->rank);
+    if (status == TS_OK) status = pass(s, image.block.data, bytes);
+    if (status == TS_OK) return tsi_image_close(&image);
+    tsi_image_drop(&image);
+    return status;
 }
 
 static ts_status count_tensor(const char *name, ts_tensor *t, void *context)

@@ -12,6 +12,7 @@
 #include "device/parallel.h"
 #include "op/core/attribute.h"
 #include "op/core/element.h"
+#include "op/core/kernel.h"
 
 enum { INPUTS = 4, THREADS = 3 };
 
@@ -262,7 +263,7 @@ static tsi_kernel_io io_of(test *t, const call *c, const tsi_operand *out)
                             .input_count = c->input_count,
                             .output_count = c->op->output_count,
                             .rank = t->me,
-                            .device = tsi_device_cpu(),
+                            .device = tsi_device_host(),
                             .seed = 5,
                             .stream = 7 };
 }
@@ -277,7 +278,7 @@ static void run_both(test *t, call *c, spread how, int64_t *fast)
     }
     tsi_kernel_io io = io_of(t, c, c->want_is);
     TEST_OK(t, c->op->reference(&io));
-    tsi_kernel_fn kernel = tsi_kernel_of(tsi_device_cpu(), c->op);
+    tsi_kernel_fn kernel = tsi_kernel_of(tsi_device_host(), c->op);
     for (int32_t threads = 1; kernel && threads <= THREADS; threads++) {
         tsi_parallel_limit(t->me, threads);
         for (int32_t o = 0; o < c->op->output_count; o++)
@@ -311,7 +312,7 @@ TS_TEST_RANKS(data_kernels_give_the_bits_of_references, 1)
                     run_both(t, &c, (spread)how, &fast);
                 release(&c);
             }
-        bool has = tsi_kernel_of(tsi_device_cpu(), tsi_op_find(samples[s].op)) != NULL;
+        bool has = tsi_kernel_of(tsi_device_host(), tsi_op_find(samples[s].op)) != NULL;
         TEST_SAY(t, fast > 0 || !has, "no fast call of %s %s", samples[s].op,
                  samples[s].attributes);
     }
@@ -335,7 +336,7 @@ TS_TEST_RANKS(a_wrong_index_writes_nothing, 1)
             memset(c.out[0].memory, 1, c.out[0].bytes);
             c.out_is[0] = c.out[0].is;
             tsi_kernel_io io = io_of(t, &c, c.out_is);
-            int verdict = (int)tsi_kernel_of(tsi_device_cpu(), c.op)(&io);
+            int verdict = (int)tsi_kernel_of(tsi_device_host(), c.op)(&io);
             TEST_SAY(t, verdict == TSI_KERNEL_DECLINED, "%s: verdict %d", c.what, verdict);
             const unsigned char *byte = c.out[0].memory;
             size_t changed = 0;

@@ -22,7 +22,7 @@ TS_TEST_RANKS(kernels_agree_with_references, 1, 2)
     tsi_backend_cpu_install();
     for (int32_t id = 0; id < TSI_OP_ID_COUNT; id++) {
         const tsi_op_desc *op = tsi_op_at(id);
-        if (!op->sample || !tsi_kernel_of(tsi_device_cpu(), op)) continue;
+        if (!op->sample || !tsi_kernel_of(tsi_device_host(), op)) continue;
         for (int32_t variant = 0; variant < 8; variant++) {
             for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++) {
                 call c = { .op = op, .input_count = op->input_max };

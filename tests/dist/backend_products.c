@@ -13,7 +13,7 @@ static void product_case(test *t, const char *equation, const ts_meta *meta, spr
         fill(t, &x[k], 0, false);
     }
     place(t, &x[3], &meta[2], DENSE);
-    TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &x[3].is.block, &x[2].is.block, NULL));
+    TEST_OK(t, tsi_device_host()->copy(tsi_device_host(), &x[3].is.block, &x[2].is.block, NULL));
     tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[2].is.block, &fast);
     tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[3].is.block, &slow);
     TEST_OK(t, tsi_contract(&fast, add));

@@ -12,6 +12,7 @@
 #include "backend/cpu/install.h"
 #include "backend_operand.h"
 #include "device/parallel.h"
+#include "op/core/kernel.h"
 #include "op/matrix/contract.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -116,7 +117,7 @@ static inline void widen(test *t, operand *to, const operand *from)
     ts_meta meta = from->meta;
     meta.dtype = TS_DTYPE_F64;
     place(t, to, &meta, DENSE);
-    TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &to->is.block, &from->is.block, NULL));
+    TEST_OK(t, tsi_device_host()->copy(tsi_device_host(), &to->is.block, &from->is.block, NULL));
 }
 
 /* Output and log-sum-exp, inputs 3 and 4 of the gradient, as attention gives them. */
@@ -138,11 +139,11 @@ static inline void attend_first(test *t, const call *c, operand *in)
                          .out = out_is,
                          .input_count = 3,
                          .output_count = 2,
-                         .device = tsi_device_cpu() };
+                         .device = tsi_device_host() };
     TEST_OK(t, tsi_op_attention.reference(&io));
     for (int o = 0; o < 2; o++)
-        TEST_OK(t, tsi_device_cpu()->copy(tsi_device_cpu(), &in[3 + o].is.block, &out[o].is.block,
-                                          NULL));
+        TEST_OK(t, tsi_device_host()->copy(tsi_device_host(), &in[3 + o].is.block, &out[o].is.block,
+                                           NULL));
     release(wide, 3);
     release(out, 2);
 }
@@ -191,8 +192,8 @@ static inline void run_both(test *t, const call *c, spread how, counts *n)
                          .input_count = c->input_count,
                          .output_count = c->op->output_count,
                          .rank = t->me,
-                         .device = tsi_device_cpu() };
-    int verdict = (int)tsi_kernel_of(tsi_device_cpu(), c->op)(&io);
+                         .device = tsi_device_host() };
+    int verdict = (int)tsi_kernel_of(tsi_device_host(), c->op)(&io);
     io.out = want_is;
     if (verdict == TSI_KERNEL_DECLINED) {
         n->declined++;
@@ -261,12 +262,12 @@ static inline void repeat_with_threads(test *t, const call *c)
                          .input_count = c->input_count,
                          .output_count = c->op->output_count,
                          .rank = t->me,
-                         .device = tsi_device_cpu() };
+                         .device = tsi_device_host() };
     for (int32_t threads = 1; threads < 5; threads++) {
         place(t, &out[threads], &c->out[0], DENSE);
         out_is[0] = out[threads].is;
         tsi_parallel_limit(t->me, threads);
-        tsi_kernel_fn kernel = tsi_kernel_of(tsi_device_cpu(), c->op);
+        tsi_kernel_fn kernel = tsi_kernel_of(tsi_device_host(), c->op);
         if (!kernel || (int)kernel(&io) == TSI_KERNEL_DECLINED) TEST_OK(t, c->op->reference(&io));
         TEST_SAY(t, memcmp(out[threads].memory, out[1].memory, out[1].bytes) == 0,
                  "%s: %d threads give other bits than one", c->op->name, threads);

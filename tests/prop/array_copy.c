@@ -99,7 +99,7 @@ static bool next_index(const tsi_block *block, int64_t *index)
  * elsewhere. */
 static void copy_slowly(const side *to, const side *from)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     if (tsi_block_count(&to->block) == 0) return;
     char *to_base = to->copy + ((char *)to->block.data - to->memory);
     int64_t index[TS_NDIM_MAX] = { 0 };
@@ -125,7 +125,7 @@ static void describe(char *out, size_t size, const tsi_block *b)
 
 static void check_copy(test *t, ts_dtype to_dtype, ts_dtype from_dtype)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     tsi_block shape = { .ndim = (int32_t)test_random_below(t, 6) };
     for (int32_t d = 0; d < shape.ndim; d++)
         shape.extent[d] = random_extent(t, shape.ndim);
@@ -168,7 +168,7 @@ TS_TEST(copy_transposes)
     static char from[70 * 70 * 16], to[70 * 70 * 16];
     for (size_t i = 0; i < sizeof from; i++)
         from[i] = (char)test_random(t);
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     for (int k = 0; k < 5; k++)
         for (int64_t rows = 1; rows <= 70; rows += rows < 20 ? 1 : 7)
             for (int64_t columns = 1; columns <= 70; columns += columns < 20 ? 1 : 7) {
@@ -193,7 +193,7 @@ TS_TEST(copy_transposes)
 
 TS_TEST(fill_strided)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     for (int i = 0; i < 1500 && !test_failed(t); i++) {
         ts_dtype dtype = (ts_dtype)(1 + test_random_below(t, TS_DTYPE_COUNT - 1));
         tsi_block shape = { .ndim = (int32_t)test_random_below(t, 5) };

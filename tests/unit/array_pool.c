@@ -11,7 +11,7 @@
 
 TS_TEST(pool_accounts)
 {
-    tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     void *a = tsi_pool_alloc(pool, 1000, TSI_TAG_PARAMETER);
     void *b = tsi_pool_alloc(pool, 50, TSI_TAG_GRADIENT);
     TEST_CHECK(t, a && b && (uintptr_t)a % 64 == 0 && (uintptr_t)b % 64 == 0);
@@ -42,7 +42,7 @@ TS_TEST(pool_accounts)
 /* Every size gets room enough, at most an eighth too much (a step of 64 for small ones). */
 TS_TEST(pool_size_classes)
 {
-    tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     for (size_t bytes = 0; bytes < 6u << 20;
          bytes = bytes < 5000 ? bytes + 7 : bytes + bytes / 9 + 1) {
         int64_t before = tsi_pool_reserved(pool);
@@ -60,7 +60,7 @@ TS_TEST(pool_size_classes)
 
 TS_TEST(pool_refuses_the_impossible)
 {
-    tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     TEST_CHECK(t, tsi_pool_alloc(pool, SIZE_MAX - 5, TSI_TAG_GRADIENT) == NULL);
     TEST_SAYS(t, ts_last_error(), "gradient");
     TEST_CHECK(t, tsi_pool_alloc(pool, (size_t)1 << 61, TSI_TAG_GRADIENT) == NULL);
@@ -111,7 +111,7 @@ TS_TEST(pool_frees_of_other_threads)
 {
     static exchange x;
     pthread_t thread[THREADS];
-    x.pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    x.pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     for (int round = 0; round < 3; round++) {
         hand_out(t, &x, thread);
         for (int i = 0; i < THREADS; i++)
@@ -132,7 +132,7 @@ TS_TEST(pool_outlives_its_owner)
     static exchange x;
     for (int round = 0; round < 10; round++) {
         pthread_t thread[THREADS];
-        x.pool = tsi_pool_create(tsi_device_cpu(), NULL);
+        x.pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
         hand_out(t, &x, thread);
         tsi_pool_destroy(x.pool);
         for (int i = 0; i < THREADS; i++)
@@ -159,7 +159,7 @@ TS_TEST(pool_allocation_by_another_thread)
 {
     static exchange x;
     pthread_t thread;
-    x.pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    x.pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     TEST_EQ(t, pthread_create(&thread, NULL, allocate_elsewhere, &x), 0);
     for (int i = 0; i < 2000; i++) {
         void *p = tsi_pool_alloc(x.pool, size_of(i), 0);
@@ -180,7 +180,7 @@ TS_TEST(pool_every_allocation_fails_once)
 {
     for (int64_t n = 1; n < 40; n++) {
         (void)tsi_alloc_fail_at(n);
-        tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
+        tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
         void *p[8] = { NULL };
         int64_t live = 0;
         for (int i = 0; pool && i < 8; i++) {
@@ -200,7 +200,7 @@ TS_TEST(pool_every_allocation_fails_once)
 /* A block that the device refuses is tried again after the cache has been given back to it. */
 TS_TEST(pool_retries_after_trimming)
 {
-    tsi_pool *pool = tsi_pool_create(tsi_device_cpu(), NULL);
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
     void *p = tsi_pool_alloc(pool, 5000, 0);
     tsi_pool_free(pool, p, 5000, 0);
     (void)tsi_alloc_fail_at(2); /* the node is made, its buffer fails */

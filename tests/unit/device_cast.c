@@ -192,7 +192,7 @@ static bool right(ts_dtype to, const void *got, ts_dtype from, const number *x)
 /* Casts `count` contiguous elements to every other dtype and compares each. */
 static void check_all_targets(test *t, ts_dtype from, const void *values, int64_t count)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     size_t from_size = ts_dtype_size(from);
     char *out = malloc((size_t)count * 16);
     for (int32_t to = 1; to < TS_DTYPE_COUNT; to++) {
@@ -332,7 +332,7 @@ TS_TEST(cast_random_bits)
  * in plain. */
 TS_TEST(cast_promises)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     double in[4] = { 0.1, nan(""), 1e30, -3.9 };
     uint8_t flag[4];
     int8_t small[4];

@@ -26,7 +26,7 @@ static tsi_block block_of(char *data, int64_t start, int64_t pitch, const rows *
 
 static void check_rows(test *t, char *to, char *from, const rows *r)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     memset(to, 0x5a, ROOM);
     tsi_block target = block_of(to, r->to_start, r->to_pitch, r);
     tsi_block source = block_of(from, r->from_start, r->from_pitch, r);

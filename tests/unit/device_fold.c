@@ -195,7 +195,7 @@ static bool same(ts_dtype dtype, const void *a, const void *b)
  */
 static void random_element(test *t, ts_dtype dtype, void *out)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     uint64_t bits[2] = { test_random(t), test_random(t) };
     double special[] = { 0.0, -0.0, 1.0, -1.0, HUGE_VAL, -HUGE_VAL, nan(""), 3.5, -2.25, 0.1 };
     double value[2] = { special[bits[1] % 10], special[bits[0] % 10] };
@@ -228,7 +228,7 @@ typedef struct fold_case {
 
 static void check_case(test *t, const fold_case *c)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     size_t size = ts_dtype_size(c->dtype);
     int64_t room = c->rows * c->pitch + c->columns * c->column_stride + 1;
     tsi_block block[SOURCES_MAX + 1];
@@ -327,7 +327,7 @@ TS_TEST(fold_long_rows)
 TS_TEST(fold_large_and_transposed)
 {
     enum { N = 300 };
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     float *a = random_elements(t, TS_DTYPE_F32, N * N),
           *b = random_elements(t, TS_DTYPE_F32, N * N);
     float *out = calloc(N * N, sizeof *out);
@@ -352,7 +352,7 @@ TS_TEST(fold_large_and_transposed)
 /* 1/3 in bf16, 100 times: one rounding at the end, not a hundred. */
 TS_TEST(fold_rounds_once)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     enum { N = 100 };
     uint16_t third = tsi_bf16_of_f32(1.0f / 3), out = 0;
     float exact = 0;
@@ -371,7 +371,7 @@ TS_TEST(fold_rounds_once)
 
 TS_TEST(fold_refusals)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     const char *why = NULL;
     TEST_CHECK(t, !tsi_reduce_allowed(TS_REDUCE_MIN, TS_DTYPE_C64, &why));
     TEST_TEXT(t, why, "min of complex numbers");
@@ -394,7 +394,7 @@ TS_TEST(fold_refusals)
  * 0). */
 TS_TEST(fold_identities)
 {
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     for (int32_t dtype = 1; dtype < TS_DTYPE_COUNT; dtype++)
         for (int32_t reduce = 1; reduce < TS_REDUCE_COUNT; reduce++) {
             char identity[16], x[16], got[16], want[16];

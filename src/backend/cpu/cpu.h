@@ -11,7 +11,7 @@
 
 #include "backend/cpu/rows/rows.h"
 #include "device/parallel.h"
-#include "op/op.h"
+#include "op/core/kernel.h"
 
 /* ---- walks: several operands over the same positions ----------------------------------------- */
 enum { TSI_WALK_MAX = 4 };

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "op/ask/verify.h"
+#include "op/core/kernel.h"
 
 enum { GARBAGE = 0x43, STREAM = 42 };
 
@@ -51,9 +52,9 @@ static ts_status run_reference(tsi_verify_call *call, const tsi_operand *in, con
                          .input_count = call->input_count,
                          .output_count = call->op->output_count,
                          .rank = call->world->rank[0],
-                         .device = tsi_device_cpu(),
+                         .device = tsi_device_host(),
                          .stream = STREAM };
-    return call->op->reference(&io);
+    return tsi_kernel_run(NULL, &io);
 }
 
 /* ---- the truth ------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "op/core/algorithm.h"
 
 #include "op/core/dispatch.h"
+#include "op/core/kernel.h"
 #include "tensor/scope.h"
 
 ts_scope tsi_algorithm_begin(const tsi_algorithm_io *io)
@@ -87,4 +88,33 @@ ts_status tsi_algorithm_finish(const tsi_algorithm_io *io, tsi_array **block, ts
         if (!io->out[o]) status = ts_rank_status(io->rank);
     }
     return status;
+}
+
+typedef struct on_host {
+    const tsi_algorithm_io *io;
+    tsi_algorithm_fn fn;
+    tsi_arena arena;
+} on_host;
+
+static ts_status run_on_host(void *context, const tsi_block *block)
+{
+    on_host *h = context;
+    return h->fn(h->io, block, &h->arena);
+}
+
+ts_status tsi_algorithm_on_host(const tsi_algorithm_io *io, tsi_algorithm_fn fn)
+{
+    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
+    tsi_block block[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    on_host h = { .io = io, .fn = fn };
+    ts_status status = tsi_algorithm_blocks(io, array);
+    for (int32_t i = 0; i < io->input_count; i++)
+        block[i] = io->in[i] ? tsi_array_block(io->in[i]->array) : (tsi_block){ .dtype = 0 };
+    for (int32_t o = 0; status == TS_OK && o < io->output_count; o++)
+        block[io->input_count + o] = tsi_array_block(array[o]);
+    if (status == TS_OK)
+        status = tsi_host_run(io->rank, io->op->name, block, io->input_count, io->output_count,
+                              run_on_host, &h);
+    tsi_arena_release(&h.arena);
+    return tsi_algorithm_finish(io, array, status);
 }

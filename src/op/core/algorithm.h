@@ -22,5 +22,10 @@ ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tenso
  * TSI_OUTPUT_MAX; and the tensors made of them, or, after a failure, nothing left. */
 ts_status tsi_algorithm_blocks(const tsi_algorithm_io *io, tsi_array **block);
 ts_status tsi_algorithm_finish(const tsi_algorithm_io *io, tsi_array **block, ts_status status);
+/* The same for those whose local steps the host does, between messages of its own: `block` has the
+ * inputs, then the outputs, as the host sees them; arena memory lasts for the call. */
+typedef ts_status (*tsi_algorithm_fn)(const tsi_algorithm_io *io, const tsi_block *block,
+                                      tsi_arena *arena);
+ts_status tsi_algorithm_on_host(const tsi_algorithm_io *io, tsi_algorithm_fn fn);
 
 #endif

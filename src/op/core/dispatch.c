@@ -296,13 +296,9 @@ static TSI_COLD ts_status user_failed(const tsi_op_plan *plan, ts_rank *rank, ts
     return status;
 }
 
-static ts_status run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
+static inline ts_status run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
 {
-    if (plan->kernel) {
-        int verdict = (int)plan->kernel(io);
-        if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
-    }
-    ts_status status = plan->op->reference(io);
+    ts_status status = tsi_kernel_run(plan->kernel, io);
     if (TSI_LIKELY(status == TS_OK || !(plan->op->flags & TSI_OP_USER))) return status;
     return user_failed(plan, io->rank, status);
 }
@@ -347,6 +343,8 @@ static tsi_array *view_again(tsi_op_plan *plan, ts_tensor *const *in)
 static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
                            uint64_t stream, tsi_array **result)
 {
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!mine) return ts_rank_status(rank);
     tsi_operand operand[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
     tsi_operand *in = operand, *out = operand + plan->input_count;
     for (int32_t i = 0; i < plan->input_count; i++) {
@@ -371,7 +369,8 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         .input_count = plan->input_count,
         .output_count = plan->output_count,
         .rank = rank,
-        .device = tsi_device_cpu(),
+        .device = mine->device,
+        .queue = mine->queue,
         .seed = rank->world->seed,
         .stream = stream,
         .in_place = plan->in_place,

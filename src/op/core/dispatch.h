@@ -3,7 +3,7 @@
 #ifndef TSI_OP_DISPATCH_H
 #define TSI_OP_DISPATCH_H
 
-#include "op/op.h"
+#include "op/core/kernel.h"
 
 /* What one call does, on one rank: made once, found by key afterwards. */
 typedef struct tsi_op_plan {

@@ -67,12 +67,8 @@ static ts_status bring(const char *name, ts_list from, ts_list to, ts_tensor *co
 
 static ts_status copy_all(ts_list to, ts_tensor *const *from)
 {
-    const tsi_device *cpu = tsi_device_cpu();
-    for (int64_t i = 0; i < to.count; i++) {
-        tsi_block a = tsi_array_block(to.item[i]->array), b = tsi_array_block(from[i]->array);
-        TSI_TRY(cpu->copy(cpu, &a, &b, NULL));
-        to.item[i]->array->storage->version++;
-    }
+    for (int64_t i = 0; i < to.count; i++)
+        TSI_TRY(tsi_array_copy(to.item[i]->array, from[i]->array));
     return TS_OK;
 }
 
@@ -103,13 +99,12 @@ static ts_status squares_of(ts_tensor *x, double *out)
         ts_shape shape = tsi_array_shape(x->array);
         dense = tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape);
         if (!dense) return ts_rank_status(x->rank);
-        tsi_block to = tsi_array_block(dense);
-        ts_status status = tsi_device_cpu()->copy(tsi_device_cpu(), &to, &block, NULL);
+        ts_status status = tsi_array_copy(dense, x->array);
         if (status != TS_OK) {
             tsi_array_release(dense);
             return status;
         }
-        block = to;
+        block = tsi_array_block(dense);
     }
     *out = tsi_update_squares(x->rank, (ts_dtype)block.dtype, block.data, tsi_block_count(&block));
     tsi_array_release(dense);
@@ -249,8 +244,7 @@ static ts_status make_dense(ts_tensor *x, spread *to)
     ts_shape shape = tsi_array_shape(x->array);
     *to = (spread){ tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape), x };
     if (!to->dense) return ts_rank_status(x->rank);
-    tsi_block from = tsi_array_block(x->array), block = tsi_array_block(to->dense);
-    return tsi_device_cpu()->copy(tsi_device_cpu(), &block, &from, NULL);
+    return tsi_array_copy(to->dense, x->array);
 }
 
 static ts_status fill_item(const fused *f, int64_t i, ts_tensor *const *grad, tsi_update_item *item,
@@ -280,9 +274,7 @@ static ts_status fill_item(const fused *f, int64_t i, ts_tensor *const *grad, ts
 static void spread_back(spread *s, int32_t part)
 {
     if (!s->dense) return;
-    tsi_block from = tsi_array_block(s->dense), to = tsi_array_block(s->of->array);
-    if (part != TSI_UPDATE_GRAD)
-        (void)tsi_device_cpu()->copy(tsi_device_cpu(), &to, &from, NULL); /* as it came */
+    if (part != TSI_UPDATE_GRAD) (void)tsi_array_copy(s->of->array, s->dense); /* as it came */
     tsi_array_release(s->dense);
 }
 

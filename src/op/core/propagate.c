@@ -530,7 +530,8 @@ static ts_status plan_short(tsi_op_plan *plan)
     size_t count = (size_t)plan->input_count + 1;
     plan->operand = tsi_arena_calloc(&plan->memory, count, sizeof *plan->operand);
     plan->pool = tsi_pool_of(rank);
-    if (!plan->operand || !plan->pool) return tsi_fail_memory("operands", count * 200);
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!plan->operand || !plan->pool || !mine) return tsi_fail_memory("operands", count * 200);
     for (int32_t i = 0; i < plan->input_count; i++) {
         ts_shape local = TS_SHAPE_SCALAR;
         if (plan->in[i]) local = ts_layout_local(plan->in[i], plan->mesh->coord);
@@ -555,7 +556,8 @@ static ts_status plan_short(tsi_op_plan *plan)
                                 .input_count = plan->input_count,
                                 .output_count = 1,
                                 .rank = rank,
-                                .device = tsi_device_cpu(),
+                                .device = mine->device,
+                                .queue = mine->queue,
                                 .seed = rank->world->seed };
     plan->is_short = ts_shape_count(local) >= 0;
     plan->is_tiny = stride <= TINY_ELEMENTS;
@@ -593,7 +595,7 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
         plan->algorithm_bytes =
             op->algorithm[plan->algorithm - 1].bytes(&call, n) * plan->mesh->desc->count;
     }
-    plan->kernel = tsi_kernel_of(tsi_device_cpu(), op);
+    plan->kernel = tsi_kernel_of(tsi_world_device(plan->mesh->desc->world), op);
     return plan_short(plan);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table.c - the operators of ops.def as arrays, and the kernels that devices put before the
- * references. */
+/* table.c - the operators of ops.def as an array, found by name and by their other names. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,20 +96,4 @@ int32_t tsi_op_number(const tsi_op_desc *op)
     const tsi_op_desc *const *found =
         bsearch(op->name, table, TSI_COUNT_OF(table), sizeof table[0], compare_name);
     return found && *found == op ? (int32_t)(found - table) : -1;
-}
-
-/* ---- kernels of devices ---------------------------------------------------------------------- */
-
-static tsi_kernel_fn
-    cpu_kernel[TSI_OP_ID_COUNT]; /* written by backends before the first world opens */
-
-void tsi_kernel_set(const tsi_device *device, tsi_op_id op, tsi_kernel_fn kernel)
-{
-    if (device == tsi_device_cpu()) cpu_kernel[op] = kernel;
-}
-
-tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
-{
-    int32_t index = tsi_op_number(op);
-    return device == tsi_device_cpu() && index >= 0 ? cpu_kernel[index] : NULL;
 }

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
+#include "op/core/algorithm.h"
 #include "op/index/index.h"
 #include "tessera/comm.h"
 
@@ -192,7 +193,7 @@ static ts_status mask_reference(const tsi_kernel_io *io)
 
 typedef struct packing {
     const tsi_algorithm_io *io;
-    tsi_arena arena;
+    tsi_arena *arena;
     int64_t me, size, item;
     int64_t *begin, *count, *start; /* of every member: first row; elements; where they go */
     unsigned char *packed;
@@ -207,7 +208,7 @@ static bool dim0_of(packing *p, const ts_layout *layout, int64_t member, int64_t
     int64_t coord[TS_NDIM_MAX];
     tsi_span_list list;
     if (!tsi_mesh_desc_coord(p->io->mesh->desc, ts_group_rank(p->io->group, member), coord) ||
-        !tsi_layout_region_dim(layout, coord, 0, &p->arena, &list))
+        !tsi_layout_region_dim(layout, coord, 0, p->arena, &list))
         return false;
     *begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
     *length = list.total;
@@ -274,20 +275,19 @@ static ts_status list_parts(packing *p)
     return TS_OK;
 }
 
-static ts_status packing_run(packing *p)
+static ts_status packing_run(packing *p, const tsi_block *x, const tsi_block *mask)
 {
-    tsi_block x = tsi_array_block(p->io->in[0]->array), mask = tsi_array_block(p->io->in[1]->array);
-    int64_t room = tsi_block_count(&x);
+    int64_t room = tsi_block_count(x);
     size_t n = (size_t)p->size;
-    p->begin = tsi_arena_calloc(&p->arena, n, sizeof *p->begin);
-    p->count = tsi_arena_calloc(&p->arena, n, sizeof *p->count);
-    p->start = tsi_arena_calloc(&p->arena, n, sizeof *p->start);
-    p->send = tsi_arena_calloc(&p->arena, n, sizeof *p->send);
-    p->recv = tsi_arena_calloc(&p->arena, n, sizeof *p->recv);
-    p->packed = tsi_arena_alloc(&p->arena, (size_t)(room * p->item) + 1);
+    p->begin = tsi_arena_calloc(p->arena, n, sizeof *p->begin);
+    p->count = tsi_arena_calloc(p->arena, n, sizeof *p->count);
+    p->start = tsi_arena_calloc(p->arena, n, sizeof *p->start);
+    p->send = tsi_arena_calloc(p->arena, n, sizeof *p->send);
+    p->recv = tsi_arena_calloc(p->arena, n, sizeof *p->recv);
+    p->packed = tsi_arena_alloc(p->arena, (size_t)(room * p->item) + 1);
     if (!p->begin || !p->count || !p->start || !p->send || !p->recv || !p->packed)
         return tsi_fail_memory("masked_select", (size_t)(room * p->item));
-    TSI_TRY(agree_counts(p, pack(&x, &mask, p->packed, room)));
+    TSI_TRY(agree_counts(p, pack(x, mask, p->packed, room)));
     TSI_TRY(list_parts(p));
     ts_exchange round = TS_INIT(ts_exchange);
     round.dtype = p->out.dtype;
@@ -298,22 +298,18 @@ static ts_status packing_run(packing *p)
     return (ts_group_exchange)(p->io->group, &round, NULL);
 }
 
-static ts_status mask_exchange(const tsi_algorithm_io *io)
+static ts_status mask_on_host(const tsi_algorithm_io *io, const tsi_block *block, tsi_arena *arena)
 {
-    ts_dtype dtype = (ts_dtype)io->call->out[0].dtype;
-    tsi_array *array = tsi_tensor_block(io->mesh, io->out_layout[0], dtype);
-    if (!array) return ts_rank_status(io->rank);
-    packing p = { .io = io, .out = tsi_array_block(array), .item = (int64_t)ts_dtype_size(dtype) };
+    packing p = { .io = io, .arena = arena, .out = block[io->input_count] };
+    p.item = (int64_t)ts_dtype_size((ts_dtype)p.out.dtype);
     p.me = ts_group_index(io->group);
     p.size = ts_group_size(io->group);
-    ts_status status = packing_run(&p);
-    tsi_arena_release(&p.arena);
-    if (status != TS_OK) {
-        tsi_array_release(array);
-        return status;
-    }
-    io->out[0] = tsi_tensor_make(io->mesh, io->out_layout[0], dtype, array, NULL);
-    return io->out[0] ? TS_OK : ts_rank_status(io->rank);
+    return packing_run(&p, &block[0], &block[1]);
+}
+
+static ts_status mask_exchange(const tsi_algorithm_io *io)
+{
+    return tsi_algorithm_on_host(io, mask_on_host);
 }
 
 /* At most the whole result changes hands; and the counts. */

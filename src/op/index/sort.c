@@ -236,14 +236,12 @@ static int64_t collect(const line_job *job, const item *all, int64_t line, int64
     return found;
 }
 
-static ts_status topk_run(const tsi_algorithm_io *io, tsi_array *const *array, tsi_arena *arena)
+static ts_status topk_run(const tsi_algorithm_io *io, const tsi_block *block, tsi_arena *arena)
 {
-    tsi_block in = tsi_array_block(io->in[0]->array), values = tsi_array_block(array[0]),
-              indices = tsi_array_block(array[1]);
     tsi_region region;
     if (!tsi_layout_region(io->in[0]->layout, io->mesh->coord, arena, &region))
         return ts_rank_status(io->rank);
-    line_job job = { .in = &in, .values = &values, .indices = &indices };
+    line_job job = { .in = &block[0], .values = &block[1], .indices = &block[2] };
     tsi_loop loop;
     lines_make(io->attributes, &job, &loop);
     job.list = &region.dim[((const sort_attributes *)io->attributes)->dim];
@@ -270,12 +268,7 @@ static ts_status topk_run(const tsi_algorithm_io *io, tsi_array *const *array, t
 
 static ts_status topk_candidates(const tsi_algorithm_io *io)
 {
-    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
-    tsi_arena arena = { 0 };
-    ts_status status = tsi_algorithm_blocks(io, array);
-    if (status == TS_OK) status = topk_run(io, array, &arena);
-    tsi_arena_release(&arena);
-    return tsi_algorithm_finish(io, array, status);
+    return tsi_algorithm_on_host(io, topk_run);
 }
 
 static int64_t topk_bytes(const tsi_op_call *call, int64_t n)

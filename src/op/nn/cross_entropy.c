@@ -10,6 +10,7 @@
 
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
+#include "op/core/kernel.h"
 
 typedef struct ce_attributes {
     int64_t ignore_index;
@@ -162,14 +163,16 @@ static int64_t position_bytes(const tsi_op_call *call, int64_t n)
 }
 
 /* Labels that are no class and are not ignored: pick would take them for another rank's. */
-static ts_status check_labels(const ts_tensor *labels, int64_t ignore_index, int64_t classes)
+static ts_status check_labels(void *context, const tsi_block *labels)
 {
-    tsi_block block = tsi_array_block(labels->array);
-    tsi_loop loop = tsi_loop_over(&block);
+    const tsi_algorithm_io *io = context;
+    const ce_attributes *a = io->attributes;
+    int64_t classes = io->call->in[0].shape.extent[io->call->in[1].shape.ndim];
+    tsi_loop loop = tsi_loop_over(labels);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
-        if (label != ignore_index && (label < 0 || label >= classes))
-            return refuse_label(labels->layout->axes_cut != 0, label, classes);
+        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[0]));
+        if (label != a->ignore_index && (label < 0 || label >= classes))
+            return refuse_label(io->in[1]->layout->axes_cut != 0, label, classes);
     }
     return TS_OK;
 }
@@ -181,7 +184,9 @@ static ts_status by_classes(const tsi_algorithm_io *io)
     ts_scope scope = tsi_algorithm_begin(io);
     ts_dtype wide = (ts_dtype)io->call->out[0].dtype;
     int64_t last = io->call->in[1].shape.ndim;
-    (void)check_labels(io->in[1], a->ignore_index, io->call->in[0].shape.extent[last]);
+    tsi_block labels = tsi_array_block(io->in[1]->array);
+    tsi_algorithm_io copy = *io;
+    (void)tsi_host_run(io->rank, io->op->name, &labels, 1, 0, check_labels, &copy);
     ts_tensor *x = ts_cast(io->in[0], wide), *out[2];
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &last, 1, 1));
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));

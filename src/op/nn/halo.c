@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "op/core/algorithm.h"
+#include "op/core/kernel.h"
 #include "tessera/comm.h"
 
 typedef struct interval {
@@ -68,6 +69,7 @@ typedef struct halo {
     int64_t me, size;
     interval need[TS_NDIM_MAX]; /* of this rank, by dim */
     tsi_block have, got;
+    tsi_array *room; /* of got */
     ts_part *send, *recv;
     int64_t send_count, recv_count;
 } halo;
@@ -145,17 +147,15 @@ static ts_status list_parts(halo *h)
 static ts_status make_room(halo *h)
 {
     interval holds[TS_NDIM_MAX];
+    ts_shape shape = { .ndim = h->have.ndim };
     TSI_TRY(boxes_of(h, h->me, holds, h->need));
-    h->got = (tsi_block){ .dtype = h->have.dtype, .ndim = h->have.ndim };
-    int64_t stride = 1;
-    for (int32_t d = h->got.ndim - 1; d >= 0; d--) {
-        h->got.extent[d] = h->need[d].end - h->need[d].begin;
-        h->got.stride[d] = stride;
-        stride *= h->got.extent[d];
-    }
-    size_t bytes = ((size_t)stride + 1) * ts_dtype_size((ts_dtype)h->got.dtype);
-    h->got.data = tsi_alloc(bytes);
-    return h->got.data ? TS_OK : tsi_fail_memory("a block with its halo", bytes);
+    for (int32_t d = 0; d < shape.ndim; d++)
+        shape.extent[d] = h->need[d].end - h->need[d].begin;
+    h->room =
+        tsi_array_create_tagged(h->io->rank, (ts_dtype)h->have.dtype, &shape, TSI_TAG_ACTIVATION);
+    if (!h->room) return ts_rank_status(h->io->rank);
+    h->got = tsi_array_block(h->room);
+    return TS_OK;
 }
 
 static ts_status fetch(halo *h)
@@ -164,6 +164,7 @@ static ts_status fetch(halo *h)
     TSI_TRY(list_parts(h));
     ts_exchange round = TS_INIT(ts_exchange);
     round.dtype = h->have.dtype;
+    round.device = tsi_array_device(h->room);
     round.send = h->send;
     round.send_count = h->send_count;
     round.recv = h->recv;
@@ -208,6 +209,8 @@ static ts_status widen(halo *h, const tsi_region **region)
 static ts_status run_local(halo *h, tsi_array **result)
 {
     const tsi_algorithm_io *io = h->io;
+    const tsi_rank_device *mine = tsi_rank_device_of(io->rank);
+    if (!mine) return ts_rank_status(io->rank);
     tsi_operand in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
     for (int32_t i = 0; i < io->input_count; i++) {
         in[i] = (tsi_operand){ .global = &io->call->in[i] };
@@ -230,8 +233,9 @@ static ts_status run_local(halo *h, tsi_array **result)
                              .input_count = io->input_count,
                              .output_count = io->output_count,
                              .rank = io->rank,
-                             .device = tsi_device_cpu() };
-    return io->op->reference(&kernel);
+                             .device = mine->device,
+                             .queue = mine->queue };
+    return tsi_kernel_run(tsi_kernel_of(mine->device, io->op), &kernel);
 }
 
 static ts_status halo_run(const tsi_algorithm_io *io)
@@ -246,7 +250,7 @@ static ts_status halo_run(const tsi_algorithm_io *io)
     ts_status status = fetch(&h);
     if (status == TS_OK) status = run_local(&h, result);
     tsi_arena_release(&h.arena);
-    tsi_free(h.got.data);
+    tsi_array_release(h.room);
     return tsi_algorithm_finish(io, result, status);
 }
 

@@ -193,21 +193,18 @@ static ts_status exchange(const tsi_algorithm_io *io, const best *mine, best *al
     return (ts_group_all_gather)(io->group, &from, &to, &options);
 }
 
-static ts_status search_everywhere(const tsi_algorithm_io *io, tsi_array *const *array,
+static ts_status search_everywhere(const tsi_algorithm_io *io, const tsi_block *block,
                                    tsi_arena *arena)
 {
-    tsi_block in = tsi_array_block(io->in[0]->array), block[2];
-    const tsi_block *out[2] = { &block[0], &block[io->output_count - 1] };
-    for (int32_t o = 0; o < io->output_count; o++)
-        block[o] = tsi_array_block(array[o]);
-    search s = search_make(io->op, io->attributes, &in);
+    const tsi_block *out[2] = { &block[1], &block[io->output_count] };
+    search s = search_make(io->op, io->attributes, &block[0]);
     tsi_region region;
     if (!tsi_layout_region(io->in[0]->layout, io->mesh->coord, arena, &region))
         return ts_rank_status(io->rank);
     s.region = &region;
     s.shape = &io->call->in[0].shape;
     tsi_reduce_loops loops;
-    tsi_reduce_loops_make(&in, out[1], s.mask, s.keepdim, &loops);
+    tsi_reduce_loops_make(&block[0], out[1], s.mask, s.keepdim, &loops);
     int64_t lines = lines_of(&loops), n = ts_group_size(io->group), line = 0;
     best *mine = tsi_arena_calloc(arena, (size_t)lines + 1, sizeof *mine);
     best *all = tsi_arena_calloc(arena, (size_t)(lines * n) + 1, sizeof *all);
@@ -223,12 +220,7 @@ static ts_status search_everywhere(const tsi_algorithm_io *io, tsi_array *const 
 
 static ts_status arg_everywhere(const tsi_algorithm_io *io)
 {
-    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
-    tsi_arena arena = { 0 };
-    ts_status status = tsi_algorithm_blocks(io, array);
-    if (status == TS_OK) status = search_everywhere(io, array, &arena);
-    tsi_arena_release(&arena);
-    return tsi_algorithm_finish(io, array, status);
+    return tsi_algorithm_on_host(io, search_everywhere);
 }
 
 static int64_t arg_bytes(const tsi_op_call *call, int64_t n)

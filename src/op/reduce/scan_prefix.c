@@ -22,7 +22,7 @@ typedef struct prefix {
     tsi_scan_value *total;   /* of this rank, then carried in */
     unsigned char *mine, *all;
     int64_t *mine_at, *all_at;
-    tsi_arena arena;
+    tsi_arena *arena;
 } prefix;
 
 static ts_dtype wide_dtype(tsi_category category)
@@ -56,7 +56,7 @@ static ts_status find_parts(prefix *p)
         int64_t coord[TS_NDIM_MAX];
         tsi_span_list list;
         if (!tsi_mesh_desc_coord(p->io->mesh->desc, ts_group_rank(p->io->group, j), coord) ||
-            !tsi_layout_region_dim(p->io->in[0]->layout, coord, (int32_t)a->dim, &p->arena, &list))
+            !tsi_layout_region_dim(p->io->in[0]->layout, coord, (int32_t)a->dim, p->arena, &list))
             return tsi_fail_memory("the parts of a scan", 0);
         p->begin[j] = list.span_count ? tsi_spans(&list)[0].begin : 0;
         p->length[j] = list.total;
@@ -124,56 +124,54 @@ static ts_status prefix_memory(prefix *p)
 {
     size_t lines = (size_t)p->lines, n = (size_t)p->size;
     size_t size = ts_dtype_size(wide_dtype(p->category));
-    p->begin = tsi_arena_calloc(&p->arena, n, sizeof *p->begin);
-    p->length = tsi_arena_calloc(&p->arena, n, sizeof *p->length);
-    p->total = tsi_arena_calloc(&p->arena, lines + 1, sizeof *p->total);
-    p->mine = tsi_arena_calloc(&p->arena, lines + 1, size);
-    p->mine_at = tsi_arena_calloc(&p->arena, lines + 1, sizeof *p->mine_at);
-    p->all = tsi_arena_calloc(&p->arena, lines * n + 1, size);
-    p->all_at = tsi_arena_calloc(&p->arena, lines * n + 1, sizeof *p->all_at);
+    p->begin = tsi_arena_calloc(p->arena, n, sizeof *p->begin);
+    p->length = tsi_arena_calloc(p->arena, n, sizeof *p->length);
+    p->total = tsi_arena_calloc(p->arena, lines + 1, sizeof *p->total);
+    p->mine = tsi_arena_calloc(p->arena, lines + 1, size);
+    p->mine_at = tsi_arena_calloc(p->arena, lines + 1, sizeof *p->mine_at);
+    p->all = tsi_arena_calloc(p->arena, lines * n + 1, size);
+    p->all_at = tsi_arena_calloc(p->arena, lines * n + 1, sizeof *p->all_at);
     if (p->begin && p->length && p->total && p->mine && p->mine_at && p->all && p->all_at)
         return TS_OK;
     return tsi_fail_memory("the totals of a scan", lines * n * size);
 }
 
-static ts_status prefix_run(prefix *p, tsi_array *const *array)
+static ts_status prefix_run(prefix *p, const tsi_block *block)
 {
     const tsi_scan_attributes *a = p->io->attributes;
-    tsi_block in = tsi_array_block(p->io->in[0]->array), out = tsi_array_block(array[0]), index;
-    p->lines = tsi_scan_lines(&in, (int32_t)a->dim);
+    p->lines = tsi_scan_lines(&block[0], (int32_t)a->dim);
     TSI_TRY(prefix_memory(p));
     TSI_TRY(find_parts(p));
     tsi_scan_job job = { .kind = p->kind,
                          .dim = (int32_t)a->dim,
                          .reverse = a->reverse,
                          .offset = p->begin[p->me],
-                         .in = &in,
+                         .in = &block[0],
                          .total = p->total };
     tsi_scan_run(&job);
     TSI_TRY(gather_totals(p));
     fold_totals(p, a->reverse);
     job.carry = p->total;
     job.total = NULL;
-    job.out = &out;
-    if (p->kind->extreme) {
-        index = tsi_array_block(array[1]);
-        job.index = &index;
-    }
+    job.out = &block[1];
+    if (p->kind->extreme) job.index = &block[2];
     tsi_scan_run(&job);
     return TS_OK;
 }
 
-static ts_status scan_prefix(const tsi_algorithm_io *io)
+static ts_status prefix_on_host(const tsi_algorithm_io *io, const tsi_block *block,
+                                tsi_arena *arena)
 {
-    prefix p = { .io = io, .kind = io->op->family };
-    tsi_array *array[TSI_OUTPUT_MAX] = { NULL };
+    prefix p = { .io = io, .kind = io->op->family, .arena = arena };
     p.category = tsi_dtype_category((ts_dtype)io->call->out[0].dtype);
     p.me = ts_group_index(io->group);
     p.size = ts_group_size(io->group);
-    ts_status status = tsi_algorithm_blocks(io, array);
-    if (status == TS_OK) status = prefix_run(&p, array);
-    tsi_arena_release(&p.arena);
-    return tsi_algorithm_finish(io, array, status);
+    return prefix_run(&p, block);
+}
+
+static ts_status scan_prefix(const tsi_algorithm_io *io)
+{
+    return tsi_algorithm_on_host(io, prefix_on_host);
 }
 
 static int64_t prefix_bytes(const tsi_op_call *call, int64_t n)

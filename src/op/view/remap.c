@@ -114,11 +114,11 @@ ts_status tsi_remap_copy(const tsi_remap_box *box, void *context)
 {
     const tsi_remap_copying *c = context;
     tsi_block from = tsi_remap_side(box, c->in, false), to = tsi_remap_side(box, c->out, true);
-    return c->device->copy(c->device, &to, &from, NULL);
+    return c->device->copy(c->device, &to, &from, c->queue);
 }
 
 ts_status tsi_remap_fill(const tsi_op_desc *op, const void *attributes, const tsi_device *device,
-                         const tsi_block *out)
+                         tsi_stream *queue, const tsi_block *out)
 {
     const tsi_remap_kind *kind = op->family;
     if (!kind->fill || tsi_block_count(out) == 0) return TS_OK;
@@ -129,7 +129,7 @@ ts_status tsi_remap_fill(const tsi_op_desc *op, const void *attributes, const ts
         tsi_store_complex(dtype, element, value);
     else
         tsi_store_real(dtype, element, value);
-    return device->fill(device, out, element, NULL);
+    return device->fill(device, out, element, queue);
 }
 
 /* ---- the local kernel: every changed dim is whole here --------------------------------------- */
@@ -141,7 +141,7 @@ ts_status tsi_remap_reference(const tsi_kernel_io *io)
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
     tsi_op_call call = { io->op, io->attributes, in, &out, io->input_count, 1 };
-    TSI_TRY(tsi_remap_fill(io->op, io->attributes, io->device, &io->out[0].block));
+    TSI_TRY(tsi_remap_fill(io->op, io->attributes, io->device, io->queue, &io->out[0].block));
     for (int32_t i = 0; i < io->input_count; i++) {
         tsi_remap map;
         tsi_remap_window window;
@@ -152,7 +152,7 @@ ts_status tsi_remap_reference(const tsi_kernel_io *io)
             window.dim[d] = (tsi_remap_range){ .in_end = m, .out_end = n };
             if (!changed) tsi_remap_still(&map, d, n);
         }
-        tsi_remap_copying copying = { io->device, &io->in[i].block, &io->out[0].block };
+        tsi_remap_copying copying = { io->device, io->queue, &io->in[i].block, &io->out[0].block };
         TSI_TRY(tsi_remap_boxes(&map, &window, tsi_remap_copy, &copying));
     }
     return TS_OK;

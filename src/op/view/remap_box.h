@@ -32,11 +32,12 @@ tsi_block tsi_remap_side(const tsi_remap_box *box, const tsi_block *block, bool 
 
 typedef struct tsi_remap_copying {
     const tsi_device *device;
+    tsi_stream *queue;
     const tsi_block *in, *out;
 } tsi_remap_copying;
 ts_status tsi_remap_copy(const tsi_remap_box *box, void *context); /* a tsi_remap_copying */
 /* The fill value all over a block of the result, where the operator has one. */
 ts_status tsi_remap_fill(const tsi_op_desc *op, const void *attributes, const tsi_device *device,
-                         const tsi_block *out);
+                         tsi_stream *queue, const tsi_block *out);
 
 #endif

@@ -25,6 +25,7 @@ typedef struct exchange {
     tsi_arena arena;
     tsi_block in[TSI_INPUT_MAX], out;
     int64_t me, size;
+    int32_t device; /* of the blocks, as in ts_array */
     part_list send, recv;
     /* of the part being listed */
     part_list *list;
@@ -111,14 +112,16 @@ static ts_status list_parts(exchange *x, int64_t peer, bool sends)
     return TS_OK;
 }
 
-static ts_status copy_own(exchange *x, const tsi_device *device)
+static ts_status copy_own(exchange *x)
 {
-    TSI_TRY(tsi_remap_fill(x->io->op, x->io->attributes, device, &x->out));
+    const tsi_rank_device *mine = tsi_rank_device_of(x->io->rank);
+    if (!mine) return ts_rank_status(x->io->rank);
+    TSI_TRY(tsi_remap_fill(x->io->op, x->io->attributes, mine->device, mine->queue, &x->out));
     for (int32_t i = 0; i < x->io->input_count; i++) {
         tsi_remap map;
         tsi_remap_window window;
         TSI_TRY(window_of(x, i, x->me, x->me, &map, &window));
-        tsi_remap_copying copying = { device, &x->in[i], &x->out };
+        tsi_remap_copying copying = { mine->device, mine->queue, &x->in[i], &x->out };
         TSI_TRY(tsi_remap_boxes(&map, &window, tsi_remap_copy, &copying));
     }
     return TS_OK;
@@ -129,7 +132,7 @@ static ts_status copy_own(exchange *x, const tsi_device *device)
 static ts_status exchange_run(exchange *x)
 {
     const tsi_algorithm_io *io = x->io;
-    TSI_TRY(copy_own(x, tsi_device_cpu()));
+    TSI_TRY(copy_own(x));
     for (int64_t q = 0; q < x->size; q++) {
         if (q == x->me) continue;
         TSI_TRY(list_parts(x, q, true));
@@ -137,6 +140,7 @@ static ts_status exchange_run(exchange *x)
     }
     ts_exchange round = TS_INIT(ts_exchange);
     round.dtype = x->out.dtype;
+    round.device = x->device;
     round.send = x->send.part;
     round.send_count = x->send.count;
     round.recv = x->recv.part;
@@ -152,6 +156,7 @@ static ts_status remap_exchange(const tsi_algorithm_io *io)
     tsi_array *array = tsi_tensor_block(io->mesh, io->out_layout[0], dtype);
     if (!array) return ts_rank_status(io->rank);
     exchange x = { .io = io, .kind = io->op->family, .out = tsi_array_block(array) };
+    x.device = tsi_array_device(array);
     x.me = ts_group_index(io->group);
     x.size = ts_group_size(io->group);
     for (int32_t i = 0; i < io->input_count; i++)

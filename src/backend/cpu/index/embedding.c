@@ -121,6 +121,6 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
 
 void tsi_embedding_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_EMBEDDING, forward_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_EMBEDDING_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_EMBEDDING, forward_kernel);
+    tsi_kernel_set(TSI_OP_ID_EMBEDDING_BACKWARD, backward_kernel);
 }

@@ -180,6 +180,6 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
 
 void tsi_mask_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_MASKED_SELECT, select_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_MASKED_SELECT_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_MASKED_SELECT, select_kernel);
+    tsi_kernel_set(TSI_OP_ID_MASKED_SELECT_BACKWARD, backward_kernel);
 }

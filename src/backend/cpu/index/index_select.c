@@ -525,7 +525,7 @@ void tsi_select_install(void)
     static const tsi_op_id lists[] = { TSI_OP_ID_INDEX_SELECT, TSI_OP_ID_INDEX_SELECT_BACKWARD,
                                        TSI_OP_ID_INDEX_ADD };
     for (size_t i = 0; i < TSI_COUNT_OF(lists); i++)
-        tsi_kernel_set(tsi_device_cpu(), lists[i], list_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_INDEX_GET, index_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_INDEX_PUT, index_kernel);
+        tsi_kernel_set(lists[i], list_kernel);
+    tsi_kernel_set(TSI_OP_ID_INDEX_GET, index_kernel);
+    tsi_kernel_set(TSI_OP_ID_INDEX_PUT, index_kernel);
 }

@@ -329,8 +329,8 @@ static ts_status scatter_kernel(const tsi_kernel_io *io)
 
 void tsi_gather_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_GATHER, gather_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_GATHER_BACKWARD, backward_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_SCATTER, scatter_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_SCATTER_ADD, scatter_kernel);
+    tsi_kernel_set(TSI_OP_ID_GATHER, gather_kernel);
+    tsi_kernel_set(TSI_OP_ID_GATHER_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_SCATTER, scatter_kernel);
+    tsi_kernel_set(TSI_OP_ID_SCATTER_ADD, scatter_kernel);
 }

@@ -225,6 +225,6 @@ static ts_status sort_kernel(const tsi_kernel_io *io)
 
 void tsi_sort_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_SORT, sort_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_TOPK, sort_kernel);
+    tsi_kernel_set(TSI_OP_ID_SORT, sort_kernel);
+    tsi_kernel_set(TSI_OP_ID_TOPK, sort_kernel);
 }

@@ -155,7 +155,7 @@ static ts_status make_dense(product *p, int operand, bool fill)
 {
     tsi_block from, to = { 0 };
     dense_view(p, operand, &from, &to);
-    const tsi_device *cpu = tsi_device_cpu();
+    const tsi_device *cpu = tsi_device_host();
     TSI_TRY(tsi_scratch_get(&p->scratch[operand], p->rank, (size_t)tsi_block_count(&to),
                             ts_dtype_size(p->compute)));
     to.data = p->scratch[operand].data;
@@ -405,7 +405,7 @@ static ts_status run_fitted(product *p, const tsi_block *c)
     dense_view(&before, C, &to, &from);
     from.data = p->block[C].data;
     to.data = c->data;
-    return tsi_device_cpu()->copy(tsi_device_cpu(), &to, &from, NULL);
+    return tsi_device_host()->copy(tsi_device_host(), &to, &from, NULL);
 }
 
 static bool too_large(const product *p)

@@ -167,8 +167,8 @@ static ts_status run_linear(const tsi_kernel_io *io)
 
 void tsi_small_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_MATMUL, run_product);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_MM, run_product);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_BMM, run_product);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_LINEAR, run_linear);
+    tsi_kernel_set(TSI_OP_ID_MATMUL, run_product);
+    tsi_kernel_set(TSI_OP_ID_MM, run_product);
+    tsi_kernel_set(TSI_OP_ID_BMM, run_product);
+    tsi_kernel_set(TSI_OP_ID_LINEAR, run_linear);
 }

@@ -371,6 +371,6 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
 
 void tsi_grouped_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_GROUPED_LINEAR, forward_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_GROUPED_LINEAR_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_GROUPED_LINEAR, forward_kernel);
+    tsi_kernel_set(TSI_OP_ID_GROUPED_LINEAR_BACKWARD, backward_kernel);
 }

@@ -137,6 +137,6 @@ void tsi_heads_put(ts_rank *rank, const tsi_block *block, const tsi_heads *from)
 
 void tsi_attend_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_ATTENTION, tsi_attend_forward);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_ATTENTION_BACKWARD, tsi_attend_backward);
+    tsi_kernel_set(TSI_OP_ID_ATTENTION, tsi_attend_forward);
+    tsi_kernel_set(TSI_OP_ID_ATTENTION_BACKWARD, tsi_attend_backward);
 }

@@ -383,7 +383,7 @@ static ts_status weight_kernel(const tsi_kernel_io *io)
 void tsi_conv_install(void)
 {
     tsi_gemm_start();
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CONV, conv_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CONV_BACKWARD_INPUT, input_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CONV_BACKWARD_WEIGHT, weight_kernel);
+    tsi_kernel_set(TSI_OP_ID_CONV, conv_kernel);
+    tsi_kernel_set(TSI_OP_ID_CONV_BACKWARD_INPUT, input_kernel);
+    tsi_kernel_set(TSI_OP_ID_CONV_BACKWARD_WEIGHT, weight_kernel);
 }

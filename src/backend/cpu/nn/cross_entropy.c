@@ -242,6 +242,6 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
 
 void tsi_entropy_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CROSS_ENTROPY, forward_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CROSS_ENTROPY_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_CROSS_ENTROPY, forward_kernel);
+    tsi_kernel_set(TSI_OP_ID_CROSS_ENTROPY_BACKWARD, backward_kernel);
 }

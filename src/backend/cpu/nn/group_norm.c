@@ -158,5 +158,5 @@ static ts_status group_kernel(const tsi_kernel_io *io)
 
 void tsi_norm_group_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_GROUP_NORM, group_kernel);
+    tsi_kernel_set(TSI_OP_ID_GROUP_NORM, group_kernel);
 }

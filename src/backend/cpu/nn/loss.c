@@ -155,5 +155,5 @@ void tsi_loss_install(void)
     static const tsi_op_id ids[] = { TSI_OP_ID_MSE_LOSS, TSI_OP_ID_L1_LOSS,
                                      TSI_OP_ID_SMOOTH_L1_LOSS, TSI_OP_ID_HUBER_LOSS };
     for (size_t i = 0; i < TSI_COUNT_OF(ids); i++)
-        tsi_kernel_set(tsi_device_cpu(), ids[i], loss_kernel);
+        tsi_kernel_set(ids[i], loss_kernel);
 }

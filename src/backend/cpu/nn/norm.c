@@ -210,6 +210,6 @@ static ts_status norm_kernel(const tsi_kernel_io *io)
 
 void tsi_norm_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_RMS_NORM, norm_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_LAYER_NORM, norm_kernel);
+    tsi_kernel_set(TSI_OP_ID_RMS_NORM, norm_kernel);
+    tsi_kernel_set(TSI_OP_ID_LAYER_NORM, norm_kernel);
 }

@@ -158,6 +158,6 @@ static ts_status back_kernel(const tsi_kernel_io *io)
 
 void tsi_norm_back_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_RMS_NORM_BACKWARD, back_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_LAYER_NORM_BACKWARD, back_kernel);
+    tsi_kernel_set(TSI_OP_ID_RMS_NORM_BACKWARD, back_kernel);
+    tsi_kernel_set(TSI_OP_ID_LAYER_NORM_BACKWARD, back_kernel);
 }

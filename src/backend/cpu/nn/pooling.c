@@ -265,7 +265,7 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
 
 void tsi_pool_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_MAX_POOL, pool_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_AVG_POOL, pool_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_AVG_POOL_BACKWARD, backward_kernel);
+    tsi_kernel_set(TSI_OP_ID_MAX_POOL, pool_kernel);
+    tsi_kernel_set(TSI_OP_ID_AVG_POOL, pool_kernel);
+    tsi_kernel_set(TSI_OP_ID_AVG_POOL_BACKWARD, backward_kernel);
 }

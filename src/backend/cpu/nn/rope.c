@@ -110,5 +110,5 @@ static ts_status rope_kernel(const tsi_kernel_io *io)
 
 void tsi_rope_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_ROPE, rope_kernel);
+    tsi_kernel_set(TSI_OP_ID_ROPE, rope_kernel);
 }

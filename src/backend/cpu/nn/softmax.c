@@ -208,8 +208,7 @@ static ts_status logsumexp_kernel(const tsi_kernel_io *io)
 
 void tsi_softmax_install(void)
 {
-    const tsi_device *cpu = tsi_device_cpu();
-    tsi_kernel_set(cpu, TSI_OP_ID_SOFTMAX, softmax_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_LOG_SOFTMAX, softmax_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_LOGSUMEXP, logsumexp_kernel);
+    tsi_kernel_set(TSI_OP_ID_SOFTMAX, softmax_kernel);
+    tsi_kernel_set(TSI_OP_ID_LOG_SOFTMAX, softmax_kernel);
+    tsi_kernel_set(TSI_OP_ID_LOGSUMEXP, logsumexp_kernel);
 }

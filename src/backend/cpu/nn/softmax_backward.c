@@ -82,6 +82,6 @@ static ts_status back_kernel(const tsi_kernel_io *io)
 
 void tsi_softmax_back_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_SOFTMAX_BACKWARD, back_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_LOG_SOFTMAX_BACKWARD, back_kernel);
+    tsi_kernel_set(TSI_OP_ID_SOFTMAX_BACKWARD, back_kernel);
+    tsi_kernel_set(TSI_OP_ID_LOG_SOFTMAX_BACKWARD, back_kernel);
 }

@@ -83,6 +83,6 @@ static ts_status copy_kernel(const tsi_kernel_io *io)
 
 void tsi_copy_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CAST, copy_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_CLONE, copy_kernel);
+    tsi_kernel_set(TSI_OP_ID_CAST, copy_kernel);
+    tsi_kernel_set(TSI_OP_ID_CLONE, copy_kernel);
 }

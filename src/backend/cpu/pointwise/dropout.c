@@ -214,6 +214,6 @@ static ts_status bernoulli_kernel(const tsi_kernel_io *io)
 
 void tsi_draw_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_DROPOUT, dropout_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_BERNOULLI, bernoulli_kernel);
+    tsi_kernel_set(TSI_OP_ID_DROPOUT, dropout_kernel);
+    tsi_kernel_set(TSI_OP_ID_BERNOULLI, bernoulli_kernel);
 }

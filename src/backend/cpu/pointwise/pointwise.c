@@ -281,7 +281,7 @@ void tsi_pointwise_install(void)
         *entry_of(op) = (row_entry){ .op = op,
                                      .truth = family->result == TSI_RESULT_BOOL,
                                      .numbers = op->attribute_bytes >= sizeof(double) };
-        tsi_kernel_set(tsi_device_cpu(), (tsi_op_id)id, pointwise_kernel);
+        tsi_kernel_set((tsi_op_id)id, pointwise_kernel);
     }
     for (size_t i = 0; i < TSI_COUNT_OF(with_rows); i++) {
         row_entry *entry = entry_of(tsi_op_at((int32_t)with_rows[i].op));

@@ -267,8 +267,8 @@ static ts_status unique_kernel(const tsi_kernel_io *io)
 
 void tsi_count_install(void)
 {
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_HISTC, histc_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_BINCOUNT, bincount_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_NONZERO, nonzero_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_COUNT_UNIQUE, unique_kernel);
+    tsi_kernel_set(TSI_OP_ID_HISTC, histc_kernel);
+    tsi_kernel_set(TSI_OP_ID_BINCOUNT, bincount_kernel);
+    tsi_kernel_set(TSI_OP_ID_COUNT_NONZERO, nonzero_kernel);
+    tsi_kernel_set(TSI_OP_ID_COUNT_UNIQUE, unique_kernel);
 }

@@ -239,15 +239,14 @@ static ts_status sum_to_kernel(const tsi_kernel_io *io)
 
 void tsi_reduce_install(void)
 {
-    const tsi_device *cpu = tsi_device_cpu();
-    tsi_kernel_set(cpu, TSI_OP_ID_SUM, sum_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_MEAN, mean_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_PROD, prod_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_AMAX, amax_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_AMIN, amin_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_ANY, any_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_ALL, all_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_COUNT_NONZERO, count_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_POWSUM, powsum_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_SUM_TO, sum_to_kernel);
+    tsi_kernel_set(TSI_OP_ID_SUM, sum_kernel);
+    tsi_kernel_set(TSI_OP_ID_MEAN, mean_kernel);
+    tsi_kernel_set(TSI_OP_ID_PROD, prod_kernel);
+    tsi_kernel_set(TSI_OP_ID_AMAX, amax_kernel);
+    tsi_kernel_set(TSI_OP_ID_AMIN, amin_kernel);
+    tsi_kernel_set(TSI_OP_ID_ANY, any_kernel);
+    tsi_kernel_set(TSI_OP_ID_ALL, all_kernel);
+    tsi_kernel_set(TSI_OP_ID_COUNT_NONZERO, count_kernel);
+    tsi_kernel_set(TSI_OP_ID_POWSUM, powsum_kernel);
+    tsi_kernel_set(TSI_OP_ID_SUM_TO, sum_to_kernel);
 }

@@ -221,12 +221,11 @@ static ts_status cumsum_kernel(const tsi_kernel_io *io)
 
 void tsi_along_install(void)
 {
-    const tsi_device *cpu = tsi_device_cpu();
-    tsi_kernel_set(cpu, TSI_OP_ID_ARGMAX, largest_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_ARGMIN, smallest_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_MAX, largest_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_MIN, smallest_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_VAR, var_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_STD, std_kernel);
-    tsi_kernel_set(cpu, TSI_OP_ID_CUMSUM, cumsum_kernel);
+    tsi_kernel_set(TSI_OP_ID_ARGMAX, largest_kernel);
+    tsi_kernel_set(TSI_OP_ID_ARGMIN, smallest_kernel);
+    tsi_kernel_set(TSI_OP_ID_MAX, largest_kernel);
+    tsi_kernel_set(TSI_OP_ID_MIN, smallest_kernel);
+    tsi_kernel_set(TSI_OP_ID_VAR, var_kernel);
+    tsi_kernel_set(TSI_OP_ID_STD, std_kernel);
+    tsi_kernel_set(TSI_OP_ID_CUMSUM, cumsum_kernel);
 }

@@ -305,8 +305,8 @@ void tsi_move_install(void)
                                       TSI_OP_ID_SLICE_BACKWARD,
                                       TSI_OP_ID_REPEAT_INTERLEAVE };
     for (size_t i = 0; i < TSI_COUNT_OF(maps); i++)
-        tsi_kernel_set(tsi_device_cpu(), maps[i], remap_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_STACK, stack_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_TRIL, triangle_kernel);
-    tsi_kernel_set(tsi_device_cpu(), TSI_OP_ID_TRIU, triangle_kernel);
+        tsi_kernel_set(maps[i], remap_kernel);
+    tsi_kernel_set(TSI_OP_ID_STACK, stack_kernel);
+    tsi_kernel_set(TSI_OP_ID_TRIL, triangle_kernel);
+    tsi_kernel_set(TSI_OP_ID_TRIU, triangle_kernel);
 }

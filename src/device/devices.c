@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* devices.c - which devices there are, and the one each rank owns.
+ *
+ * The list is written before the first world opens and never shrinks, so it is read without a lock.
+ * A rank takes its world's device on first use, on its own thread, with a queue of its own.
+ *
+ * INV: a rank keeps its device from first use until its slot is destroyed, which happens after the
+ * slots of arrays and tensors: memory goes back to a device that is still attached. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "device/cpu.h"
+#include "device/queue.h"
+
+enum { DEVICES_MAX = 64 };
+
+static struct {
+    pthread_mutex_t lock;
+    const tsi_device *device[DEVICES_MAX];
+    _Atomic int32_t count;
+} known = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static pthread_once_t builtin_once = PTHREAD_ONCE_INIT;
+
+static void builtin_add(void)
+{
+    known.device[0] = tsi_device_cpu();
+    known.device[1] = tsi_device_queue();
+    atomic_store_explicit(&known.count, 2, memory_order_release);
+}
+
+static int32_t known_count(void)
+{
+    (void)pthread_once(&builtin_once, builtin_add);
+    return atomic_load_explicit(&known.count, memory_order_acquire);
+}
+
+const tsi_device *tsi_device_at(int32_t index)
+{
+    return index >= 0 && index < known_count() ? known.device[index] : NULL;
+}
+
+static const tsi_device *find(const char *name)
+{
+    for (int32_t i = 0; i < known_count(); i++)
+        if (strcmp(known.device[i]->name, name) == 0) return known.device[i];
+    for (int32_t i = 0; i < known_count(); i++)
+        if (strcmp(known.device[i]->kind, name) == 0) return known.device[i];
+    return NULL;
+}
+
+ts_status tsi_device_add(const tsi_device *device)
+{
+    if (find(device->name)) return TS_OK;
+    pthread_mutex_lock(&known.lock);
+    int32_t count = atomic_load_explicit(&known.count, memory_order_relaxed);
+    if (count < DEVICES_MAX) {
+        known.device[count] = device;
+        atomic_store_explicit(&known.count, count + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&known.lock);
+    if (count < DEVICES_MAX) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE, "device %s: there are %d already", device->name, DEVICES_MAX);
+}
+
+const tsi_device *tsi_device_find(const char *name)
+{
+    const tsi_device *device = name ? find(name) : NULL;
+    if (device) return device;
+    char names[256] = "";
+    size_t used = 0;
+    for (int32_t i = 0; i < known_count() && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 known.device[i]->name);
+    (void)TSI_FAIL(TS_ERR_MISSING, "there is no device \"%s\"; there are: %s", name ? name : "",
+                   names);
+    return NULL;
+}
+
+const tsi_device *tsi_device_host(void)
+{
+    return tsi_device_cpu();
+}
+
+/* ---- of a world and its ranks ---------------------------------------------------------------- */
+
+/* A pointer to a constant in a slot, which holds what a layer may change: it is only read back. */
+typedef union world_device {
+    const tsi_device *device;
+    void *slot;
+} world_device;
+
+void tsi_world_device_set(ts_world *world, const tsi_device *device)
+{
+    world_device is = { .device = device };
+    world->slot[TSI_SLOT_DEVICE].destroy = NULL;
+    atomic_store_explicit(&world->slot[TSI_SLOT_DEVICE].state, is.slot, memory_order_release);
+}
+
+const tsi_device *tsi_world_device(ts_world *world)
+{
+    world_device is = { .slot = atomic_load_explicit(&world->slot[TSI_SLOT_DEVICE].state,
+                                                     memory_order_acquire) };
+    return is.slot ? is.device : tsi_device_cpu();
+}
+
+static void rank_device_destroy(void *state)
+{
+    tsi_rank_device *mine = state;
+    if (mine->queue) mine->device->stream_destroy(mine->device, mine->queue);
+    if (mine->device->detach) mine->device->detach(mine->device, mine->attached);
+    tsi_free(mine);
+}
+
+static void *rank_device_create(ts_rank *rank)
+{
+    tsi_rank_device *mine = tsi_calloc(1, sizeof *mine);
+    if (!mine) {
+        (void)tsi_fail_memory("the device of a rank", sizeof *mine);
+        return NULL;
+    }
+    const tsi_device *device = tsi_world_device(rank->world);
+    if (device->attach && device->attach(device, rank, &mine->attached) != TS_OK) {
+        tsi_free(mine);
+        return NULL;
+    }
+    mine->device = device;
+    if (device->stream_create(device, &mine->queue) == TS_OK) return mine;
+    if (device->detach) device->detach(device, mine->attached);
+    tsi_free(mine);
+    return NULL;
+}
+
+const tsi_rank_device *tsi_rank_device_of(ts_rank *rank)
+{
+    tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    if (TSI_LIKELY(mine != NULL)) return mine;
+    return tsi_rank_slot(rank, TSI_SLOT_DEVICE, rank_device_create, rank_device_destroy);
+}
+
+ts_status tsi_rank_device_sync(ts_rank *rank)
+{
+    const tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    if (!mine || !mine->queue) return TS_OK;
+    return mine->device->stream_sync(mine->device, mine->queue);
+}

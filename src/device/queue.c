@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* queue.c - a device without a GPU that behaves like one: streams are threads that run the cpu's
+ * kernels later, in order, after random delays; freed memory is noise.
+ *
+ *   rank:    defer(a)  defer(b)  sync ........ wait until the thread has passed b
+ *   stream:        ...   a   .....   b
+ *
+ * It exists for tests: a program that forgets to wait reads noise here, where the cpu would forgive
+ * and a GPU might hide it. TESSERA_QUEUE_SEED chooses the delays; 0 has none.
+ *
+ * INV: a task runs after all tasks of its stream before it, and none of them runs twice. Once one
+ * failed, those behind it are dropped until a wait has told of it. What is asked with no stream is
+ * done at once on the calling thread. */
+#include "device/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/thread.h"
+#include "device/cpu.h"
+#include "device/parallel.h"
+
+enum { DELAY_NS_MAX = 60000, DELAY_ONE_IN = 8, SPIN_NS = 20000, STACK_BYTES = 8 << 20 };
+
+typedef struct task {
+    struct task *next;
+    tsi_deferred_fn fn;
+    void *context;
+    void (*destroy)(void *context);
+} task;
+
+struct tsi_stream {
+    struct tsi_stream *next; /* of all */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of the list of tasks and of what failed */
+    task *first, **last;
+    tsi_word posted, passed; /* tasks; they wrap, so differences are what counts */
+    _Atomic bool leaving;
+    bool failed;
+    tsi_error_record error;
+    uint64_t random; /* of the thread alone; 0: no delays */
+};
+
+struct tsi_device_event {
+    tsi_stream *stream;
+    uint32_t number; /* it has happened when the stream has passed so many tasks */
+};
+
+/* All streams, so that memory is given back only when no work may still use it. */
+static struct {
+    pthread_mutex_t lock;
+    tsi_stream *first;
+} streams = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- the thread of a stream ------------------------------------------------------------------ */
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = tsi_hash_mix(*state, 0x7175657565);
+    return *state;
+}
+
+static void pause_now_and_then(tsi_stream *stream)
+{
+    if (stream->random == 0 || next_random(&stream->random) % DELAY_ONE_IN != 0) return;
+    long ns = (long)(next_random(&stream->random) % DELAY_NS_MAX);
+    (void)nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
+}
+
+static task *take_task(tsi_stream *stream, bool *dropped)
+{
+    pthread_mutex_lock(&stream->lock);
+    task *taken = stream->first;
+    stream->first = taken->next;
+    if (!stream->first) stream->last = &stream->first;
+    *dropped = stream->failed;
+    pthread_mutex_unlock(&stream->lock);
+    return taken;
+}
+
+/* The sentence is the thread's last error: a stream has no rank that would keep it. */
+static void keep_failure(tsi_stream *stream, ts_status status)
+{
+    pthread_mutex_lock(&stream->lock);
+    tsi_error_last(&stream->error);
+    if (stream->error.error.status != status) {
+        ts_error error = { .status = status, .blast = TS_BLAST_LOCAL, .rank = -1, .event = -1 };
+        tsi_error_set(&stream->error, &error, "queue: %s", ts_status_meaning(status));
+    }
+    stream->failed = true;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static void *stream_run(void *argument)
+{
+    tsi_stream *stream = argument;
+    uint32_t passed = 0;
+    for (;;) {
+        if (atomic_load_explicit(&stream->posted, memory_order_acquire) == passed) {
+            if (atomic_load_explicit(&stream->leaving, memory_order_acquire)) return NULL;
+            (void)tsi_wait_word(&stream->posted, passed, SPIN_NS, INT64_MAX);
+            continue;
+        }
+        bool dropped;
+        task *now = take_task(stream, &dropped);
+        pause_now_and_then(stream);
+        ts_status status = dropped ? TS_OK : now->fn(now->context);
+        if (status != TS_OK) keep_failure(stream, status);
+        if (now->destroy) now->destroy(now->context);
+        tsi_free(now);
+        atomic_store_explicit(&stream->passed, ++passed, memory_order_release);
+        tsi_wake_all(&stream->passed);
+    }
+}
+
+static void wait_for(tsi_stream *stream, uint32_t number)
+{
+    for (;;) {
+        uint32_t passed = atomic_load_explicit(&stream->passed, memory_order_acquire);
+        if ((int32_t)(passed - number) >= 0) return;
+        (void)tsi_wait_word(&stream->passed, passed, SPIN_NS, INT64_MAX);
+    }
+}
+
+static void wait_for_all(tsi_stream *stream)
+{
+    wait_for(stream, atomic_load_explicit(&stream->posted, memory_order_acquire));
+}
+
+/* ---- streams and events ---------------------------------------------------------------------- */
+
+static uint64_t seed_of_delays(void)
+{
+    static _Atomic uint64_t ordinal;
+    const char *text = getenv("TESSERA_QUEUE_SEED");
+    uint64_t seed = text && *text ? strtoull(text, NULL, 10) : 1;
+    return seed == 0 ? 0 : tsi_hash_mix(seed, atomic_fetch_add(&ordinal, 1)) | 1;
+}
+
+static ts_status stream_create(const tsi_device *device, tsi_stream **out)
+{
+    (void)device;
+    *out = NULL;
+    tsi_stream *stream = tsi_calloc(1, sizeof *stream);
+    if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->last = &stream->first;
+    stream->random = seed_of_delays();
+    if (tsi_thread_start(&stream->thread, stream_run, stream, STACK_BYTES) != TS_OK) {
+        pthread_mutex_destroy(&stream->lock);
+        tsi_free(stream);
+        return TSI_FAIL(TS_ERR_MEMORY, "queue: no thread for a stream could be started");
+    }
+    pthread_mutex_lock(&streams.lock);
+    stream->next = streams.first;
+    streams.first = stream;
+    pthread_mutex_unlock(&streams.lock);
+    *out = stream;
+    return TS_OK;
+}
+
+static void stream_destroy(const tsi_device *device, tsi_stream *stream)
+{
+    (void)device;
+    if (!stream) return;
+    wait_for_all(stream);
+    atomic_store_explicit(&stream->leaving, true, memory_order_release);
+    atomic_fetch_add_explicit(&stream->posted, 0, memory_order_release);
+    while (pthread_tryjoin_np(stream->thread, NULL) != 0) {
+        tsi_wake_all(&stream->posted);
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+    }
+    pthread_mutex_lock(&streams.lock);
+    tsi_stream **at = &streams.first;
+    while (*at != stream)
+        at = &(*at)->next;
+    *at = stream->next;
+    pthread_mutex_unlock(&streams.lock);
+    pthread_mutex_destroy(&stream->lock);
+    tsi_free(stream);
+}
+
+static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
+{
+    (void)device;
+    if (!stream) return TS_OK;
+    wait_for_all(stream);
+    pthread_mutex_lock(&stream->lock);
+    bool failed = stream->failed;
+    stream->failed = false;
+    pthread_mutex_unlock(&stream->lock);
+    return failed ? tsi_fail_record(&stream->error) : TS_OK;
+}
+
+static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferred_fn fn,
+                       void *context, void (*destroy)(void *context))
+{
+    (void)device;
+    if (!stream) {
+        ts_status status = fn(context);
+        if (destroy) destroy(context);
+        return status;
+    }
+    task *added = tsi_alloc(sizeof *added);
+    if (!added) {
+        if (destroy) destroy(context);
+        return tsi_fail_memory("work of a stream", sizeof *added);
+    }
+    *added = (task){ NULL, fn, context, destroy };
+    pthread_mutex_lock(&stream->lock);
+    *stream->last = added;
+    stream->last = &added->next;
+    pthread_mutex_unlock(&stream->lock);
+    atomic_fetch_add_explicit(&stream->posted, 1, memory_order_release);
+    tsi_wake_one(&stream->posted);
+    return TS_OK;
+}
+
+static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+{
+    (void)device;
+    *out = NULL;
+    if (!stream) return TS_OK; /* nothing is ever pending there */
+    tsi_device_event *event = tsi_alloc(sizeof *event);
+    if (!event) return tsi_fail_memory("an event", sizeof *event);
+    uint32_t number = atomic_load_explicit(&stream->posted, memory_order_acquire);
+    *event = (tsi_device_event){ stream, number };
+    *out = event;
+    return TS_OK;
+}
+
+static ts_status run_wait(void *context)
+{
+    const tsi_device_event *event = context;
+    wait_for(event->stream, event->number);
+    return TS_OK;
+}
+
+static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
+{
+    if (!event || event->stream == stream) return TS_OK;
+    tsi_device_event *kept = tsi_alloc(sizeof *kept);
+    if (!kept) return tsi_fail_memory("an event", sizeof *kept);
+    *kept = *event;
+    return defer(device, stream, run_wait, kept, tsi_free);
+}
+
+static bool event_done(const tsi_device *device, tsi_device_event *event)
+{
+    (void)device;
+    if (!event) return true;
+    uint32_t passed = atomic_load_explicit(&event->stream->passed, memory_order_acquire);
+    return (int32_t)(passed - event->number) >= 0;
+}
+
+static void event_destroy(const tsi_device *device, tsi_device_event *event)
+{
+    (void)device;
+    tsi_free(event);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Signalling bits in every float format, far out of range as an index. */
+static void write_noise(void *memory, size_t bytes)
+{
+    memset(memory, 0xFB, bytes);
+}
+
+static ts_status buffer_alloc(const tsi_device *device, size_t bytes, void **out)
+{
+    (void)device;
+    const tsi_device *cpu = tsi_device_cpu();
+    ts_status status = cpu->buffer_alloc(cpu, bytes, out);
+    if (status == TS_OK) write_noise(*out, bytes);
+    return status;
+}
+
+/* A kernel gives its scratch back on the stream's own thread, which must not wait for itself. */
+static void wait_for_streams(void)
+{
+    pthread_t self = pthread_self();
+    pthread_mutex_lock(&streams.lock);
+    bool inside = false;
+    for (tsi_stream *s = streams.first; s; s = s->next)
+        inside |= pthread_equal(s->thread, self) != 0;
+    for (tsi_stream *s = streams.first; s && !inside; s = s->next)
+        wait_for_all(s);
+    pthread_mutex_unlock(&streams.lock);
+}
+
+static void buffer_free(const tsi_device *device, void *buffer, size_t bytes)
+{
+    (void)device;
+    if (!buffer) return;
+    wait_for_streams();
+    write_noise(buffer, bytes);
+    const tsi_device *cpu = tsi_device_cpu();
+    cpu->buffer_free(cpu, buffer, bytes);
+}
+
+typedef struct bytes_task {
+    void *to;
+    const void *from; /* NULL: noise */
+    size_t bytes;
+    unsigned char copy[]; /* what copy_in took over */
+} bytes_task;
+
+static ts_status run_bytes(void *context)
+{
+    const bytes_task *b = context;
+    if (!b->from)
+        write_noise(b->to, b->bytes);
+    else if (b->bytes > 0)
+        memcpy(b->to, b->from, b->bytes);
+    return TS_OK;
+}
+
+static ts_status defer_bytes(const tsi_device *device, void *to, const void *from, size_t bytes,
+                             bool takes, tsi_stream *stream)
+{
+    bytes_task *b = tsi_alloc(sizeof *b + (takes ? bytes : 0));
+    if (!b) return tsi_fail_memory("a copy in a stream", sizeof *b + bytes);
+    *b = (bytes_task){ to, takes ? b->copy : from, bytes };
+    if (takes && bytes > 0) memcpy(b->copy, from, bytes);
+    return defer(device, stream, run_bytes, b, tsi_free);
+}
+
+static ts_status copy_in(const tsi_device *device, void *to, const void *from, size_t bytes,
+                         tsi_stream *stream)
+{
+    return defer_bytes(device, to, from, bytes, true, stream);
+}
+
+static ts_status copy_out(const tsi_device *device, void *to, const void *from, size_t bytes,
+                          tsi_stream *stream)
+{
+    return defer_bytes(device, to, from, bytes, false, stream);
+}
+
+/* Memory that cannot be poisoned stays as it is: nothing depends on the noise. */
+static void freed(const tsi_device *device, void *memory, size_t bytes, tsi_stream *stream)
+{
+    if (stream) (void)defer_bytes(device, memory, NULL, bytes, false, stream);
+}
+
+/* ---- kernels of storage and communication ---------------------------------------------------- */
+
+typedef struct block_task {
+    tsi_block to;
+    unsigned char element[16]; /* fill */
+    ts_reduce reduce;          /* NONE: copy */
+    int64_t count, avg_count;
+    tsi_block from[];
+} block_task;
+
+static ts_status run_fill(void *context)
+{
+    const block_task *b = context;
+    return tsi_cpu_fill(tsi_device_cpu(), &b->to, b->element, NULL);
+}
+
+static ts_status run_blocks(void *context)
+{
+    const block_task *b = context;
+    if (b->reduce == TS_REDUCE_NONE)
+        return tsi_cpu_copy(tsi_device_cpu(), &b->to, &b->from[0], NULL);
+    const tsi_block **from = tsi_alloc_array((size_t)b->count, sizeof(void *));
+    if (!from) return tsi_fail_memory("a fold in a stream", (size_t)b->count * sizeof(void *));
+    for (int64_t i = 0; i < b->count; i++)
+        from[i] = &b->from[i];
+    ts_status status =
+        tsi_cpu_fold(tsi_device_cpu(), &b->to, from, b->count, b->reduce, b->avg_count, NULL);
+    tsi_free(from);
+    return status;
+}
+
+static block_task *block_task_make(const tsi_block *to, const tsi_block *const *from, int64_t count)
+{
+    size_t bytes = sizeof(block_task) + (size_t)count * sizeof(tsi_block);
+    block_task *b = tsi_alloc(bytes);
+    if (!b) {
+        (void)tsi_fail_memory("work of a stream", bytes);
+        return NULL;
+    }
+    *b = (block_task){ .to = *to, .count = count };
+    for (int64_t i = 0; i < count; i++)
+        b->from[i] = *from[i];
+    return b;
+}
+
+static ts_status copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                      tsi_stream *stream)
+{
+    if (!stream) return tsi_cpu_copy(tsi_device_cpu(), to, from, NULL);
+    block_task *b = block_task_make(to, &from, 1);
+    return b ? defer(device, stream, run_blocks, b, tsi_free) : TS_ERR_MEMORY;
+}
+
+static ts_status fill(const tsi_device *device, const tsi_block *to, const void *element,
+                      tsi_stream *stream)
+{
+    if (!stream) return tsi_cpu_fill(tsi_device_cpu(), to, element, NULL);
+    block_task *b = block_task_make(to, NULL, 0);
+    if (!b) return TS_ERR_MEMORY;
+    memcpy(b->element, element, ts_dtype_size((ts_dtype)to->dtype));
+    return defer(device, stream, run_fill, b, tsi_free);
+}
+
+static ts_status fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
+                      int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream)
+{
+    if (!stream) return tsi_cpu_fold(tsi_device_cpu(), to, from, count, reduce, avg_count, NULL);
+    block_task *b = block_task_make(to, from, count);
+    if (!b) return TS_ERR_MEMORY;
+    b->reduce = reduce;
+    b->avg_count = avg_count;
+    return defer(device, stream, run_blocks, b, tsi_free);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+/* The threads of the rank's loops are made here, on its own thread: kernels in the stream only find
+ * them. */
+static ts_status attach(const tsi_device *device, ts_rank *rank, void **state)
+{
+    (void)device;
+    (void)tsi_parallel_threads(rank);
+    *state = NULL;
+    return TS_OK;
+}
+
+static void properties(const tsi_device *device, tsi_device_properties *out)
+{
+    (void)device;
+    *out =
+        (tsi_device_properties){ .name = "host memory behind queues", .units = tsi_core_count() };
+}
+
+static const tsi_device queue_device = {
+    .struct_size = sizeof(tsi_device),
+    .name = "queue",
+    .kind = "queue",
+    .dlpack_type = 12,
+    .host_readable = false,
+    .buffer_alloc = buffer_alloc,
+    .buffer_free = buffer_free,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_sync = stream_sync,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_done = event_done,
+    .event_destroy = event_destroy,
+    .copy = copy,
+    .fill = fill,
+    .fold = fold,
+    .properties = properties,
+    .attach = attach,
+    .defer = defer,
+    .freed = freed,
+};
+
+const tsi_device *tsi_device_queue(void)
+{
+    return &queue_device;
+}

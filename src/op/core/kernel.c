@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernel.c - running kernels: at once, later in a stream, or on the host for a device that has
+ * none.
+ *
+ *   the device's kernel        host memory     called now
+ *                              device.defer    a copy of the call goes into the stream
+ *                              other devices   called now: it launches and returns
+ *   no kernel                  host memory     the reference
+ *                              else            a fallback: blocks to the host, the host's kernel or
+ *                                              the reference, results back */
+#include "op/core/kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/image.h"
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/text.h"
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static tsi_kernel_fn host_kernel[TSI_OP_ID_COUNT]; /* written before the first world opens */
+
+void tsi_kernel_set(tsi_op_id op, tsi_kernel_fn kernel)
+{
+    host_kernel[op] = kernel;
+}
+
+tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
+{
+    int32_t index = tsi_op_number(op);
+    bool runs_host_code = device->host_readable || device->defer;
+    return runs_host_code && index >= 0 ? host_kernel[index] : NULL;
+}
+
+/* ---- at once --------------------------------------------------------------------------------- */
+
+static ts_status run_now(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    if (kernel) {
+        int verdict = (int)kernel(io);
+        if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
+    }
+    return io->op->reference(io);
+}
+
+/* ---- later: a copy of everything the call points to ------------------------------------------ */
+
+typedef struct deferred {
+    tsi_kernel_fn kernel;
+    tsi_kernel_io io;
+    tsi_arena arena;
+} deferred;
+
+static bool copy_spans(tsi_span_list *list, tsi_arena *arena)
+{
+    if (!list->more) return true;
+    size_t bytes = (size_t)list->span_count * sizeof *list->more;
+    tsi_span *copy = tsi_arena_alloc(arena, bytes);
+    if (copy) memcpy(copy, list->more, bytes);
+    list->more = copy;
+    return copy != NULL;
+}
+
+static bool copy_operand(tsi_operand *operand, tsi_arena *arena)
+{
+    ts_meta *global = tsi_arena_alloc(arena, sizeof *global);
+    if (!global) return false;
+    *global = *operand->global;
+    operand->global = global;
+    if (!operand->region) return true;
+    tsi_region *region = tsi_arena_alloc(arena, sizeof *region);
+    if (!region) return false;
+    *region = *operand->region;
+    operand->region = region;
+    for (int32_t d = 0; d < region->ndim; d++)
+        if (!copy_spans(&region->dim[d], arena)) return false;
+    return true;
+}
+
+static bool copy_call(deferred *d, const tsi_kernel_io *io)
+{
+    size_t ins = (size_t)io->input_count, outs = (size_t)io->output_count;
+    size_t bytes = io->op->attribute_bytes;
+    tsi_operand *operand = tsi_arena_alloc(&d->arena, (ins + outs + 1) * sizeof *operand);
+    char *attributes = tsi_arena_alloc(&d->arena, bytes + 1);
+    if (!operand || !attributes) return false;
+    memcpy(operand, io->in, ins * sizeof *operand);
+    memcpy(operand + ins, io->out, outs * sizeof *operand);
+    if (bytes && io->attributes) memcpy(attributes, io->attributes, bytes);
+    for (size_t i = 0; i < ins + outs; i++)
+        if (!copy_operand(&operand[i], &d->arena)) return false;
+    d->io = *io;
+    d->io.attributes = attributes;
+    d->io.in = operand;
+    d->io.out = operand + ins;
+    d->io.queue = NULL; /* it runs in its place already */
+    return true;
+}
+
+static ts_status deferred_run(void *context)
+{
+    const deferred *d = context;
+    return run_now(d->kernel, &d->io);
+}
+
+static void deferred_destroy(void *context)
+{
+    deferred *d = context;
+    tsi_arena_release(&d->arena);
+    tsi_free(d);
+}
+
+static ts_status run_later(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    deferred *d = tsi_calloc(1, sizeof *d);
+    if (!d || !copy_call(d, io)) {
+        if (d) deferred_destroy(d);
+        return tsi_fail_memory("a call in a stream", sizeof *d);
+    }
+    d->kernel = kernel;
+    return io->device->defer(io->device, io->queue, deferred_run, d, deferred_destroy);
+}
+
+/* ---- on the host ----------------------------------------------------------------------------- */
+
+typedef struct staged {
+    const tsi_block *block;
+    tsi_image image;
+    int32_t mode;
+} staged;
+
+/* In place, an output is the image of the input it lies over. */
+static int32_t stage_list(staged *list, const tsi_block *block, int32_t ins, int32_t outs,
+                          int32_t *image_of)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < ins + outs; i++) {
+        int32_t found = 0;
+        while (found < count &&
+               (i < ins || !block[i].data || list[found].block->data != block[i].data))
+            found++;
+        if (found == count) list[count++] = (staged){ .block = &block[i] };
+        list[found].mode |= i < ins ? TSI_IMAGE_READ : TSI_IMAGE_WRITE;
+        image_of[i] = found;
+    }
+    return count;
+}
+
+static ts_status stage_open(ts_rank *rank, staged *list, int32_t count, int64_t *bytes)
+{
+    for (int32_t i = 0; i < count; i++) {
+        TSI_TRY(tsi_image_open(rank, list[i].block, list[i].mode, &list[i].image));
+        *bytes += (int64_t)list[i].image.bytes;
+    }
+    return tsi_rank_device_sync(rank);
+}
+
+static ts_status run_staged(ts_rank *rank, const char *name, const tsi_block *block, int32_t ins,
+                            int32_t outs, tsi_host_fn fn, void *context)
+{
+    enum { BLOCKS_MAX = TSI_INPUT_MAX + TSI_OUTPUT_MAX };
+    TSI_ASSERT(ins + outs <= BLOCKS_MAX);
+    staged list[BLOCKS_MAX];
+    int32_t image_of[BLOCKS_MAX];
+    tsi_block image[BLOCKS_MAX];
+    int32_t count = stage_list(list, block, ins, outs, image_of);
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = "fallback", .name = name, .where = rank->where
+    };
+    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    int64_t bytes = 0;
+    ts_status status = stage_open(rank, list, count, &bytes);
+    for (int32_t i = 0; i < ins + outs; i++)
+        image[i] = list[image_of[i]].image.block;
+    if (status == TS_OK) status = fn(context, image);
+    for (int32_t i = 0; i < count && status == TS_OK; i++)
+        status = tsi_image_close(&list[i].image);
+    for (int32_t i = 0; i < count; i++)
+        tsi_image_drop(&list[i].image); /* closed ones are empty */
+    tsi_ring_end(rank->ring, number, bytes);
+    return status;
+}
+
+ts_status tsi_host_run(ts_rank *rank, const char *name, const tsi_block *block, int32_t ins,
+                       int32_t outs, tsi_host_fn fn, void *context)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!mine) return ts_rank_status(rank);
+    if (mine->device->host_readable) return fn(context, block);
+    return run_staged(rank, name, block, ins, outs, fn, context);
+}
+
+/* ---- fallbacks ------------------------------------------------------------------------------- */
+
+typedef struct fallback {
+    const tsi_kernel_io *io;
+    tsi_kernel_fn kernel;
+} fallback;
+
+static ts_status fallback_run(void *context, const tsi_block *image)
+{
+    const fallback *f = context;
+    tsi_operand operand[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    int32_t ins = f->io->input_count;
+    for (int32_t i = 0; i < ins + f->io->output_count; i++) {
+        operand[i] = i < ins ? f->io->in[i] : f->io->out[i - ins];
+        operand[i].block = image[i];
+    }
+    tsi_kernel_io io = *f->io;
+    io.in = operand;
+    io.out = operand + ins;
+    io.device = tsi_device_host();
+    io.queue = NULL;
+    return run_now(f->kernel, &io);
+}
+
+/* The policy of TESSERA_FALLBACK: allow, warn (once an operator), forbid. What is the host's by
+ * nature, a user's function or an answer to the host, needs none. */
+static ts_status fallback_policy(const tsi_kernel_io *io)
+{
+    static _Atomic bool told[TSI_OP_ID_COUNT];
+    int32_t number = tsi_op_number(io->op);
+    if (number < 0 || io->op->flags & (TSI_OP_USER | TSI_OP_HOST)) return TS_OK;
+    const char *policy = getenv("TESSERA_FALLBACK");
+    if (policy && strcmp(policy, "forbid") == 0)
+        return TSI_FAIL(TS_ERR_POLICY,
+                        "%s: device %s has no kernel for it, and TESSERA_FALLBACK forbids the "
+                        "host's",
+                        io->op->name, io->device->name);
+    if (!policy || strcmp(policy, "warn") != 0 || atomic_exchange(&told[number], true))
+        return TS_OK;
+    tsi_log(TSI_LOG_WARN, "%s: device %s has no kernel for it; the host's is used", io->op->name,
+            io->device->name);
+    return TS_OK;
+}
+
+static ts_status run_fallback(const tsi_kernel_io *io)
+{
+    TSI_TRY(fallback_policy(io));
+    tsi_block block[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    int32_t ins = io->input_count, outs = io->output_count;
+    for (int32_t i = 0; i < ins + outs; i++)
+        block[i] = i < ins ? io->in[i].block : io->out[i - ins].block;
+    fallback f = { io, tsi_kernel_of(tsi_device_host(), io->op) };
+    return run_staged(io->rank, io->op->name, block, ins, outs, fallback_run, &f);
+}
+
+/* ---- the one door ---------------------------------------------------------------------------- */
+
+ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    if (TSI_LIKELY(io->device->host_readable)) return run_now(kernel, io);
+    if (!kernel) return run_fallback(io);
+    if (io->device->defer) return run_later(kernel, io);
+    int verdict = (int)kernel(io);
+    return verdict == TSI_KERNEL_DECLINED ? run_fallback(io) : (ts_status)verdict;
+}
