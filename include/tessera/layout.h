@@ -122,7 +122,7 @@ TS_API ts_status ts_layout_owner(const ts_layout *layout, const int64_t *global,
 TS_API int64_t ts_layout_replicas(const ts_layout *layout);
 TS_API int64_t ts_layout_terms(const ts_layout *layout);
 /* Do two layouts on equal meshes put the same elements in the same places, with the same partial
- * axes? */
+ * axes? Local shapes may still differ where nothing is held: S(0) and S(1) of extents 1. */
 TS_API int ts_layout_same_places(const ts_layout *a, const ts_layout *b);
 
 TS_END_C

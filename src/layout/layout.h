@@ -123,6 +123,11 @@ void tsi_layout_local(const ts_layout *layout, const int64_t *coord, ts_shape *o
 bool tsi_layout_region_joined(const ts_layout *layout, const int64_t *coord, uint32_t joined,
                               tsi_arena *arena, tsi_region *out);
 
+/* Does every rank hold the same block in both: the same elements, and the same extents also where
+ * there are none? Then a kernel may take the one for the other. Dims cut over other spans are other
+ * blocks, and so may be those of axes that cut different dims. */
+bool tsi_layout_same_blocks(const ts_layout *a, const ts_layout *b);
+
 bool tsi_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size);
 size_t tsi_placement_text(const ts_placement *place, int64_t axis_size, int ordered, char *out,
                           size_t size);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* same.c - do two layouts put the same elements in the same places?
+/* same.c - do two layouts put the same elements in the same places, and in the same blocks?
  *
  * Partial axes must agree. For the cuts, equal spellings decide at once; otherwise regions are
  * compared coordinate by coordinate. Where every axis cuts the same dims in both layouts, dims are
  * compared one at a time, over the coordinates of the axes that cut them; if not, over those of all
  * cutting axes together. The first difference ends it, and with layouts that differ it comes early.
- */
+ *
+ * The same places are not the same blocks: S(0) and S(1) of [1, 1] put the element on the same
+ * rank, but the empty blocks of the others are [0, 1] in one and [1, 0] in the other. */
 #include "base/error.h"
 #include "layout/layout.h"
 
@@ -102,23 +104,41 @@ static bool dims_match(const ts_layout *a, const ts_layout *b)
     return true;
 }
 
+/* What can be told without looking at a coordinate: mesh, shape and partial axes. */
+static bool comparable(const ts_layout *a, const ts_layout *b)
+{
+    if (a->sharding->mesh != b->sharding->mesh || a->shape.ndim != b->shape.ndim) return false;
+    for (int32_t d = 0; d < a->shape.ndim; d++)
+        if (a->shape.extent[d] != b->shape.extent[d]) return false;
+    return same_partials(a->sharding, b->sharding);
+}
+
+static bool same_dims(const ts_layout *a, const ts_layout *b, tsi_arena *arena)
+{
+    bool same = true;
+    for (int32_t v = 0; v < a->view.ndim && same; v++)
+        same = same_dim(a, b, v, arena);
+    return same;
+}
+
 int ts_layout_same_places(const ts_layout *a, const ts_layout *b)
 {
     if (!a || !b) return 0;
     if (a == b) return 1;
-    if (a->sharding->mesh != b->sharding->mesh || a->shape.ndim != b->shape.ndim) return 0;
-    for (int32_t d = 0; d < a->shape.ndim; d++)
-        if (a->shape.extent[d] != b->shape.extent[d]) return 0;
-    if (!same_partials(a->sharding, b->sharding)) return 0;
+    if (!comparable(a, b)) return 0;
     if (a->count == 0) return 1;
     tsi_arena arena = { 0 };
-    bool same = true;
-    if (dims_match(a, b)) {
-        for (int32_t v = 0; v < a->view.ndim && same; v++)
-            same = same_dim(a, b, v, &arena);
-    } else {
-        same = same_regions(a, b, &arena);
-    }
+    bool same = dims_match(a, b) ? same_dims(a, b, &arena) : same_regions(a, b, &arena);
+    tsi_arena_release(&arena);
+    return same;
+}
+
+bool tsi_layout_same_blocks(const ts_layout *a, const ts_layout *b)
+{
+    if (a == b) return true;
+    if (!comparable(a, b) || !dims_match(a, b)) return false;
+    tsi_arena arena = { 0 };
+    bool same = same_dims(a, b, &arena);
     tsi_arena_release(&arena);
     return same;
 }

@@ -250,6 +250,38 @@ TS_TEST(layout_same_in_other_words)
     tsi_world_unmake(world);
 }
 
+TS_TEST(layout_same_blocks_and_same_places)
+{
+    static const struct {
+        const char *mesh, *a, *b;
+        ts_shape shape;
+        bool same;
+    } cases[] = {
+        { "2, 2", "S(0)[1], S(0)[0]", "SS(0,2), S(0)", { 1, 0, { 8 } }, true },
+        { "2, 1", "S(0), S(1)", "S(0), R", { 2, 0, { 8, 3 } }, true },
+        { "4, 1", "RS(0:2,2,2,1), R", "S(0), R", { 1, 0, { 7 } }, true },
+        { "4, 1", "RS(0:1,0,0,0), R", "S(0), R", { 2, 0, { 1, 3 } }, true },
+        /* the same elements in other blocks: empty ones are [0, 1] and [1, 0] */
+        { "2, 2", "S(0), R", "S(1), R", { 2, 0, { 1, 1 } }, false },
+        { "2, 2", "S(0), S(1)", "S(1), S(0)", { 2, 0, { 1, 1 } }, false },
+        { "2, 2", "S(0), R", "R, S(1)", { 2, 0, { 0, 4 } }, false },
+        { "2, 2", "S(1), R", "R, R", { 2, 0, { 0, 4 } }, false },
+        { "2, 2", "S(0), R", "R, R", { 2, 0, { 0, 4 } }, true },
+        { "4, 1", "S(0), R", "S(0-1), R", { 2, 0, { 8, 3 } }, false },
+        { "2, 1", "S(0-1), R", "S(1-2), R", { 3, 0, { 1, 2, 1 } }, false },
+    };
+    ts_world *world = open_world(t);
+    for (size_t i = 0; i < TSI_COUNT_OF(cases); i++) {
+        ts_mesh *mesh = ts_mesh_describe(world, cases[i].mesh);
+        const ts_layout *a = layout_of(t, mesh, cases[i].a, cases[i].shape);
+        const ts_layout *b = layout_of(t, mesh, cases[i].b, cases[i].shape);
+        TEST_CHECK(t, ts_layout_same_places(a, b));
+        TEST_SAY(t, tsi_layout_same_blocks(a, b) == cases[i].same, "%s and %s", a->text, b->text);
+        TEST_EQ(t, tsi_layout_same_blocks(b, a), cases[i].same);
+    }
+    tsi_world_unmake(world);
+}
+
 TS_TEST(layout_conversions)
 {
     static const struct {

@@ -211,10 +211,7 @@ static ts_status take_input(tsi_op_plan *plan, const tsi_op_call *call, int32_t 
         return TS_OK;
     const ts_layout *wanted = NULL;
     TSI_TRY(intern_layout(mesh, place, &call->in[i].shape, &wanted));
-    /* The same places under other dims (a cut over several) are another block to a kernel; so are
-     * those of no elements, which lie nowhere but have extents. */
-    bool alike = wanted->view.ndim == plan->in[i]->view.ndim && wanted->count > 0;
-    if (wanted == plan->in[i] || (alike && ts_layout_same_places(wanted, plan->in[i]))) {
+    if (tsi_layout_same_blocks(wanted, plan->in[i])) {
         ts_layout_release(wanted);
         return TS_OK;
     }

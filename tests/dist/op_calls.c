@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_calls.c - calls that once gave other values on many ranks than on one, or touched memory that
+ * was not theirs. Each is a line as for `tessera op`: mesh, operator, attributes, dtype, inputs. */
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "op/numbers.h"
+#include "tensor/tensor.h"
+#include "tessera/op_query.h"
+
+enum { INPUTS_MAX = 6 };
+
+typedef struct kept_call {
+    int64_t ranks;
+    const char *mesh, *op, *attributes, *dtype;
+    const char *in[INPUTS_MAX]; /* "2x3 S(0), R" */
+} kept_call;
+
+static const kept_call kept[] = {
+    /* repair 25: S(0) and S(3) of an extent 1 are the same elements, but not the same blocks */
+    { 2, "x=2", "attention", "{}", "f32", { "1x1x7x1 S(3)", "1x1x7x1 S(0)", "1x1x7x3 S(0)" } },
+    { 2, "x=2", "matmul", "{}", "f32", { "1x1 S(0)", "1x5 S(0)" } },
+    { 3, "x=3", "add", "{}", "f64", { "1x1x4 S(1)", "1x1x4 S(0)" } },
+    { 2, "x=2", "sum", "{\"dims\": [0]}", "f64", { "1x0x1 S(0)" } },
+    /* repair 22: the exchange of a cat read what such blocks do not hold */
+    { 6,
+      "3, 2",
+      "cat",
+      "{\"dim\": 1}",
+      "f32",
+      { "1x1 S(1), S(0)", "1x1 S(1), S(1)", "1x1 S(0), S(1)" } },
+    { 8,
+      "2, 2, 2",
+      "cat",
+      "{\"dim\": 2}",
+      "f32",
+      { "1x2x1 RS(0:0,1), HT(2), S(1)", "1x2x1 SS(0,5), S(2), S(0)", "1x2x1 S(2), SS(1,5), S(1)",
+        "1x2x1 S(2), S(2), S(0)" } },
+    { 6,
+      "3, 2",
+      "stack",
+      "{\"dim\": 1}",
+      "i32",
+      { "1x1 S(1), S(0)", "1x1 S(1), S(1)", "1x1 S(0), S(1)" } },
+};
+
+static const ts_layout *layout_of(ts_mesh *mesh, const char *text)
+{
+    ts_shape shape = TS_SHAPE_SCALAR;
+    char *end = NULL;
+    for (const char *at = text;; at = end + 1) {
+        shape.extent[shape.ndim++] = strtoll(at, &end, 10);
+        if (*end != 'x') break;
+    }
+    return tsi_tensor_layout_of(mesh, end + 1, shape);
+}
+
+static void make_call(test *t, const kept_call *call)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, call->mesh);
+    const ts_layout *in[INPUTS_MAX] = { NULL };
+    ts_op_query_options options = TS_INIT(ts_op_query_options);
+    while (options.input_count < INPUTS_MAX && call->in[options.input_count]) {
+        in[options.input_count] = layout_of(mesh, call->in[options.input_count]);
+        options.input_count++;
+    }
+    options.op = call->op;
+    options.attributes = call->attributes;
+    options.mesh = mesh;
+    options.in = in;
+    options.dtype = (int32_t)ts_dtype_parse(call->dtype);
+    ts_op_query *query = NULL;
+    TEST_OK(t, ts_op_query_create(&options, &query));
+    for (int32_t p = 0; query && p < TSI_PATTERNS; p++) {
+        char verdict[512] = "";
+        TEST_OK(t, ts_op_query_run(query, t->me, p, verdict, sizeof verdict));
+        TEST_SAY(t, strcmp(verdict, "ok") == 0, "call %d, %s of %s on %s: %s", (int)(call - kept),
+                 call->op, call->dtype, call->mesh, verdict);
+    }
+    ts_op_query_destroy(query);
+    for (int32_t i = 0; i < options.input_count; i++)
+        ts_layout_release(in[i]);
+    ts_mesh_release(mesh);
+}
+
+TS_TEST_RANKS(calls_that_were_wrong, 2, 3, 4, 6, 8)
+{
+    for (size_t i = 0; i < TSI_COUNT_OF(kept) && ts_rank_status(t->me) == TS_OK; i++)
+        if (kept[i].ranks == t->count) make_call(t, &kept[i]);
+}
