@@ -4,9 +4,10 @@
  *   for every peer q:   send what q's part of the result takes from my part of each input
  *                       receive what my part of the result takes from q's
  *
- * The group holds exactly the ranks whose cuts of the changed dims differ, so each element has one
- * holder in it, and other axes need not be looked at. An input that is replicated there is at hand
- * everywhere. */
+ * The group holds exactly the ranks whose cuts of the changed dims differ, so other axes need not be
+ * looked at. An input that is replicated over some of its axes has several holders there: a rank
+ * takes from those that have its own coordinates on these axes, so each element comes once, and what
+ * is replicated over all of them is at hand. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -36,12 +37,17 @@ typedef struct exchange {
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
+static bool coord_of(const exchange *x, int64_t member, int64_t *coord)
+{
+    return tsi_mesh_desc_coord(x->io->mesh->desc, ts_group_rank(x->io->group, member), coord);
+}
+
 static bool range_of(exchange *x, const ts_layout *layout, int64_t member, int32_t dim,
                      int64_t *begin, int64_t *end)
 {
     int64_t coord[TS_NDIM_MAX];
     tsi_span_list list;
-    if (!tsi_mesh_desc_coord(x->io->mesh->desc, ts_group_rank(x->io->group, member), coord) ||
+    if (!coord_of(x, member, coord) ||
         !tsi_layout_region_dim(layout, coord, dim, &x->arena, &list))
         return false;
     *begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
@@ -68,10 +74,15 @@ static ts_status window_of(exchange *x, int32_t i, int64_t from, int64_t to, tsi
     return TS_OK;
 }
 
-/* Does every member hold all of input i, as far as these axes go? */
-static bool is_everywhere(const exchange *x, int32_t i)
+/* Is it this member from which I take input i, and who takes it from me? */
+static bool exchanges(const exchange *x, int32_t i, int64_t member)
 {
-    return !(x->io->in[i]->layout->axes_cut & x->io->axes);
+    int64_t mine[TS_NDIM_MAX], other[TS_NDIM_MAX];
+    uint32_t replicated = x->io->axes & ~x->io->in[i]->layout->axes_cut;
+    if (!coord_of(x, x->me, mine) || !coord_of(x, member, other)) return false;
+    for (int32_t k = 0; k < x->io->mesh->desc->ndim; k++)
+        if (replicated >> k & 1 && mine[k] != other[k]) return false;
+    return true;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -104,7 +115,7 @@ static ts_status list_parts(exchange *x, int64_t peer, bool sends)
     for (int32_t i = 0; i < x->io->input_count; i++) {
         tsi_remap map;
         tsi_remap_window window;
-        if (is_everywhere(x, i)) continue;
+        if (!exchanges(x, i, peer)) continue;
         x->block = sends ? &x->in[i] : &x->out;
         TSI_TRY(window_of(x, i, sends ? x->me : peer, sends ? peer : x->me, &map, &window));
         TSI_TRY(tsi_remap_boxes(&map, &window, add_part, x));
