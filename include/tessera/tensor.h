@@ -65,8 +65,13 @@ TS_API ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *m
 /* ---- reading --------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_tensor_local(ts_tensor *t); /* maker; own block on ts_mesh_self, no copy */
 TS_API ts_tensor *ts_tensor_full(ts_tensor *t);  /* maker [coll]; replicated on the same mesh */
-TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out); /* recorded; waits; read only */
-TS_API ts_status ts_tensor_item(ts_tensor *t, double *out);   /* recorded [coll]; NaN on failure */
+/* recorded; waits; read only. The block where it lies: out->device says whether the host may read
+ * it. */
+TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out);
+/* recorded; waits. A copy of this rank's block in host memory of the caller's, of the block's
+ * shape, in any dtype. */
+TS_API ts_status ts_tensor_read(ts_tensor *t, const ts_array *to);
+TS_API ts_status ts_tensor_item(ts_tensor *t, double *out); /* recorded [coll]; NaN on failure */
 /* Readable text of the whole tensor, elided in the middle when large; like snprintf. recorded
  * [coll] */
 TS_API ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size);

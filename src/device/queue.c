@@ -54,7 +54,14 @@ struct tsi_device_event {
 static struct {
     pthread_mutex_t lock;
     tsi_stream *first;
-} streams = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    pthread_key_t of_thread; /* the stream whose thread this is */
+    pthread_once_t once;
+} streams = { .lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT };
+
+static void streams_begin(void)
+{
+    (void)pthread_key_create(&streams.of_thread, NULL);
+}
 
 /* ---- the thread of a stream ------------------------------------------------------------------ */
 
@@ -99,6 +106,7 @@ static void *stream_run(void *argument)
 {
     tsi_stream *stream = argument;
     uint32_t passed = 0;
+    (void)pthread_setspecific(streams.of_thread, stream);
     for (;;) {
         if (atomic_load_explicit(&stream->posted, memory_order_acquire) == passed) {
             if (atomic_load_explicit(&stream->leaving, memory_order_acquire)) return NULL;
@@ -145,6 +153,7 @@ static ts_status stream_create(const tsi_device *device, tsi_stream **out)
 {
     (void)device;
     *out = NULL;
+    (void)pthread_once(&streams.once, streams_begin);
     tsi_stream *stream = tsi_calloc(1, sizeof *stream);
     if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
     pthread_mutex_init(&stream->lock, NULL);
@@ -274,21 +283,20 @@ static void write_noise(void *memory, size_t bytes)
 static ts_status buffer_alloc(const tsi_device *device, size_t bytes, void **out)
 {
     (void)device;
+    (void)pthread_once(&streams.once, streams_begin);
     const tsi_device *cpu = tsi_device_cpu();
     ts_status status = cpu->buffer_alloc(cpu, bytes, out);
     if (status == TS_OK) write_noise(*out, bytes);
     return status;
 }
 
-/* A kernel gives its scratch back on the stream's own thread, which must not wait for itself. */
+/* A kernel gives its scratch back on a stream's own thread, which must not wait for itself, nor for
+ * the lock: who holds it may be waiting for this stream. */
 static void wait_for_streams(void)
 {
-    pthread_t self = pthread_self();
+    if (pthread_getspecific(streams.of_thread)) return;
     pthread_mutex_lock(&streams.lock);
-    bool inside = false;
     for (tsi_stream *s = streams.first; s; s = s->next)
-        inside |= pthread_equal(s->thread, self) != 0;
-    for (tsi_stream *s = streams.first; s && !inside; s = s->next)
         wait_for_all(s);
     pthread_mutex_unlock(&streams.lock);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "array/image.h"
+#include "base/alloc.h"
 #include "tensor/execute.h"
 
 static double finish_real(double x, const tsi_finishing *f, bool before)
@@ -78,9 +79,30 @@ static ts_status finish_image(const tsi_block *block, const tsi_finishing *f, bo
     }
 }
 
+typedef struct finish_task {
+    tsi_block block;
+    tsi_finishing finishing;
+    bool before;
+} finish_task;
+
+static ts_status finish_later(void *context)
+{
+    const finish_task *task = context;
+    return finish_image(&task->block, &task->finishing, task->before);
+}
+
+/* In the queue where that runs code of the host, else in an image. */
 static ts_status finish_block(ts_rank *rank, const tsi_block *block, const tsi_finishing *f,
                               bool before)
 {
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!mine) return ts_rank_status(rank);
+    if (mine->device->defer) {
+        finish_task *task = tsi_alloc(sizeof *task);
+        if (!task) return tsi_fail_memory("the last step of a reduction", sizeof *task);
+        *task = (finish_task){ *block, *f, before };
+        return mine->device->defer(mine->device, mine->queue, finish_later, task, tsi_free);
+    }
     tsi_image image;
     TSI_TRY(tsi_image_open(rank, block, TSI_IMAGE_READ | TSI_IMAGE_WRITE, &image));
     ts_status status = tsi_rank_device_sync(rank);

@@ -34,6 +34,27 @@ ts_status ts_tensor_view(ts_tensor *t, ts_array *out)
     return TS_OK;
 }
 
+ts_status ts_tensor_read(ts_tensor *t, const ts_array *to)
+{
+    ts_rank *rank = tsi_tensor_enter(t, "read");
+    if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
+    if (!to) return TSI_FAIL(TS_ERR_NULL, "read: the target is NULL");
+    if (to->device > 1)
+        return TSI_FAIL(TS_ERR_ARG, "read: the target lies on device type %d, not in host memory",
+                        to->device);
+    tsi_block block;
+    TSI_TRY(tsi_block_of_array(to, "read", &block));
+    TSI_TRY(tsi_tensor_ready(t));
+    bool fits = block.ndim == t->array->ndim;
+    for (int32_t d = 0; fits && d < block.ndim; d++)
+        fits = block.extent[d] == t->array->extent[d];
+    if (!fits)
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "read: the target has not the shape of this rank's block (%s)",
+                        t->layout->text);
+    return tsi_array_read(rank, t->array, &block);
+}
+
 ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out)
 {
     if (out) *out = NULL;

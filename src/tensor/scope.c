@@ -221,6 +221,7 @@ static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
 {
     tsi_error_record taken;
     memset(&taken, 0, sizeof taken);
+    (void)tsi_rank_device_sync(rank); /* what fails in the queue was asked for inside, too */
     if (rank->error.error.status != TS_OK) error_take(rank, &taken);
     bool can_agree = taken.error.blast <= TS_BLAST_AGREED && taken.error.status != TS_ERR_PEER;
     if (frame->agree && can_agree && ts_mesh_is_member(frame->agree)) {

@@ -240,7 +240,8 @@ ts_status ts_tensor_wait(ts_tensor *t)
 {
     ts_rank *rank = tsi_tensor_enter(t, "wait");
     if (!rank) return ts_rank_status(tsi_rank_current());
-    return tsi_tensor_ready(t);
+    TSI_TRY(tsi_tensor_ready(t));
+    return tsi_rank_device_sync(rank);
 }
 
 /* ---- getters --------------------------------------------------------------------------------- */

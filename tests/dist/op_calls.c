@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "harness/test.h"
-#include "op/numbers.h"
+#include "op/ask/numbers.h"
 #include "tensor/tensor.h"
 #include "tessera/op_query.h"
 

@@ -62,6 +62,7 @@ static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_met
         holder = holder * mesh->desc->size[k] + mesh->coord[k];
         holders *= mesh->desc->size[k];
     }
+    (void)ts_tensor_wait(t);
     if (mesh->member && tsi_layout_region(t->layout, mesh->coord, &arena, &region)) {
         tsi_loop loop = tsi_loop_over(&block);
         for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
@@ -321,6 +322,7 @@ static inline void family_plan(test *t, ts_tensor *y, const char *place, const c
         family_options_.catches = 1;                                                               \
         ts_scope family_scope_ = ts_scope_open_with((t)->me, &family_options_);                    \
         (void)(__VA_ARGS__);                                                                       \
+        (void)ts_rank_sync((t)->me); /* what a kernel finds that runs later */                     \
         const ts_error *family_error_ = ts_rank_error((t)->me);                                    \
         TEST_SAYS(t, family_error_ ? family_error_->text : "no error", words);                     \
         (void)ts_scope_close(family_scope_);                                                       \

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "array/image.h"
 #include "op/ask/numbers.h"
 #include "op/ask/query.h"
 #include "tensor/scope.h"
@@ -55,7 +56,13 @@ static ts_tensor *input_of(const run *r, int32_t input, ts_mesh *mesh, const ts_
     if (!array) return NULL;
     tsi_arena arena = { 0 };
     tsi_block block = tsi_array_block(array);
-    bool good = !mesh->member || tsi_numbers_fill(&n, layout, mesh->coord, &arena, &block);
+    tsi_image image = { .mode = 0 };
+    bool good = true;
+    if (mesh->member) {
+        good = tsi_image_open(mesh->rank, &block, TSI_IMAGE_WRITE, &image) == TS_OK &&
+               tsi_numbers_fill(&n, layout, mesh->coord, &arena, &image.block);
+        good = tsi_image_close(&image) == TS_OK && good;
+    }
     tsi_arena_release(&arena);
     if (good) return tsi_tensor_make(mesh, layout, dtype, array, NULL);
     tsi_array_release(array);
@@ -203,6 +210,20 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
     return true;
 }
 
+static ts_status compare_images(const run *r, int32_t output, const tsi_array *have,
+                                const tsi_array *want)
+{
+    tsi_block x = tsi_array_block(have), y = tsi_array_block(want);
+    tsi_image a = { .mode = 0 }, b = { .mode = 0 };
+    ts_status status = tsi_image_open(r->rank, &x, TSI_IMAGE_READ, &a);
+    if (status == TS_OK) status = tsi_image_open(r->rank, &y, TSI_IMAGE_READ, &b);
+    if (status == TS_OK) status = tsi_rank_device_sync(r->rank);
+    if (status == TS_OK) (void)compare_blocks(r, output, &a.block, &b.block);
+    tsi_image_drop(&a);
+    tsi_image_drop(&b);
+    return status;
+}
+
 static ts_status compare(const run *r, ts_tensor *const *have, ts_tensor *const *want)
 {
     for (int32_t o = 0; o < r->query->plan->output_count; o++) {
@@ -211,8 +232,8 @@ static ts_status compare(const run *r, ts_tensor *const *have, ts_tensor *const 
         if (!full || ts_tensor_wait(full) != TS_OK || ts_tensor_wait(want[o]) != TS_OK)
             return ts_rank_status(r->rank);
         if (!r->mesh->member) continue;
-        tsi_block x = tsi_array_block(full->array), y = tsi_array_block(want[o]->array);
-        if (strcmp(r->verdict, "ok") == 0) (void)compare_blocks(r, o, &x, &y);
+        if (strcmp(r->verdict, "ok") == 0)
+            TSI_TRY(compare_images(r, o, full->array, want[o]->array));
     }
     return ts_rank_status(r->rank);
 }

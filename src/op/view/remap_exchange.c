@@ -4,10 +4,10 @@
  *   for every peer q:   send what q's part of the result takes from my part of each input
  *                       receive what my part of the result takes from q's
  *
- * The group holds exactly the ranks whose cuts of the changed dims differ, so other axes need not be
- * looked at. An input that is replicated over some of its axes has several holders there: a rank
- * takes from those that have its own coordinates on these axes, so each element comes once, and what
- * is replicated over all of them is at hand. */
+ * The group holds exactly the ranks whose cuts of the changed dims differ, so other axes need not
+ * be looked at. An input that is replicated over some of its axes has several holders there: a rank
+ * takes from those that have its own coordinates on these axes, so each element comes once, and
+ * what is replicated over all of them is at hand. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -47,8 +47,7 @@ static bool range_of(exchange *x, const ts_layout *layout, int64_t member, int32
 {
     int64_t coord[TS_NDIM_MAX];
     tsi_span_list list;
-    if (!coord_of(x, member, coord) ||
-        !tsi_layout_region_dim(layout, coord, dim, &x->arena, &list))
+    if (!coord_of(x, member, coord) || !tsi_layout_region_dim(layout, coord, dim, &x->arena, &list))
         return false;
     *begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
     *end = *begin + list.total; /* plain chunks: one interval */
