@@ -38,7 +38,7 @@ typedef struct team {
     _Atomic int64_t next;
     tsi_word state, turn;
     _Atomic bool leaving;
-    bool inside;              /* the rank is in a loop */
+    _Atomic bool inside;      /* a loop is running: of the rank, or of its queue's thread */
     int32_t threads, started; /* wanted, with the rank's own; helpers that run */
     helper *helpers;
 } team;
@@ -174,7 +174,6 @@ static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn 
     t->context = context;
     t->count = count;
     t->chunk = chunk;
-    t->inside = true;
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
     atomic_store_explicit(&t->state, OPEN, memory_order_release);
     atomic_fetch_add_explicit(&t->turn, 1, memory_order_release);
@@ -185,7 +184,7 @@ static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn 
         (void)tsi_wait_word(&t->state, state, SPIN_NS, INT64_MAX);
         state = atomic_load_explicit(&t->state, memory_order_acquire);
     }
-    t->inside = false;
+    atomic_store_explicit(&t->inside, false, memory_order_release);
 }
 
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
@@ -197,8 +196,13 @@ void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_
         return;
     }
     team *t = team_of(rank);
-    if (t && t->threads > t->started + 1 && !t->inside) start_helpers(t);
-    if (!t || t->threads <= 1 || t->inside) {
+    if (!t || t->threads <= 1 || atomic_exchange_explicit(&t->inside, true, memory_order_acquire)) {
+        fn(context, 0, count, 0);
+        return;
+    }
+    if (t->threads > t->started + 1) start_helpers(t);
+    if (t->threads <= 1) {
+        atomic_store_explicit(&t->inside, false, memory_order_release);
         fn(context, 0, count, 0);
         return;
     }

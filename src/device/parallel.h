@@ -20,8 +20,8 @@
 typedef void (*tsi_parallel_fn)(void *context, int64_t begin, int64_t end, int32_t worker);
 
 /* Runs fn over 0 .. count-1 in ranges of at least `grain` pieces (but the last), and returns when
- * all are done. On the rank's thread; rank NULL, a loop inside a loop and a single range run at
- * once. */
+ * all are done. On the rank's thread, or that of its queue; rank NULL, a loop while another one
+ * runs and a single range run at once on the calling thread. */
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
                       void *context);
 int32_t tsi_parallel_threads(ts_rank *rank); /* at least 1 */

@@ -224,8 +224,16 @@ void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, 
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
+/* The pool of a rank on another device gives memory whose turn comes in the order of a queue; a
+ * kernel of the cpu that works for such a rank needs memory now. */
+static ts_rank *rank_with_host_pool(ts_rank *rank)
+{
+    return rank && tsi_world_device(rank->world)->host_readable ? rank : NULL;
+}
+
 ts_status tsi_scratch_get(tsi_scratch *scratch, ts_rank *rank, size_t count, size_t bytes)
 {
+    rank = rank_with_host_pool(rank);
     *scratch = (tsi_scratch){ .rank = rank };
     if (bytes > 0 && count > SIZE_MAX / 2 / bytes)
         return tsi_fail_memory("scratch of a kernel", SIZE_MAX);

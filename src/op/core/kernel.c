@@ -70,9 +70,12 @@ static bool copy_operand(tsi_operand *operand, tsi_arena *arena)
     *global = *operand->global;
     operand->global = global;
     if (!operand->region) return true;
-    tsi_region *region = tsi_arena_alloc(arena, sizeof *region);
+    /* A plan keeps no more of a region than its dims. */
+    size_t dims = (size_t)operand->region->ndim;
+    size_t bytes = offsetof(tsi_region, dim) + dims * sizeof operand->region->dim[0];
+    tsi_region *region = tsi_arena_alloc(arena, bytes);
     if (!region) return false;
-    *region = *operand->region;
+    memcpy(region, operand->region, bytes);
     operand->region = region;
     for (int32_t d = 0; d < region->ndim; d++)
         if (!copy_spans(&region->dim[d], arena)) return false;
