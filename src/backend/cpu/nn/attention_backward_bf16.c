@@ -258,7 +258,9 @@ static void take_queries(const backward *w, const state *s, block *k, int64_t en
         k->columns = smaller(end - first, w->keys);
         for (int64_t i = 0; i < k->rows; i++)
             here[i] = (int32_t)smaller(seen[i] - first < 0 ? 0 : seen[i] - first, w->keys);
-        k->seen = least < first + k->columns ? here : NULL;
+        /* The last panel may have keys that none of these queries sees. */
+        int64_t rows = end < a->keys ? round_up(k->columns, w->tile->mr) : k->columns;
+        k->seen = least < first + rows ? here : NULL;
         take_block(w, s, k);
     }
 }
