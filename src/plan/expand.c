@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "layout/cut.h"
 
 enum { COMBINATIONS_MAX = 20000 };
 
@@ -323,6 +324,34 @@ static bool even_holds(const tsi_expand_request *q, const tsi_expansion *e)
     return true;
 }
 
+/* Ragged sizes add up to what is left when it is their turn to cut (INV of layout.c): beside a cut
+ * by another axis that the lead does not have, they do not. Orders are numbered. */
+static bool dim_fits(const tsi_mesh_desc *mesh, const ts_placement *place, int32_t dim,
+                     int64_t extent)
+{
+    bool same = true; /* on all coordinates */
+    for (int32_t turn = 0; turn < mesh->ndim; turn++)
+        for (int32_t k = 0; k < mesh->ndim; k++) {
+            if (!tsi_placement_cuts(&place[k]) || place[k].dim != dim || place[k].order != turn)
+                continue;
+            tsi_cut cut = { &place[k], mesh->size[k], extent };
+            if (place[k].kind == TS_PLACE_RAGGED &&
+                (!same || place[k].sizes[2 * cut.parts] != extent))
+                return false;
+            same = same && tsi_cut_even(&cut, &extent);
+        }
+    return true;
+}
+
+static bool ragged_fits(const tsi_mesh_desc *mesh, const ts_placement *place, const ts_shape *shape)
+{
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (place[k].kind == TS_PLACE_RAGGED &&
+            !dim_fits(mesh, place, place[k].dim, shape->extent[place[k].dim]))
+            return false;
+    return true;
+}
+
 /* Inputs keep what they are on axes of one rank, unless that does not go with the other axes. */
 static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
@@ -336,8 +365,8 @@ static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_exp
             kept = true;
         }
         if (!kept || !partials_mix(own, q->mesh->ndim)) continue;
-        memcpy(e->in[i], own, sizeof own);
-        number_orders(e->in[i], order, q->mesh->ndim);
+        number_orders(own, order, q->mesh->ndim);
+        if (ragged_fits(q->mesh, own, &q->in[i]->shape)) memcpy(e->in[i], own, sizeof own);
     }
 }
 
@@ -369,11 +398,13 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
     for (int32_t i = 0; i < inputs; i++) {
         number_orders(e->in[i], order, axes);
         if (!partials_mix(e->in[i], axes)) return false;
+        if (q->in[i] && !ragged_fits(q->mesh, e->in[i], &q->in[i]->shape)) return false;
         in[i] = e->in[i];
     }
     for (int32_t o = 0; o < outputs; o++) {
         number_orders(e->out[o], order, axes);
         if (!partials_mix(e->out[o], axes)) return false;
+        if (!ragged_fits(q->mesh, e->out[o], &q->out[o].shape)) return false;
         out[o] = e->out[o];
     }
     bool legal = alone_holds(q, e) && even_holds(q, e) && nesting_holds(q, order, e) &&

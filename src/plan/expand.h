@@ -4,7 +4,7 @@
  * The cost of a rule on an axis is the time of the moves it needs there; costs of different axes
  * add up, so the best choice is found best-first over sums, not by looking at every product. What
  * axes can only decide together (the order in which several axes cut one dim, partials that do not
- * mix, the operator's own joint condition) is checked when a combination is taken from the queue.
+ * mix, ragged sizes that must add up, the operator's own joint condition) is checked when a combination is taken from the queue.
  *
  * On an axis of one rank all placements say the same: inputs keep theirs, also a target in place.
  *
@@ -27,6 +27,7 @@ typedef struct tsi_expand_request {
     const tsi_rules *rules;
     const tsi_links *links;
     const ts_layout *const *in; /* NULL where the operand is absent */
+    const ts_meta *out;         /* one per output */
     const int64_t *in_bytes;    /* bytes of an element */
     double out_bytes;           /* of all outputs, whole */
     int32_t in_place;           /* 1: input 0 keeps its placements and output 0 takes them */

@@ -43,6 +43,15 @@ static const kept_call kept[] = {
       "{\"dim\": 1}",
       "i32",
       { "1x1 S(1), S(0)", "1x1 S(1), S(1)", "1x1 S(0), S(1)" } },
+    /* ragged sizes beside a cut of the same dim by another axis: the call was refused */
+    { 6,
+      "3, 2",
+      "where",
+      "{}",
+      "u8",
+      { "5x4 R, RS(0:5,0)", "5x4 S(1), S(1)", "5x4 S(0), P(max)" } },
+    { 6, "3, 2", "hypot", "{}", "f32", { "1x4 P(sum), RS(1:4,0)", "1x4 S(1), R" } },
+    { 2, "2, 1", "add", "{}", "f32", { "5x4 R, RS(0:5)", "5x4 S(0), R" } },
     /* a block of queries that sees a part of a panel of keys (bf16): others of it got gradients */
     { 3,
       "x=3",

@@ -360,6 +360,7 @@ static ts_status choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *s
         .mesh = mesh,
         .rules = &rules,
         .in = in,
+        .out = call->out,
         .in_place = plan->in_place,
         .joint = call->op->joint ? joint_check : NULL,
         .context = &joint,
