@@ -357,6 +357,7 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     work->recv = exchange->recv_count > 0 ? exchange->recv : NULL;
     work->send_count = exchange->send_count;
     work->recv_count = exchange->recv_count;
+    if (exchange->struct_size >= sizeof *exchange) work->avg_count = exchange->avg_count;
     return tsi_call_issue(&call);
 }
 

@@ -84,6 +84,7 @@ typedef struct tsi_work {
     const int64_t *send_rows, *recv_rows; /* kept copies; NULL: even */
     const ts_part *send, *recv; /* exchange; kept copies; send is in order of peers, stable */
     int64_t send_count, recv_count;
+    int64_t avg_count; /* exchange: what averages divide by; 0: the parts that combine */
     int64_t deadline_ns, timeout_ms;
     int32_t asynchronous;  /* somebody else may have to progress it */
     _Atomic int32_t state; /* tsi_work_state; DONE is stored with release after status and error */

@@ -201,7 +201,8 @@ static ts_status put_blocks(const target *t, const tsi_block *to)
     }
     for (int64_t i = 0; i < t->chain; i++)
         t->from[i] = &t->source[i].block;
-    return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce, 0, NULL);
+    return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce,
+                        t->work->avg_count, NULL);
 }
 
 /* Blocks of the sources, if each is one whole part of its stream. */

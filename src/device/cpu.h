@@ -33,8 +33,7 @@ void tsi_cpu_transpose(const tsi_loops *loops);
 typedef void (*tsi_cast_rows_fn)(void *to, const void *from, int64_t count);
 void tsi_cpu_cast_rows(ts_dtype to_dtype, void *to, ts_dtype from_dtype, const void *from,
                        int64_t count);
-/* Widening to f32 and rounding back, for bf16 and f16. */
-void tsi_cpu_widen_rows(ts_dtype dtype, float *to, const void *from, int64_t count);
+/* Rounding of f32 to bf16 and f16. */
 void tsi_cpu_narrow_rows(ts_dtype dtype, void *to, const float *from, int64_t count);
 
 /* Cuts extents into tiles of at most TSI_TILE_MAX elements, visited in row-major order. */

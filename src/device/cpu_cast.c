@@ -426,14 +426,6 @@ void tsi_cpu_cast_rows(ts_dtype to_dtype, void *to, ts_dtype from_dtype, const v
         cast_through_wide(to_dtype, to, from_dtype, from, count);
 }
 
-void tsi_cpu_widen_rows(ts_dtype dtype, float *to, const void *from, int64_t count)
-{
-    if (dtype == TS_DTYPE_BF16)
-        bf16_to_f32(to, from, count);
-    else
-        f16_to_f32(to, from, count);
-}
-
 void tsi_cpu_narrow_rows(ts_dtype dtype, void *to, const float *from, int64_t count)
 {
     if (dtype == TS_DTYPE_BF16)

@@ -11,7 +11,8 @@
  * Rows of one group that lie contiguous in every block are folded row by row where they are.
  *
  * bf16 and f16: a single group rounds in its loop; more groups widen each source to f32 first,
- * carry f32 and round at the end. Strided blocks are gathered and scattered tile by tile.
+ * carry f32 and round at the end. Averages of integers are carried in i64 likewise. Strided blocks
+ * are gathered and scattered tile by tile.
  *
  * INV: element i depends on element i of the sources in their order alone, so that any split of the
  * index space, any stride and any number of threads give the same bits. Nothing is allocated. */
@@ -37,7 +38,8 @@ typedef struct fold {
     int64_t count, divisor;
     tsi_fold_rows_fn middle, last; /* of all groups but the last; of the last */
     size_t size, carry_size;       /* of an element; of one that is carried */
-    bool widened;                  /* bf16 or f16 in more than one group: carried in f32 */
+    ts_dtype carried;              /* the sources', or a wider one in more than one group */
+    bool widened;                  /* it is a wider one */
     bool rows; /* tiles are contiguous rows in every block; else they are gathered and scattered */
     bool buffered; /* some source is the target, and the loops would be slow if they wrote it */
     /* The dims that are left when those contiguous in every block are merged; `dim` is a merged
@@ -51,7 +53,7 @@ typedef struct buffers {
     _Alignas(64) char turn[2][BUFFER_BYTES]; /* the value that is carried */
     _Alignas(
         64) char source[TSI_FOLD_MAX][BUFFER_BYTES]; /* sources of a group, gathered or widened */
-    _Alignas(64) char narrow[TSI_TILE_MAX * 2];      /* a gathered bf16 or f16 source */
+    _Alignas(64) char narrow[TSI_TILE_MAX * 4];      /* a gathered source that is then widened */
 } buffers;
 
 static bool merges(const fold *f, int32_t outer, int32_t inner)
@@ -196,8 +198,7 @@ static const void *operand(const fold *f, int64_t i, int64_t slot, buffers *b)
         values = dense.data;
     }
     if (!f->widened) return values;
-    tsi_cpu_widen_rows((ts_dtype)part.dtype, (float *)(void *)b->source[slot], values,
-                       f->tiles.count);
+    tsi_cpu_cast_rows(f->carried, b->source[slot], (ts_dtype)part.dtype, values, f->tiles.count);
     return b->source[slot];
 }
 
@@ -230,7 +231,7 @@ static void fold_tile(const fold *f, buffers *b)
     if (direct) return;
     if (f->widened) {
         void *rounded = f->rows ? part.data : b->narrow;
-        tsi_cpu_narrow_rows((ts_dtype)part.dtype, rounded, value, f->tiles.count);
+        tsi_cpu_cast_rows((ts_dtype)part.dtype, rounded, f->carried, value, f->tiles.count);
         value = rounded;
     }
     tsi_block dense = tsi_tiles_dense(&f->tiles, part.dtype, value);
@@ -248,6 +249,15 @@ static void choose_tiles(fold *f, const tsi_block *whole)
     tsi_tiles_as_rows(&f->tiles, f->widened ? TSI_TILE_MAX : length);
 }
 
+/* What goes from group to group: a value that is rounded, or wraps, at the end only. */
+static ts_dtype carried_as(ts_dtype dtype, ts_reduce reduce)
+{
+    if (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) return TS_DTYPE_F32;
+    bool narrow = dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 || dtype == TS_DTYPE_I8 ||
+                  dtype == TS_DTYPE_U8;
+    return narrow && reduce == TS_REDUCE_AVG ? TS_DTYPE_I64 : dtype;
+}
+
 ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
                        int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream)
 {
@@ -262,12 +272,12 @@ ts_status tsi_cpu_fold(const tsi_device *device, const tsi_block *to, const tsi_
     fold f = {
         .to = to, .from = from, .count = count, .divisor = avg_count > 0 ? avg_count : count
     };
-    f.widened = count > TSI_FOLD_MAX && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
-    ts_dtype carried = f.widened ? TS_DTYPE_F32 : dtype;
+    f.carried = count > TSI_FOLD_MAX ? carried_as(dtype, reduce) : dtype;
+    f.widened = f.carried != dtype;
     f.size = ts_dtype_size(dtype);
-    f.carry_size = ts_dtype_size(carried);
-    f.last = tsi_cpu_fold_rows(reduce, carried);
-    f.middle = reduce == TS_REDUCE_AVG ? tsi_cpu_fold_rows(TS_REDUCE_SUM, carried) : f.last;
+    f.carry_size = ts_dtype_size(f.carried);
+    f.last = tsi_cpu_fold_rows(reduce, f.carried);
+    f.middle = reduce == TS_REDUCE_AVG ? tsi_cpu_fold_rows(TS_REDUCE_SUM, f.carried) : f.last;
     for (int64_t i = 0; i < count; i++)
         f.buffered = f.buffered || (!TSI_INDEPENDENT_HERE && from[i]->data == to->data);
     merge_dims(&f);

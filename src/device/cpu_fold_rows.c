@@ -4,8 +4,8 @@
  *
  * INV: the operations of an element in the order of its sources, rounded as IEEE says: no
  * reassociation, no fusing. bf16 and f16 accumulate in f32 and are rounded once, at the end.
- * Integers wrap. Complex numbers add as pairs of reals and multiply as (ac - bd, ad + bc), without
- * scaling. */
+ * Integers wrap, averages of them in 64 bits. Complex numbers add as pairs of reals and multiply as
+ * (ac - bd, ad + bc), without scaling. */
 #include "base/compiler.h"
 #include "device/cpu.h"
 #include "device/number.h"
@@ -15,6 +15,7 @@
 #define VALUE double
 #define WORD double
 #define QUOTIENT double
+#define TOTAL double
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) ((x) != (x))
@@ -25,6 +26,7 @@
 #define VALUE float
 #define WORD float
 #define QUOTIENT float
+#define TOTAL float
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) ((x) != (x))
@@ -35,6 +37,7 @@
 #define VALUE float
 #define WORD float
 #define QUOTIENT float
+#define TOTAL float
 #define LOAD(x) tsi_f32_of_bf16(x)
 #define STORE(x) tsi_bf16_of_f32(x)
 #define IS_NAN(x) ((x) != (x))
@@ -45,6 +48,7 @@
 #define VALUE float
 #define WORD float
 #define QUOTIENT float
+#define TOTAL float
 #define LOAD(x) tsi_f32_of_f16(x)
 #define STORE(x) tsi_f16_of_f32(x)
 #define IS_NAN(x) ((x) != (x))
@@ -55,6 +59,7 @@
 #define VALUE int64_t
 #define WORD uint64_t
 #define QUOTIENT int64_t
+#define TOTAL uint64_t
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) false
@@ -65,6 +70,7 @@
 #define VALUE int32_t
 #define WORD uint32_t
 #define QUOTIENT int64_t
+#define TOTAL uint64_t
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) false
@@ -77,6 +83,7 @@
 #define VALUE int16_t
 #define WORD uint32_t
 #define QUOTIENT int64_t
+#define TOTAL uint64_t
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) false
@@ -87,6 +94,7 @@
 #define VALUE int8_t
 #define WORD uint32_t
 #define QUOTIENT int64_t
+#define TOTAL uint64_t
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) false
@@ -97,6 +105,7 @@
 #define VALUE uint8_t
 #define WORD uint32_t
 #define QUOTIENT int64_t
+#define TOTAL uint64_t
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define IS_NAN(x) false

@@ -146,7 +146,8 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_LIST = 64,       /* any number of inputs of one kind (cat, stack) */
        TSI_OP_ONE_ROUND = 128, /* its algorithms take one round of messages, not an all-reduce's */
        TSI_OP_USER = 256,      /* registered at run time: a ts_op (user.h) */
-       TSI_OP_COMPOSED = 512   /* algorithm 1 runs whatever the rule: it has no kernel */
+       TSI_OP_COMPOSED = 512,  /* algorithm 1 runs whatever the rule: it has no kernel */
+       TSI_OP_WRAPS = 1024     /* of integers it wraps and keeps no order: only sums pass through */
 };
 enum { /* tsi_op_desc.dtypes */
        TSI_DTYPES_REAL =

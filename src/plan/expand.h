@@ -4,7 +4,8 @@
  * The cost of a rule on an axis is the time of the moves it needs there; costs of different axes
  * add up, so the best choice is found best-first over sums, not by looking at every product. What
  * axes can only decide together (the order in which several axes cut one dim, partials that do not
- * mix, ragged sizes that must add up, the operator's own joint condition) is checked when a combination is taken from the queue.
+ * mix, ragged sizes that must add up, the operator's own joint condition) is checked when a
+ * combination is taken from the queue.
  *
  * On an axis of one rank all placements say the same: inputs keep theirs, also a target in place.
  *

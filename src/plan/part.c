@@ -422,21 +422,17 @@ static void build(builder *b)
 static void set_folding(const tsi_pair *pair, tsi_part *out)
 {
     int64_t averaged = 1;
-    bool all = true;
     for (int32_t k = 0; k < pair->src.mesh->ndim; k++) {
         if (!(pair->src.term >> k & 1u)) continue;
         const ts_placement *place = &pair->src.layout->sharding->place[k];
         out->reduce = place->kind == TS_PLACE_NORM ? TS_REDUCE_SUM : place->reduce;
         if (place->kind == TS_PLACE_NORM) out->power = place->norm;
-        if (place->kind == TS_PLACE_PARTIAL && place->reduce == TS_REDUCE_AVG) {
+        if (place->kind == TS_PLACE_PARTIAL && place->reduce == TS_REDUCE_AVG)
             averaged *= pair->src.mesh->size[k];
-        } else {
-            all = false;
-        }
     }
     if (averaged == 1) return;
-    out->reduce = all ? TS_REDUCE_AVG : TS_REDUCE_SUM;
-    out->divide = all ? 1 : averaged;
+    out->reduce = TS_REDUCE_AVG; /* sums among them are terms that nothing is divided by */
+    out->avg_count = averaged;
 }
 
 ts_status tsi_plan_part(const ts_plan *plan, int64_t rank, tsi_arena *arena, tsi_part *out)
@@ -463,7 +459,6 @@ ts_status tsi_plan_part(const ts_plan *plan, int64_t rank, tsi_arena *arena, tsi
     out->local_elements = b.local_elements;
     int64_t coord[TS_NDIM_MAX];
     out->fill = !b.in_dst && tsi_mesh_desc_coord(plan->pair.dst.mesh, rank, coord);
-    out->divide = 1;
     set_folding(&plan->pair, out);
     return TS_OK;
 }

@@ -29,6 +29,7 @@ typedef enum tsi_why {
     TSI_WHY_NAMED,       /* the caller named the planner */
     TSI_WHY_OTHER_MESH,  /* two meshes: only direct */
     TSI_WHY_SPANS,       /* a cut over several dims: only direct */
+    TSI_WHY_WHOLE,       /* averages of integers over several axes: only direct */
     TSI_WHY_FORBIDDEN,   /* the other family was forbidden */
     TSI_WHY_BUDGET,      /* the other family needs too much memory */
     TSI_WHY_FASTER,      /* least time */
@@ -99,7 +100,8 @@ typedef struct tsi_part {
     int32_t fill;   /* 1: this rank's target is the identity of the target's partial everywhere */
     int32_t reduce; /* ts_reduce of folding rounds (0: none); norms: SUM */
     double power;   /* not 0: terms are |x|^power before folding, the result is x^(1/power) after */
-    int64_t divide; /* > 1: results are divided by this after folding (averages among sums) */
+    int64_t
+        avg_count; /* of AVG: what the sum of the terms is divided by (not all need be averages) */
 } tsi_part;
 
 /* What a world rank does, from the arena. A rank of neither mesh gets an empty part. */

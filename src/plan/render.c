@@ -165,6 +165,10 @@ static void why_words(const ts_plan *plan, tsi_text *text)
         tsi_text_add(text, "a cut runs over several dims, which no collective makes: each rank "
                            "gets what it lacks");
         return;
+    case TSI_WHY_WHOLE:
+        tsi_text_add(text, "averages of integers truncate, so they are divided once, by all axes: "
+                           "each rank gets what it lacks");
+        return;
     case TSI_WHY_FORBIDDEN:
         tsi_text_add(text, "the other family is forbidden");
         return;

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/intmath.h"
+#include "device/device.h"
 #include "plan/plan.h"
 
 /* States after which a search is given up: by time, by bytes, the proof that nothing is leaner, and
@@ -410,6 +411,23 @@ static bool nothing_moves(const maker *m)
     return m->direct.bound == 0 && pair->src.replicas == pair->dst.replicas;
 }
 
+/* Averages of integers truncate: over several axes there is one sum and one division, which no
+ * sequence of steps makes. Who asks for a sequence gets it. */
+static bool averages_whole_numbers(const ts_plan *plan)
+{
+    const char *why = NULL;
+    if (plan->planner != TSI_PLANNER_AUTO || plan->forbid & TS_PLAN_NO_DIRECT) return false;
+    bool whole = tsi_reduce_allowed(TS_REDUCE_AVG, (ts_dtype)plan->dtype, &why) &&
+                 tsi_reduce_allowed(TS_REDUCE_AND, (ts_dtype)plan->dtype, &why);
+    int32_t terms = 0, averages = 0;
+    for (int32_t k = 0; whole && k < plan->src->sharding->ndim; k++) {
+        if (!(plan->pair.src.term >> k & 1u)) continue;
+        terms++;
+        averages += plan->src->sharding->place[k].reduce == TS_REDUCE_AVG;
+    }
+    return averages > 0 && terms > 1;
+}
+
 static ts_status prepare(maker *m, const ts_topology *topology)
 {
     ts_plan *plan = m->plan;
@@ -438,10 +456,12 @@ static ts_status prepare(maker *m, const ts_topology *topology)
         m->direct_us = fmin(m->direct_us, m->direct.tree_us);
     plan->bytes_bound = m->direct.bound * item;
     m->directs = !(plan->forbid & TS_PLAN_NO_DIRECT);
-    m->collectives =
-        plan->has_space && !plan->space.spans && !(plan->forbid & TS_PLAN_NO_COLLECTIVES);
+    bool divided_once = averages_whole_numbers(plan);
+    m->collectives = plan->has_space && !plan->space.spans && !divided_once &&
+                     !(plan->forbid & TS_PLAN_NO_COLLECTIVES);
     m->blocked = !plan->has_space    ? TSI_WHY_OTHER_MESH
                  : plan->space.spans ? TSI_WHY_SPANS
+                 : divided_once      ? TSI_WHY_WHOLE
                                      : TSI_WHY_FORBIDDEN;
     if (!m->directs && !m->collectives) {
         return TSI_FAIL(

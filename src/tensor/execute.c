@@ -106,6 +106,7 @@ static ts_status run_round(tsi_execution *x, tsi_program *program, tsi_exchange_
     exchange.dtype = x->to->dtype;
     exchange.device = tsi_array_device(x->to);
     exchange.reduce = round->reduces ? program->part.reduce : 0;
+    exchange.avg_count = program->part.avg_count;
     exchange.send = round->send;
     exchange.send_count = with_local ? round->send_all : round->send_count;
     exchange.recv = round->recv;

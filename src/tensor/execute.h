@@ -50,13 +50,8 @@ bool tsi_program_defers(const tsi_program *program);
 /* Addresses of this run's arrays into the blocks of a round. */
 void tsi_round_patch(tsi_exchange_round *round, const tsi_array *source, const tsi_array *to);
 
-/* What is done to results besides folding. */
-typedef struct tsi_finishing {
-    double power;   /* not 0: |x|^power before, x^(1/power) after */
-    int64_t divide; /* > 1: x / divide, after */
-} tsi_finishing;
-bool tsi_program_finishes(
-    const tsi_program *program); /* reductions need a last step of their own */
+/* Do reductions need a last step of their own? */
+bool tsi_program_finishes(const tsi_program *program);
 /* After a folding round: the blocks that were results of folds. */
 ts_status tsi_round_finish(ts_rank *rank, const tsi_program *program,
                            const tsi_exchange_round *round, const tsi_array *to);

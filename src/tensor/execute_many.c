@@ -20,7 +20,7 @@ typedef struct bundle { /* blocks of one exchange */
     ts_group *group;
     int32_t dtype, reduce, device;
     ts_part *send, *recv;
-    int64_t send_count, recv_count;
+    int64_t send_count, recv_count, avg_count;
 } bundle;
 
 typedef struct wave { /* one round of all tensors */
@@ -46,15 +46,18 @@ static bool with_local(const wave *w, const tsi_execution *x)
 static bundle *bundle_of(wave *w, const tsi_execution *x, const tsi_exchange_round *round)
 {
     int32_t reduce = round->reduces ? x->program->part.reduce : 0;
+    int64_t avg_count = reduce ? x->program->part.avg_count : 0;
     for (int64_t i = 0; i < w->bundle_count; i++) {
         bundle *b = &w->bundle[i];
-        if (b->group == x->program->group && b->dtype == x->to->dtype && b->reduce == reduce)
+        if (b->group == x->program->group && b->dtype == x->to->dtype && b->reduce == reduce &&
+            b->avg_count == avg_count)
             return b;
     }
     bundle *b = &w->bundle[w->bundle_count++];
     *b = (bundle){ .group = x->program->group,
                    .dtype = x->to->dtype,
                    .reduce = reduce,
+                   .avg_count = avg_count,
                    .device = tsi_array_device(x->to) };
     return b;
 }
@@ -108,6 +111,7 @@ static ts_status send_bundle(const bundle *b, const char *name, ts_work **work)
     exchange.dtype = b->dtype;
     exchange.device = b->device;
     exchange.reduce = b->reduce;
+    exchange.avg_count = b->avg_count;
     exchange.send = b->send;
     exchange.send_count = b->send_count;
     exchange.recv = b->recv;

@@ -211,8 +211,8 @@ static inline void oracle_fold_int(ts_dtype dtype, ts_reduce reduce, void *total
     for (int64_t i = 1; i < count; i++) {
         int64_t wide = oracle_op_int(reduce, result, oracle_int(dtype, in[i]));
         unsigned char low[8];
-        memcpy(low, &wide, 8); /* wraps at the width of the type */
-        result = oracle_int(dtype, low);
+        memcpy(low, &wide, 8); /* wraps at the width of the type; averages are summed in 64 bits */
+        result = reduce == TS_REDUCE_AVG ? wide : oracle_int(dtype, low);
     }
     if (reduce == TS_REDUCE_AVG) result /= count;
     memcpy(total, &result, size);

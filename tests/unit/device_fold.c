@@ -56,7 +56,8 @@ static void fold_integer(ts_reduce reduce, ts_dtype dtype, const void *const *so
     if (n == 1 && (reduce == TS_REDUCE_AND || reduce == TS_REDUCE_OR)) acc = acc != 0;
     for (int64_t i = 1; i < n; i++) {
         acc = step_i64(reduce, acc, as_i64(dtype, source[i]));
-        acc = as_i64(dtype, &acc); /* cut to the type after each step */
+        if (reduce != TS_REDUCE_AVG)
+            acc = as_i64(dtype, &acc); /* cut to the type after each step */
     }
     if (reduce == TS_REDUCE_AVG) acc /= divisor;
     memcpy(out, &acc, ts_dtype_size(dtype));

@@ -97,21 +97,43 @@ static share share_of(const ts_layout *layout, const int64_t *coord)
     return out;
 }
 
-/* What a term that is not the owner's adds, and what they add up to. */
+static bool is_whole(const tsi_numbers *n)
+{
+    return tsi_dtype_category((ts_dtype)n->meta.dtype) == TSI_CATEGORY_INT;
+}
+
+/* What a term that is not the owner's adds, and what they add up to. Integers also have terms so
+ * large that their sum wraps. */
 static double noise_of(const tsi_numbers *n, int64_t i, int64_t rank)
 {
-    bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) == TSI_CATEGORY_INT || is_rough(n);
+    bool whole = is_whole(n) || is_rough(n);
     double x = (double)((i * 7 + rank * 3 + n->operand * 4) % 5 - 2);
+    size_t bytes = ts_dtype_size((ts_dtype)n->meta.dtype);
+    if (is_whole(n) && n->pattern == 5 && bytes < 8) return ldexp(x, 8 * (int)bytes - 2);
     double step = whole ? 3.0 : 2.75 + 0.5 * (double)(n->operand % 3);
     return (i + rank + n->operand) % 2 ? x + step : -x - (whole ? 1.0 : 0.25);
+}
+
+/* Terms of integers that fit, whose sum need not, and which leave a remainder: as many ranks as are
+ * averaged have the value, neighbours differ from it by as much up as down. */
+static double average_term(const tsi_numbers *n, const share *s, double x, int64_t i, int64_t owner)
+{
+    bool natural = n->meta.dtype == TS_DTYPE_U8, has_value = (double)s->rank < s->divisor;
+    bool paired = (s->rank ^ 1) < s->ranks && ((double)(s->rank ^ 1) < s->divisor) == has_value;
+    double step = (double)((i * 7 + s->rank / 2 * 3 + n->operand) % 4), term = has_value ? x : 0;
+    if (natural && step > term) step = term;
+    if (paired) term += s->rank % 2 ? -step : step;
+    if (s->rank != owner) return term;
+    double rest = fmod((double)(i + 3 * n->operand), s->divisor);
+    return x < 0 ? term - rest : term + rest;
 }
 
 static double complex sum_term(const tsi_numbers *n, const share *s, double complex x, int64_t i,
                                int64_t owner)
 {
     double others = 0;
-    if (n->meta.dtype == TS_DTYPE_U8 || n->meta.dtype == TS_DTYPE_BOOL)
-        return s->rank == owner ? s->divisor * x : 0;
+    if (is_whole(n) && s->divisor > 1) return average_term(n, s, creal(x), i, owner);
+    if (n->meta.dtype == TS_DTYPE_BOOL) return s->rank == owner ? s->divisor * x : 0;
     if (s->rank != owner) return noise_of(n, i, s->rank);
     for (int64_t q = 0; q < s->ranks; q++)
         if (q != owner) others += noise_of(n, i, q);
@@ -153,6 +175,12 @@ static double complex extreme_term(const tsi_numbers *n, const share *s, double 
     return value + sign * decoy(i + n->operand, s->rank, whole);
 }
 
+/* Any integer but 0 is true. */
+static double truth_term(const tsi_numbers *n, bool truth, int64_t i)
+{
+    return truth ? (is_whole(n) ? (double)(1 + i % 3) : 1.0) : 0.0;
+}
+
 double complex tsi_numbers_term(const tsi_numbers *n, const ts_layout *layout, const int64_t *coord,
                                 int64_t i)
 {
@@ -176,9 +204,9 @@ double complex tsi_numbers_term(const tsi_numbers *n, const ts_layout *layout, c
     case TS_REDUCE_MIN:
         return extreme_term(n, &s, x, i, owner, 1);
     case TS_REDUCE_AND: /* a false may come from one term, a true needs all */
-        return creal(x) != 0 || (!mine && (i + s.rank + n->operand) % 3 != 0);
+        return truth_term(n, creal(x) != 0 || (!mine && (i + s.rank + n->operand) % 3 != 0), i);
     case TS_REDUCE_OR:
-        return creal(x) != 0 && (mine || (i + s.rank + n->operand) % 3 == 0);
+        return truth_term(n, creal(x) != 0 && (mine || (i + s.rank + n->operand) % 3 == 0), i);
     case TS_REDUCE_BAND:
     case TS_REDUCE_BOR:
     case TS_REDUCE_NONE:

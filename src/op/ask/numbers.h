@@ -4,7 +4,8 @@
  * Everything is a function of (pattern, operand, row-major global index), so every rank knows every
  * value without communication. Values are small multiples of a quarter: sums and products of a few
  * are exact in f32 and f64. Terms of a pending reduction are unequal, of both signs, alternate over
- * a checkerboard, and for extremes lie near and far. */
+ * a checkerboard, and for extremes lie near and far; sums of integers wrap, averages leave a
+ * remainder. */
 #ifndef TSI_OP_NUMBERS_H
 #define TSI_OP_NUMBERS_H
 

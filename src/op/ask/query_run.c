@@ -2,8 +2,8 @@
 /* query_run.c - a query's call made with numbers, on many ranks and on one, and compared.
  *
  * Every rank makes both calls: on the query's mesh with its blocks and terms, and on itself alone
- * with the whole values. Nothing but the calls themselves communicates, and the verdict is about
- * what this rank can see: the whole of every output. */
+ * with the whole values. Beside the calls only the size of pending terms is communicated, and the
+ * verdict is about what this rank can see: the whole of every output. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -179,7 +179,40 @@ static bool rounds_terms(const run *r, ts_dtype dtype)
     return pending && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
 }
 
-static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, const tsi_block *y)
+static double largest_of(const tsi_block *block)
+{
+    double largest = 0;
+    tsi_loop loop = tsi_loop_over(block);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        double size =
+            cabs(tsi_number_load((ts_dtype)block->dtype, tsi_block_at(block, loop.at[0])));
+        if (isfinite(size) && size > largest) largest = size;
+    }
+    return largest;
+}
+
+/* [coll] The size of the largest term of any rank; 0: nothing is pending. */
+static ts_status terms_of(const run *r, const ts_tensor *t, double *size)
+{
+    *size = 0;
+    if (!t->layout->axes_partial || !r->mesh->member) return TS_OK;
+    ts_group *group = tsi_mesh_axes_group(r->mesh, (1u << r->mesh->desc->ndim) - 1);
+    tsi_block block = tsi_array_block(t->array);
+    tsi_image image;
+    TSI_TRY(tsi_image_open(r->rank, &block, TSI_IMAGE_READ, &image));
+    ts_status status = tsi_rank_device_sync(r->rank);
+    if (status == TS_OK) *size = largest_of(&image.block);
+    tsi_image_drop(&image);
+    if (status != TS_OK) return status;
+    ts_array all = TS_INIT(ts_array);
+    all.data = size;
+    all.meta = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_F64 };
+    return group ? (ts_group_all_reduce)(group, &all, &all, TS_REDUCE_MAX, NULL)
+                 : ts_rank_status(r->rank);
+}
+
+static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, const tsi_block *y,
+                           double terms)
 {
     ts_dtype dtype = (ts_dtype)y->dtype;
     if (x->dtype != y->dtype || tsi_block_count(x) != tsi_block_count(y)) {
@@ -188,13 +221,9 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
                  ts_dtype_name(dtype), (long long)tsi_block_count(y));
         return false;
     }
-    double scale = 0;
+    double scale = fmax(terms, largest_of(y));
     tsi_loop loop = { .ndim = y->ndim, .operand_count = 2, .stride = { x->stride, y->stride } };
     memcpy(loop.extent, y->extent, sizeof loop.extent);
-    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double size = cabs(tsi_number_load(dtype, tsi_block_at(y, loop.at[1])));
-        if (isfinite(size) && size > scale) scale = size;
-    }
     if (rounds_terms(r, dtype)) scale *= 10;
     int64_t i = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), i++) {
@@ -211,14 +240,14 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
 }
 
 static ts_status compare_images(const run *r, int32_t output, const tsi_array *have,
-                                const tsi_array *want)
+                                const tsi_array *want, double terms)
 {
     tsi_block x = tsi_array_block(have), y = tsi_array_block(want);
     tsi_image a = { .mode = 0 }, b = { .mode = 0 };
     ts_status status = tsi_image_open(r->rank, &x, TSI_IMAGE_READ, &a);
     if (status == TS_OK) status = tsi_image_open(r->rank, &y, TSI_IMAGE_READ, &b);
     if (status == TS_OK) status = tsi_rank_device_sync(r->rank);
-    if (status == TS_OK) (void)compare_blocks(r, output, &a.block, &b.block);
+    if (status == TS_OK) (void)compare_blocks(r, output, &a.block, &b.block, terms);
     tsi_image_drop(&a);
     tsi_image_drop(&b);
     return status;
@@ -228,12 +257,14 @@ static ts_status compare(const run *r, ts_tensor *const *have, ts_tensor *const 
 {
     for (int32_t o = 0; o < r->query->plan->output_count; o++) {
         if (!have[o] || !want[o]) continue;
+        double terms = 0;
         ts_tensor *full = (ts_tensor_full)(have[o]);
         if (!full || ts_tensor_wait(full) != TS_OK || ts_tensor_wait(want[o]) != TS_OK)
             return ts_rank_status(r->rank);
+        TSI_TRY(terms_of(r, have[o], &terms));
         if (!r->mesh->member) continue;
         if (strcmp(r->verdict, "ok") == 0)
-            TSI_TRY(compare_images(r, o, full->array, want[o]->array));
+            TSI_TRY(compare_images(r, o, full->array, want[o]->array, terms));
     }
     return ts_rank_status(r->rank);
 }

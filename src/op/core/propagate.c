@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "op/core/attribute.h"
 #include "op/core/dispatch.h"
+#include "op/core/element.h"
 
 /* ---- where the call happens ------------------------------------------------------------------ */
 
@@ -129,6 +130,41 @@ static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules
     }
 }
 
+/* Can a pending role of whole numbers pass to a result? Sums and products wrap: what is wider than
+ * the input would not. What wraps keeps no order. Averages truncate and truths are 0 or 1: both are
+ * made before use. */
+static bool keeps_whole(const tsi_op_desc *op, const ts_meta *in, tsi_role role, const ts_meta *out,
+                        tsi_role result)
+{
+    bool whole_in = tsi_dtype_category((ts_dtype)in->dtype) == TSI_CATEGORY_INT;
+    bool whole_out = tsi_dtype_category((ts_dtype)out->dtype) == TSI_CATEGORY_INT;
+    if (whole_in && role == TSI_P(TS_REDUCE_AVG)) return false;
+    if (whole_out && (result == TSI_P(TS_REDUCE_AVG) || result == TSI_P(TS_REDUCE_AND) ||
+                      result == TSI_P(TS_REDUCE_OR)))
+        return false;
+    if (whole_out && op->flags & TSI_OP_WRAPS && tsi_role_is_p(role) &&
+        role != TSI_P(TS_REDUCE_SUM))
+        return false;
+    if (!whole_in || (role != TSI_P(TS_REDUCE_SUM) && role != TSI_P(TS_REDUCE_PROD))) return true;
+    return whole_out && ts_dtype_size((ts_dtype)out->dtype) <= ts_dtype_size((ts_dtype)in->dtype);
+}
+
+/* Rules that whole numbers do not keep are taken back. */
+static void partials_of_whole(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        bool keeps = true;
+        for (int32_t i = 0; i < inputs && keeps; i++)
+            for (int32_t o = 0; o < call->output_count && keeps; o++)
+                keeps = role[i] == TSI_ROLE_NONE || keeps_whole(call->op, &call->in[i], role[i],
+                                                                &call->out[o], role[inputs + o]);
+        for (int32_t k = 0; k < width && !keeps; k++) /* all R, which an earlier row has */
+            if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+    }
+}
+
 void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_op_desc *op = call->op;
@@ -151,6 +187,7 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
     if (rules->failed) return;
     sums_of_truths(call, rules);
     extremes_of_truths(call, traits.flow, rules);
+    partials_of_whole(call, rules);
     tsi_rules_finish(rules);
 }
 

@@ -285,7 +285,7 @@ const tsi_op_desc tsi_op_index_add = {
     .input_min = 3,
     .input_max = 3,
     ROWS,
-    .flags = TSI_OP_IN_PLACE,
+    .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .attribute = rows_table,
     .infer = add_infer,
     .rules = add_rules,

@@ -477,7 +477,7 @@ const tsi_op_desc tsi_op_scatter_add = {
     .input_min = 3,
     .input_max = 3,
     ALONG,
-    .flags = TSI_OP_IN_PLACE,
+    .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .attribute = along_table,
     .infer = scatter_infer,
     .rules = scatter_add_rules,

@@ -456,6 +456,7 @@ const tsi_op_desc tsi_op_dot = {
 const tsi_op_desc tsi_op_linear = {
     .name = "linear",
     .what = "x w^T + bias, for x of any number of dims",
+    .flags = TSI_OP_WRAPS,
     PRODUCT,
     .input_min = 2,
     .input_max = 3,
@@ -466,6 +467,7 @@ const tsi_op_desc tsi_op_linear = {
 const tsi_op_desc tsi_op_addmm = {
     .name = "addmm",
     .what = "beta bias + alpha a b",
+    .flags = TSI_OP_WRAPS,
     PRODUCT,
     THREE,
     .attribute = added_table,
@@ -476,6 +478,7 @@ const tsi_op_desc tsi_op_addmm = {
 const tsi_op_desc tsi_op_baddbmm = {
     .name = "baddbmm",
     .what = "beta bias + alpha a b, batched",
+    .flags = TSI_OP_WRAPS,
     PRODUCT,
     THREE,
     .attribute = added_table,

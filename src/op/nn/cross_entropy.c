@@ -68,6 +68,7 @@ static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
         row[0] = row[1] = row[3] = TSI_S(d);
         row[2] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
+    if (call->in[0].shape.extent[last] == 0) return; /* there is no largest of no classes */
     tsi_role *row = tsi_rules_add_with(rules, 2, 0);
     if (row) row[0] = TSI_S(last);
 }

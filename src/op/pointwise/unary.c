@@ -96,7 +96,7 @@ ts_status tsi_family_reference(const tsi_kernel_io *io)
 #define LINEAR (TSI_LINEAR_ALL | TSI_AVG_WITH_R)
 
 UNARY(abs, "|x|", FAMILY(tsi_real_abs, tsi_whole_abs, tsi_both_abs, PART), TSI_MULTIPLICATIVE, NONE,
-      INPLACE, IN, tsi_grad_abs);
+      INPLACE | TSI_OP_WRAPS, IN, tsi_grad_abs);
 UNARY(acos, "arc cosine", FAMILY(tsi_real_acos, NULL, tsi_both_acos, REAL), 0, NONE, INPLACE, IN,
       tsi_grad_acos);
 UNARY(acosh, "inverse hyperbolic cosine", FAMILY(tsi_real_acosh, NULL, tsi_both_acosh, REAL), 0,
@@ -156,8 +156,8 @@ UNARY(log2, "logarithm to base 2", FAMILY(tsi_real_log2, NULL, tsi_both_log2, RE
       INPLACE, IN, tsi_grad_log2);
 UNARY(log_sigmoid, "log(sigmoid(x))", FAMILY(tsi_real_log_sigmoid, NULL, NULL, REAL), 0, UP, 0, IN,
       tsi_grad_log_sigmoid);
-UNARY(neg, "-x", FAMILY(tsi_real_neg, tsi_whole_neg, tsi_both_neg, SAME), LINEAR, DOWN, INPLACE, 0,
-      tsi_grad_neg);
+UNARY(neg, "-x", FAMILY(tsi_real_neg, tsi_whole_neg, tsi_both_neg, SAME), LINEAR, DOWN,
+      INPLACE | TSI_OP_WRAPS, 0, tsi_grad_neg);
 UNARY(rad2deg, "radians to degrees", FAMILY(tsi_real_rad2deg, NULL, NULL, REAL), LINEAR, UP,
       INPLACE, 0, tsi_grad_rad2deg);
 UNARY(reciprocal, "1 / x", FAMILY(tsi_real_reciprocal, NULL, tsi_both_reciprocal, REAL),
@@ -171,7 +171,7 @@ UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, tsi_both_rsqrt, REAL), 
 UNARY(sigmoid, "1 / (1 + e^-x)", FAMILY(tsi_real_sigmoid, NULL, tsi_both_sigmoid, REAL), 0, UP,
       INPLACE, OUT, tsi_grad_sigmoid);
 UNARY(sign, "-1, 0 or 1", FAMILY(tsi_real_sign, tsi_whole_sign, NULL, SAME), TSI_MULTIPLICATIVE, UP,
-      INPLACE, 0, tsi_grad_zero);
+      INPLACE | TSI_OP_WRAPS, 0, tsi_grad_zero);
 UNARY(signbit, "is the sign bit set?", FAMILY(tsi_real_signbit, tsi_whole_signbit, NULL, BOOL), 0,
       NONE, TSI_OP_NO_GRAD, 0, NULL);
 UNARY(silu, "x * sigmoid(x)", FAMILY(tsi_real_silu, NULL, tsi_both_silu, REAL), 0, NONE, INPLACE,

@@ -6,7 +6,7 @@
  * parallelism. */
 #include <string.h>
 
-#include "op/core/common.h"
+#include "op/index/index.h"
 
 typedef struct sum_to_attributes {
     tsi_dims shape;
@@ -69,12 +69,8 @@ static ts_status sum_to_reference(const tsi_kernel_io *io)
     tsi_loop loop = { .ndim = in->ndim, .operand_count = 2, .stride = { in->stride, stride } };
     memcpy(loop.extent, in->extent, sizeof loop.extent);
     ts_dtype dtype = (ts_dtype)in->dtype;
-    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        void *sum = tsi_block_at(out, loop.at[1]);
-        double complex total =
-            tsi_load_complex(dtype, sum) + tsi_load_complex(dtype, tsi_block_at(in, loop.at[0]));
-        tsi_store_complex(dtype, sum, total);
-    }
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
+        tsi_element_add(dtype, tsi_block_at(out, loop.at[1]), tsi_block_at(in, loop.at[0]));
     return TS_OK;
 }
 
