@@ -7,6 +7,8 @@
 #include "harness/test.h"
 #include "op/ask/numbers.h"
 #include "tensor/tensor.h"
+#include "tessera/autograd.h"
+#include "tessera/op.h"
 #include "tessera/op_query.h"
 
 enum { INPUTS_MAX = 6 };
@@ -62,6 +64,15 @@ static const kept_call kept[] = {
     { 2, "x=2", "mul_scalar", "{\"value\": 2}", "i8", { "5x4 P(max)" } },
     { 2, "x=2", "addmm", "{}", "i8", { "2 P(max)", "5x7 R", "7x2 S(0)" } },
     { 2, "x=2", "cross_entropy", "{\"reduction\": \"sum\"}", "f32", { "0x0 S(1)", "0 S(0)" } },
+    /* repair 23: all dims normalised; a gradient was the moved dy, which the call then dropped */
+    { 4, "x=4", "layer_norm_backward", "{}", "f64", { "1 R", "1 S(0)", "1 S(0)", "1 R", "1 R" } },
+    { 4,
+      "x=4",
+      "layer_norm_backward",
+      "{}",
+      "f64",
+      { "5 R", "5 S(0)", "5 S(0)", "1 R", "1 S(0)" } },
+    { 2, "x=2", "rms_norm_backward", "{}", "f32", { "4x1 R", "4x1 S(1)", "1 S(0)", "4x1 S(0)" } },
     /* ragged sizes beside a cut of the same dim by another axis: the call was refused */
     { 6,
       "3, 2",
@@ -123,4 +134,21 @@ TS_TEST_RANKS(calls_that_were_wrong, 2, 3, 4, 6, 8)
 {
     for (size_t i = 0; i < TSI_COUNT_OF(kept) && ts_rank_status(t->me) == TS_OK; i++)
         if (kept[i].ranks == t->count) make_call(t, &kept[i]);
+}
+
+/* repair 5: layer_norm over all dims, everything cut but the gradient of its result. */
+TS_TEST_RANKS(gradient_of_a_norm_over_all_dims, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    TEST_CHECK(t, ts_tape_begin(t->me) != NULL);
+    ts_tensor *leaf[3], *seed = ts_full(2.0, mesh, TS_DTYPE_F64, TS_SHAPE(4, 3), "R");
+    for (int i = 0; i < 3; i++)
+        leaf[i] = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4, 3), "S(0)", NULL));
+    ts_tensor *y = ts_layer_norm(leaf[0], leaf[1], leaf[2], 1e-5);
+    TEST_OK(t, ts_backward(y, TS_OPTIONS(ts_backward_options, .seed = seed)));
+    ts_tensor *db = ts_tensor_full(ts_tensor_grad(leaf[2]));
+    ts_array view = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(db, &view));
+    for (int64_t e = 0; view.data && e < 12; e++)
+        TEST_CHECK(t, ((const double *)view.data)[e] == 2.0);
 }

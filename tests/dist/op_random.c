@@ -5,8 +5,8 @@
  *
  * A call is sampled by its operator; then equal extents are replaced alike, so that what belongs
  * together still fits. What is refused on a mesh must be refused on one rank too. Everything
- * follows from the seed; a failure prints the call as `tessera op` takes it. TEST_CALLS=N   calls
- * per mesh (600)   --seed S */
+ * follows from the seed; a failure prints the call as `tessera op` takes it. TEST_CALLS is the
+ * number of calls on each mesh; many of them need --timeout. */
 #include <stdlib.h>
 
 #include "base/alloc.h"

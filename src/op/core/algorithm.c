@@ -5,6 +5,7 @@
 #include "op/core/dispatch.h"
 #include "op/core/kernel.h"
 #include "tensor/scope.h"
+#include "tessera/op.h"
 
 ts_scope tsi_algorithm_begin(const tsi_algorithm_io *io)
 {
@@ -51,10 +52,23 @@ static ts_tensor *move_to(ts_tensor *t, const ts_sharding *to)
     return t ? (ts_redistribute_to)(t, to) : NULL;
 }
 
+/* Is output o an input, or an earlier output? Then it is not the algorithm's to give away: inputs
+ * that were moved for the call are dropped after it, and nobody expects two results in one block.
+ */
+static bool is_taken(const tsi_algorithm_io *io, ts_tensor *const *out, int32_t o)
+{
+    bool taken = false;
+    for (int32_t i = 0; i < io->input_count; i++)
+        taken |= out[o] == io->in[i];
+    for (int32_t before = 0; before < o; before++)
+        taken |= out[o] == out[before];
+    return taken;
+}
+
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out)
 {
     for (int32_t o = 0; o < io->output_count; o++) {
-        ts_tensor *t = out[o];
+        ts_tensor *t = out[o] && is_taken(io, out, o) ? (ts_clone)(out[o]) : out[o];
         if (t && t->layout != io->out_layout[o]) t = move_to(t, io->out_layout[o]->sharding);
         io->out[o] = t ? ts_scope_pass(scope, t) : NULL;
     }

@@ -303,11 +303,12 @@ static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *c
     norm_attributes *a = attributes;
     *a = (norm_attributes){ .normalized = { .count = 1, .value = { 4 } }, .eps = 1e-5 };
     in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 2, 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    *count = variant == 0 ? inputs : 1;
+    *count = variant == 0 || variant == 3 ? inputs : 1;
     for (int32_t i = 1; i < *count; i++)
         in[i] = (ts_meta){ .shape = { .ndim = 1, .extent = { 4 } }, .dtype = TS_DTYPE_F64 };
     if (variant == 2) a->normalized = (tsi_dims){ .count = 2, .value = { 5, 4 } };
-    return variant < 3;
+    if (variant == 3) in[0].shape = (ts_shape){ .ndim = 1, .extent = { 4 } }; /* all dims */
+    return variant < 4;
 }
 
 static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,

@@ -202,8 +202,12 @@ static bool sample_back(int32_t variant, int32_t inputs, ts_meta *in, int32_t *c
     in[SCALE] = in[X];
     in[SCALE].shape.extent[2] = 1;
     if (variant == 1) in[SCALE].shape.extent[1] = 1;
+    if (variant == 2) { /* everything is one row */
+        in[DY].shape = in[X].shape = in[WEIGHT].shape;
+        in[SCALE].shape = (ts_shape){ .ndim = 1, .extent = { 1 } };
+    }
     if (inputs > MEAN) in[MEAN] = in[SCALE];
-    return variant < 2;
+    return variant < 3;
 }
 
 static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
