@@ -125,7 +125,8 @@ bool tsi_layout_region_joined(const ts_layout *layout, const int64_t *coord, uin
 
 /* Does every rank hold the same block in both: the same elements, and the same extents also where
  * there are none? Then a kernel may take the one for the other. Dims cut over other spans are other
- * blocks, and so may be those of axes that cut different dims. */
+ * blocks, and so may be those of axes that cut different dims; false also where thousands of
+ * coordinates would have to be compared. */
 bool tsi_layout_same_blocks(const ts_layout *a, const ts_layout *b);
 
 bool tsi_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size);

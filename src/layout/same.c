@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "layout/layout.h"
 
+enum { COORDS_MAX = 4096 }; /* looked at for tsi_layout_same_blocks */
+
 static bool same_partials(const ts_sharding *a, const ts_sharding *b)
 {
     if (a->axes_partial != b->axes_partial) return false;
@@ -61,11 +63,14 @@ static bool same_spelling(const ts_layout *a, const ts_layout *b, int32_t v)
     }
 }
 
-static bool same_dim(const ts_layout *a, const ts_layout *b, int32_t v, tsi_arena *arena)
+/* False also if more than `most` coordinates would have to be looked at. */
+static bool same_dim(const ts_layout *a, const ts_layout *b, int32_t v, int64_t most,
+                     tsi_arena *arena)
 {
     int64_t coord[TS_NDIM_MAX] = { 0 };
     uint32_t axes = axes_of_dim(a, v) | axes_of_dim(b, v);
     if (same_spelling(a, b, v)) return true;
+    if (tsi_mesh_group_count(a->sharding->mesh, axes) > most) return false;
     do {
         tsi_span_list x, y;
         tsi_arena_mark mark = tsi_arena_save(arena);
@@ -113,11 +118,11 @@ static bool comparable(const ts_layout *a, const ts_layout *b)
     return same_partials(a->sharding, b->sharding);
 }
 
-static bool same_dims(const ts_layout *a, const ts_layout *b, tsi_arena *arena)
+static bool same_dims(const ts_layout *a, const ts_layout *b, int64_t most, tsi_arena *arena)
 {
     bool same = true;
     for (int32_t v = 0; v < a->view.ndim && same; v++)
-        same = same_dim(a, b, v, arena);
+        same = same_dim(a, b, v, most, arena);
     return same;
 }
 
@@ -128,7 +133,7 @@ int ts_layout_same_places(const ts_layout *a, const ts_layout *b)
     if (!comparable(a, b)) return 0;
     if (a->count == 0) return 1;
     tsi_arena arena = { 0 };
-    bool same = dims_match(a, b) ? same_dims(a, b, &arena) : same_regions(a, b, &arena);
+    bool same = dims_match(a, b) ? same_dims(a, b, INT64_MAX, &arena) : same_regions(a, b, &arena);
     tsi_arena_release(&arena);
     return same;
 }
@@ -138,7 +143,7 @@ bool tsi_layout_same_blocks(const ts_layout *a, const ts_layout *b)
     if (a == b) return true;
     if (!comparable(a, b) || !dims_match(a, b)) return false;
     tsi_arena arena = { 0 };
-    bool same = same_dims(a, b, &arena);
+    bool same = same_dims(a, b, COORDS_MAX, &arena);
     tsi_arena_release(&arena);
     return same;
 }

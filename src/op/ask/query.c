@@ -125,7 +125,7 @@ static ts_status check_options(const ts_op_query_options *o)
 static ts_status check_policy(const ts_op_query *query, const ts_op_query_options *o)
 {
     const tsi_op_plan *plan = query->plan;
-    int64_t total = plan->moved_total + plan->algorithm_bytes;
+    int64_t total = tsi_op_plan_bytes(plan);
     if (o->implicit_moves != TS_MOVES_FORBID || total == 0) return TS_OK;
     int32_t worst = 0;
     char bytes[32], wanted[256] = "";
@@ -199,7 +199,7 @@ void ts_op_query_summarise(const ts_op_query *query, ts_op_query_summary *out)
 {
     const tsi_op_plan *plan = query->plan;
     ts_op_query_summary s = { .struct_size = out->struct_size,
-                              .bytes_received = plan->moved_total + plan->algorithm_bytes,
+                              .bytes_received = tsi_op_plan_bytes(plan),
                               .bytes_moved = plan->moved_total,
                               .cost_us = query->story.chosen.cost_us,
                               .input_count = plan->input_count,

@@ -190,7 +190,7 @@ static void why_words(const ts_op_query *query, tsi_text *text)
     tsi_text_add(text, " (");
     rules_words(query, query->story.chosen.rule, text);
     tsi_text_add(text, ")");
-    if (query->story.other_count > 0 && plan->moved_total + plan->algorithm_bytes > 0)
+    if (query->story.other_count > 0 && tsi_op_plan_bytes(plan) > 0)
         tsi_text_printf(text, ": %.3g us, the next best %.3g us", query->story.chosen.cost_us,
                         query->story.other[0].cost_us);
 }
@@ -257,7 +257,7 @@ size_t ts_op_query_json(const ts_op_query *query, char *out, size_t size)
     tsi_text_add(&text, ", \"steps\": ");
     json_steps(query, &text);
     tsi_text_printf(&text, ", \"bytes_received\": %" PRId64 ", \"time_us\": %.6g, \"why\": ",
-                    plan->moved_total + plan->algorithm_bytes, query->story.chosen.cost_us);
+                    tsi_op_plan_bytes(plan), query->story.chosen.cost_us);
     json_why(query, &text);
     json_rules(query, &text);
     json_others(query, &text);
@@ -299,7 +299,7 @@ size_t ts_op_query_text(const ts_op_query *query, char *out, size_t size)
     tsi_text_printf(&text, "%s%s ", query->op->name, plan->in_place ? "_" : "");
     tsi_attributes_json(query->op, plan->attributes, &text);
     tsi_text_printf(&text, ": %s received by all ranks, %.4g us predicted\n",
-                    tsi_text_bytes(bytes, sizeof bytes, plan->moved_total + plan->algorithm_bytes),
+                    tsi_text_bytes(bytes, sizeof bytes, tsi_op_plan_bytes(plan)),
                     query->story.chosen.cost_us);
     for (int32_t i = 0; i < plan->input_count; i++)
         words_input(query, i, &text);

@@ -2,6 +2,7 @@
 /* algorithm.c - the frame of an operator's algorithm. */
 #include "op/core/algorithm.h"
 
+#include "base/intmath.h"
 #include "op/core/dispatch.h"
 #include "op/core/kernel.h"
 #include "tensor/scope.h"
@@ -77,6 +78,19 @@ ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tenso
     for (int32_t o = 0; status != TS_OK && o < io->output_count; o++)
         io->out[o] = NULL;
     return status;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+int64_t tsi_algorithm_bytes(const ts_meta *meta, int64_t arrays)
+{
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)meta->dtype);
+    return tsi_mul_most(tsi_mul_most(ts_shape_count(&meta->shape), size), arrays);
+}
+
+int64_t tsi_algorithm_share(int64_t bytes, int64_t n)
+{
+    return bytes - tsi_ceil_div(bytes, n); /* bytes (n - 1) / n */
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -19,6 +19,11 @@ ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t);
  * copied. */
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out);
 
+/* What algorithms state: bytes of so many arrays like this, at most INT64_MAX; and what a rank of n
+ * receives of bytes of which it has its share. */
+int64_t tsi_algorithm_bytes(const ts_meta *meta, int64_t arrays);
+int64_t tsi_algorithm_share(int64_t bytes, int64_t n);
+
 /* For algorithms that write blocks themselves: one for each output in its promised layout, at most
  * TSI_OUTPUT_MAX; and the tensors made of them, or, after a failure, nothing left. */
 ts_status tsi_algorithm_blocks(const tsi_algorithm_io *io, tsi_array **block);

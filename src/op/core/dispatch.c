@@ -221,7 +221,7 @@ static int32_t worst_input(const tsi_op_plan *plan)
 TSI_COLD ts_status tsi_op_policy(ts_rank *rank, const tsi_op_plan *plan)
 {
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(rank, TSI_SLOT_TENSOR));
-    int64_t total = plan->moved_total + plan->algorithm_bytes;
+    int64_t total = tsi_op_plan_bytes(plan);
     if (frame->moves == TS_MOVES_ALLOW) return TS_OK;
     if (frame->moves == TS_MOVES_WARN && total <= frame->implicit_bytes_max) return TS_OK;
     int32_t i = worst_input(plan);
@@ -585,9 +585,9 @@ static ts_rank *rank_of(const tsi_op_args *args)
 static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
-    if (plan->moved_total + plan->algorithm_bytes > 0) {
+    if (tsi_op_plan_bytes(plan) > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
-        state->implicit_bytes += plan->moved_total + plan->algorithm_bytes;
+        state->implicit_bytes = tsi_add_most(state->implicit_bytes, tsi_op_plan_bytes(plan));
     }
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = args->op->name, .name = rank->label, .where = rank->where

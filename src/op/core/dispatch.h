@@ -3,6 +3,7 @@
 #ifndef TSI_OP_DISPATCH_H
 #define TSI_OP_DISPATCH_H
 
+#include "base/intmath.h"
 #include "op/core/kernel.h"
 
 /* What one call does, on one rank: made once, found by key afterwards. */
@@ -115,6 +116,11 @@ tsi_op_plan *tsi_op_plan_make(ts_rank *rank, const tsi_op_args *args);
 void tsi_op_plan_destroy(tsi_op_plan *plan);
 /* Whether the policy of the innermost scope lets the plan move what it moves; recorded. */
 ts_status tsi_op_policy(ts_rank *rank, const tsi_op_plan *plan);
+/* Received by all ranks: moves of inputs and the algorithm's own. */
+static inline int64_t tsi_op_plan_bytes(const tsi_op_plan *plan)
+{
+    return tsi_add_most(plan->moved_total, plan->algorithm_bytes);
+}
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 

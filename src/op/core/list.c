@@ -69,7 +69,7 @@ static ts_status plan_item(ts_rank *rank, const tsi_op_args *args, bool *moves)
     tsi_op_plan *plan = tsi_op_plan_of(rank, args);
     if (!plan) return ts_rank_status(rank);
     ts_status status = TS_OK;
-    if (plan->moved_total + plan->algorithm_bytes > 0) status = tsi_op_policy(rank, plan);
+    if (tsi_op_plan_bytes(plan) > 0) status = tsi_op_policy(rank, plan);
     for (int32_t k = 0; k < plan->input_count; k++)
         *moves = *moves || plan->wanted[k];
     plan_done(plan);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "op/core/attribute.h"
 #include "op/core/dispatch.h"
 #include "op/core/element.h"
@@ -471,8 +472,8 @@ static ts_status add_move(tsi_op_plan *plan, int32_t input, const ts_layout *fro
     TSI_TRY(ts_plan_cached(from, to, (ts_dtype)plan->in_dtype[input], NULL, &move));
     ts_plan_summary summary = TS_INIT(ts_plan_summary);
     ts_plan_summarise(move, &summary);
-    plan->move_bytes[input] += summary.bytes_received;
-    plan->moved_total += summary.bytes_received;
+    plan->move_bytes[input] = tsi_add_most(plan->move_bytes[input], summary.bytes_received);
+    plan->moved_total = tsi_add_most(plan->moved_total, summary.bytes_received);
     ts_plan_release(move);
     return TS_OK;
 }
@@ -558,7 +559,8 @@ static ts_status plan_short(tsi_op_plan *plan)
     for (int32_t i = 0; i < plan->input_count; i++)
         moves |= plan->wanted[i] != NULL ||
                  (plan->in[i] && plan->in[i]->sharding->mesh != plan->mesh->desc);
-    bool countable = ts_shape_count(&plan->out_local[0]) >= 0; /* else it cannot be made */
+    int64_t elements = ts_shape_count(&plan->out_local[0]);
+    bool countable = elements >= 0 && elements < INT64_MAX / 16; /* else it cannot be made */
     if (!rank || !plan->mesh->member || moves || !countable || plan->in_place ||
         plan->output_count != 1 || plan->op->flags & TSI_OP_RANDOM)
         return TS_OK;
@@ -579,7 +581,7 @@ static ts_status plan_short(tsi_op_plan *plan)
                                .ndim = local->ndim,
                                .dense = plan->op->view == NULL };
     int64_t stride = 1;
-    for (int32_t d = local->ndim - 1; d >= 0; stride *= local->extent[d--]) {
+    for (int32_t d = local->ndim - 1; d >= 0; stride = tsi_mul_most(stride, local->extent[d--])) {
         plan->model.extent[d] = local->extent[d];
         plan->model.stride[d] = out->block.stride[d] = stride;
     }
@@ -627,8 +629,8 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
         int64_t n = 1;
         for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)
             if (plan->algorithm_axes >> k & 1) n *= plan->mesh->desc->size[k];
-        plan->algorithm_bytes =
-            op->algorithm[plan->algorithm - 1].bytes(&call, n) * plan->mesh->desc->count;
+        int64_t each = op->algorithm[plan->algorithm - 1].bytes(&call, n);
+        plan->algorithm_bytes = tsi_mul_most(each, plan->mesh->desc->count);
     }
     plan->kernel = tsi_kernel_of(tsi_world_device(plan->mesh->desc->world), op);
     return plan_short(plan);

@@ -316,7 +316,8 @@ static ts_status mask_exchange(const tsi_algorithm_io *io)
 static int64_t mask_bytes(const tsi_op_call *call, int64_t n)
 {
     int64_t each = tsi_ceil_div(call->out[0].shape.extent[0], n);
-    return each * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) + (n - 1) * 8;
+    int64_t bytes = tsi_mul_most(each, (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype));
+    return tsi_add_most(bytes, tsi_mul_most(n - 1, 8));
 }
 
 static const tsi_algorithm mask_algorithms[] = { { "exchange", mask_exchange, mask_bytes }, { 0 } };

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "tessera/comm.h"
@@ -273,7 +274,8 @@ static ts_status topk_candidates(const tsi_algorithm_io *io)
 
 static int64_t topk_bytes(const tsi_op_call *call, int64_t n)
 {
-    return ts_shape_count(&call->out[0].shape) * (int64_t)sizeof(item) * (n - 1);
+    return tsi_mul_most(tsi_mul_most(ts_shape_count(&call->out[0].shape), (int64_t)sizeof(item)),
+                        n - 1);
 }
 
 static const tsi_algorithm topk_algorithms[] = { { "candidates", topk_candidates, topk_bytes },

@@ -160,7 +160,7 @@ static ts_status by_positions(const tsi_algorithm_io *io)
 static int64_t position_bytes(const tsi_op_call *call, int64_t n)
 {
     (void)call;
-    return 2 * 8 * (n - 1) / n;
+    return tsi_algorithm_share(2 * 8, n);
 }
 
 /* Labels that are no class and are not ignored: pick would take them for another rank's. */
@@ -206,8 +206,8 @@ static ts_status by_classes(const tsi_algorithm_io *io)
 
 static int64_t class_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 3 * 2 * ts_shape_count(&call->in[1].shape) *
-           (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
+    ts_meta each = { .shape = call->in[1].shape, .dtype = call->out[0].dtype };
+    return tsi_algorithm_share(tsi_algorithm_bytes(&each, 3 * 2), n);
 }
 
 static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, position_bytes },

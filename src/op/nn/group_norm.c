@@ -163,8 +163,7 @@ static grouped grouped_of(const ts_shape *x, int64_t groups)
 
 static int64_t group_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 2 * 2 * ts_shape_count(&call->out[1].shape) *
-           (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) * (n - 1) / n;
+    return tsi_algorithm_share(tsi_algorithm_bytes(&call->out[1], 2 * 2), n);
 }
 
 static ts_status group_two_phase(const tsi_algorithm_io *io)
@@ -255,8 +254,8 @@ static ts_status group_channels(const tsi_algorithm_io *io)
 static int64_t channel_bytes(const tsi_op_call *call, int64_t n)
 {
     const ts_shape *x = &call->in[0].shape;
-    return 2 * x->extent[0] * x->extent[1] * (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) *
-           (n - 1) / n;
+    ts_meta each = { .shape = TS_SHAPE(x->extent[0], x->extent[1]), .dtype = call->out[1].dtype };
+    return tsi_algorithm_share(tsi_algorithm_bytes(&each, 2), n);
 }
 
 static const tsi_algorithm group_phases[] = { { "two-phase", group_two_phase, group_bytes },

@@ -280,10 +280,11 @@ static int64_t halo_bytes(const tsi_op_call *call, int64_t n)
             interval own = overlap(need, chunk(extent, n, r));
             missing += need.end - need.begin - (own.end - own.begin);
         }
-        if (extent > 0) most = tsi_max_i64(most, tsi_ceil_div(count / extent * missing, n));
+        if (extent > 0)
+            most = tsi_max_i64(most, tsi_ceil_div(tsi_mul_most(count / extent, missing), n));
     }
     if (n > RANKS_MAX) most = count;
-    return most * (int64_t)ts_dtype_size((ts_dtype)from->dtype);
+    return tsi_mul_most(most, (int64_t)ts_dtype_size((ts_dtype)from->dtype));
 }
 
 const tsi_algorithm tsi_halo_exchange[] = { { "halo", halo_run, halo_bytes }, { 0 } };

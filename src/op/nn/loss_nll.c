@@ -125,7 +125,7 @@ static ts_status nll_counted(const tsi_algorithm_io *io)
 static int64_t nll_bytes(const tsi_op_call *call, int64_t n)
 {
     (void)call;
-    return 2 * 8 * (n - 1) / n;
+    return tsi_algorithm_share(2 * 8, n);
 }
 
 static const tsi_algorithm nll_algorithms[] = { { "count labels", nll_counted, nll_bytes }, { 0 } };

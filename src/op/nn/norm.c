@@ -202,8 +202,7 @@ static ts_status norm_reference(const tsi_kernel_io *io)
 
 static int64_t norm_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 4 * ts_shape_count(&call->out[1].shape) *
-           (int64_t)ts_dtype_size((ts_dtype)call->out[1].dtype) * (n - 1) / n;
+    return tsi_algorithm_share(tsi_algorithm_bytes(&call->out[1], 4), n);
 }
 
 static ts_status norm_two_phase(const tsi_algorithm_io *io)

@@ -164,8 +164,8 @@ static ts_status back_reference(const tsi_kernel_io *io)
 
 static int64_t back_bytes(const tsi_op_call *call, int64_t n)
 {
-    return (call->output_count > 2 ? 4 : 2) * ts_shape_count(&call->in[SCALE].shape) *
-           (int64_t)ts_dtype_size((ts_dtype)call->in[SCALE].dtype) * (n - 1) / n;
+    int64_t arrays = call->output_count > 2 ? 4 : 2;
+    return tsi_algorithm_share(tsi_algorithm_bytes(&call->in[SCALE], arrays), n);
 }
 
 static ts_status back_two_phase(const tsi_algorithm_io *io)

@@ -102,9 +102,9 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
 static int64_t two_phase_bytes(const tsi_op_call *call, int64_t n)
 {
     const softmax_attributes *a = call->attributes;
-    int64_t rows = ts_shape_count(&call->in[0].shape) /
-                   (call->in[0].shape.extent[a->dim] + (call->in[0].shape.extent[a->dim] == 0));
-    return 2 * 2 * rows * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
+    ts_meta rows = { .shape = tsi_shape_reduce(&call->in[0].shape, 1u << a->dim, true),
+                     .dtype = call->out[0].dtype };
+    return tsi_algorithm_share(tsi_algorithm_bytes(&rows, 2 * 2), n);
 }
 
 static ts_status two_phase(const tsi_algorithm_io *io)
@@ -213,8 +213,7 @@ static ts_status logsumexp_reference(const tsi_kernel_io *io)
 
 static int64_t logsumexp_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 2 * 2 * ts_shape_count(&call->out[0].shape) *
-           (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
+    return tsi_algorithm_share(tsi_algorithm_bytes(&call->out[0], 2 * 2), n);
 }
 
 static ts_status logsumexp_two_phase(const tsi_algorithm_io *io)

@@ -102,9 +102,10 @@ static ts_status back_reference(const tsi_kernel_io *io)
 
 static int64_t back_bytes(const tsi_op_call *call, int64_t n)
 {
-    int64_t own = call->in[1].shape.extent[((const back_attributes *)call->attributes)->dim];
-    int64_t rows = ts_shape_count(&call->in[1].shape) / (own + (own == 0));
-    return 2 * rows * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype) * (n - 1) / n;
+    uint32_t own = 1u << ((const back_attributes *)call->attributes)->dim;
+    ts_meta rows = { .shape = tsi_shape_reduce(&call->in[1].shape, own, true),
+                     .dtype = call->out[0].dtype };
+    return tsi_algorithm_share(tsi_algorithm_bytes(&rows, 2), n);
 }
 
 static ts_status back_two_phase(const tsi_algorithm_io *io)

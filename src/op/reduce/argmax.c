@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/reduce/reduce.h"
 #include "tessera/comm.h"
@@ -225,7 +226,8 @@ static ts_status arg_everywhere(const tsi_algorithm_io *io)
 
 static int64_t arg_bytes(const tsi_op_call *call, int64_t n)
 {
-    return ts_shape_count(&call->out[0].shape) * (int64_t)sizeof(best) * (n - 1);
+    return tsi_mul_most(tsi_mul_most(ts_shape_count(&call->out[0].shape), (int64_t)sizeof(best)),
+                        n - 1);
 }
 
 static const tsi_algorithm arg_algorithms[] = { { "best of ranks", arg_everywhere, arg_bytes },

@@ -123,7 +123,7 @@ static ts_status histc_bounded(const tsi_algorithm_io *io)
 
 static int64_t histc_bytes(const tsi_op_call *call, int64_t n)
 {
-    return 2 * 2 * (int64_t)ts_dtype_size((ts_dtype)call->in[0].dtype) * (n - 1) / n;
+    return tsi_algorithm_share(2 * 2 * (int64_t)ts_dtype_size((ts_dtype)call->in[0].dtype), n);
 }
 
 static const tsi_algorithm histc_algorithms[] = { { "bounds first", histc_bounded, histc_bytes },

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/reduce/scan.h"
 #include "tessera/comm.h"
@@ -180,8 +181,8 @@ static int64_t prefix_bytes(const tsi_op_call *call, int64_t n)
     int64_t extent = call->in[0].shape.extent[a->dim];
     int64_t lines = ts_shape_count(&call->in[0].shape) / (extent ? extent : 1);
     tsi_category category = tsi_dtype_category((ts_dtype)call->out[0].dtype);
-    return lines * (n - 1) *
-           (int64_t)(ts_dtype_size(wide_dtype(category)) + (call->output_count > 1 ? 8u : 0u));
+    size_t each = ts_dtype_size(wide_dtype(category)) + (call->output_count > 1 ? 8u : 0u);
+    return tsi_mul_most(tsi_mul_most(lines, n - 1), (int64_t)each);
 }
 
 const tsi_algorithm tsi_scan_prefix[] = { { "prefix", scan_prefix, prefix_bytes }, { 0 } };

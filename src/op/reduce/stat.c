@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/reduce/reduce.h"
 
@@ -85,7 +86,7 @@ static ts_status stat_reference(const tsi_kernel_io *io)
 static int64_t stat_bytes(const tsi_op_call *call, int64_t n)
 {
     int64_t wide = call->in[0].dtype == TS_DTYPE_C128 ? 24 : 16;
-    return 2 * wide * ts_shape_count(&call->out[0].shape) * (n - 1) / n;
+    return tsi_algorithm_share(tsi_mul_most(2 * wide, ts_shape_count(&call->out[0].shape)), n);
 }
 
 static ts_dtype wide_dtype(ts_dtype dtype)
