@@ -20,9 +20,9 @@ static int verify_rules(int argc, char **argv)
         CLI_INT("seed", &seed, 0, INT64_MAX, "of what is sampled"), CLI_END
     };
     const cli_usage usage = { "verify rules", "[OP...]",
-                              "Proves every rule of the operators on 2, 3, 4 and 2x2 ranks by "
-                              "brute force, and looks for\n"
-                              "legal ones that are not offered.",
+                              "Proves every rule of the operators on 2 to 8 ranks, in one to three "
+                              "axes, by brute force, and\n"
+                              "looks for legal ones that are not offered.",
                               options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;

@@ -4,8 +4,9 @@
  * For every operator, several sampled calls, every rule on one axis of 2, 3 and 4 ranks: inputs are
  * localised as the rule says (even, uneven and empty shards, adversarial terms), the plain local
  * kernel runs on each block, the results are put together as the rule says, and must be those of
- * one block. What plans do on 2x2 ranks is checked in the same way. And the other way round: every
- * assignment of roles that turns out to be legal must be offered, or have a written reason. */
+ * one block. What plans do on 3, 2x2, 3x2 and 2x2x2 ranks, with inputs in any placements and with
+ * extents of 0 and 1, is checked in the same way. And the other way round: every assignment of
+ * roles that turns out to be legal must be offered, or have a written reason. */
 #ifndef TESSERA_VERIFY_H
 #define TESSERA_VERIFY_H
 
@@ -25,7 +26,7 @@ typedef struct ts_verify_result { /* may grow at the end */
     size_t struct_size;
     int64_t operators, calls; /* sampled calls */
     int64_t rules;            /* checked, all calls together */
-    int64_t plans;            /* on 2x2 ranks */
+    int64_t plans;            /* of inputs that lie in any way, on several axes */
     int64_t assignments;      /* of roles that were tried beyond the rules */
     int64_t false_count;      /* rules or plans that are wrong */
     int64_t missed_count;     /* legal, free, not offered, and without a reason */

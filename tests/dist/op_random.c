@@ -14,6 +14,7 @@
 #include "harness/test.h"
 #include "op/ask/numbers.h"
 #include "op/ask/query.h"
+#include "op/ask/sample.h"
 
 enum { CALLS = 3000 };
 
@@ -52,25 +53,6 @@ static bool draw_sample(random_call *c)
     return false;
 }
 
-/* Every extent `from` of the call becomes `to`. */
-static void replace_extent(random_call *c, int64_t from, int64_t to)
-{
-    for (int32_t i = 0; i < c->input_count; i++)
-        for (int32_t d = 0; d < c->in[i].shape.ndim; d++)
-            if (c->in[i].shape.extent[d] == from) c->in[i].shape.extent[d] = to;
-}
-
-static void draw_extents(random_call *c)
-{
-    static const int64_t small[] = { 0, 1, 1, 1, 2, 7 };
-    for (int64_t changes = below(c, 4); changes > 0; changes--) {
-        const ts_shape *shape = &c->in[below(c, c->input_count)].shape;
-        if (shape->ndim == 0) continue;
-        int64_t from = shape->extent[below(c, shape->ndim)];
-        replace_extent(c, from, small[below(c, TSI_COUNT_OF(small))]);
-    }
-}
-
 static ts_scope open_catching(test *t)
 {
     ts_scope_options catching = TS_INIT(ts_scope_options);
@@ -78,80 +60,13 @@ static ts_scope open_catching(test *t)
     return ts_scope_open_with(t->me, &catching);
 }
 
-/* ---- placements ------------------------------------------------------------------------------ */
-
-/* NULL: terms have no meaning (indices). */
-static const char *draw_reduce(random_call *c, ts_dtype dtype)
-{
-    if (dtype == TS_DTYPE_NONE) return NULL;
-    static const char *const reals[] = { "sum", "avg", "min", "max", "prod" };
-    static const char *const whole[] = { "sum", "avg", "min", "max", "prod", "and", "or" };
-    static const char *const truths[] = { "and", "or" };
-    switch (tsi_dtype_category(dtype)) {
-    case TSI_CATEGORY_BOOL:
-        return truths[below(c, 2)];
-    case TSI_CATEGORY_INT:
-        return whole[below(c, 7)];
-    case TSI_CATEGORY_REAL:
-        return reals[below(c, 5)];
-    case TSI_CATEGORY_COMPLEX:
-        return reals[below(c, 2)];
-    }
-    return NULL;
-}
-
-/* Ragged sizes that add up to the extent, some of them 0. */
-static void add_ragged(random_call *c, int32_t axis, int32_t dim, int64_t extent, tsi_text *text)
-{
-    int64_t left = extent, parts = c->mesh->desc->size[axis];
-    tsi_text_printf(text, "RS(%d:", (int)dim);
-    for (int64_t p = 0; p < parts; p++) {
-        int64_t size = p + 1 == parts ? left : below(c, left + 1);
-        tsi_text_printf(text, "%s%lld", p ? "," : "", (long long)size);
-        left -= size;
-    }
-    tsi_text_add(text, ")");
-}
-
-static void add_cut(random_call *c, const ts_shape *shape, int32_t axis, tsi_text *text)
-{
-    int32_t dim = (int32_t)below(c, shape->ndim);
-    int64_t pick = below(c, 8);
-    if (pick == 7 && c->mesh->desc->size[axis] < 16)
-        add_ragged(c, axis, dim, shape->extent[dim], text);
-    else if (pick == 6 && dim + 1 < shape->ndim)
-        tsi_text_printf(text, "S(%d-%d)", (int)dim, (int)dim + 1);
-    else if (pick == 5)
-        tsi_text_printf(text, "HT(%d)", (int)dim);
-    else if (pick == 4)
-        tsi_text_printf(text, "SS(%d,%d)", (int)dim, below(c, 2) ? 2 : 5);
-    else
-        tsi_text_printf(text, "S(%d)", (int)dim);
-}
-
-/* A layout of the input; one whose cuts do not go together is drawn again. */
+/* A layout of the input; what does not go together is refused on the way. */
 static const ts_layout *draw_layout(random_call *c, int32_t input, ts_dtype dtype)
 {
-    const ts_layout *layout = NULL;
-    const ts_shape *shape = &c->in[input].shape;
-    while (!layout) {
-        const char *reduce = draw_reduce(c, dtype);
-        tsi_text text = { 0 };
-        for (int32_t k = 0; k < c->mesh->desc->ndim; k++) {
-            int64_t pick = below(c, 5);
-            if (k > 0) tsi_text_add(&text, ", ");
-            if (pick == 0 && reduce)
-                tsi_text_printf(&text, "P(%s)", reduce);
-            else if (pick <= 1 || shape->ndim == 0)
-                tsi_text_add(&text, "R");
-            else
-                add_cut(c, shape, k, &text);
-        }
-        ts_scope scope = open_catching(c->t);
-        layout = tsi_tensor_layout_of(c->mesh, text.data, *shape);
-        (void)ts_scope_close(scope);
-        tsi_text_release(&text);
-    }
+    ts_scope scope = open_catching(c->t);
+    const ts_layout *layout =
+        tsi_sample_layout(&c->t->random, c->mesh->desc, &c->in[input].shape, dtype);
+    (void)ts_scope_close(scope);
     return layout;
 }
 
@@ -255,7 +170,7 @@ static void random_calls(test *t, ts_mesh *mesh, void (*make)(random_call *c))
         if (!draw_sample(&c)) continue;
         c.dtype = dtypes[below(&c, TSI_COUNT_OF(dtypes))];
         c.in_place = c.op->flags & TSI_OP_IN_PLACE && below(&c, 4) == 0;
-        draw_extents(&c);
+        tsi_sample_extents(&t->random, c.in, c.input_count);
         tsi_attributes_json(c.op, c.attributes, &c.json);
         draw_layouts(&c);
         make(&c);
@@ -266,7 +181,7 @@ static void random_calls(test *t, ts_mesh *mesh, void (*make)(random_call *c))
             ts_layout_release(c.whole[i]);
         }
     }
-    TEST_SAY(t, c.made * 3 > calls, "only %lld of %lld calls were made, %lld refused",
+    TEST_SAY(t, c.made * 4 > calls, "only %lld of %lld calls were made, %lld refused",
              (long long)c.made, (long long)calls, (long long)c.refused);
     ts_mesh_release(c.mesh);
 }

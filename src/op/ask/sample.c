@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample.c - small random shapes for the sweeps over the operator table: odd sizes, so that shards
- * are uneven or empty. */
+/* sample.c - small random shapes and placements for the sweeps over the operator table: odd sizes,
+ * so that shards are uneven or empty. */
+#include "op/ask/sample.h"
+
+#include "base/error.h"
+#include "op/core/element.h"
 #include "op/pointwise/unary.h"
 
-static int64_t draw(uint64_t *random, int64_t bound)
+int64_t tsi_sample_below(uint64_t *random, int64_t bound)
 {
     *random = *random * 6364136223846793005u + 1442695040888963407u;
     return (int64_t)((*random >> 33) % (uint64_t)bound);
@@ -11,9 +15,9 @@ static int64_t draw(uint64_t *random, int64_t bound)
 
 ts_shape tsi_sample_shape(uint64_t *random, int32_t variant)
 {
-    ts_shape shape = { .ndim = variant == 0 ? 2 : (int32_t)(1 + draw(random, 3)) };
+    ts_shape shape = { .ndim = variant == 0 ? 2 : (int32_t)(1 + tsi_sample_below(random, 3)) };
     for (int32_t d = 0; d < shape.ndim; d++)
-        shape.extent[d] = 1 + draw(random, 6);
+        shape.extent[d] = 1 + tsi_sample_below(random, 6);
     if (variant == 0) {
         shape.extent[0] = 5;
         shape.extent[1] = 4;
@@ -55,4 +59,104 @@ bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *in
     in[0].dtype = in[1].dtype = TS_DTYPE_I64;
     *input_count = wanted == 1 ? 1 : 2;
     return more;
+}
+
+/* ---- placements ------------------------------------------------------------------------------ */
+
+const char *tsi_sample_reduce_name(uint64_t *random, ts_dtype dtype)
+{
+    static const char *const names[] = { "sum", "avg", "min", "max", "prod", "and", "or" };
+    if (dtype == TS_DTYPE_NONE) return NULL;
+    switch (tsi_dtype_category(dtype)) {
+    case TSI_CATEGORY_BOOL:
+        return names[5 + tsi_sample_below(random, 2)];
+    case TSI_CATEGORY_INT:
+        return names[tsi_sample_below(random, 7)];
+    case TSI_CATEGORY_REAL:
+        return names[tsi_sample_below(random, 5)];
+    case TSI_CATEGORY_COMPLEX:
+        return names[tsi_sample_below(random, 2)];
+    }
+    return NULL;
+}
+
+/* Ragged sizes that add up to the extent, some of them 0. */
+static void add_ragged(uint64_t *random, int64_t parts, int32_t dim, int64_t extent, tsi_text *out)
+{
+    int64_t left = extent;
+    tsi_text_printf(out, "RS(%d:", (int)dim);
+    for (int64_t p = 0; p < parts; p++) {
+        int64_t size = p + 1 == parts ? left : tsi_sample_below(random, left + 1);
+        tsi_text_printf(out, "%s%lld", p ? "," : "", (long long)size);
+        left -= size;
+    }
+    tsi_text_add(out, ")");
+}
+
+static void add_cut(uint64_t *random, int64_t parts, const ts_shape *shape, tsi_text *out)
+{
+    enum { PARTS_MAX = 16 }; /* that are written out */
+    int32_t dim = (int32_t)tsi_sample_below(random, shape->ndim);
+    int64_t pick = tsi_sample_below(random, 8);
+    if (pick == 7 && parts < PARTS_MAX)
+        add_ragged(random, parts, dim, shape->extent[dim], out);
+    else if (pick == 6 && dim + 1 < shape->ndim)
+        tsi_text_printf(out, "S(%d-%d)", (int)dim, (int)dim + 1);
+    else if (pick == 5)
+        tsi_text_printf(out, "HT(%d)", (int)dim);
+    else if (pick == 4)
+        tsi_text_printf(out, "SS(%d,%d)", (int)dim, tsi_sample_below(random, 2) ? 2 : 5);
+    else
+        tsi_text_printf(out, "S(%d)", (int)dim);
+}
+
+void tsi_sample_places(uint64_t *random, const tsi_mesh_desc *mesh, const ts_shape *shape,
+                       const char *reduce, tsi_text *out)
+{
+    for (int32_t k = 0; k < mesh->ndim; k++) {
+        int64_t pick = tsi_sample_below(random, 5);
+        if (k > 0) tsi_text_add(out, ", ");
+        if (pick == 0 && reduce)
+            tsi_text_printf(out, "P(%s)", reduce);
+        else if (pick <= 1 || shape->ndim == 0)
+            tsi_text_add(out, "R");
+        else
+            add_cut(random, mesh->size[k], shape, out);
+    }
+}
+
+const ts_layout *tsi_sample_layout(uint64_t *random, tsi_mesh_desc *mesh, const ts_shape *shape,
+                                   ts_dtype dtype)
+{
+    enum { TRIES = 100 };
+    const ts_layout *layout = NULL;
+    for (int i = 0; i < TRIES && !layout; i++) {
+        tsi_text text = { 0 };
+        tsi_sample_places(random, mesh, shape, tsi_sample_reduce_name(random, dtype), &text);
+        const ts_sharding *sharding = text.failed ? NULL : tsi_sharding_parse(mesh, text.data);
+        if (sharding) layout = tsi_layout_intern(sharding, shape);
+        ts_sharding_release(sharding);
+        tsi_text_release(&text);
+    }
+    return layout;
+}
+
+/* ---- extents --------------------------------------------------------------------------------- */
+
+static void replace_extent(ts_meta *in, int32_t count, int64_t from, int64_t to)
+{
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t d = 0; d < in[i].shape.ndim; d++)
+            if (in[i].shape.extent[d] == from) in[i].shape.extent[d] = to;
+}
+
+void tsi_sample_extents(uint64_t *random, ts_meta *in, int32_t count)
+{
+    static const int64_t small[] = { 0, 1, 1, 1, 2, 7 };
+    for (int64_t changes = tsi_sample_below(random, 4); changes > 0 && count > 0; changes--) {
+        const ts_shape *shape = &in[tsi_sample_below(random, count)].shape;
+        if (shape->ndim == 0) continue;
+        int64_t from = shape->extent[tsi_sample_below(random, shape->ndim)];
+        replace_extent(in, count, from, small[tsi_sample_below(random, TSI_COUNT_OF(small))]);
+    }
 }

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "op/ask/query.h"
+#include "op/ask/sample.h"
 #include "op/core/common.h"
 #include "op/core/user.h"
 
@@ -18,26 +19,27 @@ enum {
     VARIANTS_MAX = 12,
     ASSIGNMENTS_MAX = 6000, /* tried one by one up to here, else sampled */
     ASSIGNMENTS_SAMPLED = 1500,
-    PLANS_PER_CALL = 24,
+    PLANS_PER_CALL = 16,
+    SMALL_CALLS = 2, /* of each sampled call, with extents of 0 and 1 */
     ROLES_MAX = TS_NDIM_MAX + 10
 };
 
 typedef struct verifier {
     const ts_verify_options *options;
     ts_verify_result result;
-    ts_mesh *line[3], *square; /* 2, 3 and 4 ranks; 2x2 */
+    ts_mesh *line[3], *grid[3]; /* 2, 3 and 4 ranks; 2x2, 3x2, 2x2x2 */
     uint64_t random;
     tsi_verify_call call;
     tsi_rules rules;
     tsi_arena memory; /* of the rules */
     ts_status status;
     bool proves; /* rules only: what is not offered is nobody's loss */
+    bool small;  /* extents of 0 and 1: plans only, since roles cannot be told apart */
 } verifier;
 
 static int64_t draw(verifier *v, int64_t bound)
 {
-    v->random = v->random * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)((v->random >> 33) % (uint64_t)bound);
+    return tsi_sample_below(&v->random, bound);
 }
 
 /* ---- saying ---------------------------------------------------------------------------------- */
@@ -310,40 +312,29 @@ static void try_assignments(verifier *v)
 
 /* ---- whole plans ----------------------------------------------------------------------------- */
 
-static void draw_places(verifier *v, const ts_meta *meta, const tsi_mesh_desc *mesh,
-                        ts_placement *place)
+static bool has_truths(const ts_layout *layout, ts_dtype dtype)
 {
-    tsi_role option[ROLES_MAX];
-    int32_t count = roles_of(meta, false, false, option);
-    tsi_role partial = TSI_ROLE_NONE;
-    for (int32_t k = 0; k < mesh->ndim; k++) {
-        tsi_role role = option[draw(v, count)];
-        if (tsi_role_is_p(role) && partial != TSI_ROLE_NONE) role = partial;
-        if (tsi_role_is_p(role)) partial = role;
-        place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
-        if (tsi_role_is_p(role)) {
-            place[k].kind = TS_PLACE_PARTIAL;
-            place[k].reduce = (int32_t)tsi_role_reduce(role);
-        } else if (tsi_role_is_s(role)) {
-            bool strided = draw(v, 4) == 0;
-            place[k].kind = strided ? TS_PLACE_STRIDED : TS_PLACE_SHARD;
-            if (strided) place[k].factor = 2;
-            place[k].dim = place[k].dim_last = tsi_role_dim(role);
-            place[k].order = -1;
-        }
+    bool whole = tsi_dtype_category(dtype) == TSI_CATEGORY_INT, truths = false;
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        const ts_placement *place = &layout->sharding->place[k];
+        truths |= place->kind == TS_PLACE_PARTIAL &&
+                  (place->reduce == TS_REDUCE_AND || place->reduce == TS_REDUCE_OR);
     }
+    return whole && truths;
 }
 
+/* Any placements; truths of integers are not drawn, since the numbers of a call are not 0 and 1. */
 static bool draw_layouts(verifier *v, ts_mesh *mesh, const ts_layout **in)
 {
     for (int32_t i = 0; i < v->call.input_count; i++) {
-        ts_placement place[TS_NDIM_MAX];
+        ts_dtype dtype = (ts_dtype)v->call.in[i].dtype;
         in[i] = NULL;
-        if (v->call.in[i].dtype == TS_DTYPE_NONE) continue;
-        draw_places(v, &v->call.in[i], mesh->desc, place);
-        const ts_sharding *sharding = tsi_sharding_intern(mesh->desc, place);
-        if (sharding) in[i] = tsi_layout_intern(sharding, &v->call.in[i].shape);
-        ts_sharding_release(sharding);
+        if (dtype == TS_DTYPE_NONE) continue;
+        if (is_index(&v->call, i)) dtype = TS_DTYPE_NONE;
+        do {
+            ts_layout_release(in[i]);
+            in[i] = tsi_sample_layout(&v->random, mesh->desc, &v->call.in[i].shape, dtype);
+        } while (in[i] && has_truths(in[i], dtype));
         if (!in[i]) return false;
     }
     return true;
@@ -422,7 +413,7 @@ static void verify_call(verifier *v)
                          v->call.out, v->call.input_count, op->output_count };
     tsi_arena_reset(&v->memory);
     v->rules = (tsi_rules){ .arena = &v->memory };
-    if (!op->propagate) {
+    if (!op->propagate && !v->small) {
         tsi_op_rules(&call, &v->rules);
         if (v->rules.failed) v->status = v->rules.why ? v->rules.why : TS_ERR_MEMORY;
         for (int32_t r = 0; r < v->rules.count && v->status == TS_OK; r++)
@@ -430,7 +421,8 @@ static void verify_call(verifier *v)
                 check_rule(v, r, v->line[m]);
         if (v->status == TS_OK && !v->proves) try_assignments(v);
     }
-    check_plans(v, v->square, plans);
+    for (int m = 0; m < 3; m++)
+        check_plans(v, v->grid[m], plans / 2);
     check_plans(v, v->line[1], plans / 2);
     tsi_verify_end(&v->call);
 }
@@ -457,7 +449,8 @@ static void with_dtype(verifier *v, const tsi_verify_call *sampled, ts_dtype dty
 
 static void verify_op(verifier *v, const tsi_op_desc *op)
 {
-    static const ts_dtype dtypes[] = { TS_DTYPE_NONE, TS_DTYPE_I64, TS_DTYPE_BOOL, TS_DTYPE_C128 };
+    static const ts_dtype dtypes[] = { TS_DTYPE_NONE, TS_DTYPE_I64, TS_DTYPE_I8, TS_DTYPE_BOOL,
+                                       TS_DTYPE_C128 };
     if (!op->reference || op->attribute_bytes > sizeof v->call.given ||
         op->flags & TSI_OP_DATA_SHAPE)
         return;
@@ -470,6 +463,13 @@ static void verify_op(verifier *v, const tsi_op_desc *op)
             break;
         for (size_t d = 0; d < (v->proves ? 1 : TSI_COUNT_OF(dtypes)); d++)
             with_dtype(v, &sampled, dtypes[d]);
+        v->small = true;
+        for (int i = 0; i < SMALL_CALLS && !v->proves; i++) {
+            tsi_verify_call small = sampled;
+            tsi_sample_extents(&v->random, small.in, small.input_count);
+            with_dtype(v, &small, dtypes[draw(v, TSI_COUNT_OF(dtypes))]);
+        }
+        v->small = false;
     }
 }
 
@@ -495,7 +495,8 @@ static void verifier_close(verifier *v)
     if (!v) return;
     for (int m = 0; m < 3; m++)
         ts_mesh_release(v->line[m]);
-    ts_mesh_release(v->square);
+    for (int m = 0; m < 3; m++)
+        ts_mesh_release(v->grid[m]);
     tsi_arena_release(&v->memory);
     tsi_free(v);
 }
@@ -513,8 +514,13 @@ static verifier *verifier_open(ts_world *world, const ts_verify_options *options
     v->line[0] = ts_mesh_describe(world, "x=2");
     v->line[1] = ts_mesh_describe(world, "x=3");
     v->line[2] = ts_mesh_describe(world, "x=4");
-    v->square = ts_mesh_describe(world, "x=2, y=2");
-    if (v->line[0] && v->line[1] && v->line[2] && v->square) return v;
+    v->grid[0] = ts_mesh_describe(world, "x=2, y=2");
+    v->grid[1] = ts_mesh_describe(world, "x=3, y=2");
+    v->grid[2] = ts_mesh_describe(world, "x=2, y=2, z=2");
+    bool good = true;
+    for (int m = 0; m < 3; m++)
+        good = good && v->line[m] && v->grid[m];
+    if (good) return v;
     verifier_close(v);
     return NULL;
 }

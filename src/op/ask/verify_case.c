@@ -181,15 +181,20 @@ typedef struct pile { /* of one output: values by replica and element */
     double complex *value;
     unsigned char *seen;
     int64_t count, replicas;
+    double divisor; /* of averages of integers, which are divided at the end */
 } pile;
 
 static bool sum_make(tsi_verify_call *call, const ts_layout *layout, int32_t output, pile *out)
 {
     out->count = ts_shape_count(&call->out[output].shape);
     out->replicas = 1;
+    out->divisor = 1;
+    bool whole = tsi_dtype_category((ts_dtype)call->out[output].dtype) == TSI_CATEGORY_INT;
     for (int32_t k = 0; k < layout->sharding->ndim; k++) {
         const ts_placement *place = &layout->sharding->place[k];
         if (tsi_role_of(place) == TSI_ROLE_R) out->replicas *= layout->sharding->mesh->size[k];
+        if (whole && tsi_role_of(place) == TSI_P(TS_REDUCE_AVG))
+            out->divisor *= (double)layout->sharding->mesh->size[k];
     }
     size_t all = (size_t)(out->count * out->replicas) + 1;
     out->value = tsi_arena_calloc(&call->scratch, all, sizeof *out->value);
@@ -244,6 +249,7 @@ static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int6
         reduce = tsi_role_reduce(role);
         if (reduce == TS_REDUCE_AVG) share /= (double)s->mesh->size[k];
     }
+    if (p->divisor > 1) share = 1;
     tsi_region region;
     if (!tsi_layout_region(layout, coord, &call->scratch, &region)) return false;
     ts_shape view = tsi_layout_view(layout);
@@ -265,12 +271,22 @@ static bool add_block(tsi_verify_call *call, const ts_layout *layout, const int6
     return true;
 }
 
+/* Integers are divided once, truncated, and wrap. */
+static double complex finished(double complex value, double divisor, ts_dtype dtype)
+{
+    unsigned char element[16] = { 0 };
+    if (tsi_dtype_category(dtype) != TSI_CATEGORY_INT || cabs(value) > 0x1p52) return value;
+    tsi_number_store(dtype, element, trunc(creal(value) / divisor));
+    return tsi_number_load(dtype, element);
+}
+
 static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output, const pile *p,
                     bool pending, char *why, size_t size)
 {
     ts_dtype dtype = (ts_dtype)call->out[output].dtype;
     for (int64_t e = 0; e < p->count * p->replicas; e++) {
-        double complex want = call->truth[pattern][output][e % p->count], have = p->value[e];
+        double complex want = call->truth[pattern][output][e % p->count],
+                       have = finished(p->value[e], p->divisor, dtype);
         bool wraps = tsi_dtype_category(dtype) == TSI_CATEGORY_INT && cabs(want) > 0x1p52;
         bool outside = isnan(creal(want)) || (pending && !isfinite(cabs(want))) || wraps ||
                        (tsi_dtype_category(dtype) == TSI_CATEGORY_INT && cabs(have) > 0x1p52);
