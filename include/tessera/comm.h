@@ -67,7 +67,7 @@ typedef struct ts_exchange {
     const ts_part *recv;
     int64_t recv_count;
     int32_t device, reserved; /* where all parts lie, as in ts_array; 0: host memory */
-    int64_t avg_count; /* avg divides by this; 0: by the parts that combine */
+    int64_t avg_count;        /* avg divides by this; 0: by the parts that combine */
 } ts_exchange;
 
 TS_BEGIN_C
