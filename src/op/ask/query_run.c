@@ -97,7 +97,8 @@ static ts_status call_on(const run *r, ts_mesh *mesh, ts_tensor **out)
     state->stream_forced = STREAM;
     ts_status status = tsi_op_run(&args, out);
     state->stream_is_forced = 0;
-    return status;
+    /* Data that a kernel refuses behind us are part of the verdict. */
+    return status != TS_OK ? status : tsi_rank_device_sync(r->rank);
 }
 
 /* ---- one rank alone -------------------------------------------------------------------------- */
