@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/intmath.h"
 #include "base/json.h"
 #include "checkpoint/safetensors_dtype.h"
@@ -257,18 +258,18 @@ static ts_status file_open(tsi_weights *w, const char *path)
     if (!grown) return tsi_fail_memory("a file of weights", sizeof *grown);
     w->file = grown;
     weights_file *f = &w->file[w->file_count];
-    /* A pipe must not keep us waiting. */
-    *f = (weights_file){ .path = tsi_strdup(path),
-                         .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) };
-    struct stat info;
-    if (!f->path || f->fd < 0 || fstat(f->fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        ts_status status =
-            TSI_FAIL(TS_ERR_IO, "%s: %s", path, f->fd < 0 ? strerror(errno) : "is not a file");
-        if (f->fd >= 0) close(f->fd);
+    *f = (weights_file){ .path = tsi_strdup(path), .fd = -1 };
+    struct stat info = { 0 };
+    ts_status status = f->path ? tsi_file_open(path, &f->fd, &f->size)
+                               : tsi_fail_memory("a path", strlen(path) + 1);
+    if (status == TS_OK && fstat(f->fd, &info) != 0) {
+        status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
+        close(f->fd);
+    }
+    if (status != TS_OK) {
         tsi_free(f->path);
         return status;
     }
-    f->size = (int64_t)info.st_size;
     f->seconds = (int64_t)info.st_mtim.tv_sec;
     f->nanoseconds = (int64_t)info.st_mtim.tv_nsec;
     return read_header(w, w->file_count++);
@@ -298,24 +299,6 @@ static ts_status index_entry(const char *tensor, const tsi_json *value, void *co
         return TSI_FAIL(TS_ERR_IO, "%s: names more than %d files", c->path, FILES_MAX);
     snprintf(c->name[c->count++], sizeof c->name[0], "%s", file);
     return TS_OK;
-}
-
-static ts_status read_text(const char *path, char **out, size_t *length)
-{
-    *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0 || info.st_size > HEADER_MAX) {
-        if (fd >= 0) close(fd);
-        return TSI_FAIL(TS_ERR_IO, "%s: %s", path, fd < 0 ? strerror(errno) : "too large");
-    }
-    *length = (size_t)info.st_size;
-    *out = tsi_alloc(*length + 1);
-    ts_status status =
-        *out ? read_exactly(path, fd, *out, *length, 0) : tsi_fail_memory("a file", *length);
-    if (*out) (*out)[*length] = '\0';
-    close(fd);
-    return status;
 }
 
 static ts_status index_names(tsi_weights *w)
@@ -352,8 +335,8 @@ static ts_status index_open(tsi_weights *w, const char *directory, const char *p
     size_t length = 0;
     tsi_json_document *document = NULL;
     index_context c = { directory, path, tsi_alloc_array(FILES_MAX, sizeof *c.name), 0 };
-    ts_status status =
-        c.name ? read_text(path, &text, &length) : tsi_fail_memory("an index", sizeof *c.name);
+    ts_status status = c.name ? tsi_file_read(path, HEADER_MAX, &text, &length)
+                              : tsi_fail_memory("an index", sizeof *c.name);
     if (status == TS_OK) status = tsi_json_parse(path, text, length, &document);
     if (status == TS_OK)
         status =

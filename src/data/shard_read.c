@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/intmath.h"
-#include "data/file.h"
 #include "data/shard_head.h"
 
 static ts_status read_head(const char *path, int file, int64_t bytes, tsi_shard_head *out)

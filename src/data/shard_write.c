@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
-#include "data/file.h"
 #include "data/shard_head.h"
 
 char *tsi_shard_path(const char *prefix, int64_t index)

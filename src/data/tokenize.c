@@ -13,9 +13,9 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/intmath.h"
-#include "data/file.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 

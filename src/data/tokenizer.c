@@ -7,8 +7,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
-#include "data/file.h"
 
 enum {
     FILE_BYTES_MAX = 1 << 29, /* of a tokenizer.json */

@@ -1,38 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - reading the configuration that published models come with. What a model needs and we
  * cannot do is refused here, never computed wrongly. */
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "model/config.h"
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length)
 {
-    *out = NULL;
-    FILE *file = fopen(path, "rb");
-    if (!file) return TSI_FAIL(TS_ERR_IO, "%s: cannot be opened", path);
-    struct stat info;
-    ts_status status = TS_OK;
-    if (fstat(fileno(file), &info) != 0 || info.st_size > (64 << 20))
-        status = TSI_FAIL(TS_ERR_IO, "%s: too large for a configuration", path);
-    if (status == TS_OK) {
-        *length = (size_t)info.st_size;
-        *out = tsi_calloc(1, *length + 1);
-        if (!*out)
-            status = tsi_fail_memory("a configuration", *length);
-        else if (fread(*out, 1, *length, file) != *length)
-            status = TSI_FAIL(TS_ERR_IO, "%s: cannot be read", path);
-    }
-    fclose(file);
-    return status;
+    enum { TEXT_BYTES_MAX = 64 << 20 };
+    return tsi_file_read(path, TEXT_BYTES_MAX, out, length);
 }
 
 static ts_status family_of(const char *path, const tsi_json *root, int32_t *out)

@@ -6,6 +6,7 @@
  * A pattern that matches no parameter is an error: it is nearly always a mistyped name. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -146,13 +147,11 @@ ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_pl
         text = tsi_strdup(name);
         if (!text) return tsi_fail_memory("a plan", strlen(name));
     } else {
-        FILE *file = fopen(name, "rb");
-        if (!file)
+        if (access(name, F_OK) != 0)
             return TSI_FAIL(TS_ERR_ARG,
                             "model: there is no plan and no file \"%s\" (dp, tp, sp, lines of "
                             "\"pattern: placements\", or a file of them)",
                             name);
-        (void)fclose(file);
         TSI_TRY(tsi_file_text(name, &text, &length));
     }
     return own_plan(m, text, out);

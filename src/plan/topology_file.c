@@ -13,9 +13,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/topology.h"
@@ -181,32 +183,6 @@ ts_status ts_topology_parse(const char *text, ts_topology *out)
     return parse_json("topology", text, out);
 }
 
-/* The whole file, or NULL after recording why not. */
-static char *read_all(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        (void)TSI_FAIL(TS_ERR_IO,
-                       "topology: '%s' is neither a preset nor a file that can be read (%s)", path,
-                       strerror(errno));
-        return NULL;
-    }
-    tsi_text text = { 0 };
-    char buffer[4096];
-    size_t got;
-    while ((got = fread(buffer, 1, sizeof buffer, file)) > 0)
-        tsi_text_add_n(&text, buffer, got);
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (failed) {
-        tsi_text_release(&text);
-        (void)TSI_FAIL(TS_ERR_IO, "topology: reading '%s' failed", path);
-        return NULL;
-    }
-    tsi_text_add(&text, "");
-    return text.length == 0 && !text.failed ? tsi_strdup("") : tsi_text_take(&text);
-}
-
 ts_status ts_topology_load(const char *name, ts_topology *out)
 {
     if (!out) return TSI_FAIL(TS_ERR_NULL, "topology: the output is NULL");
@@ -218,8 +194,14 @@ ts_status ts_topology_load(const char *name, ts_topology *out)
     }
     bool path = strchr(name, '/') || strchr(name, '.');
     if (!path && tsi_text_nearest(name, tsi_topology_presets)) return ts_topology_preset(name, out);
-    char *text = read_all(name);
-    if (!text) return TS_ERR_IO;
+    enum { FILE_BYTES_MAX = 16 << 20 };
+    char *text = NULL;
+    size_t length = 0;
+    if (access(name, F_OK) != 0)
+        return TSI_FAIL(TS_ERR_IO,
+                        "topology: '%s' is neither a preset nor a file that can be read (%s)", name,
+                        strerror(errno));
+    TSI_TRY(tsi_file_read(name, FILE_BYTES_MAX, &text, &length));
     ts_status status = parse_json(name, text, out);
     tsi_free(text);
     return status;

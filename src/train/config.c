@@ -13,8 +13,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
-#include "data/file.h"
 
 typedef enum kind { KIND_TEXT, KIND_INT, KIND_REAL } kind;
 

@@ -13,8 +13,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rank.h"
-#include "data/file.h"
 #include "train/run.h"
 
 /* ---- setting up ------------------------------------------------------------------------------ */

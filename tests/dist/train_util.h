@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "harness/test.h"
 #include "tessera/train.h"
 

@@ -179,10 +179,10 @@ TS_TEST(things_that_are_no_files)
     TEST_SAYS(t, ts_last_error(), "neither model.safetensors nor its index is there");
     TEST_CHECK(t, mkfifo(path, 0600) == 0);
     TEST_STATUS(t, tsi_weights_open(folder, &w), TS_ERR_IO); /* and does not wait for a writer */
-    TEST_SAYS(t, ts_last_error(), "is not a file");
+    TEST_SAYS(t, ts_last_error(), "is not a regular file");
     TEST_CHECK(t, unlink(path) == 0 && mkdir(path, 0700) == 0);
     TEST_STATUS(t, tsi_weights_open(folder, &w), TS_ERR_IO);
-    TEST_SAYS(t, ts_last_error(), "is not a file");
+    TEST_SAYS(t, ts_last_error(), "is not a regular file");
     data_folder_remove(folder);
 }
 
