@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - reading the configuration that published models come with. What a model needs and we
- * cannot do is refused here, never computed wrongly. */
+ * cannot do is refused here, never computed wrongly; so is a value of another type than its key
+ * has, or beyond what can be meant (config_member.c). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/intmath.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "model/config.h"
@@ -19,53 +21,54 @@ ts_status tsi_file_text(const char *path, char **out, size_t *length)
     return tsi_file_read(path, TEXT_BYTES_MAX, out, length);
 }
 
-static ts_status family_of(const char *path, const tsi_json *root, int32_t *out)
+static ts_status family_of(tsi_members *root, int32_t *out)
 {
     static const char *const names[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
-    const char *type = tsi_json_text(tsi_json_member(root, "model_type"), "");
+    const char *type = tsi_member_text(root, "model_type", "");
+    TSI_TRY(root->status);
     for (int32_t i = 0; names[i]; i++)
         if (strcmp(type, names[i]) == 0) {
             *out = i;
             return TS_OK;
         }
     const char *near = tsi_text_nearest(type, names);
-    return TSI_FAIL(TS_ERR_ARG,
-                    "%s: model_type \"%s\" is none of llama, qwen3, mixtral, gpt2%s%s%s", path,
-                    type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return TSI_FAIL(
+        TS_ERR_ARG, "%s: model_type \"%s\" is none of llama, qwen3, mixtral, gpt2%s%s%s",
+        root->path, type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-static int64_t whole(const tsi_json *root, const char *name, int64_t otherwise)
+/* Does layer i of "layer_types" slide? */
+static bool slides_by_type(tsi_members *root, const tsi_json *types, int64_t i)
 {
-    const tsi_json *value = tsi_json_member(root, name);
-    return tsi_json_kind_of(value) == TSI_JSON_NULL ? otherwise : tsi_json_int(value, otherwise);
-}
-
-static double real(const tsi_json *root, const char *name, double otherwise)
-{
-    const tsi_json *value = tsi_json_member(root, name);
-    return tsi_json_kind_of(value) == TSI_JSON_NULL ? otherwise : tsi_json_real(value, otherwise);
+    const tsi_json *item = tsi_json_item(types, i);
+    const char *type = tsi_json_text(item, "");
+    bool slides = strcmp(type, "sliding_attention") == 0;
+    if (!slides && strcmp(type, "full_attention") != 0)
+        tsi_member_refuse(root, "layer_types", item,
+                          "\"full_attention\" or \"sliding_attention\" for each layer");
+    return slides;
 }
 
 /* The layers a window holds for: all, those of "layer_types", or those from "max_window_layers" on.
  */
-static ts_status read_window(const char *path, const tsi_json *root, ts_model_config *c)
+static ts_status read_window(tsi_members *root, ts_model_config *c)
 {
-    const tsi_json *types = tsi_json_member(root, "layer_types");
     bool qwen = c->family == TS_MODEL_QWEN3;
-    bool used = tsi_json_bool(tsi_json_member(root, "use_sliding_window"), !qwen);
-    c->window = used && c->family != TS_MODEL_LLAMA ? whole(root, "sliding_window", 0) : 0;
+    const tsi_json *types = tsi_member_list(root, "layer_types");
+    bool used = tsi_member_bool(root, "use_sliding_window", !qwen);
+    int64_t window = tsi_member_int(root, "sliding_window", 0, INT64_MAX / 2, 0);
+    int64_t first = tsi_member_int(root, "max_window_layers", 0, INT32_MAX, 28);
+    c->window = used && c->family != TS_MODEL_LLAMA ? window : 0;
+    TSI_TRY(root->status);
     if (c->window <= 0) return TS_OK;
     if (c->layers > 64 * TS_WINDOW_WORDS)
         return TSI_FAIL(TS_ERR_ARG, "%s: a sliding window with %lld layers; at most %d have one",
-                        path, (long long)c->layers, 64 * TS_WINDOW_WORDS);
-    int64_t first = qwen ? whole(root, "max_window_layers", 28) : 0;
+                        root->path, (long long)c->layers, 64 * TS_WINDOW_WORDS);
     for (int64_t i = 0; i < c->layers; i++) {
-        bool slides = i >= first;
-        if (qwen && tsi_json_kind_of(types) == TSI_JSON_LIST)
-            slides = strcmp(tsi_json_text(tsi_json_item(types, i), ""), "sliding_attention") == 0;
+        bool slides = !qwen || (types ? slides_by_type(root, types, i) : i >= first);
         if (slides) c->window_layers[i / 64] |= (uint64_t)1 << (i % 64);
     }
-    return TS_OK;
+    return root->status;
 }
 
 /* What families default to, where a file does not say. */
@@ -74,50 +77,88 @@ static const struct {
     double epsilon, theta;
 } family_default[] = { { 2048, 1e-6, 1e4 }, { 32768, 1e-6, 1e4 }, { 131072, 1e-5, 1e6 } };
 
-static ts_status read_llama(const char *path, const tsi_json *root, ts_model_config *c)
+static ts_status read_llama(tsi_members *m, ts_model_config *c)
 {
-    c->vocab = whole(root, "vocab_size", 0);
-    c->hidden = whole(root, "hidden_size", 0);
-    c->intermediate = whole(root, "intermediate_size", 0);
-    c->layers = whole(root, "num_hidden_layers", 0);
-    c->heads = whole(root, "num_attention_heads", 0);
-    c->kv_heads = whole(root, "num_key_value_heads", c->heads);
-    c->head_dim = whole(root, "head_dim", c->heads > 0 ? c->hidden / c->heads : 0);
-    c->positions = whole(root, "max_position_embeddings", family_default[c->family].positions);
-    c->norm_epsilon = real(root, "rms_norm_eps", family_default[c->family].epsilon);
+    c->vocab = tsi_member_int(m, "vocab_size", 0, TSI_VOCAB_MAX, 0);
+    c->hidden = tsi_member_int(m, "hidden_size", 0, TSI_HIDDEN_MAX, 0);
+    c->intermediate = tsi_member_int(m, "intermediate_size", 0, TSI_INTERMEDIATE_MAX, 0);
+    c->layers = tsi_member_int(m, "num_hidden_layers", 0, TSI_LAYERS_MAX, 0);
+    c->heads = tsi_member_int(m, "num_attention_heads", 0, TSI_HEADS_MAX, 0);
+    c->kv_heads = tsi_member_int(m, "num_key_value_heads", 0, TSI_HEADS_MAX, c->heads);
+    c->head_dim =
+        tsi_member_int(m, "head_dim", 0, TSI_HEAD_DIM_MAX, c->heads > 0 ? c->hidden / c->heads : 0);
+    c->positions = tsi_member_int(m, "max_position_embeddings", 1, TSI_POSITIONS_MAX,
+                                  family_default[c->family].positions);
+    c->norm_epsilon =
+        tsi_given(tsi_member_real(m, "rms_norm_eps", 0, 1, family_default[c->family].epsilon));
     c->rope_theta = family_default[c->family].theta;
-    c->tied = tsi_json_bool(tsi_json_member(root, "tie_word_embeddings"), false);
+    c->tied = tsi_member_bool(m, "tie_word_embeddings", false);
     if (c->family != TS_MODEL_MIXTRAL)
-        c->attention_bias = tsi_json_bool(tsi_json_member(root, "attention_bias"), false);
-    if (c->family == TS_MODEL_LLAMA)
-        c->mlp_bias = tsi_json_bool(tsi_json_member(root, "mlp_bias"), false);
-    c->experts = whole(root, "num_local_experts", 0);
-    c->experts_per_token = whole(root, "num_experts_per_tok", 2);
-    TSI_TRY(tsi_activation_parse(path, tsi_json_text(tsi_json_member(root, "hidden_act"), "silu"),
-                                 &c->activation));
-    TSI_TRY(read_window(path, root, c));
-    return tsi_rope_read(path, root, c);
+        c->attention_bias = tsi_member_bool(m, "attention_bias", false);
+    if (c->family == TS_MODEL_LLAMA) c->mlp_bias = tsi_member_bool(m, "mlp_bias", false);
+    c->experts = tsi_member_int(m, "num_local_experts", 0, TSI_EXPERTS_MAX, 0);
+    c->experts_per_token = tsi_member_int(m, "num_experts_per_tok", 0, TSI_EXPERTS_MAX, 2);
+    const char *activation = tsi_member_text(m, "hidden_act", "silu");
+    TSI_TRY(m->status);
+    TSI_TRY(tsi_activation_parse(m->path, activation, &c->activation));
+    TSI_TRY(read_window(m, c));
+    return tsi_rope_read(m, c);
 }
 
-static ts_status read_gpt2(const char *path, const tsi_json *root, ts_model_config *c)
+static ts_status read_gpt2(tsi_members *m, ts_model_config *c)
 {
-    c->vocab = whole(root, "vocab_size", 0);
-    c->hidden = whole(root, "n_embd", 0);
-    c->layers = whole(root, "n_layer", 0);
-    c->heads = c->kv_heads = whole(root, "n_head", 0);
+    c->vocab = tsi_member_int(m, "vocab_size", 0, TSI_VOCAB_MAX, 0);
+    c->hidden = tsi_member_int(m, "n_embd", 0, TSI_HIDDEN_MAX, 0);
+    c->layers = tsi_member_int(m, "n_layer", 0, TSI_LAYERS_MAX, 0);
+    c->heads = c->kv_heads = tsi_member_int(m, "n_head", 0, TSI_HEADS_MAX, 0);
     c->head_dim = c->heads > 0 ? c->hidden / c->heads : 0;
-    c->intermediate = whole(root, "n_inner", 4 * c->hidden);
-    c->positions = whole(root, "n_positions", 1024);
-    c->norm_epsilon = real(root, "layer_norm_epsilon", 1e-5);
-    c->tied = tsi_json_bool(tsi_json_member(root, "tie_word_embeddings"), true);
-    c->attention_unscaled = !tsi_json_bool(tsi_json_member(root, "scale_attn_weights"), true);
-    c->attention_by_layer =
-        tsi_json_bool(tsi_json_member(root, "scale_attn_by_inverse_layer_idx"), false);
-    if (tsi_json_bool(tsi_json_member(root, "add_cross_attention"), false))
-        return TSI_FAIL(TS_ERR_ARG, "%s: models with cross-attention are not supported", path);
-    return tsi_activation_parse(
-        path, tsi_json_text(tsi_json_member(root, "activation_function"), "gelu_new"),
-        &c->activation);
+    c->intermediate = tsi_member_int(m, "n_inner", 0, TSI_INTERMEDIATE_MAX, 4 * c->hidden);
+    c->positions = tsi_member_int(m, "n_positions", 1, TSI_POSITIONS_MAX, 1024);
+    c->norm_epsilon = tsi_given(tsi_member_real(m, "layer_norm_epsilon", 0, 1, 1e-5));
+    c->tied = tsi_member_bool(m, "tie_word_embeddings", true);
+    c->attention_unscaled = !tsi_member_bool(m, "scale_attn_weights", true);
+    c->attention_by_layer = tsi_member_bool(m, "scale_attn_by_inverse_layer_idx", false);
+    bool cross = tsi_member_bool(m, "add_cross_attention", false);
+    const char *activation = tsi_member_text(m, "activation_function", "gelu_new");
+    TSI_TRY(m->status);
+    if (cross)
+        return TSI_FAIL(TS_ERR_ARG, "%s: models with cross-attention are not supported", m->path);
+    return tsi_activation_parse(m->path, activation, &c->activation);
+}
+
+/* Sizes that would overflow later are refused with their name, wherever they came from. */
+static ts_status check_sizes(const char *what, const ts_model_config *c)
+{
+    const struct {
+        const char *name;
+        int64_t value, high;
+    } sizes[] = { { "vocabulary", c->vocab, TSI_VOCAB_MAX },
+                  { "hidden size", c->hidden, TSI_HIDDEN_MAX },
+                  { "intermediate size", c->intermediate, TSI_INTERMEDIATE_MAX },
+                  { "number of layers", c->layers, TSI_LAYERS_MAX },
+                  { "number of heads", c->heads, TSI_HEADS_MAX },
+                  { "number of key heads", c->kv_heads, TSI_HEADS_MAX },
+                  { "head size", c->head_dim, TSI_HEAD_DIM_MAX },
+                  { "number of positions", c->positions, TSI_POSITIONS_MAX },
+                  { "number of experts", c->experts, TSI_EXPERTS_MAX } };
+    for (size_t i = 0; i < TSI_COUNT_OF(sizes); i++)
+        if (sizes[i].value < 0 || sizes[i].value > sizes[i].high)
+            return TSI_FAIL(TS_ERR_ARG, "%s: the %s is %lld, expected a number from 1 to %lld",
+                            what, sizes[i].name, (long long)sizes[i].value,
+                            (long long)sizes[i].high);
+    int64_t elements = 0;
+    int64_t experts = c->experts > 0 ? c->experts : 1;
+    if (!tsi_mul_i64(2 * experts * c->intermediate, c->hidden, &elements) ||
+        elements > INT64_MAX / 64)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of %lld x %lld are too many elements", what,
+                        (long long)experts, (long long)c->intermediate, (long long)c->hidden);
+    bool finite = c->norm_epsilon >= 0 && c->norm_epsilon <= 1 && c->init_deviation >= 0 &&
+                  isfinite(c->init_deviation);
+    if (finite) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: the epsilon of norms is %g (expected 0 to 1), the deviation of random "
+                    "weights %g (expected 0 or more)",
+                    what, c->norm_epsilon, c->init_deviation);
 }
 
 ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
@@ -130,6 +171,7 @@ ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
             "%lld, heads %lld of %lld",
             what, (long long)c->vocab, (long long)c->hidden, (long long)c->intermediate,
             (long long)c->layers, (long long)c->heads, (long long)c->head_dim);
+    TSI_TRY(check_sizes(what, c));
     if (c->heads % c->kv_heads != 0)
         return TSI_FAIL(TS_ERR_ARG, "%s: %lld heads are no multiple of %lld key heads", what,
                         (long long)c->heads, (long long)c->kv_heads);
@@ -156,12 +198,13 @@ ts_status ts_model_config_read(const char *path, ts_model_config *out)
     tsi_json_document *document = NULL;
     ts_status status = tsi_file_text(file, &text, &length);
     if (status == TS_OK) status = tsi_json_parse(file, text, length, &document);
-    const tsi_json *root = document ? tsi_json_root(document) : NULL;
-    if (status == TS_OK) status = family_of(file, root, &out->family);
+    tsi_members root = { file, document ? tsi_json_root(document) : NULL, TS_OK };
+    if (status == TS_OK && tsi_json_kind_of(root.object) != TSI_JSON_OBJECT)
+        status = TSI_FAIL(TS_ERR_ARG, "%s: is not a JSON object", file);
+    if (status == TS_OK) status = family_of(&root, &out->family);
     if (status == TS_OK) {
-        out->init_deviation = real(root, "initializer_range", 0.02);
-        status =
-            out->family == TS_MODEL_GPT2 ? read_gpt2(file, root, out) : read_llama(file, root, out);
+        out->init_deviation = tsi_given(tsi_member_real(&root, "initializer_range", 0, 1e3, 0.02));
+        status = out->family == TS_MODEL_GPT2 ? read_gpt2(&root, out) : read_llama(&root, out);
     }
     if (status == TS_OK) status = tsi_model_config_check(file, out);
     tsi_json_release(document);

@@ -47,7 +47,7 @@ static const key keys[] = {
     INT(model, vocab, "0", 0, 1e9, "0: as the tokenizer has"),
     INT(model, hidden, "128", 1, 1e7, "width of the residual stream"),
     INT(model, intermediate, "0", 0, 1e8, "width inside the feed-forward part; 0: 8/3 of hidden"),
-    INT(model, layers, "4", 1, 1e5, "blocks"),
+    INT(model, layers, "4", 1, 1e4, "blocks"),
     INT(model, heads, "4", 1, 1e5, "of attention"),
     INT(model, kv_heads, "0", 0, 1e5, "of keys and values; 0: as heads"),
     INT(model, head_dim, "0", 0, 1e5, "0: hidden / heads"),
@@ -390,6 +390,21 @@ static ts_status check_word(const char *name, const char *value, const char *con
     return status;
 }
 
+/* Ends of ranges that are no values: what they would do to a run. */
+static ts_status check_numbers(const ts_train_config *c)
+{
+    const tsi_optimizer_keys *o = &c->optimizer;
+    if (o->rate <= 0) return TSI_FAIL(TS_ERR_ARG, "optimizer.rate: must be above 0");
+    if (o->beta1 >= 1 || o->beta2 >= 1)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "optimizer.%s: is %g, must be below 1: moments would never see a gradient",
+                        o->beta1 >= 1 ? "beta1" : "beta2", o->beta1 >= 1 ? o->beta1 : o->beta2);
+    if (o->epsilon <= 0)
+        return TSI_FAIL(TS_ERR_ARG, "optimizer.epsilon: must be above 0: weights whose gradients "
+                                    "are 0 would become 0 / 0");
+    return TS_OK;
+}
+
 ts_status ts_train_config_check(const ts_train_config *c)
 {
     static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
@@ -409,8 +424,7 @@ ts_status ts_train_config_check(const ts_train_config *c)
     if (c->train.batch % c->train.accumulate != 0)
         return TSI_FAIL(TS_ERR_ARG, "train.batch: %lld rows cannot be run in %lld equal parts",
                         (long long)c->train.batch, (long long)c->train.accumulate);
-    if (c->optimizer.rate <= 0) return TSI_FAIL(TS_ERR_ARG, "optimizer.rate: must be above 0");
-    return TS_OK;
+    return check_numbers(c);
 }
 
 ts_schedule tsi_train_schedule(const ts_train_config *c)

@@ -67,6 +67,36 @@ TS_TEST(train_meshes_agree)
     remove_folder(&f);
 }
 
+/* Repair 30: a 0 in the configuration is 0, not the default: each changes the run, and in the way
+ * that 0 does. */
+TS_TEST(train_zeros_are_zeros)
+{
+    static const struct {
+        const char *zero, *tiny, *given;
+    } rows[] = {
+        { "[optimizer]\nbeta1 = 0\n", "[optimizer]\nbeta1 = 1e-30\n", "" },
+        { "[optimizer]\nbeta2 = 0\n", "[optimizer]\nbeta2 = 1e-30\n", "" },
+        { "[model]\nnorm_epsilon = 0\n", "[model]\nnorm_epsilon = 1e-40\n",
+          "[model]\nnorm_epsilon = 0.1\n" },
+        { "[model]\ninit_deviation = 0\n", "[model]\ninit_deviation = 1e-300\n", "" },
+    };
+    folder f = make_folder(t);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        outcome zero = { 0 }, tiny = { 0 }, given = { 0 };
+        const char *again = "[train]\nresume = 0\n";
+        char text[256];
+        snprintf(text, sizeof text, "%s%s", rows[i].zero, again);
+        TEST_OK(t, train(t, &f, "zero", text, 1, &zero));
+        snprintf(text, sizeof text, "%s%s", rows[i].tiny, again);
+        TEST_OK(t, train(t, &f, "tiny", text, 1, &tiny));
+        snprintf(text, sizeof text, "%s%s", rows[i].given, again);
+        TEST_OK(t, train(t, &f, "given", text, 1, &given));
+        same_losses(t, &zero, &tiny, STEPS, 0);
+        TEST_SAY(t, zero.loss[STEPS] != given.loss[STEPS], "%s changes nothing", rows[i].zero);
+    }
+    remove_folder(&f);
+}
+
 TS_TEST(train_refuses)
 {
     folder f = make_folder(t);

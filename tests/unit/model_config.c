@@ -62,6 +62,69 @@ TS_TEST(refused_configurations)
     }
 }
 
+/* Repair 30: a value of a wrong type or out of its range is refused with key, value and what was
+ * expected. Repair 26: sizes whose products overflow. */
+TS_TEST(refused_values)
+{
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        { "[]", "is not a JSON object" },
+        { "{\"model_type\":5}", "\"model_type\" is 5, expected a text" },
+        { LLAMA ",\"rms_norm_eps\":\"1e-3\"}", "\"rms_norm_eps\" is \"1e-3\", expected a number" },
+        { LLAMA ",\"rms_norm_eps\":-1e-5}",
+          "\"rms_norm_eps\" is -1e-05, expected a number from 0" },
+        { LLAMA ",\"rope_parameters\":\"yarn\"}",
+          "\"rope_parameters\" is \"yarn\", expected an obj" },
+        { LLAMA ",\"rope_scaling\":[1]}", "\"rope_scaling\" is a list, expected an object" },
+        { LLAMA ",\"rope_scaling\":{\"type\":3}}", "\"type\" is 3, expected a text" },
+        { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}",
+          "\"factor\" is \"2\", expected a number" },
+        { LLAMA ",\"rope_theta\":-1}", "\"rope_theta\" is -1, expected a number" },
+        { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"high_freq_factor\":1}}",
+          "low_freq_factor < high_freq_factor, found 1 and 1" },
+        { LLAMA ",\"hidden_act\":5}", "\"hidden_act\" is 5, expected a text" },
+        { LLAMA ",\"tie_word_embeddings\":\"false\"}", "\"tie_word_embeddings\" is \"false\"" },
+        { LLAMA ",\"head_dim\":4.5}", "\"head_dim\" is 4.5, expected a whole number" },
+        { LLAMA ",\"head_dim\":4611686018427387904}",
+          "\"head_dim\" is 4611686018427387904, expected a whole number from 0 to 100000" },
+        { LLAMA ",\"max_position_embeddings\":0}", "\"max_position_embeddings\" is 0" },
+        { LLAMA ",\"initializer_range\":null,\"num_local_experts\":\"8\"}", "\"8\"" },
+        { QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"x\"]}",
+          "\"layer_types\" is \"x\", expected \"full_attention\"" },
+        { QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":"
+                "[\"full_attention\"]}",
+          "\"layer_types\" is null" },
+        { GPT2 ",\"n_inner\":4611686018427387904}", "\"n_inner\" is 4611686018427387904" },
+        { "{\"model_type\":\"gpt2\",\"vocab_size\":11,\"n_embd\":4611686018427387904,\"n_layer\":3,"
+          "\"n_head\":6}",
+          "\"n_embd\" is 4611686018427387904, expected a whole number from 0 to 10000000" },
+        { "{\"model_type\":\"llama\",\"vocab_size\":11,\"hidden_size\":24,\"intermediate_size\":7,"
+          "\"num_hidden_layers\":10000000,\"num_attention_heads\":6}",
+          "\"num_hidden_layers\" is 10000000, expected a whole number from 0 to 10000" },
+        { "{\"model_type\":\"mixtral\",\"vocab_size\":11,\"hidden_size\":9999999,"
+          "\"intermediate_size\":99999999,\"num_hidden_layers\":1,\"num_attention_heads\":6,"
+          "\"head_dim\":8,\"num_local_experts\":99999}",
+          "are too many elements" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ts_model_config c;
+        TEST_SAY(t, read_text(t, rows[i].text, &c) != TS_OK, "was accepted: %s", rows[i].text);
+        TEST_SAYS(t, ts_last_error(), rows[i].words);
+    }
+}
+
+/* Repair 30: a 0 that was written is not the default. */
+TS_TEST(zeros_are_zeros)
+{
+    ts_model_config c;
+    TEST_OK(t, read_text(t, LLAMA ",\"rms_norm_eps\":0,\"initializer_range\":0.0}", &c));
+    TEST_CHECK(t, c.norm_epsilon > 0 && c.norm_epsilon < 1e-300);
+    TEST_CHECK(t, c.init_deviation > 0 && c.init_deviation < 1e-300);
+    TEST_OK(t, read_text(t, GPT2 ",\"layer_norm_epsilon\":0}", &c));
+    TEST_CHECK(t, c.norm_epsilon > 0 && c.norm_epsilon < 1e-300);
+}
+
 TS_TEST(defaults_and_spellings)
 {
     ts_model_config c;

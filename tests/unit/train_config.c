@@ -78,6 +78,10 @@ TS_TEST(config_check_refuses)
     check_refused(t, "model.family=lama", "did you mean \"llama\"?");
     check_refused(t, "train.accumulate=3", "16 rows cannot be run in 3 equal parts");
     check_refused(t, "optimizer.rate=0", "must be above 0");
+    /* Repair 30: a moment that never sees a gradient; weights that become 0 / 0. */
+    check_refused(t, "optimizer.beta1=1", "optimizer.beta1: is 1, must be below 1");
+    check_refused(t, "optimizer.beta2=1.0", "optimizer.beta2: is 1, must be below 1");
+    check_refused(t, "optimizer.epsilon=0", "optimizer.epsilon: must be above 0");
 }
 
 TS_TEST(config_reads_back)
