@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* history.c - the log of a run, one JSON object a line, and the same numbers in memory.
  *
- * When a run goes on from step k, lines up to k are read back and later ones dropped, so that the
- * log has each step once. Losses are written with all their digits: equal bits, equal text. */
+ * When a run goes on from step k, its lines up to k are read back and written to a new file that
+ * takes the place of the old one; later ones, torn ones and those of other runs are left out, so
+ * that the log has each step once, and is whole whenever the process is killed. Losses are written
+ * with all their digits: equal bits, equal text. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +12,9 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
+#include "base/rank.h"
 #include "base/text.h"
 #include "train/run.h"
 
@@ -34,20 +38,26 @@ static void member(tsi_text *text, const char *name, double value)
     tsi_text_real(text, value);
 }
 
+static void add_line(tsi_text *text, const tsi_history *h, const ts_train_step *s)
+{
+    tsi_text_printf(text, "{\"step\": %lld", (long long)s->step);
+    member(text, "loss", s->loss);
+    member(text, "norm", s->norm);
+    member(text, "rate", s->rate);
+    tsi_text_printf(text, ", \"tokens\": %lld", (long long)s->tokens);
+    member(text, "seconds", s->seconds);
+    member(text, "tokens_per_second", s->tokens_per_second);
+    member(text, "flops", s->flops);
+    tsi_text_printf(text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
+    member(text, "scale", s->scale);
+    tsi_text_printf(text, ", \"skipped\": %lld, \"run\": \"%016llx\"}\n", (long long)s->skipped,
+                    (unsigned long long)h->run);
+}
+
 static ts_status write_line(tsi_history *h, const ts_train_step *s)
 {
     tsi_text text = { 0 };
-    tsi_text_printf(&text, "{\"step\": %lld", (long long)s->step);
-    member(&text, "loss", s->loss);
-    member(&text, "norm", s->norm);
-    member(&text, "rate", s->rate);
-    tsi_text_printf(&text, ", \"tokens\": %lld", (long long)s->tokens);
-    member(&text, "seconds", s->seconds);
-    member(&text, "tokens_per_second", s->tokens_per_second);
-    member(&text, "flops", s->flops);
-    tsi_text_printf(&text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
-    member(&text, "scale", s->scale);
-    tsi_text_printf(&text, ", \"skipped\": %lld}\n", (long long)s->skipped);
+    add_line(&text, h, s);
     char *line = tsi_text_take(&text);
     if (!line) return TS_ERR_MEMORY;
     bool good = fputs(line, h->log) >= 0 && fflush(h->log) == 0;
@@ -60,13 +70,14 @@ static double real(const tsi_json *root, const char *name)
     return tsi_json_real(tsi_json_member(root, name), (double)NAN); /* null: was not finite */
 }
 
-/* One line of an earlier run; a torn or foreign line is left out. */
-static ts_status read_line(tsi_history *h, const char *path, const char *line, int64_t last)
+/* One line of an earlier process; what is torn, or of another run, is left out. */
+static ts_status read_line(tsi_history *h, const char *line, int64_t last)
 {
+    char run[20];
     size_t length = strlen(line);
-    if (length < 2 || line[length - 1] != '\n' || line[length - 2] != '}') return TS_OK;
     tsi_json_document *document = NULL;
-    TSI_TRY(tsi_json_parse(path, line, length, &document));
+    if (length < 2 || line[length - 1] != '\n' || line[length - 2] != '}') return TS_OK;
+    if (tsi_json_parse("train.jsonl", line, length, &document) != TS_OK) return TS_OK;
     const tsi_json *root = tsi_json_root(document);
     ts_train_step s = { .struct_size = sizeof s,
                         .step = tsi_json_int(tsi_json_member(root, "step"), 0),
@@ -80,26 +91,43 @@ static ts_status read_line(tsi_history *h, const char *path, const char *line, i
                         .memory_bytes = tsi_json_int(tsi_json_member(root, "memory_bytes"), 0),
                         .scale = real(root, "scale"),
                         .skipped = tsi_json_int(tsi_json_member(root, "skipped"), 0) };
+    snprintf(run, sizeof run, "%016llx", (unsigned long long)h->run);
+    bool ours = strcmp(tsi_json_text(tsi_json_member(root, "run"), ""), run) == 0;
     tsi_json_release(document);
     bool next =
         s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);
-    return next ? keep(h, &s) : TS_OK;
+    return ours && next ? keep(h, &s) : TS_OK;
+}
+
+static ts_status read_lines(tsi_history *h, const char *path, int64_t step)
+{
+    char line[1024];
+    FILE *old = step > 0 ? fopen(path, "r") : NULL;
+    /* A line that is no JSON is an answer, not a failure of this rank. */
+    ts_rank *me = tsi_rank_current();
+    tsi_rank_set_current(NULL);
+    ts_status status = TS_OK;
+    while (old && status == TS_OK && fgets(line, sizeof line, old))
+        status = read_line(h, line, step);
+    tsi_rank_set_current(me);
+    if (old) fclose(old);
+    return status == TS_OK ? TS_OK : tsi_fail_memory("the history of steps", sizeof line);
 }
 
 ts_status tsi_history_open(tsi_history *h, const char *path, int64_t step)
 {
-    char line[1024];
-    FILE *old = step > 0 ? fopen(path, "r") : NULL;
-    ts_status status = TS_OK;
-    while (old && status == TS_OK && fgets(line, sizeof line, old))
-        status = read_line(h, path, line, step);
-    if (old) fclose(old);
+    TSI_TRY(read_lines(h, path, step));
+    tsi_text text = { 0 };
+    for (int64_t i = 0; i < h->count; i++)
+        add_line(&text, h, &h->step[i]);
+    size_t length = text.length;
+    char *kept = tsi_text_take(&text);
+    if (!kept) return TS_ERR_MEMORY;
+    ts_status status = tsi_file_replace(path, kept, length);
+    tsi_free(kept);
     if (status != TS_OK) return status;
-    h->log = fopen(path, "w");
-    if (!h->log) return TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
-    for (int64_t i = 0; i < h->count && status == TS_OK; i++)
-        status = write_line(h, &h->step[i]);
-    return status;
+    h->log = fopen(path, "a");
+    return h->log ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
 ts_status tsi_history_add(tsi_history *h, const ts_train_step *step)

@@ -3,13 +3,12 @@
  *
  * Curves are inline SVG in a box of WIDTH x HEIGHT with round numbers at the side; long runs are
  * drawn with at most POINTS points, each the mean of its steps. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "train/run.h"
 
@@ -381,9 +380,7 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     size_t length = out.length;
     char *text = tsi_text_take(&out);
     if (!text) return TS_ERR_MEMORY;
-    FILE *file = fopen(result->report, "wb");
-    bool good = file && fwrite(text, 1, length, file) == length;
-    if (file && fclose(file) != 0) good = false;
+    ts_status status = tsi_file_replace(result->report, text, length);
     tsi_free(text);
-    return good ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: %s", result->report, strerror(errno));
+    return status;
 }

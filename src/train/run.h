@@ -2,8 +2,9 @@
 /* run.h - one rank's part of a training run, and what its pieces do with it.
  *
  *   data.c    tokens, rows, batches            state.c   weights and optimiser state on disk
- *   measure.c memory, time, communication      history.c the log, read again when resuming
- *   report.c  the page at the end              trainer.c the loop
+ *   measure.c memory, time, communication      meaning.c what a state is the state of
+ *   report.c  the page at the end              history.c the log, read again when resuming
+ *   output.c  the directory and its lock       trainer.c the loop
  *
  * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
  * the configuration; clocks and callbacks only decide when to stop, and all ranks agree on that. */
@@ -35,6 +36,7 @@ typedef struct tsi_measures { /* of this rank, since this process began */
 typedef struct tsi_history { /* every step since the first, rank 0 alone */
     ts_train_step *step;
     int64_t count, capacity;
+    uint64_t run; /* whose lines these are */
     FILE *log;
 } tsi_history;
 
@@ -51,7 +53,10 @@ typedef struct tsi_run {
     ts_train_plan plan;
     tsi_measures measures;
     tsi_history history;
-    double seconds; /* of all steps of this process */
+    double seconds;  /* of all steps of this process */
+    int64_t skipped; /* steps left out, up to the latest, in a row */
+    uint64_t id;     /* of the run, from its first step on: in its states and its log */
+    int lock;        /* rank 0: the file that is locked, or -1 */
     char prefix[TSI_CONFIG_TEXT_MAX];
     char mesh_text[256];
 } tsi_run;
@@ -62,18 +67,27 @@ ts_status tsi_run_data(tsi_run *run);
 /* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
 
+/* ---- the directory */
+ts_status tsi_output_open(tsi_run *run);        /* rank 0: makes, locks and cleans it */
+void tsi_output_close(tsi_run *run);            /* lets go of the lock */
+ts_status tsi_make_directory(const char *path); /* with its parents */
+void tsi_folder_remove(const char *folder);     /* of a state, with its files */
+
 /* ---- state: OUTPUT/state/step-N/rank-R.bin */
-ts_status tsi_state_save(tsi_run *run, int64_t step);    /* [coll] */
-ts_status tsi_state_load(tsi_run *run, int64_t *step);   /* [coll] *step 0: there was none */
-ts_status tsi_state_forget(tsi_run *run, int64_t after); /* rank 0: removes states before `after` */
-ts_status tsi_make_directory(const char *path);          /* with its parents */
+ts_status tsi_state_save(tsi_run *run, int64_t step);  /* [coll] */
+ts_status tsi_state_load(tsi_run *run, int64_t *step); /* [coll] *step 0: there was none */
+ts_status tsi_state_none(tsi_run *run);                /* [coll] removes those that are there */
+/* What the run's state is the state of; NULL: recorded. The caller frees. */
+char *tsi_run_meaning(tsi_run *run);
+/* "model.heads is 2 there and 4 here; ..."; the caller frees. */
+char *tsi_meaning_differences(const char *there, const char *here);
 
 /* ---- numbers */
 ts_status tsi_measure_plan(tsi_run *run);
 void tsi_measure_step(tsi_run *run); /* counts operators and communication up to here */
 
 /* ---- the log: OUTPUT/train.jsonl */
-/* Opens it; lines of steps up to `step` are kept and read. */
+/* Opens it; lines of history->run for steps up to `step` are read and kept, others left out. */
 ts_status tsi_history_open(tsi_history *history, const char *path, int64_t step);
 ts_status tsi_history_add(tsi_history *history, const ts_train_step *step);
 void tsi_history_close(tsi_history *history);

@@ -3,13 +3,14 @@
  * mesh.
  *
  *   OUTPUT/state/step-N/rank-R.bin:
- *   "TSSTATE2" | u64 step | u64 hash of mesh, plan and optimiser | u64 updates | f64 loss scale |
- *   u64 finite steps at it | u64 records |
- *   records: u32 bytes of the name | u32 dtype | u64 bytes of the data | name | data |
+ *   "TSSTATE3" | u64 step | u64 the run | u64 updates | f64 loss scale | u64 finite steps at it |
+ *   u64 bytes of the meaning | meaning (meaning.c) | the blocks of its tensors, in its order |
  *   u64 checksum of everything before
  *
- * A state is written as step-N.part by all ranks, and renamed by rank 0 when all are done: a folder
- * step-N is complete. The newest two are kept. Everything is little-endian, as the memory is. */
+ * INV: a folder named step-N is complete. It is written as step-N.part by all ranks, synced, and
+ * renamed by rank 0 when all are done; before it is removed it is renamed to step-N.old. The newest
+ * two are kept. All files of a folder are of one run. Everything is little-endian, as the memory
+ * is. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -18,22 +19,78 @@
 #include <unistd.h>
 
 #include "array/image.h"
+#include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "tensor/tensor.h"
 #include "train/run.h"
 
-enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96 };
-static const char magic[8] = "TSSTATE2";
+enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96, BLOCK_BYTES = 1 << 14, MEANING_MAX = 1 << 28 };
+static const char magic[8] = "TSSTATE3";
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+/* Over blocks of the file, so that it can be checked without knowing what is in it. */
+typedef struct checksum {
+    uint64_t hash;
+    size_t used;
+    unsigned char block[BLOCK_BYTES];
+} checksum;
+
+static void checksum_add(checksum *sum, const void *data, size_t bytes)
+{
+    const unsigned char *from = data;
+    while (bytes > 0) {
+        size_t room = BLOCK_BYTES - sum->used, count = bytes < room ? bytes : room;
+        memcpy(sum->block + sum->used, from, count);
+        sum->used += count;
+        from += count;
+        bytes -= count;
+        if (sum->used < BLOCK_BYTES) continue;
+        sum->hash = tsi_hash_bytes(sum->hash, sum->block, BLOCK_BYTES);
+        sum->used = 0;
+    }
+}
+
+static uint64_t checksum_value(const checksum *sum)
+{
+    return tsi_hash_bytes(sum->hash, sum->block, sum->used);
+}
+
+/* What is wrong with a file; NULL: nothing. */
+static const char *damage_of(const char *path)
+{
+    unsigned char buffer[BLOCK_BYTES];
+    checksum sum = { 0 };
+    FILE *file = fopen(path, "rb");
+    struct stat about;
+    if (!file || fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
+        if (file) fclose(file);
+        return "cannot be opened";
+    }
+    int64_t left = (int64_t)about.st_size - 8;
+    while (left > 0) {
+        size_t count = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
+        if (fread(buffer, 1, count, file) != count) break;
+        checksum_add(&sum, buffer, count);
+        left -= (int64_t)count;
+    }
+    uint64_t stored = 0;
+    bool whole = left == 0 && fread(&stored, 1, sizeof stored, file) == sizeof stored;
+    fclose(file);
+    if (!whole) return "ends too early";
+    return stored == checksum_value(&sum) ? NULL : "is damaged: the checksum does not fit";
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 typedef struct stream {
     const char *path;
     FILE *file;
-    uint64_t hash;
     bool reading;
+    checksum sum;
 } stream;
-
-/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static ts_status pass(stream *s, void *data, size_t bytes)
 {
@@ -42,33 +99,11 @@ static ts_status pass(stream *s, void *data, size_t bytes)
     if (done != bytes)
         return TSI_FAIL(TS_ERR_IO, "%s: %s", s->path,
                         s->reading ? "ends too early" : strerror(errno));
-    s->hash = tsi_hash_bytes(s->hash, data, bytes);
+    if (!s->reading) checksum_add(&s->sum, data, bytes);
     return TS_OK;
 }
 
-/* A number that is written, or read and compared. */
-static ts_status pass_number(stream *s, uint64_t value, const char *what)
-{
-    uint64_t found = value;
-    TSI_TRY(pass(s, &found, sizeof found));
-    if (found == value) return TS_OK;
-    return TSI_FAIL(TS_ERR_STATE, "%s: %s is %llu in the file and %llu in this run", s->path, what,
-                    (unsigned long long)found, (unsigned long long)value);
-}
-
-static ts_status pass_name(stream *s, const char *name)
-{
-    char found[512];
-    size_t length = strlen(name);
-    if (length >= sizeof found) return TSI_FAIL(TS_ERR_ARG, "%s: the name is too long", name);
-    TSI_TRY(pass_number(s, length, "the length of a name"));
-    memcpy(found, name, length);
-    TSI_TRY(pass(s, found, length));
-    if (memcmp(found, name, length) == 0) return TS_OK;
-    return TSI_FAIL(TS_ERR_STATE, "%s: has %.*s where this run has %s", s->path, (int)length, found,
-                    name);
-}
-
+/* The block of this rank, from or to memory that lies as the layout says. */
 static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
 {
     stream *s = context;
@@ -77,9 +112,6 @@ static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
         return TSI_FAIL(TS_ERR_INTERNAL, "%s: the block of %s is not dense", s->path, name);
     tsi_block block = tsi_array_block(t->array);
     size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
-    TSI_TRY(pass_name(s, name));
-    TSI_TRY(pass_number(s, (uint64_t)block.dtype, "the dtype"));
-    TSI_TRY(pass_number(s, bytes, "the number of bytes of a block"));
     if (s->reading) t->array->storage->version++;
     tsi_image image;
     int32_t mode = s->reading ? TSI_IMAGE_WRITE : TSI_IMAGE_READ;
@@ -91,113 +123,117 @@ static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
     return status;
 }
 
-static ts_status count_tensor(const char *name, ts_tensor *t, void *context)
+typedef struct head {
+    char magic[8];
+    int64_t step;
+    uint64_t run;
+    int64_t updates;
+    double scale;
+    int64_t good;
+    uint64_t meaning_bytes;
+} head;
+
+static ts_status fail_meaning(const stream *s, const char *there, const char *here)
 {
-    (void)name;
-    (void)t;
-    ++*(uint64_t *)context;
-    return TS_OK;
+    char *differences = tsi_meaning_differences(there, here);
+    ts_status status = TSI_FAIL_BLAST(
+        TS_BLAST_LOCAL, TS_ERR_STATE,
+        "%s: this run cannot go on from it: %s; train.resume=0 starts anew, model.directory takes "
+        "the weights of OUTPUT/model alone",
+        s->path, differences ? differences : "it differs");
+    tsi_free(differences);
+    return status;
 }
 
-/* What must be alike for the bits to fit. */
-static uint64_t run_hash(const tsi_run *run)
+/* Reads the head and refuses what is not a state of this function on this mesh. */
+static ts_status read_head(stream *s, const char *meaning, head *out)
 {
-    const ts_train_config *c = run->config;
-    uint64_t hash = tsi_hash_text(7, run->mesh_text);
-    hash = tsi_hash_text(hash, c->parallel.plan);
-    hash = tsi_hash_text(hash, c->optimizer.kind);
-    return tsi_hash_mix(hash, (uint64_t)ts_rank_index(run->me));
+    TSI_TRY(pass(s, out, sizeof *out));
+    if (memcmp(out->magic, magic, sizeof magic) != 0)
+        return TSI_FAIL(TS_ERR_IO,
+                        "%s: is not a state of a run, or of another version of tessera; "
+                        "train.resume=0 starts anew",
+                        s->path);
+    if (out->meaning_bytes > MEANING_MAX)
+        return TSI_FAIL(TS_ERR_IO, "%s: is damaged: its head does not fit", s->path);
+    char *there = tsi_alloc((size_t)out->meaning_bytes + 1);
+    if (!there) return tsi_fail_memory("the meaning of a state", (size_t)out->meaning_bytes);
+    ts_status status = pass(s, there, (size_t)out->meaning_bytes);
+    there[out->meaning_bytes] = '\0';
+    if (status == TS_OK && strcmp(there, meaning) != 0) status = fail_meaning(s, there, meaning);
+    tsi_free(there);
+    return status;
 }
 
-static ts_status pass_head(stream *s, const tsi_run *run, int64_t step)
+static ts_status pass_tensors(stream *s, tsi_run *run)
 {
-    char found[sizeof magic];
-    memcpy(found, magic, sizeof found);
-    TSI_TRY(pass(s, found, sizeof found));
-    if (memcmp(found, magic, sizeof found) != 0)
-        return TSI_FAIL(TS_ERR_IO, "%s: is not a state of a run", s->path);
-    TSI_TRY(pass_number(s, (uint64_t)step, "the step"));
-    uint64_t hash = run_hash(run), mine = hash;
-    TSI_TRY(pass(s, &hash, sizeof hash));
-    if (hash != mine)
-        return TSI_FAIL(TS_ERR_STATE,
-                        "%s: was written on another mesh, plan or optimizer than \"%s\", \"%s\", "
-                        "%s; go on from OUTPUT/model (model.directory) instead",
-                        s->path, run->mesh_text, run->config->parallel.plan,
-                        run->config->optimizer.kind);
-    return TS_OK;
-}
-
-/* What changes from step to step beside the tensors. */
-static ts_status pass_progress(stream *s, tsi_run *run)
-{
-    int64_t updates = ts_optimizer_steps(run->optimizer);
-    TSI_TRY(pass(s, &updates, sizeof updates));
-    TSI_TRY(pass(s, &run->scale.value, sizeof run->scale.value));
-    TSI_TRY(pass(s, &run->scale.good, sizeof run->scale.good));
-    return s->reading ? ts_optimizer_resume(run->optimizer, updates) : TS_OK;
-}
-
-static ts_status pass_all(stream *s, tsi_run *run, int64_t step)
-{
-    TSI_TRY(pass_head(s, run, step));
-    TSI_TRY(pass_progress(s, run));
-    uint64_t count = 0;
-    TSI_TRY(ts_module_each(ts_model_module(run->model), count_tensor, &count));
-    TSI_TRY(ts_optimizer_each(run->optimizer, count_tensor, &count));
-    TSI_TRY(pass_number(s, count, "the number of tensors"));
     TSI_TRY(ts_module_each(ts_model_module(run->model), pass_tensor, s));
-    TSI_TRY(ts_optimizer_each(run->optimizer, pass_tensor, s));
-    uint64_t sum = s->hash, found = sum;
-    TSI_TRY(pass(s, &found, sizeof found));
-    if (found == sum) return TS_OK;
-    return TSI_FAIL(TS_ERR_IO, "%s: the checksum does not fit: the file is damaged", s->path);
+    return ts_optimizer_each(run->optimizer, pass_tensor, s);
 }
 
-static ts_status pass_file(tsi_run *run, const char *folder, int64_t step, bool reading)
+static ts_status write_all(stream *s, tsi_run *run, int64_t step, char *meaning)
 {
-    char path[PATH_BYTES + 32];
-    snprintf(path, sizeof path, "%s/rank-%lld.bin", folder, (long long)ts_rank_index(run->me));
-    stream s = { path, fopen(path, reading ? "rb" : "wb"), 0, reading };
-    if (!s.file) return TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
-    ts_status status = pass_all(&s, run, step);
-    if (!reading && status == TS_OK && (fflush(s.file) != 0 || fsync(fileno(s.file)) != 0))
+    head h = { .step = step,
+               .run = run->id,
+               .updates = ts_optimizer_steps(run->optimizer),
+               .scale = run->scale.value,
+               .good = run->scale.good,
+               .meaning_bytes = strlen(meaning) };
+    memcpy(h.magic, magic, sizeof magic);
+    TSI_TRY(pass(s, &h, sizeof h));
+    TSI_TRY(pass(s, meaning, h.meaning_bytes));
+    TSI_TRY(pass_tensors(s, run));
+    uint64_t sum = checksum_value(&s->sum);
+    TSI_TRY(pass(s, &sum, sizeof sum));
+    if (fflush(s->file) == 0 && fsync(fileno(s->file)) == 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_IO, "%s: %s", s->path, strerror(errno));
+}
+
+static ts_status read_all(stream *s, tsi_run *run, const char *meaning)
+{
+    head h;
+    TSI_TRY(read_head(s, meaning, &h));
+    run->id = h.run;
+    run->scale.value = h.scale;
+    run->scale.good = h.good;
+    TSI_TRY(ts_optimizer_resume(run->optimizer, h.updates));
+    return pass_tensors(s, run);
+}
+
+static void rank_path(char *out, size_t size, const char *folder, int64_t rank)
+{
+    snprintf(out, size, "%s/rank-%lld.bin", folder, (long long)rank);
+}
+
+typedef enum pass_kind { PASS_WRITE, PASS_READ, PASS_COMPARE } pass_kind;
+
+static ts_status pass_file(tsi_run *run, const char *folder, int64_t step, pass_kind kind)
+{
+    char path[PATH_BYTES + 32], *meaning = tsi_run_meaning(run);
+    if (!meaning) return ts_rank_status(run->me);
+    rank_path(path, sizeof path, folder, ts_rank_index(run->me));
+    stream s = { .path = path, .reading = kind != PASS_WRITE };
+    s.file = fopen(path, s.reading ? "rb" : "wb");
+    ts_status status = TS_OK;
+    head h;
+    if (!s.file)
         status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
-    fclose(s.file);
+    else if (kind == PASS_WRITE)
+        status = write_all(&s, run, step, meaning);
+    else if (kind == PASS_READ)
+        status = read_all(&s, run, meaning);
+    else
+        status = read_head(&s, meaning, &h);
+    if (s.file) fclose(s.file);
+    tsi_free(meaning);
     return status;
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-ts_status tsi_make_directory(const char *path)
+static void step_path(char *out, const char *states, int64_t step, const char *end)
 {
-    char part[PATH_BYTES];
-    int length = snprintf(part, sizeof part, "%s", path);
-    if (length <= 0 || length >= (int)sizeof part)
-        return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
-    for (char *at = part + 1;; at++) {
-        if (*at != '/' && *at != '\0') continue;
-        char kept = *at;
-        *at = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return TSI_FAIL(TS_ERR_IO, "%s: cannot be created: %s", part, strerror(errno));
-        if (kept == '\0') return TS_OK;
-        *at = kept;
-    }
-}
-
-static void remove_folder(const char *folder)
-{
-    DIR *directory = opendir(folder);
-    if (!directory) return;
-    for (struct dirent *entry = readdir(directory); entry; entry = readdir(directory)) {
-        char path[PATH_BYTES + 300];
-        if (strncmp(entry->d_name, "rank-", 5) != 0) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    closedir(directory);
-    rmdir(folder);
+    snprintf(out, PATH_BYTES, "%s/step-%lld%s", states, (long long)step, end);
 }
 
 /* The largest step below `limit` whose state is complete; 0: none. */
@@ -216,56 +252,137 @@ static int64_t newest(const char *states, int64_t limit)
     return best;
 }
 
-ts_status tsi_state_forget(tsi_run *run, int64_t after)
+/* First by another name, so that a half-removed one is never taken for a state. */
+static void remove_state(const char *states, int64_t step)
 {
-    char states[TSI_CONFIG_TEXT_MAX], folder[PATH_BYTES];
+    char folder[PATH_BYTES], old[PATH_BYTES];
+    step_path(folder, states, step, "");
+    step_path(old, states, step, ".old");
+    tsi_folder_remove(rename(folder, old) == 0 ? old : folder);
+}
+
+/* Removes states before the step `after`. */
+static ts_status forget(tsi_run *run, int64_t after)
+{
+    char states[TSI_CONFIG_TEXT_MAX];
     TSI_TRY(tsi_train_path(run->config, "state", states));
-    for (int64_t step = newest(states, after); step > 0; step = newest(states, step)) {
-        snprintf(folder, sizeof folder, "%s/step-%lld", states, (long long)step);
-        remove_folder(folder);
-    }
+    for (int64_t step = newest(states, after); step > 0; step = newest(states, step))
+        remove_state(states, step);
     return TS_OK;
 }
 
-/* ---- saving and loading ---------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static ts_status publish(tsi_run *run, const char *states, const char *part, int64_t step)
 {
     char folder[PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s/step-%lld", states, (long long)step);
-    remove_folder(folder);
+    step_path(folder, states, step, "");
+    TSI_TRY(tsi_directory_sync(part));
+    remove_state(states, step);
     if (rename(part, folder) != 0)
         return TSI_FAIL(TS_ERR_IO, "%s: cannot be renamed: %s", part, strerror(errno));
-    return tsi_state_forget(run, newest(states, step)); /* the one before is kept */
+    TSI_TRY(tsi_directory_sync(states));
+    return forget(run, newest(states, step)); /* the one before is kept */
 }
 
 ts_status tsi_state_save(tsi_run *run, int64_t step)
 {
     char states[TSI_CONFIG_TEXT_MAX], part[PATH_BYTES];
     TSI_TRY(tsi_train_path(run->config, "state", states));
-    snprintf(part, sizeof part, "%s/step-%lld.part", states, (long long)step);
+    step_path(part, states, step, ".part");
     bool first = ts_rank_index(run->me) == 0;
-    if (first) TSI_TRY(tsi_make_directory(part));
+    if (first) {
+        tsi_folder_remove(part);
+        TSI_TRY(tsi_make_directory(part));
+        TSI_TRY(tsi_directory_sync(run->config->train.output)); /* "state" may be new */
+    }
     TSI_TRY(ts_group_barrier(run->all, NULL));
-    TSI_TRY(pass_file(run, part, step, false));
+    TSI_TRY(pass_file(run, part, step, PASS_WRITE));
     TSI_TRY(ts_group_barrier(run->all, NULL));
     if (first) TSI_TRY(publish(run, states, part, step));
     return ts_group_barrier(run->all, NULL);
 }
 
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static bool is_intact(const tsi_run *run, const char *folder)
+{
+    char path[PATH_BYTES + 32];
+    for (int64_t rank = 0; rank < ts_rank_count(run->me); rank++) {
+        rank_path(path, sizeof path, folder, rank);
+        if (damage_of(path)) return false;
+    }
+    return true;
+}
+
+/* Refuses a damaged file with what can be done: which older state is whole, and how to take it. */
+static ts_status check_file(tsi_run *run, const char *states, int64_t step, int64_t rank)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES + 32], other[PATH_BYTES];
+    step_path(folder, states, step, "");
+    rank_path(path, sizeof path, folder, rank);
+    const char *damage = damage_of(path);
+    if (!damage) return TS_OK;
+    int64_t older = newest(states, step);
+    for (; older > 0; older = newest(states, older)) {
+        step_path(other, states, older, "");
+        if (is_intact(run, other)) break;
+    }
+    if (older == 0)
+        return TSI_FAIL(TS_ERR_IO, "%s: %s; no older state is whole: train.resume=0 starts anew",
+                        path, damage);
+    return TSI_FAIL(TS_ERR_IO,
+                    "%s: %s; the state of step %lld is whole: remove %s to go on from it", path,
+                    damage, (long long)older, folder);
+}
+
+/* Every rank learns a word of rank 0's. */
+static ts_status broadcast(tsi_run *run, void *word)
+{
+    ts_array array = TS_INIT(ts_array);
+    array.data = word;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    return ts_group_broadcast(run->all, &array, 0, NULL);
+}
+
+/* Rank 0 looks first, since the state of another mesh has other files. */
+static ts_status find_state(tsi_run *run, const char *states, int64_t *step)
+{
+    if (ts_rank_index(run->me) == 0) {
+        char folder[PATH_BYTES];
+        *step = newest(states, INT64_MAX);
+        step_path(folder, states, *step, "");
+        if (*step > 0) TSI_TRY(check_file(run, states, *step, 0));
+        if (*step > 0) TSI_TRY(pass_file(run, folder, *step, PASS_COMPARE));
+    }
+    return broadcast(run, step);
+}
+
+ts_status tsi_state_none(tsi_run *run)
+{
+    if (ts_rank_index(run->me) == 0) TSI_TRY(forget(run, INT64_MAX));
+    return broadcast(run, &run->id);
+}
+
 ts_status tsi_state_load(tsi_run *run, int64_t *step)
 {
     char states[TSI_CONFIG_TEXT_MAX], folder[PATH_BYTES];
+    int64_t found = 0;
     *step = 0;
     TSI_TRY(tsi_train_path(run->config, "state", states));
-    int64_t found = ts_rank_index(run->me) == 0 ? newest(states, INT64_MAX) : 0;
-    ts_array word = TS_INIT(ts_array);
-    word.data = &found;
-    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-    TSI_TRY(ts_group_broadcast(run->all, &word, 0, NULL));
-    if (found == 0) return TS_OK;
-    snprintf(folder, sizeof folder, "%s/step-%lld", states, (long long)found);
-    TSI_TRY(pass_file(run, folder, found, true));
+    TSI_TRY(find_state(run, states, &found));
+    if (found == 0) return broadcast(run, &run->id);
+    step_path(folder, states, found, "");
+    TSI_TRY(check_file(run, states, found, ts_rank_index(run->me)));
+    TSI_TRY(pass_file(run, folder, found, PASS_READ));
+    uint64_t mine = run->id;
+    TSI_TRY(broadcast(run, &run->id));
+    if (run->id != mine)
+        return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
+                              "%s: rank-%lld.bin is of the run %016llx, rank-0.bin of %016llx; "
+                              "remove the folder to go on from an older state",
+                              folder, (long long)ts_rank_index(run->me), (unsigned long long)mine,
+                              (unsigned long long)run->id);
     TSI_TRY(ts_group_barrier(run->all, NULL)); /* all could read theirs */
     *step = found;
     return TS_OK;

@@ -8,12 +8,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "array/pool.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/rank.h"
 #include "model/config.h"
 #include "train/run.h"
@@ -109,14 +112,16 @@ static ts_status make_optimizer(tsi_run *run)
 
 static ts_status resume(tsi_run *run)
 {
-    bool first = ts_rank_index(run->me) == 0;
+    run->id = tsi_hash_mix((uint64_t)tsi_clock_ns(), (uint64_t)getpid());
+    run->id = tsi_hash_mix(run->id, (uint64_t)time(NULL));
     if (run->config->train.resume)
         TSI_TRY(tsi_state_load(run, &run->plan.step_first));
-    else if (first)
-        TSI_TRY(tsi_state_forget(run, INT64_MAX));
-    if (!first) return TS_OK;
+    else
+        TSI_TRY(tsi_state_none(run));
+    if (ts_rank_index(run->me) != 0) return TS_OK;
     char path[TSI_CONFIG_TEXT_MAX];
     TSI_TRY(tsi_train_path(run->config, "train.jsonl", path));
+    run->history.run = run->id;
     return tsi_history_open(&run->history, path, run->plan.step_first);
 }
 
@@ -125,7 +130,7 @@ static ts_status set_up(tsi_run *run)
     const ts_train_config *c = run->config;
     TSI_TRY(ts_train_config_check(c));
     TSI_TRY(make_mesh(run));
-    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_make_directory(c->train.output));
+    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_output_open(run));
     TSI_TRY(tsi_run_data(run));
     TSI_TRY(make_model(run));
     TSI_TRY(make_optimizer(run));
@@ -271,11 +276,9 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     snprintf(path, sizeof path, "%s%s", from, file ? "" : "/tokenizer.json");
     TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
-    FILE *out = fopen(path, "wb");
-    bool good = out && fwrite(text, 1, length, out) == length;
-    if (out && fclose(out) != 0) good = false;
+    ts_status status = tsi_file_replace(path, text, length);
     tsi_free(text);
-    return good ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: cannot be written", path);
+    return status;
 }
 
 static ts_status sample(tsi_run *run, ts_text *out)
@@ -317,7 +320,9 @@ static ts_status finish(tsi_run *run, ts_train_result *out)
     if (run->history.count > 0) out->loss = run->history.step[run->history.count - 1].loss;
     if (run->config->log.report == 0) return TS_OK;
     TSI_TRY(tsi_train_path(run->config, "report.html", out->report));
-    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_report_write(run, out));
+    /* A run that had nothing left to do keeps the report of the one that did it. */
+    bool kept = out->step == run->plan.step_first && access(out->report, F_OK) == 0;
+    if (ts_rank_index(run->me) == 0 && !kept) TSI_TRY(tsi_report_write(run, out));
     return TS_OK;
 }
 
@@ -327,7 +332,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (!me || !config || !out) return TSI_FAIL(TS_ERR_NULL, "train: an argument is NULL");
     *out = (ts_train_result){ .struct_size = sizeof *out };
     TSI_TRY(tsi_rank_enter(me));
-    tsi_run run = { .me = me, .config = config };
+    tsi_run run = { .me = me, .config = config, .lock = -1 };
     run.plan.struct_size = sizeof run.plan;
     run.scale = (ts_loss_scale){ .struct_size = sizeof run.scale,
                                  .value = config->train.loss_scale,
@@ -346,5 +351,6 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     ts_loader_close(run.loader);
     tsi_free(run.row);
     ts_mesh_release(run.mesh);
+    tsi_output_close(&run);
     return status;
 }

@@ -80,7 +80,7 @@ says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1
 
 says generate_help 0 "Text from a model" "$tessera" generate --help
 says generate_no_folder 2 "needs one directory" "$tessera" generate
-says generate_no_model 1 "none: cannot be opened" "$tessera" generate "$work/none"
+says generate_no_model 2 "none: cannot be opened" "$tessera" generate "$work/none"
 says generate_hot 2 "--temperature" "$tessera" generate "$work/run/model" --temperature warm
 says generate 0 "The" "$tessera" generate "$work/run/model" --prompt The --tokens 8
 a=$("$tessera" generate "$work/run/model" --prompt The --tokens 8 --seed 3 | od -c)

@@ -23,6 +23,7 @@ typedef struct outcome {
     int64_t skipped, memory; /* steps left out; the most any rank held */
     int64_t stop_at, step_first, estimate;
     ts_train_result result;
+    char error[1024];
 } outcome;
 
 static __attribute__((unused)) int note(const ts_train_step *step, void *context)
@@ -100,7 +101,7 @@ static const char small[] = "[model]\nhidden = 16\nintermediate = 24\nlayers = 1
 static __attribute__((unused)) ts_status train(test *t, const folder *f, const char *name,
                                                const char *more, int64_t ranks, outcome *o)
 {
-    char path[FOLDER_PATH_MAX], error[1024] = "";
+    char path[FOLDER_PATH_MAX];
     for (int i = 0; i <= STEPS_MAX; i++)
         o->loss[i] = o->norm[i] = NAN;
     TEST_OK(t, ts_train_config_create(&o->config));
@@ -113,8 +114,8 @@ static __attribute__((unused)) ts_status train(test *t, const folder *f, const c
     ts_world_options options = {
         .struct_size = sizeof options, .engine = "threads", .rank_count = ranks, .seed = 5
     };
-    ts_status status = ts_launch_with(&options, work, o, error, sizeof error);
-    if (status != TS_OK) fprintf(stderr, "  %s\n", error);
+    ts_status status = ts_launch_with(&options, work, o, o->error, sizeof o->error);
+    if (status != TS_OK) fprintf(stderr, "  %s\n", o->error);
     ts_train_config_destroy(o->config);
     ts_text_release(&o->result.sample);
     return status;

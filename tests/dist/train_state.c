@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run leaves in its directory and finds there again: one writer, one run in all files,
+ * nothing half done, and a state that is not of this run refused with every difference named. */
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "dist/train_util.h"
+
+static char *read_file(test *t, const folder *f, const char *name, size_t *length)
+{
+    char path[2 * FOLDER_PATH_MAX], *data = NULL;
+    snprintf(path, sizeof path, "%s/%s", f->path, name);
+    TEST_OK(t, tsi_file_read(path, 1 << 24, &data, length));
+    return data;
+}
+
+static void shell(test *t, const folder *f, const char *command)
+{
+    char line[2 * FOLDER_PATH_MAX];
+    snprintf(line, sizeof line, "cd '%s' && %s", f->path, command);
+    TEST_SAY(t, system(line) == 0, "%s", line);
+}
+
+static bool there(const folder *f, const char *name)
+{
+    char path[2 * FOLDER_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", f->path, name);
+    return access(path, F_OK) == 0;
+}
+
+/* Repair 27: who comes second is told, and by whom. */
+TS_TEST(one_run_in_one_output)
+{
+    folder f = make_folder(t);
+    outcome o = { .stop_at = 2 };
+    TEST_OK(t, train(t, &f, "a", "[parallel]\nmesh = dp=2\n", 2, &o));
+    char path[FOLDER_PATH_MAX];
+    snprintf(path, sizeof path, "%s/a/lock", f.path);
+    int lock = open(path, O_RDWR | O_CLOEXEC);
+    TEST_CHECK(t, lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0);
+    TEST_STATUS(t, train(t, &f, "a", "[parallel]\nmesh = dp=2\n", 2, &o), TS_ERR_STATE);
+    TEST_SAYS(t, o.error, "train.output: another run (process ");
+    close(lock);
+    TEST_OK(t, train(t, &f, "a", "[parallel]\nmesh = dp=2\n", 2, &o));
+    TEST_EQ(t, o.step_first, 2);
+    remove_folder(&f);
+}
+
+/* Repair 27: lines that are torn or another run's are left out, and a file of another run too. */
+TS_TEST(files_of_other_runs_are_told)
+{
+    static const char mesh[] = "[parallel]\nmesh = dp=2\n";
+    folder f = make_folder(t);
+    outcome a = { .stop_at = 3 }, b = { .stop_at = 3 }, rest = { 0 };
+    TEST_OK(t, train(t, &f, "a", mesh, 2, &a));
+    TEST_OK(t, train(t, &f, "b", mesh, 2, &b));
+    shell(t, &f,
+          "cat b/train.jsonl a/train.jsonl > c && printf '{\"step\": 3, {\"step\": 4}\\n{\"st' "
+          ">> c && mv c a/train.jsonl");
+    TEST_OK(t, train(t, &f, "a", mesh, 2, &rest));
+    shell(t, &f,
+          "test $(wc -l < a/train.jsonl) = 6 && test $(grep -o '\"run\": \"[0-9a-f]*\"' "
+          "a/train.jsonl | sort -u | wc -l) = 1");
+    outcome bad = { 0 };
+    TEST_OK(t, train(t, &f, "b", mesh, 2, &bad));
+    shell(t, &f, "cp b/state/step-6/rank-1.bin a/state/step-6/rank-1.bin");
+    TEST_STATUS(t, train(t, &f, "a", mesh, 2, &bad), TS_ERR_STATE);
+    TEST_SAYS(t, bad.error, "rank-1.bin is of the run");
+    remove_folder(&f);
+}
+
+/* Repair 28: what a killed run left under temporary names goes; what is not ours stays. */
+TS_TEST(leftovers_are_removed)
+{
+    folder f = make_folder(t);
+    outcome o = { .stop_at = 2 };
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    shell(t, &f,
+          "cd a && mkdir state/step-9.part state/step-1.old && touch state/step-9.part/rank-0.bin "
+          "state/step-1.old/rank-0.bin model/config.json.tmp model/model.safetensors.77.tmp "
+          "tokens/x.tmp train.jsonl.tmp report.html.tmp mine.tmp");
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    shell(t, &f,
+          "cd a && test -e mine.tmp && rm mine.tmp && test -z \"$(find . -name '*.tmp' -o "
+          "-name '*.part' -o -name '*.old')\"");
+    remove_folder(&f);
+}
+
+/* Repair 28: a damaged state names the older one that is whole and how to take it; then the run
+ * goes on from that, bit for bit. */
+TS_TEST(a_damaged_state_names_an_older_one)
+{
+    static const char mesh[] = "[parallel]\nmesh = dp=2\n[train]\nsave_every = 2\n";
+    folder f = make_folder(t);
+    outcome whole = { 0 }, begun = { .stop_at = 4 }, rest = { 0 };
+    TEST_OK(t, train(t, &f, "whole", mesh, 2, &whole));
+    TEST_OK(t, train(t, &f, "a", mesh, 2, &begun));
+    shell(t, &f,
+          "printf x | dd of=a/state/step-4/rank-1.bin bs=1 seek=3000 conv=notrunc 2> /dev/null");
+    TEST_STATUS(t, train(t, &f, "a", mesh, 2, &rest), TS_ERR_IO);
+    TEST_SAYS(t, rest.error,
+              "is damaged: the checksum does not fit; the state of step 2 is whole: remove ");
+    TEST_SAYS(t, rest.error, "/state/step-4 to go on from it");
+    shell(t, &f, "rm a/state/step-4/rank-1.bin && : > a/state/step-2/rank-0.bin");
+    TEST_STATUS(t, train(t, &f, "a", mesh, 2, &rest), TS_ERR_IO);
+    TEST_SAYS(t, rest.error, "no older state is whole: train.resume=0 starts anew");
+    TEST_OK(t, train(t, &f, "b", mesh, 2, &begun));
+    shell(t, &f, "rm -r b/state/step-4");
+    TEST_OK(t, train(t, &f, "b", mesh, 2, &rest));
+    TEST_EQ(t, rest.step_first, 2);
+    same_weights(t, &f, "whole", "b");
+    remove_folder(&f);
+}
+
+/* Repairs 19 and 31: another function is refused with each difference; the same one, written
+ * otherwise, is taken. */
+TS_TEST(states_are_compared_by_meaning)
+{
+    static const struct {
+        const char *more, *words;
+    } rows[] = {
+        { "[model]\nheads = 4\n", "model.heads is 2 there and 4 here" },
+        { "[model]\nrope_theta = 500\n", "model.rope_theta is 10000 there and 500 here" },
+        { "[model]\nnorm_epsilon = 1e-3\n", "model.norm_epsilon is 1e-05 there and 0.001 here" },
+        { "[model]\nrope_theta = 500\nnorm_epsilon = 0.5\n",
+          "model.norm_epsilon is 1e-05 there and 0.5 here; model.rope_theta is 10000 there" },
+        { "[model]\nhidden = 32\n",
+          "model.embed_tokens.weight is f32 [260, 16](R) there and f32 [260, 32](R) here" },
+        { "[model]\ndtype = f64\n",
+          "model.embed_tokens.weight is f32 [260, 16](R) there and f64 [260, 16](R) here" },
+        { "[optimizer]\nkind = sgd\n", "optimizer.kind is adamw there and sgd here" },
+        { "[model]\nlayers = 2\n", "is missing there and" },
+    };
+    folder f = make_folder(t);
+    outcome o = { .stop_at = 2 };
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        TEST_STATUS(t, train(t, &f, "a", rows[i].more, 1, &o), TS_ERR_STATE);
+        TEST_SAYS(t, o.error, rows[i].words);
+        TEST_SAYS(t, o.error, "train.resume=0 starts anew");
+    }
+    TEST_OK(t, train(t, &f, "a", "[parallel]\nplan = dp\n[model]\nkv_heads = 2\nhead_dim = 8\n", 1,
+                     &o));
+    TEST_EQ(t, o.step_first, 2);
+    TEST_OK(t, train(t, &f, "a", "[optimizer]\nrate = 1e-3\n[train]\nsteps = 7\n", 1, &o));
+    TEST_EQ(t, o.step_first, 6);
+    remove_folder(&f);
+}
+
+/* Repair 19: a finished run that is run again keeps its report and its log. */
+TS_TEST(a_finished_run_keeps_its_report)
+{
+    folder f = make_folder(t);
+    outcome o = { 0 };
+    size_t length = 0, again = 0;
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    char *before = read_file(t, &f, "a/report.html", &length);
+    char *log = read_file(t, &f, "a/train.jsonl", &length);
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    TEST_EQ(t, o.result.step, STEPS);
+    TEST_CHECK(t, o.result.loss > 0 && o.result.report[0] != '\0');
+    char *after = read_file(t, &f, "a/report.html", &again);
+    TEST_TEXT(t, after, before);
+    char *log_after = read_file(t, &f, "a/train.jsonl", &again);
+    TEST_TEXT(t, log_after, log);
+    shell(t, &f, "rm a/report.html");
+    TEST_OK(t, train(t, &f, "a", "", 1, &o));
+    TEST_CHECK(t, there(&f, "a/report.html"));
+    tsi_free(before);
+    tsi_free(after);
+    tsi_free(log);
+    tsi_free(log_after);
+    remove_folder(&f);
+}
