@@ -57,6 +57,7 @@ static int run(job *j, const char *prompt)
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
     options.rank_count = 1;
+    options.watch = 1;
     char error[1024] = "";
     ts_model_config config;
     if (ts_model_config_read(j->directory, &config) != TS_OK)

@@ -2,7 +2,8 @@
 /* train.c - `tessera train CONFIG`: says what it will do, trains, and says where everything is.
  *
  * On a terminal one line is drawn over and over; elsewhere there is a line at most every two
- * seconds. Ctrl-C lets the step end, saves, and ends; the same command goes on from there. Ranks
+ * seconds. Ctrl-C (or SIGTERM, to any process of a run) lets the step end, saves, and ends; the
+ * same command goes on from there. A second one leaves out the sample, a third ends at once. Ranks
  * are threads of this process, or processes under mpirun. */
 #include <signal.h>
 #include <stdlib.h>
@@ -16,8 +17,15 @@ static volatile sig_atomic_t stopped;
 
 static void stop(int number)
 {
-    (void)number;
-    stopped = 1;
+    if (++stopped < 3) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static int asked_to_stop(void *context)
+{
+    (void)context;
+    return stopped;
 }
 
 typedef struct job {
@@ -122,7 +130,7 @@ static int show_step(const ts_train_step *s, void *context)
         j->shown = now;
     }
     if (last && j->terminal && !j->quiet) printf("\n");
-    return stopped;
+    return 0;
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -131,6 +139,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_train_options options = TS_INIT(ts_train_options);
     options.on_plan = show_plan;
     options.on_step = show_step;
+    options.stop = asked_to_stop;
     options.context = j;
     ts_train_result result;
     ts_status status = ts_train_run(me, j->config, &options, &result);
@@ -173,6 +182,7 @@ static int run(job *j)
     ts_train_config_get(j->config, "train.seed", text, sizeof text);
     options.seed = strtoull(text, NULL, 10);
     options.events = 1 << 15; /* a step's, so that all are counted */
+    options.watch = 1;
     struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

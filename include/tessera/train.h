@@ -80,6 +80,10 @@ typedef struct ts_train_options {
     void (*on_plan)(const ts_train_plan *plan, void *context);
     int (*on_step)(const ts_train_step *step, void *context);
     void *context;
+    /* (optional) Asked on every rank, after each step and between the tokens of the sample. 1: the
+     * step is the last, the run is saved and ends; 2: the sample is left out too. The largest
+     * answer of any rank counts. */
+    int (*stop)(void *context);
 } ts_train_options;
 
 typedef struct ts_train_result {
@@ -100,6 +104,9 @@ typedef struct ts_generate_options {
     int32_t top_k; /* only the likeliest so many; 0: all */
     void (*on_token)(int32_t token, void *context); /* (optional) on rank 0, for each token */
     void *context;
+    /* (optional) Asked on every rank before each token; other than 0 on any of them ends the text.
+     */
+    int (*end)(void *context);
 } ts_generate_options;
 
 TS_BEGIN_C

@@ -34,7 +34,8 @@ typedef struct ts_world_options {
     int64_t model_rank_count;   /* how many; work runs once for each */
     int64_t events;             /* capacity of each rank's event ring; 0: 4096 */
     int32_t progress;           /* 0: helper threads where allowed; 1: only inside calls */
-    int32_t reserved;
+    int32_t watch; /* ts_launch_with: 1: as in ts_launch, SIGUSR1 writes what every rank is doing to
+                    * standard error, where the signal has its default action */
     const char *model; /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
                         * TESSERA_MODEL, else the defaults of docs/model-engine.md */
 } ts_world_options;
@@ -42,7 +43,8 @@ typedef struct ts_world_options {
 TS_BEGIN_C
 
 /* Frame of main(): opens a world, runs work on every rank, drains, agrees, prints the first error
- * once with its rank, and returns the exit code, 0 or 1 (2: bad option in the environment).
+ * once with its rank, and returns the exit code, 0 or 1 (2: bad option in the environment). While
+ * it runs, SIGUSR1 writes what every rank is doing to standard error.
  * argv may be NULL with argc 0; options of the form --ts-ranks=N, --ts-engine=NAME are taken. */
 TS_API int ts_launch(int argc, char **argv, ts_work_fn work, void *arg);
 

@@ -213,7 +213,8 @@ static ts_status run_launch(const ts_world_options *options, ts_work_fn work, vo
     ts_status status = work != NULL ? TS_OK : TSI_FAIL(TS_ERR_NULL, "launch: work is NULL");
     if (status == TS_OK) status = tsi_settings_resolve(options, &settings);
     out->usage = status != TS_OK;
-    if (status == TS_OK) status = run_world(&settings, work, arg, watch, out);
+    if (status == TS_OK)
+        status = run_world(&settings, work, arg, watch || settings.user.watch != 0, out);
     if (status != TS_OK && out->sentence.length == 0) tsi_text_add(&out->sentence, ts_last_error());
     tsi_rank_set_current(outer);
     return status;

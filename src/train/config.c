@@ -72,6 +72,8 @@ static const key keys[] = {
     REAL(train, loss_scale, "1", 1e-30, 1e30, "factor on the loss in backward; f16 needs one"),
     INT(train, loss_scale_every, "0", 0, 1e12,
         "the factor doubles after so many finite steps, halves after one that is not; 0: fixed"),
+    INT(train, skips_max, "32", 1, 1e12,
+        "steps in a row that may be left out because they are not finite; then the run ends"),
     INT(train, seed, "1", 0, 9e15, "of weights and of the order of the data"),
     INT(train, save_every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
     INT(train, resume, "1", 0, 1, "1: go on from the state in output, if there is one"),

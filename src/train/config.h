@@ -24,7 +24,7 @@ typedef struct tsi_data_keys {
 
 typedef struct tsi_train_keys {
     char output[TSI_CONFIG_TEXT_MAX];
-    int64_t steps, batch, accumulate, seed, save_every, resume, loss_scale_every;
+    int64_t steps, batch, accumulate, seed, save_every, resume, loss_scale_every, skips_max;
     double clip, loss_scale;
 } tsi_train_keys;
 

@@ -104,12 +104,26 @@ static ts_status check_prompt(const ts_tokens *prompt, int64_t vocabulary)
     return TS_OK;
 }
 
+/* Does any rank want the text to end? */
+static ts_status asked_to_end(ts_model *model, const ts_generate_options *o, int64_t *end)
+{
+    *end = o->end ? o->end(o->context) != 0 : 0;
+    ts_group *all = ts_mesh_group(ts_module_mesh(ts_model_module(model)), NULL);
+    if (!o->end || ts_group_size(all) == 1) return TS_OK;
+    ts_array word = TS_INIT(ts_array);
+    word.data = end;
+    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    return ts_group_all_reduce(all, &word, &word, TS_REDUCE_MAX, NULL);
+}
+
 static ts_status go_on(ts_model *model, ts_rank *me, const ts_generate_options *o, ts_tokens *all,
                        double *logit, ts_tokens *out)
 {
     const ts_model_config *config = ts_model_configuration(model);
     int64_t wanted = o->tokens > 0 ? o->tokens : 128;
-    for (int64_t n = 0; n < wanted; n++) {
+    for (int64_t n = 0, end = 0; n < wanted; n++) {
+        TSI_TRY(asked_to_end(model, o, &end));
+        if (end) break;
         int64_t length = all->count < config->positions ? all->count : config->positions;
         TSI_TRY(last_logits(model, me, all->id + all->count - length, length, logit));
         int32_t token = choose(o, logit, config->vocab, n);
@@ -129,7 +143,8 @@ ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generat
         return TSI_FAIL(TS_ERR_NULL, "generate: an argument is NULL");
     TSI_TRY(ts_rank_status(me));
     ts_generate_options o = { .struct_size = sizeof o, .stop = -1 };
-    if (options) o = *options;
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     int64_t vocabulary = ts_model_configuration(model)->vocab;
     TSI_TRY(check_prompt(prompt, vocabulary));
     ts_tokens all = { 0 };

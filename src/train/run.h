@@ -43,6 +43,7 @@ typedef struct tsi_history { /* every step since the first, rank 0 alone */
 typedef struct tsi_run {
     ts_rank *me;
     const ts_train_config *config;
+    const ts_train_options *options; /* never NULL */
     ts_mesh *mesh;
     ts_group *all; /* of the mesh; borrowed */
     ts_model *model;

@@ -3,8 +3,9 @@
  *
  * A step: for each part of the batch forward and backward (gradients reduced with the last one),
  * the total norm, clipping, a check that all is finite, the update; then the ranks agree whether to
- * stop. A loss or norm that is not finite ends the run before it touches the weights; where the
- * loss is scaled by what fits, the step is left out and the scale halved instead. */
+ * stop: the callbacks of any of them decide. A loss or norm that is not finite ends the run before
+ * it touches the weights; where the loss is scaled by what fits, the step is left out and the scale
+ * halved instead, but not for ever. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,6 +184,22 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
     return status;
 }
 
+/* Leaves a step out whose gradients are not finite and halves the scale. A run in which that does
+ * not help, or that would end without having learnt anything, fails: its weights are of no use. */
+static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
+{
+    TSI_TRY(ts_optimizer_zero(run->optimizer));
+    TSI_TRY(ts_loss_scale_update(&run->scale, false));
+    bool nothing = step + 1 == run->config->train.steps && run->skipped == step + 1;
+    if (run->skipped < run->config->train.skips_max && !nothing) return TS_OK;
+    return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
+                          "train: step %lld: the %lld steps up to here were left out, the loss is "
+                          "%g and the total norm %g with a scale of %g; the weights are those of "
+                          "step %lld; take a smaller train.loss_scale or optimizer.rate",
+                          (long long)step + 1, (long long)run->skipped, s->loss, s->norm, s->scale,
+                          (long long)(step + 1 - run->skipped));
+}
+
 static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
 {
     const ts_train_config *c = run->config;
@@ -196,9 +213,9 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     bool finite = isfinite(out->loss) && isfinite(out->norm);
     out->scale = run->scale.value;
     out->skipped = !finite;
-    if (!finite && run->scale.every > 0) TSI_TRY(ts_optimizer_zero(run->optimizer));
-    if (run->scale.every > 0) TSI_TRY(ts_loss_scale_update(&run->scale, finite));
-    if (!finite && run->scale.every > 0) return TS_OK;
+    run->skipped = finite ? 0 : run->skipped + 1;
+    if (!finite && run->scale.every > 0) return skip_step(run, step, out);
+    if (run->scale.every > 0) TSI_TRY(ts_loss_scale_update(&run->scale, true));
     if (!finite)
         return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
                               "train: step %lld: the loss is %g and the total norm %g; the weights "
@@ -234,7 +251,27 @@ static void fill_speed(tsi_run *run, ts_train_step *s, double seconds)
     s->remaining = run->seconds / (double)done * (double)(s->steps - s->step);
 }
 
-static ts_status loop(tsi_run *run, const ts_train_options *o, ts_train_result *out)
+/* What this rank's callbacks want; rank 0's has the step. */
+static int64_t ask(const tsi_run *run, const ts_train_step *s)
+{
+    const ts_train_options *o = run->options;
+    int64_t stop = 0;
+    if (ts_rank_index(run->me) == 0 && o->on_step) stop = o->on_step(s, o->context) != 0;
+    if (!o->stop) return stop;
+    int asked = o->stop(o->context);
+    return asked > stop ? asked : stop;
+}
+
+/* While steps are left out one after another the weights do not change: saving on the way would
+ * only drive out the states of before. */
+static bool save_is_due(const tsi_run *run, int64_t step, int64_t stop)
+{
+    const tsi_train_keys *t = &run->config->train;
+    if (stop || step == t->steps) return true;
+    return t->save_every > 0 && step % t->save_every == 0 && run->skipped == 0;
+}
+
+static ts_status loop(tsi_run *run, ts_train_result *out)
 {
     const ts_train_config *c = run->config;
     int64_t stop = 0, mark = tsi_clock_ns();
@@ -247,19 +284,16 @@ static ts_status loop(tsi_run *run, const ts_train_options *o, ts_train_result *
         int64_t wish = 0;
         TSI_TRY(agree(run, &wish, &s.memory_bytes));
         fill_speed(run, &s, (double)(tsi_clock_ns() - begin) * 1e-9);
-        if (ts_rank_index(run->me) == 0) {
-            TSI_TRY(tsi_history_add(&run->history, &s));
-            if (o && o->on_step) stop = o->on_step(&s, o->context) != 0;
-        }
+        if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_history_add(&run->history, &s));
+        stop = ask(run, &s);
         int64_t memory = 0;
         TSI_TRY(agree(run, &stop, &memory));
         out->step = s.step;
         out->loss = s.loss;
-        bool due = c->train.save_every > 0 && s.step % c->train.save_every == 0;
-        if (due || stop || s.step == c->train.steps) TSI_TRY(tsi_state_save(run, s.step));
+        if (save_is_due(run, s.step, stop)) TSI_TRY(tsi_state_save(run, s.step));
         lap(run, TSI_PHASE_OTHER, &mark);
     }
-    out->stopped = (int32_t)stop;
+    out->stopped = stop != 0;
     return TS_OK;
 }
 
@@ -281,6 +315,12 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     return status;
 }
 
+static int sample_ends(void *context)
+{
+    const ts_train_options *o = ((const tsi_run *)context)->options;
+    return o->stop && o->stop(o->context) > 1;
+}
+
 static ts_status sample(tsi_run *run, ts_text *out)
 {
     const tsi_log_keys *log = &run->config->log;
@@ -289,7 +329,9 @@ static ts_status sample(tsi_run *run, ts_text *out)
     ts_generate_options options = { .struct_size = sizeof options,
                                     .tokens = log->sample,
                                     .temperature = log->temperature,
-                                    .seed = (uint64_t)run->config->train.seed };
+                                    .seed = (uint64_t)run->config->train.seed,
+                                    .context = run,
+                                    .end = sample_ends };
     ts_status status = ts_tokenizer_open(run->config->data.tokenizer, &tokenizer);
     if (status == TS_OK)
         status = ts_tokenizer_encode(tokenizer, log->prompt, strlen(log->prompt), 0, &prompt);
@@ -332,18 +374,22 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (!me || !config || !out) return TSI_FAIL(TS_ERR_NULL, "train: an argument is NULL");
     *out = (ts_train_result){ .struct_size = sizeof *out };
     TSI_TRY(tsi_rank_enter(me));
-    tsi_run run = { .me = me, .config = config, .lock = -1 };
+    ts_train_options taken = { .struct_size = sizeof taken };
+    if (options)
+        memcpy(&taken, options,
+               options->struct_size < sizeof taken ? options->struct_size : sizeof taken);
+    tsi_run run = { .me = me, .config = config, .options = &taken, .lock = -1 };
     run.plan.struct_size = sizeof run.plan;
     run.scale = (ts_loss_scale){ .struct_size = sizeof run.scale,
                                  .value = config->train.loss_scale,
                                  .every = config->train.loss_scale_every };
     run.measures.times.struct_size = sizeof run.measures.times;
     ts_status status = set_up(&run);
-    if (status == TS_OK && options && options->on_plan && ts_rank_index(me) == 0)
-        options->on_plan(&run.plan, options->context);
+    if (status == TS_OK && taken.on_plan && ts_rank_index(me) == 0)
+        taken.on_plan(&run.plan, taken.context);
     run.measures.event = ts_rank_event(me);
     out->step = run.plan.step_first;
-    if (status == TS_OK) status = loop(&run, options, out);
+    if (status == TS_OK) status = loop(&run, out);
     if (status == TS_OK) status = finish(&run, out);
     tsi_history_close(&run.history);
     ts_optimizer_destroy(run.optimizer);
