@@ -13,19 +13,26 @@
 typedef struct job {
     const char *directory, *tokenizer, *mesh;
     ts_tokenizer *reader;
+    ts_decoder *decoder;
+    bool failed; /* a token could not be decoded */
     ts_tokens prompt;
     ts_generate_options options;
 } job;
 
+/* Prints what is certain of the text now; the first failure is kept for the end. */
+static void show(job *j, ts_status status, ts_text *text)
+{
+    if (status != TS_OK) j->failed = true;
+    if (text->length > 0) fwrite(text->data, 1, text->length, stdout);
+    fflush(stdout);
+    ts_text_release(text);
+}
+
 static void put(int32_t token, void *context)
 {
-    const job *j = context;
+    job *j = context;
     ts_text text = { 0 };
-    if (ts_tokenizer_decode(j->reader, &token, 1, TS_DECODE_SKIP_SPECIALS, &text) == TS_OK &&
-        text.length > 0)
-        fwrite(text.data, 1, text.length, stdout);
-    fflush(stdout);
-    ts_text_release(&text);
+    show(j, ts_decoder_push(j->decoder, &token, 1, &text), &text);
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -33,7 +40,10 @@ static ts_status work(ts_rank *me, void *argument)
     job *j = argument;
     ts_tokens out = { 0 };
     ts_model *model = ts_model_load(ts_mesh_create(me, j->mesh), j->directory, NULL);
-    if (model) (void)ts_generate(model, &j->prompt, &j->options, &out);
+    if (model && ts_generate(model, &j->prompt, &j->options, &out) == TS_OK) {
+        ts_text text = { 0 };
+        show(j, ts_decoder_end(j->decoder, &text), &text);
+    }
     ts_tokens_release(&out);
     ts_model_destroy(model);
     return ts_rank_status(me);
@@ -48,6 +58,12 @@ static int open_tokenizer(job *j, const char *prompt)
         ts_tokenizer_encode(j->reader, prompt, strlen(prompt), 0, &j->prompt) != TS_OK)
         return cli_fail_usage("generate", "%s", ts_last_error());
     j->options.stop = ts_tokenizer_eos(j->reader);
+    /* The prompt is context for the tokens behind it; it is printed as it was given. */
+    ts_text said = { 0 };
+    ts_status status = ts_decoder_open(j->reader, TS_DECODE_SKIP_SPECIALS, &j->decoder);
+    if (status == TS_OK) status = ts_decoder_push(j->decoder, j->prompt.id, j->prompt.count, &said);
+    ts_text_release(&said);
+    if (status != TS_OK) return cli_fail("generate", "%s", ts_last_error());
     if (j->prompt.count == 0) return cli_fail_usage("generate", "the prompt is empty");
     return -1;
 }
@@ -65,6 +81,7 @@ static int run(job *j, const char *prompt)
     fputs(prompt, stdout);
     ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
     fputc('\n', stdout);
+    if (status == TS_OK && j->failed) return cli_fail("generate", "a token could not be decoded");
     return status == TS_OK ? 0 : cli_fail("generate", "%s", error);
 }
 
@@ -108,6 +125,7 @@ int cli_generate(int argc, char **argv)
     j.options.context = &j;
     code = open_tokenizer(&j, prompt);
     if (code < 0) code = run(&j, prompt);
+    ts_decoder_close(j.decoder);
     ts_tokens_release(&j.prompt);
     ts_tokenizer_close(j.reader);
     return code;

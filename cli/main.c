@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `tessera`: finds the subcommand and hands over. */
+#include <errno.h>
 #include <string.h>
 
 #include "cli.h"
@@ -51,7 +52,7 @@ static int fail_unknown(const char *name)
     return cli_fail_usage("", "unknown %s \"%s\"; see tessera --help", kind, name);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
@@ -70,4 +71,21 @@ int main(int argc, char **argv)
         if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     }
     return fail_unknown(name);
+}
+
+/* The one place where standard output is closed: what did not reach it (a full disk) is a failure,
+ * whichever command wrote it and whether it looked or not. */
+static int close_output(int code, const char *name)
+{
+    errno = 0;
+    bool lost = ferror(stdout) != 0;
+    if (fclose(stdout) == 0 && !lost) return code;
+    const char *why = errno != 0 ? strerror(errno) : "not everything was written";
+    (void)cli_fail(name, "standard output: %s", why);
+    return code != 0 ? code : 1;
+}
+
+int main(int argc, char **argv)
+{
+    return close_output(run(argc, argv), argc > 1 ? argv[1] : "");
 }

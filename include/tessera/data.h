@@ -16,6 +16,7 @@
 
 /* ---- tokenizers ------------------------------------------------------------------------------ */
 typedef struct ts_tokenizer ts_tokenizer;
+typedef struct ts_decoder ts_decoder; /* text of tokens that come one by one */
 
 /* Token ids, and text, that grow as they are appended to. Zero is empty; release makes it zero. */
 typedef struct ts_tokens {
@@ -73,6 +74,18 @@ TS_API TS_NODISCARD ts_status ts_tokenizer_encode(ts_tokenizer *tokenizer, const
  * TS_ERR_ARG, and nothing was appended. */
 TS_API TS_NODISCARD ts_status ts_tokenizer_decode(ts_tokenizer *tokenizer, const int32_t *ids,
                                                   int64_t count, uint32_t flags, ts_text *out);
+/* Tokens that come one by one, as a model writes them. What a token says depends on those before
+ * it: decoded alone, it loses blanks and characters of several tokens. Texts that push and end
+ * append are, put together, the text of all tokens; none ends inside a character. The tokenizer
+ * must outlive the decoder; after the end it can begin anew. */
+TS_API TS_NODISCARD ts_status ts_decoder_open(ts_tokenizer *tokenizer, uint32_t flags,
+                                              ts_decoder **out);
+TS_API void ts_decoder_close(ts_decoder *decoder); /* accepts NULL */
+/* Appends what is certain of the text now. */
+TS_API TS_NODISCARD ts_status ts_decoder_push(ts_decoder *decoder, const int32_t *ids,
+                                              int64_t count, ts_text *out);
+/* Appends what was held back. */
+TS_API TS_NODISCARD ts_status ts_decoder_end(ts_decoder *decoder, ts_text *out);
 /* The last place where a long text can be cut, so that encoding both parts (the second with
  * TS_ENCODE_CONTINUED) gives the tokens of the whole; 0 if none was found near the end. Candidates
  * are starts of lines and words; each is tried by encoding 4 KiB on both sides of it. */

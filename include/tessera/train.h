@@ -118,7 +118,8 @@ TS_API double ts_schedule_factor(const ts_schedule *schedule, int64_t step);
 TS_API TS_NODISCARD ts_status ts_train_config_create(ts_train_config **out);
 TS_API void ts_train_config_destroy(ts_train_config *config); /* accepts NULL */
 /* An INI file; keys that it does not name stay. An unknown section or key is TS_ERR_ARG with file,
- * line and the nearest name. On failure the configuration may be half changed. */
+ * line and the nearest name. Relative paths of data, tokenizer and model are looked for beside the
+ * file, then in the working directory. On failure the configuration may be half changed. */
 TS_API TS_NODISCARD ts_status ts_train_config_read(ts_train_config *config, const char *path);
 TS_API TS_NODISCARD ts_status ts_train_config_parse(ts_train_config *config, const char *what,
                                                     const char *text);

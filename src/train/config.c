@@ -4,19 +4,22 @@
  *   [section]          blanks around names and values do not count
  *   key = value        a line that begins with # or ; is a comment
  *
+ * Paths that are read are looked for beside the file, then in the working directory.
+ *
  * A key that is not in the table is an error that names file, line and the nearest key; so is a
  * value that cannot be read or is out of its range. Nothing is guessed or repaired. */
 #include "train/config.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 
-typedef enum kind { KIND_TEXT, KIND_INT, KIND_REAL } kind;
+typedef enum kind { KIND_TEXT, KIND_PATH, KIND_INT, KIND_REAL } kind; /* PATH: is read */
 
 typedef struct key {
     const char *section, *name, *otherwise; /* its default */
@@ -32,6 +35,10 @@ typedef struct key {
     {                                                                                              \
 #section, #name, otherwise, KIND_TEXT, FIELD(section, name), 0, 0, help                    \
     }
+#define PATH(section, name, otherwise, help)                                                       \
+    {                                                                                              \
+#section, #name, otherwise, KIND_PATH, FIELD(section, name), 0, 0, help                    \
+    }
 #define INT(section, name, otherwise, low, high, help)                                             \
     {                                                                                              \
 #section, #name, otherwise, KIND_INT, FIELD(section, name), low, high, help                \
@@ -42,7 +49,7 @@ typedef struct key {
     }
 
 static const key keys[] = {
-    TEXT(model, directory, "", "start from this model; the sizes below are then not read"),
+    PATH(model, directory, "", "start from this model; the sizes below are then not read"),
     TEXT(model, family, "llama", "llama, qwen3, mixtral or gpt2"),
     INT(model, vocab, "0", 0, 1e9, "0: as the tokenizer has"),
     INT(model, hidden, "128", 1, 1e7, "width of the residual stream"),
@@ -60,8 +67,8 @@ static const key keys[] = {
     REAL(model, rope_theta, "10000", 1, 1e12, "base of rotary positions"),
     TEXT(model, dtype, "f32", "of parameters: f32, f64, bf16"),
     TEXT(model, compute, "", "of activations and products: f32, f64, bf16, f16; empty: as stored"),
-    TEXT(data, path, "", "a text file, or the prefix of token files (tessera tokenize)"),
-    TEXT(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
+    PATH(data, path, "", "a text file, or the prefix of token files (tessera tokenize)"),
+    PATH(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
     INT(data, context, "128", 1, 1e8, "tokens of a row"),
     INT(data, shuffle, "1", 0, 1, "0: rows as they lie"),
     TEXT(train, output, "run", "directory for the model, state, log and report"),
@@ -142,7 +149,7 @@ static ts_status set_number(ts_train_config *config, const key *k, const char *v
 
 static ts_status set_key(ts_train_config *config, const key *k, const char *value, const place *at)
 {
-    if (k->kind != KIND_TEXT) return set_number(config, k, value, at);
+    if (k->kind == KIND_INT || k->kind == KIND_REAL) return set_number(config, k, value, at);
     char sentence[128];
     if (strlen(value) >= k->size) {
         snprintf(sentence, sizeof sentence, "%s.%s: is longer than %zu bytes", k->section, k->name,
@@ -258,6 +265,31 @@ ts_status ts_train_config_parse(ts_train_config *config, const char *what, const
     return status;
 }
 
+/* Is it a file, a directory, or the prefix of token files? */
+static bool path_is_there(const char *path)
+{
+    char shard[2 * TSI_CONFIG_TEXT_MAX + 16];
+    snprintf(shard, sizeof shard, "%s-00000.bin", path);
+    return access(path, F_OK) == 0 || access(shard, F_OK) == 0;
+}
+
+/* What a file names is looked for beside it, then in the working directory, so that a configuration
+ * can be moved together with its data. */
+static ts_status find_paths(ts_train_config *config, const char *file)
+{
+    const char *slash = strrchr(file, '/');
+    char joined[2 * TSI_CONFIG_TEXT_MAX];
+    place at = { file, 0 };
+    for (size_t i = 0; slash && i < KEYS; i++) {
+        const char *value = field(config, &keys[i]);
+        if (keys[i].kind != KIND_PATH || value[0] == '\0' || value[0] == '/') continue;
+        int length = snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, value);
+        if (length < (int)sizeof joined && path_is_there(joined))
+            TSI_TRY(set_key(config, &keys[i], joined, &at));
+    }
+    return TS_OK;
+}
+
 ts_status ts_train_config_read(ts_train_config *config, const char *path)
 {
     if (!config || !path) return TSI_FAIL(TS_ERR_NULL, "train_config_read: an argument is NULL");
@@ -266,7 +298,7 @@ ts_status ts_train_config_read(ts_train_config *config, const char *path)
     TSI_TRY(tsi_file_read(path, 1 << 20, &text, &length));
     ts_status status = ts_train_config_parse(config, path, text);
     tsi_free(text);
-    return status;
+    return status == TS_OK ? find_paths(config, path) : status;
 }
 
 ts_status ts_train_config_set(ts_train_config *config, const char *assignment)
@@ -300,6 +332,7 @@ static void print_value(tsi_text *out, const ts_train_config *config, const key 
     const void *at = (const char *)config + k->offset;
     switch (k->kind) {
     case KIND_TEXT:
+    case KIND_PATH:
         tsi_text_add(out, at);
         break;
     case KIND_INT:

@@ -315,6 +315,20 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     return status;
 }
 
+/* The prompt as it is, then what the model wrote: decoded as one text, since a token means what it
+ * does behind those before it. */
+static ts_status sample_text(ts_tokenizer *tokenizer, const ts_tokens *prompt,
+                             const ts_tokens *tokens, ts_text *out)
+{
+    ts_decoder *decoder = NULL;
+    TSI_TRY(ts_decoder_open(tokenizer, TS_DECODE_SKIP_SPECIALS, &decoder));
+    ts_status status = ts_decoder_push(decoder, prompt->id, prompt->count, out);
+    if (status == TS_OK) status = ts_decoder_push(decoder, tokens->id, tokens->count, out);
+    if (status == TS_OK) status = ts_decoder_end(decoder, out);
+    ts_decoder_close(decoder);
+    return status;
+}
+
 static int sample_ends(void *context)
 {
     const ts_train_options *o = ((const tsi_run *)context)->options;
@@ -338,12 +352,8 @@ static ts_status sample(tsi_run *run, ts_text *out)
     options.stop = tokenizer ? ts_tokenizer_eos(tokenizer) : -1;
     if (status == TS_OK && prompt.count > 0)
         status = ts_generate(run->model, &prompt, &options, &text);
-    if (status == TS_OK && ts_rank_index(run->me) == 0) {
-        status = ts_tokenizer_decode(tokenizer, prompt.id, prompt.count, 0, out);
-        if (status == TS_OK)
-            status =
-                ts_tokenizer_decode(tokenizer, text.id, text.count, TS_DECODE_SKIP_SPECIALS, out);
-    }
+    if (status == TS_OK && ts_rank_index(run->me) == 0)
+        status = sample_text(tokenizer, &prompt, &text, out);
     ts_tokens_release(&prompt);
     ts_tokens_release(&text);
     ts_tokenizer_close(tokenizer);

@@ -78,6 +78,101 @@ says bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set m
 says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 --context 16 \
     --seconds 1 --json
 
+# ---- repair 35: steps that are not finite do not go on for ever, and what cannot be written is said --------------
+says "repair 35: steps that are left out end the run" 1 "the 32 steps up to here were left out" "$tessera" train "$work/a.ini" \
+    --set train.output="$work/skip" --set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4 \
+    --set train.steps=60
+says "repair 35: a run that takes no step fails" 1 "the 4 steps up to here were left out" "$tessera" train "$work/a.ini" \
+    --set train.output="$work/none_taken" --set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4
+says "repair 35: good states stay" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/good" \
+    --set train.save_every=2
+says "repair 35: a run that diverges after them" 1 "were left out" "$tessera" train "$work/a.ini" --set train.output="$work/good" \
+    --set train.save_every=2 --set train.steps=60 --set optimizer.rate=1e6 --set train.loss_scale_every=1000 --set train.clip=0 \
+    --set train.skips_max=9
+succeeds "repair 35: has not driven them out" test -s "$work/good/state/step-4/rank-1.bin"
+if [ -w /dev/full ]; then
+    full() { # name command ...
+        full_name=$1
+        shift
+        refuses "repair 35: $full_name" "standard output: " sh -c '"$@" > /dev/full' - "$@"
+    }
+    full "--print-config" "$tessera" train --print-config
+    full "--list" "$tessera" op --list
+    full "--help" "$tessera" --help
+    full "generate" "$tessera" generate "$work/run/model" --prompt The --tokens 2
+fi
+
+# ---- repair 29: signals --------------------------------------------------------------------------------------------
+# Starts a run that has no end and waits for its third step; $child is its process.
+start_long() { # output command ...
+    long=$1
+    shift
+    "$@" "$tessera" train "$work/a.ini" --set train.output="$work/$long" --set train.steps=1000000 \
+        --set log.sample=1000000 --set log.temperature=0 > "$work/$long.out" 2>&1 &
+    child=$!
+    wait_for_lines "$work/$long/train.jsonl" 3
+}
+wait_for_lines() { # file count
+    for i in $(seq 200); do
+        [ "$(cat "$1" 2> /dev/null | wc -l)" -ge "$2" ] && return
+        sleep 0.1
+    done
+}
+end_long() { # name words: it ended well and said them
+    wait $child
+    code=$?
+    said=$(cat "$work/$long.out")
+    case $code:$said in
+    0:*"$2"*) pass "$1" ;;
+    *) fail "$1" "exit code $code: $said" ;;
+    esac
+}
+start_long asked
+kill -USR1 $child
+wait_for_lines "$work/asked.out" 7
+sleep 0.2
+kill -INT $child
+sleep 0.5
+kill -INT $child
+end_long "repair 29: SIGUSR1 asks, a second interrupt ends the sample" "stopped after step"
+case $said in
+*"post-mortem of 2 ranks"*) pass "repair 29: SIGUSR1 writes what ranks do" ;;
+*) fail "repair 29: SIGUSR1 writes what ranks do" "$said" ;;
+esac
+if command -v mpirun > /dev/null 2>&1 && "$tessera" doctor | grep -q 'mpi:openmpi *yes'; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    cat > "$work/one.sh" << 'END'
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || echo $$ > "$PLACE"
+exec "$@"
+END
+    PLACE=$work/second.pid
+    export PLACE
+    start_long mpi mpirun -n 2 sh "$work/one.sh"
+    kill -TERM "$(cat "$PLACE")"
+    sleep 0.5
+    kill -TERM "$(cat "$PLACE")"
+    end_long "repair 29: SIGTERM to the second MPI rank is heard" "stopped after step"
+fi
+
+# ---- repair 21: paths beside the configuration ---------------------------------------------------------------------
+tessera=$(cd "$build" && pwd)/bin/tessera
+mkdir -p "$work/deep/er" "$work/elsewhere"
+sed -e "s|^path = .*|path = er/text.txt|" -e "s|^output = .*|output = out|" "$work/a.ini" > "$work/deep/b.ini"
+cp "$work/text.txt" "$work/deep/er/text.txt"
+says "repair 21: data.path beside the file" 0 "done after step 4" sh -c 'cd "$1" && "$2" train ../deep/b.ini' - "$work/elsewhere" "$tessera"
+succeeds "the output is in the working directory" test -s "$work/elsewhere/out/train.jsonl"
+rm -r "$work/deep/er" && mkdir "$work/elsewhere/er" && cp "$work/text.txt" "$work/elsewhere/er"
+says "repair 21: else in the working directory" 0 "done after step 4" sh -c 'cd "$1" && "$2" train ../deep/b.ini' - "$work/elsewhere" "$tessera"
+
+# ---- repair 32: blanks of tokens that are written one by one -------------------------------------------------------
+says "a run with marked blanks" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/marked" \
+    --set data.tokenizer="$root/tests/golden/tokenizer/llama2.json"
+said=$("$tessera" generate "$work/marked/model" --prompt "The fox" --tokens 60 --temperature 1 | tr -d '\000')
+case $said in
+"The fox"*" "*) pass "repair 32: blanks are written" ;;
+*) fail "repair 32: blanks are written" "$said" ;;
+esac
+
 says generate_help 0 "Text from a model" "$tessera" generate --help
 says generate_no_folder 2 "needs one directory" "$tessera" generate
 says generate_no_model 2 "none: cannot be opened" "$tessera" generate "$work/none"

@@ -53,6 +53,75 @@ TS_TEST(byte_tokenizer)
     ts_tokenizer_close(tokenizer);
 }
 
+/* Repair 32: tokens one by one give the text of all of them, for every kind of decoder; ids at
+ * random make every broken character there is. */
+static void stream(test *t, ts_tokenizer *tokenizer, const ts_tokens *ids, int64_t at_once)
+{
+    ts_text want = { 0 }, got = { 0 };
+    ts_decoder *decoder = NULL;
+    TEST_OK(t, ts_tokenizer_decode(tokenizer, ids->id, ids->count, TS_DECODE_SKIP_SPECIALS, &want));
+    TEST_OK(t, ts_decoder_open(tokenizer, TS_DECODE_SKIP_SPECIALS, &decoder));
+    for (int round = 0; round < 2; round++) {
+        got.length = 0;
+        for (int64_t i = 0; i < ids->count; i += at_once) {
+            int64_t count = ids->count - i < at_once ? ids->count - i : at_once;
+            TEST_OK(t, ts_decoder_push(decoder, ids->id + i, count, &got));
+        }
+        TEST_OK(t, ts_decoder_end(decoder, &got));
+        TEST_EQ(t, got.length, want.length);
+        TEST_CHECK(t, got.length == want.length &&
+                          (got.length == 0 || memcmp(got.data, want.data, got.length) == 0));
+    }
+    ts_decoder_close(decoder);
+    ts_text_release(&want);
+    ts_text_release(&got);
+}
+
+TS_TEST(tokens_one_by_one)
+{
+    static const char *const names[] = { "hand_bytes", "hand_pieces", "llama2", "llama3",
+                                         "gpt2",       "meta",        "qwen" };
+    static const char text[] =
+        "Once upon a time there was \xe2\x82\xac, na\xc3\xafve \xf0\x9f\xa6\x8a  "
+        "two  blanks\n and a fox. Once upon a time there was another fox, and "
+        "the two of them ran over the hills and far away until the evening.";
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        ts_tokenizer *tokenizer = data_golden(t, names[k]);
+        if (tokenizer == NULL) continue;
+        ts_tokens ids = { 0 };
+        TEST_OK(t, ts_tokenizer_encode(tokenizer, text, strlen(text), 0, &ids));
+        stream(t, tokenizer, &ids, 1);
+        stream(t, tokenizer, &ids, 3);
+        uint64_t state = 7;
+        for (int draw = 0; draw < 20; draw++) {
+            for (int64_t i = 0; i < ids.count; i++) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                ids.id[i] = (int32_t)((state >> 33) % (uint64_t)ts_tokenizer_vocabulary(tokenizer));
+            }
+            stream(t, tokenizer, &ids, 1);
+        }
+        ts_tokens_release(&ids);
+        ts_tokenizer_close(tokenizer);
+    }
+    ts_tokenizer *bytes = NULL;
+    TEST_OK(t, ts_tokenizer_open("byte", &bytes));
+    ts_tokens ids = { 0 };
+    TEST_OK(t, ts_tokenizer_encode(bytes, text, strlen(text), 0, &ids));
+    stream(t, bytes, &ids, 1);
+    ts_decoder *decoder = NULL;
+    ts_text half = { 0 };
+    TEST_OK(t, ts_decoder_open(bytes, 0, &decoder));
+    TEST_OK(t, ts_decoder_push(decoder, IDS(65, 0xe2, 0x82), 3, &half));
+    TEST_EQ(t, half.length, 1); /* not inside a character */
+    TEST_OK(t, ts_decoder_push(decoder, IDS(0xac), 1, &half));
+    TEST_EQ(t, half.length, 4);
+    TEST_STATUS(t, ts_decoder_push(decoder, &(int32_t){ -1 }, 1, &half), TS_ERR_ARG);
+    ts_decoder_close(decoder);
+    ts_text_release(&half);
+    ts_tokens_release(&ids);
+    ts_tokenizer_close(bytes);
+}
+
 /* Vocabulary: the bytes are 0 .. 255; merges in their order, from 256 on:
  * he ll llo hello Gw or Gwor Gt th, with G the blank. */
 TS_TEST(byte_level_by_hand)
