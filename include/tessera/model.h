@@ -90,7 +90,8 @@ TS_API ts_model *ts_model_load(ts_mesh *mesh, const char *directory,
                                const ts_model_options *options);
 /* Writes config.json and the weights, from rank 0 of the mesh. What was read goes back into files
  * of the same names, in the same order, with the dtypes of the parameters: byte for byte what it
- * came from if nothing changed and dtypes are those of the files. Tensors of the files that are no
+ * came from if nothing changed and dtypes are those of the files; config.json tells the dtype that
+ * is written, and the other files of the directory are copied. Tensors of the files that are no
  * parameters are left out. A model that was made gives one model.safetensors. recorded [coll] */
 TS_API ts_status ts_model_save(ts_model *model, const char *directory);
 TS_API void ts_model_destroy(ts_model *model); /* [any] accepts NULL */

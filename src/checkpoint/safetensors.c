@@ -417,7 +417,7 @@ tsi_weights_file tsi_weights_file_at(const tsi_weights *w, int32_t index)
 {
     const weights_file *f = &w->file[index];
     const char *slash = strrchr(f->path, '/');
-    return (tsi_weights_file){ slash ? slash + 1 : f->path, f->header, f->header_length };
+    return (tsi_weights_file){ slash ? slash + 1 : f->path, f->path, f->header, f->header_length };
 }
 
 const char *tsi_weights_index(const tsi_weights *w)

@@ -40,6 +40,7 @@ ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored,
 
 typedef struct tsi_weights_file { /* borrowed */
     const char *name;             /* in its directory */
+    const char *path;             /* where it was read */
     const char *header;           /* as it is in the file */
     size_t header_length;
 } tsi_weights_file;

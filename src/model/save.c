@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save.c - writing a model back: config.json as it was read, and weights in the files, under the
- * names and in the order they were read, so that a model nobody changed gives the bytes it came
- * from. A model that was made, not read, gives one file sorted by name.
+/* save.c - writing a model back: config.json as it was read, the other files of its directory, and
+ * weights in the files, under the names and in the order they were read, so that a model nobody
+ * changed gives the bytes it came from. Where dtypes changed, config.json tells the new one. A
+ * model that was made, not read, gives one file sorted by name.
  *
  * Tensors are gathered one at a time by all ranks and written by the first of the mesh. Headers are
  * those of the origin while every tensor in them is still a parameter of that dtype; else they are
@@ -14,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -217,10 +219,7 @@ static ts_status write_text(const char *directory, const char *name, const char 
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = fopen(path, "wb");
-    bool ok = file && fputs(text, file) >= 0;
-    if (file && fclose(file) != 0) ok = false;
-    return ok ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: cannot be written", path);
+    return tsi_file_replace(path, text, strlen(text));
 }
 
 /* The index of pieces that are not all there was. */
@@ -251,15 +250,29 @@ static ts_status write_index(const pieces *p, const char *directory)
     return status;
 }
 
+/* As it was read, but for the dtype where that of the weights is another. */
+static ts_status write_config(const ts_model *model, const pieces *p, const char *directory)
+{
+    const char *read = model->config_text;
+    char *made = read ? NULL : tsi_model_config_text(&model->config);
+    if (!read && !made) return TS_ERR_MEMORY;
+    bool same = read && unchanged(p->piece, p->count, p->count);
+    ts_dtype dtype = p->count > 0 ? (ts_dtype)p->piece[0].meta.dtype : TS_DTYPE_F32;
+    char *text = same ? tsi_strdup(read) : tsi_config_with_dtype(read ? read : made, dtype, !read);
+    ts_status status = text ? write_text(directory, "config.json", text)
+                            : tsi_fail_memory("a configuration", strlen(read ? read : made));
+    tsi_free(text);
+    tsi_free(made);
+    return status;
+}
+
 static ts_status write_texts(const ts_model *model, const pieces *p, const char *directory)
 {
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return TSI_FAIL(TS_ERR_IO, "%s: %s", directory, strerror(errno));
-    char *made = model->config_text ? NULL : tsi_model_config_text(&model->config);
-    const char *text = model->config_text ? model->config_text : made;
-    ts_status status = text ? write_text(directory, "config.json", text) : TS_ERR_MEMORY;
-    tsi_free(made);
-    return status == TS_OK ? write_index(p, directory) : status;
+    TSI_TRY(write_config(model, p, directory));
+    if (model->origin) TSI_TRY(tsi_copy_others(model->origin, directory));
+    return write_index(p, directory);
 }
 
 static ts_status save_all(ts_model *model, const char *directory, const pieces *p)
@@ -272,7 +285,7 @@ static ts_status save_all(ts_model *model, const char *directory, const pieces *
             ;
         status = save_file(model, directory, &p->piece[i], end - i, writes);
     }
-    return status;
+    return status == TS_OK && writes ? tsi_directory_sync(directory) : status;
 }
 
 ts_status(ts_model_save)(ts_model *model, const char *directory)

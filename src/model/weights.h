@@ -20,4 +20,11 @@ ts_status tsi_sources_find(const tsi_weights *weights, const char *name, const t
 ts_status tsi_model_expect_weights(ts_model *model, bool as_stored);
 ts_status tsi_model_read_weights(ts_model *model); /* closes the files of model->origin */
 
+/* ---- beside the weights, save_files.c ---- */
+/* The text of a configuration with its dtype; one that has none gets one if `add`. The caller
+ * frees; NULL: recorded. */
+char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add);
+/* Files of the directory that the weights came from which are neither weights nor config.json. */
+ts_status tsi_copy_others(const tsi_weights *origin, const char *to);
+
 #endif

@@ -304,8 +304,14 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
 {
     const char *from = run->config->data.tokenizer;
     size_t length = strlen(from);
-    if (strcmp(from, "byte") == 0 || ts_rank_index(run->me) != 0) return TS_OK;
     char path[TSI_CONFIG_TEXT_MAX + 32], *text = NULL;
+    if (ts_rank_index(run->me) != 0) return TS_OK;
+    if (strcmp(from, "byte") == 0) {
+        /* One that came with the weights would read this model's tokens wrongly. */
+        snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+        if (strcmp(run->prefix, run->config->data.path) != 0) unlink(path);
+        return TS_OK;
+    }
     bool file = length > 5 && strcmp(from + length - 5, ".json") == 0;
     snprintf(path, sizeof path, "%s%s", from, file ? "" : "/tokenizer.json");
     TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));

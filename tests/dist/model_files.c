@@ -2,6 +2,7 @@
 /* model_files.c - models read and written back on several meshes: the same bytes, whatever the
  * number of ranks, the spelling of names, the number of files and the dtype. */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -124,6 +125,63 @@ TS_TEST_RANKS(model_other_dtype, 1, 3)
     ts_model_destroy(model);
     ts_model_destroy(wide);
     remove_folder(t, to);
+}
+
+static bool has_words(const char *folder, const char *name, const char *words)
+{
+    size_t size = 0;
+    char *text = slurp(folder, name, &size);
+    if (text) text[size] = '\0';
+    bool found = text && strstr(text, words) != NULL;
+    free(text);
+    return found;
+}
+
+/* Repair 19: config.json tells the dtype of the weights beside it, and the other files of the
+ * directory come along, but for weights in other formats. */
+TS_TEST_RANKS(model_saved_with_its_files, 1, 2)
+{
+    char from[PATH_BYTES], to[PATH_BYTES], command[6 * PATH_BYTES];
+    folder_of(t, "files", from);
+    folder_of(t, "copies", to);
+    ts_mesh *mesh = mesh_of(t);
+    golden(to, "qwen3_window");
+    (void)snprintf(command, sizeof command,
+                   "mkdir -p '%s' && cd '%s' && cp '%s'/model*safetensors* . && "
+                   "sed '0,/{/s//{\"torch_dtype\": \"bfloat16\", \"x\": {\"dtype\": \"int4\"}, /' "
+                   "'%s/config.json' > config.json && echo '{}' > generation_config.json && "
+                   "echo '{}' > tokenizer_config.json && echo free > LICENSE && mkdir sub && "
+                   "echo no > pytorch_model.bin && mkfifo pipe && echo no > .hidden",
+                   from, from, to, to);
+    if (t->index == 0) TEST_SAY(t, system(command) == 0, "%s", command);
+    ts_group_barrier(ts_group_world(t->me), NULL);
+    folder_of(t, "copies", to);
+    ts_model *model = ts_model_load(mesh, from, NULL);
+    TEST_OK(t, ts_model_save(model, to));
+    ts_model_destroy(model);
+    if (t->index == 0) {
+        TEST_CHECK(t, same_file(from, to, "generation_config.json"));
+        TEST_CHECK(t, same_file(from, to, "tokenizer_config.json") &&
+                          has_words(to, "LICENSE", "free"));
+        TEST_CHECK(t, !has_words(to, "pytorch_model.bin", "no") && !has_words(to, ".hidden", "no"));
+        TEST_CHECK(t, has_words(to, "config.json",
+                                "\"torch_dtype\": \"float32\", \"x\": {\"dtype\": \"int4\"}"));
+    }
+    remove_folder(t, from);
+    remove_folder(t, to);
+    ts_model_config c = TS_INIT(ts_model_config);
+    c.vocab = 7;
+    c.hidden = c.intermediate = 4;
+    c.layers = c.heads = 1;
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_DTYPE_BF16;
+    model = ts_model_create(mesh, &c, &options);
+    TEST_OK(t, ts_model_save(model, to));
+    if (t->index == 0)
+        TEST_CHECK(t, has_words(to, "config.json", "\"torch_dtype\": \"bfloat16\"\n}"));
+    ts_model_destroy(model);
+    remove_folder(t, to);
+    TEST_OK(t, ts_rank_status(t->me));
 }
 
 /* Made, saved, loaded: the same bits on any mesh, and the configuration says what it was. */

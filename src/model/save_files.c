@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* save_files.c - what lies beside the weights of a saved model: a configuration that tells their
+ * dtype, and the other files of the directory the model was read from (generation_config.json,
+ * tokenizer_config.json, licences), as they are. */
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "model/weights.h"
+
+enum { PATH_BYTES = 4096, FILE_BYTES_MAX = 64 << 20 };
+
+/* ---- the dtype in a configuration ------------------------------------------------------------ */
+
+/* As published configurations spell it; NULL: no weights have it. */
+static const char *published_name(ts_dtype dtype)
+{
+    static const struct {
+        ts_dtype dtype;
+        const char *name;
+    } names[] = { { TS_DTYPE_F32, "float32" },
+                  { TS_DTYPE_F64, "float64" },
+                  { TS_DTYPE_BF16, "bfloat16" },
+                  { TS_DTYPE_F16, "float16" } };
+    for (size_t i = 0; i < TSI_COUNT_OF(names); i++)
+        if (names[i].dtype == dtype) return names[i].name;
+    return NULL;
+}
+
+/* Behind the text in quotes that begins at `at`. */
+static const char *behind_quotes(const char *at)
+{
+    for (at++; *at != '\0' && *at != '"'; at++)
+        if (*at == '\\' && at[1] != '\0') at++;
+    return *at == '"' ? at + 1 : at;
+}
+
+static bool is_dtype_key(const char *at, size_t length)
+{
+    return (length == 7 && strncmp(at, "\"dtype\"", 7) == 0) ||
+           (length == 13 && strncmp(at, "\"torch_dtype\"", 13) == 0);
+}
+
+/* Replaces the values of "dtype" and "torch_dtype" of the outermost object, which parses; the rest
+ * stays byte for byte. How many there were. */
+static int64_t put_dtype(const char *text, const char *name, tsi_text *out)
+{
+    int64_t depth = 0, found = 0;
+    for (const char *at = text, *end; *at != '\0'; at = end) {
+        end = *at == '"' ? behind_quotes(at) : at + 1;
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        const char *colon = end + strspn(end, " \t\r\n");
+        bool key =
+            depth == 1 && *at == '"' && *colon == ':' && is_dtype_key(at, (size_t)(end - at));
+        const char *value = colon + (*colon == ':');
+        value += strspn(value, " \t\r\n");
+        if (key) end = value;
+        tsi_text_add_n(out, at, (size_t)(end - at));
+        if (!key || (*value != '"' && strncmp(value, "null", 4) != 0)) continue;
+        tsi_text_printf(out, "\"%s\"", name);
+        end = *value == '"' ? behind_quotes(value) : value + 4;
+        found++;
+    }
+    return found;
+}
+
+char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add)
+{
+    const char *name = published_name(dtype), *last = strrchr(text, '}');
+    if (!name || !last) return tsi_strdup(text);
+    tsi_text out = { 0 };
+    if (put_dtype(text, name, &out) == 0 && add) {
+        tsi_text_release(&out);
+        while (last > text && strchr(" \t\r\n", last[-1]))
+            last--;
+        tsi_text_add_n(&out, text, (size_t)(last - text));
+        tsi_text_printf(&out, ",\n  \"torch_dtype\": \"%s\"%s", name, last);
+    }
+    return tsi_text_take(&out);
+}
+
+/* ---- other files ----------------------------------------------------------------------------- */
+
+/* Weights in any published format, their indices, and what we write ourselves. */
+static bool is_left_out(const char *name)
+{
+    static const char *const ends[] = { ".safetensors", ".index.json", ".bin", ".pt",
+                                        ".pth",         ".ckpt",       ".h5",  ".msgpack",
+                                        ".gguf",        ".onnx",       ".npz", ".tmp" };
+    size_t length = strlen(name);
+    if (name[0] == '.' || strcmp(name, "config.json") == 0) return true;
+    for (size_t i = 0; i < TSI_COUNT_OF(ends); i++) {
+        size_t end = strlen(ends[i]);
+        if (length >= end && strcmp(name + length - end, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
+static ts_status copy_file(const char *from, const char *to, const char *name)
+{
+    char path[PATH_BYTES], *data = NULL;
+    struct stat about;
+    size_t length = 0;
+    int needed = snprintf(path, sizeof path, "%s/%s", from, name);
+    if (needed >= PATH_BYTES || stat(path, &about) != 0 || !S_ISREG(about.st_mode) ||
+        about.st_size > FILE_BYTES_MAX)
+        return TS_OK;
+    TSI_TRY(tsi_file_read(path, FILE_BYTES_MAX, &data, &length));
+    snprintf(path, sizeof path, "%s/%s", to, name);
+    ts_status status = tsi_file_replace(path, data, length);
+    tsi_free(data);
+    return status;
+}
+
+ts_status tsi_copy_others(const tsi_weights *origin, const char *to)
+{
+    char from[PATH_BYTES] = ".";
+    const char *path = tsi_weights_file_at(origin, 0).path, *slash = strrchr(path, '/');
+    if (slash) snprintf(from, sizeof from, "%.*s", (int)(slash - path), path);
+    struct stat a, b;
+    bool same =
+        stat(from, &a) == 0 && stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    DIR *directory = same ? NULL : opendir(from);
+    if (!directory) return TS_OK; /* its own directory, or one that is gone since */
+    ts_status status = TS_OK;
+    for (struct dirent *entry = readdir(directory); entry && status == TS_OK;
+         entry = readdir(directory))
+        if (!is_left_out(entry->d_name)) status = copy_file(from, to, entry->d_name);
+    closedir(directory);
+    return status;
+}
