@@ -211,8 +211,11 @@ ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_s
                         text);
     TSI_TRY(tsi_mesh_resolve_star(&draft, star, world_size, "the size of the world"));
     if (world_size >= 0 && draft.count > world_size)
-        return TSI_FAIL(TS_ERR_MESH, "mesh \"%.200s\" has %lld ranks, the world only %lld", text,
-                        (long long)draft.count, (long long)world_size);
+        return TSI_FAIL(TS_ERR_MESH,
+                        "mesh \"%.200s\" has %lld ranks, the world only %lld: start it with %lld "
+                        "(TESSERA_RANKS=%lld, or mpirun -n %lld)",
+                        text, (long long)draft.count, (long long)world_size, (long long)draft.count,
+                        (long long)draft.count, (long long)draft.count);
     tsi_mesh_draft_row_major(&draft, 1);
     return tsi_mesh_settle(world, &draft, NULL, out);
 }

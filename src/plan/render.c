@@ -130,9 +130,17 @@ static void other_words(const ts_plan *plan, tsi_text *text)
 
 static void faster_words(const ts_plan *plan, tsi_text *text)
 {
-    tsi_text_printf(text, "%s takes %.3g us, less than ", family_names[plan->family],
-                    plan->time_us);
-    other_words(plan, text);
+    char ours[32], theirs[32];
+    (void)snprintf(ours, sizeof ours, "%.3g", plan->time_us);
+    (void)snprintf(theirs, sizeof theirs, "%.3g", plan->other_us);
+    tsi_text_printf(text, "%s takes %s us, ", family_names[plan->family], ours);
+    if (strcmp(ours, theirs) == 0) { /* rounded, "less than" would compare a number with itself */
+        tsi_text_printf(text, "%s %s as long", family_names[plan->other_family],
+                        plan->other_bounded ? "at least" : "about");
+    } else {
+        tsi_text_add(text, "less than ");
+        other_words(plan, text);
+    }
     if (plan->bytes_received == plan->bytes_bound) {
         tsi_text_add(text, "; it receives no more than the bound");
     } else {

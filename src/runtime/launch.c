@@ -140,6 +140,20 @@ static void write_verdict(const launch *frame, const member *members, const memb
     }
 }
 
+/* A wrong argument that every rank refused alike: where the ranks were tells nothing more. */
+static bool is_mistake_of_all(const launch *frame, const member *first)
+{
+    static const ts_status mistakes[] = { TS_ERR_ARG,   TS_ERR_NULL,   TS_ERR_SHAPE,  TS_ERR_MESH,
+                                          TS_ERR_DTYPE, TS_ERR_POLICY, TS_ERR_MISSING };
+    bool mistake = false;
+    for (size_t i = 0; i < TSI_COUNT_OF(mistakes); i++)
+        mistake = mistake || first->status == mistakes[i];
+    const char *text = frame->world->rank[first->local_index]->error.text;
+    for (int64_t i = 0; mistake && i < frame->world->local_count; i++)
+        mistake = strcmp(frame->world->rank[i]->error.text, text) == 0;
+    return mistake;
+}
+
 /* Of several processes that only echo a peer's error, one speaks: the lowest that is not the cause.
  */
 static bool is_speaker(const ts_world *world, const member *first)
@@ -188,7 +202,7 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
         status = first->status;
         out->speaker = is_speaker(world, first);
         write_verdict(&frame, members, first, &out->sentence);
-        tsi_postmortem(world, &out->postmortem);
+        if (!is_mistake_of_all(&frame, first)) tsi_postmortem(world, &out->postmortem);
     } else {
         status = agree_on_end(world, out);
     }

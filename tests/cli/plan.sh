@@ -118,4 +118,10 @@ says "a million ranks" 0 "family    " \
 # ---- the bench -----------------------------------------------------------------------------------------------
 says "bench plan" 0 '"name": "median error of the predictions"' "$tessera" bench plan --seconds 1 --json
 says "bench plan with a wrong option" 2 'expected a whole number from 1 to 1024' "$tessera" bench plan --ranks 0
+# Repair 21: two times that look alike are not said to be less than each other.
+says "repair 21: about as long" 0 "direct about as long" \
+    "$tessera" plan --mesh 3 --shape 4096x4096 --from "P(sum)" --to R
+says "repair 21: at least as long" 0 "collectives at least as long" \
+    "$tessera" plan --mesh 8,8 --shape 1000x64 --from "S(1), P(sum)" --to "R, S(0)"
+
 finish

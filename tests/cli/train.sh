@@ -79,16 +79,18 @@ says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1
     --seconds 1 --json
 
 # ---- repair 35: steps that are not finite do not go on for ever, and what cannot be written is said --------------
-says "repair 35: steps that are left out end the run" 1 "the 32 steps up to here were left out" "$tessera" train "$work/a.ini" \
-    --set train.output="$work/skip" --set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4 \
-    --set train.steps=60
-says "repair 35: a run that takes no step fails" 1 "the 4 steps up to here were left out" "$tessera" train "$work/a.ini" \
-    --set train.output="$work/none_taken" --set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4
-says "repair 35: good states stay" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/good" \
-    --set train.save_every=2
-says "repair 35: a run that diverges after them" 1 "were left out" "$tessera" train "$work/a.ini" --set train.output="$work/good" \
-    --set train.save_every=2 --set train.steps=60 --set optimizer.rate=1e6 --set train.loss_scale_every=1000 --set train.clip=0 \
-    --set train.skips_max=9
+half="--set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4"
+# shellcheck disable=SC2086
+says "repair 35: steps that are left out end the run" 1 "the 32 steps up to here were left out" \
+    "$tessera" train "$work/a.ini" --set train.output="$work/skip" $half --set train.steps=60
+# shellcheck disable=SC2086
+says "repair 35: a run that takes no step fails" 1 "the 4 steps up to here were left out" \
+    "$tessera" train "$work/a.ini" --set train.output="$work/none_taken" $half
+says "repair 35: good states stay" 0 "done after step 4" "$tessera" train "$work/a.ini" \
+    --set train.output="$work/good" --set train.save_every=2
+says "repair 35: a run that diverges after them" 1 "were left out" "$tessera" train "$work/a.ini" \
+    --set train.output="$work/good" --set train.save_every=2 --set train.steps=60 --set optimizer.rate=1e6 \
+    --set train.loss_scale_every=1000 --set train.clip=0 --set train.skips_max=9
 succeeds "repair 35: has not driven them out" test -s "$work/good/state/step-4/rank-1.bin"
 if [ -w /dev/full ]; then
     full() { # name command ...
@@ -159,10 +161,11 @@ tessera=$(cd "$build" && pwd)/bin/tessera
 mkdir -p "$work/deep/er" "$work/elsewhere"
 sed -e "s|^path = .*|path = er/text.txt|" -e "s|^output = .*|output = out|" "$work/a.ini" > "$work/deep/b.ini"
 cp "$work/text.txt" "$work/deep/er/text.txt"
-says "repair 21: data.path beside the file" 0 "done after step 4" sh -c 'cd "$1" && "$2" train ../deep/b.ini' - "$work/elsewhere" "$tessera"
+from_elsewhere() { (cd "$work/elsewhere" && "$tessera" train ../deep/b.ini); }
+says "repair 21: data.path beside the file" 0 "done after step 4" from_elsewhere
 succeeds "the output is in the working directory" test -s "$work/elsewhere/out/train.jsonl"
 rm -r "$work/deep/er" && mkdir "$work/elsewhere/er" && cp "$work/text.txt" "$work/elsewhere/er"
-says "repair 21: else in the working directory" 0 "done after step 4" sh -c 'cd "$1" && "$2" train ../deep/b.ini' - "$work/elsewhere" "$tessera"
+says "repair 21: else in the working directory" 0 "done after step 4" from_elsewhere
 
 # ---- repair 32: blanks of tokens that are written one by one -------------------------------------------------------
 says "a run with marked blanks" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/marked" \

@@ -104,7 +104,8 @@ for pair in $(seq $(((kills + 9) / 10))); do
     *) bad="$bad; pair $pair: exit codes $first and $second: $(cat "$work/one" "$work/two")" ;;
     esac
     train pair > "$work/three" 2>&1 || bad="$bad; pair $pair: $(cat "$work/three")"
-    cmp -s "$work/whole/model/model.safetensors" "$work/pair/model/model.safetensors" || bad="$bad; pair $pair: other weights"
+    cmp -s "$work/whole/model/model.safetensors" "$work/pair/model/model.safetensors" ||
+        bad="$bad; pair $pair: other weights"
     log_is_whole pair || bad="$bad; pair $pair: the log is torn"
 done
 [ -z "$bad" ] && pass "repair 27: two runs in one output" || fail "repair 27: two runs in one output" "seed $seed$bad"

@@ -28,6 +28,23 @@ for invariant in $cited; do
 done > "$work/invariants"
 nothing_in "invariants that are cited" "$work/invariants"
 
+# Repair 21: the variables that are read and those that are documented, in both directions.
+environment() { # tree
+    (cd "$1" && grep -rhoE '"TESSERA_[A-Z_]+"' src cli | tr -d '"' | sort -u) > "$work/read"
+    sed -n 's/^| `\(TESSERA_[A-Z_]*\)` |.*/\1/p' "$1/docs/environment.md" | sort > "$work/documented"
+    comm -23 "$work/read" "$work/documented" | sed 's/$/: is read and not documented/'
+    comm -13 "$work/read" "$work/documented" | sed 's/$/: is documented and not read/'
+}
+environment "$root" > "$work/environment"
+nothing_in "repair 21: environment variables" "$work/environment"
+mkdir -p "$work/tree/cli"
+echo 'getenv("TESSERA_LOST"); getenv("TESSERA_RANKS");' > "$work/tree/src/x.c"
+printf '| `TESSERA_RANKS` | |\n| `TESSERA_GONE` | |\n' > "$work/tree/docs/environment.md"
+refuses "a variable that is not documented" "TESSERA_LOST: is read and not documented" \
+    sh -c 'echo "$1"; [ -z "$1" ]' - "$(environment "$work/tree")"
+refuses "a variable that is not read" "TESSERA_GONE: is documented and not read" \
+    sh -c 'echo "$1"; [ -z "$1" ]' - "$(environment "$work/tree")"
+
 # Each C block of the README that has a main is a program.
 awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$root/README.md" > "$work/readme.c"
 succeeds "the README's program compiles" cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I "$root/include" \
@@ -40,6 +57,14 @@ else
     fail "and prints what the README says" "wanted: $expected
 it said: $said"
 fi
+# Repair 21: on too few ranks it says what to do, and a mistake that all ranks see alike needs no post-mortem.
+said=$(TESSERA_RANKS=2 "$work/readme" 2>&1)
+case $said in
+*post-mortem*) fail "repair 21: the README's program on 2 ranks" "$said" ;;
+*"has 4 ranks, the world only 2: start it with 4 (TESSERA_RANKS=4, or mpirun -n 4)"*)
+    pass "repair 21: the README's program on 2 ranks" ;;
+*) fail "repair 21: the README's program on 2 ranks" "$said" ;;
+esac
 for script in "$root"/scripts/* "$root"/.ci/run "$root"/tests/*/*.sh; do
     head -n 1 "$script" | grep -q 'sh$' || [ "$(basename "$script")" = lib.sh ] || continue
     succeeds "$(basename "$script") parses" bash -n "$script"
