@@ -41,7 +41,7 @@ ts_status tsi_normalize(ts_tokenizer *tokenizer, tsi_string text, bool continued
 {
     size_t turn = 0;
     for (size_t i = 0; i < tokenizer->normal_count; i++) {
-        tsi_text *scratch = &tokenizer->scratch[TSI_STEPS_MAX + turn];
+        tsi_text *scratch = &tokenizer->scratch[TSI_TOKEN_STEPS_MAX + turn];
         scratch->length = 0;
         if (!apply(&tokenizer->normal[i], text, continued, scratch)) continue;
         if (scratch->failed) {

@@ -38,7 +38,7 @@ static ts_status each_of(ts_tokenizer *t, const tsi_json *value, const char *lis
 
 static ts_status too_many(const char *stage)
 {
-    return TSI_FAIL(TS_ERR_ARG, "%s has more than %d steps", stage, TSI_STEPS_MAX);
+    return TSI_FAIL(TS_ERR_ARG, "%s has more than %d steps", stage, TSI_TOKEN_STEPS_MAX);
 }
 
 /* A required text of a component, copied; empty only where that is allowed. */
@@ -69,7 +69,7 @@ ts_status tsi_read_normalizer(ts_tokenizer *t, const tsi_json *value)
 {
     if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
     if (is_type(value, "Sequence")) return each_of(t, value, "normalizers", tsi_read_normalizer);
-    if (t->normal_count == TSI_STEPS_MAX) return too_many("the normalizer");
+    if (t->normal_count == TSI_TOKEN_STEPS_MAX) return too_many("the normalizer");
     tsi_normal *normal = &t->normal[t->normal_count++];
     if (is_type(value, "NFC")) {
         normal->kind = TSI_NORMAL_NFC;
@@ -88,13 +88,13 @@ ts_status tsi_read_normalizer(ts_tokenizer *t, const tsi_json *value)
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
 /* NULL, and the error is recorded, if there are too many. */
-static tsi_step *new_step(ts_tokenizer *t, tsi_step_kind kind)
+static tsi_token_step *new_step(ts_tokenizer *t, tsi_token_step_kind kind)
 {
-    if (t->step_count == TSI_STEPS_MAX) {
+    if (t->step_count == TSI_TOKEN_STEPS_MAX) {
         too_many("the pre_tokenizer");
         return NULL;
     }
-    tsi_step *step = &t->step[t->step_count++];
+    tsi_token_step *step = &t->step[t->step_count++];
     step->kind = kind;
     return step;
 }
@@ -104,7 +104,7 @@ static ts_status add_pattern(ts_tokenizer *t, const char *name, const char *expr
 {
     char what[96];
     (void)snprintf(what, sizeof what, "pre_tokenizer %.64s", name);
-    tsi_step *step = new_step(t, TSI_STEP_SPLIT);
+    tsi_token_step *step = new_step(t, TSI_TOKEN_STEP_SPLIT);
     if (step == NULL) return TS_ERR_ARG;
     step->split = split;
     step->invert = invert;
@@ -127,7 +127,7 @@ static ts_status read_split(ts_tokenizer *t, const tsi_json *value)
     const char *expression = tsi_json_text(tsi_json_member(pattern, "Regex"), NULL);
     if (expression != NULL)
         return add_pattern(t, "Split", expression, (tsi_split_kind)kind, invert);
-    tsi_step *step = new_step(t, TSI_STEP_SPLIT);
+    tsi_token_step *step = new_step(t, TSI_TOKEN_STEP_SPLIT);
     if (step == NULL) return TS_ERR_ARG;
     step->split = (tsi_split_kind)kind;
     step->invert = invert;
@@ -138,7 +138,7 @@ static ts_status read_byte_level(ts_tokenizer *t, const tsi_json *value)
 {
     t->bpe.byte_level = true;
     bool prefix = tsi_json_bool(tsi_json_member(value, "add_prefix_space"), true);
-    if (prefix && new_step(t, TSI_STEP_PREFIX) == NULL) return TS_ERR_ARG;
+    if (prefix && new_step(t, TSI_TOKEN_STEP_PREFIX) == NULL) return TS_ERR_ARG;
     if (!tsi_json_bool(tsi_json_member(value, "use_regex"), true)) return TS_OK;
     return add_pattern(t, "ByteLevel", tsi_pattern_gpt2, TSI_SPLIT_ISOLATED, false);
 }
@@ -185,13 +185,13 @@ static ts_status check_first(const ts_tokenizer *t)
 
 static ts_status read_metaspace(ts_tokenizer *t, const tsi_json *value)
 {
-    tsi_step *step = new_step(t, TSI_STEP_MARK);
+    tsi_token_step *step = new_step(t, TSI_TOKEN_STEP_MARK);
     if (step == NULL) return TS_ERR_ARG;
     TSI_TRY(read_text(t, value, "replacement", false, &step->literal));
     TSI_TRY(read_scheme(value, &step->prefix));
     if (step->prefix == TSI_MARK_FIRST) TSI_TRY(check_first(t));
     if (!tsi_json_bool(tsi_json_member(value, "split"), true)) return TS_OK;
-    tsi_step *cut = new_step(t, TSI_STEP_SPLIT);
+    tsi_token_step *cut = new_step(t, TSI_TOKEN_STEP_SPLIT);
     if (cut == NULL) return TS_ERR_ARG;
     cut->split = TSI_SPLIT_WITH_NEXT;
     cut->literal = step->literal;
@@ -237,7 +237,7 @@ ts_status tsi_read_decoder(ts_tokenizer *t, const tsi_json *value)
     if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
     t->joined = true;
     if (is_type(value, "Sequence")) return each_of(t, value, "decoders", tsi_read_decoder);
-    if (t->decode_count == TSI_STEPS_MAX) return too_many("the decoder");
+    if (t->decode_count == TSI_TOKEN_STEPS_MAX) return too_many("the decoder");
     tsi_decode *step = &t->decode[t->decode_count++];
     if (is_type(value, "Replace")) {
         step->kind = TSI_DECODE_REPLACE;

@@ -52,7 +52,7 @@ static bool joins(tsi_split_kind kind, bool before, bool match)
 /* The next part of the piece, match or gap. */
 static ts_status take(splitter *s, size_t start, size_t end, bool match)
 {
-    const tsi_step *step = &s->call->tokenizer->step[s->step];
+    const tsi_token_step *step = &s->call->tokenizer->step[s->step];
     match = match != step->invert;
     if (step->split == TSI_SPLIT_ISOLATED) return give(s, start, end);
     if (step->split == TSI_SPLIT_REMOVED) return match ? TS_OK : give(s, start, end);
@@ -73,7 +73,7 @@ static ts_status take(splitter *s, size_t start, size_t end, bool match)
  * empty match cuts too, but not right behind another match. */
 static ts_status split_run(splitter *s, size_t from, size_t to, size_t *gap)
 {
-    const tsi_step *step = &s->call->tokenizer->step[s->step];
+    const tsi_token_step *step = &s->call->tokenizer->step[s->step];
     const char *text = s->piece.data + from;
     size_t length = to - from, at = 0, last_end = SIZE_MAX;
     while (at < length) {
@@ -113,7 +113,7 @@ static ts_status split_pattern(splitter *s)
 
 static ts_status split_literal(splitter *s)
 {
-    const tsi_step *step = &s->call->tokenizer->step[s->step];
+    const tsi_token_step *step = &s->call->tokenizer->step[s->step];
     size_t at = 0, length = s->piece.length;
     while (at < length) {
         const char *found =
@@ -129,7 +129,7 @@ static ts_status split_literal(splitter *s)
 
 static ts_status split(const tsi_encode *call, size_t index, tsi_string piece, bool first)
 {
-    const tsi_step *step = &call->tokenizer->step[index];
+    const tsi_token_step *step = &call->tokenizer->step[index];
     splitter s = { .call = call, .step = index, .piece = piece, .first = first };
     TSI_TRY(step->pattern != NULL ? split_pattern(&s) : split_literal(&s));
     return s.held ? give(&s, s.start, s.end) : TS_OK;
@@ -138,10 +138,10 @@ static ts_status split(const tsi_encode *call, size_t index, tsi_string piece, b
 /* Writes the piece into the step's scratch, with a prefix or not, and goes on with that. */
 static ts_status rewrite(const tsi_encode *call, size_t index, tsi_string piece, bool first)
 {
-    const tsi_step *step = &call->tokenizer->step[index];
+    const tsi_token_step *step = &call->tokenizer->step[index];
     tsi_text *scratch = &call->tokenizer->scratch[index];
     const tsi_string blank = { " ", 1 };
-    bool mark = step->kind == TSI_STEP_MARK;
+    bool mark = step->kind == TSI_TOKEN_STEP_MARK;
     bool wanted =
         !mark || step->prefix == TSI_MARK_ALWAYS || (step->prefix == TSI_MARK_FIRST && first);
     bool has =
@@ -202,10 +202,10 @@ static ts_status run_step(const tsi_encode *call, size_t step, tsi_string piece,
         return encode_word(call, piece.data, piece.length);
     }
     switch (t->step[step].kind) {
-    case TSI_STEP_SPLIT:
+    case TSI_TOKEN_STEP_SPLIT:
         return split(call, step, piece, first);
-    case TSI_STEP_PREFIX:
-    case TSI_STEP_MARK:
+    case TSI_TOKEN_STEP_PREFIX:
+    case TSI_TOKEN_STEP_MARK:
         return rewrite(call, step, piece, first);
     }
     return TS_OK;

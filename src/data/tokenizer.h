@@ -21,7 +21,7 @@
 #include "data/vocab.h"
 #include "tessera/data.h"
 
-enum { TSI_STEPS_MAX = 16 }; /* of one stage */
+enum { TSI_TOKEN_STEPS_MAX = 16 }; /* of one stage */
 /* Classes of characters: ASCII, the mark, all others. */
 enum { TSI_CLASS_MARK = 128, TSI_CLASS_OTHER, TSI_CLASSES };
 #define TSI_MARK "\xE2\x96\x81" /* U+2581: the blank of SentencePiece's kind */
@@ -52,26 +52,26 @@ typedef enum tsi_split_kind { /* what becomes of a match */
                               TSI_SPLIT_CONTIGUOUS
 } tsi_split_kind;
 
-typedef enum tsi_step_kind {
-    TSI_STEP_SPLIT,  /* at matches of a pattern or literal */
-    TSI_STEP_PREFIX, /* a blank before a piece that has none */
-    TSI_STEP_MARK    /* Metaspace: blanks become marks */
-} tsi_step_kind;
+typedef enum tsi_token_step_kind {
+    TSI_TOKEN_STEP_SPLIT,  /* at matches of a pattern or literal */
+    TSI_TOKEN_STEP_PREFIX, /* a blank before a piece that has none */
+    TSI_TOKEN_STEP_MARK    /* Metaspace: blanks become marks */
+} tsi_token_step_kind;
 
 typedef enum tsi_mark_prefix { TSI_MARK_ALWAYS, TSI_MARK_FIRST, TSI_MARK_NEVER } tsi_mark_prefix;
 
 /* Length of the match that begins at from, or 0: undecided, ask the pattern (scan.c). */
 typedef size_t (*tsi_scan_fn)(const char *text, size_t length, size_t from);
 
-typedef struct tsi_step {
-    tsi_step_kind kind;
+typedef struct tsi_token_step {
+    tsi_token_step_kind kind;
     tsi_split_kind split;
     bool invert;            /* what does not match counts as match */
     tsi_pattern *pattern;   /* or NULL: literal */
     tsi_scan_fn scan;       /* of the pattern, or NULL */
     tsi_string literal;     /* SPLIT: what is searched; MARK: the mark */
     tsi_mark_prefix prefix; /* MARK */
-} tsi_step;
+} tsi_token_step;
 
 /* ---- decoders -------------------------------------------------------------------------------- */
 typedef enum tsi_decode_kind {
@@ -120,17 +120,17 @@ struct ts_tokenizer {
     bool *special;                 /* by id */
     tsi_added_set raw, normalized; /* looked for before and after the normalizers */
     tsi_pattern *word_letter;      /* for single_word; NULL: no token needs it */
-    tsi_normal normal[TSI_STEPS_MAX];
-    tsi_step step[TSI_STEPS_MAX];
-    tsi_decode decode[TSI_STEPS_MAX];
+    tsi_normal normal[TSI_TOKEN_STEPS_MAX];
+    tsi_token_step step[TSI_TOKEN_STEPS_MAX];
+    tsi_decode decode[TSI_TOKEN_STEPS_MAX];
     size_t normal_count, step_count, decode_count;
     tsi_arena texts; /* of the steps */
     bool joined;     /* there is a decoder: texts of tokens are joined without blanks */
     bool cuts;       /* `joins` holds: a word may be cut between characters that never join */
     /* By the classes of two neighbours (pretoken.c): does a merge join them? */
     bool joins[TSI_CLASSES][TSI_CLASSES];
-    ts_tokens before, behind;            /* of the post-processor */
-    tsi_text scratch[TSI_STEPS_MAX + 2]; /* one per step; two for the normalizers */
+    ts_tokens before, behind;                  /* of the post-processor */
+    tsi_text scratch[TSI_TOKEN_STEPS_MAX + 2]; /* one per step; two for the normalizers */
 };
 
 /* ---- parse.c, parse_steps.c ---- */

@@ -43,7 +43,7 @@ static int64_t group_size(const tsi_space *space, uint32_t axes)
     return n;
 }
 
-static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_step *step)
+static ts_status step_bytes(const ts_plan *plan, tsi_state from, tsi_path_step *step)
 {
     const tsi_space *space = &plan->space;
     int64_t before = tsi_space_held(space, from), after = tsi_space_held(space, step->to);
@@ -96,7 +96,7 @@ static double lengths_of(const tsi_space *space, tsi_state state, double *out)
 
 /* A step's time under the plan's links, as the search would count it; for paths that were not
  * searched for. */
-double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
+double tsi_path_step_time(const ts_plan *plan, tsi_state from, const tsi_path_step *step)
 {
     const tsi_space *space = &plan->space;
     double a[TS_NDIM_MAX], b[TS_NDIM_MAX], item = (double)space->item;
@@ -126,7 +126,7 @@ double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step)
 }
 
 /* Does the step combine p-norms? Then its input is raised to the power in a copy. */
-static bool combines_norms(const tsi_space *space, tsi_state from, const tsi_step *step)
+static bool combines_norms(const tsi_space *space, tsi_state from, const tsi_path_step *step)
 {
     if (step->kind != TS_STEP_ALL_REDUCE && step->kind != TS_STEP_REDUCE_SCATTER) return false;
     for (int32_t k = 0; k < space->axes; k++) {
@@ -144,7 +144,7 @@ ts_status tsi_path_account(const ts_plan *plan, tsi_path *path, int64_t *bytes, 
     int64_t before = 0;
     *bytes = *peak = 0;
     for (int32_t i = 0; i < path->count; i++) {
-        tsi_step *step = &path->step[i];
+        tsi_path_step *step = &path->step[i];
         bool even, last = i == path->count - 1;
         TSI_TRY(step_bytes(plan, from, step));
         *bytes += step->bytes;

@@ -11,13 +11,13 @@
 
 enum { TSI_PATH_MAX = 48 };
 
-typedef struct tsi_step {
+typedef struct tsi_path_step {
     int32_t kind; /* ts_step_kind */
     uint32_t axes;
     tsi_state to;
     double time_us;
     int64_t bytes; /* received, all ranks */
-} tsi_step;
+} tsi_path_step;
 
 typedef struct tsi_path {
     int32_t count;
@@ -26,7 +26,7 @@ typedef struct tsi_path {
     double time_us;  /* of the path; not found: a lower bound on any */
     double bytes;    /* as the search counts them (even blocks) */
     int64_t states;
-    tsi_step step[TSI_PATH_MAX];
+    tsi_path_step step[TSI_PATH_MAX];
 } tsi_path;
 
 /* Costs of edges are multiples of 2^-26 us and of 2^-10 bytes: their sums are exact, so that two
@@ -63,7 +63,7 @@ ts_status tsi_reference_greedy(const tsi_space *space, tsi_path *out);
 ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out);
 
 /* Kind of the step that takes one axis from a code to another; -1: there is none. */
-int32_t tsi_step_kind_of(int32_t from, int32_t to);
+int32_t tsi_path_kind_of(int32_t from, int32_t to);
 ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to);
 
 #endif

@@ -153,7 +153,7 @@ ts_status ts_plan_step_at(const ts_plan *plan, int32_t index, ts_plan_step *out)
     if (index < 0 || index >= plan->step_count) {
         return TSI_FAIL(TS_ERR_ARG, "plan: step %d of %d", index, plan->step_count);
     }
-    const tsi_step *step = &plan->step[index];
+    const tsi_path_step *step = &plan->step[index];
     ts_plan_step all = { .struct_size = sizeof all,
                          .kind = step->kind,
                          .axes = step->axes,

@@ -47,8 +47,8 @@ struct ts_plan {
     int64_t budget_bytes;
     char topology[TS_TOPOLOGY_NAME];
     int32_t has_space, step_count;
-    tsi_step *step;  /* owned */
-    tsi_state first; /* state before step 0 */
+    tsi_path_step *step; /* owned */
+    tsi_state first;     /* state before step 0 */
     int64_t bytes_received, bytes_bound, peak_bytes, states;
     double time_us;
     int32_t other_family, other_bounded;
@@ -117,7 +117,7 @@ ts_status tsi_plan_make(const ts_layout *src, const ts_layout *dst, ts_dtype dty
  * and target. */
 ts_status tsi_path_account(const ts_plan *plan, tsi_path *path, int64_t *bytes, int64_t *peak);
 /* A step's time under the plan's links, for paths that were not searched for. */
-double tsi_step_time(const ts_plan *plan, tsi_state from, const tsi_step *step);
+double tsi_path_step_time(const ts_plan *plan, tsi_state from, const tsi_path_step *step);
 ts_status tsi_planner_parse(const char *name, tsi_planner *out);
 extern const char *const tsi_planner_names[]; /* NULL-terminated */
 

@@ -15,7 +15,7 @@
 #include "plan/frontier.h"
 #include "plan/path.h"
 
-int32_t tsi_step_kind_of(int32_t from, int32_t to)
+int32_t tsi_path_kind_of(int32_t from, int32_t to)
 {
     if (from == TSI_CODE_R) return tsi_code_cuts(to) ? TS_STEP_SLICE : TS_STEP_PARTITION;
     if (tsi_code_cuts(from)) {
@@ -31,7 +31,7 @@ ts_status tsi_path_add(tsi_path *path, int32_t kind, uint32_t axes, tsi_state to
     if (path->count == TSI_PATH_MAX) {
         return TSI_FAIL(TS_ERR_INTERNAL, "plan: a sequence of more than %d steps", TSI_PATH_MAX);
     }
-    path->step[path->count++] = (tsi_step){ .kind = kind, .axes = axes, .to = to };
+    path->step[path->count++] = (tsi_path_step){ .kind = kind, .axes = axes, .to = to };
     return TS_OK;
 }
 
@@ -82,10 +82,10 @@ static ts_status check_terms(const tsi_space *space, tsi_state state)
 static ts_status greedy_step(const tsi_space *space, tsi_path *path, tsi_state *state, int32_t axis,
                              int32_t code)
 {
-    int32_t kind = tsi_step_kind_of(tsi_state_code(*state, axis), code);
+    int32_t kind = tsi_path_kind_of(tsi_state_code(*state, axis), code);
     if (kind < 0 && space->size[axis] == 1) { /* one rank holds it all, whatever it is called */
         TSI_TRY(greedy_step(space, path, state, axis, TSI_CODE_R));
-        kind = tsi_step_kind_of(TSI_CODE_R, code);
+        kind = tsi_path_kind_of(TSI_CODE_R, code);
     }
     if (kind < 0)
         return TSI_FAIL(TS_ERR_INTERNAL, "plan: greedy step without a meaning on axis %d", axis);
@@ -174,7 +174,7 @@ static void edge(graph *g, int32_t axis, int32_t code, double us)
     }
     double cost[2] = { g->cost + us, 0 };
     tsi_state to = tsi_state_with(g->state, axis, code, position);
-    int32_t kind = tsi_step_kind_of(from, code);
+    int32_t kind = tsi_path_kind_of(from, code);
     if (!tsi_frontier_relax(&g->frontier, to, g->from, kind, 1u << axis, cost, zero_h))
         g->failed = true;
 }

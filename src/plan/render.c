@@ -243,7 +243,7 @@ static void json_changes(const ts_plan *plan, int32_t index, tsi_text *text)
 
 static void json_step(const ts_plan *plan, int32_t index, tsi_text *text)
 {
-    const tsi_step *step = &plan->step[index];
+    const tsi_path_step *step = &plan->step[index];
     tsi_text_printf(text, "{\"kind\": \"%s\", ", kind_names[step->kind]);
     json_axes(plan, step->axes, text);
     tsi_text_add(text, ", \"from\": [");
@@ -317,7 +317,7 @@ static void words_axes(const ts_plan *plan, uint32_t axes, tsi_text *text)
 
 static void words_step(const ts_plan *plan, int32_t index, tsi_text *text)
 {
-    const tsi_step *step = &plan->step[index];
+    const tsi_path_step *step = &plan->step[index];
     char bytes[32];
     tsi_text_printf(text, "  %d. %-15s on ", index + 1, kind_names[step->kind]);
     words_axes(plan, step->axes, text);

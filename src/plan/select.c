@@ -88,7 +88,7 @@ static ts_status make_reference(maker *m, bool greedy)
     tsi_state from = path.first;
     path.time_us = 0;
     for (int32_t i = 0; i < path.count; i++) {
-        path.step[i].time_us = tsi_step_time(plan, from, &path.step[i]);
+        path.step[i].time_us = tsi_path_step_time(plan, from, &path.step[i]);
         path.time_us += path.step[i].time_us;
         from = path.step[i].to;
     }
@@ -215,11 +215,11 @@ static ts_status adopt_direct(maker *m)
     plan->first = plan->space.src;
     plan->step = tsi_alloc_array(2, sizeof *plan->step);
     if (!plan->step) return tsi_fail_memory("the steps of a plan", 0);
-    tsi_step step = { .kind = TS_STEP_EXCHANGE,
-                      .axes = changed_axes(plan),
-                      .to = plan->space.dst,
-                      .time_us = m->direct_us,
-                      .bytes = plan->bytes_bound };
+    tsi_path_step step = { .kind = TS_STEP_EXCHANGE,
+                           .axes = changed_axes(plan),
+                           .to = plan->space.dst,
+                           .time_us = m->direct_us,
+                           .bytes = plan->bytes_bound };
     if (local)
         step.kind = TS_STEP_SLICE;
     else if (plan->pair.src.terms > 1)
@@ -230,7 +230,9 @@ static ts_status adopt_direct(maker *m)
             step.to = tsi_space_compact(&plan->space, m->core.dst);
             plan->step[plan->step_count++] = step;
         }
-        step = (tsi_step){ .kind = TS_STEP_PARTITION, .axes = m->partition, .to = plan->space.dst };
+        step = (tsi_path_step){ .kind = TS_STEP_PARTITION,
+                                .axes = m->partition,
+                                .to = plan->space.dst };
     }
     plan->step[plan->step_count++] = step;
     return local ? TS_OK : fit_budget(plan);

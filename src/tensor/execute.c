@@ -185,7 +185,7 @@ static ts_status copy_same(tsi_array *to, tsi_array *from)
 }
 
 /* One step as a program of its own, or as an all_reduce. */
-static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_step *step,
+static ts_status run_step(tsi_execution *x, ts_mesh *mesh, const tsi_path_step *step,
                           const ts_layout *from, const ts_layout *to)
 {
     uint32_t axes = axes_shared(mesh->desc, step->axes);
