@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step_parse.c - a step from its text.
+ *
+ * Line by line and strict: an unknown word, a key that is given twice, a number out of range or a
+ * value that was not declared is refused with the line and what stood there. Memory is bounded by
+ * the text: ranks without lines cost nothing, and groups have a limit together. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "plan/step.h"
+
+enum { LINE_MAX_BYTES = 1 << 20 };
+
+typedef struct reader {
+    tsi_step *step; /* NULL before the line `ranks` */
+    int64_t rank;   /* whose lines these are; -1: still the head */
+    int64_t line;
+    char *word, *rest; /* of the line; word is NULL at its end */
+    tsi_touch *touch;  /* of the line's action, owned */
+    int64_t touch_count, touch_capacity;
+    int32_t *member; /* of the line's group, owned */
+    int64_t member_count, member_capacity;
+    bool begun;  /* `step 1` was read */
+    bool acting; /* the rank has an action, so no value may follow */
+} reader;
+
+/* ---- words and numbers ----------------------------------------------------------------------- */
+
+/* The next word of the line, cut off by a NUL. */
+static char *next_word(reader *r)
+{
+    char *at = r->rest + strspn(r->rest, " \t");
+    size_t length = strcspn(at, " \t");
+    r->word = length > 0 ? at : NULL;
+    r->rest = at + length;
+    if (*r->rest != '\0') *r->rest++ = '\0';
+    return r->word;
+}
+
+static ts_status want_word(reader *r, const char *what, const char **out)
+{
+    *out = next_word(r);
+    return *out ? TS_OK : TSI_FAIL(TS_ERR_ARG, "%s is missing at the end of the line", what);
+}
+
+static ts_status want_end(reader *r)
+{
+    const char *more = next_word(r);
+    return more ? TSI_FAIL(TS_ERR_ARG, "'%.60s' is one word too many", more) : TS_OK;
+}
+
+/* A whole number and nothing else, from `low` to `high`. */
+static ts_status number_of(const char *what, const char *text, int64_t low, int64_t high,
+                           int64_t *out)
+{
+    tsi_cursor cursor = tsi_cursor_of(what, text);
+    *out = 0;
+    bool good = tsi_cursor_int(&cursor, out) && *cursor.at == '\0';
+    if (good && *out >= low && *out <= high) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "%s is '%.60s'; whole numbers from %lld to %lld are possible", what,
+                    text, (long long)low, (long long)high);
+}
+
+static ts_status want_number(reader *r, const char *what, int64_t low, int64_t high, int64_t *out)
+{
+    const char *text;
+    TSI_TRY(want_word(r, what, &text));
+    return number_of(what, text, low, high, out);
+}
+
+static int32_t index_in(const char *const *names, const char *name)
+{
+    for (int32_t i = 0; names[i]; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+static ts_status unknown(const char *what, const char *name, const char *const *names)
+{
+    const char *near = strlen(name) < 64 ? tsi_text_nearest(name, names) : NULL;
+    return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no %s%s%s%s", name, what,
+                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* Room for one more of a line's items; they are kept for the next line. */
+static bool room(void *array, int64_t count, int64_t *capacity, size_t item)
+{
+    if (count < *capacity) return true;
+    int64_t wanted = *capacity > 0 ? 2 * *capacity : 16;
+    void *old, *grown;
+    memcpy(&old, array, sizeof old);
+    grown = tsi_realloc(old, (size_t)wanted * item);
+    if (!grown) return false;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return true;
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+static ts_status read_ranks(reader *r)
+{
+    int64_t ranks;
+    if (r->step) return TSI_FAIL(TS_ERR_ARG, "the ranks are given twice");
+    TSI_TRY(want_number(r, "the number of ranks", 1, TSI_STEP_RANKS_MAX, &ranks));
+    return tsi_step_create(ranks, &r->step);
+}
+
+static ts_status read_stages(reader *r)
+{
+    int64_t stages, micros;
+    const char *word;
+    TSI_TRY(want_number(r, "the number of stages", 1, INT32_MAX, &stages));
+    TSI_TRY(want_word(r, "'micro-batches'", &word));
+    if (strcmp(word, "micro-batches") != 0)
+        return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands where 'micro-batches' is expected", word);
+    TSI_TRY(want_number(r, "the number of micro-batches", 1, INT32_MAX, &micros));
+    if (r->step->stage_count) return TSI_FAIL(TS_ERR_ARG, "the stages are given twice");
+    return tsi_step_stages(r->step, stages, micros);
+}
+
+static ts_status read_queue(reader *r)
+{
+    const char *name;
+    int32_t before = r->step->queue_count, index;
+    TSI_TRY(want_word(r, "the name of the queue", &name));
+    TSI_TRY(tsi_step_queue(r->step, name, &index));
+    return r->step->queue_count > before
+               ? TS_OK
+               : TSI_FAIL(TS_ERR_ARG, "queue %.60s is there already", name);
+}
+
+/* "3", "0..7" or "0..6:2" at the cursor, appended to the members. */
+static ts_status read_span(reader *r, tsi_cursor *cursor)
+{
+    int64_t first, last, stride = 1;
+    bool good = tsi_cursor_int(cursor, &first);
+    last = first;
+    if (good && cursor->at[0] == '.' && cursor->at[1] == '.') {
+        cursor->at += 2;
+        good = tsi_cursor_int(cursor, &last) && last >= first;
+        if (good && tsi_cursor_take(cursor, ':'))
+            good = tsi_cursor_int(cursor, &stride) && stride > 0 && (last - first) % stride == 0;
+    }
+    if (!good || first < 0 || last >= r->step->rank_count)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "the members are '%.60s'; ranks below %d as 0,3 or 0..7 or 0..6:2 are "
+                        "possible",
+                        cursor->start, r->step->rank_count);
+    for (; first <= last; first += stride) {
+        if (!room(&r->member, r->member_count, &r->member_capacity, sizeof *r->member))
+            return tsi_fail_memory("the members of a group", sizeof *r->member);
+        r->member[r->member_count++] = (int32_t)first;
+    }
+    return r->member_count <= TSI_STEP_MEMBERS_MAX
+               ? TS_OK
+               : TSI_FAIL(TS_ERR_ARG, "the group has more than %d members", TSI_STEP_MEMBERS_MAX);
+}
+
+static ts_status read_group(reader *r)
+{
+    const char *name, *members;
+    int32_t before = r->step->group_count, index;
+    TSI_TRY(want_word(r, "the name of the group", &name));
+    TSI_TRY(want_word(r, "the list of members", &members));
+    tsi_cursor cursor = tsi_cursor_of("members", members);
+    r->member_count = 0;
+    do {
+        TSI_TRY(read_span(r, &cursor));
+    } while (tsi_cursor_take(&cursor, ','));
+    if (*cursor.at != '\0')
+        return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands behind the members", cursor.at);
+    TSI_TRY(tsi_step_group_of(r->step, name, r->member, r->member_count, &index));
+    return r->step->group_count > before
+               ? TS_OK
+               : TSI_FAIL(TS_ERR_ARG, "group %.60s is there already", name);
+}
+
+static ts_status read_rank(reader *r)
+{
+    int64_t rank;
+    TSI_TRY(want_number(r, "the rank", 0, r->step->rank_count - 1, &rank));
+    if (rank <= r->rank)
+        return TSI_FAIL(TS_ERR_ARG, "rank %lld comes after rank %lld; ranks ascend",
+                        (long long)rank, (long long)r->rank);
+    r->rank = rank;
+    r->acting = false;
+    return TS_OK;
+}
+
+/* ---- values and actions ---------------------------------------------------------------------- */
+
+static ts_status read_value(reader *r, int32_t life)
+{
+    tsi_value value = { .life = life };
+    const char *memory;
+    int32_t index;
+    TSI_TRY(want_word(r, "the name of the value", &value.name));
+    TSI_TRY(want_number(r, "the value's bytes", 0, INT64_MAX / 4, &value.bytes));
+    TSI_TRY(want_word(r, "the kind of memory", &memory));
+    value.memory = index_in(tsi_step_memory_names, memory);
+    if (value.memory < 0) return unknown("kind of memory", memory, tsi_step_memory_names);
+    if (r->acting)
+        return TSI_FAIL(TS_ERR_ARG, "value %.60s stands behind actions of its rank", value.name);
+    if (tsi_step_find_value(r->step, r->rank, value.name) >= 0)
+        return TSI_FAIL(TS_ERR_ARG, "value %.60s of rank %lld is there already", value.name,
+                        (long long)r->rank);
+    return tsi_step_value(r->step, r->rank, &value, &index);
+}
+
+static ts_status read_touches(reader *r, int32_t how, char *names)
+{
+    for (int64_t i = 0; i < r->touch_count; i++)
+        if (r->touch[i].how == how)
+            return TSI_FAIL(TS_ERR_ARG, "%s is given twice", tsi_touch_names[how]);
+    for (char *next; names; names = next) {
+        next = strchr(names, ',');
+        if (next) *next++ = '\0';
+        int32_t value = tsi_step_find_value(r->step, r->rank, names);
+        if (value < 0)
+            return TSI_FAIL(TS_ERR_ARG, "%s '%.60s', which is no value of rank %lld",
+                            tsi_touch_names[how], names, (long long)r->rank);
+        if (!room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch))
+            return tsi_fail_memory("what an action touches", sizeof *r->touch);
+        r->touch[r->touch_count++] = (tsi_touch){ value, how };
+    }
+    return TS_OK;
+}
+
+typedef enum key { STAGE, MICRO, TO, FROM, OVER, CHANNEL, QUEUE, BYTES, US, KEYS } key;
+static const char *const key_names[] = { "stage",   "micro", "to",    "from", "over",
+                                         "channel", "queue", "bytes", "us",   NULL };
+
+static ts_status read_name(reader *r, key k, const char *text, tsi_action *a)
+{
+    if (k == QUEUE) {
+        for (a->queue = 0; a->queue < r->step->queue_count; a->queue++)
+            if (strcmp(r->step->queue[a->queue], text) == 0) return TS_OK;
+        return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no queue of the step", text);
+    }
+    for (a->group = 0; a->group < r->step->group_count; a->group++)
+        if (strcmp(r->step->group[a->group].name, text) == 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no group of the step", text);
+}
+
+static ts_status read_us(const char *text, double *out)
+{
+    tsi_cursor cursor = tsi_cursor_of("us", text);
+    bool good = tsi_cursor_real(&cursor, out) && *cursor.at == '\0' && *out >= 0;
+    return good ? TS_OK : TSI_FAIL(TS_ERR_ARG, "us is '%.60s'; numbers from 0 are possible", text);
+}
+
+static ts_status read_key(reader *r, key k, const char *text, tsi_action *a)
+{
+    int64_t number = 0;
+    switch (k) {
+    case OVER:
+    case QUEUE:
+        return read_name(r, k, text, a);
+    case US:
+        return read_us(text, &a->us);
+    case BYTES:
+        return number_of("bytes", text, 0, INT64_MAX / 4, &a->bytes);
+    case STAGE:
+    case MICRO:
+    case CHANNEL:
+        TSI_TRY(number_of(key_names[k], text, 0, INT32_MAX, &number));
+        *(k == STAGE ? &a->stage : k == MICRO ? &a->micro : &a->channel) = (int32_t)number;
+        return TS_OK;
+    case TO:
+    case FROM:
+        if ((k == TO) != (a->kind == TSI_ACTION_SEND))
+            return TSI_FAIL(TS_ERR_ARG, "%s has no '%s'", tsi_action_names[a->kind], key_names[k]);
+        TSI_TRY(number_of(key_names[k], text, 0, r->step->rank_count - 1, &number));
+        a->peer = (int32_t)number;
+        return TS_OK;
+    case KEYS:
+        break;
+    }
+    return TS_OK;
+}
+
+/* One "key=text". */
+static ts_status read_pair(reader *r, char *word, uint32_t *seen, tsi_action *a)
+{
+    char *text = strchr(word, '=');
+    if (!text) return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no key=value", word);
+    *text++ = '\0';
+    int32_t how = index_in(tsi_touch_names, word), k = index_in(key_names, word);
+    if (how >= 0) return read_touches(r, how, text);
+    if (k < 0) return unknown("key of an action", word, key_names);
+    if (*seen >> k & 1) return TSI_FAIL(TS_ERR_ARG, "%s is given twice", key_names[k]);
+    *seen |= 1u << k;
+    return read_key(r, (key)k, text, a);
+}
+
+static ts_status read_action(reader *r, int32_t kind)
+{
+    tsi_action action = TSI_ACTION_INIT(kind);
+    uint32_t seen = 0;
+    r->touch_count = 0;
+    r->acting = true;
+    char *word = next_word(r);
+    if (word && !strchr(word, '=')) {
+        action.what = word;
+        word = next_word(r);
+    }
+    for (; word; word = next_word(r))
+        TSI_TRY(read_pair(r, word, &seen, &action));
+    return tsi_step_append(r->step, r->rank, &action, r->touch, (int32_t)r->touch_count);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+typedef struct head_word {
+    const char *name;
+    ts_status (*read)(reader *r);
+} head_word;
+static const head_word heads[] = { { "stages", read_stages },
+                                   { "queue", read_queue },
+                                   { "group", read_group } };
+
+static ts_status read_head(reader *r, bool *found)
+{
+    *found = true;
+    for (size_t i = 0; i < TSI_COUNT_OF(heads); i++) {
+        if (strcmp(heads[i].name, r->word) != 0) continue;
+        if (r->rank >= 0) return TSI_FAIL(TS_ERR_ARG, "'%s' stands behind a rank", heads[i].name);
+        TSI_TRY(heads[i].read(r));
+        return want_end(r);
+    }
+    *found = false;
+    return TS_OK;
+}
+
+static ts_status read_body(reader *r)
+{
+    const char *word = r->word;
+    bool found;
+    TSI_TRY(read_head(r, &found));
+    if (found) return TS_OK;
+    if (strcmp(word, "rank") == 0) {
+        TSI_TRY(read_rank(r));
+        return want_end(r);
+    }
+    int32_t life = index_in(tsi_life_names, word), kind = index_in(tsi_action_names, word);
+    if (life < 0 && kind < 0) return unknown("action", word, tsi_action_names);
+    if (r->rank < 0) return TSI_FAIL(TS_ERR_ARG, "'%s' stands before the first rank", word);
+    if (kind >= 0) return read_action(r, kind);
+    TSI_TRY(read_value(r, life));
+    return want_end(r);
+}
+
+static ts_status read_line(reader *r)
+{
+    const char *word = next_word(r);
+    if (!word || word[0] == '#') return TS_OK;
+    if (!r->begun) {
+        int64_t version;
+        if (strcmp(word, "step") != 0)
+            return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands where 'step 1' is expected", word);
+        TSI_TRY(want_number(r, "the version", 1, 1, &version));
+        r->begun = true;
+        return want_end(r);
+    }
+    if (strcmp(word, "ranks") == 0) {
+        TSI_TRY(read_ranks(r));
+        return want_end(r);
+    }
+    if (!r->step) return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands where 'ranks' is expected", word);
+    return read_body(r);
+}
+
+/* Copies the line that begins at `at`, so that it can be cut; *next is behind it. */
+static ts_status take_line(const char *at, char **line, const char **next)
+{
+    size_t length = strcspn(at, "\n");
+    *next = at + length + (at[length] == '\n');
+    if (length > LINE_MAX_BYTES)
+        return TSI_FAIL(TS_ERR_ARG, "the line has %zu bytes; %d are possible", length,
+                        LINE_MAX_BYTES);
+    tsi_free(*line);
+    *line = tsi_strndup(at, length);
+    return *line ? TS_OK : tsi_fail_memory("a line of a step", length);
+}
+
+ts_status tsi_step_parse(const char *text, tsi_step **out)
+{
+    reader r = { .rank = -1 };
+    char *line = NULL;
+    ts_status status = TS_OK;
+    *out = NULL;
+    for (const char *at = text, *next; *at && status == TS_OK; at = next) {
+        r.line++;
+        status = take_line(at, &line, &next);
+        r.rest = line;
+        if (status == TS_OK) status = read_line(&r);
+    }
+    if (status != TS_OK)
+        tsi_error_prefix("step, line %lld", (long long)r.line);
+    else if (!r.step)
+        status = TSI_FAIL(TS_ERR_ARG, "step: the text ends before the line 'ranks'");
+    if (status == TS_OK)
+        *out = r.step;
+    else
+        tsi_step_destroy(r.step);
+    tsi_free(r.touch);
+    tsi_free(r.member);
+    tsi_free(line);
+    return status;
+}

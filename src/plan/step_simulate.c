@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step_simulate.c - when every action begins and ends under a cost model.
+ *
+ * A meeting begins when the last of what its members wait for has ended, and takes as long as its
+ * slowest member. The path of those last ones, from the end back, is the critical path. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "plan/step_graph.h"
+
+/* ---- costs ----------------------------------------------------------------------------------- */
+
+/* Of the group's slowest link: units of a level are neighbours, so its ends decide. */
+static tsi_links_group links_group(const tsi_links *links, const tsi_step_group *group)
+{
+    int32_t level = tsi_links_level(links, group->member[0], group->member[group->count - 1]);
+    tsi_links_group out = { .n = group->count,
+                            .latency = links->level_latency[level],
+                            .per_byte = links->level_per_byte[level] };
+    out.hops = tsi_links_hops(links, out.n);
+    return out;
+}
+
+static double collective_us(const tsi_links *links, const tsi_step *step, const tsi_action *a)
+{
+    const tsi_step_group *group = &step->group[a->group];
+    double bytes = (double)a->bytes;
+    if (group->count == 1) return links->local + bytes * links->copy;
+    tsi_links_group over = links_group(links, group);
+    if (a->kind == TSI_ACTION_GATHER) return tsi_time_all_gather(links, &over, bytes, false);
+    if (a->kind == TSI_ACTION_REDUCE) return tsi_time_reduce_scatter(links, &over, bytes, false);
+    if (a->kind == TSI_ACTION_ALL_REDUCE) return tsi_time_all_reduce(links, &over, bytes);
+    return tsi_time_all_to_all(links, &over, bytes);
+}
+
+/* A message costs its sender; the receiver only waits for it. */
+static double message_us(const tsi_links *links, int64_t rank, const tsi_action *a)
+{
+    if (a->kind == TSI_ACTION_RECEIVE) return 0;
+    int32_t level = tsi_links_level(links, rank, a->peer);
+    return links->base + links->level_latency[level] +
+           (double)a->bytes * links->level_per_byte[level];
+}
+
+static double cost_of(const tsi_step_cost *cost, const tsi_step *step, int64_t rank,
+                      const tsi_action *a)
+{
+    if (a->us >= 0) return a->us;
+    double us = cost->of ? cost->of(cost->context, step, rank, a) : -1;
+    if (us >= 0) return us;
+    tsi_action_class kind = tsi_action_class_of(a->kind);
+    if (kind == TSI_CLASS_MARK) return 0;
+    bool linked = cost->links && cost->links->level_count > 0 && a->bytes > 0;
+    if (linked && kind == TSI_CLASS_COLLECTIVE) return collective_us(cost->links, step, a);
+    if (linked && kind == TSI_CLASS_PAIR) return message_us(cost->links, rank, a);
+    return cost->us[a->kind];
+}
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+typedef struct run {
+    const tsi_step *step;
+    const tsi_step_cost *cost;
+    tsi_step_graph graph;
+    double *begin, *takes; /* by meeting */
+    int32_t *cause;        /* by meeting: the edge's action that ended last; -1: none */
+    tsi_step_times *out;
+} run;
+
+static ts_status prepare(run *r)
+{
+    tsi_step_times *out = r->out;
+    size_t n = (size_t)r->graph.count + 1, ranks = (size_t)r->step->rank_count;
+    tsi_arena *memory = &out->memory;
+    out->first = tsi_arena_calloc(memory, ranks + 1, sizeof *out->first);
+    out->start_us = tsi_arena_calloc(memory, n, sizeof *out->start_us);
+    out->end_us = tsi_arena_calloc(memory, n, sizeof *out->end_us);
+    out->busy_us = tsi_arena_calloc(memory, ranks * TSI_STEP_QUEUES, sizeof *out->busy_us);
+    out->peak = tsi_arena_calloc(memory, ranks, sizeof *out->peak);
+    out->critical = tsi_arena_calloc(memory, n, sizeof *out->critical);
+    r->begin = tsi_calloc(n, sizeof *r->begin);
+    r->takes = tsi_calloc(n, sizeof *r->takes);
+    r->cause = tsi_calloc(n, sizeof *r->cause);
+    if (out->first && out->start_us && out->end_us && out->busy_us && out->peak && out->critical &&
+        r->begin && r->takes && r->cause)
+        return TS_OK;
+    return tsi_fail_memory("the times of a step", n * 64);
+}
+
+/* Durations: a meeting takes as long as its slowest member. */
+static ts_status ask_costs(run *r)
+{
+    int32_t number = 0;
+    for (int64_t rank = 0; rank < r->step->rank_count; rank++) {
+        const tsi_step_list *list = tsi_step_list_of(r->step, rank);
+        for (int32_t i = 0; i < list->action_count; i++, number++) {
+            double us = cost_of(r->cost, r->step, rank, &list->action[i]);
+            if (!(us >= 0) || isinf(us))
+                return TSI_FAIL(TS_ERR_ARG, "step: the cost of a %s on rank %lld is %g us",
+                                tsi_action_names[list->action[i].kind], (long long)rank, us);
+            int32_t meet = r->graph.meet[number];
+            r->takes[meet] = fmax(r->takes[meet], us);
+        }
+    }
+    return TS_OK;
+}
+
+/* Returns the meeting that ends last; -1: there is none. */
+static int32_t play(run *r)
+{
+    const tsi_step_graph *g = &r->graph;
+    int32_t last = -1;
+    for (int32_t i = 0; i < g->order_count; i++) {
+        int32_t node = g->order[i];
+        r->cause[node] = -1;
+        for (int64_t e = g->edge_first[node]; e < g->edge_first[node + 1]; e++) {
+            int32_t from = g->edge[e].from, meet = g->meet[from];
+            double end = r->begin[meet] + r->takes[meet];
+            if (r->cause[node] >= 0 && end <= r->begin[node]) continue;
+            r->cause[node] = from;
+            r->begin[node] = end;
+        }
+        if (last < 0 || r->begin[node] + r->takes[node] > r->begin[last] + r->takes[last])
+            last = node;
+    }
+    return last;
+}
+
+static void report_path(run *r, int32_t last)
+{
+    tsi_step_times *out = r->out;
+    for (int32_t at = last; at >= 0; at = r->cause[r->graph.meet[at]])
+        out->critical[out->critical_count++] = at;
+    for (int64_t i = 0, j = out->critical_count - 1; i < j; i++, j--) {
+        int64_t keep = out->critical[i];
+        out->critical[i] = out->critical[j];
+        out->critical[j] = keep;
+    }
+}
+
+static void report(run *r, int32_t last)
+{
+    tsi_step_times *out = r->out;
+    double compute = 0;
+    int32_t number = 0;
+    for (int64_t rank = 0; rank < r->step->rank_count; rank++) {
+        const tsi_step_list *list = tsi_step_list_of(r->step, rank);
+        out->first[rank] = number;
+        for (int32_t i = 0; i < list->action_count; i++, number++) {
+            int32_t meet = r->graph.meet[number];
+            tsi_action_class kind = tsi_action_class_of(list->action[i].kind);
+            out->start_us[number] = r->begin[meet];
+            out->end_us[number] = r->begin[meet] + r->takes[meet];
+            if (kind == TSI_CLASS_MARK) continue;
+            out->busy_us[rank * TSI_STEP_QUEUES + list->action[i].queue] += r->takes[meet];
+            if (kind == TSI_CLASS_COMPUTE) compute += r->takes[meet];
+        }
+        tsi_step_memory_of(r->step, rank, &out->peak[rank], NULL);
+    }
+    out->first[r->step->rank_count] = number;
+    out->makespan_us = last >= 0 ? r->begin[last] + r->takes[last] : 0;
+    double whole = (double)r->step->rank_count * out->makespan_us;
+    out->bubble = whole > 0 ? 1 - compute / whole : 0;
+    report_path(r, last);
+}
+
+ts_status tsi_step_simulate(const tsi_step *step, const tsi_step_cost *cost, tsi_step_times *out)
+{
+    *out = (tsi_step_times){ 0 };
+    run r = { .step = step, .cost = cost, .out = out };
+    ts_status status = tsi_step_graph_make(step, cost->buffered, &r.graph);
+    if (status == TS_OK) status = prepare(&r);
+    if (status == TS_OK) status = ask_costs(&r);
+    if (status == TS_OK) report(&r, play(&r));
+    tsi_step_graph_release(&r.graph);
+    tsi_free(r.begin);
+    tsi_free(r.takes);
+    tsi_free(r.cause);
+    if (status != TS_OK) tsi_step_times_release(out);
+    return status;
+}
+
+void tsi_step_times_release(tsi_step_times *times)
+{
+    tsi_arena_release(&times->memory);
+    *times = (tsi_step_times){ 0 };
+}
