@@ -3,7 +3,7 @@
  *
  * Line by line and strict: an unknown word, a key that is given twice, a number out of range or a
  * value that was not declared is refused with the line and what stood there. Memory is bounded by
- * the text: ranks without lines cost nothing, and groups have a limit together. */
+ * the text: every rank has a line, and groups have a limit together. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -181,9 +181,9 @@ static ts_status read_rank(reader *r)
 {
     int64_t rank;
     TSI_TRY(want_number(r, "the rank", 0, r->step->rank_count - 1, &rank));
-    if (rank <= r->rank)
-        return TSI_FAIL(TS_ERR_ARG, "rank %lld comes after rank %lld; ranks ascend",
-                        (long long)rank, (long long)r->rank);
+    if (rank != r->rank + 1)
+        return TSI_FAIL(TS_ERR_ARG, "rank %lld stands where rank %lld is expected", (long long)rank,
+                        (long long)(r->rank + 1));
     r->rank = rank;
     r->acting = false;
     return TS_OK;

@@ -87,7 +87,6 @@ void tsi_step_print(const tsi_step *step, tsi_text *text)
     }
     for (int32_t r = 0; r < step->list_count; r++) {
         const tsi_step_list *list = &step->list[r];
-        if (list->value_count + list->action_count == 0) continue;
         tsi_text_printf(text, "rank %d\n", r);
         for (int32_t v = 0; v < list->value_count; v++) {
             const tsi_value *value = &list->value[v];

@@ -137,7 +137,7 @@ TS_TEST(step_costs_come_from_links)
     tsi_step *step =
         parsed(t, "step 1\nranks 4\nrank 0\nsend x to=1 bytes=1073741824\n"
                   "send x to=3 bytes=1073741824\nrank 1\nreceive x from=0 bytes=1073741824\n"
-                  "rank 3\nreceive x from=0 bytes=1073741824\n");
+                  "rank 2\nrank 3\nreceive x from=0 bytes=1073741824\n");
     tsi_step_times times;
     TEST_OK(t, tsi_step_simulate(step, &(tsi_step_cost){ .links = &links }, &times));
     TEST_CHECK(t, fabs(times.end_us[0] - (1 + 2 + 1e6)) < 1e-3);
@@ -284,8 +284,8 @@ TS_TEST(step_text_is_refused_with_its_line)
         { "step 1\nranks 2\ngroup g 0..2\n", "line 3: the members are '0..2'" },
         { "step 1\nranks 2\ngroup g 1,0\n", "line 3: step: group g has rank 0 after 1" },
         { "step 1\nranks 2\nforward\n", "line 3: 'forward' stands before the first rank" },
-        { "step 1\nranks 2\nrank 1\nrank 0\n", "line 4: rank 0 comes after rank 1" },
-        { "step 1\nranks 2\nrank 1\nqueue q\n", "line 4: 'queue' stands behind a rank" },
+        { "step 1\nranks 2\nrank 1\n", "line 3: rank 1 stands where rank 0 is expected" },
+        { "step 1\nranks 2\nrank 0\nqueue q\n", "line 4: 'queue' stands behind a rank" },
         { HEAD "value x 4 comm\n", "line 7: value x of rank 0 is there already" },
         { HEAD "value y four comm\n", "line 7: the value's bytes is 'four'" },
         { HEAD "value y 4 gatherd\n",
