@@ -153,7 +153,7 @@ static bool shelve(tsi_array *array)
 {
     tsi_storage *storage = array->storage;
     if (storage->bytes > TSI_SHELF_BYTES || !storage->pool || !storage->data) return false;
-    if (storage->tag != TSI_TAG_ACTIVATION ||
+    if (storage->tag != TSI_TAG_ACTIVATION || storage->watched ||
         atomic_load_explicit(&storage->references, memory_order_acquire) != 1)
         return false;
     tsi_shelf *shelf = tsi_pool_shelf(storage->pool);

@@ -28,6 +28,7 @@ typedef struct tsi_storage {
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context;
     bool read_only; /* outside memory that must not be written; copy and fill into it are refused */
+    bool watched;   /* observers of the pool's rank are told when its memory goes */
 } tsi_storage;
 
 typedef struct tsi_array {

@@ -463,6 +463,11 @@ void tsi_pool_forget(const tsi_pool *pool, void *memory, size_t bytes)
         pool->device->freed(pool->device, memory, bytes, pool->queue);
 }
 
+ts_rank *tsi_pool_rank(const tsi_pool *pool)
+{
+    return pool->rank;
+}
+
 const char *tsi_pool_tag_name(uint32_t tag)
 {
     static const char *const names[] = { "other",    "activation", "parameter",

@@ -69,6 +69,8 @@ const tsi_device *tsi_pool_device(const tsi_pool *pool);
 tsi_stream *tsi_pool_queue(const tsi_pool *pool);
 /* By the owner: what the block holds means nothing any more, in the order of the queue. */
 void tsi_pool_forget(const tsi_pool *pool, void *memory, size_t bytes);
+/* NULL: it has none. For comparing only: the rank may be gone. */
+ts_rank *tsi_pool_rank(const tsi_pool *pool);
 const char *tsi_pool_tag_name(uint32_t tag); /* "activation"; "other" if unknown */
 
 #endif

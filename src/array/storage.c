@@ -71,9 +71,17 @@ ts_status tsi_storage_refill(tsi_storage *storage)
     return storage->data ? TS_OK : TS_ERR_MEMORY;
 }
 
+/* Where another thread lets go last, nobody is told: a rank's observers are its own thread's. */
+static TSI_COLD void tell_free(tsi_storage *storage)
+{
+    ts_rank *rank = tsi_pool_rank(storage->pool);
+    if (rank && rank == tsi_rank_current()) tsi_tell(rank, TSI_NEWS_FREE, storage);
+}
+
 void tsi_storage_empty(tsi_storage *storage)
 {
     if (!storage->pool || !storage->data) return;
+    if (TSI_UNLIKELY(storage->watched)) tell_free(storage);
     tsi_pool_free(storage->pool, storage->data, storage->bytes, storage->tag);
     storage->data = NULL;
 }

@@ -32,10 +32,13 @@ static void layout_release(void *layout)
     ts_layout_release(layout);
 }
 
-void tsi_tape_moved(ts_tensor *x, ts_tensor *y)
+void tsi_tape_moved(void *context, void *what)
 {
-    tsi_autograd_state *state = tsi_slot_get(x->rank, TSI_SLOT_AUTOGRAD);
-    if (state && state->capture) tsi_capture_leaves(state, &x, 1);
+    const tsi_moved *moved = what;
+    tsi_autograd_state *state = context;
+    ts_tensor *x = moved->from, *y = moved->to;
+    if (moved->implicit) return; /* the gradient of the call covers it */
+    if (state->capture) tsi_capture_leaves(state, &x, 1);
     ts_tape *tape = tsi_tape_recording(x->rank);
     if (!tape) return;
     if (!tsi_tape_wants(tape, &x, 1)) return;

@@ -10,12 +10,32 @@
 /* ---- the state of a rank --------------------------------------------------------------------- */
 
 static void scope_closed(ts_rank *rank, uint64_t mark);
+static void record(void *context, void *what);
+
+static void hear_drop(void *context, void *what)
+{
+    (void)context;
+    tsi_link_drop(what);
+}
+
+static void hear_close(void *context, void *what)
+{
+    const tsi_closed *closed = what;
+    (void)context;
+    scope_closed(closed->rank, closed->mark);
+}
+
+/* Heard as long as the rank lives: tensors with a history may outlive the state. */
+static const tsi_observer always = {
+    .hear = { [TSI_NEWS_DROP] = hear_drop, [TSI_NEWS_CLOSE] = hear_close }
+};
 
 static void state_destroy(void *argument)
 {
     tsi_autograd_state *state = argument;
     while (state->recording)
         scope_closed(state->rank, state->recording->scope_mark);
+    tsi_observers_remove(&state->rank->observers, &state->hears);
     tsi_free(state);
 }
 
@@ -28,9 +48,12 @@ static void *state_create(ts_rank *rank)
         return NULL;
     }
     state->rank = rank;
-    tensors->autograd_drop = tsi_link_drop;
-    tensors->scope_closed = scope_closed;
-    return state;
+    state->hears =
+        (tsi_observer){ .context = state,
+                        .hear = { [TSI_NEWS_CALL] = record, [TSI_NEWS_MOVE] = tsi_tape_moved } };
+    if (tsi_observers_add(&rank->observers, &always) == TS_OK) return state;
+    tsi_free(state);
+    return NULL;
 }
 
 tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank)
@@ -216,9 +239,10 @@ static void save(tsi_node *node, int32_t place, ts_tensor *t)
     node->version[place] = t->array->storage->version;
 }
 
-/* The hook of dispatch: one operator was called. */
-static void record(void *context, const tsi_op_record *call)
+/* One operator was called. */
+static void record(void *context, void *what)
 {
+    const tsi_op_record *call = what;
     tsi_autograd_state *state = context;
     ts_tape *tape = state->recording;
     const tsi_op_plan *plan = call->plan;
@@ -248,22 +272,12 @@ static void record(void *context, const tsi_op_record *call)
 
 /* ---- the life of a tape ---------------------------------------------------------------------- */
 
-static void recording_set(tsi_autograd_state *state, ts_tape *tape)
-{
-    state->recording = tape;
-    tsi_op_state *ops = tsi_op_state_of(state->rank);
-    if (!ops) return;
-    ops->record = tape ? record : NULL;
-    ops->record_context = state;
-    ((tsi_tensor_state *)tsi_slot_get(state->rank, TSI_SLOT_TENSOR))->moved =
-        tape ? tsi_tape_moved : NULL;
-}
-
 ts_tape *ts_tape_begin(ts_rank *me)
 {
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
     tsi_autograd_state *state = tsi_autograd_state_of(me);
-    ts_tape *tape = state ? tsi_calloc(1, sizeof *tape) : NULL;
+    if (!state || tsi_observers_add(&me->observers, &state->hears) != TS_OK) return NULL;
+    ts_tape *tape = tsi_calloc(1, sizeof *tape);
     if (!tape) {
         tsi_fail_memory("a tape", sizeof *tape);
         return NULL;
@@ -273,7 +287,7 @@ ts_tape *ts_tape_begin(ts_rank *me)
     tape->scope_mark = tsi_frame_top(tsi_slot_get(me, TSI_SLOT_TENSOR))->mark;
     tape->open = 1;
     tape->outer = state->recording;
-    recording_set(state, tape);
+    state->recording = tape;
     return tape;
 }
 
@@ -284,7 +298,8 @@ static void scope_closed(ts_rank *rank, uint64_t mark)
     while (state && state->recording && state->recording->scope_mark == mark) {
         ts_tape *tape = state->recording;
         tape->open = 0;
-        recording_set(state, tape->outer);
+        state->recording = tape->outer;
+        if (!state->recording) tsi_observers_remove(&rank->observers, &state->hears);
         ts_tape_release(tape);
     }
 }

@@ -133,6 +133,7 @@ typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     tsi_capture *capture;  /* innermost, or NULL */
     tsi_backward *running; /* innermost, or NULL */
     uint64_t serial;       /* of the latest backward */
+    tsi_observer hears;    /* calls and moves, while a tape is open */
 } tsi_autograd_state;
 
 tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank);
@@ -153,16 +154,15 @@ void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t
 /* Gradients of a tape's nodes from r->last down; seeds were planted. */
 ts_status tsi_backward_nodes(tsi_backward *r);
 ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed);
-void tsi_tape_moved(ts_tensor *x, ts_tensor *y); /* a redistribution, as a node (moved.c) */
-tsi_leaf *tsi_leaf_of(const ts_tensor *t);       /* NULL: not a leaf */
+void tsi_tape_moved(void *context, void *what); /* a redistribution, as a node (moved.c) */
+tsi_leaf *tsi_leaf_of(const ts_tensor *t);      /* NULL: not a leaf */
 /* Makes the tensor a leaf. */
 tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter);
 void tsi_leaf_release(tsi_leaf *leaf);
 /* grad += addition; the first one is taken as it is. */
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition);
 ts_status tsi_leaf_settle(tsi_leaf *leaf);
-/* A tensor is released, or bound to another value: its link goes. Called by the tensor layer
- * through a hook. */
+/* A tensor is released, or bound to another value: its link goes. */
 void tsi_link_drop(ts_tensor *t);
 
 #endif

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/observe.h"
 #include "base/ring.h"
 #include "tessera/world.h"
 
@@ -66,8 +67,16 @@ struct ts_rank {
     pthread_t thread;  /* attached thread, if attached */
     _Atomic int32_t attached;
     int32_t reserved;
+    tsi_observers observers;
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };
+
+/* Tells the rank's observers, if there are any for it. */
+static inline void tsi_tell(ts_rank *rank, tsi_news news, void *what)
+{
+    if (tsi_observers_want(&rank->observers, news))
+        tsi_observers_tell(&rank->observers, news, what);
+}
 
 /* Fails the rank, if it is healthy, with a copy of the record. Only its own thread calls it. */
 void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record);

@@ -51,6 +51,14 @@ ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size);
 /* What every rank is doing, a line each, for the post-mortem. */
 void tsi_comm_describe(ts_world *world, char *out, size_t size);
 
+/* News (base/observe.h): an operation was issued. `work` is what it will be waited for by; NULL: it
+ * has ended already. */
+typedef struct tsi_issued {
+    const tsi_work *operation;
+    const char *name; /* of the caller's scope or its own */
+    const ts_work *work;
+} tsi_issued;
+
 /* What the core offers a module. */
 const tsi_host *tsi_comm_host(void);
 

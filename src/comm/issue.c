@@ -242,6 +242,8 @@ static ts_status issue_blocking(tsi_call *call)
     if (status == TS_OK) status = tsi_work_complete(work);
     tsi_ring_end(base->rank->ring, base->event,
                  status == TS_OK ? tsi_work_bytes_received(base) : 0);
+    if (status == TS_OK)
+        tsi_tell(base->rank, TSI_NEWS_ISSUE, &(tsi_issued){ base, call_name(call), NULL });
     tsi_free(base->error);
     return status;
 }
@@ -266,6 +268,7 @@ static ts_status issue_posted(tsi_call *call)
     if (comm->batch_open) {
         *comm->batch_end = work;
         comm->batch_end = &work->next;
+        tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, call_name(call), work });
         return TS_OK;
     }
     (void)tsi_helpers_start(&comm->world->helpers);
@@ -276,6 +279,7 @@ static ts_status issue_posted(tsi_call *call)
     }
     tsi_work_link(work);
     *call->options.work = work;
+    tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, call_name(call), work });
     if (!comm->world->engine->direct) tsi_helpers_kick(&comm->world->helpers, 1);
     return TS_OK;
 }
@@ -373,6 +377,7 @@ static ts_status batch_finish(ts_work *batch, const ts_comm_options *options, ts
         return TS_OK;
     }
     ts_status complete = tsi_work_complete(batch);
+    tsi_work_tell(batch);
     tsi_work_put(batch);
     return status != TS_OK ? status : complete;
 }

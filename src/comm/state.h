@@ -85,6 +85,7 @@ void tsi_team_free(tsi_team *team);
 
 /* work.c: the life of a ts_work. */
 ts_work *tsi_work_take(tsi_comm_rank *comm);   /* zeroed, not linked; NULL: recorded */
+void tsi_work_tell(ts_work *work);             /* observers: it was waited for */
 void tsi_work_put(ts_work *work);              /* frees what it keeps; unlinks it */
 void tsi_work_link(ts_work *work);             /* into comm->flight */
 ts_status tsi_work_complete(ts_work *work);    /* waits, records the error; does not free */

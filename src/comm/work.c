@@ -234,6 +234,16 @@ static ts_status wait_with_event(ts_work *work)
     return status;
 }
 
+void tsi_work_tell(ts_work *work)
+{
+    ts_rank *rank = work->comm->rank;
+    ts_work *one = work->batch ? work->inside : work;
+    while (one != NULL) {
+        tsi_tell(rank, TSI_NEWS_WAIT, one);
+        one = work->batch ? one->next : NULL;
+    }
+}
+
 ts_status ts_work_wait(ts_work *work)
 {
     if (work == NULL) {
@@ -245,6 +255,7 @@ ts_status ts_work_wait(ts_work *work)
         return TSI_FAIL(TS_ERR_THREAD, "work: this thread is not attached to rank %lld",
                         (long long)rank->index);
     ts_status status = all_done(work) ? tsi_work_complete(work) : wait_with_event(work);
+    tsi_work_tell(work);
     tsi_work_put(work);
     return status;
 }

@@ -11,6 +11,13 @@
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 
+/* The new tensor, of which observers were told. */
+static ts_tensor *told(ts_tensor *t, const char *how)
+{
+    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ t, how });
+    return t;
+}
+
 ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block)
 {
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
@@ -25,7 +32,7 @@ ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block)
     ts_tensor *t = NULL;
     if (array) t = tsi_tensor_make(self, layout, (ts_dtype)block->meta.dtype, array, NULL);
     ts_layout_release(layout);
-    return t;
+    return told(t, "from_memory");
 }
 
 ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
@@ -41,7 +48,7 @@ ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
     else
         tsi_array_release(array);
     ts_layout_release(layout);
-    return t;
+    return told(t, "from_dlpack");
 }
 
 /* ---- one block per rank ---------------------------------------------------------------------- */
@@ -184,5 +191,5 @@ ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *
             tsi_array_release(array);
     }
     ts_layout_release(layout);
-    return t;
+    return told(t, "from_function");
 }

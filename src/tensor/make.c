@@ -14,6 +14,7 @@ static bool is_partial(const ts_layout *layout)
 
 /* What every factory needs before it fills: checked arguments, layout and block. */
 typedef struct making {
+    const char *what;
     const ts_layout *layout;
     tsi_array *array;
 } making;
@@ -21,7 +22,7 @@ typedef struct making {
 static ts_status making_begin(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                               const char *what, making *out)
 {
-    *out = (making){ 0 };
+    *out = (making){ .what = what };
     if (!mesh) {
         ts_rank *rank = tsi_rank_current();
         if (rank) TSI_TRY(tsi_rank_enter(rank));
@@ -52,6 +53,7 @@ static ts_tensor *making_end(ts_mesh *mesh, ts_dtype dtype, making *made, ts_sta
     else
         tsi_array_release(made->array);
     ts_layout_release(made->layout);
+    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ t, made->what });
     return t;
 }
 

@@ -128,7 +128,7 @@ ts_tensor *(ts_shift)(ts_tensor *x, const char *axis, int64_t hops)
     tsi_array *array = shifted_block(x, mesh, layout, k, hops, &move);
     ts_tensor *y = array ? tsi_tensor_make(mesh, layout, (ts_dtype)x->dtype, array, move) : NULL;
     ts_layout_release(layout);
-    if (y) tsi_tensor_moved(x, y);
+    tsi_tensor_moved(x, y, false);
     return y;
 }
 
@@ -227,6 +227,7 @@ ts_status(ts_send)(ts_tensor *x, const ts_peer *to)
     tsi_array *block = sendable(rank, x->array);
     ts_status status = block ? transfer(rank, to, block, true, &move) : ts_rank_status(rank);
     tsi_array_release(block);
+    if (status == TS_OK) tsi_tell(rank, TSI_NEWS_MESSAGE, &(tsi_message){ x, 0 });
     tsi_move_release(move); /* the rank keeps it while it is on its way */
     return status;
 }
@@ -250,5 +251,6 @@ ts_tensor *(ts_recv)(const ts_meta *what, const ts_sharding *as, const ts_peer *
     }
     ts_tensor *y = array ? tsi_tensor_make(mesh, layout, (ts_dtype)what->dtype, array, move) : NULL;
     ts_layout_release(layout);
+    if (y) tsi_tell(rank, TSI_NEWS_MESSAGE, &(tsi_message){ y, 1 });
     return y;
 }

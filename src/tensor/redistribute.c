@@ -156,7 +156,7 @@ ts_tensor *(ts_redistribute_with)(ts_tensor *x, const ts_sharding *to,
     tsi_array *array = tsi_move_begin(&from, mesh, layout, options, &move);
     ts_tensor *y = array ? tsi_tensor_make(mesh, layout, from.dtype, array, move) : NULL;
     ts_layout_release(layout);
-    if (y) tsi_tensor_moved(x, y);
+    tsi_tensor_moved(x, y, false);
     return y;
 }
 
@@ -259,7 +259,7 @@ static ts_status many_tensors(ts_rank *rank, ts_tensor *const *x, many_item *ite
         if (!out[i]) return ts_rank_status(rank);
     }
     for (int32_t i = 0; i < count; i++)
-        tsi_tensor_moved(x[i], out[i]);
+        tsi_tensor_moved(x[i], out[i], false);
     return TS_OK;
 }
 

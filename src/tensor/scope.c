@@ -243,7 +243,7 @@ static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
 static ts_status frame_close(ts_rank *rank, tsi_tensor_state *state)
 {
     tsi_frame *frame = tsi_frame_top(state);
-    if (state->scope_closed) state->scope_closed(rank, frame->mark);
+    tsi_tell(rank, TSI_NEWS_CLOSE, &(tsi_closed){ rank, frame->mark });
     ts_status status = frame->catches ? frame_verdict(rank, frame) : TS_OK;
     frame_clear(state, state->frame_count - 1, NULL);
     frame = tsi_frame_top(state);

@@ -150,12 +150,6 @@ void tsi_tensor_unbind(ts_tensor *t)
     t->mesh = NULL;
 }
 
-void tsi_tensor_moved(ts_tensor *x, ts_tensor *y)
-{
-    tsi_tensor_state *state = tsi_slot_get(x->rank, TSI_SLOT_TENSOR);
-    if (state->moved) state->moved(x, y);
-}
-
 ts_tensor *ts_tensor_retain(ts_tensor *t)
 {
     if (t) t->references++;
@@ -167,7 +161,7 @@ void ts_tensor_release(ts_tensor *t)
     if (!t || --t->references > 0) return;
     TSI_ASSERT(t->frame < 0);
     tsi_tensor_state *state = tsi_slot_get(t->rank, TSI_SLOT_TENSOR);
-    if (t->autograd) state->autograd_drop(t);
+    if (t->autograd) tsi_tell(t->rank, TSI_NEWS_DROP, t);
     tsi_tensor_unbind(t);
     t->next = state->free_tensors;
     state->free_tensors = t;

@@ -95,13 +95,27 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     tsi_map unions;                   /* pair of meshes -> tsi_union */
     struct tsi_program *program[256]; /* compiled plans, by plan (program.h) */
     uint32_t program_clock, reserved;
-    tsi_stream_log *streams;             /* the innermost, or NULL */
-    tsi_arena scratch;                   /* of one call */
-    void (*autograd_drop)(ts_tensor *t); /* set by the autograd layer: a tensor with history goes */
-    void (*moved)(ts_tensor *x, ts_tensor *y); /* set by the autograd layer while a tape records */
-    void (*scope_closed)(ts_rank *rank,
-                         uint64_t mark); /* set by the autograd layer: tapes end with scopes */
+    tsi_stream_log *streams; /* the innermost, or NULL */
+    tsi_arena scratch;       /* of one call */
 } tsi_tensor_state;
+
+/* ---- news (base/observe.h) ------------------------------------------------------------------- */
+typedef struct tsi_filled {
+    ts_tensor *made;
+    const char *how; /* "zeros", "randn", "from" */
+} tsi_filled;
+typedef struct tsi_moved {
+    ts_tensor *from, *to;
+    int32_t implicit; /* by an operator for itself: the call that follows speaks for it */
+} tsi_moved;
+typedef struct tsi_message {
+    ts_tensor *tensor;
+    int32_t received; /* else sent */
+} tsi_message;
+typedef struct tsi_closed {
+    ts_rank *rank;
+    uint64_t mark; /* of the scope */
+} tsi_closed;
 
 /* ---- state ----------------------------------------------------------------------------------- */
 tsi_tensor_state *tsi_tensor_state_of(ts_rank *rank); /* NULL: recorded */
@@ -122,8 +136,11 @@ const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_
 ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
 void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
 void tsi_spare_layouts_release(tsi_tensor_state *state);
-/* y is x in another layout: the autograd layer hears of it, if it listens. */
-void tsi_tensor_moved(ts_tensor *x, ts_tensor *y);
+/* Observers are told: y is x in another layout; `implicit` as in tsi_moved. */
+static inline void tsi_tensor_moved(ts_tensor *x, ts_tensor *y, bool implicit)
+{
+    if (y) tsi_tell(x->rank, TSI_NEWS_MOVE, &(tsi_moved){ x, y, implicit });
+}
 void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry /* takes its references */);
 
 /* ---- meshes of a rank ------------------------------------------------------------------------ */

@@ -253,7 +253,9 @@ static ts_tensor *move_to(const tsi_op_plan *plan, ts_tensor *t, const ts_layout
     ts_move_options options = TS_INIT(ts_move_options);
     options.name = plan->op->name;
     tsi_array *array = tsi_move_begin(&from, plan->mesh, to, &options, &move);
-    return array ? tsi_tensor_make(plan->mesh, to, (ts_dtype)t->dtype, array, move) : NULL;
+    ts_tensor *y = array ? tsi_tensor_make(plan->mesh, to, (ts_dtype)t->dtype, array, move) : NULL;
+    tsi_tensor_moved(t, y, true);
+    return y;
 }
 
 /* Inputs as the kernel wants them: new tensors where something moved. */
@@ -658,10 +660,10 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
         stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
     ts_status status = TSI_LIKELY(plan->is_short) ? run_short(rank, state, plan, args, out)
                                                   : run_long(rank, state, plan, args, stream, out);
-    if (status == TS_OK && state->record) {
+    if (status == TS_OK && tsi_observers_want(&rank->observers, TSI_NEWS_CALL)) {
         tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
         plan->busy++;
-        state->record(state->record_context, &record);
+        tsi_observers_tell(&rank->observers, TSI_NEWS_CALL, &record);
         plan->busy--;
         status = ts_rank_status(rank);
     }

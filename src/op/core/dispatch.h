@@ -50,14 +50,13 @@ typedef struct tsi_op_plan {
     tsi_arena memory;     /* of all arrays above */
 } tsi_op_plan;
 
-typedef struct tsi_op_record { /* what a tape sees of one call */
+typedef struct tsi_op_record { /* what observers see of one call */
     const tsi_op_plan *plan;
     const void *attributes;
     ts_tensor *const *in;
     ts_tensor *const *out;
     uint64_t stream; /* RANDOM operators: to draw the same again */
 } tsi_op_record;
-typedef void (*tsi_record_fn)(void *context, const tsi_op_record *record);
 
 enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8 };
 typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
@@ -65,8 +64,6 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
     int64_t hits, misses, matched, evicted, implicit_bytes, live;
-    tsi_record_fn record; /* set by the autograd layer while a tape is open; NULL: none */
-    void *record_context;
     uint64_t stream_forced; /* recomputation: streams are taken from here instead */
     int32_t stream_is_forced;
     int32_t check_plans; /* compare plans with the other ranks before each call */

@@ -54,8 +54,10 @@ ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like)
     ts_move_options options = TS_INIT(ts_move_options);
     options.name = name;
     tsi_array *array = tsi_move_begin(&from, like->mesh, like->layout, &options, &move);
-    return array ? tsi_tensor_make(like->mesh, like->layout, (ts_dtype)x->dtype, array, move)
-                 : NULL;
+    ts_tensor *y =
+        array ? tsi_tensor_make(like->mesh, like->layout, (ts_dtype)x->dtype, array, move) : NULL;
+    tsi_tensor_moved(x, y, true);
+    return y;
 }
 
 static void plan_done(tsi_op_plan *plan)

@@ -5,6 +5,14 @@
 
 #include "op/op.h"
 
+/* News (base/observe.h): items of lists were changed where they lie. */
+typedef struct tsi_listed {
+    const char *name; /* of the form */
+    const ts_list *lists;
+    int32_t count;
+    uint32_t written; /* bit per list; the others were read */
+} tsi_listed;
+
 /* All lists have the count of the first, no item is missing, all on one rank: *rank. An empty list
  * is fine: *rank is NULL. `name` is that of the form. */
 ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, ts_rank **rank);

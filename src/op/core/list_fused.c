@@ -38,6 +38,7 @@ ts_status ts_foreach_zero(ts_list x)
         TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
         x.item[i]->array->storage->version++;
     }
+    if (rank) tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", &x, 1, 1 });
     return TS_OK;
 }
 
@@ -83,6 +84,8 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     ts_status status = ready_all(to);
     if (status == TS_OK) status = bring("foreach_copy", from, to, &item, &made);
     if (status == TS_OK) status = copy_all(to, item);
+    if (status == TS_OK)
+        tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", lists, 2, 1 });
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
     return status != TS_OK ? status : closed;
@@ -192,6 +195,12 @@ typedef struct fused {
     const void *step;
     ts_list list[TSI_UPDATE_PARTS]; /* by part */
 } fused;
+
+static void tell(const fused *f, ts_rank *rank)
+{
+    uint32_t written = ((1u << f->lists) - 1) & ~(1u << TSI_UPDATE_GRAD);
+    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->name, f->list, f->lists, written });
+}
 
 /* Blocks of a part that must be written where they lie, although they are not dense. */
 typedef struct spread {
@@ -350,6 +359,7 @@ static bool run_simple(const fused *f)
     for (int64_t i = 0; i < count; i++)
         written[i]->version++;
     tsi_ring_end(rank->ring, number, 0);
+    tell(f, rank);
     return true;
 }
 
@@ -408,6 +418,7 @@ static ts_status run(const fused *f)
     uint64_t number = tsi_ring_begin(rank->ring, &event);
     if (status == TS_OK) status = update_all(f, rank, grad);
     tsi_ring_end(rank->ring, number, 0);
+    if (status == TS_OK) tell(f, rank);
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
     return status != TS_OK ? status : closed;
