@@ -181,6 +181,21 @@ static int64_t gather_items(ts_optimizer *o)
     return count;
 }
 
+/* Observers hear of each parameter; moments are no tensors, but have blocks like them. */
+static void tell_updates(const ts_optimizer *o)
+{
+    if (!tsi_observers_want(&o->rank->observers, TSI_NEWS_LIST)) return;
+    for (int64_t i = 0; i < o->count; i++) {
+        const slot *s = &o->slot[i];
+        ts_tensor first = { .rank = o->rank, .array = s->first };
+        ts_tensor second = { .rank = o->rank, .array = s->second };
+        ts_tensor *item[] = { s->param, ts_tensor_grad(s->param), &first, &second };
+        ts_list lists[] = { { &item[0], 1 }, { &item[1], 1 }, { &item[2], 1 }, { &item[3], 1 } };
+        tsi_listed listed = { o->is_sgd ? "fused_sgd" : "fused_adamw", s->name, lists, 4, 13 };
+        if (item[1]) tsi_tell(o->rank, TSI_NEWS_LIST, &listed);
+    }
+}
+
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;
@@ -201,6 +216,7 @@ ts_status ts_optimizer_step(ts_optimizer *o)
                                   .item = o->item,
                                   .count = gather_items(o),
                                   .rank = o->rank });
+    tell_updates(o);
     return ts_optimizer_zero(o);
 }
 

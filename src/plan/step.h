@@ -129,7 +129,8 @@ typedef struct tsi_action {
     int32_t channel;
     int32_t touch_count;
     int64_t touch_first; /* in the rank's touches; set by append */
-    int64_t bytes;       /* sent; of a collective: of the whole block, alike on all members */
+    int64_t bytes;       /* sent; of a collective: of the whole block, alike on all members; of an
+                            exchange: received by this one */
     double us;           /* how long it takes; < 0: the cost model says */
 } tsi_action;
 

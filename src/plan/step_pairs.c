@@ -81,9 +81,11 @@ static void add_channel(const tsi_step_graph *g, const entry *e, tsi_text *text)
     tsi_text_printf(text, " on channel %d", e->channel);
 }
 
+/* An exchange brings each member bytes of its own. */
 static bool says_same(const tsi_action *a, const tsi_action *b)
 {
-    return a->what == b->what && a->micro == b->micro && a->bytes == b->bytes &&
+    return a->what == b->what && a->micro == b->micro &&
+           (a->bytes == b->bytes || a->kind == TSI_ACTION_EXCHANGE) &&
            (a->group < 0 || a->kind == b->kind);
 }
 

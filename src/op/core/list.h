@@ -8,6 +8,7 @@
 /* News (base/observe.h): items of lists were changed where they lie. */
 typedef struct tsi_listed {
     const char *name; /* of the form */
+    const char *of;   /* the parameter's, where it is one; else NULL */
     const ts_list *lists;
     int32_t count;
     uint32_t written; /* bit per list; the others were read */

@@ -38,7 +38,7 @@ ts_status ts_foreach_zero(ts_list x)
         TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
         x.item[i]->array->storage->version++;
     }
-    if (rank) tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", &x, 1, 1 });
+    if (rank) tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1 });
     return TS_OK;
 }
 
@@ -85,7 +85,7 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     if (status == TS_OK) status = bring("foreach_copy", from, to, &item, &made);
     if (status == TS_OK) status = copy_all(to, item);
     if (status == TS_OK)
-        tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", lists, 2, 1 });
+        tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", NULL, lists, 2, 1 });
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
     return status != TS_OK ? status : closed;
@@ -199,7 +199,7 @@ typedef struct fused {
 static void tell(const fused *f, ts_rank *rank)
 {
     uint32_t written = ((1u << f->lists) - 1) & ~(1u << TSI_UPDATE_GRAD);
-    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->name, f->list, f->lists, written });
+    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->name, NULL, f->list, f->lists, written });
 }
 
 /* Blocks of a part that must be written where they lie, although they are not dense. */

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record.c - the observer that fills a step.
+ *
+ * Collectives are told of before it is known what they were for: they are kept until the move or
+ * message that they belong to is told, and get its tensors. Moves that an operator makes for itself
+ * are read, and freed, by its call. What is freed is written down with the next action at the
+ * latest.
+ *
+ * INV: a storage in `blocks` that still has its mark is the one that was entered; one without it is
+ * another that lies where an old one was, freed by another thread. */
+#include "runtime/record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/comm.h"
+#include "op/core/dispatch.h"
+#include "op/core/list.h"
+
+typedef struct block { /* of memory: one value of the step */
+    const tsi_storage *storage;
+    int32_t value;
+    bool there;
+    bool implicit; /* made by a move for the next call */
+    bool gone;     /* freed before that call was told */
+} block;
+
+typedef struct pending { /* an operation that was issued */
+    tsi_action action;
+    const ts_work *work; /* NULL: it has ended */
+    int32_t value;       /* what it makes or reads; -1: not known */
+    bool written;        /* it is in the list; waits for being waited for */
+} pending;
+
+struct tsi_recording {
+    ts_rank *rank;
+    tsi_step *step;
+    tsi_observer hears;
+    ts_status status; /* the first failure: nothing more is written then */
+    tsi_map blocks;   /* storage -> block, while it is there */
+    block **all;      /* by value; owned */
+    int64_t all_count, all_capacity, implicit_count;
+    pending *issued;
+    int64_t issued_count, issued_capacity;
+    tsi_touch *touch; /* of the action being written */
+    int64_t touch_count, touch_capacity;
+    tsi_touch *freed; /* not written yet */
+    int64_t freed_count, freed_capacity;
+};
+
+/* ---- small lists ----------------------------------------------------------------------------- */
+
+static bool room(void *array, int64_t count, int64_t *capacity, size_t item)
+{
+    if (count < *capacity) return true;
+    int64_t wanted = *capacity > 0 ? 2 * *capacity : 32;
+    void *old, *grown;
+    memcpy(&old, array, sizeof old);
+    grown = tsi_realloc(old, (size_t)wanted * item);
+    if (!grown) return false;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return true;
+}
+
+static void fail(tsi_recording *r, ts_status status)
+{
+    if (r->status == TS_OK) r->status = status;
+}
+
+static void add_touch(tsi_recording *r, int32_t value, tsi_touch_how how)
+{
+    if (value < 0) return;
+    for (int64_t i = 0; i < r->touch_count; i++)
+        if (r->touch[i].value == value && r->touch[i].how == (int32_t)how) return;
+    if (!room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch)) {
+        fail(r, tsi_fail_memory("a recording", sizeof *r->touch));
+        return;
+    }
+    r->touch[r->touch_count++] = (tsi_touch){ value, (int32_t)how };
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* Labels may have anything in them; names of a step may not. */
+static void clean(char *name)
+{
+    for (char *c = name; *c; c++)
+        if ((unsigned char)*c <= ' ' || strchr(",=#\x7f", *c)) *c = '_';
+}
+
+enum { NAME = 200 };
+
+/* "layers.0.wq:matmul", or the operator alone. */
+static void name_in_scope(const ts_rank *rank, const char *name, char *out)
+{
+    bool labelled = rank->label && rank->label[0];
+    (void)snprintf(out, NAME, "%.150s%s%.40s", labelled ? rank->label : "", labelled ? ":" : "",
+                   name);
+    clean(out);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static tsi_step_memory memory_of(uint32_t tag)
+{
+    switch ((tsi_pool_tag)tag) {
+    case TSI_TAG_ACTIVATION:
+        return TSI_STEP_MEMORY_ACTIVATION;
+    case TSI_TAG_PARAMETER:
+        return TSI_STEP_MEMORY_PARAMETER;
+    case TSI_TAG_GRADIENT:
+        return TSI_STEP_MEMORY_GRADIENT;
+    case TSI_TAG_OPTIMIZER:
+        return TSI_STEP_MEMORY_OPTIMIZER;
+    case TSI_TAG_COMM:
+        return TSI_STEP_MEMORY_COMM;
+    case TSI_TAG_OTHER:
+        break;
+    }
+    return TSI_STEP_MEMORY_OTHER;
+}
+
+static tsi_step_list *list_of(tsi_recording *r)
+{
+    return r->rank->index < r->step->list_count ? &r->step->list[r->rank->index] : NULL;
+}
+
+/* A storage that was not seen before becomes a value: made by the action being written, or given.
+ */
+static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
+{
+    char name[NAME + 32];
+    tsi_value value = { .name = name,
+                        .bytes = (int64_t)storage->bytes,
+                        .memory = (int32_t)memory_of(storage->tag),
+                        .life = maker ? TSI_LIFE_INSIDE : TSI_LIFE_TAKEN };
+    (void)snprintf(name, sizeof name, "%.180s.%lld", maker ? maker : "given",
+                   (long long)r->all_count + 1);
+    clean(name);
+    block *made = tsi_calloc(1, sizeof *made);
+    if (!made || !room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all)) {
+        tsi_free(made);
+        fail(r, tsi_fail_memory("a recording", sizeof *made));
+        return NULL;
+    }
+    *made = (block){ .storage = storage, .value = -1, .there = true };
+    r->all[r->all_count++] = made;
+    ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
+    if (status == TS_OK) status = tsi_map_insert(&r->blocks, (uint64_t)(uintptr_t)storage, made);
+    if (status != TS_OK) fail(r, status);
+    storage->watched = true;
+    return status == TS_OK ? made : NULL;
+}
+
+static block *find(tsi_recording *r, const tsi_storage *storage)
+{
+    uint64_t key = (uint64_t)(uintptr_t)storage;
+    block *found = tsi_map_find(&r->blocks, key, NULL, NULL);
+    if (!found || storage->watched) return found;
+    (void)tsi_map_remove(&r->blocks, key, NULL, NULL); /* lost sight of: it stays to the end */
+    return NULL;
+}
+
+/* The value of a tensor's block, which is there; -1: it has no memory, or it failed. */
+static int32_t value_of(tsi_recording *r, const ts_tensor *t)
+{
+    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
+    if (!storage || storage->bytes == 0 || r->status != TS_OK) return -1;
+    block *known = find(r, storage);
+    if (!known) known = enter(r, storage, NULL);
+    return known ? known->value : -1;
+}
+
+/* A tensor that the action made: a new block, or another view of one that is there (-1). */
+static int32_t value_made(tsi_recording *r, const ts_tensor *t, const char *maker)
+{
+    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
+    if (!storage || storage->bytes == 0 || r->status != TS_OK || find(r, storage)) return -1;
+    block *made = enter(r, storage, maker);
+    return made ? made->value : -1;
+}
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+static void append(tsi_recording *r, const tsi_action *action)
+{
+    if (r->status == TS_OK)
+        fail(r,
+             tsi_step_append(r->step, r->rank->index, action, r->touch, (int32_t)r->touch_count));
+    r->touch_count = 0;
+}
+
+static void write_freed(tsi_recording *r)
+{
+    tsi_action release = TSI_ACTION_INIT(TSI_ACTION_RELEASE);
+    if (r->freed_count == 0) return;
+    if (r->status == TS_OK)
+        fail(r,
+             tsi_step_append(r->step, r->rank->index, &release, r->freed, (int32_t)r->freed_count));
+    r->freed_count = 0;
+}
+
+/* Operations whose purpose was not told are written without values. */
+static void write_issued(tsi_recording *r, int32_t read, int32_t made)
+{
+    int64_t first = -1, last = -1;
+    for (int64_t i = 0; i < r->issued_count; i++) {
+        if (r->issued[i].written) continue;
+        first = first < 0 ? i : first;
+        last = i;
+    }
+    for (int64_t i = 0; i < r->issued_count; i++) {
+        pending *p = &r->issued[i];
+        if (p->written) continue;
+        if (i == first) add_touch(r, read, TSI_READS);
+        if (i == last) add_touch(r, made, TSI_MAKES);
+        p->value = made >= 0 ? made : read;
+        p->written = true;
+        append(r, &p->action);
+    }
+    int64_t kept = 0; /* those that have ended need no wait */
+    for (int64_t i = 0; i < r->issued_count; i++)
+        if (r->issued[i].work) r->issued[kept++] = r->issued[i];
+    r->issued_count = kept;
+}
+
+static bool any_issued(const tsi_recording *r)
+{
+    return r->issued_count > 0 && !r->issued[r->issued_count - 1].written;
+}
+
+/* What operators moved for themselves is theirs: the call reads it, and frees what is gone. */
+static void take_implicit(tsi_recording *r)
+{
+    for (int64_t i = r->all_count - 1; i >= 0 && r->implicit_count > 0; i--) {
+        block *b = r->all[i];
+        if (!b->implicit) continue;
+        add_touch(r, b->value, TSI_READS);
+        if (b->gone) add_touch(r, b->value, TSI_FREES);
+        b->implicit = false;
+        r->implicit_count--;
+    }
+}
+
+/* ---- news ------------------------------------------------------------------------------------ */
+
+static void hear_call(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_op_record *call = what;
+    const tsi_op_plan *plan = call->plan;
+    char name[NAME];
+    name_in_scope(r->rank, plan->op->name, name);
+    write_freed(r);
+    write_issued(r, -1, -1);
+    tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+    action.what = name;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (call->in[i]) add_touch(r, value_of(r, call->in[i]), TSI_READS);
+    take_implicit(r);
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (plan->in_place && o == 0)
+            add_touch(r, value_of(r, call->out[o]), TSI_WRITES);
+        else
+            add_touch(r, value_made(r, call->out[o], plan->op->name), TSI_MAKES);
+    }
+    append(r, &action);
+}
+
+static void hear_move(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_moved *moved = what;
+    write_freed(r);
+    int32_t from = value_of(r, moved->from), to = value_made(r, moved->to, "move");
+    if (any_issued(r)) {
+        write_issued(r, from, to);
+    } else if (to >= 0) {
+        tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+        char name[NAME];
+        name_in_scope(r->rank, "redistribute", name);
+        action.what = name;
+        add_touch(r, from, TSI_READS);
+        add_touch(r, to, TSI_MAKES);
+        append(r, &action);
+    }
+    if (to < 0 || !moved->implicit) return;
+    r->all[r->all_count - 1]->implicit = true; /* entered last */
+    r->implicit_count++;
+}
+
+static void hear_message(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_message *message = what;
+    write_freed(r);
+    if (message->received)
+        write_issued(r, -1, value_made(r, message->tensor, "received"));
+    else
+        write_issued(r, value_of(r, message->tensor), -1);
+}
+
+static void hear_fill(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_filled *filled = what;
+    char name[NAME];
+    write_freed(r);
+    write_issued(r, -1, -1);
+    int32_t made = value_made(r, filled->made, filled->how);
+    if (made < 0) return;
+    tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+    name_in_scope(r->rank, filled->how, name);
+    action.what = name;
+    add_touch(r, made, TSI_MAKES);
+    append(r, &action);
+}
+
+/* Updates count once: each has its parameter's name or, for a list of them, a number. */
+static void hear_list(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_listed *listed = what;
+    char name[NAME], numbered[NAME + 16];
+    bool updates = strncmp(listed->name, "fused_", 6) == 0;
+    write_freed(r);
+    write_issued(r, -1, -1);
+    tsi_action action = TSI_ACTION_INIT(updates ? TSI_ACTION_UPDATE : TSI_ACTION_OPERATOR);
+    name_in_scope(r->rank, listed->name, name);
+    const tsi_step_list *list = list_of(r);
+    if (listed->of)
+        (void)snprintf(numbered, sizeof numbered, "%.200s", listed->of);
+    else
+        (void)snprintf(numbered, sizeof numbered, "%s.%d", name, list ? list->action_count + 1 : 1);
+    clean(numbered);
+    action.what = updates ? numbered : name;
+    for (int32_t k = 0; k < listed->count; k++)
+        for (int64_t i = 0; i < listed->lists[k].count; i++)
+            add_touch(r, value_of(r, listed->lists[k].item[i]),
+                      listed->written >> k & 1 ? TSI_WRITES : TSI_READS);
+    take_implicit(r);
+    append(r, &action);
+}
+
+static void hear_free(void *context, void *what)
+{
+    tsi_recording *r = context;
+    tsi_storage *storage = what;
+    block *b = find(r, storage);
+    if (!b) return;
+    (void)tsi_map_remove(&r->blocks, (uint64_t)(uintptr_t)storage, NULL, NULL);
+    storage->watched = false;
+    b->there = false;
+    b->gone = true;
+    if (b->implicit) return; /* by the call that is to come */
+    if (!room(&r->freed, r->freed_count, &r->freed_capacity, sizeof *r->freed)) {
+        fail(r, tsi_fail_memory("a recording", sizeof *r->freed));
+        return;
+    }
+    r->freed[r->freed_count++] = (tsi_touch){ b->value, TSI_FREES };
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static int32_t action_kind(int32_t kind)
+{
+    switch ((tsi_comm_kind)kind) {
+    case TSI_COMM_ALL_GATHER:
+        return TSI_ACTION_GATHER;
+    case TSI_COMM_REDUCE_SCATTER:
+        return TSI_ACTION_REDUCE;
+    case TSI_COMM_ALL_REDUCE:
+        return TSI_ACTION_ALL_REDUCE;
+    case TSI_COMM_SEND:
+        return TSI_ACTION_SEND;
+    case TSI_COMM_RECV:
+        return TSI_ACTION_RECEIVE;
+    case TSI_COMM_BARRIER:
+    case TSI_COMM_BROADCAST:
+    case TSI_COMM_SCATTER:
+    case TSI_COMM_GATHER:
+    case TSI_COMM_REDUCE:
+    case TSI_COMM_ALL_TO_ALL:
+    case TSI_COMM_EXCHANGE:
+    case TSI_COMM_KIND_COUNT:
+        break;
+    }
+    return TSI_ACTION_EXCHANGE;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The step's group of a team; lists in another order are another team, and another group. */
+static ts_status group_of(tsi_recording *r, const tsi_team *team, int32_t *out)
+{
+    char name[96];
+    int32_t *member = tsi_alloc_array((size_t)team->size, sizeof *member);
+    if (!member) return tsi_fail_memory("a group", (size_t)team->size * sizeof *member);
+    for (int64_t i = 0; i < team->size; i++)
+        member[i] = (int32_t)(team->rank ? team->rank[i] : i);
+    qsort(member, (size_t)team->size, sizeof *member, compare_ranks);
+    (void)snprintf(name, sizeof name, "%.40s@%08llx", team->name ? team->name : "",
+                   (unsigned long long)(team->hash & 0xffffffffu));
+    clean(name);
+    ts_status status = tsi_step_group_of(r->step, name, member, team->size, out);
+    tsi_free(member);
+    return status;
+}
+
+/* Messages of one pair of ranks are ordered by team: two lists of the same two ranks are two. */
+static int32_t message_channel(const tsi_team *team)
+{
+    if (team->size == 2 && team->rank) return team->rank[0] < team->rank[1] ? 0 : 1;
+    return (int32_t)(2 + team->hash % 1000003);
+}
+
+static ts_status queue_of(tsi_recording *r, const tsi_issued *issued, tsi_action *action)
+{
+    char name[32];
+    if (!issued->work) return TS_OK;
+    if (action->peer >= 0)
+        (void)snprintf(name, sizeof name, "%s", tsi_action_names[action->kind]);
+    else
+        (void)snprintf(name, sizeof name, "channel%d", action->channel);
+    return tsi_step_queue(r->step, name, &action->queue);
+}
+
+static ts_status describe(tsi_recording *r, const tsi_issued *issued, tsi_action *action,
+                          char *name)
+{
+    const tsi_work *work = issued->operation;
+    const tsi_fingerprint *print = &work->print;
+    bool point = print->kind == TSI_COMM_SEND || print->kind == TSI_COMM_RECV;
+    action->bytes = action->kind == TSI_ACTION_EXCHANGE
+                        ? tsi_work_bytes_received(work)
+                        : print->count * (int64_t)ts_dtype_size((ts_dtype)print->dtype);
+    (void)snprintf(name, NAME, "%.150s.%llu", point ? "message" : issued->name,
+                   (unsigned long long)print->sequence);
+    clean(name);
+    action->what = name;
+    if (point) {
+        action->peer = (int32_t)(work->team->rank ? work->team->rank[print->root] : print->root);
+        action->channel = message_channel(work->team);
+    } else {
+        action->channel = print->channel;
+        TSI_TRY(group_of(r, work->team, &action->group));
+    }
+    TSI_TRY(queue_of(r, issued, action));
+    return tsi_step_name(r->step, name, &action->what);
+}
+
+static void hear_issue(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const tsi_issued *issued = what;
+    char name[NAME];
+    if (r->status != TS_OK) return;
+    write_freed(r);
+    pending p = { .work = issued->work, .value = -1 };
+    p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
+    ts_status status = describe(r, issued, &p.action, name);
+    if (status == TS_OK && p.action.peer == r->rank->index) return; /* to itself: no message */
+    if (status == TS_OK &&
+        !room(&r->issued, r->issued_count, &r->issued_capacity, sizeof *r->issued))
+        status = tsi_fail_memory("a recording", sizeof *r->issued);
+    if (status == TS_OK) r->issued[r->issued_count++] = p;
+    fail(r, status);
+}
+
+static void hear_wait(void *context, void *what)
+{
+    tsi_recording *r = context;
+    write_freed(r);
+    for (int64_t i = 0; i < r->issued_count; i++) {
+        if (r->issued[i].work != what) continue;
+        if (!r->issued[i].written) write_issued(r, -1, -1);
+        for (i = 0; r->issued[i].work != what;)
+            i++;
+        tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
+        add_touch(r, r->issued[i].value, TSI_READS);
+        append(r, &wait);
+        memmove(&r->issued[i], &r->issued[i + 1],
+                (size_t)(--r->issued_count - i) * sizeof *r->issued);
+        return;
+    }
+}
+
+/* ---- begin and end --------------------------------------------------------------------------- */
+
+static void destroy(tsi_recording *r)
+{
+    for (int64_t i = 0; i < r->all_count; i++)
+        tsi_free(r->all[i]);
+    tsi_free(r->all);
+    tsi_free(r->issued);
+    tsi_free(r->touch);
+    tsi_free(r->freed);
+    tsi_map_release(&r->blocks);
+    tsi_step_destroy(r->step);
+    tsi_free(r);
+}
+
+ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
+{
+    *out = NULL;
+    TSI_TRY(tsi_rank_enter(rank));
+    tsi_recording *r = tsi_calloc(1, sizeof *r);
+    if (!r) return tsi_fail_memory("a recording", sizeof *r);
+    r->rank = rank;
+    r->hears = (tsi_observer){ .context = r,
+                               .hear = { [TSI_NEWS_FREE] = hear_free,
+                                         [TSI_NEWS_ISSUE] = hear_issue,
+                                         [TSI_NEWS_WAIT] = hear_wait,
+                                         [TSI_NEWS_FILL] = hear_fill,
+                                         [TSI_NEWS_MOVE] = hear_move,
+                                         [TSI_NEWS_MESSAGE] = hear_message,
+                                         [TSI_NEWS_CALL] = hear_call,
+                                         [TSI_NEWS_LIST] = hear_list } };
+    ts_status status = tsi_step_create(rank->world->rank_count, &r->step);
+    if (status == TS_OK) status = tsi_observers_add(&rank->observers, &r->hears);
+    if (status == TS_OK)
+        *out = r;
+    else
+        destroy(r);
+    return status;
+}
+
+/* What is still there is left by the step; what was given and is there is held by it. */
+static void settle(tsi_recording *r)
+{
+    write_freed(r);
+    write_issued(r, -1, -1);
+    if (r->implicit_count > 0) { /* a call that failed */
+        tsi_action failed = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+        take_implicit(r);
+        append(r, &failed);
+    }
+    if (r->issued_count > 0) { /* what is under way ends with the step */
+        tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
+        append(r, &wait);
+    }
+    tsi_step_list *list = list_of(r);
+    for (int64_t i = 0; i < r->all_count; i++) {
+        const block *b = r->all[i];
+        if (b->value >= 0 && list && b->there) list->value[b->value].life |= TSI_LIFE_LEFT;
+    }
+}
+
+ts_status tsi_record_end(tsi_recording *r, tsi_step **out)
+{
+    *out = NULL;
+    if (!r) return TS_OK;
+    tsi_observers_remove(&r->rank->observers, &r->hears);
+    settle(r);
+    ts_status status = r->status;
+    if (status == TS_OK) {
+        *out = r->step;
+        r->step = NULL;
+    }
+    destroy(r);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record.h - a running step as a step value (plan/step.h).
+ *
+ * Between begin and end an observer of the rank writes down what the rank does: operators, moves
+ * with the collectives they take, messages, waits, updates, and when memory goes. Values are blocks
+ * of memory, each with a name of its own ("linear.12": made by the 12th action); what was there
+ * before the recording is "given.N". The list is this rank's; tsi_step_join puts those of all ranks
+ * together.
+ *
+ * Operations that run while the rank goes on are on queues of their own: one per channel, one for
+ * sends, one for receives. */
+#ifndef TSI_RUNTIME_RECORD_H
+#define TSI_RUNTIME_RECORD_H
+
+#include "base/rank.h"
+#include "plan/step.h"
+
+typedef struct tsi_recording tsi_recording;
+
+ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out);
+/* Ends it, whatever happened meanwhile. *out: the step with this rank's list, to be destroyed by
+ * the caller; NULL if something could not be written down (recorded). Accepts NULL. */
+ts_status tsi_record_end(tsi_recording *recording /* takes */, tsi_step **out);
+
+#endif

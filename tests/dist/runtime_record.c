@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime_record.c - running steps written down as step values: a training step, messages, moves
+ * that run ahead. Recorded on every rank, joined, proved, printed and read back. */
+#include "array/pool.h"
+#include "base/rank.h"
+#include "harness/test.h"
+#include "runtime/record.h"
+#include "tessera/autograd.h"
+#include "tessera/comm.h"
+#include "tessera/nn.h"
+#include "tessera/op.h"
+
+enum { RANKS = 4 };
+static tsi_step *parts[RANKS]; /* of thread ranks */
+
+static void check_text(test *t, const tsi_step *step)
+{
+    tsi_text text = { 0 }, why = { 0 };
+    tsi_step *back = NULL;
+    tsi_step_print(step, &text);
+    TEST_OK(t, tsi_step_parse(text.data, &back));
+    TEST_SAY(t, back && !tsi_step_differ(step, back, &why), "%s", why.data);
+    tsi_step_destroy(back);
+    tsi_text_release(&why);
+    tsi_text_release(&text);
+}
+
+static void check_proof(test *t, const tsi_step *step, bool buffered)
+{
+    tsi_step_times times;
+    tsi_step_cost cost = { .us = { [TSI_ACTION_OPERATOR] = 1, [TSI_ACTION_UPDATE] = 2 },
+                           .buffered = buffered };
+    ts_status status = tsi_step_prove(step, &(tsi_step_rules){ .buffered = buffered });
+    if (status == TS_OK) status = tsi_step_simulate(step, &cost, &times);
+    TEST_SAY(t, status == TS_OK, "%s", ts_rank_error(t->me)->text);
+    if (status == TS_OK) {
+        TEST_CHECK(t, times.makespan_us > 0 && times.peak[0].bytes > 0);
+        tsi_step_times_release(&times);
+        return;
+    }
+    tsi_text text = { 0 };
+    tsi_step_print(step, &text);
+    TEST_SAY(t, false, "the step was\n%s", text.data);
+    tsi_text_release(&text);
+}
+
+/* Takes the step of every rank; where they are threads, rank 0 looks at all of them together. */
+static void check_all(test *t, tsi_step *own)
+{
+    TEST_CHECK(t, own != NULL);
+    if (own) check_text(t, own);
+    bool threads = strcmp(t->engine, "threads") == 0;
+    if (threads) parts[t->index] = own;
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    tsi_step *all = NULL;
+    bool whole = threads && t->index == 0;
+    for (int64_t r = 0; whole && r < t->count; r++)
+        whole = parts[r] != NULL;
+    if (whole && tsi_step_join(parts, t->count, &all) == TS_OK) {
+        check_text(t, all);
+        check_proof(t, all, true);
+    }
+    tsi_step_destroy(all);
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    tsi_step_destroy(own);
+}
+
+static int count_kind(const tsi_step *step, int64_t rank, tsi_action_kind kind)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, rank);
+    int count = 0;
+    for (int32_t i = 0; i < list->action_count; i++)
+        count += list->action[i].kind == (int32_t)kind;
+    return count;
+}
+
+/* ---- a training step ------------------------------------------------------------------------- */
+
+typedef struct mlp {
+    ts_tensor *w1, *w2;
+} mlp;
+
+static void forward(void *state, const ts_module_io *io)
+{
+    const mlp *net = state;
+    io->output[0] = ts_matmul(ts_relu(ts_matmul(io->input[0], net->w1)), net->w2);
+}
+
+static const ts_module_desc mlp_desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "mlp",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = forward };
+
+/* The recording's memory line against the allocator's own count: they rise by the same bytes. */
+static void check_memory(test *t, const tsi_step *step, int64_t live_before)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, t->index);
+    int64_t given = 0, measured = tsi_pool_used(tsi_pool_of(t->me), -1).peak - live_before;
+    for (int32_t v = 0; v < list->value_count; v++)
+        given += list->value[v].life & TSI_LIFE_TAKEN ? list->value[v].bytes : 0;
+    tsi_step_peak peak;
+    tsi_step_memory_of(step, t->index, &peak, NULL);
+    TEST_EQ(t, peak.bytes - given, measured);
+}
+
+static void train_once(test *t, ts_mesh *mesh, ts_module *root, ts_optimizer *optimizer)
+{
+    ts_scope scope = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(12, 8), "S(0)");
+    ts_tensor *loss = ts_mean(ts_square(TS_CALL(root, x)), NULL, 0, 0);
+    TEST_OK(t, ts_backward(loss, NULL));
+    TEST_OK(t, ts_optimizer_step(optimizer));
+    TEST_OK(t, ts_scope_close(scope));
+}
+
+TS_TEST_RANKS(a_training_step_is_recorded, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    mlp net = { NULL, NULL };
+    ts_module *root = ts_module_create(mesh, &mlp_desc, &net);
+    net.w1 = ts_module_param(root, "w1", TS_SHAPE(8, 16), NULL);
+    net.w2 = ts_module_param(root, "w2", TS_SHAPE(16, 4), NULL);
+    TEST_OK(t, ts_module_materialize(root));
+    ts_adamw_options adamw = TS_INIT(ts_adamw_options);
+    ts_optimizer *optimizer = ts_adamw_create(root, &adamw);
+    train_once(t, mesh, root, optimizer); /* the first step makes what later ones find */
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    tsi_pool_peak_reset(tsi_pool_of(t->me));
+    int64_t live = tsi_pool_used(tsi_pool_of(t->me), -1).live;
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    train_once(t, mesh, root, optimizer);
+    TEST_OK(t, tsi_record_end(recording, &step));
+    if (step) {
+        check_memory(t, step, live);
+        TEST_CHECK(t, count_kind(step, t->index, TSI_ACTION_OPERATOR) >= 9);
+        TEST_EQ(t, count_kind(step, t->index, TSI_ACTION_UPDATE), 2);
+        int reductions = count_kind(step, t->index, TSI_ACTION_ALL_REDUCE) +
+                         count_kind(step, t->index, TSI_ACTION_REDUCE) +
+                         count_kind(step, t->index, TSI_ACTION_EXCHANGE);
+        TEST_CHECK(t, t->count == 1 ? reductions == 0 : reductions >= 1);
+        TEST_CHECK(t, count_kind(step, t->index, TSI_ACTION_RELEASE) >= 1);
+    }
+    check_all(t, step);
+    TEST_EQ(t, t->me->observers.wants >> TSI_NEWS_CALL & 1, 0);
+    ts_optimizer_destroy(optimizer);
+    ts_module_destroy(root);
+}
+
+/* ---- moves that run ahead, operators that move their inputs ---------------------------------- */
+
+TS_TEST_RANKS(moves_are_recorded_with_their_waits, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    ts_scope scope = ts_scope_open(t->me, "moves");
+    ts_tensor *x = ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(6, 4), "S(0)");
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    ts_tensor *whole = ts_redistribute(x, "R");
+    ts_tensor *busy = ts_square(x);
+    ts_tensor *sum = ts_add(whole, ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(6, 4), "R"));
+    ts_tensor *mixed = ts_add(busy, ts_redistribute(x, "S(1)")); /* moves one of them */
+    TEST_CHECK(t, sum && mixed);
+    TEST_OK(t, ts_tensor_wait(mixed));
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    if (step && t->count > 1) {
+        const tsi_step_list *list = tsi_step_list_of(step, t->index);
+        int meetings = 0;
+        for (int32_t i = 0; i < list->action_count; i++)
+            meetings += list->action[i].group >= 0;
+        TEST_CHECK(t, meetings >= 3);
+    }
+    check_all(t, step);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(messages_are_recorded, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_sharding *cut = ts_sharding_get(mesh, "S(0)");
+    ts_meta meta = { .shape = TS_SHAPE(6, 4), .dtype = TS_DTYPE_F32 };
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    ts_scope scope = ts_scope_open(t->me, "messages");
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 4), "S(0)");
+    ts_peer after = { mesh, "x", 1, 0 }, before = { mesh, "x", -1, 0 };
+    if (t->index > 0) x = ts_add(ts_recv(&meta, cut, &before), x);
+    if (t->index + 1 < t->count) TEST_OK(t, ts_send(x, &after));
+    TEST_CHECK(t, ts_shift(x, "x", 1) != NULL);
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, ts_rank_sync(t->me));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    if (step) {
+        TEST_EQ(t, count_kind(step, t->index, TSI_ACTION_SEND), t->index + 1 < t->count);
+        TEST_EQ(t, count_kind(step, t->index, TSI_ACTION_RECEIVE), t->index > 0);
+    }
+    check_all(t, step);
+}
