@@ -7,12 +7,17 @@
 
 #include "base/error.h"
 
-static void count_wants(tsi_observers *list)
+static void count_hearers(tsi_observers *list)
 {
-    list->wants = 0;
-    for (int32_t i = 0; i < list->count; i++)
-        for (int32_t n = 0; list->list[i] && n < TSI_NEWS_COUNT; n++)
-            if (list->list[i]->hear[n]) list->wants |= 1u << n;
+    for (int32_t n = 0; n < TSI_NEWS_COUNT; n++) {
+        list->hearers[n] = 0;
+        list->only[n] = NULL;
+        for (int32_t i = 0; i < list->count; i++) {
+            if (!list->list[i] || !list->list[i]->hear[n]) continue;
+            list->only[n] = list->hearers[n] ? NULL : list->list[i];
+            list->hearers[n] |= (uint8_t)(1u << i);
+        }
+    }
 }
 
 static void close_gaps(tsi_observers *list)
@@ -22,6 +27,7 @@ static void close_gaps(tsi_observers *list)
         if (list->list[i]) list->list[kept++] = list->list[i];
     list->count = kept;
     list->gaps = false;
+    count_hearers(list);
 }
 
 static int32_t find(const tsi_observers *list, const tsi_observer *observer)
@@ -37,7 +43,7 @@ ts_status tsi_observers_add(tsi_observers *list, const tsi_observer *observer)
     if (list->count == TSI_OBSERVERS_MAX)
         return TSI_FAIL(TS_ERR_STATE, "observers: a rank has at most %d", TSI_OBSERVERS_MAX);
     list->list[list->count++] = observer;
-    count_wants(list);
+    count_hearers(list);
     return TS_OK;
 }
 
@@ -47,17 +53,21 @@ void tsi_observers_remove(tsi_observers *list, const tsi_observer *observer)
     if (at < 0) return;
     list->list[at] = NULL;
     list->gaps = true;
-    if (list->telling == 0) close_gaps(list);
-    count_wants(list);
+    if (list->telling == 0)
+        close_gaps(list);
+    else
+        count_hearers(list);
 }
 
-void tsi_observers_tell(tsi_observers *list, tsi_news news, void *what)
+void tsi_observers_tell_all(tsi_observers *list, tsi_news news, void *what)
 {
-    int32_t count = list->count; /* who is added from now on hears the next news */
+    uint32_t left = list->hearers[news]; /* who is added from now on hears the next news */
     list->telling++;
-    for (int32_t i = 0; i < count; i++) {
+    for (int32_t i = 0; left >> i != 0; i++) {
+        if (!(left >> i & 1)) continue;
         const tsi_observer *observer = list->list[i];
-        if (observer && observer->hear[news]) observer->hear[news](observer->context, what);
+        observer->hear[news](observer->context, what);
+        left &= list->hearers[news]; /* without those it removed */
     }
-    if (--list->telling == 0 && list->gaps) close_gaps(list);
+    if (--list->telling == 0 && TSI_UNLIKELY(list->gaps)) close_gaps(list);
 }

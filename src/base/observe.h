@@ -9,7 +9,7 @@
  * hears the next ones; one that is removed, be it by itself, hears nothing more. Nothing here is
  * locked: only the rank's own thread tells, adds and removes.
  *
- * INV: news that nobody hears cost one test of a bit. */
+ * INV: news that nobody hears cost one test of a byte. */
 #ifndef TSI_BASE_OBSERVE_H
 #define TSI_BASE_OBSERVE_H
 
@@ -41,20 +41,31 @@ typedef struct tsi_observer {
 
 enum { TSI_OBSERVERS_MAX = 8 };
 typedef struct tsi_observers {                   /* of one rank; zero is none */
-    uint32_t wants;                              /* bit per tsi_news: somebody hears it */
-    int32_t count, telling;                      /* of entries; depth of news about news */
+    uint8_t hearers[TSI_NEWS_COUNT];             /* of each news: bit i is entry i of the list */
     bool gaps;                                   /* entries were removed while news were told */
+    int32_t count, telling;                      /* of entries; depth of news about news */
+    const tsi_observer *only[TSI_NEWS_COUNT];    /* who hears it, if it is one; else NULL */
     const tsi_observer *list[TSI_OBSERVERS_MAX]; /* borrowed; NULL: removed */
 } tsi_observers;
 
 /* The observer is borrowed until it is removed. Adding one again does nothing. */
 ts_status tsi_observers_add(tsi_observers *list, const tsi_observer *observer);
 void tsi_observers_remove(tsi_observers *list, const tsi_observer *observer); /* or does nothing */
-void tsi_observers_tell(tsi_observers *list, tsi_news news, void *what);
+void tsi_observers_tell_all(tsi_observers *list, tsi_news news, void *what);
 
 static inline bool tsi_observers_want(const tsi_observers *list, tsi_news news)
 {
-    return TSI_UNLIKELY(list->wants >> news & 1);
+    return TSI_UNLIKELY(list->hearers[news] != 0);
+}
+
+/* One hearer is called straight away: nothing of the list is used after the call. */
+static inline void tsi_observers_tell(tsi_observers *list, tsi_news news, void *what)
+{
+    const tsi_observer *only = list->only[news];
+    if (TSI_LIKELY(only != NULL))
+        only->hear[news](only->context, what);
+    else
+        tsi_observers_tell_all(list, news, what);
 }
 
 #endif

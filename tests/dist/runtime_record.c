@@ -144,7 +144,7 @@ TS_TEST_RANKS(a_training_step_is_recorded, 1, 2, 3)
         TEST_CHECK(t, count_kind(step, t->index, TSI_ACTION_RELEASE) >= 1);
     }
     check_all(t, step);
-    TEST_EQ(t, t->me->observers.wants >> TSI_NEWS_CALL & 1, 0);
+    TEST_CHECK(t, !tsi_observers_want(&t->me->observers, TSI_NEWS_CALL));
     ts_optimizer_destroy(optimizer);
     ts_module_destroy(root);
 }
