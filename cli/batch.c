@@ -9,43 +9,111 @@
 
 #include "cli.h"
 
-#if TS_HAVE_JANSSON
-#include <jansson.h>
+/* ---- members of a request -------------------------------------------------------------------- */
+
+bool cli_field_refuse(const char *key, const ts_json *value, const char *expected, char *error,
+                      size_t size)
+{
+    enum { SHOWN_MAX = 80 }; /* bytes of the value: it may be a list of a thousand */
+    ts_json_writer text = { 0 };
+    ts_json_put_value(&text, value);
+    size_t length = text.length;
+    if (length > SHOWN_MAX)
+        for (length = SHOWN_MAX; length > 0 && (text.data[length] & 0xC0) == 0x80;)
+            length--; /* not inside a character */
+    (void)snprintf(error, size, "\"%s\" is %.*s%s: expected %s", key, (int)length,
+                   text.failed ? "" : text.data, length < text.length ? "..." : "", expected);
+    ts_json_writer_release(&text);
+    return false;
+}
+
+/* The member, or NULL where it is absent or null. */
+static const ts_json *field(const ts_json *request, const char *key)
+{
+    const ts_json *value = ts_json_member(request, key);
+    return ts_json_kind_of(value) != TS_JSON_NULL ? value : NULL;
+}
+
+bool cli_field_text(const ts_json *request, const char *key, const char **out, char *error,
+                    size_t size)
+{
+    const ts_json *value = field(request, key);
+    if (value == NULL) return true;
+    if (ts_json_kind_of(value) != TS_JSON_TEXT)
+        return cli_field_refuse(key, value, "a text", error, size);
+    *out = ts_json_text(value, NULL);
+    return true;
+}
+
+bool cli_field_bool(const ts_json *request, const char *key, bool *out, char *error, size_t size)
+{
+    const ts_json *value = field(request, key);
+    if (value == NULL) return true;
+    if (ts_json_kind_of(value) != TS_JSON_BOOL)
+        return cli_field_refuse(key, value, "true or false", error, size);
+    *out = ts_json_bool(value, false);
+    return true;
+}
+
+bool cli_field_count(const ts_json *request, const char *key, int64_t *out, char *error,
+                     size_t size)
+{
+    const ts_json *value = field(request, key);
+    if (value == NULL) return true;
+    if (ts_json_kind_of(value) != TS_JSON_INT || ts_json_int(value, -1) < 0)
+        return cli_field_refuse(key, value, "a whole number of at least 0", error, size);
+    *out = ts_json_int(value, -1);
+    return true;
+}
+
+bool cli_field_kind(const ts_json *request, const char *key, ts_json_kind kind, const ts_json **out,
+                    char *error, size_t size)
+{
+    const ts_json *value = field(request, key);
+    if (value == NULL) return true;
+    if (ts_json_kind_of(value) != kind)
+        return cli_field_refuse(key, value, kind == TS_JSON_OBJECT ? "an object" : "a list", error,
+                                size);
+    *out = value;
+    return true;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 typedef struct batch {
     const char *command;
     cli_batch_fn serve;
     void *context;
-    cli_json answer;
+    ts_json_writer answer;
     bool failed; /* some line got an error */
 } batch;
 
 static void answer_error(batch *self, const char *sentence)
 {
     self->failed = true;
-    cli_json_reset(&self->answer);
-    cli_json_open(&self->answer, '{');
-    cli_json_member_text(&self->answer, "error", sentence);
-    cli_json_close(&self->answer, '}');
+    ts_json_writer_reset(&self->answer);
+    ts_json_put_open(&self->answer, '{');
+    ts_json_put_member_text(&self->answer, "error", sentence);
+    ts_json_put_close(&self->answer, '}');
 }
 
 static void serve_line(batch *self, const char *line, size_t length)
 {
     char error[1024] = "";
-    json_error_t where;
-    cli_json_reset(&self->answer);
-    json_t *request = json_loadb(line, length, JSON_REJECT_DUPLICATES, &where);
-    if (request == NULL) {
-        (void)snprintf(error, sizeof error, "not JSON, column %d: %s", where.column, where.text);
-        answer_error(self, error);
-    } else if (!json_is_object(request)) {
-        answer_error(self, "a request is a JSON object");
-    } else if (!self->serve(request, &self->answer, error, sizeof error, self->context)) {
-        answer_error(self, error[0] != '\0' ? error : "the request cannot be served");
-    } else if (self->answer.failed) {
-        answer_error(self, "out of memory");
+    ts_json_document *document = NULL;
+    ts_json_writer_reset(&self->answer);
+    if (ts_json_parse("not JSON", line, length, &document) != TS_OK) {
+        answer_error(self, ts_last_error());
+        return;
     }
-    json_decref(request);
+    const ts_json *request = ts_json_root(document);
+    if (ts_json_kind_of(request) != TS_JSON_OBJECT)
+        answer_error(self, "a request is a JSON object");
+    else if (!self->serve(request, &self->answer, error, sizeof error, self->context))
+        answer_error(self, error[0] != '\0' ? error : "the request cannot be served");
+    else if (self->answer.failed)
+        answer_error(self, "out of memory");
+    ts_json_release(document);
 }
 
 static int serve_file(batch *self, FILE *file)
@@ -73,19 +141,7 @@ int cli_batch(const char *command, const char *path, cli_batch_fn serve, void *c
     }
     batch self = { .command = command, .serve = serve, .context = context };
     int code = serve_file(&self, file);
-    cli_json_release(&self.answer);
+    ts_json_writer_release(&self.answer);
     if (file != stdin) fclose(file);
     return code;
 }
-
-#else
-
-int cli_batch(const char *command, const char *path, cli_batch_fn serve, void *context)
-{
-    (void)path;
-    (void)serve;
-    (void)context;
-    return cli_fail_usage(command, "--batch needs jansson; install libjansson-dev and build again");
-}
-
-#endif

@@ -262,7 +262,7 @@ static double ratio_of(const result *r)
     return base > 1e-9 ? r->ours / base : 0;
 }
 
-static void result_json(const bench *self, const result *r, cli_json *json)
+static void result_json(const bench *self, const result *r, ts_json_writer *json)
 {
     char name[96], bytes[32], floor[64];
     (void)snprintf(name, sizeof name, "%s%s%s", r->what->name, r->what->sized ? " " : "",
@@ -270,49 +270,49 @@ static void result_json(const bench *self, const result *r, cli_json *json)
     (void)snprintf(floor, sizeof floor,
                    r->what->sized ? "memcpy by %lld threads" : "pthread barrier of %lld",
                    (long long)self->ranks);
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", name);
-    cli_json_member_text(json, "unit", "s");
-    cli_json_member_real(json, "value", r->ours);
-    cli_json_key(json, "floor");
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", r->rival > 0 ? r->what->raw : floor);
-    cli_json_member_real(json, "value", r->rival > 0 ? r->rival : r->floor);
-    cli_json_close(json, '}');
-    cli_json_key(json, "ratio");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", name);
+    ts_json_put_member_text(json, "unit", "s");
+    ts_json_put_member_real(json, "value", r->ours);
+    ts_json_put_key(json, "floor");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", r->rival > 0 ? r->what->raw : floor);
+    ts_json_put_member_real(json, "value", r->rival > 0 ? r->rival : r->floor);
+    ts_json_put_close(json, '}');
+    ts_json_put_key(json, "ratio");
     if (ratio_of(r) > 0)
-        cli_json_real(json, ratio_of(r));
+        ts_json_put_real(json, ratio_of(r));
     else
-        cli_json_text(json, NULL);
-    cli_json_member_text(json, "collective", r->what->name);
-    cli_json_member_text(json, "engine", self->engine_used);
-    cli_json_member_int(json, "ranks", self->ranks);
-    cli_json_member_int(json, "bytes", r->what->sized ? r->size : 0);
-    cli_json_member_real(json, "median", r->median);
-    cli_json_member_real(json, "gb_s", r->what->sized ? (double)r->size / r->ours / 1e9 : 0);
-    if (r->rival > 0) cli_json_member_real(json, "memcpy", r->floor);
-    cli_json_close(json, '}');
+        ts_json_put_text(json, NULL);
+    ts_json_put_member_text(json, "collective", r->what->name);
+    ts_json_put_member_text(json, "engine", self->engine_used);
+    ts_json_put_member_int(json, "ranks", self->ranks);
+    ts_json_put_member_int(json, "bytes", r->what->sized ? r->size : 0);
+    ts_json_put_member_real(json, "median", r->median);
+    ts_json_put_member_real(json, "gb_s", r->what->sized ? (double)r->size / r->ours / 1e9 : 0);
+    if (r->rival > 0) ts_json_put_member_real(json, "memcpy", r->floor);
+    ts_json_put_close(json, '}');
 }
 
 static int print_json(const bench *self)
 {
-    cli_json json = { 0 };
+    ts_json_writer json = { 0 };
     cli_json_bench(&json);
-    cli_json_key(&json, "results");
-    cli_json_open(&json, '[');
+    ts_json_put_key(&json, "results");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < self->result_count; i++) {
         if (!self->results[i].skipped) result_json(self, &self->results[i], &json);
     }
-    cli_json_close(&json, ']');
-    cli_json_key(&json, "skipped");
-    cli_json_open(&json, '[');
+    ts_json_put_close(&json, ']');
+    ts_json_put_key(&json, "skipped");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < self->result_count; i++) {
-        if (self->results[i].skipped) cli_json_text(&json, self->results[i].what->name);
+        if (self->results[i].skipped) ts_json_put_text(&json, self->results[i].what->name);
     }
-    cli_json_close(&json, ']');
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, ']');
+    ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

@@ -47,37 +47,37 @@ double bench_median(double *values, size_t count)
     return values[count / 2];
 }
 
-static void line_json(const bench_line *line, cli_json *json)
+static void line_json(const bench_line *line, ts_json_writer *json)
 {
     bool has_floor = line->floor_name[0] != '\0';
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", line->name);
-    cli_json_member_text(json, "unit", line->unit);
-    cli_json_member_real(json, "value", line->value);
-    cli_json_key(json, "floor");
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", has_floor ? line->floor_name : NULL);
-    cli_json_member_real(json, "value", has_floor ? line->floor : (double)NAN);
-    cli_json_close(json, '}');
-    cli_json_member_real(json, "ratio",
-                         has_floor && line->floor > 0 ? line->value / line->floor : (double)NAN);
-    if (line->wanted > 0) cli_json_member_real(json, "wanted", line->wanted);
-    if (line->note[0] != '\0') cli_json_member_text(json, "note", line->note);
-    cli_json_close(json, '}');
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", line->name);
+    ts_json_put_member_text(json, "unit", line->unit);
+    ts_json_put_member_real(json, "value", line->value);
+    ts_json_put_key(json, "floor");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", has_floor ? line->floor_name : NULL);
+    ts_json_put_member_real(json, "value", has_floor ? line->floor : (double)NAN);
+    ts_json_put_close(json, '}');
+    ts_json_put_member_real(json, "ratio",
+                            has_floor && line->floor > 0 ? line->value / line->floor : (double)NAN);
+    if (line->wanted > 0) ts_json_put_member_real(json, "wanted", line->wanted);
+    if (line->note[0] != '\0') ts_json_put_member_text(json, "note", line->note);
+    ts_json_put_close(json, '}');
 }
 
 static int print_json(const bench_lines *lines)
 {
-    cli_json json = { 0 };
+    ts_json_writer json = { 0 };
     cli_json_bench(&json);
-    cli_json_key(&json, "results");
-    cli_json_open(&json, '[');
+    ts_json_put_key(&json, "results");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < lines->count; i++)
         line_json(&lines->line[i], &json);
-    cli_json_close(&json, ']');
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, ']');
+    ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

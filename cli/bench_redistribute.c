@@ -380,68 +380,68 @@ static const char *base_name(const result *r)
     return better_raw(r) < r->raw ? "pack + MPI_Alltoallv" : "MPI_Alltoallw";
 }
 
-static void result_json(const result *r, cli_json *json)
+static void result_json(const result *r, ts_json_writer *json)
 {
     char name[96];
     (void)snprintf(name, sizeof name, "%s %lldx%lld on %lld ranks", r->what->name,
                    (long long)r->rows, (long long)r->columns, (long long)r->ranks);
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", name);
-    cli_json_member_text(json, "unit", "s");
-    cli_json_member_real(json, "value", r->ours);
-    cli_json_key(json, "floor");
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", base_name(r));
-    cli_json_member_real(json, "value", base_of(r));
-    cli_json_close(json, '}');
-    cli_json_member_real(json, "ratio", r->ours / base_of(r));
-    cli_json_member_text(json, "case", r->what->name);
-    cli_json_member_int(json, "ranks", r->ranks);
-    cli_json_member_real(json, "median", r->median);
-    cli_json_member_real(json, "memcpy", r->floor);
-    if (r->raw > 0) cli_json_member_real(json, "raw", r->raw);
-    if (r->packed > 0) cli_json_member_real(json, "packed", r->packed);
-    cli_json_member_text(json, "family", ts_plan_family_name((ts_plan_family)r->family));
-    cli_json_member_real(json, "predicted", r->predicted);
-    if (r->uneven) cli_json_member_real(json, "over_even", r->ours / r->even);
-    cli_json_close(json, '}');
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", name);
+    ts_json_put_member_text(json, "unit", "s");
+    ts_json_put_member_real(json, "value", r->ours);
+    ts_json_put_key(json, "floor");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", base_name(r));
+    ts_json_put_member_real(json, "value", base_of(r));
+    ts_json_put_close(json, '}');
+    ts_json_put_member_real(json, "ratio", r->ours / base_of(r));
+    ts_json_put_member_text(json, "case", r->what->name);
+    ts_json_put_member_int(json, "ranks", r->ranks);
+    ts_json_put_member_real(json, "median", r->median);
+    ts_json_put_member_real(json, "memcpy", r->floor);
+    if (r->raw > 0) ts_json_put_member_real(json, "raw", r->raw);
+    if (r->packed > 0) ts_json_put_member_real(json, "packed", r->packed);
+    ts_json_put_member_text(json, "family", ts_plan_family_name((ts_plan_family)r->family));
+    ts_json_put_member_real(json, "predicted", r->predicted);
+    if (r->uneven) ts_json_put_member_real(json, "over_even", r->ours / r->even);
+    ts_json_put_close(json, '}');
 }
 
-static void overlap_json(const overlap *o, cli_json *json)
+static void overlap_json(const overlap *o, ts_json_writer *json)
 {
     char name[64];
     double longer = o->move > o->product ? o->move : o->product;
     (void)snprintf(name, sizeof name, "overlap with a product on %lld ranks", (long long)o->ranks);
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", name);
-    cli_json_member_text(json, "unit", "s");
-    cli_json_member_real(json, "value", o->both);
-    cli_json_key(json, "floor");
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "name", "the longer of move and product");
-    cli_json_member_real(json, "value", longer);
-    cli_json_close(json, '}');
-    cli_json_member_real(json, "ratio", o->both / longer);
-    cli_json_member_real(json, "move", o->move);
-    cli_json_member_real(json, "product", o->product);
-    cli_json_close(json, '}');
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", name);
+    ts_json_put_member_text(json, "unit", "s");
+    ts_json_put_member_real(json, "value", o->both);
+    ts_json_put_key(json, "floor");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "name", "the longer of move and product");
+    ts_json_put_member_real(json, "value", longer);
+    ts_json_put_close(json, '}');
+    ts_json_put_member_real(json, "ratio", o->both / longer);
+    ts_json_put_member_real(json, "move", o->move);
+    ts_json_put_member_real(json, "product", o->product);
+    ts_json_put_close(json, '}');
 }
 
 static int print_json(const bench *self)
 {
-    cli_json json = { 0 };
+    ts_json_writer json = { 0 };
     cli_json_bench(&json);
-    cli_json_member_text(&json, "engine", self->engine_used);
-    cli_json_key(&json, "results");
-    cli_json_open(&json, '[');
+    ts_json_put_member_text(&json, "engine", self->engine_used);
+    ts_json_put_key(&json, "results");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < self->result_count; i++)
         result_json(&self->results[i], &json);
     for (size_t i = 0; i < self->overlap_count; i++)
         overlap_json(&self->overlaps[i], &json);
-    cli_json_close(&json, ']');
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, ']');
+    ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

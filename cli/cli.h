@@ -103,42 +103,33 @@ const char *cli_nearest(const char *name, const char *const *names, size_t count
 bool cli_read_int(const char *text, int64_t *out);  /* the whole text, or false */
 bool cli_read_size(const char *text, int64_t *out); /* a byte count, or false */
 
-/* ---- JSON out -------------------------------------------------------------------------------- */
-/* A text that grows; commas are placed by the writer. After a failed allocation it stays failed. */
-typedef struct cli_json {
-    char *data;
-    size_t length, capacity;
-    bool comma, failed;
-} cli_json; /* zero is empty */
-
-void cli_json_open(cli_json *json, char bracket);  /* '{' or '[' */
-void cli_json_close(cli_json *json, char bracket); /* '}' or ']' */
-void cli_json_key(cli_json *json, const char *key);
-void cli_json_text(cli_json *json, const char *value); /* NULL: null */
-void cli_json_int(cli_json *json, int64_t value);
-void cli_json_real(cli_json *json, double value); /* NaN and infinities: null */
-void cli_json_bool(cli_json *json, bool value);
-void cli_json_ints(cli_json *json, const int64_t *values, int64_t count); /* a list */
-/* JSON that somebody else has written, as it is: a value, or members of an open object. */
-void cli_json_raw(cli_json *json, const char *text, size_t length);
-void cli_json_reset(cli_json *json); /* empty again; keeps the memory */
-void cli_json_release(cli_json *json);
+/* ---- JSON ------------------------------------------------------------------------------------ */
+/* A whole file, of at most 1 GiB. False: said on standard error. */
+bool cli_json_read(const char *command, const char *path, ts_json_document **out);
 /* Writes the text and a newline; 0, or 1 if it had failed or cannot be written. */
-int cli_json_print(cli_json *json, FILE *out);
-/* Members of an object in one line each. */
-void cli_json_member_text(cli_json *json, const char *key, const char *value);
-void cli_json_member_int(cli_json *json, const char *key, int64_t value);
-void cli_json_member_real(cli_json *json, const char *key, double value);
-void cli_json_member_bool(cli_json *json, const char *key, bool value);
+int cli_json_print(ts_json_writer *json, FILE *out);
 
 /* ---- batches: one JSON request a line in, one JSON answer a line out (INTERFACES, "Common") -- */
-/* `request` is a jansson json_t * (an object). Writes one object to `answer` and returns true, or
- * fills `error` with a sentence and returns false. */
-typedef bool (*cli_batch_fn)(const void *request, cli_json *answer, char *error, size_t error_size,
-                             void *context);
+/* `request` is an object. Writes one object to `answer` and returns true, or fills `error` with a
+ * sentence and returns false. */
+typedef bool (*cli_batch_fn)(const ts_json *request, ts_json_writer *answer, char *error,
+                             size_t error_size, void *context);
 /* path "-": standard input. Exit code: 0 all served, 1 some line got an error, 2 the file cannot be
  * read. */
 int cli_batch(const char *command, const char *path, cli_batch_fn serve, void *context);
+/* Members of a request. Absent or null: true, and *out stays. Of another type: `error` names the
+ * key, the value and what was expected. Members that nobody asks for are ignored. */
+bool cli_field_text(const ts_json *request, const char *key, const char **out, char *error,
+                    size_t size);
+bool cli_field_bool(const ts_json *request, const char *key, bool *out, char *error, size_t size);
+bool cli_field_count(const ts_json *request, const char *key, int64_t *out, char *error,
+                     size_t size); /* a whole number of at least 0 */
+/* A list or object, by its kind. */
+bool cli_field_kind(const ts_json *request, const char *key, ts_json_kind kind, const ts_json **out,
+                    char *error, size_t size);
+/* Says `"key" is VALUE: expected ...` and returns false. */
+bool cli_field_refuse(const char *key, const ts_json *value, const char *expected, char *error,
+                      size_t size);
 
 /* ---- text out -------------------------------------------------------------------------------- */
 enum { CLI_COLUMNS_MAX = 12, CLI_CELL_MAX = 48 };
@@ -166,8 +157,9 @@ typedef struct cli_machine {
     int64_t cores, memory_bytes;
 } cli_machine;
 void cli_machine_read(cli_machine *out);
-void cli_machine_json(const cli_machine *machine, cli_json *json); /* an object */
-void cli_json_bench(cli_json *json); /* the opening of what a bench prints: { "machine": ... */
+void cli_machine_json(const cli_machine *machine, ts_json_writer *json); /* an object */
+void cli_json_bench(
+    ts_json_writer *json); /* the opening of what a bench prints: { "machine": ... */
 /* Ranks of the mesh of this text; 0: bad, ts_last_error says why. */
 int64_t cli_mesh_ranks(const char *text);
 double cli_now(void); /* monotonic seconds */

@@ -15,9 +15,6 @@ typedef struct library {
 } library;
 
 static const library libraries[] = {
-#ifdef TS_HAVE_JANSSON
-    { "jansson", "requests to this program in JSON", "libjansson-dev", TS_HAVE_JANSSON },
-#endif
 #ifdef TS_HAVE_HWLOC
     { "hwloc", "topology of the machine", "libhwloc-dev", TS_HAVE_HWLOC },
 #endif
@@ -117,41 +114,41 @@ static void examine(report *out)
 
 static int print_json(const report *r)
 {
-    cli_json json = { 0 };
-    cli_json_open(&json, '{');
-    cli_json_member_text(&json, "version", TS_VERSION_TEXT);
-    cli_json_member_text(&json, "compiler", compiler_text());
-    cli_json_member_text(&json, "build", build_text());
-    cli_json_key(&json, "machine");
+    ts_json_writer json = { 0 };
+    ts_json_put_open(&json, '{');
+    ts_json_put_member_text(&json, "version", TS_VERSION_TEXT);
+    ts_json_put_member_text(&json, "compiler", compiler_text());
+    ts_json_put_member_text(&json, "build", build_text());
+    ts_json_put_key(&json, "machine");
     cli_machine_json(&r->machine, &json);
-    cli_json_key(&json, "engines");
-    cli_json_open(&json, '[');
+    ts_json_put_key(&json, "engines");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < ENGINES; i++) {
-        cli_json_open(&json, '{');
-        cli_json_member_text(&json, "name", engines[i]);
-        cli_json_member_bool(&json, "found", r->engine_found[i]);
-        cli_json_member_text(&json, "text", r->engine_text[i]);
-        cli_json_close(&json, '}');
+        ts_json_put_open(&json, '{');
+        ts_json_put_member_text(&json, "name", engines[i]);
+        ts_json_put_member_bool(&json, "found", r->engine_found[i]);
+        ts_json_put_member_text(&json, "text", r->engine_text[i]);
+        ts_json_put_close(&json, '}');
     }
-    cli_json_close(&json, ']');
-    cli_json_key(&json, "libraries");
-    cli_json_open(&json, '[');
+    ts_json_put_close(&json, ']');
+    ts_json_put_key(&json, "libraries");
+    ts_json_put_open(&json, '[');
     for (size_t i = 0; i < LIBRARIES; i++) {
-        cli_json_open(&json, '{');
-        cli_json_member_text(&json, "name", libraries[i].name);
-        cli_json_member_bool(&json, "found", libraries[i].found != 0);
-        cli_json_member_text(&json, "use", libraries[i].use);
-        cli_json_member_text(&json, "package", libraries[i].package);
-        cli_json_close(&json, '}');
+        ts_json_put_open(&json, '{');
+        ts_json_put_member_text(&json, "name", libraries[i].name);
+        ts_json_put_member_bool(&json, "found", libraries[i].found != 0);
+        ts_json_put_member_text(&json, "use", libraries[i].use);
+        ts_json_put_member_text(&json, "package", libraries[i].package);
+        ts_json_put_close(&json, '}');
     }
-    cli_json_close(&json, ']');
-    cli_json_member_bool(&json, "runs", r->runs);
-    cli_json_member_real(&json, "start_seconds", r->start_seconds);
-    cli_json_member_text(&json, "plans", r->plans);
-    if (!r->runs) cli_json_member_text(&json, "problem", r->problem);
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, ']');
+    ts_json_put_member_bool(&json, "runs", r->runs);
+    ts_json_put_member_real(&json, "start_seconds", r->start_seconds);
+    ts_json_put_member_text(&json, "plans", r->plans);
+    if (!r->runs) ts_json_put_member_text(&json, "problem", r->problem);
+    ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

@@ -154,7 +154,7 @@ void html_begin(FILE *out, const char *title, const char *const *style)
     fputs("</style>\n</head>\n<body>\n<main>\n", out);
 }
 
-void html_end(FILE *out, const cli_json *data, const char *const *script)
+void html_end(FILE *out, const ts_json_writer *data, const char *const *script)
 {
     fputs("</main>\n<script type=\"application/json\" id=\"data\">", out);
     for (size_t i = 0; i < data->length; i++) {

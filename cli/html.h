@@ -17,7 +17,7 @@ int html_close(const char *command, const char *path, FILE *out);
 /* Everything up to the beginning of <main>; `style` is added to the common style sheet. */
 void html_begin(FILE *out, const char *title, const char *const *style);
 /* The data (taken as it is; '<' cannot end the element), the script, and the end. */
-void html_end(FILE *out, const cli_json *data, const char *const *script);
+void html_end(FILE *out, const ts_json_writer *data, const char *const *script);
 /* The text with & < > " escaped. */
 void html_text(FILE *out, const char *text);
 

@@ -57,23 +57,23 @@ static int read_slice(const command *self, const layout_picture *picture, layout
 
 static int print_json(const command *self, ts_mesh *mesh, const ts_layout *layout)
 {
-    cli_json json = { 0 };
+    ts_json_writer json = { 0 };
     char error[LAYOUT_ERROR_MAX];
     ts_shape shape = ts_layout_shape(layout);
     char *mesh_text = layout_mesh_text(mesh);
     char *placements = layout_sharding_text(ts_layout_sharding(layout));
-    cli_json_open(&json, '{');
-    cli_json_member_text(&json, "mesh", mesh_text);
-    cli_json_key(&json, "tensor");
-    cli_json_ints(&json, shape.extent, shape.ndim);
-    cli_json_member_text(&json, "placements", placements);
-    cli_json_member_int(&json, "replicas", ts_layout_replicas(layout));
-    cli_json_member_int(&json, "terms", ts_layout_terms(layout));
-    cli_json_member_int(&json, "layout_bytes", (int64_t)ts_layout_bytes(layout));
+    ts_json_put_open(&json, '{');
+    ts_json_put_member_text(&json, "mesh", mesh_text);
+    ts_json_put_key(&json, "tensor");
+    ts_json_put_ints(&json, shape.extent, shape.ndim);
+    ts_json_put_member_text(&json, "placements", placements);
+    ts_json_put_member_int(&json, "replicas", ts_layout_replicas(layout));
+    ts_json_put_member_int(&json, "terms", ts_layout_terms(layout));
+    ts_json_put_member_int(&json, "layout_bytes", (int64_t)ts_layout_bytes(layout));
     bool good = layout_answer(mesh, layout, self->elements, &json, error, sizeof error);
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, '}');
     int code = good ? cli_json_print(&json, stdout) : cli_fail("layout", "%s", error);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     free(mesh_text);
     free(placements);
     return code;
@@ -81,13 +81,13 @@ static int print_json(const command *self, ts_mesh *mesh, const ts_layout *layou
 
 static int print_strided(ts_mesh *mesh, const char *placements, const ts_shape *shape)
 {
-    cli_json json = { 0 };
+    ts_json_writer json = { 0 };
     char error[LAYOUT_ERROR_MAX];
-    cli_json_open(&json, '{');
+    ts_json_put_open(&json, '{');
     bool good = layout_answer_strided(mesh, placements, shape, &json, error, sizeof error);
-    cli_json_close(&json, '}');
+    ts_json_put_close(&json, '}');
     int code = good ? cli_json_print(&json, stdout) : cli_fail("layout", "%s", error);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

@@ -36,13 +36,16 @@ int64_t layout_rank(const ts_mesh *mesh, int64_t number); /* the world rank ther
 /* 1 where rank and row-major number are the same everywhere. */
 bool layout_is_row_major(const ts_mesh *mesh);
 
-/* Fields of a request, a jansson object: texts are to be freed. NULL or false: `error` says why. A
- * mesh is a list of sizes or a text, placements a list of texts or a text; `order` is a shard_order
- * or NULL. */
-char *layout_field_mesh(const void *request, const char *key, char *error, size_t size);
-char *layout_field_placements(const void *request, const char *key, const char *order, char *error,
-                              size_t size);
-bool layout_field_shape(const void *request, const char *key, ts_shape *out, char *error,
+/* Values of a request; `key` names them in errors. Texts are to be freed; NULL or false: `error`
+ * says why. A mesh is a list of sizes or a text, placements a list of texts or a text. */
+char *layout_field_mesh(const ts_json *value, const char *key, char *error, size_t size);
+bool layout_field_shape(const ts_json *value, const char *key, ts_shape *out, char *error,
+                        size_t size);
+char *layout_field_placements(const ts_json *value, const char *key, const ts_json *order,
+                              char *error, size_t size);
+/* The member `key`, a shard order for a list of placements: [[dim, [axes]], ...]; NULL if absent.
+ */
+bool layout_field_order(const ts_json *request, const char *key, const ts_json **out, char *error,
                         size_t size);
 
 /* ---- answers (layout_answer.c) --------------------------------------------------------------- */
@@ -54,12 +57,13 @@ typedef struct layout_options {
 } layout_options;
 
 /* The members of an answer, without the brackets around them. False: `error` says why. */
-bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements, cli_json *json,
-                   char *error, size_t size);
+bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements,
+                   ts_json_writer *json, char *error, size_t size);
 bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape *shape,
-                           cli_json *json, char *error, size_t size);
+                           ts_json_writer *json, char *error, size_t size);
 /* A cli_batch_fn; the context is a layout_options. */
-bool layout_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
+bool layout_serve(const ts_json *request, ts_json_writer *answer, char *error, size_t size,
+                  void *context);
 /* Walks what a coordinate holds, in local row-major order, as runs of row-major global indices. */
 typedef struct layout_walk {
     int32_t ndim;

@@ -72,39 +72,39 @@ void layout_walk_close(layout_walk *walk)
     *walk = (layout_walk){ 0 };
 }
 
-static bool put_elements(const ts_layout *layout, const int64_t *coord, cli_json *json)
+static bool put_elements(const ts_layout *layout, const int64_t *coord, ts_json_writer *json)
 {
     layout_walk walk;
     int64_t index, length;
     if (!layout_walk_open(&walk, layout, coord)) return false;
-    cli_json_key(json, "elements");
-    cli_json_open(json, '[');
+    ts_json_put_key(json, "elements");
+    ts_json_put_open(json, '[');
     while (layout_walk_next(&walk, &index, &length)) {
         for (int64_t i = 0; i < length; i++)
-            cli_json_int(json, index + i);
+            ts_json_put_int(json, index + i);
     }
-    cli_json_close(json, ']');
+    ts_json_put_close(json, ']');
     layout_walk_close(&walk);
     return true;
 }
 
 /* ---- one coordinate -------------------------------------------------------------------------- */
 static bool put_rank(const ts_mesh *mesh, const ts_layout *layout, int64_t number, bool elements,
-                     cli_json *json)
+                     ts_json_writer *json)
 {
     int64_t coord[TS_NDIM_MAX], offset[TS_NDIM_MAX];
     layout_coord(mesh, number, coord);
     ts_shape local = ts_layout_local(layout, coord);
     if (ts_layout_offset(layout, coord, offset) != TS_OK) return false;
-    cli_json_open(json, '{');
-    cli_json_key(json, "coord");
-    cli_json_ints(json, coord, ts_mesh_ndim(mesh));
-    cli_json_key(json, "shape");
-    cli_json_ints(json, local.extent, local.ndim);
-    cli_json_key(json, "offset");
-    cli_json_ints(json, offset, local.ndim);
+    ts_json_put_open(json, '{');
+    ts_json_put_key(json, "coord");
+    ts_json_put_ints(json, coord, ts_mesh_ndim(mesh));
+    ts_json_put_key(json, "shape");
+    ts_json_put_ints(json, local.extent, local.ndim);
+    ts_json_put_key(json, "offset");
+    ts_json_put_ints(json, offset, local.ndim);
     bool good = !elements || put_elements(layout, coord, json);
-    cli_json_close(json, '}');
+    ts_json_put_close(json, '}');
     return good;
 }
 
@@ -123,8 +123,8 @@ static int64_t count_elements(const ts_mesh *mesh, const ts_layout *layout)
     return total;
 }
 
-bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements, cli_json *json,
-                   char *error, size_t size)
+bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements,
+                   ts_json_writer *json, char *error, size_t size)
 {
     int64_t ranks = ts_mesh_size(mesh, NULL);
     if (ranks > LAYOUT_RANKS_MAX) {
@@ -140,24 +140,24 @@ bool layout_answer(const ts_mesh *mesh, const ts_layout *layout, bool elements, 
         return false;
     }
     bool good = true;
-    cli_json_key(json, "ranks");
-    cli_json_open(json, '[');
+    ts_json_put_key(json, "ranks");
+    ts_json_put_open(json, '[');
     for (int64_t i = 0; i < ranks && good; i++)
         good = put_rank(mesh, layout, i, elements, json);
-    cli_json_close(json, ']');
+    ts_json_put_close(json, ']');
     if (!good) (void)snprintf(error, size, "%s", ts_last_error());
     if (good && !layout_is_row_major(mesh)) {
-        cli_json_key(json, "world_ranks");
-        cli_json_open(json, '[');
+        ts_json_put_key(json, "world_ranks");
+        ts_json_put_open(json, '[');
         for (int64_t i = 0; i < ranks; i++)
-            cli_json_int(json, layout_rank(mesh, i));
-        cli_json_close(json, ']');
+            ts_json_put_int(json, layout_rank(mesh, i));
+        ts_json_put_close(json, ']');
     }
     return good;
 }
 
 bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape *shape,
-                           cli_json *json, char *error, size_t size)
+                           ts_json_writer *json, char *error, size_t size)
 {
     const ts_sharding *ordered = ts_sharding_get(mesh, placements);
     const ts_sharding *strided =
@@ -166,30 +166,29 @@ bool layout_answer_strided(ts_mesh *mesh, const char *placements, const ts_shape
         (void)snprintf(error, size, "%s%s", ordered == NULL ? "placements: " : "", ts_last_error());
         return false;
     }
-    cli_json_key(json, "strided");
-    cli_json_open(json, '[');
+    ts_json_put_key(json, "strided");
+    ts_json_put_open(json, '[');
     for (int32_t k = 0; k < ts_sharding_ndim(strided); k++) {
         size_t length = ts_placement_text(strided, k, NULL, 0);
         char *text = malloc(length + 1);
         if (text != NULL) (void)ts_placement_text(strided, k, text, length + 1);
-        cli_json_text(json, text);
+        ts_json_put_text(json, text);
         free(text);
     }
-    cli_json_close(json, ']');
+    ts_json_put_close(json, ']');
     return true;
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
-#if TS_HAVE_JANSSON
-#include <jansson.h>
-
-static bool serve_on(const void *request, ts_mesh *mesh, const char *placements,
-                     const layout_options *options, cli_json *answer, char *error, size_t size)
+static bool serve_on(const ts_json *request, ts_mesh *mesh, const char *placements,
+                     const layout_options *options, ts_json_writer *answer, char *error,
+                     size_t size)
 {
     ts_shape shape = { 0 };
-    bool has_shape = json_object_get(request, "tensor") != NULL;
+    const ts_json *tensor = ts_json_member(request, "tensor");
+    bool has_shape = tensor != NULL;
     if ((has_shape || !options->to_strided) &&
-        !layout_field_shape(request, "tensor", &shape, error, size)) {
+        !layout_field_shape(tensor, "tensor", &shape, error, size)) {
         return false;
     }
     if (options->to_strided) {
@@ -203,32 +202,22 @@ static bool serve_on(const void *request, ts_mesh *mesh, const char *placements,
     return good;
 }
 
-bool layout_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
+bool layout_serve(const ts_json *request, ts_json_writer *answer, char *error, size_t size,
+                  void *context)
 {
     const layout_options *options = context;
-    char *mesh_text = layout_field_mesh(request, "mesh", error, size);
+    char *mesh_text = layout_field_mesh(ts_json_member(request, "mesh"), "mesh", error, size);
     char *placements = NULL;
-    if (mesh_text != NULL)
-        placements = layout_field_placements(request, "placements", "shard_order", error, size);
+    const ts_json *order = NULL;
+    if (mesh_text != NULL && layout_field_order(request, "shard_order", &order, error, size))
+        placements = layout_field_placements(ts_json_member(request, "placements"), "placements",
+                                             order, error, size);
     ts_mesh *mesh = placements != NULL ? layout_mesh(options->world, mesh_text, error, size) : NULL;
-    cli_json_open(answer, '{');
+    ts_json_put_open(answer, '{');
     bool good = mesh != NULL && serve_on(request, mesh, placements, options, answer, error, size);
-    cli_json_close(answer, '}');
+    ts_json_put_close(answer, '}');
     ts_mesh_release(mesh);
     free(placements);
     free(mesh_text);
     return good;
 }
-
-#else
-
-bool layout_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
-{
-    (void)request;
-    (void)answer;
-    (void)context;
-    (void)snprintf(error, size, "this build has no jansson");
-    return false;
-}
-
-#endif

@@ -242,74 +242,74 @@ static const char *const script[] = {
 /* clang-format on */
 
 /* ---- data ------------------------------------------------------------------------------------ */
-static void put_dim(const layout_dim *dim, cli_json *json)
+static void put_dim(const layout_dim *dim, ts_json_writer *json)
 {
     int64_t count = 0;
     layout_piece *bins = layout_bins(dim, PAGE_PIECES_MAX, &count);
-    cli_json_open(json, '{');
-    cli_json_member_int(json, "extent", dim->extent);
-    cli_json_member_int(json, "first", dim->first);
-    cli_json_member_int(json, "last", dim->last);
-    cli_json_key(json, "pieces");
-    cli_json_open(json, '[');
+    ts_json_put_open(json, '{');
+    ts_json_put_member_int(json, "extent", dim->extent);
+    ts_json_put_member_int(json, "first", dim->first);
+    ts_json_put_member_int(json, "last", dim->last);
+    ts_json_put_key(json, "pieces");
+    ts_json_put_open(json, '[');
     for (int64_t i = 0; i < count; i++) {
         const layout_piece *b = &bins[i];
-        cli_json_ints(json, (int64_t[]){ b->begin, b->end, b->local, b->key, b->mixed }, 5);
+        ts_json_put_ints(json, (int64_t[]){ b->begin, b->end, b->local, b->key, b->mixed }, 5);
     }
-    cli_json_close(json, ']');
-    cli_json_close(json, '}');
+    ts_json_put_close(json, ']');
+    ts_json_put_close(json, '}');
     free(bins);
 }
 
-static void put_axes(const layout_picture *p, const char *key, bool shared, cli_json *json)
+static void put_axes(const layout_picture *p, const char *key, bool shared, ts_json_writer *json)
 {
-    cli_json_key(json, key);
-    cli_json_open(json, '[');
+    ts_json_put_key(json, key);
+    ts_json_put_open(json, '[');
     for (int32_t k = 0; k < ts_mesh_ndim(p->mesh); k++) {
-        if (((p->replicated | p->partial) >> k & 1u) == shared) cli_json_int(json, k);
+        if (((p->replicated | p->partial) >> k & 1u) == shared) ts_json_put_int(json, k);
     }
-    cli_json_close(json, ']');
+    ts_json_put_close(json, ']');
 }
 
-static void put_mesh(const layout_picture *p, cli_json *json)
+static void put_mesh(const layout_picture *p, ts_json_writer *json)
 {
     int64_t count = ts_mesh_size(p->mesh, NULL);
-    cli_json_key(json, "sizes");
-    cli_json_open(json, '[');
+    ts_json_put_key(json, "sizes");
+    ts_json_put_open(json, '[');
     for (int32_t k = 0; k < ts_mesh_ndim(p->mesh); k++)
-        cli_json_int(json, ts_mesh_axis_size(p->mesh, k));
-    cli_json_close(json, ']');
-    cli_json_key(json, "names");
-    cli_json_open(json, '[');
+        ts_json_put_int(json, ts_mesh_axis_size(p->mesh, k));
+    ts_json_put_close(json, ']');
+    ts_json_put_key(json, "names");
+    ts_json_put_open(json, '[');
     for (int32_t k = 0; k < ts_mesh_ndim(p->mesh); k++)
-        cli_json_text(json, ts_mesh_axis_name(p->mesh, k));
-    cli_json_close(json, ']');
-    cli_json_member_int(json, "count", count);
+        ts_json_put_text(json, ts_mesh_axis_name(p->mesh, k));
+    ts_json_put_close(json, ']');
+    ts_json_put_member_int(json, "count", count);
     if (count <= LAYOUT_RANKS_MAX && !layout_is_row_major(p->mesh)) {
-        cli_json_key(json, "ranks");
-        cli_json_open(json, '[');
+        ts_json_put_key(json, "ranks");
+        ts_json_put_open(json, '[');
         for (int64_t i = 0; i < count; i++)
-            cli_json_int(json, layout_rank(p->mesh, i));
-        cli_json_close(json, ']');
+            ts_json_put_int(json, layout_rank(p->mesh, i));
+        ts_json_put_close(json, ']');
     }
 }
 
-static void put_data(const layout_picture *p, cli_json *json)
+static void put_data(const layout_picture *p, ts_json_writer *json)
 {
     ts_shape shape = ts_layout_shape(p->layout);
-    cli_json_open(json, '{');
+    ts_json_put_open(json, '{');
     put_mesh(p, json);
-    cli_json_key(json, "shape");
-    cli_json_ints(json, shape.extent, shape.ndim);
-    cli_json_member_int(json, "owners", layout_owners(p));
+    ts_json_put_key(json, "shape");
+    ts_json_put_ints(json, shape.extent, shape.ndim);
+    ts_json_put_member_int(json, "owners", layout_owners(p));
     put_axes(p, "cut", false, json);
     put_axes(p, "shared", true, json);
-    cli_json_key(json, "dims");
-    cli_json_open(json, '[');
+    ts_json_put_key(json, "dims");
+    ts_json_put_open(json, '[');
     for (int32_t d = 0; d < p->ndim; d++)
         put_dim(&p->dim[d], json);
-    cli_json_close(json, ']');
-    cli_json_close(json, '}');
+    ts_json_put_close(json, ']');
+    ts_json_put_close(json, '}');
 }
 
 /* ---- words and the table --------------------------------------------------------------------- */
@@ -392,7 +392,7 @@ int layout_write_html(const layout_picture *p, const char *path)
 {
     FILE *out = html_open("layout", "html", path);
     if (out == NULL) return 1;
-    cli_json data = { 0 };
+    ts_json_writer data = { 0 };
     put_data(p, &data);
     html_begin(out, "tessera layout", style);
     put_head(p, out);
@@ -403,7 +403,7 @@ int layout_write_html(const layout_picture *p, const char *path)
     put_table(p, out);
     html_end(out, &data, script);
     bool failed = data.failed;
-    cli_json_release(&data);
+    ts_json_writer_release(&data);
     int code = html_close("layout", path, out);
     return failed ? cli_fail("layout", "out of memory") : code;
 }

@@ -128,117 +128,59 @@ bool layout_is_row_major(const ts_mesh *mesh)
 }
 
 /* ---- fields of a request --------------------------------------------------------------------- */
-#if TS_HAVE_JANSSON
-#include <jansson.h>
-
-bool layout_field_shape(const void *request, const char *key, ts_shape *out, char *error,
+bool layout_field_shape(const ts_json *list, const char *key, ts_shape *out, char *error,
                         size_t size)
 {
-    const json_t *list = json_object_get(request, key);
     *out = (ts_shape){ 0 };
     if (list == NULL) return refuse(error, size, "\"%s\" is missing: a list of sizes", key);
-    if (!json_is_array(list)) return refuse(error, size, "\"%s\" must be a list of sizes", key);
-    if (json_array_size(list) > TS_NDIM_MAX) {
-        return refuse(error, size, "\"%s\" has %zu dims; at most %d are allowed", key,
-                      json_array_size(list), TS_NDIM_MAX);
+    if (ts_json_kind_of(list) != TS_JSON_LIST)
+        return cli_field_refuse(key, list, "a list of sizes", error, size);
+    if (ts_json_count(list) > TS_NDIM_MAX) {
+        return refuse(error, size, "\"%s\" has %lld dims; at most %d are allowed", key,
+                      (long long)ts_json_count(list), TS_NDIM_MAX);
     }
-    for (size_t d = 0; d < json_array_size(list); d++) {
-        const json_t *item = json_array_get(list, d);
-        if (!json_is_integer(item) || json_integer_value(item) < 0) {
-            return refuse(error, size, "\"%s\", item %zu: expected a whole number of at least 0",
-                          key, d);
+    for (int64_t d = 0; d < ts_json_count(list); d++) {
+        const ts_json *item = ts_json_item(list, d);
+        if (ts_json_kind_of(item) != TS_JSON_INT || ts_json_int(item, -1) < 0) {
+            return refuse(error, size, "\"%s\", item %lld: expected a whole number of at least 0",
+                          key, (long long)d);
         }
-        out->extent[out->ndim++] = json_integer_value(item);
+        out->extent[out->ndim++] = ts_json_int(item, -1);
     }
     return true;
 }
 
-/* One item of a list as text, between commas; false: it is neither. */
-static bool put_item(const json_t *item, size_t index, FILE *out)
+/* Position of an axis in a shard order, [[dim, [axes, outermost first]], ...]; -1: not there. */
+static int64_t order_of(const ts_json *order, int64_t axis)
 {
-    if (index > 0) fputs(", ", out);
-    if (json_is_integer(item))
-        fprintf(out, "%lld", (long long)json_integer_value(item));
-    else if (json_is_string(item))
-        fputs(json_string_value(item), out);
-    else
-        return false;
-    return true;
-}
-
-char *layout_field_mesh(const void *request, const char *key, char *error, size_t size)
-{
-    const json_t *value = json_object_get(request, key);
-    if (json_is_string(value)) return strdup(json_string_value(value));
-    if (!json_is_array(value)) {
-        (void)refuse(error, size, "\"%s\" %s: a list of axis sizes, or a text as \"dp=2, tp=4\"",
-                     key, value == NULL ? "is missing" : "must be a mesh");
-        return NULL;
-    }
-    char *text = NULL;
-    size_t length = 0;
-    FILE *out = open_memstream(&text, &length);
-    bool good = out != NULL;
-    for (size_t i = 0; good && i < json_array_size(value); i++) {
-        const json_t *item = json_array_get(value, i);
-        good = json_is_integer(item) && put_item(item, i, out);
-        if (!good) (void)refuse(error, size, "\"%s\", item %zu: expected an axis size", key, i);
-    }
-    if (out != NULL) fclose(out);
-    if (good) return text;
-    free(text);
-    return NULL;
-}
-
-/* Position of an axis in a shard_order, [[dim, [axes, outermost first]], ...]; -1: not there. */
-static int64_t order_of(const json_t *order, size_t axis)
-{
-    for (size_t i = 0; i < json_array_size(order); i++) {
-        const json_t *axes = json_array_get(json_array_get(order, i), 1);
-        for (size_t p = 0; p < json_array_size(axes); p++) {
-            if (json_integer_value(json_array_get(axes, p)) == (json_int_t)axis) return (int64_t)p;
-        }
+    for (int64_t i = 0; i < ts_json_count(order); i++) {
+        const ts_json *axes = ts_json_item(ts_json_item(order, i), 1);
+        for (int64_t p = 0; p < ts_json_count(axes); p++)
+            if (ts_json_int(ts_json_item(axes, p), -1) == axis) return p;
     }
     return -1;
 }
 
-static bool check_order(const json_t *order, const char *key, char *error, size_t size)
+/* The items of a list, all of one kind, as the text that the library reads: with commas between
+ * them, and after each its position in a shard order, if it has one. To be freed. */
+static char *join(const ts_json *list, const char *key, ts_json_kind kind, const char *expected,
+                  const ts_json *order, char *error, size_t size)
 {
-    if (order != NULL && !json_is_array(order)) {
-        return refuse(error, size, "\"%s\" must be a list of [dim, [axes]]", key);
-    }
-    for (size_t i = 0; i < json_array_size(order); i++) {
-        const json_t *item = json_array_get(order, i), *axes = json_array_get(item, 1);
-        bool good = json_array_size(item) == 2 && json_is_integer(json_array_get(item, 0)) &&
-                    json_is_array(axes);
-        for (size_t p = 0; good && p < json_array_size(axes); p++)
-            good = json_is_integer(json_array_get(axes, p));
-        if (!good) return refuse(error, size, "\"%s\", item %zu: expected [dim, [axes]]", key, i);
-    }
-    return true;
-}
-
-char *layout_field_placements(const void *request, const char *key, const char *order_key,
-                              char *error, size_t size)
-{
-    const json_t *value = json_object_get(request, key);
-    const json_t *order = order_key != NULL ? json_object_get(request, order_key) : NULL;
-    if (json_is_string(value)) return strdup(json_string_value(value));
-    if (!json_is_array(value)) {
-        (void)refuse(error, size, "\"%s\" %s: a list as [\"S(0)\", \"R\"]", key,
-                     value == NULL ? "is missing" : "must be placements");
-        return NULL;
-    }
-    if (!check_order(order, order_key != NULL ? order_key : "", error, size)) return NULL;
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
     bool good = out != NULL;
-    for (size_t i = 0; good && i < json_array_size(value); i++) {
+    for (int64_t i = 0; good && i < ts_json_count(list); i++) {
+        const ts_json *item = ts_json_item(list, i);
         int64_t position = order_of(order, i);
-        const json_t *item = json_array_get(value, i);
-        good = json_is_string(item) && put_item(item, i, out);
-        if (!good) (void)refuse(error, size, "\"%s\", item %zu: expected a text", key, i);
+        good = ts_json_kind_of(item) == kind;
+        if (!good)
+            (void)refuse(error, size, "\"%s\", item %lld: expected %s", key, (long long)i,
+                         expected);
+        else if (kind == TS_JSON_INT)
+            fprintf(out, "%s%lld", i > 0 ? ", " : "", (long long)ts_json_int(item, 0));
+        else
+            fprintf(out, "%s%s", i > 0 ? ", " : "", ts_json_text(item, ""));
         if (good && position >= 0) fprintf(out, "[%lld]", (long long)position);
     }
     if (out != NULL) fclose(out);
@@ -247,4 +189,49 @@ char *layout_field_placements(const void *request, const char *key, const char *
     return NULL;
 }
 
-#endif
+char *layout_field_mesh(const ts_json *value, const char *key, char *error, size_t size)
+{
+    static const char expected[] = "a list of axis sizes, or a text as \"dp=2, tp=4\"";
+    if (ts_json_kind_of(value) == TS_JSON_TEXT) return strdup(ts_json_text(value, ""));
+    if (ts_json_kind_of(value) == TS_JSON_LIST)
+        return join(value, key, TS_JSON_INT, "an axis size", NULL, error, size);
+    if (value == NULL)
+        (void)refuse(error, size, "\"%s\" is missing: %s", key, expected);
+    else
+        (void)cli_field_refuse(key, value, expected, error, size);
+    return NULL;
+}
+
+static bool is_order(const ts_json *order)
+{
+    bool good = ts_json_kind_of(order) == TS_JSON_LIST;
+    for (int64_t i = 0; good && i < ts_json_count(order); i++) {
+        const ts_json *item = ts_json_item(order, i), *axes = ts_json_item(item, 1);
+        good = ts_json_count(item) == 2 && ts_json_kind_of(axes) == TS_JSON_LIST &&
+               ts_json_kind_of(ts_json_item(item, 0)) == TS_JSON_INT;
+        for (int64_t p = 0; good && p < ts_json_count(axes); p++)
+            good = ts_json_kind_of(ts_json_item(axes, p)) == TS_JSON_INT;
+    }
+    return good;
+}
+
+bool layout_field_order(const ts_json *request, const char *key, const ts_json **out, char *error,
+                        size_t size)
+{
+    *out = ts_json_member(request, key);
+    if (*out == NULL || is_order(*out)) return true;
+    return cli_field_refuse(key, *out, "a list of [dim, [axes]]", error, size);
+}
+
+char *layout_field_placements(const ts_json *value, const char *key, const ts_json *order,
+                              char *error, size_t size)
+{
+    if (ts_json_kind_of(value) == TS_JSON_TEXT) return strdup(ts_json_text(value, ""));
+    if (ts_json_kind_of(value) == TS_JSON_LIST)
+        return join(value, key, TS_JSON_TEXT, "a text", order, error, size);
+    if (value == NULL)
+        (void)refuse(error, size, "\"%s\" is missing: a list as [\"S(0)\", \"R\"]", key);
+    else
+        (void)cli_field_refuse(key, value, "a list as [\"S(0)\", \"R\"]", error, size);
+    return NULL;
+}

@@ -47,22 +47,22 @@ static bool is_json(const char *text)
 }
 
 /* name=value, name=value ... as a JSON object, to be released. */
-static int read_attributes(const cli_list *list, cli_json *out)
+static int read_attributes(const cli_list *list, ts_json_writer *out)
 {
-    cli_json_open(out, '{');
+    ts_json_put_open(out, '{');
     for (size_t i = 0; i < list->count; i++) {
         const char *equals = strchr(list->item[i], '=');
         char name[64];
         if (equals == NULL || equals == list->item[i])
             return cli_fail_usage("op", "--attr: expected name=value, found \"%s\"", list->item[i]);
         (void)snprintf(name, sizeof name, "%.*s", (int)(equals - list->item[i]), list->item[i]);
-        cli_json_key(out, name);
+        ts_json_put_key(out, name);
         if (equals[1] != '\0' && is_json(equals + 1))
-            cli_json_raw(out, equals + 1, strlen(equals + 1));
+            ts_json_put_raw(out, equals + 1, strlen(equals + 1));
         else
-            cli_json_text(out, equals + 1);
+            ts_json_put_text(out, equals + 1);
     }
-    cli_json_close(out, '}');
+    ts_json_put_close(out, '}');
     return out->failed ? cli_fail("op", "out of memory") : -1;
 }
 
@@ -88,12 +88,12 @@ static int run_one(command *self, ts_world *world)
     const char *check = self->request.check ? verdict : NULL;
     int code = 0;
     if (self->json) {
-        cli_json json = { 0 };
+        ts_json_writer json = { 0 };
         if (!op_answer(&c, check, &json))
             code = cli_fail("op", "out of memory");
         else
             code = cli_json_print(&json, stdout);
-        cli_json_release(&json);
+        ts_json_writer_release(&json);
     } else {
         print_words(&c, check);
     }
@@ -103,7 +103,7 @@ static int run_one(command *self, ts_world *world)
 
 static int run_named(command *self, const char *name, ts_world *world)
 {
-    cli_json attributes = { 0 };
+    ts_json_writer attributes = { 0 };
     char error[LAYOUT_ERROR_MAX] = "";
     int code = -1;
     self->request.op = name;
@@ -115,7 +115,7 @@ static int run_named(command *self, const char *name, ts_world *world)
         self->request.attributes = attributes.data;
         code = run_one(self, world);
     }
-    cli_json_release(&attributes);
+    ts_json_writer_release(&attributes);
     op_request_release(&self->request);
     return code;
 }

@@ -33,14 +33,15 @@ void op_close(op_case *self);
 /* Runs it on thread ranks with every pattern of numbers. Writes "ok" or what differed. */
 bool op_check(const op_case *self, char *verdict, size_t size);
 /* Writes one object; `check` may be NULL. */
-bool op_answer(const op_case *self, const char *check, cli_json *json);
+bool op_answer(const op_case *self, const char *check, ts_json_writer *json);
 
 typedef struct op_defaults { /* for requests that say nothing themselves */
     ts_world *world;
     const char *dtype, *policy;
     bool check;
 } op_defaults;
-bool op_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
+bool op_serve(const ts_json *request, ts_json_writer *answer, char *error, size_t size,
+              void *context);
 
 int op_list(bool json, bool markdown); /* op_list.c */
 

@@ -72,7 +72,7 @@ void op_close(op_case *c)
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
-bool op_answer(const op_case *c, const char *check, cli_json *json)
+bool op_answer(const op_case *c, const char *check, ts_json_writer *json)
 {
     size_t length = ts_op_query_json(c->query, NULL, 0);
     char *text = malloc(length + 1);
@@ -81,10 +81,10 @@ bool op_answer(const op_case *c, const char *check, cli_json *json)
         return false;
     }
     (void)ts_op_query_json(c->query, text, length + 1);
-    cli_json_open(json, '{');
-    cli_json_raw(json, text + 1, length - 2); /* its members, without the brackets */
-    if (check != NULL) cli_json_member_text(json, "check", check);
-    cli_json_close(json, '}');
+    ts_json_put_open(json, '{');
+    ts_json_put_raw(json, text + 1, length - 2); /* its members, without the brackets */
+    if (check != NULL) ts_json_put_member_text(json, "check", check);
+    ts_json_put_close(json, '}');
     free(text);
     return true;
 }
@@ -139,59 +139,39 @@ bool op_check(const op_case *self, char *verdict, size_t size)
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
-#if TS_HAVE_JANSSON
-#include <jansson.h>
-
-static bool field_text(const json_t *request, const char *key, const char **out, char *error,
-                       size_t size)
+static bool read_inputs(const ts_json *request, op_request *r, char *error, size_t size)
 {
-    const json_t *value = json_object_get(request, key);
-    if (value == NULL || json_is_null(value)) return true;
-    *out = json_string_value(value);
-    if (*out == NULL) (void)snprintf(error, size, "\"%s\" must be a text", key);
-    return *out != NULL;
-}
-
-/* Item i of "shapes" and of "in", through the readers of whole fields. */
-static bool read_item(const json_t *shapes, const json_t *in, int32_t i, op_request *r, char *error,
-                      size_t size)
-{
-    json_t *shape = json_array_get(shapes, (size_t)i), *places = json_array_get(in, (size_t)i);
-    if (json_is_null(shape)) {
-        r->absent[i] = true;
-        return true;
-    }
-    json_t *item = json_pack("{s:O, s:O}", "shapes", shape, "in", places);
-    bool good = item != NULL && layout_field_shape(item, "shapes", &r->shape[i], error, size);
-    if (good) r->placements[i] = layout_field_placements(item, "in", NULL, error, size);
-    json_decref(item);
-    return good && r->placements[i] != NULL;
-}
-
-static bool read_inputs(const json_t *request, op_request *r, char *error, size_t size)
-{
-    const json_t *shapes = json_object_get(request, "shapes"), *in = json_object_get(request, "in");
-    size_t count = json_array_size(shapes);
-    if (!json_is_array(shapes) || !json_is_array(in) || json_array_size(in) != count ||
-        count > OP_INPUTS_MAX) {
+    const ts_json *shapes = NULL, *in = NULL;
+    if (!cli_field_kind(request, "shapes", TS_JSON_LIST, &shapes, error, size) ||
+        !cli_field_kind(request, "in", TS_JSON_LIST, &in, error, size))
+        return false;
+    int64_t count = ts_json_count(shapes);
+    if (shapes == NULL || in == NULL || ts_json_count(in) != count || count > OP_INPUTS_MAX) {
         (void)snprintf(error, size,
                        "\"shapes\" and \"in\" must be lists with one item for each input");
         return false;
     }
-    for (r->input_count = 0; r->input_count < (int32_t)count; r->input_count++)
-        if (!read_item(shapes, in, r->input_count, r, error, size)) return false;
+    for (r->input_count = 0; r->input_count < (int32_t)count; r->input_count++) {
+        int32_t i = r->input_count;
+        const ts_json *shape = ts_json_item(shapes, i);
+        r->absent[i] = ts_json_kind_of(shape) == TS_JSON_NULL;
+        if (r->absent[i]) continue;
+        if (!layout_field_shape(shape, "shapes", &r->shape[i], error, size)) return false;
+        r->placements[i] = layout_field_placements(ts_json_item(in, i), "in", NULL, error, size);
+        if (r->placements[i] == NULL) return false;
+    }
     return true;
 }
 
-static bool read_request(const json_t *request, const op_defaults *d, op_request *r, char *error,
+static bool read_request(const ts_json *request, const op_defaults *d, op_request *r, char *error,
                          size_t size)
 {
-    *r = (op_request){ .dtype = d->dtype, .policy = d->policy };
-    r->check = d->check || json_is_true(json_object_get(request, "check"));
-    if (!field_text(request, "op", &r->op, error, size) ||
-        !field_text(request, "dtype", &r->dtype, error, size) ||
-        !field_text(request, "policy", &r->policy, error, size))
+    if (!cli_field_text(request, "op", &r->op, error, size) ||
+        !cli_field_text(request, "dtype", &r->dtype, error, size) ||
+        !cli_field_text(request, "policy", &r->policy, error, size) ||
+        !cli_field_bool(request, "check", &r->check, error, size))
         return false;
+    r->check |= d->check;
     if (r->op == NULL) {
         (void)snprintf(error, size, "\"op\" is missing: the name of an operator");
         return false;
@@ -199,41 +179,36 @@ static bool read_request(const json_t *request, const op_defaults *d, op_request
     return read_inputs(request, r, error, size);
 }
 
-bool op_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
+static bool serve(const ts_json *request, op_request *r, const op_defaults *d,
+                  ts_json_writer *answer, char *error, size_t size)
 {
-    const op_defaults *defaults = context;
-    op_request r;
     op_case c;
-    const json_t *attrs = json_object_get(request, "attrs");
-    char *attributes = json_is_object(attrs) ? json_dumps(attrs, JSON_COMPACT) : NULL;
-    char *mesh = layout_field_mesh(request, "mesh", error, size);
-    bool good = mesh != NULL && read_request(request, defaults, &r, error, size);
-    if (mesh == NULL) r = (op_request){ 0 };
-    r.mesh = mesh;
-    r.attributes = attributes;
-    good = good && op_open(defaults->world, &r, &c, error, size);
-    if (good) {
-        char verdict[LAYOUT_ERROR_MAX];
-        if (r.check) (void)op_check(&c, verdict, sizeof verdict);
-        good = op_answer(&c, r.check ? verdict : NULL, answer);
-        if (!good) (void)snprintf(error, size, "out of memory");
-        op_close(&c);
-    }
-    op_request_release(&r);
-    free(attributes);
-    free(mesh);
+    if (!read_request(request, d, r, error, size) || !op_open(d->world, r, &c, error, size))
+        return false;
+    char verdict[LAYOUT_ERROR_MAX];
+    if (r->check) (void)op_check(&c, verdict, sizeof verdict);
+    bool good = op_answer(&c, r->check ? verdict : NULL, answer);
+    if (!good) (void)snprintf(error, size, "out of memory");
+    op_close(&c);
     return good;
 }
 
-#else
-
-bool op_serve(const void *request, cli_json *answer, char *error, size_t size, void *context)
+bool op_serve(const ts_json *request, ts_json_writer *answer, char *error, size_t size,
+              void *context)
 {
-    (void)request;
-    (void)answer;
-    (void)context;
-    (void)snprintf(error, size, "this build has no jansson");
-    return false;
+    const op_defaults *defaults = context;
+    op_request r = { .dtype = defaults->dtype, .policy = defaults->policy };
+    ts_json_writer attributes = { 0 };
+    const ts_json *attrs = NULL;
+    bool good = cli_field_kind(request, "attrs", TS_JSON_OBJECT, &attrs, error, size);
+    if (attrs != NULL) ts_json_put_value(&attributes, attrs);
+    char *mesh =
+        good ? layout_field_mesh(ts_json_member(request, "mesh"), "mesh", error, size) : NULL;
+    r.mesh = mesh;
+    r.attributes = attributes.data;
+    good = mesh != NULL && !attributes.failed && serve(request, &r, defaults, answer, error, size);
+    op_request_release(&r);
+    ts_json_writer_release(&attributes);
+    free(mesh);
+    return good;
 }
-
-#endif

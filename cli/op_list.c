@@ -124,32 +124,32 @@ static int list_markdown(void)
 
 static int list_json(void)
 {
-    cli_json json = { 0 };
-    cli_json_open(&json, '[');
+    ts_json_writer json = { 0 };
+    ts_json_put_open(&json, '[');
     for (int32_t i = 0; i < ts_op_count(); i++) {
         ts_op_about about = { .struct_size = sizeof about };
         char text[LINE_MAX_LENGTH];
         if (ts_op_about_at(i, &about) != TS_OK) continue;
-        cli_json_open(&json, '{');
-        cli_json_member_text(&json, "op", about.name);
-        cli_json_member_text(&json, "what", about.what);
-        cli_json_member_int(&json, "inputs_min", about.input_min);
-        cli_json_member_int(&json, "inputs_max", about.input_max);
-        cli_json_member_int(&json, "outputs", about.output_count);
-        cli_json_member_text(&json, "gradient", gradient_text(&about));
-        cli_json_member_bool(&json, "in_place", about.has_in_place != 0);
-        cli_json_member_text(&json, "dtypes", dtypes_text(about.dtypes, text, sizeof text));
+        ts_json_put_open(&json, '{');
+        ts_json_put_member_text(&json, "op", about.name);
+        ts_json_put_member_text(&json, "what", about.what);
+        ts_json_put_member_int(&json, "inputs_min", about.input_min);
+        ts_json_put_member_int(&json, "inputs_max", about.input_max);
+        ts_json_put_member_int(&json, "outputs", about.output_count);
+        ts_json_put_member_text(&json, "gradient", gradient_text(&about));
+        ts_json_put_member_bool(&json, "in_place", about.has_in_place != 0);
+        ts_json_put_member_text(&json, "dtypes", dtypes_text(about.dtypes, text, sizeof text));
         (void)ts_op_attributes_text(i, text, sizeof text);
-        cli_json_member_text(&json, "attributes", text);
+        ts_json_put_member_text(&json, "attributes", text);
         (void)ts_op_algorithms_text(i, text, sizeof text);
-        cli_json_member_text(&json, "algorithms", text);
+        ts_json_put_member_text(&json, "algorithms", text);
         (void)ts_op_rules_text(i, text, sizeof text);
-        cli_json_member_text(&json, "rules", text);
-        cli_json_close(&json, '}');
+        ts_json_put_member_text(&json, "rules", text);
+        ts_json_put_close(&json, '}');
     }
-    cli_json_close(&json, ']');
+    ts_json_put_close(&json, ']');
     int code = cli_json_print(&json, stdout);
-    cli_json_release(&json);
+    ts_json_writer_release(&json);
     return code;
 }
 

@@ -30,12 +30,12 @@ static int run_one(command *self, ts_world *world)
     int code = 0;
     if (self->html != NULL) code = plan_write_html(&c, self->html);
     if (self->json) {
-        cli_json json = { 0 };
+        ts_json_writer json = { 0 };
         if (!plan_answer(&c, check, &json))
             code = cli_fail("plan", "out of memory");
         else
             code |= cli_json_print(&json, stdout);
-        cli_json_release(&json);
+        ts_json_writer_release(&json);
     } else if (self->html == NULL) {
         plan_print(&c, check, stdout);
     }

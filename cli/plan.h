@@ -40,14 +40,15 @@ const char *plan_axes_text(const ts_mesh *mesh, uint32_t axes, char *out, size_t
 
 /* ---- answers (plan_answer.c) ---------------------------------------------------------------- */
 /* Writes one object; `check` may be NULL. */
-bool plan_answer(const plan_case *self, const char *check, cli_json *json);
+bool plan_answer(const plan_case *self, const char *check, ts_json_writer *json);
 /* A cli_batch_fn; the context is a plan_defaults. */
 typedef struct plan_defaults {
     ts_world *world;
     const char *planner, *topology; /* for requests that name none */
     bool check;
 } plan_defaults;
-bool plan_serve(const void *request, cli_json *answer, char *error, size_t size, void *context);
+bool plan_serve(const ts_json *request, ts_json_writer *answer, char *error, size_t size,
+                void *context);
 
 /* ---- for a person (plan_words.c, plan_html.c) ----------------------------------------------- */
 void plan_print(const plan_case *self, const char *check, FILE *out);

@@ -29,7 +29,7 @@ typedef struct page {
     int32_t row, column; /* dims shown; -1: none */
     bool sampled, direct, spans;
     int64_t rounds;
-    cli_json json;
+    ts_json_writer json;
 } page;
 
 /* ---- cells ----------------------------------------------------------------------------------- */
@@ -157,12 +157,12 @@ static bool open_states(page *p)
 /* What each cell along one dim adds to the number of its coordinate. */
 static void put_keys(page *p, int32_t state, int32_t d, const char *name)
 {
-    cli_json *json = &p->json;
+    ts_json_writer *json = &p->json;
     ts_mesh *mesh = mesh_of(p, state);
     const ts_sharding *sharding = ts_layout_sharding(p->state[state]);
     int64_t count = d >= 0 ? p->cut[d].count : 1;
-    cli_json_key(json, name);
-    cli_json_open(json, '[');
+    ts_json_put_key(json, name);
+    ts_json_put_open(json, '[');
     for (int64_t i = 0; i < count; i++) {
         int64_t global[TS_NDIM_MAX] = { 0 }, coord[TS_NDIM_MAX] = { 0 }, key = 0, stride = 1;
         if (d >= 0) global[d] = p->cut[d].at[i];
@@ -175,39 +175,39 @@ static void put_keys(page *p, int32_t state, int32_t d, const char *name)
                 stride *= ts_mesh_axis_size(mesh, k);
             }
         }
-        cli_json_int(json, key);
+        ts_json_put_int(json, key);
     }
-    cli_json_close(json, ']');
+    ts_json_put_close(json, ']');
 }
 
 static void put_axes(page *p, int32_t state, const char *name, bool partial)
 {
     const ts_sharding *sharding = ts_layout_sharding(p->state[state]);
-    cli_json_key(&p->json, name);
-    cli_json_open(&p->json, '[');
+    ts_json_put_key(&p->json, name);
+    ts_json_put_open(&p->json, '[');
     for (int32_t k = 0; k < ts_sharding_ndim(sharding); k++) {
         int32_t kind = ts_sharding_placement(sharding, k).kind;
         bool terms = kind == TS_PLACE_PARTIAL || kind == TS_PLACE_NORM;
-        if (partial ? terms : kind == TS_PLACE_REPLICATE) cli_json_int(&p->json, k);
+        if (partial ? terms : kind == TS_PLACE_REPLICATE) ts_json_put_int(&p->json, k);
     }
-    cli_json_close(&p->json, ']');
+    ts_json_put_close(&p->json, ']');
 }
 
 static void put_states(page *p)
 {
-    cli_json_key(&p->json, "states");
-    cli_json_open(&p->json, '[');
+    ts_json_put_key(&p->json, "states");
+    ts_json_put_open(&p->json, '[');
     for (int32_t s = 0; s < p->states; s++) {
-        cli_json_open(&p->json, '{');
-        cli_json_member_int(&p->json, "mesh", s == p->states - 1);
-        cli_json_member_int(&p->json, "base", 0); /* other dims are at 0, which adds nothing */
+        ts_json_put_open(&p->json, '{');
+        ts_json_put_member_int(&p->json, "mesh", s == p->states - 1);
+        ts_json_put_member_int(&p->json, "base", 0); /* other dims are at 0, which adds nothing */
         put_keys(p, s, p->row, "row");
         put_keys(p, s, p->column, "col");
         put_axes(p, s, "replicated", false);
         put_axes(p, s, "partial", true);
-        cli_json_close(&p->json, '}');
+        ts_json_put_close(&p->json, '}');
     }
-    cli_json_close(&p->json, ']');
+    ts_json_put_close(&p->json, ']');
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -250,15 +250,15 @@ static void add_flights(const ts_plan_block *block, void *context)
                 offset = offset * f->local.extent[d] + local[d];
             bool terms = ts_layout_terms(p->c->src) > 1 && block->round % 2 == 0;
             if (block_holds(block, offset))
-                cli_json_ints(&p->json, (int64_t[]){ block->from, block->to, i, j, terms }, 5);
+                ts_json_put_ints(&p->json, (int64_t[]){ block->from, block->to, i, j, terms }, 5);
         }
     }
 }
 
 static void put_flights(page *p, const int64_t *ranks, int64_t panels, int64_t first, int64_t end)
 {
-    cli_json_key(&p->json, "flows");
-    cli_json_open(&p->json, '[');
+    ts_json_put_key(&p->json, "flows");
+    ts_json_put_open(&p->json, '[');
     for (int64_t i = 0; i < panels; i++) {
         flights f = { .p = p, .round_first = first, .round_end = end };
         int64_t rank = ranks[i];
@@ -266,20 +266,20 @@ static void put_flights(page *p, const int64_t *ranks, int64_t panels, int64_t f
         f.local = ts_layout_local(p->c->dst, f.coord);
         (void)ts_plan_receives(p->c->plan, rank, add_flights, &f);
     }
-    cli_json_close(&p->json, ']');
+    ts_json_put_close(&p->json, ']');
 }
 
 static void put_direct_frames(page *p, const int64_t *ranks, int64_t panels)
 {
     int64_t frames = p->rounds < FRAMES_MAX ? p->rounds : FRAMES_MAX;
     for (int64_t i = 0; i < frames; i++) {
-        cli_json_open(&p->json, '{');
-        cli_json_member_int(&p->json, "step", 0);
-        cli_json_member_int(&p->json, "round", i);
-        cli_json_member_int(&p->json, "rounds", frames);
+        ts_json_put_open(&p->json, '{');
+        ts_json_put_member_int(&p->json, "step", 0);
+        ts_json_put_member_int(&p->json, "round", i);
+        ts_json_put_member_int(&p->json, "rounds", frames);
         put_flights(p, ranks, panels, i * p->rounds / frames, (i + 1) * p->rounds / frames);
-        cli_json_member_int(&p->json, "after", i + 1 == frames ? p->states - 1 : -1);
-        cli_json_close(&p->json, '}');
+        ts_json_put_member_int(&p->json, "after", i + 1 == frames ? p->states - 1 : -1);
+        ts_json_put_close(&p->json, '}');
     }
 }
 
@@ -288,16 +288,16 @@ static void put_step_frames(page *p)
     for (int32_t i = 0; i < p->states - 1 && i < p->c->summary.step_count; i++) {
         ts_plan_step step = { .struct_size = sizeof step };
         if (ts_plan_step_at(p->c->plan, i, &step) != TS_OK) continue;
-        cli_json_open(&p->json, '{');
-        cli_json_member_int(&p->json, "step", i);
-        cli_json_member_int(&p->json, "before", i);
-        cli_json_member_int(&p->json, "after", i + 1);
-        cli_json_key(&p->json, "axes");
-        cli_json_open(&p->json, '[');
+        ts_json_put_open(&p->json, '{');
+        ts_json_put_member_int(&p->json, "step", i);
+        ts_json_put_member_int(&p->json, "before", i);
+        ts_json_put_member_int(&p->json, "after", i + 1);
+        ts_json_put_key(&p->json, "axes");
+        ts_json_put_open(&p->json, '[');
         for (int32_t k = 0; k < ts_mesh_ndim(p->c->src_mesh); k++)
-            if (step.axes >> k & 1u) cli_json_int(&p->json, k);
-        cli_json_close(&p->json, ']');
-        cli_json_close(&p->json, '}');
+            if (step.axes >> k & 1u) ts_json_put_int(&p->json, k);
+        ts_json_put_close(&p->json, ']');
+        ts_json_put_close(&p->json, '}');
     }
 }
 
@@ -305,27 +305,27 @@ static void put_step_frames(page *p)
 static void put_mesh(page *p, ts_mesh *mesh)
 {
     int64_t count = ts_mesh_size(mesh, NULL);
-    cli_json_open(&p->json, '{');
-    cli_json_key(&p->json, "sizes");
-    cli_json_open(&p->json, '[');
+    ts_json_put_open(&p->json, '{');
+    ts_json_put_key(&p->json, "sizes");
+    ts_json_put_open(&p->json, '[');
     for (int32_t k = 0; k < ts_mesh_ndim(mesh); k++)
-        cli_json_int(&p->json, ts_mesh_axis_size(mesh, k));
-    cli_json_close(&p->json, ']');
-    cli_json_key(&p->json, "ranks");
-    cli_json_open(&p->json, '[');
+        ts_json_put_int(&p->json, ts_mesh_axis_size(mesh, k));
+    ts_json_put_close(&p->json, ']');
+    ts_json_put_key(&p->json, "ranks");
+    ts_json_put_open(&p->json, '[');
     for (int64_t i = 0; i < count; i++)
-        cli_json_int(&p->json, layout_rank(mesh, i));
-    cli_json_close(&p->json, ']');
-    cli_json_close(&p->json, '}');
+        ts_json_put_int(&p->json, layout_rank(mesh, i));
+    ts_json_put_close(&p->json, ']');
+    ts_json_put_close(&p->json, '}');
 }
 
 static void put_cells(page *p, int32_t d, const char *name)
 {
-    cli_json_key(&p->json, name);
-    cli_json_open(&p->json, '[');
+    ts_json_put_key(&p->json, name);
+    ts_json_put_open(&p->json, '[');
     for (int64_t i = 0; i < (d >= 0 ? p->cut[d].count : 1); i++)
-        cli_json_int(&p->json, d >= 0 ? p->cut[d].at[i] : 0);
-    cli_json_close(&p->json, ']');
+        ts_json_put_int(&p->json, d >= 0 ? p->cut[d].at[i] : 0);
+    ts_json_put_close(&p->json, ']');
 }
 
 /* Ranks of either mesh, ascending, PANELS_MAX at most; returns how many. */
@@ -353,30 +353,30 @@ static void put_data(page *p)
     int64_t ranks[PANELS_MAX], panels = choose_panels(p, ranks);
     char *from = layout_sharding_text(ts_layout_sharding(p->c->src));
     char *to = layout_sharding_text(ts_layout_sharding(p->c->dst));
-    cli_json_open(&p->json, '{');
-    cli_json_key(&p->json, "plan");
+    ts_json_put_open(&p->json, '{');
+    ts_json_put_key(&p->json, "plan");
     (void)plan_answer(p->c, NULL, &p->json);
-    cli_json_member_text(&p->json, "from", from);
-    cli_json_member_text(&p->json, "to", to);
-    cli_json_key(&p->json, "meshes");
-    cli_json_open(&p->json, '[');
+    ts_json_put_member_text(&p->json, "from", from);
+    ts_json_put_member_text(&p->json, "to", to);
+    ts_json_put_key(&p->json, "meshes");
+    ts_json_put_open(&p->json, '[');
     put_mesh(p, p->c->src_mesh);
     put_mesh(p, p->c->dst_mesh);
-    cli_json_close(&p->json, ']');
-    cli_json_key(&p->json, "ranks");
-    cli_json_ints(&p->json, ranks, panels);
-    cli_json_member_int(&p->json, "columns", panel_columns(p, panels));
+    ts_json_put_close(&p->json, ']');
+    ts_json_put_key(&p->json, "ranks");
+    ts_json_put_ints(&p->json, ranks, panels);
+    ts_json_put_member_int(&p->json, "columns", panel_columns(p, panels));
     put_cells(p, p->row, "rows");
     put_cells(p, p->column, "cols");
     put_states(p);
-    cli_json_key(&p->json, "frames");
-    cli_json_open(&p->json, '[');
+    ts_json_put_key(&p->json, "frames");
+    ts_json_put_open(&p->json, '[');
     if (p->direct)
         put_direct_frames(p, ranks, panels);
     else
         put_step_frames(p);
-    cli_json_close(&p->json, ']');
-    cli_json_close(&p->json, '}');
+    ts_json_put_close(&p->json, ']');
+    ts_json_put_close(&p->json, '}');
     free(from);
     free(to);
 }
@@ -531,7 +531,7 @@ static void page_close(page *p)
         ts_layout_release(p->state[s]);
     for (int32_t d = 0; d < TS_NDIM_MAX; d++)
         free(p->cut[d].at);
-    cli_json_release(&p->json);
+    ts_json_writer_release(&p->json);
 }
 
 int plan_write_html(const plan_case *c, const char *path)

@@ -149,15 +149,15 @@ void cli_machine_read(cli_machine *out)
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 }
 
-void cli_machine_json(const cli_machine *machine, cli_json *json)
+void cli_machine_json(const cli_machine *machine, ts_json_writer *json)
 {
-    cli_json_open(json, '{');
-    cli_json_member_text(json, "system", machine->system);
-    cli_json_member_text(json, "processor", machine->processor);
-    cli_json_member_text(json, "host", machine->host);
-    cli_json_member_int(json, "cores", machine->cores);
-    cli_json_member_int(json, "memory_bytes", machine->memory_bytes);
-    cli_json_close(json, '}');
+    ts_json_put_open(json, '{');
+    ts_json_put_member_text(json, "system", machine->system);
+    ts_json_put_member_text(json, "processor", machine->processor);
+    ts_json_put_member_text(json, "host", machine->host);
+    ts_json_put_member_int(json, "cores", machine->cores);
+    ts_json_put_member_int(json, "memory_bytes", machine->memory_bytes);
+    ts_json_put_close(json, '}');
 }
 
 double cli_now(void)
@@ -167,11 +167,11 @@ double cli_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void cli_json_bench(cli_json *json)
+void cli_json_bench(ts_json_writer *json)
 {
     cli_machine machine;
     cli_machine_read(&machine);
-    cli_json_open(json, '{');
-    cli_json_key(json, "machine");
+    ts_json_put_open(json, '{');
+    ts_json_put_key(json, "machine");
     cli_machine_json(&machine, json);
 }

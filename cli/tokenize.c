@@ -81,21 +81,21 @@ static int print_result(const ts_tokenize_options *o, const ts_tokenize_result *
                cli_bytes(bytes, sizeof bytes, r->bytes), cli_seconds(time, sizeof time, seconds));
         return 0;
     }
-    cli_json out = { 0 };
-    cli_json_open(&out, '{');
-    cli_json_member_text(&out, "prefix", o->prefix);
-    cli_json_member_text(&out, "tokenizer", o->tokenizer);
-    cli_json_member_int(&out, "bytes", r->bytes);
-    cli_json_member_int(&out, "tokens", r->tokens);
-    cli_json_member_int(&out, "shards", r->shards);
-    cli_json_member_int(&out, "shards_kept", r->shards_kept);
-    cli_json_member_int(&out, "vocabulary", r->vocabulary);
-    cli_json_member_int(&out, "token_bytes", r->token_bytes);
-    cli_json_member_int(&out, "eos", r->eos);
-    cli_json_member_real(&out, "seconds", seconds);
-    cli_json_close(&out, '}');
+    ts_json_writer out = { 0 };
+    ts_json_put_open(&out, '{');
+    ts_json_put_member_text(&out, "prefix", o->prefix);
+    ts_json_put_member_text(&out, "tokenizer", o->tokenizer);
+    ts_json_put_member_int(&out, "bytes", r->bytes);
+    ts_json_put_member_int(&out, "tokens", r->tokens);
+    ts_json_put_member_int(&out, "shards", r->shards);
+    ts_json_put_member_int(&out, "shards_kept", r->shards_kept);
+    ts_json_put_member_int(&out, "vocabulary", r->vocabulary);
+    ts_json_put_member_int(&out, "token_bytes", r->token_bytes);
+    ts_json_put_member_int(&out, "eos", r->eos);
+    ts_json_put_member_real(&out, "seconds", seconds);
+    ts_json_put_close(&out, '}');
     int code = cli_json_print(&out, stdout);
-    cli_json_release(&out);
+    ts_json_writer_release(&out);
     return code;
 }
 

@@ -13,13 +13,11 @@
 #include "cli.h"
 #include "verify.h"
 
-#if TS_HAVE_JANSSON
-#include <jansson.h>
-
 typedef struct verify_model {
     const char *directory, *mesh, *plan;
-    json_t *reference;
-    int64_t rows, length; /* tokens [rows][length + 1] */
+    ts_json_document *document;
+    const ts_json *reference; /* its root */
+    int64_t rows, length;     /* tokens [rows][length + 1] */
     int64_t *token;
     int64_t checks, failed; /* of rank 0 */
     FILE *out;
@@ -77,16 +75,16 @@ static double norm_of(ts_tensor *t)
 static void check_logits(verify_model *v, ts_rank *me, ts_tensor *logits)
 {
     check(v, me, "norm of the logits", norm_of(logits),
-          json_number_value(json_object_get(v->reference, "logits_norm")), 1e-5);
-    const json_t *row = json_object_get(v->reference, "logits_first_row_last_pos");
+          ts_json_real(ts_json_member(v->reference, "logits_norm"), (double)NAN), 1e-5);
+    const ts_json *row = ts_json_member(v->reference, "logits_first_row_last_pos");
     ts_tensor *full = ts_tensor_full(logits);
     ts_array view = TS_INIT(ts_array);
     if (ts_tensor_view(full, &view) != TS_OK || !view.data) return;
     int64_t vocabulary = view.meta.shape.extent[2];
     const float *last = (const float *)view.data + (v->length - 1) * vocabulary;
     double worst = 0, size = 0;
-    for (size_t i = 0; i < json_array_size(row) && (int64_t)i < vocabulary; i++) {
-        double want = json_number_value(json_array_get(row, i));
+    for (int64_t i = 0; i < ts_json_count(row) && i < vocabulary; i++) {
+        double want = ts_json_real(ts_json_item(row, i), (double)NAN);
         worst = fmax(worst, fabs((double)last[i] - want));
         size = fmax(size, fabs(want));
     }
@@ -99,27 +97,32 @@ typedef struct grad_check {
     double least; /* norms far below the total are rounding errors of the sum they are part of */
 } grad_check;
 
-static double total_norm(const json_t *norms)
+static ts_status add_square(const char *name, const ts_json *value, void *context)
+{
+    (void)name;
+    double norm = ts_json_real(value, 0);
+    *(double *)context += norm * norm;
+    return TS_OK;
+}
+
+static double total_norm(const ts_json *norms)
 {
     double sum = 0;
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)norms, name, value) sum +=
-        json_number_value(value) * json_number_value(value);
+    (void)ts_json_each(norms, add_square, &sum);
     return sqrt(sum);
 }
 
 static ts_status check_grad(const char *name, ts_tensor *parameter, void *context)
 {
     grad_check *g = context;
-    const json_t *want = json_object_get(json_object_get(g->v->reference, "grad_norm"), name);
+    const ts_json *want = ts_json_member(ts_json_member(g->v->reference, "grad_norm"), name);
     char what[320];
     snprintf(what, sizeof what, "gradient of %s", name);
     ts_scope scope = ts_scope_open(g->me, "gradient");
     ts_tensor *grad = ts_tensor_grad(parameter);
     if (want)
-        check_with(g->v, g->me, what, grad ? norm_of(grad) : (double)NAN, json_number_value(want),
-                   1e-4, g->least);
+        check_with(g->v, g->me, what, grad ? norm_of(grad) : (double)NAN,
+                   ts_json_real(want, (double)NAN), 1e-4, g->least);
     ts_scope_close(scope);
     return ts_rank_status(g->me);
 }
@@ -132,11 +135,12 @@ static void check_once(verify_model *v, ts_rank *me, ts_model *model)
     ts_tensor *loss = ts_cross_entropy(logits, tokens_of(v, model, 1));
     double value = NAN;
     ts_tensor_item(loss, &value);
-    check(v, me, "loss", value, json_number_value(json_object_get(v->reference, "loss")), 1e-6);
+    check(v, me, "loss", value, ts_json_real(ts_json_member(v->reference, "loss"), (double)NAN),
+          1e-6);
     ts_backward(loss, NULL);
     ts_scope inner = ts_scope_open(me, "compare");
     check_logits(v, me, logits);
-    grad_check g = { v, me, 1e-3 * total_norm(json_object_get(v->reference, "grad_norm")) };
+    grad_check g = { v, me, 1e-3 * total_norm(ts_json_member(v->reference, "grad_norm")) };
     ts_module_each(ts_model_module(model), check_grad, &g);
     ts_scope_close(inner);
     ts_scope_close(scope);
@@ -144,25 +148,24 @@ static void check_once(verify_model *v, ts_rank *me, ts_model *model)
 
 /* ---- the trajectory -------------------------------------------------------------------------- */
 
-static double number(const json_t *object, const char *name, double otherwise)
+static double number(const ts_json *object, const char *name, double otherwise)
 {
-    const json_t *value = json_object_get(object, name);
-    return json_is_number(value) ? json_number_value(value) : otherwise;
+    return ts_json_real(ts_json_member(object, name), otherwise);
 }
 
 static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
 {
-    const json_t *adamw = json_object_get(v->reference, "adamw"),
-                 *betas = json_object_get(adamw, "betas");
-    const json_t *steps = json_object_get(adamw, "loss_and_total_norm");
+    const ts_json *adamw = ts_json_member(v->reference, "adamw"),
+                  *betas = ts_json_member(adamw, "betas");
+    const ts_json *steps = ts_json_member(adamw, "loss_and_total_norm");
     ts_adamw_options options = TS_INIT(ts_adamw_options);
     options.lr = number(adamw, "lr", 1e-3);
-    options.beta1 = json_number_value(json_array_get(betas, 0));
-    options.beta2 = json_number_value(json_array_get(betas, 1));
+    options.beta1 = ts_json_real(ts_json_item(betas, 0), (double)NAN);
+    options.beta2 = ts_json_real(ts_json_item(betas, 1), (double)NAN);
     options.epsilon = number(adamw, "eps", 1e-8);
     options.weight_decay = number(adamw, "weight_decay", 0.0);
     ts_optimizer *optimizer = ts_adamw_create(ts_model_module(model), &options);
-    for (size_t i = 0; i < json_array_size(steps) && ts_rank_status(me) == TS_OK; i++) {
+    for (int64_t i = 0; i < ts_json_count(steps) && ts_rank_status(me) == TS_OK; i++) {
         ts_scope scope = ts_scope_open(me, "step");
         ts_tape_begin(me);
         ts_tensor *loss = ts_model_loss(model, tokens_of(v, model, 0), tokens_of(v, model, 1));
@@ -173,11 +176,11 @@ static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
         ts_optimizer_step(optimizer);
         ts_scope_close(scope);
         char what[64];
-        const json_t *pair = json_array_get(steps, i);
-        snprintf(what, sizeof what, "step %zu: loss", i);
-        check(v, me, what, value, json_number_value(json_array_get(pair, 0)), 1e-4);
-        snprintf(what, sizeof what, "step %zu: total norm", i);
-        check(v, me, what, norm, json_number_value(json_array_get(pair, 1)), 1e-3);
+        const ts_json *pair = ts_json_item(steps, i);
+        snprintf(what, sizeof what, "step %lld: loss", (long long)i);
+        check(v, me, what, value, ts_json_real(ts_json_item(pair, 0), (double)NAN), 1e-4);
+        snprintf(what, sizeof what, "step %lld: total norm", (long long)i);
+        check(v, me, what, norm, ts_json_real(ts_json_item(pair, 1), (double)NAN), 1e-3);
     }
     ts_optimizer_destroy(optimizer);
 }
@@ -202,20 +205,19 @@ static ts_status work(ts_rank *me, void *argument)
 static int read_reference(verify_model *v)
 {
     char path[4096];
-    json_error_t error;
     snprintf(path, sizeof path, "%s/reference.json", v->directory);
-    v->reference = json_load_file(path, 0, &error);
-    if (!v->reference) return cli_fail_usage("verify model", "%s: %s", path, error.text);
-    const json_t *rows = json_object_get(v->reference, "tokens");
-    v->rows = (int64_t)json_array_size(rows);
-    v->length = (int64_t)json_array_size(json_array_get(rows, 0)) - 1;
+    if (!cli_json_read("verify model", path, &v->document)) return 2;
+    v->reference = ts_json_root(v->document);
+    const ts_json *rows = ts_json_member(v->reference, "tokens");
+    v->rows = ts_json_count(rows);
+    v->length = ts_json_count(ts_json_item(rows, 0)) - 1;
     if (v->rows <= 0 || v->length <= 0) return cli_fail("verify model", "%s: has no tokens", path);
     v->token = calloc((size_t)(v->rows * (v->length + 1)), sizeof *v->token);
     if (!v->token) return cli_fail("verify model", "out of memory");
     for (int64_t r = 0; r < v->rows; r++)
         for (int64_t i = 0; i <= v->length; i++)
             v->token[r * (v->length + 1) + i] =
-                json_integer_value(json_array_get(json_array_get(rows, (size_t)r), (size_t)i));
+                ts_json_int(ts_json_item(ts_json_item(rows, r), i), -1);
     return -1;
 }
 
@@ -257,18 +259,7 @@ int cli_verify_model(int argc, char **argv)
     v.directory = argv[1];
     code = read_reference(&v);
     if (code < 0) code = run(&v);
-    json_decref(v.reference);
+    ts_json_release(v.document);
     free(v.token);
     return code;
 }
-
-#else
-
-int cli_verify_model(int argc, char **argv)
-{
-    (void)argc;
-    (void)argv;
-    return cli_fail("verify model",
-                    "this build has no jansson, which reads reference.json (libjansson-dev)");
-}
-#endif

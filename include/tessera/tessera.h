@@ -8,6 +8,7 @@
 #include "data.h"
 #include "event.h"
 #include "export.h"
+#include "json.h"
 #include "layout.h"
 #include "mesh.h"
 #include "model.h"

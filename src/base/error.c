@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/rank.h"
+#include "base/text.h"
 
 /* The second thread-local beside the attached rank: what ts_last_error shows. */
 static _Thread_local tsi_error_record thread_error;
@@ -70,14 +71,16 @@ static ts_blast blast_of(ts_status status)
     return TS_BLAST_AGREED;
 }
 
-/* Copies what fits and ends a cut text with "...". The two may overlap. */
+/* Copies what fits and ends a cut text with "...", between two characters: what is shown of an
+ * error is UTF-8 if the error was. The two may overlap. */
 static void text_put(char *to, size_t size, const char *from)
 {
     size_t length = strlen(from);
     bool cut = length >= size;
-    memmove(to, from, cut ? size - 1 : length);
-    to[cut ? size - 1 : length] = '\0';
-    if (cut) memcpy(to + size - 4, "...", 3);
+    if (cut) length = tsi_text_cut(from, size - 4);
+    memmove(to, from, length);
+    if (cut) memcpy(to + length, "...", 3);
+    to[length + (cut ? 3 : 0)] = '\0';
 }
 
 static void record_fill(tsi_error_record *record, const ts_error *error, const char *format,

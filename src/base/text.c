@@ -84,6 +84,7 @@ void tsi_text_int(tsi_text *text, int64_t value)
     tsi_text_add_n(text, at, (size_t)(digit + sizeof digit - at));
 }
 
+/* A quote, a backslash or a control character. */
 static void add_escaped(tsi_text *text, unsigned char c)
 {
     static const char short_form[] = "b\bf\fn\nr\rt\t\"\"\\\\";
@@ -92,10 +93,7 @@ static void add_escaped(tsi_text *text, unsigned char c)
         tsi_text_add_n(text, (const char[]){ '\\', pair[0] }, 2);
         return;
     }
-    if (c < 0x20)
-        tsi_text_printf(text, "\\u%04x", c);
-    else
-        tsi_text_add_n(text, (const char[]){ (char)c }, 1);
+    tsi_text_printf(text, "\\u%04x", c);
 }
 
 void tsi_text_json(tsi_text *text, const char *value)
@@ -105,14 +103,61 @@ void tsi_text_json(tsi_text *text, const char *value)
         return;
     }
     tsi_text_add(text, "\"");
-    for (const char *p = value; *p != '\0'; p++)
-        add_escaped(text, (unsigned char)*p);
+    /* A run of characters that stand as they are is added at once. */
+    const char *run = value, *p = value;
+    for (size_t left = strlen(value); left > 0;) {
+        size_t length = tsi_text_character(p, left);
+        bool plain = length > 0 && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\';
+        if (!plain) {
+            tsi_text_add_n(text, run, (size_t)(p - run));
+            if (length == 0)
+                tsi_text_add(text, "\xef\xbf\xbd"); /* U+FFFD */
+            else
+                add_escaped(text, (unsigned char)*p);
+            run = p + 1;
+            length = 1;
+        }
+        p += length;
+        left -= length;
+    }
+    tsi_text_add_n(text, run, (size_t)(p - run));
     tsi_text_add(text, "\"");
+}
+
+size_t tsi_text_character(const char *text, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *p = (const unsigned char *)text;
+    if (left == 0) return 0;
+    if (p[0] < 0x80) return 1;
+    size_t length = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
+    if (p[0] < 0xC2 || p[0] > 0xF4 || length > left) return 0;
+    uint32_t code = p[0] & (0x7Fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((p[i] & 0xC0) != 0x80) return 0;
+        code = code << 6 | (p[i] & 0x3F);
+    }
+    bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+    return code < least[length] || code > 0x10FFFF || surrogate ? 0 : length;
+}
+
+size_t tsi_text_cut(const char *text, size_t most)
+{
+    size_t length = strnlen(text, most + 1);
+    if (length <= most) return length;
+    size_t cut = most;
+    while (cut > 0 && most - cut < 3 && ((unsigned char)text[cut] & 0xC0) == 0x80)
+        cut--;
+    return cut;
 }
 
 void tsi_text_real(tsi_text *text, double value)
 {
     char buffer[64] = "null";
+    if (value == 0 && signbit(value)) { /* "-0" would be read as a whole number, without its sign */
+        tsi_text_add(text, "-0.0");
+        return;
+    }
     for (int digits = 15; isfinite(value) && digits <= 17; digits++) {
         (void)snprintf(buffer, sizeof buffer, "%.*g", digits, value);
         if (strtod(buffer, NULL) == value) break;

@@ -24,8 +24,9 @@ typedef struct tsi_text {
 void tsi_text_add(tsi_text *text, const char *addition);
 void tsi_text_add_n(tsi_text *text, const char *addition, size_t length);
 void tsi_text_printf(tsi_text *text, const char *format, ...) TS_PRINTF(2, 3);
-void tsi_text_int(tsi_text *text, int64_t value);      /* as "%lld" */
-void tsi_text_json(tsi_text *text, const char *value); /* quoted and escaped; NULL: null */
+void tsi_text_int(tsi_text *text, int64_t value); /* as "%lld" */
+/* Quoted and escaped, and UTF-8 whatever the bytes were (U+FFFD for each bad one); NULL: null. */
+void tsi_text_json(tsi_text *text, const char *value);
 /* The shortest digits that read back as the value, with '.' in every locale; NaN and inf: null. */
 void tsi_text_real(tsi_text *text, double value);
 char *tsi_text_take(tsi_text *text); /* the caller frees; NULL after recording TS_ERR_MEMORY */
@@ -45,6 +46,12 @@ bool tsi_cursor_int(tsi_cursor *cursor, int64_t *out); /* optional '-'; false al
 bool tsi_cursor_real(tsi_cursor *cursor, double *out); /* locale-independent */
 /* Records TS_ERR_ARG "what, column N: expected E, found F (in "text")". */
 ts_status tsi_cursor_fail(const tsi_cursor *cursor, const char *expected);
+
+/* Bytes of the UTF-8 character at p, of at most `left` bytes; 0: it is none (overlong, a surrogate,
+ * beyond U+10FFFF, cut short). */
+size_t tsi_text_character(const char *p, size_t left);
+/* The most bytes, at most `most`, that a text may be cut to without cutting a character in two. */
+size_t tsi_text_cut(const char *text, size_t most);
 
 /* Levenshtein distance, for "did you mean": the nearest of the NULL-terminated names, or NULL if
  * none is near. */

@@ -19,8 +19,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/intmath.h"
-#include "base/json.h"
 #include "checkpoint/safetensors_dtype.h"
+#include "tessera/json.h"
 
 enum { HEADER_MAX = 100 << 20, PATH_BYTES = 4096, FILES_MAX = 4096 };
 
@@ -82,27 +82,27 @@ static ts_status refuse(const header *h, const char *name, const char *why)
     return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\": %s", h->path, name, why);
 }
 
-static ts_status read_shape(const header *h, const char *name, const tsi_json *shape, ts_meta *meta)
+static ts_status read_shape(const header *h, const char *name, const ts_json *shape, ts_meta *meta)
 {
-    int64_t ndim = tsi_json_count(shape);
-    if (tsi_json_kind_of(shape) != TSI_JSON_LIST || ndim > TS_NDIM_MAX)
+    int64_t ndim = ts_json_count(shape);
+    if (ts_json_kind_of(shape) != TS_JSON_LIST || ndim > TS_NDIM_MAX)
         return refuse(h, name, "the shape is not a list of at most 8 extents");
     meta->shape = (ts_shape){ .ndim = (int32_t)ndim };
     for (int32_t d = 0; d < ndim; d++) {
-        const tsi_json *extent = tsi_json_item(shape, d);
-        meta->shape.extent[d] = tsi_json_int(extent, -1);
-        if (tsi_json_kind_of(extent) != TSI_JSON_INT || meta->shape.extent[d] < 0)
+        const ts_json *extent = ts_json_item(shape, d);
+        meta->shape.extent[d] = ts_json_int(extent, -1);
+        if (ts_json_kind_of(extent) != TS_JSON_INT || meta->shape.extent[d] < 0)
             return refuse(h, name, "an extent is not a whole number");
     }
     return TS_OK;
 }
 
-static ts_status read_offsets(const header *h, const char *name, const tsi_json *offsets,
+static ts_status read_offsets(const header *h, const char *name, const ts_json *offsets,
                               tsi_stored *stored)
 {
-    if (tsi_json_count(offsets) != 2) return refuse(h, name, "data_offsets are not two numbers");
-    int64_t begin = tsi_json_int(tsi_json_item(offsets, 0), -1),
-            end = tsi_json_int(tsi_json_item(offsets, 1), -1);
+    if (ts_json_count(offsets) != 2) return refuse(h, name, "data_offsets are not two numbers");
+    int64_t begin = ts_json_int(ts_json_item(offsets, 0), -1),
+            end = ts_json_int(ts_json_item(offsets, 1), -1);
     int64_t count = ts_shape_count(&stored->meta.shape), bytes = 0;
     if (begin < 0 || end < begin || end > h->data_size)
         return refuse(h, name, "data_offsets lie outside the file");
@@ -139,32 +139,31 @@ static ts_status stored_add(tsi_weights *w, const tsi_stored *stored)
     return TS_OK;
 }
 
-static ts_status metadata_entry(const char *name, const tsi_json *value, void *context)
+static ts_status metadata_entry(const char *name, const ts_json *value, void *context)
 {
     const header *h = context;
-    if (tsi_json_kind_of(value) == TSI_JSON_TEXT) return TS_OK;
+    if (ts_json_kind_of(value) == TS_JSON_TEXT) return TS_OK;
     return TSI_FAIL(TS_ERR_IO, "%s: __metadata__, \"%.80s\" is not a text", h->path, name);
 }
 
-static ts_status read_entry(const char *name, const tsi_json *value, void *context)
+static ts_status read_entry(const char *name, const ts_json *value, void *context)
 {
     header *h = context;
     if (strcmp(name, "__metadata__") == 0) {
-        if (tsi_json_kind_of(value) == TSI_JSON_OBJECT)
-            return tsi_json_each(value, metadata_entry, h);
+        if (ts_json_kind_of(value) == TS_JSON_OBJECT) return ts_json_each(value, metadata_entry, h);
         return TSI_FAIL(TS_ERR_IO, "%s: __metadata__ is not an object of texts", h->path);
     }
-    if (tsi_json_kind_of(value) != TSI_JSON_OBJECT)
+    if (ts_json_kind_of(value) != TS_JSON_OBJECT)
         return refuse(h, name, "its entry is not an object");
     tsi_stored stored = { .file = h->file, .name = tsi_arena_strdup(&h->weights->memory, name) };
     if (!stored.name) return tsi_fail_memory("the name of a tensor", strlen(name));
-    const char *dtype = tsi_json_text(tsi_json_member(value, "dtype"), NULL);
+    const char *dtype = ts_json_text(ts_json_member(value, "dtype"), NULL);
     stored.meta.dtype = (int32_t)dtype_of(dtype);
     if (stored.meta.dtype == TS_DTYPE_NONE)
         return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\": unknown dtype %s", h->path, name,
                         dtype ? dtype : "(none)");
-    TSI_TRY(read_shape(h, name, tsi_json_member(value, "shape"), &stored.meta));
-    TSI_TRY(read_offsets(h, name, tsi_json_member(value, "data_offsets"), &stored));
+    TSI_TRY(read_shape(h, name, ts_json_member(value, "shape"), &stored.meta));
+    TSI_TRY(read_offsets(h, name, ts_json_member(value, "data_offsets"), &stored));
     return stored_add(h->weights, &stored);
 }
 
@@ -234,19 +233,19 @@ static ts_status read_header(tsi_weights *w, int32_t number)
     char *text = tsi_alloc((size_t)length + 1);
     if (!text) return tsi_fail_memory("the header of a file", (size_t)length);
     ts_status status = read_exactly(f->path, f->fd, text, (size_t)length, 8);
-    tsi_json_document *document = NULL;
-    if (status == TS_OK) status = tsi_json_parse(f->path, text, (size_t)length, &document);
+    ts_json_document *document = NULL;
+    if (status == TS_OK) status = ts_json_parse(f->path, text, (size_t)length, &document);
     header h = { .weights = w,
                  .file = number,
                  .data_begin = 8 + (int64_t)length,
                  .data_size = f->size - 8 - (int64_t)length,
                  .path = f->path };
     int64_t first = w->count;
-    if (status == TS_OK && tsi_json_kind_of(tsi_json_root(document)) != TSI_JSON_OBJECT)
+    if (status == TS_OK && ts_json_kind_of(ts_json_root(document)) != TS_JSON_OBJECT)
         status = TSI_FAIL(TS_ERR_IO, "%s: the header is not an object", f->path);
-    if (status == TS_OK) status = tsi_json_each(tsi_json_root(document), read_entry, &h);
+    if (status == TS_OK) status = ts_json_each(ts_json_root(document), read_entry, &h);
     if (status == TS_OK) status = check_cover(&h, first);
-    tsi_json_release(document);
+    ts_json_release(document);
     f->header = text;
     f->header_length = (size_t)length;
     return status;
@@ -283,10 +282,10 @@ typedef struct index_context {
     int32_t count;
 } index_context;
 
-static ts_status index_entry(const char *tensor, const tsi_json *value, void *context)
+static ts_status index_entry(const char *tensor, const ts_json *value, void *context)
 {
     index_context *c = context;
-    const char *file = tsi_json_text(value, NULL);
+    const char *file = ts_json_text(value, NULL);
     if (!file || !*file || strchr(file, '/') || strcmp(file, "..") == 0 ||
         strlen(file) >= sizeof c->name[0])
         return TSI_FAIL(
@@ -319,10 +318,10 @@ typedef struct index_check {
 } index_check;
 
 /* Every tensor the index names is in the file it names. */
-static ts_status check_entry(const char *tensor, const tsi_json *value, void *context)
+static ts_status check_entry(const char *tensor, const ts_json *value, void *context)
 {
     const index_check *c = context;
-    const char *file = tsi_json_text(value, "");
+    const char *file = ts_json_text(value, "");
     const tsi_stored *stored = tsi_weights_find(c->weights, tensor);
     if (stored && strcmp(tsi_weights_file_at(c->weights, stored->file).name, file) == 0)
         return TS_OK;
@@ -333,14 +332,14 @@ static ts_status index_open(tsi_weights *w, const char *directory, const char *p
 {
     char *text = NULL;
     size_t length = 0;
-    tsi_json_document *document = NULL;
+    ts_json_document *document = NULL;
     index_context c = { directory, path, tsi_alloc_array(FILES_MAX, sizeof *c.name), 0 };
     ts_status status = c.name ? tsi_file_read(path, HEADER_MAX, &text, &length)
                               : tsi_fail_memory("an index", sizeof *c.name);
-    if (status == TS_OK) status = tsi_json_parse(path, text, length, &document);
+    if (status == TS_OK) status = ts_json_parse(path, text, length, &document);
     if (status == TS_OK)
         status =
-            tsi_json_each(tsi_json_member(tsi_json_root(document), "weight_map"), index_entry, &c);
+            ts_json_each(ts_json_member(ts_json_root(document), "weight_map"), index_entry, &c);
     for (int32_t i = 0; i < c.count && status == TS_OK; i++) {
         char file[PATH_BYTES];
         snprintf(file, sizeof file, "%s/%s", directory, c.name[i]);
@@ -350,9 +349,9 @@ static ts_status index_open(tsi_weights *w, const char *directory, const char *p
     if (status == TS_OK) status = index_names(w);
     index_check check = { w, path };
     if (status == TS_OK)
-        status = tsi_json_each(tsi_json_member(tsi_json_root(document), "weight_map"), check_entry,
-                               &check);
-    tsi_json_release(document);
+        status =
+            ts_json_each(ts_json_member(ts_json_root(document), "weight_map"), check_entry, &check);
+    ts_json_release(document);
     w->index = text;
     tsi_free(c.name);
     return status;

@@ -26,12 +26,12 @@ static bool unspell(const char *name, tsi_text *out)
     return length > 0;
 }
 
-static ts_status add_name(const char *name, const tsi_json *value, void *context)
+static ts_status add_name(const char *name, const ts_json *value, void *context)
 {
     ts_tokenizer *t = context;
-    if (tsi_json_kind_of(value) != TSI_JSON_INT)
+    if (ts_json_kind_of(value) != TS_JSON_INT)
         return TSI_FAIL(TS_ERR_ARG, "the vocabulary has no id for token \"%.64s\"", name);
-    int64_t id = tsi_json_int(value, -1);
+    int64_t id = ts_json_int(value, -1);
     TSI_TRY(tsi_vocab_add(&t->names, id, name, strlen(name)));
     if (!t->bpe.byte_level) return tsi_vocab_add(&t->bpe.words, id, name, strlen(name));
     tsi_text *bytes = &t->scratch[0];
@@ -128,9 +128,9 @@ static ts_status add_merge(ts_tokenizer *t, int64_t rank, const char *left, size
 }
 
 /* "left right", or ["left", "right"]. */
-static ts_status read_merge(ts_tokenizer *t, int64_t rank, const tsi_json *value)
+static ts_status read_merge(ts_tokenizer *t, int64_t rank, const ts_json *value)
 {
-    const char *text = tsi_json_text(value, NULL);
+    const char *text = ts_json_text(value, NULL);
     if (text != NULL) {
         const char *blank = strchr(text, ' ');
         if (blank == NULL || strchr(blank + 1, ' ') != NULL)
@@ -138,71 +138,71 @@ static ts_status read_merge(ts_tokenizer *t, int64_t rank, const tsi_json *value
                             (long long)rank, text);
         return add_merge(t, rank, text, (size_t)(blank - text), blank + 1);
     }
-    const char *left = tsi_json_text(tsi_json_item(value, 0), NULL);
-    const char *right = tsi_json_text(tsi_json_item(value, 1), NULL);
-    if (tsi_json_count(value) != 2 || left == NULL || right == NULL)
+    const char *left = ts_json_text(ts_json_item(value, 0), NULL);
+    const char *right = ts_json_text(ts_json_item(value, 1), NULL);
+    if (ts_json_count(value) != 2 || left == NULL || right == NULL)
         return TSI_FAIL(TS_ERR_ARG, "merge %lld is not a pair of texts", (long long)rank);
     return add_merge(t, rank, left, strlen(left), right);
 }
 
-static ts_status read_merges(ts_tokenizer *t, const tsi_json *merges)
+static ts_status read_merges(ts_tokenizer *t, const ts_json *merges)
 {
-    if (tsi_json_kind_of(merges) != TSI_JSON_LIST)
+    if (ts_json_kind_of(merges) != TS_JSON_LIST)
         return TSI_FAIL(TS_ERR_ARG, "model BPE has no list \"merges\"");
-    int64_t count = tsi_json_count(merges);
+    int64_t count = ts_json_count(merges);
     if (count >= UINT32_MAX) return TSI_FAIL(TS_ERR_ARG, "there are too many merges");
     begin_joins(t);
     for (int64_t i = 0; i < count; i++)
-        TSI_TRY(read_merge(t, i, tsi_json_item(merges, i)));
+        TSI_TRY(read_merge(t, i, ts_json_item(merges, i)));
     return TS_OK;
 }
 
 /* ---- model ----------------------------------------------------------------------------------- */
-static bool is_set(const tsi_json *value)
+static bool is_set(const ts_json *value)
 {
-    return tsi_json_kind_of(value) == TSI_JSON_TEXT ? *tsi_json_text(value, "") != '\0'
-                                                    : tsi_json_real(value, 0) != 0;
+    return ts_json_kind_of(value) == TS_JSON_TEXT ? *ts_json_text(value, "") != '\0'
+                                                  : ts_json_real(value, 0) != 0;
 }
 
-static ts_status check_model(const tsi_json *model)
+static ts_status check_model(const ts_json *model)
 {
-    if (tsi_json_kind_of(model) != TSI_JSON_OBJECT)
+    if (ts_json_kind_of(model) != TS_JSON_OBJECT)
         return TSI_FAIL(TS_ERR_ARG, "this is not a tokenizer.json: it has no object \"model\"");
-    const char *type = tsi_json_text(tsi_json_member(model, "type"), "BPE");
+    const char *type = ts_json_text(ts_json_member(model, "type"), "BPE");
     if (strcmp(type, "BPE") != 0)
         return TSI_FAIL(TS_ERR_ARG, "model %.64s is not supported, only BPE is", type);
     static const char *const unknown[] = { "dropout", "continuing_subword_prefix",
                                            "end_of_word_suffix" };
     for (size_t i = 0; i < TSI_COUNT_OF(unknown); i++) {
-        if (is_set(tsi_json_member(model, unknown[i])))
+        if (is_set(ts_json_member(model, unknown[i])))
             return TSI_FAIL(TS_ERR_ARG, "model BPE with %s is not supported", unknown[i]);
     }
     return TS_OK;
 }
 
-static ts_status read_model(ts_tokenizer *t, const tsi_json *model)
+static ts_status read_model(ts_tokenizer *t, const ts_json *model)
 {
-    const tsi_json *vocab = tsi_json_member(model, "vocab");
-    if (tsi_json_kind_of(vocab) != TSI_JSON_OBJECT)
+    const ts_json *vocab = ts_json_member(model, "vocab");
+    if (ts_json_kind_of(vocab) != TS_JSON_OBJECT)
         return TSI_FAIL(TS_ERR_ARG, "model BPE has no object \"vocab\"");
-    t->bpe.byte_fallback = tsi_json_bool(tsi_json_member(model, "byte_fallback"), false);
-    t->bpe.fuse_unknown = tsi_json_bool(tsi_json_member(model, "fuse_unk"), false);
-    t->bpe.ignore_merges = tsi_json_bool(tsi_json_member(model, "ignore_merges"), false);
-    TSI_TRY(tsi_json_each(vocab, add_name, t));
+    t->bpe.byte_fallback = ts_json_bool(ts_json_member(model, "byte_fallback"), false);
+    t->bpe.fuse_unknown = ts_json_bool(ts_json_member(model, "fuse_unk"), false);
+    t->bpe.ignore_merges = ts_json_bool(ts_json_member(model, "ignore_merges"), false);
+    TSI_TRY(ts_json_each(vocab, add_name, t));
     TSI_TRY(find_byte_ids(t));
-    const char *unknown = tsi_json_text(tsi_json_member(model, "unk_token"), NULL);
+    const char *unknown = ts_json_text(ts_json_member(model, "unk_token"), NULL);
     if (unknown != NULL) {
         t->bpe.unknown = tsi_vocab_find(&t->names, unknown, strlen(unknown));
         if (t->bpe.unknown < 0)
             return TSI_FAIL(TS_ERR_ARG, "unk_token \"%.64s\" is not in the vocabulary", unknown);
     }
-    return read_merges(t, tsi_json_member(model, "merges"));
+    return read_merges(t, ts_json_member(model, "merges"));
 }
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
-static bool flag(const tsi_json *value, const char *name, bool otherwise)
+static bool flag(const ts_json *value, const char *name, bool otherwise)
 {
-    return tsi_json_bool(tsi_json_member(value, name), otherwise);
+    return ts_json_bool(ts_json_member(value, name), otherwise);
 }
 
 static ts_status need_word_letters(ts_tokenizer *t)
@@ -220,10 +220,10 @@ static ts_status name_added(ts_tokenizer *t, const char *text, int64_t id)
     return tsi_vocab_add(&t->names, id, text, strlen(text));
 }
 
-static ts_status read_added(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_added(ts_tokenizer *t, const ts_json *value)
 {
-    const char *text = tsi_json_text(tsi_json_member(value, "content"), NULL);
-    int64_t id = tsi_json_int(tsi_json_member(value, "id"), -1);
+    const char *text = ts_json_text(ts_json_member(value, "content"), NULL);
+    int64_t id = ts_json_int(ts_json_member(value, "id"), -1);
     if (text == NULL || id < 0)
         return TSI_FAIL(TS_ERR_ARG, "added token %lld needs content and id",
                         (long long)t->added_count);
@@ -243,14 +243,14 @@ static ts_status read_added(ts_tokenizer *t, const tsi_json *value)
     return tsi_added_insert(&t->normalized, spelled.data, spelled.length, index);
 }
 
-static ts_status read_added_list(ts_tokenizer *t, const tsi_json *list)
+static ts_status read_added_list(ts_tokenizer *t, const ts_json *list)
 {
-    int64_t count = tsi_json_count(list);
+    int64_t count = ts_json_count(list);
     if (count > TSI_VOCAB_ID_MAX) return TSI_FAIL(TS_ERR_ARG, "there are too many added tokens");
     t->added = tsi_calloc((size_t)count + 1, sizeof *t->added);
     if (t->added == NULL) return tsi_fail_memory("added tokens", (size_t)count * sizeof *t->added);
     for (int64_t i = 0; i < count; i++)
-        TSI_TRY(read_added(t, tsi_json_item(list, i)));
+        TSI_TRY(read_added(t, ts_json_item(list, i)));
     t->special = tsi_calloc((size_t)t->names.size + 1, sizeof *t->special);
     if (t->special == NULL) return tsi_fail_memory("special tokens", (size_t)t->names.size);
     for (int64_t i = 0; i < t->added_count; i++) {
@@ -281,21 +281,21 @@ static ts_status check_ids(const ts_tokenizer *t, const ts_tokens *tokens)
     return TS_OK;
 }
 
-ts_status tsi_tokenizer_read(ts_tokenizer *t, const tsi_json *root)
+ts_status tsi_tokenizer_read(ts_tokenizer *t, const ts_json *root)
 {
     static const char *const unknown[] = { "truncation", "padding" };
     for (size_t i = 0; i < TSI_COUNT_OF(unknown); i++) {
-        if (tsi_json_kind_of(tsi_json_member(root, unknown[i])) != TSI_JSON_NULL)
+        if (ts_json_kind_of(ts_json_member(root, unknown[i])) != TS_JSON_NULL)
             return TSI_FAIL(TS_ERR_ARG, "%s is not supported", unknown[i]);
     }
-    const tsi_json *model = tsi_json_member(root, "model");
+    const ts_json *model = ts_json_member(root, "model");
     TSI_TRY(check_model(model));
-    TSI_TRY(tsi_read_normalizer(t, tsi_json_member(root, "normalizer")));
-    TSI_TRY(tsi_read_pre_tokenizer(t, tsi_json_member(root, "pre_tokenizer")));
-    TSI_TRY(tsi_read_decoder(t, tsi_json_member(root, "decoder")));
+    TSI_TRY(tsi_read_normalizer(t, ts_json_member(root, "normalizer")));
+    TSI_TRY(tsi_read_pre_tokenizer(t, ts_json_member(root, "pre_tokenizer")));
+    TSI_TRY(tsi_read_decoder(t, ts_json_member(root, "decoder")));
     TSI_TRY(read_model(t, model));
-    TSI_TRY(read_added_list(t, tsi_json_member(root, "added_tokens")));
-    TSI_TRY(tsi_read_post_processor(t, tsi_json_member(root, "post_processor")));
+    TSI_TRY(read_added_list(t, ts_json_member(root, "added_tokens")));
+    TSI_TRY(tsi_read_post_processor(t, ts_json_member(root, "post_processor")));
     TSI_TRY(check_ids(t, &t->before));
     TSI_TRY(check_ids(t, &t->behind));
     t->eos = customary_eos(t);

@@ -14,25 +14,25 @@ static ts_status unsupported(const char *stage, const char *name)
     return TSI_FAIL(TS_ERR_ARG, "%s %.64s is not supported", stage, name);
 }
 
-static const char *type_of(const tsi_json *value)
+static const char *type_of(const ts_json *value)
 {
-    return tsi_json_text(tsi_json_member(value, "type"), "without a type");
+    return ts_json_text(ts_json_member(value, "type"), "without a type");
 }
 
-static bool is_type(const tsi_json *value, const char *name)
+static bool is_type(const ts_json *value, const char *name)
 {
     return strcmp(type_of(value), name) == 0;
 }
 
 /* Each element of a Sequence's list, through the reader of that stage. */
-static ts_status each_of(ts_tokenizer *t, const tsi_json *value, const char *list,
-                         ts_status (*read)(ts_tokenizer *, const tsi_json *))
+static ts_status each_of(ts_tokenizer *t, const ts_json *value, const char *list,
+                         ts_status (*read)(ts_tokenizer *, const ts_json *))
 {
-    const tsi_json *items = tsi_json_member(value, list);
-    if (tsi_json_kind_of(items) != TSI_JSON_LIST)
+    const ts_json *items = ts_json_member(value, list);
+    if (ts_json_kind_of(items) != TS_JSON_LIST)
         return TSI_FAIL(TS_ERR_ARG, "a Sequence has no list \"%s\"", list);
-    for (int64_t i = 0; i < tsi_json_count(items); i++)
-        TSI_TRY(read(t, tsi_json_item(items, i)));
+    for (int64_t i = 0; i < ts_json_count(items); i++)
+        TSI_TRY(read(t, ts_json_item(items, i)));
     return TS_OK;
 }
 
@@ -42,10 +42,10 @@ static ts_status too_many(const char *stage)
 }
 
 /* A required text of a component, copied; empty only where that is allowed. */
-static ts_status read_text(ts_tokenizer *t, const tsi_json *value, const char *name,
+static ts_status read_text(ts_tokenizer *t, const ts_json *value, const char *name,
                            bool may_be_empty, tsi_string *out)
 {
-    const char *text = tsi_json_text(tsi_json_member(value, name), NULL);
+    const char *text = ts_json_text(ts_json_member(value, name), NULL);
     if (text == NULL || (*text == '\0' && !may_be_empty))
         return TSI_FAIL(TS_ERR_ARG, "%s needs a text \"%s\"", type_of(value), name);
     const char *copy = tsi_arena_strdup(&t->texts, text);
@@ -55,19 +55,18 @@ static ts_status read_text(ts_tokenizer *t, const tsi_json *value, const char *n
 }
 
 /* {"pattern": {"String": "..."}, "content": "..."} */
-static ts_status read_replace(ts_tokenizer *t, const tsi_json *value, const char *stage,
+static ts_status read_replace(ts_tokenizer *t, const ts_json *value, const char *stage,
                               tsi_string *from, tsi_string *to)
 {
-    const tsi_json *pattern = tsi_json_member(value, "pattern");
-    if (tsi_json_member(pattern, "Regex") != NULL)
-        return unsupported(stage, "Replace with a Regex");
+    const ts_json *pattern = ts_json_member(value, "pattern");
+    if (ts_json_member(pattern, "Regex") != NULL) return unsupported(stage, "Replace with a Regex");
     TSI_TRY(read_text(t, pattern, "String", false, from));
     return read_text(t, value, "content", true, to);
 }
 
-ts_status tsi_read_normalizer(ts_tokenizer *t, const tsi_json *value)
+ts_status tsi_read_normalizer(ts_tokenizer *t, const ts_json *value)
 {
-    if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
+    if (ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     if (is_type(value, "Sequence")) return each_of(t, value, "normalizers", tsi_read_normalizer);
     if (t->normal_count == TSI_TOKEN_STEPS_MAX) return too_many("the normalizer");
     tsi_normal *normal = &t->normal[t->normal_count++];
@@ -112,19 +111,19 @@ static ts_status add_pattern(ts_tokenizer *t, const char *name, const char *expr
     return tsi_pattern_compile(what, expression, &step->pattern);
 }
 
-static ts_status read_split(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_split(ts_tokenizer *t, const ts_json *value)
 {
     static const char *const names[] = { "Isolated", "Removed", "MergedWithPrevious",
                                          "MergedWithNext", "Contiguous" };
-    const char *behavior = tsi_json_text(tsi_json_member(value, "behavior"), "(none)");
-    bool invert = tsi_json_bool(tsi_json_member(value, "invert"), false);
+    const char *behavior = ts_json_text(ts_json_member(value, "behavior"), "(none)");
+    bool invert = ts_json_bool(ts_json_member(value, "invert"), false);
     size_t kind = 0;
     while (kind < TSI_COUNT_OF(names) && strcmp(names[kind], behavior) != 0)
         kind++;
     if (kind == TSI_COUNT_OF(names))
         return unsupported("pre_tokenizer Split with behavior", behavior);
-    const tsi_json *pattern = tsi_json_member(value, "pattern");
-    const char *expression = tsi_json_text(tsi_json_member(pattern, "Regex"), NULL);
+    const ts_json *pattern = ts_json_member(value, "pattern");
+    const char *expression = ts_json_text(ts_json_member(pattern, "Regex"), NULL);
     if (expression != NULL)
         return add_pattern(t, "Split", expression, (tsi_split_kind)kind, invert);
     tsi_token_step *step = new_step(t, TSI_TOKEN_STEP_SPLIT);
@@ -134,21 +133,21 @@ static ts_status read_split(ts_tokenizer *t, const tsi_json *value)
     return read_text(t, pattern, "String", false, &step->literal);
 }
 
-static ts_status read_byte_level(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_byte_level(ts_tokenizer *t, const ts_json *value)
 {
     t->bpe.byte_level = true;
-    bool prefix = tsi_json_bool(tsi_json_member(value, "add_prefix_space"), true);
+    bool prefix = ts_json_bool(ts_json_member(value, "add_prefix_space"), true);
     if (prefix && new_step(t, TSI_TOKEN_STEP_PREFIX) == NULL) return TS_ERR_ARG;
-    if (!tsi_json_bool(tsi_json_member(value, "use_regex"), true)) return TS_OK;
+    if (!ts_json_bool(ts_json_member(value, "use_regex"), true)) return TS_OK;
     return add_pattern(t, "ByteLevel", tsi_pattern_gpt2, TSI_SPLIT_ISOLATED, false);
 }
 
 /* How Metaspace's mark stands before a text: prepend_scheme, or add_prefix_space in old files. */
-static ts_status read_scheme(const tsi_json *value, tsi_mark_prefix *out)
+static ts_status read_scheme(const ts_json *value, tsi_mark_prefix *out)
 {
-    bool add = tsi_json_bool(tsi_json_member(value, "add_prefix_space"), true);
+    bool add = ts_json_bool(ts_json_member(value, "add_prefix_space"), true);
     const char *scheme =
-        tsi_json_text(tsi_json_member(value, "prepend_scheme"), add ? "always" : "never");
+        ts_json_text(ts_json_member(value, "prepend_scheme"), add ? "always" : "never");
     if (strcmp(scheme, "always") == 0)
         *out = TSI_MARK_ALWAYS;
     else if (strcmp(scheme, "first") == 0)
@@ -183,14 +182,14 @@ static ts_status check_first(const ts_tokenizer *t)
     return TS_OK;
 }
 
-static ts_status read_metaspace(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_metaspace(ts_tokenizer *t, const ts_json *value)
 {
     tsi_token_step *step = new_step(t, TSI_TOKEN_STEP_MARK);
     if (step == NULL) return TS_ERR_ARG;
     TSI_TRY(read_text(t, value, "replacement", false, &step->literal));
     TSI_TRY(read_scheme(value, &step->prefix));
     if (step->prefix == TSI_MARK_FIRST) TSI_TRY(check_first(t));
-    if (!tsi_json_bool(tsi_json_member(value, "split"), true)) return TS_OK;
+    if (!ts_json_bool(ts_json_member(value, "split"), true)) return TS_OK;
     tsi_token_step *cut = new_step(t, TSI_TOKEN_STEP_SPLIT);
     if (cut == NULL) return TS_ERR_ARG;
     cut->split = TSI_SPLIT_WITH_NEXT;
@@ -198,9 +197,9 @@ static ts_status read_metaspace(ts_tokenizer *t, const tsi_json *value)
     return TS_OK;
 }
 
-ts_status tsi_read_pre_tokenizer(ts_tokenizer *t, const tsi_json *value)
+ts_status tsi_read_pre_tokenizer(ts_tokenizer *t, const ts_json *value)
 {
-    if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
+    if (ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     if (is_type(value, "Sequence"))
         return each_of(t, value, "pretokenizers", tsi_read_pre_tokenizer);
     if (t->bpe.byte_level) return unsupported("a pre_tokenizer behind ByteLevel:", type_of(value));
@@ -208,22 +207,22 @@ ts_status tsi_read_pre_tokenizer(ts_tokenizer *t, const tsi_json *value)
     if (is_type(value, "Split")) return read_split(t, value);
     if (is_type(value, "Metaspace")) return read_metaspace(t, value);
     if (is_type(value, "Digits")) {
-        bool single = tsi_json_bool(tsi_json_member(value, "individual_digits"), false);
+        bool single = ts_json_bool(ts_json_member(value, "individual_digits"), false);
         return add_pattern(t, "Digits", single ? "\\p{N}" : "\\p{N}+", TSI_SPLIT_ISOLATED, false);
     }
     return unsupported("pre_tokenizer", type_of(value));
 }
 
 /* ---- decoders -------------------------------------------------------------------------------- */
-static ts_status read_strip(ts_tokenizer *t, const tsi_json *value, tsi_decode *step)
+static ts_status read_strip(ts_tokenizer *t, const ts_json *value, tsi_decode *step)
 {
     step->kind = TSI_DECODE_STRIP;
-    step->start = tsi_json_int(tsi_json_member(value, "start"), 0);
-    step->stop = tsi_json_int(tsi_json_member(value, "stop"), 0);
+    step->start = ts_json_int(ts_json_member(value, "start"), 0);
+    step->stop = ts_json_int(ts_json_member(value, "stop"), 0);
     return read_text(t, value, "content", false, &step->from);
 }
 
-static ts_status read_mark_decoder(ts_tokenizer *t, const tsi_json *value, tsi_decode *step)
+static ts_status read_mark_decoder(ts_tokenizer *t, const ts_json *value, tsi_decode *step)
 {
     tsi_mark_prefix prefix;
     step->kind = TSI_DECODE_MARK;
@@ -232,9 +231,9 @@ static ts_status read_mark_decoder(ts_tokenizer *t, const tsi_json *value, tsi_d
     return read_text(t, value, "replacement", false, &step->from);
 }
 
-ts_status tsi_read_decoder(ts_tokenizer *t, const tsi_json *value)
+ts_status tsi_read_decoder(ts_tokenizer *t, const ts_json *value)
 {
-    if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
+    if (ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     t->joined = true;
     if (is_type(value, "Sequence")) return each_of(t, value, "decoders", tsi_read_decoder);
     if (t->decode_count == TSI_TOKEN_STEPS_MAX) return too_many("the decoder");
@@ -258,14 +257,14 @@ ts_status tsi_read_decoder(ts_tokenizer *t, const tsi_json *value)
 
 /* ---- post-processors ------------------------------------------------------------------------- */
 /* The ids of a special token of a template, by the template's own table. */
-static ts_status add_special(const tsi_json *table, const char *name, ts_tokens *out)
+static ts_status add_special(const ts_json *table, const char *name, ts_tokens *out)
 {
-    const tsi_json *ids = tsi_json_member(tsi_json_member(table, name), "ids");
-    if (tsi_json_count(ids) == 0)
+    const ts_json *ids = ts_json_member(ts_json_member(table, name), "ids");
+    if (ts_json_count(ids) == 0)
         return TSI_FAIL(TS_ERR_ARG, "post_processor TemplateProcessing has no ids for \"%.64s\"",
                         name);
-    for (int64_t i = 0; i < tsi_json_count(ids); i++) {
-        int64_t id = tsi_json_int(tsi_json_item(ids, i), -1);
+    for (int64_t i = 0; i < ts_json_count(ids); i++) {
+        int64_t id = ts_json_int(ts_json_item(ids, i), -1);
         if (id < 0 || id > TSI_VOCAB_ID_MAX)
             return TSI_FAIL(TS_ERR_ARG, "post_processor: \"%.64s\" has no proper id", name);
         TSI_TRY(tsi_tokens_add(out, (int32_t)id));
@@ -273,20 +272,20 @@ static ts_status add_special(const tsi_json *table, const char *name, ts_tokens 
     return TS_OK;
 }
 
-static ts_status read_template(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_template(ts_tokenizer *t, const ts_json *value)
 {
-    const tsi_json *single = tsi_json_member(value, "single");
-    const tsi_json *table = tsi_json_member(value, "special_tokens");
-    if (tsi_json_kind_of(single) != TSI_JSON_LIST)
+    const ts_json *single = ts_json_member(value, "single");
+    const ts_json *table = ts_json_member(value, "special_tokens");
+    if (ts_json_kind_of(single) != TS_JSON_LIST)
         return TSI_FAIL(TS_ERR_ARG, "post_processor TemplateProcessing needs a list \"single\"");
     bool behind = false;
-    for (int64_t i = 0; i < tsi_json_count(single); i++) {
-        const tsi_json *item = tsi_json_item(single, i);
-        const tsi_json *special = tsi_json_member(item, "SpecialToken");
+    for (int64_t i = 0; i < ts_json_count(single); i++) {
+        const ts_json *item = ts_json_item(single, i);
+        const ts_json *special = ts_json_member(item, "SpecialToken");
         if (special != NULL) {
-            const char *name = tsi_json_text(tsi_json_member(special, "id"), "");
+            const char *name = ts_json_text(ts_json_member(special, "id"), "");
             TSI_TRY(add_special(table, name, behind ? &t->behind : &t->before));
-        } else if (tsi_json_member(item, "Sequence") != NULL && !behind) {
+        } else if (ts_json_member(item, "Sequence") != NULL && !behind) {
             behind = true;
         } else {
             return unsupported("post_processor TemplateProcessing", "with this template");
@@ -296,19 +295,19 @@ static ts_status read_template(ts_tokenizer *t, const tsi_json *value)
 }
 
 /* {"cls": ["<s>", 0], "sep": ["</s>", 2]} */
-static ts_status read_cls_sep(ts_tokenizer *t, const tsi_json *value)
+static ts_status read_cls_sep(ts_tokenizer *t, const ts_json *value)
 {
-    int64_t cls = tsi_json_int(tsi_json_item(tsi_json_member(value, "cls"), 1), -1);
-    int64_t sep = tsi_json_int(tsi_json_item(tsi_json_member(value, "sep"), 1), -1);
+    int64_t cls = ts_json_int(ts_json_item(ts_json_member(value, "cls"), 1), -1);
+    int64_t sep = ts_json_int(ts_json_item(ts_json_member(value, "sep"), 1), -1);
     if (cls < 0 || sep < 0 || cls > TSI_VOCAB_ID_MAX || sep > TSI_VOCAB_ID_MAX)
         return TSI_FAIL(TS_ERR_ARG, "post_processor %s needs ids in cls and sep", type_of(value));
     TSI_TRY(tsi_tokens_add(&t->before, (int32_t)cls));
     return tsi_tokens_add(&t->behind, (int32_t)sep);
 }
 
-ts_status tsi_read_post_processor(ts_tokenizer *t, const tsi_json *value)
+ts_status tsi_read_post_processor(ts_tokenizer *t, const ts_json *value)
 {
-    if (tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
+    if (ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     if (is_type(value, "Sequence")) return each_of(t, value, "processors", tsi_read_post_processor);
     if (is_type(value, "ByteLevel")) return TS_OK; /* changes offsets only */
     if (is_type(value, "TemplateProcessing")) return read_template(t, value);

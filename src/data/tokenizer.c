@@ -72,16 +72,16 @@ ts_status ts_tokenizer_parse(const char *what, const char *json, size_t length, 
 {
     if (out == NULL || what == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_tokenizer_parse: NULL");
     *out = NULL;
-    tsi_json_document *document = NULL;
-    TSI_TRY(tsi_json_parse(what, json, length, &document));
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse(what, json, length, &document));
     ts_tokenizer *t = new_tokenizer();
     ts_status status = TS_ERR_MEMORY;
     if (t != NULL) {
-        status = tsi_tokenizer_read(t, tsi_json_root(document));
+        status = tsi_tokenizer_read(t, ts_json_root(document));
         if (status != TS_OK) tsi_error_prefix("%s", what);
         t->hash = tsi_hash_bytes(1, json, length);
     }
-    tsi_json_release(document);
+    ts_json_release(document);
     if (status == TS_OK)
         *out = t;
     else

@@ -14,12 +14,12 @@
 #define TSI_DATA_TOKENIZER_H
 
 #include "base/arena.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "data/bpe.h"
 #include "data/pattern.h"
 #include "data/vocab.h"
 #include "tessera/data.h"
+#include "tessera/json.h"
 
 enum { TSI_TOKEN_STEPS_MAX = 16 }; /* of one stage */
 /* Classes of characters: ASCII, the mark, all others. */
@@ -135,11 +135,11 @@ struct ts_tokenizer {
 
 /* ---- parse.c, parse_steps.c ---- */
 /* Reads a tokenizer.json into a zeroed tokenizer; on failure the caller releases it. */
-ts_status tsi_tokenizer_read(ts_tokenizer *tokenizer, const tsi_json *root);
-ts_status tsi_read_normalizer(ts_tokenizer *tokenizer, const tsi_json *value);
-ts_status tsi_read_pre_tokenizer(ts_tokenizer *tokenizer, const tsi_json *value);
-ts_status tsi_read_decoder(ts_tokenizer *tokenizer, const tsi_json *value);
-ts_status tsi_read_post_processor(ts_tokenizer *tokenizer, const tsi_json *value);
+ts_status tsi_tokenizer_read(ts_tokenizer *tokenizer, const ts_json *root);
+ts_status tsi_read_normalizer(ts_tokenizer *tokenizer, const ts_json *value);
+ts_status tsi_read_pre_tokenizer(ts_tokenizer *tokenizer, const ts_json *value);
+ts_status tsi_read_decoder(ts_tokenizer *tokenizer, const ts_json *value);
+ts_status tsi_read_post_processor(ts_tokenizer *tokenizer, const ts_json *value);
 
 /* ---- added.c ---- */
 ts_status tsi_added_insert(tsi_added_set *set, const char *text, size_t length, int32_t added);

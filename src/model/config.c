@@ -11,9 +11,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/intmath.h"
-#include "base/json.h"
+#include "tessera/json.h"
 #include "base/text.h"
 #include "model/config.h"
+#include "tessera/json.h"
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length)
 {
@@ -38,10 +39,10 @@ static ts_status family_of(tsi_members *root, int32_t *out)
 }
 
 /* Does layer i of "layer_types" slide? */
-static bool slides_by_type(tsi_members *root, const tsi_json *types, int64_t i)
+static bool slides_by_type(tsi_members *root, const ts_json *types, int64_t i)
 {
-    const tsi_json *item = tsi_json_item(types, i);
-    const char *type = tsi_json_text(item, "");
+    const ts_json *item = ts_json_item(types, i);
+    const char *type = ts_json_text(item, "");
     bool slides = strcmp(type, "sliding_attention") == 0;
     if (!slides && strcmp(type, "full_attention") != 0)
         tsi_member_refuse(root, "layer_types", item,
@@ -54,7 +55,7 @@ static bool slides_by_type(tsi_members *root, const tsi_json *types, int64_t i)
 static ts_status read_window(tsi_members *root, ts_model_config *c)
 {
     bool qwen = c->family == TS_MODEL_QWEN3;
-    const tsi_json *types = tsi_member_list(root, "layer_types");
+    const ts_json *types = tsi_member_list(root, "layer_types");
     bool used = tsi_member_bool(root, "use_sliding_window", !qwen);
     int64_t window = tsi_member_int(root, "sliding_window", 0, INT64_MAX / 2, 0);
     int64_t first = tsi_member_int(root, "max_window_layers", 0, INT32_MAX, 28);
@@ -195,11 +196,11 @@ ts_status ts_model_config_read(const char *path, ts_model_config *out)
     snprintf(file, sizeof file, "%s%s", path, directory ? "/config.json" : "");
     char *text = NULL;
     size_t length = 0;
-    tsi_json_document *document = NULL;
+    ts_json_document *document = NULL;
     ts_status status = tsi_file_text(file, &text, &length);
-    if (status == TS_OK) status = tsi_json_parse(file, text, length, &document);
-    tsi_members root = { file, document ? tsi_json_root(document) : NULL, TS_OK };
-    if (status == TS_OK && tsi_json_kind_of(root.object) != TSI_JSON_OBJECT)
+    if (status == TS_OK) status = ts_json_parse(file, text, length, &document);
+    tsi_members root = { file, document ? ts_json_root(document) : NULL, TS_OK };
+    if (status == TS_OK && ts_json_kind_of(root.object) != TS_JSON_OBJECT)
         status = TSI_FAIL(TS_ERR_ARG, "%s: is not a JSON object", file);
     if (status == TS_OK) status = family_of(&root, &out->family);
     if (status == TS_OK) {
@@ -207,7 +208,7 @@ ts_status ts_model_config_read(const char *path, ts_model_config *out)
         status = out->family == TS_MODEL_GPT2 ? read_gpt2(&root, out) : read_llama(&root, out);
     }
     if (status == TS_OK) status = tsi_model_config_check(file, out);
-    tsi_json_release(document);
+    ts_json_release(document);
     tsi_free(text);
     return status;
 }

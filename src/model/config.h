@@ -5,7 +5,7 @@
 
 #include <float.h>
 
-#include "base/json.h"
+#include "tessera/json.h"
 #include "tessera/model.h"
 
 /* Beyond these no model is published; products of any two or three of them fit 64 bits. */
@@ -30,7 +30,7 @@ static inline double tsi_given(double value)
 /* ---- members of an object, checked (config_member.c) ---- */
 typedef struct tsi_members {
     const char *path;       /* of the file, for sentences */
-    const tsi_json *object; /* NULL: every member is absent */
+    const ts_json *object; /* NULL: every member is absent */
     ts_status status;       /* the first refusal */
 } tsi_members;
 
@@ -40,10 +40,10 @@ double tsi_member_real(tsi_members *members, const char *name, double low, doubl
                        double otherwise);
 bool tsi_member_bool(tsi_members *members, const char *name, bool otherwise);
 const char *tsi_member_text(tsi_members *members, const char *name, const char *otherwise);
-const tsi_json *tsi_member_object(tsi_members *members, const char *name); /* NULL: absent */
-const tsi_json *tsi_member_list(tsi_members *members, const char *name);   /* NULL: absent */
+const ts_json *tsi_member_object(tsi_members *members, const char *name); /* NULL: absent */
+const ts_json *tsi_member_list(tsi_members *members, const char *name);   /* NULL: absent */
 /* Records that a value is not what was wanted: "a text". */
-void tsi_member_refuse(tsi_members *members, const char *name, const tsi_json *value,
+void tsi_member_refuse(tsi_members *members, const char *name, const ts_json *value,
                        const char *wanted);
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length); /* the caller frees */

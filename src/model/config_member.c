@@ -12,34 +12,34 @@
 #include "model/config.h"
 
 /* What stands in the file, for the sentence. */
-static void value_text(const tsi_json *value, tsi_text *out)
+static void value_text(const ts_json *value, tsi_text *out)
 {
-    switch (tsi_json_kind_of(value)) {
-    case TSI_JSON_NULL:
+    switch (ts_json_kind_of(value)) {
+    case TS_JSON_NULL:
         tsi_text_add(out, "null");
         return;
-    case TSI_JSON_BOOL:
-        tsi_text_add(out, tsi_json_bool(value, false) ? "true" : "false");
+    case TS_JSON_BOOL:
+        tsi_text_add(out, ts_json_bool(value, false) ? "true" : "false");
         return;
-    case TSI_JSON_INT:
-        tsi_text_int(out, tsi_json_int(value, 0));
+    case TS_JSON_INT:
+        tsi_text_int(out, ts_json_int(value, 0));
         return;
-    case TSI_JSON_REAL:
-        tsi_text_real(out, tsi_json_real(value, 0));
+    case TS_JSON_REAL:
+        tsi_text_real(out, ts_json_real(value, 0));
         return;
-    case TSI_JSON_TEXT:
-        tsi_text_json(out, tsi_json_text(value, ""));
+    case TS_JSON_TEXT:
+        tsi_text_json(out, ts_json_text(value, ""));
         return;
-    case TSI_JSON_LIST:
+    case TS_JSON_LIST:
         tsi_text_add(out, "a list");
         return;
-    case TSI_JSON_OBJECT:
+    case TS_JSON_OBJECT:
         tsi_text_add(out, "an object");
         return;
     }
 }
 
-void tsi_member_refuse(tsi_members *m, const char *name, const tsi_json *value, const char *wanted)
+void tsi_member_refuse(tsi_members *m, const char *name, const ts_json *value, const char *wanted)
 {
     if (m->status != TS_OK) return;
     tsi_text text = { 0 };
@@ -50,13 +50,13 @@ void tsi_member_refuse(tsi_members *m, const char *name, const tsi_json *value, 
 }
 
 /* The value of a kind; NULL: absent, null, or refused. */
-static const tsi_json *member(tsi_members *m, const char *name, bool good_if_number,
-                              tsi_json_kind kind, const char *wanted)
+static const ts_json *member(tsi_members *m, const char *name, bool good_if_number,
+                              ts_json_kind kind, const char *wanted)
 {
-    const tsi_json *value = tsi_json_member(m->object, name);
-    tsi_json_kind found = tsi_json_kind_of(value);
-    if (found == TSI_JSON_NULL) return NULL;
-    if (found == kind || (good_if_number && (found == TSI_JSON_INT || found == TSI_JSON_REAL)))
+    const ts_json *value = ts_json_member(m->object, name);
+    ts_json_kind found = ts_json_kind_of(value);
+    if (found == TS_JSON_NULL) return NULL;
+    if (found == kind || (good_if_number && (found == TS_JSON_INT || found == TS_JSON_REAL)))
         return value;
     tsi_member_refuse(m, name, value, wanted);
     return NULL;
@@ -68,9 +68,9 @@ int64_t tsi_member_int(tsi_members *m, const char *name, int64_t low, int64_t hi
     char wanted[96];
     snprintf(wanted, sizeof wanted, "a whole number from %lld to %lld", (long long)low,
              (long long)high);
-    const tsi_json *value = member(m, name, true, TSI_JSON_INT, wanted);
+    const ts_json *value = member(m, name, true, TS_JSON_INT, wanted);
     if (!value) return otherwise;
-    int64_t found = tsi_json_int(value, INT64_MIN);
+    int64_t found = ts_json_int(value, INT64_MIN);
     if (found >= low && found <= high) return found;
     tsi_member_refuse(m, name, value, wanted);
     return otherwise;
@@ -80,9 +80,9 @@ double tsi_member_real(tsi_members *m, const char *name, double low, double high
 {
     char wanted[96];
     snprintf(wanted, sizeof wanted, "a number from %g to %g", low, high);
-    const tsi_json *value = member(m, name, true, TSI_JSON_REAL, wanted);
+    const ts_json *value = member(m, name, true, TS_JSON_REAL, wanted);
     if (!value) return otherwise;
-    double found = tsi_json_real(value, (double)NAN);
+    double found = ts_json_real(value, (double)NAN);
     if (found >= low && found <= high) return found;
     tsi_member_refuse(m, name, value, wanted);
     return otherwise;
@@ -90,22 +90,22 @@ double tsi_member_real(tsi_members *m, const char *name, double low, double high
 
 bool tsi_member_bool(tsi_members *m, const char *name, bool otherwise)
 {
-    const tsi_json *value = member(m, name, false, TSI_JSON_BOOL, "true or false");
-    return value ? tsi_json_bool(value, otherwise) : otherwise;
+    const ts_json *value = member(m, name, false, TS_JSON_BOOL, "true or false");
+    return value ? ts_json_bool(value, otherwise) : otherwise;
 }
 
 const char *tsi_member_text(tsi_members *m, const char *name, const char *otherwise)
 {
-    const tsi_json *value = member(m, name, false, TSI_JSON_TEXT, "a text");
-    return value ? tsi_json_text(value, otherwise) : otherwise;
+    const ts_json *value = member(m, name, false, TS_JSON_TEXT, "a text");
+    return value ? ts_json_text(value, otherwise) : otherwise;
 }
 
-const tsi_json *tsi_member_object(tsi_members *m, const char *name)
+const ts_json *tsi_member_object(tsi_members *m, const char *name)
 {
-    return member(m, name, false, TSI_JSON_OBJECT, "an object");
+    return member(m, name, false, TS_JSON_OBJECT, "an object");
 }
 
-const tsi_json *tsi_member_list(tsi_members *m, const char *name)
+const ts_json *tsi_member_list(tsi_members *m, const char *name)
 {
-    return member(m, name, false, TSI_JSON_LIST, "a list");
+    return member(m, name, false, TS_JSON_LIST, "a list");
 }

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "model/config.h"
+#include "tessera/json.h"
 
 #define FACTOR_MAX 1e9
 #define THETA_MAX 1e30
@@ -23,15 +23,15 @@ const char *tsi_rope_type_name(int32_t type)
 static ts_status read_factors(tsi_members *rope, const char *name, const ts_model_config *c,
                               double *out)
 {
-    const tsi_json *list = tsi_member_list(rope, name);
+    const ts_json *list = tsi_member_list(rope, name);
     TSI_TRY(rope->status);
-    int64_t count = list ? tsi_json_count(list) : 0;
+    int64_t count = list ? ts_json_count(list) : 0;
     if (count != c->head_dim / 2 || count > TS_ROPE_FACTORS_MAX)
         return TSI_FAIL(
             TS_ERR_ARG, "%s: longrope needs %s with %lld factors (at most %d), found %lld",
             rope->path, name, (long long)(c->head_dim / 2), TS_ROPE_FACTORS_MAX, (long long)count);
     for (int64_t i = 0; i < count; i++) {
-        out[i] = tsi_json_real(tsi_json_item(list, i), 0.0);
+        out[i] = ts_json_real(ts_json_item(list, i), 0.0);
         if (!(out[i] > 0.0))
             return TSI_FAIL(TS_ERR_ARG, "%s: %s, factor %lld is not a positive number", rope->path,
                             name, (long long)i);
@@ -91,7 +91,7 @@ static ts_status check_scale(const char *path, const ts_model_config *c)
 ts_status tsi_rope_read(tsi_members *root, ts_model_config *c)
 {
     tsi_members rope = { root->path, tsi_member_object(root, "rope_parameters"), TS_OK };
-    const tsi_json *older = tsi_member_object(root, "rope_scaling");
+    const ts_json *older = tsi_member_object(root, "rope_scaling");
     if (!rope.object) rope.object = older;
     c->rope_theta = tsi_member_real(root, "rope_theta", 0, THETA_MAX, c->rope_theta);
     c->rope_theta = tsi_member_real(&rope, "rope_theta", 0, THETA_MAX, c->rope_theta);

@@ -18,9 +18,10 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "tessera/json.h"
 #include "base/text.h"
 #include "plan/topology.h"
+#include "tessera/json.h"
 
 static const char *const hops_names[] = { "ring", "log", "flat", NULL };
 
@@ -55,19 +56,19 @@ static ts_status unknown_member(const char *where, const char *name, const char 
                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static ts_status want_number(const char *name, const tsi_json *value, double *out)
+static ts_status want_number(const char *name, const ts_json *value, double *out)
 {
-    tsi_json_kind kind = tsi_json_kind_of(value);
-    if (kind != TSI_JSON_INT && kind != TSI_JSON_REAL) {
+    ts_json_kind kind = ts_json_kind_of(value);
+    if (kind != TS_JSON_INT && kind != TS_JSON_REAL) {
         return TSI_FAIL(TS_ERR_ARG, "topology: '%s' must be a number", name);
     }
-    *out = kind == TSI_JSON_INT ? (double)tsi_json_int(value, 0) : tsi_json_real(value, 0);
+    *out = kind == TS_JSON_INT ? (double)ts_json_int(value, 0) : ts_json_real(value, 0);
     return TS_OK;
 }
 
-static ts_status want_name(const char *name, const tsi_json *value, char *out)
+static ts_status want_name(const char *name, const ts_json *value, char *out)
 {
-    const char *text = tsi_json_text(value, NULL);
+    const char *text = ts_json_text(value, NULL);
     if (!text || strlen(text) >= TS_TOPOLOGY_NAME) {
         return TSI_FAIL(TS_ERR_ARG, "topology: '%s' must be a text of fewer than %d bytes", name,
                         TS_TOPOLOGY_NAME);
@@ -76,7 +77,7 @@ static ts_status want_name(const char *name, const tsi_json *value, char *out)
     return TS_OK;
 }
 
-static ts_status level_member(const char *name, const tsi_json *value, void *context)
+static ts_status level_member(const char *name, const ts_json *value, void *context)
 {
     ts_topology_level *level = context;
     if (strcmp(name, "name") == 0) return want_name(name, value, level->name);
@@ -85,16 +86,16 @@ static ts_status level_member(const char *name, const tsi_json *value, void *con
         return want_number(name, value, &level->bandwidth_gib_s);
     if (strcmp(name, "total_gib_s") == 0) return want_number(name, value, &level->total_gib_s);
     if (strcmp(name, "ranks") == 0) {
-        if (tsi_json_kind_of(value) != TSI_JSON_INT || tsi_json_int(value, -1) < 0) {
+        if (ts_json_kind_of(value) != TS_JSON_INT || ts_json_int(value, -1) < 0) {
             return TSI_FAIL(TS_ERR_ARG, "topology: 'ranks' must be an integer, 0 for everything");
         }
-        level->ranks = tsi_json_int(value, 0);
+        level->ranks = ts_json_int(value, 0);
         return TS_OK;
     }
     return unknown_member("a level", name, level_names);
 }
 
-static ts_status axis_member(const char *name, const tsi_json *value, void *context)
+static ts_status axis_member(const char *name, const ts_json *value, void *context)
 {
     ts_topology_axis *axis = context;
     if (strcmp(name, "name") == 0) return want_name(name, value, axis->name);
@@ -104,35 +105,35 @@ static ts_status axis_member(const char *name, const tsi_json *value, void *cont
     return unknown_member("an axis", name, level_names);
 }
 
-static ts_status read_levels(ts_topology *t, const tsi_json *list)
+static ts_status read_levels(ts_topology *t, const ts_json *list)
 {
-    int64_t count = tsi_json_count(list);
-    if (tsi_json_kind_of(list) != TSI_JSON_LIST || count < 1 || count > TS_TOPOLOGY_LEVELS) {
+    int64_t count = ts_json_count(list);
+    if (ts_json_kind_of(list) != TS_JSON_LIST || count < 1 || count > TS_TOPOLOGY_LEVELS) {
         return TSI_FAIL(TS_ERR_ARG, "topology: 'levels' must be a list of 1 to %d levels",
                         TS_TOPOLOGY_LEVELS);
     }
     t->level_count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
-        TSI_TRY(tsi_json_each(tsi_json_item(list, i), level_member, &t->level[i]));
+        TSI_TRY(ts_json_each(ts_json_item(list, i), level_member, &t->level[i]));
     }
     return TS_OK;
 }
 
-static ts_status read_axes(ts_topology *t, const tsi_json *list)
+static ts_status read_axes(ts_topology *t, const ts_json *list)
 {
-    int64_t count = tsi_json_count(list);
-    if (tsi_json_kind_of(list) != TSI_JSON_LIST || count > TS_TOPOLOGY_AXES) {
+    int64_t count = ts_json_count(list);
+    if (ts_json_kind_of(list) != TS_JSON_LIST || count > TS_TOPOLOGY_AXES) {
         return TSI_FAIL(TS_ERR_ARG, "topology: 'axes' must be a list of up to %d axes",
                         TS_TOPOLOGY_AXES);
     }
     t->axis_count = (int32_t)count;
     for (int64_t i = 0; i < count; i++) {
-        TSI_TRY(tsi_json_each(tsi_json_item(list, i), axis_member, &t->axis[i]));
+        TSI_TRY(ts_json_each(ts_json_item(list, i), axis_member, &t->axis[i]));
     }
     return TS_OK;
 }
 
-static ts_status topology_member(const char *name, const tsi_json *value, void *context)
+static ts_status topology_member(const char *name, const ts_json *value, void *context)
 {
     ts_topology *t = context;
     for (size_t i = 0; i < TSI_COUNT_OF(topology_fields); i++) {
@@ -146,7 +147,7 @@ static ts_status topology_member(const char *name, const tsi_json *value, void *
     if (strcmp(name, "levels") == 0) return read_levels(t, value);
     if (strcmp(name, "axes") == 0) return read_axes(t, value);
     if (strcmp(name, "hops") == 0) {
-        const char *text = tsi_json_text(value, "");
+        const char *text = ts_json_text(value, "");
         for (int32_t i = 0; hops_names[i]; i++) {
             if (strcmp(text, hops_names[i]) == 0) {
                 t->hops = i;
@@ -160,16 +161,16 @@ static ts_status topology_member(const char *name, const tsi_json *value, void *
 
 static ts_status parse_json(const char *what, const char *text, ts_topology *out)
 {
-    tsi_json_document *document = NULL;
-    TSI_TRY(tsi_json_parse(what, text, strlen(text), &document));
-    const tsi_json *root = tsi_json_root(document);
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse(what, text, strlen(text), &document));
+    const ts_json *root = ts_json_root(document);
     ts_status status = TS_OK;
-    if (tsi_json_kind_of(root) != TSI_JSON_OBJECT) {
+    if (ts_json_kind_of(root) != TS_JSON_OBJECT) {
         status = TSI_FAIL(TS_ERR_ARG, "%s: a topology is a JSON object", what);
     }
-    if (status == TS_OK) status = tsi_json_each(root, topology_member, out);
+    if (status == TS_OK) status = ts_json_each(root, topology_member, out);
     if (status == TS_OK) status = tsi_topology_check(out);
-    tsi_json_release(document);
+    ts_json_release(document);
     out->struct_size = sizeof *out;
     if (status != TS_OK) memset(out, 0, sizeof *out);
     return status;

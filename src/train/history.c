@@ -13,9 +13,10 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "tessera/json.h"
 #include "base/rank.h"
 #include "base/text.h"
+#include "tessera/json.h"
 #include "train/run.h"
 
 static ts_status keep(tsi_history *h, const ts_train_step *step)
@@ -65,9 +66,9 @@ static ts_status write_line(tsi_history *h, const ts_train_step *s)
     return good ? TS_OK : TSI_FAIL(TS_ERR_IO, "train.jsonl: %s", strerror(errno));
 }
 
-static double real(const tsi_json *root, const char *name)
+static double real(const ts_json *root, const char *name)
 {
-    return tsi_json_real(tsi_json_member(root, name), (double)NAN); /* null: was not finite */
+    return ts_json_real(ts_json_member(root, name), (double)NAN); /* null: was not finite */
 }
 
 /* One line of an earlier process; what is torn, or of another run, is left out. */
@@ -75,25 +76,25 @@ static ts_status read_line(tsi_history *h, const char *line, int64_t last)
 {
     char run[20];
     size_t length = strlen(line);
-    tsi_json_document *document = NULL;
+    ts_json_document *document = NULL;
     if (length < 2 || line[length - 1] != '\n' || line[length - 2] != '}') return TS_OK;
-    if (tsi_json_parse("train.jsonl", line, length, &document) != TS_OK) return TS_OK;
-    const tsi_json *root = tsi_json_root(document);
+    if (ts_json_parse("train.jsonl", line, length, &document) != TS_OK) return TS_OK;
+    const ts_json *root = ts_json_root(document);
     ts_train_step s = { .struct_size = sizeof s,
-                        .step = tsi_json_int(tsi_json_member(root, "step"), 0),
-                        .tokens = tsi_json_int(tsi_json_member(root, "tokens"), 0),
+                        .step = ts_json_int(ts_json_member(root, "step"), 0),
+                        .tokens = ts_json_int(ts_json_member(root, "tokens"), 0),
                         .loss = real(root, "loss"),
                         .norm = real(root, "norm"),
                         .rate = real(root, "rate"),
                         .seconds = real(root, "seconds"),
                         .tokens_per_second = real(root, "tokens_per_second"),
                         .flops = real(root, "flops"),
-                        .memory_bytes = tsi_json_int(tsi_json_member(root, "memory_bytes"), 0),
+                        .memory_bytes = ts_json_int(ts_json_member(root, "memory_bytes"), 0),
                         .scale = real(root, "scale"),
-                        .skipped = tsi_json_int(tsi_json_member(root, "skipped"), 0) };
+                        .skipped = ts_json_int(ts_json_member(root, "skipped"), 0) };
     snprintf(run, sizeof run, "%016llx", (unsigned long long)h->run);
-    bool ours = strcmp(tsi_json_text(tsi_json_member(root, "run"), ""), run) == 0;
-    tsi_json_release(document);
+    bool ours = strcmp(ts_json_text(ts_json_member(root, "run"), ""), run) == 0;
+    ts_json_release(document);
     bool next =
         s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);
     return ours && next ? keep(h, &s) : TS_OK;

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "harness/test.h"
 #include "tessera/comm.h"
 #include "tessera/event.h"
+#include "tessera/json.h"
 
 static ts_array vector_of(int64_t *data, int64_t count)
 {
@@ -106,23 +106,23 @@ TS_TEST(trace_is_json)
     size_t length = file != NULL ? fread(text, 1, sizeof text, file) : 0;
     if (file != NULL) fclose(file);
     unlink(path);
-    tsi_json_document *document = NULL;
-    TEST_OK(t, tsi_json_parse("trace", text, length, &document));
-    const tsi_json *events = tsi_json_member(tsi_json_root(document), "traceEvents");
+    ts_json_document *document = NULL;
+    TEST_OK(t, ts_json_parse("trace", text, length, &document));
+    const ts_json *events = ts_json_member(ts_json_root(document), "traceEvents");
     int64_t reduces = 0, ranks = 0, channels = 0;
-    for (int64_t i = 0; i < tsi_json_count(events); i++) {
-        const tsi_json *event = tsi_json_item(events, i);
-        const char *name = tsi_json_text(tsi_json_member(event, "name"), "");
+    for (int64_t i = 0; i < ts_json_count(events); i++) {
+        const ts_json *event = ts_json_item(events, i);
+        const char *name = ts_json_text(ts_json_member(event, "name"), "");
         reduces += strcmp(name, "all_reduce loss \"quoted\"") == 0;
         ranks += strcmp(name, "process_name") == 0;
         channels +=
-            strcmp(name, "barrier") == 0 && tsi_json_int(tsi_json_member(event, "tid"), -1) == 3;
-        TEST_CHECK(t, tsi_json_int(tsi_json_member(event, "pid"), -1) < 3);
+            strcmp(name, "barrier") == 0 && ts_json_int(ts_json_member(event, "tid"), -1) == 3;
+        TEST_CHECK(t, ts_json_int(ts_json_member(event, "pid"), -1) < 3);
     }
     TEST_EQ(t, reduces, 3);
     TEST_EQ(t, ranks, 3);
     TEST_EQ(t, channels, 3);
-    tsi_json_release(document);
+    ts_json_release(document);
 }
 
 TS_TEST(trace_refused)

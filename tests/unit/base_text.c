@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
-#include "base/json.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "harness/test.h"
 
@@ -48,18 +48,60 @@ TS_TEST(text_json_escapes)
     tsi_text_release(&text);
 }
 
+/* Repair 34: whatever the bytes, a JSON text is UTF-8. */
+TS_TEST(text_json_is_utf8)
+{
+    static const struct {
+        const char *bytes, *want;
+    } row[] = { { "caf\xc3", "\"caf\xef\xbf\xbd\"" },
+                { "\xe2\x82", "\"\xef\xbf\xbd\xef\xbf\xbd\"" },
+                { "\xed\xa0\x80 \n", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \\n\"" },
+                { "\xf0\x9f\x98\x80", "\"\xf0\x9f\x98\x80\"" } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        tsi_text text = { 0 };
+        tsi_text_json(&text, row[i].bytes);
+        TEST_TEXT(t, text.data, row[i].want);
+        tsi_text_release(&text);
+    }
+}
+
+TS_TEST(text_cut_is_between_characters)
+{
+    static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"; /* 1, 2, 3 and 4 bytes */
+    static const size_t want[] = { 0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10 };
+    for (size_t most = 0; most < sizeof want / sizeof want[0]; most++)
+        TEST_EQ(t, tsi_text_cut(text, most), want[most]);
+}
+
+/* Repair 34: an error that does not fit is cut between two characters. */
+TS_TEST(error_text_is_cut_between_characters)
+{
+    char name[1200];
+    for (size_t start = 0; start < 4; start++) {
+        memset(name, 'x', start);
+        for (size_t i = start; i < sizeof name; i += 4)
+            memcpy(name + i, "\xf0\x9f\x98\x80", sizeof name - i < 4 ? sizeof name - i : 4);
+        name[sizeof name - 1] = '\0';
+        TEST_STATUS(t, TSI_FAIL(TS_ERR_ARG, "%s", name), TS_ERR_ARG);
+        const char *p = ts_last_error();
+        size_t left = strlen(p), length = 1;
+        TEST_CHECK(t, left > 1000 && strcmp(p + left - 3, "...") == 0);
+        for (; left > 0 && length > 0; p += length, left -= length)
+            length = tsi_text_character(p, left);
+        TEST_EQ(t, left, 0);
+    }
+}
+
 TS_TEST(text_real_is_short_and_exact)
 {
     static const struct {
         double value;
         const char *want;
-    } row[] = { { 0.1, "0.1" },
-                { 1.0 / 3, "0.3333333333333333" },
-                { -2.5e-300, "-2.5e-300" },
-                { 1e22, "1e+22" },
-                { 123456789, "123456789" },
-                { (double)NAN, "null" },
-                { -(double)INFINITY, "null" } };
+    } row[] = {
+        { 0.1, "0.1" },          { 1.0 / 3, "0.3333333333333333" }, { -2.5e-300, "-2.5e-300" },
+        { 1e22, "1e+22" },       { 123456789, "123456789" },        { -0.0, "-0.0" },
+        { (double)NAN, "null" }, { -(double)INFINITY, "null" }
+    };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         tsi_text text = { 0 };
         tsi_text_real(&text, row[i].value);
@@ -183,92 +225,4 @@ TS_TEST(bytes_for_people)
     char buffer[32];
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         TEST_TEXT(t, tsi_text_bytes(buffer, sizeof buffer, row[i].bytes), row[i].want);
-}
-
-static ts_status join_names(const char *name, const tsi_json *value, void *context)
-{
-    tsi_text_printf(context, "%s:%d ", name, (int)tsi_json_kind_of(value));
-    return name[0] == 'Z' ? TS_ERR_STATE : TS_OK;
-}
-
-TS_TEST(json_reads_values)
-{
-    static const char source[] = "{\"b\": [1, 2.5, 1e9, -3], \"a\": \"text\", \"n\": null, "
-                                 "\"t\": true, \"Z\": {}, \"y\": 0}";
-    tsi_json_document *document = NULL;
-    ts_status status = tsi_json_parse("topology.json", source, sizeof source - 1, &document);
-    TEST_OK(t, status);
-    const tsi_json *root = tsi_json_root(document), *b = tsi_json_member(root, "b");
-    TEST_EQ(t, tsi_json_count(root), 6);
-    TEST_EQ(t, tsi_json_count(b), 4);
-    TEST_EQ(t, tsi_json_int(tsi_json_item(b, 0), -1), 1);
-    TEST_EQ(t, tsi_json_int(tsi_json_item(b, 1), -1), -1); /* 2.5 is no whole number */
-    TEST_EQ(t, tsi_json_int(tsi_json_item(b, 2), -1), 1000000000);
-    TEST_CHECK(t, tsi_json_real(tsi_json_item(b, 3), 0) == -3);
-    TEST_CHECK(t, tsi_json_item(b, 4) == NULL && tsi_json_item(b, -1) == NULL);
-    TEST_TEXT(t, tsi_json_text(tsi_json_member(root, "a"), "?"), "text");
-    TEST_TEXT(t, tsi_json_text(tsi_json_member(root, "none"), "?"), "?");
-    TEST_CHECK(t, tsi_json_bool(tsi_json_member(root, "t"), false));
-    TEST_EQ(t, tsi_json_kind_of(NULL), TSI_JSON_NULL);
-    TEST_EQ(t, tsi_json_count(NULL), 0);
-    tsi_text names = { 0 };
-    TEST_STATUS(t, tsi_json_each(root, join_names, &names), TS_ERR_STATE);
-    TEST_TEXT(t, names.data, "b:5 a:4 n:0 t:1 Z:6 ");
-    tsi_text_release(&names);
-    tsi_json_release(document);
-}
-
-TS_TEST(json_texts_are_utf8)
-{
-    static const char source[] =
-        "[\"\\u00e9\\u20ac\\ud83d\\ude00 \\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\xe2\x82\xac\"]";
-    tsi_json_document *document = NULL;
-    TEST_OK(t, tsi_json_parse("text", source, sizeof source - 1, &document));
-    const tsi_json *root = tsi_json_root(document);
-    TEST_TEXT(t, tsi_json_text(tsi_json_item(root, 0), "?"),
-              "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 \"\\/\b\f\n\r\t");
-    TEST_TEXT(t, tsi_json_text(tsi_json_item(root, 1), "?"), "\xe2\x82\xac");
-    tsi_json_release(document);
-}
-
-TS_TEST(json_errors_name_the_place)
-{
-    static const char *const bad[] = { "{\"a\": 1,\n  \"a\": 2}",
-                                       "[1, 2",
-                                       "[01]",
-                                       "",
-                                       "{} x",
-                                       "\"\\u0000\"",
-                                       "[99999999999999999999]",
-                                       "[1e999]",
-                                       "{\"a\" 1}",
-                                       "{\"a\": 1,}",
-                                       "[1,]",
-                                       "[-]",
-                                       "[1.]",
-                                       "[1e]",
-                                       "nul",
-                                       "\"a",
-                                       "\"\\x\"",
-                                       "\"\\ud800\"",
-                                       "\"\\udc00\"",
-                                       "\"\\ud800\\u0041\"",
-                                       "\"\x01\"",
-                                       "\"\xff\"",
-                                       "\"\xc0\x80\"",
-                                       "\"\xed\xa0\x80\"",
-                                       "{a: 1}",
-                                       "+1",
-                                       ".5",
-                                       "[1 2]" };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        tsi_json_document *document = NULL;
-        ts_status status = tsi_json_parse("plan.json", bad[i], strlen(bad[i]), &document);
-        TEST_CHECK(t, document == NULL);
-        TEST_STATUS(t, status, TS_ERR_ARG);
-        TEST_SAYS(t, ts_last_error(),
-                  i == 0 ? "plan.json, line 2, column" : "plan.json, line 1, column");
-    }
-    tsi_json_document *document = NULL;
-    TEST_STATUS(t, tsi_json_parse("plan.json", NULL, 0, &document), TS_ERR_NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data_tokenizer.c - tokenizers against ids derived by hand, against vectors of the reference
  * implementation (tests/golden/tokenizer/make.py), and what must be refused. */
-#include "base/json.h"
+#include "tessera/json.h"
 #include "unit/data_util.h"
 
 /* Encodes and compares with ids that end at -1. */
@@ -166,29 +166,29 @@ TS_TEST(sentencepiece_by_hand)
 }
 
 /* ---- vectors of the reference implementation ------------------------------------------------- */
-static void compare_ids(test *t, const tsi_json *want, const ts_tokens *got, const char *text)
+static void compare_ids(test *t, const ts_json *want, const ts_tokens *got, const char *text)
 {
-    bool same = tsi_json_count(want) == got->count;
+    bool same = ts_json_count(want) == got->count;
     for (int64_t i = 0; same && i < got->count; i++)
-        same = tsi_json_int(tsi_json_item(want, i), -1) == got->id[i];
+        same = ts_json_int(ts_json_item(want, i), -1) == got->id[i];
     TEST_SAY(t, same, "other tokens for \"%s\"", text);
 }
 
-static void compare_row(test *t, ts_tokenizer *tokenizer, const tsi_json *row)
+static void compare_row(test *t, ts_tokenizer *tokenizer, const ts_json *row)
 {
-    const char *text = tsi_json_text(tsi_json_member(row, "text"), "");
+    const char *text = ts_json_text(ts_json_member(row, "text"), "");
     ts_tokens ids = { 0 }, framed = { 0 };
     ts_text decoded = { 0 }, bare = { 0 };
     TEST_OK(t, ts_tokenizer_encode(tokenizer, text, strlen(text), 0, &ids));
     TEST_OK(t, ts_tokenizer_encode(tokenizer, text, strlen(text), TS_ENCODE_SPECIALS, &framed));
     TEST_OK(t, ts_tokenizer_decode(tokenizer, ids.id, ids.count, 0, &decoded));
     TEST_OK(t, ts_tokenizer_decode(tokenizer, ids.id, ids.count, TS_DECODE_SKIP_SPECIALS, &bare));
-    compare_ids(t, tsi_json_member(row, "ids"), &ids, text);
-    compare_ids(t, tsi_json_member(row, "with_specials"), &framed, text);
+    compare_ids(t, ts_json_member(row, "ids"), &ids, text);
+    compare_ids(t, ts_json_member(row, "with_specials"), &framed, text);
     TEST_TEXT(t, decoded.data != NULL ? decoded.data : "",
-              tsi_json_text(tsi_json_member(row, "decoded"), NULL));
+              ts_json_text(ts_json_member(row, "decoded"), NULL));
     TEST_TEXT(t, bare.data != NULL ? bare.data : "",
-              tsi_json_text(tsi_json_member(row, "without_specials"), NULL));
+              ts_json_text(ts_json_member(row, "without_specials"), NULL));
     ts_tokens_release(&ids);
     ts_tokens_release(&framed);
     ts_text_release(&decoded);
@@ -211,16 +211,16 @@ TS_TEST(golden_vectors)
     int64_t rows = 0;
     for (char *line = all, *end; line != NULL && (end = strchr(line, '\n')) != NULL;
          line = end + 1) {
-        tsi_json_document *document = NULL;
-        TEST_OK(t, tsi_json_parse("vectors.jsonl", line, (size_t)(end - line), &document));
-        const tsi_json *row = tsi_json_root(document);
-        const char *name = tsi_json_text(tsi_json_member(row, "tokenizer"), "");
+        ts_json_document *document = NULL;
+        TEST_OK(t, ts_json_parse("vectors.jsonl", line, (size_t)(end - line), &document));
+        const ts_json *row = ts_json_root(document);
+        const char *name = ts_json_text(ts_json_member(row, "tokenizer"), "");
         for (size_t i = 0; i < NAMES; i++) {
             if (strcmp(names[i], name) != 0 || tokenizer[i] == NULL) continue;
             compare_row(t, tokenizer[i], row);
             rows++;
         }
-        tsi_json_release(document);
+        ts_json_release(document);
     }
     TEST_SAY(t, rows >= 70 * found, "only %lld vectors were read", (long long)rows);
     tsi_free(all);

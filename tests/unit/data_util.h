@@ -13,8 +13,8 @@
 
 enum { DATA_PATH_MAX = 512 };
 
-/* A tokenizer of tests/golden/tokenizer, or NULL and a failure. NULL alone: this build lacks PCRE2
- * or jansson. */
+/* A tokenizer of tests/golden/tokenizer, or NULL and a failure. NULL alone: this build lacks
+ * PCRE2. */
 static inline ts_tokenizer *data_golden(test *t, const char *name)
 {
     char path[DATA_PATH_MAX];

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/json.h"
 #include "base/rank.h"
 #include "harness/test.h"
 #include "plan/cache.h"
 #include "plan/plan.h"
+#include "tessera/json.h"
 
 static ts_world *world_make(test *t)
 {
@@ -389,24 +389,24 @@ TS_TEST(json_and_text)
         TEST_OK(t, ask(t, world, &q, &options, &plan));
         char text[8192];
         TEST_CHECK(t, ts_plan_json(plan, text, sizeof text) < sizeof text);
-        tsi_json_document *document = NULL;
-        TEST_OK(t, tsi_json_parse("plan", text, strlen(text), &document));
-        const tsi_json *root = tsi_json_root(document);
+        ts_json_document *document = NULL;
+        TEST_OK(t, ts_json_parse("plan", text, strlen(text), &document));
+        const ts_json *root = ts_json_root(document);
         static const char *const fields[] = { "family",      "steps",   "bytes_received",
                                               "bytes_bound", "time_us", "peak_bytes",
                                               "why",         "other" };
         for (int f = 0; f < 8; f++)
-            TEST_SAY(t, tsi_json_member(root, fields[f]), "%s: %s", planners[i], fields[f]);
-        const tsi_json *steps = tsi_json_member(root, "steps"),
-                       *last = tsi_json_item(steps, tsi_json_count(steps) - 1);
-        TEST_EQ(t, tsi_json_count(tsi_json_member(last, "to")), 2);
-        TEST_TEXT(t, tsi_json_text(tsi_json_item(tsi_json_member(last, "to"), 1), ""), "S(1)");
+            TEST_SAY(t, ts_json_member(root, fields[f]), "%s: %s", planners[i], fields[f]);
+        const ts_json *steps = ts_json_member(root, "steps"),
+                      *last = ts_json_item(steps, ts_json_count(steps) - 1);
+        TEST_EQ(t, ts_json_count(ts_json_member(last, "to")), 2);
+        TEST_TEXT(t, ts_json_text(ts_json_item(ts_json_member(last, "to"), 1), ""), "S(1)");
         int64_t bytes = 0;
-        for (int64_t s = 0; s < tsi_json_count(steps); s++) {
-            bytes += tsi_json_int(tsi_json_member(tsi_json_item(steps, s), "bytes_received"), 0);
+        for (int64_t s = 0; s < ts_json_count(steps); s++) {
+            bytes += ts_json_int(ts_json_member(ts_json_item(steps, s), "bytes_received"), 0);
         }
         TEST_EQ(t, bytes, plan->bytes_received);
-        tsi_json_release(document);
+        ts_json_release(document);
         ts_plan_text(plan, text, sizeof text);
         TEST_SAYS(t, text, "why:");
         ts_plan_release(plan);

@@ -3,32 +3,32 @@
  * and what ours do with the same question: never more bytes than either, the bound where the
  * exchange is direct. */
 #include "base/alloc.h"
-#include "base/json.h"
 #include "base/rank.h"
 #include "harness/test.h"
 #include "plan/plan.h"
+#include "tessera/json.h"
 
 typedef struct row {
     test *t;
     int line;
-    const tsi_json *json;
+    const ts_json *json;
     const ts_layout *src, *dst;
     ts_topology topology;
 } row;
 
-static void list_text(const tsi_json *list, char *out, size_t size)
+static void list_text(const ts_json *list, char *out, size_t size)
 {
     size_t used = 0;
     out[0] = '\0';
-    for (int64_t i = 0; i < tsi_json_count(list); i++) {
-        const tsi_json *item = tsi_json_item(list, i);
+    for (int64_t i = 0; i < ts_json_count(list); i++) {
+        const ts_json *item = ts_json_item(list, i);
         const char *comma = i ? ", " : "";
-        if (tsi_json_kind_of(item) == TSI_JSON_INT) {
+        if (ts_json_kind_of(item) == TS_JSON_INT) {
             used += (size_t)snprintf(out + used, size - used, "%s%lld", comma,
-                                     (long long)tsi_json_int(item, -1));
+                                     (long long)ts_json_int(item, -1));
         } else {
             used +=
-                (size_t)snprintf(out + used, size - used, "%s%s", comma, tsi_json_text(item, "?"));
+                (size_t)snprintf(out + used, size - used, "%s%s", comma, ts_json_text(item, "?"));
         }
     }
 }
@@ -46,26 +46,26 @@ static ts_plan *plan_by(const row *r, const char *planner, const ts_topology *to
 
 static int64_t check_reference(const row *r, const char *planner)
 {
-    const tsi_json *want = tsi_json_member(tsi_json_member(r->json, "reference"), planner);
-    const tsi_json *steps = tsi_json_member(want, "steps");
-    int64_t bytes = tsi_json_int(tsi_json_member(want, "bytes_received"), -1);
+    const ts_json *want = ts_json_member(ts_json_member(r->json, "reference"), planner);
+    const ts_json *steps = ts_json_member(want, "steps");
+    int64_t bytes = ts_json_int(ts_json_member(want, "bytes_received"), -1);
     ts_plan *plan = plan_by(r, planner, &r->topology);
     if (!plan) return bytes;
-    TEST_SAY(r->t, plan->step_count == tsi_json_count(steps), "line %d, %s: %d steps", r->line,
+    TEST_SAY(r->t, plan->step_count == ts_json_count(steps), "line %d, %s: %d steps", r->line,
              planner, plan->step_count);
     TEST_SAY(r->t, plan->bytes_received == bytes, "line %d, %s: %lld bytes, wanted %lld", r->line,
              planner, (long long)plan->bytes_received, (long long)bytes);
     tsi_state from = plan->first;
-    for (int32_t i = 0; i < plan->step_count && i < tsi_json_count(steps); i++) {
-        const tsi_json *step = tsi_json_item(steps, i);
-        int32_t axis = (int32_t)tsi_json_int(tsi_json_item(step, 0), -1);
+    for (int32_t i = 0; i < plan->step_count && i < ts_json_count(steps); i++) {
+        const ts_json *step = ts_json_item(steps, i);
+        int32_t axis = (int32_t)ts_json_int(ts_json_item(step, 0), -1);
         tsi_text a = { 0 }, b = { 0 };
         tsi_space_place_text(&plan->space, from, axis, false, &a);
         tsi_space_place_text(&plan->space, plan->step[i].to, axis, false, &b);
         TEST_SAY(r->t,
                  plan->step[i].axes == 1u << axis &&
-                     !strcmp(a.data, tsi_json_text(tsi_json_item(step, 1), "")) &&
-                     !strcmp(b.data, tsi_json_text(tsi_json_item(step, 2), "")),
+                     !strcmp(a.data, ts_json_text(ts_json_item(step, 1), "")) &&
+                     !strcmp(b.data, ts_json_text(ts_json_item(step, 2), "")),
                  "line %d, %s: step %d is axes %x, %s to %s", r->line, planner, i,
                  plan->step[i].axes, a.data, b.data);
         tsi_text_release(&a);
@@ -107,13 +107,13 @@ static void check_ours(const row *r, int64_t least, const ts_topology *topology)
 static void check_row(row *r, ts_world *world)
 {
     char mesh_text[64], src[128], dst[128];
-    list_text(tsi_json_member(r->json, "mesh"), mesh_text, sizeof mesh_text);
-    list_text(tsi_json_member(r->json, "src"), src, sizeof src);
-    list_text(tsi_json_member(r->json, "dst"), dst, sizeof dst);
-    const tsi_json *tensor = tsi_json_member(r->json, "tensor");
-    ts_shape shape = { .ndim = (int32_t)tsi_json_count(tensor) };
+    list_text(ts_json_member(r->json, "mesh"), mesh_text, sizeof mesh_text);
+    list_text(ts_json_member(r->json, "src"), src, sizeof src);
+    list_text(ts_json_member(r->json, "dst"), dst, sizeof dst);
+    const ts_json *tensor = ts_json_member(r->json, "tensor");
+    ts_shape shape = { .ndim = (int32_t)ts_json_count(tensor) };
     for (int32_t d = 0; d < shape.ndim; d++)
-        shape.extent[d] = tsi_json_int(tsi_json_item(tensor, d), -1);
+        shape.extent[d] = ts_json_int(ts_json_item(tensor, d), -1);
     ts_mesh *mesh = ts_mesh_describe(world, mesh_text);
     const ts_sharding *a = ts_sharding_get(mesh, src), *b = ts_sharding_get(mesh, dst);
     r->src = ts_layout_get(a, shape);
@@ -143,12 +143,12 @@ TS_TEST_LONG(all_rows, 120)
     for (char *line = text; line && *line;) {
         char *end = strchr(line, '\n');
         size_t size = end ? (size_t)(end - line) : strlen(line);
-        tsi_json_document *document = NULL;
+        ts_json_document *document = NULL;
         r.line++;
-        TEST_OK(t, tsi_json_parse("plans.jsonl", line, size, &document));
-        r.json = tsi_json_root(document);
+        TEST_OK(t, ts_json_parse("plans.jsonl", line, size, &document));
+        r.json = ts_json_root(document);
         check_row(&r, world);
-        tsi_json_release(document);
+        ts_json_release(document);
         line = end ? end + 1 : NULL;
     }
     TEST_EQ(t, r.line, 227);

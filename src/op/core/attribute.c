@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/json.h"
+#include "tessera/json.h"
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -20,59 +20,59 @@ static ts_status refuse_type(const tsi_op_desc *op, const tsi_attribute *a, cons
     return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" must be %s", op->name, a->name, expected);
 }
 
-static ts_status set_real(const tsi_op_desc *op, const tsi_attribute *a, const tsi_json *value,
+static ts_status set_real(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
                           double *out)
 {
-    const char *text = tsi_json_text(value, "");
-    switch (tsi_json_kind_of(value)) {
-    case TSI_JSON_INT:
-    case TSI_JSON_REAL:
-        *out = tsi_json_real(value, 0);
+    const char *text = ts_json_text(value, "");
+    switch (ts_json_kind_of(value)) {
+    case TS_JSON_INT:
+    case TS_JSON_REAL:
+        *out = ts_json_real(value, 0);
         return TS_OK;
-    case TSI_JSON_NULL:
+    case TS_JSON_NULL:
         *out = (double)NAN;
         return TS_OK;
-    case TSI_JSON_TEXT:
+    case TS_JSON_TEXT:
         *out = strcmp(text, "inf") == 0    ? (double)INFINITY
                : strcmp(text, "-inf") == 0 ? -(double)INFINITY
                                            : (double)NAN;
         if (!isnan(*out) || strcmp(text, "nan") == 0) return TS_OK;
         break;
-    case TSI_JSON_BOOL:
-    case TSI_JSON_LIST:
-    case TSI_JSON_OBJECT:
+    case TS_JSON_BOOL:
+    case TS_JSON_LIST:
+    case TS_JSON_OBJECT:
         break;
     }
     return refuse_type(op, a, "a number, \"inf\" or \"-inf\"");
 }
 
-static ts_status set_dims(const tsi_op_desc *op, const tsi_attribute *a, const tsi_json *value,
+static ts_status set_dims(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
                           tsi_dims *out)
 {
     *out = (tsi_dims){ 0 };
-    tsi_json_kind kind = tsi_json_kind_of(value);
-    if (kind == TSI_JSON_NULL) out->count = -1;
-    if (kind == TSI_JSON_INT) {
+    ts_json_kind kind = ts_json_kind_of(value);
+    if (kind == TS_JSON_NULL) out->count = -1;
+    if (kind == TS_JSON_INT) {
         out->count = 1;
-        out->value[0] = tsi_json_int(value, 0);
+        out->value[0] = ts_json_int(value, 0);
     }
-    if (kind == TSI_JSON_NULL || kind == TSI_JSON_INT) return TS_OK;
-    int64_t count = tsi_json_count(value);
-    if (kind != TSI_JSON_LIST || count > TS_NDIM_MAX)
+    if (kind == TS_JSON_NULL || kind == TS_JSON_INT) return TS_OK;
+    int64_t count = ts_json_count(value);
+    if (kind != TS_JSON_LIST || count > TS_NDIM_MAX)
         return refuse_type(op, a, "a list of at most 8 whole numbers");
     for (int64_t i = 0; i < count; i++) {
-        const tsi_json *item = tsi_json_item(value, i);
-        if (tsi_json_kind_of(item) != TSI_JSON_INT)
+        const ts_json *item = ts_json_item(value, i);
+        if (ts_json_kind_of(item) != TS_JSON_INT)
             return refuse_type(op, a, "a list of whole numbers");
-        out->value[out->count++] = tsi_json_int(item, 0);
+        out->value[out->count++] = ts_json_int(item, 0);
     }
     return TS_OK;
 }
 
-static ts_status set_choice(const tsi_op_desc *op, const tsi_attribute *a, const tsi_json *value,
+static ts_status set_choice(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
                             int32_t *out)
 {
-    const char *text = tsi_json_text(value, NULL);
+    const char *text = ts_json_text(value, NULL);
     if (!text) return refuse_type(op, a, "a text");
     for (int32_t i = 0; a->choices[i]; i++) {
         *out = i;
@@ -83,32 +83,32 @@ static ts_status set_choice(const tsi_op_desc *op, const tsi_attribute *a, const
                     op->name, a->name, text, near ? near : a->choices[0]);
 }
 
-static ts_status set_dtype(const tsi_op_desc *op, const tsi_attribute *a, const tsi_json *value,
+static ts_status set_dtype(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
                            int32_t *out)
 {
-    const char *text = tsi_json_text(value, NULL);
+    const char *text = ts_json_text(value, NULL);
     *out = TS_DTYPE_NONE;
-    if (!text && tsi_json_kind_of(value) == TSI_JSON_NULL) return TS_OK;
+    if (!text && ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     if (text) *out = (int32_t)ts_dtype_parse(text);
     return *out ? TS_OK : refuse_type(op, a, "a dtype, such as \"bf16\"");
 }
 
-static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const tsi_json *value,
+static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
                            void *out)
 {
-    tsi_json_kind kind = tsi_json_kind_of(value);
+    ts_json_kind kind = ts_json_kind_of(value);
     void *at = (char *)out + a->offset;
     const char *text;
     switch (a->type) {
     case TSI_ATTR_INT:
-        if (kind != TSI_JSON_INT) return refuse_type(op, a, "a whole number");
-        *(int64_t *)at = tsi_json_int(value, 0);
+        if (kind != TS_JSON_INT) return refuse_type(op, a, "a whole number");
+        *(int64_t *)at = ts_json_int(value, 0);
         return TS_OK;
     case TSI_ATTR_REAL:
         return set_real(op, a, value, at);
     case TSI_ATTR_BOOL:
-        if (kind != TSI_JSON_BOOL) return refuse_type(op, a, "true or false");
-        *(int32_t *)at = tsi_json_bool(value, false);
+        if (kind != TS_JSON_BOOL) return refuse_type(op, a, "true or false");
+        *(int32_t *)at = ts_json_bool(value, false);
         return TS_OK;
     case TSI_ATTR_DIMS:
         return set_dims(op, a, value, at);
@@ -117,7 +117,7 @@ static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const 
     case TSI_ATTR_CHOICE:
         return set_choice(op, a, value, at);
     case TSI_ATTR_TEXT:
-        text = tsi_json_text(value, NULL);
+        text = ts_json_text(value, NULL);
         if (!text || strlen(text) >= TSI_ATTRIBUTE_TEXT)
             return refuse_type(op, a, "a text of less than 96 characters");
         memset(at, 0, TSI_ATTRIBUTE_TEXT);
@@ -129,10 +129,10 @@ static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const 
 
 static ts_status set_default(const tsi_op_desc *op, const tsi_attribute *a, void *out)
 {
-    tsi_json_document *document = NULL;
-    TSI_TRY(tsi_json_parse(op->name, a->otherwise, strlen(a->otherwise), &document));
-    ts_status status = set_value(op, a, tsi_json_root(document), out);
-    tsi_json_release(document);
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse(op->name, a->otherwise, strlen(a->otherwise), &document));
+    ts_status status = set_value(op, a, ts_json_root(document), out);
+    ts_json_release(document);
     return status;
 }
 
@@ -184,14 +184,14 @@ static const char *own_name(const tsi_op_desc *op, const char *name)
     return name;
 }
 
-static ts_status read_member(const char *said, const tsi_json *value, void *context)
+static ts_status read_member(const char *said, const ts_json *value, void *context)
 {
     reading *r = context;
     const char *name = own_name(r->op, said);
     for (int32_t i = 0; r->op->attribute && r->op->attribute[i].name; i++) {
         const tsi_attribute *a = &r->op->attribute[i];
         if (strcmp(a->name, name) != 0) continue;
-        if (tsi_json_kind_of(value) == TSI_JSON_NULL && a->otherwise) return TS_OK;
+        if (ts_json_kind_of(value) == TS_JSON_NULL && a->otherwise) return TS_OK;
         r->given |= UINT64_C(1) << (i & 63);
         return set_value(r->op, a, value, r->out);
     }
@@ -200,14 +200,14 @@ static ts_status read_member(const char *said, const tsi_json *value, void *cont
 
 static ts_status read_object(reading *r, const char *json)
 {
-    tsi_json_document *document = NULL;
-    TSI_TRY(tsi_json_parse("attributes", json, strlen(json), &document));
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse("attributes", json, strlen(json), &document));
     ts_status status = TS_OK;
-    if (tsi_json_kind_of(tsi_json_root(document)) == TSI_JSON_OBJECT)
-        status = tsi_json_each(tsi_json_root(document), read_member, r);
+    if (ts_json_kind_of(ts_json_root(document)) == TS_JSON_OBJECT)
+        status = ts_json_each(ts_json_root(document), read_member, r);
     else
         status = TSI_FAIL(TS_ERR_ARG, "%s: attributes are a JSON object", r->op->name);
-    tsi_json_release(document);
+    ts_json_release(document);
     return status;
 }
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_plain.c - reading JSON where jansson was not found: the same functions, the same refusals
- * (RFC 8259; duplicate keys, numbers beyond int64 or double, \u0000 and bad UTF-8 are errors).
+/* json_read.c - the one reader of JSON (RFC 8259). What it refuses is said in tessera/json.h: files
+ * of models and requests come from strangers, so nothing is guessed and everything is bounded.
  *
  * A document is an arena of values. A list has its items by index; an object has its members in the
- * file's order and sorted by name, so that finding one among 100,000 is quick.
+ * text's order and sorted by name, so that finding one among 100,000 is quick.
  *
  * INV: text is read from `at` to `end` alone; it need not end in a zero. */
-#include "base/json.h"
+#include "tessera/json.h"
 
-#if !TS_HAVE_JANSSON
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +20,8 @@
 
 enum { DEPTH_MAX = 2048, NUMBER_MAX = 63 };
 
-struct tsi_json {
-    tsi_json_kind kind;
+struct ts_json {
+    ts_json_kind kind;
     int32_t reserved;
     int64_t count; /* of a list or object */
     union {
@@ -30,15 +29,15 @@ struct tsi_json {
         int64_t whole;
         double real;
         const char *text;
-        const tsi_json **item; /* of a list; of an object, sorted by name */
+        const ts_json **item; /* of a list; of an object, sorted by name */
     } is;
-    const char *name;       /* of a member */
-    tsi_json *first, *next; /* members and items in the file's order */
+    const char *name;      /* of a member */
+    ts_json *first, *next; /* members and items in the text's order */
 };
 
-struct tsi_json_document {
+struct ts_json_document {
     tsi_arena memory;
-    tsi_json *root;
+    ts_json *root;
 };
 
 typedef struct reader {
@@ -88,22 +87,6 @@ static bool take_word(reader *r, const char *word)
 }
 
 /* ---- texts ---------------------------------------------------------------------------------- */
-
-/* Bytes of the UTF-8 character at p: 0 if it is none (overlong, a surrogate, beyond U+10FFFF). */
-static size_t character_length(const unsigned char *p, size_t left)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    if (p[0] < 0x80) return 1;
-    size_t length = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
-    if (p[0] < 0xC2 || p[0] > 0xF4 || length > left) return 0;
-    uint32_t code = p[0] & (0x7Fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((p[i] & 0xC0) != 0x80) return 0;
-        code = code << 6 | (p[i] & 0x3F);
-    }
-    bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-    return code < least[length] || code > 0x10FFFF || surrogate ? 0 : length;
-}
 
 static bool read_hex(reader *r, uint32_t *out)
 {
@@ -177,7 +160,7 @@ static const char *read_text(reader *r)
             if (!read_escape(r, &to)) return NULL;
             continue;
         }
-        size_t length = character_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
+        size_t length = tsi_text_character(r->at, (size_t)(r->end - r->at));
         if (length == 0) return refuse(r, "a text is not UTF-8"), NULL;
         memcpy(to, r->at, length);
         to += length;
@@ -216,7 +199,7 @@ static bool scan_number(reader *r, bool *whole)
     return true;
 }
 
-static bool read_number(reader *r, tsi_json *value)
+static bool read_number(reader *r, ts_json *value)
 {
     char number[NUMBER_MAX + 1];
     const char *first = r->at;
@@ -228,12 +211,12 @@ static bool read_number(reader *r, tsi_json *value)
     number[length] = '\0';
     if (whole) {
         errno = 0;
-        value->kind = TSI_JSON_INT;
+        value->kind = TS_JSON_INT;
         value->is.whole = strtoll(number, NULL, 10);
         return errno == 0 || refuse(r, "a whole number does not fit 64 bits");
     }
     tsi_cursor cursor = tsi_cursor_of(r->what, number);
-    value->kind = TSI_JSON_REAL;
+    value->kind = TS_JSON_REAL;
     if (!tsi_cursor_real(&cursor, &value->is.real) || isinf(value->is.real))
         return refuse(r, "a number is too large");
     return true;
@@ -243,20 +226,20 @@ static bool read_number(reader *r, tsi_json *value)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(const tsi_json *const *)a)->name, (*(const tsi_json *const *)b)->name);
+    return strcmp((*(const ts_json *const *)a)->name, (*(const ts_json *const *)b)->name);
 }
 
 /* The items by index; those of an object sorted, each name once. */
-static bool close_container(reader *r, tsi_json *value)
+static bool close_container(reader *r, ts_json *value)
 {
     if (value->count == 0) return true;
-    const tsi_json **item = take(r, (size_t)value->count * sizeof *item);
+    const ts_json **item = take(r, (size_t)value->count * sizeof *item);
     if (!item) return false;
     int64_t i = 0;
-    for (const tsi_json *v = value->first; v; v = v->next)
+    for (const ts_json *v = value->first; v; v = v->next)
         item[i++] = v;
     value->is.item = item;
-    if (value->kind == TSI_JSON_LIST) return true;
+    if (value->kind == TS_JSON_LIST) return true;
     qsort(item, (size_t)value->count, sizeof *item, by_name);
     for (i = 1; i < value->count; i++)
         if (strcmp(item[i - 1]->name, item[i]->name) == 0)
@@ -264,15 +247,15 @@ static bool close_container(reader *r, tsi_json *value)
     return true;
 }
 
-static bool read_value(reader *r, tsi_json *value);
+static bool read_value(reader *r, ts_json *value);
 
-static bool read_container(reader *r, tsi_json *value, char close)
+static bool read_container(reader *r, ts_json *value, char close)
 {
-    tsi_json **last = &value->first;
+    ts_json **last = &value->first;
     if (++r->depth > DEPTH_MAX) return refuse(r, "values lie too deep inside each other");
     skip_blanks(r);
     for (bool more = !take_char(r, close); more; value->count++) {
-        tsi_json *item = take(r, sizeof *item);
+        ts_json *item = take(r, sizeof *item);
         if (!item) return false;
         skip_blanks(r);
         if (close == '}') {
@@ -293,31 +276,31 @@ static bool read_container(reader *r, tsi_json *value, char close)
     return close_container(r, value);
 }
 
-static bool read_value(reader *r, tsi_json *value)
+static bool read_value(reader *r, ts_json *value)
 {
     skip_blanks(r);
     switch (r->at < r->end ? *r->at : '\0') {
     case '{':
         r->at++;
-        value->kind = TSI_JSON_OBJECT;
+        value->kind = TS_JSON_OBJECT;
         return read_container(r, value, '}');
     case '[':
         r->at++;
-        value->kind = TSI_JSON_LIST;
+        value->kind = TS_JSON_LIST;
         return read_container(r, value, ']');
     case '"':
-        value->kind = TSI_JSON_TEXT;
+        value->kind = TS_JSON_TEXT;
         value->is.text = read_text(r);
         return value->is.text != NULL;
     case 'n':
-        value->kind = TSI_JSON_NULL;
+        value->kind = TS_JSON_NULL;
         return take_word(r, "null");
     case 't':
-        value->kind = TSI_JSON_BOOL;
+        value->kind = TS_JSON_BOOL;
         value->is.truth = true;
         return take_word(r, "true");
     case 'f':
-        value->kind = TSI_JSON_BOOL;
+        value->kind = TS_JSON_BOOL;
         return take_word(r, "false");
     default:
         return read_number(r, value);
@@ -337,11 +320,11 @@ static ts_status fail_at(const reader *r)
     return TSI_FAIL(TS_ERR_ARG, "%s, line %d, column %d: %s", r->what, line, column, r->wrong);
 }
 
-ts_status tsi_json_parse(const char *what, const char *text, size_t length, tsi_json_document **out)
+ts_status ts_json_parse(const char *what, const char *text, size_t length, ts_json_document **out)
 {
     *out = NULL;
     if (text == NULL) return TSI_FAIL(TS_ERR_NULL, "%s: there is no JSON text", what);
-    tsi_json_document *document = tsi_calloc(1, sizeof *document);
+    ts_json_document *document = tsi_calloc(1, sizeof *document);
     if (document == NULL) return tsi_fail_memory(what, sizeof *document);
     reader r = {
         .what = what, .start = text, .at = text, .end = text + length, .memory = &document->memory
@@ -354,87 +337,85 @@ ts_status tsi_json_parse(const char *what, const char *text, size_t length, tsi_
         *out = document;
         return TS_OK;
     }
-    tsi_json_release(document);
+    ts_json_release(document);
     return r.no_memory ? tsi_fail_memory(what, length) : fail_at(&r);
 }
 
-void tsi_json_release(tsi_json_document *document)
+void ts_json_release(ts_json_document *document)
 {
     if (document == NULL) return;
     tsi_arena_release(&document->memory);
     tsi_free(document);
 }
 
-const tsi_json *tsi_json_root(const tsi_json_document *document)
+const ts_json *ts_json_root(const ts_json_document *document)
 {
     return document != NULL ? document->root : NULL;
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-static bool is_kind(const tsi_json *value, tsi_json_kind kind)
+static bool is_kind(const ts_json *value, ts_json_kind kind)
 {
     return value != NULL && value->kind == kind;
 }
 
-tsi_json_kind tsi_json_kind_of(const tsi_json *value)
+ts_json_kind ts_json_kind_of(const ts_json *value)
 {
-    return value != NULL ? value->kind : TSI_JSON_NULL;
+    return value != NULL ? value->kind : TS_JSON_NULL;
 }
 
-int64_t tsi_json_count(const tsi_json *value)
+int64_t ts_json_count(const ts_json *value)
 {
     return value != NULL ? value->count : 0;
 }
 
-const tsi_json *tsi_json_item(const tsi_json *list, int64_t index)
+const ts_json *ts_json_item(const ts_json *list, int64_t index)
 {
-    bool there = is_kind(list, TSI_JSON_LIST) && index >= 0 && index < list->count;
+    bool there = is_kind(list, TS_JSON_LIST) && index >= 0 && index < list->count;
     return there ? list->is.item[index] : NULL;
 }
 
-const tsi_json *tsi_json_member(const tsi_json *object, const char *name)
+const ts_json *ts_json_member(const ts_json *object, const char *name)
 {
-    if (!is_kind(object, TSI_JSON_OBJECT) || object->count == 0) return NULL;
-    const tsi_json wanted = { .name = name }, *key = &wanted;
-    const tsi_json **found =
+    if (!is_kind(object, TS_JSON_OBJECT) || object->count == 0) return NULL;
+    const ts_json wanted = { .name = name }, *key = &wanted;
+    const ts_json **found =
         bsearch(&key, object->is.item, (size_t)object->count, sizeof *found, by_name);
     return found ? *found : NULL;
 }
 
-ts_status tsi_json_each(const tsi_json *object,
-                        ts_status (*visit)(const char *name, const tsi_json *value, void *context),
-                        void *context)
+ts_status ts_json_each(const ts_json *object,
+                       ts_status (*visit)(const char *name, const ts_json *value, void *context),
+                       void *context)
 {
-    if (!is_kind(object, TSI_JSON_OBJECT)) return TS_OK;
-    for (const tsi_json *v = object->first; v; v = v->next)
+    if (!is_kind(object, TS_JSON_OBJECT)) return TS_OK;
+    for (const ts_json *v = object->first; v; v = v->next)
         TSI_TRY(visit(v->name, v, context));
     return TS_OK;
 }
 
-const char *tsi_json_text(const tsi_json *value, const char *otherwise)
+const char *ts_json_text(const ts_json *value, const char *otherwise)
 {
-    return is_kind(value, TSI_JSON_TEXT) ? value->is.text : otherwise;
+    return is_kind(value, TS_JSON_TEXT) ? value->is.text : otherwise;
 }
 
-int64_t tsi_json_int(const tsi_json *value, int64_t otherwise)
+int64_t ts_json_int(const ts_json *value, int64_t otherwise)
 {
-    if (is_kind(value, TSI_JSON_INT)) return value->is.whole;
-    if (!is_kind(value, TSI_JSON_REAL)) return otherwise;
+    if (is_kind(value, TS_JSON_INT)) return value->is.whole;
+    if (!is_kind(value, TS_JSON_REAL)) return otherwise;
     /* "1e9" is a whole number too; 2^53 bounds what a real holds exactly. */
     double real = value->is.real;
     return floor(real) == real && fabs(real) <= 9007199254740992.0 ? (int64_t)real : otherwise;
 }
 
-double tsi_json_real(const tsi_json *value, double otherwise)
+double ts_json_real(const ts_json *value, double otherwise)
 {
-    if (is_kind(value, TSI_JSON_INT)) return (double)value->is.whole;
-    return is_kind(value, TSI_JSON_REAL) ? value->is.real : otherwise;
+    if (is_kind(value, TS_JSON_INT)) return (double)value->is.whole;
+    return is_kind(value, TS_JSON_REAL) ? value->is.real : otherwise;
 }
 
-bool tsi_json_bool(const tsi_json *value, bool otherwise)
+bool ts_json_bool(const ts_json *value, bool otherwise)
 {
-    return is_kind(value, TSI_JSON_BOOL) ? value->is.truth : otherwise;
+    return is_kind(value, TS_JSON_BOOL) ? value->is.truth : otherwise;
 }
-
-#endif
