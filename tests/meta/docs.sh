@@ -21,7 +21,7 @@ refuses "a table that lost a row" "TS_ERR_PEER" "$root/scripts/docs" "$work/tree
 nothing_in "links between documents" "$work/links"
 
 # Every error code and invariant that is cited exists.
-cited=$(cd "$root" && grep -rhoE 'INV-[0-9]+' src include tests cli docs ./*.md 2> /dev/null | sort -u)
+cited=$(cd "$root" && grep -rhoE 'INV-[0-9]+' src include tests cli bench docs ./*.md 2> /dev/null | sort -u)
 for invariant in $cited; do
     grep -q "^- \*\*$invariant\*\*\|^\*\*$invariant\*\*\|^| $invariant " "$root/ARCHITECTURE.md" ||
         echo "$invariant is cited but not in ARCHITECTURE.md"

@@ -29,6 +29,8 @@ tree src/other/x.c ''
 refuses "a new directory needs a level" "has no level in src/LAYERS" "$root/scripts/check-layers" "$work/tree"
 tree cli/x.c '#include "base/alloc.h"'
 refuses "the program sees the public API only" "public API only" "$root/scripts/check-layers" "$work/tree"
+tree bench/x.c '#include "base/alloc.h"'
+refuses "so do the measurements" "bench/ uses the public API only" "$root/scripts/check-layers" "$work/tree"
 tree include/tessera/x.h '#include "base/alloc.h"'
 refuses "public headers see no internal one" "a public header includes its neighbours" \
     "$root/scripts/check-layers" "$work/tree"

@@ -4,8 +4,8 @@
  * The program itself does not link MPI. The module that fits is the one beside the mpi engine's
  * module, "tessera_rival_<mpi>.so" beside "tessera_mpi_<mpi>.so"; it uses the MPI that the engine
  * has initialised. */
-#ifndef CLI_RIVAL_H
-#define CLI_RIVAL_H
+#ifndef BENCH_RIVAL_H
+#define BENCH_RIVAL_H
 
 #include "bench.h"
 #include "bench_moves.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_predict.h - predicted beside measured times of redistributions. */
-#ifndef CLI_BENCH_PREDICT_H
-#define CLI_BENCH_PREDICT_H
+#ifndef BENCH_PREDICT_H
+#define BENCH_PREDICT_H
 
 #include "bench_lines.h"
 

@@ -5,8 +5,8 @@
  * Each part is measured twice by the same code: by the clock here, and in instructions by this
  * program under callgrind (count.h). The child walks through the parts in the same order, and a
  * part is as many numbers there as it takes from `counted` here. */
-#ifndef CLI_BENCH_DISPATCH_H
-#define CLI_BENCH_DISPATCH_H
+#ifndef BENCH_DISPATCH_H
+#define BENCH_DISPATCH_H
 
 #include "bench.h"
 #include "bench_lines.h"

@@ -4,8 +4,8 @@
  *
  * Helpers wait for the next copy by looking at a counter for a while, then sleep, so that they take
  * nothing from what is measured in between. */
-#ifndef CLI_COPY_TEAM_H
-#define CLI_COPY_TEAM_H
+#ifndef BENCH_COPY_TEAM_H
+#define BENCH_COPY_TEAM_H
 
 #include <stddef.h>
 

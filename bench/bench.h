@@ -5,8 +5,8 @@
  * Ours and the floor are run in turns, batch by batch, so that whatever else the machine does hits
  * both alike. A batch takes as long as its slowest rank; the best batch of each is reported,
  * because what disturbs a batch only ever makes it longer. */
-#ifndef CLI_BENCH_H
-#define CLI_BENCH_H
+#ifndef BENCH_H
+#define BENCH_H
 
 #include <pthread.h>
 

@@ -2,8 +2,8 @@
 /* bench_moves.h - a redistribution of a matrix as a person would write it by hand: for every pair
  * of ranks the boxes that one has and the other wants. What the raw calls and the floor of `tessera
  * bench redistribute` work on. */
-#ifndef CLI_BENCH_MOVES_H
-#define CLI_BENCH_MOVES_H
+#ifndef BENCH_MOVES_H
+#define BENCH_MOVES_H
 
 #include "cli.h"
 

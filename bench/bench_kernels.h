@@ -5,8 +5,8 @@
  * The lines are gone through twice: first they are only counted, then each is measured for its
  * share of the time that is left. So set-ups and lines that take longer than their share are made
  * up for by those that follow. */
-#ifndef CLI_BENCH_KERNELS_H
-#define CLI_BENCH_KERNELS_H
+#ifndef BENCH_KERNELS_H
+#define BENCH_KERNELS_H
 
 #include "bench_lines.h"
 #include "contest.h"

@@ -5,8 +5,8 @@
  * callgrind and calls cli_count_section there, once for each part. Callgrind counts while that
  * function runs, in the thread that runs it and in no other, and writes what it counted when the
  * function returns; so the n-th section of the child is the n-th number of the parent. */
-#ifndef CLI_COUNT_H
-#define CLI_COUNT_H
+#ifndef BENCH_COUNT_H
+#define BENCH_COUNT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_lines.h - results of a bench that is a list of single numbers: a table for a person, the
  * common JSON form for a machine. */
-#ifndef CLI_BENCH_LINES_H
-#define CLI_BENCH_LINES_H
+#ifndef BENCH_LINES_H
+#define BENCH_LINES_H
 
 #include "cli.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_topology.h - redistributions timed and predicted, and the constants of the cost model that
  * predict them best: `tessera bench comm --save`, `tessera bench plan`. */
-#ifndef CLI_BENCH_TOPOLOGY_H
-#define CLI_BENCH_TOPOLOGY_H
+#ifndef BENCH_TOPOLOGY_H
+#define BENCH_TOPOLOGY_H
 
 #include "cli.h"
 

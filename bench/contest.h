@@ -4,8 +4,8 @@
  * Batches of the contenders alternate, so that whatever else the machine does hits them alike. A
  * batch lasts from the first rank's start to the last one's end; what counts is the best batch. All
  * ranks decide how often to repeat from numbers they have agreed on, so they stay in step. */
-#ifndef CLI_CONTEST_H
-#define CLI_CONTEST_H
+#ifndef BENCH_CONTEST_H
+#define BENCH_CONTEST_H
 
 #include "cli.h"
 
