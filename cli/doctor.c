@@ -116,7 +116,7 @@ static int print_json(const report *r)
 {
     ts_json_writer json = { 0 };
     ts_json_put_open(&json, '{');
-    ts_json_put_member_text(&json, "version", TS_VERSION_TEXT);
+    ts_json_put_member_text(&json, "version", TS_VERSION);
     ts_json_put_member_text(&json, "compiler", compiler_text());
     ts_json_put_member_text(&json, "build", build_text());
     ts_json_put_key(&json, "machine");
@@ -155,7 +155,7 @@ static int print_json(const report *r)
 static void print_text(const report *r)
 {
     char memory[32], start[32];
-    printf("tessera %s (%s build, %s)\n\n", TS_VERSION_TEXT, build_text(), compiler_text());
+    printf("tessera %s (%s build, %s)\n\n", TS_VERSION, build_text(), compiler_text());
     printf("machine\n  system     %s\n  processor  %s\n  cores      %lld\n  memory     %s\n",
            r->machine.system, r->machine.processor, (long long)r->machine.cores,
            cli_bytes(memory, sizeof memory, r->machine.memory_bytes));

@@ -63,7 +63,7 @@ static int run(int argc, char **argv)
         return print_help(stdout);
     }
     if (strcmp(name, "--version") == 0) {
-        printf("tessera %s\n", TS_VERSION_TEXT);
+        printf("tessera %s\n", TS_VERSION);
         return 0;
     }
     if (strcmp(name, "--list-commands") == 0) return list_commands();

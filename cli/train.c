@@ -171,7 +171,7 @@ static int run(job *j)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     char text[512], error[1024] = "";
-    bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+    bool launched = ts_launcher() != NULL;
     ts_train_config_get(j->config, "parallel.mesh", text, sizeof text);
     if (!launched) {
         options.engine = "threads";

@@ -224,7 +224,7 @@ static int read_reference(verify_model *v)
 static int run(verify_model *v)
 {
     ts_world_options options = TS_INIT(ts_world_options);
-    bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
+    bool launched = ts_launcher() != NULL;
     if (!launched) {
         options.engine = "threads";
         options.rank_count = cli_mesh_ranks(v->mesh);

@@ -30,7 +30,7 @@ set_property(SOURCE
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/avx512/bf16.c APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
 add_library(tessera_core OBJECT ${TS_SOURCES})
 target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_compile_definitions(tessera_core PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}" TS_HERE=NULL)
+target_compile_definitions(tessera_core PRIVATE TS_HERE=NULL)
 target_link_libraries(tessera_core PRIVATE tessera_flags PUBLIC tessera_deps)
 # Without a processor in mind gcc fills and copies small structs by "rep stos" and "rep movs", which take 30 cycles to
 # begin. No instruction is added by this.
@@ -42,7 +42,7 @@ add_library(tessera SHARED $<TARGET_OBJECTS:tessera_core>)
 target_include_directories(tessera PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(tessera PRIVATE tessera_flags tessera_deps)
-set_target_properties(tessera PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+set_target_properties(tessera PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${TS_ABI})
 if(NOT TS_SANITIZE) # the runtime of a sanitizer comes with the program
   target_link_options(tessera PRIVATE LINKER:-z,defs LINKER:--as-needed
     LINKER:-Bsymbolic-functions) # calls of ts_* within the library are direct

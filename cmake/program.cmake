@@ -6,7 +6,6 @@ if(TS_CLI_SOURCES)
   set_target_properties(tessera_program PROPERTIES OUTPUT_NAME tessera
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   target_include_directories(tessera_program PRIVATE ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR}/bench)
-  target_compile_definitions(tessera_program PRIVATE TS_VERSION_TEXT="${PROJECT_VERSION}")
   target_link_libraries(tessera_program PRIVATE tessera tessera_flags tessera_deps)
 endif()
 

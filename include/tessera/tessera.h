@@ -32,6 +32,7 @@
 #include "train.h"
 #include "types.h"
 #include "verify.h"
+#include "version.h"
 #include "world.h"
 
 #endif

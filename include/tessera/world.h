@@ -65,6 +65,10 @@ TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
  * install. Loads a module but starts nothing. */
 TS_API TS_NODISCARD ts_status ts_engine_find(const char *name, char *text, size_t size);
 
+/* The environment variable by which a launcher (mpirun, srun) told that it started this process, as
+ * "OMPI_COMM_WORLD_RANK"; NULL: none did. Then the default engine is mpi. */
+TS_API const char *ts_launcher(void);
+
 /* The calling thread becomes that local rank until it detaches; the rank's state stays. */
 TS_API TS_NODISCARD ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out);
 TS_API void ts_rank_detach(ts_rank *me);           /* [any] */

@@ -6,9 +6,8 @@
  *
  *   ts_group_all_gather -> tsi_work (kind, blocks, fingerprint) -> engine->start -> engine->wait
  *
- * A module (mpi, nccl) is a shared object that exports one function, tsi_module, and sees nothing
- * of the core but this header and the host table it is given: no symbol of the core is needed to
- * load it.
+ * An engine may come from a module (mpi, nccl; base/module.h), which sees nothing of the core but
+ * this header and the host table it is given.
  *
  * INV: every operation of a (group, channel) is complete on all members before the next one of that
  * channel moves data; a work is complete only when no peer will read this rank's blocks any more.
@@ -22,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/module.h"
 #include "device/device.h"
 #include "tessera/comm.h"
 
@@ -110,13 +110,10 @@ bool tsi_work_agree(const tsi_work *mine, const tsi_work *theirs, char *sentence
 /* "all_gather 'layers.3.wq' #17 on group dp (4 x f32, train.c:88)" */
 void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size);
 
-/* ---- what the core offers a module ----------------------------------------------------------- */
+/* ---- what the core offers an engine ---------------------------------------------------------- */
 typedef struct tsi_host {
     size_t struct_size;
-    void *(*alloc)(size_t bytes);
-    void (*free)(void *memory);
-    ts_status (*fail)(ts_blast blast, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
-    void (*log)(int level, const char *format, ...) TS_PRINTF(2, 3);
+    tsi_module_host core;
     void (*work_finish)(tsi_work *work, ts_status status, const char *format, ...)
         TS_PRINTF(3, 4); /* sets status, error text, state DONE; wakes waiters */
     bool (*send_block)(const tsi_work *work, int64_t peer, tsi_block *out);
@@ -176,7 +173,20 @@ typedef struct tsi_engine {
     ts_status (*farewell)(void *state, char *sentence, size_t size);
 } tsi_engine;
 
-/* The one exported function of a module. */
-typedef const tsi_engine *(*tsi_module_fn)(const tsi_host *host);
+/* The structs that an engine in a module shares with the core (base/rank.h has the last two). */
+#define TSI_ENGINE_SEAM(ROW)                                                                       \
+    ROW(tsi_engine)                                                                                \
+    ROW(tsi_engine_options)                                                                        \
+    ROW(tsi_host)                                                                                  \
+    ROW(tsi_work)                                                                                  \
+    ROW(tsi_fingerprint)                                                                           \
+    ROW(tsi_team)                                                                                  \
+    ROW(tsi_error_record)                                                                          \
+    ROW(tsi_device)                                                                                \
+    ROW(tsi_block)                                                                                 \
+    ROW(ts_part)                                                                                   \
+    ROW(ts_world_options)                                                                          \
+    ROW(struct ts_world)                                                                           \
+    ROW(struct ts_rank)
 
 #endif

@@ -130,6 +130,12 @@ typedef struct tsi_device {
     void (*freed)(const struct tsi_device *device, void *memory, size_t bytes, tsi_stream *stream);
 } tsi_device;
 
+/* The structs that a device in a module shares with the core. */
+#define TSI_DEVICE_SEAM(ROW)                                                                       \
+    ROW(tsi_device)                                                                                \
+    ROW(tsi_device_properties)                                                                     \
+    ROW(tsi_block)
+
 /* Memory of the host as a device: of staging, of references, of what comes from outside. */
 const tsi_device *tsi_device_host(void);
 /* By name ("cpu", "queue", "cuda:1"; a kind means its first one); NULL after recording why not

@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/intmath.h"
+#include "base/launcher.h"
 #include "base/thread.h"
 
 enum { SPIN_NS = 20000, THREADS_MAX = 1024, RANGES_PER_THREAD = 4, STACK_BYTES = 512 * 1024 };
@@ -117,8 +118,7 @@ static int64_t number_of(const char *variable)
 static int64_t processes_here(void)
 {
     if (tsi_core_count() < sysconf(_SC_NPROCESSORS_ONLN)) return 1; /* cores of its own */
-    int64_t local = number_of("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (local == 0) local = number_of("MPI_LOCALNRANKS");
+    int64_t local = tsi_launcher_find().local_size;
     return local > 0 ? local : 1;
 }
 

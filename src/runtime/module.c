@@ -1,89 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - finding and loading the mpi engine, which is not linked: one binary serves every MPI.
+/* module.c - shared objects that are loaded on first use: where they are looked for, and what must
+ * be equal before anything of them is used.
  *
- * There is one module per MPI implementation, because their binary interfaces differ.
- *
- *   which one   TESSERA_MPI=openmpi|mpich, else the MPI that is loaded already, else the
- *               launcher's, else the first found
- *   where       TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/,
- *               ../lib/tessera/ */
+ * A module of another build would not fail, it would read fields at wrong places; so everything
+ * that crosses is compared by size, and a table by operator by the list of operators. */
+#include "runtime/module.h"
+
 #include <dlfcn.h>
-#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "comm/comm.h"
-#include "comm/mpi/module.h"
-#include "runtime/runtime.h"
+#include "op/ops_hash.h"
+#include "tessera/version.h"
 
-enum { VARIABLES_MAX = 5 };
-
-typedef struct flavour {
-    const char *name;    /* as in TESSERA_MPI */
-    const char *file;    /* the module */
-    const char *package; /* what to install */
-    const char *symbol;  /* tells that it is in the process; Open MPI's must be looked for first */
-    const char *variables[VARIABLES_MAX]; /* of its launcher; NULL ends */
-} flavour;
-
-static const flavour flavours[] = {
-    { "openmpi",
-      TSI_MODULE_OPENMPI,
-      "libopenmpi3 and openmpi-bin",
-      "ompi_mpi_comm_world",
-      { "OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE", NULL } },
-    { "mpich",
-      TSI_MODULE_MPICH,
-      "libmpich12 and mpich",
-      "MPI_Init",
-      { "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "PMI_FD", "PMI_SIZE", NULL } },
-};
-enum { FLAVOURS = sizeof flavours / sizeof flavours[0] };
-
-static ts_status flavour_by_name(const char *source, const char *name, int *out)
-{
-    for (int i = 0; i < FLAVOURS; i++) {
-        if (strcmp(name, flavours[i].name) == 0) {
-            *out = i;
-            return TS_OK;
-        }
-    }
-    return TSI_FAIL(TS_ERR_ARG, "%s: expected openmpi or mpich, found \"%s\"", source, name);
-}
-
-static bool is_launcher_of(const flavour *mpi)
-{
-    if (getenv("SLURM_PROCID") != NULL && getenv("MPI_LOCALNRANKS") == NULL) return false;
-    for (int i = 0; i < VARIABLES_MAX && mpi->variables[i] != NULL; i++) {
-        if (getenv(mpi->variables[i]) != NULL) return true;
-    }
-    return false;
-}
-
-/* The MPI this process must use, or -1 if any will do. srun looks the same to every MPI. */
-static ts_status wanted_flavour(int *out)
-{
-    *out = -1;
-    const char *name = getenv("TESSERA_MPI");
-    if (name != NULL && name[0] != '\0') return flavour_by_name("TESSERA_MPI", name, out);
-    for (int i = 0; i < FLAVOURS && *out < 0; i++) {
-        if (dlsym(RTLD_DEFAULT, flavours[i].symbol) != NULL) *out = i;
-    }
-    for (int i = 0; i < FLAVOURS && *out < 0; i++) {
-        if (is_launcher_of(&flavours[i])) *out = i;
-    }
-    return TS_OK;
-}
+/* ---- looking --------------------------------------------------------------------------------- */
 
 /* The directory of the shared library, or of the program if the library is linked into it. */
 static bool own_directory(char *out, size_t size)
 {
+    static const char here = 0; /* something that lies in this object */
     Dl_info info;
     char path[PATH_MAX];
-    const void *here = &flavours;
-    if (dladdr(here, &info) == 0 || info.dli_fname == NULL) return false;
+    if (dladdr(&here, &info) == 0 || info.dli_fname == NULL) return false;
     if (strchr(info.dli_fname, '/') == NULL) {
         ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
         if (length <= 0) return false;
@@ -97,130 +40,168 @@ static bool own_directory(char *out, size_t size)
     return (size_t)snprintf(out, size, "%s", path) < size;
 }
 
-/* A search: which MPI, where it was found, or why the first file that was there did not load. */
-typedef struct search {
-    const flavour *mpi;
-    void *handle;
-    char path[PATH_MAX];
-    char why[512];
-} search;
-
-/* Loads the file if it exists. One that exists but does not load is worth reporting. */
-static void load_file(search *self, const char *directory, const char *below)
+static void add_place(tsi_module_search *self, const char *place)
 {
-    char *path = self->path;
-    int length = snprintf(path, sizeof self->path, "%s%s%s", directory, below, self->mpi->file);
-    if (length < 0 || (size_t)length >= sizeof self->path || access(path, R_OK) != 0) return;
-    self->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (self->handle == NULL && self->why[0] == '\0') {
-        const char *reason = dlerror();
-        (void)snprintf(self->why, sizeof self->why, "%s", reason ? reason : "no reason was given");
-    }
+    size_t length = strlen(self->places);
+    (void)snprintf(self->places + length, sizeof self->places - length, "%s%s",
+                   length > 0 ? ", " : "", place);
 }
 
-static void load_from_list(search *self, const char *list)
+/* Loads a file that exists. One that exists but does not load is worth reporting. */
+static void load(tsi_module_search *self, const char *path)
+{
+    self->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (self->handle == NULL && self->why[0] != '\0') return;
+    (void)snprintf(self->path, sizeof self->path, "%s", path);
+    if (self->handle != NULL) return;
+    const char *reason = dlerror();
+    (void)snprintf(self->why, sizeof self->why, "%s", reason ? reason : "no reason was given");
+}
+
+static void look_in(tsi_module_search *self, const char *file, const char *directory,
+                    const char *below)
+{
+    char path[PATH_MAX];
+    if (self->handle != NULL) return;
+    int length = snprintf(path, sizeof path, "%s%s", directory, below);
+    if (length < 0 || (size_t)length + strlen(file) >= sizeof path) return;
+    add_place(self, path);
+    (void)snprintf(path + length, sizeof path - (size_t)length, "%s", file);
+    if (access(path, R_OK) == 0) load(self, path);
+}
+
+static void look_in_list(tsi_module_search *self, const char *file, const char *list)
 {
     char directory[PATH_MAX];
-    while (list != NULL && *list != '\0' && self->handle == NULL) {
+    while (list != NULL && *list != '\0') {
         size_t length = strcspn(list, ":");
         (void)snprintf(directory, sizeof directory, "%.*s", (int)length, list);
-        load_file(self, directory, "/");
+        look_in(self, file, directory, "/");
         list += length + (list[length] == ':');
     }
 }
 
-static bool load_flavour(search *self, const flavour *mpi)
+/* By the name alone: the loader follows run paths. That a file of this name is nowhere is the
+ * common case and no reason; that it is there and lacks something is one. */
+static void look_by_name(tsi_module_search *self, const char *file)
 {
-    self->mpi = mpi;
-    load_from_list(self, getenv("TESSERA_MODULE_PATH"));
-    char own[PATH_MAX];
-    if (self->handle != NULL || !own_directory(own, sizeof own)) return self->handle != NULL;
+    if (self->handle != NULL) return;
+    self->handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    add_place(self, "the run path of the program");
+    void *symbol = self->handle != NULL ? dlsym(self->handle, "tsi_module") : NULL;
+    Dl_info info;
+    bool known = symbol != NULL && dladdr(symbol, &info) != 0 && info.dli_fname != NULL;
+    if (self->handle != NULL) {
+        (void)snprintf(self->path, sizeof self->path, "%s", known ? info.dli_fname : file);
+        return;
+    }
+    const char *reason = dlerror();
+    if (reason == NULL || strncmp(reason, file, strlen(file)) == 0 || self->why[0] != '\0') return;
+    (void)snprintf(self->path, sizeof self->path, "%s", file);
+    (void)snprintf(self->why, sizeof self->why, "%s", reason);
+}
+
+void tsi_module_look(const char *file, tsi_module_search *self)
+{
     static const char *const below[] = { "/tessera/", "/../lib/tessera/", "/" };
-    for (size_t i = 0; i < TSI_COUNT_OF(below) && self->handle == NULL; i++) {
-        load_file(self, own, below[i]);
-    }
-    return self->handle != NULL;
+    char own[PATH_MAX];
+    *self = (tsi_module_search){ 0 };
+    look_in_list(self, file, getenv("TESSERA_MODULE_PATH"));
+    bool known = own_directory(own, sizeof own);
+    for (size_t i = 0; known && i < TSI_COUNT_OF(below); i++)
+        look_in(self, file, own, below[i]);
+    look_by_name(self, file);
 }
 
-static ts_status fail_missing(int wanted, const char *why)
+/* ---- accepting ------------------------------------------------------------------------------- */
+
+static ts_status fail_version(const char *module, const char *version, const char *format, ...)
+    TS_PRINTF(3, 4);
+static ts_status fail_version(const char *module, const char *version, const char *format, ...)
 {
-    const char *name = wanted >= 0 ? flavours[wanted].name : "openmpi or mpich";
-    const char *package = wanted >= 0 ? flavours[wanted].package : flavours[0].package;
-    if (why[0] != '\0') {
-        return TSI_FAIL(TS_ERR_MISSING,
-                        "the mpi engine for %s does not load: %s (install the packages %s)", name,
-                        why, package);
-    }
+    char what[256];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
     return TSI_FAIL(TS_ERR_MISSING,
-                    "the mpi engine for %s was not found beside the library nor in "
-                    "TESSERA_MODULE_PATH; install the packages %s and build with TS_MPI=ON",
-                    name, package);
+                    "the module %s (tessera %s) does not fit this library (tessera %s): %s; build "
+                    "both from the same sources",
+                    module, version ? version : "unknown", TS_VERSION, what);
 }
 
-/* The first module that loads; `wanted` -1: any. */
-static ts_status load_any(int wanted, search *self)
+/* Kernels are found by the number of their operator: the lists must be the same. */
+static ts_status check_operators(const tsi_module_offer *offer, const char *path)
 {
-    *self = (search){ 0 };
-    for (int i = 0; i < FLAVOURS; i++) {
-        if (wanted >= 0 && i != wanted) continue;
-        if (load_flavour(self, &flavours[i])) return TS_OK;
-    }
-    return fail_missing(wanted, self->why);
+    int64_t count;
+    uint64_t hash = tsi_ops_hash(&count);
+    if (offer->table[TSI_MODULE_KERNELS].table == NULL) return TS_OK;
+    if (offer->op_count == count && offer->op_hash == hash) return TS_OK;
+    return fail_version(path, offer->version,
+                        "it has kernels for a list of %lld operators (%016llx), not of %lld "
+                        "(%016llx)",
+                        (long long)offer->op_count, (unsigned long long)offer->op_hash,
+                        (long long)count, (unsigned long long)hash);
 }
 
-ts_status tsi_module_mpi(const tsi_engine **out)
+ts_status tsi_module_accept(const tsi_module_search *found, const tsi_module_offer **out)
 {
-    int wanted = -1;
-    search self;
     *out = NULL;
-    TSI_TRY(wanted_flavour(&wanted));
-    TSI_TRY(load_any(wanted, &self));
     tsi_module_fn module = NULL;
-    void *symbol = dlsym(self.handle, "tsi_module");
+    void *symbol = dlsym(found->handle, "tsi_module");
     memcpy(&module, &symbol, sizeof module);
-    *out = module != NULL ? module(tsi_comm_host()) : NULL;
-    if (*out == NULL) {
-        return TSI_FAIL(TS_ERR_MISSING, "the mpi module %s is of another version of tessera",
-                        self.path);
-    }
+    const tsi_module_offer *offer = module != NULL ? module() : NULL;
+    if (offer == NULL)
+        return TSI_FAIL(TS_ERR_MISSING, "%s is no module of tessera: it has no %s", found->path,
+                        module != NULL ? "offer" : "function tsi_module");
+    if (offer->struct_size != sizeof *offer) /* its other members may lie elsewhere */
+        return fail_version(found->path, NULL, "its offer has %zu bytes, not %zu",
+                            offer->struct_size, sizeof *offer);
+    TSI_TRY(check_operators(offer, found->path));
+    *out = offer;
     return TS_OK;
 }
 
-static ts_status find_engine(const char *name, char *text, size_t size)
+static const tsi_seam *row_of(const tsi_seam *seam, const char *name)
 {
-    search self;
-    int wanted = -1;
-    if (name == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_engine_find: name is NULL");
-    if (strcmp(name, "threads") == 0 || strcmp(name, "model") == 0) {
-        (void)snprintf(text, size, "built in");
-        return TS_OK;
+    for (; seam != NULL && seam->name != NULL; seam++)
+        if (strcmp(seam->name, name) == 0) return seam;
+    return NULL;
+}
+
+ts_status tsi_module_table_of(const tsi_module_offer *offer, tsi_module_kind kind,
+                              const tsi_seam *mine, const void **table, int64_t *count)
+{
+    const tsi_module_table *theirs = &offer->table[kind];
+    *table = NULL;
+    *count = 0;
+    if (theirs->table == NULL) return TS_OK;
+    for (; mine->name != NULL; mine++) {
+        const tsi_seam *row = row_of(theirs->seam, mine->name);
+        if (row != NULL && row->size == mine->size) continue;
+        return fail_version(offer->name, offer->version, "its %s has %zu bytes, not %zu",
+                            mine->name, row ? row->size : 0, mine->size);
     }
-    if (strncmp(name, "mpi:", 4) == 0)
-        TSI_TRY(flavour_by_name("ts_engine_find", name + 4, &wanted));
-    else if (strcmp(name, "mpi") == 0)
-        TSI_TRY(wanted_flavour(&wanted));
-    else {
-        return TSI_FAIL(TS_ERR_ARG,
-                        "ts_engine_find: there is no engine \"%s\" (threads, mpi, model)", name);
-    }
-    TSI_TRY(load_any(wanted, &self));
-    (void)snprintf(text, size, "%s", self.path);
+    *table = theirs->table;
+    *count = theirs->count;
     return TS_OK;
 }
 
-/* Whether an engine is there is an answer, not a failure of the rank that asks. */
-ts_status ts_engine_find(const char *name, char *text, size_t size)
+ts_status tsi_module_open(const char *file, const tsi_module_offer **out)
 {
-    char unused[1];
-    if (text == NULL || size == 0) {
-        text = unused;
-        size = sizeof unused;
-    }
-    text[0] = '\0';
-    ts_rank *outer = tsi_rank_current();
-    tsi_rank_set_current(NULL);
-    ts_status status = find_engine(name, text, size);
-    if (status != TS_OK) (void)snprintf(text, size, "%s", ts_last_error());
-    tsi_rank_set_current(outer);
-    return status;
+    tsi_module_search found;
+    *out = NULL;
+    tsi_module_look(file, &found);
+    if (found.handle == NULL && found.why[0] != '\0')
+        return TSI_FAIL(TS_ERR_MISSING, "the module %s does not load: %s", found.path, found.why);
+    if (found.handle == NULL)
+        return TSI_FAIL(TS_ERR_MISSING,
+                        "there is no module %s in %s; TESSERA_MODULE_PATH may name the directory "
+                        "where it is",
+                        file, found.places);
+    const tsi_module_offer *offer = NULL;
+    TSI_TRY(tsi_module_accept(&found, &offer));
+    if (offer->open != NULL) TSI_TRY(offer->open(&tsi_comm_host()->core));
+    *out = offer;
+    return TS_OK;
 }

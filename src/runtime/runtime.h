@@ -33,8 +33,6 @@ typedef struct tsi_settings {
 ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *out);
 /* Takes --ts-ranks=N, --ts-engine=NAME, --ts-timeout-ms=N, --ts-seed=N from a command line. */
 ts_status tsi_settings_arguments(int argc, char **argv, ts_world_options *options);
-/* The environment variable by which a launcher tells that it started this process; NULL: none. */
-const char *tsi_launcher_variable(void);
 
 /* The world's own state: TSI_SLOT_RUNTIME. */
 typedef struct tsi_runtime {

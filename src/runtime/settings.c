@@ -17,23 +17,6 @@ enum { TIMEOUT_MS_DEFAULT = 60000, EVENTS_DEFAULT = 4096, EVENTS_MAX = 1 << 24 }
 
 static const char *const engine_names[] = { "threads", "mpi", "model", NULL };
 
-/* Launchers set one of these; the first that is set names itself in messages. */
-static const char *const launcher_variables[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                                  "MPI_LOCALRANKID", NULL };
-
-const char *tsi_launcher_variable(void)
-{
-    for (int i = 0; launcher_variables[i] != NULL; i++) {
-        if (getenv(launcher_variables[i]) != NULL) return launcher_variables[i];
-    }
-    /* srun without a PMI plugin: only a step of several tasks is a launch. */
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-    if (getenv("SLURM_SRUN_COMM_HOST") != NULL && tasks != NULL && strtol(tasks, NULL, 10) > 1) {
-        return "SLURM_STEP_NUM_TASKS";
-    }
-    return NULL;
-}
-
 /* A whole number in [low, high], nothing around it. `name` is the option or variable. */
 static ts_status parse_number(const char *name, const char *text, int64_t low, int64_t high,
                               int64_t *out)
@@ -81,7 +64,7 @@ static ts_status engine_by_name(const char *source, const char *name, tsi_engine
 
 static ts_status choose_engine(tsi_settings *settings)
 {
-    const char *launcher = tsi_launcher_variable();
+    const char *launcher = ts_launcher();
     const char *variable = getenv("TESSERA_ENGINE");
     if (settings->user.engine != NULL) {
         settings->why = "asked for by the program";

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/hash.h"
+#include "base/launcher.h"
 #include "harness/harness.h"
 
 static test_case *first_case;
@@ -113,20 +114,15 @@ static void each_run(const harness_options *options, const test_case *body, int6
     }
 }
 
-static int64_t environment_int(const char *first, const char *second, int64_t otherwise)
-{
-    const char *text = getenv(first);
-    if (text == NULL) text = getenv(second);
-    return text != NULL ? strtoll(text, NULL, 10) : otherwise;
-}
-
 /* False after saying what is wrong. */
 static bool parse(int argc, char **argv, harness_options *options)
 {
     options->program = argv[0];
-    options->seed = (uint64_t)environment_int("TESSERA_TEST_SEED", "TESSERA_TEST_SEED", 1);
-    options->mpi_size = environment_int("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 0);
-    options->mpi_rank = environment_int("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0);
+    const char *seed_text = getenv("TESSERA_TEST_SEED");
+    options->seed = seed_text != NULL ? strtoull(seed_text, NULL, 10) : 1;
+    const tsi_launcher launcher = tsi_launcher_find();
+    options->mpi_size = launcher.size;
+    options->mpi_rank = launcher.rank > 0 ? launcher.rank : 0;
     int i = 1;
     for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
         bool takes_value = strcmp(argv[i], "--seed") == 0 || strcmp(argv[i], "--timeout") == 0;

@@ -50,12 +50,30 @@ if command -v pkg-config > /dev/null 2>&1; then
     prints_sum "which runs" "$work/cpp"
     # shellcheck disable=SC2046
     succeeds "static, through pkg-config" cc -std=c11 "$here/outside.c" $(pkg-config --cflags tessera) \
-        "$lib/libtessera.a" $(pkg-config --static --libs-only-l tessera | sed 's/-ltessera//') -o "$work/static"
+        "$lib/libtessera.a" $(pkg-config --static --libs tessera | sed 's/-ltessera//') -o "$work/static"
     prints_sum "which runs" "$work/static"
 fi
 succeeds "find_package(tessera)" cmake -S "$here" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix"
 succeeds "C and C++ through CMake" cmake --build "$work/cmake"
 for program in outside_c outside_static outside_cpp; do
     prints_sum "$program runs" "$work/cmake/$program"
+done
+
+# Under a launcher a static program finds the module of its MPI by the run path that tessera::static and tessera.pc
+# give it; without one it says where was looked, and blames no packages (repair 21).
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+cc -std=c11 "$here/outside.c" $(pkg-config --cflags tessera) "$lib/libtessera.a" \
+    $(pkg-config --static --libs tessera | sed 's/-ltessera//; s/-Wl,-rpath,[^ ]*//') -o "$work/astray"
+for mpi in openmpi mpich; do
+    [ -e "$lib/tessera/tessera_mpi_$mpi.so" ] && command -v mpirun.$mpi > /dev/null 2>&1 || continue
+    for program in "$work/static" "$work/cmake/outside_static"; do
+        said=$(timeout 60 mpirun.$mpi -n 3 "$program" 2>&1)
+        if [ "$said" = "TS_OK 6" ]; then pass "$mpi: static $(basename "$program")"; else
+            fail "$mpi: static $(basename "$program")" "it said: $said"; fi
+    done
+    refuses "$mpi: a static program without a run path" "tessera_mpi_$mpi.so, is not in " \
+        timeout 60 mpirun.$mpi -n 1 "$work/astray"
+    says "which finds it by TESSERA_MODULE_PATH" 0 "TS_OK 6" \
+        env TESSERA_MODULE_PATH="$lib/tessera" timeout 60 mpirun.$mpi -n 3 "$work/astray"
 done
 finish

@@ -35,7 +35,7 @@ static bool fetch_list(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, int32
 {
     tsi_stream_in *in = &op->peer[member].in[phase];
     if (in->range.block != NULL) return true;
-    tsi_block *list = rank->mpi->host->alloc(sizeof *list * (size_t)in->range.count);
+    tsi_block *list = rank->mpi->host->core.alloc(sizeof *list * (size_t)in->range.count);
     if (list == NULL) {
         tsi_poison_memory(rank, "a peer's list of blocks");
         return false;
@@ -59,7 +59,7 @@ static bool ask(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, const tsi_sour
 {
     tsi_mpi *mpi = rank->mpi;
     int64_t peer = op->peer[source->member].rank;
-    tsi_get *get = mpi->host->alloc(sizeof *get);
+    tsi_get *get = mpi->host->core.alloc(sizeof *get);
     if (get == NULL) {
         tsi_poison_memory(rank, "a transfer");
         return false;
@@ -75,15 +75,15 @@ static bool ask(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, const tsi_sour
     bool good = true;
     if (get->net) {
         if (get->to == NULL) get->to = tsi_range_flat(&job->to, offset, bytes, op->size);
-        if (get->to == NULL) get->to = get->staging = mpi->host->alloc((size_t)bytes);
+        if (get->to == NULL) get->to = get->staging = mpi->host->core.alloc((size_t)bytes);
         tag = tsi_net_tag(mpi);
         good = get->to != NULL && tsi_net_irecv(mpi, get->to, bytes, peer, tag, &get->request);
     }
     tsi_message *message = good ? tsi_op_begin(rank, op, source->member, TSI_MESSAGE_GET, 0) : NULL;
     if (message == NULL) {
         if (get->request != MPI_REQUEST_NULL) tsi_net_cancel(mpi, &get->request, true);
-        mpi->host->free(get->staging);
-        mpi->host->free(get);
+        mpi->host->core.free(get->staging);
+        mpi->host->core.free(get);
         tsi_poison_memory(rank, "a transfer");
         return false;
     }
@@ -123,8 +123,8 @@ static void free_get(tsi_mpi_rank *rank, tsi_get **link)
 {
     tsi_get *get = *link;
     *link = get->next;
-    rank->mpi->host->free(get->staging);
-    rank->mpi->host->free(get);
+    rank->mpi->host->core.free(get->staging);
+    rank->mpi->host->core.free(get);
 }
 
 /* Finished gets of a copy count as moved; those of a fold stay until their chunk is folded. */
@@ -216,8 +216,8 @@ static bool fold_reserve(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_job *job,
                     (int64_t)(sizeof(tsi_block) + sizeof(void *)) * (job->source_count + 1);
     op->fold_chunk = chunk;
     if (bytes <= op->fold_bytes) return true;
-    rank->mpi->host->free(op->fold_space);
-    op->fold_space = rank->mpi->host->alloc((size_t)bytes);
+    rank->mpi->host->core.free(op->fold_space);
+    op->fold_space = rank->mpi->host->core.alloc((size_t)bytes);
     op->fold_bytes = op->fold_space != NULL ? bytes : 0;
     if (op->fold_space == NULL) tsi_poison_memory(rank, "a reduction");
     return op->fold_space != NULL;
@@ -400,7 +400,7 @@ bool tsi_jobs_run(tsi_mpi_rank *rank, tsi_mpi_op *op, int32_t phase, bool *progr
 bool tsi_serve_add(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, const tsi_message *message)
 {
     tsi_mpi *mpi = rank->mpi;
-    tsi_serve *serve = mpi->host->alloc(sizeof *serve);
+    tsi_serve *serve = mpi->host->core.alloc(sizeof *serve);
     if (serve == NULL) {
         tsi_poison_memory(rank, "a transfer");
         return false;
@@ -418,7 +418,7 @@ bool tsi_serve_add(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t member, const tsi
     const tsi_range *range = &op->peer[member].out[serve->phase].range;
     char *from = tsi_range_flat(range, serve->offset, serve->bytes, op->size);
     if (from == NULL) {
-        from = serve->staging = mpi->host->alloc((size_t)serve->bytes);
+        from = serve->staging = mpi->host->core.alloc((size_t)serve->bytes);
         if (from != NULL) tsi_pack(range, serve->offset, serve->bytes, op->size, from);
     }
     int tag = (int)message->value[3];
@@ -468,8 +468,8 @@ bool tsi_serve_run(tsi_mpi_rank *rank, tsi_mpi_op *op, bool *progress)
             continue;
         }
         *link = serve->next;
-        rank->mpi->host->free(serve->staging);
-        rank->mpi->host->free(serve);
+        rank->mpi->host->core.free(serve->staging);
+        rank->mpi->host->core.free(serve);
         *progress = true;
     }
     return true;

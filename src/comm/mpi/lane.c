@@ -33,7 +33,7 @@ static void lane_free(tsi_mpi_rank *rank, tsi_lane *lane)
 {
     tsi_parcel_drop(rank->mpi, &lane->pending);
     tsi_op_release(rank, &lane->op);
-    rank->mpi->host->free(lane);
+    rank->mpi->host->core.free(lane);
     rank->lane_count--;
 }
 
@@ -58,7 +58,7 @@ static tsi_lane *lane_find(tsi_mpi_rank *rank, uint64_t team, int64_t peer, int3
     for (tsi_lane *lane = rank->lane[bucket]; lane != NULL; lane = lane->next)
         if (lane->team == team && lane->peer == peer && lane->channel == channel) return lane;
     if (rank->lane_count >= LANES_IDLE_MAX) sweep(rank);
-    tsi_lane *lane = rank->mpi->host->alloc(sizeof *lane);
+    tsi_lane *lane = rank->mpi->host->core.alloc(sizeof *lane);
     if (lane == NULL) {
         tsi_poison_memory(rank, "a queue");
         return NULL;
@@ -101,7 +101,7 @@ void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel
 {
     bool global = true;
     if (message->epoch < rank->epoch) {
-        rank->mpi->host->free(parcel);
+        rank->mpi->host->core.free(parcel);
         return;
     }
     if (message->epoch > rank->epoch) {
@@ -121,7 +121,7 @@ void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel
         lane = lane_find(rank, message->team, message->channel < 0 ? message->from : -1,
                          message->channel);
     if (lane == NULL)
-        rank->mpi->host->free(parcel);
+        rank->mpi->host->core.free(parcel);
     else if (belongs(lane, message))
         tsi_op_message(rank, &lane->op, message, parcel);
     else

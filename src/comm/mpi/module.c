@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "comm/mpi/internal.h"
-#include "comm/mpi/module.h"
+#include "tessera/version.h"
 
 enum { SLEEP_NS = 5000000, NET_SLEEP_NS = 50000 };
 
@@ -170,7 +170,8 @@ static ts_status recover(void *state, ts_rank *who)
     ts_status status = tsi_fail_recover(rank, why, sizeof why);
     pthread_mutex_unlock(&rank->lock);
     if (status == TS_OK) return TS_OK;
-    return rank->mpi->host->fail(TS_BLAST_LOST, status, "recover: %s", why); /* may call leave */
+    return rank->mpi->host->core.fail(TS_BLAST_LOST, status, "recover: %s",
+                                      why); /* may call leave */
 }
 
 static void describe(void *state, char *out, size_t size)
@@ -198,8 +199,18 @@ static const tsi_engine engine = {
     .farewell = farewell,
 };
 
-const tsi_engine *tsi_module(const tsi_host *host)
+TS_API const tsi_module_offer *tsi_module(void);
+
+static const tsi_seam seam[] = TSI_SEAM(TSI_ENGINE_SEAM);
+
+static const tsi_module_offer offer = {
+    .struct_size = sizeof(tsi_module_offer),
+    .name = "mpi",
+    .version = TS_VERSION,
+    .table = { [TSI_MODULE_ENGINE] = { &engine, 1, seam } },
+};
+
+const tsi_module_offer *tsi_module(void)
 {
-    if (host == NULL || host->struct_size < sizeof(tsi_host)) return NULL;
-    return &engine;
+    return &offer;
 }

@@ -40,11 +40,11 @@ static bool post(tsi_mpi *mpi, int i)
 
 ts_status tsi_net_open(tsi_mpi *mpi)
 {
-    tsi_net *net = mpi->host->alloc(sizeof *net);
-    char *buffer = mpi->host->alloc((size_t)POSTED * TSI_NET_BYTES);
+    tsi_net *net = mpi->host->core.alloc(sizeof *net);
+    char *buffer = mpi->host->core.alloc((size_t)POSTED * TSI_NET_BYTES);
     if (net == NULL || buffer == NULL) {
-        mpi->host->free(net);
-        mpi->host->free(buffer);
+        mpi->host->core.free(net);
+        mpi->host->core.free(buffer);
         return TS_ERR_MEMORY;
     }
     memset(net, 0, sizeof *net);
@@ -68,7 +68,7 @@ static void send_now(tsi_mpi *mpi, tsi_parcel *parcel)
                   mpi->comm, &parcel->request) == MPI_SUCCESS)
         tsi_parcel_push(&mpi->net->sending, parcel);
     else
-        mpi->host->free(parcel);
+        mpi->host->core.free(parcel);
 }
 
 static void send_waiting(tsi_mpi *mpi)
@@ -95,7 +95,7 @@ static void finish_sending(tsi_mpi *mpi, bool poisoned)
         int done = 0;
         if (MPI_Test(&parcel->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) done = 1;
         if (done) {
-            mpi->host->free(tsi_parcel_pop(&net->sending));
+            mpi->host->core.free(tsi_parcel_pop(&net->sending));
         } else if (tsi_clock_ns() > deadline) {
             MPI_Request_free(&parcel->request);
             tsi_parcel_pop(&net->sending); /* the memory stays with MPI */
@@ -117,8 +117,8 @@ void tsi_net_close(tsi_mpi *mpi, bool poisoned)
     }
     tsi_parcel_drop(mpi, &net->waiting);
     pthread_mutex_destroy(&net->lock);
-    mpi->host->free(net->buffer);
-    mpi->host->free(net);
+    mpi->host->core.free(net->buffer);
+    mpi->host->core.free(net);
     mpi->net = NULL;
 }
 
@@ -169,7 +169,7 @@ bool tsi_net_progress(tsi_mpi *mpi)
         if (MPI_Test(&net->sending.first->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
             !done)
             break;
-        mpi->host->free(tsi_parcel_pop(&net->sending));
+        mpi->host->core.free(tsi_parcel_pop(&net->sending));
     }
     pthread_mutex_unlock(&net->lock);
     return any;

@@ -195,8 +195,8 @@ static bool reserve(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_work *work)
     size_t bytes = n * sizeof *op->peer + jobs * sizeof *op->job + sources * sizeof *op->source +
                    blocks * sizeof *op->block;
     if (bytes > op->memory_bytes) {
-        rank->mpi->host->free(op->memory);
-        op->memory = rank->mpi->host->alloc(bytes);
+        rank->mpi->host->core.free(op->memory);
+        op->memory = rank->mpi->host->core.alloc(bytes);
         op->memory_bytes = op->memory != NULL ? bytes : 0;
         if (op->memory == NULL) return false;
     }
@@ -435,7 +435,7 @@ bool tsi_op_message(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *messa
     case TSI_MESSAGE_RECOVER:
         break;
     }
-    rank->mpi->host->free(parcel);
+    rank->mpi->host->core.free(parcel);
     return good;
 }
 
@@ -446,22 +446,22 @@ void tsi_op_clear(tsi_mpi_rank *rank, tsi_mpi_op *op, bool aborted)
     const tsi_host *host = rank->mpi->host;
     for (int64_t p = 0; op->stage != TSI_OP_IDLE && p < op->count; p++) {
         for (int phase = 0; phase < 2; phase++) {
-            host->free(op->peer[p].in[phase].parcel);
-            host->free(op->peer[p].in[phase].fetched_list);
+            host->core.free(op->peer[p].in[phase].parcel);
+            host->core.free(op->peer[p].in[phase].fetched_list);
         }
     }
     for (tsi_get *get; (get = op->gets) != NULL;) {
         op->gets = get->next;
         if (get->net) tsi_net_cancel(rank->mpi, &get->request, true);
-        host->free(get->staging);
-        host->free(get);
+        host->core.free(get->staging);
+        host->core.free(get);
     }
     for (tsi_serve *serve; (serve = op->serves) != NULL;) {
         op->serves = serve->next;
         bool open = serve->net && serve->request != MPI_REQUEST_NULL;
         if (open) tsi_net_cancel(rank->mpi, &serve->request, false);
-        if (!open || !aborted) host->free(serve->staging);
-        host->free(serve);
+        if (!open || !aborted) host->core.free(serve->staging);
+        host->core.free(serve);
     }
     op->get_count = 0;
     op->stage = TSI_OP_IDLE;
@@ -470,7 +470,7 @@ void tsi_op_clear(tsi_mpi_rank *rank, tsi_mpi_op *op, bool aborted)
 
 void tsi_op_release(tsi_mpi_rank *rank, tsi_mpi_op *op)
 {
-    rank->mpi->host->free(op->fold_space);
-    rank->mpi->host->free(op->memory);
+    rank->mpi->host->core.free(op->fold_space);
+    rank->mpi->host->core.free(op->memory);
     memset(op, 0, sizeof *op);
 }

@@ -118,7 +118,7 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
-        return mpi->host->fail(
+        return mpi->host->core.fail(
             TS_BLAST_NONE, TS_ERR_STATE,
             "the mpi engine cannot open a world: MPI_Finalize was called already");
     pthread_mutex_lock(&process.lock);
@@ -129,7 +129,7 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
             process.ours = true;
             atexit(at_exit);
         } else {
-            status = mpi->host->fail(TS_BLAST_NONE, TS_ERR_MISSING, "MPI_Init_thread failed");
+            status = mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MISSING, "MPI_Init_thread failed");
         }
     }
     pthread_mutex_unlock(&process.lock);
@@ -140,7 +140,7 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     mpi->any_thread = level >= MPI_THREAD_SERIALIZED;
     mpi->thread = pthread_self();
     if (!mpi->any_thread && !main_thread)
-        return mpi->host->fail(
+        return mpi->host->core.fail(
             TS_BLAST_NONE, TS_ERR_THREAD,
             "MPI was initialised for one thread only, and this is not that thread");
     return TS_OK;
@@ -158,9 +158,9 @@ static ts_status duplicate(tsi_mpi *mpi, const ts_world_options *user)
     MPI_Comm base = MPI_COMM_WORLD;
     if (user->mpi_comm != NULL) memcpy(&base, user->mpi_comm, sizeof base);
     if (base == MPI_COMM_NULL)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_ARG, "mpi_comm is MPI_COMM_NULL");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_ARG, "mpi_comm is MPI_COMM_NULL");
     if (MPI_Comm_dup(base, &mpi->comm) != MPI_SUCCESS)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_ARG, "MPI_Comm_dup of mpi_comm failed");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_ARG, "MPI_Comm_dup of mpi_comm failed");
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     int rank = 0, size = 1;
     MPI_Comm_rank(mpi->comm, &rank);
@@ -175,16 +175,17 @@ static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
 {
     int64_t mine[5] = { mpi->threads, -mpi->threads, *shm, *cma, mpi->any_thread }, low[5];
     if (MPI_Allreduce(mine, low, 5, MPI_INT64_T, MPI_MIN, mpi->comm) != MPI_SUCCESS)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_PEER, "MPI_Allreduce failed while opening");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_PEER,
+                                    "MPI_Allreduce failed while opening");
     if (low[0] != -low[1])
-        return mpi->host->fail(
+        return mpi->host->core.fail(
             TS_BLAST_NONE, TS_ERR_ARG,
             "threads_per_process differs between processes: %lld to %lld, %lld here",
             (long long)low[0], (long long)-low[1], (long long)mpi->threads);
     *shm = low[2];
     *cma = low[3];
     if (mpi->threads > 1 && !low[4])
-        return mpi->host->fail(
+        return mpi->host->core.fail(
             TS_BLAST_NONE, TS_ERR_STATE,
             "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
             "of this program was initialised for less",
@@ -203,12 +204,12 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
         shm = false;
     if (shm && !tsi_segment_open(mpi, node, true)) {
         shm = false;
-        mpi->host->log(1, "the ranks of this node cannot share memory: all goes through MPI");
+        mpi->host->core.log(1, "the ranks of this node cannot share memory: all goes through MPI");
     }
     if (!shm && !tsi_segment_open(mpi, MPI_COMM_SELF, false))
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
     if (segment->pidfd == NULL || segment->rank == NULL)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
     if (shm) MPI_Comm_rank(node, &rank);
     int64_t place = rank * mpi->threads;
     for (int64_t t = 0; t < mpi->threads; t++) {
@@ -217,16 +218,16 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
     }
     int64_t mine = mpi->process;
     int processes = (int)(segment->count / mpi->threads);
-    int64_t *list = mpi->host->alloc(sizeof *list * (size_t)processes);
+    int64_t *list = mpi->host->core.alloc(sizeof *list * (size_t)processes);
     if (list == NULL)
-        return mpi->host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
     list[0] = mine;
     if (shm) MPI_Allgather(&mine, 1, MPI_INT64_T, list, 1, MPI_INT64_T, node);
     for (int64_t i = 0; i < segment->count; i++) {
         segment->rank[i] = list[i / mpi->threads] * mpi->threads + i % mpi->threads;
         mpi->place[segment->rank[i]] = (int32_t)i;
     }
-    mpi->host->free(list);
+    mpi->host->core.free(list);
     mpi->cma = shm && cma && tsi_segment_probe(mpi, node);
     if (shm && !cma) MPI_Barrier(node);
     for (int64_t i = 0; i < segment->count; i += mpi->threads)
@@ -245,12 +246,12 @@ static ts_status make_ranks(tsi_mpi *mpi)
         pthread_mutex_init(&rank->lock, NULL);
         pthread_mutex_init(&rank->inbox_lock, NULL);
         size_t bytes = sizeof *rank->outbox * (size_t)mpi->segment.count;
-        rank->outbox = host->alloc(bytes);
-        rank->scratch = host->alloc(TSI_SCRATCH_BYTES);
-        rank->came = host->alloc((size_t)mpi->rank_count * sizeof *rank->came);
+        rank->outbox = host->core.alloc(bytes);
+        rank->scratch = host->core.alloc(TSI_SCRATCH_BYTES);
+        rank->came = host->core.alloc((size_t)mpi->rank_count * sizeof *rank->came);
         if (rank->outbox == NULL || rank->scratch == NULL || rank->came == NULL)
-            return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for rank %lld",
-                              (long long)rank->index);
+            return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for rank %lld",
+                                   (long long)rank->index);
         memset(rank->outbox, 0, bytes);
         memset(rank->came, 0, (size_t)mpi->rank_count * sizeof *rank->came);
     }
@@ -268,19 +269,19 @@ static void release(tsi_mpi *mpi)
         tsi_parcel_drop(mpi, &rank->future);
         pthread_mutex_destroy(&rank->lock);
         pthread_mutex_destroy(&rank->inbox_lock);
-        host->free(rank->outbox);
-        host->free(rank->scratch);
-        host->free(rank->came);
+        host->core.free(rank->outbox);
+        host->core.free(rank->scratch);
+        host->core.free(rank->came);
     }
-    host->free(mpi->local);
-    host->free(mpi->place);
-    host->free(mpi->gone_memory);
-    host->free(mpi);
+    host->core.free(mpi->local);
+    host->core.free(mpi->place);
+    host->core.free(mpi->gone_memory);
+    host->core.free(mpi);
 }
 
 static void *zeroed(const tsi_host *host, size_t bytes)
 {
-    void *memory = host->alloc(bytes);
+    void *memory = host->core.alloc(bytes);
     if (memory != NULL) memset(memory, 0, bytes);
     return memory;
 }
@@ -296,12 +297,13 @@ static ts_status set_up(tsi_mpi *mpi, const tsi_engine_options *options)
     mpi->rank_count = mpi->process_count * mpi->threads;
     mpi->first = mpi->process * mpi->threads;
     mpi->local = zeroed(host, sizeof *mpi->local * (size_t)mpi->threads);
-    mpi->place = host->alloc(sizeof *mpi->place * (size_t)mpi->rank_count);
+    mpi->place = host->core.alloc(sizeof *mpi->place * (size_t)mpi->rank_count);
     mpi->gone_memory = zeroed(host, (size_t)mpi->rank_count);
     mpi->gone = mpi->gone_memory;
     int mine = mpi->local != NULL && mpi->place != NULL && mpi->gone != NULL, all = 0;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mpi->comm);
-    if (!all) return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the world's ranks");
+    if (!all)
+        return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the world's ranks");
     for (int64_t i = 0; i < mpi->rank_count; i++)
         mpi->place[i] = -1;
     status = share_memory(mpi, shm != 0, cma != 0);
@@ -310,7 +312,8 @@ static ts_status set_up(tsi_mpi *mpi, const tsi_engine_options *options)
     int64_t tell[2] = { status, -outside }, low[2];
     MPI_Allreduce(tell, low, 2, MPI_INT64_T, MPI_MIN, mpi->comm);
     if (status == TS_OK && low[0] != TS_OK)
-        return host->fail(TS_BLAST_NONE, TS_ERR_PEER, "another process could not open the world");
+        return host->core.fail(TS_BLAST_NONE, TS_ERR_PEER,
+                               "another process could not open the world");
     if (status == TS_OK && outside) status = tsi_net_open(mpi);
     return status;
 }
@@ -331,7 +334,7 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     *state = NULL;
     tsi_mpi *mpi = zeroed(host, sizeof *mpi);
     if (mpi == NULL)
-        return host->fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
+        return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
     mpi->host = host;
     mpi->world = options->world;
     mpi->comm = MPI_COMM_NULL;
@@ -340,7 +343,7 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     ts_status status = set_up(mpi, options);
     if (status != TS_OK) {
         if (mpi->comm != MPI_COMM_NULL) MPI_Comm_free(&mpi->comm);
-        host->free(mpi->segment.rank);
+        host->core.free(mpi->segment.rank);
         tsi_segment_close(&mpi->segment);
         release(mpi);
         return status;
@@ -393,7 +396,7 @@ void tsi_mpi_close(void *state)
     if (process.open == mpi) process.open = NULL;
     process.failed |= poisoned;
     process.far |= net;
-    mpi->host->free(segment->rank);
+    mpi->host->core.free(segment->rank);
     if (process.ours && process.kept.base == NULL) {
         process.kept = *segment; /* its memory is never given back */
         process.kept_first = mpi->local[0].place;

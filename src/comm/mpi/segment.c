@@ -136,7 +136,7 @@ bool tsi_segment_open(tsi_mpi *mpi, MPI_Comm comm, bool shared)
     attach(segment);
     segment->pidfd =
         (int *)(void *)map_private(sizeof(int) * (size_t)count); /* may outlive the world */
-    segment->rank = mpi->host->alloc(sizeof(int64_t) * (size_t)count);
+    segment->rank = mpi->host->core.alloc(sizeof(int64_t) * (size_t)count);
     for (int64_t i = 0; segment->pidfd != NULL && i < count; i++)
         segment->pidfd[i] = -1;
     return true; /* the caller agrees on missing memory */

@@ -13,7 +13,7 @@
 /* ---- parcels ----------------------------------------------------------------------------- */
 tsi_parcel *tsi_parcel_make(const tsi_mpi *mpi, size_t bytes)
 {
-    tsi_parcel *parcel = mpi->host->alloc(sizeof *parcel - sizeof parcel->message + bytes);
+    tsi_parcel *parcel = mpi->host->core.alloc(sizeof *parcel - sizeof parcel->message + bytes);
     if (parcel == NULL) return NULL;
     parcel->next = NULL;
     parcel->request = MPI_REQUEST_NULL;
@@ -42,7 +42,7 @@ tsi_parcel *tsi_parcel_pop(tsi_parcel_list *list)
 void tsi_parcel_drop(const tsi_mpi *mpi, tsi_parcel_list *list)
 {
     for (tsi_parcel *parcel; (parcel = tsi_parcel_pop(list)) != NULL;)
-        mpi->host->free(parcel);
+        mpi->host->core.free(parcel);
 }
 
 /* ---- rings ------------------------------------------------------------------------------- */
@@ -151,7 +151,7 @@ static bool flush_one(tsi_mpi_rank *rank, int64_t place)
         tsi_parcel *parcel = tsi_parcel_pop(list);
         memcpy(room, &parcel->message, bytes);
         ring_publish(ring, bytes);
-        rank->mpi->host->free(parcel);
+        rank->mpi->host->core.free(parcel);
         rank->outbox_count--;
         moved = true;
     }
