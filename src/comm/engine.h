@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/launcher.h"
 #include "base/module.h"
 #include "device/device.h"
 #include "tessera/comm.h"
@@ -127,6 +128,7 @@ typedef struct tsi_engine_options {
     ts_world *world; /* rank counts are filled in by open where the engine decides them */
     const ts_world_options *user;
     const tsi_host *host;
+    tsi_launcher launcher; /* who started this process */
 } tsi_engine_options;
 
 struct tsi_model_counts; /* comm/model/model.h */

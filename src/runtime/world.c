@@ -65,7 +65,8 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
     tsi_engine_options options = { .struct_size = sizeof options,
                                    .world = world,
                                    .user = &settings->user,
-                                   .host = tsi_comm_host() };
+                                   .host = tsi_comm_host(),
+                                   .launcher = tsi_launcher_find() };
     void *state = NULL;
     TSI_TRY(engine->open(&options, &state));
     number_ranks(world, settings);

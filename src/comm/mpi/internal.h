@@ -3,6 +3,7 @@
  *
  *   module.c    the vtable: start, wait, test, progress
  *   open.c      MPI itself: open, close, exit
+ *   begin.c     opening by a deadline, whatever MPI does
  *   lane.c      queues per (group, channel) and per pair; messages find their operation
  *   op.c        an operation as streams (what peers may read) and jobs (what I make out of them)
  *   job.c       runs jobs: copies and folds
@@ -292,7 +293,9 @@ struct tsi_mpi {
     _Atomic uint8_t *gone; /* of each world rank outside: tsi_slot_life */
     void *gone_memory;
     tsi_mpi_rank *local;
-    tsi_net *net; /* NULL: every rank is in the segment */
+    tsi_net *net;               /* NULL: every rank is in the segment */
+    _Atomic(const char *) step; /* while it is opened: the call that waits for other processes */
+    char why[320];              /* ... and what is wrong */
 };
 
 enum {
@@ -412,6 +415,14 @@ void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message);
 void tsi_fail_came(tsi_mpi_rank *rank, const tsi_message *message);
 ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size);
 void tsi_fail_describe(tsi_mpi *mpi, char *out, size_t size);
+
+/* ---- begin.c ---- */
+typedef ts_status (*tsi_begin_fn)(tsi_mpi *mpi, const ts_world_options *user);
+/* Runs `set_up` and returns its status; after the world's timeout TS_ERR_PEER with mpi->why, and
+ * *abandoned: the call goes on in a thread that keeps `mpi`. */
+ts_status tsi_begin(tsi_mpi *mpi, const ts_world_options *user, const tsi_launcher *launcher,
+                    tsi_begin_fn set_up, bool *abandoned);
+void tsi_begin_step(tsi_mpi *mpi, const char *call);
 
 /* ---- open.c ---- */
 ts_status tsi_mpi_open(const tsi_engine_options *options, void **state);

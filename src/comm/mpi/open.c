@@ -19,6 +19,7 @@
 #include <locale.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +30,11 @@
 /* What outlives a world, per process: the module is never unloaded. */
 static struct {
     pthread_mutex_t lock;
-    bool ours;     /* we initialised MPI */
-    bool failed;   /* a world was poisoned: not everybody may come to MPI_Finalize */
-    bool far;      /* ... and some of its ranks cannot be met in the segment */
-    tsi_mpi *open; /* the latest world, while it is open */
+    bool ours;          /* we initialised MPI */
+    bool failed;        /* a world was poisoned: not everybody may come to MPI_Finalize */
+    bool far;           /* ... and some of its ranks cannot be met in the segment */
+    _Atomic bool stuck; /* a thread of ours is in MPI and does not come back */
+    tsi_mpi *open;      /* the latest world, while it is open */
     int64_t open_count;
     tsi_segment kept; /* of the first world: for the meeting at exit */
     int64_t kept_first, kept_count;
@@ -68,6 +70,7 @@ static bool meet(tsi_segment *segment)
 static void at_exit(void)
 {
     int finalized = 0;
+    if (atomic_load(&process.stuck)) return;
     MPI_Finalized(&finalized);
     bool failed = process.failed || process.open_count > 0, all = true;
     if (process.open != NULL)
@@ -78,6 +81,18 @@ static void at_exit(void)
         if (failed) all = meet(&process.kept);
     }
     if (!finalized && all && !(failed && process.far)) MPI_Finalize();
+}
+
+/* While a world is opened MPI may be called by a thread of our own (begin.c), so what is wrong is
+ * kept in the state, for the caller's thread to report. */
+static ts_status refuse(tsi_mpi *mpi, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
+static ts_status refuse(tsi_mpi *mpi, ts_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(mpi->why, sizeof mpi->why, format, arguments);
+    va_end(arguments);
+    return status;
 }
 
 /* ---- MPI itself -------------------------------------------------------------------------- */
@@ -118,18 +133,18 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
-        return mpi->host->core.fail(
-            TS_BLAST_NONE, TS_ERR_STATE,
-            "the mpi engine cannot open a world: MPI_Finalize was called already");
+        return refuse(mpi, TS_ERR_STATE,
+                      "the mpi engine cannot open a world: MPI_Finalize was called already");
     pthread_mutex_lock(&process.lock);
     ts_status status = TS_OK;
     if (!initialized) {
         make_mpi_global();
+        tsi_begin_step(mpi, "MPI_Init_thread");
         if (initialize_quietly() == MPI_SUCCESS) {
             process.ours = true;
             atexit(at_exit);
         } else {
-            status = mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MISSING, "MPI_Init_thread failed");
+            status = refuse(mpi, TS_ERR_MISSING, "MPI_Init_thread failed");
         }
     }
     pthread_mutex_unlock(&process.lock);
@@ -140,9 +155,8 @@ static ts_status ensure_mpi(tsi_mpi *mpi)
     mpi->any_thread = level >= MPI_THREAD_SERIALIZED;
     mpi->thread = pthread_self();
     if (!mpi->any_thread && !main_thread)
-        return mpi->host->core.fail(
-            TS_BLAST_NONE, TS_ERR_THREAD,
-            "MPI was initialised for one thread only, and this is not that thread");
+        return refuse(mpi, TS_ERR_THREAD,
+                      "MPI was initialised for one thread only, and this is not that thread");
     return TS_OK;
 }
 
@@ -157,10 +171,10 @@ static ts_status duplicate(tsi_mpi *mpi, const ts_world_options *user)
 {
     MPI_Comm base = MPI_COMM_WORLD;
     if (user->mpi_comm != NULL) memcpy(&base, user->mpi_comm, sizeof base);
-    if (base == MPI_COMM_NULL)
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_ARG, "mpi_comm is MPI_COMM_NULL");
+    if (base == MPI_COMM_NULL) return refuse(mpi, TS_ERR_ARG, "mpi_comm is MPI_COMM_NULL");
+    tsi_begin_step(mpi, "MPI_Comm_dup");
     if (MPI_Comm_dup(base, &mpi->comm) != MPI_SUCCESS)
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_ARG, "MPI_Comm_dup of mpi_comm failed");
+        return refuse(mpi, TS_ERR_ARG, "MPI_Comm_dup of mpi_comm failed");
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     int rank = 0, size = 1;
     MPI_Comm_rank(mpi->comm, &rank);
@@ -174,22 +188,20 @@ static ts_status duplicate(tsi_mpi *mpi, const ts_world_options *user)
 static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
 {
     int64_t mine[5] = { mpi->threads, -mpi->threads, *shm, *cma, mpi->any_thread }, low[5];
+    tsi_begin_step(mpi, "MPI_Allreduce");
     if (MPI_Allreduce(mine, low, 5, MPI_INT64_T, MPI_MIN, mpi->comm) != MPI_SUCCESS)
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_PEER,
-                                    "MPI_Allreduce failed while opening");
+        return refuse(mpi, TS_ERR_PEER, "MPI_Allreduce failed while opening");
     if (low[0] != -low[1])
-        return mpi->host->core.fail(
-            TS_BLAST_NONE, TS_ERR_ARG,
-            "threads_per_process differs between processes: %lld to %lld, %lld here",
-            (long long)low[0], (long long)-low[1], (long long)mpi->threads);
+        return refuse(mpi, TS_ERR_ARG,
+                      "threads_per_process differs between processes: %lld to %lld, %lld here",
+                      (long long)low[0], (long long)-low[1], (long long)mpi->threads);
     *shm = low[2];
     *cma = low[3];
     if (mpi->threads > 1 && !low[4])
-        return mpi->host->core.fail(
-            TS_BLAST_NONE, TS_ERR_STATE,
-            "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
-            "of this program was initialised for less",
-            (long long)mpi->threads);
+        return refuse(mpi, TS_ERR_STATE,
+                      "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
+                      "of this program was initialised for less",
+                      (long long)mpi->threads);
     return TS_OK;
 }
 
@@ -207,9 +219,9 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
         mpi->host->core.log(1, "the ranks of this node cannot share memory: all goes through MPI");
     }
     if (!shm && !tsi_segment_open(mpi, MPI_COMM_SELF, false))
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+        return refuse(mpi, TS_ERR_MEMORY, "no memory for the segment");
     if (segment->pidfd == NULL || segment->rank == NULL)
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+        return refuse(mpi, TS_ERR_MEMORY, "no memory for the segment");
     if (shm) MPI_Comm_rank(node, &rank);
     int64_t place = rank * mpi->threads;
     for (int64_t t = 0; t < mpi->threads; t++) {
@@ -219,8 +231,7 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
     int64_t mine = mpi->process;
     int processes = (int)(segment->count / mpi->threads);
     int64_t *list = mpi->host->core.alloc(sizeof *list * (size_t)processes);
-    if (list == NULL)
-        return mpi->host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the segment");
+    if (list == NULL) return refuse(mpi, TS_ERR_MEMORY, "no memory for the segment");
     list[0] = mine;
     if (shm) MPI_Allgather(&mine, 1, MPI_INT64_T, list, 1, MPI_INT64_T, node);
     for (int64_t i = 0; i < segment->count; i++) {
@@ -250,8 +261,7 @@ static ts_status make_ranks(tsi_mpi *mpi)
         rank->scratch = host->core.alloc(TSI_SCRATCH_BYTES);
         rank->came = host->core.alloc((size_t)mpi->rank_count * sizeof *rank->came);
         if (rank->outbox == NULL || rank->scratch == NULL || rank->came == NULL)
-            return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for rank %lld",
-                                   (long long)rank->index);
+            return refuse(mpi, TS_ERR_MEMORY, "no memory for rank %lld", (long long)rank->index);
         memset(rank->outbox, 0, bytes);
         memset(rank->came, 0, (size_t)mpi->rank_count * sizeof *rank->came);
     }
@@ -286,12 +296,22 @@ static void *zeroed(const tsi_host *host, size_t bytes)
     return memory;
 }
 
-static ts_status set_up(tsi_mpi *mpi, const tsi_engine_options *options)
+/* Bytes that fit into one message on every way there is: the same number on every rank. */
+static int64_t small_max(tsi_mpi *mpi)
+{
+    int64_t ring = (int64_t)mpi->segment.ring_bytes / 4, low = 0;
+    if (ring > 4096) ring = 4096;
+    MPI_Allreduce(&ring, &low, 1, MPI_INT64_T, MPI_MIN, mpi->comm);
+    return low - (int64_t)(sizeof(tsi_message) + sizeof(tsi_fingerprint)) - 64;
+}
+
+/* Everything that waits for other processes: [coll]. */
+static ts_status set_up(tsi_mpi *mpi, const ts_world_options *user)
 {
     const tsi_host *host = mpi->host;
     int64_t shm = !switched_off("TESSERA_MPI_SHM"), cma = !switched_off("TESSERA_MPI_CMA");
     ts_status status = ensure_mpi(mpi);
-    if (status == TS_OK) status = duplicate(mpi, options->user);
+    if (status == TS_OK) status = duplicate(mpi, user);
     if (status == TS_OK) status = agree(mpi, &shm, &cma);
     if (status != TS_OK) return status;
     mpi->rank_count = mpi->process_count * mpi->threads;
@@ -302,29 +322,26 @@ static ts_status set_up(tsi_mpi *mpi, const tsi_engine_options *options)
     mpi->gone = mpi->gone_memory;
     int mine = mpi->local != NULL && mpi->place != NULL && mpi->gone != NULL, all = 0;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mpi->comm);
-    if (!all)
-        return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the world's ranks");
+    if (!all) return refuse(mpi, TS_ERR_MEMORY, "no memory for the world's ranks");
     for (int64_t i = 0; i < mpi->rank_count; i++)
         mpi->place[i] = -1;
+    tsi_begin_step(mpi, "the meeting of the ranks of a node");
     status = share_memory(mpi, shm != 0, cma != 0);
     if (status == TS_OK) status = make_ranks(mpi);
     int64_t outside = mpi->segment.count < mpi->rank_count;
     int64_t tell[2] = { status, -outside }, low[2];
     MPI_Allreduce(tell, low, 2, MPI_INT64_T, MPI_MIN, mpi->comm);
     if (status == TS_OK && low[0] != TS_OK)
-        return host->core.fail(TS_BLAST_NONE, TS_ERR_PEER,
-                               "another process could not open the world");
+        return refuse(mpi, TS_ERR_PEER, "another process could not open the world");
     if (status == TS_OK && outside) status = tsi_net_open(mpi);
+    if (status == TS_OK) mpi->small_max = small_max(mpi);
     return status;
 }
 
-/* Bytes that fit into one message on every way there is: the same number on every rank. */
-static int64_t small_max(tsi_mpi *mpi)
+/* Whatever MPI does now or later, this process does not wait for it again. */
+static void process_abandon(void)
 {
-    int64_t ring = (int64_t)mpi->segment.ring_bytes / 4, low = 0;
-    if (ring > 4096) ring = 4096;
-    MPI_Allreduce(&ring, &low, 1, MPI_INT64_T, MPI_MIN, mpi->comm);
-    return low - (int64_t)(sizeof(tsi_message) + sizeof(tsi_fingerprint)) - 64;
+    atomic_store(&process.stuck, true);
 }
 
 ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
@@ -332,6 +349,10 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     const tsi_host *host = options->host;
     const ts_world_options *user = options->user;
     *state = NULL;
+    if (atomic_load(&process.stuck))
+        return host->core.fail(TS_BLAST_NONE, TS_ERR_STATE,
+                               "the mpi engine cannot open a world: MPI did not come back from an "
+                               "earlier attempt of this process");
     tsi_mpi *mpi = zeroed(host, sizeof *mpi);
     if (mpi == NULL)
         return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
@@ -340,15 +361,21 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
     mpi->comm = MPI_COMM_NULL;
     mpi->threads = user->threads_per_process > 0 ? user->threads_per_process : 1;
     mpi->timeout_ms = user->timeout_ms > 0 ? user->timeout_ms : 60000;
-    ts_status status = set_up(mpi, options);
+    bool abandoned = false;
+    ts_status status = tsi_begin(mpi, user, &options->launcher, set_up, &abandoned);
+    if (abandoned) { /* a thread is still in MPI and uses `mpi` */
+        process_abandon();
+        return host->core.fail(TS_BLAST_NONE, status, "%s", mpi->why);
+    }
     if (status != TS_OK) {
+        (void)host->core.fail(TS_BLAST_NONE, status, "%s",
+                              mpi->why[0] ? mpi->why : "the mpi engine cannot open the world");
         if (mpi->comm != MPI_COMM_NULL) MPI_Comm_free(&mpi->comm);
         host->core.free(mpi->segment.rank);
         tsi_segment_close(&mpi->segment);
         release(mpi);
         return status;
     }
-    mpi->small_max = small_max(mpi);
     mpi->spin_ns = mpi->segment.count <= sysconf(_SC_NPROCESSORS_ONLN) ? 20000 : 0;
     mpi->world->rank_count = mpi->rank_count;
     mpi->world->local_count = mpi->threads;
