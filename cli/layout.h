@@ -104,6 +104,10 @@ typedef struct layout_picture {
     bool sampled;                 /* some dim has mixed pieces */
 } layout_picture;
 
+/* Choices of the coordinates along these axes, and the row-major number of the i-th of them, with
+ * coordinate 0 along the others (its coordinate is in `coord`). */
+int64_t layout_places(const ts_mesh *mesh, uint32_t axes);
+int64_t layout_place(const ts_mesh *mesh, uint32_t axes, int64_t i, int64_t *coord);
 bool layout_picture_make(ts_mesh *mesh, const ts_layout *layout, layout_picture *out);
 void layout_picture_release(layout_picture *picture);
 /* The piece of a dim that holds a position. */
@@ -116,6 +120,7 @@ int64_t layout_holders(const layout_picture *picture);
 int64_t layout_holder(const layout_picture *picture, int64_t first, int64_t i);
 /* Different owners: coordinates along the axes that cut. And which of them a number is. */
 int64_t layout_owners(const layout_picture *picture);
+int64_t layout_owner(const layout_picture *picture, int64_t i); /* the first number it has */
 int64_t layout_owner_index(const layout_picture *picture, int64_t number);
 /* "a=2, b=3", of the mesh; "S(0), R". To be freed. */
 char *layout_mesh_text(const ts_mesh *mesh);

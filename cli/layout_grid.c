@@ -233,23 +233,17 @@ static void print_shared(const layout_picture *p, FILE *out)
             fprintf(out, "partial over %s, %s: %lld ranks hold a term each\n",
                     layout_axis_name(p->mesh, k, name, sizeof name), place, (long long)n);
     }
-    int64_t holders = layout_holders(p), ranks = ts_mesh_size(p->mesh, NULL);
+    int64_t holders = layout_holders(p), owners = layout_owners(p), shown = owners < 4 ? owners : 4;
     if (holders == 1) return;
     fputs("the grid names the first of them: ", out);
-    int64_t shown = 0;
-    for (int64_t first = 0; first < ranks && shown < 4; first++) {
-        int64_t coord[TS_NDIM_MAX];
-        layout_coord(p->mesh, first, coord);
-        bool is_first = true;
-        for (int32_t k = 0; k < ts_mesh_ndim(p->mesh); k++)
-            is_first &= !((p->replicated | p->partial) >> k & 1u) || coord[k] == 0;
-        if (!is_first) continue;
-        fprintf(out, "%s%lld =", shown++ > 0 ? "; " : "", (long long)layout_rank(p->mesh, first));
+    for (int64_t o = 0; o < shown; o++) {
+        int64_t first = layout_owner(p, o);
+        fprintf(out, "%s%lld =", o > 0 ? "; " : "", (long long)layout_rank(p->mesh, first));
         for (int64_t i = 0; i < holders && i < 8; i++)
             fprintf(out, " %lld", (long long)layout_rank(p->mesh, layout_holder(p, first, i)));
         if (holders > 8) fputs(" ...", out);
     }
-    fprintf(out, "%s\n", layout_owners(p) > shown ? "; ..." : "");
+    fprintf(out, "%s\n", owners > shown ? "; ..." : "");
 }
 
 /* "[0,4) [8,12)", shortened in the middle of a long list. */

@@ -33,7 +33,7 @@ static uint32_t axes_of(const layout_picture *p, const layout_dim *dim)
 }
 
 /* Coordinate number `index` along the axes; returns its key. */
-static int64_t place_at(const ts_mesh *mesh, uint32_t axes, int64_t index, int64_t *coord)
+int64_t layout_place(const ts_mesh *mesh, uint32_t axes, int64_t index, int64_t *coord)
 {
     int64_t key = 0;
     memset(coord, 0, TS_NDIM_MAX * sizeof *coord);
@@ -47,7 +47,7 @@ static int64_t place_at(const ts_mesh *mesh, uint32_t axes, int64_t index, int64
     return key;
 }
 
-static int64_t count_along(const ts_mesh *mesh, uint32_t axes)
+int64_t layout_places(const ts_mesh *mesh, uint32_t axes)
 {
     int64_t count = 1;
     for (int32_t k = 0; k < ts_mesh_ndim(mesh); k++) {
@@ -83,10 +83,10 @@ static bool add_owner(const layout_picture *p, int32_t d, const int64_t *coord, 
 
 static bool list_pieces(const layout_picture *p, int32_t d, uint32_t axes, layout_dim *dim)
 {
-    int64_t owners = count_along(p->mesh, axes), coord[TS_NDIM_MAX];
+    int64_t owners = layout_places(p->mesh, axes), coord[TS_NDIM_MAX];
     if (owners > OWNERS_MAX) return false;
     for (int64_t i = 0; i < owners; i++) {
-        int64_t key = place_at(p->mesh, axes, i, coord);
+        int64_t key = layout_place(p->mesh, axes, i, coord);
         if (!add_owner(p, d, coord, key, dim)) return false;
     }
     qsort(dim->piece, (size_t)dim->count, sizeof *dim->piece, compare_pieces);
@@ -229,13 +229,13 @@ layout_piece *layout_bins(const layout_dim *dim, int64_t most, int64_t *count)
 
 int64_t layout_holders(const layout_picture *p)
 {
-    return count_along(p->mesh, p->replicated | p->partial);
+    return layout_places(p->mesh, p->replicated | p->partial);
 }
 
 int64_t layout_holder(const layout_picture *p, int64_t first, int64_t i)
 {
     int64_t coord[TS_NDIM_MAX];
-    return first + place_at(p->mesh, p->replicated | p->partial, i, coord);
+    return first + layout_place(p->mesh, p->replicated | p->partial, i, coord);
 }
 
 static uint32_t cut_axes(const layout_picture *p)
@@ -246,7 +246,13 @@ static uint32_t cut_axes(const layout_picture *p)
 
 int64_t layout_owners(const layout_picture *p)
 {
-    return count_along(p->mesh, cut_axes(p));
+    return layout_places(p->mesh, cut_axes(p));
+}
+
+int64_t layout_owner(const layout_picture *p, int64_t i)
+{
+    int64_t coord[TS_NDIM_MAX];
+    return layout_place(p->mesh, cut_axes(p), i, coord);
 }
 
 int64_t layout_owner_index(const layout_picture *p, int64_t number)

@@ -111,12 +111,8 @@ static ts_status work(ts_rank *me, void *arg)
 
 bool op_check(const op_case *self, char *verdict, size_t size)
 {
-    int64_t ranks = 0, count = ts_mesh_size(self->mesh, NULL);
-    for (int64_t i = 0; i < count && count <= OP_CHECK_RANKS_MAX; i++) {
-        int64_t rank = layout_rank(self->mesh, i);
-        if (rank >= ranks) ranks = rank + 1;
-    }
-    if (count > OP_CHECK_RANKS_MAX || ranks > OP_CHECK_RANKS_MAX) {
+    int64_t ranks = ts_mesh_rank_end(self->mesh);
+    if (ranks > OP_CHECK_RANKS_MAX) {
         (void)snprintf(verdict, size, "not run: at most %d ranks are started", OP_CHECK_RANKS_MAX);
         return false;
     }

@@ -28,8 +28,6 @@ bool plan_open(ts_world *world, const plan_request *request, plan_case *out, cha
                size_t size);
 void plan_close(plan_case *self);
 
-/* One more than the highest rank of a mesh. */
-int64_t plan_rank_end(const ts_mesh *mesh);
 /* Bytes that `to` receives from `from` in a direct exchange, added to bytes[from * count + to]. */
 bool plan_traffic(const plan_case *self, int64_t count, int64_t *bytes);
 /* The layout before or after a step, retained; NULL: the plan is a direct exchange of two meshes.

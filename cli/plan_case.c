@@ -6,16 +6,6 @@
 
 #include "plan.h"
 
-int64_t plan_rank_end(const ts_mesh *mesh)
-{
-    int64_t count = ts_mesh_size(mesh, NULL), end = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t rank = layout_rank(mesh, i);
-        if (rank >= end) end = rank + 1;
-    }
-    return end;
-}
-
 static bool read_dtype(const char *text, ts_dtype *out, char *error, size_t size)
 {
     const char *names[TS_DTYPE_COUNT];
@@ -61,7 +51,7 @@ static bool make(plan_case *c, const plan_request *r, char *error, size_t size)
         return fail(error, size);
     c->summary.struct_size = sizeof c->summary;
     ts_plan_summarise(c->plan, &c->summary);
-    int64_t src_end = plan_rank_end(c->src_mesh), dst_end = plan_rank_end(c->dst_mesh);
+    int64_t src_end = ts_mesh_rank_end(c->src_mesh), dst_end = ts_mesh_rank_end(c->dst_mesh);
     c->ranks = src_end > dst_end ? src_end : dst_end;
     return true;
 }

@@ -80,32 +80,19 @@ static void print_steps(const plan_case *c, FILE *out)
 /* The groups of a collective: ranks that differ in these axes only. */
 static void print_groups(const plan_case *c, int32_t index, uint32_t axes, FILE *out)
 {
-    int64_t ranks = ts_mesh_size(c->src_mesh, NULL), members = 1, shown = 0;
-    for (int32_t k = 0; k < ts_mesh_ndim(c->src_mesh); k++)
-        if (axes >> k & 1u) members *= ts_mesh_axis_size(c->src_mesh, k);
-    fprintf(out, "  step %d: %lld group%s of %lld: ", index + 1, (long long)(ranks / members),
-            ranks == members ? "" : "s", (long long)members);
-    for (int64_t i = 0; i < ranks && shown < GROUPS_MAX; i++) {
-        int64_t coord[TS_NDIM_MAX], listed = 0;
-        bool first = true;
-        layout_coord(c->src_mesh, i, coord);
-        for (int32_t k = 0; k < ts_mesh_ndim(c->src_mesh); k++)
-            first &= !(axes >> k & 1u) || coord[k] == 0;
-        if (!first) continue;
-        shown++;
-        fputc('{', out);
-        for (int32_t d = 0; d >= 0 && listed < MEMBERS_MAX;) {
-            fprintf(out, "%s%lld", listed++ > 0 ? " " : "",
-                    (long long)ts_mesh_rank_at(c->src_mesh, coord));
-            for (d = ts_mesh_ndim(c->src_mesh) - 1; d >= 0; d--) {
-                if (!(axes >> d & 1u)) continue;
-                if (++coord[d] < ts_mesh_axis_size(c->src_mesh, d)) break;
-                coord[d] = 0;
-            }
-        }
+    const ts_mesh *mesh = c->src_mesh;
+    uint32_t others = ((1u << ts_mesh_ndim(mesh)) - 1) & ~axes;
+    int64_t groups = layout_places(mesh, others), members = layout_places(mesh, axes);
+    fprintf(out, "  step %d: %lld group%s of %lld: ", index + 1, (long long)groups,
+            groups == 1 ? "" : "s", (long long)members);
+    for (int64_t g = 0; g < groups && g < GROUPS_MAX; g++) {
+        int64_t coord[TS_NDIM_MAX], first = layout_place(mesh, others, g, coord);
+        for (int64_t m = 0; m < members && m < MEMBERS_MAX; m++)
+            fprintf(out, "%c%lld", m > 0 ? ' ' : '{',
+                    (long long)layout_rank(mesh, first + layout_place(mesh, axes, m, coord)));
         fputs(members > MEMBERS_MAX ? " ...} " : "} ", out);
     }
-    fputs(ranks / members > GROUPS_MAX ? "...\n" : "\n", out);
+    fputs(groups > GROUPS_MAX ? "...\n" : "\n", out);
 }
 
 static void print_matrix(const plan_case *c, const int64_t *bytes, int64_t n, FILE *out)

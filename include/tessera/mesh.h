@@ -48,7 +48,8 @@ TS_API const char *ts_mesh_axis_name(const ts_mesh *mesh, int32_t axis); /* "" i
 TS_API int32_t ts_mesh_axis(const ts_mesh *mesh, const char *name);  /* -1: none; "0" is axis 0 */
 TS_API int64_t ts_mesh_coord(const ts_mesh *mesh, const char *axis); /* -1: not a member */
 TS_API int ts_mesh_is_member(const ts_mesh *mesh);
-TS_API int64_t ts_mesh_rank_at(const ts_mesh *mesh, const int64_t *coord);      /* -1: outside */
+TS_API int64_t ts_mesh_rank_at(const ts_mesh *mesh, const int64_t *coord); /* -1: outside */
+TS_API int64_t ts_mesh_rank_end(const ts_mesh *mesh); /* one more than its greatest rank */
 TS_API int ts_mesh_coord_of(const ts_mesh *mesh, int64_t rank, int64_t *coord); /* 0: not in it */
 TS_API ts_mesh *ts_mesh_parent(const ts_mesh *mesh); /* what it was derived from, or NULL */
 TS_API int ts_mesh_equal(const ts_mesh *a, const ts_mesh *b); /* same axes, names and ranks */

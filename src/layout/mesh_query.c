@@ -51,6 +51,21 @@ int64_t ts_mesh_rank_at(const ts_mesh *mesh, const int64_t *coord)
     return tsi_mesh_desc_rank(mesh->desc, coord);
 }
 
+/* Strides are positive, so without a map the last coordinate has the greatest rank. A map is short:
+ * its ranks were listed one by one. */
+int64_t ts_mesh_rank_end(const ts_mesh *mesh)
+{
+    int64_t coord[TS_NDIM_MAX], end = 0;
+    if (!mesh) return 0;
+    int64_t count = mesh->desc->count;
+    for (int64_t i = mesh->desc->map ? 0 : count - 1; i < count; i++) {
+        tsi_mesh_desc_unravel(mesh->desc, i, coord);
+        int64_t rank = tsi_mesh_desc_rank(mesh->desc, coord);
+        if (rank >= end) end = rank + 1;
+    }
+    return end;
+}
+
 int ts_mesh_coord_of(const ts_mesh *mesh, int64_t rank, int64_t *coord)
 {
     int64_t found[TS_NDIM_MAX];

@@ -154,6 +154,10 @@ typedef struct graph {
 
 static const double zero_h[2] = { 0, 0 };
 
+/* The states grow with the factorial of the axes that cut one dim: 8 mixed axes have tens of
+ * millions. More than these (about a second and 50 MB) are refused, not waited for. */
+enum { GRAPH_STATES_MAX = 1 << 19 };
+
 /* The reference's cost of a ring: an all_gather of g GiB, or with twice the hops an all_reduce. */
 static double ring_us(const graph *g, int32_t axis, double gib, int64_t hops_per_step)
 {
@@ -344,10 +348,17 @@ ts_status tsi_reference_graph(const tsi_space *space, tsi_path *out)
     double key[2];
     while (!g.failed && (at = tsi_frontier_pop(&g.frontier, key)) >= 0) {
         if (g.frontier.node[at].state == dst) break;
+        if (g.frontier.node_count > GRAPH_STATES_MAX) break;
         expand(&g, (uint32_t)at);
     }
     out->states = g.frontier.node_count;
     if (g.failed) status = tsi_fail_memory("the states of a plan", 0);
+    if (status == TS_OK && at >= 0 && g.frontier.node[at].state != dst) {
+        status = TSI_FAIL(TS_ERR_ARG,
+                          "planner 'graph': more than %d states lie between source and target on "
+                          "%d axes, the most it looks at; use 'auto'",
+                          GRAPH_STATES_MAX, space->axes);
+    }
     if (status == TS_OK && at < 0) {
         status = TSI_FAIL(
             TS_ERR_ARG, "planner 'graph': no sequence of its steps reaches the target; use 'auto'");

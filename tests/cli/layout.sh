@@ -116,6 +116,8 @@ says "one slice" 0 '[1, 2, :, :]' layout --mesh "a=2, b=3" --shape 2x3x4x6 --pla
 says "blocks of a large tensor" 0 'cells are blocks' layout --mesh "a=2, b=3" --shape 4000x3000 --place "S(0), S(1)"
 says "a million ranks" 0 'and 999936 more ranks' \
     layout --mesh "a=1000, b=1000" --shape 1000000000000x7 --place "S(0), S(0)"
+says "replicas on 10^14 ranks" 0 'names the first of them: 0 = 0 1 2' timeout 10 \
+    "$tessera" layout --mesh a=100000000000000 --shape 4 --place R
 says "an empty tensor" 0 'the tensor is empty' layout --mesh a=2 --shape 0x4 --place "S(0)"
 says "dims cut as one" 0 'dims 0-1' layout --mesh a=2 --shape 3x4x5 --place "S(0-1)"
 says "svg" 0 '<svg xmlns' layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --svg -

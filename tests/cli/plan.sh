@@ -120,6 +120,17 @@ says "a full disk" 1 "cannot write" example --html /dev/full
 says "a million ranks" 0 "family    " \
     plan --mesh "a=1000, b=1000" --shape 1000000x4000 --from "S(0), S(1)" --to "S(1), S(0)" --planner direct
 
+# Repair 34: what a request asks for is bounded, whatever the number of ranks or axes.
+says "a billion ranks" 0 "family    local" timeout 10 "$tessera" plan --mesh a=1000000000 --shape 1000000000 \
+    --dtype u8 --from R --to "S(0)"
+says "2 * 10^14 ranks" 0 "100000000000000 groups of 2: {0 1} {2 3}" timeout 10 "$tessera" plan \
+    --mesh "a=100000000000000, b=2" --shape 4 --from "R, S(0)" --to "R, R"
+says "one group of a billion" 0 "1 group of 1000000000: {0 1 2" timeout 10 "$tessera" plan \
+    --mesh "b=1000000000" --shape 4 --from "P(sum)" --to "R" --dtype u8 --planner collectives
+says "eight mixed axes by graph" 2 "more than 524288 states lie between" timeout 20 "$tessera" plan --planner graph \
+    --mesh "a=2, b=2, c=2, d=2, e=2, f=2, g=2, h=2" --shape 256x256x256x256 \
+    --from "S(0), S(1), P(sum), R, S(2), S(0), P(sum), R" --to "R, S(0), R, S(1), S(0), S(2), S(1), S(0)"
+
 # ---- the bench -----------------------------------------------------------------------------------------------
 says "bench plan" 0 '"name": "median error of the predictions"' "$tessera" bench plan --seconds 1 --json
 says "bench plan with a wrong option" 2 'expected a whole number from 1 to 1024' "$tessera" bench plan --ranks 0

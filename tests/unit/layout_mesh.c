@@ -176,6 +176,27 @@ TS_TEST(mesh_flatten_and_split)
     close_world(&f);
 }
 
+/* Repair 34: the greatest rank without looking at each. */
+TS_TEST(mesh_rank_end)
+{
+    static const struct {
+        const char *axes;
+        int64_t end;
+    } row[] = { { "a=2, b=3", 6 },
+                { "a=2 : 7 3", 8 },
+                { "a=1", 1 },
+                { "a=1000000, b=1000000000", 1000000000000000 } };
+    ts_world *world = NULL;
+    TEST_OK(t, tsi_world_make(1, 1, 0, 16, &world));
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        ts_mesh *mesh = ts_mesh_describe(world, row[i].axes);
+        TEST_EQ(t, ts_mesh_rank_end(mesh), row[i].end);
+        ts_mesh_release(mesh);
+    }
+    TEST_EQ(t, ts_mesh_rank_end(NULL), 0);
+    tsi_world_unmake(world);
+}
+
 TS_TEST(mesh_numbered_otherwise)
 {
     fixture f;
