@@ -38,6 +38,15 @@ ends unknown_command 2 'unknown command "docter"; did you mean doctor?' "$tesser
 ends far_command 2 'unknown command "xyzzy"; see tessera --help' "$tessera" xyzzy
 ends unknown_option 2 'unknown option "--versoin"; did you mean --version?' "$tessera" --versoin
 
+# Repair 35: what does not reach a full disk is a failure, whatever wrote it.
+full() { "$tessera" "$@" > /dev/full; }
+ends full_disk_help 1 "standard output: No space left" full --help
+ends full_disk_list 1 "standard output: No space left" full op --list
+ends full_disk_config 1 "standard output: No space left" full train --print-config
+ends full_disk_text 1 "standard output: No space left" full layout --mesh a=2 --shape 4 --place R
+ends full_disk_json 1 "standard output: " full layout --mesh a=2 --shape 4 --place R --json
+ends full_disk_usage 2 "unknown command" full docter
+
 ends doctor 0 "tessera runs here" "$tessera" doctor
 ends doctor_help 0 "usage: tessera doctor" "$tessera" doctor --help
 ends doctor_unknown_option 2 'unknown option "--jsno"; did you mean --json?' "$tessera" doctor --jsno
