@@ -27,7 +27,8 @@
     X(TS_ERR_LOST, -11, "a rank or device is gone; the world must be closed")                      \
     X(TS_ERR_DTYPE, -12, "the operation has no meaning for that dtype")                            \
     X(TS_ERR_MISSING, -13, "a part was not built, or was not found on this machine")               \
-    X(TS_ERR_INTERNAL, -14, "an invariant of tessera itself was broken; please report it")
+    X(TS_ERR_INTERNAL, -14, "an invariant of tessera itself was broken; please report it")         \
+    X(TS_ERR_INTERRUPTED, -15, "ts_world_interrupt ended what was waited for")
 
 typedef enum ts_status {
 #define TS_STATUS_ENUM(name, value, meaning) name = value,

@@ -84,7 +84,14 @@ TS_API ts_status ts_rank_fail(ts_rank *me, ts_status status, const char *format,
     TS_PRINTF(3, 4);                           /* how user code fails a step */
 TS_API ts_status ts_rank_recover(ts_rank *me); /* [any][coll] agree, drop work, new epoch */
 
-/* Remembers the caller's place for messages and events; the macros of comm.h and op.h call it. */
+/* Ends what ranks wait for, in this process and in all others of the world: their calls return
+ * TS_ERR_INTERRUPTED, and so do further ones until ts_rank_recover, called by all. What a rank
+ * computes goes on to its next wait. From any thread, attached or not, and from a signal handler.
+ */
+TS_API void ts_world_interrupt(ts_world *world);
+
+/* Remembers the caller's place for messages and events, as a copy; the macros of comm.h and op.h
+ * call it. */
 TS_API void ts_here(const char *place);
 
 TS_END_C

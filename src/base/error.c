@@ -53,6 +53,7 @@ static ts_blast blast_of(ts_status status)
     case TS_ERR_MEMORY:
     case TS_ERR_IO:
     case TS_ERR_INTERNAL:
+    case TS_ERR_INTERRUPTED:
         return TS_BLAST_LOCAL;
     case TS_ERR_LOST:
         return TS_BLAST_LOST;

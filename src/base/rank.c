@@ -161,6 +161,7 @@ void tsi_world_unmake(ts_world *world)
         if (world->rank[i] == NULL) continue;
         if (world->rank[i] == current) current = NULL;
         tsi_ring_destroy(world->rank[i]->ring);
+        tsi_places_destroy(world->rank[i]->places);
         tsi_free(world->rank[i]);
     }
     tsi_free(world->rank);
@@ -220,7 +221,7 @@ ts_rank *ts_rank_current(void)
 
 void ts_here(const char *place)
 {
-    if (current != NULL && place != NULL) current->where = place;
+    if (current != NULL && place != NULL) current->where = tsi_place_of(current, place);
 }
 
 int64_t ts_world_size(const ts_world *world)

@@ -40,6 +40,8 @@ typedef struct tsi_slot_state {
     void (*destroy)(void *state);
 } tsi_slot_state;
 
+typedef struct tsi_places tsi_places; /* place.c */
+
 struct ts_world {
     int64_t rank_count;  /* all processes */
     int64_t local_count; /* ranks of this process */
@@ -50,6 +52,7 @@ struct ts_world {
     pthread_mutex_t lock;                /* guards slot creation */
     tsi_slot_state slot[TSI_SLOT_COUNT]; /* state read with tsi_world_slot */
     _Atomic uint32_t generation;         /* of the topology; part of plan keys */
+    _Atomic int32_t interrupted;         /* 1: waits end with TS_ERR_INTERRUPTED until recover */
 };
 
 struct ts_rank {
@@ -62,9 +65,10 @@ struct ts_rank {
      * low layers: it may only post ("peers are told at once"). Set by the layer that has peers. */
     void (*on_error)(ts_rank *rank, const ts_error *error);
     tsi_ring *ring;
-    const char *where; /* place of the latest public call, or "" */
-    const char *label; /* innermost scope's fully qualified label, or "" */
-    pthread_t thread;  /* attached thread, if attached */
+    const char *where;  /* place of the latest public call, or ""; lives as long as the rank */
+    tsi_places *places; /* what ts_here was told; NULL: nothing yet */
+    const char *label;  /* innermost scope's fully qualified label, or "" */
+    pthread_t thread;   /* attached thread, if attached */
     _Atomic int32_t attached;
     int32_t reserved;
     tsi_observers observers;
@@ -77,6 +81,10 @@ static inline void tsi_tell(ts_rank *rank, tsi_news news, void *what)
     if (tsi_observers_want(&rank->observers, news))
         tsi_observers_tell(&rank->observers, news, what);
 }
+
+/* The text as one that lives as long as the rank; equal texts are one pointer. (place.c) */
+const char *tsi_place_of(ts_rank *rank, const char *text);
+void tsi_places_destroy(tsi_places *places);
 
 /* Fails the rank, if it is healthy, with a copy of the record. Only its own thread calls it. */
 void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record);

@@ -212,6 +212,15 @@ static void forget_errors(tsi_comm_rank *comm)
     }
 }
 
+void tsi_comm_interrupt(ts_world *world)
+{
+    atomic_store_explicit(&world->interrupted, 1, memory_order_seq_cst);
+    const tsi_comm_world *comm =
+        atomic_load_explicit(&world->slot[TSI_SLOT_COMM].state, memory_order_acquire);
+    if (comm != NULL && comm->engine->interrupt != NULL)
+        comm->engine->interrupt(comm->engine_state);
+}
+
 ts_status tsi_comm_recover(ts_rank *rank)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);
@@ -219,6 +228,8 @@ ts_status tsi_comm_recover(ts_rank *rank)
     const tsi_comm_world *world = comm->world;
     world->engine->leave(world->engine_state, rank, TS_ERR_STATE,
                          "it abandoned what was in flight in order to recover");
+    /* Whoever was interrupted has said so to all by now: leaving did. */
+    atomic_store_explicit(&rank->world->interrupted, 0, memory_order_seq_cst);
     forget_errors(comm); /* first: what ends now must not fail the rank again */
     (void)complete_all(comm);
     tsi_batch_drop(comm);

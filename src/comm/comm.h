@@ -61,6 +61,8 @@ typedef struct tsi_issued {
 
 /* What the core offers a module. */
 const tsi_host *tsi_comm_host(void);
+/* Sets world->interrupted and wakes who waits. Async-signal-safe. */
+void tsi_comm_interrupt(ts_world *world);
 
 /* The engines that are always there. */
 const tsi_engine *tsi_engine_threads(void);

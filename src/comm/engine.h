@@ -173,6 +173,9 @@ typedef struct tsi_engine {
     /* (optional) All ranks of this process have left cleanly: waits for those of other processes,
      * at most for the timeout. TS_ERR_PEER if one of them failed: `sentence` says which and why. */
     ts_status (*farewell)(void *state, char *sentence, size_t size);
+    /* (optional) world->interrupted was set: wakes the ranks of this process that wait, so that
+     * they find it. Async-signal-safe. Default: they look every few milliseconds. */
+    void (*interrupt)(void *state);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

@@ -188,6 +188,11 @@ ts_status ts_rank_sync(ts_rank *me)
 
 /* All ranks meet in the engine, which drops what was in flight; then each forgets its error. A lost
  * rank cannot meet anybody, so LOST stays. */
+void ts_world_interrupt(ts_world *world)
+{
+    if (world != NULL) tsi_comm_interrupt(world);
+}
+
 ts_status ts_rank_recover(ts_rank *me)
 {
     if (me == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_rank_recover: rank is NULL");

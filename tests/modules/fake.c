@@ -20,6 +20,7 @@ static const int kernels[1];
 
 #if defined(FAKE_SEAM)
 static const tsi_seam seam[] = { { "tsi_device", sizeof(tsi_device) },
+                                 { "tsi_device_properties", sizeof(tsi_device_properties) },
                                  { "tsi_block", sizeof(tsi_block) + 8 },
                                  { NULL, 0 } };
 #else

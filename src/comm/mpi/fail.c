@@ -87,6 +87,21 @@ void tsi_poison_memory(tsi_mpi_rank *rank, const char *what)
                    (long long)rank->index, what);
 }
 
+/* The one who failed keeps its own status, an interrupt is everybody's. */
+ts_status tsi_poison_status(const tsi_mpi_rank *rank)
+{
+    const tsi_poison *poison = rank->mpi->segment.poison;
+    bool own = poison->rank == rank->index || poison->status == TS_ERR_INTERRUPTED;
+    return own ? (ts_status)poison->status : TS_ERR_PEER;
+}
+
+void tsi_check_interrupt(tsi_mpi_rank *rank)
+{
+    if (TSI_LIKELY(atomic_load(&rank->mpi->world->interrupted) == 0) || tsi_poisoned(rank)) return;
+    tsi_poison_set(rank, TS_ERR_INTERRUPTED, rank->index,
+                   "the world was interrupted (seen by rank %lld)", (long long)rank->index);
+}
+
 /* ---- what everybody is doing ------------------------------------------------------------- */
 static const char *life_name(int32_t life)
 {

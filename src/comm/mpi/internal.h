@@ -405,6 +405,8 @@ bool tsi_poisoned(const tsi_mpi_rank *rank);
 void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *format, ...)
     TS_PRINTF(4, 5);
 void tsi_poison_memory(tsi_mpi_rank *rank, const char *what);
+ts_status tsi_poison_status(const tsi_mpi_rank *rank); /* what this rank ends its works with */
+void tsi_check_interrupt(tsi_mpi_rank *rank);
 void tsi_check_life(tsi_mpi_rank *rank);
 void tsi_check_deadline(tsi_mpi_rank *rank);
 ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size);

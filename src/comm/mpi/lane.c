@@ -274,7 +274,7 @@ void tsi_rank_fail_all(tsi_mpi_rank *rank, ts_status status, const char *text)
 {
     const tsi_poison *poison = rank->mpi->segment.poison;
     if (status == TS_OK) {
-        status = poison->rank == rank->index ? (ts_status)poison->status : TS_ERR_PEER;
+        status = tsi_poison_status(rank);
         text = poison->text;
     }
     rank->active = NULL;

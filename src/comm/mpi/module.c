@@ -28,6 +28,7 @@ static void look_around(tsi_mpi_rank *rank, int64_t now)
 {
     if (now - rank->checked_ns < TSI_CHECK_NS) return;
     rank->checked_ns = now;
+    tsi_check_interrupt(rank);
     tsi_check_life(rank);
     if (!tsi_poisoned(rank)) tsi_check_deadline(rank);
 }
@@ -37,12 +38,14 @@ static ts_status start(void *state, tsi_work *work)
     tsi_mpi_rank *rank = local_of(state, work->rank);
     pthread_mutex_lock(&rank->lock);
     atomic_store_explicit(&work->state, TSI_WORK_POSTED, memory_order_relaxed);
+    tsi_check_interrupt(rank);
     if (tsi_poisoned(rank)) {
         const tsi_poison *poison = rank->mpi->segment.poison;
         char own[256];
         rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
-        rank->mpi->host->work_finish(work, TS_ERR_PEER, "%s (found when rank %lld called %s)",
-                                     poison->text, (long long)rank->index, own);
+        rank->mpi->host->work_finish(work, tsi_poison_status(rank),
+                                     "%s (found when rank %lld called %s)", poison->text,
+                                     (long long)rank->index, own);
     } else if (!tsi_rank_post(rank, work)) {
         tsi_rank_progress(rank); /* poisoned: ends it */
     }

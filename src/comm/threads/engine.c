@@ -115,7 +115,7 @@ static void end_by_fault(tsi_threads *engine, tsi_work *work)
 {
     char text[TSI_ERROR_TEXT_MAX];
     tsi_fault_text(engine, work, text, sizeof text);
-    tsi_threads_finish(engine, work, TS_ERR_PEER, engine->fault.rank, text);
+    tsi_threads_finish(engine, work, tsi_fault_status(engine), engine->fault.rank, text);
 }
 
 static ts_status start_point(tsi_hall *hall, tsi_work *work)
@@ -133,15 +133,16 @@ static ts_status start_collective(tsi_hall *hall, tsi_work *work)
     work->engine_state = lane;
     if (tsi_lane_post(lane, work)) return TS_OK;
     end_by_fault(hall->engine, work);
-    return TS_ERR_PEER;
+    return tsi_fault_status(hall->engine);
 }
 
 static ts_status threads_start(void *state, tsi_work *work)
 {
     tsi_threads *engine = state;
+    if (TSI_UNLIKELY(tsi_threads_interrupted(engine))) tsi_fault_interrupted(engine, work->rank);
     if (tsi_threads_faulty(engine)) {
         end_by_fault(engine, work);
-        return TS_ERR_PEER;
+        return tsi_fault_status(engine);
     }
     tsi_hall *hall = tsi_hall_of(engine, work->team);
     if (hall == NULL) return tsi_fail_memory("a group's first use", sizeof *hall);
@@ -172,7 +173,8 @@ static bool is_wakeful(const visit *v)
     int32_t state = atomic_load_explicit(&v->work->state, memory_order_seq_cst);
     if (state == TSI_WORK_DONE || state == TSI_WORK_PAIRED) return true;
     if (v->lane != NULL && tsi_lane_has_parts(v->lane)) return true;
-    if (!v->carried && tsi_threads_faulty(v->engine)) return true;
+    if (!v->carried && (tsi_threads_faulty(v->engine) || tsi_threads_interrupted(v->engine)))
+        return true;
     return atomic_load_explicit(&v->engine->departures, memory_order_seq_cst) != v->departures;
 }
 
@@ -238,6 +240,7 @@ static ts_status threads_wait(void *state, tsi_work *work)
     visit v = visit_of(engine, work);
     while (!is_done(work)) {
         if (help(&v)) continue;
+        if (tsi_threads_interrupted(engine)) tsi_fault_interrupted(engine, work->rank);
         if (!v.carried && tsi_threads_faulty(engine)) {
             if (withdraw(&v)) break;
             continue;
@@ -303,6 +306,7 @@ const tsi_engine *tsi_engine_threads(void)
         .close = threads_close,
         .start = threads_start,
         .wait = threads_wait,
+        .interrupt = tsi_threads_interrupt,
         .test = threads_test,
         .progress = threads_progress,
         .leave = tsi_threads_leave,

@@ -44,6 +44,32 @@ void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status, c
     if (first) ring_everybody(engine);
 }
 
+ts_status tsi_fault_status(const tsi_threads *engine)
+{
+    return engine->fault.status == TS_ERR_INTERRUPTED ? TS_ERR_INTERRUPTED : TS_ERR_PEER;
+}
+
+bool tsi_threads_interrupted(const tsi_threads *engine)
+{
+    return atomic_load_explicit(&engine->world->interrupted, memory_order_seq_cst) != 0 &&
+           !tsi_threads_faulty(engine);
+}
+
+/* Said by the first rank that waits or comes: the one who interrupts may be a signal handler, which
+ * may take no lock. */
+void tsi_fault_interrupted(tsi_threads *engine, const ts_rank *rank)
+{
+    char text[80];
+    (void)snprintf(text, sizeof text, "the world was interrupted (seen by rank %" PRId64 ")",
+                   rank->index);
+    tsi_threads_fault(engine, rank->index, TS_ERR_INTERRUPTED, text);
+}
+
+void tsi_threads_interrupt(void *state)
+{
+    ring_everybody(state);
+}
+
 void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, size_t size)
 {
     char doing[280];

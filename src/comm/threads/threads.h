@@ -124,6 +124,11 @@ static inline void tsi_chair_ring(tsi_chair *chair)
 void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status,
                        const char *sentence);
 bool tsi_threads_faulty(const tsi_threads *engine);
+ts_status tsi_fault_status(const tsi_threads *engine); /* what those end with that it ends */
+/* The world was interrupted and nobody has said so yet. */
+bool tsi_threads_interrupted(const tsi_threads *engine);
+void tsi_fault_interrupted(tsi_threads *engine, const ts_rank *rank);
+void tsi_threads_interrupt(void *state); /* async-signal-safe */
 /* The sentence for a rank whose operation the fault ended. */
 void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, size_t size);
 /* Nobody will come for this work: names whom it waits for. For the deadline and for ranks that are
