@@ -10,10 +10,12 @@
 #define TS_API __attribute__((visibility("default")))
 #define TS_NODISCARD __attribute__((warn_unused_result))
 #define TS_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define TS_IS_LITERAL(text) __builtin_constant_p(text) /* a text that lives as long as the code */
 #else
 #define TS_API
 #define TS_NODISCARD
 #define TS_PRINTF(text, first)
+#define TS_IS_LITERAL(text) 0
 #endif
 
 #ifdef __cplusplus

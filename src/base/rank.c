@@ -219,7 +219,12 @@ ts_rank *ts_rank_current(void)
     return current;
 }
 
-void ts_here(const char *place)
+void ts_here_literal(const char *place)
+{
+    if (current != NULL && place != NULL) current->where = place;
+}
+
+void(ts_here)(const char *place)
 {
     if (current != NULL && place != NULL) current->where = tsi_place_of(current, place);
 }
