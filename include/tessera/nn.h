@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn.h - modules with named parameters, and optimisers.
  *
- * A module has a type, a state of the caller's, parameters and children; a parameter's fully
- * qualified name is the path to it, "layers.3.attention.wq.weight". Parameters are declared without
- * storage; ts_module_materialize gives every rank its shard and initialises it by name and global
- * index, so that any mesh starts from the same bits. Where parameters lie is decided before that:
- * by the options of each, or by a plan over names (ts_module_plan). */
+ * A module has a type, a state of the caller's, parameters and children; a parameter's full name is
+ * the path to it from the top of the tree, "layers.3.attention.wq.weight". A tree is first declared
+ * (names and shapes, no storage), then wrapped (where parameters lie: by the options of each or by
+ * a plan over names; what runs again; hooks), then materialised: every rank gets its shard, with
+ * first values by name and global index, so that any mesh starts from the same bits. A parameter
+ * used before that is refused by its full name. */
 #ifndef TESSERA_NN_H
 #define TESSERA_NN_H
 
@@ -39,9 +40,11 @@ typedef struct ts_param_options {
     size_t struct_size;
     const char *stored; /* placements by name, "tp?:S(0)"; NULL: replicated */
     ts_init_fn init;    /* NULL: ts_init_zeros */
-    void *init_state;
-    int32_t dtype;  /* a ts_dtype; 0: f32 */
-    int32_t frozen; /* 1: no gradient */
+    void *init_state;   /* given to init; copied, see init_bytes */
+    int32_t dtype;      /* a ts_dtype; 0: f32 */
+    int32_t frozen;     /* 1: no gradient */
+    size_t init_bytes;  /* of *init_state, which is copied at the call. 0: known for ts_init_normal;
+                           of  other functions the pointer is kept until they have run */
 } ts_param_options;
 
 typedef enum ts_hook {
@@ -85,14 +88,20 @@ TS_BEGIN_C
 /* ---- modules --------------------------------------------------------------------------------- */
 TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,
                                    void *state /* takes */);
+/* A name may have dots, "layers.0"; a child without one ("" or NULL) only groups: it adds nothing
+ * to the names below it. */
 TS_API ts_module *ts_module_add(ts_module *parent, const char *name, ts_module *child /* takes */);
-TS_API ts_tensor *
-ts_module_param(ts_module *m, const char *name, ts_shape shape,
-                const ts_param_options *options); /* maker: declared, no storage */
-/* Lines "pattern: placements", first match wins; "*" stands for any run of characters. After the
- * tree is built, before it is materialised. recorded */
+/* maker: declared, no storage. A name that the module has already is refused. */
+TS_API ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape,
+                                  const ts_param_options *options);
+/* Lines "pattern: placements" over full names, first match wins; "*" stands for any run of
+ * characters. A line that matches no parameter is refused with the nearest name. After the tree is
+ * built, before it is materialised. recorded */
 TS_API ts_status ts_module_plan(ts_module *root, const char *plan);
-TS_API ts_status ts_module_materialize(ts_module *root); /* recorded [coll] */
+/* Storage and first values of all parameters below that have none yet, of any part of a tree: what
+ * they get depends on full names alone. Two parameters of one full name are refused. recorded
+ * [coll] */
+TS_API ts_status ts_module_materialize(ts_module *root);
 TS_API ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input,
                                  int32_t count); /* first output */
 TS_API ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context);
@@ -101,10 +110,14 @@ TS_API ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *c
 TS_API ts_status ts_module_checkpoint(ts_module *m, int on);
 /* A step is abandoned: gradients are forgotten, RESET hooks run, the root's first. recorded */
 TS_API ts_status ts_module_reset(ts_module *root);
-TS_API ts_module *ts_module_find(ts_module *root, const char *path); /* getter; NULL: none */
+/* Getters by path from `root`; NULL: none. */
+TS_API ts_module *ts_module_find(ts_module *root, const char *path);
 TS_API ts_tensor *ts_module_find_param(ts_module *root, const char *name);
-TS_API ts_status ts_module_each(ts_module *root, ts_param_fn fn,
-                                void *context); /* in order of declaration */
+/* The full name, from the top of the tree, like snprintf; of a module that only groups, those of
+ * its children: "model.norm+lm_head". "" for the top. */
+TS_API size_t ts_module_name(const ts_module *m, char *out, size_t size);
+/* With full names, in order of declaration: a module's own before those of its children. */
+TS_API ts_status ts_module_each(ts_module *root, ts_param_fn fn, void *context);
 TS_API ts_mesh *ts_module_mesh(const ts_module *m);
 TS_API int64_t ts_module_count(const ts_module *root); /* elements of all parameters, globally */
 TS_API void ts_module_destroy(ts_module *m);           /* [any] the root alone; takes the tree */

@@ -216,6 +216,16 @@ static size_t distance(const char *a, const char *b)
     return row[length];
 }
 
+size_t tsi_name_text(const tsi_name *name, char *out, size_t size)
+{
+    size_t length = name->above ? tsi_name_text(name->above, out, size) : 0;
+    if (!name->above && size > 0) out[0] = '\0';
+    if (!name->text || !*name->text) return length;
+    int more = snprintf(length < size ? out + length : NULL, length < size ? size - length : 0,
+                        "%s%s", length > 0 ? "." : "", name->text);
+    return length + (size_t)more;
+}
+
 const char *tsi_text_nearest(const char *name, const char *const *names)
 {
     const char *best = NULL;

@@ -52,6 +52,12 @@ ts_status tsi_cursor_fail(const tsi_cursor *cursor, const char *expected);
 size_t tsi_text_character(const char *p, size_t left);
 /* The most bytes, at most `most`, that a text may be cut to without cutting a character in two. */
 size_t tsi_text_cut(const char *text, size_t most);
+/* A name in parts: a parameter's stands below its module's, and so on up to the root. */
+typedef struct tsi_name {
+    const struct tsi_name *above; /* NULL: the first part */
+    char *text;                   /* "" adds nothing */
+} tsi_name;
+size_t tsi_name_text(const tsi_name *name, char *out, size_t size); /* "a.b.c"; like snprintf */
 
 /* Levenshtein distance, for "did you mean": the nearest of the NULL-terminated names, or NULL if
  * none is near. */

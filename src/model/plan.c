@@ -3,101 +3,15 @@
  *
  * Lines are "pattern: placements", the first match wins, "#" begins a comment. "base: tp" stands
  * for the lines of a built-in plan, for what no other line matches; without it that is replicated.
- * A pattern that matches no parameter is an error: it is nearly always a mistyped name. */
+ * Lines of a built-in plan need not match: they are for all models of a family. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/text.h"
 #include "model/config.h"
 #include "model/plan.h"
-
-enum { NAME_BYTES = 256 };
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-/* model.layers.12.mlp as model.layers.*.mlp */
-static void without_numbers(const char *name, char *out, size_t size)
-{
-    size_t at = 0;
-    for (; *name && at + 1 < size; name++) {
-        if (*name >= '0' && *name <= '9' && at > 0 && out[at - 1] == '.') {
-            while (name[1] >= '0' && name[1] <= '9')
-                name++;
-            out[at++] = '*';
-        } else {
-            out[at++] = *name;
-        }
-    }
-    out[at] = '\0';
-}
-
-typedef struct line_check {
-    const char *line;
-    char (*known)[NAME_BYTES]; /* names without numbers, each once */
-    int32_t count, capacity;
-    bool found;
-} line_check;
-
-static ts_status try_line(ts_module *m, tsi_param *param, const char *name, void *context)
-{
-    (void)m;
-    (void)param;
-    line_check *check = context;
-    char placements[NAME_BYTES], plain[NAME_BYTES];
-    bool found;
-    TSI_TRY(tsi_plan_match(check->line, name, placements, sizeof placements, &found));
-    check->found = check->found || found;
-    without_numbers(name, plain, sizeof plain);
-    for (int32_t i = 0; i < check->count; i++)
-        if (strcmp(check->known[i], plain) == 0) return TS_OK;
-    if (check->count < check->capacity)
-        snprintf(check->known[check->count++], NAME_BYTES, "%s", plain);
-    return TS_OK;
-}
-
-static ts_status refuse_line(const line_check *check, int number)
-{
-    const char *names[65] = { NULL };
-    size_t length = strcspn(check->line, ":");
-    char pattern[NAME_BYTES];
-    snprintf(pattern, sizeof pattern, "%.*s", (int)length, check->line);
-    for (int32_t i = 0; i < check->count && i < 64; i++)
-        names[i] = check->known[i];
-    const char *near = tsi_text_nearest(pattern, names);
-    return TSI_FAIL(TS_ERR_ARG, "plan, line %d: no parameter matches \"%s\"; %s %s", number,
-                    pattern, near ? "did you mean" : "names are like",
-                    near               ? near
-                    : check->count > 1 ? names[1]
-                                       : "model.norm.weight");
-}
-
-static ts_status check_line(ts_module *root, const char *line, int number)
-{
-    line_check check = { .line = line, .known = tsi_alloc_array(64, NAME_BYTES), .capacity = 64 };
-    if (!check.known) return tsi_fail_memory("the names of a plan", 64 * NAME_BYTES);
-    ts_status status = tsi_module_visit(root, try_line, &check);
-    if (status == TS_OK && !check.found) status = refuse_line(&check, number);
-    tsi_free(check.known);
-    return status;
-}
-
-ts_status tsi_model_plan_check(const tsi_model_plan *plan, ts_module *root)
-{
-    int number = 1;
-    for (const char *at = plan->text; plan->own && *at; number++) {
-        size_t length = strcspn(at, "\n"), start = strspn(at, " \t\r");
-        if (start < length && at[start] != '#') {
-            char line[2 * NAME_BYTES];
-            snprintf(line, sizeof line, "%.*s", (int)(length - start), at + start);
-            TSI_TRY(check_line(root, line, number));
-        }
-        at += length + (at[length] == '\n');
-    }
-    return TS_OK;
-}
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
@@ -159,13 +73,6 @@ ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_pl
 
 ts_status tsi_model_plan_apply(const tsi_model_plan *plan, ts_module *root)
 {
-    TSI_TRY(tsi_model_plan_check(plan, root));
-    if (!plan->base[0]) return ts_module_plan(root, plan->text);
-    size_t size = strlen(plan->text) + strlen(plan->base) + 2;
-    char *both = tsi_alloc(size);
-    if (!both) return tsi_fail_memory("a plan", size);
-    snprintf(both, size, "%s\n%s", plan->text, plan->base);
-    ts_status status = ts_module_plan(root, both);
-    tsi_free(both);
-    return status;
+    return tsi_module_plan_over(root, plan->own ? plan->text : "",
+                                plan->own ? plan->base : plan->text);
 }

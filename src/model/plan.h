@@ -14,7 +14,6 @@ typedef struct tsi_model_plan {
 
 /* A name, lines, or a file; NULL: "tp" where the mesh has an axis tp, else "dp". */
 ts_status tsi_model_plan_find(const ts_model *model, const char *given, tsi_model_plan *out);
-ts_status tsi_model_plan_check(const tsi_model_plan *plan, ts_module *root);
 ts_status tsi_model_plan_apply(const tsi_model_plan *plan, ts_module *root);
 
 #endif

@@ -151,7 +151,7 @@ ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
 {
     if (!m || tsi_rank_enter(m->rank) != TS_OK) return NULL;
     ts_tensor *output[TSI_OUTPUT_MAX] = { NULL };
-    ts_scope scope = ts_scope_open(m->rank, m->name);
+    ts_scope scope = ts_scope_open(m->rank, m->name.text);
     if (run_hooks(m, TS_HOOK_FORWARD_BEFORE) == TS_OK) {
         call_inside(m, input, count, output);
         (void)run_hooks(m, TS_HOOK_FORWARD_AFTER);

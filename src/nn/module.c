@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - the tree of modules: building, planning, materialising.
- *
- * INV: a parameter's handle never changes; it has no value before materialisation. */
+/* module.c - the tree of modules: building, names, materialising. */
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -10,8 +8,6 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "tensor/scope.h"
-
-enum { NAME_MAX_BYTES = 256 };
 
 /* ---- building -------------------------------------------------------------------------------- */
 
@@ -35,20 +31,24 @@ ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc, void *sta
     m->mesh = ts_mesh_retain(mesh);
     memcpy(&m->desc, desc, desc->struct_size < sizeof m->desc ? desc->struct_size : sizeof m->desc);
     m->state = state;
-    m->name = name;
+    m->name.text = name;
     return m;
 }
 
 ts_module *ts_module_add(ts_module *parent, const char *name, ts_module *child)
 {
     if (!parent || !child || tsi_rank_enter(parent->rank) != TS_OK) return NULL;
+    if (child->parent) {
+        TSI_FAIL(TS_ERR_STATE, "module: \"%s\" has a parent already", child->name.text);
+        return NULL;
+    }
     char *copy = tsi_strdup(name ? name : "");
     if (!copy) {
         tsi_fail_memory("the name of a module", 1);
         return NULL;
     }
-    tsi_free(child->name);
-    child->name = copy;
+    tsi_free(child->name.text);
+    child->name = (tsi_name){ &parent->name, copy };
     child->parent = parent;
     if (parent->last)
         parent->last->next = child;
@@ -58,37 +58,77 @@ ts_module *ts_module_add(ts_module *parent, const char *name, ts_module *child)
     return child;
 }
 
-static ts_status param_fill(tsi_param *p, const char *name, const ts_param_options *options)
+/* The state of the first value is copied where its size is known, so that the caller's may go. */
+static ts_status copy_init(tsi_param *p, const ts_param_options *o)
 {
-    p->name = tsi_strdup(name);
-    p->dtype = options && options->dtype ? options->dtype : TS_DTYPE_F32;
-    p->init = options && options->init ? options->init : ts_init_zeros;
-    p->init_state = options ? options->init_state : NULL;
-    p->frozen = options ? options->frozen : 0;
-    if (options && options->stored) p->stored = tsi_strdup(options->stored);
-    return p->name && (!options || !options->stored || p->stored)
-               ? TS_OK
-               : tsi_fail_memory("a parameter", 64);
+    size_t bytes = o->init_bytes;
+    if (bytes == 0 && o->init == ts_init_normal) bytes = sizeof(double);
+    p->init_state = o->init_state;
+    if (!o->init_state || bytes == 0) return TS_OK;
+    p->init_copy = tsi_alloc(bytes);
+    if (!p->init_copy) return tsi_fail_memory("the state of a first value", bytes);
+    memcpy(p->init_copy, o->init_state, bytes);
+    p->init_state = p->init_copy;
+    return TS_OK;
+}
+
+static ts_status param_fill(tsi_param *p, const char *name, const ts_param_options *given)
+{
+    ts_param_options o = TS_INIT(ts_param_options);
+    if (given) memcpy(&o, given, given->struct_size < sizeof o ? given->struct_size : sizeof o);
+    p->name.text = tsi_strdup(name);
+    p->dtype = o.dtype ? o.dtype : TS_DTYPE_F32;
+    p->init = o.init ? o.init : ts_init_zeros;
+    p->frozen = o.frozen;
+    if (o.stored) p->stored = tsi_strdup(o.stored);
+    if (!p->name.text || (o.stored && !p->stored)) return tsi_fail_memory("a parameter", 64);
+    return copy_init(p, &o);
+}
+
+static void param_destroy(tsi_param *p)
+{
+    if (p->value) p->value->name = NULL; /* an optimiser may hold it longer than the tree lives */
+    ts_tensor_release(p->value);
+    tsi_free(p->name.text);
+    tsi_free(p->stored);
+    tsi_free(p->init_copy);
+    tsi_free(p);
+}
+
+static ts_status refuse_twin(const ts_module *m, const char *name)
+{
+    char above[TSI_PARAM_NAME_MAX];
+    (void)tsi_name_text(&m->name, above, sizeof above);
+    return TSI_FAIL(TS_ERR_ARG, "module: there is a parameter %s%s%s already", above,
+                    *above ? "." : "", name);
+}
+
+static ts_status check_param_name(const ts_module *m, const char *name)
+{
+    if (!name || !*name) return TSI_FAIL(TS_ERR_ARG, "module: a parameter needs a name");
+    for (const tsi_param *p = m->param_first; p; p = p->next)
+        if (strcmp(p->name.text, name) == 0) return refuse_twin(m, name);
+    return TS_OK;
 }
 
 ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape,
                            const ts_param_options *options)
 {
     if (!m || tsi_rank_enter(m->rank) != TS_OK) return NULL;
+    if (check_param_name(m, name) != TS_OK) return NULL;
     tsi_param *p = tsi_calloc(1, sizeof *p);
     if (!p) {
         tsi_fail_memory("a parameter", sizeof *p);
         return NULL;
     }
     p->shape = shape;
+    p->name.above = &m->name;
     p->value = ts_variable(m->rank);
     if (!p->value || param_fill(p, name, options) != TS_OK) {
-        ts_tensor_release(p->value);
-        tsi_free(p->name);
-        tsi_free(p->stored);
-        tsi_free(p);
+        param_destroy(p);
         return NULL;
     }
+    p->value->name = &p->name;
     if (m->param_last)
         m->param_last->next = p;
     else
@@ -106,10 +146,7 @@ void ts_module_destroy(ts_module *m)
     }
     for (tsi_param *p = m->param_first, *next; p; p = next) {
         next = p->next;
-        ts_tensor_release(p->value);
-        tsi_free(p->name);
-        tsi_free(p->stored);
-        tsi_free(p);
+        param_destroy(p);
     }
     for (tsi_hook_entry *h = m->hooks, *next; h; h = next) {
         next = h->next;
@@ -117,29 +154,41 @@ void ts_module_destroy(ts_module *m)
     }
     if (m->desc.destroy) m->desc.destroy(m->state);
     ts_mesh_release(m->mesh);
-    tsi_free(m->name);
+    tsi_free(m->name.text);
     tsi_free(m);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static ts_status visit_below(ts_module *m, const char *path, tsi_param_visit visit, void *context)
+ts_status tsi_module_visit(ts_module *root, tsi_param_visit visit, void *context)
 {
-    char name[NAME_MAX_BYTES];
-    for (tsi_param *p = m->param_first; p; p = p->next) {
-        snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", p->name);
-        TSI_TRY(visit(m, p, name, context));
+    char name[TSI_PARAM_NAME_MAX];
+    for (tsi_param *p = root->param_first; p; p = p->next) {
+        if (tsi_name_text(&p->name, name, sizeof name) >= sizeof name)
+            return TSI_FAIL(TS_ERR_ARG, "module: the name %.60s… has more than %d bytes", name,
+                            TSI_PARAM_NAME_MAX - 1);
+        TSI_TRY(visit(root, p, name, context));
     }
-    for (ts_module *child = m->first; child; child = child->next) {
-        snprintf(name, sizeof name, "%s%s%s", path, *path && *child->name ? "." : "", child->name);
-        TSI_TRY(visit_below(child, name, visit, context));
-    }
+    for (ts_module *child = root->first; child; child = child->next)
+        TSI_TRY(tsi_module_visit(child, visit, context));
     return TS_OK;
 }
 
-ts_status tsi_module_visit(ts_module *root, tsi_param_visit visit, void *context)
+size_t ts_module_name(const ts_module *m, char *out, size_t size)
 {
-    return visit_below(root, "", visit, context);
+    if (size > 0) out[0] = '\0';
+    if (!m) return 0;
+    if (!m->parent || *m->name.text) return tsi_name_text(&m->name, out, size);
+    size_t length = 0;
+    for (const ts_module *child = m->first; child; child = child->next) {
+        if (child != m->first) {
+            if (length + 1 < size) memcpy(out + length, "+", 2);
+            length++;
+        }
+        bool room = length < size;
+        length += ts_module_name(child, room ? out + length : NULL, room ? size - length : 0);
+    }
+    return length;
 }
 
 typedef struct each_context {
@@ -163,6 +212,7 @@ ts_status ts_module_each(ts_module *root, ts_param_fn fn, void *context)
 
 typedef struct find_context {
     const char *name;
+    size_t above; /* of a full name, the bytes that stand above the root */
     ts_tensor *found;
 } find_context;
 
@@ -170,14 +220,16 @@ static ts_status find_param(ts_module *m, tsi_param *param, const char *name, vo
 {
     (void)m;
     find_context *find = context;
-    if (strcmp(name, find->name) == 0) find->found = param->value;
+    if (strcmp(name + find->above, find->name) == 0) find->found = param->value;
     return TS_OK;
 }
 
 ts_tensor *ts_module_find_param(ts_module *root, const char *name)
 {
-    find_context find = { name, NULL };
-    if (root && name) (void)tsi_module_visit(root, find_param, &find);
+    if (!root || !name) return NULL;
+    size_t above = tsi_name_text(&root->name, NULL, 0);
+    find_context find = { .name = name, .above = above + (above > 0) };
+    (void)tsi_module_visit(root, find_param, &find);
     return find.found;
 }
 
@@ -185,13 +237,12 @@ ts_module *ts_module_find(ts_module *root, const char *path)
 {
     if (!root || !path || !*path) return root;
     for (ts_module *child = root->first; child; child = child->next) {
-        size_t length = strlen(child->name);
-        if (strncmp(path, child->name, length) != 0) continue;
-        if (path[length] == '\0') return child;
-        if (path[length] == '.') {
-            ts_module *found = ts_module_find(child, path + length + 1);
-            if (found) return found;
-        }
+        size_t length = strlen(child->name.text);
+        if (strncmp(path, child->name.text, length) != 0) continue;
+        if (length > 0 && path[length] == '\0') return child;
+        if (length > 0 && path[length] != '.') continue;
+        ts_module *found = ts_module_find(child, path + length + (length > 0));
+        if (found) return found;
     }
     return NULL;
 }
@@ -214,71 +265,6 @@ int64_t ts_module_count(const ts_module *root)
     int64_t count = 0;
     if (root) (void)tsi_module_visit((ts_module *)(uintptr_t)root, count_param, &count);
     return count;
-}
-
-/* ---- plans ----------------------------------------------------------------------------------- */
-
-/* Does the text match the pattern, with '*' for any run? */
-static bool matches(const char *pattern, size_t length, const char *text)
-{
-    if (length == 0) return *text == '\0';
-    if (*pattern == '*') {
-        for (;; text++) {
-            if (matches(pattern + 1, length - 1, text)) return true;
-            if (!*text) return false;
-        }
-    }
-    return *text == *pattern && matches(pattern + 1, length - 1, text + 1);
-}
-
-ts_status tsi_plan_match(const char *plan, const char *name, char *out, size_t size, bool *found)
-{
-    *found = false;
-    int line = 1;
-    for (const char *at = plan; *at; line++) {
-        size_t length = strcspn(at, "\n");
-        size_t start = strspn(at, " \t");
-        if (start < length && at[start] != '#') {
-            const char *colon = memchr(at + start, ':', length - start);
-            if (!colon)
-                return TSI_FAIL(TS_ERR_ARG,
-                                "plan, line %d: expected \"pattern: placements\", found \"%.*s\"",
-                                line, (int)(length - start), at + start);
-            size_t pattern = (size_t)(colon - (at + start));
-            while (pattern > 0 &&
-                   (at[start + pattern - 1] == ' ' || at[start + pattern - 1] == '\t'))
-                pattern--;
-            if (!*found && matches(at + start, pattern, name)) {
-                const char *value = colon + 1 + strspn(colon + 1, " \t");
-                snprintf(out, size, "%.*s", (int)(at + length - value), value);
-                *found = true;
-            }
-        }
-        at += length + (at[length] == '\n');
-    }
-    return TS_OK;
-}
-
-static ts_status plan_param(ts_module *m, tsi_param *param, const char *name, void *context)
-{
-    (void)m;
-    char placements[NAME_MAX_BYTES];
-    bool found;
-    TSI_TRY(tsi_plan_match(context, name, placements, sizeof placements, &found));
-    if (!found) return TS_OK;
-    char *copy = tsi_strdup(placements);
-    if (!copy) return tsi_fail_memory("placements of a parameter", sizeof placements);
-    tsi_free(param->stored);
-    param->stored = copy;
-    return TS_OK;
-}
-
-ts_status ts_module_plan(ts_module *root, const char *plan)
-{
-    if (!root) return TS_ERR_NULL;
-    TSI_TRY(tsi_rank_enter(root->rank));
-    if (!plan) return TSI_FAIL(TS_ERR_NULL, "plan: the text is NULL");
-    return tsi_module_visit(root, plan_param, (void *)(uintptr_t)plan);
 }
 
 /* ---- materialising --------------------------------------------------------------------------- */
@@ -308,9 +294,36 @@ static ts_status materialize_param(ts_module *m, tsi_param *param, const char *n
     return status;
 }
 
+static bool has_name(const void *value, const void *wanted)
+{
+    char name[TSI_PARAM_NAME_MAX];
+    (void)tsi_name_text(&((const tsi_param *)value)->name, name, sizeof name);
+    return strcmp(name, wanted) == 0;
+}
+
+static ts_status add_name(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    uint64_t key = tsi_hash_text(0, name);
+    if (tsi_map_find(context, key, has_name, name)) return refuse_twin(m, param->name.text);
+    return tsi_map_insert(context, key, param);
+}
+
+/* Names are what optimisers, files and plans know parameters by: no two may share one, whichever
+ * modules they are of. */
+static ts_status check_names(ts_module *m)
+{
+    tsi_map names = { 0 };
+    while (m->parent)
+        m = m->parent;
+    ts_status status = tsi_module_visit(m, add_name, &names);
+    tsi_map_release(&names);
+    return status;
+}
+
 ts_status ts_module_materialize(ts_module *root)
 {
     if (!root) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(root->rank));
+    TSI_TRY(check_names(root));
     return tsi_module_visit(root, materialize_param, NULL);
 }

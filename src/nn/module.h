@@ -1,20 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.h - the bodies of modules and parameters. */
+/* module.h - the bodies of modules and parameters.
+ *
+ *   declared      ts_module_param: name, shape, dtype, first value; no storage
+ *   wrapped       ts_module_plan, ts_module_checkpoint, hooks: where and how, still no storage
+ *   materialised  every rank has its shard, and its shard alone
+ *
+ * INV: a parameter's handle never changes, and its full name is that of the path from the top of
+ * the tree, whichever part of the tree is asked. Without storage it reaches no kernel: dispatch
+ * refuses it by that name. */
 #ifndef TSI_NN_MODULE_H
 #define TSI_NN_MODULE_H
 
 #include "autograd/tape.h"
 #include "tessera/nn.h"
 
+enum { TSI_PARAM_NAME_MAX = 256 }; /* bytes of a full name, with its end */
+
+/* The one body of a parameter. `value` is the stored shard and authoritative; its gradient is that
+ * of the leaf that the value is (tsi_leaf.grad), and ends up in the shard's layout. */
 typedef struct tsi_param {
     struct tsi_param *next;
-    char *name;       /* within its module */
-    char *stored;     /* placements, or NULL: replicated */
+    tsi_name name;    /* below its module's */
     ts_tensor *value; /* a variable: stable handle */
-    ts_shape shape;
+    char *stored;     /* placements of the shard, or NULL: replicated */
+    ts_shape shape;   /* global */
     int32_t dtype, frozen;
     ts_init_fn init;
     void *init_state;
+    void *init_copy; /* what init_state points to if it was copied; or NULL */
 } tsi_param;
 
 typedef struct tsi_hook_entry {
@@ -29,7 +42,7 @@ struct ts_module {
     ts_mesh *mesh; /* retained */
     ts_module_desc desc;
     void *state;
-    char *name; /* under its parent; "" for the root */
+    tsi_name name; /* under its parent's; "" for the root, and for a module that only groups */
     ts_module *parent, *first, *last, *next;
     tsi_param *param_first, *param_last;
     tsi_hook_entry *hooks;
@@ -39,11 +52,12 @@ struct ts_module {
     uint64_t ready_serial;
 };
 
-/* Visits parameters depth first, with fully qualified names. */
+/* Visits parameters depth first, with full names. */
 typedef ts_status (*tsi_param_visit)(ts_module *m, tsi_param *param, const char *name,
                                      void *context);
 ts_status tsi_module_visit(ts_module *root, tsi_param_visit visit, void *context);
-/* Placements of a layout's parameter by the first matching line of a plan, or NULL. */
-ts_status tsi_plan_match(const char *plan, const char *name, char *out, size_t size, bool *found);
+/* As ts_module_plan; what no line of `plan` matches gets the placements of `base`, whose lines need
+ * not match anything. */
+ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);
 
 #endif

@@ -4,6 +4,7 @@
  * Tensor bodies are recycled through a list of the rank, so a steady step allocates none. */
 #include "tensor/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,10 +21,21 @@ ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name)
         return NULL;
     }
     if (!t->layout) {
-        TSI_FAIL(TS_ERR_STATE, "%s: the variable has no value yet", operator_name);
+        char what[TSI_EMPTY_TEXT];
+        TSI_FAIL(TS_ERR_STATE, "%s: its input is %s", operator_name,
+                 tsi_tensor_empty_text(t, what, sizeof what));
         return NULL;
     }
     return rank;
+}
+
+const char *tsi_tensor_empty_text(const ts_tensor *t, char *out, size_t size)
+{
+    if (!t->name) return "a variable without a value";
+    char name[TSI_EMPTY_TEXT / 2];
+    (void)tsi_name_text(t->name, name, sizeof name);
+    (void)snprintf(out, size, "the parameter %s, which is declared and has no storage yet", name);
+    return out;
 }
 
 const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh)

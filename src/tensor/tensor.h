@@ -13,6 +13,7 @@
 
 #include "array/array.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "layout/layout.h"
 #include "tessera/tensor.h"
 
@@ -31,6 +32,8 @@ struct ts_tensor {
     int32_t is_variable;
     int32_t reserved;
     void *autograd; /* of the autograd layer */
+    /* Of a parameter, kept by its module; NULL: it has none. Read where a sentence needs it. */
+    const tsi_name *name;
 };
 
 /* One open scope. Frame 0 is the root: open as long as the rank. */
@@ -133,6 +136,9 @@ tsi_array *tsi_tensor_block_tagged(ts_mesh *mesh, const ts_layout *layout, ts_dt
 const ts_sharding *tsi_sharding_replicated(tsi_mesh_desc *mesh); /* R on every axis, retained */
 /* The layout of (mesh, placements, shape), retained; NULL: recorded. */
 const ts_layout *tsi_tensor_layout_of(ts_mesh *mesh, const char *placements, ts_shape shape);
+enum { TSI_EMPTY_TEXT = 512 };
+/* What a variable without storage is, for a sentence: a parameter by its full name. */
+const char *tsi_tensor_empty_text(const ts_tensor *t, char *out, size_t size);
 ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
 void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
 void tsi_spare_layouts_release(tsi_tensor_state *state);

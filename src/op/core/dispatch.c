@@ -150,9 +150,10 @@ static ts_status check_inputs(const tsi_op_args *args)
         const ts_tensor *t = args->in[i];
         if (!t && i < args->op->input_min)
             return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
+        char what[TSI_EMPTY_TEXT];
         if (t && TSI_UNLIKELY(!t->layout))
-            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is a variable without a value",
-                            args->op->name, i);
+            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is %s", args->op->name, i,
+                            tsi_tensor_empty_text(t, what, sizeof what));
     }
     return TS_OK;
 }

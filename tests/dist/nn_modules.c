@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn_modules.c - trees of modules: names, plans, declaring before there is storage (repair 18). */
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+static void double_forward(void *state, const ts_module_io *io)
+{
+    ts_tensor *const *weight = state;
+    io->output[0] = ts_mul(io->input[0], *weight);
+}
+
+static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                     .type = "test",
+                                     .input_count = 1,
+                                     .output_count = 1,
+                                     .forward = double_forward };
+
+static ts_module *part(ts_module *parent, const char *name)
+{
+    return ts_module_add(parent, name, ts_module_create(ts_module_mesh(parent), &desc, NULL));
+}
+
+static ts_scope catching(test *t)
+{
+    return ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+}
+
+static void check_refused(test *t, ts_scope scope, ts_status want, const char *words)
+{
+    TEST_STATUS(t, ts_scope_close(scope), want);
+    TEST_CHECK(t, ts_rank_error(t->me) != NULL);
+    if (ts_rank_error(t->me)) TEST_SAYS(t, ts_rank_error(t->me)->text, words);
+}
+
+/* root - "blocks.0" - "inner" : weight, and a group without a name : "norm".weight */
+static ts_module *tree(ts_mesh *mesh)
+{
+    ts_module *root = ts_module_create(mesh, &desc, NULL);
+    ts_module *block = part(root, "blocks.0"), *inner = part(block, "inner");
+    ts_module *group = part(root, NULL), *norm = part(group, "norm"), *head = part(group, "head");
+    ts_param_options normal = TS_INIT(ts_param_options);
+    double deviation = 0.5;
+    normal.init = ts_init_normal;
+    normal.init_state = &deviation;
+    ts_module_param(inner, "weight", TS_SHAPE(6, 4), &normal);
+    ts_module_param(block, "scale", TS_SHAPE(5), &normal);
+    ts_module_param(norm, "weight", TS_SHAPE(4), &normal);
+    ts_module_param(head, "weight", TS_SHAPE(3), &normal);
+    deviation = 1e30; /* the state of a first value is copied */
+    return root;
+}
+
+typedef struct names {
+    char text[256];
+} names;
+
+static ts_status add_name(const char *name, ts_tensor *parameter, void *context)
+{
+    (void)parameter;
+    names *n = context;
+    size_t length = strlen(n->text);
+    snprintf(n->text + length, sizeof n->text - length, "%s ", name);
+    return TS_OK;
+}
+
+TS_TEST_RANKS(nn_names_are_full, 1, 2)
+{
+    ts_module *root = tree(ts_mesh_create(t->me, "tp=*"));
+    names all = { "" }, some = { "" };
+    TEST_OK(t, ts_module_each(root, add_name, &all));
+    TEST_TEXT(t, all.text, "blocks.0.scale blocks.0.inner.weight norm.weight head.weight ");
+    ts_module *inner = ts_module_find(root, "blocks.0.inner");
+    TEST_OK(t, ts_module_each(inner, add_name, &some));
+    TEST_TEXT(t, some.text, "blocks.0.inner.weight ");
+    TEST_CHECK(t, ts_module_find_param(inner, "weight") != NULL);
+    TEST_CHECK(t, ts_module_find_param(inner, "weight") ==
+                      ts_module_find_param(root, "blocks.0.inner.weight"));
+    ts_module *norm = ts_module_find(root, "norm");
+    TEST_CHECK(t, norm != NULL && ts_module_find(root, "norm.x") == NULL);
+    char name[64];
+    TEST_EQ(t, ts_module_name(inner, name, sizeof name), 14);
+    TEST_TEXT(t, name, "blocks.0.inner");
+    ts_module_name(norm, name, sizeof name);
+    TEST_TEXT(t, name, "norm");
+    TEST_EQ(t, ts_module_name(root, name, sizeof name), 0);
+    ts_module_destroy(root);
+}
+
+/* A part of a tree that is materialised alone begins with the bits it has in the whole. */
+TS_TEST_RANKS(nn_parts_begin_as_the_whole, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    ts_module *whole = tree(mesh), *parts = tree(mesh);
+    TEST_OK(t, ts_module_plan(whole, "*.inner.weight: S(0)"));
+    TEST_OK(t, ts_module_materialize(whole));
+    TEST_OK(t, ts_module_materialize(ts_module_find(parts, "blocks.0.inner")));
+    TEST_CHECK(t, ts_tensor_layout(ts_module_find_param(parts, "norm.weight")) == NULL);
+    int equal = 0;
+    double largest = 0;
+    ts_tensor *a = ts_module_find_param(whole, "blocks.0.inner.weight");
+    TEST_OK(t, ts_equal(a, ts_module_find_param(parts, "blocks.0.inner.weight"), &equal));
+    TEST_EQ(t, equal, 1);
+    TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(a), NULL, 0, 0), &largest));
+    TEST_SAY(t, largest > 0.1 && largest < 5, "the first values go up to %g", largest);
+    TEST_OK(t, ts_module_materialize(parts)); /* the rest; what has storage keeps it */
+    ts_module_destroy(whole);
+    ts_module_destroy(parts);
+}
+
+TS_TEST_RANKS(nn_declared_reaches_no_kernel, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    ts_module *root = tree(mesh);
+    ts_tensor *weight = ts_module_find_param(root, "blocks.0.inner.weight");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, 4), NULL);
+    ts_scope scope = catching(t);
+    TEST_CHECK(t, ts_linear(x, weight, NULL) == NULL);
+    check_refused(t, scope, TS_ERR_STATE,
+                  "linear: input 1 is the parameter blocks.0.inner.weight, which is declared");
+    scope = catching(t);
+    TEST_CHECK(t, ts_redistribute(weight, "R") == NULL);
+    check_refused(t, scope, TS_ERR_STATE, "the parameter blocks.0.inner.weight");
+    scope = catching(t);
+    ts_list list = { &weight, 1 };
+    TEST_STATUS(t, ts_foreach_zero(list), TS_ERR_STATE);
+    check_refused(t, scope, TS_ERR_STATE, "the parameter blocks.0.inner.weight");
+    /* The handle may outlive its tree; then it has no name. */
+    ts_tensor_retain(weight);
+    ts_module_destroy(root);
+    scope = catching(t);
+    TEST_CHECK(t, ts_linear(x, weight, NULL) == NULL);
+    check_refused(t, scope, TS_ERR_STATE, "input 1 is a variable without a value");
+    ts_tensor_release(weight);
+}
+
+TS_TEST_RANKS(nn_plans_that_match_nothing, 1, 2)
+{
+    static const struct {
+        const char *plan, *words;
+    } rows[] = {
+        { "blocks.*.iner.weight: S(0)", "no parameter matches \"blocks.*.iner.weight\"; did you "
+                                        "mean blocks.*.inner.weight" },
+        { "*: R\n\n# all\nnorm.wieght: R", "plan, line 4: no parameter matches \"norm.wieght\"; "
+                                           "did you mean norm.weight" },
+        { "nothing.like.it: R", "names are like blocks.*.inner.weight" },
+        { "*", "plan, line 1: expected \"pattern: placements\"" },
+    };
+    ts_module *root = tree(ts_mesh_create(t->me, "tp=*"));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ts_scope scope = catching(t);
+        TEST_STATUS(t, ts_module_plan(root, rows[i].plan), TS_ERR_ARG);
+        check_refused(t, scope, TS_ERR_ARG, rows[i].words);
+    }
+    TEST_OK(t, ts_module_plan(root, "*.inner.weight: S(0)\n*: R"));
+    TEST_OK(t, ts_module_materialize(root));
+    ts_scope scope = catching(t);
+    TEST_STATUS(t, ts_module_plan(root, "head.weight: S(0)"), TS_ERR_STATE);
+    check_refused(t, scope, TS_ERR_STATE, "the parameter head.weight is materialised already");
+    ts_module_destroy(root);
+}
+
+TS_TEST_RANKS(nn_two_of_one_name, 1)
+{
+    ts_module *root = tree(ts_mesh_create(t->me, "tp=*"));
+    ts_scope scope = catching(t);
+    TEST_CHECK(t, ts_module_param(ts_module_find(root, "blocks.0.inner"), "weight", TS_SHAPE(1),
+                                  NULL) == NULL);
+    check_refused(t, scope, TS_ERR_ARG, "there is a parameter blocks.0.inner.weight already");
+    /* Through another module, which is seen when the tree is complete. */
+    TEST_CHECK(t, ts_module_param(root, "norm.weight", TS_SHAPE(1), NULL) != NULL);
+    scope = catching(t);
+    TEST_STATUS(t, ts_module_materialize(root), TS_ERR_ARG);
+    check_refused(t, scope, TS_ERR_ARG, "there is a parameter norm.weight already");
+    scope = catching(t);
+    TEST_CHECK(t, ts_module_add(root, "again", ts_module_find(root, "norm")) == NULL);
+    check_refused(t, scope, TS_ERR_STATE, "has a parent already");
+    ts_module_destroy(root);
+}
+
+/* Of a function of the caller's own, as many bytes as it says. */
+static ts_status init_from(ts_tensor *parameter, const char *name, void *state)
+{
+    (void)name;
+    const double *value = state;
+    ts_scope scope = ts_scope_open(ts_tensor_rank(parameter), NULL);
+    ts_status status = ts_tensor_write(
+        parameter, ts_full(value[1], ts_tensor_mesh(parameter), TS_DTYPE_F32, TS_SHAPE(2), NULL));
+    ts_scope_close(scope);
+    return status;
+}
+
+TS_TEST_RANKS(nn_init_state_is_copied, 1)
+{
+    ts_module *root = ts_module_create(ts_mesh_self(t->me), &desc, NULL);
+    double state[2] = { 1, 7 }, value = 0;
+    ts_param_options options = TS_INIT(ts_param_options);
+    options.init = init_from;
+    options.init_state = state;
+    options.init_bytes = sizeof state;
+    ts_tensor *p = ts_module_param(root, "p", TS_SHAPE(2), &options);
+    state[1] = 9;
+    TEST_OK(t, ts_module_materialize(root));
+    TEST_OK(t, ts_tensor_item(ts_amax(p, NULL, 0, 0), &value));
+    TEST_CHECK(t, value == 7);
+    ts_module_destroy(root);
+}
