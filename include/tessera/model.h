@@ -2,9 +2,10 @@
 /* model.h - published model families: Llama, Qwen3, Mixtral and GPT-2, read from and written to
  * their own files.
  *
- * A model is a module whose parameters have the names of the published checkpoint. Where they lie
- * is a plan over names: a built-in one, or text ("*.q_proj.weight: tp?:S(0)"). The same model runs
- * on one rank and on any mesh. */
+ * A model is a tree of modules whose parameters have the names of the published checkpoint: a block
+ * for the embedding, one for each layer with its norms, attention and mlp below it, one for the
+ * last norm with the head. Where parameters lie is a plan over names: a built-in one, or text
+ * ("*.q_proj.weight: tp?:S(0)"). The same model runs on one rank and on any mesh. */
 #ifndef TESSERA_MODEL_H
 #define TESSERA_MODEL_H
 
@@ -82,10 +83,19 @@ TS_BEGIN_C
 
 /* config.json of a directory, or the file itself. */
 TS_API TS_NODISCARD ts_status ts_model_config_read(const char *path, ts_model_config *out);
-TS_API ts_model *
-ts_model_create(ts_mesh *mesh, const ts_model_config *config,
-                const ts_model_options *options); /* maker [coll]; random weights by name */
-/* config.json and weights of a directory: each rank reads only its region. maker [coll] */
+/* Names and shapes, no storage: what follows may still say how its blocks are run and where they
+ * lie (ts_module_checkpoint, ts_module_on, ts_module_plan). makers */
+TS_API ts_model *ts_model_declare(ts_mesh *mesh, const ts_model_config *config,
+                                  const ts_model_options *options);
+TS_API ts_model *ts_model_open(ts_mesh *mesh, const char *directory,
+                               const ts_model_options *options); /* config.json of a directory */
+/* Storage of this rank's shards, with random values by name or, of a directory, read from its
+ * weights: each rank reads its regions, and holds no more than its shards and a piece. What
+ * ts_module_materialize did to single blocks stays. recorded [coll] */
+TS_API ts_status ts_model_materialize(ts_model *model);
+/* Declared and materialised at once, or opened and read. makers [coll] */
+TS_API ts_model *ts_model_create(ts_mesh *mesh, const ts_model_config *config,
+                                 const ts_model_options *options);
 TS_API ts_model *ts_model_load(ts_mesh *mesh, const char *directory,
                                const ts_model_options *options);
 /* Writes config.json and the weights, from rank 0 of the mesh. What was read goes back into files
@@ -96,7 +106,11 @@ TS_API ts_model *ts_model_load(ts_mesh *mesh, const char *directory,
 TS_API ts_status ts_model_save(ts_model *model, const char *directory);
 TS_API void ts_model_destroy(ts_model *model); /* [any] accepts NULL */
 
-TS_API ts_module *ts_model_module(ts_model *model);                          /* getter */
+TS_API ts_module *ts_model_module(ts_model *model); /* getter: the top of its tree */
+/* The blocks in the order in which they run: embedding, each layer, norm with head. One tensor goes
+ * in and one comes out; the model is one after the other. Names: ts_module_name. getters */
+TS_API int64_t ts_model_block_count(const ts_model *model);
+TS_API ts_module *ts_model_block(ts_model *model, int64_t index); /* NULL: there is none */
 TS_API const ts_model_config *ts_model_configuration(const ts_model *model); /* getter */
 /* Placements of token ids [batch, length] on this model's mesh: the batch is sharded over an axis
  * dp. */
@@ -113,6 +127,9 @@ TS_END_C
 
 /* In C, each call also tells its place, for messages and events. */
 #ifndef __cplusplus
+#define ts_model_declare(...) (ts_here(TS_HERE), ts_model_declare(__VA_ARGS__))
+#define ts_model_open(...) (ts_here(TS_HERE), ts_model_open(__VA_ARGS__))
+#define ts_model_materialize(...) (ts_here(TS_HERE), ts_model_materialize(__VA_ARGS__))
 #define ts_model_create(...) (ts_here(TS_HERE), ts_model_create(__VA_ARGS__))
 #define ts_model_load(...) (ts_here(TS_HERE), ts_model_load(__VA_ARGS__))
 #define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))

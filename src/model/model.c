@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c - the life of a model: made by its family, planned, materialised or loaded, run, saved.
- */
+/* model.c - the life of a model: declared by its family, planned, materialised or read, run. */
 #include "model/model.h"
 
 #include <stdio.h>
@@ -8,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "model/config.h"
+#include "model/part.h"
 #include "model/plan.h"
 #include "model/weights.h"
 
@@ -43,30 +43,63 @@ static ts_status place_activations(ts_model *m, bool sequence)
     return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- declaring ------------------------------------------------------------------------------- */
 
-/* The tree, planned and with storage; values come from a file, or are random by name. */
-static ts_status model_build_with(ts_model *m, const ts_model_options *options,
-                                  const tsi_model_plan *plan)
+/* The blocks one after the other: without a tape, turn frees what went into a block as soon as it
+ * is done. */
+static void model_forward(void *state, const ts_module_io *io)
+{
+    const ts_model *m = state;
+    ts_scope scope = ts_scope_open(io->rank, NULL);
+    ts_tensor *x = io->input[0];
+    for (int64_t i = 0; i < m->block_count; i++)
+        x = ts_scope_turn(scope, TS_CALL(m->block[i], x));
+    io->output[0] = ts_scope_leave(scope, x);
+}
+
+static const ts_module_desc model_desc = { .struct_size = sizeof(ts_module_desc),
+                                           .type = "model",
+                                           .input_count = 1,
+                                           .output_count = 1,
+                                           .forward = model_forward };
+
+static tsi_builder builder_of(ts_model *m, const ts_model_options *options)
+{
+    ts_param_options base = TS_INIT(ts_param_options);
+    base.dtype = options && options->dtype > 0 ? options->dtype : 0;
+    tsi_builder b = { .model = m, .normal = base, .ones = base, .zeros = base };
+    b.normal.init = ts_init_normal;
+    b.normal.init_state = &m->config.init_deviation;
+    b.ones.init = ts_init_ones;
+    return b;
+}
+
+static ts_status declare_with(ts_model *m, const ts_model_options *options,
+                              const tsi_model_plan *plan)
 {
     TSI_TRY(place_activations(m, plan->sequence));
     m->compute = options ? options->compute : 0;
-    m->root = m->config.family == TS_MODEL_GPT2 ? tsi_gpt2_create(m, options)
-                                                : tsi_llama_create(m, options);
-    if (!m->root) return ts_rank_status(m->rank);
+    m->root = ts_module_create(m->mesh, &model_desc, m);
+    m->block = tsi_calloc((size_t)m->config.layers + 2, sizeof(ts_module *));
+    if (!m->block) return tsi_fail_memory("the blocks of a model", sizeof(ts_module *));
+    tsi_builder b = builder_of(m, options);
+    if (m->config.family == TS_MODEL_GPT2)
+        tsi_gpt2_build(&b);
+    else
+        tsi_llama_build(&b);
     TSI_TRY(ts_rank_status(m->rank));
+    TSI_ASSERT(m->block_count == m->config.layers + 2);
     TSI_TRY(tsi_model_plan_apply(plan, m->root));
-    if (m->origin)
-        TSI_TRY(tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED));
-    return ts_module_materialize(m->root);
+    if (!m->origin) return TS_OK;
+    return tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED);
 }
 
-static ts_status model_build(ts_model *m, const ts_model_options *options)
+static ts_status declare(ts_model *m, const ts_model_options *options)
 {
     TSI_TRY(tsi_model_config_check("model", &m->config));
     tsi_model_plan plan;
     ts_status status = tsi_model_plan_find(m, options ? options->plan : NULL, &plan);
-    if (status == TS_OK) status = model_build_with(m, options, &plan);
+    if (status == TS_OK) status = declare_with(m, options, &plan);
     tsi_free(plan.memory);
     return status;
 }
@@ -101,19 +134,19 @@ static ts_rank *enter(ts_mesh *mesh, const void *argument, const char *what)
     return NULL;
 }
 
-ts_model *(ts_model_create)(ts_mesh *mesh, const ts_model_config *config,
-                            const ts_model_options *options)
+ts_model *(ts_model_declare)(ts_mesh *mesh, const ts_model_config *config,
+                             const ts_model_options *options)
 {
-    if (!enter(mesh, config, "model_create")) return NULL;
+    if (!enter(mesh, config, "model_declare")) return NULL;
     ts_model *m = model_new(mesh, config);
-    if (m && model_build(m, options) == TS_OK) return m;
+    if (m && declare(m, options) == TS_OK) return m;
     ts_model_destroy(m);
     return NULL;
 }
 
-ts_model *(ts_model_load)(ts_mesh *mesh, const char *directory, const ts_model_options *options)
+ts_model *(ts_model_open)(ts_mesh *mesh, const char *directory, const ts_model_options *options)
 {
-    if (!enter(mesh, directory, "model_load")) return NULL;
+    if (!enter(mesh, directory, "model_open")) return NULL;
     ts_model_config config;
     if (ts_model_config_read(directory, &config) != TS_OK) return NULL;
     ts_model *m = model_new(mesh, &config);
@@ -122,17 +155,45 @@ ts_model *(ts_model_load)(ts_mesh *mesh, const char *directory, const ts_model_o
     size_t length;
     snprintf(path, sizeof path, "%s/config.json", directory);
     if (tsi_file_text(path, &m->config_text, &length) == TS_OK &&
-        tsi_weights_open(directory, &m->origin) == TS_OK && model_build(m, options) == TS_OK &&
-        tsi_model_read_weights(m) == TS_OK)
+        tsi_weights_open(directory, &m->origin) == TS_OK && declare(m, options) == TS_OK)
         return m;
     ts_model_destroy(m);
     return NULL;
+}
+
+/* ---- storage --------------------------------------------------------------------------------- */
+
+ts_status(ts_model_materialize)(ts_model *model)
+{
+    if (!model) return TS_ERR_NULL;
+    TSI_TRY(ts_module_materialize(model->root));
+    if (model->origin) tsi_weights_close_files(model->origin);
+    return TS_OK;
+}
+
+static ts_model *materialized(ts_model *m)
+{
+    if (!m || (ts_model_materialize)(m) == TS_OK) return m;
+    ts_model_destroy(m);
+    return NULL;
+}
+
+ts_model *(ts_model_create)(ts_mesh *mesh, const ts_model_config *config,
+                            const ts_model_options *options)
+{
+    return materialized((ts_model_declare)(mesh, config, options));
+}
+
+ts_model *(ts_model_load)(ts_mesh *mesh, const char *directory, const ts_model_options *options)
+{
+    return materialized((ts_model_open)(mesh, directory, options));
 }
 
 void ts_model_destroy(ts_model *m)
 {
     if (!m) return;
     ts_module_destroy(m->root);
+    tsi_free(m->block);
     ts_tensor_release(m->rope);
     ts_sharding_release(m->tokens);
     ts_sharding_release(m->whole);
@@ -146,6 +207,16 @@ void ts_model_destroy(ts_model *m)
 ts_module *ts_model_module(ts_model *model)
 {
     return model ? model->root : NULL;
+}
+
+int64_t ts_model_block_count(const ts_model *model)
+{
+    return model ? model->block_count : 0;
+}
+
+ts_module *ts_model_block(ts_model *model, int64_t index)
+{
+    return model && index >= 0 && index < model->block_count ? model->block[index] : NULL;
 }
 
 const ts_model_config *ts_model_configuration(const ts_model *model)

@@ -8,7 +8,9 @@
 #include "tessera/model.h"
 
 struct ts_model {
-    ts_module *root;
+    ts_module *root;   /* its forward: the blocks one after the other */
+    ts_module **block; /* [layers + 2]: embedding, each layer, norm with head; owned by the tree */
+    int64_t block_count;
     ts_model_config config;
     ts_rank *rank;
     ts_mesh *mesh;             /* retained */
@@ -23,14 +25,16 @@ struct ts_model {
     int32_t compute, reserved;
 };
 
-/* Families build their tree: state of the root is the family's own. */
-ts_module *tsi_llama_create(ts_model *model, const ts_model_options *options);
-ts_module *tsi_gpt2_create(ts_model *model, const ts_model_options *options);
+/* Families declare their blocks below model->root (part.h); what fails is recorded. */
+struct tsi_builder;
+void tsi_llama_build(const struct tsi_builder *b);
+void tsi_gpt2_build(const struct tsi_builder *b);
 const char *tsi_llama_plan(const char *name);
 const char *tsi_gpt2_plan(const char *name);
 
-/* Makes model->rope, cosines and sines of rotary positions, good for sequences of that length. */
-ts_status tsi_rope_table(ts_model *model, int64_t length);
+/* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
+ * recorded. */
+ts_tensor *tsi_rope_table(ts_model *model, int64_t length);
 /* Causal attention of a layer: q [B, H, T, D], k and v [B, G, T, D]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);

@@ -138,18 +138,18 @@ static int64_t length_that_counts(const ts_model_config *c, int64_t length)
     return c->rope_type == TS_ROPE_LONGROPE && beyond ? (int64_t)c->rope_original + 1 : 0;
 }
 
-ts_status tsi_rope_table(ts_model *model, int64_t length)
+ts_tensor *tsi_rope_table(ts_model *model, int64_t length)
 {
     int64_t counts = length_that_counts(&model->config, length), rows = 64;
     bool fits = model->rope && length <= model->rope_rows && counts == model->rope_length;
-    if (fits || model->config.family == TS_MODEL_GPT2) return TS_OK;
+    if (fits) return model->rope;
     while (rows < length)
         rows *= 2;
     ts_tensor *table = table_make(model, rows, counts);
-    if (!table) return ts_rank_status(model->rank);
+    if (!table) return NULL;
     ts_tensor_release(model->rope);
     model->rope = table;
     model->rope_rows = rows;
     model->rope_length = counts;
-    return TS_OK;
+    return table;
 }

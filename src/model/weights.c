@@ -8,6 +8,8 @@
 
 /* ---- reading a region ------------------------------------------------------------------------ */
 
+enum { PIECE_MAX = 1 << 18 }; /* elements that are converted at once */
+
 typedef struct region_read {
     const tsi_weights *weights;
     const tsi_sources *from;
@@ -48,8 +50,9 @@ static ts_status read_run(int64_t global, int64_t local, int64_t length, void *c
     region_read *r = context;
     while (length > 0) {
         int64_t part = global / r->from->part_elements, first = global % r->from->part_elements;
-        int64_t count =
-            r->from->part_elements - first < length ? r->from->part_elements - first : length;
+        int64_t count = r->from->part_elements - first;
+        if (count > length) count = length;
+        if (count > PIECE_MAX && r->from->part[part]->meta.dtype != r->to.dtype) count = PIECE_MAX;
         TSI_TRY(read_piece(r, r->from->part[part], first, local, count));
         global += count;
         local += count;
@@ -58,38 +61,24 @@ static ts_status read_run(int64_t global, int64_t local, int64_t length, void *c
     return TS_OK;
 }
 
-static ts_status load_param(ts_module *m, tsi_param *param, const char *name, void *context)
+/* The first value of a parameter that has a file: nothing but the shard and a piece is held. */
+static ts_status init_read(ts_tensor *parameter, const char *name, void *state)
 {
-    (void)m;
-    const tsi_weights *weights = context;
+    const tsi_weights *weights = state;
     tsi_sources from;
-    ts_status status = tsi_sources_find(weights, name, &param->shape, &from);
+    ts_shape shape = ts_tensor_shape(parameter);
+    ts_status status = tsi_sources_find(weights, name, &shape, &from);
     if (status == TS_OK && from.part_elements > 0) {
         region_read r = { .weights = weights, .from = &from };
-        const ts_tensor *value = param->value;
-        status = tsi_fill_image(value->mesh, value->layout, value->array, read_run, &r.to, &r);
+        status = tsi_fill_image(parameter->mesh, parameter->layout, parameter->array, read_run,
+                                &r.to, &r);
         tsi_free(r.staging);
     }
     tsi_free(from.part);
     return status;
 }
 
-ts_status tsi_model_read_weights(ts_model *model)
-{
-    ts_status status = tsi_module_visit(model->root, load_param, model->origin);
-    tsi_weights_close_files(model->origin);
-    return status;
-}
-
 /* ---- parameters whose values come from a file ------------------------------------------------ */
-
-static ts_status init_nothing(ts_tensor *parameter, const char *name, void *state)
-{
-    (void)parameter;
-    (void)name;
-    (void)state;
-    return TS_OK;
-}
 
 typedef struct expect_context {
     const ts_model *model;
@@ -100,7 +89,8 @@ static ts_status expect_param(ts_module *m, tsi_param *param, const char *name, 
 {
     (void)m;
     const expect_context *expect = context;
-    param->init = init_nothing;
+    param->init = init_read;
+    param->init_state = expect->model->origin;
     if (!expect->as_stored) return TS_OK;
     tsi_sources from;
     ts_status status = tsi_sources_find(expect->model->origin, name, &param->shape, &from);

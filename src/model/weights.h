@@ -15,10 +15,9 @@ typedef struct tsi_sources {
 ts_status tsi_sources_find(const tsi_weights *weights, const char *name, const ts_shape *shape,
                            tsi_sources *out);
 
-/* Before parameters are materialised: they will be read from model->origin, so nothing initialises
- * them; as_stored: they get the dtypes of the file. */
+/* Before parameters are materialised: each will be read from model->origin, this rank's region of
+ * it, as soon as it has storage; as_stored: they get the dtypes of the file. */
 ts_status tsi_model_expect_weights(ts_model *model, bool as_stored);
-ts_status tsi_model_read_weights(ts_model *model); /* closes the files of model->origin */
 
 /* ---- beside the weights, save_files.c ---- */
 /* The text of a configuration with its dtype; one that has none gets one if `add`. The caller

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* part.c - parts that all families have: embedding, norm, head. */
+#include "model/part.h"
+
+#include "base/error.h"
+
+void *tsi_part_add(const tsi_builder *b, ts_module *above, const char *name,
+                   const ts_module_desc *desc, size_t state_bytes)
+{
+    if (!above) return NULL;
+    TSI_ASSERT(state_bytes >= sizeof(tsi_part) && desc->destroy == tsi_free);
+    tsi_part *part = tsi_calloc(1, state_bytes);
+    if (!part) {
+        tsi_fail_memory("a part of a model", state_bytes);
+        return NULL;
+    }
+    ts_module *m = ts_module_create(b->model->mesh, desc, part);
+    *part = (tsi_part){ b->model, m };
+    if (!m)
+        tsi_free(part);
+    else if (ts_module_add(above, name, m))
+        return part;
+    ts_module_destroy(m);
+    return NULL;
+}
+
+void tsi_block_append(const tsi_builder *b, ts_module *block)
+{
+    ts_model *m = b->model;
+    TSI_ASSERT(m->block_count < m->config.layers + 2);
+    if (block) m->block[m->block_count++] = block;
+}
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+ts_tensor *tsi_embedding_rows(const tsi_embedding *e, ts_tensor *ids)
+{
+    return ts_embedding(tsi_model_cast(e->part.model, e->weight), ids);
+}
+
+static void embedding_forward(void *state, const ts_module_io *io)
+{
+    io->output[0] = tsi_embedding_rows(state, io->input[0]);
+}
+
+const ts_module_desc tsi_embedding_desc = TSI_PART_DESC("embedding", embedding_forward);
+
+tsi_embedding *tsi_part_embedding(const tsi_builder *b, ts_module *above, const char *name,
+                                  int64_t rows, const ts_module_desc *desc)
+{
+    tsi_embedding *e = tsi_part_add(b, above, name, desc, sizeof *e);
+    if (!e) return NULL;
+    e->weight = ts_module_param(e->part.module, "weight", TS_SHAPE(rows, b->model->config.hidden),
+                                &b->normal);
+    return e;
+}
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+typedef struct norm {
+    tsi_part part;
+    ts_tensor *weight, *bias;
+} norm;
+
+static void norm_forward(void *state, const ts_module_io *io)
+{
+    const norm *n = state;
+    double epsilon = n->part.model->config.norm_epsilon;
+    io->output[0] = n->bias ? ts_layer_norm(io->input[0], n->weight, n->bias, epsilon)
+                            : ts_rms_norm(io->input[0], n->weight, epsilon);
+}
+
+static const ts_module_desc norm_desc = TSI_PART_DESC("norm", norm_forward);
+
+ts_module *tsi_part_norm(const tsi_builder *b, ts_module *above, const char *name, bool has_bias)
+{
+    norm *n = tsi_part_add(b, above, name, &norm_desc, sizeof *n);
+    if (!n) return NULL;
+    ts_shape width = TS_SHAPE(b->model->config.hidden);
+    n->weight = ts_module_param(n->part.module, "weight", width, &b->ones);
+    if (has_bias) n->bias = ts_module_param(n->part.module, "bias", width, &b->zeros);
+    return n->part.module;
+}
+
+/* ---- head ------------------------------------------------------------------------------------ */
+
+typedef struct logits {
+    tsi_part part;
+    ts_tensor *weight;
+} logits;
+
+static void logits_forward(void *state, const ts_module_io *io)
+{
+    const logits *l = state;
+    io->output[0] = ts_linear(io->input[0], tsi_model_cast(l->part.model, l->weight), NULL);
+}
+
+static const ts_module_desc logits_desc = TSI_PART_DESC("logits", logits_forward);
+
+typedef struct head {
+    tsi_part part;
+    ts_module *norm, *logits;
+} head;
+
+static void head_forward(void *state, const ts_module_io *io)
+{
+    const head *h = state;
+    ts_tensor *x = tsi_model_whole(h->part.model, TS_CALL(h->norm, io->input[0]));
+    io->output[0] = TS_CALL(h->logits, x);
+}
+
+static const ts_module_desc head_desc = TSI_PART_DESC("head", head_forward);
+
+ts_module *tsi_part_head(const tsi_builder *b, const char *name, bool has_bias, ts_tensor *tied)
+{
+    const ts_model_config *c = &b->model->config;
+    head *h = tsi_part_add(b, b->model->root, NULL, &head_desc, sizeof *h);
+    if (!h) return NULL;
+    h->norm = tsi_part_norm(b, h->part.module, name, has_bias);
+    logits *l = tsi_part_add(b, h->part.module, "lm_head", &logits_desc, sizeof *l);
+    if (!l) return NULL;
+    ts_shape shape = TS_SHAPE(c->vocab, c->hidden);
+    l->weight = c->tied ? tied : ts_module_param(l->part.module, "weight", shape, &b->normal);
+    h->logits = l->part.module;
+    return h->part.module;
+}
