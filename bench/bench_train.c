@@ -280,7 +280,10 @@ static int run_one(bench *self, const char *name, const char *mesh, ts_dtype com
     /* f32 on one rank is what the others are measured against: it gets more. */
     bool floor = strcmp(name, "f32") == 0;
     r->seconds = (double)self->seconds / (self->only != NULL ? 1.5 : floor ? 3.0 : 7.0);
-    r->ranks = strcmp(mesh, "dp=1") == 0 ? 1 : 2;
+    if (cli_mesh_ranks(mesh, &r->ranks) != TS_OK) {
+        free(r);
+        return cli_fail("bench train", "%s", ts_last_error());
+    }
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
     options.rank_count = r->ranks;

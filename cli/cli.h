@@ -160,8 +160,9 @@ void cli_machine_read(cli_machine *out);
 void cli_machine_json(const cli_machine *machine, ts_json_writer *json); /* an object */
 void cli_json_bench(
     ts_json_writer *json); /* the opening of what a bench prints: { "machine": ... */
-/* Ranks of the mesh of this text; 0: bad, ts_last_error says why. */
-int64_t cli_mesh_ranks(const char *text);
+/* Ranks of a mesh whose axes are roles; 0: "*", as many as there are. ts_last_error says why not.
+ */
+ts_status cli_mesh_ranks(const char *text, int64_t *ranks);
 double cli_now(void); /* monotonic seconds */
 
 #endif

@@ -249,16 +249,10 @@ int cli_parse(const cli_usage *usage, int *argc, char **argv)
     return -1;
 }
 
-int64_t cli_mesh_ranks(const char *text)
+ts_status cli_mesh_ranks(const char *text, int64_t *ranks)
 {
-    ts_world_options options = TS_INIT(ts_world_options);
-    options.engine = "threads";
-    options.rank_count = 1;
-    ts_world *world = NULL;
-    if (ts_world_open(&options, &world) != TS_OK) return 0;
-    ts_mesh *mesh = ts_mesh_describe(world, text);
-    int64_t count = mesh ? ts_mesh_size(mesh, NULL) : 0;
-    ts_mesh_release(mesh);
-    ts_world_close(world);
-    return count;
+    ts_roles roles;
+    ts_status status = ts_roles_parse(text, &roles);
+    *ranks = roles.ranks;
+    return status;
 }

@@ -175,8 +175,7 @@ static int run(job *j)
     ts_train_config_get(j->config, "parallel.mesh", text, sizeof text);
     if (!launched) {
         options.engine = "threads";
-        options.rank_count = cli_mesh_ranks(text);
-        if (options.rank_count == 0)
+        if (cli_mesh_ranks(text, &options.rank_count) != TS_OK)
             return cli_fail_usage("train", "parallel.mesh: %s", ts_last_error());
     }
     ts_train_config_get(j->config, "train.seed", text, sizeof text);

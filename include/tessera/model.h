@@ -70,11 +70,27 @@ typedef struct ts_model_config { /* zero: what the family's configuration says b
 
 enum { TS_MODEL_DTYPE_STORED = -1 };
 
+/* What an axis of a training mesh does, by its name. */
+typedef enum ts_role {
+    TS_ROLE_PIPELINE,  /* pp: stages */
+    TS_ROLE_REPLICATE, /* replicate, or dp: copies; the batch is cut */
+    TS_ROLE_FSDP,      /* fsdp: parameters and the batch are cut */
+    TS_ROLE_CONTEXT,   /* cp: the sequence is cut */
+    TS_ROLE_TENSOR,    /* tp: layers are cut */
+    TS_ROLE_COUNT
+} ts_role;
+
+typedef struct ts_roles {
+    size_t struct_size;
+    int64_t ranks;               /* of the mesh; 0: an axis is "*" */
+    int64_t size[TS_ROLE_COUNT]; /* of the role's axis; 0: there is none */
+} ts_roles;
+
 typedef struct ts_model_options {
     size_t struct_size;
     const char *plan; /* "dp", "tp", "sp"; or lines "pattern: placements", of which "base: tp" says
-                         what holds for the rest; or a file of such lines. NULL: "tp" where the mesh
-                         has an axis tp, else "dp" */
+                         what holds for the rest; or a file of such lines. NULL: that of
+                         ts_model_plan_default */
     int32_t dtype;    /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
     int32_t compute;  /* dtype of products; 0: as stored */
 } ts_model_options;
@@ -113,12 +129,19 @@ TS_API int64_t ts_model_block_count(const ts_model *model);
 TS_API ts_module *ts_model_block(ts_model *model, int64_t index); /* NULL: there is none */
 TS_API const ts_model_config *ts_model_configuration(const ts_model *model); /* getter */
 /* Placements of token ids [batch, length] on this model's mesh: the batch is sharded over an axis
- * dp. */
+ * dp or replicate. */
 TS_API const ts_sharding *ts_model_tokens(const ts_model *model); /* getter */
 /* Logits [batch, length, vocabulary] of ids [batch, length]. maker */
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */
 TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels);
+/* The axes of "dp=2, tp=2" as roles, before there are ranks: another name, or none, is refused with
+ * the nearest role, two axes of one role too, and a role of several ranks that is not available
+ * yet.
+ */
+TS_API TS_NODISCARD ts_status ts_roles_parse(const char *mesh, ts_roles *out);
+/* "sp" where the mesh has an axis tp, else "dp". */
+TS_API const char *ts_model_plan_default(const ts_mesh *mesh);
 /* A built-in plan of a family as text, for printing and changing; NULL: there is none of that name.
  */
 TS_API const char *ts_model_plan_text(ts_model_family family, const char *name);

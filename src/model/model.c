@@ -36,10 +36,11 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
 
 static ts_status place_activations(ts_model *m, bool sequence)
 {
-    m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, "dp?:S(0)"));
-    m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, "dp?:S(0)"));
-    m->residual =
-        ts_sharding_retain(ts_sharding_get(m->mesh, sequence ? "dp?:S(0) tp?:S(1)" : "dp?:S(0)"));
+    const char *batch = "dp?:S(0) replicate?:S(0)";
+    const char *both = "dp?:S(0) replicate?:S(0) tp?:S(1)";
+    m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
+    m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
+    m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, sequence ? both : batch));
     return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
 }
 

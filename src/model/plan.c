@@ -48,10 +48,15 @@ static ts_status own_plan(const ts_model *m, char *text /* takes */, tsi_model_p
     return TSI_FAIL(TS_ERR_ARG, "plan: there is no plan \"%s\" to be the base (dp, tp, sp)", base);
 }
 
+const char *ts_model_plan_default(const ts_mesh *mesh)
+{
+    return ts_mesh_axis(mesh, "tp") >= 0 ? "sp" : "dp";
+}
+
 ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_plan *out)
 {
     *out = (tsi_model_plan){ .base = "" };
-    const char *name = given ? given : ts_mesh_axis(m->mesh, "tp") >= 0 ? "tp" : "dp";
+    const char *name = given ? given : ts_model_plan_default(m->mesh);
     out->text = ts_model_plan_text((ts_model_family)m->config.family, name);
     out->sequence = strcmp(name, "sp") == 0;
     if (out->text) return TS_OK;

@@ -12,7 +12,7 @@ typedef struct tsi_model_plan {
     bool sequence;           /* activations between blocks are cut along the sequence, too */
 } tsi_model_plan;
 
-/* A name, lines, or a file; NULL: "tp" where the mesh has an axis tp, else "dp". */
+/* A name, lines, or a file; NULL: ts_model_plan_default. */
 ts_status tsi_model_plan_find(const ts_model *model, const char *given, tsi_model_plan *out);
 ts_status tsi_model_plan_apply(const tsi_model_plan *plan, ts_module *root);
 

@@ -26,6 +26,8 @@
 
 static ts_status make_mesh(tsi_run *run)
 {
+    ts_roles roles;
+    TSI_TRY(ts_roles_parse(run->config->parallel.mesh, &roles));
     run->mesh = ts_mesh_create(run->me, run->config->parallel.mesh);
     if (!run->mesh) return ts_rank_status(run->me);
     int64_t size = ts_mesh_size(run->mesh, NULL), world = ts_rank_count(run->me);
@@ -138,9 +140,7 @@ static ts_status set_up(tsi_run *run)
     TSI_TRY(resume(run));
     ts_train_plan *p = &run->plan;
     p->mesh = run->mesh_text;
-    p->plan = c->parallel.plan[0]                  ? c->parallel.plan
-              : ts_mesh_axis(run->mesh, "tp") >= 0 ? "tp"
-                                                   : "dp";
+    p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_model_plan_default(run->mesh);
     p->engine = ts_world_engine(ts_rank_world(run->me));
     p->output = c->train.output;
     p->ranks = ts_rank_count(run->me);
