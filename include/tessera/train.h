@@ -33,15 +33,16 @@ typedef struct ts_train_config ts_train_config;
 typedef struct ts_train_shape {
     size_t struct_size;
     int64_t rows, context; /* that are run at once, of all ranks together */
-    int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2 */
-    int32_t reserved;
+    int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2, at most */
+    int32_t parts;         /* that a step is made of, run one after the other; 0: one */
 } ts_train_shape;
 
 typedef struct ts_train_cost {
     size_t struct_size;
     int64_t parameters;
-    double flops_per_token; /* forward and backward */
-    /* Of this rank, in bytes; activations are those that backward needs. */
+    double flops_per_token; /* forward and backward, of products; what is run again included */
+    /* Of this rank, in bytes; activations: what the largest moment of a step holds beside the rest,
+     * so that the sum of all is its peak. */
     int64_t weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
 } ts_train_cost;
 
@@ -133,7 +134,10 @@ TS_API size_t ts_train_config_text(const ts_train_config *config, char *out, siz
 /* Does it fit together? ts_train_run asks this first. */
 TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *config);
 
-/* Memory and FLOPs of training this model, from its sizes. recorded */
+/* Memory and FLOPs of a training step of this model on this rank: the step is run in a world
+ * without data, on the model's mesh, and every operator accounts for what it takes, saves and
+ * computes. The model need not be materialised. Not counted: what kernels use while they run, and
+ * what an engine does. recorded */
 TS_API ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape,
                                    ts_train_cost *out);
 

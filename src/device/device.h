@@ -138,6 +138,8 @@ typedef struct tsi_device {
 
 /* Memory of the host as a device: of staging, of references, of what comes from outside. */
 const tsi_device *tsi_device_host(void);
+/* Of worlds without data: buffers have sizes and addresses, and nothing reads or writes them. */
+const tsi_device *tsi_device_none(void);
 /* By name ("cpu", "queue", "cuda:1"; a kind means its first one); NULL after recording why not
  * (names what was found). */
 const tsi_device *tsi_device_find(const char *name);
@@ -154,6 +156,7 @@ typedef struct tsi_rank_device {
 /* What ranks of the world will own; before the first of them is used. Default: the cpu. */
 void tsi_world_device_set(ts_world *world, const tsi_device *device);
 const tsi_device *tsi_world_device(ts_world *world);
+bool tsi_world_describes(ts_world *world); /* its device is `none` */
 /* The rank's, made on first use on its thread. NULL: recorded. */
 const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
 /* The host waits for the rank's queue: after it, host memory that copy_out named is filled, and

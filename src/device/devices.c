@@ -108,6 +108,11 @@ const tsi_device *tsi_world_device(ts_world *world)
     return is.slot ? is.device : tsi_device_cpu();
 }
 
+bool tsi_world_describes(ts_world *world)
+{
+    return tsi_world_device(world) == tsi_device_none();
+}
+
 static void rank_device_destroy(void *state)
 {
     tsi_rank_device *mine = state;

@@ -34,13 +34,13 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
     return family == TS_MODEL_GPT2 ? tsi_gpt2_plan(name) : tsi_llama_plan(name);
 }
 
-static ts_status place_activations(ts_model *m, bool sequence)
+static ts_status place_activations(ts_model *m)
 {
     const char *batch = "dp?:S(0) replicate?:S(0)";
     const char *both = "dp?:S(0) replicate?:S(0) tp?:S(1)";
     m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
     m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
-    m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, sequence ? both : batch));
+    m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, m->sequence ? both : batch));
     return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
 }
 
@@ -64,10 +64,10 @@ static const ts_module_desc model_desc = { .struct_size = sizeof(ts_module_desc)
                                            .output_count = 1,
                                            .forward = model_forward };
 
-static tsi_builder builder_of(ts_model *m, const ts_model_options *options)
+static tsi_builder builder_of(ts_model *m, int32_t dtype)
 {
     ts_param_options base = TS_INIT(ts_param_options);
-    base.dtype = options && options->dtype > 0 ? options->dtype : 0;
+    base.dtype = dtype > 0 ? dtype : 0;
     tsi_builder b = { .model = m, .normal = base, .ones = base, .zeros = base };
     b.normal.init = ts_init_normal;
     b.normal.init_state = &m->config.init_deviation;
@@ -75,21 +75,29 @@ static tsi_builder builder_of(ts_model *m, const ts_model_options *options)
     return b;
 }
 
-static ts_status declare_with(ts_model *m, const ts_model_options *options,
-                              const tsi_model_plan *plan)
+/* The tree of m->config, its parameters replicated. */
+static ts_status build_tree(ts_model *m, int32_t dtype)
 {
-    TSI_TRY(place_activations(m, plan->sequence));
-    m->compute = options ? options->compute : 0;
+    TSI_TRY(place_activations(m));
     m->root = ts_module_create(m->mesh, &model_desc, m);
     m->block = tsi_calloc((size_t)m->config.layers + 2, sizeof(ts_module *));
     if (!m->block) return tsi_fail_memory("the blocks of a model", sizeof(ts_module *));
-    tsi_builder b = builder_of(m, options);
+    tsi_builder b = builder_of(m, dtype);
     if (m->config.family == TS_MODEL_GPT2)
         tsi_gpt2_build(&b);
     else
         tsi_llama_build(&b);
     TSI_TRY(ts_rank_status(m->rank));
     TSI_ASSERT(m->block_count == m->config.layers + 2);
+    return TS_OK;
+}
+
+static ts_status declare_with(ts_model *m, const ts_model_options *options,
+                              const tsi_model_plan *plan)
+{
+    m->compute = options ? options->compute : 0;
+    m->sequence = plan->sequence;
+    TSI_TRY(build_tree(m, options ? options->dtype : 0));
     TSI_TRY(tsi_model_plan_apply(plan, m->root));
     if (!m->origin) return TS_OK;
     return tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED);
@@ -158,6 +166,38 @@ ts_model *(ts_model_open)(ts_mesh *mesh, const char *directory, const ts_model_o
     if (tsi_file_text(path, &m->config_text, &length) == TS_OK &&
         tsi_weights_open(directory, &m->origin) == TS_OK && declare(m, options) == TS_OK)
         return m;
+    ts_model_destroy(m);
+    return NULL;
+}
+
+/* Both trees were built alike. */
+static ts_status wrap_alike(ts_module *to, const ts_module *from)
+{
+    to->runs_again = from->runs_again;
+    const tsi_param *p = from->param_first;
+    for (tsi_param *q = to->param_first; q; q = q->next, p = p->next) {
+        TSI_ASSERT(p && strcmp(p->name.text, q->name.text) == 0);
+        q->dtype = p->dtype;
+        q->frozen = p->frozen;
+        q->stored = p->stored ? tsi_strdup(p->stored) : NULL;
+        if (p->stored && !q->stored) return tsi_fail_memory("placements of a parameter", 64);
+    }
+    const ts_module *below = from->first;
+    for (ts_module *child = to->first; child; child = child->next, below = below->next) {
+        TSI_ASSERT(below != NULL);
+        TSI_TRY(wrap_alike(child, below));
+    }
+    return TS_OK;
+}
+
+ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
+{
+    if (!enter(mesh, model, "model")) return NULL;
+    ts_model *m = model_new(mesh, &model->config);
+    if (!m) return NULL;
+    m->compute = model->compute;
+    m->sequence = model->sequence;
+    if (build_tree(m, 0) == TS_OK && wrap_alike(m->root, model->root) == TS_OK) return m;
     ts_model_destroy(m);
     return NULL;
 }

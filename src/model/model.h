@@ -22,7 +22,8 @@ struct ts_model {
     int64_t rope_rows, rope_length; /* what the table was made for */
     char *config_text;              /* as read, to be written back; or NULL */
     struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
-    int32_t compute, reserved;
+    int32_t compute;
+    int32_t sequence; /* with "sp": between blocks the sequence is cut, too */
 };
 
 /* Families declare their blocks below model->root (part.h); what fails is recorded. */
@@ -31,6 +32,10 @@ void tsi_llama_build(const struct tsi_builder *b);
 void tsi_gpt2_build(const struct tsi_builder *b);
 const char *tsi_llama_plan(const char *name);
 const char *tsi_gpt2_plan(const char *name);
+
+/* The same model on another mesh of the same axes, declared: as wrapped as `model` is, where its
+ * parameters lie and which blocks run again, but for hooks. maker */
+ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
 
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */

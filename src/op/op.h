@@ -192,6 +192,9 @@ struct tsi_op_desc {
     tsi_view_fn view;        /* with TSI_OP_VIEW */
     const tsi_algorithm *algorithm;
     ts_status (*grad)(const tsi_grad_io *io);
+    /* (optional) Multiplications and additions of the products it makes, of all ranks together;
+     * NULL: it makes none. */
+    double (*flops)(const tsi_op_call *call);
     /* For the sweeps: random valid inputs and attributes. `variant` counts up from 0; false: no
      * more variants. */
     bool (*sample)(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,

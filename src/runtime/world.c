@@ -70,6 +70,7 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
     void *state = NULL;
     TSI_TRY(engine->open(&options, &state));
     number_ranks(world, settings);
+    if (engine->no_data) tsi_world_device_set(world, tsi_device_none());
     ts_status status = tsi_comm_open(world, engine, state);
     if (status != TS_OK) {
         engine->close(state);

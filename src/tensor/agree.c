@@ -58,7 +58,7 @@ ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, ui
     bool complains = complaint && *complaint;
     int64_t half = (int64_t)(hash >> 1);
     int64_t mine[WORDS] = { complains ? ts_group_index(group) : INT64_MAX, half, -half };
-    int64_t least[WORDS];
+    int64_t least[WORDS] = { mine[0], mine[1], mine[2] }; /* all that a world without data hears */
     ts_array in = vector_of(mine, TS_DTYPE_I64, WORDS), out = vector_of(least, TS_DTYPE_I64, WORDS);
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = what;

@@ -48,7 +48,7 @@ ts_status tsi_fill_constant(tsi_array *array, double value)
 ts_status tsi_fill_image(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, tsi_run_fn fn,
                          tsi_block *image_block, void *context)
 {
-    if (!mesh->member) return TS_OK;
+    if (!mesh->member || tsi_world_describes(mesh->rank->world)) return TS_OK;
     tsi_image image;
     tsi_block block = tsi_array_block(array);
     TSI_TRY(tsi_image_open(mesh->rank, &block, TSI_IMAGE_WRITE, &image));

@@ -2,100 +2,156 @@
 /* estimate.c - what a training step costs, before there was one: memory of a rank, FLOPs of a
  * token.
  *
- * Activations are counted operator by operator as the families call them: what backward needs is
- * what each operator saves, and a tensor that two of them save counts once. Legend of a layer, in
- * elements per token: C hidden, Q and K widths of queries and keys, F width of the feed-forward
- * part, E experts.
+ *   the model, wrapped --twin--> a world without data of as many ranks --> a step, as it is trained
+ *                                (engine "model", device "none")           |
+ *                                                  account of its pool, flops of its operators
  *
- *   x, norm(x)                       2 C        rotated q, k; v; attended; the same as rows
- *   q k v o o'                   3 Q + 2 K      (Qwen3 saves q and k before their norms as well)
- *   x, norm(x)                       2 C        gate, up, silu(gate) up: 3 F, and of other
- *                                               activations the activated gate; of each expert
- *                                               that was chosen also its weighted product
- *
- * FLOPs of a token are 6 for each parameter that multiplies it, forward and backward, and
- * 12 * layers * heads * head_dim * context for attention (not halved for causality). */
+ * Nothing is known here of families, layers or operators: tensors are made, saved by the tape and
+ * freed as in a step with numbers, because it is the same code; only kernels and messages do
+ * nothing. What a kernel uses while it runs is not in it. */
+#include <pthread.h>
 #include <string.h>
 
+#include "array/pool.h"
+#include "base/error.h"
+#include "base/thread.h"
 #include "model/model.h"
-#include "tensor/tensor.h"
+#include "op/core/dispatch.h"
 #include "tessera/train.h"
 
-typedef struct sizes {
-    int64_t local_bytes, local_count; /* of this rank */
-    int64_t all, expert;              /* elements */
-    int64_t looked_up;                /* elements that are never multiplied */
-    int64_t width;                    /* bytes of an element */
-    bool tied;
-} sizes;
+enum { STACK_BYTES = 8 << 20, STEPS = 2 };
 
-static ts_status add_size(const char *name, ts_tensor *t, void *context)
+typedef struct described {
+    const ts_model *model;
+    ts_train_shape shape;
+    char mesh[256];
+    int64_t rank, ranks;
+    ts_train_cost cost;
+    ts_status status;
+    char error[512];
+} described;
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static void no_token(const int64_t *global, void *element, void *context)
 {
-    sizes *s = context;
-    ts_shape shape = ts_tensor_shape(t);
-    tsi_block block = tsi_array_block(t->array);
-    int64_t local = tsi_block_count(&block), count = ts_shape_count(&shape);
-    s->all += count;
-    s->local_count += local;
-    s->width = (int64_t)ts_dtype_size(ts_tensor_dtype(t));
-    s->local_bytes += local * s->width;
-    if (strstr(name, "experts")) s->expert += count;
-    bool tokens = strstr(name, "embed_tokens") || strstr(name, "wte.");
-    if (strstr(name, "wpe.") || (tokens && !s->tied)) s->looked_up += count;
+    (void)global, (void)context;
+    *(int64_t *)element = 0;
+}
+
+/* As trainer.c does it: gradients are reduced with the last part. */
+static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape, bool is_last)
+{
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tape_begin(me);
+    ts_meta meta = { .shape = TS_SHAPE(shape->rows, shape->context), .dtype = TS_DTYPE_I64 };
+    ts_tensor *ids = ts_from_function(no_token, NULL, m->tokens, meta);
+    ts_tensor *labels = ts_from_function(no_token, NULL, m->tokens, meta);
+    ts_tensor *mean = (ts_model_loss)(m, ids, labels);
+    ts_tensor *root = shape->parts > 1 ? ts_mul_scalar(mean, 1.0 / shape->parts) : mean;
+    double loss;
+    ts_status status = ts_tensor_item(mean, &loss);
+    if (status == TS_OK)
+        status = ts_backward(root, TS_OPTIONS(ts_backward_options, .lazy = !is_last));
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_optimizer *optimizer_of(ts_model *m, int32_t moments)
+{
+    ts_sgd_options sgd = { .struct_size = sizeof sgd, .momentum = 0.9 };
+    if (moments <= 0) return NULL;
+    return moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, NULL);
+}
+
+static ts_status run_steps(ts_rank *me, described *d, ts_model *m)
+{
+    for (int32_t step = 0; step < STEPS; step++) {
+        for (int32_t part = 0; part < d->shape.parts; part++)
+            TSI_TRY(run_part(me, m, &d->shape, part + 1 == d->shape.parts));
+        TSI_TRY(ts_module_reset(m->root)); /* gradients go, as after an update */
+    }
     return TS_OK;
 }
 
-/* Elements per token that one layer saves on a rank; `tp` divides what the plan shards. */
-static int64_t layer_elements(const ts_model_config *c, int64_t tp)
+/* ---- the account ----------------------------------------------------------------------------- */
+
+/* Gradients lie as their parameters, in their dtype. */
+static ts_status add_gradient(const char *name, ts_tensor *parameter, void *context)
 {
-    int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim, f = c->intermediate;
-    bool silu = c->activation == TS_ACTIVATION_DEFAULT || c->activation == TS_ACTIVATION_SILU;
-    int64_t inside = 3 * q + 2 * k, gated = silu ? 3 * f : 4 * f;
-    switch ((ts_model_family)c->family) {
-    case TS_MODEL_LLAMA:
-        inside += gated;
-        break;
-    case TS_MODEL_QWEN3:
-        inside += q + k + gated;
-        break;
-    case TS_MODEL_MIXTRAL:
-        inside += c->experts_per_token * (gated + f) + 5 * c->experts;
-        break;
-    case TS_MODEL_GPT2:
-        inside += 2 * f;
-        break;
-    }
-    return 4 * c->hidden + (inside + tp - 1) / tp;
+    (void)name;
+    tsi_block block = tsi_array_block(parameter->array);
+    if (tsi_leaf_of(parameter))
+        *(int64_t *)context +=
+            tsi_block_count(&block) * (int64_t)ts_dtype_size(ts_tensor_dtype(parameter));
+    return TS_OK;
 }
 
-static int64_t axis_size(ts_mesh *mesh, const char *axis)
+static ts_status account(ts_rank *me, described *d, ts_model *m)
 {
-    int64_t size = ts_mesh_size(mesh, axis);
-    return size > 0 ? size : 1;
+    const tsi_pool *pool = tsi_pool_of(me);
+    const tsi_op_state *state = tsi_op_state_of(me);
+    if (!pool || !state) return ts_rank_status(me);
+    ts_train_cost *c = &d->cost;
+    double tokens = (double)d->shape.rows * (double)d->shape.context;
+    TSI_TRY(ts_module_each(m->root, add_gradient, &c->gradient_bytes));
+    c->parameters = ts_module_count(m->root);
+    c->flops_per_token = state->flops / (tokens * d->shape.parts * STEPS);
+    c->weight_bytes = tsi_pool_used(pool, TSI_TAG_PARAMETER).live;
+    c->optimizer_bytes = tsi_pool_used(pool, TSI_TAG_OPTIMIZER).live;
+    int64_t states = c->weight_bytes + c->optimizer_bytes + c->gradient_bytes;
+    c->activation_bytes = tsi_pool_used(pool, -1).peak - states;
+    if (c->activation_bytes < 0) c->activation_bytes = 0; /* a rank without rows has no gradients */
+    return TS_OK;
+}
+
+static ts_status work(ts_rank *me, void *argument)
+{
+    described *d = argument;
+    ts_mesh *mesh = ts_mesh_create(me, d->mesh);
+    ts_model *twin = mesh ? tsi_model_twin(d->model, mesh) : NULL;
+    ts_status status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
+    ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, d->shape.moments) : NULL;
+    if (status == TS_OK) status = run_steps(me, d, twin);
+    if (status == TS_OK) status = account(me, d, twin);
+    ts_optimizer_destroy(optimizer);
+    ts_model_destroy(twin);
+    ts_mesh_release(mesh);
+    return status;
+}
+
+/* A thread is one rank at a time, and the caller's is one already. */
+static void *describe(void *argument)
+{
+    described *d = argument;
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "model",
+                                 .rank_count = d->ranks,
+                                 .model_ranks = &d->rank,
+                                 .model_rank_count = 1 };
+    d->status = ts_launch_with(&options, work, d, d->error, sizeof d->error);
+    return NULL;
 }
 
 ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_train_cost *out)
 {
     if (!model || !shape || !out) return TSI_FAIL(TS_ERR_NULL, "estimate: an argument is NULL");
-    const ts_model_config *c = ts_model_configuration(model);
-    ts_module *root = ts_model_module(model);
-    ts_mesh *mesh = ts_module_mesh(root);
-    sizes s = { .tied = c->tied != 0 };
     *out = (ts_train_cost){ .struct_size = sizeof *out };
-    TSI_TRY(ts_module_each(root, add_size, &s));
-    int64_t dp = axis_size(mesh, "dp"), tp = axis_size(mesh, "tp");
-    int64_t width = model->compute ? (int64_t)ts_dtype_size((ts_dtype)model->compute) : s.width;
-    int64_t tokens = (shape->rows + dp - 1) / dp * shape->context;
-    int64_t head = 2 * c->hidden + (c->vocab + tp - 1) / tp;
-    int64_t active = s.all - s.looked_up;
-    if (c->experts > 0) active -= s.expert - s.expert / c->experts * c->experts_per_token;
-    out->flops_per_token = 6.0 * (double)active + 12.0 * (double)(c->layers * c->heads) *
-                                                      (double)(c->head_dim * shape->context);
-    out->parameters = s.all;
-    out->weight_bytes = out->gradient_bytes = s.local_bytes;
-    out->optimizer_bytes = shape->moments * s.local_count * (s.width > 4 ? s.width : 4);
-    out->activation_bytes = tokens * (c->layers * layer_elements(c, tp) + head) * width;
-    /* Weights in the dtype of products are saved beside those that are stored. */
-    if (model->compute) out->activation_bytes += s.local_count * width;
+    TSI_TRY(tsi_rank_enter(model->rank));
+    described d = { .model = model,
+                    .shape = *shape,
+                    .rank = ts_rank_index(model->rank),
+                    .ranks = ts_rank_count(model->rank),
+                    .cost = *out };
+    if (d.shape.rows < 1 || d.shape.context < 1)
+        return TSI_FAIL(TS_ERR_ARG, "estimate: %lld rows of %lld are no step",
+                        (long long)d.shape.rows, (long long)d.shape.context);
+    if (d.shape.parts < 1) d.shape.parts = 1;
+    ts_mesh_text(model->mesh, d.mesh, sizeof d.mesh);
+    pthread_t thread;
+    TSI_TRY(tsi_thread_start(&thread, describe, &d, STACK_BYTES));
+    pthread_join(thread, NULL);
+    if (d.status != TS_OK) return TSI_FAIL(d.status, "estimate: %s", d.error);
+    *out = d.cost;
     return TS_OK;
 }

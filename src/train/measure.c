@@ -15,7 +15,8 @@ ts_status tsi_measure_plan(tsi_run *run)
     ts_train_shape shape = { .struct_size = sizeof shape,
                              .rows = c->train.batch / c->train.accumulate,
                              .context = c->data.context,
-                             .moments = adamw ? 2 : c->optimizer.momentum != 0 };
+                             .moments = adamw ? 2 : c->optimizer.momentum != 0,
+                             .parts = (int32_t)c->train.accumulate };
     ts_train_cost cost;
     TSI_TRY(ts_train_estimate(run->model, &shape, &cost));
     ts_train_plan *p = &run->plan;
@@ -54,5 +55,8 @@ void tsi_measure_step(tsi_run *run)
     if (ts_rank_times(run->me, m->event, &m->times) != TS_OK) return;
     m->event = ts_rank_event(run->me);
     tsi_pool *pool = tsi_pool_of(run->me);
-    if (pool) m->memory_peak = tsi_pool_used(pool, -1).peak;
+    if (!pool) return;
+    m->memory_peak = tsi_pool_used(pool, -1).peak;
+    m->kernel_peak = tsi_pool_used(pool, TSI_TAG_OTHER).peak;
+    m->comm_peak = tsi_pool_used(pool, TSI_TAG_COMM).peak;
 }

@@ -313,6 +313,33 @@ static void communication(tsi_text *out, const ts_counts *counts)
     tsi_text_add(out, "\n");
 }
 
+static void memory_row(tsi_text *out, const char *what, int64_t bytes)
+{
+    char text[32];
+    tsi_text_printf(out, "<tr><td>%s</td><td>%s</td></tr>", what,
+                    tsi_text_bytes(text, sizeof text, bytes));
+}
+
+/* What was planned before the first step, what was held, and what is beyond the plan. */
+static void memory(tsi_text *out, const tsi_run *run)
+{
+    const ts_train_plan *p = &run->plan;
+    const tsi_measures *m = &run->measures;
+    int64_t planned =
+        p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
+    tsi_text_add(out, "<h2>Memory of rank 0</h2><table><tr><th></th><th>bytes</th></tr>");
+    memory_row(out, "weights", p->weight_bytes);
+    memory_row(out, "gradients", p->gradient_bytes);
+    memory_row(out, "optimizer", p->optimizer_bytes);
+    memory_row(out, "activations, in the largest moment of a step", p->activation_bytes);
+    memory_row(out, "planned", planned);
+    memory_row(out, "held at most", m->memory_peak);
+    memory_row(out, "beyond the plan", m->memory_peak > planned ? m->memory_peak - planned : 0);
+    memory_row(out, "kernels while they run, at most", m->kernel_peak);
+    memory_row(out, "staging of communication, at most", m->comm_peak);
+    tsi_text_add(out, "</table>\n");
+}
+
 /* The last axis runs across, all others down. */
 static void mesh(tsi_text *out, const tsi_run *run)
 {
@@ -375,6 +402,7 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     times(&out, "module", t->module, t->module_count, 64);
     times(&out, "operator", t->op, t->op_count, 20);
     communication(&out, &run->measures.counts);
+    memory(&out, run);
     mesh(&out, run);
     configuration(&out, run->config);
     size_t length = out.length;

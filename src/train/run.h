@@ -31,6 +31,7 @@ typedef struct tsi_measures { /* of this rank, since this process began */
     ts_counts counts; /* summed over steps */
     uint64_t event;   /* counted up to here */
     int64_t memory_peak;
+    int64_t kernel_peak, comm_peak; /* of these: what kernels use while they run; staging */
 } tsi_measures;
 
 typedef struct tsi_history { /* every step since the first, rank 0 alone */

@@ -72,6 +72,7 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
      */
     uint64_t tick_base, tick_limit, tick_rate; /* rate: ns * 2^32 for one tick */
     int64_t tick_ns;
+    double flops; /* of calls in a world without data */
 } tsi_op_state;
 
 /* What is planned: layouts and dtypes, no data. A mesh that is a description (no rank of this

@@ -7,7 +7,9 @@
  *                              other devices   called now: it launches and returns
  *   no kernel                  host memory     the reference
  *                              else            a fallback: blocks to the host, the host's kernel or
- *                                              the reference, results back */
+ *                                              the reference, results back
+ *
+ * On the device of worlds without data nothing is computed: flops are added up. */
 #include "op/core/kernel.h"
 
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "op/core/dispatch.h"
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -27,8 +30,25 @@ void tsi_kernel_set(tsi_op_id op, tsi_kernel_fn kernel)
     host_kernel[op] = kernel;
 }
 
+/* Instead of every kernel where there is no data: it knows what it would have computed. */
+static ts_status describe(const tsi_kernel_io *io)
+{
+    tsi_op_state *state = tsi_op_state_of(io->rank);
+    if (!state) return ts_rank_status(io->rank);
+    if (!io->op->flops) return TS_OK;
+    ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
+    for (int32_t i = 0; i < io->input_count; i++)
+        in[i] = *io->in[i].global;
+    for (int32_t o = 0; o < io->output_count; o++)
+        out[o] = *io->out[o].global;
+    tsi_op_call call = { io->op, io->attributes, in, out, io->input_count, io->output_count };
+    state->flops += io->op->flops(&call);
+    return TS_OK;
+}
+
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
 {
+    if (device == tsi_device_none()) return describe;
     int32_t index = tsi_op_number(op);
     bool runs_host_code = device->host_readable || device->defer;
     return runs_host_code && index >= 0 ? host_kernel[index] : NULL;
@@ -192,6 +212,7 @@ ts_status tsi_host_run(ts_rank *rank, const char *name, const tsi_block *block, 
     const tsi_rank_device *mine = tsi_rank_device_of(rank);
     if (!mine) return ts_rank_status(rank);
     if (mine->device->host_readable) return fn(context, block);
+    if (mine->device == tsi_device_none()) return TS_OK;
     return run_staged(rank, name, block, ins, outs, fn, context);
 }
 

@@ -440,6 +440,28 @@ static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return true;
 }
 
+/* Once for every combination of all letters and each further factor; the equation is spelled out.
+ */
+static double einsum_flops(const tsi_op_call *call)
+{
+    const einsum_attributes *a = call->attributes;
+    double extent[128] = { 0 }, all = 1.0;
+    int32_t operand = 0, dim = 0;
+    for (const char *c = a->equation; *c && *c != '-' && operand < call->input_count; c++) {
+        if (*c == ',') {
+            operand++;
+            dim = 0;
+        } else if (is_letter(*c)) {
+            double size = (double)call->in[operand].shape.extent[dim++];
+            double *have = &extent[(unsigned char)*c];
+            if (size > *have) *have = size; /* an extent of 1 broadcasts */
+        }
+    }
+    for (int32_t c = 0; c < 128; c++)
+        if (extent[c] > 0) all *= extent[c];
+    return 2.0 * all * (double)(call->input_count - 1);
+}
+
 const tsi_op_desc tsi_op_einsum = {
     .name = "einsum",
     .what = "sum of products by an equation, \"...ij,...jk->...ik\", over one to eight inputs",
@@ -454,6 +476,7 @@ const tsi_op_desc tsi_op_einsum = {
     .rules = einsum_rules,
     .reference = einsum_reference,
     .grad = einsum_grad,
+    .flops = einsum_flops,
     .sample = sample_einsum,
 };
 

@@ -250,6 +250,14 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
     .dtypes = ~(1u << TS_DTYPE_BOOL | 1u << TS_DTYPE_I64 | 1u << TS_DTYPE_I32 |                    \
                 1u << TS_DTYPE_I16 | 1u << TS_DTYPE_I8 | 1u << TS_DTYPE_U8)
 
+/* Rows that belong to no group are counted as if they did. */
+static double grouped_flops(const tsi_op_call *call)
+{
+    bool back = call->op == &tsi_op_grouped_mm_backward;
+    const ts_shape *a = &call->in[0].shape, *wide = back ? &call->in[1].shape : &call->out[0].shape;
+    return 2.0 * (double)ts_shape_count(a) * (double)wide->extent[wide->ndim - 1];
+}
+
 const tsi_op_desc tsi_op_grouped_mm = {
     .name = "grouped_mm",
     .what = "groups of rows times a matrix each: a [T, K] by b [G, K, N], rows of group g up to "
@@ -260,6 +268,7 @@ const tsi_op_desc tsi_op_grouped_mm = {
     .rules = grouped_rules,
     .reference = grouped_reference,
     .grad = grouped_grad,
+    .flops = grouped_flops,
     .sample = sample_grouped,
 };
 const tsi_op_desc tsi_op_grouped_mm_backward = {
@@ -272,6 +281,7 @@ const tsi_op_desc tsi_op_grouped_mm_backward = {
     .infer = backward_infer,
     .rules = backward_rules,
     .reference = backward_reference,
+    .flops = grouped_flops,
     .sample = sample_backward,
 };
 

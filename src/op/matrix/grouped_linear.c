@@ -148,6 +148,12 @@ static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 2;
 }
 
+static double linear_flops(const tsi_op_call *call)
+{
+    const ts_shape *x = &call->in[0].shape;
+    return 2.0 * (double)x->extent[x->ndim - 1] * (double)ts_shape_count(&call->out[0].shape);
+}
+
 const tsi_op_desc tsi_op_grouped_linear = {
     .name = "grouped_linear",
     .what = "rows times the matrix of their group",
@@ -159,6 +165,7 @@ const tsi_op_desc tsi_op_grouped_linear = {
     .rules = linear_rules,
     .reference = linear_reference,
     .grad = linear_grad,
+    .flops = linear_flops,
     .sample = sample_linear,
 };
 
@@ -245,6 +252,12 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
     return variant < 1;
 }
 
+static double backward_flops(const tsi_op_call *call)
+{
+    const ts_shape *y = &call->in[1].shape;
+    return 2.0 * (double)y->extent[y->ndim - 1] * (double)ts_shape_count(&call->in[0].shape);
+}
+
 const tsi_op_desc tsi_op_grouped_linear_backward = {
     .name = "grouped_linear_backward",
     .what = "gradient of the matrices of groups: sums over the rows of each",
@@ -257,6 +270,7 @@ const tsi_op_desc tsi_op_grouped_linear_backward = {
     .infer = backward_infer,
     .rules = backward_rules,
     .reference = backward_reference,
+    .flops = backward_flops,
     .sample = sample_backward,
 };
 

@@ -405,11 +405,19 @@ static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 3;
 }
 
+/* Every element of the result is a sum over the last dim of the first factor. */
+static double product_flops(const tsi_op_call *call)
+{
+    const ts_shape *a = &call->in[call->op->family == &added_form].shape;
+    double length = a->ndim > 0 ? (double)a->extent[a->ndim - 1] : 1.0;
+    return 2.0 * length * (double)ts_shape_count(&call->out[0].shape);
+}
+
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 #define PRODUCT                                                                                    \
     .output_count = 1, .infer = product_infer, .rules = product_rules,                             \
-    .reference = product_reference, .grad = product_grad
+    .reference = product_reference, .grad = product_grad, .flops = product_flops
 #define TWO .input_min = 2, .input_max = 2, .saves = 3
 #define THREE .input_min = 3, .input_max = 3, .saves = 6
 

@@ -321,6 +321,16 @@ static bool sample_attention_backward(uint64_t *random, int32_t variant, ts_meta
     return more;
 }
 
+/* Two products of all queries with all keys, not halved where half of them are not seen; the
+ * gradient has four. */
+static double attention_flops(const tsi_op_call *call)
+{
+    const int64_t *q = call->in[0].shape.extent, *v = call->in[2].shape.extent;
+    double pairs = (double)q[0] * (double)q[1] * (double)q[2] * (double)v[2];
+    double forward = 2.0 * pairs * (double)(q[3] + v[3]);
+    return call->op == &tsi_op_attention ? forward : 2.0 * forward;
+}
+
 const tsi_op_desc tsi_op_attention = {
     .name = "attention",
     .what = "softmax(scale q k^T) v with grouped heads, causal or not; and log-sum-exp",
@@ -331,6 +341,7 @@ const tsi_op_desc tsi_op_attention = {
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
     .infer = attention_infer,
+    .flops = attention_flops,
     .rules = attention_rules,
     .reference = attention_reference,
     .grad = attention_grad,
@@ -346,6 +357,7 @@ const tsi_op_desc tsi_op_attention_backward = {
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
     .infer = backward_infer,
+    .flops = attention_flops,
     .rules = backward_rules,
     .reference = backward_reference,
     .sample = sample_attention_backward,

@@ -427,6 +427,19 @@ static bool sample_backward_weight(uint64_t *random, int32_t variant, ts_meta *i
     return variant < 3;
 }
 
+/* Every element of the result is a sum over the weights of its channel; the gradients have as many
+ * products. */
+static double conv_flops(const tsi_op_call *call)
+{
+    const void *kind = call->op->family;
+    const ts_shape *y = kind == &forward_kind ? &call->out[0].shape
+                        : kind == &input_kind ? &call->in[0].shape
+                                              : &call->in[1].shape;
+    const ts_shape *w = kind == &weight_kind ? &call->out[0].shape : &call->in[1].shape;
+    double own = (double)ts_shape_count(w) / (double)(w->extent[0] > 0 ? w->extent[0] : 1);
+    return 2.0 * own * (double)ts_shape_count(y);
+}
+
 const tsi_op_desc tsi_op_conv = {
     .name = "conv",
     .what =
@@ -446,6 +459,7 @@ const tsi_op_desc tsi_op_conv = {
     .algorithm = tsi_halo_exchange,
     .reference = conv_reference,
     .grad = conv_grad,
+    .flops = conv_flops,
     .sample = sample_conv,
 };
 
@@ -453,7 +467,7 @@ const tsi_op_desc tsi_op_conv = {
     .input_min = 2, .input_max = 2, .output_count = 1, .algorithm = tsi_halo_exchange,             \
     .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND, .attribute = backward_table,                       \
     .attribute_bytes = sizeof(conv_attributes), .normalise = conv_normalise,                       \
-    .infer = backward_infer, .reference = backward_reference
+    .infer = backward_infer, .reference = backward_reference, .flops = conv_flops
 
 const tsi_op_desc tsi_op_conv_backward_input = {
     .name = "conv_backward_input",

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train_memory.c - the account of a step before there was one, beside the account of the step
+ * (repair 20): small models, where nothing hides behind the weights. */
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "array/pool.h"
+#include "harness/test.h"
+#include "tessera/tessera.h"
+#include "tessera/train.h"
+
+typedef struct memory_case {
+    const char *name, *mesh, *plan;
+    int32_t family, tied, compute, dtype, parts, again, window;
+    int32_t exact; /* kernels hold nothing in the largest moment */
+    int64_t rows, ranks;
+} memory_case;
+
+static const memory_case cases[] = {
+    { .name = "llama", .mesh = "dp=1", .exact = 1, .rows = 4, .ranks = 1 },
+    { .name = "tied", .mesh = "dp=1", .exact = 1, .tied = 1, .rows = 4, .ranks = 1 },
+    { .name = "bf16", .mesh = "dp=1", .compute = TS_DTYPE_BF16, .rows = 4, .ranks = 1 },
+    { .name = "stored in bf16", .mesh = "dp=1", .dtype = TS_DTYPE_BF16, .rows = 4, .ranks = 1 },
+    { .name = "accumulation", .mesh = "dp=1", .parts = 3, .rows = 2, .ranks = 1 },
+    { .name = "run again", .mesh = "dp=1", .exact = 1, .again = 1, .rows = 4, .ranks = 1 },
+    { .name = "gpt2", .mesh = "dp=1", .family = TS_MODEL_GPT2, .tied = 1, .rows = 4, .ranks = 1 },
+    { .name = "qwen3",
+      .mesh = "dp=1",
+      .exact = 1,
+      .family = TS_MODEL_QWEN3,
+      .tied = 1,
+      .rows = 4,
+      .ranks = 1 },
+    { .name = "window",
+      .mesh = "dp=1",
+      .exact = 1,
+      .family = TS_MODEL_QWEN3,
+      .window = 9,
+      .rows = 4,
+      .ranks = 1 },
+    { .name = "mixtral",
+      .mesh = "dp=1",
+      .exact = 1,
+      .family = TS_MODEL_MIXTRAL,
+      .rows = 4,
+      .ranks = 1 },
+    { .name = "dp", .mesh = "dp=2", .rows = 4, .ranks = 2 },
+    { .name = "dp, uneven", .mesh = "dp=2", .rows = 3, .ranks = 2 },
+    { .name = "tp", .mesh = "tp=2", .plan = "tp", .rows = 4, .ranks = 2 },
+    { .name = "sp", .mesh = "tp=2", .plan = "sp", .rows = 4, .ranks = 2 },
+    { .name = "tied, bf16, tp, accumulation",
+      .mesh = "tp=2",
+      .plan = "tp",
+      .tied = 1,
+      .compute = TS_DTYPE_BF16,
+      .parts = 2,
+      .rows = 2,
+      .ranks = 2 },
+    { .name = "dp, tp, bf16",
+      .mesh = "dp=2, tp=2",
+      .compute = TS_DTYPE_BF16,
+      .rows = 4,
+      .ranks = 4 },
+    { .name = "gpt2, sp",
+      .mesh = "tp=2",
+      .family = TS_MODEL_GPT2,
+      .tied = 1,
+      .rows = 4,
+      .ranks = 2 },
+    { .name = "mixtral, dp, tp",
+      .mesh = "dp=2, tp=2",
+      .family = TS_MODEL_MIXTRAL,
+      .rows = 4,
+      .ranks = 4 },
+};
+
+static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
+{
+    ts_model_config config = { .struct_size = sizeof config,
+                               .family = c->family,
+                               .vocab = 260,
+                               .hidden = 48,
+                               .intermediate = 128,
+                               .layers = 3,
+                               .heads = 4,
+                               .kv_heads = c->family == TS_MODEL_GPT2 ? 4 : 2,
+                               .head_dim = 12,
+                               .positions = 64,
+                               .tied = c->tied,
+                               .window = c->window,
+                               .window_layers = { c->window ? 2 : 0 } };
+    if (c->family == TS_MODEL_MIXTRAL) config.experts = 4;
+    if (c->family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
+    ts_model_options options = {
+        .struct_size = sizeof options, .plan = c->plan, .dtype = c->dtype, .compute = c->compute
+    };
+    ts_model *model = ts_model_declare(mesh, &config, &options);
+    for (int64_t i = 1; c->again && i + 1 < ts_model_block_count(model); i++)
+        ts_module_checkpoint(ts_model_block(model, i), 1);
+    return model;
+}
+
+static void token(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1]) % 260;
+}
+
+static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
+{
+    int32_t parts = c->parts ? c->parts : 1;
+    for (int32_t part = 0; part < parts; part++) {
+        ts_scope scope = ts_scope_open(me, NULL);
+        ts_tape_begin(me);
+        ts_meta meta = { .shape = TS_SHAPE(c->rows, 64), .dtype = TS_DTYPE_I64 };
+        ts_tensor *ids = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *labels = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *mean = ts_model_loss(model, ids, labels);
+        double loss;
+        ts_tensor_item(mean, &loss);
+        ts_backward(parts > 1 ? ts_mul_scalar(mean, 1.0 / parts) : mean,
+                    TS_OPTIONS(ts_backward_options, .lazy = part + 1 < parts));
+        ts_scope_close(scope);
+    }
+    return ts_rank_status(me);
+}
+
+typedef struct outcome {
+    test *t;
+    const memory_case *c;
+} outcome;
+
+/* Every tensor was foreseen: what is beyond is what kernels and algorithms use while they run. */
+static void check_account(const outcome *o, ts_rank *me, const ts_train_cost *cost)
+{
+    const tsi_pool *pool = tsi_pool_of(me);
+    int64_t peak = tsi_pool_used(pool, -1).peak;
+    int64_t scratch = tsi_pool_used(pool, TSI_TAG_OTHER).peak;
+    int64_t comm = tsi_pool_used(pool, TSI_TAG_COMM).peak;
+    int64_t states = cost->weight_bytes + cost->gradient_bytes + cost->optimizer_bytes;
+    int64_t planned = states + cost->activation_bytes, beyond = peak - planned;
+    TEST_EQ(o->t, cost->weight_bytes, tsi_pool_used(pool, TSI_TAG_PARAMETER).live);
+    TEST_EQ(o->t, cost->optimizer_bytes, tsi_pool_used(pool, TSI_TAG_OPTIMIZER).live);
+    TEST_SAY(o->t, beyond >= 0 && beyond <= scratch + comm + planned / 100,
+             "%s: %lld bytes, planned %lld; kernels use %lld, communication %lld", o->c->name,
+             (long long)peak, (long long)planned, (long long)scratch, (long long)comm);
+    if (o->c->exact) TEST_EQ(o->t, peak, planned);
+}
+
+static ts_status compare(ts_rank *me, void *argument)
+{
+    const outcome *o = argument;
+    const memory_case *c = o->c;
+    ts_mesh *mesh = ts_mesh_create(me, c->mesh);
+    ts_model *model = model_of(mesh, c);
+    ts_train_shape shape = {
+        .struct_size = sizeof shape, .rows = c->rows, .context = 64, .moments = 2, .parts = c->parts
+    };
+    ts_train_cost cost;
+    ts_status status = ts_train_estimate(model, &shape, &cost);
+    if (status == TS_OK) status = ts_model_materialize(model);
+    ts_optimizer *optimizer =
+        status == TS_OK ? ts_adamw_create(ts_model_module(model), NULL) : NULL;
+    double norm;
+    for (int i = 0; status == TS_OK && i < 3; i++) {
+        status = step(me, model, c);
+        if (status == TS_OK) status = ts_clip_grad_norm(ts_model_module(model), 1.0, &norm);
+        if (status == TS_OK) status = ts_optimizer_step(optimizer);
+    }
+    if (status == TS_OK) check_account(o, me, &cost);
+    ts_optimizer_destroy(optimizer);
+    ts_model_destroy(model);
+    return status;
+}
+
+/* On two threads, since each thread has buffers of its own. */
+TS_TEST(memory_is_as_planned)
+{
+    (void)setenv("TESSERA_THREADS", "2", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome o = { t, &cases[i] };
+        ts_world_options options = { .struct_size = sizeof options,
+                                     .engine = "threads",
+                                     .rank_count = cases[i].ranks,
+                                     .seed = 1 };
+        char error[512] = "";
+        TEST_SAY(t, ts_launch_with(&options, compare, &o, error, sizeof error) == TS_OK, "%s: %s",
+                 cases[i].name, error);
+    }
+}
+
+/* ---- without ranks and without memory -------------------------------------------------------- */
+
+/* Llama 3 70B on 64 ranks: its weights are those of the formula, and planning it takes no memory.
+ */
+static ts_status plan_large(ts_rank *me, void *argument)
+{
+    test *t = argument;
+    ts_model_config config = { .struct_size = sizeof config,
+                               .vocab = 128256,
+                               .hidden = 8192,
+                               .intermediate = 28672,
+                               .layers = 80,
+                               .heads = 64,
+                               .kv_heads = 8,
+                               .head_dim = 128,
+                               .positions = 8192 };
+    ts_model_options options = { .struct_size = sizeof options, .compute = TS_DTYPE_BF16 };
+    ts_model *model = ts_model_declare(ts_mesh_create(me, "dp=8, tp=8"), &config, &options);
+    ts_train_shape shape = {
+        .struct_size = sizeof shape, .rows = 16, .context = 4096, .moments = 2, .parts = 2
+    };
+    ts_train_cost cost;
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    ts_status status = ts_train_estimate(model, &shape, &cost);
+    getrusage(RUSAGE_SELF, &after);
+    TEST_EQ(t, cost.parameters, 70553706496);
+    int64_t norms = 161 * 8192, local = 4 * ((cost.parameters - norms) / 8 + norms);
+    TEST_EQ(t, cost.weight_bytes, local);
+    TEST_EQ(t, cost.gradient_bytes, local);
+    TEST_EQ(t, cost.optimizer_bytes, 2 * local);
+    /* 6 for each parameter but norms and the embedding, 12 L H D T for attention. */
+    double flops =
+        6.0 * (double)(cost.parameters - norms - 128256LL * 8192) + 12.0 * 80 * 64 * 128 * 4096;
+    TEST_SAY(t, cost.flops_per_token == flops, "%.0f FLOPs a token, not %.0f", cost.flops_per_token,
+             flops);
+    TEST_CHECK(t, cost.activation_bytes > (int64_t)1 << 34);
+    long grown = after.ru_maxrss - before.ru_maxrss;
+    TEST_SAY(t, grown < 64 << 10, "planning took %ld KiB", grown);
+    ts_model_destroy(model);
+    return status;
+}
+
+TS_TEST(a_large_model_is_planned_in_no_memory)
+{
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "model",
+                                 .rank_count = 64 };
+    char error[512] = "";
+    TEST_SAY(t, ts_launch_with(&options, plan_large, t, error, sizeof error) == TS_OK, "%s", error);
+}
