@@ -32,8 +32,10 @@ says no_file 2 "No such file" "$tessera" train "$work/none.ini"
 says bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
 says bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set train.bacth=2
 says bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
-says no_role 2 'parallel.mesh: mesh "ddp=4": "ddp" is no role of an axis' "$tessera" train "$work/a.ini" --set parallel.mesh=ddp=4
-says role_later 2 "the role fsdp is not available yet" "$tessera" train "$work/a.ini" --set parallel.mesh=fsdp=2
+says no_role 2 'parallel.mesh: mesh "ddp=4": "ddp" is no role of an axis' \
+    "$tessera" train "$work/a.ini" --set parallel.mesh=ddp=4
+says role_later 2 "the role fsdp is not available yet" \
+    "$tessera" train "$work/a.ini" --set parallel.mesh=fsdp=2
 says bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
 says print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
 says print_defaults 0 "steps = 100" "$tessera" train --print-config
