@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "array/pool.h"
+#include "base/alloc.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "model/model.h"
@@ -24,7 +25,7 @@ enum { STACK_BYTES = 8 << 20, STEPS = 2 };
 typedef struct described {
     const ts_model *model;
     ts_train_shape shape;
-    char mesh[256];
+    char *mesh;
     int64_t rank, ranks;
     ts_train_cost cost;
     ts_status status;
@@ -133,6 +134,16 @@ static void *describe(void *argument)
     return NULL;
 }
 
+/* The caller frees; NULL: there is no memory for it. */
+static char *mesh_text_of(const ts_mesh *mesh)
+{
+    size_t length = ts_mesh_text(mesh, NULL, 0);
+    char *text = length > 0 ? tsi_alloc(length + 1) : NULL;
+    if (text && ts_mesh_text(mesh, text, length + 1) == length) return text;
+    tsi_free(text);
+    return NULL;
+}
+
 ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_train_cost *out)
 {
     if (!model || !shape || !out) return TSI_FAIL(TS_ERR_NULL, "estimate: an argument is NULL");
@@ -147,11 +158,13 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
         return TSI_FAIL(TS_ERR_ARG, "estimate: %lld rows of %lld are no step",
                         (long long)d.shape.rows, (long long)d.shape.context);
     if (d.shape.parts < 1) d.shape.parts = 1;
-    ts_mesh_text(model->mesh, d.mesh, sizeof d.mesh);
+    d.mesh = mesh_text_of(model->mesh);
+    if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     pthread_t thread;
-    TSI_TRY(tsi_thread_start(&thread, describe, &d, STACK_BYTES));
-    pthread_join(thread, NULL);
-    if (d.status != TS_OK) return TSI_FAIL(d.status, "estimate: %s", d.error);
-    *out = d.cost;
-    return TS_OK;
+    ts_status status = tsi_thread_start(&thread, describe, &d, STACK_BYTES);
+    if (status == TS_OK) pthread_join(thread, NULL);
+    tsi_free(d.mesh);
+    if (status == TS_OK && d.status != TS_OK) status = TSI_FAIL(d.status, "estimate: %s", d.error);
+    if (status == TS_OK) *out = d.cost;
+    return status;
 }
