@@ -213,6 +213,7 @@ ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
     if (tsi_random_words(random->kind, dtype) == 0)
         return TSI_FAIL(TS_ERR_DTYPE, "random numbers: the generator has no meaning for %s",
                         ts_dtype_name(dtype));
+    if (tsi_world_describes(mesh->rank->world)) return TS_OK;
     tsi_block block = tsi_array_block(array);
     tsi_image image;
     TSI_TRY(tsi_image_open(mesh->rank, &block, TSI_IMAGE_WRITE, &image));
