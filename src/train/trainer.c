@@ -66,6 +66,15 @@ static ts_model_config model_config(const tsi_run *run)
     return c;
 }
 
+/* Every layer's backward runs its forward again. */
+static ts_status recompute_layers(ts_model *model)
+{
+    for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
+        TSI_TRY(ts_module_checkpoint(ts_model_block(model, i), 1));
+    return TS_OK;
+}
+
+/* Declared, wrapped, then read or begun. */
 static ts_status make_model(tsi_run *run)
 {
     const ts_train_config *c = run->config;
@@ -74,12 +83,14 @@ static ts_status make_model(tsi_run *run)
     options.dtype = ts_dtype_parse(c->model.dtype);
     options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
     if (c->model.directory[0]) {
-        run->model = ts_model_load(run->mesh, c->model.directory, &options);
+        run->model = ts_model_open(run->mesh, c->model.directory, &options);
     } else {
         ts_model_config config = model_config(run);
-        run->model = ts_model_create(run->mesh, &config, &options);
+        run->model = ts_model_declare(run->mesh, &config, &options);
     }
     if (!run->model) return ts_rank_status(run->me);
+    if (strcmp(c->parallel.recompute, "full") == 0) TSI_TRY(recompute_layers(run->model));
+    TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);
     if (made->vocab < ts_loader_vocabulary(run->loader))
         return TSI_FAIL(TS_ERR_ARG, "model.vocab: is %lld, the data has tokens up to %lld",

@@ -97,6 +97,25 @@ TS_TEST(train_zeros_are_zeros)
     remove_folder(&f);
 }
 
+/* Layers that run again: the same bits, less memory. */
+TS_TEST(train_recomputes)
+{
+    static const char deep[] =
+        "[model]\nlayers = 6\n[data]\ncontext = 64\n[parallel]\nmesh = dp=2\n";
+    char again[256];
+    snprintf(again, sizeof again, "%srecompute = full\n", deep);
+    folder f = make_folder(t);
+    outcome kept = { 0 }, less = { 0 };
+    TEST_OK(t, train(t, &f, "kept", deep, 2, &kept));
+    TEST_OK(t, train(t, &f, "less", again, 2, &less));
+    same_losses(t, &kept, &less, STEPS, 0);
+    same_weights(t, &f, "kept", "less");
+    TEST_SAY(t, less.memory < kept.memory && less.estimate < kept.estimate,
+             "%lld bytes at most (planned %lld), kept %lld (planned %lld)", (long long)less.memory,
+             (long long)less.estimate, (long long)kept.memory, (long long)kept.estimate);
+    remove_folder(&f);
+}
+
 TS_TEST(train_refuses)
 {
     folder f = make_folder(t);
