@@ -133,7 +133,12 @@ static ts_status steps(bench_run *r, ts_rank *me, const trainee *t, double *rate
     for (int64_t step = 0; goes_on(r, step, spent); step++) {
         ts_status status = ts_group_barrier(world, NULL);
         phase_times p = { 0 };
+        if (status == TS_OK)
+            status = ts_rank_memory_reset(me); /* products between steps are none */
         if (status == TS_OK) status = one_step(r, me, t, step, &p);
+        ts_memory memory = TS_INIT(ts_memory);
+        if (status == TS_OK) status = ts_rank_memory(me, &memory);
+        if (first && memory.peak > r->memory.peak) r->memory = memory;
         double start = cli_now();
         if (status == TS_OK) status = ts_group_barrier(world, NULL);
         p.step += cli_now() - start; /* the slowest rank's */
@@ -156,16 +161,11 @@ static ts_status work(ts_rank *me, void *argument)
     ts_mesh *mesh = ts_mesh_create(me, r->mesh);
     double rate = 0;
     (void)product_rate(me, &rate);
-    (void)ts_rank_memory_reset(me); /* the product's operands are gone */
     ts_model_options options = TS_INIT(ts_model_options);
     options.compute = (int32_t)r->compute;
     trainee t = { .model = ts_model_create(mesh, &r->self->config, &options) };
     if (t.model) t.optimizer = ts_adamw_create(ts_model_module(t.model), NULL);
     ts_status status = t.optimizer ? steps(r, me, &t, &rate) : ts_rank_status(me);
-    if (status == TS_OK && first) {
-        r->memory = (ts_memory)TS_INIT(ts_memory);
-        status = ts_rank_memory(me, &r->memory);
-    }
     if (status == TS_OK && first) {
         ts_train_shape shape = { .struct_size = sizeof shape,
                                  .rows = r->self->rows,
