@@ -449,10 +449,7 @@ static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op
     ts_status status = move_inputs(rank, plan, args, used);
     for (int32_t i = 0; status == TS_OK && i < plan->input_count; i++)
         if (used[i]) status = tsi_tensor_ready(used[i]);
-    /* Without data an algorithm has nothing to do but where it is a body of operators. */
-    bool by_algorithm = plan->algorithm > 0 &&
-                        (!tsi_world_describes(rank->world) || plan->op->flags & TSI_OP_COMPOSED);
-    if (status == TS_OK && by_algorithm) {
+    if (status == TS_OK && plan->algorithm > 0) {
         status = run_algorithm(rank, plan, used, out);
     } else if (status == TS_OK) {
         if (plan->op->view && !plan->in_place) result[0] = view_of(plan, used);
