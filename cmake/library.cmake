@@ -28,6 +28,12 @@ set_property(SOURCE
     ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/rows_bf16.c
     APPEND PROPERTY COMPILE_OPTIONS -march=armv8.2-a+bf16)
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/avx512/bf16.c APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
+# Tables of kernels say which operators they were built for: a hash of ops.def, as core and modules see it.
+file(SHA256 ${PROJECT_SOURCE_DIR}/src/op/ops.def TS_OPS_HASH)
+string(SUBSTRING ${TS_OPS_HASH} 0 16 TS_OPS_HASH)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/op/ops.def)
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/op/core/kernel.c ${PROJECT_SOURCE_DIR}/src/backend/cpu/kernels.c
+    APPEND PROPERTY COMPILE_DEFINITIONS TSI_OPS_HASH=0x${TS_OPS_HASH}ull)
 add_library(tessera_core OBJECT ${TS_SOURCES})
 target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(tessera_core PRIVATE TS_HERE=NULL)

@@ -22,7 +22,7 @@ typedef struct slot {
 struct ts_optimizer {
     ts_rank *rank;
     slot *slot;
-    tsi_update_item *item; /* one for each slot: what a step updates */
+    tsi_list_item *item; /* one for each slot: what a step updates */
     int64_t count, capacity, steps;
     int32_t is_sgd, nesterov;
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
@@ -151,10 +151,10 @@ static ts_status settle_all(ts_optimizer *o)
     return TS_OK;
 }
 
-static tsi_update_part part_of(const tsi_array *array)
+static tsi_list_part part_of(const tsi_array *array)
 {
-    if (!array) return (tsi_update_part){ 0 };
-    return (tsi_update_part){ tsi_array_data(array), (ts_dtype)array->dtype, 0 };
+    if (!array) return (tsi_list_part){ 0 };
+    return (tsi_list_part){ tsi_array_data(array), (ts_dtype)array->dtype, 0 };
 }
 
 static ts_status items_ready(ts_optimizer *o)
@@ -174,9 +174,9 @@ static int64_t gather_items(ts_optimizer *o)
         if (!grad) continue;
         s->param->array->storage->version++;
         tsi_block block = tsi_array_block(s->param->array);
-        o->item[count++] = (tsi_update_item){ tsi_block_count(&block),
-                                              { part_of(s->param->array), part_of(grad->array),
-                                                part_of(s->first), part_of(s->second) } };
+        o->item[count++] = (tsi_list_item){ tsi_block_count(&block),
+                                            { part_of(s->param->array), part_of(grad->array),
+                                              part_of(s->first), part_of(s->second) } };
     }
     return count;
 }
@@ -211,11 +211,11 @@ ts_status ts_optimizer_step(ts_optimizer *o)
                              .weight_decay = o->weight_decay,
                              .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
                              .correction2 = 1.0 - pow(o->beta2, (double)o->steps) };
-    tsi_update_run(&(tsi_update){ .kind = o->is_sgd ? TSI_UPDATE_SGD : TSI_UPDATE_ADAMW,
-                                  .step = o->is_sgd ? (const void *)&sgd : &adamw,
-                                  .item = o->item,
-                                  .count = gather_items(o),
-                                  .rank = o->rank });
+    tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
+                         .item = o->item,
+                         .count = gather_items(o),
+                         .rank = o->rank };
+    TSI_TRY(tsi_list_run(o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw, list));
     tell_updates(o);
     return ts_optimizer_zero(o);
 }
@@ -308,9 +308,11 @@ ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm)
     if (!root) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(root->rank));
     tsi_norm_sums sums = { 0 };
-    TSI_TRY(ts_module_each(root, norm_add, &sums));
     double total = 0.0;
-    TSI_TRY(tsi_norm_total(&sums, &total));
+    ts_status status = ts_module_each(root, norm_add, &sums);
+    if (status == TS_OK) status = tsi_norm_total(&sums, &total);
+    tsi_norm_drop(&sums);
+    if (status != TS_OK) return status;
     total = sqrt(total);
     if (norm) *norm = total;
     double factor = norm_max / (total + 1e-6);

@@ -6,7 +6,7 @@
  * (mpi). So ranks are made first and get their indices when the engine has opened. */
 #include <string.h>
 
-#include "backend/cpu/install.h"
+#include "backend/cpu/kernels.h"
 #include "base/alloc.h"
 #include "base/log.h"
 #include "comm/comm.h"
@@ -86,7 +86,7 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
 ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
 {
     *out = NULL;
-    tsi_backend_cpu_install();
+    tsi_backend_cpu_add();
     const tsi_device *device = tsi_device_host();
     if (settings->user.device != NULL) device = tsi_device_find(settings->user.device);
     if (device == NULL) return TS_ERR_MISSING; /* tsi_device_find has said why */

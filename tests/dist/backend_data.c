@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "backend/cpu/install.h"
+#include "backend/cpu/kernels.h"
 #include "backend_operand.h"
 #include "device/parallel.h"
 #include "op/core/attribute.h"
@@ -300,7 +300,7 @@ static const ts_dtype dtypes[] = { TS_DTYPE_F64, TS_DTYPE_F32,  TS_DTYPE_BF16,
 
 TS_TEST_RANKS(data_kernels_give_the_bits_of_references, 1)
 {
-    tsi_backend_cpu_install();
+    tsi_backend_cpu_add();
     for (size_t s = 0; s < TSI_COUNT_OF(samples); s++) {
         int64_t fast = 0;
         for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
@@ -322,7 +322,7 @@ TS_TEST_RANKS(data_kernels_give_the_bits_of_references, 1)
 
 TS_TEST_RANKS(a_wrong_index_writes_nothing, 1)
 {
-    tsi_backend_cpu_install();
+    tsi_backend_cpu_add();
     for (size_t s = 0; s < TSI_COUNT_OF(samples); s++) {
         if (samples[s].indices == 0) continue;
         for (int bad = 0; bad < 2; bad++) {

@@ -19,7 +19,7 @@ TS_TEST_RANKS(kernels_agree_with_references, 1, 2)
     static const ts_dtype dtypes[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16,
                                        TS_DTYPE_F16, TS_DTYPE_I64, TS_DTYPE_I32 };
     counts n = { 0, 0 };
-    tsi_backend_cpu_install();
+    tsi_backend_cpu_add();
     for (int32_t id = 0; id < TSI_OP_ID_COUNT; id++) {
         const tsi_op_desc *op = tsi_op_at(id);
         if (!op->sample || !tsi_kernel_of(tsi_device_host(), op)) continue;

@@ -2,6 +2,7 @@
 /* backend_products.c - matrix products of the cpu against plain loops: any dtype and stride,
  * batches, vectors, small ones, sizes that are cut into tasks, and the same bits with any number of
  * threads. */
+#include "backend/cpu/matrix/contract.h"
 #include "backend_util.h"
 
 static void product_case(test *t, const char *equation, const ts_meta *meta, spread how, bool add)
@@ -16,7 +17,7 @@ static void product_case(test *t, const char *equation, const ts_meta *meta, spr
     TEST_OK(t, tsi_device_host()->copy(tsi_device_host(), &x[3].is.block, &x[2].is.block, NULL));
     tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[2].is.block, &fast);
     tsi_contraction_make(equation, &x[0].is.block, &x[1].is.block, &x[3].is.block, &slow);
-    TEST_OK(t, tsi_contract(&fast, add));
+    TEST_OK(t, tsi_cpu_contract(&fast, add));
     TEST_OK(t, tsi_contract_reference(&slow, add));
     char what[128];
     snprintf(what, sizeof what, "%s %s spread %d%s", equation,
@@ -116,7 +117,7 @@ static void large_case(test *t, const ts_meta *meta, spread how)
     fill(t, &x[1], 0, false);
     tsi_contraction fast;
     tsi_contraction_make("mk,kn->mn", &x[0].is.block, &x[1].is.block, &x[2].is.block, &fast);
-    TEST_OK(t, tsi_contract(&fast, false));
+    TEST_OK(t, tsi_cpu_contract(&fast, false));
     double *row = tsi_calloc((size_t)n, sizeof *row), worst = 0;
     ts_dtype dtype = (ts_dtype)meta[0].dtype;
     for (int64_t i = 0; i < m; i += 29) {

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "backend/cpu/install.h"
+#include "backend/cpu/kernels.h"
 #include "backend_operand.h"
 #include "device/parallel.h"
 #include "op/core/kernel.h"

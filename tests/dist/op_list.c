@@ -250,7 +250,7 @@ TS_TEST_RANKS(fast_updates_are_the_plain_ones, 1, 2)
         ts_mesh *mesh = ts_mesh_self(t->me);
         ts_tensor *x[2][4];
         ts_dtype wide = dtypes[c] == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
-        tsi_update_item item[2][3];
+        tsi_list_item item[2][3];
         for (int k = 0; k < 4; k++) {
             x[0][k] = ts_rand(mesh, k < 2 ? dtypes[c] : wide, TS_SHAPE(N), NULL);
             x[1][k] = ts_clone(x[0][k]);
@@ -263,13 +263,14 @@ TS_TEST_RANKS(fast_updates_are_the_plain_ones, 1, 2)
                     ts_dtype dtype = (ts_dtype)x[who][k]->dtype;
                     char *data = tsi_array_data(x[who][k]->array);
                     item[who][i].part[k] =
-                        (tsi_update_part){ data + (size_t)first * ts_dtype_size(dtype), dtype, 0 };
+                        (tsi_list_part){ data + (size_t)first * ts_dtype_size(dtype), dtype, 0 };
                 }
             }
-        tsi_update u = { TSI_UPDATE_ADAMW, 0, &adamw, item[0], 3, t->me };
-        tsi_update_run(&u);
-        u.item = item[1];
-        tsi_update_reference(&u);
+        tsi_list_io io = { .attributes = &adamw, .item = item[0], .count = 3, .rank = t->me };
+        TEST_OK(t, tsi_list_run(&tsi_list_adamw, io));
+        TEST_OK(t, ts_rank_sync(t->me)); /* the reference and the test read blocks as they lie */
+        io.item = item[1];
+        TEST_OK(t, tsi_list_adamw.reference(&io));
         for (int k = 0; k < 4; k++)
             TEST_CHECK(t, memcmp(tsi_array_data(x[0][k]->array), tsi_array_data(x[1][k]->array),
                                  N * ts_dtype_size((ts_dtype)x[0][k]->dtype)) == 0);

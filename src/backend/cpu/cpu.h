@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.h - what the drivers of the cpu backend share: walks over strided operands, scratch memory,
- * attributes by name, and the installation of kernels.
+ * and the kernels themselves.
  *
  * A kernel returns TSI_KERNEL_DECLINED for dtypes it has no loops for, and the reference runs. It
  * never declines because of strides or sizes, so that every shard of a tensor is computed alike. */
@@ -69,33 +69,12 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
 }
 
-/* ---- installation (install.c) ---------------------------------------------------------------- */
-void tsi_pointwise_install(void);
-void tsi_reduce_install(void);
-void tsi_along_install(void);
-void tsi_softmax_install(void);
-void tsi_softmax_back_install(void);
-void tsi_norm_install(void);
-void tsi_norm_group_install(void);
-void tsi_norm_back_install(void);
-void tsi_attend_install(void);
-void tsi_copy_install(void);
-void tsi_update_install(void);
-void tsi_rope_install(void);
-void tsi_entropy_install(void);
-void tsi_loss_install(void);
-void tsi_embedding_install(void);
-void tsi_product_install(void);
-void tsi_small_install(void);
-void tsi_grouped_install(void);
-void tsi_move_install(void);
-void tsi_select_install(void);
-void tsi_gather_install(void);
-void tsi_draw_install(void);
-void tsi_sort_install(void);
-void tsi_conv_install(void);
-void tsi_pool_install(void);
-void tsi_count_install(void);
-void tsi_mask_install(void);
+/* ---- the kernels: what kernels.def names ----------------------------------------------------- */
+#define TS_KERNEL(name, fn) ts_status fn(const tsi_kernel_io *io);
+#define TS_LIST_KERNEL(name, fn) ts_status fn(const tsi_list_io *io);
+#include "backend/cpu/kernels.def"
+#undef TS_KERNEL
+#undef TS_LIST_KERNEL
+void tsi_pointwise_start(void); /* finds the rows of this machine; once, before any kernel */
 
 #endif

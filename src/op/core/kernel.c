@@ -12,6 +12,8 @@
  * On the device of worlds without data nothing is computed: flops are added up. */
 #include "op/core/kernel.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,13 +23,55 @@
 #include "base/text.h"
 #include "op/core/dispatch.h"
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------------ */
 
-static tsi_kernel_fn host_kernel[TSI_OP_ID_COUNT]; /* written before the first world opens */
+enum { KINDS_MAX = 16 };
 
-void tsi_kernel_set(tsi_op_id op, tsi_kernel_fn kernel)
+/* Written before the worlds that use them open, never shrinks: read without a lock. */
+static struct {
+    pthread_mutex_t lock;
+    const tsi_kernels *of[KINDS_MAX];
+    _Atomic int32_t count;
+} known = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static const tsi_kernels *kernels_of_kind(const char *kind)
 {
-    host_kernel[op] = kernel;
+    int32_t count = atomic_load_explicit(&known.count, memory_order_acquire);
+    for (int32_t i = 0; i < count; i++)
+        if (strcmp(known.of[i]->kind, kind) == 0) return known.of[i];
+    return NULL;
+}
+
+static const tsi_kernels *kernels_of(const tsi_device *device)
+{
+    bool runs_host_code = device->host_readable || device->defer;
+    return kernels_of_kind(runs_host_code ? tsi_device_host()->kind : device->kind);
+}
+
+static ts_status refuse_other_build(const tsi_kernels *kernels)
+{
+    if (kernels->struct_size == sizeof *kernels && kernels->ops_hash == TSI_OPS_HASH) return TS_OK;
+    return TSI_FAIL(TS_ERR_MISSING,
+                    "kernels of %s are of another build: a table of %zu bytes over operators "
+                    "%016llx, here %zu bytes over %016llx",
+                    kernels->kind, kernels->struct_size, (unsigned long long)kernels->ops_hash,
+                    sizeof *kernels, (unsigned long long)TSI_OPS_HASH);
+}
+
+ts_status tsi_kernels_add(const tsi_kernels *kernels)
+{
+    TSI_TRY(refuse_other_build(kernels));
+    pthread_mutex_lock(&known.lock);
+    int32_t count = atomic_load_explicit(&known.count, memory_order_relaxed);
+    bool there = kernels_of_kind(kernels->kind) != NULL, full = count == KINDS_MAX;
+    if (!there && !full) {
+        known.of[count] = kernels;
+        atomic_store_explicit(&known.count, count + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&known.lock);
+    if (there || !full) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE, "kernels of %s: there are %d kinds already", kernels->kind,
+                    KINDS_MAX);
 }
 
 /* Instead of every kernel where there is no data: it knows what it would have computed. */
@@ -49,9 +93,9 @@ static ts_status describe(const tsi_kernel_io *io)
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)
 {
     if (device == tsi_device_none()) return describe;
+    const tsi_kernels *kernels = kernels_of(device);
     int32_t index = tsi_op_number(op);
-    bool runs_host_code = device->host_readable || device->defer;
-    return runs_host_code && index >= 0 ? host_kernel[index] : NULL;
+    return kernels && index >= 0 ? kernels->op[index] : NULL;
 }
 
 /* ---- at once --------------------------------------------------------------------------------- */
@@ -280,4 +324,123 @@ ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     if (io->device->defer) return run_later(kernel, io);
     int verdict = (int)kernel(io);
     return verdict == TSI_KERNEL_DECLINED ? run_fallback(io) : (ts_status)verdict;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static ts_status list_now(const tsi_list_op *op, tsi_list_fn kernel, const tsi_list_io *io)
+{
+    if (kernel) {
+        int verdict = (int)kernel(io);
+        if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
+    }
+    return op->reference(io);
+}
+
+typedef struct deferred_list {
+    const tsi_list_op *op;
+    tsi_list_fn kernel;
+    tsi_list_io io; /* its items and attributes lie behind this struct */
+} deferred_list;
+
+static ts_status deferred_list_run(void *context)
+{
+    const deferred_list *d = context;
+    return list_now(d->op, d->kernel, &d->io);
+}
+
+static ts_status list_later(const tsi_list_op *op, tsi_list_fn kernel, const tsi_list_io *io)
+{
+    size_t items = (size_t)io->count * sizeof *io->item;
+    deferred_list *d = tsi_alloc(sizeof *d + items + op->attribute_bytes);
+    if (!d) return tsi_fail_memory("a list in a stream", sizeof *d + items);
+    tsi_list_item *item = (tsi_list_item *)(d + 1);
+    memcpy(item, io->item, items);
+    void *attributes = (char *)item + items;
+    if (op->attribute_bytes) memcpy(attributes, io->attributes, op->attribute_bytes);
+    *d = (deferred_list){ op, kernel, *io };
+    d->io.item = item;
+    d->io.attributes = attributes;
+    d->io.queue = NULL;
+    return io->device->defer(io->device, io->queue, deferred_list_run, d, tsi_free);
+}
+
+/* Item by item: its parts are read, those that are written come back over themselves. */
+typedef struct list_fallback {
+    const tsi_list_op *op;
+    tsi_list_fn kernel;
+    tsi_list_io io; /* of one item */
+} list_fallback;
+
+static ts_status list_fallback_run(void *context, const tsi_block *image)
+{
+    const list_fallback *f = context;
+    tsi_list_item item = *f->io.item;
+    for (int32_t k = 0, at = 0; k < TSI_LIST_PARTS; k++)
+        if (item.part[k].data) item.part[k].data = image[at++].data;
+    tsi_list_io io = f->io;
+    io.item = &item;
+    io.device = tsi_device_host();
+    io.queue = NULL;
+    return list_now(f->op, f->kernel, &io);
+}
+
+static ts_status list_fallback_item(list_fallback *f)
+{
+    tsi_block block[2 * TSI_LIST_PARTS];
+    int32_t ins = 0, outs = 0;
+    for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
+        const tsi_list_part *part = &f->io.item->part[k];
+        if (!part->data) continue;
+        int64_t count = f->op->single >> k & 1 ? 1 : f->io.item->count;
+        block[ins++] = (tsi_block){ .data = part->data,
+                                    .dtype = (int32_t)part->dtype,
+                                    .ndim = 1,
+                                    .extent = { count },
+                                    .stride = { 1 } };
+    }
+    for (int32_t k = 0, at = 0; k < TSI_LIST_PARTS; k++) {
+        if (!f->io.item->part[k].data) continue;
+        if (f->op->writes >> k & 1) block[ins + outs++] = block[at];
+        at++;
+    }
+    return run_staged(f->io.rank, f->op->name, block, ins, outs, list_fallback_run, f);
+}
+
+static ts_status list_on_host(const tsi_list_op *op, const tsi_list_io *io)
+{
+    const tsi_kernels *host = kernels_of(tsi_device_host());
+    list_fallback f = { op, host ? host->list[op->id] : NULL, *io };
+    f.io.count = 1;
+    for (int64_t i = 0; i < io->count; i++) {
+        f.io.item = &io->item[i];
+        TSI_TRY(list_fallback_item(&f));
+    }
+    return TS_OK;
+}
+
+static ts_status list_dispatch(const tsi_list_op *op, const tsi_list_io *io)
+{
+    const tsi_kernels *kernels = kernels_of(io->device);
+    tsi_list_fn kernel = kernels ? kernels->list[op->id] : NULL;
+    if (io->device->host_readable) return list_now(op, kernel, io);
+    if (!kernel) return list_on_host(op, io);
+    if (io->device->defer) return list_later(op, kernel, io);
+    int verdict = (int)kernel(io);
+    return verdict == TSI_KERNEL_DECLINED ? list_on_host(op, io) : (ts_status)verdict;
+}
+
+ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(io.rank);
+    if (!mine) return ts_rank_status(io.rank);
+    io.device = mine->device;
+    io.queue = mine->queue;
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = op->name, .name = io.rank->label, .where = io.rank->where
+    };
+    uint64_t number = tsi_ring_begin(io.rank->ring, &event);
+    ts_status status = list_dispatch(op, &io);
+    tsi_ring_end(io.rank->ring, number, 0);
+    return status;
 }

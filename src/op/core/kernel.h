@@ -15,13 +15,79 @@
 /* A fast kernel declines a dtype it has no loops for with TSI_KERNEL_DECLINED (positive, not a
  * status), and the reference runs. */
 enum { TSI_KERNEL_DECLINED = 1 };
-void tsi_kernel_set(tsi_op_id op, tsi_kernel_fn kernel); /* of the cpu; before the first world */
+
+/* ---- lists: one kernel over the dense blocks of many tensors --------------------------------- */
+#define TSI_LISTS(X) X(ADAMW, adamw) X(SGD, sgd) X(SQUARES, squares) /* op/nn/update.h */
+typedef enum tsi_list_id {
+#define TSI_LIST_ENUM(id, name) TSI_LIST_##id,
+    TSI_LISTS(TSI_LIST_ENUM)
+#undef TSI_LIST_ENUM
+        TSI_LIST_COUNT
+} tsi_list_id;
+
+/* Parts of an item have the same extents and are dense in the same order, so that element i of each
+ * is the same place. */
+enum { TSI_LIST_PARTS = 4 };
+typedef struct tsi_list_part {
+    void *data; /* NULL: there is none */
+    ts_dtype dtype;
+    int32_t reserved;
+} tsi_list_part;
+typedef struct tsi_list_item {
+    int64_t count; /* elements */
+    tsi_list_part part[TSI_LIST_PARTS];
+} tsi_list_item;
+typedef struct tsi_list_io {
+    const void *attributes;
+    const tsi_list_item *item;
+    int64_t count;
+    ts_rank *rank;
+    const tsi_device *device;
+    tsi_stream *queue;
+} tsi_list_io;
+typedef ts_status (*tsi_list_fn)(const tsi_list_io *io);
+
+typedef struct tsi_list_op {
+    const char *name; /* of events */
+    tsi_list_id id;
+    uint32_t writes; /* bit k: part k is written */
+    uint32_t single; /* bit k: part k is one element, whatever the count */
+    size_t attribute_bytes;
+    tsi_list_fn reference;
+} tsi_list_op;
+
+/* ---- the kernels of one kind of device ------------------------------------------------------- */
+/* Plain data, so that a module can hold one; made from the backend's kernels.def. */
+typedef struct tsi_kernels {
+    size_t struct_size;
+    const char *kind;  /* of devices; those that run host code take the host's */
+    uint64_t ops_hash; /* TSI_OPS_HASH of its build: of the names in ops.def and their order */
+    tsi_kernel_fn op[TSI_OP_ID_COUNT]; /* NULL: none */
+    tsi_list_fn list[TSI_LIST_COUNT];
+} tsi_kernels;
+/* The places of a table by names: .op[TSI_OP_NUMBER_softmax], .list[TSI_LIST_NUMBER_sgd]. */
+enum {
+#define TS_OP(id, name) TSI_OP_NUMBER_##name = TSI_OP_ID_##id,
+#include "op/ops.def"
+#undef TS_OP
+#define TSI_LIST_NUMBER(id, name) TSI_LIST_NUMBER_##name = TSI_LIST_##id,
+    TSI_LISTS(TSI_LIST_NUMBER)
+#undef TSI_LIST_NUMBER
+};
+
+/* Before a world opens that uses such a device; kept by reference. A kind that is there already
+ * stays as it is. Refuses another struct_size or hash of ops.def. */
+ts_status tsi_kernels_add(const tsi_kernels *kernels);
 /* The kernel of a device; NULL: none, the host's reference runs. */
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op);
 
 /* Runs `kernel` (NULL: the reference) on the call's blocks, in the order of io->queue. What a
  * kernel finds wrong with its data on a device that runs later is told by the next wait. */
 ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io);
+
+/* The same for a list, on the rank's device, in an event of its own: `io` without device and
+ * queue. Items and attributes may be reused when the call returns. */
+ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io);
 
 /* The blocks of a rank's device as blocks of the host, for work that only the host can do: a
  * user's function, a reference, a step of an algorithm. The first `ins` are read, the others

@@ -24,16 +24,22 @@ ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like)
 /* May x be moved to the layout of `like` implicitly? Equal shapes, the policy of the scope. */
 ts_status tsi_list_movable(const char *name, int64_t item, ts_tensor *x, ts_tensor *like);
 
+/* ---- the total norm (list_norm.c): squares stay on the device until they are asked for ------- */
 /* Sums of squares of local blocks, by the mesh and the axes that cut them: each is reduced over
- * those axes once. Tensors are ready and not partial; dense or not. */
+ * those axes once. */
 enum { TSI_NORM_MASKS = 64 };
-typedef struct tsi_norm_sums {
+typedef struct tsi_norm_sums { /* zero: empty */
     int32_t count, reserved;
     ts_mesh *mesh[TSI_NORM_MASKS];
     uint32_t axes[TSI_NORM_MASKS];
-    double sum[TSI_NORM_MASKS];
+    ts_rank *rank;
+    struct tsi_norm_item *item; /* private */
+    int64_t items, capacity;
 } tsi_norm_sums;
+/* Of a tensor that is ready and not partial; its block is read by tsi_norm_total. */
 ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x);
-ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares); /* [coll] */
+/* [coll] One kernel for all blocks, one reduction for each way they lie; the host waits once. */
+ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares);
+void tsi_norm_drop(tsi_norm_sums *sums); /* what tsi_norm_add holds; may follow either */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list_fused.c - list forms that are no operator: zero, copy, the total norm, and optimiser updates
- * over all parameters in one go.
+/* list_fused.c - list forms that are no operator: zero, copy, and optimiser updates over all
+ * parameters in one go.
  *
  * They write into blocks as these lie. What else they read is brought to the same layout first, for
  * the whole list; past that point nothing can fail short of a lost rank. */
@@ -91,115 +91,21 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     return status != TS_OK ? status : closed;
 }
 
-/* ---- the total norm -------------------------------------------------------------------------- */
-
-/* Strided blocks by way of a dense one. */
-static ts_status squares_of(ts_tensor *x, double *out)
-{
-    tsi_block block = tsi_array_block(x->array);
-    tsi_array *dense = NULL;
-    if (!tsi_array_is_dense(x->array)) {
-        ts_shape shape = tsi_array_shape(x->array);
-        dense = tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape);
-        if (!dense) return ts_rank_status(x->rank);
-        ts_status status = tsi_array_copy(dense, x->array);
-        if (status != TS_OK) {
-            tsi_array_release(dense);
-            return status;
-        }
-        block = tsi_array_block(dense);
-    }
-    *out = tsi_update_squares(x->rank, (ts_dtype)block.dtype, block.data, tsi_block_count(&block));
-    tsi_array_release(dense);
-    return TS_OK;
-}
-
-ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x)
-{
-    int32_t i = 0;
-    while (i < sums->count && (sums->mesh[i] != x->mesh || sums->axes[i] != x->layout->axes_cut))
-        i++;
-    if (i == TSI_NORM_MASKS)
-        return TSI_FAIL(TS_ERR_STATE, "total norm: tensors lie in more than %d ways",
-                        TSI_NORM_MASKS);
-    if (i == sums->count) {
-        sums->mesh[i] = x->mesh;
-        sums->axes[i] = x->layout->axes_cut;
-        sums->sum[i] = 0.0;
-        sums->count++;
-    }
-    double squares = 0;
-    if (x->mesh->member) TSI_TRY(squares_of(x, &squares));
-    sums->sum[i] += squares;
-    return TS_OK;
-}
-
-ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares)
-{
-    *squares = 0.0;
-    for (int32_t i = 0; i < sums->count; i++) {
-        if (sums->axes[i]) {
-            ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
-            if (!group) return TS_ERR_MEMORY;
-            ts_array one = TS_INIT(ts_array);
-            one.data = &sums->sum[i];
-            one.meta.dtype = TS_DTYPE_F64;
-            TSI_TRY((ts_group_all_reduce)(group, &one, &one, TS_REDUCE_SUM, NULL));
-        }
-        *squares += sums->sum[i];
-    }
-    return TS_OK;
-}
-
-/* Partial tensors through the operator, which reduces them. */
-static ts_status norm_item(tsi_norm_sums *sums, ts_tensor *x, double *more)
-{
-    if (!is_real(x->dtype))
-        return TSI_FAIL(TS_ERR_DTYPE, "foreach_norm_total: an item is %s, not real",
-                        ts_dtype_name((ts_dtype)x->dtype));
-    TSI_TRY(tsi_tensor_ready(x));
-    if (!x->layout->axes_partial) return tsi_norm_add(sums, x);
-    double one = 0;
-    TSI_TRY((ts_tensor_item)((ts_vector_norm)(x, NULL), &one));
-    *more += one * one;
-    return TS_OK;
-}
-
-ts_status ts_foreach_norm_total(ts_list x, double *norm)
-{
-    *norm = 0;
-    ts_rank *rank;
-    TSI_TRY(tsi_list_check("foreach_norm_total", &x, 1, &rank));
-    if (!rank) return TS_OK;
-    tsi_norm_sums sums = { 0 };
-    double squares = 0, more = 0;
-    ts_scope scope = ts_scope_open(rank, NULL);
-    ts_status status = TS_OK;
-    for (int64_t i = 0; status == TS_OK && i < x.count; i++)
-        status = norm_item(&sums, x.item[i], &more);
-    if (status == TS_OK) status = tsi_norm_total(&sums, &squares);
-    ts_status closed = ts_scope_close(scope);
-    if (status == TS_OK) status = closed;
-    if (status == TS_OK) *norm = sqrt(squares + more);
-    return status;
-}
-
 /* ---- optimiser updates ----------------------------------------------------------------------- */
 
 enum { FEW = 256 }; /* items that need no memory of their own */
 
 typedef struct fused {
-    const char *name;
-    tsi_update_kind kind;
+    const tsi_list_op *op;
     int32_t lists; /* 2: no moments */
     const void *step;
-    ts_list list[TSI_UPDATE_PARTS]; /* by part */
+    ts_list list[TSI_LIST_PARTS]; /* by part */
 } fused;
 
 static void tell(const fused *f, ts_rank *rank)
 {
     uint32_t written = ((1u << f->lists) - 1) & ~(1u << TSI_UPDATE_GRAD);
-    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->name, NULL, f->list, f->lists, written });
+    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->op->name, NULL, f->list, f->lists, written });
 }
 
 /* Blocks of a part that must be written where they lie, although they are not dense. */
@@ -223,12 +129,12 @@ static ts_status refuse(const fused *f, int64_t i, int32_t k)
 {
     const ts_tensor *p = f->list[0].item[i], *x = f->list[k].item[i];
     if (p->layout->axes_partial)
-        return TSI_FAIL(TS_ERR_SHAPE, "%s: parameter %lld is partial, %s: reduce it first", f->name,
-                        (long long)i, p->layout->text);
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: parameter %lld is partial, %s: reduce it first",
+                        f->op->name, (long long)i, p->layout->text);
     if (!lies_alike(x->layout, p->layout))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: moment %d of parameter %lld lies as %s, it as %s",
-                        f->name, k - 1, (long long)i, x->layout->text, p->layout->text);
-    return TSI_FAIL(TS_ERR_DTYPE, "%s: part %d of parameter %lld is %s, not real", f->name, k,
+                        f->op->name, k - 1, (long long)i, x->layout->text, p->layout->text);
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: part %d of parameter %lld is %s, not real", f->op->name, k,
                     (long long)i, ts_dtype_name((ts_dtype)x->dtype));
 }
 
@@ -256,18 +162,18 @@ static ts_status make_dense(ts_tensor *x, spread *to)
     return tsi_array_copy(to->dense, x->array);
 }
 
-static ts_status fill_item(const fused *f, int64_t i, ts_tensor *const *grad, tsi_update_item *item,
+static ts_status fill_item(const fused *f, int64_t i, ts_tensor *const *grad, tsi_list_item *item,
                            spread *spreads)
 {
     item->count = 0;
-    for (int32_t k = 0; k < TSI_UPDATE_PARTS; k++) {
+    for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
         item->part[k].data = NULL;
         if (k >= f->lists) continue;
         ts_tensor *x = k == TSI_UPDATE_GRAD ? grad[i] : f->list[k].item[i];
         tsi_array *array = x->array;
         if (TSI_UNLIKELY(!tsi_array_is_dense(array))) {
-            TSI_TRY(make_dense(x, &spreads[i * TSI_UPDATE_PARTS + k]));
-            array = spreads[i * TSI_UPDATE_PARTS + k].dense;
+            TSI_TRY(make_dense(x, &spreads[i * TSI_LIST_PARTS + k]));
+            array = spreads[i * TSI_LIST_PARTS + k].dense;
         }
         if (k == 0) {
             item->count = 1;
@@ -292,7 +198,7 @@ static void spread_back(spread *s, int32_t part)
 /* A part that is there, dense, real, and lies as it should; false: not so, or not so simple. Of the
  * tensor, its array and its storage one cache line each is read: that is what an item costs. */
 static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts_layout *layout,
-                               tsi_update_part *part)
+                               tsi_list_part *part)
 {
     const uint32_t real =
         1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F16;
@@ -306,7 +212,7 @@ static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts
 
 /* `lists` is a constant where this is called, so that the parts need no loop. */
 static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *rank,
-                                tsi_update_item *item, tsi_storage **written)
+                                tsi_list_item *item, tsi_storage **written)
 {
     ts_tensor *const *params = f->list[TSI_UPDATE_PARAM].item, *const *grad = f->list[1].item;
     ts_tensor *const *first = f->list[TSI_UPDATE_FIRST].item, *const *second = f->list[3].item;
@@ -315,7 +221,7 @@ static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *ra
         const ts_tensor *param = params[i];
         if (!param || !param->layout || param->layout->axes_partial) return false;
         const ts_layout *layout = param->layout;
-        tsi_update_part *part = item[i].part;
+        tsi_list_part *part = item[i].part;
         part[TSI_UPDATE_FIRST].data = part[TSI_UPDATE_SECOND].data = NULL;
         if (!simple_part(param, rank, layout, &part[TSI_UPDATE_PARAM]) ||
             !simple_part(grad[i], rank, layout, &part[TSI_UPDATE_GRAD]) ||
@@ -331,7 +237,7 @@ static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *ra
     return true;
 }
 
-static bool simple_list(const fused *f, const ts_rank *rank, tsi_update_item *item,
+static bool simple_list(const fused *f, const ts_rank *rank, tsi_list_item *item,
                         tsi_storage **written)
 {
     if (f->lists == 4) return simple_items(f, 4, rank, item, written);
@@ -340,9 +246,9 @@ static bool simple_list(const fused *f, const ts_rank *rank, tsi_update_item *it
 }
 
 /* false: nothing was done. */
-static bool run_simple(const fused *f)
+static bool run_simple(const fused *f, ts_status *status)
 {
-    tsi_update_item item[FEW];
+    tsi_list_item item[FEW];
     tsi_storage *written[FEW];
     int64_t count = f->list[0].count;
     if (count < 1 || count > FEW || !f->list[0].item || !f->list[0].item[0]) return false;
@@ -351,15 +257,10 @@ static bool run_simple(const fused *f)
         if (f->list[k].count != count || !f->list[k].item) return false;
     if (tsi_rank_enter(rank) != TS_OK) return false;
     if (!simple_list(f, rank, item, written)) return false;
-    tsi_event event = {
-        .kind = TSI_EVENT_OP, .kind_name = f->name, .name = rank->label, .where = rank->where
-    };
-    uint64_t number = tsi_ring_begin(rank->ring, &event);
-    tsi_update_run(&(tsi_update){ f->kind, 0, f->step, item, count, rank });
+    *status = tsi_list_run(f->op, (tsi_list_io){ f->step, item, count, rank, NULL, NULL });
     for (int64_t i = 0; i < count; i++)
         written[i]->version++;
-    tsi_ring_end(rank->ring, number, 0);
-    tell(f, rank);
+    if (*status == TS_OK) tell(f, rank);
     return true;
 }
 
@@ -379,21 +280,21 @@ static bool any_spread(const fused *f, ts_tensor *const *grad)
 static ts_status update_all(const fused *f, ts_rank *rank, ts_tensor *const *grad)
 {
     int64_t count = f->list[0].count;
-    size_t parts = (size_t)count * TSI_UPDATE_PARTS;
-    tsi_update_item few[FEW], *item = count <= FEW ? few : tsi_alloc((size_t)count * sizeof *item);
+    size_t parts = (size_t)count * TSI_LIST_PARTS;
+    tsi_list_item few[FEW], *item = count <= FEW ? few : tsi_alloc((size_t)count * sizeof *item);
     spread *spreads = any_spread(f, grad) ? tsi_calloc(parts, sizeof *spreads) : NULL;
     ts_status status = item && (spreads || !any_spread(f, grad)) ? TS_OK : TS_ERR_MEMORY;
-    if (status != TS_OK) (void)tsi_fail_memory(f->name, (size_t)count * sizeof *item);
+    if (status != TS_OK) (void)tsi_fail_memory(f->op->name, (size_t)count * sizeof *item);
     for (int64_t i = 0; status == TS_OK && i < count; i++)
         status = fill_item(f, i, grad, &item[i], spreads);
     if (status == TS_OK) {
-        tsi_update_run(&(tsi_update){ f->kind, 0, f->step, item, count, rank });
+        status = tsi_list_run(f->op, (tsi_list_io){ f->step, item, count, rank, NULL, NULL });
         for (int64_t i = 0; i < count; i++)
             f->list[0].item[i]->array->storage->version++;
     }
     for (size_t i = 0; spreads && i < parts; i++) {
         if (status != TS_OK) tsi_array_release(spreads[i].dense);
-        if (status == TS_OK) spread_back(&spreads[i], (int32_t)(i % TSI_UPDATE_PARTS));
+        if (status == TS_OK) spread_back(&spreads[i], (int32_t)(i % TSI_LIST_PARTS));
     }
     tsi_free(spreads);
     if (item != few) tsi_free(item);
@@ -403,21 +304,17 @@ static ts_status update_all(const fused *f, ts_rank *rank, ts_tensor *const *gra
 static ts_status run(const fused *f)
 {
     ts_rank *rank;
-    if (run_simple(f)) return TS_OK;
-    TSI_TRY(tsi_list_check(f->name, f->list, f->lists, &rank));
+    ts_status status = TS_OK;
+    if (run_simple(f, &status)) return status;
+    TSI_TRY(tsi_list_check(f->op->name, f->list, f->lists, &rank));
     if (!rank) return TS_OK;
     TSI_TRY(check_all(f));
     for (int32_t k = 0; k < f->lists; k++)
         if (k != TSI_UPDATE_GRAD) TSI_TRY(ready_all(f->list[k]));
     ts_scope scope = ts_scope_open(rank, NULL);
     ts_tensor **made = NULL, *const *grad = NULL;
-    tsi_event event = {
-        .kind = TSI_EVENT_OP, .kind_name = f->name, .name = rank->label, .where = rank->where
-    };
-    ts_status status = bring(f->name, f->list[TSI_UPDATE_GRAD], f->list[0], &grad, &made);
-    uint64_t number = tsi_ring_begin(rank->ring, &event);
+    status = bring(f->op->name, f->list[TSI_UPDATE_GRAD], f->list[0], &grad, &made);
     if (status == TS_OK) status = update_all(f, rank, grad);
-    tsi_ring_end(rank->ring, number, 0);
     if (status == TS_OK) tell(f, rank);
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
@@ -437,8 +334,7 @@ ts_status ts_fused_adamw(const ts_adamw_update *u)
                             .weight_decay = u->weight_decay,
                             .correction1 = 1.0 - pow(u->beta1, (double)u->step),
                             .correction2 = 1.0 - pow(u->beta2, (double)u->step) };
-    return run(&(fused){
-        "fused_adamw", TSI_UPDATE_ADAMW, 4, &step, { u->param, u->grad, u->first, u->second } });
+    return run(&(fused){ &tsi_list_adamw, 4, &step, { u->param, u->grad, u->first, u->second } });
 }
 
 ts_status ts_fused_sgd(const ts_sgd_update *u)
@@ -449,8 +345,7 @@ ts_status ts_fused_sgd(const ts_sgd_update *u)
     if (!moments && u->momentum != 0.0 && u->param.count > 0)
         return TSI_FAIL(TS_ERR_ARG, "fused_sgd: momentum %g, but no list to keep it in",
                         u->momentum);
-    return run(&(fused){ "fused_sgd",
-                         TSI_UPDATE_SGD,
+    return run(&(fused){ &tsi_list_sgd,
                          moments ? 3 : 2,
                          &step,
                          { u->param, u->grad, u->momentum_of, { NULL, 0 } } });

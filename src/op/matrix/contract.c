@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-static tsi_contract_fn fast_contract; /* installed by a backend before the first world opens */
-
 /* ---- reading an equation --------------------------------------------------------------------- */
 
 /* The part of operand k (inputs, then the result) as a pointer and a length. */
@@ -305,15 +303,4 @@ ts_status tsi_contract_reference(const tsi_contraction *p, bool accumulate)
         }
     }
     return TS_OK;
-}
-
-void tsi_contract_set(tsi_contract_fn fn)
-{
-    fast_contract = fn;
-}
-
-ts_status tsi_contract(const tsi_contraction *contraction, bool accumulate)
-{
-    return fast_contract ? fast_contract(contraction, accumulate)
-                         : tsi_contract_reference(contraction, accumulate);
 }

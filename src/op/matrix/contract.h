@@ -37,11 +37,13 @@ void tsi_equation_rules(tsi_rules *rules, const char *equation, int32_t factors,
 /* The local problem. */
 void tsi_contraction_make(const char *equation, const tsi_block *a, const tsi_block *b,
                           const tsi_block *c, tsi_contraction *out);
-/* c = a b, or c += a b; plain loops. Empty contractions give zeros. */
-ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumulate);
-/* The fast form where a backend installed one, else the reference. */
+/* c = a b, or c += a b. Empty contractions give zeros. */
 typedef ts_status (*tsi_contract_fn)(const tsi_contraction *contraction, bool accumulate);
-void tsi_contract_set(tsi_contract_fn fn); /* at start-up, by backends */
-ts_status tsi_contract(const tsi_contraction *contraction, bool accumulate);
+ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumulate); /* loops */
+
+/* The operators that are contractions, by one way to contract: the loops make them references, a
+ * backend's product makes them its kernels. */
+ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract); /* matmul.c */
+ts_status tsi_einsum_by(const tsi_kernel_io *io, tsi_contract_fn contract);
 
 #endif

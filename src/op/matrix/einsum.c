@@ -248,16 +248,17 @@ static ts_status make_between(const char *kept, const char *left, const tsi_bloc
 }
 
 static ts_status contract_pair(const char *left, const tsi_block *a, const char *right,
-                               const tsi_block *b, const char *kept, const tsi_block *c)
+                               const tsi_block *b, const char *kept, const tsi_block *c,
+                               tsi_contract_fn contract)
 {
     char equation[3 * TEXT];
     tsi_contraction problem;
     snprintf(equation, sizeof equation, "%s,%s->%s", left, right, kept);
     tsi_contraction_make(equation, a, b, c, &problem);
-    return tsi_contract(&problem, false);
+    return contract(&problem, false);
 }
 
-static ts_status einsum_reference(const tsi_kernel_io *io)
+ts_status tsi_einsum_by(const tsi_kernel_io *io, tsi_contract_fn contract)
 {
     const einsum_attributes *a = io->attributes;
     const tsi_block *out = &io->out[0].block;
@@ -265,7 +266,7 @@ static ts_status einsum_reference(const tsi_kernel_io *io)
     if (io->input_count <= 2) {
         tsi_contraction_make(a->equation, &io->in[0].block,
                              io->input_count > 1 ? &io->in[1].block : NULL, out, &problem);
-        return tsi_contract(&problem, false);
+        return contract(&problem, false);
     }
     letters l;
     letters_of(a->equation, &l);
@@ -284,7 +285,8 @@ static ts_status einsum_reference(const tsi_kernel_io *io)
         if (!last)
             status =
                 make_between(kept, names, &left, l.text[i], right, (ts_dtype)out->dtype, &next);
-        if (status == TS_OK) status = contract_pair(names, &left, l.text[i], right, kept, &next);
+        if (status == TS_OK)
+            status = contract_pair(names, &left, l.text[i], right, kept, &next, contract);
         tsi_free(made.data);
         made = last ? (tsi_block){ .data = NULL } : next;
         left = next;
@@ -292,6 +294,11 @@ static ts_status einsum_reference(const tsi_kernel_io *io)
     }
     tsi_free(made.data);
     return status;
+}
+
+static ts_status einsum_reference(const tsi_kernel_io *io)
+{
+    return tsi_einsum_by(io, tsi_contract_reference);
 }
 
 /* ---- the gradient ---------------------------------------------------------------------------- */

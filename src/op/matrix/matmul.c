@@ -229,7 +229,7 @@ static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_
     }
 }
 
-static ts_status product_reference(const tsi_kernel_io *io)
+ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
 {
     const product_form *form = io->op->family;
     ts_meta in[3];
@@ -243,12 +243,17 @@ static ts_status product_reference(const tsi_kernel_io *io)
                   io->in[form->bias].block.dtype != TS_DTYPE_NONE;
     const added_attributes *a = factors_of(io->op, io->attributes);
     if (a->alpha != 1 || a->beta != 1) {
-        TSI_TRY(tsi_contract(&problem, false));
+        TSI_TRY(contract(&problem, false));
         blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
         return TS_OK;
     }
     if (biased) TSI_TRY(copy_bias(io, &io->in[form->bias].block));
-    return tsi_contract(&problem, biased);
+    return contract(&problem, biased);
+}
+
+static ts_status product_reference(const tsi_kernel_io *io)
+{
+    return tsi_product_by(io, tsi_contract_reference);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

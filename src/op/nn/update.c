@@ -74,18 +74,23 @@ static void sgd_f64(const tsi_sgd_step *s, double *const *x, int64_t n)
 
 /* ---- any dtype, in chunks -------------------------------------------------------------------- */
 
-static char *part_at(const tsi_update_part *part, int64_t first)
+typedef struct update {
+    const tsi_adamw_step *adamw; /* or, if NULL, */
+    const tsi_sgd_step *sgd;
+} update;
+
+static char *part_at(const tsi_list_part *part, int64_t first)
 {
     return (char *)part->data + (size_t)first * ts_dtype_size(part->dtype);
 }
 
-static void run_chunk(const tsi_update *u, const tsi_update_item *item, int64_t first, int64_t n)
+static void run_chunk(update u, const tsi_list_item *item, int64_t first, int64_t n)
 {
     ts_dtype wide = item->part[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
-    double buffer[TSI_UPDATE_PARTS][CHUNK];
-    void *x[TSI_UPDATE_PARTS] = { NULL };
-    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
-        const tsi_update_part *part = &item->part[k];
+    double buffer[TSI_LIST_PARTS][CHUNK];
+    void *x[TSI_LIST_PARTS] = { NULL };
+    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+        const tsi_list_part *part = &item->part[k];
         if (!part->data) continue;
         x[k] = part->dtype == wide ? (void *)part_at(part, first) : buffer[k];
         if (part->dtype != wide)
@@ -93,66 +98,94 @@ static void run_chunk(const tsi_update *u, const tsi_update_item *item, int64_t 
     }
     float *const f32[] = { x[0], x[1], x[2], x[3] };
     double *const f64[] = { x[0], x[1], x[2], x[3] };
-    if (u->kind == TSI_UPDATE_ADAMW && wide == TS_DTYPE_F32)
-        adamw_f32(u->step, f32, n);
-    else if (u->kind == TSI_UPDATE_ADAMW)
-        adamw_f64(u->step, f64, n);
+    if (u.adamw && wide == TS_DTYPE_F32)
+        adamw_f32(u.adamw, f32, n);
+    else if (u.adamw)
+        adamw_f64(u.adamw, f64, n);
     else if (wide == TS_DTYPE_F32)
-        sgd_f32(u->step, f32, n);
+        sgd_f32(u.sgd, f32, n);
     else
-        sgd_f64(u->step, f64, n);
-    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
-        const tsi_update_part *part = &item->part[k];
+        sgd_f64(u.sgd, f64, n);
+    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+        const tsi_list_part *part = &item->part[k];
         if (part->data && part->dtype != wide && k != TSI_UPDATE_GRAD)
             tsi_cpu_cast_rows(part->dtype, part_at(part, first), wide, x[k], n);
     }
 }
 
-void tsi_update_range(const tsi_update *update, const tsi_update_item *item, int64_t first,
-                      int64_t count)
+static void run_range(update u, const tsi_list_item *item, int64_t first, int64_t count)
 {
     for (int64_t at = 0; at < count; at += CHUNK)
-        run_chunk(update, item, first + at, count - at < CHUNK ? count - at : CHUNK);
+        run_chunk(u, item, first + at, count - at < CHUNK ? count - at : CHUNK);
 }
 
-void tsi_update_reference(const tsi_update *update)
+void tsi_adamw_range(const tsi_adamw_step *step, const tsi_list_item *item, int64_t first,
+                     int64_t count)
 {
-    for (int64_t i = 0; i < update->count; i++)
-        tsi_update_range(update, &update->item[i], 0, update->item[i].count);
+    run_range((update){ .adamw = step }, item, first, count);
 }
 
-static double squares_reference(ts_dtype dtype, const void *data, int64_t count)
+void tsi_sgd_range(const tsi_sgd_step *step, const tsi_list_item *item, int64_t first,
+                   int64_t count)
+{
+    run_range((update){ .sgd = step }, item, first, count);
+}
+
+/* ---- the references -------------------------------------------------------------------------- */
+
+static ts_status adamw_reference(const tsi_list_io *io)
+{
+    for (int64_t i = 0; i < io->count; i++)
+        tsi_adamw_range(io->attributes, &io->item[i], 0, io->item[i].count);
+    return TS_OK;
+}
+
+static ts_status sgd_reference(const tsi_list_io *io)
+{
+    for (int64_t i = 0; i < io->count; i++)
+        tsi_sgd_range(io->attributes, &io->item[i], 0, io->item[i].count);
+    return TS_OK;
+}
+
+static double squares_of(const tsi_list_part *x, int64_t count)
 {
     double sum = 0.0, chunk[CHUNK];
     for (int64_t at = 0; at < count; at += CHUNK) {
         int64_t n = count - at < CHUNK ? count - at : CHUNK;
-        tsi_cpu_cast_rows(TS_DTYPE_F64, chunk, dtype,
-                          (const char *)data + (size_t)at * ts_dtype_size(dtype), n);
+        tsi_cpu_cast_rows(TS_DTYPE_F64, chunk, x->dtype, part_at(x, at), n);
         for (int64_t i = 0; i < n; i++)
             sum += chunk[i] * chunk[i];
     }
     return sum;
 }
 
-/* ---- what backends set ----------------------------------------------------------------------- */
-
-static tsi_update_kernels fast; /* written before the first world opens */
-
-void tsi_update_set(const tsi_update_kernels *kernels)
+static ts_status squares_reference(const tsi_list_io *io)
 {
-    fast = *kernels;
+    for (int64_t i = 0; i < io->count; i++) {
+        double *sum = io->item[i].part[TSI_SQUARES_SUM].data;
+        *sum += squares_of(&io->item[i].part[TSI_SQUARES_OF], io->item[i].count);
+    }
+    return TS_OK;
 }
 
-void tsi_update_run(const tsi_update *update)
-{
-    if (fast.run)
-        fast.run(update);
-    else
-        tsi_update_reference(update);
-}
-
-double tsi_update_squares(ts_rank *rank, ts_dtype dtype, const void *data, int64_t count)
-{
-    return fast.squares ? fast.squares(rank, dtype, data, count)
-                        : squares_reference(dtype, data, count);
-}
+const tsi_list_op tsi_list_adamw = {
+    .name = "fused_adamw",
+    .id = TSI_LIST_ADAMW,
+    .writes = 1 << TSI_UPDATE_PARAM | 1 << TSI_UPDATE_FIRST | 1 << TSI_UPDATE_SECOND,
+    .attribute_bytes = sizeof(tsi_adamw_step),
+    .reference = adamw_reference,
+};
+const tsi_list_op tsi_list_sgd = {
+    .name = "fused_sgd",
+    .id = TSI_LIST_SGD,
+    .writes = 1 << TSI_UPDATE_PARAM | 1 << TSI_UPDATE_FIRST,
+    .attribute_bytes = sizeof(tsi_sgd_step),
+    .reference = sgd_reference,
+};
+const tsi_list_op tsi_list_squares = {
+    .name = "squares",
+    .id = TSI_LIST_SQUARES,
+    .writes = 1 << TSI_SQUARES_SUM,
+    .single = 1 << TSI_SQUARES_SUM,
+    .reference = squares_reference,
+};

@@ -109,18 +109,12 @@ static ts_status run(const tsi_kernel_io *io, bool backward)
     return found ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
 }
 
-static ts_status forward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_embedding(const tsi_kernel_io *io)
 {
     return run(io, false);
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_embedding_backward(const tsi_kernel_io *io)
 {
     return run(io, true);
-}
-
-void tsi_embedding_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_EMBEDDING, forward_kernel);
-    tsi_kernel_set(TSI_OP_ID_EMBEDDING_BACKWARD, backward_kernel);
 }

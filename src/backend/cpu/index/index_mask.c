@@ -155,7 +155,7 @@ static ts_status run_mask(masking *m)
     return fits ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
 }
 
-static ts_status select_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_masked_select(const tsi_kernel_io *io)
 {
     masking m = { .io = io,
                   .x = io->in[0].block,
@@ -166,7 +166,7 @@ static ts_status select_kernel(const tsi_kernel_io *io)
     return run_mask(&m);
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_masked_select_backward(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block;
     masking m = { .io = io,
@@ -176,10 +176,4 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
                   .line_count = dy->extent[0] };
     m.line_step = dy->stride[0] * (int64_t)ts_dtype_size((ts_dtype)dy->dtype);
     return run_mask(&m);
-}
-
-void tsi_mask_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_MASKED_SELECT, select_kernel);
-    tsi_kernel_set(TSI_OP_ID_MASKED_SELECT_BACKWARD, backward_kernel);
 }

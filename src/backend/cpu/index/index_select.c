@@ -453,7 +453,7 @@ static void rest_make(picks *p, const tsi_block *near, const int64_t *stride, in
 }
 
 /* index_select, index_select_backward, index_add: one list for one dim. */
-static ts_status list_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_index_list(const tsi_kernel_io *io)
 {
     int32_t dim = (int32_t)tsi_attribute_int(io, "dim"), rest = 0;
     bool reads = io->op == &tsi_op_index_select;
@@ -490,7 +490,7 @@ static void lines_make(picks *p, const tsi_index_geometry *g)
                               p->index_stride[i]);
 }
 
-static ts_status index_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_index(const tsi_kernel_io *io)
 {
     const tsi_dims *dims = tsi_attribute_at(io, "dims");
     bool reads = io->op == &tsi_op_index_get;
@@ -518,14 +518,4 @@ static ts_status index_kernel(const tsi_kernel_io *io)
     for (int32_t j = 0; j < g.lines; j++)
         p.near_stride[j] = stride[g.at + j] * p.size;
     return run_picks(&p);
-}
-
-void tsi_select_install(void)
-{
-    static const tsi_op_id lists[] = { TSI_OP_ID_INDEX_SELECT, TSI_OP_ID_INDEX_SELECT_BACKWARD,
-                                       TSI_OP_ID_INDEX_ADD };
-    for (size_t i = 0; i < TSI_COUNT_OF(lists); i++)
-        tsi_kernel_set(lists[i], list_kernel);
-    tsi_kernel_set(TSI_OP_ID_INDEX_GET, index_kernel);
-    tsi_kernel_set(TSI_OP_ID_INDEX_PUT, index_kernel);
 }

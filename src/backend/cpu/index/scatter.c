@@ -297,14 +297,14 @@ static ts_status along_run(along *a)
     return status;
 }
 
-static ts_status gather_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_gather(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->in[0], .near = &io->out[0] };
     a.dim = (int32_t)tsi_attribute_int(io, "dim");
     return along_run(&a);
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_gather_backward(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->out[0], .near = &io->in[0] };
     a.dim = (int32_t)tsi_attribute_int(io, "dim");
@@ -312,7 +312,7 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
     return along_run(&a);
 }
 
-static ts_status scatter_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_scatter(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->out[0] };
     a.dim = (int32_t)tsi_attribute_int(io, "dim");
@@ -325,12 +325,4 @@ static ts_status scatter_kernel(const tsi_kernel_io *io)
     else
         tsi_store_real(dtype, a.value, number);
     return along_run(&a);
-}
-
-void tsi_gather_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_GATHER, gather_kernel);
-    tsi_kernel_set(TSI_OP_ID_GATHER_BACKWARD, backward_kernel);
-    tsi_kernel_set(TSI_OP_ID_SCATTER, scatter_kernel);
-    tsi_kernel_set(TSI_OP_ID_SCATTER_ADD, scatter_kernel);
 }

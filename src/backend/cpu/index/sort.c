@@ -203,7 +203,7 @@ static bool lines_make(lines *l, const tsi_kernel_io *io)
     return true;
 }
 
-static ts_status sort_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_sort(const tsi_kernel_io *io)
 {
     lines l;
     if (!lines_make(&l, io)) return (ts_status)TSI_KERNEL_DECLINED;
@@ -221,10 +221,4 @@ static ts_status sort_kernel(const tsi_kernel_io *io)
                          &l);
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_sort_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_SORT, sort_kernel);
-    tsi_kernel_set(TSI_OP_ID_TOPK, sort_kernel);
 }

@@ -13,10 +13,9 @@
 #include <limits.h>
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix/contract.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
-#include "op/matrix/contract.h"
 
 enum { A, B, C, OPERANDS };
 enum { BATCH, M, N, K, KINDS };
@@ -438,7 +437,7 @@ static bool is_empty(const tsi_contraction *x)
     return false;
 }
 
-static ts_status contract(const tsi_contraction *x, bool accumulate)
+ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
 {
     product p = { .block = { x->a, x->b, x->c },
                   .compute = compute_of(x),
@@ -469,8 +468,19 @@ static ts_status contract(const tsi_contraction *x, bool accumulate)
     return status;
 }
 
-void tsi_product_install(void)
+/* ---- the kernels ----------------------------------------------------------------------------- */
+
+ts_status tsi_cpu_product(const tsi_kernel_io *io)
 {
-    tsi_gemm_start();
-    tsi_contract_set(contract);
+    return tsi_product_small(io, false) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+}
+
+ts_status tsi_cpu_linear(const tsi_kernel_io *io)
+{
+    return tsi_product_small(io, true) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+}
+
+ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
+{
+    return tsi_einsum_by(io, tsi_cpu_contract);
 }

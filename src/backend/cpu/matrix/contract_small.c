@@ -5,8 +5,8 @@
  * numbers. Here b is copied into rows of a multiple of four, and rows of a are multiplied by it in
  * registers. Sums go along k one by one, fused, as BLAS does; bf16 is added up in f32.
  *
- * Larger products, other dtypes and biases are declined: the equation's way is theirs. */
-#include "backend/cpu/cpu.h"
+ * Larger products, other dtypes and biases go the equation's way (contract.c). */
+#include "backend/cpu/matrix/contract.h"
 #include "base/compiler.h"
 #include "device/number.h"
 
@@ -109,7 +109,7 @@ static void run_some(void *context, int64_t begin, int64_t end, int32_t worker)
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
+/* ---- the call ------------------------------------------------------------------------------ */
 
 /* [m, k] by [k, n], or batches of them, one of them perhaps for all; `turned`: b is [n, k]. Where
  * an extent of 1 stands for many the equation's way goes on. */
@@ -144,31 +144,13 @@ static bool describe(const tsi_kernel_io *io, bool turned, little *p)
     return p->dtype == TS_DTYPE_F32 || p->dtype == TS_DTYPE_BF16 || p->dtype == TS_DTYPE_F64;
 }
 
-static ts_status run(const tsi_kernel_io *io, bool turned)
+bool tsi_product_small(const tsi_kernel_io *io, bool turned)
 {
     little p;
-    if (!describe(io, turned, &p) || p.k == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!describe(io, turned, &p) || p.k == 0) return false;
     if (p.batches == 1)
         run_some(&p, 0, 1, 0);
     else
         tsi_parallel_for(io->rank, p.batches, 100000 / (p.m * p.n * p.k + 64) + 1, run_some, &p);
-    return TS_OK;
-}
-
-static ts_status run_product(const tsi_kernel_io *io)
-{
-    return run(io, false);
-}
-
-static ts_status run_linear(const tsi_kernel_io *io)
-{
-    return run(io, true);
-}
-
-void tsi_small_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_MATMUL, run_product);
-    tsi_kernel_set(TSI_OP_ID_MM, run_product);
-    tsi_kernel_set(TSI_OP_ID_BMM, run_product);
-    tsi_kernel_set(TSI_OP_ID_LINEAR, run_linear);
+    return true;
 }

@@ -276,7 +276,7 @@ static ts_status forward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dty
     return status;
 }
 
-static ts_status forward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_grouped_linear(const tsi_kernel_io *io)
 {
     ts_dtype compute = compute_of(io->in[0].block.dtype);
     if (compute == TS_DTYPE_NONE || !tsi_gemm_blas_has(compute))
@@ -356,7 +356,7 @@ static ts_status backward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dt
     return status;
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_grouped_linear_backward(const tsi_kernel_io *io)
 {
     ts_dtype compute = compute_of(io->in[0].block.dtype);
     if (compute == TS_DTYPE_NONE || io->in[1].block.dtype != io->in[0].block.dtype ||
@@ -367,10 +367,4 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
     ts_status status = backward_sorted(io, &s, compute);
     sorted_done(&s);
     return status;
-}
-
-void tsi_grouped_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_GROUPED_LINEAR, forward_kernel);
-    tsi_kernel_set(TSI_OP_ID_GROUPED_LINEAR_BACKWARD, backward_kernel);
 }

@@ -141,7 +141,7 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
         run_block(f, task, f->scratch + worker * f->scratch_size);
 }
 
-ts_status tsi_attend_forward(const tsi_kernel_io *io)
+ts_status tsi_cpu_attention(const tsi_kernel_io *io)
 {
     forward f = { .lse = &io->out[1].block };
     if (!tsi_attend_make(io, &f.a)) return (ts_status)TSI_KERNEL_DECLINED;

@@ -53,7 +53,4 @@ void tsi_attend_panels(tsi_panels *p, const tsi_block *x, const int64_t *at, boo
 ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, const tsi_attend *a);
 ts_status tsi_attend_backward_bf16(const tsi_kernel_io *io, const tsi_attend *a);
 
-ts_status tsi_attend_forward(const tsi_kernel_io *io);
-ts_status tsi_attend_backward(const tsi_kernel_io *io);
-
 #endif

@@ -259,7 +259,7 @@ static ts_status all_zeros(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-ts_status tsi_attend_backward(const tsi_kernel_io *io)
+ts_status tsi_cpu_attention_backward(const tsi_kernel_io *io)
 {
     backward w = { .lse = &io->in[4].block };
     if (!tsi_attend_make(io, &w.a)) return (ts_status)TSI_KERNEL_DECLINED;

@@ -134,9 +134,3 @@ void tsi_heads_put(ts_rank *rank, const tsi_block *block, const tsi_heads *from)
     rows_copy c = { block, *from, true };
     copy_all(rank, &c);
 }
-
-void tsi_attend_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_ATTENTION, tsi_attend_forward);
-    tsi_kernel_set(TSI_OP_ID_ATTENTION_BACKWARD, tsi_attend_backward);
-}

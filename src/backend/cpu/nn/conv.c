@@ -365,25 +365,17 @@ static ts_status run_conv(const tsi_kernel_io *io, const tsi_operand *x, const t
     return let_go(&c, &hx, status);
 }
 
-static ts_status conv_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_conv(const tsi_kernel_io *io)
 {
     return run_conv(io, &io->in[0], &io->in[1].block, &io->out[0], &io->out[0].block);
 }
 
-static ts_status input_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_conv_backward_input(const tsi_kernel_io *io)
 {
     return run_conv(io, &io->out[0], &io->in[1].block, &io->in[0], &io->out[0].block);
 }
 
-static ts_status weight_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_conv_backward_weight(const tsi_kernel_io *io)
 {
     return run_conv(io, &io->in[0], &io->out[0].block, &io->in[1], &io->out[0].block);
-}
-
-void tsi_conv_install(void)
-{
-    tsi_gemm_start();
-    tsi_kernel_set(TSI_OP_ID_CONV, conv_kernel);
-    tsi_kernel_set(TSI_OP_ID_CONV_BACKWARD_INPUT, input_kernel);
-    tsi_kernel_set(TSI_OP_ID_CONV_BACKWARD_WEIGHT, weight_kernel);
 }

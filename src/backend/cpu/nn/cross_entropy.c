@@ -116,7 +116,7 @@ static bool lies_plain(const tsi_block *x, ts_dtype dtype)
            (x->stride[x->ndim - 1] == 1 || x->extent[x->ndim - 1] == 1);
 }
 
-static ts_status forward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_cross_entropy(const tsi_kernel_io *io)
 {
     entropy e;
     if (!prepare(&e, io)) return (ts_status)TSI_KERNEL_DECLINED;
@@ -223,7 +223,7 @@ static void run_backward(void *context, int64_t begin, int64_t end, int32_t work
     }
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_cross_entropy_backward(const tsi_kernel_io *io)
 {
     entropy e;
     if (!prepare(&e, io)) return (ts_status)TSI_KERNEL_DECLINED;
@@ -238,10 +238,4 @@ static ts_status backward_kernel(const tsi_kernel_io *io)
     tsi_parallel_for(io->rank, tsi_block_count(e.labels), GRAIN / e.classes + 1, run_backward, &e);
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_entropy_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_CROSS_ENTROPY, forward_kernel);
-    tsi_kernel_set(TSI_OP_ID_CROSS_ENTROPY_BACKWARD, backward_kernel);
 }

@@ -127,7 +127,7 @@ static bool lies_plain(const tsi_block *block)
     return tsi_block_flatten(block, 1, &flat) && (flat.stride[1] == 1 || flat.extent[1] == 1);
 }
 
-static ts_status group_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_group_norm(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
     if (!tsi_is_small_real(x->dtype) || tsi_block_count(x) == 0)
@@ -154,9 +154,4 @@ static ts_status group_kernel(const tsi_kernel_io *io)
     tsi_parallel_for(io->rank, x->extent[0] * g.groups, GRAIN / g.length + 1, run_groups, &g);
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_norm_group_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_GROUP_NORM, group_kernel);
 }

@@ -127,7 +127,7 @@ static void describe(loss *l, const tsi_kernel_io *io)
     l->batch = (TASK - 1) / l->piece + 1;
 }
 
-static ts_status loss_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_loss(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *target = &io->in[1].block, *out = &io->out[0].block;
     if (!tsi_is_small_real(x->dtype) || !tsi_is_small_real(target->dtype) ||
@@ -148,12 +148,4 @@ static ts_status loss_kernel(const tsi_kernel_io *io)
     if (!l.each) tsi_store_real((ts_dtype)out->dtype, out->data, total);
     tsi_scratch_done(&sums);
     return TS_OK;
-}
-
-void tsi_loss_install(void)
-{
-    static const tsi_op_id ids[] = { TSI_OP_ID_MSE_LOSS, TSI_OP_ID_L1_LOSS,
-                                     TSI_OP_ID_SMOOTH_L1_LOSS, TSI_OP_ID_HUBER_LOSS };
-    for (size_t i = 0; i < TSI_COUNT_OF(ids); i++)
-        tsi_kernel_set(ids[i], loss_kernel);
 }

@@ -183,7 +183,7 @@ static ts_status run(const tsi_kernel_io *io, norm *n)
     return status;
 }
 
-static ts_status norm_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_norm(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block;
     const tsi_dims *normalized = tsi_attribute_at(io, "normalized");
@@ -206,10 +206,4 @@ static ts_status norm_kernel(const tsi_kernel_io *io)
              row_step(&n, &n.scale, &n.step[SCALE]) &&
              (!n.centred || row_step(&n, &n.mean, &n.step[MEAN]));
     return run(io, &n);
-}
-
-void tsi_norm_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_RMS_NORM, norm_kernel);
-    tsi_kernel_set(TSI_OP_ID_LAYER_NORM, norm_kernel);
 }

@@ -127,7 +127,7 @@ static bool lies_plain(const backward *b, const tsi_block *rows)
     return rows->dtype == TS_DTYPE_F32 && (b->length == 1 || rows->stride[b->outer] == 1);
 }
 
-static ts_status back_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_norm_backward(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[X].block, *w = &io->in[WEIGHT].block;
     backward b = { .io = io, .set = tsi_rows(), .layer = io->op == &tsi_op_layer_norm_backward };
@@ -154,10 +154,4 @@ static ts_status back_kernel(const tsi_kernel_io *io)
         fold_chunks(&b, o, chunks);
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_norm_back_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_RMS_NORM_BACKWARD, back_kernel);
-    tsi_kernel_set(TSI_OP_ID_LAYER_NORM_BACKWARD, back_kernel);
 }

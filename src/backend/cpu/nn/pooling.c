@@ -249,23 +249,16 @@ static ts_status run_planes(pool *p, tsi_parallel_fn fn, int64_t count)
     return TS_OK;
 }
 
-static ts_status pool_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_pool(const tsi_kernel_io *io)
 {
     pool p;
     pool_make(&p, io, &io->in[0], &io->out[0]);
     return run_planes(&p, forward_planes, p.in[2] + 2 * p.out[2]);
 }
 
-static ts_status backward_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_avg_pool_backward(const tsi_kernel_io *io)
 {
     pool p;
     pool_make(&p, io, &io->out[0], &io->in[0]);
     return run_planes(&p, backward_planes, p.in[0] * p.in[1] * p.in[2] + p.out[2]);
-}
-
-void tsi_pool_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_MAX_POOL, pool_kernel);
-    tsi_kernel_set(TSI_OP_ID_AVG_POOL, pool_kernel);
-    tsi_kernel_set(TSI_OP_ID_AVG_POOL_BACKWARD, backward_kernel);
 }

@@ -90,7 +90,7 @@ static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
     }
 }
 
-static ts_status rope_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_rope(const tsi_kernel_io *io)
 {
     rope r = { .set = tsi_rows(), .io = io, .x = io->in[0].block, .y = io->out[0].block };
     r.table = io->in[1].block;
@@ -106,9 +106,4 @@ static ts_status rope_kernel(const tsi_kernel_io *io)
     r.plain = r.table.dtype == TS_DTYPE_F32 && r.table.stride[1] == 1;
     tsi_parallel_for(io->rank, count / r.length, GRAIN / r.length + 1, run_rows, &r);
     return TS_OK;
-}
-
-void tsi_rope_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_ROPE, rope_kernel);
 }

@@ -118,7 +118,7 @@ static bool lies(const softmax *s, int32_t operand, ts_dtype dtype)
            (s->walk.length == 1 || stride == (int64_t)ts_dtype_size(dtype));
 }
 
-static ts_status softmax_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_softmax(const tsi_kernel_io *io)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     if (!tsi_is_small_real(in->dtype) || in->ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
@@ -177,7 +177,7 @@ static void run_lse(void *context, int64_t begin, int64_t end, int32_t worker)
     }
 }
 
-static ts_status logsumexp_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_logsumexp(const tsi_kernel_io *io)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     const tsi_reduce_attributes *a = io->attributes;
@@ -204,11 +204,4 @@ static ts_status logsumexp_kernel(const tsi_kernel_io *io)
     s.direct = lies(&s, 0, TS_DTYPE_F32);
     s.narrow = lies(&s, 0, TS_DTYPE_BF16);
     return run(io, &s, run_lse);
-}
-
-void tsi_softmax_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_SOFTMAX, softmax_kernel);
-    tsi_kernel_set(TSI_OP_ID_LOG_SOFTMAX, softmax_kernel);
-    tsi_kernel_set(TSI_OP_ID_LOGSUMEXP, logsumexp_kernel);
 }

@@ -49,7 +49,7 @@ static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
     }
 }
 
-static ts_status back_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_softmax_backward(const tsi_kernel_io *io)
 {
     const tsi_block *in[] = { &io->in[0].block, &io->in[1].block, &io->out[0].block };
     if (!tsi_is_small_real(in[DY]->dtype) || !tsi_is_small_real(in[Y]->dtype) || in[Y]->ndim == 0)
@@ -78,10 +78,4 @@ static ts_status back_kernel(const tsi_kernel_io *io)
     tsi_parallel_for(io->rank, b.walk.rows, GRAIN / b.walk.length + 1, run_rows, &b);
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_softmax_back_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_SOFTMAX_BACKWARD, back_kernel);
-    tsi_kernel_set(TSI_OP_ID_LOG_SOFTMAX_BACKWARD, back_kernel);
 }

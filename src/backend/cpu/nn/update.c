@@ -12,26 +12,28 @@
 enum { PIECE = 16384, TILE = 512, CHUNK = 65536, PARTIALS = 64 };
 
 typedef struct list {
-    const tsi_update *update;
+    const tsi_list_io *io;
     const tsi_row_set *set;
+    const tsi_adamw_step *adamw; /* or, if NULL, */
+    const tsi_sgd_step *sgd;
     const int64_t *first; /* piece number where each item begins; NULL: pieces are items */
     float numbers[8];
     int32_t nesterov, plain; /* plain: the first step with momentum, which has a loop of its own */
 } list;
 
-static void settle(list *l, const tsi_update *u)
+static void numbers_of_sgd(list *l, const tsi_sgd_step *s)
 {
-    *l = (list){ .update = u, .set = tsi_rows() };
-    if (u->kind == TSI_UPDATE_SGD) {
-        const tsi_sgd_step *s = u->step;
-        l->nesterov = s->nesterov;
-        l->plain = s->first;
-        l->numbers[0] = (float)s->lr;
-        l->numbers[1] = (float)s->momentum;
-        l->numbers[2] = (float)s->weight_decay;
-        return;
-    }
-    const tsi_adamw_step *s = u->step;
+    l->sgd = s;
+    l->nesterov = s->nesterov;
+    l->plain = s->first;
+    l->numbers[0] = (float)s->lr;
+    l->numbers[1] = (float)s->momentum;
+    l->numbers[2] = (float)s->weight_decay;
+}
+
+static void numbers_of_adamw(list *l, const tsi_adamw_step *s)
+{
+    l->adamw = s;
     l->numbers[0] = (float)s->beta1;
     l->numbers[1] = (float)s->beta2;
     l->numbers[2] = (float)(1.0 - s->beta1);
@@ -44,23 +46,31 @@ static void settle(list *l, const tsi_update *u)
 
 static void run_row(const list *l, float *const *x, int64_t count)
 {
-    if (l->update->kind == TSI_UPDATE_ADAMW)
+    if (l->adamw)
         l->set->adamw(x, l->numbers, count);
     else
         l->set->sgd(x, l->numbers, l->nesterov, count);
 }
 
-static char *part_at(const tsi_update_part *part, int64_t first)
+static void run_plain(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
+{
+    if (l->adamw)
+        tsi_adamw_range(l->adamw, item, first, count);
+    else
+        tsi_sgd_range(l->sgd, item, first, count);
+}
+
+static char *part_at(const tsi_list_part *part, int64_t first)
 {
     return (char *)part->data + (size_t)first * ts_dtype_size(part->dtype);
 }
 
 /* A tile of an item whose parts are not all f32. */
-static void run_tile(const list *l, const tsi_update_item *item, int64_t first, int64_t count)
+static void run_tile(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
 {
-    float buffer[TSI_UPDATE_PARTS][TILE], *x[TSI_UPDATE_PARTS] = { NULL };
-    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
-        const tsi_update_part *part = &item->part[k];
+    float buffer[TSI_LIST_PARTS][TILE], *x[TSI_LIST_PARTS] = { NULL };
+    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+        const tsi_list_part *part = &item->part[k];
         if (!part->data) continue;
         bool own = part->dtype == TS_DTYPE_F32;
         x[k] = own ? (float *)(void *)part_at(part, first) : buffer[k];
@@ -69,24 +79,24 @@ static void run_tile(const list *l, const tsi_update_item *item, int64_t first, 
                        (int64_t)ts_dtype_size(part->dtype), count);
     }
     run_row(l, x, count);
-    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
-        const tsi_update_part *part = &item->part[k];
+    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+        const tsi_list_part *part = &item->part[k];
         if (part->data && part->dtype != TS_DTYPE_F32 && k != TSI_UPDATE_GRAD)
             tsi_scatter(part->dtype, part_at(part, first), (int64_t)ts_dtype_size(part->dtype),
                         TS_DTYPE_F32, x[k], count);
     }
 }
 
-static void run_piece(const list *l, const tsi_update_item *item, int64_t first, int64_t count)
+static void run_piece(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
 {
     bool same = true;
-    float *x[TSI_UPDATE_PARTS];
-    for (int k = 0; k < TSI_UPDATE_PARTS; k++) {
+    float *x[TSI_LIST_PARTS];
+    for (int k = 0; k < TSI_LIST_PARTS; k++) {
         same = same && (!item->part[k].data || item->part[k].dtype == TS_DTYPE_F32);
         x[k] = item->part[k].data ? (float *)item->part[k].data + (same ? first : 0) : NULL;
     }
     if (l->plain || item->part[0].dtype == TS_DTYPE_F64) {
-        tsi_update_range(l->update, item, first, count);
+        run_plain(l, item, first, count);
     } else if (same) {
         run_row(l, x, count);
     } else {
@@ -99,7 +109,7 @@ static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker
 {
     (void)worker;
     const list *l = context;
-    int64_t low = 0, high = l->update->count; /* the item of piece `begin`: first[low] <= begin */
+    int64_t low = 0, high = l->io->count; /* the item of piece `begin`: first[low] <= begin */
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
         if (l->first[middle] <= begin)
@@ -110,34 +120,48 @@ static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker
     for (int64_t piece = begin, i = low; piece < end; piece++) {
         while (l->first[i + 1] <= piece)
             i++;
-        const tsi_update_item *item = &l->update->item[i];
+        const tsi_list_item *item = &l->io->item[i];
         int64_t at = (piece - l->first[i]) * PIECE;
         run_piece(l, item, at, item->count - at < PIECE ? item->count - at : PIECE);
     }
 }
 
 /* The pieces of all items, numbered through; small lists are not worth a second thread. */
-static void update_run(const tsi_update *u)
+static ts_status run_list(list *l)
 {
-    list l;
-    settle(&l, u);
+    const tsi_list_io *io = l->io;
     int64_t elements = 0;
-    for (int64_t i = 0; i < u->count; i++)
-        elements += u->item[i].count;
+    for (int64_t i = 0; i < io->count; i++)
+        elements += io->item[i].count;
     tsi_scratch scratch = { 0 };
     if (elements <= 2 * PIECE ||
-        tsi_scratch_get(&scratch, u->rank, (size_t)u->count + 1, sizeof(int64_t)) != TS_OK) {
-        for (int64_t i = 0; i < u->count; i++)
-            run_piece(&l, &u->item[i], 0, u->item[i].count);
-        return;
+        tsi_scratch_get(&scratch, io->rank, (size_t)io->count + 1, sizeof(int64_t)) != TS_OK) {
+        for (int64_t i = 0; i < io->count; i++)
+            run_piece(l, &io->item[i], 0, io->item[i].count);
+        return TS_OK;
     }
     int64_t *first = scratch.data;
     first[0] = 0;
-    for (int64_t i = 0; i < u->count; i++)
-        first[i + 1] = first[i] + (u->item[i].count + PIECE - 1) / PIECE;
-    l.first = first;
-    tsi_parallel_for(u->rank, first[u->count], 1, run_pieces, &l);
+    for (int64_t i = 0; i < io->count; i++)
+        first[i + 1] = first[i] + (io->item[i].count + PIECE - 1) / PIECE;
+    l->first = first;
+    tsi_parallel_for(io->rank, first[io->count], 1, run_pieces, l);
     tsi_scratch_done(&scratch);
+    return TS_OK;
+}
+
+ts_status tsi_cpu_list_adamw(const tsi_list_io *io)
+{
+    list l = { .io = io, .set = tsi_rows() };
+    numbers_of_adamw(&l, io->attributes);
+    return run_list(&l);
+}
+
+ts_status tsi_cpu_list_sgd(const tsi_list_io *io)
+{
+    list l = { .io = io, .set = tsi_rows() };
+    numbers_of_sgd(&l, io->attributes);
+    return run_list(&l);
 }
 
 /* ---- squares --------------------------------------------------------------------------------- */
@@ -179,13 +203,13 @@ static void run_squares(void *context, int64_t begin, int64_t end, int32_t worke
     }
 }
 
-static double update_squares(ts_rank *rank, ts_dtype dtype, const void *data, int64_t count)
+static double squares_of_item(ts_rank *rank, const tsi_list_part *x, int64_t count)
 {
     double few[PARTIALS], total = 0;
-    squares s = { tsi_rows(), data, few, dtype, 0, count };
+    squares s = { tsi_rows(), x->data, few, x->dtype, 0, count };
     if (count <= CHUNK) return squares_of(&s, 0, count);
     for (int64_t done = 0; done < count; done += (int64_t)PARTIALS * CHUNK) {
-        s.data = (const char *)data + (size_t)done * ts_dtype_size(dtype);
+        s.data = part_at(x, done);
         s.count =
             count - done < (int64_t)PARTIALS * CHUNK ? count - done : (int64_t)PARTIALS * CHUNK;
         int64_t chunks = (s.count - 1) / CHUNK + 1;
@@ -196,7 +220,11 @@ static double update_squares(ts_rank *rank, ts_dtype dtype, const void *data, in
     return total;
 }
 
-void tsi_update_install(void)
+ts_status tsi_cpu_list_squares(const tsi_list_io *io)
 {
-    tsi_update_set(&(tsi_update_kernels){ update_run, update_squares });
+    for (int64_t i = 0; i < io->count; i++) {
+        double *sum = io->item[i].part[TSI_SQUARES_SUM].data;
+        *sum += squares_of_item(io->rank, &io->item[i].part[TSI_SQUARES_OF], io->item[i].count);
+    }
+    return TS_OK;
 }

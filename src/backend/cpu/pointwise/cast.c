@@ -59,7 +59,7 @@ static int32_t outermost(const tsi_block *to)
     return best;
 }
 
-static ts_status copy_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_cast(const tsi_kernel_io *io)
 {
     slabs s = { .to = io->out[0].block, .from = io->in[0].block, .device = io->device };
     s.set = tsi_rows();
@@ -79,10 +79,4 @@ static ts_status copy_kernel(const tsi_kernel_io *io)
     int64_t extent = s.to.extent[s.dim];
     tsi_parallel_for(io->rank, extent, GRAIN / (count / extent) + 1, run_slab, &s);
     return (ts_status)s.failed;
-}
-
-void tsi_copy_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_CAST, copy_kernel);
-    tsi_kernel_set(TSI_OP_ID_CLONE, copy_kernel);
 }

@@ -194,7 +194,7 @@ static bool dense_results(const tsi_kernel_io *io)
     return dense;
 }
 
-static ts_status dropout_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_dropout(const tsi_kernel_io *io)
 {
     double p = tsi_attribute_real(io, "p");
     drawing d = { .io = io, .scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
@@ -205,15 +205,9 @@ static ts_status dropout_kernel(const tsi_kernel_io *io)
     return run_drawing(&d, dropout_runs);
 }
 
-static ts_status bernoulli_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_bernoulli(const tsi_kernel_io *io)
 {
     drawing d = { .io = io };
     if (!dense_results(io)) return (ts_status)TSI_KERNEL_DECLINED;
     return run_drawing(&d, bernoulli_runs);
-}
-
-void tsi_draw_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_DROPOUT, dropout_kernel);
-    tsi_kernel_set(TSI_OP_ID_BERNOULLI, bernoulli_kernel);
 }

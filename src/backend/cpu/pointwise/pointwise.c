@@ -25,7 +25,7 @@ typedef struct row_entry {
 
 enum { ENTRIES = 1024 }; /* a power of two, far above the number of operators */
 static row_entry
-    entries[ENTRIES]; /* written by tsi_pointwise_install, once, before any world opens */
+    entries[ENTRIES]; /* written by tsi_pointwise_start, once, before any world opens */
 
 static size_t place_of(const tsi_op_desc *op)
 {
@@ -237,7 +237,7 @@ static bool run_tiny(const tsi_kernel_io *io, const row_entry *entry)
     return true;
 }
 
-static ts_status pointwise_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_pointwise(const tsi_kernel_io *io)
 {
     const row_entry *entry = entry_of(io->op);
     if (run_tiny(io, entry)) return TS_OK;
@@ -260,7 +260,7 @@ static ts_status pointwise_kernel(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* ---- installation ---------------------------------------------------------------------------- */
+/* ---- start-up -------------------------------------------------------------------------------- */
 
 static const struct {
     tsi_op_id op;
@@ -271,7 +271,7 @@ static const struct {
 #undef TSI_ROW_OP
 };
 
-void tsi_pointwise_install(void)
+void tsi_pointwise_start(void)
 {
     const tsi_row_set *set = tsi_rows();
     for (int32_t id = 0; id < TSI_OP_ID_COUNT; id++) {
@@ -281,7 +281,6 @@ void tsi_pointwise_install(void)
         *entry_of(op) = (row_entry){ .op = op,
                                      .truth = family->result == TSI_RESULT_BOOL,
                                      .numbers = op->attribute_bytes >= sizeof(double) };
-        tsi_kernel_set((tsi_op_id)id, pointwise_kernel);
     }
     for (size_t i = 0; i < TSI_COUNT_OF(with_rows); i++) {
         row_entry *entry = entry_of(tsi_op_at((int32_t)with_rows[i].op));

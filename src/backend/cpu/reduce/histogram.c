@@ -132,7 +132,7 @@ static void find_bounds(counting *c)
     c->max += 1;
 }
 
-static ts_status histc_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_histc(const tsi_kernel_io *io)
 {
     counting c = { .min = tsi_attribute_real(io, "min"),
                    .max = tsi_attribute_real(io, "max"),
@@ -172,7 +172,7 @@ static void count_values(void *context, int64_t begin, int64_t end, int32_t work
     each_piece(context, begin, end, worker, value_piece);
 }
 
-static ts_status bincount_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_bincount(const tsi_kernel_io *io)
 {
     counting c = { .bins = io->out[0].global->shape.extent[0] };
     bool weighed = io->input_count > 1 && io->in[1].global->dtype != TS_DTYPE_NONE;
@@ -208,7 +208,7 @@ static void count_nonzero(void *context, int64_t begin, int64_t end, int32_t wor
     each_piece(context, begin, end, worker, nonzero_piece);
 }
 
-static ts_status nonzero_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_count_nonzero(const tsi_kernel_io *io)
 {
     counting c = { .bins = 1 };
     const tsi_block *out = &io->out[0].block;
@@ -243,7 +243,7 @@ static int64_t count_distinct(const uint64_t *items, int64_t count, int32_t word
     return distinct;
 }
 
-static ts_status unique_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_count_unique(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block;
     ts_dtype dtype = (ts_dtype)x->dtype;
@@ -263,12 +263,4 @@ static ts_status unique_kernel(const tsi_kernel_io *io)
     tsi_store_int(TS_DTYPE_I64, io->out[0].block.data, count_distinct(sorted, count, words, real));
     tsi_scratch_done(&scratch);
     return TS_OK;
-}
-
-void tsi_count_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_HISTC, histc_kernel);
-    tsi_kernel_set(TSI_OP_ID_BINCOUNT, bincount_kernel);
-    tsi_kernel_set(TSI_OP_ID_COUNT_NONZERO, nonzero_kernel);
-    tsi_kernel_set(TSI_OP_ID_COUNT_UNIQUE, unique_kernel);
 }

@@ -165,29 +165,29 @@ static ts_status by_attributes(const tsi_kernel_io *io, tsi_fold fold, bool mean
     return reduce(io, out_dim, fold, mean ? count : 1.0);
 }
 
-static ts_status sum_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_sum(const tsi_kernel_io *io)
 {
     return by_attributes(io, TSI_BY_SUM, false);
 }
 
-static ts_status mean_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_mean(const tsi_kernel_io *io)
 {
     if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL)
         return (ts_status)TSI_KERNEL_DECLINED;
     return by_attributes(io, TSI_BY_SUM, true);
 }
 
-static ts_status prod_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_prod(const tsi_kernel_io *io)
 {
     return by_attributes(io, TSI_BY_PROD, false);
 }
 
-static ts_status amax_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_amax(const tsi_kernel_io *io)
 {
     return by_attributes(io, TSI_BY_MAX, false);
 }
 
-static ts_status amin_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_amin(const tsi_kernel_io *io)
 {
     return by_attributes(io, TSI_BY_MIN, false);
 }
@@ -199,23 +199,18 @@ static ts_status truth_kernel(const tsi_kernel_io *io, tsi_fold fold)
     return by_attributes(io, fold, false);
 }
 
-static ts_status any_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_any(const tsi_kernel_io *io)
 {
     return truth_kernel(io, TSI_BY_MAX);
 }
 
-static ts_status all_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_all(const tsi_kernel_io *io)
 {
     return truth_kernel(io, TSI_BY_MIN);
 }
 
-static ts_status count_kernel(const tsi_kernel_io *io)
-{
-    return truth_kernel(io, TSI_BY_SUM);
-}
-
 /* Terms of the 2-norm; other powers are the reference's. */
-static ts_status powsum_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_powsum(const tsi_kernel_io *io)
 {
     const tsi_reduce_attributes *a = io->attributes;
     bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
@@ -224,7 +219,7 @@ static ts_status powsum_kernel(const tsi_kernel_io *io)
 }
 
 /* Integers would wrap where the reference goes through double. */
-static ts_status sum_to_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_sum_to(const tsi_kernel_io *io)
 {
     if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL)
         return (ts_status)TSI_KERNEL_DECLINED;
@@ -235,18 +230,4 @@ static ts_status sum_to_kernel(const tsi_kernel_io *io)
         out_dim[d] = e < 0 || (out->extent[e] == 1 && in->extent[d] != 1) ? -1 : e;
     }
     return reduce(io, out_dim, TSI_BY_SUM, 1.0);
-}
-
-void tsi_reduce_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_SUM, sum_kernel);
-    tsi_kernel_set(TSI_OP_ID_MEAN, mean_kernel);
-    tsi_kernel_set(TSI_OP_ID_PROD, prod_kernel);
-    tsi_kernel_set(TSI_OP_ID_AMAX, amax_kernel);
-    tsi_kernel_set(TSI_OP_ID_AMIN, amin_kernel);
-    tsi_kernel_set(TSI_OP_ID_ANY, any_kernel);
-    tsi_kernel_set(TSI_OP_ID_ALL, all_kernel);
-    tsi_kernel_set(TSI_OP_ID_COUNT_NONZERO, count_kernel);
-    tsi_kernel_set(TSI_OP_ID_POWSUM, powsum_kernel);
-    tsi_kernel_set(TSI_OP_ID_SUM_TO, sum_to_kernel);
 }

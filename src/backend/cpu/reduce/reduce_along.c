@@ -146,12 +146,12 @@ static ts_status extreme_kernel(const tsi_kernel_io *io, bool least)
     return along(&l, dim, true);
 }
 
-static ts_status largest_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_largest(const tsi_kernel_io *io)
 {
     return extreme_kernel(io, false);
 }
 
-static ts_status smallest_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_smallest(const tsi_kernel_io *io)
 {
     return extreme_kernel(io, true);
 }
@@ -176,12 +176,12 @@ static ts_status stat_kernel(const tsi_kernel_io *io, bool root)
     return along(&l, dim, true);
 }
 
-static ts_status var_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_var(const tsi_kernel_io *io)
 {
     return stat_kernel(io, false);
 }
 
-static ts_status std_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_std(const tsi_kernel_io *io)
 {
     return stat_kernel(io, true);
 }
@@ -208,7 +208,7 @@ static void run_cumsum(const lines *l, const float *x, char *const *out)
     }
 }
 
-static ts_status cumsum_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_cumsum(const tsi_kernel_io *io)
 {
     const tsi_scan_attributes *a = io->attributes;
     const tsi_block *in = &io->in[0].block;
@@ -217,15 +217,4 @@ static ts_status cumsum_kernel(const tsi_kernel_io *io)
     if (tsi_block_count(in) == 0) return TS_OK;
     lines l = { .io = io, .run = run_cumsum, .reverse = a->reverse != 0 };
     return along(&l, (int32_t)a->dim, false);
-}
-
-void tsi_along_install(void)
-{
-    tsi_kernel_set(TSI_OP_ID_ARGMAX, largest_kernel);
-    tsi_kernel_set(TSI_OP_ID_ARGMIN, smallest_kernel);
-    tsi_kernel_set(TSI_OP_ID_MAX, largest_kernel);
-    tsi_kernel_set(TSI_OP_ID_MIN, smallest_kernel);
-    tsi_kernel_set(TSI_OP_ID_VAR, var_kernel);
-    tsi_kernel_set(TSI_OP_ID_STD, std_kernel);
-    tsi_kernel_set(TSI_OP_ID_CUMSUM, cumsum_kernel);
 }

@@ -186,7 +186,7 @@ static void window_of(const tsi_kernel_io *io, int32_t i, tsi_remap *map, tsi_re
     }
 }
 
-static ts_status remap_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_remap(const tsi_kernel_io *io)
 {
     const tsi_remap_kind *kind = io->op->family;
     if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
@@ -204,7 +204,7 @@ static ts_status remap_kernel(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static ts_status stack_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_stack(const tsi_kernel_io *io)
 {
     int64_t dim = tsi_attribute_int(io, "dim");
     const tsi_block *out = &io->out[0].block;
@@ -273,7 +273,7 @@ static void triangle_rows(void *context, int64_t begin, int64_t end, int32_t wor
     }
 }
 
-static ts_status triangle_kernel(const tsi_kernel_io *io)
+ts_status tsi_cpu_triangle(const tsi_kernel_io *io)
 {
     triangle t = { .io = io,
                    .in = &io->in[0].block,
@@ -292,21 +292,4 @@ static ts_status triangle_kernel(const tsi_kernel_io *io)
     tsi_parallel_for(io->rank, count / t.in->extent[last], GRAIN / t.in->extent[last] + 1,
                      triangle_rows, &t);
     return TS_OK;
-}
-
-void tsi_move_install(void)
-{
-    static const tsi_op_id maps[] = { TSI_OP_ID_CAT,
-                                      TSI_OP_ID_FLIP,
-                                      TSI_OP_ID_PAD,
-                                      TSI_OP_ID_REPEAT,
-                                      TSI_OP_ID_ROLL,
-                                      TSI_OP_ID_SLICE,
-                                      TSI_OP_ID_SLICE_BACKWARD,
-                                      TSI_OP_ID_REPEAT_INTERLEAVE };
-    for (size_t i = 0; i < TSI_COUNT_OF(maps); i++)
-        tsi_kernel_set(maps[i], remap_kernel);
-    tsi_kernel_set(TSI_OP_ID_STACK, stack_kernel);
-    tsi_kernel_set(TSI_OP_ID_TRIL, triangle_kernel);
-    tsi_kernel_set(TSI_OP_ID_TRIU, triangle_kernel);
 }

@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* install.h - puts the fast kernels of the cpu before the references. */
-#ifndef TSI_BACKEND_CPU_INSTALL_H
-#define TSI_BACKEND_CPU_INSTALL_H
-
-/* Before the first world opens; more calls do nothing. Any thread. */
-void tsi_backend_cpu_install(void);
-
-#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels.c - the table of the cpu's kernels, made from kernels.def, and its entry.
+ *
+ * INV: the table is constant; what kernels need of the machine (row functions of its instruction
+ * set, BLAS on the calling thread) is settled before the table is entered. */
+#include "backend/cpu/kernels.h"
+
+#include <pthread.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix/gemm.h"
+
+static const tsi_kernels table = {
+    .struct_size = sizeof(tsi_kernels),
+    .kind = "cpu",
+    .ops_hash = TSI_OPS_HASH,
+    .op = {
+#define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
+#define TS_LIST_KERNEL(name, fn)
+#include "backend/cpu/kernels.def"
+#undef TS_KERNEL
+#undef TS_LIST_KERNEL
+    },
+    .list = {
+#define TS_KERNEL(name, fn)
+#define TS_LIST_KERNEL(name, fn) [TSI_LIST_NUMBER_##name] = fn,
+#include "backend/cpu/kernels.def"
+#undef TS_KERNEL
+#undef TS_LIST_KERNEL
+    },
+};
+
+static pthread_once_t added = PTHREAD_ONCE_INIT;
+
+static void add(void)
+{
+    tsi_gemm_start();
+    tsi_pointwise_start();
+    (void)tsi_kernels_add(&table); /* of this build, and the first: it cannot be refused */
+}
+
+void tsi_backend_cpu_add(void)
+{
+    (void)pthread_once(&added, add);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* contract.h - the cpu's contraction: one product kernel behind matmul, linear and einsum. */
+#ifndef TSI_BACKEND_CPU_CONTRACT_H
+#define TSI_BACKEND_CPU_CONTRACT_H
+
+#include "backend/cpu/cpu.h"
+#include "op/matrix/contract.h"
+
+/* Any dtype, any strides; those without fast products go through the plain loops. */
+ts_status tsi_cpu_contract(const tsi_contraction *contraction, bool accumulate);
+/* A very small product straight from the call's blocks (contract_small.c); `turned`: the second is
+ * [n, k]. false: it is not small, and nothing was done. */
+bool tsi_product_small(const tsi_kernel_io *io, bool turned);
+
+#endif
