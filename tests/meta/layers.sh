@@ -34,4 +34,28 @@ refuses "so do the measurements" "bench/ uses the public API only" "$root/script
 tree include/tessera/x.h '#include "base/alloc.h"'
 refuses "public headers see no internal one" "a public header includes its neighbours" \
     "$root/scripts/check-layers" "$work/tree"
+
+# One door, one device, one mirror.
+tree src/nn/x.c 'static const void *d(void) { return tsi_device_cpu(); }'
+refuses "only src/device names the cpu's device" "the cpu's device is named in src/device only" \
+    "$root/scripts/check-layers" "$work/tree"
+tree src/device/x.c 'static const void *d(void) { return tsi_device_cpu(); }'
+succeeds "it may itself" "$root/scripts/check-layers" "$work/tree"
+tree src/op/nn/x.c '    return io->op->reference(io);'
+refuses "references are called in one place" "called by tsi_kernel_run alone" \
+    "$root/scripts/check-layers" "$work/tree"
+tree src/op/core/kernel.c '    return io->op->reference(io);'
+succeeds "in kernel.c" "$root/scripts/check-layers" "$work/tree"
+tree src/backend/cpu/kernels.c '    return tsi_cpu_softmax(io);'
+echo 'TS_KERNEL(softmax, tsi_cpu_softmax)' > "$work/tree/src/backend/cpu/kernels.def"
+refuses "so are kernels" "a kernel, tsi_cpu_softmax, is called by tsi_kernel_run alone" \
+    "$root/scripts/check-layers" "$work/tree"
+tree src/backend/cpu/nn/melt_fast.c ''
+mkdir -p "$work/tree/src/op/nn"
+refuses "a kernel's file mirrors an operator's" "there is no operator src/op/nn/melt_fast.c" \
+    "$root/scripts/check-layers" "$work/tree"
+touch "$work/tree/src/op/nn/melt.c"
+succeeds "by the first words of its name" "$root/scripts/check-layers" "$work/tree"
+rm "$work/tree/src/op/nn/melt.c" && touch "$work/tree/src/backend/cpu/nn/melt.h"
+succeeds "or a header beside it says what it is" "$root/scripts/check-layers" "$work/tree"
 finish

@@ -58,12 +58,6 @@ typedef struct tsi_scratch {
 ts_status tsi_scratch_get(tsi_scratch *scratch, ts_rank *rank, size_t count, size_t bytes);
 void tsi_scratch_done(tsi_scratch *scratch); /* accepts a zero one */
 
-/* ---- attributes of an operator, by name ------------------------------------------------------ */
-/* NULL: the operator has no such attribute. */
-const void *tsi_attribute_at(const tsi_kernel_io *io, const char *name);
-double tsi_attribute_real(const tsi_kernel_io *io, const char *name);
-int64_t tsi_attribute_int(const tsi_kernel_io *io, const char *name); /* INT, BOOL or CHOICE */
-
 static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
 {
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding.c - rows of a table by index, rotary positions, and the gradient of the table.
+/* embedding.c - rows of a table by index, and the gradient of the table.
  *
  * A table whose rows are sharded needs no gather: a rank looks up the rows it holds and writes
  * zeros for the others, so the result is a partial sum. The gradient of a row-sharded table is
@@ -241,117 +241,6 @@ const tsi_op_desc tsi_op_embedding_backward = {
     .sample = sample_backward,
 };
 
-/* ---- rotary positions ------------------------------------------------------------------------ */
-
-/* x [.., T, D]; table [T, D]: cosines of D/2 angles, then sines. Halves: (x1, x2) -> (x1 c - x2 s,
- * x2 c + x1 s). */
-typedef struct rope_attributes {
-    int32_t inverse, reserved; /* 1: rotates back, which is the gradient */
-} rope_attributes;
-static const tsi_attribute rope_table[] = {
-    TSI_ATTR(rope_attributes, inverse, BOOL, "inverse", "false"), { 0 }
-};
-
-static ts_status rope_infer(const tsi_op_call *call)
-{
-    const ts_shape *x = &call->in[0].shape, *table = &call->in[1].shape;
-    bool fits = x->ndim >= 2 && table->ndim == 2 && table->extent[1] == x->extent[x->ndim - 1] &&
-                table->extent[0] >= x->extent[x->ndim - 2] && x->extent[x->ndim - 1] % 2 == 0;
-    char one[96], other[96];
-    if (!fits)
-        return TSI_FAIL(TS_ERR_SHAPE, "rope: x is %s, which does not fit a table of %s",
-                        tsi_shape_text(x, one, sizeof one),
-                        tsi_shape_text(table, other, sizeof other));
-    call->out[0] = call->in[0];
-    return TS_OK;
-}
-
-/* Every dim but the last; the sequence dim too, since a rank knows which positions it holds. */
-static void rope_rules(const tsi_op_call *call, tsi_rules *rules)
-{
-    for (int32_t d = 0; d + 1 < call->in[0].shape.ndim; d++) {
-        tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
-        row[0] = row[2] = TSI_S(d);
-    }
-    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
-    tsi_rules_partials(rules, &linear);
-}
-
-static ts_status rope_reference(const tsi_kernel_io *io)
-{
-    const tsi_block *x = &io->in[0].block, *table = &io->in[1].block, *y = &io->out[0].block;
-    double sign = ((const rope_attributes *)io->attributes)->inverse ? -1.0 : 1.0;
-    int32_t last = x->ndim - 1, sequence = x->ndim - 2;
-    int64_t half = x->extent[last] / 2;
-    tsi_loop loop = { .ndim = last, .operand_count = 2, .stride = { x->stride, y->stride } };
-    memcpy(loop.extent, x->extent, sizeof loop.extent);
-    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t position = loop.index[sequence];
-        if (io->in[0].region)
-            position = tsi_span_list_at(&io->in[0].region->dim[sequence], position);
-        for (int64_t i = 0; i < half; i++) {
-            double c = tsi_load_real(
-                (ts_dtype)table->dtype,
-                tsi_block_at(table, position * table->stride[0] + i * table->stride[1]));
-            double s = sign * tsi_load_real((ts_dtype)table->dtype,
-                                            tsi_block_at(table, position * table->stride[0] +
-                                                                    (half + i) * table->stride[1]));
-            double a = tsi_load_real((ts_dtype)x->dtype,
-                                     tsi_block_at(x, loop.at[0] + i * x->stride[last]));
-            double b = tsi_load_real((ts_dtype)x->dtype,
-                                     tsi_block_at(x, loop.at[0] + (half + i) * x->stride[last]));
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + i * y->stride[last]),
-                           a * c - b * s);
-            tsi_store_real((ts_dtype)y->dtype,
-                           tsi_block_at(y, loop.at[1] + (half + i) * y->stride[last]),
-                           b * c + a * s);
-        }
-    }
-    return TS_OK;
-}
-
-static ts_tensor *rope(ts_tensor *x, ts_tensor *table, int32_t inverse)
-{
-    ts_tensor *in[] = { x, table };
-    return tsi_op_make(&tsi_op_rope, in, 2, &(rope_attributes){ .inverse = inverse });
-}
-
-static ts_status rope_grad(const tsi_grad_io *io)
-{
-    bool inverse = ((const rope_attributes *)io->attributes)->inverse;
-    if (io->needs & 1) io->in_grad[0] = rope(io->out_grad[0], io->in[1], !inverse);
-    return ts_rank_status(io->rank);
-}
-
-static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
-{
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 4, .extent = { 2, 3, 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 6, 4 } }, .dtype = TS_DTYPE_F64 };
-    ((rope_attributes *)attributes)->inverse = variant;
-    return variant < 2;
-}
-
-const tsi_op_desc tsi_op_rope = {
-    .name = "rope",
-    .what = "rotation of pairs of the last dim by the angles of their position",
-    .dtypes = TSI_DTYPES_REAL,
-    .input_min = 2,
-    .input_max = 2,
-    .output_count = 1,
-    .saves = 2,
-    .attribute = rope_table,
-    .attribute_bytes = sizeof(rope_attributes),
-    .infer = rope_infer,
-    .rules = rope_rules,
-    .reference = rope_reference,
-    .grad = rope_grad,
-    .sample = sample_rope,
-};
-
 /* ---- makers ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_embedding)(ts_tensor *table, ts_tensor *ids)
@@ -364,9 +253,4 @@ ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t rows)
 {
     ts_tensor *in[] = { dy, ids };
     return tsi_op_make(&tsi_op_embedding_backward, in, 2, &rows);
-}
-
-ts_tensor *(ts_rope)(ts_tensor *x, ts_tensor *table)
-{
-    return rope(x, table, 0);
 }

@@ -77,4 +77,31 @@ void tsi_index_rule(tsi_rules *rules, const tsi_role *role);
 /* "gather: index is (2, 3), which ..." needs equal numbers of dims. */
 ts_status tsi_index_ndim(const char *op, const ts_meta *x, const ts_meta *index);
 
+/* ---- attributes ------------------------------------------------------------------------------ */
+typedef struct tsi_masked_attributes {
+    int64_t count; /* elements that are set, all ranks together */
+} tsi_masked_attributes;
+
+typedef struct tsi_index_put_attributes {
+    tsi_dims dims;      /* which dims the index tensors index; empty: the first ones */
+    int32_t accumulate; /* index_put: adds instead of replacing */
+    int32_t reserved;
+} tsi_index_put_attributes;
+
+typedef struct tsi_index_select_attributes {
+    int64_t dim;
+    int64_t extent; /* index_select_backward: of the dim that was indexed */
+} tsi_index_select_attributes;
+
+typedef struct tsi_scatter_attributes {
+    int64_t dim;
+    double value;   /* scatter without a source */
+    tsi_dims shape; /* gather_backward: of what was gathered from */
+} tsi_scatter_attributes;
+
+typedef struct tsi_sort_attributes {
+    int64_t dim, k; /* k: -1 for sort */
+    int32_t descending, sorted;
+} tsi_sort_attributes;
+
 #endif

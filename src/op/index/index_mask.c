@@ -108,11 +108,9 @@ const tsi_op_desc tsi_op_take = {
 
 /* ---- masked_select: one rank ----------------------------------------------------------------- */
 
-typedef struct mask_attributes {
-    int64_t count; /* elements that are set, all ranks together */
-} mask_attributes;
-static const tsi_attribute mask_table[] = { TSI_ATTR(mask_attributes, count, INT, "count", "-1"),
-                                            { 0 } };
+static const tsi_attribute mask_table[] = {
+    TSI_ATTR(tsi_masked_attributes, count, INT, "count", "-1"), { 0 }
+};
 
 /* A plan without data: as many as there can be. */
 static ts_status mask_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t input_count,
@@ -120,7 +118,7 @@ static ts_status mask_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
 {
     (void)op;
     (void)input_count;
-    mask_attributes *a = attributes;
+    tsi_masked_attributes *a = attributes;
     if (a->count == -1) a->count = ts_shape_count(&in[0].shape);
     return TS_OK;
 }
@@ -143,7 +141,7 @@ static ts_status mask_check(const tsi_op_call *call, const ts_shape *x)
 
 static ts_status mask_infer(const tsi_op_call *call)
 {
-    int64_t count = ((const mask_attributes *)call->attributes)->count;
+    int64_t count = ((const tsi_masked_attributes *)call->attributes)->count;
     TSI_TRY(mask_check(call, &call->in[0].shape));
     if (count < 0 || count > ts_shape_count(&call->in[0].shape))
         return TSI_FAIL(TS_ERR_ARG, "masked_select: %lld elements of %lld", (long long)count,
@@ -184,7 +182,7 @@ static ts_status refuse_count(const tsi_op_desc *op, int64_t set, int64_t count)
 
 static ts_status mask_reference(const tsi_kernel_io *io)
 {
-    int64_t count = ((const mask_attributes *)io->attributes)->count;
+    int64_t count = ((const tsi_masked_attributes *)io->attributes)->count;
     int64_t set = pack(&io->in[0].block, &io->in[1].block, io->out[0].block.data, count);
     return set == count ? TS_OK : refuse_count(io->op, set, count);
 }
@@ -373,7 +371,7 @@ static bool sample_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
                         void *attributes)
 {
     (void)random;
-    if (attributes) ((mask_attributes *)attributes)->count = 5;
+    if (attributes) ((tsi_masked_attributes *)attributes)->count = 5;
     *count = 2;
     in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_BOOL };
     in[0] = (ts_meta){ .shape = in[1].shape, .dtype = TS_DTYPE_F64 };
@@ -398,7 +396,7 @@ const tsi_op_desc tsi_op_masked_select = {
     .flags = TSI_OP_DATA_SHAPE | TSI_OP_ONE_ROUND,
     .saves = 2,
     .attribute = mask_table,
-    .attribute_bytes = sizeof(mask_attributes),
+    .attribute_bytes = sizeof(tsi_masked_attributes),
     .normalise = mask_normalise,
     .infer = mask_infer,
     .rules = mask_rules,
@@ -432,7 +430,7 @@ ts_tensor *(ts_masked_select)(ts_tensor *x, ts_tensor *mask)
 {
     if (!x || !mask)
         return tsi_op_make(&tsi_op_masked_select, (ts_tensor *[]){ x, mask }, 2,
-                           &(mask_attributes){ 0 });
+                           &(tsi_masked_attributes){ 0 });
     ts_meta meta[] = { { .shape = ts_tensor_shape(x), .dtype = x->dtype },
                        { .shape = ts_tensor_shape(mask), .dtype = mask->dtype } };
     tsi_op_call call = { &tsi_op_masked_select, NULL, meta, NULL, 2, 0 };
@@ -441,5 +439,5 @@ ts_tensor *(ts_masked_select)(ts_tensor *x, ts_tensor *mask)
     if (tsi_infer_broadcast(&call, &shape) != TS_OK) return NULL;
     ts_tensor *in[] = { (ts_expand)(x, shape), (ts_expand)(mask, shape) };
     if (ts_tensor_item((ts_count_nonzero)(in[1], NULL, 0, 0), &count) != TS_OK) return NULL;
-    return tsi_op_make(&tsi_op_masked_select, in, 2, &(mask_attributes){ (int64_t)count });
+    return tsi_op_make(&tsi_op_masked_select, in, 2, &(tsi_masked_attributes){ (int64_t)count });
 }

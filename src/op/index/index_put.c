@@ -10,17 +10,14 @@
 
 #include "op/index/index.h"
 
-typedef struct put_attributes {
-    tsi_dims dims;      /* which dims the index tensors index; empty: the first ones */
-    int32_t accumulate; /* index_put: adds instead of replacing */
-    int32_t reserved;
-} put_attributes;
-static const tsi_attribute index_table[] = { TSI_ATTR(put_attributes, dims, DIMS, "dims", "[]"),
-                                             { 0 } };
-static const tsi_attribute put_table[] = { TSI_ATTR(put_attributes, dims, DIMS, "dims", "[]"),
-                                           TSI_ATTR(put_attributes, accumulate, BOOL, "accumulate",
-                                                    "false"),
-                                           { 0 } };
+static const tsi_attribute index_table[] = {
+    TSI_ATTR(tsi_index_put_attributes, dims, DIMS, "dims", "[]"), { 0 }
+};
+static const tsi_attribute put_table[] = {
+    TSI_ATTR(tsi_index_put_attributes, dims, DIMS, "dims", "[]"),
+    TSI_ATTR(tsi_index_put_attributes, accumulate, BOOL, "accumulate", "false"),
+    { 0 }
+};
 
 /* ---- where what stands ----------------------------------------------------------------------- */
 
@@ -50,13 +47,14 @@ tsi_index_geometry tsi_index_geometry_of(const tsi_op_desc *op, const tsi_dims *
 
 static tsi_index_geometry geometry_of(const tsi_op_call *call)
 {
-    return tsi_index_geometry_of(call->op, &((const put_attributes *)call->attributes)->dims,
+    return tsi_index_geometry_of(call->op,
+                                 &((const tsi_index_put_attributes *)call->attributes)->dims,
                                  call->in, call->input_count);
 }
 
 static ts_status put_normalise_of(const char *op, const ts_meta *in, int32_t indices, void *given)
 {
-    put_attributes *a = given;
+    tsi_index_put_attributes *a = given;
     uint32_t seen = 0;
     if (a->dims.count <= 0)
         for (a->dims.count = 0; a->dims.count < indices && a->dims.count < TS_NDIM_MAX;
@@ -119,7 +117,7 @@ static ts_status index_infer(const tsi_op_call *call)
 
 static ts_status put_infer(const tsi_op_call *call)
 {
-    const put_attributes *a = call->attributes;
+    const tsi_index_put_attributes *a = call->attributes;
     tsi_index_geometry g = geometry_of(call);
     ts_shape shape;
     char one[96], other[96];
@@ -186,7 +184,7 @@ static void index_rules(const tsi_op_call *call, tsi_rules *rules)
     }
     for (int32_t i = 0; i < g.count; i++) {
         if (!(row = tsi_rules_add(rules))) return;
-        row[0] = TSI_S(((const put_attributes *)call->attributes)->dims.value[i]);
+        row[0] = TSI_S(((const tsi_index_put_attributes *)call->attributes)->dims.value[i]);
         row[call->input_count] = tsi_index_joined(&call->in[0]);
     }
     tsi_index_pass(rules, 0);
@@ -203,7 +201,7 @@ static void put_partial(tsi_rules *rules, tsi_role x, tsi_role values)
 
 static void put_partials(const tsi_op_call *call, const tsi_index_geometry *g, tsi_rules *rules)
 {
-    if (!((const put_attributes *)call->attributes)->accumulate) {
+    if (!((const tsi_index_put_attributes *)call->attributes)->accumulate) {
         for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++)
             put_partial(rules, TSI_P(reduce), TSI_P(reduce));
         return;
@@ -236,7 +234,7 @@ static void put_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t i = 0; i < g.count; i++) {
         if (!(row = tsi_rules_add(rules))) return;
         row[0] = row[call->input_count] =
-            TSI_S(((const put_attributes *)call->attributes)->dims.value[i]);
+            TSI_S(((const tsi_index_put_attributes *)call->attributes)->dims.value[i]);
     }
     put_partials(call, &g, rules);
 }
@@ -245,7 +243,7 @@ static void put_rules(const tsi_op_call *call, tsi_rules *rules)
 
 typedef struct walk {
     const tsi_kernel_io *io;
-    const put_attributes *a;
+    const tsi_index_put_attributes *a;
     tsi_index_geometry g;
     const tsi_operand *far; /* what the indices point into */
     tsi_loop loop;          /* over B; operand i is index tensor i */
@@ -370,7 +368,7 @@ static ts_status put_reference(const tsi_kernel_io *io)
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_tensor *run(const tsi_op_desc *op, ts_tensor *const *head, int32_t heads,
-                      ts_tensor *const *indices, int32_t count, const put_attributes *a)
+                      ts_tensor *const *indices, int32_t count, const tsi_index_put_attributes *a)
 {
     ts_tensor *in[2 + TS_NDIM_MAX] = { head[0], heads > 1 ? head[1] : NULL };
     for (int32_t i = 0; i < count; i++)
@@ -380,7 +378,7 @@ static ts_tensor *run(const tsi_op_desc *op, ts_tensor *const *head, int32_t hea
 
 static ts_status index_grad(const tsi_grad_io *io)
 {
-    put_attributes a = *(const put_attributes *)io->attributes;
+    tsi_index_put_attributes a = *(const tsi_index_put_attributes *)io->attributes;
     a.accumulate = 1;
     if (!(io->needs & 1)) return TS_OK;
     ts_tensor *zeros = ts_zeros(ts_tensor_mesh(io->out_grad[0]), (ts_dtype)io->in_meta[0].dtype,
@@ -392,7 +390,7 @@ static ts_status index_grad(const tsi_grad_io *io)
 
 static ts_status put_grad(const tsi_grad_io *io)
 {
-    put_attributes a = *(const put_attributes *)io->attributes, plain = a;
+    tsi_index_put_attributes a = *(const tsi_index_put_attributes *)io->attributes, plain = a;
     plain.accumulate = 0;
     int32_t count = io->input_count - 2;
     if (io->needs & 1 && a.accumulate) io->in_grad[0] = io->out_grad[0];
@@ -411,7 +409,7 @@ static ts_status put_grad(const tsi_grad_io *io)
 /* ---- samples: indices of the sweeps are 0 to 4 ----------------------------------------------- */
 
 static void sample_indices(int32_t variant, ts_meta *x, ts_meta *index, int32_t *count,
-                           put_attributes *a)
+                           tsi_index_put_attributes *a)
 {
     *x = (ts_meta){ .shape = TS_SHAPE(5, 6, 5), .dtype = TS_DTYPE_F64 };
     index[0] = (ts_meta){ .shape = TS_SHAPE(4), .dtype = TS_DTYPE_I64 };
@@ -449,7 +447,7 @@ static bool sample_put(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     int32_t kind = variant / 2;
     sample_indices(kind == 3 ? 0 : kind, in, in + 2, count, attributes);
     in[1] = (ts_meta){ .shape = values[kind], .dtype = TS_DTYPE_F64 };
-    ((put_attributes *)attributes)->accumulate = variant % 2;
+    ((tsi_index_put_attributes *)attributes)->accumulate = variant % 2;
     *count += 2;
     return true;
 }
@@ -462,7 +460,7 @@ const tsi_op_desc tsi_op_index_get = {
     .output_count = 1,
     .saves = 0x1fe,
     .attribute = index_table,
-    .attribute_bytes = sizeof(put_attributes),
+    .attribute_bytes = sizeof(tsi_index_put_attributes),
     .normalise = index_normalise,
     .infer = index_infer,
     .rules = index_rules,
@@ -479,7 +477,7 @@ const tsi_op_desc tsi_op_index_put = {
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .saves = 0x3fc,
     .attribute = put_table,
-    .attribute_bytes = sizeof(put_attributes),
+    .attribute_bytes = sizeof(tsi_index_put_attributes),
     .normalise = put_normalise,
     .infer = put_infer,
     .rules = put_rules,
@@ -490,9 +488,9 @@ const tsi_op_desc tsi_op_index_put = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-static ts_status attributes_of(const ts_index_options *options, put_attributes *a)
+static ts_status attributes_of(const ts_index_options *options, tsi_index_put_attributes *a)
 {
-    *a = (put_attributes){ .accumulate = options->accumulate != 0 };
+    *a = (tsi_index_put_attributes){ .accumulate = options->accumulate != 0 };
     if (options->count < 1 || options->count > TS_NDIM_MAX || !options->index)
         return TSI_FAIL(TS_ERR_ARG, "index: %d index tensors, from 1 to %d", options->count,
                         TS_NDIM_MAX);
@@ -503,7 +501,7 @@ static ts_status attributes_of(const ts_index_options *options, put_attributes *
 
 ts_tensor *(ts_index)(ts_tensor *x, const ts_index_options *options)
 {
-    put_attributes a;
+    tsi_index_put_attributes a;
     if (attributes_of(options, &a) != TS_OK) return NULL;
     a.accumulate = 0;
     return run(&tsi_op_index_get, &x, 1, options->index, options->count, &a);
@@ -512,7 +510,7 @@ ts_tensor *(ts_index)(ts_tensor *x, const ts_index_options *options)
 static ts_tensor *put(ts_tensor *x, ts_tensor *values, const ts_index_options *options,
                       int32_t in_place)
 {
-    put_attributes a;
+    tsi_index_put_attributes a;
     if (attributes_of(options, &a) != TS_OK) return NULL;
     ts_tensor *in[2 + TS_NDIM_MAX] = { x, values }, *out[TSI_OUTPUT_MAX];
     for (int32_t i = 0; i < options->count; i++)

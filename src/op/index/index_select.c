@@ -7,16 +7,14 @@
 
 #include "op/index/index.h"
 
-typedef struct rows_attributes {
-    int64_t dim;
-    int64_t extent; /* index_select_backward: of the dim that was indexed */
-} rows_attributes;
-static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, dim, INT, "dim", "0"),
-                                            { 0 } };
-static const tsi_attribute backward_table[] = { TSI_ATTR(rows_attributes, dim, INT, "dim", "0"),
-                                                TSI_ATTR(rows_attributes, extent, INT, "extent",
-                                                         NULL),
-                                                { 0 } };
+static const tsi_attribute rows_table[] = {
+    TSI_ATTR(tsi_index_select_attributes, dim, INT, "dim", "0"), { 0 }
+};
+static const tsi_attribute backward_table[] = {
+    TSI_ATTR(tsi_index_select_attributes, dim, INT, "dim", "0"),
+    TSI_ATTR(tsi_index_select_attributes, extent, INT, "extent", NULL),
+    { 0 }
+};
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -24,7 +22,8 @@ static ts_status rows_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
                                 void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((rows_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_index_select_attributes *)attributes)->dim,
+                             in[0].shape.ndim);
 }
 
 static ts_status check_index(const tsi_op_call *call, int32_t input)
@@ -40,7 +39,7 @@ static ts_status check_index(const tsi_op_call *call, int32_t input)
 
 static ts_status select_infer(const tsi_op_call *call)
 {
-    const rows_attributes *a = call->attributes;
+    const tsi_index_select_attributes *a = call->attributes;
     TSI_TRY(check_index(call, 1));
     call->out[0] = call->in[0];
     call->out[0].shape.extent[a->dim] = call->in[1].shape.extent[0];
@@ -49,7 +48,7 @@ static ts_status select_infer(const tsi_op_call *call)
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
-    const rows_attributes *a = call->attributes;
+    const tsi_index_select_attributes *a = call->attributes;
     TSI_TRY(check_index(call, 1));
     if (a->extent < 0 || call->in[0].shape.extent[a->dim] != call->in[1].shape.extent[0])
         return TSI_FAIL(TS_ERR_SHAPE, "%s: %lld rows for %lld indices (extent %lld)",
@@ -65,7 +64,7 @@ static ts_status backward_infer(const tsi_op_call *call)
 
 static ts_status add_infer(const tsi_op_call *call)
 {
-    const rows_attributes *a = call->attributes;
+    const tsi_index_select_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *src = &call->in[2].shape;
     char one[96], other[96];
     TSI_TRY(check_index(call, 1));
@@ -91,7 +90,7 @@ static ts_status add_infer(const tsi_op_call *call)
 
 static void select_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const rows_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)call->attributes)->dim;
     tsi_index_rule(rules, (tsi_role[]){ TSI_ROLE_R, TSI_S(0), TSI_S(dim) });
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
         tsi_index_rule(rules, (tsi_role[]){ TSI_S(d), TSI_ROLE_R,
@@ -101,7 +100,7 @@ static void select_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const rows_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)call->attributes)->dim;
     tsi_role sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
         if (d != dim) tsi_index_rule(rules, (tsi_role[]){ TSI_S(d), TSI_ROLE_R, TSI_S(d) });
@@ -112,7 +111,7 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void add_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const rows_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)call->attributes)->dim;
     tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG),
              least = TSI_P(TS_REDUCE_MIN), most = TSI_P(TS_REDUCE_MAX);
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
@@ -135,7 +134,7 @@ static int64_t index_at(const tsi_block *index, int64_t position)
 
 static ts_status select_reference(const tsi_kernel_io *io)
 {
-    int32_t dim = (int32_t)((const rows_attributes *)io->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim;
     const tsi_block *x = &io->in[0].block, *index = &io->in[1].block, *out = &io->out[0].block;
     TSI_TRY(tsi_index_check(io, 1, io->in[0].global->shape.extent[dim], false));
     if (tsi_block_count(out) == 0) return TS_OK;
@@ -155,7 +154,7 @@ static ts_status select_reference(const tsi_kernel_io *io)
 /* out[index[p]] += source[p] for the rows that are here. */
 static ts_status add_rows(const tsi_kernel_io *io, const tsi_block *source)
 {
-    int32_t dim = (int32_t)((const rows_attributes *)io->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim;
     const tsi_block *index = &io->in[1].block, *out = &io->out[0].block;
     if (tsi_block_count(out) == 0 || tsi_block_count(source) == 0) return TS_OK;
     for (int64_t p = 0; p < index->extent[0]; p++) {
@@ -170,14 +169,15 @@ static ts_status add_rows(const tsi_kernel_io *io, const tsi_block *source)
 
 static ts_status backward_reference(const tsi_kernel_io *io)
 {
-    TSI_TRY(tsi_index_check(io, 1, ((const rows_attributes *)io->attributes)->extent, false));
+    TSI_TRY(tsi_index_check(io, 1, ((const tsi_index_select_attributes *)io->attributes)->extent,
+                            false));
     TSI_TRY(tsi_block_zero(io, &io->out[0].block));
     return add_rows(io, &io->in[0].block);
 }
 
 static ts_status add_reference(const tsi_kernel_io *io)
 {
-    int64_t dim = ((const rows_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_index_select_attributes *)io->attributes)->dim;
     TSI_TRY(tsi_index_check(io, 1, io->in[0].global->shape.extent[dim], false));
     if (!io->in_place && tsi_block_count(&io->out[0].block) > 0)
         TSI_TRY(io->device->copy(io->device, &io->out[0].block, &io->in[0].block, NULL));
@@ -189,12 +189,12 @@ static ts_status add_reference(const tsi_kernel_io *io)
 static ts_tensor *rows_of(ts_tensor *x, ts_tensor *index, int64_t dim)
 {
     ts_tensor *in[] = { x, index };
-    return tsi_op_make(&tsi_op_index_select, in, 2, &(rows_attributes){ .dim = dim });
+    return tsi_op_make(&tsi_op_index_select, in, 2, &(tsi_index_select_attributes){ .dim = dim });
 }
 
 static ts_status select_grad(const tsi_grad_io *io)
 {
-    rows_attributes a = *(const rows_attributes *)io->attributes;
+    tsi_index_select_attributes a = *(const tsi_index_select_attributes *)io->attributes;
     a.extent = io->in_meta[0].shape.extent[a.dim];
     ts_tensor *in[] = { io->out_grad[0], io->in[1] };
     if (io->needs & 1) io->in_grad[0] = tsi_op_make(&tsi_op_index_select_backward, in, 2, &a);
@@ -203,14 +203,14 @@ static ts_status select_grad(const tsi_grad_io *io)
 
 static ts_status backward_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const rows_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_index_select_attributes *)io->attributes)->dim;
     if (io->needs & 1) io->in_grad[0] = rows_of(io->out_grad[0], io->in[1], dim);
     return ts_rank_status(io->rank);
 }
 
 static ts_status add_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const rows_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_index_select_attributes *)io->attributes)->dim;
     if (io->needs & 1) io->in_grad[0] = io->out_grad[0];
     if (io->needs >> 2 & 1) io->in_grad[2] = rows_of(io->out_grad[0], io->in[1], dim);
     return ts_rank_status(io->rank);
@@ -226,7 +226,7 @@ static bool sample_select(uint64_t *random, int32_t variant, ts_meta *in, int32_
     *count = 2;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 5 } }, .dtype = TS_DTYPE_F64 };
     in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 6 } }, .dtype = TS_DTYPE_I64 };
-    ((rows_attributes *)attributes)->dim = -variant;
+    ((tsi_index_select_attributes *)attributes)->dim = -variant;
     return true;
 }
 
@@ -234,7 +234,7 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
                             void *attributes)
 {
     if (!sample_select(random, variant, in, count, attributes)) return false;
-    ((rows_attributes *)attributes)->extent = in[0].shape.extent[variant];
+    ((tsi_index_select_attributes *)attributes)->extent = in[0].shape.extent[variant];
     in[0].shape.extent[variant] = 6;
     return true;
 }
@@ -250,8 +250,8 @@ static bool sample_add(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 }
 
 #define ROWS                                                                                       \
-    .output_count = 1, .attribute_bytes = sizeof(rows_attributes), .normalise = rows_normalise,    \
-    .saves = 2
+    .output_count = 1, .attribute_bytes = sizeof(tsi_index_select_attributes),                     \
+    .normalise = rows_normalise, .saves = 2
 
 const tsi_op_desc tsi_op_index_select = {
     .name = "index_select",
@@ -305,7 +305,7 @@ static ts_tensor *add(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *so
                       int32_t in_place)
 {
     ts_tensor *in[] = { x, index, source }, *out[TSI_OUTPUT_MAX];
-    rows_attributes a = { .dim = dim };
+    tsi_index_select_attributes a = { .dim = dim };
     tsi_op_args args = { &tsi_op_index_add, in, 3, in_place, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }

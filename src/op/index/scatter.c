@@ -12,21 +12,18 @@
 
 #include "op/index/index.h"
 
-typedef struct along_attributes {
-    int64_t dim;
-    double value;   /* scatter without a source */
-    tsi_dims shape; /* gather_backward: of what was gathered from */
-} along_attributes;
-static const tsi_attribute along_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
+static const tsi_attribute along_table[] = { TSI_ATTR(tsi_scatter_attributes, dim, INT, "dim", "0"),
                                              { 0 } };
-static const tsi_attribute scatter_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
-                                               TSI_ATTR(along_attributes, value, REAL, "value",
-                                                        "0"),
-                                               { 0 } };
-static const tsi_attribute backward_table[] = { TSI_ATTR(along_attributes, dim, INT, "dim", "0"),
-                                                TSI_ATTR(along_attributes, shape, DIMS, "shape",
-                                                         NULL),
-                                                { 0 } };
+static const tsi_attribute scatter_table[] = {
+    TSI_ATTR(tsi_scatter_attributes, dim, INT, "dim", "0"),
+    TSI_ATTR(tsi_scatter_attributes, value, REAL, "value", "0"),
+    { 0 }
+};
+static const tsi_attribute backward_table[] = {
+    TSI_ATTR(tsi_scatter_attributes, dim, INT, "dim", "0"),
+    TSI_ATTR(tsi_scatter_attributes, shape, DIMS, "shape", NULL),
+    { 0 }
+};
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -34,7 +31,8 @@ static ts_status along_normalise(const tsi_op_desc *op, const ts_meta *in, int32
                                  void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((along_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_scatter_attributes *)attributes)->dim,
+                             in[0].shape.ndim);
 }
 
 /* The index has no more than `shape` in any dim but `but`. */
@@ -55,7 +53,7 @@ static ts_status check_index(const tsi_op_call *call, const ts_meta *x)
     TSI_TRY(tsi_index_dtype(call->op->name, &call->in[1]));
     TSI_TRY(tsi_index_ndim(call->op->name, x, &call->in[1]));
     return check_within(call, &call->in[1].shape, &x->shape,
-                        ((const along_attributes *)call->attributes)->dim);
+                        ((const tsi_scatter_attributes *)call->attributes)->dim);
 }
 
 static ts_status gather_infer(const tsi_op_call *call)
@@ -67,7 +65,7 @@ static ts_status gather_infer(const tsi_op_call *call)
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
-    const along_attributes *a = call->attributes;
+    const tsi_scatter_attributes *a = call->attributes;
     call->out[0] = (ts_meta){ .shape = { .ndim = a->shape.count }, .dtype = call->in[0].dtype };
     memcpy(call->out[0].shape.extent, a->shape.value, sizeof call->out[0].shape.extent);
     TSI_TRY(check_index(call, &call->out[0]));
@@ -94,7 +92,7 @@ static ts_status scatter_infer(const tsi_op_call *call)
 
 static void gather_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const along_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_scatter_attributes *)call->attributes)->dim;
     const ts_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
     for (int32_t d = 0; d < x->ndim; d++) {
         bool alike = d != dim && x->extent[d] == index->extent[d];
@@ -109,7 +107,7 @@ static void gather_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const along_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_scatter_attributes *)call->attributes)->dim;
     tsi_role sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     const int64_t *dy = call->in[0].shape.extent, *index = call->in[1].shape.extent;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
@@ -125,7 +123,7 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
  */
 static void scatter_cuts(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const along_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_scatter_attributes *)call->attributes)->dim;
     const int64_t *x = call->in[0].shape.extent, *index = call->in[1].shape.extent;
     bool has_source = call->input_count == 3;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
@@ -142,7 +140,7 @@ static void scatter_cuts(const tsi_op_call *call, tsi_rules *rules)
 
 static void scatter_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    double value = ((const along_attributes *)call->attributes)->value;
+    double value = ((const tsi_scatter_attributes *)call->attributes)->value;
     scatter_cuts(call, rules);
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         bool has_source = call->input_count == 3;
@@ -218,7 +216,7 @@ static void *near_of(const along *a)
 
 static int32_t dim_of(const tsi_kernel_io *io)
 {
-    return (int32_t)((const along_attributes *)io->attributes)->dim;
+    return (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim;
 }
 
 static int64_t extent_of(const tsi_operand *far, int32_t dim)
@@ -277,7 +275,7 @@ static ts_status scatter_reference(const tsi_kernel_io *io)
     if (io->input_count == 3) a.near = &io->in[2];
     ts_dtype dtype = (ts_dtype)io->out[0].block.dtype;
     unsigned char value[16] = { 0 };
-    double number = ((const along_attributes *)io->attributes)->value;
+    double number = ((const tsi_scatter_attributes *)io->attributes)->value;
     if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
         tsi_store_complex(dtype, value, number);
     else
@@ -304,12 +302,12 @@ static ts_status scatter_add_reference(const tsi_kernel_io *io)
 static ts_tensor *call2(const tsi_op_desc *op, ts_tensor *x, ts_tensor *index, int64_t dim)
 {
     ts_tensor *in[] = { x, index };
-    return tsi_op_make(op, in, 2, &(along_attributes){ .dim = dim });
+    return tsi_op_make(op, in, 2, &(tsi_scatter_attributes){ .dim = dim });
 }
 
 static ts_status gather_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const along_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_scatter_attributes *)io->attributes)->dim;
     if (io->needs & 1)
         io->in_grad[0] =
             ts_gather_backward(io->out_grad[0], (int32_t)dim, io->in[1], io->in_meta[0].shape);
@@ -329,7 +327,7 @@ static ts_tensor *widen(ts_tensor *dy, const ts_shape *have, const ts_shape *wan
 
 static ts_status backward_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const along_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_scatter_attributes *)io->attributes)->dim;
     if (io->needs & 1)
         io->in_grad[0] = widen(call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim),
                                &io->in_meta[1].shape, &io->in_meta[0].shape);
@@ -358,7 +356,7 @@ static ts_tensor *source_grad(const tsi_grad_io *io, int64_t dim, bool adds)
 
 static ts_status scatter_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const along_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_scatter_attributes *)io->attributes)->dim;
     bool adds = io->op == &tsi_op_scatter_add;
     if (io->needs & 1)
         io->in_grad[0] =
@@ -392,7 +390,7 @@ static bool sample_gather(uint64_t *random, int32_t variant, ts_meta *in, int32_
     *count = 2;
     in[0] = meta_of(samples[variant].x, TS_DTYPE_F64);
     in[1] = meta_of(samples[variant].index, TS_DTYPE_I64);
-    ((along_attributes *)attributes)->dim = samples[variant].dim;
+    ((tsi_scatter_attributes *)attributes)->dim = samples[variant].dim;
     return true;
 }
 
@@ -401,7 +399,7 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 {
     if (!sample_gather(random, variant, in, count, attributes)) return false;
     in[0] = meta_of(samples[variant].source, TS_DTYPE_F64);
-    ((along_attributes *)attributes)->shape =
+    ((tsi_scatter_attributes *)attributes)->shape =
         (tsi_dims){ .count = 2, .value = { samples[variant].x[0], samples[variant].x[1] } };
     return true;
 }
@@ -417,7 +415,7 @@ static bool sample_scatter(uint64_t *random, int32_t variant, ts_meta *in, int32
         in[(*count)++] = meta_of(samples[variant].source, TS_DTYPE_F64);
         return true;
     }
-    ((along_attributes *)attributes)->value = variant == SAMPLES ? 2.5 : 0.0;
+    ((tsi_scatter_attributes *)attributes)->value = variant == SAMPLES ? 2.5 : 0.0;
     return true;
 }
 
@@ -428,8 +426,8 @@ static bool sample_scatter_add(uint64_t *random, int32_t variant, ts_meta *in, i
 }
 
 #define ALONG                                                                                      \
-    .output_count = 1, .attribute_bytes = sizeof(along_attributes), .normalise = along_normalise,  \
-    .saves = 2
+    .output_count = 1, .attribute_bytes = sizeof(tsi_scatter_attributes),                          \
+    .normalise = along_normalise, .saves = 2
 
 const tsi_op_desc tsi_op_gather = {
     .name = "gather",
@@ -495,7 +493,7 @@ ts_tensor *(ts_gather)(ts_tensor *x, int32_t dim, ts_tensor *index)
 
 ts_tensor *(ts_gather_backward)(ts_tensor *dy, int32_t dim, ts_tensor *index, ts_shape shape)
 {
-    along_attributes a = { .dim = dim, .shape = { .count = shape.ndim } };
+    tsi_scatter_attributes a = { .dim = dim, .shape = { .count = shape.ndim } };
     memcpy(a.shape.value, shape.extent, sizeof a.shape.value);
     for (int32_t d = shape.ndim; d < TS_NDIM_MAX; d++)
         a.shape.value[d] = 0;
@@ -504,7 +502,7 @@ ts_tensor *(ts_gather_backward)(ts_tensor *dy, int32_t dim, ts_tensor *index, ts
 }
 
 static ts_tensor *put(const tsi_op_desc *op, ts_tensor *const *in, int32_t count,
-                      const along_attributes *a, int32_t in_place)
+                      const tsi_scatter_attributes *a, int32_t in_place)
 {
     ts_tensor *out[TSI_OUTPUT_MAX];
     tsi_op_args args = { op, in, count, in_place, a };
@@ -514,29 +512,29 @@ static ts_tensor *put(const tsi_op_desc *op, ts_tensor *const *in, int32_t count
 ts_tensor *(ts_scatter)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)
 {
     return put(&tsi_op_scatter, (ts_tensor *[]){ x, index, source }, 3,
-               &(along_attributes){ .dim = dim }, 0);
+               &(tsi_scatter_attributes){ .dim = dim }, 0);
 }
 
 ts_tensor *(ts_scatter_)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)
 {
     return put(&tsi_op_scatter, (ts_tensor *[]){ x, index, source }, 3,
-               &(along_attributes){ .dim = dim }, 1);
+               &(tsi_scatter_attributes){ .dim = dim }, 1);
 }
 
 ts_tensor *(ts_scatter_value)(ts_tensor *x, int32_t dim, ts_tensor *index, double value)
 {
     return put(&tsi_op_scatter, (ts_tensor *[]){ x, index }, 2,
-               &(along_attributes){ .dim = dim, .value = value }, 0);
+               &(tsi_scatter_attributes){ .dim = dim, .value = value }, 0);
 }
 
 ts_tensor *(ts_scatter_add)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)
 {
     return put(&tsi_op_scatter_add, (ts_tensor *[]){ x, index, source }, 3,
-               &(along_attributes){ .dim = dim }, 0);
+               &(tsi_scatter_attributes){ .dim = dim }, 0);
 }
 
 ts_tensor *(ts_scatter_add_)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)
 {
     return put(&tsi_op_scatter_add, (ts_tensor *[]){ x, index, source }, 3,
-               &(along_attributes){ .dim = dim }, 1);
+               &(tsi_scatter_attributes){ .dim = dim }, 1);
 }

@@ -11,22 +11,19 @@
 #include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
+#include "op/index/index.h"
 #include "tessera/comm.h"
 
-typedef struct sort_attributes {
-    int64_t dim, k; /* k: -1 for sort */
-    int32_t descending, sorted;
-} sort_attributes;
 static const tsi_attribute sort_table[] = {
-    TSI_ATTR(sort_attributes, dim, INT, "dim", "-1"),
-    TSI_ATTR(sort_attributes, descending, BOOL, "descending", "false"),
+    TSI_ATTR(tsi_sort_attributes, dim, INT, "dim", "-1"),
+    TSI_ATTR(tsi_sort_attributes, descending, BOOL, "descending", "false"),
     { 0 },
 };
 static const tsi_attribute topk_table[] = {
-    TSI_ATTR(sort_attributes, k, INT, "k", NULL),
-    TSI_ATTR(sort_attributes, dim, INT, "dim", "-1"),
-    TSI_ATTR(sort_attributes, descending, BOOL, "largest", "true"),
-    TSI_ATTR(sort_attributes, sorted, BOOL, "sorted", "true"), /* they always are */
+    TSI_ATTR(tsi_sort_attributes, k, INT, "k", NULL),
+    TSI_ATTR(tsi_sort_attributes, dim, INT, "dim", "-1"),
+    TSI_ATTR(tsi_sort_attributes, descending, BOOL, "largest", "true"),
+    TSI_ATTR(tsi_sort_attributes, sorted, BOOL, "sorted", "true"), /* they always are */
     { 0 },
 };
 
@@ -34,19 +31,19 @@ static ts_status sort_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
                                 void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_sort_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 static ts_status topk_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                 void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((sort_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_sort_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
 static ts_status sort_infer(const tsi_op_call *call)
 {
-    const sort_attributes *a = call->attributes;
+    const tsi_sort_attributes *a = call->attributes;
     ts_dtype dtype = (ts_dtype)call->in[0].dtype;
     if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: complex numbers have no order", call->op->name);
@@ -64,7 +61,7 @@ static ts_status sort_infer(const tsi_op_call *call)
 
 static void sort_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const sort_attributes *a = call->attributes;
+    const tsi_sort_attributes *a = call->attributes;
     if (call->in[0].shape.ndim == 0) return;
     tsi_rules_batch(rules, call->in[0].shape.ndim, 1u << a->dim);
     if (call->op == &tsi_op_sort) return;
@@ -151,7 +148,7 @@ static void store_line(const line_job *job, const item *done)
 /* The job of all lines, and the loop over them. */
 static void lines_make(const void *attributes, line_job *job, tsi_loop *loop)
 {
-    const sort_attributes *a = attributes;
+    const tsi_sort_attributes *a = attributes;
     const tsi_block *in = job->in;
     job->real = tsi_dtype_category((ts_dtype)in->dtype) == TSI_CATEGORY_REAL;
     job->descending = a->descending;
@@ -245,7 +242,7 @@ static ts_status topk_run(const tsi_algorithm_io *io, const tsi_block *block, ts
     line_job job = { .in = &block[0], .values = &block[1], .indices = &block[2] };
     tsi_loop loop;
     lines_make(io->attributes, &job, &loop);
-    job.list = &region.dim[((const sort_attributes *)io->attributes)->dim];
+    job.list = &region.dim[((const tsi_sort_attributes *)io->attributes)->dim];
     int64_t n = ts_group_size(io->group), lines = 1;
     for (int32_t d = 0; d < loop.ndim; d++)
         lines *= loop.extent[d];
@@ -289,9 +286,9 @@ static ts_status sort_grad(const tsi_grad_io *io)
     if (io->in_meta[0].shape.ndim == 0)
         io->in_grad[0] = io->out_grad[0];
     else
-        io->in_grad[0] = ts_gather_backward(io->out_grad[0],
-                                            (int32_t)((const sort_attributes *)io->attributes)->dim,
-                                            io->out[1], io->in_meta[0].shape);
+        io->in_grad[0] = ts_gather_backward(
+            io->out_grad[0], (int32_t)((const tsi_sort_attributes *)io->attributes)->dim,
+            io->out[1], io->in_meta[0].shape);
     return ts_rank_status(io->rank);
 }
 
@@ -299,20 +296,21 @@ static bool sample_sort(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
                         void *attributes)
 {
     (void)random;
-    sort_attributes *a = attributes;
+    tsi_sort_attributes *a = attributes;
     *count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 0 } },
                        .dtype = variant == 3 ? TS_DTYPE_I64 : TS_DTYPE_F64 };
     if (variant == 2) in[0].shape.extent[2] = 3;
-    *a = (sort_attributes){ .dim = variant == 0 ? 0 : -1, .k = 2, .descending = variant & 1 };
+    *a = (tsi_sort_attributes){ .dim = variant == 0 ? 0 : -1, .k = 2, .descending = variant & 1 };
     a->sorted = 1;
     return variant < 4;
 }
 
 #define SORT                                                                                       \
-    .input_min = 1, .input_max = 1, .output_count = 2, .attribute_bytes = sizeof(sort_attributes), \
-    .infer = sort_infer, .rules = sort_rules, .reference = sort_reference, .grad = sort_grad,      \
-    .saves = (uint64_t)2 << TSI_SAVE_OUT, .sample = sample_sort
+    .input_min = 1, .input_max = 1, .output_count = 2,                                             \
+    .attribute_bytes = sizeof(tsi_sort_attributes), .infer = sort_infer, .rules = sort_rules,      \
+    .reference = sort_reference, .grad = sort_grad, .saves = (uint64_t)2 << TSI_SAVE_OUT,          \
+    .sample = sample_sort
 
 const tsi_op_desc tsi_op_sort = {
     .name = "sort",
@@ -335,7 +333,7 @@ const tsi_op_desc tsi_op_topk = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-static ts_status run_sort(const tsi_op_desc *op, ts_tensor *x, const sort_attributes *a,
+static ts_status run_sort(const tsi_op_desc *op, ts_tensor *x, const tsi_sort_attributes *a,
                           ts_tensor **out)
 {
     tsi_op_args args = { op, &x, 1, 0, a };
@@ -345,7 +343,7 @@ static ts_status run_sort(const tsi_op_desc *op, ts_tensor *x, const sort_attrib
 ts_status(ts_sort)(ts_tensor *x, const ts_sort_options *options, ts_tensor **values,
                    ts_tensor **indices)
 {
-    sort_attributes a = { .dim = -1 };
+    tsi_sort_attributes a = { .dim = -1 };
     if (options) a.dim = options->dim;
     if (options) a.descending = options->descending != 0;
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
@@ -358,7 +356,7 @@ ts_status(ts_sort)(ts_tensor *x, const ts_sort_options *options, ts_tensor **val
 ts_status(ts_topk)(ts_tensor *x, const ts_topk_options *options, ts_tensor **values,
                    ts_tensor **indices)
 {
-    sort_attributes a = { .dim = -1, .k = 1, .descending = 1, .sorted = 1 };
+    tsi_sort_attributes a = { .dim = -1, .k = 1, .descending = 1, .sorted = 1 };
     if (options) {
         a.dim = options->dim;
         a.k = options->k;

@@ -10,21 +10,17 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/nn/attributes.h"
 #include "op/nn/halo.h"
 
-typedef struct conv_attributes {
-    tsi_dims stride, padding, dilation; /* one number: of all place dims */
-    int64_t groups;
-    tsi_dims shape; /* gradients: of the result */
-} conv_attributes;
 #define CONV_ATTRIBUTES                                                                            \
-    TSI_ATTR(conv_attributes, stride, DIMS, "stride", "[1]"),                                      \
-        TSI_ATTR(conv_attributes, padding, DIMS, "padding", "[0]"),                                \
-        TSI_ATTR(conv_attributes, dilation, DIMS, "dilation", "[1]"),                              \
-        TSI_ATTR(conv_attributes, groups, INT, "groups", "1")
+    TSI_ATTR(tsi_conv_attributes, stride, DIMS, "stride", "[1]"),                                  \
+        TSI_ATTR(tsi_conv_attributes, padding, DIMS, "padding", "[0]"),                            \
+        TSI_ATTR(tsi_conv_attributes, dilation, DIMS, "dilation", "[1]"),                          \
+        TSI_ATTR(tsi_conv_attributes, groups, INT, "groups", "1")
 static const tsi_attribute conv_table[] = { CONV_ATTRIBUTES, { 0 } };
 static const tsi_attribute backward_table[] = {
-    CONV_ATTRIBUTES, TSI_ATTR(conv_attributes, shape, DIMS, "shape", NULL), { 0 }
+    CONV_ATTRIBUTES, TSI_ATTR(tsi_conv_attributes, shape, DIMS, "shape", NULL), { 0 }
 };
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -50,7 +46,7 @@ static ts_status conv_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
                                 void *attributes)
 {
     (void)count;
-    conv_attributes *a = attributes;
+    tsi_conv_attributes *a = attributes;
     int32_t places = in[0].shape.ndim - 2;
     char text[96];
     if (places < 1 || places > 3)
@@ -61,7 +57,7 @@ static ts_status conv_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
     return spread(op->name, "dilation", &a->dilation, places, 1);
 }
 
-static int64_t extent_of(const conv_attributes *a, int32_t i, int64_t x, int64_t kernel)
+static int64_t extent_of(const tsi_conv_attributes *a, int32_t i, int64_t x, int64_t kernel)
 {
     int64_t room = x + 2 * a->padding.value[i] - a->dilation.value[i] * (kernel - 1) - 1;
     return room < 0 ? 0 : room / a->stride.value[i] + 1;
@@ -69,7 +65,7 @@ static int64_t extent_of(const conv_attributes *a, int32_t i, int64_t x, int64_t
 
 static ts_status conv_infer(const tsi_op_call *call)
 {
-    const conv_attributes *a = call->attributes;
+    const tsi_conv_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
     char one[96], other[96];
     if (w->ndim != x->ndim || a->groups < 1 || a->groups > x->extent[1] ||
@@ -107,7 +103,7 @@ static void add_row(tsi_rules *rules, const tsi_role *roles, int32_t count)
 
 static void conv_window(const tsi_op_call *call, int32_t place, tsi_window *out)
 {
-    const conv_attributes *a = call->attributes;
+    const tsi_conv_attributes *a = call->attributes;
     const ts_shape *weight =
         call->op == &tsi_op_conv_backward_weight ? &call->out[0].shape : &call->in[1].shape;
     *out = (tsi_window){ weight->extent[2 + place], a->stride.value[place], a->padding.value[place],
@@ -121,7 +117,7 @@ static const tsi_halo_kind forward_kind = { 0, -1, false, conv_window },
 
 static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const conv_attributes *a = call->attributes;
+    const tsi_conv_attributes *a = call->attributes;
     bool biased = call->input_count > 2 && call->in[2].dtype != TS_DTYPE_NONE;
     tsi_role none = call->input_count > 2 ? TSI_ROLE_NONE : TSI_ROLE_R;
     tsi_role rest = biased ? TSI_ROLE_R : none;
@@ -158,7 +154,7 @@ static void conv_rules(const tsi_op_call *call, tsi_rules *rules)
 /* ---- products -------------------------------------------------------------------------------- */
 
 typedef struct products {
-    const conv_attributes *a;
+    const tsi_conv_attributes *a;
     const tsi_block *x, *w, *y;
     double *sum;  /* of the target, row-major */
     int32_t into; /* 0 x, 1 w, 2 y */
@@ -258,7 +254,7 @@ static ts_status conv_reference(const tsi_kernel_io *io)
 /* conv_backward_input: dy, weight -> dx; conv_backward_weight: x, dy -> dweight. */
 static ts_status backward_infer(const tsi_op_call *call)
 {
-    const conv_attributes *a = call->attributes;
+    const tsi_conv_attributes *a = call->attributes;
     if (tsi_dtype_category((ts_dtype)call->in[0].dtype) != TSI_CATEGORY_REAL ||
         tsi_dtype_category((ts_dtype)call->in[1].dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is defined for reals, not %s and %s", call->op->name,
@@ -290,7 +286,7 @@ static void backward_input_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     tsi_role sum = TSI_P(TS_REDUCE_SUM);
     add_row(rules, (tsi_role[]){ TSI_S(0), TSI_ROLE_R, TSI_S(0) }, 3);
-    if (((const conv_attributes *)call->attributes)->groups == 1) {
+    if (((const tsi_conv_attributes *)call->attributes)->groups == 1) {
         add_row(rules, (tsi_role[]){ TSI_S(1), TSI_S(0), sum }, 3);
         add_row(rules, (tsi_role[]){ TSI_ROLE_R, TSI_S(1), TSI_S(1) }, 3);
     }
@@ -303,7 +299,7 @@ static void backward_weight_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     tsi_role sum = TSI_P(TS_REDUCE_SUM);
     add_row(rules, (tsi_role[]){ TSI_S(0), TSI_S(0), sum }, 3);
-    if (((const conv_attributes *)call->attributes)->groups == 1) {
+    if (((const tsi_conv_attributes *)call->attributes)->groups == 1) {
         add_row(rules, (tsi_role[]){ TSI_S(1), TSI_ROLE_R, TSI_S(1) }, 3);
         add_row(rules, (tsi_role[]){ TSI_ROLE_R, TSI_S(1), TSI_S(0) }, 3);
     }
@@ -326,7 +322,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
 static ts_tensor *backward(const tsi_op_desc *op, const tsi_grad_io *io, ts_tensor *const *in,
                            const ts_meta *result)
 {
-    conv_attributes a = *(const conv_attributes *)io->attributes;
+    tsi_conv_attributes a = *(const tsi_conv_attributes *)io->attributes;
     a.shape.count = result->shape.ndim;
     memcpy(a.shape.value, result->shape.extent, sizeof a.shape.value);
     return ts_cast(tsi_op_make(op, in, 2, &a), (ts_dtype)result->dtype);
@@ -350,7 +346,7 @@ static ts_status conv_grad(const tsi_grad_io *io)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static const conv_attributes sampled[] = {
+static const tsi_conv_attributes sampled[] = {
     { .stride = { .count = 1, .value = { 1 } },
       .padding = { .count = 1, .value = { 1 } },
       .dilation = { .count = 1, .value = { 1 } },
@@ -384,7 +380,7 @@ static void sample_shapes(int32_t variant, ts_meta *x, ts_meta *w, ts_meta *y)
     *y = (ts_meta){ .shape = shape[variant % 3][2], .dtype = TS_DTYPE_F64 };
 }
 
-static void sample_target(conv_attributes *a, int32_t variant, const ts_meta *result)
+static void sample_target(tsi_conv_attributes *a, int32_t variant, const ts_meta *result)
 {
     *a = sampled[variant % 3];
     if (!result) return;
@@ -450,7 +446,7 @@ const tsi_op_desc tsi_op_conv = {
     .output_count = 1,
     .saves = 3,
     .attribute = conv_table,
-    .attribute_bytes = sizeof(conv_attributes),
+    .attribute_bytes = sizeof(tsi_conv_attributes),
     .normalise = conv_normalise,
     .infer = conv_infer,
     .flags = TSI_OP_ONE_ROUND,
@@ -466,7 +462,7 @@ const tsi_op_desc tsi_op_conv = {
 #define BACKWARD                                                                                   \
     .input_min = 2, .input_max = 2, .output_count = 1, .algorithm = tsi_halo_exchange,             \
     .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND, .attribute = backward_table,                       \
-    .attribute_bytes = sizeof(conv_attributes), .normalise = conv_normalise,                       \
+    .attribute_bytes = sizeof(tsi_conv_attributes), .normalise = conv_normalise,                   \
     .infer = backward_infer, .reference = backward_reference, .flops = conv_flops
 
 const tsi_op_desc tsi_op_conv_backward_input = {
@@ -504,7 +500,7 @@ ts_tensor *(ts_conv)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
                      const ts_conv_options *options)
 {
     ts_tensor *in[] = { x, weight, bias };
-    conv_attributes a = { .groups = options && options->groups ? options->groups : 1 };
+    tsi_conv_attributes a = { .groups = options && options->groups ? options->groups : 1 };
     int32_t places = ts_tensor_shape(x).ndim - 2;
     if (places < 1) places = 1;
     numbers_of(&a.stride, options ? options->stride : NULL, places, 1);

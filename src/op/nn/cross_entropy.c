@@ -11,15 +11,12 @@
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "op/core/kernel.h"
+#include "op/nn/attributes.h"
 
-typedef struct ce_attributes {
-    int64_t ignore_index;
-    int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
-} ce_attributes;
 static const char *const reductions[] = { "mean", "sum", "none", NULL };
 static const tsi_attribute ce_table[] = {
-    TSI_ATTR(ce_attributes, ignore_index, INT, "ignore_index", "-100"),
-    TSI_ATTR_ONE_OF(ce_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(tsi_cross_entropy_attributes, ignore_index, INT, "ignore_index", "-100"),
+    TSI_ATTR_ONE_OF(tsi_cross_entropy_attributes, reduction, "reduction", "\"mean\"", reductions),
     { 0 },
 };
 
@@ -47,7 +44,7 @@ static ts_status check_rows(const tsi_op_call *call, int32_t input)
  * label. */
 static ts_status ce_infer(const tsi_op_call *call)
 {
-    const ce_attributes *a = call->attributes;
+    const tsi_cross_entropy_attributes *a = call->attributes;
     const ts_shape *labels = &call->in[1].shape;
     TSI_TRY(check_rows(call, 1));
     int32_t wide = call->in[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
@@ -59,7 +56,7 @@ static ts_status ce_infer(const tsi_op_call *call)
 
 static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const ce_attributes *a = call->attributes;
+    const tsi_cross_entropy_attributes *a = call->attributes;
     int32_t last = call->in[1].shape.ndim;
     /* A mean over labels needs their global number: it is counted by the algorithm. */
     for (int32_t d = 0; d < last; d++) {
@@ -101,7 +98,7 @@ static ts_status refuse_label(bool cut, int64_t label, int64_t classes)
 
 static ts_status ce_reference(const tsi_kernel_io *io)
 {
-    const ce_attributes *a = io->attributes;
+    const tsi_cross_entropy_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *loss = &io->out[0].block,
                     *lse = &io->out[1].block;
     tsi_loop loop = { .ndim = labels->ndim,
@@ -142,9 +139,9 @@ static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dty
 /* Sharded positions: local sums, divided by the global count of labels. */
 static ts_status by_positions(const tsi_algorithm_io *io)
 {
-    const ce_attributes *a = io->attributes;
+    const tsi_cross_entropy_attributes *a = io->attributes;
     ts_scope scope = tsi_algorithm_begin(io);
-    ce_attributes sums = *a;
+    tsi_cross_entropy_attributes sums = *a;
     sums.reduction = 1;
     ts_tensor *part[TSI_OUTPUT_MAX] = { NULL }, *out[2] = { NULL };
     tsi_op_args args = { &tsi_op_cross_entropy, io->in, 2, 0, &sums };
@@ -167,7 +164,7 @@ static int64_t position_bytes(const tsi_op_call *call, int64_t n)
 static ts_status check_labels(void *context, const tsi_block *labels)
 {
     const tsi_algorithm_io *io = context;
-    const ce_attributes *a = io->attributes;
+    const tsi_cross_entropy_attributes *a = io->attributes;
     int64_t classes = io->call->in[0].shape.extent[io->call->in[1].shape.ndim];
     tsi_loop loop = tsi_loop_over(labels);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
@@ -181,7 +178,7 @@ static ts_status check_labels(void *context, const tsi_block *labels)
 /* Sharded classes: the label's logit is on one rank; the others contribute zero. */
 static ts_status by_classes(const tsi_algorithm_io *io)
 {
-    const ce_attributes *a = io->attributes;
+    const tsi_cross_entropy_attributes *a = io->attributes;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_dtype wide = (ts_dtype)io->call->out[0].dtype;
     int64_t last = io->call->in[1].shape.ndim;
@@ -275,7 +272,8 @@ static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_
     in[1] = (ts_meta){ .shape = in[0].shape, .dtype = TS_DTYPE_I64 };
     in[1].shape.extent[--in[1].shape.ndim] = 0;
     if (attributes)
-        *(ce_attributes *)attributes = (ce_attributes){ .ignore_index = 2, .reduction = variant };
+        *(tsi_cross_entropy_attributes *)attributes =
+            (tsi_cross_entropy_attributes){ .ignore_index = 2, .reduction = variant };
     return variant < 3;
 }
 
@@ -472,7 +470,7 @@ const tsi_op_desc tsi_op_cross_entropy_backward = {
 
 static ts_status ce_grad(const tsi_grad_io *io)
 {
-    const ce_attributes *a = io->attributes;
+    const tsi_cross_entropy_attributes *a = io->attributes;
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
     ts_tensor *ignored = ts_full((double)a->ignore_index, ts_tensor_mesh(labels),
                                  ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
@@ -492,7 +490,7 @@ const tsi_op_desc tsi_op_cross_entropy = {
     .dtypes = TSI_DTYPES_REAL,
     .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
     .attribute = ce_table,
-    .attribute_bytes = sizeof(ce_attributes),
+    .attribute_bytes = sizeof(tsi_cross_entropy_attributes),
     .infer = ce_infer,
     .rules = ce_rules,
     .reference = ce_reference,
@@ -513,7 +511,7 @@ ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t 
                                   int32_t reduction)
 {
     ts_tensor *in[] = { logits, labels }, *out[TSI_OUTPUT_MAX] = { NULL };
-    ce_attributes a = { .ignore_index = ignore_index, .reduction = reduction };
+    tsi_cross_entropy_attributes a = { .ignore_index = ignore_index, .reduction = reduction };
     tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }

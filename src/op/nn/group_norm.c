@@ -10,14 +10,11 @@
 
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
+#include "op/nn/attributes.h"
 
-typedef struct group_attributes {
-    int64_t num_groups;
-    double eps;
-} group_attributes;
 static const tsi_attribute group_table[] = {
-    TSI_ATTR(group_attributes, num_groups, INT, "num_groups", NULL),
-    TSI_ATTR(group_attributes, eps, REAL, "eps", "1e-5"),
+    TSI_ATTR(tsi_group_norm_attributes, num_groups, INT, "num_groups", NULL),
+    TSI_ATTR(tsi_group_norm_attributes, eps, REAL, "eps", "1e-5"),
     { 0 },
 };
 
@@ -28,7 +25,7 @@ static ts_dtype wide_dtype(int32_t dtype)
 
 static ts_status group_infer(const tsi_op_call *call)
 {
-    const group_attributes *a = call->attributes;
+    const tsi_group_norm_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape;
     char text[96];
     if (x->ndim < 2 || x->ndim >= TS_NDIM_MAX)
@@ -84,7 +81,7 @@ static double weight_at(const tsi_kernel_io *io, int32_t input, int64_t channel,
 /* A loop over one group of one batch element; `base` receives the offsets of its first element. */
 static tsi_loop group_loop(const tsi_kernel_io *io, int64_t n, int64_t group, int64_t *base)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
     tsi_loop loop = { .ndim = x->ndim - 1,
                       .operand_count = 2,
@@ -98,7 +95,7 @@ static tsi_loop group_loop(const tsi_kernel_io *io, int64_t n, int64_t group, in
 
 static void normalise_group(const tsi_kernel_io *io, int64_t n, int64_t group)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
     int64_t base[2];
     tsi_loop loop = group_loop(io, n, group, base);
@@ -126,7 +123,7 @@ static void normalise_group(const tsi_kernel_io *io, int64_t n, int64_t group)
 
 static ts_status group_reference(const tsi_kernel_io *io)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     for (int64_t n = 0; n < io->in[0].block.extent[0]; n++)
         for (int64_t group = 0; group < a->num_groups; group++)
             normalise_group(io, n, group);
@@ -168,7 +165,7 @@ static int64_t group_bytes(const tsi_op_call *call, int64_t n)
 
 static ts_status group_two_phase(const tsi_algorithm_io *io)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     const ts_shape *shape = &io->call->in[0].shape;
     grouped g = grouped_of(shape, a->num_groups);
     ts_scope scope = tsi_algorithm_begin(io);
@@ -209,7 +206,7 @@ static ts_tensor *gather_channels(const tsi_algorithm_io *io, ts_tensor *t)
 static ts_tensor *group_means(const tsi_algorithm_io *io, ts_tensor *x)
 {
     const ts_shape *shape = &io->call->in[0].shape;
-    int64_t groups = ((const group_attributes *)io->attributes)->num_groups, last = 2;
+    int64_t groups = ((const tsi_group_norm_attributes *)io->attributes)->num_groups, last = 2;
     int64_t places[TS_NDIM_MAX];
     for (int32_t d = 2; d < shape->ndim; d++)
         places[d - 2] = d;
@@ -223,7 +220,7 @@ static ts_tensor *group_means(const tsi_algorithm_io *io, ts_tensor *x)
 static ts_tensor *of_channels(const tsi_algorithm_io *io, ts_tensor *groups)
 {
     const ts_shape *x = &io->call->in[0].shape;
-    int64_t count = ((const group_attributes *)io->attributes)->num_groups;
+    int64_t count = ((const tsi_group_norm_attributes *)io->attributes)->num_groups;
     ts_shape channels = { .ndim = x->ndim, .extent = { x->extent[0], x->extent[1] } };
     for (int32_t d = 2; d < x->ndim; d++)
         channels.extent[d] = 1;
@@ -233,7 +230,7 @@ static ts_tensor *of_channels(const tsi_algorithm_io *io, ts_tensor *groups)
 
 static ts_status group_channels(const tsi_algorithm_io *io)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     const ts_shape *shape = &io->call->in[0].shape;
     grouped g = grouped_of(shape, a->num_groups);
     ts_scope scope = tsi_algorithm_begin(io);
@@ -267,7 +264,7 @@ static const tsi_algorithm group_phases[] = { { "two-phase", group_two_phase, gr
 /* With v the normalised input and g = dy * weight: dx = scale (g - mean(g) - v mean(g v)). */
 static ts_status group_grad(const tsi_grad_io *io)
 {
-    const group_attributes *a = io->attributes;
+    const tsi_group_norm_attributes *a = io->attributes;
     if (!io->out_grad[0]) return TS_OK;
     const ts_shape *shape = &io->in_meta[0].shape;
     grouped g = grouped_of(shape, a->num_groups);
@@ -301,7 +298,8 @@ static bool sample_group(uint64_t *random, int32_t variant, ts_meta *in, int32_t
                          void *attributes)
 {
     (void)random;
-    *(group_attributes *)attributes = (group_attributes){ variant == 1 ? 1 : 2, 1e-5 };
+    *(tsi_group_norm_attributes *)attributes =
+        (tsi_group_norm_attributes){ variant == 1 ? 1 : 2, 1e-5 };
     in[0] = (ts_meta){ .shape = { .ndim = 3 + (variant == 2), .extent = { 3, 4, 5 } },
                        .dtype = TS_DTYPE_F64 };
     if (variant == 2) in[0].shape.extent[3] = 2;
@@ -319,7 +317,7 @@ const tsi_op_desc tsi_op_group_norm = {
     .output_count = 3,
     .saves = 3 | (uint64_t)6 << TSI_SAVE_OUT,
     .attribute = group_table,
-    .attribute_bytes = sizeof(group_attributes),
+    .attribute_bytes = sizeof(tsi_group_norm_attributes),
     .infer = group_infer,
     .rules = group_rules,
     .reference = group_reference,
@@ -332,8 +330,8 @@ ts_tensor *(ts_group_norm)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
                            const ts_group_norm_options *options)
 {
     ts_tensor *in[] = { x, weight, bias }, *out[TSI_OUTPUT_MAX] = { NULL };
-    group_attributes a = { 1, 1e-5 };
-    if (options) a = (group_attributes){ options->groups, options->epsilon };
+    tsi_group_norm_attributes a = { 1, 1e-5 };
+    if (options) a = (tsi_group_norm_attributes){ options->groups, options->epsilon };
     tsi_op_args args = { &tsi_op_group_norm, in, bias ? 3 : weight ? 2 : 1, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }

@@ -8,43 +8,40 @@
 #include <string.h>
 
 #include "op/core/common.h"
+#include "op/nn/attributes.h"
 
-typedef struct loss_attributes {
-    int32_t reduction, log_target;
-    double point; /* where smooth_l1 (beta) and huber (delta) turn from squares to lines */
-} loss_attributes;
 enum { MEAN, SUM, NONE, BATCH_MEAN };
 static const char *const reductions[] = { "mean", "sum", "none", NULL };
 static const char *const batch_reductions[] = { "mean", "sum", "none", "batchmean", NULL };
 static const tsi_attribute loss_table[] = {
-    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR_ONE_OF(tsi_loss_attributes, reduction, "reduction", "\"mean\"", reductions),
     { 0 },
 };
 static const tsi_attribute kl_table[] = {
-    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", batch_reductions),
-    TSI_ATTR(loss_attributes, log_target, BOOL, "log_target", "false"),
+    TSI_ATTR_ONE_OF(tsi_loss_attributes, reduction, "reduction", "\"mean\"", batch_reductions),
+    TSI_ATTR(tsi_loss_attributes, log_target, BOOL, "log_target", "false"),
     { 0 },
 };
 
 static const tsi_attribute smooth_table[] = {
-    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", reductions),
-    TSI_ATTR(loss_attributes, point, REAL, "beta", "1"),
+    TSI_ATTR_ONE_OF(tsi_loss_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(tsi_loss_attributes, point, REAL, "beta", "1"),
     { 0 },
 };
 static const tsi_attribute huber_table[] = {
-    TSI_ATTR_ONE_OF(loss_attributes, reduction, "reduction", "\"mean\"", reductions),
-    TSI_ATTR(loss_attributes, point, REAL, "delta", "1"),
+    TSI_ATTR_ONE_OF(tsi_loss_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(tsi_loss_attributes, point, REAL, "delta", "1"),
     { 0 },
 };
 
-typedef double (*term_fn)(double x, double target, const loss_attributes *a);
+typedef double (*term_fn)(double x, double target, const tsi_loss_attributes *a);
 typedef struct loss_kind {
     term_fn term;
 } loss_kind;
 
 static ts_status loss_infer(const tsi_op_call *call)
 {
-    const loss_attributes *a = call->attributes;
+    const tsi_loss_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
     bool same = x->ndim == y->ndim;
     for (int32_t d = 0; same && d < x->ndim; d++)
@@ -69,7 +66,7 @@ static ts_status loss_infer(const tsi_op_call *call)
 
 static void loss_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const loss_attributes *a = call->attributes;
+    const tsi_loss_attributes *a = call->attributes;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
         if (!row) return;
@@ -86,7 +83,7 @@ static void loss_rules(const tsi_op_call *call, tsi_rules *rules)
     if (affine.linear_in) tsi_rules_partials(rules, &affine);
 }
 
-static double divisor_of(const ts_shape *shape, const loss_attributes *a)
+static double divisor_of(const ts_shape *shape, const tsi_loss_attributes *a)
 {
     if (a->reduction == MEAN) return (double)ts_shape_count(shape);
     return a->reduction == BATCH_MEAN && shape->ndim ? (double)shape->extent[0] : 1.0;
@@ -94,7 +91,7 @@ static double divisor_of(const ts_shape *shape, const loss_attributes *a)
 
 static ts_status loss_reference(const tsi_kernel_io *io)
 {
-    const loss_attributes *a = io->attributes;
+    const tsi_loss_attributes *a = io->attributes;
     const loss_kind *kind = io->op->family;
     const tsi_block *x = &io->in[0].block, *target = &io->in[1].block, *out = &io->out[0].block;
     static const int64_t still[TS_NDIM_MAX];
@@ -119,45 +116,45 @@ static ts_status loss_reference(const tsi_kernel_io *io)
 
 /* ---- terms ----------------------------------------------------------------------------------- */
 
-static double term_mse(double x, double target, const loss_attributes *a)
+static double term_mse(double x, double target, const tsi_loss_attributes *a)
 {
     (void)a;
     return (x - target) * (x - target);
 }
 
-static double term_l1(double x, double target, const loss_attributes *a)
+static double term_l1(double x, double target, const tsi_loss_attributes *a)
 {
     (void)a;
     return fabs(x - target);
 }
 
 /* Logarithms are not taken below -100, so that a certain and wrong x stays finite. */
-static double term_bce(double x, double target, const loss_attributes *a)
+static double term_bce(double x, double target, const tsi_loss_attributes *a)
 {
     (void)a;
     return -(target * fmax(log(x), -100.0) + (1.0 - target) * fmax(log1p(-x), -100.0));
 }
 
 /* bce of sigmoid(x), without its overflow. */
-static double term_logits(double x, double target, const loss_attributes *a)
+static double term_logits(double x, double target, const tsi_loss_attributes *a)
 {
     (void)a;
     return fmax(x, 0.0) - x * target + log1p(exp(-fabs(x)));
 }
 
-static double term_smooth(double x, double target, const loss_attributes *a)
+static double term_smooth(double x, double target, const tsi_loss_attributes *a)
 {
     double d = fabs(x - target);
     return d < a->point ? 0.5 * d * d / a->point : d - 0.5 * a->point;
 }
 
-static double term_huber(double x, double target, const loss_attributes *a)
+static double term_huber(double x, double target, const tsi_loss_attributes *a)
 {
     return a->point * term_smooth(x, target, a);
 }
 
 /* x is the logarithm of a probability; a target that is not positive costs nothing. */
-static double term_kl(double x, double target, const loss_attributes *a)
+static double term_kl(double x, double target, const tsi_loss_attributes *a)
 {
     if (a->log_target) return exp(target) * (target - x);
     return target > 0.0 ? target * (log(target) - x) : 0.0;
@@ -205,7 +202,7 @@ static ts_status bce_grad(const tsi_grad_io *io)
 /* The difference, bent to a constant from the turning point on. */
 static ts_status bent_grad(const tsi_grad_io *io)
 {
-    double point = ((const loss_attributes *)io->attributes)->point;
+    double point = ((const tsi_loss_attributes *)io->attributes)->point;
     ts_tensor *d = ts_clamp(ts_sub(io->in[0], io->in[1]), -point, point);
     if (io->op == &tsi_op_smooth_l1_loss) d = ts_div_scalar(d, point);
     d = ts_mul(d, share_of(io));
@@ -222,7 +219,7 @@ static ts_status logits_grad(const tsi_grad_io *io)
 
 static ts_status kl_grad(const tsi_grad_io *io)
 {
-    const loss_attributes *a = io->attributes;
+    const tsi_loss_attributes *a = io->attributes;
     ts_tensor *x = io->in[0], *t = io->in[1], *share = share_of(io), *dx = NULL, *dt = NULL;
     ts_tensor *weight = a->log_target ? ts_exp(t) : ts_relu(t);
     if (io->needs & 1) dx = ts_neg(ts_mul(weight, share));
@@ -243,7 +240,7 @@ static bool sample_loss(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
     *count = 2;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
     in[1] = in[0];
-    *(loss_attributes *)attributes = (loss_attributes){ variant, 0, 1.5 };
+    *(tsi_loss_attributes *)attributes = (tsi_loss_attributes){ variant, 0, 1.5 };
     return variant < 3;
 }
 
@@ -251,7 +248,7 @@ static bool sample_kl(uint64_t *random, int32_t variant, ts_meta *in, int32_t *c
                       void *attributes)
 {
     (void)sample_loss(random, variant, in, count, attributes);
-    ((loss_attributes *)attributes)->log_target = variant & 1;
+    ((tsi_loss_attributes *)attributes)->log_target = variant & 1;
     return variant < 4;
 }
 
@@ -261,7 +258,7 @@ static const loss_kind mse_kind = { term_mse }, l1_kind = { term_l1 }, bce_kind 
 
 #define LOSS                                                                                       \
     .input_min = 2, .input_max = 2, .output_count = 1, .saves = 3,                                 \
-    .attribute_bytes = sizeof(loss_attributes), .infer = loss_infer, .rules = loss_rules,          \
+    .attribute_bytes = sizeof(tsi_loss_attributes), .infer = loss_infer, .rules = loss_rules,      \
     .reference = loss_reference
 
 const tsi_op_desc tsi_op_mse_loss = {
@@ -341,7 +338,7 @@ static ts_tensor *loss(const tsi_op_desc *op, ts_tensor *x, ts_tensor *target,
                        const ts_loss_options *options)
 {
     ts_tensor *in[] = { x, target };
-    loss_attributes a = { .point = 1.0 };
+    tsi_loss_attributes a = { .point = 1.0 };
     bool points = options && options->struct_size > offsetof(ts_loss_options, point);
     if (points && options->point != 0) a.point = options->point;
     if (options) a.reduction = options->reduction;

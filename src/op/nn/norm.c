@@ -7,17 +7,15 @@
 #include <string.h>
 
 #include "op/core/algorithm.h"
+#include "op/nn/attributes.h"
 #include "op/nn/norm.h"
 #include "op/reduce/reduce.h"
 
-typedef struct norm_attributes {
-    tsi_dims normalized; /* extents of the last dims */
-    double eps;
-} norm_attributes;
-static const tsi_attribute norm_table[] = { TSI_ATTR(norm_attributes, normalized, DIMS,
-                                                     "normalized", "[]"),
-                                            TSI_ATTR(norm_attributes, eps, REAL, "eps", "1e-05"),
-                                            { 0 } };
+static const tsi_attribute norm_table[] = {
+    TSI_ATTR(tsi_norm_attributes, normalized, DIMS, "normalized", "[]"),
+    TSI_ATTR(tsi_norm_attributes, eps, REAL, "eps", "1e-05"),
+    { 0 }
+};
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -26,7 +24,7 @@ static ts_status norm_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
                                 void *attributes)
 {
     (void)count;
-    norm_attributes *a = attributes;
+    tsi_norm_attributes *a = attributes;
     const ts_shape *shape = &in[0].shape;
     if (a->normalized.count <= 0 && shape->ndim > 0)
         a->normalized = (tsi_dims){ .count = 1, .value = { shape->extent[shape->ndim - 1] } };
@@ -40,12 +38,12 @@ static ts_status norm_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
     return TS_OK;
 }
 
-static int32_t first_inner(const ts_meta *x, const norm_attributes *a)
+static int32_t first_inner(const ts_meta *x, const tsi_norm_attributes *a)
 {
     return x->shape.ndim - a->normalized.count;
 }
 
-static uint32_t inner_mask(const ts_meta *x, const norm_attributes *a)
+static uint32_t inner_mask(const ts_meta *x, const tsi_norm_attributes *a)
 {
     int32_t first = first_inner(x, a);
     return ((1u << x->shape.ndim) - 1) & ~((1u << first) - 1);
@@ -53,7 +51,7 @@ static uint32_t inner_mask(const ts_meta *x, const norm_attributes *a)
 
 static ts_status check_parameter(const tsi_op_call *call, int32_t input)
 {
-    const norm_attributes *a = call->attributes;
+    const tsi_norm_attributes *a = call->attributes;
     const ts_meta *p = &call->in[input];
     if (input >= call->input_count || p->dtype == TS_DTYPE_NONE) return TS_OK;
     bool fits = p->shape.ndim == a->normalized.count;
@@ -70,7 +68,7 @@ static ts_status check_parameter(const tsi_op_call *call, int32_t input)
  */
 static ts_status norm_infer(const tsi_op_call *call)
 {
-    const norm_attributes *a = call->attributes;
+    const tsi_norm_attributes *a = call->attributes;
     for (int32_t i = 1; i < call->input_count; i++)
         TSI_TRY(check_parameter(call, i));
     call->out[0] = call->in[0];
@@ -168,7 +166,7 @@ static double parameter_at(const tsi_kernel_io *io, int32_t input, const tsi_loo
 
 static ts_status norm_reference(const tsi_kernel_io *io)
 {
-    const norm_attributes *a = io->attributes;
+    const tsi_norm_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
     bool centred = io->op == &tsi_op_layer_norm;
     uint32_t mask = inner_mask(io->in[0].global, a);
@@ -207,7 +205,7 @@ static int64_t norm_bytes(const tsi_op_call *call, int64_t n)
 
 static ts_status norm_two_phase(const tsi_algorithm_io *io)
 {
-    const norm_attributes *a = io->attributes;
+    const tsi_norm_attributes *a = io->attributes;
     int32_t first = first_inner(&io->call->in[0], a), ndim = io->call->in[0].shape.ndim;
     int64_t dims[TS_NDIM_MAX];
     for (int32_t d = first; d < ndim; d++)
@@ -273,7 +271,7 @@ static ts_status norm_grad_fused(const tsi_grad_io *io)
  */
 static ts_status norm_grad(const tsi_grad_io *io)
 {
-    const norm_attributes *a = io->attributes;
+    const tsi_norm_attributes *a = io->attributes;
     bool centred = io->op == &tsi_op_layer_norm;
     if (io->needs == (centred ? 7u : 3u)) return norm_grad_fused(io);
     int32_t first = first_inner(&io->in_meta[0], a), ndim = io->in_meta[0].shape.ndim;
@@ -299,8 +297,8 @@ static ts_status norm_grad(const tsi_grad_io *io)
 static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *count,
                         void *attributes)
 {
-    norm_attributes *a = attributes;
-    *a = (norm_attributes){ .normalized = { .count = 1, .value = { 4 } }, .eps = 1e-5 };
+    tsi_norm_attributes *a = attributes;
+    *a = (tsi_norm_attributes){ .normalized = { .count = 1, .value = { 4 } }, .eps = 1e-5 };
     in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 2, 5, 4 } }, .dtype = TS_DTYPE_F64 };
     *count = variant == 0 || variant == 3 ? inputs : 1;
     for (int32_t i = 1; i < *count; i++)
@@ -325,7 +323,7 @@ static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 }
 
 #define NORM                                                                                       \
-    .attribute = norm_table, .attribute_bytes = sizeof(norm_attributes),                           \
+    .attribute = norm_table, .attribute_bytes = sizeof(tsi_norm_attributes),                       \
     .normalise = norm_normalise, .infer = norm_infer, .rules = norm_rules,                         \
     .reference = norm_reference, .algorithm = norm_phases, .grad = norm_grad
 
@@ -356,7 +354,7 @@ const tsi_op_desc tsi_op_layer_norm = {
 
 static ts_tensor *norm(const tsi_op_desc *op, ts_tensor *const *in, int32_t count, double eps)
 {
-    norm_attributes a = { .eps = eps };
+    tsi_norm_attributes a = { .eps = eps };
     while (count > 1 && !in[count - 1])
         count--;
     ts_shape weight = count > 1 && in[1] ? ts_tensor_shape(in[1]) : TS_SHAPE_SCALAR;

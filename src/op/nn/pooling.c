@@ -7,20 +7,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "op/nn/attributes.h"
 #include "op/nn/halo.h"
 
-typedef struct pool_attributes {
-    tsi_dims kernel_size, stride,
-        padding;    /* one number: of all place dims; no stride: the kernel */
-    tsi_dims shape; /* gradient: of the result */
-} pool_attributes;
 #define POOL_ATTRIBUTES                                                                            \
-    TSI_ATTR(pool_attributes, kernel_size, DIMS, "kernel_size", NULL),                             \
-        TSI_ATTR(pool_attributes, stride, DIMS, "stride", "[]"),                                   \
-        TSI_ATTR(pool_attributes, padding, DIMS, "padding", "[0]")
+    TSI_ATTR(tsi_pool_attributes, kernel_size, DIMS, "kernel_size", NULL),                         \
+        TSI_ATTR(tsi_pool_attributes, stride, DIMS, "stride", "[]"),                               \
+        TSI_ATTR(tsi_pool_attributes, padding, DIMS, "padding", "[0]")
 static const tsi_attribute pool_table[] = { POOL_ATTRIBUTES, { 0 } };
 static const tsi_attribute backward_table[] = {
-    POOL_ATTRIBUTES, TSI_ATTR(pool_attributes, shape, DIMS, "shape", NULL), { 0 }
+    POOL_ATTRIBUTES, TSI_ATTR(tsi_pool_attributes, shape, DIMS, "shape", NULL), { 0 }
 };
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -45,7 +41,7 @@ static ts_status pool_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
                                 void *attributes)
 {
     (void)count;
-    pool_attributes *a = attributes;
+    tsi_pool_attributes *a = attributes;
     int32_t places = in[0].shape.ndim - 2;
     char text[96];
     if (places < 1 || places > 3)
@@ -63,7 +59,7 @@ static ts_status pool_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
     return TS_OK;
 }
 
-static int64_t extent_of(const pool_attributes *a, int32_t i, int64_t x)
+static int64_t extent_of(const tsi_pool_attributes *a, int32_t i, int64_t x)
 {
     int64_t room = x + 2 * a->padding.value[i] - a->kernel_size.value[i];
     return room < 0 ? 0 : room / a->stride.value[i] + 1;
@@ -71,7 +67,7 @@ static int64_t extent_of(const pool_attributes *a, int32_t i, int64_t x)
 
 static ts_status pool_infer(const tsi_op_call *call)
 {
-    const pool_attributes *a = call->attributes;
+    const tsi_pool_attributes *a = call->attributes;
     char text[96];
     ts_dtype dtype = (ts_dtype)call->in[0].dtype;
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
@@ -99,7 +95,7 @@ static void pool_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void pool_window(const tsi_op_call *call, int32_t place, tsi_window *out)
 {
-    const pool_attributes *a = call->attributes;
+    const tsi_pool_attributes *a = call->attributes;
     *out = (tsi_window){ a->kernel_size.value[place], a->stride.value[place],
                          a->padding.value[place], 1 };
 }
@@ -115,13 +111,13 @@ typedef struct window { /* one place of a window on the input */
 } window;
 
 typedef struct sides { /* the places and the windows of a call, on one rank */
-    const pool_attributes *a;
+    const tsi_pool_attributes *a;
     const tsi_block *x;
     const ts_shape *places;         /* of the whole */
     int64_t x_first[3], y_first[3]; /* global indices of the blocks' first places */
 } sides;
 
-static sides sides_of(const pool_attributes *a, const tsi_operand *x, const tsi_operand *y)
+static sides sides_of(const tsi_pool_attributes *a, const tsi_operand *x, const tsi_operand *y)
 {
     sides s = { .a = a, .x = &x->block, .places = &x->global->shape };
     for (int32_t i = 0; i < x->block.ndim - 2; i++) {
@@ -147,14 +143,14 @@ static bool place_of(const sides *s, const int64_t *y, const int64_t *k, window 
     return true;
 }
 
-static tsi_loop kernel_loop(const pool_attributes *a)
+static tsi_loop kernel_loop(const tsi_pool_attributes *a)
 {
     tsi_loop loop = { .ndim = a->kernel_size.count };
     memcpy(loop.extent, a->kernel_size.value, sizeof loop.extent);
     return loop;
 }
 
-static double window_size(const pool_attributes *a)
+static double window_size(const tsi_pool_attributes *a)
 {
     double size = 1;
     for (int32_t i = 0; i < a->kernel_size.count; i++)
@@ -164,7 +160,7 @@ static double window_size(const pool_attributes *a)
 
 static ts_status max_reference(const tsi_kernel_io *io)
 {
-    const pool_attributes *a = io->attributes;
+    const tsi_pool_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *index = &io->out[1].block;
     sides both = sides_of(a, &io->in[0], &io->out[0]);
     tsi_loop loop = tsi_loop_over(y), kernel = kernel_loop(a);
@@ -189,7 +185,7 @@ static ts_status max_reference(const tsi_kernel_io *io)
 
 static ts_status avg_reference(const tsi_kernel_io *io)
 {
-    const pool_attributes *a = io->attributes;
+    const tsi_pool_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
     sides both = sides_of(a, &io->in[0], &io->out[0]);
     tsi_loop loop = tsi_loop_over(y), kernel = kernel_loop(a);
@@ -224,7 +220,7 @@ static ts_status max_grad(const tsi_grad_io *io)
 
 static ts_status avg_grad(const tsi_grad_io *io)
 {
-    pool_attributes a = *(const pool_attributes *)io->attributes;
+    tsi_pool_attributes a = *(const tsi_pool_attributes *)io->attributes;
     a.shape.count = io->in_meta[0].shape.ndim;
     memcpy(a.shape.value, io->in_meta[0].shape.extent, sizeof a.shape.value);
     io->in_grad[0] = tsi_op_make(&tsi_op_avg_pool_backward, io->out_grad, 1, &a);
@@ -233,7 +229,7 @@ static ts_status avg_grad(const tsi_grad_io *io)
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
-    const pool_attributes *a = call->attributes;
+    const tsi_pool_attributes *a = call->attributes;
     const ts_shape *y = &call->in[0].shape;
     bool fits = a->shape.count == y->ndim && a->shape.value[0] == y->extent[0] &&
                 a->shape.value[1] == y->extent[1];
@@ -253,7 +249,7 @@ static ts_status backward_infer(const tsi_op_call *call)
 
 static ts_status backward_reference(const tsi_kernel_io *io)
 {
-    const pool_attributes *a = io->attributes;
+    const tsi_pool_attributes *a = io->attributes;
     const tsi_block *dy = &io->in[0].block, *dx = &io->out[0].block;
     sides both = sides_of(a, &io->out[0], &io->in[0]);
     tsi_loop all = tsi_loop_over(dx), loop = tsi_loop_over(dy), kernel = kernel_loop(a);
@@ -278,9 +274,9 @@ static bool sample_pool(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
                         void *attributes)
 {
     (void)random;
-    pool_attributes *a = attributes;
-    *a = (pool_attributes){ .kernel_size = { .count = 1, .value = { 2 + variant } },
-                            .padding = { .count = 1, .value = { variant } } };
+    tsi_pool_attributes *a = attributes;
+    *a = (tsi_pool_attributes){ .kernel_size = { .count = 1, .value = { 2 + variant } },
+                                .padding = { .count = 1, .value = { variant } } };
     if (variant) a->stride = (tsi_dims){ .count = 2, .value = { 1, 2 } };
     *count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 3, 4, 5 } }, .dtype = TS_DTYPE_F64 };
@@ -292,7 +288,7 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
                             void *attributes)
 {
     bool more = sample_pool(random, variant, in, count, attributes);
-    pool_attributes *a = attributes;
+    tsi_pool_attributes *a = attributes;
     a->shape.count = in[0].shape.ndim;
     memcpy(a->shape.value, in[0].shape.extent, sizeof a->shape.value);
     in[0].shape = (ts_shape){ .ndim = 3, .extent = { 3, 4, 2 } };
@@ -301,7 +297,7 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 }
 
 #define POOL                                                                                       \
-    .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(pool_attributes),                    \
+    .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(tsi_pool_attributes),                \
     .normalise = pool_normalise, .rules = pool_rules, .algorithm = tsi_halo_exchange
 
 const tsi_op_desc tsi_op_max_pool = {
@@ -351,10 +347,10 @@ const tsi_op_desc tsi_op_avg_pool_backward = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-static pool_attributes attributes_of(ts_tensor *x, const ts_pool_options *options)
+static tsi_pool_attributes attributes_of(ts_tensor *x, const ts_pool_options *options)
 {
-    pool_attributes a = { .padding = { .count = 1 },
-                          .kernel_size = { .count = 1, .value = { 1 } } };
+    tsi_pool_attributes a = { .padding = { .count = 1 },
+                              .kernel_size = { .count = 1, .value = { 1 } } };
     int32_t places = ts_tensor_shape(x).ndim - 2;
     if (!options || places < 1 || places > 3) return a;
     for (int32_t i = 0; i < places; i++) {
@@ -371,13 +367,13 @@ static pool_attributes attributes_of(ts_tensor *x, const ts_pool_options *option
 ts_tensor *(ts_max_pool)(ts_tensor *x, const ts_pool_options *options)
 {
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    pool_attributes a = attributes_of(x, options);
+    tsi_pool_attributes a = attributes_of(x, options);
     tsi_op_args args = { &tsi_op_max_pool, &x, 1, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }
 
 ts_tensor *(ts_avg_pool)(ts_tensor *x, const ts_pool_options *options)
 {
-    pool_attributes a = attributes_of(x, options);
+    tsi_pool_attributes a = attributes_of(x, options);
     return tsi_op_make(&tsi_op_avg_pool, &x, 1, &a);
 }

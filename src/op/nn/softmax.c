@@ -8,19 +8,19 @@
 #include <string.h>
 
 #include "op/core/algorithm.h"
+#include "op/nn/attributes.h"
 #include "op/reduce/reduce.h"
 
-typedef struct softmax_attributes {
-    int64_t dim;
-} softmax_attributes;
-static const tsi_attribute softmax_table[] = { TSI_ATTR(softmax_attributes, dim, INT, "dim", "-1"),
-                                               { 0 } };
+static const tsi_attribute softmax_table[] = {
+    TSI_ATTR(tsi_softmax_attributes, dim, INT, "dim", "-1"), { 0 }
+};
 
 static ts_status softmax_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                    void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((softmax_attributes *)attributes)->dim, in[0].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_softmax_attributes *)attributes)->dim,
+                             in[0].shape.ndim);
 }
 
 static ts_status refuse_complex(const tsi_op_call *call)
@@ -40,7 +40,7 @@ static ts_status softmax_infer(const tsi_op_call *call)
 /* Any dim but the own one; the own one by the two-phase algorithm. */
 static void softmax_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t own = (int32_t)((const softmax_attributes *)call->attributes)->dim;
+    int32_t own = (int32_t)((const tsi_softmax_attributes *)call->attributes)->dim;
     tsi_rules_batch(rules, call->in[0].shape.ndim, 1u << own);
     if (call->in[0].shape.ndim == 0) return;
     bool empty = call->in[0].shape.extent[own] == 0; /* then there is nothing to agree on */
@@ -73,7 +73,7 @@ static double row_sum(const tsi_block *in, const tsi_reduce_loops *at, tsi_loop 
 static ts_status softmax_reference(const tsi_kernel_io *io)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
-    uint32_t own = 1u << ((const softmax_attributes *)io->attributes)->dim;
+    uint32_t own = 1u << ((const tsi_softmax_attributes *)io->attributes)->dim;
     bool logs = io->op == &tsi_op_log_softmax;
     tsi_reduce_loops loops, places;
     tsi_reduce_loops_make(in, out, in->ndim ? own : 0, true, &loops);
@@ -101,7 +101,7 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
 
 static int64_t two_phase_bytes(const tsi_op_call *call, int64_t n)
 {
-    const softmax_attributes *a = call->attributes;
+    const tsi_softmax_attributes *a = call->attributes;
     ts_meta rows = { .shape = tsi_shape_reduce(&call->in[0].shape, 1u << a->dim, true),
                      .dtype = call->out[0].dtype };
     return tsi_algorithm_share(tsi_algorithm_bytes(&rows, 2 * 2), n);
@@ -109,7 +109,7 @@ static int64_t two_phase_bytes(const tsi_op_call *call, int64_t n)
 
 static ts_status two_phase(const tsi_algorithm_io *io)
 {
-    const softmax_attributes *a = io->attributes;
+    const tsi_softmax_attributes *a = io->attributes;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *x = ts_cast(io->in[0], (ts_dtype)io->call->out[0].dtype);
     ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &a->dim, 1, 1));
@@ -126,14 +126,14 @@ static const tsi_algorithm two_phases[] = { { "two-phase", two_phase, two_phase_
 
 static ts_status softmax_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const softmax_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_softmax_attributes *)io->attributes)->dim;
     io->in_grad[0] = ts_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
     return ts_rank_status(io->rank);
 }
 
 static ts_status log_softmax_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const softmax_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_softmax_attributes *)io->attributes)->dim;
     io->in_grad[0] = ts_log_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
     return ts_rank_status(io->rank);
 }
@@ -146,13 +146,13 @@ static bool sample_softmax(uint64_t *random, int32_t variant, ts_meta *in, int32
     in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 3 } },
                        .dtype = TS_DTYPE_F64 };
     if (in[0].shape.ndim == 2) in[0].shape.extent[2] = 0;
-    ((softmax_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
+    ((tsi_softmax_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
     return variant < 3;
 }
 
 #define SOFTMAX                                                                                    \
     .input_min = 1, .input_max = 1, .output_count = 1, .attribute = softmax_table,                 \
-    .attribute_bytes = sizeof(softmax_attributes), .normalise = softmax_normalise,                 \
+    .attribute_bytes = sizeof(tsi_softmax_attributes), .normalise = softmax_normalise,             \
     .infer = softmax_infer, .rules = softmax_rules, .reference = softmax_reference,                \
     .algorithm = two_phases, .sample = sample_softmax, .saves = (uint64_t)1 << TSI_SAVE_OUT
 
@@ -264,12 +264,12 @@ const tsi_op_desc tsi_op_logsumexp = {
 
 ts_tensor *(ts_softmax)(ts_tensor *x, int32_t dim)
 {
-    return tsi_op_make(&tsi_op_softmax, &x, 1, &(softmax_attributes){ dim });
+    return tsi_op_make(&tsi_op_softmax, &x, 1, &(tsi_softmax_attributes){ dim });
 }
 
 ts_tensor *(ts_log_softmax)(ts_tensor *x, int32_t dim)
 {
-    return tsi_op_make(&tsi_op_log_softmax, &x, 1, &(softmax_attributes){ dim });
+    return tsi_op_make(&tsi_op_log_softmax, &x, 1, &(tsi_softmax_attributes){ dim });
 }
 
 ts_tensor *(ts_logsumexp)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)

@@ -9,19 +9,18 @@
 #include <string.h>
 
 #include "op/core/algorithm.h"
+#include "op/nn/attributes.h"
 #include "op/reduce/reduce.h"
 
-typedef struct back_attributes {
-    int64_t dim;
-} back_attributes;
-static const tsi_attribute back_table[] = { TSI_ATTR(back_attributes, dim, INT, "dim", "-1"),
+static const tsi_attribute back_table[] = { TSI_ATTR(tsi_softmax_attributes, dim, INT, "dim", "-1"),
                                             { 0 } };
 
 static ts_status back_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                 void *attributes)
 {
     (void)count;
-    return tsi_normalise_dim(op->name, &((back_attributes *)attributes)->dim, in[1].shape.ndim);
+    return tsi_normalise_dim(op->name, &((tsi_softmax_attributes *)attributes)->dim,
+                             in[1].shape.ndim);
 }
 
 static ts_status back_infer(const tsi_op_call *call)
@@ -45,7 +44,7 @@ static ts_status back_infer(const tsi_op_call *call)
 
 static void back_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t own = (int32_t)((const back_attributes *)call->attributes)->dim;
+    int32_t own = (int32_t)((const tsi_softmax_attributes *)call->attributes)->dim;
     const ts_shape *shape = &call->in[1].shape;
     tsi_rules_batch(rules, shape->ndim, 1u << own);
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
@@ -81,7 +80,7 @@ static void back_row(const tsi_kernel_io *io, const tsi_loop *loop, int64_t leng
 static ts_status back_reference(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block, *y = &io->in[1].block, *dx = &io->out[0].block;
-    int32_t own = (int32_t)((const back_attributes *)io->attributes)->dim;
+    int32_t own = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
     int64_t length = y->ndim ? y->extent[own] : 1, step[3] = { 0 };
     tsi_loop loop = { .ndim = y->ndim,
                       .operand_count = 3,
@@ -102,7 +101,7 @@ static ts_status back_reference(const tsi_kernel_io *io)
 
 static int64_t back_bytes(const tsi_op_call *call, int64_t n)
 {
-    uint32_t own = 1u << ((const back_attributes *)call->attributes)->dim;
+    uint32_t own = 1u << ((const tsi_softmax_attributes *)call->attributes)->dim;
     ts_meta rows = { .shape = tsi_shape_reduce(&call->in[1].shape, own, true),
                      .dtype = call->out[0].dtype };
     return tsi_algorithm_share(tsi_algorithm_bytes(&rows, 2), n);
@@ -110,7 +109,7 @@ static int64_t back_bytes(const tsi_op_call *call, int64_t n)
 
 static ts_status back_two_phase(const tsi_algorithm_io *io)
 {
-    int64_t dim = ((const back_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_softmax_attributes *)io->attributes)->dim;
     bool logs = io->op == &tsi_op_log_softmax_backward;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *dy = io->in[0], *y = io->in[1];
@@ -130,13 +129,13 @@ static bool sample_back(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
                        .dtype = TS_DTYPE_F64 };
     if (in[0].shape.ndim == 2) in[0].shape.extent[2] = 0;
     in[1] = in[0];
-    ((back_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
+    ((tsi_softmax_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
     return variant < 3;
 }
 
 #define BACK                                                                                       \
     .input_min = 2, .input_max = 2, .output_count = 1, .attribute = back_table,                    \
-    .attribute_bytes = sizeof(back_attributes), .flags = TSI_OP_NO_GRAD,                           \
+    .attribute_bytes = sizeof(tsi_softmax_attributes), .flags = TSI_OP_NO_GRAD,                    \
     .normalise = back_normalise, .infer = back_infer, .rules = back_rules,                         \
     .reference = back_reference, .algorithm = back_phases, .sample = sample_back
 
@@ -154,11 +153,11 @@ const tsi_op_desc tsi_op_log_softmax_backward = {
 ts_tensor *ts_softmax_backward(ts_tensor *dy, ts_tensor *y, int32_t dim)
 {
     ts_tensor *in[] = { dy, y };
-    return tsi_op_make(&tsi_op_softmax_backward, in, 2, &(back_attributes){ dim });
+    return tsi_op_make(&tsi_op_softmax_backward, in, 2, &(tsi_softmax_attributes){ dim });
 }
 
 ts_tensor *ts_log_softmax_backward(ts_tensor *dy, ts_tensor *y, int32_t dim)
 {
     ts_tensor *in[] = { dy, y };
-    return tsi_op_make(&tsi_op_log_softmax_backward, in, 2, &(back_attributes){ dim });
+    return tsi_op_make(&tsi_op_log_softmax_backward, in, 2, &(tsi_softmax_attributes){ dim });
 }

@@ -9,12 +9,11 @@
 #include "array/random.h"
 #include "base/alloc.h"
 #include "op/core/common.h"
+#include "op/pointwise/dropout.h"
 
-typedef struct dropout_attributes {
-    double p;
-} dropout_attributes;
-static const tsi_attribute dropout_table[] = { TSI_ATTR(dropout_attributes, p, REAL, "p", "0.5"),
-                                               { 0 } };
+static const tsi_attribute dropout_table[] = {
+    TSI_ATTR(tsi_dropout_attributes, p, REAL, "p", "0.5"), { 0 }
+};
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
@@ -65,7 +64,7 @@ static bool sample_one(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 
 static ts_status dropout_infer(const tsi_op_call *call)
 {
-    double p = ((const dropout_attributes *)call->attributes)->p;
+    double p = ((const tsi_dropout_attributes *)call->attributes)->p;
     if (!(p >= 0.0 && p <= 1.0))
         return TSI_FAIL(TS_ERR_ARG, "dropout: p = %g is not a probability", p);
     if (tsi_dtype_category((ts_dtype)call->in[0].dtype) < TSI_CATEGORY_REAL)
@@ -89,14 +88,14 @@ static void dropout_rules(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-static double scale_of(const dropout_attributes *a)
+static double scale_of(const tsi_dropout_attributes *a)
 {
     return a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
 }
 
 static ts_status dropout_reference(const tsi_kernel_io *io)
 {
-    const dropout_attributes *a = io->attributes;
+    const tsi_dropout_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *mask = &io->out[1].block;
     tsi_random keep = { .kind = TSI_RANDOM_BERNOULLI, .a = 1.0 - a->p };
     TSI_TRY(draw(io, &io->out[1], mask, keep));
@@ -123,7 +122,7 @@ static ts_status dropout_grad(const tsi_grad_io *io)
 static bool sample_dropout(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                            void *attributes)
 {
-    ((dropout_attributes *)attributes)->p = variant ? 0.25 : 0.5;
+    ((tsi_dropout_attributes *)attributes)->p = variant ? 0.25 : 0.5;
     return sample_one(random, variant, in, count, attributes);
 }
 
@@ -136,7 +135,7 @@ const tsi_op_desc tsi_op_dropout = {
     .output_count = 2,
     .flags = TSI_OP_RANDOM,
     .attribute = dropout_table,
-    .attribute_bytes = sizeof(dropout_attributes),
+    .attribute_bytes = sizeof(tsi_dropout_attributes),
     .infer = dropout_infer,
     .rules = dropout_rules,
     .reference = dropout_reference,
@@ -246,7 +245,7 @@ const tsi_op_desc tsi_op_bernoulli = {
 ts_tensor *(ts_dropout)(ts_tensor *x, double p)
 {
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    dropout_attributes a = { p };
+    tsi_dropout_attributes a = { p };
     tsi_op_args args = { &tsi_op_dropout, &x, 1, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }

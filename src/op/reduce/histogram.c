@@ -10,21 +10,18 @@
 #include "base/alloc.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
+#include "op/reduce/reduce.h"
 
-typedef struct histc_attributes {
-    int64_t bins;
-    double min, max;
-} histc_attributes;
 static const tsi_attribute histc_table[] = {
-    TSI_ATTR(histc_attributes, bins, INT, "bins", "100"),
-    TSI_ATTR(histc_attributes, min, REAL, "min", "0"),
-    TSI_ATTR(histc_attributes, max, REAL, "max", "0"),
+    TSI_ATTR(tsi_histc_attributes, bins, INT, "bins", "100"),
+    TSI_ATTR(tsi_histc_attributes, min, REAL, "min", "0"),
+    TSI_ATTR(tsi_histc_attributes, max, REAL, "max", "0"),
     { 0 },
 };
 
 static ts_status histc_infer(const tsi_op_call *call)
 {
-    const histc_attributes *a = call->attributes;
+    const tsi_histc_attributes *a = call->attributes;
     ts_dtype dtype = (ts_dtype)call->in[0].dtype;
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "histc: is not defined for %s", ts_dtype_name(dtype));
@@ -38,7 +35,7 @@ static ts_status histc_infer(const tsi_op_call *call)
 
 static void histc_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const histc_attributes *a = call->attributes;
+    const tsi_histc_attributes *a = call->attributes;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, a->min == a->max ? 1 : 0, 0);
         if (!row) return;
@@ -83,7 +80,7 @@ static void count_up(const tsi_block *out, int64_t place, double by)
 
 static ts_status histc_reference(const tsi_kernel_io *io)
 {
-    const histc_attributes *a = io->attributes;
+    const tsi_histc_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *out = &io->out[0].block;
     double min = a->min, max = a->max;
     if (min == max) bounds_of(x, &min, &max);
@@ -107,7 +104,7 @@ static ts_status histc_reference(const tsi_kernel_io *io)
 
 static ts_status histc_bounded(const tsi_algorithm_io *io)
 {
-    histc_attributes a = *(const histc_attributes *)io->attributes;
+    tsi_histc_attributes a = *(const tsi_histc_attributes *)io->attributes;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *y = NULL;
     if (ts_shape_count(&io->call->in[0].shape) > 0 &&
@@ -133,10 +130,10 @@ static bool sample_histc(uint64_t *random, int32_t variant, ts_meta *in, int32_t
                          void *attributes)
 {
     (void)random;
-    static const histc_attributes kinds[] = { { 4, -2, 3 }, { 3, 0, 0 }, { 8, 0, 1 } };
+    static const tsi_histc_attributes kinds[] = { { 4, -2, 3 }, { 3, 0, 0 }, { 8, 0, 1 } };
     *count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    *(histc_attributes *)attributes = kinds[variant % 3];
+    *(tsi_histc_attributes *)attributes = kinds[variant % 3];
     return variant < 3;
 }
 
@@ -149,7 +146,7 @@ const tsi_op_desc tsi_op_histc = {
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
     .attribute = histc_table,
-    .attribute_bytes = sizeof(histc_attributes),
+    .attribute_bytes = sizeof(tsi_histc_attributes),
     .infer = histc_infer,
     .rules = histc_rules,
     .reference = histc_reference,
@@ -262,8 +259,8 @@ const tsi_op_desc tsi_op_bincount = {
 
 ts_tensor *(ts_histc)(ts_tensor *x, const ts_histc_options *options)
 {
-    histc_attributes a = { .bins = 100 };
-    if (options) a = (histc_attributes){ options->bins, options->min, options->max };
+    tsi_histc_attributes a = { .bins = 100 };
+    if (options) a = (tsi_histc_attributes){ options->bins, options->min, options->max };
     return tsi_op_make(&tsi_op_histc, &x, 1, &a);
 }
 

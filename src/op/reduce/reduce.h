@@ -36,4 +36,14 @@ bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
  * again. */
 ts_tensor *tsi_grad_unreduce(ts_tensor *grad, const ts_meta *in, const void *attributes);
 
+typedef struct tsi_stat_attributes {
+    tsi_reduce_attributes over; /* first: the reductions' helpers read it */
+    double correction;          /* the squares are divided by count - correction */
+} tsi_stat_attributes;
+
+typedef struct tsi_histc_attributes {
+    int64_t bins;
+    double min, max;
+} tsi_histc_attributes;
+
 #endif

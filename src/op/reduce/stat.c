@@ -11,14 +11,10 @@
 #include "op/core/algorithm.h"
 #include "op/reduce/reduce.h"
 
-typedef struct stat_attributes {
-    tsi_reduce_attributes over; /* first: the reductions' helpers read it */
-    double correction;          /* the squares are divided by count - correction */
-} stat_attributes;
 static const tsi_attribute stat_table[] = {
-    TSI_ATTR(stat_attributes, over.dims, DIMS, "dims", "[]"),
-    TSI_ATTR(stat_attributes, over.keepdim, BOOL, "keepdim", "false"),
-    TSI_ATTR(stat_attributes, correction, REAL, "correction", "1"),
+    TSI_ATTR(tsi_stat_attributes, over.dims, DIMS, "dims", "[]"),
+    TSI_ATTR(tsi_stat_attributes, over.keepdim, BOOL, "keepdim", "false"),
+    TSI_ATTR(tsi_stat_attributes, correction, REAL, "correction", "1"),
     { 0 },
 };
 
@@ -35,7 +31,7 @@ static ts_status stat_infer(const tsi_op_call *call)
 }
 
 /* count - correction, of the whole tensor, never below 0. */
-static double divisor_of(const ts_meta *in, const stat_attributes *a)
+static double divisor_of(const ts_meta *in, const tsi_stat_attributes *a)
 {
     double count = 1;
     for (int32_t i = 0; i < a->over.dims.count; i++)
@@ -67,7 +63,7 @@ static double squares_of(const tsi_block *in, tsi_reduce_loops *loops)
 
 static ts_status stat_reference(const tsi_kernel_io *io)
 {
-    const stat_attributes *a = io->attributes;
+    const tsi_stat_attributes *a = io->attributes;
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     double divisor = divisor_of(io->in[0].global, a);
     bool root = io->op == &tsi_op_std;
@@ -96,7 +92,7 @@ static ts_dtype wide_dtype(ts_dtype dtype)
 
 static ts_status stat_two_phase(const tsi_algorithm_io *io)
 {
-    const stat_attributes *a = io->attributes;
+    const tsi_stat_attributes *a = io->attributes;
     const tsi_dims *dims = &a->over.dims;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *x = ts_cast(io->in[0], wide_dtype((ts_dtype)io->call->in[0].dtype));
@@ -116,7 +112,7 @@ static const tsi_algorithm stat_phases[] = { { "two-phase", stat_two_phase, stat
 /* d var = 2 (x - mean) / divisor; d std is that over 2 std, 0 where the deviation is 0. */
 static ts_status stat_grad(const tsi_grad_io *io)
 {
-    const stat_attributes *a = io->attributes;
+    const tsi_stat_attributes *a = io->attributes;
     const tsi_dims *dims = &a->over.dims;
     double factor = 2.0 / divisor_of(&io->in_meta[0], a);
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
@@ -132,13 +128,13 @@ static ts_status stat_grad(const tsi_grad_io *io)
 static bool sample_stat(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                         void *attributes)
 {
-    ((stat_attributes *)attributes)->correction = variant == 3 ? 0.0 : 1.0;
+    ((tsi_stat_attributes *)attributes)->correction = variant == 3 ? 0.0 : 1.0;
     return tsi_sample_reduce(random, variant, in, count, attributes);
 }
 
 #define STAT                                                                                       \
     .input_min = 1, .input_max = 1, .output_count = 1, .attribute = stat_table,                    \
-    .attribute_bytes = sizeof(stat_attributes), .normalise = tsi_reduce_normalise,                 \
+    .attribute_bytes = sizeof(tsi_stat_attributes), .normalise = tsi_reduce_normalise,             \
     .infer = stat_infer, .rules = tsi_reduce_rules_steps, .reference = stat_reference,             \
     .algorithm = stat_phases, .grad = stat_grad, .sample = sample_stat
 
@@ -161,7 +157,7 @@ const tsi_op_desc tsi_op_std = {
 
 static ts_tensor *stat(const tsi_op_desc *op, ts_tensor *x, const ts_stat_options *options)
 {
-    stat_attributes a = { .correction = 1.0 };
+    tsi_stat_attributes a = { .correction = 1.0 };
     if (options) {
         a.correction = options->correction;
         a.over.keepdim = options->keepdim != 0;

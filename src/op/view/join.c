@@ -7,14 +7,12 @@
 #include <string.h>
 
 #include "base/intmath.h"
+#include "op/view/attributes.h"
 #include "op/view/remap.h"
 
 enum { MIXED_MAX = 4 }; /* up to so many inputs, every mix of roles has its rule */
 
-typedef struct join_attributes {
-    int64_t dim;
-} join_attributes;
-static const tsi_attribute join_table[] = { TSI_ATTR(join_attributes, dim, INT, "dim", "0"),
+static const tsi_attribute join_table[] = { TSI_ATTR(tsi_join_attributes, dim, INT, "dim", "0"),
                                             { 0 } };
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -48,7 +46,7 @@ static ts_status cat_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t
                                void *attributes)
 {
     (void)count;
-    join_attributes *a = attributes;
+    tsi_join_attributes *a = attributes;
     if (in[0].shape.ndim == 0)
         return TSI_FAIL(TS_ERR_SHAPE, "cat: tensors without dims cannot be joined; use stack");
     return tsi_normalise_dim(op->name, &a->dim, in[0].shape.ndim);
@@ -56,7 +54,7 @@ static ts_status cat_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t
 
 static ts_status cat_infer(const tsi_op_call *call)
 {
-    int64_t dim = ((const join_attributes *)call->attributes)->dim, sum = 0;
+    int64_t dim = ((const tsi_join_attributes *)call->attributes)->dim, sum = 0;
     ts_dtype dtype;
     TSI_TRY(join_check(call, dim, &dtype));
     for (int32_t i = 0; i < call->input_count; i++)
@@ -74,12 +72,13 @@ static ts_status stack_normalise(const tsi_op_desc *op, const ts_meta *in, int32
     (void)count;
     if (in[0].shape.ndim >= TS_NDIM_MAX)
         return TSI_FAIL(TS_ERR_SHAPE, "stack: the tensors have %d dims already", in[0].shape.ndim);
-    return tsi_normalise_dim(op->name, &((join_attributes *)attributes)->dim, in[0].shape.ndim + 1);
+    return tsi_normalise_dim(op->name, &((tsi_join_attributes *)attributes)->dim,
+                             in[0].shape.ndim + 1);
 }
 
 static ts_status stack_infer(const tsi_op_call *call)
 {
-    int64_t dim = ((const join_attributes *)call->attributes)->dim;
+    int64_t dim = ((const tsi_join_attributes *)call->attributes)->dim;
     const ts_shape *in = &call->in[0].shape;
     ts_dtype dtype;
     TSI_TRY(join_check(call, -1, &dtype));
@@ -126,7 +125,7 @@ static void add_mixed_partials(tsi_rules *rules)
 
 static void cat_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const join_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_join_attributes *)call->attributes)->dim;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
         if (d != dim) add_alike(rules, TSI_S(d), TSI_S(d));
     tsi_role *row = tsi_rules_add_with(rules, 1, TSI_RULE_PLAIN);
@@ -138,7 +137,7 @@ static void cat_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void stack_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    int32_t dim = (int32_t)((const join_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_join_attributes *)call->attributes)->dim;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
         add_alike(rules, TSI_S(d), TSI_S(d < dim ? d : d + 1));
     add_mixed_partials(rules);
@@ -148,7 +147,7 @@ static void stack_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void cat_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
 {
-    int32_t dim = (int32_t)((const join_attributes *)call->attributes)->dim;
+    int32_t dim = (int32_t)((const tsi_join_attributes *)call->attributes)->dim;
     int64_t begin = 0;
     for (int32_t i = 0; i < input; i++)
         begin += call->in[i].shape.extent[dim];
@@ -162,7 +161,7 @@ static const tsi_remap_kind cat_kind = { cat_map, NULL };
 
 static ts_status stack_reference(const tsi_kernel_io *io)
 {
-    int64_t dim = ((const join_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim;
     const tsi_block *out = &io->out[0].block;
     if (tsi_block_count(out) == 0) return TS_OK;
     for (int32_t i = 0; i < io->input_count; i++) {
@@ -179,7 +178,7 @@ static ts_status stack_reference(const tsi_kernel_io *io)
 
 static ts_status cat_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const join_attributes *)io->attributes)->dim, begin = 0;
+    int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim, begin = 0;
     for (int32_t i = 0; i < io->input_count; i++) {
         int64_t end = begin + io->in_meta[i].shape.extent[dim];
         if (io->needs >> i & 1)
@@ -191,7 +190,7 @@ static ts_status cat_grad(const tsi_grad_io *io)
 
 static ts_status stack_grad(const tsi_grad_io *io)
 {
-    int64_t dim = ((const join_attributes *)io->attributes)->dim;
+    int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim;
     for (int32_t i = 0; i < io->input_count; i++)
         if (io->needs >> i & 1) io->in_grad[i] = ts_select(io->out_grad[0], (int32_t)dim, i);
     return ts_rank_status(io->rank);
@@ -205,7 +204,7 @@ static bool sample_cat(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
     *count = variant == 2 ? 3 : 2;
     for (int32_t i = 0; i < *count; i++)
         in[i] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    ((join_attributes *)attributes)->dim = variant == 1 ? -1 : 0;
+    ((tsi_join_attributes *)attributes)->dim = variant == 1 ? -1 : 0;
     in[1].shape.extent[variant == 1] = 2;
     if (variant == 2) in[2].shape.extent[0] = 0;
     return true;
@@ -219,14 +218,14 @@ static bool sample_stack(uint64_t *random, int32_t variant, ts_meta *in, int32_t
     *count = 2 + (variant == 1);
     for (int32_t i = 0; i < *count; i++)
         in[i] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    ((join_attributes *)attributes)->dim = variant - 1;
+    ((tsi_join_attributes *)attributes)->dim = variant - 1;
     return true;
 }
 
 #define JOIN                                                                                       \
     .input_min = 1, .input_max = TSI_INPUT_MAX, .output_count = 1,                                 \
     .traits = { .flow = TSI_SELECT }, .attribute = join_table,                                     \
-    .attribute_bytes = sizeof(join_attributes)
+    .attribute_bytes = sizeof(tsi_join_attributes)
 
 const tsi_op_desc tsi_op_cat = {
     .name = "cat",
@@ -266,7 +265,7 @@ static ts_tensor *join(const tsi_op_desc *op, ts_tensor *const *x, int32_t count
             (void)TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", op->name, i);
         return NULL;
     }
-    return tsi_op_make(op, x, x ? count : 0, &(join_attributes){ dim });
+    return tsi_op_make(op, x, x ? count : 0, &(tsi_join_attributes){ dim });
 }
 
 ts_tensor *(ts_cat)(ts_tensor *const *x, int32_t count, int32_t dim)

@@ -6,12 +6,10 @@
 #include <string.h>
 
 #include "op/core/common.h"
+#include "op/view/attributes.h"
 
-typedef struct triangle_attributes {
-    int64_t diagonal;
-} triangle_attributes;
 static const tsi_attribute triangle_table[] = {
-    TSI_ATTR(triangle_attributes, diagonal, INT, "diagonal", "0"), { 0 }
+    TSI_ATTR(tsi_triangle_attributes, diagonal, INT, "diagonal", "0"), { 0 }
 };
 
 static ts_status triangle_infer(const tsi_op_call *call)
@@ -36,7 +34,7 @@ static ts_status triangle_reference(const tsi_kernel_io *io)
 {
     const tsi_operand *x = &io->in[0];
     const tsi_block *in = &x->block, *out = &io->out[0].block;
-    int64_t diagonal = ((const triangle_attributes *)io->attributes)->diagonal;
+    int64_t diagonal = ((const tsi_triangle_attributes *)io->attributes)->diagonal;
     bool lower = io->op == &tsi_op_tril;
     int32_t last = in->ndim - 1;
     size_t size = ts_dtype_size((ts_dtype)in->dtype);
@@ -68,14 +66,14 @@ static bool sample_triangle(uint64_t *random, int32_t variant, ts_meta *in, int3
     *count = 1;
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
     if (variant == 2) in[0].shape = TS_SHAPE(2, 3, 5);
-    ((triangle_attributes *)attributes)->diagonal = variant == 1 ? -2 : variant;
+    ((tsi_triangle_attributes *)attributes)->diagonal = variant == 1 ? -2 : variant;
     return variant < 3;
 }
 
 #define TRIANGLE                                                                                   \
     .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_IN_PLACE,                   \
     .traits = { .flow = TSI_SELECT }, .attribute = triangle_table,                                 \
-    .attribute_bytes = sizeof(triangle_attributes), .infer = triangle_infer,                       \
+    .attribute_bytes = sizeof(tsi_triangle_attributes), .infer = triangle_infer,                   \
     .rules = triangle_rules, .reference = triangle_reference, .grad = triangle_grad,               \
     .sample = sample_triangle
 
@@ -94,7 +92,7 @@ const tsi_op_desc tsi_op_triu = {
 
 static ts_tensor *triangle(const tsi_op_desc *op, ts_tensor *x, int64_t diagonal, int32_t in_place)
 {
-    triangle_attributes a = { diagonal };
+    tsi_triangle_attributes a = { diagonal };
     tsi_op_args args = { op, &x, 1, in_place, &a };
     ts_tensor *out[TSI_OUTPUT_MAX];
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;

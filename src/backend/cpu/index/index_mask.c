@@ -6,6 +6,7 @@
  * Pieces are PIECE positions in row-major order. The count must be what the caller said; where it
  * is not, nothing is written and the reference says so. */
 #include "backend/cpu/data.h"
+#include "op/index/index.h"
 
 enum { PIECE = 2048, PART = 256, GRAIN = 8 };
 
@@ -161,7 +162,7 @@ ts_status tsi_cpu_masked_select(const tsi_kernel_io *io)
                   .x = io->in[0].block,
                   .mask = io->in[1].block,
                   .line = io->out[0].block.data,
-                  .line_count = tsi_attribute_int(io, "count"),
+                  .line_count = ((const tsi_masked_attributes *)io->attributes)->count,
                   .packs = true };
     return run_mask(&m);
 }

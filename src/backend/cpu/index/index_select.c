@@ -10,6 +10,7 @@
  * are parts of the rest, or of the places. So the number of threads does not change a bit. */
 #include "backend/cpu/data.h"
 #include "device/cpu.h"
+#include "op/index/index.h"
 
 enum { GRAIN = 16384, COLUMNS = 64, CHECK = 512, REST_BYTES = 512, ABREAST = 8, LINES = 256 };
 
@@ -455,7 +456,8 @@ static void rest_make(picks *p, const tsi_block *near, const int64_t *stride, in
 /* index_select, index_select_backward, index_add: one list for one dim. */
 ts_status tsi_cpu_index_list(const tsi_kernel_io *io)
 {
-    int32_t dim = (int32_t)tsi_attribute_int(io, "dim"), rest = 0;
+    const tsi_index_select_attributes *a = io->attributes;
+    int32_t dim = (int32_t)a->dim, rest = 0;
     bool reads = io->op == &tsi_op_index_select;
     picks p = { .io = io, .far = reads ? &io->in[0] : &io->out[0], .first = 1, .indices = 1 };
     const tsi_block *near =
@@ -492,20 +494,20 @@ static void lines_make(picks *p, const tsi_index_geometry *g)
 
 ts_status tsi_cpu_index(const tsi_kernel_io *io)
 {
-    const tsi_dims *dims = tsi_attribute_at(io, "dims");
+    const tsi_index_put_attributes *a = io->attributes;
     bool reads = io->op == &tsi_op_index_get;
     ts_meta in[TSI_INPUT_MAX];
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
-    tsi_index_geometry g = tsi_index_geometry_of(io->op, dims, in, io->input_count);
+    tsi_index_geometry g = tsi_index_geometry_of(io->op, &a->dims, in, io->input_count);
     picks p = { .io = io, .far = reads ? &io->in[0] : &io->out[0], .first = g.first };
     p.indices = g.count;
     p.lines = g.lines;
     p.wraps = true;
     p.writes = !reads;
-    p.adds = !reads && tsi_attribute_int(io, "accumulate");
+    p.adds = !reads && a->accumulate;
     for (int32_t i = 0; i < g.count; i++)
-        p.dim[i] = (int32_t)dims->value[i];
+        p.dim[i] = (int32_t)a->dims.value[i];
     lines_make(&p, &g);
     const tsi_block *near = reads ? &io->out[0].block : &io->in[1].block;
     int64_t extent[TS_NDIM_MAX] = { 0 }, stride[TS_NDIM_MAX];

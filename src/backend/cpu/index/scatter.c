@@ -10,6 +10,7 @@
  * INV: what is written to one place is written by one piece, in row-major order of the index. So
  * the number of threads does not change a bit. */
 #include "backend/cpu/data.h"
+#include "op/index/index.h"
 
 enum { GRAIN = 8192, TILE = 512, STRIP = 128 };
 
@@ -300,14 +301,14 @@ static ts_status along_run(along *a)
 ts_status tsi_cpu_gather(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->in[0], .near = &io->out[0] };
-    a.dim = (int32_t)tsi_attribute_int(io, "dim");
+    a.dim = (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim;
     return along_run(&a);
 }
 
 ts_status tsi_cpu_gather_backward(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->out[0], .near = &io->in[0] };
-    a.dim = (int32_t)tsi_attribute_int(io, "dim");
+    a.dim = (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim;
     a.what = ADD;
     return along_run(&a);
 }
@@ -315,11 +316,11 @@ ts_status tsi_cpu_gather_backward(const tsi_kernel_io *io)
 ts_status tsi_cpu_scatter(const tsi_kernel_io *io)
 {
     along a = { .io = io, .index = &io->in[1], .far = &io->out[0] };
-    a.dim = (int32_t)tsi_attribute_int(io, "dim");
+    a.dim = (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim;
     a.what = io->op == &tsi_op_scatter_add ? ADD : PUT;
     if (io->input_count == 3) a.near = &io->in[2];
     ts_dtype dtype = (ts_dtype)io->out[0].block.dtype;
-    double number = a.what == PUT ? tsi_attribute_real(io, "value") : 0.0;
+    double number = a.what == PUT ? ((const tsi_scatter_attributes *)io->attributes)->value : 0.0;
     if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
         tsi_store_complex(dtype, a.value, number);
     else

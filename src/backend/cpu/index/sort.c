@@ -9,6 +9,7 @@
  * The order is that of the reference, which is total: the same values and places, bit for bit. */
 #include "backend/cpu/data.h"
 #include "backend/cpu/index/radix.h"
+#include "op/index/index.h"
 
 enum { GRAIN = 4096, LONG = 65536, STEP = 32, ROOM_MIN = 512 };
 
@@ -185,8 +186,9 @@ static bool lines_make(lines *l, const tsi_kernel_io *io)
         .io = io, .in = &io->in[0].block, .values = &io->out[0].block, .indices = &io->out[1].block
     };
     if (l->in->ndim == 0) return false;
-    l->dim = (int32_t)tsi_attribute_int(io, "dim");
-    l->descending = tsi_attribute_int(io, io->op == &tsi_op_sort ? "descending" : "largest") != 0;
+    const tsi_sort_attributes *a = io->attributes;
+    l->dim = (int32_t)a->dim;
+    l->descending = a->descending != 0;
     l->dtype = (ts_dtype)l->in->dtype;
     l->size = ts_dtype_size(l->dtype);
     l->words = tsi_key_is_wide(l->dtype) ? 2 : 1;

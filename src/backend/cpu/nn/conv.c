@@ -14,6 +14,7 @@
 #include "backend/cpu/data.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/intmath.h"
+#include "op/nn/attributes.h"
 
 enum { PLACES = 3, TILE = 131072, CHANNELS = 16, PARTS = 16, GRAIN = 32768 };
 
@@ -237,12 +238,10 @@ static void weight_tasks(void *context, int64_t begin, int64_t end, int32_t work
 static bool conv_make(conv *c, const tsi_kernel_io *io, const tsi_operand *x, const tsi_block *w,
                       const tsi_operand *y)
 {
-    const tsi_dims *stride = tsi_attribute_at(io, "stride"),
-                   *padding = tsi_attribute_at(io, "padding"),
-                   *dilation = tsi_attribute_at(io, "dilation");
+    const tsi_conv_attributes *a = io->attributes;
+    const tsi_dims *stride = &a->stride, *padding = &a->padding, *dilation = &a->dilation;
     int32_t places = x->block.ndim - 2;
-    *c =
-        (conv){ .io = io, .images = x->block.extent[0], .groups = tsi_attribute_int(io, "groups") };
+    *c = (conv){ .io = io, .images = x->block.extent[0], .groups = a->groups };
     c->inner = w->extent[1];
     c->outer = w->extent[0] / c->groups;
     c->taps = c->p = c->q = 1;

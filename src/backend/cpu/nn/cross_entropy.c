@@ -10,6 +10,7 @@
 #include "base/compiler.h"
 #include "device/number.h"
 #include "op/core/element.h"
+#include "op/nn/attributes.h"
 
 enum { GRAIN = 16384 };
 
@@ -121,7 +122,8 @@ ts_status tsi_cpu_cross_entropy(const tsi_kernel_io *io)
     entropy e;
     if (!prepare(&e, io)) return (ts_status)TSI_KERNEL_DECLINED;
     int64_t rows = tsi_block_count(e.labels);
-    e.ignored = tsi_attribute_int(io, "ignore_index");
+    const tsi_cross_entropy_attributes *a = io->attributes;
+    e.ignored = a->ignore_index;
     for (int64_t row = 0; row < rows; row++) {
         int64_t label = label_of(&e, row);
         if (label != e.ignored && (label < 0 || label >= e.classes))
@@ -138,7 +140,7 @@ ts_status tsi_cpu_cross_entropy(const tsi_kernel_io *io)
         e.buffer = scratch.data;
         e.term = terms.data;
         tsi_parallel_for(io->rank, rows, GRAIN / e.classes + 1, run_forward, &e);
-        finish(&e, rows, tsi_attribute_int(io, "reduction"));
+        finish(&e, rows, a->reduction);
     }
     tsi_scratch_done(&terms);
     tsi_scratch_done(&scratch);

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 #include "op/core/element.h"
+#include "op/nn/attributes.h"
 
 enum { GRAIN = 16384, FEW = 128 };
 
@@ -133,8 +134,9 @@ ts_status tsi_cpu_group_norm(const tsi_kernel_io *io)
     if (!tsi_is_small_real(x->dtype) || tsi_block_count(x) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     group_norm g = { .set = tsi_rows(), .io = io, .places = 1 };
-    g.groups = tsi_attribute_int(io, "num_groups");
-    g.eps = tsi_attribute_real(io, "eps");
+    const tsi_group_norm_attributes *a = io->attributes;
+    g.groups = a->num_groups;
+    g.eps = a->eps;
     g.channels = x->extent[1] / g.groups;
     for (int32_t d = 2; d < x->ndim; d++)
         g.places *= x->extent[d];

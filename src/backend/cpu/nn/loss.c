@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 #include "op/core/element.h"
+#include "op/nn/attributes.h"
 
 enum { TILE = TSI_SUM_BLOCK, TASK = 16 * TILE };
 enum { X, TARGET, OUT };
@@ -111,11 +112,12 @@ static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
 
 static void describe(loss *l, const tsi_kernel_io *io)
 {
+    const tsi_loss_attributes *a = io->attributes;
     l->set = tsi_rows();
-    l->each = tsi_attribute_int(io, "reduction") == BY_NONE;
+    l->each = a->reduction == BY_NONE;
     l->kind = io->op == &tsi_op_mse_loss ? SQUARE : io->op == &tsi_op_l1_loss ? SIZE : BENT;
     bool smooth = io->op == &tsi_op_smooth_l1_loss;
-    double point = l->kind == BENT ? tsi_attribute_real(io, smooth ? "beta" : "delta") : 1.0;
+    double point = l->kind == BENT ? a->point : 1.0;
     l->point = (float)point;
     l->scale = smooth ? (float)(1.0 / point) : 1.0f;
     const tsi_block *block[] = { &io->in[0].block, &io->in[1].block, &io->out[0].block };
@@ -143,7 +145,7 @@ ts_status tsi_cpu_loss(const tsi_kernel_io *io)
     double total = 0;
     for (int64_t task = 0; task < tasks; task++)
         total += l.sum[task];
-    if (tsi_attribute_int(io, "reduction") == BY_MEAN)
+    if (((const tsi_loss_attributes *)io->attributes)->reduction == BY_MEAN)
         total /= (double)ts_shape_count(&io->in[0].global->shape);
     if (!l.each) tsi_store_real((ts_dtype)out->dtype, out->data, total);
     tsi_scratch_done(&sums);

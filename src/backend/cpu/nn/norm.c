@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 #include "op/core/element.h"
+#include "op/nn/attributes.h"
 
 enum { GRAIN = 16384 };
 
@@ -186,13 +187,13 @@ static ts_status run(const tsi_kernel_io *io, norm *n)
 ts_status tsi_cpu_norm(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block;
-    const tsi_dims *normalized = tsi_attribute_at(io, "normalized");
-    if (!tsi_is_small_real(x->dtype) || !normalized || tsi_block_count(x) == 0)
+    const tsi_norm_attributes *a = io->attributes;
+    if (!tsi_is_small_real(x->dtype) || tsi_block_count(x) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     norm n = { .set = tsi_rows(), .centred = io->op == &tsi_op_layer_norm };
     n.dtype = (ts_dtype)x->dtype;
-    n.outer = x->ndim - normalized->count;
-    n.eps = tsi_attribute_real(io, "eps");
+    n.outer = x->ndim - a->normalized.count;
+    n.eps = a->eps;
     if (!tsi_block_flatten(x, n.outer, &n.x) ||
         !tsi_block_flatten(&io->out[0].block, n.outer, &n.y))
         return (ts_status)TSI_KERNEL_DECLINED;

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/data.h"
 #include "base/intmath.h"
+#include "op/nn/attributes.h"
 
 enum { PLACES = 3, GRAIN = 16384 };
 
@@ -211,9 +212,8 @@ static void backward_planes(void *context, int64_t begin, int64_t end, int32_t w
 
 static void pool_make(pool *p, const tsi_kernel_io *io, const tsi_operand *x, const tsi_operand *y)
 {
-    const tsi_dims *kernel = tsi_attribute_at(io, "kernel_size"),
-                   *stride = tsi_attribute_at(io, "stride"),
-                   *padding = tsi_attribute_at(io, "padding");
+    const tsi_pool_attributes *a = io->attributes;
+    const tsi_dims *kernel = &a->kernel_size, *stride = &a->stride, *padding = &a->padding;
     *p = (pool){ .io = io, .x = &x->block, .y = &y->block, .places = x->block.ndim - 2 };
     for (int32_t i = 0; i < PLACES; i++) { /* missing ones stand in front */
         int32_t d = i - (PLACES - p->places), own = 2 + d;

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
+#include "op/nn/attributes.h"
 
 enum { GRAIN = 16384, ROW_MAX = 1024 };
 
@@ -101,7 +102,7 @@ ts_status tsi_cpu_rope(const tsi_kernel_io *io)
         return (ts_status)TSI_KERNEL_DECLINED;
     int64_t count = tsi_block_count(&r.x);
     if (count == 0) return TS_OK;
-    r.sign = tsi_attribute_int(io, "inverse") ? -1.0f : 1.0f;
+    r.sign = ((const tsi_rope_attributes *)io->attributes)->inverse ? -1.0f : 1.0f;
     r.direct = r.x.dtype == TS_DTYPE_F32 && r.x.stride[last] == 1 && r.y.stride[last] == 1;
     r.plain = r.table.dtype == TS_DTYPE_F32 && r.table.stride[1] == 1;
     tsi_parallel_for(io->rank, count / r.length, GRAIN / r.length + 1, run_rows, &r);

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
 #include "device/number.h"
+#include "op/nn/attributes.h"
 #include "op/reduce/reduce.h"
 
 enum { GRAIN = 8192 };
@@ -123,7 +124,7 @@ ts_status tsi_cpu_softmax(const tsi_kernel_io *io)
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     if (!tsi_is_small_real(in->dtype) || in->ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(in) == 0) return TS_OK;
-    int32_t dim = (int32_t)tsi_attribute_int(io, "dim");
+    int32_t dim = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
     tsi_block from = tsi_block_with_last(in, dim), to = tsi_block_with_last(out, dim);
     const tsi_block *block[] = { &from, &to };
     softmax s = { .set = tsi_rows(), .logs = io->op == &tsi_op_log_softmax };

@@ -7,6 +7,7 @@
  * runs of consecutive ones are listed first, and cut where they are long.
  *
  * INV: the bits of the reference: a product is made in f64 and rounded once. */
+#include "op/pointwise/dropout.h"
 #include "array/random.h"
 #include "backend/cpu/data.h"
 #include "device/cpu.h"
@@ -196,7 +197,7 @@ static bool dense_results(const tsi_kernel_io *io)
 
 ts_status tsi_cpu_dropout(const tsi_kernel_io *io)
 {
-    double p = tsi_attribute_real(io, "p");
+    double p = ((const tsi_dropout_attributes *)io->attributes)->p;
     drawing d = { .io = io, .scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
     bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
     d.threshold = (uint64_t)((1.0 - p) * 0x1p32);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/data.h"
 #include "backend/cpu/index/radix.h"
+#include "op/reduce/reduce.h"
 
 enum { PIECE = 512, GRAIN = 16384, BINS_MAX = 1 << 20 };
 
@@ -134,9 +135,8 @@ static void find_bounds(counting *c)
 
 ts_status tsi_cpu_histc(const tsi_kernel_io *io)
 {
-    counting c = { .min = tsi_attribute_real(io, "min"),
-                   .max = tsi_attribute_real(io, "max"),
-                   .bins = tsi_attribute_int(io, "bins") };
+    const tsi_histc_attributes *a = io->attributes;
+    counting c = { .min = a->min, .max = a->max, .bins = a->bins };
     tsi_scratch scratch;
     if (tsi_block_count(&io->in[0].block) == 0 || c.bins > BINS_MAX)
         return (ts_status)TSI_KERNEL_DECLINED;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* remap.c - elements that go somewhere else by index arithmetic, on all threads: cat, stack, pad,
- * flip, roll, repeat, slice, tril, triu.
+ * flip, roll, repeat, slice.
  *
  * A copy is cut along its outer dims, as the result lies in memory; each piece is copied by the
  * device as it copies anything. What a constant fills beside the copies (pad) is filled as boxes
  * around them, where there is one copy and it is dense in the result; else first, all over. */
 #include "backend/cpu/data.h"
+#include "op/view/attributes.h"
 #include "op/view/remap_box.h"
 
 enum { GRAIN = 32768, PIECES = 64 };
@@ -206,7 +207,7 @@ ts_status tsi_cpu_remap(const tsi_kernel_io *io)
 
 ts_status tsi_cpu_stack(const tsi_kernel_io *io)
 {
-    int64_t dim = tsi_attribute_int(io, "dim");
+    int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim;
     const tsi_block *out = &io->out[0].block;
     if (tsi_block_count(out) == 0) return TS_OK;
     for (int32_t i = 0; i < io->input_count; i++) {
@@ -216,80 +217,5 @@ ts_status tsi_cpu_stack(const tsi_kernel_io *io)
         to.data = tsi_block_at(out, i * out->stride[dim]);
         TSI_TRY(tsi_copy_all(io, &to, &io->in[i].block));
     }
-    return TS_OK;
-}
-
-/* ---- triangles ------------------------------------------------------------------------------- */
-
-typedef struct triangle {
-    const tsi_kernel_io *io;
-    const tsi_block *in, *out;
-    int64_t diagonal, rows; /* of all leading dims together */
-    int64_t first_row, first_column;
-    bool lower, in_place;
-} triangle;
-
-static void move_part(const triangle *t, int64_t in_at, int64_t out_at, int64_t begin, int64_t end,
-                      bool kept)
-{
-    int32_t last = t->in->ndim - 1;
-    if (end <= begin || (kept && t->in_place)) return;
-    tsi_block to = { .dtype = t->out->dtype, .ndim = 1, .extent = { end - begin } };
-    tsi_block from = to;
-    to.stride[0] = t->out->stride[last];
-    from.stride[0] = t->in->stride[last];
-    to.data = tsi_block_at(t->out, out_at + begin * to.stride[0]);
-    from.data = tsi_block_at(t->in, in_at + begin * from.stride[0]);
-    bool plain = to.stride[0] == 1 && (!kept || from.stride[0] == 1);
-    size_t bytes = (size_t)(end - begin) * ts_dtype_size((ts_dtype)to.dtype);
-    if (plain && kept)
-        memcpy(to.data, from.data, bytes);
-    else if (plain)
-        memset(to.data, 0, bytes);
-    else if (kept) /* neither can fail on the cpu */
-        (void)t->io->device->copy(t->io->device, &to, &from, NULL);
-    else
-        (void)t->io->device->fill(t->io->device, &to, (const unsigned char[16]){ 0 }, NULL);
-}
-
-/* In row r, columns below `edge` are on the lower side. */
-static void triangle_rows(void *context, int64_t begin, int64_t end, int32_t worker)
-{
-    (void)worker;
-    const triangle *t = context;
-    int32_t last = t->in->ndim - 1;
-    int64_t columns = t->in->extent[last], height = t->in->extent[last - 1];
-    for (int64_t r = begin; r < end; r++) {
-        int64_t in_at = 0, out_at = 0, position = r;
-        for (int32_t d = last - 1; d >= 0; d--) {
-            in_at += position % t->in->extent[d] * t->in->stride[d];
-            out_at += position % t->in->extent[d] * t->out->stride[d];
-            position /= t->in->extent[d];
-        }
-        int64_t edge = t->first_row + r % height + t->diagonal - t->first_column + t->lower;
-        edge = edge < 0 ? 0 : edge > columns ? columns : edge;
-        move_part(t, in_at, out_at, 0, edge, t->lower);
-        move_part(t, in_at, out_at, edge, columns, !t->lower);
-    }
-}
-
-ts_status tsi_cpu_triangle(const tsi_kernel_io *io)
-{
-    triangle t = { .io = io,
-                   .in = &io->in[0].block,
-                   .out = &io->out[0].block,
-                   .diagonal = tsi_attribute_int(io, "diagonal"),
-                   .lower = io->op == &tsi_op_tril,
-                   .in_place = io->in_place };
-    int64_t held, count = tsi_block_count(t.out);
-    int32_t last = t.in->ndim - 1;
-    if (count == 0) return TS_OK;
-    if (!tsi_one_span(&io->in[0], last - 1, &t.first_row, &held) ||
-        !tsi_one_span(&io->in[0], last, &t.first_column, &held))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    int64_t limit = INT64_MAX / 4; /* so that sums with rows and columns stay in range */
-    t.diagonal = t.diagonal > limit ? limit : t.diagonal < -limit ? -limit : t.diagonal;
-    tsi_parallel_for(io->rank, count / t.in->extent[last], GRAIN / t.in->extent[last] + 1,
-                     triangle_rows, &t);
     return TS_OK;
 }

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attributes.h - the attributes of the operators of views that kernels read, normalised. */
+#ifndef TSI_OP_VIEW_ATTRIBUTES_H
+#define TSI_OP_VIEW_ATTRIBUTES_H
+
+#include "op/op.h"
+
+typedef struct tsi_join_attributes {
+    int64_t dim;
+} tsi_join_attributes;
+
+typedef struct tsi_triangle_attributes {
+    int64_t diagonal;
+} tsi_triangle_attributes;
+
+#endif
