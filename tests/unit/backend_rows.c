@@ -70,24 +70,24 @@ typedef struct function {
 } function;
 
 static const function functions[] = {
-    { TSI_ROW_EXP, "exp", exp, -110, 88.7, 2, 1e-44 },
-    { TSI_ROW_LOG, "log", log, 0, 50, 2, 1e-8 },
-    { TSI_ROW_EXPM1, "expm1", expm1, -25, 88.7, 3, 0 },
-    { TSI_ROW_EXPM1, "expm1", expm1, -2, 2, 3, 0 },
-    { TSI_ROW_EXPM1, "expm1", expm1, -1e-3, 1e-3, 3, 0 },
-    { TSI_ROW_ELU, "elu", real_elu_flat, -25, 25, 0, 0 },
-    { TSI_ROW_LOG1P, "log1p", log1p, -1, 50, 3, 0 },
-    { TSI_ROW_LOG1P, "log1p", log1p, -1e-3, 1e-3, 3, 0 },
-    { TSI_ROW_LOG1P, "log1p", log1p, -0.9, 1, 3, 0 },
-    { TSI_ROW_SOFTPLUS, "softplus", real_softplus, -87, 90, 4, 0 },
-    { TSI_ROW_SOFTPLUS, "softplus", real_softplus, -4, 4, 4, 0 },
-    { TSI_ROW_LOG_SIGMOID, "log_sigmoid", real_log_sigmoid, -90, 87, 4, 0 },
-    { TSI_ROW_TANH, "tanh", tanh, -12, 12, 3, 0 },
-    { TSI_ROW_ERF, "erf", erf, -6, 6, 3, 0 },
-    { TSI_ROW_SIGMOID, "sigmoid", real_sigmoid, -100, 100, 4, 2e-38 },
-    { TSI_ROW_SILU, "silu", real_silu, -100, 100, 4, 1e-36 },
-    { TSI_ROW_GELU, "gelu", real_gelu, -5, 20, 4, 1e-6 },
-    { TSI_ROW_GELU_TANH, "gelu_tanh", real_gelu_tanh, -9, 20, 4, 2e-7 },
+    { TSI_ROW_exp, "exp", exp, -110, 88.7, 2, 1e-44 },
+    { TSI_ROW_log, "log", log, 0, 50, 2, 1e-8 },
+    { TSI_ROW_expm1, "expm1", expm1, -25, 88.7, 3, 0 },
+    { TSI_ROW_expm1, "expm1", expm1, -2, 2, 3, 0 },
+    { TSI_ROW_expm1, "expm1", expm1, -1e-3, 1e-3, 3, 0 },
+    { TSI_ROW_elu, "elu", real_elu_flat, -25, 25, 0, 0 },
+    { TSI_ROW_log1p, "log1p", log1p, -1, 50, 3, 0 },
+    { TSI_ROW_log1p, "log1p", log1p, -1e-3, 1e-3, 3, 0 },
+    { TSI_ROW_log1p, "log1p", log1p, -0.9, 1, 3, 0 },
+    { TSI_ROW_softplus, "softplus", real_softplus, -87, 90, 4, 0 },
+    { TSI_ROW_softplus, "softplus", real_softplus, -4, 4, 4, 0 },
+    { TSI_ROW_log_sigmoid, "log_sigmoid", real_log_sigmoid, -90, 87, 4, 0 },
+    { TSI_ROW_tanh, "tanh", tanh, -12, 12, 3, 0 },
+    { TSI_ROW_erf, "erf", erf, -6, 6, 3, 0 },
+    { TSI_ROW_sigmoid, "sigmoid", real_sigmoid, -100, 100, 4, 2e-38 },
+    { TSI_ROW_silu, "silu", real_silu, -100, 100, 4, 1e-36 },
+    { TSI_ROW_gelu, "gelu", real_gelu, -5, 20, 4, 1e-6 },
+    { TSI_ROW_gelu_tanh, "gelu_tanh", real_gelu_tanh, -9, 20, 4, 2e-7 },
 };
 
 static double ulps(float have, double want)
@@ -131,34 +131,34 @@ TS_TEST(functions_take_infinities_and_nan)
     for (int32_t s = 0; s < count; s++) {
         float x[4] = { inf, -inf, NAN, -0.0f }, y[4];
         tsi_row row = { .out = y, .in = { x }, .step = { 1 }, .count = 4 };
-        set[s]->f32[TSI_ROW_EXP](&row);
+        set[s]->f32[TSI_ROW_exp](&row);
         TEST_CHECK(t, y[0] == inf && y[1] == 0.0f && isnan(y[2]) && y[3] == 1.0f);
-        set[s]->f32[TSI_ROW_SIGMOID](&row);
+        set[s]->f32[TSI_ROW_sigmoid](&row);
         TEST_CHECK(t, y[0] == 1.0f && y[1] == 0.0f && isnan(y[2]) && y[3] == 0.5f);
-        set[s]->f32[TSI_ROW_SILU](&row);
+        set[s]->f32[TSI_ROW_silu](&row);
         TEST_CHECK(t, y[0] == inf && isnan(y[1]) && isnan(y[2]) && y[3] == 0.0f);
-        set[s]->f32[TSI_ROW_TANH](&row);
+        set[s]->f32[TSI_ROW_tanh](&row);
         TEST_CHECK(t, y[0] == 1.0f && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
         TEST_CHECK(t, signbit(y[3]));
-        set[s]->f32[TSI_ROW_EXPM1](&row);
+        set[s]->f32[TSI_ROW_expm1](&row);
         TEST_CHECK(t, y[0] == inf && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
         TEST_CHECK(t, signbit(y[3]));
-        set[s]->f32[TSI_ROW_LOG1P](&row);
+        set[s]->f32[TSI_ROW_log1p](&row);
         TEST_CHECK(t, y[0] == inf && isnan(y[1]) && isnan(y[2]) && y[3] == 0.0f);
         TEST_CHECK(t, signbit(y[3]));
-        set[s]->f32[TSI_ROW_SOFTPLUS](&row);
+        set[s]->f32[TSI_ROW_softplus](&row);
         TEST_CHECK(t,
                    y[0] == inf && y[1] == 0.0f && isnan(y[2]) && fabsf(y[3] - 0.6931472f) < 1e-6f);
-        set[s]->f32[TSI_ROW_LOG_SIGMOID](&row);
+        set[s]->f32[TSI_ROW_log_sigmoid](&row);
         TEST_CHECK(t, y[0] == 0.0f && y[1] == -inf && isnan(y[2]));
         const float end = -1.0f; /* where log1p ends */
         float least;
         tsi_row single = { .out = &least, .in = { &end }, .step = { 1 }, .count = 1 };
-        set[s]->f32[TSI_ROW_LOG1P](&single);
+        set[s]->f32[TSI_ROW_log1p](&single);
         TEST_CHECK(t, least == -inf);
-        set[s]->f32[TSI_ROW_ERF](&row);
+        set[s]->f32[TSI_ROW_erf](&row);
         TEST_CHECK(t, y[0] == 1.0f && y[1] == -1.0f && isnan(y[2]) && y[3] == 0.0f);
-        set[s]->f32[TSI_ROW_GELU](&row);
+        set[s]->f32[TSI_ROW_gelu](&row);
         TEST_CHECK(t, y[0] == inf && isnan(y[1]) && isnan(y[2]) && y[3] == 0.0f);
         TEST_CHECK(t, isnan(set[s]->fold_f32[TSI_BY_MAX](x, 4)));
         TEST_CHECK(t, set[s]->exp_sum(x + 1, 0.0f, 1) == 0.0);
@@ -169,9 +169,9 @@ TS_TEST(functions_take_infinities_and_nan)
 TS_TEST(an_element_has_the_same_bits_at_every_place)
 {
     static const tsi_row_id ids[] = {
-        TSI_ROW_SILU,          TSI_ROW_TANH,       TSI_ROW_GELU,      TSI_ROW_ADD,
-        TSI_ROW_SILU_BACKWARD, TSI_ROW_MUL_SCALAR, TSI_ROW_GELU_TANH, TSI_ROW_GELU_TANH_BACKWARD,
-        TSI_ROW_SWIGLU,        TSI_ROW_EXP,        TSI_ROW_LOG,       TSI_ROW_SWIGLU_BACKWARD,
+        TSI_ROW_silu,          TSI_ROW_tanh,       TSI_ROW_gelu,      TSI_ROW_add,
+        TSI_ROW_silu_backward, TSI_ROW_mul_scalar, TSI_ROW_gelu_tanh, TSI_ROW_gelu_tanh_backward,
+        TSI_ROW_swiglu,        TSI_ROW_exp,        TSI_ROW_log,       TSI_ROW_swiglu_backward,
     };
     const tsi_row_set *set[4];
     int32_t count = sets(set);
@@ -503,12 +503,12 @@ static void check_lerp(test *t, const tsi_row_set *set, double w, const float *x
         half_y[i] = tsi_bf16_of_f32(y[i]);
     }
     tsi_row row = { .out = wide, .in = { a, b }, .step = { 1, 1 }, .count = n, .number = &w };
-    set->f64[TSI_ROW_LERP](&row);
+    set->f64[TSI_ROW_lerp](&row);
     row = (tsi_row){ .out = have, .in = { x, y }, .step = { 1, 1 }, .count = n, .number = &w };
-    set->f32[TSI_ROW_LERP](&row);
+    set->f32[TSI_ROW_lerp](&row);
     row = (tsi_row){ .out = half, .in = { half_x, half_y }, .step = { 1, 1 }, .count = n };
     row.number = &w;
-    set->bf16[TSI_ROW_LERP](&row);
+    set->bf16[TSI_ROW_lerp](&row);
     float c = (float)w;
     for (int64_t i = 0; i < n; i++) {
         double way = b[i] - a[i], far = w < 0.5 ? a[i] + w * way : b[i] - way * (1.0 - w);

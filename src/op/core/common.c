@@ -174,3 +174,9 @@ ts_status tsi_reference_pointwise(const tsi_kernel_io *io, const tsi_scalar_fns 
         compute_one(io, fns, category, p.loop.at);
     return TS_OK;
 }
+
+ts_tensor *tsi_op_make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b, const void *attributes)
+{
+    ts_tensor *in[] = { a, b };
+    return tsi_op_make(op, in, 2, attributes);
+}

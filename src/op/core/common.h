@@ -44,4 +44,32 @@ typedef struct tsi_scalar_fns {
 ts_status tsi_reference_pointwise(const tsi_kernel_io *io, const tsi_scalar_fns *fns,
                                   ts_dtype compute);
 
+/* ---- one line each (.ctags.d tells ctags their names) ---------------------------------------- */
+ts_tensor *tsi_op_make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b, const void *attributes);
+/* The public makers ts_<name> of one input, of one and a number that is all its attributes, of two.
+ */
+#define TSI_MAKER1(name)                                                                           \
+    ts_tensor *(ts_##name)(ts_tensor * x)                                                          \
+    {                                                                                              \
+        return tsi_op_make(&tsi_op_##name, &x, 1, NULL);                                           \
+    }
+#define TSI_MAKER1_BY(name, number)                                                                \
+    ts_tensor *(ts_##name)(ts_tensor * x, double number)                                           \
+    {                                                                                              \
+        return tsi_op_make(&tsi_op_##name, &x, 1, &number);                                        \
+    }
+#define TSI_MAKER2(name)                                                                           \
+    ts_tensor *(ts_##name)(ts_tensor * a, ts_tensor * b)                                           \
+    {                                                                                              \
+        return tsi_op_make2(&tsi_op_##name, a, b, NULL);                                           \
+    }
+/* A function of tsi_scalar_fns that is one expression of x[..] and the attributes a. */
+#define TSI_SCALAR(type, fn, e)                                                                    \
+    type fn(const type *x, const void *a)                                                          \
+    {                                                                                              \
+        (void)x;                                                                                   \
+        (void)a;                                                                                   \
+        return e;                                                                                  \
+    }
+
 #endif

@@ -243,11 +243,7 @@ const tsi_op_desc tsi_op_embedding_backward = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-ts_tensor *(ts_embedding)(ts_tensor *table, ts_tensor *ids)
-{
-    ts_tensor *in[] = { table, ids };
-    return tsi_op_make(&tsi_op_embedding, in, 2, NULL);
-}
+TSI_MAKER2(embedding)
 
 ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t rows)
 {

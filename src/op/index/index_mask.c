@@ -420,11 +420,7 @@ const tsi_op_desc tsi_op_masked_select_backward = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-ts_tensor *(ts_take)(ts_tensor *x, ts_tensor *index)
-{
-    ts_tensor *in[] = { x, index };
-    return tsi_op_make(&tsi_op_take, in, 2, NULL);
-}
+TSI_MAKER2(take)
 
 ts_tensor *(ts_masked_select)(ts_tensor *x, ts_tensor *mask)
 {

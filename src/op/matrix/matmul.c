@@ -501,36 +501,11 @@ const tsi_op_desc tsi_op_baddbmm = {
 };
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-static ts_tensor *make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
-{
-    ts_tensor *in[] = { a, b };
-    return tsi_op_make(op, in, 2, NULL);
-}
-
-ts_tensor *(ts_matmul)(ts_tensor *a, ts_tensor *b)
-{
-    return make2(&tsi_op_matmul, a, b);
-}
-
-ts_tensor *(ts_mm)(ts_tensor *a, ts_tensor *b)
-{
-    return make2(&tsi_op_mm, a, b);
-}
-
-ts_tensor *(ts_bmm)(ts_tensor *a, ts_tensor *b)
-{
-    return make2(&tsi_op_bmm, a, b);
-}
-
-ts_tensor *(ts_mv)(ts_tensor *a, ts_tensor *b)
-{
-    return make2(&tsi_op_mv, a, b);
-}
-
-ts_tensor *(ts_dot)(ts_tensor *a, ts_tensor *b)
-{
-    return make2(&tsi_op_dot, a, b);
-}
+TSI_MAKER2(matmul)
+TSI_MAKER2(mm)
+TSI_MAKER2(bmm)
+TSI_MAKER2(mv)
+TSI_MAKER2(dot)
 
 ts_tensor *(ts_linear)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
 {

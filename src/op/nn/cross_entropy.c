@@ -501,11 +501,7 @@ const tsi_op_desc tsi_op_cross_entropy = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-ts_tensor *(ts_pick)(ts_tensor *x, ts_tensor *labels)
-{
-    ts_tensor *in[] = { x, labels };
-    return tsi_op_make(&tsi_op_pick, in, 2, NULL);
-}
+TSI_MAKER2(pick)
 
 ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
                                   int32_t reduction)

@@ -43,28 +43,10 @@ static double real_hardsigmoid(const double *x, const void *a)
     return y < 0 ? 0 : y > 1 ? 1 : y;
 }
 
-static double real_hardswish(const double *x, const void *a)
-{
-    return *x == -(double)INFINITY ? 0 : *x * real_hardsigmoid(x, a);
-}
-
-static double real_relu6(const double *x, const void *a)
-{
-    (void)a;
-    return *x < 0 ? 0 : *x > 6 ? 6 : *x;
-}
-
-static double real_softsign(const double *x, const void *a)
-{
-    (void)a;
-    return isinf(*x) ? copysign(1, *x) : *x / (1 + fabs(*x));
-}
-
-static double real_tanhshrink(const double *x, const void *a)
-{
-    (void)a;
-    return *x - tanh(*x);
-}
+TSI_REAL(hardswish, x[0] == -(double)INFINITY ? 0 : x[0] * real_hardsigmoid(x, a))
+TSI_REAL(relu6, x[0] > 6 ? 6 : x[0] < 0 ? 0 : x[0])
+TSI_REAL(softsign, isinf(x[0]) ? copysign(1, x[0]) : x[0] / (1 + fabs(x[0])))
+TSI_REAL(tanhshrink, x[0] - tanh(x[0]))
 
 static double real_mish(const double *x, const void *a)
 {
@@ -73,21 +55,9 @@ static double real_mish(const double *x, const void *a)
     return *x * tanh(fmax(*x, 0.0) + log1p(exp(-fabs(*x))));
 }
 
-static double real_selu(const double *x, const void *a)
-{
-    (void)a;
-    return selu_scale * (*x > 0 ? *x : selu_alpha * expm1(*x));
-}
-
-static double real_celu(const double *x, const void *a)
-{
-    return *x > 0 ? *x : number_of(a) * expm1(*x / number_of(a));
-}
-
-static double real_hardshrink(const double *x, const void *a)
-{
-    return fabs(*x) <= number_of(a) ? 0 : *x;
-}
+TSI_REAL(selu, (x[0] > 0 ? x[0] : selu_alpha * expm1(x[0])) * selu_scale)
+TSI_REAL(celu, x[0] > 0 ? x[0] : number_of(a) * expm1(x[0] / number_of(a)))
+TSI_REAL(hardshrink, fabs(x[0]) <= number_of(a) ? 0 : x[0])
 
 static double real_softshrink(const double *x, const void *a)
 {
@@ -309,55 +279,16 @@ const tsi_op_desc tsi_op_threshold = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-ts_tensor *(ts_hardsigmoid)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_hardsigmoid, &x, 1, NULL);
-}
-
-ts_tensor *(ts_hardswish)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_hardswish, &x, 1, NULL);
-}
-
-ts_tensor *(ts_mish)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_mish, &x, 1, NULL);
-}
-
-ts_tensor *(ts_relu6)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_relu6, &x, 1, NULL);
-}
-
-ts_tensor *(ts_selu)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_selu, &x, 1, NULL);
-}
-
-ts_tensor *(ts_softsign)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_softsign, &x, 1, NULL);
-}
-
-ts_tensor *(ts_tanhshrink)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_tanhshrink, &x, 1, NULL);
-}
-
-ts_tensor *(ts_celu)(ts_tensor *x, double alpha)
-{
-    return tsi_op_make(&tsi_op_celu, &x, 1, &alpha);
-}
-
-ts_tensor *(ts_hardshrink)(ts_tensor *x, double lambd)
-{
-    return tsi_op_make(&tsi_op_hardshrink, &x, 1, &lambd);
-}
-
-ts_tensor *(ts_softshrink)(ts_tensor *x, double lambd)
-{
-    return tsi_op_make(&tsi_op_softshrink, &x, 1, &lambd);
-}
+TSI_MAKER1(hardsigmoid)
+TSI_MAKER1(hardswish)
+TSI_MAKER1(mish)
+TSI_MAKER1(relu6)
+TSI_MAKER1(selu)
+TSI_MAKER1(softsign)
+TSI_MAKER1(tanhshrink)
+TSI_MAKER1_BY(celu, alpha)
+TSI_MAKER1_BY(hardshrink, lambd)
+TSI_MAKER1_BY(softshrink, lambd)
 
 ts_tensor *(ts_threshold)(ts_tensor *x, double threshold, double value)
 {

@@ -19,65 +19,17 @@ static double alpha_of(const void *attributes)
     return *(const double *)attributes;
 }
 
-static double real_add(const double *x, const void *a)
-{
-    return x[0] + alpha_of(a) * x[1];
-}
-
-static int64_t whole_add(const int64_t *x, const void *a)
-{
-    return (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
-}
-
-static double complex both_add(const double complex *x, const void *a)
-{
-    return x[0] + alpha_of(a) * x[1];
-}
-
-static double real_sub(const double *x, const void *a)
-{
-    return x[0] - alpha_of(a) * x[1];
-}
-
-static int64_t whole_sub(const int64_t *x, const void *a)
-{
-    return (int64_t)((uint64_t)x[0] - (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]);
-}
-
-static double complex both_sub(const double complex *x, const void *a)
-{
-    return x[0] - alpha_of(a) * x[1];
-}
-
-static double real_mul(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] * x[1];
-}
-
-static int64_t whole_mul(const int64_t *x, const void *a)
-{
-    (void)a;
-    return (int64_t)((uint64_t)x[0] * (uint64_t)x[1]);
-}
-
-static double complex both_mul(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] * x[1];
-}
-
-static double real_div(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] / x[1];
-}
-
-static double complex both_div(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] / x[1];
-}
+TSI_REAL(add, x[0] + alpha_of(a) * x[1])
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]))
+TSI_BOTH(add, x[0] + alpha_of(a) * x[1])
+TSI_REAL(sub, x[0] - alpha_of(a) * x[1])
+TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]))
+TSI_BOTH(sub, x[0] - alpha_of(a) * x[1])
+TSI_REAL(mul, x[0] * x[1])
+TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)x[1]))
+TSI_BOTH(mul, x[0] * x[1])
+TSI_REAL(div, x[0] / x[1])
+TSI_BOTH(div, x[0] / x[1])
 
 static double real_maximum(const double *x, const void *a)
 {
@@ -86,11 +38,7 @@ static double real_maximum(const double *x, const void *a)
     return x[0] > x[1] ? x[0] : x[1];
 }
 
-static int64_t whole_maximum(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1] ? x[0] : x[1];
-}
+TSI_WHOLE(maximum, x[0] > x[1] ? x[0] : x[1])
 
 static double real_minimum(const double *x, const void *a)
 {
@@ -99,47 +47,13 @@ static double real_minimum(const double *x, const void *a)
     return x[0] < x[1] ? x[0] : x[1];
 }
 
-static int64_t whole_minimum(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1] ? x[0] : x[1];
-}
-
-static double real_pow(const double *x, const void *a)
-{
-    (void)a;
-    return pow(x[0], x[1]);
-}
-
-static int64_t whole_pow(const int64_t *x, const void *a)
-{
-    (void)a;
-    return tsi_whole_power(x[0], x[1]);
-}
-
-static double complex both_pow(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[1] == 0.0 ? 1.0 : cpow(x[0], x[1]);
-}
-
-static double real_atan2(const double *x, const void *a)
-{
-    (void)a;
-    return atan2(x[0], x[1]);
-}
-
-static double real_fmod(const double *x, const void *a)
-{
-    (void)a;
-    return fmod(x[0], x[1]);
-}
-
-static int64_t whole_fmod(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1];
-}
+TSI_WHOLE(minimum, x[0] < x[1] ? x[0] : x[1])
+TSI_REAL(pow, pow(x[0], x[1]))
+TSI_WHOLE(pow, tsi_whole_power(x[0], x[1]))
+TSI_BOTH(pow, x[1] == 0.0 ? 1.0 : cpow(x[0], x[1]))
+TSI_REAL(atan2, atan2(x[0], x[1]))
+TSI_REAL(fmod, fmod(x[0], x[1]))
+TSI_WHOLE(fmod, x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1])
 
 static double real_remainder(const double *x, const void *a)
 {
@@ -154,23 +68,9 @@ static int64_t whole_remainder(const int64_t *x, const void *a)
     return r != 0 && (r < 0) != (x[1] < 0) ? r + x[1] : r;
 }
 
-static double real_hypot(const double *x, const void *a)
-{
-    (void)a;
-    return hypot(x[0], x[1]);
-}
-
-static double real_copysign(const double *x, const void *a)
-{
-    (void)a;
-    return copysign(x[0], x[1]);
-}
-
-static double real_xlogy(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] == 0.0 && !isnan(x[1]) ? 0.0 : x[0] * log(x[1]);
-}
+TSI_REAL(hypot, hypot(x[0], x[1]))
+TSI_REAL(copysign, copysign(x[0], x[1]))
+TSI_REAL(xlogy, x[0] == 0.0 && !isnan(x[1]) ? 0.0 : x[0] * log(x[1]))
 
 static double real_logaddexp(const double *x, const void *a)
 {

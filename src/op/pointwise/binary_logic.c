@@ -8,143 +8,29 @@
 
 /* ---- comparisons ----------------------------------------------------------------------------- */
 
-static double real_eq(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_eq(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1];
-}
-
-static double complex both_eq(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] == x[1] ? 1.0 : 0.0;
-}
-
-static double real_ne(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_ne(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1];
-}
-
-static double complex both_ne(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] != x[1] ? 1.0 : 0.0;
-}
-
-static double real_gt(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_gt(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1];
-}
-
-static double real_ge(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] >= x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_ge(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] >= x[1];
-}
-
-static double real_lt(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_lt(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1];
-}
-
-static double real_le(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] <= x[1] ? 1.0 : 0.0;
-}
-
-static int64_t whole_le(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] <= x[1];
-}
-
-static double real_logical_and(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static double complex both_logical_and(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_and(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] && x[1];
-}
-
-static double real_logical_or(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static double complex both_logical_or(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_or(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] || x[1];
-}
-
-static double real_logical_xor(const double *x, const void *a)
-{
-    (void)a;
-    return (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0;
-}
-
-static double complex both_logical_xor(const double complex *x, const void *a)
-{
-    (void)a;
-    return (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0;
-}
-
-static int64_t whole_logical_xor(const int64_t *x, const void *a)
-{
-    (void)a;
-    return !x[0] != !x[1];
-}
+TSI_REAL(eq, x[0] == x[1] ? 1.0 : 0.0)
+TSI_WHOLE(eq, x[0] == x[1])
+TSI_BOTH(eq, x[0] == x[1] ? 1.0 : 0.0)
+TSI_REAL(ne, x[0] != x[1] ? 1.0 : 0.0)
+TSI_WHOLE(ne, x[0] != x[1])
+TSI_BOTH(ne, x[0] != x[1] ? 1.0 : 0.0)
+TSI_REAL(gt, x[0] > x[1] ? 1.0 : 0.0)
+TSI_WHOLE(gt, x[0] > x[1])
+TSI_REAL(ge, x[0] >= x[1] ? 1.0 : 0.0)
+TSI_WHOLE(ge, x[0] >= x[1])
+TSI_REAL(lt, x[0] < x[1] ? 1.0 : 0.0)
+TSI_WHOLE(lt, x[0] < x[1])
+TSI_REAL(le, x[0] <= x[1] ? 1.0 : 0.0)
+TSI_WHOLE(le, x[0] <= x[1])
+TSI_REAL(logical_and, x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0)
+TSI_BOTH(logical_and, x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0)
+TSI_WHOLE(logical_and, x[0] && x[1])
+TSI_REAL(logical_or, x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0)
+TSI_BOTH(logical_or, x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0)
+TSI_WHOLE(logical_or, x[0] || x[1])
+TSI_REAL(logical_xor, (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0)
+TSI_BOTH(logical_xor, (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0)
+TSI_WHOLE(logical_xor, !x[0] != !x[1])
 
 /* One input pending an extreme, the other replicated: the truth is pending a logical reduction. */
 static void order_rule(tsi_rules *rules, int32_t input, ts_reduce extreme, ts_reduce logic)
@@ -208,23 +94,9 @@ static void bit_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-static int64_t whole_bitwise_and(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] & x[1];
-}
-
-static int64_t whole_bitwise_or(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] | x[1];
-}
-
-static int64_t whole_bitwise_xor(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] ^ x[1];
-}
+TSI_WHOLE(bitwise_and, x[0] & x[1])
+TSI_WHOLE(bitwise_or, x[0] | x[1])
+TSI_WHOLE(bitwise_xor, x[0] ^ x[1])
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 

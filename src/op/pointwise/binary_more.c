@@ -9,11 +9,7 @@
 
 /* ---- scalar functions ------------------------------------------------------------------------ */
 
-static double real_floor_divide(const double *x, const void *a)
-{
-    (void)a;
-    return floor(x[0] / x[1]);
-}
+TSI_REAL(floor_divide, floor(x[0] / x[1]))
 
 /* Of whole numbers a quotient by 0 is 0, as the remainder is. */
 static int64_t whole_floor_divide(const int64_t *x, const void *a)
@@ -25,29 +21,10 @@ static int64_t whole_floor_divide(const int64_t *x, const void *a)
     return q - (x[0] % x[1] != 0 && (x[0] < 0) != (x[1] < 0));
 }
 
-static double real_fmax(const double *x, const void *a)
-{
-    (void)a;
-    return fmax(x[0], x[1]);
-}
-
-static int64_t whole_fmax(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] > x[1] ? x[0] : x[1];
-}
-
-static double real_fmin(const double *x, const void *a)
-{
-    (void)a;
-    return fmin(x[0], x[1]);
-}
-
-static int64_t whole_fmin(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] < x[1] ? x[0] : x[1];
-}
+TSI_REAL(fmax, fmax(x[0], x[1]))
+TSI_WHOLE(fmax, x[0] > x[1] ? x[0] : x[1])
+TSI_REAL(fmin, fmin(x[0], x[1]))
+TSI_WHOLE(fmin, x[0] < x[1] ? x[0] : x[1])
 
 static double real_logaddexp2(const double *x, const void *a)
 {
@@ -57,24 +34,11 @@ static double real_logaddexp2(const double *x, const void *a)
     return isinf(high) ? high : high + log1p(exp2(low - high)) / 0.6931471805599453;
 }
 
-static double real_heaviside(const double *x, const void *a)
-{
-    (void)a;
-    return isnan(x[0]) ? x[0] : x[0] == 0 ? x[1] : x[0] > 0;
-}
-
-static int64_t whole_heaviside(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] == 0 ? x[1] : x[0] > 0;
-}
+TSI_REAL(heaviside, isnan(x[0]) ? x[0] : x[0] == 0 ? x[1] : x[0] > 0)
+TSI_WHOLE(heaviside, x[0] == 0 ? x[1] : x[0] > 0)
 
 /* Shifts by less than no or more than all bits leave none. */
-static int64_t whole_left_shift(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[1] < 0 || x[1] > 63 ? 0 : (int64_t)((uint64_t)x[0] << x[1]);
-}
+TSI_WHOLE(left_shift, x[1] > 63 || x[1] < 0 ? 0 : (int64_t)((uint64_t)x[0] << x[1]))
 
 static int64_t whole_right_shift(const int64_t *x, const void *a)
 {
@@ -94,11 +58,7 @@ static uint64_t divisor_of(int64_t x, int64_t y)
     return a;
 }
 
-static int64_t whole_gcd(const int64_t *x, const void *a)
-{
-    (void)a;
-    return (int64_t)divisor_of(x[0], x[1]);
-}
+TSI_WHOLE(gcd, (int64_t)divisor_of(x[0], x[1]))
 
 static int64_t whole_lcm(const int64_t *x, const void *a)
 {
@@ -261,53 +221,12 @@ const tsi_op_desc tsi_op_lcm = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-static ts_tensor *make(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b)
-{
-    ts_tensor *in[] = { a, b };
-    return tsi_op_make(op, in, 2, NULL);
-}
-
-ts_tensor *(ts_bitwise_left_shift)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_bitwise_left_shift, a, b);
-}
-
-ts_tensor *(ts_bitwise_right_shift)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_bitwise_right_shift, a, b);
-}
-
-ts_tensor *(ts_floor_divide)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_floor_divide, a, b);
-}
-
-ts_tensor *(ts_fmax)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_fmax, a, b);
-}
-
-ts_tensor *(ts_fmin)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_fmin, a, b);
-}
-
-ts_tensor *(ts_gcd)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_gcd, a, b);
-}
-
-ts_tensor *(ts_heaviside)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_heaviside, a, b);
-}
-
-ts_tensor *(ts_lcm)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_lcm, a, b);
-}
-
-ts_tensor *(ts_logaddexp2)(ts_tensor *a, ts_tensor *b)
-{
-    return make(&tsi_op_logaddexp2, a, b);
-}
+TSI_MAKER2(bitwise_left_shift)
+TSI_MAKER2(bitwise_right_shift)
+TSI_MAKER2(floor_divide)
+TSI_MAKER2(fmax)
+TSI_MAKER2(fmin)
+TSI_MAKER2(gcd)
+TSI_MAKER2(heaviside)
+TSI_MAKER2(lcm)
+TSI_MAKER2(logaddexp2)

@@ -250,17 +250,6 @@ ts_tensor *(ts_dropout)(ts_tensor *x, double p)
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }
 
-ts_tensor *(ts_rand_like)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_rand_like, &x, 1, NULL);
-}
-
-ts_tensor *(ts_randn_like)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_randn_like, &x, 1, NULL);
-}
-
-ts_tensor *(ts_bernoulli)(ts_tensor *p)
-{
-    return tsi_op_make(&tsi_op_bernoulli, &p, 1, NULL);
-}
+TSI_MAKER1(rand_like)
+TSI_MAKER1(randn_like)
+TSI_MAKER1(bernoulli)

@@ -72,60 +72,17 @@ static ts_dtype exponent_dtype(const void *attributes)
 
 /* ---- x + c, c - x, c x, x / c ---------------------------------------------------------------- */
 
-static double real_add(const double *x, const void *a)
-{
-    return x[0] + value_of(a);
-}
-
-static int64_t whole_add(const int64_t *x, const void *a)
-{
-    return (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)value_of(a));
-}
-
-static double complex both_add(const double complex *x, const void *a)
-{
-    return x[0] + value_of(a);
-}
-
-static double real_rsub(const double *x, const void *a)
-{
-    return value_of(a) - x[0];
-}
-
-static int64_t whole_rsub(const int64_t *x, const void *a)
-{
-    return (int64_t)((uint64_t)(int64_t)value_of(a) - (uint64_t)x[0]);
-}
-
-static double complex both_rsub(const double complex *x, const void *a)
-{
-    return value_of(a) - x[0];
-}
-
-static double real_mul(const double *x, const void *a)
-{
-    return x[0] * value_of(a);
-}
-
-static int64_t whole_mul(const int64_t *x, const void *a)
-{
-    return (int64_t)((uint64_t)x[0] * (uint64_t)(int64_t)value_of(a));
-}
-
-static double complex both_mul(const double complex *x, const void *a)
-{
-    return x[0] * value_of(a);
-}
-
-static double real_div(const double *x, const void *a)
-{
-    return x[0] / value_of(a);
-}
-
-static double complex both_div(const double complex *x, const void *a)
-{
-    return x[0] / value_of(a);
-}
+TSI_REAL(add, x[0] + value_of(a))
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)value_of(a)))
+TSI_BOTH(add, x[0] + value_of(a))
+TSI_REAL(rsub, value_of(a) - x[0])
+TSI_WHOLE(rsub, (int64_t)((uint64_t)(int64_t)value_of(a) - (uint64_t)x[0]))
+TSI_BOTH(rsub, value_of(a) - x[0])
+TSI_REAL(mul, x[0] * value_of(a))
+TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)(int64_t)value_of(a)))
+TSI_BOTH(mul, x[0] * value_of(a))
+TSI_REAL(div, x[0] / value_of(a))
+TSI_BOTH(div, x[0] / value_of(a))
 
 static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -162,20 +119,9 @@ static ts_status div_grad(const tsi_grad_io *io)
 
 /* ---- powers, clamps, leaky functions --------------------------------------------------------- */
 
-static double real_pow(const double *x, const void *a)
-{
-    return pow(x[0], ((const exponent_attributes *)a)->exponent);
-}
-
-static int64_t whole_pow(const int64_t *x, const void *a)
-{
-    return tsi_whole_power(x[0], (int64_t)((const exponent_attributes *)a)->exponent);
-}
-
-static double complex both_pow(const double complex *x, const void *a)
-{
-    return cpow(x[0], ((const exponent_attributes *)a)->exponent);
-}
+TSI_REAL(pow, pow(x[0], ((const exponent_attributes *)a)->exponent))
+TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)((const exponent_attributes *)a)->exponent))
+TSI_BOTH(pow, cpow(x[0], ((const exponent_attributes *)a)->exponent))
 
 /* Whole powers are multiplicative; odd ones are monotone too. */
 static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
@@ -226,10 +172,7 @@ static ts_status clamp_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static double real_leaky_relu(const double *x, const void *a)
-{
-    return x[0] > 0 ? x[0] : x[0] * ((const slope_attributes *)a)->negative_slope;
-}
+TSI_REAL(leaky_relu, x[0] > 0 ? x[0] : x[0] * ((const slope_attributes *)a)->negative_slope)
 
 static void leaky_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -247,10 +190,7 @@ static ts_status leaky_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static double real_elu(const double *x, const void *a)
-{
-    return x[0] > 0 ? x[0] : ((const alpha_attributes *)a)->alpha * expm1(x[0]);
-}
+TSI_REAL(elu, x[0] > 0 ? x[0] : ((const alpha_attributes *)a)->alpha * expm1(x[0]))
 
 static void elu_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -469,50 +409,25 @@ const tsi_op_desc tsi_op_lerp = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-ts_tensor *(ts_add_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_add_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_rsub_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_rsub_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_mul_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_mul_scalar, &x, 1, &value);
-}
+TSI_MAKER1_BY(add_scalar, value)
+TSI_MAKER1_BY(rsub_scalar, value)
+TSI_MAKER1_BY(mul_scalar, value)
 
 ts_tensor *(ts_scale)(ts_tensor *x, double factor)
 {
     return tsi_op_make(&tsi_op_mul_scalar, &x, 1, &factor);
 }
 
-ts_tensor *(ts_div_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_div_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_pow)(ts_tensor *x, double exponent)
-{
-    return tsi_op_make(&tsi_op_pow, &x, 1, &exponent);
-}
+TSI_MAKER1_BY(div_scalar, value)
+TSI_MAKER1_BY(pow, exponent)
 
 ts_tensor *(ts_clamp)(ts_tensor *x, double min, double max)
 {
     return tsi_op_make(&tsi_op_clamp, &x, 1, &(clamp_attributes){ min, max });
 }
 
-ts_tensor *(ts_leaky_relu)(ts_tensor *x, double negative_slope)
-{
-    return tsi_op_make(&tsi_op_leaky_relu, &x, 1, &negative_slope);
-}
-
-ts_tensor *(ts_elu)(ts_tensor *x, double alpha)
-{
-    return tsi_op_make(&tsi_op_elu, &x, 1, &alpha);
-}
+TSI_MAKER1_BY(leaky_relu, negative_slope)
+TSI_MAKER1_BY(elu, alpha)
 
 ts_tensor *(ts_lerp)(ts_tensor *a, ts_tensor *b, double weight)
 {

@@ -22,80 +22,21 @@ static ts_dtype value_dtype(const void *attributes)
 
 /* ---- functions: whole numbers meet a whole number, others make them real --------------------- */
 
-static double real_eq(const double *x, const void *a)
-{
-    return *x == value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_eq(const int64_t *x, const void *a)
-{
-    return *x == (int64_t)value_of(a);
-}
-
-static double complex both_eq(const double complex *x, const void *a)
-{
-    return *x == value_of(a) ? 1 : 0;
-}
-
-static double real_ne(const double *x, const void *a)
-{
-    return *x != value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_ne(const int64_t *x, const void *a)
-{
-    return *x != (int64_t)value_of(a);
-}
-
-static double complex both_ne(const double complex *x, const void *a)
-{
-    return *x != value_of(a) ? 1 : 0;
-}
-
-static double real_gt(const double *x, const void *a)
-{
-    return *x > value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_gt(const int64_t *x, const void *a)
-{
-    return *x > (int64_t)value_of(a);
-}
-
-static double real_ge(const double *x, const void *a)
-{
-    return *x >= value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_ge(const int64_t *x, const void *a)
-{
-    return *x >= (int64_t)value_of(a);
-}
-
-static double real_lt(const double *x, const void *a)
-{
-    return *x < value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_lt(const int64_t *x, const void *a)
-{
-    return *x < (int64_t)value_of(a);
-}
-
-static double real_le(const double *x, const void *a)
-{
-    return *x <= value_of(a) ? 1 : 0;
-}
-
-static int64_t whole_le(const int64_t *x, const void *a)
-{
-    return *x <= (int64_t)value_of(a);
-}
-
-static double real_fmod(const double *x, const void *a)
-{
-    return fmod(*x, value_of(a));
-}
+TSI_REAL(eq, x[0] == value_of(a) ? 1 : 0)
+TSI_WHOLE(eq, x[0] == (int64_t)value_of(a))
+TSI_BOTH(eq, x[0] == value_of(a) ? 1 : 0)
+TSI_REAL(ne, x[0] != value_of(a) ? 1 : 0)
+TSI_WHOLE(ne, x[0] != (int64_t)value_of(a))
+TSI_BOTH(ne, x[0] != value_of(a) ? 1 : 0)
+TSI_REAL(gt, x[0] > value_of(a) ? 1 : 0)
+TSI_WHOLE(gt, x[0] > (int64_t)value_of(a))
+TSI_REAL(ge, x[0] >= value_of(a) ? 1 : 0)
+TSI_WHOLE(ge, x[0] >= (int64_t)value_of(a))
+TSI_REAL(lt, x[0] < value_of(a) ? 1 : 0)
+TSI_WHOLE(lt, x[0] < (int64_t)value_of(a))
+TSI_REAL(le, x[0] <= value_of(a) ? 1 : 0)
+TSI_WHOLE(le, x[0] <= (int64_t)value_of(a))
+TSI_REAL(fmod, fmod(x[0], value_of(a)))
 
 static int64_t whole_fmod(const int64_t *x, const void *a)
 {
@@ -227,42 +168,11 @@ const tsi_op_desc tsi_op_remainder_scalar = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-ts_tensor *(ts_eq_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_eq_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_ne_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_ne_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_gt_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_gt_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_ge_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_ge_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_lt_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_lt_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_le_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_le_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_fmod_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_fmod_scalar, &x, 1, &value);
-}
-
-ts_tensor *(ts_remainder_scalar)(ts_tensor *x, double value)
-{
-    return tsi_op_make(&tsi_op_remainder_scalar, &x, 1, &value);
-}
+TSI_MAKER1_BY(eq_scalar, value)
+TSI_MAKER1_BY(ne_scalar, value)
+TSI_MAKER1_BY(gt_scalar, value)
+TSI_MAKER1_BY(ge_scalar, value)
+TSI_MAKER1_BY(lt_scalar, value)
+TSI_MAKER1_BY(le_scalar, value)
+TSI_MAKER1_BY(fmod_scalar, value)
+TSI_MAKER1_BY(remainder_scalar, value)

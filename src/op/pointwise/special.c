@@ -39,11 +39,7 @@ static double real_logit(const double *x, const void *a)
     return log(y / (1 - y));
 }
 
-static double real_sinc(const double *x, const void *a)
-{
-    (void)a;
-    return *x == 0 ? 1 : sin(pi * *x) / (pi * *x);
-}
+TSI_REAL(sinc, x[0] == 0 ? 1 : sin(pi * x[0]) / (pi * x[0]))
 
 /* A first guess by logarithms, then steps of Newton; near one by what is missing to it. */
 static double real_erfinv(const double *x, const void *a)
@@ -80,24 +76,9 @@ static double real_trigamma(const double *x, const void *a)
     return sign * value;
 }
 
-static double real_isposinf(const double *x, const void *a)
-{
-    (void)a;
-    return *x == (double)INFINITY ? 1 : 0;
-}
-
-static double real_isneginf(const double *x, const void *a)
-{
-    (void)a;
-    return *x == -(double)INFINITY ? 1 : 0;
-}
-
-static int64_t whole_never(const int64_t *x, const void *a)
-{
-    (void)x;
-    (void)a;
-    return 0;
-}
+TSI_REAL(isposinf, x[0] == (double)INFINITY ? 1 : 0)
+TSI_REAL(isneginf, x[0] == -(double)INFINITY ? 1 : 0)
+TSI_WHOLE(never, 0)
 
 static double real_nan_to_num(const double *x, const void *a)
 {
@@ -107,11 +88,7 @@ static double real_nan_to_num(const double *x, const void *a)
     return *x > 0 ? f->posinf : f->neginf;
 }
 
-static int64_t whole_nan_to_num(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x;
-}
+TSI_WHOLE(nan_to_num, x[0])
 
 static ts_status nan_to_num_reference(const tsi_kernel_io *io)
 {
@@ -257,35 +234,12 @@ const tsi_op_desc tsi_op_isneginf = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-ts_tensor *(ts_erfinv)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_erfinv, &x, 1, NULL);
-}
-
-ts_tensor *(ts_isneginf)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_isneginf, &x, 1, NULL);
-}
-
-ts_tensor *(ts_isposinf)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_isposinf, &x, 1, NULL);
-}
-
-ts_tensor *(ts_sinc)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_sinc, &x, 1, NULL);
-}
-
-ts_tensor *(ts_trigamma)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_trigamma, &x, 1, NULL);
-}
-
-ts_tensor *(ts_logit)(ts_tensor *x, double eps)
-{
-    return tsi_op_make(&tsi_op_logit, &x, 1, &eps);
-}
+TSI_MAKER1(erfinv)
+TSI_MAKER1(isneginf)
+TSI_MAKER1(isposinf)
+TSI_MAKER1(sinc)
+TSI_MAKER1(trigamma)
+TSI_MAKER1_BY(logit, eps)
 
 ts_tensor *(ts_nan_to_num)(ts_tensor *x, double nan)
 {

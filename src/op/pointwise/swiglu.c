@@ -8,11 +8,7 @@
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
 
-static double real_swiglu(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] / (1.0 + exp(-x[0])) * x[1];
-}
+TSI_REAL(swiglu, x[0] / (1.0 + exp(-x[0])) * x[1])
 
 static double real_swiglu_backward(const double *x, const void *a)
 {
@@ -64,11 +60,7 @@ const tsi_op_desc tsi_op_swiglu_backward = {
     .sample = sample_three,
 };
 
-ts_tensor *(ts_swiglu)(ts_tensor *gate, ts_tensor *up)
-{
-    ts_tensor *in[] = { gate, up };
-    return tsi_op_make(&tsi_op_swiglu, in, 2, NULL);
-}
+TSI_MAKER2(swiglu)
 
 ts_tensor *ts_swiglu_backward(ts_tensor *dy, ts_tensor *gate, ts_tensor *up)
 {

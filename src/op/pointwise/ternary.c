@@ -37,23 +37,9 @@ static ts_status where_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-static double real_where(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 ? x[1] : x[2];
-}
-
-static int64_t whole_where(const int64_t *x, const void *a)
-{
-    (void)a;
-    return x[0] ? x[1] : x[2];
-}
-
-static double complex both_where(const double complex *x, const void *a)
-{
-    (void)a;
-    return x[0] != 0.0 ? x[1] : x[2];
-}
+TSI_REAL(where, x[0] != 0.0 ? x[1] : x[2])
+TSI_WHOLE(where, x[0] ? x[1] : x[2])
+TSI_BOTH(where, x[0] != 0.0 ? x[1] : x[2])
 
 /* With a replicated condition: both choices pending alike; or one of them, where the other may be
  * counted again. */
@@ -106,20 +92,9 @@ const tsi_op_desc tsi_op_where = {
 
 /* ---- addcmul, addcdiv ------------------------------------------------------------------------ */
 
-static double real_addcmul(const double *x, const void *a)
-{
-    return x[0] + ((const value_attributes *)a)->value * x[1] * x[2];
-}
-
-static double complex both_addcmul(const double complex *x, const void *a)
-{
-    return x[0] + ((const value_attributes *)a)->value * x[1] * x[2];
-}
-
-static double real_addcdiv(const double *x, const void *a)
-{
-    return x[0] + ((const value_attributes *)a)->value * x[1] / x[2];
-}
+TSI_REAL(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
+TSI_BOTH(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
+TSI_REAL(addcdiv, x[0] + ((const value_attributes *)a)->value * x[1] / x[2])
 
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
 {
@@ -202,20 +177,9 @@ const tsi_op_desc tsi_op_addcdiv = {
 
 /* ---- masked_fill ----------------------------------------------------------------------------- */
 
-static double real_masked_fill(const double *x, const void *a)
-{
-    return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
-}
-
-static double complex both_masked_fill(const double complex *x, const void *a)
-{
-    return x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0];
-}
-
-static int64_t whole_masked_fill(const int64_t *x, const void *a)
-{
-    return x[1] ? (int64_t)((const value_attributes *)a)->value : x[0];
-}
+TSI_REAL(masked_fill, x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0])
+TSI_BOTH(masked_fill, x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0])
+TSI_WHOLE(masked_fill, x[1] ? (int64_t)((const value_attributes *)a)->value : x[0])
 
 static ts_status masked_fill_infer(const tsi_op_call *call)
 {
@@ -276,23 +240,9 @@ const tsi_op_desc tsi_op_masked_fill = {
 
 /* ---- gradients of activations: linear in dy, the first input --------------------------------- */
 
-static double real_threshold_backward(const double *x, const void *a)
-{
-    (void)a;
-    return x[1] > 0.0 ? x[0] : 0.0;
-}
-
-static double real_sigmoid_backward(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] * x[1] * (1.0 - x[1]);
-}
-
-static double real_tanh_backward(const double *x, const void *a)
-{
-    (void)a;
-    return x[0] * (1.0 - x[1] * x[1]);
-}
+TSI_REAL(threshold_backward, x[1] > 0.0 ? x[0] : 0.0)
+TSI_REAL(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
+TSI_REAL(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
 
 static double real_silu_backward(const double *x, const void *a)
 {
@@ -386,38 +336,9 @@ ts_tensor *(ts_masked_fill)(ts_tensor *x, ts_tensor *mask, double value)
     return tsi_op_make(&tsi_op_masked_fill, in, 2, &value);
 }
 
-ts_tensor *ts_threshold_backward(ts_tensor *dy, ts_tensor *y)
-{
-    ts_tensor *in[] = { dy, y };
-    return tsi_op_make(&tsi_op_threshold_backward, in, 2, NULL);
-}
-
-ts_tensor *ts_sigmoid_backward(ts_tensor *dy, ts_tensor *y)
-{
-    ts_tensor *in[] = { dy, y };
-    return tsi_op_make(&tsi_op_sigmoid_backward, in, 2, NULL);
-}
-
-ts_tensor *ts_tanh_backward(ts_tensor *dy, ts_tensor *y)
-{
-    ts_tensor *in[] = { dy, y };
-    return tsi_op_make(&tsi_op_tanh_backward, in, 2, NULL);
-}
-
-ts_tensor *ts_silu_backward(ts_tensor *dy, ts_tensor *x)
-{
-    ts_tensor *in[] = { dy, x };
-    return tsi_op_make(&tsi_op_silu_backward, in, 2, NULL);
-}
-
-ts_tensor *ts_gelu_backward(ts_tensor *dy, ts_tensor *x)
-{
-    ts_tensor *in[] = { dy, x };
-    return tsi_op_make(&tsi_op_gelu_backward, in, 2, NULL);
-}
-
-ts_tensor *ts_gelu_tanh_backward(ts_tensor *dy, ts_tensor *x)
-{
-    ts_tensor *in[] = { dy, x };
-    return tsi_op_make(&tsi_op_gelu_tanh_backward, in, 2, NULL);
-}
+TSI_MAKER2(threshold_backward)
+TSI_MAKER2(sigmoid_backward)
+TSI_MAKER2(tanh_backward)
+TSI_MAKER2(silu_backward)
+TSI_MAKER2(gelu_backward)
+TSI_MAKER2(gelu_tanh_backward)

@@ -21,6 +21,11 @@ typedef struct tsi_pointwise_family {
     ts_dtype (*with)(const void *attributes);
 } tsi_pointwise_family;
 
+/* Scalar functions real_<name>, whole_<name> and both_<name> of a file, one line each. */
+#define TSI_REAL(name, e) static TSI_SCALAR(double, real_##name, e)
+#define TSI_WHOLE(name, e) static TSI_SCALAR(int64_t, whole_##name, e)
+#define TSI_BOTH(name, e) static TSI_SCALAR(double complex, both_##name, e)
+
 ts_status tsi_family_infer(const tsi_op_call *call);
 ts_status tsi_family_reference(const tsi_kernel_io *io);
 /* What a number counts as beside tensors: i64 if it is whole, else f32. */

@@ -37,75 +37,27 @@ static ts_tensor *one_plus_square(ts_tensor *t)
     return ts_add_scalar(ts_square(t), 1.0);
 }
 
-ts_status tsi_grad_copy(const tsi_grad_io *io)
-{
-    return give(io, dy_of(io));
-}
+/* dx as one expression. */
+#define GRAD(name, dx)                                                                             \
+    ts_status tsi_grad_##name(const tsi_grad_io *io)                                               \
+    {                                                                                              \
+        return give(io, dx);                                                                       \
+    }
 
-ts_status tsi_grad_zero(const tsi_grad_io *io)
-{
-    return give(io, ts_zeros_like(dy_of(io)));
-}
-
-ts_status tsi_grad_neg(const tsi_grad_io *io)
-{
-    return give(io, ts_neg(dy_of(io)));
-}
-
-ts_status tsi_grad_abs(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_sign(x_of(io))));
-}
-
-ts_status tsi_grad_acos(const tsi_grad_io *io)
-{
-    return give(io, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))));
-}
-
-ts_status tsi_grad_acosh(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_rsqrt(ts_add_scalar(ts_square(x_of(io)), -1.0))));
-}
-
-ts_status tsi_grad_asin(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io)))));
-}
-
-ts_status tsi_grad_asinh(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_rsqrt(one_plus_square(x_of(io)))));
-}
-
-ts_status tsi_grad_atan(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), one_plus_square(x_of(io))));
-}
-
-ts_status tsi_grad_atanh(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), one_minus_square(x_of(io))));
-}
-
-ts_status tsi_grad_cos(const tsi_grad_io *io)
-{
-    return give(io, ts_neg(ts_mul(dy_of(io), ts_sin(x_of(io)))));
-}
-
-ts_status tsi_grad_cosh(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_sinh(x_of(io))));
-}
-
-ts_status tsi_grad_deg2rad(const tsi_grad_io *io)
-{
-    return give(io, ts_deg2rad(dy_of(io)));
-}
-
-ts_status tsi_grad_rad2deg(const tsi_grad_io *io)
-{
-    return give(io, ts_rad2deg(dy_of(io)));
-}
+GRAD(copy, dy_of(io))
+GRAD(zero, ts_zeros_like(dy_of(io)))
+GRAD(neg, ts_neg(dy_of(io)))
+GRAD(abs, ts_mul(dy_of(io), ts_sign(x_of(io))))
+GRAD(acos, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))))
+GRAD(acosh, ts_mul(dy_of(io), ts_rsqrt(ts_add_scalar(ts_square(x_of(io)), -1.0))))
+GRAD(asin, ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io)))))
+GRAD(asinh, ts_mul(dy_of(io), ts_rsqrt(one_plus_square(x_of(io)))))
+GRAD(atan, ts_div(dy_of(io), one_plus_square(x_of(io))))
+GRAD(atanh, ts_div(dy_of(io), one_minus_square(x_of(io))))
+GRAD(cos, ts_neg(ts_mul(dy_of(io), ts_sin(x_of(io)))))
+GRAD(cosh, ts_mul(dy_of(io), ts_sinh(x_of(io))))
+GRAD(deg2rad, ts_deg2rad(dy_of(io)))
+GRAD(rad2deg, ts_rad2deg(dy_of(io)))
 
 /* 2 / sqrt(pi) e^(-x^2) */
 static ts_tensor *erf_slope(ts_tensor *x)
@@ -113,90 +65,23 @@ static ts_tensor *erf_slope(ts_tensor *x)
     return ts_mul_scalar(ts_exp(ts_neg(ts_square(x))), 1.1283791670955126);
 }
 
-ts_status tsi_grad_erf(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), erf_slope(x_of(io))));
-}
-
-ts_status tsi_grad_erfc(const tsi_grad_io *io)
-{
-    return give(io, ts_neg(ts_mul(dy_of(io), erf_slope(x_of(io)))));
-}
-
-ts_status tsi_grad_exp(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), y_of(io)));
-}
-
-ts_status tsi_grad_exp2(const tsi_grad_io *io)
-{
-    return give(io, ts_mul_scalar(ts_mul(dy_of(io), y_of(io)), 0.6931471805599453));
-}
-
-ts_status tsi_grad_expm1(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_add_scalar(y_of(io), 1.0)));
-}
-
-ts_status tsi_grad_gelu(const tsi_grad_io *io)
-{
-    return give(io, ts_gelu_backward(dy_of(io), x_of(io)));
-}
-
-ts_status tsi_grad_gelu_tanh(const tsi_grad_io *io)
-{
-    return give(io, ts_gelu_tanh_backward(dy_of(io), x_of(io)));
-}
-
-ts_status tsi_grad_log(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), x_of(io)));
-}
-
-ts_status tsi_grad_log10(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), ts_mul_scalar(x_of(io), 2.302585092994046)));
-}
-
-ts_status tsi_grad_lgamma(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_digamma(x_of(io))));
-}
-
-ts_status tsi_grad_digamma(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_trigamma(x_of(io))));
-}
-
-ts_status tsi_grad_conj(const tsi_grad_io *io)
-{
-    return give(io, ts_conj(dy_of(io)));
-}
-
-ts_status tsi_grad_log1p(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), ts_add_scalar(x_of(io), 1.0)));
-}
-
-ts_status tsi_grad_log2(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), ts_mul_scalar(x_of(io), 0.6931471805599453)));
-}
-
-ts_status tsi_grad_log_sigmoid(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_sigmoid(ts_neg(x_of(io)))));
-}
-
-ts_status tsi_grad_reciprocal(const tsi_grad_io *io)
-{
-    return give(io, ts_neg(ts_mul(dy_of(io), ts_square(y_of(io)))));
-}
-
-ts_status tsi_grad_relu(const tsi_grad_io *io)
-{
-    return give(io, ts_threshold_backward(dy_of(io), y_of(io)));
-}
+GRAD(erf, ts_mul(dy_of(io), erf_slope(x_of(io))))
+GRAD(erfc, ts_neg(ts_mul(dy_of(io), erf_slope(x_of(io)))))
+GRAD(exp, ts_mul(dy_of(io), y_of(io)))
+GRAD(exp2, ts_mul_scalar(ts_mul(dy_of(io), y_of(io)), 0.6931471805599453))
+GRAD(expm1, ts_mul(dy_of(io), ts_add_scalar(y_of(io), 1.0)))
+GRAD(gelu, ts_gelu_backward(dy_of(io), x_of(io)))
+GRAD(gelu_tanh, ts_gelu_tanh_backward(dy_of(io), x_of(io)))
+GRAD(log, ts_div(dy_of(io), x_of(io)))
+GRAD(log10, ts_div(dy_of(io), ts_mul_scalar(x_of(io), 2.302585092994046)))
+GRAD(lgamma, ts_mul(dy_of(io), ts_digamma(x_of(io))))
+GRAD(digamma, ts_mul(dy_of(io), ts_trigamma(x_of(io))))
+GRAD(conj, ts_conj(dy_of(io)))
+GRAD(log1p, ts_div(dy_of(io), ts_add_scalar(x_of(io), 1.0)))
+GRAD(log2, ts_div(dy_of(io), ts_mul_scalar(x_of(io), 0.6931471805599453)))
+GRAD(log_sigmoid, ts_mul(dy_of(io), ts_sigmoid(ts_neg(x_of(io)))))
+GRAD(reciprocal, ts_neg(ts_mul(dy_of(io), ts_square(y_of(io)))))
+GRAD(relu, ts_threshold_backward(dy_of(io), y_of(io)))
 
 ts_status tsi_grad_rsqrt(const tsi_grad_io *io)
 {
@@ -204,47 +89,12 @@ ts_status tsi_grad_rsqrt(const tsi_grad_io *io)
     return give(io, ts_mul_scalar(ts_mul(dy_of(io), ts_mul(y, ts_square(y))), -0.5));
 }
 
-ts_status tsi_grad_sigmoid(const tsi_grad_io *io)
-{
-    return give(io, ts_sigmoid_backward(dy_of(io), y_of(io)));
-}
-
-ts_status tsi_grad_silu(const tsi_grad_io *io)
-{
-    return give(io, ts_silu_backward(dy_of(io), x_of(io)));
-}
-
-ts_status tsi_grad_sin(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_cos(x_of(io))));
-}
-
-ts_status tsi_grad_sinh(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_cosh(x_of(io))));
-}
-
-ts_status tsi_grad_softplus(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), ts_sigmoid(x_of(io))));
-}
-
-ts_status tsi_grad_sqrt(const tsi_grad_io *io)
-{
-    return give(io, ts_div(dy_of(io), ts_mul_scalar(y_of(io), 2.0)));
-}
-
-ts_status tsi_grad_square(const tsi_grad_io *io)
-{
-    return give(io, ts_mul_scalar(ts_mul(dy_of(io), x_of(io)), 2.0));
-}
-
-ts_status tsi_grad_tan(const tsi_grad_io *io)
-{
-    return give(io, ts_mul(dy_of(io), one_plus_square(y_of(io))));
-}
-
-ts_status tsi_grad_tanh(const tsi_grad_io *io)
-{
-    return give(io, ts_tanh_backward(dy_of(io), y_of(io)));
-}
+GRAD(sigmoid, ts_sigmoid_backward(dy_of(io), y_of(io)))
+GRAD(silu, ts_silu_backward(dy_of(io), x_of(io)))
+GRAD(sin, ts_mul(dy_of(io), ts_cos(x_of(io))))
+GRAD(sinh, ts_mul(dy_of(io), ts_cosh(x_of(io))))
+GRAD(softplus, ts_mul(dy_of(io), ts_sigmoid(x_of(io))))
+GRAD(sqrt, ts_div(dy_of(io), ts_mul_scalar(y_of(io), 2.0)))
+GRAD(square, ts_mul_scalar(ts_mul(dy_of(io), x_of(io)), 2.0))
+GRAD(tan, ts_mul(dy_of(io), one_plus_square(y_of(io))))
+GRAD(tanh, ts_tanh_backward(dy_of(io), y_of(io)))

@@ -7,79 +7,25 @@
 
 #include <math.h>
 
+#include "op/core/common.h"
+
+#define REAL(name, e) TSI_SCALAR(double, tsi_real_##name, e)
+#define WHOLE(name, e) TSI_SCALAR(int64_t, tsi_whole_##name, e)
+
 /* ---- scalar functions, reals ----------------------------------------------------------------- */
 
-double tsi_real_abs(const double *x, const void *a)
-{
-    (void)a;
-    return fabs(*x);
-}
-
-double tsi_real_acos(const double *x, const void *a)
-{
-    (void)a;
-    return acos(*x);
-}
-
-double tsi_real_acosh(const double *x, const void *a)
-{
-    (void)a;
-    return acosh(*x);
-}
-
-double tsi_real_asin(const double *x, const void *a)
-{
-    (void)a;
-    return asin(*x);
-}
-
-double tsi_real_asinh(const double *x, const void *a)
-{
-    (void)a;
-    return asinh(*x);
-}
-
-double tsi_real_atan(const double *x, const void *a)
-{
-    (void)a;
-    return atan(*x);
-}
-
-double tsi_real_atanh(const double *x, const void *a)
-{
-    (void)a;
-    return atanh(*x);
-}
-
-double tsi_real_ceil(const double *x, const void *a)
-{
-    (void)a;
-    return ceil(*x);
-}
-
-double tsi_real_same(const double *x, const void *a)
-{
-    (void)a;
-    return *x;
-}
-
-double tsi_real_cos(const double *x, const void *a)
-{
-    (void)a;
-    return cos(*x);
-}
-
-double tsi_real_cosh(const double *x, const void *a)
-{
-    (void)a;
-    return cosh(*x);
-}
-
-double tsi_real_deg2rad(const double *x, const void *a)
-{
-    (void)a;
-    return *x * 0.017453292519943295;
-}
+REAL(abs, fabs(x[0]))
+REAL(acos, acos(x[0]))
+REAL(acosh, acosh(x[0]))
+REAL(asin, asin(x[0]))
+REAL(asinh, asinh(x[0]))
+REAL(atan, atan(x[0]))
+REAL(atanh, atanh(x[0]))
+REAL(ceil, ceil(x[0]))
+REAL(same, x[0])
+REAL(cos, cos(x[0]))
+REAL(cosh, cosh(x[0]))
+REAL(deg2rad, x[0] * 0.017453292519943295)
 
 /* Shifted up to where the series holds, reflected below zero. At zero it has the sign of the side
  * it comes from, at the other poles it is not a number. */
@@ -103,65 +49,16 @@ double tsi_real_digamma(const double *x, const void *a)
     return value + log(at) - 0.5 / at - series;
 }
 
-double tsi_real_erf(const double *x, const void *a)
-{
-    (void)a;
-    return erf(*x);
-}
-
-double tsi_real_erfc(const double *x, const void *a)
-{
-    (void)a;
-    return erfc(*x);
-}
-
-double tsi_real_exp(const double *x, const void *a)
-{
-    (void)a;
-    return exp(*x);
-}
-
-double tsi_real_exp2(const double *x, const void *a)
-{
-    (void)a;
-    return exp2(*x);
-}
-
-double tsi_real_expm1(const double *x, const void *a)
-{
-    (void)a;
-    return expm1(*x);
-}
-
-double tsi_real_floor(const double *x, const void *a)
-{
-    (void)a;
-    return floor(*x);
-}
-
-double tsi_real_frac(const double *x, const void *a)
-{
-    (void)a;
-    return *x - trunc(*x);
-}
-
-double tsi_real_isfinite(const double *x, const void *a)
-{
-    (void)a;
-    return isfinite(*x) ? 1.0 : 0.0;
-}
-
-double tsi_real_isinf(const double *x, const void *a)
-{
-    (void)a;
-    return isinf(*x) ? 1.0 : 0.0;
-}
-
-double tsi_real_isnan(const double *x, const void *a)
-{
-    (void)a;
-    return isnan(*x) ? 1.0 : 0.0;
-}
+REAL(erf, erf(x[0]))
+REAL(erfc, erfc(x[0]))
+REAL(exp, exp(x[0]))
+REAL(exp2, exp2(x[0]))
+REAL(expm1, expm1(x[0]))
+REAL(floor, floor(x[0]))
+REAL(frac, x[0] - trunc(x[0]))
+REAL(isfinite, isfinite(x[0]) ? 1.0 : 0.0)
+REAL(isinf, isinf(x[0]) ? 1.0 : 0.0)
+REAL(isnan, isnan(x[0]) ? 1.0 : 0.0)
 
 double tsi_real_lgamma(const double *x, const void *a)
 {
@@ -170,168 +67,38 @@ double tsi_real_lgamma(const double *x, const void *a)
     return lgamma_r(*x, &sign);
 }
 
-double tsi_real_log(const double *x, const void *a)
-{
-    (void)a;
-    return log(*x);
-}
-
-double tsi_real_log10(const double *x, const void *a)
-{
-    (void)a;
-    return log10(*x);
-}
-
-double tsi_real_log1p(const double *x, const void *a)
-{
-    (void)a;
-    return log1p(*x);
-}
-
-double tsi_real_log2(const double *x, const void *a)
-{
-    (void)a;
-    return log2(*x);
-}
-
-double tsi_real_logical_not(const double *x, const void *a)
-{
-    (void)a;
-    return *x == 0.0 ? 1.0 : 0.0;
-}
-
-double tsi_real_neg(const double *x, const void *a)
-{
-    (void)a;
-    return -*x;
-}
-
-double tsi_real_rad2deg(const double *x, const void *a)
-{
-    (void)a;
-    return *x * 57.29577951308232;
-}
-
-double tsi_real_reciprocal(const double *x, const void *a)
-{
-    (void)a;
-    return 1.0 / *x;
-}
-
-double tsi_real_relu(const double *x, const void *a)
-{
-    (void)a;
-    return isnan(*x) ? *x : *x > 0.0 ? *x : 0.0;
-}
-
-double tsi_real_round(const double *x, const void *a)
-{
-    (void)a;
-    return nearbyint(*x);
-}
-
-double tsi_real_rsqrt(const double *x, const void *a)
-{
-    (void)a;
-    return 1.0 / sqrt(*x);
-}
-
-double tsi_real_sign(const double *x, const void *a)
-{
-    (void)a;
-    return isnan(*x) ? *x : (double)((*x > 0.0) - (*x < 0.0));
-}
-
-double tsi_real_signbit(const double *x, const void *a)
-{
-    (void)a;
-    return signbit(*x) ? 1.0 : 0.0;
-}
-
-double tsi_real_sin(const double *x, const void *a)
-{
-    (void)a;
-    return sin(*x);
-}
-
-double tsi_real_sinh(const double *x, const void *a)
-{
-    (void)a;
-    return sinh(*x);
-}
-
-double tsi_real_sqrt(const double *x, const void *a)
-{
-    (void)a;
-    return sqrt(*x);
-}
-
-double tsi_real_square(const double *x, const void *a)
-{
-    (void)a;
-    return *x * *x;
-}
-
-double tsi_real_tan(const double *x, const void *a)
-{
-    (void)a;
-    return tan(*x);
-}
-
-double tsi_real_tanh(const double *x, const void *a)
-{
-    (void)a;
-    return tanh(*x);
-}
-
-double tsi_real_trunc(const double *x, const void *a)
-{
-    (void)a;
-    return trunc(*x);
-}
-
-double tsi_real_zero(const double *x, const void *a)
-{
-    (void)x;
-    (void)a;
-    return 0.0;
-}
-
-double tsi_real_one(const double *x, const void *a)
-{
-    (void)x;
-    (void)a;
-    return 1.0;
-}
+REAL(log, log(x[0]))
+REAL(log10, log10(x[0]))
+REAL(log1p, log1p(x[0]))
+REAL(log2, log2(x[0]))
+REAL(logical_not, x[0] == 0.0 ? 1.0 : 0.0)
+REAL(neg, -x[0])
+REAL(rad2deg, x[0] * 57.29577951308232)
+REAL(reciprocal, 1.0 / x[0])
+REAL(relu, isnan(x[0]) ? x[0] : x[0] > 0.0 ? x[0] : 0.0)
+REAL(round, nearbyint(x[0]))
+REAL(rsqrt, 1.0 / sqrt(x[0]))
+REAL(sign, isnan(x[0]) ? x[0] : (double)((x[0] > 0.0) - (x[0] < 0.0)))
+REAL(signbit, signbit(x[0]) ? 1.0 : 0.0)
+REAL(sin, sin(x[0]))
+REAL(sinh, sinh(x[0]))
+REAL(sqrt, sqrt(x[0]))
+REAL(square, x[0] * x[0])
+REAL(tan, tan(x[0]))
+REAL(tanh, tanh(x[0]))
+REAL(trunc, trunc(x[0]))
+REAL(zero, 0.0)
+REAL(one, 1.0)
 
 static double sigmoid(double x)
 {
     return x >= 0 ? 1.0 / (1.0 + exp(-x)) : exp(x) / (1.0 + exp(x));
 }
 
-double tsi_real_sigmoid(const double *x, const void *a)
-{
-    (void)a;
-    return sigmoid(*x);
-}
-
-double tsi_real_log_sigmoid(const double *x, const void *a)
-{
-    (void)a;
-    return fmin(*x, 0.0) - log1p(exp(-fabs(*x)));
-}
-
-double tsi_real_silu(const double *x, const void *a)
-{
-    (void)a;
-    return *x * sigmoid(*x);
-}
-
-double tsi_real_gelu(const double *x, const void *a)
-{
-    (void)a;
-    return 0.5 * *x * (1.0 + erf(*x * 0.7071067811865476));
-}
+REAL(sigmoid, sigmoid(x[0]))
+REAL(log_sigmoid, fmin(x[0], 0.0) - log1p(exp(-fabs(x[0]))))
+REAL(silu, x[0] * sigmoid(x[0]))
+REAL(gelu, 0.5 * x[0] * (1.0 + erf(x[0] * 0.7071067811865476)))
 
 double tsi_real_gelu_tanh(const double *x, const void *a)
 {
@@ -340,81 +107,21 @@ double tsi_real_gelu_tanh(const double *x, const void *a)
     return 0.5 * *x * (1.0 + tanh(inner));
 }
 
-double tsi_real_softplus(const double *x, const void *a)
-{
-    (void)a;
-    return fmax(*x, 0.0) + log1p(exp(-fabs(*x)));
-}
+REAL(softplus, fmax(x[0], 0.0) + log1p(exp(-fabs(x[0]))))
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-int64_t tsi_whole_abs(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x < 0 ? (int64_t)(0 - (uint64_t)*x) : *x;
-}
-
-int64_t tsi_whole_same(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x;
-}
-
-int64_t tsi_whole_bitwise_not(const int64_t *x, const void *a)
-{
-    (void)a;
-    return ~*x;
-}
-
-int64_t tsi_whole_neg(const int64_t *x, const void *a)
-{
-    (void)a;
-    return (int64_t)(0 - (uint64_t)*x);
-}
-
-int64_t tsi_whole_square(const int64_t *x, const void *a)
-{
-    (void)a;
-    return (int64_t)((uint64_t)*x * (uint64_t)*x);
-}
-
-int64_t tsi_whole_sign(const int64_t *x, const void *a)
-{
-    (void)a;
-    return (*x > 0) - (*x < 0);
-}
-
-int64_t tsi_whole_signbit(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x < 0;
-}
-
-int64_t tsi_whole_relu(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x > 0 ? *x : 0;
-}
-
-int64_t tsi_whole_logical_not(const int64_t *x, const void *a)
-{
-    (void)a;
-    return *x == 0;
-}
-
-int64_t tsi_whole_zero(const int64_t *x, const void *a)
-{
-    (void)a;
-    (void)x;
-    return 0;
-}
-
-int64_t tsi_whole_one(const int64_t *x, const void *a)
-{
-    (void)a;
-    (void)x;
-    return 1;
-}
+WHOLE(abs, x[0] < 0 ? (int64_t)(0 - (uint64_t)x[0]) : x[0])
+WHOLE(same, x[0])
+WHOLE(bitwise_not, ~x[0])
+WHOLE(neg, (int64_t)(0 - (uint64_t)x[0]))
+WHOLE(square, (int64_t)((uint64_t)x[0] * (uint64_t)x[0]))
+WHOLE(sign, (x[0] > 0) - (x[0] < 0))
+WHOLE(signbit, x[0] < 0)
+WHOLE(relu, x[0] > 0 ? x[0] : 0)
+WHOLE(logical_not, x[0] == 0)
+WHOLE(zero, 0)
+WHOLE(one, 1)
 
 int64_t tsi_whole_power(int64_t x, int64_t n)
 {

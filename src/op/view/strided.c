@@ -269,10 +269,7 @@ const tsi_op_desc tsi_op_count_unique = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-ts_tensor *(ts_count_unique)(ts_tensor *x)
-{
-    return tsi_op_make(&tsi_op_count_unique, &x, 1, NULL);
-}
+TSI_MAKER1(count_unique)
 
 ts_tensor *(ts_as_strided)(ts_tensor *x, ts_shape size, const int64_t *stride, int64_t offset)
 {

@@ -71,9 +71,9 @@ static void add_columns(void *context, int64_t begin, int64_t end, int32_t worke
         row.in[0] = row.out;
         row.in[1] = tsi_block_at(l->rows, offset_of(l->ids, l->rows, i) + first);
         if (l->table->dtype == TS_DTYPE_F32)
-            l->set->f32[TSI_ROW_ADD](&row);
+            l->set->f32[TSI_ROW_add](&row);
         else
-            l->set->bf16[TSI_ROW_ADD](&row);
+            l->set->bf16[TSI_ROW_add](&row);
     }
 }
 

@@ -447,8 +447,8 @@ static void rest_make(picks *p, const tsi_block *near, const int64_t *stride, in
     p->dtype = (ts_dtype)near->dtype;
     p->size = (int64_t)ts_dtype_size(p->dtype);
     if (p->adds) p->add = tsi_cpu_fold_rows(TS_REDUCE_SUM, p->dtype);
-    if (p->dtype == TS_DTYPE_F32) p->row_add = tsi_rows()->f32[TSI_ROW_ADD];
-    if (p->dtype == TS_DTYPE_BF16) p->row_add = tsi_rows()->bf16[TSI_ROW_ADD];
+    if (p->dtype == TS_DTYPE_F32) p->row_add = tsi_rows()->f32[TSI_ROW_add];
+    if (p->dtype == TS_DTYPE_BF16) p->row_add = tsi_rows()->bf16[TSI_ROW_add];
     const tsi_block *sides[] = { p->writes ? &there : &here, p->writes ? &here : &there };
     tsi_walk_make(&p->rest, sides, 2, 0);
 }

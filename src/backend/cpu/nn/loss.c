@@ -54,7 +54,7 @@ static double tile_sum(const loss *l, float *x, int64_t count)
 {
     tsi_row row = { .out = x, .in = { x }, .step = { 1 }, .count = count };
     if (l->kind == SQUARE && !l->each) return l->set->fold_f32[TSI_BY_SQUARES](x, count);
-    l->set->f32[l->kind == SQUARE ? TSI_ROW_SQUARE : TSI_ROW_ABS](&row);
+    l->set->f32[l->kind == SQUARE ? TSI_ROW_square : TSI_ROW_abs](&row);
     if (l->kind == BENT) bend(x, l->point, l->scale, count);
     return l->each ? 0.0 : l->set->fold_f32[TSI_BY_SUM](x, count);
 }
@@ -71,7 +71,7 @@ static double run_piece(const loss *l, char *const *at, int64_t count)
         tsi_row row = { .out = x, .step = { 1, 1 }, .count = n, .number = &one };
         row.in[0] = numbers(l, X, at[X] + i * walk->stride[X][last], x, n);
         row.in[1] = numbers(l, TARGET, at[TARGET] + i * walk->stride[TARGET][last], y, n);
-        l->set->f32[TSI_ROW_SUB](&row);
+        l->set->f32[TSI_ROW_sub](&row);
         sum += tile_sum(l, x, n);
         if (l->each)
             tsi_scatter(l->dtype[OUT], at[OUT] + i * walk->stride[OUT][last],

@@ -262,15 +262,6 @@ ts_status tsi_cpu_pointwise(const tsi_kernel_io *io)
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
-static const struct {
-    tsi_op_id op;
-    tsi_row_id row;
-} with_rows[] = {
-#define TSI_ROW_OP(name) { TSI_OP_ID_##name, TSI_ROW_##name },
-    TSI_ROW_LIST(TSI_ROW_OP)
-#undef TSI_ROW_OP
-};
-
 void tsi_pointwise_start(void)
 {
     const tsi_row_set *set = tsi_rows();
@@ -279,14 +270,11 @@ void tsi_pointwise_start(void)
         if (op->reference != tsi_family_reference) continue;
         const tsi_pointwise_family *family = op->family;
         *entry_of(op) = (row_entry){ .op = op,
+                                     .f32 = set->f32[id],
+                                     .bf16 = set->bf16[id],
+                                     .f64 = set->f64[id],
+                                     .i64 = set->i64[id],
                                      .truth = family->result == TSI_RESULT_BOOL,
                                      .numbers = op->attribute_bytes >= sizeof(double) };
-    }
-    for (size_t i = 0; i < TSI_COUNT_OF(with_rows); i++) {
-        row_entry *entry = entry_of(tsi_op_at((int32_t)with_rows[i].op));
-        entry->f32 = set->f32[with_rows[i].row];
-        entry->bf16 = set->bf16[with_rows[i].row];
-        entry->f64 = set->f64[with_rows[i].row];
-        entry->i64 = set->i64[with_rows[i].row];
     }
 }

@@ -30,67 +30,12 @@ typedef struct tsi_row {
 } tsi_row;
 typedef void (*tsi_row_fn)(const tsi_row *row);
 
-/* X(NAME): an elementwise function that has rows. */
-#define TSI_ROW_LIST(X)                                                                            \
-    X(ABS)                                                                                         \
-    X(ADD)                                                                                         \
-    X(ADD_SCALAR)                                                                                  \
-    X(ADDCDIV)                                                                                     \
-    X(ADDCMUL)                                                                                     \
-    X(CEIL)                                                                                        \
-    X(CLAMP)                                                                                       \
-    X(DIV)                                                                                         \
-    X(DIV_SCALAR)                                                                                  \
-    X(ELU)                                                                                         \
-    X(EQ)                                                                                          \
-    X(ERF)                                                                                         \
-    X(EXP)                                                                                         \
-    X(EXPM1)                                                                                       \
-    X(FLOOR)                                                                                       \
-    X(GE)                                                                                          \
-    X(GELU)                                                                                        \
-    X(GELU_BACKWARD)                                                                               \
-    X(GELU_TANH)                                                                                   \
-    X(GELU_TANH_BACKWARD)                                                                          \
-    X(GT)                                                                                          \
-    X(LE)                                                                                          \
-    X(LEAKY_RELU)                                                                                  \
-    X(LERP)                                                                                        \
-    X(LOG)                                                                                         \
-    X(LOG1P)                                                                                       \
-    X(LOG_SIGMOID)                                                                                 \
-    X(LOGICAL_AND)                                                                                 \
-    X(LOGICAL_NOT)                                                                                 \
-    X(LOGICAL_OR)                                                                                  \
-    X(LT)                                                                                          \
-    X(MASKED_FILL)                                                                                 \
-    X(MAXIMUM)                                                                                     \
-    X(MINIMUM)                                                                                     \
-    X(MUL)                                                                                         \
-    X(MUL_SCALAR)                                                                                  \
-    X(NE)                                                                                          \
-    X(NEG)                                                                                         \
-    X(RECIPROCAL)                                                                                  \
-    X(RELU)                                                                                        \
-    X(ROUND)                                                                                       \
-    X(RSQRT)                                                                                       \
-    X(RSUB_SCALAR)                                                                                 \
-    X(SIGMOID)                                                                                     \
-    X(SIGMOID_BACKWARD)                                                                            \
-    X(SIGN)                                                                                        \
-    X(SILU)                                                                                        \
-    X(SILU_BACKWARD)                                                                               \
-    X(SOFTPLUS)                                                                                    \
-    X(SQRT)                                                                                        \
-    X(SQUARE)                                                                                      \
-    X(SUB)                                                                                         \
-    X(SWIGLU) X(SWIGLU_BACKWARD) X(TANH) X(TANH_BACKWARD) X(THRESHOLD_BACKWARD) X(TRUNC) X(WHERE)
+/* Rows are found by operators: TSI_ROW_add, ... */
 typedef enum tsi_row_id {
-    TSI_ROW_NONE,
-#define TSI_ROW_ENUM(name) TSI_ROW_##name,
-    TSI_ROW_LIST(TSI_ROW_ENUM)
-#undef TSI_ROW_ENUM
-        TSI_ROW_COUNT
+#define TS_OP(id, name) TSI_ROW_##name,
+#include "op/ops.def"
+#undef TS_OP
+    TSI_ROW_COUNT
 } tsi_row_id;
 
 /* What a row of numbers is reduced by; the same for f32, f64 and i64 rows. */

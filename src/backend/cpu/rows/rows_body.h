@@ -15,6 +15,9 @@
 
 /* ---- loops over a function ------------------------------------------------------------------- */
 
+typedef float number_f32;
+typedef double number_f64;
+typedef int64_t number_i64;
 typedef float (*f32_one)(float x, float c);
 typedef float (*f32_two)(float x, float y, float c);
 typedef float (*f32_three)(float x, float y, float z, float c);
@@ -215,12 +218,10 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 #include "backend/cpu/rows/rows_pack.h"
 /* exponentials and their kin */
 #include "backend/cpu/rows/rows_math.h"
-/* f32 */
-#include "backend/cpu/rows/rows_f32.h"
-/* the same functions on bf16 */
+/* loops over bf16 */
 #include "backend/cpu/rows/rows_bf16.h"
-/* f64 and i64 */
-#include "backend/cpu/rows/rows_wide.h"
+/* elementwise functions */
+#include "backend/cpu/rows/rows_point.h"
 /* reductions */
 #include "backend/cpu/rows/rows_fold.h"
 /* rows into rows */
@@ -236,13 +237,18 @@ static TSI_INLINE void test2_i64(const tsi_row *row, i64_two f)
 
 const tsi_row_set TSI_ROW_SET = {
     .name = TSI_ROW_SET_NAME,
-    TSI_ROWS_F32,
     TSI_ROWS_BF16,
-    TSI_ROWS_WIDE,
     TSI_ROWS_FOLD,
     TSI_ROWS_JOIN,
     TSI_ROWS_SOFTMAX,
     TSI_ROWS_NORM,
     TSI_ROWS_FUSED,
     TSI_ROWS_UPDATE,
+#define ROW(type, loop, name, e) .type[TSI_ROW_##name] = name##_##type,
+#define RUN(type, loop, name, f) .type[TSI_ROW_##name] = name##_##type,
+#define OWN(type, name) .type[TSI_ROW_##name] = name##_##type,
+#include "backend/cpu/rows/rows.def"
+#undef ROW
+#undef RUN
+#undef OWN
 };
