@@ -467,20 +467,3 @@ ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
         tsi_scratch_done(&p.scratch[operand]);
     return status;
 }
-
-/* ---- the kernels ----------------------------------------------------------------------------- */
-
-ts_status tsi_cpu_product(const tsi_kernel_io *io)
-{
-    return tsi_product_small(io, false) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
-}
-
-ts_status tsi_cpu_linear(const tsi_kernel_io *io)
-{
-    return tsi_product_small(io, true) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
-}
-
-ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
-{
-    return tsi_einsum_by(io, tsi_cpu_contract);
-}

@@ -8,8 +8,5 @@
 
 /* Any dtype, any strides; those without fast products go through the plain loops. */
 ts_status tsi_cpu_contract(const tsi_contraction *contraction, bool accumulate);
-/* A very small product straight from the call's blocks (contract_small.c); `turned`: the second is
- * [n, k]. false: it is not small, and nothing was done. */
-bool tsi_product_small(const tsi_kernel_io *io, bool turned);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* contract_small.c - very small matrix products, straight from the operator's blocks.
+/* contract_small.c - the kernels of products, and very small ones straight from the operator's
+ * blocks.
  *
  * Reading an equation, sorting letters and calling BLAS takes longer than some thousand products of
  * numbers. Here b is copied into rows of a multiple of four, and rows of a are multiplied by it in
@@ -144,7 +145,8 @@ static bool describe(const tsi_kernel_io *io, bool turned, little *p)
     return p->dtype == TS_DTYPE_F32 || p->dtype == TS_DTYPE_BF16 || p->dtype == TS_DTYPE_F64;
 }
 
-bool tsi_product_small(const tsi_kernel_io *io, bool turned)
+/* false: it is not small, and nothing was done. */
+static bool run_small(const tsi_kernel_io *io, bool turned)
 {
     little p;
     if (!describe(io, turned, &p) || p.k == 0) return false;
@@ -153,4 +155,21 @@ bool tsi_product_small(const tsi_kernel_io *io, bool turned)
     else
         tsi_parallel_for(io->rank, p.batches, 100000 / (p.m * p.n * p.k + 64) + 1, run_some, &p);
     return true;
+}
+
+/* ---- the kernels ----------------------------------------------------------------------------- */
+
+ts_status tsi_cpu_product(const tsi_kernel_io *io)
+{
+    return run_small(io, false) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+}
+
+ts_status tsi_cpu_linear(const tsi_kernel_io *io)
+{
+    return run_small(io, true) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+}
+
+ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
+{
+    return tsi_einsum_by(io, tsi_cpu_contract);
 }
