@@ -19,7 +19,8 @@
     X(log1p) X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) \
     X(relu) X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) \
     X(sqrt) X(square) X(tan) X(tanh) X(trunc) X(zeros_like) X(erfinv) X(hardsigmoid) X(hardswish) \
-    X(isneginf) X(isposinf) X(mish) X(relu6) X(selu) X(sinc) X(softsign) X(tanhshrink) X(trigamma)
+    X(isneginf) X(isposinf) X(mish) X(relu2) X(relu6) X(selu) X(sinc) X(softsign) X(tanhshrink) \
+    X(trigamma)
 /* clang-format on */
 /* Two inputs: ts_add(a, b), ts_gt(a, b), ... Comparisons and logic give bool. */
 /* clang-format off */
@@ -193,6 +194,7 @@ TS_END_C
 #define ts_rad2deg(...) (ts_here(TS_HERE), ts_rad2deg(__VA_ARGS__))
 #define ts_reciprocal(...) (ts_here(TS_HERE), ts_reciprocal(__VA_ARGS__))
 #define ts_relu(...) (ts_here(TS_HERE), ts_relu(__VA_ARGS__))
+#define ts_relu2(...) (ts_here(TS_HERE), ts_relu2(__VA_ARGS__))
 #define ts_relu6(...) (ts_here(TS_HERE), ts_relu6(__VA_ARGS__))
 #define ts_remainder(...) (ts_here(TS_HERE), ts_remainder(__VA_ARGS__))
 #define ts_remainder_scalar(...) (ts_here(TS_HERE), ts_remainder_scalar(__VA_ARGS__))

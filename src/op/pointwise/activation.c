@@ -277,6 +277,23 @@ const tsi_op_desc tsi_op_threshold = {
     .grad = threshold_grad,
 };
 
+/* ---- relu2 ----------------------------------------------------------------------------------- */
+
+TSI_REAL(relu2, x[0] <= 0 ? 0 : x[0] * x[0])
+
+static ts_status relu2_grad(const tsi_grad_io *io)
+{
+    return give(io, ts_mul_scalar(ts_relu(io->in[0]), 2));
+}
+
+const tsi_op_desc tsi_op_relu2 = {
+    ROW(relu2, "the square of max(x, 0)", UP, X),
+    PLAIN,
+    .family = REALS(real_relu2),
+    .grad = relu2_grad,
+};
+TSI_MAKER1(relu2)
+
 /* ---- the makers ------------------------------------------------------------------------------ */
 
 TSI_MAKER1(hardsigmoid)
