@@ -31,6 +31,8 @@ void tsi_text_json(tsi_text *text, const char *value);
 void tsi_text_real(tsi_text *text, double value);
 char *tsi_text_take(tsi_text *text); /* the caller frees; NULL after recording TS_ERR_MEMORY */
 void tsi_text_release(tsi_text *text);
+/* Hands the text out like snprintf, and releases it. */
+size_t tsi_text_give(tsi_text *text, char *out, size_t size);
 
 typedef struct tsi_cursor {
     const char *start, *at; /* at a NUL-terminated text */

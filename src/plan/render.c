@@ -27,19 +27,6 @@ const char *ts_step_kind_name(ts_step_kind kind)
     return kind >= TS_STEP_SLICE && kind <= TS_STEP_REDUCE_EXCHANGE ? kind_names[kind] : "unknown";
 }
 
-/* Hands a builder's text out like snprintf. */
-static size_t give(tsi_text *text, char *out, size_t size)
-{
-    size_t length = text->failed ? 0 : text->length;
-    if (size > 0) {
-        size_t copied = length < size - 1 ? length : size - 1;
-        if (copied > 0) memcpy(out, text->data, copied);
-        out[copied] = '\0';
-    }
-    tsi_text_release(text);
-    return length;
-}
-
 /* ---- placements ----------------------------------------------------------------------------- */
 
 static void sharding_list(const ts_sharding *sharding, bool json, tsi_text *text)
@@ -91,14 +78,14 @@ size_t ts_plan_step_from(const ts_plan *plan, int32_t index, char *out, size_t s
 {
     tsi_text text = { 0 };
     if (index >= 0 && index < plan->step_count) step_side(plan, index, false, false, &text);
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }
 
 size_t ts_plan_step_to(const ts_plan *plan, int32_t index, char *out, size_t size)
 {
     tsi_text text = { 0 };
     if (index >= 0 && index < plan->step_count) step_side(plan, index, true, false, &text);
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }
 
 size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size)
@@ -108,7 +95,7 @@ size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size)
         sharding_list(plan->src->sharding, false, &text);
         tsi_text_add(&text, "-->");
         sharding_list(plan->dst->sharding, false, &text);
-        return give(&text, out, size);
+        return tsi_text_give(&text, out, size);
     }
     tsi_space_trace(&plan->space, plan->first, &text);
     for (int32_t i = 0; i < plan->step_count; i++) {
@@ -116,7 +103,7 @@ size_t ts_plan_trace(const ts_plan *plan, char *out, size_t size)
         tsi_text_add(&text, (axes & (axes - 1)) != 0 ? "-->" : "->");
         tsi_space_trace(&plan->space, plan->step[i].to, &text);
     }
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }
 
 /* ---- why ------------------------------------------------------------------------------------ */
@@ -206,7 +193,7 @@ size_t ts_plan_why(const ts_plan *plan, char *out, size_t size)
 {
     tsi_text text = { 0 };
     why_words(plan, &text);
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
@@ -295,7 +282,7 @@ size_t ts_plan_json(const ts_plan *plan, char *out, size_t size)
     tsi_text_json(&text, plan->topology);
     tsi_text_printf(&text, ", \"rounds\": %" PRId64 ", \"states\": %" PRId64 "}", s.rounds,
                     s.states);
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }
 
 /* ---- for a person --------------------------------------------------------------------------- */
@@ -349,5 +336,5 @@ size_t ts_plan_text(const ts_plan *plan, char *out, size_t size)
         other_words(plan, &text);
         tsi_text_add(&text, "\n");
     }
-    return give(&text, out, size);
+    return tsi_text_give(&text, out, size);
 }

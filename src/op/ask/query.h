@@ -26,7 +26,5 @@ uint64_t tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtyp
 void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out);
 /* "S(0),R->S(0)". */
 void tsi_rule_text(const tsi_rules *rules, int32_t rule, tsi_text *text);
-/* Hands a builder's text out like snprintf and releases it. */
-size_t tsi_text_give(tsi_text *text, char *out, size_t size);
 
 #endif

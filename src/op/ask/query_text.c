@@ -6,18 +6,6 @@
 #include "op/ask/query.h"
 #include "plan/plan.h"
 
-size_t tsi_text_give(tsi_text *text, char *out, size_t size)
-{
-    size_t length = text->failed ? 0 : text->length;
-    if (size > 0) {
-        size_t copied = length < size - 1 ? length : size - 1;
-        if (copied > 0) memcpy(out, text->data, copied);
-        out[copied] = '\0';
-    }
-    tsi_text_release(text);
-    return length;
-}
-
 /* ---- rules ----------------------------------------------------------------------------------- */
 
 static void role_text(tsi_role role, tsi_text *text)

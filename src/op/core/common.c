@@ -180,3 +180,17 @@ ts_tensor *tsi_op_make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b, const
     ts_tensor *in[] = { a, b };
     return tsi_op_make(op, in, 2, attributes);
 }
+
+ts_status tsi_propagate_to(const tsi_op_call *call, tsi_mesh_desc *mesh, const ts_placement *in,
+                           const ts_placement *result, const ts_layout **in_wanted,
+                           const ts_sharding **out)
+{
+    const ts_sharding *wanted = tsi_sharding_intern(mesh, in);
+    if (!wanted) return TS_ERR_MEMORY;
+    *in_wanted = tsi_layout_intern(wanted, &call->in[0].shape);
+    ts_sharding_release(wanted);
+    *out = *in_wanted ? tsi_sharding_intern(mesh, result) : NULL;
+    if (*out) return TS_OK;
+    ts_layout_release(*in_wanted);
+    return TS_ERR_MEMORY;
+}

@@ -44,6 +44,12 @@ typedef struct tsi_scalar_fns {
 ts_status tsi_reference_pointwise(const tsi_kernel_io *io, const tsi_scalar_fns *fns,
                                   ts_dtype compute);
 
+/* The end of tsi_op_desc.propagate: the input's layout and the output's sharding from placements.
+ */
+ts_status tsi_propagate_to(const tsi_op_call *call, tsi_mesh_desc *mesh, const ts_placement *in,
+                           const ts_placement *result, const ts_layout **in_wanted,
+                           const ts_sharding **out);
+
 /* ---- one line each (.ctags.d tells ctags their names) ---------------------------------------- */
 ts_tensor *tsi_op_make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b, const void *attributes);
 /* The public makers ts_<name> of one input, of one and a number that is all its attributes, of two.

@@ -104,4 +104,9 @@ typedef struct tsi_sort_attributes {
     int32_t descending, sorted;
 } tsi_sort_attributes;
 
+/* The functions of a row that are named after one word. */
+#define TSI_INDEXED(word)                                                                          \
+    .infer = word##_infer, .rules = word##_rules, .reference = word##_reference,                   \
+    .grad = word##_grad, .sample = sample_##word
+
 #endif

@@ -260,11 +260,7 @@ const tsi_op_desc tsi_op_index_select = {
     .input_max = 2,
     ROWS,
     .attribute = rows_table,
-    .infer = select_infer,
-    .rules = select_rules,
-    .reference = select_reference,
-    .grad = select_grad,
-    .sample = sample_select,
+    TSI_INDEXED(select),
 };
 const tsi_op_desc tsi_op_index_select_backward = {
     .name = "index_select_backward",
@@ -273,11 +269,7 @@ const tsi_op_desc tsi_op_index_select_backward = {
     .input_max = 2,
     ROWS,
     .attribute = backward_table,
-    .infer = backward_infer,
-    .rules = backward_rules,
-    .reference = backward_reference,
-    .grad = backward_grad,
-    .sample = sample_backward,
+    TSI_INDEXED(backward),
 };
 const tsi_op_desc tsi_op_index_add = {
     .name = "index_add",
@@ -287,11 +279,7 @@ const tsi_op_desc tsi_op_index_add = {
     ROWS,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .attribute = rows_table,
-    .infer = add_infer,
-    .rules = add_rules,
-    .reference = add_reference,
-    .grad = add_grad,
-    .sample = sample_add,
+    TSI_INDEXED(add),
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */

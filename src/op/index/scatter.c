@@ -436,11 +436,7 @@ const tsi_op_desc tsi_op_gather = {
     .input_max = 2,
     ALONG,
     .attribute = along_table,
-    .infer = gather_infer,
-    .rules = gather_rules,
-    .reference = gather_reference,
-    .grad = gather_grad,
-    .sample = sample_gather,
+    TSI_INDEXED(gather),
 };
 const tsi_op_desc tsi_op_gather_backward = {
     .name = "gather_backward",
@@ -449,11 +445,7 @@ const tsi_op_desc tsi_op_gather_backward = {
     .input_max = 2,
     ALONG,
     .attribute = backward_table,
-    .infer = backward_infer,
-    .rules = backward_rules,
-    .reference = backward_reference,
-    .grad = backward_grad,
-    .sample = sample_backward,
+    TSI_INDEXED(backward),
 };
 const tsi_op_desc tsi_op_scatter = {
     .name = "scatter",
@@ -463,11 +455,7 @@ const tsi_op_desc tsi_op_scatter = {
     ALONG,
     .flags = TSI_OP_IN_PLACE,
     .attribute = scatter_table,
-    .infer = scatter_infer,
-    .rules = scatter_rules,
-    .reference = scatter_reference,
-    .grad = scatter_grad,
-    .sample = sample_scatter,
+    TSI_INDEXED(scatter),
 };
 const tsi_op_desc tsi_op_scatter_add = {
     .name = "scatter_add",

@@ -163,6 +163,19 @@ static int64_t group_bytes(const tsi_op_call *call, int64_t n)
     return tsi_algorithm_share(tsi_algorithm_bytes(&call->out[1], 2 * 2), n);
 }
 
+/* y scaled and shifted by channels, and the statistics: made = { y, mean, scale }. */
+static ts_status give_normed(const tsi_algorithm_io *io, ts_scope scope, const ts_shape *channel,
+                             ts_tensor *const *made)
+{
+    ts_tensor *y = made[0];
+    if (io->input_count > 1 && io->in[1]) y = ts_mul(y, ts_reshape(io->in[1], *channel));
+    if (io->input_count > 2 && io->in[2]) y = ts_add(y, ts_reshape(io->in[2], *channel));
+    ts_tensor *out[] = { ts_cast(y, (ts_dtype)io->call->out[0].dtype),
+                         ts_reshape(made[1], io->call->out[1].shape),
+                         ts_reshape(made[2], io->call->out[2].shape) };
+    return tsi_algorithm_end(io, scope, out);
+}
+
 static ts_status group_two_phase(const tsi_algorithm_io *io)
 {
     const tsi_group_norm_attributes *a = io->attributes;
@@ -175,12 +188,7 @@ static ts_status group_two_phase(const tsi_algorithm_io *io)
     ts_tensor *square = ts_mean(ts_square(centred), g.dims, g.dim_count, 1);
     ts_tensor *scale = ts_rsqrt(ts_add_scalar(tsi_algorithm_settle(io, square), a->eps));
     ts_tensor *y = ts_reshape(ts_mul(centred, scale), *shape);
-    if (io->input_count > 1 && io->in[1]) y = ts_mul(y, ts_reshape(io->in[1], g.channel));
-    if (io->input_count > 2 && io->in[2]) y = ts_add(y, ts_reshape(io->in[2], g.channel));
-    ts_tensor *out[] = { ts_cast(y, (ts_dtype)io->call->out[0].dtype),
-                         ts_reshape(mean, io->call->out[1].shape),
-                         ts_reshape(scale, io->call->out[2].shape) };
-    return tsi_algorithm_end(io, scope, out);
+    return give_normed(io, scope, &g.channel, (ts_tensor *[]){ y, mean, scale });
 }
 
 /* ---- channels -------------------------------------------------------------------------------- */
@@ -239,12 +247,7 @@ static ts_status group_channels(const tsi_algorithm_io *io)
     ts_tensor *variance = group_means(io, ts_square(centred));
     ts_tensor *scale = ts_rsqrt(ts_add_scalar(variance, a->eps));
     ts_tensor *y = ts_mul(centred, of_channels(io, scale));
-    if (io->input_count > 1 && io->in[1]) y = ts_mul(y, ts_reshape(io->in[1], g.channel));
-    if (io->input_count > 2 && io->in[2]) y = ts_add(y, ts_reshape(io->in[2], g.channel));
-    ts_tensor *out[] = { ts_cast(y, (ts_dtype)io->call->out[0].dtype),
-                         ts_reshape(mean, io->call->out[1].shape),
-                         ts_reshape(scale, io->call->out[2].shape) };
-    return tsi_algorithm_end(io, scope, out);
+    return give_normed(io, scope, &g.channel, (ts_tensor *[]){ y, mean, scale });
 }
 
 /* Two gathers of a number per channel. */

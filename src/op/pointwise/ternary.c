@@ -269,46 +269,21 @@ static double real_gelu_tanh_backward(const double *x, const void *a)
     return x[0] * (0.5 * (1.0 + t) + slope);
 }
 
-#define BACKWARD                                                                                   \
-    POINTWISE(2), .infer = tsi_family_infer, .flags = TSI_OP_NO_GRAD, .sample = tsi_sample_binary, \
-                  .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 }
-const tsi_op_desc tsi_op_threshold_backward = {
-    .name = "threshold_backward",
-    .what = "dy where y > 0, else 0",
-    BACKWARD,
-    .family = FAMILY(real_threshold_backward, NULL, NULL, REAL),
-};
-const tsi_op_desc tsi_op_sigmoid_backward = {
-    .name = "sigmoid_backward",
-    .what = "dy * y * (1 - y)",
-    BACKWARD,
-    .family = FAMILY(real_sigmoid_backward, NULL, NULL, REAL),
-};
-const tsi_op_desc tsi_op_tanh_backward = {
-    .name = "tanh_backward",
-    .what = "dy * (1 - y^2)",
-    BACKWARD,
-    .family = FAMILY(real_tanh_backward, NULL, NULL, REAL),
-};
-const tsi_op_desc tsi_op_silu_backward = {
-    .name = "silu_backward",
-    .what = "gradient of silu at x",
-    BACKWARD,
-    .family = FAMILY(real_silu_backward, NULL, NULL, REAL),
-};
-const tsi_op_desc tsi_op_gelu_backward = {
-    .name = "gelu_backward",
-    .what = "gradient of gelu at x",
-    BACKWARD,
-    .family = FAMILY(real_gelu_backward, NULL, NULL, REAL),
-};
-
-const tsi_op_desc tsi_op_gelu_tanh_backward = {
-    .name = "gelu_tanh_backward",
-    .what = "gradient of gelu_tanh at x",
-    BACKWARD,
-    .family = FAMILY(real_gelu_tanh_backward, NULL, NULL, REAL),
-};
+#define BACKWARD(op, words)                                                                        \
+    const tsi_op_desc tsi_op_##op = { .name = #op,                                                 \
+                                      .what = words,                                               \
+                                      POINTWISE(2),                                                \
+                                      .infer = tsi_family_infer,                                   \
+                                      .flags = TSI_OP_NO_GRAD,                                     \
+                                      .sample = tsi_sample_binary,                                 \
+                                      .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 },       \
+                                      .family = FAMILY(real_##op, NULL, NULL, REAL) }
+BACKWARD(threshold_backward, "dy where y > 0, else 0");
+BACKWARD(sigmoid_backward, "dy * y * (1 - y)");
+BACKWARD(tanh_backward, "dy * (1 - y^2)");
+BACKWARD(silu_backward, "gradient of silu at x");
+BACKWARD(gelu_backward, "gradient of gelu at x");
+BACKWARD(gelu_tanh_backward, "gradient of gelu_tanh at x");
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 

@@ -94,14 +94,7 @@ static ts_status vector_norm_propagate(const tsi_op_call *call, const ts_layout 
     }
     for (int32_t k = 0; gather && k < sharding->ndim; k++)
         if (tsi_placement_cuts(&place[k])) place[k] = result[k] = whole;
-    const ts_sharding *wanted = tsi_sharding_intern(sharding->mesh, place);
-    if (!wanted) return TS_ERR_MEMORY;
-    *in_wanted = tsi_layout_intern(wanted, &call->in[0].shape);
-    ts_sharding_release(wanted);
-    *out = *in_wanted ? tsi_sharding_intern(sharding->mesh, result) : NULL;
-    if (*out) return TS_OK;
-    ts_layout_release(*in_wanted);
-    return TS_ERR_MEMORY;
+    return tsi_propagate_to(call, sharding->mesh, place, result, in_wanted, out);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */

@@ -12,5 +12,7 @@ typedef struct tsi_join_attributes {
 typedef struct tsi_triangle_attributes {
     int64_t diagonal;
 } tsi_triangle_attributes;
+/* Where input i of stack lies in its result (join.c). */
+tsi_block tsi_stack_place(const tsi_kernel_io *io, int32_t i);
 
 #endif

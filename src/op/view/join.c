@@ -159,16 +159,22 @@ static void cat_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
 
 static const tsi_remap_kind cat_kind = { cat_map, NULL };
 
-static ts_status stack_reference(const tsi_kernel_io *io)
+tsi_block tsi_stack_place(const tsi_kernel_io *io, int32_t i)
 {
     int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim;
     const tsi_block *out = &io->out[0].block;
-    if (tsi_block_count(out) == 0) return TS_OK;
+    tsi_block to = io->in[i].block;
+    for (int32_t d = 0; d < to.ndim; d++)
+        to.stride[d] = out->stride[d < dim ? d : d + 1];
+    to.data = tsi_block_at(out, i * out->stride[dim]);
+    return to;
+}
+
+static ts_status stack_reference(const tsi_kernel_io *io)
+{
+    if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
     for (int32_t i = 0; i < io->input_count; i++) {
-        tsi_block to = io->in[i].block;
-        for (int32_t d = 0; d < to.ndim; d++)
-            to.stride[d] = out->stride[d < dim ? d : d + 1];
-        to.data = tsi_block_at(out, i * out->stride[dim]);
+        tsi_block to = tsi_stack_place(io, i);
         TSI_TRY(io->device->copy(io->device, &to, &io->in[i].block, NULL));
     }
     return TS_OK;

@@ -274,14 +274,7 @@ static ts_status reshape_propagate(const tsi_op_call *call, const ts_layout *in,
         if (axis < 0) break;
         replace(place, axis, attempt[axis]++, ndim, sharding->ndim);
     }
-    const ts_sharding *wanted = tsi_sharding_intern(sharding->mesh, place);
-    if (!wanted) return TS_ERR_MEMORY;
-    *in_wanted = tsi_layout_intern(wanted, &call->in[0].shape);
-    ts_sharding_release(wanted);
-    *out = *in_wanted ? tsi_sharding_intern(sharding->mesh, result) : NULL;
-    if (*out) return TS_OK;
-    ts_layout_release(*in_wanted);
-    return TS_ERR_MEMORY;
+    return tsi_propagate_to(call, sharding->mesh, place, result, in_wanted, out);
 }
 
 /* ---- locally --------------------------------------------------------------------------------- */

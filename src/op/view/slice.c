@@ -209,42 +209,26 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
     return true;
 }
 
+#define SLICE                                                                                      \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND,    \
+    .attribute_bytes = sizeof(slice_attributes), .family = &slice_kind, .infer = slice_infer,      \
+    .rules = tsi_remap_rules, .reference = tsi_remap_reference, .view = slice_view,                \
+    .algorithm = tsi_remap_exchange, .grad = slice_grad
+
 const tsi_op_desc tsi_op_slice = {
     .name = "slice",
     .what = "every step-th index of a dim from start to end",
-    .input_min = 1,
-    .input_max = 1,
-    .output_count = 1,
-    .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND,
     .attribute = slice_table,
-    .attribute_bytes = sizeof(slice_attributes),
-    .family = &slice_kind,
     .normalise = slice_normalise,
-    .infer = slice_infer,
-    .rules = tsi_remap_rules,
-    .reference = tsi_remap_reference,
-    .view = slice_view,
-    .algorithm = tsi_remap_exchange,
-    .grad = slice_grad,
+    SLICE,
     .sample = sample_slice,
 };
 const tsi_op_desc tsi_op_narrow = {
     .name = "narrow",
     .what = "`length` indices of a dim from start on, which must exist",
-    .input_min = 1,
-    .input_max = 1,
-    .output_count = 1,
-    .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND,
     .attribute = narrow_table,
-    .attribute_bytes = sizeof(slice_attributes),
-    .family = &slice_kind,
     .normalise = narrow_normalise,
-    .infer = slice_infer,
-    .rules = tsi_remap_rules,
-    .reference = tsi_remap_reference,
-    .view = slice_view,
-    .algorithm = tsi_remap_exchange,
-    .grad = slice_grad,
+    SLICE,
     .sample = sample_narrow,
 };
 const tsi_op_desc tsi_op_slice_backward = {

@@ -207,14 +207,9 @@ ts_status tsi_cpu_remap(const tsi_kernel_io *io)
 
 ts_status tsi_cpu_stack(const tsi_kernel_io *io)
 {
-    int64_t dim = ((const tsi_join_attributes *)io->attributes)->dim;
-    const tsi_block *out = &io->out[0].block;
-    if (tsi_block_count(out) == 0) return TS_OK;
+    if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
     for (int32_t i = 0; i < io->input_count; i++) {
-        tsi_block to = io->in[i].block;
-        for (int32_t d = 0; d < to.ndim; d++)
-            to.stride[d] = out->stride[d < dim ? d : d + 1];
-        to.data = tsi_block_at(out, i * out->stride[dim]);
+        tsi_block to = tsi_stack_place(io, i);
         TSI_TRY(tsi_copy_all(io, &to, &io->in[i].block));
     }
     return TS_OK;
