@@ -20,7 +20,7 @@ typedef struct verify_model {
     const char *directory, *mesh, *plan, *recompute, *device;
     ts_json_document *document;
     const ts_json *reference; /* its root */
-    int64_t rows, length; /* tokens [rows][length + 1] */
+    int64_t rows, length;     /* tokens [rows][length + 1] */
     int64_t *token;
     int64_t values; /* of the reference */
     int64_t agreed; /* counted by rank 0: all that is compared is the same on every rank */

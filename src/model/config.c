@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/intmath.h"
-#include "tessera/json.h"
 #include "base/text.h"
 #include "model/config.h"
 #include "tessera/json.h"

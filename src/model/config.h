@@ -29,9 +29,9 @@ static inline double tsi_given(double value)
 
 /* ---- members of an object, checked (config_member.c) ---- */
 typedef struct tsi_members {
-    const char *path;       /* of the file, for sentences */
+    const char *path;      /* of the file, for sentences */
     const ts_json *object; /* NULL: every member is absent */
-    ts_status status;       /* the first refusal */
+    ts_status status;      /* the first refusal */
 } tsi_members;
 
 int64_t tsi_member_int(tsi_members *members, const char *name, int64_t low, int64_t high,

@@ -51,7 +51,7 @@ void tsi_member_refuse(tsi_members *m, const char *name, const ts_json *value, c
 
 /* The value of a kind; NULL: absent, null, or refused. */
 static const ts_json *member(tsi_members *m, const char *name, bool good_if_number,
-                              ts_json_kind kind, const char *wanted)
+                             ts_json_kind kind, const char *wanted)
 {
     const ts_json *value = ts_json_member(m->object, name);
     ts_json_kind found = ts_json_kind_of(value);

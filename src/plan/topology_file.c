@@ -18,7 +18,6 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "tessera/json.h"
 #include "base/text.h"
 #include "plan/topology.h"
 #include "tessera/json.h"

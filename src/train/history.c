@@ -13,7 +13,6 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "tessera/json.h"
 #include "base/rank.h"
 #include "base/text.h"
 #include "tessera/json.h"
