@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A thin layer over CMake (CMakePresets.json): what a person types. Each target first sees to it that
 # the packages are there (scripts/setup; SETUP=no skips that).
-#   make run | test | build | bench | install | docs | format | clean
+#   make run | test | test-long | build | bench | install | docs | format | clean
 #   PRESET=release|debug|asan|tsan|clang   JOBS=N   PREFIX=/usr/local DESTDIR=   WERROR=ON
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -16,7 +16,7 @@ export CMAKE_GENERATOR ?= $(shell command -v ninja >/dev/null 2>&1 && echo Ninja
 setup = @if [ "$(SETUP)" != no ]; then scripts/setup $(1); fi
 cmake_build = env -u MAKEFLAGS -u MFLAGS cmake --build $(BUILD) --parallel $(JOBS)
 
-.PHONY: help setup-build setup-test configure build run test bench install docs format clean
+.PHONY: help setup-build setup-test configure build run test test-long bench install docs format clean
 
 help:
 	@sed -n '/^# A thin/,/^[^#]/{/^#/s/^# \{0,1\}//p;}' Makefile
@@ -40,6 +40,11 @@ run: build
 test: setup-test configure
 	@$(cmake_build) --target all tests
 	@scripts/test $(BUILD)
+
+# The full sweeps that `make test` samples.
+test-long: setup-test configure
+	@$(cmake_build) --target all tests
+	@scripts/test $(BUILD) --long
 
 bench: build
 	@scripts/bench $(BUILD)

@@ -99,6 +99,11 @@ if [ -x "$hello" ]; then
     ends hello_option 2 '--ts-ranks: expected a whole number' "$hello" --ts-ranks=0
     ends hello_option_unknown 2 'unknown option "--ts-rank=2"' "$hello" --ts-rank=2
     ends hello_fails 1 'tessera: rank' "$hello" --ts-ranks=65
-    ends hello_postmortem 1 'post-mortem of 65 ranks' "$hello" --ts-ranks=65
+    # A mistake that all ranks make alike needs no account of what each was doing (repair 21).
+    said=$("$hello" --ts-ranks=65 2>&1)
+    case $said in
+    *post-mortem*) fail hello_without_postmortem "$said" ;;
+    *) pass hello_without_postmortem ;;
+    esac
 fi
 finish
