@@ -51,7 +51,8 @@ target_link_libraries(tessera PRIVATE tessera_flags tessera_deps)
 set_target_properties(tessera PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${TS_ABI})
 if(NOT TS_SANITIZE) # the runtime of a sanitizer comes with the program
   target_link_options(tessera PRIVATE LINKER:-z,defs LINKER:--as-needed
-    LINKER:-Bsymbolic-functions) # calls of ts_* within the library are direct
+    LINKER:-Bsymbolic-functions # calls of ts_* within the library are direct
+    LINKER:-z,nodelete) # threads that failed have its destructor, helper threads its code
 endif()
 
 add_library(tessera_static STATIC $<TARGET_OBJECTS:tessera_core>)

@@ -95,6 +95,20 @@ void tsi_free(void *memory)
     free(memory);
 }
 
+void *tsi_alloc_kept(size_t bytes, size_t alignment)
+{
+    void *memory = NULL;
+    if (TSI_UNLIKELY(!attempt(my_stripe()))) return NULL;
+    if (alignment < sizeof(void *)) alignment = sizeof(void *);
+    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) return NULL;
+    return memset(memory, 0, bytes);
+}
+
+void tsi_free_kept(void *memory)
+{
+    free(memory);
+}
+
 char *tsi_strndup(const char *text, size_t length)
 {
     const char *end = memchr(text, '\0', length);

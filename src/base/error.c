@@ -2,19 +2,53 @@
 /* error.c - where the sentence of a failure is kept.
  *
  * A failure belongs to the rank attached to the calling thread; the rank keeps its first one until
- * a scope or recover takes it. A thread without a rank keeps its latest one in a buffer of its own.
- * Nothing here allocates, so that running out of memory can be reported. */
+ * a scope or recover takes it. A thread without a rank keeps its latest one in a record of its own,
+ * made at its first failure: the library's thread-local storage is one pointer (rank.c), since a
+ * library that is loaded late beside others finds little room there. A rank's record is part of the
+ * rank, so that running out of memory can be reported. */
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/rank.h"
 #include "base/text.h"
 
-/* The second thread-local beside the attached rank: what ts_last_error shows. */
-static _Thread_local tsi_error_record thread_error;
+/* ---- the record of a thread ------------------------------------------------------------------ */
+
+static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
+static pthread_key_t thread_key; /* of the thread's tsi_error_record, freed when the thread ends */
+static bool thread_key_made;
+
+static void make_thread_key(void)
+{
+    thread_key_made = pthread_key_create(&thread_key, tsi_free_kept) == 0;
+}
+
+/* NULL: the thread has not failed yet. */
+static tsi_error_record *thread_record(void)
+{
+    pthread_once(&thread_once, make_thread_key);
+    return thread_key_made ? pthread_getspecific(thread_key) : NULL;
+}
+
+/* Made if it is not there. NULL: no memory; the status alone must do. */
+static tsi_error_record *thread_record_made(void)
+{
+    tsi_error_record *record = thread_record();
+    if (record != NULL || !thread_key_made) return record;
+    record = tsi_alloc_kept(sizeof *record, 0);
+    if (record == NULL) return NULL;
+    tsi_error_clear(record);
+    if (pthread_setspecific(thread_key, record) == 0) return record;
+    tsi_free_kept(record);
+    return NULL;
+}
+
+/* ---- statuses -------------------------------------------------------------------------------- */
 
 const char *ts_status_name(ts_status status)
 {
@@ -42,8 +76,11 @@ const char *ts_status_meaning(ts_status status)
 
 const char *ts_last_error(void)
 {
-    return thread_error.text;
+    const tsi_error_record *record = thread_record();
+    return record != NULL ? record->text : "";
 }
+
+/* ---- records --------------------------------------------------------------------------------- */
 
 static ts_blast blast_of(ts_status status)
 {
@@ -141,7 +178,8 @@ ts_status tsi_fail_va(ts_blast blast, ts_status status, const char *format, va_l
     ts_error error = { .status = status, .blast = blast, .rank = -1, .event = -1 };
     ts_rank *rank = tsi_rank_current();
     if (rank == NULL) {
-        record_fill(&thread_error, &error, format, arguments);
+        tsi_error_record *record = thread_record_made();
+        if (record != NULL) record_fill(record, &error, format, arguments);
         return status;
     }
     if (rank->error.error.status != TS_OK) return status; /* the first error is kept */
@@ -168,10 +206,11 @@ ts_status tsi_fail(ts_blast blast, ts_status status, const char *format, ...)
 ts_status tsi_fail_record(const tsi_error_record *record)
 {
     ts_rank *rank = tsi_rank_current();
-    if (rank == NULL)
-        tsi_error_copy(&thread_error, record);
-    else
+    tsi_error_record *own = rank == NULL ? thread_record_made() : NULL;
+    if (rank != NULL)
         tsi_rank_take_error(rank, record);
+    else if (own != NULL)
+        tsi_error_copy(own, record);
     return record->error.status;
 }
 
@@ -179,7 +218,8 @@ void tsi_error_prefix(const char *format, ...)
 {
     ts_rank *rank = tsi_rank_current();
     bool on_rank = rank != NULL && rank->error.error.status != TS_OK;
-    tsi_error_record *record = on_rank ? &rank->error : &thread_error;
+    tsi_error_record *record = on_rank ? &rank->error : thread_record();
+    if (record == NULL) return;
     char text[2 * TSI_ERROR_TEXT_MAX] = "";
     va_list arguments;
     va_start(arguments, format);
@@ -192,5 +232,9 @@ void tsi_error_prefix(const char *format, ...)
 
 void tsi_error_last(tsi_error_record *out)
 {
-    tsi_error_copy(out, &thread_error);
+    const tsi_error_record *record = thread_record();
+    if (record != NULL)
+        tsi_error_copy(out, record);
+    else
+        tsi_error_clear(out);
 }
