@@ -24,10 +24,11 @@ typedef enum ts_backward_part {
 
 typedef struct ts_backward_options {
     size_t struct_size;
-    ts_tensor *seed; /* gradient of root; NULL: one, for a root of one element */
-    int32_t part;    /* ts_backward_part */
-    int32_t lazy;    /* gradients stay unreduced until a backward without lazy, or ts_grad_settle */
-    int32_t keep;    /* 1: saved tensors stay, so that backward can run again */
+    ts_tensor
+        *seed;    /* gradient of root, its shape and dtype; NULL: one, of a root of one element */
+    int32_t part; /* ts_backward_part */
+    int32_t lazy; /* gradients stay unreduced until a backward without lazy, or ts_grad_settle */
+    int32_t keep; /* 1: saved tensors stay, so that backward can run again */
     int32_t reserved;
 } ts_backward_options;
 
@@ -61,7 +62,8 @@ TS_API int ts_tensor_needs_grad(const ts_tensor *t); /* getter */
 
 TS_API ts_status ts_backward(ts_tensor *root,
                              const ts_backward_options *options); /* recorded [coll] */
-/* Several roots at once, each with its own gradient. recorded [coll] */
+/* Several roots at once, each with its own gradient, of the root's shape and dtype (NULL: one, for
+ * a root of one element). recorded [coll] */
 TS_API ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32_t count,
                                   const ts_backward_options *options);
 /* Gradients of `root` with respect to `wrt`, without touching the leaves' own; out[i] NULL where

@@ -3,7 +3,8 @@
  *
  * What a maker returns belongs to the innermost open scope of its rank and goes when that scope
  * closes, unless it is passed out, retained, or held by work in flight. A scope is a token: closing
- * it closes what is still open inside; closing twice is harmless. Closing never waits.
+ * it closes what is still open inside; closing twice is harmless. Closing never waits. A handle
+ * that is used after its scope closed is an error that names the scope.
  *
  * A catching scope takes the first error raised inside when it closes, and undoes the writes to
  * variables and the random numbers drawn since it opened. With `agree` its close is collective over
@@ -30,7 +31,8 @@ typedef struct ts_scope_options {
     int32_t implicit_moves;     /* ts_moves; also for the backward of what is recorded inside */
     int32_t catches;            /* close takes the error raised inside; writes inside are undone */
     int32_t no_grad;
-    int32_t reserved;
+    int32_t caller_owns; /* tensors made inside are the caller's: they live until they are released,
+                          * or dropped; for bindings. Scopes opened inside own theirs as usual */
 } ts_scope_options;
 
 TS_BEGIN_C

@@ -86,10 +86,17 @@ TS_API ts_dtype ts_tensor_dtype(const ts_tensor *t);          /* getter */
 TS_API ts_rank *ts_tensor_rank(const ts_tensor *t);           /* getter */
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
+/* A handle whose tensor ended is refused by every call, with a sentence that names the call and the
+ * scope that owned it (ts_world_options.handles_kept). None of these three aborts, whatever it is
+ * given that was a tensor once. Releasing and dropping are for any thread at any time, also after
+ * the world closed: what another thread than the rank's asks is done when the rank calls next, and
+ * an error of it is said by that call. A release of what the caller does not own is such an error.
+ */
 TS_API ts_tensor *ts_tensor_retain(ts_tensor *t); /* the caller owns one more reference */
-TS_API void ts_tensor_release(ts_tensor *t);      /* [any] accepts NULL */
-TS_API void ts_tensor_drop(ts_tensor *t);         /* [any] ends a temporary early; never waits */
-TS_API ts_tensor *ts_variable(ts_rank *me);       /* maker; an empty stable handle, the caller's */
+TS_API void ts_tensor_release(ts_tensor *t);      /* [any] gives one back; accepts NULL */
+TS_API void ts_tensor_drop(ts_tensor *t); /* [any] ends a temporary early; never waits; accepts what
+                                           * ended */
+TS_API ts_tensor *ts_variable(ts_rank *me); /* maker; an empty stable handle, the caller's */
 TS_API ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value); /* recorded; rebinds */
 
 /* ---- moving: makers [coll] ------------------------------------------------------------------- */

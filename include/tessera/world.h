@@ -38,6 +38,9 @@ typedef struct ts_world_options {
                     * standard error, where the signal has its default action */
     const char *model; /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
                         * TESSERA_MODEL, else the defaults of docs/model-engine.md */
+    int64_t handles_kept; /* of a rank's ended tensors so many, at 128 bytes each, are kept apart
+                           * from new ones: using one of their handles is an error for sure. 0:
+                           * TESSERA_HANDLES_KEPT, else 65,536, less if ranks are many */
 } ts_world_options;
 
 TS_BEGIN_C

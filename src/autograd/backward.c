@@ -9,6 +9,7 @@
 
 #include "autograd/tape.h"
 #include "base/alloc.h"
+#include "op/core/common.h"
 #include "tensor/scope.h"
 
 /* ---- delivering ------------------------------------------------------------------------------ */
@@ -18,8 +19,8 @@ static ts_status add_to(ts_tensor **sum, ts_tensor *addition)
 {
     ts_tensor *total = *sum ? ts_add(*sum, addition) : addition;
     if (!total) return ts_rank_status(addition->rank);
-    ts_tensor_retain(total);
-    ts_tensor_release(*sum);
+    tsi_tensor_retain(total);
+    tsi_tensor_release(*sum);
     *sum = total;
     return TS_OK;
 }
@@ -113,11 +114,11 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_
 static void node_let_go(tsi_node *node)
 {
     for (int32_t i = 0; i < node->input_count + node->output_count; i++) {
-        ts_tensor_release(node->saved[i]);
+        tsi_tensor_release(node->saved[i]);
         node->saved[i] = NULL;
     }
     for (int32_t o = 0; o < node->output_count; o++) {
-        ts_tensor_release(node->out_grad[o]);
+        tsi_tensor_release(node->out_grad[o]);
         node->out_grad[o] = NULL;
     }
 }
@@ -144,7 +145,7 @@ static void node_end(const tsi_backward *r, tsi_node *node)
     if (r->keep) {
         node->done = 0;
         for (int32_t o = 0; o < node->output_count; o++) {
-            ts_tensor_release(node->out_grad[o]);
+            tsi_tensor_release(node->out_grad[o]);
             node->out_grad[o] = NULL;
         }
     } else if (finished) {
@@ -360,6 +361,23 @@ static ts_status seed_again(tsi_backward *r, ts_tensor *root)
     return TS_OK;
 }
 
+/* A gradient has the shape and dtype of what it is the gradient of; its layout is free. */
+static ts_status check_seed(int32_t k, const ts_tensor *root, const ts_tensor *seed)
+{
+    if (!root->layout) return tsi_tensor_refuse(root, "backward: root %d", k);
+    if (!seed->layout) return tsi_tensor_refuse(seed, "backward: seed %d", k);
+    const ts_shape *want = &root->layout->shape, *got = &seed->layout->shape;
+    bool same = want->ndim == got->ndim && root->dtype == seed->dtype;
+    for (int32_t d = 0; same && d < want->ndim; d++)
+        same = want->extent[d] == got->extent[d];
+    if (same) return TS_OK;
+    char want_text[96], got_text[96];
+    return TSI_FAIL(
+        TS_ERR_SHAPE, "backward: seed %d is %s %s, its root %s %s", k,
+        ts_dtype_name((ts_dtype)seed->dtype), tsi_shape_text(got, got_text, sizeof got_text),
+        ts_dtype_name((ts_dtype)root->dtype), tsi_shape_text(want, want_text, sizeof want_text));
+}
+
 ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32_t count,
                            const ts_backward_options *options)
 {
@@ -372,12 +390,15 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
     ts_scope scope = ts_scope_open(rank, "backward");
     ts_status status = TS_OK;
     for (int32_t k = 0; k < count && status == TS_OK; k++) {
+        bool seeded = seed && seed[k];
         if (!root[k])
             status = TSI_FAIL(TS_ERR_NULL, "backward: root %d is NULL", k);
+        else if (seeded && check_seed(k, root[k], seed[k]) != TS_OK)
+            status = ts_rank_status(rank);
         else if (o.part == TS_BACKWARD_WEIGHTS)
             status = seed_again(&r, root[k]);
         else {
-            ts_tensor *one = seed && seed[k] ? seed[k] : seed_one(root[k]);
+            ts_tensor *one = seeded ? seed[k] : seed_one(root[k]);
             status = one ? tsi_backward_plant(&r, root[k], one) : ts_rank_status(rank);
         }
     }
@@ -417,7 +438,7 @@ ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tens
         if (status == TS_OK && out[k]->frame < 0) {
             tsi_frame_adopt(state, state->frame_count - 1, out[k]);
         } else {
-            ts_tensor_release(out[k]);
+            tsi_tensor_release(out[k]);
             if (status != TS_OK) out[k] = NULL;
         }
     }

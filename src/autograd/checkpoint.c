@@ -57,11 +57,11 @@ void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t
 static void second_drop(checkpoint *c)
 {
     for (int32_t i = 0; i < c->input_count; i++) {
-        ts_tensor_release(c->input[i]);
+        tsi_tensor_release(c->input[i]);
         c->input[i] = NULL;
     }
     for (int32_t o = 0; o < c->output_count; o++) {
-        ts_tensor_release(c->output[o]);
+        tsi_tensor_release(c->output[o]);
         c->output[o] = NULL;
     }
     ts_tape_release(c->tape);
@@ -90,7 +90,7 @@ static ts_status watch_inputs(checkpoint *c, const tsi_grad_io *io)
             tsi_leaf_of(t)->is_inner = 1;
             tsi_leaf_of(t)->towards = c->leads[i];
         }
-        c->input[i] = ts_tensor_retain(t);
+        c->input[i] = tsi_tensor_retain(t);
     }
     return TS_OK;
 }
@@ -117,7 +117,7 @@ static ts_status run_again(checkpoint *c, const tsi_grad_io *io)
         status = ts_rank_status(rank);
     }
     for (int32_t o = 0; o < c->output_count; o++)
-        ts_tensor_retain(c->output[o]);
+        tsi_tensor_retain(c->output[o]);
     ts_scope_close(scope);
     return status;
 }
@@ -224,7 +224,7 @@ static ts_status record_call(ts_tape *tape, const ts_checkpoint_call *call, chec
     for (int32_t i = 0; i < call->input_count; i++) {
         c->leads[i] = node->edge[i].towards;
         if (!call->input[i]) continue;
-        node->saved[i] = ts_tensor_retain(call->input[i]);
+        node->saved[i] = tsi_tensor_retain(call->input[i]);
         node->version[i] = call->input[i]->array->storage->version;
     }
     for (int32_t o = 0; o < call->output_count; o++)

@@ -56,7 +56,7 @@ void tsi_leaf_release(tsi_leaf *leaf)
         leaf->hooks = hook->next;
         tsi_free(hook);
     }
-    ts_tensor_release(leaf->grad);
+    tsi_tensor_release(leaf->grad);
     ts_layout_release(leaf->layout);
     ts_mesh_release(leaf->mesh);
     tsi_free(leaf);
@@ -85,7 +85,7 @@ ts_tensor *ts_watch(ts_tensor *x)
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
 {
     if (!leaf->grad) {
-        leaf->grad = ts_variable(leaf->rank);
+        leaf->grad = tsi_variable(leaf->rank);
         if (!leaf->grad) return ts_rank_status(leaf->rank);
     }
     leaf->touched = 1;
@@ -111,16 +111,18 @@ ts_tensor *ts_tensor_grad(ts_tensor *leaf)
 
 ts_status ts_tensor_grad_clear(ts_tensor *leaf)
 {
+    if (leaf && leaf->ended) return tsi_tensor_refuse(leaf, "grad_clear: the leaf");
     tsi_leaf *body = tsi_leaf_of(leaf);
     if (!body || !body->grad) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
-    ts_tensor_release(body->grad);
+    tsi_tensor_release(body->grad);
     body->grad = NULL;
     return TS_OK;
 }
 
 ts_status ts_grad_settle(ts_tensor *leaf)
 {
+    if (leaf && leaf->ended) return tsi_tensor_refuse(leaf, "grad_settle: the leaf");
     tsi_leaf *body = tsi_leaf_of(leaf);
     if (!body) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));

@@ -235,7 +235,7 @@ ts_tape *tsi_tape_recording(ts_rank *rank)
 static void save(tsi_node *node, int32_t place, ts_tensor *t)
 {
     if (!t) return;
-    node->saved[place] = ts_tensor_retain(t);
+    node->saved[place] = tsi_tensor_retain(t);
     node->version[place] = t->array->storage->version;
 }
 
@@ -325,9 +325,9 @@ void ts_tape_release(ts_tape *tape)
         for (int32_t i = 0; i < node->edge_count; i++)
             tsi_leaf_release(node->edge[i].leaf);
         for (int32_t i = 0; i < node->input_count + node->output_count; i++)
-            ts_tensor_release(node->saved[i]);
+            tsi_tensor_release(node->saved[i]);
         for (int32_t o = 0; o < node->output_count; o++)
-            ts_tensor_release(node->out_grad[o]);
+            tsi_tensor_release(node->out_grad[o]);
         if (node->extra_destroy) node->extra_destroy(node->extra);
     }
     tsi_arena_release(&tape->memory);

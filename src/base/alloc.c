@@ -100,8 +100,7 @@ void *tsi_alloc_kept(size_t bytes, size_t alignment)
     void *memory = NULL;
     if (TSI_UNLIKELY(!attempt(my_stripe()))) return NULL;
     if (alignment < sizeof(void *)) alignment = sizeof(void *);
-    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) return NULL;
-    return memset(memory, 0, bytes);
+    return posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0 ? memory : NULL;
 }
 
 void tsi_free_kept(void *memory)

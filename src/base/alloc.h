@@ -17,7 +17,7 @@ void *tsi_alloc_array(size_t count, size_t bytes);       /* not zeroed; overflow
 void *tsi_realloc(void *memory, size_t bytes);           /* on failure memory stays */
 void *tsi_alloc_aligned(size_t bytes, size_t alignment); /* freed by tsi_free too */
 void tsi_free(void *memory);                             /* accepts NULL */
-/* Memory that a thread or the process keeps beyond every world, zeroed: not counted as live. */
+/* Memory that a thread or the process keeps beyond every world: not counted as live. */
 void *tsi_alloc_kept(size_t bytes, size_t alignment);
 void tsi_free_kept(void *memory); /* accepts NULL */
 char *tsi_strdup(const char *text);

@@ -42,6 +42,7 @@ static tsi_error_record *thread_record_made(void)
     if (record != NULL || !thread_key_made) return record;
     record = tsi_alloc_kept(sizeof *record, 0);
     if (record == NULL) return NULL;
+    memset(record, 0, sizeof *record);
     tsi_error_clear(record);
     if (pthread_setspecific(thread_key, record) == 0) return record;
     tsi_free_kept(record);

@@ -3,7 +3,9 @@
  *
  * A rank's error, labels and slots are touched by its own thread only; the attached thread is the
  * one whose thread-local points at the rank. World slots are made under the world's lock and
- * published by a release, so reading one takes no lock. */
+ * published by a release, so reading one takes no lock.
+ *
+ * INV-16: other threads reach a rank by its inbox alone, which the gate looks at. */
 #include "base/rank.h"
 
 #include <string.h>
@@ -29,10 +31,34 @@ static bool may_read(const ts_rank *rank)
     return rank == current || atomic_load_explicit(&rank->attached, memory_order_acquire) == 0;
 }
 
-static TSI_COLD ts_status refuse(const ts_rank *rank)
+/* ---- the inbox and the gate ------------------------------------------------------------------ */
+
+void tsi_rank_tell(ts_rank *rank, tsi_post *post)
+{
+    post->next = atomic_load_explicit(&rank->inbox, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&rank->inbox, &post->next, post,
+                                                  memory_order_release, memory_order_relaxed)) {
+    }
+}
+
+void tsi_rank_drain(ts_rank *rank)
+{
+    if (atomic_load_explicit(&rank->inbox, memory_order_relaxed) == NULL) return;
+    tsi_post *post = atomic_exchange_explicit(&rank->inbox, NULL, memory_order_acquire);
+    while (post != NULL) {
+        tsi_post *next = post->next; /* from here on it may be posted again */
+        post->run(rank, post);
+        post = next;
+    }
+}
+
+static TSI_COLD ts_status enter_slowly(ts_rank *rank)
 {
     if (rank == NULL) return TSI_FAIL(TS_ERR_NULL, "a rank is required, got NULL");
-    if (rank == current) return rank->error.error.status;
+    if (rank == current) {
+        tsi_rank_drain(rank);
+        return rank->error.error.status;
+    }
     if (current == NULL)
         return TSI_FAIL(TS_ERR_THREAD, "rank %lld was used by a thread that is not attached to it",
                         (long long)rank->index);
@@ -42,9 +68,10 @@ static TSI_COLD ts_status refuse(const ts_rank *rank)
 
 ts_status tsi_rank_enter(ts_rank *rank)
 {
-    if (TSI_LIKELY(rank != NULL && rank == current && rank->error.error.status == TS_OK))
+    if (TSI_LIKELY(rank != NULL && rank == current && rank->error.error.status == TS_OK &&
+                   atomic_load_explicit(&rank->inbox, memory_order_relaxed) == NULL))
         return TS_OK;
-    return refuse(rank);
+    return enter_slowly(rank);
 }
 
 void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record)

@@ -42,6 +42,12 @@ typedef struct tsi_slot_state {
 
 typedef struct tsi_places tsi_places; /* place.c */
 
+/* What another thread asks of a rank: run on the rank's own thread at its next call (INV-16). */
+typedef struct tsi_post {
+    struct tsi_post *next;
+    void (*run)(ts_rank *rank, struct tsi_post *post);
+} tsi_post;
+
 struct ts_world {
     int64_t rank_count;  /* all processes */
     int64_t local_count; /* ranks of this process */
@@ -49,6 +55,7 @@ struct ts_world {
     ts_rank **rank;      /* local_count of them */
     uint64_t seed;
     int64_t timeout_ms;
+    int64_t handles_kept;                /* of ended tensors; 0: by the number of ranks */
     pthread_mutex_t lock;                /* guards slot creation */
     tsi_slot_state slot[TSI_SLOT_COUNT]; /* state read with tsi_world_slot */
     _Atomic uint32_t generation;         /* of the topology; part of plan keys */
@@ -72,6 +79,7 @@ struct ts_rank {
     _Atomic int32_t attached;
     int32_t reserved;
     tsi_observers observers;
+    _Atomic(tsi_post *) inbox; /* latest first; emptied by the rank's thread */
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };
 
@@ -114,7 +122,12 @@ ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_
 void tsi_world_unmake(ts_world *world); /* destroys ranks, then slots, descending */
 
 /* TS_OK if the rank is this thread's and healthy; else the status to return (recorded as the rules
- * of world.h say). Every recorded function begins with it. */
+ * of world.h say). Every recorded function begins with it. What others posted is done first. */
 ts_status tsi_rank_enter(ts_rank *rank);
+
+/* Any thread, as long as somebody keeps the rank from being closed meanwhile. */
+void tsi_rank_tell(ts_rank *rank, tsi_post *post);
+/* Does what was posted. Only the rank's thread, or whoever closes it. */
+void tsi_rank_drain(ts_rank *rank);
 
 #endif

@@ -235,7 +235,7 @@ void ts_model_destroy(ts_model *m)
     if (!m) return;
     ts_module_destroy(m->root);
     tsi_free(m->block);
-    ts_tensor_release(m->rope);
+    tsi_tensor_release(m->rope);
     ts_sharding_release(m->tokens);
     ts_sharding_release(m->whole);
     ts_sharding_release(m->residual);

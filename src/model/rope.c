@@ -123,7 +123,7 @@ static ts_tensor *table_make(ts_model *model, int64_t rows, int64_t length)
     const ts_sharding *whole = tsi_sharding_replicated(model->mesh->desc);
     ts_meta meta = { .shape = TS_SHAPE(rows, c->head_dim), .dtype = TS_DTYPE_F32 };
     ts_tensor *table = whole ? ts_from_function(element, &t, whole, meta) : NULL;
-    if (table) ts_tensor_retain(table);
+    if (table) tsi_tensor_retain(table);
     ts_sharding_release(whole);
     ts_scope_close(scope);
     tsi_free(frequencies);
@@ -147,7 +147,7 @@ ts_tensor *tsi_rope_table(ts_model *model, int64_t length)
         rows *= 2;
     ts_tensor *table = table_make(model, rows, counts);
     if (!table) return NULL;
-    ts_tensor_release(model->rope);
+    tsi_tensor_release(model->rope);
     model->rope = table;
     model->rope_rows = rows;
     model->rope_length = counts;

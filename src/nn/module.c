@@ -88,7 +88,7 @@ static ts_status param_fill(tsi_param *p, const char *name, const ts_param_optio
 static void param_destroy(tsi_param *p)
 {
     if (p->value) p->value->name = NULL; /* an optimiser may hold it longer than the tree lives */
-    ts_tensor_release(p->value);
+    tsi_tensor_release(p->value);
     tsi_free(p->name.text);
     tsi_free(p->stored);
     tsi_free(p->init_copy);
@@ -123,7 +123,7 @@ ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape,
     }
     p->shape = shape;
     p->name.above = &m->name;
-    p->value = ts_variable(m->rank);
+    p->value = tsi_variable(m->rank);
     if (!p->value || param_fill(p, name, options) != TS_OK) {
         param_destroy(p);
         return NULL;

@@ -54,7 +54,7 @@ static ts_status add_param(const char *name, ts_tensor *param, void *context)
         o->capacity = capacity;
     }
     slot *s = &o->slot[o->count++];
-    *s = (slot){ .param = ts_tensor_retain(param), .name = tsi_strdup(name) };
+    *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name) };
     if (!o->is_sgd || o->momentum != 0.0) s->first = zeros_like(param);
     if (!o->is_sgd) s->second = zeros_like(param);
     bool ok =
@@ -108,7 +108,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
 {
     if (!o) return;
     for (int64_t i = 0; i < o->count; i++) {
-        ts_tensor_release(o->slot[i].param);
+        tsi_tensor_release(o->slot[i].param);
         tsi_array_release(o->slot[i].first);
         tsi_array_release(o->slot[i].second);
         tsi_free(o->slot[i].name);

@@ -149,6 +149,7 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
     TSI_TRY(settle("events", "TESSERA_EVENTS", EVENTS_MAX, EVENTS_DEFAULT, &user->events));
     const char *device = getenv("TESSERA_DEVICE");
     if (user->device == NULL && device != NULL && device[0] != '\0') user->device = device;
+    TSI_TRY(settle("handles_kept", "TESSERA_HANDLES_KEPT", INT64_MAX, 0, &user->handles_kept));
     out->trace = getenv("TESSERA_TRACE");
     if (out->trace != NULL && out->trace[0] == '\0') out->trace = NULL;
     return TS_OK;

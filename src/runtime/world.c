@@ -98,6 +98,7 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     world->seed = settings->user.seed;
     tsi_world_device_set(world, device);
     world->timeout_ms = settings->user.timeout_ms;
+    world->handles_kept = settings->user.handles_kept;
     tsi_runtime *runtime = tsi_calloc(1, sizeof *runtime);
     ts_status status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
     if (status != TS_OK) goto done;

@@ -23,6 +23,12 @@ void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t)
 {
     TSI_ASSERT(t->frame < 0);
     tsi_frame *owner = &state->frame[frame];
+    if (TSI_UNLIKELY(owner->caller_owns)) {
+        t->scope = owner->label;
+        t->held++;
+        t->caller_owns = 1;
+        return;
+    }
     t->frame = (int32_t)frame;
     t->previous = NULL;
     t->next = owner->first;
@@ -33,6 +39,7 @@ void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t)
 void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t)
 {
     TSI_ASSERT(t->frame >= 0);
+    t->scope = state->frame[t->frame].label;
     if (t->previous)
         t->previous->next = t->next;
     else
@@ -42,16 +49,22 @@ void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t)
     t->frame = -1;
 }
 
-/* Releases what the frame owns, but not `keep`. */
+/* Releases what the frame owns, but not `keep`. The list goes as a whole: what hears of an end must
+ * not drop tensors of the frame. */
 static void frame_clear(tsi_tensor_state *state, int64_t frame, const ts_tensor *keep)
 {
-    ts_tensor *t = state->frame[frame].first;
+    tsi_frame *owner = &state->frame[frame];
+    const char *label = owner->label;
+    ts_tensor *t = owner->first;
+    owner->first = NULL;
     while (t) {
         ts_tensor *next = t->next;
-        if (t != keep) {
-            tsi_frame_abandon(state, t);
-            ts_tensor_release(t);
-        }
+        t->frame = -1;
+        t->scope = label;
+        if (t == keep)
+            tsi_frame_adopt(state, frame, t);
+        else
+            tsi_tensor_release(t);
         t = next;
     }
 }
@@ -67,7 +80,7 @@ static bool is_catching(const tsi_tensor_state *state)
 
 static void undo_release(tsi_undo *entry)
 {
-    ts_tensor_release(entry->variable);
+    tsi_tensor_release(entry->variable);
     ts_mesh_release(entry->mesh);
     ts_layout_release(entry->layout);
     tsi_array_release(entry->array);
@@ -179,6 +192,7 @@ ts_scope ts_scope_open_with(ts_rank *me, const ts_scope_options *options)
         .moves = o.implicit_moves ? o.implicit_moves : parent->moves,
         .catches = o.catches,
         .no_grad = o.no_grad || parent->no_grad,
+        .caller_owns = o.caller_owns,
     };
     state->frame[state->frame_count++] = frame;
     me->label = frame.label;
@@ -190,6 +204,20 @@ ts_scope ts_scope_open(ts_rank *me, const char *label)
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.label = label;
     return ts_scope_open_with(me, &options);
+}
+
+ts_tensor *tsi_tensor_same(ts_tensor *x)
+{
+    tsi_tensor_state *state = tsi_slot_get(x->rank, TSI_SLOT_TENSOR);
+    return TSI_LIKELY(!tsi_frame_top(state)->caller_owns) ? x : ts_tensor_retain(x);
+}
+
+ts_scope tsi_scope_inner(const ts_tensor *x)
+{
+    ts_scope none = { NULL, 0 };
+    tsi_tensor_state *state = x && x->rank ? tsi_slot_get(x->rank, TSI_SLOT_TENSOR) : NULL;
+    if (!state || TSI_LIKELY(!tsi_frame_top(state)->caller_owns)) return none;
+    return ts_scope_open(x->rank, NULL);
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */
@@ -260,6 +288,7 @@ ts_status ts_scope_close(ts_scope scope)
     if (!scope.rank) return TS_OK;
     tsi_tensor_state *state = tsi_slot_get(scope.rank, TSI_SLOT_TENSOR);
     if (!state) return TS_OK;
+    tsi_rank_drain(scope.rank);
     int64_t index = frame_of(state, scope);
     ts_status status = TS_OK;
     while (index > 0 && state->frame_count > index)
@@ -285,11 +314,21 @@ void tsi_frames_release(tsi_tensor_state *state)
 
 /* ---- carrying a result ----------------------------------------------------------------------- */
 
+/* A result that ended before it could leave: refused, and nothing leaves. */
+static ts_tensor *leaving(ts_tensor *tensor, const char *call)
+{
+    if (!tensor || TSI_LIKELY(!tensor->ended)) return tensor;
+    (void)tsi_tensor_refuse(tensor, "%s: the result", call);
+    return NULL;
+}
+
 ts_tensor *ts_scope_turn(ts_scope scope, ts_tensor *carried)
 {
     tsi_tensor_state *state = scope.rank ? tsi_slot_get(scope.rank, TSI_SLOT_TENSOR) : NULL;
     int64_t index = state ? frame_of(state, scope) : -1;
+    carried = leaving(carried, "ts_scope_turn");
     if (index < 0) return carried;
+    tsi_rank_drain(scope.rank);
     while (state->frame_count - 1 > index) {
         if (carried && carried->frame == state->frame_count - 1) {
             tsi_frame_abandon(state, carried);
@@ -306,6 +345,7 @@ ts_tensor *ts_scope_pass(ts_scope scope, ts_tensor *tensor)
 {
     tsi_tensor_state *state = scope.rank ? tsi_slot_get(scope.rank, TSI_SLOT_TENSOR) : NULL;
     int64_t index = state ? frame_of(state, scope) : -1;
+    tensor = leaving(tensor, "ts_scope_pass");
     if (index < 0 || !tensor || tensor->frame < index) return tensor;
     tsi_frame_abandon(state, tensor);
     tsi_frame_adopt(state, index - 1, tensor);
@@ -314,6 +354,6 @@ ts_tensor *ts_scope_pass(ts_scope scope, ts_tensor *tensor)
 
 ts_tensor *ts_scope_leave(ts_scope scope, ts_tensor *result)
 {
-    ts_scope_pass(scope, result);
+    result = ts_scope_pass(scope, result);
     return ts_scope_close(scope) == TS_OK ? result : NULL;
 }

@@ -12,6 +12,12 @@ static inline tsi_frame *tsi_frame_top(tsi_tensor_state *state)
 {
     return &state->frame[state->frame_count - 1];
 }
+/* A scope for the temporaries of a function that is made of others: opened only where the innermost
+ * one would not collect them, since its caller owns; else none, which may be left and closed too.
+ */
+ts_scope tsi_scope_inner(const ts_tensor *x);
+/* The result of a maker that has nothing to do: x itself, held once more where the caller owns. */
+ts_tensor *tsi_tensor_same(ts_tensor *x);
 /* The frame holds one reference of the tensor from now on (the caller's). */
 void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t /* takes */);
 /* Takes the tensor out of its frame; the reference is the caller's. */

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - what the tensor layer keeps for a rank: frames, free tensors, handles on meshes.
+/* state.c - what the tensor layer keeps for a rank: frames, bodies, handles on meshes.
  *
  * Made on first use, destroyed with the rank: whatever the program left open is closed then, so a
  * rank leaves nothing behind even after an error. */
 #include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/intmath.h"
+#include "tensor/body.h"
 #include "tensor/move.h"
 #include "tensor/program.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "tensor/union.h"
 
-static void free_list(ts_tensor *first)
+enum { ENDED_KEPT = 65536, ENDED_KEPT_LEAST = 4096, ENDED_KEPT_PROCESS = 1 << 20 };
+
+/* Ended tensors whose handles are refused for sure: see design note 0022. */
+static int64_t ended_kept(const ts_world *world)
 {
-    while (first) {
-        ts_tensor *next = first->next;
-        tsi_free(first);
-        first = next;
-    }
+    if (world->handles_kept > 0) return world->handles_kept;
+    if (TSI_SANITIZED) return INT64_MAX;
+    int64_t share = tsi_min_i64(ENDED_KEPT, ENDED_KEPT_PROCESS / world->local_count);
+    return tsi_max_i64(share, ENDED_KEPT_LEAST);
 }
 
 static void release_values(tsi_map *map, void (*release)(void *value))
@@ -35,6 +40,7 @@ static void state_destroy(void *argument)
 {
     tsi_tensor_state *state = argument;
     tsi_frames_release(state);
+    tsi_bodies_close(state);
     tsi_moves_release(state);
     tsi_programs_release(state);
     tsi_unions_release(state);
@@ -42,7 +48,6 @@ static void state_destroy(void *argument)
     release_values(&state->meshes, release_mesh);
     release_values(&state->ordinals, tsi_free);
     tsi_spare_layouts_release(state);
-    free_list(state->free_tensors);
     tsi_arena_release(&state->scratch);
     tsi_free(state);
 }
@@ -55,6 +60,7 @@ static void *state_create(ts_rank *rank)
         return NULL;
     }
     state->rank = rank;
+    state->ended_kept = ended_kept(rank->world);
     if (tsi_frames_begin(rank, state) != TS_OK) {
         tsi_free(state);
         return NULL;

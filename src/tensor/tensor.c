@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor.c - the life of a tensor: made into a scope, retained, written, released.
  *
- * Tensor bodies are recycled through a list of the rank, so a steady step allocates none. */
+ * Bodies are used again (body.h), so a steady step allocates none. */
 #include "tensor/tensor.h"
 
 #include <stdio.h>
@@ -9,24 +9,80 @@
 
 #include "base/alloc.h"
 #include "layout/state.h"
+#include "tensor/body.h"
 #include "tensor/move.h"
 #include "tensor/scope.h"
 
+/* ---- handles that mean nothing (any more) ---------------------------------------------------- */
+
+/* `scope "layers.3"`, or what the root is called. */
+static const char *scope_text(const char *label, char *out, size_t size)
+{
+    if (!label || !*label) return "the rank's own scope";
+    (void)snprintf(out, size, "scope \"%s\"", label);
+    return out;
+}
+
+/* How the tensor ended: "ended when scope "step" closed". */
+static const char *ended_text(const ts_tensor *t, char *out, size_t size)
+{
+    char text[160];
+    const char *scope = scope_text(t->scope, text, sizeof text);
+    switch ((tsi_ended)t->ended) {
+    case TSI_ENDED_NOT:
+        (void)snprintf(out, size, "has not ended");
+        break;
+    case TSI_ENDED_SCOPE:
+        (void)snprintf(out, size, "ended when %s closed or turned", scope);
+        break;
+    case TSI_ENDED_DROPPED:
+        (void)snprintf(out, size, "was dropped from %s", scope);
+        break;
+    case TSI_ENDED_RELEASED:
+        (void)snprintf(out, size, "of %s ended with its last release", scope);
+        break;
+    case TSI_ENDED_WORLD:
+        (void)snprintf(out, size, "ended when its world was closed");
+        break;
+    }
+    return out;
+}
+
+ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...)
+{
+    char who[200], how[240];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(who, sizeof who, format, arguments);
+    va_end(arguments);
+    char empty[TSI_EMPTY_TEXT];
+    if (!t->ended)
+        return TSI_FAIL(TS_ERR_STATE, "%s is %s", who,
+                        tsi_tensor_empty_text(t, empty, sizeof empty));
+    return TSI_FAIL(TS_ERR_STATE, "%s is a tensor that %s", who, ended_text(t, how, sizeof how));
+}
+
+ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
+{
+    if (TSI_LIKELY(!t->array->storage->read_only)) return TS_OK;
+    char who[200];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(who, sizeof who, format, arguments);
+    va_end(arguments);
+    return TSI_FAIL(TS_ERR_ARG, "%s is memory that was given as read-only", who);
+}
+
 ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name)
 {
-    ts_rank *rank = t ? t->rank : tsi_rank_current();
-    if (!rank || tsi_rank_enter(rank) != TS_OK) return NULL;
-    if (!t) {
+    ts_rank *rank = t && t->rank ? t->rank : tsi_rank_current();
+    if (rank && tsi_rank_enter(rank) != TS_OK) return NULL;
+    if (t && TSI_LIKELY(t->layout != NULL)) return rank;
+    if (t)
+        (void)tsi_tensor_refuse(t, "%s: its input", operator_name);
+    else if (rank)
         TSI_FAIL(TS_ERR_NULL, "%s: the tensor is NULL", operator_name);
-        return NULL;
-    }
-    if (!t->layout) {
-        char what[TSI_EMPTY_TEXT];
-        TSI_FAIL(TS_ERR_STATE, "%s: its input is %s", operator_name,
-                 tsi_tensor_empty_text(t, what, sizeof what));
-        return NULL;
-    }
-    return rank;
+    return NULL;
 }
 
 const char *tsi_tensor_empty_text(const ts_tensor *t, char *out, size_t size)
@@ -110,27 +166,11 @@ void tsi_spare_layouts_release(tsi_tensor_state *state)
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
-static ts_tensor *tensor_body(tsi_tensor_state *state)
-{
-    ts_tensor *t = state->free_tensors;
-    if (t) {
-        state->free_tensors = t->next;
-        memset(t, 0, sizeof *t);
-        return t;
-    }
-    t = tsi_alloc_aligned(sizeof *t, TSI_CACHE_LINE); /* what is read most is in one line */
-    if (!t)
-        tsi_fail_memory("a tensor", sizeof *t);
-    else
-        memset(t, 0, sizeof *t);
-    return t;
-}
-
 ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, tsi_array *array,
                            tsi_move *move)
 {
     tsi_tensor_state *state = array ? tsi_tensor_state_of(mesh->rank) : NULL;
-    ts_tensor *t = state ? tensor_body(state) : NULL;
+    ts_tensor *t = state ? tsi_body_make(state) : NULL;
     if (!t) {
         tsi_array_release(array);
         tsi_move_release(move);
@@ -162,40 +202,141 @@ void tsi_tensor_unbind(ts_tensor *t)
     t->mesh = NULL;
 }
 
-ts_tensor *ts_tensor_retain(ts_tensor *t)
+/* ---- references ------------------------------------------------------------------------------ */
+
+ts_tensor *tsi_tensor_retain(ts_tensor *t)
 {
     if (t) t->references++;
     return t;
 }
 
-void ts_tensor_release(ts_tensor *t)
+static inline void release_as(ts_tensor *t, tsi_ended how)
 {
-    if (!t || --t->references > 0) return;
-    TSI_ASSERT(t->frame < 0);
+    if (--t->references > 0 || TSI_UNLIKELY(!t->rank)) return; /* no rank: the world is closed */
+    TSI_ASSERT(t->frame < 0 && t->held == 0);
     tsi_tensor_state *state = tsi_slot_get(t->rank, TSI_SLOT_TENSOR);
     if (t->autograd) tsi_tell(t->rank, TSI_NEWS_DROP, t);
     tsi_tensor_unbind(t);
-    t->next = state->free_tensors;
-    state->free_tensors = t;
+    tsi_body_end(state, t, how);
+}
+
+void tsi_tensor_release(ts_tensor *t)
+{
+    if (t) release_as(t, TSI_ENDED_SCOPE);
+}
+
+/* The program gives back what it does not have. */
+static TSI_COLD void refuse_release(const ts_tensor *t, ts_blast blast)
+{
+    char text[240];
+    const tsi_tensor_state *state = t->ended ? NULL : tsi_slot_get(t->rank, TSI_SLOT_TENSOR);
+    if (t->ended)
+        TSI_FAIL_BLAST(blast, TS_ERR_STATE, "ts_tensor_release: the argument is a tensor that %s",
+                       ended_text(t, text, sizeof text));
+    else if (t->frame >= 0)
+        TSI_FAIL_BLAST(blast, TS_ERR_STATE,
+                       "ts_tensor_release: the tensor is owned by %s and was not retained, or is "
+                       "released twice (ts_tensor_drop ends it before its scope)",
+                       scope_text(state->frame[t->frame].label, text, sizeof text));
+    else
+        TSI_FAIL_BLAST(blast, TS_ERR_STATE,
+                       "ts_tensor_release: the tensor of %s is not the caller's: it was not "
+                       "retained, or is released twice",
+                       scope_text(t->scope, text, sizeof text));
+}
+
+static void release_held(ts_tensor *t, ts_blast blast)
+{
+    if (TSI_UNLIKELY(t->held == 0)) {
+        refuse_release(t, blast);
+        return;
+    }
+    if (--t->held == 0) t->caller_owns = 0;
+    release_as(t, TSI_ENDED_RELEASED);
+}
+
+/* What a scope holds, or would hold if its caller did not own. */
+static void drop_held(ts_tensor *t)
+{
+    if (t->frame >= 0) {
+        tsi_frame_abandon(tsi_slot_get(t->rank, TSI_SLOT_TENSOR), t);
+    } else {
+        if (!t->caller_owns) return;
+        t->caller_owns = 0;
+        t->held--;
+    }
+    release_as(t, TSI_ENDED_DROPPED);
+}
+
+/* Other ranks know nothing of it: the error is this one's alone. */
+void tsi_tensor_posted(ts_rank *rank, tsi_post *post)
+{
+    (void)rank;
+    ts_tensor *t = (ts_tensor *)((char *)post - offsetof(ts_tensor, post));
+    int32_t releases, drops;
+    tsi_body_posted(t, &releases, &drops);
+    while (drops-- > 0)
+        drop_held(t);
+    while (releases-- > 0)
+        release_held(t, TS_BLAST_LOCAL);
+}
+
+ts_tensor *ts_tensor_retain(ts_tensor *t)
+{
+    if (!t) return NULL;
+    if (TSI_UNLIKELY(!tsi_body_is_mine(t))) {
+        if (t->ended)
+            (void)tsi_tensor_refuse(t, "ts_tensor_retain: the argument");
+        else
+            TSI_FAIL(TS_ERR_THREAD, "ts_tensor_retain: this thread is not the tensor's rank");
+        return NULL;
+    }
+    if (TSI_UNLIKELY(t->ended)) {
+        (void)tsi_tensor_refuse(t, "ts_tensor_retain: the argument");
+        return NULL;
+    }
+    t->held++;
+    return tsi_tensor_retain(t);
+}
+
+void ts_tensor_release(ts_tensor *t)
+{
+    if (!t) return;
+    if (TSI_LIKELY(tsi_body_is_mine(t)))
+        release_held(t, TS_BLAST_NONE);
+    else
+        tsi_body_post(t, false);
 }
 
 void ts_tensor_drop(ts_tensor *t)
 {
-    if (!t || t->frame < 0) return;
-    tsi_frame_abandon(tsi_slot_get(t->rank, TSI_SLOT_TENSOR), t);
-    ts_tensor_release(t);
+    if (!t) return;
+    if (TSI_LIKELY(tsi_body_is_mine(t)))
+        drop_held(t);
+    else
+        tsi_body_post(t, true);
+}
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+ts_tensor *tsi_variable(ts_rank *rank)
+{
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    ts_tensor *t = state ? tsi_body_make(state) : NULL;
+    if (!t) return NULL;
+    t->rank = rank;
+    t->references = 1;
+    t->frame = -1;
+    t->is_variable = 1;
+    t->scope = rank->label;
+    return t;
 }
 
 ts_tensor *ts_variable(ts_rank *me)
 {
     if (tsi_rank_enter(me) != TS_OK) return NULL;
-    tsi_tensor_state *state = tsi_tensor_state_of(me);
-    ts_tensor *t = state ? tensor_body(state) : NULL;
-    if (!t) return NULL;
-    t->rank = me;
-    t->references = 1;
-    t->frame = -1;
-    t->is_variable = 1;
+    ts_tensor *t = tsi_variable(me);
+    if (t) t->held = 1;
     return t;
 }
 
@@ -203,7 +344,7 @@ ts_tensor *ts_variable(ts_rank *me)
 static void rebind(ts_tensor *variable, ts_tensor *value)
 {
     tsi_undo old = {
-        .variable = ts_tensor_retain(variable),
+        .variable = tsi_tensor_retain(variable),
         .mesh = variable->mesh,
         .layout = variable->layout,
         .array = variable->array,
@@ -220,14 +361,15 @@ static void rebind(ts_tensor *variable, ts_tensor *value)
 
 ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)
 {
-    ts_rank *rank = variable ? variable->rank : tsi_rank_current();
+    ts_rank *rank = variable && variable->rank ? variable->rank : tsi_rank_current();
     if (!rank) return TSI_FAIL(TS_ERR_THREAD, "write: this thread is attached to no rank");
     TSI_TRY(tsi_rank_enter(rank));
     if (!variable) return TSI_FAIL(TS_ERR_NULL, "write: the variable is NULL");
+    if (variable->ended) return tsi_tensor_refuse(variable, "write: the variable");
     if (!variable->is_variable)
         return TSI_FAIL(TS_ERR_STATE, "write: the tensor is not a variable");
     if (!value) return TSI_FAIL(TS_ERR_NULL, "write: the value is NULL");
-    if (!value->layout) return TSI_FAIL(TS_ERR_STATE, "write: the value is a variable without one");
+    if (!value->layout) return tsi_tensor_refuse(value, "write: the value");
     rebind(variable, value);
     return ts_rank_status(rank);
 }

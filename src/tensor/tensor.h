@@ -5,9 +5,11 @@
  *             --> tsi_array                 this rank's block (empty where the rank is outside)
  *             --> tsi_move or NULL          how the block is still being filled
  *
- * INV: a tensor is owned by counted references; the innermost frame holds one for every new tensor.
+ * INV: a tensor is owned by counted references; the innermost frame holds one for every new tensor,
+ * or the program, where the frame says so. `held` are those of the program, which alone it can give
+ * back. An ended tensor has no layout and says how it ended, until its body is used again (body.h).
  * A tensor's block is read only after tsi_tensor_ready. One rank, one thread: nothing here is
- * locked. */
+ * locked but what other threads post. */
 #ifndef TSI_TENSOR_TENSOR_H
 #define TSI_TENSOR_TENSOR_H
 
@@ -19,21 +21,37 @@
 
 typedef struct tsi_move tsi_move; /* move.h: a redistribution in flight */
 
+typedef enum tsi_ended { /* how a tensor ended; 0: it has not */
+                         TSI_ENDED_NOT,
+                         TSI_ENDED_SCOPE, /* the scope that owned it closed or turned */
+                         TSI_ENDED_DROPPED,
+                         TSI_ENDED_RELEASED,
+                         TSI_ENDED_WORLD
+} tsi_ended;
+
+enum { TSI_BODY_BYTES = 128 }; /* what is read most is in the first line */
+
 struct ts_tensor {
-    ts_rank *rank;
+    ts_rank *rank;           /* NULL: its world is closed */
     ts_mesh *mesh;           /* retained; NULL: an empty variable */
     const ts_layout *layout; /* retained */
     tsi_array *array;        /* retained; never NULL while layout is set */
     tsi_move *move;          /* retained; NULL: ready */
-    int64_t references;
+    int32_t references;
+    int32_t held;               /* those of them that the program has */
     ts_tensor *previous, *next; /* in the frame that owns a reference, if frame >= 0 */
     int32_t frame;
     int32_t dtype;
-    int32_t is_variable;
-    int32_t reserved;
-    void *autograd; /* of the autograd layer */
+    uint8_t is_variable;
+    uint8_t ended;       /* tsi_ended */
+    uint8_t caller_owns; /* one of `held` is what a frame would have: a drop gives it back */
+    uint8_t reserved[5];
+    void *autograd;    /* of the autograd layer */
+    const char *scope; /* label of the last frame that owned it; kept by the event ring */
     /* Of a parameter, kept by its module; NULL: it has none. Read where a sentence needs it. */
     const tsi_name *name;
+    tsi_post post; /* from here on guarded by the lock of body.c, and kept when it is used again */
+    int32_t posted_releases, posted_drops;
 };
 
 /* One open scope. Frame 0 is the root: open as long as the rank. */
@@ -45,7 +63,8 @@ typedef struct tsi_frame {
     ts_mesh *agree;     /* retained, or NULL */
     int64_t implicit_bytes_max;
     int32_t moves; /* ts_moves, inherited values filled in */
-    int32_t catches, no_grad, reserved;
+    int32_t catches, no_grad;
+    int32_t caller_owns; /* new tensors are the program's, not the frame's */
 } tsi_frame;
 
 /* How to take back a write to a variable, or a draw of random numbers. */
@@ -90,7 +109,10 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     uint64_t mark_last;
     tsi_undo *undo;
     int64_t undo_count, undo_capacity;
-    ts_tensor *free_tensors; /* chained by next */
+    ts_tensor *ended_first, *ended_last; /* bodies to use again, the oldest first; by next */
+    int64_t ended_count, ended_kept;     /* how many there are, and are never used again */
+    struct tsi_slab *slabs;              /* all bodies of the rank; the first has fresh ones */
+    struct tsi_slab *reserve;            /* slabs for later */
     tsi_spare_layout spare[TSI_SPARE_LAYOUTS];
     tsi_move *moves;                  /* in flight with no tensor waiting; reaped now and then */
     tsi_map meshes;                   /* tsi_mesh_desc -> ts_mesh of this rank */
@@ -124,6 +146,12 @@ typedef struct tsi_closed {
 tsi_tensor_state *tsi_tensor_state_of(ts_rank *rank); /* NULL: recorded */
 /* Enter of a maker: the rank if it is healthy and this thread's, else NULL (recorded). */
 ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name);
+/* Fails because the tensor, which `format` names ("add: input 1"), has no layout: it ended, or is a
+ * variable without a value. */
+ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...) TS_PRINTF(2, 3);
+/* May the block be written? Not if its memory was given as read-only; `format` as above. Whoever
+ * writes into the block of a tensor that he did not make asks first. */
+ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...) TS_PRINTF(2, 3);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 /* A new tensor of the innermost scope; takes `array` and, if set, `move` (also on failure). */
@@ -141,6 +169,11 @@ enum { TSI_EMPTY_TEXT = 512 };
 const char *tsi_tensor_empty_text(const ts_tensor *t, char *out, size_t size);
 ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
 void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
+/* References of the library's own; the public forms count the program's. */
+ts_tensor *tsi_tensor_retain(ts_tensor *t); /* accepts NULL */
+void tsi_tensor_release(ts_tensor *t);      /* accepts NULL */
+ts_tensor *tsi_variable(ts_rank *rank);     /* one reference, the library's; NULL: recorded */
+void tsi_tensor_posted(ts_rank *rank, tsi_post *post); /* run of a body's post */
 void tsi_spare_layouts_release(tsi_tensor_state *state);
 /* Observers are told: y is x in another layout; `implicit` as in tsi_moved. */
 static inline void tsi_tensor_moved(ts_tensor *x, ts_tensor *y, bool implicit)

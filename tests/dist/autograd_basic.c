@@ -84,3 +84,31 @@ TS_TEST_RANKS(a_broadcast_operand_gets_the_sum, 1, 2, 3)
     for (int i = 0; a.data && i < 4; i++)
         TEST_EQ(t, ((const double *)a.data)[i], 40 + 5 * i);
 }
+
+TS_TEST_RANKS(repair_4_a_seed_fits_its_root, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const struct {
+        ts_dtype dtype;
+        ts_shape shape;
+        const char *words;
+    } wrong[] = {
+        { TS_DTYPE_F32, TS_SHAPE(3, 2), "backward: seed 0 is f32 (3, 2), its root f32 (2, 3)" },
+        { TS_DTYPE_F32, TS_SHAPE(3), "seed 0 is f32 (3), its root f32 (2, 3)" },
+        { TS_DTYPE_F64, TS_SHAPE(2, 3), "seed 0 is f64 (2, 3), its root f32 (2, 3)" },
+    };
+    for (int i = 0; i < 4; i++) {
+        ts_scope scope =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, 3), "S(0)"));
+        ts_tensor *y = ts_mul(x, x);
+        ts_dtype dtype = i < 3 ? wrong[i].dtype : TS_DTYPE_F32;
+        ts_tensor *seed = ts_ones(mesh, dtype, i < 3 ? wrong[i].shape : TS_SHAPE(2, 3), NULL);
+        ts_status status = ts_backward_from(&y, &seed, 1, NULL);
+        TEST_STATUS(t, status, i < 3 ? TS_ERR_SHAPE : TS_OK); /* any layout will do */
+        if (i < 3) TEST_SAYS(t, ts_rank_error(t->me)->text, wrong[i].words);
+        TEST_CHECK(t, (ts_tensor_grad(x) != NULL) == (i == 3));
+        (void)ts_scope_close(scope);
+    }
+}

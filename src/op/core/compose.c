@@ -6,12 +6,14 @@
 #include <math.h>
 
 #include "op/core/common.h"
+#include "tensor/scope.h"
 
 /* Records a refusal of the function itself; NULL, for makers. */
 static ts_tensor *refuse_dims(const char *name, ts_tensor *x, const char *expected)
 {
     ts_shape shape = ts_tensor_shape(x);
     char text[96];
+    if (x && !tsi_tensor_enter(x, name)) return NULL;
     if (x && ts_rank_status(x->rank) == TS_OK)
         (void)TSI_FAIL(TS_ERR_SHAPE, "%s: takes %s, not %s", name, expected,
                        tsi_shape_text(&shape, text, sizeof text));
@@ -22,13 +24,15 @@ static ts_tensor *refuse_dims(const char *name, ts_tensor *x, const char *expect
 
 ts_tensor *(ts_nansum)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
 {
-    return ts_sum(ts_masked_fill(x, ts_isnan(x), 0.0), dims, count, keepdim);
+    ts_scope inner = tsi_scope_inner(x);
+    return ts_scope_leave(inner, ts_sum(ts_masked_fill(x, ts_isnan(x), 0.0), dims, count, keepdim));
 }
 
 ts_tensor *(ts_nanmean)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
 {
+    ts_scope inner = tsi_scope_inner(x);
     ts_tensor *there = ts_sum(ts_logical_not(ts_isnan(x)), dims, count, keepdim);
-    return ts_div((ts_nansum)(x, dims, count, keepdim), there);
+    return ts_scope_leave(inner, ts_div((ts_nansum)(x, dims, count, keepdim), there));
 }
 
 /* The last of the k smallest. */
@@ -42,11 +46,14 @@ ts_status(ts_kthvalue)(ts_tensor *x, int64_t k, int32_t dim, ts_tensor *out[2])
     options.smallest = 1;
     if (x && k < 1)
         return TSI_FAIL(TS_ERR_ARG, "kthvalue: %lld of a dim, which counts from 1", (long long)k);
-    TSI_TRY(ts_topk(x, &options, &part[0], &part[1]));
+    ts_scope inner = tsi_scope_inner(x);
+    ts_status status = ts_topk(x, &options, &part[0], &part[1]);
     bool whole = ts_tensor_shape(x).ndim == 0;
-    for (int i = 0; i < 2; i++)
-        out[i] = whole ? part[i] : ts_select(part[i], dim, k - 1);
-    return ts_rank_status(x->rank);
+    for (int i = 0; status == TS_OK && i < 2; i++)
+        out[i] = ts_scope_pass(inner, whole ? part[i] : ts_select(part[i], dim, k - 1));
+    if (status == TS_OK) status = ts_rank_status(x->rank);
+    ts_scope_close(inner);
+    return status;
 }
 
 ts_status(ts_median)(ts_tensor *x, int32_t dim, ts_tensor *out[2])
@@ -63,13 +70,15 @@ ts_tensor *(ts_outer)(ts_tensor *a, ts_tensor *b)
 {
     if (a && ts_tensor_shape(a).ndim != 1) return refuse_dims("outer", a, "two vectors");
     if (b && ts_tensor_shape(b).ndim != 1) return refuse_dims("outer", b, "two vectors");
-    return ts_mul(ts_unsqueeze(a, 1), b);
+    ts_scope inner = tsi_scope_inner(a);
+    return ts_scope_leave(inner, ts_mul(ts_unsqueeze(a, 1), b));
 }
 
 ts_tensor *(ts_trace)(ts_tensor *x)
 {
     if (x && ts_tensor_shape(x).ndim != 2) return refuse_dims("trace", x, "a matrix");
-    return ts_sum(ts_diagonal(x, 0, 0, 1), NULL, 0, 0);
+    ts_scope inner = tsi_scope_inner(x);
+    return ts_scope_leave(inner, ts_sum(ts_diagonal(x, 0, 0, 1), NULL, 0, 0));
 }
 
 static ts_tensor *shifted(ts_tensor *x, int64_t dim, int64_t by)
@@ -84,8 +93,9 @@ ts_tensor *(ts_cross)(ts_tensor *a, ts_tensor *b, int32_t dim)
     int32_t d = dim < 0 ? dim + shape.ndim : dim;
     if (a && (d < 0 || d >= shape.ndim || shape.extent[d] != 3))
         return refuse_dims("cross", a, "a dim of extent 3");
-    return ts_sub(ts_mul(shifted(a, dim, -1), shifted(b, dim, -2)),
-                  ts_mul(shifted(a, dim, -2), shifted(b, dim, -1)));
+    ts_scope inner = tsi_scope_inner(a);
+    return ts_scope_leave(inner, ts_sub(ts_mul(shifted(a, dim, -1), shifted(b, dim, -2)),
+                                        ts_mul(shifted(a, dim, -2), shifted(b, dim, -1))));
 }
 
 /* The 2-norm along a dim, which stays; at least epsilon. */
@@ -101,24 +111,29 @@ static ts_tensor *length_of(ts_tensor *x, int64_t dim, double epsilon)
 
 ts_tensor *(ts_normalize)(ts_tensor *x, int32_t dim, double epsilon)
 {
-    return ts_div(x, length_of(x, dim, epsilon));
+    ts_scope inner = tsi_scope_inner(x);
+    return ts_scope_leave(inner, ts_div(x, length_of(x, dim, epsilon)));
 }
 
 ts_tensor *(ts_cosine_similarity)(ts_tensor *a, ts_tensor *b, int32_t dim)
 {
     const double least = 1e-8;
     int64_t d = dim;
-    return ts_sum(ts_mul((ts_normalize)(a, dim, least), (ts_normalize)(b, dim, least)), &d, 1, 0);
+    ts_scope inner = tsi_scope_inner(a);
+    return ts_scope_leave(
+        inner,
+        ts_sum(ts_mul((ts_normalize)(a, dim, least), (ts_normalize)(b, dim, least)), &d, 1, 0));
 }
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_one_hot)(ts_tensor *index, int64_t classes)
 {
-    if (!index) return ts_unsqueeze(index, -1); /* which says so */
+    if (!tsi_tensor_enter(index, "one_hot")) return NULL;
+    ts_scope inner = tsi_scope_inner(index);
     ts_tensor *number =
         ts_arange(ts_tensor_mesh(index), TS_DTYPE_I64, TS_SHAPE(classes), NULL, NULL);
-    return ts_cast(ts_eq(ts_unsqueeze(index, -1), number), TS_DTYPE_I64);
+    return ts_scope_leave(inner, ts_cast(ts_eq(ts_unsqueeze(index, -1), number), TS_DTYPE_I64));
 }
 
 static ts_tensor *put_at(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *values)
@@ -134,8 +149,10 @@ static ts_tensor *put_at(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor 
 ts_tensor *(ts_index_fill)(ts_tensor *x, int32_t dim, ts_tensor *index, double value)
 {
     if (!x) return put_at(x, dim, index, x); /* which says so */
-    return put_at(x, dim, index,
-                  ts_full(value, ts_tensor_mesh(x), ts_tensor_dtype(x), TS_SHAPE_SCALAR, NULL));
+    if (!tsi_tensor_enter(x, "index_fill")) return NULL;
+    ts_scope inner = tsi_scope_inner(x);
+    ts_tensor *one = ts_full(value, x->mesh, ts_tensor_dtype(x), TS_SHAPE_SCALAR, NULL);
+    return ts_scope_leave(inner, put_at(x, dim, index, one));
 }
 
 ts_tensor *(ts_index_copy)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)
@@ -162,8 +179,9 @@ ts_tensor *(ts_glu)(ts_tensor *x, int32_t dim)
     int32_t d = dim < 0 ? dim + shape.ndim : dim;
     if (x && (d < 0 || d >= shape.ndim || shape.extent[d] % 2))
         return refuse_dims("glu", x, "a dim of even extent");
-    if (ts_chunk(x, dim, 2, half) != TS_OK) return NULL;
-    return ts_mul(half[0], ts_sigmoid(half[1]));
+    ts_scope inner = tsi_scope_inner(x);
+    (void)ts_chunk(x, dim, 2, half);
+    return ts_scope_leave(inner, ts_mul(half[0], ts_sigmoid(half[1])));
 }
 
 /* [C] as [C, 1, ..], to go with x [N, C, ..]. */
@@ -186,9 +204,11 @@ ts_tensor *(ts_batch_norm)(ts_tensor *x, const ts_batch_norm_options *options)
     }
     if (shape.ndim < 2) return refuse_dims("batch_norm", x, "[N, C, ..]");
     double epsilon = options->epsilon != 0 ? options->epsilon : 1e-5;
+    ts_scope inner = tsi_scope_inner(x);
     ts_tensor *factor = ts_rsqrt(ts_add_scalar(options->variance, epsilon));
     if (options->weight) factor = ts_mul(factor, options->weight);
     ts_tensor *y =
         ts_mul(ts_sub(x, per_channel(options->mean, &shape)), per_channel(factor, &shape));
-    return options->bias ? ts_add(y, per_channel(options->bias, &shape)) : y;
+    if (options->bias) y = ts_add(y, per_channel(options->bias, &shape));
+    return ts_scope_leave(inner, y);
 }

@@ -150,10 +150,8 @@ static ts_status check_inputs(const tsi_op_args *args)
         const ts_tensor *t = args->in[i];
         if (!t && i < args->op->input_min)
             return TSI_FAIL(TS_ERR_NULL, "%s: input %d is NULL", args->op->name, i);
-        char what[TSI_EMPTY_TEXT];
         if (t && TSI_UNLIKELY(!t->layout))
-            return TSI_FAIL(TS_ERR_STATE, "%s: input %d is %s", args->op->name, i,
-                            tsi_tensor_empty_text(t, what, sizeof what));
+            return tsi_tensor_refuse(t, "%s: input %d", args->op->name, i);
     }
     return TS_OK;
 }
@@ -643,6 +641,9 @@ static TSI_COLD ts_status check_plan(const tsi_op_plan *plan)
 static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
 {
     return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
+    for (int32_t i = 0; i < args->input_count; i++)
+        if (args->in[i] && args->in[i]->ended)
+            return tsi_tensor_refuse(args->in[i], "%s: input %d", args->op->name, i);
 }
 
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
@@ -679,5 +680,8 @@ ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t inpu
 {
     tsi_op_args args = { op, in, input_count, 0, attributes };
     ts_tensor *out[TSI_OUTPUT_MAX];
-    return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
+    if (tsi_op_run(&args, out) != TS_OK) return NULL;
+    for (int32_t o = 1; o < op->output_count; o++)
+        ts_tensor_drop(out[o]); /* nobody asked; a tape that wants it has it */
+    return out[0];
 }

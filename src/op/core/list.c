@@ -32,10 +32,8 @@ ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, 
             if (TSI_UNLIKELY(!t))
                 return TSI_FAIL(TS_ERR_NULL, "%s: item %lld of list %d is NULL", name, (long long)i,
                                 k);
-            char what[TSI_EMPTY_TEXT];
             if (TSI_UNLIKELY(!t->layout))
-                return TSI_FAIL(TS_ERR_STATE, "%s: item %lld of list %d is %s", name, (long long)i,
-                                k, tsi_tensor_empty_text(t, what, sizeof what));
+                return tsi_tensor_refuse(t, "%s: item %lld of list %d", name, (long long)i, k);
             if (!*rank) *rank = t->rank;
             if (TSI_UNLIKELY(t->rank != *rank))
                 return TSI_FAIL(TS_ERR_ARG, "%s: item %lld of list %d is of another rank", name,

@@ -11,6 +11,7 @@
 #include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/index/index.h"
+#include "tensor/scope.h"
 #include "tessera/comm.h"
 
 /* ---- take ------------------------------------------------------------------------------------ */
@@ -433,7 +434,10 @@ ts_tensor *(ts_masked_select)(ts_tensor *x, ts_tensor *mask)
     ts_shape shape;
     double count;
     if (tsi_infer_broadcast(&call, &shape) != TS_OK) return NULL;
+    ts_scope inner = tsi_scope_inner(x);
     ts_tensor *in[] = { (ts_expand)(x, shape), (ts_expand)(mask, shape) };
-    if (ts_tensor_item((ts_count_nonzero)(in[1], NULL, 0, 0), &count) != TS_OK) return NULL;
-    return tsi_op_make(&tsi_op_masked_select, in, 2, &(tsi_masked_attributes){ (int64_t)count });
+    if (ts_tensor_item((ts_count_nonzero)(in[1], NULL, 0, 0), &count) != TS_OK)
+        return ts_scope_leave(inner, NULL);
+    return ts_scope_leave(inner, tsi_op_make(&tsi_op_masked_select, in, 2,
+                                             &(tsi_masked_attributes){ (int64_t)count }));
 }

@@ -12,6 +12,7 @@
 
 #include "op/core/common.h"
 #include "op/nn/attention.h"
+#include "tensor/scope.h"
 
 typedef tsi_attention_attributes attention_attributes;
 static const tsi_attribute attention_table[] = {
@@ -391,7 +392,9 @@ ts_tensor *(ts_attention)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                           const ts_attention_options *options)
 {
     ts_tensor *out[2];
-    return (ts_attention_lse)(q, k, v, options, out) == TS_OK ? out[0] : NULL;
+    if ((ts_attention_lse)(q, k, v, options, out) != TS_OK) return NULL;
+    ts_tensor_drop(out[1]); /* a tape that wants it has it */
+    return out[0];
 }
 
 ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention_options *options,

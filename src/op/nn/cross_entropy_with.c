@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "op/core/common.h"
+#include "tensor/scope.h"
 
 static ts_status check_options(const ts_cross_entropy_options *o, ts_tensor *logits)
 {
@@ -79,5 +80,7 @@ ts_tensor *(ts_cross_entropy_with)(ts_tensor *logits, ts_tensor *labels,
     /* The fused operator checks labels; it also is the loss where nothing else is asked. */
     ts_tensor *plain = tsi_cross_entropy_make(logits, labels, o.ignore_index, o.reduction);
     if (!plain || (!o.weight && o.label_smoothing == 0)) return plain;
-    return weighted(logits, labels, &o);
+    ts_tensor_drop(plain);
+    ts_scope inner = tsi_scope_inner(logits);
+    return ts_scope_leave(inner, weighted(logits, labels, &o));
 }

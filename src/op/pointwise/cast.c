@@ -2,6 +2,7 @@
 /* cast.c - the same elements in another dtype. What is pending may stay so where the cast loses
  * nothing: then casting the sum is summing what was cast. */
 #include "op/pointwise/unary.h"
+#include "tensor/scope.h"
 
 typedef struct cast_attributes {
     int32_t dtype, reserved;
@@ -88,6 +89,6 @@ const tsi_op_desc tsi_op_cast = {
 
 ts_tensor *(ts_cast)(ts_tensor *x, ts_dtype dtype)
 {
-    if (x && ts_tensor_dtype(x) == dtype) return x;
+    if (x && ts_tensor_dtype(x) == dtype) return tsi_tensor_same(x);
     return tsi_op_make(&tsi_op_cast, &x, 1, &(cast_attributes){ .dtype = (int32_t)dtype });
 }

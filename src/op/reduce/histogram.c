@@ -11,6 +11,7 @@
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "op/reduce/reduce.h"
+#include "tensor/scope.h"
 
 static const tsi_attribute histc_table[] = {
     TSI_ATTR(tsi_histc_attributes, bins, INT, "bins", "100"),
@@ -269,9 +270,10 @@ ts_tensor *(ts_bincount)(ts_tensor *x, ts_tensor *weights, int64_t minlength)
     bincount_attributes a = { .length = minlength };
     ts_shape shape = ts_tensor_shape(x);
     double top = -1;
+    ts_scope inner = tsi_scope_inner(x);
     if (x && ts_shape_count(&shape) > 0 && ts_tensor_item(ts_amax(x, NULL, 0, 0), &top) != TS_OK)
-        return NULL;
+        return ts_scope_leave(inner, NULL);
     if ((int64_t)top + 1 > a.length) a.length = (int64_t)top + 1;
     ts_tensor *in[] = { x, weights };
-    return tsi_op_make(&tsi_op_bincount, in, weights ? 2 : 1, &a);
+    return ts_scope_leave(inner, tsi_op_make(&tsi_op_bincount, in, weights ? 2 : 1, &a));
 }

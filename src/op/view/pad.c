@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "op/view/remap.h"
+#include "tensor/scope.h"
 
 /* ---- pad ------------------------------------------------------------------------------------- */
 
@@ -317,8 +318,9 @@ ts_tensor *(ts_roll)(ts_tensor *x, const int64_t *shifts, const int64_t *dims, i
 {
     if (x && !dims) { /* as one dim */
         ts_shape shape = ts_tensor_shape(x), flat = TS_SHAPE(-1);
+        ts_scope inner = tsi_scope_inner(x);
         ts_tensor *line = (ts_reshape)(x, flat);
-        return (ts_reshape)(roll_all(line, shifts, 1, 1), shape);
+        return ts_scope_leave(inner, (ts_reshape)(roll_all(line, shifts, 1, 1), shape));
     }
     roll_attributes a = { .shifts = list_of(shifts, count), .dims = list_of(dims, count) };
     return tsi_op_make(&tsi_op_roll, &x, 1, &a);

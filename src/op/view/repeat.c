@@ -7,6 +7,7 @@
 
 #include "base/intmath.h"
 #include "op/view/remap.h"
+#include "tensor/scope.h"
 
 typedef struct repeat_attributes {
     tsi_dims repeats; /* one number per dim */
@@ -223,12 +224,13 @@ ts_tensor *(ts_repeat)(ts_tensor *x, const int64_t *repeats, int32_t count)
     for (int32_t i = 0; i < a.repeats.count; i++)
         a.repeats.value[i] = repeats[i];
     ts_shape have = ts_tensor_shape(x), wide = { .ndim = count };
+    ts_scope inner = tsi_scope_inner(x);
     if (a.repeats.count > have.ndim) { /* new dims in front */
         for (int32_t d = 0; d < count; d++)
             wide.extent[d] = d < count - have.ndim ? 1 : have.extent[d - (count - have.ndim)];
         x = (ts_reshape)(x, wide);
     }
-    return tsi_op_make(&tsi_op_repeat, &x, 1, &a);
+    return ts_scope_leave(inner, tsi_op_make(&tsi_op_repeat, &x, 1, &a));
 }
 
 ts_tensor *(ts_repeat_interleave)(ts_tensor *x, int64_t repeats, int32_t dim)
