@@ -126,8 +126,7 @@ TS_API int ts_work_test(ts_work *work);                   /* 1: complete, wait w
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_group_barrier(...) (ts_here(TS_HERE), ts_group_barrier(__VA_ARGS__))
 #define ts_group_broadcast(...) (ts_here(TS_HERE), ts_group_broadcast(__VA_ARGS__))
 #define ts_group_scatter(...) (ts_here(TS_HERE), ts_group_scatter(__VA_ARGS__))
@@ -140,6 +139,5 @@ TS_END_C
 #define ts_group_exchange(...) (ts_here(TS_HERE), ts_group_exchange(__VA_ARGS__))
 #define ts_group_send(...) (ts_here(TS_HERE), ts_group_send(__VA_ARGS__))
 #define ts_group_recv(...) (ts_here(TS_HERE), ts_group_recv(__VA_ARGS__))
-#endif
 
 #endif

@@ -148,8 +148,7 @@ TS_API const char *ts_model_plan_text(ts_model_family family, const char *name);
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_model_declare(...) (ts_here(TS_HERE), ts_model_declare(__VA_ARGS__))
 #define ts_model_open(...) (ts_here(TS_HERE), ts_model_open(__VA_ARGS__))
 #define ts_model_materialize(...) (ts_here(TS_HERE), ts_model_materialize(__VA_ARGS__))
@@ -158,6 +157,5 @@ TS_END_C
 #define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))
 #define ts_model_logits(...) (ts_here(TS_HERE), ts_model_logits(__VA_ARGS__))
 #define ts_model_loss(...) (ts_here(TS_HERE), ts_model_loss(__VA_ARGS__))
-#endif
 
 #endif

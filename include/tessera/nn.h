@@ -131,7 +131,9 @@ TS_API ts_status ts_init_normal(ts_tensor *parameter, const char *name,
 /* ---- optimisers ------------------------------------------------------------------------------ */
 TS_API ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options); /* maker */
 TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options);     /* maker */
-TS_API ts_status ts_optimizer_step(ts_optimizer *o); /* recorded [coll]: all parameters or none */
+/* Updates all parameters that have a gradient, or none, and clears the gradients it used. recorded
+ * [coll] */
+TS_API ts_status ts_optimizer_step(ts_optimizer *o);
 TS_API ts_status ts_optimizer_zero(ts_optimizer *o); /* recorded: gradients are forgotten */
 TS_API ts_status ts_optimizer_rate(ts_optimizer *o,
                                    double lr); /* recorded: from the next step on */

@@ -44,8 +44,7 @@ TS_API ts_tensor *ts_batch_norm(ts_tensor *x, const ts_batch_norm_options *optio
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_batch_norm(...) (ts_here(TS_HERE), ts_batch_norm(__VA_ARGS__))
 #define ts_cosine_similarity(...) (ts_here(TS_HERE), ts_cosine_similarity(__VA_ARGS__))
 #define ts_cross(...) (ts_here(TS_HERE), ts_cross(__VA_ARGS__))
@@ -61,6 +60,5 @@ TS_END_C
 #define ts_outer(...) (ts_here(TS_HERE), ts_outer(__VA_ARGS__))
 #define ts_tile(...) (ts_here(TS_HERE), ts_tile(__VA_ARGS__))
 #define ts_trace(...) (ts_here(TS_HERE), ts_trace(__VA_ARGS__))
-#endif
 
 #endif

@@ -63,8 +63,7 @@ TS_API ts_status ts_cummin(ts_tensor *x, int32_t dim, ts_tensor **values, ts_ten
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_index_select(...) (ts_here(TS_HERE), ts_index_select(__VA_ARGS__))
 #define ts_index_add(...) (ts_here(TS_HERE), ts_index_add(__VA_ARGS__))
 #define ts_index_add_(...) (ts_here(TS_HERE), ts_index_add_(__VA_ARGS__))
@@ -84,6 +83,5 @@ TS_END_C
 #define ts_cumprod(...) (ts_here(TS_HERE), ts_cumprod(__VA_ARGS__))
 #define ts_cummax(...) (ts_here(TS_HERE), ts_cummax(__VA_ARGS__))
 #define ts_cummin(...) (ts_here(TS_HERE), ts_cummin(__VA_ARGS__))
-#endif
 
 #endif

@@ -89,8 +89,7 @@ TS_API ts_status ts_attention_backward(const ts_attention_saved *saved,
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_matmul(...) (ts_here(TS_HERE), ts_matmul(__VA_ARGS__))
 #define ts_mm(...) (ts_here(TS_HERE), ts_mm(__VA_ARGS__))
 #define ts_bmm(...) (ts_here(TS_HERE), ts_bmm(__VA_ARGS__))
@@ -112,6 +111,5 @@ TS_END_C
 #define ts_attention(...) (ts_here(TS_HERE), ts_attention(__VA_ARGS__))
 #define ts_attention_lse(...) (ts_here(TS_HERE), ts_attention_lse(__VA_ARGS__))
 #define ts_attention_backward(...) (ts_here(TS_HERE), ts_attention_backward(__VA_ARGS__))
-#endif
 
 #endif

@@ -80,8 +80,7 @@ TS_API ts_status ts_allclose(ts_tensor *a, ts_tensor *b, const ts_close_options 
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_mse_loss(...) (ts_here(TS_HERE), ts_mse_loss(__VA_ARGS__))
 #define ts_l1_loss(...) (ts_here(TS_HERE), ts_l1_loss(__VA_ARGS__))
 #define ts_bce(...) (ts_here(TS_HERE), ts_bce(__VA_ARGS__))
@@ -98,6 +97,5 @@ TS_END_C
 #define ts_avg_pool(...) (ts_here(TS_HERE), ts_avg_pool(__VA_ARGS__))
 #define ts_equal(...) (ts_here(TS_HERE), ts_equal(__VA_ARGS__))
 #define ts_allclose(...) (ts_here(TS_HERE), ts_allclose(__VA_ARGS__))
-#endif
 
 #endif

@@ -92,8 +92,7 @@ TS_API ts_tensor *ts_swiglu_backward(ts_tensor *dy, ts_tensor *gate, ts_tensor *
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_abs(...) (ts_here(TS_HERE), ts_abs(__VA_ARGS__))
 #define ts_acos(...) (ts_here(TS_HERE), ts_acos(__VA_ARGS__))
 #define ts_acosh(...) (ts_here(TS_HERE), ts_acosh(__VA_ARGS__))
@@ -226,6 +225,5 @@ TS_END_C
 #define ts_where(...) (ts_here(TS_HERE), ts_where(__VA_ARGS__))
 #define ts_xlogy(...) (ts_here(TS_HERE), ts_xlogy(__VA_ARGS__))
 #define ts_zeros_like(...) (ts_here(TS_HERE), ts_zeros_like(__VA_ARGS__))
-#endif
 
 #endif

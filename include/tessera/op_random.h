@@ -19,12 +19,10 @@ TS_API ts_tensor *ts_bernoulli(ts_tensor *p);         /* 1 with that probability
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_dropout(...) (ts_here(TS_HERE), ts_dropout(__VA_ARGS__))
 #define ts_rand_like(...) (ts_here(TS_HERE), ts_rand_like(__VA_ARGS__))
 #define ts_randn_like(...) (ts_here(TS_HERE), ts_randn_like(__VA_ARGS__))
 #define ts_bernoulli(...) (ts_here(TS_HERE), ts_bernoulli(__VA_ARGS__))
-#endif
 
 #endif

@@ -91,8 +91,7 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *dy, ts_tensor *y, int32_t d
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_sum(...) (ts_here(TS_HERE), ts_sum(__VA_ARGS__))
 #define ts_mean(...) (ts_here(TS_HERE), ts_mean(__VA_ARGS__))
 #define ts_prod(...) (ts_here(TS_HERE), ts_prod(__VA_ARGS__))
@@ -118,6 +117,5 @@ TS_END_C
 #define ts_logsumexp(...) (ts_here(TS_HERE), ts_logsumexp(__VA_ARGS__))
 #define ts_rms_norm(...) (ts_here(TS_HERE), ts_rms_norm(__VA_ARGS__))
 #define ts_layer_norm(...) (ts_here(TS_HERE), ts_layer_norm(__VA_ARGS__))
-#endif
 
 #endif

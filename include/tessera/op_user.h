@@ -120,11 +120,9 @@ TS_API TS_NODISCARD ts_status ts_op_about_of(const ts_op *op, ts_op_about *out);
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_op_register(...) (ts_here(TS_HERE), ts_op_register(__VA_ARGS__))
 #define ts_op_apply(...) (ts_here(TS_HERE), ts_op_apply(__VA_ARGS__))
 #define ts_op_call(...) (ts_here(TS_HERE), ts_op_call(__VA_ARGS__))
-#endif
 
 #endif

@@ -80,8 +80,7 @@ TS_API ts_tensor *ts_triu_(ts_tensor *x, int64_t diagonal);
 
 TS_END_C
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_movedim(...) (ts_here(TS_HERE), ts_movedim(__VA_ARGS__))
 #define ts_permute(...) (ts_here(TS_HERE), ts_permute(__VA_ARGS__))
 #define ts_transpose(...) (ts_here(TS_HERE), ts_transpose(__VA_ARGS__))
@@ -111,6 +110,5 @@ TS_END_C
 #define ts_triu(...) (ts_here(TS_HERE), ts_triu(__VA_ARGS__))
 #define ts_tril_(...) (ts_here(TS_HERE), ts_tril_(__VA_ARGS__))
 #define ts_triu_(...) (ts_here(TS_HERE), ts_triu_(__VA_ARGS__))
-#endif
 
 #endif

@@ -49,7 +49,9 @@ TS_API ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, cons
                              const ts_random_options *options);
 
 /* ---- from memory ----------------------------------------------------------------------------- */
-TS_API ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block); /* on ts_mesh_self */
+/* Of the caller's memory, on ts_mesh_self. With `done` set the memory is taken: `done` is called
+ * once when nothing refers to it any more, on any thread; on failure it stays the caller's. */
+TS_API ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block);
 /* One block per rank, no copy. [coll]: dtype, shape and every rank's block are checked against the
  * layout's rule and agreed on before anything else; one wrong block is an error on all ranks that
  * names it. */
@@ -60,6 +62,9 @@ TS_API ts_tensor *ts_distribute(const ts_array *whole, const ts_sharding *shardi
                                 int64_t root);
 TS_API ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *sharding,
                                    ts_meta meta); /* maker, local */
+/* Takes `managed`: its deleter is called once when nothing refers to the memory any more, on any
+ * thread; on failure (NULL) it stays the caller's. Memory that is flagged read-only is never
+ * written: in-place forms, updates, fills and loads into such a tensor are refused. */
 TS_API ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed /* takes */);
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -144,7 +149,6 @@ TS_API ts_tensor *ts_recv(const ts_meta *what, const ts_sharding *as, const ts_p
 
 TS_END_C
 
-#ifndef __cplusplus
 #define ts_redistribute(...) (ts_here(TS_HERE), ts_redistribute(__VA_ARGS__))
 #define ts_redistribute_to(...) (ts_here(TS_HERE), ts_redistribute_to(__VA_ARGS__))
 #define ts_redistribute_with(...) (ts_here(TS_HERE), ts_redistribute_with(__VA_ARGS__))
@@ -156,6 +160,5 @@ TS_END_C
 #define ts_send(...) (ts_here(TS_HERE), ts_send(__VA_ARGS__))
 #define ts_recv(...) (ts_here(TS_HERE), ts_recv(__VA_ARGS__))
 #define ts_tensor_item(...) (ts_here(TS_HERE), ts_tensor_item(__VA_ARGS__))
-#endif
 
 #endif

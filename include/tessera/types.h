@@ -72,7 +72,8 @@ typedef struct ts_array {
     size_t struct_size;
     void *data;
     ts_meta meta;
-    int64_t stride[TS_NDIM_MAX]; /* in elements; all zero: contiguous, row-major */
+    int64_t stride[TS_NDIM_MAX]; /* in elements; all zero: contiguous, row-major; a zero beside
+                                  * others repeats the same elements along that dim */
     void (*done)(void *context);
     void *context;
     int32_t device, ordinal; /* where data lies: 0 host memory, else a device type of DLPack (2:

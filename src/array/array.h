@@ -25,9 +25,9 @@ typedef struct tsi_storage {
     size_t bytes;                /* wanted size, also while emptied */
     uint32_t tag;                /* pool tag */
     uint32_t version;            /* counts in-place writes */
+    bool read_only;              /* outside memory that must not be written: every write asks */
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context;
-    bool read_only; /* outside memory that must not be written; copy and fill into it are refused */
     bool watched;   /* observers of the pool's rank are told when its memory goes */
 } tsi_storage;
 

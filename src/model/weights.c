@@ -68,6 +68,7 @@ static ts_status init_read(ts_tensor *parameter, const char *name, void *state)
     tsi_sources from;
     ts_shape shape = ts_tensor_shape(parameter);
     ts_status status = tsi_sources_find(weights, name, &shape, &from);
+    if (status == TS_OK) status = tsi_tensor_writable(parameter, "load: %s", name);
     if (status == TS_OK && from.part_elements > 0) {
         region_read r = { .weights = weights, .from = &from };
         status = tsi_fill_image(parameter->mesh, parameter->layout, parameter->array, read_run,

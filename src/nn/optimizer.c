@@ -140,6 +140,7 @@ static ts_status settle_all(ts_optimizer *o)
         ts_tensor *grad;
         TSI_TRY(settled_grad(o->slot[i].param, &grad));
         if (!grad) continue;
+        TSI_TRY(tsi_tensor_writable(o->slot[i].param, "optimizer: %s", o->slot[i].name));
         if (!tsi_array_is_dense(o->slot[i].param->array))
             return TSI_FAIL(TS_ERR_STATE, "optimizer: the block of %s is not dense",
                             o->slot[i].name);
@@ -290,8 +291,9 @@ static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
     ts_tensor *grad = ts_tensor_grad(param);
     if (!grad) return TS_OK;
     double factor = *(const double *)context;
-    bool alone =
-        grad->array->references == 1 && atomic_load(&grad->array->storage->references) == 1;
+    const tsi_storage *storage = grad->array->storage;
+    bool alone = grad->array->references == 1 && !storage->read_only &&
+                 atomic_load(&storage->references) == 1;
     if (alone) { /* nobody else sees the block */
         ts_tensor *same = NULL;
         return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &factor }, &same);

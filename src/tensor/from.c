@@ -18,6 +18,24 @@ static ts_tensor *told(ts_tensor *t, const char *how)
     return t;
 }
 
+/* The tensor of an array that wraps memory from outside. On failure that memory stays the caller's:
+ * tessera owns it, and calls `done`, from the end of this on. */
+static ts_tensor *from_outside(ts_mesh *self, tsi_array *array /* takes */)
+{
+    tsi_storage *storage = array->storage;
+    void (*done)(void *) = storage->done;
+    storage->done = NULL;
+    const ts_layout *layout = tsi_tensor_layout_of(self, NULL, tsi_array_shape(array));
+    ts_tensor *t = NULL;
+    if (layout)
+        t = tsi_tensor_make(self, layout, (ts_dtype)array->dtype, array, NULL);
+    else
+        tsi_array_release(array);
+    ts_layout_release(layout);
+    if (t) storage->done = done;
+    return t;
+}
+
 ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block)
 {
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
@@ -26,13 +44,8 @@ ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block)
         return NULL;
     }
     ts_mesh *self = ts_mesh_self(me);
-    const ts_layout *layout = self ? tsi_tensor_layout_of(self, NULL, block->meta.shape) : NULL;
-    if (!layout) return NULL;
-    tsi_array *array = tsi_array_wrap(me, block);
-    ts_tensor *t = NULL;
-    if (array) t = tsi_tensor_make(self, layout, (ts_dtype)block->meta.dtype, array, NULL);
-    ts_layout_release(layout);
-    return told(t, "from_memory");
+    tsi_array *array = self ? tsi_array_wrap(me, block) : NULL;
+    return array ? told(from_outside(self, array), "from_memory") : NULL;
 }
 
 ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
@@ -40,15 +53,7 @@ ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
     ts_mesh *self = ts_mesh_self(me);
     tsi_array *array = self ? tsi_array_from_dlpack(me, managed) : NULL;
-    if (!array) return NULL;
-    const ts_layout *layout = tsi_tensor_layout_of(self, NULL, tsi_array_shape(array));
-    ts_tensor *t = NULL;
-    if (layout)
-        t = tsi_tensor_make(self, layout, (ts_dtype)array->dtype, array, NULL);
-    else
-        tsi_array_release(array);
-    ts_layout_release(layout);
-    return told(t, "from_dlpack");
+    return array ? told(from_outside(self, array), "from_dlpack") : NULL;
 }
 
 /* ---- one block per rank ---------------------------------------------------------------------- */

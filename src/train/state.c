@@ -112,6 +112,7 @@ static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
         return TSI_FAIL(TS_ERR_INTERNAL, "%s: the block of %s is not dense", s->path, name);
     tsi_block block = tsi_array_block(t->array);
     size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
+    if (s->reading) TSI_TRY(tsi_tensor_writable(t, "%s: %s", s->path, name));
     if (s->reading) t->array->storage->version++;
     tsi_image image;
     int32_t mode = s->reading ? TSI_IMAGE_WRITE : TSI_IMAGE_READ;

@@ -11,4 +11,31 @@ echo 'ts_status x(void);' > "$work/include/tessera/x.h"
 : > "$work/include/tessera/tessera.h"
 refuses "a header that needs another one" "FAIL x.h as C11" "$root/scripts/check-headers" "$work/include"
 refuses "a header that tessera.h forgot" "tessera.h does not include x.h" "$root/scripts/check-headers" "$work/include"
+
+# Friction 5: an error keeps the place of the call in C++ as it does in C.
+cat > "$work/place.cpp" << 'END'
+#include <cstdio>
+#include <tessera/tessera.h>
+static ts_status work(ts_rank *me, void *)
+{
+    ts_tensor *x = ts_ones(ts_mesh_self(me), TS_DTYPE_F32, TS_SHAPE(3), nullptr);
+    ts_mm(x, x);
+    std::printf("%s\n", ts_rank_error(me)->where);
+    return TS_OK;
+}
+int main()
+{
+    return ts_launch(0, nullptr, work, nullptr) == 1 ? 0 : 1;
+}
+END
+if c++ -std=c++17 -I"$root/include" "$work/place.cpp" -L"$build/lib" -ltessera -Wl,-rpath,"$build/lib" -o "$work/place" \
+    2> "$work/said"; then
+    said=$(TESSERA_RANKS=1 "$work/place" 2> "$work/said")
+    case $said in
+    *place.cpp:6*) pass "an error of a call in C++ has its place" ;;
+    *) fail "an error of a call in C++ has its place" "$said" ;;
+    esac
+else
+    fail "a program in C++" "$(cat "$work/said")"
+fi
 finish

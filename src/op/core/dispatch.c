@@ -586,6 +586,7 @@ static ts_rank *rank_of(const tsi_op_args *args)
 static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
+    if (plan->in_place) TSI_TRY(tsi_tensor_writable(args->in[0], "%s_: input 0", args->op->name));
     if (tsi_op_plan_bytes(plan) > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
         state->implicit_bytes = tsi_add_most(state->implicit_bytes, tsi_op_plan_bytes(plan));
@@ -640,10 +641,10 @@ static TSI_COLD ts_status check_plan(const tsi_op_plan *plan)
 
 static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
 {
-    return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
     for (int32_t i = 0; i < args->input_count; i++)
         if (args->in[i] && args->in[i]->ended)
             return tsi_tensor_refuse(args->in[i], "%s: input %d", args->op->name, i);
+    return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
 }
 
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)

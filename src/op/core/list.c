@@ -43,6 +43,13 @@ ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, 
     return *rank ? tsi_rank_enter(*rank) : TS_OK;
 }
 
+ts_status tsi_list_writable(const char *name, ts_list list)
+{
+    for (int64_t i = 0; i < list.count; i++)
+        TSI_TRY(tsi_tensor_writable(list.item[i], "%s: item %lld", name, (long long)i));
+    return TS_OK;
+}
+
 ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like)
 {
     if (x->layout == like->layout && x->mesh == like->mesh) return x;
@@ -179,6 +186,7 @@ static ts_status run(form f, ts_tensor **out)
         out[i] = NULL;
     TSI_TRY(tsi_list_check(f.name, f.lists, f.count, &rank));
     if (!rank) return TS_OK;
+    if (f.in_place) TSI_TRY(tsi_list_writable(f.name, f.lists[0]));
     bool moves = false;
     TSI_TRY(plan_all(&f, rank, &moves));
     if (!moves || out) {

@@ -18,6 +18,9 @@ typedef struct tsi_listed {
  * is fine: *rank is NULL. `name` is that of the form. */
 ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, ts_rank **rank);
 
+/* May all items be written? Asked before any of them is. */
+ts_status tsi_list_writable(const char *name, ts_list list);
+
 /* `x` in the layout of `like`: itself, or a new tensor of the innermost scope. The caller has asked
  * the policy. NULL: recorded. */
 ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like);

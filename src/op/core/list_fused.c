@@ -32,6 +32,7 @@ ts_status ts_foreach_zero(ts_list x)
 {
     ts_rank *rank;
     TSI_TRY(tsi_list_check("foreach_zero", &x, 1, &rank));
+    TSI_TRY(tsi_list_writable("foreach_zero", x));
     TSI_TRY(ready_all(x));
     const unsigned char zero[16] = { 0 };
     for (int64_t i = 0; i < x.count; i++) {
@@ -79,6 +80,7 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     ts_rank *rank;
     TSI_TRY(tsi_list_check("foreach_copy", lists, 2, &rank));
     if (!rank) return TS_OK;
+    TSI_TRY(tsi_list_writable("foreach_copy", to));
     ts_scope scope = ts_scope_open(rank, NULL);
     ts_tensor **made = NULL, *const *item = NULL;
     ts_status status = ready_all(to);
@@ -204,7 +206,7 @@ static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts
         1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F16;
     if (!t || t->rank != rank || t->move || t->layout != layout) return false;
     const tsi_array *array = t->array;
-    if (!array->dense || !(real >> array->dtype & 1)) return false;
+    if (!array->dense || !(real >> array->dtype & 1) || array->storage->read_only) return false;
     part->data = array->offset ? tsi_array_data(array) : array->storage->data;
     part->dtype = (ts_dtype)array->dtype;
     return true;
@@ -309,8 +311,11 @@ static ts_status run(const fused *f)
     TSI_TRY(tsi_list_check(f->op->name, f->list, f->lists, &rank));
     if (!rank) return TS_OK;
     TSI_TRY(check_all(f));
-    for (int32_t k = 0; k < f->lists; k++)
-        if (k != TSI_UPDATE_GRAD) TSI_TRY(ready_all(f->list[k]));
+    for (int32_t k = 0; k < f->lists; k++) {
+        if (k == TSI_UPDATE_GRAD) continue;
+        TSI_TRY(tsi_list_writable(f->op->name, f->list[k]));
+        TSI_TRY(ready_all(f->list[k]));
+    }
     ts_scope scope = ts_scope_open(rank, NULL);
     ts_tensor **made = NULL, *const *grad = NULL;
     status = bring(f->op->name, f->list[TSI_UPDATE_GRAD], f->list[0], &grad, &made);

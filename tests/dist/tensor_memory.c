@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor_memory.c - memory of other libraries under tensors: who owns it, who may write it. */
+#include "array/dlpack_abi.h"
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+static const ts_module_desc plain = { .struct_size = sizeof plain, .type = "plain" };
+static _Atomic int deleted;
+
+static void count_deleted(DLManagedTensorVersioned *self)
+{
+    (void)self;
+    deleted++;
+}
+
+/* A managed matrix of 4 x 4 numbers. */
+typedef struct outside {
+    float number[16];
+    int64_t extent[2];
+    DLManagedTensorVersioned managed;
+} outside;
+
+static DLManagedTensorVersioned *outside_of(outside *o, bool read_only)
+{
+    *o = (outside){ .extent = { 4, 4 } };
+    for (int i = 0; i < 16; i++)
+        o->number[i] = 1;
+    o->managed = (DLManagedTensorVersioned){
+        .version = { 1, 0 },
+        .deleter = count_deleted,
+        .flags = read_only ? TSI_DL_FLAG_READ_ONLY : 0,
+        .dl_tensor = { .data = o->number,
+                       .device = { TSI_DL_CPU, 0 },
+                       .ndim = 2,
+                       .dtype = { TSI_DL_FLOAT, 32, 1 },
+                       .shape = o->extent },
+    };
+    return &o->managed;
+}
+
+/* ---- read-only memory ------------------------------------------------------------------------ */
+
+typedef void (*write_fn)(ts_tensor *x, ts_tensor *y);
+
+static void write_triangle(ts_tensor *x, ts_tensor *y)
+{
+    (void)y, ts_tril_(x, 0);
+}
+static void write_view(ts_tensor *x, ts_tensor *y) /* the flag is the memory's, not the handle's */
+{
+    (void)y, ts_triu_(ts_reshape(x, TS_SHAPE(2, 8)), 0);
+}
+static void write_op(ts_tensor *x, ts_tensor *y)
+{
+    ts_scatter_(x, 0, ts_zeros(ts_tensor_mesh(x), TS_DTYPE_I64, TS_SHAPE(4, 4), NULL), y);
+}
+static void write_list(ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *a[] = { y, x };
+    (void)ts_foreach_add((ts_list){ a, 2 }, (ts_list){ a, 2 }, 1.0, NULL);
+}
+static void write_zero(ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *a[] = { y, x };
+    (void)ts_foreach_zero((ts_list){ a, 2 });
+}
+static void write_copy(ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *a[] = { y, x }, *b[] = { y, y };
+    (void)ts_foreach_copy((ts_list){ a, 2 }, (ts_list){ b, 2 });
+}
+static void write_sgd(ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *a[] = { y, x }, *b[] = { y, y };
+    ts_sgd_update update = TS_INIT(ts_sgd_update);
+    update.param = (ts_list){ a, 2 };
+    update.grad = (ts_list){ b, 2 };
+    update.lr = 1;
+    update.step = 1;
+    (void)ts_fused_sgd(&update);
+}
+static void write_moment(ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *z = ts_clone(y);
+    ts_adamw_update update = TS_INIT(ts_adamw_update);
+    update.param = update.second = (ts_list){ &z, 1 };
+    update.grad = (ts_list){ &y, 1 };
+    update.first = (ts_list){ &x, 1 };
+    update.step = 1;
+    (void)ts_fused_adamw(&update);
+}
+static void write_zeros(ts_tensor *x, ts_tensor *y)
+{
+    (void)y, (void)ts_init_zeros(x, "w", NULL);
+}
+static void write_random(ts_tensor *x, ts_tensor *y)
+{
+    (void)y, (void)ts_init_normal(x, "w", NULL);
+}
+static void write_step(ts_tensor *x, ts_tensor *y)
+{
+    ts_rank *me = ts_tensor_rank(x);
+    ts_module *m = ts_module_create(ts_tensor_mesh(x), &plain, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 4), NULL);
+    (void)ts_module_materialize(m);
+    ts_optimizer *o = ts_sgd_create(m, NULL);
+    (void)ts_tensor_write(w, x);
+    ts_tape_begin(me);
+    (void)ts_backward(ts_sum(ts_mul(w, y), NULL, 0, 0), NULL);
+    (void)ts_optimizer_step(o);
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+}
+
+static const struct {
+    const char *words;
+    write_fn fn;
+} writes[] = {
+    { "tril_: input 0 is memory", write_triangle },
+    { "triu_: input 0 is memory", write_view },
+    { "scatter_: input 0 is memory", write_op },
+    { "foreach_add: item 1 is memory", write_list },
+    { "foreach_zero: item 1 is memory", write_zero },
+    { "foreach_copy: item 1 is memory", write_copy },
+    { "fused_sgd: item 1 is memory", write_sgd },
+    { "fused_adamw: item 0 is memory", write_moment },
+    { "init_zeros: the parameter is memory", write_zeros },
+    { "init_normal: the parameter is memory", write_random },
+    { "optimizer: w is memory", write_step },
+};
+
+TS_TEST_RANKS(repair_3_read_only_memory_is_not_written, 1, 2)
+{
+    for (size_t i = 0; i < 2 * sizeof writes / sizeof writes[0]; i++) {
+        bool read_only = i % 2 == 0; /* the same call with memory that may be written succeeds */
+        outside memory;
+        ts_scope all = ts_scope_open(t->me, "all");
+        ts_tensor *x = ts_from_dlpack(t->me, outside_of(&memory, read_only));
+        ts_tensor *y = ts_full(2.0, ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(4, 4), NULL);
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        writes[i / 2].fn(x, y);
+        ts_status status = ts_scope_close(scope);
+        TEST_SAY(t, status == (read_only ? TS_ERR_ARG : TS_OK), "%s: %s", writes[i / 2].words,
+                 status != TS_OK ? ts_rank_error(t->me)->text : "accepted");
+        if (read_only) TEST_SAYS(t, ts_rank_error(t->me)->text, writes[i / 2].words);
+        for (int k = 0; read_only && k < 16; k++)
+            TEST_CHECK(t, memory.number[k] == 1);
+        double first = 0;
+        TEST_OK(t, ts_tensor_item(ts_select(ts_select(y, 0, 0), 0, 0), &first));
+        if (read_only) TEST_CHECK(t, first == 2); /* nothing of a list was written */
+        TEST_OK(t, ts_scope_close(all));
+    }
+}
+
+/* ---- who owns -------------------------------------------------------------------------------- */
+
+/* A refused tensor and one that memory ran out for stay the caller's, at any allocation. */
+TS_TEST_RANKS(friction_5_a_refused_dlpack_tensor_is_the_callers, 1)
+{
+    outside memory;
+    DLManagedTensorVersioned *managed = outside_of(&memory, false);
+    ts_mesh_self(t->me);
+    managed->dl_tensor.dtype.lanes = 2;
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_CHECK(t, ts_from_dlpack(t->me, managed) == NULL);
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_DTYPE);
+    TEST_EQ(t, deleted, 0);
+    managed->dl_tensor.dtype.lanes = 1;
+    bool done = false;
+    for (int64_t n = 1; !done && n < 50; n++) {
+        scope = ts_scope_open(t->me, NULL);
+        (void)tsi_alloc_fail_at(n);
+        ts_tensor *x = ts_from_dlpack(t->me, managed);
+        (void)tsi_alloc_fail_at(0);
+        TEST_EQ(t, deleted, 0);
+        done = x != NULL;
+        (void)ts_scope_close(scope);
+        TEST_EQ(t, deleted, done);
+        if (!done) TEST_OK(t, ts_rank_recover(t->me));
+    }
+    TEST_CHECK(t, done);
+}
+
+/* All strides zero: contiguous. One of them: the same elements again. */
+TS_TEST_RANKS(friction_5_zero_strides, 1)
+{
+    float number[6] = { 1, 2, 3, 4, 5, 6 };
+    ts_array block = TS_INIT(ts_array);
+    block.data = number;
+    block.meta.dtype = TS_DTYPE_F32;
+    block.meta.shape = TS_SHAPE(2, 3);
+    double sum = 0;
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_from_memory(t->me, &block), NULL, 0, 0), &sum));
+    TEST_CHECK(t, sum == 21);
+    block.stride[1] = 1; /* both rows are the first */
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_from_memory(t->me, &block), NULL, 0, 0), &sum));
+    TEST_CHECK(t, sum == 12);
+    block.stride[0] = 3, block.stride[1] = 0; /* 1, 4, three times each */
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_from_memory(t->me, &block), NULL, 0, 0), &sum));
+    TEST_CHECK(t, sum == 15);
+}
+
+TS_TEST_RANKS(friction_5_a_step_clears_gradients, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_module *m = ts_module_create(mesh, &plain, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4), NULL);
+    TEST_OK(t, ts_module_materialize(m));
+    ts_optimizer *o = ts_sgd_create(m, NULL);
+    ts_tape_begin(t->me);
+    TEST_OK(t, ts_backward(ts_sum(ts_mul(w, w), NULL, 0, 0), NULL));
+    TEST_CHECK(t, ts_tensor_grad(w) != NULL);
+    TEST_OK(t, ts_optimizer_step(o));
+    TEST_CHECK(t, ts_tensor_grad(w) == NULL);
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+}
