@@ -36,8 +36,8 @@ typedef struct ts_world_options {
     int32_t progress;           /* 0: helper threads where allowed; 1: only inside calls */
     int32_t watch; /* ts_launch_with: 1: as in ts_launch, SIGUSR1 writes what every rank is doing to
                     * standard error, where the signal has its default action */
-    const char *model; /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
-                        * TESSERA_MODEL, else the defaults of docs/model-engine.md */
+    const char *model;    /* model: the machine, "ranks_per_node=8, latency_us=2/10, ..."; NULL:
+                           * TESSERA_MODEL, else the defaults of docs/model-engine.md */
     int64_t handles_kept; /* of a rank's ended tensors so many, at 128 bytes each, are kept apart
                            * from new ones: using one of their handles is an error for sure. 0:
                            * TESSERA_HANDLES_KEPT, else 65,536, less if ranks are many */
@@ -48,11 +48,15 @@ TS_BEGIN_C
 /* Frame of main(): opens a world, runs work on every rank, drains, agrees, prints the first error
  * once with its rank, and returns the exit code, 0 or 1 (2: bad option in the environment). While
  * it runs, SIGUSR1 writes what every rank is doing to standard error.
- * argv may be NULL with argc 0; options of the form --ts-ranks=N, --ts-engine=NAME are taken. */
+ * argv may be NULL with argc 0; options of the form --ts-ranks=N, --ts-engine=NAME are taken. Once
+ * a rank has failed, the others have the timeout to come back; if one does not, being stuck in code
+ * of the program, its name and last place are printed with the post-mortem and the process ends, 1.
+ */
 TS_API int ts_launch(int argc, char **argv, ts_work_fn work, void *arg);
 
 /* As ts_launch, with options, without printing: `error` (may be NULL) receives the first error's
- * sentence and must hold `error_size` bytes. */
+ * sentence and must hold `error_size` bytes. A rank that does not come back is left behind, on its
+ * thread: then its world and `arg` are still in use (rank 0 is the calling thread itself). */
 TS_API TS_NODISCARD ts_status ts_launch_with(const ts_world_options *options, ts_work_fn work,
                                              void *arg, char *error, size_t error_size);
 

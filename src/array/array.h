@@ -28,7 +28,7 @@ typedef struct tsi_storage {
     bool read_only;              /* outside memory that must not be written: every write asks */
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context;
-    bool watched;   /* observers of the pool's rank are told when its memory goes */
+    bool watched; /* observers of the pool's rank are told when its memory goes */
 } tsi_storage;
 
 typedef struct tsi_array {

@@ -7,11 +7,16 @@
  *   well, that of other processes -> close
  *
  * INV: a rank that has left never calls the engine again; when the threads are joined no work of
- * this process is in flight. ts_launch is the only function of the library that prints. */
+ * this process is in flight. ts_launch is the only function of the library that prints, and the
+ * only one that ends the process: INV-9 holds for ranks that are stuck in the program's own code,
+ * too. Once a rank has failed the others have the timeout to come back; one that does not is named,
+ * with its last place (stuck.c). ts_launch_with returns then, and leaves that rank and its world
+ * behind. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "runtime/runtime.h"
@@ -19,21 +24,31 @@
 
 enum { RANK_STACK_BYTES = 1 << 20 };
 
-typedef struct launch {
-    ts_world *world;
-    ts_work_fn work;
-    void *arg;
-    _Atomic int64_t failures; /* numbers failed ranks in the order of their failures */
-} launch;
+typedef struct launch launch;
 
 typedef struct member {
     launch *launch;
     int64_t local_index;
     pthread_t thread;
     bool started;
+    _Atomic int32_t ended; /* after what follows was written */
     ts_status status;
     int64_t order; /* of its failure, from 1 */
 } member;
+
+struct launch {
+    ts_world *world;
+    ts_work_fn work;
+    void *arg;
+    tsi_watch *watch; /* NULL: nobody watches */
+    int64_t start_ns;
+    _Atomic int64_t failures;  /* numbers failed ranks in the order of their failures */
+    _Atomic int64_t failed_ns; /* when the first one failed; 0: none */
+    tsi_word ended;            /* members that have */
+    bool ends_process;         /* the watch does, if a rank is stuck; else that is left behind */
+    bool left_behind;          /* a rank is still in the program's code */
+    member member[];           /* local_count of them */
+};
 
 /* The rank's final status: what work returned, or the error it left pending. */
 static ts_status final_status(ts_rank *me, ts_status returned)
@@ -45,6 +60,25 @@ static ts_status final_status(ts_rank *me, ts_status returned)
                         ts_status_name(returned));
 }
 
+static void note_failure(member *self)
+{
+    launch *frame = self->launch;
+    self->order = 1 + atomic_fetch_add_explicit(&frame->failures, 1, memory_order_relaxed);
+    int64_t none = 0;
+    (void)atomic_compare_exchange_strong_explicit(&frame->failed_ns, &none, tsi_clock_ns(),
+                                                  memory_order_relaxed, memory_order_relaxed);
+}
+
+static void note_end(member *self)
+{
+    launch *frame = self->launch;
+    bool failed = self->status != TS_OK;
+    atomic_store_explicit(&self->ended, 1, memory_order_release);
+    atomic_fetch_add_explicit(&frame->ended, 1, memory_order_release);
+    tsi_wake_all(&frame->ended);
+    if (failed && frame->ends_process) tsi_watch_look(frame->watch);
+}
+
 static void run_member(member *self)
 {
     launch *frame = self->launch;
@@ -53,9 +87,7 @@ static void run_member(member *self)
     if (self->status != TS_OK) return;
     self->status = final_status(me, frame->work(me, frame->arg));
     if (self->status == TS_OK) self->status = tsi_comm_drain(me);
-    if (self->status != TS_OK) {
-        self->order = 1 + atomic_fetch_add_explicit(&frame->failures, 1, memory_order_relaxed);
-    }
+    if (self->status != TS_OK) note_failure(self);
     tsi_comm_leave(me, self->status, self->status == TS_OK ? "" : me->error.text);
     ts_rank_detach(me);
 }
@@ -63,6 +95,7 @@ static void run_member(member *self)
 static void *member_thread(void *argument)
 {
     run_member(argument);
+    note_end(argument);
     return NULL;
 }
 
@@ -75,25 +108,75 @@ static void start_failed(member *self)
     if (status != TS_OK) return;
     self->status =
         ts_rank_fail(me, TS_ERR_MEMORY, "its thread could not be started: %s", ts_last_error());
-    self->order = 1 + atomic_fetch_add_explicit(&self->launch->failures, 1, memory_order_relaxed);
+    note_failure(self);
     tsi_comm_leave(me, self->status, me->error.text);
     ts_rank_detach(me);
 }
 
-static void run_members(launch *frame, member *members)
+/* ---- ranks that do not come back ------------------------------------------------------------- */
+
+enum { LOOK_MS = 50 };
+
+static bool has_ended(const member *m)
+{
+    return atomic_load_explicit(&m->ended, memory_order_acquire) != 0;
+}
+
+/* The first rank that is stuck, or NULL. */
+static const member *stuck_member(const launch *frame, int64_t now_ns)
+{
+    int64_t failed_ns = atomic_load_explicit(&frame->failed_ns, memory_order_relaxed);
+    if (failed_ns == 0) return NULL;
+    for (int64_t i = 0; i < frame->world->local_count; i++) {
+        const member *m = &frame->member[i];
+        if (has_ended(m)) continue;
+        if (tsi_rank_stuck(frame->world->rank[i], frame->start_ns, failed_ns, now_ns)) return m;
+    }
+    return NULL;
+}
+
+/* Waits for all threads, or leaves one behind. */
+static void await_members(launch *frame, int64_t started)
+{
+    for (;;) {
+        uint32_t ended = atomic_load_explicit(&frame->ended, memory_order_acquire);
+        if ((int64_t)ended >= started) return;
+        int64_t now_ns = tsi_clock_ns();
+        frame->left_behind = !frame->ends_process && stuck_member(frame, now_ns) != NULL;
+        if (frame->left_behind) return;
+        bool failed = atomic_load_explicit(&frame->failed_ns, memory_order_relaxed) != 0;
+        (void)tsi_wait_word(&frame->ended, ended, 0,
+                            failed ? now_ns + LOOK_MS * 1000000 : INT64_MAX);
+    }
+}
+
+static void run_members(launch *frame)
 {
     int64_t count = frame->world->local_count;
+    member *members = frame->member;
     for (int64_t i = 0; i < count; i++) {
-        members[i] = (member){ .launch = frame, .local_index = i };
+        members[i].launch = frame;
+        members[i].local_index = i;
     }
+    int64_t started = 1;
     for (int64_t i = 1; i < count; i++) {
         members[i].started = tsi_thread_start(&members[i].thread, member_thread, &members[i],
                                               RANK_STACK_BYTES) == TS_OK;
-        if (!members[i].started) start_failed(&members[i]);
+        started += members[i].started;
+        if (!members[i].started) {
+            start_failed(&members[i]);
+            atomic_store_explicit(&members[i].ended, 1, memory_order_release);
+        }
     }
     run_member(&members[0]);
+    note_end(&members[0]);
+    await_members(frame, started);
     for (int64_t i = 1; i < count; i++) {
-        if (members[i].started) pthread_join(members[i].thread, NULL);
+        if (!members[i].started) continue;
+        if (has_ended(&members[i]) || !frame->left_behind)
+            pthread_join(members[i].thread, NULL);
+        else
+            pthread_detach(members[i].thread);
     }
 }
 
@@ -105,24 +188,28 @@ static bool is_earlier(const member *a, const member *b)
     return a->order < b->order;
 }
 
-static const member *first_failure(const member *members, int64_t count)
+static bool has_failed(const member *m)
+{
+    return has_ended(m) && m->status != TS_OK;
+}
+
+static const member *first_failure(const launch *frame)
 {
     const member *first = NULL;
-    for (int64_t i = 0; i < count; i++) {
-        if (members[i].status == TS_OK) continue;
-        if (first == NULL || is_earlier(&members[i], first)) first = &members[i];
+    for (int64_t i = 0; i < frame->world->local_count; i++) {
+        const member *m = &frame->member[i];
+        if (has_failed(m) && (first == NULL || is_earlier(m, first))) first = m;
     }
     return first;
 }
 
 /* "rank 2: sentence" or, if others of this process say the same, "rank 2 and 3 more: sentence". */
-static void write_verdict(const launch *frame, const member *members, const member *first,
-                          tsi_text *out)
+static void write_verdict(const launch *frame, const member *first, tsi_text *out)
 {
     const ts_rank *rank = frame->world->rank[first->local_index];
     int64_t same = 0, echoes = 0;
     for (int64_t i = 0; i < frame->world->local_count; i++) {
-        if (&members[i] == first || members[i].status == TS_OK) continue;
+        if (&frame->member[i] == first || !has_failed(&frame->member[i])) continue;
         if (strcmp(frame->world->rank[i]->error.text, rank->error.text) == 0)
             same++;
         else
@@ -138,6 +225,13 @@ static void write_verdict(const launch *frame, const member *members, const memb
         tsi_text_printf(out, "; %lld other rank%s stopped with it", (long long)echoes,
                         echoes == 1 ? "" : "s");
     }
+    const member *stuck = stuck_member(frame, tsi_clock_ns());
+    if (stuck == NULL) return;
+    char doing[288];
+    const ts_rank *who = frame->world->rank[stuck->local_index];
+    tsi_rank_activity(who, doing, sizeof doing);
+    tsi_text_printf(out, "; rank %lld does not come back from the program's own code (%s)",
+                    (long long)who->index, doing);
 }
 
 /* A wrong argument that every rank refused alike: where the ranks were tells nothing more. */
@@ -150,7 +244,8 @@ static bool is_mistake_of_all(const launch *frame, const member *first)
         mistake = mistake || first->status == mistakes[i];
     const char *text = frame->world->rank[first->local_index]->error.text;
     for (int64_t i = 0; mistake && i < frame->world->local_count; i++)
-        mistake = strcmp(frame->world->rank[i]->error.text, text) == 0;
+        mistake =
+            has_ended(&frame->member[i]) && strcmp(frame->world->rank[i]->error.text, text) == 0;
     return mistake;
 }
 
@@ -181,28 +276,33 @@ static ts_status agree_on_end(ts_world *world, verdict *out)
     return status;
 }
 
-static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *arg, bool watch,
-                           verdict *out)
+/* On the watch's thread, after a failure: if a rank is stuck this process ends here, with the words
+ * ts_launch would have had. What the stuck thread holds, a lock of a stream for one, is not waited
+ * for. */
+static void end_if_stuck(void *context)
 {
-    ts_world *world = NULL;
-    TSI_TRY(tsi_world_start(settings, &world));
-    launch frame = { .world = world, .work = work, .arg = arg };
-    member *members = tsi_calloc((size_t)world->local_count, sizeof *members);
+    const launch *frame = context;
+    if (stuck_member(frame, tsi_clock_ns()) == NULL) return;
+    const member *first = first_failure(frame);
+    if (first == NULL) return; /* it is about to end */
+    tsi_text text = { 0 };
+    tsi_text_add(&text, "tessera: ");
+    write_verdict(frame, first, &text);
+    tsi_text_printf(&text, " [%s]\n", ts_status_name(first->status));
+    tsi_postmortem(frame->world, &text);
+    tsi_end_process(text.data, text.length);
+}
+
+static ts_status judge(launch *frame, const tsi_settings *settings, verdict *out)
+{
+    ts_world *world = frame->world;
     ts_status status = TS_OK;
-    if (members == NULL) {
-        status =
-            tsi_fail_memory("the ranks of a launch", (size_t)world->local_count * sizeof *members);
-        goto done;
-    }
-    tsi_watch *watcher = watch ? tsi_watch_start(world) : NULL;
-    run_members(&frame, members);
-    tsi_watch_stop(watcher);
-    const member *first = first_failure(members, world->local_count);
+    const member *first = first_failure(frame);
     if (first != NULL) {
         status = first->status;
         out->speaker = is_speaker(world, first);
-        write_verdict(&frame, members, first, &out->sentence);
-        if (!is_mistake_of_all(&frame, first)) tsi_postmortem(world, &out->postmortem);
+        write_verdict(frame, first, &out->sentence);
+        if (!is_mistake_of_all(frame, first)) tsi_postmortem(world, &out->postmortem);
     } else {
         status = agree_on_end(world, out);
     }
@@ -210,15 +310,40 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
         ts_status traced = ts_world_trace(world, settings->trace);
         if (status == TS_OK) status = traced;
     }
-done:
-    tsi_free(members);
+    return status;
+}
+
+static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *arg,
+                           bool ends_process, verdict *out)
+{
+    ts_world *world = NULL;
+    TSI_TRY(tsi_world_start(settings, &world));
+    size_t bytes = sizeof(launch) + (size_t)world->local_count * sizeof(member);
+    launch *frame = tsi_calloc(1, bytes);
+    if (frame == NULL) {
+        ts_status status = tsi_fail_memory("the ranks of a launch", bytes);
+        ts_world_close(world);
+        return status;
+    }
+    frame->world = world;
+    frame->work = work;
+    frame->arg = arg;
+    frame->start_ns = tsi_clock_ns();
+    bool watched = ends_process || settings->user.watch != 0;
+    frame->watch = watched ? tsi_watch_start(world, end_if_stuck, frame) : NULL;
+    frame->ends_process = ends_process && frame->watch != NULL;
+    run_members(frame);
+    tsi_watch_stop(frame->watch);
+    ts_status status = judge(frame, settings, out);
+    if (frame->left_behind) return status; /* it may still use all of this */
+    tsi_free(frame);
     ts_world_close(world);
     return status;
 }
 
 /* From options to verdict, outside whatever rank the calling thread is, so that worlds nest. */
-static ts_status run_launch(const ts_world_options *options, ts_work_fn work, void *arg, bool watch,
-                            verdict *out)
+static ts_status run_launch(const ts_world_options *options, ts_work_fn work, void *arg,
+                            bool ends_process, verdict *out)
 {
     *out = (verdict){ .speaker = true };
     ts_rank *outer = tsi_rank_current();
@@ -227,8 +352,7 @@ static ts_status run_launch(const ts_world_options *options, ts_work_fn work, vo
     ts_status status = work != NULL ? TS_OK : TSI_FAIL(TS_ERR_NULL, "launch: work is NULL");
     if (status == TS_OK) status = tsi_settings_resolve(options, &settings);
     out->usage = status != TS_OK;
-    if (status == TS_OK)
-        status = run_world(&settings, work, arg, watch || settings.user.watch != 0, out);
+    if (status == TS_OK) status = run_world(&settings, work, arg, ends_process, out);
     if (status != TS_OK && out->sentence.length == 0) tsi_text_add(&out->sentence, ts_last_error());
     tsi_rank_set_current(outer);
     return status;

@@ -88,6 +88,14 @@ static void describe_rank(const ts_rank *rank, int64_t now_ns, activity *out)
     (void)snprintf(out->text, sizeof out->text, "%s %s", out->running ? "in" : "idle; last", what);
 }
 
+void tsi_rank_activity(const ts_rank *rank, char *out, size_t size)
+{
+    activity now;
+    describe_rank(rank, tsi_clock_ns(), &now);
+    (void)snprintf(out, size, "%s, %s %.1f s", now.text, now.running ? "for" : "since",
+                   now.seconds);
+}
+
 static int compare_activities(const void *left, const void *right)
 {
     const activity *a = left, *b = right;

@@ -49,10 +49,21 @@ ts_status tsi_module_mpi(const tsi_engine **out);
 /* ---- readers of the rings (event.h has the public ones) -------------------------------------- */
 /* The post-mortem as text: what every local rank is or was doing, equal lines merged. */
 void tsi_postmortem(ts_world *world, tsi_text *out);
+/* Its line for one rank: "idle; last barrier "early" #1 (train.c:88), since 2.1 s". Any thread. */
+void tsi_rank_activity(const ts_rank *rank, char *out, size_t size);
 
-/* ---- the request for a post-mortem by signal, while ts_launch runs --------------------------- */
+/* ---- while ts_launch runs: post-mortems by signal, and a look at what does not come back ----- */
 typedef struct tsi_watch tsi_watch;
-tsi_watch *tsi_watch_start(ts_world *world); /* NULL: SIGUSR1 is somebody else's, or no thread */
-void tsi_watch_stop(tsi_watch *watch);       /* accepts NULL; restores the signal */
+typedef void (*tsi_look_fn)(void *context);
+tsi_watch *tsi_watch_start(ts_world *world, tsi_look_fn look, void *context); /* NULL: no thread */
+/* From now on `look` is called, on the watch's thread, again and again. Accepts NULL. */
+void tsi_watch_look(tsi_watch *watch);
+void tsi_watch_stop(tsi_watch *watch); /* accepts NULL; restores the signal */
+
+/* ---- ranks that do not come back (stuck.c) --------------------------------------------------- */
+/* Is the rank, which was started then, stuck, given that another one failed then? Any thread. */
+bool tsi_rank_stuck(const ts_rank *rank, int64_t start_ns, int64_t failed_ns, int64_t now_ns);
+/* Writes to standard error and ends the process with 1, whatever other threads hold. */
+void tsi_end_process(const char *text, size_t length);
 
 #endif
