@@ -49,12 +49,13 @@ typedef struct bench_run { /* one mesh and dtype */
 /* ---- one rank -------------------------------------------------------------------------------- */
 
 /* Tokens without a pattern, the same on every mesh. */
-static void token_at(const int64_t *global, void *element, void *context)
+static ts_status token_at(const int64_t *global, void *element, void *context)
 {
     const int64_t *salt = context;
     uint64_t x = (uint64_t)(global[0] * 1000003 + global[1] + salt[0]) * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
     *(int64_t *)element = (int64_t)((x >> 33) % (uint64_t)salt[1]);
+    return TS_OK;
 }
 
 static ts_tensor *tokens(const bench_run *r, ts_model *model, int64_t salt)

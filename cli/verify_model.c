@@ -56,10 +56,11 @@ typedef struct picking {
     int64_t shift; /* 0: ids, 1: labels */
 } picking;
 
-static void token_at(const int64_t *global, void *element, void *context)
+static ts_status token_at(const int64_t *global, void *element, void *context)
 {
     const picking *p = context;
     *(int64_t *)element = p->v->token[global[0] * (p->v->length + 1) + global[1] + p->shift];
+    return TS_OK;
 }
 
 static ts_tensor *tokens_of(const verify_model *v, ts_model *model, int64_t shift)

@@ -25,17 +25,19 @@ static const ts_module_desc mlp_desc = { .struct_size = sizeof(ts_module_desc),
                                          .forward = forward };
 
 /* Rows whose class can be told from their values: a pattern per class, shifted by the row. */
-static void pixel(const int64_t *global, void *element, void *context)
+static ts_status pixel(const int64_t *global, void *element, void *context)
 {
     (void)context;
     int64_t class = global[0] % 10;
     *(float *)element = (float)((global[1] * (class + 1) + global[0] / 10) % 7) / 7.0f;
+    return TS_OK;
 }
 
-static void label(const int64_t *global, void *element, void *context)
+static ts_status label(const int64_t *global, void *element, void *context)
 {
     (void)context;
     *(int64_t *)element = global[0] % 10;
+    return TS_OK;
 }
 
 static ts_status work(ts_rank *me, void *arg)

@@ -149,18 +149,20 @@ static ts_module *llama_create(ts_mesh *mesh, const llama_config *c)
 /* ---- data ------------------------------------------------------------------------------------ */
 
 /* Cosines of the D/2 angles of each position, then their sines. */
-static void angle(const int64_t *global, void *element, void *context)
+static ts_status angle(const int64_t *global, void *element, void *context)
 {
     int64_t half = *(const int64_t *)context / 2, i = global[1] % half;
     double a = (double)global[0] * pow(10000.0, -(double)i / (double)half);
     *(float *)element = (float)(global[1] < half ? cos(a) : sin(a));
+    return TS_OK;
 }
 
 /* A text that repeats itself with another period in each row: what comes next can be learned. */
-static void token(const int64_t *global, void *element, void *context)
+static ts_status token(const int64_t *global, void *element, void *context)
 {
     int64_t shift = *(const int64_t *)context;
     *(int64_t *)element = (global[1] + shift) % (3 + global[0]) + 7 * global[0];
+    return TS_OK;
 }
 
 typedef struct lesson {

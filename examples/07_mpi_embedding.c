@@ -37,10 +37,11 @@ static int solver(MPI_Comm half, int step)
     return got == step;
 }
 
-static void cell(const int64_t *global, void *element, void *context)
+static ts_status cell(const int64_t *global, void *element, void *context)
 {
     (void)context;
     *(double *)element = 1.0 + (double)((global[0] * SIZE + global[1]) % 17);
+    return TS_OK;
 }
 
 /* All steps on the ranks of `half`; 1 if the field is what it should be. */

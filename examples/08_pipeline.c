@@ -61,10 +61,11 @@ static ts_module *layers_make(ts_mesh *mesh, layers *l)
 }
 
 /* Rows of micro-batch *context; what they should become is the next one's. */
-static void pixel(const int64_t *global, void *element, void *context)
+static ts_status pixel(const int64_t *global, void *element, void *context)
 {
     int64_t i = *(const int64_t *)context * ROWS * WIDTH + global[0] * WIDTH + global[1];
     *(double *)element = sin((double)i);
+    return TS_OK;
 }
 
 static ts_tensor *rows_of(ts_mesh *self, int64_t micro)

@@ -16,8 +16,10 @@
 
 struct DLManagedTensorVersioned; /* of dlpack.h, version 1 */
 
-/* The value of one element, for ts_from_function: writes one element of the tensor's dtype. */
-typedef void (*ts_element_fn)(const int64_t *global, void *element, void *context);
+/* The value of one element, for ts_from_function: writes one element of the tensor's dtype. Another
+ * status than TS_OK ends the call, which fails with it and names the element; the function may have
+ * said why with ts_rank_fail. */
+typedef ts_status (*ts_element_fn)(const int64_t *global, void *element, void *context);
 
 TS_BEGIN_C
 

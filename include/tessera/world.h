@@ -18,6 +18,8 @@
 typedef struct ts_world ts_world; /* process: engine, interned layouts, plans */
 typedef struct ts_rank ts_rank;   /* participant: device, queues, scopes, error, events */
 
+/* What a rank does. Another status than TS_OK fails the rank, and its peers are told; it may have
+ * said why with ts_rank_fail. */
 typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
 
 typedef struct ts_world_options {

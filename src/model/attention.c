@@ -22,10 +22,11 @@ static double scale_of(const ts_model_config *c, int64_t layer)
 }
 
 /* 0 where query i sees key j: i - window < j <= i. */
-static void mask_at(const int64_t *global, void *element, void *context)
+static ts_status mask_at(const int64_t *global, void *element, void *context)
 {
     int64_t back = global[0] - global[1];
     *(float *)element = back >= 0 && back < *(const int64_t *)context ? 0.0F : -1e30F;
+    return TS_OK;
 }
 
 static ts_tensor *windowed(const ts_model *m, ts_tensor *const qkv[3], int64_t window, double scale)

@@ -97,7 +97,7 @@ typedef struct table_context {
     double sharpening;
 } table_context;
 
-static void element(const int64_t *global, void *out, void *context)
+static ts_status element(const int64_t *global, void *out, void *context)
 {
     const table_context *t = context;
     /* Frequencies are rounded to f32 as the published implementations do; angles are products in
@@ -105,6 +105,7 @@ static void element(const int64_t *global, void *out, void *context)
     float angle = (float)global[0] * t->frequency[global[1] % t->half];
     double value = global[1] < t->half ? cos((double)angle) : sin((double)angle);
     *(float *)out = (float)(value * t->sharpening);
+    return TS_OK;
 }
 
 static ts_tensor *table_make(ts_model *model, int64_t rows, int64_t length)

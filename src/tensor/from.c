@@ -145,6 +145,21 @@ typedef struct from_function {
     size_t element_bytes;
 } from_function;
 
+/* The function failed: with its own sentence, or with where. */
+static ts_status refuse_element(const from_function *f, const int64_t *index, ts_status status)
+{
+    ts_status said = ts_rank_status(tsi_rank_current());
+    if (said != TS_OK) return said;
+    char text[96] = "";
+    size_t length = 0;
+    for (int32_t d = 0; d < f->shape->ndim && length < sizeof text - 24; d++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%lld", d ? ", " : "",
+                                   (long long)index[d]);
+    return TSI_FAIL(status < TS_OK ? status : TS_ERR_ARG,
+                    "from_function: the function returned %s for element (%s)",
+                    ts_status_name(status), text);
+}
+
 static ts_status function_run(int64_t global, int64_t local, int64_t length, void *context)
 {
     const from_function *f = context;
@@ -155,7 +170,9 @@ static ts_status function_run(int64_t global, int64_t local, int64_t length, voi
         rest /= f->shape->extent[d];
     }
     for (int64_t i = 0; i < length; i++) {
-        f->fn(index, (char *)f->to.data + (size_t)(local + i) * f->element_bytes, f->context);
+        void *element = (char *)f->to.data + (size_t)(local + i) * f->element_bytes;
+        ts_status status = f->fn(index, element, f->context);
+        if (TSI_UNLIKELY(status != TS_OK)) return refuse_element(f, index, status);
         for (int32_t d = f->shape->ndim - 1; d >= 0; d--) {
             if (++index[d] < f->shape->extent[d]) break;
             index[d] = 0;

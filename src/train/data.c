@@ -96,7 +96,7 @@ typedef struct rows {
 } rows;
 
 /* A rank asks for the elements of its own block, row by row: it reads no other rows. */
-static void token_at(const int64_t *global, void *element, void *context)
+static ts_status token_at(const int64_t *global, void *element, void *context)
 {
     rows *r = context;
     int64_t row = r->first + global[0];
@@ -104,6 +104,7 @@ static void token_at(const int64_t *global, void *element, void *context)
         r->failed = ts_loader_batch(r->run->loader, r->step, row, 1, r->run->row) != TS_OK;
     r->at = row;
     *(int64_t *)element = r->failed ? 0 : r->run->row[global[1] + r->shift];
+    return TS_OK;
 }
 
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift)

@@ -34,10 +34,11 @@ typedef struct described {
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-static void no_token(const int64_t *global, void *element, void *context)
+static ts_status no_token(const int64_t *global, void *element, void *context)
 {
     (void)global, (void)context;
     *(int64_t *)element = 0;
+    return TS_OK;
 }
 
 /* As trainer.c does it: gradients are reduced with the last part. */

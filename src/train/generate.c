@@ -11,10 +11,11 @@
 #include "base/philox.h"
 #include "tessera/train.h"
 
-static void token_at(const int64_t *global, void *element, void *context)
+static ts_status token_at(const int64_t *global, void *element, void *context)
 {
     const int32_t *window = context;
     *(int64_t *)element = window[global[1]];
+    return TS_OK;
 }
 
 /* Logits of the last position, copied out as f64 [vocabulary]. */

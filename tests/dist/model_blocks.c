@@ -35,10 +35,11 @@ static ts_model *model_on(test *t, int32_t family, bool materialized)
                         : ts_model_declare(mesh, &c, &options);
 }
 
-static void token(const int64_t *global, void *element, void *context)
+static ts_status token(const int64_t *global, void *element, void *context)
 {
     int64_t shift = *(const int64_t *)context;
     *(int64_t *)element = (7 * global[0] + 3 * (global[1] + shift) * (global[1] + shift)) % 23;
+    return TS_OK;
 }
 
 static ts_tensor *tokens(ts_model *model, int64_t shift)

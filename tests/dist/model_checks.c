@@ -61,9 +61,10 @@ typedef struct checked {
     int config;
 } checked;
 
-static void token_at(const int64_t *global, void *element, void *context)
+static ts_status token_at(const int64_t *global, void *element, void *context)
 {
     *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + *(int64_t *)context) % 11;
+    return TS_OK;
 }
 
 static double loss_of(const checked *c)

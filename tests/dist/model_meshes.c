@@ -39,10 +39,11 @@ static ts_model *model_on(ts_mesh *mesh, int32_t family, const char *plan)
     return ts_model_create(mesh, &c, &options);
 }
 
-static void token(const int64_t *global, void *element, void *context)
+static ts_status token(const int64_t *global, void *element, void *context)
 {
     int64_t shift = *(const int64_t *)context;
     *(int64_t *)element = (7 * global[0] + 3 * (global[1] + shift) * (global[1] + shift)) % 23;
+    return TS_OK;
 }
 
 static ts_tensor *loss_of(ts_model *model)

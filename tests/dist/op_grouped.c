@@ -11,19 +11,21 @@ typedef struct sizes {
     int64_t rows, groups, out, in;
 } sizes;
 
-static void group_at(const int64_t *global, void *element, void *context)
+static ts_status group_at(const int64_t *global, void *element, void *context)
 {
     int64_t groups = *(const int64_t *)context; /* group 1 is empty where there are more than two */
     int64_t g = (global[0] * global[0] + 3 * global[0] + 2 * global[1]) % groups;
     *(int64_t *)element = g == 1 && groups > 2 ? 0 : g;
+    return TS_OK;
 }
 
 /* 1 where the row belongs to the group: [rows, 2, groups]. */
-static void one_hot_at(const int64_t *global, void *element, void *context)
+static ts_status one_hot_at(const int64_t *global, void *element, void *context)
 {
     int64_t g = 0;
     group_at(global, &g, context);
     *(double *)element = g == global[2] ? 1.0 : 0.0;
+    return TS_OK;
 }
 
 static double apart(ts_tensor *a, ts_tensor *b)

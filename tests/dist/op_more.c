@@ -47,9 +47,10 @@ TS_TEST_RANKS(factors_of_addmm, 1, 2)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static void end_of(const int64_t *global, void *element, void *context)
+static ts_status end_of(const int64_t *global, void *element, void *context)
 {
     *(int64_t *)element = ((const int64_t *)context)[global[0]];
+    return TS_OK;
 }
 
 static ts_tensor *rows(ts_tensor *x, int64_t from, int64_t to)

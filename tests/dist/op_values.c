@@ -216,7 +216,7 @@ static bool read_list(char **at, value_list *out)
     return true;
 }
 
-static void element_of(const int64_t *global, void *element, void *context)
+static ts_status element_of(const int64_t *global, void *element, void *context)
 {
     const value_list *list = context;
     int64_t i = 0;
@@ -229,6 +229,7 @@ static void element_of(const int64_t *global, void *element, void *context)
         tsi_store_real(dtype, element, creal(list->value[i]));
     else
         tsi_store_int(dtype, element, (int64_t)creal(list->value[i]));
+    return TS_OK;
 }
 
 /* ---- one row --------------------------------------------------------------------------------- */

@@ -85,10 +85,11 @@ TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
     ts_scope_close(b);
 }
 
-static void index_product(const int64_t *global, void *element, void *context)
+static ts_status index_product(const int64_t *global, void *element, void *context)
 {
     (void)context;
     *(int64_t *)element = global[0] * 100 + global[1];
+    return TS_OK;
 }
 
 TS_TEST_RANKS(distribute_from_a_root, 1, 2, 3, 8)
@@ -162,4 +163,30 @@ TS_TEST_RANKS(ranks_outside_a_mesh_never_hang, 3, 4)
     TEST_CHECK(t, !ts_mesh_is_member(other) || is_iota(z));
     char text[512];
     TEST_OK(t, ts_tensor_text(z, text, sizeof text));
+}
+
+/* ---- functions that fail --------------------------------------------------------------------- */
+
+static ts_status fails_at(const int64_t *global, void *element, void *context)
+{
+    ts_rank *me = context;
+    *(float *)element = 0;
+    if (global[0] != 2 || global[1] != 1) return TS_OK;
+    return me ? ts_rank_fail(me, TS_ERR_IO, "page %lld is torn", (long long)global[0]) : TS_ERR_IO;
+}
+
+TS_TEST_RANKS(friction_4_an_element_function_fails, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_sharding *whole = ts_sharding_get(mesh, "R");
+    ts_meta meta = { .shape = TS_SHAPE(4, 3), .dtype = TS_DTYPE_F32 };
+    const char *words[] = { "from_function: the function returned TS_ERR_IO for element (2, 1)",
+                            "page 2 is torn" };
+    for (int i = 0; i < 2; i++) {
+        TEST_CHECK(t, ts_from_function(fails_at, i ? t->me : NULL, whole, meta) == NULL);
+        TEST_STATUS(t, ts_rank_status(t->me), TS_ERR_IO);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+    ts_sharding_release(whole);
 }

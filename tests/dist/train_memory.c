@@ -100,10 +100,11 @@ static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
     return model;
 }
 
-static void token(const int64_t *global, void *element, void *context)
+static ts_status token(const int64_t *global, void *element, void *context)
 {
     (void)context;
     *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1]) % 260;
+    return TS_OK;
 }
 
 static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
