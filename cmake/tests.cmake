@@ -34,3 +34,23 @@ if(TS_HARNESS)
     add_dependencies(test_unit_runtime_module tessera_fake_${way})
   endforeach()
 endif()
+
+# A host program that links nothing of tessera and loads a binding of it, after a large user of thread-local
+# storage: test_binding_load.
+if(TARGET tessera AND UNIX)
+  add_library(tessera_test_hog MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/binding/hog.c)
+  add_library(tessera_test_binding MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/binding/module.c)
+  add_executable(test_binding_load EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/binding/main.c)
+  find_package(Threads REQUIRED)
+  target_link_libraries(tessera_test_hog PRIVATE tessera_flags)
+  target_link_libraries(tessera_test_binding PRIVATE tessera tessera_flags Threads::Threads)
+  target_link_libraries(test_binding_load PRIVATE tessera_flags Threads::Threads ${CMAKE_DL_LIBS})
+  target_compile_definitions(test_binding_load PRIVATE
+    TS_HOG="$<TARGET_FILE:tessera_test_hog>" TS_MODULE="$<TARGET_FILE:tessera_test_binding>")
+  set_target_properties(tessera_test_hog tessera_test_binding PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set_target_properties(test_binding_load PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_dependencies(test_binding_load tessera_test_hog tessera_test_binding)
+  add_dependencies(tests test_binding_load)
+  add_test(NAME test_binding_load COMMAND test_binding_load)
+endif()
