@@ -284,11 +284,9 @@ void tsi_tensor_posted(ts_rank *rank, tsi_post *post)
 ts_tensor *ts_tensor_retain(ts_tensor *t)
 {
     if (!t) return NULL;
-    if (TSI_UNLIKELY(!tsi_body_is_mine(t))) {
-        if (t->ended)
-            (void)tsi_tensor_refuse(t, "ts_tensor_retain: the argument");
-        else
-            TSI_FAIL(TS_ERR_THREAD, "ts_tensor_retain: this thread is not the tensor's rank");
+    bool is_open = atomic_load_explicit(&tsi_slab_of(t)->owner, memory_order_relaxed) != NULL;
+    if (TSI_UNLIKELY(is_open && !tsi_body_is_mine(t))) {
+        TSI_FAIL(TS_ERR_THREAD, "ts_tensor_retain: this thread is not the tensor's rank");
         return NULL;
     }
     if (TSI_UNLIKELY(t->ended)) {

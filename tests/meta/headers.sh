@@ -28,8 +28,8 @@ int main()
     return ts_launch(0, nullptr, work, nullptr) == 1 ? 0 : 1;
 }
 END
-if c++ -std=c++17 -I"$root/include" "$work/place.cpp" -L"$build/lib" -ltessera -Wl,-rpath,"$build/lib" -o "$work/place" \
-    2> "$work/said"; then
+if c++ -std=c++17 -I"$root/include" "$work/place.cpp" -L"$build/lib" -ltessera -Wl,-rpath,"$build/lib" \
+    -o "$work/place" 2> "$work/said"; then
     said=$(TESSERA_RANKS=1 "$work/place" 2> "$work/said")
     case $said in
     *place.cpp:6*) pass "an error of a call in C++ has its place" ;;
