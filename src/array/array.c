@@ -237,16 +237,19 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
     return array_make(storage, dtype, shape, stride, 0);
 }
 
-/* A copy on the rank's device of a block of the host, which is not needed any more. */
+/* A copy on the rank's device of a block of the host. It keeps the block until it goes itself, so
+ * that who owns what does not depend on the device. Not an activation: those are recycled whole. */
 static tsi_array *copy_from_host(ts_rank *rank, const ts_array *block, const tsi_block *from)
 {
-    tsi_array *array = tsi_array_create(rank, (ts_dtype)from->dtype, &block->meta.shape);
+    tsi_array *array = tsi_array_create_tagged(rank, (ts_dtype)from->dtype, &block->meta.shape,
+                                               TSI_TAG_OTHER);
     if (!array) return NULL;
     if (tsi_array_write(rank, array, from) != TS_OK) {
         tsi_array_release(array);
         return NULL;
     }
-    if (block->done) block->done(block->context);
+    array->storage->done = block->done;
+    array->storage->context = block->context;
     return array;
 }
 

@@ -437,9 +437,9 @@ static ts_status fold(const tsi_device *device, const tsi_block *to, const tsi_b
 static ts_status attach(const tsi_device *device, ts_rank *rank, void **state)
 {
     (void)device;
-    (void)tsi_parallel_threads(rank);
     *state = NULL;
-    return TS_OK;
+    (void)tsi_parallel_threads(rank);
+    return tsi_slot_get(rank, TSI_SLOT_THREADS) ? TS_OK : TS_ERR_MEMORY; /* recorded */
 }
 
 static void properties(const tsi_device *device, tsi_device_properties *out)
