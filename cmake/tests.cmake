@@ -33,6 +33,21 @@ if(TS_HARNESS)
     target_link_libraries(tessera_fake_${way} PRIVATE tessera_flags)
     add_dependencies(test_unit_runtime_module tessera_fake_${way})
   endforeach()
+  # Tests that need a GPU: built by `gpu-tests`, run by scripts/gpu-check, no part of `tests`.
+  if(TS_CUDA_FOUND)
+    add_custom_target(gpu-tests DEPENDS tessera_cuda)
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/*.c)
+    foreach(source ${sources})
+      get_filename_component(name ${source} NAME_WE)
+      set(target test_gpu_${name})
+      add_executable(${target} EXCLUDE_FROM_ALL ${source})
+      set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+      target_compile_definitions(${target} PRIVATE
+        TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TS_BINARY_DIR="${CMAKE_BINARY_DIR}")
+      target_link_libraries(${target} PRIVATE tessera_harness)
+      add_dependencies(gpu-tests ${target})
+    endforeach()
+  endif()
 endif()
 
 # A host program that links nothing of tessera and loads a binding of it, after a large user of thread-local

@@ -32,16 +32,7 @@ typedef struct chunk {
     int64_t integer[CHUNK];
 } chunk;
 
-/* What the loops need, worked out once per call. */
-typedef struct recipe {
-    const tsi_random *random;
-    ts_dtype dtype;
-    int32_t words;      /* k */
-    bool complex, wide; /* wide: f64 and c128, 53 random bits */
-    bool unit;          /* UNIFORM from 0 to 1 */
-    double top;         /* UNIFORM: the largest number of the dtype below b */
-    uint32_t drop;      /* UNIFORM: low bits of a word that are not used */
-} recipe;
+typedef tsi_random_recipe recipe;
 
 static bool is_complex(ts_dtype dtype)
 {
@@ -86,16 +77,16 @@ uint64_t tsi_random_blocks(tsi_random_kind kind, ts_dtype dtype, int64_t count)
 /* ---- words */
 
 /* LANES blocks, in groups: the rounds are outside, so that each inner loop is vector code. */
-static void philox_group(uint32_t *restrict out, const tsi_random *random, uint64_t first)
+static void philox_group(uint32_t *restrict out, uint64_t seed, uint64_t stream, uint64_t first)
 {
     uint32_t c0[GROUP], c1[GROUP], c2[GROUP], c3[GROUP];
-    uint32_t k0 = (uint32_t)random->seed, k1 = (uint32_t)(random->seed >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (uint32_t i = 0; i < GROUP; i++) {
         uint64_t counter = first + i;
         c0[i] = (uint32_t)counter;
         c1[i] = (uint32_t)(counter >> 32);
-        c2[i] = (uint32_t)random->stream;
-        c3[i] = (uint32_t)(random->stream >> 32);
+        c2[i] = (uint32_t)stream;
+        c3[i] = (uint32_t)(stream >> 32);
     }
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < GROUP; i++) {
@@ -117,24 +108,30 @@ static void philox_group(uint32_t *restrict out, const tsi_random *random, uint6
     }
 }
 
-static void philox_lanes(uint32_t *out, const tsi_random *random, uint64_t first)
+static void philox_lanes(uint32_t *out, uint64_t seed, uint64_t stream, uint64_t first)
 {
     for (uint64_t i = 0; i < LANES; i += GROUP)
-        philox_group(out + 4 * i, random, first + i);
+        philox_group(out + 4 * i, seed, stream, first + i);
+}
+
+static const uint32_t *draw(uint64_t seed, uint64_t stream, uint64_t offset, uint64_t first,
+                            int64_t count, uint32_t *buffer)
+{
+    uint64_t block = first / 4, skip = first % 4, blocks = (skip + (uint64_t)count + 3) / 4, b = 0;
+    uint64_t counter = offset + block;
+    for (; b < blocks && blocks - b >= LANES_MIN; b += LANES)
+        philox_lanes(buffer + 4 * b, seed, stream, counter + b);
+    for (; b < blocks; b++) {
+        tsi_philox_block one = tsi_philox(seed, counter + b, stream);
+        memcpy(buffer + 4 * b, one.word, sizeof one.word);
+    }
+    return buffer + skip;
 }
 
 const uint32_t *tsi_random_draw(const tsi_random *random, uint64_t first, int64_t count,
                                 uint32_t *buffer)
 {
-    uint64_t block = first / 4, skip = first % 4, blocks = (skip + (uint64_t)count + 3) / 4, b = 0;
-    uint64_t counter = random->offset + block;
-    for (; b < blocks && blocks - b >= LANES_MIN; b += LANES)
-        philox_lanes(buffer + 4 * b, random, counter + b);
-    for (; b < blocks; b++) {
-        tsi_philox_block one = tsi_philox(random->seed, counter + b, random->stream);
-        memcpy(buffer + 4 * b, one.word, sizeof one.word);
-    }
-    return buffer + skip;
+    return draw(random->seed, random->stream, random->offset, first, count, buffer);
 }
 
 /* ---- values */
@@ -142,7 +139,7 @@ const uint32_t *tsi_random_draw(const tsi_random *random, uint64_t first, int64_
 static void uniform_narrow(const recipe *r, double *restrict out, const uint32_t *restrict word,
                            int64_t n)
 {
-    double a = r->random->a, span = r->random->b - a, top = r->top;
+    double a = r->a, span = r->b - a, top = r->top;
     uint32_t drop = r->drop;
     double unit = tsi_f64_of_bits((uint64_t)(1023 - 32 + drop) << 52); /* 2^-(bits used) */
     for (int64_t i = 0; i < n; i++) {
@@ -178,7 +175,7 @@ static uint64_t top_53(const uint32_t *word)
 static void uniform_wide(const recipe *r, double *restrict out, const uint32_t *restrict word,
                          int64_t n)
 {
-    double a = r->random->a, span = r->random->b - a, top = r->top;
+    double a = r->a, span = r->b - a, top = r->top;
     for (int64_t i = 0; i < n; i++) {
         double u = (double)(int64_t)top_53(word + 2 * i) * 0x1p-53;
         double x = a + span * u;
@@ -239,13 +236,13 @@ static void normal_complex(double mean, double deviation, double *restrict out,
 
 static void make_normal(const recipe *r, const uint32_t *word, int64_t n, chunk *c)
 {
-    double mean = r->random->a, deviation = r->random->b, u[CHUNK], v[CHUNK];
-    double *first = r->complex ? u : c->real;
+    double mean = r->a, deviation = r->b, u[CHUNK], v[CHUNK];
+    double *first = r->is_complex ? u : c->real;
     if (r->wide)
         pairs_wide(first, v, word, n);
     else
         pairs_narrow(first, v, word, n);
-    if (r->complex)
+    if (r->is_complex)
         normal_complex(mean, deviation, c->real, u, v, n);
     else if (r->wide)
         normal_long(mean, deviation, c->real, v, n);
@@ -264,7 +261,7 @@ static uint64_t multiply_high(uint64_t a, uint64_t b)
 
 static void make_integer(const recipe *r, const uint32_t *word, int64_t n, int64_t *restrict out)
 {
-    uint64_t low = (uint64_t)r->random->low, range = (uint64_t)r->random->high - low;
+    uint64_t low = (uint64_t)r->low, range = (uint64_t)r->high - low;
     if (r->words == 1) {
         for (int64_t i = 0; i < n; i++)
             out[i] = (int64_t)(low + ((word[i] * range) >> 32));
@@ -278,7 +275,7 @@ static void make_integer(const recipe *r, const uint32_t *word, int64_t n, int64
 
 static void make_bernoulli(const recipe *r, const uint32_t *word, int64_t n, int64_t *restrict out)
 {
-    uint64_t threshold = (uint64_t)(r->random->a * 0x1p32);
+    uint64_t threshold = (uint64_t)(r->a * 0x1p32);
     for (int64_t i = 0; i < n; i++)
         out[i] = word[i] < threshold;
 }
@@ -297,35 +294,35 @@ static void round_into(ts_dtype dtype, void *to, ts_dtype from_dtype, const void
 static void fill_chunk(const recipe *r, char *to, uint64_t global, int64_t n, chunk *c)
 {
     const uint32_t *word =
-        tsi_random_draw(r->random, global * (uint64_t)r->words, n * r->words, c->word);
-    ts_dtype real = r->complex ? TS_DTYPE_C128 : TS_DTYPE_F64;
-    switch (r->random->kind) {
+        draw(r->seed, r->stream, r->offset, global * (uint64_t)r->words, n * r->words, c->word);
+    ts_dtype real = r->is_complex ? TS_DTYPE_C128 : TS_DTYPE_F64, dtype = (ts_dtype)r->dtype;
+    switch ((tsi_random_kind)r->kind) {
     case TSI_RANDOM_UNIFORM:
-        if (r->unit && r->dtype == TS_DTYPE_F32) {
+        if (r->unit && dtype == TS_DTYPE_F32) {
             uniform_f32((float *)(void *)to, word, n);
             break;
         }
-        if (r->unit && r->dtype == TS_DTYPE_BF16) {
+        if (r->unit && dtype == TS_DTYPE_BF16) {
             uniform_bf16((uint16_t *)(void *)to, word, n);
             break;
         }
         if (r->wide)
-            uniform_wide(r, c->real, word, r->complex ? 2 * n : n);
+            uniform_wide(r, c->real, word, r->is_complex ? 2 * n : n);
         else
-            uniform_narrow(r, c->real, word, r->complex ? 2 * n : n);
-        round_into(r->dtype, to, real, c->real, n);
+            uniform_narrow(r, c->real, word, r->is_complex ? 2 * n : n);
+        round_into(dtype, to, real, c->real, n);
         break;
     case TSI_RANDOM_NORMAL:
         make_normal(r, word, n, c);
-        round_into(r->dtype, to, real, c->real, n);
+        round_into(dtype, to, real, c->real, n);
         break;
     case TSI_RANDOM_INTEGER:
         make_integer(r, word, n, c->integer);
-        round_into(r->dtype, to, TS_DTYPE_I64, c->integer, n);
+        round_into(dtype, to, TS_DTYPE_I64, c->integer, n);
         break;
     case TSI_RANDOM_BERNOULLI:
         make_bernoulli(r, word, n, c->integer);
-        round_into(r->dtype, to, TS_DTYPE_I64, c->integer, n);
+        round_into(dtype, to, TS_DTYPE_I64, c->integer, n);
         break;
     }
 }
@@ -374,23 +371,30 @@ static ts_status check_integers(const tsi_random *random, ts_dtype dtype)
     return TS_OK;
 }
 
-static ts_status recipe_make(const tsi_random *random, const tsi_block *to, recipe *r)
+ts_status tsi_random_recipe_make(const tsi_random *random, ts_dtype dtype, tsi_random_recipe *r)
 {
-    ts_dtype dtype = (ts_dtype)to->dtype;
-    *r = (recipe){ .random = random,
+    *r = (recipe){ .kind = random->kind,
                    .dtype = dtype,
-                   .words = tsi_random_words(random->kind, dtype) };
+                   .words = tsi_random_words(random->kind, dtype),
+                   .wide = is_wide(dtype),
+                   .unit = random->a == 0.0 && random->b == 1.0,
+                   .drop = dtype == TS_DTYPE_BF16  ? 24
+                           : dtype == TS_DTYPE_F16 ? 21
+                                                   : 8,
+                   .a = random->a,
+                   .b = random->b,
+                   .low = random->low,
+                   .high = random->high,
+                   .seed = random->seed,
+                   .stream = random->stream,
+                   .offset = random->offset };
     if (r->words == 0)
         return TSI_FAIL(TS_ERR_DTYPE, "random: this kind of number cannot be %s",
                         ts_dtype_name(dtype));
-    if (!tsi_block_is_dense(to)) return TSI_FAIL(TS_ERR_ARG, "random: the block is not contiguous");
     TSI_TRY(check_reals(random));
     TSI_TRY(check_integers(random, dtype));
     bool real = random->kind == TSI_RANDOM_UNIFORM || random->kind == TSI_RANDOM_NORMAL;
-    r->complex = real && is_complex(dtype);
-    r->wide = is_wide(dtype);
-    r->unit = random->a == 0.0 && random->b == 1.0;
-    r->drop = dtype == TS_DTYPE_BF16 ? 24 : dtype == TS_DTYPE_F16 ? 21 : 8;
+    r->is_complex = real && is_complex(dtype);
     if (random->kind == TSI_RANDOM_UNIFORM) {
         r->top = below(random->b, dtype);
         if (r->top < random->a) r->top = random->a; /* no number of the dtype lies between */
@@ -403,7 +407,7 @@ static ts_status recipe_make(const tsi_random *random, const tsi_block *to, reci
 static void fill_run(const recipe *r, const tsi_block *to, tsi_random_run run)
 {
     chunk c;
-    int64_t size = (int64_t)ts_dtype_size(r->dtype);
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)r->dtype);
     for (int64_t at = 0, n = 0; at < run.length; at += n) {
         n = tsi_min_i64(CHUNK - (run.global + at) % CHUNK, run.length - at);
         fill_chunk(r, (char *)to->data + (run.local + at) * size, (uint64_t)(run.global + at), n,
@@ -439,7 +443,8 @@ ts_status tsi_random_fill_runs(const tsi_random *random, const tsi_block *to,
 {
     enum { GRAIN = 8192 };
     recipe r;
-    TSI_TRY(recipe_make(random, to, &r));
+    if (!tsi_block_is_dense(to)) return TSI_FAIL(TS_ERR_ARG, "random: the block is not contiguous");
+    TSI_TRY(tsi_random_recipe_make(random, (ts_dtype)to->dtype, &r));
     int64_t room = tsi_block_count(to), total = 0;
     for (int64_t i = 0; i < run_count; i++) {
         int64_t local = run[i].local, length = run[i].length;

@@ -24,13 +24,7 @@
 
 #include "base/rank.h"
 #include "device/device.h"
-
-typedef enum tsi_random_kind {
-    TSI_RANDOM_UNIFORM,
-    TSI_RANDOM_NORMAL,
-    TSI_RANDOM_INTEGER,
-    TSI_RANDOM_BERNOULLI
-} tsi_random_kind;
+#include "device/recipe.h"
 
 typedef struct tsi_random {
     tsi_random_kind kind;
@@ -40,12 +34,9 @@ typedef struct tsi_random {
     ts_rank *rank; /* whose threads fill long blocks, on its own thread; NULL: the caller alone */
 } tsi_random;
 
-/* Consecutive elements: `length` of them, from place `local` of the block on, with global indices
- * from `global` on. */
-typedef struct tsi_random_run {
-    int64_t global, local, length;
-} tsi_random_run;
-
+/* Checks the request for a dtype and works out what its loops need: also for a device that fills
+ * its own memory. */
+ts_status tsi_random_recipe_make(const tsi_random *random, ts_dtype dtype, tsi_random_recipe *out);
 /* Fills a dense block of host memory whose first element has the global index `global`. */
 ts_status tsi_random_fill(const tsi_random *random, const tsi_block *to, int64_t global);
 /* Fills the runs of a dense block; places outside every run stay as they are. */

@@ -11,14 +11,16 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint64_t tsi_bits_of_f64(double value)
+#include "base/portable.h"
+
+TSI_SHARED uint64_t tsi_bits_of_f64(double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline double tsi_f64_of_bits(uint64_t bits)
+TSI_SHARED double tsi_f64_of_bits(uint64_t bits)
 {
     double value;
     memcpy(&value, &bits, sizeof value);
@@ -27,13 +29,13 @@ static inline double tsi_f64_of_bits(uint64_t bits)
 
 /* An integer below 2^52 as a double, without a conversion instruction (SSE2 has none for 64 bits).
  */
-static inline double tsi_f64_of_u52(uint64_t value)
+TSI_SHARED double tsi_f64_of_u52(uint64_t value)
 {
     return tsi_f64_of_bits(value | 0x4330000000000000u) - 0x1p52;
 }
 
 /* x = 2^e m with m in [sqrt(1/2), sqrt(2)), for normal x > 0. */
-static inline double tsi_split(double x, double *e)
+TSI_SHARED double tsi_split(double x, double *e)
 {
     const uint64_t root_half = 0x3FE6A09E667F3BCDu, one = 0x3FF0000000000000u;
     uint64_t bits = tsi_bits_of_f64(x);
@@ -44,7 +46,7 @@ static inline double tsi_split(double x, double *e)
 
 /* ln x for normal x > 0: ln m = 2 atanh(s), s = (m - 1) / (m + 1), whose series is 1/3, 1/5, ... in
  * s s. */
-static inline double tsi_log(double x)
+TSI_SHARED double tsi_log(double x)
 {
     double e, m = tsi_split(x, &e);
     double f = m - 1, s = f / (2 + f), z = s * s; /* f is exact */
@@ -64,7 +66,7 @@ static inline double tsi_log(double x)
 }
 
 /* The same to ten digits, for results that are rounded to f32 or less. */
-static inline double tsi_log_short(double x)
+TSI_SHARED double tsi_log_short(double x)
 {
     double e, m = tsi_split(x, &e);
     double f = m - 1, s = f / (2 + f), z = s * s;
@@ -78,7 +80,7 @@ static inline double tsi_log_short(double x)
 }
 
 /* cos(2 pi v) for v in [0, 1) to ten digits, as the sine of an angle between -pi/2 and pi/2. */
-static inline double tsi_cos_turn_short(double v)
+TSI_SHARED double tsi_cos_turn_short(double v)
 {
     double w = v < 0.5 ? v : 1 - v;                /* exact: cosine is even */
     double a = (1 - 4 * w) * 0x1.921fb54442d18p+0; /* times pi/2 */
@@ -94,7 +96,7 @@ static inline double tsi_cos_turn_short(double v)
 }
 
 /* sin and cos of an angle between -pi/4 and pi/4, by their series. */
-static inline double tsi_sin_small(double a)
+TSI_SHARED double tsi_sin_small(double a)
 {
     double z = a * a;
     double p = 1.0 / 355687428096000.0; /* 17! */
@@ -108,7 +110,7 @@ static inline double tsi_sin_small(double a)
     return a + a * (z * p);
 }
 
-static inline double tsi_cos_small(double a)
+TSI_SHARED double tsi_cos_small(double a)
 {
     double z = a * a;
     double p = 1.0 / 20922789888000.0; /* 16! */
@@ -123,7 +125,7 @@ static inline double tsi_cos_small(double a)
 }
 
 /* cos and sin of 2 pi v, v in [0, 1): the nearest quarter turn is taken off exactly. */
-static inline void tsi_cos_sin_turn(double v, double *cosine, double *sine)
+TSI_SHARED void tsi_cos_sin_turn(double v, double *cosine, double *sine)
 {
     double shifted =
         4 * v + 0x1p52; /* rounds to a whole number of quarter turns, in the low bits */

@@ -8,11 +8,13 @@
 
 #include <stdint.h>
 
+#include "base/portable.h"
+
 typedef struct tsi_philox_block {
     uint32_t word[4];
 } tsi_philox_block;
 
-static inline tsi_philox_block tsi_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high)
+TSI_SHARED tsi_philox_block tsi_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high)
 {
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
@@ -27,7 +29,8 @@ static inline tsi_philox_block tsi_philox(uint64_t key, uint64_t counter_low, ui
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return (tsi_philox_block){ { c0, c1, c2, c3 } };
+    tsi_philox_block block = { { c0, c1, c2, c3 } };
+    return block;
 }
 
 #endif

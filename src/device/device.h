@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "base/rank.h"
+#include "device/recipe.h"
 #include "tessera/types.h"
 
 /* NULL: no queue. What is asked of it is done when the call returns. */
@@ -128,6 +129,11 @@ typedef struct tsi_device {
     /* A block went back to a pool's cache: what it holds means nothing from here on in the order
      * of the stream. [nothing is written] */
     void (*freed)(const struct tsi_device *device, void *memory, size_t bytes, tsi_stream *stream);
+    /* Fills the runs of a dense block with random elements, the same bits as the host's. The runs
+     * were checked. [the host fills an image] */
+    ts_status (*random)(const struct tsi_device *device, const tsi_random_recipe *recipe,
+                        const tsi_block *to, const tsi_random_run *run, int64_t run_count,
+                        tsi_stream *stream);
 } tsi_device;
 
 /* The structs that a device in a module shares with the core. */

@@ -14,26 +14,28 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t tsi_bits_of_f32(float value)
+#include "base/portable.h"
+
+TSI_SHARED uint32_t tsi_bits_of_f32(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float tsi_f32_of_bits(uint32_t bits)
+TSI_SHARED float tsi_f32_of_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline float tsi_f32_of_bf16(uint16_t h)
+TSI_SHARED float tsi_f32_of_bf16(uint16_t h)
 {
     return tsi_f32_of_bits((uint32_t)h << 16);
 }
 
-static inline uint16_t tsi_bf16_of_f32(float value)
+TSI_SHARED uint16_t tsi_bf16_of_f32(float value)
 {
     uint32_t bits = tsi_bits_of_f32(value);
     uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -41,7 +43,7 @@ static inline uint16_t tsi_bf16_of_f32(float value)
     return (uint16_t)(value != value ? quiet : rounded);
 }
 
-static inline float tsi_f32_of_f16(uint16_t h)
+TSI_SHARED float tsi_f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7FFFu;
     /* The exponent moves from bias 15 to 127; infinity and NaN need the same step once more. */
@@ -51,7 +53,7 @@ static inline float tsi_f32_of_f16(uint16_t h)
     return tsi_f32_of_bits(sign | (rest < 0x400u ? subnormal : normal));
 }
 
-static inline uint16_t tsi_f16_of_f32(float value)
+TSI_SHARED uint16_t tsi_f16_of_f32(float value)
 {
     uint32_t bits = tsi_bits_of_f32(value), rest = bits & 0x7FFFFFFFu;
     uint32_t normal = (rest + 0xFFFu + ((rest >> 13) & 1u) - (112u << 23)) >> 13;
@@ -66,7 +68,7 @@ static inline uint16_t tsi_f16_of_f32(float value)
 
 /* f64 to f32, rounded to odd: truncated, and an inexact result gets an odd last bit. A second
  * rounding to at most 22 bits then gives what one rounding of the f64 would have given. */
-static inline float tsi_f32_odd_of_f64(double value)
+TSI_SHARED float tsi_f32_odd_of_f64(double value)
 {
     float near = (float)value;
     double back = (double)near;
@@ -77,19 +79,19 @@ static inline float tsi_f32_odd_of_f64(double value)
     return tsi_f32_of_bits(bits);
 }
 
-static inline uint16_t tsi_bf16_of_f64(double value)
+TSI_SHARED uint16_t tsi_bf16_of_f64(double value)
 {
     return tsi_bf16_of_f32(tsi_f32_odd_of_f64(value));
 }
 
-static inline uint16_t tsi_f16_of_f64(double value)
+TSI_SHARED uint16_t tsi_f16_of_f64(double value)
 {
     return tsi_f16_of_f32(tsi_f32_odd_of_f64(value));
 }
 
 /* Bits an f64 cannot hold are gathered into one sticky bit, far below the last bit of a bf16 or
  * f16. */
-static inline double tsi_f64_sticky_of_i64(int64_t value)
+TSI_SHARED double tsi_f64_sticky_of_i64(int64_t value)
 {
     uint64_t size = value < 0 ? 0u - (uint64_t)value : (uint64_t)value;
     uint64_t sticky = (size & ~(uint64_t)0x7FF) | ((size & 0x7FFu) != 0 ? 0x800u : 0u);
@@ -100,7 +102,7 @@ static inline double tsi_f64_sticky_of_i64(int64_t value)
 
 /* Truncates towards zero within [low, high]; `high` is the largest f64 that fits, `end` what
  * saturation gives above it (they differ for i64 only). NaN gives 0. */
-static inline int64_t tsi_i64_saturated(double value, double low, double high, int64_t end)
+TSI_SHARED int64_t tsi_i64_saturated(double value, double low, double high, int64_t end)
 {
     double inside = value < low ? low : value > high ? high : value;
     inside = value != value ? 0 : inside;
@@ -108,27 +110,27 @@ static inline int64_t tsi_i64_saturated(double value, double low, double high, i
     return value > high ? end : result;
 }
 
-static inline int64_t tsi_i64_of_f64(double value)
+TSI_SHARED int64_t tsi_i64_of_f64(double value)
 {
     return tsi_i64_saturated(value, -0x1p63, 0x1.fffffffffffffp62, INT64_MAX);
 }
 
-static inline int32_t tsi_i32_of_f64(double value)
+TSI_SHARED int32_t tsi_i32_of_f64(double value)
 {
     return (int32_t)tsi_i64_saturated(value, INT32_MIN, INT32_MAX, INT32_MAX);
 }
 
-static inline int16_t tsi_i16_of_f64(double value)
+TSI_SHARED int16_t tsi_i16_of_f64(double value)
 {
     return (int16_t)tsi_i64_saturated(value, INT16_MIN, INT16_MAX, INT16_MAX);
 }
 
-static inline int8_t tsi_i8_of_f64(double value)
+TSI_SHARED int8_t tsi_i8_of_f64(double value)
 {
     return (int8_t)tsi_i64_saturated(value, INT8_MIN, INT8_MAX, INT8_MAX);
 }
 
-static inline uint8_t tsi_u8_of_f64(double value)
+TSI_SHARED uint8_t tsi_u8_of_f64(double value)
 {
     return (uint8_t)tsi_i64_saturated(value, 0, UINT8_MAX, UINT8_MAX);
 }

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* copy.c - strided copies, casts and fills of the cuda device.
+ *
+ * Dims are ordered by the stride of the target and merged where both sides allow; then
+ *
+ *   contiguous on both sides    the driver's copy
+ *   rows                        units of 1 to 16 bytes, the widest that rows and places allow
+ *   the source runs across      tiles through shared memory
+ *   another dtype               one element a thread; f32 with bf16 and f16 by 16 bytes if dense */
+#include "backend/cuda/cuda.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+enum { UNIT_MAX = 16, TILE = 32, TILE_THREADS = 256, TILE_MIN = 8 };
+
+/* Nested loops over elements, outermost first; strides in elements. */
+typedef struct loops {
+    char *to;
+    const char *from;
+    int64_t to_size, from_size; /* of an element */
+    int32_t ndim;
+    int64_t extent[TS_NDIM_MAX], to_stride[TS_NDIM_MAX], from_stride[TS_NDIM_MAX];
+} loops;
+
+static void add_dim(loops *l, int64_t extent, int64_t to_stride, int64_t from_stride)
+{
+    if (to_stride <
+        0) { /* walked from the other end, so that order and merging see positive ones */
+        l->to += (extent - 1) * to_stride * l->to_size;
+        if (l->from) l->from += (extent - 1) * from_stride * l->from_size;
+        to_stride = -to_stride;
+        from_stride = -from_stride;
+    }
+    int32_t d = l->ndim++;
+    for (; d > 0 && l->to_stride[d - 1] < to_stride; d--) {
+        l->extent[d] = l->extent[d - 1];
+        l->to_stride[d] = l->to_stride[d - 1];
+        l->from_stride[d] = l->from_stride[d - 1];
+    }
+    l->extent[d] = extent;
+    l->to_stride[d] = to_stride;
+    l->from_stride[d] = from_stride;
+}
+
+static void merge_dims(loops *l)
+{
+    int32_t kept = 0;
+    for (int32_t d = 1; d < l->ndim; d++) {
+        if (l->to_stride[kept] == l->extent[d] * l->to_stride[d] &&
+            l->from_stride[kept] == l->extent[d] * l->from_stride[d]) {
+            l->extent[kept] *= l->extent[d];
+        } else {
+            l->extent[++kept] = l->extent[d];
+        }
+        l->to_stride[kept] = l->to_stride[d];
+        l->from_stride[kept] = l->from_stride[d];
+    }
+    if (l->ndim > 0) l->ndim = kept + 1;
+}
+
+/* `from` NULL: a fill. False: nothing to do. */
+static bool loops_make(loops *l, const tsi_block *to, const tsi_block *from)
+{
+    *l = (loops){ .to = to->data, .to_size = (int64_t)ts_dtype_size((ts_dtype)to->dtype) };
+    l->from = from ? from->data : NULL;
+    l->from_size = from ? (int64_t)ts_dtype_size((ts_dtype)from->dtype) : 0;
+    for (int32_t d = 0; d < to->ndim; d++) {
+        if (to->extent[d] == 0) return false;
+        if (to->extent[d] == 1) continue;
+        add_dim(l, to->extent[d], to->stride[d], from ? from->stride[d] : to->stride[d]);
+    }
+    merge_dims(l);
+    return true;
+}
+
+static bool is_one_row(const loops *l)
+{
+    return l->ndim == 0 || (l->ndim == 1 && l->to_stride[0] == 1 && l->from_stride[0] == 1);
+}
+
+static int64_t count_of(const loops *l)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < l->ndim; d++)
+        count *= l->extent[d];
+    return count;
+}
+
+/* The widest unit in which the rows begin, end and lie. Counts and strides become those of units.
+ */
+static int64_t to_units(loops *l)
+{
+    int32_t last = l->ndim - 1;
+    bool rows = last >= 0 && l->to_stride[last] == 1 && l->from_stride[last] == 1;
+    int64_t size = l->to_size, unit = size;
+    if (!rows) return unit;
+    for (int64_t wider = UNIT_MAX; wider > size && unit == size; wider /= 2) {
+        uint64_t bits = (uint64_t)(uintptr_t)l->to | (uint64_t)(uintptr_t)l->from |
+                        (uint64_t)(l->extent[last] * size);
+        for (int32_t d = 0; d < last; d++)
+            bits |= (uint64_t)(l->to_stride[d] * size) | (uint64_t)(l->from_stride[d] * size);
+        if (bits % (uint64_t)wider == 0) unit = wider;
+    }
+    int64_t ratio = unit / size;
+    l->extent[last] /= ratio;
+    for (int32_t d = 0; d < last; d++) {
+        l->to_stride[d] /= ratio;
+        l->from_stride[d] /= ratio;
+    }
+    return unit;
+}
+
+/* 0 .. 4 for 1, 2, 4, 8, 16: kernels of units follow each other. */
+static tsi_cuda_kernel by_unit(tsi_cuda_kernel first, int64_t unit)
+{
+    int32_t step = 0;
+    while (((int64_t)1 << step) < unit)
+        step++;
+    return (tsi_cuda_kernel)((int32_t)first + step);
+}
+
+static tsi_cuda_operand operand_of(const void *data, const int64_t *stride, int32_t ndim)
+{
+    tsi_cuda_operand operand = { .data = (void *)(uintptr_t)data };
+    for (int32_t d = 0; d < ndim; d++)
+        operand.stride[d] = stride[d];
+    return operand;
+}
+
+/* The dim along which the source is contiguous, if the target is so along another and both are long
+ * enough for tiles; -1 otherwise. */
+static int32_t crossing_dim(const loops *l)
+{
+    int32_t last = l->ndim - 1;
+    if (last < 1 || l->to_stride[last] != 1 || l->extent[last] < TILE_MIN) return -1;
+    for (int32_t d = 0; d < last; d++)
+        if (l->from_stride[d] == 1 && l->extent[d] >= TILE_MIN) return d;
+    return -1;
+}
+
+static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t row)
+{
+    int32_t last = l->ndim - 1, kept = 0;
+    int64_t extent[TS_NDIM_MAX], to_stride[TS_NDIM_MAX], from_stride[TS_NDIM_MAX];
+    for (int32_t d = 0; d < last; d++) {
+        if (d == row) continue;
+        extent[kept] = l->extent[d];
+        to_stride[kept] = l->to_stride[d];
+        from_stride[kept++] = l->from_stride[d];
+    }
+    tsi_cuda_transpose_args args = { .to = operand_of(l->to, to_stride, kept),
+                                     .from = operand_of(l->from, from_stride, kept),
+                                     .rows = l->extent[row],
+                                     .columns = l->extent[last],
+                                     .to_row = l->to_stride[row],
+                                     .from_column = l->from_stride[last] };
+    tsi_cuda_space_make(&args.space, kept, extent);
+    args.row_tiles = (args.rows + TILE - 1) / TILE;
+    args.column_tiles = (args.columns + TILE - 1) / TILE;
+    int64_t blocks = args.space.count * args.row_tiles * args.column_tiles;
+    if (blocks > INT32_MAX) blocks = INT32_MAX; /* the kernel strides on */
+    return tsi_cuda_launch(stream, by_unit(TSI_CUDA_transpose_1, l->to_size), blocks, TILE_THREADS,
+                           0, &args);
+}
+
+static ts_status copy_same(tsi_stream *stream, loops *l)
+{
+    if (is_one_row(l)) {
+        size_t bytes = (size_t)(count_of(l) * l->to_size);
+        TSI_CUDA_TRY(
+            stream->cuda, "a copy",
+            tsi_cu.copy(tsi_cuda_pointer(l->to), tsi_cuda_pointer(l->from), bytes, stream->handle));
+        return TS_OK;
+    }
+    int32_t crossing = crossing_dim(l);
+    if (crossing >= 0) return launch_transpose(stream, l, crossing);
+    int64_t unit = to_units(l);
+    tsi_cuda_copy_args args = { .to = operand_of(l->to, l->to_stride, l->ndim),
+                                .from = operand_of(l->from, l->from_stride, l->ndim) };
+    tsi_cuda_space_make(&args.space, l->ndim, l->extent);
+    return tsi_cuda_launch_items(stream, by_unit(TSI_CUDA_copy_1, unit), (args.space.count + 3) / 4,
+                                 &args);
+}
+
+static bool on_16(const void *memory)
+{
+    return (uintptr_t)memory % UNIT_MAX == 0;
+}
+
+/* A cast of rows by eight elements; COUNT: there is none for the pair. */
+static tsi_cuda_kernel dense_cast(int32_t to, int32_t from)
+{
+    if (to == TS_DTYPE_BF16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_bf16;
+    if (to == TS_DTYPE_F32 && from == TS_DTYPE_BF16) return TSI_CUDA_cast_bf16_f32;
+    if (to == TS_DTYPE_F16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_f16;
+    if (to == TS_DTYPE_F32 && from == TS_DTYPE_F16) return TSI_CUDA_cast_f16_f32;
+    return TSI_CUDA_KERNEL_COUNT;
+}
+
+static ts_status copy_cast(tsi_stream *stream, const loops *l, int32_t to_dtype, int32_t from_dtype)
+{
+    tsi_cuda_copy_args args = { .to = operand_of(l->to, l->to_stride, l->ndim),
+                                .from = operand_of(l->from, l->from_stride, l->ndim),
+                                .to_dtype = to_dtype,
+                                .from_dtype = from_dtype };
+    tsi_cuda_space_make(&args.space, l->ndim, l->extent);
+    tsi_cuda_kernel dense = dense_cast(to_dtype, from_dtype);
+    if (dense != TSI_CUDA_KERNEL_COUNT && is_one_row(l) && on_16(l->to) && on_16(l->from))
+        return tsi_cuda_launch_items(stream, dense, (args.space.count + 7) / 8, &args);
+    return tsi_cuda_launch_items(stream, TSI_CUDA_cast_any, args.space.count, &args);
+}
+
+ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                        tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    loops l;
+    bool side;
+    if (!loops_make(&l, to, from)) return TS_OK;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    ts_status status = to->dtype == from->dtype ? copy_same(stream, &l)
+                                                : copy_cast(stream, &l, to->dtype, from->dtype);
+    return tsi_cuda_end(cuda, stream, side, status);
+}
+
+/* ---- fills ----------------------------------------------------------------------------------- */
+
+static ts_status fill_units(tsi_stream *stream, loops l, const void *element)
+{
+    tsi_cuda_fill_args args = { .space = { .count = 0 } };
+    char *pattern = (char *)args.pattern;
+    for (int64_t at = 0; at < UNIT_MAX; at += l.to_size)
+        memcpy(pattern + at, element, (size_t)l.to_size);
+    int64_t unit = to_units(&l);
+    args.to = operand_of(l.to, l.to_stride, l.ndim);
+    tsi_cuda_space_make(&args.space, l.ndim, l.extent);
+    return tsi_cuda_launch_items(stream, by_unit(TSI_CUDA_fill_1, unit), (args.space.count + 3) / 4,
+                                 &args);
+}
+
+/* A row in units of 16 bytes, and what is left of it. */
+static ts_status fill_row(tsi_stream *stream, const loops *l, const void *element)
+{
+    int64_t all = l->extent[0], wide = all - all % (UNIT_MAX / l->to_size);
+    loops head = *l, tail = *l;
+    head.extent[0] = wide;
+    tail.extent[0] = all - wide;
+    tail.to += wide * l->to_size;
+    tail.from = NULL;
+    ts_status status = wide > 0 ? fill_units(stream, head, element) : TS_OK;
+    return status == TS_OK && all > wide ? fill_units(stream, tail, element) : status;
+}
+
+ts_status tsi_cuda_fill(const tsi_device *device, const tsi_block *to, const void *element,
+                        tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    loops l;
+    bool side;
+    if (!loops_make(&l, to, NULL)) return TS_OK;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    ts_status status = l.ndim == 1 && l.to_stride[0] == 1 ? fill_row(stream, &l, element)
+                                                          : fill_units(stream, l, element);
+    return tsi_cuda_end(cuda, stream, side, status);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda.h - a GPU and its streams as the files of this directory see them.
+ *
+ *   tsi_cuda (one a GPU) --+-- context: the primary one, so that other libraries see the same
+ * memory
+ *                          +-- kernels, loaded on the first attach
+ *                          +-- side: the stream of calls that want to be done on return
+ *   tsi_stream ------------+-- one CUstream, a ring of pinned chunks for copies from pageable
+ * memory
+ *
+ * INV: a function of the device table makes the context current on its thread before it calls the
+ * driver; nothing here depends on which thread calls. */
+#ifndef TSI_BACKEND_CUDA_CUDA_H
+#define TSI_BACKEND_CUDA_CUDA_H
+
+#include <pthread.h>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/kernels/args.h"
+#include "device/device.h"
+
+typedef enum tsi_cuda_kernel {
+#define TSI_CUDA_KERNEL(image, name) TSI_CUDA_##name,
+#include "backend/cuda/kernels/kernels.def"
+#undef TSI_CUDA_KERNEL
+    TSI_CUDA_KERNEL_COUNT
+} tsi_cuda_kernel;
+
+typedef struct tsi_cuda tsi_cuda;
+
+enum { TSI_CUDA_CHUNKS = 4, TSI_CUDA_CHUNK_BYTES = 1 << 20 };
+
+struct tsi_stream {
+    tsi_cuda *cuda;
+    CUstream handle;
+    pthread_mutex_t lock; /* of the chunks */
+    char *chunk;          /* pinned; NULL until the first copy */
+    CUevent free[TSI_CUDA_CHUNKS];
+    int32_t next, reserved;
+};
+
+struct tsi_cuda {
+    tsi_device device; /* first: the table's functions get a pointer to it */
+    char name[16];
+    CUdevice handle;
+    int32_t units; /* multiprocessors */
+    pthread_mutex_t lock;
+    bool open;
+    CUcontext context;
+    CUfunction kernel[TSI_CUDA_KERNEL_COUNT];
+    struct tsi_stream side; /* not open while its handle is NULL */
+    pthread_mutex_t side_lock;
+    char fault[256]; /* "": none */
+};
+
+static inline tsi_cuda *tsi_cuda_of(const tsi_device *device)
+{
+    return (tsi_cuda *)(uintptr_t)device;
+}
+
+static inline CUdeviceptr tsi_cuda_pointer(const void *memory)
+{
+    return (CUdeviceptr)(uintptr_t)memory;
+}
+
+/* ---- device.c */
+/* The devices of this machine; *count 0 and TS_OK: a driver without GPUs. */
+ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count);
+/* A driver's error as a sentence: "cuda:0: copy: CUDA_ERROR_..: an illegal memory access ..". What
+ * ends a context is remembered (fault). */
+ts_status tsi_cuda_fail(tsi_cuda *cuda, CUresult result, const char *what);
+#define TSI_CUDA_TRY(cuda, what, expression)                                                       \
+    do {                                                                                           \
+        CUresult tsi_cuda_result_ = (expression);                                                  \
+        if (TSI_UNLIKELY(tsi_cuda_result_ != CUDA_SUCCESS))                                        \
+            return tsi_cuda_fail(cuda, tsi_cuda_result_, what);                                    \
+    } while (0)
+/* Makes the context current; opens the device on first use. */
+ts_status tsi_cuda_enter(tsi_cuda *cuda);
+
+/* ---- stream.c: the parts of the table that are about streams, events, graphs and the host */
+void tsi_cuda_stream_functions(tsi_device *device);
+/* NULL becomes the side stream, held until the end, which waits. */
+ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side);
+ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status status);
+/* Host memory of any kind to the device, in stream order; `from` may be reused on return. */
+ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size_t bytes);
+
+/* ---- launch.c */
+/* A launch over `items`, one a thread, in blocks of TSI_CUDA_BLOCK; at most `waves` times what the
+ * GPU holds, the kernels stride on. */
+ts_status tsi_cuda_launch_items(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t items,
+                                void *args);
+ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
+                          int32_t threads, int32_t shared, void *args);
+void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);
+
+/* ---- copy.c, fold.c, random.c: the kernels of the table */
+ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                        tsi_stream *stream);
+ts_status tsi_cuda_fill(const tsi_device *device, const tsi_block *to, const void *element,
+                        tsi_stream *stream);
+ts_status tsi_cuda_fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
+                        int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream);
+ts_status tsi_cuda_random(const tsi_device *device, const tsi_random_recipe *recipe,
+                          const tsi_block *to, const tsi_random_run *run, int64_t run_count,
+                          tsi_stream *stream);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launch.c - starting kernels: grids by the number of items, and index spaces with their divisors.
+ *
+ * Kernels walk their items with the stride of the grid, so a grid never needs more blocks than the
+ * GPU keeps busy, and counts are 64 bits everywhere. */
+#include "backend/cuda/cuda.h"
+
+#include "base/error.h"
+
+enum { BLOCKS_PER_UNIT = 32 }; /* 256 threads each: four waves of what a multiprocessor holds */
+
+ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
+                          int32_t threads, int32_t shared, void *args)
+{
+    void *parameters[1] = { args };
+    TSI_ASSERT(blocks > 0 && blocks <= INT32_MAX);
+    CUresult result =
+        tsi_cu.launch(stream->cuda->kernel[kernel], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1,
+                      (unsigned)shared, stream->handle, parameters, NULL);
+    return result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(stream->cuda, result, "a launch");
+}
+
+ts_status tsi_cuda_launch_items(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t items,
+                                void *args)
+{
+    if (items <= 0) return TS_OK;
+    int64_t blocks = (items + TSI_CUDA_BLOCK - 1) / TSI_CUDA_BLOCK;
+    int64_t most = (int64_t)stream->cuda->units * BLOCKS_PER_UNIT;
+    return tsi_cuda_launch(stream, kernel, blocks < most ? blocks : most, TSI_CUDA_BLOCK, 0, args);
+}
+
+/* q = (high(n * magic) + n) >> shift: exact for n < 2^31. */
+static tsi_cuda_divisor divisor_of(int64_t extent)
+{
+    tsi_cuda_divisor by = { 1, 1, 0 };
+    if (extent < 1 || extent > INT32_MAX) return by; /* such a space divides by the extents */
+    by.divisor = (uint32_t)extent;
+    while (((uint64_t)1 << by.shift) < by.divisor)
+        by.shift++;
+    uint64_t power = (uint64_t)1 << by.shift;
+    by.magic = (uint32_t)(((power - by.divisor) << 32) / by.divisor + 1);
+    return by;
+}
+
+void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent)
+{
+    *space = (tsi_cuda_space){ .count = 1, .ndim = ndim };
+    for (int32_t d = 0; d < ndim; d++) {
+        space->extent[d] = extent[d];
+        space->by[d] = divisor_of(extent[d]);
+        space->count *= extent[d];
+    }
+}

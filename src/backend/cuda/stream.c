@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream.c - streams, events, graphs, and copies between host and device.
+ *
+ * Memory from host_alloc is copied where it lies. Pageable memory goes through a ring of pinned
+ * chunks: the host copies into a chunk while the one before is on its way, and waits only where the
+ * ring is full.
+ *
+ *   pageable --memcpy--> chunk 0 1 2 3 --DMA--> device       (an event says that a chunk is free)
+ *
+ * A copy out to pageable memory is the driver's, which returns when it is done. */
+#include "backend/cuda/cuda.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+struct tsi_device_event {
+    CUevent handle;
+};
+
+struct tsi_device_graph {
+    CUgraphExec handle;
+};
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static ts_status stream_open(tsi_cuda *cuda, tsi_stream *stream)
+{
+    TSI_CUDA_TRY(cuda, "a stream", tsi_cu.stream_create(&stream->handle, CU_STREAM_NON_BLOCKING));
+    stream->cuda = cuda;
+    pthread_mutex_init(&stream->lock, NULL);
+    return TS_OK;
+}
+
+static ts_status stream_create(const tsi_device *device, tsi_stream **out)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    *out = NULL;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    tsi_stream *stream = tsi_calloc(1, sizeof *stream);
+    if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
+    ts_status status = stream_open(cuda, stream);
+    if (status == TS_OK)
+        *out = stream;
+    else
+        tsi_free(stream);
+    return status;
+}
+
+static void stream_destroy(const tsi_device *device, tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!stream) return;
+    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) {
+        (void)tsi_cu.stream_sync(stream->handle);
+        for (int32_t i = 0; i < TSI_CUDA_CHUNKS; i++)
+            if (stream->free[i]) (void)tsi_cu.event_destroy(stream->free[i]);
+        if (stream->chunk) (void)tsi_cu.host_free(stream->chunk);
+        (void)tsi_cu.stream_destroy(stream->handle);
+    }
+    pthread_mutex_destroy(&stream->lock);
+    tsi_free(stream);
+}
+
+static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!stream) return TS_OK;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "a wait", tsi_cu.stream_sync(stream->handle));
+    return TS_OK;
+}
+
+ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
+{
+    TSI_TRY(tsi_cuda_enter(cuda));
+    *side = *stream == NULL;
+    if (!*side) return TS_OK;
+    pthread_mutex_lock(&cuda->side_lock);
+    ts_status status = cuda->side.handle ? TS_OK : stream_open(cuda, &cuda->side);
+    *stream = &cuda->side;
+    if (status != TS_OK) pthread_mutex_unlock(&cuda->side_lock);
+    return status;
+}
+
+ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status status)
+{
+    if (!side) return status;
+    CUresult result = tsi_cu.stream_sync(stream->handle);
+    pthread_mutex_unlock(&cuda->side_lock);
+    return status == TS_OK && result != CUDA_SUCCESS ? tsi_cuda_fail(cuda, result, "a wait")
+                                                     : status;
+}
+
+/* ---- copies between host and device ---------------------------------------------------------- */
+
+static bool is_pinned(const void *memory)
+{
+    unsigned type = 0;
+    return tsi_cu.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                    tsi_cuda_pointer(memory)) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST;
+}
+
+static ts_status chunks_make(tsi_stream *stream)
+{
+    void *memory = NULL;
+    if (stream->chunk) return TS_OK;
+    TSI_CUDA_TRY(stream->cuda, "pinned memory",
+                 tsi_cu.host_alloc(&memory, (size_t)TSI_CUDA_CHUNKS * TSI_CUDA_CHUNK_BYTES,
+                                   CU_MEMHOSTALLOC_PORTABLE));
+    stream->chunk = memory;
+    for (int32_t i = 0; i < TSI_CUDA_CHUNKS; i++)
+        TSI_CUDA_TRY(stream->cuda, "an event",
+                     tsi_cu.event_create(&stream->free[i], CU_EVENT_DISABLE_TIMING));
+    return TS_OK;
+}
+
+static ts_status stage_chunk(tsi_stream *stream, char *to, const char *from, size_t bytes)
+{
+    int32_t i = stream->next;
+    char *chunk = stream->chunk + (size_t)i * TSI_CUDA_CHUNK_BYTES;
+    stream->next = (i + 1) % TSI_CUDA_CHUNKS;
+    TSI_CUDA_TRY(stream->cuda, "a wait", tsi_cu.event_sync(stream->free[i]));
+    memcpy(chunk, from, bytes);
+    TSI_CUDA_TRY(stream->cuda, "a copy to the device",
+                 tsi_cu.copy_in(tsi_cuda_pointer(to), chunk, bytes, stream->handle));
+    TSI_CUDA_TRY(stream->cuda, "an event", tsi_cu.event_record(stream->free[i], stream->handle));
+    return TS_OK;
+}
+
+ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&stream->lock);
+    ts_status status = chunks_make(stream);
+    for (size_t at = 0; at < bytes && status == TS_OK; at += TSI_CUDA_CHUNK_BYTES) {
+        size_t left = bytes - at;
+        status = stage_chunk(stream, (char *)to + at, (const char *)from + at,
+                             left < TSI_CUDA_CHUNK_BYTES ? left : TSI_CUDA_CHUNK_BYTES);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+static ts_status copy_in(const tsi_device *device, void *to, const void *from, size_t bytes,
+                         tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    bool side;
+    if (bytes == 0) return TS_OK;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    ts_status status = TS_OK;
+    if (!is_pinned(from)) {
+        status = tsi_cuda_stage_in(stream, to, from, bytes);
+    } else {
+        CUresult result = tsi_cu.copy_in(tsi_cuda_pointer(to), from, bytes, stream->handle);
+        if (result != CUDA_SUCCESS) status = tsi_cuda_fail(cuda, result, "a copy to the device");
+    }
+    return tsi_cuda_end(cuda, stream, side, status);
+}
+
+static ts_status copy_out(const tsi_device *device, void *to, const void *from, size_t bytes,
+                          tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    bool side;
+    if (bytes == 0) return TS_OK;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    CUresult result = tsi_cu.copy_out(to, tsi_cuda_pointer(from), bytes, stream->handle);
+    ts_status status =
+        result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(cuda, result, "a copy from the device");
+    return tsi_cuda_end(cuda, stream, side, status);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    *out = NULL;
+    if (!stream) return TS_OK; /* nothing is ever pending there */
+    TSI_TRY(tsi_cuda_enter(cuda));
+    tsi_device_event *event = tsi_calloc(1, sizeof *event);
+    if (!event) return tsi_fail_memory("an event", sizeof *event);
+    CUresult result = tsi_cu.event_create(&event->handle, CU_EVENT_DEFAULT);
+    if (result == CUDA_SUCCESS) {
+        result = tsi_cu.event_record(event->handle, stream->handle);
+        if (result == CUDA_SUCCESS) {
+            *out = event;
+            return TS_OK;
+        }
+        (void)tsi_cu.event_destroy(event->handle);
+    }
+    tsi_free(event);
+    return tsi_cuda_fail(cuda, result, "an event");
+}
+
+static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!event) return TS_OK;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    if (stream)
+        TSI_CUDA_TRY(cuda, "a wait for an event",
+                     tsi_cu.stream_wait(stream->handle, event->handle, 0));
+    else
+        TSI_CUDA_TRY(cuda, "a wait for an event", tsi_cu.event_sync(event->handle));
+    return TS_OK;
+}
+
+static bool event_done(const tsi_device *device, tsi_device_event *event)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!event || tsi_cuda_enter(cuda) != TS_OK) return true;
+    return tsi_cu.event_query(event->handle) != CUDA_ERROR_NOT_READY;
+}
+
+static void event_destroy(const tsi_device *device, tsi_device_event *event)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!event) return;
+    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
+    tsi_free(event);
+}
+
+static ts_status event_time(const tsi_device *device, tsi_device_event *from, tsi_device_event *to,
+                            double *us)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    float ms = 0;
+    *us = 0;
+    if (!from || !to) return TS_OK;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "the time of events", tsi_cu.event_time(&ms, from->handle, to->handle));
+    *us = (double)ms * 1e3;
+    return TS_OK;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static ts_status capture_begin(const tsi_device *device, tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "the begin of a capture",
+                 tsi_cu.capture_begin(stream->handle, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    return TS_OK;
+}
+
+static ts_status capture_end(const tsi_device *device, tsi_stream *stream, tsi_device_graph **out)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    CUgraph source = NULL;
+    *out = NULL;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "the end of a capture", tsi_cu.capture_end(stream->handle, &source));
+    tsi_device_graph *graph = tsi_calloc(1, sizeof *graph);
+    CUresult result = graph ? tsi_cu.graph_make(&graph->handle, source, 0) : CUDA_SUCCESS;
+    (void)tsi_cu.graph_source_free(source);
+    if (!graph) return tsi_fail_memory("a graph", sizeof *graph);
+    *out = graph;
+    if (result == CUDA_SUCCESS) return TS_OK;
+    tsi_free(graph);
+    *out = NULL;
+    return tsi_cuda_fail(cuda, result, "a graph");
+}
+
+static ts_status graph_launch(const tsi_device *device, tsi_device_graph *graph, tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "a graph", tsi_cu.graph_launch(graph->handle, stream->handle));
+    return TS_OK;
+}
+
+static void graph_destroy(const tsi_device *device, tsi_device_graph *graph)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!graph) return;
+    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.graph_free(graph->handle);
+    tsi_free(graph);
+}
+
+void tsi_cuda_stream_functions(tsi_device *device)
+{
+    device->copy_in = copy_in;
+    device->copy_out = copy_out;
+    device->stream_create = stream_create;
+    device->stream_destroy = stream_destroy;
+    device->stream_sync = stream_sync;
+    device->event_record = event_record;
+    device->event_wait = event_wait;
+    device->event_done = event_done;
+    device->event_destroy = event_destroy;
+    device->event_time = event_time;
+    device->capture_begin = capture_begin;
+    device->capture_end = capture_end;
+    device->graph_launch = graph_launch;
+    device->graph_destroy = graph_destroy;
+}
