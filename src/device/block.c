@@ -155,9 +155,10 @@ bool tsi_tiles_first(tsi_tiles *tiles, const tsi_block *a, const tsi_block *b)
 {
     *tiles = (tsi_tiles){ .ndim = a->ndim };
     memcpy(tiles->extent, a->extent, sizeof tiles->extent);
+    if (tsi_block_count(a) == 0) return false; /* sizes are quotients of extents */
     tile_sizes(tiles, fastest_dim(a), fastest_dim(b));
     tile_clip(tiles);
-    return tiles->count > 0;
+    return true;
 }
 
 bool tsi_tiles_next(tsi_tiles *tiles)

@@ -370,6 +370,23 @@ TS_TEST(fold_rounds_once)
     TEST_EQ(t, out, tsi_bf16_of_f32(exact / N));
 }
 
+/* Blocks without elements are cut into no tiles: where a division by zero is a signal, that ended
+ * the program. */
+TS_TEST(fold_of_nothing)
+{
+    const tsi_device *cpu = tsi_device_host();
+    float at[4] = { 1, 2, 3, 4 };
+    static const int64_t extents[][2] = { { 3, 0 }, { 0, 3 }, { 0, 0 } };
+    for (size_t i = 0; i < TSI_COUNT_OF(extents); i++) {
+        tsi_block to = { .data = at, .dtype = TS_DTYPE_F32, .ndim = 2, .stride = { 1, 1 } };
+        memcpy(to.extent, extents[i], sizeof extents[i]);
+        const tsi_block *from[] = { &to, &to };
+        TEST_OK(t, cpu->fold(cpu, &to, from, 2, TS_REDUCE_SUM, 0, NULL));
+        TEST_OK(t, cpu->copy(cpu, &to, &to, NULL));
+    }
+    TEST_CHECK(t, at[0] == 1 && at[1] == 2 && at[2] == 3 && at[3] == 4);
+}
+
 TS_TEST(fold_refusals)
 {
     const tsi_device *cpu = tsi_device_host();

@@ -6,14 +6,15 @@
  *   contiguous on both sides    the driver's copy
  *   rows                        units of 1 to 16 bytes, the widest that rows and places allow
  *   the source runs across      tiles through shared memory
- *   another dtype               one element a thread; f32 with bf16 and f16 by 16 bytes if dense */
+ *   another dtype               one element at a time; f32 with bf16 and f16 by four where rows
+ * allow */
 #include "backend/cuda/cuda.h"
 
 #include <string.h>
 
 #include "base/error.h"
 
-enum { UNIT_MAX = 16, TILE = 32, TILE_THREADS = 256, TILE_MIN = 8 };
+enum { UNIT_MAX = 16, TILE_MIN = 8, CAST_UNIT = 4, PER_THREAD = 4 };
 
 /* Nested loops over elements, outermost first; strides in elements. */
 typedef struct loops {
@@ -88,28 +89,39 @@ static int64_t count_of(const loops *l)
     return count;
 }
 
-/* The widest unit in which the rows begin, end and lie. Counts and strides become those of units.
- */
-static int64_t to_units(loops *l)
+/* Whether rows begin, end and lie on both sides in units of `ratio` elements. */
+static bool has_units(const loops *l, int64_t ratio)
 {
     int32_t last = l->ndim - 1;
-    bool rows = last >= 0 && l->to_stride[last] == 1 && l->from_stride[last] == 1;
-    int64_t size = l->to_size, unit = size;
-    if (!rows) return unit;
-    for (int64_t wider = UNIT_MAX; wider > size && unit == size; wider /= 2) {
-        uint64_t bits = (uint64_t)(uintptr_t)l->to | (uint64_t)(uintptr_t)l->from |
-                        (uint64_t)(l->extent[last] * size);
-        for (int32_t d = 0; d < last; d++)
-            bits |= (uint64_t)(l->to_stride[d] * size) | (uint64_t)(l->from_stride[d] * size);
-        if (bits % (uint64_t)wider == 0) unit = wider;
-    }
-    int64_t ratio = unit / size;
+    if (last < 0 || l->to_stride[last] != 1 || l->from_stride[last] != 1) return false;
+    bool whole = (uintptr_t)l->to % (uint64_t)(ratio * l->to_size) == 0 &&
+                 (!l->from || (uintptr_t)l->from % (uint64_t)(ratio * l->from_size) == 0) &&
+                 l->extent[last] % ratio == 0;
+    for (int32_t d = 0; d < last; d++)
+        whole = whole && l->to_stride[d] % ratio == 0 && l->from_stride[d] % ratio == 0;
+    return whole;
+}
+
+/* Counts and strides become those of units. */
+static void to_units(loops *l, int64_t ratio)
+{
+    int32_t last = l->ndim - 1;
+    if (ratio == 1) return;
     l->extent[last] /= ratio;
     for (int32_t d = 0; d < last; d++) {
         l->to_stride[d] /= ratio;
         l->from_stride[d] /= ratio;
     }
-    return unit;
+}
+
+/* The bytes of the widest unit. */
+static int64_t widest_units(loops *l)
+{
+    int64_t ratio = UNIT_MAX / l->to_size;
+    while (ratio > 1 && !has_units(l, ratio))
+        ratio /= 2;
+    to_units(l, ratio);
+    return ratio * l->to_size;
 }
 
 /* 0 .. 4 for 1, 2, 4, 8, 16: kernels of units follow each other. */
@@ -140,6 +152,16 @@ static int32_t crossing_dim(const loops *l)
     return -1;
 }
 
+/* Whether two elements may always be moved as one. */
+static bool is_even(const tsi_cuda_transpose_args *args)
+{
+    uint64_t odd = (uint64_t)(args->rows | args->columns | args->to_row | args->from_column);
+    uint64_t off = (uint64_t)(uintptr_t)args->to.data | (uint64_t)(uintptr_t)args->from.data;
+    for (int32_t d = 0; d < args->space.ndim; d++)
+        odd |= (uint64_t)args->to.stride[d] | (uint64_t)args->from.stride[d];
+    return odd % 2 == 0 && off % 4 == 0;
+}
+
 static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t row)
 {
     int32_t last = l->ndim - 1, kept = 0;
@@ -157,12 +179,15 @@ static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t ro
                                      .to_row = l->to_stride[row],
                                      .from_column = l->from_stride[last] };
     tsi_cuda_space_make(&args.space, kept, extent);
-    args.row_tiles = (args.rows + TILE - 1) / TILE;
-    args.column_tiles = (args.columns + TILE - 1) / TILE;
+    const int64_t side = l->to_size > 4 ? 32 : 64; /* as in copy.cu */
+    args.row_tiles = (args.rows + side - 1) / side;
+    args.column_tiles = (args.columns + side - 1) / side;
     int64_t blocks = args.space.count * args.row_tiles * args.column_tiles;
     if (blocks > INT32_MAX) blocks = INT32_MAX; /* the kernel strides on */
-    return tsi_cuda_launch(stream, by_unit(TSI_CUDA_transpose_1, l->to_size), blocks, TILE_THREADS,
-                           0, &args);
+    tsi_cuda_kernel kernel = l->to_size == 2 && is_even(&args)
+                                 ? TSI_CUDA_transpose_pairs
+                                 : by_unit(TSI_CUDA_transpose_1, l->to_size);
+    return tsi_cuda_launch(stream, kernel, blocks, TSI_CUDA_BLOCK, 0, &args);
 }
 
 static ts_status copy_same(tsi_stream *stream, loops *l)
@@ -176,39 +201,61 @@ static ts_status copy_same(tsi_stream *stream, loops *l)
     }
     int32_t crossing = crossing_dim(l);
     if (crossing >= 0) return launch_transpose(stream, l, crossing);
-    int64_t unit = to_units(l);
+    int64_t unit = widest_units(l);
     tsi_cuda_copy_args args = { .to = operand_of(l->to, l->to_stride, l->ndim),
                                 .from = operand_of(l->from, l->from_stride, l->ndim) };
     tsi_cuda_space_make(&args.space, l->ndim, l->extent);
-    return tsi_cuda_launch_items(stream, by_unit(TSI_CUDA_copy_1, unit), (args.space.count + 3) / 4,
-                                 &args);
+    return tsi_cuda_launch_pieces(stream, by_unit(TSI_CUDA_copy_1, unit), args.space.count,
+                                  PER_THREAD, &args);
 }
 
-static bool on_16(const void *memory)
+/* A cast by units: the kernel of one element, that of CAST_UNIT follows; COUNT: there is none. */
+static tsi_cuda_kernel unit_cast(int32_t to, int32_t from)
 {
-    return (uintptr_t)memory % UNIT_MAX == 0;
-}
-
-/* A cast of rows by eight elements; COUNT: there is none for the pair. */
-static tsi_cuda_kernel dense_cast(int32_t to, int32_t from)
-{
-    if (to == TS_DTYPE_BF16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_bf16;
-    if (to == TS_DTYPE_F32 && from == TS_DTYPE_BF16) return TSI_CUDA_cast_bf16_f32;
-    if (to == TS_DTYPE_F16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_f16;
-    if (to == TS_DTYPE_F32 && from == TS_DTYPE_F16) return TSI_CUDA_cast_f16_f32;
+    if (to == TS_DTYPE_BF16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_bf16_1;
+    if (to == TS_DTYPE_F32 && from == TS_DTYPE_BF16) return TSI_CUDA_cast_bf16_f32_1;
+    if (to == TS_DTYPE_F16 && from == TS_DTYPE_F32) return TSI_CUDA_cast_f32_f16_1;
+    if (to == TS_DTYPE_F32 && from == TS_DTYPE_F16) return TSI_CUDA_cast_f16_f32_1;
     return TSI_CUDA_KERNEL_COUNT;
+}
+
+static ts_status cast_units(tsi_stream *stream, loops l, tsi_cuda_kernel kernel, int64_t unit)
+{
+    to_units(&l, unit);
+    tsi_cuda_copy_args args = { .to = operand_of(l.to, l.to_stride, l.ndim),
+                                .from = operand_of(l.from, l.from_stride, l.ndim) };
+    tsi_cuda_space_make(&args.space, l.ndim, l.extent);
+    return tsi_cuda_launch_pieces(stream, (tsi_cuda_kernel)(kernel + (unit > 1)), args.space.count,
+                                  PER_THREAD, &args);
+}
+
+/* What is left of one row goes by itself. */
+static ts_status cast_row(tsi_stream *stream, const loops *l, tsi_cuda_kernel kernel)
+{
+    int64_t wide = l->extent[0] - l->extent[0] % CAST_UNIT;
+    loops head = *l, tail = *l;
+    head.extent[0] = wide;
+    tail.extent[0] -= wide;
+    tail.to += wide * l->to_size;
+    tail.from += wide * l->from_size;
+    bool units = wide > 0 && has_units(&head, CAST_UNIT);
+    if (!units) return cast_units(stream, *l, kernel, 1);
+    ts_status status = cast_units(stream, head, kernel, CAST_UNIT);
+    return status == TS_OK && tail.extent[0] > 0 ? cast_units(stream, tail, kernel, 1) : status;
 }
 
 static ts_status copy_cast(tsi_stream *stream, const loops *l, int32_t to_dtype, int32_t from_dtype)
 {
+    tsi_cuda_kernel kernel = unit_cast(to_dtype, from_dtype);
+    if (kernel != TSI_CUDA_KERNEL_COUNT) {
+        if (l->ndim == 1) return cast_row(stream, l, kernel);
+        return cast_units(stream, *l, kernel, has_units(l, CAST_UNIT) ? CAST_UNIT : 1);
+    }
     tsi_cuda_copy_args args = { .to = operand_of(l->to, l->to_stride, l->ndim),
                                 .from = operand_of(l->from, l->from_stride, l->ndim),
                                 .to_dtype = to_dtype,
                                 .from_dtype = from_dtype };
     tsi_cuda_space_make(&args.space, l->ndim, l->extent);
-    tsi_cuda_kernel dense = dense_cast(to_dtype, from_dtype);
-    if (dense != TSI_CUDA_KERNEL_COUNT && is_one_row(l) && on_16(l->to) && on_16(l->from))
-        return tsi_cuda_launch_items(stream, dense, (args.space.count + 7) / 8, &args);
     return tsi_cuda_launch_items(stream, TSI_CUDA_cast_any, args.space.count, &args);
 }
 
@@ -233,7 +280,7 @@ static ts_status fill_units(tsi_stream *stream, loops l, const void *element)
     char *pattern = (char *)args.pattern;
     for (int64_t at = 0; at < UNIT_MAX; at += l.to_size)
         memcpy(pattern + at, element, (size_t)l.to_size);
-    int64_t unit = to_units(&l);
+    int64_t unit = widest_units(&l);
     args.to = operand_of(l.to, l.to_stride, l.ndim);
     tsi_cuda_space_make(&args.space, l.ndim, l.extent);
     return tsi_cuda_launch_items(stream, by_unit(TSI_CUDA_fill_1, unit), (args.space.count + 3) / 4,

@@ -91,6 +91,9 @@ ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size
  * GPU holds, the kernels stride on. */
 ts_status tsi_cuda_launch_items(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t items,
                                 void *args);
+/* One a thread's `per_thread` items, which are a block apart: a grid over all of them. */
+ts_status tsi_cuda_launch_pieces(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t items,
+                                 int32_t per_thread, void *args);
 ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
                           int32_t threads, int32_t shared, void *args);
 void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);

@@ -29,6 +29,15 @@ ts_status tsi_cuda_launch_items(tsi_stream *stream, tsi_cuda_kernel kernel, int6
     return tsi_cuda_launch(stream, kernel, blocks < most ? blocks : most, TSI_CUDA_BLOCK, 0, args);
 }
 
+ts_status tsi_cuda_launch_pieces(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t items,
+                                 int32_t per_thread, void *args)
+{
+    if (items <= 0) return TS_OK;
+    int64_t piece = (int64_t)per_thread * TSI_CUDA_BLOCK, blocks = (items + piece - 1) / piece;
+    return tsi_cuda_launch(stream, kernel, blocks < INT32_MAX ? blocks : INT32_MAX, TSI_CUDA_BLOCK,
+                           0, args);
+}
+
 /* q = (high(n * magic) + n) >> shift: exact for n < 2^31. */
 static tsi_cuda_divisor divisor_of(int64_t extent)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast.cu - any dtype to any other, one rounding each; f32 with bf16 and f16 in rows of eight. */
+/* cast.cu - any dtype to any other, one rounding each; f32 with bf16 and f16 in units
+ * of four. */
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/number.cuh"
 
@@ -40,66 +41,68 @@ struct f16 {
     }
 };
 
-union eight_halves {
-    uint4 unit;
-    uint16_t half[8];
+template <typename H> struct narrowing {
+    typedef float from;
+    typedef uint16_t to;
+    __device__ static uint16_t apply(float f)
+    {
+        return H::narrow(f);
+    }
 };
 
-union four_floats {
-    float4 unit;
-    float value[4];
+template <typename H> struct widening {
+    typedef uint16_t from;
+    typedef float to;
+    __device__ static float apply(uint16_t h)
+    {
+        return H::widen(h);
+    }
 };
 
-template <typename T> __device__ void narrow_rows(const tsi_cuda_copy_args &a)
+/* Rows in units of N elements, four units a thread on their way. Bits alone are moved: a NaN keeps
+ * its payload when it is widened, and becomes quiet when it is narrowed. */
+template <typename C, int N> __device__ void cast_rows(const tsi_cuda_copy_args &a)
 {
-    int64_t whole = a.space.count / 8;
-    const float *from = (const float *)a.from.data;
-    uint16_t *to = (uint16_t *)a.to.data;
-    for (int64_t i = first_item(); i < whole; i += item_step()) {
-        four_floats low, high;
-        low.unit = ((const float4 *)from)[2 * i];
-        high.unit = ((const float4 *)from)[2 * i + 1];
-        eight_halves out;
+    struct alignas(N * sizeof(typename C::from)) source {
+        typename C::from element[N];
+    };
+    struct alignas(N * sizeof(typename C::to)) target {
+        typename C::to element[N];
+    };
+    const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
+    for (int64_t i = first_of<4>(); i < a.space.count; i += step_of<4>()) {
+        source in[4];
+        int64_t at[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            out.half[k] = T::narrow(low.value[k]);
-            out.half[k + 4] = T::narrow(high.value[k]);
+            int64_t item = i + k * TSI_CUDA_BLOCK, offset[2];
+            if (item >= a.space.count) continue;
+            place(a.space, item, operands, offset);
+            at[k] = offset[0];
+            in[k] = ((const source *)a.from.data)[offset[1]];
         }
-        ((uint4 *)to)[i] = out.unit;
-    }
-    int64_t rest = 8 * whole + first_item();
-    if (rest < a.space.count) to[rest] = T::narrow(from[rest]);
-}
-
-template <typename T> __device__ void widen_rows(const tsi_cuda_copy_args &a)
-{
-    int64_t whole = a.space.count / 8;
-    const uint16_t *from = (const uint16_t *)a.from.data;
-    float *to = (float *)a.to.data;
-    for (int64_t i = first_item(); i < whole; i += item_step()) {
-        eight_halves in;
-        in.unit = ((const uint4 *)from)[i];
-        four_floats low, high;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            low.value[k] = T::widen(in.half[k]);
-            high.value[k] = T::widen(in.half[k + 4]);
+            if (i + k * TSI_CUDA_BLOCK >= a.space.count) continue;
+            target out;
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                out.element[e] = C::apply(in[k].element[e]);
+            ((target *)a.to.data)[at[k]] = out;
         }
-        ((float4 *)to)[2 * i] = low.unit;
-        ((float4 *)to)[2 * i + 1] = high.unit;
     }
-    int64_t rest = 8 * whole + first_item();
-    if (rest < a.space.count) to[rest] = T::widen(from[rest]);
 }
 
-#define HALVES(name)                                                                               \
-    extern "C" __global__ void cast_f32_##name(const __grid_constant__ tsi_cuda_copy_args a)       \
+#define CAST(name, type, unit)                                                                     \
+    extern "C" __global__ void cast_##name##_##unit(const __grid_constant__ tsi_cuda_copy_args a)  \
     {                                                                                              \
-        narrow_rows<name>(a);                                                                      \
-    }                                                                                              \
-    extern "C" __global__ void cast_##name##_f32(const __grid_constant__ tsi_cuda_copy_args a)     \
-    {                                                                                              \
-        widen_rows<name>(a);                                                                       \
+        cast_rows<type, unit>(a);                                                                  \
     }
-HALVES(bf16)
-HALVES(f16)
+CAST(f32_bf16, narrowing<bf16>, 1)
+CAST(f32_bf16, narrowing<bf16>, 4)
+CAST(bf16_f32, widening<bf16>, 1)
+CAST(bf16_f32, widening<bf16>, 4)
+CAST(f32_f16, narrowing<f16>, 1)
+CAST(f32_f16, narrowing<f16>, 4)
+CAST(f16_f32, widening<f16>, 1)
+CAST(f16_f32, widening<f16>, 4)

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* copy.cu - strided copies and fills in units of 1 to 16 bytes, and transposes by tiles.
  *
- * A thread moves four units that are a grid apart, so that four loads are on their way before the
- * first store. */
+ * A thread moves four units of its block's piece of memory, so that four loads are on their way
+ * before the first store and pages are walked once. */
 #include "backend/cuda/kernels/index.cuh"
 
 template <typename U> __device__ void copy_units(const tsi_cuda_copy_args &a)
 {
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
-    int64_t step = item_step();
-    for (int64_t i = first_item(); i < a.space.count; i += 4 * step) {
+    for (int64_t i = first_of<4>(); i < a.space.count; i += step_of<4>()) {
         U unit[4];
         int64_t to[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            int64_t item = i + k * step, offset[2];
+            int64_t item = i + k * TSI_CUDA_BLOCK, offset[2];
             if (item >= a.space.count) continue;
             place(a.space, item, operands, offset);
             to[k] = offset[0];
@@ -22,7 +21,7 @@ template <typename U> __device__ void copy_units(const tsi_cuda_copy_args &a)
         }
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            if (i + k * step < a.space.count) ((U *)a.to.data)[to[k]] = unit[k];
+            if (i + k * TSI_CUDA_BLOCK < a.space.count) ((U *)a.to.data)[to[k]] = unit[k];
     }
 }
 
@@ -37,31 +36,77 @@ template <typename U> __device__ void fill_units(const tsi_cuda_fill_args &a)
     }
 }
 
-/* Tiles of 32 x 32 by 32 x 8 threads; one column more, so that a column is not one bank. */
-template <typename U> __device__ void transpose_units(const tsi_cuda_transpose_args &a)
+/* Tile `inner` of a plane: bands of eight rows of tiles, in a band along its columns, so that
+ * blocks that run together read and write long pieces on both sides. */
+__device__ inline void tile_at(const tsi_cuda_transpose_args &a, int64_t inner, int64_t *row,
+                               int64_t *column)
 {
-    __shared__ U tile[32][33];
+    int64_t band = inner / (8 * a.column_tiles), rest = inner - band * 8 * a.column_tiles;
+    int64_t height = a.row_tiles - 8 * band;
+    if (height > 8) height = 8;
+    *column = rest / height;
+    *row = 8 * band + rest - *column * height;
+}
+
+/* Tiles of SIDE x SIDE by 256 threads; a column more, so that a column is not one bank. */
+template <typename U, int SIDE> __device__ void transpose_units(const tsi_cuda_transpose_args &a)
+{
+    constexpr int LINES = TSI_CUDA_BLOCK / SIDE;
+    __shared__ U tile[SIDE][SIDE + 1];
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
     int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
-    int x = threadIdx.x % 32, y = threadIdx.x / 32;
+    int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
-        int64_t outer = t / tiles, inner = t - outer * tiles, offset[2];
-        int64_t row = inner / a.column_tiles * 32, column = inner % a.column_tiles * 32;
+        int64_t outer = t / tiles, row, column, offset[2];
+        tile_at(a, t - outer * tiles, &row, &column);
+        row *= SIDE, column *= SIDE;
         place(a.space, outer, operands, offset);
         U *to = (U *)a.to.data + offset[0];
         const U *from = (const U *)a.from.data + offset[1];
-        for (int k = y; k < 32; k += 8)
+#pragma unroll
+        for (int k = y; k < SIDE; k += LINES)
             if (column + k < a.columns && row + x < a.rows)
                 tile[k][x] = from[(column + k) * a.from_column + row + x];
         __syncthreads();
-        for (int k = y; k < 32; k += 8)
+#pragma unroll
+        for (int k = y; k < SIDE; k += LINES)
             if (row + k < a.rows && column + x < a.columns)
                 to[(row + k) * a.to_row + column + x] = tile[x][k];
         __syncthreads();
     }
 }
 
-#define UNITS(size, type)                                                                          \
+/* Elements of two bytes in pairs on both sides: everything is even. */
+extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_transpose_args a)
+{
+    constexpr int SIDE = 64;
+    __shared__ uint16_t tile[SIDE][SIDE + 2];
+    const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
+    int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
+    int x = threadIdx.x % 32 * 2, y = threadIdx.x / 32;
+    for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
+        int64_t outer = t / tiles, row, column, offset[2];
+        tile_at(a, t - outer * tiles, &row, &column);
+        row *= SIDE, column *= SIDE;
+        place(a.space, outer, operands, offset);
+        uint16_t *to = (uint16_t *)a.to.data + offset[0];
+        const uint16_t *from = (const uint16_t *)a.from.data + offset[1];
+#pragma unroll
+        for (int k = y; k < SIDE; k += 8)
+            if (column + k < a.columns && row + x < a.rows)
+                *(uint32_t *)&tile[k][x] =
+                    *(const uint32_t *)&from[(column + k) * a.from_column + row + x];
+        __syncthreads();
+#pragma unroll
+        for (int k = y; k < SIDE; k += 8)
+            if (row + k < a.rows && column + x < a.columns)
+                *(uint32_t *)&to[(row + k) * a.to_row + column + x] =
+                    (uint32_t)tile[x][k] | (uint32_t)tile[x + 1][k] << 16;
+        __syncthreads();
+    }
+}
+
+#define UNITS(size, type, side)                                                                    \
     extern "C" __global__ void copy_##size(const __grid_constant__ tsi_cuda_copy_args a)           \
     {                                                                                              \
         copy_units<type>(a);                                                                       \
@@ -72,10 +117,10 @@ template <typename U> __device__ void transpose_units(const tsi_cuda_transpose_a
     }                                                                                              \
     extern "C" __global__ void transpose_##size(const __grid_constant__ tsi_cuda_transpose_args a) \
     {                                                                                              \
-        transpose_units<type>(a);                                                                  \
+        transpose_units<type, side>(a);                                                            \
     }
-UNITS(1, uint8_t)
-UNITS(2, uint16_t)
-UNITS(4, uint32_t)
-UNITS(8, uint2)
-UNITS(16, uint4)
+UNITS(1, uint8_t, 64)
+UNITS(2, uint16_t, 64)
+UNITS(4, uint32_t, 64)
+UNITS(8, uint2, 32)
+UNITS(16, uint4, 32)

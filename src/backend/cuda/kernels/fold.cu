@@ -184,26 +184,34 @@ template <typename T> __device__ void fold_one(const tsi_cuda_fold_args &a, int6
     ((E *)a.to.data)[offset[0]] = T::store(T::finish(a.reduce, value, a.divisor));
 }
 
-/* 16 bytes of a contiguous row. */
-template <typename T, int N> __device__ void fold_row(const tsi_cuda_fold_args &a, int64_t i)
+/* 16 bytes of a contiguous row, four sources on their way at a time. R 0: any reduction. */
+template <typename T, int N, int32_t R>
+__device__ void fold_row(const tsi_cuda_fold_args &a, int64_t i)
 {
     union {
         uint4 unit;
         typename T::element element[N];
-    } in;
+    } in[4];
+    const int32_t reduce = R ? R : a.reduce;
     typename T::value value[N];
-    for (int64_t k = 0; k < a.sources; k++) {
-        in.unit = ((const uint4 *)source(a, k).data)[i];
+    for (int64_t k = 0; k < a.sources; k += 4) {
 #pragma unroll
-        for (int e = 0; e < N; e++) {
-            typename T::value next = T::load(in.element[e]);
-            value[e] = k == 0 ? T::first(a.reduce, next) : T::apply(a.reduce, value[e], next);
+        for (int s = 0; s < 4; s++)
+            if (k + s < a.sources) in[s].unit = ((const uint4 *)source(a, k + s).data)[i];
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            if (k + s >= a.sources) break;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                typename T::value next = T::load(in[s].element[e]);
+                value[e] = k + s == 0 ? T::first(reduce, next) : T::apply(reduce, value[e], next);
+            }
         }
     }
 #pragma unroll
     for (int e = 0; e < N; e++)
-        in.element[e] = T::store(T::finish(a.reduce, value[e], a.divisor));
-    ((uint4 *)a.to.data)[i] = in.unit;
+        in[0].element[e] = T::store(T::finish(reduce, value[e], a.divisor));
+    ((uint4 *)a.to.data)[i] = in[0].unit;
 }
 
 template <typename T> __device__ void fold_all(const tsi_cuda_fold_args &a)
@@ -215,8 +223,12 @@ template <typename T> __device__ void fold_all(const tsi_cuda_fold_args &a)
         return;
     }
     int64_t rows = a.space.count / N;
-    for (int64_t i = first_item(); i < rows; i += item_step())
-        fold_row<T, N>(a, i);
+    if (a.reduce == TS_REDUCE_SUM)
+        for (int64_t i = first_item(); i < rows; i += item_step())
+            fold_row<T, N, TS_REDUCE_SUM>(a, i);
+    else
+        for (int64_t i = first_item(); i < rows; i += item_step())
+            fold_row<T, N, 0>(a, i);
     int64_t rest = rows * N + first_item();
     if (rest < a.space.count) fold_one<T>(a, rest);
 }

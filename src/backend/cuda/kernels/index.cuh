@@ -56,4 +56,16 @@ __device__ inline int64_t item_step()
     return (int64_t)gridDim.x * blockDim.x;
 }
 
+/* The same for blocks that walk pieces of N * TSI_CUDA_BLOCK items: a thread's N items of a piece
+ * are TSI_CUDA_BLOCK apart. */
+template <int N> __device__ inline int64_t first_of()
+{
+    return (int64_t)blockIdx.x * (N * TSI_CUDA_BLOCK) + threadIdx.x;
+}
+
+template <int N> __device__ inline int64_t step_of()
+{
+    return (int64_t)gridDim.x * (N * TSI_CUDA_BLOCK);
+}
+
 #endif
