@@ -33,13 +33,23 @@ static const library libraries[] = {
 };
 enum { LIBRARIES = sizeof libraries / sizeof libraries[0] };
 
-static const char *const engines[] = { "threads", "model", "mpi:openmpi", "mpi:mpich" };
-enum { ENGINES = sizeof engines / sizeof engines[0] };
+/* What modules may bring: asked for by name, found or not with a sentence. */
+typedef ts_status (*find_fn)(const char *name, char *text, size_t size);
+enum { PARTS_MAX = 4 };
+static const struct {
+    const char *title;
+    find_fn find;
+    const char *name[PARTS_MAX]; /* NULL ends */
+} parts[] = {
+    { "engines", ts_engine_find, { "threads", "model", "mpi:openmpi", "mpi:mpich" } },
+    { "devices", ts_device_find, { "cpu", "queue", "cuda" } },
+};
+enum { PARTS = sizeof parts / sizeof parts[0] };
 
 typedef struct report {
     cli_machine machine;
-    bool engine_found[ENGINES];
-    char engine_text[ENGINES][512];
+    bool found[PARTS][PARTS_MAX];
+    char text[PARTS][PARTS_MAX][512];
     bool runs; /* two ranks started and agreed */
     double start_seconds;
     char problem[512], plans[512]; /* plans: what ts_op_cache_text said */
@@ -102,14 +112,28 @@ static void examine(report *out)
 {
     memset(out, 0, sizeof *out);
     cli_machine_read(&out->machine);
-    for (size_t i = 0; i < ENGINES; i++) {
-        out->engine_found[i] =
-            ts_engine_find(engines[i], out->engine_text[i], sizeof out->engine_text[i]) == TS_OK;
-    }
+    for (size_t k = 0; k < PARTS; k++)
+        for (size_t i = 0; i < PARTS_MAX && parts[k].name[i]; i++)
+            out->found[k][i] =
+                parts[k].find(parts[k].name[i], out->text[k][i], sizeof out->text[k][i]) == TS_OK;
     double start = cli_now();
     out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2),
                                trial, out, out->problem, sizeof out->problem) == TS_OK;
     out->start_seconds = cli_now() - start;
+}
+
+static void put_part(ts_json_writer *json, const report *r, size_t k)
+{
+    ts_json_put_key(json, parts[k].title);
+    ts_json_put_open(json, '[');
+    for (size_t i = 0; i < PARTS_MAX && parts[k].name[i]; i++) {
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "name", parts[k].name[i]);
+        ts_json_put_member_bool(json, "found", r->found[k][i]);
+        ts_json_put_member_text(json, "text", r->text[k][i]);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
 }
 
 static int print_json(const report *r)
@@ -121,16 +145,8 @@ static int print_json(const report *r)
     ts_json_put_member_text(&json, "build", build_text());
     ts_json_put_key(&json, "machine");
     cli_machine_json(&r->machine, &json);
-    ts_json_put_key(&json, "engines");
-    ts_json_put_open(&json, '[');
-    for (size_t i = 0; i < ENGINES; i++) {
-        ts_json_put_open(&json, '{');
-        ts_json_put_member_text(&json, "name", engines[i]);
-        ts_json_put_member_bool(&json, "found", r->engine_found[i]);
-        ts_json_put_member_text(&json, "text", r->engine_text[i]);
-        ts_json_put_close(&json, '}');
-    }
-    ts_json_put_close(&json, ']');
+    for (size_t k = 0; k < PARTS; k++)
+        put_part(&json, r, k);
     ts_json_put_key(&json, "libraries");
     ts_json_put_open(&json, '[');
     for (size_t i = 0; i < LIBRARIES; i++) {
@@ -159,10 +175,11 @@ static void print_text(const report *r)
     printf("machine\n  system     %s\n  processor  %s\n  cores      %lld\n  memory     %s\n",
            r->machine.system, r->machine.processor, (long long)r->machine.cores,
            cli_bytes(memory, sizeof memory, r->machine.memory_bytes));
-    printf("\nengines\n");
-    for (size_t i = 0; i < ENGINES; i++) {
-        printf("  %-12s %s  %s\n", engines[i], r->engine_found[i] ? "yes" : "no ",
-               r->engine_text[i]);
+    for (size_t k = 0; k < PARTS; k++) {
+        printf("\n%s\n", parts[k].title);
+        for (size_t i = 0; i < PARTS_MAX && parts[k].name[i]; i++)
+            printf("  %-12s %s  %s\n", parts[k].name[i], r->found[k][i] ? "yes" : "no ",
+                   r->text[k][i]);
     }
     printf("\nlibraries\n");
     for (size_t i = 0; i < LIBRARIES; i++) {

@@ -74,6 +74,10 @@ TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
  * install. Loads a module but starts nothing. */
 TS_API TS_NODISCARD ts_status ts_engine_find(const char *name, char *text, size_t size);
 
+/* Can this device be used here? "cpu", "queue", "cuda", one GPU: "cuda:1". TS_OK, or
+ * TS_ERR_MISSING; `text` (may be NULL) receives what it is, or why not and where was looked. */
+TS_API TS_NODISCARD ts_status ts_device_find(const char *name, char *text, size_t size);
+
 /* The environment variable by which a launcher (mpirun, srun) told that it started this process, as
  * "OMPI_COMM_WORLD_RANK"; NULL: none did. Then the default engine is mpi. */
 TS_API const char *ts_launcher(void);

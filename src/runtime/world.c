@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/model/model.h"
 #include "device/device.h"
+#include "runtime/module.h"
 #include "runtime/runtime.h"
 
 tsi_runtime *tsi_runtime_of(const ts_world *world)
@@ -88,8 +89,7 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     *out = NULL;
     tsi_backend_cpu_add();
     const tsi_device *device = tsi_device_host();
-    if (settings->user.device != NULL) device = tsi_device_find(settings->user.device);
-    if (device == NULL) return TS_ERR_MISSING; /* tsi_device_find has said why */
+    if (settings->user.device != NULL) TSI_TRY(tsi_module_device(settings->user.device, &device));
     int64_t local_count = local_count_of(settings);
     int64_t rank_count =
         settings->engine == TSI_ENGINE_MPI ? local_count : settings->user.rank_count;

@@ -4,30 +4,17 @@
 #ifndef TESTS_GPU_GPU_H
 #define TESTS_GPU_GPU_H
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #include "device/device.h"
-#include "device/module.h"
 #include "harness/test.h"
-
-static inline const tsi_device_module *gpu_module(test *t)
-{
-    void *handle = dlopen(TS_BINARY_DIR "/lib/tessera/tessera_cuda.so", RTLD_NOW | RTLD_LOCAL);
-    void *symbol = handle ? dlsym(handle, "tsi_module") : NULL;
-    TEST_SAY(t, symbol, "the module does not load: %s", dlerror());
-    tsi_device_module_fn module = NULL;
-    memcpy(&module, &symbol, sizeof module);
-    const tsi_device_module *found = module ? module(tsi_module_host_table()) : NULL;
-    TEST_SAY(t, found && found->device_count > 0, "no GPU: %s", ts_last_error());
-    return found && found->device_count > 0 ? found : NULL;
-}
+#include "runtime/module.h"
 
 /* The first GPU and a stream of it. NULL: the test has failed. */
 static inline const tsi_device *gpu_open(test *t, tsi_stream **stream)
 {
-    const tsi_device_module *module = gpu_module(t);
-    const tsi_device *gpu = module ? module->device[0] : NULL;
+    const tsi_device *gpu = NULL;
+    TEST_SAY(t, tsi_module_device("cuda", &gpu) == TS_OK, "no GPU: %s", ts_last_error());
     if (gpu) TEST_OK(t, gpu->stream_create(gpu, stream));
     return gpu && *stream ? gpu : NULL;
 }

@@ -1,24 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - the one function the module exports: the GPUs of this machine and their kernels. */
+/* module.c - the one function the module exports: the GPUs of this machine and their kernels.
+ *
+ * The tables of devices and kernels are complete before `open` returns; kernels.def says which
+ * operators have one. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/host.h"
+#include "backend/cuda/kernel.h"
+#include "op/core/kernel.h"
+#include "op/ops_hash.h"
+#include "tessera/version.h"
 
-TS_API const tsi_device_module *tsi_module(const tsi_module_host *host);
+TS_API const tsi_module_offer *tsi_module(void);
 
-static const tsi_module_kernel kernels[] = { { NULL, NULL } };
+static const tsi_kernels kernels = {
+    .struct_size = sizeof(tsi_kernels),
+    .kind = "cuda",
+    .ops_hash = TSI_OPS_HASH,
+    .op = {
+#define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
+#define TS_LIST_KERNEL(name, fn)
+#include "backend/cuda/kernels.def"
+#undef TS_KERNEL
+#undef TS_LIST_KERNEL
+    },
+};
 
-const tsi_device_module *tsi_module(const tsi_module_host *host)
+static const tsi_seam device_seam[] = TSI_SEAM(TSI_DEVICE_SEAM);
+static const tsi_seam kernel_seam[] = TSI_SEAM(TSI_KERNEL_SEAM);
+
+static ts_status open_module(const tsi_module_host *host);
+
+static tsi_module_offer offer = {
+    .struct_size = sizeof(tsi_module_offer),
+    .name = "cuda",
+    .version = TS_VERSION,
+    .open = open_module,
+    .table = { [TSI_MODULE_DEVICES] = { NULL, 0, device_seam },
+               [TSI_MODULE_KERNELS] = { &kernels, 1, kernel_seam } },
+};
+
+static ts_status open_module(const tsi_module_host *host)
 {
-    static tsi_device_module module;
-    if (!tsi_cuda_host_set(host)) return NULL;
-    if (module.struct_size) return &module;
+    tsi_cuda_host_set(host);
+    if (offer.table[TSI_MODULE_DEVICES].count > 0) return TS_OK;
     const tsi_device *const *device = NULL;
     int32_t count = 0;
-    if (tsi_cuda_devices(&device, &count) != TS_OK) return NULL;
-    module = (tsi_device_module){ .kind = "cuda",
-                                  .device_count = count,
-                                  .device = device,
-                                  .kernels = kernels,
-                                  .struct_size = sizeof module };
-    return &module;
+    TSI_TRY(tsi_cuda_devices(&device, &count));
+    if (count == 0) return TSI_FAIL(TS_ERR_MISSING, "cuda: the driver knows no GPU");
+    offer.table[TSI_MODULE_DEVICES].table = device;
+    offer.table[TSI_MODULE_DEVICES].count = count;
+    return TS_OK;
+}
+
+const tsi_module_offer *tsi_module(void)
+{
+    offer.op_hash = tsi_ops_hash(&offer.op_count);
+    return &offer;
 }

@@ -75,6 +75,17 @@ enum {
 #undef TSI_LIST_NUMBER
 };
 
+/* The structs that kernels in a module share with the core. */
+#define TSI_KERNEL_SEAM(ROW)                                                                       \
+    ROW(tsi_kernels)                                                                               \
+    ROW(tsi_kernel_io)                                                                             \
+    ROW(tsi_operand)                                                                               \
+    ROW(tsi_op_desc)                                                                               \
+    ROW(ts_meta)                                                                                   \
+    ROW(tsi_region)                                                                                \
+    ROW(tsi_list_io)                                                                               \
+    ROW(tsi_list_item)
+
 /* Before a world opens that uses such a device; kept by reference. A kind that is there already
  * stays as it is. Refuses another struct_size or hash of ops.def. */
 ts_status tsi_kernels_add(const tsi_kernels *kernels);

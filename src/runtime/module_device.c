@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* module_device.c - devices by name, those of modules included: "cuda:1" opens tessera_cuda.so on
+ * first use and makes its devices and kernels known. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "op/core/kernel.h"
+#include "runtime/module.h"
+#include "runtime/runtime.h"
+
+static const char *const kinds[] = { "cuda" }; /* that modules have: tessera_<kind>.so */
+
+static ts_status add_tables(const tsi_module_offer *offer)
+{
+    static const tsi_seam devices[] = TSI_SEAM(TSI_DEVICE_SEAM);
+    static const tsi_seam kernels[] = TSI_SEAM(TSI_KERNEL_SEAM);
+    const void *table = NULL;
+    int64_t count = 0;
+    TSI_TRY(tsi_module_table_of(offer, TSI_MODULE_KERNELS, kernels, &table, &count));
+    if (table) TSI_TRY(tsi_kernels_add(table));
+    TSI_TRY(tsi_module_table_of(offer, TSI_MODULE_DEVICES, devices, &table, &count));
+    const tsi_device *const *device = table;
+    for (int64_t i = 0; i < count; i++)
+        TSI_TRY(tsi_device_add(device[i]));
+    return TS_OK;
+}
+
+/* Opens the module whose kind the name begins with. Two worlds may do so at once. */
+static ts_status open_kind(const char *name)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    ts_status status = TS_OK;
+    for (size_t i = 0; name && i < TSI_COUNT_OF(kinds) && status == TS_OK; i++) {
+        size_t length = strlen(kinds[i]);
+        if (strncmp(name, kinds[i], length) != 0) continue;
+        if (name[length] != '\0' && name[length] != ':') continue;
+        char file[64];
+        const tsi_module_offer *offer = NULL;
+        (void)snprintf(file, sizeof file, "tessera_%s.so", kinds[i]);
+        pthread_mutex_lock(&lock);
+        status = tsi_module_open(file, &offer);
+        if (status == TS_OK) status = add_tables(offer);
+        pthread_mutex_unlock(&lock);
+    }
+    return status;
+}
+
+ts_status tsi_module_device(const char *name, const tsi_device **out)
+{
+    *out = NULL;
+    TSI_TRY(open_kind(name));
+    *out = tsi_device_find(name);
+    return *out ? TS_OK : TS_ERR_MISSING; /* tsi_device_find has said why */
+}
+
+static ts_status describe(const char *name, char *text, size_t size)
+{
+    const tsi_device *device = NULL;
+    tsi_device_properties is = { .name = "" };
+    TSI_TRY(tsi_module_device(name, &device));
+    if (device->properties) device->properties(device, &is);
+    (void)snprintf(text, size, "%s", is.name[0] ? is.name : "built in");
+    return TS_OK;
+}
+
+/* Whether a device is there is an answer, not a failure of the rank that asks. */
+ts_status ts_device_find(const char *name, char *text, size_t size)
+{
+    char unused[1];
+    if (!text || size == 0) {
+        text = unused;
+        size = sizeof unused;
+    }
+    text[0] = '\0';
+    ts_rank *outer = tsi_rank_current();
+    tsi_rank_set_current(NULL);
+    ts_status status = describe(name, text, size);
+    if (status != TS_OK) (void)snprintf(text, size, "%s", ts_last_error());
+    tsi_rank_set_current(outer);
+    return status;
+}
