@@ -12,6 +12,7 @@
 #include <limits.h>
 
 #include "base/module.h"
+#include "device/device.h"
 
 typedef struct tsi_module_search {
     void *handle;        /* NULL: it was not loaded */
@@ -31,6 +32,6 @@ ts_status tsi_module_open(const char *file, const tsi_module_offer **out);
 ts_status tsi_module_table_of(const tsi_module_offer *offer, tsi_module_kind kind,
                               const tsi_seam *mine, const void **table, int64_t *count);
 /* A device by name (tsi_device_find), after the module that has its kind was opened. */
-ts_status tsi_module_device(const char *name, const struct tsi_device **out);
+ts_status tsi_module_device(const char *name, const tsi_device **out);
 
 #endif

@@ -37,6 +37,7 @@ struct tsi_stream {
     char *chunk;          /* pinned; NULL until the first copy */
     CUevent free[TSI_CUDA_CHUNKS];
     int32_t next, reserved;
+    void *workspace; /* of products, on the device; NULL until the first */
 };
 
 struct tsi_cuda {

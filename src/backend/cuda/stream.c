@@ -57,6 +57,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         for (int32_t i = 0; i < TSI_CUDA_CHUNKS; i++)
             if (stream->free[i]) (void)tsi_cu.event_destroy(stream->free[i]);
         if (stream->chunk) (void)tsi_cu.host_free(stream->chunk);
+        if (stream->workspace) (void)tsi_cu.free(tsi_cuda_pointer(stream->workspace));
         (void)tsi_cu.stream_destroy(stream->handle);
     }
     pthread_mutex_destroy(&stream->lock);

@@ -218,15 +218,14 @@ static int64_t exchange_bytes(const tsi_op_call *call, int64_t n)
         tsi_remap map;
         kind->map(call, i, &map);
         for (int32_t d = 0; d < map.ndim; d++)
-            if (map.changed >> d & 1) most[d] = tsi_add_most(most[d], moved_of(&map.dim[d], n));
+            if (map.changed >> d & 1) most[d] += moved_of(&map.dim[d], n);
     }
     int64_t count = ts_shape_count(&call->out[0].shape);
     for (int32_t d = 0; d < call->out[0].shape.ndim; d++) {
         int64_t extent = call->out[0].shape.extent[d];
-        if (extent > 0)
-            bytes = tsi_max_i64(bytes, tsi_ceil_div(tsi_mul_most(count / extent, most[d]), n));
+        if (extent > 0) bytes = tsi_max_i64(bytes, tsi_ceil_div(count / extent * most[d], n));
     }
-    return tsi_mul_most(bytes, (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype));
+    return bytes * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype);
 }
 
 const tsi_algorithm tsi_remap_exchange[] = { { "exchange", remap_exchange, exchange_bytes },

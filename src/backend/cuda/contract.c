@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* contract.c - linear, matmul and einsum of two factors as matrix products.
+ *
+ *   letters of a, b and c      batch: a loop over products, its last letter inside the library
+ *   letters of a and c         m      letters of b and c      n      letters of a and b      k
+ *
+ * Letters of one kind that lie in each other's strides are one; what is left beyond one m and one n
+ * joins the loop. A factor of another dtype, or one that is no matrix, is copied once. */
+#include <string.h>
+
+#include "backend/cuda/kernel.h"
+#include "backend/cuda/product.h"
+#include "base/error.h"
+
+enum { A, B, C, OPERANDS };
+enum { BATCH, M, N, K, KINDS };
+enum { LETTERS = 16 };
+
+typedef struct letters {
+    int32_t count, reserved;
+    int64_t extent[LETTERS], stride[OPERANDS][LETTERS];
+} letters;
+
+typedef struct contraction {
+    letters kind[KINDS];
+    tsi_block block[OPERANDS];
+    CUdeviceptr scratch[OPERANDS];
+    bool fits;
+} contraction;
+
+static void add_letter(letters *to, int64_t extent, const int64_t *stride)
+{
+    int32_t at = to->count++;
+    to->extent[at] = extent;
+    for (int k = 0; k < OPERANDS; k++)
+        to->stride[k][at] = stride[k];
+}
+
+/* A letter by its dim in each operand, -1 where it is not. */
+static void put_letter(contraction *x, const int32_t *dim)
+{
+    int64_t extent = 1, stride[OPERANDS] = { 0 };
+    for (int k = 0; k < OPERANDS; k++)
+        if (dim[k] >= 0 && x->block[k].extent[dim[k]] != 1) extent = x->block[k].extent[dim[k]];
+    for (int k = 0; k < OPERANDS; k++) {
+        if (dim[k] < 0 || extent == 1) continue;
+        bool single = x->block[k].extent[dim[k]] == 1;
+        if (x->block[k].extent[dim[k]] != extent && (!single || k == C)) x->fits = false;
+        stride[k] = single ? 0 : x->block[k].stride[dim[k]];
+    }
+    if (extent == 1) return;
+    bool a = stride[A] != 0, b = stride[B] != 0, c = dim[C] >= 0;
+    if (!c && !(a && b)) x->fits = false;
+    if (c && !a && !b) x->fits = false;
+    int kind = !c ? K : a == b ? BATCH : a ? M : N;
+    if (x->kind[kind].count < LETTERS / 2)
+        add_letter(&x->kind[kind], extent, stride);
+    else
+        x->fits = false;
+}
+
+static void swap_letters(letters *x, int32_t i, int32_t j)
+{
+    int64_t extent = x->extent[i];
+    x->extent[i] = x->extent[j];
+    x->extent[j] = extent;
+    for (int k = 0; k < OPERANDS; k++) {
+        int64_t stride = x->stride[k][i];
+        x->stride[k][i] = x->stride[k][j];
+        x->stride[k][j] = stride;
+    }
+}
+
+static bool follows(const letters *x, int32_t outer, int32_t inner)
+{
+    for (int k = 0; k < OPERANDS; k++)
+        if (x->stride[k][outer] != x->stride[k][inner] * x->extent[inner]) return false;
+    return true;
+}
+
+/* Sorts by the strides in `by`, largest first, and merges neighbours. */
+static void merge(letters *x, int by)
+{
+    for (int32_t i = 1; i < x->count; i++)
+        for (int32_t j = i; j > 0 && x->stride[by][j - 1] < x->stride[by][j]; j--)
+            swap_letters(x, j - 1, j);
+    int32_t last = 0;
+    for (int32_t i = 1; i < x->count; i++) {
+        if (follows(x, last, i)) {
+            x->extent[i] *= x->extent[last];
+            swap_letters(x, last, i);
+        } else if (++last != i) {
+            swap_letters(x, last, i);
+        }
+    }
+    if (x->count > 0) x->count = last + 1;
+}
+
+static void keep_longest(contraction *x, int kind)
+{
+    letters *l = &x->kind[kind];
+    int32_t longest = 0;
+    for (int32_t i = 1; i < l->count; i++)
+        if (l->extent[i] > l->extent[longest]) longest = i;
+    if (l->count > 1) swap_letters(l, 0, longest);
+    for (int32_t i = 1; i < l->count; i++) {
+        int64_t stride[OPERANDS] = { l->stride[A][i], l->stride[B][i], l->stride[C][i] };
+        add_letter(&x->kind[BATCH], l->extent[i], stride);
+    }
+    if (l->count > 1) l->count = 1;
+}
+
+static void merge_all(contraction *x)
+{
+    merge(&x->kind[BATCH], C);
+    merge(&x->kind[M], C);
+    merge(&x->kind[N], C);
+    merge(&x->kind[K], A);
+}
+
+/* ---- dense factors --------------------------------------------------------------------------- */
+
+/* The factor in the order batch, m or n, k, in the dtype of the result. */
+static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
+{
+    const int order[3] = { BATCH, operand == A ? M : N, K };
+    tsi_block from = { .data = x->block[operand].data, .dtype = x->block[operand].dtype };
+    tsi_block to = { .dtype = x->block[C].dtype };
+    int64_t count = 1;
+    for (int g = 0; g < 3; g++)
+        for (int32_t i = 0; i < x->kind[order[g]].count; i++)
+            from.ndim += x->kind[order[g]].stride[operand][i] != 0;
+    if (from.ndim > TS_NDIM_MAX) return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t g = 2, d = from.ndim; g >= 0; g--) {
+        letters *l = &x->kind[order[g]];
+        for (int32_t i = l->count - 1; i >= 0; i--) {
+            if (l->stride[operand][i] == 0) continue;
+            from.extent[--d] = l->extent[i];
+            from.stride[d] = l->stride[operand][i];
+            to.stride[d] = l->stride[operand][i] = count;
+            count *= l->extent[i];
+        }
+    }
+    to.ndim = from.ndim;
+    memcpy(to.extent, from.extent, sizeof to.extent);
+    size_t bytes = (size_t)count * ts_dtype_size((ts_dtype)to.dtype);
+    TSI_CUDA_TRY(stream->cuda, "a dense factor",
+                 tsi_cu.alloc_async(&x->scratch[operand], bytes, stream->handle));
+    to.data = (void *)(uintptr_t)x->scratch[operand];
+    x->block[operand].data = to.data;
+    x->block[operand].dtype = to.dtype;
+    return tsi_cuda_copy(&stream->cuda->device, &to, &from, stream);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static int64_t extent_of(const contraction *x, int kind)
+{
+    return x->kind[kind].count > 0 ? x->kind[kind].extent[0] : 1;
+}
+
+static int64_t stride_of(const contraction *x, int kind, int operand)
+{
+    return x->kind[kind].count > 0 ? x->kind[kind].stride[operand][0] : 0;
+}
+
+static tsi_cuda_product product_of(const contraction *x, bool accumulate)
+{
+    return (tsi_cuda_product){ .a = x->block[A].data,
+                               .b = x->block[B].data,
+                               .c = x->block[C].data,
+                               .m = extent_of(x, M),
+                               .n = extent_of(x, N),
+                               .k = extent_of(x, K),
+                               .am = stride_of(x, M, A),
+                               .ak = stride_of(x, K, A),
+                               .bk = stride_of(x, K, B),
+                               .bn = stride_of(x, N, B),
+                               .cm = stride_of(x, M, C),
+                               .cn = stride_of(x, N, C),
+                               .batch = 1,
+                               .dtype = x->block[C].dtype,
+                               .accumulate = accumulate };
+}
+
+/* The last batch letter goes into the library, the others are a loop. */
+static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_product p)
+{
+    const letters *l = &x->kind[BATCH];
+    int64_t loops = 1, size = (int64_t)ts_dtype_size((ts_dtype)p.dtype);
+    if (l->count > 0) {
+        p.batch = l->extent[l->count - 1];
+        p.a_step = l->stride[A][l->count - 1];
+        p.b_step = l->stride[B][l->count - 1];
+        p.c_step = l->stride[C][l->count - 1];
+    }
+    for (int32_t i = 0; i + 1 < l->count; i++)
+        loops *= l->extent[i];
+    ts_status status = TS_OK;
+    for (int64_t loop = 0; loop < loops && status == TS_OK; loop++) {
+        int64_t rest = loop, at[OPERANDS] = { 0 };
+        for (int32_t i = l->count - 2; i >= 0; i--) {
+            for (int k = 0; k < OPERANDS; k++)
+                at[k] += rest % l->extent[i] * l->stride[k][i];
+            rest /= l->extent[i];
+        }
+        tsi_cuda_product q = p;
+        q.a = (const char *)p.a + at[A] * size;
+        q.b = (const char *)p.b + at[B] * size;
+        q.c = (char *)p.c + at[C] * size;
+        status = tsi_cuda_product_run(stream, &q);
+    }
+    return status;
+}
+
+static bool is_real(int32_t dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
+           dtype == TS_DTYPE_F64;
+}
+
+static ts_status settle(tsi_stream *stream, contraction *x)
+{
+    tsi_cuda_product p;
+    for (int k = A; k <= B; k++) {
+        p = product_of(x, false);
+        bool fits = k == A ? tsi_cuda_product_fits_a(&p) : tsi_cuda_product_fits_b(&p);
+        if (fits && x->kind[K].count < 2 && x->block[k].dtype == x->block[C].dtype) continue;
+        TSI_TRY(make_dense(stream, x, k));
+    }
+    return TS_OK;
+}
+
+static ts_status contract(const tsi_kernel_io *io, contraction *x, bool accumulate)
+{
+    tsi_stream *stream = io->queue;
+    merge_all(x);
+    bool fits = x->fits && stream && is_real(x->block[A].dtype) && is_real(x->block[B].dtype) &&
+                is_real(x->block[C].dtype);
+    if (!fits) return (ts_status)TSI_KERNEL_DECLINED;
+    keep_longest(x, M);
+    keep_longest(x, N);
+    tsi_cuda_product p = product_of(x, accumulate);
+    if (!tsi_cuda_product_fits_c(&p)) return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(tsi_cuda_enter(stream->cuda));
+    ts_status status = settle(stream, x);
+    merge(&x->kind[K], A);
+    if (status == TS_OK && x->kind[K].count > 1) status = (ts_status)TSI_KERNEL_DECLINED;
+    if (status == TS_OK) status = run_batches(stream, x, product_of(x, accumulate));
+    for (int k = A; k <= B; k++)
+        if (x->scratch[k]) (void)tsi_cu.free_async(x->scratch[k], stream->handle);
+    return status;
+}
+
+static bool is_empty(const contraction *x)
+{
+    return tsi_block_count(&x->block[A]) == 0 || tsi_block_count(&x->block[B]) == 0 ||
+           tsi_block_count(&x->block[C]) == 0;
+}
+
+static void begin(contraction *x, const tsi_block *a, const tsi_block *b, const tsi_block *c)
+{
+    *x = (contraction){ .block = { *a, *b, *c }, .fits = true };
+}
+
+/* The bias into the result first; the product is added to it. */
+static ts_status copy_bias(const tsi_kernel_io *io, const tsi_block *bias)
+{
+    const tsi_block *out = &io->out[0].block;
+    tsi_block wide = *out;
+    wide.data = bias->data;
+    wide.dtype = bias->dtype;
+    for (int32_t d = 0; d < out->ndim; d++) {
+        int32_t from = d - (out->ndim - bias->ndim);
+        wide.stride[d] = from < 0 || bias->extent[from] == 1 ? 0 : bias->stride[from];
+    }
+    return tsi_cuda_copy(io->device, out, &wide, io->queue);
+}
+
+ts_status tsi_cuda_linear(const tsi_kernel_io *io)
+{
+    contraction x;
+    begin(&x, &io->in[0].block, &io->in[1].block, &io->out[0].block);
+    int32_t last = x.block[A].ndim - 1;
+    bool biased = io->input_count > 2 && io->in[2].block.dtype != TS_DTYPE_NONE;
+    if (last < 0 || x.block[B].ndim != 2 || is_empty(&x)) return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t d = 0; d < last; d++)
+        put_letter(&x, (int32_t[]){ d, -1, d });
+    put_letter(&x, (int32_t[]){ last, 1, -1 });
+    put_letter(&x, (int32_t[]){ -1, 0, last });
+    if (biased) TSI_TRY(copy_bias(io, &io->in[2].block));
+    return contract(io, &x, biased);
+}
+
+ts_status tsi_cuda_matmul(const tsi_kernel_io *io)
+{
+    contraction x;
+    begin(&x, &io->in[0].block, &io->in[1].block, &io->out[0].block);
+    int32_t a = x.block[A].ndim, b = x.block[B].ndim, c = x.block[C].ndim;
+    if (a < 2 || b < 2 || is_empty(&x)) return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t d = 0; d + 2 < c; d++) {
+        int32_t in_a = d - (c - a), in_b = d - (c - b);
+        put_letter(&x, (int32_t[]){ in_a < 0 ? -1 : in_a, in_b < 0 ? -1 : in_b, d });
+    }
+    put_letter(&x, (int32_t[]){ a - 2, -1, c - 2 });
+    put_letter(&x, (int32_t[]){ a - 1, b - 2, -1 });
+    put_letter(&x, (int32_t[]){ -1, b - 1, c - 1 });
+    return contract(io, &x, false);
+}
+
+/* The place of a letter in a part of an equation; -1: it is not there, -2: it is there twice. */
+static int32_t place_of(const char *text, size_t length, char letter)
+{
+    int32_t at = -1;
+    for (size_t i = 0; i < length; i++)
+        if (text[i] == letter) at = at == -1 ? (int32_t)i : -2;
+    return at;
+}
+
+ts_status tsi_cuda_einsum(const tsi_kernel_io *io)
+{
+    const char *text = io->attributes; /* its attributes are the equation, without spaces */
+    const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
+    contraction x;
+    if (io->input_count != 2 || !comma || !arrow || strchr(comma + 1, ',') || strchr(text, '.'))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    begin(&x, &io->in[0].block, &io->in[1].block, &io->out[0].block);
+    size_t a = (size_t)(comma - text), b = (size_t)(arrow - comma - 1), c = strlen(arrow + 2);
+    if (is_empty(&x) || a != (size_t)x.block[A].ndim || b != (size_t)x.block[B].ndim ||
+        c != (size_t)x.block[C].ndim)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    for (const char *p = text; *p; p++) {
+        if (*p == ',' || *p == '-' || *p == '>' || memchr(text, *p, (size_t)(p - text))) continue;
+        int32_t dim[OPERANDS] = { place_of(text, a, *p), place_of(comma + 1, b, *p),
+                                  place_of(arrow + 2, c, *p) };
+        if (dim[A] == -2 || dim[B] == -2 || dim[C] == -2) return (ts_status)TSI_KERNEL_DECLINED;
+        put_letter(&x, dim);
+    }
+    return contract(io, &x, false);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product.c - cuBLASLt, found at run time: descriptors, the choice of an algorithm, the call.
+ *
+ * The library knows matrices by columns, we by rows: c = a b is there c' = b' a'. Sums are in f32
+ * (f64 of f64); TF32 is never used. The algorithm of a shape is the library's first proposal, asked
+ * for once and kept: the same shape has the same bits for the life of the process.
+ *
+ * INV: one workspace a stream, so products of one stream never share it with another's. */
+#include "backend/cuda/product.h"
+
+#include <cublasLt.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "op/core/kernel.h"
+
+/* X(field, symbol, parameters) */
+#define TSI_CUBLAS(X)                                                                              \
+    X(create, cublasLtCreate, (cublasLtHandle_t *))                                                \
+    X(desc_create, cublasLtMatmulDescCreate,                                                       \
+      (cublasLtMatmulDesc_t *, cublasComputeType_t, cudaDataType_t))                               \
+    X(desc_set, cublasLtMatmulDescSetAttribute,                                                    \
+      (cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t))                \
+    X(desc_destroy, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t))                             \
+    X(layout_create, cublasLtMatrixLayoutCreate,                                                   \
+      (cublasLtMatrixLayout_t *, cudaDataType, uint64_t, uint64_t, int64_t))                       \
+    X(layout_set, cublasLtMatrixLayoutSetAttribute,                                                \
+      (cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, const void *, size_t))             \
+    X(layout_destroy, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t))                       \
+    X(preference_create, cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *))           \
+    X(preference_set, cublasLtMatmulPreferenceSetAttribute,                                        \
+      (cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void *, size_t))    \
+    X(preference_destroy, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t))           \
+    X(propose, cublasLtMatmulAlgoGetHeuristic,                                                     \
+      (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,     \
+       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,            \
+       cublasLtMatmulHeuristicResult_t *, int *))                                                  \
+    X(multiply, cublasLtMatmul,                                                                    \
+      (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, \
+       const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t,   \
+       void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t,               \
+       cudaStream_t))
+
+enum { WORKSPACE = 64 << 20, CHOICES = 4096 };
+
+/* What an algorithm depends on. Memory is compared: no gaps. */
+typedef struct shape_key {
+    int64_t m, n, k, lda, ldb, ldc, batch, a_step, b_step, c_step;
+    int32_t dtype, accumulate, ta, tb;
+    int32_t a_align, b_align, c_align, reserved;
+} shape_key;
+
+typedef struct choice {
+    shape_key key;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+    int32_t state; /* 0 free, 1 known, 2 nothing fits */
+} choice;
+
+static struct {
+    pthread_mutex_t lock;
+    bool looked;
+    cublasLtHandle_t handle; /* NULL: not here; for all GPUs of the process */
+#define TSI_CUBLAS_FIELD(field, symbol, parameters) cublasStatus_t(*field) parameters;
+    TSI_CUBLAS(TSI_CUBLAS_FIELD)
+#undef TSI_CUBLAS_FIELD
+    choice choice[CHOICES];
+} lt = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool find_functions(void *library)
+{
+    bool all = library != NULL;
+#define TSI_CUBLAS_FIND(field, symbol, parameters)                                                 \
+    all = all && tsi_cuda_symbol(library, #symbol, &lt.field);
+    TSI_CUBLAS(TSI_CUBLAS_FIND)
+#undef TSI_CUBLAS_FIND
+    return all;
+}
+
+/* With the lock. */
+static bool library_open(void)
+{
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", NULL };
+    if (lt.looked) return lt.handle != NULL;
+    lt.looked = true;
+    if (!find_functions(tsi_cuda_library_open(names))) return false;
+    if (lt.create(&lt.handle) != CUBLAS_STATUS_SUCCESS) lt.handle = NULL;
+    return lt.handle != NULL;
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+/* A side of 1 has no stride that matters. The first index runs along rows of the library. */
+static bool fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride)
+{
+    bool down = rows == 1 || row_stride == 1;
+    return down && (columns == 1 || column_stride >= rows) && column_stride < INT32_MAX;
+}
+
+bool tsi_cuda_product_fits_a(const tsi_cuda_product *p)
+{
+    return fits(p->k, p->m, p->ak, p->am) || fits(p->m, p->k, p->am, p->ak);
+}
+
+bool tsi_cuda_product_fits_b(const tsi_cuda_product *p)
+{
+    return fits(p->n, p->k, p->bn, p->bk) || fits(p->k, p->n, p->bk, p->bn);
+}
+
+bool tsi_cuda_product_fits_c(const tsi_cuda_product *p)
+{
+    return fits(p->n, p->m, p->cn, p->cm) || fits(p->m, p->n, p->cm, p->cn);
+}
+
+/* c written by rows; else its transpose is computed. */
+static tsi_cuda_product by_rows(const tsi_cuda_product *p)
+{
+    tsi_cuda_product q = *p;
+    if (fits(p->n, p->m, p->cn, p->cm)) return q;
+    q.a = p->b, q.b = p->a;
+    q.m = p->n, q.n = p->m;
+    q.am = p->bn, q.ak = p->bk;
+    q.bk = p->ak, q.bn = p->am;
+    q.cm = p->cn, q.cn = p->cm;
+    q.a_step = p->b_step, q.b_step = p->a_step;
+    return q;
+}
+
+static int64_t leading(int64_t rows, int64_t columns, int64_t stride)
+{
+    return columns > 1 && stride > rows ? stride : rows;
+}
+
+static int32_t alignment_of(const void *memory)
+{
+    uintptr_t at = (uintptr_t)memory;
+    return at == 0 ? 256 : (int32_t)((at & -at) > 256 ? 256 : (at & -at));
+}
+
+static shape_key key_of(const tsi_cuda_product *p)
+{
+    shape_key key;
+    memset(&key, 0, sizeof key);
+    key.m = p->m, key.n = p->n, key.k = p->k;
+    key.tb = !fits(p->n, p->k, p->bn, p->bk); /* b' is n x k there; else it is turned */
+    key.ta = !fits(p->k, p->m, p->ak, p->am);
+    key.ldb = key.tb ? leading(p->k, p->n, p->bn) : leading(p->n, p->k, p->bk);
+    key.lda = key.ta ? leading(p->m, p->k, p->ak) : leading(p->k, p->m, p->am);
+    key.ldc = leading(p->n, p->m, p->cm);
+    key.batch = p->batch;
+    key.a_step = p->a_step, key.b_step = p->b_step, key.c_step = p->c_step;
+    key.dtype = p->dtype;
+    key.accumulate = p->accumulate;
+    key.a_align = alignment_of(p->a);
+    key.b_align = alignment_of(p->b);
+    key.c_align = alignment_of(p->c);
+    return key;
+}
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+typedef struct problem {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+} problem;
+
+static cudaDataType_t type_of(int32_t dtype)
+{
+    switch (dtype) {
+    case TS_DTYPE_BF16:
+        return CUDA_R_16BF;
+    case TS_DTYPE_F16:
+        return CUDA_R_16F;
+    case TS_DTYPE_F64:
+        return CUDA_R_64F;
+    default:
+        return CUDA_R_32F;
+    }
+}
+
+static bool make_layout(cublasLtMatrixLayout_t *out, const shape_key *key, int64_t rows,
+                        int64_t columns, int64_t ld, int64_t step)
+{
+    int32_t batch = (int32_t)key->batch;
+    return lt.layout_create(out, type_of(key->dtype), (uint64_t)rows, (uint64_t)columns, ld) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+/* The library's first factor is our b. */
+static bool make_problem(problem *out, const shape_key *key)
+{
+    bool wide = key->dtype == TS_DTYPE_F64;
+    cublasOperation_t tb = key->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t ta = key->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    *out = (problem){ 0 };
+    return lt.desc_create(&out->desc, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                          wide ? CUDA_R_64F : CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           lt.desc_set(out->desc, CUBLASLT_MATMUL_DESC_TRANSA, &tb, sizeof tb) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.desc_set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &ta, sizeof ta) ==
+               CUBLAS_STATUS_SUCCESS &&
+           make_layout(&out->b, key, key->tb ? key->k : key->n, key->tb ? key->n : key->k, key->ldb,
+                       key->b_step) &&
+           make_layout(&out->a, key, key->ta ? key->m : key->k, key->ta ? key->k : key->m, key->lda,
+                       key->a_step) &&
+           make_layout(&out->c, key, key->n, key->m, key->ldc, key->c_step);
+}
+
+static void drop_problem(problem *p)
+{
+    if (p->c) (void)lt.layout_destroy(p->c);
+    if (p->a) (void)lt.layout_destroy(p->a);
+    if (p->b) (void)lt.layout_destroy(p->b);
+    if (p->desc) (void)lt.desc_destroy(p->desc);
+}
+
+/* ---- the choice of an algorithm -------------------------------------------------------------- */
+
+static bool propose(const problem *p, choice *out)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t workspace = WORKSPACE;
+    uint32_t a = (uint32_t)out->key.a_align, b = (uint32_t)out->key.b_align,
+             c = (uint32_t)out->key.c_align;
+    int found = 0;
+    if (lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return false;
+    (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                            sizeof workspace);
+    (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b);
+    (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a);
+    (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
+    (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
+    bool any = lt.propose(lt.handle, p->desc, p->b, p->a, p->c, p->c, preference, 1, &result,
+                          &found) == CUBLAS_STATUS_SUCCESS &&
+               found > 0;
+    (void)lt.preference_destroy(preference);
+    if (!any) return false;
+    out->algorithm = result.algo;
+    out->workspace = result.workspaceSize;
+    return true;
+}
+
+static uint64_t hash_of(const shape_key *key)
+{
+    const unsigned char *byte = (const unsigned char *)key;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < sizeof *key; i++)
+        hash = (hash ^ byte[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* With the lock: the place of the shape; the last one is taken again if all others are. */
+static choice *place_of(const shape_key *key)
+{
+    uint64_t at = hash_of(key) % CHOICES;
+    choice *place = &lt.choice[at];
+    for (int32_t i = 0; i < 64; i++, at = (at + 1) % CHOICES) {
+        place = &lt.choice[at];
+        if (place->state == 0 || memcmp(&place->key, key, sizeof *key) == 0) return place;
+    }
+    place->state = 0;
+    return place;
+}
+
+static bool choose(const problem *p, const shape_key *key, choice *out)
+{
+    pthread_mutex_lock(&lt.lock);
+    choice *place = place_of(key);
+    if (place->state == 0) {
+        place->key = *key;
+        place->state = propose(p, place) ? 1 : 2;
+    }
+    *out = *place;
+    pthread_mutex_unlock(&lt.lock);
+    return out->state == 1;
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static ts_status multiply(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                          const choice *c)
+{
+    const double one = 1, zero = 0;
+    const float one_f32 = 1, zero_f32 = 0;
+    bool wide = p->dtype == TS_DTYPE_F64;
+    const void *alpha = wide ? (const void *)&one : &one_f32;
+    const void *no = wide ? (const void *)&zero : &zero_f32;
+    cublasStatus_t status = lt.multiply(
+        lt.handle, x->desc, alpha, p->b, x->b, p->a, x->a, p->accumulate ? alpha : no, p->c, x->c,
+        p->c, x->c, &c->algorithm, stream->workspace, WORKSPACE, (cudaStream_t)stream->handle);
+    if (status == CUBLAS_STATUS_SUCCESS) return TS_OK;
+    return TSI_FAIL(TS_ERR_INTERNAL,
+                    "%s: a product of %lld x %lld by %lld x %lld: cuBLASLt says %d",
+                    stream->cuda->name, (long long)p->m, (long long)p->k, (long long)p->k,
+                    (long long)p->n, (int)status);
+}
+
+static ts_status workspace_of(tsi_stream *stream)
+{
+    CUdeviceptr memory = 0;
+    if (stream->workspace) return TS_OK;
+    TSI_CUDA_TRY(stream->cuda, "a workspace of products", tsi_cu.alloc(&memory, WORKSPACE));
+    stream->workspace = (void *)(uintptr_t)memory;
+    return TS_OK;
+}
+
+ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *product)
+{
+    pthread_mutex_lock(&lt.lock);
+    bool here = library_open();
+    pthread_mutex_unlock(&lt.lock);
+    if (!here) return (ts_status)TSI_KERNEL_DECLINED;
+    tsi_cuda_product p = by_rows(product);
+    shape_key key = key_of(&p);
+    problem x;
+    choice c;
+    ts_status status = workspace_of(stream);
+    if (status != TS_OK) return status;
+    if (make_problem(&x, &key) && choose(&x, &key, &c))
+        status = multiply(stream, &p, &x, &c);
+    else
+        status = (ts_status)TSI_KERNEL_DECLINED;
+    drop_problem(&x);
+    return status;
+}

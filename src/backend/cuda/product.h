@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product.h - one matrix product, or a batch of them with even steps, by cuBLASLt. */
+#ifndef TSI_BACKEND_CUDA_PRODUCT_H
+#define TSI_BACKEND_CUDA_PRODUCT_H
+
+#include "backend/cuda/cuda.h"
+
+/* c[i, j] = sum over l of a[i, l] b[l, j] (+ c[i, j]); strides in elements. */
+typedef struct tsi_cuda_product {
+    const void *a, *b;
+    void *c;
+    int64_t m, n, k;
+    int64_t am, ak, bk, bn, cm, cn;
+    int64_t batch, a_step, b_step, c_step;
+    int32_t dtype; /* of all three */
+    int32_t accumulate;
+} tsi_cuda_product;
+
+/* Whether the strides are those of matrices: one of each pair is 1, and c is written once. */
+bool tsi_cuda_product_fits_a(const tsi_cuda_product *p);
+bool tsi_cuda_product_fits_b(const tsi_cuda_product *p);
+bool tsi_cuda_product_fits_c(const tsi_cuda_product *p);
+/* TSI_KERNEL_DECLINED: the library is not here, or has nothing for these sizes. */
+ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *product);
+
+#endif
