@@ -179,7 +179,7 @@ static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t ro
                                      .to_row = l->to_stride[row],
                                      .from_column = l->from_stride[last] };
     tsi_cuda_space_make(&args.space, kept, extent);
-    const int64_t side = l->to_size > 4 ? 32 : 64; /* as in copy.cu */
+    const int64_t side = l->to_size > 2 ? 32 : 64; /* as in copy.cu */
     args.row_tiles = (args.rows + side - 1) / side;
     args.column_tiles = (args.columns + side - 1) / side;
     int64_t blocks = args.space.count * args.row_tiles * args.column_tiles;

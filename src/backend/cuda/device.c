@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -61,7 +62,7 @@ static const char *fault(const tsi_device *device)
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* The fatbins of kernels/, one a file (made by the build). */
-#define TSI_CUDA_IMAGES(X) X(copy) X(cast) X(fold) X(random)
+#define TSI_CUDA_IMAGES(X) X(copy) X(cast) X(fold) X(random) X(pointwise) X(norm) X(rows) X(update)
 #define TSI_CUDA_IMAGE(image) extern const unsigned char tsi_cuda_image_##image[];
 TSI_CUDA_IMAGES(TSI_CUDA_IMAGE)
 #undef TSI_CUDA_IMAGE
@@ -126,13 +127,31 @@ ts_status tsi_cuda_enter(tsi_cuda *cuda)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* TESSERA_CUDA_MEMORY=host: buffers lie in pinned memory of the host, which kernels reach over the
+ * bus. Slow; for programs, tests above all, that read their tensors through pointers. */
+static bool is_on_host(void)
+{
+    const char *where = getenv("TESSERA_CUDA_MEMORY");
+    return where && strcmp(where, "host") == 0;
+}
+
+static CUresult host_buffer(CUdeviceptr *out, size_t bytes)
+{
+    void *memory = NULL;
+    CUresult result = tsi_cu.host_alloc(&memory, bytes > 0 ? bytes : 1,
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    *out = tsi_cuda_pointer(memory);
+    return result;
+}
+
 static ts_status buffer_alloc(const tsi_device *device, size_t bytes, void **out)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
     *out = NULL;
     TSI_TRY(tsi_cuda_enter(cuda));
     CUdeviceptr pointer = 0;
-    CUresult result = tsi_cu.alloc(&pointer, bytes > 0 ? bytes : 1);
+    CUresult result =
+        is_on_host() ? host_buffer(&pointer, bytes) : tsi_cu.alloc(&pointer, bytes > 0 ? bytes : 1);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return TS_ERR_MEMORY; /* unrecorded */
     TSI_CUDA_TRY(cuda, "memory", result);
     *out = (void *)(uintptr_t)pointer;
@@ -146,7 +165,10 @@ static void buffer_free(const tsi_device *device, void *buffer, size_t bytes)
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!buffer || cuda->fault[0] || tsi_cuda_enter(cuda) != TS_OK) return;
     (void)tsi_cu.context_sync();
-    (void)tsi_cu.free(tsi_cuda_pointer(buffer));
+    if (is_on_host())
+        (void)tsi_cu.host_free(buffer);
+    else
+        (void)tsi_cu.free(tsi_cuda_pointer(buffer));
 }
 
 static ts_status host_alloc(const tsi_device *device, size_t bytes, void **out)

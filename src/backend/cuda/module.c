@@ -23,6 +23,13 @@ static const tsi_kernels kernels = {
 #undef TS_KERNEL
 #undef TS_LIST_KERNEL
     },
+    .list = {
+#define TS_KERNEL(name, fn)
+#define TS_LIST_KERNEL(name, fn) [TSI_LIST_NUMBER_##name] = fn,
+#include "backend/cuda/kernels.def"
+#undef TS_KERNEL
+#undef TS_LIST_KERNEL
+    },
 };
 
 static const tsi_seam device_seam[] = TSI_SEAM(TSI_DEVICE_SEAM);

@@ -63,6 +63,56 @@ typedef struct tsi_cuda_fold_args {
     tsi_cuda_operand from[TSI_CUDA_SOURCES];
 } tsi_cuda_fold_args;
 
+/* pointwise.cu: the operators of pointwise.def. */
+enum {
+#define TSI_POINTWISE(name, expression) TSI_POINTWISE_##name,
+#include "backend/cuda/kernels/pointwise.def"
+#undef TSI_POINTWISE
+    TSI_POINTWISE_COUNT
+};
+typedef struct tsi_cuda_pointwise_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand to, from[3];
+    int32_t dtype[4]; /* of the result, then of the inputs */
+    int32_t op, inputs;
+    double number;
+} tsi_cuda_pointwise_args;
+
+/* norm.cu: `rows` rows of `length`, contiguous. `partial` has a row of f32 for each block. */
+typedef struct tsi_cuda_norm_args {
+    const void *x, *dy;
+    const void *weight;
+    void *y;      /* or dx */
+    float *scale; /* one a row */
+    float *partial;
+    void *dw;
+    int64_t rows, length;
+    double eps;
+    int32_t dtype, weight_dtype, blocks, reserved;
+} tsi_cuda_norm_args;
+
+/* rows.cu: softmax of rows */
+typedef struct tsi_cuda_softmax_args {
+    const void *x;
+    void *y;
+    int64_t rows, length;
+    int32_t dtype, log;
+} tsi_cuda_softmax_args;
+
+/* update.cu: items in chunks of TSI_CUDA_UPDATE_CHUNK elements; the table is on the device. */
+enum { TSI_CUDA_UPDATE_CHUNK = 16384 };
+typedef struct tsi_cuda_update_item {
+    void *part[4];
+    int64_t count, first_chunk;
+    int32_t dtype[4];
+} tsi_cuda_update_item;
+typedef struct tsi_cuda_update_args {
+    const tsi_cuda_update_item *item;
+    int64_t items, chunks;
+    double *partial; /* squares: one a chunk */
+    double beta1, beta2, decay, rate, root, epsilon;
+} tsi_cuda_update_args;
+
 /* random.cu: `runs` runs of `length`, the i-th at local + i * local_step with the global index
  * global + i * global_step. */
 typedef struct tsi_cuda_random_args {

@@ -63,15 +63,19 @@ template <typename U, int SIDE> __device__ void transpose_units(const tsi_cuda_t
         place(a.space, outer, operands, offset);
         U *to = (U *)a.to.data + offset[0];
         const U *from = (const U *)a.from.data + offset[1];
+        U unit[SIDE / LINES];
 #pragma unroll
-        for (int k = y; k < SIDE; k += LINES)
-            if (column + k < a.columns && row + x < a.rows)
-                tile[k][x] = from[(column + k) * a.from_column + row + x];
+        for (int j = 0; j < SIDE / LINES; j++)
+            if (column + y + j * LINES < a.columns && row + x < a.rows)
+                unit[j] = from[(column + y + j * LINES) * a.from_column + row + x];
+#pragma unroll
+        for (int j = 0; j < SIDE / LINES; j++)
+            tile[y + j * LINES][x] = unit[j];
         __syncthreads();
 #pragma unroll
-        for (int k = y; k < SIDE; k += LINES)
-            if (row + k < a.rows && column + x < a.columns)
-                to[(row + k) * a.to_row + column + x] = tile[x][k];
+        for (int j = 0; j < SIDE / LINES; j++)
+            if (row + y + j * LINES < a.rows && column + x < a.columns)
+                to[(row + y + j * LINES) * a.to_row + column + x] = tile[x][y + j * LINES];
         __syncthreads();
     }
 }
@@ -91,17 +95,22 @@ extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_tran
         place(a.space, outer, operands, offset);
         uint16_t *to = (uint16_t *)a.to.data + offset[0];
         const uint16_t *from = (const uint16_t *)a.from.data + offset[1];
+        uint32_t pair[8];
 #pragma unroll
-        for (int k = y; k < SIDE; k += 8)
-            if (column + k < a.columns && row + x < a.rows)
-                *(uint32_t *)&tile[k][x] =
-                    *(const uint32_t *)&from[(column + k) * a.from_column + row + x];
+        for (int j = 0; j < 8; j++)
+            if (column + y + j * 8 < a.columns && row + x < a.rows)
+                pair[j] = *(const uint32_t *)&from[(column + y + j * 8) * a.from_column + row + x];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            *(uint32_t *)&tile[y + j * 8][x] = pair[j];
         __syncthreads();
 #pragma unroll
-        for (int k = y; k < SIDE; k += 8)
+        for (int j = 0; j < 8; j++) {
+            int k = y + j * 8;
             if (row + k < a.rows && column + x < a.columns)
                 *(uint32_t *)&to[(row + k) * a.to_row + column + x] =
                     (uint32_t)tile[x][k] | (uint32_t)tile[x + 1][k] << 16;
+        }
         __syncthreads();
     }
 }
@@ -121,6 +130,6 @@ extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_tran
     }
 UNITS(1, uint8_t, 64)
 UNITS(2, uint16_t, 64)
-UNITS(4, uint32_t, 64)
+UNITS(4, uint32_t, 32)
 UNITS(8, uint2, 32)
 UNITS(16, uint4, 32)

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* real.cuh - elements of f32, f64, bf16 and f16 as values, and sums over a block. */
+#ifndef TSI_BACKEND_CUDA_KERNELS_REAL_CUH
+#define TSI_BACKEND_CUDA_KERNELS_REAL_CUH
+
+#include "backend/cuda/kernels/args.h"
+#include "device/number.h"
+#include "tessera/types.h"
+
+/* E: in memory; R: in registers. */
+struct as_f32 {
+    typedef float E;
+    typedef float R;
+    __device__ static float load(float x)
+    {
+        return x;
+    }
+    __device__ static float store(float x)
+    {
+        return x;
+    }
+};
+struct as_f64 {
+    typedef double E;
+    typedef double R;
+    __device__ static double load(double x)
+    {
+        return x;
+    }
+    __device__ static double store(double x)
+    {
+        return x;
+    }
+};
+struct as_bf16 {
+    typedef uint16_t E;
+    typedef float R;
+    __device__ static float load(uint16_t x)
+    {
+        return tsi_f32_of_bf16(x);
+    }
+    __device__ static uint16_t store(float x)
+    {
+        return tsi_bf16_of_f32(x);
+    }
+};
+struct as_f16 {
+    typedef uint16_t E;
+    typedef float R;
+    __device__ static float load(uint16_t x)
+    {
+        return tsi_f32_of_f16(x);
+    }
+    __device__ static uint16_t store(float x)
+    {
+        return tsi_f16_of_f32(x);
+    }
+};
+
+template <typename R> __device__ inline R load_real(int32_t dtype, const void *data, int64_t i)
+{
+    switch (dtype) {
+    case TS_DTYPE_F64: return (R)((const double *)data)[i];
+    case TS_DTYPE_BF16: return (R)tsi_f32_of_bf16(((const uint16_t *)data)[i]);
+    case TS_DTYPE_F16: return (R)tsi_f32_of_f16(((const uint16_t *)data)[i]);
+    default: return (R)((const float *)data)[i];
+    }
+}
+
+template <typename R> __device__ inline void store_real(int32_t dtype, void *data, int64_t i, R x)
+{
+    switch (dtype) {
+    case TS_DTYPE_F64: ((double *)data)[i] = (double)x; break;
+    case TS_DTYPE_BF16: ((uint16_t *)data)[i] = tsi_bf16_of_f32((float)x); break;
+    case TS_DTYPE_F16: ((uint16_t *)data)[i] = tsi_f16_of_f32((float)x); break;
+    default: ((float *)data)[i] = (float)x; break;
+    }
+}
+
+/* 16 bytes of elements. */
+template <typename E> union unit_of {
+    uint4 unit;
+    E element[16 / sizeof(E)];
+};
+
+/* The same tree for every launch: lanes of a warp, then warps. All threads of the block call it
+ * and get the result; `shared` has 32 places. */
+template <typename R> __device__ inline R block_sum(R x, R *shared)
+{
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    int warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    R all = 0;
+    for (int w = 0; w < warps; w++)
+        all += shared[w];
+    return all;
+}
+
+template <typename R> __device__ inline R block_max(R x, R *shared)
+{
+    for (int step = 16; step > 0; step /= 2) {
+        R other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = x != x || x > other ? x : other;
+    }
+    int warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    R all = shared[0];
+    for (int w = 1; w < warps; w++)
+        all = all != all || all > shared[w] ? all : shared[w];
+    return all;
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update.c - lists: AdamW of all parameters, squares of all gradients, one table and one launch. */
+#include "op/nn/update.h"
+
+#include <math.h>
+
+#include "backend/cuda/kernel.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+typedef struct table {
+    tsi_cuda_update_item *item;
+    CUdeviceptr memory; /* the table, then a double for each chunk */
+    int64_t items, chunks;
+} table;
+
+static bool is_narrow(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+}
+
+/* False: a dtype without code. Items without elements are left out. */
+static bool table_fill(table *t, const tsi_list_io *io, int32_t parts)
+{
+    for (int64_t i = 0; i < io->count; i++) {
+        const tsi_list_item *from = &io->item[i];
+        if (from->count == 0) continue;
+        tsi_cuda_update_item *to = &t->item[t->items++];
+        *to = (tsi_cuda_update_item){ .count = from->count, .first_chunk = t->chunks };
+        for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
+            if (k < parts && !is_narrow(from->part[k].dtype)) return false;
+            to->part[k] = from->part[k].data;
+            to->dtype[k] = (int32_t)from->part[k].dtype;
+        }
+        t->chunks += (from->count + TSI_CUDA_UPDATE_CHUNK - 1) / TSI_CUDA_UPDATE_CHUNK;
+    }
+    return t->chunks <= INT32_MAX;
+}
+
+static ts_status table_send(table *t, tsi_stream *stream, tsi_cuda_update_args *args)
+{
+    size_t bytes = (size_t)t->items * sizeof *t->item;
+    TSI_TRY(tsi_cuda_enter(stream->cuda));
+    TSI_CUDA_TRY(
+        stream->cuda, "a table of updates",
+        tsi_cu.alloc_async(&t->memory, bytes + (size_t)t->chunks * sizeof(double), stream->handle));
+    args->item = (const tsi_cuda_update_item *)(uintptr_t)t->memory;
+    args->partial = (double *)(uintptr_t)(t->memory + bytes);
+    args->items = t->items;
+    args->chunks = t->chunks;
+    return tsi_cuda_stage_in(stream, (void *)(uintptr_t)t->memory, t->item, bytes);
+}
+
+static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args *args, bool squares)
+{
+    table t = { .item = tsi_calloc((size_t)io->count + 1, sizeof *t.item) };
+    if (!t.item) return tsi_fail_memory("a table of updates", (size_t)io->count * sizeof *t.item);
+    ts_status status =
+        io->queue && table_fill(&t, io, parts) ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
+    if (status == TS_OK && t.items > 0) status = table_send(&t, io->queue, args);
+    if (status == TS_OK && t.items > 0)
+        status =
+            tsi_cuda_launch(io->queue, squares ? TSI_CUDA_update_squares : TSI_CUDA_update_adamw,
+                            t.chunks, TSI_CUDA_BLOCK, 0, args);
+    if (status == TS_OK && t.items > 0 && squares)
+        status =
+            tsi_cuda_launch(io->queue, TSI_CUDA_update_squares_sum, 1, TSI_CUDA_BLOCK, 0, args);
+    if (t.memory) (void)tsi_cu.free_async(t.memory, io->queue->handle);
+    tsi_free(t.item);
+    return status;
+}
+
+ts_status tsi_cuda_list_adamw(const tsi_list_io *io)
+{
+    const tsi_adamw_step *s = io->attributes;
+    tsi_cuda_update_args args = { .beta1 = s->beta1,
+                                  .beta2 = s->beta2,
+                                  .decay = 1.0 - s->lr * s->weight_decay,
+                                  .rate = s->lr / s->correction1,
+                                  .root = 1.0 / sqrt(s->correction2),
+                                  .epsilon = s->epsilon };
+    return run(io, 4, &args, false);
+}
+
+ts_status tsi_cuda_list_squares(const tsi_list_io *io)
+{
+    tsi_cuda_update_args args = { .beta1 = 0 };
+    return run(io, 1, &args, true);
+}

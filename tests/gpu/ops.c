@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops.c - operators on a GPU against the same calls on the host, from the same random numbers; then
+ * their rates: products in TFLOP/s, the others in bytes read and written.
+ *
+ * A result may differ from the host's by a few roundings of its dtype, as a part of the largest
+ * element: 2^-7 for bf16, 1e-5 for f32. */
+#include "gpu/gpu.h"
+
+#include <math.h>
+
+#include "device/number.h"
+#include "tessera/op.h"
+#include "tessera/world.h"
+
+typedef ts_tensor *(*make_fn)(ts_mesh *mesh, ts_dtype dtype);
+
+static ts_tensor *randn(ts_mesh *mesh, ts_dtype dtype, ts_shape shape)
+{
+    return ts_randn(mesh, dtype, shape, "R");
+}
+
+static ts_tensor *make_linear(ts_mesh *m, ts_dtype d)
+{
+    return ts_linear(randn(m, d, TS_SHAPE(3, 50, 72)), randn(m, d, TS_SHAPE(40, 72)),
+                     randn(m, d, TS_SHAPE(40)));
+}
+
+static ts_tensor *make_weight_gradient(ts_mesh *m, ts_dtype d)
+{
+    return ts_einsum("abn,abk->nk", randn(m, d, TS_SHAPE(3, 50, 40)),
+                     randn(m, d, TS_SHAPE(3, 50, 72)));
+}
+
+static ts_tensor *make_input_gradient(ts_mesh *m, ts_dtype d)
+{
+    return ts_einsum("abn,nk->abk", randn(m, d, TS_SHAPE(3, 50, 40)),
+                     randn(m, d, TS_SHAPE(40, 72)));
+}
+
+static ts_tensor *make_batches(ts_mesh *m, ts_dtype d)
+{
+    return ts_matmul(randn(m, d, TS_SHAPE(5, 1, 33, 17)), randn(m, d, TS_SHAPE(3, 17, 29)));
+}
+
+static ts_tensor *make_turned(ts_mesh *m, ts_dtype d)
+{
+    return ts_matmul(ts_transpose(randn(m, d, TS_SHAPE(4, 17, 33)), 1, 2),
+                     ts_transpose(randn(m, d, TS_SHAPE(4, 29, 17)), 1, 2));
+}
+
+static ts_tensor *make_heads(ts_mesh *m, ts_dtype d)
+{
+    return ts_einsum("bthd,bshd->bhts", randn(m, d, TS_SHAPE(2, 9, 3, 16)),
+                     randn(m, d, TS_SHAPE(2, 11, 3, 16)));
+}
+
+static ts_tensor *make_add(ts_mesh *m, ts_dtype d)
+{
+    return ts_add(randn(m, d, TS_SHAPE(7, 5, 130)), randn(m, d, TS_SHAPE(5, 1)));
+}
+
+static ts_tensor *make_mul(ts_mesh *m, ts_dtype d)
+{
+    return ts_mul(randn(m, d, TS_SHAPE(1003)), randn(m, d, TS_SHAPE(1003)));
+}
+
+static ts_tensor *make_silu(ts_mesh *m, ts_dtype d)
+{
+    return ts_silu(ts_transpose(randn(m, d, TS_SHAPE(65, 34)), 0, 1));
+}
+
+static ts_tensor *make_gelu(ts_mesh *m, ts_dtype d)
+{
+    return ts_gelu(randn(m, d, TS_SHAPE(65, 34)));
+}
+
+static ts_tensor *make_swiglu(ts_mesh *m, ts_dtype d)
+{
+    return ts_swiglu(randn(m, d, TS_SHAPE(64, 128)), randn(m, d, TS_SHAPE(64, 128)));
+}
+
+static ts_tensor *make_swiglu_back(ts_mesh *m, ts_dtype d)
+{
+    return ts_swiglu_backward(randn(m, d, TS_SHAPE(64, 128)), randn(m, d, TS_SHAPE(64, 128)),
+                              randn(m, d, TS_SHAPE(64, 128)));
+}
+
+static ts_tensor *make_rms_norm(ts_mesh *m, ts_dtype d)
+{
+    return ts_rms_norm(randn(m, d, TS_SHAPE(33, 768)), randn(m, d, TS_SHAPE(768)), 1e-5);
+}
+
+static ts_tensor *make_rms_norm_odd(ts_mesh *m, ts_dtype d)
+{
+    return ts_rms_norm(randn(m, d, TS_SHAPE(3, 5, 77)), randn(m, d, TS_SHAPE(77)), 1e-5);
+}
+
+static ts_tensor *make_softmax(ts_mesh *m, ts_dtype d)
+{
+    return ts_softmax(randn(m, d, TS_SHAPE(33, 1001)), -1);
+}
+
+static ts_tensor *make_log_softmax(ts_mesh *m, ts_dtype d)
+{
+    return ts_log_softmax(randn(m, d, TS_SHAPE(33, 101)), -1);
+}
+
+static const struct {
+    const char *name;
+    make_fn make;
+} cases[] = {
+    { "linear", make_linear },
+    { "linear, weight gradient", make_weight_gradient },
+    { "linear, input gradient", make_input_gradient },
+    { "matmul in batches", make_batches },
+    { "matmul of transposes", make_turned },
+    { "einsum of heads", make_heads },
+    { "add with broadcast", make_add },
+    { "mul", make_mul },
+    { "silu of a transpose", make_silu },
+    { "gelu", make_gelu },
+    { "swiglu", make_swiglu },
+    { "swiglu_backward", make_swiglu_back },
+    { "rms_norm", make_rms_norm },
+    { "rms_norm of odd rows", make_rms_norm_odd },
+    { "softmax", make_softmax },
+    { "log_softmax", make_log_softmax },
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+typedef struct results {
+    double *value[CASES][DTYPES];
+    int64_t count[CASES][DTYPES];
+} results;
+
+static ts_status compute(ts_rank *me, void *context)
+{
+    results *out = context;
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    for (int c = 0; c < CASES; c++)
+        for (int d = 0; d < DTYPES; d++) {
+            ts_scope scope = ts_scope_open(me, NULL);
+            ts_array view = TS_INIT(ts_array);
+            ts_tensor *wide = ts_cast(cases[c].make(mesh, dtypes[d]), TS_DTYPE_F64);
+            if (wide && ts_tensor_view(wide, &view) == TS_OK) {
+                ts_shape shape = ts_tensor_shape(wide);
+                int64_t count = ts_shape_count(&shape);
+                out->count[c][d] = count;
+                out->value[c][d] = malloc((size_t)count * sizeof(double));
+                memcpy(out->value[c][d], view.data, (size_t)count * sizeof(double));
+            }
+            (void)ts_scope_close(scope);
+        }
+    return ts_rank_status(me);
+}
+
+static void check(test *t, const char *name, ts_dtype dtype, const double *got, const double *want,
+                  int64_t count)
+{
+    double most = 0, worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        most = fmax(most, fabs(want[i]));
+        double off = fabs(got[i] - want[i]);
+        if (!(off <= worst)) worst = off;
+    }
+    double allowed = dtype == TS_DTYPE_BF16 ? 0x1p-7 : dtype == TS_DTYPE_F64 ? 1e-13 : 1e-5;
+    TEST_SAY(t, worst <= allowed * most, "%s of %s: off by %g of %g", name, ts_dtype_name(dtype),
+             worst, most);
+}
+
+TS_TEST_LONG(operators_agree_with_the_host, 300)
+{
+    static results on[2];
+    static const char *const device[2] = { "cpu", "cuda" };
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1); /* results are read through pointers */
+    for (int i = 0; i < 2; i++) {
+        char error[512] = "";
+        ts_status status = ts_launch_with(
+            TS_OPTIONS(ts_world_options, .rank_count = 1, .seed = 7, .device = device[i]), compute,
+            &on[i], error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%s: %s", device[i], error);
+    }
+    for (int c = 0; c < CASES; c++)
+        for (int d = 0; d < DTYPES; d++) {
+            bool both = on[0].value[c][d] && on[1].value[c][d];
+            TEST_SAY(t, both, "%s of %s: no result", cases[c].name, ts_dtype_name(dtypes[d]));
+            if (both)
+                check(t, cases[c].name, dtypes[d], on[1].value[c][d], on[0].value[c][d],
+                      on[0].count[c][d]);
+            free(on[0].value[c][d]);
+            free(on[1].value[c][d]);
+        }
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+enum { RUNS = 6, REPEATS = 5 };
+
+static ts_tensor *in[4];
+static int64_t sizes[3]; /* of the product: rows, columns, depth */
+
+static ts_tensor *run_linear(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_linear(in[0], in[1], NULL);
+}
+
+static ts_tensor *run_input(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_einsum("tn,nk->tk", in[2], in[1]);
+}
+
+static ts_tensor *run_weight(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_einsum("tn,tk->nk", in[2], in[0]);
+}
+
+static ts_tensor *run_add(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_add(in[0], in[1]);
+}
+
+static ts_tensor *run_swiglu(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_swiglu(in[0], in[1]);
+}
+
+static ts_tensor *run_norm(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_rms_norm(in[0], in[3], 1e-5);
+}
+
+static ts_tensor *run_softmax(ts_mesh *m, ts_dtype d)
+{
+    (void)m, (void)d;
+    return ts_softmax(in[0], -1);
+}
+
+static double best_us(ts_rank *me, ts_mesh *mesh, make_fn make)
+{
+    const tsi_rank_device *where = tsi_rank_device_of(me);
+    const tsi_device *gpu = where->device;
+    double best = 1e30;
+    for (int run = 0; run < RUNS; run++) {
+        tsi_device_event *begin = NULL, *end = NULL;
+        double us = 0;
+        if (gpu->event_record(gpu, where->queue, &begin) != TS_OK) return best;
+        for (int i = 0; i < REPEATS; i++) {
+            ts_scope scope = ts_scope_open(me, NULL);
+            (void)make(mesh, TS_DTYPE_BF16);
+            (void)ts_scope_close(scope);
+        }
+        if (gpu->event_record(gpu, where->queue, &end) != TS_OK ||
+            gpu->stream_sync(gpu, where->queue) != TS_OK ||
+            gpu->event_time(gpu, begin, end, &us) != TS_OK)
+            return best;
+        gpu->event_destroy(gpu, begin);
+        gpu->event_destroy(gpu, end);
+        if (run > 0 && us / REPEATS < best) best = us / REPEATS;
+    }
+    return best;
+}
+
+static ts_status time_products(ts_rank *me, void *context)
+{
+    (void)context;
+    static const struct {
+        const char *name;
+        int64_t t, n, k;
+    } shapes[] = { { "A qkv", 16384, 2304, 768 },     { "A o", 16384, 768, 768 },
+                   { "A gate-up", 16384, 4096, 768 }, { "A down", 16384, 768, 2048 },
+                   { "A head", 16384, 32000, 768 },   { "B qkv", 8192, 2560, 2048 },
+                   { "B o", 8192, 2048, 2048 },       { "B gate-up", 8192, 11264, 2048 },
+                   { "B down", 8192, 2048, 5632 },    { "B head", 8192, 32000, 2048 } };
+    static const make_fn forms[3] = { run_linear, run_input, run_weight };
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    printf("products of bf16, TFLOP/s               forward   input gradient   weight gradient\n");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        ts_scope scope = ts_scope_open(me, NULL);
+        sizes[0] = shapes[i].t, sizes[1] = shapes[i].n, sizes[2] = shapes[i].k;
+        in[0] = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(sizes[0], sizes[2]));
+        in[1] = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(sizes[1], sizes[2]));
+        in[2] = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(sizes[0], sizes[1]));
+        double flops = 2.0 * (double)sizes[0] * (double)sizes[1] * (double)sizes[2];
+        printf("%-36s", shapes[i].name);
+        for (int f = 0; f < 3; f++)
+            printf(" %12.0f", flops / best_us(me, mesh, forms[f]) / 1e6);
+        printf("\n");
+        (void)ts_scope_close(scope);
+    }
+    return ts_rank_status(me);
+}
+
+static ts_status time_rows(ts_rank *me, void *context)
+{
+    (void)context;
+    static const struct {
+        const char *name;
+        make_fn make;
+        double moves; /* tensors read and written */
+    } works[] = { { "add", run_add, 3 },
+                  { "swiglu", run_swiglu, 3 },
+                  { "rms_norm", run_norm, 2 },
+                  { "softmax", run_softmax, 2 } };
+    static const int64_t columns[] = { 768, 2048, 32000 };
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    printf("rows of bf16, TB/s              by columns:  768      2048     32000\n");
+    for (size_t w = 0; w < sizeof works / sizeof works[0]; w++) {
+        printf("%-36s", works[w].name);
+        for (int c = 0; c < 3; c++) {
+            ts_scope scope = ts_scope_open(me, NULL);
+            int64_t rows = ((int64_t)1 << 28) / columns[c];
+            in[0] = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(rows, columns[c]));
+            in[1] = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(rows, columns[c]));
+            in[3] = randn(mesh, TS_DTYPE_F32, TS_SHAPE(columns[c]));
+            double bytes = works[w].moves * 2.0 * (double)(rows * columns[c]);
+            printf(" %9.3f", bytes / best_us(me, mesh, works[w].make) / 1e6);
+            (void)ts_scope_close(scope);
+        }
+        printf("\n");
+    }
+    return ts_rank_status(me);
+}
+
+TS_TEST_LONG(zz_rates, 300)
+{
+    static const ts_work_fn works[] = { time_products, time_rows };
+    for (size_t i = 0; i < sizeof works / sizeof works[0]; i++) {
+        char error[512] = "";
+        ts_status status =
+            ts_launch_with(TS_OPTIONS(ts_world_options, .rank_count = 1, .device = "cuda"),
+                           works[i], NULL, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%s", error);
+    }
+}
