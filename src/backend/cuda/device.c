@@ -171,12 +171,37 @@ static void buffer_free(const tsi_device *device, void *buffer, size_t bytes)
         (void)tsi_cu.free(tsi_cuda_pointer(buffer));
 }
 
+/* Pinning takes a hundred microseconds, so blocks of up to 2^PIN_LAST bytes are kept by powers of
+ * two. Nobody gives one back before the stream that copies has passed. */
+enum { PIN_FIRST = 12, PIN_LAST = 26, PIN_KEPT = 8 };
+static struct {
+    pthread_mutex_t lock;
+    int32_t count[PIN_LAST + 1], reserved;
+    void *kept[PIN_LAST + 1][PIN_KEPT];
+} pins = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static int32_t pin_class(size_t bytes)
+{
+    int32_t power = PIN_FIRST;
+    while (power <= PIN_LAST && ((size_t)1 << power) < bytes)
+        power++;
+    return power;
+}
+
 static ts_status host_alloc(const tsi_device *device, size_t bytes, void **out)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
+    int32_t power = pin_class(bytes);
     *out = NULL;
     TSI_TRY(tsi_cuda_enter(cuda));
-    CUresult result = tsi_cu.host_alloc(out, bytes > 0 ? bytes : 1, CU_MEMHOSTALLOC_PORTABLE);
+    if (power <= PIN_LAST) {
+        pthread_mutex_lock(&pins.lock);
+        if (pins.count[power] > 0) *out = pins.kept[power][--pins.count[power]];
+        pthread_mutex_unlock(&pins.lock);
+        if (*out) return TS_OK;
+        bytes = (size_t)1 << power;
+    }
+    CUresult result = tsi_cu.host_alloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return TS_ERR_MEMORY;
     TSI_CUDA_TRY(cuda, "pinned memory", result);
     return TS_OK;
@@ -184,8 +209,16 @@ static ts_status host_alloc(const tsi_device *device, size_t bytes, void **out)
 
 static void host_free(const tsi_device *device, void *memory, size_t bytes)
 {
-    (void)bytes;
     tsi_cuda *cuda = tsi_cuda_of(device);
+    int32_t power = pin_class(bytes);
+    if (memory && power <= PIN_LAST) {
+        pthread_mutex_lock(&pins.lock);
+        if (pins.count[power] < PIN_KEPT) {
+            pins.kept[power][pins.count[power]++] = memory;
+            memory = NULL;
+        }
+        pthread_mutex_unlock(&pins.lock);
+    }
     if (memory && !cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.host_free(memory);
 }
 

@@ -12,9 +12,12 @@ static bool is_plain(const tsi_block *block)
            tsi_block_is_dense(block) && tsi_block_count(block) > 0;
 }
 
-static int32_t threads_for(int64_t length)
+/* A thread for each unit of 16 bytes, as far as there are some. */
+static int32_t threads_for(int64_t length, int32_t dtype)
 {
-    return length >= 1024 ? 256 : length >= 256 ? 128 : 32;
+    int64_t units = length * (int64_t)ts_dtype_size((ts_dtype)dtype) / 16, most = 512;
+    int64_t threads = (units + 31) / 32 * 32;
+    return (int32_t)(threads < 32 ? 32 : threads > most ? most : threads);
 }
 
 /* Sizes and the weight; false: not for these kernels. */
@@ -51,7 +54,7 @@ ts_status tsi_cuda_rms_norm(const tsi_kernel_io *io)
     int64_t blocks = args.rows < INT32_MAX ? args.rows : INT32_MAX;
     return tsi_cuda_launch(
         io->queue, x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rms_norm_f32 : TSI_CUDA_rms_norm_bf16,
-        blocks, threads_for(length), 0, &args);
+        blocks, threads_for(length, x->dtype), 0, &args);
 }
 
 ts_status tsi_cuda_rms_norm_backward(const tsi_kernel_io *io)
@@ -71,10 +74,10 @@ ts_status tsi_cuda_rms_norm_backward(const tsi_kernel_io *io)
     TSI_CUDA_TRY(stream->cuda, "sums of a norm",
                  tsi_cu.alloc_async(&memory, (size_t)args.blocks * row, stream->handle));
     args.partial = (float *)(uintptr_t)memory;
-    ts_status status = tsi_cuda_launch(stream,
-                                       x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rms_norm_backward_f32
-                                                                : TSI_CUDA_rms_norm_backward_bf16,
-                                       args.blocks, 256, (int32_t)row, &args);
+    ts_status status = tsi_cuda_launch(
+        stream,
+        x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rms_norm_backward_f32 : TSI_CUDA_rms_norm_backward_bf16,
+        args.blocks, threads_for(args.length, x->dtype), (int32_t)row, &args);
     if (status == TS_OK)
         status =
             tsi_cuda_launch(stream, TSI_CUDA_norm_weight, (args.length + 127) / 128, 128, 0, &args);
@@ -96,7 +99,7 @@ static ts_status softmax(const tsi_kernel_io *io, int32_t log)
     int64_t blocks = args.rows < INT32_MAX ? args.rows : INT32_MAX;
     return tsi_cuda_launch(io->queue,
                            x->dtype == TS_DTYPE_F32 ? TSI_CUDA_softmax_f32 : TSI_CUDA_softmax_bf16,
-                           blocks, threads_for(args.length), 0, &args);
+                           blocks, threads_for(args.length, x->dtype), 0, &args);
 }
 
 ts_status tsi_cuda_softmax(const tsi_kernel_io *io)

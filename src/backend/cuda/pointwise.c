@@ -57,6 +57,7 @@ static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
         memcpy(&args.number, io->attributes, sizeof args.number);
     if (tsi_block_count(out) == 0) return TS_OK;
     int64_t one = tsi_block_count(out);
+    rows = rows && (out->dtype == TS_DTYPE_F32 || out->dtype == TS_DTYPE_BF16);
     tsi_cuda_space_make(&args.space, rows ? 1 : out->ndim, rows ? &one : out->extent);
     tsi_cuda_kernel kernel = kernel_of(&args, rows, wide);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));

@@ -29,6 +29,26 @@ static bool is_packet(const tsi_work *work)
     return work->engine_word[0] != 0;
 }
 
+/* Both sides' devices reach a packet: where the host cannot read their memory, it lies in memory
+ * that their copies take (host_alloc). */
+static packet *packet_alloc(const tsi_device *device, size_t bytes)
+{
+    void *memory = NULL;
+    if (device->host_readable || !device->host_alloc)
+        return tsi_alloc_aligned(sizeof(packet) + bytes, 16);
+    return device->host_alloc(device, sizeof(packet) + bytes, &memory) == TS_OK ? memory : NULL;
+}
+
+static void packet_free(tsi_work *work)
+{
+    const tsi_device *device = work->device;
+    size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
+    if (device->host_readable || !device->host_alloc)
+        tsi_free(work);
+    else
+        device->host_free(device, work, sizeof(packet) + bytes);
+}
+
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 static void append(tsi_work **list, tsi_work *work)
@@ -74,7 +94,7 @@ static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_sta
     if (status != TS_OK) tsi_threads_fault(engine, receiver, status, sentence);
     tsi_threads_finish(engine, recv, status, receiver, sentence);
     if (is_packet(send))
-        tsi_free(send);
+        packet_free(send);
     else
         tsi_threads_finish(engine, send, other, receiver, sentence);
 }
@@ -169,7 +189,7 @@ static packet *make_packet(const tsi_work *work)
 {
     if (!is_small(work)) return NULL;
     size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
-    packet *p = tsi_alloc_aligned(sizeof *p + bytes, 16);
+    packet *p = packet_alloc(work->device, bytes);
     if (p == NULL) return NULL;
     p->work = *work;
     p->work.engine_word[0] = 1;
@@ -181,7 +201,7 @@ static packet *make_packet(const tsi_work *work)
     }
     if (bytes == 0 || work->device->copy(work->device, &p->work.in, &work->in, NULL) == TS_OK)
         return p;
-    tsi_free(p);
+    packet_free(&p->work);
     return NULL;
 }
 
@@ -235,7 +255,7 @@ void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count)
         while (boxes[i].send != NULL) {
             tsi_work *work = boxes[i].send;
             boxes[i].send = work->next;
-            if (is_packet(work)) tsi_free(work);
+            if (is_packet(work)) packet_free(work);
         }
         boxes[i].recv = NULL;
     }

@@ -7,13 +7,35 @@
 
 enum { WIDE = 16 };
 
-/* f(column, unit of columns) over a row by 16 bytes, or element by element where rows do not lie on
- * them. */
+/* Rows are walked by 16 bytes, or element by element where they do not lie on them. */
 template <typename T> __device__ inline bool by_units(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
     uint64_t bits = (uint64_t)a.x | (uint64_t)a.y | (uint64_t)a.dy;
     return a.length % N == 0 && bits % WIDE == 0;
+}
+
+/* Weights of the columns of one unit; 1 where there are none. */
+template <int N>
+__device__ inline void load_weights(const tsi_cuda_norm_args &a, bool units, int64_t c, float *w)
+{
+    bool aligned = units && (uint64_t)a.weight % WIDE == 0;
+    if (aligned && a.weight && a.weight_dtype == TS_DTYPE_F32) {
+#pragma unroll
+        for (int e = 0; e < N; e += 4)
+            *(float4 *)(w + e) = *(const float4 *)((const float *)a.weight + c + e);
+    } else if (aligned && a.weight && a.weight_dtype == TS_DTYPE_BF16 && N == 8) {
+        unit_of<uint16_t> in;
+        in.unit = *(const uint4 *)((const uint16_t *)a.weight + c);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            w[e] = tsi_f32_of_bf16(in.element[e]);
+    } else {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            w[e] = a.weight && (units || e == 0) ? load_real<float>(a.weight_dtype, a.weight, c + e)
+                                                 : 1.0f;
+    }
 }
 
 template <typename T> __device__ void rms_norm(const tsi_cuda_norm_args &a)
@@ -50,12 +72,11 @@ template <typename T> __device__ void rms_norm(const tsi_cuda_norm_args &a)
                 in.unit = *(const uint4 *)(x + c);
             else
                 in.element[0] = x[c];
+            alignas(16) float w[N];
+            load_weights<N>(a, units, c, w);
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                if (e >= step) break;
-                float w = a.weight ? load_real<float>(a.weight_dtype, a.weight, c + e) : 1.0f;
-                in.element[e] = T::store(T::load(in.element[e]) * scale * w);
-            }
+            for (int e = 0; e < N; e++)
+                if (e < step) in.element[e] = T::store(T::load(in.element[e]) * scale * w[e]);
             if (units)
                 *(uint4 *)(y + c) = in.unit;
             else
@@ -87,12 +108,13 @@ template <typename T> __device__ void rms_norm_backward(const tsi_cuda_norm_args
                 in.unit = *(const uint4 *)(x + c), grad.unit = *(const uint4 *)(dy + c);
             else
                 in.element[0] = x[c], grad.element[0] = dy[c];
+            alignas(16) float w[N];
+            load_weights<N>(a, units, c, w);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 if (e >= step) break;
-                float w = load_real<float>(a.weight_dtype, a.weight, c + e);
                 float g = T::load(grad.element[e]), h = T::load(in.element[e]) * scale;
-                sum += g * w * h;
+                sum += g * w[e] * h;
                 weights[c + e] += g * h;
             }
         }
@@ -103,12 +125,13 @@ template <typename T> __device__ void rms_norm_backward(const tsi_cuda_norm_args
                 in.unit = *(const uint4 *)(x + c), grad.unit = *(const uint4 *)(dy + c);
             else
                 in.element[0] = x[c], grad.element[0] = dy[c];
+            alignas(16) float w[N];
+            load_weights<N>(a, units, c, w);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 if (e >= step) break;
-                float w = load_real<float>(a.weight_dtype, a.weight, c + e);
                 float g = T::load(grad.element[e]), h = T::load(in.element[e]) * scale;
-                in.element[e] = T::store(scale * (g * w - h * mean));
+                in.element[e] = T::store(scale * (g * w[e] - h * mean));
             }
             if (units)
                 *(uint4 *)(dx + c) = in.unit;
