@@ -59,6 +59,13 @@ static ts_tensor *make_add(ts_mesh *m, ts_dtype d)
     return ts_add(randn(m, d, TS_SHAPE(7, 5, 130)), randn(m, d, TS_SHAPE(5, 1)));
 }
 
+static ts_tensor *make_add_scaled(ts_mesh *m, ts_dtype d)
+{
+    ts_tensor *x = randn(m, d, TS_SHAPE(300)), *y = randn(m, d, TS_SHAPE(300)), *out = NULL;
+    if (ts_foreach_add((ts_list){ &x, 1 }, (ts_list){ &y, 1 }, 0.5, &out) != TS_OK) return NULL;
+    return out;
+}
+
 static ts_tensor *make_mul(ts_mesh *m, ts_dtype d)
 {
     return ts_mul(randn(m, d, TS_SHAPE(1003)), randn(m, d, TS_SHAPE(1003)));
@@ -116,6 +123,7 @@ static const struct {
     { "matmul of transposes", make_turned },
     { "einsum of heads", make_heads },
     { "add with broadcast", make_add },
+    { "add of halves", make_add_scaled },
     { "mul", make_mul },
     { "silu of a transpose", make_silu },
     { "gelu", make_gelu },

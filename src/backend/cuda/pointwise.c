@@ -39,7 +39,7 @@ static tsi_cuda_kernel kernel_of(const tsi_cuda_pointwise_args *args, bool rows,
 static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
 {
     const tsi_block *out = &io->out[0].block;
-    tsi_cuda_pointwise_args args = { .op = op, .inputs = io->input_count };
+    tsi_cuda_pointwise_args args = { .op = op, .inputs = io->input_count, .number = 1 };
     if (!io->queue || io->input_count > 3 || !is_real(out->dtype))
         return (ts_status)TSI_KERNEL_DECLINED;
     bool wide = out->dtype == TS_DTYPE_F64, rows = is_row(out, out);
@@ -53,7 +53,7 @@ static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
         wide = wide || in->dtype == TS_DTYPE_F64;
         rows = rows && is_row(out, in);
     }
-    if (io->op->attribute_bytes >= sizeof args.number)
+    if (io->attributes && io->op->attribute_bytes >= sizeof args.number)
         memcpy(&args.number, io->attributes, sizeof args.number);
     if (tsi_block_count(out) == 0) return TS_OK;
     int64_t one = tsi_block_count(out);
