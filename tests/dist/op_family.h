@@ -52,7 +52,6 @@ static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_met
     if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
     tsi_arena arena = { 0 };
     tsi_region region;
-    (void)ts_tensor_wait(t); /* memory that a device still fills is not written by hand */
     tsi_block block = tsi_array_block(t->array);
     int64_t holders = 1, holder = 0;
     ts_reduce reduce = TS_REDUCE_NONE;

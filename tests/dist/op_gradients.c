@@ -61,7 +61,6 @@ static ts_tensor *input_of(ts_mesh *mesh, const ts_meta *meta, const char *place
     if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
     tsi_arena arena = { 0 };
     tsi_region region;
-    (void)ts_tensor_wait(t);
     tsi_block block = tsi_array_block(t->array);
     int64_t holder = 0, holders = 1;
     for (int32_t k = 0; k < mesh->desc->ndim; k++) {
