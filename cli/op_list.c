@@ -79,6 +79,20 @@ static void print_rules(int32_t index)
     free(text);
 }
 
+/* How it is called from C: its functions, or by its name. */
+static void print_calls(const ts_op_about *about)
+{
+    if (about->function != NULL)
+        printf("- call: `%s`", about->function);
+    else
+        printf("- call: `ts_op_find(me, \"%s\")`", about->name);
+    if (about->has_in_place && about->function_in_place != NULL)
+        printf("; in place: `%s`", about->function_in_place);
+    else if (about->has_in_place)
+        printf("; in place: `ts_op_find(me, \"%s_\")`", about->name);
+    printf("\n");
+}
+
 static void print_section(int32_t index, const ts_op_about *about)
 {
     char text[LINE_MAX_LENGTH], inputs[32];
@@ -86,11 +100,12 @@ static void print_section(int32_t index, const ts_op_about *about)
     printf("- inputs: %s, outputs: %d", inputs_text(about, inputs, sizeof inputs),
            about->output_count);
     if (about->dims != NULL) printf(", dims: `%s`", about->dims);
-    if (about->has_in_place) printf(", in place: `%s_`", about->name);
     if (about->is_view) printf(", a view");
     if (about->is_random) printf(", random");
     if (about->is_host) printf(", the result is the host's");
-    printf("\n- dtypes: %s; gradient: %s\n", dtypes_text(about->dtypes, text, sizeof text),
+    printf("\n");
+    print_calls(about);
+    printf("- dtypes: %s; gradient: %s\n", dtypes_text(about->dtypes, text, sizeof text),
            about->has_gradient > 0   ? "yes"
            : about->has_gradient < 0 ? "none by nature"
                                      : "no");
@@ -107,7 +122,9 @@ static int list_markdown(void)
            "all-R,\n"
            "which always holds: roles of the inputs, then of the outputs. `docs/rules.md` says how "
            "they\n"
-           "are derived; `tessera op NAME --mesh ... --in ...` shows what is chosen for a call.\n",
+           "are derived; `tessera op NAME --mesh ... --in ...` shows what is chosen for a call.\n\n"
+           "Every operator, form in place and attribute can be called by name: `ts_op_find` and\n"
+           "`ts_op_call` (`tessera/op_call.h`). \"call\" says where there is a function too.\n",
            ts_op_count());
     for (int32_t i = 0; i < ts_op_count(); i++) {
         ts_op_about about = { .struct_size = sizeof about };
@@ -138,6 +155,8 @@ static int list_json(void)
         ts_json_put_member_int(&json, "outputs", about.output_count);
         ts_json_put_member_text(&json, "gradient", gradient_text(&about));
         ts_json_put_member_bool(&json, "in_place", about.has_in_place != 0);
+        ts_json_put_member_text(&json, "function", about.function);
+        ts_json_put_member_text(&json, "function_in_place", about.function_in_place);
         ts_json_put_member_text(&json, "dtypes", dtypes_text(about.dtypes, text, sizeof text));
         (void)ts_op_attributes_text(i, text, sizeof text);
         ts_json_put_member_text(&json, "attributes", text);

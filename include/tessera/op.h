@@ -4,6 +4,7 @@
 #ifndef TESSERA_OP_H
 #define TESSERA_OP_H
 
+#include "op_call.h"
 #include "op_compose.h"
 #include "op_index.h"
 #include "op_list.h"

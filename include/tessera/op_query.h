@@ -14,6 +14,24 @@
 #include "scope.h"
 
 /* ---- the table ------------------------------------------------------------------------------- */
+typedef enum ts_attribute_type { /* and where a field of that type is, in a user's own struct */
+                                 TS_ATTRIBUTE_INT,    /* int64_t */
+                                 TS_ATTRIBUTE_REAL,   /* double */
+                                 TS_ATTRIBUTE_BOOL,   /* int32_t, 0 or 1 */
+                                 TS_ATTRIBUTE_DIMS,   /* ts_shape; ndim -1: not given */
+                                 TS_ATTRIBUTE_DTYPE,  /* int32_t, a ts_dtype */
+                                 TS_ATTRIBUTE_CHOICE, /* int32_t, index into choices */
+                                 TS_ATTRIBUTE_TEXT,   /* char[96] */
+                                 TS_ATTRIBUTE_NONE    /* of values only: not given */
+} ts_attribute_type;
+typedef struct ts_op_attribute { /* frozen */
+    const char *name;            /* "keepdim"; NULL ends the table */
+    ts_attribute_type type;
+    uint32_t offset;            /* in the struct that a user's own operator takes */
+    const char *otherwise;      /* default as JSON text; NULL: required */
+    const char *const *choices; /* CHOICE: NULL after the last */
+} ts_op_attribute;
+
 typedef struct ts_op_about { /* may grow at the end; texts live as long as the program */
     size_t struct_size;
     const char *name;
@@ -25,6 +43,9 @@ typedef struct ts_op_about { /* may grow at the end; texts live as long as the p
     int32_t is_view, is_random, is_host;
     uint32_t dtypes; /* bit d: dtype d of input 0 is accepted */
     int32_t algorithm_count;
+    const ts_op_attribute *attribute; /* its table; NULL: none */
+    const char *function;             /* "ts_abs"; NULL: it is called by its name alone */
+    const char *function_in_place;    /* "ts_tril_"; NULL, as above */
 } ts_op_about;
 
 /* ---- one call -------------------------------------------------------------------------------- */

@@ -16,10 +16,7 @@
 #ifndef TESSERA_OP_USER_H
 #define TESSERA_OP_USER_H
 
-#include "op_query.h"
-#include "tensor.h"
-
-typedef struct ts_op ts_op;
+#include "op_call.h"
 
 /* How pending reductions pass (docs/rules.md), besides what `dims` or `shard` say. */
 enum {
@@ -31,24 +28,6 @@ enum {
     TS_FLOW_UP = 32,            /* never falls when an input rises: min and max of one input */
     TS_FLOW_DOWN = 64           /* never rises when an input rises: min becomes max */
 };
-
-/* One attribute, for requests in JSON (queries, `tessera op`). */
-typedef enum ts_attribute_type {
-    TS_ATTRIBUTE_INT,    /* int64_t */
-    TS_ATTRIBUTE_REAL,   /* double */
-    TS_ATTRIBUTE_BOOL,   /* int32_t, 0 or 1 */
-    TS_ATTRIBUTE_DIMS,   /* ts_shape; ndim -1: not given */
-    TS_ATTRIBUTE_DTYPE,  /* int32_t, a ts_dtype */
-    TS_ATTRIBUTE_CHOICE, /* int32_t, index into choices */
-    TS_ATTRIBUTE_TEXT    /* char[96] */
-} ts_attribute_type;
-typedef struct ts_op_attribute {
-    const char *name; /* NULL ends the table */
-    ts_attribute_type type;
-    uint32_t offset;
-    const char *otherwise; /* default as JSON text; NULL: required */
-    const char *const *choices;
-} ts_op_attribute;
 
 typedef enum ts_op_phase { TS_PHASE_FORWARD, TS_PHASE_BACKWARD } ts_op_phase;
 
@@ -107,22 +86,22 @@ TS_BEGIN_C
  * a descriptor that is not whole, a name that is taken, a rule that is false (with the numbers). A
  * rule that was refused on one rank is refused on all. */
 TS_API const ts_op *ts_op_register(ts_rank *me, const ts_op_desc *desc);
-/* maker: the first output. `attributes` NULL: defaults (of the table, else zeros). */
+/* maker: the first output. `attributes` NULL: defaults (of the table, else zeros). Of registered
+ * operators only: ts_op_call knows attributes by name and calls any. */
 TS_API ts_tensor *ts_op_apply(const ts_op *op, ts_tensor *const *input, const void *attributes);
 /* recorded: all outputs, all NULL on failure. */
-TS_API ts_status ts_op_call(const ts_op *op, ts_tensor *const *input, const void *attributes,
-                            ts_tensor **output);
+TS_API ts_status ts_op_apply_all(const ts_op *op, ts_tensor *const *input, const void *attributes,
+                                 ts_tensor **output);
 /* In infer, shard and kernel: records why, and returns the status, for `return ts_op_fail(...)`. */
 TS_API ts_status ts_op_fail(ts_status status, const char *format, ...) TS_PRINTF(2, 3);
 
-TS_API const ts_op *ts_op_registered(ts_rank *me, const char *name);             /* getter; NULL */
-TS_API TS_NODISCARD ts_status ts_op_about_of(const ts_op *op, ts_op_about *out); /* as _about_at */
+TS_API const ts_op *ts_op_registered(ts_rank *me, const char *name); /* getter; NULL */
 
 TS_END_C
 
 /* Each call also tells its place, for messages and events. */
 #define ts_op_register(...) (ts_here(TS_HERE), ts_op_register(__VA_ARGS__))
 #define ts_op_apply(...) (ts_here(TS_HERE), ts_op_apply(__VA_ARGS__))
-#define ts_op_call(...) (ts_here(TS_HERE), ts_op_call(__VA_ARGS__))
+#define ts_op_apply_all(...) (ts_here(TS_HERE), ts_op_apply_all(__VA_ARGS__))
 
 #endif

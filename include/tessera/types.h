@@ -66,6 +66,14 @@ typedef struct ts_meta {
     int32_t dtype, reserved; /* a ts_dtype */
 } ts_meta;
 
+/* A number as it was said: whole ones keep their 64 bits (frozen). */
+typedef enum ts_number_kind { TS_NUMBER_INT, TS_NUMBER_REAL, TS_NUMBER_COMPLEX } ts_number_kind;
+typedef struct ts_number {
+    int32_t kind, reserved; /* a ts_number_kind */
+    int64_t whole;          /* INT */
+    double real, imaginary; /* REAL, COMPLEX */
+} ts_number;
+
 /* One block of memory. Whoever fills it keeps the memory unless `done` is set: then tessera takes
  * it and calls done(context) on the rank's thread when nothing refers to it any more. */
 typedef struct ts_array {
@@ -92,6 +100,22 @@ TS_API ts_reduce ts_reduce_parse(const char *text);  /* TS_REDUCE_NONE if unknow
 TS_API int64_t ts_shape_count(const ts_shape *shape);
 
 TS_END_C
+
+static inline ts_number ts_number_int(int64_t value)
+{
+    ts_number number = { TS_NUMBER_INT, 0, value, 0, 0 };
+    return number;
+}
+static inline ts_number ts_number_real(double value)
+{
+    ts_number number = { TS_NUMBER_REAL, 0, 0, value, 0 };
+    return number;
+}
+static inline ts_number ts_number_complex(double real, double imaginary)
+{
+    ts_number number = { TS_NUMBER_COMPLEX, 0, 0, real, imaginary };
+    return number;
+}
 
 /* TS_SHAPE(2, 3) is a shape; TS_SHAPE_SCALAR has no dims. TS_INIT(type) initialises an option
  * struct; TS_OPTIONS(type, .field = value, ...) is the address of a temporary one (C only). */

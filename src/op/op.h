@@ -28,31 +28,14 @@ typedef struct tsi_dims { /* a list of dims, or of extents */
     int64_t value[TS_NDIM_MAX];
 } tsi_dims;
 
-typedef enum tsi_attribute_type {
-    TSI_ATTR_INT,    /* int64_t */
-    TSI_ATTR_REAL,   /* double */
-    TSI_ATTR_BOOL,   /* int32_t, 0 or 1 */
-    TSI_ATTR_DIMS,   /* tsi_dims; a single number is a list of one; count -1: not given */
-    TSI_ATTR_DTYPE,  /* int32_t, a ts_dtype */
-    TSI_ATTR_CHOICE, /* int32_t, index into choices */
-    TSI_ATTR_TEXT    /* char[TSI_ATTRIBUTE_TEXT] */
-} tsi_attribute_type;
-
-typedef struct tsi_attribute {
-    const char *name; /* as in requests: "keepdim"; NULL ends the table */
-    tsi_attribute_type type;
-    uint32_t offset;
-    const char *otherwise; /* default as JSON text: "0", "false", "[]", "\"mean\"", "1e-5"; NULL:
-                              required */
-    const char *const *choices; /* CHOICE: NULL-terminated names */
-} tsi_attribute;
+typedef ts_op_attribute tsi_attribute; /* a list of dims is a tsi_dims, one number a list of one */
 #define TSI_ATTR(type, field, kind, name, otherwise)                                               \
     {                                                                                              \
-        name, TSI_ATTR_##kind, (uint32_t)offsetof(type, field), otherwise, NULL                    \
+        name, TS_ATTRIBUTE_##kind, (uint32_t)offsetof(type, field), otherwise, NULL                \
     }
 #define TSI_ATTR_ONE_OF(type, field, name, otherwise, choices)                                     \
     {                                                                                              \
-        name, TSI_ATTR_CHOICE, (uint32_t)offsetof(type, field), otherwise, choices                 \
+        name, TS_ATTRIBUTE_CHOICE, (uint32_t)offsetof(type, field), otherwise, choices             \
     }
 
 /* ---- one call, globally ---------------------------------------------------------------------- */

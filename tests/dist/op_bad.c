@@ -70,10 +70,10 @@ static bool has_number(const char *text)
 static void set_dim(bad_call *c, const tsi_attribute *a, int64_t value)
 {
     void *at = c->attributes + a->offset;
-    if (a->type == TSI_ATTR_INT) *(int64_t *)at = value;
+    if (a->type == TS_ATTRIBUTE_INT) *(int64_t *)at = value;
     tsi_dims *dims = at;
-    if (a->type == TSI_ATTR_DIMS && dims->count < 1) dims->count = 1;
-    if (a->type == TSI_ATTR_DIMS) dims->value[0] = value;
+    if (a->type == TS_ATTRIBUTE_DIMS && dims->count < 1) dims->count = 1;
+    if (a->type == TS_ATTRIBUTE_DIMS) dims->value[0] = value;
 }
 
 static void dims_out_of_range(test *t, ts_mesh *mesh, bad_call *c)
@@ -299,30 +299,32 @@ static void any_attribute(test *t, bad_call *c, const tsi_attribute *a)
     tsi_dims dims = { .count = (int32_t)test_random_below(t, 5) - 1 };
     int32_t choices = 0;
     switch (a->type) {
-    case TSI_ATTR_INT:
+    case TS_ATTRIBUTE_INT:
         *(int64_t *)at = any_number(t);
         return;
-    case TSI_ATTR_REAL:
+    case TS_ATTRIBUTE_REAL:
         *(double *)at = odd[test_random_below(t, (int64_t)TSI_COUNT_OF(odd))];
         return;
-    case TSI_ATTR_BOOL:
+    case TS_ATTRIBUTE_BOOL:
         *(int32_t *)at = (int32_t)test_random_below(t, 2);
         return;
-    case TSI_ATTR_DIMS:
+    case TS_ATTRIBUTE_DIMS:
         for (int32_t i = 0; i < dims.count; i++)
             dims.value[i] = any_number(t);
         *(tsi_dims *)at = dims;
         return;
-    case TSI_ATTR_DTYPE:
+    case TS_ATTRIBUTE_DTYPE:
         *(int32_t *)at = (int32_t)test_random_below(t, TS_DTYPE_COUNT);
         return;
-    case TSI_ATTR_CHOICE:
+    case TS_ATTRIBUTE_CHOICE:
         while (a->choices[choices])
             choices++;
         *(int32_t *)at = (int32_t)test_random_below(t, choices);
         return;
-    case TSI_ATTR_TEXT:
+    case TS_ATTRIBUTE_TEXT:
         any_text(t, at);
+        return;
+    case TS_ATTRIBUTE_NONE:
         return;
     }
 }

@@ -101,6 +101,9 @@ TS_TEST_RANKS(it_is_known_by_its_name, 2)
     const ts_op *op = ts_op_register(t->me, &swish_desc);
     TEST_CHECK(t, op && op == ts_op_register(t->me, &swish_desc));
     TEST_CHECK(t, ts_op_registered(t->me, "test.swish") == op);
+    TEST_CHECK(t, ts_op_find(t->me, "test.swish") == op);
+    FAMILY_REFUSES(t, "did you mean test.swish", ts_op_find(t->me, "test.swich"));
+    FAMILY_REFUSES(t, "no form in place", ts_op_find(t->me, "test.swish_"));
     ts_op_about about = TS_INIT(ts_op_about);
     TEST_OK(t, ts_op_about_of(op, &about));
     TEST_TEXT(t, about.what, "x sigmoid(beta x)");
@@ -108,6 +111,13 @@ TS_TEST_RANKS(it_is_known_by_its_name, 2)
     /* Attributes that are not given are the table's. */
     ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)", NULL);
     family_same(t, ts_op_apply(op, &x, NULL), ts_op_apply(op, &x, &(swish){ 1.5 }), "defaults");
+    const ts_attribute beta = ts_attribute_int("beta", 3);
+    ts_tensor *by_name = NULL;
+    TEST_OK(t, ts_op_call(op, &x, 1, &beta, 1, &by_name));
+    family_same(t, by_name, ts_op_apply(op, &x, &(swish){ 3 }), "by name");
+    ts_attribute value;
+    TEST_OK(t, ts_op_default(op, 0, &value));
+    TEST_CHECK(t, value.number.real == 1.5);
     /* Queries find it in the world of their mesh, with its attributes by name. */
     const ts_layout *in = ts_tensor_layout(x);
     ts_op_query_options options = TS_INIT(ts_op_query_options);

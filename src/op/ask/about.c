@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* about.c - the operator table for those who read it: names, attributes, rules, gradients. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -34,6 +36,27 @@ static uint32_t dtypes_of(const tsi_op_desc *op)
     return out;
 }
 
+/* Names of the functions that the public headers declare, in order; made when the build is
+ * configured. */
+static const char *const functions[] = {
+#include "op_functions.inc"
+};
+
+static int compare_function(const void *name, const void *entry)
+{
+    return strcmp(name, *(const char *const *)entry);
+}
+
+/* "ts_<name><suffix>" if there is such a function. */
+static const char *function_of(const tsi_op_desc *op, const char *suffix)
+{
+    char name[80];
+    (void)snprintf(name, sizeof name, "ts_%s%s", op->name, suffix);
+    const char *const *found =
+        bsearch(name, functions, TSI_COUNT_OF(functions), sizeof functions[0], compare_function);
+    return found ? *found : NULL;
+}
+
 void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out)
 {
     int32_t algorithms = 0;
@@ -54,7 +77,10 @@ void tsi_op_about_fill(const tsi_op_desc *op, ts_op_about *out)
                           .is_random = (op->flags & TSI_OP_RANDOM) != 0,
                           .is_host = (op->flags & TSI_OP_HOST) != 0,
                           .dtypes = dtypes_of(op),
-                          .algorithm_count = algorithms };
+                          .algorithm_count = algorithms,
+                          .attribute = op->attribute,
+                          .function = function_of(op, ""),
+                          .function_in_place = function_of(op, "_") };
     memcpy(out, &about, about.struct_size < sizeof about ? about.struct_size : sizeof about);
 }
 

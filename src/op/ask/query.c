@@ -8,64 +8,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/core/call.h"
 #include "op/core/element.h"
 
-/* ---- the operator ---------------------------------------------------------------------------- */
-
-/* Functions ts_<name> that are made of operators: name, then which. */
-static const char *const composed[][2] = {
-    { "batch_norm", "mul and add" },
-    { "chunk", "slice" },
-    { "cosine_similarity", "vector_norm, div and sum" },
-    { "cross", "roll and mul" },
-    { "glu", "slice, sigmoid and mul" },
-    { "index_copy", "index_put" },
-    { "index_fill", "index_put" },
-    { "kthvalue", "topk and select" },
-    { "median", "topk and select" },
-    { "nanmean", "masked_fill, sum and div" },
-    { "nansum", "masked_fill and sum" },
-    { "normalize", "vector_norm and div" },
-    { "one_hot", "eq" },
-    { "outer", "mul" },
-    { "split", "slice" },
-    { "tile", "repeat" },
-    { "trace", "diagonal and sum" },
-    { "unbind", "select" },
-};
-
-static ts_status refuse_op(const char *name)
-{
-    for (size_t i = 0; i < TSI_COUNT_OF(composed); i++)
-        if (strcmp(composed[i][0], name) == 0)
-            return TSI_FAIL(TS_ERR_ARG,
-                            "\"%s\" is not in the table: ts_%s is made of %s; ask about those",
-                            name, name, composed[i][1]);
-    const char *names[TSI_OP_ID_COUNT + 1];
-    for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++)
-        names[i] = tsi_op_at(i)->name;
-    names[TSI_OP_ID_COUNT] = NULL;
-    const char *near = tsi_text_nearest(name, names);
-    return TSI_FAIL(TS_ERR_ARG, "there is no operator \"%s\"%s%s%s", name,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-}
-
-/* "add_" is add in place, unless an operator has that very name. */
-static ts_status find_op(ts_world *world, const char *name, const tsi_op_desc **op,
-                         int32_t *in_place)
-{
-    char bare[64];
-    size_t length = strlen(name);
-    *in_place = 0;
-    *op = tsi_op_find_in(world, name);
-    if (*op) return TS_OK;
-    if (length < 2 || length >= sizeof bare || name[length - 1] != '_') return refuse_op(name);
-    memcpy(bare, name, length - 1);
-    bare[length - 1] = '\0';
-    *op = tsi_op_find_in(world, bare);
-    *in_place = 1;
-    return *op ? TS_OK : refuse_op(name);
-}
+/* ---- dtypes ---------------------------------------------------------------------------------- */
 
 /* Integers beside numbers are indices and stay; alone they are the numbers. */
 static ts_dtype dtype_like(ts_dtype sampled, ts_dtype wanted, bool alone)
@@ -148,7 +94,7 @@ static ts_status query_fill(ts_op_query *query, const ts_op_query_options *o)
 {
     int32_t in_place = 0;
     uint8_t dtype[TSI_INPUT_MAX];
-    TSI_TRY(find_op(o->mesh->desc->world, o->op, &query->op, &in_place));
+    TSI_TRY(tsi_op_find_form(o->mesh->desc->world, o->op, &query->op, &in_place));
     query->attributes = tsi_arena_calloc(&query->scratch, 1, query->op->attribute_bytes + 16);
     if (!query->attributes) return tsi_fail_memory("attributes", query->op->attribute_bytes);
     TSI_TRY(tsi_attributes_parse(query->op, o->attributes, query->attributes));

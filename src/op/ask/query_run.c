@@ -110,7 +110,7 @@ static int64_t next_limit(const run *r, int64_t below)
     const tsi_op_plan *plan = r->query->plan;
     int64_t best = 1;
     for (const tsi_attribute *a = plan->op->attribute; a && a->name; a++) {
-        if (a->type != TSI_ATTR_INT) continue;
+        if (a->type != TS_ATTRIBUTE_INT) continue;
         int64_t number = *(const int64_t *)((const char *)plan->attributes + a->offset);
         if (number < below && number > best) best = number;
     }

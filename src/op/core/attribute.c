@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attribute.c - attributes of operators as JSON.
+/* attribute.c - attributes of operators by name: as values and as JSON.
  *
  * One table per operator says name, type, place and default; everything here follows it, so a new
- * operator's attributes can be said in requests, printed and documented without a line of code.
+ * operator's attributes can be said in calls and requests, printed and documented without a line of
+ * code. JSON becomes a ts_attribute first: both say the same and are refused alike.
  * A real that JSON cannot say is a text: "inf", "-inf", "nan"; null is "not given". */
 #include "op/core/attribute.h"
 
@@ -13,125 +14,203 @@
 #include "base/alloc.h"
 #include "tessera/json.h"
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- one value ------------------------------------------------------------------------------- */
 
 static ts_status refuse_type(const tsi_op_desc *op, const tsi_attribute *a, const char *expected)
 {
     return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" must be %s", op->name, a->name, expected);
 }
 
-static ts_status set_real(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
+/* A whole number that a double would round is refused rather than changed. */
+static ts_status set_whole_real(const tsi_op_desc *op, const tsi_attribute *a, int64_t whole,
+                                double *out)
+{
+    *out = (double)whole;
+    if (fabs(*out) < 0x1p63 && (int64_t)*out == whole) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: attribute \"%s\" is a double, which cannot hold %" PRId64
+                    "; give that number as a tensor (ts_full_number)",
+                    op->name, a->name, whole);
+}
+
+static ts_status set_real(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
                           double *out)
 {
-    const char *text = ts_json_text(value, "");
-    switch (ts_json_kind_of(value)) {
-    case TS_JSON_INT:
-    case TS_JSON_REAL:
-        *out = ts_json_real(value, 0);
-        return TS_OK;
-    case TS_JSON_NULL:
-        *out = (double)NAN;
-        return TS_OK;
-    case TS_JSON_TEXT:
-        *out = strcmp(text, "inf") == 0    ? (double)INFINITY
-               : strcmp(text, "-inf") == 0 ? -(double)INFINITY
+    const char *text = said->type == TS_ATTRIBUTE_TEXT && said->text ? said->text : "";
+    if (said->type == TS_ATTRIBUTE_INT) return set_whole_real(op, a, said->number.whole, out);
+    *out = said->type == TS_ATTRIBUTE_REAL ? said->number.real
+           : strcmp(text, "inf") == 0      ? (double)INFINITY
+           : strcmp(text, "-inf") == 0     ? -(double)INFINITY
                                            : (double)NAN;
-        if (!isnan(*out) || strcmp(text, "nan") == 0) return TS_OK;
-        break;
-    case TS_JSON_BOOL:
-    case TS_JSON_LIST:
-    case TS_JSON_OBJECT:
-        break;
-    }
+    if (said->type == TS_ATTRIBUTE_REAL || said->type == TS_ATTRIBUTE_NONE || !isnan(*out) ||
+        strcmp(text, "nan") == 0)
+        return TS_OK;
     return refuse_type(op, a, "a number, \"inf\" or \"-inf\"");
 }
 
-static ts_status set_dims(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
+static ts_status set_dims(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
                           tsi_dims *out)
 {
-    *out = (tsi_dims){ 0 };
-    ts_json_kind kind = ts_json_kind_of(value);
-    if (kind == TS_JSON_NULL) out->count = -1;
-    if (kind == TS_JSON_INT) {
+    *out = (tsi_dims){ .count = -1 };
+    if (said->type == TS_ATTRIBUTE_NONE) return TS_OK;
+    if (said->type == TS_ATTRIBUTE_INT) {
         out->count = 1;
-        out->value[0] = ts_json_int(value, 0);
+        out->value[0] = said->number.whole;
+        return TS_OK;
     }
-    if (kind == TS_JSON_NULL || kind == TS_JSON_INT) return TS_OK;
-    int64_t count = ts_json_count(value);
-    if (kind != TS_JSON_LIST || count > TS_NDIM_MAX)
+    if (said->type != TS_ATTRIBUTE_DIMS || said->dims.ndim > TS_NDIM_MAX)
         return refuse_type(op, a, "a list of at most 8 whole numbers");
-    for (int64_t i = 0; i < count; i++) {
-        const ts_json *item = ts_json_item(value, i);
-        if (ts_json_kind_of(item) != TS_JSON_INT)
-            return refuse_type(op, a, "a list of whole numbers");
-        out->value[out->count++] = ts_json_int(item, 0);
-    }
+    if (said->dims.ndim >= 0) out->count = said->dims.ndim;
+    for (int32_t i = 0; i < out->count; i++)
+        out->value[i] = said->dims.extent[i];
     return TS_OK;
 }
 
-static ts_status set_choice(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
+static ts_status set_choice(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
                             int32_t *out)
 {
-    const char *text = ts_json_text(value, NULL);
-    if (!text) return refuse_type(op, a, "a text");
+    if (said->type != TS_ATTRIBUTE_TEXT || !said->text) return refuse_type(op, a, "a text");
     for (int32_t i = 0; a->choices[i]; i++) {
         *out = i;
-        if (strcmp(a->choices[i], text) == 0) return TS_OK;
+        if (strcmp(a->choices[i], said->text) == 0) return TS_OK;
     }
-    const char *near = tsi_text_nearest(text, a->choices);
+    const char *near = tsi_text_nearest(said->text, a->choices);
     return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" cannot be \"%s\"; did you mean \"%s\"?",
-                    op->name, a->name, text, near ? near : a->choices[0]);
+                    op->name, a->name, said->text, near ? near : a->choices[0]);
 }
 
-static ts_status set_dtype(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
+static ts_status set_dtype(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
                            int32_t *out)
 {
-    const char *text = ts_json_text(value, NULL);
     *out = TS_DTYPE_NONE;
-    if (!text && ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
-    if (text) *out = (int32_t)ts_dtype_parse(text);
-    return *out ? TS_OK : refuse_type(op, a, "a dtype, such as \"bf16\"");
+    if (said->type == TS_ATTRIBUTE_NONE) return TS_OK;
+    if (said->type == TS_ATTRIBUTE_DTYPE && said->number.whole < TS_DTYPE_COUNT)
+        *out = (int32_t)said->number.whole;
+    if (said->type == TS_ATTRIBUTE_TEXT && said->text) *out = (int32_t)ts_dtype_parse(said->text);
+    return *out > 0 ? TS_OK : refuse_type(op, a, "a dtype, such as \"bf16\"");
 }
 
-static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const ts_json *value,
+static ts_status set_text(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
+                          char *out)
+{
+    if (said->type != TS_ATTRIBUTE_TEXT || !said->text || strlen(said->text) >= TSI_ATTRIBUTE_TEXT)
+        return refuse_type(op, a, "a text of less than 96 characters");
+    memset(out, 0, TSI_ATTRIBUTE_TEXT);
+    memcpy(out, said->text, strlen(said->text));
+    return TS_OK;
+}
+
+static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
                            void *out)
 {
-    ts_json_kind kind = ts_json_kind_of(value);
     void *at = (char *)out + a->offset;
-    const char *text;
     switch (a->type) {
-    case TSI_ATTR_INT:
-        if (kind != TS_JSON_INT) return refuse_type(op, a, "a whole number");
-        *(int64_t *)at = ts_json_int(value, 0);
+    case TS_ATTRIBUTE_INT:
+        if (said->type != TS_ATTRIBUTE_INT) return refuse_type(op, a, "a whole number");
+        *(int64_t *)at = said->number.whole;
         return TS_OK;
-    case TSI_ATTR_REAL:
-        return set_real(op, a, value, at);
-    case TSI_ATTR_BOOL:
-        if (kind != TS_JSON_BOOL) return refuse_type(op, a, "true or false");
-        *(int32_t *)at = ts_json_bool(value, false);
+    case TS_ATTRIBUTE_REAL:
+        return set_real(op, a, said, at);
+    case TS_ATTRIBUTE_BOOL:
+        if (said->type != TS_ATTRIBUTE_BOOL) return refuse_type(op, a, "true or false");
+        *(int32_t *)at = said->number.whole != 0;
         return TS_OK;
-    case TSI_ATTR_DIMS:
-        return set_dims(op, a, value, at);
-    case TSI_ATTR_DTYPE:
-        return set_dtype(op, a, value, at);
-    case TSI_ATTR_CHOICE:
-        return set_choice(op, a, value, at);
-    case TSI_ATTR_TEXT:
-        text = ts_json_text(value, NULL);
-        if (!text || strlen(text) >= TSI_ATTRIBUTE_TEXT)
-            return refuse_type(op, a, "a text of less than 96 characters");
-        memset(at, 0, TSI_ATTRIBUTE_TEXT);
-        memcpy(at, text, strlen(text));
-        return TS_OK;
+    case TS_ATTRIBUTE_DIMS:
+        return set_dims(op, a, said, at);
+    case TS_ATTRIBUTE_DTYPE:
+        return set_dtype(op, a, said, at);
+    case TS_ATTRIBUTE_CHOICE:
+        return set_choice(op, a, said, at);
+    case TS_ATTRIBUTE_TEXT:
+        return set_text(op, a, said, at);
+    case TS_ATTRIBUTE_NONE:
+        break;
     }
     return TS_OK;
+}
+
+/* The other way; a text points into `attributes`. */
+ts_attribute tsi_attribute_value(const tsi_attribute *a, const void *attributes)
+{
+    const void *at = (const char *)attributes + a->offset;
+    const tsi_dims *dims = at;
+    ts_attribute none = ts_attribute_none(a->name);
+    switch (a->type) {
+    case TS_ATTRIBUTE_INT:
+        return ts_attribute_int(a->name, *(const int64_t *)at);
+    case TS_ATTRIBUTE_REAL:
+        return isnan(*(const double *)at) ? none : ts_attribute_real(a->name, *(const double *)at);
+    case TS_ATTRIBUTE_BOOL:
+        return ts_attribute_bool(a->name, *(const int32_t *)at);
+    case TS_ATTRIBUTE_DIMS:
+        none.dims.ndim = dims->count;
+        memcpy(none.dims.extent, dims->value, sizeof dims->value);
+        return dims->count < 0 ? ts_attribute_none(a->name) : ts_attribute_dims(a->name, none.dims);
+    case TS_ATTRIBUTE_DTYPE:
+        return *(const int32_t *)at ? ts_attribute_dtype(a->name, (ts_dtype) * (const int32_t *)at)
+                                    : none;
+    case TS_ATTRIBUTE_CHOICE:
+        return ts_attribute_text(a->name, a->choices[*(const int32_t *)at]);
+    case TS_ATTRIBUTE_TEXT:
+        return ts_attribute_text(a->name, at);
+    case TS_ATTRIBUTE_NONE:
+        break;
+    }
+    return none;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static ts_status json_dims(const char *name, const ts_json *list, ts_attribute *out)
+{
+    int64_t count = ts_json_count(list);
+    *out = ts_attribute_dims(name, TS_SHAPE_SCALAR);
+    if (count > TS_NDIM_MAX)
+        return TSI_FAIL(TS_ERR_ARG, "attribute \"%s\" must be a list of at most 8 whole numbers",
+                        name);
+    for (int64_t i = 0; i < count; i++) {
+        const ts_json *item = ts_json_item(list, i);
+        if (ts_json_kind_of(item) != TS_JSON_INT)
+            return TSI_FAIL(TS_ERR_ARG, "attribute \"%s\" must be a list of whole numbers", name);
+        out->dims.extent[out->dims.ndim++] = ts_json_int(item, 0);
+    }
+    return TS_OK;
+}
+
+/* What a JSON value says, whatever the attribute wants. */
+static ts_status json_value(const char *name, const ts_json *value, ts_attribute *out)
+{
+    *out = ts_attribute_none(name);
+    switch (ts_json_kind_of(value)) {
+    case TS_JSON_NULL:
+        return TS_OK;
+    case TS_JSON_INT:
+        *out = ts_attribute_int(name, ts_json_int(value, 0));
+        return TS_OK;
+    case TS_JSON_REAL:
+        *out = ts_attribute_real(name, ts_json_real(value, 0));
+        return TS_OK;
+    case TS_JSON_BOOL:
+        *out = ts_attribute_bool(name, ts_json_bool(value, false));
+        return TS_OK;
+    case TS_JSON_TEXT:
+        *out = ts_attribute_text(name, ts_json_text(value, ""));
+        return TS_OK;
+    case TS_JSON_LIST:
+        return json_dims(name, value, out);
+    case TS_JSON_OBJECT:
+        break;
+    }
+    return TSI_FAIL(TS_ERR_ARG, "attribute \"%s\" must not be an object", name);
 }
 
 static ts_status set_default(const tsi_op_desc *op, const tsi_attribute *a, void *out)
 {
     ts_json_document *document = NULL;
+    ts_attribute said;
     TSI_TRY(ts_json_parse(op->name, a->otherwise, strlen(a->otherwise), &document));
-    ts_status status = set_value(op, a, ts_json_root(document), out);
+    ts_status status = json_value(a->name, ts_json_root(document), &said);
+    if (status == TS_OK) status = set_value(op, a, &said, out);
     ts_json_release(document);
     return status;
 }
@@ -184,18 +263,25 @@ static const char *own_name(const tsi_op_desc *op, const char *name)
     return name;
 }
 
-static ts_status read_member(const char *said, const ts_json *value, void *context)
+static ts_status read_said(reading *r, const ts_attribute *said)
 {
-    reading *r = context;
-    const char *name = own_name(r->op, said);
+    const char *name = own_name(r->op, said->name);
     for (int32_t i = 0; r->op->attribute && r->op->attribute[i].name; i++) {
         const tsi_attribute *a = &r->op->attribute[i];
         if (strcmp(a->name, name) != 0) continue;
-        if (ts_json_kind_of(value) == TS_JSON_NULL && a->otherwise) return TS_OK;
+        if (said->type == TS_ATTRIBUTE_NONE && a->otherwise) return TS_OK;
         r->given |= UINT64_C(1) << (i & 63);
-        return set_value(r->op, a, value, r->out);
+        return set_value(r->op, a, said, r->out);
     }
     return refuse_name(r->op, name);
+}
+
+static ts_status read_member(const char *name, const ts_json *value, void *context)
+{
+    reading *r = context;
+    ts_attribute said;
+    TSI_TRY(json_value(name, value, &said));
+    return read_said(r, &said);
 }
 
 static ts_status read_object(reading *r, const char *json)
@@ -211,18 +297,41 @@ static ts_status read_object(reading *r, const char *json)
     return status;
 }
 
+static ts_status check_required(const reading *r)
+{
+    const tsi_attribute *a = r->op->attribute;
+    for (int32_t i = 0; a && a[i].name; i++)
+        if (!a[i].otherwise && !(r->given >> (i & 63) & 1))
+            return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" is required", r->op->name, a[i].name);
+    return TS_OK;
+}
+
+ts_status tsi_attributes_default(const tsi_op_desc *op, void *out)
+{
+    if (op->attribute_bytes) memset(out, 0, op->attribute_bytes);
+    for (const tsi_attribute *a = op->attribute; a && a->name; a++)
+        if (a->otherwise) TSI_TRY(set_default(op, a, out));
+    return TS_OK;
+}
+
 ts_status tsi_attributes_parse(const tsi_op_desc *op, const char *json, void *out)
 {
     reading r = { op, out, 0 };
-    if (op->attribute_bytes) memset(out, 0, op->attribute_bytes);
-    for (int32_t i = 0; op->attribute && op->attribute[i].name; i++)
-        if (op->attribute[i].otherwise) TSI_TRY(set_default(op, &op->attribute[i], out));
+    TSI_TRY(tsi_attributes_default(op, out));
     if (json && *json) TSI_TRY(read_object(&r, json));
-    for (int32_t i = 0; op->attribute && op->attribute[i].name; i++)
-        if (!op->attribute[i].otherwise && !(r.given >> (i & 63) & 1))
-            return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" is required", op->name,
-                            op->attribute[i].name);
-    return TS_OK;
+    return check_required(&r);
+}
+
+ts_status tsi_attributes_set(const tsi_op_desc *op, const ts_attribute *said, int32_t count,
+                             void *out)
+{
+    reading r = { op, out, 0 };
+    for (int32_t i = 0; i < count; i++) {
+        if (!said[i].name)
+            return TSI_FAIL(TS_ERR_NULL, "%s: attribute %d of %d has no name", op->name, i, count);
+        TSI_TRY(read_said(&r, &said[i]));
+    }
+    return check_required(&r);
 }
 
 /* ---- checking -------------------------------------------------------------------------------- */
@@ -244,10 +353,10 @@ static ts_status refuse_size(const tsi_op_desc *op, const tsi_attribute *a, int6
 ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes)
 {
     for (const tsi_attribute *a = op->attribute; a && a->name; a++) {
-        if (a->type != TSI_ATTR_INT && a->type != TSI_ATTR_DIMS) continue;
+        if (a->type != TS_ATTRIBUTE_INT && a->type != TS_ATTRIBUTE_DIMS) continue;
         const void *at = (const char *)attributes + a->offset;
-        const int64_t *value = a->type == TSI_ATTR_INT ? at : ((const tsi_dims *)at)->value;
-        int64_t count = a->type == TSI_ATTR_INT ? 1 : ((const tsi_dims *)at)->count;
+        const int64_t *value = a->type == TS_ATTRIBUTE_INT ? at : ((const tsi_dims *)at)->value;
+        int64_t count = a->type == TS_ATTRIBUTE_INT ? 1 : ((const tsi_dims *)at)->count;
         if (count > TS_NDIM_MAX)
             return TSI_FAIL(TS_ERR_ARG,
                             "%s: attribute \"%s\" has %" PRId64 " numbers, 8 are possible",
@@ -284,26 +393,28 @@ static void write_value(const tsi_attribute *a, const void *attributes, tsi_text
 {
     const void *at = (const char *)attributes + a->offset;
     switch (a->type) {
-    case TSI_ATTR_INT:
+    case TS_ATTRIBUTE_INT:
         tsi_text_printf(text, "%" PRId64, *(const int64_t *)at);
         return;
-    case TSI_ATTR_REAL:
+    case TS_ATTRIBUTE_REAL:
         write_real(*(const double *)at, text);
         return;
-    case TSI_ATTR_BOOL:
+    case TS_ATTRIBUTE_BOOL:
         tsi_text_add(text, *(const int32_t *)at ? "true" : "false");
         return;
-    case TSI_ATTR_DIMS:
+    case TS_ATTRIBUTE_DIMS:
         write_dims(at, text);
         return;
-    case TSI_ATTR_DTYPE:
+    case TS_ATTRIBUTE_DTYPE:
         tsi_text_json(text, ts_dtype_name((ts_dtype) * (const int32_t *)at));
         return;
-    case TSI_ATTR_CHOICE:
+    case TS_ATTRIBUTE_CHOICE:
         tsi_text_json(text, a->choices[*(const int32_t *)at]);
         return;
-    case TSI_ATTR_TEXT:
+    case TS_ATTRIBUTE_TEXT:
         tsi_text_json(text, at);
+        return;
+    case TS_ATTRIBUTE_NONE:
         return;
     }
 }
@@ -324,7 +435,7 @@ void tsi_attributes_words(const tsi_op_desc *op, tsi_text *text)
         const tsi_attribute *a = &op->attribute[i];
         tsi_text_printf(text, "%s%s", i ? ", " : "", a->name);
         if (a->otherwise) tsi_text_printf(text, "=%s", a->otherwise);
-        if (a->type != TSI_ATTR_CHOICE) continue;
+        if (a->type != TS_ATTRIBUTE_CHOICE) continue;
         for (int32_t c = 0; a->choices[c]; c++)
             tsi_text_printf(text, "%s%s", c ? "|" : " (", a->choices[c]);
         tsi_text_add(text, ")");

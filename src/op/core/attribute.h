@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attribute.h - attributes from JSON and back, by an operator's table. */
+/* attribute.h - attributes from values and JSON and back, by an operator's table. */
 #ifndef TSI_OP_ATTRIBUTE_H
 #define TSI_OP_ATTRIBUTE_H
 
@@ -12,6 +12,12 @@ enum { TSI_ATTRIBUTES_MAX = 1024 }; /* bytes of an attribute struct that can be 
  * (NULL or "": nothing). Refuses unknown names with the nearest, wrong types, and required ones
  * that are missing. */
 ts_status tsi_attributes_parse(const tsi_op_desc *op, const char *json, void *out);
+/* Defaults alone, required ones zero; then what is said on top of them, refused alike. */
+ts_status tsi_attributes_default(const tsi_op_desc *op, void *out);
+ts_status tsi_attributes_set(const tsi_op_desc *op, const ts_attribute *said, int32_t count,
+                             void *out);
+/* One of them as a value that says it; a text points into `attributes`. */
+ts_attribute tsi_attribute_value(const tsi_attribute *a, const void *attributes);
 /* Refuses whole numbers so large that sums and products with extents would overflow. Starts and
  * ends may be anything: "to the end" is a number beyond every extent. */
 ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes);

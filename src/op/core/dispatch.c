@@ -24,6 +24,8 @@ static void state_destroy(void *argument)
     tsi_op_state *state = argument;
     for (int32_t i = 0; i < TSI_OP_CACHE_SIZE; i++)
         tsi_op_plan_destroy(state->cache[i]);
+    for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++)
+        tsi_free(state->defaults[i]);
     tsi_free(state);
 }
 
@@ -67,7 +69,7 @@ static inline key_bytes key_bytes_of(const tsi_op_desc *op, const void *attribut
     key_bytes k = { op->attribute_bytes, 0, 0 };
     if (k.head < sizeof(tsi_dims)) return k;
     const tsi_attribute *first = op->attribute;
-    if (!first || first->type != TSI_ATTR_DIMS || first->offset != 0) return k;
+    if (!first || first->type != TS_ATTRIBUTE_DIMS || first->offset != 0) return k;
     uint32_t count = (uint32_t)((const tsi_dims *)attributes)->count; /* -1: not given */
     k.rest = sizeof(tsi_dims);
     k.tail = k.head - sizeof(tsi_dims);

@@ -19,12 +19,12 @@
 
 typedef struct registry { /* of a world, in TSI_SLOT_OP */
     pthread_mutex_t lock;
-    ts_op *_Atomic first;
+    tsi_user_op *_Atomic first;
 } registry;
 
 /* ---- the registry ---------------------------------------------------------------------------- */
 
-static void op_destroy(ts_op *op)
+static void op_destroy(tsi_user_op *op)
 {
     if (!op) return;
     tsi_free(op->defaults);
@@ -36,7 +36,7 @@ static void op_destroy(ts_op *op)
 static void registry_destroy(void *state)
 {
     registry *r = state;
-    for (ts_op *op = r->first, *next; op; op = next) {
+    for (tsi_user_op *op = r->first, *next; op; op = next) {
         next = op->next;
         op_destroy(op);
     }
@@ -60,7 +60,7 @@ static registry *registry_of(ts_world *world)
     return tsi_world_slot(world, TSI_SLOT_OP, registry_create, registry_destroy);
 }
 
-const ts_op *tsi_user_first(ts_world *world)
+const tsi_user_op *tsi_user_first(ts_world *world)
 {
     registry *r = atomic_load_explicit(&world->slot[TSI_SLOT_OP].state, memory_order_acquire);
     return r ? atomic_load_explicit(&r->first, memory_order_acquire) : NULL;
@@ -70,7 +70,7 @@ const tsi_op_desc *tsi_op_find_in(ts_world *world, const char *name)
 {
     const tsi_op_desc *built_in = tsi_op_find(name);
     if (built_in || !world) return built_in;
-    for (const ts_op *op = tsi_user_first(world); op; op = op->next)
+    for (const tsi_user_op *op = tsi_user_first(world); op; op = op->next)
         if (!op->reason && strcmp(op->name, name) == 0) return &op->desc;
     return NULL;
 }
@@ -150,10 +150,11 @@ static int64_t no_bytes(const tsi_op_call *call, int64_t n)
 }
 
 /* The face of a built-in operator. */
-static void fill_desc(ts_op *op)
+static void fill_desc(tsi_user_op *op)
 {
     const ts_op_desc *u = &op->user;
     op->algorithm[0] = (tsi_algorithm){ "compose", tsi_user_compose, no_bytes };
+    op->face = (ts_op){ &op->desc, 0, 0 };
     op->desc = (tsi_op_desc){
         .name = op->name,
         .dims = u->dims,
@@ -163,7 +164,7 @@ static void fill_desc(ts_op *op)
         .output_count = u->output_count,
         .flags = TSI_OP_USER | (u->grad ? 0 : TSI_OP_NO_GRAD) | (u->compose ? TSI_OP_COMPOSED : 0),
         .saves = u->saves,
-        .attribute = (const tsi_attribute *)(const void *)u->attribute,
+        .attribute = u->attribute,
         .attribute_bytes = (size_t)u->attributes_bytes,
         .what = u->what ? u->what : "registered at run time",
         .infer = tsi_user_infer,
@@ -176,16 +177,14 @@ static void fill_desc(ts_op *op)
 }
 
 /* Attributes where none are given; a required one stays zero. */
-static ts_status fill_defaults(ts_op *op)
+static ts_status fill_defaults(tsi_user_op *op)
 {
     op->defaults = tsi_calloc(1, (size_t)op->user.attributes_bytes + 16);
     if (!op->defaults) return tsi_fail_memory("attributes", (size_t)op->user.attributes_bytes);
-    for (int32_t i = 0; op->desc.attribute && op->desc.attribute[i].name; i++)
-        if (!op->desc.attribute[i].otherwise) return TS_OK;
-    return op->desc.attribute ? tsi_attributes_parse(&op->desc, NULL, op->defaults) : TS_OK;
+    return tsi_attributes_default(&op->desc, op->defaults);
 }
 
-static ts_status op_fill(ts_world *world, ts_op *op)
+static ts_status op_fill(ts_world *world, tsi_user_op *op)
 {
     TSI_TRY(check_desc(&op->user));
     op->name = tsi_alloc(strlen(op->user.name) + 1);
@@ -200,7 +199,7 @@ static ts_status op_fill(ts_world *world, ts_op *op)
 }
 
 /* Kept with the sentence of its refusal, for the ranks that come later. */
-static void keep_reason(ts_op *op, ts_status status)
+static void keep_reason(tsi_user_op *op, ts_status status)
 {
     const char *why = ts_last_error();
     op->refused = status;
@@ -209,10 +208,10 @@ static void keep_reason(ts_op *op, ts_status status)
 }
 
 /* Under the lock. The proof runs as no rank: what it tries and fails at is nobody's error. */
-static ts_op *op_make(ts_world *world, registry *r, const ts_op_desc *desc)
+static tsi_user_op *op_make(ts_world *world, registry *r, const ts_op_desc *desc)
 {
     ts_rank *rank = tsi_rank_current();
-    ts_op *op = tsi_calloc(1, sizeof *op);
+    tsi_user_op *op = tsi_calloc(1, sizeof *op);
     if (!op) {
         tsi_fail_memory("an operator", sizeof *op);
         return NULL;
@@ -245,7 +244,7 @@ const ts_op *(ts_op_register)(ts_rank *me, const ts_op_desc *desc)
     }
     registry *r = registry_of(me->world);
     if (!r) return NULL;
-    const ts_op *op = atomic_load_explicit(&r->first, memory_order_acquire);
+    const tsi_user_op *op = atomic_load_explicit(&r->first, memory_order_acquire);
     while (op && op->source != desc)
         op = op->next;
     if (!op) {
@@ -256,23 +255,30 @@ const ts_op *(ts_op_register)(ts_rank *me, const ts_op_desc *desc)
         if (!op) op = op_make(me->world, r, desc);
         pthread_mutex_unlock(&r->lock);
     }
-    if (!op || !op->reason) return op;
+    if (!op) return NULL;
+    if (!op->reason) return &op->face;
     TSI_FAIL(op->refused, "%s", op->reason);
     return NULL;
 }
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, const void *attributes,
-                      ts_tensor **output)
+ts_status(ts_op_apply_all)(const ts_op *handle, ts_tensor *const *input, const void *attributes,
+                           ts_tensor **output)
 {
     ts_rank *rank = tsi_rank_current();
-    if (!op || !input) {
+    if (!handle || !input) {
         ts_status pending = rank ? ts_rank_status(rank) : TS_OK;
         return pending != TS_OK ? pending
                                 : TSI_FAIL(TS_ERR_NULL, "%s: an operator and inputs are required",
-                                           op ? op->name : "ts_op_apply");
+                                           handle ? handle->desc->name : "ts_op_apply");
     }
+    if (!(handle->desc->flags & TSI_OP_USER))
+        return TSI_FAIL(TS_ERR_ARG,
+                        "ts_op_apply: \"%s\" is built in, so its attributes are known by name: "
+                        "ts_op_call",
+                        handle->desc->name);
+    const tsi_user_op *op = tsi_user_of(handle->desc);
     int32_t count = op->user.input_count;
     while (count > op->desc.input_min && !input[count - 1])
         count--;
@@ -283,7 +289,7 @@ ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, const void *attr
 ts_tensor *(ts_op_apply)(const ts_op *op, ts_tensor *const *input, const void *attributes)
 {
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    return (ts_op_call)(op, input, attributes, out) == TS_OK ? out[0] : NULL;
+    return (ts_op_apply_all)(op, input, attributes, out) == TS_OK ? out[0] : NULL;
 }
 
 ts_status ts_op_fail(ts_status status, const char *format, ...)
@@ -299,12 +305,5 @@ ts_status ts_op_fail(ts_status status, const char *format, ...)
 const ts_op *ts_op_registered(ts_rank *me, const char *name)
 {
     const tsi_op_desc *op = me && name ? tsi_op_find_in(me->world, name) : NULL;
-    return op && op->flags & TSI_OP_USER ? tsi_user_of(op) : NULL;
-}
-
-ts_status ts_op_about_of(const ts_op *op, ts_op_about *out)
-{
-    if (!op) return TSI_FAIL(TS_ERR_NULL, "an operator is required");
-    tsi_op_about_fill(&op->desc, out);
-    return TS_OK;
+    return op && op->flags & TSI_OP_USER ? &tsi_user_of(op)->face : NULL;
 }

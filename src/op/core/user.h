@@ -5,11 +5,13 @@
 #ifndef TSI_OP_USER_H
 #define TSI_OP_USER_H
 
-#include "op/op.h"
+#include "op/core/call.h"
 #include "tessera/op_user.h"
 
-struct ts_op {
+typedef struct tsi_user_op tsi_user_op;
+struct tsi_user_op {
     tsi_op_desc desc;
+    ts_op face;               /* what users hold of it */
     ts_op_desc user;          /* a copy */
     const ts_op_desc *source; /* its identity */
     tsi_algorithm algorithm[2];
@@ -17,12 +19,12 @@ struct ts_op {
     char *name, *reason; /* reason: why it was refused; NULL: it is in use */
     ts_status refused;
     int32_t reserved;
-    ts_op *next;
+    tsi_user_op *next;
 };
 
-static inline const ts_op *tsi_user_of(const tsi_op_desc *op)
+static inline const tsi_user_op *tsi_user_of(const tsi_op_desc *op)
 {
-    return (const ts_op *)(const void *)op;
+    return (const tsi_user_op *)(const void *)op;
 }
 
 /* The callbacks of tsi_op_desc (user_run.c). */
@@ -33,11 +35,11 @@ ts_status tsi_user_grad(const tsi_grad_io *io);
 /* Rules as text, and samples made from dims (user_rule.c). */
 void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules);
 void tsi_user_traits(const tsi_op_call *call, tsi_traits *out);
-bool tsi_user_sample(const ts_op *op, uint64_t *random, int32_t variant, ts_meta *in,
+bool tsi_user_sample(const tsi_user_op *op, uint64_t *random, int32_t variant, ts_meta *in,
                      int32_t *input_count, void *attributes);
 /* Refuses an operator whose rules do not hold (verify.c). */
 ts_status tsi_verify_user(ts_world *world, const tsi_op_desc *op);
 /* All of a world, newest first. */
-const ts_op *tsi_user_first(ts_world *world);
+const tsi_user_op *tsi_user_first(ts_world *world);
 
 #endif

@@ -101,7 +101,7 @@ static bool add_rule(const tsi_op_call *call, const char *text, tsi_rules *rules
 void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     enum { RULES_MAX = 1024 };
-    const ts_op *op = tsi_user_of(call->op);
+    const tsi_user_op *op = tsi_user_of(call->op);
     for (int32_t rule = 0; op->user.shard && rule < RULES_MAX; rule++) {
         const char *text = NULL;
         ts_status status = op->user.shard(call->attributes, call->in, rule, &text);
@@ -160,7 +160,7 @@ static ts_dtype sample_dtype(const ts_op_desc *user)
     return TS_DTYPE_F64;
 }
 
-bool tsi_user_sample(const ts_op *op, uint64_t *random, int32_t variant, ts_meta *in,
+bool tsi_user_sample(const tsi_user_op *op, uint64_t *random, int32_t variant, ts_meta *in,
                      int32_t *input_count, void *attributes)
 {
     const ts_op_desc *user = &op->user;

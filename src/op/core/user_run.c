@@ -23,7 +23,7 @@ static ts_status failed(const char *op, const char *what, ts_status status)
 
 ts_status tsi_user_infer(const tsi_op_call *call)
 {
-    const ts_op *op = tsi_user_of(call->op);
+    const tsi_user_op *op = tsi_user_of(call->op);
     if (!op->user.infer) {
         TSI_TRY(tsi_infer_pointwise(call));
         for (int32_t o = 1; o < call->output_count; o++)
@@ -150,7 +150,7 @@ static ts_status kernel_inputs(const tsi_kernel_io *io, kernel_call *c)
 
 ts_status tsi_user_kernel(const tsi_kernel_io *io)
 {
-    const ts_op *op = tsi_user_of(io->op);
+    const tsi_user_op *op = tsi_user_of(io->op);
     kernel_call c;
     memset(c.in_list, 0, sizeof c.in_list);
     memset(c.in_memory, 0, sizeof c.in_memory);
@@ -195,7 +195,7 @@ static bool has_shape(const ts_tensor *t, const ts_shape *shape)
 
 ts_status tsi_user_compose(const tsi_algorithm_io *a)
 {
-    const ts_op *op = tsi_user_of(a->op);
+    const tsi_user_op *op = tsi_user_of(a->op);
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
     const ts_sharding *sharding[TSI_OUTPUT_MAX];
     ts_shape shape[TSI_OUTPUT_MAX];
@@ -230,7 +230,7 @@ ts_status tsi_user_compose(const tsi_algorithm_io *a)
 
 ts_status tsi_user_grad(const tsi_grad_io *g)
 {
-    const ts_op *op = tsi_user_of(g->op);
+    const tsi_user_op *op = tsi_user_of(g->op);
     ts_tensor *input[TSI_INPUT_MAX + 2 * TSI_OUTPUT_MAX], *output[TSI_INPUT_MAX] = { NULL };
     ts_shape shape[TSI_INPUT_MAX];
     int32_t count = 0;

@@ -82,7 +82,7 @@ static double real_logaddexp(const double *x, const void *a)
 
 /* ---- traits that depend on attributes -------------------------------------------------------- */
 
-static const tsi_attribute alpha_table[] = { { "alpha", TSI_ATTR_REAL, 0, "1", NULL }, { 0 } };
+static const tsi_attribute alpha_table[] = { { "alpha", TS_ATTRIBUTE_REAL, 0, "1", NULL }, { 0 } };
 
 static void add_trait(const tsi_op_call *call, tsi_traits *traits)
 {

@@ -8,7 +8,7 @@
 
 #include "op/pointwise/unary.h"
 
-static const tsi_attribute value_table[] = { { "value", TSI_ATTR_REAL, 0, NULL, NULL }, { 0 } };
+static const tsi_attribute value_table[] = { { "value", TS_ATTRIBUTE_REAL, 0, NULL, NULL }, { 0 } };
 
 static double value_of(const void *attributes)
 {

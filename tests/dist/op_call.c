@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_call.c - operators by name (friction 2): every row of the table, its form in place, attributes
+ * as values and as JSON, descriptions, and what is refused. */
+#include <stdlib.h>
+
+#include "op/core/attribute.h"
+#include "op_family.h"
+#include "tessera/op.h"
+
+enum { ATTRIBUTES_MAX = 32 };
+
+typedef struct named_call {
+    const tsi_op_desc *op;
+    ts_meta in[TSI_INPUT_MAX];
+    int32_t input_count, said_count;
+    ts_tensor *input[TSI_INPUT_MAX];
+    _Alignas(16) unsigned char attributes[TSI_ATTRIBUTES_MAX];
+    ts_attribute said[ATTRIBUTES_MAX];
+} named_call;
+
+static bool sampled(test *t, const tsi_op_desc *op, int32_t variant, named_call *c)
+{
+    uint64_t random = t->seed + (uint64_t)variant;
+    memset(c, 0, sizeof *c);
+    c->op = op;
+    c->input_count = op->input_max;
+    if (!tsi_op_sample(op, &random, variant, c->in, &c->input_count, c->attributes)) return false;
+    for (const tsi_attribute *a = op->attribute; a && a->name; a++)
+        c->said[c->said_count++] = tsi_attribute_value(a, c->attributes);
+    return true;
+}
+
+/* Small numbers that are indices too. */
+static void make_inputs(ts_mesh *mesh, named_call *c)
+{
+    for (int32_t i = 0; i < c->input_count; i++) {
+        tsi_category kind = tsi_dtype_category((ts_dtype)c->in[i].dtype);
+        c->input[i] = NULL;
+        if (c->in[i].dtype == TS_DTYPE_NONE) continue;
+        c->input[i] = kind == TSI_CATEGORY_INT
+                          ? ts_ones(mesh, (ts_dtype)c->in[i].dtype, c->in[i].shape, NULL)
+                          : family_input(mesh, i, &c->in[i], NULL);
+    }
+}
+
+enum way { BY_TABLE, BY_VALUES, BY_JSON };
+
+static ts_status call_by(test *t, ts_mesh *mesh, named_call *c, enum way way, bool in_place,
+                         ts_tensor **out)
+{
+    char name[80];
+    ts_status status;
+    tsi_op_state *state = tsi_op_state_of(t->me);
+    make_inputs(mesh, c);
+    state->stream_is_forced = 1;
+    state->stream_forced = 7;
+    (void)snprintf(name, sizeof name, "%s%s", c->op->name, in_place ? "_" : "");
+    const ts_op *op = ts_op_find(t->me, name);
+    tsi_text json = { 0 };
+    tsi_attributes_json(c->op, c->attributes, &json);
+    tsi_op_args args = { c->op, c->input, c->input_count, in_place, c->attributes };
+    if (way == BY_TABLE)
+        status = tsi_op_run(&args, out);
+    else if (way == BY_VALUES)
+        status = ts_op_call(op, c->input, c->input_count, c->said, c->said_count, out);
+    else
+        status = ts_op_call_json(op, c->input, c->input_count, json.data, out);
+    tsi_text_release(&json);
+    state->stream_is_forced = 0;
+    return status;
+}
+
+/* The bytes of a tensor's block; the caller frees. */
+static unsigned char *bytes_of(ts_tensor *x, size_t *size)
+{
+    ts_array view = TS_INIT(ts_array);
+    *size = 0;
+    ts_tensor *dense = ts_clone(x);
+    if (!dense || ts_tensor_view(dense, &view) != TS_OK) return NULL;
+    *size = (size_t)ts_shape_count(&view.meta.shape) * ts_dtype_size((ts_dtype)view.meta.dtype);
+    unsigned char *out = tsi_alloc(*size + 1);
+    if (*size) memcpy(out, view.data, *size);
+    return out;
+}
+
+static void same_bits(test *t, ts_tensor *have, ts_tensor *want, const char *what)
+{
+    size_t n = 0, m = 0;
+    unsigned char *x = bytes_of(have, &n), *y = bytes_of(want, &m);
+    TEST_SAY(t, x && y && n == m && memcmp(x, y, n) == 0, "%s: other bits by name", what);
+    tsi_free(x);
+    tsi_free(y);
+}
+
+/* 1: compared; 0: the sample's numbers do not suit the operator, and all ways said so. */
+static int32_t compare_ways(test *t, ts_mesh *mesh, named_call *c, bool in_place)
+{
+    ts_tensor *out[3][TSI_OUTPUT_MAX] = { { NULL } };
+    ts_status status[3];
+    char what[128];
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope outer = ts_scope_open(t->me, "ways");
+    for (int way = BY_TABLE; way <= BY_JSON; way++) {
+        ts_scope scope = ts_scope_open_with(t->me, &options);
+        status[way] = call_by(t, mesh, c, (enum way)way, in_place, out[way]);
+        for (int32_t o = 0; status[way] == TS_OK && o < c->op->output_count; o++)
+            out[way][o] = ts_scope_pass(scope, out[way][o]);
+        (void)ts_scope_close(scope);
+    }
+    (void)snprintf(what, sizeof what, "%s%s", c->op->name, in_place ? "_" : "");
+    TEST_SAY(t, status[BY_TABLE] == status[BY_VALUES] && status[BY_TABLE] == status[BY_JSON],
+             "%s: %d, by values %d, by JSON %d: %s", what, (int)status[0], (int)status[1],
+             (int)status[2], ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    bool good = status[0] == TS_OK && status[1] == TS_OK && status[2] == TS_OK;
+    for (int32_t o = 0; good && o < c->op->output_count; o++) {
+        same_bits(t, out[BY_VALUES][o], out[BY_TABLE][o], what);
+        same_bits(t, out[BY_JSON][o], out[BY_TABLE][o], what);
+    }
+    ts_scope_close(outer);
+    return good;
+}
+
+TS_TEST_RANKS(every_operator_is_called_by_name, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    int32_t done = 0, written = 0, forms = 0;
+    named_call *c = tsi_alloc(sizeof *c);
+    for (int32_t k = 0; k < TSI_OP_ID_COUNT && ts_rank_status(t->me) == TS_OK; k++) {
+        const tsi_op_desc *op = tsi_op_at(k);
+        int32_t here = 0, here_in_place = 0;
+        TEST_SAY(t, ts_op_name(ts_op_find(t->me, op->name)) == op->name, "%s is lost", op->name);
+        for (int32_t variant = 0; variant < 3 && sampled(t, op, variant, c); variant++) {
+            here += compare_ways(t, mesh, c, false);
+            if (op->flags & TSI_OP_IN_PLACE) here_in_place += compare_ways(t, mesh, c, true);
+        }
+        done += here > 0;
+        written += here_in_place > 0;
+        forms += (op->flags & TSI_OP_IN_PLACE) != 0;
+    }
+    tsi_free(c);
+    TEST_SAY(t, done == TSI_OP_ID_COUNT, "%d of %d operators ran", done, TSI_OP_ID_COUNT);
+    TEST_SAY(t, written == forms, "%d of %d forms in place ran", written, forms);
+}
+
+/* ---- what no function could say -------------------------------------------------------------- */
+
+static ts_tensor *call(test *t, const char *name, ts_tensor *const *in, int32_t count,
+                       const ts_attribute *said, int32_t said_count)
+{
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    return ts_op_call(ts_op_find(t->me, name), in, count, said, said_count, out) == TS_OK ? out[0]
+                                                                                          : NULL;
+}
+
+TS_TEST_RANKS(attributes_without_an_argument_can_be_said, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *a = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4, 4), "S(0)", NULL);
+    ts_tensor *in[] = { a, a, a };
+    const ts_attribute scales[] = { ts_attribute_real("alpha", 2), ts_attribute_real("beta", -1) };
+    family_same(t, call(t, "addmm", in, 3, scales, 2), ts_sub(ts_scale(ts_matmul(a, a), 2), a),
+                "addmm");
+    family_same(t, call(t, "argmax", in, 1, NULL, 0),
+                ts_full(15, mesh, TS_DTYPE_I64, TS_SHAPE_SCALAR, NULL), "argmax of all");
+    const ts_attribute rows[] = { ts_attribute_int("dim", -1), ts_attribute_bool("keepdim", 1) };
+    ts_tensor *largest = call(t, "argmax", in, 1, rows, 2);
+    TEST_EQ(t, ts_tensor_shape(largest).ndim, 2);
+    const ts_attribute back[] = { ts_attribute_int("dim", 0), ts_attribute_bool("reverse", 1) };
+    family_same(t, call(t, "cumsum", in, 1, back, 2),
+                ts_flip(ts_cumsum(ts_flip(a, (int64_t[]){ 0 }, 1), 0), (int64_t[]){ 0 }, 1),
+                "cumsum");
+    const ts_attribute bound = ts_attribute_real("posinf", 7);
+    ts_tensor *inf = ts_full((double)INFINITY, mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL);
+    family_same(t, call(t, "nan_to_num", &inf, 1, &bound, 1),
+                ts_full(7, mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL), "nan_to_num");
+    /* A form in place writes into its input. */
+    ts_tensor *x = ts_clone(a);
+    TEST_CHECK(t, call(t, "add_", (ts_tensor *[]){ x, a }, 2, scales, 1) != NULL);
+    family_same(t, x, ts_scale(a, 3), "add_");
+}
+
+/* ---- descriptions ---------------------------------------------------------------------------- */
+
+TS_TEST_RANKS(an_operator_describes_itself, 1)
+{
+    ts_op_about about = TS_INIT(ts_op_about);
+    ts_attribute value;
+    const ts_op *op = ts_op_find(NULL, "clamp");
+    TEST_OK(t, ts_op_about_of(op, &about));
+    TEST_TEXT(t, about.attribute[0].name, "min");
+    TEST_EQ(t, (int)about.attribute[0].type, TS_ATTRIBUTE_REAL);
+    TEST_CHECK(t, about.has_in_place && about.function && !about.function_in_place);
+    TEST_TEXT(t, about.function, "ts_clamp");
+    TEST_OK(t, ts_op_default(op, 0, &value));
+    TEST_EQ(t, value.type, TS_ATTRIBUTE_NONE);
+    TEST_OK(t, ts_op_default(ts_op_find(NULL, "add"), 0, &value));
+    TEST_CHECK(t, value.type == TS_ATTRIBUTE_REAL && value.number.real == 1.0);
+    FAMILY_REFUSES(t, "no attribute number 9 of 2", ts_op_default(op, 9, &value) == TS_OK);
+    TEST_CHECK(t, ts_op_is_in_place(ts_op_find(NULL, "tril_")));
+    TEST_CHECK(t,
+               ts_op_find(NULL, "scaled_dot_product_attention") == ts_op_find(NULL, "attention"));
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static ts_tensor *add_with(test *t, ts_tensor *x, ts_attribute said)
+{
+    return call(t, "add", (ts_tensor *[]){ x, x }, 2, &said, 1);
+}
+
+TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL), *out[8];
+    FAMILY_REFUSES(t, "did you mean softmax", ts_op_find(t->me, "sofmax"));
+    FAMILY_REFUSES(t, "no form in place", ts_op_find(t->me, "matmul_"));
+    FAMILY_REFUSES(t, "a name is required", ts_op_find(t->me, NULL));
+    FAMILY_REFUSES(t, "did you mean \"alpha\"", add_with(t, x, ts_attribute_real("alpa", 1)));
+    FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_bool("alpha", 1)));
+    FAMILY_REFUSES(t, "cannot hold 9007199254740993",
+                   add_with(t, x, ts_attribute_int("alpha", (INT64_C(1) << 53) + 1)));
+    FAMILY_REFUSES(t, "has no name", add_with(t, x, ts_attribute_real(NULL, 1)));
+    FAMILY_REFUSES(t, "\"value\" is required", call(t, "add_scalar", &x, 1, NULL, 0));
+    FAMILY_REFUSES(t, "takes 2 to 2 inputs", call(t, "add", &x, 1, NULL, 0));
+    FAMILY_REFUSES(t, "is built in", ts_op_apply(ts_op_find(t->me, "abs"), &x, NULL));
+    FAMILY_REFUSES(t, "are required", ts_op_call(NULL, &x, 1, NULL, 0, out) == TS_OK ? x : NULL);
+}
