@@ -104,10 +104,8 @@ static inline ts_attribute ts_attribute_text(const char *name, const char *value
     return a;
 }
 
-/* In C, each call also tells its place, for messages and events. */
-#ifndef __cplusplus
+/* Each call also tells its place, for messages and events. */
 #define ts_op_call(...) (ts_here(TS_HERE), ts_op_call(__VA_ARGS__))
 #define ts_op_call_json(...) (ts_here(TS_HERE), ts_op_call_json(__VA_ARGS__))
-#endif
 
 #endif

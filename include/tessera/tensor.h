@@ -30,6 +30,10 @@ TS_API ts_tensor *ts_ones(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const c
 /* The fill value comes first, so that no two neighbours can be swapped. */
 TS_API ts_tensor *ts_full(double value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
                           const char *placements);
+/* Whole numbers keep their 64 bits and wrap into narrower integers; complex ones need a complex
+ * dtype. The tensor of a number (TS_SHAPE_SCALAR) is also how operators take one exactly. */
+TS_API ts_tensor *ts_full_number(ts_number value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
+                                 const char *placements);
 /* start + step * (row-major global index) */
 typedef struct ts_arange_options {
     size_t struct_size;
@@ -37,6 +41,9 @@ typedef struct ts_arange_options {
 } ts_arange_options;
 TS_API ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                             const ts_arange_options *options);
+/* The same; whole numbers are added as integers of 64 bits, and wrap. No complex ones. */
+TS_API ts_tensor *ts_arange_number(ts_number start, ts_number step, ts_mesh *mesh, ts_dtype dtype,
+                                   ts_shape shape, const char *placements);
 
 /* ---- random numbers by global index: the same bits on any mesh and placement (makers) -------- */
 TS_API ts_tensor *ts_rand(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
@@ -46,7 +53,16 @@ typedef struct ts_random_options {
     int64_t low, high; /* randint: low <= x < high */
     const char
         *stream; /* name of the stream; NULL: the scope's label and the ordinal of the draw in it */
+    uint64_t seed;         /* read if seed_is_given, else the world's */
+    int32_t seed_is_given; /* 1: `seed` counts, also if it is 0 */
+    int32_t reserved;
 } ts_random_options;
+/* With a stream and a seed of one's own: the same numbers wherever and whenever they are drawn, on
+ * any mesh of any world; the scope's own stream does not go on. */
+TS_API ts_tensor *ts_rand_with(ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
+                               const char *placements, const ts_random_options *options);
+TS_API ts_tensor *ts_randn_with(ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
+                                const char *placements, const ts_random_options *options);
 TS_API ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                              const ts_random_options *options);
 
@@ -79,6 +95,8 @@ TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out);
  * shape, in any dtype. */
 TS_API ts_status ts_tensor_read(ts_tensor *t, const ts_array *to);
 TS_API ts_status ts_tensor_item(ts_tensor *t, double *out); /* recorded [coll]; NaN on failure */
+/* The same with the 64 bits of a whole number; kind by the dtype: INT also of bool. */
+TS_API ts_status ts_tensor_number(ts_tensor *t, ts_number *out); /* recorded [coll] */
 /* Readable text of the whole tensor, elided in the middle when large; like snprintf. recorded
  * [coll] */
 TS_API ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size);

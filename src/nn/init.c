@@ -18,7 +18,7 @@ ts_status ts_init_zeros(ts_tensor *parameter, const char *name, void *state)
     (void)name;
     (void)state;
     TSI_TRY(check(parameter, "init_zeros"));
-    return tsi_fill_constant(parameter->array, 0.0);
+    return tsi_fill_constant(parameter->array, ts_number_int(0));
 }
 
 ts_status ts_init_ones(ts_tensor *parameter, const char *name, void *state)
@@ -26,7 +26,7 @@ ts_status ts_init_ones(ts_tensor *parameter, const char *name, void *state)
     (void)name;
     (void)state;
     TSI_TRY(check(parameter, "init_ones"));
-    return tsi_fill_constant(parameter->array, 1.0);
+    return tsi_fill_constant(parameter->array, ts_number_int(1));
 }
 
 ts_status ts_init_normal(ts_tensor *parameter, const char *name, void *state)

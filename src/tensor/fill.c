@@ -27,16 +27,20 @@ ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, v
     return status;
 }
 
-/* A double as one element of the dtype: through the copy kernel, so that rounding is one rule. */
-static ts_status element_of(double value, ts_dtype dtype, void *element)
+/* A number as one element of the dtype: through the copy kernel, so that rounding is one rule. */
+static ts_status element_of(ts_number value, ts_dtype dtype, void *element)
 {
-    tsi_block from = { .data = &value, .dtype = TS_DTYPE_F64 },
+    double both[2] = { value.real, value.imaginary };
+    tsi_block from = { .data = both, .dtype = TS_DTYPE_F64 },
               to = { .data = element, .dtype = dtype };
+    if (value.kind == TS_NUMBER_INT)
+        from = (tsi_block){ .data = &value.whole, .dtype = TS_DTYPE_I64 };
+    if (value.kind == TS_NUMBER_COMPLEX) from.dtype = TS_DTYPE_C128;
     const tsi_device *host = tsi_device_host();
     return host->copy(host, &to, &from, NULL);
 }
 
-ts_status tsi_fill_constant(tsi_array *array, double value)
+ts_status tsi_fill_constant(tsi_array *array, ts_number value)
 {
     unsigned char element[16] = { 0 };
     TSI_TRY(element_of(value, (ts_dtype)array->dtype, element));
@@ -66,7 +70,7 @@ enum { RANGE_CHUNK = 512 };
 typedef struct range_fill {
     tsi_block to; /* dense */
     double start, step;
-    int64_t start_i, step_i; /* exact where both are whole numbers */
+    uint64_t start_i, step_i; /* exact where both are whole numbers; wrap */
     bool whole;
 } range_fill;
 
@@ -77,7 +81,7 @@ static ts_status range_chunk(const range_fill *range, int64_t global, int64_t lo
     double real[RANGE_CHUNK];
     for (int64_t i = 0; i < length; i++) {
         if (range->whole)
-            whole[i] = range->start_i + range->step_i * (global + i);
+            whole[i] = (int64_t)(range->start_i + range->step_i * (uint64_t)(global + i));
         else
             real[i] = range->start + range->step * (double)(global + i);
     }
@@ -105,21 +109,25 @@ static ts_status range_run(int64_t global, int64_t local, int64_t length, void *
     return TS_OK;
 }
 
-static bool is_whole(double value)
+/* Whole reals count as whole numbers as far as they are exact. */
+static bool is_whole(ts_number *n)
 {
-    return value >= -9007199254740992.0 && value <= 9007199254740992.0 &&
-           (double)(int64_t)value == value;
+    if (n->kind == TS_NUMBER_INT) return true;
+    if (!(n->real >= -0x1p53 && n->real <= 0x1p53) || (double)(int64_t)n->real != n->real)
+        return false;
+    n->whole = (int64_t)n->real;
+    return true;
 }
 
-ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, double start,
-                          double step)
+ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, ts_number start,
+                          ts_number step)
 {
-    range_fill range = { .start = start, .step = step };
-    range.whole = is_whole(start) && is_whole(step);
-    if (range.whole) {
-        range.start_i = (int64_t)start;
-        range.step_i = (int64_t)step;
-    }
+    range_fill range = { .start = start.real, .step = step.real };
+    range.whole = is_whole(&start) && is_whole(&step);
+    range.start_i = (uint64_t)start.whole;
+    range.step_i = (uint64_t)step.whole;
+    if (start.kind == TS_NUMBER_INT) range.start = (double)start.whole;
+    if (step.kind == TS_NUMBER_INT) range.step = (double)step.whole;
     return tsi_fill_image(mesh, layout, array, range_run, &range.to, &range);
 }
 

@@ -6,9 +6,10 @@
 #include "array/random.h"
 #include "tensor/tensor.h"
 
-ts_status tsi_fill_constant(tsi_array *array, double value);
-ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, double start,
-                          double step);
+/* A complex number needs a complex dtype, a range real numbers. */
+ts_status tsi_fill_constant(tsi_array *array, ts_number value);
+ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, ts_number start,
+                          ts_number step);
 ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *array,
                           const tsi_random *random);
 /* Calls fn for each contiguous run of the block: `global` is the row-major index of its first

@@ -3,6 +3,8 @@
  *
  * Values depend on the global index alone, never on the mesh. A partial placement is refused, since
  * every rank would contribute the value once more; ts_empty alone takes it. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "tensor/fill.h"
 #include "tensor/tensor.h"
@@ -73,12 +75,23 @@ ts_tensor *ts_empty(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *p
     return making_end(mesh, dtype, &made, TS_OK);
 }
 
-static ts_tensor *constant(double value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
+static ts_status check_number(const char *what, ts_number value, ts_dtype dtype)
+{
+    if (value.kind < TS_NUMBER_INT || value.kind > TS_NUMBER_COMPLEX)
+        return TSI_FAIL(TS_ERR_ARG, "%s: a number of kind %d is none", what, value.kind);
+    bool complex = dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+    if (value.kind != TS_NUMBER_COMPLEX || complex) return TS_OK;
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: %g%+gi is complex, which %s cannot hold", what, value.real,
+                    value.imaginary, ts_dtype_name(dtype));
+}
+
+static ts_tensor *constant(ts_number value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
                            const char *placements, const char *what)
 {
     making made;
     if (making_begin(mesh, dtype, shape, placements, what, &made) != TS_OK) return NULL;
     ts_status status = refuse_partial(&made, what);
+    if (status == TS_OK) status = check_number(what, value, dtype);
     if (status == TS_OK) status = tsi_fill_constant(made.array, value);
     return making_end(mesh, dtype, &made, status);
 }
@@ -86,57 +99,87 @@ static ts_tensor *constant(double value, ts_mesh *mesh, ts_dtype dtype, ts_shape
 ts_tensor *ts_full(double value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
                    const char *placements)
 {
+    return constant(ts_number_real(value), mesh, dtype, shape, placements, "full");
+}
+
+ts_tensor *ts_full_number(ts_number value, ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
+                          const char *placements)
+{
     return constant(value, mesh, dtype, shape, placements, "full");
 }
 
 ts_tensor *ts_zeros(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements)
 {
-    return constant(0.0, mesh, dtype, shape, placements, "zeros");
+    return constant(ts_number_int(0), mesh, dtype, shape, placements, "zeros");
 }
 
 ts_tensor *ts_ones(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements)
 {
-    return constant(1.0, mesh, dtype, shape, placements, "ones");
+    return constant(ts_number_int(1), mesh, dtype, shape, placements, "ones");
+}
+
+ts_tensor *ts_arange_number(ts_number start, ts_number step, ts_mesh *mesh, ts_dtype dtype,
+                            ts_shape shape, const char *placements)
+{
+    making made;
+    if (making_begin(mesh, dtype, shape, placements, "arange", &made) != TS_OK) return NULL;
+    ts_status status = refuse_partial(&made, "arange");
+    if (status == TS_OK) status = check_number("arange", start, TS_DTYPE_F64);
+    if (status == TS_OK) status = check_number("arange", step, TS_DTYPE_F64);
+    if (status == TS_OK) status = tsi_fill_arange(mesh, made.layout, made.array, start, step);
+    return making_end(mesh, dtype, &made, status);
 }
 
 ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                      const ts_arange_options *options)
 {
-    making made;
-    if (making_begin(mesh, dtype, shape, placements, "arange", &made) != TS_OK) return NULL;
     double start = options ? options->start : 0.0;
     double step = options && options->step != 0.0 ? options->step : 1.0;
-    ts_status status = refuse_partial(&made, "arange");
-    if (status == TS_OK) status = tsi_fill_arange(mesh, made.layout, made.array, start, step);
-    return making_end(mesh, dtype, &made, status);
+    return ts_arange_number(ts_number_real(start), ts_number_real(step), mesh, dtype, shape,
+                            placements);
 }
 
 /* ---- random ---------------------------------------------------------------------------------- */
 
-/* `stream` NULL: the scope's next. Ranks outside the mesh draw too, so that counters stay alike. */
+/* No stream: the scope's next. Ranks outside the mesh draw too, so that counters stay alike. */
 static ts_tensor *random_tensor(ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
-                                const char *placements, tsi_random random, const char *stream,
-                                const char *what)
+                                const char *placements, tsi_random random,
+                                const ts_random_options *options, const char *what)
 {
     making made;
+    ts_random_options o = TS_INIT(ts_random_options);
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     if (making_begin(mesh, dtype, shape, placements, what, &made) != TS_OK) return NULL;
     ts_status status = refuse_partial(&made, what);
-    random.seed = mesh->rank->world->seed;
-    random.stream = tsi_random_stream(mesh->rank, stream);
+    random.seed = o.seed_is_given ? o.seed : mesh->rank->world->seed;
+    random.stream = tsi_random_stream(mesh->rank, o.stream);
     if (status == TS_OK) status = tsi_fill_random(mesh, made.layout, made.array, &random);
     return making_end(mesh, dtype, &made, status);
 }
 
-ts_tensor *ts_rand(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements)
+ts_tensor *ts_rand_with(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
+                        const ts_random_options *options)
 {
     tsi_random random = { .kind = TSI_RANDOM_UNIFORM, .a = 0.0, .b = 1.0 };
-    return random_tensor(mesh, dtype, shape, placements, random, NULL, "rand");
+    return random_tensor(mesh, dtype, shape, placements, random, options, "rand");
+}
+
+ts_tensor *ts_rand(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements)
+{
+    return ts_rand_with(mesh, dtype, shape, placements, NULL);
+}
+
+ts_tensor *ts_randn_with(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
+                         const ts_random_options *options)
+{
+    tsi_random random = { .kind = TSI_RANDOM_NORMAL, .a = 0.0, .b = 1.0 };
+    return random_tensor(mesh, dtype, shape, placements, random, options, "randn");
 }
 
 ts_tensor *ts_randn(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements)
 {
-    tsi_random random = { .kind = TSI_RANDOM_NORMAL, .a = 0.0, .b = 1.0 };
-    return random_tensor(mesh, dtype, shape, placements, random, NULL, "randn");
+    return ts_randn_with(mesh, dtype, shape, placements, NULL);
 }
 
 ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
@@ -150,5 +193,5 @@ ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char 
         return NULL;
     }
     tsi_random random = { .kind = TSI_RANDOM_INTEGER, .low = options->low, .high = options->high };
-    return random_tensor(mesh, dtype, shape, placements, random, options->stream, "randint");
+    return random_tensor(mesh, dtype, shape, placements, random, options, "randint");
 }

@@ -77,9 +77,9 @@ ts_tensor *(ts_tensor_full)(ts_tensor *t)
     return full;
 }
 
-ts_status(ts_tensor_item)(ts_tensor *t, double *out)
+/* The one element of a tensor in the given dtype; nothing on ranks outside its mesh. */
+static ts_status read_one(ts_tensor *t, ts_dtype as, void *out)
 {
-    if (out) *out = NAN;
     ts_rank *rank = tsi_tensor_enter(t, "item");
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     if (!out) return TSI_FAIL(TS_ERR_NULL, "item: the output is NULL");
@@ -90,10 +90,38 @@ ts_status(ts_tensor_item)(ts_tensor *t, double *out)
     ts_tensor *full = (ts_tensor_full)(t);
     ts_status status = full ? tsi_tensor_ready(full) : ts_rank_status(rank);
     if (status == TS_OK && full->mesh->member) {
-        tsi_block to = { .data = out, .dtype = TS_DTYPE_F64, .ndim = full->array->ndim };
+        tsi_block to = { .data = out, .dtype = as, .ndim = full->array->ndim };
         memcpy(to.extent, full->array->extent, sizeof to.extent);
         status = tsi_array_read(rank, full->array, &to);
     }
     ts_scope_close(scope);
+    return status;
+}
+
+ts_status(ts_tensor_item)(ts_tensor *t, double *out)
+{
+    if (out) *out = NAN;
+    return read_one(t, TS_DTYPE_F64, out);
+}
+
+static ts_number_kind kind_of(ts_dtype dtype)
+{
+    if (dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128) return TS_NUMBER_COMPLEX;
+    bool real = dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
+                dtype == TS_DTYPE_F16;
+    return real ? TS_NUMBER_REAL : TS_NUMBER_INT;
+}
+
+ts_status ts_tensor_number(ts_tensor *t, ts_number *out)
+{
+    if (out) *out = ts_number_real((double)NAN);
+    ts_number_kind kind = kind_of(t ? (ts_dtype)t->dtype : TS_DTYPE_F64);
+    if (!out || kind == TS_NUMBER_REAL) return read_one(t, TS_DTYPE_F64, out ? &out->real : NULL);
+    int64_t whole = 0;
+    double both[2] = { (double)NAN, 0 };
+    ts_status status = kind == TS_NUMBER_INT ? read_one(t, TS_DTYPE_I64, &whole)
+                                             : read_one(t, TS_DTYPE_C128, both);
+    if (status == TS_OK)
+        *out = kind == TS_NUMBER_INT ? ts_number_int(whole) : ts_number_complex(both[0], both[1]);
     return status;
 }

@@ -190,3 +190,67 @@ TS_TEST_RANKS(friction_4_an_element_function_fails, 1, 2)
     }
     ts_sharding_release(whole);
 }
+
+/* Friction 3: numbers that a double cannot hold. */
+TS_TEST_RANKS(a_whole_number_keeps_its_bits, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const int64_t odd = (INT64_C(1) << 53) + 1;
+    ts_number got;
+    ts_tensor *x = ts_full_number(ts_number_int(odd), mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)");
+    int64_t block[5];
+    ts_array to = TS_INIT(ts_array);
+    to.data = block;
+    to.meta = (ts_meta){ .shape = ts_tensor_shape(ts_tensor_local(x)), .dtype = TS_DTYPE_I64 };
+    TEST_OK(t, ts_tensor_read(x, &to));
+    for (int64_t i = 0; i < ts_shape_count(&to.meta.shape); i++)
+        TEST_EQ(t, block[i], odd);
+    ts_tensor *one = ts_full_number(ts_number_int(-odd), mesh, TS_DTYPE_I64, TS_SHAPE_SCALAR, NULL);
+    TEST_OK(t, ts_tensor_number(one, &got));
+    TEST_CHECK(t, got.kind == TS_NUMBER_INT && got.whole == -odd);
+    ts_tensor *range = ts_arange_number(ts_number_int(odd), ts_number_int(3), mesh, TS_DTYPE_I64,
+                                        TS_SHAPE(5), "S(0)");
+    TEST_OK(t, ts_tensor_read(ts_tensor_full(range),
+                              &(ts_array){ .struct_size = sizeof(ts_array),
+                                           .data = block,
+                                           .meta = { TS_SHAPE(5), TS_DTYPE_I64, 0 } }));
+    for (int64_t i = 0; i < 5; i++)
+        TEST_EQ(t, block[i], odd + 3 * i);
+    ts_tensor *z =
+        ts_full_number(ts_number_complex(1.5, -2), mesh, TS_DTYPE_C64, TS_SHAPE(1), NULL);
+    TEST_OK(t, ts_tensor_number(z, &got));
+    TEST_CHECK(t, got.kind == TS_NUMBER_COMPLEX && got.real == 1.5 && got.imaginary == -2);
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &options);
+    TEST_CHECK(t, !ts_full_number(ts_number_complex(1, 2), mesh, TS_DTYPE_F32, TS_SHAPE(1), NULL));
+    TEST_EQ(t, (int)ts_scope_close(scope), TS_ERR_DTYPE);
+}
+
+/* Repair 18: the same draw on two meshes of one world. */
+TS_TEST_RANKS(a_seed_and_a_stream_draw_alike_on_two_meshes, 2, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
+    ts_random_options options = TS_INIT(ts_random_options);
+    options.stream = "weights";
+    options.seed = 7;
+    options.seed_is_given = 1;
+    options.high = 1000;
+    typedef ts_tensor *(*draw_fn)(ts_mesh *, ts_dtype, ts_shape, const char *,
+                                  const ts_random_options *);
+    const draw_fn draw[] = { ts_rand_with, ts_randn_with, ts_randint };
+    for (int k = 0; k < 3; k++) {
+        ts_dtype dtype = k == 2 ? TS_DTYPE_I64 : TS_DTYPE_F64;
+        ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array), c = TS_INIT(ts_array);
+        ts_tensor *cut = draw[k](mesh, dtype, TS_SHAPE(7, 5), "S(0)", &options);
+        (void)ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(2), NULL); /* other draws are no matter */
+        ts_tensor *alone = draw[k](self, dtype, TS_SHAPE(7, 5), NULL, &options);
+        TEST_OK(t, ts_tensor_view(ts_tensor_full(cut), &a));
+        TEST_OK(t, ts_tensor_view(alone, &b));
+        TEST_CHECK(t, memcmp(a.data, b.data, 35 * sizeof(double)) == 0);
+        options.seed = 8;
+        TEST_OK(t, ts_tensor_view(draw[k](self, dtype, TS_SHAPE(7, 5), NULL, &options), &c));
+        TEST_CHECK(t, memcmp(c.data, b.data, 35 * sizeof(double)) != 0);
+        options.seed = 7;
+    }
+}
