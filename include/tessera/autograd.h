@@ -51,6 +51,9 @@ typedef struct ts_checkpoint_call {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_backward_options_init(ts_backward_options *options);
+
 TS_API ts_tape *ts_tape_begin(ts_rank *me);    /* maker; records until the innermost scope closes */
 TS_API ts_tape *ts_tape_retain(ts_tape *tape); /* accepts NULL */
 TS_API void ts_tape_release(ts_tape *tape);    /* [any] accepts NULL */

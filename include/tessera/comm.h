@@ -72,6 +72,10 @@ typedef struct ts_exchange {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_group_options_init(ts_group_options *options);
+TS_API void ts_comm_options_init(ts_comm_options *options);
+
 /* ---- groups -------------------------------------------------------------------------------- */
 TS_API ts_group *ts_group_world(ts_rank *me); /* getter; all ranks in order; owned by the rank */
 TS_API ts_group *

@@ -120,6 +120,7 @@ typedef struct ts_tokenize_options {
     int (*progress)(const ts_tokenize_progress *progress, void *context);
     void *context;
 } ts_tokenize_options;
+TS_API void ts_tokenize_options_init(ts_tokenize_options *options);
 
 typedef struct ts_tokenize_result {
     int64_t bytes, tokens, shards; /* of the whole set */
@@ -149,6 +150,7 @@ typedef struct ts_loader_options {
     int32_t in_order; /* 1: windows as they lie, not shuffled */
     int32_t reserved;
 } ts_loader_options;
+TS_API void ts_loader_options_init(ts_loader_options *options);
 
 /* The tokens of all files are one stream; window w is its tokens [w * context, (w + 1) * context],
  * both ends included, so that every token but the first is a target once. Row r of step s is

@@ -65,7 +65,7 @@ typedef struct ts_model_config { /* zero: what the family's configuration says b
     int32_t activation;                     /* ts_activation */
     int32_t attention_unscaled;             /* GPT-2: 1: scores are not divided by sqrt(D) */
     int32_t attention_by_layer;             /* GPT-2: 1: scores of layer i are divided by i + 1 */
-    int32_t reserved;
+    int32_t exact; /* 1: norm_epsilon and init_deviation are meant, 0 too */
 } ts_model_config;
 
 enum { TS_MODEL_DTYPE_STORED = -1 };
@@ -96,6 +96,10 @@ typedef struct ts_model_options {
 } ts_model_options;
 
 TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_model_config_init(ts_model_config *config);
+TS_API void ts_model_options_init(ts_model_options *options);
 
 /* config.json of a directory, or the file itself. */
 TS_API TS_NODISCARD ts_status ts_model_config_read(const char *path, ts_model_config *out);

@@ -63,13 +63,16 @@ typedef ts_status (*ts_hook_fn)(ts_module *m, void *context);
 typedef struct ts_adamw_options {
     size_t struct_size;
     double lr, beta1, beta2, epsilon,
-        weight_decay; /* 0: 1e-3, 0.9, 0.95, 1e-8; weight_decay as given */
+        weight_decay; /* 0: 1e-3, 0.9, 0.95, 1e-8, unless exact; weight_decay as given */
+    int32_t exact;    /* 1: every number is meant, 0 too */
+    int32_t reserved;
 } ts_adamw_options;
 
 typedef struct ts_sgd_options {
     size_t struct_size;
-    double lr, momentum, weight_decay;
-    int32_t nesterov, reserved;
+    double lr, momentum, weight_decay; /* lr 0: 1e-3, unless exact */
+    int32_t nesterov;
+    int32_t exact; /* 1: every number is meant, 0 too */
 } ts_sgd_options;
 
 /* The factor on the loss of training in few bits. */
@@ -84,6 +87,11 @@ typedef struct ts_loss_scale {
 typedef ts_status (*ts_param_fn)(const char *name, ts_tensor *parameter, void *context);
 
 TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_param_options_init(ts_param_options *options);
+TS_API void ts_adamw_options_init(ts_adamw_options *options);
+TS_API void ts_sgd_options_init(ts_sgd_options *options);
 
 /* ---- modules --------------------------------------------------------------------------------- */
 TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,

@@ -12,10 +12,15 @@ typedef struct ts_batch_norm_options { /* each [C] */
     size_t struct_size;
     ts_tensor *mean, *variance; /* of the channels */
     ts_tensor *weight, *bias;   /* NULL: 1, 0 */
-    double epsilon;             /* 0: 1e-5 */
+    double epsilon;             /* 0: 1e-5, unless exact */
+    int32_t exact;              /* 1: epsilon is meant, 0 too */
+    int32_t reserved;
 } ts_batch_norm_options;
 
 TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_batch_norm_options_init(ts_batch_norm_options *options);
 
 /* Over the given dims (NULL: all), without what is not a number. */
 TS_API ts_tensor *ts_nansum(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);

@@ -20,6 +20,9 @@ typedef struct ts_index_options {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_index_options_init(ts_index_options *options);
+
 /* Indices are whole numbers. One that is out of range is an error that names it; negative ones
  * count from the end where it says so. An indexed dim may be sharded: what is read there is pending
  * a sum, what is written stays sharded. A name with _ at its end writes into x and returns it. */

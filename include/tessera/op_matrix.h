@@ -24,6 +24,9 @@ typedef struct ts_attention_saved {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_attention_options_init(ts_attention_options *options);
+
 TS_API ts_tensor *ts_matmul(ts_tensor *a,
                             ts_tensor *b); /* over the last two dims; batch dims broadcast */
 TS_API ts_tensor *ts_mm(ts_tensor *a, ts_tensor *b);  /* two matrices */
@@ -67,6 +70,7 @@ typedef struct ts_cross_entropy_options {
     int32_t reduction; /* ts_loss_reduction: mean (over the weights of the labels), sum, none */
     int32_t reserved;
 } ts_cross_entropy_options;
+TS_API void ts_cross_entropy_options_init(ts_cross_entropy_options *options);
 #define TS_CROSS_ENTROPY_OPTIONS_INIT                                                              \
     {                                                                                              \
         sizeof(ts_cross_entropy_options), NULL, 0.0, -100, 0, 0                                    \

@@ -20,7 +20,9 @@ typedef struct ts_loss_options {
     size_t struct_size;
     int32_t reduction;  /* ts_loss_reduction */
     int32_t log_target; /* kl_div: 1: the target is a logarithm too */
-    double point;       /* smooth_l1's beta, huber's delta; 0: 1 */
+    double point;       /* smooth_l1's beta, huber's delta; 0: 1, unless exact */
+    int32_t exact;      /* 1: point is meant, 0 too (and refused) */
+    int32_t reserved;
 } ts_loss_options;
 typedef struct ts_group_norm_options {
     size_t struct_size;
@@ -43,6 +45,13 @@ typedef struct ts_close_options {
 } ts_close_options;
 
 TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_loss_options_init(ts_loss_options *options);
+TS_API void ts_group_norm_options_init(ts_group_norm_options *options);
+TS_API void ts_conv_options_init(ts_conv_options *options);
+TS_API void ts_pool_options_init(ts_pool_options *options);
+TS_API void ts_close_options_init(ts_close_options *options);
 
 /* Shapes are equal; options NULL: the mean. Sharded inputs leave a partial sum. */
 TS_API ts_tensor *ts_mse_loss(ts_tensor *x, ts_tensor *target, const ts_loss_options *options);

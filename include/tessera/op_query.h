@@ -85,6 +85,9 @@ typedef struct ts_op_cache_stats { /* may grow at the end */
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_op_query_options_init(ts_op_query_options *options);
+
 TS_API int32_t ts_op_count(void);
 /* TS_ERR_ARG: no such number. */
 TS_API TS_NODISCARD ts_status ts_op_about_at(int32_t index, ts_op_about *out);

@@ -38,6 +38,13 @@ typedef struct ts_histc_options {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_stat_options_init(ts_stat_options *options);
+TS_API void ts_norm_options_init(ts_norm_options *options);
+TS_API void ts_sort_options_init(ts_sort_options *options);
+TS_API void ts_topk_options_init(ts_topk_options *options);
+TS_API void ts_histc_options_init(ts_histc_options *options);
+
 /* Over the given dims; dims NULL: over all. A sharded dim that is reduced gives a partial result.
  */
 TS_API ts_tensor *ts_sum(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);

@@ -21,6 +21,9 @@ typedef struct ts_slice_options {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_slice_options_init(ts_slice_options *options);
+
 TS_API ts_tensor *ts_reshape(ts_tensor *x, ts_shape shape); /* one extent may be -1 */
 TS_API ts_tensor *ts_flatten(ts_tensor *x, int32_t first,
                              int32_t last); /* dims first..last into one */

@@ -143,6 +143,9 @@ typedef struct ts_plan_cache_stats {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_plan_options_init(ts_plan_options *options);
+
 /* Names: "auto" is the default; see the enums. Never NULL. */
 TS_API const char *ts_plan_family_name(ts_plan_family family);
 TS_API const char *ts_step_kind_name(ts_step_kind kind);

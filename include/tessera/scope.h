@@ -37,6 +37,9 @@ typedef struct ts_scope_options {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_scope_options_init(ts_scope_options *options);
+
 TS_API ts_scope ts_scope_open(ts_rank *me, const char *label);                    /* [any] */
 TS_API ts_scope ts_scope_open_with(ts_rank *me, const ts_scope_options *options); /* [any] */
 TS_API ts_tensor *ts_scope_turn(ts_scope scope,

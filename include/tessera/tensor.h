@@ -37,8 +37,11 @@ TS_API ts_tensor *ts_full_number(ts_number value, ts_mesh *mesh, ts_dtype dtype,
 /* start + step * (row-major global index) */
 typedef struct ts_arange_options {
     size_t struct_size;
-    double start, step; /* step 0: 1 */
+    double start, step; /* step 0: 1, unless exact */
+    int32_t exact;      /* 1: step is meant, 0 too */
+    int32_t reserved;
 } ts_arange_options;
+TS_API void ts_arange_options_init(ts_arange_options *options);
 TS_API ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements,
                             const ts_arange_options *options);
 /* The same; whole numbers are added as integers of 64 bits, and wrap. No complex ones. */
@@ -57,6 +60,7 @@ typedef struct ts_random_options {
     int32_t seed_is_given; /* 1: `seed` counts, also if it is 0 */
     int32_t reserved;
 } ts_random_options;
+TS_API void ts_random_options_init(ts_random_options *options);
 /* With a stream and a seed of one's own: the same numbers wherever and whenever they are drawn, on
  * any mesh of any world; the scope's own stream does not go on. */
 TS_API ts_tensor *ts_rand_with(ts_mesh *mesh, ts_dtype dtype, ts_shape shape,
@@ -133,6 +137,7 @@ typedef struct ts_move_options {
     int32_t blocking;    /* 1: complete on return */
     int32_t reserved;
 } ts_move_options;
+TS_API void ts_move_options_init(ts_move_options *options);
 TS_API ts_tensor *ts_redistribute(ts_tensor *x, const char *placements);
 TS_API ts_tensor *ts_redistribute_to(ts_tensor *x, const ts_sharding *to); /* any mesh; hot path */
 TS_API ts_tensor *ts_redistribute_with(ts_tensor *x, const ts_sharding *to,

@@ -14,6 +14,7 @@
 #include "model.h"
 #include "nn.h"
 #include "op.h"
+#include "op_call.h"
 #include "op_compose.h"
 #include "op_index.h"
 #include "op_list.h"

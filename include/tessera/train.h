@@ -98,7 +98,7 @@ typedef struct ts_train_result {
 
 typedef struct ts_generate_options {
     size_t struct_size;
-    int64_t tokens;     /* at most; 0: 128 */
+    int64_t tokens;     /* at most; 0: 128, unless exact */
     double temperature; /* 0: the likeliest token each time */
     uint64_t seed;
     int32_t stop;  /* a token that ends the text, and is not put out; -1: none */
@@ -108,9 +108,15 @@ typedef struct ts_generate_options {
     /* (optional) Asked on every rank before each token; other than 0 on any of them ends the text.
      */
     int (*end)(void *context);
+    int32_t exact; /* 1: tokens is meant, 0 too */
+    int32_t reserved;
 } ts_generate_options;
 
 TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_train_options_init(ts_train_options *options);
+TS_API void ts_generate_options_init(ts_generate_options *options);
 
 /* The factor on the learning rate in a step, counted from 0. */
 TS_API double ts_schedule_factor(const ts_schedule *schedule, int64_t step);

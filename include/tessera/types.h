@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* types.h - the small values of the public API: dtypes, reductions, shapes, blocks of memory.
  *
- * All structs here are frozen or begin with struct_size; zero is the default of every field. */
+ * All structs here are frozen or begin with struct_size; zero is the default of every field. Every
+ * ts_x_options has a ts_x_options_init. */
 #ifndef TESSERA_TYPES_H
 #define TESSERA_TYPES_H
 
@@ -118,7 +119,9 @@ static inline ts_number ts_number_complex(double real, double imaginary)
 }
 
 /* TS_SHAPE(2, 3) is a shape; TS_SHAPE_SCALAR has no dims. TS_INIT(type) initialises an option
- * struct; TS_OPTIONS(type, .field = value, ...) is the address of a temporary one (C only). */
+ * struct with zeros, where a 0 is the default; ts_..._options_init(&options) fills in the real
+ * defaults, and every number is meant afterwards, 0 too (the field `exact` says so where it
+ * matters); TS_OPTIONS(type, .field = value, ...) is the address of a temporary one (C only). */
 #ifdef __cplusplus
 template <class T> inline T ts_init_of()
 {

@@ -35,6 +35,9 @@ typedef struct ts_verify_result { /* may grow at the end */
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_verify_options_init(ts_verify_options *options);
+
 /* Local; the calling thread must not be attached to a rank. Refused: unknown names (with the
  * nearest). TS_OK also when something was found: see the result. */
 TS_API TS_NODISCARD ts_status ts_verify_rules(ts_world *world, const ts_verify_options *options,

@@ -47,6 +47,9 @@ typedef struct ts_world_options {
 
 TS_BEGIN_C
 
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_world_options_init(ts_world_options *options);
+
 /* Frame of main(): opens a world, runs work on every rank, drains, agrees, prints the first error
  * once with its rank, and returns the exit code, 0 or 1 (2: bad option in the environment). While
  * it runs, SIGUSR1 writes what every rank is doing to standard error.

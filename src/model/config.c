@@ -89,8 +89,7 @@ static ts_status read_llama(tsi_members *m, ts_model_config *c)
         tsi_member_int(m, "head_dim", 0, TSI_HEAD_DIM_MAX, c->heads > 0 ? c->hidden / c->heads : 0);
     c->positions = tsi_member_int(m, "max_position_embeddings", 1, TSI_POSITIONS_MAX,
                                   family_default[c->family].positions);
-    c->norm_epsilon =
-        tsi_given(tsi_member_real(m, "rms_norm_eps", 0, 1, family_default[c->family].epsilon));
+    c->norm_epsilon = tsi_member_real(m, "rms_norm_eps", 0, 1, family_default[c->family].epsilon);
     c->rope_theta = family_default[c->family].theta;
     c->tied = tsi_member_bool(m, "tie_word_embeddings", false);
     if (c->family != TS_MODEL_MIXTRAL)
@@ -114,7 +113,7 @@ static ts_status read_gpt2(tsi_members *m, ts_model_config *c)
     c->head_dim = c->heads > 0 ? c->hidden / c->heads : 0;
     c->intermediate = tsi_member_int(m, "n_inner", 0, TSI_INTERMEDIATE_MAX, 4 * c->hidden);
     c->positions = tsi_member_int(m, "n_positions", 1, TSI_POSITIONS_MAX, 1024);
-    c->norm_epsilon = tsi_given(tsi_member_real(m, "layer_norm_epsilon", 0, 1, 1e-5));
+    c->norm_epsilon = tsi_member_real(m, "layer_norm_epsilon", 0, 1, 1e-5);
     c->tied = tsi_member_bool(m, "tie_word_embeddings", true);
     c->attention_unscaled = !tsi_member_bool(m, "scale_attn_weights", true);
     c->attention_by_layer = tsi_member_bool(m, "scale_attn_by_inverse_layer_idx", false);
@@ -203,7 +202,8 @@ ts_status ts_model_config_read(const char *path, ts_model_config *out)
         status = TSI_FAIL(TS_ERR_ARG, "%s: is not a JSON object", file);
     if (status == TS_OK) status = family_of(&root, &out->family);
     if (status == TS_OK) {
-        out->init_deviation = tsi_given(tsi_member_real(&root, "initializer_range", 0, 1e3, 0.02));
+        out->exact = 1;
+        out->init_deviation = tsi_member_real(&root, "initializer_range", 0, 1e3, 0.02);
         status = out->family == TS_MODEL_GPT2 ? read_gpt2(&root, out) : read_llama(&root, out);
     }
     if (status == TS_OK) status = tsi_model_config_check(file, out);

@@ -3,8 +3,6 @@
 #ifndef TSI_MODEL_CONFIG_H
 #define TSI_MODEL_CONFIG_H
 
-#include <float.h>
-
 #include "tessera/json.h"
 #include "tessera/model.h"
 
@@ -19,13 +17,6 @@ enum {
     TSI_POSITIONS_MAX = 1000000000,
     TSI_EXPERTS_MAX = 100000
 };
-
-/* In ts_model_config and options of optimisers 0 means "the default". A 0 that somebody wrote is
- * the smallest number: it is 0 in every product and sum. */
-static inline double tsi_given(double value)
-{
-    return value == 0.0 ? DBL_MIN : value;
-}
 
 /* ---- members of an object, checked (config_member.c) ---- */
 typedef struct tsi_members {

@@ -123,8 +123,8 @@ static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)
     m->rank = mesh->rank;
     m->mesh = ts_mesh_retain(mesh);
     m->config = *config;
-    if (m->config.norm_epsilon == 0.0) m->config.norm_epsilon = 1e-5;
-    if (m->config.init_deviation == 0.0) m->config.init_deviation = 0.02;
+    if (m->config.norm_epsilon == 0.0 && !config->exact) m->config.norm_epsilon = 1e-5;
+    if (m->config.init_deviation == 0.0 && !config->exact) m->config.init_deviation = 0.02;
     if (m->config.rope_theta == 0.0) m->config.rope_theta = 10000.0;
     if (m->config.kv_heads == 0) m->config.kv_heads = m->config.heads;
     if (m->config.head_dim == 0 && m->config.heads > 0)

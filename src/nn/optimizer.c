@@ -77,29 +77,32 @@ static ts_optimizer *optimizer_make(ts_module *root, ts_optimizer proto)
     return NULL;
 }
 
-static double or_default(double value, double otherwise)
+/* In options of zeros a 0 is the default. */
+static double or_default(double value, int32_t exact, double otherwise)
 {
-    return value != 0.0 ? value : otherwise;
+    return value != 0.0 || exact ? value : otherwise;
 }
 
 ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options)
 {
     ts_adamw_options o = TS_INIT(ts_adamw_options);
-    if (options) o = *options;
-    return optimizer_make(root, (ts_optimizer){ .lr = or_default(o.lr, 1e-3),
-                                                .beta1 = or_default(o.beta1, 0.9),
-                                                .beta2 = or_default(o.beta2, 0.95),
-                                                .epsilon = or_default(o.epsilon, 1e-8),
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    return optimizer_make(root, (ts_optimizer){ .lr = or_default(o.lr, o.exact, 1e-3),
+                                                .beta1 = or_default(o.beta1, o.exact, 0.9),
+                                                .beta2 = or_default(o.beta2, o.exact, 0.95),
+                                                .epsilon = or_default(o.epsilon, o.exact, 1e-8),
                                                 .weight_decay = o.weight_decay });
 }
 
 ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options)
 {
     ts_sgd_options o = TS_INIT(ts_sgd_options);
-    if (options) o = *options;
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     return optimizer_make(root, (ts_optimizer){ .is_sgd = 1,
                                                 .nesterov = o.nesterov,
-                                                .lr = or_default(o.lr, 1e-3),
+                                                .lr = or_default(o.lr, o.exact, 1e-3),
                                                 .momentum = o.momentum,
                                                 .weight_decay = o.weight_decay });
 }

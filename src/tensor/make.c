@@ -134,7 +134,9 @@ ts_tensor *ts_arange(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *
                      const ts_arange_options *options)
 {
     double start = options ? options->start : 0.0;
-    double step = options && options->step != 0.0 ? options->step : 1.0;
+    bool exact =
+        options && options->struct_size > offsetof(ts_arange_options, exact) && options->exact;
+    double step = options && (options->step != 0.0 || exact) ? options->step : 1.0;
     return ts_arange_number(ts_number_real(start), ts_number_real(step), mesh, dtype, shape,
                             placements);
 }

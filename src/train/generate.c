@@ -121,7 +121,7 @@ static ts_status go_on(ts_model *model, ts_rank *me, const ts_generate_options *
                        double *logit, ts_tokens *out)
 {
     const ts_model_config *config = ts_model_configuration(model);
-    int64_t wanted = o->tokens > 0 ? o->tokens : 128;
+    int64_t wanted = o->tokens > 0 || o->exact ? o->tokens : 128;
     for (int64_t n = 0, end = 0; n < wanted; n++) {
         TSI_TRY(asked_to_end(model, o, &end));
         if (end) break;

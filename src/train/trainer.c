@@ -58,8 +58,9 @@ static ts_model_config model_config(const tsi_run *run)
     c.positions = m->positions ? m->positions : run->config->data.context;
     c.experts = m->experts;
     c.experts_per_token = m->experts_per_token;
-    c.norm_epsilon = tsi_given(m->norm_epsilon);
-    c.init_deviation = tsi_given(m->init_deviation);
+    c.norm_epsilon = m->norm_epsilon;
+    c.init_deviation = m->init_deviation;
+    c.exact = 1;
     c.rope_theta = m->rope_theta;
     c.tied = (int32_t)m->tied;
     if (c.family == TS_MODEL_GPT2) c.tied = 1;
@@ -110,15 +111,17 @@ static ts_status make_optimizer(tsi_run *run)
                                    .lr = k->rate,
                                    .momentum = k->momentum,
                                    .weight_decay = k->weight_decay,
-                                   .nesterov = (int32_t)k->nesterov };
+                                   .nesterov = (int32_t)k->nesterov,
+                                   .exact = 1 };
         run->optimizer = ts_sgd_create(root, &options);
     } else {
         ts_adamw_options options = { .struct_size = sizeof options,
                                      .lr = k->rate,
-                                     .beta1 = tsi_given(k->beta1),
-                                     .beta2 = tsi_given(k->beta2),
+                                     .beta1 = k->beta1,
+                                     .beta2 = k->beta2,
                                      .epsilon = k->epsilon,
-                                     .weight_decay = k->weight_decay };
+                                     .weight_decay = k->weight_decay,
+                                     .exact = 1 };
         run->optimizer = ts_adamw_create(root, &options);
     }
     return run->optimizer ? TS_OK : ts_rank_status(run->me);

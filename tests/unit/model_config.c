@@ -119,10 +119,10 @@ TS_TEST(zeros_are_zeros)
 {
     ts_model_config c;
     TEST_OK(t, read_text(t, LLAMA ",\"rms_norm_eps\":0,\"initializer_range\":0.0}", &c));
-    TEST_CHECK(t, c.norm_epsilon > 0 && c.norm_epsilon < 1e-300);
-    TEST_CHECK(t, c.init_deviation > 0 && c.init_deviation < 1e-300);
+    TEST_CHECK(t, c.norm_epsilon == 0 && c.exact);
+    TEST_CHECK(t, c.init_deviation == 0);
     TEST_OK(t, read_text(t, GPT2 ",\"layer_norm_epsilon\":0}", &c));
-    TEST_CHECK(t, c.norm_epsilon > 0 && c.norm_epsilon < 1e-300);
+    TEST_CHECK(t, c.norm_epsilon == 0 && c.exact);
 }
 
 TS_TEST(defaults_and_spellings)

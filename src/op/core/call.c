@@ -81,7 +81,9 @@ ts_status tsi_op_find_form(ts_world *world, const char *name, const tsi_op_desc 
 }
 
 static const ts_op built_in[TSI_OP_ID_COUNT][2] = {
-#define TS_OP(id, name) [TSI_OP_ID_##id] = { { &tsi_op_##name, 0, 0 }, { &tsi_op_##name, 1, 0 } },
+#define TS_OP(id, name)                                                                            \
+    [TSI_OP_ID_##                                                                                  \
+        id] = { { &tsi_op_##name, 0, TSI_OP_ID_##id }, { &tsi_op_##name, 1, TSI_OP_ID_##id } },
 #include "op/ops.def"
 #undef TS_OP
 };
@@ -110,15 +112,16 @@ const ts_op *ts_op_find(ts_rank *me, const char *name)
 /* ---- calling --------------------------------------------------------------------------------- */
 
 /* Defaults of a rank's calls: read once, then copied. */
-static ts_status copy_defaults(ts_rank *rank, const tsi_op_desc *op, void *out)
+static ts_status copy_defaults(ts_rank *rank, const ts_op *handle, void *out)
 {
+    const tsi_op_desc *op = handle->desc;
     if (op->flags & TSI_OP_USER) {
         memcpy(out, tsi_user_of(op)->defaults, op->attribute_bytes);
         return TS_OK;
     }
     tsi_op_state *state = tsi_op_state_of(rank);
     if (!state) return ts_rank_status(rank);
-    void **kept = &state->defaults[tsi_op_number(op)];
+    void **kept = &state->defaults[handle->number];
     if (!*kept) {
         void *made = tsi_alloc(op->attribute_bytes);
         if (!made) return tsi_fail_memory("attributes", op->attribute_bytes);
@@ -174,7 +177,7 @@ ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, int32_t input_co
     if (attribute_count < 0 || (attribute_count > 0 && !attribute))
         return TSI_FAIL(TS_ERR_ARG, "%s: %d attributes%s", op->desc->name, attribute_count,
                         attribute ? "" : " at NULL");
-    if (op->desc->attribute_bytes) TSI_TRY(copy_defaults(rank, op->desc, bytes));
+    if (op->desc->attribute_bytes) TSI_TRY(copy_defaults(rank, op, bytes));
     TSI_TRY(tsi_attributes_set(op->desc, attribute, attribute_count, bytes));
     return run(op, input, input_count, bytes, output);
 }

@@ -7,7 +7,8 @@
 
 struct ts_op { /* immutable */
     const tsi_op_desc *desc;
-    int32_t in_place, reserved;
+    int32_t in_place;
+    int32_t number; /* of the table; -1: registered at run time */
 };
 
 /* "add_" is add in place, unless an operator has that very name. Refused with the nearest name. A

@@ -203,7 +203,8 @@ ts_tensor *(ts_batch_norm)(ts_tensor *x, const ts_batch_norm_options *options)
         return NULL;
     }
     if (shape.ndim < 2) return refuse_dims("batch_norm", x, "[N, C, ..]");
-    double epsilon = options->epsilon != 0 ? options->epsilon : 1e-5;
+    bool exact = options->struct_size > offsetof(ts_batch_norm_options, exact) && options->exact;
+    double epsilon = options->epsilon != 0 || exact ? options->epsilon : 1e-5;
     ts_scope inner = tsi_scope_inner(x);
     ts_tensor *factor = ts_rsqrt(ts_add_scalar(options->variance, epsilon));
     if (options->weight) factor = ts_mul(factor, options->weight);

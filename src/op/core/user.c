@@ -154,7 +154,7 @@ static void fill_desc(tsi_user_op *op)
 {
     const ts_op_desc *u = &op->user;
     op->algorithm[0] = (tsi_algorithm){ "compose", tsi_user_compose, no_bytes };
-    op->face = (ts_op){ &op->desc, 0, 0 };
+    op->face = (ts_op){ &op->desc, 0, -1 };
     op->desc = (tsi_op_desc){
         .name = op->name,
         .dims = u->dims,

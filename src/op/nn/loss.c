@@ -340,7 +340,9 @@ static ts_tensor *loss(const tsi_op_desc *op, ts_tensor *x, ts_tensor *target,
     ts_tensor *in[] = { x, target };
     tsi_loss_attributes a = { .point = 1.0 };
     bool points = options && options->struct_size > offsetof(ts_loss_options, point);
-    if (points && options->point != 0) a.point = options->point;
+    bool exact =
+        points && options->struct_size > offsetof(ts_loss_options, exact) && options->exact;
+    if (points && (options->point != 0 || exact)) a.point = options->point;
     if (options) a.reduction = options->reduction;
     if (options) a.log_target = options->log_target != 0;
     if (a.reduction < 0 || a.reduction > BATCH_MEAN ||
