@@ -48,9 +48,10 @@ endforeach()
 list(REMOVE_DUPLICATES TS_OP_FUNCTIONS)
 list(SORT TS_OP_FUNCTIONS)
 string(REPLACE ";" "\n" TS_OP_FUNCTIONS "${TS_OP_FUNCTIONS}")
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/op_functions.inc CONTENT "${TS_OP_FUNCTIONS}\n" @ONLY)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/op/functions.inc CONTENT "${TS_OP_FUNCTIONS}\n" @ONLY)
 add_library(tessera_core OBJECT ${TS_SOURCES})
-target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
+target_include_directories(tessera_core PUBLIC ${PROJECT_SOURCE_DIR}/include
+    PRIVATE ${PROJECT_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
 target_compile_definitions(tessera_core PRIVATE TS_HERE=NULL)
 target_link_libraries(tessera_core PRIVATE tessera_flags PUBLIC tessera_deps)
 # Without a processor in mind gcc fills and copies small structs by "rep stos" and "rep movs", which take 30 cycles to

@@ -39,7 +39,7 @@ static uint32_t dtypes_of(const tsi_op_desc *op)
 /* Names of the functions that the public headers declare, in order; made when the build is
  * configured. */
 static const char *const functions[] = {
-#include "op_functions.inc"
+#include "op/functions.inc"
 };
 
 static int compare_function(const void *name, const void *entry)
