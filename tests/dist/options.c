@@ -113,3 +113,24 @@ TS_TEST_RANKS(a_model_keeps_its_zeros, 1)
         ts_model_destroy(model);
     }
 }
+
+/* An index that is ignored keeps its 64 bits on every way through the loss. */
+TS_TEST_RANKS(an_ignored_index_may_be_any_whole_number, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const int64_t odd = (INT64_C(1) << 53) + 1;
+    ts_tensor *logits = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(2, 3), "S(0)", NULL);
+    ts_cross_entropy_options options;
+    ts_cross_entropy_options_init(&options);
+    options.ignore_index = odd;
+    options.label_smoothing = 0.1;
+    /* Labels { 1, odd }: the second row counts for nothing. */
+    ts_tensor *labels = ts_arange_number(ts_number_int(1), ts_number_int(odd - 1), mesh,
+                                         TS_DTYPE_I64, TS_SHAPE(2), "S(0)");
+    ts_tensor *one = ts_ones(mesh, TS_DTYPE_I64, TS_SHAPE(1), NULL);
+    double both = NAN, alone = NAN;
+    TEST_OK(t, ts_tensor_item(ts_cross_entropy_with(logits, labels, &options), &both));
+    ts_tensor *row = ts_slice(logits, 0, TS_OPTIONS(ts_slice_options, .end = 1, .end_is_given = 1));
+    TEST_OK(t, ts_tensor_item(ts_cross_entropy_with(row, one, &options), &alone));
+    TEST_SAY(t, fabs(both - alone) < 1e-12, "%g is not %g", both, alone);
+}

@@ -131,8 +131,8 @@ static ts_status ce_reference(const tsi_kernel_io *io)
 /* The number of labels that count, over all ranks of the labels' mesh. */
 static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
 {
-    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels),
-                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full_number(ts_number_int(ignore_index), ts_tensor_mesh(labels),
+                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     return ts_cast(ts_sum(ts_cast(ts_ne(labels, ignored), dtype), NULL, 0, 0), dtype);
 }
 
@@ -190,8 +190,8 @@ static ts_status by_classes(const tsi_algorithm_io *io)
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
     ts_tensor *lse = ts_reshape(ts_add(top, ts_log(sum)), io->call->in[1].shape);
     ts_tensor *chosen = tsi_algorithm_settle(io, ts_pick(x, io->in[1]));
-    ts_tensor *ignored = ts_full((double)a->ignore_index, io->mesh, ts_tensor_dtype(io->in[1]),
-                                 TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full_number(ts_number_int(a->ignore_index), io->mesh,
+                                        ts_tensor_dtype(io->in[1]), TS_SHAPE_SCALAR, NULL);
     ts_tensor *counts = ts_cast(ts_ne(io->in[1], ignored), wide);
     ts_tensor *terms = ts_mul(ts_sub(lse, chosen), counts);
     out[1] = lse;
@@ -472,8 +472,8 @@ static ts_status ce_grad(const tsi_grad_io *io)
 {
     const tsi_cross_entropy_attributes *a = io->attributes;
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
-    ts_tensor *ignored = ts_full((double)a->ignore_index, ts_tensor_mesh(labels),
-                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full_number(ts_number_int(a->ignore_index), ts_tensor_mesh(labels),
+                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     ts_tensor *counts = ts_cast(ts_ne(labels, ignored), ts_tensor_dtype(dy));
     if (a->reduction == 0) dy = ts_div(dy, ts_sum(counts, NULL, 0, 0));
     ts_tensor *in[] = { io->in[0], labels, io->out[1], ts_mul(counts, dy) };

@@ -32,8 +32,8 @@ static ts_status check_options(const ts_cross_entropy_options *o, ts_tensor *log
 static ts_tensor *counted(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype,
                           ts_tensor **is_class)
 {
-    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels),
-                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full_number(ts_number_int(ignore_index), ts_tensor_mesh(labels),
+                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     *is_class = ts_ne(labels, ignored);
     return ts_cast(*is_class, dtype);
 }

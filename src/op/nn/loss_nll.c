@@ -104,8 +104,8 @@ static ts_status nll_reference(const tsi_kernel_io *io)
 
 static ts_tensor *counts_of(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
 {
-    ts_tensor *ignored = ts_full((double)ignore_index, ts_tensor_mesh(labels),
-                                 ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+    ts_tensor *ignored = ts_full_number(ts_number_int(ignore_index), ts_tensor_mesh(labels),
+                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
     return ts_cast(ts_ne(labels, ignored), dtype);
 }
 
