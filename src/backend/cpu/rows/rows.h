@@ -20,7 +20,7 @@
 enum { TSI_SUM_BLOCK = 1024, TSI_SUM_BLOCK_BF16 = 2048 }; /* 4 KiB */
 
 /* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
- */
+ * An empty row reads and writes nothing, and has no memory. */
 typedef struct tsi_row {
     void *out;
     const void *in[3];

@@ -23,6 +23,7 @@ static TSI_INLINE vp pack_single(const uint16_t *x)
 /* Both inputs move, or one of them: a loop for each. */
 static TSI_INLINE void pack2_bf16(const tsi_row *row, pack_two f)
 {
+    if (row->count == 0) return;
     uint16_t *to = row->out;
     const uint16_t *x = row->in[0], *y = row->in[1];
     float c = (float)number_of(row);

@@ -82,6 +82,7 @@ static TSI_INLINE void map1_i64(const tsi_row *row, i64_one f)
 
 static TSI_INLINE void map2_f32(const tsi_row *row, f32_two f)
 {
+    if (row->count == 0) return; /* a single number is not there to read */
     float *to = row->out, c = (float)number_of(row);
     const float *x = row->in[0], *y = row->in[1];
     int64_t i = 0;
@@ -115,6 +116,7 @@ static TSI_INLINE void map2_f32(const tsi_row *row, f32_two f)
 
 static TSI_INLINE void map2_f64(const tsi_row *row, f64_two f)
 {
+    if (row->count == 0) return; /* a single number is not there to read */
     double *to = row->out, c = number_of(row);
     const double *x = row->in[0], *y = row->in[1];
     if (row->step[0] && row->step[1]) {

@@ -385,6 +385,7 @@ typedef vp (*pack_three)(vp x, vp y, vp z, float c);
 
 static TSI_INLINE void pack3_f32(const tsi_row *row, pack_three f)
 {
+    if (row->count == 0) return;
     float *to = row->out, c = (float)number_of(row);
     vp v[3];
     for (int k = 0; k < 3; k++)
@@ -404,6 +405,7 @@ static TSI_INLINE void pack3_f32(const tsi_row *row, pack_three f)
 
 static TSI_INLINE void pack3_bf16(const tsi_row *row, pack_three f)
 {
+    if (row->count == 0) return;
     uint16_t *to = row->out;
     float c = (float)number_of(row);
     vp v[3];

@@ -303,9 +303,11 @@ static TSI_INLINE void pack1_f32(const tsi_row *row, pack_one f)
     if (rest > 0) store_part_f32(to + i, f(part_f32(x + i, rest, 0.0f), c), rest);
 }
 
-/* An input that does not move is a pack of one number. */
+/* An input that does not move is a pack of one number; that of an empty row is not there to read.
+ */
 static TSI_INLINE void pack2_f32(const tsi_row *row, pack_two f)
 {
+    if (row->count == 0) return;
     float *to = row->out, c = (float)number_of(row);
     const float *x = row->in[0], *y = row->in[1];
     int64_t i = 0, moves_x = row->step[0], moves_y = row->step[1];
