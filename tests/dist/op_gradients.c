@@ -300,7 +300,8 @@ TS_TEST_RANKS(gradients_of_all_operators_on_a_square, 4)
 
 /* ---- diagonals ------------------------------------------------------------------------------- */
 
-/* A letter that an input has twice or more: the gradient lies on that diagonal. */
+/* A letter that an input has twice or more: the gradient lies on that diagonal. A letter that one
+ * input has with extent 1 and another with more (repair 7): both need their gradient. */
 static void check_diagonals(test *t, ts_mesh *mesh, int32_t rounds)
 {
     static const struct {
@@ -317,6 +318,10 @@ static void check_diagonals(test *t, ts_mesh *mesh, int32_t rounds)
         { "ii->i", { { 2, 0, { 4, 1 } } } },
         { "ii,ij->j", { { 2, 0, { 4, 4 } }, { 2, 0, { 4, 5 } } } },
         { "jii,i->ij", { { 3, 0, { 2, 1, 1 } }, { 1, 0, { 3 } } } },
+        { "ij,ij->j", { { 2, 0, { 1, 3 } }, { 2, 0, { 2, 3 } } } },
+        { "ij,ij->j", { { 2, 0, { 2, 3 } }, { 2, 0, { 1, 3 } } } },
+        { "ij,jk->ik", { { 2, 0, { 3, 1 } }, { 2, 0, { 4, 2 } } } },
+        { "ij,ij->", { { 2, 0, { 1, 3 } }, { 2, 0, { 2, 1 } } } },
         { "kiik,ji->j", { { 4, 0, { 2, 3, 3, 2 } }, { 2, 0, { 3, 3 } } } },
     };
     for (size_t i = 0; i < TSI_COUNT_OF(calls); i++) {
@@ -342,6 +347,45 @@ TS_TEST_RANKS(gradients_of_diagonals, 1, 3)
 TS_TEST_RANKS(gradients_of_diagonals_on_a_square, 4)
 {
     check_diagonals(t, ts_mesh_create(t->me, "x=2, y=2"), 6);
+}
+
+/* ---- nothing --------------------------------------------------------------------------------- */
+
+/* A call of the operator whose tensors are empty, and its gradient. */
+static void check_empty(test *t, ts_mesh *mesh, const tsi_op_desc *op, ts_dtype dtype)
+{
+    ts_meta in[TSI_INPUT_MAX] = { { .dtype = 0 } };
+    _Alignas(16) unsigned char attributes[1024] = { 0 };
+    ts_tensor *x[TSI_INPUT_MAX] = { NULL }, *out[TSI_OUTPUT_MAX] = { NULL };
+    int32_t count = op->input_max;
+    uint64_t random = t->seed;
+    if (!tsi_op_sample(op, &random, 0, in, &count, attributes)) return;
+    for (int32_t i = 0; i < count; i++) {
+        bool real = tsi_dtype_category((ts_dtype)in[i].dtype) == TSI_CATEGORY_REAL;
+        ts_dtype one = real ? dtype : (ts_dtype)in[i].dtype;
+        x[i] = ts_zeros(mesh, one, TS_SHAPE(3, 0), i % 2 ? "R" : "S(0)");
+        if (real) x[i] = ts_watch(x[i]);
+    }
+    ts_tape_begin(t->me);
+    tsi_op_args args = { op, x, count, 0, attributes };
+    TEST_SAY(t, tsi_op_run(&args, out) == TS_OK, "%s of nothing", op->name);
+    if (!out[0] || !ts_tensor_needs_grad(out[0])) return;
+    TEST_SAY(t, ts_backward(ts_sum(out[0], NULL, 0, 0), NULL) == TS_OK, "%s of nothing", op->name);
+}
+
+/* repair 2: empty tensors have no memory. */
+TS_TEST_RANKS(gradients_of_nothing, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int32_t i = 0; i < TSI_OP_ID_COUNT && ts_rank_status(t->me) == TS_OK; i++) {
+        static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+        const tsi_op_desc *op = tsi_op_at(i);
+        for (int32_t k = 0; k < 3 && op->dims && strcmp(op->dims, "*") == 0; k++) {
+            ts_scope scope = ts_scope_open(t->me, op->name);
+            check_empty(t, mesh, op, dtypes[k]);
+            ts_scope_close(scope);
+        }
+    }
 }
 
 /* ---- operators without one ------------------------------------------------------------------- */

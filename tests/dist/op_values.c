@@ -45,6 +45,13 @@ static const value_row rows[] = {
     { "add", "{}", "bool[2] 1 1; u8[2] 1 0", "u8[2] 2 1" },
     { "cast", "{\"dtype\": \"i64\"}", "f32[4] 2.9 -2.9 0.5 -0.5", "i64[4] 2 -2 0 0" },
     { "cast", "{\"dtype\": \"bool\"}", "f32[3] nan 0 -0.5", "bool[3] 1 0 1" },
+    /* repair 11: integers stay what they are; a quotient makes them f32 */
+    { "addcmul", "{\"value\": 2}", "i64[2] 1 9007199254740993; i64[2] 3 1; i64[2] 4 -1",
+      "i64[2] 25 9007199254740991" },
+    { "addcmul", "{\"value\": 0.5}", "i64[2] 1 2; i64[2] 3 1; i64[2] 4 -1", "f32[2] 7 1.5" },
+    { "addcmul", "{}", "u8[1] 250; u8[1] 2; u8[1] 4", "u8[1] 2" },
+    { "addcdiv", "{\"value\": 2}", "i64[2] 1 2; i64[2] 3 1; i64[2] 4 -1", "f32[2] 2.5 0" },
+    { "addcdiv", "{}", "c64[1] 1; c64[1] 1+1i; c64[1] 0+1i", "c64[1] 2-1i" },
     /* functions */
     { "round", "{}", "f64[6] 0.5 1.5 2.5 -0.5 -1.5 inf", "f64[6] 0 2 2 0 -2 inf" },
     { "sign", "{}", "f64[4] -0.5 0 inf nan", "f64[4] -1 0 1 nan" },
@@ -68,6 +75,11 @@ static const value_row rows[] = {
     { "xlogy", "{}", "f64[4] 0 0 2 0; f64[4] 0 inf 0 nan", "f64[4] 0 0 -inf nan" },
     { "floor_divide", "{}", "i64[4] 7 -7 7 1; i64[4] 2 2 -2 0", "i64[4] 3 -4 -4 0" },
     { "floor_divide", "{}", "f32[2] 7.5 -7.5; f32[2] 2 2", "f32[2] 3 -4" },
+    /* repair 9: what goes with the remainder */
+    { "floor_divide", "{}", "f64[4] 54 -54 54 -54; f64[4] 0.1 0.1 -0.1 -0.1",
+      "f64[4] 539 -540 -540 539" },
+    { "floor_divide", "{}", "f64[4] 1 -1 0 inf; f64[4] 0 0 0 2", "f64[4] inf -inf nan inf" },
+    { "floor_divide", "{}", "f64[4] 5 -5 nan 1; f64[4] inf inf 1 -3", "f64[4] 0 -1 nan -1" },
     { "fmax", "{}", "f32[3] nan 1 nan; f32[3] 1 nan nan", "f32[3] 1 1 nan" },
     { "heaviside", "{}", "f32[3] -2 0 5; f32[3] 9 0.5 9", "f32[3] 0 0.5 1" },
     { "gcd", "{}", "i64[4] 12 -18 0 0; i64[4] 18 12 5 0", "i64[4] 6 6 5 0" },
@@ -157,6 +169,13 @@ static const value_row slopes[] = {
     { "pow", "{\"exponent\": 0}", "f64[2] 0 3", "f64[2] 0 0" },
     { "pow", "{\"exponent\": 1}", "f64[2] 0 3", "f64[2] 1 1" },
     { "power", "{}", "f64[3] 0 0 2; f64[3] 0 2 3", "f64[3] 0 0 12" },
+    /* repair 10: by the difference of the inputs, whatever the result was rounded to */
+    { "logaddexp", "{}", "f32[2] 1e4 10001; f32[2] 10001 1e4", "f32[2] 0.26894142 0.73105858" },
+    { "logaddexp", "{}", "f64[5] inf 1 inf -inf -inf; f64[5] 1 inf inf -inf 0",
+      "f64[5] 1 0 0.5 0.5 0" },
+    { "logaddexp2", "{}", "f32[2] 10001 inf; f32[2] 1e4 1", "f32[2] 0.66666667 1" },
+    { "logsumexp", "{}", "f32[2] 1e4 10001", "f32[2] 0.26894142 0.73105858" },
+    { "logsumexp", "{}", "f64[3] 1 inf -inf", "f64[3] 0 1 0" },
     { "vector_norm", "{}", "f64[2] 0 0", "f64[2] 0 0" },
     { "vector_norm", "{\"p\": 0.5}", "f64[3] 0 1 4", "f64[3] 0 3 1.5" },
     { "vector_norm", "{\"p\": \"inf\"}", "f64[3] 2 -2 1", "f64[3] 0.5 -0.5 0" },
@@ -382,6 +401,14 @@ TS_TEST_RANKS(functions_made_of_operators, 1, 2, 3)
     is(t, "normalize", ts_normalize(given(mesh, "f64[2,2] 3 4 0 0", "S(1)"), 1, 1e-12),
        "f64[2,2] 0.6 0.8 0 0");
     is(t, "cosine_similarity", ts_cosine_similarity(m, ts_neg(m), 1), "f64[2] -1 -1");
+    is(t, "cosine_similarity, repair 6", /* what is repeated along the dim counts in its length */
+       ts_cosine_similarity(given(mesh, "f64[1,1,2] 1 2", "R"),
+                            given(mesh, "f64[1,2,2] 1 1 1 -1", "S(1)"), 1),
+       "f64[1,2] 1 0");
+    is(t, "cosine_similarity, repair 6",
+       ts_cosine_similarity(given(mesh, "f64[2] 3 4", "S(0)"), given(mesh, "f64[2,1] 1 -2", "R"),
+                            -1),
+       "f64[2] 0.9899494936611665 -0.9899494936611665");
     is(t, "one_hot", ts_one_hot(index, 3), "i64[2,3] 0 0 1 1 0 0");
     is(t, "index_fill", ts_index_fill(m, 1, index, 9), "f64[2,3] 9 2 9 9 5 9");
     is(t, "index_copy", ts_index_copy(m, 1, index, given(mesh, "f64[2,2] 7 8 9 10", "S(0)")),

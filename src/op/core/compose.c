@@ -115,14 +115,31 @@ ts_tensor *(ts_normalize)(ts_tensor *x, int32_t dim, double epsilon)
     return ts_scope_leave(inner, ts_div(x, length_of(x, dim, epsilon)));
 }
 
+/* x with the dims that it has when it is broadcast against y, and along `dim` with the extent it
+ * has then: what is repeated counts in a length. */
+static ts_tensor *repeated_along(ts_tensor *x, ts_tensor *y, int32_t dim)
+{
+    if (!x || !y) return x;
+    ts_shape mine = ts_tensor_shape(x), other = ts_tensor_shape(y), out = other;
+    int32_t ndim = mine.ndim > other.ndim ? mine.ndim : other.ndim, d = dim < 0 ? dim + ndim : dim;
+    out.ndim = ndim;
+    for (int32_t k = 0; k < ndim; k++) {
+        int32_t here = k - (ndim - mine.ndim), there = k - (ndim - other.ndim);
+        out.extent[k] = here >= 0 ? mine.extent[here] : 1;
+        if (k == d && out.extent[k] == 1 && there >= 0) out.extent[k] = other.extent[there];
+    }
+    bool same = ndim == mine.ndim && (d < 0 || d >= ndim || out.extent[d] == mine.extent[d]);
+    return same ? x : ts_expand(x, out);
+}
+
 ts_tensor *(ts_cosine_similarity)(ts_tensor *a, ts_tensor *b, int32_t dim)
 {
     const double least = 1e-8;
     int64_t d = dim;
     ts_scope inner = tsi_scope_inner(a);
-    return ts_scope_leave(
-        inner,
-        ts_sum(ts_mul((ts_normalize)(a, dim, least), (ts_normalize)(b, dim, least)), &d, 1, 0));
+    ts_tensor *one = (ts_normalize)(repeated_along(a, b, dim), dim, least);
+    ts_tensor *other = (ts_normalize)(repeated_along(b, a, dim), dim, least);
+    return ts_scope_leave(inner, ts_sum(ts_mul(one, other), &d, 1, 0));
 }
 
 /* ---- indices --------------------------------------------------------------------------------- */

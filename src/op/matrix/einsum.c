@@ -330,19 +330,19 @@ static ts_tensor *product_of_others(const tsi_grad_io *io, const letters *l, int
     return (ts_einsum_many)(equation, in, count);
 }
 
-/* Dims that were summed alone: each of their places has the gradient of the sum. */
+/* Dims that were summed alone, or that all others broadcast: each of their places has the same
+ * gradient. */
 static ts_tensor *spread(ts_tensor *g, const char *have, const char *want, const ts_meta *meta)
 {
     ts_shape shape = meta->shape;
     bool missing = false;
     for (int32_t d = 0; want[d] && g; d++) {
-        const char *place = strchr(have, want[d]);
-        if (place) {
-            shape.extent[d] = ts_tensor_shape(g).extent[d];
-        } else {
-            g = ts_unsqueeze(g, d);
-            missing = true;
-        }
+        if (!strchr(have, want[d])) g = ts_unsqueeze(g, d);
+        int64_t extent = g ? ts_tensor_shape(g).extent[d] : 1;
+        if (extent == 1)
+            missing |= shape.extent[d] != 1;
+        else
+            shape.extent[d] = extent;
     }
     return missing && g ? ts_expand(g, shape) : g;
 }

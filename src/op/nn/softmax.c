@@ -233,11 +233,15 @@ static const tsi_algorithm logsumexp_phases[] = {
     { "two-phase", logsumexp_two_phase, logsumexp_bytes }, { 0 }
 };
 
+/* dy times the weights e^(x - y), made to sum to one: y is rounded. Equal infinities share. */
 static ts_status logsumexp_grad(const tsi_grad_io *io)
 {
-    ts_tensor *y = tsi_grad_unreduce(io->out[0], &io->in_meta[0], io->attributes);
-    ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
-    io->in_grad[0] = ts_mul(dy, ts_exp(ts_sub(io->in[0], y)));
+    const tsi_reduce_attributes *a = io->attributes;
+    ts_tensor *x = io->in[0], *y = tsi_grad_unreduce(io->out[0], &io->in_meta[0], a);
+    ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
+    ts_tensor *weight = ts_exp(ts_masked_fill(ts_sub(x, y), ts_eq(x, y), 0.0));
+    weight = ts_div(weight, ts_sum(weight, a->dims.value, a->dims.count, 1));
+    io->in_grad[0] = ts_mul(dy, weight);
     return ts_rank_status(io->rank);
 }
 

@@ -195,11 +195,15 @@ static ts_status power_grad(const tsi_grad_io *io)
     return tsi_binary_give(io, da, db);
 }
 
-static ts_status logaddexp_grad(const tsi_grad_io *io)
+/* dy times sigmoid(scale (a - b)) and its complement. By the difference of the inputs, not of one
+ * and the result, which is rounded and may be infinite. Equal ones share, also infinite ones. */
+ts_status tsi_grad_logaddexp(const tsi_grad_io *io)
 {
-    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
-    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp(ts_sub(io->in[0], y))) : NULL,
-                           io->needs & 2 ? ts_mul(dy, ts_exp(ts_sub(io->in[1], y))) : NULL);
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_tensor *over = ts_masked_fill(ts_sub(a, b), ts_eq(a, b), 0.0);
+    if (io->op == &tsi_op_logaddexp2) over = ts_mul_scalar(over, 0.6931471805599453);
+    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_sigmoid(over)) : NULL,
+                           io->needs & 2 ? ts_mul(dy, ts_sigmoid(ts_neg(over))) : NULL);
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */
@@ -346,9 +350,9 @@ const tsi_op_desc tsi_op_logaddexp = {
     .name = "logaddexp",
     .what = "log(e^a + e^b)",
     TSI_BINARY,
-    .saves = A | B | Y,
+    .saves = A | B,
     .family = TSI_BINARY_FAMILY(real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .grad = logaddexp_grad,
+    .grad = tsi_grad_logaddexp,
     .sample = tsi_sample_binary,
 };

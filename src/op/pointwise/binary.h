@@ -26,6 +26,7 @@ ts_status tsi_grad_hypot(const tsi_grad_io *io);
 ts_status tsi_grad_fmod(const tsi_grad_io *io); /* also remainder */
 ts_status tsi_grad_copysign(const tsi_grad_io *io);
 ts_status tsi_grad_xlogy(const tsi_grad_io *io);
+ts_status tsi_grad_logaddexp(const tsi_grad_io *io); /* also logaddexp2 */
 
 /* What the table's rows of two elementwise inputs have in common: functions of reals, whole and
  * complex numbers (NULL: none) with the kind of their result; and the rest of the row. */

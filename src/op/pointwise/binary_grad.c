@@ -25,12 +25,17 @@ ts_status tsi_grad_hypot(const tsi_grad_io *io)
     return give(io, ts_div(io->in[0], io->out[0]), ts_div(io->in[1], io->out[0]));
 }
 
-/* a - b trunc(a / b); with floor for remainder. */
+/* How often b was taken from a: the whole number that goes with the remainder. */
+static ts_tensor *times_taken(const tsi_grad_io *io)
+{
+    ts_tensor *a = io->in[0], *b = io->in[1];
+    if (io->op == &tsi_op_remainder) return ts_floor_divide(a, b);
+    return ts_round(ts_div(ts_sub(a, ts_fmod(a, b)), b));
+}
+
 ts_status tsi_grad_fmod(const tsi_grad_io *io)
 {
-    ts_tensor *a = io->in[0], *b = io->in[1], *times = ts_div(a, b);
-    times = io->op == &tsi_op_fmod ? ts_trunc(times) : ts_floor(times);
-    return give(io, ts_ones_like(a), ts_neg(times));
+    return give(io, ts_ones_like(io->in[0]), io->needs & 2 ? ts_neg(times_taken(io)) : NULL);
 }
 
 /* The sign of a against that of the result; a sign has no slope. */

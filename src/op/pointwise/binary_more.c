@@ -9,7 +9,16 @@
 
 /* ---- scalar functions ------------------------------------------------------------------------ */
 
-TSI_REAL(floor_divide, floor(x[0] / x[1]))
+/* From the remainder, which is exact: a / b may round up to the next whole number. */
+static double real_floor_divide(const double *x, const void *a)
+{
+    (void)a;
+    double r = fmod(x[0], x[1]);
+    if (x[1] == 0.0 || isnan(r)) return floor(x[0] / x[1]);
+    double q = (x[0] - r) / x[1];
+    if (r != 0.0 && (r < 0.0) != (x[1] < 0.0)) q -= 1.0;
+    return q == 0.0 ? copysign(0.0, x[0] / x[1]) : nearbyint(q);
+}
 
 /* Of whole numbers a quotient by 0 is 0, as the remainder is. */
 static int64_t whole_floor_divide(const int64_t *x, const void *a)
@@ -104,13 +113,6 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     return tsi_binary_give(io, ts_mul(dy, first), ts_mul(dy, ts_rsub_scalar(first, 1.0)));
 }
 
-static ts_status logaddexp2_grad(const tsi_grad_io *io)
-{
-    ts_tensor *dy = io->out_grad[0], *y = io->out[0];
-    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, ts_exp2(ts_sub(io->in[0], y))) : NULL,
-                           io->needs & 2 ? ts_mul(dy, ts_exp2(ts_sub(io->in[1], y))) : NULL);
-}
-
 /* A step has no slope; where it is taken, the value has one. */
 static ts_status heaviside_grad(const tsi_grad_io *io)
 {
@@ -130,7 +132,6 @@ static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 
 #define A 1u
 #define B 2u
-#define Y ((uint64_t)1 << TSI_SAVE_OUT)
 
 const tsi_op_desc tsi_op_floor_divide = {
     .name = "floor_divide",
@@ -166,10 +167,10 @@ const tsi_op_desc tsi_op_logaddexp2 = {
     .name = "logaddexp2",
     .what = "log2(2^a + 2^b)",
     TSI_BINARY,
-    .saves = A | B | Y,
+    .saves = A | B,
     .family = TSI_BINARY_FAMILY(real_logaddexp2, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
-    .grad = logaddexp2_grad,
+    .grad = tsi_grad_logaddexp,
     .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_heaviside = {

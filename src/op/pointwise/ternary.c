@@ -92,9 +92,18 @@ const tsi_op_desc tsi_op_where = {
 
 /* ---- addcmul, addcdiv ------------------------------------------------------------------------ */
 
+static ts_dtype value_dtype(const void *attributes)
+{
+    return tsi_number_dtype(((const value_attributes *)attributes)->value);
+}
+
 TSI_REAL(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
+TSI_WHOLE(addcmul,
+          (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)((const value_attributes *)a)->value *
+                                         (uint64_t)x[1] * (uint64_t)x[2]))
 TSI_BOTH(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
 TSI_REAL(addcdiv, x[0] + ((const value_attributes *)a)->value * x[1] / x[2])
+TSI_BOTH(addcdiv, x[0] + ((const value_attributes *)a)->value * x[1] / x[2])
 
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
 {
@@ -151,18 +160,19 @@ const tsi_op_desc tsi_op_addcmul = {
     .what = "a + value * b * c",
     POINTWISE(3),
     .infer = tsi_family_infer,
-    .flags = TSI_OP_IN_PLACE,
+    .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .saves = 6,
     .attribute = value_table,
     .attribute_bytes = sizeof(value_attributes),
     .rules = addcmul_rules,
     .grad = addcmul_grad,
-    .family = FAMILY(real_addcmul, NULL, both_addcmul, REAL),
+    .family = (&(const tsi_pointwise_family){
+        { real_addcmul, whole_addcmul, both_addcmul }, TSI_RESULT_SAME, value_dtype }),
     .sample = sample_ternary,
 };
 const tsi_op_desc tsi_op_addcdiv = {
     .name = "addcdiv",
-    .what = "a + value * b / c",
+    .what = "a + value * b / c; integers give f32",
     POINTWISE(3),
     .infer = tsi_family_infer,
     .flags = TSI_OP_IN_PLACE,
@@ -171,7 +181,7 @@ const tsi_op_desc tsi_op_addcdiv = {
     .attribute_bytes = sizeof(value_attributes),
     .rules = addcmul_rules,
     .grad = addcdiv_grad,
-    .family = FAMILY(real_addcdiv, NULL, NULL, REAL),
+    .family = FAMILY(real_addcdiv, NULL, both_addcdiv, REAL),
     .sample = sample_ternary,
 };
 
