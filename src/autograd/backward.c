@@ -10,6 +10,7 @@
 #include "autograd/tape.h"
 #include "base/alloc.h"
 #include "op/core/common.h"
+#include "op/core/element.h"
 #include "tensor/scope.h"
 
 /* ---- delivering ------------------------------------------------------------------------------ */
@@ -84,14 +85,31 @@ static uint64_t needs_of(const tsi_backward *r, const tsi_node *node)
     return needs;
 }
 
-static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_grad)
+/* The gradient of a complex number is dL/dre + i dL/dim, so that of f(x) is dy conj(f'(x)). All our
+ * functions and products have f(conj x) = conj f(x): the operators' gradients are written with f',
+ * as for reals, and are given the conjugates of what was saved. Those that are no such functions
+ * (abs, norms) take them back. A user's own gradient gets what it saved. */
+static ts_status conjugate_saved(const tsi_node *node, ts_tensor **out)
+{
+    for (int32_t i = 0; i < node->input_count + node->output_count; i++) {
+        ts_tensor *t = node->saved[i];
+        bool turn = t && tsi_dtype_category((ts_dtype)t->dtype) == TSI_CATEGORY_COMPLEX &&
+                    node->op && !(node->op->flags & TSI_OP_USER);
+        out[i] = turn ? ts_conj(t) : t;
+        if (turn && !out[i]) return ts_rank_status(t->rank);
+    }
+    return TS_OK;
+}
+
+static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **saved,
+                                ts_tensor **in_grad)
 {
     tsi_grad_io io = {
         .op = node->op,
         .attributes = node->attributes,
         .rank = r->tape->rank,
-        .in = node->saved,
-        .out = node->saved + node->input_count,
+        .in = saved,
+        .out = saved + node->input_count,
         .in_meta = node->in_meta,
         .out_grad = node->out_grad,
         .in_grad = in_grad,
@@ -101,6 +119,7 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **in_
     };
     if (io.needs == 0 && node->op) return TS_OK;
     TSI_TRY(check_versions(node));
+    TSI_TRY(conjugate_saved(node, saved));
     const char *where = r->tape->rank->where;
     r->tape->rank->where = node->where;
     ts_status status = node->op ? node->op->grad(&io) : node->grad(&io, node->extra);
@@ -161,10 +180,11 @@ static ts_status node_run(tsi_backward *r, int64_t number)
     options.implicit_moves = node->moves;
     ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
     if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
-    ts_tensor **in_grad = tsi_calloc((size_t)node->input_count + 1, sizeof *in_grad);
+    size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
+    ts_tensor **in_grad = tsi_calloc(2 * in + out + 1, sizeof *in_grad); /* and what was saved */
     ts_status status =
         in_grad ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *in_grad);
-    if (status == TS_OK) status = node_gradients(r, node, in_grad);
+    if (status == TS_OK) status = node_gradients(r, node, in_grad + in, in_grad);
     for (int32_t i = 0; status == TS_OK && i < node->input_count; i++)
         if (in_grad[i] && edge_wants(r, node, &node->edge[i]))
             status = deliver(r, &node->edge[i], in_grad[i]);

@@ -109,7 +109,8 @@ typedef struct tsi_grad_io {
     const tsi_op_desc *op; /* NULL: not an operator's gradient */
     const void *attributes;
     ts_rank *rank;
-    ts_tensor *const *in;       /* saved inputs; NULL where `saves` does not name them */
+    ts_tensor *const *in;       /* saved inputs; NULL where `saves` does not name them; of complex
+                                   numbers the conjugates, so that dy f'(x) is the gradient */
     ts_tensor *const *out;      /* saved outputs, likewise */
     const ts_meta *in_meta;     /* of all inputs */
     ts_tensor *const *out_grad; /* NULL: no gradient reached that output */

@@ -6,6 +6,8 @@
  *
  * for each input that holds reals and two directions v. Values are distinct and lie where all
  * functions are smooth, 0.2 .. 0.8 unless the table below says otherwise. */
+#include <complex.h>
+
 #include "op_family.h"
 
 enum { DIRECTIONS = 2, INDEX_MAX = 4 };
@@ -49,9 +51,22 @@ static double value_of(const point *p, const ts_meta *meta, int64_t i)
     return x;
 }
 
-static double direction_at(const point *p, int64_t i)
+/* Of complex numbers it turns. */
+static double complex direction_at(const point *p, ts_dtype dtype, int64_t i)
 {
-    return cos(1.0 + 2.3 * (double)i * (1 + p->direction) + 0.7 * p->direction);
+    double angle = 1.0 + 2.3 * (double)i * (1 + p->direction) + 0.7 * p->direction;
+    return dtype == TS_DTYPE_C128 ? cexp((double complex)I * angle) : cos(angle);
+}
+
+/* The imaginary part is small against the real one: branch cuts are far. */
+static double complex complex_of(const point *p, const ts_meta *meta, int64_t i)
+{
+    if (meta->dtype != TS_DTYPE_C128) return value_of(p, meta, i);
+    point still = *p;
+    still.moved = -1;
+    double complex x = value_of(&still, meta, i);
+    x += (double complex)I * 0.4 * (fraction(0.41 + 0.7548776662 * (double)(i + 1)) - 0.5);
+    return p->input == p->moved ? x + p->h * direction_at(p, TS_DTYPE_C128, i) : x;
 }
 
 /* The value with a placement; of a pending sum member 0 of an axis holds what the others lack. */
@@ -74,9 +89,9 @@ static ts_tensor *input_of(ts_mesh *mesh, const ts_meta *meta, const char *place
             int64_t i = 0;
             for (int32_t d = 0; d < block.ndim; d++)
                 i = i * meta->shape.extent[d] + tsi_span_list_at(&region.dim[d], loop.index[d]);
-            double x = value_of(p, meta, i);
+            double complex x = complex_of(p, meta, i);
             if (holders > 1) x = holder ? 0.25 : x - 0.25 * (double)(holders - 1);
-            tsi_store_real((ts_dtype)meta->dtype, tsi_block_at(&block, loop.at[0]), x);
+            tsi_store_complex((ts_dtype)meta->dtype, tsi_block_at(&block, loop.at[0]), x);
         }
     }
     tsi_arena_release(&arena);
@@ -94,17 +109,23 @@ typedef struct gradient_case {
     _Alignas(16) unsigned char attributes[1024];
     char place[TSI_INPUT_MAX][64];
     point p;
-    bool ran; /* the call itself, of the latest loss */
+    bool ran;  /* the call itself, of the latest loss */
+    bool both; /* complex numbers in place of reals */
 } gradient_case;
 
 /* Shorter numbers would round the step away. */
 static bool is_real(const ts_meta *meta)
 {
-    return meta->dtype == TS_DTYPE_F64;
+    return meta->dtype == TS_DTYPE_F64 || meta->dtype == TS_DTYPE_C128;
 }
 
 static ts_tensor *weights_of(ts_tensor *y, int32_t output)
 {
+    if (ts_tensor_dtype(y) == TS_DTYPE_C128) {
+        ts_meta meta = { .shape = ts_tensor_shape(y), .dtype = TS_DTYPE_C128 };
+        point p = { .input = 7 + output, .moved = -1, .low = 0.3, .high = 0.9, .limit = 1 };
+        return input_of(ts_tensor_mesh(y), &meta, NULL, &p);
+    }
     ts_arange_options range = TS_INIT(ts_arange_options);
     range.start = 0.3 + 0.1 * output;
     range.step = 0.17;
@@ -140,9 +161,10 @@ static ts_tensor *loss_of(gradient_case *c, ts_tensor **leaf)
     c->ran = status == TS_OK;
     state->stream_is_forced = 0;
     for (int32_t o = 0; status == TS_OK && o < c->op->output_count; o++) {
-        if (ts_tensor_dtype(out[o]) != TS_DTYPE_F64 || (o > 0 && is_statistic(c->op->name)))
-            continue;
-        ts_tensor *part = ts_sum(ts_mul(out[o], weights_of(out[o], o)), NULL, 0, 0);
+        ts_meta one = { .dtype = (int32_t)ts_tensor_dtype(out[o]) };
+        if (!is_real(&one) || (o > 0 && is_statistic(c->op->name))) continue;
+        ts_tensor *part = ts_mul(out[o], weights_of(out[o], o)); /* of complex ones the real part */
+        part = ts_sum(ts_cast(part, TS_DTYPE_F64), NULL, 0, 0);
         loss = loss ? ts_add(loss, part) : part;
     }
     return loss;
@@ -166,17 +188,32 @@ static bool is_constant(const char *op, int32_t input)
     return strcmp(op, "rope") == 0 && input == 1; /* the table of positions is made, not learnt */
 }
 
+static double complex *complex_numbers(ts_tensor *t, int64_t *count)
+{
+    ts_tensor *full = ts_tensor_full(t);
+    if (!full || ts_tensor_wait(full) != TS_OK) return NULL;
+    tsi_block block = tsi_array_block(full->array);
+    *count = tsi_block_count(&block);
+    double complex *out = tsi_alloc_array((size_t)*count + 1, sizeof *out);
+    tsi_loop loop = tsi_loop_over(&block);
+    int64_t i = 0;
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
+        out[i++] = tsi_load_complex((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
+    return out;
+}
+
+/* The gradient of a complex number is dL/dre + i dL/dim. */
 static void compare(gradient_case *c, ts_tensor *const *leaf)
 {
     for (int32_t i = 0; i < c->input_count; i++) {
         if (!leaf[i]) continue;
         int64_t n = 0;
         ts_tensor *grad = ts_tensor_grad(leaf[i]);
-        double *dx = grad ? family_numbers(grad, &n) : NULL;
+        double complex *dx = grad ? complex_numbers(grad, &n) : NULL;
         for (c->p.direction = 0; c->p.direction < DIRECTIONS; c->p.direction++) {
             double have = 0;
             for (int64_t e = 0; e < n; e++)
-                have += dx[e] * direction_at(&c->p, e);
+                have += creal(conj(dx[e]) * direction_at(&c->p, (ts_dtype)c->in[i].dtype, e));
             double want = (loss_at(c, i, step) - loss_at(c, i, -step)) / (2 * step);
             if (!isfinite(want) || is_constant(c->op->name, i)) continue;
             TEST_SAY(c->t, fabs(have - want) <= 2e-6 * (1 + fabs(want)),
@@ -242,13 +279,16 @@ static bool find_limit(gradient_case *c)
         (void)ts_scope_close(scope);
     }
     c->mesh = mesh;
-    TEST_SAY(c->t, good, "%s: no indices do", c->op->name);
+    TEST_SAY(c->t, good || c->both, "%s: no indices do", c->op->name);
     return good && smooth && reals;
 }
 
-static void check_operator(test *t, ts_mesh *mesh, const tsi_op_desc *op, int32_t rounds)
+/* How many of its samples were differentiated. */
+static int32_t check_operator(test *t, ts_mesh *mesh, const tsi_op_desc *op, int32_t rounds,
+                              bool both)
 {
-    gradient_case c = { .t = t, .op = op, .mesh = mesh };
+    int32_t checked = 0;
+    gradient_case c = { .t = t, .op = op, .mesh = mesh, .both = both };
     c.p.low = 0.2;
     c.p.high = 0.8;
     for (size_t i = 0; i < TSI_COUNT_OF(domains); i++)
@@ -262,40 +302,49 @@ static void check_operator(test *t, ts_mesh *mesh, const tsi_op_desc *op, int32_
         memset(c.attributes, 0, sizeof c.attributes);
         c.input_count = op->input_max;
         if (!tsi_op_sample(op, &random, variant, c.in, &c.input_count, c.attributes)) break;
+        for (int32_t i = 0; both && i < c.input_count; i++)
+            if (c.in[i].dtype == TS_DTYPE_F64) c.in[i].dtype = TS_DTYPE_C128;
         if (!find_limit(&c)) continue;
+        checked++;
         for (int32_t r = 0; r < rounds; r++) {
             c.drawn = rounds > 1 || t->count > 1;
             draw_places(&c);
             check_case(&c);
         }
     }
+    return checked;
 }
 
-static void check_table(test *t, ts_mesh *mesh, int32_t rounds)
+static void check_table(test *t, ts_mesh *mesh, int32_t rounds, bool both)
 {
     int32_t checked = 0;
     for (int32_t i = 0; i < TSI_OP_ID_COUNT && ts_rank_status(t->me) == TS_OK; i++) {
         const tsi_op_desc *op = tsi_op_at(i);
         if (!op->grad) continue;
-        check_operator(t, mesh, op, rounds);
-        checked++;
+        checked += check_operator(t, mesh, op, rounds, both) > 0 || !both;
     }
-    TEST_SAY(t, checked > 100, "only %d operators were checked", checked);
+    TEST_SAY(t, checked > (both ? 60 : 100), "only %d operators were checked", checked);
 }
 
 TS_TEST_RANKS(gradients_of_all_operators_on_one_rank, 1)
 {
-    check_table(t, ts_mesh_create(t->me, "x=*"), 1);
+    check_table(t, ts_mesh_create(t->me, "x=*"), 1, false);
+}
+
+/* repair 8: every operator that takes complex numbers and has a gradient has theirs. */
+TS_TEST_RANKS(gradients_of_complex_numbers, 1, 2)
+{
+    check_table(t, ts_mesh_create(t->me, "x=*"), t->count > 1 ? 4 : 1, true);
 }
 
 TS_TEST_RANKS(gradients_of_all_operators_sharded, 2, 3)
 {
-    check_table(t, ts_mesh_create(t->me, "x=*"), 5);
+    check_table(t, ts_mesh_create(t->me, "x=*"), 5, false);
 }
 
 TS_TEST_RANKS(gradients_of_all_operators_on_a_square, 4)
 {
-    check_table(t, ts_mesh_create(t->me, "x=2, y=2"), 5);
+    check_table(t, ts_mesh_create(t->me, "x=2, y=2"), 5, false);
 }
 
 /* ---- diagonals ------------------------------------------------------------------------------- */

@@ -33,6 +33,11 @@ ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t 
  * over the dims it had not, or had with extent 1, and casts to its dtype. */
 ts_tensor *tsi_grad_unbroadcast(ts_tensor *grad, const ts_meta *operand);
 
+static inline bool tsi_meta_is_complex(const ts_meta *meta)
+{
+    return tsi_dtype_category((ts_dtype)meta->dtype) == TSI_CATEGORY_COMPLEX;
+}
+
 /* Elementwise references: f of one, two or three numbers; reals in double, integers in int64,
  * complex in double complex. A NULL function: that category is refused with a sentence. */
 typedef struct tsi_scalar_fns {

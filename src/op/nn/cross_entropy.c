@@ -382,6 +382,7 @@ const tsi_op_desc tsi_op_pick = {
     .input_max = 2,
     .output_count = 1,
     .saves = 2,
+    .dtypes = TSI_DTYPES_ORDERED,
     .infer = pick_infer,
     .rules = pick_rules,
     .reference = pick_reference,

@@ -188,7 +188,9 @@ static ts_status power_grad(const tsi_grad_io *io)
         da = ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)));
         da = ts_mul(dy, ts_masked_fill(da, ts_logical_not(b), 0.0));
     }
-    if (io->needs & 2) {
+    if (io->needs & 2 && tsi_dtype_category(ts_tensor_dtype(y)) == TSI_CATEGORY_COMPLEX) {
+        db = ts_mul(dy, ts_masked_fill(ts_mul(y, ts_log(a)), ts_logical_not(a), 0.0));
+    } else if (io->needs & 2) {
         ts_tensor *flat = ts_logical_and(ts_logical_not(a), ts_ge_scalar(b, 0.0));
         db = ts_mul(dy, ts_masked_fill(ts_xlogy(y, a), flat, 0.0));
     }

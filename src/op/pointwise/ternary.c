@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ternary.c - elementwise operators of three inputs, and the fused gradients of activations. */
+#include <complex.h>
 #include <math.h>
 
 #include "op/pointwise/unary.h"
@@ -253,6 +254,15 @@ const tsi_op_desc tsi_op_masked_fill = {
 TSI_REAL(threshold_backward, x[1] > 0.0 ? x[0] : 0.0)
 TSI_REAL(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
 TSI_REAL(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
+TSI_BOTH(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
+TSI_BOTH(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
+
+static double complex both_silu_backward(const double complex *x, const void *a)
+{
+    (void)a;
+    double complex s = 1.0 / (1.0 + cexp(-x[1]));
+    return x[0] * s * (1.0 + x[1] * (1.0 - s));
+}
 
 static double real_silu_backward(const double *x, const void *a)
 {
@@ -279,7 +289,7 @@ static double real_gelu_tanh_backward(const double *x, const void *a)
     return x[0] * (0.5 * (1.0 + t) + slope);
 }
 
-#define BACKWARD(op, words)                                                                        \
+#define BACKWARD(op, both, words)                                                                  \
     const tsi_op_desc tsi_op_##op = { .name = #op,                                                 \
                                       .what = words,                                               \
                                       POINTWISE(2),                                                \
@@ -287,13 +297,13 @@ static double real_gelu_tanh_backward(const double *x, const void *a)
                                       .flags = TSI_OP_NO_GRAD,                                     \
                                       .sample = tsi_sample_binary,                                 \
                                       .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 },       \
-                                      .family = FAMILY(real_##op, NULL, NULL, REAL) }
-BACKWARD(threshold_backward, "dy where y > 0, else 0");
-BACKWARD(sigmoid_backward, "dy * y * (1 - y)");
-BACKWARD(tanh_backward, "dy * (1 - y^2)");
-BACKWARD(silu_backward, "gradient of silu at x");
-BACKWARD(gelu_backward, "gradient of gelu at x");
-BACKWARD(gelu_tanh_backward, "gradient of gelu_tanh at x");
+                                      .family = FAMILY(real_##op, NULL, both, REAL) }
+BACKWARD(threshold_backward, NULL, "dy where y > 0, else 0");
+BACKWARD(sigmoid_backward, both_sigmoid_backward, "dy * y * (1 - y)");
+BACKWARD(tanh_backward, both_tanh_backward, "dy * (1 - y^2)");
+BACKWARD(silu_backward, both_silu_backward, "gradient of silu at x");
+BACKWARD(gelu_backward, NULL, "gradient of gelu at x");
+BACKWARD(gelu_tanh_backward, NULL, "gradient of gelu_tanh at x");
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 

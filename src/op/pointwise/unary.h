@@ -47,6 +47,9 @@ ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void
 TSI_UNARY_GRADS(TSI_DECLARE_GRAD)
 #undef TSI_DECLARE_GRAD
 
+/* x / |x|, 0 at 0, by the conjugate of complex x, which is what gradients are given. */
+ts_tensor *tsi_complex_sign(ts_tensor *conjugate);
+
 /* A random shape of 0 to 3 dims, small and odd, for the samples of pointwise operators. */
 ts_shape tsi_sample_shape(uint64_t *random, int32_t variant);
 bool tsi_sample_unary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,

@@ -2,7 +2,8 @@
 /* unary_grad.c - gradients of the elementwise operators of one input, written with operators, so
  * they shard.
  *
- * x is the saved input, y the saved output, dy the gradient that arrives. */
+ * x is the saved input, y the saved output (complex ones conjugated, op.h), dy the gradient that
+ * arrives. */
 #include "op/pointwise/unary.h"
 
 static ts_status give(const tsi_grad_io *io, ts_tensor *dx)
@@ -47,7 +48,20 @@ static ts_tensor *one_plus_square(ts_tensor *t)
 GRAD(copy, dy_of(io))
 GRAD(zero, ts_zeros_like(dy_of(io)))
 GRAD(neg, ts_neg(dy_of(io)))
-GRAD(abs, ts_mul(dy_of(io), ts_sign(x_of(io))))
+
+ts_tensor *tsi_complex_sign(ts_tensor *conjugate)
+{
+    ts_tensor *size = ts_abs(conjugate);
+    return ts_div(ts_conj(conjugate), ts_masked_fill(size, ts_logical_not(size), 1.0));
+}
+
+ts_status tsi_grad_abs(const tsi_grad_io *io)
+{
+    ts_tensor *x = x_of(io);
+    if (!tsi_meta_is_complex(&io->in_meta[0])) return give(io, ts_mul(dy_of(io), ts_sign(x)));
+    return give(io, ts_mul(dy_of(io), tsi_complex_sign(x)));
+}
+
 GRAD(acos, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))))
 GRAD(acosh, ts_mul(dy_of(io), ts_rsqrt(ts_add_scalar(ts_square(x_of(io)), -1.0))))
 GRAD(asin, ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io)))))

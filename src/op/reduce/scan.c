@@ -300,7 +300,7 @@ static ts_status backward_infer(const tsi_op_call *call)
         return TSI_FAIL(TS_ERR_SHAPE, "cumprod_backward: a gradient of %s for %s",
                         tsi_shape_text(&dy->shape, one, sizeof one),
                         tsi_shape_text(&x->shape, other, sizeof other));
-    if (tsi_dtype_category((ts_dtype)x->dtype) != TSI_CATEGORY_REAL)
+    if (tsi_dtype_category((ts_dtype)x->dtype) < TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "cumprod_backward: is not defined for %s",
                         ts_dtype_name((ts_dtype)x->dtype));
     call->out[0] = *x;
@@ -315,21 +315,20 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* With P(i) the product before i and s(i) = dy(i) + x(i+1) s(i+1): dx(i) = P(i) s(i). No division,
  * so zeros are no special case. */
-static void backward_line(const tsi_kernel_io *io, const int64_t *at, int32_t dim, double *s)
+static void backward_line(const tsi_kernel_io *io, const int64_t *at, int32_t dim,
+                          double complex *s)
 {
     const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *dx = &io->out[0].block;
     int64_t n = x->ndim ? x->extent[dim] : 1;
-    double next = 0.0, before = 1.0; /* x(i+1) s(i+1); P(i) */
+    ts_dtype of_dy = (ts_dtype)dy->dtype, of_x = (ts_dtype)x->dtype, of_dx = (ts_dtype)dx->dtype;
+    double complex next = 0.0, before = 1.0; /* x(i+1) s(i+1); P(i) */
     for (int64_t i = n - 1; i >= 0; i--) {
-        s[i] = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, at[0] + i * dy->stride[dim])) +
-               next;
-        next =
-            s[i] * tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at[1] + i * x->stride[dim]));
+        s[i] = tsi_load_complex(of_dy, tsi_block_at(dy, at[0] + i * dy->stride[dim])) + next;
+        next = s[i] * tsi_load_complex(of_x, tsi_block_at(x, at[1] + i * x->stride[dim]));
     }
     for (int64_t i = 0; i < n; i++) {
-        tsi_store_real((ts_dtype)dx->dtype, tsi_block_at(dx, at[2] + i * dx->stride[dim]),
-                       before * s[i]);
-        before *= tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at[1] + i * x->stride[dim]));
+        tsi_store_complex(of_dx, tsi_block_at(dx, at[2] + i * dx->stride[dim]), before * s[i]);
+        before *= tsi_load_complex(of_x, tsi_block_at(x, at[1] + i * x->stride[dim]));
     }
 }
 
@@ -342,7 +341,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
                       .stride = { dy->stride, x->stride, dx->stride } };
     memcpy(loop.extent, x->extent, sizeof loop.extent);
     size_t n = x->ndim ? (size_t)x->extent[dim] : 1;
-    double *line = tsi_alloc_array(n + 1, sizeof *line);
+    double complex *line = tsi_alloc_array(n + 1, sizeof *line);
     if (!line) return tsi_fail_memory("a line of cumprod_backward", n * sizeof *line);
     if (x->ndim > 0) loop.extent[dim] = 1;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))

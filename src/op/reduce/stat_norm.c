@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "op/pointwise/unary.h"
 #include "op/reduce/reduce.h"
 
 static const tsi_attribute vector_norm_table[] = {
@@ -139,7 +140,8 @@ static ts_status vector_norm_reference(const tsi_kernel_io *io)
 
 /* ---- the gradient ---------------------------------------------------------------------------- */
 
-/* dx = sign(x) (|x| / y)^(p-1) dy, 0 where x is 0; for infinite p the extremes share dy. */
+/* dx = sign(x) (|x| / y)^(p-1) dy, 0 where x is 0; for infinite p the extremes share dy. The sign
+ * of a complex number is x / |x|. */
 static ts_status vector_norm_grad(const tsi_grad_io *io)
 {
     const tsi_reduce_attributes *a = io->attributes;
@@ -155,7 +157,8 @@ static ts_status vector_norm_grad(const tsi_grad_io *io)
         if (a->p != 2.0) factor = ts_pow(factor, a->p - 1.0);
         factor = ts_masked_fill(factor, ts_logical_not(x), 0.0);
     }
-    io->in_grad[0] = ts_mul(ts_mul(ts_sign(x), factor), dy);
+    ts_tensor *sign = tsi_meta_is_complex(&io->in_meta[0]) ? tsi_complex_sign(x) : ts_sign(x);
+    io->in_grad[0] = ts_mul(sign, ts_mul(factor, dy));
     return ts_rank_status(io->rank);
 }
 
