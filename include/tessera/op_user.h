@@ -65,7 +65,8 @@ typedef struct ts_op_desc { /* static, the same on every rank; its address is it
     /* Instead of kernel: a body of operators that may communicate; the inputs have the placements
      * of a rule. Implicit moves inside are its own affair. Its rules cannot be proved. */
     void (*compose)(const ts_op_io *io);
-    void (*grad)(const ts_op_io *io); /* of operators, so it shards; NULL: no gradient */
+    void (*grad)(
+        const ts_op_io *io); /* of operators, so it shards; NULL: none, backward is refused */
     /* ---- all optional: zero means what a small operator wants */
     const char *what;     /* one line for people */
     int32_t input_min;    /* trailing inputs may be NULL down to this number; 0: none may */

@@ -118,6 +118,11 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **sav
         .output_count = node->output_count,
     };
     if (io.needs == 0 && node->op) return TS_OK;
+    if (node->op && !node->op->grad)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "backward of %s: it has no gradient, and one is asked for; detach its "
+                        "inputs if it is to count as a constant",
+                        node->op->name);
     TSI_TRY(check_versions(node));
     TSI_TRY(conjugate_saved(node, saved));
     const char *where = r->tape->rank->where;

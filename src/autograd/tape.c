@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/core/element.h"
 #include "tensor/scope.h"
 
 /* ---- the state of a rank --------------------------------------------------------------------- */
@@ -239,6 +240,20 @@ static void save(tsi_node *node, int32_t place, ts_tensor *t)
     node->version[place] = t->array->storage->version;
 }
 
+/* Is what arrives at the results of an operator without a gradient to be refused? Truths, places
+ * and constants get none; a leaf that is written, as by an optimiser, stays one. */
+static bool refuses(const tsi_op_record *call)
+{
+    const tsi_op_plan *plan = call->plan;
+    bool numbers = false;
+    if (plan->op->flags & TSI_OP_FREE) return false;
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        if (tsi_leaf_of(call->out[o])) return false;
+        numbers |= tsi_dtype_category((ts_dtype)call->out[o]->dtype) >= TSI_CATEGORY_REAL;
+    }
+    return numbers;
+}
+
 /* One operator was called. */
 static void record(void *context, void *what)
 {
@@ -248,8 +263,9 @@ static void record(void *context, void *what)
     const tsi_op_plan *plan = call->plan;
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(state->rank, TSI_SLOT_TENSOR));
     if (state->capture) tsi_capture_leaves(state, call->in, plan->input_count);
-    if (!tape || frame->no_grad || plan->op->flags & TSI_OP_NO_GRAD || !plan->op->grad) return;
+    if (!tape || frame->no_grad) return;
     if (!tsi_tape_wants(tape, call->in, plan->input_count)) return;
+    if (!plan->op->grad && !refuses(call)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
     if (number < 0) return;
     tsi_node *node = &tape->node[number];

@@ -126,11 +126,14 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_RANDOM = 4,      /* draws numbers; never cached by value, partial inputs refused */
        TSI_OP_HOST = 8,        /* the result is read by the host (equal, allclose) */
        TSI_OP_DATA_SHAPE = 16, /* the output's shape depends on data (masked_select) */
-       TSI_OP_NO_GRAD = 32,    /* has no gradient by nature (comparisons, argmax) */
+       TSI_OP_NO_GRAD = 32,    /* has no gradient by nature (comparisons, argmax); where it gives
+                                  reals,    a gradient that arrives is refused */
        TSI_OP_LIST = 64,       /* any number of inputs of one kind (cat, stack) */
        TSI_OP_ONE_ROUND = 128, /* its algorithms take one round of messages, not an all-reduce's */
        TSI_OP_USER = 256,      /* registered at run time: a ts_op (user.h) */
        TSI_OP_COMPOSED = 512,  /* algorithm 1 runs whatever the rule: it has no kernel */
+       TSI_OP_FREE = 2048,     /* its result does not follow its inputs' values: constants, draws,
+                                  masks; a gradient that arrives there ends there */
        TSI_OP_WRAPS = 1024     /* of integers it wraps and keeps no order: only sums pass through */
 };
 enum { /* tsi_op_desc.dtypes */

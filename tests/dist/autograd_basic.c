@@ -112,3 +112,27 @@ TS_TEST_RANKS(repair_4_a_seed_fits_its_root, 1, 2)
         (void)ts_scope_close(scope);
     }
 }
+
+/* repair 14: an operator that gives reals and has no gradient says so; truths, draws and constants
+ * end a gradient. */
+TS_TEST_RANKS(what_has_no_gradient_says_so, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_watch(ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(4), "S(0)", NULL));
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &options);
+    ts_tape_begin(t->me);
+    ts_tensor *whole = ts_floor_divide(x, ts_add_scalar(ts_detach(x), 2.0));
+    TEST_EQ(t, ts_backward(ts_sum(ts_add(whole, x), NULL, 0, 0), NULL), TS_ERR_STATE);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_SAY(t, error && strstr(error->text, "backward of floor_divide: it has no gradient"), "%s",
+             error ? error->text : "no error");
+    (void)ts_scope_close(scope);
+    ts_tape_begin(t->me);
+    ts_tensor *some = ts_mul(x, ts_zeros_like(x));
+    some = ts_add(some, ts_cast(ts_gt_scalar(x, 1.0), TS_DTYPE_F32));
+    TEST_OK(t, ts_backward(ts_sum(some, NULL, 0, 0), NULL));
+    some = ts_floor_divide(ts_detach(x), ts_add_scalar(ts_detach(x), 2.0));
+    TEST_OK(t, ts_backward(ts_sum(ts_mul(some, x), NULL, 0, 0), NULL));
+}

@@ -52,10 +52,29 @@ static const value_row rows[] = {
     { "addcmul", "{}", "u8[1] 250; u8[1] 2; u8[1] 4", "u8[1] 2" },
     { "addcdiv", "{\"value\": 2}", "i64[2] 1 2; i64[2] 3 1; i64[2] 4 -1", "f32[2] 2.5 0" },
     { "addcdiv", "{}", "c64[1] 1; c64[1] 1+1i; c64[1] 0+1i", "c64[1] 2-1i" },
+    /* repair 14: reals to small integers are kept at the ends, integers wrap */
+    { "cast", "{\"dtype\": \"u8\"}", "f32[5] 300 -1 nan inf 2.9", "u8[5] 255 0 0 255 2" },
+    { "cast", "{\"dtype\": \"i8\"}", "f64[4] -129 128 -inf -2.9", "i8[4] -128 127 -128 -2" },
+    { "cast", "{\"dtype\": \"u8\"}", "i64[3] 300 -1 256", "u8[3] 44 255 0" },
+    { "relu6", "{}", "i64[3] -1 3 9", "i64[3] 0 3 6" },
+    { "relu6", "{}", "u8[2] 3 9", "u8[2] 3 6" },
+    { "threshold", "{\"threshold\": 1, \"value\": -5}", "i64[3] 0 1 2", "i64[3] -5 -5 2" },
+    { "threshold", "{\"threshold\": 1, \"value\": 0.5}", "i32[2] 0 2", "f32[2] 0.5 2" },
+    { "equal", "{}", "f32[2] 1 2; f32[1] 1", "bool[] 0" },
+    { "equal", "{}", "f32[2,1] 1 2; f32[2] 1 2", "bool[] 0" },
+    { "equal", "{}", "f32[0]; f32[0,2]", "bool[] 0" },
+    { "equal", "{}", "f32[2] 1 2; f32[2] 1 2", "bool[] 1" },
     /* functions */
     { "round", "{}", "f64[6] 0.5 1.5 2.5 -0.5 -1.5 inf", "f64[6] 0 2 2 0 -2 inf" },
     { "sign", "{}", "f64[4] -0.5 0 inf nan", "f64[4] -1 0 1 nan" },
     { "relu", "{}", "f32[3] nan -inf inf", "f32[3] nan 0 inf" },
+    { "relu6", "{}", "f32[3] nan -inf inf", "f32[3] nan 0 6" },
+    { "threshold", "{\"threshold\": 1, \"value\": 0}", "f32[2] nan inf", "f32[2] nan inf" },
+    { "heaviside", "{}", "f32[2] nan 0; f32[2] 1 nan", "f32[2] nan nan" },
+    { "clamp", "{\"min\": -1, \"max\": 1}", "f64[3] nan -inf inf", "f64[3] nan -1 1" },
+    { "amin", "{}", "f32[3] 1 nan -inf", "f32[] nan" },
+    { "max", "{\"dim\": 0}", "f32[4] 1 nan 3 nan", "f32[] nan; i64[] 1" },
+    { "min", "{\"dim\": 0}", "f32[4] 1 nan -3 nan", "f32[] nan; i64[] 1" },
     { "maximum", "{}", "f32[3] nan 1 -inf; f32[3] 1 nan inf", "f32[3] nan nan inf" },
     { "minimum", "{}", "f32[3] nan 1 -inf; f32[3] 1 nan inf", "f32[3] nan nan -inf" },
     { "clamp", "{\"min\": 1, \"max\": -1}", "f32[3] -5 0 5", "f32[3] -1 -1 -1" },
@@ -177,6 +196,20 @@ static const value_row slopes[] = {
     { "logsumexp", "{}", "f32[2] 1e4 10001", "f32[2] 0.26894142 0.73105858" },
     { "logsumexp", "{}", "f64[3] 1 inf -inf", "f64[3] 0 1 0" },
     { "vector_norm", "{}", "f64[2] 0 0", "f64[2] 0 0" },
+    /* repair 14: at no number, and of negative bases */
+    { "relu", "{}", "f32[3] nan -inf inf", "f32[3] 1 0 1" },
+    { "relu", "{}", "f64[3] nan -inf inf", "f64[3] 1 0 1" },
+    { "relu6", "{}", "f64[4] nan 0 3 6", "f64[4] 1 0 1 0" },
+    { "threshold", "{\"threshold\": 1, \"value\": 0}", "f64[3] nan 1 2", "f64[3] 1 0 1" },
+    { "clamp", "{\"min\": -1, \"max\": 1}", "f64[3] nan 0 2", "f64[3] 0 1 0" },
+    { "sign", "{}", "f64[2] nan 2", "f64[2] 0 0" },
+    { "heaviside", "{}", "f64[2] nan 2; f64[2] 1 1", "f64[2] 0 0" },
+    { "maximum", "{}", "f64[4] nan 1 1 3; f64[4] 1 nan 2 2", "f64[4] 1 1 0 1" },
+    { "minimum", "{}", "f64[4] nan 1 1 3; f64[4] 1 nan 2 2", "f64[4] 1 1 1 0" },
+    { "amax", "{}", "f64[3] 1 nan 3", "f64[3] nan nan nan" },
+    { "max", "{\"dim\": 0}", "f64[3] 1 nan 3", "f64[3] 0 1 0" },
+    { "power", "{}", "f64[3] -2 -2 -2; f64[3] 3 -1 0.5", "f64[3] 12 -0.25 nan" },
+    { "pow", "{\"exponent\": 3}", "f64[2] -2 0", "f64[2] 12 0" },
     /* repair 8: dL/dre + i dL/dim */
     { "abs", "{}", "c128[2] 0 3+4i", "c128[2] 0 0.6+0.8i" },
     { "vector_norm", "{}", "c128[2] 3 0+4i", "c128[2] 0.6 0+0.8i" },
@@ -364,8 +397,6 @@ TS_TEST_RANKS(slopes_at_zeros_and_ties, 1, 2, 3)
     check_all(t, slopes, TSI_COUNT_OF(slopes), check_slope);
 }
 
-/* ---- functions made of operators ------------------------------------------------------------- */
-
 static ts_tensor *given(ts_mesh *mesh, const char *text, const char *place)
 {
     char copy[128], *at = copy;
@@ -384,6 +415,19 @@ static void is(test *t, const char *name, ts_tensor *have, const char *text)
     TEST_SAY(t, have != NULL, "%s failed", name);
     if (have) compare(t, &(value_row){ name, "", "", text }, "a mesh", have, &list);
 }
+
+/* repair 14: the exponent of a negative base has no slope, at a base of 0 none is felt. */
+TS_TEST_RANKS(slopes_of_exponents, 1)
+{
+    ts_mesh *mesh = ts_mesh_self(t->me);
+    ts_tensor *base = given(mesh, "f64[3] -2 0 2", "R"), *slope = NULL;
+    ts_tensor *exponent = ts_watch(given(mesh, "f64[3] 3 2 1", "R"));
+    ts_tape_begin(t->me);
+    TEST_OK(t, ts_grad(ts_sum(ts_power(base, exponent), NULL, 0, 0), &exponent, 1, &slope));
+    is(t, "power", slope, "f64[3] nan 0 1.3862943611198906");
+}
+
+/* ---- functions made of operators ------------------------------------------------------------- */
 
 TS_TEST_RANKS(functions_made_of_operators, 1, 2, 3)
 {

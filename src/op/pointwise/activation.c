@@ -45,6 +45,7 @@ static double real_hardsigmoid(const double *x, const void *a)
 
 TSI_REAL(hardswish, x[0] == -(double)INFINITY ? 0 : x[0] * real_hardsigmoid(x, a))
 TSI_REAL(relu6, x[0] > 6 ? 6 : x[0] < 0 ? 0 : x[0])
+TSI_WHOLE(relu6, x[0] > 6 ? 6 : x[0] < 0 ? 0 : x[0])
 TSI_REAL(softsign, isinf(x[0]) ? copysign(1, x[0]) : x[0] / (1 + fabs(x[0])))
 TSI_REAL(tanhshrink, x[0] - tanh(x[0]))
 
@@ -71,6 +72,20 @@ static double real_threshold(const double *x, const void *a)
     return *x <= t->threshold ? t->value : *x;
 }
 
+static int64_t whole_threshold(const int64_t *x, const void *a)
+{
+    const threshold_attributes *t = a;
+    return *x <= (int64_t)t->threshold ? (int64_t)t->value : *x;
+}
+
+/* Whole numbers leave integers what they are. */
+static ts_dtype threshold_dtype(const void *attributes)
+{
+    const threshold_attributes *t = attributes;
+    ts_dtype dtype = tsi_number_dtype(t->threshold);
+    return dtype == TS_DTYPE_F32 ? dtype : tsi_number_dtype(t->value);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
@@ -79,21 +94,17 @@ static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
     return ts_rank_status(io->rank);
 }
 
-/* dy where the condition holds, else 0. */
-static ts_status give_where(const tsi_grad_io *io, ts_tensor *condition)
+/* 0 where the function is flat, else dy: also where x is no number. */
+static ts_status give_but(const tsi_grad_io *io, ts_tensor *flat)
 {
-    io->in_grad[0] = ts_masked_fill(io->out_grad[0], ts_logical_not(condition), 0.0);
+    io->in_grad[0] = ts_masked_fill(io->out_grad[0], flat, 0.0);
     return ts_rank_status(io->rank);
-}
-
-static ts_tensor *between(ts_tensor *x, double low, double high)
-{
-    return ts_logical_and(ts_gt_scalar(x, low), ts_lt_scalar(x, high));
 }
 
 static ts_status hardsigmoid_grad(const tsi_grad_io *io)
 {
-    TSI_TRY(give_where(io, between(io->in[0], -3, 3)));
+    ts_tensor *x = io->in[0], *slope = ts_logical_and(ts_gt_scalar(x, -3), ts_lt_scalar(x, 3));
+    TSI_TRY(give_but(io, ts_logical_not(slope)));
     io->in_grad[0] = ts_div_scalar(io->in_grad[0], 6);
     return ts_rank_status(io->rank);
 }
@@ -109,7 +120,8 @@ static ts_status hardswish_grad(const tsi_grad_io *io)
 
 static ts_status relu6_grad(const tsi_grad_io *io)
 {
-    return give_where(io, between(io->in[0], 0, 6));
+    ts_tensor *x = io->in[0];
+    return give_but(io, ts_logical_or(ts_le_scalar(x, 0), ts_ge_scalar(x, 6)));
 }
 
 static ts_status softsign_grad(const tsi_grad_io *io)
@@ -144,13 +156,13 @@ static ts_status celu_grad(const tsi_grad_io *io)
 
 static ts_status shrink_grad(const tsi_grad_io *io)
 {
-    return give_where(io, ts_gt_scalar(ts_abs(io->in[0]), number_of(io->attributes)));
+    return give_but(io, ts_le_scalar(ts_abs(io->in[0]), number_of(io->attributes)));
 }
 
 static ts_status threshold_grad(const tsi_grad_io *io)
 {
     const threshold_attributes *t = io->attributes;
-    return give_where(io, ts_gt_scalar(io->in[0], t->threshold));
+    return give_but(io, ts_le_scalar(io->in[0], t->threshold));
 }
 
 /* ---- traits and samples that depend on attributes -------------------------------------------- */
@@ -215,7 +227,8 @@ const tsi_op_desc tsi_op_hardswish = {
 const tsi_op_desc tsi_op_relu6 = {
     ROW(relu6, "x within 0 and 6", UP, X),
     PLAIN,
-    .family = REALS(real_relu6),
+    .family =
+        (&(const tsi_pointwise_family){ { real_relu6, whole_relu6, NULL }, TSI_RESULT_SAME, NULL }),
     .grad = relu6_grad,
 };
 const tsi_op_desc tsi_op_softsign = {
@@ -273,7 +286,8 @@ const tsi_op_desc tsi_op_threshold = {
     .attribute_bytes = sizeof(threshold_attributes),
     .sample = sample_threshold,
     .trait = threshold_trait,
-    .family = REALS(real_threshold),
+    .family = (&(const tsi_pointwise_family){
+        { real_threshold, whole_threshold, NULL }, TSI_RESULT_SAME, threshold_dtype }),
     .grad = threshold_grad,
 };
 

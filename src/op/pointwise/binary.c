@@ -158,15 +158,18 @@ static ts_status div_grad(const tsi_grad_io *io)
     return tsi_binary_give(io, da, io->needs & 2 ? ts_neg(ts_mul(da, ts_div(io->in[0], b))) : NULL);
 }
 
-/* Ties share the gradient. */
+/* Ties share the gradient; where one is no number, both get it. */
 static ts_status extreme_grad(const tsi_grad_io *io, bool largest)
 {
-    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
+    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1], *slope[2] = { NULL, NULL };
     ts_dtype dtype = ts_tensor_dtype(dy);
     ts_tensor *tie = ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5);
-    ts_tensor *first = ts_add(ts_cast(largest ? ts_gt(a, b) : ts_lt(a, b), dtype), tie);
-    return tsi_binary_give(io, io->needs & 1 ? ts_mul(dy, first) : NULL,
-                           io->needs & 2 ? ts_mul(dy, ts_add_scalar(ts_neg(first), 1.0)) : NULL);
+    for (int32_t i = 0; i < 2; i++) {
+        if (!(io->needs >> i & 1)) continue;
+        ts_tensor *lost = largest == (i == 0) ? ts_lt(a, b) : ts_gt(a, b);
+        slope[i] = ts_mul(dy, ts_rsub_scalar(ts_add(ts_cast(lost, dtype), tie), 1.0));
+    }
+    return tsi_binary_give(io, slope[0], slope[1]);
 }
 
 static ts_status maximum_grad(const tsi_grad_io *io)

@@ -178,8 +178,9 @@ static ts_status like_reference(const tsi_kernel_io *io)
 }
 
 #define LIKE                                                                                       \
-    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD,    \
-    .infer = like_infer, .rules = like_rules, .reference = like_reference, .sample = sample_one
+    .input_min = 1, .input_max = 1, .output_count = 1,                                             \
+    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD | TSI_OP_FREE, .infer = like_infer,                    \
+    .rules = like_rules, .reference = like_reference, .sample = sample_one
 
 const tsi_op_desc tsi_op_rand_like = {
     .name = "rand_like",
@@ -233,7 +234,7 @@ const tsi_op_desc tsi_op_bernoulli = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD,
+    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD | TSI_OP_FREE,
     .infer = bernoulli_infer,
     .rules = any_dim,
     .reference = bernoulli_reference,

@@ -251,7 +251,7 @@ const tsi_op_desc tsi_op_masked_fill = {
 
 /* ---- gradients of activations: linear in dy, the first input --------------------------------- */
 
-TSI_REAL(threshold_backward, x[1] > 0.0 ? x[0] : 0.0)
+TSI_REAL(threshold_backward, x[1] <= 0.0 ? 0.0 : x[0])
 TSI_REAL(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
 TSI_REAL(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
 TSI_BOTH(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
@@ -298,7 +298,7 @@ static double real_gelu_tanh_backward(const double *x, const void *a)
                                       .sample = tsi_sample_binary,                                 \
                                       .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 },       \
                                       .family = FAMILY(real_##op, NULL, both, REAL) }
-BACKWARD(threshold_backward, NULL, "dy where y > 0, else 0");
+BACKWARD(threshold_backward, NULL, "0 where y <= 0, else dy");
 BACKWARD(sigmoid_backward, both_sigmoid_backward, "dy * y * (1 - y)");
 BACKWARD(tanh_backward, both_tanh_backward, "dy * (1 - y^2)");
 BACKWARD(silu_backward, both_silu_backward, "gradient of silu at x");

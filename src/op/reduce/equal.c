@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* equal.c - answers about whole tensors that the host reads: equal, allclose.
+/* equal.c - answers about whole tensors that the host reads: equal, allclose. Tensors of different
+ * shapes are not equal; asking how close they are is refused.
  *
  * Each rank compares what it holds; the answers are joined by "and". What is pending on an input is
  * settled first, so terms are never compared. Empty shards agree. */
@@ -15,14 +16,19 @@ const tsi_attribute tsi_close_table[] = {
     { 0 },
 };
 
-static ts_status compare_infer(const tsi_op_call *call)
+static bool same_shape(const ts_shape *a, const ts_shape *b)
 {
-    const ts_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
     bool same = a->ndim == b->ndim;
     for (int32_t d = 0; same && d < a->ndim; d++)
         same = a->extent[d] == b->extent[d];
+    return same;
+}
+
+static ts_status compare_infer(const tsi_op_call *call)
+{
+    const ts_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
     char one[96], other[96];
-    if (!same)
+    if (call->op != &tsi_op_equal && !same_shape(a, b))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: shapes %s and %s differ", call->op->name,
                         tsi_shape_text(a, one, sizeof one), tsi_shape_text(b, other, sizeof other));
     if (call->op == &tsi_op_equal && call->in[0].dtype != call->in[1].dtype)
@@ -33,8 +39,23 @@ static ts_status compare_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
+/* Different shapes have their answer whatever the elements are: nothing is moved. */
+static void unequal_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    for (int32_t d = -1; d < call->in[0].shape.ndim; d++)
+        for (int32_t e = -1; e < call->in[1].shape.ndim; e++) {
+            tsi_role *row = d + e > -2 ? tsi_rules_add(rules) : NULL;
+            if (row && d >= 0) row[0] = TSI_S(d);
+            if (row && e >= 0) row[1] = TSI_S(e);
+        }
+}
+
 static void compare_rules(const tsi_op_call *call, tsi_rules *rules)
 {
+    if (!same_shape(&call->in[0].shape, &call->in[1].shape)) {
+        unequal_rules(call, rules);
+        return;
+    }
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
         if (!row) return;
@@ -58,9 +79,10 @@ static ts_status compare_reference(const tsi_kernel_io *io)
     tsi_loop loop = tsi_loop_over(a);
     loop.operand_count = 2;
     loop.stride[1] = b->stride;
-    bool same = true, exact = io->op == &tsi_op_equal;
+    bool same = same_shape(&io->in[0].global->shape, &io->in[1].global->shape);
+    bool exact = io->op == &tsi_op_equal;
     bool whole = tsi_dtype_category((ts_dtype)a->dtype) <= TSI_CATEGORY_INT;
-    for (bool more = tsi_loop_begin(&loop); more && same; more = tsi_loop_next(&loop)) {
+    for (bool more = same && tsi_loop_begin(&loop); more && same; more = tsi_loop_next(&loop)) {
         const void *x = tsi_block_at(a, loop.at[0]), *y = tsi_block_at(b, loop.at[1]);
         if (exact && whole)
             same = tsi_load_int((ts_dtype)a->dtype, x) == tsi_load_int((ts_dtype)b->dtype, y);
@@ -101,7 +123,7 @@ static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 
 const tsi_op_desc tsi_op_equal = {
     .name = "equal",
-    .what = "are all elements equal? NaN equals nothing",
+    .what = "are shapes and all elements equal? NaN equals nothing",
     COMPARE,
     .sample = sample_compare,
 };
