@@ -241,8 +241,8 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
  * that who owns what does not depend on the device. Not an activation: those are recycled whole. */
 static tsi_array *copy_from_host(ts_rank *rank, const ts_array *block, const tsi_block *from)
 {
-    tsi_array *array = tsi_array_create_tagged(rank, (ts_dtype)from->dtype, &block->meta.shape,
-                                               TSI_TAG_OTHER);
+    tsi_array *array =
+        tsi_array_create_tagged(rank, (ts_dtype)from->dtype, &block->meta.shape, TSI_TAG_OTHER);
     if (!array) return NULL;
     if (tsi_array_write(rank, array, from) != TS_OK) {
         tsi_array_release(array);
