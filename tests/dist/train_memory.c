@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "array/pool.h"
+#include "base/compiler.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 #include "tessera/train.h"
@@ -228,7 +229,8 @@ static ts_status plan_large(ts_rank *me, void *argument)
              flops);
     TEST_CHECK(t, cost.activation_bytes > (int64_t)1 << 34);
     long grown = after.ru_maxrss - before.ru_maxrss;
-    TEST_SAY(t, grown < 64 << 10, "planning took %ld KiB", grown);
+    if (!TSI_SANITIZED) /* which keeps what is freed, and more beside it */
+        TEST_SAY(t, grown < 64 << 10, "planning took %ld KiB", grown);
     ts_model_destroy(model);
     return status;
 }
