@@ -199,6 +199,16 @@ typedef struct stopping {
     char text[RANKS_MAX][1200];
 } stopping;
 
+/* Longer than the timeout: until another rank has ended for it. */
+static void sleep_past_the_others(stopping *s)
+{
+    for (int turns = 0; turns < 4000; turns++) {
+        for (int64_t i = 0; i < 3; i++)
+            if (atomic_load(&s->status[i]) != NOT_BACK) return;
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+    }
+}
+
 /* The culprit's moves stay in flight when it stops: others read its blocks while it sleeps. */
 static ts_status stop_within(ts_rank *me, void *argument)
 {
@@ -209,10 +219,7 @@ static ts_status stop_within(ts_rank *me, void *argument)
     ts_tensor *x = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(1024, 1000), place[0]);
     for (int64_t i = 1; x && i < 4000; i++) {
         ts_tensor *y = ts_redistribute(x, place[i % 3]);
-        if (index == s->culprit && i == 7) {
-            struct timespec time = { .tv_sec = 2, .tv_nsec = 200000000 };
-            (void)nanosleep(&time, NULL); /* longer than the timeout */
-        }
+        if (index == s->culprit && i == 7) sleep_past_the_others(s);
         if (y && i % 3 == 0 && ts_tensor_wait(y) != TS_OK) y = NULL;
         if (index == s->culprit) atomic_fetch_add(&s->moves, 1);
         ts_tensor_drop(x);
@@ -224,8 +231,6 @@ static ts_status stop_within(ts_rank *me, void *argument)
     return ts_rank_status(me);
 }
 
-/* A launch does not wait for ever for a rank that sleeps: it may be given up, and then it comes
- * back to memory that must still be there. */
 TS_TEST(a_rank_stops_in_the_middle_of_large_moves)
 {
     for (int64_t culprit = 0; culprit < 3 && !test_failed(t); culprit += 2) {
@@ -241,15 +246,13 @@ TS_TEST(a_rank_stops_in_the_middle_of_large_moves)
         TEST_CHECK(t, ts_launch_with(&options, stop_within, s, error, sizeof error) != TS_OK);
         TEST_CHECK(t, s->moves < 3999);
         snprintf(name, sizeof name, "rank %lld", (long long)culprit);
-        bool all_back = true;
         for (int64_t i = 0; i < 3; i++) {
             int32_t status = atomic_load(&s->status[i]);
-            all_back &= status != NOT_BACK;
-            TEST_SAY(t, status == TS_ERR_PEER || (i == culprit && status == NOT_BACK),
-                     "rank %lld: %s", (long long)i, ts_status_name((ts_status)status));
+            TEST_SAY(t, status == TS_ERR_PEER, "rank %lld: %s", (long long)i,
+                     ts_status_name((ts_status)status));
             if (i != culprit) TEST_SAYS(t, s->text[i], name);
         }
-        if (all_back) free(s);
+        free(s);
     }
 }
 
