@@ -25,10 +25,12 @@ template <typename E, typename V, typename W, typename Q> struct plain {
 typedef plain<double, double, double, double> f64;
 typedef plain<float, float, float, float> f32;
 typedef plain<int64_t, int64_t, uint64_t, int64_t> i64;
-typedef plain<int32_t, int32_t, uint32_t, int64_t> i32;
-typedef plain<int16_t, int16_t, uint32_t, int64_t> i16;
-typedef plain<int8_t, int8_t, uint32_t, int64_t> i8;
-typedef plain<uint8_t, uint8_t, uint32_t, int64_t> u8;
+/* Narrow ones in 64 bits: what is stored of a sum or product wraps all the same, and an average has
+ * the whole sum. */
+typedef plain<int32_t, int64_t, uint64_t, int64_t> i32;
+typedef plain<int16_t, int64_t, uint64_t, int64_t> i16;
+typedef plain<int8_t, int64_t, uint64_t, int64_t> i8;
+typedef plain<uint8_t, int64_t, uint64_t, int64_t> u8;
 struct bf16 : plain<uint16_t, float, float, float> {
     __device__ static float load(uint16_t x)
     {
