@@ -159,6 +159,7 @@ TS_TEST_RANKS(repair_3_read_only_memory_is_not_written, 1, 2)
 TS_TEST_RANKS(friction_5_a_refused_dlpack_tensor_is_the_callers, 1)
 {
     outside memory;
+    deleted = 0; /* other tests of this process count too */
     DLManagedTensorVersioned *managed = outside_of(&memory, false);
     ts_mesh_self(t->me);
     managed->dl_tensor.dtype.lanes = 2;
