@@ -123,28 +123,49 @@ static double total_norm(const ts_json *norms)
     return sqrt(sum);
 }
 
-/* Experts that the files have singly, "L.block_sparse_moe.experts.E.w1.weight", are one parameter:
- * the gradient of such a part of it. NULL: the name is no such one. */
+/* Which of gate, up and down a single expert's tensor is, in both spellings of published files; -1:
+ * none. */
+static int expert_part(const char *name, const char **prefix_end, int64_t *expert)
+{
+    static const struct {
+        const char *at, *part[3];
+    } spelling[] = { { ".block_sparse_moe.experts.", { "w1", "w3", "w2" } },
+                     { ".mlp.experts.", { "gate_proj", "up_proj", "down_proj" } } };
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(name, spelling[i].at);
+        char *end = NULL;
+        if (!at) continue;
+        *prefix_end = at;
+        *expert = strtoll(at + strlen(spelling[i].at), &end, 10);
+        for (int part = 0; part < 3 && *end == '.'; part++) {
+            size_t length = strlen(spelling[i].part[part]);
+            if (strncmp(end + 1, spelling[i].part[part], length) == 0 &&
+                strcmp(end + 1 + length, ".weight") == 0)
+                return part;
+        }
+    }
+    return -1;
+}
+
+/* Experts that the files have singly, "L.mlp.experts.E.gate_proj.weight", are one parameter: the
+ * gradient of such a part of it. NULL: the name is no such one. */
 static ts_tensor *expert_gradient(ts_module *root, const char *name)
 {
-    static const char older[] = ".block_sparse_moe.experts.";
-    const char *at = strstr(name, older);
-    long long expert = 0;
-    int which = 0, end = 0;
-    if (!at || sscanf(at + strlen(older), "%lld.w%d.weight%n", &expert, &which, &end) != 2 ||
-        end == 0 || which < 1 || which > 3)
-        return NULL;
+    const char *at = name;
+    int64_t expert = 0;
+    int part = expert_part(name, &at, &expert);
+    if (part < 0) return NULL;
     char fused[320];
     snprintf(fused, sizeof fused, "%.*s.mlp.experts.%s", (int)(at - name), name,
-             which == 2 ? "down_proj" : "gate_up_proj");
+             part == 2 ? "down_proj" : "gate_up_proj");
     ts_tensor *parameter = ts_module_find_param(root, fused);
     ts_tensor *gradient = parameter ? ts_tensor_grad(parameter) : NULL;
     if (!gradient || expert < 0 || expert >= ts_tensor_shape(gradient).extent[0]) return NULL;
     ts_tensor *own = ts_select(gradient, 0, expert);
-    if (which == 2) return own;
+    if (part == 2) return own;
     int64_t half = ts_tensor_shape(own).extent[0] / 2;
     ts_slice_options options = TS_INIT(ts_slice_options);
-    options.start = which == 1 ? 0 : half;
+    options.start = part * half;
     options.end = options.start + half;
     options.end_is_given = 1;
     return ts_slice(own, 0, &options);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h - published model families: Llama, Qwen3, Mixtral and GPT-2, read from and written to
- * their own files.
+/* model.h - published model families: Llama, Qwen3, Mixtral, GPT-2, Qwen3-MoE and DeepSeek-V3, read
+ * from and written to their own files.
  *
  * A model is a tree of modules whose parameters have the names of the published checkpoint: a block
  * for the embedding, one for each layer with its norms, attention and mlp below it, one for the
@@ -17,7 +17,9 @@ typedef enum ts_model_family {
     TS_MODEL_LLAMA,
     TS_MODEL_QWEN3,
     TS_MODEL_MIXTRAL,
-    TS_MODEL_GPT2
+    TS_MODEL_GPT2,
+    TS_MODEL_QWEN3_MOE,
+    TS_MODEL_DEEPSEEK_V3
 } ts_model_family;
 
 typedef enum ts_rope_type { /* published scalings of rotary positions */
@@ -65,7 +67,19 @@ typedef struct ts_model_config { /* zero: what the family's configuration says b
     int32_t activation;                     /* ts_activation */
     int32_t attention_unscaled;             /* GPT-2: 1: scores are not divided by sqrt(D) */
     int32_t attention_by_layer;             /* GPT-2: 1: scores of layer i are divided by i + 1 */
-    int32_t exact; /* 1: norm_epsilon and init_deviation are meant, 0 too */
+    int32_t exact;          /* 1: norm_epsilon and init_deviation are meant, 0 too */
+    int64_t expert_width;   /* intermediate size of one expert; 0: intermediate */
+    int64_t shared_experts; /* DeepSeek: so many experts' widths see every token; 0: none */
+    int64_t expert_groups, groups_per_token; /* DeepSeek: experts are chosen from the best groups */
+    int64_t dense_first;                     /* DeepSeek: the first layers have no experts */
+    int64_t expert_step; /* Qwen3-MoE: layers step-1, 2 step-1, ... have experts; 0: all */
+    uint64_t dense_layers[TS_WINDOW_WORDS]; /* bit i: layer i has no experts */
+    double route_scale;                     /* on the weights of the chosen experts; 0: 1 */
+    int64_t q_rank, kv_rank;                /* DeepSeek: latent sizes of q (0: none), of k and v */
+    int64_t plain_dim, value_dim; /* DeepSeek: per head, what is not rotated; a value's size. What
+                                     is rotated is head_dim */
+    int32_t route_sum;       /* 1: the weights of the chosen experts are divided by their sum */
+    int32_t rope_interleave; /* DeepSeek: 1: rotated pairs are neighbours */
 } ts_model_config;
 
 enum { TS_MODEL_DTYPE_STORED = -1 };

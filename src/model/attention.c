@@ -17,7 +17,8 @@ static int64_t window_of(const ts_model_config *c, int64_t layer)
 
 static double scale_of(const ts_model_config *c, int64_t layer)
 {
-    double scale = c->attention_unscaled ? 1.0 : 1.0 / sqrt((double)c->head_dim);
+    double scale = c->attention_unscaled ? 1.0 : 1.0 / sqrt((double)(c->plain_dim + c->head_dim));
+    if (c->kv_rank > 0) scale *= tsi_rope_sharpening_of_scores(c);
     return c->attention_by_layer ? scale / (double)(layer + 1) : scale;
 }
 

@@ -13,6 +13,7 @@
 #include "base/intmath.h"
 #include "base/text.h"
 #include "model/config.h"
+#include "model/model.h"
 #include "tessera/json.h"
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length)
@@ -21,9 +22,12 @@ ts_status tsi_file_text(const char *path, char **out, size_t *length)
     return tsi_file_read(path, TEXT_BYTES_MAX, out, length);
 }
 
+const char *const tsi_family_names[] = { "llama",     "qwen3",       "mixtral", "gpt2",
+                                         "qwen3_moe", "deepseek_v3", NULL };
+
 static ts_status family_of(tsi_members *root, int32_t *out)
 {
-    static const char *const names[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
+    const char *const *names = tsi_family_names;
     const char *type = tsi_member_text(root, "model_type", "");
     TSI_TRY(root->status);
     for (int32_t i = 0; names[i]; i++)
@@ -32,9 +36,11 @@ static ts_status family_of(tsi_members *root, int32_t *out)
             return TS_OK;
         }
     const char *near = tsi_text_nearest(type, names);
-    return TSI_FAIL(
-        TS_ERR_ARG, "%s: model_type \"%s\" is none of llama, qwen3, mixtral, gpt2%s%s%s",
-        root->path, type, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: model_type \"%s\" is none of llama, qwen3, mixtral, gpt2, qwen3_moe, "
+                    "deepseek_v3%s%s%s",
+                    root->path, type, near ? "; did you mean " : "", near ? near : "",
+                    near ? "?" : "");
 }
 
 /* Does layer i of "layer_types" slide? */
@@ -53,12 +59,13 @@ static bool slides_by_type(tsi_members *root, const ts_json *types, int64_t i)
  */
 static ts_status read_window(tsi_members *root, ts_model_config *c)
 {
-    bool qwen = c->family == TS_MODEL_QWEN3;
+    bool qwen = c->family == TS_MODEL_QWEN3, moe = c->family == TS_MODEL_QWEN3_MOE;
+    bool none = c->family == TS_MODEL_LLAMA || c->family == TS_MODEL_DEEPSEEK_V3;
     const ts_json *types = tsi_member_list(root, "layer_types");
-    bool used = tsi_member_bool(root, "use_sliding_window", !qwen);
+    bool used = tsi_member_bool(root, "use_sliding_window", !qwen && !moe);
     int64_t window = tsi_member_int(root, "sliding_window", 0, INT64_MAX / 2, 0);
     int64_t first = tsi_member_int(root, "max_window_layers", 0, INT32_MAX, 28);
-    c->window = used && c->family != TS_MODEL_LLAMA ? window : 0;
+    c->window = used && !none ? window : 0;
     TSI_TRY(root->status);
     if (c->window <= 0) return TS_OK;
     if (c->layers > 64 * TS_WINDOW_WORDS)
@@ -73,9 +80,69 @@ static ts_status read_window(tsi_members *root, ts_model_config *c)
 
 /* What families default to, where a file does not say. */
 static const struct {
-    int64_t positions;
+    int64_t positions, chosen, experts, expert_width;
     double epsilon, theta;
-} family_default[] = { { 2048, 1e-6, 1e4 }, { 32768, 1e-6, 1e4 }, { 131072, 1e-5, 1e6 } };
+} family_default[] = { [TS_MODEL_LLAMA] = { 2048, 0, 0, 0, 1e-6, 1e4 },
+                       [TS_MODEL_QWEN3] = { 32768, 0, 0, 0, 1e-6, 1e4 },
+                       [TS_MODEL_MIXTRAL] = { 131072, 2, 0, 0, 1e-5, 1e6 },
+                       [TS_MODEL_QWEN3_MOE] = { 32768, 8, 128, 768, 1e-6, 1e4 },
+                       [TS_MODEL_DEEPSEEK_V3] = { 4096, 8, 256, 2048, 1e-6, 1e4 } };
+
+/* Layers that keep a plain feed-forward. */
+static ts_status read_dense_layers(tsi_members *m, ts_model_config *c)
+{
+    const ts_json *list = tsi_member_list(m, "mlp_only_layers");
+    for (int64_t i = 0; list && i < ts_json_count(list); i++) {
+        const ts_json *item = ts_json_item(list, i);
+        int64_t layer = ts_json_int(item, -1);
+        if (layer >= c->layers) continue; /* of a model that was cut short */
+        if (layer < 0 || layer >= 64 * TS_WINDOW_WORDS)
+            tsi_member_refuse(m, "mlp_only_layers", item, "numbers of layers, from 0 to 255");
+        else
+            c->dense_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
+    }
+    return m->status;
+}
+
+static ts_status read_experts(tsi_members *m, ts_model_config *c)
+{
+    bool deepseek = c->family == TS_MODEL_DEEPSEEK_V3;
+    int64_t count = family_default[c->family].experts;
+    count = tsi_member_int(m, "num_local_experts", 0, TSI_EXPERTS_MAX, count);
+    count = tsi_member_int(m, "num_experts", 0, TSI_EXPERTS_MAX, count);
+    if (deepseek) count = tsi_member_int(m, "n_routed_experts", 0, TSI_EXPERTS_MAX, count);
+    c->experts = count;
+    c->experts_per_token = tsi_member_int(m, "num_experts_per_tok", 0, TSI_EXPERTS_MAX,
+                                          family_default[c->family].chosen);
+    c->expert_width = c->intermediate;
+    c->route_sum = 1;
+    if (c->family == TS_MODEL_MIXTRAL) return m->status;
+    c->expert_width = tsi_member_int(m, "moe_intermediate_size", 1, TSI_INTERMEDIATE_MAX,
+                                     family_default[c->family].expert_width);
+    c->route_sum = tsi_member_bool(m, "norm_topk_prob", deepseek);
+    if (!deepseek) {
+        c->expert_step = tsi_member_int(m, "decoder_sparse_step", 1, TSI_LAYERS_MAX, 1);
+        return read_dense_layers(m, c);
+    }
+    c->shared_experts = tsi_member_int(m, "n_shared_experts", 0, TSI_EXPERTS_MAX, 1);
+    c->expert_groups = tsi_member_int(m, "n_group", 1, TSI_EXPERTS_MAX, 8);
+    c->groups_per_token = tsi_member_int(m, "topk_group", 1, TSI_EXPERTS_MAX, 4);
+    c->dense_first = tsi_member_int(m, "first_k_dense_replace", 0, TSI_LAYERS_MAX, 3);
+    c->route_scale = tsi_member_real(m, "routed_scaling_factor", 0, 1e9, 2.5);
+    return m->status;
+}
+
+/* Sizes of latent attention. What is rotated is the head size of rotary positions. */
+static void read_latent(tsi_members *m, ts_model_config *c)
+{
+    c->q_rank = tsi_member_int(m, "q_lora_rank", 0, TSI_HIDDEN_MAX, 0);
+    c->kv_rank = tsi_member_int(m, "kv_lora_rank", 1, TSI_HIDDEN_MAX, 512);
+    c->head_dim = tsi_member_int(m, "qk_rope_head_dim", 2, TSI_HEAD_DIM_MAX, 64);
+    c->plain_dim = tsi_member_int(m, "qk_nope_head_dim", 1, TSI_HEAD_DIM_MAX, 128);
+    c->value_dim = tsi_member_int(m, "v_head_dim", 1, TSI_HEAD_DIM_MAX, 128);
+    c->rope_interleave = tsi_member_bool(m, "rope_interleave", true);
+    c->kv_heads = c->heads; /* every head has its own keys, whatever the file says */
+}
 
 static ts_status read_llama(tsi_members *m, ts_model_config *c)
 {
@@ -95,8 +162,8 @@ static ts_status read_llama(tsi_members *m, ts_model_config *c)
     if (c->family != TS_MODEL_MIXTRAL)
         c->attention_bias = tsi_member_bool(m, "attention_bias", false);
     if (c->family == TS_MODEL_LLAMA) c->mlp_bias = tsi_member_bool(m, "mlp_bias", false);
-    c->experts = tsi_member_int(m, "num_local_experts", 0, TSI_EXPERTS_MAX, 0);
-    c->experts_per_token = tsi_member_int(m, "num_experts_per_tok", 0, TSI_EXPERTS_MAX, 2);
+    if (c->family == TS_MODEL_DEEPSEEK_V3) read_latent(m, c);
+    if (c->family != TS_MODEL_LLAMA && c->family != TS_MODEL_QWEN3) TSI_TRY(read_experts(m, c));
     const char *activation = tsi_member_text(m, "hidden_act", "silu");
     TSI_TRY(m->status);
     TSI_TRY(tsi_activation_parse(m->path, activation, &c->activation));
@@ -139,7 +206,13 @@ static ts_status check_sizes(const char *what, const ts_model_config *c)
                   { "number of key heads", c->kv_heads, TSI_HEADS_MAX },
                   { "head size", c->head_dim, TSI_HEAD_DIM_MAX },
                   { "number of positions", c->positions, TSI_POSITIONS_MAX },
-                  { "number of experts", c->experts, TSI_EXPERTS_MAX } };
+                  { "number of experts", c->experts, TSI_EXPERTS_MAX },
+                  { "width of an expert", c->expert_width, TSI_INTERMEDIATE_MAX },
+                  { "number of shared experts", c->shared_experts, TSI_EXPERTS_MAX },
+                  { "rank of queries", c->q_rank, TSI_HIDDEN_MAX },
+                  { "rank of keys and values", c->kv_rank, TSI_HIDDEN_MAX },
+                  { "size of a head that is not rotated", c->plain_dim, TSI_HEAD_DIM_MAX },
+                  { "size of a value", c->value_dim, TSI_HEAD_DIM_MAX } };
     for (size_t i = 0; i < TSI_COUNT_OF(sizes); i++)
         if (sizes[i].value < 0 || sizes[i].value > sizes[i].high)
             return TSI_FAIL(TS_ERR_ARG, "%s: the %s is %lld, expected a number from 1 to %lld",
@@ -147,10 +220,13 @@ static ts_status check_sizes(const char *what, const ts_model_config *c)
                             (long long)sizes[i].high);
     int64_t elements = 0;
     int64_t experts = c->experts > 0 ? c->experts : 1;
-    if (!tsi_mul_i64(2 * experts * c->intermediate, c->hidden, &elements) ||
+    if (!tsi_mul_i64(2 * experts * (c->experts > 0 ? c->expert_width : c->intermediate), c->hidden,
+                     &elements) ||
         elements > INT64_MAX / 64)
         return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of %lld x %lld are too many elements", what,
-                        (long long)experts, (long long)c->intermediate, (long long)c->hidden);
+                        (long long)experts,
+                        (long long)(c->experts > 0 ? c->expert_width : c->intermediate),
+                        (long long)c->hidden);
     bool finite = c->norm_epsilon >= 0 && c->norm_epsilon <= 1 && c->init_deviation >= 0 &&
                   isfinite(c->init_deviation);
     if (finite) return TS_OK;
@@ -158,6 +234,37 @@ static ts_status check_sizes(const char *what, const ts_model_config *c)
                     "%s: the epsilon of norms is %g (expected 0 to 1), the deviation of random "
                     "weights %g (expected 0 or more)",
                     what, c->norm_epsilon, c->init_deviation);
+}
+
+/* What the router can choose. */
+static ts_status check_experts(const char *what, const ts_model_config *c)
+{
+    if (c->experts <= 0 || c->experts_per_token <= 0 || c->experts_per_token > c->experts)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of which %lld are chosen", what,
+                        (long long)c->experts, (long long)c->experts_per_token);
+    if (c->expert_groups <= 1) return TS_OK;
+    bool divides = c->experts % c->expert_groups == 0;
+    int64_t open = divides ? c->groups_per_token * (c->experts / c->expert_groups) : 0;
+    if (c->groups_per_token > 0 && c->groups_per_token <= c->expert_groups && divides &&
+        c->experts_per_token <= open)
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: %lld experts in %lld groups, of which %lld groups and in them %lld "
+                    "experts are chosen: groups must be equal and have as many",
+                    what, (long long)c->experts, (long long)c->expert_groups,
+                    (long long)c->groups_per_token, (long long)c->experts_per_token);
+}
+
+/* Latent attention is DeepSeek's alone, and whole. */
+static ts_status check_latent(const char *what, const ts_model_config *c)
+{
+    bool latent = c->family == TS_MODEL_DEEPSEEK_V3;
+    bool whole = c->kv_rank > 0 && c->plain_dim > 0 && c->value_dim > 0;
+    if (latent ? whole : c->kv_rank == 0 && c->q_rank == 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: latent attention of rank %lld with %lld plain and %lld value elements a "
+                    "head; DeepSeek-V3 needs all three, other families have none",
+                    what, (long long)c->kv_rank, (long long)c->plain_dim, (long long)c->value_dim);
 }
 
 ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
@@ -177,11 +284,9 @@ ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
     if (c->family != TS_MODEL_GPT2 && c->head_dim % 2 != 0)
         return TSI_FAIL(TS_ERR_ARG, "%s: a head size of %lld cannot be rotated in pairs", what,
                         (long long)c->head_dim);
-    if (c->family == TS_MODEL_MIXTRAL &&
-        (c->experts <= 0 || c->experts_per_token <= 0 || c->experts_per_token > c->experts))
-        return TSI_FAIL(TS_ERR_ARG, "%s: %lld experts of which %lld are chosen", what,
-                        (long long)c->experts, (long long)c->experts_per_token);
-    return TS_OK;
+    TSI_TRY(check_latent(what, c));
+    bool experts = c->family == TS_MODEL_MIXTRAL || c->experts > 0;
+    return experts ? check_experts(what, c) : TS_OK;
 }
 
 ts_status ts_model_config_read(const char *path, ts_model_config *out)

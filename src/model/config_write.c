@@ -3,6 +3,7 @@
  * publishes it. What config.c reads from this text is the same configuration. */
 #include "base/text.h"
 #include "model/config.h"
+#include "model/model.h"
 
 static void whole(tsi_text *out, const char *name, int64_t value)
 {
@@ -62,8 +63,9 @@ static void add_window(tsi_text *out, const ts_model_config *c)
 {
     if (c->window <= 0) return;
     whole(out, "sliding_window", c->window);
-    if (c->family != TS_MODEL_QWEN3) return;
+    if (c->family == TS_MODEL_MIXTRAL) return;
     truth(out, "use_sliding_window", 1);
+    if (c->family != TS_MODEL_QWEN3) return;
     tsi_text_add(out, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < c->layers; i++)
         tsi_text_printf(out, "%s\"%s_attention\"", i ? ", " : "",
@@ -71,10 +73,51 @@ static void add_window(tsi_text *out, const ts_model_config *c)
     tsi_text_add(out, "]");
 }
 
+static void add_experts(tsi_text *out, const ts_model_config *c)
+{
+    bool deepseek = c->family == TS_MODEL_DEEPSEEK_V3;
+    whole(out, deepseek ? "n_routed_experts" : "num_local_experts", c->experts);
+    whole(out, "num_experts_per_tok", c->experts_per_token);
+    if (c->family == TS_MODEL_MIXTRAL) return;
+    whole(out, "moe_intermediate_size", c->expert_width);
+    truth(out, "norm_topk_prob", c->route_sum);
+    if (deepseek) {
+        whole(out, "n_shared_experts", c->shared_experts);
+        whole(out, "n_group", c->expert_groups > 0 ? c->expert_groups : 1);
+        whole(out, "topk_group", c->groups_per_token > 0 ? c->groups_per_token : 1);
+        whole(out, "first_k_dense_replace", c->dense_first);
+        real(out, "routed_scaling_factor", c->route_scale);
+        return;
+    }
+    whole(out, "decoder_sparse_step", c->expert_step > 0 ? c->expert_step : 1);
+    tsi_text_add(out, ",\n  \"mlp_only_layers\": [");
+    const char *comma = "";
+    for (int64_t i = 0; i < c->layers && i < 64 * TS_WINDOW_WORDS; i++)
+        if ((c->dense_layers[i / 64] >> (i % 64)) & 1) {
+            tsi_text_printf(out, "%s%lld", comma, (long long)i);
+            comma = ", ";
+        }
+    tsi_text_add(out, "]");
+}
+
+static void add_latent(tsi_text *out, const ts_model_config *c)
+{
+    if (c->q_rank > 0) whole(out, "q_lora_rank", c->q_rank);
+    whole(out, "kv_lora_rank", c->kv_rank);
+    whole(out, "qk_rope_head_dim", c->head_dim);
+    whole(out, "qk_nope_head_dim", c->plain_dim);
+    whole(out, "qk_head_dim", c->plain_dim + c->head_dim);
+    whole(out, "v_head_dim", c->value_dim);
+    truth(out, "rope_interleave", c->rope_interleave);
+}
+
 static void add_llama(tsi_text *out, const ts_model_config *c)
 {
-    static const char *const names[] = { "LlamaForCausalLM", "Qwen3ForCausalLM",
-                                         "MixtralForCausalLM" };
+    static const char *const names[] = { [TS_MODEL_LLAMA] = "LlamaForCausalLM",
+                                         [TS_MODEL_QWEN3] = "Qwen3ForCausalLM",
+                                         [TS_MODEL_MIXTRAL] = "MixtralForCausalLM",
+                                         [TS_MODEL_QWEN3_MOE] = "Qwen3MoeForCausalLM",
+                                         [TS_MODEL_DEEPSEEK_V3] = "DeepseekV3ForCausalLM" };
     tsi_text_printf(out, ",\n  \"architectures\": [\"%s\"]", names[c->family]);
     tsi_text_printf(out, ",\n  \"hidden_act\": \"%s\"", tsi_activation_name(c));
     whole(out, "vocab_size", c->vocab);
@@ -89,10 +132,8 @@ static void add_llama(tsi_text *out, const ts_model_config *c)
     truth(out, "tie_word_embeddings", c->tied);
     if (c->family != TS_MODEL_MIXTRAL) truth(out, "attention_bias", c->attention_bias);
     if (c->family == TS_MODEL_LLAMA) truth(out, "mlp_bias", c->mlp_bias);
-    if (c->family == TS_MODEL_MIXTRAL) {
-        whole(out, "num_local_experts", c->experts);
-        whole(out, "num_experts_per_tok", c->experts_per_token);
-    }
+    if (c->experts > 0) add_experts(out, c);
+    if (c->kv_rank > 0) add_latent(out, c);
     add_window(out, c);
     add_rope(out, c);
 }
@@ -115,9 +156,8 @@ static void add_gpt2(tsi_text *out, const ts_model_config *c)
 
 char *tsi_model_config_text(const ts_model_config *c)
 {
-    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2" };
     tsi_text out = { 0 };
-    tsi_text_printf(&out, "{\n  \"model_type\": \"%s\"", families[c->family]);
+    tsi_text_printf(&out, "{\n  \"model_type\": \"%s\"", tsi_family_names[c->family]);
     real(&out, "initializer_range", c->init_deviation);
     if (c->family == TS_MODEL_GPT2)
         add_gpt2(&out, c);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* llama.c - Llama, and what differs from it by little: Qwen3 (norms of q and k) and Mixtral
- * (experts).
+/* llama.c - Llama, and what differs from it by little: Qwen3 (norms of q and k), the families with
+ * experts (experts.c) and DeepSeek-V3 (its attention is in latent.c).
  *
  *   x_BTC -> norm -> q_BHTD, k_BGTD, v_BGTD -> attention -> +x -> norm -> mlp -> +x
- *   B batch, T time, C hidden, H heads, G groups of keys, D head size, E experts, F width of one
+ *   B batch, T time, C hidden, H heads, G groups of keys, D head size
  *
  * One module per block, and inside a layer for its norms, attention and mlp; parameters have the
  * published names. Nothing here knows of ranks: what moves is said by two redistributions a block.
@@ -19,8 +19,11 @@ static const char tp_plan[] =
     "*.embed_tokens.weight: tp?:S(0)\n"
     "*.self_attn.q_proj.*: tp?:S(0)\n*.self_attn.k_proj.*: tp?:S(0)\n"
     "*.self_attn.v_proj.*: tp?:S(0)\n*.self_attn.o_proj.weight: tp?:S(1)\n"
+    "*.self_attn.q_b_proj.*: tp?:S(0)\n*.self_attn.kv_b_proj.*: tp?:S(0)\n"
     "*.mlp.gate_proj.*: tp?:S(0)\n*.mlp.up_proj.*: tp?:S(0)\n"
     "*.mlp.down_proj.weight: tp?:S(1)\n"
+    "*.shared_experts.gate_proj.*: tp?:S(0)\n*.shared_experts.up_proj.*: tp?:S(0)\n"
+    "*.shared_experts.down_proj.weight: tp?:S(1)\n"
     "*.mlp.experts.gate_up_proj: tp?:SS(1,2)\n*.mlp.experts.down_proj: tp?:S(2)\n"
     "lm_head.weight: tp?:S(0)\n";
 
@@ -45,11 +48,6 @@ static ts_tensor *heads(ts_tensor *x_BTC, int64_t count, int64_t size)
     return ts_transpose(ts_reshape(x_BTC, TS_SHAPE(s.extent[0], s.extent[1], count, size)), 1, 2);
 }
 
-static ts_tensor *linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
-{
-    return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
-}
-
 static void attention_forward(void *state, const ts_module_io *io)
 {
     const attention *a = state;
@@ -58,9 +56,9 @@ static void attention_forward(void *state, const ts_module_io *io)
     ts_tensor *x_BTC = io->input[0];
     ts_shape s = ts_tensor_shape(x_BTC);
     ts_tensor *table = tsi_rope_table(a->part.model, s.extent[1]);
-    ts_tensor *q = heads(linear(m, x_BTC, a->wq, a->bq), c->heads, c->head_dim);
-    ts_tensor *k = heads(linear(m, x_BTC, a->wk, a->bk), c->kv_heads, c->head_dim);
-    ts_tensor *v = heads(linear(m, x_BTC, a->wv, a->bv), c->kv_heads, c->head_dim);
+    ts_tensor *q = heads(tsi_part_linear(m, x_BTC, a->wq, a->bq), c->heads, c->head_dim);
+    ts_tensor *k = heads(tsi_part_linear(m, x_BTC, a->wk, a->bk), c->kv_heads, c->head_dim);
+    ts_tensor *v = heads(tsi_part_linear(m, x_BTC, a->wv, a->bv), c->kv_heads, c->head_dim);
     if (a->q_norm) {
         q = ts_rms_norm(q, a->q_norm, c->norm_epsilon);
         k = ts_rms_norm(k, a->k_norm, c->norm_epsilon);
@@ -68,7 +66,7 @@ static void attention_forward(void *state, const ts_module_io *io)
     ts_tensor *const qkv[3] = { ts_rope(q, table), ts_rope(k, table), v };
     ts_tensor *o_BTHD = ts_transpose(tsi_model_attention(m, qkv, a->layer), 1, 2);
     ts_shape flat = TS_SHAPE(s.extent[0], s.extent[1], c->heads * c->head_dim);
-    io->output[0] = linear(m, ts_reshape(o_BTHD, flat), a->wo, a->bo);
+    io->output[0] = tsi_part_linear(m, ts_reshape(o_BTHD, flat), a->wo, a->bo);
 }
 
 static const ts_module_desc attention_desc = TSI_PART_DESC("llama.attention", attention_forward);
@@ -91,14 +89,14 @@ static ts_module *attention_add(const tsi_builder *b, ts_module *layer, int64_t 
         a->bv = ts_module_param(m, "v_proj.bias", TS_SHAPE(kv), &b->zeros);
         a->bo = ts_module_param(m, "o_proj.bias", TS_SHAPE(c->hidden), &b->zeros);
     }
-    if (c->family == TS_MODEL_QWEN3) {
+    if (c->family == TS_MODEL_QWEN3 || c->family == TS_MODEL_QWEN3_MOE) {
         a->q_norm = ts_module_param(m, "q_norm.weight", TS_SHAPE(c->head_dim), &b->ones);
         a->k_norm = ts_module_param(m, "k_norm.weight", TS_SHAPE(c->head_dim), &b->ones);
     }
     return m;
 }
 
-/* ---- feed-forward: one gated product, or those of experts ------------------------------------ */
+/* ---- feed-forward --------------------------------------------------------------------------- */
 
 typedef struct mlp {
     tsi_part part;
@@ -110,83 +108,27 @@ static void mlp_forward(void *state, const ts_module_io *io)
     const mlp *f = state;
     const ts_model *m = f->part.model;
     ts_tensor *x = io->input[0];
-    ts_tensor *gate = linear(m, x, f->gate, f->gate_b), *up = linear(m, x, f->up, f->up_b);
-    io->output[0] = linear(m, tsi_model_gate(m, gate, up), f->down, f->down_b);
+    ts_tensor *gate = tsi_part_linear(m, x, f->gate, f->gate_b),
+              *up = tsi_part_linear(m, x, f->up, f->up_b);
+    io->output[0] = tsi_part_linear(m, tsi_model_gate(m, gate, up), f->down, f->down_b);
 }
 
 static const ts_module_desc mlp_desc = TSI_PART_DESC("llama.mlp", mlp_forward);
 
-static ts_module *mlp_add(const tsi_builder *b, ts_module *layer)
+ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name, int64_t width)
 {
-    mlp *f = tsi_part_add(b, layer, "mlp", &mlp_desc, sizeof *f);
+    mlp *f = tsi_part_add(b, above, name, &mlp_desc, sizeof *f);
     if (!f) return NULL;
     const ts_model_config *c = &b->model->config;
     ts_module *m = f->part.module;
-    ts_shape wide = TS_SHAPE(c->intermediate, c->hidden),
-             back = TS_SHAPE(c->hidden, c->intermediate);
+    ts_shape wide = TS_SHAPE(width, c->hidden), back = TS_SHAPE(c->hidden, width);
     f->gate = ts_module_param(m, "gate_proj.weight", wide, &b->normal);
     f->up = ts_module_param(m, "up_proj.weight", wide, &b->normal);
     f->down = ts_module_param(m, "down_proj.weight", back, &b->normal);
     if (!c->mlp_bias) return m;
-    f->gate_b = ts_module_param(m, "gate_proj.bias", TS_SHAPE(c->intermediate), &b->zeros);
-    f->up_b = ts_module_param(m, "up_proj.bias", TS_SHAPE(c->intermediate), &b->zeros);
+    f->gate_b = ts_module_param(m, "gate_proj.bias", TS_SHAPE(width), &b->zeros);
+    f->up_b = ts_module_param(m, "up_proj.bias", TS_SHAPE(width), &b->zeros);
     f->down_b = ts_module_param(m, "down_proj.bias", TS_SHAPE(c->hidden), &b->zeros);
-    return m;
-}
-
-typedef struct experts {
-    tsi_part part;
-    ts_tensor *router, *in, *out; /* [E, C], [E, 2F, C], [E, C, F] */
-} experts;
-
-/* Which experts a token goes to, and with what weights: they add up to 1. K is the number chosen.
- */
-static ts_tensor *choose(const experts *e, ts_tensor *x_BTC, ts_tensor **which_BTK)
-{
-    const ts_model *m = e->part.model;
-    ts_dtype dtype = ts_tensor_dtype(x_BTC);
-    ts_tensor *scores = linear(m, x_BTC, e->router, NULL), *p_BTK = NULL;
-    if (dtype != TS_DTYPE_F64) scores = ts_cast(scores, TS_DTYPE_F32);
-    ts_topk_options options = TS_INIT(ts_topk_options);
-    options.k = m->config.experts_per_token;
-    options.dim = -1;
-    ts_topk(ts_softmax(scores, -1), &options, &p_BTK, which_BTK);
-    int64_t last = -1;
-    return ts_cast(ts_div(p_BTK, ts_sum(p_BTK, &last, 1, 1)), dtype);
-}
-
-/* The experts that the router chose for each token, and no others: rows are grouped by expert. */
-static void experts_forward(void *state, const ts_module_io *io)
-{
-    const experts *e = state;
-    const ts_model *m = e->part.model;
-    const ts_model_config *c = &m->config;
-    ts_shape s = ts_tensor_shape(io->input[0]);
-    int64_t batch = s.extent[0], length = s.extent[1], chosen = c->experts_per_token, slots = 2;
-    ts_tensor *which_BTK = NULL, *weight = choose(e, io->input[0], &which_BTK);
-    ts_tensor *x_BTKC =
-        ts_expand(ts_unsqueeze(io->input[0], 2), TS_SHAPE(batch, length, chosen, c->hidden));
-    ts_tensor *both = ts_grouped_linear(x_BTKC, tsi_model_cast(m, e->in), which_BTK);
-    both = ts_reshape(both, TS_SHAPE(batch, length, chosen, 2, c->intermediate));
-    ts_tensor *wide_BTKF = tsi_model_gate(m, ts_select(both, 3, 0), ts_select(both, 3, 1));
-    wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight, 3));
-    ts_tensor *y_BTKC = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, e->out), which_BTK);
-    io->output[0] = ts_sum(y_BTKC, &slots, 1, 0);
-}
-
-static const ts_module_desc experts_desc = TSI_PART_DESC("mixtral.experts", experts_forward);
-
-static ts_module *experts_add(const tsi_builder *b, ts_module *layer)
-{
-    experts *e = tsi_part_add(b, layer, "mlp", &experts_desc, sizeof *e);
-    if (!e) return NULL;
-    const ts_model_config *c = &b->model->config;
-    ts_module *m = e->part.module;
-    ts_shape in = TS_SHAPE(c->experts, 2 * c->intermediate, c->hidden);
-    ts_shape out = TS_SHAPE(c->experts, c->hidden, c->intermediate);
-    e->router = ts_module_param(m, "gate.weight", TS_SHAPE(c->experts, c->hidden), &b->normal);
-    e->in = ts_module_param(m, "experts.gate_up_proj", in, &b->normal);
-    e->out = ts_module_param(m, "experts.down_proj", out, &b->normal);
     return m;
 }
 
@@ -217,11 +159,13 @@ static ts_module *block_add(const tsi_builder *b, int64_t index)
     block *l = tsi_part_add(b, b->model->root, name, &block_desc, sizeof *l);
     if (!l) return NULL;
     ts_module *m = l->part.module;
-    bool has_experts = b->model->config.family == TS_MODEL_MIXTRAL;
+    const ts_model_config *c = &b->model->config;
     l->norm_a = tsi_part_norm(b, m, "input_layernorm", false);
-    l->attention = attention_add(b, m, index);
+    l->attention =
+        c->kv_rank > 0 ? tsi_part_latent(b, m, "self_attn", index) : attention_add(b, m, index);
     l->norm_m = tsi_part_norm(b, m, "post_attention_layernorm", false);
-    l->mlp = has_experts ? experts_add(b, m) : mlp_add(b, m);
+    l->mlp = tsi_model_has_experts(c, index) ? tsi_part_experts(b, m, "mlp")
+                                             : tsi_part_mlp(b, m, "mlp", c->intermediate);
     return m;
 }
 

@@ -33,6 +33,11 @@ void tsi_gpt2_build(const struct tsi_builder *b);
 const char *tsi_llama_plan(const char *name);
 const char *tsi_gpt2_plan(const char *name);
 
+/* Published names: "llama", and NULL after the last. */
+extern const char *const tsi_family_names[];
+/* Whether a layer's feed-forward is a choice of experts. */
+bool tsi_model_has_experts(const ts_model_config *config, int64_t layer);
+
 /* The same model on another mesh of the same axes, declared: as wrapped as `model` is, where its
  * parameters lie and which blocks run again, but for hooks. maker */
 ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
@@ -40,7 +45,9 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */
 ts_tensor *tsi_rope_table(ts_model *model, int64_t length);
-/* Causal attention of a layer: q [B, H, T, D], k and v [B, G, T, D]. */
+/* DeepSeek: a factor on the scores of attention where positions are scaled. */
+double tsi_rope_sharpening_of_scores(const ts_model_config *config);
+/* Causal attention of a layer: q [B, H, T, D], k [B, G, T, D], v [B, G, T, any]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);
 /* The activation of the gate, times up. */

@@ -55,6 +55,13 @@ tsi_embedding *tsi_part_embedding(const tsi_builder *b, ts_module *above, const 
     return e;
 }
 
+/* ---- products ------------------------------------------------------------------------------- */
+
+ts_tensor *tsi_part_linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
+{
+    return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
+}
+
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 typedef struct norm {

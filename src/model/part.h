@@ -49,6 +49,15 @@ tsi_embedding *tsi_part_embedding(const tsi_builder *b, ts_module *above, const 
 ts_tensor *tsi_embedding_rows(const tsi_embedding *e, ts_tensor *ids);
 extern const ts_module_desc tsi_embedding_desc;
 
+/* A product with a parameter, in the dtype of products; without a bias: NULL. */
+ts_tensor *tsi_part_linear(const ts_model *model, ts_tensor *x, ts_tensor *weight, ts_tensor *bias);
+/* The gated feed-forward of a width (llama.c). */
+ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name, int64_t width);
+/* A router and its experts, beside them those that see every token (experts.c). */
+ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name);
+/* Attention whose keys and values are kept as one latent row a token (latent.c). */
+ts_module *tsi_part_latent(const tsi_builder *b, ts_module *above, const char *name, int64_t layer);
+
 /* Root mean square, or with a bias a layer norm. */
 ts_module *tsi_part_norm(const tsi_builder *b, ts_module *above, const char *name, bool has_bias);
 /* The last block: the final norm, then logits. `tied`: the embedding's weight is the head's too. */

@@ -91,6 +91,13 @@ static double sharpening(const ts_model_config *c)
     return yarn_scale(c->rope_factor, 1.0);
 }
 
+double tsi_rope_sharpening_of_scores(const ts_model_config *c)
+{
+    if (c->rope_type == TS_ROPE_DEFAULT || c->rope_mscale_all == 0.0) return 1.0;
+    double scale = yarn_scale(c->rope_factor, c->rope_mscale_all);
+    return scale * scale;
+}
+
 typedef struct table_context {
     const float *frequency;
     int64_t half;

@@ -13,6 +13,10 @@
 
 enum { NAME_BYTES = 256 };
 
+/* Experts that are stored singly, in two spellings of gate, up and down. */
+static const char *const single[2][3] = { { "w1", "w3", "w2" },
+                                          { "gate_proj", "up_proj", "down_proj" } };
+
 /* model.layers.L.mlp.X as model.layers.L.block_sparse_moe.X; false: it is no such name. */
 static bool older_name(const char *name, char *out, size_t size)
 {
@@ -22,28 +26,33 @@ static bool older_name(const char *name, char *out, size_t size)
     return true;
 }
 
-/* The k-th stored tensor of fused experts, "…experts.E.w1.weight" and so on. */
-static void expert_name(const char *older, bool fused_in, int64_t k, char *out, size_t size)
+/* The k-th stored tensor of fused experts, "...experts.E.w1.weight" and so on. */
+static void expert_name(const char *fused, const char *const part[3], bool fused_in, int64_t k,
+                        char *out, size_t size)
 {
-    const char *experts = strstr(older, ".experts.");
+    const char *experts = strstr(fused, ".experts.");
     int64_t expert = fused_in ? k / 2 : k;
-    const char *which = fused_in ? (k % 2 ? "w3" : "w1") : "w2";
-    snprintf(out, size, "%.*s.experts.%lld.%s.weight", (int)(experts - older), older,
+    const char *which = fused_in ? part[k % 2] : part[2];
+    snprintf(out, size, "%.*s.experts.%lld.%s.weight", (int)(experts - fused), fused,
              (long long)expert, which);
 }
 
+/* The experts of `name`, as the file spells them: under the older name of their layer, or its own.
+ */
 static ts_status find_experts(const tsi_weights *w, const char *name, const char *older,
                               const ts_shape *shape, tsi_sources *out)
 {
     bool fused_in = strstr(name, "gate_up_proj") != NULL;
     int64_t count = shape->extent[0] * (fused_in ? 2 : 1);
+    char stored[NAME_BYTES];
+    expert_name(older, single[0], fused_in, 0, stored, sizeof stored);
+    int spelling = tsi_weights_find(w, stored) ? 0 : 1;
     out->part = tsi_calloc((size_t)count, sizeof *out->part);
     if (!out->part)
         return tsi_fail_memory("the experts of a layer", (size_t)count * sizeof *out->part);
     out->count = count;
     for (int64_t k = 0; k < count; k++) {
-        char stored[NAME_BYTES];
-        expert_name(older, fused_in, k, stored, sizeof stored);
+        expert_name(spelling ? name : older, single[spelling], fused_in, k, stored, sizeof stored);
         out->part[k] = tsi_weights_find(w, stored);
         if (!out->part[k])
             return TSI_FAIL(TS_ERR_IO, "weights: neither \"%s\" nor \"%s\" is there", name, stored);

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "model/model.h"
 
 typedef enum kind { KIND_TEXT, KIND_PATH, KIND_INT, KIND_REAL } kind; /* PATH: is read */
 
@@ -50,7 +51,7 @@ typedef struct key {
 
 static const key keys[] = {
     PATH(model, directory, "", "start from this model; the sizes below are then not read"),
-    TEXT(model, family, "llama", "llama, qwen3, mixtral or gpt2"),
+    TEXT(model, family, "llama", "llama, qwen3, mixtral, gpt2, qwen3_moe or deepseek_v3"),
     INT(model, vocab, "0", 0, 1e9, "0: as the tokenizer has"),
     INT(model, hidden, "128", 1, 1e7, "width of the residual stream"),
     INT(model, intermediate, "0", 0, 1e8, "width inside the feed-forward part; 0: 8/3 of hidden"),
@@ -59,8 +60,19 @@ static const key keys[] = {
     INT(model, kv_heads, "0", 0, 1e5, "of keys and values; 0: as heads"),
     INT(model, head_dim, "0", 0, 1e5, "0: hidden / heads"),
     INT(model, positions, "0", 0, 1e9, "longest sequence; 0: data.context"),
-    INT(model, experts, "0", 0, 1e5, "mixtral alone"),
-    INT(model, experts_per_token, "0", 0, 1e5, "mixtral alone"),
+    INT(model, experts, "0", 0, 1e5, "mixtral, qwen3_moe, deepseek_v3"),
+    INT(model, experts_per_token, "0", 0, 1e5, "chosen by the router"),
+    INT(model, expert_width, "0", 0, 1e8, "intermediate size of one expert; 0: intermediate"),
+    INT(model, route_sum, "1", 0, 1, "1: weights of the chosen experts add up to 1"),
+    INT(model, shared_experts, "0", 0, 1e5, "deepseek_v3: so many see every token"),
+    INT(model, expert_groups, "1", 1, 1e5, "deepseek_v3: the router chooses groups first"),
+    INT(model, groups_per_token, "1", 1, 1e5, "deepseek_v3: groups chosen"),
+    INT(model, dense_first, "0", 0, 1e4, "deepseek_v3: first layers without experts"),
+    REAL(model, route_scale, "1", 0, 1e9, "deepseek_v3: on the weights of chosen experts"),
+    INT(model, q_rank, "0", 0, 1e7, "deepseek_v3: latent size of queries; 0: none"),
+    INT(model, kv_rank, "0", 0, 1e7, "deepseek_v3: latent size of keys and values"),
+    INT(model, plain_dim, "0", 0, 1e5, "deepseek_v3: elements of a head that are not rotated"),
+    INT(model, value_dim, "0", 0, 1e5, "deepseek_v3: elements of a value; 0: plain_dim"),
     INT(model, tied, "0", 0, 1, "1: the head is the embedding"),
     REAL(model, norm_epsilon, "1e-5", 0, 1, "of the norms"),
     REAL(model, init_deviation, "0.02", 0, 10, "of random weights"),
@@ -443,14 +455,13 @@ static ts_status check_numbers(const ts_train_config *c)
 
 ts_status ts_train_config_check(const ts_train_config *c)
 {
-    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2", NULL };
     static const char *const kinds[] = { "adamw", "sgd", NULL };
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
     static const char *const dtypes[] = { "f32", "f64", "bf16", NULL };
     static const char *const recomputes[] = { "none", "full", NULL };
     static const char *const computes[] = { "", "f32", "f64", "bf16", "f16", NULL };
     if (!c) return TSI_FAIL(TS_ERR_NULL, "train: there is no configuration");
-    TSI_TRY(check_word("model.family", c->model.family, families));
+    TSI_TRY(check_word("model.family", c->model.family, tsi_family_names));
     TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));
     TSI_TRY(check_word("model.compute", c->model.compute, computes));
     TSI_TRY(check_word("parallel.recompute", c->parallel.recompute, recomputes));

@@ -13,8 +13,10 @@ enum { TSI_CONFIG_TEXT_MAX = 512 };
 typedef struct tsi_model_keys {
     char directory[TSI_CONFIG_TEXT_MAX], family[32], dtype[16], compute[16];
     int64_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
-    int64_t experts, experts_per_token, tied;
-    double norm_epsilon, init_deviation, rope_theta;
+    int64_t experts, experts_per_token, expert_width, route_sum, shared_experts, tied;
+    int64_t expert_groups, groups_per_token, dense_first;
+    int64_t q_rank, kv_rank, plain_dim, value_dim;
+    double route_scale, norm_epsilon, init_deviation, rope_theta;
 } tsi_model_keys;
 
 typedef struct tsi_data_keys {

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "model/config.h"
+#include "model/model.h"
 #include "tensor/tensor.h"
 #include "train/run.h"
 
@@ -36,9 +37,8 @@ static void real(tsi_text *out, const char *name, double value)
 /* What shapes of parameters do not tell. */
 static ts_status add_model(tsi_text *out, const ts_model_config *model)
 {
-    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2" };
     ts_model_config c = *model;
-    tsi_text_printf(out, "model.family = %s\n", families[c.family]);
+    tsi_text_printf(out, "model.family = %s\n", tsi_family_names[c.family]);
     whole(out, "heads", c.heads);
     whole(out, "kv_heads", c.kv_heads);
     whole(out, "head_dim", c.head_dim);

@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "base/rank.h"
 #include "model/config.h"
+#include "model/model.h"
 #include "train/run.h"
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -41,11 +42,10 @@ static ts_status make_mesh(tsi_run *run)
 
 static ts_model_config model_config(const tsi_run *run)
 {
-    static const char *const families[] = { "llama", "qwen3", "mixtral", "gpt2" };
     const tsi_model_keys *m = &run->config->model;
     ts_model_config c = { .struct_size = sizeof c };
-    for (int32_t i = 0; i < 4; i++)
-        if (strcmp(m->family, families[i]) == 0) c.family = i;
+    for (int32_t i = 0; tsi_family_names[i]; i++)
+        if (strcmp(m->family, tsi_family_names[i]) == 0) c.family = i;
     c.vocab = m->vocab ? m->vocab : ts_loader_vocabulary(run->loader);
     c.hidden = m->hidden;
     /* 8/3 of hidden gives SwiGLU as many parameters as 4 * hidden without a gate. */
@@ -58,6 +58,18 @@ static ts_model_config model_config(const tsi_run *run)
     c.positions = m->positions ? m->positions : run->config->data.context;
     c.experts = m->experts;
     c.experts_per_token = m->experts_per_token;
+    c.expert_width = m->expert_width;
+    c.route_sum = (int32_t)m->route_sum;
+    c.shared_experts = m->shared_experts;
+    c.expert_groups = m->expert_groups;
+    c.groups_per_token = m->groups_per_token;
+    c.dense_first = m->dense_first;
+    c.route_scale = m->route_scale;
+    c.q_rank = m->q_rank;
+    c.kv_rank = m->kv_rank;
+    c.plain_dim = m->plain_dim;
+    c.value_dim = m->value_dim ? m->value_dim : m->plain_dim;
+    c.rope_interleave = c.family == TS_MODEL_DEEPSEEK_V3;
     c.norm_epsilon = m->norm_epsilon;
     c.init_deviation = m->init_deviation;
     c.exact = 1;

@@ -53,7 +53,13 @@ for model in llama_bias llama_long qwen3_window mixtral_window gpt2_plain; do
     verify $model "tp=4" tp
     verify $model "dp=3, tp=2" sp
 done
-for model in llama mixtral gpt2; do
+for model in llama31 qwen3_moe deepseek_v3; do
+    verify $model "dp=1" dp
+    verify $model "dp=3" dp
+    verify $model "tp=2" tp
+    verify $model "dp=2, tp=2" sp
+done
+for model in llama mixtral gpt2 deepseek_v3; do
     verify $model "dp=1" dp --recompute full
     verify $model "replicate=2, tp=2" sp --recompute full
 done

@@ -12,8 +12,8 @@
 
 enum { PATH_BYTES = 512 };
 
-static const char *const models[] = { "llama_bias",     "llama_long", "qwen3_window",
-                                      "mixtral_window", "gpt2_plain", "mixtral" };
+static const char *const models[] = { "llama_bias", "llama_long", "qwen3_window", "mixtral_window",
+                                      "gpt2_plain", "mixtral",    "qwen3_moe",    "deepseek_v3" };
 
 static void folder_of(const test *t, const char *name, char *out)
 {
@@ -197,11 +197,20 @@ TS_TEST_RANKS(model_made_and_saved, 1, 2, 3)
     c.intermediate = 14;
     c.layers = 2;
     c.heads = 3;
-    for (int32_t family = 0; family < 4; family++) {
+    for (int32_t family = 0; family <= TS_MODEL_DEEPSEEK_V3; family++) {
+        bool latent = family == TS_MODEL_DEEPSEEK_V3, moe = family == TS_MODEL_QWEN3_MOE;
         c.family = family;
         c.tied = family == TS_MODEL_GPT2;
-        c.experts = family == TS_MODEL_MIXTRAL ? 5 : 0;
+        c.experts = family == TS_MODEL_MIXTRAL || moe ? 5 : latent ? 6 : 0;
         c.experts_per_token = c.experts ? 2 : 0;
+        c.expert_width = moe || latent ? 7 : 0;
+        c.dense_layers[0] = moe ? 1 : 0;
+        c.dense_first = latent;
+        c.shared_experts = latent ? 2 : 0;
+        c.expert_groups = latent ? 3 : 0;
+        c.groups_per_token = latent ? 2 : 0;
+        c.kv_rank = latent ? 5 : 0;
+        c.plain_dim = c.value_dim = latent ? 3 : 0;
         ts_model *model = ts_model_create(mesh, &c, NULL);
         TEST_OK(t, ts_model_save(model, to));
         ts_group_barrier(ts_group_world(t->me), NULL);
@@ -210,7 +219,10 @@ TS_TEST_RANKS(model_made_and_saved, 1, 2, 3)
         if (t->index == 0) same_model(t, to, again);
         const ts_model_config *a = ts_model_configuration(model), *b = ts_model_configuration(read);
         TEST_CHECK(t, a && b && a->head_dim == b->head_dim && a->rope_theta == b->rope_theta &&
-                          a->positions == b->positions && a->tied == b->tied);
+                          a->positions == b->positions && a->tied == b->tied &&
+                          a->experts == b->experts && a->expert_width == b->expert_width &&
+                          a->dense_layers[0] == b->dense_layers[0] && a->kv_rank == b->kv_rank &&
+                          a->value_dim == b->value_dim);
         ts_model_destroy(model);
         ts_model_destroy(read);
         remove_folder(t, to);

@@ -2,7 +2,9 @@
 """Makes the five small models beside this file: python make.py DIRECTORY (torch 2.6.0, transformers 5.22.2, CPU).
 
 They are random and have what the four first ones lack: odd numbers of heads, one key head, vocabularies that no mesh divides,
-biases, other activations, scaled positions, sliding windows, older names, several files, 16-bit weights."""
+biases, other activations, scaled positions, sliding windows, older names, several files, 16-bit weights.
+llama, qwen3, mixtral, gpt2, llama31, qwen3_moe and deepseek_v3 were made the same way from their families' own configuration
+classes, with random weights in f32 and the published names (one tensor for each expert)."""
 import json
 import os
 import sys

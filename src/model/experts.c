@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* experts.c - a feed-forward that is a choice: a router sends every token to a few of many experts.
+ *
+ *   x_BTC -> scores_BTE -> which_BTK, weight_BTK -> sum over K of weight * expert(x)
+ *   E experts, K chosen for each token, F width of one
+ *
+ * Scores are probabilities (Mixtral, Qwen3-MoE) or each expert's own sigmoid (DeepSeek-V3), which
+ * chooses by score plus a bias that has no gradient, and among the best groups of experts alone.
+ * Weights come from the scores without the bias. Beside the chosen experts there may be shared ones
+ * that see every token.
+ *
+ * INV: no row is computed by an expert that was not chosen for it; the sum over K is in the order
+ * of the choice. */
+#include <math.h>
+
+#include "model/part.h"
+
+typedef struct experts {
+    tsi_part part;
+    ts_tensor *router, *bias, *in, *out; /* [E, C], [E] or NULL, [E, 2F, C], [E, C, F] */
+    ts_module *shared;                   /* or NULL */
+} experts;
+
+static ts_tensor *best(ts_tensor *scores, int64_t count, ts_tensor **which)
+{
+    ts_topk_options options = TS_INIT(ts_topk_options);
+    ts_tensor *values = NULL;
+    options.k = count;
+    options.dim = -1;
+    ts_topk(scores, &options, &values, which);
+    return values;
+}
+
+/* Scores outside the best groups become -inf. A group is as good as its two best experts. */
+static ts_tensor *within_groups(const ts_model_config *c, ts_tensor *scores_BTE)
+{
+    ts_shape s = ts_tensor_shape(scores_BTE);
+    int64_t batch = s.extent[0], length = s.extent[1], last = -1,
+            each = c->experts / c->expert_groups;
+    ts_shape grouped = TS_SHAPE(batch, length, c->expert_groups, each);
+    ts_tensor *which = NULL, *scores = ts_reshape(scores_BTE, grouped);
+    ts_tensor *groups = ts_sum(best(scores, each < 2 ? each : 2, &which), &last, 1, 0);
+    ts_tensor *out = ts_logical_not(ts_topk_mask(groups, c->groups_per_token));
+    out = ts_expand(ts_unsqueeze(out, 3), grouped);
+    return ts_reshape(ts_masked_fill(scores, out, -(double)INFINITY), s);
+}
+
+/* The experts of each token by score plus bias: a choice, which has no gradient. */
+static ts_tensor *choice(const experts *e, ts_tensor *scores_BTE)
+{
+    const ts_model_config *c = &e->part.model->config;
+    ts_tensor *which = NULL, *by = ts_detach(scores_BTE);
+    if (e->bias) by = ts_add(by, ts_cast(e->bias, ts_tensor_dtype(by)));
+    if (c->expert_groups > 1 && c->groups_per_token < c->expert_groups) by = within_groups(c, by);
+    best(by, c->experts_per_token, &which);
+    return which;
+}
+
+/* Which experts a token goes to, and with what weights. */
+static ts_tensor *route(const experts *e, ts_tensor *x_BTC, ts_tensor **which_BTK)
+{
+    const ts_model *m = e->part.model;
+    const ts_model_config *c = &m->config;
+    ts_dtype dtype = ts_tensor_dtype(x_BTC);
+    ts_tensor *scores = tsi_part_linear(m, x_BTC, e->router, NULL), *weight_BTK = NULL;
+    if (dtype != TS_DTYPE_F64) scores = ts_cast(scores, TS_DTYPE_F32);
+    if (e->bias) {
+        scores = ts_sigmoid(scores);
+        *which_BTK = choice(e, scores);
+        weight_BTK = ts_gather(scores, 2, *which_BTK);
+    } else {
+        weight_BTK = best(ts_softmax(scores, -1), c->experts_per_token, which_BTK);
+    }
+    int64_t last = -1;
+    if (c->route_sum) {
+        ts_tensor *sum = ts_sum(weight_BTK, &last, 1, 1);
+        weight_BTK = ts_div(weight_BTK, e->bias ? ts_add_scalar(sum, 1e-20) : sum);
+    }
+    if (c->route_scale != 0.0 && c->route_scale != 1.0)
+        weight_BTK = ts_mul_scalar(weight_BTK, c->route_scale);
+    return ts_cast(weight_BTK, dtype);
+}
+
+/* The experts that the router chose for each token, and no others: rows are grouped by expert. */
+static void experts_forward(void *state, const ts_module_io *io)
+{
+    const experts *e = state;
+    const ts_model *m = e->part.model;
+    const ts_model_config *c = &m->config;
+    ts_shape s = ts_tensor_shape(io->input[0]);
+    int64_t batch = s.extent[0], length = s.extent[1], chosen = c->experts_per_token, slots = 2;
+    ts_tensor *which_BTK = NULL, *weight = route(e, io->input[0], &which_BTK);
+    ts_tensor *x_BTKC =
+        ts_expand(ts_unsqueeze(io->input[0], 2), TS_SHAPE(batch, length, chosen, c->hidden));
+    ts_tensor *both = ts_grouped_linear(x_BTKC, tsi_model_cast(m, e->in), which_BTK);
+    both = ts_reshape(both, TS_SHAPE(batch, length, chosen, 2, c->expert_width));
+    ts_tensor *wide_BTKF = tsi_model_gate(m, ts_select(both, 3, 0), ts_select(both, 3, 1));
+    wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight, 3));
+    ts_tensor *y_BTKC = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, e->out), which_BTK);
+    ts_tensor *y_BTC = ts_sum(y_BTKC, &slots, 1, 0);
+    io->output[0] = e->shared ? ts_add(y_BTC, TS_CALL(e->shared, io->input[0])) : y_BTC;
+}
+
+static const ts_module_desc experts_desc = TSI_PART_DESC("experts", experts_forward);
+
+ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name)
+{
+    experts *e = tsi_part_add(b, above, name, &experts_desc, sizeof *e);
+    if (!e) return NULL;
+    const ts_model_config *c = &b->model->config;
+    ts_module *m = e->part.module;
+    ts_shape in = TS_SHAPE(c->experts, 2 * c->expert_width, c->hidden);
+    ts_shape out = TS_SHAPE(c->experts, c->hidden, c->expert_width);
+    ts_param_options fixed = b->zeros;
+    fixed.frozen = 1;
+    e->router = ts_module_param(m, "gate.weight", TS_SHAPE(c->experts, c->hidden), &b->normal);
+    if (c->family == TS_MODEL_DEEPSEEK_V3)
+        e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
+    e->in = ts_module_param(m, "experts.gate_up_proj", in, &b->normal);
+    e->out = ts_module_param(m, "experts.down_proj", out, &b->normal);
+    if (c->shared_experts > 0)
+        e->shared = tsi_part_mlp(b, m, "shared_experts", c->shared_experts * c->expert_width);
+    return m;
+}
+
+bool tsi_model_has_experts(const ts_model_config *c, int64_t layer)
+{
+    if (c->experts <= 0 || layer < c->dense_first) return false;
+    if (c->expert_step > 1 && (layer + 1) % c->expert_step != 0) return false;
+    if (layer >= 64 * TS_WINDOW_WORDS) return true;
+    return !((c->dense_layers[layer / 64] >> (layer % 64)) & 1);
+}
