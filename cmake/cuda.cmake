@@ -54,7 +54,7 @@ endforeach()
 file(GLOB sources CONFIGURE_DEPENDS ${TS_CUDA_DIR}/*.c)
 # Plain functions of the core, which need nothing of it.
 list(APPEND sources ${PROJECT_SOURCE_DIR}/src/base/types.c ${PROJECT_SOURCE_DIR}/src/device/block.c
-  ${PROJECT_SOURCE_DIR}/src/device/reduce.c)
+  ${PROJECT_SOURCE_DIR}/src/device/identity.c)
 add_library(tessera_cuda MODULE ${sources} ${images})
 target_compile_definitions(tessera_cuda PRIVATE TSI_OPS_HASH=0x${TS_OPS_HASH}ull)
 set_target_properties(tessera_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tessera

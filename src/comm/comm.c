@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "base/log.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 /* ---- the world's slot ------------------------------------------------------------------------ */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 /* "all_reduce 'loss' #3 (train.c:88), for 2.1 s" or "... ended 0.3 s ago". */
 void tsi_rank_doing(const ts_rank *rank, char *out, size_t size)

@@ -6,8 +6,8 @@
  *
  *   ts_group_all_gather -> tsi_work (kind, blocks, fingerprint) -> engine->start -> engine->wait
  *
- * An engine may come from a module (mpi, nccl; base/module.h), which sees nothing of the core but
- * this header and the host table it is given.
+ * An engine may come from a module (mpi, nccl; base/module_seam.h), which sees nothing of the core
+ * but this header and the host table it is given.
  *
  * INV: every operation of a (group, channel) is complete on all members before the next one of that
  * channel moves data; a work is complete only when no peer will read this rank's blocks any more.
@@ -22,7 +22,7 @@
 
 #include "base/error.h"
 #include "base/launcher.h"
-#include "base/module.h"
+#include "base/module_seam.h"
 #include "device/device.h"
 #include "tessera/comm.h"
 
@@ -97,7 +97,7 @@ typedef struct tsi_work {
     int64_t engine_word[4];
 } tsi_work;
 
-/* ---- what each collective means, in closed form, for engines: comm/schedule.c --------------- */
+/* ---- what each collective means, in closed form, for engines: comm/pieces.c --------------- */
 /* The block of my in (sends) that member `peer` gets; false: nothing. Not for exchange. */
 bool tsi_work_send_block(const tsi_work *work, int64_t peer, tsi_block *out);
 /* The block of my out that comes from member `peer`; false: nothing. For reductions: the whole

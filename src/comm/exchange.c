@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 enum { SMALL = 16 };
 

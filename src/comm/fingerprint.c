@@ -5,13 +5,13 @@
  * root gives to a member, the counts of all_to_all, the parts of an exchange) is compared pair by
  * pair in tsi_work_agree; send and recv hash alike, so that a matching pair has one hash.
  *
- * INV: works with equal hashes and agreeing pairs have blocks that fit each other (schedule.c). */
+ * INV: works with equal hashes and agreeing pairs have blocks that fit each other (pieces.c). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 /* ---- the hash -------------------------------------------------------------------------------- */
 

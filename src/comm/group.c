@@ -3,7 +3,7 @@
  *
  * Making a group checks and copies its list, and nothing else. The first collective looks the list
  * up in the world's table of teams and the rank's table of seats. Teams and seats that were used
- * stay until the world closes: a peer may still hold the group and go on counting (state.h).
+ * stay until the world closes: a peer may still hold the group and go on counting (slots.h).
  *
  * INV: member i of a group is entry i of the caller's list. */
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 /* ---- making and releasing handles ----------------------------------------------------------- */
 

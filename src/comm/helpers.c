@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/intmath.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 enum { BACKOFF_FIRST_NS = 5000, BACKOFF_LAST_NS = 200000 };
 

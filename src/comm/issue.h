@@ -11,7 +11,7 @@
 #ifndef TSI_COMM_ISSUE_H
 #define TSI_COMM_ISSUE_H
 
-#include "comm/state.h"
+#include "comm/slots.h"
 
 typedef struct tsi_call {
     ts_group *group;

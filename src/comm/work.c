@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/intmath.h"
 #include "base/thread.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 /* ---- handles --------------------------------------------------------------------------------- */
 

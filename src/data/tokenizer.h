@@ -60,7 +60,7 @@ typedef enum tsi_token_step_kind {
 
 typedef enum tsi_mark_prefix { TSI_MARK_ALWAYS, TSI_MARK_FIRST, TSI_MARK_NEVER } tsi_mark_prefix;
 
-/* Length of the match that begins at from, or 0: undecided, ask the pattern (scan.c). */
+/* Length of the match that begins at from, or 0: undecided, ask the pattern (pattern_scan.c). */
 typedef size_t (*tsi_scan_fn)(const char *text, size_t length, size_t from);
 
 typedef struct tsi_token_step {
@@ -172,7 +172,7 @@ ts_status tsi_pretokenize(const tsi_encode *call, tsi_string piece, bool first);
 /* The class of the character at text and its length in bytes. */
 int tsi_class_of(const char *text, size_t length, size_t *used);
 
-/* ---- scan.c ---- */
+/* ---- pattern_scan.c ---- */
 extern const char tsi_pattern_gpt2[];            /* of the ByteLevel pre-tokenizer */
 tsi_scan_fn tsi_scan_of(const char *expression); /* NULL: not one of the known patterns */
 

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/placement.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 /* Cuts [first, *end) of the order belong to one dim; are they from left to right, and is one of
  * them strided? */

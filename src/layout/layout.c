@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/intmath.h"
 #include "layout/placement.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 /* ---- dims counted from the end -------------------------------------------------------------- */
 

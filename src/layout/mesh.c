@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/intmath.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 /* ---- coordinates ---------------------------------------------------------------------------- */
 

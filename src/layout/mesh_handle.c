@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/mesh.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "layout/placement.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 /* ---- checks --------------------------------------------------------------------------------- */
 

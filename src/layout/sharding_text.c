@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "layout/placement.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 typedef struct reader {
     tsi_cursor cursor;

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/config.h"
 #include "model/model.h"
+#include "model/model_config.h"
 
 static const struct {
     const char *name;

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 /* What stands in the file, for the sentence. */
 static void value_text(const ts_json *value, tsi_text *out)

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "tessera/json.h"
 
 #define FACTOR_MAX 1e9

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_write.c - the configuration of a model that was not read from a file, as its family
- * publishes it. What config.c reads from this text is the same configuration. */
+ * publishes it. What model_config.c reads from this text is the same configuration. */
 #include "base/text.h"
-#include "model/config.h"
 #include "model/model.h"
+#include "model/model_config.h"
 
 static void whole(tsi_text *out, const char *name, int64_t value)
 {

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "model/config.h"
+#include "model/model_config.h"
+#include "model/model_plan.h"
 #include "model/part.h"
-#include "model/plan.h"
 #include "model/weights.h"
 
 /* ---- placements of activations --------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "model/weights.h"
 
 enum { NAME_BYTES = 256, PATH_BYTES = 4096 };

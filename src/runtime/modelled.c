@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* modelled.c - the public view of the model engine's counts and clock. */
 #include "comm/comm.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 #include "runtime/runtime.h"
 #include "tessera/event.h"
 

@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 #include "op/core/kernel.h"
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 #include "runtime/runtime.h"
 
 static const char *const kinds[] = { "cuda" }; /* that modules have: tessera_<kind>.so */

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/launcher.h"
 #include "comm/comm.h"
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 #include "runtime/runtime.h"
 
 typedef struct flavour {

@@ -10,9 +10,9 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 #include "device/device.h"
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 #include "runtime/runtime.h"
 
 tsi_runtime *tsi_runtime_of(const ts_world *world)

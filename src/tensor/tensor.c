@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 #include "tensor/body.h"
 #include "tensor/move.h"
 #include "tensor/scope.h"

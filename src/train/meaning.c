@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "model/config.h"
 #include "model/model.h"
+#include "model/model_config.h"
 #include "tensor/tensor.h"
 #include "train/run.h"
 

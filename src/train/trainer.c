@@ -19,8 +19,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/rank.h"
-#include "model/config.h"
 #include "model/model.h"
+#include "model/model_config.h"
 #include "train/run.h"
 
 /* ---- setting up ------------------------------------------------------------------------------ */

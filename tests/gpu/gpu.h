@@ -8,7 +8,7 @@
 
 #include "device/device.h"
 #include "harness/test.h"
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 
 /* The first GPU and a stream of it. NULL: the test has failed. */
 static inline const tsi_device *gpu_open(test *t, tsi_stream **stream)

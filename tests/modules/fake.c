@@ -7,7 +7,7 @@
  *   OFFER     its offer is shorter
  *   ABSENT    the machine lacks what it needs
  *   NOTHING   it returns no offer */
-#include "base/module.h"
+#include "base/module_seam.h"
 #include "device/device.h"
 #include "op/ops_hash.h"
 #include "tessera/version.h"

@@ -5,7 +5,7 @@
 #include "base/rank.h"
 #include "base/thread.h"
 #include "harness/test.h"
-#include "layout/state.h"
+#include "layout/slots.h"
 
 static ts_world *open_world(test *t)
 {

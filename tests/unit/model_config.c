@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_config.c - configurations of models: both spellings, defaults, what is refused and with
  * which words, and that what we write is read as the same. */
-#include "model/config.h"
+#include "model/model_config.h"
 #include "unit/data_util.h"
 
 #define SIZES                                                                                      \

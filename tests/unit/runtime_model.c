@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 #include "harness/test.h"
 #include "tessera/comm.h"
 #include "tessera/event.h"

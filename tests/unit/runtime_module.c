@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "harness/test.h"
 #include "op/ops_hash.h"
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 #include "tessera/version.h"
 #include "tessera/world.h"
 

@@ -11,7 +11,7 @@
 #include "device/number.h"
 #include "op/index/index.h"
 
-/* ---- whole blocks (move.c) ------------------------------------------------------------------- */
+/* ---- whole blocks (view/remap.c) ------------------------------------------------------------ */
 /* to = from, equal extents, any strides; and one element everywhere. */
 ts_status tsi_copy_all(const tsi_kernel_io *io, const tsi_block *to, const tsi_block *from);
 ts_status tsi_fill_all(const tsi_kernel_io *io, const tsi_block *to, const void *element);

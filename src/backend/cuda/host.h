@@ -5,7 +5,7 @@
 #ifndef TSI_BACKEND_CUDA_HOST_H
 #define TSI_BACKEND_CUDA_HOST_H
 
-#include "base/module.h"
+#include "base/module_seam.h"
 
 void tsi_cuda_host_set(const tsi_module_host *host);
 

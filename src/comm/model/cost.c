@@ -14,7 +14,7 @@
  * INV: one walk over the members, no allocation, so a group of 100,000 costs a fraction of a
  * millisecond. */
 #include "base/intmath.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 
 /* Traffic of one operation: what is received, and what the clock must wait for. */
 typedef struct traffic {

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "comm/comm.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 
 typedef struct model_state {
     tsi_model_machine machine;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* internal.h - the parts of the mpi engine and what they know of each other.
  *
- *   module.c    the vtable: start, wait, test, progress
+ *   engine.c    the vtable: start, wait, test, progress
  *   open.c      MPI itself: open, close, exit
  *   begin.c     opening by a deadline, whatever MPI does
  *   lane.c      queues per (group, channel) and per pair; messages find their operation

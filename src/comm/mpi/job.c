@@ -323,8 +323,8 @@ static bool fold_chunk_now(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, int
     char *flat = tsi_range_flat(&job->to, job->moved, bytes, op->size);
     char *to = flat != NULL ? flat : fold_chunk(op, job, n, job->moved);
     block[n] = flat_block(to, print->dtype, elements);
-    ts_status status = cpu->fold(cpu, &block[n], list, n, (ts_reduce)print->reduce,
-                                 op->work->avg_count, NULL);
+    ts_status status =
+        cpu->fold(cpu, &block[n], list, n, (ts_reduce)print->reduce, op->work->avg_count, NULL);
     if (status != TS_OK) {
         tsi_poison_set(rank, status, rank->index, "rank %lld could not reduce",
                        (long long)rank->index);

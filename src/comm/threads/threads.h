@@ -21,7 +21,7 @@
 
 #include "base/rank.h"
 #include "base/thread.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 typedef struct tsi_threads tsi_threads;
 typedef struct tsi_hall tsi_hall;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.c - a distributed tensor as readable text, on every rank of its mesh.
+/* tensor_text.c - a distributed tensor as readable text, on every rank of its mesh.
  *
  *   f32(4, 6) on (S(0), R)
  *   [[ 0  1  2 ...  4  5]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.h - what a shared object that is loaded on first use offers the core, and how both make
- * sure that they were built from the same headers.
+/* module_seam.h - what a shared object that is loaded on first use offers the core, and how both
+ * make sure that they were built from the same headers.
  *
  * A module (an MPI's engine, a GPU's devices and kernels) exports one function, tsi_module, and
  * needs no symbol of the core. It returns tables by kind, which are opaque here: the layer that
@@ -13,8 +13,8 @@
  *
  * INV: no table of a module is used, and no function of it but tsi_module called, before the sizes
  * of all structs of its seam were found equal, and for kernels the list of operators too. */
-#ifndef TSI_BASE_MODULE_H
-#define TSI_BASE_MODULE_H
+#ifndef TSI_BASE_MODULE_SEAM_H
+#define TSI_BASE_MODULE_SEAM_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.h - the plan of a model: where its parameters lie. */
-#ifndef TSI_MODEL_PLAN_H
-#define TSI_MODEL_PLAN_H
+/* model_plan.h - the plan of a model: where its parameters lie. */
+#ifndef TSI_MODEL_MODEL_PLAN_H
+#define TSI_MODEL_MODEL_PLAN_H
 
 #include "model/model.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.c - the few numbers of the modelled machine, from text.
+/* machine_text.c - the few numbers of the modelled machine, from text.
  *
  *   ranks_per_node=8, latency_us=2/10, bandwidth_gb_s=200/25, overhead_us=0.2
  *
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 
 static const char *const keys[] = { "ranks_per_node", "latency_us", "bandwidth_gb_s", "overhead_us",
                                     NULL };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - the vtable of the mpi engine, and how a thread waits in it.
+/* engine.c - the vtable of the mpi engine, and how a thread waits in it.
  *
  * A blocking wait runs the protocol in the calling thread; helpers call progress for the rest. A
  * waiting rank spins only where the ranks of the node have a core each, for 20 us and about as long

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.h - finding and loading modules (base/module.h: what they offer).
+/* module_load.h - finding and loading modules (base/module_seam.h: what they offer).
  *
  * A file is looked for in TESSERA_MODULE_PATH (a colon list), then beside the library: tessera/,
  * ../lib/tessera/, then by its name alone, which follows the run path of the object that holds this
  * code: a program that linked the library statically gets one from tessera::static and tessera.pc.
  *
  * A module stays loaded: neither an MPI nor a driver survives being unloaded. */
-#ifndef TSI_RUNTIME_MODULE_H
-#define TSI_RUNTIME_MODULE_H
+#ifndef TSI_RUNTIME_MODULE_LOAD_H
+#define TSI_RUNTIME_MODULE_LOAD_H
 
 #include <limits.h>
 
-#include "base/module.h"
+#include "base/module_seam.h"
 #include "device/device.h"
 
 typedef struct tsi_module_search {

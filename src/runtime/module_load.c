@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c - shared objects that are loaded on first use: where they are looked for, and what must
- * be equal before anything of them is used.
+/* module_load.c - shared objects that are loaded on first use: where they are looked for, and what
+ * must be equal before anything of them is used.
  *
  * A module of another build would not fail, it would read fields at wrong places; so everything
  * that crosses is compared by size, and a table by operator by the list of operators. */
-#include "runtime/module.h"
+#include "runtime/module_load.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

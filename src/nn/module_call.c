@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* call.c - calling modules: scopes, hooks, and running again in backward.
+/* module_call.c - calling modules: scopes, hooks, and running again in backward.
  *
  * Everything a call makes belongs to the call's own scope, but for its outputs. Hooks of backward
  * are marks on the tape around what the call recorded. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - what comm/ keeps in its slots: per world, per rank, per group, per operation.
+/* slots.h - what comm/ keeps in its slots: per world, per rank, per group, per operation.
  *
  *   tsi_comm_world   engine, teams interned by their list, helper threads
  *   tsi_comm_rank    seats, groups, operations in flight, the open batch; one thread at a time
@@ -10,8 +10,8 @@
  *
  * INV: sequence numbers belong to (rank, team), never to a handle, so that two handles of one list,
  * and a list made again after its release, continue the same numbering as the peers. */
-#ifndef TSI_COMM_STATE_H
-#define TSI_COMM_STATE_H
+#ifndef TSI_COMM_SLOTS_H
+#define TSI_COMM_SLOTS_H
 
 #include <pthread.h>
 
@@ -100,7 +100,7 @@ void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...) 
 /* fingerprint.c */
 void tsi_fingerprint_seal(tsi_work *work); /* computes print.hash from the rest of the work */
 
-/* move.c: one of `parts` equal parts of an operation whose `count` works are all in this process,
+/* carry.c: one of `parts` equal parts of an operation whose `count` works are all in this process,
  * in the order of members. Parts of one operation write disjoint memory and may run at the same
  * time. On failure `sentence` says why. */
 ts_status tsi_move_part(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,

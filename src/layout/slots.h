@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - what this layer keeps in the slots of a world and of a rank.
+/* slots.h - what this layer keeps in the slots of a world and of a rank.
  *
  * World: the tables in which meshes, shardings and layouts are one pointer each. Rank: what it
  * asked for lately, so that a repeated question takes no lock, and its mesh handles. A thread
@@ -8,8 +8,8 @@
  * Recent values are held: a value that falls out of its place waits in a ring until as many others
  * have fallen out. So a pointer that was just returned is safe to use without retaining it, and to
  * keep it one retains it. */
-#ifndef TSI_LAYOUT_STATE_H
-#define TSI_LAYOUT_STATE_H
+#ifndef TSI_LAYOUT_SLOTS_H
+#define TSI_LAYOUT_SLOTS_H
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - what the tensor layer keeps for a rank: frames, bodies, handles on meshes.
+/* slots.c - what the tensor layer keeps for a rank: frames, bodies, handles on meshes.
  *
  * Made on first use, destroyed with the rank: whatever the program left open is closed then, so a
  * rank leaves nothing behind even after an error. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c - which reductions mean something for which dtype, and their identity elements.
+/* identity.c - which reductions mean something for which dtype, and their identity elements.
  *
  *               sum avg prod   min max   and or   band bor
  *   float        yes            yes       no       no

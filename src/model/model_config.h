@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.h - configurations of models: reading, checking. */
-#ifndef TSI_MODEL_CONFIG_H
-#define TSI_MODEL_CONFIG_H
+/* model_config.h - configurations of models: reading, checking. */
+#ifndef TSI_MODEL_MODEL_CONFIG_H
+#define TSI_MODEL_MODEL_CONFIG_H
 
 #include "tessera/json.h"
 #include "tessera/model.h"

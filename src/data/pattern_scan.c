@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scan.c - the published patterns of GPT-2, Llama 3 and Qwen by hand, for ASCII.
+/* pattern_scan.c - the published patterns of GPT-2, Llama 3 and Qwen by hand, for ASCII.
  *
  * A scanner reads the alternatives of its pattern in their order, as long as it sees ASCII. When a
  * byte above it could matter, it returns 0 and the pattern itself decides that place; a test

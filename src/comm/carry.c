@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* move.c - the data movement of collectives between works of one process: one copy per byte.
+/* carry.c - the data movement of collectives between works of one process: one copy per byte.
  *
  * An operation is cut into equal parts that different threads run. Where all members end with the
  * same array, or fold into one, a part is a slice of the full array, whoever owns its rows, so that
@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
-#include "comm/state.h"
+#include "comm/slots.h"
 
 enum {
     SMALL = 12, /* blocks that fit a canvas without allocation */

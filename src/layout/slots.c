@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - the slots of this layer: made on first use, destroyed with the world or the rank. */
-#include "layout/state.h"
+/* slots.c - the slots of this layer: made on first use, destroyed with the world or the rank. */
+#include "layout/slots.h"
 
 #include "base/alloc.h"
 #include "base/error.h"

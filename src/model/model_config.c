@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c - reading the configuration that published models come with. What a model needs and we
- * cannot do is refused here, never computed wrongly; so is a value of another type than its key
- * has, or beyond what can be meant (config_member.c). */
+/* model_config.c - reading the configuration that published models come with. What a model needs
+ * and we cannot do is refused here, never computed wrongly; so is a value of another type than its
+ * key has, or beyond what can be meant (config_member.c). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/intmath.h"
 #include "base/text.h"
-#include "model/config.h"
 #include "model/model.h"
+#include "model/model_config.h"
 #include "tessera/json.h"
 
 ts_status tsi_file_text(const char *path, char **out, size_t *length)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh.c - the two functions of mesh.h that concern communication: creation, which all ranks agree
- * on, and the groups of axes, which are made on first use.
+/* mesh_groups.c - the two functions of mesh.h that concern communication: creation, which all ranks
+ * agree on, and the groups of axes, which are made on first use.
  *
  * A group of axes holds the ranks that differ from this one in those axes only, in the mesh's own
  * order, so a member's place in the group is its coordinate (row-major over the axes). */

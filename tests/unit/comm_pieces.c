@@ -3,7 +3,7 @@
  * words. */
 #include <stdlib.h>
 
-#include "comm/state.h"
+#include "comm/slots.h"
 #include "harness/test.h"
 
 enum { MEMBERS_MAX = 8 };

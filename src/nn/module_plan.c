@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - where parameters lie, said by patterns over their names.
+/* module_plan.c - where parameters lie, said by patterns over their names.
  *
  * Lines are "pattern: placements", the first match wins, "#" begins a comment, "*" stands for any
  * run of characters. A pattern of the user's that matches no parameter is an error with the nearest

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - which plan a model gets: a built-in one by name, lines of text, or a file of such lines.
+/* model_plan.c - which plan a model gets: a built-in one by name, lines of text, or a file of such
+ * lines.
  *
  * Lines are "pattern: placements", the first match wins, "#" begins a comment. "base: tp" stands
  * for the lines of a built-in plan, for what no other line matches; without it that is replicated.
@@ -10,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "model/config.h"
-#include "model/plan.h"
+#include "model/model_config.h"
+#include "model/model_plan.h"
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 

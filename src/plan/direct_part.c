@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* part.c - one rank's part of a direct exchange: what it sends, receives, folds and copies, round
- * by round.
+/* direct_part.c - one rank's part of a direct exchange: what it sends, receives, folds and copies,
+ * round by round.
  *
  *   direct         phase 0: source -> target
  *   hierarchical   phase 0: as direct, but what no rank of the node holds is shared out among the

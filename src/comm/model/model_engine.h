@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h - the engine without data: it counts what a rank would receive and lets a clock run.
+/* model_engine.h - the engine without data: it counts what a rank would receive and lets a clock
+ * run.
  *
  * Bytes and messages are by information: what comes from each peer, by the class of the link to it
  * (inside a node, between nodes), whatever algorithm an engine would use. The clock is an
  * alpha-beta model: latency times the depth of a tree over the peers of a class, plus bytes over
  * bandwidth; exchanges and all_to_all pay an overhead per message instead of a tree. A rank's clock
  * does not wait for those of others: representatives of different classes run independently. */
-#ifndef TSI_COMM_MODEL_MODEL_H
-#define TSI_COMM_MODEL_MODEL_H
+#ifndef TSI_COMM_MODEL_MODEL_ENGINE_H
+#define TSI_COMM_MODEL_MODEL_ENGINE_H
 
 #include "comm/engine.h"
 

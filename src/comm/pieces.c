@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.c - what each collective means: which block goes where. Pure; no memory is touched.
+/* pieces.c - what each collective means: which block goes where. Pure; no memory is touched.
  *
  * A scalar was made a block of one row before it came here, so dim 0 is always there to be split.
  *
