@@ -56,7 +56,6 @@ file(GLOB sources CONFIGURE_DEPENDS ${TS_CUDA_DIR}/*.c)
 list(APPEND sources ${PROJECT_SOURCE_DIR}/src/base/types.c ${PROJECT_SOURCE_DIR}/src/device/block.c
   ${PROJECT_SOURCE_DIR}/src/device/identity.c)
 add_library(tessera_cuda MODULE ${sources} ${images})
-target_compile_definitions(tessera_cuda PRIVATE TSI_OPS_HASH=0x${TS_OPS_HASH}ull)
 set_target_properties(tessera_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tessera
   LINK_DEPENDS ${TS_CUDA_DIR}/module.map)
 target_include_directories(tessera_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

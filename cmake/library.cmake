@@ -28,12 +28,6 @@ set_property(SOURCE
     ${PROJECT_SOURCE_DIR}/src/backend/cpu/neon/rows_bf16.c
     APPEND PROPERTY COMPILE_OPTIONS -march=armv8.2-a+bf16)
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/backend/cpu/avx512/bf16.c APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
-# Tables of kernels say which operators they were built for: a hash of ops.def, as core and modules see it.
-file(SHA256 ${PROJECT_SOURCE_DIR}/src/op/ops.def TS_OPS_HASH)
-string(SUBSTRING ${TS_OPS_HASH} 0 16 TS_OPS_HASH)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/op/ops.def)
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/op/core/kernel.c ${PROJECT_SOURCE_DIR}/src/backend/cpu/kernels.c
-    APPEND PROPERTY COMPILE_DEFINITIONS TSI_OPS_HASH=0x${TS_OPS_HASH}ull)
 # Which operators have a function of their own: names of the public headers, in order.
 file(GLOB TS_OP_HEADERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/tessera/op_*.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${TS_OP_HEADERS})

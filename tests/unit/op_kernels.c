@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one door to kernels: tables of another build are refused, references do not borrow the fast
- * product, and lists give the same bits now, later in a queue, and as fallbacks of a device that
- * has no kernels. */
+/* The one door to kernels: references do not borrow the fast product, and lists give the same bits
+ * now, later in a queue, and as fallbacks of a device that has no kernels. */
 #include <string.h>
 
 #include "base/rank.h"
@@ -9,17 +8,6 @@
 #include "harness/test.h"
 #include "op/core/kernel.h"
 #include "tessera/tessera.h"
-
-/* ---- tables ---------------------------------------------------------------------------------- */
-
-TS_TEST(kernels_of_another_build)
-{
-    tsi_kernels other = { .struct_size = sizeof other, .kind = "other", .ops_hash = 1 };
-    TEST_STATUS(t, tsi_kernels_add(&other), TS_ERR_MISSING);
-    TEST_CHECK(t, strstr(ts_last_error(), "kernels of other are of another build") != NULL);
-    other.struct_size--;
-    TEST_STATUS(t, tsi_kernels_add(&other), TS_ERR_MISSING);
-}
 
 /* ---- references ------------------------------------------------------------------------------ */
 

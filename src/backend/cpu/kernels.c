@@ -11,9 +11,7 @@
 #include "backend/cpu/matrix/gemm.h"
 
 static const tsi_kernels table = {
-    .struct_size = sizeof(tsi_kernels),
     .kind = "cpu",
-    .ops_hash = TSI_OPS_HASH,
     .op = {
 #define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
 #define TS_LIST_KERNEL(name, fn)

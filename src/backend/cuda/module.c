@@ -13,9 +13,7 @@
 TS_API const tsi_module_offer *tsi_module(void);
 
 static const tsi_kernels kernels = {
-    .struct_size = sizeof(tsi_kernels),
     .kind = "cuda",
-    .ops_hash = TSI_OPS_HASH,
     .op = {
 #define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
 #define TS_LIST_KERNEL(name, fn)

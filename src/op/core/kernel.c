@@ -48,19 +48,8 @@ static const tsi_kernels *kernels_of(const tsi_device *device)
     return kernels_of_kind(runs_host_code ? tsi_device_host()->kind : device->kind);
 }
 
-static ts_status refuse_other_build(const tsi_kernels *kernels)
-{
-    if (kernels->struct_size == sizeof *kernels && kernels->ops_hash == TSI_OPS_HASH) return TS_OK;
-    return TSI_FAIL(TS_ERR_MISSING,
-                    "kernels of %s are of another build: a table of %zu bytes over operators "
-                    "%016llx, here %zu bytes over %016llx",
-                    kernels->kind, kernels->struct_size, (unsigned long long)kernels->ops_hash,
-                    sizeof *kernels, (unsigned long long)TSI_OPS_HASH);
-}
-
 ts_status tsi_kernels_add(const tsi_kernels *kernels)
 {
-    TSI_TRY(refuse_other_build(kernels));
     pthread_mutex_lock(&known.lock);
     int32_t count = atomic_load_explicit(&known.count, memory_order_relaxed);
     bool there = kernels_of_kind(kernels->kind) != NULL, full = count == KINDS_MAX;

@@ -57,11 +57,10 @@ typedef struct tsi_list_op {
 } tsi_list_op;
 
 /* ---- the kernels of one kind of device ------------------------------------------------------- */
-/* Plain data, so that a module can hold one; made from the backend's kernels.def. */
+/* Plain data, so that a module can hold one; made from the backend's kernels.def. Its places are
+ * numbers of operators: whoever loads one from elsewhere compares the lists first (ops_hash.h). */
 typedef struct tsi_kernels {
-    size_t struct_size;
-    const char *kind;  /* of devices; those that run host code take the host's */
-    uint64_t ops_hash; /* TSI_OPS_HASH of its build: of the names in ops.def and their order */
+    const char *kind;                  /* of devices; those that run host code take the host's */
     tsi_kernel_fn op[TSI_OP_ID_COUNT]; /* NULL: none */
     tsi_list_fn list[TSI_LIST_COUNT];
 } tsi_kernels;
