@@ -80,6 +80,13 @@ printf 'base: sp\n\nlm_head.weight: R, R\n' >"$plans/base.plan"
 verify llama_bias "dp=2, tp=2" "$plans/own.plan"
 verify llama_bias "dp=2, tp=2" "$plans/base.plan"
 verify mixtral_window "dp=2, tp=2" "*.experts.*: R, S(0)"
+# Experts cut over the ranks that cut the batch: rows go to them. Eight over five leave one rank without any.
+both=$(printf 'base: sp\n*.experts.gate_up_proj: S(0), SS(1,2)\n*.experts.down_proj: S(0), S(2)')
+for model in mixtral qwen3_moe deepseek_v3; do
+    verify $model "dp=2" "*.experts.*: dp:S(0)"
+    verify $model "dp=5" "*.experts.*: dp:S(0)"
+    verify $model "dp=2, tp=2" "$both"
+done
 refused() { # plan words
     local said
     if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)

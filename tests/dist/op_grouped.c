@@ -78,16 +78,97 @@ static void compare(test *t, ts_mesh *mesh, const sizes *n, const char *const pl
 
 TS_TEST_RANKS(grouped_is_dense, 1, 2, 3)
 {
-    static const char *const places[][3] = { { "R", "R", "R" },       { "S(0)", "R", "S(0)" },
-                                             { "R", "S(1)", "R" },    { "S(2)", "S(2)", "R" },
-                                             { "R", "S(0)", "R" },    { "S(1)", "S(1)", "S(0)" },
-                                             { "S(0)", "S(0)", "R" }, { "S(2)", "R", "S(1)" } };
-    static const sizes all[] = { { 7, 5, 4, 3 }, { 1, 1, 1, 1 }, { 300, 2, 3, 5 }, { 5, 7, 6, 1 } };
+    static const char *const places[][3] = {
+        { "R", "R", "R" },         { "S(0)", "R", "S(0)" }, { "R", "S(1)", "R" },
+        { "S(2)", "S(2)", "R" },   { "R", "S(0)", "R" },    { "S(1)", "S(1)", "S(0)" },
+        { "S(0)", "S(0)", "R" },   { "S(2)", "R", "S(1)" }, { "S(0)", "S(0)", "S(0)" },
+        { "S(1)", "S(0)", "S(1)" }
+    };
+    /* Of the last, matrices are worth more than rows: rows go to them. */
+    static const sizes all[] = {
+        { 7, 5, 4, 3 }, { 1, 1, 1, 1 }, { 300, 2, 3, 5 }, { 5, 7, 6, 1 }, { 20, 23, 40, 30 }
+    };
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
             for (int k = 0; k < 2; k++)
                 compare(t, mesh, &all[i], places[p], k ? TS_DTYPE_F32 : TS_DTYPE_F64);
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* ---- rows that go to their matrices ---------------------------------------------------------- */
+
+typedef struct routing {
+    int64_t rows, groups;
+    int32_t kind; /* 0: spread, 1: all to the last group, 2: all to the first */
+} routing;
+
+static int64_t routed(const routing *r, int64_t row)
+{
+    if (r->kind) return r->kind == 1 ? r->groups - 1 : 0;
+    return (7 * row + row / 3) % r->groups;
+}
+
+static ts_status routed_at(const int64_t *global, void *element, void *context)
+{
+    *(int64_t *)element = routed(context, global[0]);
+    return TS_OK;
+}
+
+/* Who holds an index of a dim that is cut into chunks. */
+static int64_t holder(int64_t index, int64_t extent, int64_t ranks)
+{
+    return index / ((extent + ranks - 1) / ranks);
+}
+
+/* Bytes that the rank receives in exchanges and collectives after an event. */
+static int64_t received(const ts_rank *me, uint64_t since)
+{
+    ts_counts counts = TS_INIT(ts_counts);
+    int64_t total = 0;
+    if (ts_rank_counts(me, since, &counts) != TS_OK) return -1;
+    for (int64_t i = 0; i < counts.row_count; i++)
+        total += counts.row[i].bytes;
+    return total;
+}
+
+/* What must come: the counts, the rows of my groups with their numbers, and my rows' results. */
+static int64_t needed(const test *t, const routing *r, int64_t row_bytes, int64_t result_bytes)
+{
+    int64_t ranks = t->count, bytes = 8 * (ranks - 1);
+    for (int64_t row = 0; row < r->rows; row++) {
+        int64_t from = holder(row, r->rows, ranks), to = holder(routed(r, row), r->groups, ranks);
+        if (from != to && to == t->index) bytes += row_bytes + 8;
+        if (from != to && from == t->index) bytes += result_bytes;
+    }
+    return bytes;
+}
+
+TS_TEST_RANKS(grouped_rows_move_once, 2, 3, 5, 8)
+{
+    enum { IN = 32, OUT = 48 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int32_t kind = 0; kind < 3; kind++) {
+        routing r = { .rows = 37, .groups = 21, .kind = kind };
+        ts_scope scope = ts_scope_open(t->me, "case");
+        ts_tensor *x = ts_sin(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(r.rows, IN), "S(0)", NULL));
+        ts_tensor *w =
+            ts_cos(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(r.groups, OUT, IN), "S(0)", NULL));
+        ts_meta ids = { .shape = TS_SHAPE(r.rows), .dtype = TS_DTYPE_I64 };
+        ts_tensor *group = ts_from_function(routed_at, &r, ts_sharding_get(mesh, "S(0)"), ids);
+        ts_rank_sync(t->me);
+        uint64_t before = ts_rank_event(t->me);
+        ts_tensor *y = ts_grouped_linear(x, w, group);
+        ts_tensor_wait(y);
+        int64_t have = received(t->me, before), want = needed(t, &r, 8 * IN, 8 * OUT);
+        TEST_SAY(t, have == want, "kind %d: %lld bytes received, %lld are needed", kind,
+                 (long long)have, (long long)want);
+        ts_tensor *whole =
+            ts_grouped_linear(ts_tensor_full(x), ts_tensor_full(w), ts_tensor_full(group));
+        double error = apart(y, whole);
+        TEST_SAY(t, error <= 1e-13, "kind %d: %g apart", kind, error);
+        ts_scope_close(scope);
+    }
     TEST_OK(t, ts_rank_status(t->me));
 }
 

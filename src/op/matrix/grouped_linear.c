@@ -6,7 +6,10 @@
  *
  * So a mixture of experts computes the experts that were chosen and no others. Rows, F and C may be
  * sharded, and so may the groups: a rank computes the rows whose matrix it holds and leaves zeros
- * for the others, which makes the result a partial sum; no row moves. */
+ * for the others, which makes the result a partial sum; no row moves. Where rows and groups are cut
+ * over the same ranks, rows go to their matrices and results come back (grouped_exchange.c). */
+#include "op/matrix/grouped_linear.h"
+
 #include <string.h>
 
 #include "op/core/common.h"
@@ -34,7 +37,7 @@ static ts_status check_rows(const char *op, const ts_meta *x, const ts_meta *gro
     return TS_OK;
 }
 
-static ts_status refuse_group(const char *op, int64_t group, int64_t groups)
+ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups)
 {
     return TSI_FAIL(TS_ERR_ARG, "%s: group %lld is out of range for %lld groups", op,
                     (long long)group, (long long)groups);
@@ -47,10 +50,12 @@ static int64_t local_group(const tsi_operand *weight, int64_t group)
     return weight->region ? tsi_span_list_find(&weight->region->dim[0], group) : group;
 }
 
-static void add_rule(tsi_rules *rules, const tsi_role row[4])
+/* Roles of the inputs, then of the result; those of an absent input stay NONE. */
+static void add_rule(tsi_rules *rules, uint8_t algorithm, const tsi_role *row)
 {
-    tsi_role *to = tsi_rules_add(rules);
-    if (to) memcpy(to, row, 4 * sizeof *row);
+    tsi_role *to = tsi_rules_add_with(rules, algorithm, 0);
+    for (int32_t i = 0; to && i <= rules->input_count; i++)
+        if (to[i] != TSI_ROLE_NONE) to[i] = row[i];
 }
 
 /* ---- the products ---------------------------------------------------------------------------- */
@@ -78,14 +83,16 @@ static void linear_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     int32_t last = call->in[0].shape.ndim - 1;
     for (int32_t d = 0; d < last; d++)
-        add_rule(rules, (tsi_role[]){ TSI_S(d), r, TSI_S(d), TSI_S(d) });
-    add_rule(rules, (tsi_role[]){ r, TSI_S(1), r, TSI_S(last) });
-    add_rule(rules, (tsi_role[]){ TSI_S(last), TSI_S(2), r, sum });
-    add_rule(rules, (tsi_role[]){ r, TSI_S(0), r, sum });
-    add_rule(rules, (tsi_role[]){ sum, r, r, sum });
-    add_rule(rules, (tsi_role[]){ avg, r, r, avg });
-    add_rule(rules, (tsi_role[]){ r, sum, r, sum });
-    add_rule(rules, (tsi_role[]){ r, avg, r, avg });
+        add_rule(rules, 0, (tsi_role[]){ TSI_S(d), r, TSI_S(d), TSI_S(d) });
+    add_rule(rules, 0, (tsi_role[]){ r, TSI_S(1), r, TSI_S(last) });
+    add_rule(rules, 0, (tsi_role[]){ TSI_S(last), TSI_S(2), r, sum });
+    add_rule(rules, 0, (tsi_role[]){ r, TSI_S(0), r, sum });
+    for (int32_t d = 0; d < last; d++)
+        add_rule(rules, 1, (tsi_role[]){ TSI_S(d), TSI_S(0), TSI_S(d), TSI_S(d) });
+    add_rule(rules, 0, (tsi_role[]){ sum, r, r, sum });
+    add_rule(rules, 0, (tsi_role[]){ avg, r, r, avg });
+    add_rule(rules, 0, (tsi_role[]){ r, sum, r, sum });
+    add_rule(rules, 0, (tsi_role[]){ r, avg, r, avg });
 }
 
 /* One row: `to` is weight[e] times `from`; zeros where e is -1. */
@@ -115,10 +122,18 @@ static ts_status linear_reference(const tsi_kernel_io *io)
         int64_t index = tsi_load_int((ts_dtype)group->dtype, tsi_block_at(group, loop.at[0]));
         int64_t e = local_group(&io->in[1], index);
         if (e == -2)
-            return refuse_group("grouped_linear", index, io->in[1].global->shape.extent[0]);
+            return tsi_grouped_refuse("grouped_linear", index, io->in[1].global->shape.extent[0]);
         multiply_row(io, e, loop.at[1], loop.at[2]);
     }
     return TS_OK;
+}
+
+/* The gradient lies where the matrices do. */
+static ts_tensor *backward_like(ts_tensor *dy, ts_tensor *x, ts_tensor *group, ts_tensor *weight)
+{
+    ts_tensor *in[] = { dy, x, group, weight };
+    grouped_attributes at = { weight ? ts_tensor_shape(weight).extent[0] : 0 };
+    return tsi_op_make(&tsi_op_grouped_linear_backward, in, 4, &at);
 }
 
 static ts_status linear_grad(const tsi_grad_io *io)
@@ -126,9 +141,7 @@ static ts_status linear_grad(const tsi_grad_io *io)
     ts_tensor *dy = io->out_grad[0];
     if (io->needs & 1)
         io->in_grad[0] = (ts_grouped_linear)(dy, ts_transpose(io->in[1], 1, 2), io->in[2]);
-    if (io->needs & 2)
-        io->in_grad[1] =
-            ts_grouped_linear_backward(dy, io->in[0], io->in[2], io->in_meta[1].shape.extent[0]);
+    if (io->needs & 2) io->in_grad[1] = backward_like(dy, io->in[0], io->in[2], io->in[1]);
     return ts_rank_status(io->rank);
 }
 
@@ -164,6 +177,7 @@ const tsi_op_desc tsi_op_grouped_linear = {
     .infer = linear_infer,
     .rules = linear_rules,
     .reference = linear_reference,
+    .algorithm = tsi_grouped_linear_exchange,
     .grad = linear_grad,
     .flops = linear_flops,
     .sample = sample_linear,
@@ -183,6 +197,15 @@ static ts_status backward_infer(const tsi_op_call *call)
     int64_t groups = ((const grouped_attributes *)call->attributes)->groups;
     if (groups < 0)
         return TSI_FAIL(TS_ERR_ARG, "grouped_linear_backward: %lld groups", (long long)groups);
+    bool has_like = call->input_count > 3 && call->in[3].dtype != TS_DTYPE_NONE;
+    const ts_shape *like = has_like ? &call->in[3].shape : NULL;
+    if (like &&
+        (like->ndim != 3 || like->extent[0] != groups ||
+         like->extent[1] != dy->extent[dy->ndim - 1] || like->extent[2] != x->extent[x->ndim - 1]))
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "grouped_linear_backward: the matrices are not of %lld groups, %lld x %lld",
+                        (long long)groups, (long long)dy->extent[dy->ndim - 1],
+                        (long long)x->extent[x->ndim - 1]);
     call->out[0] = (ts_meta){ .shape = { .ndim = 3,
                                          .extent = { groups, dy->extent[dy->ndim - 1],
                                                      x->extent[x->ndim - 1] } },
@@ -194,14 +217,30 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     int32_t last = call->in[0].shape.ndim - 1;
-    for (int32_t d = 0; d < last; d++)
-        add_rule(rules, (tsi_role[]){ TSI_S(d), TSI_S(d), TSI_S(d), sum });
-    add_rule(rules, (tsi_role[]){ TSI_S(last), r, r, TSI_S(1) });
-    add_rule(rules, (tsi_role[]){ r, TSI_S(last), r, TSI_S(2) });
-    add_rule(rules, (tsi_role[]){ sum, r, r, sum });
-    add_rule(rules, (tsi_role[]){ avg, r, r, avg });
-    add_rule(rules, (tsi_role[]){ r, sum, r, sum });
-    add_rule(rules, (tsi_role[]){ r, avg, r, avg });
+    if (rules->input_count < 4) { /* nobody said where the sums are wanted */
+        for (int32_t d = 0; d < last; d++)
+            add_rule(rules, 0, (tsi_role[]){ TSI_S(d), TSI_S(d), TSI_S(d), sum });
+        add_rule(rules, 0, (tsi_role[]){ TSI_S(last), r, r, TSI_S(1) });
+        add_rule(rules, 0, (tsi_role[]){ r, TSI_S(last), r, TSI_S(2) });
+        add_rule(rules, 0, (tsi_role[]){ sum, r, r, sum });
+        add_rule(rules, 0, (tsi_role[]){ avg, r, r, avg });
+        add_rule(rules, 0, (tsi_role[]){ r, sum, r, sum });
+        add_rule(rules, 0, (tsi_role[]){ r, avg, r, avg });
+        return;
+    }
+    for (int32_t d = 0; d < last; d++) {
+        add_rule(rules, 0, (tsi_role[]){ TSI_S(d), TSI_S(d), TSI_S(d), r, sum });
+        add_rule(rules, 1, (tsi_role[]){ TSI_S(d), TSI_S(d), TSI_S(d), TSI_S(0), TSI_S(0) });
+    }
+    add_rule(rules, 0, (tsi_role[]){ r, r, r, TSI_S(0), TSI_S(0) });
+    add_rule(rules, 0, (tsi_role[]){ TSI_S(last), r, r, TSI_S(1), TSI_S(1) });
+    add_rule(rules, 0, (tsi_role[]){ TSI_S(last), r, r, r, TSI_S(1) });
+    add_rule(rules, 0, (tsi_role[]){ r, TSI_S(last), r, TSI_S(2), TSI_S(2) });
+    add_rule(rules, 0, (tsi_role[]){ r, TSI_S(last), r, r, TSI_S(2) });
+    add_rule(rules, 0, (tsi_role[]){ sum, r, r, r, sum });
+    add_rule(rules, 0, (tsi_role[]){ avg, r, r, r, avg });
+    add_rule(rules, 0, (tsi_role[]){ r, sum, r, r, sum });
+    add_rule(rules, 0, (tsi_role[]){ r, avg, r, r, avg });
 }
 
 /* Adds the product of two rows to the matrix of a group. */
@@ -233,8 +272,8 @@ static ts_status backward_reference(const tsi_kernel_io *io)
         int64_t index = tsi_load_int((ts_dtype)group->dtype, tsi_block_at(group, loop.at[0]));
         int64_t e = local_group(&io->out[0], index);
         if (e == -2)
-            return refuse_group("grouped_linear_backward", index,
-                                io->out[0].global->shape.extent[0]);
+            return tsi_grouped_refuse("grouped_linear_backward", index,
+                                      io->out[0].global->shape.extent[0]);
         if (e >= 0) add_outer(io, e, loop.at[1], loop.at[2]);
     }
     return TS_OK;
@@ -248,8 +287,10 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
     in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
     in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
     in[2] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
+    in[3] = (ts_meta){ .shape = { .ndim = 3, .extent = { 7, 4, 3 } }, .dtype = TS_DTYPE_F64 };
     ((grouped_attributes *)attributes)->groups = 7;
-    return variant < 1;
+    *count = 3 + variant;
+    return variant < 2;
 }
 
 static double backward_flops(const tsi_op_call *call)
@@ -260,9 +301,11 @@ static double backward_flops(const tsi_op_call *call)
 
 const tsi_op_desc tsi_op_grouped_linear_backward = {
     .name = "grouped_linear_backward",
-    .what = "gradient of the matrices of groups: sums over the rows of each",
+    .what = "gradient of the matrices of groups: sums over the rows of each, and where the "
+            "matrices lie "
+            "if they are given",
     .input_min = 3,
-    .input_max = 3,
+    .input_max = 4,
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
     .attribute = groups_table,
@@ -270,6 +313,7 @@ const tsi_op_desc tsi_op_grouped_linear_backward = {
     .infer = backward_infer,
     .rules = backward_rules,
     .reference = backward_reference,
+    .algorithm = tsi_grouped_backward_exchange,
     .flops = backward_flops,
     .sample = sample_backward,
 };
