@@ -230,7 +230,8 @@ static ts_status leaf_ready(tsi_backward *r, tsi_leaf *leaf)
     leaf->touched = 0;
     for (const tsi_grad_hook *h = leaf->hooks; h && leaf->self; h = h->next)
         TSI_TRY(h->fn(leaf->self, h->context));
-    return r->lazy ? TS_OK : settle_start(r, leaf);
+    if (r->lazy) return TS_OK;
+    return leaf->complete ? leaf->complete(leaf->complete_context) : settle_start(r, leaf);
 }
 
 /* A use of each of the node's leaves is behind us. */

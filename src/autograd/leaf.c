@@ -57,9 +57,31 @@ void tsi_leaf_release(tsi_leaf *leaf)
         tsi_free(hook);
     }
     tsi_tensor_release(leaf->grad);
+    tsi_tensor_release(leaf->reduced);
     ts_layout_release(leaf->layout);
     ts_mesh_release(leaf->mesh);
     tsi_free(leaf);
+}
+
+static void forget(tsi_leaf *leaf)
+{
+    tsi_tensor_release(leaf->grad);
+    tsi_tensor_release(leaf->reduced);
+    leaf->grad = leaf->reduced = NULL;
+    leaf->settled = 0;
+}
+
+ts_status tsi_leaf_place(tsi_leaf *leaf, const ts_tensor *value)
+{
+    const ts_layout *layout = grad_layout(value->layout);
+    if (!layout) return ts_rank_status(leaf->rank);
+    forget(leaf);
+    ts_layout_release(leaf->layout);
+    ts_mesh_release(leaf->mesh);
+    leaf->layout = layout;
+    leaf->mesh = ts_mesh_retain(value->mesh);
+    leaf->dtype = value->dtype;
+    return TS_OK;
 }
 
 /* The same value under a new handle of the innermost scope, without history. */
@@ -84,6 +106,14 @@ ts_tensor *ts_watch(ts_tensor *x)
 
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
 {
+    if (addition->dtype != leaf->dtype) /* of a value that operators see in fewer bits */
+        addition = ts_cast(addition, (ts_dtype)leaf->dtype);
+    if (!addition) return ts_rank_status(leaf->rank);
+    if (leaf->complete && leaf->grad && leaf->settled) {
+        TSI_ASSERT(!leaf->reduced);
+        leaf->reduced = leaf->grad;
+        leaf->grad = NULL;
+    }
     if (!leaf->grad) {
         leaf->grad = tsi_variable(leaf->rank);
         if (!leaf->grad) return ts_rank_status(leaf->rank);
@@ -99,24 +129,30 @@ ts_status tsi_leaf_settle(tsi_leaf *leaf)
     if (!leaf->grad || !ts_tensor_layout(leaf->grad) || leaf->settled || !leaf->layout)
         return TS_OK;
     leaf->settled = 1;
-    if (ts_tensor_layout(leaf->grad) == leaf->layout) return TS_OK;
-    return ts_tensor_write(leaf->grad, (ts_redistribute_to)(leaf->grad, leaf->layout->sharding));
+    ts_tensor *sum = leaf->grad;
+    if (sum->layout != leaf->layout) sum = (ts_redistribute_to)(sum, leaf->layout->sharding);
+    if (leaf->reduced) {
+        sum = ts_add(leaf->reduced, sum);
+        tsi_tensor_release(leaf->reduced);
+        leaf->reduced = NULL;
+    }
+    return sum == leaf->grad ? TS_OK : ts_tensor_write(leaf->grad, sum);
 }
 
 ts_tensor *ts_tensor_grad(ts_tensor *leaf)
 {
     tsi_leaf *body = tsi_leaf_of(leaf);
-    return body && body->grad && ts_tensor_layout(body->grad) ? body->grad : NULL;
+    if (body && body->grad && ts_tensor_layout(body->grad)) return body->grad;
+    return body ? body->reduced : NULL;
 }
 
 ts_status ts_tensor_grad_clear(ts_tensor *leaf)
 {
     if (leaf && leaf->ended) return tsi_tensor_refuse(leaf, "grad_clear: the leaf");
     tsi_leaf *body = tsi_leaf_of(leaf);
-    if (!body || !body->grad) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
+    if (!body || (!body->grad && !body->reduced)) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
-    tsi_tensor_release(body->grad);
-    body->grad = NULL;
+    forget(body);
     return TS_OK;
 }
 

@@ -51,6 +51,11 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
     int32_t reserved;
     tsi_grad_hook *hooks;
     ts_tensor *self; /* weak: the handle hooks get */
+    /* Somebody else settles it, with others: told when it is complete; or NULL. What earlier
+     * backwards left is then kept apart from what this one adds, which lies elsewhere. */
+    ts_status (*complete)(void *context);
+    void *complete_context;
+    ts_tensor *reduced; /* a variable, or NULL */
 } tsi_leaf;
 
 typedef struct tsi_link { /* ts_tensor.autograd */
@@ -162,6 +167,8 @@ void tsi_leaf_release(tsi_leaf *leaf);
 /* grad += addition; the first one is taken as it is. */
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition);
 ts_status tsi_leaf_settle(tsi_leaf *leaf);
+/* The value lies elsewhere now, and so will its gradient; one that is there is forgotten. */
+ts_status tsi_leaf_place(tsi_leaf *leaf, const ts_tensor *value);
 /* A tensor is released, or bound to another value: its link goes. */
 void tsi_link_drop(ts_tensor *t);
 
