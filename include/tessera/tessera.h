@@ -26,6 +26,7 @@
 #include "op_reduce.h"
 #include "op_user.h"
 #include "op_view.h"
+#include "parallel.h"
 #include "plan.h"
 #include "scope.h"
 #include "status.h"

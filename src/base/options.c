@@ -19,6 +19,7 @@
 
 /* clang-format off */
 PLAIN(ts_backward_options)
+PLAIN(ts_fsdp_options)
 PLAIN(ts_group_options)
 PLAIN(ts_comm_options)
 PLAIN(ts_loader_options)

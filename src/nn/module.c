@@ -140,6 +140,7 @@ ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape,
 void ts_module_destroy(ts_module *m)
 {
     if (!m) return;
+    if (m->unit) m->unit_destroy(m);
     for (ts_module *child = m->first, *next; child; child = next) {
         next = child->next;
         ts_module_destroy(child);

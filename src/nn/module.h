@@ -28,6 +28,7 @@ typedef struct tsi_param {
     ts_init_fn init;
     void *init_state;
     void *init_copy; /* what init_state points to if it was copied; or NULL */
+    void *unit;      /* of src/parallel: who gathers it; or NULL */
 } tsi_param;
 
 typedef struct tsi_hook_entry {
@@ -50,6 +51,8 @@ struct ts_module {
     /* Parameters below with a gradient: all, and those that have one in backward `ready_serial`. */
     int64_t trained_count, ready_count;
     uint64_t ready_serial;
+    void *unit; /* of src/parallel, or NULL; unit_destroy(module) ends it, before parameters go */
+    void (*unit_destroy)(struct ts_module *module);
 };
 
 /* Visits parameters depth first, with full names. */

@@ -25,6 +25,7 @@ for ranks in 1 3 4; do
     expect "steps on $ranks ranks: 0." "$build/examples/04_llama_block"
     expect "T = $((4 * ranks - 1)) on $ranks ranks: less than 1e-12 apart" "$build/examples/05_ring_attention"
     expect "loss 4.2784, sum of the gradient 4.5000" "$build/examples/06_user_op"
+    expect "step 60: loss 0.0" "$build/examples/09_fsdp"
     expect "$ranks stages, 6 micro-batches: gradients as those" "$build/examples/08_pipeline"
 done
 unset TESSERA_RANKS

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel.h - sharded data parallelism: parameters lie cut over the ranks that cut the batch.
+ *
+ *   between uses        rank 0 [ w0 ]   rank 1 [ w1 ]        what optimisers and files see
+ *   while a unit runs   rank 0 [ w0 w1 ]  rank 1 [ w0 w1 ]   what its operators see
+ *   after its backward  rank 0 [ g0 ]   rank 1 [ g1 ]        summed over all ranks
+ *
+ * A unit is what is gathered and reduced together: the parameters of a module (or of several) that
+ * no unit below it has. Nothing of the model changes: handles, names, shapes and global values of
+ * parameters stay; only where their elements lie does. Gradients are reduced over every axis on
+ * which they are partial at once, folded in rank order: over an axis `replicate` beside `fsdp`
+ * (copies of the shards), over `tp` where a weight is used on pieces of a sequence. See
+ * docs/parallel.md. */
+#ifndef TESSERA_PARALLEL_H
+#define TESSERA_PARALLEL_H
+
+#include "nn.h"
+
+/* What becomes of gathered parameters between a unit's forward and its backward. A number of 2 and
+ * more: a shard over groups of so many neighbours is kept, which backward gathers from. */
+typedef enum ts_reshard {
+    TS_RESHARD_AUTO = 0, /* they go, but for the unit whose backward comes first, and the root */
+    TS_RESHARD_YES = -1, /* they go, and are gathered again */
+    TS_RESHARD_NO = -2   /* they stay */
+} ts_reshard;
+
+enum { TS_FSDP_WHOLE = -1, TS_FSDP_IGNORE = -2 };
+/* Along which dim a parameter is cut; TS_FSDP_WHOLE: it is not, but reduced with its unit;
+ * TS_FSDP_IGNORE: the unit has nothing to do with it. `otherwise` is what is done without it. */
+typedef int32_t (*ts_fsdp_dim_fn)(const char *name, ts_shape shape, int32_t otherwise,
+                                  void *context);
+
+typedef struct ts_fsdp_options {
+    size_t struct_size;
+    const char *axes;   /* that cut; NULL: "fsdp", with "cp" where the mesh has both; without such
+                           an axis nothing is cut, and gradients are reduced by units */
+    ts_fsdp_dim_fn dim; /* (optional) default: the first dim that all ranks get equal parts of */
+    void *dim_context;
+    int32_t reshard;      /* a ts_reshard, or a number of ranks */
+    int32_t compute;      /* dtype in which operators see real parameters; 0: their own */
+    int32_t reduce;       /* dtype in which gradients are added up; 0: that of the parameter */
+    int32_t prefetch_off; /* 1: no unit is gathered before it is needed */
+} ts_fsdp_options;
+
+/* What may be changed at any time between two calls, of all units below a module. */
+typedef enum ts_fsdp_switch {
+    TS_FSDP_ALL_REDUCE,       /* 0: gradients are summed over the cutting axes alone, the rest when
+                                 it is 1 again; default 1 */
+    TS_FSDP_RESHARD_FORWARD,  /* a ts_reshard */
+    TS_FSDP_RESHARD_BACKWARD, /* 0: parameters stay gathered for the next forward; default 1 */
+    TS_FSDP_SWITCH_COUNT
+} ts_fsdp_switch;
+
+typedef struct ts_fsdp_stats { /* of this rank, of all units below a module, since it was made */
+    size_t struct_size;
+    int64_t units, parameters;
+    int64_t gathers, reductions; /* exchanges, each of a whole unit */
+    int64_t prefetched;          /* gathers that were under way when their unit was called */
+    int64_t dropped;             /* gathers that nobody wanted */
+    int64_t orders;              /* times that the order of units was another than expected */
+    int64_t written_back;        /* parameters that were changed while they were gathered */
+} ts_fsdp_stats;
+
+TS_BEGIN_C
+
+/* [any] Real defaults, after which every number is meant as it stands (types.h). */
+TS_API void ts_fsdp_options_init(ts_fsdp_options *options);
+
+/* Makes a unit of the module: inner modules before outer ones, before or after the tree is
+ * materialised. A module that is a unit already, or has no parameters of its own left, is refused.
+ * recorded [coll] after materialising */
+TS_API ts_status ts_fsdp(ts_module *m, const ts_fsdp_options *options);
+/* One unit of several modules: gathered when the first of them is called, let go after the last. */
+TS_API ts_status ts_fsdp_together(ts_module *const *m, int32_t count,
+                                  const ts_fsdp_options *options);
+/* Starts gathering the unit that the module is, and lets go of it again: for entry points other
+ * than calls. Between the two its parameters are whole. recorded [coll] */
+TS_API ts_status ts_fsdp_gather(ts_module *m);
+TS_API ts_status ts_fsdp_release(ts_module *m);
+/* "auto", "yes", "no", or a number of ranks. */
+TS_API TS_NODISCARD ts_status ts_reshard_parse(const char *text, int32_t *out);
+TS_API ts_status ts_fsdp_set(ts_module *root, ts_fsdp_switch what, int32_t value); /* recorded */
+TS_API ts_status ts_fsdp_statistics(ts_module *root, ts_fsdp_stats *out);          /* recorded */
+
+TS_END_C
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gather.c - the parameters of a unit, from cut to whole and back.
+ *
+ * All parameters of a unit travel in one round, region by region into the blocks that operators
+ * read: nothing is packed, padded or copied out. The round is in flight while other operators run;
+ * the first that reads a parameter waits for it.
+ *
+ * A parameter that was changed while it was whole is written back to the shard: the change is the
+ * same on all ranks, as everything is that is done to a whole tensor. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "op/core/common.h"
+#include "parallel/unit.h"
+
+/* Values of the two tensors change places; handles, histories and owners stay. */
+static void swap_values(ts_tensor *a, ts_tensor *b)
+{
+    ts_mesh *mesh = a->mesh;
+    const ts_layout *layout = a->layout;
+    tsi_array *array = a->array;
+    tsi_move *move = a->move;
+    int32_t dtype = a->dtype;
+    a->mesh = b->mesh;
+    a->layout = b->layout;
+    a->array = b->array;
+    a->move = b->move;
+    a->dtype = b->dtype;
+    b->mesh = mesh;
+    b->layout = layout;
+    b->array = array;
+    b->move = move;
+    b->dtype = dtype;
+}
+
+static ts_scope open_scope(const tsi_unit *u, const char *label)
+{
+    return ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = label));
+}
+
+/* ---- cut -> coming --------------------------------------------------------------------------- */
+
+static ts_status refuse_shape(const tsi_unit *u, const tsi_unit_param *p)
+{
+    char name[TSI_PARAM_NAME_MAX], is[96], was[96];
+    ts_shape shape = ts_tensor_shape(p->param->value);
+    (void)tsi_name_text(&p->param->name, name, sizeof name);
+    return TSI_FAIL(TS_ERR_SHAPE, "fsdp: unit %s: parameter %s is %s now and was declared as %s",
+                    u->name, name, tsi_shape_text(&shape, is, sizeof is),
+                    tsi_shape_text(&p->param->shape, was, sizeof was));
+}
+
+/* The shard may have been replaced by any value of the same shape. */
+static ts_status check_shard(const tsi_unit *u, const tsi_unit_param *p)
+{
+    char text[TSI_EMPTY_TEXT];
+    ts_tensor *value = p->param->value;
+    if (!ts_tensor_layout(value))
+        return TSI_FAIL(TS_ERR_STATE, "fsdp: unit %s: %s", u->name,
+                        tsi_tensor_empty_text(value, text, sizeof text));
+    ts_shape shape = ts_tensor_shape(value);
+    if (shape.ndim != p->param->shape.ndim) return refuse_shape(u, p);
+    for (int32_t d = 0; d < shape.ndim; d++)
+        if (shape.extent[d] != p->param->shape.extent[d]) return refuse_shape(u, p);
+    if (value->layout->sharding == p->cut) return TS_OK;
+    return ts_tensor_relayout(value, p->cut);
+}
+
+/* One round of all that is cut. */
+static ts_status gather_all(tsi_unit *u, ts_tensor **from, const ts_sharding **to, ts_tensor **out)
+{
+    int32_t count = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        TSI_TRY(check_shard(u, p));
+        if (p->cut == p->whole) continue;
+        from[count] = p->part ? p->part : p->param->value;
+        to[count++] = p->whole;
+    }
+    TSI_TRY((ts_redistribute_many)(from, to, count, out));
+    count = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (p->cut == p->whole) continue;
+        p->other = tsi_tensor_retain(out[count++]);
+        tsi_tensor_release(p->part);
+        p->part = NULL;
+    }
+    return TS_OK;
+}
+
+ts_status tsi_unit_gather(tsi_unit *u)
+{
+    if (u->state != TSI_UNIT_CUT) return TS_OK;
+    size_t count = (size_t)u->count;
+    ts_tensor **from = tsi_calloc(2 * count, sizeof *from);
+    const ts_sharding **to = tsi_calloc(count, sizeof *to);
+    ts_status status = TS_OK;
+    if (!from || !to) {
+        status = tsi_fail_memory("the gathering of a unit", 3 * count * sizeof *from);
+    } else {
+        ts_scope scope = open_scope(u, "gather");
+        status = gather_all(u, from, to, from + count);
+        ts_scope_close(scope);
+    }
+    tsi_free(from);
+    tsi_free(to);
+    if (status != TS_OK) return status;
+    u->state = TSI_UNIT_COMING;
+    if (u->all) u->all->stats.gathers++;
+    return TS_OK;
+}
+
+/* ---- coming -> whole ------------------------------------------------------------------------- */
+
+ts_status tsi_unit_bind(tsi_unit *u)
+{
+    if (u->state == TSI_UNIT_WHOLE) return TS_OK;
+    TSI_TRY(tsi_unit_gather(u));
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (!p->other) continue;
+        swap_values(p->param->value, p->other);
+        p->seen = p->param->value->array;
+        p->version = p->seen->storage->version;
+    }
+    u->state = TSI_UNIT_WHOLE;
+    return TS_OK;
+}
+
+/* ---- whole -> cut ---------------------------------------------------------------------------- */
+
+/* The handle shows the changed whole, `other` holds the shard. */
+static ts_status write_back(const tsi_unit *u, tsi_unit_param *p)
+{
+    ts_tensor *value = p->param->value;
+    ts_shape shape = ts_tensor_shape(value);
+    if (shape.ndim != p->param->shape.ndim) return refuse_shape(u, p);
+    for (int32_t d = 0; d < shape.ndim; d++)
+        if (shape.extent[d] != p->param->shape.extent[d]) return refuse_shape(u, p);
+    ts_scope scope = open_scope(u, "write_back");
+    ts_tensor *shard = (ts_redistribute_to)(value, p->cut);
+    ts_status status = shard ? tsi_tensor_ready(shard) : ts_rank_status(u->rank);
+    if (status == TS_OK) status = tsi_array_copy(p->other->array, shard->array);
+    ts_scope_close(scope);
+    if (u->all) u->all->stats.written_back++;
+    return status;
+}
+
+/* A shard over groups of neighbours, cut from the whole. */
+static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
+{
+    ts_scope scope = open_scope(u, "keep");
+    p->part = tsi_tensor_retain((ts_redistribute_to)(p->param->value, p->kept));
+    ts_status status = p->part ? tsi_tensor_ready(p->part) : ts_rank_status(u->rank);
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part)
+{
+    ts_tensor *value = p->param->value;
+    TSI_TRY(tsi_tensor_ready(value));
+    bool same = value->array == p->seen && p->seen->storage->version == p->version;
+    if (!same) TSI_TRY(write_back(u, p));
+    if (keeps_part && p->kept) TSI_TRY(keep_part(u, p));
+    swap_values(value, p->other);
+    return TS_OK;
+}
+
+ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
+{
+    if (u->state == TSI_UNIT_CUT) return TS_OK;
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (!p->other) continue;
+        if (u->state == TSI_UNIT_WHOLE) TSI_TRY(unbind(u, p, keeps_part));
+        tsi_tensor_release(p->other);
+        p->other = NULL;
+        p->seen = NULL;
+    }
+    if (u->state == TSI_UNIT_COMING && u->all) u->all->stats.dropped++;
+    u->state = TSI_UNIT_CUT;
+    return TS_OK;
+}
+
+void tsi_unit_forget(tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        /* A unit that failed half way has some parameters that are whole and some that are not. */
+        if (p->other && p->seen) swap_values(p->param->value, p->other);
+        tsi_tensor_release(p->other);
+        tsi_tensor_release(p->part);
+        p->other = p->part = NULL;
+        p->seen = NULL;
+        p->ready = 0;
+    }
+    u->state = TSI_UNIT_CUT;
+    u->users = u->keeps = u->modules_passed = 0;
+    u->ready_count = 0;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce.c - gradients of a unit, from partial and whole to the shard.
+ *
+ *   backward of a unit --> its leaves are complete, one by one --> one round for all of them:
+ *   partial over fsdp, replicate, tp: folded over the union of these axes in rank order, each rank
+ *   receives the terms of its shard alone
+ *
+ * Gradients of two units are there at once: those on their way, and those that backward fills
+ * meanwhile. What an earlier backward left in the shard (micro-batches) is added to.
+ *
+ * INV: nothing is divided here: a loss is a sum over tokens, divided once by who makes it. */
+#include "base/alloc.h"
+#include "parallel/unit.h"
+
+/* ---- who is ready ---------------------------------------------------------------------------- */
+
+static ts_status leaf_complete(void *context)
+{
+    tsi_unit_param *p = context;
+    tsi_unit *u = p->unit;
+    if (!p->ready) u->ready_count++;
+    p->ready = 1;
+    return u->ready_count < u->trained ? TS_OK : tsi_unit_reduce(u);
+}
+
+/* Parameters may be frozen and trained again between two steps. */
+ts_status tsi_unit_watch(tsi_unit *u)
+{
+    u->trained = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
+        if (!leaf) continue;
+        u->trained++;
+        leaf->complete = leaf_complete;
+        leaf->complete_context = &u->param[i];
+    }
+    return TS_OK;
+}
+
+/* ---- where gradients go ---------------------------------------------------------------------- */
+
+/* Without all-reduce, and where such a sum waits already, axes that do not cut stay partial.
+ * Retained. */
+static const ts_sharding *target_of(const tsi_unit *u, const tsi_leaf *leaf)
+{
+    const ts_layout *waits = leaf->reduced ? ts_tensor_layout(leaf->reduced) : NULL;
+    bool partly = waits && waits != leaf->layout;
+    if (partly) return ts_sharding_retain(waits->sharding);
+    if (u->all_reduce) return ts_sharding_retain(leaf->layout->sharding);
+    ts_placement place[TS_NDIM_MAX];
+    const ts_sharding *from = ts_tensor_layout(leaf->grad)->sharding;
+    for (int32_t k = 0; k < from->ndim; k++) {
+        bool stays = tsi_placement_partial(&from->place[k]) && !(u->axes_cut >> k & 1);
+        place[k] = stays ? from->place[k] : leaf->layout->sharding->place[k];
+    }
+    return tsi_sharding_intern(from->mesh, place);
+}
+
+/* The sum of this backward is in the target's layout: it becomes the leaf's, or is added. */
+static ts_status take_sum(const tsi_unit *u, tsi_leaf *leaf, ts_tensor *sum)
+{
+    if (sum && sum->dtype != leaf->dtype) sum = ts_cast(sum, (ts_dtype)leaf->dtype);
+    if (leaf->reduced) sum = ts_add(leaf->reduced, sum);
+    bool partly = sum && u->all_reduce && sum->layout != leaf->layout;
+    if (partly) sum = (ts_redistribute_to)(sum, leaf->layout->sharding);
+    if (!sum) return ts_rank_status(u->rank);
+    TSI_TRY(ts_tensor_write(leaf->grad, sum));
+    leaf->settled = 1;
+    tsi_tensor_release(leaf->reduced);
+    leaf->reduced = NULL;
+    return TS_OK;
+}
+
+typedef struct round_list { /* room for all parameters of the unit */
+    tsi_leaf **leaf;
+    ts_tensor **from, **out;
+    const ts_sharding **to; /* retained */
+    int32_t count;
+} round_list;
+
+static ts_status list_fill(tsi_unit *u, round_list *list)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        tsi_leaf *leaf = tsi_leaf_of(p->param->value);
+        if (!p->ready) continue;
+        p->ready = 0;
+        if (!leaf || leaf->settled || !leaf->grad || !ts_tensor_layout(leaf->grad)) continue;
+        ts_tensor *grad = leaf->grad;
+        if (u->options.reduce && u->options.reduce != grad->dtype)
+            grad = ts_cast(grad, (ts_dtype)u->options.reduce);
+        const ts_sharding *to = grad ? target_of(u, leaf) : NULL;
+        if (!to) return ts_rank_status(u->rank);
+        list->leaf[list->count] = leaf;
+        list->from[list->count] = grad;
+        list->to[list->count++] = to;
+    }
+    u->ready_count = 0;
+    return TS_OK;
+}
+
+static ts_status list_run(tsi_unit *u, round_list *list)
+{
+    TSI_TRY(list_fill(u, list));
+    if (list->count == 0) return TS_OK;
+    TSI_TRY((ts_redistribute_many)(list->from, list->to, list->count, list->out));
+    for (int32_t i = 0; i < list->count; i++)
+        TSI_TRY(take_sum(u, list->leaf[i], list->out[i]));
+    if (u->all) u->all->stats.reductions++;
+    return TS_OK;
+}
+
+/* ---- reducing -------------------------------------------------------------------------------- */
+
+ts_status tsi_units_settle(tsi_units *all)
+{
+    tsi_unit *u = all->reducing;
+    all->reducing = NULL;
+    for (int64_t i = 0; u && i < u->count; i++) {
+        const tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
+        if (leaf && leaf->grad) TSI_TRY(tsi_tensor_ready(leaf->grad));
+    }
+    return TS_OK;
+}
+
+ts_status tsi_unit_reduce(tsi_unit *u)
+{
+    if (u->ready_count == 0) return TS_OK;
+    size_t n = (size_t)u->count;
+    void **memory = tsi_calloc(4 * n, sizeof *memory);
+    if (!memory) return tsi_fail_memory("the gradients of a unit", 4 * n * sizeof *memory);
+    round_list list = { .leaf = (tsi_leaf **)memory,
+                        .from = (ts_tensor **)(memory + n),
+                        .out = (ts_tensor **)(memory + 2 * n),
+                        .to = (const ts_sharding **)(memory + 3 * n) };
+    ts_status status = u->all ? tsi_units_settle(u->all) : TS_OK;
+    ts_scope scope =
+        ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = "reduce"));
+    if (status == TS_OK) status = list_run(u, &list);
+    ts_scope_close(scope);
+    for (int32_t i = 0; i < list.count; i++)
+        ts_sharding_release(list.to[i]);
+    tsi_free(memory);
+    if (status == TS_OK && u->all) u->all->reducing = u;
+    return status;
+}

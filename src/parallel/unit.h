@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unit.h - units of sharded data parallelism.
+ *
+ *   fsdp.c      making units, and the calls of tessera/parallel.h
+ *   place.c     where the parameters of a unit lie, cut and whole
+ *   gather.c    from cut to whole and back
+ *   reduce.c    gradients, from whole and partial to cut
+ *   order.c     in which order units come, and what is gathered ahead
+ *
+ *            gather            bind            unbind + drop
+ *   CUT ------------> COMING --------> WHOLE ----------------> CUT
+ *
+ * INV: the handle of a parameter never changes; it shows the shard unless its unit is WHOLE.
+ * `other` is the tensor of the state that the handle does not show: what is coming, or the shard
+ * while the unit is whole. Whatever is decided here follows from the program and from what units
+ * did before, never from a clock: all ranks issue the same exchanges in the same order. */
+#ifndef TSI_PARALLEL_UNIT_H
+#define TSI_PARALLEL_UNIT_H
+
+#include "nn/module.h"
+#include "tessera/parallel.h"
+
+typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } tsi_unit_state;
+
+typedef struct tsi_unit_param {
+    tsi_param *param;
+    struct tsi_unit *unit;
+    const ts_sharding *cut;   /* retained: the shard's */
+    const ts_sharding *whole; /* retained: not cut by the unit's axes; == cut: nothing to gather */
+    const ts_sharding *kept;  /* retained, or NULL: the shard over groups of neighbours */
+    ts_tensor *other;         /* retained, or NULL: see above */
+    ts_tensor *part;          /* retained, or NULL: the shard of `kept`, between the directions */
+    const tsi_array *seen;    /* of the whole, as it was bound: to notice changes */
+    uint32_t version;
+    int32_t ready; /* its gradient is complete, and not yet reduced */
+} tsi_unit_param;
+
+typedef struct tsi_unit {
+    ts_rank *rank;
+    ts_mesh *mesh; /* borrowed from the first module */
+    char *name;    /* full, for sentences */
+    ts_module **module;
+    int32_t module_count, modules_passed; /* of a list: calls that have ended in this direction */
+    tsi_unit_param *param;
+    int64_t count, trained, ready_count;
+    tsi_unit_state state;
+    int32_t users;     /* calls that are going on */
+    uint32_t axes_cut; /* of the mesh */
+    int32_t all_reduce, reshard_backward;
+    int32_t keeps; /* WHOLE is wanted after the last user, for the backward to come */
+    ts_fsdp_options options;
+    struct tsi_units *all; /* of the tree; NULL: not called yet */
+    ts_mesh *groups;       /* retained: the mesh with the cutting axis split, or NULL */
+} tsi_unit;
+
+/* The units of a tree, found at the first call; shared by them. */
+typedef enum tsi_unit_phase {
+    TSI_UNIT_FORWARD,
+    TSI_UNIT_BACKWARD,
+    TSI_UNIT_AGAIN /* forward, run again in backward */
+} tsi_unit_phase;
+typedef struct tsi_unit_event {
+    tsi_unit *unit;
+    int32_t phase, reserved;
+} tsi_unit_event;
+typedef struct tsi_units {
+    int64_t references; /* units that point here */
+    tsi_unit **unit;
+    int64_t unit_count;
+    tsi_unit_event *order; /* of a step */
+    int64_t order_count, order_capacity;
+    int64_t at;         /* events of it that have come in this step */
+    int32_t known;      /* the order is complete: it is followed */
+    int32_t said;       /* that it was left */
+    tsi_unit *reducing; /* whose gradients are on their way, or NULL */
+    ts_fsdp_stats stats;
+} tsi_units;
+
+/* ---- place.c */
+/* cut, whole and kept of each parameter; its `stored` and its value, if there is one, follow. */
+ts_status tsi_unit_place(tsi_unit *u);
+
+/* ---- gather.c */
+ts_status tsi_unit_gather(tsi_unit *u); /* CUT -> COMING; else nothing */
+ts_status tsi_unit_bind(tsi_unit *u);   /* -> WHOLE */
+ts_status tsi_unit_drop(tsi_unit *u,
+                        bool keeps_part); /* -> CUT; what was changed is written back */
+void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a step was abandoned */
+
+/* ---- reduce.c */
+ts_status tsi_unit_watch(tsi_unit *u);      /* leaves of its parameters report here */
+ts_status tsi_unit_reduce(tsi_unit *u);     /* what is complete and not reduced */
+ts_status tsi_units_settle(tsi_units *all); /* waits for what is on its way */
+
+/* ---- order.c */
+ts_status tsi_units_find(tsi_unit *u); /* sets u->all */
+/* A unit begins: notes it, and gathers the next one ahead. */
+ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
+/* Does backward begin with this unit, as far as is known? */
+bool tsi_units_turns(const tsi_unit *u);
+void tsi_units_leave(tsi_unit *u); /* u->all is NULL after it */
+
+#endif

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel_fsdp.c - units of sharded data parallelism: a net in units does what it does without.
+ * Names with a number are the pitfalls of docs/parallel.md. */
+#include "parallel_util.h"
+
+#include "parallel/unit.h"
+
+static const ts_fsdp_options plain_options = { .struct_size = sizeof plain_options };
+
+static net net_of(int64_t count, int64_t width, int64_t rows)
+{
+    return (
+        net){ .count = count, .width = width, .rows = rows, .leaves = -1, .dtype = TS_DTYPE_F64 };
+}
+
+static ts_mesh *mesh_of(test *t)
+{
+    char text[64];
+    if (t->count == 4)
+        snprintf(text, sizeof text, "replicate=2, fsdp=2");
+    else
+        snprintf(text, sizeof text, "fsdp=%d", (int)t->count);
+    return ts_mesh_create(t->me, text);
+}
+
+static void both(test *t, net shape, const ts_fsdp_options *options, double tolerance)
+{
+    net units = shape, plain = shape;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 5, tolerance);
+    net_end(&units);
+    net_end(&plain);
+}
+
+TS_TEST_RANKS(fsdp_trains_as_one, 1, 2, 3, 4)
+{
+    both(t, net_of(3, 6, 5), &plain_options, 1e-12);
+}
+
+/* Nine rows on eight ranks: chunks of two, one rank with one row, three with none. */
+TS_TEST_RANKS(fsdp_01_empty_ranks, 8)
+{
+    static const struct {
+        ts_dtype dtype;
+        double tolerance;
+    } rows[] = { { TS_DTYPE_F64, 1e-12 }, { TS_DTYPE_F32, 1e-5 }, { TS_DTYPE_BF16, 0.1 } };
+    for (size_t i = 0; i < 3; i++) {
+        net n = net_of(2, 9, 7);
+        n.dtype = rows[i].dtype;
+        both(t, n, &plain_options, rows[i].tolerance);
+    }
+}
+
+/* A gathered parameter has the bits it began with, whatever dim it is cut along. */
+static int32_t last_dim(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    (void)name, (void)context;
+    return shape.ndim > 0 ? shape.ndim - 1 : otherwise;
+}
+
+TS_TEST_RANKS(fsdp_gathers_what_was_cut, 1, 2, 3, 8)
+{
+    for (int way = 0; way < 2; way++) {
+        ts_fsdp_options options = plain_options;
+        if (way) options.dim = last_dim;
+        net units = net_of(2, 9, 4), plain = units;
+        ts_mesh *mesh = mesh_of(t);
+        net_declare(&units, mesh, true);
+        net_declare(&plain, mesh, true);
+        TEST_OK(t, net_begin(&units, &options));
+        TEST_OK(t, net_begin(&plain, NULL));
+        TEST_OK(t, ts_fsdp_gather(units.block[1]));
+        ts_tensor *w = ts_module_find_param(units.block[1], "weight");
+        TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), t->count);
+        double most = net_difference(t, &units, &plain);
+        TEST_SAY(t, most == 0, "they differ by %g", most);
+        TEST_OK(t, ts_fsdp_release(units.block[1]));
+        TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), 1);
+        most = net_difference(t, &units, &plain);
+        TEST_SAY(t, most == 0, "they differ by %g", most);
+        net_end(&units);
+        net_end(&plain);
+    }
+}
+
+/* What was taken from a tree before training are handles: they follow the updates. */
+TS_TEST_RANKS(fsdp_02_captured_handles_follow, 2, 3)
+{
+    net n = net_of(2, 6, 4);
+    net_declare(&n, mesh_of(t), false);
+    ts_tensor *early = ts_module_find_param(n.root, "blocks.1.weight");
+    TEST_OK(t, net_begin(&n, &plain_options));
+    double before = NAN, after = NAN, norm;
+    ts_tensor_item(ts_sum(early, NULL, 0, 0), &before);
+    net_step(&n, 0, &norm);
+    ts_tensor_item(ts_sum(early, NULL, 0, 0), &after);
+    TEST_CHECK(t, early == ts_module_find_param(n.root, "blocks.1.weight"));
+    TEST_SAY(t, before != after, "%g before and after", before);
+    TEST_CHECK(t, ts_layout_replicas(ts_tensor_layout(early)) == 1);
+    net_end(&n);
+}
+
+typedef struct pair_state {
+    ts_tensor *a, *b;
+} pair_state;
+
+static void pair_forward(void *state, const ts_module_io *io)
+{
+    const pair_state *s = state;
+    io->output[0] = ts_mul(io->input[0], s->a);
+    io->output[1] = ts_mul(io->input[1], s->b);
+}
+
+/* Two inputs and two outputs, of which the loss uses both or one: all gradients are reduced. */
+TS_TEST_RANKS(fsdp_03_several_inputs_and_outputs, 2, 3)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "pair",
+                                         .input_count = 2,
+                                         .output_count = 2,
+                                         .forward = pair_forward };
+    ts_mesh *mesh = mesh_of(t);
+    pair_state s;
+    ts_module *m = ts_module_create(mesh, &desc, &s);
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
+    s.b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
+    TEST_OK(t, ts_fsdp(m, NULL));
+    TEST_OK(t, ts_module_materialize(m));
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 5), "fsdp:S(0)");
+    ts_tensor *in[2] = { x, x };
+    ts_tensor *y = ts_module_call(m, in, 2);
+    TEST_OK(t, ts_backward(ts_sum(y, NULL, 0, 0), NULL));
+    double sum = NAN;
+    TEST_CHECK(t, ts_tensor_grad(s.b) == NULL);
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 30, "%g", sum);
+    TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(s.a)) == ts_tensor_layout(s.a));
+    ts_scope_close(scope);
+    ts_module_destroy(m);
+}
+
+/* Whole numbers in a unit are gathered with the rest and never reduced. */
+TS_TEST_RANKS(fsdp_04_other_dtypes_beside, 2, 3, 4)
+{
+    net units = net_of(2, 7, 6), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, true);
+    net_declare(&plain, mesh, true);
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 3, 1e-12);
+    TEST_EQ(t, ts_tensor_dtype(ts_module_find_param(units.root, "blocks.1.table")), TS_DTYPE_I8);
+    net_end(&units);
+    net_end(&plain);
+}
+
+TS_TEST_RANKS(fsdp_07_unit_used_twice, 2, 3, 4)
+{
+    net n = net_of(3, 6, 5);
+    n.twice = 1;
+    both(t, n, &plain_options, 1e-12);
+    n.again = 1;
+    both(t, n, &plain_options, 1e-12);
+}
+
+TS_TEST_RANKS(fsdp_runs_again, 1, 2, 3, 4)
+{
+    net n = net_of(3, 6, 5);
+    n.again = 1;
+    both(t, n, &plain_options, 1e-12);
+}
+
+TS_TEST_RANKS(fsdp_14_reshard, 1, 2, 4, 6)
+{
+    static const int32_t ways[] = { TS_RESHARD_YES, TS_RESHARD_NO, TS_RESHARD_AUTO, 1, 2, 3 };
+    char text[32];
+    snprintf(text, sizeof text, "fsdp=%d", (int)t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, text);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        if (ways[i] > 0 && t->count % ways[i] != 0) continue;
+        ts_fsdp_options options = plain_options;
+        options.reshard = ways[i];
+        net units = net_of(3, 9, 5), plain = units;
+        net_declare(&units, mesh, false);
+        net_declare(&plain, mesh, false);
+        TEST_OK(t, net_begin(&units, &options));
+        TEST_OK(t, net_begin(&plain, NULL));
+        net_train_both(t, &units, &plain, 3, 1e-12);
+        net_end(&units);
+        net_end(&plain);
+    }
+}
+
+/* Micro-batches: reduced each time, or kept whole and reduced at the end. */
+TS_TEST_RANKS(fsdp_accumulates, 1, 2, 3, 4)
+{
+    net units = net_of(2, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    for (int way = 0; way < 2; way++) {
+        for (int64_t part = 0; part < 3; part++) {
+            net_run(&units, part, way == 1 && part < 2, 1);
+            net_run(&plain, part, part < 2, 1);
+        }
+        double a = NAN, b = NAN;
+        TEST_OK(t, ts_clip_grad_norm(units.root, 0, &a));
+        TEST_OK(t, ts_clip_grad_norm(plain.root, 0, &b));
+        TEST_SAY(t, fabs(a - b) <= 1e-12 * b, "way %d: %.17g, not %.17g", way, a, b);
+        TEST_OK(t, ts_optimizer_step(units.optimizer));
+        TEST_OK(t, ts_optimizer_step(plain.optimizer));
+    }
+    double most = net_difference(t, &units, &plain);
+    TEST_SAY(t, most <= 1e-12, "they differ by %g", most);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* Copies are summed with the last micro-batch alone: the same to the last digits, in f64. */
+TS_TEST_RANKS(fsdp_12_all_reduce_off, 4)
+{
+    net units = net_of(2, 6, 8), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    for (int64_t part = 0; part < 3; part++) {
+        TEST_OK(t, ts_fsdp_set(units.root, TS_FSDP_ALL_REDUCE, part == 2));
+        net_run(&units, part, 0, 1);
+        net_run(&plain, part, part < 2, 1);
+        ts_tensor *grad = ts_tensor_grad(ts_module_find_param(units.root, "blocks.0.weight"));
+        TEST_EQ(t, ts_layout_terms(ts_tensor_layout(grad)), part < 2 ? 2 : 1);
+    }
+    double norm[2];
+    TEST_OK(t, ts_clip_grad_norm(units.root, 0, &norm[0]));
+    TEST_OK(t, ts_clip_grad_norm(plain.root, 0, &norm[1]));
+    TEST_SAY(t, fabs(norm[0] - norm[1]) <= 1e-14 * norm[1], "%.17g, not %.17g", norm[0], norm[1]);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* A unit that was gathered ahead and is not called: dropped, the order is noted again. */
+TS_TEST_RANKS(fsdp_16_prefetch_for_nothing, 2, 3)
+{
+    net units = net_of(4, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 3, 1e-12);
+    ts_fsdp_stats before = { .struct_size = sizeof before }, after = before;
+    TEST_OK(t, ts_fsdp_statistics(units.root, &before));
+    TEST_CHECK(t, before.prefetched > 0 && before.dropped == 0 && before.orders == 0);
+    units.leaves = plain.leaves = 2;
+    net_train_both(t, &units, &plain, 2, 1e-12);
+    TEST_OK(t, ts_fsdp_statistics(units.root, &after));
+    TEST_EQ(t, after.dropped, 1);
+    TEST_EQ(t, after.orders, 1);
+    for (int64_t i = 0; i < 4; i++)
+        TEST_EQ(t, ((const tsi_unit *)units.block[i]->unit)->state, TSI_UNIT_CUT);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* An evaluation between steps leaves nothing behind, and does not disturb the order. */
+TS_TEST_RANKS(fsdp_17_evaluation_between_steps, 2, 4)
+{
+    for (int32_t reshard = TS_RESHARD_NO; reshard <= 0; reshard++) {
+        ts_fsdp_options options = plain_options;
+        options.reshard = reshard;
+        net units = net_of(3, 6, 5), plain = units;
+        ts_mesh *mesh = mesh_of(t);
+        net_declare(&units, mesh, false);
+        net_declare(&plain, mesh, false);
+        TEST_OK(t, net_begin(&units, &options));
+        TEST_OK(t, net_begin(&plain, NULL));
+        for (int round = 0; round < 3; round++) {
+            net_train_both(t, &units, &plain, 2, 1e-12);
+            ts_scope scope = ts_scope_open(t->me, NULL);
+            ts_tensor *x = net_input(&units, 99);
+            double a = NAN, b = NAN;
+            ts_tensor_item(ts_sum(ts_module_call(units.root, &x, 1), NULL, 0, 0), &a);
+            ts_tensor_item(ts_sum(ts_module_call(plain.root, &x, 1), NULL, 0, 0), &b);
+            TEST_SAY(t, fabs(a - b) <= 1e-12 * fabs(b), "%.17g, not %.17g", a, b);
+            ts_scope_close(scope);
+            for (int64_t i = 0; i < 3; i++)
+                TEST_EQ(t, ((const tsi_unit *)units.block[i]->unit)->state, TSI_UNIT_CUT);
+        }
+        ts_fsdp_stats stats = { .struct_size = sizeof stats };
+        TEST_OK(t, ts_fsdp_statistics(units.root, &stats));
+        TEST_EQ(t, stats.orders, 0);
+        net_end(&units);
+        net_end(&plain);
+    }
+}
+
+/* ---- bad input ------------------------------------------------------------------------------- */
+
+static void refused(test *t, ts_module *m, const ts_fsdp_options *options, const char *words)
+{
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_CHECK(t, ts_fsdp(m, options) != TS_OK);
+    if (ts_rank_error(t->me)) TEST_SAYS(t, ts_rank_error(t->me)->text, words);
+    TEST_CHECK(t, ts_scope_close(scope) != TS_OK);
+}
+
+TS_TEST_RANKS(fsdp_refuses, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=4");
+    net n = net_of(2, 6, 4);
+    net_declare(&n, mesh, false);
+    ts_fsdp_options options = plain_options;
+    options.axes = "fdsp";
+    refused(t, n.block[0], &options, "fsdp: unit blocks.0");
+    options = plain_options;
+    options.reshard = 3;
+    refused(t, n.block[0], &options, "fsdp: unit blocks.0: groups of 3 ranks do not divide the 4");
+    TEST_OK(t, ts_fsdp(n.block[0], NULL));
+    refused(t, n.block[0], NULL, "fsdp: blocks.0 is a unit already");
+    TEST_OK(t, ts_fsdp(n.block[1], NULL));
+    refused(t, n.root, NULL,
+            "fsdp: the top of the tree has no parameters that are not in a unit below it");
+    ts_param_options frozen = { .struct_size = sizeof frozen, .frozen = 1 };
+    ts_module *top = ts_module_create(mesh, &net_desc, NULL);
+    ts_module_param(top, "w", TS_SHAPE(4), &frozen);
+    refused(t, top, NULL, "the top of the tree: all of its 1 parameters are frozen");
+    ts_module_destroy(top);
+    TEST_OK(t, net_begin(&n, NULL));
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    ts_tensor_write(ts_module_find_param(n.root, "blocks.1.bias"),
+                    ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(7), NULL));
+    ts_tensor *x = net_input(&n, 0);
+    TEST_CHECK(t, ts_module_call(n.root, &x, 1) == NULL);
+    TEST_SAYS(t, ts_rank_error(t->me)->text,
+              "fsdp: unit blocks.1: parameter blocks.1.bias is (7) now and was declared as (6)");
+    ts_scope_close(scope);
+    net_end(&n);
+}
