@@ -17,7 +17,8 @@
 #include "verify.h"
 
 typedef struct verify_model {
-    const char *directory, *mesh, *plan, *recompute, *device;
+    const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device;
+    ts_fsdp_options units;
     ts_json_document *document;
     const ts_json *reference; /* its root */
     int64_t rows, length;     /* tokens [rows][length + 1] */
@@ -282,6 +283,7 @@ static ts_model *open_model(const verify_model *v, ts_mesh *mesh)
     bool full = strcmp(v->recompute, "full") == 0;
     for (int64_t i = 0; full && i < ts_model_block_count(model); i++)
         ts_module_checkpoint(ts_model_block(model, i), 1);
+    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(model, &v->units);
     ts_model_materialize(model);
     return model;
 }
@@ -354,7 +356,7 @@ static int run(verify_model *v)
 
 int cli_verify_model(int argc, char **argv)
 {
-    verify_model v = { .mesh = "dp=1", .recompute = "none", .out = stdout };
+    verify_model v = { .mesh = "dp=1", .recompute = "none", .reshard = "auto", .out = stdout };
     const cli_option options[] = {
         CLI_TEXT("mesh", &v.mesh, "TEXT", "roles and sizes, \"dp=2, tp=2\" (default dp=1)"),
         CLI_TEXT(
@@ -362,6 +364,8 @@ int cli_verify_model(int argc, char **argv)
             "dp, tp, sp, or a file of \"pattern: placements\" lines; \"base: tp\" for the rest"),
         CLI_TEXT("device", &v.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("recompute", &v.recompute, "none|full", "what backward runs again (default none)"),
+        CLI_TEXT("reshard", &v.reshard, "auto|yes|no|K",
+                 "what becomes of gathered parameters until backward (default auto)"),
         CLI_END,
     };
     const cli_usage usage = { "verify model", "DIR [options]",
@@ -375,6 +379,9 @@ int cli_verify_model(int argc, char **argv)
         return cli_fail_usage("verify model", "--recompute: expected none or full, found \"%s\"%s",
                               v.recompute,
                               strcmp(v.recompute, "select") == 0 ? ", not available yet" : "");
+    ts_fsdp_options_init(&v.units);
+    if (ts_reshard_parse(v.reshard, &v.units.reshard) != TS_OK)
+        return cli_fail_usage("verify model", "%s", ts_last_error());
     code = read_reference(&v);
     if (code < 0) code = run(&v);
     ts_json_release(v.document);

@@ -9,7 +9,7 @@
 #ifndef TESSERA_MODEL_H
 #define TESSERA_MODEL_H
 
-#include "nn.h"
+#include "parallel.h"
 
 typedef struct ts_model ts_model;
 
@@ -127,6 +127,10 @@ TS_API ts_model *ts_model_open(ts_mesh *mesh, const char *directory,
  * weights: each rank reads its regions, and holds no more than its shards and a piece. What
  * ts_module_materialize did to single blocks stays. recorded [coll] */
 TS_API ts_status ts_model_materialize(ts_model *model);
+/* Every block becomes a unit of sharded data parallelism (parallel.h), and what is tied between two
+ * blocks one of the whole model: after plans and recomputation are said, before it is materialised.
+ * Without an axis that cuts, gradients are reduced block by block. recorded */
+TS_API ts_status ts_model_fsdp(ts_model *model, const ts_fsdp_options *options);
 /* Declared and materialised at once, or opened and read. makers [coll] */
 TS_API ts_model *ts_model_create(ts_mesh *mesh, const ts_model_config *config,
                                  const ts_model_options *options);
@@ -146,8 +150,8 @@ TS_API ts_module *ts_model_module(ts_model *model); /* getter: the top of its tr
 TS_API int64_t ts_model_block_count(const ts_model *model);
 TS_API ts_module *ts_model_block(ts_model *model, int64_t index); /* NULL: there is none */
 TS_API const ts_model_config *ts_model_configuration(const ts_model *model); /* getter */
-/* Placements of token ids [batch, length] on this model's mesh: the batch is sharded over an axis
- * dp or replicate. */
+/* Placements of token ids [batch, length] on this model's mesh: the batch is sharded over the axes
+ * dp or replicate, and fsdp. */
 TS_API const ts_sharding *ts_model_tokens(const ts_model *model); /* getter */
 /* Logits [batch, length, vocabulary] of ids [batch, length]. maker */
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);

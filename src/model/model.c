@@ -36,8 +36,8 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
 
 static ts_status place_activations(ts_model *m)
 {
-    const char *batch = "dp?:S(0) replicate?:S(0)";
-    const char *both = "dp?:S(0) replicate?:S(0) tp?:S(1)";
+    const char *batch = "dp?:S(0) replicate?:S(0) fsdp?:S(0)";
+    const char *both = "dp?:S(0) replicate?:S(0) fsdp?:S(0) tp?:S(1)";
     m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
     m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
     m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, m->sequence ? both : batch));
@@ -199,7 +199,10 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     if (!m) return NULL;
     m->compute = model->compute;
     m->sequence = model->sequence;
-    if (build_tree(m, 0) == TS_OK && wrap_alike(m->root, model->root) == TS_OK) return m;
+    ts_status status = build_tree(m, 0);
+    if (status == TS_OK) status = wrap_alike(m->root, model->root);
+    if (status == TS_OK && model->has_units) status = ts_model_fsdp(m, &model->units);
+    if (status == TS_OK) return m;
     ts_model_destroy(m);
     return NULL;
 }

@@ -6,6 +6,7 @@
 
 #include "nn/module.h"
 #include "tessera/model.h"
+#include "tessera/parallel.h"
 
 struct ts_model {
     ts_module *root;   /* its forward: the blocks one after the other */
@@ -24,6 +25,8 @@ struct ts_model {
     struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
     int32_t compute;
     int32_t sequence; /* with "sp": between blocks the sequence is cut, too */
+    int32_t has_units, reserved;
+    ts_fsdp_options units; /* as ts_model_fsdp was given them */
 };
 
 /* Families declare their blocks below model->root (part.h); what fails is recorded. */

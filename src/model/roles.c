@@ -15,7 +15,7 @@ static const struct {
     bool available;
 } table[] = {
     { "pp", TS_ROLE_PIPELINE, false }, { "replicate", TS_ROLE_REPLICATE, true },
-    { "dp", TS_ROLE_REPLICATE, true }, { "fsdp", TS_ROLE_FSDP, false },
+    { "dp", TS_ROLE_REPLICATE, true }, { "fsdp", TS_ROLE_FSDP, true },
     { "cp", TS_ROLE_CONTEXT, false },  { "tp", TS_ROLE_TENSOR, true },
 };
 enum { NAME_COUNT = sizeof table / sizeof table[0] };

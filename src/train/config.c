@@ -108,9 +108,12 @@ static const key keys[] = {
     TEXT(optimizer, decay, "cosine", "cosine, linear, sqrt or constant"),
     REAL(optimizer, decay_share, "-1", -1, 1, "of the steps; -1: all after the warm-up"),
     REAL(optimizer, floor, "0.1", 0, 1, "the rate at the end, as a factor"),
-    TEXT(parallel, mesh, "dp=1", "roles and sizes: dp=2, tp=2"),
+    TEXT(parallel, mesh, "dp=1", "roles and sizes: fsdp=2, tp=2"),
     TEXT(parallel, plan, "", "dp, tp or sp; empty: sp where the mesh has an axis tp, else dp"),
     TEXT(parallel, recompute, "none", "none, or full: layers keep their inputs and run again"),
+    TEXT(parallel, reshard, "auto",
+         "with an axis fsdp: gathered parameters go after forward (yes), stay (no), or K ranks keep"
+         " them"),
     INT(log, report, "1", 0, 1, "1: write report.html"),
     INT(log, sample, "200", 0, 1e6, "tokens to generate at the end"),
     REAL(log, temperature, "0.7", 0, 100, "of the sample"),
@@ -465,6 +468,8 @@ ts_status ts_train_config_check(const ts_train_config *c)
     TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));
     TSI_TRY(check_word("model.compute", c->model.compute, computes));
     TSI_TRY(check_word("parallel.recompute", c->parallel.recompute, recomputes));
+    int32_t reshard;
+    TSI_TRY(ts_reshard_parse(c->parallel.reshard, &reshard));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     if (c->data.path[0] == '\0')

@@ -37,7 +37,7 @@ typedef struct tsi_optimizer_keys {
 } tsi_optimizer_keys;
 
 typedef struct tsi_parallel_keys {
-    char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16];
+    char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16], reshard[16];
 } tsi_parallel_keys;
 
 typedef struct tsi_log_keys {

@@ -18,7 +18,7 @@
 #include "base/thread.h"
 #include "model/model.h"
 #include "op/core/dispatch.h"
-#include "tessera/train.h"
+#include "train/run.h"
 
 enum { STACK_BYTES = 8 << 20, STEPS = 2 };
 
@@ -41,8 +41,8 @@ static ts_status no_token(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
-/* As trainer.c does it: gradients are reduced with the last part. */
-static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape, bool is_last)
+/* As trainer.c does it. */
+static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape, int32_t part)
 {
     ts_scope scope = ts_scope_open(me, NULL);
     ts_tape_begin(me);
@@ -54,7 +54,8 @@ static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape,
     double loss;
     ts_status status = ts_tensor_item(mean, &loss);
     if (status == TS_OK)
-        status = ts_backward(root, TS_OPTIONS(ts_backward_options, .lazy = !is_last));
+        status = ts_backward(
+            root, TS_OPTIONS(ts_backward_options, .lazy = tsi_train_waits(m, part, shape->parts)));
     ts_scope_close(scope);
     return status;
 }
@@ -70,7 +71,7 @@ static ts_status run_steps(ts_rank *me, described *d, ts_model *m)
 {
     for (int32_t step = 0; step < STEPS; step++) {
         for (int32_t part = 0; part < d->shape.parts; part++)
-            TSI_TRY(run_part(me, m, &d->shape, part + 1 == d->shape.parts));
+            TSI_TRY(run_part(me, m, &d->shape, part));
         TSI_TRY(ts_module_reset(m->root)); /* gradients go, as after an update */
     }
     return TS_OK;

@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 
+#include "model/model.h"
 #include "train/config.h"
 
 typedef enum tsi_phase {
@@ -83,6 +84,13 @@ ts_status tsi_state_none(tsi_run *run);                /* [coll] removes those t
 char *tsi_run_meaning(tsi_run *run);
 /* "model.heads is 2 there and 4 here; ..."; the caller frees. */
 char *tsi_meaning_differences(const char *there, const char *here);
+
+/* Are gradients of this part of a step reduced with a later one's? Those of units are not: whole
+ * they would be larger than all else. */
+static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64_t parts)
+{
+    return part + 1 < parts && !model->has_units;
+}
 
 /* ---- numbers */
 ts_status tsi_measure_plan(tsi_run *run);

@@ -87,6 +87,15 @@ static ts_status recompute_layers(ts_model *model)
     return TS_OK;
 }
 
+/* With an axis fsdp every block is a unit. */
+static ts_status shard_blocks(tsi_run *run)
+{
+    ts_fsdp_options options = { .struct_size = sizeof options };
+    if (ts_mesh_axis(run->mesh, "fsdp") < 0) return TS_OK;
+    TSI_TRY(ts_reshard_parse(run->config->parallel.reshard, &options.reshard));
+    return ts_model_fsdp(run->model, &options);
+}
+
 /* Declared, wrapped, then read or begun. */
 static ts_status make_model(tsi_run *run)
 {
@@ -103,6 +112,7 @@ static ts_status make_model(tsi_run *run)
     }
     if (!run->model) return ts_rank_status(run->me);
     if (strcmp(c->parallel.recompute, "full") == 0) TSI_TRY(recompute_layers(run->model));
+    TSI_TRY(shard_blocks(run));
     TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);
     if (made->vocab < ts_loader_vocabulary(run->loader))
@@ -204,7 +214,8 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
     *loss += value / (double)parts;
     lap(run, TSI_PHASE_FORWARD, mark);
     if (status == TS_OK)
-        status = ts_backward(root, TS_OPTIONS(ts_backward_options, .lazy = part + 1 < parts));
+        status = ts_backward(root, TS_OPTIONS(ts_backward_options,
+                                              .lazy = tsi_train_waits(run->model, part, parts)));
     ts_scope_close(scope);
     lap(run, TSI_PHASE_BACKWARD, mark);
     return status;

@@ -30,10 +30,10 @@ verify() { # model mesh plan [options]
     else fail "$1 on $2 ($3)" "$said"; fi
 }
 # One summary line from all four processes together.
-verify_mpi() { # mpi model plan
+verify_mpi() { # mpi model plan [mesh]
     local said
     if said=$(timeout 120 "mpirun.$1" -n 4 "$build/bin/tessera" verify model "tests/golden/models/$2" \
-        --mesh "dp=2, tp=2" --plan "$3" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
+        --mesh "${4:-dp=2, tp=2}" --plan "$3" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
     else fail "$2 with $1 ($3)" "$said"; fi
 }
 for model in llama qwen3 mixtral gpt2; do
@@ -63,6 +63,14 @@ for model in llama mixtral gpt2 deepseek_v3; do
     verify $model "dp=1" dp --recompute full
     verify $model "replicate=2, tp=2" sp --recompute full
 done
+# Sharded data parallelism: even, uneven, more ranks than rows, beside copies and tensor parallel cuts.
+for model in llama qwen3 mixtral gpt2; do
+    for mesh in "fsdp=2" "fsdp=3" "fsdp=4" "fsdp=8" "replicate=2, fsdp=2"; do verify $model "$mesh" dp; done
+    verify $model "fsdp=2, tp=2" sp
+    verify $model "replicate=2, fsdp=2, tp=2" sp
+    verify $model "fsdp=4" dp --recompute full
+    for reshard in yes no 2; do verify $model "fsdp=4" dp --reshard $reshard; done
+done
 for mpi in openmpi mpich; do
     [ -e "$build/lib/tessera/tessera_mpi_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
     for model in llama qwen3 mixtral gpt2; do
@@ -70,6 +78,9 @@ for mpi in openmpi mpich; do
         verify_mpi $mpi $model sp
     done
     verify_mpi $mpi llama_bias tp
+    verify_mpi $mpi llama dp "fsdp=4"
+    verify_mpi $mpi gpt2 sp "fsdp=2, tp=2"
+    verify_mpi $mpi mixtral dp "replicate=2, fsdp=2"
     verify_mpi $mpi gpt2_plain sp
 done
 # Plans as text and as files; patterns that match nothing are refused with the nearest name.
@@ -109,7 +120,7 @@ not_a_mesh() { # mesh words
 }
 not_a_mesh "ddp=2" 'did you mean dp?'
 not_a_mesh "4" 'an axis has no name'
-not_a_mesh "dp=2, fsdp=2" 'the role fsdp is not available yet'
+not_a_mesh "dp=2, cp=2" 'the role cp is not available yet'
 not_a_mesh "dp=2, replicate=2" 'two axes have the role of replicate'
 # A name of the reference without a parameter is a failure; older spellings of names are not.
 spoiled=$(mktemp -d)
