@@ -60,6 +60,14 @@ typedef enum ts_hook {
 } ts_hook;
 typedef ts_status (*ts_hook_fn)(ts_module *m, void *context);
 
+typedef enum ts_recompute {
+    TS_RECOMPUTE_NONE,
+    TS_RECOMPUTE_FULL,  /* a call keeps its inputs alone, and backward runs its forward again (phase
+                           1), with the same random numbers */
+    TS_RECOMPUTE_SELECT /* operators that are cheap are run again (views, element by element,
+                           norms); products, attention, moves, choices and draws are kept */
+} ts_recompute;
+
 typedef struct ts_adamw_options {
     size_t struct_size;
     double lr, beta1, beta2, epsilon,
@@ -113,9 +121,8 @@ TS_API ts_status ts_module_materialize(ts_module *root);
 TS_API ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input,
                                  int32_t count); /* first output */
 TS_API ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context);
-/* 1: a call keeps its inputs alone, and backward runs its forward again (phase 1), with the same
- * random numbers. recorded */
-TS_API ts_status ts_module_checkpoint(ts_module *m, int on);
+/* What backward makes again of calls of the module, a ts_recompute. recorded */
+TS_API ts_status ts_module_checkpoint(ts_module *m, int what);
 /* A step is abandoned: gradients are forgotten, RESET hooks run, the root's first. recorded */
 TS_API ts_status ts_module_reset(ts_module *root);
 /* Getters by path from `root`; NULL: none. */

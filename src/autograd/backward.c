@@ -123,6 +123,7 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **sav
                         "backward of %s: it has no gradient, and one is asked for; detach its "
                         "inputs if it is to count as a constant",
                         node->op->name);
+    TSI_TRY(tsi_thin_restore(r->tape, node));
     TSI_TRY(check_versions(node));
     TSI_TRY(conjugate_saved(node, saved));
     const char *where = r->tape->rank->where;
@@ -194,6 +195,7 @@ static ts_status node_run(tsi_backward *r, int64_t number)
         if (in_grad[i] && edge_wants(r, node, &node->edge[i]))
             status = deliver(r, &node->edge[i], in_grad[i]);
     tsi_free(in_grad);
+    tsi_thin_forget(node);
     if (status == TS_OK) node_end(r, node);
     ts_scope_close(scope);
     return status;
@@ -330,6 +332,8 @@ static ts_status node_visit(tsi_backward *r, int64_t number)
         TSI_TRY(marks_tell(r->open));
         TSI_TRY(node_run(r, number));
     }
+    /* The second half of a split backward may want what the first made again. */
+    tsi_thin_pass(node, !r->keep && r->parts == (TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER));
     if (!r->outer && !r->wrt) TSI_TRY(leaves_pass(r, number));
     return marks_end(r, r->tape->node[number].begins);
 }

@@ -277,6 +277,10 @@ static void record(void *context, void *what)
         return;
     }
     if (bytes) memcpy(node->attributes, call->attributes, bytes);
+    if (tape->thin_first >= 0) {
+        (void)tsi_thin_record(tape, number, call);
+        return;
+    }
     for (int32_t i = 0; i < plan->input_count && i < TSI_SAVE_OUT; i++)
         if (plan->op->saves >> i & 1) save(node, i, call->in[i]);
     for (int32_t o = 0; o < plan->output_count; o++) {
@@ -302,6 +306,7 @@ ts_tape *ts_tape_begin(ts_rank *me)
     tape->references = 1; /* the open scope's */
     tape->scope_mark = tsi_frame_top(tsi_slot_get(me, TSI_SLOT_TENSOR))->mark;
     tape->open = 1;
+    tape->thin_first = -1;
     tape->outer = state->recording;
     state->recording = tape;
     return tape;
@@ -344,6 +349,7 @@ void ts_tape_release(ts_tape *tape)
             tsi_tensor_release(node->saved[i]);
         for (int32_t o = 0; o < node->output_count; o++)
             tsi_tensor_release(node->out_grad[o]);
+        tsi_thin_pass(node, true);
         if (node->extra_destroy) node->extra_destroy(node->extra);
     }
     tsi_arena_release(&tape->memory);

@@ -73,6 +73,21 @@ typedef struct tsi_edge {
     tsi_leaf *leaf;  /* retained, or NULL */
 } tsi_edge;
 
+typedef struct tsi_recipe { /* a value that is made again: which output of which node */
+    int64_t node;           /* -1: none */
+    int32_t output, reserved;
+} tsi_recipe;
+typedef struct tsi_thin { /* of a node in a region of selected recomputation (thin.c) */
+    tsi_recipe *saved;    /* inputs, then outputs: what the node does not save itself */
+    /* Of a node that is made again, else NULL: its inputs, held or made again; its outputs while
+     * they are there. */
+    ts_tensor **held, **made;
+    uint32_t *version;
+    tsi_recipe *from;
+    int32_t stays;  /* what was made left the region: it is never made again */
+    int32_t needed; /* by a node of the region */
+} tsi_thin;
+
 typedef ts_status (*tsi_node_grad_fn)(const tsi_grad_io *io, void *extra);
 typedef struct tsi_node {
     const tsi_op_desc *op; /* NULL: `grad` with `extra` instead (redistribute, checkpoint) */
@@ -94,6 +109,7 @@ typedef struct tsi_node {
     int32_t edge_count;
     tsi_grad_hook *hooks; /* in the tape's memory */
     tsi_mark *begins, *ends;
+    tsi_thin *thin; /* NULL as a rule */
 } tsi_node;
 
 struct ts_tape {
@@ -106,6 +122,7 @@ struct ts_tape {
     int64_t node_count, node_capacity;
     tsi_link *links; /* of all tensors that refer to it */
     tsi_mark *marks;
+    int64_t thin_first; /* nodes from here on are of a region of selected recomputation; -1: none */
     tsi_arena memory;
 };
 
@@ -159,6 +176,15 @@ void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t
 /* Gradients of a tape's nodes from r->last down; seeds were planted. */
 ts_status tsi_backward_nodes(tsi_backward *r);
 ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed);
+/* Selected recomputation (thin.c). Notes what the call saves, and links its outputs. */
+bool tsi_thin_record(ts_tape *tape, int64_t number, const tsi_op_record *call);
+/* The region ends, and hands out these: nothing is held but what makes again what is needed. */
+void tsi_thin_close(ts_tape *tape, ts_tensor *const *output, int32_t count);
+/* Around the gradient of a node: what it did not save is there, and goes. */
+ts_status tsi_thin_restore(ts_tape *tape, tsi_node *node);
+void tsi_thin_forget(tsi_node *node);
+/* Backward is beyond the node, for good or for one half of it. */
+void tsi_thin_pass(tsi_node *node, bool for_good);
 void tsi_tape_moved(void *context, void *what); /* a redistribution, as a node (moved.c) */
 tsi_leaf *tsi_leaf_of(const ts_tensor *t);      /* NULL: not a leaf */
 /* Makes the tensor a leaf. */

@@ -47,7 +47,7 @@ struct ts_module {
     ts_module *parent, *first, *last, *next;
     tsi_param *param_first, *param_last;
     tsi_hook_entry *hooks;
-    int32_t runs_again, reserved; /* calls keep their inputs alone */
+    int32_t runs_again, reserved; /* ts_recompute */
     /* Parameters below with a gradient: all, and those that have one in backward `ready_serial`. */
     int64_t trained_count, ready_count;
     uint64_t ready_serial;

@@ -133,12 +133,25 @@ static void call_again(ts_module *m, ts_tensor *const *input, int32_t count, ts_
     (void)ts_checkpoint(&call, output);
 }
 
+/* Its cheap values are not kept, but for what it hands out. */
+static void call_thin(ts_module *m, ts_tape *tape, ts_tensor *const *input, int32_t count,
+                      ts_tensor **output)
+{
+    int64_t outer = tape->thin_first;
+    tape->thin_first = tape->node_count;
+    forward(m, input, count, output, 0);
+    tsi_thin_close(tape, output, m->desc.output_count);
+    tape->thin_first = outer;
+}
+
 static void call_inside(ts_module *m, ts_tensor *const *input, int32_t count, ts_tensor **output)
 {
     ts_tape *tape = tsi_tape_recording(m->rank);
     int64_t first = tape ? tape->node_count : 0;
-    if (m->runs_again)
+    if (m->runs_again == TS_RECOMPUTE_FULL)
         call_again(m, input, count, output);
+    else if (m->runs_again == TS_RECOMPUTE_SELECT && tape)
+        call_thin(m, tape, input, count, output);
     else
         forward(m, input, count, output, 0);
     bool marks = has_hook(m, TS_HOOK_BACKWARD_BEFORE) || has_hook(m, TS_HOOK_BACKWARD_AFTER);
@@ -161,10 +174,12 @@ ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
     return ts_scope_leave(scope, output[0]);
 }
 
-ts_status ts_module_checkpoint(ts_module *m, int on)
+ts_status ts_module_checkpoint(ts_module *m, int what)
 {
     if (!m) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(m->rank));
-    m->runs_again = on != 0;
+    if (what < TS_RECOMPUTE_NONE || what > TS_RECOMPUTE_SELECT)
+        return TSI_FAIL(TS_ERR_ARG, "checkpoint: there is no recomputation %d", what);
+    m->runs_again = what;
     return TS_OK;
 }

@@ -134,6 +134,8 @@ enum {                         /* tsi_op_desc.flags */
        TSI_OP_COMPOSED = 512,  /* algorithm 1 runs whatever the rule: it has no kernel */
        TSI_OP_FREE = 2048,     /* its result does not follow its inputs' values: constants, draws,
                                   masks; a gradient that arrives there ends there */
+       TSI_OP_CHEAP = 4096,    /* sooner computed again than kept, though not element by element:
+                                  norms, rotations */
        TSI_OP_WRAPS = 1024     /* of integers it wraps and keeps no order: only sums pass through */
 };
 enum { /* tsi_op_desc.dtypes */

@@ -110,7 +110,8 @@ static const key keys[] = {
     REAL(optimizer, floor, "0.1", 0, 1, "the rate at the end, as a factor"),
     TEXT(parallel, mesh, "dp=1", "roles and sizes: fsdp=2, tp=2"),
     TEXT(parallel, plan, "", "dp, tp or sp; empty: sp where the mesh has an axis tp, else dp"),
-    TEXT(parallel, recompute, "none", "none, or full: layers keep their inputs and run again"),
+    TEXT(parallel, recompute, "none",
+         "none; full: layers run again in backward, or select: what is cheap in them does"),
     TEXT(parallel, reshard, "auto",
          "with an axis fsdp: gathered parameters go after forward (yes), stay (no), or K ranks keep"
          " them"),
@@ -461,7 +462,7 @@ ts_status ts_train_config_check(const ts_train_config *c)
     static const char *const kinds[] = { "adamw", "sgd", NULL };
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
     static const char *const dtypes[] = { "f32", "f64", "bf16", NULL };
-    static const char *const recomputes[] = { "none", "full", NULL };
+    static const char *const recomputes[] = { "none", "full", "select", NULL };
     static const char *const computes[] = { "", "f32", "f64", "bf16", "f16", NULL };
     if (!c) return TSI_FAIL(TS_ERR_NULL, "train: there is no configuration");
     TSI_TRY(check_word("model.family", c->model.family, tsi_family_names));

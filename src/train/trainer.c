@@ -79,11 +79,11 @@ static ts_model_config model_config(const tsi_run *run)
     return c;
 }
 
-/* Every layer's backward runs its forward again. */
-static ts_status recompute_layers(ts_model *model)
+/* What every layer's backward makes again. */
+static ts_status recompute_layers(ts_model *model, ts_recompute what)
 {
     for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
-        TSI_TRY(ts_module_checkpoint(ts_model_block(model, i), 1));
+        TSI_TRY(ts_module_checkpoint(ts_model_block(model, i), (int)what));
     return TS_OK;
 }
 
@@ -111,7 +111,9 @@ static ts_status make_model(tsi_run *run)
         run->model = ts_model_declare(run->mesh, &config, &options);
     }
     if (!run->model) return ts_rank_status(run->me);
-    if (strcmp(c->parallel.recompute, "full") == 0) TSI_TRY(recompute_layers(run->model));
+    bool full = strcmp(c->parallel.recompute, "full") == 0;
+    if (full || strcmp(c->parallel.recompute, "select") == 0)
+        TSI_TRY(recompute_layers(run->model, full ? TS_RECOMPUTE_FULL : TS_RECOMPUTE_SELECT));
     TSI_TRY(shard_blocks(run));
     TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);

@@ -329,6 +329,7 @@ static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 
 const tsi_op_desc tsi_op_rms_norm = {
     .name = "rms_norm",
+    .flags = TSI_OP_CHEAP,
     .what = "x over its root mean square, times the weight",
     .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,
@@ -340,6 +341,7 @@ const tsi_op_desc tsi_op_rms_norm = {
 };
 const tsi_op_desc tsi_op_layer_norm = {
     .name = "layer_norm",
+    .flags = TSI_OP_CHEAP,
     .what = "x less its mean over its deviation, times the weight, plus the bias",
     .dtypes = TSI_DTYPES_REAL,
     .input_min = 1,

@@ -97,6 +97,7 @@ static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 
 const tsi_op_desc tsi_op_rope = {
     .name = "rope",
+    .flags = TSI_OP_CHEAP,
     .what = "rotation of pairs of the last dim by the angles of their position",
     .dtypes = TSI_DTYPES_REAL,
     .input_min = 2,

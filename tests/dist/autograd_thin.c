@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd_thin.c - selected recomputation: the bits of a run that keeps everything in less memory,
+ * and nothing is drawn twice. */
+#include <math.h>
+
+#include "harness/test.h"
+#include "tessera/tessera.h"
+#include "tessera/train.h"
+
+static ts_model *model_of(ts_mesh *mesh, int32_t family, int what)
+{
+    ts_model_config config = { .struct_size = sizeof config,
+                               .family = family,
+                               .vocab = 50,
+                               .hidden = 24,
+                               .intermediate = 64,
+                               .layers = 3,
+                               .heads = 4,
+                               .kv_heads = family == TS_MODEL_GPT2 ? 4 : 2,
+                               .head_dim = 6,
+                               .positions = 32,
+                               .tied = family == TS_MODEL_GPT2 };
+    if (family == TS_MODEL_MIXTRAL) config.experts = 4;
+    if (family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
+    ts_model *model = ts_model_declare(mesh, &config, NULL);
+    for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
+        ts_module_checkpoint(ts_model_block(model, i), what);
+    return model;
+}
+
+static ts_status token(const int64_t *global, void *element, void *context)
+{
+    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + *(int64_t *)context) % 50;
+    return TS_OK;
+}
+
+/* Whole, or in two halves. */
+static void run_back(ts_tensor *mean, bool split)
+{
+    if (!split) {
+        ts_backward(mean, NULL);
+        return;
+    }
+    ts_backward(mean, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_INPUTS));
+    ts_backward(mean, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_WEIGHTS));
+}
+
+static void run(test *t, ts_model *model, bool split)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_meta meta = { .shape = TS_SHAPE(4, 32), .dtype = TS_DTYPE_I64 };
+    int64_t salt = 0, next = 3;
+    ts_tensor *ids = ts_from_function(token, &salt, ts_model_tokens(model), meta);
+    ts_tensor *labels = ts_from_function(token, &next, ts_model_tokens(model), meta);
+    run_back(ts_model_loss(model, ids, labels), split);
+    ts_scope_close(scope);
+}
+
+typedef struct pair {
+    test *t;
+    ts_module *other;
+} pair;
+
+static ts_status same_gradient(const char *name, ts_tensor *parameter, void *context)
+{
+    const pair *p = context;
+    int equal = 0;
+    ts_tensor *mine = ts_tensor_grad(parameter);
+    ts_tensor *other = ts_tensor_grad(ts_module_find_param(p->other, name));
+    TEST_SAY(p->t, mine && other, "%s has no gradient", name);
+    if (!mine || !other) return TS_OK;
+    TEST_OK(p->t, ts_equal(mine, other, &equal));
+    TEST_SAY(p->t, equal, "the gradient of %s differs", name);
+    return TS_OK;
+}
+
+static void both(test *t, const char *mesh_text, int32_t family, bool split)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
+    ts_model *keeps = model_of(mesh, family, TS_RECOMPUTE_NONE);
+    ts_model *thin = model_of(mesh, family, TS_RECOMPUTE_SELECT);
+    ts_train_shape shape = { .struct_size = sizeof shape, .rows = 4, .context = 32, .moments = 2 };
+    ts_train_cost cost[2];
+    TEST_OK(t, ts_train_estimate(keeps, &shape, &cost[0]));
+    TEST_OK(t, ts_train_estimate(thin, &shape, &cost[1]));
+    double share = (double)cost[1].activation_bytes / (double)cost[0].activation_bytes;
+    TEST_SAY(t, share < 0.93, "%s, family %d: activations of %.3f of those that are kept",
+             mesh_text, family, share);
+    TEST_CHECK(t, cost[0].flops_per_token == cost[1].flops_per_token); /* products are kept */
+    TEST_OK(t, ts_model_materialize(keeps));
+    TEST_OK(t, ts_model_materialize(thin));
+    run(t, thin, split);
+    run(t, keeps, split);
+    pair p = { t, ts_model_module(keeps) };
+    TEST_OK(t, ts_module_each(ts_model_module(thin), same_gradient, &p));
+    ts_model_destroy(keeps);
+    ts_model_destroy(thin);
+}
+
+TS_TEST_RANKS(thin_is_the_same_in_less, 1, 2)
+{
+    static const int32_t family[] = { TS_MODEL_LLAMA, TS_MODEL_QWEN3, TS_MODEL_MIXTRAL,
+                                      TS_MODEL_GPT2 };
+    for (size_t i = 0; i < 4; i++) {
+        both(t, "tp=*", family[i], false);
+        both(t, "dp=*", family[i], i % 2 == 0);
+    }
+}
+
+static void noisy(void *state, const ts_module_io *io)
+{
+    ts_tensor *x = ts_mul(io->input[0], *(ts_tensor **)state);
+    x = ts_dropout(ts_exp(x), 0.5);
+    io->output[0] = ts_exp(ts_mul_scalar(x, 0.1));
+}
+
+/* Draws are kept: the gradient is that of the numbers that were drawn. */
+TS_TEST_RANKS(thin_keeps_draws, 1, 3)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "noisy",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = noisy };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    ts_tensor *weight = NULL, *grad[2] = { NULL, NULL };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    for (int what = 0; what < 2; what++) {
+        ts_module *m = ts_module_create(mesh, &desc, &weight);
+        weight = ts_module_param(m, "w", TS_SHAPE(40), &ones);
+        TEST_OK(t, ts_module_materialize(m));
+        TEST_OK(t, ts_module_checkpoint(m, what ? TS_RECOMPUTE_SELECT : TS_RECOMPUTE_NONE));
+        ts_scope inner = ts_scope_open(t->me, what ? "b" : "a");
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 40), "dp:S(0)");
+        ts_tensor *y = TS_CALL(m, x);
+        TEST_OK(t, ts_backward(ts_sum(ts_square(y), NULL, 0, 0), NULL));
+        /* d/dw of exp(0.1 d exp(w))^2 is 2 y^2 log(y): checks y against the same draw */
+        int64_t rows = 0;
+        ts_tensor *want = ts_sum(ts_scale(ts_mul(ts_square(y), ts_log(y)), 2.0), &rows, 1, 0);
+        double most = NAN, size = NAN;
+        grad[what] = ts_tensor_grad(weight);
+        TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(ts_sub(grad[what], want)), NULL, 0, 0), &most));
+        TEST_OK(t, ts_tensor_item(ts_amax(want, NULL, 0, 0), &size));
+        TEST_SAY(t, most <= 1e-4 * size, "gradient off by %g of %g", most, size);
+        ts_scope_close(inner);
+        ts_module_destroy(m);
+    }
+    ts_scope_close(scope);
+}
