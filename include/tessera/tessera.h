@@ -10,6 +10,7 @@
 #include "export.h"
 #include "json.h"
 #include "layout.h"
+#include "mask.h"
 #include "mesh.h"
 #include "model.h"
 #include "nn.h"
