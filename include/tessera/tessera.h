@@ -29,6 +29,7 @@
 #include "op_view.h"
 #include "parallel.h"
 #include "plan.h"
+#include "schedule.h"
 #include "scope.h"
 #include "status.h"
 #include "tensor.h"
