@@ -6,8 +6,9 @@
  *                              device.defer    a copy of the call goes into the stream
  *                              other devices   called now: it launches and returns
  *   no kernel                  host memory     the reference
- *                              else            a fallback: blocks to the host, the host's kernel or
- *                                              the reference, results back
+ *                              moves only      the reference: it copies by the device
+ * (TSI_OP_MOVES) else            a fallback: blocks to the host, the host's kernel or the
+ * reference, results back
  *
  * On the device of worlds without data nothing is computed: flops are added up. */
 #include "op/core/kernel.h"
@@ -309,6 +310,7 @@ static ts_status run_fallback(const tsi_kernel_io *io)
 ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
     if (TSI_LIKELY(io->device->host_readable)) return run_now(kernel, io);
+    if (!kernel && io->op->flags & TSI_OP_MOVES && !io->device->defer) return io->op->reference(io);
     if (!kernel) return run_fallback(io);
     if (io->device->defer) return run_later(kernel, io);
     int verdict = (int)kernel(io);

@@ -175,7 +175,7 @@ static ts_status stack_reference(const tsi_kernel_io *io)
     if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
     for (int32_t i = 0; i < io->input_count; i++) {
         tsi_block to = tsi_stack_place(io, i);
-        TSI_TRY(io->device->copy(io->device, &to, &io->in[i].block, NULL));
+        TSI_TRY(io->device->copy(io->device, &to, &io->in[i].block, io->queue));
     }
     return TS_OK;
 }
@@ -237,7 +237,7 @@ const tsi_op_desc tsi_op_cat = {
     .name = "cat",
     .what = "tensors one after another along a dim",
     JOIN,
-    .flags = TSI_OP_LIST | TSI_OP_ONE_ROUND,
+    .flags = TSI_OP_LIST | TSI_OP_ONE_ROUND | TSI_OP_MOVES,
     .family = &cat_kind,
     .normalise = cat_normalise,
     .infer = cat_infer,
@@ -251,7 +251,7 @@ const tsi_op_desc tsi_op_stack = {
     .name = "stack",
     .what = "tensors of one shape along a new dim",
     JOIN,
-    .flags = TSI_OP_LIST,
+    .flags = TSI_OP_LIST | TSI_OP_MOVES,
     .normalise = stack_normalise,
     .infer = stack_infer,
     .rules = stack_rules,

@@ -117,7 +117,8 @@ static bool sample_repeat(uint64_t *random, int32_t variant, ts_meta *in, int32_
 
 #define REMAP                                                                                      \
     .input_min = 1, .input_max = 1, .output_count = 1, .rules = tsi_remap_rules,                   \
-    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange, .flags = TSI_OP_ONE_ROUND
+    .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange,                             \
+    .flags = TSI_OP_ONE_ROUND | TSI_OP_MOVES
 
 const tsi_op_desc tsi_op_repeat = {
     .name = "repeat",

@@ -324,7 +324,7 @@ static ts_status reshape_reference(const tsi_kernel_io *io)
     int64_t stride = 1;
     for (int32_t d = to.ndim - 1; d >= 0; stride *= to.extent[d--])
         to.stride[d] = stride;
-    return io->device->copy(io->device, &to, &io->in[0].block, NULL);
+    return io->device->copy(io->device, &to, &io->in[0].block, io->queue);
 }
 
 static ts_status reshape_grad(const tsi_grad_io *io)
@@ -370,7 +370,7 @@ static bool sample_unflatten(uint64_t *random, int32_t variant, ts_meta *in, int
 }
 
 #define RESHAPE                                                                                    \
-    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW | TSI_OP_MOVES,        \
     .infer = reshape_infer, .propagate = reshape_propagate, .view = reshape_strides,               \
     .reference = reshape_reference, .grad = reshape_grad
 

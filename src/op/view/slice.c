@@ -210,7 +210,8 @@ static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int3
 }
 
 #define SLICE                                                                                      \
-    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND,    \
+    .input_min = 1, .input_max = 1, .output_count = 1,                                             \
+    .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND | TSI_OP_MOVES,                                        \
     .attribute_bytes = sizeof(slice_attributes), .family = &slice_kind, .infer = slice_infer,      \
     .rules = tsi_remap_rules, .reference = tsi_remap_reference, .view = slice_view,                \
     .algorithm = tsi_remap_exchange, .grad = slice_grad
@@ -237,7 +238,7 @@ const tsi_op_desc tsi_op_slice_backward = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_ONE_ROUND,
+    .flags = TSI_OP_ONE_ROUND | TSI_OP_MOVES,
     .attribute = backward_table,
     .attribute_bytes = sizeof(slice_attributes),
     .family = &backward_kind,

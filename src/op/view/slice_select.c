@@ -86,11 +86,11 @@ static ts_status select_reference(const tsi_kernel_io *io)
     int64_t at = region ? tsi_span_list_find(&region->dim[a->dim], a->index) : a->index;
     unsigned char zero[16] = { 0 };
     if (tsi_block_count(out) == 0) return TS_OK;
-    if (at < 0) return io->device->fill(io->device, out, zero, NULL);
+    if (at < 0) return io->device->fill(io->device, out, zero, io->queue);
     tsi_block from = *out;
     select_strides(a, in, &from);
     from.data = tsi_block_at(in, at * in->stride[a->dim]);
-    return io->device->copy(io->device, out, &from, NULL);
+    return io->device->copy(io->device, out, &from, io->queue);
 }
 
 static ts_status select_grad(const tsi_grad_io *io)
@@ -121,7 +121,7 @@ const tsi_op_desc tsi_op_select = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_VIEW,
+    .flags = TSI_OP_VIEW | TSI_OP_MOVES,
     .traits = { .flow = TSI_SELECT },
     .attribute = select_table,
     .attribute_bytes = sizeof(select_attributes),
@@ -250,11 +250,11 @@ static ts_status copy_line(const tsi_kernel_io *io, const tsi_operand *square,
     at_line.data = tsi_block_at(l, position * l->stride[last]);
     unsigned char zero[16] = { 0 };
     if (row < 0 || column < 0)
-        return inwards ? TS_OK : io->device->fill(io->device, &at_line, zero, NULL);
+        return inwards ? TS_OK : io->device->fill(io->device, &at_line, zero, io->queue);
     other_strides(a, s, at_square.stride);
     at_square.data = tsi_block_at(s, row * s->stride[a->dim1] + column * s->stride[a->dim2]);
-    return inwards ? io->device->copy(io->device, &at_square, &at_line, NULL)
-                   : io->device->copy(io->device, &at_line, &at_square, NULL);
+    return inwards ? io->device->copy(io->device, &at_square, &at_line, io->queue)
+                   : io->device->copy(io->device, &at_line, &at_square, io->queue);
 }
 
 static ts_status diagonal_reference(const tsi_kernel_io *io)
@@ -264,7 +264,7 @@ static ts_status diagonal_reference(const tsi_kernel_io *io)
     const tsi_operand *line = inwards ? &io->in[0] : &io->out[0];
     unsigned char zero[16] = { 0 };
     if (inwards && tsi_block_count(&square->block) > 0)
-        TSI_TRY(io->device->fill(io->device, &square->block, zero, NULL));
+        TSI_TRY(io->device->fill(io->device, &square->block, zero, io->queue));
     if (tsi_block_count(&line->block) == 0) return TS_OK;
     for (int64_t i = 0; i < line->block.extent[line->block.ndim - 1]; i++)
         TSI_TRY(copy_line(io, square, line, i, inwards));
@@ -300,7 +300,7 @@ const tsi_op_desc tsi_op_diagonal = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
-    .flags = TSI_OP_VIEW,
+    .flags = TSI_OP_VIEW | TSI_OP_MOVES,
     .traits = { .flow = TSI_SELECT },
     .attribute = diagonal_table,
     .attribute_bytes = sizeof(diagonal_attributes),
@@ -389,6 +389,7 @@ const tsi_op_desc tsi_op_diagonal_backward = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 1,
+    .flags = TSI_OP_MOVES,
     .traits = { .flow = TSI_SELECT },
     .attribute = diagonal_backward_table,
     .attribute_bytes = sizeof(diagonal_attributes),

@@ -223,7 +223,7 @@ static ts_status view_reference(const tsi_kernel_io *io)
     int64_t offset;
     view_strides(&call, &io->in[0].block, &from, &offset);
     from.data = io->in[0].block.data;
-    return io->device->copy(io->device, &io->out[0].block, &from, NULL);
+    return io->device->copy(io->device, &io->out[0].block, &from, io->queue);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -336,7 +336,7 @@ static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 #define VIEW                                                                                       \
-    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW,                       \
+    .input_min = 1, .input_max = 1, .output_count = 1, .flags = TSI_OP_VIEW | TSI_OP_MOVES,        \
     .attribute_bytes = sizeof(view_attributes), .infer = view_infer, .rules = view_rules,          \
     .traits = { .flow = TSI_SELECT }, .view = view_strides, .reference = view_reference
 
