@@ -18,6 +18,7 @@
 #include "backend/cuda/driver.h"
 #include "backend/cuda/kernels/args.h"
 #include "device/device.h"
+#include "layout/region.h"
 
 typedef enum tsi_cuda_kernel {
 #define TSI_CUDA_KERNEL(image, name) TSI_CUDA_##name,
@@ -38,6 +39,9 @@ struct tsi_stream {
     CUevent free[TSI_CUDA_CHUNKS];
     int32_t next, reserved;
     void *workspace; /* of products, on the device; NULL until the first */
+    void *scratch;   /* of one call at a time (tsi_cuda_scratch) */
+    size_t scratch_bytes;
+    void *cudnn; /* its handle; NULL until the first attention */
 };
 
 struct tsi_cuda {
@@ -52,6 +56,7 @@ struct tsi_cuda {
     struct tsi_stream side; /* not open while its handle is NULL */
     pthread_mutex_t side_lock;
     char fault[256]; /* "": none */
+    void *cudnn;     /* the handle that plans are made with */
 };
 
 static inline tsi_cuda *tsi_cuda_of(const tsi_device *device)
@@ -84,6 +89,9 @@ void tsi_cuda_stream_functions(tsi_device *device);
 /* NULL becomes the side stream, held until the end, which waits. */
 ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side);
 ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status status);
+/* Memory of the stream for what one call leaves to itself: the next call that asks gets the same,
+ * which the order of the stream allows. It grows and is kept. */
+ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out);
 /* Host memory of any kind to the device, in stream order; `from` may be reused on return. */
 ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size_t bytes);
 
@@ -97,6 +105,8 @@ ts_status tsi_cuda_launch_pieces(tsi_stream *stream, tsi_cuda_kernel kernel, int
                                  int32_t per_thread, void *args);
 ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
                           int32_t threads, int32_t shared, void *args);
+/* The global indices of a dim; false: more spans than a kernel takes. */
+bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int32_t dim);
 void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);
 
 /* ---- copy.c, fold.c, random.c: the kernels of the table */

@@ -60,3 +60,17 @@ void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *ext
         space->count *= extent[d];
     }
 }
+
+bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int32_t dim)
+{
+    *places = (tsi_cuda_places){ .count = 0 };
+    if (!region) return true;
+    const tsi_span_list *list = &region->dim[dim];
+    const tsi_span *span = tsi_spans(list);
+    if (list->span_count > TSI_CUDA_SPANS) return false;
+    places->count = list->span_count;
+    for (int64_t s = 0; s < list->span_count; s++)
+        places->span[s] =
+            (tsi_cuda_span){ span[s].begin, span[s].length, span[s].period, span[s].count };
+    return true;
+}

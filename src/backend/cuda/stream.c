@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/cudnn.h"
 #include "base/alloc.h"
 #include "base/error.h"
 
@@ -58,6 +59,8 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
             if (stream->free[i]) (void)tsi_cu.event_destroy(stream->free[i]);
         if (stream->chunk) (void)tsi_cu.host_free(stream->chunk);
         if (stream->workspace) (void)tsi_cu.free(tsi_cuda_pointer(stream->workspace));
+        if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
+        tsi_cudnn_handle_drop(stream->cudnn);
         (void)tsi_cu.stream_destroy(stream->handle);
     }
     pthread_mutex_destroy(&stream->lock);
@@ -83,6 +86,28 @@ ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
     *stream = &cuda->side;
     if (status != TS_OK) pthread_mutex_unlock(&cuda->side_lock);
     return status;
+}
+
+/* Sizes are rounded up to powers of two and a quarter, so that it grows a few times only. */
+ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
+{
+    enum { LEAST = 1 << 20 };
+    CUdeviceptr memory = 0;
+    *out = stream->scratch;
+    if (bytes <= stream->scratch_bytes) return TS_OK;
+    size_t want = LEAST;
+    while (want < bytes)
+        want += want / 4;
+    if (stream->scratch) /* what runs may still use it: the driver frees it in the stream's order */
+        TSI_CUDA_TRY(stream->cuda, "scratch memory",
+                     tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), stream->handle));
+    stream->scratch = NULL;
+    stream->scratch_bytes = 0;
+    TSI_CUDA_TRY(stream->cuda, "scratch memory",
+                 tsi_cu.alloc_async(&memory, want, stream->handle));
+    *out = stream->scratch = (void *)(uintptr_t)memory;
+    stream->scratch_bytes = want;
+    return TS_OK;
 }
 
 ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status status)

@@ -30,6 +30,50 @@ typedef struct tsi_cuda_operand {
     int64_t stride[TSI_CUDA_DIMS];
 } tsi_cuda_operand;
 
+#ifdef __CUDACC__
+#define TSI_BOTH_SIDES __host__ __device__
+#else
+#define TSI_BOTH_SIDES
+#endif
+
+/* The global indices of one dim of a block, as spans of the host's (layout/region.h). */
+enum { TSI_CUDA_SPANS = 4 };
+typedef struct tsi_cuda_span {
+    int64_t begin, length, period, count;
+} tsi_cuda_span;
+typedef struct tsi_cuda_places {
+    int64_t count; /* 0: indices are places */
+    tsi_cuda_span span[TSI_CUDA_SPANS];
+} tsi_cuda_places;
+
+TSI_BOTH_SIDES static inline int64_t tsi_cuda_index_at(const tsi_cuda_places *p, int64_t place)
+{
+    for (int64_t s = 0; s < p->count; s++) {
+        const tsi_cuda_span *span = &p->span[s];
+        int64_t size = span->length * span->count;
+        if (place < size)
+            return span->begin + place / span->length * span->period + place % span->length;
+        place -= size;
+    }
+    return place;
+}
+
+/* The place of a global index; -1: it is not here. */
+TSI_BOTH_SIDES static inline int64_t tsi_cuda_place_of(const tsi_cuda_places *p, int64_t index)
+{
+    int64_t before = 0;
+    if (p->count == 0) return index;
+    for (int64_t s = 0; s < p->count; s++) {
+        const tsi_cuda_span *span = &p->span[s];
+        int64_t off = index - span->begin, nth = off / span->period;
+        if (off < 0) return -1;
+        if (nth < span->count && off % span->period < span->length)
+            return before + nth * span->length + off % span->period;
+        before += span->length * span->count;
+    }
+    return -1;
+}
+
 /* copy.cu: units of one size, or a cast between dtypes. */
 typedef struct tsi_cuda_copy_args {
     tsi_cuda_space space;
@@ -90,6 +134,23 @@ typedef struct tsi_cuda_norm_args {
     double eps;
     int32_t dtype, weight_dtype, blocks, reserved;
 } tsi_cuda_norm_args;
+
+/* attend.cu: blocks of four dims, [batch, head, position, column] each. */
+enum { TSI_CUDA_HEADS = 256 };
+typedef struct tsi_cuda_heads {
+    void *data;
+    int64_t stride[4];
+} tsi_cuda_heads;
+typedef struct tsi_cuda_attend_args {
+    tsi_cuda_heads q, k, v, out, lse, d_out, dq, dk, dv; /* lse has three strides */
+    void *delta;                                         /* a number for each row of q */
+    int64_t batch, heads, queries, depth, groups, keys, width;
+    int64_t reach; /* causal: the query at global position i sees keys up to i + reach */
+    tsi_cuda_places place; /* of the queries */
+    double scale;
+    int32_t causal, dtype, lse_dtype, reserved;
+    int16_t group_of[TSI_CUDA_HEADS]; /* of a head */
+} tsi_cuda_attend_args;
 
 /* rows.cu: softmax of rows */
 typedef struct tsi_cuda_softmax_args {
