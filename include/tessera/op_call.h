@@ -23,7 +23,7 @@ typedef struct ts_op ts_op; /* lives as long as the program; a registered one as
 typedef struct ts_attribute {
     const char *name;
     int32_t type, reserved; /* ts_attribute_type of the value, which may differ from the table's */
-    ts_number number;       /* INT, REAL; BOOL and DTYPE as whole numbers */
+    ts_number number;       /* INT, REAL, NUMBER; BOOL and DTYPE as whole numbers */
     const char *text;       /* TEXT; of a choice its name, of a dtype too */
     ts_shape dims;          /* DIMS: whole numbers, also negative ones */
 } ts_attribute;
@@ -39,13 +39,25 @@ TS_API const ts_op *ts_op_find(ts_rank *me, const char *name);
 /* recorded: output receives as many tensors as the operator has outputs, all NULL on failure; of a
  * form in place the first is a handle of input 0's memory. Inputs may be NULL where they are
  * optional. An attribute that is not said, or NONE, has its default; said twice, the last counts.
- * Whole numbers are fine for reals that can hold them and as lists of one; texts for choices and
- * dtypes, and "inf", "-inf", "nan" for reals. Refused with a sentence: an attribute that there is
+ * Whole numbers are fine for reals that can hold them and as lists of one; where the table says
+ * NUMBER they keep all 64 bits, and complex ones are fine. Texts for choices and dtypes, "inf",
+ * "-inf", "nan" for reals, "1+2i" for numbers. Refused with a sentence: an attribute that there is
  * not (with the nearest name), a wrong type, a required one that is missing. */
 TS_API ts_status ts_op_call(const ts_op *op, ts_tensor *const *input, int32_t input_count,
                             const ts_attribute *attribute, int32_t attribute_count,
                             ts_tensor **output);
-/* The same with attributes as a JSON object, {"dim": 1, "keepdim": true}; NULL: defaults. */
+/* The same with the results written into tensors that are there, one for each output, so that a
+ * loop makes no new ones: each of the result's shape and dtype, on its mesh, of any placements that
+ * are not partial, else the call is refused before anything is computed. They stay the caller's,
+ * under their handles, and every view of their memory sees the new values; after a failure these
+ * may be half written. The kernel writes where they lie if they are placed as the result is and
+ * share no memory with an input or with one another; else the result is computed and copied. A tape
+ * takes them for the results; what it saved of their old values is lost to backward, which says so.
+ */
+TS_API ts_status ts_op_call_into(const ts_op *op, ts_tensor *const *input, int32_t input_count,
+                                 const ts_attribute *attribute, int32_t attribute_count,
+                                 ts_tensor *const *into);
+/* ts_op_call with attributes as a JSON object, {"dim": 1, "keepdim": true}; NULL: defaults. */
 TS_API ts_status ts_op_call_json(const ts_op *op, ts_tensor *const *input, int32_t input_count,
                                  const char *attributes, ts_tensor **output);
 
@@ -77,6 +89,13 @@ static inline ts_attribute ts_attribute_real(const char *name, double value)
     a.number = ts_number_real(value);
     return a;
 }
+static inline ts_attribute ts_attribute_number(const char *name, ts_number value)
+{
+    ts_attribute a = ts_attribute_none(name);
+    a.type = TS_ATTRIBUTE_NUMBER;
+    a.number = value;
+    return a;
+}
 static inline ts_attribute ts_attribute_bool(const char *name, int value)
 {
     ts_attribute a = ts_attribute_int(name, value != 0);
@@ -106,6 +125,7 @@ static inline ts_attribute ts_attribute_text(const char *name, const char *value
 
 /* Each call also tells its place, for messages and events. */
 #define ts_op_call(...) (ts_here(TS_HERE), ts_op_call(__VA_ARGS__))
+#define ts_op_call_into(...) (ts_here(TS_HERE), ts_op_call_into(__VA_ARGS__))
 #define ts_op_call_json(...) (ts_here(TS_HERE), ts_op_call_json(__VA_ARGS__))
 
 #endif

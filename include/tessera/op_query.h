@@ -22,7 +22,8 @@ typedef enum ts_attribute_type { /* and where a field of that type is, in a user
                                  TS_ATTRIBUTE_DTYPE,  /* int32_t, a ts_dtype */
                                  TS_ATTRIBUTE_CHOICE, /* int32_t, index into choices */
                                  TS_ATTRIBUTE_TEXT,   /* char[96] */
-                                 TS_ATTRIBUTE_NONE    /* of values only: not given */
+                                 TS_ATTRIBUTE_NONE,   /* of values only: not given */
+                                 TS_ATTRIBUTE_NUMBER  /* ts_number; a real that is whole: INT */
 } ts_attribute_type;
 typedef struct ts_op_attribute { /* frozen */
     const char *name;            /* "keepdim"; NULL ends the table */

@@ -70,9 +70,9 @@ typedef struct ts_meta {
 /* A number as it was said: whole ones keep their 64 bits (frozen). */
 typedef enum ts_number_kind { TS_NUMBER_INT, TS_NUMBER_REAL, TS_NUMBER_COMPLEX } ts_number_kind;
 typedef struct ts_number {
-    int32_t kind, reserved; /* a ts_number_kind */
+    double real, imaginary; /* INT: the nearest double, and 0 */
     int64_t whole;          /* INT */
-    double real, imaginary; /* REAL, COMPLEX */
+    int32_t kind, reserved; /* a ts_number_kind */
 } ts_number;
 
 /* One block of memory. Whoever fills it keeps the memory unless `done` is set: then tessera takes
@@ -104,17 +104,17 @@ TS_END_C
 
 static inline ts_number ts_number_int(int64_t value)
 {
-    ts_number number = { TS_NUMBER_INT, 0, value, 0, 0 };
+    ts_number number = { (double)value, 0, value, TS_NUMBER_INT, 0 };
     return number;
 }
 static inline ts_number ts_number_real(double value)
 {
-    ts_number number = { TS_NUMBER_REAL, 0, 0, value, 0 };
+    ts_number number = { value, 0, 0, TS_NUMBER_REAL, 0 };
     return number;
 }
 static inline ts_number ts_number_complex(double real, double imaginary)
 {
-    ts_number number = { TS_NUMBER_COMPLEX, 0, 0, real, imaginary };
+    ts_number number = { real, imaginary, 0, TS_NUMBER_COMPLEX, 0 };
     return number;
 }
 

@@ -299,7 +299,8 @@ static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
                  atomic_load(&storage->references) == 1;
     if (alone) { /* nobody else sees the block */
         ts_tensor *same = NULL;
-        return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &factor }, &same);
+        ts_number by = tsi_number_real(factor);
+        return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &by }, &same);
     }
     ts_scope scope = ts_scope_open(param->rank, NULL);
     ts_status status = ts_tensor_write(grad, ts_mul_scalar(grad, factor));

@@ -28,6 +28,19 @@ typedef struct tsi_dims { /* a list of dims, or of extents */
     int64_t value[TS_NDIM_MAX];
 } tsi_dims;
 
+/* Attributes of type NUMBER are ts_numbers made by this: reals that are whole count as whole
+ * numbers, so that one value has one form. NaN is "not given" where the default is null. */
+static inline ts_number tsi_number_of(ts_number said)
+{
+    bool exact = said.kind == TS_NUMBER_REAL && said.real >= -0x1p63 && said.real < 0x1p63 &&
+                 (double)(int64_t)said.real == said.real;
+    return exact ? ts_number_int((int64_t)said.real) : said;
+}
+static inline ts_number tsi_number_real(double value)
+{
+    return tsi_number_of(ts_number_real(value));
+}
+
 typedef ts_op_attribute tsi_attribute; /* a list of dims is a tsi_dims, one number a list of one */
 #define TSI_ATTR(type, field, kind, name, otherwise)                                               \
     {                                                                                              \
@@ -222,6 +235,8 @@ typedef struct tsi_op_args {
 } tsi_op_args;
 /* recorded. out receives output_count tensors of the innermost scope; all NULL on failure. */
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out);
+/* The same into tensors that are there (op_call.h, ts_op_call_into). */
+ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into);
 /* The maker form, for operators with one output. */
 ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
                        const void *attributes);

@@ -305,6 +305,9 @@ static void any_attribute(test *t, bad_call *c, const tsi_attribute *a)
     case TS_ATTRIBUTE_REAL:
         *(double *)at = odd[test_random_below(t, (int64_t)TSI_COUNT_OF(odd))];
         return;
+    case TS_ATTRIBUTE_NUMBER:
+        *(ts_number *)at = tsi_number_real(odd[test_random_below(t, (int64_t)TSI_COUNT_OF(odd))]);
+        return;
     case TS_ATTRIBUTE_BOOL:
         *(int32_t *)at = (int32_t)test_random_below(t, 2);
         return;

@@ -130,7 +130,7 @@ TS_TEST_RANKS(every_operator_is_called_by_name, 1, 2)
         const tsi_op_desc *op = tsi_op_at(k);
         int32_t here = 0, here_in_place = 0;
         TEST_SAY(t, ts_op_name(ts_op_find(t->me, op->name)) == op->name, "%s is lost", op->name);
-        for (int32_t variant = 0; variant < 3 && sampled(t, op, variant, c); variant++) {
+        for (int32_t variant = 0; variant < 6 && sampled(t, op, variant, c); variant++) {
             here += compare_ways(t, mesh, c, false);
             if (op->flags & TSI_OP_IN_PLACE) here_in_place += compare_ways(t, mesh, c, true);
         }
@@ -180,6 +180,218 @@ TS_TEST_RANKS(attributes_without_an_argument_can_be_said, 1, 2)
     family_same(t, x, ts_scale(a, 3), "add_");
 }
 
+/* What the options of ts_cross_entropy_with say can be said by values and in JSON too. */
+TS_TEST_RANKS(weights_and_smoothing_by_name, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    static const char *const place[] = { "R", "S(0)", "S(1)" };
+    ts_meta classes = { .shape = TS_SHAPE(4), .dtype = TS_DTYPE_F64 };
+    ts_meta logits = { .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
+    ts_tensor *y = ts_remainder_scalar(ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)", NULL), 4);
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    o.label_smoothing = 0.25;
+    o.ignore_index = 1;
+    o.reduction = TS_LOSS_SUM;
+    o.weight = ts_abs(family_input(mesh, 2, &classes, NULL));
+    for (int p = 0; p < 3; p++) {
+        ts_tensor *x = family_input(mesh, 0, &logits, place[p]), *out[2];
+        ts_tensor *in[] = { x, y, o.weight };
+        const ts_attribute said[] = { ts_attribute_real("label_smoothing", 0.25),
+                                      ts_attribute_int("ignore_index", 1),
+                                      ts_attribute_text("reduction", "sum") };
+        ts_tensor *want = ts_cross_entropy_with(x, y, &o);
+        family_same(t, call(t, "cross_entropy", in, 3, said, 3), want, "by values");
+        TEST_OK(t, ts_op_call_json(ts_op_find(t->me, "cross_entropy"), in, 3,
+                                   "{\"label_smoothing\": 0.25, \"ignore_index\": 1, "
+                                   "\"reduction\": \"sum\"}",
+                                   out));
+        family_same(t, out[0], want, "by JSON");
+        /* The sum of what each label and each class costs. */
+        ts_tensor *cost = ts_neg(ts_log_softmax(x, 1)), *is = ts_one_hot(y, 4);
+        ts_tensor *counts = ts_cast(ts_ne_scalar(ts_unsqueeze(y, 1), 1), TS_DTYPE_F64);
+        ts_tensor *share = ts_add_scalar(ts_scale(ts_cast(is, TS_DTYPE_F64), 0.75), 0.25 / 4);
+        ts_tensor *each = ts_mul(ts_mul(cost, ts_mul(share, counts)), o.weight);
+        family_same(t, want, ts_sum(each, NULL, 0, 0), "the formula");
+    }
+}
+
+/* ---- numbers keep their 64 bits (friction 3) ------------------------------------------------- */
+
+static const int64_t odd = (INT64_C(1) << 53) + 1; /* which no double holds */
+
+static ts_tensor *whole(ts_mesh *mesh, int64_t value, const char *place)
+{
+    return ts_full_number(ts_number_int(value), mesh, TS_DTYPE_I64, TS_SHAPE(6), place);
+}
+
+static void is_whole(test *t, const char *name, ts_tensor *y, int64_t want)
+{
+    ts_number have = { 0 };
+    TEST_SAY(t, y != NULL, "%s: no result", name);
+    ts_tensor *last = y ? ts_select(ts_reshape(y, TS_SHAPE(-1)), 0, -1) : NULL;
+    TEST_OK(t, ts_tensor_number(last, &have));
+    TEST_SAY(t, have.kind == TS_NUMBER_INT && have.whole == want, "%s: %lld is not %lld", name,
+             (long long)have.whole, (long long)want);
+}
+
+TS_TEST_RANKS(whole_numbers_reach_the_kernel, 1, 2, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_attribute value = ts_attribute_int("value", odd);
+    static const struct {
+        const char *op;
+        int64_t x, want; /* of x and odd */
+    } rows[] = {
+        { "add_scalar", 2, odd + 2 },
+        { "rsub_scalar", 1, odd - 1 },
+        { "mul_scalar", 3, 3 * odd },
+        { "eq_scalar", odd, 1 },
+        { "eq_scalar", odd - 1, 0 },
+        { "ne_scalar", odd - 1, 1 },
+        { "gt_scalar", odd + 1, 1 },
+        { "gt_scalar", odd, 0 },
+        { "ge_scalar", odd - 1, 0 },
+        { "lt_scalar", odd - 1, 1 },
+        { "lt_scalar", odd, 0 },
+        { "le_scalar", odd + 1, 0 },
+        { "fmod_scalar", odd - 1, odd - 1 },
+        { "remainder_scalar", odd + 1, 1 },
+        { "add_scalar_", 2, odd + 2 },
+    };
+    for (int p = 0; p < 2; p++) {
+        const char *place = p ? "S(0)" : "R";
+        for (size_t k = 0; k < TSI_COUNT_OF(rows); k++) {
+            ts_tensor *x = whole(mesh, rows[k].x, place);
+            ts_tensor *y = call(t, rows[k].op, &x, 1, &value, 1);
+            is_whole(t, rows[k].op, ts_cast(y, TS_DTYPE_I64), rows[k].want);
+        }
+        ts_tensor *two = whole(mesh, 2, place), *big = whole(mesh, odd + 1, place);
+        const ts_attribute alpha = ts_attribute_int("alpha", odd);
+        is_whole(t, "add", call(t, "add", (ts_tensor *[]){ two, two }, 2, &alpha, 1), 2 * odd + 2);
+        is_whole(t, "sub", call(t, "sub", (ts_tensor *[]){ two, two }, 2, &alpha, 1), 2 - 2 * odd);
+        const ts_attribute min = ts_attribute_int("min", odd), max = ts_attribute_int("max", odd);
+        is_whole(t, "clamp", call(t, "clamp", &two, 1, &min, 1), odd);
+        is_whole(t, "clamp", call(t, "clamp", &big, 1, &max, 1), odd);
+        ts_tensor *mask = ts_eq(two, two);
+        is_whole(t, "masked_fill",
+                 call(t, "masked_fill", (ts_tensor *[]){ two, mask }, 2, &value, 1), odd);
+        const ts_attribute pad[] = { ts_attribute_dims("pad", TS_SHAPE(0, 1)), value };
+        is_whole(t, "pad", call(t, "pad", &two, 1, pad, 2), odd);
+        is_whole(t, "addcmul", call(t, "addcmul", (ts_tensor *[]){ two, two, two }, 3, &value, 1),
+                 4 * odd + 2);
+        ts_tensor *last = ts_full(5, mesh, TS_DTYPE_I64, TS_SHAPE(1), NULL);
+        is_whole(t, "scatter", call(t, "scatter", (ts_tensor *[]){ two, last }, 2, &value, 1), odd);
+        const ts_attribute threshold[] = { ts_attribute_int("threshold", odd), value };
+        is_whole(t, "threshold", call(t, "threshold", &big, 1, threshold, 2), odd + 1);
+        is_whole(t, "threshold", call(t, "threshold", &two, 1, threshold, 2), odd);
+    }
+}
+
+/* A complex number: values as by tensors, gradients by the conjugate; reals become complex. */
+static void same_both(test *t, ts_tensor *have, ts_tensor *want, const char *what)
+{
+    TEST_EQ(t, (int)ts_tensor_dtype(have), (int)ts_tensor_dtype(want));
+    ts_tensor *apart = ts_abs(ts_sub(have, want));
+    family_same(t, apart, ts_zeros_like(apart), what);
+}
+
+TS_TEST_RANKS(complex_numbers_can_be_said, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(6), "S(0)", NULL);
+    ts_number i2 = ts_number_complex(1, 2);
+    ts_tensor *c = ts_full_number(i2, mesh, TS_DTYPE_C128, TS_SHAPE_SCALAR, NULL);
+    const ts_attribute text = ts_attribute_text("value", "1+2i");
+    const ts_attribute value = ts_attribute_number("value", i2);
+    for (int both = 0; both < 2; both++) {
+        ts_tensor *z = both ? ts_cast(x, TS_DTYPE_C128) : x;
+        same_both(t, call(t, "add_scalar", &z, 1, &text, 1), ts_add(z, c), "add");
+        same_both(t, call(t, "mul_scalar", &z, 1, &value, 1), ts_mul(z, c), "mul");
+        same_both(t, call(t, "div_scalar", &z, 1, &value, 1), ts_div(z, c), "div");
+        ts_tape_begin(t->me);
+        ts_tensor *leaf = ts_watch(z), *grad[2] = { NULL };
+        ts_tensor *by_number = call(t, "mul_scalar", &leaf, 1, &value, 1), *seed = c;
+        TEST_OK(t, ts_grad(ts_sum(ts_mul(by_number, seed), NULL, 0, 0), &leaf, 1, &grad[0]));
+        ts_tensor *by_tensor = ts_mul(leaf, c);
+        TEST_OK(t, ts_grad(ts_sum(ts_mul(by_tensor, seed), NULL, 0, 0), &leaf, 1, &grad[1]));
+        same_both(t, grad[0], grad[1], "gradient");
+    }
+}
+
+/* ---- into memory that is there (friction 5)
+ * ----------------------------------------------------*/
+
+static const void *memory_of(test *t, ts_tensor *x)
+{
+    ts_array view = TS_INIT(ts_array);
+    TEST_OK(t, ts_tensor_view(x, &view));
+    return view.data;
+}
+
+TS_TEST_RANKS(results_are_written_where_they_are_wanted, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_meta meta = { .shape = TS_SHAPE(6, 4), .dtype = TS_DTYPE_F64 };
+    static const char *const place[] = { "S(0)", "S(1)", "R" };
+    const ts_attribute alpha = ts_attribute_real("alpha", 2);
+    for (int p = 0; p < 3; p++) { /* where the result lies, and elsewhere */
+        ts_tensor *x = family_input(mesh, 0, &meta, "S(0)");
+        ts_tensor *in[] = { x, family_input(mesh, 1, &meta, "S(0)") };
+        ts_tensor *into = ts_ones(mesh, TS_DTYPE_F64, meta.shape, place[p]);
+        const void *before = memory_of(t, into);
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "add"), in, 2, &alpha, 1, &into));
+        family_same(t, into, ts_add(x, ts_scale(in[1], 2)), place[p]);
+        TEST_CHECK(t, memory_of(t, into) == before);
+        /* An input's own memory, a view's, several outputs, an algorithm. */
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "mul"), (ts_tensor *[]){ into, into }, 2, NULL,
+                                   0, &into));
+        ts_tensor *sum = ts_add(x, ts_scale(in[1], 2));
+        family_same(t, into, ts_mul(sum, sum), "squares");
+        const ts_attribute turn[] = { ts_attribute_int("dim0", 0), ts_attribute_int("dim1", 1) };
+        ts_tensor *turned = ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(4, 6), place[p]);
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "transpose"), &x, 1, turn, 2, &turned));
+        family_same(t, turned, ts_transpose(x, 0, 1), "transpose");
+        const ts_attribute dim = ts_attribute_int("dim", 0);
+        ts_tensor *pair[] = { ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(4), NULL),
+                              ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(4), NULL) };
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "max"), &x, 1, &dim, 1, pair));
+        family_same(t, pair[0], ts_amax(x, (int64_t[]){ 0 }, 1, 0), "max");
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "softmax"), &x, 1, &dim, 1, &into));
+        family_same(t, into, ts_softmax(x, 0), "softmax");
+    }
+}
+
+TS_TEST_RANKS(results_that_do_not_fit_are_refused, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(6), "S(0)"), *in[] = { x, x };
+    const ts_op *add = ts_op_find(t->me, "add");
+    ts_tensor *narrow = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(6), "S(0)");
+    ts_tensor *longer = ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(7), "S(0)"), *none = NULL;
+    FAMILY_REFUSES(t, "does not fit", ts_op_call_into(add, in, 2, NULL, 0, &narrow) == TS_OK);
+    FAMILY_REFUSES(t, "does not fit", ts_op_call_into(add, in, 2, NULL, 0, &longer) == TS_OK);
+    FAMILY_REFUSES(t, "output 0 of 1 is required",
+                   ts_op_call_into(add, in, 2, NULL, 0, &none) == TS_OK);
+    FAMILY_REFUSES(t, "are required", ts_op_call_into(add, in, 2, NULL, 0, NULL) == TS_OK);
+    FAMILY_REFUSES(t, "has its output already",
+                   ts_op_call_into(ts_op_find(t->me, "add_"), in, 2, NULL, 0, &x) == TS_OK);
+    /* A gradient passes as through any result; what was saved of the old values is missed. */
+    for (int again = 0; again < 2; again++) {
+        ts_tape_begin(t->me);
+        ts_tensor *leaf = ts_watch(x), *y = ts_zeros(mesh, TS_DTYPE_F64, TS_SHAPE(6), "S(0)");
+        ts_tensor *both[] = { leaf, leaf }, *grad = NULL;
+        TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "mul"), both, 2, NULL, 0, &y));
+        ts_tensor *square = ts_mul(y, y), *root = ts_sum(square, NULL, 0, 0);
+        if (again) TEST_OK(t, ts_op_call_into(add, in, 2, NULL, 0, &y));
+        if (again) {
+            FAMILY_REFUSES(t, "mul", ts_grad(root, &leaf, 1, &grad) == TS_OK);
+        } else {
+            TEST_OK(t, ts_grad(root, &leaf, 1, &grad));
+            family_same(t, grad, ts_full(4, mesh, TS_DTYPE_F64, TS_SHAPE(6), NULL), "4 x^3");
+        }
+    }
+}
+
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(an_operator_describes_itself, 1)
@@ -189,13 +401,13 @@ TS_TEST_RANKS(an_operator_describes_itself, 1)
     const ts_op *op = ts_op_find(NULL, "clamp");
     TEST_OK(t, ts_op_about_of(op, &about));
     TEST_TEXT(t, about.attribute[0].name, "min");
-    TEST_EQ(t, (int)about.attribute[0].type, TS_ATTRIBUTE_REAL);
+    TEST_EQ(t, (int)about.attribute[0].type, TS_ATTRIBUTE_NUMBER);
     TEST_CHECK(t, about.has_in_place && about.function && !about.function_in_place);
     TEST_TEXT(t, about.function, "ts_clamp");
     TEST_OK(t, ts_op_default(op, 0, &value));
     TEST_EQ(t, value.type, TS_ATTRIBUTE_NONE);
     TEST_OK(t, ts_op_default(ts_op_find(NULL, "add"), 0, &value));
-    TEST_CHECK(t, value.type == TS_ATTRIBUTE_REAL && value.number.real == 1.0);
+    TEST_CHECK(t, value.type == TS_ATTRIBUTE_NUMBER && value.number.whole == 1);
     FAMILY_REFUSES(t, "no attribute number 9 of 2", ts_op_default(op, 9, &value) == TS_OK);
     TEST_CHECK(t, ts_op_is_in_place(ts_op_find(NULL, "tril_")));
     TEST_CHECK(t,
@@ -218,8 +430,12 @@ TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1)
     FAMILY_REFUSES(t, "a name is required", ts_op_find(t->me, NULL));
     FAMILY_REFUSES(t, "did you mean \"alpha\"", add_with(t, x, ts_attribute_real("alpa", 1)));
     FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_bool("alpha", 1)));
+    const ts_attribute weight = ts_attribute_int("weight", (INT64_C(1) << 53) + 1);
+    const ts_attribute two = ts_attribute_text("value", "1+2i");
     FAMILY_REFUSES(t, "cannot hold 9007199254740993",
-                   add_with(t, x, ts_attribute_int("alpha", (INT64_C(1) << 53) + 1)));
+                   call(t, "lerp", (ts_tensor *[]){ x, x }, 2, &weight, 1));
+    FAMILY_REFUSES(t, "is not defined for c128", call(t, "gt_scalar", &x, 1, &two, 1));
+    FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_text("alpha", "1+2j")));
     FAMILY_REFUSES(t, "has no name", add_with(t, x, ts_attribute_real(NULL, 1)));
     FAMILY_REFUSES(t, "\"value\" is required", call(t, "add_scalar", &x, 1, NULL, 0));
     FAMILY_REFUSES(t, "takes 2 to 2 inputs", call(t, "add", &x, 1, NULL, 0));

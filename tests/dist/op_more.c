@@ -38,7 +38,8 @@ TS_TEST_RANKS(factors_of_addmm, 1, 2)
     const double factor[][2] = { { 1, 1 }, { 0.5, -2 }, { 2, 0 } };
     for (int k = 0; k < 3; k++) {
         ts_tensor *out[TSI_OUTPUT_MAX];
-        tsi_op_args args = { &tsi_op_addmm, in, 3, 0, factor[k] };
+        ts_number said[] = { tsi_number_real(factor[k][0]), tsi_number_real(factor[k][1]) };
+        tsi_op_args args = { &tsi_op_addmm, in, 3, 0, said };
         TEST_OK(t, tsi_op_run(&args, out));
         ts_tensor *product = ts_scale(ts_matmul(in[1], in[2]), factor[k][0]);
         family_same(t, out[0], ts_add(product, ts_scale(in[0], factor[k][1])), "addmm");

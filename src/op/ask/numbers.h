@@ -22,7 +22,7 @@ typedef struct tsi_numbers { /* the values of one operand */
     int32_t operand;
     int64_t limit;    /* integers lie in [0, limit); 0: small, of both signs */
     int64_t set;      /* with `counted`: so many of the truths are true */
-    int32_t positive; /* terms of a p-norm: no negative values */
+    int32_t positive; /* terms of a p-norm, weights: no negative values */
     int32_t counted;
     int32_t truth, reserved; /* pending "and" or "or": integers are 0 or 1 */
 } tsi_numbers;

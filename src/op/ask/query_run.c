@@ -38,6 +38,7 @@ static tsi_numbers numbers_of(const run *r, int32_t input)
         bool selects = plan->op == &tsi_op_masked_select;
         n.set = ts_shape_count(&(selects ? plan->out_meta : plan->in_meta)[0].shape);
     }
+    n.positive = plan->op == &tsi_op_cross_entropy && input == 2; /* a mean divides by their sum */
     const ts_sharding *s = plan->in[input]->sharding;
     for (int32_t k = 0; k < s->ndim; k++) {
         const ts_placement *place = &s->place[k];

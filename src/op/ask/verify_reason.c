@@ -11,7 +11,7 @@ static bool has_trivial_factor(const tsi_verify_call *call)
     for (int32_t i = 0; call->op->attribute && call->op->attribute[i].name; i++) {
         const tsi_attribute *a = &call->op->attribute[i];
         double value = 2;
-        if (a->type == TS_ATTRIBUTE_REAL)
+        if (a->type == TS_ATTRIBUTE_REAL || a->type == TS_ATTRIBUTE_NUMBER) /* begins with one */
             memcpy(&value, (const char *)call->attributes + a->offset, sizeof value);
         if (value == 0.0 || value == 1.0) return true;
     }

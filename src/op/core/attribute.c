@@ -4,7 +4,7 @@
  * One table per operator says name, type, place and default; everything here follows it, so a new
  * operator's attributes can be said in calls and requests, printed and documented without a line of
  * code. JSON becomes a ts_attribute first: both say the same and are refused alike.
- * A real that JSON cannot say is a text: "inf", "-inf", "nan"; null is "not given". */
+ * A number that JSON cannot say is a text: "inf", "-inf", "nan", "1+2i"; null is "not given". */
 #include "op/core/attribute.h"
 
 #include <inttypes.h>
@@ -46,6 +46,39 @@ static ts_status set_real(const tsi_op_desc *op, const tsi_attribute *a, const t
         strcmp(text, "nan") == 0)
         return TS_OK;
     return refuse_type(op, a, "a number, \"inf\" or \"-inf\"");
+}
+
+/* "1+2i", "-0.5i": the part in front, and one that ends in i. */
+static bool complex_of(const char *text, ts_number *out)
+{
+    tsi_cursor cursor = tsi_cursor_of("number", text);
+    double first, second;
+    if (!tsi_cursor_real(&cursor, &first)) return false;
+    *out = ts_number_complex(0, first);
+    if (*cursor.at != 'i') {
+        *out = ts_number_complex(first, 0);
+        if (*cursor.at == '+') cursor.at++;
+        if (!tsi_cursor_real(&cursor, &second) || *cursor.at != 'i') return false;
+        out->imaginary = second;
+    }
+    return cursor.at[1] == '\0';
+}
+
+static ts_status set_number(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
+                            ts_number *out)
+{
+    double real;
+    if (said->type == TS_ATTRIBUTE_INT || said->type == TS_ATTRIBUTE_NUMBER) {
+        *out = tsi_number_of(said->number);
+        if (out->kind == TS_NUMBER_INT) *out = ts_number_int(out->whole);
+        if (out->kind >= TS_NUMBER_INT && out->kind <= TS_NUMBER_COMPLEX) return TS_OK;
+        return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\": a number of kind %d is none", op->name,
+                        a->name, out->kind);
+    }
+    if (said->type == TS_ATTRIBUTE_TEXT && said->text && complex_of(said->text, out)) return TS_OK;
+    TSI_TRY(set_real(op, a, said, &real));
+    *out = tsi_number_real(real);
+    return TS_OK;
 }
 
 static ts_status set_dims(const tsi_op_desc *op, const tsi_attribute *a, const ts_attribute *said,
@@ -104,6 +137,10 @@ static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const 
                            void *out)
 {
     void *at = (char *)out + a->offset;
+    ts_attribute plain = *said;
+    if (said->type == TS_ATTRIBUTE_NUMBER && said->number.kind != TS_NUMBER_COMPLEX)
+        plain.type = said->number.kind == TS_NUMBER_INT ? TS_ATTRIBUTE_INT : TS_ATTRIBUTE_REAL;
+    said = &plain;
     switch (a->type) {
     case TS_ATTRIBUTE_INT:
         if (said->type != TS_ATTRIBUTE_INT) return refuse_type(op, a, "a whole number");
@@ -123,6 +160,8 @@ static ts_status set_value(const tsi_op_desc *op, const tsi_attribute *a, const 
         return set_choice(op, a, said, at);
     case TS_ATTRIBUTE_TEXT:
         return set_text(op, a, said, at);
+    case TS_ATTRIBUTE_NUMBER:
+        return set_number(op, a, said, at);
     case TS_ATTRIBUTE_NONE:
         break;
     }
@@ -153,6 +192,10 @@ ts_attribute tsi_attribute_value(const tsi_attribute *a, const void *attributes)
         return ts_attribute_text(a->name, a->choices[*(const int32_t *)at]);
     case TS_ATTRIBUTE_TEXT:
         return ts_attribute_text(a->name, at);
+    case TS_ATTRIBUTE_NUMBER:
+        return isnan(((const ts_number *)at)->real)
+                   ? none
+                   : ts_attribute_number(a->name, *(const ts_number *)at);
     case TS_ATTRIBUTE_NONE:
         break;
     }
@@ -377,6 +420,21 @@ static void write_real(double value, tsi_text *text)
         tsi_text_real(text, value);
 }
 
+static void write_number(const ts_number *value, tsi_text *text)
+{
+    if (value->kind == TS_NUMBER_INT)
+        tsi_text_printf(text, "%" PRId64, value->whole);
+    else if (value->kind == TS_NUMBER_REAL)
+        write_real(value->real, text);
+    else {
+        tsi_text_add(text, "\"");
+        tsi_text_real(text, value->real);
+        tsi_text_add(text, signbit(value->imaginary) ? "" : "+");
+        tsi_text_real(text, value->imaginary);
+        tsi_text_add(text, "i\"");
+    }
+}
+
 static void write_dims(const tsi_dims *dims, tsi_text *text)
 {
     if (dims->count < 0) {
@@ -413,6 +471,9 @@ static void write_value(const tsi_attribute *a, const void *attributes, tsi_text
         return;
     case TS_ATTRIBUTE_TEXT:
         tsi_text_json(text, at);
+        return;
+    case TS_ATTRIBUTE_NUMBER:
+        write_number(at, text);
         return;
     case TS_ATTRIBUTE_NONE:
         return;

@@ -159,13 +159,22 @@ static ts_status check_call(const ts_op *op, ts_tensor *const *input, int32_t in
     return TS_OK;
 }
 
-static ts_status run(const ts_op *op, ts_tensor *const *input, int32_t count,
-                     const void *attributes, ts_tensor **output)
+/* Trailing inputs that are absent are not there. */
+static int32_t present(const ts_op *op, ts_tensor *const *input, int32_t count)
 {
     while (count > op->desc->input_min && !input[count - 1])
         count--;
-    tsi_op_args args = { op->desc, input, count, op->in_place, attributes };
-    return tsi_op_run(&args, output);
+    return count;
+}
+
+static ts_status read_values(ts_rank *rank, const ts_op *op, const ts_attribute *attribute,
+                             int32_t count, void *out)
+{
+    if (count < 0 || (count > 0 && !attribute))
+        return TSI_FAIL(TS_ERR_ARG, "%s: %d attributes%s", op->desc->name, count,
+                        attribute ? "" : " at NULL");
+    if (op->desc->attribute_bytes) TSI_TRY(copy_defaults(rank, op, out));
+    return tsi_attributes_set(op->desc, attribute, count, out);
 }
 
 ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, int32_t input_count,
@@ -174,12 +183,24 @@ ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, int32_t input_co
     ts_rank *rank = NULL;
     uint64_t bytes[TSI_ATTRIBUTES_MAX / 8];
     TSI_TRY(check_call(op, input, input_count, output, &rank));
-    if (attribute_count < 0 || (attribute_count > 0 && !attribute))
-        return TSI_FAIL(TS_ERR_ARG, "%s: %d attributes%s", op->desc->name, attribute_count,
-                        attribute ? "" : " at NULL");
-    if (op->desc->attribute_bytes) TSI_TRY(copy_defaults(rank, op, bytes));
-    TSI_TRY(tsi_attributes_set(op->desc, attribute, attribute_count, bytes));
-    return run(op, input, input_count, bytes, output);
+    TSI_TRY(read_values(rank, op, attribute, attribute_count, bytes));
+    tsi_op_args args = { op->desc, input, present(op, input, input_count), op->in_place, bytes };
+    return tsi_op_run(&args, output);
+}
+
+ts_status(ts_op_call_into)(const ts_op *op, ts_tensor *const *input, int32_t input_count,
+                           const ts_attribute *attribute, int32_t attribute_count,
+                           ts_tensor *const *into)
+{
+    ts_rank *rank = NULL;
+    uint64_t bytes[TSI_ATTRIBUTES_MAX / 8];
+    ts_tensor *nothing[TSI_OUTPUT_MAX];
+    TSI_TRY(check_call(op, input, input_count, into ? nothing : NULL, &rank));
+    if (op->in_place)
+        return TSI_FAIL(TS_ERR_ARG, "%s_: a form in place has its output already", op->desc->name);
+    TSI_TRY(read_values(rank, op, attribute, attribute_count, bytes));
+    tsi_op_args args = { op->desc, input, present(op, input, input_count), 0, bytes };
+    return tsi_op_run_into(&args, into);
 }
 
 ts_status(ts_op_call_json)(const ts_op *op, ts_tensor *const *input, int32_t input_count,
@@ -189,7 +210,8 @@ ts_status(ts_op_call_json)(const ts_op *op, ts_tensor *const *input, int32_t inp
     uint64_t bytes[TSI_ATTRIBUTES_MAX / 8];
     TSI_TRY(check_call(op, input, input_count, output, &rank));
     TSI_TRY(tsi_attributes_parse(op->desc, attributes, bytes));
-    return run(op, input, input_count, bytes, output);
+    tsi_op_args args = { op->desc, input, present(op, input, input_count), op->in_place, bytes };
+    return tsi_op_run(&args, output);
 }
 
 /* ---- describing ------------------------------------------------------------------------------ */

@@ -25,10 +25,6 @@ ts_shape tsi_shape_reduce(const ts_shape *shape, uint32_t mask, bool keepdim);
 /* "(8, 12)" into a buffer; returns it. */
 const char *tsi_shape_text(const ts_shape *shape, char *out, size_t size);
 
-/* cross_entropy with its attributes (cross_entropy.c). */
-ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
-                                  int32_t reduction);
-
 /* Reduces a gradient back to the meta of the operand it belongs to, where that was broadcast: sums
  * over the dims it had not, or had with extent 1, and casts to its dtype. */
 ts_tensor *tsi_grad_unbroadcast(ts_tensor *grad, const ts_meta *operand);
@@ -68,6 +64,12 @@ ts_tensor *tsi_op_make2(const tsi_op_desc *op, ts_tensor *a, ts_tensor *b, const
     ts_tensor *(ts_##name)(ts_tensor * x, double number)                                           \
     {                                                                                              \
         return tsi_op_make(&tsi_op_##name, &x, 1, &number);                                        \
+    }
+#define TSI_MAKER1_NUMBER(name, number)                                                            \
+    ts_tensor *(ts_##name)(ts_tensor * x, double number)                                           \
+    {                                                                                              \
+        ts_number exact = tsi_number_real(number);                                                 \
+        return tsi_op_make(&tsi_op_##name, &x, 1, &exact);                                         \
     }
 #define TSI_MAKER2(name)                                                                           \
     ts_tensor *(ts_##name)(ts_tensor * a, ts_tensor * b)                                           \

@@ -77,11 +77,14 @@ static inline key_bytes key_bytes_of(const tsi_op_desc *op, const void *attribut
     return k;
 }
 
+/* By two: numbers have four words. */
 static inline uint64_t hash_words(uint64_t h, const char *at, size_t bytes)
 {
-    for (; bytes >= 8; bytes -= 8, at += 8)
+    for (; bytes >= 16; bytes -= 16, at += 16) {
         h = (h << 11 | h >> 53) ^ word_at(at);
-    return h;
+        h = (h << 11 | h >> 53) ^ word_at(at + 8);
+    }
+    return bytes >= 8 ? (h << 11 | h >> 53) ^ word_at(at) : h;
 }
 
 /* Cheap: keys are compared in full, so a hash need only spread. Attributes are mostly small numbers
@@ -107,6 +110,8 @@ static inline uint64_t hash_of(const tsi_op_args *args, const key_bytes *k)
 static inline bool same_bytes(const char *a, const char *b, size_t bytes)
 {
     uint64_t differ = 0;
+    for (; bytes >= 16; bytes -= 16, a += 16, b += 16)
+        differ |= (word_at(a) ^ word_at(b)) | (word_at(a + 8) ^ word_at(b + 8));
     for (; bytes >= 8; bytes -= 8, a += 8, b += 8)
         differ |= word_at(a) ^ word_at(b);
     return differ == 0 && (bytes == 0 || memcmp(a, b, bytes) == 0);
@@ -357,7 +362,7 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
     for (int32_t o = 0; o < plan->output_count; o++) {
         if (plan->in_place && o == 0)
             result[0] = tsi_array_retain(used[0]->array);
-        else
+        else if (!result[o]) /* no memory to write into was given */
             result[o] =
                 tsi_array_create(rank, (ts_dtype)plan->out_meta[o].dtype, &plan->out_local[o]);
         if (!result[o]) return ts_rank_status(rank);
@@ -406,14 +411,15 @@ static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
     return plan->op->algorithm[plan->algorithm - 1].run(&io);
 }
 
+/* An output that is a tensor already has the result's memory. */
 static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, tsi_array **result,
                               ts_tensor **out)
 {
+    if (plan->in_place) out[0] = args->in[0];
     for (int32_t o = 0; o < plan->output_count; o++) {
-        if (plan->in_place && o == 0) {
-            tsi_array_release(result[0]);
-            args->in[0]->array->storage->version++;
-            out[0] = args->in[0];
+        if (out[o]) {
+            tsi_array_release(result[o]);
+            out[o]->array->storage->version++;
             continue;
         }
         out[o] = tsi_tensor_make(plan->mesh, plan->out[o], (ts_dtype)plan->out_meta[o].dtype,
@@ -441,19 +447,23 @@ static ts_status run_outside(const tsi_op_plan *plan, const tsi_op_args *args, t
     return wrap_results(plan, args, result, out);
 }
 
+/* Outputs that are there are written into: of plans without algorithm and view. */
 static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op_args *args,
                             uint64_t stream, ts_tensor **out)
 {
     ts_tensor *used[TSI_INPUT_MAX] = { NULL };
     tsi_array *result[TSI_OUTPUT_MAX] = { NULL };
     ts_status status = move_inputs(rank, plan, args, used);
+    for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
+        if (out[o]) result[o] = tsi_array_retain(out[o]->array);
     for (int32_t i = 0; status == TS_OK && i < plan->input_count; i++)
         if (used[i]) status = tsi_tensor_ready(used[i]);
     if (status == TS_OK && plan->algorithm > 0) {
         status = run_algorithm(rank, plan, used, out);
     } else if (status == TS_OK) {
-        if (plan->op->view && !plan->in_place) result[0] = view_of(plan, used);
-        if (!result[0]) status = run_local(rank, plan, used, stream, result);
+        bool views = plan->op->view && !plan->in_place && !out[0];
+        if (views) result[0] = view_of(plan, used);
+        if (!views || !result[0]) status = run_local(rank, plan, used, stream, result);
         if (status == TS_OK)
             status = wrap_results(plan, args, result, out);
         else
@@ -466,27 +476,41 @@ static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op
 
 /* ---- the short way --------------------------------------------------------------------------- */
 
-/* The operands of the inputs as they are now. */
-static inline void short_inputs(tsi_op_plan *plan, ts_tensor *const *in)
+/* The operands of the inputs as they are now. Not 0: one of them is still on its way. */
+static inline uintptr_t short_inputs(tsi_op_plan *plan, ts_tensor *const *in)
 {
+    uintptr_t moving = 0;
     for (int32_t i = 0; i < plan->input_count; i++) {
         if (!in[i]) continue;
+        moving |= (uintptr_t)in[i]->move;
         const tsi_array *array = in[i]->array;
         tsi_block *block = &plan->operand[i].block;
         block->data = array->offset ? tsi_array_data(array) : array->storage->data;
         for (int32_t d = 0; d < array->ndim; d++)
             block->stride[d] = array->stride[d];
     }
+    return moving;
+}
+
+static TSI_COLD ts_status short_wait(const tsi_op_plan *plan, ts_tensor *const *in)
+{
+    for (int32_t i = 0; i < plan->input_count; i++)
+        if (in[i]) TSI_TRY(tsi_tensor_ready(in[i]));
+    return TS_OK;
 }
 
 /* A view's strides, or the kernel into a new block. NULL: recorded. */
 static tsi_array *short_result(tsi_op_plan *plan, ts_tensor *const *in, ts_rank *rank)
 {
     if (plan->op->view) {
+        if (TSI_UNLIKELY(in[0]->move != NULL) && short_wait(plan, in) != TS_OK) return NULL;
         tsi_array *view = view_again(plan, in);
         if (view || ts_rank_status(rank) != TS_OK) return view;
     }
-    short_inputs(plan, in);
+    if (TSI_UNLIKELY(short_inputs(plan, in) != 0)) {
+        if (short_wait(plan, in) != TS_OK) return NULL;
+        (void)short_inputs(plan, in);
+    }
     tsi_array *result =
         plan->op->view ? tsi_array_create(rank, (ts_dtype)plan->model.dtype, &plan->out_local[0])
                        : tsi_array_like(plan->pool, &plan->model, plan->out_bytes);
@@ -503,7 +527,7 @@ ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t roun
     if (!plan->is_short)
         return TSI_FAIL(TS_ERR_ARG, "%s: this call does more than run a kernel", plan->op->name);
     if (plan->op->view) return TS_OK;
-    short_inputs(plan, in);
+    (void)short_inputs(plan, in);
     tsi_array *result = tsi_array_like(plan->pool, &plan->model, plan->out_bytes);
     if (!result) return TS_ERR_MEMORY;
     plan->operand[plan->input_count].block.data = result->storage->data;
@@ -558,9 +582,6 @@ static void event_tiny(ts_rank *rank, tsi_op_state *state, tsi_event *event)
 static ts_status run_short(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                            const tsi_op_args *args, ts_tensor **out)
 {
-    for (int32_t i = 0; i < plan->input_count; i++)
-        if (args->in[i] && TSI_UNLIKELY(args->in[i]->move != NULL))
-            TSI_TRY(tsi_tensor_ready(args->in[i]));
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = plan->op->name, .name = rank->label, .where = rank->where
     };
@@ -649,6 +670,18 @@ static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
     return TSI_FAIL(TS_ERR_THREAD, "%s: this thread is attached to no rank", args->op->name);
 }
 
+/* Those who want to know of calls: tapes, recomputation. */
+static inline ts_status tell(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args *args,
+                             uint64_t stream, ts_tensor *const *out)
+{
+    if (!tsi_observers_want(&rank->observers, TSI_NEWS_CALL)) return TS_OK;
+    tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
+    plan->busy++;
+    tsi_observers_tell(&rank->observers, TSI_NEWS_CALL, &record);
+    plan->busy--;
+    return ts_rank_status(rank);
+}
+
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
 {
     for (int32_t o = 0; o < args->op->output_count; o++)
@@ -665,16 +698,92 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
         stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
     ts_status status = TSI_LIKELY(plan->is_short) ? run_short(rank, state, plan, args, out)
                                                   : run_long(rank, state, plan, args, stream, out);
-    if (status == TS_OK && tsi_observers_want(&rank->observers, TSI_NEWS_CALL)) {
-        tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
-        plan->busy++;
-        tsi_observers_tell(&rank->observers, TSI_NEWS_CALL, &record);
-        plan->busy--;
-        status = ts_rank_status(rank);
-    }
+    if (status == TS_OK) status = tell(rank, plan, args, stream, out);
     for (int32_t o = 0; status != TS_OK && o < args->op->output_count; o++)
         out[o] = NULL;
     if (TSI_UNLIKELY(plan->loose) && plan->busy == 0) tsi_op_plan_destroy(plan);
+    return status;
+}
+
+/* ---- into memory that is there --------------------------------------------------------------- */
+
+static ts_status check_into(const tsi_op_plan *plan, ts_tensor *into, int32_t o)
+{
+    const char *name = plan->op->name;
+    if (!into)
+        return TSI_FAIL(TS_ERR_NULL, "%s: output %d of %d is required", name, o,
+                        plan->output_count);
+    if (into->ended || !into->layout) return tsi_tensor_refuse(into, "%s: output %d", name, o);
+    TSI_TRY(tsi_tensor_ready(into));
+    TSI_TRY(tsi_tensor_writable(into, "%s: output %d", name, o));
+    const ts_meta *want = &plan->out_meta[o];
+    bool fits = into->dtype == want->dtype && into->layout->shape.ndim == want->shape.ndim &&
+                into->mesh->desc == plan->mesh->desc && !into->layout->axes_partial;
+    for (int32_t d = 0; fits && d < want->shape.ndim; d++)
+        fits = into->layout->shape.extent[d] == want->shape.extent[d];
+    if (fits) return TS_OK;
+    return TSI_FAIL(TS_ERR_SHAPE,
+                    "%s: output %d is %s of %s, which the result, %s of %s, does not fit", name, o,
+                    into->layout->text, ts_dtype_name((ts_dtype)into->dtype), plan->out[o]->text,
+                    ts_dtype_name((ts_dtype)want->dtype));
+}
+
+/* Can the kernel write there? Its memory must not be an input's, and lie as the result does. */
+static bool writes_there(const tsi_op_plan *plan, const tsi_op_args *args, ts_tensor *const *into)
+{
+    bool direct = plan->algorithm == 0 && !plan->in_place && !plan->op->view;
+    for (int32_t o = 0; direct && o < plan->output_count; o++) {
+        direct = into[o]->layout == plan->out[o] && into[o]->array->dense;
+        for (int32_t i = 0; direct && i < args->input_count; i++)
+            direct = !args->in[i] || args->in[i]->array->storage != into[o]->array->storage;
+        for (int32_t p = 0; direct && p < o; p++)
+            direct = into[p]->array->storage != into[o]->array->storage;
+    }
+    return direct;
+}
+
+/* The result as a tensor of its own, moved and copied. */
+static ts_status copy_into(ts_tensor *result, ts_tensor *into)
+{
+    ts_tensor *moved = result;
+    if (result && result->layout != into->layout)
+        moved = (ts_redistribute_to)(result, into->layout->sharding);
+    if (!moved) return ts_rank_status(into->rank);
+    TSI_TRY(tsi_tensor_ready(moved));
+    if (into->mesh->member) TSI_TRY(tsi_array_copy(into->array, moved->array));
+    into->array->storage->version++;
+    if (moved != result) ts_tensor_drop(moved);
+    return TS_OK;
+}
+
+static ts_status run_into(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
+                          const tsi_op_args *args, ts_tensor *const *into)
+{
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    uint64_t stream = args->op->flags & TSI_OP_RANDOM ? tsi_random_stream(rank, NULL) : 0;
+    bool direct = writes_there(plan, args, into);
+    if (direct) memcpy(out, into, (size_t)plan->output_count * sizeof *out);
+    ts_status status = run_long(rank, state, plan, args, stream, out);
+    for (int32_t o = 0; o < plan->output_count && !direct; o++) {
+        if (status == TS_OK) status = copy_into(out[o], into[o]);
+        ts_tensor_drop(out[o]);
+    }
+    return status == TS_OK ? tell(rank, plan, args, stream, into) : status;
+}
+
+ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into)
+{
+    ts_rank *rank = rank_of(args);
+    if (!rank) return refuse_rank(args);
+    TSI_TRY(tsi_rank_enter(rank));
+    tsi_op_state *state = tsi_op_state_of(rank);
+    tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
+    if (!plan) return ts_rank_status(rank);
+    ts_status status = state->check_plans ? check_plan(plan) : TS_OK;
+    for (int32_t o = 0; o < plan->output_count && status == TS_OK; o++)
+        status = check_into(plan, into[o], o);
+    if (status == TS_OK) status = run_into(rank, state, plan, args, into);
+    if (plan->loose && plan->busy == 0) tsi_op_plan_destroy(plan);
     return status;
 }
 

@@ -171,6 +171,16 @@ void tsi_store_complex(ts_dtype dtype, void *element, double complex value)
     cast_one(dtype, element, TS_DTYPE_C128, &value);
 }
 
+void tsi_store_number(ts_dtype dtype, void *element, ts_number value)
+{
+    if (value.kind == TS_NUMBER_INT)
+        tsi_store_int(dtype, element, value.whole);
+    else if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
+        tsi_store_complex(dtype, element, tsi_number_both(value));
+    else
+        tsi_store_real(dtype, element, value.real);
+}
+
 /* ---- loops ----------------------------------------------------------------------------------- */
 
 bool tsi_loop_begin(tsi_loop *loop)

@@ -34,6 +34,13 @@ double complex tsi_load_complex(ts_dtype dtype, const void *element);
 void tsi_store_real(ts_dtype dtype, void *element, double value); /* one rounding to nearest even */
 void tsi_store_int(ts_dtype dtype, void *element, int64_t value); /* wraps */
 void tsi_store_complex(ts_dtype dtype, void *element, double complex value);
+/* Whole numbers as integers, all 64 bits of them; of a complex one into a real dtype its real part.
+ */
+void tsi_store_number(ts_dtype dtype, void *element, ts_number value);
+static inline double complex tsi_number_both(ts_number value)
+{
+    return CMPLX(value.real, value.imaginary);
+}
 
 /* Walks over all positions of `extent`, row-major. Per operand the strides in elements; `at[k]` is
  * the offset, in elements, of operand k. Usage:  for (bool more = tsi_loop_begin(&loop); more; more

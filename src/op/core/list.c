@@ -94,7 +94,7 @@ ts_status tsi_list_movable(const char *name, int64_t item, ts_tensor *x, ts_tens
         return TSI_FAIL(TS_ERR_SHAPE, "%s: item %lld is %s beside %s%s", name, (long long)item,
                         x->layout->text, like->layout->text,
                         same ? ", which is partial: reduce it first" : "");
-    double alpha = 1; /* added into `like`, it would take the same way */
+    ts_number alpha = ts_number_int(1); /* added into `like`, it would take the same way */
     ts_tensor *in[] = { like, x };
     bool moves = false;
     return plan_item(like->rank, &(tsi_op_args){ &tsi_op_add, in, 2, 1, &alpha }, &moves);
@@ -204,12 +204,14 @@ static ts_status run(form f, ts_tensor **out)
 ts_status ts_foreach_add(ts_list x, ts_list y, double alpha, ts_tensor **out)
 {
     const ts_list lists[] = { x, y };
-    return run((form){ "foreach_add", &tsi_op_add, &alpha, lists, 2, 0 }, out);
+    ts_number number = tsi_number_real(alpha);
+    return run((form){ "foreach_add", &tsi_op_add, &number, lists, 2, 0 }, out);
 }
 
 ts_status ts_foreach_add_scalar(ts_list x, double value, ts_tensor **out)
 {
-    return run((form){ "foreach_add_scalar", &tsi_op_add_scalar, &value, &x, 1, 0 }, out);
+    ts_number number = tsi_number_real(value);
+    return run((form){ "foreach_add_scalar", &tsi_op_add_scalar, &number, &x, 1, 0 }, out);
 }
 
 ts_status ts_foreach_mul(ts_list x, ts_list y, ts_tensor **out)
@@ -220,7 +222,8 @@ ts_status ts_foreach_mul(ts_list x, ts_list y, ts_tensor **out)
 
 ts_status ts_foreach_mul_scalar(ts_list x, double value, ts_tensor **out)
 {
-    return run((form){ "foreach_mul_scalar", &tsi_op_mul_scalar, &value, &x, 1, 0 }, out);
+    ts_number number = tsi_number_real(value);
+    return run((form){ "foreach_mul_scalar", &tsi_op_mul_scalar, &number, &x, 1, 0 }, out);
 }
 
 ts_status ts_foreach_div(ts_list x, ts_list y, ts_tensor **out)
@@ -238,13 +241,15 @@ ts_status ts_foreach_lerp(ts_list x, ts_list y, double weight, ts_tensor **out)
 ts_status ts_foreach_addcmul(ts_list x, ts_list y, ts_list z, double value, ts_tensor **out)
 {
     const ts_list lists[] = { x, y, z };
-    return run((form){ "foreach_addcmul", &tsi_op_addcmul, &value, lists, 3, 0 }, out);
+    ts_number number = tsi_number_real(value);
+    return run((form){ "foreach_addcmul", &tsi_op_addcmul, &number, lists, 3, 0 }, out);
 }
 
 ts_status ts_foreach_addcdiv(ts_list x, ts_list y, ts_list z, double value, ts_tensor **out)
 {
     const ts_list lists[] = { x, y, z };
-    return run((form){ "foreach_addcdiv", &tsi_op_addcdiv, &value, lists, 3, 0 }, out);
+    ts_number number = tsi_number_real(value);
+    return run((form){ "foreach_addcdiv", &tsi_op_addcdiv, &number, lists, 3, 0 }, out);
 }
 
 ts_status ts_foreach_sqrt(ts_list x, ts_tensor **out)

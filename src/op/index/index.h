@@ -95,8 +95,8 @@ typedef struct tsi_index_select_attributes {
 
 typedef struct tsi_scatter_attributes {
     int64_t dim;
-    double value;   /* scatter without a source */
-    tsi_dims shape; /* gather_backward: of what was gathered from */
+    ts_number value; /* scatter without a source */
+    tsi_dims shape;  /* gather_backward: of what was gathered from */
 } tsi_scatter_attributes;
 
 typedef struct tsi_sort_attributes {

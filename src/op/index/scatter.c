@@ -16,7 +16,7 @@ static const tsi_attribute along_table[] = { TSI_ATTR(tsi_scatter_attributes, di
                                              { 0 } };
 static const tsi_attribute scatter_table[] = {
     TSI_ATTR(tsi_scatter_attributes, dim, INT, "dim", "0"),
-    TSI_ATTR(tsi_scatter_attributes, value, REAL, "value", "0"),
+    TSI_ATTR(tsi_scatter_attributes, value, NUMBER, "value", "0"),
     { 0 }
 };
 static const tsi_attribute backward_table[] = {
@@ -140,7 +140,8 @@ static void scatter_cuts(const tsi_op_call *call, tsi_rules *rules)
 
 static void scatter_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    double value = ((const tsi_scatter_attributes *)call->attributes)->value;
+    double complex value =
+        tsi_number_both(((const tsi_scatter_attributes *)call->attributes)->value);
     scatter_cuts(call, rules);
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         bool has_source = call->input_count == 3;
@@ -275,11 +276,7 @@ static ts_status scatter_reference(const tsi_kernel_io *io)
     if (io->input_count == 3) a.near = &io->in[2];
     ts_dtype dtype = (ts_dtype)io->out[0].block.dtype;
     unsigned char value[16] = { 0 };
-    double number = ((const tsi_scatter_attributes *)io->attributes)->value;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
-        tsi_store_complex(dtype, value, number);
-    else
-        tsi_store_real(dtype, value, number);
+    tsi_store_number(dtype, value, ((const tsi_scatter_attributes *)io->attributes)->value);
     TSI_TRY(begin_as_x(io));
     TSI_TRY(along_begin(&a));
     for (bool more = tsi_loop_begin(&a.loop); more; more = tsi_loop_next(&a.loop)) {
@@ -415,7 +412,7 @@ static bool sample_scatter(uint64_t *random, int32_t variant, ts_meta *in, int32
         in[(*count)++] = meta_of(samples[variant].source, TS_DTYPE_F64);
         return true;
     }
-    ((tsi_scatter_attributes *)attributes)->value = variant == SAMPLES ? 2.5 : 0.0;
+    ((tsi_scatter_attributes *)attributes)->value = tsi_number_real(variant == SAMPLES ? 2.5 : 0.0);
     return true;
 }
 
@@ -512,7 +509,7 @@ ts_tensor *(ts_scatter_)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor 
 ts_tensor *(ts_scatter_value)(ts_tensor *x, int32_t dim, ts_tensor *index, double value)
 {
     return put(&tsi_op_scatter, (ts_tensor *[]){ x, index }, 2,
-               &(tsi_scatter_attributes){ .dim = dim, .value = value }, 0);
+               &(tsi_scatter_attributes){ .dim = dim, .value = tsi_number_real(value) }, 0);
 }
 
 ts_tensor *(ts_scatter_add)(ts_tensor *x, int32_t dim, ts_tensor *index, ts_tensor *source)

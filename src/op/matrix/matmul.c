@@ -60,12 +60,18 @@ static equation_text linear_equation(int32_t x_ndim)
 }
 
 typedef struct added_attributes { /* of addmm and baddbmm: beta bias + alpha a b */
-    double alpha, beta;
+    ts_number alpha, beta;
 } added_attributes;
-static const tsi_attribute added_table[] = { TSI_ATTR(added_attributes, alpha, REAL, "alpha", "1"),
-                                             TSI_ATTR(added_attributes, beta, REAL, "beta", "1"),
+static const tsi_attribute added_table[] = { TSI_ATTR(added_attributes, alpha, NUMBER, "alpha",
+                                                      "1"),
+                                             TSI_ATTR(added_attributes, beta, NUMBER, "beta", "1"),
                                              { 0 } };
-static const added_attributes plainly = { 1, 1 };
+static const added_attributes plainly = { { .real = 1, .whole = 1 }, { .real = 1, .whole = 1 } };
+
+static bool is_one(const ts_number *n)
+{
+    return n->real == 1 && n->imaginary == 0;
+}
 
 /* The products of an operator: which inputs are multiplied, which one is added, and how. */
 typedef struct product_form {
@@ -137,9 +143,23 @@ static ts_status check_summed(const char *name, const char *text, const ts_meta 
     return TS_OK;
 }
 
+/* Factors that the dtype of the result cannot hold would change it. */
+static ts_status check_factor(const tsi_op_call *call, const ts_number *factor, ts_dtype dtype)
+{
+    tsi_category kind = tsi_dtype_category(dtype);
+    bool holds =
+        factor->kind == TS_NUMBER_INT ||
+        kind >= (factor->kind == TS_NUMBER_REAL ? TSI_CATEGORY_REAL : TSI_CATEGORY_COMPLEX);
+    if (holds) return TS_OK;
+    return TSI_FAIL(TS_ERR_DTYPE, "%s: a factor of %g%s does not fit %s", call->op->name,
+                    factor->real, factor->kind == TS_NUMBER_COMPLEX ? " and an imaginary part" : "",
+                    ts_dtype_name(dtype));
+}
+
 static ts_status product_infer(const tsi_op_call *call)
 {
     const product_form *form = call->op->family;
+    const added_attributes *factors = factors_of(call->op, call->attributes);
     TSI_TRY(check_dims(call, form));
     ts_meta in[3];
     int32_t count = reorder(form, call->in, call->input_count, in);
@@ -150,6 +170,8 @@ static ts_status product_infer(const tsi_op_call *call)
     ts_dtype dtype = (ts_dtype)in[0].dtype;
     for (int32_t i = 1; i < count; i++)
         dtype = tsi_dtype_promote(dtype, (ts_dtype)in[i].dtype);
+    TSI_TRY(check_factor(call, &factors->alpha, dtype));
+    TSI_TRY(check_factor(call, &factors->beta, dtype));
     call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
     if (count < 3) return TS_OK;
     for (int32_t d = 0; d < in[2].shape.ndim; d++) {
@@ -174,7 +196,7 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_begin(&own, count, 1, 0, rules->arena);
     equation_text e = equation_of(form, call->in);
     tsi_equation_rules(&own, e.text, 2, in, call->out);
-    double beta = factors_of(call->op, call->attributes)->beta;
+    double beta = factors_of(call->op, call->attributes)->beta.real;
     for (int32_t r = 1; r < own.count; r++) { /* back to the operator's order of inputs */
         const tsi_role *from = tsi_rules_row(&own, r);
         bool extreme =
@@ -214,16 +236,18 @@ static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_
     memcpy(loop.extent, out->extent, sizeof loop.extent);
     ts_dtype x = (ts_dtype)out->dtype, y = (ts_dtype)bias->dtype;
     bool whole = tsi_dtype_category(x) <= TSI_CATEGORY_INT;
+    double complex alpha = tsi_number_both(a->alpha), beta = tsi_number_both(a->beta);
+    bool takes = beta != 0.0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         void *to = tsi_block_at(out, loop.at[0]);
         const void *from = tsi_block_at(bias, loop.at[1]);
         if (whole) {
-            int64_t sum = (int64_t)a->alpha * tsi_load_int(x, to);
-            if (a->beta != 0) sum += (int64_t)a->beta * tsi_load_int(y, from);
-            tsi_store_int(x, to, sum);
+            uint64_t sum = (uint64_t)a->alpha.whole * (uint64_t)tsi_load_int(x, to);
+            if (takes) sum += (uint64_t)a->beta.whole * (uint64_t)tsi_load_int(y, from);
+            tsi_store_int(x, to, (int64_t)sum);
         } else {
-            double complex sum = a->alpha * tsi_load_complex(x, to);
-            if (a->beta != 0) sum += a->beta * tsi_load_complex(y, from);
+            double complex sum = alpha * tsi_load_complex(x, to);
+            if (takes) sum += beta * tsi_load_complex(y, from);
             tsi_store_complex(x, to, sum);
         }
     }
@@ -242,7 +266,7 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
     bool biased = form->bias >= 0 && form->bias < io->input_count &&
                   io->in[form->bias].block.dtype != TS_DTYPE_NONE;
     const added_attributes *a = factors_of(io->op, io->attributes);
-    if (a->alpha != 1 || a->beta != 1) {
+    if (!is_one(&a->alpha) || !is_one(&a->beta)) {
         TSI_TRY(contract(&problem, false));
         blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
         return TS_OK;
@@ -271,9 +295,11 @@ static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *ot
     return first ? ts_einsum(text, dy, other) : ts_einsum(text, other, dy);
 }
 
-static ts_tensor *scaled(ts_tensor *x, double factor)
+/* By the conjugate: of gradients. */
+static ts_tensor *scaled(ts_tensor *x, ts_number factor)
 {
-    return factor == 1 ? x : ts_scale(x, factor);
+    factor.imaginary = -factor.imaginary;
+    return is_one(&factor) ? x : tsi_op_make(&tsi_op_mul_scalar, &x, 1, &factor);
 }
 
 static ts_status product_grad(const tsi_grad_io *io)
@@ -354,7 +380,7 @@ static bool sample_bmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 
 static void sample_factors(int32_t variant, added_attributes *out)
 {
-    *out = variant == 2 ? (added_attributes){ 0.5, -2 } : plainly;
+    *out = variant == 2 ? (added_attributes){ tsi_number_real(0.5), tsi_number_real(-2) } : plainly;
 }
 
 static bool sample_addmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,

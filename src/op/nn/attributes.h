@@ -13,6 +13,7 @@ typedef struct tsi_conv_attributes {
 
 typedef struct tsi_cross_entropy_attributes {
     int64_t ignore_index;
+    double label_smoothing;      /* the share of each label that all classes have alike */
     int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
 } tsi_cross_entropy_attributes;
 

@@ -4,7 +4,8 @@
  * logits [.., C], labels [..]. Leading dims may stay sharded: a mean divides by the global number
  * of counted labels, so the terms of the ranks add up. Classes may be sharded too (the
  * loss-parallel head): the largest logit and the sum of exponentials are reduced, the logits stay.
- * Labels equal to ignore_index count for nothing. */
+ * Labels equal to ignore_index count for nothing. Classes may have weights, and labels be smoothed
+ * (cross_entropy_with.c); nothing is fused then but the reference. */
 #include <math.h>
 #include <string.h>
 
@@ -12,11 +13,13 @@
 #include "op/core/common.h"
 #include "op/core/kernel.h"
 #include "op/nn/attributes.h"
+#include "op/nn/cross_entropy.h"
 
 static const char *const reductions[] = { "mean", "sum", "none", NULL };
 static const tsi_attribute ce_table[] = {
     TSI_ATTR(tsi_cross_entropy_attributes, ignore_index, INT, "ignore_index", "-100"),
     TSI_ATTR_ONE_OF(tsi_cross_entropy_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(tsi_cross_entropy_attributes, label_smoothing, REAL, "label_smoothing", "0"),
     { 0 },
 };
 
@@ -40,6 +43,26 @@ static ts_status check_rows(const tsi_op_call *call, int32_t input)
     return TS_OK;
 }
 
+static ts_status check_weights(const tsi_op_call *call)
+{
+    double smoothing = ((const tsi_cross_entropy_attributes *)call->attributes)->label_smoothing;
+    const ts_shape *x = &call->in[0].shape, *w = &call->in[2].shape;
+    if (!(smoothing >= 0 && smoothing <= 1))
+        return TSI_FAIL(TS_ERR_ARG, "cross_entropy: label smoothing %g is not in 0 .. 1",
+                        smoothing);
+    if (call->input_count < 3) return TS_OK;
+    char text[96];
+    int64_t classes = x->extent[x->ndim - 1];
+    if (w->ndim != 1 || w->extent[0] != classes)
+        return TSI_FAIL(TS_ERR_SHAPE, "cross_entropy: weights of shape %s do not fit %lld classes",
+                        tsi_shape_text(w, text, sizeof text), (long long)classes);
+    ts_dtype dtype = (ts_dtype)call->in[2].dtype;
+    if (tsi_dtype_category(dtype) != TSI_CATEGORY_REAL)
+        return TSI_FAIL(TS_ERR_DTYPE, "cross_entropy: weights are reals, not %s",
+                        ts_dtype_name(dtype));
+    return TS_OK;
+}
+
 /* Outputs: the loss (with mean and sum: as a sum over all labels, a scalar), and log-sum-exp per
  * label. */
 static ts_status ce_infer(const tsi_op_call *call)
@@ -47,6 +70,7 @@ static ts_status ce_infer(const tsi_op_call *call)
     const tsi_cross_entropy_attributes *a = call->attributes;
     const ts_shape *labels = &call->in[1].shape;
     TSI_TRY(check_rows(call, 1));
+    TSI_TRY(check_weights(call));
     int32_t wide = call->in[0].dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
     call->out[0] = (ts_meta){ .shape = *labels, .dtype = wide };
     if (a->reduction != 2) call->out[0].shape = TS_SHAPE_SCALAR;
@@ -57,13 +81,18 @@ static ts_status ce_infer(const tsi_op_call *call)
 static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_cross_entropy_attributes *a = call->attributes;
-    int32_t last = call->in[1].shape.ndim;
+    int32_t last = call->in[1].shape.ndim, loss = call->input_count;
     /* A mean over labels needs their global number: it is counted by the algorithm. */
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add_with(rules, a->reduction == 0 ? 1 : 0, 0);
         if (!row) return;
-        row[0] = row[1] = row[3] = TSI_S(d);
-        row[2] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
+        row[0] = row[1] = row[loss + 1] = TSI_S(d);
+        row[loss] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
+    }
+    for (int k = 0; loss == 3 && a->reduction != 0 && k < 2; k++) { /* linear in the weights */
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[2] = row[loss] = TSI_P(k ? TS_REDUCE_AVG : TS_REDUCE_SUM);
     }
     if (call->in[0].shape.extent[last] == 0) return; /* there is no largest of no classes */
     tsi_role *row = tsi_rules_add_with(rules, 2, 0);
@@ -96,16 +125,36 @@ static ts_status refuse_label(bool cut, int64_t label, int64_t classes)
                           (long long)label, (long long)classes);
 }
 
+static double weight_at(const tsi_operand *weight, int64_t label)
+{
+    if (!weight) return 1.0;
+    return tsi_load_real((ts_dtype)weight->block.dtype,
+                         tsi_block_at(&weight->block, label * weight->block.stride[0]));
+}
+
+/* The sum over all classes of their weights times -log p. */
+static double spread_of(const tsi_block *x, int64_t at, const tsi_operand *weight, double lse)
+{
+    int32_t last = x->ndim - 1;
+    double sum = 0;
+    for (int64_t c = 0; c < x->extent[last]; c++)
+        sum += weight_at(weight, c) *
+               (lse - tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])));
+    return sum;
+}
+
 static ts_status ce_reference(const tsi_kernel_io *io)
 {
     const tsi_cross_entropy_attributes *a = io->attributes;
+    const tsi_operand *weight = io->input_count == 3 ? &io->in[2] : NULL;
+    double s = a->label_smoothing, counted = 0;
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *loss = &io->out[0].block,
                     *lse = &io->out[1].block;
     tsi_loop loop = { .ndim = labels->ndim,
                       .operand_count = 4,
                       .stride = { x->stride, labels->stride, lse->stride, loss->stride } };
     memcpy(loop.extent, labels->extent, sizeof loop.extent);
-    int64_t zero_stride[TS_NDIM_MAX] = { 0 }, counted = 0, classes = x->extent[x->ndim - 1];
+    int64_t zero_stride[TS_NDIM_MAX] = { 0 }, classes = x->extent[x->ndim - 1];
     if (a->reduction != 2) loop.stride[3] = zero_stride;
     double total = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
@@ -115,28 +164,22 @@ static ts_status ce_reference(const tsi_kernel_io *io)
             return refuse_label(io->in[1].region != NULL, label, classes);
         double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
         tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
-        double term = counts ? value - chosen : 0.0;
+        double w = counts ? weight_at(weight, label) : 0.0;
+        double term = counts ? (1.0 - s) * w * (value - chosen) : 0.0;
+        if (counts && s > 0) term += s / (double)classes * spread_of(x, loop.at[0], weight, value);
         total += term;
-        counted += counts;
+        counted += w;
         if (a->reduction == 2)
             tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, loop.at[3]), term);
     }
-    if (a->reduction == 0) total /= (double)counted; /* 0 / 0: nothing counts, not a number */
+    if (a->reduction == 0) total /= counted; /* 0 / 0: nothing counts, not a number */
     if (a->reduction != 2) tsi_store_real((ts_dtype)loss->dtype, loss->data, total);
     return TS_OK;
 }
 
 /* ---- algorithms ------------------------------------------------------------------------------ */
 
-/* The number of labels that count, over all ranks of the labels' mesh. */
-static ts_tensor *counted_labels(ts_tensor *labels, int64_t ignore_index, ts_dtype dtype)
-{
-    ts_tensor *ignored = ts_full_number(ts_number_int(ignore_index), ts_tensor_mesh(labels),
-                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
-    return ts_cast(ts_sum(ts_cast(ts_ne(labels, ignored), dtype), NULL, 0, 0), dtype);
-}
-
-/* Sharded positions: local sums, divided by the global count of labels. */
+/* Sharded positions: local sums, divided by what all labels weigh. */
 static ts_status by_positions(const tsi_algorithm_io *io)
 {
     const tsi_cross_entropy_attributes *a = io->attributes;
@@ -144,11 +187,13 @@ static ts_status by_positions(const tsi_algorithm_io *io)
     tsi_cross_entropy_attributes sums = *a;
     sums.reduction = 1;
     ts_tensor *part[TSI_OUTPUT_MAX] = { NULL }, *out[2] = { NULL };
-    tsi_op_args args = { &tsi_op_cross_entropy, io->in, 2, 0, &sums };
+    tsi_op_args args = { &tsi_op_cross_entropy, io->in, io->input_count, 0, &sums };
     if (tsi_op_run(&args, part) == TS_OK) {
-        ts_tensor *count =
-            counted_labels(io->in[1], a->ignore_index, (ts_dtype)io->call->out[0].dtype);
-        out[0] = ts_div(part[0], tsi_algorithm_settle(io, count));
+        tsi_label_weights w =
+            tsi_label_weights_of(io->in[1], io->input_count == 3 ? io->in[2] : NULL,
+                                 a->ignore_index, (ts_dtype)io->call->out[0].dtype);
+        ts_tensor *all = ts_sum(w.weights, NULL, 0, 0);
+        out[0] = ts_div(part[0], tsi_algorithm_settle(io, all));
         out[1] = part[1];
     }
     return tsi_algorithm_end(io, scope, out);
@@ -190,14 +235,16 @@ static ts_status by_classes(const tsi_algorithm_io *io)
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
     ts_tensor *lse = ts_reshape(ts_add(top, ts_log(sum)), io->call->in[1].shape);
     ts_tensor *chosen = tsi_algorithm_settle(io, ts_pick(x, io->in[1]));
-    ts_tensor *ignored = ts_full_number(ts_number_int(a->ignore_index), io->mesh,
-                                        ts_tensor_dtype(io->in[1]), TS_SHAPE_SCALAR, NULL);
-    ts_tensor *counts = ts_cast(ts_ne(io->in[1], ignored), wide);
-    ts_tensor *terms = ts_mul(ts_sub(lse, chosen), counts);
+    ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
+    tsi_label_weights w = tsi_label_weights_of(io->in[1], weight, a->ignore_index, wide);
+    ts_tensor *terms = ts_mul(ts_scale(ts_sub(lse, chosen), 1.0 - a->label_smoothing), w.weights);
+    if (a->label_smoothing > 0)
+        terms = ts_add(terms, tsi_algorithm_settle(io, tsi_label_spread(x, lse, weight, w.counts,
+                                                                        a->label_smoothing)));
     out[1] = lse;
     out[0] = terms;
     if (a->reduction != 2) out[0] = ts_sum(terms, NULL, 0, 0);
-    if (a->reduction == 0) out[0] = ts_div(out[0], ts_sum(counts, NULL, 0, 0));
+    if (a->reduction == 0) out[0] = ts_div(out[0], ts_sum(w.weights, NULL, 0, 0));
     return tsi_algorithm_end(io, scope, out);
 }
 
@@ -275,6 +322,19 @@ static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_
         *(tsi_cross_entropy_attributes *)attributes =
             (tsi_cross_entropy_attributes){ .ignore_index = 2, .reduction = variant };
     return variant < 3;
+}
+
+/* Of cross_entropy: also with weights and smoothing. */
+static bool sample_weighted(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                            void *attributes)
+{
+    sample_labels(random, variant % 3, in, count, attributes);
+    if (variant < 3) return true;
+    const ts_shape *x = &in[0].shape;
+    in[2] = (ts_meta){ .shape = TS_SHAPE(x->extent[x->ndim - 1]), .dtype = TS_DTYPE_F64 };
+    *count = 3;
+    ((tsi_cross_entropy_attributes *)attributes)->label_smoothing = variant == 4 ? 0 : 0.25;
+    return variant < 6;
 }
 
 static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
@@ -473,23 +533,32 @@ static ts_status ce_grad(const tsi_grad_io *io)
 {
     const tsi_cross_entropy_attributes *a = io->attributes;
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
-    ts_tensor *ignored = ts_full_number(ts_number_int(a->ignore_index), ts_tensor_mesh(labels),
-                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
-    ts_tensor *counts = ts_cast(ts_ne(labels, ignored), ts_tensor_dtype(dy));
-    if (a->reduction == 0) dy = ts_div(dy, ts_sum(counts, NULL, 0, 0));
-    ts_tensor *in[] = { io->in[0], labels, io->out[1], ts_mul(counts, dy) };
-    io->in_grad[0] = tsi_op_make(&tsi_op_cross_entropy_backward, in, 4, NULL);
+    ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
+    tsi_label_weights w =
+        tsi_label_weights_of(labels, weight, a->ignore_index, ts_tensor_dtype(dy));
+    ts_tensor *all = a->reduction == 0 ? ts_sum(w.weights, NULL, 0, 0) : NULL;
+    if (all) dy = ts_div(dy, all);
+    double rest = 1.0 - a->label_smoothing;
+    ts_tensor *scale = ts_mul(w.weights, rest == 1.0 ? dy : ts_scale(dy, rest));
+    ts_tensor *in[] = { io->in[0], labels, io->out[1], scale };
+    if (io->needs & 1) {
+        ts_tensor *dx = tsi_op_make(&tsi_op_cross_entropy_backward, in, 4, NULL);
+        if (a->label_smoothing > 0) dx = ts_add(dx, tsi_label_spread_grad(io, &w, dy));
+        io->in_grad[0] = dx;
+    }
+    if (io->needs & 4) io->in_grad[2] = tsi_class_weight_grad(io, &w, dy, all);
     return ts_rank_status(io->rank);
 }
 
 const tsi_op_desc tsi_op_cross_entropy = {
     .name = "cross_entropy",
-    .what = "negative log-likelihood of labels under the softmax of the last dim",
+    .what = "negative log-likelihood of labels under the softmax of the last dim; classes may have "
+            "weights",
     .input_min = 2,
-    .input_max = 2,
+    .input_max = 3,
     .output_count = 2,
     .dtypes = TSI_DTYPES_REAL,
-    .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
+    .saves = 7 | (uint64_t)2 << TSI_SAVE_OUT,
     .attribute = ce_table,
     .attribute_bytes = sizeof(tsi_cross_entropy_attributes),
     .infer = ce_infer,
@@ -497,28 +566,40 @@ const tsi_op_desc tsi_op_cross_entropy = {
     .reference = ce_reference,
     .algorithm = ce_algorithms,
     .grad = ce_grad,
-    .sample = sample_labels,
+    .sample = sample_weighted,
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
 TSI_MAKER2(pick)
 
-ts_tensor *tsi_cross_entropy_make(ts_tensor *logits, ts_tensor *labels, int64_t ignore_index,
-                                  int32_t reduction)
+ts_tensor *(ts_cross_entropy_with)(ts_tensor *logits, ts_tensor *labels,
+                                   const ts_cross_entropy_options *options)
 {
-    ts_tensor *in[] = { logits, labels }, *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_cross_entropy_attributes a = { .ignore_index = ignore_index, .reduction = reduction };
-    tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &a };
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    ts_tensor *in[] = { logits, labels, o.weight }, *out[TSI_OUTPUT_MAX] = { NULL };
+    tsi_cross_entropy_attributes a = { .ignore_index = o.ignore_index,
+                                       .label_smoothing = o.label_smoothing,
+                                       .reduction = o.reduction };
+    if (logits && (o.reduction < TS_LOSS_MEAN || o.reduction > TS_LOSS_NONE)) {
+        if (tsi_rank_enter(logits->rank) == TS_OK)
+            TSI_FAIL(TS_ERR_ARG, "cross_entropy: reduction %d has no meaning here", o.reduction);
+        return NULL;
+    }
+    tsi_op_args args = { &tsi_op_cross_entropy, in, o.weight ? 3 : 2, 0, &a };
     return tsi_op_run(&args, out) == TS_OK ? out[0] : NULL;
 }
 
 ts_tensor *(ts_cross_entropy)(ts_tensor *logits, ts_tensor *labels)
 {
-    return tsi_cross_entropy_make(logits, labels, -100, 0);
+    return (ts_cross_entropy_with)(logits, labels, NULL);
 }
 
 ts_tensor *(ts_cross_entropy_sum)(ts_tensor *logits, ts_tensor *labels)
 {
-    return tsi_cross_entropy_make(logits, labels, -100, 1);
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    o.reduction = TS_LOSS_SUM;
+    return (ts_cross_entropy_with)(logits, labels, &o);
 }

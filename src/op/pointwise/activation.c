@@ -12,7 +12,7 @@ typedef struct number_attributes {
     double number;
 } number_attributes;
 typedef struct threshold_attributes {
-    double threshold, value;
+    ts_number threshold, value;
 } threshold_attributes;
 
 static const tsi_attribute alpha_table[] = {
@@ -22,8 +22,8 @@ static const tsi_attribute lambd_table[] = {
     TSI_ATTR(number_attributes, number, REAL, "lambd", "0.5"), { 0 }
 };
 static const tsi_attribute threshold_table[] = {
-    TSI_ATTR(threshold_attributes, threshold, REAL, "threshold", NULL),
-    TSI_ATTR(threshold_attributes, value, REAL, "value", NULL),
+    TSI_ATTR(threshold_attributes, threshold, NUMBER, "threshold", NULL),
+    TSI_ATTR(threshold_attributes, value, NUMBER, "value", NULL),
     { 0 },
 };
 
@@ -69,21 +69,20 @@ static double real_softshrink(const double *x, const void *a)
 static double real_threshold(const double *x, const void *a)
 {
     const threshold_attributes *t = a;
-    return *x <= t->threshold ? t->value : *x;
+    return *x <= t->threshold.real ? t->value.real : *x;
 }
 
 static int64_t whole_threshold(const int64_t *x, const void *a)
 {
     const threshold_attributes *t = a;
-    return *x <= (int64_t)t->threshold ? (int64_t)t->value : *x;
+    return *x <= t->threshold.whole ? t->value.whole : *x;
 }
 
 /* Whole numbers leave integers what they are. */
 static ts_dtype threshold_dtype(const void *attributes)
 {
     const threshold_attributes *t = attributes;
-    ts_dtype dtype = tsi_number_dtype(t->threshold);
-    return dtype == TS_DTYPE_F32 ? dtype : tsi_number_dtype(t->value);
+    return tsi_dtype_promote(tsi_number_dtype(&t->threshold), tsi_number_dtype(&t->value));
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -162,7 +161,7 @@ static ts_status shrink_grad(const tsi_grad_io *io)
 static ts_status threshold_grad(const tsi_grad_io *io)
 {
     const threshold_attributes *t = io->attributes;
-    return give_but(io, ts_le_scalar(io->in[0], t->threshold));
+    return give_but(io, tsi_op_make(&tsi_op_le_scalar, &io->in[0], 1, &t->threshold));
 }
 
 /* ---- traits and samples that depend on attributes -------------------------------------------- */
@@ -180,7 +179,7 @@ static void shrink_trait(const tsi_op_call *call, tsi_traits *traits)
 static void threshold_trait(const tsi_op_call *call, tsi_traits *traits)
 {
     const threshold_attributes *t = call->attributes;
-    if (t->value <= t->threshold) traits->mono[0] = TSI_MONO_UP;
+    if (t->value.real <= t->threshold.real) traits->mono[0] = TSI_MONO_UP;
 }
 
 static bool sample_number(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
@@ -193,9 +192,9 @@ static bool sample_number(uint64_t *random, int32_t variant, ts_meta *in, int32_
 static bool sample_threshold(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                              void *attributes)
 {
-    *(threshold_attributes *)attributes = (threshold_attributes){ 0.4, variant == 1   ? 3.0
-                                                                       : variant == 2 ? 0.4
-                                                                                      : -2.0 };
+    threshold_attributes *t = attributes;
+    t->threshold = tsi_number_real(0.4);
+    t->value = tsi_number_real(variant == 1 ? 3.0 : variant == 2 ? 0.4 : -2.0);
     return tsi_sample_unary(random, variant, in, count, NULL);
 }
 
@@ -323,5 +322,6 @@ TSI_MAKER1_BY(softshrink, lambd)
 
 ts_tensor *(ts_threshold)(ts_tensor *x, double threshold, double value)
 {
-    return tsi_op_make(&tsi_op_threshold, &x, 1, &(threshold_attributes){ threshold, value });
+    threshold_attributes a = { tsi_number_real(threshold), tsi_number_real(value) };
+    return tsi_op_make(&tsi_op_threshold, &x, 1, &a);
 }

@@ -16,15 +16,31 @@
 
 static double alpha_of(const void *attributes)
 {
-    return *(const double *)attributes;
+    return ((const ts_number *)attributes)->real;
+}
+
+static uint64_t whole_of(const void *attributes)
+{
+    return (uint64_t)((const ts_number *)attributes)->whole;
+}
+
+static double complex both_of(const void *attributes)
+{
+    return tsi_number_both(*(const ts_number *)attributes);
+}
+
+/* A real factor is one: it makes no zero of a part that is infinite. */
+static double complex times(const void *a, double complex x)
+{
+    return cimag(both_of(a)) == 0 ? alpha_of(a) * x : both_of(a) * x;
 }
 
 TSI_REAL(add, x[0] + alpha_of(a) * x[1])
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]))
-TSI_BOTH(add, x[0] + alpha_of(a) * x[1])
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + whole_of(a) * (uint64_t)x[1]))
+TSI_BOTH(add, x[0] + times(a, x[1]))
 TSI_REAL(sub, x[0] - alpha_of(a) * x[1])
-TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - (uint64_t)(int64_t)alpha_of(a) * (uint64_t)x[1]))
-TSI_BOTH(sub, x[0] - alpha_of(a) * x[1])
+TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - whole_of(a) * (uint64_t)x[1]))
+TSI_BOTH(sub, x[0] - times(a, x[1]))
 TSI_REAL(mul, x[0] * x[1])
 TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)x[1]))
 TSI_BOTH(mul, x[0] * x[1])
@@ -82,7 +98,13 @@ static double real_logaddexp(const double *x, const void *a)
 
 /* ---- traits that depend on attributes -------------------------------------------------------- */
 
-static const tsi_attribute alpha_table[] = { { "alpha", TS_ATTRIBUTE_REAL, 0, "1", NULL }, { 0 } };
+static const tsi_attribute alpha_table[] = { { "alpha", TS_ATTRIBUTE_NUMBER, 0, "1", NULL },
+                                             { 0 } };
+
+static ts_dtype alpha_dtype(const void *attributes)
+{
+    return tsi_number_dtype(attributes);
+}
 
 static void add_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -126,22 +148,29 @@ ts_status tsi_binary_give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
     return ts_rank_status(io->rank);
 }
 
-static ts_tensor *times(ts_tensor *x, double factor)
+/* dy times the conjugate of alpha, or of -alpha. */
+static ts_tensor *by_alpha(const tsi_grad_io *io, bool negative)
 {
-    return factor == 1.0 ? x : ts_mul_scalar(x, factor);
+    ts_number alpha = *(const ts_number *)io->attributes;
+    alpha.imaginary = -alpha.imaginary;
+    if (alpha.kind == TS_NUMBER_INT && alpha.whole == 1)
+        return negative ? ts_neg(io->out_grad[0]) : io->out_grad[0];
+    if (negative) {
+        alpha.real = -alpha.real;
+        alpha.imaginary = -alpha.imaginary;
+        alpha.whole = (int64_t)(0 - (uint64_t)alpha.whole);
+    }
+    return tsi_op_make(&tsi_op_mul_scalar, io->out_grad, 1, &alpha);
 }
 
 static ts_status add_grad(const tsi_grad_io *io)
 {
-    ts_tensor *dy = io->out_grad[0];
-    return tsi_binary_give(io, dy, io->needs & 2 ? times(dy, alpha_of(io->attributes)) : NULL);
+    return tsi_binary_give(io, io->out_grad[0], io->needs & 2 ? by_alpha(io, false) : NULL);
 }
 
 static ts_status sub_grad(const tsi_grad_io *io)
 {
-    ts_tensor *dy = io->out_grad[0];
-    return tsi_binary_give(io, dy,
-                           io->needs & 2 ? ts_mul_scalar(dy, -alpha_of(io->attributes)) : NULL);
+    return tsi_binary_give(io, io->out_grad[0], io->needs & 2 ? by_alpha(io, true) : NULL);
 }
 
 static ts_status mul_grad(const tsi_grad_io *io)
@@ -223,8 +252,9 @@ const tsi_op_desc tsi_op_add = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .attribute = alpha_table,
-    .attribute_bytes = sizeof(double),
-    .family = TSI_BINARY_FAMILY(real_add, whole_add, both_add, SAME),
+    .attribute_bytes = sizeof(ts_number),
+    .family = (&(const tsi_pointwise_family){
+        { real_add, whole_add, both_add }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = add_trait,
     .grad = add_grad,
     .sample = tsi_sample_binary,
@@ -235,8 +265,9 @@ const tsi_op_desc tsi_op_sub = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .attribute = alpha_table,
-    .attribute_bytes = sizeof(double),
-    .family = TSI_BINARY_FAMILY(real_sub, whole_sub, both_sub, SAME),
+    .attribute_bytes = sizeof(ts_number),
+    .family = (&(const tsi_pointwise_family){
+        { real_sub, whole_sub, both_sub }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = sub_trait,
     .grad = sub_grad,
     .sample = tsi_sample_binary,

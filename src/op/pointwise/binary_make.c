@@ -4,14 +4,14 @@
 
 ts_tensor *(ts_add)(ts_tensor *a, ts_tensor *b)
 {
-    double alpha = 1.0;
-    return tsi_op_make2(&tsi_op_add, a, b, &alpha);
+    static const ts_number one = { .real = 1, .whole = 1 };
+    return tsi_op_make2(&tsi_op_add, a, b, &one);
 }
 
 ts_tensor *(ts_sub)(ts_tensor *a, ts_tensor *b)
 {
-    double alpha = 1.0;
-    return tsi_op_make2(&tsi_op_sub, a, b, &alpha);
+    static const ts_number one = { .real = 1, .whole = 1 };
+    return tsi_op_make2(&tsi_op_sub, a, b, &one);
 }
 
 TSI_MAKER2(mul)

@@ -12,13 +12,13 @@
 #include "op/pointwise/unary_scalar.h"
 
 typedef struct value_attributes {
-    double value;
+    ts_number value;
 } value_attributes;
 typedef struct exponent_attributes {
-    double exponent;
+    ts_number exponent;
 } exponent_attributes;
 typedef struct clamp_attributes {
-    double min, max; /* NaN: no bound */
+    ts_number min, max; /* NaN: no bound */
 } clamp_attributes;
 typedef struct lerp_attributes {
     double weight;
@@ -30,13 +30,14 @@ typedef struct alpha_attributes {
     double alpha;
 } alpha_attributes;
 
-static const tsi_attribute value_table[] = { TSI_ATTR(value_attributes, value, REAL, "value", NULL),
-                                             { 0 } };
-static const tsi_attribute exponent_table[] = {
-    TSI_ATTR(exponent_attributes, exponent, REAL, "exponent", NULL), { 0 }
+static const tsi_attribute value_table[] = {
+    TSI_ATTR(value_attributes, value, NUMBER, "value", NULL), { 0 }
 };
-static const tsi_attribute clamp_table[] = { TSI_ATTR(clamp_attributes, min, REAL, "min", "null"),
-                                             TSI_ATTR(clamp_attributes, max, REAL, "max", "null"),
+static const tsi_attribute exponent_table[] = {
+    TSI_ATTR(exponent_attributes, exponent, NUMBER, "exponent", NULL), { 0 }
+};
+static const tsi_attribute clamp_table[] = { TSI_ATTR(clamp_attributes, min, NUMBER, "min", "null"),
+                                             TSI_ATTR(clamp_attributes, max, NUMBER, "max", "null"),
                                              { 0 } };
 static const tsi_attribute lerp_table[] = { TSI_ATTR(lerp_attributes, weight, REAL, "weight", NULL),
                                             { 0 } };
@@ -46,89 +47,117 @@ static const tsi_attribute slope_table[] = {
 static const tsi_attribute elu_table[] = { TSI_ATTR(alpha_attributes, alpha, REAL, "alpha", "1"),
                                            { 0 } };
 
+/* The first number of the attributes: value, exponent. */
 static double value_of(const void *attributes)
 {
-    return ((const value_attributes *)attributes)->value;
+    return ((const ts_number *)attributes)->real;
+}
+
+static uint64_t whole_of(const void *attributes)
+{
+    return (uint64_t)((const ts_number *)attributes)->whole;
+}
+
+static double complex both_of(const void *attributes)
+{
+    return tsi_number_both(*(const ts_number *)attributes);
 }
 
 static ts_dtype value_dtype(const void *attributes)
 {
-    return tsi_number_dtype(value_of(attributes));
+    return tsi_number_dtype(attributes);
 }
 
 static ts_dtype clamp_dtype(const void *attributes)
 {
     const clamp_attributes *c = attributes;
-    ts_dtype low = isnan(c->min) ? TS_DTYPE_I64 : tsi_number_dtype(c->min);
-    return low == TS_DTYPE_F32 || isnan(c->max) ? low : tsi_number_dtype(c->max);
+    ts_dtype low = isnan(c->min.real) ? TS_DTYPE_I64 : tsi_number_dtype(&c->min);
+    ts_dtype high = isnan(c->max.real) ? TS_DTYPE_I64 : tsi_number_dtype(&c->max);
+    return tsi_dtype_promote(low, high);
 }
 
 /* Integers stay integers under whole powers that are not negative. */
 static ts_dtype exponent_dtype(const void *attributes)
 {
-    double exponent = ((const exponent_attributes *)attributes)->exponent;
-    return exponent < 0 ? TS_DTYPE_F32 : tsi_number_dtype(exponent);
+    ts_dtype dtype = tsi_number_dtype(attributes);
+    return dtype == TS_DTYPE_I64 && value_of(attributes) < 0 ? TS_DTYPE_F32 : dtype;
 }
 
 /* ---- x + c, c - x, c x, x / c ---------------------------------------------------------------- */
 
+/* A real factor is one: it makes no zero of a part that is infinite. */
+static double complex times(double complex x, const void *a)
+{
+    return cimag(both_of(a)) == 0 ? x * value_of(a) : x * both_of(a);
+}
+
+static double complex by(double complex x, const void *a)
+{
+    return cimag(both_of(a)) == 0 ? x / value_of(a) : x / both_of(a);
+}
+
 TSI_REAL(add, x[0] + value_of(a))
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)value_of(a)))
-TSI_BOTH(add, x[0] + value_of(a))
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + whole_of(a)))
+TSI_BOTH(add, x[0] + both_of(a))
 TSI_REAL(rsub, value_of(a) - x[0])
-TSI_WHOLE(rsub, (int64_t)((uint64_t)(int64_t)value_of(a) - (uint64_t)x[0]))
-TSI_BOTH(rsub, value_of(a) - x[0])
+TSI_WHOLE(rsub, (int64_t)(whole_of(a) - (uint64_t)x[0]))
+TSI_BOTH(rsub, both_of(a) - x[0])
 TSI_REAL(mul, x[0] * value_of(a))
-TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)(int64_t)value_of(a)))
-TSI_BOTH(mul, x[0] * value_of(a))
+TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * whole_of(a)))
+TSI_BOTH(mul, times(x[0], a))
 TSI_REAL(div, x[0] / value_of(a))
-TSI_BOTH(div, x[0] / value_of(a))
+TSI_BOTH(div, by(x[0], a))
 
 static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    double value = value_of(call->attributes);
+    double complex both = both_of(call->attributes);
+    double value = creal(both);
     *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL };
     traits->mono[0] = value >= 0 ? TSI_MONO_UP : TSI_MONO_DOWN;
-    bool divides_by_zero = value == 0.0 && call->op == &tsi_op_div_scalar;
-    if (isnan(value) || divides_by_zero) *traits = (tsi_traits){ 0 };
+    bool divides_by_zero = both == 0.0 && call->op == &tsi_op_div_scalar;
+    if (isnan(value) || isnan(cimag(both)) || divides_by_zero) *traits = (tsi_traits){ 0 };
+}
+
+/* A complex number makes reals complex: their gradient is the real part. */
+static ts_status give(const tsi_grad_io *io, ts_tensor *grad)
+{
+    bool narrows = ((const ts_number *)io->attributes)->kind == TS_NUMBER_COMPLEX;
+    io->in_grad[0] = narrows ? tsi_grad_unbroadcast(grad, &io->in_meta[0]) : grad;
+    return ts_rank_status(io->rank);
 }
 
 static ts_status same_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = io->out_grad[0];
-    return ts_rank_status(io->rank);
+    return give(io, io->out_grad[0]);
 }
 
 static ts_status rsub_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_neg(io->out_grad[0]);
-    return ts_rank_status(io->rank);
+    return give(io, ts_neg(io->out_grad[0]));
 }
 
-static ts_status mul_grad(const tsi_grad_io *io)
+/* The same operator with the conjugate: of mul and div. */
+static ts_status factor_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_mul_scalar(io->out_grad[0], value_of(io->attributes));
-    return ts_rank_status(io->rank);
-}
-
-static ts_status div_grad(const tsi_grad_io *io)
-{
-    io->in_grad[0] = ts_div_scalar(io->out_grad[0], value_of(io->attributes));
-    return ts_rank_status(io->rank);
+    value_attributes a = *(const value_attributes *)io->attributes;
+    a.value.imaginary = -a.value.imaginary;
+    return give(io, tsi_op_make(io->op, io->out_grad, 1, &a));
 }
 
 /* ---- powers, clamps, leaky functions --------------------------------------------------------- */
 
-TSI_REAL(pow, pow(x[0], ((const exponent_attributes *)a)->exponent))
-TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)((const exponent_attributes *)a)->exponent))
-TSI_BOTH(pow, cpow(x[0], ((const exponent_attributes *)a)->exponent))
+TSI_REAL(pow, pow(x[0], value_of(a)))
+TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)whole_of(a)))
+TSI_BOTH(pow, cpow(x[0], both_of(a)))
 
 /* Whole powers are multiplicative; odd ones are monotone too. */
 static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    double exponent = ((const exponent_attributes *)call->attributes)->exponent;
+    double exponent = value_of(call->attributes);
     *traits = (tsi_traits){ 0 };
-    if (exponent != floor(exponent) || fabs(exponent) > 1e9) return;
+    if (cimag(both_of(call->attributes)) != 0 || exponent != floor(exponent) ||
+        fabs(exponent) > 1e9)
+        return;
     traits->flow = TSI_MULTIPLICATIVE;
     if (exponent > 0 && fmod(exponent, 2.0) == 1.0) traits->mono[0] = TSI_MONO_UP;
     if (exponent == 1.0) traits->flow |= TSI_LINEAR_ALL;
@@ -136,21 +165,23 @@ static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
 
 static ts_status pow_grad(const tsi_grad_io *io)
 {
-    double exponent = ((const exponent_attributes *)io->attributes)->exponent;
-    if (exponent == 0.0) /* 0 times a power that may be infinite */
-        io->in_grad[0] = ts_zeros_like(io->out_grad[0]);
-    else
-        io->in_grad[0] =
-            ts_mul(io->out_grad[0], ts_mul_scalar(ts_pow(io->in[0], exponent - 1.0), exponent));
-    return ts_rank_status(io->rank);
+    value_attributes by = { ((const exponent_attributes *)io->attributes)->exponent };
+    exponent_attributes less = { by.value };
+    by.value.imaginary = less.exponent.imaginary = -by.value.imaginary;
+    less.exponent.real -= 1.0;
+    less.exponent = tsi_number_of(less.exponent);
+    if (both_of(&by) == 0.0) /* 0 times a power that may be infinite */
+        return give(io, ts_zeros_like(io->out_grad[0]));
+    ts_tensor *power = tsi_op_make(&tsi_op_pow, &io->in[0], 1, &less);
+    return give(io, ts_mul(io->out_grad[0], tsi_op_make(&tsi_op_mul_scalar, &power, 1, &by)));
 }
 
 static double real_clamp(const double *x, const void *a)
 {
     const clamp_attributes *c = a;
     double y = x[0];
-    if (!isnan(c->min) && y < c->min) y = c->min;
-    if (!isnan(c->max) && y > c->max) y = c->max;
+    if (y < c->min.real) y = c->min.real; /* never where there is no bound */
+    if (y > c->max.real) y = c->max.real;
     return y;
 }
 
@@ -158,8 +189,8 @@ static int64_t whole_clamp(const int64_t *x, const void *a)
 {
     const clamp_attributes *c = a;
     int64_t y = x[0];
-    if (!isnan(c->min) && (double)y < c->min) y = (int64_t)c->min;
-    if (!isnan(c->max) && (double)y > c->max) y = (int64_t)c->max;
+    if (!isnan(c->min.real) && y < c->min.whole) y = c->min.whole;
+    if (!isnan(c->max.real) && y > c->max.whole) y = c->max.whole;
     return y;
 }
 
@@ -167,7 +198,7 @@ static int64_t whole_clamp(const int64_t *x, const void *a)
 static ts_status clamp_grad(const tsi_grad_io *io)
 {
     const clamp_attributes *c = io->attributes;
-    ts_tensor *inside = ts_eq(io->in[0], ts_clamp(io->in[0], c->min, c->max));
+    ts_tensor *inside = ts_eq(io->in[0], tsi_op_make(&tsi_op_clamp, &io->in[0], 1, c));
     io->in_grad[0] = ts_mul(io->out_grad[0], ts_cast(inside, ts_tensor_dtype(io->out_grad[0])));
     return ts_rank_status(io->rank);
 }
@@ -248,7 +279,7 @@ static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 {
     static const double value[] = { 2.0, -1.5, 0.0, 1.0 };
     tsi_sample_unary(random, variant, in, count, NULL);
-    *(double *)attributes = value[variant % 4];
+    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
     return variant < 4;
 }
 
@@ -257,7 +288,7 @@ static bool sample_exponent(uint64_t *random, int32_t variant, ts_meta *in, int3
 {
     static const double value[] = { 2.0, 3.0, 1.0, -1.0 };
     tsi_sample_unary(random, variant, in, count, NULL);
-    *(double *)attributes = value[variant % 4];
+    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
     return variant < 4;
 }
 
@@ -266,8 +297,8 @@ static bool sample_clamp(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 {
     tsi_sample_unary(random, variant, in, count, NULL);
     clamp_attributes *c = attributes;
-    c->min = variant == 1 ? (double)NAN : -1.0;
-    c->max = variant == 2 ? (double)NAN : 0.5;
+    c->min = tsi_number_real(variant == 1 ? (double)NAN : -1.0);
+    c->max = tsi_number_real(variant == 2 ? (double)NAN : 0.5);
     return variant < 3;
 }
 
@@ -328,7 +359,7 @@ const tsi_op_desc tsi_op_mul_scalar = {
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     .family = FAMILY_WITH(real_mul, whole_mul, both_mul, value_dtype),
     .trait = factor_trait,
-    .grad = mul_grad,
+    .grad = factor_grad,
 };
 const tsi_op_desc tsi_op_div_scalar = {
     .name = "div_scalar",
@@ -336,9 +367,10 @@ const tsi_op_desc tsi_op_div_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_div, NULL, both_div, REAL),
+    .family = (&(const tsi_pointwise_family){
+        { real_div, NULL, both_div }, TSI_RESULT_REAL, value_dtype }),
     .trait = factor_trait,
-    .grad = div_grad,
+    .grad = factor_grad,
 };
 const tsi_op_desc tsi_op_pow = {
     .name = "pow",
@@ -409,21 +441,22 @@ const tsi_op_desc tsi_op_lerp = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-TSI_MAKER1_BY(add_scalar, value)
-TSI_MAKER1_BY(rsub_scalar, value)
-TSI_MAKER1_BY(mul_scalar, value)
+TSI_MAKER1_NUMBER(add_scalar, value)
+TSI_MAKER1_NUMBER(rsub_scalar, value)
+TSI_MAKER1_NUMBER(mul_scalar, value)
 
 ts_tensor *(ts_scale)(ts_tensor *x, double factor)
 {
-    return tsi_op_make(&tsi_op_mul_scalar, &x, 1, &factor);
+    return (ts_mul_scalar)(x, factor);
 }
 
-TSI_MAKER1_BY(div_scalar, value)
-TSI_MAKER1_BY(pow, exponent)
+TSI_MAKER1_NUMBER(div_scalar, value)
+TSI_MAKER1_NUMBER(pow, exponent)
 
 ts_tensor *(ts_clamp)(ts_tensor *x, double min, double max)
 {
-    return tsi_op_make(&tsi_op_clamp, &x, 1, &(clamp_attributes){ min, max });
+    clamp_attributes a = { tsi_number_real(min), tsi_number_real(max) };
+    return tsi_op_make(&tsi_op_clamp, &x, 1, &a);
 }
 
 TSI_MAKER1_BY(leaky_relu, negative_slope)

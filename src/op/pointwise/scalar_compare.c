@@ -8,39 +8,45 @@
 
 #include "op/pointwise/unary.h"
 
-static const tsi_attribute value_table[] = { { "value", TS_ATTRIBUTE_REAL, 0, NULL, NULL }, { 0 } };
+static const tsi_attribute value_table[] = { { "value", TS_ATTRIBUTE_NUMBER, 0, NULL, NULL },
+                                             { 0 } };
 
 static double value_of(const void *attributes)
 {
-    return *(const double *)attributes;
+    return ((const ts_number *)attributes)->real;
+}
+
+static int64_t whole_of(const void *attributes)
+{
+    return ((const ts_number *)attributes)->whole;
 }
 
 static ts_dtype value_dtype(const void *attributes)
 {
-    return tsi_number_dtype(value_of(attributes));
+    return tsi_number_dtype(attributes);
 }
 
 /* ---- functions: whole numbers meet a whole number, others make them real --------------------- */
 
 TSI_REAL(eq, x[0] == value_of(a) ? 1 : 0)
-TSI_WHOLE(eq, x[0] == (int64_t)value_of(a))
-TSI_BOTH(eq, x[0] == value_of(a) ? 1 : 0)
+TSI_WHOLE(eq, x[0] == whole_of(a))
+TSI_BOTH(eq, x[0] == tsi_number_both(*(const ts_number *)a) ? 1 : 0)
 TSI_REAL(ne, x[0] != value_of(a) ? 1 : 0)
-TSI_WHOLE(ne, x[0] != (int64_t)value_of(a))
-TSI_BOTH(ne, x[0] != value_of(a) ? 1 : 0)
+TSI_WHOLE(ne, x[0] != whole_of(a))
+TSI_BOTH(ne, x[0] != tsi_number_both(*(const ts_number *)a) ? 1 : 0)
 TSI_REAL(gt, x[0] > value_of(a) ? 1 : 0)
-TSI_WHOLE(gt, x[0] > (int64_t)value_of(a))
+TSI_WHOLE(gt, x[0] > whole_of(a))
 TSI_REAL(ge, x[0] >= value_of(a) ? 1 : 0)
-TSI_WHOLE(ge, x[0] >= (int64_t)value_of(a))
+TSI_WHOLE(ge, x[0] >= whole_of(a))
 TSI_REAL(lt, x[0] < value_of(a) ? 1 : 0)
-TSI_WHOLE(lt, x[0] < (int64_t)value_of(a))
+TSI_WHOLE(lt, x[0] < whole_of(a))
 TSI_REAL(le, x[0] <= value_of(a) ? 1 : 0)
-TSI_WHOLE(le, x[0] <= (int64_t)value_of(a))
+TSI_WHOLE(le, x[0] <= whole_of(a))
 TSI_REAL(fmod, fmod(x[0], value_of(a)))
 
 static int64_t whole_fmod(const int64_t *x, const void *a)
 {
-    int64_t by = (int64_t)value_of(a);
+    int64_t by = whole_of(a);
     return by == 0 || by == -1 ? 0 : *x % by;
 }
 
@@ -52,7 +58,7 @@ static double real_remainder(const double *x, const void *a)
 
 static int64_t whole_remainder(const int64_t *x, const void *a)
 {
-    int64_t by = (int64_t)value_of(a), r = whole_fmod(x, a);
+    int64_t by = whole_of(a), r = whole_fmod(x, a);
     return r != 0 && (r < 0) != (by < 0) ? r + by : r;
 }
 
@@ -90,7 +96,7 @@ static ts_status same_grad(const tsi_grad_io *io)
 static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
                          void *attributes)
 {
-    *(double *)attributes = variant == 0 ? 2.5 : variant == 1 ? -2.0 : 3.0;
+    *(ts_number *)attributes = tsi_number_real(variant == 0 ? 2.5 : variant == 1 ? -2.0 : 3.0);
     return tsi_sample_unary(random, variant, in, count, NULL);
 }
 
@@ -101,7 +107,7 @@ static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t
 #define ONE                                                                                        \
     .dims = "*", .input_min = 1, .input_max = 1, .output_count = 1, .infer = tsi_family_infer,     \
     .reference = tsi_family_reference, .attribute = value_table,                                   \
-    .attribute_bytes = sizeof(double), .sample = sample_value
+    .attribute_bytes = sizeof(ts_number), .sample = sample_value
 
 const tsi_op_desc tsi_op_eq_scalar = {
     .name = "eq_scalar",
@@ -168,11 +174,11 @@ const tsi_op_desc tsi_op_remainder_scalar = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-TSI_MAKER1_BY(eq_scalar, value)
-TSI_MAKER1_BY(ne_scalar, value)
-TSI_MAKER1_BY(gt_scalar, value)
-TSI_MAKER1_BY(ge_scalar, value)
-TSI_MAKER1_BY(lt_scalar, value)
-TSI_MAKER1_BY(le_scalar, value)
-TSI_MAKER1_BY(fmod_scalar, value)
-TSI_MAKER1_BY(remainder_scalar, value)
+TSI_MAKER1_NUMBER(eq_scalar, value)
+TSI_MAKER1_NUMBER(ne_scalar, value)
+TSI_MAKER1_NUMBER(gt_scalar, value)
+TSI_MAKER1_NUMBER(ge_scalar, value)
+TSI_MAKER1_NUMBER(lt_scalar, value)
+TSI_MAKER1_NUMBER(le_scalar, value)
+TSI_MAKER1_NUMBER(fmod_scalar, value)
+TSI_MAKER1_NUMBER(remainder_scalar, value)

@@ -6,10 +6,26 @@
 #include "op/pointwise/unary.h"
 
 typedef struct value_attributes {
-    double value;
+    ts_number value;
 } value_attributes;
-static const tsi_attribute value_table[] = { TSI_ATTR(value_attributes, value, REAL, "value", "1"),
-                                             { 0 } };
+static const tsi_attribute value_table[] = {
+    TSI_ATTR(value_attributes, value, NUMBER, "value", "1"), { 0 }
+};
+
+static double value_of(const void *attributes)
+{
+    return ((const value_attributes *)attributes)->value.real;
+}
+
+static int64_t whole_of(const void *attributes)
+{
+    return ((const value_attributes *)attributes)->value.whole;
+}
+
+static double complex both_of(const void *attributes)
+{
+    return tsi_number_both(((const value_attributes *)attributes)->value);
+}
 
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
@@ -23,7 +39,7 @@ static bool sample_ternary(uint64_t *random, int32_t variant, ts_meta *in, int32
     tsi_sample_binary(random, variant, in, count, NULL);
     in[2] = in[variant == 1 ? 1 : 0];
     *count = 3;
-    if (attributes) *(double *)attributes = variant == 1 ? -0.5 : 1.0;
+    if (attributes) *(ts_number *)attributes = tsi_number_real(variant == 1 ? -0.5 : 1.0);
     return variant < 3;
 }
 
@@ -95,16 +111,15 @@ const tsi_op_desc tsi_op_where = {
 
 static ts_dtype value_dtype(const void *attributes)
 {
-    return tsi_number_dtype(((const value_attributes *)attributes)->value);
+    return tsi_number_dtype(&((const value_attributes *)attributes)->value);
 }
 
-TSI_REAL(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
+TSI_REAL(addcmul, x[0] + value_of(a) * x[1] * x[2])
 TSI_WHOLE(addcmul,
-          (int64_t)((uint64_t)x[0] + (uint64_t)(int64_t)((const value_attributes *)a)->value *
-                                         (uint64_t)x[1] * (uint64_t)x[2]))
-TSI_BOTH(addcmul, x[0] + ((const value_attributes *)a)->value * x[1] * x[2])
-TSI_REAL(addcdiv, x[0] + ((const value_attributes *)a)->value * x[1] / x[2])
-TSI_BOTH(addcdiv, x[0] + ((const value_attributes *)a)->value * x[1] / x[2])
+          (int64_t)((uint64_t)x[0] + (uint64_t)whole_of(a) * (uint64_t)x[1] * (uint64_t)x[2]))
+TSI_BOTH(addcmul, x[0] + both_of(a) * x[1] * x[2])
+TSI_REAL(addcdiv, x[0] + value_of(a) * x[1] / x[2])
+TSI_BOTH(addcdiv, x[0] + both_of(a) * x[1] / x[2])
 
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
 {
@@ -132,10 +147,17 @@ static void addcmul_rules(const tsi_op_call *call, tsi_rules *rules)
     pending(rules, 1, TS_REDUCE_MAX);
 }
 
+/* dy times the conjugate of the value. */
+static ts_tensor *by_value(const tsi_grad_io *io)
+{
+    ts_number value = ((const value_attributes *)io->attributes)->value;
+    value.imaginary = -value.imaginary;
+    return tsi_op_make(&tsi_op_mul_scalar, io->out_grad, 1, &value);
+}
+
 static ts_status addcmul_grad(const tsi_grad_io *io)
 {
-    double value = ((const value_attributes *)io->attributes)->value;
-    ts_tensor *dy = io->out_grad[0], *scaled = ts_mul_scalar(dy, value);
+    ts_tensor *dy = io->out_grad[0], *scaled = by_value(io);
     if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(dy, &io->in_meta[0]);
     if (io->needs & 2)
         io->in_grad[1] = tsi_grad_unbroadcast(ts_mul(scaled, io->in[2]), &io->in_meta[1]);
@@ -146,8 +168,7 @@ static ts_status addcmul_grad(const tsi_grad_io *io)
 
 static ts_status addcdiv_grad(const tsi_grad_io *io)
 {
-    double value = ((const value_attributes *)io->attributes)->value;
-    ts_tensor *dy = io->out_grad[0], *quotient = ts_div(ts_mul_scalar(dy, value), io->in[2]);
+    ts_tensor *dy = io->out_grad[0], *quotient = ts_div(by_value(io), io->in[2]);
     if (io->needs & 1) io->in_grad[0] = tsi_grad_unbroadcast(dy, &io->in_meta[0]);
     if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(quotient, &io->in_meta[1]);
     if (io->needs & 4)
@@ -182,25 +203,36 @@ const tsi_op_desc tsi_op_addcdiv = {
     .attribute_bytes = sizeof(value_attributes),
     .rules = addcmul_rules,
     .grad = addcdiv_grad,
-    .family = FAMILY(real_addcdiv, NULL, both_addcdiv, REAL),
+    .family = (&(const tsi_pointwise_family){
+        { real_addcdiv, NULL, both_addcdiv }, TSI_RESULT_REAL, value_dtype }),
     .sample = sample_ternary,
 };
 
 /* ---- masked_fill ----------------------------------------------------------------------------- */
 
-TSI_REAL(masked_fill, x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0])
-TSI_BOTH(masked_fill, x[1] != 0.0 ? ((const value_attributes *)a)->value : x[0])
-TSI_WHOLE(masked_fill, x[1] ? (int64_t)((const value_attributes *)a)->value : x[0])
+/* A real is cut off for integers, as in a cast. */
+static int64_t cut_of(const void *attributes)
+{
+    const ts_number *value = &((const value_attributes *)attributes)->value;
+    return value->kind == TS_NUMBER_INT ? value->whole : (int64_t)value->real;
+}
+
+TSI_REAL(masked_fill, x[1] != 0.0 ? value_of(a) : x[0])
+TSI_BOTH(masked_fill, x[1] != 0.0 ? both_of(a) : x[0])
+TSI_WHOLE(masked_fill, x[1] ? cut_of(a) : x[0])
 
 static ts_status masked_fill_infer(const tsi_op_call *call)
 {
     TSI_TRY(tsi_infer_pointwise(call));
     call->out[0].dtype = call->in[0].dtype;
-    double value = ((const value_attributes *)call->attributes)->value;
-    bool whole = tsi_dtype_category((ts_dtype)call->in[0].dtype) <= TSI_CATEGORY_INT;
-    if (whole && !(fabs(value) < 0x1p62))
-        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g is no whole number for %s", value,
+    const ts_number *value = &((const value_attributes *)call->attributes)->value;
+    tsi_category kind = tsi_dtype_category((ts_dtype)call->in[0].dtype);
+    if (kind <= TSI_CATEGORY_INT && value->kind != TS_NUMBER_INT && !(fabs(value->real) < 0x1p63))
+        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g is no whole number for %s", value->real,
                         ts_dtype_name((ts_dtype)call->in[0].dtype));
+    if (kind <= TSI_CATEGORY_REAL && value->kind == TS_NUMBER_COMPLEX)
+        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g%+gi is no real number for %s", value->real,
+                        value->imaginary, ts_dtype_name((ts_dtype)call->in[0].dtype));
     return TS_OK;
 }
 
@@ -208,7 +240,7 @@ static ts_status masked_fill_infer(const tsi_op_call *call)
  * one. */
 static void masked_fill_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    double value = ((const value_attributes *)call->attributes)->value;
+    double complex value = both_of(call->attributes);
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         if (reduce == TS_REDUCE_SUM && value != 0.0) continue;
         if (reduce == TS_REDUCE_PROD && value != 1.0 && value != 0.0) continue;
@@ -230,7 +262,7 @@ static bool sample_masked_fill(uint64_t *random, int32_t variant, ts_meta *in, i
 {
     bool more = tsi_sample_binary(random, variant, in, count, NULL);
     in[1].dtype = TS_DTYPE_BOOL;
-    *(double *)attributes = variant == 0 ? 0.0 : 2.5;
+    *(ts_number *)attributes = tsi_number_real(variant == 0 ? 0.0 : 2.5);
     return more;
 }
 
@@ -316,19 +348,22 @@ ts_tensor *(ts_where)(ts_tensor *condition, ts_tensor *a, ts_tensor *b)
 ts_tensor *(ts_addcmul)(ts_tensor *a, ts_tensor *b, ts_tensor *c, double value)
 {
     ts_tensor *in[] = { a, b, c };
-    return tsi_op_make(&tsi_op_addcmul, in, 3, &value);
+    value_attributes number = { tsi_number_real(value) };
+    return tsi_op_make(&tsi_op_addcmul, in, 3, &number);
 }
 
 ts_tensor *(ts_addcdiv)(ts_tensor *a, ts_tensor *b, ts_tensor *c, double value)
 {
     ts_tensor *in[] = { a, b, c };
-    return tsi_op_make(&tsi_op_addcdiv, in, 3, &value);
+    value_attributes number = { tsi_number_real(value) };
+    return tsi_op_make(&tsi_op_addcdiv, in, 3, &number);
 }
 
 ts_tensor *(ts_masked_fill)(ts_tensor *x, ts_tensor *mask, double value)
 {
     ts_tensor *in[] = { x, mask };
-    return tsi_op_make(&tsi_op_masked_fill, in, 2, &value);
+    value_attributes number = { tsi_number_real(value) };
+    return tsi_op_make(&tsi_op_masked_fill, in, 2, &number);
 }
 
 TSI_MAKER2(threshold_backward)

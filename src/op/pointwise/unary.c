@@ -13,16 +13,18 @@
 
 /* ---- shared by the family -------------------------------------------------------------------- */
 
-ts_dtype tsi_number_dtype(double number)
+ts_dtype tsi_number_dtype(const ts_number *number)
 {
-    return number == floor(number) && fabs(number) < 0x1p62 ? TS_DTYPE_I64 : TS_DTYPE_F32;
+    if (number->kind == TS_NUMBER_INT) return TS_DTYPE_I64;
+    return number->kind == TS_NUMBER_COMPLEX ? TS_DTYPE_C64 : TS_DTYPE_F32;
 }
 
 ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes)
 {
     const tsi_pointwise_family *family = op->family;
     ts_dtype number = family->with ? family->with(attributes) : TS_DTYPE_BOOL;
-    if (tsi_dtype_category(number) > tsi_dtype_category(promoted)) promoted = number;
+    if (tsi_dtype_category(number) > tsi_dtype_category(promoted))
+        promoted = tsi_dtype_promote(promoted, number);
     return family->result == TSI_RESULT_REAL ? tsi_dtype_to_real(promoted) : promoted;
 }
 

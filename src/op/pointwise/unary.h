@@ -16,8 +16,9 @@ typedef enum tsi_result_kind {
 typedef struct tsi_pointwise_family {
     tsi_scalar_fns fns;
     tsi_result_kind result;
-    /* (optional) The dtype that numbers among the attributes count as: i64 if they are whole, else
-     * f32. It is taken where it is of a higher category than the inputs'. */
+    /* (optional) The dtype that numbers among the attributes count as: i64 if they are whole, c64
+     * if one is complex, else f32. It is taken where it is of a higher category than the inputs'.
+     */
     ts_dtype (*with)(const void *attributes);
 } tsi_pointwise_family;
 
@@ -28,8 +29,8 @@ typedef struct tsi_pointwise_family {
 
 ts_status tsi_family_infer(const tsi_op_call *call);
 ts_status tsi_family_reference(const tsi_kernel_io *io);
-/* What a number counts as beside tensors: i64 if it is whole, else f32. */
-ts_dtype tsi_number_dtype(double number);
+/* What a number counts as beside tensors: i64 if it is whole, c64 if complex, else f32. */
+ts_dtype tsi_number_dtype(const ts_number *number);
 /* The dtype in which a family computes, from its inputs' dtypes (promoted) and attributes. */
 ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes);
 

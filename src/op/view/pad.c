@@ -12,10 +12,10 @@
 
 typedef struct pad_attributes {
     tsi_dims pad; /* before and after of the last dim, then of the one before it, ... */
-    double value;
+    ts_number value;
 } pad_attributes;
 static const tsi_attribute pad_table[] = { TSI_ATTR(pad_attributes, pad, DIMS, "pad", NULL),
-                                           TSI_ATTR(pad_attributes, value, REAL, "value", "0"),
+                                           TSI_ATTR(pad_attributes, value, NUMBER, "value", "0"),
                                            { 0 } };
 
 /* What is put before and after dim d; less than nothing cuts off. */
@@ -73,7 +73,7 @@ static void pad_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
     }
 }
 
-static double pad_value(const void *attributes)
+static ts_number pad_value(const void *attributes)
 {
     return ((const pad_attributes *)attributes)->value;
 }
@@ -84,7 +84,7 @@ static const tsi_remap_kind pad_kind = { pad_map, pad_value };
 static ts_status pad_grad(const tsi_grad_io *io)
 {
     pad_attributes a = *(const pad_attributes *)io->attributes;
-    a.value = 0.0;
+    a.value = ts_number_int(0);
     for (int32_t i = 0; i < a.pad.count; i++)
         a.pad.value[i] = -a.pad.value[i];
     io->in_grad[0] = tsi_op_make(&tsi_op_pad, io->out_grad, 1, &a);
@@ -102,10 +102,10 @@ static bool sample_pad(uint64_t *random, int32_t variant, ts_meta *in, int32_t *
 {
     (void)random;
     static const pad_attributes given[] = {
-        { { .count = 2, .value = { 1, 2 } }, 0.0 },
-        { { .count = 4, .value = { 0, 0, 3, 0 } }, 2.5 },
-        { { .count = 4, .value = { -1, 2, 1, -3 } }, 1.0 },
-        { { .count = 0 }, 1.0 },
+        { { .count = 2, .value = { 1, 2 } }, { .whole = 0 } },
+        { { .count = 4, .value = { 0, 0, 3, 0 } }, { .real = 2.5, .kind = TS_NUMBER_REAL } },
+        { { .count = 4, .value = { -1, 2, 1, -3 } }, { .real = 1, .whole = 1 } },
+        { { .count = 0 }, { .real = 1, .whole = 1 } },
     };
     if (variant >= 4) return false;
     meta2(in, count);
@@ -305,7 +305,7 @@ ts_tensor *(ts_pad)(ts_tensor *x, const int64_t *pad, int32_t count, double valu
         if (x) TSI_FAIL(TS_ERR_ARG, "pad: %d numbers, at most %d", count, TS_NDIM_MAX);
         return NULL;
     }
-    pad_attributes a = { .pad = list_of(pad, count), .value = value };
+    pad_attributes a = { .pad = list_of(pad, count), .value = tsi_number_real(value) };
     return tsi_op_make(&tsi_op_pad, &x, 1, &a);
 }
 

@@ -123,12 +123,7 @@ ts_status tsi_remap_fill(const tsi_op_desc *op, const void *attributes, const ts
     const tsi_remap_kind *kind = op->family;
     if (!kind->fill || tsi_block_count(out) == 0) return TS_OK;
     unsigned char element[16] = { 0 };
-    double value = kind->fill(attributes);
-    ts_dtype dtype = (ts_dtype)out->dtype;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
-        tsi_store_complex(dtype, element, value);
-    else
-        tsi_store_real(dtype, element, value);
+    tsi_store_number((ts_dtype)out->dtype, element, kind->fill(attributes));
     return device->fill(device, out, element, queue);
 }
 
@@ -165,15 +160,16 @@ void tsi_remap_still(tsi_remap *map, int32_t dim, int64_t extent)
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-void tsi_remap_partials(double fill, tsi_rules *rules)
+void tsi_remap_partials(ts_number fill, tsi_rules *rules)
 {
-    if (fill == 0.0) {
+    double complex value = tsi_number_both(fill);
+    if (value == 0.0) {
         tsi_rules_partials(rules, &(tsi_traits){ .flow = TSI_SELECT });
         return;
     }
     static const ts_reduce idempotent[] = { TS_REDUCE_AVG, TS_REDUCE_MIN, TS_REDUCE_MAX,
                                             TS_REDUCE_AND, TS_REDUCE_OR,  TS_REDUCE_PROD };
-    for (int k = 0; k < (fill == 1.0 ? 6 : 5); k++) { /* a product of ones is one */
+    for (int k = 0; k < (value == 1.0 ? 6 : 5); k++) { /* a product of ones is one */
         tsi_role *row = tsi_rules_add(rules);
         if (!row) return;
         row[0] = row[1] = TSI_P(idempotent[k]);
@@ -191,5 +187,5 @@ void tsi_remap_rules(const tsi_op_call *call, tsi_rules *rules)
         if (!row) return;
         row[0] = row[1] = TSI_S(d);
     }
-    tsi_remap_partials(kind->fill ? kind->fill(call->attributes) : 0.0, rules);
+    tsi_remap_partials(kind->fill ? kind->fill(call->attributes) : ts_number_int(0), rules);
 }

@@ -37,7 +37,7 @@ typedef struct tsi_remap {
 /* What an operator of this kind says of itself, in desc->family. */
 typedef struct tsi_remap_kind {
     void (*map)(const tsi_op_call *call, int32_t input, tsi_remap *out);
-    double (*fill)(const void *attributes); /* NULL: every element comes from an input */
+    ts_number (*fill)(const void *attributes); /* NULL: every element comes from an input */
 } tsi_remap_kind;
 
 /* The identity of in's shape onto out's; dims with equal extents map one to one. */
@@ -48,7 +48,7 @@ void tsi_remap_set(tsi_remap *map, int32_t dim, tsi_remap_piece piece);
 /* Everything but normalise, infer, grad and sample, for operators with one input. */
 void tsi_remap_rules(const tsi_op_call *call, tsi_rules *rules);
 /* Partials that stay beside a fill value: all if it is 0. */
-void tsi_remap_partials(double fill, tsi_rules *rules);
+void tsi_remap_partials(ts_number fill, tsi_rules *rules);
 ts_status tsi_remap_reference(const tsi_kernel_io *io);
 extern const tsi_algorithm tsi_remap_exchange[]; /* number 1: "exchange" */
 

@@ -129,10 +129,10 @@ static void backward_map(const tsi_op_call *call, int32_t input, tsi_remap *map)
     tsi_remap_set(map, (int32_t)a->dim, piece);
 }
 
-static double zero(const void *attributes)
+static ts_number zero(const void *attributes)
 {
     (void)attributes;
-    return 0.0;
+    return ts_number_int(0);
 }
 
 static const tsi_remap_kind slice_kind = { slice_map, NULL };

@@ -320,10 +320,7 @@ ts_status tsi_cpu_scatter(const tsi_kernel_io *io)
     a.what = io->op == &tsi_op_scatter_add ? ADD : PUT;
     if (io->input_count == 3) a.near = &io->in[2];
     ts_dtype dtype = (ts_dtype)io->out[0].block.dtype;
-    double number = a.what == PUT ? ((const tsi_scatter_attributes *)io->attributes)->value : 0.0;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
-        tsi_store_complex(dtype, a.value, number);
-    else
-        tsi_store_real(dtype, a.value, number);
+    if (a.what == PUT)
+        tsi_store_number(dtype, a.value, ((const tsi_scatter_attributes *)io->attributes)->value);
     return along_run(&a);
 }

@@ -123,6 +123,7 @@ ts_status tsi_cpu_cross_entropy(const tsi_kernel_io *io)
     if (!prepare(&e, io)) return (ts_status)TSI_KERNEL_DECLINED;
     int64_t rows = tsi_block_count(e.labels);
     const tsi_cross_entropy_attributes *a = io->attributes;
+    if (io->input_count > 2 || a->label_smoothing != 0) return (ts_status)TSI_KERNEL_DECLINED;
     e.ignored = a->ignore_index;
     for (int64_t row = 0; row < rows; row++) {
         int64_t label = label_of(&e, row);

@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+#include "tessera/types.h"
+
 enum { TSI_SUM_BLOCK = 1024, TSI_SUM_BLOCK_BF16 = 2048 }; /* 4 KiB */
 
 /* One elementwise row: out[i] = f(in[0][i * step[0]], ...). Steps are 0 or 1; out may be an input.
@@ -26,7 +28,8 @@ typedef struct tsi_row {
     const void *in[3];
     int32_t step[3], reserved;
     int64_t count;
-    const double *number; /* the attributes of operators with numbers: alpha, value, min and max */
+    const void *number; /* the attributes of operators with numbers: a double or ts_numbers, which
+                         * begin with one */
 } tsi_row;
 typedef void (*tsi_row_fn)(const tsi_row *row);
 

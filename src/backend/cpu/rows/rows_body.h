@@ -29,7 +29,13 @@ typedef int64_t (*i64_two)(int64_t x, int64_t y, int64_t c);
 
 static TSI_INLINE double number_of(const tsi_row *row)
 {
-    return row->number ? row->number[0] : 0.0;
+    return row->number ? *(const double *)row->number : 0.0;
+}
+
+/* All operators with i64 rows have a ts_number, if any. */
+static TSI_INLINE int64_t whole_of(const tsi_row *row)
+{
+    return row->number ? ((const ts_number *)row->number)->whole : 0;
 }
 
 /* Elements of a step, and how far ahead of it the next ones are fetched: a machine that follows a
@@ -73,7 +79,7 @@ static TSI_INLINE void map1_f64(const tsi_row *row, f64_one f)
 
 static TSI_INLINE void map1_i64(const tsi_row *row, i64_one f)
 {
-    int64_t *to = row->out, c = (int64_t)number_of(row);
+    int64_t *to = row->out, c = whole_of(row);
     const int64_t *x = row->in[0];
     TSI_INDEPENDENT
     for (int64_t i = 0; i < row->count; i++)
@@ -138,7 +144,7 @@ static TSI_INLINE void map2_f64(const tsi_row *row, f64_two f)
 
 static TSI_INLINE void map2_i64(const tsi_row *row, i64_two f)
 {
-    int64_t *to = row->out, c = (int64_t)number_of(row);
+    int64_t *to = row->out, c = whole_of(row);
     const int64_t *x = row->in[0], *y = row->in[1];
     int64_t sx = row->step[0], sy = row->step[1];
     TSI_INDEPENDENT

@@ -12,10 +12,11 @@ static void add_bf16(const tsi_row *row)
         pack2_bf16(row, vp_add);
 }
 
-/* min and max are two numbers; NaN: no bound. */
+/* NaN: no bound. */
 static void clamp_f32(const tsi_row *row)
 {
-    float *to = row->out, low = (float)row->number[0], high = (float)row->number[1];
+    const ts_number *bound = row->number;
+    float *to = row->out, low = (float)bound[0].real, high = (float)bound[1].real;
     const float *x = row->in[0];
     TSI_INDEPENDENT
     for (int64_t i = 0; i < row->count; i++) {
@@ -26,7 +27,8 @@ static void clamp_f32(const tsi_row *row)
 
 static void clamp_f64(const tsi_row *row)
 {
-    double *to = row->out, low = row->number[0], high = row->number[1];
+    const ts_number *bound = row->number;
+    double *to = row->out, low = bound[0].real, high = bound[1].real;
     const double *x = row->in[0];
     TSI_INDEPENDENT
     for (int64_t i = 0; i < row->count; i++) {

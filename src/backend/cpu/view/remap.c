@@ -161,11 +161,7 @@ static ts_status fill_rest(const boxes *b)
     const tsi_remap_kind *kind = b->io->op->family;
     const tsi_block *out = &b->io->out[0].block;
     _Alignas(16) unsigned char element[16] = { 0 };
-    double value = kind->fill(b->io->attributes);
-    if (tsi_dtype_category((ts_dtype)out->dtype) == TSI_CATEGORY_COMPLEX)
-        tsi_store_complex((ts_dtype)out->dtype, element, value);
-    else
-        tsi_store_real((ts_dtype)out->dtype, element, value);
+    tsi_store_number((ts_dtype)out->dtype, element, kind->fill(b->io->attributes));
     bool dense = b->count == 1;
     for (int32_t d = 0; dense && d < b->box[0].ndim; d++)
         dense = b->box[0].dim[d].out_step == 1 || b->box[0].dim[d].count == 1;

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy.h - what weights of classes and smoothed labels add to cross_entropy, of operators:
+ *
+ *   term = (1 - s) w[label] (-log p[label]) + s / C sum over c of w[c] (-log p[c])
+ *
+ * and 0 for ignored labels. A mean divides by the sum of w[label]. */
+#ifndef TSI_OP_CROSS_ENTROPY_H
+#define TSI_OP_CROSS_ENTROPY_H
+
+#include "op/op.h"
+
+typedef struct tsi_label_weights {
+    ts_tensor *counts;  /* 1 where the label counts, else 0 */
+    ts_tensor *weights; /* the weight of its class, else 0; without weights the counts */
+} tsi_label_weights;
+
+/* `weight` NULL: all classes weigh 1. */
+tsi_label_weights tsi_label_weights_of(ts_tensor *labels, ts_tensor *weight, int64_t ignore_index,
+                                       ts_dtype dtype);
+/* The second part of the terms; partial where classes are sharded. */
+ts_tensor *tsi_label_spread(ts_tensor *x, ts_tensor *lse, ts_tensor *weight, ts_tensor *counts,
+                            double smoothing);
+/* What it adds to the gradient of x; dy is divided by what all labels weigh where that is asked. */
+ts_tensor *tsi_label_spread_grad(const tsi_grad_io *io, const tsi_label_weights *w, ts_tensor *dy);
+/* The gradient of the weights; `all`: what all labels weigh, of a mean, else NULL. */
+ts_tensor *tsi_class_weight_grad(const tsi_grad_io *io, const tsi_label_weights *w, ts_tensor *dy,
+                                 ts_tensor *all);
+
+#endif
