@@ -46,6 +46,22 @@ typedef struct ts_times {
     ts_time module[TS_TIMES_MAX]; /* by the scope of the call: "layers.3", its gradients too */
 } ts_times;
 
+/* What memory is for. */
+typedef enum ts_memory_kind {
+    TS_MEMORY_OTHER,
+    TS_MEMORY_PARAMETER, /* stored: the shards */
+    TS_MEMORY_MIRROR,    /* the shards in the dtype of products */
+    TS_MEMORY_GATHERED,  /* parameters that are whole while their unit runs */
+    TS_MEMORY_GRADIENT,
+    TS_MEMORY_OPTIMIZER,
+    TS_MEMORY_ACTIVATION, /* what operators made */
+    TS_MEMORY_TRANSIENT,  /* of kernels while they run */
+    TS_MEMORY_COMM,       /* staging of communication */
+    TS_MEMORY_STAGING,
+    TS_MEMORY_OFFLOADED,
+    TS_MEMORY_KINDS
+} ts_memory_kind;
+
 /* Tensor memory of one rank, in bytes. */
 typedef struct ts_memory {
     size_t struct_size;
@@ -53,6 +69,8 @@ typedef struct ts_memory {
     int64_t peak;     /* the most that was live since ts_rank_memory_reset, or ever */
     int64_t reserved; /* held from the device, live or kept for reuse */
     int64_t allocations;
+    int64_t at_peak[TS_MEMORY_KINDS]; /* what the peak was made of */
+    int64_t most[TS_MEMORY_KINDS];    /* the most of each kind, at whatever moment */
 } ts_memory;
 
 /* What the model engine counted for one rank. Index 0: inside a node, 1: between nodes. */
@@ -74,6 +92,7 @@ TS_API TS_NODISCARD ts_status ts_rank_counts(const ts_rank *me, uint64_t since, 
  * its last row takes the rest. */
 TS_API TS_NODISCARD ts_status ts_rank_times(const ts_rank *me, uint64_t since, ts_times *sum);
 TS_API ts_status ts_rank_memory(ts_rank *me, ts_memory *out); /* recorded */
+TS_API const char *ts_memory_kind_name(ts_memory_kind kind);  /* [any] "gathered" */
 TS_API ts_status ts_rank_memory_reset(ts_rank *me);           /* recorded: the peak starts anew */
 /* Communication of all ranks of this process together. */
 TS_API TS_NODISCARD ts_status ts_world_counts(const ts_world *world, ts_counts *out);

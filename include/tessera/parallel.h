@@ -38,6 +38,7 @@ typedef struct ts_fsdp_options {
     void *dim_context;
     int32_t reshard;      /* a ts_reshard, or a number of ranks */
     int32_t compute;      /* dtype in which operators see real parameters; 0: their own */
+    int32_t compute_ndim; /* parameters of fewer dims keep theirs */
     int32_t reduce;       /* dtype in which gradients are added up; 0: that of the parameter */
     int32_t prefetch_off; /* 1: no unit is gathered before it is needed */
 } ts_fsdp_options;

@@ -51,6 +51,7 @@ void tsi_storage_retain(tsi_storage *storage);
 void tsi_storage_release(tsi_storage *storage); /* any thread; accepts NULL */
 ts_status
 tsi_storage_refill(tsi_storage *storage); /* memory again after empty, undefined contents */
+void tsi_storage_retag(tsi_storage *storage, uint32_t tag); /* counted as this from now on */
 void tsi_storage_empty(
     tsi_storage *storage); /* gives memory back, views stay; outside memory stays too */
 

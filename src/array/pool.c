@@ -43,6 +43,7 @@ typedef struct node {
 typedef struct usage {
     _Atomic int64_t live, peak, allocations;
     _Atomic int64_t others_live, others_allocations;
+    _Atomic int64_t at_peak; /* of a tag */
 } usage;
 
 struct tsi_pool {
@@ -156,6 +157,19 @@ static void count_free(usage *u, size_t bytes, bool owner)
 static usage *usage_of(tsi_pool *pool, uint32_t tag)
 {
     return &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
+}
+
+static int64_t live_of(const usage *u)
+{
+    return read_count(&u->live) + read_count(&u->others_live);
+}
+
+/* By the owner: if the pool is at its peak, that is what it is made of. */
+static inline void note_peak(tsi_pool *pool)
+{
+    if (TSI_LIKELY(live_of(&pool->total) < read_count(&pool->total.peak))) return;
+    for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
+        atomic_store_explicit(&pool->tag[i].at_peak, live_of(&pool->tag[i]), memory_order_relaxed);
 }
 
 /* Allocation events show what is asked of the device; a step that runs from the cache writes none.
@@ -352,6 +366,7 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
     count_alloc(&pool->total, bytes, owner);
     count_alloc(usage_of(pool, tag), bytes, owner);
+    if (owner) note_peak(pool);
     return n->memory;
 }
 
@@ -397,6 +412,7 @@ tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag)
         .live = read_count(&u->live) + read_count(&u->others_live),
         .peak = read_count(&u->peak),
         .allocations = read_count(&u->allocations) + read_count(&u->others_allocations),
+        .at_peak = read_count(&u->at_peak),
     };
 }
 
@@ -416,6 +432,7 @@ void tsi_pool_peak_reset(tsi_pool *pool)
     peak_reset(&pool->total);
     for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
         peak_reset(&pool->tag[i]);
+    note_peak(pool);
 }
 
 tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
@@ -433,6 +450,18 @@ void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
     count_own(&pool->total, bytes);
     count_own(usage_of(pool, tag), bytes);
+    note_peak(pool);
+}
+
+bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to)
+{
+    if (!is_owner(pool)) return false;
+    usage *u = usage_of(pool, to);
+    add_own(&usage_of(pool, from)->live, -(int64_t)bytes);
+    add_own(&u->live, (int64_t)bytes);
+    raise_peak(u, live_of(u));
+    note_peak(pool);
+    return true;
 }
 
 tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool)
@@ -471,6 +500,7 @@ ts_rank *tsi_pool_rank(const tsi_pool *pool)
 const char *tsi_pool_tag_name(uint32_t tag)
 {
     static const char *const names[] = { "other",    "activation", "parameter",
-                                         "gradient", "optimizer",  "communication staging" };
+                                         "gradient", "optimizer",  "communication staging",
+                                         "mirror",   "gathered" };
     return tag < TSI_COUNT_OF(names) ? names[tag] : names[0];
 }

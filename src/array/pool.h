@@ -25,13 +25,16 @@ typedef enum tsi_pool_tag {
     TSI_TAG_PARAMETER,
     TSI_TAG_GRADIENT,
     TSI_TAG_OPTIMIZER,
-    TSI_TAG_COMM /* staging of engines and plans */
+    TSI_TAG_COMM,    /* staging of engines and plans */
+    TSI_TAG_MIRROR,  /* parameters in the dtype of products */
+    TSI_TAG_GATHERED /* parameters that are whole for a while */
 } tsi_pool_tag;
 
 typedef struct tsi_pool tsi_pool;
 typedef struct tsi_pool_usage {
     int64_t live, peak;  /* bytes asked for and not freed; the most since the last reset */
     int64_t allocations; /* calls */
+    int64_t at_peak;     /* of a tag: live when the whole pool was at its peak */
 } tsi_pool_usage;
 
 /* Small arrays that nobody holds any more, complete with their storage, by exact size: what one
@@ -49,6 +52,8 @@ tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool); /* for a thread that knows it is 
  * allocation, when it is taken. By the owner. */
 void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag);
 void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag);
+/* A live block is of another kind from now on; by the owner, else nothing happens. */
+bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to);
 void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
 
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */

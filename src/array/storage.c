@@ -71,6 +71,13 @@ ts_status tsi_storage_refill(tsi_storage *storage)
     return storage->data ? TS_OK : TS_ERR_MEMORY;
 }
 
+void tsi_storage_retag(tsi_storage *storage, uint32_t tag)
+{
+    if (!storage->pool || storage->tag == tag) return;
+    if (!storage->data || tsi_pool_retag(storage->pool, storage->bytes, storage->tag, tag))
+        storage->tag = tag;
+}
+
 /* Where another thread lets go last, nobody is told: a rank's observers are its own thread's. */
 static TSI_COLD void tell_free(tsi_storage *storage)
 {

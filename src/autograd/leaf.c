@@ -104,6 +104,14 @@ ts_tensor *ts_watch(ts_tensor *x)
     return t && tsi_leaf_make(t, false) ? t : NULL;
 }
 
+/* What belongs to a parameter is memory of gradients. */
+static ts_status count_gradient(const tsi_leaf *leaf)
+{
+    if (leaf->towards == TSI_TOWARDS_PARAMETER && !leaf->is_inner)
+        tsi_storage_retag(leaf->grad->array->storage, TSI_TAG_GRADIENT);
+    return TS_OK;
+}
+
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
 {
     if (addition->dtype != leaf->dtype) /* of a value that operators see in fewer bits */
@@ -120,8 +128,9 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
     }
     leaf->touched = 1;
     leaf->settled = 0;
-    if (!ts_tensor_layout(leaf->grad)) return ts_tensor_write(leaf->grad, addition);
-    return ts_tensor_write(leaf->grad, ts_add(leaf->grad, addition));
+    if (ts_tensor_layout(leaf->grad)) addition = ts_add(leaf->grad, addition);
+    TSI_TRY(ts_tensor_write(leaf->grad, addition));
+    return count_gradient(leaf);
 }
 
 ts_status tsi_leaf_settle(tsi_leaf *leaf)
@@ -136,7 +145,8 @@ ts_status tsi_leaf_settle(tsi_leaf *leaf)
         tsi_tensor_release(leaf->reduced);
         leaf->reduced = NULL;
     }
-    return sum == leaf->grad ? TS_OK : ts_tensor_write(leaf->grad, sum);
+    if (sum != leaf->grad) TSI_TRY(ts_tensor_write(leaf->grad, sum));
+    return count_gradient(leaf);
 }
 
 ts_tensor *ts_tensor_grad(ts_tensor *leaf)

@@ -11,14 +11,18 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
 {
     if (!m) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(m->rank));
-    bool tied = m->config.tied;
-    for (int64_t i = tied; i < m->block_count; i++)
-        TSI_TRY(ts_fsdp(m->block[i], options));
-    if (tied) TSI_TRY(ts_fsdp(m->root, options));
     m->units = (ts_fsdp_options){ .struct_size = sizeof m->units };
     if (options)
         memcpy(&m->units, options,
                options->struct_size < sizeof m->units ? options->struct_size : sizeof m->units);
+    if (!m->units.compute) { /* what products take is cast; norms and biases are as they are */
+        m->units.compute = m->compute;
+        m->units.compute_ndim = 2;
+    }
+    bool tied = m->config.tied;
+    for (int64_t i = tied; i < m->block_count; i++)
+        TSI_TRY(ts_fsdp(m->block[i], &m->units));
+    if (tied) TSI_TRY(ts_fsdp(m->root, &m->units));
     m->has_units = 1;
     return TS_OK;
 }

@@ -27,8 +27,9 @@ typedef struct tsi_param {
     int32_t dtype, frozen;
     ts_init_fn init;
     void *init_state;
-    void *init_copy; /* what init_state points to if it was copied; or NULL */
-    void *unit;      /* of src/parallel: who gathers it; or NULL */
+    void *init_copy;   /* what init_state points to if it was copied; or NULL */
+    ts_tensor *mirror; /* the shard in the dtype of products, retained; or NULL: there is none */
+    void *unit;        /* of src/parallel: who gathers it; or NULL */
 } tsi_param;
 
 typedef struct tsi_hook_entry {

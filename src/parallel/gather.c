@@ -66,22 +66,63 @@ static ts_status check_shard(const tsi_unit *u, const tsi_unit_param *p)
     return ts_tensor_relayout(value, p->cut);
 }
 
+static ts_status make_mirror(const tsi_unit *u, tsi_unit_param *p)
+{
+    const ts_tensor *value = p->param->value;
+    tsi_array *array =
+        tsi_tensor_block_tagged(value->mesh, value->layout, (ts_dtype)p->mirrors, TSI_TAG_MIRROR);
+    ts_tensor *t =
+        array ? tsi_tensor_make(value->mesh, value->layout, (ts_dtype)p->mirrors, array, NULL)
+              : NULL;
+    p->param->mirror = tsi_tensor_retain(t);
+    return t ? TS_OK : ts_rank_status(u->rank);
+}
+
+/* The shard in the dtype of products: written again where the shard was. */
+static ts_status refresh_mirror(const tsi_unit *u, tsi_unit_param *p)
+{
+    const ts_tensor *value = p->param->value;
+    if (!p->param->mirror) TSI_TRY(make_mirror(u, p));
+    uint32_t version = value->array->storage->version;
+    if (p->mirror_of == value->array && p->mirror_version == version) return TS_OK;
+    TSI_TRY(tsi_array_copy(p->param->mirror->array, value->array));
+    p->mirror_of = value->array;
+    p->mirror_version = version;
+    return TS_OK;
+}
+
+static bool stays(const tsi_unit_param *p)
+{
+    return p->cut == p->whole && !p->mirrors;
+}
+
+/* What is sent: the shard, its mirror, or what was kept of the whole. */
+static ts_status source_of(const tsi_unit *u, tsi_unit_param *p, ts_tensor **from)
+{
+    TSI_TRY(check_shard(u, p));
+    TSI_TRY(tsi_tensor_ready(p->param->value));
+    *from = p->part ? p->part : p->param->value;
+    if (p->part || !p->mirrors) return TS_OK;
+    TSI_TRY(refresh_mirror(u, p));
+    *from = p->param->mirror;
+    return TS_OK;
+}
+
 /* One round of all that is cut. */
 static ts_status gather_all(tsi_unit *u, ts_tensor **from, const ts_sharding **to, ts_tensor **out)
 {
     int32_t count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        TSI_TRY(check_shard(u, p));
-        if (p->cut == p->whole) continue;
-        from[count] = p->part ? p->part : p->param->value;
-        to[count++] = p->whole;
+        TSI_TRY(source_of(u, p, &from[count]));
+        p->version = p->param->value->array->storage->version;
+        if (!stays(p)) to[count++] = p->whole;
     }
-    TSI_TRY((ts_redistribute_many)(from, to, count, out));
+    TSI_TRY(tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out));
     count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (p->cut == p->whole) continue;
+        if (stays(p)) continue;
         p->other = tsi_tensor_retain(out[count++]);
         tsi_tensor_release(p->part);
         p->part = NULL;
@@ -113,9 +154,21 @@ ts_status tsi_unit_gather(tsi_unit *u)
 
 /* ---- coming -> whole ------------------------------------------------------------------------- */
 
+/* Was a shard changed while its whole was on its way? An update, or a file that was read. */
+static bool is_stale(const tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        const ts_tensor *value = p->param->value;
+        if (!value->layout || value->array->storage->version != p->version) return true;
+    }
+    return false;
+}
+
 ts_status tsi_unit_bind(tsi_unit *u)
 {
     if (u->state == TSI_UNIT_WHOLE) return TS_OK;
+    if (u->state == TSI_UNIT_COMING && is_stale(u)) TSI_TRY(tsi_unit_drop(u, false));
     TSI_TRY(tsi_unit_gather(u));
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];

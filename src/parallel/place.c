@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "op/core/element.h"
 #include "parallel/unit.h"
 
 /* ---- which dim ------------------------------------------------------------------------------- */
@@ -151,10 +152,19 @@ static ts_status place_param(tsi_unit *u, tsi_unit_param *p)
     return move_value(u, p);
 }
 
+/* Real parameters of enough dims are seen in the dtype of products. */
+static int32_t mirror_dtype(const tsi_unit *u, const tsi_param *param)
+{
+    bool real = tsi_dtype_category((ts_dtype)param->dtype) == TSI_CATEGORY_REAL;
+    bool other = u->options.compute && u->options.compute != param->dtype;
+    return real && other && param->shape.ndim >= u->options.compute_ndim ? u->options.compute : 0;
+}
+
 ts_status tsi_unit_place(tsi_unit *u)
 {
     for (int64_t i = 0; i < u->count; i++) {
         ts_status status = place_param(u, &u->param[i]);
+        u->param[i].mirrors = mirror_dtype(u, u->param[i].param);
         if (status != TS_OK) {
             tsi_error_prefix("fsdp: unit %s", u->name);
             return status;

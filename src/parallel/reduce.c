@@ -103,7 +103,8 @@ static ts_status list_run(tsi_unit *u, round_list *list)
 {
     TSI_TRY(list_fill(u, list));
     if (list->count == 0) return TS_OK;
-    TSI_TRY((ts_redistribute_many)(list->from, list->to, list->count, list->out));
+    TSI_TRY(
+        tsi_redistribute_tagged(list->from, list->to, list->count, TSI_TAG_GRADIENT, list->out));
     for (int32_t i = 0; i < list->count; i++)
         TSI_TRY(take_sum(u, list->leaf[i], list->out[i]));
     if (u->all) u->all->stats.reductions++;

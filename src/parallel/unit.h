@@ -32,6 +32,9 @@ typedef struct tsi_unit_param {
     ts_tensor *part;          /* retained, or NULL: the shard of `kept`, between the directions */
     const tsi_array *seen;    /* of the whole, as it was bound: to notice changes */
     uint32_t version;
+    int32_t mirrors;            /* dtype of the mirror that is gathered instead; 0: the shard is */
+    const tsi_array *mirror_of; /* the shard that it is the mirror of, and its version then */
+    uint32_t mirror_version;
     int32_t ready; /* its gradient is complete, and not yet reduced */
 } tsi_unit_param;
 

@@ -104,25 +104,6 @@ static void name_in_scope(const ts_rank *rank, const char *name, char *out)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static tsi_step_memory memory_of(uint32_t tag)
-{
-    switch ((tsi_pool_tag)tag) {
-    case TSI_TAG_ACTIVATION:
-        return TSI_STEP_MEMORY_ACTIVATION;
-    case TSI_TAG_PARAMETER:
-        return TSI_STEP_MEMORY_PARAMETER;
-    case TSI_TAG_GRADIENT:
-        return TSI_STEP_MEMORY_GRADIENT;
-    case TSI_TAG_OPTIMIZER:
-        return TSI_STEP_MEMORY_OPTIMIZER;
-    case TSI_TAG_COMM:
-        return TSI_STEP_MEMORY_COMM;
-    case TSI_TAG_OTHER:
-        break;
-    }
-    return TSI_STEP_MEMORY_OTHER;
-}
-
 static tsi_step_list *list_of(tsi_recording *r)
 {
     return r->rank->index < r->step->list_count ? &r->step->list[r->rank->index] : NULL;
@@ -135,7 +116,7 @@ static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
     char name[NAME + 32];
     tsi_value value = { .name = name,
                         .bytes = (int64_t)storage->bytes,
-                        .memory = (int32_t)memory_of(storage->tag),
+                        .memory = (int32_t)tsi_memory_of_tag(storage->tag),
                         .life = maker ? TSI_LIFE_INSIDE : TSI_LIFE_TAKEN };
     (void)snprintf(name, sizeof name, "%.180s.%lld", maker ? maker : "given",
                    (long long)r->all_count + 1);

@@ -22,4 +22,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out);
  * the caller; NULL if something could not be written down (recorded). Accepts NULL. */
 ts_status tsi_record_end(tsi_recording *recording /* takes */, tsi_step **out);
 
+/* What memory of a pool's tag is called in steps and reports (memory.c). */
+tsi_step_memory tsi_memory_of_tag(uint32_t tag);
+
 #endif

@@ -202,7 +202,8 @@ typedef struct many_item {
 } many_item;
 
 /* Everything that may be refused, before anything moves. */
-static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to, many_item *item)
+static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to, uint32_t tag,
+                              many_item *item)
 {
     if (!to) return TSI_FAIL(TS_ERR_NULL, "redistribute_many: a target sharding is NULL");
     if (!tsi_tensor_enter(x, "redistribute_many")) return ts_rank_status(rank);
@@ -219,8 +220,9 @@ static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to
         return item->to ? TS_OK : ts_rank_status(rank);
     }
     item->from.array = dense_of(rank, x->array);
-    item->to =
-        item->from.array ? tsi_tensor_block(item->mesh, item->layout, item->from.dtype) : NULL;
+    item->to = item->from.array
+                   ? tsi_tensor_block_tagged(item->mesh, item->layout, item->from.dtype, tag)
+                   : NULL;
     return item->to ? TS_OK : ts_rank_status(rank);
 }
 
@@ -275,14 +277,14 @@ static void many_release(many_item *item, int32_t count)
 }
 
 static ts_status move_many(ts_rank *rank, ts_tensor *const *x, const ts_sharding *const *to,
-                           int32_t count, ts_tensor **out)
+                           int32_t count, uint32_t tag, ts_tensor **out)
 {
     many_item *item = tsi_calloc((size_t)count + 1, sizeof *item);
     if (!item) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *item);
     tsi_move *move = NULL;
     ts_status status = TS_OK;
     for (int32_t i = 0; status == TS_OK && i < count; i++)
-        status = many_prepare(rank, x[i], to[i], &item[i]);
+        status = many_prepare(rank, x[i], to[i], tag, &item[i]);
     if (status == TS_OK) status = many_run(rank, item, count, &move);
     if (status == TS_OK) status = many_tensors(rank, x, item, count, move, out);
     tsi_move_release(move);
@@ -294,8 +296,8 @@ static ts_status move_many(ts_rank *rank, ts_tensor *const *x, const ts_sharding
     return status;
 }
 
-ts_status(ts_redistribute_many)(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
-                                ts_tensor **out)
+ts_status tsi_redistribute_tagged(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
+                                  uint32_t tag, ts_tensor **out)
 {
     ts_rank *rank = tsi_rank_current();
     for (int32_t i = 0; out && i < count; i++)
@@ -305,5 +307,11 @@ ts_status(ts_redistribute_many)(ts_tensor *const *x, const ts_sharding *const *t
     TSI_TRY(tsi_rank_enter(rank));
     if (!x || !to || !out) return TSI_FAIL(TS_ERR_NULL, "redistribute_many: an argument is NULL");
     if (count < 0) return TSI_FAIL(TS_ERR_ARG, "redistribute_many: %d tensors", count);
-    return move_many(rank, x, to, count, out);
+    return move_many(rank, x, to, count, tag, out);
+}
+
+ts_status(ts_redistribute_many)(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
+                                ts_tensor **out)
+{
+    return tsi_redistribute_tagged(x, to, count, TSI_TAG_ACTIVATION, out);
 }

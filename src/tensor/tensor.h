@@ -175,6 +175,9 @@ void tsi_tensor_release(ts_tensor *t);      /* accepts NULL */
 ts_tensor *tsi_variable(ts_rank *rank);     /* one reference, the library's; NULL: recorded */
 void tsi_tensor_posted(ts_rank *rank, tsi_post *post); /* run of a body's post */
 void tsi_spare_layouts_release(tsi_tensor_state *state);
+/* ts_redistribute_many, its new blocks counted under a tag of the pool. */
+ts_status tsi_redistribute_tagged(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
+                                  uint32_t tag, ts_tensor **out);
 /* Observers are told: y is x in another layout; `implicit` as in tsi_moved. */
 static inline void tsi_tensor_moved(ts_tensor *x, ts_tensor *y, bool implicit)
 {
