@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "train.h"
 
 static volatile sig_atomic_t stopped;
 
@@ -216,11 +217,18 @@ int cli_train(int argc, char **argv)
 {
     job j = { .terminal = isatty(STDOUT_FILENO) == 1 };
     cli_list sets = { 0 };
-    bool print = false;
+    bool print = false, plan = false, json = false;
+    int64_t flops = 0;
     const cli_option options[] = {
         CLI_LIST("set", &sets, "KEY=VALUE", "instead of what CONFIG says: train.steps=100"),
         CLI_FLAG("print-config", &print, "print the whole configuration and end"),
-        CLI_FLAG("quiet", &j.quiet, "no plan and no progress, only the result"), CLI_END
+        CLI_FLAG("plan-only", &plan,
+                 "print memory, traffic and time of a step and end; needs no data and no ranks"),
+        CLI_FLAG("json", &json, "with --plan-only: as JSON"),
+        CLI_INT("gflops", &flops, 1, 1000000000,
+                "with --plan-only: of products of a rank, for the time (default: measured here)"),
+        CLI_FLAG("quiet", &j.quiet, "no plan and no progress, only the result"),
+        CLI_END
     };
     const cli_usage usage = {
         "train", "CONFIG [options]",
@@ -234,6 +242,7 @@ int cli_train(int argc, char **argv)
     if (ts_train_config_create(&j.config) != TS_OK) return cli_fail("train", "%s", ts_last_error());
     code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
     if (code < 0 && print) code = print_config(j.config);
+    if (code < 0 && plan) code = cli_train_plan(j.config, json, 1e9 * (double)flops);
     if (code < 0 && ts_train_config_check(j.config) != TS_OK)
         code = cli_fail_usage("train", "%s", ts_last_error());
     if (code < 0) code = run(&j);

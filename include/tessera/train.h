@@ -37,6 +37,14 @@ typedef struct ts_train_shape {
     int32_t parts;         /* that a step is made of, run one after the other; 0: one */
 } ts_train_shape;
 
+/* What a rank receives in a step, by information. */
+enum { TS_TRAFFIC_MAX = 24 };
+typedef struct ts_train_traffic {
+    char axes[40]; /* that the group lies along: "fsdp", "replicate+fsdp" */
+    char kind[24]; /* "exchange", "reduce_exchange", "all_reduce" ... */
+    int64_t count, bytes;
+} ts_train_traffic;
+
 typedef struct ts_train_cost {
     size_t struct_size;
     int64_t parameters;
@@ -44,6 +52,11 @@ typedef struct ts_train_cost {
     /* Of this rank, in bytes; activations: what the largest moment of a step holds beside the rest,
      * so that the sum of all is its peak. */
     int64_t weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+    ts_memory memory;      /* of the steps: the peak by kind, and the most of each kind */
+    double comm_seconds;   /* of a step, on the machine that TESSERA_MODEL says */
+    int64_t ranks, tokens; /* of the mesh; of a step, all ranks together */
+    int32_t traffic_count, reserved;
+    ts_train_traffic traffic[TS_TRAFFIC_MAX]; /* of a step */
 } ts_train_cost;
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -146,6 +159,10 @@ TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *confi
  * what an engine does. recorded */
 TS_API ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape,
                                    ts_train_cost *out);
+
+/* The same of a configuration before there are ranks: of the rank with most, without data,
+ * tokenizer, weights or storage. [any] but a rank's thread */
+TS_API TS_NODISCARD ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out);
 
 /* Trains on the configuration's mesh: tokenises text if need be, makes or loads the model, goes on
  * from the newest complete state in the output directory, and leaves the model, the log and the

@@ -457,7 +457,7 @@ static ts_status check_numbers(const ts_train_config *c)
     return TS_OK;
 }
 
-ts_status ts_train_config_check(const ts_train_config *c)
+ts_status tsi_train_config_meaning(const ts_train_config *c)
 {
     static const char *const kinds[] = { "adamw", "sgd", NULL };
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
@@ -473,13 +473,19 @@ ts_status ts_train_config_check(const ts_train_config *c)
     TSI_TRY(ts_reshard_parse(c->parallel.reshard, &reshard));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
-    if (c->data.path[0] == '\0')
-        return TSI_FAIL(TS_ERR_ARG, "data.path: is empty; it names a text file or token files");
-    if (c->train.output[0] == '\0') return TSI_FAIL(TS_ERR_ARG, "train.output: is empty");
     if (c->train.batch % c->train.accumulate != 0)
         return TSI_FAIL(TS_ERR_ARG, "train.batch: %lld rows cannot be run in %lld equal parts",
                         (long long)c->train.batch, (long long)c->train.accumulate);
     return check_numbers(c);
+}
+
+ts_status ts_train_config_check(const ts_train_config *c)
+{
+    TSI_TRY(tsi_train_config_meaning(c));
+    if (c->data.path[0] == '\0')
+        return TSI_FAIL(TS_ERR_ARG, "data.path: is empty; it names a text file or token files");
+    if (c->train.output[0] == '\0') return TSI_FAIL(TS_ERR_ARG, "train.output: is empty");
+    return TS_OK;
 }
 
 ts_schedule tsi_train_schedule(const ts_train_config *c)

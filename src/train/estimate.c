@@ -23,9 +23,11 @@
 enum { STACK_BYTES = 8 << 20, STEPS = 2 };
 
 typedef struct described {
-    const ts_model *model;
+    const ts_model *model;         /* its twin is run; or NULL: */
+    const ts_train_config *config; /* what this says */
     ts_train_shape shape;
     char *mesh;
+    int64_t vocab;
     int64_t rank, ranks;
     ts_train_cost cost;
     ts_status status;
@@ -67,13 +69,29 @@ static ts_optimizer *optimizer_of(ts_model *m, int32_t moments)
     return moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, NULL);
 }
 
+static ts_status run_step(ts_rank *me, const described *d, ts_model *m)
+{
+    for (int32_t part = 0; part < d->shape.parts; part++)
+        TSI_TRY(run_part(me, m, &d->shape, part));
+    return ts_module_reset(m->root); /* gradients go, as after an update */
+}
+
+/* The first notes orders and fills caches; the last is what is counted. */
 static ts_status run_steps(ts_rank *me, described *d, ts_model *m)
 {
-    for (int32_t step = 0; step < STEPS; step++) {
-        for (int32_t part = 0; part < d->shape.parts; part++)
-            TSI_TRY(run_part(me, m, &d->shape, part));
-        TSI_TRY(ts_module_reset(m->root)); /* gradients go, as after an update */
-    }
+    ts_modelled before = { .struct_size = sizeof before }, after = before;
+    tsi_traffic traffic;
+    for (int32_t step = 0; step + 1 < STEPS; step++)
+        TSI_TRY(run_step(me, d, m));
+    TSI_TRY(ts_rank_modelled(me, &before));
+    TSI_TRY(tsi_traffic_begin(&traffic, m->mesh));
+    ts_status status = run_step(me, d, m);
+    tsi_traffic_end(&traffic);
+    TSI_TRY(status);
+    TSI_TRY(ts_rank_modelled(me, &after));
+    d->cost.comm_seconds = after.seconds - before.seconds;
+    d->cost.traffic_count = traffic.count;
+    memcpy(d->cost.traffic, traffic.row, sizeof d->cost.traffic);
     return TS_OK;
 }
 
@@ -99,6 +117,10 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
     double tokens = (double)d->shape.rows * (double)d->shape.context;
     TSI_TRY(ts_module_each(m->root, add_gradient, &c->gradient_bytes));
     c->parameters = ts_module_count(m->root);
+    c->ranks = d->ranks;
+    c->tokens = d->shape.rows * d->shape.context * d->shape.parts;
+    c->memory.struct_size = sizeof c->memory;
+    TSI_TRY(ts_rank_memory(me, &c->memory));
     c->flops_per_token = state->flops / (tokens * d->shape.parts * STEPS);
     c->weight_bytes = tsi_pool_used(pool, TSI_TAG_PARAMETER).live;
     c->optimizer_bytes = tsi_pool_used(pool, TSI_TAG_OPTIMIZER).live;
@@ -112,8 +134,11 @@ static ts_status work(ts_rank *me, void *argument)
 {
     described *d = argument;
     ts_mesh *mesh = ts_mesh_create(me, d->mesh);
-    ts_model *twin = mesh ? tsi_model_twin(d->model, mesh) : NULL;
-    ts_status status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
+    tsi_declare_how how = { .vocab = d->vocab, .without_weights = 1 };
+    ts_model *twin = mesh && d->model ? tsi_model_twin(d->model, mesh) : NULL;
+    ts_status status = mesh ? TS_OK : ts_rank_status(me);
+    if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin);
+    if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, d->shape.moments) : NULL;
     if (status == TS_OK) status = run_steps(me, d, twin);
     if (status == TS_OK) status = account(me, d, twin);
@@ -146,6 +171,15 @@ static char *mesh_text_of(const ts_mesh *mesh)
     return NULL;
 }
 
+/* Waits for the world without data. */
+static ts_status run_described(described *d)
+{
+    pthread_t thread;
+    TSI_TRY(tsi_thread_start(&thread, describe, d, STACK_BYTES));
+    pthread_join(thread, NULL);
+    return d->status == TS_OK ? TS_OK : TSI_FAIL(d->status, "estimate: %s", d->error);
+}
+
 ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_train_cost *out)
 {
     if (!model || !shape || !out) return TSI_FAIL(TS_ERR_NULL, "estimate: an argument is NULL");
@@ -162,11 +196,57 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
     if (d.shape.parts < 1) d.shape.parts = 1;
     d.mesh = mesh_text_of(model->mesh);
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
-    pthread_t thread;
-    ts_status status = tsi_thread_start(&thread, describe, &d, STACK_BYTES);
-    if (status == TS_OK) pthread_join(thread, NULL);
+    ts_status status = run_described(&d);
     tsi_free(d.mesh);
-    if (status == TS_OK && d.status != TS_OK) status = TSI_FAIL(d.status, "estimate: %s", d.error);
+    if (status == TS_OK) *out = d.cost;
+    return status;
+}
+
+ts_train_shape tsi_train_shape(const ts_train_config *c)
+{
+    bool adamw = strcmp(c->optimizer.kind, "adamw") == 0;
+    return (ts_train_shape){ .struct_size = sizeof(ts_train_shape),
+                             .rows = c->train.batch / c->train.accumulate,
+                             .context = c->data.context,
+                             .moments = adamw ? 2 : c->optimizer.momentum != 0,
+                             .parts = (int32_t)c->train.accumulate };
+}
+
+/* Where the configuration leaves the vocabulary to the data: the tokenizer's. */
+static ts_status find_vocabulary(const ts_train_config *c, int64_t *vocab)
+{
+    ts_tokenizer *tokenizer = NULL;
+    *vocab = c->model.vocab;
+    if (*vocab > 0 || c->model.directory[0]) return TS_OK;
+    if (ts_tokenizer_open(c->data.tokenizer, &tokenizer) != TS_OK)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "model.vocab: is not said, and the tokenizer \"%.200s\" cannot say it",
+                        c->data.tokenizer);
+    *vocab = ts_tokenizer_vocabulary(tokenizer);
+    ts_tokenizer_close(tokenizer);
+    return TS_OK;
+}
+
+ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
+{
+    if (!config || !out) return TSI_FAIL(TS_ERR_NULL, "forecast: an argument is NULL");
+    *out = (ts_train_cost){ .struct_size = sizeof *out };
+    TSI_TRY(tsi_train_config_meaning(config));
+    ts_roles roles;
+    TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
+    if (roles.ranks == 0)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
+                        config->parallel.mesh);
+    described d = { .config = config,
+                    .shape = tsi_train_shape(config),
+                    .mesh = tsi_strdup(config->parallel.mesh),
+                    .ranks = roles.ranks,
+                    .cost = *out };
+    if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
+    ts_status status = find_vocabulary(config, &d.vocab);
+    if (status == TS_OK) status = run_described(&d); /* the first rank has the largest pieces */
+    tsi_free(d.mesh);
     if (status == TS_OK) *out = d.cost;
     return status;
 }

@@ -10,13 +10,7 @@
 
 ts_status tsi_measure_plan(tsi_run *run)
 {
-    const ts_train_config *c = run->config;
-    bool adamw = strcmp(c->optimizer.kind, "adamw") == 0;
-    ts_train_shape shape = { .struct_size = sizeof shape,
-                             .rows = c->train.batch / c->train.accumulate,
-                             .context = c->data.context,
-                             .moments = adamw ? 2 : c->optimizer.momentum != 0,
-                             .parts = (int32_t)c->train.accumulate };
+    ts_train_shape shape = tsi_train_shape(run->config);
     ts_train_cost cost;
     TSI_TRY(ts_train_estimate(run->model, &shape, &cost));
     ts_train_plan *p = &run->plan;

@@ -92,6 +92,30 @@ static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64
     return part + 1 < parts && !model->has_units;
 }
 
+/* What of a configuration decides what a step costs. */
+ts_train_shape tsi_train_shape(const ts_train_config *config);
+
+/* ---- traffic */
+typedef struct tsi_traffic { /* of one rank */
+    ts_mesh *mesh;
+    tsi_observer hears;
+    int32_t count, reserved;
+    ts_train_traffic row[TS_TRAFFIC_MAX];
+} tsi_traffic;
+ts_status tsi_traffic_begin(tsi_traffic *traffic, ts_mesh *mesh);
+void tsi_traffic_end(tsi_traffic *traffic);
+
+/* ---- the model */
+typedef struct tsi_declare_how {
+    int64_t vocab;           /* where the configuration leaves it to the data */
+    int32_t without_weights; /* of a directory, config.json alone is read */
+    int32_t reserved;
+} tsi_declare_how;
+/* The model that the configuration says, declared and wrapped; the caller destroys *out, also on
+ * failure. */
+ts_status tsi_train_declare(const ts_train_config *config, ts_mesh *mesh,
+                            const tsi_declare_how *how, ts_model **out);
+
 /* ---- numbers */
 ts_status tsi_measure_plan(tsi_run *run);
 void tsi_measure_step(tsi_run *run); /* counts operators and communication up to here */

@@ -40,13 +40,13 @@ static ts_status make_mesh(tsi_run *run)
     return run->all ? TS_OK : ts_rank_status(run->me);
 }
 
-static ts_model_config model_config(const tsi_run *run)
+static ts_model_config model_config(const ts_train_config *config, int64_t vocab)
 {
-    const tsi_model_keys *m = &run->config->model;
+    const tsi_model_keys *m = &config->model;
     ts_model_config c = { .struct_size = sizeof c };
     for (int32_t i = 0; tsi_family_names[i]; i++)
         if (strcmp(m->family, tsi_family_names[i]) == 0) c.family = i;
-    c.vocab = m->vocab ? m->vocab : ts_loader_vocabulary(run->loader);
+    c.vocab = m->vocab ? m->vocab : vocab;
     c.hidden = m->hidden;
     /* 8/3 of hidden gives SwiGLU as many parameters as 4 * hidden without a gate. */
     int64_t inner = c.family == TS_MODEL_GPT2 ? 4 * m->hidden : (8 * m->hidden / 3 + 15) / 16 * 16;
@@ -55,7 +55,7 @@ static ts_model_config model_config(const tsi_run *run)
     c.heads = m->heads;
     c.kv_heads = m->kv_heads ? m->kv_heads : m->heads;
     c.head_dim = m->head_dim ? m->head_dim : m->hidden / m->heads;
-    c.positions = m->positions ? m->positions : run->config->data.context;
+    c.positions = m->positions ? m->positions : config->data.context;
     c.experts = m->experts;
     c.experts_per_token = m->experts_per_token;
     c.expert_width = m->expert_width;
@@ -88,33 +88,46 @@ static ts_status recompute_layers(ts_model *model, ts_recompute what)
 }
 
 /* With an axis fsdp every block is a unit. */
-static ts_status shard_blocks(tsi_run *run)
+static ts_status shard_blocks(ts_model *model, ts_mesh *mesh, const char *reshard)
 {
     ts_fsdp_options options = { .struct_size = sizeof options };
-    if (ts_mesh_axis(run->mesh, "fsdp") < 0) return TS_OK;
-    TSI_TRY(ts_reshard_parse(run->config->parallel.reshard, &options.reshard));
-    return ts_model_fsdp(run->model, &options);
+    if (ts_mesh_axis(mesh, "fsdp") < 0) return TS_OK;
+    TSI_TRY(ts_reshard_parse(reshard, &options.reshard));
+    return ts_model_fsdp(model, &options);
+}
+
+static ts_status wrap(ts_model *model, ts_mesh *mesh, const tsi_parallel_keys *keys)
+{
+    bool full = strcmp(keys->recompute, "full") == 0;
+    if (full || strcmp(keys->recompute, "select") == 0)
+        TSI_TRY(recompute_layers(model, full ? TS_RECOMPUTE_FULL : TS_RECOMPUTE_SELECT));
+    return shard_blocks(model, mesh, keys->reshard);
+}
+
+ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
+                            ts_model **out)
+{
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.plan = c->parallel.plan[0] ? c->parallel.plan : NULL;
+    options.dtype = ts_dtype_parse(c->model.dtype);
+    options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
+    *out = NULL;
+    if (c->model.directory[0] && !how->without_weights) {
+        *out = ts_model_open(mesh, c->model.directory, &options);
+    } else {
+        ts_model_config config = model_config(c, how->vocab);
+        if (c->model.directory[0]) TSI_TRY(ts_model_config_read(c->model.directory, &config));
+        *out = ts_model_declare(mesh, &config, &options);
+    }
+    return *out ? wrap(*out, mesh, &c->parallel) : ts_rank_status(mesh->rank);
 }
 
 /* Declared, wrapped, then read or begun. */
 static ts_status make_model(tsi_run *run)
 {
     const ts_train_config *c = run->config;
-    ts_model_options options = TS_INIT(ts_model_options);
-    options.plan = c->parallel.plan[0] ? c->parallel.plan : NULL;
-    options.dtype = ts_dtype_parse(c->model.dtype);
-    options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
-    if (c->model.directory[0]) {
-        run->model = ts_model_open(run->mesh, c->model.directory, &options);
-    } else {
-        ts_model_config config = model_config(run);
-        run->model = ts_model_declare(run->mesh, &config, &options);
-    }
-    if (!run->model) return ts_rank_status(run->me);
-    bool full = strcmp(c->parallel.recompute, "full") == 0;
-    if (full || strcmp(c->parallel.recompute, "select") == 0)
-        TSI_TRY(recompute_layers(run->model, full ? TS_RECOMPUTE_FULL : TS_RECOMPUTE_SELECT));
-    TSI_TRY(shard_blocks(run));
+    tsi_declare_how how = { .vocab = ts_loader_vocabulary(run->loader) };
+    TSI_TRY(tsi_train_declare(c, run->mesh, &how, &run->model));
     TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);
     if (made->vocab < ts_loader_vocabulary(run->loader))

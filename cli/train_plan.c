@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train_plan.c - `tessera train CONFIG --plan-only`: memory, traffic and time of a step, without
+ * data, tokenizer, weights or ranks.
+ *
+ * The step is run in a world without data; nothing is allocated but what describes it. The time is
+ * that of products at a rate, and of communication on a modelled machine, one after the other. */
+#include "cli.h"
+#include "train.h"
+
+enum { PRODUCT = 512, TURNS = 3 };
+
+/* FLOP/s of a product of one rank with all cores. */
+static ts_status measure(ts_rank *me, void *argument)
+{
+    double *best = argument;
+    ts_mesh *self = ts_mesh_self(me);
+    ts_scope scope = ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    ts_tensor *a = ts_randn(self, TS_DTYPE_F32, TS_SHAPE(PRODUCT, PRODUCT), NULL);
+    for (int i = 0; i < TURNS; i++) {
+        double start = cli_now();
+        ts_tensor_wait(ts_matmul(a, a));
+        double rate = 2.0 * PRODUCT * PRODUCT * PRODUCT / (cli_now() - start);
+        if (rate > *best) *best = rate;
+    }
+    ts_scope_close(scope);
+    ts_mesh_release(self);
+    return ts_rank_status(me);
+}
+
+/* Of one rank: what was said, or this machine's, shared by the ranks it could hold. */
+static double rate_of(double said, int64_t ranks)
+{
+    enum { RANKS_HERE = 16 };
+    double rate = 0;
+    char error[256];
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 1;
+    if (said > 0) return said;
+    if (ts_launch_with(&options, measure, &rate, error, sizeof error) != TS_OK || rate <= 0)
+        return 1e9;
+    return ranks <= RANKS_HERE ? rate / (double)ranks : rate;
+}
+
+static double compute_seconds(const ts_train_cost *c, double rate)
+{
+    return c->flops_per_token * (double)c->tokens / (double)c->ranks / rate;
+}
+
+static int print_json(const ts_train_cost *c, double rate)
+{
+    ts_json_writer json = { 0 };
+    ts_json_put_open(&json, '{');
+    ts_json_put_member_int(&json, "parameters", c->parameters);
+    ts_json_put_member_int(&json, "ranks", c->ranks);
+    ts_json_put_member_int(&json, "tokens", c->tokens);
+    ts_json_put_member_real(&json, "flops_per_token", c->flops_per_token);
+    ts_json_put_key(&json, "memory");
+    ts_json_put_open(&json, '{');
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        ts_json_put_member_int(&json, ts_memory_kind_name((ts_memory_kind)k), c->memory.at_peak[k]);
+    ts_json_put_member_int(&json, "peak", c->memory.peak);
+    ts_json_put_close(&json, '}');
+    ts_json_put_key(&json, "bytes");
+    ts_json_put_open(&json, '[');
+    for (int32_t i = 0; i < c->traffic_count; i++) {
+        const ts_train_traffic *t = &c->traffic[i];
+        ts_json_put_open(&json, '{');
+        ts_json_put_member_text(&json, "axis", t->axes);
+        ts_json_put_member_text(&json, "kind", t->kind);
+        ts_json_put_member_int(&json, "count", t->count);
+        ts_json_put_member_int(&json, "bytes", t->bytes);
+        ts_json_put_close(&json, '}');
+    }
+    ts_json_put_close(&json, ']');
+    ts_json_put_member_real(&json, "flops_per_second", rate);
+    ts_json_put_member_real(&json, "compute_seconds", compute_seconds(c, rate));
+    ts_json_put_member_real(&json, "comm_seconds", c->comm_seconds);
+    ts_json_put_member_real(&json, "step_seconds", compute_seconds(c, rate) + c->comm_seconds);
+    ts_json_put_close(&json, '}');
+    int code = cli_json_print(&json, stdout);
+    ts_json_writer_release(&json);
+    return code;
+}
+
+static int print_text(const ts_train_cost *c, double rate)
+{
+    char a[32], b[32];
+    printf("model   %lld parameters, %.4g FLOP per token\n", (long long)c->parameters,
+           c->flops_per_token);
+    printf("mesh    %lld ranks, %lld tokens a step\n", (long long)c->ranks, (long long)c->tokens);
+    printf("memory  %s of the rank with most:\n", cli_bytes(a, sizeof a, c->memory.peak));
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        if (c->memory.at_peak[k] > 0 || c->memory.most[k] > 0)
+            printf("        %-12s %12s   at most %s\n", ts_memory_kind_name((ts_memory_kind)k),
+                   cli_bytes(a, sizeof a, c->memory.at_peak[k]),
+                   cli_bytes(b, sizeof b, c->memory.most[k]));
+    for (int32_t i = 0; i < c->traffic_count; i++)
+        printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
+               c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
+               cli_bytes(a, sizeof a, c->traffic[i].bytes));
+    printf("step    %.4g s: %.4g s of products at %.3g FLOP/s a rank, %.4g s of communication\n",
+           compute_seconds(c, rate) + c->comm_seconds, compute_seconds(c, rate), rate,
+           c->comm_seconds);
+    return 0;
+}
+
+int cli_train_plan(const ts_train_config *config, bool json, double flops)
+{
+    ts_train_cost cost;
+    if (ts_train_forecast(config, &cost) != TS_OK) return cli_fail("train", "%s", ts_last_error());
+    double rate = rate_of(flops, cost.ranks);
+    return json ? print_json(&cost, rate) : print_text(&cost, rate);
+}
