@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "comm/model/model.h"
+#include "comm/model/model_engine.h"
 #include "train/run.h"
 
 /* Axes on which members of the team differ; the names of them, "fsdp+tp". */
