@@ -32,6 +32,7 @@ typedef struct verify_model {
     const ts_json *reference; /* its root */
     int64_t rows, length;     /* tokens [rows][length + 1] */
     int64_t *token;
+    int64_t ep;     /* experts over groups of so many ranks */
     int64_t values; /* of the reference */
     int64_t agreed; /* counted by rank 0: all that is compared is the same on every rank */
     bool is_first;  /* rank 0 is in this process */
@@ -289,6 +290,7 @@ static ts_model *open_model(const verify_model *v, ts_mesh *mesh)
 {
     ts_model_options options = TS_INIT(ts_model_options);
     options.plan = v->plan;
+    options.ep = v->ep;
     if (strcmp(v->dtype, "f64") == 0) options.dtype = TS_DTYPE_F64;
     if (strcmp(v->dtype, "bf16") == 0) options.compute = TS_DTYPE_BF16;
     ts_model *model = ts_model_open(mesh, v->directory, &options);
@@ -379,6 +381,8 @@ int cli_verify_model(int argc, char **argv)
         CLI_TEXT(
             "plan", &v.plan, "NAME|FILE",
             "dp, tp, sp, or a file of \"pattern: placements\" lines; \"base: tp\" for the rest"),
+        CLI_INT("ep", &v.ep, 1, INT32_MAX,
+                "experts are cut over groups of so many neighbouring ranks (default 1)"),
         CLI_TEXT("device", &v.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("recompute", &v.recompute, "none|full|select",
                  "what backward makes again: whole blocks, or what is cheap (default none)"),

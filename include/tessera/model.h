@@ -107,6 +107,8 @@ typedef struct ts_model_options {
                          ts_model_plan_default */
     int32_t dtype;    /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
     int32_t compute;  /* dtype of products; 0: as stored */
+    int64_t ep;       /* the experts of a layer are cut over groups of so many neighbouring ranks,
+                         evenly or not; 0: they are not */
 } ts_model_options;
 
 TS_BEGIN_C

@@ -15,11 +15,16 @@
 
 #include "model/part.h"
 
-typedef struct experts {
+typedef struct experts { /* x, which, weight -> y */
     tsi_part part;
-    ts_tensor *router, *bias, *in, *out; /* [E, C], [E] or NULL, [E, 2F, C], [E, C, F] */
-    ts_module *shared;                   /* or NULL */
+    ts_tensor *in, *out; /* [E, 2F, C], [E, C, F] */
 } experts;
+
+typedef struct choosing {
+    tsi_part part;
+    ts_tensor *router, *bias;    /* [E, C], [E] or NULL */
+    ts_module *experts, *shared; /* the latter or NULL */
+} choosing;
 
 static ts_tensor *best(ts_tensor *scores, int64_t count, ts_tensor **which)
 {
@@ -46,7 +51,7 @@ static ts_tensor *within_groups(const ts_model_config *c, ts_tensor *scores_BTE)
 }
 
 /* The experts of each token by score plus bias: a choice, which has no gradient. */
-static ts_tensor *choice(const experts *e, ts_tensor *scores_BTE)
+static ts_tensor *choice(const choosing *e, ts_tensor *scores_BTE)
 {
     const ts_model_config *c = &e->part.model->config;
     ts_tensor *which = NULL, *by = ts_detach(scores_BTE);
@@ -57,7 +62,7 @@ static ts_tensor *choice(const experts *e, ts_tensor *scores_BTE)
 }
 
 /* Which experts a token goes to, and with what weights. */
-static ts_tensor *route(const experts *e, ts_tensor *x_BTC, ts_tensor **which_BTK)
+static ts_tensor *route(const choosing *e, ts_tensor *x_BTC, ts_tensor **which_BTK)
 {
     const ts_model *m = e->part.model;
     const ts_model_config *c = &m->config;
@@ -87,37 +92,60 @@ static void experts_forward(void *state, const ts_module_io *io)
     const experts *e = state;
     const ts_model *m = e->part.model;
     const ts_model_config *c = &m->config;
-    ts_shape s = ts_tensor_shape(io->input[0]);
+    ts_tensor *x_BTC = io->input[0], *which_BTK = io->input[1], *weight_BTK = io->input[2];
+    ts_shape s = ts_tensor_shape(x_BTC);
     int64_t batch = s.extent[0], length = s.extent[1], chosen = c->experts_per_token, slots = 2;
-    ts_tensor *which_BTK = NULL, *weight = route(e, io->input[0], &which_BTK);
     ts_tensor *x_BTKC =
-        ts_expand(ts_unsqueeze(io->input[0], 2), TS_SHAPE(batch, length, chosen, c->hidden));
+        ts_expand(ts_unsqueeze(x_BTC, 2), TS_SHAPE(batch, length, chosen, c->hidden));
     ts_tensor *both = ts_grouped_linear(x_BTKC, tsi_model_cast(m, e->in), which_BTK);
     both = ts_reshape(both, TS_SHAPE(batch, length, chosen, 2, c->expert_width));
     ts_tensor *wide_BTKF = tsi_model_gate(m, ts_select(both, 3, 0), ts_select(both, 3, 1));
-    wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight, 3));
+    wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight_BTK, 3));
     ts_tensor *y_BTKC = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, e->out), which_BTK);
-    ts_tensor *y_BTC = ts_sum(y_BTKC, &slots, 1, 0);
-    io->output[0] = e->shared ? ts_add(y_BTC, TS_CALL(e->shared, io->input[0])) : y_BTC;
+    io->output[0] = ts_sum(y_BTKC, &slots, 1, 0);
 }
 
-static const ts_module_desc experts_desc = TSI_PART_DESC("experts", experts_forward);
+static const ts_module_desc experts_desc = { .struct_size = sizeof(ts_module_desc),
+                                             .type = "experts",
+                                             .input_count = 3,
+                                             .output_count = 1,
+                                             .forward = experts_forward,
+                                             .destroy = tsi_free };
+
+static ts_module *experts_add(const tsi_builder *b, ts_module *above)
+{
+    experts *e = tsi_part_add(b, above, "experts", &experts_desc, sizeof *e);
+    if (!e) return NULL;
+    const ts_model_config *c = &b->model->config;
+    ts_shape in = TS_SHAPE(c->experts, 2 * c->expert_width, c->hidden);
+    ts_shape out = TS_SHAPE(c->experts, c->hidden, c->expert_width);
+    e->in = ts_module_param(e->part.module, "gate_up_proj", in, &b->normal);
+    e->out = ts_module_param(e->part.module, "down_proj", out, &b->normal);
+    return e->part.module;
+}
+
+static void choosing_forward(void *state, const ts_module_io *io)
+{
+    const choosing *e = state;
+    ts_tensor *x = io->input[0], *which = NULL, *weight = route(e, x, &which);
+    ts_tensor *y = TS_CALL(e->experts, x, which, weight);
+    io->output[0] = e->shared ? ts_add(y, TS_CALL(e->shared, x)) : y;
+}
+
+static const ts_module_desc choosing_desc = TSI_PART_DESC("choosing", choosing_forward);
 
 ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name)
 {
-    experts *e = tsi_part_add(b, above, name, &experts_desc, sizeof *e);
+    choosing *e = tsi_part_add(b, above, name, &choosing_desc, sizeof *e);
     if (!e) return NULL;
     const ts_model_config *c = &b->model->config;
     ts_module *m = e->part.module;
-    ts_shape in = TS_SHAPE(c->experts, 2 * c->expert_width, c->hidden);
-    ts_shape out = TS_SHAPE(c->experts, c->hidden, c->expert_width);
     ts_param_options fixed = b->zeros;
     fixed.frozen = 1;
     e->router = ts_module_param(m, "gate.weight", TS_SHAPE(c->experts, c->hidden), &b->normal);
     if (c->family == TS_MODEL_DEEPSEEK_V3)
         e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
-    e->in = ts_module_param(m, "experts.gate_up_proj", in, &b->normal);
-    e->out = ts_module_param(m, "experts.down_proj", out, &b->normal);
+    e->experts = experts_add(b, m);
     if (c->shared_experts > 0)
         e->shared = tsi_part_mlp(b, m, "shared_experts", c->shared_experts * c->expert_width);
     return m;

@@ -36,8 +36,8 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
 
 static ts_status place_activations(ts_model *m)
 {
-    const char *batch = "dp?:S(0) replicate?:S(0) fsdp?:S(0)";
-    const char *both = "dp?:S(0) replicate?:S(0) fsdp?:S(0) tp?:S(1)";
+    const char *batch = "dp?:S(0) replicate?:S(0) fsdp?:S(0) ep?:S(0)";
+    const char *both = "dp?:S(0) replicate?:S(0) fsdp?:S(0) ep?:S(0) tp?:S(1)";
     m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
     m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
     m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, m->sequence ? both : batch));
@@ -98,7 +98,7 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
     m->compute = options ? options->compute : 0;
     m->sequence = plan->sequence;
     TSI_TRY(build_tree(m, options ? options->dtype : 0));
-    TSI_TRY(tsi_model_plan_apply(plan, m->root));
+    TSI_TRY(tsi_model_plan_apply(plan, m));
     if (!m->origin) return TS_OK;
     return tsi_model_expect_weights(m, options && options->dtype == TS_MODEL_DTYPE_STORED);
 }
@@ -106,6 +106,7 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
 static ts_status declare(ts_model *m, const ts_model_options *options)
 {
     TSI_TRY(tsi_model_config_check("model", &m->config));
+    TSI_TRY(tsi_model_spread(m, options ? options->ep : 0));
     tsi_model_plan plan;
     ts_status status = tsi_model_plan_find(m, options ? options->plan : NULL, &plan);
     if (status == TS_OK) status = declare_with(m, options, &plan);
@@ -199,6 +200,8 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     if (!m) return NULL;
     m->compute = model->compute;
     m->sequence = model->sequence;
+    m->ep = model->ep;
+    m->ep_axes = model->ep_axes; /* the mesh is split already */
     ts_status status = build_tree(m, 0);
     if (status == TS_OK) status = wrap_alike(m->root, model->root);
     if (status == TS_OK && model->has_units) status = ts_model_fsdp(m, &model->units);

@@ -23,6 +23,8 @@ struct ts_model {
     int64_t rope_rows, rope_length; /* what the table was made for */
     char *config_text;              /* as read, to be written back; or NULL */
     struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
+    int64_t ep;       /* experts are cut over groups of so many neighbours; 0, 1: not */
+    uint32_t ep_axes; /* of the mesh: those that make such a group */
     int32_t compute;
     int32_t sequence; /* with "sp": between blocks the sequence is cut, too */
     int32_t has_units, reserved;
@@ -40,6 +42,13 @@ const char *tsi_gpt2_plan(const char *name);
 extern const char *const tsi_family_names[];
 /* Whether a layer's feed-forward is a choice of experts. */
 bool tsi_model_has_experts(const ts_model_config *config, int64_t layer);
+
+/* Before the tree is built: the axes over which experts are cut; the mesh may be split (spread.c).
+ */
+ts_status tsi_model_spread(ts_model *model, int64_t ep);
+/* Lines of a built-in plan with those for cut experts before them; the caller frees. NULL:
+ * recorded. */
+char *tsi_model_spread_plan(const ts_model *model, const char *plan);
 
 /* The same model on another mesh of the same axes, declared: as wrapped as `model` is, where its
  * parameters lie and which blocks run again, but for hooks. maker */

@@ -77,8 +77,12 @@ ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_pl
     return own_plan(m, text, out);
 }
 
-ts_status tsi_model_plan_apply(const tsi_model_plan *plan, ts_module *root)
+ts_status tsi_model_plan_apply(const tsi_model_plan *plan, const ts_model *m)
 {
-    return tsi_module_plan_over(root, plan->own ? plan->text : "",
-                                plan->own ? plan->base : plan->text);
+    const char *own = plan->own ? plan->text : "", *base = plan->own ? plan->base : plan->text;
+    if (!m->ep_axes) return tsi_module_plan_over(m->root, own, base);
+    char *spread = tsi_model_spread_plan(m, base);
+    ts_status status = spread ? tsi_module_plan_over(m->root, own, spread) : TS_ERR_MEMORY;
+    tsi_free(spread);
+    return status;
 }

@@ -2,10 +2,47 @@
 /* units.c - a model in units of sharded data parallelism: each block is one.
  *
  * A tied weight is used by two blocks, so it belongs to what is around both: the whole model is a
- * unit of what the blocks leave. */
+ * unit of what the blocks leave. Experts that are cut over ranks (spread.c) stay cut while their
+ * layer runs: they are a unit of their own, cut further by the axes that are left, or none. */
+#include <stdio.h>
 #include <string.h>
 
 #include "model/model.h"
+
+enum { AXES_BYTES = 96 };
+
+/* The cutting axes by name, without those of the mask. */
+static void axes_text(const ts_model *m, uint32_t without, char *out)
+{
+    int32_t split = ts_mesh_axis(m->mesh, "ep");
+    out[0] = '\0';
+    for (int32_t k = 0; k < ts_mesh_ndim(m->mesh); k++) {
+        const char *name = ts_mesh_axis_name(m->mesh, k);
+        const char *whose = k == split && k > 0 ? ts_mesh_axis_name(m->mesh, k - 1) : name;
+        bool cuts = strcmp(whose, "fsdp") == 0 ||
+                    (strcmp(whose, "cp") == 0 && ts_mesh_axis(m->mesh, "fsdp") >= 0);
+        if (!cuts || without >> k & 1) continue;
+        size_t length = strlen(out);
+        snprintf(out + length, AXES_BYTES - length, "%s%s", length ? ", " : "", name);
+    }
+}
+
+static int32_t all_but_experts(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    const ts_fsdp_options *given = context;
+    if (strstr(name, ".experts.")) return TS_FSDP_IGNORE;
+    return given->dim ? given->dim(name, shape, otherwise, given->dim_context) : otherwise;
+}
+
+/* The experts of block i as a unit of their own, if there is an axis left to cut them. */
+static ts_status experts_unit(ts_model *m, int64_t i, const char *rest)
+{
+    ts_module *experts = ts_module_find(m->block[i], "mlp.experts");
+    if (!experts || !rest[0]) return TS_OK;
+    ts_fsdp_options options = m->units;
+    options.axes = rest;
+    return ts_fsdp(experts, &options);
+}
 
 ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
 {
@@ -20,9 +57,21 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
         m->units.compute_ndim = 2;
     }
     bool tied = m->config.tied;
-    for (int64_t i = tied; i < m->block_count; i++)
-        TSI_TRY(ts_fsdp(m->block[i], &m->units));
-    if (tied) TSI_TRY(ts_fsdp(m->root, &m->units));
+    char all[AXES_BYTES], rest[AXES_BYTES];
+    ts_fsdp_options units = m->units;
+    axes_text(m, 0, all);
+    axes_text(m, m->ep_axes, rest);
+    if (!units.axes && all[0]) units.axes = all;
+    bool spread = m->ep_axes && strcmp(all, rest) != 0;
+    if (spread) {
+        units.dim = all_but_experts;
+        units.dim_context = &m->units;
+    }
+    for (int64_t i = tied; i < m->block_count; i++) {
+        if (spread) TSI_TRY(experts_unit(m, i, rest));
+        TSI_TRY(ts_fsdp(m->block[i], &units));
+    }
+    if (tied) TSI_TRY(ts_fsdp(m->root, &units));
     m->has_units = 1;
     return TS_OK;
 }

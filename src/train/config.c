@@ -110,6 +110,7 @@ static const key keys[] = {
     REAL(optimizer, floor, "0.1", 0, 1, "the rate at the end, as a factor"),
     TEXT(parallel, mesh, "dp=1", "roles and sizes: fsdp=2, tp=2"),
     TEXT(parallel, plan, "", "dp, tp or sp; empty: sp where the mesh has an axis tp, else dp"),
+    INT(parallel, ep, "1", 1, 1e9, "experts are cut over groups of so many neighbouring ranks"),
     TEXT(parallel, recompute, "none",
          "none; full: layers run again in backward, or select: what is cheap in them does"),
     TEXT(parallel, reshard, "auto",

@@ -38,6 +38,7 @@ typedef struct tsi_optimizer_keys {
 
 typedef struct tsi_parallel_keys {
     char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16], reshard[16];
+    int64_t ep;
 } tsi_parallel_keys;
 
 typedef struct tsi_log_keys {

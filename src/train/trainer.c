@@ -111,6 +111,7 @@ ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_d
     options.plan = c->parallel.plan[0] ? c->parallel.plan : NULL;
     options.dtype = ts_dtype_parse(c->model.dtype);
     options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
+    options.ep = c->parallel.ep;
     *out = NULL;
     if (c->model.directory[0] && !how->without_weights) {
         *out = ts_model_open(mesh, c->model.directory, &options);

@@ -33,7 +33,7 @@ verify() { # model mesh plan [options]
 verify_mpi() { # mpi model plan [mesh]
     local said
     if said=$(timeout 120 "mpirun.$1" -n 4 "$build/bin/tessera" verify model "tests/golden/models/$2" \
-        --mesh "${4:-dp=2, tp=2}" --plan "$3" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
+        --mesh "${4:-dp=2, tp=2}" --plan "$3" "${@:5}" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
     else fail "$2 with $1 ($3)" "$said"; fi
 }
 for model in llama qwen3 mixtral gpt2; do
@@ -81,6 +81,7 @@ for mpi in openmpi mpich; do
     verify_mpi $mpi llama dp "fsdp=4"
     verify_mpi $mpi gpt2 sp "fsdp=2, tp=2"
     verify_mpi $mpi mixtral dp "replicate=2, fsdp=2"
+    verify_mpi $mpi qwen3_moe dp "fsdp=4" --ep 4
     verify_mpi $mpi gpt2_plain sp
 done
 # Plans as text and as files; patterns that match nothing are refused with the nearest name.
@@ -98,6 +99,23 @@ for model in mixtral qwen3_moe deepseek_v3; do
     verify $model "dp=5" "*.experts.*: dp:S(0)"
     verify $model "dp=2, tp=2" "$both"
 done
+# Groups of neighbours that are an axis, a part of one, tp, and two axes.
+verify mixtral "fsdp=2" dp --ep 2
+verify qwen3_moe "fsdp=4" dp --ep 2
+verify qwen3_moe "fsdp=2, tp=2" sp --ep 2
+verify deepseek_v3 "fsdp=2, tp=2" sp --ep 4
+verify deepseek_v3 "fsdp=5" dp --ep 5
+verify mixtral "replicate=2, fsdp=2" dp --ep 4 --recompute full
+refused_ep() { # model mesh number words
+    local said
+    if said=$("$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --ep "$3" 2>&1)
+    then fail "$1 on $2 with --ep $3 was accepted" "$said"
+    elif [[ $said == *"$4"* ]]; then pass
+    else fail "--ep $3: expected \"$4\"" "$said"; fi
+}
+refused_ep llama "fsdp=2" 2 "the model has none"
+refused_ep mixtral "fsdp=4" 3 "that number does not divide the ranks of a stage"
+refused_ep mixtral "fsdp=3, tp=2" 3 "such neighbours are no whole part of an axis"
 refused() { # plan words
     local said
     if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)
