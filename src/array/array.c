@@ -90,15 +90,9 @@ static void body_put(tsi_pool *pool, tsi_array *array)
     shelf->body_count++;
 }
 
-/* Takes the caller's reference to storage; releases it on failure. */
-static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
+static tsi_array *array_fill(tsi_array *array, tsi_storage *storage, ts_dtype dtype,
                              const ts_shape *shape, const int64_t *stride, int64_t offset)
 {
-    tsi_array *array = body_take(storage->pool);
-    if (!array) {
-        tsi_storage_release(storage);
-        return NULL;
-    }
     *array = (tsi_array){ .references = 1,
                           .storage = storage,
                           .offset = offset,
@@ -110,6 +104,18 @@ static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
     }
     array->dense = is_dense(shape, stride);
     return array;
+}
+
+/* Takes the caller's reference to storage; releases it on failure. */
+static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
+                             const ts_shape *shape, const int64_t *stride, int64_t offset)
+{
+    tsi_array *array = body_take(storage->pool);
+    if (!array) {
+        tsi_storage_release(storage);
+        return NULL;
+    }
+    return array_fill(array, storage, dtype, shape, stride, offset);
 }
 
 /* Bytes of a dense array; false after recording what is wrong with dtype or shape. */
@@ -230,11 +236,14 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
     size_t bytes = 0;
     if (!dense_bytes("array", dtype, shape, &bytes)) return NULL;
     tsi_pool *pool = tsi_pool_of(rank);
-    tsi_storage *storage = pool ? tsi_storage_create(pool, bytes, tag) : NULL;
-    if (!storage) return NULL;
     int64_t stride[TS_NDIM_MAX];
     dense_strides(shape, stride);
-    return array_make(storage, dtype, shape, stride, 0);
+    /* What was put on the shelf is taken from it, by whatever call: else it would only grow. */
+    bool shelved = tag == TSI_TAG_ACTIVATION && pool && tsi_pool_shelf(pool);
+    tsi_array *array = shelved ? unshelve(pool, bytes) : NULL;
+    if (array) return array_fill(array, array->storage, dtype, shape, stride, 0);
+    tsi_storage *storage = pool ? tsi_storage_create(pool, bytes, tag) : NULL;
+    return storage ? array_make(storage, dtype, shape, stride, 0) : NULL;
 }
 
 /* A copy on the rank's device of a block of the host. It keeps the block until it goes itself, so

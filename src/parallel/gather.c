@@ -203,9 +203,12 @@ static ts_status write_back(const tsi_unit *u, tsi_unit_param *p)
 /* A shard over groups of neighbours, cut from the whole. */
 static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
 {
+    ts_tensor *part = NULL;
     ts_scope scope = open_scope(u, "keep");
-    p->part = tsi_tensor_retain((ts_redistribute_to)(p->param->value, p->kept));
-    ts_status status = p->part ? tsi_tensor_ready(p->part) : ts_rank_status(u->rank);
+    ts_status status =
+        tsi_redistribute_tagged(&p->param->value, &p->kept, 1, TSI_TAG_GATHERED, &part);
+    p->part = tsi_tensor_retain(part);
+    if (status == TS_OK) status = tsi_tensor_ready(part);
     ts_scope_close(scope);
     return status;
 }

@@ -102,19 +102,19 @@ static ts_status place_from(tsi_unit *u, tsi_unit_param *p, const ts_sharding *p
 {
     ts_placement whole[TS_NDIM_MAX] = { { 0 } }, cut[TS_NDIM_MAX] = { { 0 } };
     int64_t ranks = 1;
-    bool given = false;
+    int32_t given = -1; /* the dim that the plan cuts already */
     for (int32_t k = 0; k < planned->ndim; k++) {
         whole[k] = cut[k] = planned->place[k];
         if (!(u->axes_cut >> k & 1)) continue;
-        given |= tsi_placement_cuts(&planned->place[k]);
+        if (tsi_placement_cuts(&planned->place[k])) given = planned->place[k].dim;
         whole[k] = replicated;
         ranks *= planned->mesh->size[k];
     }
     p->whole = tsi_sharding_intern(planned->mesh, whole);
     if (!p->whole) return ts_rank_status(u->rank);
-    int32_t dim = TS_FSDP_WHOLE;
-    if (!given && ranks > 1) TSI_TRY(dim_of(u, p, p->whole, ranks, &dim));
-    for (int32_t k = 0; k < planned->ndim && dim >= 0; k++)
+    int32_t dim = given;
+    if (given < 0 && ranks > 1) TSI_TRY(dim_of(u, p, p->whole, ranks, &dim));
+    for (int32_t k = 0; k < planned->ndim && dim >= 0 && given < 0; k++)
         if (u->axes_cut >> k & 1) cut[k] = cut_along(dim);
     p->cut = tsi_sharding_intern(planned->mesh, cut);
     if (dim >= 0 && u->groups) p->kept = kept_of(u, p->whole, dim);

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel_memory.c - memory of sharded training: what is said before a step is what the step
+ * takes, kind by kind, and the device is asked for none once the order of units is known. */
+#include <math.h>
+
+#include "array/pool.h"
+#include "harness/test.h"
+#include "tessera/tessera.h"
+#include "tessera/train.h"
+
+typedef struct memory_case {
+    const char *name, *mesh;
+    int32_t family, tied, compute, reshard, again, parts;
+    int64_t rows, ranks, layers;
+} memory_case;
+
+static const memory_case cases[] = {
+    { .name = "fsdp=2", .mesh = "fsdp=2", .rows = 4, .ranks = 2 },
+    { .name = "uneven", .mesh = "fsdp=3", .rows = 4, .ranks = 3 },
+    { .name = "stays", .mesh = "fsdp=2", .reshard = TS_RESHARD_NO, .rows = 4, .ranks = 2 },
+    { .name = "goes", .mesh = "fsdp=4", .reshard = TS_RESHARD_YES, .rows = 4, .ranks = 4 },
+    { .name = "groups", .mesh = "fsdp=4", .reshard = 2, .rows = 4, .ranks = 4 },
+    { .name = "run again", .mesh = "fsdp=2", .again = TS_RECOMPUTE_FULL, .rows = 4, .ranks = 2 },
+    { .name = "selected", .mesh = "fsdp=2", .again = TS_RECOMPUTE_SELECT, .rows = 4, .ranks = 2 },
+    { .name = "copies", .mesh = "replicate=2, fsdp=2", .rows = 4, .ranks = 4 },
+    { .name = "tp", .mesh = "fsdp=2, tp=2", .rows = 4, .ranks = 4 },
+    { .name = "bf16", .mesh = "fsdp=2", .compute = TS_DTYPE_BF16, .rows = 4, .ranks = 2 },
+    { .name = "bf16, tp, again",
+      .mesh = "fsdp=2, tp=2",
+      .compute = TS_DTYPE_BF16,
+      .again = TS_RECOMPUTE_FULL,
+      .rows = 4,
+      .ranks = 4 },
+    { .name = "gpt2, tied",
+      .mesh = "fsdp=2",
+      .family = TS_MODEL_GPT2,
+      .tied = 1,
+      .rows = 4,
+      .ranks = 2 },
+    { .name = "mixtral", .mesh = "fsdp=2", .family = TS_MODEL_MIXTRAL, .rows = 4, .ranks = 2 },
+    { .name = "parts", .mesh = "fsdp=2", .parts = 2, .rows = 2, .ranks = 2 },
+};
+
+static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
+{
+    ts_model_config config = { .struct_size = sizeof config,
+                               .family = c->family,
+                               .vocab = 260,
+                               .hidden = 48,
+                               .intermediate = 128,
+                               .layers = c->layers ? c->layers : 4,
+                               .heads = 4,
+                               .kv_heads = c->family == TS_MODEL_GPT2 ? 4 : 2,
+                               .head_dim = 12,
+                               .positions = 64,
+                               .tied = c->tied };
+    if (c->family == TS_MODEL_MIXTRAL) config.experts = 4;
+    if (c->family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
+    ts_model_options options = { .struct_size = sizeof options, .compute = c->compute };
+    ts_fsdp_options units = { .struct_size = sizeof units, .reshard = c->reshard };
+    ts_model *model = ts_model_declare(mesh, &config, &options);
+    for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
+        ts_module_checkpoint(ts_model_block(model, i), c->again);
+    ts_model_fsdp(model, &units);
+    return model;
+}
+
+static ts_status token(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1]) % 260;
+    return TS_OK;
+}
+
+static ts_status step(ts_rank *me, ts_model *model, ts_optimizer *optimizer, const memory_case *c)
+{
+    int32_t parts = c->parts ? c->parts : 1;
+    double norm;
+    for (int32_t part = 0; part < parts; part++) {
+        ts_scope scope = ts_scope_open(me, NULL);
+        ts_tape_begin(me);
+        ts_meta meta = { .shape = TS_SHAPE(c->rows, 64), .dtype = TS_DTYPE_I64 };
+        ts_tensor *ids = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *labels = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *mean = ts_model_loss(model, ids, labels);
+        double loss;
+        ts_tensor_item(mean, &loss);
+        ts_backward(parts > 1 ? ts_mul_scalar(mean, 1.0 / parts) : mean, NULL);
+        ts_scope_close(scope);
+    }
+    ts_clip_grad_norm(ts_model_module(model), 1.0, &norm);
+    return ts_optimizer_step(optimizer);
+}
+
+typedef struct outcome {
+    test *t;
+    const memory_case *c;
+    int64_t peak, states; /* of rank 0 */
+} outcome;
+
+static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory *real)
+{
+    static const ts_memory_kind kinds[] = { TS_MEMORY_PARAMETER, TS_MEMORY_MIRROR,
+                                            TS_MEMORY_GATHERED, TS_MEMORY_GRADIENT,
+                                            TS_MEMORY_OPTIMIZER };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        double planned = (double)plan->most[kinds[i]], took = (double)real->most[kinds[i]];
+        TEST_SAY(o->t, fabs(took - planned) <= 0.02 * planned, "%s: %s took %.0f, planned %.0f",
+                 o->c->name, ts_memory_kind_name(kinds[i]), took, planned);
+    }
+    /* What kernels use while they run is no tensor, and not planned. */
+    int64_t scratch = real->most[TS_MEMORY_TRANSIENT] + real->most[TS_MEMORY_COMM];
+    bool good = real->peak >= plan->peak && real->peak <= plan->peak + scratch;
+    TEST_SAY(o->t, good, "%s: the peak is %lld, planned %lld, kernels use %lld", o->c->name,
+             (long long)real->peak, (long long)plan->peak, (long long)scratch);
+}
+
+static ts_status compare(ts_rank *me, void *argument)
+{
+    outcome *o = argument;
+    const memory_case *c = o->c;
+    ts_model *model = model_of(ts_mesh_create(me, c->mesh), c);
+    ts_train_shape shape = {
+        .struct_size = sizeof shape, .rows = c->rows, .context = 64, .moments = 2, .parts = c->parts
+    };
+    ts_train_cost cost;
+    ts_status status = ts_train_estimate(model, &shape, &cost);
+    if (status == TS_OK) status = ts_model_materialize(model);
+    ts_optimizer *optimizer =
+        status == TS_OK ? ts_adamw_create(ts_model_module(model), NULL) : NULL;
+    int64_t reserved = 0;
+    for (int i = 0; status == TS_OK && i < 6; i++) {
+        if (i == 1) status = ts_rank_memory_reset(me);
+        if (i == 2) reserved = tsi_pool_reserved(tsi_pool_of(me));
+        if (status == TS_OK) status = step(me, model, optimizer, c);
+    }
+    ts_memory real = { .struct_size = sizeof real };
+    if (status == TS_OK) status = ts_rank_memory(me, &real);
+    if (status == TS_OK) check_kinds(o, &cost.memory, &real);
+    TEST_EQ(o->t, tsi_pool_reserved(tsi_pool_of(me)), reserved);
+    if (ts_rank_index(me) == 0) {
+        o->peak = real.peak;
+        o->states = cost.weight_bytes + cost.optimizer_bytes + cost.gradient_bytes;
+    }
+    ts_optimizer_destroy(optimizer);
+    ts_model_destroy(model);
+    return status;
+}
+
+static void run_case(outcome *o)
+{
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = o->c->ranks, .seed = 1
+    };
+    char error[512] = "";
+    TEST_SAY(o->t, ts_launch_with(&options, compare, o, error, sizeof error) == TS_OK, "%s: %s",
+             o->c->name, error);
+}
+
+TS_TEST(fsdp_memory_is_as_planned)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome o = { .t = t, .c = &cases[i] };
+        run_case(&o);
+    }
+}
+
+/* With copies, what a rank holds beyond its states does not grow with the layers. */
+TS_TEST(fsdp_20_memory_of_copies)
+{
+    int64_t beyond[2];
+    for (int i = 0; i < 2; i++) {
+        memory_case c = { .name = "layers",
+                          .mesh = "replicate=2, fsdp=2",
+                          .again = TS_RECOMPUTE_FULL,
+                          .reshard = TS_RESHARD_YES,
+                          .rows = 4,
+                          .ranks = 4,
+                          .layers = i ? 12 : 6 };
+        outcome o = { .t = t, .c = &c };
+        run_case(&o);
+        beyond[i] = o.peak - o.states; /* the largest moment is when all gradients are there */
+    }
+    double grown = (double)(beyond[1] - beyond[0]) / (double)beyond[0];
+    TEST_SAY(t, fabs(grown) < 0.02, "%lld bytes with 6 layers, %lld with 12", (long long)beyond[0],
+             (long long)beyond[1]);
+}
