@@ -4,7 +4,6 @@
  * Events are read from the rank's ring after every step, before they are overwritten. */
 #include <string.h>
 
-#include "array/pool.h"
 #include "base/rank.h"
 #include "train/run.h"
 
@@ -20,6 +19,7 @@ ts_status tsi_measure_plan(tsi_run *run)
     p->gradient_bytes = cost.gradient_bytes;
     p->optimizer_bytes = cost.optimizer_bytes;
     p->activation_bytes = cost.activation_bytes;
+    run->planned = cost.memory;
     return TS_OK;
 }
 
@@ -48,9 +48,6 @@ void tsi_measure_step(tsi_run *run)
     if (ts_rank_counts(run->me, m->event, &counts) == TS_OK) add_counts(&m->counts, &counts);
     if (ts_rank_times(run->me, m->event, &m->times) != TS_OK) return;
     m->event = ts_rank_event(run->me);
-    tsi_pool *pool = tsi_pool_of(run->me);
-    if (!pool) return;
-    m->memory_peak = tsi_pool_used(pool, -1).peak;
-    m->kernel_peak = tsi_pool_used(pool, TSI_TAG_OTHER).peak;
-    m->comm_peak = tsi_pool_used(pool, TSI_TAG_COMM).peak;
+    m->memory.struct_size = sizeof m->memory;
+    if (ts_rank_memory(run->me, &m->memory) == TS_OK) m->memory_peak = m->memory.peak;
 }

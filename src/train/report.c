@@ -313,31 +313,26 @@ static void communication(tsi_text *out, const ts_counts *counts)
     tsi_text_add(out, "\n");
 }
 
-static void memory_row(tsi_text *out, const char *what, int64_t bytes)
+static void memory_row(tsi_text *out, const char *what, int64_t planned, int64_t held)
 {
-    char text[32];
-    tsi_text_printf(out, "<tr><td>%s</td><td>%s</td></tr>", what,
-                    tsi_text_bytes(text, sizeof text, bytes));
+    char a[32], b[32];
+    tsi_text_printf(out, "<tr><td>%s</td><td>%s</td><td>%s</td></tr>", what,
+                    tsi_text_bytes(a, sizeof a, planned), tsi_text_bytes(b, sizeof b, held));
 }
 
-/* What was planned before the first step, what was held, and what is beyond the plan. */
+/* What was planned before the first step beside what was held, kind by kind. */
 static void memory(tsi_text *out, const tsi_run *run)
 {
-    const ts_train_plan *p = &run->plan;
-    const tsi_measures *m = &run->measures;
-    int64_t planned =
-        p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
-    tsi_text_add(out, "<h2>Memory of rank 0</h2><table><tr><th></th><th>bytes</th></tr>");
-    memory_row(out, "weights", p->weight_bytes);
-    memory_row(out, "gradients", p->gradient_bytes);
-    memory_row(out, "optimizer", p->optimizer_bytes);
-    memory_row(out, "activations, in the largest moment of a step", p->activation_bytes);
-    memory_row(out, "planned", planned);
-    memory_row(out, "held at most", m->memory_peak);
-    memory_row(out, "beyond the plan", m->memory_peak > planned ? m->memory_peak - planned : 0);
-    memory_row(out, "kernels while they run, at most", m->kernel_peak);
-    memory_row(out, "staging of communication, at most", m->comm_peak);
-    tsi_text_add(out, "</table>\n");
+    const ts_memory *plan = &run->planned, *held = &run->measures.memory;
+    tsi_text_add(out, "<h2>Memory of rank 0</h2><table><tr><th>at most</th><th>planned</th>"
+                      "<th>held</th></tr>");
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        if (plan->most[k] > 0 || held->most[k] > 0)
+            memory_row(out, ts_memory_kind_name((ts_memory_kind)k), plan->most[k], held->most[k]);
+    memory_row(out, "the largest moment", plan->peak, held->peak);
+    tsi_text_add(out,
+                 "</table><p>Kinds have their largest moments at different times. What kernels "
+                 "use while they run (transient) is not planned.</p>\n");
 }
 
 /* The last axis runs across, all others down. */

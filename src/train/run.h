@@ -31,8 +31,8 @@ typedef struct tsi_measures { /* of this rank, since this process began */
     ts_times times;
     ts_counts counts; /* summed over steps */
     uint64_t event;   /* counted up to here */
+    ts_memory memory; /* by kind */
     int64_t memory_peak;
-    int64_t kernel_peak, comm_peak; /* of these: what kernels use while they run; staging */
 } tsi_measures;
 
 typedef struct tsi_history { /* every step since the first, rank 0 alone */
@@ -54,6 +54,7 @@ typedef struct tsi_run {
     int32_t *row; /* [context + 1]: the row at hand */
     ts_loss_scale scale;
     ts_train_plan plan;
+    ts_memory planned; /* by kind */
     tsi_measures measures;
     tsi_history history;
     double seconds;  /* of all steps of this process */

@@ -34,8 +34,17 @@ says bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set trai
 says bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
 says no_role 2 'parallel.mesh: mesh "ddp=4": "ddp" is no role of an axis' \
     "$tessera" train "$work/a.ini" --set parallel.mesh=ddp=4
-says role_later 2 "the role fsdp is not available yet" \
-    "$tessera" train "$work/a.ini" --set parallel.mesh=fsdp=2
+says bad_reshard 2 'reshard: expected auto, yes, no or a number of ranks, found "maybe"' \
+    "$tessera" train "$work/a.ini" --set parallel.mesh=fsdp=2 --set parallel.reshard=maybe
+for plan in gpt2-124m llama3-8b llama3-70b llama3-405b mixtral-8x7b; do
+    says plan_$plan 0 '"step_seconds"' "$tessera" train examples/train/$plan.ini --plan-only --json
+done
+says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
+says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only --set model.vocab=0
+says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
+    --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
+says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
+    --set parallel.mesh=fsdp=2 --set parallel.recompute=select
 says bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
 says print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
 says print_defaults 0 "steps = 100" "$tessera" train --print-config
