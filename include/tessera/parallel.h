@@ -41,6 +41,8 @@ typedef struct ts_fsdp_options {
     int32_t compute_ndim; /* parameters of fewer dims keep theirs */
     int32_t reduce;       /* dtype in which gradients are added up; 0: that of the parameter */
     int32_t prefetch_off; /* 1: no unit is gathered before it is needed */
+    int32_t unused;       /* 1: ranks may use different parameters of a unit: which are used is
+                             agreed on in each backward, and who did not use one adds zeros */
 } ts_fsdp_options;
 
 /* What may be changed at any time between two calls, of all units below a module. */

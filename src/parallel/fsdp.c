@@ -39,13 +39,13 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     return TS_OK;
 }
 
-/* Has the last module of the unit ended? */
-static bool leave(tsi_unit *u)
+/* Has the last module of the unit ended in this direction? */
+static bool leave(tsi_unit *u, int32_t *passed)
 {
     if (u->users > 0) u->users--;
     if (u->users > 0) return false;
-    if (++u->modules_passed < u->module_count) return false;
-    u->modules_passed = 0;
+    if (++*passed < u->module_count) return false;
+    *passed = 0;
     return true;
 }
 
@@ -64,7 +64,7 @@ static ts_status forward_before(ts_module *m, void *context)
 static ts_status forward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
-    bool last = leave(u);
+    bool last = leave(u, &u->forward_passed);
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
     int32_t reshard = u->options.reshard;
@@ -78,10 +78,12 @@ static ts_status backward_before(ts_module *m, void *context)
 {
     (void)m;
     tsi_unit *u = context;
-    if (u->modules_passed > 0 && u->users == 0 && u->all && !u->all->said) {
-        tsi_log(TSI_LOG_WARN, "fsdp: unit %s: %d of its %d modules were called before backward",
-                u->name, u->modules_passed, u->module_count);
-        u->modules_passed = 0;
+    if (u->forward_passed > 0 && u->users == 0) {
+        if (!u->said)
+            tsi_log(TSI_LOG_WARN, "fsdp: unit %s: %d of its %d modules were called before backward",
+                    u->name, u->forward_passed, u->module_count);
+        u->said = 1;
+        u->forward_passed = 0;
     }
     return enter(u, TSI_UNIT_BACKWARD);
 }
@@ -89,9 +91,12 @@ static ts_status backward_before(ts_module *m, void *context)
 static ts_status backward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
-    if (!leave(u)) return TS_OK;
+    if (!leave(u, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
-    if (running && !running->outer && !running->lazy) TSI_TRY(tsi_unit_reduce(u));
+    if (running && !running->outer && !running->lazy) {
+        if (u->options.unused) TSI_TRY(tsi_unit_agree(u));
+        TSI_TRY(tsi_unit_reduce(u));
+    }
     return u->reshard_backward ? tsi_unit_drop(u, false) : TS_OK;
 }
 

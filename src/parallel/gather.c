@@ -253,6 +253,6 @@ void tsi_unit_forget(tsi_unit *u)
         p->ready = 0;
     }
     u->state = TSI_UNIT_CUT;
-    u->users = u->keeps = u->modules_passed = 0;
+    u->users = u->forward_passed = u->backward_passed = 0;
     u->ready_count = 0;
 }

@@ -20,7 +20,8 @@ static ts_status leaf_complete(void *context)
     tsi_unit *u = p->unit;
     if (!p->ready) u->ready_count++;
     p->ready = 1;
-    return u->ready_count < u->trained ? TS_OK : tsi_unit_reduce(u);
+    bool all = u->ready_count == u->trained && !u->options.unused;
+    return all ? tsi_unit_reduce(u) : TS_OK;
 }
 
 /* Parameters may be frozen and trained again between two steps. */

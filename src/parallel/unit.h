@@ -5,6 +5,7 @@
  *   place.c     where the parameters of a unit lie, cut and whole
  *   gather.c    from cut to whole and back
  *   reduce.c    gradients, from whole and partial to cut
+ *   agree.c     gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
  *
  *            gather            bind            unbind + drop
@@ -43,14 +44,14 @@ typedef struct tsi_unit {
     ts_mesh *mesh; /* borrowed from the first module */
     char *name;    /* full, for sentences */
     ts_module **module;
-    int32_t module_count, modules_passed; /* of a list: calls that have ended in this direction */
+    int32_t module_count, said;
+    int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
     tsi_unit_state state;
     int32_t users;     /* calls that are going on */
     uint32_t axes_cut; /* of the mesh */
     int32_t all_reduce, reshard_backward;
-    int32_t keeps; /* WHOLE is wanted after the last user, for the backward to come */
     ts_fsdp_options options;
     struct tsi_units *all; /* of the tree; NULL: not called yet */
     ts_mesh *groups;       /* retained: the mesh with the cutting axis split, or NULL */
@@ -94,6 +95,9 @@ void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a ste
 ts_status tsi_unit_watch(tsi_unit *u);      /* leaves of its parameters report here */
 ts_status tsi_unit_reduce(tsi_unit *u);     /* what is complete and not reduced */
 ts_status tsi_units_settle(tsi_units *all); /* waits for what is on its way */
+
+/* ---- agree.c */
+ts_status tsi_unit_agree(tsi_unit *u); /* [coll] which gradients are reduced */
 
 /* ---- order.c */
 ts_status tsi_units_find(tsi_unit *u); /* sets u->all */

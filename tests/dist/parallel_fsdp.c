@@ -347,3 +347,347 @@ TS_TEST_RANKS(fsdp_refuses, 4)
     ts_scope_close(scope);
     net_end(&n);
 }
+
+/* ---- special parameters ---------------------------------------------------------------------- */
+
+typedef struct either_state {
+    ts_tensor *a, *b, *c;
+    int64_t index;
+} either_state;
+
+static void either_forward(void *state, const ts_module_io *io)
+{
+    const either_state *s = state;
+    io->output[0] = ts_mul(io->input[0], s->index % 2 ? s->b : s->a);
+}
+
+static ts_module *either(ts_mesh *mesh, either_state *s)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "either",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = either_forward };
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    ts_module *m = ts_module_create(mesh, &desc, s);
+    s->a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
+    s->b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
+    s->c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
+    return m;
+}
+
+/* Even ranks use a, odd ones b, none uses c. */
+TS_TEST_RANKS(fsdp_06_ranks_use_different_parameters, 2, 3, 4)
+{
+    ts_mesh *mesh = mesh_of(t);
+    either_state s = { .index = t->index };
+    ts_module *m = either(mesh, &s);
+    ts_fsdp_options options = plain_options;
+    options.unused = 1;
+    TEST_OK(t, ts_fsdp(m, &options));
+    TEST_OK(t, ts_module_materialize(m));
+    for (int round = 0; round < 3; round++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
+                               "replicate?:S(0) fsdp:S(0)");
+        TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
+        double a = NAN, b = NAN;
+        TEST_CHECK(t, ts_tensor_grad(s.c) == NULL);
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &a));
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.b), NULL, 0, 0), &b));
+        TEST_SAY(t, a == 10 * (double)((t->count + 1) / 2), "a: %g", a);
+        TEST_SAY(t, b == 10 * (double)(t->count / 2), "b: %g", b);
+        ts_scope_close(scope);
+        TEST_OK(t, ts_module_reset(m));
+    }
+    ts_module_destroy(m);
+}
+
+/* Frozen and trained in one unit, of other dtypes. */
+TS_TEST_RANKS(fsdp_05_frozen_beside_trained, 2, 3)
+{
+    ts_mesh *mesh = mesh_of(t);
+    either_state s = { .index = 0 };
+    ts_module *m = either(mesh, &s);
+    ts_param_options frozen = {
+        .struct_size = sizeof frozen, .init = ts_init_ones, .dtype = TS_DTYPE_F64, .frozen = 1
+    };
+    ts_tensor *f = ts_module_param(m, "f", TS_SHAPE(7), &frozen);
+    TEST_OK(t, ts_fsdp(m, NULL));
+    TEST_OK(t, ts_module_materialize(m));
+    TEST_OK(t, ts_fsdp_gather(m));
+    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(f)), t->count);
+    TEST_OK(t, ts_fsdp_release(m));
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 5), "fsdp:S(0)");
+    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
+    TEST_CHECK(t, ts_tensor_grad(f) == NULL && ts_tensor_grad(s.a) != NULL);
+    ts_scope_close(scope);
+    ts_module_destroy(m);
+}
+
+/* Recomputation around a unit and inside it, and two forwards before their backwards. */
+TS_TEST_RANKS(fsdp_08_nested_recomputation, 2, 3, 4)
+{
+    net units = net_of(3, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, ts_module_checkpoint(units.root, TS_RECOMPUTE_FULL));
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 4, 1e-12);
+    net *both_nets[2] = { &units, &plain };
+    for (int i = 0; i < 2; i++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        ts_tensor *x = net_input(both_nets[i], 1), *z = net_input(both_nets[i], 2);
+        ts_tensor *y = ts_sum(ts_module_call(both_nets[i]->root, &x, 1), NULL, 0, 0);
+        ts_tensor *w = ts_sum(ts_module_call(both_nets[i]->root, &z, 1), NULL, 0, 0);
+        TEST_OK(t, ts_backward(y, NULL));
+        TEST_OK(t, ts_backward(w, NULL));
+        ts_scope_close(scope);
+    }
+    double norm[2];
+    TEST_OK(t, ts_clip_grad_norm(units.root, 0, &norm[0]));
+    TEST_OK(t, ts_clip_grad_norm(plain.root, 0, &norm[1]));
+    TEST_SAY(t, fabs(norm[0] - norm[1]) <= 1e-12 * norm[1], "%.17g, not %.17g", norm[0], norm[1]);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* Two trees share a rank's memory: what is gathered is the larger of the two, not the sum. */
+TS_TEST_RANKS(fsdp_09_two_roots, 2, 3)
+{
+    net a = net_of(3, 16, 6), b = net_of(4, 24, 6);
+    ts_mesh *mesh = mesh_of(t);
+    int64_t most[3] = { 0, 0, 0 };
+    for (int which = 0; which < 3; which++) {
+        net x = a, y = b;
+        net_declare(&x, mesh, false);
+        net_declare(&y, mesh, false);
+        TEST_OK(t, net_begin(&x, &plain_options));
+        TEST_OK(t, net_begin(&y, &plain_options));
+        TEST_OK(t, ts_rank_memory_reset(t->me));
+        for (int64_t step = 0; step < 4; step++) {
+            double norm;
+            if (which != 1) net_step(&x, step, &norm);
+            if (which != 0) net_step(&y, step, &norm);
+        }
+        ts_memory memory = { .struct_size = sizeof memory };
+        TEST_OK(t, ts_rank_memory(t->me, &memory));
+        most[which] = memory.most[TS_MEMORY_GATHERED];
+        net_end(&x);
+        net_end(&y);
+    }
+    TEST_CHECK(t, most[1] > most[0] && most[0] > 0);
+    TEST_EQ(t, most[2], most[1]);
+}
+
+/* A loss is divided once, whatever axes of one rank there are. */
+TS_TEST_RANKS(fsdp_10_divided_once, 1, 2, 4)
+{
+    static const char *const meshes[] = { "replicate=1, fsdp=*", "replicate=*, fsdp=1", "fsdp=*",
+                                          "replicate=*" };
+    double first = NAN;
+    for (size_t i = 0; i < 4; i++) {
+        net n = net_of(2, 6, 8);
+        ts_fsdp_options options = plain_options;
+        net_declare(&n, ts_mesh_create(t->me, meshes[i]), false);
+        TEST_OK(t, net_begin(&n, &options));
+        double norm = NAN;
+        net_run(&n, 1, 0, 256.0); /* scaled, as for f16 */
+        TEST_OK(t, ts_grad_scale(n.root, 1.0 / 256.0));
+        TEST_OK(t, ts_clip_grad_norm(n.root, 0, &norm));
+        if (i == 0) first = norm;
+        TEST_SAY(t, fabs(norm - first) <= 1e-13 * first, "%s: %.17g, not %.17g", meshes[i], norm,
+                 first);
+        net_end(&n);
+    }
+}
+
+static void scale_forward(void *state, const ts_module_io *io)
+{
+    io->output[0] = ts_mul(io->input[0], *(ts_tensor **)state);
+}
+
+/* A weight that products see in bf16, used on pieces of rows and of a sequence: 4 terms of 1 or
+ * 1 + 1/128 are added up in f32, where bf16 would lose the last bits. */
+TS_TEST_RANKS(fsdp_11_reduced_in_the_dtype_of_the_parameter, 4)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "scale",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = scale_forward };
+    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=2, tp=2");
+    ts_tensor *w = NULL;
+    ts_module *m = ts_module_create(mesh, &desc, &w);
+    w = ts_module_param(m, "w", TS_SHAPE(6), NULL);
+    ts_fsdp_options options = plain_options;
+    options.compute = TS_DTYPE_BF16;
+    TEST_OK(t, ts_fsdp(m, &options));
+    TEST_OK(t, ts_module_materialize(m));
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    double value = t->index == 0 ? 1.0 + 1.0 / 128 : 1.0;
+    ts_tensor *own = ts_full(value, ts_mesh_self(t->me), TS_DTYPE_BF16, TS_SHAPE(1, 1, 6), NULL);
+    ts_tensor *x = ts_from_local(own, ts_sharding_get(mesh, "fsdp:S(0) tp:S(1)"),
+                                 TS_SHAPE(2, 2, 6));
+    ts_tensor *y = TS_CALL(m, x);
+    TEST_EQ(t, ts_tensor_dtype(y), TS_DTYPE_BF16);
+    TEST_OK(t, ts_backward(ts_sum(ts_cast(y, TS_DTYPE_F32), NULL, 0, 0), NULL));
+    double sum = NAN;
+    TEST_EQ(t, ts_tensor_dtype(ts_tensor_grad(w)), TS_DTYPE_F32);
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(w), NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 6 * (4.0 + 1.0 / 128), "%.9g", sum);
+    ts_scope_close(scope);
+    ts_module_destroy(m);
+}
+
+/* The norm over cut, tensor parallel and replicated gradients is that of the whole ones. */
+TS_TEST_RANKS(fsdp_13_norm_over_mixtures, 4, 8)
+{
+    net n = net_of(3, 9, 5);
+    ts_mesh *mesh =
+        ts_mesh_create(t->me, t->count == 4 ? "fsdp=2, tp=2" : "replicate=2, fsdp=2, tp=2");
+    net_declare(&n, mesh, false);
+    TEST_OK(t, ts_module_plan(n.root, "blocks.0.weight: tp:S(0)\nblocks.1.weight: tp:S(1)\n"
+                                      "blocks.1.bias: tp:S(0)\n"));
+    TEST_OK(t, ts_fsdp(n.block[0], NULL));
+    TEST_OK(t, ts_fsdp(n.block[1], NULL));
+    TEST_OK(t, net_begin(&n, NULL)); /* block 2 is in no unit */
+    net_run(&n, 0, 0, 1);
+    double norm = NAN, squares = 0;
+    TEST_OK(t, ts_clip_grad_norm(n.root, 0, &norm));
+    static const char *const names[] = { "weight", "bias", "gain" };
+    for (int64_t i = 0; i < 9; i++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tensor *grad = ts_tensor_grad(ts_module_find_param(n.block[i / 3], names[i % 3]));
+        double one = NAN;
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_square(ts_tensor_full(grad)), NULL, 0, 0), &one));
+        squares += one;
+        ts_scope_close(scope);
+    }
+    TEST_SAY(t, fabs(norm - sqrt(squares)) <= 1e-13 * norm, "%.17g, not %.17g", norm,
+             sqrt(squares));
+    net_end(&n);
+}
+
+/* Tensor parallel cuts first, unevenly, then the unit: back to the whole it is what it was. */
+TS_TEST_RANKS(fsdp_19_cuts_of_one_dim, 4, 6)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "fsdp=2, tp=2" : "fsdp=3, tp=2");
+    net units = net_of(2, 9, 4), plain = units;
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, ts_module_plan(units.root, "*.weight: tp:S(0)\n*.bias: tp:S(0)"));
+    ts_fsdp_options options = plain_options;
+    TEST_OK(t, net_begin(&units, &options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    double most = net_difference(t, &units, &plain);
+    TEST_SAY(t, most == 0, "they differ by %g", most);
+    ts_tensor *w = ts_module_find_param(units.root, "blocks.0.bias");
+    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), 1);
+    net_train_both(t, &units, &plain, 3, 1e-12);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+/* A change of the whole is a change of the shards. */
+TS_TEST_RANKS(fsdp_writes_back, 1, 2, 3, 4)
+{
+    net n = net_of(2, 6, 4);
+    net_declare(&n, mesh_of(t), false);
+    TEST_OK(t, net_begin(&n, &plain_options));
+    ts_tensor *w = ts_module_find_param(n.root, "blocks.0.weight");
+    ts_tensor *b = ts_module_find_param(n.root, "blocks.0.bias");
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    TEST_OK(t, ts_fsdp_gather(n.block[0]));
+    TEST_CHECK(t, ts_tril_(w, -10) == w); /* zeros, in place */
+    TEST_OK(t, ts_tensor_write(b, ts_full(1.5, n.mesh, TS_DTYPE_F64, TS_SHAPE(6), NULL)));
+    TEST_OK(t, ts_fsdp_release(n.block[0]));
+    double sum = NAN;
+    TEST_OK(t, ts_tensor_item(ts_sum(w, NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 0, "%g", sum);
+    TEST_OK(t, ts_tensor_item(ts_sum(b, NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 9, "%g", sum);
+    ts_fsdp_stats stats = { .struct_size = sizeof stats };
+    TEST_OK(t, ts_fsdp_statistics(n.root, &stats));
+    TEST_EQ(t, stats.written_back, t->count > 1 ? 2 : 0);
+    ts_scope_close(scope);
+    net_end(&n);
+}
+
+/* A step that is abandoned half way leaves nothing behind. */
+TS_TEST_RANKS(fsdp_reset, 2, 4)
+{
+    net units = net_of(3, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    ts_fsdp_options options = plain_options;
+    options.reshard = TS_RESHARD_NO;
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 2, 1e-12);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = net_input(&units, 1);
+    TEST_CHECK(t, ts_module_call(units.root, &x, 1) != NULL); /* and no backward */
+    ts_scope_close(scope);
+    TEST_OK(t, ts_module_reset(units.root));
+    ts_memory memory = { .struct_size = sizeof memory };
+    TEST_OK(t, ts_rank_memory_reset(t->me));
+    TEST_OK(t, ts_rank_memory(t->me, &memory));
+    TEST_EQ(t, memory.most[TS_MEMORY_GATHERED], 0);
+    net_train_both(t, &units, &plain, 2, 1e-12);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* Several modules as one unit: one exchange for all. */
+TS_TEST_RANKS(fsdp_modules_together, 2, 3)
+{
+    net units = net_of(4, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, ts_fsdp(units.block[0], NULL));
+    TEST_OK(t, ts_fsdp(units.block[1], NULL));
+    TEST_OK(t, ts_fsdp_together(&units.block[2], 2, NULL));
+    TEST_OK(t, net_begin(&units, NULL));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 4, 1e-12);
+    ts_fsdp_stats stats = { .struct_size = sizeof stats };
+    TEST_OK(t, ts_fsdp_statistics(units.root, &stats));
+    TEST_EQ(t, stats.units, 3);
+    TEST_EQ(t, stats.reductions, 4 * 3);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* Two runs give the same bits; so do shards and copies, which add the same terms in rank order. */
+TS_TEST_RANKS(fsdp_same_bits, 2, 3, 4)
+{
+    static const char *const meshes[] = { "fsdp=*", "fsdp=*", "replicate=*" };
+    double loss[3] = { 0, 0, 0 };
+    for (int i = 0; i < 3; i++) {
+        net n = net_of(3, 6, 5);
+        n.dtype = TS_DTYPE_F32;
+        net_declare(&n, ts_mesh_create(t->me, meshes[i]), false);
+        TEST_OK(t, net_begin(&n, &plain_options));
+        for (int64_t step = 0; step < 5; step++) {
+            net_run(&n, step, 0, 1);
+            ts_optimizer_step(n.optimizer);
+        }
+        loss[i] = net_run(&n, 9, 0, 1);
+        net_end(&n);
+    }
+    TEST_SAY(t, loss[0] == loss[1], "two runs: %.17g and %.17g", loss[0], loss[1]);
+    TEST_SAY(t, loss[0] == loss[2], "shards and copies: %.17g and %.17g", loss[0], loss[2]);
+}
