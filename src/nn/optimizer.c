@@ -200,12 +200,26 @@ static void tell_updates(const ts_optimizer *o)
     }
 }
 
+/* Shards of one parameter are updated by all ranks or by none. Copies have nothing to agree on:
+ * the others hold the same. */
+static ts_status agree_step(const ts_optimizer *o)
+{
+    const ts_tensor *cut = NULL;
+    for (int64_t i = 0; i < o->count && !cut; i++)
+        if (tsi_leaf_of(o->slot[i].param)->complete && o->slot[i].param->layout->axes_cut)
+            cut = o->slot[i].param;
+    if (!cut) return TS_OK;
+    ts_group *all = ts_mesh_group(cut->mesh, NULL);
+    return all ? tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps) : ts_rank_status(o->rank);
+}
+
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(o->rank));
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
+    TSI_TRY(agree_step(o));
     o->steps++;
     tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, o->nesterov, o->steps == 1 };
     tsi_adamw_step adamw = { .lr = o->lr,

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel_faults.c - a step of sharded training in which a rank fails, stalls or leaves, or the
+ * n-th allocation fails: all ranks end with the sentence within the timeout, and after recovering
+ * and a reset the next step is right. */
+#include <unistd.h>
+
+#include "../dist/parallel_util.h"
+#include "base/alloc.h"
+#include "base/error.h"
+#include "nn/module.h"
+
+typedef enum fault_place {
+    IN_GATHER,
+    IN_FORWARD,
+    IN_AGAIN,
+    IN_BACKWARD,
+    IN_REDUCTION,
+    IN_UPDATE,
+    PLACES
+} fault_place;
+typedef enum fault_kind { FAILS, STALLS, LEAVES } fault_kind;
+
+typedef struct fault {
+    test *t;
+    fault_place place;
+    fault_kind kind;
+    int64_t fail_at, tried; /* allocation; 0: none */
+    int32_t armed;          /* rank 1's own */
+    ts_rank *me;
+    double wanted[2]; /* the loss after two steps, and after three */
+} fault;
+
+static _Thread_local fault *here; /* of rank 1's thread */
+
+static ts_status strike(fault_place place)
+{
+    fault *f = here;
+    if (!f || !f->armed || f->place != place) return TS_OK;
+    f->armed = 0;
+    if (f->kind == STALLS) usleep(750000);
+    return f->kind == FAILS ? ts_rank_fail(f->me, TS_ERR_STATE, "the rank broke in place %d", place)
+                            : TS_OK;
+}
+
+static ts_status on_forward(ts_module *m, void *context)
+{
+    (void)m, (void)context;
+    ts_status status = strike(IN_GATHER);
+    return status == TS_OK ? strike(IN_FORWARD) : status;
+}
+
+static ts_status on_backward(ts_module *m, void *context)
+{
+    (void)m, (void)context;
+    return strike(IN_BACKWARD);
+}
+
+static ts_status on_gradient(ts_tensor *leaf, void *context)
+{
+    (void)leaf, (void)context;
+    return strike(IN_REDUCTION);
+}
+
+static void net_forward_again(void *state, const ts_module_io *io)
+{
+    if (io->phase == 1) (void)strike(IN_AGAIN);
+    block_forward(state, io);
+}
+
+static const ts_module_desc again_desc = { .struct_size = sizeof(ts_module_desc),
+                                           .type = "block",
+                                           .input_count = 1,
+                                           .output_count = 1,
+                                           .forward = net_forward_again,
+                                           .destroy = free };
+
+static ts_status begin(net *n, ts_rank *me)
+{
+    ts_fsdp_options options = { .struct_size = sizeof options };
+    n->again = 1;
+    net_declare(n, ts_mesh_create(me, "fsdp=*"), false);
+    n->block[1]->desc = again_desc;
+    TSI_TRY(net_begin(n, &options));
+    TSI_TRY(ts_module_on(n->block[1], TS_HOOK_FORWARD_BEFORE, on_forward, NULL));
+    TSI_TRY(ts_module_on(n->block[1], TS_HOOK_BACKWARD_BEFORE, on_backward, NULL));
+    return ts_tensor_on_grad(ts_module_find_param(n->block[1], "bias"), on_gradient, NULL);
+}
+
+static double evaluate(net *n)
+{
+    ts_rank *me = n->mesh->rank;
+    double value = NAN;
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tensor *x = net_input(n, 77);
+    ts_tensor_item(ts_sum(ts_square(ts_module_call(n->root, &x, 1)), NULL, 0, 0), &value);
+    ts_scope_close(scope);
+    return value;
+}
+
+static net shape_of(void)
+{
+    return (net){ .count = 3, .width = 6, .rows = 5, .leaves = -1, .dtype = TS_DTYPE_F64 };
+}
+
+/* Two steps, one that is disturbed, recovering, and a look at the weights. */
+static ts_status work(ts_rank *me, void *argument)
+{
+    fault own = *(fault *)argument, *shared = argument;
+    bool victim = ts_rank_index(me) == 1;
+    net n = shape_of();
+    double norm;
+    own.me = me;
+    here = victim ? &own : NULL;
+    TSI_TRY(begin(&n, me));
+    for (int64_t step = 0; step < 2; step++)
+        net_step(&n, step, &norm);
+    own.armed = own.fail_at == 0;
+    TSI_TRY(ts_group_barrier(ts_group_world(me), NULL));
+    if (victim && own.fail_at > 0) (void)tsi_alloc_fail_at(own.fail_at);
+    if (own.kind == LEAVES && victim) {
+        net_end(&n);
+        return TS_ERR_STATE;
+    }
+    net_run(&n, 2, 0, 1);
+    ts_clip_grad_norm(n.root, 0.5, &norm);
+    if (victim) (void)strike(IN_UPDATE);
+    ts_optimizer_step(n.optimizer);
+    ts_group_barrier(ts_group_world(me), NULL);
+    if (victim && own.fail_at > 0) shared->tried = tsi_alloc_fail_at(0);
+    bool failed = ts_rank_status(me) != TS_OK;
+    if (!failed) ts_group_barrier(ts_group_world(me), NULL); /* nothing fails any more */
+    if (own.fail_at == 0) TEST_SAY(own.t, failed, "rank %d went on", (int)ts_rank_index(me));
+    here = NULL;
+    if (failed && own.kind == FAILS) {
+        TEST_OK(own.t, ts_rank_recover(me));
+        TEST_OK(own.t, ts_module_reset(n.root));
+    }
+    if (!failed || own.kind == FAILS) {
+        double loss = evaluate(&n);
+        bool right = fabs(loss - own.wanted[0]) <= 1e-12 * loss ||
+                     fabs(loss - own.wanted[1]) <= 1e-12 * loss;
+        TEST_SAY(own.t, right, "place %d, allocation %lld: %.17g is neither %.17g nor %.17g",
+                 own.place, (long long)own.fail_at, loss, own.wanted[0], own.wanted[1]);
+        double next = net_step(&n, 3, &norm);
+        TEST_SAY(own.t, isfinite(next), "the next step's loss is %g", next);
+    }
+    net_end(&n);
+    return ts_rank_status(me);
+}
+
+static ts_status undisturbed(ts_rank *me, void *argument)
+{
+    fault *f = argument;
+    net n = shape_of();
+    double norm, loss[2] = { 0, 0 };
+    TSI_TRY(begin(&n, me));
+    for (int64_t step = 0; step < 3; step++) {
+        net_step(&n, step, &norm);
+        if (step > 0) loss[step - 1] = evaluate(&n);
+    }
+    if (ts_rank_index(me) == 0) memcpy(f->wanted, loss, sizeof loss);
+    net_end(&n);
+    return ts_rank_status(me);
+}
+
+static ts_status launch(fault *f, ts_status (*fn)(ts_rank *, void *), char *error, size_t size)
+{
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "threads",
+                                 .rank_count = 3,
+                                 .seed = 5,
+                                 .timeout_ms = f->kind == STALLS ? 500 : 20000 };
+    return ts_launch_with(&options, fn, f, error, size);
+}
+
+TS_TEST_LONG(fsdp_a_rank_fails, 120)
+{
+    char error[1024];
+    for (int place = 0; place < PLACES; place++) {
+        fault f = { .t = t, .kind = FAILS, .place = (fault_place)place };
+        TEST_OK(t, launch(&f, undisturbed, error, sizeof error));
+        ts_status status = launch(&f, work, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "place %d: %s", place, error);
+    }
+}
+
+TS_TEST_LONG(fsdp_18_a_rank_stalls_or_leaves, 120)
+{
+    char error[1024] = "";
+    fault leaves = { .t = t, .kind = LEAVES, .place = PLACES };
+    TEST_CHECK(t, launch(&leaves, work, error, sizeof error) != TS_OK);
+    TEST_SAYS(t, error, "rank 1");
+    for (int place = 0; place < IN_UPDATE; place++) {
+        fault f = { .t = t, .kind = STALLS, .place = (fault_place)place };
+        TEST_CHECK(t, launch(&f, work, error, sizeof error) != TS_OK);
+        TEST_SAYS(t, error, "rank");
+    }
+}
+
+TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
+{
+    char error[1024];
+    fault f = { .t = t, .kind = FAILS, .place = PLACES };
+    TEST_OK(t, launch(&f, undisturbed, error, sizeof error));
+    int64_t n = 1, step = 1;
+    for (bool reached = true; reached && n < 20000 && !test_failed(t); n += step) {
+        fault one = f;
+        one.fail_at = n;
+        ts_status status = launch(&one, work, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "allocation %lld: %s", (long long)n, error);
+        reached = one.tried >= n;
+        step = n > 40 ? 11 : 1;
+    }
+    TEST_CHECK(t, n > 40);
+}
