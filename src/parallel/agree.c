@@ -2,8 +2,8 @@
 /* agree.c - units of which ranks may use different parameters.
  *
  * Which gradients are reduced must not depend on what a rank happens to have. So the ranks agree,
- * unit by unit: a parameter that any of them used is reduced, and who did not use it adds zeros; one
- * that nobody used has no gradient, so that no update touches it. Values are not looked at.
+ * unit by unit: a parameter that any of them used is reduced, and who did not use it adds zeros;
+ * one that nobody used has no gradient, so that no update touches it. Values are not looked at.
  *
  * INV: after tsi_unit_agree every rank has the same gradients ready, in the same layout. */
 #include <string.h>

@@ -389,8 +389,8 @@ TS_TEST_RANKS(fsdp_06_ranks_use_different_parameters, 2, 3, 4)
     for (int round = 0; round < 3; round++) {
         ts_scope scope = ts_scope_open(t->me, NULL);
         ts_tape_begin(t->me);
-        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
-                               "replicate?:S(0) fsdp:S(0)");
+        ts_tensor *x =
+            ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
         TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
         double a = NAN, b = NAN;
         TEST_CHECK(t, ts_tensor_grad(s.c) == NULL);
@@ -534,8 +534,8 @@ TS_TEST_RANKS(fsdp_11_reduced_in_the_dtype_of_the_parameter, 4)
     ts_tape_begin(t->me);
     double value = t->index == 0 ? 1.0 + 1.0 / 128 : 1.0;
     ts_tensor *own = ts_full(value, ts_mesh_self(t->me), TS_DTYPE_BF16, TS_SHAPE(1, 1, 6), NULL);
-    ts_tensor *x = ts_from_local(own, ts_sharding_get(mesh, "fsdp:S(0) tp:S(1)"),
-                                 TS_SHAPE(2, 2, 6));
+    ts_tensor *x =
+        ts_from_local(own, ts_sharding_get(mesh, "fsdp:S(0) tp:S(1)"), TS_SHAPE(2, 2, 6));
     ts_tensor *y = TS_CALL(m, x);
     TEST_EQ(t, ts_tensor_dtype(y), TS_DTYPE_BF16);
     TEST_OK(t, ts_backward(ts_sum(ts_cast(y, TS_DTYPE_F32), NULL, 0, 0), NULL));
