@@ -6,6 +6,7 @@
  *   bf16   the same with products in bf16, over f32
  *   dp=2   two ranks with half of the cores each and half of the batch each, over one rank
  *   tp=2   two ranks that share every layer, over one rank
+ *   --mesh A --against B   two meshes in turns (bench_train_pair.c)
  *
  * The batch is random tokens. The first step of each is not counted, the best of the others is. The
  * rate of products is measured between the steps, by all ranks of that run at once, the best
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "bench_lines.h"
+#include "bench_train.h"
 #include "contest.h"
 
 enum { PRODUCT = 1024, PRODUCT_TURNS = 4 };
@@ -309,6 +310,8 @@ static bool is_run(const char *only)
 int cli_bench_train(int argc, char **argv)
 {
     bool json = false, hot = false;
+    bench_pair pair = { .against = "replicate=2", .pairs = 7 };
+    const char *recompute = "none", *reshard = "auto", *dtype = "f32";
     int64_t layers = 12, hidden = 768, vocab = 32000;
     bench self = { .context = 256, .rows = 2, .seconds = 50 };
     const cli_option options[] = {
@@ -319,6 +322,12 @@ int cli_bench_train(int argc, char **argv)
         CLI_INT("hidden", &hidden, 64, 65536, "its width, a multiple of 64; default 768"),
         CLI_INT("vocab", &vocab, 2, 1000000, "default 32000"),
         CLI_INT("context", &self.context, 1, 65536, "tokens of a row; default 256"),
+        CLI_TEXT("mesh", &pair.mesh, "TEXT", "steps on this mesh, in turns with --against"),
+        CLI_TEXT("against", &pair.against, "TEXT", "default replicate=2"),
+        CLI_INT("pairs", &pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
+        CLI_TEXT("recompute", &recompute, "none|full|select", "with --mesh; default none"),
+        CLI_TEXT("reshard", &reshard, "auto|yes|no|K", "with --mesh; default auto"),
+        CLI_TEXT("dtype", &dtype, "f32|f64|bf16", "with --mesh; bf16: of products; default f32"),
         CLI_FLAG("operators", &hot, "also the operators that take longest"),
         CLI_FLAG("json", &json, "the result as JSON"),
         CLI_END
@@ -345,6 +354,23 @@ int cli_bench_train(int argc, char **argv)
                                      .norm_epsilon = 1e-5,
                                      .init_deviation = 0.02,
                                      .rope_theta = 10000 };
+    if (pair.mesh != NULL) {
+        static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
+        while (pair.recompute < 3 && strcmp(recompute, ways[pair.recompute]) != 0)
+            pair.recompute++;
+        bool bf16 = strcmp(dtype, "bf16") == 0, f64 = strcmp(dtype, "f64") == 0;
+        if (pair.recompute == 3 || (!bf16 && !f64 && strcmp(dtype, "f32") != 0))
+            return cli_fail_usage("bench train", "--recompute %s, --dtype %s: no such", recompute,
+                                  dtype);
+        if (ts_reshard_parse(reshard, &pair.reshard) != TS_OK)
+            return cli_fail_usage("bench train", "%s", ts_last_error());
+        pair.config = self.config;
+        pair.context = self.context;
+        pair.compute = bf16 ? TS_DTYPE_BF16 : 0;
+        pair.dtype = f64 ? TS_DTYPE_F64 : 0;
+        code = bench_train_pair(&pair, &self.lines);
+        return code != 0 ? code : bench_lines_print(&self.lines, json);
+    }
     code = run_one(&self, "f32", "dp=1", TS_DTYPE_NONE, hot);
     if (code == 0) code = run_one(&self, "bf16", "dp=1", TS_DTYPE_BF16, hot);
     if (code == 0) code = run_one(&self, "dp=2", "dp=2", TS_DTYPE_NONE, hot);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "parallel/unit.h"
@@ -28,6 +29,7 @@ static bool in_backward(ts_rank *rank)
 
 static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
 {
+    int64_t begin = tsi_clock_ns();
     TSI_TRY(tsi_units_find(u));
     TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
@@ -36,6 +38,8 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     TSI_TRY(tsi_units_event(u, phase));
     TSI_TRY(tsi_unit_bind(u));
     if (ahead) u->all->stats.prefetched++;
+    u->all->stats.calls++;
+    u->all->stats.host_ns += tsi_clock_ns() - begin;
     return TS_OK;
 }
 

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_train.h - what the files of `tessera bench train` share. */
+#ifndef BENCH_BENCH_TRAIN_H
+#define BENCH_BENCH_TRAIN_H
+
+#include "bench_lines.h"
+
+enum { BENCH_PAIRS_MAX = 64 };
+
+typedef struct bench_pair { /* one model on two meshes */
+    const char *mesh, *against;
+    ts_model_config config;
+    int64_t rows, context, pairs; /* rows 0: two for each rank */
+    int32_t compute, dtype, reshard, recompute;
+} bench_pair;
+
+/* 0, or the code of the command. */
+int bench_train_pair(const bench_pair *pair, bench_lines *lines);
+
+#endif
