@@ -40,7 +40,8 @@ for plan in gpt2-124m llama3-8b llama3-70b llama3-405b mixtral-8x7b; do
     says plan_$plan 0 '"step_seconds"' "$tessera" train examples/train/$plan.ini --plan-only --json
 done
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
-says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only --set model.vocab=0
+says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
+    --set model.vocab=0
 says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
