@@ -70,9 +70,10 @@ bool tsi_span_list_subtract(const tsi_span_list *a, const tsi_span_list *b, tsi_
 int64_t tsi_span_list_intersect_count(const tsi_span_list *a,
                                       const tsi_span_list *b); /* no memory */
 bool tsi_span_list_equal(const tsi_span_list *a, const tsi_span_list *b);
-int64_t tsi_span_list_at(const tsi_span_list *list, int64_t position); /* index at a position */
-int64_t tsi_span_list_find(const tsi_span_list *list, int64_t index);  /* position, or -1 */
-int64_t tsi_span_list_intervals(const tsi_span_list *list);            /* how many intervals */
+int64_t tsi_span_list_at(const tsi_span_list *list, int64_t position);  /* index at a position */
+int64_t tsi_span_list_find(const tsi_span_list *list, int64_t index);   /* position, or -1 */
+int64_t tsi_span_list_before(const tsi_span_list *list, int64_t index); /* how many are below */
+int64_t tsi_span_list_intervals(const tsi_span_list *list);             /* how many intervals */
 
 /* ---- regions --------------------------------------------------------------------------------- */
 int64_t tsi_region_count(const tsi_region *region); /* -1: beyond 2^63 */

@@ -350,6 +350,15 @@ int64_t tsi_span_list_find(const tsi_span_list *list, int64_t index)
     return -1;
 }
 
+int64_t tsi_span_list_before(const tsi_span_list *list, int64_t index)
+{
+    const tsi_span *span = tsi_spans(list);
+    int64_t count = 0;
+    for (int64_t i = 0; i < list->span_count && index > span[i].begin; i++)
+        count += tsi_span_before(&span[i], index);
+    return count;
+}
+
 int64_t tsi_span_list_intervals(const tsi_span_list *list)
 {
     const tsi_span *span = tsi_spans(list);

@@ -123,6 +123,19 @@ TS_TEST_RANKS(parts_are_views, 1, 3)
     family_same(t, x, ts_tril(matrix(mesh, NULL), 0), "tril_");
 }
 
+/* Rows and columns of several intervals, evenly spaced or not. */
+TS_TEST_RANKS(triangles_of_scattered_rows, 1, 2, 3)
+{
+    static const char *const places[] = { "SS(0,2)", "SS(1,3)", "HT(0)", "HT(1)", "S(1)" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (size_t i = 0; i < TSI_COUNT_OF(places); i++)
+        for (int64_t diagonal = -9; diagonal <= 13; diagonal += 2) {
+            ts_tensor *x = matrix(mesh, places[i]), *whole = matrix(mesh, NULL);
+            family_same(t, ts_tril(x, diagonal), ts_tril(whole, diagonal), places[i]);
+            family_same(t, ts_triu(x, diagonal), ts_triu(whole, diagonal), places[i]);
+        }
+}
+
 /* A layout that no rule can keep is refused before anything is written: an update is never lost. */
 TS_TEST_RANKS(no_update_is_lost, 2, 3)
 {

@@ -43,11 +43,22 @@ void tsi_gather(ts_dtype to_dtype, void *to, ts_dtype dtype, const char *from, i
 void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, const void *from,
                  int64_t count);
 
-/* The block with `dim` moved to the end (softmax.c). */
-tsi_block tsi_block_with_last(const tsi_block *block, int32_t dim);
+/* ---- lines: some dims of a block as one row (line.c) ----------------------------------------- */
+/* The block with the dims of `mask` moved to the end, in their order. */
+tsi_block tsi_block_with_last(const tsi_block *block, uint32_t mask);
 
-/* The dims from `outer` on as one, if they lie in each other (norm.c). */
-bool tsi_block_flatten(const tsi_block *block, int32_t outer, tsi_block *out);
+/* In row-major order; dims that lie in each other are one. Strides in bytes. */
+typedef struct tsi_line {
+    ts_dtype dtype;
+    int32_t ndim; /* at least 1 */
+    int64_t count, extent[TS_NDIM_MAX], stride[TS_NDIM_MAX];
+} tsi_line;
+void tsi_line_make(tsi_line *line, const tsi_block *block, int32_t outer); /* dims from outer on */
+bool tsi_line_is_plain(const tsi_line *line, ts_dtype dtype); /* its elements are side by side */
+int64_t tsi_line_at(const tsi_line *line, int64_t index);     /* bytes from its beginning */
+/* A whole line that begins at `from`, as tsi_gather has it; and back. */
+void tsi_line_gather(const tsi_line *line, const char *from, ts_dtype to_dtype, void *to);
+void tsi_line_scatter(const tsi_line *line, char *to, ts_dtype from_dtype, const void *from);
 
 /* ---- scratch: from the rank's pool; NULL: recorded ------------------------------------------- */
 typedef struct tsi_scratch {

@@ -17,7 +17,20 @@ ts_status tsi_copy_all(const tsi_kernel_io *io, const tsi_block *to, const tsi_b
 ts_status tsi_fill_all(const tsi_kernel_io *io, const tsi_block *to, const void *element);
 ts_status tsi_zero_all(const tsi_kernel_io *io, const tsi_block *to);
 
-/* ---- indices (select.c) ---------------------------------------------------------------------- */
+/* ---- dense operands (dense.c) ---------------------------------------------------------------- */
+/* A block where it lies, if it is dense and of the dtype; else in memory of its own. */
+typedef struct tsi_held {
+    const tsi_block *block;
+    tsi_block dense; /* for the loops */
+    tsi_scratch scratch;
+    bool out;
+} tsi_held;
+ts_status tsi_hold(const tsi_kernel_io *io, const tsi_block *block, ts_dtype dtype, bool out,
+                   tsi_held *held);
+/* Accepts a zero one. A result is copied to its place if `status` is TS_OK; returns the status. */
+ts_status tsi_let_go(const tsi_kernel_io *io, tsi_held *held, ts_status status);
+
+/* ---- indices (index_select.c) ---------------------------------------------------------------- */
 /* Does every index of a block lie in [low, high)? Where not, the reference says which. */
 bool tsi_indices_fit(const tsi_kernel_io *io, const tsi_block *index, int64_t low, int64_t high);
 

@@ -86,7 +86,7 @@ enum {
     ROW(tsi_list_item)
 
 /* Before a world opens that uses such a device; kept by reference. A kind that is there already
- * stays as it is. Refuses another struct_size or hash of ops.def. */
+ * stays as it is. */
 ts_status tsi_kernels_add(const tsi_kernels *kernels);
 /* The kernel of a device; NULL: none, the host's reference runs. */
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op);

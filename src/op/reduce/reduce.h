@@ -40,6 +40,8 @@ typedef struct tsi_stat_attributes {
     tsi_reduce_attributes over; /* first: the reductions' helpers read it */
     double correction;          /* the squares are divided by count - correction */
 } tsi_stat_attributes;
+/* count - correction, of the whole tensor, never below 0. */
+double tsi_stat_divisor(const ts_meta *in, const tsi_stat_attributes *a);
 
 typedef struct tsi_histc_attributes {
     int64_t bins;

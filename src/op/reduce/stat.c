@@ -30,8 +30,7 @@ static ts_status stat_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-/* count - correction, of the whole tensor, never below 0. */
-static double divisor_of(const ts_meta *in, const tsi_stat_attributes *a)
+double tsi_stat_divisor(const ts_meta *in, const tsi_stat_attributes *a)
 {
     double count = 1;
     for (int32_t i = 0; i < a->over.dims.count; i++)
@@ -65,7 +64,7 @@ static ts_status stat_reference(const tsi_kernel_io *io)
 {
     const tsi_stat_attributes *a = io->attributes;
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
-    double divisor = divisor_of(io->in[0].global, a);
+    double divisor = tsi_stat_divisor(io->in[0].global, a);
     bool root = io->op == &tsi_op_std;
     tsi_reduce_loops loops;
     tsi_reduce_loops_make(in, out, tsi_reduce_mask(a), a->over.keepdim, &loops);
@@ -99,7 +98,7 @@ static ts_status stat_two_phase(const tsi_algorithm_io *io)
     ts_tensor *mean = tsi_algorithm_settle(io, ts_mean(x, dims->value, dims->count, 1));
     ts_tensor *squares = ts_square(ts_abs(ts_sub(x, mean)));
     ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(squares, dims->value, dims->count, 1));
-    ts_tensor *y = ts_div_scalar(sum, divisor_of(&io->call->in[0], a));
+    ts_tensor *y = ts_div_scalar(sum, tsi_stat_divisor(&io->call->in[0], a));
     if (io->op == &tsi_op_std) y = ts_sqrt(y);
     y = ts_reshape(ts_cast(y, (ts_dtype)io->call->out[0].dtype), io->call->out[0].shape);
     return tsi_algorithm_end(io, scope, &y);
@@ -114,7 +113,7 @@ static ts_status stat_grad(const tsi_grad_io *io)
 {
     const tsi_stat_attributes *a = io->attributes;
     const tsi_dims *dims = &a->over.dims;
-    double factor = 2.0 / divisor_of(&io->in_meta[0], a);
+    double factor = 2.0 / tsi_stat_divisor(&io->in_meta[0], a);
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
     if (io->op == &tsi_op_std) {
         ts_tensor *y = tsi_grad_unreduce(io->out[0], &io->in_meta[0], a);

@@ -5,7 +5,7 @@
  * order of the indices: the same bits with any number of threads. */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/data.h"
 #include "base/compiler.h"
 #include "op/core/element.h"
 
@@ -77,36 +77,55 @@ static void add_columns(void *context, int64_t begin, int64_t end, int32_t worke
     }
 }
 
-static bool has_plain_rows(const tsi_block *block)
+static ts_status run_rows(const tsi_kernel_io *io, lookup *l, const tsi_operand *table)
+{
+    bool backward = table == &io->out[0];
+    tsi_scratch scratch;
+    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)l->count + 1, sizeof(int64_t)));
+    l->row = scratch.data;
+    bool found = find_rows(table, l->ids, l->count, scratch.data);
+    int64_t blocks = (l->width - 1) / COLUMNS + 1,
+            work = l->width * (l->count + l->table->extent[0]);
+    if (found && backward) /* pieces as wide as can be: each goes through all rows */
+        tsi_parallel_for(io->rank, blocks,
+                         work < GRAIN ? blocks : (blocks - 1) / tsi_parallel_threads(io->rank) + 1,
+                         add_columns, l);
+    else if (found)
+        tsi_parallel_for(io->rank, l->count, GRAIN / l->width + 1, copy_rows, l);
+    tsi_scratch_done(&scratch);
+    return found ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
+}
+
+/* A block whose rows are contiguous is used where it lies. */
+static ts_status hold_rows(const tsi_kernel_io *io, const tsi_block *block, bool out,
+                           tsi_held *held)
 {
     int32_t last = block->ndim - 1;
-    return block->stride[last] == 1 || block->extent[last] == 1;
+    if (block->stride[last] != 1 && block->extent[last] != 1)
+        return tsi_hold(io, block, (ts_dtype)block->dtype, out, held);
+    *held = (tsi_held){ .block = block, .dense = *block, .out = out };
+    return TS_OK;
 }
 
 static ts_status run(const tsi_kernel_io *io, bool backward)
 {
     const tsi_operand *table = backward ? &io->out[0] : &io->in[0];
-    lookup l = { .set = tsi_rows(), .table = &table->block, .ids = &io->in[1].block };
-    l.rows = backward ? &io->in[0].block : &io->out[0].block;
-    l.width = l.table->extent[1];
-    l.count = tsi_block_count(l.ids);
-    bool adds = l.table->dtype == TS_DTYPE_F32 || l.table->dtype == TS_DTYPE_BF16;
-    if (!has_plain_rows(l.table) || !has_plain_rows(l.rows) || (backward && !adds) ||
-        l.rows->dtype != l.table->dtype || l.width == 0)
+    const tsi_block *rows = backward ? &io->in[0].block : &io->out[0].block;
+    tsi_held held[2] = { { 0 } };
+    lookup l = { .set = tsi_rows(),
+                 .table = &held[0].dense,
+                 .ids = &io->in[1].block,
+                 .rows = &held[1].dense,
+                 .count = tsi_block_count(&io->in[1].block),
+                 .width = table->block.extent[1] };
+    bool adds = table->block.dtype == TS_DTYPE_F32 || table->block.dtype == TS_DTYPE_BF16;
+    if ((backward && !adds) || rows->dtype != table->block.dtype || l.width == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
-    tsi_scratch scratch;
-    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)l.count + 1, sizeof(int64_t)));
-    l.row = scratch.data;
-    bool found = find_rows(table, l.ids, l.count, scratch.data);
-    int64_t blocks = (l.width - 1) / COLUMNS + 1, work = l.width * (l.count + l.table->extent[0]);
-    if (found && backward) /* pieces as wide as can be: each goes through all rows */
-        tsi_parallel_for(io->rank, blocks,
-                         work < GRAIN ? blocks : (blocks - 1) / tsi_parallel_threads(io->rank) + 1,
-                         add_columns, &l);
-    else if (found)
-        tsi_parallel_for(io->rank, l.count, GRAIN / l.width + 1, copy_rows, &l);
-    tsi_scratch_done(&scratch);
-    return found ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
+    ts_status status = hold_rows(io, &table->block, backward, &held[0]);
+    if (status == TS_OK) status = hold_rows(io, rows, !backward, &held[1]);
+    if (status == TS_OK) status = run_rows(io, &l, table);
+    status = tsi_let_go(io, &held[1], status);
+    return tsi_let_go(io, &held[0], status);
 }
 
 ts_status tsi_cpu_embedding(const tsi_kernel_io *io)

@@ -142,7 +142,11 @@ static ts_status run_mask(masking *m)
     m->size = ts_dtype_size((ts_dtype)m->x.dtype);
     if (m->count == 0) return (ts_status)TSI_KERNEL_DECLINED;
     tsi_block_coalesce_pair(&m->x, &m->mask);
-    if (m->x.ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    if (m->x.ndim == 0) { /* one element */
+        m->x.ndim = m->mask.ndim = 1;
+        m->x.extent[0] = m->mask.extent[0] = 1;
+        m->x.stride[0] = m->mask.stride[0] = 1;
+    }
     int64_t pieces = (m->count - 1) / PIECE + 1;
     TSI_TRY(tsi_scratch_get(&scratch, m->io->rank, (size_t)pieces + 1, sizeof *m->start));
     m->start = scratch.data;

@@ -318,6 +318,9 @@ static void read_elements(void *context, int64_t begin, int64_t end, int32_t wor
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* Below every place, those of negative strides too. */
+#define ANYWHERE (TSI_ELSEWHERE + 1)
+
 /* Blocks of columns of the only row of the rest. */
 static void write_columns(void *context, int64_t begin, int64_t end, int32_t worker)
 {
@@ -341,7 +344,7 @@ static void write_rows(void *context, int64_t begin, int64_t end, int32_t worker
     tsi_walker_start(&walker, &p->rest, begin);
     for (int64_t r = begin; r < end; r++, tsi_walker_next(&walker)) {
         for (int64_t j = 0; p->inside && j < p->rest.length; j++)
-            write_some(p, walker.at[0] + j * to, walker.at[1] + j * from, 0, INT64_MAX);
+            write_some(p, walker.at[0] + j * to, walker.at[1] + j * from, ANYWHERE, INT64_MAX);
         for (int64_t k = 0; !p->inside && k < p->count; k++)
             if (p->far_at[k] != TSI_ELSEWHERE)
                 put_row(p, walker.at[0] + p->far_at[k], walker.at[1] + p->near[k], p->rest.length);
@@ -373,6 +376,8 @@ static void write_all(picks *p)
         tsi_parallel_for(p->io->rank, blocks, /* as wide as can be: all positions for each piece */
                          work * length < GRAIN ? blocks : (blocks - 1) / threads + 1, write_columns,
                          p);
+    else if (p->span == INT64_MAX)
+        write_places(p, ANYWHERE, INT64_MAX, 0);
     else
         tsi_parallel_for(p->io->rank, p->span,
                          work * rows * length < GRAIN ? p->span : p->span / threads + 1,
@@ -407,7 +412,6 @@ static ts_status run_picks(picks *p)
     if (p->count == 0 || tsi_block_count(&p->far->block) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     span_make(p);
-    if (p->writes && p->span == INT64_MAX) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_scratch_get(&scratch, p->io->rank, (size_t)p->count * 2, sizeof(int64_t)));
     p->near = scratch.data;
     p->far_at = p->near + p->count;

@@ -268,39 +268,6 @@ static bool conv_make(conv *c, const tsi_kernel_io *io, const tsi_operand *x, co
     return c->images > 0 && c->k > 0 && c->p > 0 && c->q > 0 && c->outer > 0;
 }
 
-/* An operand where it lies, if it is dense and of the dtype; else in memory of its own. */
-typedef struct held {
-    const tsi_block *block;
-    tsi_block dense;
-    tsi_scratch scratch;
-    bool out;
-} held;
-
-static ts_status hold(const conv *c, held *h, const tsi_block *block, bool out, char **data)
-{
-    *h = (held){ .block = block, .dense = *block, .out = out };
-    *data = block->data;
-    if (block->dtype == (int32_t)c->dtype && tsi_block_is_dense(block)) return TS_OK;
-    int64_t stride = 1;
-    h->dense.dtype = (int32_t)c->dtype;
-    for (int32_t d = block->ndim - 1; d >= 0; d--) {
-        h->dense.stride[d] = stride;
-        stride *= block->extent[d];
-    }
-    TSI_TRY(tsi_scratch_get(&h->scratch, c->io->rank, (size_t)stride, (size_t)c->size));
-    h->dense.data = h->scratch.data;
-    *data = h->scratch.data;
-    return out ? TS_OK : tsi_copy_all(c->io, &h->dense, block);
-}
-
-static ts_status let_go(const conv *c, held *h, ts_status status)
-{
-    if (status == TS_OK && h->out && h->scratch.data)
-        status = tsi_copy_all(c->io, h->block, &h->dense);
-    tsi_scratch_done(&h->scratch);
-    return status;
-}
-
 /* Parts are added up in order, and into the result. */
 static void add_parts(const conv *c, char *w)
 {
@@ -348,10 +315,13 @@ static ts_status run_conv(const tsi_kernel_io *io, const tsi_operand *x, const t
 {
     conv c;
     if (!conv_make(&c, io, x, w, y)) return (ts_status)TSI_KERNEL_DECLINED;
-    held hx = { 0 }, hw = { 0 }, hy = { 0 };
-    ts_status status = hold(&c, &hx, &x->block, &x->block == out, &c.x);
-    if (status == TS_OK) status = hold(&c, &hw, w, w == out, &c.w);
-    if (status == TS_OK) status = hold(&c, &hy, &y->block, &y->block == out, &c.y);
+    tsi_held hx = { 0 }, hw = { 0 }, hy = { 0 };
+    ts_status status = tsi_hold(io, &x->block, c.dtype, &x->block == out, &hx);
+    if (status == TS_OK) status = tsi_hold(io, w, c.dtype, w == out, &hw);
+    if (status == TS_OK) status = tsi_hold(io, &y->block, c.dtype, &y->block == out, &hy);
+    c.x = hx.dense.data;
+    c.w = hw.dense.data;
+    c.y = hy.dense.data;
     if (status == TS_OK && out == w)
         status = run_weight(&c);
     else if (status == TS_OK && out == &y->block)
@@ -359,9 +329,9 @@ static ts_status run_conv(const tsi_kernel_io *io, const tsi_operand *x, const t
     else if (status == TS_OK)
         status = run_tasks(&c, input_tasks, c.channels * c.taps,
                            c.images * c.groups * ((c.inner - 1) / c.channels + 1));
-    status = let_go(&c, &hy, status);
-    status = let_go(&c, &hw, status);
-    return let_go(&c, &hx, status);
+    status = tsi_let_go(io, &hy, status);
+    status = tsi_let_go(io, &hw, status);
+    return tsi_let_go(io, &hx, status);
 }
 
 ts_status tsi_cpu_conv(const tsi_kernel_io *io)

@@ -124,8 +124,9 @@ static void parameter(const tsi_kernel_io *io, int32_t input, float *to, int64_t
 
 static bool lies_plain(const tsi_block *block)
 {
-    tsi_block flat;
-    return tsi_block_flatten(block, 1, &flat) && (flat.stride[1] == 1 || flat.extent[1] == 1);
+    tsi_line line;
+    tsi_line_make(&line, block, 1);
+    return tsi_line_is_plain(&line, (ts_dtype)block->dtype);
 }
 
 ts_status tsi_cpu_group_norm(const tsi_kernel_io *io)

@@ -16,7 +16,8 @@ enum { GRAIN = 16384 };
 
 typedef struct norm {
     const tsi_row_set *set;
-    tsi_block x, y, scale, mean; /* x and y as [rows.., length]; mean only if centred */
+    tsi_block x, y, scale, mean; /* mean only if centred */
+    tsi_line x_line, y_line;     /* a row of x, of y */
     const float *weight_bias[2];
     float *buffer; /* per worker: a row */
     ts_dtype dtype;
@@ -27,24 +28,6 @@ typedef struct norm {
     int32_t outer;                /* dims before the normalized ones */
     bool centred, direct, narrow; /* direct: f32 where it lies; narrow: bf16 where it lies */
 } norm;
-
-bool tsi_block_flatten(const tsi_block *block, int32_t outer, tsi_block *out)
-{
-    *out = *block;
-    out->ndim = outer + 1;
-    int64_t extent = 1, stride = 1;
-    for (int32_t d = block->ndim - 1; d >= outer; d--) {
-        if (block->extent[d] == 1) continue;
-        if (extent == 1)
-            stride = block->stride[d];
-        else if (block->stride[d] != stride * extent)
-            return false;
-        extent *= block->extent[d];
-    }
-    out->extent[outer] = extent;
-    out->stride[outer] = stride;
-    return true;
-}
 
 /* Bytes from one row of a block to the next, with the outer extents of x; false: not everywhere
  * the same. */
@@ -133,36 +116,28 @@ static void run_direct(const norm *n, int64_t begin, int64_t end)
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const norm *n = context;
-    int64_t size = (int64_t)ts_dtype_size(n->dtype);
     float *buffer = n->buffer + worker * n->length;
     if (n->direct || n->narrow) {
         run_direct(n, begin, end);
         return;
     }
     for (int64_t row = begin; row < end; row++) {
-        tsi_gather(TS_DTYPE_F32, buffer, n->dtype, row_at(n, X, row), n->x.stride[n->outer] * size,
-                   n->length);
+        tsi_line_gather(&n->x_line, row_at(n, X, row), TS_DTYPE_F32, buffer);
         moments m = moments_of(n, false, buffer);
         norm_row(n, false, buffer, buffer, m);
         store_moments(n, row, m.mean, m.scale);
-        tsi_scatter(n->dtype, row_at(n, Y, row), n->y.stride[n->outer] * size, TS_DTYPE_F32, buffer,
-                    n->length);
+        tsi_line_scatter(&n->y_line, row_at(n, Y, row), TS_DTYPE_F32, buffer);
     }
 }
 
-/* Weight or bias as f32 in `to`; NULL if absent. false: strides that do not merge. */
-static bool parameter(const tsi_kernel_io *io, int32_t input, float *to, const float **out)
+/* Weight or bias as f32 in `to`; NULL if absent. */
+static const float *parameter(const tsi_kernel_io *io, int32_t input, float *to)
 {
-    *out = NULL;
-    if (input >= io->input_count || io->in[input].block.dtype == TS_DTYPE_NONE) return true;
-    tsi_block flat;
-    const tsi_block *p = &io->in[input].block;
-    if (!tsi_block_flatten(p, 0, &flat)) return false;
-    int64_t size = (int64_t)ts_dtype_size((ts_dtype)p->dtype);
-    tsi_gather(TS_DTYPE_F32, to, (ts_dtype)p->dtype, p->data, flat.stride[0] * size,
-               flat.extent[0]);
-    *out = to;
-    return true;
+    if (input >= io->input_count || io->in[input].block.dtype == TS_DTYPE_NONE) return NULL;
+    tsi_line line;
+    tsi_line_make(&line, &io->in[input].block, 0);
+    tsi_line_gather(&line, io->in[input].block.data, TS_DTYPE_F32, to);
+    return to;
 }
 
 static ts_status run(const tsi_kernel_io *io, norm *n)
@@ -172,16 +147,12 @@ static ts_status run(const tsi_kernel_io *io, norm *n)
     TSI_TRY(
         tsi_scratch_get(&scratch, io->rank, (size_t)((threads + 2) * n->length), sizeof(float)));
     float *memory = scratch.data;
-    ts_status status = TS_OK;
-    if (parameter(io, 1, memory, &n->weight_bias[0]) &&
-        parameter(io, 2, memory + n->length, &n->weight_bias[1])) {
-        n->buffer = memory + 2 * n->length;
-        tsi_parallel_for(io->rank, rows, GRAIN / n->length + 1, run_rows, n);
-    } else {
-        status = (ts_status)TSI_KERNEL_DECLINED;
-    }
+    n->weight_bias[0] = parameter(io, 1, memory);
+    n->weight_bias[1] = parameter(io, 2, memory + n->length);
+    n->buffer = memory + 2 * n->length;
+    tsi_parallel_for(io->rank, rows, GRAIN / n->length + 1, run_rows, n);
     tsi_scratch_done(&scratch);
-    return status;
+    return TS_OK;
 }
 
 ts_status tsi_cpu_norm(const tsi_kernel_io *io)
@@ -190,17 +161,18 @@ ts_status tsi_cpu_norm(const tsi_kernel_io *io)
     const tsi_norm_attributes *a = io->attributes;
     if (!tsi_is_small_real(x->dtype) || tsi_block_count(x) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
-    norm n = { .set = tsi_rows(), .centred = io->op == &tsi_op_layer_norm };
+    norm n = {
+        .set = tsi_rows(), .centred = io->op == &tsi_op_layer_norm, .x = *x, .y = io->out[0].block
+    };
     n.dtype = (ts_dtype)x->dtype;
     n.outer = x->ndim - a->normalized.count;
     n.eps = a->eps;
-    if (!tsi_block_flatten(x, n.outer, &n.x) ||
-        !tsi_block_flatten(&io->out[0].block, n.outer, &n.y))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    n.length = n.x.extent[n.outer];
+    tsi_line_make(&n.x_line, &n.x, n.outer);
+    tsi_line_make(&n.y_line, &n.y, n.outer);
+    n.length = n.x_line.count;
     n.scale = io->out[io->output_count - 1].block;
     if (n.centred) n.mean = io->out[1].block;
-    bool plain = n.length == 1 || (n.x.stride[n.outer] == 1 && n.y.stride[n.outer] == 1);
+    bool plain = tsi_line_is_plain(&n.x_line, n.dtype) && tsi_line_is_plain(&n.y_line, n.dtype);
     n.direct = n.dtype == TS_DTYPE_F32 && plain;
     n.narrow = n.dtype == TS_DTYPE_BF16 && plain;
     n.even = row_step(&n, &n.x, &n.step[X]) && row_step(&n, &n.y, &n.step[Y]) &&

@@ -7,7 +7,7 @@
 #include "base/compiler.h"
 #include "op/nn/attributes.h"
 
-enum { GRAIN = 16384, ROW_MAX = 1024 };
+enum { GRAIN = 16384 };
 
 typedef struct rope {
     const tsi_row_set *set;
@@ -16,6 +16,7 @@ typedef struct rope {
     int64_t length, half;
     float sign;
     bool direct, plain; /* rows of x and y; of the table: f32, contiguous */
+    float *buffer;      /* per worker: a row of x, one of the table */
 } rope;
 
 /* Where a row begins in x and y, and its place in the sequence dim. */
@@ -66,9 +67,8 @@ static void turn(const rope *r, float *to, const float *from, const float *angle
 
 static void run_rows(void *context, int64_t begin, int64_t end, int32_t worker)
 {
-    (void)worker;
     const rope *r = context;
-    float row[ROW_MAX], buffer[ROW_MAX];
+    float *row = r->buffer + 2 * worker * r->length, *buffer = row + r->length;
     const tsi_region *region = r->io->in[0].region;
     int32_t last = r->x.ndim - 1;
     int64_t size = (int64_t)ts_dtype_size((ts_dtype)r->x.dtype);
@@ -98,13 +98,18 @@ ts_status tsi_cpu_rope(const tsi_kernel_io *io)
     int32_t last = r.x.ndim - 1;
     r.length = r.x.extent[last];
     r.half = r.length / 2;
-    if (!tsi_is_small_real(r.x.dtype) || r.table.dtype == TS_DTYPE_F64 || r.length > ROW_MAX)
+    if (!tsi_is_small_real(r.x.dtype) || r.table.dtype == TS_DTYPE_F64)
         return (ts_status)TSI_KERNEL_DECLINED;
     int64_t count = tsi_block_count(&r.x);
     if (count == 0) return TS_OK;
     r.sign = ((const tsi_rope_attributes *)io->attributes)->inverse ? -1.0f : 1.0f;
     r.direct = r.x.dtype == TS_DTYPE_F32 && r.x.stride[last] == 1 && r.y.stride[last] == 1;
     r.plain = r.table.dtype == TS_DTYPE_F32 && r.table.stride[1] == 1;
+    tsi_scratch scratch;
+    size_t numbers = (size_t)(2 * tsi_parallel_threads(io->rank) * r.length);
+    TSI_TRY(tsi_scratch_get(&scratch, io->rank, numbers, sizeof(float)));
+    r.buffer = scratch.data;
     tsi_parallel_for(io->rank, count / r.length, GRAIN / r.length + 1, run_rows, &r);
+    tsi_scratch_done(&scratch);
     return TS_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax.c - softmax, log_softmax and logsumexp of narrow reals over one dim, row by row.
+/* softmax.c - softmax and log_softmax of narrow reals over one dim, logsumexp over any, row by row.
  *
  * A row is read three times while it lies in the cache: its largest element, its exponentials with
  * their sum, the quotient. Contiguous rows of f32 are used where they lie, those of bf16 too but
@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/reduce/reduce_lines.h"
 #include "base/compiler.h"
 #include "device/number.h"
 #include "op/nn/attributes.h"
-#include "op/reduce/reduce.h"
 
 enum { GRAIN = 8192 };
 
@@ -22,18 +22,6 @@ typedef struct softmax {
     float *buffer;             /* per worker: a row */
     bool logs, direct, narrow; /* rows where they lie: of f32, of bf16 */
 } softmax;
-
-tsi_block tsi_block_with_last(const tsi_block *block, int32_t dim)
-{
-    tsi_block out = *block;
-    for (int32_t d = dim; d + 1 < block->ndim; d++) {
-        out.extent[d] = block->extent[d + 1];
-        out.stride[d] = block->stride[d + 1];
-    }
-    out.extent[block->ndim - 1] = block->extent[dim];
-    out.stride[block->ndim - 1] = block->stride[dim];
-    return out;
-}
 
 static void softmax_row(const softmax *s, float *to, const float *x, int64_t count)
 {
@@ -98,7 +86,7 @@ static void run_softmax(void *context, int64_t begin, int64_t end, int32_t worke
     }
 }
 
-static ts_status run(const tsi_kernel_io *io, softmax *s, tsi_parallel_fn fn)
+static ts_status run(const tsi_kernel_io *io, softmax *s)
 {
     tsi_scratch scratch = { 0 };
     if (!s->direct)
@@ -106,7 +94,7 @@ static ts_status run(const tsi_kernel_io *io, softmax *s, tsi_parallel_fn fn)
                                 (size_t)(tsi_parallel_threads(io->rank) * s->walk.length),
                                 sizeof(float)));
     s->buffer = scratch.data;
-    tsi_parallel_for(io->rank, s->walk.rows, GRAIN / s->walk.length + 1, fn, s);
+    tsi_parallel_for(io->rank, s->walk.rows, GRAIN / s->walk.length + 1, run_softmax, s);
     tsi_scratch_done(&scratch);
     return TS_OK;
 }
@@ -124,7 +112,7 @@ ts_status tsi_cpu_softmax(const tsi_kernel_io *io)
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     if (!tsi_is_small_real(in->dtype) || in->ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(in) == 0) return TS_OK;
-    int32_t dim = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
+    uint32_t dim = 1u << ((const tsi_softmax_attributes *)io->attributes)->dim;
     tsi_block from = tsi_block_with_last(in, dim), to = tsi_block_with_last(out, dim);
     const tsi_block *block[] = { &from, &to };
     softmax s = { .set = tsi_rows(), .logs = io->op == &tsi_op_log_softmax };
@@ -133,76 +121,37 @@ ts_status tsi_cpu_softmax(const tsi_kernel_io *io)
     tsi_walk_make(&s.walk, block, 2, 1);
     s.direct = lies(&s, 0, TS_DTYPE_F32) && lies(&s, 1, TS_DTYPE_F32);
     s.narrow = lies(&s, 0, TS_DTYPE_BF16) && lies(&s, 1, TS_DTYPE_BF16);
-    return run(io, &s, run_softmax);
+    return run(io, &s);
 }
 
 /* ---- log of the sum -------------------------------------------------------------------------- */
 
-static double row_lse(const softmax *s, const float *x, int64_t count)
+static double row_lse(const tsi_row_set *set, const float *x, int64_t count)
 {
-    float top = (float)s->set->fold_f32[TSI_BY_MAX](x, count);
+    float top = (float)set->fold_f32[TSI_BY_MAX](x, count);
     if (!isfinite(top)) return (double)top; /* all of them are, or one exceeds the others by far */
-    return (double)top + log(s->set->exp_sum(x, top, count));
+    return (double)top + log(set->exp_sum(x, top, count));
 }
 
-static double row_lse_bf16(const softmax *s, const uint16_t *x, int64_t count)
+static double row_lse_bf16(const tsi_row_set *set, const uint16_t *x, int64_t count)
 {
-    float top = s->set->top_bf16(x, count);
+    float top = set->top_bf16(x, count);
     if (!isfinite(top)) { /* a NaN beside it counts */
         for (int64_t i = 0; i < count; i++)
             if (isnan(tsi_f32_of_bf16(x[i]))) top = NAN;
         return (double)top;
     }
-    return (double)top + log(s->set->exp_sum_bf16(x, top, count));
+    return (double)top + log(set->exp_sum_bf16(x, top, count));
 }
 
-static void run_lse(void *context, int64_t begin, int64_t end, int32_t worker)
+static void run_lse(const tsi_lines *l, const void *x, char *const *out)
 {
-    const softmax *s = context;
-    const tsi_walk *walk = &s->walk;
-    int32_t last = walk->ndim - 1;
-    float *buffer = s->buffer ? s->buffer + worker * walk->length : NULL;
-    tsi_walker at;
-    tsi_walker_start(&at, walk, begin);
-    for (int64_t row = begin; row < end; row++, tsi_walker_next(&at)) {
-        const float *x = (const float *)(const void *)at.at[0];
-        double lse;
-        if (!s->direct && !s->narrow) {
-            tsi_gather(TS_DTYPE_F32, buffer, s->in_dtype, at.at[0], walk->stride[0][last],
-                       walk->length);
-            x = buffer;
-        }
-        lse = s->narrow ? row_lse_bf16(s, (const uint16_t *)(const void *)at.at[0], walk->length)
-                        : row_lse(s, x, walk->length);
-        tsi_store_real(s->out_dtype, at.at[1], lse);
-    }
+    double lse = l->narrow ? row_lse_bf16(l->set, x, l->in.count) : row_lse(l->set, x, l->in.count);
+    tsi_store_real((ts_dtype)l->io->out[0].block.dtype, out[0], lse);
 }
 
 ts_status tsi_cpu_logsumexp(const tsi_kernel_io *io)
 {
-    const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
-    const tsi_reduce_attributes *a = io->attributes;
-    if (!tsi_is_small_real(in->dtype) || a->dims.count != 1 || in->ndim == 0 ||
-        tsi_block_count(in) == 0)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    int32_t dim = (int32_t)a->dims.value[0];
-    tsi_block from = tsi_block_with_last(in, dim), to = from;
-    to.data = out->data;
-    to.dtype = out->dtype;
-    for (int32_t d = 0, e = 0; d < in->ndim; d++) { /* the result's strides in the input's dims */
-        if (d == dim) {
-            to.stride[in->ndim - 1] = 0;
-            e += a->keepdim;
-            continue;
-        }
-        to.stride[d < dim ? d : d - 1] = out->stride[e++];
-    }
-    const tsi_block *block[] = { &from, &to };
-    softmax s = { .set = tsi_rows() };
-    s.in_dtype = (ts_dtype)in->dtype;
-    s.out_dtype = (ts_dtype)out->dtype;
-    tsi_walk_make(&s.walk, block, 2, 1);
-    s.direct = lies(&s, 0, TS_DTYPE_F32);
-    s.narrow = lies(&s, 0, TS_DTYPE_BF16);
-    return run(io, &s, run_lse);
+    tsi_lines l = { .io = io, .run = run_lse, .takes_narrow = true };
+    return tsi_lines_reduce(&l);
 }

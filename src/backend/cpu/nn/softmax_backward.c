@@ -57,7 +57,7 @@ ts_status tsi_cpu_softmax_backward(const tsi_kernel_io *io)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(in[Y]) == 0) return TS_OK;
     backward b = { .set = tsi_rows(), .logs = io->op == &tsi_op_log_softmax_backward };
-    int32_t dim = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
+    uint32_t dim = 1u << ((const tsi_softmax_attributes *)io->attributes)->dim;
     tsi_block moved[OPERANDS];
     const tsi_block *block[OPERANDS];
     for (int k = 0; k < OPERANDS; k++) {

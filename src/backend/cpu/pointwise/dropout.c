@@ -175,7 +175,6 @@ static ts_status run_drawing(drawing *d, tsi_parallel_fn fn)
     d->dtype = (ts_dtype)d->x->dtype;
     d->size = ts_dtype_size(d->dtype);
     d->dense = tsi_block_is_dense(d->x);
-    d->y = place->block.data;
     if (count == 0) return TS_OK;
     tsi_scratch scratch;
     TSI_TRY(tsi_scratch_get(&scratch, d->io->rank, (size_t)runs, sizeof(tsi_random_run)));
@@ -186,29 +185,35 @@ static ts_status run_drawing(drawing *d, tsi_parallel_fn fn)
     return TS_OK;
 }
 
-/* As every new block is. */
-static bool dense_results(const tsi_kernel_io *io)
+/* With results that are dense, as every new block is. */
+static ts_status run_held(drawing *d, tsi_parallel_fn fn)
 {
-    bool dense = io->in[0].block.ndim > 0;
-    for (int32_t i = 0; i < io->output_count; i++)
-        dense &= tsi_block_is_dense(&io->out[i].block);
-    return dense;
+    const tsi_kernel_io *io = d->io;
+    tsi_held y = { 0 }, mask = { 0 };
+    const tsi_block *out = &io->out[0].block;
+    ts_status status = tsi_hold(io, out, (ts_dtype)out->dtype, true, &y);
+    if (status == TS_OK && io->output_count > 1)
+        status = tsi_hold(io, &io->out[1].block, (ts_dtype)io->out[1].block.dtype, true, &mask);
+    d->y = y.dense.data;
+    d->mask = mask.dense.data;
+    if (status == TS_OK) status = run_drawing(d, fn);
+    status = tsi_let_go(io, &mask, status);
+    return tsi_let_go(io, &y, status);
 }
 
 ts_status tsi_cpu_dropout(const tsi_kernel_io *io)
 {
     double p = ((const tsi_dropout_attributes *)io->attributes)->p;
     drawing d = { .io = io, .scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
-    bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
     d.threshold = (uint64_t)((1.0 - p) * 0x1p32);
-    if (!real || d.threshold == 0 || !dense_results(io)) return (ts_status)TSI_KERNEL_DECLINED;
-    d.mask = io->out[1].block.data;
-    return run_drawing(&d, dropout_runs);
+    if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL ||
+        d.threshold == 0) /* nothing is kept: the reference needs no draw */
+        return (ts_status)TSI_KERNEL_DECLINED;
+    return run_held(&d, dropout_runs);
 }
 
 ts_status tsi_cpu_bernoulli(const tsi_kernel_io *io)
 {
     drawing d = { .io = io };
-    if (!dense_results(io)) return (ts_status)TSI_KERNEL_DECLINED;
-    return run_drawing(&d, bernoulli_runs);
+    return run_held(&d, bernoulli_runs);
 }

@@ -30,9 +30,10 @@ static int64_t place_of(const float *x, float extreme, int64_t count)
     return i;
 }
 
-static void run_extreme(const tsi_lines *l, const float *x, char *const *out)
+static void run_extreme(const tsi_lines *l, const void *line, char *const *out)
 {
-    int64_t count = l->walk.length;
+    const float *x = line;
+    int64_t count = l->in.count;
     float extreme = (float)l->set->fold_f32[l->least ? TSI_BY_MIN : TSI_BY_MAX](x, count);
     int64_t at = place_of(x, extreme, count);
     int32_t last = l->io->output_count - 1;
@@ -42,10 +43,8 @@ static void run_extreme(const tsi_lines *l, const float *x, char *const *out)
 
 static ts_status extreme_kernel(const tsi_kernel_io *io, bool least)
 {
-    int32_t dim = tsi_lines_dim(io);
-    if (dim < 0) return (ts_status)TSI_KERNEL_DECLINED;
     tsi_lines l = { .io = io, .run = run_extreme, .least = least };
-    return tsi_lines_run(&l, dim, true);
+    return tsi_lines_reduce(&l);
 }
 
 ts_status tsi_cpu_largest(const tsi_kernel_io *io)

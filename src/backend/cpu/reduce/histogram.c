@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* histogram.c - histc, bincount, count_nonzero of everything and count_unique on all threads.
+/* histogram.c - histc, bincount and count_unique on all threads.
  *
  * Counts are whole numbers: each worker counts for itself, and the counts are added up. Distinct
  * values are counted after a radix sort of keys (radix.h). Sums of weights are left to the
@@ -10,7 +10,7 @@
 #include "backend/cpu/index/radix.h"
 #include "op/reduce/reduce.h"
 
-enum { PIECE = 512, GRAIN = 16384, BINS_MAX = 1 << 20 };
+enum { PIECE = 512, GRAIN = 16384, BINS_EACH = 1 << 20 };
 
 typedef struct counting {
     const tsi_kernel_io *io;
@@ -19,6 +19,7 @@ typedef struct counting {
     int64_t pieces; /* of each row */
     double min, max;
     int64_t bins, *counts; /* per worker */
+    int32_t workers;       /* one, where there are so many bins that adding up would be the work */
     double *bounds;        /* per worker: least, largest */
     _Atomic int bad;
 } counting;
@@ -39,21 +40,23 @@ static void each_piece(counting *c, int64_t begin, int64_t end, int32_t worker, 
 
 static void over_all(counting *c, tsi_parallel_fn fn)
 {
-    tsi_parallel_for(c->io->rank, c->walk.rows * c->pieces, GRAIN / PIECE, fn, c);
+    int64_t pieces = c->walk.rows * c->pieces;
+    tsi_parallel_for(c->io->rank, pieces, c->workers > 1 ? GRAIN / PIECE : pieces, fn, c);
 }
 
 static ts_status counting_make(counting *c, const tsi_kernel_io *io, tsi_scratch *scratch)
 {
     const tsi_block *x = &io->in[0].block;
-    size_t threads = (size_t)tsi_parallel_threads(io->rank);
+    c->workers = c->bins > BINS_EACH ? 1 : tsi_parallel_threads(io->rank);
+    size_t workers = (size_t)c->workers;
     c->io = io;
     c->dtype = (ts_dtype)x->dtype;
     tsi_walk_make(&c->walk, (const tsi_block *[]){ x }, 1, 0);
     c->pieces = (c->walk.length - 1) / PIECE + 1;
-    TSI_TRY(tsi_scratch_get(scratch, io->rank, ((size_t)c->bins + 2) * threads, sizeof(int64_t)));
+    TSI_TRY(tsi_scratch_get(scratch, io->rank, ((size_t)c->bins + 2) * workers, sizeof(int64_t)));
     memset(scratch->data, 0, scratch->bytes);
     c->counts = scratch->data;
-    c->bounds = (double *)(void *)(c->counts + (size_t)c->bins * threads);
+    c->bounds = (double *)(void *)(c->counts + (size_t)c->bins * workers);
     return TS_OK;
 }
 
@@ -61,10 +64,9 @@ static ts_status counting_make(counting *c, const tsi_kernel_io *io, tsi_scratch
 static void store_counts(const counting *c)
 {
     const tsi_block *out = &c->io->out[0].block;
-    int32_t threads = tsi_parallel_threads(c->io->rank);
     for (int64_t bin = 0; bin < c->bins; bin++) {
         int64_t sum = 0;
-        for (int32_t w = 0; w < threads; w++)
+        for (int32_t w = 0; w < c->workers; w++)
             sum += c->counts[w * c->bins + bin];
         void *to = tsi_block_at(out, bin * out->stride[0]);
         if (out->dtype == TS_DTYPE_I64)
@@ -113,14 +115,13 @@ static void bin_all(void *context, int64_t begin, int64_t end, int32_t worker)
 /* The bounds of the data; where all are alike, a bin on each side. */
 static void find_bounds(counting *c)
 {
-    int32_t threads = tsi_parallel_threads(c->io->rank);
-    for (int32_t w = 0; w < threads; w++) {
+    for (int32_t w = 0; w < c->workers; w++) {
         c->bounds[2 * w] = (double)INFINITY;
         c->bounds[2 * w + 1] = -(double)INFINITY;
     }
     over_all(c, bound_all);
     double low = c->bounds[0], high = c->bounds[1];
-    for (int32_t w = 1; w < threads; w++) {
+    for (int32_t w = 1; w < c->workers; w++) {
         low = c->bounds[2 * w] < low ? c->bounds[2 * w] : low;
         high = c->bounds[2 * w + 1] > high ? c->bounds[2 * w + 1] : high;
     }
@@ -138,8 +139,7 @@ ts_status tsi_cpu_histc(const tsi_kernel_io *io)
     const tsi_histc_attributes *a = io->attributes;
     counting c = { .min = a->min, .max = a->max, .bins = a->bins };
     tsi_scratch scratch;
-    if (tsi_block_count(&io->in[0].block) == 0 || c.bins > BINS_MAX)
-        return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(&io->in[0].block) == 0) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(counting_make(&c, io, &scratch));
     if (c.min == c.max) find_bounds(&c);
     bool finite = isfinite(c.min) && isfinite(c.max); /* else the bins are the reference's */
@@ -177,54 +177,12 @@ ts_status tsi_cpu_bincount(const tsi_kernel_io *io)
     counting c = { .bins = io->out[0].global->shape.extent[0] };
     bool weighed = io->input_count > 1 && io->in[1].global->dtype != TS_DTYPE_NONE;
     tsi_scratch scratch;
-    if (weighed || c.bins > BINS_MAX || tsi_block_count(&io->in[0].block) == 0)
-        return (ts_status)TSI_KERNEL_DECLINED;
+    if (weighed || tsi_block_count(&io->in[0].block) == 0) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(counting_make(&c, io, &scratch));
     over_all(&c, count_values);
     if (!c.bad) store_counts(&c);
     tsi_scratch_done(&scratch);
     return c.bad ? (ts_status)TSI_KERNEL_DECLINED : TS_OK; /* the reference says which */
-}
-
-/* ---- count_nonzero --------------------------------------------------------------------------- */
-
-static void nonzero_piece(counting *c, const char *from, int64_t stride, int64_t n, int32_t worker)
-{
-    double x[PIECE];
-    int64_t count = 0;
-    if (c->dtype == TS_DTYPE_BOOL) {
-        for (int64_t i = 0; i < n; i++)
-            count += from[i * stride] != 0;
-    } else {
-        tsi_gather(TS_DTYPE_F64, x, c->dtype, from, stride, n);
-        for (int64_t i = 0; i < n; i++)
-            count += x[i] != 0.0;
-    }
-    c->counts[worker] += count;
-}
-
-static void count_nonzero(void *context, int64_t begin, int64_t end, int32_t worker)
-{
-    each_piece(context, begin, end, worker, nonzero_piece);
-}
-
-ts_status tsi_cpu_count_nonzero(const tsi_kernel_io *io)
-{
-    counting c = { .bins = 1 };
-    const tsi_block *out = &io->out[0].block;
-    bool is_complex = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_COMPLEX;
-    tsi_scratch scratch;
-    if (is_complex || tsi_block_count(out) != 1 || tsi_block_count(&io->in[0].block) == 0 ||
-        ts_shape_count(&io->out[0].global->shape) != 1)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    TSI_TRY(counting_make(&c, io, &scratch));
-    over_all(&c, count_nonzero);
-    int64_t sum = 0;
-    for (int32_t w = 0; w < tsi_parallel_threads(io->rank); w++)
-        sum += c.counts[w];
-    tsi_store_int((ts_dtype)out->dtype, out->data, sum);
-    tsi_scratch_done(&scratch);
-    return TS_OK;
 }
 
 /* ---- count_unique ---------------------------------------------------------------------------- */
@@ -249,18 +207,23 @@ ts_status tsi_cpu_count_unique(const tsi_kernel_io *io)
     ts_dtype dtype = (ts_dtype)x->dtype;
     int64_t count = tsi_block_count(x);
     int32_t words = tsi_key_is_wide(dtype) ? 2 : 1;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX || count == 0 || count >= UINT32_MAX ||
-        !tsi_block_is_dense(x))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    tsi_scratch scratch;
-    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)(2 * count * words), sizeof(uint64_t)));
-    uint64_t *items = scratch.data;
-    uint64_t live =
-        tsi_items_load(dtype, x->data, (int64_t)ts_dtype_size(dtype), count, false, items);
-    const uint64_t *sorted =
-        tsi_radix_sort(io->rank, items, items + count * words, count, words, live);
-    bool real = tsi_dtype_category(dtype) == TSI_CATEGORY_REAL;
-    tsi_store_int(TS_DTYPE_I64, io->out[0].block.data, count_distinct(sorted, count, words, real));
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX || count == 0 || count >= UINT32_MAX)
+        return (ts_status)TSI_KERNEL_DECLINED; /* places have 32 bits */
+    tsi_scratch scratch = { 0 };
+    tsi_held held;
+    ts_status status = tsi_hold(io, x, dtype, false, &held);
+    if (status == TS_OK)
+        status = tsi_scratch_get(&scratch, io->rank, (size_t)(2 * count * words), sizeof(uint64_t));
+    if (status == TS_OK) {
+        uint64_t *items = scratch.data;
+        uint64_t live = tsi_items_load(dtype, held.dense.data, (int64_t)ts_dtype_size(dtype), count,
+                                       false, items);
+        const uint64_t *sorted =
+            tsi_radix_sort(io->rank, items, items + count * words, count, words, live);
+        bool real = tsi_dtype_category(dtype) == TSI_CATEGORY_REAL;
+        tsi_store_int(TS_DTYPE_I64, io->out[0].block.data,
+                      count_distinct(sorted, count, words, real));
+    }
     tsi_scratch_done(&scratch);
-    return TS_OK;
+    return tsi_let_go(io, &held, status);
 }

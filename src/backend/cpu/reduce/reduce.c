@@ -108,30 +108,58 @@ int64_t tsi_fold_two_i64(tsi_fold fold, int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-bool tsi_reduce_direct(const tsi_reduction *r)
+static void map_all(const tsi_reduction *r, double *x, int64_t count)
 {
-    return r->in_dtype == r->compute && r->in_stride == (int64_t)ts_dtype_size(r->compute);
+    if (r->map == TSI_MAP_NONZERO)
+        for (int64_t i = 0; i < count; i++)
+            x[i] = x[i] != 0.0;
+    else if (r->power == 1.0)
+        for (int64_t i = 0; i < count; i++)
+            x[i] = fabs(x[i]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            x[i] = pow(fabs(x[i]), r->power);
+}
+
+const void *tsi_reduce_take(const tsi_reduction *r, const char *from, int64_t count, void *tile)
+{
+    if (r->map == TSI_MAP_NONE && r->in_dtype == r->compute &&
+        r->in_stride == (int64_t)ts_dtype_size(r->compute))
+        return from;
+    tsi_gather(r->compute, tile, r->in_dtype, from, r->in_stride, count);
+    if (r->map != TSI_MAP_NONE) map_all(r, tile, count);
+    return tile;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
+/* What of a reduction is not its blocks. */
+typedef struct way {
+    tsi_fold fold;
+    bool mean;
+    tsi_reduce_map map;
+    double power;
+} way;
+
 /* out_dim[d]: the result's dim of input dim d, or -1: it is reduced. */
-static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, tsi_fold fold,
+static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, const way *w,
                         double divide)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     tsi_category category = tsi_dtype_category((ts_dtype)in->dtype);
     if (category == TSI_CATEGORY_COMPLEX || tsi_block_count(in) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
-    tsi_reduction r = { .in = in->data, .out = out->data, .set = tsi_rows(), .fold = fold };
+    tsi_reduction r = { .in = in->data, .out = out->data, .set = tsi_rows(), .fold = w->fold };
     r.in_dtype = (ts_dtype)in->dtype;
     r.out_dtype = (ts_dtype)out->dtype;
-    r.compute = category <= TSI_CATEGORY_INT ? TS_DTYPE_I64
-                : r.in_dtype == TS_DTYPE_F64 ? TS_DTYPE_F64
-                                             : TS_DTYPE_F32;
+    r.compute = w->map != TSI_MAP_NONE || r.in_dtype == TS_DTYPE_F64 ? TS_DTYPE_F64
+                : category <= TSI_CATEGORY_INT                       ? TS_DTYPE_I64
+                                                                     : TS_DTYPE_F32;
+    r.map = w->map;
+    r.power = w->power;
     r.divide = divide;
-    r.start = r.set->fold_f64[fold](NULL, 0);
-    r.start_i64 = r.set->fold_i64[fold](NULL, 0);
+    r.start = r.set->fold_f64[w->fold](NULL, 0);
+    r.start_i64 = r.set->fold_i64[w->fold](NULL, 0);
     int64_t in_size = (int64_t)ts_dtype_size(r.in_dtype);
     int64_t out_size = (int64_t)ts_dtype_size(r.out_dtype);
     for (int32_t d = 0; d < in->ndim; d++) {
@@ -150,7 +178,7 @@ static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, tsi_fol
 }
 
 /* Which dims go, by the mask of the attributes. */
-static ts_status by_attributes(const tsi_kernel_io *io, tsi_fold fold, bool mean)
+static ts_status by_attributes(const tsi_kernel_io *io, way w)
 {
     const tsi_reduce_attributes *a = io->attributes;
     uint32_t mask = tsi_reduce_mask(a);
@@ -162,41 +190,41 @@ static ts_status by_attributes(const tsi_kernel_io *io, tsi_fold fold, bool mean
         if (gone) count *= (double)io->in[0].global->shape.extent[d];
         if (!gone || a->keepdim) place++;
     }
-    return reduce(io, out_dim, fold, mean ? count : 1.0);
+    return reduce(io, out_dim, &w, w.mean ? count : 1.0);
 }
 
 ts_status tsi_cpu_sum(const tsi_kernel_io *io)
 {
-    return by_attributes(io, TSI_BY_SUM, false);
+    return by_attributes(io, (way){ .fold = TSI_BY_SUM });
 }
 
 ts_status tsi_cpu_mean(const tsi_kernel_io *io)
 {
     if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL)
         return (ts_status)TSI_KERNEL_DECLINED;
-    return by_attributes(io, TSI_BY_SUM, true);
+    return by_attributes(io, (way){ .fold = TSI_BY_SUM, .mean = true });
 }
 
 ts_status tsi_cpu_prod(const tsi_kernel_io *io)
 {
-    return by_attributes(io, TSI_BY_PROD, false);
+    return by_attributes(io, (way){ .fold = TSI_BY_PROD });
 }
 
 ts_status tsi_cpu_amax(const tsi_kernel_io *io)
 {
-    return by_attributes(io, TSI_BY_MAX, false);
+    return by_attributes(io, (way){ .fold = TSI_BY_MAX });
 }
 
 ts_status tsi_cpu_amin(const tsi_kernel_io *io)
 {
-    return by_attributes(io, TSI_BY_MIN, false);
+    return by_attributes(io, (way){ .fold = TSI_BY_MIN });
 }
 
 /* Of bool only: 0 and 1, so that one of them is the largest, all of them the smallest. */
 static ts_status truth_kernel(const tsi_kernel_io *io, tsi_fold fold)
 {
     if (io->in[0].block.dtype != TS_DTYPE_BOOL) return (ts_status)TSI_KERNEL_DECLINED;
-    return by_attributes(io, fold, false);
+    return by_attributes(io, (way){ .fold = fold });
 }
 
 ts_status tsi_cpu_any(const tsi_kernel_io *io)
@@ -209,13 +237,23 @@ ts_status tsi_cpu_all(const tsi_kernel_io *io)
     return truth_kernel(io, TSI_BY_MIN);
 }
 
-/* Terms of the 2-norm; other powers are the reference's. */
+/* Terms of a norm without its root. Those of infinite norms are the reference's. */
 ts_status tsi_cpu_powsum(const tsi_kernel_io *io)
 {
     const tsi_reduce_attributes *a = io->attributes;
     bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
-    if (a->p != 2.0 || !real) return (ts_status)TSI_KERNEL_DECLINED;
-    return by_attributes(io, TSI_BY_SQUARES, false);
+    if (!real || isinf(a->p)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (a->p == 2.0) return by_attributes(io, (way){ .fold = TSI_BY_SQUARES });
+    tsi_reduce_map map = a->p == 0.0 ? TSI_MAP_NONZERO : TSI_MAP_POWER;
+    return by_attributes(io, (way){ .fold = TSI_BY_SUM, .map = map, .power = a->p });
+}
+
+/* Truths are counted as whole numbers. */
+ts_status tsi_cpu_count_nonzero(const tsi_kernel_io *io)
+{
+    bool truths = io->in[0].block.dtype == TS_DTYPE_BOOL;
+    return by_attributes(
+        io, (way){ .fold = TSI_BY_SUM, .map = truths ? TSI_MAP_NONE : TSI_MAP_NONZERO });
 }
 
 /* Integers would wrap where the reference goes through double. */
@@ -229,5 +267,5 @@ ts_status tsi_cpu_sum_to(const tsi_kernel_io *io)
         int32_t e = d - (in->ndim - out->ndim);
         out_dim[d] = e < 0 || (out->extent[e] == 1 && in->extent[d] != 1) ? -1 : e;
     }
-    return reduce(io, out_dim, TSI_BY_SUM, 1.0);
+    return reduce(io, out_dim, &(way){ .fold = TSI_BY_SUM }, 1.0);
 }

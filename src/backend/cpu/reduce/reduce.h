@@ -22,6 +22,9 @@ typedef struct tsi_reduce_dims {
     int64_t count; /* positions */
 } tsi_reduce_dims;
 
+/* What is done to each element before it is folded, in double. */
+typedef enum tsi_reduce_map { TSI_MAP_NONE, TSI_MAP_POWER, TSI_MAP_NONZERO } tsi_reduce_map;
+
 typedef struct tsi_reduction {
     tsi_reduce_dims kept, gone;            /* without the row or column dim */
     int64_t length, in_stride, out_stride; /* of the row or column */
@@ -31,6 +34,8 @@ typedef struct tsi_reduction {
     const tsi_row_set *set;
     tsi_fold fold;
     bool columns;
+    tsi_reduce_map map;
+    double power;         /* of TSI_MAP_POWER: |x|^power */
     double divide, start; /* start: the identity, also as an integer */
     int64_t start_i64;
     int64_t rows_per_chunk, pieces,
@@ -40,8 +45,8 @@ typedef struct tsi_reduction {
 
 /* Adds the offsets in bytes of a position to those of input and result. */
 void tsi_reduce_offsets(const tsi_reduce_dims *x, int64_t index, int64_t *in, int64_t *out);
-/* Whether elements of the row or column are used where they lie. */
-bool tsi_reduce_direct(const tsi_reduction *r);
+/* Elements of the row or column as `compute` and mapped: where they lie, or in the tile. */
+const void *tsi_reduce_take(const tsi_reduction *r, const char *from, int64_t count, void *tile);
 double tsi_fold_two(tsi_fold fold, double a, double b);
 int64_t tsi_fold_two_i64(tsi_fold fold, int64_t a, int64_t b);
 

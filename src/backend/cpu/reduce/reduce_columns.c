@@ -39,11 +39,7 @@ static void make_room(const tsi_reduction *r, column_sums *s, int64_t rows, int6
 static void take_row_f32(const tsi_reduction *r, column_sums *s, const char *from, int64_t width)
 {
     float tile[COLUMNS];
-    const float *x = (const float *)(const void *)from;
-    if (!tsi_reduce_direct(r)) {
-        tsi_gather(TS_DTYPE_F32, tile, r->in_dtype, from, r->in_stride, width);
-        x = tile;
-    }
+    const float *x = tsi_reduce_take(r, from, width, tile);
     if (r->fold == TSI_BY_PROD) {
         r->set->join_f64_f32[r->fold](s->total, x, width);
         return;
@@ -55,7 +51,7 @@ static void take_row_f32(const tsi_reduction *r, column_sums *s, const char *fro
 /* Whether four rows are taken at once: columns of f32 or bf16 side by side. */
 static bool by_fours(const tsi_reduction *r)
 {
-    if (r->fold == TSI_BY_PROD) return false;
+    if (r->fold == TSI_BY_PROD || r->compute != TS_DTYPE_F32) return false;
     return (r->in_dtype == TS_DTYPE_F32 && r->in_stride == 4) ||
            (r->in_dtype == TS_DTYPE_BF16 && r->in_stride == 2);
 }
@@ -97,23 +93,13 @@ static int64_t take_all_fours(const tsi_reduction *r, column_sums *s, int64_t at
 static void take_row_f64(const tsi_reduction *r, double *total, const char *from, int64_t width)
 {
     double tile[COLUMNS];
-    const double *x = (const double *)(const void *)from;
-    if (!tsi_reduce_direct(r)) {
-        tsi_gather(TS_DTYPE_F64, tile, r->in_dtype, from, r->in_stride, width);
-        x = tile;
-    }
-    r->set->join_f64[r->fold](total, x, width);
+    r->set->join_f64[r->fold](total, tsi_reduce_take(r, from, width, tile), width);
 }
 
 static void take_row_i64(const tsi_reduction *r, int64_t *total, const char *from, int64_t width)
 {
     int64_t tile[COLUMNS];
-    const int64_t *x = (const int64_t *)(const void *)from;
-    if (!tsi_reduce_direct(r)) {
-        tsi_gather(TS_DTYPE_I64, tile, r->in_dtype, from, r->in_stride, width);
-        x = tile;
-    }
-    r->set->join_i64[r->fold](total, x, width);
+    r->set->join_i64[r->fold](total, tsi_reduce_take(r, from, width, tile), width);
 }
 
 static void store_columns(const tsi_reduction *r, char *to, void *total, int64_t width)

@@ -1,74 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_lines.c - one dim looked at as lines of contiguous f32: where they lie, or gathered. */
+/* reduce_lines.c - dims looked at as lines of contiguous elements: where they lie, or gathered. */
 #include "backend/cpu/reduce/reduce_lines.h"
 
 enum { GRAIN = 32768 };
 
-/* The block with its dim `dim` at the end; of a result without that dim, one element there. */
-static tsi_block dim_last(const tsi_block *block, int32_t dim, bool missing)
+/* Where the lines of a block begin: its dims but those of `gone`, and a last one of one element,
+ * which is the row of the walk. */
+static tsi_block beginnings(const tsi_block *block, uint32_t gone)
 {
-    tsi_block moved = *block;
-    int32_t to = 0, ndim = block->ndim + missing;
+    tsi_block kept = *block;
+    kept.ndim = 0;
     for (int32_t d = 0; d < block->ndim; d++) {
-        if (!missing && d == dim) continue;
-        moved.extent[to] = block->extent[d];
-        moved.stride[to++] = block->stride[d];
+        if (gone >> d & 1) continue;
+        kept.extent[kept.ndim] = block->extent[d];
+        kept.stride[kept.ndim++] = block->stride[d];
     }
-    moved.extent[to] = missing ? 1 : block->extent[dim];
-    moved.stride[to] = missing ? 0 : block->stride[dim];
-    moved.ndim = ndim;
-    return moved;
+    kept.extent[kept.ndim] = 1;
+    kept.stride[kept.ndim++] = 0;
+    return kept;
 }
 
 static void run_lines(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const tsi_lines *l = context;
-    const tsi_walk *walk = &l->walk;
-    float *buffer = l->buffer ? l->buffer + worker * walk->length : NULL;
+    float *buffer = l->buffer ? l->buffer + worker * l->in.count : NULL;
     tsi_walker walker;
-    tsi_walker_start(&walker, walk, begin);
+    tsi_walker_start(&walker, &l->walk, begin);
     for (int64_t i = begin; i < end; i++, tsi_walker_next(&walker)) {
-        const float *x = (const float *)(const void *)walker.at[0];
-        if (buffer) {
-            tsi_gather(TS_DTYPE_F32, buffer, l->in_dtype, walker.at[0],
-                       walk->stride[0][walk->ndim - 1], walk->length);
-            x = buffer;
-        }
-        l->run(l, x, walker.at + 1);
+        if (buffer) tsi_line_gather(&l->in, walker.at[0], TS_DTYPE_F32, buffer);
+        l->run(l, buffer ? (const void *)buffer : walker.at[0], walker.at + 1);
     }
 }
 
-ts_status tsi_lines_run(tsi_lines *l, int32_t dim, bool reduced)
+/* The dims of `mask` are the line; a result that is reduced has none of them, or of extent 1. */
+static ts_status run(tsi_lines *l, uint32_t mask, bool reduced)
 {
     const tsi_kernel_io *io = l->io;
     const tsi_block *in = &io->in[0].block, *block[3];
-    tsi_block moved[3];
-    moved[0] = dim_last(in, dim, false);
-    block[0] = &moved[0];
-    for (int32_t i = 0; i < io->output_count; i++) {
-        const tsi_block *out = &io->out[i].block;
-        moved[i + 1] = dim_last(out, dim, reduced && out->ndim < in->ndim);
-        block[i + 1] = &moved[i + 1];
+    tsi_block kept[3], moved = tsi_block_with_last(in, mask);
+    kept[0] = beginnings(in, mask);
+    for (int32_t o = 0; o < io->output_count; o++) {
+        const tsi_block *out = &io->out[o].block;
+        kept[o + 1] = beginnings(out, reduced && out->ndim < in->ndim ? 0 : mask);
     }
+    for (int32_t i = 0; i <= io->output_count; i++)
+        block[i] = &kept[i];
     l->set = tsi_rows();
-    l->in_dtype = (ts_dtype)in->dtype;
     tsi_walk_make(&l->walk, block, io->output_count + 1, 1);
-    const tsi_walk *walk = &l->walk;
+    tsi_line_make(&l->in, &moved, kept[0].ndim - 1);
+    l->narrow = l->takes_narrow && tsi_line_is_plain(&l->in, TS_DTYPE_BF16);
     tsi_scratch scratch = { 0 };
-    if (in->dtype != TS_DTYPE_F32 || walk->stride[0][walk->ndim - 1] != (int64_t)sizeof(float))
-        TSI_TRY(tsi_scratch_get(&scratch, io->rank,
-                                (size_t)(walk->length * tsi_parallel_threads(io->rank)),
-                                sizeof(float)));
+    int64_t workers = l->walk.rows > 1 ? tsi_parallel_threads(io->rank) : 1;
+    if (!l->narrow && !tsi_line_is_plain(&l->in, TS_DTYPE_F32))
+        TSI_TRY(
+            tsi_scratch_get(&scratch, io->rank, (size_t)(l->in.count * workers), sizeof(float)));
     l->buffer = scratch.data;
-    tsi_parallel_for(io->rank, walk->rows, GRAIN / (walk->length + 8) + 1, run_lines, l);
+    tsi_parallel_for(io->rank, l->walk.rows, GRAIN / (l->in.count + 8) + 1, run_lines, l);
     tsi_scratch_done(&scratch);
     return TS_OK;
 }
 
-int32_t tsi_lines_dim(const tsi_kernel_io *io)
+ts_status tsi_lines_run(tsi_lines *l, int32_t dim)
 {
-    const tsi_reduce_attributes *a = io->attributes;
-    const tsi_block *in = &io->in[0].block;
-    if (a->dims.count != 1 || !tsi_is_small_real(in->dtype) || tsi_block_count(in) == 0) return -1;
-    return (int32_t)a->dims.value[0];
+    tsi_block moved = tsi_block_with_last(&l->io->out[0].block, 1u << dim);
+    tsi_line_make(&l->out, &moved, moved.ndim - 1);
+    return run(l, 1u << dim, false);
+}
+
+ts_status tsi_lines_reduce(tsi_lines *l)
+{
+    const tsi_block *in = &l->io->in[0].block;
+    if (!tsi_is_small_real(in->dtype) || tsi_block_count(in) == 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    return run(l, tsi_reduce_mask(l->io->attributes), true);
 }

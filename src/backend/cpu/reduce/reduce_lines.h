@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_lines.h - operators that look at one dim as lines: where the largest or smallest is, the
- * variance, sums so far.
+/* reduce_lines.h - operators that look at dims as lines: where the largest or smallest is, the
+ * variance, the log of the sum, sums so far.
  *
  * Indices and sums so far have the bits of the reference (these are added up in double, one after
- * another); a variance is the row kernel's, whatever the strides. Several dims at once, integers
+ * another); a variance is the row kernel's, whatever the strides and the number of dims. Integers
  * and f64 are the reference's. */
 #ifndef TSI_BACKEND_CPU_REDUCE_LINES_H
 #define TSI_BACKEND_CPU_REDUCE_LINES_H
@@ -13,23 +13,26 @@
 #include "op/reduce/reduce.h"
 
 typedef struct tsi_lines tsi_lines;
-typedef void (*tsi_line_fn)(const tsi_lines *l, const float *x, char *const *out);
+/* `x`: l->in.count elements side by side, of f32, or of bf16 if l->narrow; `out`: where the
+ * results of the line are, or begin. */
+typedef void (*tsi_line_fn)(const tsi_lines *l, const void *x, char *const *out);
 
 struct tsi_lines {
-    tsi_walk walk; /* operand 0 is the input, the dim its last; then the results */
+    tsi_walk walk; /* over the lines; operand 0 is the input, then the results */
+    tsi_line in, out;
     const tsi_kernel_io *io;
     const tsi_row_set *set;
     tsi_line_fn run;
-    ts_dtype in_dtype;
     bool least, root, reverse; /* the operators' own */
+    bool takes_narrow, narrow; /* bf16 is taken as it is where it lies side by side; and does */
     double divisor;
     float *buffer; /* per worker; NULL: lines are used where they lie */
 };
 
-/* Lines of the input along `dim`, and of the results: these without the dim, or of one element of
- * it, if `reduced`. */
-ts_status tsi_lines_run(tsi_lines *l, int32_t dim, bool reduced);
-/* The dim that is reduced; -1: not one alone, or nothing there, or not of narrow reals. */
-int32_t tsi_lines_dim(const tsi_kernel_io *io);
+/* Lines of the input, and of the results as long as those: one dim. */
+ts_status tsi_lines_run(tsi_lines *l, int32_t dim);
+/* Lines of the dims that are reduced (tsi_reduce_attributes), one number of each result for a line.
+ * Declines all but narrow reals; of nothing at all the reference knows what is said. */
+ts_status tsi_lines_reduce(tsi_lines *l);
 
 #endif

@@ -34,16 +34,12 @@ static double fold_block_bf16(const tsi_reduction *r, const char *from, int64_t 
 /* At most a block of a row to one number; narrow and strided elements through a buffer. */
 static double fold_block(const tsi_reduction *r, const char *from, int64_t count)
 {
-    if (r->in_dtype == TS_DTYPE_BF16 && r->set->fold_bf16[r->fold])
+    bool narrow = r->compute == TS_DTYPE_F32;
+    if (narrow && r->in_dtype == TS_DTYPE_BF16 && r->set->fold_bf16[r->fold])
         return fold_block_bf16(r, from, count);
     double tile[TSI_SUM_BLOCK_BF16];
-    if (!tsi_reduce_direct(r)) {
-        tsi_gather(r->compute, tile, r->in_dtype, from, r->in_stride, count);
-        from = (const char *)tile;
-    }
-    return r->compute == TS_DTYPE_F32
-               ? r->set->fold_f32[r->fold]((const float *)(const void *)from, count)
-               : r->set->fold_f64[r->fold]((const double *)(const void *)from, count);
+    const void *x = tsi_reduce_take(r, from, count, tile);
+    return narrow ? r->set->fold_f32[r->fold](x, count) : r->set->fold_f64[r->fold](x, count);
 }
 
 /* Bytes of bool, at most a block of them. */
@@ -70,11 +66,8 @@ static int64_t fold_block_i64(const tsi_reduction *r, const char *from, int64_t 
 {
     if (r->in_dtype == TS_DTYPE_BOOL && r->in_stride == 1)
         return fold_bools(r->fold, (const uint8_t *)(const void *)from, count);
-    if (tsi_reduce_direct(r))
-        return r->set->fold_i64[r->fold]((const int64_t *)(const void *)from, count);
     int64_t tile[TSI_SUM_BLOCK];
-    tsi_gather(TS_DTYPE_I64, tile, r->in_dtype, from, r->in_stride, count);
-    return r->set->fold_i64[r->fold](tile, count);
+    return r->set->fold_i64[r->fold](tsi_reduce_take(r, from, count, tile), count);
 }
 
 static void store_real(const tsi_reduction *r, char *to, double value)
@@ -218,8 +211,9 @@ static bool short_rows(const tsi_reduction *r)
 {
     int64_t size = (int64_t)ts_dtype_size(r->in_dtype);
     bool narrow = r->in_dtype == TS_DTYPE_F32 || r->in_dtype == TS_DTYPE_BF16;
-    return narrow && r->set->rows_f32[r->fold] && r->gone.count == 1 && r->kept.ndim == 1 &&
-           r->length <= block_of(r) && r->in_stride == size && r->kept.in[0] % size == 0;
+    return narrow && r->compute == TS_DTYPE_F32 && r->set->rows_f32[r->fold] &&
+           r->gone.count == 1 && r->kept.ndim == 1 && r->length <= block_of(r) &&
+           r->in_stride == size && r->kept.in[0] % size == 0;
 }
 
 static void finish_rows(const tsi_reduction *r)

@@ -3,10 +3,10 @@
 #include "op/reduce/scan.h"
 #include "backend/cpu/reduce/reduce_lines.h"
 
-static void run_cumsum(const tsi_lines *l, const float *x, char *const *out)
+static void run_cumsum(const tsi_lines *l, const void *line, char *const *out)
 {
-    const tsi_walk *walk = &l->walk;
-    int64_t count = walk->length, stride = walk->stride[1][walk->ndim - 1];
+    const float *x = line;
+    int64_t count = l->in.count, stride = l->out.stride[0];
     double total = 0;
     if (!l->reverse && stride == (int64_t)sizeof(float)) {
         float *to = (float *)(void *)out[0];
@@ -31,5 +31,5 @@ ts_status tsi_cpu_cumsum(const tsi_kernel_io *io)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(in) == 0) return TS_OK;
     tsi_lines l = { .io = io, .run = run_cumsum, .reverse = a->reverse != 0 };
-    return tsi_lines_run(&l, (int32_t)a->dim, false);
+    return tsi_lines_run(&l, (int32_t)a->dim);
 }

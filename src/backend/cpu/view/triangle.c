@@ -8,8 +8,8 @@ enum { GRAIN = 32768 };
 typedef struct triangle {
     const tsi_kernel_io *io;
     const tsi_block *in, *out;
-    int64_t diagonal, rows; /* of all leading dims together */
-    int64_t first_row, first_column;
+    tsi_span_list rows, columns; /* global indices of the last dims */
+    int64_t diagonal;
     bool lower, in_place;
 } triangle;
 
@@ -36,7 +36,8 @@ static void move_part(const triangle *t, int64_t in_at, int64_t out_at, int64_t 
         (void)t->io->device->fill(t->io->device, &to, (const unsigned char[16]){ 0 }, NULL);
 }
 
-/* In row r, columns below `edge` are on the lower side. */
+/* In row r, columns below `edge` are on the lower side: those that are held come first, since lists
+ * ascend. */
 static void triangle_rows(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     (void)worker;
@@ -50,8 +51,8 @@ static void triangle_rows(void *context, int64_t begin, int64_t end, int32_t wor
             out_at += position % t->in->extent[d] * t->out->stride[d];
             position /= t->in->extent[d];
         }
-        int64_t edge = t->first_row + r % height + t->diagonal - t->first_column + t->lower;
-        edge = edge < 0 ? 0 : edge > columns ? columns : edge;
+        int64_t row = tsi_span_list_at(&t->rows, r % height);
+        int64_t edge = tsi_span_list_before(&t->columns, row + t->diagonal + t->lower);
         move_part(t, in_at, out_at, 0, edge, t->lower);
         move_part(t, in_at, out_at, edge, columns, !t->lower);
     }
@@ -59,18 +60,18 @@ static void triangle_rows(void *context, int64_t begin, int64_t end, int32_t wor
 
 ts_status tsi_cpu_triangle(const tsi_kernel_io *io)
 {
+    const tsi_region *region = io->in[0].region;
     triangle t = { .io = io,
                    .in = &io->in[0].block,
                    .out = &io->out[0].block,
                    .diagonal = ((const tsi_triangle_attributes *)io->attributes)->diagonal,
                    .lower = io->op == &tsi_op_tril,
                    .in_place = io->in_place };
-    int64_t held, count = tsi_block_count(t.out);
     int32_t last = t.in->ndim - 1;
+    int64_t count = tsi_block_count(t.out);
     if (count == 0) return TS_OK;
-    if (!tsi_one_span(&io->in[0], last - 1, &t.first_row, &held) ||
-        !tsi_one_span(&io->in[0], last, &t.first_column, &held))
-        return (ts_status)TSI_KERNEL_DECLINED;
+    t.rows = region ? region->dim[last - 1] : tsi_span_list_whole(t.in->extent[last - 1]);
+    t.columns = region ? region->dim[last] : tsi_span_list_whole(t.in->extent[last]);
     int64_t limit = INT64_MAX / 4; /* so that sums with rows and columns stay in range */
     t.diagonal = t.diagonal > limit ? limit : t.diagonal < -limit ? -limit : t.diagonal;
     tsi_parallel_for(io->rank, count / t.in->extent[last], GRAIN / t.in->extent[last] + 1,
