@@ -10,26 +10,25 @@
 
 #include "tensor.h"
 
-/* One input, one output: ts_abs(x), ts_exp(x), ... docs/ops.md says what each computes. */
+/* One input, one output: ts_abs(x), ts_exp(x), ... docs/ops.md says what each computes. Two inputs:
+ * ts_add(a, b), ts_gt(a, b), ... Comparisons and logic give bool. */
 /* clang-format off */
+/* generated: lists */
 #define TS_UNARY_LIST(X) \
-    X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(bitwise_not) X(ceil) X(clone) \
-    X(conj) X(cos) X(cosh) X(deg2rad) X(digamma) X(erf) X(erfc) X(exp) X(exp2) X(expm1) X(floor) \
-    X(frac) X(gelu) X(gelu_tanh) X(isfinite) X(isinf) X(isnan) X(lgamma) X(log) X(log10) \
-    X(log1p) X(log2) X(log_sigmoid) X(logical_not) X(neg) X(ones_like) X(rad2deg) X(reciprocal) \
-    X(relu) X(round) X(rsqrt) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinh) X(softplus) \
-    X(sqrt) X(square) X(tan) X(tanh) X(trunc) X(zeros_like) X(erfinv) X(hardsigmoid) X(hardswish) \
-    X(isneginf) X(isposinf) X(mish) X(relu2) X(relu6) X(selu) X(sinc) X(softsign) X(tanhshrink) \
-    X(trigamma)
-/* clang-format on */
-/* Two inputs: ts_add(a, b), ts_gt(a, b), ... Comparisons and logic give bool. */
-/* clang-format off */
+    X(abs) X(acos) X(acosh) X(asin) X(asinh) X(atan) X(atanh) X(ceil) X(conj) X(cos) X(cosh) \
+    X(deg2rad) X(digamma) X(erf) X(erfc) X(erfinv) X(exp) X(exp2) X(expm1) X(floor) X(frac) \
+    X(gelu) X(gelu_tanh) X(hardsigmoid) X(hardswish) X(isfinite) X(isinf) X(isnan) X(isneginf) \
+    X(isposinf) X(lgamma) X(log) X(log10) X(log1p) X(log2) X(log_sigmoid) X(logical_not) X(mish) \
+    X(neg) X(ones_like) X(rad2deg) X(reciprocal) X(relu) X(relu2) X(relu6) X(round) X(rsqrt) \
+    X(selu) X(sigmoid) X(sign) X(signbit) X(silu) X(sin) X(sinc) X(sinh) X(softplus) X(softsign) \
+    X(sqrt) X(square) X(tan) X(tanh) X(tanhshrink) X(trigamma) X(trunc) X(zeros_like)
 #define TS_BINARY_LIST(X) \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(power) X(atan2) X(fmod) X(remainder) \
-    X(hypot) X(copysign) X(xlogy) X(logaddexp) X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(eq) \
-    X(ne) X(gt) X(ge) X(lt) X(le) X(logical_and) X(logical_or) X(logical_xor) \
-    X(bitwise_left_shift) X(bitwise_right_shift) X(floor_divide) X(fmax) X(fmin) X(gcd) \
-    X(heaviside) X(lcm) X(logaddexp2)
+    X(add) X(atan2) X(bitwise_and) X(bitwise_left_shift) X(bitwise_or) X(bitwise_right_shift) \
+    X(bitwise_xor) X(copysign) X(div) X(eq) X(floor_divide) X(fmax) X(fmin) X(fmod) X(gcd) X(ge) \
+    X(gt) X(heaviside) X(hypot) X(lcm) X(le) X(logaddexp) X(logaddexp2) X(logical_and) \
+    X(logical_or) X(logical_xor) X(lt) X(maximum) X(minimum) X(mul) X(ne) X(power) X(remainder) \
+    X(sub) X(xlogy)
+/* end */
 /* clang-format on */
 
 TS_BEGIN_C
@@ -37,6 +36,8 @@ TS_BEGIN_C
 #define TS_UNARY_DECLARE(name) TS_API ts_tensor *ts_##name(ts_tensor *x);
 TS_UNARY_LIST(TS_UNARY_DECLARE)
 #undef TS_UNARY_DECLARE
+TS_API ts_tensor *ts_bitwise_not(ts_tensor *x);
+TS_API ts_tensor *ts_clone(ts_tensor *x);
 
 #define TS_BINARY_DECLARE(name) TS_API ts_tensor *ts_##name(ts_tensor *a, ts_tensor *b);
 TS_BINARY_LIST(TS_BINARY_DECLARE)
@@ -93,6 +94,7 @@ TS_API ts_tensor *ts_swiglu_backward(ts_tensor *dy, ts_tensor *gate, ts_tensor *
 TS_END_C
 
 /* Each call also tells its place, for messages and events. */
+/* generated: places */
 #define ts_abs(...) (ts_here(TS_HERE), ts_abs(__VA_ARGS__))
 #define ts_acos(...) (ts_here(TS_HERE), ts_acos(__VA_ARGS__))
 #define ts_acosh(...) (ts_here(TS_HERE), ts_acosh(__VA_ARGS__))
@@ -225,5 +227,6 @@ TS_END_C
 #define ts_where(...) (ts_here(TS_HERE), ts_where(__VA_ARGS__))
 #define ts_xlogy(...) (ts_here(TS_HERE), ts_xlogy(__VA_ARGS__))
 #define ts_zeros_like(...) (ts_here(TS_HERE), ts_zeros_like(__VA_ARGS__))
+/* end */
 
 #endif

@@ -9,6 +9,11 @@ cp "$root/include/tessera/status.h" "$work/tree/include/tessera"
 cp "$root/src/LAYERS" "$work/tree/src"
 grep -v TS_ERR_PEER "$root/docs/errors.md" > "$work/tree/docs/errors.md"
 refuses "a table that lost a row" "TS_ERR_PEER" "$root/scripts/docs" "$work/tree"
+mkdir -p "$work/tree/src/op"
+cp "$root/src/op/ops.def" "$work/tree/src/op"
+cp "$root/docs/errors.md" "$work/tree/docs"
+grep -v 'ts_relu2(' "$root/include/tessera/op_pointwise.h" > "$work/tree/include/tessera/op_pointwise.h"
+refuses "an operator that is not in the public header" "ts_relu2(...)" "$root/scripts/docs" "$work/tree"
 
 # Links to files of the tree, [text](path) or [text](path#part), outside of code.
 (cd "$root" && find . \( -name .git -o -name build -o -name .scratch \) -prune -o -name '*.md' -print) |
