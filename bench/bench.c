@@ -17,6 +17,8 @@ static const struct {
       cli_bench_dispatch },
     { "kernels", "operators on one rank against copies, OpenBLAS and matrix products",
       cli_bench_kernels },
+    { "space", "convolutions and pools of images cut along their rows against as many rows alone",
+      cli_bench_space },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };

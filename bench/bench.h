@@ -18,6 +18,7 @@ int cli_bench_redistribute(int argc, char **argv);
 int cli_bench_layout(int argc, char **argv);
 int cli_bench_plan(int argc, char **argv);
 int cli_bench_kernels(int argc, char **argv);
+int cli_bench_space(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
 
 /* ---- communication: bench_comm.c runs the cases of bench_cases.c ----------------------------- */

@@ -149,6 +149,7 @@ says "usage" 2 "are needed" op matmul
 says "the table" 0 "matmul" op --list
 
 # ---- the bench ----------------------------------------------------------------------------------------------
+says "bench space" 0 "max_pool 3x3, rows over 2 ranks" "$tessera" bench space --seconds 1 --extent 9 --channels 2
 says "bench dispatch" 0 "softmax, plan made" "$tessera" bench dispatch --calls 64 --time-only
 says "without valgrind" 0 "valgrind not found: not counted" env PATH=/nowhere "$tessera" bench dispatch --calls 64
 case $(env PATH="$PATH" "$tessera" bench dispatch --calls 64 2>&1) in
