@@ -29,7 +29,7 @@ typedef struct ts_counts {
 } ts_counts;
 
 /* Time of a rank's own thread. */
-enum { TS_TIMES_MAX = 96 };
+enum { TS_TIMES_MAX = 1024 };
 typedef struct ts_time {
     const char *name; /* of an operator or a module; never NULL */
     int64_t count;    /* operators called */
@@ -88,8 +88,8 @@ TS_BEGIN_C
 TS_API uint64_t ts_rank_event(const ts_rank *me); /* getter */
 /* Communication of one rank, events after number `since` (0: all that the ring still holds). */
 TS_API TS_NODISCARD ts_status ts_rank_counts(const ts_rank *me, uint64_t since, ts_counts *out);
-/* Adds the time of one rank's thread, events after number `since`. Beyond the last row of a table
- * its last row takes the rest. */
+/* Adds the time of one rank's thread, events after number `since`. The last row of a table that is
+ * full is "others" and takes the rest. */
 TS_API TS_NODISCARD ts_status ts_rank_times(const ts_rank *me, uint64_t since, ts_times *sum);
 TS_API ts_status ts_rank_memory(ts_rank *me, ts_memory *out); /* recorded */
 TS_API const char *ts_memory_kind_name(ts_memory_kind kind);  /* [any] "gathered" */

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* types.h - the small values of the public API: dtypes, reductions, shapes, blocks of memory.
  *
- * All structs here are frozen or begin with struct_size; zero is the default of every field. Every
- * ts_x_options has a ts_x_options_init. */
+ * All structs here are frozen or begin with struct_size. Option structs are filled in one of two
+ * ways (docs/design/0026-zeros-in-options.md):
+ *
+ *   ts_x_options o; ts_x_options_init(&o);   real defaults, and every number said is meant, 0 too
+ *   TS_INIT(ts_x_options), TS_OPTIONS(..)    zeros: where a comment says "0: 1e-5", that default
+ */
 #ifndef TESSERA_TYPES_H
 #define TESSERA_TYPES_H
 
@@ -118,10 +122,9 @@ static inline ts_number ts_number_complex(double real, double imaginary)
     return number;
 }
 
-/* TS_SHAPE(2, 3) is a shape; TS_SHAPE_SCALAR has no dims. TS_INIT(type) initialises an option
- * struct with zeros, where a 0 is the default; ts_..._options_init(&options) fills in the real
- * defaults, and every number is meant afterwards, 0 too (the field `exact` says so where it
- * matters); TS_OPTIONS(type, .field = value, ...) is the address of a temporary one (C only). */
+/* TS_SHAPE(2, 3) is a shape; TS_SHAPE_SCALAR has no dims. TS_INIT(type) initialises a struct with
+ * zeros and its size; TS_OPTIONS(type, .field = value, ...) is the address of a temporary one (C
+ * only). */
 #ifdef __cplusplus
 template <class T> inline T ts_init_of()
 {

@@ -55,8 +55,14 @@ static ts_status deliver(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
 
 /* ---- one node -------------------------------------------------------------------------------- */
 
-static ts_status check_versions(const tsi_node *node)
+/* Has it a gradient, of values that are still those it saved? */
+static ts_status check_node(const tsi_node *node)
 {
+    if (node->op && !node->op->grad)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "backward of %s: it has no gradient, and one is asked for; detach its "
+                        "inputs if it is to count as a constant",
+                        node->op->name);
     for (int32_t i = 0; i < node->input_count + node->output_count; i++) {
         const ts_tensor *t = node->saved[i];
         if (!t || t->is_variable || t->array->storage->version == node->version[i]) continue;
@@ -118,13 +124,8 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **sav
         .output_count = node->output_count,
     };
     if (io.needs == 0 && node->op) return TS_OK;
-    if (node->op && !node->op->grad)
-        return TSI_FAIL(TS_ERR_STATE,
-                        "backward of %s: it has no gradient, and one is asked for; detach its "
-                        "inputs if it is to count as a constant",
-                        node->op->name);
     TSI_TRY(tsi_thin_restore(r->tape, node));
-    TSI_TRY(check_versions(node));
+    TSI_TRY(check_node(node));
     TSI_TRY(conjugate_saved(node, saved));
     const char *where = r->tape->rank->where;
     r->tape->rank->where = node->where;
@@ -350,10 +351,44 @@ ts_status tsi_backward_nodes(tsi_backward *r)
     return status;
 }
 
+/* Looks for what will be refused before anything is used up: then the tape is as it was. */
+static ts_status check_all(const tsi_backward *r)
+{
+    unsigned char *reached = tsi_calloc((size_t)r->last + 1, 1);
+    if (!reached) return tsi_fail_memory("the nodes of a backward", (size_t)r->last + 1);
+    ts_status status = TS_OK;
+    for (int64_t n = r->last; n >= 0 && status == TS_OK; n--) {
+        const tsi_node *node = &r->tape->node[n];
+        bool runs = (reached[n] || has_gradient(node)) && node->towards & r->parts & ~node->done;
+        if (!runs) continue;
+        for (int32_t i = 0; i < node->edge_count; i++) {
+            const tsi_edge *edge = &node->edge[i];
+            if (edge->node >= 0 && edge_wants(r, node, edge)) reached[edge->node] = 1;
+        }
+        if (!node->op || needs_of(r, node)) status = check_node(node);
+    }
+    tsi_free(reached);
+    return status;
+}
+
+/* After a failure: gradients on their way would be taken for those of the next backward. What the
+ * first half of a split one keeps stays. */
+static void forget(const tsi_backward *r)
+{
+    for (int64_t n = 0; r->tape && n < r->tape->node_count; n++) {
+        tsi_node *node = &r->tape->node[n];
+        for (int32_t o = 0; node->done == 0 && o < node->output_count; o++) {
+            tsi_tensor_release(node->out_grad[o]);
+            node->out_grad[o] = NULL;
+        }
+    }
+}
+
 /* The outermost backward. */
 static ts_status run_all(tsi_backward *r, ts_rank *rank)
 {
     if (!r->tape) return TS_OK;
+    TSI_TRY(check_all(r));
     tsi_autograd_state *state = tsi_autograd_state_of(rank);
     ts_tape *tape = ts_tape_retain(r->tape);
     tsi_backward *before = state->running;
@@ -433,6 +468,7 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
         }
     }
     if (status == TS_OK) status = run_all(&r, rank);
+    if (status != TS_OK) forget(&r);
     ts_scope_close(scope);
     return status;
 }
@@ -461,6 +497,7 @@ ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tens
     ts_tensor *one = seed_one(root);
     ts_status status = one ? tsi_backward_plant(&r, root, one) : ts_rank_status(rank);
     if (status == TS_OK) status = run_all(&r, rank);
+    if (status != TS_OK) forget(&r);
     ts_scope_close(scope);
     tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
     for (int32_t k = 0; k < count; k++) { /* our references go to the caller's scope */

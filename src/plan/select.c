@@ -414,16 +414,18 @@ static bool nothing_moves(const maker *m)
 }
 
 /* Averages of integers truncate: over several axes there is one sum and one division, which no
- * sequence of steps makes. Who asks for a sequence gets it. */
+ * sequence of steps makes, whichever planner is asked for. Axes that stay as they are do not count.
+ */
 static bool averages_whole_numbers(const ts_plan *plan)
 {
     const char *why = NULL;
-    if (plan->planner != TSI_PLANNER_AUTO || plan->forbid & TS_PLAN_NO_DIRECT) return false;
     bool whole = tsi_reduce_allowed(TS_REDUCE_AVG, (ts_dtype)plan->dtype, &why) &&
                  tsi_reduce_allowed(TS_REDUCE_AND, (ts_dtype)plan->dtype, &why);
     int32_t terms = 0, averages = 0;
     for (int32_t k = 0; whole && k < plan->src->sharding->ndim; k++) {
         if (!(plan->pair.src.term >> k & 1u)) continue;
+        bool stays = plan->has_space && tsi_placement_partial(&plan->dst->sharding->place[k]);
+        if (stays) continue;
         terms++;
         averages += plan->src->sharding->place[k].reduce == TS_REDUCE_AVG;
     }
@@ -468,7 +470,9 @@ static ts_status prepare(maker *m, const ts_topology *topology)
     if (!m->directs && !m->collectives) {
         return TSI_FAIL(
             TS_ERR_ARG,
-            "plan: both families are forbidden, or collectives cannot make the transfer");
+            "plan: both families are forbidden, or collectives cannot make the transfer%s",
+            divided_once ? ": averages of integers over several axes are one sum and one division"
+                         : "");
     }
     return TS_OK;
 }
@@ -477,6 +481,10 @@ static ts_status choose(maker *m)
 {
     ts_plan *plan = m->plan;
     tsi_planner planner = (tsi_planner)plan->planner;
+    if (m->blocked == TSI_WHY_WHOLE) {
+        plan->why = TSI_WHY_WHOLE;
+        return adopt_direct(m);
+    }
     if (planner == TSI_PLANNER_GREEDY || planner == TSI_PLANNER_GRAPH) {
         return make_reference(m, planner == TSI_PLANNER_GREEDY);
     }

@@ -7,6 +7,7 @@
  *
  * Events come in the order in which they began. Those of the thread nest, so a stack of open ones
  * is enough; a collective belongs to the thread until it does something else, and a wait whole. */
+#include <stdint.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -14,7 +15,12 @@
 #include "base/ring.h"
 #include "tessera/event.h"
 
-enum { DEPTH_MAX = 64 };
+enum { DEPTH_MAX = 64, PLACES = 1024 };
+
+/* Where names were found, by their address: they are kept once, so most are the same. */
+typedef struct places {
+    int16_t at[PLACES];
+} places;
 
 typedef struct open_op {
     int64_t end_ns, own_ns;
@@ -26,15 +32,30 @@ typedef struct sweep {
     open_op stack[DEPTH_MAX];
     int64_t depth;
     int64_t comm_begin, comm_end; /* a collective that the thread may still be in; begin 0: none */
+    places ops, modules;
 } sweep;
 
-static void add_row(ts_time *row, int64_t *count, const char *name, int64_t own_ns)
+static int64_t row_of(const ts_time *row, int64_t count, const char *name)
 {
     int64_t i = 0;
-    while (i < *count && row[i].name != name && strcmp(row[i].name, name) != 0)
+    while (i < count && row[i].name != name && strcmp(row[i].name, name) != 0)
         i++;
-    if (i == TS_TIMES_MAX) i--; /* the last row takes all that have none */
-    if (i == *count) row[(*count)++] = (ts_time){ .name = name };
+    return i;
+}
+
+static void add_row(ts_time *row, int64_t *count, places *known, const char *name, int64_t own_ns)
+{
+    int16_t *place = &known->at[((uintptr_t)name >> 3) % PLACES];
+    int64_t i = *place;
+    if (i >= *count || row[i].name != name) {
+        i = row_of(row, *count, name);
+        if (i >= TS_TIMES_MAX - 1) {
+            i = TS_TIMES_MAX - 1;
+            name = "others";
+        }
+        if (i == *count) row[(*count)++] = (ts_time){ .name = name };
+        *place = (int16_t)i;
+    }
     row[i].count++;
     row[i].own_ns += own_ns;
 }
@@ -43,8 +64,8 @@ static void close_top(sweep *s)
 {
     const open_op *top = &s->stack[--s->depth];
     s->sum->op_ns += top->own_ns;
-    add_row(s->sum->op, &s->sum->op_count, top->op, top->own_ns);
-    add_row(s->sum->module, &s->sum->module_count, top->module, top->own_ns);
+    add_row(s->sum->op, &s->sum->op_count, &s->ops, top->op, top->own_ns);
+    add_row(s->sum->module, &s->sum->module_count, &s->modules, top->module, top->own_ns);
 }
 
 /* Time that is not the operator's own. */

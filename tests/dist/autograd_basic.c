@@ -136,3 +136,32 @@ TS_TEST_RANKS(what_has_no_gradient_says_so, 1, 2)
     some = ts_floor_divide(ts_detach(x), ts_add_scalar(ts_detach(x), 2.0));
     TEST_OK(t, ts_backward(ts_sum(ts_mul(some, x), NULL, 0, 0), NULL));
 }
+
+/* A backward that is refused leaves its tape as it was: another root, and the same one, can follow.
+ */
+TS_TEST_RANKS(a_refused_backward_changes_nothing, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_full(3, mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)"), *grad = NULL;
+    ts_tape_begin(t->me);
+    ts_tensor *leaf = ts_watch(x), *square = ts_mul(leaf, leaf);
+    ts_tensor *good = ts_sum(square, NULL, 0, 0);
+    ts_tensor *two = ts_full(2, mesh, TS_DTYPE_F64, TS_SHAPE_SCALAR, NULL);
+    ts_tensor *bad = ts_sum(ts_mul(square, ts_floor_divide(leaf, two)), NULL, 0, 0);
+    ts_tensor *wrong = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL);
+    ts_tensor *roots[] = { good, good }, *seeds[] = { NULL, wrong };
+    for (int again = 0; again < 2; again++) {
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        if (again)
+            (void)ts_backward(bad, NULL);
+        else
+            (void)ts_backward_from(roots, seeds, 2, NULL);
+        TEST_CHECK(t, ts_scope_close(scope) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, again ? "floor_divide" : "seed 1");
+    }
+    TEST_OK(t, ts_backward(good, NULL));
+    grad = ts_tensor_grad(leaf);
+    double sum = 0;
+    TEST_OK(t, ts_tensor_item(ts_sum(grad, NULL, 0, 0), &sum));
+    TEST_CHECK(t, sum == 4 * 6);
+}

@@ -152,3 +152,15 @@ TS_TEST_RANKS(gradient_of_a_norm_over_all_dims, 1, 2, 3)
     for (int64_t e = 0; view.data && e < 12; e++)
         TEST_CHECK(t, ((const double *)view.data)[e] == 2.0);
 }
+
+/* Terms that cancel excuse their own rounding and no more. */
+TS_TEST(comparisons_allow_what_rounding_explains)
+{
+    const double terms = 1e6;
+    double wide = tsi_terms_scale(TS_DTYPE_F64, terms),
+           narrow = tsi_terms_scale(TS_DTYPE_F32, terms);
+    TEST_CHECK(t, tsi_number_close(1 + 8 * 0x1p-53 * terms, 1, TS_DTYPE_F64, wide));
+    TEST_CHECK(t, !tsi_number_close(1 + 1e-6, 1, TS_DTYPE_F64, wide));
+    TEST_CHECK(t, tsi_number_close(1 + 8 * 0x1p-24 * terms, 1, TS_DTYPE_F32, narrow));
+    TEST_CHECK(t, !tsi_number_close(1 + 1e-5 * terms, 1, TS_DTYPE_F32, narrow));
+}

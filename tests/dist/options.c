@@ -35,6 +35,7 @@ static double after_two_steps(test *t, const ts_adamw_options *adamw, const ts_s
         ts_tape_begin(t->me);
         TEST_OK(t, ts_backward(ts_scale(ts_sum(p, NULL, 0, 0), step ? -2.0 : 1.0), NULL));
         TEST_OK(t, ts_optimizer_step(o));
+        TEST_CHECK(t, ts_tensor_grad(p) == NULL); /* friction 5: a step clears what it used */
         ts_scope_close(scope);
     }
     double value = first_of(t, p);

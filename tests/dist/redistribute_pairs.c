@@ -13,6 +13,7 @@
  *
  * Each case is moved by one planner; in a full run the case number decides which, as by default. */
 #include "redistribute_oracle.h"
+#include "tessera/op.h"
 
 enum { LAYOUTS_MAX = 4096, EXTENT_MAX = 9 };
 
@@ -529,5 +530,24 @@ TS_TEST_RANKS(sum_and_avg_mix, 4, 6)
         for (int64_t e = 0; view.data && e < 5; e++)
             TEST_EQ(t, ((const int64_t *)view.data)[e], all * (e + 1));
         ts_scope_close(scope);
+    }
+}
+
+/* Averages of integers over two axes are divided once, whoever plans: 3, 0, 3, 2 average to 2, and
+ * their averages by rows to 1. */
+TS_TEST_RANKS(averages_of_integers_by_every_planner, 4)
+{
+    static const char *const planner[] = { "auto", "collectives", "direct", "greedy", "graph" };
+    static const int64_t terms[] = { 3, 0, 3, 2 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "a=2, b=2");
+    for (int p = 0; p < 5; p++) {
+        ts_tensor *mine = ts_full((double)terms[ts_rank_index(t->me)], ts_mesh_self(t->me),
+                                  TS_DTYPE_I8, TS_SHAPE(4), NULL);
+        ts_tensor *x = ts_from_local(mine, ts_sharding_get(mesh, "P(avg), P(avg)"), TS_SHAPE(4));
+        ts_tensor *y = ts_redistribute_with(x, ts_sharding_get(mesh, "R, S(0)"),
+                                            TS_OPTIONS(ts_move_options, .planner = planner[p]));
+        double sum = 0;
+        TEST_OK(t, ts_tensor_item(ts_sum(y, NULL, 0, 0), &sum));
+        TEST_SAY(t, sum == 8, "%s: %g is not 8", planner[p], sum);
     }
 }

@@ -7,6 +7,8 @@
 #include "tessera/comm.h"
 #include "tessera/event.h"
 #include "tessera/json.h"
+#include "tessera/op.h"
+#include "tessera/tensor.h"
 
 static ts_array vector_of(int64_t *data, int64_t count)
 {
@@ -147,4 +149,29 @@ TS_TEST_RANKS(postmortem_of_a_world, 2, 4)
     TEST_SAYS(t, text, "post-mortem of");
     TEST_SAYS(t, text, "barrier \"the last thing\" #1");
     TEST_OK(t, ts_group_barrier(world, NULL));
+}
+
+/* Every scope has its row; those beyond the table are others, not the last one's. */
+TS_TEST_RANKS(times_of_many_scopes, 1)
+{
+    static ts_times times;
+    ts_mesh *mesh = ts_mesh_self(t->me);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4), NULL);
+    memset(&times, 0, sizeof times);
+    times.struct_size = sizeof times;
+    for (int k = 0; k < 1200; k++) {
+        char label[32];
+        (void)snprintf(label, sizeof label, "layers.%d", k);
+        uint64_t since = ts_rank_event(t->me);
+        ts_scope scope = ts_scope_open(t->me, label);
+        (void)ts_neg(x);
+        ts_scope_close(scope);
+        TEST_OK(t, ts_rank_times(t->me, since, &times));
+    }
+    TEST_EQ(t, times.module_count, TS_TIMES_MAX);
+    TEST_TEXT(t, times.module[200].name, "layers.200");
+    TEST_EQ(t, times.module[200].count, 1);
+    TEST_TEXT(t, times.module[TS_TIMES_MAX - 1].name, "others");
+    TEST_EQ(t, times.module[TS_TIMES_MAX - 1].count, 1200 - (TS_TIMES_MAX - 1));
+    TEST_EQ(t, times.lost, 0);
 }

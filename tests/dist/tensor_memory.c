@@ -113,6 +113,12 @@ static void write_step(ts_tensor *x, ts_tensor *y)
     ts_module_destroy(m);
 }
 
+static void write_into(ts_tensor *x, ts_tensor *y)
+{
+    (void)ts_op_call_into(ts_op_find(ts_tensor_rank(x), "add"), (ts_tensor *[]){ y, y }, 2, NULL, 0,
+                          &x);
+}
+
 static const struct {
     const char *words;
     write_fn fn;
@@ -128,6 +134,7 @@ static const struct {
     { "init_zeros: the parameter is memory", write_zeros },
     { "init_normal: the parameter is memory", write_random },
     { "optimizer: w is memory", write_step },
+    { "add: output 0 is memory", write_into },
 };
 
 TS_TEST_RANKS(repair_3_read_only_memory_is_not_written, 1, 2)

@@ -12,6 +12,16 @@ echo 'ts_status x(void);' > "$work/include/tessera/x.h"
 refuses "a header that needs another one" "FAIL x.h as C11" "$root/scripts/check-headers" "$work/include"
 refuses "a header that tessera.h forgot" "tessera.h does not include x.h" "$root/scripts/check-headers" "$work/include"
 
+# Friction 3: every option struct has an exported init function, and its defaults are in options.c.
+options=$(grep -ohE '^} ts_[a-z_]+_options;' "$root"/include/tessera/*.h | sed 's/^} //; s/;$//')
+missing=""
+for type in $options; do
+    grep -q "^TS_API void ${type}_init(" "$root"/include/tessera/*.h &&
+        grep -qE "^(PLAIN|DEFAULTS)\($type[,)]" "$root/src/base/options.c" || missing="$missing $type"
+done
+[ -n "$options" ] && [ -z "$missing" ] && pass "every option struct has its init" ||
+    fail "every option struct has its init" "missing:$missing"
+
 # Friction 5: an error keeps the place of the call in C++ as it does in C.
 cat > "$work/place.cpp" << 'END'
 #include <cstdio>

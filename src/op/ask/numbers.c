@@ -280,6 +280,14 @@ static bool part_close(double x, double y, double unit, double scale)
     return fabs(x - y) <= unit * (1 + fabs(y) + 0.1 * scale);
 }
 
+double tsi_terms_scale(ts_dtype dtype, double terms)
+{
+    double unit = unit_of(dtype), digit = 0;
+    if (dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C128) digit = 0x1p-53;
+    if (dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_C64) digit = 0x1p-24;
+    return digit > 0 ? 64 * digit / (0.1 * unit) * terms : terms;
+}
+
 bool tsi_number_close(double complex x, double complex y, ts_dtype dtype, double scale)
 {
     double unit = unit_of(dtype);

@@ -39,5 +39,8 @@ void tsi_number_store(ts_dtype dtype, void *element, double complex value);
 double complex tsi_number_load(ts_dtype dtype, const void *element);
 /* Equal as far as the dtype and results of size `scale` allow; NaN equals NaN. */
 bool tsi_number_close(double complex x, double complex y, ts_dtype dtype, double scale);
+/* The scale that allows for the rounding of terms of that size which cancel: some dozens of units
+ * in their last place, which of f32 and f64 is far less than results of that size are given. */
+double tsi_terms_scale(ts_dtype dtype, double terms);
 
 #endif

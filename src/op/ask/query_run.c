@@ -223,7 +223,7 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
                  ts_dtype_name(dtype), (long long)tsi_block_count(y));
         return false;
     }
-    double scale = fmax(terms, largest_of(y));
+    double scale = fmax(tsi_terms_scale(dtype, terms), largest_of(y));
     tsi_loop loop = { .ndim = y->ndim, .operand_count = 2, .stride = { x->stride, y->stride } };
     memcpy(loop.extent, y->extent, sizeof loop.extent);
     if (rounds_terms(r, dtype)) scale *= 10;
