@@ -120,6 +120,12 @@ static ts_status check_shapes(const ts_layout *src, const ts_layout *dst)
                     dst->text);
 }
 
+ts_status tsi_partials_check(const ts_layout *layout, ts_dtype dtype)
+{
+    TSI_TRY(check_mix(layout, "layout"));
+    return check_partials(layout, dtype);
+}
+
 ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dtype)
 {
     const tsi_mesh_desc *a = src->sharding->mesh, *b = dst->sharding->mesh;

@@ -111,6 +111,8 @@ ts_status tsi_part_volume(const ts_plan *plan, int64_t rank, tsi_arena *arena, i
 
 /* ---- making (plan.c, check.c) --------------------------------------------------------------- */
 ts_status tsi_plan_check(const ts_layout *src, const ts_layout *dst, ts_dtype dtype);
+/* Refuses partials that the dtype cannot be reduced by, or that do not mix. */
+ts_status tsi_partials_check(const ts_layout *layout, ts_dtype dtype);
 ts_status tsi_plan_make(const ts_layout *src, const ts_layout *dst, ts_dtype dtype,
                         const ts_plan_options *options, const ts_topology *topology, ts_plan **out);
 /* account.c: bytes of all steps (into the path) and their sum; memory of the arrays between source

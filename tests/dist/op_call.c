@@ -421,7 +421,7 @@ static ts_tensor *add_with(test *t, ts_tensor *x, ts_attribute said)
     return call(t, "add", (ts_tensor *[]){ x, x }, 2, &said, 1);
 }
 
-TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1)
+TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL), *out[8];
@@ -429,13 +429,21 @@ TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1)
     FAMILY_REFUSES(t, "no form in place", ts_op_find(t->me, "matmul_"));
     FAMILY_REFUSES(t, "a name is required", ts_op_find(t->me, NULL));
     FAMILY_REFUSES(t, "did you mean \"alpha\"", add_with(t, x, ts_attribute_real("alpa", 1)));
-    FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_bool("alpha", 1)));
     const ts_attribute weight = ts_attribute_int("weight", (INT64_C(1) << 53) + 1);
     const ts_attribute two = ts_attribute_text("value", "1+2i");
     FAMILY_REFUSES(t, "cannot hold 9007199254740993",
                    call(t, "lerp", (ts_tensor *[]){ x, x }, 2, &weight, 1));
     FAMILY_REFUSES(t, "is not defined for c128", call(t, "gt_scalar", &x, 1, &two, 1));
     FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_text("alpha", "1+2j")));
+    FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_text("alpha", "2.03.0i")));
+    /* Without a rank it is the thread that remembers. */
+    TEST_CHECK(t, ts_op_find(NULL, "sofmax") == NULL && ts_rank_status(t->me) == TS_OK);
+    TEST_SAYS(t, ts_last_error(), "did you mean softmax");
+    ts_tensor *truths = ts_empty(mesh, TS_DTYPE_BOOL, TS_SHAPE(3), "P(avg)");
+    if (t->count > 1)
+        FAMILY_REFUSES(t, "clone: input 0: plan: a partial of kind avg has no meaning for bool",
+                       ts_clone(truths));
+    TEST_EQ(t, (int)ts_tensor_dtype(ts_add(ts_eq(x, x), ts_eq(x, x))), TS_DTYPE_BOOL);
     FAMILY_REFUSES(t, "has no name", add_with(t, x, ts_attribute_real(NULL, 1)));
     FAMILY_REFUSES(t, "\"value\" is required", call(t, "add_scalar", &x, 1, NULL, 0));
     FAMILY_REFUSES(t, "takes 2 to 2 inputs", call(t, "add", &x, 1, NULL, 0));

@@ -169,16 +169,23 @@ static void say_difference(const run *r, int32_t output, int64_t i, double compl
              cimag(y));
 }
 
-/* Terms of few digits are rounded one by one, relative to their own size and not to their sum's. */
-static bool rounds_terms(const run *r, ts_dtype dtype)
+/* Terms of few digits are rounded one by one, relative to their own size and not to their sum's:
+ * the dtype of the terms where something is pending, be the result of a finer one. */
+static ts_dtype rough_terms(const run *r, ts_dtype dtype)
 {
     const tsi_op_plan *plan = r->query->plan;
     uint32_t pending = 0;
-    for (int32_t i = 0; i < plan->input_count; i++)
-        if (plan->in[i]) pending |= plan->in[i]->axes_partial;
+    bool f16 = dtype == TS_DTYPE_F16, bf16 = dtype == TS_DTYPE_BF16;
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        if (!plan->in[i]) continue;
+        pending |= plan->in[i]->axes_partial;
+        f16 |= plan->in[i]->axes_partial && plan->in_meta[i].dtype == TS_DTYPE_F16;
+        bf16 |= plan->in[i]->axes_partial && plan->in_meta[i].dtype == TS_DTYPE_BF16;
+    }
     for (int32_t o = 0; o < plan->output_count; o++)
         pending |= plan->out[o]->axes_partial;
-    return pending && (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16);
+    if (!pending || tsi_dtype_category(dtype) < TSI_CATEGORY_REAL) return TS_DTYPE_NONE;
+    return bf16 ? TS_DTYPE_BF16 : f16 ? TS_DTYPE_F16 : TS_DTYPE_NONE;
 }
 
 static double largest_of(const tsi_block *block)
@@ -223,16 +230,17 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
                  ts_dtype_name(dtype), (long long)tsi_block_count(y));
         return false;
     }
-    double scale = fmax(tsi_terms_scale(dtype, terms), largest_of(y));
+    ts_dtype rough = rough_terms(r, dtype), digits = rough ? rough : dtype;
+    double scale = fmax(tsi_terms_scale(digits, terms), largest_of(y));
     tsi_loop loop = { .ndim = y->ndim, .operand_count = 2, .stride = { x->stride, y->stride } };
     memcpy(loop.extent, y->extent, sizeof loop.extent);
-    if (rounds_terms(r, dtype)) scale *= 10;
+    if (rough) scale *= 10;
     int64_t i = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), i++) {
         double complex a = tsi_number_load(dtype, tsi_block_at(x, loop.at[0])),
                        b = tsi_number_load(dtype, tsi_block_at(y, loop.at[1]));
         bool pending = r->query->plan->out[output]->axes_partial != 0; /* inf may be inf - inf */
-        if (tsi_number_close(a, b, dtype, scale) ||
+        if (tsi_number_close(a, b, digits, scale) ||
             (pending && !isfinite(cabs(a)) && !isfinite(cabs(b))))
             continue;
         say_difference(r, output, i, a, b);

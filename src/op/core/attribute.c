@@ -57,6 +57,7 @@ static bool complex_of(const char *text, ts_number *out)
     *out = ts_number_complex(0, first);
     if (*cursor.at != 'i') {
         *out = ts_number_complex(first, 0);
+        if (*cursor.at != '+' && *cursor.at != '-') return false;
         if (*cursor.at == '+') cursor.at++;
         if (!tsi_cursor_real(&cursor, &second) || *cursor.at != 'i') return false;
         out->imaginary = second;
@@ -68,7 +69,8 @@ static ts_status set_number(const tsi_op_desc *op, const tsi_attribute *a, const
                             ts_number *out)
 {
     double real;
-    if (said->type == TS_ATTRIBUTE_INT || said->type == TS_ATTRIBUTE_NUMBER) {
+    bool truth = said->type == TS_ATTRIBUTE_BOOL;
+    if (said->type == TS_ATTRIBUTE_INT || said->type == TS_ATTRIBUTE_NUMBER || truth) {
         *out = tsi_number_of(said->number);
         if (out->kind == TS_NUMBER_INT) *out = ts_number_int(out->whole);
         if (out->kind >= TS_NUMBER_INT && out->kind <= TS_NUMBER_COMPLEX) return TS_OK;

@@ -106,7 +106,12 @@ const ts_op *ts_op_find(ts_rank *me, const char *name)
 {
     const ts_op *op = NULL;
     if (me && tsi_rank_enter(me) != TS_OK) return NULL;
-    return find(me ? me->world : NULL, name, &op) == TS_OK ? op : NULL;
+    /* Without a rank a failure is the thread's, also where one is attached. */
+    ts_rank *attached = tsi_rank_current();
+    if (!me) tsi_rank_set_current(NULL);
+    ts_status status = find(me ? me->world : NULL, name, &op);
+    tsi_rank_set_current(attached);
+    return status == TS_OK ? op : NULL;
 }
 
 /* ---- calling --------------------------------------------------------------------------------- */

@@ -51,6 +51,8 @@ static uint32_t generation_of(const ts_rank *rank, const tsi_op_state *state)
     return atomic_load_explicit(&rank->world->generation, memory_order_relaxed) + state->generation;
 }
 
+#define HASH_ODD UINT64_C(0x9E3779B97F4A7C15)
+
 static inline uint64_t word_at(const void *at)
 {
     uint64_t word;
@@ -77,11 +79,12 @@ static inline key_bytes key_bytes_of(const tsi_op_desc *op, const void *attribut
     return k;
 }
 
-/* By two: numbers have four words. */
+/* By two, since numbers have four words; and mixed between, since their words say the same twice.
+ */
 static inline uint64_t hash_words(uint64_t h, const char *at, size_t bytes)
 {
     for (; bytes >= 16; bytes -= 16, at += 16) {
-        h = (h << 11 | h >> 53) ^ word_at(at);
+        h = ((h << 11 | h >> 53) ^ word_at(at)) * HASH_ODD;
         h = (h << 11 | h >> 53) ^ word_at(at + 8);
     }
     return bytes >= 8 ? (h << 11 | h >> 53) ^ word_at(at) : h;
@@ -91,18 +94,17 @@ static inline uint64_t hash_words(uint64_t h, const char *at, size_t bytes)
  * and zeros; a turn and an "exclusive or" a word keeps them apart, the end mixes. */
 static inline uint64_t hash_of(const tsi_op_args *args, const key_bytes *k)
 {
-    const uint64_t odd = 0x9E3779B97F4A7C15u;
     uint64_t h = (uint64_t)(uintptr_t)args->op + (uint64_t)(uint32_t)args->in_place;
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
-        h = (h ^ (t ? (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype : 1)) * odd;
+        h = (h ^ (t ? (uint64_t)(uintptr_t)t->layout + (uint64_t)t->dtype : 1)) * HASH_ODD;
         h ^= h >> 29;
     }
     h = hash_words(h, args->attributes, k->head);
     if (k->tail) h = hash_words(h, (const char *)args->attributes + k->rest, k->tail);
-    h *= odd;
+    h *= HASH_ODD;
     h ^= h >> 32;
-    h *= odd;
+    h *= HASH_ODD;
     return h ^ h >> 32;
 }
 

@@ -12,6 +12,7 @@
 #include "op/core/attribute.h"
 #include "op/core/dispatch.h"
 #include "op/core/element.h"
+#include "plan/plan.h"
 
 /* ---- where the call happens ------------------------------------------------------------------ */
 
@@ -523,6 +524,12 @@ static ts_status check_call(const tsi_op_request *q)
         return TSI_FAIL(TS_ERR_ARG, "%s: has no in-place form", op->name);
     if (op->dtypes && q->input_count > 0 && q->in[0] && !(op->dtypes >> q->dtype[0] & 1))
         return refuse_dtype(op, (ts_dtype)q->dtype[0]);
+    for (int32_t i = 0; i < q->input_count; i++) {
+        if (!q->in[i] || !q->in[i]->axes_partial) continue; /* terms must have a sum */
+        ts_status status = tsi_partials_check(q->in[i], (ts_dtype)q->dtype[i]);
+        if (status != TS_OK) tsi_error_prefix("%s: input %d", op->name, i);
+        if (status != TS_OK) return status;
+    }
     return TS_OK;
 }
 

@@ -101,9 +101,11 @@ static double real_logaddexp(const double *x, const void *a)
 static const tsi_attribute alpha_table[] = { { "alpha", TS_ATTRIBUTE_NUMBER, 0, "1", NULL },
                                              { 0 } };
 
+/* A whole factor leaves truths what they are, too. */
 static ts_dtype alpha_dtype(const void *attributes)
 {
-    return tsi_number_dtype(attributes);
+    ts_dtype dtype = tsi_number_dtype(attributes);
+    return dtype == TS_DTYPE_I64 ? TS_DTYPE_BOOL : dtype;
 }
 
 static void add_trait(const tsi_op_call *call, tsi_traits *traits)

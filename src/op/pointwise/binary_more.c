@@ -14,7 +14,8 @@ static double real_floor_divide(const double *x, const void *a)
 {
     (void)a;
     double r = fmod(x[0], x[1]);
-    if (x[1] == 0.0 || isnan(r)) return floor(x[0] / x[1]);
+    if (x[1] == 0.0) return x[0] / x[1];
+    if (isnan(r)) return r; /* of an infinite number there is no remainder */
     double q = (x[0] - r) / x[1];
     if (r != 0.0 && (r < 0.0) != (x[1] < 0.0)) q -= 1.0;
     return q == 0.0 ? copysign(0.0, x[0] / x[1]) : nearbyint(q);
