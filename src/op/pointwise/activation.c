@@ -113,7 +113,7 @@ static ts_status hardswish_grad(const tsi_grad_io *io)
 {
     ts_tensor *x = io->in[0];
     ts_tensor *slope = ts_div_scalar(ts_add_scalar(ts_mul_scalar(x, 2), 3), 6);
-    slope = ts_masked_fill(slope, ts_le_scalar(x, -3), 0.0);
+    slope = ts_masked_fill(slope, ts_lt_scalar(x, -3), 0.0);
     return give(io, ts_masked_fill(slope, ts_ge_scalar(x, 3), 1.0));
 }
 

@@ -226,7 +226,7 @@ static ts_status power_grad(const tsi_grad_io *io)
         db = ts_mul(dy, ts_masked_fill(ts_mul(y, ts_log(a)), ts_logical_not(a), 0.0));
     } else if (io->needs & 2) {
         ts_tensor *flat = ts_logical_and(ts_logical_not(a), ts_ge_scalar(b, 0.0));
-        db = ts_mul(dy, ts_masked_fill(ts_xlogy(y, a), flat, 0.0));
+        db = ts_mul(dy, ts_masked_fill(ts_mul(y, ts_log(a)), flat, 0.0));
     }
     return tsi_binary_give(io, da, db);
 }

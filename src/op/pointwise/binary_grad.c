@@ -12,12 +12,13 @@ static ts_status give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db)
     return ts_rank_status(io->rank);
 }
 
-/* b / (a^2 + b^2) and -a / (a^2 + b^2), 0 at the origin */
+/* b / (a^2 + b^2) and -a / (a^2 + b^2), 0 at the origin; by the radius, which can be squared where
+ * it is neither tiny nor huge only */
 ts_status tsi_grad_atan2(const tsi_grad_io *io)
 {
-    ts_tensor *a = io->in[0], *b = io->in[1], *r = ts_add(ts_square(a), ts_square(b));
+    ts_tensor *a = io->in[0], *b = io->in[1], *r = ts_hypot(a, b);
     r = ts_masked_fill(r, ts_logical_not(r), 1.0);
-    return give(io, ts_div(b, r), ts_neg(ts_div(a, r)));
+    return give(io, ts_div(ts_div(b, r), r), ts_neg(ts_div(ts_div(a, r), r)));
 }
 
 ts_status tsi_grad_hypot(const tsi_grad_io *io)

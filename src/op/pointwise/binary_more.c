@@ -103,15 +103,14 @@ static double complex both_isclose(const double complex *x, const void *a)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* To the one that is taken; equal ones share. */
+/* To the one that is taken, of equal ones the first. */
 static ts_status extreme_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
-    ts_dtype dtype = ts_tensor_dtype(dy);
-    ts_tensor *first = io->op == &tsi_op_fmax ? ts_gt(a, b) : ts_lt(a, b);
-    first = ts_cast(ts_logical_or(first, ts_isnan(b)), dtype);
-    first = ts_add(first, ts_mul_scalar(ts_cast(ts_eq(a, b), dtype), 0.5));
-    return tsi_binary_give(io, ts_mul(dy, first), ts_mul(dy, ts_rsub_scalar(first, 1.0)));
+    ts_tensor *first = io->op == &tsi_op_fmax ? ts_ge(a, b) : ts_le(a, b);
+    first = ts_logical_or(first, ts_isnan(b));
+    return tsi_binary_give(io, ts_masked_fill(dy, ts_logical_not(first), 0.0),
+                           ts_masked_fill(dy, first, 0.0));
 }
 
 /* A step has no slope; where it is taken, the value has one. */

@@ -198,8 +198,12 @@ static int64_t whole_clamp(const int64_t *x, const void *a)
 static ts_status clamp_grad(const tsi_grad_io *io)
 {
     const clamp_attributes *c = io->attributes;
-    ts_tensor *inside = ts_eq(io->in[0], tsi_op_make(&tsi_op_clamp, &io->in[0], 1, c));
-    io->in_grad[0] = ts_mul(io->out_grad[0], ts_cast(inside, ts_tensor_dtype(io->out_grad[0])));
+    ts_tensor *x = io->in[0], *inside = ts_eq(x, x);
+    if (!isnan(c->min.real))
+        inside = ts_logical_and(inside, tsi_op_make(&tsi_op_ge_scalar, &x, 1, &c->min));
+    if (!isnan(c->max.real))
+        inside = ts_logical_and(inside, tsi_op_make(&tsi_op_le_scalar, &x, 1, &c->max));
+    io->in_grad[0] = ts_masked_fill(io->out_grad[0], ts_logical_not(inside), 0.0);
     return ts_rank_status(io->rank);
 }
 

@@ -120,9 +120,10 @@ static ts_status logit_grad(const tsi_grad_io *io)
     double eps = number_of(io->attributes);
     ts_tensor *x = io->in[0];
     TSI_TRY(give(io, ts_reciprocal(ts_mul(x, ts_rsub_scalar(x, 1)))));
-    if (isnan(eps)) return TS_OK;
-    ts_tensor *outside = ts_logical_or(ts_le_scalar(x, eps), ts_ge_scalar(x, 1 - eps));
-    io->in_grad[0] = ts_masked_fill(io->in_grad[0], outside, 0.0);
+    bool clamps = !isnan(eps); /* else there is no function outside, and no slope */
+    ts_tensor *outside = clamps ? ts_logical_or(ts_lt_scalar(x, eps), ts_gt_scalar(x, 1 - eps))
+                                : ts_logical_or(ts_lt_scalar(x, 0), ts_gt_scalar(x, 1));
+    io->in_grad[0] = ts_masked_fill(io->in_grad[0], outside, clamps ? 0.0 : (double)NAN);
     return ts_rank_status(io->rank);
 }
 
