@@ -62,6 +62,8 @@ for kill in $(seq "$kills"); do
     after=$(newest killed)
     [ "${after:-0}" -ge "$before" ] || bad="$bad; kill $kill: the newest state was $before, is ${after:-none}"
     log_is_whole killed || bad="$bad; kill $kill: the log is torn"
+    lines=$(cat "$work/killed/train.jsonl" 2> /dev/null | wc -l)
+    [ "$lines" -ge "${after:-0}" ] || bad="$bad; kill $kill: the log has $lines lines for the state of step $after"
     [ $code = 137 ] || [ $code = 0 ] || bad="$bad; kill $kill: exit code $code: $(cat "$work/out")"
     before=${after:-0}
     # Begins anew when it is through, so that every kill meets a run.
