@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "op/core/common.h"
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Few digits: values and terms are halves below a hundred, so that sums of terms are exact. */
@@ -146,6 +148,8 @@ static double complex product_term(const tsi_numbers *n, const share *s, double 
     bool whole = tsi_dtype_category((ts_dtype)n->meta.dtype) <= TSI_CATEGORY_INT;
     bool sign = n->meta.dtype != TS_DTYPE_U8 && n->meta.dtype != TS_DTYPE_BOOL;
     double others = 1;
+    /* A complex zero by other factors has other signs of its parts: other sides of a cut. */
+    if (x == 0.0 && tsi_meta_is_complex(&n->meta)) return 0;
     for (int64_t q = 0; q < s->ranks; q++) {
         double one = (i + q + n->operand) % 2 ? (whole ? 1.0 : 2.0) : sign ? -1.0 : 1.0;
         if (q == s->rank && q != owner) return one;
