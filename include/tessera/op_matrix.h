@@ -8,6 +8,7 @@
 #ifndef TESSERA_OP_MATRIX_H
 #define TESSERA_OP_MATRIX_H
 
+#include "mask.h"
 #include "tensor.h"
 
 typedef struct ts_attention_options {
@@ -15,6 +16,9 @@ typedef struct ts_attention_options {
     double scale;   /* 0: 1 / sqrt(D) */
     int32_t causal; /* query i sees keys up to i + S - T */
     int32_t reserved;
+    const ts_mask *mask; /* who sees whom, and changes of scores; NULL: causal or all */
+    double dropout;      /* of weights, by global index: the same on any layout */
+    uint64_t seed;       /* of its draws */
 } ts_attention_options;
 
 typedef struct ts_attention_saved {
@@ -81,8 +85,10 @@ TS_API ts_tensor *ts_pick(ts_tensor *x,
                           ts_tensor *labels); /* x[.., label]; 0 where it is no class */
 
 /* q [B, H, T, D], k [B, G, S, D], v [B, G, S, E] -> [B, H, T, E]; H is a multiple of G, and nobody
- * copies groups. Of bf16, weights and gradients of scores may be rounded to bf16 before they are
- * multiplied; scores, exponentials and all sums are f32. */
+ * copies groups. Or packed rows, q [T, H, D], k [S, G, D], v [S, G, E] -> [T, H, E], whose
+ * boundaries are the documents of a mask. A query that sees nothing gives zeros. Of bf16, weights
+ * and gradients of scores may be rounded to bf16 before they are multiplied; scores, exponentials
+ * and all sums are f32. */
 TS_API ts_tensor *ts_attention(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                const ts_attention_options *options);
 TS_API ts_status ts_attention_lse(ts_tensor *q, ts_tensor *k, ts_tensor *v,

@@ -106,14 +106,6 @@ typedef struct tile_place {
     tsi_mask_at at;
 } tile_place;
 
-static int64_t bits_in(uint64_t word)
-{
-    word -= word >> 1 & UINT64_C(0x5555555555555555);
-    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
-    word = (word + (word >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F);
-    return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
-}
-
 /* Bits of a tile at the end of b->bits; how many are set. */
 static ts_status tile_bits(tsi_mask_blocks *b, const tile_place *t, int64_t *set)
 {
@@ -129,7 +121,7 @@ static ts_status tile_bits(tsi_mask_blocks *b, const tile_place *t, int64_t *set
         int64_t query = b->query_at[t->query + i];
         tsi_mask_row(b->mask, t->at, query, b->key_at + t->key, t->columns, row);
         for (int64_t w = 0; w < b->key_words; w++)
-            *set += bits_in(row[w]);
+            *set += tsi_mask_bits_in(row[w]);
     }
     return b->mask->by_head
                ? tsi_mask_pure(b->mask, t->at, b->query_at[t->query], b->key_at[t->key])
@@ -250,7 +242,7 @@ static tsi_interned *make_blocks(const void *given, void *context)
     b->offset = s->offset;
     b->query_block = s->query_block;
     b->key_block = s->key_block;
-    b->key_words = s->key_block / 64;
+    b->key_words = (s->key_block + 63) / 64;
     b->query_count = s->queries->total;
     b->key_count = s->keys->total;
     b->tile_rows = tsi_ceil_div(b->query_count, b->query_block);

@@ -115,7 +115,7 @@ typedef struct tsi_mask_shape {
     int64_t offset;                      /* of queries: S - T */
     const tsi_span_list *rows, *heads;   /* global; NULL: 0 .. row_count - 1 */
     int64_t row_count, head_count;
-    int32_t query_block, key_block; /* multiples of 64 */
+    int32_t query_block, key_block;
 } tsi_mask_shape;
 
 typedef struct tsi_mask_blocks {
@@ -151,6 +151,13 @@ static inline tsi_mask_runs tsi_mask_runs_of(const tsi_mask_blocks *b, int64_t r
     int64_t at = (b->list_rows > 1 ? row : 0) * b->list_heads + (b->list_heads > 1 ? head : 0);
     const int64_t *first = b->first + at * b->tile_rows + tile_row;
     return (tsi_mask_runs){ b->run + first[0], first[1] - first[0] };
+}
+static inline int64_t tsi_mask_bits_in(uint64_t word) /* that are set */
+{
+    word -= word >> 1 & UINT64_C(0x5555555555555555);
+    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
+    word = (word + (word >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+    return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
 }
 /* Bits of the keys of a partial tile that row i of its queries sees. */
 static inline const uint64_t *tsi_mask_tile_bits(const tsi_mask_blocks *b, const tsi_mask_run *run,

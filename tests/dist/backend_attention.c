@@ -2,9 +2,13 @@
 /* backend_attention.c - attention of the cpu and its gradient against the reference in f64: blocks
  * that are cut, grouped heads, causal masks, odd sizes, large scores, and the same bits with any
  * number of threads. */
-#include "backend_util.h"
+#include <stdlib.h>
 
-static call attention_call(const char *name, ts_dtype dtype, const int64_t *size, bool causal)
+#include "backend_util.h"
+#include "mask/mask.h"
+#include "op/nn/attention.h"
+
+static call masked_call(const char *name, ts_dtype dtype, const int64_t *size, const char *mask)
 {
     /* size: B, H, G, T, S, D, E */
     const ts_shape q = TS_SHAPE(size[0], size[1], size[3], size[5]);
@@ -15,12 +19,15 @@ static call attention_call(const char *name, ts_dtype dtype, const int64_t *size
     const ts_shape shape[] = { q, k, v, o, lse, o };
     call c = call_of(name, strcmp(name, "attention") == 0 ? 3 : 6, shape, dtype);
     c.in[4].dtype = TS_DTYPE_F32;
-    struct {
-        double scale;
-        int32_t causal, reserved;
-    } attributes = { 0.1, causal, 0 };
+    tsi_attention_attributes attributes = { .scale = 0.1, .causal = strcmp(mask, "causal") == 0 };
+    if (!attributes.causal) memcpy(attributes.mask, mask, strlen(mask));
     memcpy(c.attributes, &attributes, sizeof attributes);
     return c;
+}
+
+static call attention_call(const char *name, ts_dtype dtype, const int64_t *size, bool causal)
+{
+    return masked_call(name, dtype, size, causal ? "causal" : "");
 }
 
 /* Blocks of queries and keys that are cut, grouped heads, fewer and more keys than queries. */
@@ -82,4 +89,99 @@ TS_TEST_RANKS(attention_on_threads, 1, 2)
         TEST_CHECK(t, infer(&c));
         repeat_with_threads(t, &c);
     }
+}
+
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+static int sees_third(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
+{
+    (void)context;
+    return (query * 7 + key * 3 + row * 5 + head) % 3 == 0;
+}
+
+static int sees_bits(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
+{
+    uint64_t h = *(const uint64_t *)context ^ (uint64_t)(row * 1000003 + head * 10007);
+    h = (h + (uint64_t)(query * 131071 + key)) * 0x9E3779B97F4A7C15u;
+    return (h >> 40 & 255) < (*(const uint64_t *)context & 255);
+}
+
+/* Lengths: 1, a prime, one more than a block, no keys; queries fewer and more than keys. */
+static const int64_t lengths[][2] = { { 1, 1 }, { 129, 129 }, { 37, 257 }, { 131, 37 },
+                                      { 5, 0 }, { 0, 5 },     { 130, 257 } };
+
+static void mask_text(const char *form, int64_t keys, char *text, size_t size)
+{
+    if (strstr(form, "documents"))
+        (void)snprintf(text, size, "causal & documents(%lld, 0, %lld; %lld)", (long long)keys / 3,
+                       (long long)(keys - keys / 3), (long long)keys);
+    else
+        (void)snprintf(text, size, "%s", form);
+}
+
+TS_TEST_RANKS(attention_of_masks, 1)
+{
+    static const char *const masks[] = { "",
+                                         "causal",
+                                         "window(20, 3)",
+                                         "causal & window(7, -1)",
+                                         "prefix(30)",
+                                         "causal | prefix(9)",
+                                         "documents",
+                                         "user(third)",
+                                         "causal & user(third)",
+                                         "causal + alibi",
+                                         "window(40, 0) + softcap(1.5)",
+                                         "user(third) + softcap(2) + alibi" };
+    static const char *const names[] = { "attention", "attention_backward" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    counts n = { 0, 0 };
+    TEST_CHECK(t, ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL));
+    for (size_t m = 0; m < TSI_COUNT_OF(masks); m++)
+        for (size_t i = 0; i < TSI_COUNT_OF(lengths); i++)
+            for (int k = 0; k < 2; k++) {
+                const int64_t *l = lengths[i];
+                const int64_t heads = l[0] * l[1] > 5000 ? 2 : 4, groups[] = { heads, 1, 2 };
+                const int64_t size[] = { 2,    heads, groups[(m + i) % 3],
+                                         l[0], l[1],  8 + (int64_t)m % 3,
+                                         5 };
+                char text[96];
+                if (l[1] == 0 && strstr(masks[m], "documents")) continue;
+                mask_text(masks[m], l[1], text, sizeof text);
+                call c = masked_call(names[k], dtypes[(m + i) % 3], size, text);
+                TEST_SAY(t, infer(&c), "%s: %s", text, ts_last_error());
+                run_both(t, &c, (spread)((m + i) % SPREADS), &n);
+            }
+    TEST_EQ(t, n.declined, 0);
+}
+
+/* Predicates at random, dropped weights, tiles with holes. */
+TS_TEST_RANKS(attention_of_predicates, 1)
+{
+    static uint64_t seeds[512];
+    static const char *const names[] = { "attention", "attention_backward" };
+    const char *rounds_text = getenv("TEST_PREDICATES");
+    int64_t rounds = rounds_text ? strtoll(rounds_text, NULL, 10) : 24;
+    counts n = { 0, 0 };
+    for (int64_t round = 0; round < rounds; round++) {
+        char name[24], text[64];
+        uint64_t *seed = &seeds[round % 512];
+        const int64_t size[] = { 1 + test_random_below(t, 2),   2,
+                                 1 + test_random_below(t, 2),   1 + test_random_below(t, 140),
+                                 1 + test_random_below(t, 270), 1 + test_random_below(t, 20),
+                                 1 + test_random_below(t, 20) };
+        if (round < 512) *seed = test_random(t);
+        (void)snprintf(name, sizeof name, "bits%d", (int)(round % 512));
+        (void)snprintf(text, sizeof text, "%suser(%s)", round % 3 ? "" : "causal & ", name);
+        TEST_CHECK(t, ts_mask_user(ts_rank_world(t->me), name, sees_bits, seed));
+        call c =
+            masked_call(names[round & 1], round & 2 ? TS_DTYPE_BF16 : TS_DTYPE_F32, size, text);
+        tsi_attention_attributes *a = (tsi_attention_attributes *)(void *)c.attributes;
+        if (round % 4 == 0) a->dropout = 0.3;
+        a->seed = round;
+        TEST_SAY(t, infer(&c), "%s: %s", text, ts_last_error());
+        run_both(t, &c, DENSE, &n);
+        if (test_failed(t)) break;
+    }
+    TEST_EQ(t, n.declined, 0);
 }

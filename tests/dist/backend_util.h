@@ -139,6 +139,7 @@ static inline void attend_first(test *t, const call *c, operand *in)
                          .out = out_is,
                          .input_count = 3,
                          .output_count = 2,
+                         .rank = t->me,
                          .device = tsi_device_host() };
     TEST_OK(t, tsi_op_attention.reference(&io));
     for (int o = 0; o < 2; o++)

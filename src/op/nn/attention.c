@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention.c - scaled dot-product attention with grouped heads, and its gradient.
+/* attention.c - scaled dot-product attention with grouped heads and any mask, and its gradient.
  *
  *   q [B, H, T, D]   k [B, G, S, D]   v [B, G, S, E]   ->   out [B, H, T, E], lse [B, H, T]
  *
- * Head h uses group h / (H / G); nobody copies groups. Causal: query i sees keys up to i + S - T.
- * Batch and heads may be sharded; queries, too, since a rank knows which positions and heads it
- * holds; and the columns of v. The gradient needs only lse besides inputs and output, so no S x T
- * matrix is ever kept. */
-#include <math.h>
+ * Head h uses group h / (H / G); nobody copies groups. Who sees whom is a mask (tessera/mask.h), by
+ * its name; causal is the mask of that name. Batch and heads may be sharded; queries, too, since a
+ * rank knows which positions and heads it holds; and the columns of v. The gradient needs only lse
+ * besides inputs and output, so no S x T matrix is ever kept.
+ *
+ * INV: after normalisation a mask is said once: "causal" alone by the attribute of that name. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/rank.h"
+#include "mask/mask.h"
 #include "op/core/common.h"
 #include "op/nn/attention.h"
 #include "tensor/scope.h"
@@ -18,8 +22,37 @@ typedef tsi_attention_attributes attention_attributes;
 static const tsi_attribute attention_table[] = {
     TSI_ATTR(attention_attributes, scale, REAL, "scale", "0"),
     TSI_ATTR(attention_attributes, causal, BOOL, "causal", "false"),
+    TSI_ATTR(attention_attributes, mask, TEXT, "mask", "\"\""),
+    TSI_ATTR(attention_attributes, dropout, REAL, "dropout", "0"),
+    TSI_ATTR(attention_attributes, seed, INT, "seed", "0"),
     { 0 }
 };
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static ts_status attention_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                     void *attributes)
+{
+    (void)in, (void)count;
+    attention_attributes *a = attributes;
+    if (!(a->dropout >= 0.0 && a->dropout < 1.0))
+        return TSI_FAIL(TS_ERR_ARG, "%s: dropout = %g is not a probability below 1", op->name,
+                        a->dropout);
+    if (a->dropout == 0.0) a->seed = 0;
+    if (strcmp(a->mask, "causal") == 0) a->causal = 1;
+    if (strcmp(a->mask, "causal") == 0 || strcmp(a->mask, "full") == 0)
+        memset(a->mask, 0, sizeof a->mask);
+    if (a->causal && a->mask[0])
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: causal and the mask \"%s\" are both given; say \"causal & (..)\"",
+                        op->name, a->mask);
+    return TS_OK;
+}
+
+const char *tsi_attention_mask(const tsi_attention_attributes *a)
+{
+    return a->mask[0] ? a->mask : a->causal ? "causal" : "full";
+}
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -40,7 +73,10 @@ static ts_status attention_check(const tsi_op_call *call)
     if (tsi_dtype_category((ts_dtype)call->in[0].dtype) != TSI_CATEGORY_REAL)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
                         ts_dtype_name((ts_dtype)call->in[0].dtype));
-    return TS_OK;
+    const attention_attributes *said = call->attributes;
+    if (!said->mask[0]) return TS_OK;
+    return tsi_mask_check_text(said->mask, call->op->name, q->extent[0], q->extent[2],
+                               k->extent[2]);
 }
 
 static ts_status attention_infer(const tsi_op_call *call)
@@ -77,116 +113,6 @@ static void attention_rules(const tsi_op_call *call, tsi_rules *rules)
     rule(rules, 0, (tsi_role[]){ r, r, TSI_S(3), TSI_S(3), r });
     rule(rules, 0, (tsi_role[]){ r, r, sum, sum, r });
     rule(rules, 0, (tsi_role[]){ r, r, avg, avg, r });
-}
-
-/* ---- one query row --------------------------------------------------------------------------- */
-
-/* What a rank holds of q and k, as loops need it. */
-typedef struct attention_view {
-    const tsi_kernel_io *io;
-    double scale;
-    int64_t group; /* heads per group, globally */
-    int64_t reach; /* causal: keys seen by query 0, less one */
-    bool causal;
-} attention_view;
-
-static attention_view view_of(const tsi_kernel_io *io)
-{
-    const attention_attributes *a = io->attributes;
-    const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
-    attention_view view = { .io = io, .scale = a->scale, .causal = a->causal };
-    if (view.scale == 0.0) view.scale = 1.0 / sqrt((double)q->extent[3]);
-    view.group = q->extent[1] / k->extent[1];
-    view.reach = k->extent[2] - q->extent[2];
-    return view;
-}
-
-static int64_t global_index(const tsi_operand *operand, int32_t dim, int64_t local)
-{
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], local) : local;
-}
-
-/* The local group of k that a local head of q uses, or -1: it is not here, which the rules rule
- * out. */
-static int64_t group_of(const attention_view *view, int64_t head)
-{
-    int64_t group = global_index(&view->io->in[0], 1, head) / view->group;
-    const tsi_operand *k = &view->io->in[1];
-    return k->region ? tsi_span_list_find(&k->region->dim[1], group) : group;
-}
-
-/* How many keys a local query sees. */
-static int64_t keys_seen(const attention_view *view, int64_t query)
-{
-    int64_t all = view->io->in[1].block.extent[2];
-    if (!view->causal) return all;
-    int64_t seen = global_index(&view->io->in[0], 2, query) + view->reach + 1;
-    return seen < 0 ? 0 : seen < all ? seen : all;
-}
-
-static double at4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d)
-{
-    return tsi_load_real(
-        (ts_dtype)x->dtype,
-        tsi_block_at(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] + d * x->stride[3]));
-}
-
-static void put4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d, double value)
-{
-    tsi_store_real(
-        (ts_dtype)x->dtype,
-        tsi_block_at(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] + d * x->stride[3]),
-        value);
-}
-
-static void add4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d, double value)
-{
-    put4(x, b, h, t, d, at4(x, b, h, t, d) + value);
-}
-
-static double score(const attention_view *view, int64_t b, int64_t h, int64_t g, int64_t i,
-                    int64_t j)
-{
-    const tsi_block *q = &view->io->in[0].block, *k = &view->io->in[1].block;
-    double sum = 0;
-    for (int64_t d = 0; d < q->extent[3]; d++)
-        sum += at4(q, b, h, i, d) * at4(k, b, g, j, d);
-    return sum * view->scale;
-}
-
-/* ---- forward --------------------------------------------------------------------------------- */
-
-static void attend(const attention_view *view, int64_t b, int64_t h, int64_t i)
-{
-    const tsi_block *v = &view->io->in[2].block, *out = &view->io->out[0].block,
-                    *lse = &view->io->out[1].block;
-    int64_t g = group_of(view, h), seen = keys_seen(view, i);
-    double top = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < seen; j++)
-        top = fmax(top, score(view, b, h, g, i, j));
-    for (int64_t e = 0; e < out->extent[3]; e++)
-        put4(out, b, h, i, e, 0.0);
-    for (int64_t j = 0; j < seen; j++)
-        sum += exp(score(view, b, h, g, i, j) - top);
-    for (int64_t j = 0; j < seen; j++) {
-        double weight = exp(score(view, b, h, g, i, j) - top) / sum;
-        for (int64_t e = 0; e < out->extent[3]; e++)
-            add4(out, b, h, i, e, weight * at4(v, b, g, j, e));
-    }
-    tsi_store_real((ts_dtype)lse->dtype,
-                   tsi_block_at(lse, b * lse->stride[0] + h * lse->stride[1] + i * lse->stride[2]),
-                   seen > 0 ? top + log(sum) : -(double)INFINITY);
-}
-
-static ts_status attention_reference(const tsi_kernel_io *io)
-{
-    attention_view view = view_of(io);
-    const tsi_block *q = &io->in[0].block;
-    for (int64_t b = 0; b < q->extent[0]; b++)
-        for (int64_t h = 0; h < q->extent[1]; h++)
-            for (int64_t i = 0; i < q->extent[2]; i++)
-                attend(&view, b, h, i);
-    return TS_OK;
 }
 
 /* ---- backward: inputs q, k, v, out, lse, d_out -> dq, dk, dv --------------------------------- */
@@ -237,49 +163,6 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
              (tsi_role[]){ TSI_S(d), r, r, TSI_S(d), TSI_S(d), TSI_S(d), TSI_S(d), sum, sum });
 }
 
-static void attend_back(const attention_view *view, int64_t b, int64_t h, int64_t i)
-{
-    const tsi_kernel_io *io = view->io;
-    const tsi_block *q = &io->in[0].block, *k = &io->in[1].block, *v = &io->in[2].block,
-                    *out = &io->in[3].block, *lse = &io->in[4].block, *d_out = &io->in[5].block;
-    const tsi_block *dq = &io->out[0].block, *dk = &io->out[1].block, *dv = &io->out[2].block;
-    int64_t g = group_of(view, h), seen = keys_seen(view, i), depth = q->extent[3],
-            width = v->extent[3];
-    double base = tsi_load_real(
-        (ts_dtype)lse->dtype,
-        tsi_block_at(lse, b * lse->stride[0] + h * lse->stride[1] + i * lse->stride[2]));
-    double delta = 0;
-    for (int64_t e = 0; e < width; e++)
-        delta += at4(out, b, h, i, e) * at4(d_out, b, h, i, e);
-    for (int64_t j = 0; j < seen; j++) {
-        double p = exp(score(view, b, h, g, i, j) - base), dp = 0;
-        for (int64_t e = 0; e < width; e++) {
-            double grad = at4(d_out, b, h, i, e);
-            dp += grad * at4(v, b, g, j, e);
-            add4(dv, b, g, j, e, p * grad);
-        }
-        double ds = p * (dp - delta) * view->scale;
-        for (int64_t d = 0; d < depth; d++) {
-            add4(dq, b, h, i, d, ds * at4(k, b, g, j, d));
-            add4(dk, b, g, j, d, ds * at4(q, b, h, i, d));
-        }
-    }
-}
-
-static ts_status backward_reference(const tsi_kernel_io *io)
-{
-    attention_view view = view_of(io);
-    unsigned char zero[16] = { 0 };
-    for (int32_t o = 0; o < 3; o++)
-        TSI_TRY(io->device->fill(io->device, &io->out[o].block, zero, NULL));
-    const tsi_block *q = &io->in[0].block;
-    for (int64_t b = 0; b < q->extent[0]; b++)
-        for (int64_t h = 0; h < q->extent[1]; h++)
-            for (int64_t i = 0; i < q->extent[2]; i++)
-                attend_back(&view, b, h, i);
-    return TS_OK;
-}
-
 static ts_status attention_grad(const tsi_grad_io *io)
 {
     ts_tensor *in[] = { io->in[0], io->in[1], io->in[2], io->out[0], io->out[1], io->out_grad[0] };
@@ -298,7 +181,16 @@ static bool sample_attention(uint64_t *random, int32_t variant, ts_meta *in, int
 {
     (void)random;
     attention_attributes *a = attributes;
-    *a = (attention_attributes){ .scale = variant == 1 ? 0.3 : 0.0, .causal = variant != 1 };
+    static const char *const masks[] = { "",
+                                         "",
+                                         "",
+                                         "window(1, 2)",
+                                         "causal & documents(2, 3)",
+                                         "prefix(1) | window(0, 1) + softcap(2) + alibi" };
+    *a = (attention_attributes){ .scale = variant == 1 ? 0.3 : 0.0,
+                                 .causal = variant == 0 || variant == 2 };
+    memcpy(a->mask, masks[variant % 6], strlen(masks[variant % 6]) + 1);
+    if (variant == 4) a->dropout = 0.25;
     int64_t groups = variant == 2 ? 2 : 4;
     *count = 3;
     in[0] = (ts_meta){ .shape = { .ndim = 4, .extent = { 2, 4, 5, 3 } }, .dtype = TS_DTYPE_F64 };
@@ -306,7 +198,7 @@ static bool sample_attention(uint64_t *random, int32_t variant, ts_meta *in, int
         (ts_meta){ .shape = { .ndim = 4, .extent = { 2, groups, 5, 3 } }, .dtype = TS_DTYPE_F64 };
     in[2] =
         (ts_meta){ .shape = { .ndim = 4, .extent = { 2, groups, 5, 2 } }, .dtype = TS_DTYPE_F64 };
-    return variant < 3;
+    return variant < 6;
 }
 
 static bool sample_attention_backward(uint64_t *random, int32_t variant, ts_meta *in,
@@ -334,17 +226,18 @@ static double attention_flops(const tsi_op_call *call)
 
 const tsi_op_desc tsi_op_attention = {
     .name = "attention",
-    .what = "softmax(scale q k^T) v with grouped heads, causal or not; and log-sum-exp",
+    .what = "softmax(scale q k^T) v with grouped heads under any mask; and log-sum-exp",
     .input_min = 3,
     .input_max = 3,
     .output_count = 2,
     .saves = 7 | (uint64_t)3 << TSI_SAVE_OUT,
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
+    .normalise = attention_normalise,
     .infer = attention_infer,
     .flops = attention_flops,
     .rules = attention_rules,
-    .reference = attention_reference,
+    .reference = tsi_attention_reference,
     .grad = attention_grad,
     .sample = sample_attention,
 };
@@ -357,34 +250,62 @@ const tsi_op_desc tsi_op_attention_backward = {
     .flags = TSI_OP_NO_GRAD,
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
+    .normalise = attention_normalise,
     .infer = backward_infer,
     .flops = attention_flops,
     .rules = backward_rules,
-    .reference = backward_reference,
+    .reference = tsi_attention_backward_reference,
     .sample = sample_attention_backward,
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-static attention_attributes attributes_of(const ts_attention_options *options)
+/* A mask that the options give beside `causal` is joined with it. */
+static ts_status attributes_of(const ts_attention_options *options, attention_attributes *a)
 {
-    attention_attributes a = { 0 };
-    if (options) {
-        a.scale = options->scale;
-        a.causal = options->causal != 0;
+    memset(a, 0, sizeof *a); /* the bytes are a key */
+    if (!options) return TS_OK;
+    a->scale = options->scale;
+    a->causal = options->causal != 0;
+    if (options->struct_size <= offsetof(ts_attention_options, mask)) return TS_OK;
+    a->dropout = options->dropout;
+    a->seed = (int64_t)options->seed;
+    const ts_mask *mask = options->mask;
+    if (mask && a->causal) {
+        mask = ts_mask_and(ts_mask_get(mask->world, "causal"), mask);
+        if (!mask) return TS_ERR_ARG;
+        a->causal = 0;
     }
-    return a;
+    if (mask) memcpy(a->mask, mask->name, sizeof a->mask);
+    return TS_OK;
+}
+
+/* Packed rows [tokens, H, D]: one row of the batch, heads before tokens; a view. */
+static ts_tensor *unpack(ts_tensor *x)
+{
+    return ts_transpose(ts_unsqueeze(x, 0), 1, 2);
+}
+
+static ts_tensor *pack(ts_tensor *x)
+{
+    return ts_squeeze(ts_transpose(x, 1, 2), (const int64_t[]){ 0 }, 1);
 }
 
 ts_status(ts_attention_lse)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                             const ts_attention_options *options, ts_tensor *out[2])
 {
-    ts_tensor *in[] = { q, k, v }, *made[TSI_OUTPUT_MAX] = { NULL };
-    attention_attributes a = attributes_of(options);
+    attention_attributes a;
+    out[0] = out[1] = NULL;
+    TSI_TRY(attributes_of(options, &a));
+    bool packed = q && k && v && ts_tensor_shape(q).ndim == 3;
+    ts_tensor *in[] = { packed ? unpack(q) : q, packed ? unpack(k) : k, packed ? unpack(v) : v };
+    ts_tensor *made[TSI_OUTPUT_MAX] = { NULL };
     tsi_op_args args = { &tsi_op_attention, in, 3, 0, &a };
     ts_status status = tsi_op_run(&args, made);
-    out[0] = made[0];
-    out[1] = made[1];
+    out[0] = packed && status == TS_OK ? pack(made[0]) : made[0];
+    out[1] = packed && status == TS_OK
+                 ? ts_transpose(ts_squeeze(made[1], (const int64_t[]){ 0 }, 1), 0, 1)
+                 : made[1];
     return status;
 }
 
@@ -401,7 +322,9 @@ ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention
                                  ts_tensor *d_qkv[3])
 {
     ts_tensor *in[] = { s->q, s->k, s->v, s->o, s->lse, s->d_o }, *made[TSI_OUTPUT_MAX] = { NULL };
-    attention_attributes a = attributes_of(options);
+    attention_attributes a;
+    d_qkv[0] = d_qkv[1] = d_qkv[2] = NULL;
+    TSI_TRY(attributes_of(options, &a));
     tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, &a };
     ts_status status = tsi_op_run(&args, made);
     for (int32_t i = 0; i < 3; i++)

@@ -5,9 +5,46 @@
 
 #include <stdint.h>
 
+#include "base/philox.h"
+#include "op/op.h"
+
 typedef struct tsi_attention_attributes {
     double scale; /* 0: 1 / sqrt(D) */
     int32_t causal, reserved;
+    double dropout;                /* of weights, by global index */
+    int64_t seed;                  /* of the draws */
+    char mask[TSI_ATTRIBUTE_TEXT]; /* text or name; "": none but causal */
 } tsi_attention_attributes;
+
+/* The mask of a call, by text or name: "causal", "full", or the one that was given. */
+const char *tsi_attention_mask(const tsi_attention_attributes *a);
+
+/* Whether the weight of a pair is kept, by global index: the same on any layout. */
+typedef struct tsi_attention_drop {
+    uint64_t seed;
+    uint32_t below, reserved; /* draws below are dropped */
+    int64_t heads, queries, keys;
+    float factor; /* of weights that are kept */
+} tsi_attention_drop;
+static inline tsi_attention_drop tsi_attention_drop_of(const tsi_attention_attributes *a,
+                                                       const ts_shape *q, const ts_shape *k)
+{
+    tsi_attention_drop drop = { .seed = (uint64_t)a->seed };
+    drop.below = (uint32_t)(a->dropout * 4294967296.0);
+    drop.factor = (float)(1.0 / (1.0 - a->dropout));
+    drop.heads = q->extent[1];
+    drop.queries = q->extent[2];
+    drop.keys = k->extent[2];
+    return drop;
+}
+static inline bool tsi_attention_keeps(const tsi_attention_drop *d, int64_t row, int64_t head,
+                                       int64_t query, int64_t key)
+{
+    uint64_t line = (uint64_t)((row * d->heads + head) * d->queries + query);
+    return tsi_philox(d->seed, (uint64_t)key >> 2, line).word[key & 3] >= d->below;
+}
+
+ts_status tsi_attention_reference(const tsi_kernel_io *io);
+ts_status tsi_attention_backward_reference(const tsi_kernel_io *io);
 
 #endif

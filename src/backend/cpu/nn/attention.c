@@ -8,8 +8,8 @@
  *                             o = o e^(m - m') + p v
  *   at the end:               out = o / l, lse = m + log l
  *
- * No T x S matrix exists. A task is a block of queries of one head; keys that no query of the block
- * sees are left out. Narrow dtypes are computed in f32; bf16 where
+ * No T x S matrix exists. A task is a block of queries of one head against the tiles of keys that
+ * its mask lists. Narrow dtypes are computed in f32; bf16 where
  * the machine multiplies it itself is the business of attend_bf16.c. */
 #include "backend/cpu/nn/attention.h"
 
@@ -35,28 +35,32 @@ typedef struct state {
     float *score, *sum; /* [QUERIES][KEYS]; [QUERIES][width] */
     float top[QUERIES];
     double total[QUERIES];
-    int64_t seen[QUERIES], seen_most;
+    bool sees[QUERIES]; /* something */
     int64_t rows;
 } state;
 
-/* One row of scores to weights; columns it does not see become 0. */
-static void weigh_row(const forward *f, state *s, int64_t i, int64_t first, int64_t columns)
+/* One row of products to weights; columns it does not see become 0. */
+static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_row *at,
+                      int64_t columns)
 {
     const tsi_row_set *set = f->a.set;
-    float *row = s->score + i * KEYS;
-    int64_t seen = s->seen[i] - first;
-    seen = seen < 0 ? 0 : seen < columns ? seen : columns;
-    if (seen < columns) memset(row + seen, 0, (size_t)(columns - seen) * sizeof *row);
+    float *row = s->score + i * KEYS, scale = tsi_attend_scale(&f->a);
+    int64_t seen = at->last - at->first;
+    memset(row, 0, (size_t)at->first * sizeof *row);
+    memset(row + at->last, 0, (size_t)(columns - at->last) * sizeof *row);
     if (seen == 0) return;
-    float top = (float)set->fold_f32[TSI_BY_MAX](row, seen) * f->a.scale, before = s->top[i];
+    s->sees[i] = true;
+    tsi_attend_scores(&f->a, at, row, NULL);
+    float *part = row + at->first;
+    float top = (float)set->fold_f32[TSI_BY_MAX](part, seen) * scale, before = s->top[i];
     bool numbers = top < INFINITY; /* not if there is a NaN */
     if (!numbers) s->total[i] = (double)NAN;
     if (top < before) top = before;
     if (!isfinite(top) || !numbers) { /* or nothing but minus infinities so far */
-        memset(row, 0, (size_t)seen * sizeof *row);
+        memset(part, 0, (size_t)seen * sizeof *row);
         return;
     }
-    double sum = set->exp_scaled(row, row, f->a.scale, top, seen);
+    double sum = set->exp_scaled(part, part, scale, top, seen);
     if (top != before && s->total[i] != 0.0) {
         float shrink = expf(before - top);
         s->total[i] *= (double)shrink;
@@ -64,13 +68,16 @@ static void weigh_row(const forward *f, state *s, int64_t i, int64_t first, int6
     }
     s->total[i] += sum;
     s->top[i] = top;
+    if (f->a.drops) tsi_attend_drop_row(&f->a, at, row);
 }
 
-static void take_keys(const forward *f, state *s, const int64_t *at, int64_t first)
+/* at: batch, head, first query, first key; g: the group. */
+static void take_keys(const forward *f, state *s, const int64_t *at, int64_t g,
+                      const tsi_mask_run *run)
 {
     const tsi_attend *a = &f->a;
-    int64_t columns = s->seen_most - first < KEYS ? s->seen_most - first : KEYS;
-    int64_t b = at[0], h = at[1], g = at[2], query = at[3];
+    int64_t b = at[0], h = at[1], query = at[2], first = at[3];
+    int64_t columns = a->keys - first < KEYS ? a->keys - first : KEYS;
     tsi_gemm scores = { .m = s->rows,
                         .n = columns,
                         .k = a->depth,
@@ -84,8 +91,10 @@ static void take_keys(const forward *f, state *s, const int64_t *at, int64_t fir
                         .cm = KEYS,
                         .cn = 1 };
     tsi_gemm_blas(TS_DTYPE_F32, &scores);
-    for (int64_t i = 0; i < s->rows; i++)
-        weigh_row(f, s, i, first, columns);
+    for (int64_t i = 0; i < s->rows; i++) {
+        tsi_attend_row row = tsi_attend_row_of(a, run, at, i, columns);
+        weigh_row(f, s, i, &row, columns);
+    }
     tsi_gemm values = { .m = s->rows,
                         .n = a->width,
                         .k = columns,
@@ -105,11 +114,10 @@ static void take_keys(const forward *f, state *s, const int64_t *at, int64_t fir
 static void store_rows(const forward *f, const state *s, const int64_t *at)
 {
     const tsi_attend *a = &f->a;
-    int64_t b = at[0], h = at[1], query = at[3];
+    int64_t b = at[0], h = at[1], query = at[2];
     for (int64_t i = 0; i < s->rows; i++) {
-        bool sees = s->seen[i] > 0;
-        float factor = sees ? (float)(1.0 / s->total[i]) : 0.0f;
-        double lse = sees ? (double)s->top[i] + log(s->total[i]) : -(double)INFINITY;
+        float factor = s->sees[i] ? (float)(1.0 / s->total[i]) : 0.0f;
+        double lse = s->sees[i] ? (double)s->top[i] + log(s->total[i]) : -(double)INFINITY;
         a->set->scale(tsi_heads_row(&f->out, b, h, query + i), s->sum + i * a->width, factor,
                       a->width);
         tsi_store_real((ts_dtype)f->lse->dtype, tsi_attend_lse(f->lse, b, h, query + i), lse);
@@ -120,17 +128,18 @@ static void run_block(const forward *f, int64_t task, float *scratch)
 {
     const tsi_attend *a = &f->a;
     state s = { .score = scratch, .sum = scratch + QUERIES * KEYS };
-    int64_t query = task % f->blocks * QUERIES, h = task / f->blocks % a->heads;
-    const int64_t at[] = { task / f->blocks / a->heads, h, tsi_attend_group(a, h), query };
-    s.rows = a->queries - query < QUERIES ? a->queries - query : QUERIES;
-    for (int64_t i = 0; i < s.rows; i++) {
-        s.seen[i] = tsi_attend_seen(a, query + i);
-        if (s.seen[i] > s.seen_most) s.seen_most = s.seen[i];
+    int64_t block = task % f->blocks, h = task / f->blocks % a->heads;
+    int64_t at[] = { task / f->blocks / a->heads, h, block * QUERIES, 0 };
+    s.rows = a->queries - at[2] < QUERIES ? a->queries - at[2] : QUERIES;
+    for (int64_t i = 0; i < s.rows; i++)
         s.top[i] = -INFINITY;
-    }
     memset(s.sum, 0, (size_t)(s.rows * a->width) * sizeof *s.sum);
-    for (int64_t first = 0; first < s.seen_most; first += KEYS)
-        take_keys(f, &s, at, first);
+    tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, at[0], h, block);
+    for (int64_t r = 0; r < runs.count; r++)
+        for (int32_t c = 0; c < runs.run[r].count; c++) {
+            at[3] = (int64_t)(runs.run[r].first + c) * KEYS;
+            take_keys(f, &s, at, tsi_attend_group(a, h), &runs.run[r]);
+        }
     store_rows(f, &s, at);
 }
 
@@ -141,32 +150,40 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
         run_block(f, task, f->scratch + worker * f->scratch_size);
 }
 
-ts_status tsi_cpu_attention(const tsi_kernel_io *io)
+static ts_status run(const tsi_kernel_io *io, forward *f)
 {
-    forward f = { .lse = &io->out[1].block };
-    if (!tsi_attend_make(io, &f.a)) return (ts_status)TSI_KERNEL_DECLINED;
-    const tsi_attend *a = &f.a;
-    if (a->batches * a->heads * a->queries == 0) return TS_OK;
-    if (tsi_attend_is_bf16(io)) return tsi_attend_forward_bf16(io, a);
+    const tsi_attend *a = &f->a;
     tsi_scratch held[5] = { { 0 } };
     const tsi_block *block[] = { &io->in[0].block, &io->in[1].block, &io->in[2].block,
                                  &io->out[0].block };
-    tsi_heads *heads[] = { &f.q, &f.k, &f.v, &f.out };
-    ts_status status = TS_OK;
+    tsi_heads *heads[] = { &f->q, &f->k, &f->v, &f->out };
+    ts_status status = tsi_attend_tiles(&f->a, QUERIES, KEYS);
     for (int i = 0; i < 4 && status == TS_OK; i++)
         status = tsi_heads_get(io->rank, block[i], i < 3, heads[i], &held[i]);
-    f.scratch_size = QUERIES * (KEYS + a->width);
+    f->scratch_size = QUERIES * (KEYS + a->width);
     if (status == TS_OK)
         status = tsi_scratch_get(&held[4], io->rank,
-                                 (size_t)(tsi_parallel_threads(io->rank) * f.scratch_size),
+                                 (size_t)(tsi_parallel_threads(io->rank) * f->scratch_size),
                                  sizeof(float));
     if (status == TS_OK) {
-        f.scratch = held[4].data;
-        f.blocks = (a->queries - 1) / QUERIES + 1;
-        tsi_parallel_for(io->rank, a->batches * a->heads * f.blocks, 1, run_blocks, &f);
-        tsi_heads_put(io->rank, block[3], &f.out);
+        f->scratch = held[4].data;
+        f->blocks = (a->queries - 1) / QUERIES + 1;
+        tsi_parallel_for(io->rank, a->batches * a->heads * f->blocks, 1, run_blocks, f);
+        tsi_heads_put(io->rank, block[3], &f->out);
     }
     for (int i = 4; i >= 0; i--)
         tsi_scratch_done(&held[i]);
+    return status;
+}
+
+ts_status tsi_cpu_attention(const tsi_kernel_io *io)
+{
+    forward f = { .lse = &io->out[1].block };
+    ts_status status = tsi_attend_make(io, &f.a);
+    if (status != TS_OK) return status;
+    const tsi_attend *a = &f.a;
+    if (a->batches * a->heads * a->queries > 0)
+        status = tsi_attend_is_bf16(io, a) ? tsi_attend_forward_bf16(io, &f.a) : run(io, &f);
+    tsi_attend_done(&f.a);
     return status;
 }

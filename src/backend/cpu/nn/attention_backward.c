@@ -35,6 +35,7 @@ typedef struct block {
     int64_t b, h, g, query, rows, first, columns; /* columns: keys first .. of the chunk */
     float *p, *dp, *dq;
     int64_t dq_row;
+    const tsi_mask_run *run;
 } block;
 
 static int64_t place_of(const tsi_attend *a, int64_t b, int64_t h, int64_t t)
@@ -57,20 +58,28 @@ static void prepare_rows(void *context, int64_t begin, int64_t end, int32_t work
     }
 }
 
-/* Scores to weights, and the gradient of the weights to that of the scores, in place. */
+/* Products to weights, and the gradient of the weights to that of the scores, in place. */
 static void turn_row(const backward *w, const block *k, int64_t i)
 {
     const tsi_attend *a = &w->a;
+    const int64_t where[] = { k->b, k->h, k->query, k->first };
+    tsi_attend_row row = tsi_attend_row_of(a, k->run, where, i, k->columns);
     int64_t at = place_of(a, k->b, k->h, k->query + i);
-    int64_t seen = tsi_attend_seen(a, k->query + i) - k->first;
-    seen = seen < 0 ? 0 : seen < k->columns ? seen : k->columns;
-    float *p = k->p + i * KEYS, *dp = k->dp + i * KEYS, base = w->base[at];
-    if (isinf(base) && base < 0) seen = 0; /* a query that sees nothing */
-    if (seen < k->columns) {
-        memset(p + seen, 0, (size_t)(k->columns - seen) * sizeof *p);
-        memset(dp + seen, 0, (size_t)(k->columns - seen) * sizeof *dp);
-    }
-    if (seen > 0) a->set->attend_back(p, dp, (const float[]){ a->scale, base, w->delta[at] }, seen);
+    float *p = k->p + i * KEYS, *dp = k->dp + i * KEYS, base = w->base[at], slope[KEYS];
+    if (isinf(base) && base < 0) row.last = row.first; /* a query that sees nothing */
+    memset(p, 0, (size_t)row.first * sizeof *p);
+    memset(dp, 0, (size_t)row.first * sizeof *dp);
+    memset(p + row.last, 0, (size_t)(k->columns - row.last) * sizeof *p);
+    memset(dp + row.last, 0, (size_t)(k->columns - row.last) * sizeof *dp);
+    if (row.last == row.first) return;
+    tsi_attend_scores(a, &row, p, slope);
+    if (a->drops) tsi_attend_drop_row(a, &row, dp);
+    a->set->attend_back(p + row.first, dp + row.first,
+                        (const float[]){ tsi_attend_scale(a), base, w->delta[at] },
+                        row.last - row.first);
+    for (int64_t j = row.first; tsi_attend_changes(a) && j < row.last; j++)
+        dp[j] *= slope[j];
+    if (a->drops) tsi_attend_drop_row(a, &row, p);
 }
 
 /* ---- one block of queries against one block of keys ----------------------------------------- */
@@ -162,6 +171,19 @@ static void clear_rows(const tsi_heads *x, int64_t b, int64_t h, int64_t first, 
         memset(tsi_heads_row(x, b, h, t), 0, (size_t)length * sizeof(float));
 }
 
+/* The tiles of a run that lie in keys [first, last). */
+static void take_run(const backward *w, block *k, const tsi_mask_run *run, int64_t first,
+                     int64_t last)
+{
+    int64_t begin = (int64_t)run->first * KEYS, end = begin + (int64_t)run->count * KEYS;
+    k->run = run;
+    for (k->first = begin > first ? begin : first; k->first < end && k->first < last;
+         k->first += KEYS) {
+        k->columns = w->a.keys - k->first < KEYS ? w->a.keys - k->first : KEYS;
+        take_block(w, k);
+    }
+}
+
 static void take_head(const backward *w, block *k, int64_t chunk, int64_t first, int64_t last)
 {
     const tsi_attend *a = &w->a;
@@ -177,16 +199,9 @@ static void take_head(const backward *w, block *k, int64_t chunk, int64_t first,
         }
         for (int64_t i = 0; i < k->rows; i++)
             memset(k->dq + i * k->dq_row, 0, (size_t)a->depth * sizeof(float));
-        int64_t most = 0;
-        for (int64_t i = 0; i < k->rows; i++) {
-            int64_t seen = tsi_attend_seen(a, k->query + i);
-            if (seen > most) most = seen;
-        }
-        if (most > last) most = last;
-        for (k->first = first; k->first < most; k->first += KEYS) {
-            k->columns = most - k->first < KEYS ? most - k->first : KEYS;
-            take_block(w, k);
-        }
+        tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, k->b, k->h, k->query / QUERIES);
+        for (int64_t r = 0; r < runs.count; r++)
+            take_run(w, k, &runs.run[r], first, last);
     }
 }
 
@@ -259,24 +274,33 @@ static ts_status all_zeros(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-ts_status tsi_cpu_attention_backward(const tsi_kernel_io *io)
+static ts_status run_f32(const tsi_kernel_io *io, backward *w)
 {
-    backward w = { .lse = &io->in[4].block };
-    if (!tsi_attend_make(io, &w.a)) return (ts_status)TSI_KERNEL_DECLINED;
-    const tsi_attend *a = &w.a;
-    if (a->batches * a->heads * a->queries * a->groups * a->keys == 0) return all_zeros(io);
-    if (tsi_attend_is_bf16(io)) return tsi_attend_backward_bf16(io, a);
     tsi_scratch held[OPERANDS] = { { 0 } };
     const tsi_block *of[] = { &io->in[0].block,  &io->in[1].block, &io->in[2].block,
                               &io->in[3].block,  &io->in[5].block, &io->out[0].block,
                               &io->out[1].block, &io->out[2].block };
-    ts_status status = TS_OK;
+    ts_status status = tsi_attend_tiles(&w->a, QUERIES, KEYS);
     for (int i = 0; i < OPERANDS && status == TS_OK; i++)
-        status = tsi_heads_get(io->rank, of[i], i < DQ, &w.x[i], &held[i]);
-    if (status == TS_OK) status = run(io, &w);
+        status = tsi_heads_get(io->rank, of[i], i < DQ, &w->x[i], &held[i]);
+    if (status == TS_OK) status = run(io, w);
     for (int i = DQ; i < OPERANDS && status == TS_OK; i++)
-        tsi_heads_put(io->rank, of[i], &w.x[i]);
+        tsi_heads_put(io->rank, of[i], &w->x[i]);
     for (int i = OPERANDS - 1; i >= 0; i--)
         tsi_scratch_done(&held[i]);
+    return status;
+}
+
+ts_status tsi_cpu_attention_backward(const tsi_kernel_io *io)
+{
+    backward w = { .lse = &io->in[4].block };
+    ts_status status = tsi_attend_make(io, &w.a);
+    if (status != TS_OK) return status;
+    const tsi_attend *a = &w.a;
+    if (a->batches * a->heads * a->queries * a->groups * a->keys == 0)
+        status = all_zeros(io);
+    else
+        status = tsi_attend_is_bf16(io, a) ? tsi_attend_backward_bf16(io, &w.a) : run_f32(io, &w);
+    tsi_attend_done(&w.a);
     return status;
 }

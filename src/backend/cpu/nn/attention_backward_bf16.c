@@ -58,7 +58,7 @@ typedef struct block {
     int64_t b, h, g, query, rows; /* the block of queries; how many there are */
     int64_t key, columns, first;  /* the block of keys; how many; the first of its chunk */
     const float *base, *delta;
-    const int32_t *seen; /* keys of this block that a query sees; NULL: all of them */
+    const tsi_mask_run *run; /* of its tile */
     float *dq;
 } block;
 
@@ -160,10 +160,10 @@ static void pack_queries(void *context, int64_t begin, int64_t end, int32_t work
 /* lse by column for one row, a key: infinity where a query does not see it. */
 static const float *hide(const backward *w, const state *s, const block *k, int64_t row)
 {
-    if (!k->seen) return k->base;
-    const int32_t key = (int32_t)row;
-    for (int64_t i = 0; i < w->queries; i++)
-        s->hidden[i] = k->seen[i] > key ? k->base[i] : INFINITY;
+    if (k->run->bits < 0 || row >= k->columns) return k->base;
+    const uint64_t *bits = tsi_mask_tile_bits(w->a.blocks, k->run, 0) + row / 64;
+    for (int64_t i = 0; i < w->queries; i++, bits += w->a.blocks->key_words)
+        s->hidden[i] = *bits >> (row % 64) & 1 ? k->base[i] : INFINITY;
     return s->hidden;
 }
 
@@ -204,7 +204,6 @@ static void take_block(const backward *w, const state *s, const block *k)
     const tsi_bf16_tile *tile = w->tile;
     int64_t heads = w->a.heads, q_place = (k->b * heads + k->h) * w->query_blocks + k->query;
     int64_t k_place = (k->b * w->a.groups + k->g) * w->key_blocks + k->key;
-    int64_t all = smaller(w->a.keys - k->key * w->keys, w->keys); /* as they were packed */
     int64_t depth = round_up(w->a.depth, tile->nr), width = round_up(w->a.width, tile->nr);
     tsi_panels q[QUERY_KINDS], key = key_panels(w, KEY, k_place, k->columns),
                                value = key_panels(w, VALUE, k_place, k->columns);
@@ -225,7 +224,6 @@ static void take_block(const backward *w, const state *s, const block *k)
     tsi_panels_multiply(&p, &q[OUT_TURNED], s->dv + row * width, width, false);
     tsi_panels_multiply(&ds, &q[QUERY_TURNED], s->dk + row * depth, depth, false);
     tsi_panels turned = key_panels(w, KEY_TURNED, k_place, k->columns);
-    turned.panel_size = round_up(all, tile->kr) * tile->mr;
     tsi_panels columns = tsi_panels_b(tile, k->rows, k->columns);
     columns.from = s->rows;
     columns.to = s->ds_turned;
@@ -237,31 +235,23 @@ static void take_block(const backward *w, const state *s, const block *k)
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* All keys from k->first to `end` against one block of queries. */
+/* The tiles of keys from k->first to `end` that one block of queries sees. */
 static void take_queries(const backward *w, const state *s, block *k, int64_t end)
 {
     const tsi_attend *a = &w->a;
-    int64_t seen[QUERIES], most = 0, least = a->keys;
-    int32_t here[QUERIES] = { 0 };
     int64_t place = (k->b * a->heads + k->h) * w->query_blocks + k->query;
     k->base = w->base + place * w->queries;
     k->delta = w->delta + place * w->queries;
     k->rows = smaller(a->queries - k->query * w->queries, w->queries);
-    for (int64_t i = 0; i < k->rows; i++) {
-        seen[i] = tsi_attend_seen(a, k->query * w->queries + i);
-        if (seen[i] > most) most = seen[i];
-        if (seen[i] < least) least = seen[i];
-    }
-    if (most < end) end = most;
-    for (int64_t first = k->first; first < end; first += w->keys) {
-        k->key = first / w->keys;
-        k->columns = smaller(end - first, w->keys);
-        for (int64_t i = 0; i < k->rows; i++)
-            here[i] = (int32_t)smaller(seen[i] - first < 0 ? 0 : seen[i] - first, w->keys);
-        /* The last panel may have keys that none of these queries sees. */
-        int64_t rows = end < a->keys ? round_up(k->columns, w->tile->mr) : k->columns;
-        k->seen = least < first + rows ? here : NULL;
-        take_block(w, s, k);
+    tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, k->b, k->h, k->query);
+    for (int64_t r = 0; r < runs.count; r++) {
+        k->run = &runs.run[r];
+        for (k->key = k->run->first; k->key < k->run->first + k->run->count; k->key++) {
+            int64_t first = k->key * w->keys;
+            if (first < k->first || first >= end) continue;
+            k->columns = smaller(a->keys - first, w->keys);
+            take_block(w, s, k);
+        }
     }
 }
 
@@ -411,10 +401,12 @@ static size_t lay_out_shared(backward *w, char *memory)
     return at;
 }
 
-ts_status tsi_attend_backward_bf16(const tsi_kernel_io *io, const tsi_attend *a)
+ts_status tsi_attend_backward_bf16(const tsi_kernel_io *io, tsi_attend *a)
 {
     backward w = { .a = *a, .io = io, .tile = tsi_bf16_tile_of_machine() };
     cut(&w);
+    TSI_TRY(tsi_attend_tiles(a, w.queries, w.keys));
+    w.a = *a;
     state s;
     w.scratch_bytes = lay_out(&w, &s, NULL);
     /* also for rows: o and do of prepare_rows, dq of finish_queries */

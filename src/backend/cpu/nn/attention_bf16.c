@@ -42,11 +42,12 @@ typedef struct state {
     uint16_t *weight;          /* of a panel's first row; rows weight_row, runs step apart */
     int64_t weight_row, step;
     tsi_panels q, p;
-    int64_t ld, rows, seen_most;
+    int64_t ld, rows;
     float top[ROWS_MAX];
     double total[ROWS_MAX];
     bool near[ROWS_MAX]; /* scores have a bound, which is top from the beginning */
-    int64_t seen[ROWS_MAX];
+    bool sees[ROWS_MAX]; /* something */
+    bool begun;          /* sums are there to be added to */
 } state;
 
 static int64_t round_up(int64_t value, int64_t unit)
@@ -136,17 +137,24 @@ static void clear(uint16_t *to, int64_t run, int64_t step, int64_t begin, int64_
         to[begin / run * step + begin % run] = 0;
 }
 
-/* One row of scores to weights; of columns it does not see, up to `end`, they are 0. */
-static void weigh_row(const forward *f, state *s, int64_t i, int64_t seen, int64_t end)
+/* One row of scores to weights; of columns it does not see, up to `end`, they are 0. A row whose
+ * first columns are not seen is weighed from the first on all the same: what is hidden is -inf. */
+static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_row *at, int64_t end)
 {
     const tsi_bf16_tile *tile = f->tile;
     uint16_t *to = s->weight + i % tile->mr * s->weight_row;
-    if (seen < end) clear(to, tile->run, s->step, seen > 0 ? seen : 0, end);
-    if (seen <= 0) return;
+    int64_t seen = at->last > at->first ? at->last : 0;
+    clear(to, tile->run, s->step, seen, end);
+    if (seen == 0) return;
+    s->sees[i] = true;
     float *row = s->score + i * f->step, factor = f->factor;
-    if (s->near[i]) {
-        s->total[i] +=
-            (double)tile->weigh_near(to, s->step, row, (const float[]){ factor, s->top[i] }, seen);
+    for (int64_t j = 0; j < at->first; j++)
+        row[j] = -INFINITY;
+    tsi_attend_scores(&f->a, at, row, NULL);
+    if (s->near[i]) { /* weigh_near has no -inf */
+        bool all = at->first == 0 && !at->bits;
+        s->total[i] += (double)(all ? tile->weigh_near : tile->weigh)(
+            to, s->step, row, (const float[]){ factor, s->top[i] }, seen);
         return;
     }
     float top = (float)f->a.set->fold_f32[TSI_BY_MAX](row, seen) * factor, before = s->top[i];
@@ -168,7 +176,8 @@ static void weigh_row(const forward *f, state *s, int64_t i, int64_t seen, int64
 }
 
 /* Weights of one panel of queries: straight into the panel where rows can be written so. */
-static void weigh_panel(const forward *f, state *s, tsi_panels *p, int64_t panel, int64_t first)
+static void weigh_panel(const forward *f, state *s, tsi_panels *p, int64_t panel,
+                        const tsi_mask_run *run, const int64_t *at)
 {
     const tsi_bf16_tile *tile = f->tile;
     int64_t end = p->panel_size / tile->mr;
@@ -177,8 +186,9 @@ static void weigh_panel(const forward *f, state *s, tsi_panels *p, int64_t panel
     s->weight_row = direct ? tile->ka : f->step;
     s->weight = direct ? p->to + panel * p->panel_size : s->rows_of_weights;
     for (int64_t i = panel * tile->mr; i < (panel + 1) * tile->mr; i++) {
-        int64_t seen = i < s->rows ? s->seen[i] - first : 0;
-        weigh_row(f, s, i, smaller(seen, p->k), end);
+        tsi_attend_row row = { 0 };
+        if (i < s->rows) row = tsi_attend_row_of(&f->a, run, at, i, p->k);
+        weigh_row(f, s, i, &row, end);
     }
     if (direct) return;
     p->from = s->weight - panel * tile->mr * f->step;
@@ -187,18 +197,19 @@ static void weigh_panel(const forward *f, state *s, tsi_panels *p, int64_t panel
     tsi_panel_pack(p, panel);
 }
 
-static void take_keys(const forward *f, state *s, int64_t place, int64_t first)
+/* at: batch, head, first query, first key of the tile. */
+static void take_keys(const forward *f, state *s, int64_t place, const tsi_mask_run *run,
+                      const int64_t *at)
 {
-    int64_t columns = smaller(s->seen_most - first, f->step);
+    int64_t columns = smaller(f->a.keys - at[3], f->step);
     tsi_panels k = panels_of_keys(f, place, columns), v = panels_of_values(f, place, columns);
-    /* These were packed with all keys of the block: zeros of p meet those that are too many. */
-    v.panel_size = round_up(smaller(f->a.keys - first, f->step), f->tile->kr) * f->tile->nr;
     tsi_panels_multiply(&s->q, &k, s->score, f->step, true);
     tsi_panels p = tsi_panels_a(f->tile, s->rows, columns);
     p.to = s->p.to;
     for (int64_t panel = 0; panel < p.panels; panel++)
-        weigh_panel(f, s, &p, panel, first);
-    tsi_panels_multiply(&p, &v, s->sum, s->ld, first == 0);
+        weigh_panel(f, s, &p, panel, run, at);
+    tsi_panels_multiply(&p, &v, s->sum, s->ld, !s->begun);
+    s->begun = true;
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -207,9 +218,9 @@ static void store_rows(const forward *f, const state *s, const int64_t *at)
 {
     const tsi_block *out = f->out;
     for (int64_t i = 0; i < s->rows; i++) {
-        bool sees = s->seen[i] > 0;
-        float factor = sees ? (float)(1.0 / s->total[i]) : 0.0f, *row = s->sum + i * s->ld;
-        double lse = sees ? ((double)s->top[i] + log2(s->total[i])) * LN_2 : -(double)INFINITY;
+        float factor = s->sees[i] ? (float)(1.0 / s->total[i]) : 0.0f, *row = s->sum + i * s->ld;
+        double lse =
+            s->sees[i] ? ((double)s->top[i] + log2(s->total[i])) * LN_2 : -(double)INFINITY;
         f->a.set->scale(row, row, factor, f->a.width);
         char *to = tsi_block_at(out, at[0] * out->stride[0] + at[1] * out->stride[1] +
                                          (at[2] + i) * out->stride[2]);
@@ -243,16 +254,14 @@ static size_t lay_out(const forward *f, state *s, char *at)
 static void run_block(const forward *f, int64_t task, char *scratch)
 {
     const tsi_attend *a = &f->a;
-    state s = { .seen_most = 0 };
+    state s = { .begun = false };
     (void)lay_out(f, &s, scratch);
-    int64_t query = task % f->query_blocks * f->rows, h = task / f->query_blocks % a->heads;
-    const int64_t at[] = { task / f->query_blocks / a->heads, h, query };
+    int64_t block = task % f->query_blocks, h = task / f->query_blocks % a->heads;
+    int64_t at[] = { task / f->query_blocks / a->heads, h, block * f->rows, 0 };
     int64_t place = (at[0] * a->groups + tsi_attend_group(a, h)) * f->key_blocks;
-    s.rows = smaller(a->queries - query, f->rows);
+    s.rows = smaller(a->queries - at[2], f->rows);
     for (int64_t i = 0; i < s.rows; i++) {
-        s.seen[i] = tsi_attend_seen(a, query + i);
-        if (s.seen[i] > s.seen_most) s.seen_most = s.seen[i];
-        float norm = norm_of(f, f->q, (const int64_t[]){ at[0], h, query + i }, 1);
+        float norm = norm_of(f, f->q, (const int64_t[]){ at[0], h, at[2] + i }, 1);
         float most = f->factor * norm * f->norm[place] * 1.001f; /* more than rounding adds */
         s.near[i] = most <= (float)NEAR;
         s.top[i] = s.near[i] ? ceilf(most) : -INFINITY;
@@ -262,9 +271,14 @@ static void run_block(const forward *f, int64_t task, char *scratch)
     s.q.to = panels;
     tsi_attend_panels(&s.q, f->q, at, false);
     tsi_panels_pack(&s.q);
-    if (s.seen_most == 0) memset(s.sum, 0, (size_t)(s.rows * s.ld) * sizeof *s.sum);
-    for (int64_t first = 0; first < s.seen_most; first += f->step)
-        take_keys(f, &s, place + first / f->step, first);
+    tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, at[0], h, block);
+    if (runs.count == 0) memset(s.sum, 0, (size_t)(s.rows * s.ld) * sizeof *s.sum);
+    for (int64_t r = 0; r < runs.count; r++)
+        for (int32_t c = 0; c < runs.run[r].count; c++) {
+            int64_t tile = runs.run[r].first + c;
+            at[3] = tile * f->step;
+            take_keys(f, &s, place + tile, &runs.run[r], at);
+        }
     store_rows(f, &s, at);
 }
 
@@ -277,9 +291,9 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
     tsi_bf16_end(f->tile);
 }
 
-ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, const tsi_attend *a)
+ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, tsi_attend *a)
 {
-    forward f = { .a = *a, .tile = tsi_bf16_tile_of_machine() };
+    forward f = { .tile = tsi_bf16_tile_of_machine() };
     f.factor = (float)((double)a->scale * LOG2_E);
     f.q = &io->in[0].block;
     f.k = &io->in[1].block;
@@ -291,6 +305,8 @@ ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, const tsi_attend *a)
     f.rows = round_up(QUERIES, f.tile->mr);
     TSI_ASSERT(f.rows <= ROWS_MAX);
     f.query_blocks = (a->queries - 1) / f.rows + 1;
+    TSI_TRY(tsi_attend_tiles(a, f.rows, f.step));
+    f.a = *a;
     f.keys_size = f.step * round_up(a->depth, f.tile->kr);
     f.values_size = f.step * round_up(a->width, f.tile->nr);
     f.scratch_bytes = lay_out(&f, NULL, NULL);

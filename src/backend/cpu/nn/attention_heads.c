@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_heads.c - the operands of attention as rows of f32, and who sees what. */
 #include <math.h>
-#include <string.h>
 
 #include "backend/cpu/nn/attention.h"
 #include "base/compiler.h"
-#include "op/nn/attention.h"
 
-bool tsi_attend_make(const tsi_kernel_io *io, tsi_attend *out)
+ts_status tsi_attend_make(const tsi_kernel_io *io, tsi_attend *out)
 {
     const tsi_attention_attributes *attributes = io->attributes;
     const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
     for (int32_t i = 0; i < io->input_count; i++)
-        if (!tsi_is_small_real(io->in[i].block.dtype)) return false;
+        if (!tsi_is_small_real(io->in[i].block.dtype)) return (ts_status)TSI_KERNEL_DECLINED;
     double scale = attributes->scale;
     if (scale == 0.0) scale = 1.0 / sqrt((double)q->extent[3]);
-    if (!(scale > 0.0) || k->extent[1] == 0) return false;
+    if (!(scale > 0.0) || k->extent[1] == 0) return (ts_status)TSI_KERNEL_DECLINED;
     const tsi_block *queries = &io->in[0].block, *keys = &io->in[1].block;
     *out = (tsi_attend){ .io = io, .set = tsi_rows(), .scale = (float)scale };
-    out->causal = attributes->causal != 0;
     out->group_size = q->extent[1] / k->extent[1];
-    out->reach = k->extent[2] - q->extent[2];
     out->batches = queries->extent[0];
     out->heads = queries->extent[1];
     out->queries = queries->extent[2];
@@ -28,7 +24,37 @@ bool tsi_attend_make(const tsi_kernel_io *io, tsi_attend *out)
     out->groups = keys->extent[1];
     out->keys = keys->extent[2];
     out->width = io->in[2].block.extent[3];
-    return true;
+    out->drops = attributes->dropout > 0;
+    out->drop = tsi_attention_drop_of(attributes, q, k);
+    out->mask = tsi_mask_find(io->rank->world, tsi_attention_mask(attributes));
+    if (!out->mask) return ts_rank_status(io->rank);
+    out->cap = (float)out->mask->cap;
+    out->alibi = out->mask->alibi != 0;
+    return TS_OK;
+}
+
+ts_status tsi_attend_tiles(tsi_attend *a, int64_t queries, int64_t keys)
+{
+    const tsi_operand *q = &a->io->in[0], *k = &a->io->in[1];
+    tsi_span_list all_queries = tsi_span_list_whole(a->queries);
+    tsi_span_list all_keys = tsi_span_list_whole(a->keys);
+    tsi_mask_shape shape = { .queries = q->region ? &q->region->dim[2] : &all_queries,
+                             .keys = k->region ? &k->region->dim[2] : &all_keys,
+                             .rows = q->region ? &q->region->dim[0] : NULL,
+                             .heads = q->region ? &q->region->dim[1] : NULL,
+                             .row_count = a->batches,
+                             .head_count = a->heads,
+                             .query_block = (int32_t)queries,
+                             .key_block = (int32_t)keys };
+    shape.offset = k->global->shape.extent[2] - q->global->shape.extent[2];
+    a->blocks = tsi_mask_blocks_get(a->mask, &shape);
+    return a->blocks ? TS_OK : ts_rank_status(a->io->rank);
+}
+
+void tsi_attend_done(tsi_attend *a)
+{
+    tsi_mask_blocks_release(a->blocks);
+    ts_mask_release(a->mask);
 }
 
 static int64_t global_of(const tsi_operand *operand, int32_t dim, int64_t local)
@@ -43,21 +69,15 @@ int64_t tsi_attend_group(const tsi_attend *a, int64_t head)
     return k->region ? tsi_span_list_find(&k->region->dim[1], group) : group;
 }
 
-int64_t tsi_attend_seen(const tsi_attend *a, int64_t query)
-{
-    if (!a->causal) return a->keys;
-    int64_t seen = global_of(&a->io->in[0], 2, query) + a->reach + 1;
-    return seen < 0 ? 0 : seen < a->keys ? seen : a->keys;
-}
-
 void *tsi_attend_lse(const tsi_block *lse, int64_t b, int64_t h, int64_t t)
 {
     int64_t at = b * lse->stride[0] + h * lse->stride[1] + t * lse->stride[2];
     return (char *)lse->data + at * (int64_t)ts_dtype_size((ts_dtype)lse->dtype);
 }
 
-bool tsi_attend_is_bf16(const tsi_kernel_io *io)
+bool tsi_attend_is_bf16(const tsi_kernel_io *io, const tsi_attend *a)
 {
+    if (tsi_attend_changes(a) || a->drops) return false;
     for (int32_t i = 0; i < io->input_count; i++)
         if (i != 4 && io->in[i].block.dtype != TS_DTYPE_BF16) return false; /* 4: log-sum-exp */
     for (int32_t o = 0; o < io->output_count; o++)
