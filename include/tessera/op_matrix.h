@@ -11,6 +11,15 @@
 #include "mask.h"
 #include "tensor.h"
 
+/* How attention runs where q, k and v are cut along the sequence. */
+typedef enum ts_attention_algorithm {
+    TS_ATTENTION_AUTO,     /* by cost */
+    TS_ATTENTION_GATHER,   /* keys and values that are seen come at once */
+    TS_ATTENTION_RING,     /* or from one rank after the other, while others are computed */
+    TS_ATTENTION_HEADS,    /* the cut goes from the sequence to the heads, and back */
+    TS_ATTENTION_TWO_LEVEL /* of two axes: heads on the inner, ring on the outer */
+} ts_attention_algorithm;
+
 typedef struct ts_attention_options {
     size_t struct_size;
     double scale;   /* 0: 1 / sqrt(D) */
@@ -19,6 +28,8 @@ typedef struct ts_attention_options {
     const ts_mask *mask; /* who sees whom, and changes of scores; NULL: causal or all */
     double dropout;      /* of weights, by global index: the same on any layout */
     uint64_t seed;       /* of its draws */
+    int32_t algorithm;   /* ts_attention_algorithm, where the sequence is cut */
+    int32_t reserved2;
 } ts_attention_options;
 
 typedef struct ts_attention_saved {

@@ -62,9 +62,29 @@ static void head_tail_of(const tsi_cut *cut, int64_t coord, ts_interval *head, t
     *tail = chunk_at(cut->extent, length, 2 * cut->parts - 1 - coord);
 }
 
+/* Ragged: piece i of round i / parts belongs to coordinate i % parts. */
 static const int64_t *ragged_offsets(const tsi_cut *cut)
 {
-    return cut->place->sizes + cut->parts;
+    return cut->place->sizes + cut->parts * cut->place->factor;
+}
+
+static int64_t ragged_length(const tsi_cut *cut, int64_t coord, int64_t rounds)
+{
+    int64_t length = 0;
+    for (int64_t i = 0; i < rounds; i++)
+        length += cut->place->sizes[i * cut->parts + coord];
+    return length;
+}
+
+static int64_t ragged_outer(const tsi_cut *cut, int64_t coord, int64_t local)
+{
+    int64_t piece = coord;
+    while (local >= cut->place->sizes[piece] &&
+           piece + cut->parts < cut->parts * cut->place->factor) {
+        local -= cut->place->sizes[piece];
+        piece += cut->parts;
+    }
+    return ragged_offsets(cut)[piece] + local;
 }
 
 int64_t tsi_cut_length(const tsi_cut *cut, int64_t coord)
@@ -78,7 +98,7 @@ int64_t tsi_cut_length(const tsi_cut *cut, int64_t coord)
         s = strided_of(cut, coord);
         return s.full * interval_length(s.in_full) + interval_length(s.in_rest);
     case TS_PLACE_RAGGED:
-        return cut->place->sizes[coord];
+        return ragged_length(cut, coord, cut->place->factor);
     case TS_PLACE_HEAD_TAIL:
         head_tail_of(cut, coord, &head, &tail);
         return interval_length(head) + interval_length(tail);
@@ -108,7 +128,7 @@ int64_t tsi_cut_outer(const tsi_cut *cut, int64_t coord, int64_t local)
     case TS_PLACE_STRIDED:
         return strided_outer(cut, coord, local);
     case TS_PLACE_RAGGED:
-        return ragged_offsets(cut)[coord] + local;
+        return ragged_outer(cut, coord, local);
     case TS_PLACE_HEAD_TAIL:
         head_tail_of(cut, coord, &head, &tail);
         if (local < interval_length(head)) return head.begin + local;
@@ -144,12 +164,12 @@ static int64_t head_tail_find(const tsi_cut *cut, int64_t position, int64_t *loc
     return coord;
 }
 
-/* The last coordinate whose offset is at most the position holds it: empty ones before share the
+/* The last piece whose offset is at most the position holds it: empty ones before share the
  * offset. */
 static int64_t ragged_find(const tsi_cut *cut, int64_t position, int64_t *local)
 {
     const int64_t *offset = ragged_offsets(cut);
-    int64_t low = 0, high = cut->parts;
+    int64_t low = 0, high = cut->parts * cut->place->factor;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         if (offset[middle] <= position)
@@ -157,8 +177,9 @@ static int64_t ragged_find(const tsi_cut *cut, int64_t position, int64_t *local)
         else
             high = middle;
     }
-    *local = position - offset[low];
-    return low;
+    int64_t coord = low % cut->parts;
+    *local = position - offset[low] + ragged_length(cut, coord, low / cut->parts);
+    return coord;
 }
 
 int64_t tsi_cut_find(const tsi_cut *cut, int64_t position, int64_t *local)
@@ -191,6 +212,17 @@ static void add_interval(tsi_span_list *out, ts_interval interval)
     (void)tsi_span_list_append(out, (tsi_span){ interval.begin, length, length, 1 }, NULL);
 }
 
+static bool ragged_positions(const tsi_cut *cut, int64_t coord, tsi_arena *arena,
+                             tsi_span_list *out)
+{
+    for (int64_t i = 0; i < cut->place->factor; i++) {
+        int64_t piece = i * cut->parts + coord, length = cut->place->sizes[piece];
+        tsi_span span = { ragged_offsets(cut)[piece], length, length, 1 };
+        if (length > 0 && !tsi_span_list_append(out, span, arena)) return false;
+    }
+    return true;
+}
+
 static void strided_positions(const tsi_cut *cut, int64_t coord, tsi_span_list *out)
 {
     strided s = strided_of(cut, coord);
@@ -206,35 +238,37 @@ bool tsi_cut_interval(const tsi_cut *cut, int64_t coord, ts_interval *out)
         *out = chunk_of(cut->extent, cut->parts, cut->place->align, coord);
         return true;
     }
-    if (cut->place->kind != TS_PLACE_RAGGED) return false;
+    if (cut->place->kind != TS_PLACE_RAGGED || cut->place->factor > 1) return false;
     *out = (ts_interval){ ragged_offsets(cut)[coord], ragged_offsets(cut)[coord + 1] };
     return true;
 }
 
-void tsi_cut_positions(const tsi_cut *cut, int64_t coord, tsi_span_list *out)
+bool tsi_cut_positions(const tsi_cut *cut, int64_t coord, tsi_arena *arena, tsi_span_list *out)
 {
     ts_interval head, tail;
     *out = (tsi_span_list){ 0 };
     switch ((ts_placement_kind)cut->place->kind) {
     case TS_PLACE_SHARD:
-    case TS_PLACE_RAGGED:
         (void)tsi_cut_interval(cut, coord, &head);
         add_interval(out, head);
-        return;
+        return true;
+    case TS_PLACE_RAGGED:
+        return ragged_positions(cut, coord, arena, out);
     case TS_PLACE_STRIDED:
         strided_positions(cut, coord, out);
-        return;
+        return true;
     case TS_PLACE_HEAD_TAIL:
         head_tail_of(cut, coord, &head, &tail);
         add_interval(out, head);
         add_interval(out, tail);
-        return;
+        return true;
     case TS_PLACE_REPLICATE:
     case TS_PLACE_PARTIAL:
     case TS_PLACE_NORM:
         break;
     }
     *out = tsi_span_list_whole(cut->extent);
+    return true;
 }
 
 bool tsi_cut_even(const tsi_cut *cut, int64_t *length)
@@ -243,7 +277,7 @@ bool tsi_cut_even(const tsi_cut *cut, int64_t *length)
     if (cut->parts == 1 || cut->extent == 0) return true;
     if (cut->place->kind == TS_PLACE_RAGGED) {
         for (int64_t r = 1; r < cut->parts; r++)
-            if (cut->place->sizes[r] != *length) return false;
+            if (ragged_length(cut, r, cut->place->factor) != *length) return false;
         return true;
     }
     /* Coordinate 0 has the largest length (of HT perhaps the least), and lengths add up to the

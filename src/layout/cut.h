@@ -9,7 +9,9 @@
  *   S   n = 3           [0 0 0|1 1 1|2]                parts = n
  *   SS  n = 2, f = 2    [0 0|1 1][0 0|1]               parts = n in each of f pieces
  *   HT  n = 2           [0|1|1|0]                      parts = 2n, r takes chunks r and 2n-1-r
- *   RS  sizes 3,0,2     [0 0 0|2 2] */
+ *   RS  sizes 3,0,2     [0 0 0|2 2]                    in several rounds: [0 0|1][0|1 1 1]
+ *
+ * Sizes of RS are those of the first round, then of the next; `factor` counts the rounds. */
 #ifndef TSI_LAYOUT_CUT_H
 #define TSI_LAYOUT_CUT_H
 
@@ -29,8 +31,13 @@ int64_t tsi_cut_outer(const tsi_cut *cut, int64_t coord, int64_t local);
 int64_t tsi_cut_find(const tsi_cut *cut, int64_t position, int64_t *local);
 /* S and RS give one interval: true and that. */
 bool tsi_cut_interval(const tsi_cut *cut, int64_t coord, ts_interval *out);
-/* All positions of a coordinate: at most two spans, so no memory. */
-void tsi_cut_positions(const tsi_cut *cut, int64_t coord, tsi_span_list *out);
+/* All positions of a coordinate; memory for RS in rounds alone. false: out of memory. */
+bool tsi_cut_positions(const tsi_cut *cut, int64_t coord, tsi_arena *arena, tsi_span_list *out);
+/* RS: what the sizes add up to. */
+static inline int64_t tsi_cut_ragged_total(const tsi_cut *cut)
+{
+    return cut->place->sizes[2 * cut->parts * cut->place->factor];
+}
 /* Do all coordinates hold equally many? Then that is *length. */
 bool tsi_cut_even(const tsi_cut *cut, int64_t *length);
 

@@ -153,7 +153,7 @@ static ts_status check_cuts(ts_layout *layout, int32_t v)
         tsi_cut cut = { place, s->mesh->size[axis], extent };
         if (place->kind == TS_PLACE_RAGGED) {
             char why[128];
-            int64_t total = place->sizes[2 * cut.parts];
+            int64_t total = tsi_cut_ragged_total(&cut);
             (void)snprintf(why, sizeof why, "its sizes add up to %lld, and it cuts %lld%s",
                            (long long)total, (long long)extent,
                            same ? "" : " on some coordinates, other extents on others");

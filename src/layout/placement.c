@@ -3,7 +3,8 @@
  *
  *   placement := "R" | "P(" reduce ")" | "P(norm:" p ")" | cut ["[" position "]"]
  *   cut       := "S(" dims ")" | "SS(" dims "," factor ")" | "HT(" dims ")"
- *              | "RS(" dims ":" size ("," size)* ")"
+ *              | "RS(" dims ":" round ("|" round)* ")"
+ *   round     := size ("," size)*
  *   dims      := dim ["-" dim] ["/" alignment]
  *
  * A dim counts from 0, or from -1 backwards where a shape will say what that is. SS with factor 1
@@ -52,25 +53,34 @@ static ts_status parse_dims(tsi_cursor *cursor, bool aligned, ts_placement *out)
     return TS_OK;
 }
 
-static ts_status parse_sizes(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena,
-                             ts_placement *out)
+/* One round of sizes, as many as the axis has coordinates; behind those in `sizes`. */
+static ts_status parse_round(tsi_cursor *cursor, int64_t each, int64_t *sizes, int64_t *count)
 {
     char expected[96];
-    int64_t room = (int64_t)strlen(cursor->at) / 2 + 1, count = 0;
-    if (axis_size >= 0 && axis_size < room) room = axis_size;
-    int64_t *sizes = tsi_arena_alloc(arena, (size_t)room * sizeof *sizes);
-    if (!sizes) return tsi_fail_memory("sizes of a ragged shard", (size_t)room * sizeof *sizes);
+    int64_t first = *count;
     (void)snprintf(expected, sizeof expected, "%lld sizes, one for each coordinate of the axis",
-                   (long long)axis_size);
+                   (long long)each);
     do {
         tsi_cursor before = *cursor;
         int64_t size;
         if (!tsi_cursor_int(cursor, &size) || size < 0)
             return tsi_cursor_fail(&before, "a size of at least 0");
-        if (count == axis_size) return tsi_cursor_fail(&before, expected);
-        sizes[count++] = size;
+        if (*count - first == each) return tsi_cursor_fail(&before, expected);
+        sizes[(*count)++] = size;
     } while (tsi_cursor_take(cursor, ','));
-    if (axis_size >= 0 && count != axis_size) return tsi_cursor_fail(cursor, expected);
+    if (each >= 0 && *count - first != each) return tsi_cursor_fail(cursor, expected);
+    return TS_OK;
+}
+
+static ts_status parse_sizes(tsi_cursor *cursor, int64_t axis_size, tsi_arena *arena,
+                             ts_placement *out)
+{
+    int64_t room = (int64_t)strcspn(cursor->at, ")") / 2 + 2, count = 0;
+    int64_t *sizes = tsi_arena_alloc(arena, (size_t)room * sizeof *sizes);
+    if (!sizes) return tsi_fail_memory("sizes of a ragged shard", (size_t)room * sizeof *sizes);
+    TSI_TRY(parse_round(cursor, axis_size, sizes, &count));
+    for (int64_t each = count; tsi_cursor_take(cursor, '|'); out->factor++)
+        TSI_TRY(parse_round(cursor, each, sizes, &count));
     out->sizes = sizes;
     return TS_OK;
 }
@@ -163,7 +173,7 @@ static ts_status check_sizes(const ts_placement *place, int64_t axis_size)
 {
     int64_t total = 0;
     if (!place->sizes) return TSI_FAIL(TS_ERR_NULL, "a ragged shard needs its sizes");
-    for (int64_t i = 0; i < axis_size; i++) {
+    for (int64_t i = 0; i < axis_size * place->factor; i++) {
         if (place->sizes[i] < 0 || place->sizes[i] >= TSI_EXTENT_MAX - total)
             return TSI_FAIL(TS_ERR_SHAPE,
                             "size %lld of a ragged shard, %lld, is negative or too large",
@@ -182,7 +192,8 @@ static ts_status normalise_cut(ts_placement *place, int64_t axis_size)
         return TSI_FAIL(TS_ERR_ARG, "a cut of dims %d to %d is not possible", (int)place->dim,
                         (int)place->dim_last);
     if (place->align == 0) place->align = 1;
-    if (place->kind != TS_PLACE_STRIDED) place->factor = 1;
+    if (place->kind != TS_PLACE_STRIDED && place->kind != TS_PLACE_RAGGED) place->factor = 1;
+    if (place->kind == TS_PLACE_RAGGED && place->factor == 0) place->factor = 1;
     if (place->factor < 1 || place->align < 1)
         return TSI_FAIL(TS_ERR_ARG,
                         "a cut's factor and alignment must be at least 1, got %lld, %lld",
@@ -232,7 +243,7 @@ bool tsi_placement_equal(const ts_placement *a, const ts_placement *b, int64_t a
     if (a->order != b->order || a->factor != b->factor || a->align != b->align) return false;
     if (a->reduce != b->reduce || a->norm != b->norm) return false;
     if (a->kind != TS_PLACE_RAGGED || a->sizes == b->sizes) return true;
-    return memcmp(a->sizes, b->sizes, (size_t)axis_size * sizeof *a->sizes) == 0;
+    return memcmp(a->sizes, b->sizes, (size_t)(axis_size * a->factor) * sizeof *a->sizes) == 0;
 }
 
 int ts_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size)
@@ -269,8 +280,8 @@ static void print_cut(tsi_text *text, const ts_placement *place, int64_t axis_si
     if (place->dim_last != place->dim) print_number(text, "-", place->dim_last);
     if (place->align > 1) print_number(text, "/", place->align);
     if (place->kind == TS_PLACE_STRIDED) print_number(text, ",", place->factor);
-    for (int64_t i = 0; i < axis_size && place->kind == TS_PLACE_RAGGED; i++)
-        print_number(text, i ? "," : ":", place->sizes[i]);
+    for (int64_t i = 0; i < axis_size * place->factor && place->kind == TS_PLACE_RAGGED; i++)
+        print_number(text, i == 0 ? ":" : i % axis_size ? "," : "|", place->sizes[i]);
     tsi_text_add(text, ")");
     if (!ordered) return;
     print_number(text, "[", place->order);

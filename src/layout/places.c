@@ -142,14 +142,15 @@ bool tsi_layout_region_dim(const ts_layout *layout, const int64_t *coord, int32_
     }
     /* Of one interval, positions are indices but for where it begins. */
     tsi_cut cut = cut_at(layout, i, length);
-    tsi_cut_positions(&cut, coord_at(layout, i, coord), out);
+    if (!tsi_cut_positions(&cut, coord_at(layout, i, coord), arena, out)) return false;
+    tsi_span *span = out->more ? out->more : out->few;
     for (int64_t k = 0; k < out->span_count; k++)
-        out->few[k].begin += first.begin;
+        span[k].begin += first.begin;
     for (i++; i < end; i++) {
         tsi_span_list taken, before = *out;
         cut = cut_at(layout, i, before.total);
         if (cut.parts == 1) continue;
-        tsi_cut_positions(&cut, coord_at(layout, i, coord), &taken);
+        if (!tsi_cut_positions(&cut, coord_at(layout, i, coord), arena, &taken)) return false;
         if (!tsi_span_list_select(&before, &taken, arena, out)) return false;
     }
     return true;

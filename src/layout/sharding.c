@@ -4,7 +4,7 @@
  * INV: positions of the cuts of one dim are 0, 1, 2, ... and order[] lists the cutting axes by
  * (dim, position); cuts that share a dim share all their dims, so that dims with joined neighbours
  * are again independent; all partial placements reduce alike (sum and avg count as alike). Ragged
- * sizes are followed by their n + 1 offsets. */
+ * sizes, n in each round, are followed by their offsets, one more. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -115,7 +115,7 @@ static uint64_t hash_place(uint64_t hash, const ts_placement *place, int64_t axi
     hash = tsi_hash_mix(hash, (uint64_t)place->align);
     hash = tsi_hash_mix(hash, (uint64_t)place->reduce);
     hash = tsi_hash_mix(hash, bits);
-    for (int64_t i = 0; place->kind == TS_PLACE_RAGGED && i < axis_size; i++)
+    for (int64_t i = 0; place->kind == TS_PLACE_RAGGED && i < axis_size * place->factor; i++)
         hash = tsi_hash_mix(hash, (uint64_t)place->sizes[i]);
     return hash;
 }
@@ -133,7 +133,8 @@ static size_t ragged_count(const ts_sharding *draft)
 {
     size_t count = 0;
     for (int32_t k = 0; k < draft->ndim; k++)
-        if (draft->place[k].kind == TS_PLACE_RAGGED) count += 2 * (size_t)draft->mesh->size[k] + 1;
+        if (draft->place[k].kind == TS_PLACE_RAGGED)
+            count += 2 * (size_t)(draft->mesh->size[k] * draft->place[k].factor) + 1;
     return count;
 }
 
@@ -151,7 +152,7 @@ static tsi_interned *make_sharding(const void *key, void *context)
     int64_t *sizes = (int64_t *)(sharding + 1);
     for (int32_t k = 0; k < draft->ndim; k++) {
         if (draft->place[k].kind != TS_PLACE_RAGGED) continue;
-        int64_t count = draft->mesh->size[k], *offset = sizes + count;
+        int64_t count = draft->mesh->size[k] * draft->place[k].factor, *offset = sizes + count;
         memcpy(sizes, draft->place[k].sizes, (size_t)count * sizeof *sizes);
         sharding->place[k].sizes = sizes;
         offset[0] = 0;

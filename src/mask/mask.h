@@ -97,6 +97,13 @@ ts_mask_tile tsi_mask_class(const ts_mask *mask, tsi_mask_at at, const int64_t q
 /* Keys outside [*begin, *end) are seen by none of the queries [q0, q1]. */
 void tsi_mask_hull(const ts_mask *mask, tsi_mask_at at, const int64_t q[2], int64_t keys,
                    int64_t *begin, int64_t *end);
+/* Intervals of keys [0, keys) outside of which queries [q0, q1] see nothing, ascending; of tables:
+ * everything. How many, at most TSI_MASK_NODES. */
+typedef struct tsi_mask_interval {
+    int64_t begin, end;
+} tsi_mask_interval;
+int32_t tsi_mask_intervals(const ts_mask *mask, tsi_mask_at at, const int64_t q[2], int64_t keys,
+                           tsi_mask_interval *out);
 /* Pairs that queries [q0, q1) see of keys [0, keys). */
 int64_t tsi_mask_pairs(const ts_mask *mask, tsi_mask_at at, int64_t q0, int64_t q1, int64_t keys);
 /* Does a user's predicate answer alike when it is asked again? Asked where blocks are compiled. */
@@ -136,6 +143,10 @@ typedef struct tsi_mask_blocks {
     tsi_arena memory;
 } tsi_mask_blocks;
 
+/* Keys of [0, keys) that any of the shape's queries sees, and those of the shape itself
+ * (mask_union.c). */
+ts_status tsi_mask_union(const ts_mask *mask, const tsi_mask_shape *shape, int64_t keys,
+                         tsi_arena *arena, tsi_span_list *out);
 /* Interned in the world; retained. NULL: recorded. */
 const tsi_mask_blocks *tsi_mask_blocks_get(const ts_mask *mask, const tsi_mask_shape *shape);
 void tsi_mask_blocks_release(const tsi_mask_blocks *blocks);

@@ -274,19 +274,20 @@ static void set_or(const key_set *a, const key_set *b, key_set *to)
     }
 }
 
-static void node_set(const ts_mask *mask, int32_t number, tsi_mask_at at, const int64_t *query_keys,
-                     key_set *out)
+/* Of queries [q0, q1] together. */
+static void node_set(const ts_mask *mask, int32_t number, tsi_mask_at at, const int64_t q[2],
+                     int64_t keys, key_set *out)
 {
     const tsi_mask_node *node = &mask->node[number];
     if (node->kind != TSI_MASK_AND && node->kind != TSI_MASK_OR) {
-        seen s = leaf_seen(node, at.row, query_keys[0]);
+        int64_t begin = leaf_seen(node, at.row, q[0]).begin;
         out->count = 0;
-        set_add(out, tsi_max_i64(s.begin, 0), tsi_min_i64(s.end, query_keys[1]));
+        set_add(out, tsi_max_i64(begin, 0), tsi_min_i64(leaf_seen(node, at.row, q[1]).end, keys));
         return;
     }
     key_set a, b;
-    node_set(mask, node->left, at, query_keys, &a);
-    node_set(mask, node->right, at, query_keys, &b);
+    node_set(mask, node->left, at, q, keys, &a);
+    node_set(mask, node->right, at, q, keys, &b);
     if (node->kind == TSI_MASK_AND)
         set_and(&a, &b, out);
     else
@@ -297,10 +298,20 @@ static int64_t row_pairs(const ts_mask *mask, tsi_mask_at at, int64_t query, int
 {
     key_set set;
     int64_t total = 0;
-    node_set(mask, mask->node_count - 1, at, (const int64_t[]){ query, keys }, &set);
+    node_set(mask, mask->node_count - 1, at, (const int64_t[]){ query, query }, keys, &set);
     for (int32_t i = 0; i < set.count; i++)
         total += set.part[i].end - set.part[i].begin;
     return total;
+}
+
+int32_t tsi_mask_intervals(const ts_mask *mask, tsi_mask_at at, const int64_t q[2], int64_t keys,
+                           tsi_mask_interval *out)
+{
+    key_set set;
+    node_set(mask, mask->node_count - 1, at, q, keys, &set);
+    for (int32_t i = 0; i < set.count; i++)
+        out[i] = (tsi_mask_interval){ set.part[i].begin, set.part[i].end };
+    return set.count;
 }
 
 static int64_t table_pairs(const ts_mask *mask, tsi_mask_at at, int64_t q0, int64_t q1,

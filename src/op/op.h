@@ -117,6 +117,26 @@ typedef struct tsi_algorithm {
     int64_t (*bytes)(const tsi_op_call *call, int64_t n);
 } tsi_algorithm;
 
+/* Which of an operator's algorithms runs, where its rules name the first for all of them: a pure
+ * function of layouts. `axes` are those of the rule. */
+typedef struct tsi_algorithm_request {
+    const tsi_op_call *call;
+    const ts_layout *const *in; /* as the rule wants them */
+    tsi_mesh_desc *mesh;
+    uint32_t axes, reserved;
+} tsi_algorithm_request;
+enum { TSI_CANDIDATES_MAX = 6 };
+typedef struct tsi_algorithm_candidate {
+    int32_t algorithm;     /* 0: not possible here */
+    int32_t steps;         /* rounds of messages */
+    int64_t bytes, memory; /* received by all ranks; beside inputs and outputs, of the worst rank */
+    double us, balance;    /* modelled; the work of the busiest rank over the mean */
+} tsi_algorithm_candidate;
+typedef struct tsi_algorithm_choice {
+    int32_t chosen, count; /* index of a candidate */
+    tsi_algorithm_candidate candidate[TSI_CANDIDATES_MAX];
+} tsi_algorithm_choice;
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 typedef struct tsi_grad_io {
     const tsi_op_desc *op; /* NULL: not an operator's gradient */
@@ -195,6 +215,8 @@ struct tsi_op_desc {
     tsi_kernel_fn reference; /* plain C, any stride, any dtype that makes sense */
     tsi_view_fn view;        /* with TSI_OP_VIEW */
     const tsi_algorithm *algorithm;
+    ts_status (*pick)(const tsi_algorithm_request *request,
+                      tsi_algorithm_choice *out); /* (optional) */
     ts_status (*grad)(const tsi_grad_io *io);
     /* (optional) Multiplications and additions of the products it makes, of all ranks together;
      * NULL: it makes none. */

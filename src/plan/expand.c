@@ -335,8 +335,7 @@ static bool dim_fits(const tsi_mesh_desc *mesh, const ts_placement *place, int32
             if (!tsi_placement_cuts(&place[k]) || place[k].dim != dim || place[k].order != turn)
                 continue;
             tsi_cut cut = { &place[k], mesh->size[k], extent };
-            if (place[k].kind == TS_PLACE_RAGGED &&
-                (!same || place[k].sizes[2 * cut.parts] != extent))
+            if (place[k].kind == TS_PLACE_RAGGED && (!same || tsi_cut_ragged_total(&cut) != extent))
                 return false;
             same = same && tsi_cut_even(&cut, &extent);
         }

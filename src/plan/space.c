@@ -139,8 +139,12 @@ int64_t tsi_place_longest(const ts_placement *place, int64_t length, int64_t n)
     }
     case TS_PLACE_RAGGED: {
         int64_t most = 0;
-        for (int64_t i = 0; place->sizes && i < n; i++)
-            most = tsi_max_i64(most, place->sizes[i]);
+        for (int64_t i = 0; place->sizes && i < n; i++) {
+            int64_t all = 0;
+            for (int64_t round = 0; round < place->factor; round++)
+                all += place->sizes[round * n + i];
+            most = tsi_max_i64(most, all);
+        }
         return tsi_min_i64(most, length);
     }
     case TS_PLACE_HEAD_TAIL: {
@@ -251,9 +255,12 @@ static void bare_text(const ts_placement *place, int64_t size, tsi_text *text)
         return;
     case TS_PLACE_RAGGED:
         tsi_text_printf(text, "RS(%d%s%s:", place->dim, span, align);
-        for (int64_t i = 0; i < size; i++) {
-            tsi_text_printf(text, "%s%lld", i ? "," : "", (long long)place->sizes[i]);
-        }
+        for (int64_t i = 0; i < size * place->factor; i++)
+            tsi_text_printf(text, "%s%lld",
+                            i == 0     ? ""
+                            : i % size ? ","
+                                       : "|",
+                            (long long)place->sizes[i]);
         tsi_text_add(text, ")");
         return;
     case TS_PLACE_HEAD_TAIL:

@@ -159,6 +159,10 @@ static ts_status attend(const tsi_kernel_io *io)
 {
     tsi_cuda_attend call = call_of(io);
     tsi_cuda_attend_args args;
+    const tsi_attention_attributes *a = io->attributes;
+    const tsi_operand *k = &io->in[1];
+    bool all_keys = k->block.extent[2] == k->global->shape.extent[2];
+    if (a->mask[0] || a->dropout > 0 || !all_keys) return (ts_status)TSI_KERNEL_DECLINED;
     if (!settle(io, &call, &args)) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     ts_status status = try_cudnn(io->queue, call, &args);

@@ -610,6 +610,20 @@ static ts_status plan_short(tsi_op_plan *plan)
     return TS_OK;
 }
 
+/* The algorithm that runs with these layouts, and its bytes. */
+static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call)
+{
+    const ts_layout *in[TSI_INPUT_MAX] = { NULL };
+    tsi_algorithm_request request = { call, in, plan->mesh->desc, plan->algorithm_axes, 0 };
+    tsi_algorithm_choice choice;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        in[i] = used_of(plan, i);
+    TSI_TRY(plan->op->pick(&request, &choice));
+    plan->algorithm = choice.candidate[choice.chosen].algorithm;
+    plan->algorithm_bytes = choice.candidate[choice.chosen].bytes;
+    return TS_OK;
+}
+
 static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena *scratch,
                            tsi_op_story *story)
 {
@@ -632,7 +646,9 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     }
     TSI_TRY(plan_moves(plan));
     TSI_TRY(plan_local(plan));
-    if (plan->algorithm > 0) {
+    if (plan->algorithm > 0 && op->pick)
+        TSI_TRY(pick_algorithm(plan, &call));
+    else if (plan->algorithm > 0) {
         int64_t n = 1;
         for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)
             if (plan->algorithm_axes >> k & 1) n *= plan->mesh->desc->size[k];

@@ -16,15 +16,21 @@
 #include "mask/mask.h"
 #include "op/core/common.h"
 #include "op/nn/attention.h"
+#include "op/nn/attention_context.h"
 #include "tensor/scope.h"
 
 typedef tsi_attention_attributes attention_attributes;
+/* As ts_attention_algorithm, and as in attention_context.h. */
+static const char *const algorithm_names[] = {
+    "auto", "gather", "ring", "heads", "two-level", NULL
+};
 static const tsi_attribute attention_table[] = {
     TSI_ATTR(attention_attributes, scale, REAL, "scale", "0"),
     TSI_ATTR(attention_attributes, causal, BOOL, "causal", "false"),
     TSI_ATTR(attention_attributes, mask, TEXT, "mask", "\"\""),
     TSI_ATTR(attention_attributes, dropout, REAL, "dropout", "0"),
     TSI_ATTR(attention_attributes, seed, INT, "seed", "0"),
+    TSI_ATTR_ONE_OF(attention_attributes, algorithm, "algorithm", "\"auto\"", algorithm_names),
     { 0 }
 };
 
@@ -94,22 +100,33 @@ static ts_status attention_infer(const tsi_op_call *call)
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-static tsi_role *rule(tsi_rules *rules, uint8_t flags, const tsi_role *row)
+static tsi_role *rule_by(tsi_rules *rules, uint8_t algorithm, uint8_t flags, const tsi_role *row)
 {
-    tsi_role *to = tsi_rules_add_with(rules, 0, flags);
+    tsi_role *to = tsi_rules_add_with(rules, algorithm, flags);
     if (to) memcpy(to, row, (size_t)(rules->input_count + rules->output_count));
     return to;
 }
 
+static tsi_role *rule(tsi_rules *rules, uint8_t flags, const tsi_role *row)
+{
+    return rule_by(rules, 0, flags, row);
+}
+
+/* Where every head has keys of its own, any cut of heads will do. */
+static uint8_t head_flags(const tsi_op_call *call)
+{
+    bool own = call->in[0].shape.extent[1] == call->in[1].shape.extent[1];
+    return own ? 0 : TSI_RULE_EVEN | TSI_RULE_PLAIN;
+}
+
 static void attention_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    (void)call;
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     rule(rules, 0, (tsi_role[]){ TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0) });
-    rule(rules, TSI_RULE_EVEN | TSI_RULE_PLAIN,
-         (tsi_role[]){ TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1) });
+    rule(rules, head_flags(call), (tsi_role[]){ TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1) });
     rule(rules, 0, (tsi_role[]){ TSI_S(1), r, r, TSI_S(1), TSI_S(1) });
     rule(rules, 0, (tsi_role[]){ TSI_S(2), r, r, TSI_S(2), TSI_S(2) });
+    rule_by(rules, 1, 0, (tsi_role[]){ TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2) });
     rule(rules, 0, (tsi_role[]){ r, r, TSI_S(3), TSI_S(3), r });
     rule(rules, 0, (tsi_role[]){ r, r, sum, sum, r });
     rule(rules, 0, (tsi_role[]){ r, r, avg, avg, r });
@@ -150,14 +167,16 @@ static ts_status backward_infer(const tsi_op_call *call)
 
 static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    (void)call;
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM);
     rule(rules, 0,
          (tsi_role[]){ TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0), TSI_S(0),
                        TSI_S(0), TSI_S(0) });
-    rule(rules, TSI_RULE_EVEN | TSI_RULE_PLAIN,
+    rule(rules, head_flags(call),
          (tsi_role[]){ TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1), TSI_S(1),
                        TSI_S(1), TSI_S(1) });
+    rule_by(rules, 1, 0,
+            (tsi_role[]){ TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2), TSI_S(2),
+                          TSI_S(2), TSI_S(2) });
     for (int32_t d = 1; d <= 2; d++)
         rule(rules, 0,
              (tsi_role[]){ TSI_S(d), r, r, TSI_S(d), TSI_S(d), TSI_S(d), TSI_S(d), sum, sum });
@@ -236,6 +255,9 @@ const tsi_op_desc tsi_op_attention = {
     .normalise = attention_normalise,
     .infer = attention_infer,
     .flops = attention_flops,
+    .flags = TSI_OP_ONE_ROUND,
+    .algorithm = tsi_attention_contexts,
+    .pick = tsi_attention_pick,
     .rules = attention_rules,
     .reference = tsi_attention_reference,
     .grad = attention_grad,
@@ -247,7 +269,9 @@ const tsi_op_desc tsi_op_attention_backward = {
     .input_min = 6,
     .input_max = 6,
     .output_count = 3,
-    .flags = TSI_OP_NO_GRAD,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND,
+    .algorithm = tsi_attention_contexts,
+    .pick = tsi_attention_pick,
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
     .normalise = attention_normalise,
@@ -270,6 +294,9 @@ static ts_status attributes_of(const ts_attention_options *options, attention_at
     if (options->struct_size <= offsetof(ts_attention_options, mask)) return TS_OK;
     a->dropout = options->dropout;
     a->seed = (int64_t)options->seed;
+    a->algorithm = options->algorithm;
+    if (a->algorithm < 0 || a->algorithm > TS_ATTENTION_TWO_LEVEL)
+        return TSI_FAIL(TS_ERR_ARG, "attention: %d is no algorithm", (int)a->algorithm);
     const ts_mask *mask = options->mask;
     if (mask && a->causal) {
         mask = ts_mask_and(ts_mask_get(mask->world, "causal"), mask);

@@ -14,6 +14,7 @@ typedef struct tsi_attention_attributes {
     double dropout;                /* of weights, by global index */
     int64_t seed;                  /* of the draws */
     char mask[TSI_ATTRIBUTE_TEXT]; /* text or name; "": none but causal */
+    int32_t algorithm, reserved2;  /* of a sequence that is cut (attention_context.h); 0: by cost */
 } tsi_attention_attributes;
 
 /* The mask of a call, by text or name: "causal", "full", or the one that was given. */

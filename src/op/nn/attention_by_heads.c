@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_by_heads.c - attention over a cut sequence by turning the cut to the heads, and back.
+ *
+ *   q, k, v  S(2) --all-to-all--> S(1) --attention--> S(1) --all-to-all--> S(2)
+ *
+ * Each rank then has all positions of its heads. Groups of keys that are fewer than ranks are
+ * repeated before they move, so that each rank gets the ones it uses and no others. In two levels,
+ * the last axis turns to heads, and what the others cut travels (attention_travel.c). */
+#include "op/core/algorithm.h"
+#include "op/nn/attention_context.h"
+#include "tensor/scope.h"
+
+/* The tensor with the cut of these axes on heads; its lse, of three dims, too. */
+static ts_tensor *turned(ts_tensor *x, uint32_t axes)
+{
+    if (!x) return NULL;
+    const ts_sharding *have = x->layout->sharding;
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < have->ndim; k++) {
+        place[k] = have->place[k];
+        if (axes >> k & 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_SHARD,
+                                       .dim = 1,
+                                       .dim_last = 1,
+                                       .order = -1,
+                                       .factor = 1,
+                                       .align = 1 };
+    }
+    const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
+    if (!to) return NULL;
+    ts_tensor *moved = (ts_redistribute_to)(x, to);
+    ts_sharding_release(to);
+    return moved;
+}
+
+/* How often each group is repeated, so that they divide among the ranks as heads do. */
+static int64_t repeats_of(const tsi_algorithm_io *io, uint32_t axes)
+{
+    int64_t heads = io->call->in[0].shape.extent[1], groups = io->call->in[1].shape.extent[1];
+    int64_t ranks = 1; /* that cut heads: these axes, and those that do so already */
+    for (int32_t k = 0; k < io->mesh->desc->ndim; k++) {
+        const ts_placement *place = &io->in[0]->layout->sharding->place[k];
+        bool cuts = tsi_placement_cuts(place) && place->dim == 1;
+        if (axes >> k & 1 || cuts) ranks *= io->mesh->desc->size[k];
+    }
+    if (groups % ranks == 0) return 1;
+    return ranks % groups ? heads / groups : ranks / groups;
+}
+
+static ts_tensor *repeated(ts_tensor *x, int64_t repeats)
+{
+    return repeats > 1 ? (ts_repeat_interleave)(x, repeats, 1) : x;
+}
+
+/* Gradients of repeated groups are those of the group. */
+static ts_tensor *folded(ts_tensor *x, int64_t repeats)
+{
+    if (!x || repeats == 1) return x;
+    ts_shape s = ts_tensor_shape(x);
+    int64_t copies = 2;
+    ts_shape apart =
+        TS_SHAPE(s.extent[0], s.extent[1] / repeats, repeats, s.extent[2], s.extent[3]);
+    return (ts_sum)((ts_reshape)(x, apart), &copies, 1, 0);
+}
+
+static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
+{
+    ts_scope scope = tsi_algorithm_begin(io);
+    int64_t repeats = repeats_of(io, axes);
+    tsi_attention_attributes a = *(const tsi_attention_attributes *)io->attributes;
+    ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX] = { NULL };
+    a.algorithm = then;
+    for (int32_t i = 0; i < io->input_count; i++)
+        in[i] = turned(i == 1 || i == 2 ? repeated(io->in[i], repeats) : io->in[i], axes);
+    tsi_op_args args = { io->op, in, io->input_count, 0, &a };
+    (void)tsi_op_run(&args, out);
+    for (int32_t o = 1; io->input_count > 3 && o < 3; o++)
+        out[o] = folded(out[o], repeats);
+    return tsi_algorithm_end(io, scope, out);
+}
+
+ts_status tsi_context_heads(const tsi_algorithm_io *io)
+{
+    return run(io, io->axes, 0);
+}
+
+ts_status tsi_context_two_level(const tsi_algorithm_io *io)
+{
+    uint32_t last = io->axes;
+    while (last & (last - 1)) /* the highest bit: the innermost axis */
+        last &= last - 1;
+    return run(io, last, TSI_CONTEXT_RING);
+}
