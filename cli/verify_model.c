@@ -25,6 +25,9 @@ static const tolerances rounded = { 1e-2, 5e-2, 1e-1, 3e-2, 1e-1 };
 
 typedef struct verify_model {
     const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device;
+    const char *attention, *balance;
+    ts_balance cut;
+    int32_t algorithm; /* ts_attention_algorithm */
     ts_fsdp_options units;
     tolerances allowed;
     ts_recompute again;
@@ -78,7 +81,7 @@ static ts_tensor *tokens_of(const verify_model *v, ts_model *model, int64_t shif
 {
     picking p = { v, shift };
     ts_meta meta = { .shape = TS_SHAPE(v->rows, v->length), .dtype = TS_DTYPE_I64 };
-    return ts_from_function(token_at, &p, ts_model_tokens(model), meta);
+    return ts_from_function(token_at, &p, ts_model_tokens_of(model, v->length, NULL), meta);
 }
 
 /* ---- one forward and backward ---------------------------------------------------------------- */
@@ -291,6 +294,8 @@ static ts_model *open_model(const verify_model *v, ts_mesh *mesh)
     ts_model_options options = TS_INIT(ts_model_options);
     options.plan = v->plan;
     options.ep = v->ep;
+    options.attention = v->algorithm;
+    options.balance = (int32_t)v->cut;
     if (strcmp(v->dtype, "f64") == 0) options.dtype = TS_DTYPE_F64;
     if (strcmp(v->dtype, "bf16") == 0) options.compute = TS_DTYPE_BF16;
     ts_model *model = ts_model_open(mesh, v->directory, &options);
@@ -373,9 +378,13 @@ static int run(verify_model *v)
 
 int cli_verify_model(int argc, char **argv)
 {
-    verify_model v = {
-        .mesh = "dp=1", .recompute = "none", .reshard = "auto", .dtype = "f32", .out = stdout
-    };
+    verify_model v = { .mesh = "dp=1",
+                       .recompute = "none",
+                       .reshard = "auto",
+                       .dtype = "f32",
+                       .out = stdout,
+                       .attention = "auto",
+                       .balance = "auto" };
     const cli_option options[] = {
         CLI_TEXT("mesh", &v.mesh, "TEXT", "roles and sizes, \"dp=2, tp=2\" (default dp=1)"),
         CLI_TEXT(
@@ -388,6 +397,10 @@ int cli_verify_model(int argc, char **argv)
                  "what backward makes again: whole blocks, or what is cheap (default none)"),
         CLI_TEXT("reshard", &v.reshard, "auto|yes|no|K",
                  "what becomes of gathered parameters until backward (default auto)"),
+        CLI_TEXT("attention", &v.attention, "auto|ring|gather|heads",
+                 "how attention goes over a sequence cut by cp (default auto)"),
+        CLI_TEXT("balance", &v.balance, "auto|none|head_tail|per_document|ptrr",
+                 "how cp cuts the sequence (default auto)"),
         CLI_TEXT("dtype", &v.dtype, "f32|f64|bf16",
                  "of parameters and products; bf16: of products alone (default f32)"),
         CLI_END,
@@ -406,6 +419,15 @@ int cli_verify_model(int argc, char **argv)
         return cli_fail_usage("verify model",
                               "--recompute: expected none, full or select, found \"%s\"",
                               v.recompute);
+    static const char *const algorithms[] = { "auto", "gather", "ring", "heads" };
+    while (v.algorithm < 4 && strcmp(v.attention, algorithms[v.algorithm]) != 0)
+        v.algorithm++;
+    if (v.algorithm == 4)
+        return cli_fail_usage("verify model",
+                              "--attention: expected auto, ring, gather or heads, found \"%s\"",
+                              v.attention);
+    if (ts_balance_parse(v.balance, &v.cut) != TS_OK)
+        return cli_fail_usage("verify model", "--balance: %s", ts_last_error());
     bool is_bf16 = strcmp(v.dtype, "bf16") == 0;
     if (!is_bf16 && strcmp(v.dtype, "f32") != 0 && strcmp(v.dtype, "f64") != 0)
         return cli_fail_usage("verify model", "--dtype: expected f32, f64 or bf16, found \"%s\"",

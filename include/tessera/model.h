@@ -9,6 +9,7 @@
 #ifndef TESSERA_MODEL_H
 #define TESSERA_MODEL_H
 
+#include "mask.h"
 #include "parallel.h"
 
 typedef struct ts_model ts_model;
@@ -102,13 +103,15 @@ typedef struct ts_roles {
 
 typedef struct ts_model_options {
     size_t struct_size;
-    const char *plan; /* "dp", "tp", "sp"; or lines "pattern: placements", of which "base: tp" says
-                         what holds for the rest; or a file of such lines. NULL: that of
-                         ts_model_plan_default */
-    int32_t dtype;    /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
-    int32_t compute;  /* dtype of products; 0: as stored */
-    int64_t ep;       /* the experts of a layer are cut over groups of so many neighbouring ranks,
-                         evenly or not; 0: they are not */
+    const char *plan;  /* "dp", "tp", "sp"; or lines "pattern: placements", of which "base: tp" says
+                          what holds for the rest; or a file of such lines. NULL: that of
+                          ts_model_plan_default */
+    int32_t dtype;     /* of parameters; 0: f32; TS_MODEL_DTYPE_STORED: as in the file */
+    int32_t compute;   /* dtype of products; 0: as stored */
+    int32_t attention; /* ts_attention_algorithm, where an axis cp cuts the sequence */
+    int32_t balance;   /* ts_balance of that cut; auto: head and tail, by cost of documents */
+    int64_t ep;        /* the experts of a layer are cut over groups of so many neighbouring ranks,
+                          evenly or not; 0: they are not */
 } ts_model_options;
 
 TS_BEGIN_C
@@ -153,8 +156,17 @@ TS_API int64_t ts_model_block_count(const ts_model *model);
 TS_API ts_module *ts_model_block(ts_model *model, int64_t index); /* NULL: there is none */
 TS_API const ts_model_config *ts_model_configuration(const ts_model *model); /* getter */
 /* Placements of token ids [batch, length] on this model's mesh: the batch is sharded over the axes
- * dp or replicate, and fsdp. */
+ * dp or replicate, and fsdp; the sequence is cut over an axis cp, head and tail at first, then as
+ * the ids that came last. */
 TS_API const ts_sharding *ts_model_tokens(const ts_model *model); /* getter */
+/* The same for ids of a length, cut as the options' balance says for the mask that attention has:
+ * causal, within `documents` (NULL: there are none). Activations follow the placements of the ids
+ * that a model is given. maker; held as the results of ts_sharding_get */
+TS_API const ts_sharding *ts_model_tokens_of(ts_model *model, int64_t length,
+                                             const ts_mask *documents);
+/* Rows of the batches to come are packed documents, which attention does not cross; NULL: they are
+ * not. Retained until another is given. recorded */
+TS_API ts_status ts_model_documents(ts_model *model, const ts_mask *documents);
 /* Logits [batch, length, vocabulary] of ids [batch, length]. maker */
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */

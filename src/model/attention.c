@@ -4,8 +4,9 @@
  *
  *   q [B, H, T, D]   k, v [B, G, T, D]   ->   [B, H, T, D]
  *
- * A window shorter than the sequence is computed with a mask, from plain operators. */
+ * Which keys a query sees is one mask. */
 #include <math.h>
+#include <stdio.h>
 
 #include "model/model.h"
 
@@ -22,37 +23,30 @@ static double scale_of(const ts_model_config *c, int64_t layer)
     return c->attention_by_layer ? scale / (double)(layer + 1) : scale;
 }
 
-/* 0 where query i sees key j: i - window < j <= i. */
-static ts_status mask_at(const int64_t *global, void *element, void *context)
+/* Queries see what comes before them: all of it, within a window, within their document. */
+static const ts_mask *mask_of(const ts_model *m, int64_t window, int64_t length)
 {
-    int64_t back = global[0] - global[1];
-    *(float *)element = back >= 0 && back < *(const int64_t *)context ? 0.0F : -1e30F;
-    return TS_OK;
-}
-
-static ts_tensor *windowed(const ts_model *m, ts_tensor *const qkv[3], int64_t window, double scale)
-{
-    int64_t length = ts_tensor_shape(qkv[0]).extent[2];
-    int64_t copies = m->config.heads / m->config.kv_heads;
-    ts_tensor *k = ts_repeat_interleave(qkv[1], copies, 1);
-    ts_tensor *v = ts_repeat_interleave(qkv[2], copies, 1);
-    ts_dtype dtype = ts_tensor_dtype(qkv[0]);
-    ts_meta meta = { .shape = TS_SHAPE(length, length), .dtype = TS_DTYPE_F32 };
-    const ts_sharding *whole = tsi_sharding_replicated(m->mesh->desc);
-    ts_tensor *mask = whole ? ts_from_function(mask_at, &window, whole, meta) : NULL;
-    ts_sharding_release(whole);
-    ts_tensor *scores = ts_mul_scalar(ts_matmul(qkv[0], ts_transpose(k, 2, 3)), scale);
-    ts_tensor *seen = ts_softmax(ts_add(scores, mask), -1);
-    return ts_matmul(ts_cast(seen, dtype), v);
+    ts_world *world = m->rank->world;
+    const ts_mask *mask = NULL;
+    if (window > 0 && window < length) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "window(%lld, 0)", (long long)window - 1);
+        mask = ts_mask_get(world, text);
+    }
+    if (m->documents) {
+        const ts_mask *before = mask ? mask : ts_mask_get(world, "causal");
+        mask = ts_mask_and(before, m->documents);
+    }
+    return mask;
 }
 
 ts_tensor *tsi_model_attention(const ts_model *m, ts_tensor *const qkv[3], int64_t layer)
 {
-    int64_t window = window_of(&m->config, layer);
     ts_attention_options options = TS_INIT(ts_attention_options);
-    options.causal = 1;
+    if (!qkv[0]) return NULL;
+    options.mask = mask_of(m, window_of(&m->config, layer), ts_tensor_shape(qkv[0]).extent[2]);
+    options.causal = options.mask == NULL;
     options.scale = scale_of(&m->config, layer);
-    if (window > 0 && window < ts_tensor_shape(qkv[0]).extent[2])
-        return windowed(m, qkv, window, options.scale);
+    options.algorithm = m->attention;
     return ts_attention(qkv[0], qkv[1], qkv[2], &options);
 }

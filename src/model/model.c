@@ -34,16 +34,6 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
     return family == TS_MODEL_GPT2 ? tsi_gpt2_plan(name) : tsi_llama_plan(name);
 }
 
-static ts_status place_activations(ts_model *m)
-{
-    const char *batch = "dp?:S(0) replicate?:S(0) fsdp?:S(0) ep?:S(0)";
-    const char *both = "dp?:S(0) replicate?:S(0) fsdp?:S(0) ep?:S(0) tp?:S(1)";
-    m->tokens = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
-    m->whole = ts_sharding_retain(ts_sharding_get(m->mesh, batch));
-    m->residual = ts_sharding_retain(ts_sharding_get(m->mesh, m->sequence ? both : batch));
-    return m->tokens && m->whole && m->residual ? TS_OK : ts_rank_status(m->rank);
-}
-
 /* ---- declaring ------------------------------------------------------------------------------- */
 
 /* The blocks one after the other: without a tape, turn frees what went into a block as soon as it
@@ -78,7 +68,7 @@ static tsi_builder builder_of(ts_model *m, int32_t dtype)
 /* The tree of m->config, its parameters replicated. */
 static ts_status build_tree(ts_model *m, int32_t dtype)
 {
-    TSI_TRY(place_activations(m));
+    TSI_TRY(tsi_model_place(m, m->balance == TS_BALANCE_NONE ? "S(1)" : "HT(1)"));
     m->root = ts_module_create(m->mesh, &model_desc, m);
     m->block = tsi_calloc((size_t)m->config.layers + 2, sizeof(ts_module *));
     if (!m->block) return tsi_fail_memory("the blocks of a model", sizeof(ts_module *));
@@ -96,6 +86,8 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
                               const tsi_model_plan *plan)
 {
     m->compute = options ? options->compute : 0;
+    m->attention = options ? options->attention : 0;
+    m->balance = options ? options->balance : 0;
     m->sequence = plan->sequence;
     TSI_TRY(build_tree(m, options ? options->dtype : 0));
     TSI_TRY(tsi_model_plan_apply(plan, m));
@@ -202,6 +194,8 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     m->sequence = model->sequence;
     m->ep = model->ep;
     m->ep_axes = model->ep_axes; /* the mesh is split already */
+    m->attention = model->attention;
+    m->balance = model->balance;
     ts_status status = build_tree(m, 0);
     if (status == TS_OK) status = wrap_alike(m->root, model->root);
     if (status == TS_OK && model->has_units) status = ts_model_fsdp(m, &model->units);
@@ -247,6 +241,7 @@ void ts_model_destroy(ts_model *m)
     ts_sharding_release(m->tokens);
     ts_sharding_release(m->whole);
     ts_sharding_release(m->residual);
+    ts_mask_release(m->documents);
     ts_mesh_release(m->mesh);
     tsi_weights_close(m->origin);
     tsi_free(m->config_text);
@@ -273,16 +268,11 @@ const ts_model_config *ts_model_configuration(const ts_model *model)
     return model ? &model->config : NULL;
 }
 
-const ts_sharding *ts_model_tokens(const ts_model *model)
-{
-    return model ? model->tokens : NULL;
-}
-
 /* ---- running --------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_model_logits)(ts_model *model, ts_tensor *ids)
 {
-    if (!model) return NULL;
+    if (!model || tsi_model_follow(model, ids) != TS_OK) return NULL;
     return ts_module_call(model->root, &ids, 1);
 }
 

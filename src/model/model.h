@@ -26,7 +26,9 @@ struct ts_model {
     int64_t ep;       /* experts are cut over groups of so many neighbours; 0, 1: not */
     uint32_t ep_axes; /* of the mesh: those that make such a group */
     int32_t compute;
-    int32_t sequence; /* with "sp": between blocks the sequence is cut, too */
+    int32_t sequence;           /* with "sp": between blocks the sequence is cut, too */
+    int32_t attention, balance; /* of ts_model_options */
+    const ts_mask *documents;   /* retained, or NULL */
     int32_t has_units, reserved;
     ts_fsdp_options units; /* as ts_model_fsdp was given them */
 };
@@ -59,6 +61,9 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
 ts_tensor *tsi_rope_table(ts_model *model, int64_t length);
 /* DeepSeek: a factor on the scores of attention where positions are scaled. */
 double tsi_rope_sharpening_of_scores(const ts_model_config *config);
+/* The model's activations follow ids that are cut otherwise than they were (sequence.c). */
+ts_status tsi_model_follow(ts_model *model, ts_tensor *ids);
+ts_status tsi_model_place(ts_model *model, const char *cut /* of the sequence over cp */);
 /* Causal attention of a layer: q [B, H, T, D], k [B, G, T, D], v [B, G, T, any]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);

@@ -16,7 +16,7 @@ static const struct {
 } table[] = {
     { "pp", TS_ROLE_PIPELINE, false }, { "replicate", TS_ROLE_REPLICATE, true },
     { "dp", TS_ROLE_REPLICATE, true }, { "fsdp", TS_ROLE_FSDP, true },
-    { "cp", TS_ROLE_CONTEXT, false },  { "tp", TS_ROLE_TENSOR, true },
+    { "cp", TS_ROLE_CONTEXT, true },   { "tp", TS_ROLE_TENSOR, true },
 };
 enum { NAME_COUNT = sizeof table / sizeof table[0] };
 #define KNOWN "pp, replicate (or dp), fsdp, cp, tp"

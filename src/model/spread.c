@@ -57,8 +57,8 @@ ts_status tsi_model_spread(ts_model *m, int64_t ep)
             continue;
         }
         if (size % ep != 0) return refuse(m, m->ep, "such neighbours are no whole part of an axis");
-        if (k == ts_mesh_axis(m->mesh, "tp"))
-            return refuse(m, m->ep, "a part of the axis tp cannot be one");
+        if (k == ts_mesh_axis(m->mesh, "tp") || k == ts_mesh_axis(m->mesh, "cp"))
+            return refuse(m, m->ep, "a part of an axis that does not cut the batch cannot be one");
         TSI_TRY(split(m, k, ep));
         m->ep_axes = m->ep_axes << 1 | 1u << (k + 1); /* axes behind it moved up by one */
         ep = 1;

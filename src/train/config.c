@@ -83,6 +83,9 @@ static const key keys[] = {
     PATH(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
     INT(data, context, "128", 1, 1e8, "tokens of a row"),
     INT(data, shuffle, "1", 0, 1, "0: rows as they lie"),
+    TEXT(data, documents, "together",
+         "separate: attention stays within the documents that are packed into a row"),
+    INT(data, end, "-1", -1, 1e9, "the token that ends a document, for separate ones"),
     TEXT(train, output, "run", "directory for the model, state, log and report"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
@@ -116,6 +119,10 @@ static const key keys[] = {
     TEXT(parallel, reshard, "auto",
          "with an axis fsdp: gathered parameters go after forward (yes), stay (no), or K ranks keep"
          " them"),
+    TEXT(parallel, attention, "auto",
+         "with an axis cp: ring, gather or heads; auto: what costs least"),
+    TEXT(parallel, balance, "auto",
+         "how cp cuts rows: none, head_tail, per_document, ptrr; auto: by what attention sees"),
     INT(log, report, "1", 0, 1, "1: write report.html"),
     INT(log, sample, "200", 0, 1e6, "tokens to generate at the end"),
     REAL(log, temperature, "0.7", 0, 100, "of the sample"),
@@ -470,8 +477,16 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));
     TSI_TRY(check_word("model.compute", c->model.compute, computes));
     TSI_TRY(check_word("parallel.recompute", c->parallel.recompute, recomputes));
+    static const char *const algorithms[] = { "auto", "ring", "gather", "heads", NULL };
+    static const char *const packings[] = { "together", "separate", NULL };
     int32_t reshard;
+    ts_balance balance;
     TSI_TRY(ts_reshard_parse(c->parallel.reshard, &reshard));
+    TSI_TRY(check_word("parallel.attention", c->parallel.attention, algorithms));
+    TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
+    TSI_TRY(check_word("data.documents", c->data.documents, packings));
+    if (strcmp(c->data.documents, "separate") == 0 && c->data.end < 0)
+        return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     if (c->train.batch % c->train.accumulate != 0)

@@ -21,7 +21,8 @@ typedef struct tsi_model_keys {
 
 typedef struct tsi_data_keys {
     char path[TSI_CONFIG_TEXT_MAX], tokenizer[TSI_CONFIG_TEXT_MAX];
-    int64_t context, shuffle;
+    char documents[16];
+    int64_t context, shuffle, end;
 } tsi_data_keys;
 
 typedef struct tsi_train_keys {
@@ -39,6 +40,7 @@ typedef struct tsi_optimizer_keys {
 typedef struct tsi_parallel_keys {
     char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16], reshard[16];
     int64_t ep;
+    char attention[16], balance[16];
 } tsi_parallel_keys;
 
 typedef struct tsi_log_keys {

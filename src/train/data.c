@@ -111,6 +111,44 @@ ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count
 {
     rows r = { run, step, first, shift, -1, false };
     ts_meta meta = { .shape = TS_SHAPE(count, run->config->data.context), .dtype = TS_DTYPE_I64 };
-    ts_tensor *t = ts_from_function(token_at, &r, ts_model_tokens(run->model), meta);
+    const ts_sharding *where =
+        ts_model_tokens_of(run->model, run->config->data.context, run->model->documents);
+    ts_tensor *t = ts_from_function(token_at, &r, where, meta);
     return r.failed ? NULL : t;
+}
+
+/* ---- documents ------------------------------------------------------------------------------- */
+
+/* Lengths of the documents of one row, of `context` tokens; how many. */
+static int64_t lengths_of(const int32_t *row, int64_t context, int64_t end, int64_t *length)
+{
+    int64_t count = 0, begin = 0;
+    for (int64_t i = 0; i < context; i++)
+        if (row[i] == end || i + 1 == context) {
+            length[count++] = i + 1 - begin;
+            begin = i + 1;
+        }
+    return count;
+}
+
+/* Every rank reads all rows: lengths are never sent. */
+ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count)
+{
+    const tsi_data_keys *keys = &run->config->data;
+    if (strcmp(keys->documents, "separate") != 0) return TS_OK;
+    int64_t *length = tsi_alloc_array((size_t)(count * (keys->context + 1)), sizeof *length);
+    if (!length) return tsi_fail_memory("lengths of documents", (size_t)count * 8);
+    int64_t *counts = length + count * keys->context, used = 0;
+    ts_status status = TS_OK;
+    for (int64_t r = 0; r < count && status == TS_OK; r++) {
+        status = ts_loader_batch(run->loader, step, first + r, 1, run->row);
+        counts[r] = lengths_of(run->row, keys->context, keys->end, length + used);
+        used += counts[r];
+    }
+    if (status == TS_OK) {
+        const ts_mask *mask = ts_mask_documents(ts_rank_world(run->me), length, counts, count);
+        status = mask ? ts_model_documents(run->model, mask) : ts_rank_status(run->me);
+    }
+    tsi_free(length);
+    return status;
 }

@@ -69,6 +69,8 @@ typedef struct tsi_run {
 /* Tokenises on rank 0 if the path is text, opens the loader. [coll] */
 ts_status tsi_run_data(tsi_run *run);
 /* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
+/* Tells the model which documents these rows are packed from, where they are separate. */
+ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count);
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
 
 /* ---- the directory */

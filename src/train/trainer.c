@@ -104,6 +104,14 @@ static ts_status wrap(ts_model *model, ts_mesh *mesh, const tsi_parallel_keys *k
     return shard_blocks(model, mesh, keys->reshard);
 }
 
+/* The words of parallel.attention were checked. */
+static int32_t algorithm_of(const char *word)
+{
+    if (strcmp(word, "ring") == 0) return TS_ATTENTION_RING;
+    if (strcmp(word, "gather") == 0) return TS_ATTENTION_GATHER;
+    return strcmp(word, "heads") == 0 ? TS_ATTENTION_HEADS : TS_ATTENTION_AUTO;
+}
+
 ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
                             ts_model **out)
 {
@@ -112,6 +120,10 @@ ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_d
     options.dtype = ts_dtype_parse(c->model.dtype);
     options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
     options.ep = c->parallel.ep;
+    options.attention = algorithm_of(c->parallel.attention);
+    ts_balance balance;
+    TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
+    options.balance = (int32_t)balance;
     *out = NULL;
     if (c->model.directory[0] && !how->without_weights) {
         *out = ts_model_open(mesh, c->model.directory, &options);
@@ -220,6 +232,7 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
     int64_t parts = run->config->train.accumulate, rows = run->config->train.batch / parts;
     ts_scope scope = ts_scope_open(run->me, NULL);
     ts_tape_begin(run->me);
+    TSI_TRY(tsi_run_documents(run, step, part * rows, rows));
     ts_tensor *ids = tsi_run_rows(run, step, part * rows, rows, 0);
     ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
     lap(run, TSI_PHASE_DATA, mark);

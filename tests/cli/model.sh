@@ -83,6 +83,7 @@ for mpi in openmpi mpich; do
     verify_mpi $mpi mixtral dp "replicate=2, fsdp=2"
     verify_mpi $mpi qwen3_moe dp "fsdp=4" --ep 4
     verify_mpi $mpi gpt2_plain sp
+    verify_mpi $mpi llama dp "cp=4"
 done
 # Plans as text and as files; patterns that match nothing are refused with the nearest name.
 plans=$(mktemp -d)
@@ -116,6 +117,17 @@ refused_ep() { # model mesh number words
 refused_ep llama "fsdp=2" 2 "the model has none"
 refused_ep mixtral "fsdp=4" 3 "that number does not divide the ranks of a stage"
 refused_ep mixtral "fsdp=3, tp=2" 3 "such neighbours are no whole part of an axis"
+# The sequence cut over cp: every algorithm and balance, pieces that are uneven, beside tp and fsdp.
+cuts=(none head_tail per_document ptrr auto)
+number=0
+for model in llama llama31 qwen3 mixtral gpt2 qwen3_window; do
+    for mesh in "cp=2" "cp=3" "cp=4" "cp=2, tp=2" "fsdp=2, cp=2"; do
+        number=$((number + 1))
+        way=$(printf 'auto\nring\ngather\nheads' | sed -n "$((number % 4 + 1))p")
+        case $mesh in *tp*) plan=sp ;; *) plan=dp ;; esac
+        verify $model "$mesh" $plan --attention "$way" --balance "${cuts[$((number % 5))]}"
+    done
+done
 refused() { # plan words
     local said
     if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)
@@ -138,7 +150,6 @@ not_a_mesh() { # mesh words
 }
 not_a_mesh "ddp=2" 'did you mean dp?'
 not_a_mesh "4" 'an axis has no name'
-not_a_mesh "dp=2, cp=2" 'the role cp is not available yet'
 not_a_mesh "dp=2, replicate=2" 'two axes have the role of replicate'
 # A name of the reference without a parameter is a failure; older spellings of names are not.
 spoiled=$(mktemp -d)
