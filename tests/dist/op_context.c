@@ -188,3 +188,155 @@ TS_TEST_RANKS(context_of_little, 3, 4)
             if (length > 0) compare(t, &s, t->count == 3 ? "cp=3" : "cp=4", "cp:S(2)");
         }
 }
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static int64_t received(const ts_rank *me, uint64_t since)
+{
+    ts_counts counts = TS_INIT(ts_counts);
+    int64_t total = 0;
+    if (ts_rank_counts(me, since, &counts) != TS_OK) return -1;
+    for (int64_t i = 0; i < counts.row_count; i++)
+        total += counts.row[i].bytes;
+    return total;
+}
+
+static int64_t stated(ts_rank *me)
+{
+    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
+    (void)ts_op_cache_statistics(me, &stats);
+    return stats.implicit_bytes;
+}
+
+static int64_t of_all(test *t, int64_t mine)
+{
+    int64_t all[64] = { 0 }, sum = 0;
+    ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
+    in.data = &mine;
+    in.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    out.data = all;
+    out.meta = (ts_meta){ .shape = TS_SHAPE(t->count), .dtype = TS_DTYPE_I64 };
+    TEST_OK(t, ts_group_all_gather(ts_group_world(t->me), &in, &out, NULL));
+    for (int64_t i = 0; i < t->count; i++)
+        sum += all[i];
+    return sum;
+}
+
+/* Keys that the queries of a rank see and that others hold, pair by pair. */
+static int64_t keys_missing(const ts_mask *mask, const ts_layout *layout, int64_t ranks)
+{
+    int64_t missing = 0, length = ts_layout_shape(layout).extent[2];
+    for (int64_t r = 0; r < ranks; r++)
+        for (int64_t k = 0; k < length; k++) {
+            bool seen = false, own = false;
+            for (int64_t q = 0; q < length && !own; q++) {
+                const int64_t at[4] = { 0, 0, q, 0 };
+                int64_t local[4];
+                if (!ts_layout_to_local(layout, &r, at, local)) continue;
+                seen |= ts_mask_sees(mask, 0, 0, q, k) != 0;
+                own |= q == k;
+            }
+            const int64_t at[4] = { 0, 0, k, 0 };
+            int64_t local[4];
+            own = ts_layout_to_local(layout, &r, at, local) != 0;
+            missing += seen && !own;
+        }
+    return missing;
+}
+
+/* What is stated is what is received; and of keys nobody gets more than its queries see. */
+TS_TEST_RANKS(context_counts_bytes, 2, 3, 4)
+{
+    static const char *const forms[] = { "full",
+                                         "causal",
+                                         "causal & window(9, 0)",
+                                         "window(2, 1)",
+                                         "causal & documents(11, 2, 23)",
+                                         "prefix(3) | window(4, 0)" };
+    char mesh_text[16];
+    (void)snprintf(mesh_text, sizeof mesh_text, "cp=%d", (int)t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
+    for (size_t m = 0; m < TSI_COUNT_OF(forms); m++)
+        for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
+            for (int kind = 0; kind < 3; kind++) {
+                char place[256];
+                place_of(t, kind, 36, t->count, forms[m], place, sizeof place);
+                ts_scope scope = ts_scope_open(t->me, "bytes");
+                const ts_sharding *where = ts_sharding_get(mesh, place);
+                ts_attention_options options = TS_INIT(ts_attention_options);
+                options.mask = ts_mask_get(ts_rank_world(t->me), forms[m]);
+                options.algorithm = a;
+                ts_tensor *x[4], *out[2], *d[3];
+                for (int i = 0; i < 4; i++)
+                    x[i] = numbers(where, TS_SHAPE(2, 12, 36, 4), TS_DTYPE_F32, (uint64_t)i);
+                int64_t said = stated(t->me);
+                uint64_t since = ts_rank_event(t->me);
+                ts_attention_lse(x[0], x[1], x[2], &options, out);
+                ts_tensor_wait(out[0]);
+                ts_tensor_wait(out[1]);
+                int64_t forward = of_all(t, received(t->me, since)), told = stated(t->me) - said;
+                TEST_SAY(t, forward == told,
+                         "%s, %s, algorithm %d: %lld bytes received, %lld stated", forms[m], place,
+                         (int)a, (long long)forward, (long long)told);
+                if (a < TS_ATTENTION_HEADS) {
+                    int64_t rows = keys_missing(options.mask, ts_tensor_layout(x[0]), t->count);
+                    TEST_EQ(t, forward, rows * 2 * 12 * 8 * 4);
+                }
+                ts_attention_saved saved = TS_INIT(ts_attention_saved);
+                saved.q = x[0];
+                saved.k = x[1];
+                saved.v = x[2];
+                saved.o = out[0];
+                saved.lse = out[1];
+                saved.d_o = x[3];
+                said = stated(t->me);
+                since = ts_rank_event(t->me);
+                ts_attention_backward(&saved, &options, d);
+                for (int i = 0; i < 3; i++)
+                    ts_tensor_wait(d[i]);
+                int64_t backward = of_all(t, received(t->me, since));
+                told = stated(t->me) - said;
+                TEST_SAY(t, backward == told,
+                         "%s, %s, algorithm %d: %lld bytes received in backward, %lld stated",
+                         forms[m], place, (int)a, (long long)backward, (long long)told);
+                ts_scope_close(scope);
+            }
+    ts_mesh_release(mesh);
+}
+
+/* ---- bad input ------------------------------------------------------------------------------- */
+
+static int draws(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
+{
+    (void)row, (void)head, (void)query, (void)key;
+    return *(const int *)context ? rand() & 1 : 1;
+}
+
+static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, const char *words)
+{
+    ts_scope scope = ts_scope_open(t->me, "refuse");
+    const ts_sharding *where = ts_sharding_get(mesh, "cp:S(2)");
+    ts_attention_options options = TS_INIT(ts_attention_options);
+    options.mask = mask ? ts_mask_get(ts_rank_world(t->me), mask) : NULL;
+    ts_tensor *q = numbers(where, TS_SHAPE(1, 2, 12, 4), TS_DTYPE_F32, 1);
+    ts_tensor *v = numbers(where, TS_SHAPE(1, 2, values, 4), TS_DTYPE_F32, 1);
+    TEST_CHECK(t, ts_attention(q, q, v, &options) == NULL);
+    TEST_CHECK(t, ts_rank_status(t->me) != TS_OK);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, words);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(context_refuses, 1, 3)
+{
+    static int impure = 1;
+    char mesh_text[16];
+    (void)snprintf(mesh_text, sizeof mesh_text, "cp=%d", (int)t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
+    (void)ts_mask_user(ts_rank_world(t->me), "draws", draws, &impure);
+    refuse(t, mesh, "causal & documents(5, 6)", 12, "its documents have 11 tokens together");
+    refuse(t, mesh, "documents(12; 12)", 12, "documents of 2 rows");
+    refuse(t, mesh, NULL, 11, "do not fit");
+    refuse(t, mesh, "user(draws)", 12, "not pure");
+    ts_mesh_release(mesh);
+}

@@ -108,6 +108,43 @@ static ts_plan *move_of(const ts_op_query *query, int32_t input, int leg)
     return status == TS_OK ? move : NULL;
 }
 
+/* Algorithms that were weighed against each other. */
+static void json_candidates(const ts_op_query *query, tsi_text *text)
+{
+    const tsi_algorithm_choice *all = &query->story.algorithms;
+    const char *between = ", \"candidates\": [";
+    for (int32_t i = 0; i < all->count; i++) {
+        const tsi_algorithm_candidate *c = &all->candidate[i];
+        if (c->algorithm == 0) continue;
+        tsi_text_printf(text,
+                        "%s{\"name\": \"%s\", \"bytes_received\": %" PRId64
+                        ", \"steps\": %d, \"memory\": %" PRId64 ", \"balance\": ",
+                        between, query->op->algorithm[c->algorithm - 1].name, c->bytes, c->steps,
+                        c->memory);
+        tsi_text_real(text, c->balance);
+        tsi_text_add(text, ", \"time_us\": ");
+        tsi_text_real(text, c->us);
+        tsi_text_add(text, "}");
+        between = ", ";
+    }
+    if (all->count > 0) tsi_text_add(text, "]");
+}
+
+static void words_candidates(const ts_op_query *query, tsi_text *text)
+{
+    const tsi_algorithm_choice *all = &query->story.algorithms;
+    for (int32_t i = 0; i < all->count; i++) {
+        const tsi_algorithm_candidate *c = &all->candidate[i];
+        char bytes[32], memory[32];
+        if (c->algorithm == 0) continue;
+        tsi_text_printf(
+            text, "  %s %-9s %10.4g us, %s received in %d steps, %s beside, balance %.3f\n",
+            i == all->chosen ? "takes" : "or   ", query->op->algorithm[c->algorithm - 1].name,
+            c->us, tsi_text_bytes(bytes, sizeof bytes, c->bytes), c->steps,
+            tsi_text_bytes(memory, sizeof memory, c->memory), c->balance);
+    }
+}
+
 static void json_steps(const ts_op_query *query, tsi_text *text)
 {
     const tsi_op_plan *plan = query->plan;
@@ -130,7 +167,9 @@ static void json_steps(const ts_op_query *query, tsi_text *text)
         tsi_text_printf(text, "%s{\"kind\": \"algorithm\", \"name\": \"%s\", \"axes\": ",
                         first ? "" : ", ", plan->op->algorithm[plan->algorithm - 1].name);
         json_axes(plan->algorithm_axes, text);
-        tsi_text_printf(text, ", \"bytes_received\": %" PRId64 "}", plan->algorithm_bytes);
+        tsi_text_printf(text, ", \"bytes_received\": %" PRId64, plan->algorithm_bytes);
+        json_candidates(query, text);
+        tsi_text_add(text, "}");
     }
     tsi_text_add(text, "]");
 }
@@ -295,6 +334,7 @@ size_t ts_op_query_text(const ts_op_query *query, char *out, size_t size)
         tsi_text_printf(&text, "  algorithm %s, %s received\n",
                         plan->op->algorithm[plan->algorithm - 1].name,
                         tsi_text_bytes(bytes, sizeof bytes, plan->algorithm_bytes));
+    words_candidates(query, &text);
     for (int32_t o = 0; o < plan->output_count; o++)
         tsi_text_printf(&text, "  output %d  %s %s\n", o,
                         ts_dtype_name((ts_dtype)plan->out_meta[o].dtype), plan->out[o]->text);

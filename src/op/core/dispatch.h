@@ -99,6 +99,7 @@ typedef struct tsi_op_story {
     tsi_rules rules; /* count 0: a view, which has none */
     tsi_op_choice chosen, other[TSI_STORY_OTHERS];
     int32_t other_count, reserved;
+    tsi_algorithm_choice algorithms; /* count 0: the operator has no choice of them */
 } tsi_op_story;
 
 tsi_op_state *tsi_op_state_of(ts_rank *rank); /* NULL: recorded */

@@ -611,7 +611,7 @@ static ts_status plan_short(tsi_op_plan *plan)
 }
 
 /* The algorithm that runs with these layouts, and its bytes. */
-static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call)
+static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_op_story *story)
 {
     const ts_layout *in[TSI_INPUT_MAX] = { NULL };
     tsi_algorithm_request request = { call, in, plan->mesh->desc, plan->algorithm_axes, 0 };
@@ -621,6 +621,7 @@ static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call)
     TSI_TRY(plan->op->pick(&request, &choice));
     plan->algorithm = choice.candidate[choice.chosen].algorithm;
     plan->algorithm_bytes = choice.candidate[choice.chosen].bytes;
+    if (story) story->algorithms = choice;
     return TS_OK;
 }
 
@@ -647,7 +648,7 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     TSI_TRY(plan_moves(plan));
     TSI_TRY(plan_local(plan));
     if (plan->algorithm > 0 && op->pick)
-        TSI_TRY(pick_algorithm(plan, &call));
+        TSI_TRY(pick_algorithm(plan, &call, story));
     else if (plan->algorithm > 0) {
         int64_t n = 1;
         for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)

@@ -33,20 +33,6 @@ static ts_tensor *turned(ts_tensor *x, uint32_t axes)
     return moved;
 }
 
-/* How often each group is repeated, so that they divide among the ranks as heads do. */
-static int64_t repeats_of(const tsi_algorithm_io *io, uint32_t axes)
-{
-    int64_t heads = io->call->in[0].shape.extent[1], groups = io->call->in[1].shape.extent[1];
-    int64_t ranks = 1; /* that cut heads: these axes, and those that do so already */
-    for (int32_t k = 0; k < io->mesh->desc->ndim; k++) {
-        const ts_placement *place = &io->in[0]->layout->sharding->place[k];
-        bool cuts = tsi_placement_cuts(place) && place->dim == 1;
-        if (axes >> k & 1 || cuts) ranks *= io->mesh->desc->size[k];
-    }
-    if (groups % ranks == 0) return 1;
-    return ranks % groups ? heads / groups : ranks / groups;
-}
-
 static ts_tensor *repeated(ts_tensor *x, int64_t repeats)
 {
     return repeats > 1 ? (ts_repeat_interleave)(x, repeats, 1) : x;
@@ -66,7 +52,7 @@ static ts_tensor *folded(ts_tensor *x, int64_t repeats)
 static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
 {
     ts_scope scope = tsi_algorithm_begin(io);
-    int64_t repeats = repeats_of(io, axes);
+    int64_t repeats = tsi_context_repeats(io->call, io->in[0]->layout, axes);
     tsi_attention_attributes a = *(const tsi_attention_attributes *)io->attributes;
     ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX] = { NULL };
     a.algorithm = then;

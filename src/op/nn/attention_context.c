@@ -231,20 +231,32 @@ static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
     return c;
 }
 
+int64_t tsi_context_repeats(const tsi_op_call *call, const ts_layout *q, uint32_t axes)
+{
+    int64_t heads = call->in[0].shape.extent[1], groups = call->in[1].shape.extent[1], ranks = 1;
+    const ts_sharding *s = q->sharding;
+    for (int32_t k = 0; k < s->ndim; k++) {
+        bool cuts = tsi_placement_cuts(&s->place[k]) && s->place[k].dim == 1;
+        if (axes >> k & 1 || cuts) ranks *= s->mesh->size[k];
+    }
+    if (heads % ranks) return 0;
+    if (groups % ranks == 0) return 1;
+    return ranks % groups ? heads / groups : ranks / groups;
+}
+
 /* All operands go to heads and back: (n - 1) / n of them. Where groups are fewer than ranks, each
  * rank gets the one it uses. */
 static tsi_algorithm_candidate by_heads(const weighing *w)
 {
     const tsi_op_call *call = w->request->call;
-    int64_t heads = call->in[0].shape.extent[1], groups = call->in[1].shape.extent[1];
-    tsi_algorithm_candidate c = { .balance = 1, .steps = w->backward ? 9 : 4 };
-    if (heads % w->size) return c;
-    int64_t total = 0;
+    int64_t repeats = tsi_context_repeats(call, w->request->in[0], w->request->axes), total = 0;
+    tsi_algorithm_candidate c = { .balance = 1, .steps = w->backward ? 9 : 5 };
+    if (repeats == 0) return c;
     for (int32_t i = 0; i < call->input_count + call->output_count; i++) {
         const ts_meta *m = i < call->input_count ? &call->in[i] : &call->out[i - call->input_count];
         int64_t bytes = ts_shape_count(&m->shape) * (int64_t)ts_dtype_size((ts_dtype)m->dtype);
         bool keys = i == 1 || i == 2 || (w->backward && i >= call->input_count + 1);
-        if (keys && groups % w->size) bytes *= w->size % groups ? heads / groups : w->size / groups;
+        if (keys) bytes *= repeats;
         total += bytes / w->size * (w->size - 1);
     }
     c.algorithm = TSI_CONTEXT_HEADS;

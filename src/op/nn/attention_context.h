@@ -35,6 +35,9 @@ ts_status tsi_context_make(const tsi_op_call *call, const ts_layout *const *in,
 ts_status tsi_context_need(const tsi_context *c, int64_t to, int64_t from, tsi_arena *arena,
                            tsi_span_list *out);
 ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm_choice *out);
+/* How often each group of keys is repeated, so that groups divide as heads do among the ranks of
+ * these axes and of those that cut heads already; 0: heads do not. */
+int64_t tsi_context_repeats(const tsi_op_call *call, const ts_layout *q, uint32_t axes);
 int64_t tsi_context_bytes(const tsi_op_call *call, int64_t n);
 
 /* Intervals of a list, one after the other. */
