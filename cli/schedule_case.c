@@ -208,6 +208,20 @@ static ts_status make(const schedule_request *r, schedule_case *c, char *error, 
     return ts_schedule_generate(r->name, &r->size, &c->schedule);
 }
 
+bool schedule_find(const char *name, const ts_schedule_options *size, ts_schedule **out,
+                   char *error, size_t error_size)
+{
+    schedule_request request = { .name = name, .size = *size };
+    schedule_case c = { .name = name, .costs.struct_size = sizeof c.costs };
+    error[0] = '\0';
+    if (make(&request, &c, error, error_size) == TS_OK) {
+        *out = c.schedule;
+        return true;
+    }
+    if (error[0] == '\0') (void)snprintf(error, error_size, "%s", ts_last_error());
+    return false;
+}
+
 static ts_status measure(const schedule_request *r, schedule_case *c)
 {
     int64_t ranks = ts_schedule_ranks(c->schedule), cells = 0;

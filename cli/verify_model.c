@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "schedule.h"
 #include "verify.h"
 
 /* How far a value may be from the reference's, relative; what is computed in bf16 has 8 bits. */
@@ -24,13 +25,15 @@ static const tolerances exact = { 1e-6, 1e-5, 1e-4, 1e-4, 1e-3 };
 static const tolerances rounded = { 1e-2, 5e-2, 1e-1, 3e-2, 1e-1 };
 
 typedef struct verify_model {
-    const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device;
+    const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device, *order;
     const char *attention, *balance;
     ts_balance cut;
     int32_t algorithm; /* ts_attention_algorithm */
     ts_fsdp_options units;
     tolerances allowed;
     ts_recompute again;
+    int64_t stages, micros; /* a rank's; of a batch */
+    ts_schedule *schedule;  /* NULL: the mesh has no axis pp */
     ts_json_document *document;
     const ts_json *reference; /* its root */
     int64_t rows, length;     /* tokens [rows][length + 1] */
@@ -77,8 +80,9 @@ static ts_status token_at(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
-static ts_tensor *tokens_of(const verify_model *v, ts_model *model, int64_t shift)
+static ts_tensor *tokens_of(const void *context, ts_model *model, int64_t shift)
 {
+    const verify_model *v = context;
     picking p = { v, shift };
     ts_meta meta = { .shape = TS_SHAPE(v->rows, v->length), .dtype = TS_DTYPE_I64 };
     return ts_from_function(token_at, &p, ts_model_tokens_of(model, v->length, NULL), meta);
@@ -99,27 +103,33 @@ static double real(const ts_json *value)
     return ts_json_real(value, (double)NAN);
 }
 
-/* The error of a logit is measured by the largest of them. */
-static void check_logits(verify_model *v, ts_rank *me, ts_tensor *logits)
+/* The error of a logit is measured by the largest of them; `have` is NULL where there are none. */
+static void check_row(verify_model *v, ts_rank *me, const double *have, int64_t vocabulary)
 {
-    check(v, me, "norm of the logits", norm_of(logits),
-          real(ts_json_member(v->reference, "logits_norm")), v->allowed.logits);
     const ts_json *row = ts_json_member(v->reference, "logits_first_row_last_pos");
-    ts_tensor *last = ts_tensor_full(ts_select(ts_select(logits, 0, 0), 0, v->length - 1));
-    int64_t vocabulary = last ? ts_tensor_shape(last).extent[0] : 0;
-    double *have = calloc((size_t)vocabulary + 1, sizeof *have), size = 0;
-    ts_array to = TS_INIT(ts_array);
-    to.data = have;
-    to.meta = (ts_meta){ .shape = TS_SHAPE(vocabulary), .dtype = TS_DTYPE_F64 };
-    bool read = have && ts_tensor_read(last, &to) == TS_OK;
+    double size = 0;
     for (int64_t i = 0; i < ts_json_count(row); i++)
         size = fmax(size, fabs(real(ts_json_item(row, i))));
     for (int64_t i = 0; i < ts_json_count(row); i++) {
         char what[64];
-        double one = read && i < vocabulary ? have[i] : (double)NAN;
+        double one = have != NULL && i < vocabulary ? have[i] : (double)NAN;
         snprintf(what, sizeof what, "logit %lld of the first row", (long long)i);
         check_with(v, me, what, one, real(ts_json_item(row, i)), v->allowed.logits, size);
     }
+}
+
+static void check_logits(verify_model *v, ts_rank *me, ts_tensor *logits)
+{
+    check(v, me, "norm of the logits", norm_of(logits),
+          real(ts_json_member(v->reference, "logits_norm")), v->allowed.logits);
+    ts_tensor *last = ts_tensor_full(ts_select(ts_select(logits, 0, 0), 0, v->length - 1));
+    int64_t vocabulary = last ? ts_tensor_shape(last).extent[0] : 0;
+    double *have = calloc((size_t)vocabulary + 1, sizeof *have);
+    ts_array to = TS_INIT(ts_array);
+    to.data = have;
+    to.meta = (ts_meta){ .shape = TS_SHAPE(vocabulary), .dtype = TS_DTYPE_F64 };
+    bool read = have && ts_tensor_read(last, &to) == TS_OK;
+    check_row(v, me, read ? have : NULL, vocabulary);
     free(have);
 }
 
@@ -206,6 +216,7 @@ typedef struct gradients {
     verify_model *v;
     ts_rank *me;
     ts_module *root;
+    const verify_pipe *pipe; /* or NULL */
     double least; /* norms far below the total are rounding errors of the sum they are part of */
 } gradients;
 
@@ -216,19 +227,24 @@ static ts_status check_gradient(const char *name, const ts_json *value, void *co
     snprintf(what, sizeof what, "gradient of %s", name);
     ts_scope scope = ts_scope_open(g->me, "gradient");
     ts_tensor *gradient = gradient_of(g->root, name);
-    if (gradient)
-        check_with(g->v, g->me, what, norm_of(gradient), real(value), g->v->allowed.gradient,
-                   g->least);
+    double norm = gradient ? norm_of(gradient) : 0, holders = gradient != NULL;
+    if (g->pipe != NULL) { /* stages that share a parameter have the same gradient of it */
+        norm = verify_pipe_sum(g->pipe, norm);
+        holders = verify_pipe_sum(g->pipe, holders);
+        norm /= holders > 0 ? holders : 1;
+    }
+    if (holders > 0)
+        check_with(g->v, g->me, what, norm, real(value), g->v->allowed.gradient, g->least);
     else if (ts_rank_index(g->me) == 0)
         fprintf(g->v->out, "%s: there is no such parameter, or it has no gradient\n", what);
     ts_scope_close(scope);
     return TS_OK;
 }
 
-static void check_gradients(verify_model *v, ts_rank *me, ts_model *model)
+static void check_gradients(verify_model *v, ts_rank *me, ts_model *model, const verify_pipe *pipe)
 {
     const ts_json *norms = ts_json_member(v->reference, "grad_norm");
-    gradients g = { v, me, ts_model_module(model), 1e-3 * total_norm(norms) };
+    gradients g = { v, me, ts_model_module(model), pipe, 1e-3 * total_norm(norms) };
     (void)ts_json_each(norms, check_gradient, &g);
 }
 
@@ -244,9 +260,29 @@ static void check_once(verify_model *v, ts_rank *me, ts_model *model)
     ts_backward(loss, NULL);
     ts_scope inner = ts_scope_open(me, "compare");
     check_logits(v, me, logits);
-    check_gradients(v, me, model);
+    check_gradients(v, me, model, NULL);
     ts_scope_close(inner);
     ts_scope_close(scope);
+}
+
+/* The same through the pipeline: logits are compared as they go by. */
+static void check_once_piped(verify_model *v, verify_pipe *pipe)
+{
+    double loss = NAN;
+    pipe->keeps = true;
+    if (ts_pipeline_step(pipe->pipeline, pipe->size, &loss) != TS_OK) return;
+    check(v, pipe->me, "loss", loss, real(ts_json_member(v->reference, "loss")), v->allowed.loss);
+    check(v, pipe->me, "norm of the logits", sqrt(verify_pipe_sum(pipe, pipe->squares)),
+          real(ts_json_member(v->reference, "logits_norm")), v->allowed.logits);
+    int64_t all = (int64_t)verify_pipe_sum(pipe, (double)pipe->vocabulary);
+    int64_t holders = (int64_t)verify_pipe_sum(pipe, pipe->last != NULL);
+    int64_t vocabulary = holders > 0 ? all / holders : 0;
+    double *row = calloc((size_t)vocabulary + 1, sizeof *row);
+    for (int64_t i = 0; row != NULL && i < vocabulary; i++)
+        row[i] = verify_pipe_sum(pipe, pipe->last != NULL ? pipe->last[i] : 0) / (double)holders;
+    check_row(v, pipe->me, row, vocabulary);
+    free(row);
+    check_gradients(v, pipe->me, pipe->model, pipe);
 }
 
 /* ---- the trajectory -------------------------------------------------------------------------- */
@@ -256,7 +292,22 @@ static double number(const ts_json *object, const char *name, double otherwise)
     return ts_json_real(ts_json_member(object, name), otherwise);
 }
 
-static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
+/* A forward and backward, and the total norm, clipped. */
+static void run_step(verify_model *v, ts_model *model, const verify_pipe *pipe, double clip,
+                     double *loss, double *norm)
+{
+    if (pipe != NULL) {
+        ts_pipeline_step(pipe->pipeline, pipe->size, loss);
+        ts_pipeline_clip_grad_norm(pipe->pipeline, clip, norm);
+        return;
+    }
+    ts_tensor *mean = ts_model_loss(model, tokens_of(v, model, 0), tokens_of(v, model, 1));
+    ts_tensor_item(mean, loss);
+    ts_backward(mean, NULL);
+    ts_clip_grad_norm(ts_model_module(model), clip, norm);
+}
+
+static void check_steps(verify_model *v, ts_rank *me, ts_model *model, const verify_pipe *pipe)
 {
     const ts_json *adamw = ts_json_member(v->reference, "adamw"),
                   *betas = ts_json_member(adamw, "betas");
@@ -270,12 +321,9 @@ static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
     ts_optimizer *optimizer = ts_adamw_create(ts_model_module(model), &options);
     for (int64_t i = 0; i < ts_json_count(steps) && ts_rank_status(me) == TS_OK; i++) {
         ts_scope scope = ts_scope_open(me, "step");
-        ts_tape_begin(me);
-        ts_tensor *loss = ts_model_loss(model, tokens_of(v, model, 0), tokens_of(v, model, 1));
+        if (pipe == NULL) ts_tape_begin(me);
         double value = NAN, norm = NAN;
-        ts_tensor_item(loss, &value);
-        ts_backward(loss, NULL);
-        ts_clip_grad_norm(ts_model_module(model), number(adamw, "clip", 1.0), &norm);
+        run_step(v, model, pipe, number(adamw, "clip", 1.0), &value, &norm);
         ts_optimizer_step(optimizer);
         ts_scope_close(scope);
         char what[64];
@@ -288,8 +336,8 @@ static void check_steps(verify_model *v, ts_rank *me, ts_model *model)
     ts_optimizer_destroy(optimizer);
 }
 
-/* Declared, wrapped, then read. */
-static ts_model *open_model(const verify_model *v, ts_mesh *mesh)
+/* Declared, cut into stages where there are, wrapped, then read. */
+static ts_model *open_model(const verify_model *v, ts_rank *me, ts_mesh *mesh, verify_pipe *pipe)
 {
     ts_model_options options = TS_INIT(ts_model_options);
     options.plan = v->plan;
@@ -298,7 +346,15 @@ static ts_model *open_model(const verify_model *v, ts_mesh *mesh)
     options.balance = (int32_t)v->cut;
     if (strcmp(v->dtype, "f64") == 0) options.dtype = TS_DTYPE_F64;
     if (strcmp(v->dtype, "bf16") == 0) options.compute = TS_DTYPE_BF16;
-    ts_model *model = ts_model_open(mesh, v->directory, &options);
+    ts_mesh *here = v->schedule != NULL ? ts_pipeline_mesh(mesh, NULL) : mesh;
+    ts_model *model = ts_model_open(here, v->directory, &options);
+    *pipe = (verify_pipe){ .me = me,
+                           .model = model,
+                           .schedule = v->schedule,
+                           .tokens = tokens_of,
+                           .context = v,
+                           .count = v->rows * v->length };
+    if (v->schedule != NULL && model != NULL && !verify_pipe_open(pipe, mesh)) return model;
     for (int64_t i = 0; i < ts_model_block_count(model); i++)
         ts_module_checkpoint(ts_model_block(model, i), (int)v->again);
     if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(model, &v->units);
@@ -312,9 +368,14 @@ static ts_status work(ts_rank *me, void *argument)
     if (ts_rank_index(me) == 0) v->is_first = true;
     ts_mesh *mesh = ts_mesh_create(me, v->mesh);
     for (int part = 0; part < 2 && ts_rank_status(me) == TS_OK; part++) {
-        ts_model *model = open_model(v, mesh);
-        if (model && part == 0) check_once(v, me, model);
-        if (model && part == 1) check_steps(v, me, model);
+        verify_pipe pipe;
+        ts_model *model = open_model(v, me, mesh, &pipe);
+        const verify_pipe *piped = v->schedule != NULL ? &pipe : NULL;
+        bool good = model != NULL && ts_rank_status(me) == TS_OK;
+        if (good && part == 0 && piped != NULL) check_once_piped(v, &pipe);
+        if (good && part == 0 && piped == NULL) check_once(v, me, model);
+        if (good && part == 1) check_steps(v, me, model, piped);
+        verify_pipe_close(&pipe);
         ts_model_destroy(model);
     }
     return ts_rank_status(me);
@@ -352,6 +413,22 @@ static int read_reference(verify_model *v)
     return -1;
 }
 
+/* Of the axis pp, if there is one. -1: good; else the exit code. */
+static int make_schedule(verify_model *v)
+{
+    ts_roles roles;
+    char error[1024];
+    ts_schedule_options size = TS_INIT(ts_schedule_options);
+    if (ts_roles_parse(v->mesh, &roles) != TS_OK)
+        return cli_fail_usage("verify model", "%s", ts_last_error());
+    size.ranks = roles.size[TS_ROLE_PIPELINE];
+    size.stages_per_rank = v->stages;
+    size.micro_batches = v->micros;
+    if (size.ranks == 0) return -1;
+    if (schedule_find(v->order, &size, &v->schedule, error, sizeof error)) return -1;
+    return cli_fail_usage("verify model", "%s", error);
+}
+
 static int run(verify_model *v)
 {
     ts_world_options options = TS_INIT(ts_world_options);
@@ -359,6 +436,8 @@ static int run(verify_model *v)
     int64_t ranks;
     if (cli_mesh_ranks(v->mesh, &ranks) != TS_OK)
         return cli_fail_usage("verify model", "%s", ts_last_error());
+    int bad = make_schedule(v);
+    if (bad >= 0) return bad;
     if (!ts_launcher()) {
         options.engine = "threads";
         options.rank_count = ranks;
@@ -384,7 +463,9 @@ int cli_verify_model(int argc, char **argv)
                        .dtype = "f32",
                        .out = stdout,
                        .attention = "auto",
-                       .balance = "auto" };
+                       .balance = "auto",
+                       .order = "1F1B",
+                       .micros = 4 };
     const cli_option options[] = {
         CLI_TEXT("mesh", &v.mesh, "TEXT", "roles and sizes, \"dp=2, tp=2\" (default dp=1)"),
         CLI_TEXT(
@@ -392,6 +473,9 @@ int cli_verify_model(int argc, char **argv)
             "dp, tp, sp, or a file of \"pattern: placements\" lines; \"base: tp\" for the rest"),
         CLI_INT("ep", &v.ep, 1, INT32_MAX,
                 "experts are cut over groups of so many neighbouring ranks (default 1)"),
+        CLI_TEXT("schedule", &v.order, "NAME|FILE", "of the axis pp (default 1F1B)"),
+        CLI_INT("stages", &v.stages, 1, 65536, "of a rank of pp (default what the schedule needs)"),
+        CLI_INT("micro-batches", &v.micros, 1, 1 << 20, "of the axis pp (default 4)"),
         CLI_TEXT("device", &v.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("recompute", &v.recompute, "none|full|select",
                  "what backward makes again: whole blocks, or what is cheap (default none)"),
@@ -438,6 +522,7 @@ int cli_verify_model(int argc, char **argv)
         return cli_fail_usage("verify model", "%s", ts_last_error());
     code = read_reference(&v);
     if (code < 0) code = run(&v);
+    ts_schedule_destroy(v.schedule);
     ts_json_release(v.document);
     free(v.token);
     return code;

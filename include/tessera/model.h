@@ -11,6 +11,7 @@
 
 #include "mask.h"
 #include "parallel.h"
+#include "pipeline.h"
 
 typedef struct ts_model ts_model;
 
@@ -114,11 +115,23 @@ typedef struct ts_model_options {
                           evenly or not; 0: they are not */
 } ts_model_options;
 
+/* A model as a pipeline; see ts_model_pipeline. */
+typedef struct ts_model_pipeline_options {
+    size_t struct_size;
+    ts_mesh *mesh; /* with the axis pp */
+    const ts_schedule *schedule;
+    const int64_t *blocks;   /* of each stage; NULL: as even as can be */
+    ts_micro_input_fn input; /* token ids of a micro-batch, placed as ts_model_tokens */
+    ts_micro_loss_fn loss;   /* from its logits */
+    void *context;           /* of both */
+} ts_model_pipeline_options;
+
 TS_BEGIN_C
 
 /* [any] Real defaults, after which every number is meant as it stands (types.h). */
 TS_API void ts_model_config_init(ts_model_config *config);
 TS_API void ts_model_options_init(ts_model_options *options);
+TS_API void ts_model_pipeline_options_init(ts_model_pipeline_options *options);
 
 /* config.json of a directory, or the file itself. */
 TS_API TS_NODISCARD ts_status ts_model_config_read(const char *path, ts_model_config *out);
@@ -171,6 +184,10 @@ TS_API ts_status ts_model_documents(ts_model *model, const ts_mask *documents);
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */
 TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels);
+/* The model's blocks as stages, in order; the model is declared on ts_pipeline_mesh of options.mesh
+ * and has no storage yet: ts_model_materialize then makes or reads this rank's blocks alone. maker,
+ * agreed by all ranks of the mesh */
+TS_API ts_pipeline *ts_model_pipeline(ts_model *model, const ts_model_pipeline_options *options);
 /* The axes of "dp=2, tp=2" as roles, before there are ranks: another name, or none, is refused with
  * the nearest role, two axes of one role too, and a role of several ranks that is not available
  * yet.
@@ -191,6 +208,7 @@ TS_END_C
 #define ts_model_create(...) (ts_here(TS_HERE), ts_model_create(__VA_ARGS__))
 #define ts_model_load(...) (ts_here(TS_HERE), ts_model_load(__VA_ARGS__))
 #define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))
+#define ts_model_pipeline(...) (ts_here(TS_HERE), ts_model_pipeline(__VA_ARGS__))
 #define ts_model_logits(...) (ts_here(TS_HERE), ts_model_logits(__VA_ARGS__))
 #define ts_model_loss(...) (ts_here(TS_HERE), ts_model_loss(__VA_ARGS__))
 

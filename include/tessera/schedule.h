@@ -145,5 +145,11 @@ TS_API TS_NODISCARD ts_status ts_schedule_simulate(const ts_schedule *schedule,
                                                    ts_schedule_times *out, double *begin,
                                                    double *end, double *peak);
 
+/* Blocks in order to stages, at least one each: out[g] is how many stage g has. `cost` has a number
+ * for each block, and the dearest stage is as cheap as can be; NULL: sizes differ by at most one.
+ */
+TS_API TS_NODISCARD ts_status ts_stage_cut(const double *cost, int64_t blocks, int64_t stages,
+                                           int64_t *out);
+
 TS_END_C
 #endif

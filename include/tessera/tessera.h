@@ -28,6 +28,7 @@
 #include "op_user.h"
 #include "op_view.h"
 #include "parallel.h"
+#include "pipeline.h"
 #include "plan.h"
 #include "schedule.h"
 #include "scope.h"

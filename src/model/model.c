@@ -209,7 +209,7 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
 ts_status(ts_model_materialize)(ts_model *model)
 {
     if (!model) return TS_ERR_NULL;
-    TSI_TRY(ts_module_materialize(model->root));
+    TSI_TRY(model->here ? tsi_model_materialize_stages(model) : ts_module_materialize(model->root));
     if (model->origin) tsi_weights_close_files(model->origin);
     return TS_OK;
 }
@@ -237,6 +237,7 @@ void ts_model_destroy(ts_model *m)
     if (!m) return;
     ts_module_destroy(m->root);
     tsi_free(m->block);
+    tsi_free(m->here);
     tsi_tensor_release(m->rope);
     ts_sharding_release(m->tokens);
     ts_sharding_release(m->whole);

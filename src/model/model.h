@@ -25,6 +25,8 @@ struct ts_model {
     struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
     int64_t ep;       /* experts are cut over groups of so many neighbours; 0, 1: not */
     uint32_t ep_axes; /* of the mesh: those that make such a group */
+    uint8_t *here;    /* [blocks]: 1: of this rank's stages; NULL: all are (stages.c) */
+    ts_module *tied;  /* the embedding's weight that a stage here shares; or NULL */
     int32_t compute;
     int32_t sequence;           /* with "sp": between blocks the sequence is cut, too */
     int32_t attention, balance; /* of ts_model_options */
@@ -55,6 +57,8 @@ char *tsi_model_spread_plan(const ts_model *model, const char *plan);
 /* The same model on another mesh of the same axes, declared: as wrapped as `model` is, where its
  * parameters lie and which blocks run again, but for hooks. maker */
 ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
+
+ts_status tsi_model_materialize_stages(ts_model *model);
 
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */

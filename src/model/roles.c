@@ -14,7 +14,7 @@ static const struct {
     ts_role role;
     bool available;
 } table[] = {
-    { "pp", TS_ROLE_PIPELINE, false }, { "replicate", TS_ROLE_REPLICATE, true },
+    { "pp", TS_ROLE_PIPELINE, true },  { "replicate", TS_ROLE_REPLICATE, true },
     { "dp", TS_ROLE_REPLICATE, true }, { "fsdp", TS_ROLE_FSDP, true },
     { "cp", TS_ROLE_CONTEXT, true },   { "tp", TS_ROLE_TENSOR, true },
 };

@@ -60,6 +60,11 @@ struct ts_module {
 typedef ts_status (*tsi_param_visit)(ts_module *m, tsi_param *param, const char *name,
                                      void *context);
 ts_status tsi_module_visit(ts_module *root, tsi_param_visit visit, void *context);
+/* The gradient of a parameter in its layout, complete and dense; *out NULL: there is none. [coll]
+ */
+ts_status tsi_settled_grad(ts_tensor *param, ts_tensor **out);
+/* As ts_module_call, with all outputs: room for TSI_OUTPUT_MAX; NULL where it failed. */
+void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_tensor **output);
 /* As ts_module_plan; what no line of `plan` matches gets the placements of `base`, whose lines need
  * not match anything. */
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);

@@ -3,6 +3,8 @@
  *
  * Everything a call makes belongs to the call's own scope, but for its outputs. Hooks of backward
  * are marks on the tape around what the call recorded. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
@@ -162,8 +164,15 @@ static void call_inside(ts_module *m, ts_tensor *const *input, int32_t count, ts
 
 ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
 {
-    if (!m || tsi_rank_enter(m->rank) != TS_OK) return NULL;
-    ts_tensor *output[TSI_OUTPUT_MAX] = { NULL };
+    ts_tensor *output[TSI_OUTPUT_MAX];
+    tsi_module_call(m, input, count, output);
+    return output[0];
+}
+
+void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_tensor **output)
+{
+    memset(output, 0, TSI_OUTPUT_MAX * sizeof(ts_tensor *));
+    if (!m || tsi_rank_enter(m->rank) != TS_OK) return;
     ts_scope scope = ts_scope_open(m->rank, m->name.text);
     if (run_hooks(m, TS_HOOK_FORWARD_BEFORE) == TS_OK) {
         call_inside(m, input, count, output);
@@ -171,7 +180,7 @@ ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
     }
     for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++)
         ts_scope_pass(scope, output[o]);
-    return ts_scope_leave(scope, output[0]);
+    output[0] = ts_scope_leave(scope, output[0]);
 }
 
 ts_status ts_module_checkpoint(ts_module *m, int what)

@@ -123,8 +123,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
 
 /* ---- stepping -------------------------------------------------------------------------------- */
 
-/* The gradient of a parameter in its layout, complete and dense; *out NULL: there is none. */
-static ts_status settled_grad(ts_tensor *param, ts_tensor **out)
+ts_status tsi_settled_grad(ts_tensor *param, ts_tensor **out)
 {
     *out = ts_tensor_grad(param);
     if (!*out) return TS_OK;
@@ -141,7 +140,7 @@ static ts_status settle_all(ts_optimizer *o)
 {
     for (int64_t i = 0; i < o->count; i++) {
         ts_tensor *grad;
-        TSI_TRY(settled_grad(o->slot[i].param, &grad));
+        TSI_TRY(tsi_settled_grad(o->slot[i].param, &grad));
         if (!grad) continue;
         TSI_TRY(tsi_tensor_writable(o->slot[i].param, "optimizer: %s", o->slot[i].name));
         if (!tsi_array_is_dense(o->slot[i].param->array))
@@ -298,7 +297,7 @@ static ts_status norm_add(const char *name, ts_tensor *param, void *context)
 {
     (void)name;
     ts_tensor *grad;
-    TSI_TRY(settled_grad(param, &grad));
+    TSI_TRY(tsi_settled_grad(param, &grad));
     return grad ? tsi_norm_add(context, grad) : TS_OK;
 }
 

@@ -33,6 +33,8 @@ struct ts_schedule {
 ts_status tsi_schedule_create(int64_t ranks, int64_t stages, int64_t micros, ts_schedule **out);
 /* Never fails by itself: tsi_schedule_done tells, once. */
 void tsi_schedule_add(ts_schedule *schedule, int32_t rank, const ts_cell *cell);
+ts_status tsi_schedule_copy(const ts_schedule *schedule,
+                            ts_schedule **out); /* idle cells left out */
 /* Gives it out, or destroys it where an append had failed. */
 ts_status tsi_schedule_done(ts_schedule *schedule, ts_status status, ts_schedule **out);
 

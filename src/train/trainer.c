@@ -29,6 +29,9 @@ static ts_status make_mesh(tsi_run *run)
 {
     ts_roles roles;
     TSI_TRY(ts_roles_parse(run->config->parallel.mesh, &roles));
+    if (roles.size[TS_ROLE_PIPELINE] > 1)
+        return TSI_FAIL(TS_ERR_MISSING, "parallel.mesh: \"%s\": pipelines are not trained yet",
+                        run->config->parallel.mesh);
     run->mesh = ts_mesh_create(run->me, run->config->parallel.mesh);
     if (!run->mesh) return ts_rank_status(run->me);
     int64_t size = ts_mesh_size(run->mesh, NULL), world = ts_rank_count(run->me);

@@ -35,7 +35,6 @@ TS_TEST(roles_that_are_none)
         { "4", "an axis has no name", TS_ERR_MESH },
         { "dp=2, 2", "an axis has no name", TS_ERR_MESH },
         { "dp=2, replicate=2", "two axes have the role of replicate", TS_ERR_MESH },
-        { "pp=*", "the role pp is not available yet", TS_ERR_MISSING },
         { "dp=", "expected a size", TS_ERR_ARG },
         { "dp=2 tp=2", "expected ',' or the end", TS_ERR_ARG },
         { "", "expected", TS_ERR_ARG },

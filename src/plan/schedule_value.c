@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.c - a schedule as a value: cells per rank, and which rank has a stage.
+/* schedule_value.c - a schedule as a value: cells per rank, and which rank has a stage.
  *
  * INV: a cell's stage is -1 or below the number of stages, and a stage is on one rank. */
 #include "plan/schedule.h"
@@ -69,6 +69,17 @@ ts_status tsi_schedule_done(ts_schedule *self, ts_status status, ts_schedule **o
     *out = status == TS_OK ? self : NULL;
     if (status != TS_OK) ts_schedule_destroy(self);
     return status;
+}
+
+ts_status tsi_schedule_copy(const ts_schedule *self, ts_schedule **out)
+{
+    ts_schedule *copy;
+    TSI_TRY(tsi_schedule_create(self->ranks, self->stages, self->micros, &copy));
+    for (int32_t r = 0; r < self->ranks; r++)
+        for (int64_t i = 0; i < self->list[r].count; i++)
+            if (self->list[r].cell[i].kind != TS_CELL_IDLE)
+                tsi_schedule_add(copy, r, &self->list[r].cell[i]);
+    return tsi_schedule_done(copy, TS_OK, out);
 }
 
 /* ---- getters --------------------------------------------------------------------------------- */

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verify_pipeline.c - the same comparisons where the model is a pipeline: what one stage knows is
+ * summed over the axis, so every rank has it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "verify.h"
+
+static ts_tensor *micro_tokens(const verify_pipe *p, int64_t micro, int64_t shift)
+{
+    return ts_micro_batch(p->tokens(p->context, p->model, shift), 0, p->micros, micro);
+}
+
+static ts_tensor *ids_of(void *context, ts_rank *me, int64_t micro, int32_t index)
+{
+    (void)me;
+    (void)index;
+    return micro_tokens(context, micro, 0);
+}
+
+static double item(ts_tensor *t)
+{
+    double value = NAN;
+    ts_tensor_item(t, &value);
+    return value;
+}
+
+/* What is compared of the logits: their squares, and the last position of the first row. */
+static void keep_logits(verify_pipe *p, int64_t micro, ts_tensor *logits)
+{
+    ts_scope_options quiet = TS_INIT(ts_scope_options);
+    quiet.no_grad = 1;
+    ts_scope scope = ts_scope_open_with(p->me, &quiet);
+    p->squares += item(ts_sum(ts_square(ts_cast(logits, TS_DTYPE_F64)), NULL, 0, 0));
+    ts_shape shape = ts_tensor_shape(logits);
+    if (micro == 0 && p->last == NULL) {
+        ts_tensor *row = ts_tensor_full(ts_select(ts_select(logits, 0, 0), 0, shape.extent[1] - 1));
+        ts_array to = TS_INIT(ts_array);
+        p->last = calloc((size_t)shape.extent[2] + 1, sizeof *p->last);
+        p->vocabulary = shape.extent[2];
+        to.data = p->last;
+        to.meta = (ts_meta){ .shape = TS_SHAPE(shape.extent[2]), .dtype = TS_DTYPE_F64 };
+        if (p->last != NULL) (void)ts_tensor_read(row, &to);
+    }
+    ts_scope_close(scope);
+}
+
+/* Each token counts once, whatever micro-batch it is in. */
+static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
+                          int32_t count)
+{
+    (void)me;
+    (void)count;
+    verify_pipe *p = context;
+    if (p->keeps) keep_logits(p, micro, output[0]);
+    ts_tensor *sum = ts_cross_entropy_sum(output[0], micro_tokens(p, micro, 1));
+    return ts_mul_scalar(sum, 1.0 / (double)p->count);
+}
+
+bool verify_pipe_open(verify_pipe *p, ts_mesh *mesh)
+{
+    ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
+    options.mesh = mesh;
+    options.schedule = p->schedule;
+    options.input = ids_of;
+    options.loss = loss_of;
+    options.context = p;
+    p->micros = ts_schedule_micro_batches(p->schedule);
+    p->pipeline = ts_model_pipeline(p->model, &options);
+    p->size = calloc((size_t)p->micros, sizeof *p->size);
+    ts_scope scope = ts_scope_open(p->me, "sizes");
+    for (int64_t m = 0; p->pipeline != NULL && p->size != NULL && m < p->micros; m++) {
+        ts_tensor *part = micro_tokens(p, m, 0);
+        p->size[m] = part != NULL ? ts_tensor_shape(part).extent[0] : 0;
+    }
+    ts_scope_close(scope);
+    return p->pipeline != NULL && p->size != NULL;
+}
+
+void verify_pipe_close(verify_pipe *p)
+{
+    ts_pipeline_destroy(p->pipeline);
+    free(p->size);
+    free(p->last);
+}
+
+double verify_pipe_sum(const verify_pipe *p, double mine)
+{
+    double sum = NAN;
+    (void)ts_pipeline_sum(p->pipeline, mine, &sum);
+    return sum;
+}

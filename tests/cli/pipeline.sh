@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Models as pipelines against the reference's numbers: every schedule, uneven and empty micro-batches, stages
+# beside other roles, tied weights on two stages, threads and MPI. The second argument `all` runs every
+# combination instead of a sample.
+. "$(dirname "$0")/../meta/lib.sh"
+tessera=$build/bin/tessera
+[ -x "$tessera" ] || skip_all "the program was not built"
+cd "$root" || exit 1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+models=tests/golden/models
+
+verify() { # model mesh [options]
+    verify_name="$1 on $2 ${*:3}"
+    if said=$(timeout 120 "$tessera" verify model "$models/$1" --mesh "$2" "${@:3}" 2>&1) &&
+        [[ $said =~ ": "([0-9]+)" of "([0-9]+)" agree"$ ]] && [ "${BASH_REMATCH[1]}" -eq "${BASH_REMATCH[2]}" ]; then
+        pass "$verify_name"
+    else
+        fail "$verify_name" "$said"
+    fi
+}
+verify_mpi() { # mpi ranks model mesh [options]
+    if ! command -v "mpirun.$1" > /dev/null 2>&1 || ! "$tessera" doctor 2> /dev/null | grep -q "$1"; then
+        return
+    fi
+    if said=$(timeout 120 "mpirun.$1" -n "$2" "$tessera" verify model "$models/$3" --mesh "$4" "${@:5}" 2>&1) &&
+        [ "$(grep -c ' agree$' <<< "$said")" -eq 1 ]; then
+        pass "$3 on $4 with $1 ${*:5}"
+    else
+        fail "$3 on $4 with $1 ${*:5}" "$said"
+    fi
+}
+
+schedules="GPipe 1F1B LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV search"
+if [ "${2:-}" = all ]; then
+    for model in llama llama31 qwen3 mixtral gpt2; do
+        for mesh in "pp=2" "pp=3" "pp=4" "pp=2, tp=2" "dp=2, pp=2" "pp=2, dp=3"; do
+            for schedule in $schedules; do
+                case $schedule in
+                GPipe | 1F1B | InterleavedZeroBubble | search) stages=1 ;;
+                *) stages=2 ;;
+                esac
+                case "$model $mesh $stages" in # more stages than blocks
+                "llama31 "*) ;;
+                *"pp=3 2" | *"pp=4 2") continue ;;
+                esac
+                [ "$model $mesh $stages" != "llama31 pp=4 2" ] || continue
+                for micros in 1 3 4 8; do
+                    verify $model "$mesh" --schedule $schedule --stages $stages --micro-batches $micros
+                done
+            done
+        done
+    done
+    verify llama31 "pp=5"
+    verify llama31 "pp=5" --schedule zb1p --micro-batches 3
+else
+    for schedule in $schedules; do
+        verify qwen3 "pp=2" --schedule "$schedule" --micro-batches 3
+    done
+    verify gpt2 "pp=2" --schedule zbv --micro-batches 8
+    verify llama "pp=3" --micro-batches 1
+    verify llama31 "pp=5" --micro-batches 4
+    verify mixtral "pp=4" --schedule zb1p
+    verify gpt2 "pp=2, tp=2" --micro-batches 3
+    verify qwen3 "dp=2, pp=2" --schedule zb1p --micro-batches 8
+    verify llama "pp=2, dp=3" --recompute full
+fi
+verify_mpi mpich 2 qwen3 "pp=2" --schedule zbv --micro-batches 3
+verify_mpi openmpi 4 gpt2 "pp=2, tp=2" --schedule zb1p
+
+# ---- schedules from files, and what is refused -------------------------------------------------------------
+"$tessera" schedule zb1p --ranks 2 --micro-batches 3 --lower > "$work/order.csv"
+verify qwen3 "pp=2" --schedule "$work/order.csv"
+sed 's/,0SEND_F2//' "$work/order.csv" > "$work/broken.csv"
+refuses "a send is missing" "is met by nothing on rank 0: of the messages from rank 0 to rank 1" \
+    "$tessera" verify model $models/qwen3 --mesh pp=2 --schedule "$work/broken.csv"
+refuses "more stages than blocks" "4 blocks cannot be cut into 5 stages: a stage has at least one block" \
+    "$tessera" verify model $models/qwen3 --mesh pp=5
+refuses "no micro-batches" "micro-batches" "$tessera" verify model $models/qwen3 --mesh pp=2 --micro-batches 0
+refuses "no schedule" "did you mean 1F1B?" "$tessera" verify model $models/qwen3 --mesh pp=2 --schedule 1F1A
+refuses "a schedule of other ranks" "the schedule is for 2 ranks, the axis pp has 3" \
+    "$tessera" verify model $models/llama --mesh pp=3 --schedule "$work/order.csv"
+finish
