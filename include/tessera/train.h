@@ -17,14 +17,14 @@
 typedef enum ts_decay { TS_DECAY_COSINE, TS_DECAY_LINEAR, TS_DECAY_SQRT, TS_DECAY_NONE } ts_decay;
 
 /* Warm-up, stable, decay. A warm-up or decay that does not fit into the steps is cut down. */
-typedef struct ts_schedule {
+typedef struct ts_rate_schedule {
     size_t struct_size;
     int64_t steps, warmup; /* of the whole run; from 1/warmup up to 1 */
     double decay_share;    /* of the steps, at the end; negative: all after the warm-up */
     double floor;          /* the factor that decay goes down to */
     int32_t decay;         /* ts_decay */
     int32_t reserved;
-} ts_schedule;
+} ts_rate_schedule;
 
 /* ---- configurations -------------------------------------------------------------------------- */
 typedef struct ts_train_config ts_train_config;
@@ -132,7 +132,7 @@ TS_API void ts_train_options_init(ts_train_options *options);
 TS_API void ts_generate_options_init(ts_generate_options *options);
 
 /* The factor on the learning rate in a step, counted from 0. */
-TS_API double ts_schedule_factor(const ts_schedule *schedule, int64_t step);
+TS_API double ts_rate_factor(const ts_rate_schedule *schedule, int64_t step);
 
 /* All keys at their defaults. */
 TS_API TS_NODISCARD ts_status ts_train_config_create(ts_train_config **out);

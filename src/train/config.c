@@ -504,14 +504,14 @@ ts_status ts_train_config_check(const ts_train_config *c)
     return TS_OK;
 }
 
-ts_schedule tsi_train_schedule(const ts_train_config *c)
+ts_rate_schedule tsi_train_schedule(const ts_train_config *c)
 {
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant" };
-    ts_schedule schedule = { .struct_size = sizeof schedule,
-                             .steps = c->train.steps,
-                             .warmup = c->optimizer.warmup,
-                             .decay_share = c->optimizer.decay_share,
-                             .floor = c->optimizer.floor };
+    ts_rate_schedule schedule = { .struct_size = sizeof schedule,
+                                  .steps = c->train.steps,
+                                  .warmup = c->optimizer.warmup,
+                                  .decay_share = c->optimizer.decay_share,
+                                  .floor = c->optimizer.floor };
     for (int32_t i = 0; i < 4; i++)
         if (strcmp(c->optimizer.decay, decays[i]) == 0) schedule.decay = i;
     return schedule;

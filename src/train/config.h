@@ -60,7 +60,7 @@ struct ts_train_config {
 
 /* ts_train_config_check but for where data and results lie. */
 ts_status tsi_train_config_meaning(const ts_train_config *config);
-ts_schedule tsi_train_schedule(const ts_train_config *config);
+ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
 /* "a/b" of the output directory into a buffer of TSI_CONFIG_TEXT_MAX bytes; fails if too long. */
 ts_status tsi_train_path(const ts_train_config *config, const char *name, char *out);
 

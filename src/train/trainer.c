@@ -272,8 +272,8 @@ static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
 static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
 {
     const ts_train_config *c = run->config;
-    ts_schedule schedule = tsi_train_schedule(c);
-    out->rate = c->optimizer.rate * ts_schedule_factor(&schedule, step);
+    ts_rate_schedule schedule = tsi_train_schedule(c);
+    out->rate = c->optimizer.rate * ts_rate_factor(&schedule, step);
     for (int64_t part = 0; part < c->train.accumulate; part++)
         TSI_TRY(run_part(run, step, part, &out->loss, mark));
     TSI_TRY(ts_grad_scale(ts_model_module(run->model), 1.0 / run->scale.value));

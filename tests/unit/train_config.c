@@ -125,9 +125,9 @@ TS_TEST(config_without_memory)
 
 /* ---- learning rates -------------------------------------------------------------------------- */
 
-static void rate_is(test *t, const ts_schedule *schedule, int64_t step, double want)
+static void rate_is(test *t, const ts_rate_schedule *schedule, int64_t step, double want)
 {
-    double got = ts_schedule_factor(schedule, step);
+    double got = ts_rate_factor(schedule, step);
     TEST_SAY(t, fabs(got - want) < 1e-12, "step %lld: %.15g, not %.15g", (long long)step, got,
              want);
 }
@@ -135,12 +135,12 @@ static void rate_is(test *t, const ts_schedule *schedule, int64_t step, double w
 TS_TEST(schedule_warmup_stable_decay)
 {
     /* 10 steps: 2 up, 11 - 2 - 4 = 5 stable, then p = 1/4, 2/4, 3/4. */
-    ts_schedule s = { .struct_size = sizeof s,
-                      .steps = 10,
-                      .warmup = 2,
-                      .decay_share = 0.4,
-                      .floor = 0.0,
-                      .decay = TS_DECAY_LINEAR };
+    ts_rate_schedule s = { .struct_size = sizeof s,
+                           .steps = 10,
+                           .warmup = 2,
+                           .decay_share = 0.4,
+                           .floor = 0.0,
+                           .decay = TS_DECAY_LINEAR };
     const double want[10] = { 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25 };
     for (int64_t i = 0; i < 10; i++)
         rate_is(t, &s, i, want[i]);
@@ -157,7 +157,7 @@ TS_TEST(schedule_warmup_stable_decay)
 
 TS_TEST(schedule_edges)
 {
-    ts_schedule s = {
+    ts_rate_schedule s = {
         .struct_size = sizeof s, .steps = 4, .decay_share = -1, .decay = TS_DECAY_LINEAR
     };
     rate_is(t, &s, 0, 1.0); /* one stable step, the rest goes down, and never to 0 */

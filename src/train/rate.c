@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.c - learning rates: warm-up, stable, decay.
+/* rate.c - learning rates: warm-up, stable, decay.
  *
  *   step  0 .. w-1      w .. w+stable-1     then D steps (the last of them outside the run)
  *         (s + 1) / w   1                   floor + (1 - floor) * g(p),  0 < p <= 1
@@ -25,7 +25,7 @@ static double shape(ts_decay decay, double p)
     return 1.0;
 }
 
-double ts_schedule_factor(const ts_schedule *schedule, int64_t step)
+double ts_rate_factor(const ts_rate_schedule *schedule, int64_t step)
 {
     if (!schedule || step < 0) return 0.0;
     int64_t total = schedule->steps, warmup = schedule->warmup, decay;
