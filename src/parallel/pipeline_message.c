@@ -47,6 +47,7 @@ static ts_status letter_at(const int64_t *global, void *element, void *context)
 static const ts_meta announced_meta = { .shape = { .ndim = 1, .extent = { ANNOUNCED_MAX } },
                                         .dtype = TS_DTYPE_U8 };
 
+/* 0: there was no memory for it. */
 static size_t describe(const ts_tensor *x, char *out, size_t size)
 {
     const ts_layout *layout = ts_tensor_layout(x);
@@ -55,8 +56,8 @@ static size_t describe(const ts_tensor *x, char *out, size_t size)
     for (int32_t d = 0; d < shape.ndim; d++)
         used += snprintf(out + used, size - (size_t)used, " %lld", (long long)shape.extent[d]);
     used += snprintf(out + used, size - (size_t)used, " ");
-    return (size_t)used +
-           ts_sharding_text(ts_layout_sharding(layout), out + used, size - (size_t)used);
+    size_t lies = ts_sharding_text(ts_layout_sharding(layout), out + used, size - (size_t)used);
+    return lies > 0 ? (size_t)used + lies : 0;
 }
 
 static ts_status keep_contract(ts_pipeline *p, tsi_contract *contract, const ts_meta *meta,
@@ -73,6 +74,7 @@ static ts_status announce(ts_pipeline *p, ts_tensor *x, const ts_peer *to, tsi_c
 {
     char text[ANNOUNCED_MAX] = "";
     letters l = { text, describe(x, text, sizeof text) };
+    if (l.length == 0) return tsi_fail_memory("what is announced", sizeof text);
     if (l.length >= sizeof text)
         return TSI_FAIL(TS_ERR_ARG, "pipeline: what is announced has %zu bytes", l.length);
     ts_tensor *sent = ts_from_function(letter_at, &l, announced_sharding(p), announced_meta);
@@ -133,12 +135,13 @@ static ts_status compare(const ts_tensor *x, const tsi_contract *contract, const
                 (int32_t)ts_tensor_dtype(x) == contract->meta.dtype &&
                 ts_layout_sharding(ts_tensor_layout(x)) == contract->sharding;
     if (same) return TS_OK;
-    char is[ANNOUNCED_MAX], was[96], lies[128];
-    (void)describe(x, is, sizeof is);
-    (void)ts_sharding_text(contract->sharding, lies, sizeof lies);
-    return TSI_FAIL(TS_ERR_SHAPE, "pipeline: %s is %s, and was announced as %s %s %s", name, is,
+    char is[96], now[128], was[96], then[128];
+    (void)ts_sharding_text(ts_layout_sharding(ts_tensor_layout(x)), now, sizeof now);
+    (void)ts_sharding_text(contract->sharding, then, sizeof then);
+    return TSI_FAIL(TS_ERR_SHAPE, "pipeline: %s is %s %s %s, and was announced as %s %s %s", name,
+                    ts_dtype_name(ts_tensor_dtype(x)), tsi_shape_text(&shape, is, sizeof is), now,
                     ts_dtype_name((ts_dtype)contract->meta.dtype),
-                    tsi_shape_text(&contract->meta.shape, was, sizeof was), lies);
+                    tsi_shape_text(&contract->meta.shape, was, sizeof was), then);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */

@@ -223,6 +223,10 @@ static void step_message(stepping *w, const ts_cell *c)
     action.channel = forward ? CHANNEL_FORWARD : CHANNEL_BACKWARD;
     action.queue = w->queue[c->kind][c->peer > w->rank];
     action.bytes = w->graph->link[c->link].bytes;
+    if (c->kind == TS_CELL_SEND_BACKWARD && w->sending[2 * c->link + 1] >= 0) {
+        free_sent(w, c->link); /* two are on their way already */
+        append_wait(w);
+    }
     if (sends)
         touch_link(w, forward ? 'x' : 'e', c->link, c->micro, -1, TSI_READS);
     else
