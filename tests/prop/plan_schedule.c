@@ -319,13 +319,30 @@ static sizes draw(test *t)
     int64_t rules = 0;
     while (ts_schedule_name(rules))
         rules++;
-    sizes z = { .name = ts_schedule_name(test_random_below(t, rules)) };
+    int64_t which = test_random_below(t, rules + 1);
+    sizes z = { .name = which < rules ? ts_schedule_name(which) : "search" };
     z.P = 1 + (int)test_random_below(t, 8);
     z.M = 1 + (int)test_random_below(t, test_random_below(t, 4) ? 16 : MICROS);
     z.V = strcmp(z.name, "GPipe") == 0 || strcmp(z.name, "1F1B") == 0 ? 1
           : z.name[0] == 'Z' || z.name[0] == 'D'                      ? 2
                                                  : 1 + (int)test_random_below(t, 4);
     return z;
+}
+
+/* Of a search, under costs of its own. */
+static ts_status make(test *t, const sizes *z, ts_schedule **out)
+{
+    ts_schedule_options options = {
+        .struct_size = sizeof options, .ranks = z->P, .stages_per_rank = z->V, .micro_batches = z->M
+    };
+    if (strcmp(z->name, "search") != 0) return ts_schedule_generate(z->name, &options, out);
+    ts_stage_cost cost = { 1 + (double)test_random_below(t, 3), 1 + (double)test_random_below(t, 3),
+                           1 + (double)test_random_below(t, 3), 0.25, 1 };
+    ts_schedule_search_options search = { .struct_size = sizeof search,
+                                          .size = options,
+                                          .costs = { sizeof search.costs, &cost, 1 },
+                                          .seconds = 0.02 };
+    return ts_schedule_search(&search, out, NULL);
 }
 
 TS_TEST_LONG(schedules_run_on_a_second_machine, 600)
@@ -335,12 +352,8 @@ TS_TEST_LONG(schedules_run_on_a_second_machine, 600)
     machine *m = open_machine();
     for (int64_t i = 0; i < count && !test_failed(t); i++) {
         sizes z = draw(t);
-        ts_schedule_options options = { .struct_size = sizeof options,
-                                        .ranks = z.P,
-                                        .stages_per_rank = z.V,
-                                        .micro_batches = z.M };
         ts_schedule *s = NULL;
-        ts_status status = ts_schedule_generate(z.name, &options, &s);
+        ts_status status = make(t, &z, &s);
         TEST_SAY(t, status == TS_OK, "%s P=%d V=%d M=%d: %s", z.name, z.P, z.V, z.M,
                  ts_last_error());
         if (s) check_case(t, &z, s, m);
