@@ -12,12 +12,9 @@
 static const struct {
     const char *name;
     ts_role role;
-    bool available;
-} table[] = {
-    { "pp", TS_ROLE_PIPELINE, true },  { "replicate", TS_ROLE_REPLICATE, true },
-    { "dp", TS_ROLE_REPLICATE, true }, { "fsdp", TS_ROLE_FSDP, true },
-    { "cp", TS_ROLE_CONTEXT, true },   { "tp", TS_ROLE_TENSOR, true },
-};
+} table[] = { { "pp", TS_ROLE_PIPELINE },  { "replicate", TS_ROLE_REPLICATE },
+              { "dp", TS_ROLE_REPLICATE }, { "fsdp", TS_ROLE_FSDP },
+              { "cp", TS_ROLE_CONTEXT },   { "tp", TS_ROLE_TENSOR } };
 enum { NAME_COUNT = sizeof table / sizeof table[0] };
 #define KNOWN "pp, replicate (or dp), fsdp, cp, tp"
 
@@ -36,16 +33,12 @@ static ts_status refuse_name(const char *mesh, const char *name)
                     mesh, name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-static ts_status add_axis(const char *mesh, const char *name, int64_t size, bool star,
-                          ts_roles *out)
+static ts_status add_axis(const char *mesh, const char *name, int64_t size, ts_roles *out)
 {
     int i = 0;
     while (i < NAME_COUNT && strcmp(name, table[i].name) != 0)
         i++;
     if (i == NAME_COUNT) return refuse_name(mesh, name);
-    if (!table[i].available && (size > 1 || star))
-        return TSI_FAIL(TS_ERR_MISSING, "mesh \"%.200s\": the role %s is not available yet", mesh,
-                        name);
     if (out->size[table[i].role] > 0)
         return TSI_FAIL(TS_ERR_MESH, "mesh \"%.200s\": two axes have the role of %s", mesh, name);
     out->size[table[i].role] = size;
@@ -64,7 +57,7 @@ ts_status ts_roles_parse(const char *mesh, ts_roles *out)
     if (!tsi_cursor_done(&cursor) && *cursor.at != ':')
         return tsi_cursor_fail(&cursor, "',' or the end");
     for (int32_t k = 0; k < draft.ndim; k++)
-        TSI_TRY(add_axis(mesh, draft.name[k], draft.size[k], k == star, &roles));
+        TSI_TRY(add_axis(mesh, draft.name[k], draft.size[k], &roles));
     roles.ranks = star < 0 ? draft.count : 0;
     *out = roles;
     return TS_OK;
