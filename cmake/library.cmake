@@ -3,7 +3,8 @@
 file(GLOB_RECURSE TS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
 list(FILTER TS_SOURCES EXCLUDE REGEX "/src/(comm/(mpi|nccl)|backend/cuda)/")
 # Plain loops that the compiler turns into vector code; -O2 of gcc 12 does so only where it is free.
-file(GLOB TS_LOOPS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu_*.c ${PROJECT_SOURCE_DIR}/src/array/random*.c)
+file(GLOB TS_LOOPS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu_*.c ${PROJECT_SOURCE_DIR}/src/array/random*.c
+    ${PROJECT_SOURCE_DIR}/src/checkpoint/digest.c)
 set_source_files_properties(${TS_LOOPS} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
 # Kernels: the same, and each directory of an instruction set with its flags, where the machine may have it.
 # What runs is chosen at run time.

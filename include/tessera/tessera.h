@@ -4,6 +4,7 @@
 #define TESSERA_TESSERA_H
 
 #include "autograd.h"
+#include "checkpoint.h"
 #include "comm.h"
 #include "data.h"
 #include "event.h"

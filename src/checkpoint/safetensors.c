@@ -367,7 +367,9 @@ ts_status tsi_weights_open(const char *path, tsi_weights **out)
     snprintf(file, sizeof file, "%s/model.safetensors", path);
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", path);
     ts_status status;
-    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+    if (stat(path, &info) != 0)
+        status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISDIR(info.st_mode))
         status = file_open(w, path);
     else if (stat(file, &info) == 0)
         status = file_open(w, file);
@@ -439,19 +441,35 @@ const tsi_stored *tsi_weights_find(const tsi_weights *w, const char *name)
     return tsi_map_find(&w->by_name, name_key(name), name_equal, name);
 }
 
-ts_status tsi_weights_read(const tsi_weights *w, const tsi_stored *stored, int64_t first,
-                           int64_t count, void *to)
+ts_status tsi_weights_read_bytes(const tsi_weights *w, const tsi_stored *stored, int64_t offset,
+                                 size_t bytes, void *to)
 {
     const weights_file *f = &w->file[stored->file];
-    size_t bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
-    TSI_ASSERT(first >= 0 && count >= 0 &&
-               (first + count) * (int64_t)bytes <= stored->end - stored->begin);
-    ts_status status = read_exactly(f->path, f->fd, to, (size_t)count * bytes,
-                                    stored->begin + first * (int64_t)bytes);
+    TSI_ASSERT(offset >= 0 && offset + (int64_t)bytes <= stored->end - stored->begin);
+    ts_status status = read_exactly(f->path, f->fd, to, bytes, stored->begin + offset);
     struct stat info; /* after reading: what was changed before or meanwhile shows */
     if (fstat(f->fd, &info) != 0 || (int64_t)info.st_size != f->size ||
         (int64_t)info.st_mtim.tv_sec != f->seconds ||
         (int64_t)info.st_mtim.tv_nsec != f->nanoseconds)
         return TSI_FAIL(TS_ERR_IO, "%s: the file changed while it was being read", f->path);
     return status;
+}
+
+ts_status tsi_weights_read(const tsi_weights *w, const tsi_stored *stored, int64_t first,
+                           int64_t count, void *to)
+{
+    size_t bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
+    return tsi_weights_read_bytes(w, stored, first * (int64_t)bytes, (size_t)count * bytes, to);
+}
+
+char *tsi_weights_metadata(const tsi_weights *w, int32_t file, const char *key)
+{
+    const weights_file *f = &w->file[file];
+    ts_json_document *document = NULL;
+    if (ts_json_parse(f->path, f->header, f->header_length, &document) != TS_OK) return NULL;
+    const ts_json *metadata = ts_json_member(ts_json_root(document), "__metadata__");
+    const char *text = ts_json_text(ts_json_member(metadata, key), NULL);
+    char *copy = text ? tsi_strdup(text) : NULL;
+    ts_json_release(document);
+    return copy;
 }

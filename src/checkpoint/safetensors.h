@@ -37,6 +37,10 @@ const tsi_stored *tsi_weights_find(const tsi_weights *weights, const char *name)
  * opened. */
 ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored, int64_t first,
                            int64_t count, void *to);
+ts_status tsi_weights_read_bytes(const tsi_weights *weights, const tsi_stored *stored,
+                                 int64_t offset, size_t bytes, void *to);
+/* A text of the header's __metadata__; NULL: it has none. The caller frees. */
+char *tsi_weights_metadata(const tsi_weights *weights, int32_t file, const char *key);
 
 typedef struct tsi_weights_file { /* borrowed */
     const char *name;             /* in its directory */

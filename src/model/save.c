@@ -251,18 +251,33 @@ static ts_status write_index(const pieces *p, const char *directory)
 }
 
 /* As it was read, but for the dtype where that of the weights is another. */
-static ts_status write_config(const ts_model *model, const pieces *p, const char *directory)
+static char *config_of(const ts_model *model, const pieces *p)
 {
     const char *read = model->config_text;
     char *made = read ? NULL : tsi_model_config_text(&model->config);
-    if (!read && !made) return TS_ERR_MEMORY;
+    if (!read && !made) return NULL;
     bool same = read && unchanged(p->piece, p->count, p->count);
     ts_dtype dtype = p->count > 0 ? (ts_dtype)p->piece[0].meta.dtype : TS_DTYPE_F32;
     char *text = same ? tsi_strdup(read) : tsi_config_with_dtype(read ? read : made, dtype, !read);
-    ts_status status = text ? write_text(directory, "config.json", text)
-                            : tsi_fail_memory("a configuration", strlen(read ? read : made));
-    tsi_free(text);
+    if (!text) tsi_fail_memory("a configuration", strlen(read ? read : made));
     tsi_free(made);
+    return text;
+}
+
+char *tsi_model_config_saved(ts_model *model)
+{
+    pieces p = { .model = model };
+    char *text = list_pieces(model, &p) == TS_OK ? config_of(model, &p) : NULL;
+    tsi_free(p.piece);
+    tsi_free(p.names);
+    return text;
+}
+
+static ts_status write_config(const ts_model *model, const pieces *p, const char *directory)
+{
+    char *text = config_of(model, p);
+    ts_status status = text ? write_text(directory, "config.json", text) : TS_ERR_MEMORY;
+    tsi_free(text);
     return status;
 }
 

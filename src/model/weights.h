@@ -20,6 +20,9 @@ ts_status tsi_sources_find(const tsi_weights *weights, const char *name, const t
 ts_status tsi_model_expect_weights(ts_model *model, bool as_stored);
 
 /* ---- beside the weights, save_files.c ---- */
+/* config.json as a save of the model writes it: with the dtype of its parameters. The caller frees;
+ * NULL: recorded. */
+char *tsi_model_config_saved(ts_model *model);
 /* The text of a configuration with its dtype; one that has none gets one if `add`. The caller
  * frees; NULL: recorded. */
 char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add);

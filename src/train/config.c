@@ -88,6 +88,7 @@ static const key keys[] = {
     INT(data, end, "-1", -1, 1e9, "the token that ends a document, for separate ones"),
     TEXT(train, output, "run", "directory for the model, state, log and report"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
+    INT(train, stop_after, "0", 0, 1e12, "ends after this step, as if stopped; 0: after the last"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
     INT(train, accumulate, "1", 1, 1e6, "parts in which a step's rows are run, one after another"),
     REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
@@ -97,8 +98,13 @@ static const key keys[] = {
     INT(train, skips_max, "32", 1, 1e12,
         "steps in a row that may be left out because they are not finite; then the run ends"),
     INT(train, seed, "1", 0, 9e15, "of weights and of the order of the data"),
-    INT(train, save_every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
+    INT(train, save_every, "0", 0, 1e12, "an older name of checkpoint.every, which goes before it"),
     INT(train, resume, "1", 0, 1, "1: go on from the state in output, if there is one"),
+    INT(checkpoint, every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
+    TEXT(checkpoint, keep, "last 2",
+         "which states stay: last N, every N (steps), best N (by loss), several by commas"),
+    INT(checkpoint, async, "0", 0, 1, "1: states are written while the next steps run"),
+    INT(checkpoint, verify, "1", 0, 1, "0: hashes are not checked when a state is read"),
     TEXT(optimizer, kind, "adamw", "adamw or sgd"),
     REAL(optimizer, rate, "1e-3", 0, 1e6, "the learning rate at its highest"),
     REAL(optimizer, beta1, "0.9", 0, 1, "adamw"),
@@ -187,12 +193,13 @@ static ts_status set_key(ts_train_config *config, const key *k, const char *valu
 
 static ts_status fail_section(const char *section, const place *at)
 {
-    static const char *const names[] = { "model",    "data", "train", "optimizer",
-                                         "parallel", "log",  NULL };
+    static const char *const names[] = { "model",     "data",     "train", "checkpoint",
+                                         "optimizer", "parallel", "log",   NULL };
     const char *near = tsi_text_nearest(section, names);
     char sentence[256];
     snprintf(sentence, sizeof sentence, "unknown section [%.64s]; %s%s%s", section,
-             near ? "did you mean [" : "there are model, data, train, optimizer, parallel, log",
+             near ? "did you mean ["
+                  : "there are model, data, train, checkpoint, optimizer, parallel, log",
              near ? near : "", near ? "]?" : "");
     return fail_at(at, sentence);
 }
@@ -489,6 +496,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
+    tsi_keep keep;
+    TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
     if (c->train.batch % c->train.accumulate != 0)
         return TSI_FAIL(TS_ERR_ARG, "train.batch: %lld rows cannot be run in %lld equal parts",
                         (long long)c->train.batch, (long long)c->train.accumulate);

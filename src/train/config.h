@@ -27,9 +27,19 @@ typedef struct tsi_data_keys {
 
 typedef struct tsi_train_keys {
     char output[TSI_CONFIG_TEXT_MAX];
-    int64_t steps, batch, accumulate, seed, save_every, resume, loss_scale_every, skips_max;
+    int64_t steps, stop_after, batch, accumulate, seed, save_every, resume, loss_scale_every,
+        skips_max;
     double clip, loss_scale;
 } tsi_train_keys;
+
+typedef struct tsi_checkpoint_keys {
+    char keep[64];
+    int64_t every, async, verify;
+} tsi_checkpoint_keys;
+
+typedef struct tsi_keep { /* which states stay: the last ones, every k-th step, the best */
+    int64_t last, every, best;
+} tsi_keep;
 
 typedef struct tsi_optimizer_keys {
     char kind[16], decay[16];
@@ -53,6 +63,7 @@ struct ts_train_config {
     tsi_model_keys model;
     tsi_data_keys data;
     tsi_train_keys train;
+    tsi_checkpoint_keys checkpoint;
     tsi_optimizer_keys optimizer;
     tsi_parallel_keys parallel;
     tsi_log_keys log;
@@ -61,6 +72,7 @@ struct ts_train_config {
 /* ts_train_config_check but for where data and results lie. */
 ts_status tsi_train_config_meaning(const ts_train_config *config);
 ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
+ts_status tsi_keep_parse(const char *text, tsi_keep *out);
 /* "a/b" of the output directory into a buffer of TSI_CONFIG_TEXT_MAX bytes; fails if too long. */
 ts_status tsi_train_path(const ts_train_config *config, const char *name, char *out);
 

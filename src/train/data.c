@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "checkpoint/folder.h"
 #include "train/run.h"
 
 static bool is_prefix(const char *path)
@@ -47,7 +48,7 @@ static ts_status tokenize(tsi_run *run, uint64_t hash)
     if (length >= (int)sizeof run->prefix)
         return TSI_FAIL(TS_ERR_ARG, "train.output: the path is too long");
     if (ts_rank_index(run->me) != 0) return TS_OK;
-    TSI_TRY(tsi_make_directory(folder));
+    TSI_TRY(tsi_folder_make(folder));
     const char *files[] = { data->path };
     ts_tokenize_options options = TS_INIT(ts_tokenize_options);
     options.tokenizer = data->tokenizer;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* meaning.c - what a state is the state of, as text: a line "name = value" for each setting that
- * decides which function the weights are of and where they lie, an empty line, and a line for each
- * tensor in the order of the file.
+ * decides which function the weights are of. The tensors of both sides are compared as such lines
+ * too, by dtype and shape: where they lie does not count.
  *
- *   parallel.mesh = dp=2              model.embed_tokens.weight = f32 [260, 16](R)
- *   model.heads = 4                   ...
+ *   model.heads = 4                   model.embed_tokens.weight = f32 [260, 16]
  *
  * Values are those in effect, not those written: a default that is written out means the same. Two
- * runs whose texts are equal can go on from each other's states. */
+ * runs whose texts and tensors are equal can go on from each other's states. */
 #include <stdio.h>
 #include <string.h>
 
@@ -55,25 +54,52 @@ static ts_status add_model(tsi_text *out, const ts_model_config *model)
     return TS_OK;
 }
 
-static ts_status add_tensor(const char *name, ts_tensor *t, void *context)
-{
-    tsi_text_printf(context, "%s = %s %s\n", name, ts_dtype_name((ts_dtype)t->dtype),
-                    t->layout->text);
-    return TS_OK;
-}
-
 char *tsi_run_meaning(tsi_run *run)
 {
     tsi_text out = { 0 };
-    tsi_text_printf(&out, "parallel.mesh = %s\noptimizer.kind = %s\n", run->mesh_text,
-                    run->config->optimizer.kind);
+    tsi_text_printf(&out, "optimizer.kind = %s\n", run->config->optimizer.kind);
     ts_status status = add_model(&out, ts_model_configuration(run->model));
-    tsi_text_add(&out, "\n");
-    if (status == TS_OK) status = ts_module_each(ts_model_module(run->model), add_tensor, &out);
+    if (status == TS_OK) return tsi_text_take(&out);
+    tsi_text_release(&out);
+    return NULL;
+}
+
+static void add_line(tsi_text *out, const char *name, const ts_meta *meta)
+{
+    tsi_text_printf(out, "%s = %s [", name, ts_dtype_name((ts_dtype)meta->dtype));
+    for (int32_t d = 0; d < meta->shape.ndim; d++)
+        tsi_text_printf(out, "%s%lld", d ? ", " : "", (long long)meta->shape.extent[d]);
+    tsi_text_add(out, "]\n");
+}
+
+static ts_status add_tensor(const char *name, ts_tensor *t, void *context)
+{
+    ts_meta meta = { .shape = ts_tensor_shape(t), .dtype = t->dtype };
+    add_line(context, name, &meta);
+    return TS_OK;
+}
+
+static char *tensors_here(tsi_run *run)
+{
+    tsi_text out = { 0 };
+    ts_status status = ts_module_each(ts_model_module(run->model), add_tensor, &out);
     if (status == TS_OK) status = ts_optimizer_each(run->optimizer, add_tensor, &out);
     if (status == TS_OK) return tsi_text_take(&out);
     tsi_text_release(&out);
     return NULL;
+}
+
+static char *tensors_there(const ts_archive *archive)
+{
+    tsi_text out = { 0 };
+    ts_archive_about about;
+    ts_archive_about_of(archive, &about);
+    for (int64_t i = 0; i < about.tensor_count; i++) {
+        ts_archive_tensor tensor;
+        ts_archive_tensor_at(archive, i, &tensor);
+        add_line(&out, tensor.name, &tensor.meta);
+    }
+    return tsi_text_take(&out);
 }
 
 /* ---- differences ----------------------------------------------------------------------------- */
@@ -131,19 +157,40 @@ static int64_t compare(const char *there, const char *here, int64_t most, tsi_te
     return count;
 }
 
-static const char *tensors_of(const char *text)
+/* Lines of `there` that `here` has not at all. */
+static int64_t count_more(const char *there, const char *here)
 {
-    const char *empty = strstr(text, "\n\n");
-    return empty ? empty + 2 : "";
+    tsi_text ignored = { 0 };
+    int64_t count = compare(here, there, 0, &ignored);
+    tsi_text_release(&ignored);
+    return count;
 }
 
-char *tsi_meaning_differences(const char *there, const char *here)
+static ts_status differences(tsi_text *out, const char *meaning_there, const char *meaning,
+                             const char *there, const char *here)
 {
-    tsi_text out = { 0 };
-    (void)compare(there, here, INT64_MAX, &out);
-    const char *ours = tensors_of(here), *theirs = tensors_of(there);
-    int64_t count = compare(theirs, ours, 1, &out);
-    if (count > 1) tsi_text_printf(&out, " (and %lld more tensors differ)", (long long)count - 1);
-    if (out.length == 0) tsi_text_add(&out, "it has other tensors, or in another order");
-    return tsi_text_take(&out);
+    if (!there || !here) return TS_ERR_MEMORY;
+    (void)compare(meaning_there, meaning, INT64_MAX, out);
+    int64_t count = compare(there, here, 1, out);
+    if (count > 1) tsi_text_printf(out, " (and %lld more tensors differ)", (long long)count - 1);
+    if (out->length == 0 && count_more(there, here) > 0) tsi_text_add(out, "it has other tensors");
+    return TS_OK;
+}
+
+ts_status tsi_meaning_compare(tsi_run *run, const ts_archive *archive, char **out)
+{
+    *out = NULL;
+    const char *meaning_there = ts_archive_value(archive, "meaning");
+    char *meaning = tsi_run_meaning(run), *here = tensors_here(run),
+         *there = tensors_there(archive);
+    tsi_text text = { 0 };
+    ts_status status =
+        meaning ? differences(&text, meaning_there ? meaning_there : "", meaning, there, here)
+                : ts_rank_status(run->me);
+    tsi_free(meaning);
+    tsi_free(here);
+    tsi_free(there);
+    if (status == TS_OK && text.length > 0) *out = tsi_text_take(&text);
+    tsi_text_release(&text);
+    return status;
 }

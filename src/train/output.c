@@ -17,26 +17,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/folder.h"
 #include "train/run.h"
 
 enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 300 };
-
-ts_status tsi_make_directory(const char *path)
-{
-    char part[PATH_BYTES];
-    int length = snprintf(part, sizeof part, "%s", path);
-    if (length <= 0 || length >= (int)sizeof part)
-        return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
-    for (char *at = part + 1;; at++) {
-        if (*at != '/' && *at != '\0') continue;
-        char kept = *at;
-        *at = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return TSI_FAIL(TS_ERR_IO, "%s: cannot be created: %s", part, strerror(errno));
-        if (kept == '\0') return TS_OK;
-        *at = kept;
-    }
-}
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
@@ -82,20 +66,6 @@ static bool ends_with(const char *name, const char *end)
     return length > tail && strcmp(name + length - tail, end) == 0;
 }
 
-void tsi_folder_remove(const char *folder)
-{
-    DIR *directory = opendir(folder);
-    if (!directory) return;
-    for (struct dirent *entry = readdir(directory); entry; entry = readdir(directory)) {
-        char path[PATH_BYTES + 300];
-        if (strncmp(entry->d_name, "rank-", 5) != 0) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    closedir(directory);
-    rmdir(folder);
-}
-
 /* Removes what has a temporary name in a folder that only runs write to. */
 static ts_status sweep(const tsi_run *run, const char *name)
 {
@@ -106,10 +76,7 @@ static ts_status sweep(const tsi_run *run, const char *name)
     for (struct dirent *entry = readdir(directory); entry; entry = readdir(directory)) {
         char path[PATH_BYTES + 300];
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        bool state = strncmp(entry->d_name, "step-", 5) == 0;
         if (ends_with(entry->d_name, ".tmp")) unlink(path);
-        if (state && (ends_with(entry->d_name, ".part") || ends_with(entry->d_name, ".old")))
-            tsi_folder_remove(path);
     }
     closedir(directory);
     return TS_OK;
@@ -118,10 +85,12 @@ static ts_status sweep(const tsi_run *run, const char *name)
 ts_status tsi_output_open(tsi_run *run)
 {
     char path[TSI_CONFIG_TEXT_MAX];
-    TSI_TRY(tsi_make_directory(run->config->train.output));
+    TSI_TRY(tsi_folder_make(run->config->train.output));
     TSI_TRY(take_lock(run));
-    static const char *const folders[] = { "state", "model", "tokens" };
+    static const char *const folders[] = { "model", "tokens" };
     static const char *const files[] = { "train.jsonl.tmp", "report.html.tmp" };
+    TSI_TRY(tsi_train_path(run->config, "state", path));
+    TSI_TRY(tsi_folder_sweep(path));
     for (size_t i = 0; i < TSI_COUNT_OF(folders); i++)
         TSI_TRY(sweep(run, folders[i]));
     for (size_t i = 0; i < TSI_COUNT_OF(files); i++) {

@@ -11,9 +11,11 @@
 #ifndef TSI_TRAIN_RUN_H
 #define TSI_TRAIN_RUN_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "model/model.h"
+#include "tessera/checkpoint.h"
 #include "train/config.h"
 
 typedef enum tsi_phase {
@@ -51,7 +53,8 @@ typedef struct tsi_run {
     ts_model *model;
     ts_optimizer *optimizer;
     ts_loader *loader;
-    int32_t *row; /* [context + 1]: the row at hand */
+    ts_state *state; /* of the model and the optimiser, as it is saved */
+    int32_t *row;    /* [context + 1]: the row at hand */
     ts_loss_scale scale;
     ts_train_plan plan;
     ts_memory planned; /* by kind */
@@ -60,6 +63,7 @@ typedef struct tsi_run {
     double seconds;  /* of all steps of this process */
     int64_t skipped; /* steps left out, up to the latest, in a row */
     uint64_t id;     /* of the run, from its first step on: in its states and its log */
+    bool saving;     /* a save goes on in the background */
     int lock;        /* rank 0: the file that is locked, or -1 */
     char prefix[TSI_CONFIG_TEXT_MAX];
     char mesh_text[256];
@@ -74,19 +78,21 @@ ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t c
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
 
 /* ---- the directory */
-ts_status tsi_output_open(tsi_run *run);        /* rank 0: makes, locks and cleans it */
-void tsi_output_close(tsi_run *run);            /* lets go of the lock */
-ts_status tsi_make_directory(const char *path); /* with its parents */
-void tsi_folder_remove(const char *folder);     /* of a state, with its files */
+ts_status tsi_output_open(tsi_run *run); /* rank 0: makes, locks and cleans it */
+void tsi_output_close(tsi_run *run);     /* lets go of the lock */
+/* The file of the tokenizer that the data has; false: it is built in. */
+bool tsi_run_tokenizer(const ts_train_config *config, char *out, size_t size);
 
-/* ---- state: OUTPUT/state/step-N/rank-R.bin */
-ts_status tsi_state_save(tsi_run *run, int64_t step);  /* [coll] */
+/* ---- state: OUTPUT/state/step-N/ */
+ts_status tsi_state_save(tsi_run *run, int64_t step, double loss); /* [coll] */
+ts_status tsi_state_poll(tsi_run *run); /* [coll] looks after one in the background */
+ts_status tsi_state_wait(tsi_run *run); /* [coll] ends it */
 ts_status tsi_state_load(tsi_run *run, int64_t *step); /* [coll] *step 0: there was none */
 ts_status tsi_state_none(tsi_run *run);                /* [coll] removes those that are there */
 /* What the run's state is the state of; NULL: recorded. The caller frees. */
 char *tsi_run_meaning(tsi_run *run);
-/* "model.heads is 2 there and 4 here; ..."; the caller frees. */
-char *tsi_meaning_differences(const char *there, const char *here);
+/* "model.heads is 2 there and 4 here; ..."; NULL in *out: nothing differs. The caller frees. */
+ts_status tsi_meaning_compare(tsi_run *run, const ts_archive *archive, char **out);
 
 /* Are gradients of this part of a step reduced with a later one's? Those of units are not: whole
  * they would be larger than all else. */

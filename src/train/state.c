@@ -1,240 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - weights and optimiser state of a run on disk, for going on bit for bit on the same
- * mesh.
+/* state.c - weights and optimiser state of a run on disk: a run goes on from any of them, whatever
+ * mesh wrote it, and bit for bit on the same one.
  *
- *   OUTPUT/state/step-N/rank-R.bin:
- *   "TSSTATE3" | u64 step | u64 the run | u64 updates | f64 loss scale | u64 finite steps at it |
- *   u64 bytes of the meaning | meaning (meaning.c) | the blocks of its tensors, in its order |
- *   u64 checksum of everything before
+ *   OUTPUT/state/step-N/     a checkpoint (tessera/checkpoint.h) with config.json and
+ * tokenizer.json beside the data, so that it is a model too
  *
- * INV: a folder named step-N is complete. It is written as step-N.part by all ranks, synced, and
- * renamed by rank 0 when all are done; before it is removed it is renamed to step-N.old. The newest
- * two are kept. All files of a folder are of one run. Everything is little-endian, as the memory
- * is. */
+ * What is no tensor is a value of the checkpoint: the run, the loss and its scale, the updates, and
+ * what the state is the state of (meaning.c). The order of the data and of random numbers is a
+ * function of the step.
+ *
+ * INV: a folder named step-N is complete. Those that checkpoint.keep does not ask for are removed,
+ * but never the newest. */
 #include <dirent.h>
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "array/image.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
-#include "tensor/tensor.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/state.h"
+#include "model/weights.h"
 #include "train/run.h"
 
-enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96, BLOCK_BYTES = 1 << 14, MEANING_MAX = 1 << 28 };
-static const char magic[8] = "TSSTATE3";
+enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96 };
 
-/* ---- checksums ------------------------------------------------------------------------------- */
-
-/* Over blocks of the file, so that it can be checked without knowing what is in it. */
-typedef struct checksum {
-    uint64_t hash;
-    size_t used;
-    unsigned char block[BLOCK_BYTES];
-} checksum;
-
-static void checksum_add(checksum *sum, const void *data, size_t bytes)
+static void step_path(char *out, const char *states, int64_t step)
 {
-    const unsigned char *from = data;
-    while (bytes > 0) {
-        size_t room = BLOCK_BYTES - sum->used, count = bytes < room ? bytes : room;
-        memcpy(sum->block + sum->used, from, count);
-        sum->used += count;
-        from += count;
-        bytes -= count;
-        if (sum->used < BLOCK_BYTES) continue;
-        sum->hash = tsi_hash_bytes(sum->hash, sum->block, BLOCK_BYTES);
-        sum->used = 0;
-    }
-}
-
-static uint64_t checksum_value(const checksum *sum)
-{
-    return tsi_hash_bytes(sum->hash, sum->block, sum->used);
-}
-
-/* What is wrong with a file; NULL: nothing. */
-static const char *damage_of(const char *path)
-{
-    unsigned char buffer[BLOCK_BYTES];
-    checksum sum = { 0 };
-    FILE *file = fopen(path, "rb");
-    struct stat about;
-    if (!file || fstat(fileno(file), &about) != 0 || !S_ISREG(about.st_mode)) {
-        if (file) fclose(file);
-        return "cannot be opened";
-    }
-    int64_t left = (int64_t)about.st_size - 8;
-    while (left > 0) {
-        size_t count = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
-        if (fread(buffer, 1, count, file) != count) break;
-        checksum_add(&sum, buffer, count);
-        left -= (int64_t)count;
-    }
-    uint64_t stored = 0;
-    bool whole = left == 0 && fread(&stored, 1, sizeof stored, file) == sizeof stored;
-    fclose(file);
-    if (!whole) return "ends too early";
-    return stored == checksum_value(&sum) ? NULL : "is damaged: the checksum does not fit";
-}
-
-/* ---- bytes ----------------------------------------------------------------------------------- */
-
-typedef struct stream {
-    const char *path;
-    FILE *file;
-    bool reading;
-    checksum sum;
-} stream;
-
-static ts_status pass(stream *s, void *data, size_t bytes)
-{
-    if (bytes == 0) return TS_OK;
-    size_t done = s->reading ? fread(data, 1, bytes, s->file) : fwrite(data, 1, bytes, s->file);
-    if (done != bytes)
-        return TSI_FAIL(TS_ERR_IO, "%s: %s", s->path,
-                        s->reading ? "ends too early" : strerror(errno));
-    if (!s->reading) checksum_add(&s->sum, data, bytes);
-    return TS_OK;
-}
-
-/* The block of this rank, from or to memory that lies as the layout says. */
-static ts_status pass_tensor(const char *name, ts_tensor *t, void *context)
-{
-    stream *s = context;
-    TSI_TRY(tsi_tensor_ready(t));
-    if (!tsi_array_is_dense(t->array))
-        return TSI_FAIL(TS_ERR_INTERNAL, "%s: the block of %s is not dense", s->path, name);
-    tsi_block block = tsi_array_block(t->array);
-    size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
-    if (s->reading) TSI_TRY(tsi_tensor_writable(t, "%s: %s", s->path, name));
-    if (s->reading) t->array->storage->version++;
-    tsi_image image;
-    int32_t mode = s->reading ? TSI_IMAGE_WRITE : TSI_IMAGE_READ;
-    TSI_TRY(tsi_image_open(t->rank, &block, mode, &image));
-    ts_status status = tsi_rank_device_sync(t->rank);
-    if (status == TS_OK) status = pass(s, image.block.data, bytes);
-    if (status == TS_OK) return tsi_image_close(&image);
-    tsi_image_drop(&image);
-    return status;
-}
-
-typedef struct head {
-    char magic[8];
-    int64_t step;
-    uint64_t run;
-    int64_t updates;
-    double scale;
-    int64_t good;
-    uint64_t meaning_bytes;
-} head;
-
-static ts_status fail_meaning(const stream *s, const char *there, const char *here)
-{
-    char *differences = tsi_meaning_differences(there, here);
-    ts_status status = TSI_FAIL_BLAST(
-        TS_BLAST_LOCAL, TS_ERR_STATE,
-        "%s: this run cannot go on from it: %s; train.resume=0 starts anew, model.directory takes "
-        "the weights of OUTPUT/model alone",
-        s->path, differences ? differences : "it differs");
-    tsi_free(differences);
-    return status;
-}
-
-/* Reads the head and refuses what is not a state of this function on this mesh. */
-static ts_status read_head(stream *s, const char *meaning, head *out)
-{
-    TSI_TRY(pass(s, out, sizeof *out));
-    if (memcmp(out->magic, magic, sizeof magic) != 0)
-        return TSI_FAIL(TS_ERR_IO,
-                        "%s: is not a state of a run, or of another version of tessera; "
-                        "train.resume=0 starts anew",
-                        s->path);
-    if (out->meaning_bytes > MEANING_MAX)
-        return TSI_FAIL(TS_ERR_IO, "%s: is damaged: its head does not fit", s->path);
-    char *there = tsi_alloc((size_t)out->meaning_bytes + 1);
-    if (!there) return tsi_fail_memory("the meaning of a state", (size_t)out->meaning_bytes);
-    ts_status status = pass(s, there, (size_t)out->meaning_bytes);
-    there[out->meaning_bytes] = '\0';
-    if (status == TS_OK && strcmp(there, meaning) != 0) status = fail_meaning(s, there, meaning);
-    tsi_free(there);
-    return status;
-}
-
-static ts_status pass_tensors(stream *s, tsi_run *run)
-{
-    TSI_TRY(ts_module_each(ts_model_module(run->model), pass_tensor, s));
-    return ts_optimizer_each(run->optimizer, pass_tensor, s);
-}
-
-static ts_status write_all(stream *s, tsi_run *run, int64_t step, char *meaning)
-{
-    head h = { .step = step,
-               .run = run->id,
-               .updates = ts_optimizer_steps(run->optimizer),
-               .scale = run->scale.value,
-               .good = run->scale.good,
-               .meaning_bytes = strlen(meaning) };
-    memcpy(h.magic, magic, sizeof magic);
-    TSI_TRY(pass(s, &h, sizeof h));
-    TSI_TRY(pass(s, meaning, h.meaning_bytes));
-    TSI_TRY(pass_tensors(s, run));
-    uint64_t sum = checksum_value(&s->sum);
-    TSI_TRY(pass(s, &sum, sizeof sum));
-    if (fflush(s->file) == 0 && fsync(fileno(s->file)) == 0) return TS_OK;
-    return TSI_FAIL(TS_ERR_IO, "%s: %s", s->path, strerror(errno));
-}
-
-static ts_status read_all(stream *s, tsi_run *run, const char *meaning)
-{
-    head h;
-    TSI_TRY(read_head(s, meaning, &h));
-    run->id = h.run;
-    run->scale.value = h.scale;
-    run->scale.good = h.good;
-    TSI_TRY(ts_optimizer_resume(run->optimizer, h.updates));
-    return pass_tensors(s, run);
-}
-
-static void rank_path(char *out, size_t size, const char *folder, int64_t rank)
-{
-    snprintf(out, size, "%s/rank-%lld.bin", folder, (long long)rank);
-}
-
-typedef enum pass_kind { PASS_WRITE, PASS_READ, PASS_COMPARE } pass_kind;
-
-static ts_status pass_file(tsi_run *run, const char *folder, int64_t step, pass_kind kind)
-{
-    char path[PATH_BYTES + 32], *meaning = tsi_run_meaning(run);
-    if (!meaning) return ts_rank_status(run->me);
-    rank_path(path, sizeof path, folder, ts_rank_index(run->me));
-    stream s = { .path = path, .reading = kind != PASS_WRITE };
-    s.file = fopen(path, s.reading ? "rb" : "wb");
-    ts_status status = TS_OK;
-    head h;
-    if (!s.file)
-        status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (kind == PASS_WRITE)
-        status = write_all(&s, run, step, meaning);
-    else if (kind == PASS_READ)
-        status = read_all(&s, run, meaning);
-    else
-        status = read_head(&s, meaning, &h);
-    if (s.file) fclose(s.file);
-    tsi_free(meaning);
-    return status;
-}
-
-/* ---- folders --------------------------------------------------------------------------------- */
-
-static void step_path(char *out, const char *states, int64_t step, const char *end)
-{
-    snprintf(out, PATH_BYTES, "%s/step-%lld%s", states, (long long)step, end);
+    snprintf(out, PATH_BYTES, "%s/step-%lld", states, (long long)step);
 }
 
 /* The largest step below `limit` whose state is complete; 0: none. */
@@ -253,88 +49,249 @@ static int64_t newest(const char *states, int64_t limit)
     return best;
 }
 
-/* First by another name, so that a half-removed one is never taken for a state. */
-static void remove_state(const char *states, int64_t step)
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+ts_status tsi_keep_parse(const char *text, tsi_keep *out)
 {
-    char folder[PATH_BYTES], old[PATH_BYTES];
-    step_path(folder, states, step, "");
-    step_path(old, states, step, ".old");
-    tsi_folder_remove(rename(folder, old) == 0 ? old : folder);
+    *out = (tsi_keep){ 0 };
+    tsi_cursor cursor = tsi_cursor_of("checkpoint.keep", text);
+    do {
+        char word[16] = "last";
+        int64_t *number = &out->last;
+        (void)tsi_cursor_word(&cursor, word, sizeof word);
+        if (strcmp(word, "every") == 0) number = &out->every;
+        if (strcmp(word, "best") == 0) number = &out->best;
+        bool known = number != &out->last || strcmp(word, "last") == 0;
+        if (!known || !tsi_cursor_int(&cursor, number) || *number < 0)
+            return tsi_cursor_fail(&cursor, "\"last N\", \"every N\" or \"best N\"");
+    } while (tsi_cursor_take(&cursor, ','));
+    if (!tsi_cursor_done(&cursor)) return tsi_cursor_fail(&cursor, "\",\" or the end");
+    return TS_OK;
 }
 
-/* Removes states before the step `after`. */
-static ts_status forget(tsi_run *run, int64_t after)
+/* The loss that a state was saved with; infinite: not known. */
+static double loss_of(const char *states, int64_t step)
 {
-    char states[TSI_CONFIG_TEXT_MAX];
-    TSI_TRY(tsi_train_path(run->config, "state", states));
-    for (int64_t step = newest(states, after); step > 0; step = newest(states, step))
-        remove_state(states, step);
-    return TS_OK;
+    char path[PATH_BYTES];
+    double loss = HUGE_VAL;
+    ts_archive *archive = NULL;
+    step_path(path, states, step);
+    if (ts_archive_open(path, &archive) == TS_OK) {
+        const char *text = ts_archive_value(archive, "loss");
+        if (text) loss = strtod(text, NULL);
+    }
+    ts_archive_close(archive);
+    return loss;
+}
+
+/* How many states have a smaller loss. */
+static int64_t better_than(const char *states, int64_t step)
+{
+    double mine = loss_of(states, step);
+    int64_t count = 0;
+    for (int64_t other = newest(states, INT64_MAX); other > 0; other = newest(states, other))
+        count += other != step && loss_of(states, other) < mine;
+    return count;
+}
+
+/* Removes what is not asked for. Runs without the rank: a state that cannot be read is no failure.
+ */
+static void forget(const tsi_run *run, const char *states)
+{
+    tsi_keep keep;
+    int64_t place = 0;
+    if (tsi_keep_parse(run->config->checkpoint.keep, &keep) != TS_OK) return;
+    int64_t last = keep.last > 0 ? keep.last : keep.every || keep.best ? 1 : INT64_MAX;
+    for (int64_t step = newest(states, INT64_MAX); step > 0; step = newest(states, step)) {
+        char path[PATH_BYTES];
+        if (place++ < last) continue;
+        if (keep.every > 0 && step % keep.every == 0) continue;
+        if (keep.best > 0 && better_than(states, step) < keep.best) continue;
+        step_path(path, states, step);
+        tsi_folder_retire(path, run->id);
+    }
+}
+
+/* ---- the state of a run ---------------------------------------------------------------------- */
+
+static ts_status add_tokenizer(tsi_run *run)
+{
+    char path[TSI_CONFIG_TEXT_MAX + 32], *text = NULL;
+    size_t length = 0;
+    if (!tsi_run_tokenizer(run->config, path, sizeof path)) return TS_OK;
+    TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
+    ts_status status = ts_state_add_file(run->state, "tokenizer.json", text, length);
+    tsi_free(text);
+    return status;
+}
+
+static ts_status add_files(tsi_run *run)
+{
+    if (ts_rank_index(run->me) != 0) return TS_OK;
+    char *config = tsi_model_config_saved(run->model);
+    if (!config) return ts_rank_status(run->me);
+    ts_status status = ts_state_add_file(run->state, "config.json", config, strlen(config));
+    tsi_free(config);
+    return status == TS_OK ? add_tokenizer(run) : status;
+}
+
+static ts_status open_state(tsi_run *run)
+{
+    run->state = ts_state_create(run->mesh);
+    if (!run->state) return ts_rank_status(run->me);
+    TSI_TRY(ts_state_add_module(run->state, "", ts_model_module(run->model)));
+    TSI_TRY(ts_state_add_optimizer(run->state, "", run->optimizer));
+    return add_files(run);
+}
+
+static ts_status set_real(ts_state *state, const char *name, double value)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.17g", value);
+    return ts_state_set(state, name, text);
+}
+
+static ts_status set_values(tsi_run *run, double loss)
+{
+    char text[32], *meaning = tsi_run_meaning(run);
+    if (!meaning) return ts_rank_status(run->me);
+    ts_status status = ts_state_set(run->state, "meaning", meaning);
+    tsi_free(meaning);
+    TSI_TRY(status);
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)run->id);
+    TSI_TRY(ts_state_set(run->state, "run", text));
+    snprintf(text, sizeof text, "%lld", (long long)run->scale.good);
+    TSI_TRY(ts_state_set(run->state, "scale.good", text));
+    TSI_TRY(set_real(run->state, "scale", run->scale.value));
+    return set_real(run->state, "loss", loss);
+}
+
+static const char *value(const tsi_run *run, const char *name, const char *otherwise)
+{
+    const char *text = ts_state_get(run->state, name);
+    return text ? text : otherwise;
+}
+
+/* What was loaded beside the tensors. */
+static void take_values(tsi_run *run)
+{
+    run->id = strtoull(value(run, "run", "0"), NULL, 16);
+    run->scale.value = strtod(value(run, "scale", "1"), NULL);
+    run->scale.good = strtoll(value(run, "scale.good", "0"), NULL, 10);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-static ts_status publish(tsi_run *run, const char *states, const char *part, int64_t step)
+/* A save is complete: rank 0 looks what may go. */
+static void saved(tsi_run *run)
 {
-    char folder[PATH_BYTES];
-    step_path(folder, states, step, "");
-    TSI_TRY(tsi_directory_sync(part));
-    remove_state(states, step);
-    if (rename(part, folder) != 0)
-        return TSI_FAIL(TS_ERR_IO, "%s: cannot be renamed: %s", part, strerror(errno));
-    TSI_TRY(tsi_directory_sync(states));
-    return forget(run, newest(states, step)); /* the one before is kept */
+    char states[TSI_CONFIG_TEXT_MAX];
+    if (ts_rank_index(run->me) != 0) return;
+    tsi_rank_set_current(NULL);
+    if (tsi_train_path(run->config, "state", states) == TS_OK) forget(run, states);
+    tsi_rank_set_current(run->me);
 }
 
-ts_status tsi_state_save(tsi_run *run, int64_t step)
+ts_status tsi_state_save(tsi_run *run, int64_t step, double loss)
 {
-    char states[TSI_CONFIG_TEXT_MAX], part[PATH_BYTES];
+    char states[TSI_CONFIG_TEXT_MAX], path[PATH_BYTES];
+    TSI_TRY(tsi_state_wait(run));
     TSI_TRY(tsi_train_path(run->config, "state", states));
-    step_path(part, states, step, ".part");
-    bool first = ts_rank_index(run->me) == 0;
-    if (first) {
-        tsi_folder_remove(part);
-        TSI_TRY(tsi_make_directory(part));
-        TSI_TRY(tsi_directory_sync(run->config->train.output)); /* "state" may be new */
-    }
-    TSI_TRY(ts_group_barrier(run->all, NULL));
-    TSI_TRY(pass_file(run, part, step, PASS_WRITE));
-    TSI_TRY(ts_group_barrier(run->all, NULL));
-    if (first) TSI_TRY(publish(run, states, part, step));
-    return ts_group_barrier(run->all, NULL);
+    step_path(path, states, step);
+    TSI_TRY(set_values(run, loss));
+    ts_save_options options = TS_INIT(ts_save_options);
+    options.step = step;
+    options.background = (int32_t)run->config->checkpoint.async;
+    TSI_TRY(ts_checkpoint_save(run->state, path, &options));
+    run->saving = options.background != 0;
+    if (!run->saving) saved(run);
+    return TS_OK;
+}
+
+ts_status tsi_state_poll(tsi_run *run)
+{
+    int busy = 0;
+    if (!run->saving) return TS_OK;
+    TSI_TRY(ts_state_poll(run->state, &busy));
+    run->saving = busy != 0;
+    if (!busy) saved(run);
+    return TS_OK;
+}
+
+ts_status tsi_state_wait(tsi_run *run)
+{
+    if (!run->saving) return TS_OK;
+    TSI_TRY(ts_state_wait(run->state));
+    run->saving = false;
+    saved(run);
+    return TS_OK;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static bool is_intact(const tsi_run *run, const char *folder)
+static bool is_intact(const char *path)
 {
-    char path[PATH_BYTES + 32];
-    for (int64_t rank = 0; rank < ts_rank_count(run->me); rank++) {
-        rank_path(path, sizeof path, folder, rank);
-        if (damage_of(path)) return false;
+    ts_archive *archive = NULL;
+    uint64_t hash = 0;
+    bool good = ts_archive_open(path, &archive) == TS_OK;
+    ts_archive_about about = { 0 };
+    if (good) ts_archive_about_of(archive, &about);
+    for (int64_t i = 0; good && i < about.tensor_count; i++) {
+        ts_archive_tensor tensor;
+        ts_archive_tensor_at(archive, i, &tensor);
+        good = ts_archive_hash(archive, i, &hash) == TS_OK && hash == tensor.hash;
     }
-    return true;
+    ts_archive_close(archive);
+    return good;
 }
 
-/* Refuses a damaged file with what can be done: which older state is whole, and how to take it. */
-static ts_status check_file(tsi_run *run, const char *states, int64_t step, int64_t rank)
+typedef struct advice {
+    const char *states;
+    int64_t step;
+} advice;
+
+/* A damaged state: which older one is whole, and how to take it. */
+static void advise(void *context, char *out, size_t size)
 {
-    char folder[PATH_BYTES], path[PATH_BYTES + 32], other[PATH_BYTES];
-    step_path(folder, states, step, "");
-    rank_path(path, sizeof path, folder, rank);
-    const char *damage = damage_of(path);
-    if (!damage) return TS_OK;
-    int64_t older = newest(states, step);
-    for (; older > 0; older = newest(states, older)) {
-        step_path(other, states, older, "");
-        if (is_intact(run, other)) break;
+    const advice *a = context;
+    char folder[PATH_BYTES], other[PATH_BYTES];
+    step_path(folder, a->states, a->step);
+    int64_t older = newest(a->states, a->step);
+    for (; older > 0; older = newest(a->states, older)) {
+        step_path(other, a->states, older);
+        if (is_intact(other)) break;
     }
     if (older == 0)
-        return TSI_FAIL(TS_ERR_IO, "%s: %s; no older state is whole: train.resume=0 starts anew",
-                        path, damage);
-    return TSI_FAIL(TS_ERR_IO,
-                    "%s: %s; the state of step %lld is whole: remove %s to go on from it", path,
-                    damage, (long long)older, folder);
+        snprintf(out, size, "; no older state is whole: train.resume=0 starts anew");
+    else
+        snprintf(out, size, "; the state of step %lld is whole: remove %s to go on from it",
+                 (long long)older, folder);
+}
+
+static ts_status fail_meaning(const char *path, const char *differences)
+{
+    return TSI_FAIL_BLAST(
+        TS_BLAST_LOCAL, TS_ERR_STATE,
+        "%s: this run cannot go on from it: %s; train.resume=0 starts anew, model.directory takes "
+        "the weights of OUTPUT/model alone",
+        path, differences);
+}
+
+/* Refuses what is not a state of this function. A file that cannot be read is left to the loading,
+ * which says more. */
+static ts_status compare(tsi_run *run, const char *path)
+{
+    ts_archive *archive = NULL;
+    tsi_rank_set_current(NULL);
+    ts_status status = ts_archive_open(path, &archive);
+    tsi_rank_set_current(run->me);
+    if (status != TS_OK) return TS_OK;
+    char *differences = NULL;
+    status = tsi_meaning_compare(run, archive, &differences);
+    ts_archive_close(archive);
+    if (status == TS_OK && differences) status = fail_meaning(path, differences);
+    tsi_free(differences);
+    return status;
 }
 
 /* Every rank learns a word of rank 0's. */
@@ -346,45 +303,40 @@ static ts_status broadcast(tsi_run *run, void *word)
     return ts_group_broadcast(run->all, &array, 0, NULL);
 }
 
-/* Rank 0 looks first, since the state of another mesh has other files. */
-static ts_status find_state(tsi_run *run, const char *states, int64_t *step)
-{
-    if (ts_rank_index(run->me) == 0) {
-        char folder[PATH_BYTES];
-        *step = newest(states, INT64_MAX);
-        step_path(folder, states, *step, "");
-        if (*step > 0) TSI_TRY(check_file(run, states, *step, 0));
-        if (*step > 0) TSI_TRY(pass_file(run, folder, *step, PASS_COMPARE));
-    }
-    return broadcast(run, step);
-}
-
 ts_status tsi_state_none(tsi_run *run)
 {
-    if (ts_rank_index(run->me) == 0) TSI_TRY(forget(run, INT64_MAX));
+    char states[TSI_CONFIG_TEXT_MAX], path[PATH_BYTES];
+    TSI_TRY(open_state(run));
+    TSI_TRY(tsi_train_path(run->config, "state", states));
+    if (ts_rank_index(run->me) == 0) {
+        for (int64_t step = newest(states, INT64_MAX); step > 0; step = newest(states, step)) {
+            step_path(path, states, step);
+            tsi_folder_retire(path, run->id);
+        }
+    }
     return broadcast(run, &run->id);
 }
 
 ts_status tsi_state_load(tsi_run *run, int64_t *step)
 {
-    char states[TSI_CONFIG_TEXT_MAX], folder[PATH_BYTES];
+    char states[TSI_CONFIG_TEXT_MAX], path[PATH_BYTES];
     int64_t found = 0;
     *step = 0;
+    TSI_TRY(open_state(run));
     TSI_TRY(tsi_train_path(run->config, "state", states));
-    TSI_TRY(find_state(run, states, &found));
+    if (ts_rank_index(run->me) == 0) {
+        found = newest(states, INT64_MAX);
+        step_path(path, states, found);
+        if (found > 0) TSI_TRY(compare(run, path));
+    }
+    TSI_TRY(broadcast(run, &found));
     if (found == 0) return broadcast(run, &run->id);
-    step_path(folder, states, found, "");
-    TSI_TRY(check_file(run, states, found, ts_rank_index(run->me)));
-    TSI_TRY(pass_file(run, folder, found, PASS_READ));
-    uint64_t mine = run->id;
-    TSI_TRY(broadcast(run, &run->id));
-    if (run->id != mine)
-        return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
-                              "%s: rank-%lld.bin is of the run %016llx, rank-0.bin of %016llx; "
-                              "remove the folder to go on from an older state",
-                              folder, (long long)ts_rank_index(run->me), (unsigned long long)mine,
-                              (unsigned long long)run->id);
-    TSI_TRY(ts_group_barrier(run->all, NULL)); /* all could read theirs */
+    step_path(path, states, found);
+    ts_load_options options = TS_INIT(ts_load_options);
+    options.unverified = run->config->checkpoint.verify == 0;
+    advice a = { states, found };
+    TSI_TRY(tsi_checkpoint_load(run->state, path, &options, advise, &a));
+    take_values(run);
     *step = found;
     return TS_OK;
 }

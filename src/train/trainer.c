@@ -331,20 +331,27 @@ static int64_t ask(const tsi_run *run, const ts_train_step *s)
     return asked > stop ? asked : stop;
 }
 
+static int64_t last_step(const ts_train_config *c)
+{
+    int64_t after = c->train.stop_after;
+    return after > 0 && after < c->train.steps ? after : c->train.steps;
+}
+
 /* While steps are left out one after another the weights do not change: saving on the way would
  * only drive out the states of before. */
 static bool save_is_due(const tsi_run *run, int64_t step, int64_t stop)
 {
-    const tsi_train_keys *t = &run->config->train;
-    if (stop || step == t->steps) return true;
-    return t->save_every > 0 && step % t->save_every == 0 && run->skipped == 0;
+    const ts_train_config *c = run->config;
+    int64_t every = c->checkpoint.every > 0 ? c->checkpoint.every : c->train.save_every;
+    if (stop || step == last_step(c)) return true;
+    return every > 0 && step % every == 0 && run->skipped == 0;
 }
 
 static ts_status loop(tsi_run *run, ts_train_result *out)
 {
     const ts_train_config *c = run->config;
     int64_t stop = 0, mark = tsi_clock_ns();
-    for (int64_t step = run->plan.step_first; step < c->train.steps && !stop; step++) {
+    for (int64_t step = run->plan.step_first; step < last_step(c) && !stop; step++) {
         int64_t begin = mark;
         ts_train_step s = { .struct_size = sizeof s, .step = step + 1, .steps = c->train.steps };
         TSI_TRY(take_step(run, step, &s, &mark));
@@ -359,30 +366,38 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
         TSI_TRY(agree(run, &stop, &memory));
         out->step = s.step;
         out->loss = s.loss;
-        if (save_is_due(run, s.step, stop)) TSI_TRY(tsi_state_save(run, s.step));
+        TSI_TRY(tsi_state_poll(run));
+        if (save_is_due(run, s.step, stop)) TSI_TRY(tsi_state_save(run, s.step, s.loss));
         lap(run, TSI_PHASE_OTHER, &mark);
     }
     out->stopped = stop != 0;
-    return TS_OK;
+    return tsi_state_wait(run);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+bool tsi_run_tokenizer(const ts_train_config *config, char *out, size_t size)
+{
+    const char *from = config->data.tokenizer;
+    size_t length = strlen(from);
+    if (strcmp(from, "byte") == 0) return false;
+    bool file = length > 5 && strcmp(from + length - 5, ".json") == 0;
+    snprintf(out, size, "%s%s", from, file ? "" : "/tokenizer.json");
+    return true;
+}
+
 /* The tokenizer that goes with a model lies beside it. */
 static ts_status save_tokenizer(const tsi_run *run, const char *directory)
 {
-    const char *from = run->config->data.tokenizer;
-    size_t length = strlen(from);
     char path[TSI_CONFIG_TEXT_MAX + 32], *text = NULL;
+    size_t length = 0;
     if (ts_rank_index(run->me) != 0) return TS_OK;
-    if (strcmp(from, "byte") == 0) {
+    if (!tsi_run_tokenizer(run->config, path, sizeof path)) {
         /* One that came with the weights would read this model's tokens wrongly. */
         snprintf(path, sizeof path, "%s/tokenizer.json", directory);
         if (strcmp(run->prefix, run->config->data.path) != 0) unlink(path);
         return TS_OK;
     }
-    bool file = length > 5 && strcmp(from + length - 5, ".json") == 0;
-    snprintf(path, sizeof path, "%s%s", from, file ? "" : "/tokenizer.json");
     TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
     ts_status status = tsi_file_replace(path, text, length);
@@ -477,6 +492,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (status == TS_OK) status = loop(&run, out);
     if (status == TS_OK) status = finish(&run, out);
     tsi_history_close(&run.history);
+    ts_state_destroy(run.state);
     ts_optimizer_destroy(run.optimizer);
     ts_model_destroy(run.model);
     ts_loader_close(run.loader);

@@ -54,7 +54,7 @@ says goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
 grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&
     pass "the report has curves and communication" || fail "the report has curves and communication" ""
 says nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
-for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-1.bin; do
+for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-00001.safetensors; do
     succeeds "there is $file" test -s "$work/run/$file"
 done
 [ "$(wc -l < "$work/run/train.jsonl")" = 4 ] && pass "a line for each step" ||
@@ -76,7 +76,7 @@ case $code:$said in
 0:*"stopped after step $steps:"*"report  "*) pass "an interrupt ends the run after its step" ;;
 *) fail "an interrupt ends the run after its step" "exit code $code, $steps lines in the log: $said" ;;
 esac
-succeeds "the interrupted run saved its state" test -s "$work/long/state/step-$steps/rank-1.bin"
+succeeds "the interrupted run saved its state" test -s "$work/long/state/step-$steps/rank-00001.safetensors"
 says interrupted_goes_on 0 "going on after step $steps" "$tessera" train "$work/a.ini" \
     --set train.output="$work/long" --set train.steps=$((steps + 2))
 [ "$(wc -l < "$work/long/train.jsonl")" = $((steps + 2)) ] && pass "the log goes on" ||
@@ -101,11 +101,11 @@ says "repair 35: steps that are left out end the run" 1 "the 32 steps up to here
 says "repair 35: a run that takes no step fails" 1 "the 4 steps up to here were left out" \
     "$tessera" train "$work/a.ini" --set train.output="$work/none_taken" $half
 says "repair 35: good states stay" 0 "done after step 4" "$tessera" train "$work/a.ini" \
-    --set train.output="$work/good" --set train.save_every=2
+    --set train.output="$work/good" --set checkpoint.every=2
 says "repair 35: a run that diverges after them" 1 "were left out" "$tessera" train "$work/a.ini" \
-    --set train.output="$work/good" --set train.save_every=2 --set train.steps=60 --set optimizer.rate=1e6 \
+    --set train.output="$work/good" --set checkpoint.every=2 --set train.steps=60 --set optimizer.rate=1e6 \
     --set train.loss_scale_every=1000 --set train.clip=0 --set train.skips_max=9
-succeeds "repair 35: has not driven them out" test -s "$work/good/state/step-4/rank-1.bin"
+succeeds "repair 35: has not driven them out" test -s "$work/good/state/step-4/rank-00001.safetensors"
 if [ -w /dev/full ]; then
     full() { # name command ...
         full_name=$1

@@ -22,7 +22,8 @@ context = 8
 [train]
 batch = 4
 steps = 150
-save_every = 3
+[checkpoint]
+every = 3
 [optimizer]
 rate = 1e-4
 [parallel]

@@ -64,9 +64,9 @@ TS_TEST(files_of_other_runs_are_told)
           "a/train.jsonl | sort -u | wc -l) = 1");
     outcome bad = { 0 };
     TEST_OK(t, train(t, &f, "b", mesh, 2, &bad));
-    shell(t, &f, "cp b/state/step-6/rank-1.bin a/state/step-6/rank-1.bin");
-    TEST_STATUS(t, train(t, &f, "a", mesh, 2, &bad), TS_ERR_STATE);
-    TEST_SAYS(t, bad.error, "rank-1.bin is of the run");
+    shell(t, &f, "cp b/state/step-6/rank-00001.safetensors a/state/step-6/rank-00001.safetensors");
+    TEST_STATUS(t, train(t, &f, "a", mesh, 2, &bad), TS_ERR_IO);
+    TEST_SAYS(t, bad.error, "rank-00001.safetensors: is of another save than the index beside it");
     remove_folder(&f);
 }
 
@@ -77,8 +77,11 @@ TS_TEST(leftovers_are_removed)
     outcome o = { .stop_at = 2 };
     TEST_OK(t, train(t, &f, "a", "", 1, &o));
     shell(t, &f,
-          "cd a && mkdir state/step-9.part state/step-1.old && touch state/step-9.part/rank-0.bin "
-          "state/step-1.old/rank-0.bin model/config.json.tmp model/model.safetensors.77.tmp "
+          "cd a && mkdir state/step-9.0123456789abcdef.part state/step-1.0123456789abcdef.old && "
+          "touch "
+          "state/step-9.0123456789abcdef.part/rank-00000.safetensors "
+          "state/step-1.0123456789abcdef.old/rank-00000.safetensors model/config.json.tmp "
+          "model/model.safetensors.77.tmp "
           "tokens/x.tmp train.jsonl.tmp report.html.tmp mine.tmp");
     TEST_OK(t, train(t, &f, "a", "", 1, &o));
     shell(t, &f,
@@ -91,18 +94,21 @@ TS_TEST(leftovers_are_removed)
  * goes on from that, bit for bit. */
 TS_TEST(a_damaged_state_names_an_older_one)
 {
-    static const char mesh[] = "[parallel]\nmesh = dp=2\n[train]\nsave_every = 2\n";
+    static const char mesh[] = "[parallel]\nmesh = dp=2\n[checkpoint]\nevery = 2\n";
     folder f = make_folder(t);
     outcome whole = { 0 }, begun = { .stop_at = 4 }, rest = { 0 };
     TEST_OK(t, train(t, &f, "whole", mesh, 2, &whole));
     TEST_OK(t, train(t, &f, "a", mesh, 2, &begun));
-    shell(t, &f,
-          "printf x | dd of=a/state/step-4/rank-1.bin bs=1 seek=3000 conv=notrunc 2> /dev/null");
+    shell(
+        t, &f,
+        "printf xxxxxxxx | dd of=a/state/step-4/rank-00001.safetensors bs=1 seek=9000 conv=notrunc "
+        "2> /dev/null");
     TEST_STATUS(t, train(t, &f, "a", mesh, 2, &rest), TS_ERR_IO);
-    TEST_SAYS(t, rest.error,
-              "is damaged: the checksum does not fit; the state of step 2 is whole: remove ");
+    TEST_SAYS(t, rest.error, "rank-00001.safetensors: is damaged: tensor \"");
+    TEST_SAYS(t, rest.error, "; the state of step 2 is whole: remove ");
     TEST_SAYS(t, rest.error, "/state/step-4 to go on from it");
-    shell(t, &f, "rm a/state/step-4/rank-1.bin && : > a/state/step-2/rank-0.bin");
+    shell(t, &f,
+          "rm a/state/step-4/rank-00001.safetensors && : > a/state/step-2/rank-00000.safetensors");
     TEST_STATUS(t, train(t, &f, "a", mesh, 2, &rest), TS_ERR_IO);
     TEST_SAYS(t, rest.error, "no older state is whole: train.resume=0 starts anew");
     TEST_OK(t, train(t, &f, "b", mesh, 2, &begun));
@@ -126,9 +132,9 @@ TS_TEST(states_are_compared_by_meaning)
         { "[model]\nrope_theta = 500\nnorm_epsilon = 0.5\n",
           "model.norm_epsilon is 1e-05 there and 0.5 here; model.rope_theta is 10000 there" },
         { "[model]\nhidden = 32\n",
-          "model.embed_tokens.weight is f32 [260, 16](R) there and f32 [260, 32](R) here" },
+          "model.embed_tokens.weight is f32 [260, 16] there and f32 [260, 32] here" },
         { "[model]\ndtype = f64\n",
-          "model.embed_tokens.weight is f32 [260, 16](R) there and f64 [260, 16](R) here" },
+          "model.embed_tokens.weight is f32 [260, 16] there and f64 [260, 16] here" },
         { "[optimizer]\nkind = sgd\n", "optimizer.kind is adamw there and sgd here" },
         { "[model]\nlayers = 2\n", "is missing there and" },
     };
@@ -145,6 +151,71 @@ TS_TEST(states_are_compared_by_meaning)
     TEST_EQ(t, o.step_first, 2);
     TEST_OK(t, train(t, &f, "a", "[optimizer]\nrate = 1e-3\n[train]\nsteps = 7\n", 1, &o));
     TEST_EQ(t, o.step_first, 6);
+    remove_folder(&f);
+}
+
+/* A state of one mesh is that of any: the losses go on, and train.stop_after keeps the schedule of
+ * the whole run. On the same mesh, written in the background or not, bit for bit. */
+TS_TEST(a_run_goes_on_on_any_mesh)
+{
+    static const struct {
+        const char *first, *then;
+        int64_t first_ranks, then_ranks;
+    } rows[] = { { "dp=2", "tp=2", 2, 2 },
+                 { "dp=1", "dp=3", 1, 3 },
+                 { "dp=2, tp=2", "dp=1", 4, 1 },
+                 { "tp=2", "tp=2", 2, 2 },
+                 { "dp=3", "dp=3", 3, 3 } };
+    folder f = make_folder(t);
+    outcome whole = { 0 };
+    TEST_OK(t, train(t, &f, "whole", "[model]\ndtype = f64\n", 1, &whole));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char more[256], name[16];
+        outcome begun = { 0 }, rest = { 0 }, alone = { 0 };
+        snprintf(name, sizeof name, "run%zu", i);
+        snprintf(more, sizeof more,
+                 "[model]\ndtype = f64\n[parallel]\nmesh = %s\n[train]\nstop_after = 3\n"
+                 "[checkpoint]\nevery = 1\nasync = %d\n",
+                 rows[i].first, (int)(i % 2));
+        TEST_OK(t, train(t, &f, name, more, rows[i].first_ranks, &begun));
+        TEST_EQ(t, begun.result.step, 3);
+        snprintf(more, sizeof more, "[model]\ndtype = f64\n[parallel]\nmesh = %s\n", rows[i].then);
+        TEST_OK(t, train(t, &f, name, more, rows[i].then_ranks, &rest));
+        TEST_EQ(t, rest.step_first, 3);
+        memcpy(rest.loss, begun.loss, 4 * sizeof rest.loss[0]);
+        same_losses(t, &whole, &rest, STEPS, 1e-9);
+        if (strcmp(rows[i].first, rows[i].then) != 0) continue;
+        TEST_OK(t, train(t, &f, "alone", more, rows[i].then_ranks, &alone));
+        same_losses(t, &alone, &rest, STEPS, 0);
+        same_weights(t, &f, name, "alone");
+        shell(t, &f, "rm -r alone");
+    }
+    remove_folder(&f);
+}
+
+/* checkpoint.keep: the last ones, every k-th, the best. */
+TS_TEST(states_are_kept_as_asked)
+{
+    static const struct {
+        const char *keep, *left;
+    } rows[] = { { "last 2", "step-5 step-6 " },
+                 { "1", "step-6 " },
+                 { "last 1, every 2", "step-2 step-4 step-6 " },
+                 { "0", "step-1 step-2 step-3 step-4 step-5 step-6 " } };
+    folder f = make_folder(t);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char more[128], command[256];
+        outcome o = { 0 };
+        snprintf(more, sizeof more, "[checkpoint]\nevery = 1\nkeep = %s\n", rows[i].keep);
+        TEST_OK(t, train(t, &f, "a", more, 1, &o));
+        snprintf(command, sizeof command, "test \"$(ls a/state | tr '\\n' ' ')\" = '%s' && rm -r a",
+                 rows[i].left);
+        shell(t, &f, command);
+    }
+    outcome o = { 0 };
+    TEST_OK(t, train(t, &f, "a", "[checkpoint]\nevery = 1\nkeep = last 1, best 2\n", 1, &o));
+    shell(t, &f, "test $(ls a/state | wc -l) -le 3 && test -e a/state/step-6/index.json");
+    TEST_STATUS(t, train(t, &f, "a", "[checkpoint]\nkeep = some\n", 1, &o), TS_ERR_ARG);
     remove_folder(&f);
 }
 

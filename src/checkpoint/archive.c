@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* archive.c - opening checkpoints of either format, and what is known of them without reading data.
+ */
+#include "checkpoint/archive.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rank.h"
+#include "checkpoint/digest.h"
+#include "checkpoint/folder.h"
+
+enum { PATH_BYTES = 4096, OTHER_BYTES_MAX = 1 << 30 };
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static uint64_t key_of(const char *name)
+{
+    return tsi_hash_text(0x6172636869, name);
+}
+
+static bool name_equal(const void *value, const void *wanted)
+{
+    return strcmp(((const tsi_entry *)value)->name, wanted) == 0;
+}
+
+const tsi_entry *tsi_archive_find(const ts_archive *c, const char *name)
+{
+    return tsi_map_find(&c->by_name, key_of(name), name_equal, name);
+}
+
+static ts_status index_names(ts_archive *c)
+{
+    for (int64_t i = 0; i < c->count; i++) {
+        const char *name = c->entry[i].name;
+        if (tsi_archive_find(c, name))
+            return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.200s\" occurs twice", c->path, name);
+        TSI_TRY(tsi_map_insert(&c->by_name, key_of(name), &c->entry[i]));
+    }
+    return TS_OK;
+}
+
+/* ---- our own format -------------------------------------------------------------------------- */
+
+static ts_status refuse_layout(const ts_archive *c, const char *name, const char *why)
+{
+    return TSI_FAIL(TS_ERR_IO, "%s/" TSI_INDEX_NAME ": tensor \"%.200s\": %s", c->path, name, why);
+}
+
+/* Who holds what in the files, from the texts of the index. */
+static ts_status layout_of(ts_archive *c, const tsi_index_tensor *t, tsi_mesh_desc *mesh,
+                           const ts_layout **out)
+{
+    const ts_sharding *sharding = tsi_sharding_parse(mesh, t->sharding);
+    if (!sharding) return refuse_layout(c, t->name, "its placements cannot be read");
+    *out = tsi_layout_intern(sharding, &t->meta.shape);
+    ts_sharding_release(sharding);
+    if (!*out) return refuse_layout(c, t->name, "its placements do not fit its shape");
+    if ((*out)->axes_partial)
+        return refuse_layout(c, t->name, "its placements are partial, which is never written");
+    return TS_OK;
+}
+
+static ts_status fill_ours(ts_archive *c, tsi_mesh_desc *mesh)
+{
+    for (int64_t i = 0; i < c->index.tensor_count; i++) {
+        const tsi_index_tensor *t = &c->index.tensor[i];
+        tsi_entry *e = &c->entry[c->count++];
+        *e = (tsi_entry){
+            .name = t->name, .of = t->of, .sharding = t->sharding, .meta = t->meta, .hash = t->hash
+        };
+        tsi_mesh_desc *own = mesh;
+        if (t->mesh) TSI_TRY(tsi_mesh_desc_parse(c->world, t->mesh, -1, &own));
+        ts_status status = layout_of(c, t, own, &e->layout);
+        if (own != mesh) tsi_mesh_desc_release(own);
+        TSI_TRY(status);
+    }
+    return TS_OK;
+}
+
+static ts_status open_ours(ts_archive *c, const char *path)
+{
+    char *text = NULL;
+    size_t length = 0;
+    ts_status status = tsi_file_read(path, TSI_INDEX_BYTES_MAX, &text, &length);
+    if (status == TS_OK) status = tsi_index_parse(path, text, length, &c->index);
+    tsi_free(text);
+    TSI_TRY(status);
+    c->ours = true;
+    c->entry = tsi_calloc((size_t)c->index.tensor_count + 1, sizeof *c->entry);
+    if (!c->entry)
+        return tsi_fail_memory("the tensors of a checkpoint",
+                               (size_t)c->index.tensor_count * sizeof *c->entry);
+    TSI_TRY(tsi_world_make(1, 1, 0, 1, &c->world));
+    tsi_mesh_desc *mesh = NULL;
+    TSI_TRY(tsi_mesh_desc_parse(c->world, c->index.mesh, -1, &mesh));
+    status = fill_ours(c, mesh);
+    tsi_mesh_desc_release(mesh);
+    return status;
+}
+
+/* ---- published weights ----------------------------------------------------------------------- */
+
+static ts_status open_published(ts_archive *c, const char *path)
+{
+    TSI_TRY(tsi_weights_open(path, &c->weights));
+    int64_t count = tsi_weights_count(c->weights);
+    c->entry = tsi_calloc((size_t)count + 1, sizeof *c->entry);
+    if (!c->entry)
+        return tsi_fail_memory("the tensors of a file", (size_t)count * sizeof *c->entry);
+    for (int64_t i = 0; i < count; i++) {
+        const tsi_stored *stored = tsi_weights_at(c->weights, i);
+        c->entry[c->count++] = (tsi_entry){
+            .name = stored->name, .of = "", .sharding = "R", .meta = stored->meta, .stored = stored
+        };
+    }
+    return TS_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static ts_status open_as(ts_archive *c, const char *path)
+{
+    char index[PATH_BYTES], kept[PATH_BYTES];
+    struct stat about;
+    /* Between the two renames of a save over an old one, the old one has another name. */
+    if (stat(path, &about) != 0 && tsi_folder_find_old(path, kept, sizeof kept)) path = kept;
+    c->path = tsi_strdup(path);
+    if (!c->path) return tsi_fail_memory("a path", strlen(path));
+    if (snprintf(index, sizeof index, "%s/" TSI_INDEX_NAME, path) >= PATH_BYTES)
+        return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
+    TSI_TRY(stat(index, &about) == 0 ? open_ours(c, index) : open_published(c, path));
+    return index_names(c);
+}
+
+ts_status ts_archive_open(const char *path, ts_archive **out)
+{
+    if (!path || !out) return TSI_FAIL(TS_ERR_NULL, "archive_open: an argument is NULL");
+    *out = NULL;
+    ts_archive *c = tsi_calloc(1, sizeof *c);
+    if (!c) return tsi_fail_memory("a checkpoint", sizeof *c);
+    ts_status status = open_as(c, path);
+    if (status == TS_OK)
+        *out = c;
+    else
+        ts_archive_close(c);
+    return status;
+}
+
+void ts_archive_close(ts_archive *c)
+{
+    if (!c) return;
+    for (int i = 0; i < TSI_ARCHIVE_FILES; i++)
+        tsi_data_close(c->file[i].file);
+    for (int64_t i = 0; i < c->count; i++)
+        ts_layout_release(c->entry[i].layout);
+    if (c->world) tsi_world_unmake(c->world);
+    tsi_weights_close(c->weights);
+    tsi_map_release(&c->by_name);
+    tsi_index_release(&c->index);
+    tsi_free(c->entry);
+    tsi_free(c->window);
+    tsi_free(c->path);
+    tsi_free(c);
+}
+
+ts_status tsi_archive_file_of(ts_archive *c, int64_t rank, tsi_data_file **out)
+{
+    tsi_archive_file *oldest = &c->file[0];
+    for (int i = 0; i < TSI_ARCHIVE_FILES; i++) {
+        tsi_archive_file *f = &c->file[i];
+        if (f->file && f->rank == rank) {
+            f->used = ++c->clock;
+            *out = f->file;
+            return TS_OK;
+        }
+        if (!f->file || (oldest->file && f->used < oldest->used)) oldest = f;
+    }
+    char name[TSI_DATA_NAME_MAX], path[PATH_BYTES];
+    tsi_data_file_name(name, rank);
+    snprintf(path, sizeof path, "%s/%s", c->path, name);
+    tsi_data_close(oldest->file);
+    *oldest = (tsi_archive_file){ .rank = rank, .used = ++c->clock };
+    ts_status status = tsi_data_open(path, c->index.save, rank, &oldest->file);
+    *out = oldest->file;
+    return status;
+}
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+void ts_archive_about_of(const ts_archive *c, ts_archive_about *out)
+{
+    *out = (ts_archive_about){ .struct_size = sizeof *out,
+                               .format = c->ours ? "tessera" : "safetensors",
+                               .mesh = c->ours ? c->index.mesh : "",
+                               .step = c->ours ? c->index.step : -1,
+                               .tensor_count = c->count,
+                               .hash = c->index.hash,
+                               .hashed = c->ours,
+                               .copies = c->ours ? (int32_t)c->index.copies : 1 };
+}
+
+void ts_archive_tensor_at(const ts_archive *c, int64_t index, ts_archive_tensor *out)
+{
+    *out = (ts_archive_tensor){ .struct_size = sizeof *out };
+    if (!c || index < 0 || index >= c->count) return;
+    const tsi_entry *e = &c->entry[index];
+    out->name = e->name;
+    out->of = e->of;
+    out->sharding = e->sharding;
+    out->meta = e->meta;
+    out->hash = e->hash;
+    out->bytes = ts_shape_count(&e->meta.shape) * (int64_t)ts_dtype_size((ts_dtype)e->meta.dtype);
+}
+
+int64_t ts_archive_find(const ts_archive *c, const char *name)
+{
+    const tsi_entry *e = c && name ? tsi_archive_find(c, name) : NULL;
+    return e ? e - c->entry : -1;
+}
+
+const char *ts_archive_value(const ts_archive *c, const char *name)
+{
+    return c && name ? tsi_index_value_of(&c->index, name) : NULL;
+}
+
+ts_status ts_archive_check_others(const ts_archive *c)
+{
+    for (int64_t i = 0; i < c->index.other_count; i++) {
+        const tsi_index_value *other = &c->index.other[i];
+        char path[PATH_BYTES], have[20], *data = NULL;
+        size_t length = 0;
+        snprintf(path, sizeof path, "%s/%s", c->path, other->name);
+        TSI_TRY(tsi_file_read(path, OTHER_BYTES_MAX, &data, &length));
+        snprintf(have, sizeof have, "%016llx", (unsigned long long)tsi_digest_block(data, length));
+        tsi_free(data);
+        if (strcmp(have, other->text) != 0)
+            return TSI_FAIL(TS_ERR_IO, "%s: is damaged: its hash is %s, written was %s", path, have,
+                            other->text);
+    }
+    return TS_OK;
+}

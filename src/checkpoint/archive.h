@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* archive.h - a checkpoint that is open for reading, whatever its format, and reading regions of
+ * its tensors.
+ *
+ *   ours       index.json; a tensor lies in the files of the ranks that wrote it, and where follows
+ *              from the writer's mesh and placements (share.h)
+ *   published  safetensors: a tensor lies whole in one file
+ *
+ * INV: nothing but the bytes that are asked for is read, up to the borders of blocks, in the order
+ * of the files; memory is one window, however large the tensors. What damage is found is repaired
+ * from another copy where there is one, and named else. One thread at a time. */
+#ifndef TSI_CHECKPOINT_ARCHIVE_H
+#define TSI_CHECKPOINT_ARCHIVE_H
+
+#include "checkpoint/data_file.h"
+#include "checkpoint/index.h"
+#include "device/device.h"
+#include "layout/layout.h"
+#include "tessera/checkpoint.h"
+
+enum { TSI_ARCHIVE_FILES = 64 }; /* of data that are open at a time */
+
+typedef struct tsi_entry { /* one tensor */
+    const char *name, *of, *sharding;
+    ts_meta meta;             /* as it is read */
+    const ts_layout *layout;  /* ours: of the writer, retained; NULL: whole */
+    const tsi_stored *stored; /* whole */
+    uint64_t hash;
+} tsi_entry;
+
+typedef struct tsi_archive_file {
+    int64_t rank;
+    tsi_data_file *file; /* NULL: nothing here */
+    uint64_t used;       /* when */
+} tsi_archive_file;
+
+struct ts_archive {
+    char *path; /* of the directory or file */
+    bool ours;
+    bool unverified; /* hashes of blocks are not asked for */
+    tsi_index index;
+    tsi_weights *weights; /* published */
+    ts_world *world;      /* of nobody: meshes and layouts of the writer are interned there */
+    tsi_entry *entry;
+    int64_t count;
+    tsi_map by_name;
+    tsi_archive_file file[TSI_ARCHIVE_FILES];
+    uint64_t clock;
+    char *window; /* bytes that were read last */
+    size_t window_bytes;
+    int64_t bytes_read, blocks_repaired;
+};
+
+const tsi_entry *tsi_archive_find(const ts_archive *archive, const char *name); /* NULL */
+
+/* The part of the tensor that a rank holds, or a range of its row-major order, into dense memory of
+ * the host. Extents are the tensor's. */
+ts_status tsi_archive_read_block(ts_archive *archive, const tsi_entry *entry, const ts_layout *to,
+                                 const int64_t *coord, const tsi_block *target);
+ts_status tsi_archive_read_range(ts_archive *archive, const tsi_entry *entry, int64_t first,
+                                 int64_t count, ts_dtype dtype, void *target);
+/* The data file of a rank of the writer's; kept open for a while. */
+ts_status tsi_archive_file_of(ts_archive *archive, int64_t rank, tsi_data_file **out);
+
+#endif

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* archive_read.c - from the files of a checkpoint to any region of a tensor.
+ *
+ * Block by block of the writer: what it shares with the target is walked in runs that are
+ * contiguous on both sides, so each file is read forwards. Long runs go straight to where they
+ * belong; short ones through a window of at most WINDOW bytes.
+ *
+ *   writer's block   [..####..|..####..|....]      slots: files of the ranks that held it
+ *   runs                ||||      ||||
+ *   target           [####|####|..............] */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/intmath.h"
+#include "base/log.h"
+#include "checkpoint/archive.h"
+#include "checkpoint/digest.h"
+#include "checkpoint/share.h"
+#include "device/device.h"
+
+enum { WINDOW = 1 << 20, DIRECT_MIN = 64 << 10, DIRECT_MAX = 8 << 20, HASH_PIECE = 1 << 20 };
+
+typedef struct source {  /* a piece of a file, or a whole tensor of one */
+    tsi_data_file *file; /* NULL: published */
+    const tsi_stored *stored;
+    int64_t slot;       /* which one it is; -1: none */
+    int64_t copy;       /* of it */
+    int64_t bytes;      /* of the piece */
+    int64_t begin, end; /* what of it lies in the window */
+} source;
+
+typedef struct transfer {
+    ts_archive *archive;
+    const tsi_entry *entry;
+    ts_shape view; /* the tensor's extents as both sides cut them */
+    tsi_region from, to;
+    const int64_t *coord; /* of the writer's block */
+    tsi_share_rule rule;
+    source source;
+    char *target;
+    ts_dtype dtype;
+} transfer;
+
+/* ---- one piece of a file --------------------------------------------------------------------- */
+
+static size_t element_bytes(const transfer *t)
+{
+    return ts_dtype_size((ts_dtype)t->entry->meta.dtype);
+}
+
+/* Bytes of the current piece, into memory or the window. */
+static ts_status read_bytes(transfer *t, int64_t offset, size_t bytes, void *to)
+{
+    ts_archive *c = t->archive;
+    source *s = &t->source;
+    c->bytes_read += (int64_t)bytes;
+    if (!s->file) return tsi_weights_read_bytes(c->weights, s->stored, offset, bytes, to);
+    return tsi_data_read(s->file, s->stored, offset, bytes, to, !c->unverified);
+}
+
+/* Finds copy `copy` of a slot of the writer's block. */
+static ts_status open_copy(transfer *t, int64_t slot, int64_t copy, const tsi_share *share)
+{
+    source *s = &t->source;
+    *s = (source){ .slot = -1 };
+    int64_t writer = tsi_share_writer(&t->rule, t->entry->layout, t->coord, slot, copy);
+    TSI_TRY(tsi_archive_file_of(t->archive, writer, &s->file));
+    char *other = copy ? tsi_data_copy_name(t->entry->name, copy) : NULL;
+    s->stored = tsi_data_find(s->file, other ? other : t->entry->name);
+    tsi_free(other);
+    s->bytes = share->count * (int64_t)element_bytes(t);
+    if (!s->stored || s->stored->end - s->stored->begin != s->bytes)
+        return TSI_FAIL(TS_ERR_IO, "%s: the file of rank %lld has not its part of \"%.200s\"",
+                        t->archive->path, (long long)writer, t->entry->name);
+    s->slot = slot;
+    s->copy = copy;
+    return TS_OK;
+}
+
+static int64_t copies_of(const transfer *t)
+{
+    return t->entry->layout ? tsi_min_i64(t->archive->index.copies, t->rule.holders) : 1;
+}
+
+/* Reads from the copy at hand, and from the others if that is damaged or gone. */
+static ts_status read_piece(transfer *t, int64_t slot, const tsi_share *share, int64_t offset,
+                            size_t bytes, void *to)
+{
+    ts_status status = TS_ERR_IO;
+    int64_t first = t->source.slot == slot ? t->source.copy : 0, copies = copies_of(t);
+    for (int64_t i = 0; i < copies && status != TS_OK; i++) {
+        int64_t copy = (first + i) % copies;
+        bool open = t->source.slot == slot && t->source.copy == copy;
+        status = open || !t->entry->layout ? TS_OK : open_copy(t, slot, copy, share);
+        if (status == TS_OK) status = read_bytes(t, offset, bytes, to);
+        if (status == TS_OK && i > 0) t->archive->blocks_repaired++;
+        if (status != TS_OK && i + 1 < copies) {
+            tsi_log(TSI_LOG_WARN, "%s; another copy is read", ts_last_error());
+            t->source.slot = -1;
+        }
+    }
+    return status;
+}
+
+/* ---- elements to where they belong ----------------------------------------------------------- */
+
+static ts_status put(transfer *t, int64_t to, const void *from, int64_t count)
+{
+    char *target = t->target + (size_t)to * ts_dtype_size(t->dtype);
+    if (t->dtype == (ts_dtype)t->entry->meta.dtype) {
+        memcpy(target, from, (size_t)count * element_bytes(t));
+        return TS_OK;
+    }
+    union {
+        const void *given;
+        void *data;
+    } same = { .given = from };
+    tsi_block a = { .data = same.data,
+                    .dtype = t->entry->meta.dtype,
+                    .ndim = 1,
+                    .extent = { count },
+                    .stride = { 1 } };
+    tsi_block b = {
+        .data = target, .dtype = (int32_t)t->dtype, .ndim = 1, .extent = { count }, .stride = { 1 }
+    };
+    const tsi_device *host = tsi_device_host();
+    return host->copy(host, &b, &a, NULL);
+}
+
+/* Up to where bytes of the piece may be read straight into the target, from `begin`; 0: not. */
+static int64_t direct_bytes(const transfer *t, int64_t begin, int64_t end)
+{
+    bool blocks = t->entry->layout && !t->archive->unverified;
+    if (t->dtype != (ts_dtype)t->entry->meta.dtype) return 0;
+    if (blocks && begin % TSI_BLOCK_BYTES != 0) return 0;
+    if (end - begin > DIRECT_MAX) end = begin + DIRECT_MAX;
+    if (blocks && end != t->source.bytes) end -= end % TSI_BLOCK_BYTES;
+    return end - begin >= DIRECT_MIN || (blocks && end > begin) ? end - begin : 0;
+}
+
+/* The window holds whole blocks from the one of `begin` on: what is wanted, and more where it goes
+ * on from the last. */
+static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, int64_t begin,
+                             int64_t end)
+{
+    ts_archive *c = t->archive;
+    source *s = &t->source;
+    if (!c->window) c->window = tsi_alloc(WINDOW);
+    if (!c->window) return tsi_fail_memory("a window of a file", WINDOW);
+    bool goes_on = s->end > s->begin && begin >= s->end && begin - s->end < WINDOW / 4;
+    int64_t from = begin / TSI_BLOCK_BYTES * TSI_BLOCK_BYTES;
+    int64_t to = tsi_round_up(goes_on ? begin + WINDOW : end, TSI_BLOCK_BYTES);
+    to = tsi_min_i64(tsi_min_i64(to, from + WINDOW), s->bytes);
+    s->begin = s->end = 0;
+    TSI_TRY(read_piece(t, slot, share, from, (size_t)(to - from), c->window));
+    s->begin = from;
+    s->end = to;
+    return TS_OK;
+}
+
+/* Elements [first, first + count) of the current slot. */
+static ts_status move_slot(transfer *t, int64_t slot, const tsi_share *share, int64_t first,
+                           int64_t to, int64_t count)
+{
+    int64_t size = (int64_t)element_bytes(t);
+    int64_t begin = (first - share->first) * size, end = begin + count * size;
+    if (t->source.slot != slot) {
+        /* A copy that cannot be opened is one that cannot be read: read_piece tries the others. */
+        t->source = (source){ .slot = -1, .bytes = share->count * size };
+    }
+    while (begin < end) {
+        source *s = &t->source;
+        int64_t bytes = direct_bytes(t, begin, end);
+        if (s->slot == slot && begin >= s->begin && begin < s->end) {
+            bytes = tsi_min_i64(end, s->end) - begin;
+            TSI_TRY(put(t, to, t->archive->window + (begin - s->begin), bytes / size));
+        } else if (bytes > 0) {
+            TSI_TRY(
+                read_piece(t, slot, share, begin, (size_t)bytes, t->target + (size_t)(to * size)));
+        } else {
+            TSI_TRY(fill_window(t, slot, share, begin, end));
+            continue;
+        }
+        begin += bytes;
+        to += bytes / size;
+    }
+    return TS_OK;
+}
+
+/* Elements [first, first + count) of the writer's block go to [to, to + count) of the target. */
+static ts_status move_elements(transfer *t, int64_t first, int64_t to, int64_t count)
+{
+    while (count > 0) {
+        int64_t slot = 0, n = count;
+        tsi_share share = { 0, ts_shape_count(&t->entry->meta.shape) };
+        if (t->entry->layout) share = tsi_share_find(&t->rule, first, &slot);
+        n = tsi_min_i64(n, share.first + share.count - first);
+        TSI_ASSERT(n > 0);
+        TSI_TRY(move_slot(t, slot, &share, first, to, n));
+        first += n;
+        to += n;
+        count -= n;
+    }
+    return TS_OK;
+}
+
+/* ---- regions --------------------------------------------------------------------------------- */
+
+/* Where the element lies in the row-major block of a region that holds it. */
+static int64_t place_in(const tsi_region *region, const ts_shape *view, int64_t global)
+{
+    int64_t place = 0, stride = 1;
+    for (int32_t d = view->ndim - 1; d >= 0; d--) {
+        const tsi_span_list *list = &region->dim[d];
+        int64_t index = global % view->extent[d];
+        global /= view->extent[d];
+        bool whole = list->total == view->extent[d];
+        place += (whole ? index : tsi_span_list_find(list, index)) * stride;
+        stride *= list->total;
+    }
+    return place;
+}
+
+/* What one block of the writer has of the target. */
+static ts_status move_block(transfer *t, tsi_arena *arena)
+{
+    tsi_region part;
+    if (!tsi_region_intersect(&t->from, &t->to, arena, &part)) return TS_ERR_MEMORY;
+    tsi_region_iterator run;
+    tsi_region_iterate(&run, &part, &t->view);
+    t->source = (source){ .slot = -1 };
+    if (!t->entry->layout)
+        t->source = (source){ .stored = t->entry->stored,
+                              .bytes = t->entry->stored->end - t->entry->stored->begin };
+    while (tsi_region_next(&run))
+        TSI_TRY(move_elements(t, place_in(&t->from, &t->view, run.global),
+                              place_in(&t->to, &t->view, run.global), run.length));
+    return TS_OK;
+}
+
+/* The next coordinate over the axes that cut; the others stay 0. */
+static bool next_coord(const ts_layout *layout, int64_t *coord)
+{
+    const tsi_mesh_desc *mesh = layout->sharding->mesh;
+    for (int32_t k = mesh->ndim - 1; k >= 0; k--) {
+        if (!(layout->axes_cut & 1u << k)) continue;
+        if (++coord[k] < mesh->size[k]) return true;
+        coord[k] = 0;
+    }
+    return false;
+}
+
+static ts_status move_blocks(transfer *t, uint32_t joined)
+{
+    const ts_layout *layout = t->entry->layout;
+    int64_t coord[TS_NDIM_MAX] = { 0 };
+    t->coord = coord;
+    ts_status status = TS_OK;
+    do {
+        tsi_arena arena = { 0 };
+        if (layout) {
+            tsi_share_rule_of(layout, coord, t->entry->name, element_bytes(t), &t->rule);
+            if (!tsi_layout_region_joined(layout, coord, joined, &arena, &t->from))
+                status = TS_ERR_MEMORY;
+        }
+        bool some = status == TS_OK && tsi_region_intersect_count(&t->from, &t->to) != 0;
+        if (some) status = move_block(t, &arena);
+        tsi_arena_release(&arena);
+    } while (status == TS_OK && layout && next_coord(layout, coord));
+    return status;
+}
+
+/* The extents with dims joined as the bits say, and all of them as a region. */
+static void whole_of(const ts_shape *shape, uint32_t joined, ts_shape *view, tsi_region *out)
+{
+    *view = (ts_shape){ 0 };
+    for (int32_t d = 0; d < shape->ndim; d++) {
+        if (d > 0 && (joined & 1u << (d - 1)))
+            view->extent[view->ndim - 1] *= shape->extent[d];
+        else
+            view->extent[view->ndim++] = shape->extent[d];
+    }
+    *out = (tsi_region){ .ndim = view->ndim };
+    for (int32_t d = 0; d < view->ndim; d++)
+        out->dim[d] = tsi_span_list_whole(view->extent[d]);
+}
+
+static uint32_t joined_of(const ts_layout *layout)
+{
+    return layout ? layout->sharding->joined : 0;
+}
+
+ts_status tsi_archive_read_block(ts_archive *c, const tsi_entry *entry, const ts_layout *to,
+                                 const int64_t *coord, const tsi_block *target)
+{
+    transfer t = {
+        .archive = c, .entry = entry, .target = target->data, .dtype = (ts_dtype)target->dtype
+    };
+    uint32_t joined = joined_of(to) | joined_of(entry->layout);
+    tsi_arena arena = { 0 };
+    whole_of(&entry->meta.shape, joined, &t.view, &t.from);
+    ts_status status = TS_OK;
+    if (!tsi_layout_region_joined(to, coord, joined, &arena, &t.to)) status = TS_ERR_MEMORY;
+    if (status == TS_OK) status = move_blocks(&t, joined);
+    tsi_arena_release(&arena);
+    return status;
+}
+
+ts_status tsi_archive_read_range(ts_archive *c, const tsi_entry *entry, int64_t first,
+                                 int64_t count, ts_dtype dtype, void *target)
+{
+    transfer t = { .archive = c, .entry = entry, .target = target, .dtype = dtype };
+    if (count == 0) return TS_OK;
+    int32_t ndim = entry->meta.shape.ndim;
+    uint32_t joined = ndim > 1 ? (1u << (ndim - 1)) - 1 : 0;
+    whole_of(&entry->meta.shape, joined, &t.view, &t.from);
+    t.to = t.from;
+    tsi_arena arena = { 0 };
+    tsi_span_list list = { 0 };
+    bool good = ndim == 0 || tsi_span_list_cut(&t.from.dim[0], first, first + count, &arena, &list);
+    if (good && ndim > 0) t.to.dim[0] = list;
+    ts_status status = good ? move_blocks(&t, joined) : TS_ERR_MEMORY;
+    tsi_arena_release(&arena);
+    return status;
+}
+
+/* ---- public ---------------------------------------------------------------------------------- */
+
+static const tsi_entry *entry_at(const ts_archive *c, int64_t index)
+{
+    return c && index >= 0 && index < c->count ? &c->entry[index] : NULL;
+}
+
+ts_status ts_archive_read(ts_archive *c, int64_t index, int64_t first, int64_t count,
+                          ts_dtype dtype, void *to)
+{
+    const tsi_entry *e = entry_at(c, index);
+    if (!e || (!to && count > 0))
+        return TSI_FAIL(TS_ERR_NULL, "archive_read: there is no such tensor, or no memory");
+    int64_t all = ts_shape_count(&e->meta.shape);
+    if (first < 0 || count < 0 || first > all - count)
+        return TSI_FAIL(TS_ERR_ARG, "archive_read: %s has %lld elements, not %lld from %lld on",
+                        e->name, (long long)all, (long long)count, (long long)first);
+    return tsi_archive_read_range(c, e, first, count, dtype, to);
+}
+
+ts_status ts_archive_hash(ts_archive *c, int64_t index, uint64_t *out)
+{
+    const tsi_entry *e = entry_at(c, index);
+    if (!e || !out) return TSI_FAIL(TS_ERR_NULL, "archive_hash: there is no such tensor");
+    ts_dtype dtype = (ts_dtype)e->meta.dtype;
+    size_t size = ts_dtype_size(dtype);
+    int64_t all = ts_shape_count(&e->meta.shape), piece = HASH_PIECE / (int64_t)size;
+    void *buffer = tsi_alloc(HASH_PIECE);
+    if (!buffer) return tsi_fail_memory("a piece of a tensor", HASH_PIECE);
+    uint64_t sum = 0;
+    ts_status status = TS_OK;
+    for (int64_t at = 0; at < all && status == TS_OK; at += piece) {
+        int64_t count = tsi_min_i64(piece, all - at);
+        status = tsi_archive_read_range(c, e, at, count, dtype, buffer);
+        if (status == TS_OK) sum += tsi_digest_elements(dtype, at, buffer, count);
+    }
+    tsi_free(buffer);
+    *out = status == TS_OK ? tsi_digest_tensor(&e->meta, sum) : 0;
+    return status;
+}
+
+uint64_t ts_archive_hash_add(uint64_t hash, const char *name, uint64_t tensor)
+{
+    return hash + tsi_digest_named(name, tensor);
+}

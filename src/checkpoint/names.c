@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* names.c - patterns over names: see names.h. */
+#include "checkpoint/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* A part of a text, without blanks around it. */
+typedef struct piece {
+    const char *text;
+    size_t length;
+} piece;
+
+static piece trimmed(const char *text, size_t length)
+{
+    while (length > 0 && strchr(" \t\r", *text)) {
+        text++;
+        length--;
+    }
+    while (length > 0 && strchr(" \t\r", text[length - 1]))
+        length--;
+    return (piece){ text, length };
+}
+
+/* With '*' for any run; *star receives what the first of them stood for. */
+static bool matches(piece pattern, const char *text, piece *star)
+{
+    for (; pattern.length > 0 && *pattern.text != '*'; pattern.text++, pattern.length--, text++)
+        if (*text != *pattern.text) return false;
+    if (pattern.length == 0) return *text == '\0';
+    piece rest = { pattern.text + 1, pattern.length - 1 };
+    for (const char *end = text;; end++) {
+        if (matches(rest, end, NULL)) {
+            if (star) *star = (piece){ text, (size_t)(end - text) };
+            return true;
+        }
+        if (*end == '\0') return false;
+    }
+}
+
+bool tsi_names_match(const char *lines, const char *name)
+{
+    while (lines && *lines) {
+        size_t length = strcspn(lines, "\n");
+        piece line = trimmed(lines, length);
+        if (line.length > 0 && matches(line, name, NULL)) return true;
+        lines += length + (lines[length] == '\n');
+    }
+    return lines == NULL;
+}
+
+static ts_status put(piece to, piece star, char *out, size_t size)
+{
+    const char *at = memchr(to.text, '*', to.length);
+    int length;
+    if (at)
+        length = snprintf(out, size, "%.*s%.*s%.*s", (int)(at - to.text), to.text, (int)star.length,
+                          star.text, (int)(to.text + to.length - at - 1), at + 1);
+    else
+        length = snprintf(out, size, "%.*s", (int)to.length, to.text);
+    if (length >= 0 && (size_t)length < size) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "load: a renamed name is longer than %zu bytes", size - 1);
+}
+
+ts_status tsi_names_rename(const char *lines, const char *name, char *out, size_t size)
+{
+    piece self = { name, strlen(name) }, star = { "", 0 };
+    while (lines && *lines) {
+        size_t length = strcspn(lines, "\n");
+        piece line = trimmed(lines, length);
+        const char *colon = line.length > 0 ? memchr(line.text, ':', line.length) : NULL;
+        if (line.length > 0 && !colon)
+            return TSI_FAIL(TS_ERR_ARG, "load: expected \"name here: name there\", found \"%.*s\"",
+                            (int)line.length, line.text);
+        if (colon && matches(trimmed(line.text, (size_t)(colon - line.text)), name, &star))
+            return put(trimmed(colon + 1, (size_t)(line.text + line.length - colon - 1)), star, out,
+                       size);
+        lines += length + (lines[length] == '\n');
+    }
+    return put(self, star, out, size);
+}
