@@ -40,7 +40,7 @@ typedef struct ts_load_options {
 
 typedef struct ts_archive_about { /* borrowed texts */
     size_t struct_size;
-    const char *format; /* "tessera" or "safetensors" */
+    const char *format; /* "tessera"; "hf": published weights */
     const char *mesh;   /* text of the writer's; "" where it is not known */
     int64_t step;       /* -1: none */
     int64_t tensor_count;
@@ -59,6 +59,21 @@ typedef struct ts_archive_tensor { /* borrowed texts */
     uint64_t hash; /* as stored; see ts_archive_about.hashed */
 } ts_archive_tensor;
 
+typedef enum ts_convert_to {
+    TS_CONVERT_PUBLISHED, /* safetensors with config.json and an index, as model hubs have them */
+    TS_CONVERT_TESSERA
+} ts_convert_to;
+
+typedef struct ts_convert_options {
+    size_t struct_size;
+    int32_t to;          /* a ts_convert_to */
+    int32_t dtype;       /* of real tensors; 0: each its own */
+    int64_t shard_bytes; /* most data of a published file; 0: 4 GiB */
+    /* May be NULL; called now and then, with bytes of data. */
+    void (*on_bytes)(int64_t done, int64_t all, void *context);
+    void *context;
+} ts_convert_options;
+
 typedef struct ts_safetensors_entry {
     const char *name;
     ts_meta meta;
@@ -69,6 +84,7 @@ TS_BEGIN_C
 /* [any] Real defaults, after which every number is meant as it stands (types.h). */
 TS_API void ts_save_options_init(ts_save_options *options);
 TS_API void ts_load_options_init(ts_load_options *options);
+TS_API void ts_convert_options_init(ts_convert_options *options);
 
 /* ---- states ---------------------------------------------------------------------------------- */
 /* Empty; its saves and loads are collective over the mesh. maker [coll] */
@@ -123,6 +139,13 @@ TS_API uint64_t ts_archive_hash_add(uint64_t hash, const char *name, uint64_t te
 /* Files beside the data, such as config.json, that the index knows: TS_ERR_IO names one that is
  * missing or changed. */
 TS_API TS_NODISCARD ts_status ts_archive_check_others(const ts_archive *archive);
+
+/* ---- converting ------------------------------------------------------------------------------ */
+/* Writes what `from` has into the directory `to`, which is missing or empty: atomically, in bounded
+ * memory. Published weights are those of the model alone, without the state of an optimiser; the
+ * dtype in config.json is that of the files; other files of the directory come along. */
+TS_API TS_NODISCARD ts_status ts_checkpoint_convert(const char *from, const char *to,
+                                                    const ts_convert_options *options);
 
 /* ---- writing safetensors --------------------------------------------------------------------- */
 /* The header at once, then the data of the entries in their order, in pieces of any size; the file

@@ -3,7 +3,6 @@
  */
 #include "checkpoint/archive.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,10 +11,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rank.h"
-#include "checkpoint/digest.h"
 #include "checkpoint/folder.h"
 
-enum { PATH_BYTES = 4096, OTHER_BYTES_MAX = 1 << 30 };
+enum { PATH_BYTES = 4096 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -152,11 +150,21 @@ ts_status ts_archive_open(const char *path, ts_archive **out)
     return status;
 }
 
+void tsi_archive_close_files(ts_archive *c)
+{
+    for (int i = 0; i < TSI_ARCHIVE_FILES; i++) {
+        tsi_data_close(c->file[i].file);
+        c->file[i].file = NULL;
+    }
+    if (c->weights) tsi_weights_close_files(c->weights);
+    tsi_free(c->window);
+    c->window = NULL;
+}
+
 void ts_archive_close(ts_archive *c)
 {
     if (!c) return;
-    for (int i = 0; i < TSI_ARCHIVE_FILES; i++)
-        tsi_data_close(c->file[i].file);
+    tsi_archive_close_files(c);
     for (int64_t i = 0; i < c->count; i++)
         ts_layout_release(c->entry[i].layout);
     if (c->world) tsi_world_unmake(c->world);
@@ -164,7 +172,6 @@ void ts_archive_close(ts_archive *c)
     tsi_map_release(&c->by_name);
     tsi_index_release(&c->index);
     tsi_free(c->entry);
-    tsi_free(c->window);
     tsi_free(c->path);
     tsi_free(c);
 }
@@ -196,7 +203,7 @@ ts_status tsi_archive_file_of(ts_archive *c, int64_t rank, tsi_data_file **out)
 void ts_archive_about_of(const ts_archive *c, ts_archive_about *out)
 {
     *out = (ts_archive_about){ .struct_size = sizeof *out,
-                               .format = c->ours ? "tessera" : "safetensors",
+                               .format = c->ours ? "tessera" : "hf",
                                .mesh = c->ours ? c->index.mesh : "",
                                .step = c->ours ? c->index.step : -1,
                                .tensor_count = c->count,
@@ -227,21 +234,4 @@ int64_t ts_archive_find(const ts_archive *c, const char *name)
 const char *ts_archive_value(const ts_archive *c, const char *name)
 {
     return c && name ? tsi_index_value_of(&c->index, name) : NULL;
-}
-
-ts_status ts_archive_check_others(const ts_archive *c)
-{
-    for (int64_t i = 0; i < c->index.other_count; i++) {
-        const tsi_index_value *other = &c->index.other[i];
-        char path[PATH_BYTES], have[20], *data = NULL;
-        size_t length = 0;
-        snprintf(path, sizeof path, "%s/%s", c->path, other->name);
-        TSI_TRY(tsi_file_read(path, OTHER_BYTES_MAX, &data, &length));
-        snprintf(have, sizeof have, "%016llx", (unsigned long long)tsi_digest_block(data, length));
-        tsi_free(data);
-        if (strcmp(have, other->text) != 0)
-            return TSI_FAIL(TS_ERR_IO, "%s: is damaged: its hash is %s, written was %s", path, have,
-                            other->text);
-    }
-    return TS_OK;
 }

@@ -51,6 +51,7 @@ struct ts_archive {
     int64_t bytes_read, blocks_repaired;
 };
 
+void tsi_archive_close_files(ts_archive *archive); /* what is known of them stays */
 const tsi_entry *tsi_archive_find(const ts_archive *archive, const char *name); /* NULL */
 
 /* The part of the tensor that a rank holds, or a range of its row-major order, into dense memory of

@@ -149,8 +149,8 @@ static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, 
     if (!c->window) c->window = tsi_alloc(WINDOW);
     if (!c->window) return tsi_fail_memory("a window of a file", WINDOW);
     bool goes_on = s->end > s->begin && begin >= s->end && begin - s->end < WINDOW / 4;
-    int64_t from = begin / TSI_BLOCK_BYTES * TSI_BLOCK_BYTES;
-    int64_t to = tsi_round_up(goes_on ? begin + WINDOW : end, TSI_BLOCK_BYTES);
+    int64_t block = t->entry->layout ? TSI_BLOCK_BYTES : 1;
+    int64_t from = begin / block * block, to = tsi_round_up(goes_on ? begin + WINDOW : end, block);
     to = tsi_min_i64(tsi_min_i64(to, from + WINDOW), s->bytes);
     s->begin = s->end = 0;
     TSI_TRY(read_piece(t, slot, share, from, (size_t)(to - from), c->window));

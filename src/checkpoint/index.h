@@ -53,4 +53,7 @@ ts_status tsi_index_parse(const char *path, const char *text, size_t length, tsi
 void tsi_index_release(tsi_index *index);
 const char *tsi_index_value_of(const tsi_index *index, const char *name); /* NULL: none */
 
+/* Files beside the data (others.c): adds those of a directory, with the hashes of their bytes. */
+ts_status tsi_index_add_others(tsi_index *index, const char *directory);
+
 #endif

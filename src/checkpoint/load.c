@@ -16,6 +16,7 @@
 #include "checkpoint/archive.h"
 #include "checkpoint/names.h"
 #include "checkpoint/state.h"
+#include "op/core/common.h"
 #include "tensor/tensor.h"
 
 enum { NAME_BYTES = 1024, LISTED = 8 };
@@ -50,15 +51,6 @@ static ts_status find_entry(loading *l, const char *name, const tsi_entry **out)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static void shape_text(char *out, size_t size, const ts_shape *shape)
-{
-    size_t at = (size_t)snprintf(out, size, "[");
-    for (int32_t d = 0; d < shape->ndim && at < size; d++)
-        at += (size_t)snprintf(out + at, size - at, "%s%lld", d ? ", " : "",
-                               (long long)shape->extent[d]);
-    if (at < size) snprintf(out + at, size - at, "]");
-}
-
 static bool same_shape(const ts_shape *a, const ts_shape *b)
 {
     return a->ndim == b->ndim &&
@@ -75,8 +67,8 @@ static ts_status compare(const char *name, const char *of, ts_tensor *t, void *c
     l->used[entry - l->archive->entry] = true;
     if (same_shape(&entry->meta.shape, &t->layout->shape)) return TS_OK;
     char there[256], here[256];
-    shape_text(there, sizeof there, &entry->meta.shape);
-    shape_text(here, sizeof here, &t->layout->shape);
+    tsi_shape_text(&entry->meta.shape, there, sizeof there);
+    tsi_shape_text(&t->layout->shape, here, sizeof here);
     return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_SHAPE,
                           "load: %s is %s there and %s here (%s); make the state as it was saved, "
                           "or leave the tensor out",

@@ -159,7 +159,7 @@ ts_model *(ts_model_open)(ts_mesh *mesh, const char *directory, const ts_model_o
     size_t length;
     snprintf(path, sizeof path, "%s/config.json", directory);
     if (tsi_file_text(path, &m->config_text, &length) == TS_OK &&
-        tsi_weights_open(directory, &m->origin) == TS_OK && declare(m, options) == TS_OK)
+        ts_archive_open(directory, &m->origin) == TS_OK && declare(m, options) == TS_OK)
         return m;
     ts_model_destroy(m);
     return NULL;
@@ -210,7 +210,7 @@ ts_status(ts_model_materialize)(ts_model *model)
 {
     if (!model) return TS_ERR_NULL;
     TSI_TRY(model->here ? tsi_model_materialize_stages(model) : ts_module_materialize(model->root));
-    if (model->origin) tsi_weights_close_files(model->origin);
+    if (model->origin) tsi_archive_close_files(model->origin);
     return TS_OK;
 }
 
@@ -244,7 +244,7 @@ void ts_model_destroy(ts_model *m)
     ts_sharding_release(m->residual);
     ts_mask_release(m->documents);
     ts_mesh_release(m->mesh);
-    tsi_weights_close(m->origin);
+    ts_archive_close(m->origin);
     tsi_free(m->config_text);
     tsi_free(m);
 }

@@ -5,6 +5,7 @@
 #define TSI_MODEL_MODEL_H
 
 #include "nn/module.h"
+#include "tessera/checkpoint.h"
 #include "tessera/model.h"
 #include "tessera/parallel.h"
 
@@ -22,7 +23,7 @@ struct ts_model {
     ts_tensor *rope; /* retained: [rope_rows, head_dim], or NULL */
     int64_t rope_rows, rope_length; /* what the table was made for */
     char *config_text;              /* as read, to be written back; or NULL */
-    struct tsi_weights *origin;     /* what it was read from, its files closed; or NULL */
+    ts_archive *origin;             /* what it was read from, its files closed; or NULL */
     int64_t ep;       /* experts are cut over groups of so many neighbours; 0, 1: not */
     uint32_t ep_axes; /* of the mesh: those that make such a group */
     uint8_t *here;    /* [blocks]: 1: of this rank's stages; NULL: all are (stages.c) */

@@ -40,6 +40,12 @@ typedef struct pieces {
     int64_t count, capacity;
 } pieces;
 
+/* The published files it was read from; NULL: it was made, or came from a checkpoint of ours. */
+static const tsi_weights *weights_of(const ts_model *model)
+{
+    return model->origin ? model->origin->weights : NULL;
+}
+
 /* ---- what will be written -------------------------------------------------------------------- */
 
 static ts_status piece_add(pieces *p, const piece *one)
@@ -77,7 +83,7 @@ static ts_status list_read(ts_module *m, tsi_param *param, const char *name, voi
     ts_status status = tsi_sources_find(p->model->origin, name, &param->shape, &from);
     bool halves = from.count > param->shape.extent[0];
     for (int64_t k = 0; k < from.count && status == TS_OK; k++) {
-        const tsi_stored *stored = from.part[k];
+        const tsi_stored *stored = from.part[k]->stored;
         piece one = { .name = stored->name, .value = param->value, .expert = -1, .half = -1 };
         if (from.count > 1) one.expert = halves ? k / 2 : k;
         if (from.count > 1 && halves) one.half = (int32_t)(k % 2);
@@ -114,7 +120,7 @@ static ts_status list_pieces(ts_model *model, pieces *p)
     TSI_TRY(tsi_module_visit(model->root, count_param, &count));
     p->names = tsi_calloc((size_t)count + 1, NAME_BYTES);
     if (!p->names) return tsi_fail_memory("the names of parameters", (size_t)count * NAME_BYTES);
-    TSI_TRY(tsi_module_visit(model->root, model->origin ? list_read : list_made, p));
+    TSI_TRY(tsi_module_visit(model->root, weights_of(model) ? list_read : list_made, p));
     qsort(p->piece, (size_t)p->count, sizeof *p->piece, by_place);
     return TS_OK;
 }
@@ -190,7 +196,7 @@ static ts_status file_create(const ts_model *model, const char *directory, const
                              int64_t count, tsi_weights_writer **out)
 {
     char path[PATH_BYTES];
-    const tsi_weights *origin = model->origin;
+    const tsi_weights *origin = weights_of(model);
     tsi_weights_file file = { .name = "model.safetensors" };
     if (origin) file = tsi_weights_file_at(origin, one->file);
     snprintf(path, sizeof path, "%s/%s", directory, file.name);
@@ -231,7 +237,7 @@ static char *index_text(const pieces *p)
         tsi_text_add(&out, i ? ",\n  " : "\n  ");
         tsi_text_json(&out, p->piece[i].name);
         tsi_text_add(&out, ": ");
-        tsi_text_json(&out, tsi_weights_file_at(p->model->origin, p->piece[i].file).name);
+        tsi_text_json(&out, tsi_weights_file_at(weights_of(p->model), p->piece[i].file).name);
     }
     tsi_text_add(&out, "\n }\n}\n");
     return tsi_text_take(&out);
@@ -239,7 +245,7 @@ static char *index_text(const pieces *p)
 
 static ts_status write_index(const pieces *p, const char *directory)
 {
-    const tsi_weights *origin = p->model->origin;
+    const tsi_weights *origin = weights_of(p->model);
     const char *text = origin ? tsi_weights_index(origin) : NULL;
     if (!text) return TS_OK;
     char *made = NULL;
@@ -286,7 +292,7 @@ static ts_status write_texts(const ts_model *model, const pieces *p, const char 
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return TSI_FAIL(TS_ERR_IO, "%s: %s", directory, strerror(errno));
     TSI_TRY(write_config(model, p, directory));
-    if (model->origin) TSI_TRY(tsi_copy_others(model->origin, directory));
+    if (model->origin) TSI_TRY(tsi_copy_others(model->origin->path, directory));
     return write_index(p, directory);
 }
 

@@ -94,7 +94,8 @@ static bool is_left_out(const char *name)
                                         ".pth",         ".ckpt",       ".h5",  ".msgpack",
                                         ".gguf",        ".onnx",       ".npz", ".tmp" };
     size_t length = strlen(name);
-    if (name[0] == '.' || strcmp(name, "config.json") == 0) return true;
+    if (name[0] == '.' || strcmp(name, "config.json") == 0 || strcmp(name, "index.json") == 0)
+        return true;
     for (size_t i = 0; i < TSI_COUNT_OF(ends); i++) {
         size_t end = strlen(ends[i]);
         if (length >= end && strcmp(name + length - end, ends[i]) == 0) return true;
@@ -118,12 +119,15 @@ static ts_status copy_file(const char *from, const char *to, const char *name)
     return status;
 }
 
-ts_status tsi_copy_others(const tsi_weights *origin, const char *to)
+ts_status tsi_copy_others(const char *path, const char *to)
 {
-    char from[PATH_BYTES] = ".";
-    const char *path = tsi_weights_file_at(origin, 0).path, *slash = strrchr(path, '/');
-    if (slash) snprintf(from, sizeof from, "%.*s", (int)(slash - path), path);
     struct stat a, b;
+    char from[PATH_BYTES];
+    snprintf(from, sizeof from, "%s", path);
+    char *slash = strrchr(from, '/');
+    bool file = stat(from, &a) == 0 && !S_ISDIR(a.st_mode);
+    if (file && slash) *slash = '\0';
+    if (file && !slash) snprintf(from, sizeof from, ".");
     bool same =
         stat(from, &a) == 0 && stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
     DIR *directory = same ? NULL : opendir(from);

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "model/weights.h"
+#include "op/core/common.h"
 #include "op/core/element.h"
 
 enum { NAME_BYTES = 256 };
@@ -39,38 +40,38 @@ static void expert_name(const char *fused, const char *const part[3], bool fused
 
 /* The experts of `name`, as the file spells them: under the older name of their layer, or its own.
  */
-static ts_status find_experts(const tsi_weights *w, const char *name, const char *older,
+static ts_status find_experts(const ts_archive *a, const char *name, const char *older,
                               const ts_shape *shape, tsi_sources *out)
 {
     bool fused_in = strstr(name, "gate_up_proj") != NULL;
     int64_t count = shape->extent[0] * (fused_in ? 2 : 1);
     char stored[NAME_BYTES];
     expert_name(older, single[0], fused_in, 0, stored, sizeof stored);
-    int spelling = tsi_weights_find(w, stored) ? 0 : 1;
+    int spelling = tsi_archive_find(a, stored) ? 0 : 1;
     out->part = tsi_calloc((size_t)count, sizeof *out->part);
     if (!out->part)
         return tsi_fail_memory("the experts of a layer", (size_t)count * sizeof *out->part);
     out->count = count;
     for (int64_t k = 0; k < count; k++) {
         expert_name(spelling ? name : older, single[spelling], fused_in, k, stored, sizeof stored);
-        out->part[k] = tsi_weights_find(w, stored);
+        out->part[k] = tsi_archive_find(a, stored);
         if (!out->part[k])
             return TSI_FAIL(TS_ERR_IO, "weights: neither \"%s\" nor \"%s\" is there", name, stored);
     }
     return TS_OK;
 }
 
-static ts_status find_parts(const tsi_weights *w, const char *name, const ts_shape *shape,
+static ts_status find_parts(const ts_archive *a, const char *name, const ts_shape *shape,
                             tsi_sources *out)
 {
     *out = (tsi_sources){ 0 };
     char older[NAME_BYTES];
-    const tsi_stored *one = tsi_weights_find(w, name);
+    const tsi_entry *one = tsi_archive_find(a, name);
     bool renamed = !one && older_name(name, older, sizeof older);
-    if (renamed) one = tsi_weights_find(w, older);
+    if (renamed) one = tsi_archive_find(a, older);
     if (!one && renamed && strstr(older, ".experts."))
-        return find_experts(w, name, older, shape, out);
-    if (!one && strncmp(name, "transformer.", 12) == 0) one = tsi_weights_find(w, name + 12);
+        return find_experts(a, name, older, shape, out);
+    if (!one && strncmp(name, "transformer.", 12) == 0) one = tsi_archive_find(a, name + 12);
     if (!one) return TSI_FAIL(TS_ERR_IO, "weights: tensor \"%s\" is not there", name);
     out->part = tsi_calloc(1, sizeof *out->part);
     if (!out->part) return tsi_fail_memory("a parameter's source", sizeof *out->part);
@@ -102,14 +103,18 @@ static ts_status check_sources(const char *name, const ts_shape *shape, tsi_sour
             same = have->extent[d] == shape->extent[d];
     }
     if (same) return TS_OK;
+    char there[256], here[256];
+    tsi_shape_text(&s->part[0]->meta.shape, there, sizeof there);
+    tsi_shape_text(shape, here, sizeof here);
     return TSI_FAIL(TS_ERR_IO,
-                    "weights: \"%s\" has another shape in the file than the configuration says",
-                    name);
+                    "weights: \"%s\" has another shape in the file than the configuration says: "
+                    "%s%s there, %s here",
+                    name, there, s->count > 1 ? " each" : "", here);
 }
 
-ts_status tsi_sources_find(const tsi_weights *weights, const char *name, const ts_shape *shape,
+ts_status tsi_sources_find(const ts_archive *archive, const char *name, const ts_shape *shape,
                            tsi_sources *out)
 {
-    TSI_TRY(find_parts(weights, name, shape, out));
+    TSI_TRY(find_parts(archive, name, shape, out));
     return check_sources(name, shape, out);
 }

@@ -3,16 +3,16 @@
 #ifndef TSI_MODEL_WEIGHTS_H
 #define TSI_MODEL_WEIGHTS_H
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive.h"
 #include "model/model.h"
 
 /* A parameter's elements, row-major, are those of its parts one after the other. */
 typedef struct tsi_sources {
-    const tsi_stored **part; /* the caller frees, on failure too */
+    const tsi_entry **part; /* the caller frees, on failure too */
     int64_t count, part_elements;
 } tsi_sources;
 
-ts_status tsi_sources_find(const tsi_weights *weights, const char *name, const ts_shape *shape,
+ts_status tsi_sources_find(const ts_archive *archive, const char *name, const ts_shape *shape,
                            tsi_sources *out);
 
 /* Before parameters are materialised: each will be read from model->origin, this rank's region of
@@ -26,7 +26,7 @@ char *tsi_model_config_saved(ts_model *model);
 /* The text of a configuration with its dtype; one that has none gets one if `add`. The caller
  * frees; NULL: recorded. */
 char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add);
-/* Files of the directory that the weights came from which are neither weights nor config.json. */
-ts_status tsi_copy_others(const tsi_weights *origin, const char *to);
+/* Files of the directory (or beside the file) `from` which are neither weights nor config.json. */
+ts_status tsi_copy_others(const char *from, const char *to);
 
 #endif

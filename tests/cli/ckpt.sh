@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `tessera ckpt`: what it says of states and of published weights, what it finds of damage, conversions there and back
+# with the files that came along, and that models read what it wrote.
+. "$(dirname "$0")/../meta/lib.sh"
+tessera=$build/bin/tessera
+[ -x "$tessera" ] || skip_all "the program was not built"
+models=$root/tests/golden/models
+
+cat > "$work/a.ini" << END
+[model]
+hidden = 16
+layers = 1
+heads = 2
+[data]
+path = text.txt
+context = 8
+[train]
+batch = 4
+steps = 4
+output = $work/run
+[checkpoint]
+every = 2
+[parallel]
+mesh = dp=2
+[log]
+sample = 0
+report = 0
+END
+for i in 1 2 3 4 5 6 7 8 9; do echo "The fox number $i ran home."; done > "$work/text.txt"
+succeeds "a run leaves states" "$tessera" train "$work/a.ini" --quiet
+a=$work/run/state/step-2 b=$work/run/state/step-4
+
+# ---- info, verify, diff, cat -------------------------------------------------------------------------------
+says "info tells format, step and mesh" 0 "mesh    dp=2" "$tessera" ckpt info "$b"
+"$tessera" ckpt info "$b" --json > "$work/info.json"
+succeeds "info --json has what the interface names" python3 - "$work/info.json" << 'END'
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["format"] == "tessera" and r["step"] == 4 and r["mesh"] == "dp=2" and len(r["hash"]) == 16
+t = {x["name"]: x for x in r["tensors"]}
+w = t["model.embed_tokens.weight"]
+assert w["shape"] == [260, 16] and w["dtype"] == "f32" and w["bytes"] == 16640 and len(w["hash"]) == 16
+assert "model.embed_tokens.weight.exp_avg" in t
+END
+says "verify: all agree" 0 "0 damaged" "$tessera" ckpt verify "$b"
+says "diff: equal" 0 "" "$tessera" ckpt diff "$b" "$b"
+says "diff: name, index and both values" 1 "model.embed_tokens.weight: [" "$tessera" ckpt diff "$a" "$b"
+says "cat: a slice" 0 "" "$tessera" ckpt cat "$b" model.norm.weight --slice 0:4
+[ "$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5' | awk '{ n += NF } END { print NR, n }')" = "3 12" ] &&
+    pass "cat: rows and steps" || fail "cat: rows and steps" "$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5')"
+says "cat: a name that is not there" 2 "has no tensor" "$tessera" ckpt cat "$b" nothing
+says "a directory that is not there" 2 "there is nothing" "$tessera" ckpt verify "$work/nowhere"
+says "bad usage" 2 "did you mean verify" "$tessera" ckpt verfy "$b"
+
+# ---- damage: one byte of each file ------------------------------------------------------------------------------
+flip() { # file offset
+    python3 - "$1" "$2" << 'END'
+import sys
+f = open(sys.argv[1], "r+b")
+at = int(sys.argv[2])
+f.seek(at)
+byte = f.read(1)[0]
+f.seek(at)
+f.write(bytes([byte ^ 16]))
+END
+}
+for file in index.json config.json rank-00000.safetensors rank-00001.safetensors; do
+    cp -r "$b" "$work/bad"
+    flip "$work/bad/$file" 100
+    says "verify: a byte of $file" 1 "$file" "$tessera" ckpt verify "$work/bad"
+    rm -r "$work/bad"
+done
+cp -r "$b" "$work/bad"
+flip "$work/bad/rank-00001.safetensors" 9000
+says "verify: a block, by file, tensor and block" 1 'rank-00001.safetensors: is damaged: tensor "' "$tessera" ckpt verify "$work/bad"
+rm "$work/bad/rank-00000.safetensors"
+says "verify: a file that is missing" 1 "rank-00000.safetensors" "$tessera" ckpt verify "$work/bad"
+
+# ---- conversions -----------------------------------------------------------------------------------------------
+succeeds "a state to published weights" "$tessera" ckpt convert "$b" "$work/hf" --to hf
+says "they have what the model of the run has" 0 "" "$tessera" ckpt diff "$work/hf" "$work/run/model"
+says "a directory that is not empty is refused" 2 "not empty" "$tessera" ckpt convert "$b" "$work/hf" --to hf
+succeeds "and are read" "$tessera" generate "$work/hf" --tokens 2
+succeeds "a state is read as a model" "$tessera" generate "$b" --tokens 2
+for model in llama gpt2 qwen3 mixtral; do
+    cp -r "$models/$model" "$work/in"
+    echo '{"temperature": 1}' > "$work/in/generation_config.json"
+    echo "terms" > "$work/in/LICENSE"
+    succeeds "$model: to tessera" "$tessera" ckpt convert "$work/in" "$work/ours" --to tessera
+    succeeds "$model: and back, in several files" "$tessera" ckpt convert "$work/ours" "$work/back" --to hf --shard-size 4KiB
+    says "$model: nothing changed" 0 "" "$tessera" ckpt diff "$work/in" "$work/back"
+    [ -s "$work/back/model.safetensors.index.json" ] && cmp -s "$work/in/LICENSE" "$work/back/LICENSE" &&
+        cmp -s "$work/in/generation_config.json" "$work/back/generation_config.json" &&
+        pass "$model: other files come along" || fail "$model: other files come along" "$(ls "$work/back")"
+    [ "$("$tessera" ckpt info "$work/in" --json | grep -o '"hash": "[0-9a-f]*"}$')" = \
+        "$("$tessera" ckpt info "$work/ours" --json | grep -o '"hash": "[0-9a-f]*"}$')" ] &&
+        pass "$model: one hash in both formats" || fail "$model: one hash in both formats"
+    for where in ours back; do
+        cp "$work/in/reference.json" "$work/$where/" 2> /dev/null
+        succeeds "$model: $where computes what it did" "$tessera" verify model "$work/$where" --mesh dp=2
+    done
+    succeeds "$model: to bf16" "$tessera" ckpt convert "$work/in" "$work/half" --to hf --dtype bf16
+    grep -q '"bfloat16"' "$work/half/config.json" && pass "$model: config.json tells the dtype" ||
+        fail "$model: config.json tells the dtype" "$(cat "$work/half/config.json")"
+    rm -r "$work/in" "$work/ours" "$work/back" "$work/half"
+done
+finish
