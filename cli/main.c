@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the program `tessera`: finds the subcommand and hands over. */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "cli.h"
@@ -87,5 +88,7 @@ static int close_output(int code, const char *name)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ,
+           SIG_IGN); /* a limit on the size of files (ulimit -f) is an error, said as such */
     return close_output(run(argc, argv), argc > 1 ? argv[1] : "");
 }

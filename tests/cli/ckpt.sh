@@ -105,4 +105,7 @@ for model in llama gpt2 qwen3 mixtral; do
         fail "$model: config.json tells the dtype" "$(cat "$work/half/config.json")"
     rm -r "$work/in" "$work/ours" "$work/back" "$work/half"
 done
+# A limit on the size of files is a sentence, and what was there stays.
+says "ulimit -f" 1 "rank-0000" sh -c "ulimit -f 8; '$tessera' train '$work/a.ini' --quiet --set train.steps=6"
+says "ulimit -f: the newest state is whole" 0 "0 damaged" "$tessera" ckpt verify "$b"
 finish
