@@ -227,6 +227,17 @@ bool tsi_folder_find_old(const char *path, char *out, size_t size)
     return found;
 }
 
+int64_t tsi_folder_count(const char *part)
+{
+    DIR *directory = opendir(part);
+    int64_t count = 0;
+    for (struct dirent *entry = directory ? readdir(directory) : NULL; entry;
+         entry = readdir(directory))
+        count += strncmp(entry->d_name, "rank-", 5) == 0;
+    if (directory) closedir(directory);
+    return count;
+}
+
 /* ---- the moment it counts -------------------------------------------------------------------- */
 
 ts_status tsi_folder_publish(const char *part, const char *path, uint64_t id)

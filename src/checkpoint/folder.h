@@ -31,6 +31,7 @@ ts_status tsi_folder_clean(const char *path, uint64_t id);
 ts_status tsi_folder_sweep(const char *directory);
 /* The directory that was `path` when a save over it was killed between its renames. */
 bool tsi_folder_find_old(const char *path, char *out, size_t size);
+int64_t tsi_folder_count(const char *part); /* data files in it */
 /* Syncs the part, and gives it its name. */
 ts_status tsi_folder_publish(const char *part, const char *path, uint64_t id);
 /* Removes the directory and the files in it, under another name first if it is complete. */

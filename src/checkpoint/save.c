@@ -335,9 +335,19 @@ static void abandon(tsi_save *save)
     rmdir(save->part);
 }
 
+/* Somebody may have removed the directory when others had written and this rank had not begun. */
+static ts_status check_files(const tsi_save *save)
+{
+    int64_t wanted = (int64_t)save->sum[save->item_count], there = tsi_folder_count(save->part);
+    if (there == wanted) return TS_OK;
+    return TSI_FAIL(TS_ERR_IO, "%s: %lld files were written and %lld are there", save->part,
+                    (long long)wanted, (long long)there);
+}
+
 static ts_status publish(tsi_save *save)
 {
     if (ts_group_index(save->state->group) != 0) return TS_OK;
+    TSI_TRY(check_files(save));
     TSI_TRY(write_index(save));
     return tsi_folder_publish(save->part, save->path, save->id);
 }
@@ -347,6 +357,7 @@ static ts_status complete(tsi_save *save)
 {
     ts_state *state = save->state;
     ts_status status = join(save);
+    save->sum[save->item_count] = save->piece_count > 0; /* files */
     if (status == TS_OK) status = all_reduce(state, save->sum, save->item_count + 1, TS_REDUCE_SUM);
     if (status == TS_OK) status = publish(save);
     if (status != TS_OK) abandon(save);

@@ -40,8 +40,9 @@ typedef struct tsi_save {
     int64_t piece_count, piece_capacity;
     tsi_data_plan plan;
     int64_t bytes; /* of all ranks together, without headers */
-    uint64_t *sum; /* of each item: what this rank's pieces have of it; then of all */
-    char *cast;    /* for elements that are converted */
+    uint64_t
+        *sum;   /* of each item: what this rank's pieces have of it; then of all. One more: files */
+    char *cast; /* for elements that are converted */
     /* one save */
     uint64_t id;
     char path[TSI_FOLDER_PATH_MAX], part[TSI_FOLDER_PATH_MAX];
