@@ -19,6 +19,8 @@ static const struct {
       cli_bench_kernels },
     { "space", "convolutions and pools of images cut along their rows against as many rows alone",
       cli_bench_space },
+    { "checkpoint", "saves and loads against plain writes, syncs and reads; hashes; planning",
+      cli_bench_checkpoint },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };

@@ -20,6 +20,7 @@ int cli_bench_plan(int argc, char **argv);
 int cli_bench_kernels(int argc, char **argv);
 int cli_bench_space(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
+int cli_bench_checkpoint(int argc, char **argv);
 
 /* ---- communication: bench_comm.c runs the cases of bench_cases.c ----------------------------- */
 typedef struct bench_rank { /* one rank's buffers, and where its peers' are (threads engine) */

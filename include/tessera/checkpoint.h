@@ -136,6 +136,11 @@ TS_API TS_NODISCARD ts_status ts_archive_read(ts_archive *archive, int64_t index
 TS_API TS_NODISCARD ts_status ts_archive_hash(ts_archive *archive, int64_t index, uint64_t *out);
 /* The hash of a whole state from those of its tensors: start with 0, then once for each. */
 TS_API uint64_t ts_archive_hash_add(uint64_t hash, const char *name, uint64_t tensor);
+/* What they are made of (docs/checkpoints.md): the hash of a block of a file; the sum over elements
+ * [first, first + count) of a tensor, whose parts add up; the hash of a tensor with that sum. */
+TS_API uint64_t ts_hash_block(const void *data, size_t bytes);
+TS_API uint64_t ts_hash_elements(ts_dtype dtype, int64_t first, const void *data, int64_t count);
+TS_API uint64_t ts_hash_tensor(const ts_meta *meta, uint64_t sum);
 /* Files beside the data, such as config.json, that the index knows: TS_ERR_IO names one that is
  * missing or changed. */
 TS_API TS_NODISCARD ts_status ts_archive_check_others(const ts_archive *archive);

@@ -366,6 +366,21 @@ ts_status ts_archive_hash(ts_archive *c, int64_t index, uint64_t *out)
     return status;
 }
 
+uint64_t ts_hash_block(const void *data, size_t bytes)
+{
+    return tsi_digest_block(data, bytes);
+}
+
+uint64_t ts_hash_elements(ts_dtype dtype, int64_t first, const void *data, int64_t count)
+{
+    return tsi_digest_elements(dtype, first, data, count);
+}
+
+uint64_t ts_hash_tensor(const ts_meta *meta, uint64_t sum)
+{
+    return tsi_digest_tensor(meta, sum);
+}
+
 uint64_t ts_archive_hash_add(uint64_t hash, const char *name, uint64_t tensor)
 {
     return hash + tsi_digest_named(name, tensor);

@@ -12,96 +12,91 @@
 
 #define GOLDEN 0x9E3779B97F4A7C15u
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- sums over words -------------------------------------------------------------------------
+ *
+ * Word w at place p counts w * factor[p mod 256] * odd(p div 256). All factors are odd, so no
+ * change of one word is lost; they are as good as random, so no likely change of several is. */
 
-enum { LANES = 8, STRIPE = 8 * LANES };
+enum { FACTORS = 256 };
+static const uint32_t factor[FACTORS] = {
+#include "checkpoint/digest_table.inc"
+};
 
-/* Digits of pi after the point, 16 hexadecimal ones each. */
-static const uint64_t keys[LANES] = { 0x243F6A8885A308D3u, 0x13198A2E03707344u, 0xA4093822299F31D0u,
-                                      0x082EFA98EC4E6C89u, 0x452821E638D01377u, 0xBE5466CF34E90C6Cu,
-                                      0xC0AC29B7C97C50DDu, 0x3F84D5B5B5470917u };
-
-/* A word counts twice: alone in its neighbour's lane, so that no change of one word is lost, and as
- * a product under a key of its place, so that order counts. */
-static void add_stripe(uint64_t *lane, const unsigned char *at, uint64_t place)
+static uint64_t odd(uint64_t number)
 {
-    uint64_t word[LANES];
-    memcpy(word, at, STRIPE);
-    for (int i = 0; i < LANES; i++) {
-        uint64_t mixed = word[i] ^ (keys[i] + place);
-        lane[i] += (mixed & 0xFFFFFFFFu) * (mixed >> 32);
-    }
-    for (int i = 0; i < LANES; i++)
-        lane[i] += word[i ^ 1];
+    return tsi_hash_mix(GOLDEN, number) | 1;
 }
 
-uint64_t tsi_digest_block(const void *data, size_t bytes)
-{
-    uint64_t lane[LANES] = { 0 }, place = 0;
-    const unsigned char *at = data;
-    size_t left = bytes;
-    for (; left >= STRIPE; left -= STRIPE, at += STRIPE, place += GOLDEN)
-        add_stripe(lane, at, place);
-    if (left > 0) {
-        unsigned char last[STRIPE] = { 0 };
-        memcpy(last, at, left);
-        add_stripe(lane, last, place);
-    }
-    uint64_t hash = tsi_hash_mix(GOLDEN, (uint64_t)bytes); /* so that zeros at the end count */
-    for (int i = 0; i < LANES; i++)
-        hash = tsi_hash_mix(hash, lane[i]);
-    return hash;
-}
-
-/* ---- tensors --------------------------------------------------------------------------------- */
-
-/* A word of 32 bits under the number of its place. The multiplier is odd and below 2^32, so equal
- * places with different words never give the same. */
-static inline uint64_t term(uint64_t place, uint32_t word)
-{
-    uint64_t key = (place + 1) * GOLDEN;
-    key ^= key << 32;
-    uint64_t product = (uint64_t)(uint32_t)((uint32_t)key + word) * ((key >> 32) | 1);
-    return product ^ product >> 29;
-}
-
-static uint64_t sum_words(uint64_t place, const unsigned char *at, int64_t count)
+static uint64_t sum_4(const unsigned char *at, const uint32_t *by, int64_t count)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++) {
         uint32_t word;
         memcpy(&word, at + 4 * i, 4);
-        sum += term(place + (uint64_t)i, word);
+        sum += (uint64_t)word * by[i];
     }
     return sum;
 }
 
-static uint64_t sum_halves(uint64_t place, const unsigned char *at, int64_t count)
+static uint64_t sum_2(const unsigned char *at, const uint32_t *by, int64_t count)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, at + 2 * i, 2);
-        sum += term(place + (uint64_t)i, half);
+        uint16_t word;
+        memcpy(&word, at + 2 * i, 2);
+        sum += (uint64_t)word * by[i];
     }
     return sum;
 }
 
-static uint64_t sum_bytes(uint64_t place, const unsigned char *at, int64_t count)
+static uint64_t sum_1(const unsigned char *at, const uint32_t *by, int64_t count)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++)
-        sum += term(place + (uint64_t)i, at[i]);
+        sum += (uint64_t)at[i] * by[i];
     return sum;
 }
+
+/* `count` words of `bytes` each, the first of them at `place`. */
+static uint64_t sum_words(uint64_t place, const unsigned char *at, int64_t count, size_t bytes)
+{
+    uint64_t sum = 0;
+    while (count > 0) {
+        int64_t first = (int64_t)(place % FACTORS), n = FACTORS - first;
+        if (n > count) n = count;
+        uint64_t part = bytes == 4   ? sum_4(at, factor + first, n)
+                        : bytes == 2 ? sum_2(at, factor + first, n)
+                                     : sum_1(at, factor + first, n);
+        sum += part * odd(place / FACTORS);
+        at += (size_t)n * bytes;
+        place += (uint64_t)n;
+        count -= n;
+    }
+    return sum;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+uint64_t tsi_digest_block(const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    size_t words = bytes / 4, left = bytes % 4;
+    unsigned char last[4] = { 0 };
+    uint64_t sum = sum_words(0, at, (int64_t)words, 4);
+    if (left > 0) memcpy(last, at + 4 * words, left);
+    if (left > 0) sum += sum_words(words, last, 1, 4);
+    /* With the length, so that zeros at the end count. */
+    return tsi_hash_mix(tsi_hash_mix(GOLDEN, (uint64_t)bytes), sum);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 uint64_t tsi_digest_elements(ts_dtype dtype, int64_t first, const void *data, int64_t count)
 {
     size_t bytes = ts_dtype_size(dtype);
-    if (bytes == 1) return sum_bytes((uint64_t)first, data, count);
-    if (bytes == 2) return sum_halves((uint64_t)first, data, count);
+    if (bytes < 4) return sum_words((uint64_t)first, data, count, bytes);
     int64_t words = (int64_t)bytes / 4;
-    return sum_words((uint64_t)(first * words), data, count * words);
+    return sum_words((uint64_t)(first * words), data, count * words, 4);
 }
 
 uint64_t tsi_digest_tensor(const ts_meta *meta, uint64_t sum)

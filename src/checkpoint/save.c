@@ -10,6 +10,7 @@
 #include "checkpoint/save.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -229,11 +230,18 @@ static ts_status join(tsi_save *save)
 
 /* ---- the index ------------------------------------------------------------------------------- */
 
+/* No temporary name: the whole directory has one. */
 static ts_status write_file(const char *folder, const char *name, const void *data, size_t length)
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    return tsi_file_replace(path, data, length);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file < 0) return TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
+    ts_status status = tsi_file_write(path, file, data, length);
+    if (status == TS_OK && fsync(file) != 0)
+        status = TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
+    close(file);
+    return status;
 }
 
 static ts_status write_others(tsi_save *save, tsi_index *index)
