@@ -13,7 +13,7 @@
 #include "base/rank.h"
 #include "checkpoint/folder.h"
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, RANKS_MAX = 1 << 24 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -64,6 +64,18 @@ static ts_status layout_of(ts_archive *c, const tsi_index_tensor *t, tsi_mesh_de
     return TS_OK;
 }
 
+/* A reader walks over the blocks of the writer: a count of ranks beyond all machines is refused. */
+static ts_status mesh_of(ts_archive *c, const char *text, tsi_mesh_desc **out)
+{
+    TSI_TRY(tsi_mesh_desc_parse(c->world, text, -1, out));
+    if ((*out)->count <= RANKS_MAX) return TS_OK;
+    int64_t count = (*out)->count;
+    tsi_mesh_desc_release(*out);
+    *out = NULL;
+    return TSI_FAIL(TS_ERR_IO, "%s/" TSI_INDEX_NAME ": a mesh of %lld ranks, more than %d", c->path,
+                    (long long)count, RANKS_MAX);
+}
+
 static ts_status fill_ours(ts_archive *c, tsi_mesh_desc *mesh)
 {
     for (int64_t i = 0; i < c->index.tensor_count; i++) {
@@ -73,7 +85,7 @@ static ts_status fill_ours(ts_archive *c, tsi_mesh_desc *mesh)
             .name = t->name, .of = t->of, .sharding = t->sharding, .meta = t->meta, .hash = t->hash
         };
         tsi_mesh_desc *own = mesh;
-        if (t->mesh) TSI_TRY(tsi_mesh_desc_parse(c->world, t->mesh, -1, &own));
+        if (t->mesh) TSI_TRY(mesh_of(c, t->mesh, &own));
         ts_status status = layout_of(c, t, own, &e->layout);
         if (own != mesh) tsi_mesh_desc_release(own);
         TSI_TRY(status);
@@ -81,14 +93,9 @@ static ts_status fill_ours(ts_archive *c, tsi_mesh_desc *mesh)
     return TS_OK;
 }
 
-static ts_status open_ours(ts_archive *c, const char *path)
+static ts_status open_text(ts_archive *c, const char *path, const char *text, size_t length)
 {
-    char *text = NULL;
-    size_t length = 0;
-    ts_status status = tsi_file_read(path, TSI_INDEX_BYTES_MAX, &text, &length);
-    if (status == TS_OK) status = tsi_index_parse(path, text, length, &c->index);
-    tsi_free(text);
-    TSI_TRY(status);
+    TSI_TRY(tsi_index_parse(path, text, length, &c->index));
     c->ours = true;
     c->entry = tsi_calloc((size_t)c->index.tensor_count + 1, sizeof *c->entry);
     if (!c->entry)
@@ -96,9 +103,19 @@ static ts_status open_ours(ts_archive *c, const char *path)
                                (size_t)c->index.tensor_count * sizeof *c->entry);
     TSI_TRY(tsi_world_make(1, 1, 0, 1, &c->world));
     tsi_mesh_desc *mesh = NULL;
-    TSI_TRY(tsi_mesh_desc_parse(c->world, c->index.mesh, -1, &mesh));
-    status = fill_ours(c, mesh);
+    TSI_TRY(mesh_of(c, c->index.mesh, &mesh));
+    ts_status status = fill_ours(c, mesh);
     tsi_mesh_desc_release(mesh);
+    return status;
+}
+
+static ts_status open_ours(ts_archive *c, const char *path)
+{
+    char *text = NULL;
+    size_t length = 0;
+    TSI_TRY(tsi_file_read(path, TSI_INDEX_BYTES_MAX, &text, &length));
+    ts_status status = open_text(c, path, text, length);
+    tsi_free(text);
     return status;
 }
 
@@ -134,6 +151,22 @@ static ts_status open_as(ts_archive *c, const char *path)
         return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
     TSI_TRY(stat(index, &about) == 0 ? open_ours(c, index) : open_published(c, path));
     return index_names(c);
+}
+
+ts_status tsi_archive_open_text(const char *text, size_t length, ts_archive **out)
+{
+    *out = NULL;
+    ts_archive *c = tsi_calloc(1, sizeof *c);
+    if (!c) return tsi_fail_memory("a checkpoint", sizeof *c);
+    c->path = tsi_strdup("");
+    ts_status status =
+        c->path ? open_text(c, TSI_INDEX_NAME, text, length) : tsi_fail_memory("a path", 1);
+    if (status == TS_OK) status = index_names(c);
+    if (status == TS_OK)
+        *out = c;
+    else
+        ts_archive_close(c);
+    return status;
 }
 
 ts_status ts_archive_open(const char *path, ts_archive **out)

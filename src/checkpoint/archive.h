@@ -51,6 +51,8 @@ struct ts_archive {
     int64_t bytes_read, blocks_repaired;
 };
 
+/* An index without its directory: nothing can be read of it. For tests. */
+ts_status tsi_archive_open_text(const char *text, size_t length, ts_archive **out);
 void tsi_archive_close_files(ts_archive *archive); /* what is known of them stays */
 const tsi_entry *tsi_archive_find(const ts_archive *archive, const char *name); /* NULL */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States by the public API: a user's modules and optimisers, parts by pattern and under other names,
- * other dtypes, strided blocks, and what does not fit refused with a sentence. */
+/* States by the public API: a user's modules and optimisers, parts by pattern and under other
+ * names, other dtypes, strided blocks, and what does not fit refused with a sentence. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ static ts_mesh *line(test *t)
     return ts_mesh_create(t->me, axes);
 }
 
-/* ---- modules and optimisers --------------------------------------------------------------------- */
+/* ---- modules and optimisers ------------------------------------------------------------------ */
 
 static void forward(void *state, const ts_module_io *io)
 {
@@ -127,7 +127,8 @@ TS_TEST_RANKS(modules_and_optimisers_go_on, 1, 2, 3)
     TEST_EQ(t, ts_optimizer_steps(b.optimizer), 2);
     TEST_TEXT(t, ts_state_get(to, "note"), "after two");
     take_steps(t, &b, mesh, 2);
-    ts_tensor *x = ts_module_find_param(a.self, "weight"), *y = ts_module_find_param(b.self, "weight");
+    ts_tensor *x = ts_module_find_param(a.self, "weight"),
+              *y = ts_module_find_param(b.self, "weight");
     y = ts_redistribute(y, "x:S(0)");
     int equal = 0;
     TEST_OK(t, ts_equal(x, y, &equal));
@@ -143,7 +144,7 @@ TS_TEST_RANKS(modules_and_optimisers_go_on, 1, 2, 3)
     remove_path(t, path);
 }
 
-/* ---- parts, names, dtypes ----------------------------------------------------------------------- */
+/* ---- parts, names, dtypes -------------------------------------------------------------------- */
 
 TS_TEST_RANKS(parts_names_and_dtypes, 1, 2, 3)
 {
@@ -200,7 +201,7 @@ TS_TEST_RANKS(parts_names_and_dtypes, 1, 2, 3)
     remove_path(t, path);
 }
 
-/* ---- what does not fit --------------------------------------------------------------------------- */
+/* ---- what does not fit ----------------------------------------------------------------------- */
 
 typedef struct misfit {
     const char *name, *words;
@@ -227,9 +228,15 @@ static void expect(test *t, const misfit *m, ts_mesh *mesh, const char *path)
 TS_TEST_RANKS(what_does_not_fit_is_named, 1)
 {
     static const misfit rows[] = {
-        { "a", "a is (6, 10) there and (6, 11) here", { .ndim = 2, .extent = { 6, 11 } }, NULL,
+        { "a",
+          "a is (6, 10) there and (6, 11) here",
+          { .ndim = 2, .extent = { 6, 11 } },
+          NULL,
           TS_ERR_SHAPE },
-        { "b", "not there: b; not asked for: a", { .ndim = 1, .extent = { 3 } }, NULL,
+        { "b",
+          "not there: b; not asked for: a",
+          { .ndim = 1, .extent = { 3 } },
+          NULL,
           TS_ERR_STATE },
         { "a", "not there: c", { .ndim = 2, .extent = { 6, 10 } }, "c", TS_ERR_STATE },
     };
