@@ -149,8 +149,8 @@ static ts_status backward(tsi_stream *stream, tsi_cuda_attend_args *a)
     int64_t blocks = (rows + THREADS / 32 - 1) / (THREADS / 32);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * size, &a->delta));
     TSI_TRY(launch(stream, a, blocks, TSI_CUDA_attend_delta_f32, TSI_CUDA_attend_delta_f64, 0));
-    TSI_TRY(launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64,
-                   numbers));
+    TSI_TRY(
+        launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64, numbers));
     return launch(stream, a, a->batch * a->groups * a->keys, TSI_CUDA_attend_keys_f32,
                   TSI_CUDA_attend_keys_f64, numbers);
 }

@@ -74,19 +74,19 @@ static tsi_cudnn_shape shape_of(const tsi_block *x)
 
 static tsi_cudnn_shape turned(tsi_cudnn_shape shape)
 {
-    return (tsi_cudnn_shape){
-        { shape.extent[0], shape.extent[1], shape.extent[3], shape.extent[2] },
-        { shape.stride[0], shape.stride[1], shape.stride[3], shape.stride[2] }
-    };
+    return (
+        tsi_cudnn_shape){ { shape.extent[0], shape.extent[1], shape.extent[3], shape.extent[2] },
+                          { shape.stride[0], shape.stride[1], shape.stride[3], shape.stride[2] } };
 }
 
 static plan_key key_of(const tsi_stream *stream, const tsi_cuda_attend *c)
 {
     plan_key key;
     memset(&key, 0, sizeof key);
-    const tsi_block *const list[NAMES] = { [Q] = c->q,         [K] = c->k,   [V] = c->v,
-                                           [OUT] = c->out,     [DQ] = c->dq, [DK] = c->dk,
-                                           [D_OUT] = c->d_out, [DV] = c->dv };
+    const tsi_block *const list[NAMES] = {
+        [Q] = c->q,   [K] = c->k,   [V] = c->v,         [OUT] = c->out,
+        [DQ] = c->dq, [DK] = c->dk, [D_OUT] = c->d_out, [DV] = c->dv
+    };
     key.cuda = stream->cuda;
     for (int32_t i = 0; i < NAMES; i++)
         if (list[i]) key.of[i] = shape_of(list[i]);
@@ -187,8 +187,8 @@ static void group_product(scene *s, tsi_cudnn_any x, tsi_cudnn_any y, int64_t na
         tsi_cudnn_add_product(g, across, y, to);
         return;
     }
-    tsi_cudnn_shape heads = tsi_cudnn_dense(s->pairs.extent[0], s->pairs.extent[1],
-                                            shape->extent[2], shape->extent[3]);
+    tsi_cudnn_shape heads =
+        tsi_cudnn_dense(s->pairs.extent[0], s->pairs.extent[1], shape->extent[2], shape->extent[3]);
     tsi_cudnn_any all = tsi_cudnn_between(g, s->type, &heads);
     tsi_cudnn_add_product(g, across, y, all);
     tsi_cudnn_add_reduce(g, TSI_CUDNN_SUM, all, to);
@@ -280,9 +280,10 @@ static ts_status run_plan(tsi_stream *stream, const tsi_cuda_attend *c, const pl
     float scale = (float)c->scale, low = -1e9f, one = 1;
     int32_t shift = (int32_t)c->reach;
     packed p = { .count = 0 };
-    const tsi_block *const list[NAMES] = { [Q] = c->q,         [K] = c->k,     [V] = c->v,
-                                           [OUT] = c->out,     [LSE] = c->lse, [DQ] = c->dq,
-                                           [D_OUT] = c->d_out, [DK] = c->dk,   [DV] = c->dv };
+    const tsi_block *const list[NAMES] = {
+        [Q] = c->q,   [K] = c->k,         [V] = c->v,   [OUT] = c->out, [LSE] = c->lse,
+        [DQ] = c->dq, [D_OUT] = c->d_out, [DK] = c->dk, [DV] = c->dv
+    };
     for (int32_t i = 0; i < NAMES; i++)
         if (list[i]) pack(&p, i, list[i]->data);
     pack(&p, SCALE, &scale);

@@ -29,6 +29,11 @@ typedef enum tsi_cuda_kernel {
 
 typedef struct tsi_cuda tsi_cuda;
 
+enum { TSI_CUDA_CALLS = 256 }; /* that are remembered, for their names and places */
+typedef struct tsi_cuda_call {
+    const char *op, *where;
+} tsi_cuda_call;
+
 enum { TSI_CUDA_CHUNKS = 4, TSI_CUDA_CHUNK_BYTES = 1 << 20 };
 
 struct tsi_stream {
@@ -41,7 +46,11 @@ struct tsi_stream {
     void *workspace; /* of products, on the device; NULL until the first */
     void *scratch;   /* of one call at a time (tsi_cuda_scratch) */
     size_t scratch_bytes;
-    void *cudnn; /* its handle; NULL until the first attention */
+    void *cudnn;                   /* its handle; NULL until the first attention */
+    tsi_cuda_complaint *complaint; /* on the device (complain.h) */
+    uint64_t asked;                /* calls that may complain */
+    bool asking;                   /* one was launched since the last wait */
+    tsi_cuda_call call[TSI_CUDA_CALLS];
 };
 
 struct tsi_cuda {
@@ -105,8 +114,16 @@ ts_status tsi_cuda_launch_pieces(tsi_stream *stream, tsi_cuda_kernel kernel, int
                                  int32_t per_thread, void *args);
 ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
                           int32_t threads, int32_t shared, void *args);
+/* A block as rows of its last `inner` dims, which are dense: how many, how long, how far apart.
+ * False: it is not. */
+bool tsi_cuda_rows_of(const tsi_block *block, int32_t inner, int64_t *rows, int64_t *length,
+                      int64_t *stride);
 /* The global indices of a dim; false: more spans than a kernel takes. */
 bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int32_t dim);
+/* Dims of `count` operands that are one where they can be, without those of extent 1: in place.
+ * Returns how many are left, at least one. */
+int32_t tsi_cuda_coalesce(int32_t ndim, int64_t *extent, tsi_cuda_operand *const *operand,
+                          int32_t count);
 void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);
 
 /* ---- copy.c, fold.c, random.c: the kernels of the table */

@@ -387,8 +387,7 @@ static int execute(void *handle, const tsi_cudnn_plan *plan, const int64_t *name
     if (failed) return failed;
     failed = dnn.set(pack, PACK_NAMES, OF_I64, count, name);
     if (!failed) failed = dnn.set(pack, PACK_POINTERS, OF_POINTER, count, (const void *)memory);
-    if (!failed)
-        failed = dnn.set(pack, PACK_WORKSPACE, OF_POINTER, 1, (const void *)&workspace);
+    if (!failed) failed = dnn.set(pack, PACK_WORKSPACE, OF_POINTER, 1, (const void *)&workspace);
     if (!failed) failed = dnn.finalize(pack);
     if (!failed) failed = dnn.execute(handle, plan->plan, pack);
     (void)dnn.drop(pack);
@@ -399,8 +398,7 @@ ts_status tsi_cudnn_run(tsi_stream *stream, const tsi_cudnn_plan *plan, const in
                         void *const *memory, int32_t count)
 {
     void *handle = run_handle(stream), *workspace = NULL;
-    if (!handle)
-        return TSI_FAIL(TS_ERR_INTERNAL, "%s: cuDNN gives no handle", stream->cuda->name);
+    if (!handle) return TSI_FAIL(TS_ERR_INTERNAL, "%s: cuDNN gives no handle", stream->cuda->name);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)plan->workspace, &workspace));
     int failed = execute(handle, plan, name, memory, count, workspace);
     if (!failed) return TS_OK;

@@ -7,13 +7,20 @@
 
 #include "base/error.h"
 
-enum { BLOCKS_PER_UNIT = 32 }; /* 256 threads each: four waves of what a multiprocessor holds */
+enum {
+    BLOCKS_PER_UNIT = 32,    /* 256 threads each: four waves of what a multiprocessor holds */
+    SHARED_PLAIN = 48 * 1024 /* bytes a kernel may use unasked */
+};
 
 ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
                           int32_t threads, int32_t shared, void *args)
 {
     void *parameters[1] = { args };
     TSI_ASSERT(blocks > 0 && blocks <= INT32_MAX);
+    if (shared > SHARED_PLAIN)
+        TSI_CUDA_TRY(stream->cuda, "shared memory of a kernel",
+                     tsi_cu.function_set(stream->cuda->kernel[kernel],
+                                         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared));
     CUresult result =
         tsi_cu.launch(stream->cuda->kernel[kernel], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1,
                       (unsigned)shared, stream->handle, parameters, NULL);
@@ -61,6 +68,36 @@ void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *ext
     }
 }
 
+static bool is_one(const tsi_cuda_operand *const *operand, int32_t count, int32_t outer,
+                   int32_t inner, int64_t extent)
+{
+    for (int32_t k = 0; k < count; k++)
+        if (operand[k]->stride[outer] != operand[k]->stride[inner] * extent) return false;
+    return true;
+}
+
+int32_t tsi_cuda_coalesce(int32_t ndim, int64_t *extent, tsi_cuda_operand *const *operand,
+                          int32_t count)
+{
+    int32_t left = 0;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (extent[d] == 1) continue;
+        if (left > 0 &&
+            is_one((const tsi_cuda_operand *const *)operand, count, left - 1, d, extent[d])) {
+            extent[left - 1] *= extent[d];
+        } else {
+            extent[left++] = extent[d];
+        }
+        for (int32_t k = 0; k < count; k++)
+            operand[k]->stride[left - 1] = operand[k]->stride[d];
+    }
+    if (left > 0) return left;
+    extent[0] = 1; /* one element */
+    for (int32_t k = 0; k < count; k++)
+        operand[k]->stride[0] = 1;
+    return 1;
+}
+
 bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int32_t dim)
 {
     *places = (tsi_cuda_places){ .count = 0 };
@@ -73,4 +110,24 @@ bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int
         places->span[s] =
             (tsi_cuda_span){ span[s].begin, span[s].length, span[s].period, span[s].count };
     return true;
+}
+
+bool tsi_cuda_rows_of(const tsi_block *block, int32_t inner, int64_t *rows, int64_t *length,
+                      int64_t *stride)
+{
+    int64_t step = 1;
+    int32_t d = block->ndim - 1;
+    for (; d >= block->ndim - inner; step *= block->extent[d--])
+        if (block->extent[d] != 1 && block->stride[d] != step) return false;
+    *length = step;
+    *rows = 1;
+    *stride = step;
+    for (bool first = true; d >= 0; d--) {
+        if (block->extent[d] == 1) continue;
+        if (first) *stride = block->stride[d];
+        if (!first && block->stride[d] != *stride * *rows) return false;
+        first = false;
+        *rows *= block->extent[d];
+    }
+    return *stride >= 0;
 }

@@ -1,113 +1,201 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm.c - rms_norm, its gradient and softmax of contiguous rows of f32 and bf16. */
+/* norm.c - rms_norm, layer_norm and their gradients: rows that a warp keeps in registers where they
+ * are short and on 16 bytes, else a block a row. */
+#include "op/nn/norm.h"
+
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { LENGTH_MAX = 11264, BACK_BLOCKS = 264 }; /* a row of f32 in shared memory */
+enum { WARPS = 8, BACK_BLOCKS = 264, SHARED_MAX = 200 << 10 };
 
-static bool is_plain(const tsi_block *block)
+static bool is_real(int32_t dtype)
 {
-    return (block->dtype == TS_DTYPE_F32 || block->dtype == TS_DTYPE_BF16) &&
-           tsi_block_is_dense(block) && tsi_block_count(block) > 0;
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
+           dtype == TS_DTYPE_F64;
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* A parameter of the columns, or none. */
+static bool parameter_of(const tsi_kernel_io *io, int32_t input, int64_t length, const void **out,
+                         int32_t *dtype)
+{
+    *out = NULL;
+    if (input >= io->input_count || io->in[input].block.dtype == TS_DTYPE_NONE) return true;
+    const tsi_block *p = &io->in[input].block;
+    *out = p->data;
+    if (*dtype == 0) *dtype = p->dtype;
+    return is_real(p->dtype) && *dtype == p->dtype && tsi_block_is_dense(p) &&
+           tsi_block_count(p) == length;
+}
+
+/* One number a row, dense, f32 (f64 of f64). */
+static bool is_statistic(const tsi_block *block, const tsi_cuda_norm_args *args)
+{
+    return block->dtype == (args->dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32) &&
+           tsi_block_is_dense(block) && tsi_block_count(block) == args->rows;
+}
+
+/* ---- which kernel ---------------------------------------------------------------------------- */
+
+/* Units a lane keeps of a row, a power of two; 0: rows are not for warps. */
+static int32_t units_of(const tsi_cuda_norm_args *a)
+{
+    if (a->dtype != TS_DTYPE_F32 && a->dtype != TS_DTYPE_BF16) return 0;
+    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
+    uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->dy;
+    int64_t steps = a->length | a->x_stride | a->y_stride | a->dy_stride;
+    if (bits % 16 || steps % n) return 0;
+    int64_t units = (a->length / n + 31) / 32;
+    int32_t power = 1;
+    while (power < units)
+        power *= 2;
+    return power <= 16 ? power : 0;
+}
+
+static int32_t place_of(int32_t units)
+{
+    int32_t place = 0;
+    for (; units > 1; units /= 2)
+        place++;
+    return place;
 }
 
 /* A thread for each unit of 16 bytes, as far as there are some. */
-static int32_t threads_for(int64_t length, int32_t dtype)
+static int32_t threads_for(const tsi_cuda_norm_args *a)
 {
-    int64_t units = length * (int64_t)ts_dtype_size((ts_dtype)dtype) / 16, most = 512;
+    int64_t units = a->length * (int64_t)ts_dtype_size((ts_dtype)a->dtype) / 16, most = 512;
     int64_t threads = (units + 31) / 32 * 32;
     return (int32_t)(threads < 32 ? 32 : threads > most ? most : threads);
 }
 
-/* Sizes and the weight; false: not for these kernels. */
-static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *weight,
-                   const tsi_block *scale, int64_t length, tsi_cuda_norm_args *args)
+static tsi_cuda_kernel by_dtype(int32_t dtype, const tsi_cuda_kernel *f32_f64_bf16_f16)
 {
-    bool weighed = weight && weight->dtype != TS_DTYPE_NONE;
-    if (!io->queue || !is_plain(x) || length < 1 || (weighed && !is_plain(weight)) ||
-        scale->dtype != TS_DTYPE_F32 || !is_plain(scale))
-        return false;
-    args->length = length;
-    args->rows = tsi_block_count(x) / length;
-    args->scale = scale->data;
-    args->dtype = x->dtype;
-    if (!weighed) return true;
-    args->weight = weight->data;
-    args->weight_dtype = weight->dtype;
-    return tsi_block_count(weight) == length;
+    return f32_f64_bf16_f16[dtype == TS_DTYPE_F32    ? 0
+                            : dtype == TS_DTYPE_F64  ? 1
+                            : dtype == TS_DTYPE_BF16 ? 2
+                                                     : 3];
+}
+
+static int64_t at_most(int64_t value, int64_t most)
+{
+    return value < most ? value : most;
+}
+
+static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
+{
+    static const tsi_cuda_kernel warp[2][5] = {
+        { TSI_CUDA_norm_warp_1_f32, TSI_CUDA_norm_warp_2_f32, TSI_CUDA_norm_warp_4_f32,
+          TSI_CUDA_norm_warp_8_f32, TSI_CUDA_norm_warp_16_f32 },
+        { TSI_CUDA_norm_warp_1_bf16, TSI_CUDA_norm_warp_2_bf16, TSI_CUDA_norm_warp_4_bf16,
+          TSI_CUDA_norm_warp_8_bf16, TSI_CUDA_norm_warp_16_bf16 },
+    };
+    static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_f32, TSI_CUDA_norm_f64,
+                                             TSI_CUDA_norm_bf16, TSI_CUDA_norm_f16 };
+    int32_t units = units_of(a);
+    if (units == 0)
+        return tsi_cuda_launch(stream, by_dtype(a->dtype, block), at_most(a->rows, INT32_MAX),
+                               threads_for(a), 0, a);
+    return tsi_cuda_launch(stream, warp[a->dtype == TS_DTYPE_BF16][place_of(units)],
+                           at_most((a->rows + WARPS - 1) / WARPS, INT32_MAX), WARPS * 32, 0, a);
+}
+
+static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
+{
+    static const tsi_cuda_kernel warp[2][4] = {
+        { TSI_CUDA_norm_warp_backward_1_f32, TSI_CUDA_norm_warp_backward_2_f32,
+          TSI_CUDA_norm_warp_backward_4_f32, TSI_CUDA_norm_warp_backward_8_f32 },
+        { TSI_CUDA_norm_warp_backward_1_bf16, TSI_CUDA_norm_warp_backward_2_bf16,
+          TSI_CUDA_norm_warp_backward_4_bf16, TSI_CUDA_norm_warp_backward_8_bf16 },
+    };
+    static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_backward_f32, TSI_CUDA_norm_backward_f64,
+                                             TSI_CUDA_norm_backward_bf16,
+                                             TSI_CUDA_norm_backward_f16 };
+    int32_t units = units_of(a);
+    bool wide = a->dtype == TS_DTYPE_F64, by_warps = units > 0 && units <= 8;
+    int64_t kept = a->length * (a->layer ? 2 : 1), size = wide ? 8 : 4;
+    void *memory = NULL;
+    if (!by_warps && kept * size > SHARED_MAX) return (ts_status)TSI_KERNEL_DECLINED;
+    a->blocks = (int32_t)at_most(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
+    TSI_TRY(tsi_cuda_scratch(stream, (size_t)(a->blocks * kept * size), &memory));
+    a->partial = memory;
+    TSI_TRY(by_warps ? tsi_cuda_launch(stream, warp[a->dtype == TS_DTYPE_BF16][place_of(units)],
+                                       a->blocks, WARPS * 32, 0, a)
+                     : tsi_cuda_launch(stream, by_dtype(a->dtype, block), a->blocks, threads_for(a),
+                                       (int32_t)(kept * size), a));
+    return tsi_cuda_launch(stream, wide ? TSI_CUDA_norm_sums_f64 : TSI_CUDA_norm_sums_f32,
+                           (kept + 31) / 32, 256, 0, a);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static ts_status forward(const tsi_kernel_io *io, bool layer)
+{
+    const tsi_norm_attributes *attributes = io->attributes;
+    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
+    tsi_cuda_norm_args a = { .x = x->data, .y = y->data, .eps = attributes->eps, .layer = layer };
+    int64_t rows, length;
+    a.dtype = x->dtype;
+    if (!io->queue || !is_real(x->dtype) || y->dtype != x->dtype ||
+        !tsi_cuda_rows_of(x, attributes->normalized.count, &a.rows, &a.length, &a.x_stride) ||
+        !tsi_cuda_rows_of(y, attributes->normalized.count, &rows, &length, &a.y_stride) ||
+        !parameter_of(io, 1, a.length, &a.weight, &a.weight_dtype) ||
+        !parameter_of(io, 2, a.length, &a.bias, &a.weight_dtype))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t o = 1; o < io->output_count; o++)
+        if (!is_statistic(&io->out[o].block, &a)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (a.rows * a.length == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    a.scale = io->out[io->output_count - 1].block.data;
+    a.mean = layer ? io->out[1].block.data : NULL;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return launch_forward(io->queue, &a);
+}
+
+static ts_status backward(const tsi_kernel_io *io, bool layer)
+{
+    enum { DY, X, WEIGHT, SCALE, MEAN };
+    const tsi_block *dy = &io->in[DY].block, *x = &io->in[X].block, *dx = &io->out[0].block;
+    const tsi_block *dw = &io->out[1].block, *db = layer ? &io->out[2].block : dw;
+    int32_t inner = io->in[WEIGHT].block.ndim;
+    tsi_cuda_norm_args a = { .x = x->data, .dy = dy->data, .y = dx->data, .layer = layer };
+    int64_t rows, length;
+    a.dtype = x->dtype;
+    a.sum_dtype = dw->dtype;
+    if (!io->queue || !is_real(x->dtype) || dy->dtype != x->dtype || dx->dtype != x->dtype ||
+        !tsi_cuda_rows_of(x, inner, &a.rows, &a.length, &a.x_stride) ||
+        !tsi_cuda_rows_of(dy, inner, &rows, &length, &a.dy_stride) ||
+        !tsi_cuda_rows_of(dx, inner, &rows, &length, &a.y_stride) ||
+        !parameter_of(io, WEIGHT, a.length, &a.weight, &a.weight_dtype) ||
+        !tsi_block_is_dense(dw) || !tsi_block_is_dense(db) || db->dtype != dw->dtype)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t i = SCALE; i < io->input_count; i++)
+        if (!is_statistic(&io->in[i].block, &a)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (a.rows * a.length == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    a.scale = io->in[SCALE].block.data;
+    a.mean = layer ? io->in[MEAN].block.data : NULL;
+    a.dw = dw->data;
+    a.db = db->data;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return launch_backward(io->queue, &a);
 }
 
 ts_status tsi_cuda_rms_norm(const tsi_kernel_io *io)
 {
-    const tsi_norm_attributes *a = io->attributes;
-    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
-    tsi_cuda_norm_args args = { .x = x->data, .y = y->data, .eps = a->eps };
-    int64_t length = 1;
-    for (int32_t i = 0; i < a->normalized.count; i++)
-        length *= a->normalized.value[i];
-    const tsi_block *weight = io->input_count > 1 ? &io->in[1].block : NULL;
-    if (!settle(io, x, weight, &io->out[1].block, length, &args) || !is_plain(y) ||
-        y->dtype != x->dtype)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    int64_t blocks = args.rows < INT32_MAX ? args.rows : INT32_MAX;
-    return tsi_cuda_launch(
-        io->queue, x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rms_norm_f32 : TSI_CUDA_rms_norm_bf16,
-        blocks, threads_for(length, x->dtype), 0, &args);
+    return forward(io, false);
+}
+
+ts_status tsi_cuda_layer_norm(const tsi_kernel_io *io)
+{
+    return forward(io, true);
 }
 
 ts_status tsi_cuda_rms_norm_backward(const tsi_kernel_io *io)
 {
-    const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *weight = &io->in[2].block;
-    const tsi_block *dx = &io->out[0].block, *dw = &io->out[1].block;
-    tsi_stream *stream = io->queue;
-    tsi_cuda_norm_args args = { .x = x->data, .dy = dy->data, .y = dx->data, .dw = dw->data };
-    if (!settle(io, x, weight, &io->in[3].block, tsi_block_count(weight), &args) || !is_plain(dy) ||
-        !is_plain(dx) || !is_plain(dw) || dy->dtype != x->dtype || dx->dtype != x->dtype ||
-        dw->dtype != weight->dtype || args.length > LENGTH_MAX)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    args.blocks = (int32_t)(args.rows < BACK_BLOCKS ? args.rows : BACK_BLOCKS);
-    CUdeviceptr memory = 0;
-    size_t row = (size_t)args.length * sizeof(float);
-    TSI_TRY(tsi_cuda_enter(stream->cuda));
-    TSI_CUDA_TRY(stream->cuda, "sums of a norm",
-                 tsi_cu.alloc_async(&memory, (size_t)args.blocks * row, stream->handle));
-    args.partial = (float *)(uintptr_t)memory;
-    ts_status status = tsi_cuda_launch(
-        stream,
-        x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rms_norm_backward_f32 : TSI_CUDA_rms_norm_backward_bf16,
-        args.blocks, threads_for(args.length, x->dtype), (int32_t)row, &args);
-    if (status == TS_OK)
-        status =
-            tsi_cuda_launch(stream, TSI_CUDA_norm_weight, (args.length + 127) / 128, 128, 0, &args);
-    (void)tsi_cu.free_async(memory, stream->handle);
-    return status;
+    return backward(io, false);
 }
 
-static ts_status softmax(const tsi_kernel_io *io, int32_t log)
+ts_status tsi_cuda_layer_norm_backward(const tsi_kernel_io *io)
 {
-    const tsi_softmax_attributes *a = io->attributes;
-    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
-    if (!io->queue || !is_plain(x) || !is_plain(y) || x->dtype != y->dtype || x->ndim < 1 ||
-        a->dim != x->ndim - 1)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    tsi_cuda_softmax_args args = { .x = x->data, .y = y->data, .dtype = x->dtype, .log = log };
-    args.length = x->extent[x->ndim - 1];
-    args.rows = tsi_block_count(x) / args.length;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    int64_t blocks = args.rows < INT32_MAX ? args.rows : INT32_MAX;
-    return tsi_cuda_launch(io->queue,
-                           x->dtype == TS_DTYPE_F32 ? TSI_CUDA_softmax_f32 : TSI_CUDA_softmax_bf16,
-                           blocks, threads_for(args.length, x->dtype), 0, &args);
-}
-
-ts_status tsi_cuda_softmax(const tsi_kernel_io *io)
-{
-    return softmax(io, 0);
-}
-
-ts_status tsi_cuda_log_softmax(const tsi_kernel_io *io)
-{
-    return softmax(io, 1);
+    return backward(io, true);
 }

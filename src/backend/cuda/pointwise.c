@@ -1,15 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointwise.c - elementwise operators of reals (kernels/pointwise.def): dense operands of one dtype
- * by 16 bytes, others by strides. Whole and complex numbers are the host's. */
+/* pointwise.c - elementwise operators (kernels/pointwise.def) of reals and whole numbers: hot ones
+ * of one dtype by 16 bytes, all others by strides. Complex numbers are the host's.
+ *
+ * INV: what a call is computed in follows from its operator's family as in the references: whole
+ * numbers in int64, reals in f32, or in f64 if one of them is f64 or whole or the result a truth.
+ */
+#include "op/pointwise/unary.h"
+
 #include <string.h>
 
 #include "backend/cuda/kernel.h"
 
-static bool is_real(int32_t dtype)
+enum {
+    HOT = 0
+#define TSI_HOT(name, real, whole) +1
+#define TSI_POINT(name, real, whole)
+#include "backend/cuda/kernels/pointwise.def"
+#undef TSI_HOT
+#undef TSI_POINT
+};
+
+typedef enum compute { IN_F32, IN_F64, IN_I64, NOWHERE } compute;
+
+static bool is_narrow(int32_t dtype)
 {
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
 }
+
+static bool is_complex(int32_t dtype)
+{
+    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+}
+
+/* ---- what it is computed in ------------------------------------------------------------------ */
+
+static compute compute_of(const tsi_kernel_io *io)
+{
+    const tsi_pointwise_family *family = io->op->family;
+    bool real = family->result == TSI_RESULT_REAL, wide = false;
+    if (is_complex(io->out[0].block.dtype)) return NOWHERE;
+    for (int32_t k = 0; k < io->input_count; k++) {
+        int32_t dtype = io->in[k].block.dtype;
+        if (is_complex(dtype) || dtype == TS_DTYPE_NONE) return NOWHERE;
+        real = real || is_narrow(dtype) || dtype == TS_DTYPE_F64;
+        wide = wide || (!is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
+    }
+    if (family->with && family->with(io->attributes) == TS_DTYPE_F32) real = true;
+    if (!real) return family->fns.integer ? IN_I64 : NOWHERE;
+    if (!family->fns.real) return NOWHERE;
+    return wide || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
 
 /* The strides of an input along the dims of the result. */
 static tsi_cuda_operand operand_of(const tsi_block *out, const tsi_block *in)
@@ -22,55 +64,100 @@ static tsi_cuda_operand operand_of(const tsi_block *out, const tsi_block *in)
     return operand;
 }
 
-static bool is_row(const tsi_block *out, const tsi_block *in)
+/* Units of 16 bytes: on their places in every dim, contiguous in the last. */
+static bool is_in_units(const tsi_cuda_operand *x, int32_t ndim, int64_t n)
 {
-    return in->dtype == out->dtype && (uintptr_t)in->data % 16 == 0 &&
-           tsi_block_count(in) == tsi_block_count(out) && tsi_block_is_dense(in);
+    bool fits = (uintptr_t)x->data % 16 == 0 && x->stride[ndim - 1] == 1;
+    for (int32_t d = 0; d < ndim - 1; d++)
+        fits = fits && x->stride[d] % n == 0;
+    return fits;
 }
 
-static tsi_cuda_kernel kernel_of(const tsi_cuda_pointwise_args *args, bool rows, bool wide)
+/* The call by units, if it can be. A result of one dim may end within a unit. */
+static bool by_units(tsi_cuda_pointwise_args *args, int32_t ndim, int64_t *extent, int64_t size)
 {
-    if (wide) return TSI_CUDA_pointwise_any_f64;
-    if (rows && args->dtype[0] == TS_DTYPE_F32) return TSI_CUDA_pointwise_f32;
-    if (rows && args->dtype[0] == TS_DTYPE_BF16) return TSI_CUDA_pointwise_bf16;
-    return TSI_CUDA_pointwise_any;
+    int64_t n = 16 / size, *last = &extent[ndim - 1];
+    if (!is_in_units(&args->to, ndim, n) || (ndim > 1 && *last % n)) return false;
+    args->single = 0;
+    for (int32_t k = 0; k < args->inputs; k++)
+        if (args->from[k].stride[ndim - 1] == 0)
+            args->single |= 1 << k;
+        else if (!is_in_units(&args->from[k], ndim, n))
+            return false;
+    *last /= n;
+    args->to.stride[ndim - 1] = n;
+    for (int32_t k = 0; k < args->inputs; k++)
+        args->from[k].stride[ndim - 1] *= n;
+    return true;
+}
+
+static bool is_hot(const tsi_cuda_pointwise_args *args)
+{
+    bool hot = args->op < HOT && args->inputs > 0 &&
+               (args->dtype[0] == TS_DTYPE_F32 || args->dtype[0] == TS_DTYPE_BF16);
+    for (int32_t k = 0; k < args->inputs; k++)
+        hot = hot && args->dtype[1 + k] == args->dtype[0];
+    return hot;
+}
+
+static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
+{
+    size_t bytes = io->attributes ? io->op->attribute_bytes : 0;
+    args->number[0] = 1;
+    if (bytes >= sizeof(double)) memcpy(args->number, io->attributes, sizeof(double));
+    if (bytes >= sizeof args->number) memcpy(args->number, io->attributes, sizeof args->number);
+    if (bytes >= sizeof args->number + sizeof args->flag)
+        memcpy(&args->flag, (const char *)io->attributes + sizeof args->number, sizeof args->flag);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static ts_status launch(tsi_stream *stream, tsi_cuda_pointwise_args *args, int32_t ndim,
+                        int64_t *extent, compute in)
+{
+    static const tsi_cuda_kernel any[] = { [IN_F32] = TSI_CUDA_pointwise_any,
+                                           [IN_F64] = TSI_CUDA_pointwise_any_f64,
+                                           [IN_I64] = TSI_CUDA_pointwise_any_i64 };
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)args->dtype[0]);
+    bool units = in == IN_F32 && is_hot(args) && by_units(args, ndim, extent, size);
+    tsi_cuda_space_make(&args->space, ndim, extent);
+    if (!units) return tsi_cuda_launch_items(stream, any[in], args->count, args);
+    tsi_cuda_kernel rows =
+        args->dtype[0] == TS_DTYPE_F32 ? TSI_CUDA_pointwise_f32 : TSI_CUDA_pointwise_bf16;
+    return tsi_cuda_launch_pieces(stream, rows, args->space.count > 0 ? args->space.count : 1, 2,
+                                  args);
 }
 
 static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
 {
     const tsi_block *out = &io->out[0].block;
-    tsi_cuda_pointwise_args args = { .op = op, .inputs = io->input_count, .number = 1 };
-    if (!io->queue || io->input_count > 3 || !is_real(out->dtype))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    bool wide = out->dtype == TS_DTYPE_F64, rows = is_row(out, out);
+    tsi_cuda_pointwise_args args = { .op = op, .inputs = io->input_count };
+    tsi_cuda_operand *operand[4] = { &args.to, &args.from[0], &args.from[1], &args.from[2] };
+    if (!io->queue || io->input_count > 3) return (ts_status)TSI_KERNEL_DECLINED;
+    compute in = compute_of(io);
+    if (in == NOWHERE) return (ts_status)TSI_KERNEL_DECLINED;
+    args.count = tsi_block_count(out);
+    if (args.count == 0) return TS_OK;
     args.dtype[0] = out->dtype;
     args.to = operand_of(out, out);
     for (int32_t k = 0; k < io->input_count; k++) {
-        const tsi_block *in = &io->in[k].block;
-        if (!is_real(in->dtype)) return (ts_status)TSI_KERNEL_DECLINED;
-        args.dtype[1 + k] = in->dtype;
-        args.from[k] = operand_of(out, in);
-        wide = wide || in->dtype == TS_DTYPE_F64;
-        rows = rows && is_row(out, in);
+        args.dtype[1 + k] = io->in[k].block.dtype;
+        args.from[k] = operand_of(out, &io->in[k].block);
     }
-    if (io->attributes && io->op->attribute_bytes >= sizeof args.number)
-        memcpy(&args.number, io->attributes, sizeof args.number);
-    if (tsi_block_count(out) == 0) return TS_OK;
-    int64_t one = tsi_block_count(out);
-    rows = rows && (out->dtype == TS_DTYPE_F32 || out->dtype == TS_DTYPE_BF16);
-    tsi_cuda_space_make(&args.space, rows ? 1 : out->ndim, rows ? &one : out->extent);
-    tsi_cuda_kernel kernel = kernel_of(&args, rows, wide);
+    read_numbers(io, &args);
+    int64_t extent[TS_NDIM_MAX];
+    memcpy(extent, out->extent, sizeof extent);
+    int32_t ndim = tsi_cuda_coalesce(out->ndim, extent, operand, 1 + io->input_count);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    if (kernel == TSI_CUDA_pointwise_any || kernel == TSI_CUDA_pointwise_any_f64)
-        return tsi_cuda_launch_items(io->queue, kernel, one, &args);
-    int64_t units = one / (16 / (int64_t)ts_dtype_size((ts_dtype)out->dtype));
-    return tsi_cuda_launch_pieces(io->queue, kernel, units > 0 ? units : 1, 2, &args);
+    return launch(io->queue, &args, ndim, extent, in);
 }
 
-#define TSI_POINTWISE(name, expression)                                                            \
+#define TSI_HOT(name, real, whole)                                                                 \
     ts_status tsi_cuda_op_##name(const tsi_kernel_io *io)                                          \
     {                                                                                              \
         return pointwise(io, TSI_POINTWISE_##name);                                                \
     }
+#define TSI_POINT TSI_HOT
 #include "backend/cuda/kernels/pointwise.def"
-#undef TSI_POINTWISE
+#undef TSI_HOT
+#undef TSI_POINT

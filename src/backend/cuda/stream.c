@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/complain.h"
 #include "backend/cuda/cudnn.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -60,6 +61,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         if (stream->chunk) (void)tsi_cu.host_free(stream->chunk);
         if (stream->workspace) (void)tsi_cu.free(tsi_cuda_pointer(stream->workspace));
         if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
+        if (stream->complaint) (void)tsi_cu.free(tsi_cuda_pointer(stream->complaint));
         tsi_cudnn_handle_drop(stream->cudnn);
         (void)tsi_cu.stream_destroy(stream->handle);
     }
@@ -73,7 +75,7 @@ static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
     if (!stream) return TS_OK;
     TSI_TRY(tsi_cuda_enter(cuda));
     TSI_CUDA_TRY(cuda, "a wait", tsi_cu.stream_sync(stream->handle));
-    return TS_OK;
+    return tsi_cuda_complaint_tell(stream);
 }
 
 ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
@@ -103,8 +105,7 @@ ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
                      tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), stream->handle));
     stream->scratch = NULL;
     stream->scratch_bytes = 0;
-    TSI_CUDA_TRY(stream->cuda, "scratch memory",
-                 tsi_cu.alloc_async(&memory, want, stream->handle));
+    TSI_CUDA_TRY(stream->cuda, "scratch memory", tsi_cu.alloc_async(&memory, want, stream->handle));
     *out = stream->scratch = (void *)(uintptr_t)memory;
     stream->scratch_bytes = want;
     return TS_OK;

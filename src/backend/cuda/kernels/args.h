@@ -74,6 +74,22 @@ TSI_BOTH_SIDES static inline int64_t tsi_cuda_place_of(const tsi_cuda_places *p,
     return -1;
 }
 
+/* What a kernel finds wrong with its data: the first one is kept, on the device, until the next
+ * wait tells it (complain.c). */
+enum { TSI_CUDA_BAD_INDEX = 1, TSI_CUDA_BAD_LABEL, TSI_CUDA_BAD_GROUP };
+typedef struct tsi_cuda_complaint {
+    int32_t state, kind; /* 0: none */
+    int64_t value, bound;
+    uint64_t serial; /* of the call */
+    int32_t cut, reserved;
+} tsi_cuda_complaint;
+typedef struct tsi_cuda_asker {
+    tsi_cuda_complaint *to;
+    uint64_t serial;
+    int64_t bound;     /* values from 0 up to it are right */
+    int32_t kind, cut; /* cut: other ranks have other values */
+} tsi_cuda_asker;
+
 /* copy.cu: units of one size, or a cast between dtypes. */
 typedef struct tsi_cuda_copy_args {
     tsi_cuda_space space;
@@ -109,31 +125,162 @@ typedef struct tsi_cuda_fold_args {
 
 /* pointwise.cu: the operators of pointwise.def. */
 enum {
-#define TSI_POINTWISE(name, expression) TSI_POINTWISE_##name,
+#define TSI_HOT(name, real, whole) TSI_POINTWISE_##name,
+#define TSI_POINT(name, real, whole) TSI_POINTWISE_##name,
 #include "backend/cuda/kernels/pointwise.def"
-#undef TSI_POINTWISE
+#undef TSI_HOT
+#undef TSI_POINT
     TSI_POINTWISE_COUNT
 };
 typedef struct tsi_cuda_pointwise_args {
-    tsi_cuda_space space;
+    tsi_cuda_space space; /* of elements; of loops over 16 bytes: of such units */
     tsi_cuda_operand to, from[3];
+    int64_t count;    /* elements */
     int32_t dtype[4]; /* of the result, then of the inputs */
-    int32_t op, inputs;
-    double number;
+    int32_t single;   /* loops over 16 bytes: bit k: input k is one number for a unit */
+    int32_t op, inputs, flag;
+    double number[2];
 } tsi_cuda_pointwise_args;
 
-/* norm.cu: `rows` rows of `length`, contiguous. `partial` has a row of f32 for each block. */
+/* reduce.cu: `outer` are the results, `inner` what is reduced into each. Pieces of the inner space
+ * leave partial results, which are folded in order. */
+enum {
+    TSI_CUDA_SUM,
+    TSI_CUDA_MAX,
+    TSI_CUDA_MIN,
+    TSI_CUDA_PROD,
+    TSI_CUDA_ANY,
+    TSI_CUDA_ALL,
+    TSI_CUDA_COUNT,
+    TSI_CUDA_POWER
+};
+typedef struct tsi_cuda_reduce_args {
+    tsi_cuda_space outer, inner;
+    tsi_cuda_operand from, within; /* along outer; along inner, without data of its own */
+    tsi_cuda_operand to;
+    int64_t pieces, piece; /* how many, how long */
+    void *partial;         /* [pieces][results] where there are several */
+    int64_t start;         /* of extremes of whole numbers */
+    double power, divide;
+    int32_t op, from_dtype, to_dtype, reserved;
+} tsi_cuda_reduce_args;
+
+/* reduce.cu: the place of an extreme. `at` has an i64 for each result. */
+typedef struct tsi_cuda_extreme_args {
+    tsi_cuda_space outer, inner;
+    tsi_cuda_operand from, within, to, at; /* to: no data if only places are wanted */
+    int32_t least, from_dtype, to_dtype, whole;
+} tsi_cuda_extreme_args;
+
+/* norm.cu: rows of `length`, contiguous, rows a stride apart. `partial` has a row of f32 (two for
+ * layer_norm) for each block. */
 typedef struct tsi_cuda_norm_args {
     const void *x, *dy;
-    const void *weight;
-    void *y;      /* or dx */
-    float *scale; /* one a row */
+    const void *weight, *bias;
+    void *y;            /* or dx */
+    void *scale, *mean; /* one a row; mean: layer_norm */
     float *partial;
-    void *dw;
+    void *dw, *db;
     int64_t rows, length;
+    int64_t x_stride, dy_stride, y_stride;
     double eps;
-    int32_t dtype, weight_dtype, blocks, reserved;
+    int32_t dtype, weight_dtype, sum_dtype, blocks; /* sum: of dw and db */
+    int32_t layer, reserved;
 } tsi_cuda_norm_args;
+
+/* rope.cu: x [.., T, D] with its table [T, D]; pairs in chunks of `width`. */
+typedef struct tsi_cuda_rope_args {
+    tsi_cuda_space space; /* leading dims, T, chunks of D / 2 */
+    tsi_cuda_operand from, to;
+    const void *table;
+    int64_t table_row, table_column, half, from_column, to_column;
+    tsi_cuda_places place; /* of T */
+    int32_t sequence;      /* which dim of the space T is */
+    int32_t dtype, table_dtype, inverse;
+} tsi_cuda_rope_args;
+
+/* entropy.cu: logits in rows, labels and the rest one a row. */
+typedef struct tsi_cuda_entropy_args {
+    const void *x, *labels, *lse, *g;
+    void *out; /* forward: terms, f32 or f64; backward: dx */
+    void *lse_out, *loss;
+    int64_t rows, length, x_stride, out_stride;
+    int64_t label_stride, lse_stride, g_stride; /* from row to row */
+    int64_t ignore, classes;
+    tsi_cuda_places place; /* of the classes */
+    tsi_cuda_asker asker;
+    int32_t dtype, label_dtype, lse_dtype, g_dtype;
+    int32_t mean, reserved; /* the loss is divided by the number of labels that count */
+} tsi_cuda_entropy_args;
+
+/* embedding.cu: rows of a table by index; the gradient adds the tokens of each row in order. */
+typedef struct tsi_cuda_embedding_args {
+    const void *table, *ids;
+    void *out;
+    int64_t tokens, columns; /* columns, and strides of rows, in units of the kernel */
+    int64_t table_row, out_row, rows, id_stride;
+    tsi_cuda_places place; /* of the rows */
+    tsi_cuda_asker asker;
+    int32_t id_dtype, dtype;
+    int32_t *count, *begin, *left; /* of each row: its tokens, where their list begins */
+    int32_t *order, *cursor;       /* the lists; the end of the last */
+} tsi_cuda_embedding_args;
+
+/* sort.cu: lines of `length`, a block each; the first `wanted` in order with their places. */
+typedef struct tsi_cuda_sort_args {
+    tsi_cuda_space space; /* the lines */
+    tsi_cuda_operand from, values, places;
+    int64_t from_step, values_step, places_step;
+    int64_t length, wanted, padded;         /* padded: a power of two */
+    int32_t dtype, whole, descending, mask; /* mask: ones and zeros instead, and no places */
+} tsi_cuda_sort_args;
+
+/* index.cu: along dim `dim` an index says where. The space is that of the index. */
+typedef struct tsi_cuda_index_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand index, near, far; /* near: like the index; far: what it points into, without
+                                          its own dim, whose stride is far_step */
+    int64_t far_step;
+    tsi_cuda_places place; /* of far's dim */
+    tsi_cuda_asker asker;
+    int32_t index_dtype, dtype, size, wraps;
+    uint32_t pattern[4]; /* the value where there is no near */
+} tsi_cuda_index_args;
+
+/* index.cu: sums into a dim: an item a result, which walks the lines that point at it. */
+typedef struct tsi_cuda_index_add_args {
+    tsi_cuda_space space;               /* of the results */
+    tsi_cuda_operand out, from, index;  /* from, index: along all dims but `dim`, then by steps */
+    int64_t from_step, index_step;      /* along `dim` */
+    int64_t length;                     /* of `dim` of from and index */
+    int64_t from_extent[TSI_CUDA_DIMS]; /* results beyond them receive nothing */
+    tsi_cuda_places place;              /* of `dim` of the results */
+    tsi_cuda_asker asker;
+    int32_t dim, keep; /* keep: the result is added to */
+    int32_t index_dtype, dtype;
+} tsi_cuda_index_add_args;
+
+/* index.cu: triangles of the last two dims. */
+typedef struct tsi_cuda_triangle_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand from, to;
+    tsi_cuda_places row, column;
+    int64_t diagonal;
+    int32_t lower, size;
+} tsi_cuda_triangle_args;
+
+/* grouped.cu: y[m] = w[group[m]] x[m], rows in the order of their groups. */
+typedef struct tsi_cuda_grouped_args {
+    const void *x, *w, *group;
+    void *y;
+    int64_t rows, inner, outer, groups; /* x [rows, inner], w [groups, outer, inner], y */
+    int64_t x_row, y_row, group_stride; /* x and y have contiguous columns */
+    int64_t w_group, w_outer, w_inner;
+    int32_t *count, *begin, *order; /* rows of each group; where they begin; rows by groups */
+    tsi_cuda_places place;          /* of the groups */
+    tsi_cuda_asker asker;
+    int32_t dtype, group_dtype;
+} tsi_cuda_grouped_args;
 
 /* attend.cu: blocks of four dims, [batch, head, position, column] each. */
 enum { TSI_CUDA_HEADS = 256 };
@@ -145,18 +292,19 @@ typedef struct tsi_cuda_attend_args {
     tsi_cuda_heads q, k, v, out, lse, d_out, dq, dk, dv; /* lse has three strides */
     void *delta;                                         /* a number for each row of q */
     int64_t batch, heads, queries, depth, groups, keys, width;
-    int64_t reach; /* causal: the query at global position i sees keys up to i + reach */
+    int64_t reach;         /* causal: the query at global position i sees keys up to i + reach */
     tsi_cuda_places place; /* of the queries */
     double scale;
     int32_t causal, dtype, lse_dtype, reserved;
     int16_t group_of[TSI_CUDA_HEADS]; /* of a head */
 } tsi_cuda_attend_args;
 
-/* rows.cu: softmax of rows */
+/* rows.cu: softmax of rows and its gradient */
 typedef struct tsi_cuda_softmax_args {
-    const void *x;
+    const void *x, *dy; /* dy: the gradient's, whose x is the result of softmax */
     void *y;
     int64_t rows, length;
+    int64_t x_stride, dy_stride, y_stride;
     int32_t dtype, log;
 } tsi_cuda_softmax_args;
 

@@ -77,8 +77,7 @@ __device__ inline void store_row(const tsi_cuda_attend_args &a, const R (&sum)[C
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++) {
         int64_t c = threadIdx.x + n * THREADS;
-        if (c < length)
-            store_real<R>(a.dtype, x.data, offset + c * x.stride[3], sum[n] * factor);
+        if (c < length) store_real<R>(a.dtype, x.data, offset + c * x.stride[3], sum[n] * factor);
     }
 }
 
@@ -108,8 +107,7 @@ template <typename R> __device__ void forward(const tsi_cuda_attend_args &a)
     for (int64_t first = 0; first < seen; first += THREADS) {
         int64_t j = first + threadIdx.x, rows = seen - first < THREADS ? seen - first : THREADS;
         R score = -INFINITY;
-        if (j < seen)
-            score = dot(a, query, a.k, at(a.k, r.b, g, j, 0), a.depth) * (R)a.scale;
+        if (j < seen) score = dot(a, query, a.k, at(a.k, r.b, g, j, 0), a.depth) * (R)a.scale;
         R most = block_max(score, shared);
         most = top != top || top > most ? top : most;
         R keep = top == -INFINITY ? R(0) : exp(top - most);

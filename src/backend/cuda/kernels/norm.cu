@@ -1,168 +1,399 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm.cu - rms_norm of contiguous rows and its gradient, a block a row.
+/* norm.cu - rms_norm and layer_norm of rows, and their gradients.
  *
- * INV: sums are one tree over the threads of a block; rows are dealt to blocks by their number
- * alone, and the weight's gradient adds blocks in order: the same bits on every GPU. */
+ *   v = (x - mean) scale, y = v weight + bias           (mean: layer_norm; weight and bias if
+ * given) g = dy weight, dx = scale (g - mean(g) [layer_norm] - v mean(g v)), dw = sum dy v, db =
+ * sum dy
+ *
+ *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane
+ *   norm_*          a block a row, of any length and alignment
+ *
+ * INV: sums are one tree over the threads of a row; rows are dealt to blocks by their number alone,
+ * and the weight's gradient adds blocks in order: the same bits on every GPU. */
 #include "backend/cuda/kernels/real.cuh"
 
-enum { WIDE = 16 };
+enum { WIDE = 16, WARPS = 8 };
+
+/* Parameters of the columns of one unit; `otherwise` where there are none. */
+template <int N, typename R>
+__device__ inline void load_parameters(const void *from, int32_t dtype, bool units, int64_t c,
+                                       R otherwise, R *to)
+{
+    if (!from) {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = otherwise;
+    } else if (units && dtype == TS_DTYPE_F32 && (uint64_t)from % WIDE == 0 && N % 4 == 0) {
+#pragma unroll
+        for (int e = 0; e + 3 < N; e += 4) {
+            float4 four = *(const float4 *)((const float *)from + c + e);
+            to[e] = four.x, to[e + 1] = four.y, to[e + 2] = four.z, to[e + 3] = four.w;
+        }
+    } else if (units && dtype == TS_DTYPE_BF16 && (uint64_t)from % WIDE == 0 && N == 8) {
+        unit_of<uint16_t> in;
+        in.unit = *(const uint4 *)((const uint16_t *)from + c);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = tsi_f32_of_bf16(in.element[e % 8]);
+    } else {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = units || e == 0 ? load_real<R>(dtype, from, c + e) : otherwise;
+    }
+}
+
+/* ---- a warp a row ---------------------------------------------------------------------------- */
+
+__device__ inline float warp_sum(float x)
+{
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+/* The lane's units of a row; what lies behind its end is zeros. */
+template <typename T, int C>
+__device__ inline void load_row(unit_of<typename T::E> (&to)[C], const void *from, int64_t units)
+{
+    const uint4 zero = { 0, 0, 0, 0 };
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        int64_t u = threadIdx.x % 32 + k * 32;
+        to[k].unit = u < units ? ((const uint4 *)from)[u] : zero;
+    }
+}
+
+template <typename T, int C> __device__ void norm_warp(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    typedef typename T::E E;
+    int64_t units = a.length / N, lane = threadIdx.x % 32;
+    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < a.rows;
+         row += (int64_t)gridDim.x * WARPS) {
+        unit_of<E> x[C];
+        load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
+        float mean = 0, squares = 0;
+        if (a.layer) {
+#pragma unroll
+            for (int k = 0; k < C; k++)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    mean += T::load(x[k].element[e]);
+            mean = warp_sum(mean) / (float)a.length;
+        }
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float v = lane + k * 32 < units ? T::load(x[k].element[e]) - mean : 0.0f;
+                squares += v * v;
+            }
+        float scale = (float)(1.0 / sqrt((double)warp_sum(squares) / (double)a.length + a.eps));
+        if (lane == 0) {
+            if (a.scale) ((float *)a.scale)[row] = scale;
+            if (a.mean) ((float *)a.mean)[row] = mean;
+        }
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            int64_t u = lane + k * 32;
+            if (u >= units) break;
+            float w[N], b[N];
+            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float v = (T::load(x[k].element[e]) - mean) * scale * w[e];
+                x[k].element[e] = T::store(a.bias ? v + b[e] : v);
+            }
+            *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
+        }
+    }
+}
+
+/* Sums of a block's warps, column by column, to its row of `partial`. */
+template <int N, int C>
+__device__ inline void store_sums(float (&sum)[C][N], float *to, int64_t length, float *shared)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            shared[warp * 32 * N + lane * N + e] = sum[k][e];
+        __syncthreads();
+        for (int c = threadIdx.x; c < 32 * N; c += WARPS * 32) {
+            int64_t column = (int64_t)k * 32 * N + c;
+            float all = shared[c];
+            for (int w = 1; w < WARPS; w++)
+                all += shared[w * 32 * N + c];
+            if (column < length) to[column] = all;
+        }
+    }
+}
+
+template <typename T, int C> __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    typedef typename T::E E;
+    __shared__ float shared[WARPS * 32 * N];
+    int64_t units = a.length / N, lane = threadIdx.x % 32;
+    float dw[C][N], db[C][N];
+#pragma unroll
+    for (int k = 0; k < C; k++)
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            dw[k][e] = db[k][e] = 0;
+    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < a.rows;
+         row += (int64_t)gridDim.x * WARPS) {
+        unit_of<E> x[C], dy[C];
+        load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
+        load_row<T, C>(dy, (const E *)a.dy + row * a.dy_stride, units);
+        float scale = ((const float *)a.scale)[row], sum = 0, product = 0;
+        float mean = a.layer ? ((const float *)a.mean)[row] : 0.0f;
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            int64_t u = lane + k * 32;
+            float w[N];
+            if (u >= units) break;
+            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float d = T::load(dy[k].element[e]), g = d * w[e];
+                float v = (T::load(x[k].element[e]) - mean) * scale;
+                sum += g;
+                product += g * v;
+                dw[k][e] += d * v;
+                if (a.layer) db[k][e] += d;
+            }
+        }
+        product = warp_sum(product) / (float)a.length;
+        sum = a.layer ? warp_sum(sum) / (float)a.length : 0.0f;
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            int64_t u = lane + k * 32;
+            float w[N];
+            if (u >= units) break;
+            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float v = (T::load(x[k].element[e]) - mean) * scale;
+                x[k].element[e] =
+                    T::store(scale * (T::load(dy[k].element[e]) * w[e] - sum - v * product));
+            }
+            *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
+        }
+    }
+    float *to = a.partial + (int64_t)blockIdx.x * a.length * (a.layer ? 2 : 1);
+    store_sums<N, C>(dw, to, a.length, shared);
+    if (a.layer) store_sums<N, C>(db, to + a.length, a.length, shared);
+}
+
+#define WARP(name, type, C)                                                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
+        norm_warp_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)                       \
+    {                                                                                              \
+        norm_warp<type, C>(a);                                                                     \
+    }
+#define WARP_BACKWARD(name, type, C)                                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
+        norm_warp_backward_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)              \
+    {                                                                                              \
+        norm_warp_backward<type, C>(a);                                                            \
+    }
+WARP(f32, as_f32, 1)
+WARP(f32, as_f32, 2)
+WARP(f32, as_f32, 4)
+WARP(f32, as_f32, 8)
+WARP(f32, as_f32, 16)
+WARP(bf16, as_bf16, 1)
+WARP(bf16, as_bf16, 2)
+WARP(bf16, as_bf16, 4)
+WARP(bf16, as_bf16, 8)
+WARP(bf16, as_bf16, 16)
+WARP_BACKWARD(f32, as_f32, 1)
+WARP_BACKWARD(f32, as_f32, 2)
+WARP_BACKWARD(f32, as_f32, 4)
+WARP_BACKWARD(f32, as_f32, 8)
+WARP_BACKWARD(bf16, as_bf16, 1)
+WARP_BACKWARD(bf16, as_bf16, 2)
+WARP_BACKWARD(bf16, as_bf16, 4)
+WARP_BACKWARD(bf16, as_bf16, 8)
+
+/* ---- a block a row --------------------------------------------------------------------------- */
 
 /* Rows are walked by 16 bytes, or element by element where they do not lie on them. */
 template <typename T> __device__ inline bool by_units(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
     uint64_t bits = (uint64_t)a.x | (uint64_t)a.y | (uint64_t)a.dy;
-    return a.length % N == 0 && bits % WIDE == 0;
+    int64_t steps = a.length | a.x_stride | a.y_stride | a.dy_stride;
+    return steps % N == 0 && bits % WIDE == 0;
 }
 
-/* Weights of the columns of one unit; 1 where there are none. */
-template <int N>
-__device__ inline void load_weights(const tsi_cuda_norm_args &a, bool units, int64_t c, float *w)
+template <typename T>
+__device__ inline unit_of<typename T::E> load_unit(const typename T::E *from, bool units)
 {
-    bool aligned = units && (uint64_t)a.weight % WIDE == 0;
-    if (aligned && a.weight && a.weight_dtype == TS_DTYPE_F32) {
-#pragma unroll
-        for (int e = 0; e < N; e += 4)
-            *(float4 *)(w + e) = *(const float4 *)((const float *)a.weight + c + e);
-    } else if (aligned && a.weight && a.weight_dtype == TS_DTYPE_BF16 && N == 8) {
-        unit_of<uint16_t> in;
-        in.unit = *(const uint4 *)((const uint16_t *)a.weight + c);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            w[e] = tsi_f32_of_bf16(in.element[e]);
-    } else {
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            w[e] = a.weight && (units || e == 0) ? load_real<float>(a.weight_dtype, a.weight, c + e)
-                                                 : 1.0f;
-    }
+    unit_of<typename T::E> in;
+    if (units)
+        in.unit = *(const uint4 *)from;
+    else
+        in.element[0] = *from;
+    return in;
 }
 
-template <typename T> __device__ void rms_norm(const tsi_cuda_norm_args &a)
+template <typename T>
+__device__ inline void store_unit(typename T::E *to, const unit_of<typename T::E> &out, bool units)
+{
+    if (units)
+        *(uint4 *)to = out.unit;
+    else
+        *to = out.element[0];
+}
+
+template <typename T> __device__ void norm(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
     typedef typename T::E E;
-    __shared__ float sums[32];
-    bool units = by_units<T>(a);
-    int step = units ? N : 1;
-    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const E *x = (const E *)a.x + row * a.length;
-        E *y = (E *)a.y + row * a.length;
-        float squares = 0;
-        for (int64_t c = (int64_t)threadIdx.x * step; c < a.length;
-             c += (int64_t)blockDim.x * step) {
-            unit_of<E> in;
-            if (units)
-                in.unit = *(const uint4 *)(x + c);
-            else
-                in.element[0] = x[c];
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                float v = e < step ? T::load(in.element[e]) : 0.0f;
-                squares += v * v;
-            }
-        }
-        float scale =
-            (float)(1.0 / sqrt((double)block_sum(squares, sums) / (double)a.length + a.eps));
-        if (threadIdx.x == 0 && a.scale) a.scale[row] = scale;
-        for (int64_t c = (int64_t)threadIdx.x * step; c < a.length;
-             c += (int64_t)blockDim.x * step) {
-            unit_of<E> in;
-            if (units)
-                in.unit = *(const uint4 *)(x + c);
-            else
-                in.element[0] = x[c];
-            alignas(16) float w[N];
-            load_weights<N>(a, units, c, w);
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (e < step) in.element[e] = T::store(T::load(in.element[e]) * scale * w[e]);
-            if (units)
-                *(uint4 *)(y + c) = in.unit;
-            else
-                y[c] = in.element[0];
-        }
-    }
-}
-
-/* dx = scale (dy w - x^ mean(dy w x^)), x^ = x scale; dw = sum of dy x^ over rows. */
-template <typename T> __device__ void rms_norm_backward(const tsi_cuda_norm_args &a)
-{
-    constexpr int N = WIDE / sizeof(typename T::E);
-    typedef typename T::E E;
-    extern __shared__ float weights[]; /* of this block's rows; a thread has its own columns */
-    __shared__ float sums[32];
+    typedef typename T::R R;
+    __shared__ R sums[32];
     bool units = by_units<T>(a);
     int step = units ? N : 1;
     int64_t first = (int64_t)threadIdx.x * step, next = (int64_t)blockDim.x * step;
-    for (int64_t c = threadIdx.x; c < a.length; c += blockDim.x)
-        weights[c] = 0;
-    __syncthreads();
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const E *x = (const E *)a.x + row * a.length, *dy = (const E *)a.dy + row * a.length;
-        E *dx = (E *)a.y + row * a.length;
-        float scale = a.scale[row], sum = 0;
+        const E *x = (const E *)a.x + row * a.x_stride;
+        E *y = (E *)a.y + row * a.y_stride;
+        R mean = 0, squares = 0;
+        for (int64_t c = first; a.layer && c < a.length; c += next) {
+            unit_of<E> in = load_unit<T>(x + c, units);
+            for (int e = 0; e < step; e++)
+                mean += T::load(in.element[e]);
+        }
+        if (a.layer) mean = block_sum(mean, sums) / (R)a.length;
         for (int64_t c = first; c < a.length; c += next) {
-            unit_of<E> in, grad;
-            if (units)
-                in.unit = *(const uint4 *)(x + c), grad.unit = *(const uint4 *)(dy + c);
-            else
-                in.element[0] = x[c], grad.element[0] = dy[c];
-            alignas(16) float w[N];
-            load_weights<N>(a, units, c, w);
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                if (e >= step) break;
-                float g = T::load(grad.element[e]), h = T::load(in.element[e]) * scale;
-                sum += g * w[e] * h;
-                weights[c + e] += g * h;
+            unit_of<E> in = load_unit<T>(x + c, units);
+            for (int e = 0; e < step; e++) {
+                R v = T::load(in.element[e]) - mean;
+                squares += v * v;
             }
         }
-        float mean = block_sum(sum, sums) / (float)a.length;
+        R scale = (R)(1.0 / sqrt((double)block_sum(squares, sums) / (double)a.length + a.eps));
+        if (threadIdx.x == 0) {
+            if (a.scale) ((R *)a.scale)[row] = scale;
+            if (a.mean) ((R *)a.mean)[row] = mean;
+        }
         for (int64_t c = first; c < a.length; c += next) {
-            unit_of<E> in, grad;
-            if (units)
-                in.unit = *(const uint4 *)(x + c), grad.unit = *(const uint4 *)(dy + c);
-            else
-                in.element[0] = x[c], grad.element[0] = dy[c];
-            alignas(16) float w[N];
-            load_weights<N>(a, units, c, w);
+            unit_of<E> in = load_unit<T>(x + c, units);
+            R w[N], b[N];
+            load_parameters<N, R>(a.weight, a.weight_dtype, units, c, R(1), w);
+            load_parameters<N, R>(a.bias, a.weight_dtype, units, c, R(0), b);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 if (e >= step) break;
-                float g = T::load(grad.element[e]), h = T::load(in.element[e]) * scale;
-                in.element[e] = T::store(scale * (g * w[e] - h * mean));
+                R v = (T::load(in.element[e]) - mean) * scale * w[e];
+                in.element[e] = T::store(a.bias ? v + b[e] : v);
             }
-            if (units)
-                *(uint4 *)(dx + c) = in.unit;
-            else
-                dx[c] = in.element[0];
+            store_unit<T>(y + c, in, units);
+        }
+    }
+}
+
+template <typename T> __device__ void norm_backward(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    typedef typename T::E E;
+    typedef typename T::R R;
+    extern __shared__ double memory[];
+    R *dw = (R *)memory, *db = dw + a.length; /* of this block; a thread has its own columns */
+    __shared__ R sums[32];
+    bool units = by_units<T>(a);
+    int step = units ? N : 1;
+    int64_t first = (int64_t)threadIdx.x * step, next = (int64_t)blockDim.x * step;
+    int64_t kept = a.length * (a.layer ? 2 : 1);
+    for (int64_t c = threadIdx.x; c < kept; c += blockDim.x)
+        dw[c] = 0;
+    __syncthreads();
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const E *x = (const E *)a.x + row * a.x_stride, *dy = (const E *)a.dy + row * a.dy_stride;
+        E *dx = (E *)a.y + row * a.y_stride;
+        R scale = ((const R *)a.scale)[row], sum = 0, product = 0;
+        R mean = a.layer ? ((const R *)a.mean)[row] : R(0);
+        for (int64_t c = first; c < a.length; c += next) {
+            unit_of<E> in = load_unit<T>(x + c, units), grad = load_unit<T>(dy + c, units);
+            R w[N];
+            load_parameters<N, R>(a.weight, a.weight_dtype, units, c, R(1), w);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                if (e >= step) break;
+                R d = T::load(grad.element[e]), v = (T::load(in.element[e]) - mean) * scale;
+                sum += d * w[e];
+                product += d * w[e] * v;
+                dw[c + e] += d * v;
+                if (a.layer) db[c + e] += d;
+            }
+        }
+        product = block_sum(product, sums) / (R)a.length;
+        sum = a.layer ? block_sum(sum, sums) / (R)a.length : R(0);
+        for (int64_t c = first; c < a.length; c += next) {
+            unit_of<E> in = load_unit<T>(x + c, units), grad = load_unit<T>(dy + c, units);
+            R w[N];
+            load_parameters<N, R>(a.weight, a.weight_dtype, units, c, R(1), w);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                if (e >= step) break;
+                R v = (T::load(in.element[e]) - mean) * scale;
+                in.element[e] =
+                    T::store(scale * (T::load(grad.element[e]) * w[e] - sum - v * product));
+            }
+            store_unit<T>(dx + c, in, units);
         }
     }
     __syncthreads();
-    for (int64_t c = threadIdx.x; c < a.length; c += blockDim.x)
-        a.partial[blockIdx.x * a.length + c] = weights[c];
-}
-
-extern "C" __global__ void norm_weight(const __grid_constant__ tsi_cuda_norm_args a)
-{
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= a.length) return;
-    float sum = 0;
-    for (int b = 0; b < a.blocks; b++)
-        sum += a.partial[b * a.length + c];
-    store_real<float>(a.weight_dtype, a.dw, c, sum);
+    for (int64_t c = threadIdx.x; c < kept; c += blockDim.x)
+        ((R *)a.partial)[blockIdx.x * kept + c] = dw[c];
 }
 
 #define NORM(name, type)                                                                           \
-    extern "C" __global__ void rms_norm_##name(const __grid_constant__ tsi_cuda_norm_args a)       \
+    extern "C" __global__ void norm_##name(const __grid_constant__ tsi_cuda_norm_args a)           \
     {                                                                                              \
-        rms_norm<type>(a);                                                                         \
+        norm<type>(a);                                                                             \
     }                                                                                              \
-    extern "C" __global__ void rms_norm_backward_##name(                                           \
-        const __grid_constant__ tsi_cuda_norm_args a)                                              \
+    extern "C" __global__ void norm_backward_##name(const __grid_constant__ tsi_cuda_norm_args a)  \
     {                                                                                              \
-        rms_norm_backward<type>(a);                                                                \
+        norm_backward<type>(a);                                                                    \
     }
 NORM(f32, as_f32)
+NORM(f64, as_f64)
 NORM(bf16, as_bf16)
+NORM(f16, as_f16)
+
+/* ---- gradients of the parameters: 32 columns by 8 lanes a block ------------------------------ */
+
+template <typename R> __device__ void norm_sums(const tsi_cuda_norm_args &a)
+{
+    __shared__ R shared[8][33];
+    int lane = threadIdx.x / 32, column = threadIdx.x % 32;
+    int64_t kept = a.length * (a.layer ? 2 : 1), c = (int64_t)blockIdx.x * 32 + column;
+    R sum = 0;
+    for (int b = lane; c < kept && b < a.blocks; b += 8)
+        sum += ((const R *)a.partial)[b * kept + c];
+    shared[lane][column] = sum;
+    __syncthreads();
+    if (lane != 0 || c >= kept) return;
+    for (int l = 1; l < 8; l++)
+        sum += shared[l][column];
+    if (c < a.length)
+        store_real<R>(a.sum_dtype, a.dw, c, sum);
+    else
+        store_real<R>(a.sum_dtype, a.db, c - a.length, sum);
+}
+
+extern "C" __global__ void norm_sums_f32(const __grid_constant__ tsi_cuda_norm_args a)
+{
+    norm_sums<float>(a);
+}
+
+extern "C" __global__ void norm_sums_f64(const __grid_constant__ tsi_cuda_norm_args a)
+{
+    norm_sums<double>(a);
+}

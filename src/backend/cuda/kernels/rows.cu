@@ -1,68 +1,235 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows.cu - softmax and log_softmax of contiguous rows, a block a row: the largest with the sum
- * of exponentials, then the result. */
+/* rows.cu - softmax and log_softmax of contiguous rows, and their gradients.
+ *
+ *   softmax_warp_C_*    a warp a row that stays in registers, C units of 16 bytes a lane
+ *   softmax_block_C_*   a block a row likewise
+ *   softmax_*           a block a row of any length and alignment: the largest with the sum of
+ *                       exponentials that follows it, then the result
+ *
+ * INV: sums are one tree over the threads of a row. */
 #include "backend/cuda/kernels/real.cuh"
 
-/* A unit, or one element where rows do not lie on 16 bytes; what is missing is -infinity. */
-template <typename T, int N>
-__device__ inline void load_unit(const typename T::E *x, int64_t c, bool units, float *out)
+enum { WARPS = 8 };
+
+/* Of bf16 the short exponential is exact enough by far. */
+__device__ inline float power_of(as_bf16, float x)
+{
+    return __expf(x);
+}
+__device__ inline float power_of(as_f32, float x)
+{
+    return expf(x);
+}
+__device__ inline float power_of(as_f16, float x)
+{
+    return expf(x);
+}
+__device__ inline double power_of(as_f64, double x)
+{
+    return exp(x);
+}
+
+/* ---- rows in registers ----------------------------------------------------------------------- */
+
+template <bool BLOCK> __device__ inline float row_max(float x, float *shared)
+{
+    if constexpr (BLOCK) {
+        return block_max(x, shared);
+    } else {
+        for (int step = 16; step > 0; step /= 2) {
+            float other = __shfl_xor_sync(0xffffffffu, x, step);
+            x = x != x || x > other ? x : other;
+        }
+        return x;
+    }
+}
+
+template <bool BLOCK> __device__ inline float row_sum(float x, float *shared)
+{
+    if constexpr (BLOCK) {
+        return block_sum(x, shared);
+    } else {
+        for (int step = 16; step > 0; step /= 2)
+            x += __shfl_xor_sync(0xffffffffu, x, step);
+        return x;
+    }
+}
+
+template <typename T, int C, bool BLOCK>
+__device__ void softmax_kept(const tsi_cuda_softmax_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    typedef typename T::E E;
+    __shared__ float shared[32];
+    int64_t units = a.length / N, threads = BLOCK ? blockDim.x : 32;
+    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32, rows = BLOCK ? 1 : WARPS;
+    int64_t first = blockIdx.x * rows + (BLOCK ? 0 : threadIdx.x / 32);
+    for (int64_t row = first; row < a.rows; row += gridDim.x * rows) {
+        const uint4 *x = (const uint4 *)((const E *)a.x + row * a.x_stride);
+        unit_of<E> in[C];
+        float v[C][N], top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int k = 0; k < C; k++)
+            if (lane + k * threads < units) in[k].unit = x[lane + k * threads];
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                v[k][e] = lane + k * threads < units ? T::load(in[k].element[e]) : -INFINITY;
+                top = top != top || top > v[k][e] ? top : v[k][e];
+            }
+        top = row_max<BLOCK>(top, shared);
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float p = power_of(T(), v[k][e] - top);
+                if (!a.log) v[k][e] = p;
+                sum += lane + k * threads < units ? p : 0.0f;
+            }
+        sum = row_sum<BLOCK>(sum, shared);
+        float by = 1.0f / sum, shift = top + logf(sum);
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            if (lane + k * threads >= units) break;
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                in[k].element[e] = T::store(a.log ? v[k][e] - shift : v[k][e] * by);
+            ((uint4 *)((E *)a.y + row * a.y_stride))[lane + k * threads] = in[k].unit;
+        }
+    }
+}
+
+#define KEPT(name, type, C)                                                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
+        softmax_warp_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                 \
+    {                                                                                              \
+        softmax_kept<type, C, false>(a);                                                           \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(1024)                                             \
+        softmax_block_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                \
+    {                                                                                              \
+        softmax_kept<type, C, true>(a);                                                            \
+    }
+KEPT(f32, as_f32, 1)
+KEPT(f32, as_f32, 2)
+KEPT(f32, as_f32, 4)
+KEPT(bf16, as_bf16, 1)
+KEPT(bf16, as_bf16, 2)
+KEPT(bf16, as_bf16, 4)
+
+/* ---- any rows -------------------------------------------------------------------------------- */
+
+/* Units, or one element where rows do not lie on 16 bytes. */
+template <typename T> __device__ inline bool by_units(const tsi_cuda_softmax_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    int64_t steps = a.length | a.x_stride | a.y_stride | a.dy_stride;
+    return steps % N == 0 && ((uint64_t)a.x | (uint64_t)a.y | (uint64_t)a.dy) % 16 == 0;
+}
+
+template <typename T>
+__device__ inline unit_of<typename T::E> load_unit(const typename T::E *from, bool units)
 {
     unit_of<typename T::E> in;
     if (units)
-        in.unit = *(const uint4 *)(x + c);
+        in.unit = *(const uint4 *)from;
     else
-        in.element[0] = x[c];
-#pragma unroll
-    for (int e = 0; e < N; e++)
-        out[e] = units || e == 0 ? T::load(in.element[e]) : -INFINITY;
+        in.element[0] = *from;
+    return in;
+}
+
+template <typename T>
+__device__ inline void store_unit(typename T::E *to, const unit_of<typename T::E> &out, bool units)
+{
+    if (units)
+        *(uint4 *)to = out.unit;
+    else
+        *to = out.element[0];
 }
 
 template <typename T> __device__ void softmax_rows(const tsi_cuda_softmax_args &a)
 {
     constexpr int N = 16 / sizeof(typename T::E);
     typedef typename T::E E;
-    __shared__ float shared[32];
-    bool units = a.length % N == 0 && ((uint64_t)a.x | (uint64_t)a.y) % 16 == 0;
-    int64_t step = units ? N : 1, first = threadIdx.x * step, next = blockDim.x * step;
+    typedef typename T::R R;
+    __shared__ R shared[32];
+    bool units = by_units<T>(a);
+    int step = units ? N : 1;
+    int64_t first = (int64_t)threadIdx.x * step, next = (int64_t)blockDim.x * step;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const E *x = (const E *)a.x + row * a.length;
-        E *y = (E *)a.y + row * a.length;
-        float top = -INFINITY, sum = 0, v[N];
+        const E *x = (const E *)a.x + row * a.x_stride;
+        E *y = (E *)a.y + row * a.y_stride;
+        R top = -INFINITY, sum = 0;
         for (int64_t c = first; c < a.length; c += next) { /* the sum follows the largest so far */
-            load_unit<T, N>(x, c, units, v);
-            float most = top;
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                most = most != most || most > v[e] ? most : v[e];
-            if (most != top) sum *= expf(top - most);
+            unit_of<E> in = load_unit<T>(x + c, units);
+            R most = top;
+            for (int e = 0; e < step; e++) {
+                R v = T::load(in.element[e]);
+                most = most != most || most > v ? most : v;
+            }
+            if (most != top) sum *= power_of(T(), top - most);
             top = most;
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (units || e == 0) sum += expf(v[e] - top);
+            for (int e = 0; e < step; e++)
+                sum += power_of(T(), T::load(in.element[e]) - top);
         }
-        float all = block_max(top, shared);
-        sum = block_sum(top == -INFINITY && all != top ? 0.0f : sum * expf(top - all), shared);
-        float shift = all + logf(sum), by = 1.0f / sum;
+        R all = block_max(top, shared);
+        sum = block_sum(top == -INFINITY && all != top ? R(0) : sum * power_of(T(), top - all),
+                        shared);
+        R shift = all + log(sum), by = R(1) / sum;
         for (int64_t c = first; c < a.length; c += next) {
-            unit_of<E> out;
-            load_unit<T, N>(x, c, units, v);
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                out.element[e] = T::store(a.log ? v[e] - shift : expf(v[e] - all) * by);
-            if (units)
-                *(uint4 *)(y + c) = out.unit;
-            else
-                y[c] = out.element[0];
+            unit_of<E> in = load_unit<T>(x + c, units);
+            for (int e = 0; e < step; e++) {
+                R v = T::load(in.element[e]);
+                in.element[e] = T::store(a.log ? v - shift : power_of(T(), v - all) * by);
+            }
+            store_unit<T>(y + c, in, units);
         }
     }
 }
 
-extern "C" __global__ void softmax_f32(const __grid_constant__ tsi_cuda_softmax_args a)
+/* dx = y (dy - sum(dy y)), or dy - e^y sum(dy). */
+template <typename T> __device__ void softmax_rows_backward(const tsi_cuda_softmax_args &a)
 {
-    softmax_rows<as_f32>(a);
+    constexpr int N = 16 / sizeof(typename T::E);
+    typedef typename T::E E;
+    typedef typename T::R R;
+    __shared__ R shared[32];
+    bool units = by_units<T>(a);
+    int step = units ? N : 1;
+    int64_t first = (int64_t)threadIdx.x * step, next = (int64_t)blockDim.x * step;
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const E *y = (const E *)a.x + row * a.x_stride, *dy = (const E *)a.dy + row * a.dy_stride;
+        E *dx = (E *)a.y + row * a.y_stride;
+        R sum = 0;
+        for (int64_t c = first; c < a.length; c += next) {
+            unit_of<E> in = load_unit<T>(y + c, units), grad = load_unit<T>(dy + c, units);
+            for (int e = 0; e < step; e++)
+                sum += T::load(grad.element[e]) * (a.log ? R(1) : T::load(in.element[e]));
+        }
+        sum = block_sum(sum, shared);
+        for (int64_t c = first; c < a.length; c += next) {
+            unit_of<E> in = load_unit<T>(y + c, units), grad = load_unit<T>(dy + c, units);
+            for (int e = 0; e < step; e++) {
+                R v = T::load(in.element[e]), g = T::load(grad.element[e]);
+                in.element[e] = T::store(a.log ? g - power_of(T(), v) * sum : v * (g - sum));
+            }
+            store_unit<T>(dx + c, in, units);
+        }
+    }
 }
 
-extern "C" __global__ void softmax_bf16(const __grid_constant__ tsi_cuda_softmax_args a)
-{
-    softmax_rows<as_bf16>(a);
-}
+#define ROWS(name, type)                                                                           \
+    extern "C" __global__ void softmax_##name(const __grid_constant__ tsi_cuda_softmax_args a)     \
+    {                                                                                              \
+        softmax_rows<type>(a);                                                                     \
+    }                                                                                              \
+    extern "C" __global__ void softmax_backward_##name(                                            \
+        const __grid_constant__ tsi_cuda_softmax_args a)                                           \
+    {                                                                                              \
+        softmax_rows_backward<type>(a);                                                            \
+    }
+ROWS(f32, as_f32)
+ROWS(f64, as_f64)
+ROWS(bf16, as_bf16)
+ROWS(f16, as_f16)

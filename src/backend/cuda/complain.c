@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* complain.c - data that kernels find wrong, told by the next wait in the host's words.
+ *
+ *   kernel --first wrong value--> record on the device --next wait--> sentence, with the place of
+ *                                                                     the call
+ *
+ * The record is read only where a kernel that may complain was launched since the last wait. */
+#include "backend/cuda/complain.h"
+
+#include "base/error.h"
+
+static ts_status record_make(tsi_stream *stream)
+{
+    CUdeviceptr memory = 0;
+    if (stream->complaint) return TS_OK;
+    TSI_CUDA_TRY(stream->cuda, "a record", tsi_cu.alloc(&memory, sizeof(tsi_cuda_complaint)));
+    stream->complaint = (tsi_cuda_complaint *)(uintptr_t)memory;
+    TSI_CUDA_TRY(stream->cuda, "a record",
+                 tsi_cu.set_bytes(memory, 0, sizeof(tsi_cuda_complaint), stream->handle));
+    return TS_OK;
+}
+
+ts_status tsi_cuda_ask(const tsi_kernel_io *io, int32_t kind, int64_t bound, bool cut,
+                       tsi_cuda_asker *out)
+{
+    tsi_stream *stream = io->queue;
+    TSI_TRY(record_make(stream));
+    uint64_t serial = stream->asked++;
+    stream->asking = true;
+    stream->call[serial % TSI_CUDA_CALLS] =
+        (tsi_cuda_call){ io->op->name, io->rank ? io->rank->where : "" };
+    *out = (tsi_cuda_asker){
+        .to = stream->complaint, .serial = serial, .bound = bound, .kind = kind, .cut = cut
+    };
+    return TS_OK;
+}
+
+static ts_status tell(const tsi_stream *stream, const tsi_cuda_complaint *c)
+{
+    static const char *const words[][2] = { [TSI_CUDA_BAD_INDEX] = { "index", "rows" },
+                                            [TSI_CUDA_BAD_LABEL] = { "label", "classes" },
+                                            [TSI_CUDA_BAD_GROUP] = { "group", "groups" } };
+    bool known = stream->asked - c->serial <= TSI_CUDA_CALLS;
+    tsi_cuda_call call = { "an operator", "" };
+    if (known) call = stream->call[c->serial % TSI_CUDA_CALLS];
+    bool placed = call.where && call.where[0];
+    return TSI_FAIL_BLAST(c->cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "%s: %s %lld is out of range for %lld %s%s%s", call.op, words[c->kind][0],
+                          (long long)c->value, (long long)c->bound, words[c->kind][1],
+                          placed ? ", called at " : "", placed ? call.where : "");
+}
+
+ts_status tsi_cuda_complaint_tell(tsi_stream *stream)
+{
+    tsi_cuda_complaint seen = { 0 };
+    if (!stream->asking) return TS_OK;
+    stream->asking = false;
+    CUdeviceptr record = tsi_cuda_pointer(stream->complaint);
+    TSI_CUDA_TRY(stream->cuda, "a record",
+                 tsi_cu.copy_out(&seen, record, sizeof seen, stream->handle));
+    TSI_CUDA_TRY(stream->cuda, "a wait", tsi_cu.stream_sync(stream->handle));
+    if (seen.state == 0) return TS_OK;
+    TSI_CUDA_TRY(stream->cuda, "a record",
+                 tsi_cu.set_bytes(record, 0, sizeof seen, stream->handle));
+    return tell(stream, &seen);
+}

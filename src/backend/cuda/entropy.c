@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* entropy.c - cross_entropy and its gradient over rows of logits. Labels out of range are told by
+ * the next wait. */
+#include "backend/cuda/complain.h"
+#include "backend/cuda/kernel.h"
+#include "base/error.h"
+#include "op/nn/attributes.h"
+
+enum { NONE = 2, THREADS = 512 }; /* reduction: none */
+
+static bool is_real(int32_t dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
+           dtype == TS_DTYPE_F64;
+}
+
+static bool is_whole(int32_t dtype)
+{
+    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
+           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
+}
+
+/* One number a row. */
+static bool column_of(const tsi_block *block, int64_t rows, int64_t *stride)
+{
+    int64_t count, one;
+    return tsi_cuda_rows_of(block, 0, &count, &one, stride) && count == rows;
+}
+
+static tsi_cuda_kernel by_dtype(int32_t dtype, const tsi_cuda_kernel *f32_f64_bf16_f16)
+{
+    return f32_f64_bf16_f16[dtype == TS_DTYPE_F32    ? 0
+                            : dtype == TS_DTYPE_F64  ? 1
+                            : dtype == TS_DTYPE_BF16 ? 2
+                                                     : 3];
+}
+
+static bool settle(const tsi_kernel_io *io, tsi_cuda_entropy_args *a)
+{
+    const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block;
+    a->x = x->data;
+    a->labels = labels->data;
+    a->dtype = x->dtype;
+    a->label_dtype = labels->dtype;
+    return io->queue && is_real(x->dtype) && is_whole(labels->dtype) && tsi_block_count(x) > 0 &&
+           tsi_cuda_rows_of(x, 1, &a->rows, &a->length, &a->x_stride) &&
+           column_of(labels, a->rows, &a->label_stride);
+}
+
+static int64_t blocks_of(const tsi_cuda_entropy_args *a)
+{
+    return a->rows < INT32_MAX ? a->rows : INT32_MAX;
+}
+
+ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
+{
+    static const tsi_cuda_kernel rows[] = { TSI_CUDA_entropy_f32, TSI_CUDA_entropy_f64,
+                                            TSI_CUDA_entropy_bf16, TSI_CUDA_entropy_f16 };
+    const tsi_cross_entropy_attributes *attributes = io->attributes;
+    const tsi_block *loss = &io->out[0].block, *lse = &io->out[1].block;
+    tsi_cuda_entropy_args a = { .ignore = attributes->ignore_index };
+    if (!settle(io, &a) || !tsi_block_is_dense(lse) || !tsi_block_is_dense(loss))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    bool wide = a.dtype == TS_DTYPE_F64, each = attributes->reduction == NONE;
+    a.classes = a.length;
+    a.mean = attributes->reduction == 0;
+    a.lse_out = lse->data;
+    a.loss = loss->data;
+    a.out = loss->data;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    if (!each) TSI_TRY(tsi_cuda_scratch(io->queue, (size_t)a.rows * (wide ? 8 : 4), &a.out));
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, a.classes, io->in[1].region != NULL, &a.asker));
+    TSI_TRY(tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a));
+    if (each) return TS_OK;
+    return tsi_cuda_launch(
+        io->queue, wide ? TSI_CUDA_entropy_total_f64 : TSI_CUDA_entropy_total_f32, 1, 1024, 0, &a);
+}
+
+ts_status tsi_cuda_cross_entropy_backward(const tsi_kernel_io *io)
+{
+    static const tsi_cuda_kernel rows[] = { TSI_CUDA_entropy_backward_f32,
+                                            TSI_CUDA_entropy_backward_f64,
+                                            TSI_CUDA_entropy_backward_bf16,
+                                            TSI_CUDA_entropy_backward_f16 };
+    const tsi_block *lse = &io->in[2].block, *g = &io->in[3].block, *dx = &io->out[0].block;
+    tsi_cuda_entropy_args a = { .lse = lse->data, .g = g->data, .out = dx->data };
+    int64_t count, length;
+    a.lse_dtype = lse->dtype;
+    a.g_dtype = g->dtype;
+    if (!settle(io, &a) || dx->dtype != a.dtype || !is_real(lse->dtype) || !is_real(g->dtype) ||
+        !column_of(lse, a.rows, &a.lse_stride) || !column_of(g, a.rows, &a.g_stride) ||
+        !tsi_cuda_rows_of(dx, 1, &count, &length, &a.out_stride) ||
+        !tsi_cuda_places_make(&a.place, io->in[0].region, io->in[0].block.ndim - 1))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a);
+}

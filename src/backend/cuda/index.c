@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* index.c - gather, index_select and their gradients, scatter_add, index_add, pick, triangles.
+ *
+ * An index may be cut along its own dim's target (others' elements are left alone); a call whose
+ * other dims are cut differently, and sums that would walk too far, are the host's. */
+#include "op/index/index.h"
+
+#include <string.h>
+
+#include "backend/cuda/complain.h"
+#include "backend/cuda/kernel.h"
+#include "base/error.h"
+#include "op/view/attributes.h"
+
+#define WALK_MAX ((int64_t)1 << 33) /* elements of the index that a call looks at */
+
+static bool is_whole(int32_t dtype)
+{
+    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
+           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
+}
+
+static bool is_complex(int32_t dtype)
+{
+    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Whether two operands hold the same indices of every dim but `dim`. */
+static bool are_alike(const tsi_operand *a, const tsi_operand *b, int32_t dim)
+{
+    for (int32_t d = 0; d < a->block.ndim; d++) {
+        tsi_cuda_places one, other;
+        if (d == dim || (!a->region && !b->region)) continue;
+        if (a->block.extent[d] != b->block.extent[d] || !tsi_cuda_places_make(&one, a->region, d) ||
+            !tsi_cuda_places_make(&other, b->region, d))
+            return false;
+        for (int64_t i = 0; i < a->block.extent[d]; i++)
+            if (tsi_cuda_index_at(&one, i) != tsi_cuda_index_at(&other, i)) return false;
+    }
+    return true;
+}
+
+static tsi_cuda_operand operand_of(const tsi_block *block, int32_t without)
+{
+    tsi_cuda_operand operand = { .data = block->data };
+    memcpy(operand.stride, block->stride, sizeof operand.stride);
+    if (without >= 0 && without < block->ndim) operand.stride[without] = 0;
+    return operand;
+}
+
+/* An index of one dim as an operand along `dim` of others. */
+static tsi_cuda_operand line_of(const tsi_block *block, int32_t dim)
+{
+    tsi_cuda_operand operand = { .data = block->data };
+    operand.stride[dim] = block->ndim ? block->stride[0] : 0;
+    return operand;
+}
+
+/* ---- elements by index ----------------------------------------------------------------------- */
+
+static ts_status gather(const tsi_kernel_io *io, int32_t dim, bool line)
+{
+    const tsi_operand *far = &io->in[0], *index = &io->in[1], *near = &io->out[0];
+    tsi_cuda_index_args a = { .index_dtype = index->block.dtype };
+    int64_t bound = far->block.ndim ? far->global->shape.extent[dim] : 1;
+    a.size = (int32_t)ts_dtype_size((ts_dtype)near->block.dtype);
+    if (!io->queue || !is_whole(a.index_dtype) || !are_alike(far, near, dim) ||
+        (!line && !are_alike(index, near, -1)) || !tsi_cuda_places_make(&a.place, far->region, dim))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(&near->block) == 0) return TS_OK;
+    a.index = line ? line_of(&index->block, dim) : operand_of(&index->block, -1);
+    a.near = operand_of(&near->block, -1);
+    a.far = operand_of(&far->block, dim);
+    a.far_step = far->block.ndim ? far->block.stride[dim] : 0;
+    tsi_cuda_space_make(&a.space, near->block.ndim, near->block.extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, bound, index->region != NULL, &a.asker));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_gather, a.space.count, &a);
+}
+
+ts_status tsi_cuda_gather(const tsi_kernel_io *io)
+{
+    return gather(io, (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim, false);
+}
+
+ts_status tsi_cuda_index_select(const tsi_kernel_io *io)
+{
+    return gather(io, (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim, true);
+}
+
+/* ---- into a dim ------------------------------------------------------------------------------ */
+
+/* Every index is one of the dim; told by the next wait. */
+static ts_status check(const tsi_kernel_io *io, int64_t bound)
+{
+    const tsi_block *index = &io->in[1].block;
+    tsi_cuda_index_args a = { .index_dtype = index->dtype, .index = operand_of(index, -1) };
+    tsi_cuda_space_make(&a.space, index->ndim, index->extent);
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, bound, io->in[1].region != NULL, &a.asker));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_check, a.space.count, &a);
+}
+
+/* out (+)= from, where `from` is input `source`; `line`: the index has one dim. */
+static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool line, bool keep)
+{
+    const tsi_operand *from = &io->in[source], *index = &io->in[1], *out = &io->out[0];
+    tsi_cuda_index_add_args a = { .dim = dim, .keep = keep, .dtype = out->block.dtype };
+    a.index_dtype = index->block.dtype;
+    if (!io->queue || !is_whole(a.index_dtype) || is_complex(a.dtype) || out->block.ndim == 0 ||
+        from->block.dtype != a.dtype || (out->region && !are_alike(from, out, dim)) ||
+        (!line && !are_alike(index, from, -1)) || !tsi_cuda_places_make(&a.place, out->region, dim))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    a.length = line ? index->block.extent[0] : index->block.extent[dim];
+    if (tsi_block_count(&out->block) == 0) return TS_OK;
+    if (a.length > WALK_MAX / tsi_block_count(&out->block)) return (ts_status)TSI_KERNEL_DECLINED;
+    a.out = operand_of(&out->block, -1);
+    a.from = operand_of(&from->block, dim);
+    a.index =
+        line ? (tsi_cuda_operand){ .data = index->block.data } : operand_of(&index->block, dim);
+    a.index_step = line ? index->block.stride[0] : index->block.stride[dim];
+    a.from_step = from->block.stride[dim];
+    memcpy(a.from_extent, (line ? from : index)->block.extent, sizeof a.from_extent);
+    tsi_cuda_space_make(&a.space, out->block.ndim, out->block.extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    TSI_TRY(check(io, out->global->shape.extent[dim]));
+    if (keep && !io->in_place)
+        TSI_TRY(io->device->copy(io->device, &out->block, &io->in[0].block, io->queue));
+    bool whole = is_whole(a.dtype) || a.dtype == TS_DTYPE_BOOL;
+    return tsi_cuda_launch_items(io->queue, whole ? TSI_CUDA_index_add_i64 : TSI_CUDA_index_add_f64,
+                                 a.space.count, &a);
+}
+
+ts_status tsi_cuda_gather_backward(const tsi_kernel_io *io)
+{
+    return add(io, (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim, 0, false, false);
+}
+
+ts_status tsi_cuda_scatter_add(const tsi_kernel_io *io)
+{
+    return add(io, (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim, 2, false, true);
+}
+
+ts_status tsi_cuda_index_select_backward(const tsi_kernel_io *io)
+{
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim;
+    return add(io, dim, 0, true, false);
+}
+
+ts_status tsi_cuda_index_add(const tsi_kernel_io *io)
+{
+    int32_t dim = (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim;
+    return add(io, dim, 2, true, true);
+}
+
+/* ---- triangles ------------------------------------------------------------------------------- */
+
+static ts_status triangle(const tsi_kernel_io *io, bool lower)
+{
+    const tsi_block *from = &io->in[0].block, *to = &io->out[0].block;
+    int32_t last = from->ndim - 1;
+    tsi_cuda_triangle_args a = { .lower = lower };
+    a.size = (int32_t)ts_dtype_size((ts_dtype)from->dtype);
+    a.diagonal = ((const tsi_triangle_attributes *)io->attributes)->diagonal;
+    if (!io->queue || last < 1 || !tsi_cuda_places_make(&a.row, io->in[0].region, last - 1) ||
+        !tsi_cuda_places_make(&a.column, io->in[0].region, last))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    a.from = operand_of(from, -1);
+    a.to = operand_of(to, -1);
+    tsi_cuda_space_make(&a.space, from->ndim, from->extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_triangle, a.space.count, &a);
+}
+
+ts_status tsi_cuda_tril(const tsi_kernel_io *io)
+{
+    return triangle(io, true);
+}
+
+ts_status tsi_cuda_triu(const tsi_kernel_io *io)
+{
+    return triangle(io, false);
+}

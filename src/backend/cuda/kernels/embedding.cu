@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embedding.cu - rows of a table by index, and the gradient of the table.
+ *
+ *   gather                    an item a unit of a row
+ *   count, begin, order, add  tokens are listed by the row they name; a block a row of the table
+ *                             puts its list in order and adds the gradients of its tokens
+ *
+ * INV: lists are filled in any order but sorted before they are added: the same bits every time. */
+#include "backend/cuda/kernels/complain.cuh"
+#include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/real.cuh"
+
+/* The local row of a token; -1: another rank's, or nobody's. */
+__device__ inline int64_t row_of(const tsi_cuda_embedding_args &a, int64_t token)
+{
+    int64_t id = load_wide(a.id_dtype, a.ids, token * a.id_stride).whole;
+    if (id >= 0 && id < a.asker.bound) return tsi_cuda_place_of(&a.place, id);
+    complain(a.asker, id);
+    return -1;
+}
+
+template <typename U> __device__ void gather(const tsi_cuda_embedding_args &a)
+{
+    int64_t total = a.tokens * a.columns;
+    for (int64_t i = first_item(); i < total; i += item_step()) {
+        int64_t token = i / a.columns, c = i - token * a.columns, row = row_of(a, token);
+        U unit;
+        memset(&unit, 0, sizeof unit);
+        if (row >= 0) unit = ((const U *)a.table)[row * a.table_row + c];
+        ((U *)a.out)[token * a.out_row + c] = unit;
+    }
+}
+
+extern "C" __global__ void embedding_1(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    gather<uint8_t>(a);
+}
+extern "C" __global__ void embedding_2(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    gather<uint16_t>(a);
+}
+extern "C" __global__ void embedding_4(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    gather<uint32_t>(a);
+}
+extern "C" __global__ void embedding_8(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    gather<uint64_t>(a);
+}
+extern "C" __global__ void embedding_16(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    gather<uint4>(a);
+}
+
+/* ---- the gradient ---------------------------------------------------------------------------- */
+
+extern "C" __global__ void embedding_count(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    for (int64_t t = first_item(); t < a.tokens; t += item_step()) {
+        int64_t row = row_of(a, t);
+        if (row >= 0) atomicAdd(&a.count[row], 1);
+    }
+}
+
+/* Where the list of a row begins: anywhere, so long as lists do not overlap. */
+extern "C" __global__ void embedding_begin(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    for (int64_t r = first_item(); r < a.rows; r += item_step()) {
+        if (a.count[r] > 0) a.begin[r] = atomicAdd(a.cursor, a.count[r]);
+        a.left[r] = a.count[r];
+    }
+}
+
+extern "C" __global__ void embedding_order(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    for (int64_t t = first_item(); t < a.tokens; t += item_step()) {
+        int64_t row = row_of(a, t);
+        if (row < 0) continue;
+        int place = atomicSub(&a.left[row], 1) - 1;
+        a.order[a.begin[row] + place] = (int32_t)t;
+    }
+}
+
+/* The list of this block's row in order: short ones by counting smaller ones, long ones by a bitmap
+ * of the tokens in shared memory, in place. */
+__device__ inline void sort_list(const tsi_cuda_embedding_args &a, int32_t *list, int count)
+{
+    extern __shared__ uint32_t bits[];
+    __shared__ int base;
+    if (count <= 32) {
+        int mine = threadIdx.x < count ? list[threadIdx.x] : 0, rank = 0;
+        for (int i = 0; threadIdx.x < count && i < count; i++)
+            rank += list[i] < mine;
+        __syncthreads();
+        if (threadIdx.x < count) list[rank] = mine;
+        __syncthreads();
+        return;
+    }
+    int words = (int)((a.tokens + 31) / 32);
+    for (int w = threadIdx.x; w < words; w += blockDim.x)
+        bits[w] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += blockDim.x)
+        atomicOr(&bits[list[i] / 32], 1u << list[i] % 32);
+    if (threadIdx.x == 0) base = 0;
+    __syncthreads();
+    __shared__ int before[32];
+    for (int first = 0; first < words; first += blockDim.x) { /* ranks of a stretch of words */
+        int w = first + threadIdx.x, mine = w < words ? __popc(bits[w]) : 0, sum = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (threadIdx.x % 32 >= step) sum += other;
+        }
+        if (threadIdx.x % 32 == 31) before[threadIdx.x / 32] = sum;
+        __syncthreads();
+        int at = base + sum - mine, all = 0;
+        for (int k = 0; k < (int)blockDim.x / 32; k++) {
+            if (k < (int)threadIdx.x / 32) at += before[k];
+            all += before[k];
+        }
+        for (uint32_t left = w < words ? bits[w] : 0; left; left &= left - 1)
+            list[at++] = w * 32 + __ffs(left) - 1;
+        __syncthreads();
+        if (threadIdx.x == 0) base += all;
+        __syncthreads();
+    }
+}
+
+template <typename R> __device__ void add_rows(const tsi_cuda_embedding_args &a)
+{
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int count = a.count[row];
+        int32_t *list = a.order + a.begin[row];
+        if (count > 1) sort_list(a, list, count);
+        for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
+            R sum = 0;
+            for (int i = 0; i < count; i++)
+                sum += load_real<R>(a.dtype, a.table, list[i] * a.table_row + c);
+            store_real<R>(a.dtype, a.out, row * a.out_row + c, sum);
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void embedding_add_f32(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    add_rows<float>(a);
+}
+
+extern "C" __global__ void embedding_add_f64(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    add_rows<double>(a);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce.cu - reductions over some dims, and places of extremes.
+ *
+ *   reduce_any_*       any strides and dtypes: a thread, a warp or a block for each piece of a
+ *                      result
+ *   reduce_rows_*      contiguous rows of f32 and bf16 by 16 bytes: sums and extremes
+ *   reduce_columns_*   columns likewise: 32 units by 8 rows a block
+ *   reduce_finish_*    partial results of pieces, folded in order
+ *
+ * INV: pieces follow from extents alone, and trees are fixed: the same bits on every GPU. */
+#include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/real.cuh"
+
+/* ---- what differs ---------------------------------------------------------------------------- */
+
+template <typename R> __device__ inline R start_of(const tsi_cuda_reduce_args &a)
+{
+    switch (a.op) {
+    case TSI_CUDA_MAX:
+        return -(R)INFINITY;
+    case TSI_CUDA_MIN:
+        return (R)INFINITY;
+    case TSI_CUDA_PROD:
+    case TSI_CUDA_ALL:
+        return 1;
+    case TSI_CUDA_POWER:
+        return isinf(a.power) && a.power < 0 ? (R)INFINITY : R(0);
+    default:
+        return 0;
+    }
+}
+
+template <> __device__ inline int64_t start_of<int64_t>(const tsi_cuda_reduce_args &a)
+{
+    return a.start;
+}
+
+/* Two partial results as one. */
+template <typename R> __device__ inline R join(int op, double power, R x, R y)
+{
+    switch (op) {
+    case TSI_CUDA_MAX:
+        return x != x || x > y ? x : y;
+    case TSI_CUDA_MIN:
+        return x != x || x < y ? x : y;
+    case TSI_CUDA_PROD:
+        return x * y;
+    case TSI_CUDA_ANY:
+        return x != R(0) || y != R(0) ? R(1) : R(0);
+    case TSI_CUDA_ALL:
+        return x != R(0) && y != R(0) ? R(1) : R(0);
+    case TSI_CUDA_POWER:
+        if (isinf(power)) return power > 0 ? (x > y ? x : y) : x < y ? x : y;
+        return x + y;
+    default:
+        return x + y;
+    }
+}
+
+template <> __device__ inline int64_t join<int64_t>(int op, double power, int64_t x, int64_t y)
+{
+    switch (op) {
+    case TSI_CUDA_MAX:
+        return x > y ? x : y;
+    case TSI_CUDA_MIN:
+        return x < y ? x : y;
+    case TSI_CUDA_PROD:
+        return (int64_t)((uint64_t)x * (uint64_t)y);
+    default:
+        return (int64_t)((uint64_t)x + (uint64_t)y);
+    }
+}
+
+/* What an element is before it is joined. */
+template <typename R> __device__ inline R term(const tsi_cuda_reduce_args &a, R x)
+{
+    if (a.op == TSI_CUDA_COUNT) return x != R(0) ? R(1) : R(0);
+    if (a.op != TSI_CUDA_POWER) return x;
+    R size = fabs(x);
+    if (isinf(a.power)) return size;
+    if (a.power == 2.0) return size * size;
+    return a.power == 0.0 ? R(size != R(0)) : pow(size, (R)a.power);
+}
+
+template <> __device__ inline int64_t term<int64_t>(const tsi_cuda_reduce_args &a, int64_t x)
+{
+    return x;
+}
+
+template <typename R> __device__ inline R load_term(const tsi_cuda_reduce_args &a, int64_t at)
+{
+    switch (a.from_dtype) {
+    case TS_DTYPE_F32:
+        return term<R>(a, (R)((const float *)a.from.data)[at]);
+    case TS_DTYPE_BF16:
+        return term<R>(a, (R)tsi_f32_of_bf16(((const uint16_t *)a.from.data)[at]));
+    case TS_DTYPE_F16:
+        return term<R>(a, (R)tsi_f32_of_f16(((const uint16_t *)a.from.data)[at]));
+    case TS_DTYPE_F64:
+        return term<R>(a, (R)((const double *)a.from.data)[at]);
+    default:
+        return term<R>(a, (R)load_wide(a.from_dtype, a.from.data, at).whole);
+    }
+}
+
+template <typename R>
+__device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x)
+{
+    const tsi_cuda_operand *const operands[1] = { &a.to };
+    int64_t offset[1];
+    place(a.outer, result, operands, offset);
+    store_f64(a.to_dtype, a.to.data, offset[0], (double)x / a.divide, 0);
+}
+
+template <>
+__device__ inline void finish<int64_t>(const tsi_cuda_reduce_args &a, int64_t result, int64_t x)
+{
+    const tsi_cuda_operand *const operands[1] = { &a.to };
+    int64_t offset[1];
+    place(a.outer, result, operands, offset);
+    store_i64(a.to_dtype, a.to.data, offset[0], x);
+}
+
+template <typename R> __device__ inline R warp_join(int op, double power, R x)
+{
+    for (int step = 16; step > 0; step /= 2)
+        x = join<R>(op, power, x, (R)__shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* Of G threads: one, a warp, or the block. */
+template <typename R, int G> __device__ inline R group_join(int op, double power, R x, R *shared)
+{
+    if (G == 1) return x;
+    x = warp_join(op, power, x);
+    if (G == 32) return x;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared[0];
+    for (int w = 1; w < TSI_CUDA_BLOCK / 32; w++)
+        x = join<R>(op, power, x, shared[w]);
+    return x;
+}
+
+/* ---- any strides and dtypes ------------------------------------------------------------------ */
+
+template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_args &a)
+{
+    __shared__ R shared[32];
+    const tsi_cuda_operand *const outer[1] = { &a.from }, *const inner[1] = { &a.within };
+    int64_t total = a.outer.count * a.pieces, step = (int64_t)gridDim.x * (TSI_CUDA_BLOCK / G);
+    int lane = threadIdx.x % G;
+    for (int64_t item = (int64_t)blockIdx.x * (TSI_CUDA_BLOCK / G) + threadIdx.x / G; item < total;
+         item += step) {
+        int64_t piece = item / a.outer.count, result = item - piece * a.outer.count;
+        int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+        int64_t base[1], at[1];
+        place(a.outer, result, outer, base);
+        R sum = start_of<R>(a);
+        for (int64_t i = piece * a.piece + lane; i < end; i += G) {
+            place(a.inner, i, inner, at);
+            sum = join<R>(a.op, a.power, sum, load_term<R>(a, base[0] + at[0]));
+        }
+        sum = group_join<R, G>(a.op, a.power, sum, shared);
+        if (lane != 0) continue;
+        if (a.pieces == 1)
+            finish<R>(a, result, sum);
+        else
+            ((R *)a.partial)[item] = sum;
+    }
+}
+
+template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &a)
+{
+    for (int64_t i = first_item(); i < a.outer.count; i += item_step()) {
+        R sum = ((const R *)a.partial)[i];
+        for (int64_t p = 1; p < a.pieces; p++)
+            sum = join<R>(a.op, a.power, sum, ((const R *)a.partial)[p * a.outer.count + i]);
+        finish<R>(a, i, sum);
+    }
+}
+
+/* Of G = 1, 32 and 256 threads; the name says how many. */
+#define ANY(name, real)                                                                            \
+    extern "C" __global__ void reduce_any_1_##name(const __grid_constant__ tsi_cuda_reduce_args a) \
+    {                                                                                              \
+        reduce_any<real, 1>(a);                                                                    \
+    }                                                                                              \
+    extern "C" __global__ void reduce_any_32_##name(                                               \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        reduce_any<real, 32>(a);                                                                   \
+    }                                                                                              \
+    extern "C" __global__ void reduce_any_256_##name(                                              \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        reduce_any<real, TSI_CUDA_BLOCK>(a);                                                       \
+    }                                                                                              \
+    extern "C" __global__ void reduce_finish_##name(                                               \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        reduce_finish<real>(a);                                                                    \
+    }
+ANY(f32, float)
+ANY(f64, double)
+ANY(i64, int64_t)
+
+/* ---- rows and columns by 16 bytes: sums and extremes ----------------------------------------- */
+
+template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_reduce_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E), U = 4;
+    __shared__ float shared[32];
+    const tsi_cuda_operand *const outer[1] = { &a.from };
+    int64_t total = a.outer.count * a.pieces, step = (int64_t)gridDim.x * (TSI_CUDA_BLOCK / G);
+    int lane = threadIdx.x % G;
+    for (int64_t item = (int64_t)blockIdx.x * (TSI_CUDA_BLOCK / G) + threadIdx.x / G; item < total;
+         item += step) {
+        int64_t piece = item / a.outer.count, result = item - piece * a.outer.count;
+        int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+        int64_t base[1];
+        place(a.outer, result, outer, base);
+        const uint4 *from = (const uint4 *)((const typename T::E *)a.from.data + base[0]);
+        float sum = start_of<float>(a);
+        for (int64_t i = piece * a.piece / N + lane; i < end / N; i += U * G) {
+            unit_of<typename T::E> in[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (i + u * G < end / N) in[u].unit = from[i + u * G];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    if (i + u * G < end / N)
+                        sum = join<float>(OP, 0, sum, T::load(in[u].element[e]));
+        }
+        sum = group_join<float, G>(OP, 0, sum, shared);
+        if (lane != 0) continue;
+        if (a.pieces == 1)
+            finish<float>(a, result, sum);
+        else
+            ((float *)a.partial)[item] = sum;
+    }
+}
+
+/* The space of results is one dim, a unit of columns each thread; always pieces of rows. */
+template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_BLOCK / 32, U = 4;
+    __shared__ float sums[LANES][32][N + 1];
+    int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
+    int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
+    int64_t unit = tile * 32 + threadIdx.x % 32, lane = threadIdx.x / 32;
+    int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+    float sum[N];
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        sum[e] = start_of<float>(a);
+    for (int64_t r = piece * a.piece + lane; unit < units && r < end; r += U * LANES) {
+        unit_of<typename T::E> in[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (r + u * LANES < end)
+                in[u].unit = *(const uint4 *)((const typename T::E *)a.from.data +
+                                              (r + u * LANES) * a.within.stride[0] + unit * N);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                if (r + u * LANES < end)
+                    sum[e] = join<float>(OP, 0, sum[e], T::load(in[u].element[e]));
+    }
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        sums[lane][threadIdx.x % 32][e] = sum[e];
+    __syncthreads();
+    for (int c = threadIdx.x; c < 32 * N; c += TSI_CUDA_BLOCK) {
+        int64_t column = tile * 32 * N + c;
+        if (column >= a.outer.count) break;
+        float all = sums[0][c / N][c % N];
+        for (int l = 1; l < LANES; l++)
+            all = join<float>(OP, 0, all, sums[l][c / N][c % N]);
+        ((float *)a.partial)[piece * a.outer.count + column] = all;
+    }
+}
+
+#define FAST(name, type)                                                                           \
+    extern "C" __global__ void reduce_rows_32_##name(                                              \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 32>(a);                              \
+        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 32>(a);                              \
+        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 32>(a);                              \
+    }                                                                                              \
+    extern "C" __global__ void reduce_rows_256_##name(                                             \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, TSI_CUDA_BLOCK>(a);                  \
+        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, TSI_CUDA_BLOCK>(a);                  \
+        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, TSI_CUDA_BLOCK>(a);                  \
+    }                                                                                              \
+    extern "C" __global__ void reduce_columns_##name(                                              \
+        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    {                                                                                              \
+        if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a);                               \
+        if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a);                               \
+        if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN>(a);                               \
+    }
+FAST(f32, as_f32)
+FAST(bf16, as_bf16)
+
+/* ---- places of extremes: a warp a result ----------------------------------------------------- */
+
+/* Does x at i go before y at j? A NaN goes before all numbers; -1 is no place. */
+template <typename R> __device__ inline bool beats(R x, int64_t i, R y, int64_t j, bool least)
+{
+    if (i < 0 || j < 0) return j < 0 && i >= 0;
+    if (x != x || y != y) return x != x && (y == y || i < j);
+    if (x == y) return i < j;
+    return least ? x < y : x > y;
+}
+
+template <typename R> __device__ void extreme(const tsi_cuda_extreme_args &a)
+{
+    const tsi_cuda_operand *const outer[3] = { &a.from, &a.to, &a.at };
+    const tsi_cuda_operand *const inner[1] = { &a.within };
+    int lane = threadIdx.x % 32;
+    for (int64_t result = first_item() / 32; result < a.outer.count; result += item_step() / 32) {
+        int64_t base[3], at[1], place_of = -1;
+        R best = 0;
+        place(a.outer, result, outer, base);
+        for (int64_t i = lane; i < a.inner.count; i += 32) {
+            place(a.inner, i, inner, at);
+            wide w = load_wide(a.from_dtype, a.from.data, base[0] + at[0]);
+            R x = a.whole ? (R)w.whole : (R)w.re;
+            if (beats(x, i, best, place_of, a.least)) best = x, place_of = i;
+        }
+        for (int step = 16; step > 0; step /= 2) {
+            R x = (R)__shfl_xor_sync(0xffffffffu, best, step);
+            int64_t i = __shfl_xor_sync(0xffffffffu, place_of, step);
+            if (beats(x, i, best, place_of, a.least)) best = x, place_of = i;
+        }
+        if (lane != 0) continue;
+        ((int64_t *)a.at.data)[base[2]] = place_of;
+        if (!a.to.data) continue;
+        if (a.whole)
+            store_i64(a.to_dtype, a.to.data, base[1], (int64_t)best);
+        else
+            store_f64(a.to_dtype, a.to.data, base[1], (double)best, 0);
+    }
+}
+
+extern "C" __global__ void extreme_f64(const __grid_constant__ tsi_cuda_extreme_args a)
+{
+    extreme<double>(a);
+}
+
+extern "C" __global__ void extreme_i64(const __grid_constant__ tsi_cuda_extreme_args a)
+{
+    extreme<int64_t>(a);
+}

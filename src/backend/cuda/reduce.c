@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce.c - reductions over dims of reals and whole numbers, and places of extremes.
+ *
+ * How a call is cut into pieces follows from its extents alone, so that its bits do not depend on
+ * the GPU. Complex numbers are the host's. */
+#include "op/reduce/reduce.h"
+
+#include <string.h>
+
+#include "backend/cuda/kernel.h"
+#include "base/error.h"
+
+enum { GROUPS = 2048, LEAST_PIECE = 1024, ROWS_MAX = 64 };
+
+typedef enum compute { IN_F32, IN_F64, IN_I64 } compute;
+
+/* ---- spaces ---------------------------------------------------------------------------------- */
+
+/* Input dims split by what the mask reduces; `to` is the stride in a result for each input dim. */
+typedef struct split {
+    int32_t outer, inner;
+    int64_t extent[2][TS_NDIM_MAX];
+    tsi_cuda_operand from, within, to, other;
+} split;
+
+static void split_make(split *s, const tsi_block *in, uint32_t mask, const int64_t *to,
+                       const int64_t *other)
+{
+    memset(s, 0, sizeof *s);
+    for (int32_t d = 0; d < in->ndim; d++) {
+        if (mask >> d & 1) {
+            s->extent[1][s->inner] = in->extent[d];
+            s->within.stride[s->inner++] = in->stride[d];
+        } else {
+            s->extent[0][s->outer] = in->extent[d];
+            s->from.stride[s->outer] = in->stride[d];
+            s->other.stride[s->outer] = other ? other[d] : 0;
+            s->to.stride[s->outer++] = to[d];
+        }
+    }
+    s->from.data = in->data;
+    tsi_cuda_operand *outer[3] = { &s->from, &s->to, &s->other }, *inner[1] = { &s->within };
+    s->outer = tsi_cuda_coalesce(s->outer, s->extent[0], outer, 3);
+    s->inner = tsi_cuda_coalesce(s->inner, s->extent[1], inner, 1);
+}
+
+/* The stride in the result of each dim of the input that is kept. */
+static void result_strides(const tsi_block *in, const tsi_block *out, uint32_t mask, bool keepdim,
+                           int64_t *stride)
+{
+    int32_t place = 0;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        bool gone = mask >> d & 1;
+        stride[d] = gone ? 0 : out->stride[place];
+        if (!gone || keepdim) place++;
+    }
+}
+
+/* ---- which kernel ---------------------------------------------------------------------------- */
+
+static bool is_narrow(int32_t dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+}
+
+static bool is_complex(int32_t dtype)
+{
+    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+}
+
+static bool is_fast(const tsi_cuda_reduce_args *a)
+{
+    return a->op <= TSI_CUDA_MIN &&
+           (a->from_dtype == TS_DTYPE_F32 || a->from_dtype == TS_DTYPE_BF16);
+}
+
+static int64_t units_of(const tsi_cuda_reduce_args *a)
+{
+    return 16 / (int64_t)ts_dtype_size((ts_dtype)a->from_dtype);
+}
+
+static bool is_on_units(const tsi_cuda_operand *x, int32_t ndim, int64_t n)
+{
+    bool fits = (uintptr_t)x->data % 16 == 0;
+    for (int32_t d = 0; d < ndim; d++)
+        fits = fits && x->stride[d] % n == 0;
+    return fits;
+}
+
+static bool is_rows(const tsi_cuda_reduce_args *a)
+{
+    int64_t n = units_of(a);
+    return is_fast(a) && a->inner.ndim == 1 && a->within.stride[0] == 1 &&
+           a->inner.count % n == 0 && a->inner.count >= 32 &&
+           is_on_units(&a->from, a->outer.ndim, n);
+}
+
+static bool is_columns(const tsi_cuda_reduce_args *a)
+{
+    int64_t n = units_of(a);
+    tsi_cuda_operand rows = { .data = a->from.data, .stride = { a->within.stride[0] } };
+    return is_fast(a) && a->outer.ndim == 1 && a->inner.ndim == 1 && a->from.stride[0] == 1 &&
+           a->outer.count % n == 0 && a->outer.count >= 32 && is_on_units(&rows, 1, n);
+}
+
+/* Pieces of the inner space for `groups` that work side by side; each at least as long as pays. */
+static void cut(tsi_cuda_reduce_args *a, int64_t least, int64_t wanted)
+{
+    int64_t most = (a->inner.count + least - 1) / least;
+    int64_t pieces = (wanted + a->outer.count - 1) / a->outer.count;
+    a->pieces = pieces < most ? pieces : most;
+    if (a->pieces < 1) a->pieces = 1;
+    int64_t n = 64; /* pieces begin on units of every dtype */
+    a->piece = ((a->inner.count + a->pieces - 1) / a->pieces + n - 1) / n * n;
+    if (a->piece < 1) a->piece = 1;
+    a->pieces = a->inner.count > 0 ? (a->inner.count + a->piece - 1) / a->piece : 1;
+}
+
+static ts_status partial_make(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
+{
+    size_t size = in == IN_F32 ? sizeof(float) : sizeof(double);
+    if (a->pieces == 1) return TS_OK;
+    return tsi_cuda_scratch(stream, (size_t)(a->pieces * a->outer.count) * size, &a->partial);
+}
+
+static ts_status finish(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
+{
+    static const tsi_cuda_kernel kernels[] = { TSI_CUDA_reduce_finish_f32,
+                                               TSI_CUDA_reduce_finish_f64,
+                                               TSI_CUDA_reduce_finish_i64 };
+    return tsi_cuda_launch_items(stream, kernels[in], a->outer.count, a);
+}
+
+static ts_status run_columns(tsi_stream *stream, tsi_cuda_reduce_args *a)
+{
+    int64_t tiles = (a->outer.count / units_of(a) + 31) / 32;
+    bool narrow = a->from_dtype == TS_DTYPE_BF16;
+    int64_t pieces = (GROUPS / 2 + tiles - 1) / tiles;
+    a->piece = (a->inner.count + pieces - 1) / pieces;
+    if (a->piece < ROWS_MAX) a->piece = ROWS_MAX;
+    a->pieces = (a->inner.count + a->piece - 1) / a->piece;
+    TSI_TRY(tsi_cuda_scratch(stream, (size_t)(a->pieces * a->outer.count) * sizeof(float),
+                             &a->partial));
+    TSI_TRY(tsi_cuda_launch(stream,
+                            narrow ? TSI_CUDA_reduce_columns_bf16 : TSI_CUDA_reduce_columns_f32,
+                            tiles * a->pieces, TSI_CUDA_BLOCK, 0, a));
+    return finish(stream, a, IN_F32);
+}
+
+static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
+{
+    static const tsi_cuda_kernel any[3][3] = {
+        { TSI_CUDA_reduce_any_1_f32, TSI_CUDA_reduce_any_32_f32, TSI_CUDA_reduce_any_256_f32 },
+        { TSI_CUDA_reduce_any_1_f64, TSI_CUDA_reduce_any_32_f64, TSI_CUDA_reduce_any_256_f64 },
+        { TSI_CUDA_reduce_any_1_i64, TSI_CUDA_reduce_any_32_i64, TSI_CUDA_reduce_any_256_i64 },
+    };
+    static const tsi_cuda_kernel rows[2][2] = {
+        { TSI_CUDA_reduce_rows_32_f32, TSI_CUDA_reduce_rows_256_f32 },
+        { TSI_CUDA_reduce_rows_32_bf16, TSI_CUDA_reduce_rows_256_bf16 },
+    };
+    bool by_rows = in == IN_F32 && is_rows(a);
+    bool down = a->from.stride[a->outer.ndim - 1] == 1 && a->within.stride[a->inner.ndim - 1] != 1;
+    bool thread = !by_rows && down && a->outer.count >= TSI_CUDA_BLOCK;
+    int32_t group = thread ? 1 : a->inner.count * (by_rows ? 1 : 4) <= 4 * LEAST_PIECE ? 32 : 256;
+    int64_t wanted = thread ? 64 * GROUPS : group == 32 ? 4 * GROUPS : GROUPS;
+    cut(a, thread ? 64 : group == 32 ? 8 * LEAST_PIECE : 4 * LEAST_PIECE, wanted);
+    TSI_TRY(partial_make(stream, a, in));
+    tsi_cuda_kernel kernel = any[in][group == 1 ? 0 : group == 32 ? 1 : 2];
+    if (by_rows) kernel = rows[a->from_dtype == TS_DTYPE_BF16][group == 256];
+    TSI_TRY(tsi_cuda_launch_items(stream, kernel, a->outer.count * a->pieces * group, a));
+    return a->pieces > 1 ? finish(stream, a, in) : TS_OK;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static compute compute_of(const tsi_kernel_io *io, int32_t op, bool has_whole)
+{
+    int32_t dtype = io->in[0].block.dtype;
+    if (is_narrow(dtype) && io->out[0].block.dtype != TS_DTYPE_I64) return IN_F32;
+    bool whole = has_whole && dtype != TS_DTYPE_F64 && !is_narrow(dtype);
+    return whole && op <= TSI_CUDA_PROD ? IN_I64 : IN_F64;
+}
+
+static int64_t start_of(int32_t op, ts_dtype dtype)
+{
+    int64_t element[2] = { 0 };
+    ts_reduce kind = op == TSI_CUDA_MAX ? TS_REDUCE_MAX : TS_REDUCE_MIN;
+    if (op == TSI_CUDA_SUM) return 0;
+    if (op == TSI_CUDA_PROD) return 1;
+    if (tsi_reduce_identity(kind, dtype, element) != TS_OK) return 0;
+    switch (ts_dtype_size(dtype)) { /* sign and width of the dtype */
+    case 8:
+        return element[0];
+    case 4:
+        return (int32_t)element[0];
+    case 2:
+        return (int16_t)element[0];
+    default:
+        return dtype == TS_DTYPE_I8 ? (int8_t)element[0] : (uint8_t)element[0];
+    }
+}
+
+static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride, int32_t op,
+                        double divide, double power)
+{
+    const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
+    if (!io->queue || is_complex(in->dtype) || is_complex(out->dtype))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(out) == 0) return TS_OK;
+    split s;
+    split_make(&s, in, mask, stride, NULL);
+    compute how = compute_of(io, op, divide == 1.0);
+    tsi_cuda_reduce_args args = { .from = s.from,
+                                  .within = s.within,
+                                  .to = s.to,
+                                  .start = how == IN_I64 ? start_of(op, (ts_dtype)out->dtype) : 0,
+                                  .power = power,
+                                  .divide = divide,
+                                  .op = op,
+                                  .from_dtype = in->dtype,
+                                  .to_dtype = out->dtype };
+    args.to.data = out->data;
+    tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);
+    tsi_cuda_space_make(&args.inner, s.inner, s.extent[1]);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    bool columns = how == IN_F32 && args.inner.count > 0 && is_columns(&args) && !is_rows(&args);
+    return columns ? run_columns(io->queue, &args) : run_groups(io->queue, &args, how);
+}
+
+static uint32_t mask_of(const tsi_reduce_attributes *a)
+{
+    uint32_t mask = 0;
+    for (int32_t i = 0; i < a->dims.count; i++)
+        mask |= 1u << a->dims.value[i];
+    return mask;
+}
+
+static ts_status over_dims(const tsi_kernel_io *io, int32_t op, bool mean)
+{
+    const tsi_reduce_attributes *a = io->attributes;
+    uint32_t mask = mask_of(a);
+    int64_t stride[TS_NDIM_MAX] = { 0 };
+    double divide = 1;
+    for (int32_t i = 0; mean && i < a->dims.count; i++)
+        divide *= (double)io->in[0].global->shape.extent[a->dims.value[i]];
+    result_strides(&io->in[0].block, &io->out[0].block, mask, a->keepdim, stride);
+    return reduce(io, mask, stride, op, divide, a->p);
+}
+
+ts_status tsi_cuda_sum(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_SUM, false);
+}
+
+ts_status tsi_cuda_mean(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_SUM, true);
+}
+
+ts_status tsi_cuda_prod(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_PROD, false);
+}
+
+ts_status tsi_cuda_amax(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_MAX, false);
+}
+
+ts_status tsi_cuda_amin(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_MIN, false);
+}
+
+ts_status tsi_cuda_any(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_ANY, false);
+}
+
+ts_status tsi_cuda_all(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_ALL, false);
+}
+
+ts_status tsi_cuda_count_nonzero(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_COUNT, false);
+}
+
+ts_status tsi_cuda_powsum(const tsi_kernel_io *io)
+{
+    return over_dims(io, TSI_CUDA_POWER, false);
+}
+
+/* Dims that the result lacks, or has once, are summed: by the global extents. */
+ts_status tsi_cuda_sum_to(const tsi_kernel_io *io)
+{
+    const ts_shape *in = &io->in[0].global->shape, *out = &io->out[0].global->shape;
+    int64_t stride[TS_NDIM_MAX] = { 0 };
+    uint32_t mask = 0;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        int32_t e = d - (in->ndim - out->ndim);
+        bool gone = e < 0 || (out->extent[e] == 1 && in->extent[d] != 1);
+        if (gone)
+            mask |= 1u << d;
+        else
+            stride[d] = io->out[0].block.stride[e];
+    }
+    return reduce(io, mask, stride, TSI_CUDA_SUM, 1, 0);
+}
+
+/* ---- places of extremes ---------------------------------------------------------------------- */
+
+static ts_status extreme(const tsi_kernel_io *io, bool least)
+{
+    const tsi_reduce_attributes *a = io->attributes;
+    const tsi_block *in = &io->in[0].block, *at = &io->out[io->output_count - 1].block;
+    const tsi_block *to = io->output_count > 1 ? &io->out[0].block : NULL;
+    uint32_t mask = mask_of(a);
+    int64_t stride[2][TS_NDIM_MAX] = { { 0 } };
+    if (!io->queue || is_complex(in->dtype)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(at) == 0) return TS_OK;
+    if (to) result_strides(in, to, mask, a->keepdim, stride[0]);
+    result_strides(in, at, mask, a->keepdim, stride[1]);
+    split s;
+    split_make(&s, in, mask, stride[0], stride[1]);
+    tsi_cuda_extreme_args args = { .from = s.from,
+                                   .within = s.within,
+                                   .to = s.to,
+                                   .at = s.other,
+                                   .least = least,
+                                   .from_dtype = in->dtype,
+                                   .to_dtype = to ? to->dtype : 0,
+                                   .whole = in->dtype != TS_DTYPE_F64 && !is_narrow(in->dtype) };
+    args.to.data = to ? to->data : NULL;
+    args.at.data = at->data;
+    tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);
+    tsi_cuda_space_make(&args.inner, s.inner, s.extent[1]);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue,
+                                 args.whole ? TSI_CUDA_extreme_i64 : TSI_CUDA_extreme_f64,
+                                 args.outer.count * 32, &args);
+}
+
+ts_status tsi_cuda_largest(const tsi_kernel_io *io)
+{
+    return extreme(io, false);
+}
+
+ts_status tsi_cuda_smallest(const tsi_kernel_io *io)
+{
+    return extreme(io, true);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sweep.c - every operator of the table on a GPU against the host: the samples of the operator in
+ * every dtype it takes, from the same numbers.
+ *
+ * Numbers are eighths between -2 and 2, so that every dtype holds them; indices are 0 to 4. Results
+ * of whole numbers and truths are equal; reals differ by no more than a few roundings, as a part of
+ * the largest element, and by more where `loose` says why. The end of the output says which
+ * operators have no kernel and ran on the host. */
+#include "gpu/gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "op/ask/sample.h"
+#include "op/op.h"
+#include "tessera/tensor.h"
+
+enum { COUNT_MAX = 1 << 14, OUTS = TSI_OUTPUT_MAX, ATTRIBUTES = 1024 };
+
+typedef struct result {
+    int64_t count[OUTS];
+    ts_dtype dtype[OUTS];
+    double *value[OUTS];
+    ts_status status;
+} result;
+
+typedef struct job {
+    const tsi_op_desc *op;
+    int32_t variant, inputs;
+    ts_dtype dtype;
+    ts_meta in[TSI_INPUT_MAX];
+    _Alignas(16) unsigned char attributes[ATTRIBUTES];
+    result *out;
+} job;
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 31) * 0x9E3779B97F4A7C15u;
+    return x ^ x >> 29;
+}
+
+static bool is_index(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32;
+}
+
+/* Input i of a job. Those that a sample makes whole are indices and stay so. */
+static ts_tensor *input_make(ts_rank *me, const job *j, int32_t i)
+{
+    static double real[COUNT_MAX];
+    static int64_t whole[COUNT_MAX];
+    const ts_meta *meta = &j->in[i];
+    int64_t count = ts_shape_count(&meta->shape);
+    bool index = is_index((ts_dtype)meta->dtype);
+    if (meta->dtype == TS_DTYPE_NONE) return NULL;
+    for (int64_t k = 0; k < count && k < COUNT_MAX; k++) {
+        uint64_t bits = mix((uint64_t)(k * 64 + i * 7 + j->variant + 1));
+        whole[k] = (int64_t)(bits % 5);
+        real[k] = ((double)(bits % 33) - 16) / 8;
+    }
+    ts_array array = TS_INIT(ts_array);
+    array.meta = *meta;
+    array.meta.dtype = index ? TS_DTYPE_I64 : TS_DTYPE_F64;
+    array.data = index ? (void *)whole : (void *)real;
+    ts_tensor *x = ts_clone(ts_from_memory(me, &array)); /* the memory is used again */
+    ts_dtype dtype = meta->dtype == TS_DTYPE_F64 ? j->dtype : (ts_dtype)meta->dtype;
+    return ts_cast(x, dtype);
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+static void keep(ts_tensor *t, int32_t o, result *to)
+{
+    ts_shape shape = ts_tensor_shape(t);
+    ts_array array = TS_INIT(ts_array);
+    to->count[o] = ts_shape_count(&shape);
+    to->dtype[o] = ts_tensor_dtype(t);
+    to->value[o] = calloc((size_t)to->count[o] + 1, sizeof(double));
+    array.meta = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
+    array.data = to->value[o];
+    (void)ts_tensor_read(t, &array);
+}
+
+static ts_status run_job(ts_rank *me, void *context)
+{
+    job *j = context;
+    ts_tensor *in[TSI_INPUT_MAX] = { NULL }, *out[OUTS] = { NULL };
+    for (int32_t i = 0; i < j->inputs; i++)
+        in[i] = input_make(me, j, i);
+    tsi_op_args args = { j->op, in, j->inputs, 0, j->attributes };
+    if (tsi_op_run(&args, out) == TS_OK)
+        for (int32_t o = 0; o < j->op->output_count; o++)
+            if (out[o]) keep(out[o], o, j->out);
+    return ts_rank_status(me);
+}
+
+static void run_on(const char *device, job *j, result *out, char *error, size_t size)
+{
+    *out = (result){ .count = { 0 } };
+    j->out = out;
+    out->status =
+        ts_launch_with(TS_OPTIONS(ts_world_options, .rank_count = 1, .seed = 11, .device = device),
+                       run_job, j, error, size);
+}
+
+static void result_drop(result *r)
+{
+    for (int32_t o = 0; o < OUTS; o++)
+        free(r->value[o]);
+    *r = (result){ .count = { 0 } };
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+/* How far off an element may be, as a part of the largest. */
+static double allowed(const tsi_op_desc *op, ts_dtype dtype, ts_dtype input)
+{
+    static const struct {
+        const char *name;
+        double times;
+    } loose[] = {
+        { "digamma", 64 },      { "trigamma", 64 }, { "lgamma", 16 }, { "erfinv", 64 },
+        { "cumprod", 16 },      { "pow", 8 },       { "power", 8 },   { "atanh", 8 },
+        { "acosh", 8 },         { "logit", 8 },     { "tan", 16 },    { "prod", 16 },
+        { "tan_backward", 16 },
+    };
+    ts_dtype least = dtype == TS_DTYPE_F64 ? input : dtype; /* results of narrow inputs */
+    double bound = least == TS_DTYPE_BF16  ? 0x1p-7
+                   : least == TS_DTYPE_F16 ? 0x1p-10
+                   : least == TS_DTYPE_F32 ? 4e-6
+                   : least == TS_DTYPE_F64 ? 1e-13
+                                           : 0;
+    for (size_t i = 0; i < sizeof loose / sizeof loose[0]; i++)
+        if (strcmp(loose[i].name, op->name) == 0) bound *= loose[i].times;
+    return bound;
+}
+
+static bool same_kind(double a, double b)
+{
+    return isnan(a) == isnan(b) && (!isinf(a) || a == b) && (!isinf(b) || a == b);
+}
+
+static void compare(test *t, const job *j, const result *got, const result *want)
+{
+    for (int32_t o = 0; o < j->op->output_count; o++) {
+        double most = 0, worst = 0;
+        bool kinds = got->count[o] == want->count[o];
+        for (int64_t i = 0; kinds && i < want->count[o]; i++) {
+            double a = got->value[o][i], b = want->value[o][i];
+            kinds = same_kind(a, b);
+            if (!isfinite(b) || !kinds) continue;
+            most = fmax(most, fabs(b));
+            worst = fmax(worst, fabs(a - b));
+        }
+        double bound = allowed(j->op, want->dtype[o], j->dtype) * most;
+        TEST_SAY(t, kinds && worst <= bound, "%s, sample %d of %s, result %d: off by %g of %g%s",
+                 j->op->name, (int)j->variant, ts_dtype_name(j->dtype), (int)o, worst, most,
+                 kinds ? "" : ", and other kinds of numbers");
+    }
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+typedef struct tally {
+    int32_t cases, kernels, hosts;
+    char names[8192]; /* of operators that ran on the host, with the dtype */
+} tally;
+
+static void sweep_case(test *t, job *j, tally *sum)
+{
+    result want, got;
+    char error[512] = "";
+    run_on("cpu", j, &want, error, sizeof error);
+    if (want.status != TS_OK) { /* the operator refuses this dtype */
+        result_drop(&want);
+        return;
+    }
+    (void)setenv("TESSERA_FALLBACK", "forbid", 1);
+    run_on("cuda", j, &got, error, sizeof error);
+    bool host = got.status == TS_ERR_POLICY;
+    (void)unsetenv("TESSERA_FALLBACK");
+    if (host) {
+        result_drop(&got);
+        run_on("cuda", j, &got, error, sizeof error);
+        size_t used = strlen(sum->names);
+        char name[80];
+        (void)snprintf(name, sizeof name, " %s/%s", j->op->name, ts_dtype_name(j->dtype));
+        if (!strstr(sum->names, name))
+            (void)snprintf(sum->names + used, sizeof sum->names - used, "%s", name);
+    }
+    sum->cases++;
+    sum->kernels += !host;
+    sum->hosts += host;
+    TEST_SAY(t, got.status == TS_OK, "%s, sample %d of %s: %s", j->op->name, (int)j->variant,
+             ts_dtype_name(j->dtype), error);
+    if (got.status == TS_OK) compare(t, j, &got, &want);
+    result_drop(&want);
+    result_drop(&got);
+}
+
+static void sweep_op(test *t, const tsi_op_desc *op, const ts_dtype *dtypes, int32_t count,
+                     tally *sum)
+{
+    uint64_t random = 5;
+    job j = { .op = op };
+    for (j.variant = 0;; j.variant++) {
+        memset(j.attributes, 0, sizeof j.attributes);
+        j.inputs = 0;
+        if (!tsi_op_sample(op, &random, j.variant, j.in, &j.inputs, j.attributes)) break;
+        for (int32_t d = 0; d < count; d++) {
+            j.dtype = dtypes[d];
+            sweep_case(t, &j, sum);
+        }
+    }
+}
+
+static void sweep(test *t, const ts_dtype *dtypes, int32_t count)
+{
+    static tally sum;
+    sum = (tally){ .cases = 0 };
+    for (int32_t i = 0; i < TSI_OP_ID_COUNT; i++) {
+        const tsi_op_desc *op = tsi_op_at(i);
+        if (op->flags & (TSI_OP_HOST | TSI_OP_DATA_SHAPE)) continue;
+        sweep_op(t, op, dtypes, count, &sum);
+    }
+    printf("%d cases: %d by kernels, %d on the host:%s\n", (int)sum.cases, (int)sum.kernels,
+           (int)sum.hosts, sum.names);
+}
+
+TS_TEST_LONG(operators_of_reals, 600)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+    sweep(t, dtypes, 3);
+}
+
+TS_TEST_LONG(operators_of_whole_numbers, 600)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_I64, TS_DTYPE_I32, TS_DTYPE_U8, TS_DTYPE_BOOL };
+    sweep(t, dtypes, 4);
+}
