@@ -155,6 +155,34 @@ static ts_status backward(tsi_stream *stream, tsi_cuda_attend_args *a)
                   TSI_CUDA_attend_keys_f64, numbers);
 }
 
+/* Rows of 64 or 128 narrow columns on 16 bytes, queries in one interval: for the tensor cores. */
+static bool is_for_mma(const tsi_cuda_attend *c, const tsi_cuda_attend_args *a)
+{
+    const tsi_block *const list[] = { c->q, c->k, c->v, c->out };
+    bool fits = (a->dtype == TS_DTYPE_BF16 || a->dtype == TS_DTYPE_F16) && a->depth == a->width &&
+                (a->depth == 64 || a->depth == 128) && is_interval(&a->place) &&
+                a->lse_dtype == TS_DTYPE_F32;
+    for (size_t i = 0; i < TSI_COUNT_OF(list); i++) {
+        const tsi_block *x = list[i];
+        fits = fits && (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
+        for (int32_t d = 0; d < 3; d++)
+            fits = fits && (x->extent[d] == 1 || x->stride[d] % 8 == 0);
+    }
+    return fits;
+}
+
+static ts_status run_mma(tsi_stream *stream, tsi_cuda_attend_args *a)
+{
+    enum { QUERIES = 128, STEP = 64 }; /* as in attend_mma.cu */
+    bool wide = a->depth == 128, f16 = a->dtype == TS_DTYPE_F16;
+    tsi_cuda_kernel narrow = f16 ? TSI_CUDA_attend_mma_64_f16 : TSI_CUDA_attend_mma_64_bf16;
+    tsi_cuda_kernel broad = f16 ? TSI_CUDA_attend_mma_128_f16 : TSI_CUDA_attend_mma_128_bf16;
+    int64_t blocks = (a->queries + QUERIES - 1) / QUERIES * a->batch * a->heads;
+    a->reach += a->place.count ? a->place.span[0].begin : 0; /* positions count from here on */
+    return tsi_cuda_launch(stream, wide ? broad : narrow, blocks, wide ? 256 : 128,
+                           (int32_t)((QUERIES + 4 * STEP) * a->depth * 2), a);
+}
+
 static ts_status attend(const tsi_kernel_io *io)
 {
     tsi_cuda_attend call = call_of(io);
@@ -169,6 +197,8 @@ static ts_status attend(const tsi_kernel_io *io)
     if ((int)status != TSI_KERNEL_DECLINED) return status;
     if (!is_for_kernels(&args)) return (ts_status)TSI_KERNEL_DECLINED;
     if (call.d_out) return backward(io->queue, &args);
+    if (tsi_block_count(call.out) == 0) return TS_OK;
+    if (is_for_mma(&call, &args)) return run_mma(io->queue, &args);
     return launch(io->queue, &args, args.batch * args.heads * args.queries, TSI_CUDA_attend_f32,
                   TSI_CUDA_attend_f64, args.depth);
 }

@@ -25,7 +25,9 @@ typedef struct contraction {
     letters kind[KINDS];
     tsi_block block[OPERANDS];
     CUdeviceptr scratch[OPERANDS];
+    int32_t dtype; /* of the factors as they are multiplied */
     bool fits;
+    const void *bias; /* added to the columns by the product; NULL: none */
 } contraction;
 
 static void add_letter(letters *to, int64_t extent, const int64_t *stride)
@@ -120,12 +122,12 @@ static void merge_all(contraction *x)
 
 /* ---- dense factors --------------------------------------------------------------------------- */
 
-/* The factor in the order batch, m or n, k, in the dtype of the result. */
+/* The factor in the order batch, m or n, k, in the dtype of products. */
 static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
 {
     const int order[3] = { BATCH, operand == A ? M : N, K };
     tsi_block from = { .data = x->block[operand].data, .dtype = x->block[operand].dtype };
-    tsi_block to = { .dtype = x->block[C].dtype };
+    tsi_block to = { .dtype = x->dtype };
     int64_t count = 1;
     for (int g = 0; g < 3; g++)
         for (int32_t i = 0; i < x->kind[order[g]].count; i++)
@@ -179,8 +181,10 @@ static tsi_cuda_product product_of(const contraction *x, bool accumulate)
                                .cm = stride_of(x, M, C),
                                .cn = stride_of(x, N, C),
                                .batch = 1,
-                               .dtype = x->block[C].dtype,
-                               .accumulate = accumulate };
+                               .dtype = x->dtype,
+                               .c_dtype = x->block[C].dtype,
+                               .accumulate = accumulate,
+                               .bias = x->bias };
 }
 
 /* The last batch letter goes into the library, the others are a loop. */
@@ -188,6 +192,7 @@ static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_
 {
     const letters *l = &x->kind[BATCH];
     int64_t loops = 1, size = (int64_t)ts_dtype_size((ts_dtype)p.dtype);
+    int64_t c_size = (int64_t)ts_dtype_size((ts_dtype)p.c_dtype);
     if (l->count > 0) {
         p.batch = l->extent[l->count - 1];
         p.a_step = l->stride[A][l->count - 1];
@@ -207,7 +212,7 @@ static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_
         tsi_cuda_product q = p;
         q.a = (const char *)p.a + at[A] * size;
         q.b = (const char *)p.b + at[B] * size;
-        q.c = (char *)p.c + at[C] * size;
+        q.c = (char *)p.c + at[C] * c_size;
         status = tsi_cuda_product_run(stream, &q);
     }
     return status;
@@ -225,7 +230,7 @@ static ts_status settle(tsi_stream *stream, contraction *x)
     for (int k = A; k <= B; k++) {
         p = product_of(x, false);
         bool fits = k == A ? tsi_cuda_product_fits_a(&p) : tsi_cuda_product_fits_b(&p);
-        if (fits && x->kind[K].count < 2 && x->block[k].dtype == x->block[C].dtype) continue;
+        if (fits && x->kind[K].count < 2 && x->block[k].dtype == x->dtype) continue;
         TSI_TRY(make_dense(stream, x, k));
     }
     return TS_OK;
@@ -238,6 +243,10 @@ static ts_status contract(const tsi_kernel_io *io, contraction *x, bool accumula
     bool fits = x->fits && stream && is_real(x->block[A].dtype) && is_real(x->block[B].dtype) &&
                 is_real(x->block[C].dtype);
     if (!fits) return (ts_status)TSI_KERNEL_DECLINED;
+    bool alike = x->block[A].dtype == x->block[B].dtype;
+    x->dtype = alike && tsi_cuda_product_takes(x->block[A].dtype, x->block[C].dtype)
+                   ? x->block[A].dtype
+                   : x->block[C].dtype;
     keep_longest(x, M);
     keep_longest(x, N);
     tsi_cuda_product p = product_of(x, accumulate);
@@ -261,6 +270,15 @@ static bool is_empty(const contraction *x)
 static void begin(contraction *x, const tsi_block *a, const tsi_block *b, const tsi_block *c)
 {
     *x = (contraction){ .block = { *a, *b, *c }, .fits = true };
+}
+
+/* Whether the product itself can add the bias: a dense result, whose last dim is its columns. */
+static bool is_plain_bias(const tsi_kernel_io *io, const tsi_block *bias)
+{
+    const tsi_block *out = &io->out[0].block;
+    return bias->dtype == out->dtype && bias->ndim == 1 && bias->stride[0] == 1 &&
+           (uintptr_t)bias->data % 16 == 0 && tsi_block_is_dense(out) &&
+           out->dtype != TS_DTYPE_F64 && out->extent[out->ndim - 1] > 1;
 }
 
 /* The bias into the result first; the product is added to it. */
@@ -288,8 +306,15 @@ ts_status tsi_cuda_linear(const tsi_kernel_io *io)
         put_letter(&x, (int32_t[]){ d, -1, d });
     put_letter(&x, (int32_t[]){ last, 1, -1 });
     put_letter(&x, (int32_t[]){ -1, 0, last });
-    if (biased) TSI_TRY(copy_bias(io, &io->in[2].block));
-    return contract(io, &x, biased);
+    if (!biased) return contract(io, &x, false);
+    if (is_plain_bias(io, &io->in[2].block)) {
+        contraction y = x;
+        y.bias = io->in[2].block.data;
+        ts_status status = contract(io, &y, false);
+        if ((int)status != TSI_KERNEL_DECLINED) return status;
+    }
+    TSI_TRY(copy_bias(io, &io->in[2].block));
+    return contract(io, &x, true);
 }
 
 ts_status tsi_cuda_matmul(const tsi_kernel_io *io)

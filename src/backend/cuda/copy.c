@@ -152,14 +152,28 @@ static int32_t crossing_dim(const loops *l)
     return -1;
 }
 
-/* Whether two elements may always be moved as one. */
-static bool is_even(const tsi_cuda_transpose_args *args)
+/* Whether `many` elements of `size` bytes may always be moved as one. */
+static bool moves_as_one(const tsi_cuda_transpose_args *args, uint64_t many, uint64_t size)
 {
     uint64_t odd = (uint64_t)(args->rows | args->columns | args->to_row | args->from_column);
     uint64_t off = (uint64_t)(uintptr_t)args->to.data | (uint64_t)(uintptr_t)args->from.data;
     for (int32_t d = 0; d < args->space.ndim; d++)
         odd |= (uint64_t)args->to.stride[d] | (uint64_t)args->from.stride[d];
-    return odd % 2 == 0 && off % 4 == 0;
+    return odd % many == 0 && off % (many * size) == 0;
+}
+
+/* The kernel, and the side of its tiles as in copy.cu. */
+static tsi_cuda_kernel transpose_of(const tsi_cuda_transpose_args *args, int64_t size,
+                                    int64_t *side)
+{
+    bool wide = (size == 2 || size == 4) && moves_as_one(args, 16 / (uint64_t)size, (uint64_t)size);
+    if (wide && args->rows >= 64 && args->columns >= 64) {
+        *side = size == 2 ? 128 : 64;
+        return size == 2 ? TSI_CUDA_transpose_wide_2 : TSI_CUDA_transpose_wide_4;
+    }
+    *side = size > 2 ? 32 : 64;
+    if (size == 2 && moves_as_one(args, 2, 2)) return TSI_CUDA_transpose_pairs;
+    return by_unit(TSI_CUDA_transpose_1, size);
 }
 
 static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t row)
@@ -179,14 +193,12 @@ static ts_status launch_transpose(tsi_stream *stream, const loops *l, int32_t ro
                                      .to_row = l->to_stride[row],
                                      .from_column = l->from_stride[last] };
     tsi_cuda_space_make(&args.space, kept, extent);
-    const int64_t side = l->to_size > 2 ? 32 : 64; /* as in copy.cu */
+    int64_t side;
+    tsi_cuda_kernel kernel = transpose_of(&args, l->to_size, &side);
     args.row_tiles = (args.rows + side - 1) / side;
     args.column_tiles = (args.columns + side - 1) / side;
     int64_t blocks = args.space.count * args.row_tiles * args.column_tiles;
     if (blocks > INT32_MAX) blocks = INT32_MAX; /* the kernel strides on */
-    tsi_cuda_kernel kernel = l->to_size == 2 && is_even(&args)
-                                 ? TSI_CUDA_transpose_pairs
-                                 : by_unit(TSI_CUDA_transpose_1, l->to_size);
     return tsi_cuda_launch(stream, kernel, blocks, TSI_CUDA_BLOCK, 0, &args);
 }
 

@@ -37,18 +37,19 @@ static bool is_complex(int32_t dtype)
 static compute compute_of(const tsi_kernel_io *io)
 {
     const tsi_pointwise_family *family = io->op->family;
-    bool real = family->result == TSI_RESULT_REAL, wide = false;
+    bool real = family->result == TSI_RESULT_REAL, wide = false, narrow = false;
     if (is_complex(io->out[0].block.dtype)) return NOWHERE;
     for (int32_t k = 0; k < io->input_count; k++) {
         int32_t dtype = io->in[k].block.dtype;
         if (is_complex(dtype) || dtype == TS_DTYPE_NONE) return NOWHERE;
         real = real || is_narrow(dtype) || dtype == TS_DTYPE_F64;
         wide = wide || (!is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
+        narrow = narrow || is_narrow(dtype);
     }
     if (family->with && family->with(io->attributes) == TS_DTYPE_F32) real = true;
     if (!real) return family->fns.integer ? IN_I64 : NOWHERE;
     if (!family->fns.real) return NOWHERE;
-    return wide || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;
+    return wide || !narrow || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;
 }
 
 /* ---- operands -------------------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
 /* product.c - cuBLASLt, found at run time: descriptors, the choice of an algorithm, the call.
  *
  * The library knows matrices by columns, we by rows: c = a b is there c' = b' a'. Sums are in f32
- * (f64 of f64); TF32 is never used. The algorithm of a shape is the library's first proposal, asked
- * for once and kept: the same shape has the same bits for the life of the process.
+ * (f64 of f64); TF32 is never used. The algorithm of a shape is what the table of
+ * TESSERA_CUDA_PRODUCTS says (product_table.c), else the library's first proposal, asked for once and
+ * kept: the same shape has the same bits for the life of the process.
  *
  * INV: one workspace a stream, so products of one stream never share it with another's. */
 #include "backend/cuda/product.h"
@@ -11,6 +12,7 @@
 #include <cublasLt.h>
 #include <string.h>
 
+#include "backend/cuda/product_table.h"
 #include "base/error.h"
 #include "op/core/kernel.h"
 
@@ -43,17 +45,11 @@
 
 enum { WORKSPACE = 64 << 20, CHOICES = 4096 };
 
-/* What an algorithm depends on. Memory is compared: no gaps. */
-typedef struct shape_key {
-    int64_t m, n, k, lda, ldb, ldc, batch, a_step, b_step, c_step;
-    int32_t dtype, accumulate, ta, tb;
-    int32_t a_align, b_align, c_align, reserved;
-} shape_key;
+typedef tsi_product_key shape_key;
 
 typedef struct choice {
     shape_key key;
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace;
     int32_t state; /* 0 free, 1 known, 2 nothing fits */
 } choice;
 
@@ -64,6 +60,7 @@ static struct {
 #define TSI_CUBLAS_FIELD(field, symbol, parameters) cublasStatus_t(*field) parameters;
     TSI_CUBLAS(TSI_CUBLAS_FIELD)
 #undef TSI_CUBLAS_FIELD
+    size_t (*version)(void);
     choice choice[CHOICES];
 } lt = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -74,7 +71,7 @@ static bool find_functions(void *library)
     all = all && tsi_cuda_symbol(library, #symbol, &lt.field);
     TSI_CUBLAS(TSI_CUBLAS_FIND)
 #undef TSI_CUBLAS_FIND
-    return all;
+    return all && tsi_cuda_symbol(library, "cublasLtGetVersion", &lt.version);
 }
 
 /* With the lock. */
@@ -150,7 +147,9 @@ static shape_key key_of(const tsi_cuda_product *p)
     key.batch = p->batch;
     key.a_step = p->a_step, key.b_step = p->b_step, key.c_step = p->c_step;
     key.dtype = p->dtype;
+    key.c_dtype = p->c_dtype;
     key.accumulate = p->accumulate;
+    key.biased = p->bias != NULL;
     key.a_align = alignment_of(p->a);
     key.b_align = alignment_of(p->b);
     key.c_align = alignment_of(p->c);
@@ -178,15 +177,32 @@ static cudaDataType_t type_of(int32_t dtype)
     }
 }
 
-static bool make_layout(cublasLtMatrixLayout_t *out, const shape_key *key, int64_t rows,
-                        int64_t columns, int64_t ld, int64_t step)
+bool tsi_cuda_product_takes(int32_t dtype, int32_t c_dtype)
 {
-    int32_t batch = (int32_t)key->batch;
-    return lt.layout_create(out, type_of(key->dtype), (uint64_t)rows, (uint64_t)columns, ld) ==
+    bool narrow = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    return dtype == c_dtype || (narrow && c_dtype == TS_DTYPE_F32);
+}
+
+static bool make_layout(cublasLtMatrixLayout_t *out, int32_t dtype, int64_t batch_count,
+                        int64_t rows, int64_t columns, int64_t ld, int64_t step)
+{
+    int32_t batch = (int32_t)batch_count;
+    return lt.layout_create(out, type_of(dtype), (uint64_t)rows, (uint64_t)columns, ld) ==
                CUBLAS_STATUS_SUCCESS &&
            lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch) ==
                CUBLAS_STATUS_SUCCESS &&
            lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+/* Our columns are the library's rows, which is what its epilogue adds a vector to. */
+static bool set_bias(cublasLtMatmulDesc_t desc, int32_t dtype)
+{
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cudaDataType_t type = type_of(dtype);
+    return lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.desc_set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type) ==
                CUBLAS_STATUS_SUCCESS;
 }
 
@@ -203,11 +219,12 @@ static bool make_problem(problem *out, const shape_key *key)
                CUBLAS_STATUS_SUCCESS &&
            lt.desc_set(out->desc, CUBLASLT_MATMUL_DESC_TRANSB, &ta, sizeof ta) ==
                CUBLAS_STATUS_SUCCESS &&
-           make_layout(&out->b, key, key->tb ? key->k : key->n, key->tb ? key->n : key->k, key->ldb,
-                       key->b_step) &&
-           make_layout(&out->a, key, key->ta ? key->m : key->k, key->ta ? key->k : key->m, key->lda,
-                       key->a_step) &&
-           make_layout(&out->c, key, key->n, key->m, key->ldc, key->c_step);
+           (!key->biased || set_bias(out->desc, key->c_dtype)) &&
+           make_layout(&out->b, key->dtype, key->batch, key->tb ? key->k : key->n,
+                       key->tb ? key->n : key->k, key->ldb, key->b_step) &&
+           make_layout(&out->a, key->dtype, key->batch, key->ta ? key->m : key->k,
+                       key->ta ? key->k : key->m, key->lda, key->a_step) &&
+           make_layout(&out->c, key->c_dtype, key->batch, key->n, key->m, key->ldc, key->c_step);
 }
 
 static void drop_problem(problem *p)
@@ -220,29 +237,27 @@ static void drop_problem(problem *p)
 
 /* ---- the choice of an algorithm -------------------------------------------------------------- */
 
-static bool propose(const problem *p, choice *out)
+enum { PROPOSALS = 8 };
+
+/* The library's first proposals; how many. */
+static int32_t propose(const problem *p, const shape_key *key,
+                       cublasLtMatmulHeuristicResult_t *result, int32_t wanted)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result;
     size_t workspace = WORKSPACE;
-    uint32_t a = (uint32_t)out->key.a_align, b = (uint32_t)out->key.b_align,
-             c = (uint32_t)out->key.c_align;
+    uint32_t a = (uint32_t)key->a_align, b = (uint32_t)key->b_align, c = (uint32_t)key->c_align;
     int found = 0;
-    if (lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return false;
+    if (lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
     (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                             sizeof workspace);
     (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b);
     (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a);
     (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
     (void)lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
-    bool any = lt.propose(lt.handle, p->desc, p->b, p->a, p->c, p->c, preference, 1, &result,
-                          &found) == CUBLAS_STATUS_SUCCESS &&
-               found > 0;
+    bool any = lt.propose(lt.handle, p->desc, p->b, p->a, p->c, p->c, preference, wanted, result,
+                          &found) == CUBLAS_STATUS_SUCCESS;
     (void)lt.preference_destroy(preference);
-    if (!any) return false;
-    out->algorithm = result.algo;
-    out->workspace = result.workspaceSize;
-    return true;
+    return any ? found : 0;
 }
 
 static uint64_t hash_of(const shape_key *key)
@@ -267,33 +282,113 @@ static choice *place_of(const shape_key *key)
     return place;
 }
 
-static bool choose(const problem *p, const shape_key *key, choice *out)
+static tsi_product_rank rank_of(const tsi_cuda *cuda)
 {
-    pthread_mutex_lock(&lt.lock);
-    choice *place = place_of(key);
-    if (place->state == 0) {
-        place->key = *key;
-        place->state = propose(p, place) ? 1 : 2;
-    }
-    *out = *place;
-    pthread_mutex_unlock(&lt.lock);
-    return out->state == 1;
+    tsi_product_rank rank = { .version = (int64_t)lt.version() };
+    tsi_device_properties properties;
+    cuda->device.properties(&cuda->device, &properties);
+    memcpy(rank.gpu, properties.name, sizeof rank.gpu);
+    return rank;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static ts_status multiply(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
-                          const choice *c)
+static cublasStatus_t multiply(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                               const cublasLtMatmulAlgo_t *algorithm)
 {
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     bool wide = p->dtype == TS_DTYPE_F64;
     const void *alpha = wide ? (const void *)&one : &one_f32;
     const void *no = wide ? (const void *)&zero : &zero_f32;
-    cublasStatus_t status = lt.multiply(
-        lt.handle, x->desc, alpha, p->b, x->b, p->a, x->a, p->accumulate ? alpha : no, p->c, x->c,
-        p->c, x->c, &c->algorithm, stream->workspace, WORKSPACE, (cudaStream_t)stream->handle);
-    if (status == CUBLAS_STATUS_SUCCESS) return TS_OK;
+    if (p->bias)
+        (void)lt.desc_set(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)&p->bias,
+                          sizeof p->bias);
+    return lt.multiply(lt.handle, x->desc, alpha, p->b, x->b, p->a, x->a,
+                       p->accumulate ? alpha : no, p->c, x->c, p->c, x->c, algorithm,
+                       stream->workspace, WORKSPACE, (cudaStream_t)stream->handle);
+}
+
+/* ---- the choice among proposals, by time ----------------------------------------------------- */
+
+/* Microseconds of a few runs between two events; a large number if it does not run. */
+static double time_of(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                      const cublasLtMatmulAlgo_t *algorithm, const CUevent *event)
+{
+    enum { RUNS = 8 };
+    float ms = 0;
+    bool works = multiply(stream, p, x, algorithm) == CUBLAS_STATUS_SUCCESS &&
+                 tsi_cu.event_record(event[0], stream->handle) == CUDA_SUCCESS;
+    for (int32_t i = 0; works && i < RUNS; i++)
+        works = multiply(stream, p, x, algorithm) == CUBLAS_STATUS_SUCCESS;
+    works = works && tsi_cu.event_record(event[1], stream->handle) == CUDA_SUCCESS &&
+            tsi_cu.stream_sync(stream->handle) == CUDA_SUCCESS &&
+            tsi_cu.event_time(&ms, event[0], event[1]) == CUDA_SUCCESS;
+    return works ? (double)ms * 1e3 / RUNS : 1e30;
+}
+
+/* The fastest proposal, with results that go to memory of its own. */
+static int32_t fastest(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                       const shape_key *key, const cublasLtMatmulHeuristicResult_t *result,
+                       int32_t found)
+{
+    tsi_cuda_product trial = *p;
+    CUevent event[2] = { NULL };
+    CUdeviceptr memory = 0;
+    int64_t last = (key->batch - 1) * key->c_step + (key->m - 1) * key->ldc + key->n;
+    size_t bytes = (size_t)last * ts_dtype_size((ts_dtype)key->c_dtype);
+    double best = 1e29;
+    int32_t at = 0;
+    bool ready = tsi_cu.alloc(&memory, bytes) == CUDA_SUCCESS &&
+                 tsi_cu.event_create(&event[0], CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+                 tsi_cu.event_create(&event[1], CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+    trial.c = (void *)(uintptr_t)memory;
+    trial.accumulate = 0;
+    for (int32_t i = 0; ready && i < found; i++) {
+        double us = time_of(stream, &trial, x, &result[i].algo, event);
+        if (us < best) best = us, at = i;
+    }
+    for (int32_t i = 0; i < 2; i++)
+        if (event[i]) (void)tsi_cu.event_destroy(event[i]);
+    if (memory) (void)tsi_cu.free(memory);
+    return at;
+}
+
+/* With the lock: what the table says, else the first proposal, or where a table is made the
+ * fastest. */
+static void decide(tsi_stream *stream, const tsi_cuda_product *p, const problem *x, choice *place)
+{
+    cublasLtMatmulHeuristicResult_t result[PROPOSALS];
+    tsi_product_rank rank = rank_of(stream->cuda);
+    place->state = 1;
+    if (tsi_product_table_find(&rank, &place->key, &place->algorithm, sizeof place->algorithm))
+        return;
+    bool tuning = tsi_product_table_is_made();
+    int32_t found = propose(x, &place->key, result, tuning ? PROPOSALS : 1), at = 0;
+    place->state = found > 0 ? 1 : 2;
+    if (found == 0) return;
+    if (tuning) at = fastest(stream, p, x, &place->key, result, found);
+    place->algorithm = result[at].algo;
+    if (tuning)
+        tsi_product_table_add(&rank, &place->key, &place->algorithm, sizeof place->algorithm, at);
+}
+
+static bool choose(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                   const shape_key *key, choice *out)
+{
+    pthread_mutex_lock(&lt.lock);
+    choice *place = place_of(key);
+    if (place->state == 0) {
+        place->key = *key;
+        decide(stream, p, x, place);
+    }
+    *out = *place;
+    pthread_mutex_unlock(&lt.lock);
+    return out->state == 1;
+}
+
+static ts_status refuse(const tsi_stream *stream, const tsi_cuda_product *p, cublasStatus_t status)
+{
     return TSI_FAIL(TS_ERR_INTERNAL,
                     "%s: a product of %lld x %lld by %lld x %lld: cuBLASLt says %d",
                     stream->cuda->name, (long long)p->m, (long long)p->k, (long long)p->k,
@@ -321,10 +416,20 @@ ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *produ
     choice c;
     ts_status status = workspace_of(stream);
     if (status != TS_OK) return status;
-    if (make_problem(&x, &key) && choose(&x, &key, &c))
-        status = multiply(stream, &p, &x, &c);
-    else
+    if (make_problem(&x, &key) && choose(stream, &p, &x, &key, &c)) {
+        cublasStatus_t said = multiply(stream, &p, &x, &c.algorithm);
+        if (said != CUBLAS_STATUS_SUCCESS) status = refuse(stream, &p, said);
+    } else {
         status = (ts_status)TSI_KERNEL_DECLINED;
+    }
     drop_problem(&x);
     return status;
+}
+
+int64_t tsi_cuda_product_version(void)
+{
+    pthread_mutex_lock(&lt.lock);
+    bool here = library_open();
+    pthread_mutex_unlock(&lt.lock);
+    return here ? (int64_t)lt.version() : 0;
 }

@@ -12,14 +12,20 @@ typedef struct tsi_cuda_product {
     int64_t m, n, k;
     int64_t am, ak, bk, bn, cm, cn;
     int64_t batch, a_step, b_step, c_step;
-    int32_t dtype; /* of all three */
-    int32_t accumulate;
+    int32_t dtype;     /* of a and b */
+    int32_t c_dtype;   /* the same, or f32 of bf16 and f16: sums are not rounded */
+    int32_t accumulate, reserved;
+    const void *bias; /* one number a column j, of c's dtype, added to it; NULL: none */
 } tsi_cuda_product;
 
 /* Whether the strides are those of matrices: one of each pair is 1, and c is written once. */
 bool tsi_cuda_product_fits_a(const tsi_cuda_product *p);
 bool tsi_cuda_product_fits_b(const tsi_cuda_product *p);
 bool tsi_cuda_product_fits_c(const tsi_cuda_product *p);
+/* Whether a product of these dtypes exists. */
+bool tsi_cuda_product_takes(int32_t dtype, int32_t c_dtype);
+/* The library's version, 13.1.0 as 130100; 0: it is not here. */
+int64_t tsi_cuda_product_version(void);
 /* TSI_KERNEL_DECLINED: the library is not here, or has nothing for these sizes. */
 ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *product);
 

@@ -115,6 +115,63 @@ extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_tran
     }
 }
 
+/* Units of 16 bytes on both sides: everything is a multiple of them. Sides of 256 bytes, so that
+ * what is read and written are whole pages of the memory's rows as far as can be. */
+template <typename E, int SIDE> __device__ void transpose_wide(const tsi_cuda_transpose_args &a)
+{
+    constexpr int N = 16 / sizeof(E), PAD = 4 / sizeof(E), LINE = SIDE / N;
+    constexpr int EACH = SIDE * LINE / TSI_CUDA_BLOCK;
+    __shared__ E tile[SIDE][SIDE + PAD];
+    const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
+    int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
+    int x = threadIdx.x % LINE * N, y = threadIdx.x / LINE;
+    for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
+        int64_t outer = t / tiles, row, column, offset[2];
+        tile_at(a, t - outer * tiles, &row, &column);
+        row *= SIDE, column *= SIDE;
+        place(a.space, outer, operands, offset);
+        E *to = (E *)a.to.data + offset[0];
+        const E *from = (const E *)a.from.data + offset[1];
+        uint4 unit[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            int64_t c = column + y + j * (SIDE / EACH);
+            if (c < a.columns && row + x < a.rows)
+                unit[j] = *(const uint4 *)&from[c * a.from_column + row + x];
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            uint32_t *line = (uint32_t *)&tile[y + j * (SIDE / EACH)][x];
+            line[0] = unit[j].x, line[1] = unit[j].y, line[2] = unit[j].z, line[3] = unit[j].w;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            int k = y + j * (SIDE / EACH);
+            union {
+                uint4 unit;
+                E element[N];
+            } out;
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                out.element[e] = tile[x + e][k];
+            if (row + k < a.rows && column + x < a.columns)
+                *(uint4 *)&to[(row + k) * a.to_row + column + x] = out.unit;
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void transpose_wide_2(const __grid_constant__ tsi_cuda_transpose_args a)
+{
+    transpose_wide<uint16_t, 128>(a);
+}
+
+extern "C" __global__ void transpose_wide_4(const __grid_constant__ tsi_cuda_transpose_args a)
+{
+    transpose_wide<uint32_t, 64>(a);
+}
+
 #define UNITS(size, type, side)                                                                    \
     extern "C" __global__ void copy_##size(const __grid_constant__ tsi_cuda_copy_args a)           \
     {                                                                                              \
