@@ -21,6 +21,8 @@ static const struct {
       cli_bench_space },
     { "checkpoint", "saves and loads against plain writes, syncs and reads; hashes; planning",
       cli_bench_checkpoint },
+    { "cuda", "one GPU: kernels against copies, products against cuBLASLt's best, attention",
+      cli_bench_cuda },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };

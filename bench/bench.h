@@ -13,6 +13,7 @@
 #include "cli.h"
 
 int cli_bench_comm(int argc, char **argv);
+int cli_bench_cuda(int argc, char **argv);
 int cli_bench_dispatch(int argc, char **argv);
 int cli_bench_redistribute(int argc, char **argv);
 int cli_bench_layout(int argc, char **argv);

@@ -3,8 +3,8 @@
  *
  * The library knows matrices by columns, we by rows: c = a b is there c' = b' a'. Sums are in f32
  * (f64 of f64); TF32 is never used. The algorithm of a shape is what the table of
- * TESSERA_CUDA_PRODUCTS says (product_table.c), else the library's first proposal, asked for once and
- * kept: the same shape has the same bits for the life of the process.
+ * TESSERA_CUDA_PRODUCTS says (product_table.c), else the library's first proposal, asked for once
+ * and kept: the same shape has the same bits for the life of the process.
  *
  * INV: one workspace a stream, so products of one stream never share it with another's. */
 #include "backend/cuda/product.h"
