@@ -134,6 +134,8 @@ typedef struct tsi_device {
     ts_status (*random)(const struct tsi_device *device, const tsi_random_recipe *recipe,
                         const tsi_block *to, const tsi_random_run *run, int64_t run_count,
                         tsi_stream *stream);
+    /* Which libraries it uses and what is lost without those it lacks, for `doctor`. [none] */
+    void (*libraries)(const struct tsi_device *device, char *text, size_t size);
 } tsi_device;
 
 /* The structs that a device in a module shares with the core. */
@@ -158,6 +160,7 @@ typedef struct tsi_rank_device {
     const tsi_device *device;
     tsi_stream *queue; /* where its kernels and copies go, in program order; cpu: NULL */
     void *attached;    /* the device's own (attach) */
+    uint64_t waited;   /* the rank's latest event when it last waited for the queue */
 } tsi_rank_device;
 /* What ranks of the world will own; before the first of them is used. Default: the cpu. */
 void tsi_world_device_set(ts_world *world, const tsi_device *device);
@@ -166,7 +169,8 @@ bool tsi_world_describes(ts_world *world); /* its device is `none` */
 /* The rank's, made on first use on its thread. NULL: recorded. */
 const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
 /* The host waits for the rank's queue: after it, host memory that copy_out named is filled, and
- * what failed on the way is recorded. */
+ * what failed on the way is recorded. A device that is lost is told with the operators that were
+ * called since the last wait. */
 ts_status tsi_rank_device_sync(ts_rank *rank);
 
 /* Is the reduction meaningful for the dtype? false: *why is a phrase ("min of complex numbers"). */

@@ -147,9 +147,39 @@ const tsi_rank_device *tsi_rank_device_of(ts_rank *rank)
     return tsi_rank_slot(rank, TSI_SLOT_DEVICE, rank_device_create, rank_device_destroy);
 }
 
+/* "one of add (step.c:12), matmul (step.c:13) and 4 more": operators called since the last wait,
+ * the latest first. "": there are none. */
+static void name_suspects(const ts_rank *rank, uint64_t since, char *text, size_t size)
+{
+    enum { NAMED = 6 };
+    int64_t found = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint64_t n = tsi_ring_last(rank->ring); n > since; n--) {
+        tsi_event event;
+        if (!tsi_ring_read(rank->ring, n, &event)) break; /* overwritten: older ones are, too */
+        if (event.kind != TSI_EVENT_OP) continue;
+        if (++found > NAMED || used + 1 >= size) continue;
+        bool placed = event.where && event.where[0];
+        used += (size_t)snprintf(text + used, size - used, "%s%s%s%s%s",
+                                 found > 1 ? ", " : "one of ", event.kind_name, placed ? " (" : "",
+                                 placed ? event.where : "", placed ? ")" : "");
+    }
+    if (found > NAMED && used + 1 < size)
+        (void)snprintf(text + used, size - used, " and %lld more", (long long)(found - NAMED));
+}
+
 ts_status tsi_rank_device_sync(ts_rank *rank)
 {
-    const tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
     if (!mine || !mine->queue) return TS_OK;
-    return mine->device->stream_sync(mine->device, mine->queue);
+    bool was_well = !mine->device->fault || !mine->device->fault(mine->device);
+    ts_status status = mine->device->stream_sync(mine->device, mine->queue);
+    if (status == TS_ERR_LOST && was_well) {
+        char suspects[512];
+        name_suspects(rank, mine->waited, suspects, sizeof suspects);
+        if (suspects[0]) tsi_error_prefix("%s", suspects);
+    }
+    mine->waited = tsi_ring_last(rank->ring);
+    return status;
 }

@@ -61,7 +61,10 @@ static ts_status describe(const char *name, char *text, size_t size)
     tsi_device_properties is = { .name = "" };
     TSI_TRY(tsi_module_device(name, &device));
     if (device->properties) device->properties(device, &is);
-    (void)snprintf(text, size, "%s", is.name[0] ? is.name : "built in");
+    char with[320] = "";
+    if (device->libraries) device->libraries(device, with, sizeof with);
+    (void)snprintf(text, size, "%s%s%s", is.name[0] ? is.name : "built in", with[0] ? "; " : "",
+                   with);
     return TS_OK;
 }
 

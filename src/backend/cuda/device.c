@@ -4,6 +4,8 @@
  * INV: a GPU is opened once, on the first attach or use, and stays open: its context is shared with
  * other libraries of the process. After a fault every call fails with its sentence. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/cudnn.h"
+#include "backend/cuda/product.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +67,9 @@ static const char *fault(const tsi_device *device)
 #define TSI_CUDA_IMAGES(X)                                                                         \
     X(copy)                                                                                        \
     X(cast)                                                                                        \
-    X(fold) X(random) X(pointwise) X(norm) X(rows) X(update) X(attend) X(attend_mma) X(reduce)     \
-        X(rope) X(entropy) X(embedding) X(sort) X(index) X(grouped)
+    X(fold)                                                                                        \
+    X(random) X(pointwise) X(norm) X(rows) X(update) X(attend) X(attend_mma) X(reduce) X(rope)     \
+        X(entropy) X(embedding) X(sort) X(index) X(grouped)
 #define TSI_CUDA_IMAGE(image) extern const unsigned char tsi_cuda_image_##image[];
 TSI_CUDA_IMAGES(TSI_CUDA_IMAGE)
 #undef TSI_CUDA_IMAGE
@@ -256,6 +259,31 @@ static void properties(const tsi_device *device, tsi_device_properties *out)
     out->flops_bf16 = tensor_rate(major) * (double)cuda->units * khz * 1e3;
 }
 
+/* "cuBLASLt 13.1.0": versions are whole numbers, two digits a part. */
+static void put_library(char *text, size_t size, const char *name, int64_t version,
+                        const char *lost)
+{
+    size_t used = strlen(text);
+    const char *before = used ? ", " : "";
+    if (version > 0)
+        (void)snprintf(text + used, size - used, "%s%s %lld.%lld.%lld", before, name,
+                       (long long)(version / 10000), (long long)(version / 100 % 100),
+                       (long long)(version % 100));
+    else
+        (void)snprintf(text + used, size - used, "%sno %s (%s)", before, name, lost);
+}
+
+static void libraries(const tsi_device *device, char *text, size_t size)
+{
+    (void)device;
+    int driver = 0;
+    (void)tsi_cu.version(&driver);
+    (void)snprintf(text, size, "driver for CUDA %d.%d", driver / 1000, driver / 10 % 100);
+    put_library(text, size, "cuBLASLt", tsi_cuda_product_version(), "products run on the host");
+    put_library(text, size, "cuDNN", tsi_cudnn_version(),
+                "attention runs on own kernels; TESSERA_CUDA_PATH says where to look");
+}
+
 static ts_status attach(const tsi_device *device, ts_rank *rank, void **state)
 {
     (void)rank;
@@ -291,7 +319,8 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
                                     .host_free = host_free,
                                     .reach = reach,
                                     .fault = fault,
-                                    .random = tsi_cuda_random } };
+                                    .random = tsi_cuda_random,
+                                    .libraries = libraries } };
     (void)snprintf(cuda->name, sizeof cuda->name, "cuda:%d", ordinal);
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->side_lock, NULL);
