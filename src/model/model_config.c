@@ -163,7 +163,10 @@ static ts_status read_llama(tsi_members *m, ts_model_config *c)
         c->attention_bias = tsi_member_bool(m, "attention_bias", false);
     if (c->family == TS_MODEL_LLAMA) c->mlp_bias = tsi_member_bool(m, "mlp_bias", false);
     if (c->family == TS_MODEL_DEEPSEEK_V3) read_latent(m, c);
-    if (c->family != TS_MODEL_LLAMA && c->family != TS_MODEL_QWEN3) TSI_TRY(read_experts(m, c));
+    if (c->family != TS_MODEL_LLAMA && c->family != TS_MODEL_QWEN3)
+        TSI_TRY(read_experts(m, c));
+    else /* files of these have it, too: null, or a number that means nothing */
+        (void)tsi_member_int(m, "num_local_experts", 0, TSI_EXPERTS_MAX, 0);
     const char *activation = tsi_member_text(m, "hidden_act", "silu");
     TSI_TRY(m->status);
     TSI_TRY(tsi_activation_parse(m->path, activation, &c->activation));

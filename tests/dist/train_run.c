@@ -124,7 +124,6 @@ TS_TEST(train_refuses)
     TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = dp=1\n", 2, &o), TS_ERR_ARG);
     TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = ddp=2\n", 2, &o), TS_ERR_MESH);
     TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = 2\n", 2, &o), TS_ERR_MESH);
-    TEST_STATUS(t, train(t, &f, "b", "[parallel]\nmesh = cp=2\n", 2, &o), TS_ERR_MISSING);
     TEST_STATUS(t, train(t, &f, "b", "[model]\nvocab = 100\n", 1, &o), TS_ERR_ARG);
     TEST_STATUS(t, train(t, &f, "b", "[data]\npath = /nowhere/at/all\n", 1, &o), TS_ERR_IO);
     remove_folder(&f);
