@@ -7,6 +7,7 @@
  *   reduce.c    gradients, from whole and partial to cut
  *   agree.c     gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
+ *   step.c      that order as a value: printed, proved, simulated
  *
  *            gather            bind            unbind + drop
  *   CUT ------------> COMING --------> WHOLE ----------------> CUT
@@ -19,6 +20,7 @@
 #define TSI_PARALLEL_UNIT_H
 
 #include "nn/module.h"
+#include "plan/step.h"
 #include "tessera/parallel.h"
 
 typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } tsi_unit_state;
@@ -106,5 +108,9 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
 /* Does backward begin with this unit, as far as is known? */
 bool tsi_units_turns(const tsi_unit *u);
 void tsi_units_leave(tsi_unit *u); /* u->all is NULL after it */
+
+/* ---- step.c */
+/* What all ranks of the mesh do in a step, by the order that is known; the caller destroys it. */
+ts_status tsi_units_step(const tsi_units *all, tsi_step **out);
 
 #endif

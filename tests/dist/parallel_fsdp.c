@@ -691,3 +691,50 @@ TS_TEST_RANKS(fsdp_same_bits, 2, 3, 4)
     TEST_SAY(t, loss[0] == loss[1], "two runs: %.17g and %.17g", loss[0], loss[1]);
     TEST_SAY(t, loss[0] == loss[2], "shards and copies: %.17g and %.17g", loss[0], loss[2]);
 }
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
+
+static int64_t most_gathered(const tsi_step_list *list)
+{
+    int64_t most = 0, live = 0;
+    for (int32_t a = 0; a < list->action_count; a++) {
+        const tsi_touch *touch = tsi_step_touches(list, &list->action[a]);
+        for (int32_t i = 0; i < list->action[a].touch_count; i++) {
+            const tsi_value *value = &list->value[touch[i].value];
+            if (value->memory != TSI_STEP_MEMORY_GATHERED) continue;
+            if (touch[i].how == TSI_MAKES) live += value->bytes;
+            if (live > most) most = live;
+            if (touch[i].how == TSI_FREES) live -= value->bytes;
+        }
+    }
+    return most;
+}
+
+/* The order that is followed, as a step: it is proved, and its peak is what is held. */
+TS_TEST_RANKS(fsdp_schedule_is_a_step, 2, 3, 4)
+{
+    for (int32_t reshard = TS_RESHARD_NO; reshard <= TS_RESHARD_AUTO; reshard++) {
+        ts_fsdp_options options = plain_options;
+        options.reshard = reshard;
+        net n = net_of(4, 12, 6);
+        n.again = reshard == TS_RESHARD_YES;
+        net_declare(&n, mesh_of(t), false);
+        TEST_OK(t, net_begin(&n, &options));
+        double norm;
+        net_step(&n, 0, &norm);
+        net_step(&n, 1, &norm);
+        TEST_OK(t, ts_rank_memory_reset(t->me));
+        net_step(&n, 2, &norm);
+        ts_memory memory = { .struct_size = sizeof memory };
+        TEST_OK(t, ts_rank_memory(t->me, &memory));
+        tsi_step *step = NULL;
+        TEST_OK(t, tsi_units_step(((const tsi_unit *)n.block[0]->unit)->all, &step));
+        if (step) {
+            TEST_OK(t, tsi_step_prove(step, NULL));
+            int64_t gathered = most_gathered(tsi_step_list_of(step, t->index));
+            TEST_EQ(t, gathered, memory.most[TS_MEMORY_GATHERED]);
+        }
+        tsi_step_destroy(step);
+        net_end(&n);
+    }
+}

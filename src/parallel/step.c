@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step.c - the order of units as a step value: what every rank of the mesh gathers, waits for,
+ * computes, reduces and lets go, as order.c follows it.
+ *
+ *   gather 1 queue=comm    forward 0    release 0    wait 1    gather 2 queue=comm    forward 1 ...
+ *
+ * So the schedule prints, is proved and simulated like any other step, and its peak of gathered
+ * parameters and gradients is known without running it.
+ *
+ * INV: the walk here makes the decisions of fsdp.c and order.c from the same order. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "parallel/unit.h"
+
+typedef struct walk { /* of one rank */
+    const tsi_units *all;
+    tsi_step *step;
+    int64_t rank;
+    int64_t coord[TS_NDIM_MAX];
+    int32_t comm, group, sums; /* the queue; who gathers, who adds up */
+    tsi_unit_state *state;     /* [unit] */
+    int32_t reducing;          /* the unit whose gradients are on their way, or -1 */
+} walk;
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static int64_t bytes_of(const ts_sharding *where, const tsi_param *param, const int64_t *coord,
+                        int32_t dtype)
+{
+    const ts_layout *layout = tsi_layout_intern(where, &param->shape);
+    if (!layout) return 0;
+    ts_shape local = ts_layout_local(layout, coord);
+    ts_layout_release(layout);
+    return ts_shape_count(&local) * (int64_t)ts_dtype_size((ts_dtype)dtype);
+}
+
+typedef enum what { SHARD, WHOLE, GRAD, GRAD_SHARD } what;
+
+static int64_t unit_bytes(const walk *w, const tsi_unit *u, what which)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        int32_t own = p->param->dtype, seen = p->mirrors ? p->mirrors : own;
+        bool trained = !p->param->frozen, moves = p->cut != p->whole;
+        if (which == SHARD) sum += bytes_of(p->cut, p->param, w->coord, own);
+        if (which == WHOLE && moves) sum += bytes_of(p->whole, p->param, w->coord, seen);
+        if (which == GRAD && trained) sum += bytes_of(p->whole, p->param, w->coord, own);
+        if (which == GRAD_SHARD && trained) sum += bytes_of(p->cut, p->param, w->coord, own);
+    }
+    return sum;
+}
+
+static ts_status value_of(walk *w, int64_t unit, what which, int32_t *out)
+{
+    static const char *const suffix[] = { ".shard", "", ".grad", ".grad.shard" };
+    static const int32_t memory[] = { TSI_STEP_MEMORY_PARAMETER, TSI_STEP_MEMORY_GATHERED,
+                                      TSI_STEP_MEMORY_GRADIENT, TSI_STEP_MEMORY_GRADIENT };
+    static const int32_t life[] = { TSI_LIFE_HELD, TSI_LIFE_INSIDE, TSI_LIFE_INSIDE,
+                                    TSI_LIFE_LEFT };
+    char name[240];
+    const tsi_unit *u = w->all->unit[unit];
+    const char *base = strchr(u->name, ' ') ? "root" : u->name;
+    snprintf(name, sizeof name, "%.200s%s", base, suffix[which]);
+    tsi_value value = {
+        .name = name, .bytes = unit_bytes(w, u, which), .memory = memory[which], .life = life[which]
+    };
+    return tsi_step_value(w->step, w->rank, &value, out);
+}
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+/* At most two values, by how they are touched. */
+typedef struct act {
+    int32_t kind, queue, group;
+    int64_t unit;
+    what first, second;
+    int32_t first_how, second_how; /* -1: none */
+    int64_t bytes;
+} act;
+
+static ts_status append(walk *w, const act *a)
+{
+    tsi_touch touch[2];
+    int32_t count = 0;
+    tsi_action action = TSI_ACTION_INIT(a->kind);
+    const what which[2] = { a->first, a->second };
+    const int32_t how[2] = { a->first_how, a->second_how };
+    for (int i = 0; i < 2; i++) {
+        int32_t value;
+        if (how[i] < 0) continue;
+        TSI_TRY(value_of(w, a->unit, which[i], &value));
+        touch[count++] = (tsi_touch){ value, how[i] };
+    }
+    bool named = a->kind != TSI_ACTION_RELEASE && a->kind != TSI_ACTION_WAIT;
+    const char *name = w->all->unit[a->unit]->name;
+    if (named) TSI_TRY(tsi_step_name(w->step, strchr(name, ' ') ? "root" : name, &action.what));
+    action.queue = a->queue;
+    action.group = a->group;
+    action.bytes = a->bytes;
+    return tsi_step_append(w->step, w->rank, &action, touch, count);
+}
+
+static ts_status gather(walk *w, int64_t unit)
+{
+    if (w->state[unit] != TSI_UNIT_CUT) return TS_OK;
+    w->state[unit] = TSI_UNIT_COMING;
+    return append(w, &(act){ .kind = TSI_ACTION_GATHER,
+                             .queue = w->comm,
+                             .group = w->group,
+                             .unit = unit,
+                             .first = SHARD,
+                             .first_how = TSI_READS,
+                             .second = WHOLE,
+                             .second_how = TSI_MAKES,
+                             .bytes = unit_bytes(w, w->all->unit[unit], WHOLE) });
+}
+
+static ts_status wait_for(walk *w, int64_t unit, what which)
+{
+    return append(w, &(act){ .kind = TSI_ACTION_WAIT,
+                             .group = -1,
+                             .unit = unit,
+                             .first = which,
+                             .first_how = TSI_READS,
+                             .second_how = -1 });
+}
+
+static ts_status let_go(walk *w, int64_t unit, what which)
+{
+    if (which == WHOLE) w->state[unit] = TSI_UNIT_CUT;
+    return append(w, &(act){ .kind = TSI_ACTION_RELEASE,
+                             .group = -1,
+                             .unit = unit,
+                             .first = which,
+                             .first_how = TSI_FREES,
+                             .second_how = -1 });
+}
+
+/* Gradients of the unit before this one have arrived: what they were made of goes. */
+static ts_status end_reduction(walk *w)
+{
+    if (w->reducing < 0) return TS_OK;
+    int64_t unit = w->reducing;
+    w->reducing = -1;
+    TSI_TRY(wait_for(w, unit, GRAD));
+    return let_go(w, unit, GRAD);
+}
+
+static ts_status reduce(walk *w, int64_t unit)
+{
+    TSI_TRY(end_reduction(w));
+    w->reducing = (int32_t)unit;
+    return append(w, &(act){ .kind = TSI_ACTION_REDUCE,
+                             .queue = w->comm,
+                             .group = w->sums,
+                             .unit = unit,
+                             .first = GRAD,
+                             .first_how = TSI_READS,
+                             .second = GRAD_SHARD,
+                             .second_how = TSI_MAKES,
+                             .bytes = unit_bytes(w, w->all->unit[unit], GRAD) });
+}
+
+static ts_status compute(walk *w, int64_t unit, int32_t phase, bool makes_grad)
+{
+    static const int32_t kind[] = { TSI_ACTION_FORWARD, TSI_ACTION_BACKWARD, TSI_ACTION_RECOMPUTE };
+    return append(w, &(act){ .kind = kind[phase],
+                             .group = -1,
+                             .unit = unit,
+                             .first = WHOLE,
+                             .first_how = TSI_READS,
+                             .second = GRAD,
+                             .second_how = makes_grad ? TSI_MAKES : -1 });
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static int64_t place_of(const tsi_units *all, const tsi_unit *u)
+{
+    int64_t i = 0;
+    while (all->unit[i] != u)
+        i++;
+    return i;
+}
+
+static bool comes_again(const tsi_units *all, int64_t at, int32_t phase)
+{
+    for (int64_t i = at + 1; i < all->order_count; i++)
+        if (all->order[i].unit == all->order[at].unit && all->order[i].phase == phase) return true;
+    return false;
+}
+
+static ts_status event(walk *w, int64_t at)
+{
+    const tsi_units *all = w->all;
+    const tsi_unit *u = all->order[at].unit;
+    int32_t phase = all->order[at].phase;
+    int64_t unit = place_of(all, u);
+    bool was_whole = w->state[unit] == TSI_UNIT_WHOLE, last = !comes_again(all, at, phase);
+    TSI_TRY(gather(w, unit));
+    if (at + 1 < all->order_count && !u->options.prefetch_off)
+        TSI_TRY(gather(w, place_of(all, all->order[at + 1].unit)));
+    if (!was_whole) TSI_TRY(wait_for(w, unit, WHOLE));
+    w->state[unit] = TSI_UNIT_WHOLE;
+    TSI_TRY(compute(w, unit, phase, phase == TSI_UNIT_BACKWARD && last));
+    if (phase == TSI_UNIT_BACKWARD && last) TSI_TRY(reduce(w, unit));
+    bool next = at + 1 < all->order_count && all->order[at + 1].unit == u;
+    bool stays = phase == TSI_UNIT_AGAIN ||
+                 (phase == TSI_UNIT_FORWARD &&
+                  (u->options.reshard == TS_RESHARD_NO || (next && !u->options.reshard)));
+    return stays ? TS_OK : let_go(w, unit, WHOLE);
+}
+
+/* The ranks that differ from this one in these axes alone. */
+static ts_status group_of(walk *w, const ts_mesh *mesh, uint32_t axes, const char *prefix,
+                          int32_t *out)
+{
+    int64_t count = tsi_mesh_group_count(mesh->desc, axes);
+    int64_t *rank = tsi_alloc_array((size_t)count, sizeof *rank);
+    int32_t *member = tsi_alloc_array((size_t)count, sizeof *member);
+    ts_status status = TS_OK;
+    if (!rank || !member) {
+        status = tsi_fail_memory("a group of a step", (size_t)count * sizeof *rank);
+    } else {
+        char name[48];
+        tsi_mesh_group_ranks(mesh->desc, axes, w->coord, rank);
+        for (int64_t i = 0; i < count; i++)
+            member[i] = (int32_t)rank[i];
+        snprintf(name, sizeof name, "%s%d", prefix, member[0]);
+        status = tsi_step_group_of(w->step, name, member, count, out);
+    }
+    tsi_free(rank);
+    tsi_free(member);
+    return status;
+}
+
+static uint32_t sum_axes(const tsi_unit *u)
+{
+    uint32_t axes = u->axes_cut;
+    int32_t copies = ts_mesh_axis(u->mesh, "replicate");
+    if (copies < 0) copies = ts_mesh_axis(u->mesh, "dp");
+    return copies >= 0 ? axes | 1u << copies : axes;
+}
+
+static ts_status walk_rank(walk *w)
+{
+    const tsi_unit *first = w->all->unit[0];
+    TSI_TRY(group_of(w, first->mesh, first->axes_cut, "gathers.", &w->group));
+    TSI_TRY(group_of(w, first->mesh, sum_axes(first), "sums.", &w->sums));
+    for (int64_t i = 0; i < w->all->unit_count; i++) {
+        w->state[i] = TSI_UNIT_CUT;
+        int32_t unused;
+        TSI_TRY(value_of(w, i, SHARD, &unused));
+    }
+    for (int64_t at = 0; at < w->all->order_count; at++)
+        TSI_TRY(event(w, at));
+    return end_reduction(w);
+}
+
+ts_status tsi_units_step(const tsi_units *all, tsi_step **out)
+{
+    *out = NULL;
+    if (all->unit_count == 0 || !all->known)
+        return TSI_FAIL(TS_ERR_STATE, "fsdp: the order of units is not known yet");
+    const ts_mesh *mesh = all->unit[0]->mesh;
+    walk w = { .all = all, .reducing = -1 };
+    w.state = tsi_calloc((size_t)all->unit_count, sizeof *w.state);
+    ts_status status = w.state ? tsi_step_create(mesh->desc->count, &w.step)
+                               : tsi_fail_memory("states of units", sizeof *w.state);
+    if (status == TS_OK) status = tsi_step_queue(w.step, "comm", &w.comm);
+    for (int64_t i = 0; status == TS_OK && i < mesh->desc->count; i++) {
+        tsi_mesh_desc_unravel(mesh->desc, i, w.coord);
+        w.rank = i;
+        status = walk_rank(&w);
+    }
+    tsi_free(w.state);
+    if (status == TS_OK)
+        *out = w.step;
+    else
+        tsi_step_destroy(w.step);
+    return status;
+}
