@@ -34,6 +34,7 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
     u->users++;
+    TSI_TRY(tsi_units_agree(u, phase));
     TSI_TRY(tsi_unit_gather(u));
     TSI_TRY(tsi_units_event(u, phase));
     TSI_TRY(tsi_unit_bind(u));

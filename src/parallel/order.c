@@ -8,6 +8,8 @@
  * is noted, and it is said once. Evaluation follows the order as far as it goes, and notes nothing.
  *
  * INV: units gathered ahead are one at most, and it is the one that the order says is next. */
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "base/log.h"
 #include "parallel/unit.h"
@@ -138,6 +140,25 @@ static ts_status follow(tsi_units *all, tsi_unit_event event, bool notes)
         TSI_TRY(leave_order(all, event.unit));
     }
     return notes ? note(all, event) : TS_OK;
+}
+
+/* Units of one shape look alike to an exchange: ranks that call them in different orders would mix
+ * them up without a word. So they agree on each unit's first calls, and on those that come where
+ * another one was expected; a rank that expects what the others do not is told by the exchange. */
+ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
+{
+    enum { FIRST_CALLS = 2 };
+    const tsi_units *all = u->all;
+    tsi_unit_event event = { .unit = u, .phase = phase };
+    bool expected = all->known && (is_at(all, all->at, event) || is_at(all, 0, event));
+    if (u->agreed >= FIRST_CALLS && (expected || !all->known)) return TS_OK;
+    ts_group *group = u->axes_cut ? tsi_mesh_axes_group(u->mesh, u->axes_cut) : NULL;
+    if (!group) return ts_rank_status(u->rank);
+    if (ts_group_size(group) < 2) return TS_OK;
+    char what[TSI_PARAM_NAME_MAX + 32];
+    u->agreed++;
+    snprintf(what, sizeof what, "fsdp: unit %s", u->name);
+    return tsi_agree(group, what, NULL, tsi_hash_text((uint64_t)phase, u->name));
 }
 
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)

@@ -47,6 +47,7 @@ typedef struct tsi_unit {
     char *name;    /* full, for sentences */
     ts_module **module;
     int32_t module_count, said;
+    int32_t agreed, reserved;                /* calls that the ranks agreed on */
     int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
@@ -103,6 +104,8 @@ ts_status tsi_unit_agree(tsi_unit *u); /* [coll] which gradients are reduced */
 
 /* ---- order.c */
 ts_status tsi_units_find(tsi_unit *u); /* sets u->all */
+/* [coll] where the order is not known: do all ranks call this unit now? */
+ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase);
 /* A unit begins: notes it, and gathers the next one ahead. */
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
 /* Does backward begin with this unit, as far as is known? */

@@ -37,7 +37,7 @@ static ts_status strike(fault_place place)
     fault *f = here;
     if (!f || !f->armed || f->place != place) return TS_OK;
     f->armed = 0;
-    if (f->kind == STALLS) usleep(750000);
+    if (f->kind == STALLS) usleep(1300000);
     return f->kind == FAILS ? ts_rank_fail(f->me, TS_ERR_STATE, "the rank broke in place %d", place)
                             : TS_OK;
 }
@@ -169,7 +169,7 @@ static ts_status launch(fault *f, ts_status (*fn)(ts_rank *, void *), char *erro
                                  .engine = "threads",
                                  .rank_count = 3,
                                  .seed = 5,
-                                 .timeout_ms = f->kind == STALLS ? 500 : 20000 };
+                                 .timeout_ms = f->kind == STALLS ? 1000 : 20000 };
     return ts_launch_with(&options, fn, f, error, size);
 }
 
@@ -190,8 +190,9 @@ TS_TEST_LONG(fsdp_18_a_rank_stalls_or_leaves, 120)
     fault leaves = { .t = t, .kind = LEAVES, .place = PLACES };
     TEST_CHECK(t, launch(&leaves, work, error, sizeof error) != TS_OK);
     TEST_SAYS(t, error, "rank 1");
-    for (int place = 0; place < IN_UPDATE; place++) {
-        fault f = { .t = t, .kind = STALLS, .place = (fault_place)place };
+    static const fault_place places[] = { IN_GATHER, IN_AGAIN, IN_REDUCTION };
+    for (int i = 0; i < 3; i++) {
+        fault f = { .t = t, .kind = STALLS, .place = places[i] };
         TEST_CHECK(t, launch(&f, work, error, sizeof error) != TS_OK);
         TEST_SAYS(t, error, "rank");
     }
@@ -212,4 +213,34 @@ TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
         step = n > 40 ? 11 : 1;
     }
     TEST_CHECK(t, n > 40);
+}
+
+/* ---- different orders ------------------------------------------------------------------------ */
+
+static ts_status backwards(ts_rank *me, void *argument)
+{
+    (void)argument;
+    net n = shape_of();
+    ts_fsdp_options options = { .struct_size = sizeof options };
+    n.width = 7;
+    net_declare(&n, ts_mesh_create(me, "fsdp=*"), false);
+    TSI_TRY(net_begin(&n, &options));
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tensor *x = net_input(&n, 0);
+    for (int64_t i = 0; i < n.count; i++)
+        x = TS_CALL(n.block[ts_rank_index(me) == 1 ? n.count - 1 - i : i], x);
+    ts_tensor_wait(x);
+    ts_scope_close(scope);
+    net_end(&n);
+    return ts_rank_status(me);
+}
+
+/* Units in another order on one rank: a sentence that names them, no hang, no wrong number. */
+TS_TEST(fsdp_different_orders)
+{
+    char error[1024] = "";
+    fault f = { .t = t, .kind = FAILS };
+    TEST_CHECK(t, launch(&f, backwards, error, sizeof error) != TS_OK);
+    TEST_SAYS(t, error, "fsdp: unit blocks.");
+    TEST_SAYS(t, error, "ranks were not called alike");
 }
