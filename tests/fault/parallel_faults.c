@@ -37,7 +37,7 @@ static ts_status strike(fault_place place)
     fault *f = here;
     if (!f || !f->armed || f->place != place) return TS_OK;
     f->armed = 0;
-    if (f->kind == STALLS) usleep(1300000);
+    if (f->kind == STALLS) usleep(1080000);
     return f->kind == FAILS ? ts_rank_fail(f->me, TS_ERR_STATE, "the rank broke in place %d", place)
                             : TS_OK;
 }
