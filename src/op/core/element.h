@@ -11,6 +11,7 @@
 #include <complex.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "device/device.h"
 
@@ -39,7 +40,11 @@ void tsi_store_complex(ts_dtype dtype, void *element, double complex value);
 void tsi_store_number(ts_dtype dtype, void *element, ts_number value);
 static inline double complex tsi_number_both(ts_number value)
 {
-    return CMPLX(value.real, value.imaginary);
+    /* Neither by CMPLX, which clang 14 has not, nor by re + I * im, where infinities become NaN. */
+    const double both[2] = { value.real, value.imaginary };
+    double complex out;
+    memcpy(&out, both, sizeof out);
+    return out;
 }
 
 /* Walks over all positions of `extent`, row-major. Per operand the strides in elements; `at[k]` is
