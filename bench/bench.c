@@ -23,6 +23,8 @@ static const struct {
       cli_bench_checkpoint },
     { "cuda", "one GPU: kernels against copies, products against cuBLASLt's best, attention",
       cli_bench_cuda },
+    { "attention", "any mask, forward and backward, against products; cut sequences; memory",
+      cli_bench_attention },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };

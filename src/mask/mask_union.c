@@ -10,7 +10,9 @@
 #include "base/intmath.h"
 #include "mask/mask.h"
 
-enum { STEP = 16 }; /* queries that are looked at together */
+/* Queries that are looked at together: where parts are joined by "or", what neighbours see may have
+ * holes; else what a stretch of queries sees is one interval. */
+enum { STEP = 16 };
 
 typedef struct marking {
     const ts_mask *mask;
@@ -26,6 +28,13 @@ static bool has_table(const ts_mask *mask)
     return false;
 }
 
+static int64_t step_of(const ts_mask *mask)
+{
+    for (int32_t i = 0; i < mask->node_count; i++)
+        if (mask->node[i].kind == TSI_MASK_OR) return STEP;
+    return TSI_EXTENT_MAX / 2;
+}
+
 /* Queries [q0, q1] of a mask with tables: pair by pair, until a key is seen. */
 static void mark_pairs(const marking *m, int64_t q0, int64_t q1)
 {
@@ -38,8 +47,9 @@ static void mark_pairs(const marking *m, int64_t q0, int64_t q1)
 static void mark_intervals(const marking *m, int64_t q0, int64_t q1)
 {
     tsi_mask_interval part[TSI_MASK_NODES];
-    for (int64_t q = q0; q <= q1; q += STEP) {
-        int64_t last = tsi_min_i64(q + STEP - 1, q1);
+    int64_t step = step_of(m->mask);
+    for (int64_t q = q0; q <= q1; q += step) {
+        int64_t last = tsi_min_i64(q + step - 1, q1);
         int32_t count =
             tsi_mask_intervals(m->mask, m->at, (const int64_t[]){ q, last }, m->keys, part);
         for (int32_t i = 0; i < count; i++)

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_attention.c - `tessera bench attention`: the one attention beside products of its dtype.
+ *
+ *   causal, T = 4,096, D = 64 and 128     rates against a product of 4,096 in the same run
+ *   causal against full                   rates of pairs that are seen
+ *   windows and documents                 time of a computed tile against causal's
+ *   a sequence cut over ranks             against one rank with as many threads
+ *   memory                                of T = 4,096 and 16,384 (65,536 with --long)
+ *
+ * Rates count the pairs that are seen: 4 D operations each forward, 10 D backward. Ratios are our
+ * rate over the floor's: larger is better. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_lines.h"
+#include "contest.h"
+
+typedef struct bench_attention {
+    bench_lines lines;
+    int64_t threads, seconds, ranks;
+    bool json, more;
+    ts_rank *me;
+    ts_mesh *mesh;
+    double product[2]; /* operations a second of f32 and bf16 */
+    double tile;       /* seconds of a tile of causal attention */
+    double alone;      /* seconds of the long sequence on one rank */
+} bench_attention;
+
+typedef struct subject {
+    ts_rank *me;
+    const char *mask;
+    ts_tensor *x[4], *out[2]; /* q, k, v, gradient; output, log-sum-exp */
+    bool back;
+} subject;
+
+enum { LENGTH = 4096, LONG = 8192, HEADS = 2 };
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+static ts_attention_options options_of(const subject *s)
+{
+    ts_attention_options options = TS_INIT(ts_attention_options);
+    options.mask = ts_mask_get(ts_rank_world(s->me), s->mask);
+    return options;
+}
+
+static ts_status run_once(void *context, int who)
+{
+    (void)who;
+    subject *s = context;
+    ts_scope scope = ts_scope_open(s->me, "attention");
+    ts_attention_options options = options_of(s);
+    if (s->back) {
+        ts_attention_saved saved = { sizeof saved, s->x[0],   s->x[1], s->x[2],
+                                     s->out[0],    s->out[1], s->x[3] };
+        ts_tensor *d[3] = { NULL };
+        (void)ts_attention_backward(&saved, &options, d);
+        for (int i = 0; i < 3; i++)
+            (void)ts_tensor_wait(d[i]);
+    } else {
+        (void)ts_tensor_wait(ts_attention(s->x[0], s->x[1], s->x[2], &options));
+    }
+    ts_status closed = ts_scope_close(scope);
+    return ts_rank_status(s->me) != TS_OK ? ts_rank_status(s->me) : closed;
+}
+
+static ts_status subject_open(subject *s, ts_mesh *mesh, const char *place, ts_dtype dtype,
+                              ts_shape shape)
+{
+    for (int i = 0; i < 4; i++)
+        s->x[i] = ts_randn(mesh, dtype, shape, place);
+    ts_attention_options options = options_of(s);
+    return s->back ? ts_attention_lse(s->x[0], s->x[1], s->x[2], &options, s->out)
+                   : ts_rank_status(s->me);
+}
+
+static ts_status time_of(const bench_attention *b, subject *s, double seconds, double *out)
+{
+    contest_times times;
+    contest c = { .world = ts_group_world(b->me),
+                  .contenders = 1,
+                  .seconds = seconds,
+                  .context = s,
+                  .run = run_once };
+    ts_status status = contest_run(&c, &times);
+    *out = times.median[0];
+    return status;
+}
+
+/* Seconds of a mask at a length, with its pairs and tiles. */
+static ts_status measure(bench_attention *b, const char *mask, ts_dtype dtype, ts_shape shape,
+                         bool back, double *seconds, ts_mask_summary *summary)
+{
+    ts_scope scope = ts_scope_open(b->me, "line");
+    subject s = { .me = b->me, .mask = mask, .back = back };
+    ts_mask_size size = TS_INIT(ts_mask_size);
+    size.queries = size.keys = shape.extent[2];
+    size.key_block = 256;
+    *summary = (ts_mask_summary)TS_INIT(ts_mask_summary);
+    ts_status status =
+        ts_mask_tiles(ts_mask_get(ts_rank_world(b->me), mask), &size, NULL, 0, summary);
+    if (status == TS_OK) status = subject_open(&s, b->mesh, NULL, dtype, shape);
+    if (status == TS_OK) status = time_of(b, &s, (double)b->seconds / 30.0, seconds);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+typedef struct product {
+    ts_rank *me;
+    ts_tensor *x, *y;
+} product;
+
+static ts_status run_product(void *context, int who)
+{
+    (void)who;
+    const product *p = context;
+    ts_tensor *z = ts_matmul(p->x, p->y);
+    ts_status status = z != NULL ? ts_tensor_wait(z) : ts_rank_status(p->me);
+    ts_tensor_drop(z);
+    return status;
+}
+
+static ts_status products(bench_attention *b)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    const int64_t n = 4096;
+    ts_status status = TS_OK;
+    for (int i = 0; i < 2 && status == TS_OK; i++) {
+        ts_scope scope = ts_scope_open(b->me, "product");
+        product p = { b->me, ts_randn(b->mesh, dtypes[i], TS_SHAPE(n, n), NULL),
+                      ts_randn(b->mesh, dtypes[i], TS_SHAPE(n, n), NULL) };
+        contest_times times;
+        contest c = { ts_group_world(b->me), 1, 1.0, &p, run_product };
+        status = contest_run(&c, &times);
+        b->product[i] = 2.0 * (double)n * (double)n * (double)n / times.median[0];
+        (void)bench_lines_add(&b->lines, "GFLOP/s", b->product[i] / 1e9, "product %s 4096",
+                              ts_dtype_name(dtypes[i]));
+        ts_status closed = ts_scope_close(scope);
+        if (status == TS_OK) status = closed;
+    }
+    return status;
+}
+
+static ts_status rates(bench_attention *b)
+{
+    double full[2] = { 0 };
+    for (int i = 0; i < 16; i++) {
+        int wide = i & 1, half = i >> 1 & 1, back = i >> 2 & 1, all = i >> 3;
+        int64_t depth = wide ? 128 : 64;
+        double seconds;
+        ts_mask_summary seen;
+        if (all && (wide || half)) continue; /* full: f32, D = 64 */
+        ts_dtype dtype = half ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+        ts_status status = measure(b, all ? "full" : "causal", dtype,
+                                   TS_SHAPE(1, HEADS, LENGTH, depth), back, &seconds, &seen);
+        if (status != TS_OK) return status;
+        double work = (back ? 10.0 : 4.0) * (double)depth * (double)seen.pairs * HEADS;
+        if (i == 0 || i == 4) full[back] = work / seconds; /* causal, f32, D = 64 */
+        bench_line *line =
+            bench_lines_add(&b->lines, "GFLOP/s", work / seconds / 1e9, "%s %s %s T=%d D=%d",
+                            all ? "full" : "causal", back ? "backward" : "forward",
+                            ts_dtype_name(dtype), LENGTH, (int)depth);
+        bench_line_floor(line, b->product[half] / 1e9, "product 4096");
+        if (i == 0) b->tile = seconds / (double)(seen.full + seen.partial);
+        if (!all) continue;
+        line = bench_lines_add(&b->lines, "GFLOP/s", full[back] / 1e9, "causal by pair %s",
+                               back ? "backward" : "forward");
+        bench_line_floor(line, work / seconds / 1e9, "full");
+    }
+    return TS_OK;
+}
+
+/* Time is proportional to what is computed. */
+static ts_status sparse(bench_attention *b)
+{
+    static const char *const masks[] = { "window(511, 0)",
+                                         "causal & documents(1024, 1024, 1024, 1024)",
+                                         "causal & documents(300, 1700, 96, 2000)",
+                                         "prefix(256) | window(255, 0)" };
+    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+        double seconds;
+        ts_mask_summary seen;
+        ts_status status = measure(b, masks[i], TS_DTYPE_F32, TS_SHAPE(1, HEADS, LENGTH, 64), false,
+                                   &seconds, &seen);
+        if (status != TS_OK) return status;
+        double tiles = (double)(seen.full + seen.partial);
+        bench_line *line =
+            bench_lines_add(&b->lines, "us/tile", seconds / tiles * 1e6, "%s", masks[i]);
+        bench_line_floor(line, b->tile * 1e6, "causal");
+        bench_line_note(line, "%.0f %% of the tiles skipped",
+                        100.0 * (double)seen.empty / ((double)seen.empty + tiles));
+    }
+    return TS_OK;
+}
+
+/* Memory beside inputs and outputs must not grow faster than the length. */
+static ts_status memory(bench_attention *b)
+{
+    double first = 0;
+    for (int64_t length = 4096; length <= (b->more ? 65536 : 16384); length *= 4) {
+        ts_scope scope = ts_scope_open(b->me, "memory");
+        subject s = { .me = b->me, .mask = "window(1023, 0)" };
+        ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+        ts_status status =
+            subject_open(&s, b->mesh, NULL, TS_DTYPE_F32, TS_SHAPE(1, 1, length, 64));
+        (void)ts_rank_memory_reset(b->me);
+        (void)ts_rank_memory(b->me, &before);
+        if (status == TS_OK) status = run_once(&s, 0);
+        (void)ts_rank_memory(b->me, &after);
+        (void)ts_scope_close(scope);
+        if (status != TS_OK) return status;
+        double each = (double)(after.peak - before.live) / (double)length;
+        bench_line *line =
+            bench_lines_add(&b->lines, "B/token", each, "memory T=%lld", (long long)length);
+        if (first > 0) bench_line_floor(line, first, "T=4096");
+        if (first == 0) first = each;
+    }
+    return TS_OK;
+}
+
+static ts_status one_rank(ts_rank *me, void *argument)
+{
+    bench_attention *b = argument;
+    ts_mask_summary seen;
+    b->me = me;
+    b->mesh = ts_mesh_self(me);
+    ts_status status = products(b);
+    if (status == TS_OK) status = rates(b);
+    if (status == TS_OK) status = sparse(b);
+    if (status == TS_OK) status = memory(b);
+    if (status == TS_OK)
+        status = measure(b, "causal", TS_DTYPE_F32, TS_SHAPE(1, HEADS, LONG, 64), false, &b->alone,
+                         &seen);
+    return status;
+}
+
+static ts_status all_ranks(ts_rank *me, void *argument)
+{
+    bench_attention *b = argument, mine = *b;
+    char text[32];
+    double seconds;
+    (void)snprintf(text, sizeof text, "cp=%lld", (long long)b->ranks);
+    mine.me = me;
+    mine.mesh = ts_mesh_create(me, text);
+    subject s = { .me = me, .mask = "causal" };
+    ts_scope scope = ts_scope_open(me, "cp");
+    ts_status status =
+        subject_open(&s, mine.mesh, "cp:HT(2)", TS_DTYPE_F32, TS_SHAPE(1, HEADS, LONG, 64));
+    if (status == TS_OK) status = time_of(&mine, &s, (double)b->seconds / 30.0, &seconds);
+    (void)ts_scope_close(scope);
+    if (status != TS_OK || ts_rank_index(me) != 0) return status;
+    bench_line *line =
+        bench_lines_add(&b->lines, "/s", 1.0 / seconds, "causal T=%d on %s", LONG, text);
+    bench_line_floor(line, 1.0 / b->alone, "one rank, as many threads");
+    return TS_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static ts_status launch(bench_attention *b, int64_t ranks, ts_status (*work)(ts_rank *, void *),
+                        char *error, size_t size)
+{
+    char threads[32];
+    int64_t each = b->threads / ranks > 0 ? b->threads / ranks : 1;
+    (void)snprintf(threads, sizeof threads, "%lld", (long long)each);
+    (void)setenv("TESSERA_THREADS", threads, 1); /* before the world opens */
+    ts_world_options options = { .struct_size = sizeof options, .rank_count = ranks };
+    options.engine = "threads";
+    return ts_launch_with(&options, work, b, error, size);
+}
+
+int cli_bench_attention(int argc, char **argv)
+{
+    bench_attention self = { .seconds = 40, .ranks = 2 };
+    cli_machine machine;
+    char error[1024] = "";
+    cli_machine_read(&machine);
+    self.threads = machine.cores;
+    const cli_option options[] = {
+        CLI_INT("threads", &self.threads, 1, 1024, "threads in all (default: the cores)"),
+        CLI_INT("ranks", &self.ranks, 2, 1024, "among which the sequence is cut (default: 2)"),
+        CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend, about (default: 40)"),
+        CLI_FLAG("long", &self.more, "memory of 65,536 tokens too"),
+        CLI_FLAG("json", &self.json, "one JSON object"),
+        CLI_END
+    };
+    const cli_usage usage = {
+        "bench attention", "[options]",
+        "Attention against products of its dtype: causal and full, forward and backward, windows\n"
+        "and documents by computed tile, a sequence cut over ranks, memory by length.",
+        options, "bench/rival/attention_torch.py measures the same of PyTorch.\n"
+    };
+    int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    if (argc > 1) return cli_fail_usage("bench attention", "unexpected argument \"%s\"", argv[1]);
+    ts_status status = launch(&self, 1, one_rank, error, sizeof error);
+    if (status == TS_OK) status = launch(&self, self.ranks, all_ranks, error, sizeof error);
+    if (status != TS_OK) return cli_fail("bench attention", "%s", error);
+    return bench_lines_print(&self.lines, self.json);
+}
