@@ -621,7 +621,9 @@ static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_
     TSI_TRY(plan->op->pick(&request, &choice));
     plan->algorithm = choice.candidate[choice.chosen].algorithm;
     plan->algorithm_bytes = choice.candidate[choice.chosen].bytes;
-    if (story) story->algorithms = choice;
+    if (!story) return TS_OK;
+    story->algorithms = choice;
+    story->chosen.cost_us += choice.candidate[choice.chosen].us;
     return TS_OK;
 }
 

@@ -99,14 +99,13 @@ ts_status tsi_context_make(const tsi_op_call *call, const ts_layout *const *in,
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* An estimate without layouts, for the search: all keys and values but one's own. */
+/* Where q, k and v are cut along the sequence they stay so: moving them to another cut may have
+ * fewer bytes and leave the work to fewer ranks, which the search does not see. Algorithms are
+ * weighed against each other, with layouts and mask, by tsi_attention_pick. */
 int64_t tsi_context_bytes(const tsi_op_call *call, int64_t n)
 {
-    int64_t bytes = 0;
-    for (int32_t i = 1; i <= 2; i++)
-        bytes += ts_shape_count(&call->in[i].shape) *
-                 (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
-    return n > 0 ? bytes / n * (n - 1) : 0;
+    (void)call, (void)n;
+    return 0;
 }
 
 /* What the members of one group receive and hold. */
@@ -135,9 +134,9 @@ static ts_status traffic_of(const tsi_context *c, tsi_arena *arena, traffic *out
     return TS_OK;
 }
 
-/* Pairs that the busiest member computes, over the mean. */
-static ts_status balance_of(const tsi_op_call *call, const tsi_mesh_desc *mesh,
-                            const tsi_context *c, double *out)
+/* Pairs of one head and row that the busiest member computes, and the mean. */
+static ts_status pairs_of(const tsi_op_call *call, const tsi_mesh_desc *mesh, const tsi_context *c,
+                          double *most_out, double *mean)
 {
     const ts_mask *mask;
     TSI_TRY(find_mask(call, mesh->world, &mask));
@@ -152,7 +151,8 @@ static ts_status balance_of(const tsi_op_call *call, const tsi_mesh_desc *mesh,
         all += work;
         if (work > most) most = work;
     }
-    *out = all > 0 ? most * (double)c->size / all : 1.0;
+    *most_out = most;
+    *mean = all / (double)c->size;
     ts_mask_release(mask);
     return TS_OK;
 }
@@ -164,7 +164,9 @@ typedef struct weighing {
     traffic traffic;
     int64_t size, groups; /* members of a group, groups of the mesh */
     int64_t row_bytes;    /* of one key and its value, of a member's rows and heads */
-    double compute_us;    /* of the busiest member */
+    int64_t out_bytes;    /* of a member's result, as sums */
+    double compute_us;    /* of the mean member; `late_us`: of the busiest beyond that */
+    double late_us;
     double latency_us, bytes_per_us;
     bool backward;
 } weighing;
@@ -192,13 +194,19 @@ static void weigh_links(weighing *w)
     if (large > small) w->bytes_per_us = 1e6 / (large - small);
 }
 
-/* A rank's arithmetic, as the model of machines has none: 20 GFLOP/s. What is compared differs by
- * messages and by what hides them. */
-static void weigh_work(weighing *w, double balance)
+/* A rank's arithmetic, of which the model of machines has nothing: 20 GFLOP/s. Times of candidates
+ * are those beyond the arithmetic of a rank with its even share. */
+static void weigh_work(weighing *w, const int64_t *coord, double most, double mean)
 {
-    double flops = w->request->call->op->flops(w->request->call);
-    w->compute_us = flops / (double)(w->size * w->groups) * balance / 20e3;
-    w->traffic.balance = balance;
+    const tsi_op_call *call = w->request->call;
+    double each = (w->backward ? 5.0 : 2.0) *
+                  (double)(call->in[0].shape.extent[3] + call->in[2].shape.extent[3]) *
+                  (double)local_rows(w->request->in[0], coord);
+    ts_shape own = ts_layout_local(w->request->in[0], coord);
+    w->out_bytes = ts_shape_count(&own) * (call->in[0].dtype == TS_DTYPE_F64 ? 8 : 4);
+    w->compute_us = mean * each / 20e3;
+    w->late_us = (most - mean) * each / 20e3;
+    w->traffic.balance = mean > 0 ? most / mean : 1.0;
 }
 
 static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
@@ -219,14 +227,15 @@ static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
     if (algorithm == TSI_CONTEXT_GATHER) {
         c.steps = (int32_t)sums;
         c.memory = t->rows_most * (row + back);
-        c.us = w->latency_us * (double)sums + move + home + w->compute_us;
-    } else { /* messages hide behind the work of the step before, each step has its merge */
+        c.us = w->latency_us * (double)sums + move + home + w->late_us;
+    } else { /* messages hide behind the work of the step before; each step reads and writes o */
         c.steps = (int32_t)t->steps + (w->backward && t->rows > 0);
         c.memory =
             2 * tsi_ceil_div(t->rows_most * row, tsi_max_i64(t->steps, 1)) + t->rows_most * back;
         double each = w->compute_us / (double)(t->steps + 1);
         double step = move / (double)tsi_max_i64(t->steps, 1) + w->latency_us;
-        c.us = w->compute_us * 1.03 + home + (step > each ? (step - each) * (double)t->steps : 0);
+        c.us = (double)(3 * w->out_bytes * t->steps) / 1e4 + w->late_us + home +
+               (step > each ? (step - each) * (double)t->steps : 0);
     }
     return c;
 }
@@ -262,8 +271,7 @@ static tsi_algorithm_candidate by_heads(const weighing *w)
     c.algorithm = TSI_CONTEXT_HEADS;
     c.bytes = total;
     c.memory = total / (w->size * w->groups);
-    c.us = w->latency_us * c.steps + (double)c.memory / w->bytes_per_us +
-           w->compute_us / (w->traffic.balance > 0 ? w->traffic.balance : 1);
+    c.us = w->latency_us * c.steps + (double)c.memory / w->bytes_per_us;
     return c;
 }
 
@@ -301,12 +309,12 @@ ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm
     tsi_arena arena = { 0 };
     int64_t coord[TS_NDIM_MAX] = { 0 };
     tsi_context context;
-    double balance = 1;
+    double most = 0, mean = 0;
     weighing w = { .request = request, .backward = call->input_count > 3 };
     tsi_context_place place = { request->mesh, coord, request->axes };
     ts_status status = tsi_context_make(call, request->in, &place, &arena, &context);
     if (status == TS_OK) status = traffic_of(&context, &arena, &w.traffic);
-    if (status == TS_OK) status = balance_of(call, request->mesh, &context, &balance);
+    if (status == TS_OK) status = pairs_of(call, request->mesh, &context, &most, &mean);
     *out = (tsi_algorithm_choice){ .count = 4 };
     if (status == TS_OK) {
         w.size = context.size;
@@ -315,7 +323,7 @@ ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm
                       (call->in[1].shape.extent[3] + call->in[2].shape.extent[3]) *
                       (int64_t)ts_dtype_size((ts_dtype)call->in[1].dtype);
         weigh_links(&w);
-        weigh_work(&w, balance);
+        weigh_work(&w, coord, most, mean);
         out->candidate[0] = travelling(&w, TSI_CONTEXT_GATHER);
         out->candidate[1] = travelling(&w, TSI_CONTEXT_RING);
         out->candidate[2] = by_heads(&w);
