@@ -244,7 +244,57 @@ static int64_t keys_missing(const ts_mask *mask, const ts_layout *layout, int64_
     return missing;
 }
 
+typedef struct counting {
+    ts_mesh *mesh;
+    const char *mask, *place;
+    int32_t algorithm;
+    int64_t rows; /* of the batch */
+} counting;
+
+/* Bytes received and stated by a call that made `count` tensors. */
+static void compare_bytes(test *t, const counting *c, const char *what, ts_tensor **made, int count,
+                          int64_t said, uint64_t since)
+{
+    for (int i = 0; i < count; i++)
+        ts_tensor_wait(made[i]);
+    int64_t have = of_all(t, received(t->me, since)), told = stated(t->me) - said;
+    TEST_SAY(t, have == told, "%s, %s, algorithm %d: %lld bytes received %s, %lld stated", c->mask,
+             c->place, (int)c->algorithm, (long long)have, what, (long long)told);
+}
+
 /* What is stated is what is received; and of keys nobody gets more than its queries see. */
+static void count_bytes(test *t, const counting *c)
+{
+    ts_scope scope = ts_scope_open(t->me, "bytes");
+    const ts_sharding *where = ts_sharding_get(c->mesh, c->place);
+    ts_attention_options options = TS_INIT(ts_attention_options);
+    options.mask = ts_mask_get(ts_rank_world(t->me), c->mask);
+    options.algorithm = c->algorithm;
+    ts_tensor *x[4], *out[2], *d[3];
+    for (int i = 0; i < 4; i++)
+        x[i] = numbers(where, TS_SHAPE(c->rows, 12, 36, 4), TS_DTYPE_F32, (uint64_t)i);
+    int64_t said = stated(t->me);
+    uint64_t since = ts_rank_event(t->me);
+    ts_attention_lse(x[0], x[1], x[2], &options, out);
+    compare_bytes(t, c, "forward", out, 2, said, since);
+    if (c->algorithm < TS_ATTENTION_HEADS && ts_mesh_ndim(c->mesh) == 1) {
+        int64_t rows = keys_missing(options.mask, ts_tensor_layout(x[0]), t->count);
+        TEST_EQ(t, stated(t->me) - said, rows * c->rows * 12 * 8 * 4);
+    }
+    ts_attention_saved saved = TS_INIT(ts_attention_saved);
+    saved.q = x[0];
+    saved.k = x[1];
+    saved.v = x[2];
+    saved.o = out[0];
+    saved.lse = out[1];
+    saved.d_o = x[3];
+    said = stated(t->me);
+    since = ts_rank_event(t->me);
+    ts_attention_backward(&saved, &options, d);
+    compare_bytes(t, c, "backward", d, 3, said, since);
+    ts_scope_close(scope);
+}
+
 TS_TEST_RANKS(context_counts_bytes, 2, 3, 4)
 {
     static const char *const forms[] = { "full",
@@ -253,54 +303,25 @@ TS_TEST_RANKS(context_counts_bytes, 2, 3, 4)
                                          "window(2, 1)",
                                          "causal & documents(11, 2, 23)",
                                          "prefix(3) | window(4, 0)" };
-    char mesh_text[16];
+    char mesh_text[16], place[256];
     (void)snprintf(mesh_text, sizeof mesh_text, "cp=%d", (int)t->count);
     ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
     for (size_t m = 0; m < TSI_COUNT_OF(forms); m++)
         for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
             for (int kind = 0; kind < 3; kind++) {
-                char place[256];
                 place_of(t, kind, 36, t->count, forms[m], place, sizeof place);
-                ts_scope scope = ts_scope_open(t->me, "bytes");
-                const ts_sharding *where = ts_sharding_get(mesh, place);
-                ts_attention_options options = TS_INIT(ts_attention_options);
-                options.mask = ts_mask_get(ts_rank_world(t->me), forms[m]);
-                options.algorithm = a;
-                ts_tensor *x[4], *out[2], *d[3];
-                for (int i = 0; i < 4; i++)
-                    x[i] = numbers(where, TS_SHAPE(2, 12, 36, 4), TS_DTYPE_F32, (uint64_t)i);
-                int64_t said = stated(t->me);
-                uint64_t since = ts_rank_event(t->me);
-                ts_attention_lse(x[0], x[1], x[2], &options, out);
-                ts_tensor_wait(out[0]);
-                ts_tensor_wait(out[1]);
-                int64_t forward = of_all(t, received(t->me, since)), told = stated(t->me) - said;
-                TEST_SAY(t, forward == told,
-                         "%s, %s, algorithm %d: %lld bytes received, %lld stated", forms[m], place,
-                         (int)a, (long long)forward, (long long)told);
-                if (a < TS_ATTENTION_HEADS) {
-                    int64_t rows = keys_missing(options.mask, ts_tensor_layout(x[0]), t->count);
-                    TEST_EQ(t, forward, rows * 2 * 12 * 8 * 4);
-                }
-                ts_attention_saved saved = TS_INIT(ts_attention_saved);
-                saved.q = x[0];
-                saved.k = x[1];
-                saved.v = x[2];
-                saved.o = out[0];
-                saved.lse = out[1];
-                saved.d_o = x[3];
-                said = stated(t->me);
-                since = ts_rank_event(t->me);
-                ts_attention_backward(&saved, &options, d);
-                for (int i = 0; i < 3; i++)
-                    ts_tensor_wait(d[i]);
-                int64_t backward = of_all(t, received(t->me, since));
-                told = stated(t->me) - said;
-                TEST_SAY(t, backward == told,
-                         "%s, %s, algorithm %d: %lld bytes received in backward, %lld stated",
-                         forms[m], place, (int)a, (long long)backward, (long long)told);
-                ts_scope_close(scope);
+                count_bytes(t, &(counting){ mesh, forms[m], place, a, 2 });
             }
+    ts_mesh_release(mesh);
+}
+
+/* Groups whose rows have other documents, and not equally many. */
+TS_TEST_RANKS(context_counts_bytes_by_row, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=2, cp=2");
+    for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
+        count_bytes(t, &(counting){ mesh, "causal & documents(10, 26; 36; 5, 31)",
+                                    "dp:S(0) cp:HT(2)", a, 3 });
     ts_mesh_release(mesh);
 }
 

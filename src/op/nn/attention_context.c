@@ -164,6 +164,7 @@ typedef struct weighing {
     traffic traffic;
     int64_t size, groups; /* members of a group, groups of the mesh */
     int64_t row_bytes;    /* of one key and its value, of a member's rows and heads */
+    int64_t moved;        /* bytes of keys and values that travel, in all groups */
     int64_t out_bytes;    /* of a member's result, as sums */
     double compute_us;    /* of the mean member; `late_us`: of the busiest beyond that */
     double late_us;
@@ -212,15 +213,15 @@ static void weigh_work(weighing *w, const int64_t *coord, double most, double me
 static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
 {
     const traffic *t = &w->traffic;
-    int64_t row = w->row_bytes, sums = w->backward ? 2 : 1; /* back they go as f32, or f64 */
+    int64_t row = w->row_bytes, back = 0, sums = w->backward ? 2 : 1; /* rounds */
     tsi_algorithm_candidate c = { .algorithm = algorithm, .balance = t->balance };
-    int64_t back = 0;
-    if (w->backward) {
+    c.bytes = w->moved;
+    if (w->backward) { /* home they go as sums */
         const ts_meta *k = &w->request->call->in[1];
         int64_t wide = k->dtype == TS_DTYPE_F64 ? 8 : 4;
         back = row / (int64_t)ts_dtype_size((ts_dtype)k->dtype) * wide;
+        c.bytes += w->moved / (int64_t)ts_dtype_size((ts_dtype)k->dtype) * wide;
     }
-    c.bytes = (row + back) * t->rows * w->groups;
     double move = (double)(t->rows_most * row) / w->bytes_per_us;
     double home = (double)(t->rows_most * back) / w->bytes_per_us;
     if (t->rows == 0) sums = 0;
@@ -303,33 +304,76 @@ static void take_best(const tsi_algorithm_request *request, tsi_algorithm_choice
     }
 }
 
-ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm_choice *out)
+static int64_t row_bytes(const tsi_algorithm_request *request, const int64_t *coord)
 {
     const tsi_op_call *call = request->call;
-    tsi_arena arena = { 0 };
-    int64_t coord[TS_NDIM_MAX] = { 0 };
-    tsi_context context;
-    double most = 0, mean = 0;
-    weighing w = { .request = request, .backward = call->input_count > 3 };
+    return local_rows(request->in[1], coord) *
+           (call->in[1].shape.extent[3] + call->in[2].shape.extent[3]) *
+           (int64_t)ts_dtype_size((ts_dtype)call->in[1].dtype);
+}
+
+/* Is it the first member of its group? */
+static bool is_first(const int64_t *coord, uint32_t axes)
+{
+    for (int32_t k = 0; k < TS_NDIM_MAX; k++)
+        if (axes >> k & 1 && coord[k] != 0) return false;
+    return true;
+}
+
+/* One group: what travels in it. The first tells times and balance of all. */
+static ts_status weigh_group(weighing *w, const int64_t *coord, tsi_arena *arena, bool first)
+{
+    const tsi_algorithm_request *request = w->request;
     tsi_context_place place = { request->mesh, coord, request->axes };
-    ts_status status = tsi_context_make(call, request->in, &place, &arena, &context);
-    if (status == TS_OK) status = traffic_of(&context, &arena, &w.traffic);
-    if (status == TS_OK) status = pairs_of(call, request->mesh, &context, &most, &mean);
-    *out = (tsi_algorithm_choice){ .count = 4 };
-    if (status == TS_OK) {
-        w.size = context.size;
-        w.groups = request->mesh->count / context.size;
-        w.row_bytes = local_rows(request->in[1], coord) *
-                      (call->in[1].shape.extent[3] + call->in[2].shape.extent[3]) *
-                      (int64_t)ts_dtype_size((ts_dtype)call->in[1].dtype);
-        weigh_links(&w);
-        weigh_work(&w, coord, most, mean);
-        out->candidate[0] = travelling(&w, TSI_CONTEXT_GATHER);
-        out->candidate[1] = travelling(&w, TSI_CONTEXT_RING);
-        out->candidate[2] = by_heads(&w);
-        out->candidate[3] = in_two_levels(&w);
-        take_best(request, out);
+    tsi_context context;
+    traffic here;
+    double most, mean;
+    TSI_TRY(tsi_context_make(request->call, request->in, &place, arena, &context));
+    TSI_TRY(traffic_of(&context, arena, &here));
+    w->moved += here.rows * row_bytes(request, coord);
+    if (!first) return TS_OK;
+    w->size = context.size;
+    w->groups = request->mesh->count / context.size;
+    w->row_bytes = row_bytes(request, coord);
+    w->traffic = here;
+    TSI_TRY(pairs_of(request->call, request->mesh, &context, &most, &mean));
+    weigh_work(w, coord, most, mean);
+    return TS_OK;
+}
+
+/* Groups differ where rows do: by their documents, or where the batch is cut unevenly. Beyond many
+ * members they are taken for alike. */
+static ts_status weigh_groups(weighing *w)
+{
+    enum { MEMBERS_MAX = 4096 };
+    tsi_mesh_desc *mesh = w->request->mesh;
+    tsi_arena arena = { 0 };
+    ts_status status = TS_OK;
+    bool first = true;
+    for (int64_t i = 0; i < mesh->count && status == TS_OK; i++) {
+        int64_t coord[TS_NDIM_MAX] = { 0 };
+        tsi_mesh_desc_unravel(mesh, i, coord);
+        if (!is_first(coord, w->request->axes)) continue;
+        status = weigh_group(w, coord, &arena, first);
+        tsi_arena_reset(&arena);
+        first = false;
+        if (mesh->count > MEMBERS_MAX) break;
     }
+    if (mesh->count > MEMBERS_MAX) w->moved *= w->groups;
     tsi_arena_release(&arena);
     return status;
+}
+
+ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm_choice *out)
+{
+    weighing w = { .request = request, .backward = request->call->input_count > 3 };
+    *out = (tsi_algorithm_choice){ .count = 4 };
+    TSI_TRY(weigh_groups(&w));
+    weigh_links(&w);
+    out->candidate[0] = travelling(&w, TSI_CONTEXT_GATHER);
+    out->candidate[1] = travelling(&w, TSI_CONTEXT_RING);
+    out->candidate[2] = by_heads(&w);
+    out->candidate[3] = in_two_levels(&w);
+    take_best(request, out);
+    return TS_OK;
 }
