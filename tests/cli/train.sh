@@ -46,6 +46,24 @@ says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.ou
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select
+# A sequence that is cut loses as a whole one does, its documents too ('\n' ends one).
+losses() { # mesh [options] -> losses of the steps, to five digits
+    rm -rf "$work/cut"
+    "$tessera" train "$work/a.ini" --set train.output="$work/cut" --set data.context=13 --set log.sample=0 \
+        --set parallel.mesh="$@" > /dev/null 2>&1
+    sed 's/.*"loss": \([0-9.]*\).*/\1/' "$work/cut/train.jsonl" | cut -c1-7 | tr '\n' ' '
+}
+for options in "data.end=10" "data.documents=separate --set data.end=10"; do
+    whole=$(losses dp=1 --set $options)
+    for mesh in "cp=2" "cp=3" "dp=2, cp=2"; do
+        cut=$(losses "$mesh" --set $options)
+        [ -n "$whole" ] && [ "$whole" = "$cut" ] && pass "losses on $mesh, $options" ||
+            fail "losses on $mesh, $options" "$whole is not $cut"
+    done
+done
+says no_end 2 "data.end: separate documents need the token" "$tessera" train "$work/a.ini" \
+    --set data.documents=separate
+says bad_balance 2 'did you mean head_tail' "$tessera" train "$work/a.ini" --set parallel.balance=head_tale
 says bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
 says print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
 says print_defaults 0 "steps = 100" "$tessera" train --print-config
