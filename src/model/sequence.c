@@ -28,7 +28,9 @@ static const ts_sharding *sharding_of(ts_model *m, const char *cut, bool between
     }
     bool both = between && ts_mesh_axis(m->mesh, "cp") >= 0; /* cp cuts first */
     (void)snprintf(text, size, BATCH " cp?:%s%s%s", cut, both ? "[0]" : "",
-                   both ? " tp?:S(1)[1]" : between ? " tp?:S(1)" : "");
+                   both      ? " tp?:S(1)[1]"
+                   : between ? " tp?:S(1)"
+                             : "");
     const ts_sharding *s = ts_sharding_retain(ts_sharding_get(m->mesh, text));
     tsi_free(text);
     return s;
