@@ -28,6 +28,9 @@ struct ts_model {
     uint32_t ep_axes; /* of the mesh: those that make such a group */
     uint8_t *here;    /* [blocks]: 1: of this rank's stages; NULL: all are (stages.c) */
     ts_module *tied;  /* the embedding's weight that a stage here shares; or NULL */
+    char tied_name[TSI_PARAM_NAME_MAX];
+    ts_fsdp_dim_fn given_dim; /* of ts_model_fsdp's options, in a pipeline */
+    void *given_context;
     int32_t compute;
     int32_t sequence;           /* with "sp": between blocks the sequence is cut, too */
     int32_t attention, balance; /* of ts_model_options */

@@ -3,6 +3,7 @@
  *
  * Every rank declares the whole tree, on the mesh without the pipeline's axis, and holds the blocks
  * of its own stages alone. A head that is the embedding's weight is held by both ends. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -58,13 +59,16 @@ static void fill_stages(cutting *c)
 typedef struct first_param {
     ts_module *module;
     ts_tensor *value;
+    char name[TSI_PARAM_NAME_MAX];
 } first_param;
 
 static ts_status take_first(ts_module *m, tsi_param *param, const char *name, void *context)
 {
-    (void)name;
     first_param *found = context;
-    if (!found->value) *found = (first_param){ m, param->value };
+    if (found->value) return TS_OK;
+    found->module = m;
+    found->value = param->value;
+    (void)snprintf(found->name, sizeof found->name, "%s", name);
     return TS_OK;
 }
 
@@ -87,6 +91,7 @@ static ts_pipeline *create(cutting *c)
     ts_shared_param shared = { mine ? tied.value : NULL, ends, last > 0 ? 2 : 1 };
     ts_stages stages = { c->stage, c->stage_count, &shared, tied.value ? 1 : 0 };
     c->model->tied = mine ? tied.module : NULL;
+    memcpy(c->model->tied_name, tied.name, sizeof tied.name);
     ts_pipeline_options options = {
         .struct_size = sizeof options, .input = o->input, .loss = o->loss, .context = o->context
     };

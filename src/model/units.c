@@ -44,6 +44,25 @@ static ts_status experts_unit(ts_model *m, int64_t i, const char *rest)
     return ts_fsdp(experts, &options);
 }
 
+/* In a pipeline a tied weight is used by blocks of two stages, and nothing is around both: it stays
+ * whole on each, and is reduced as a copy is. */
+static int32_t stage_dim(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    const ts_model *m = context;
+    if (m->config.tied && strcmp(name, m->tied_name) == 0) return TS_FSDP_WHOLE;
+    return m->given_dim ? m->given_dim(name, shape, otherwise, m->given_context) : otherwise;
+}
+
+/* The schedule says when units are gathered. */
+static void prepare_stages(ts_model *m)
+{
+    m->given_dim = m->units.dim;
+    m->given_context = m->units.dim_context;
+    m->units.dim = stage_dim;
+    m->units.dim_context = m;
+    m->units.prefetch_off = 1;
+}
+
 ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
 {
     if (!m) return TS_ERR_NULL;
@@ -56,7 +75,8 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
         m->units.compute = m->compute;
         m->units.compute_ndim = 2;
     }
-    bool tied = m->config.tied;
+    if (m->here) prepare_stages(m);
+    bool tied = m->config.tied && !m->here;
     char all[AXES_BYTES], rest[AXES_BYTES];
     ts_fsdp_options units = m->units;
     axes_text(m, 0, all);
@@ -68,6 +88,7 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
         units.dim_context = &m->units;
     }
     for (int64_t i = tied; i < m->block_count; i++) {
+        if (m->here && !m->here[i]) continue;
         if (spread) TSI_TRY(experts_unit(m, i, rest));
         TSI_TRY(ts_fsdp(m->block[i], &units));
     }

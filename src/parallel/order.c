@@ -164,9 +164,10 @@ ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
 {
     tsi_units *all = u->all;
+    if (u->options.prefetch_off) return TS_OK; /* nobody asks for the order */
     bool notes = phase != TSI_UNIT_FORWARD || tsi_tape_recording(u->rank);
     TSI_TRY(follow(all, (tsi_unit_event){ .unit = u, .phase = phase }, notes));
-    if (!all->known || u->options.prefetch_off || all->at >= all->order_count) return TS_OK;
+    if (!all->known || all->at >= all->order_count) return TS_OK;
     tsi_unit *next = all->order[all->at].unit;
     /* Without a tape there is no backward to prepare. */
     if (!notes && all->order[all->at].phase != TSI_UNIT_FORWARD) return TS_OK;

@@ -324,7 +324,9 @@ static ts_status run_cell(ts_pipeline *p, const ts_cell *c)
     case TS_CELL_REDUCE:
         return tsi_pipeline_reduce(p, c->stage);
     case TS_CELL_GATHER:
+        return tsi_pipeline_reside(p, c->stage, true);
     case TS_CELL_RELEASE:
+        return tsi_pipeline_reside(p, c->stage, false);
     case TS_CELL_IDLE:
     case TS_CELL_KINDS:
         break;

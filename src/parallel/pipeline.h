@@ -88,6 +88,8 @@ ts_status tsi_pipeline_forward(ts_pipeline *p, const ts_cell *c);
 /* The backward, or its half towards inputs. */
 ts_status tsi_pipeline_gradient(ts_pipeline *p, const ts_cell *c);
 ts_status tsi_pipeline_weight(ts_pipeline *p, const ts_cell *c);
+/* Units among the stage's modules are gathered, and let go: once for all micro-batches. */
+ts_status tsi_pipeline_reside(ts_pipeline *p, int32_t stage, bool gathers);
 /* Gradients of the stage's parameters to their layouts. */
 ts_status tsi_pipeline_reduce(ts_pipeline *p, int32_t stage);
 void tsi_pipeline_drop(ts_pipeline *p); /* what a step left, done or failed */

@@ -85,7 +85,8 @@ static ts_status announce(ts_pipeline *p, ts_tensor *x, const ts_peer *to, tsi_c
 }
 
 /* "f32 2 8 16 S(0), R" to a contract. */
-static ts_status read_announced(ts_pipeline *p, const char *text, tsi_contract *contract)
+static ts_status read_announced(ts_pipeline *p, const char *text, ts_mesh *on,
+                                tsi_contract *contract)
 {
     char name[16] = "";
     int at = 0;
@@ -103,10 +104,11 @@ static ts_status read_announced(ts_pipeline *p, const char *text, tsi_contract *
         at += used;
     }
     if (!good) return TSI_FAIL(TS_ERR_INTERNAL, "pipeline: announced was \"%.80s\"", text);
-    return keep_contract(p, contract, &meta, ts_sharding_get(p->here, text + at));
+    return keep_contract(p, contract, &meta, ts_sharding_get(on, text + at));
 }
 
-static ts_status hear(ts_pipeline *p, const ts_peer *from, tsi_contract *contract)
+/* What is announced lies on the mesh of the modules that use it. */
+static ts_status hear(ts_pipeline *p, const ts_peer *from, int32_t stage, tsi_contract *contract)
 {
     char text[ANNOUNCED_MAX + 1] = "";
     ts_array to = TS_INIT(ts_array);
@@ -115,7 +117,7 @@ static ts_status hear(ts_pipeline *p, const ts_peer *from, tsi_contract *contrac
     ts_tensor *got = (ts_recv)(&announced_meta, announced_sharding(p), from);
     if (!got) return ts_rank_status(p->rank);
     TSI_TRY(ts_tensor_read(got, &to));
-    return read_announced(p, text, contract);
+    return read_announced(p, text, ts_module_mesh(p->stage[stage].module[0]), contract);
 }
 
 /* ---- what was announced holds ---------------------------------------------------------------- */
@@ -164,7 +166,7 @@ ts_status tsi_pipeline_receive_forward(ts_pipeline *p, const ts_cell *c)
     int64_t slot = tsi_pipeline_slot(p, c->link, c->micro);
     const tsi_contract *contract = &p->contract[slot];
     ts_peer from = peer_of(p, c->peer, TSI_CHANNEL_FORWARD);
-    if (p->announces) TSI_TRY(hear(p, &from, &p->contract[slot]));
+    if (p->announces) TSI_TRY(hear(p, &from, c->stage, &p->contract[slot]));
     ts_tensor *got = (ts_recv)(&contract->meta, contract->sharding, &from);
     p->passing[slot].got = ts_tensor_retain(got);
     return ts_rank_status(p->rank);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
+#include "tessera/parallel.h"
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
@@ -260,6 +261,15 @@ ts_status tsi_pipeline_reduce(ts_pipeline *p, int32_t stage)
 {
     for (int64_t i = 0; i < p->stage[stage].module_count; i++)
         TSI_TRY(ts_module_each(p->stage[stage].module[i], settle_param, NULL));
+    return TS_OK;
+}
+
+ts_status tsi_pipeline_reside(ts_pipeline *p, int32_t stage, bool gathers)
+{
+    for (int64_t i = 0; i < p->stage[stage].module_count; i++) {
+        ts_module *m = p->stage[stage].module[i];
+        if (m->unit) TSI_TRY(gathers ? ts_fsdp_gather(m) : ts_fsdp_release(m));
+    }
     return TS_OK;
 }
 
