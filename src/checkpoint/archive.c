@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/intmath.h"
 #include "base/rank.h"
 #include "checkpoint/folder.h"
 
@@ -121,6 +122,33 @@ static ts_status open_ours(ts_archive *c, const char *path)
 
 /* ---- published weights ----------------------------------------------------------------------- */
 
+#define SCALE "_scale_inv"
+
+/* The factors of a tensor in 8 bits, as published: NAME_scale_inv, one for each block. */
+static const tsi_stored *scale_of(const tsi_weights *weights, const tsi_stored *stored)
+{
+    char name[1024];
+    snprintf(name, sizeof name, "%s" SCALE, stored->name);
+    const tsi_stored *scale = tsi_weights_find(weights, name);
+    const ts_shape *shape = &stored->meta.shape;
+    bool fits = scale && scale->meta.dtype == TS_DTYPE_F32 && shape->ndim == 2 &&
+                scale->meta.shape.ndim == 2;
+    for (int32_t d = 0; fits && d < 2; d++)
+        fits = scale->meta.shape.extent[d] == tsi_ceil_div(shape->extent[d], TSI_SCALE_BLOCK);
+    return fits ? scale : NULL;
+}
+
+/* Is it what another tensor is multiplied by? Then it is none of its own. */
+static bool is_scale(const tsi_weights *weights, const tsi_stored *stored)
+{
+    char name[1024];
+    size_t length = strlen(stored->name), tail = strlen(SCALE);
+    if (length <= tail || strcmp(stored->name + length - tail, SCALE) != 0) return false;
+    snprintf(name, sizeof name, "%.*s", (int)(length - tail), stored->name);
+    const tsi_stored *of = tsi_weights_find(weights, name);
+    return of && of->float8 && scale_of(weights, of) == stored;
+}
+
 static ts_status open_published(ts_archive *c, const char *path)
 {
     TSI_TRY(tsi_weights_open(path, &c->weights));
@@ -130,9 +158,16 @@ static ts_status open_published(ts_archive *c, const char *path)
         return tsi_fail_memory("the tensors of a file", (size_t)count * sizeof *c->entry);
     for (int64_t i = 0; i < count; i++) {
         const tsi_stored *stored = tsi_weights_at(c->weights, i);
-        c->entry[c->count++] = (tsi_entry){
-            .name = stored->name, .of = "", .sharding = "R", .meta = stored->meta, .stored = stored
-        };
+        tsi_entry e = { .name = stored->name,
+                        .of = "",
+                        .sharding = "R",
+                        .meta = stored->meta,
+                        .stored = stored,
+                        .float8 = stored->float8 };
+        if (is_scale(c->weights, stored)) continue;
+        if (e.float8) e.scale = scale_of(c->weights, stored);
+        if (e.float8) e.meta.dtype = TS_DTYPE_F32;
+        c->entry[c->count++] = e;
     }
     return TS_OK;
 }
@@ -191,7 +226,10 @@ void tsi_archive_close_files(ts_archive *c)
     }
     if (c->weights) tsi_weights_close_files(c->weights);
     tsi_free(c->window);
+    tsi_free(c->scale);
     c->window = NULL;
+    c->scale = NULL;
+    c->scale_of = NULL;
 }
 
 void ts_archive_close(ts_archive *c)

@@ -18,13 +18,18 @@
 #include "layout/layout.h"
 #include "tessera/checkpoint.h"
 
-enum { TSI_ARCHIVE_FILES = 64 }; /* of data that are open at a time */
+enum {
+    TSI_ARCHIVE_FILES = 64, /* of data that are open at a time */
+    TSI_SCALE_BLOCK = 128   /* rows and columns of a block of float8 with one factor */
+};
 
 typedef struct tsi_entry { /* one tensor */
     const char *name, *of, *sharding;
     ts_meta meta;             /* as it is read */
     const ts_layout *layout;  /* ours: of the writer, retained; NULL: whole */
     const tsi_stored *stored; /* whole */
+    const tsi_stored *scale;  /* of float8: factors of blocks of 128 x 128, f32; or NULL */
+    int32_t float8, reserved; /* a tsi_float8; then it is read as f32 */
     uint64_t hash;
 } tsi_entry;
 
@@ -48,6 +53,11 @@ struct ts_archive {
     uint64_t clock;
     char *window; /* bytes that were read last */
     size_t window_bytes;
+    float *scale; /* the factors of `scale_of`, which was read last */
+    const tsi_entry *scale_of;
+    float float8[256]; /* the number of each byte, */
+    int32_t float8_of; /* of this tsi_float8 */
+    int32_t reserved;
     int64_t bytes_read, blocks_repaired;
 };
 
@@ -62,6 +72,9 @@ ts_status tsi_archive_read_block(ts_archive *archive, const tsi_entry *entry, co
                                  const int64_t *coord, const tsi_block *target);
 ts_status tsi_archive_read_range(ts_archive *archive, const tsi_entry *entry, int64_t first,
                                  int64_t count, ts_dtype dtype, void *target);
+/* Numbers of an entry in 8 bits (float8.c), the first of them at `first` of its row-major order. */
+ts_status tsi_archive_decode(ts_archive *archive, const tsi_entry *entry, int64_t first,
+                             const void *from, int64_t count, float *to);
 /* The data file of a rank of the writer's; kept open for a while. */
 ts_status tsi_archive_file_of(ts_archive *archive, int64_t rank, tsi_data_file **out);
 

@@ -44,9 +44,15 @@ typedef struct transfer {
 
 /* ---- one piece of a file --------------------------------------------------------------------- */
 
+/* Of an element in the file. */
 static size_t element_bytes(const transfer *t)
 {
-    return ts_dtype_size((ts_dtype)t->entry->meta.dtype);
+    return t->entry->float8 ? 1 : ts_dtype_size((ts_dtype)t->entry->meta.dtype);
+}
+
+static bool is_as_stored(const transfer *t)
+{
+    return t->dtype == (ts_dtype)t->entry->meta.dtype && !t->entry->float8;
 }
 
 /* Bytes of the current piece, into memory or the window. */
@@ -109,7 +115,7 @@ static ts_status put(transfer *t, int64_t to, const void *from, int64_t count)
 {
     char *target = t->target + (size_t)to * ts_dtype_size(t->dtype);
     if (t->dtype == (ts_dtype)t->entry->meta.dtype) {
-        memcpy(target, from, (size_t)count * element_bytes(t));
+        memcpy(target, from, (size_t)count * ts_dtype_size(t->dtype));
         return TS_OK;
     }
     union {
@@ -128,11 +134,24 @@ static ts_status put(transfer *t, int64_t to, const void *from, int64_t count)
     return host->copy(host, &b, &a, NULL);
 }
 
+/* Numbers in 8 bits, a few at a time. `first`: their place in the tensor. */
+static ts_status put_float8(transfer *t, int64_t first, int64_t to, const char *from, int64_t count)
+{
+    enum { FEW = 1024 };
+    float numbers[FEW];
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = tsi_min_i64(FEW, count - done);
+        TSI_TRY(tsi_archive_decode(t->archive, t->entry, first + done, from + done, n, numbers));
+        TSI_TRY(put(t, to + done, numbers, n));
+    }
+    return TS_OK;
+}
+
 /* Up to where bytes of the piece may be read straight into the target, from `begin`; 0: not. */
 static int64_t direct_bytes(const transfer *t, int64_t begin, int64_t end)
 {
     bool blocks = t->entry->layout && !t->archive->unverified;
-    if (t->dtype != (ts_dtype)t->entry->meta.dtype) return 0;
+    if (!is_as_stored(t)) return 0;
     if (blocks && begin % TSI_BLOCK_BYTES != 0) return 0;
     if (end - begin > DIRECT_MAX) end = begin + DIRECT_MAX;
     if (blocks && end != t->source.bytes) end -= end % TSI_BLOCK_BYTES;
@@ -174,7 +193,9 @@ static ts_status move_slot(transfer *t, int64_t slot, const tsi_share *share, in
         int64_t bytes = direct_bytes(t, begin, end);
         if (s->slot == slot && begin >= s->begin && begin < s->end) {
             bytes = tsi_min_i64(end, s->end) - begin;
-            TSI_TRY(put(t, to, t->archive->window + (begin - s->begin), bytes / size));
+            const char *from = t->archive->window + (begin - s->begin);
+            TSI_TRY(t->entry->float8 ? put_float8(t, begin, to, from, bytes)
+                                     : put(t, to, from, bytes / size));
         } else if (bytes > 0) {
             TSI_TRY(
                 read_piece(t, slot, share, begin, (size_t)bytes, t->target + (size_t)(to * size)));

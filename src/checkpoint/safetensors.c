@@ -159,6 +159,9 @@ static ts_status read_entry(const char *name, const ts_json *value, void *contex
     if (!stored.name) return tsi_fail_memory("the name of a tensor", strlen(name));
     const char *dtype = ts_json_text(ts_json_member(value, "dtype"), NULL);
     stored.meta.dtype = (int32_t)dtype_of(dtype);
+    if (dtype && strcmp(dtype, "F8_E4M3") == 0) stored.float8 = TSI_FLOAT8_E4M3;
+    if (dtype && strcmp(dtype, "F8_E5M2") == 0) stored.float8 = TSI_FLOAT8_E5M2;
+    if (stored.float8) stored.meta.dtype = TS_DTYPE_U8;
     if (stored.meta.dtype == TS_DTYPE_NONE)
         return TSI_FAIL(TS_ERR_IO, "%s: tensor \"%.80s\": unknown dtype %s", h->path, name,
                         dtype ? dtype : "(none)");

@@ -15,11 +15,13 @@
 #include "base/hash.h"
 #include "tessera/types.h"
 
+typedef enum tsi_float8 { TSI_FLOAT8_NONE, TSI_FLOAT8_E4M3, TSI_FLOAT8_E5M2 } tsi_float8;
+
 typedef struct tsi_stored { /* one tensor of a file */
     const char *name;
     ts_meta meta;
     int32_t file;
-    int32_t reserved;
+    int32_t float8;     /* a tsi_float8: then meta.dtype is u8, its bits */
     int64_t begin, end; /* bytes from the start of the file */
 } tsi_stored;
 

@@ -116,6 +116,13 @@ static ts_dtype main_dtype(const conversion *c)
     return best;
 }
 
+static bool has_float8(const conversion *c)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        if (c->entry[i]->float8) return true;
+    return false;
+}
+
 static ts_status write_config(conversion *c)
 {
     char path[PATH_BYTES + 300], *text = NULL;
@@ -123,10 +130,14 @@ static ts_status write_config(conversion *c)
     snprintf(path, sizeof path, "%s/config.json", c->from->path);
     if (access(path, F_OK) != 0) return TS_OK;
     TSI_TRY(tsi_file_read(path, TEXT_MAX, &text, &length));
-    char *changed = tsi_config_with_dtype(text, main_dtype(c), true);
+    /* Weights in 8 bits are written as numbers: what said how to read them goes. */
+    char *plain =
+        has_float8(c) ? tsi_config_without(text, "quantization_config") : tsi_strdup(text);
+    char *changed = plain ? tsi_config_with_dtype(plain, main_dtype(c), true) : NULL;
     ts_status status = changed ? write_text(c, "config.json", changed, strlen(changed))
                                : tsi_fail_memory("a configuration", length);
     tsi_free(changed);
+    tsi_free(plain);
     tsi_free(text);
     return status;
 }

@@ -85,6 +85,47 @@ char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add)
     return tsi_text_take(&out);
 }
 
+/* Behind the value that begins at `at`. */
+static const char *behind_value(const char *at)
+{
+    int64_t depth = 0;
+    do {
+        const char *next = *at == '"' ? behind_quotes(at) : at + 1;
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        at = next;
+    } while (*at != '\0' && (depth > 0 || !strchr(",}] \t\r\n", *at)));
+    return at;
+}
+
+char *tsi_config_without(const char *text, const char *key)
+{
+    tsi_text out = { 0 };
+    int64_t depth = 0;
+    size_t length = strlen(key);
+    for (const char *at = text, *end; *at != '\0'; at = end) {
+        end = *at == '"' ? behind_quotes(at) : at + 1;
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        const char *colon = end + strspn(end, " \t\r\n");
+        bool found = depth == 1 && *at == '"' && *colon == ':' &&
+                     (size_t)(end - at) == length + 2 && strncmp(at + 1, key, length) == 0;
+        if (!found) {
+            tsi_text_add_n(&out, at, (size_t)(end - at));
+            continue;
+        }
+        end = behind_value(colon + 1 + strspn(colon + 1, " \t\r\n"));
+        const char *comma = end + strspn(end, " \t\r\n");
+        if (*comma == ',') {
+            end = comma + 1 + strspn(comma + 1, " \t\r\n");
+        } else { /* it was the last: the comma before it goes */
+            while (out.length > 0 && strchr(" \t\r\n,", out.data[out.length - 1]))
+                out.length--;
+        }
+    }
+    return tsi_text_take(&out);
+}
+
 /* ---- other files ----------------------------------------------------------------------------- */
 
 /* Weights in any published format, their indices, and what we write ourselves. */

@@ -26,6 +26,8 @@ char *tsi_model_config_saved(ts_model *model);
 /* The text of a configuration with its dtype; one that has none gets one if `add`. The caller
  * frees; NULL: recorded. */
 char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add);
+/* The same without a member of the outermost object. The caller frees; NULL: recorded. */
+char *tsi_config_without(const char *text, const char *key);
 /* Files of the directory (or beside the file) `from` which are neither weights nor config.json. */
 ts_status tsi_copy_others(const char *from, const char *to);
 
