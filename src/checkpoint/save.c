@@ -195,11 +195,11 @@ static ts_status make_staging(tsi_save *save)
 {
     size_t bytes = (size_t)(save->plan.bytes - save->plan.begin);
     if (bytes <= save->staging_bytes && save->staging) return TS_OK;
-    tsi_free(save->staging);
-    save->staging_bytes = 0;
+    tsi_save_drop_staging(save);
     save->staging = tsi_alloc_aligned(bytes + 1, 64);
     if (!save->staging) return tsi_fail_memory("the copy of a state", bytes);
     save->staging_bytes = bytes;
+    tsi_save_count_staging(save, 1);
     return TS_OK;
 }
 

@@ -59,6 +59,10 @@ typedef struct tsi_save {
     char error[TSI_ERROR_TEXT_MAX];
 } tsi_save;
 
+/* The copy of a save in the background is staging in the rank's account of memory, where that is
+ * the host's. */
+void tsi_save_count_staging(tsi_save *save, int sign);
+void tsi_save_drop_staging(tsi_save *save);
 /* save_plan.c: `save` gets items and pieces of the state. */
 ts_status tsi_save_plan(tsi_save *save);
 /* The sum over the elements of a piece (digest.h); `data` is the piece. */

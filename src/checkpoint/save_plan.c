@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "array/pool.h"
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "checkpoint/digest.h"
@@ -179,6 +180,24 @@ ts_status tsi_save_sum(const tsi_save *save, const tsi_save_item *item, const ts
     return TS_OK;
 }
 
+void tsi_save_count_staging(tsi_save *save, int sign)
+{
+    tsi_pool *pool = tsi_pool_of(save->state->rank);
+    if (!pool || !tsi_pool_device(pool)->host_readable) return;
+    if (sign > 0)
+        tsi_pool_count_taken(pool, save->staging_bytes, TSI_TAG_COMM);
+    else
+        tsi_pool_count_live(pool, -(int64_t)save->staging_bytes, TSI_TAG_COMM);
+}
+
+void tsi_save_drop_staging(tsi_save *save)
+{
+    if (save->staging) tsi_save_count_staging(save, -1);
+    tsi_free(save->staging);
+    save->staging = NULL;
+    save->staging_bytes = 0;
+}
+
 void tsi_save_destroy(tsi_save *save)
 {
     if (!save) return;
@@ -189,7 +208,7 @@ void tsi_save_destroy(tsi_save *save)
     tsi_free(save->piece);
     tsi_free(save->share);
     tsi_free(save->copy_name);
-    tsi_free(save->staging);
+    tsi_save_drop_staging(save);
     tsi_free(save->cast);
     tsi_free(save);
 }

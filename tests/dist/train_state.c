@@ -161,11 +161,10 @@ TS_TEST(a_run_goes_on_on_any_mesh)
     static const struct {
         const char *first, *then;
         int64_t first_ranks, then_ranks;
-    } rows[] = { { "dp=2", "tp=2", 2, 2 },
-                 { "dp=1", "dp=3", 1, 3 },
-                 { "dp=2, tp=2", "dp=1", 4, 1 },
-                 { "tp=2", "tp=2", 2, 2 },
-                 { "dp=3", "dp=3", 3, 3 } };
+    } rows[] = { { "dp=2", "tp=2", 2, 2 },           { "dp=1", "dp=3", 1, 3 },
+                 { "dp=2, tp=2", "dp=1", 4, 1 },     { "tp=2", "tp=2", 2, 2 },
+                 { "dp=3", "dp=3", 3, 3 },           { "fsdp=2", "tp=2", 2, 2 },
+                 { "dp=2, fsdp=2", "fsdp=3", 4, 3 }, { "fsdp=2, tp=2", "fsdp=2, tp=2", 4, 4 } };
     folder f = make_folder(t);
     outcome whole = { 0 };
     TEST_OK(t, train(t, &f, "whole", "[model]\ndtype = f64\n", 1, &whole));
