@@ -23,7 +23,7 @@ typedef struct bench_cuda {
     ts_mesh *mesh;
     bench_lines lines;
     ts_tensor *x[TENSORS]; /* of the line */
-    double copy;           /* GB/s */
+    double copy;           /* GB/s, of as many bytes */
     double best[PRODUCTS_MAX];
     int products;
     bool tuned; /* this is the process that looks for the fastest proposals */
@@ -175,13 +175,22 @@ static void add_bytes(bench_cuda *b, const char *name, run_fn run, double bytes)
     if (b->copy > 0) bench_line_note(line, "%.2f of the copy", rate / b->copy);
 }
 
-static void copies(bench_cuda *b)
+static double copy_rate(bench_cuda *b, int64_t mib)
 {
     ts_scope scope = ts_scope_open(b->me, NULL);
+    b->x[0] = numbers(b, TS_DTYPE_BF16, TS_SHAPE(mib << 19));
+    double rate = 2.0 * (double)(mib << 20) / seconds_of(b, run_clone) / 1e9;
+    (void)bench_lines_add(&b->lines, "GB/s", rate, "copy of %lld MiB, read and written",
+                          (long long)mib);
+    (void)ts_scope_close(scope);
+    return rate;
+}
+
+static void copies(bench_cuda *b)
+{
+    b->copy = copy_rate(b, 512);
+    ts_scope scope = ts_scope_open(b->me, NULL);
     b->x[0] = numbers(b, TS_DTYPE_BF16, TS_SHAPE(16384, 16384));
-    double rate = 2.0 * 2 * 16384 * 16384 / seconds_of(b, run_clone) / 1e9;
-    b->copy = rate;
-    (void)bench_lines_add(&b->lines, "GB/s", rate, "copy of 512 MiB, read and written");
     if (is_turn(b, "transpose")) add_bytes(b, "transpose, bf16", run_turn, 4.0 * 16384 * 16384);
     if (is_turn(b, "cast")) add_bytes(b, "cast, bf16 to f32", run_widen, 6.0 * 16384 * 16384);
     b->x[0] = numbers(b, TS_DTYPE_F32, TS_SHAPE(16384, 8192));
@@ -192,6 +201,7 @@ static void copies(bench_cuda *b)
 /* Rows of bf16, 64 MiB and 512 MiB of them. */
 static void rows(bench_cuda *b, int64_t mib)
 {
+    b->copy = copy_rate(b, mib);
     static const struct {
         const char *name;
         run_fn run;

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -343,6 +344,32 @@ static node *node_fresh(tsi_pool *pool, uint32_t size_class, size_t rounded, boo
     return n ? node_publish(pool, n, !owner) : NULL;
 }
 
+/* What could not be had, and who holds the memory: the kinds of tensors, the largest first. */
+static TSI_COLD void refuse(const tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    char holders[256] = "";
+    size_t used = 0;
+    bool told[TSI_POOL_TAG_MAX] = { false };
+    for (int32_t n = 0; n < 3; n++) {
+        int32_t most = -1;
+        for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
+            if (!told[i] && tsi_pool_used(pool, i).live > 0 &&
+                (most < 0 || tsi_pool_used(pool, i).live > tsi_pool_used(pool, most).live))
+                most = i;
+        if (most < 0 || used + 1 >= sizeof holders) break;
+        told[most] = true;
+        used += (size_t)snprintf(holders + used, sizeof holders - used, "%s%s %lld",
+                                 n ? ", " : ": ", tsi_pool_tag_name((uint32_t)most),
+                                 (long long)tsi_pool_used(pool, most).live);
+    }
+    (void)TSI_FAIL(TS_ERR_MEMORY,
+                   "no memory for %s (%zu bytes) on %s: this rank holds %lld bytes of it, %lld in "
+                   "use%s",
+                   tsi_pool_tag_name(tag), bytes, pool->device->name,
+                   (long long)tsi_pool_reserved(pool), (long long)tsi_pool_used(pool, -1).live,
+                   holders);
+}
+
 void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
     size_t rounded = 0;
@@ -358,7 +385,7 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
         if (!n) n = node_fresh(pool, size_class, rounded, owner);
     }
     if (TSI_UNLIKELY(!n)) {
-        (void)tsi_fail_memory(tsi_pool_tag_name(tag), bytes);
+        refuse(pool, bytes, tag);
         return NULL;
     }
     n->asked = bytes;

@@ -240,3 +240,62 @@ TS_TEST_LONG(operators_of_whole_numbers, 600)
     static const ts_dtype dtypes[] = { TS_DTYPE_I64, TS_DTYPE_I32, TS_DTYPE_U8, TS_DTYPE_BOOL };
     sweep(t, dtypes, 4);
 }
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static ts_status huge_work(ts_rank *me, void *context)
+{
+    double *got = context;
+    ts_mesh *m = ts_mesh_self(me);
+    const int64_t rows = 65537, columns = 32768; /* beyond 2^31 together */
+    ts_tensor *x = ts_ones(m, TS_DTYPE_BF16, TS_SHAPE(rows, columns), NULL);
+    ts_tensor *y = ts_add(x, x), *turned = ts_transpose(x, 0, 1);
+    (void)ts_tensor_item(ts_sum(y, NULL, 0, 0), &got[0]);
+    (void)ts_tensor_item(ts_amin(ts_sum(ts_cast(x, TS_DTYPE_F32), (int64_t[]){ 0 }, 1, 0), NULL, 0, 0),
+                         &got[1]);
+    (void)ts_tensor_item(ts_amax(ts_exp(ts_add_scalar(turned, 1)), NULL, 0, 0), &got[2]);
+    return ts_rank_status(me);
+}
+
+TS_TEST_LONG(operators_of_more_than_31_bits, 120)
+{
+    double got[3] = { 0 };
+    char error[512] = "";
+    ts_status status =
+        ts_launch_with(TS_OPTIONS(ts_world_options, .rank_count = 1, .device = "cuda"), huge_work,
+                       got, error, sizeof error);
+    TEST_SAY(t, status == TS_OK, "%s", error);
+    double count = 65537.0 * 32768.0;
+    TEST_SAY(t, fabs(got[0] / (2 * count) - 1) < 0x1p-7, "the sum is %g of %g", got[0], 2 * count);
+    TEST_SAY(t, got[1] == 65537, "the sum of a column is %g", got[1]);
+    TEST_SAY(t, fabs(got[2] / exp(2) - 1) < 0x1p-7, "e^2 is %g", got[2]);
+}
+
+static ts_status empty_work(ts_rank *me, void *context)
+{
+    double *got = context;
+    ts_mesh *m = ts_mesh_self(me);
+    ts_tensor *x = ts_ones(m, TS_DTYPE_F32, TS_SHAPE(0, 6), NULL), *both[2] = { x, x };
+    ts_tensor *w = ts_ones(m, TS_DTYPE_F32, TS_SHAPE(6), NULL);
+    (void)ts_tensor_item(ts_sum(ts_exp(ts_add(x, x)), NULL, 0, 0), &got[0]);
+    (void)ts_tensor_item(ts_sum(ts_sum(x, (int64_t[]){ 0 }, 1, 0), NULL, 0, 0), &got[1]);
+    (void)ts_softmax(x, -1);
+    (void)ts_rms_norm(x, w, 1e-5);
+    (void)ts_cat(both, 2, 0);
+    (void)ts_clone(ts_transpose(x, 0, 1));
+    (void)ts_linear(x, ts_ones(m, TS_DTYPE_F32, TS_SHAPE(4, 6), NULL), NULL);
+    (void)ts_embedding(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(5, 6), NULL),
+                       ts_zeros(m, TS_DTYPE_I64, TS_SHAPE(0), NULL));
+    return ts_rank_sync(me);
+}
+
+TS_TEST(operators_of_nothing)
+{
+    double got[2] = { 1, 1 };
+    char error[512] = "";
+    ts_status status =
+        ts_launch_with(TS_OPTIONS(ts_world_options, .rank_count = 1, .device = "cuda"), empty_work,
+                       got, error, sizeof error);
+    TEST_SAY(t, status == TS_OK, "%s", error);
+    TEST_SAY(t, got[0] == 0 && got[1] == 0, "sums of nothing are %g and %g", got[0], got[1]);
+}

@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { WARPS = 8, BACK_BLOCKS = 264, SHARED_MAX = 200 << 10 };
+/* Blocks by numbers alone: the order of sums does not follow the GPU. */
+enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, SHARED_MAX = 200 << 10 };
 
 static bool is_real(int32_t dtype)
 {
@@ -83,32 +84,50 @@ static int64_t at_most(int64_t value, int64_t most)
     return value < most ? value : most;
 }
 
+/* Warps: by layer_norm or not, dtype (f32, bf16) and units a lane (1, 2, 4, 8, 16). */
+#define WARP(name, type)                                                                           \
+    {                                                                                              \
+        TSI_CUDA_##name##_1_##type, TSI_CUDA_##name##_2_##type, TSI_CUDA_##name##_4_##type,        \
+            TSI_CUDA_##name##_8_##type                                                             \
+    }
+
+static tsi_cuda_kernel forward_warp(const tsi_cuda_norm_args *a, int32_t units)
+{
+    static const tsi_cuda_kernel warp[2][2][4] = {
+        { WARP(norm_warp, f32), WARP(norm_warp, bf16) },
+        { WARP(norm_warp_layer, f32), WARP(norm_warp_layer, bf16) },
+    };
+    static const tsi_cuda_kernel most[2][2] = {
+        { TSI_CUDA_norm_warp_16_f32, TSI_CUDA_norm_warp_16_bf16 },
+        { TSI_CUDA_norm_warp_layer_16_f32, TSI_CUDA_norm_warp_layer_16_bf16 },
+    };
+    bool narrow = a->dtype == TS_DTYPE_BF16;
+    return units == 16 ? most[a->layer][narrow] : warp[a->layer][narrow][place_of(units)];
+}
+
+static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
+{
+    static const tsi_cuda_kernel warp[2][2][4] = {
+        { WARP(norm_warp_backward, f32), WARP(norm_warp_backward, bf16) },
+        { WARP(norm_warp_layer_backward, f32), WARP(norm_warp_layer_backward, bf16) },
+    };
+    return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
+}
+
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
-    static const tsi_cuda_kernel warp[2][5] = {
-        { TSI_CUDA_norm_warp_1_f32, TSI_CUDA_norm_warp_2_f32, TSI_CUDA_norm_warp_4_f32,
-          TSI_CUDA_norm_warp_8_f32, TSI_CUDA_norm_warp_16_f32 },
-        { TSI_CUDA_norm_warp_1_bf16, TSI_CUDA_norm_warp_2_bf16, TSI_CUDA_norm_warp_4_bf16,
-          TSI_CUDA_norm_warp_8_bf16, TSI_CUDA_norm_warp_16_bf16 },
-    };
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_f32, TSI_CUDA_norm_f64,
                                              TSI_CUDA_norm_bf16, TSI_CUDA_norm_f16 };
     int32_t units = units_of(a);
     if (units == 0)
         return tsi_cuda_launch(stream, by_dtype(a->dtype, block), at_most(a->rows, INT32_MAX),
                                threads_for(a), 0, a);
-    return tsi_cuda_launch(stream, warp[a->dtype == TS_DTYPE_BF16][place_of(units)],
-                           at_most((a->rows + WARPS - 1) / WARPS, INT32_MAX), WARPS * 32, 0, a);
+    int64_t blocks = at_most((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
+    return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
 }
 
 static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
-    static const tsi_cuda_kernel warp[2][4] = {
-        { TSI_CUDA_norm_warp_backward_1_f32, TSI_CUDA_norm_warp_backward_2_f32,
-          TSI_CUDA_norm_warp_backward_4_f32, TSI_CUDA_norm_warp_backward_8_f32 },
-        { TSI_CUDA_norm_warp_backward_1_bf16, TSI_CUDA_norm_warp_backward_2_bf16,
-          TSI_CUDA_norm_warp_backward_4_bf16, TSI_CUDA_norm_warp_backward_8_bf16 },
-    };
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_backward_f32, TSI_CUDA_norm_backward_f64,
                                              TSI_CUDA_norm_backward_bf16,
                                              TSI_CUDA_norm_backward_f16 };
@@ -120,8 +139,7 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
     a->blocks = (int32_t)at_most(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)(a->blocks * kept * size), &memory));
     a->partial = memory;
-    TSI_TRY(by_warps ? tsi_cuda_launch(stream, warp[a->dtype == TS_DTYPE_BF16][place_of(units)],
-                                       a->blocks, WARPS * 32, 0, a)
+    TSI_TRY(by_warps ? tsi_cuda_launch(stream, backward_warp(a, units), a->blocks, WARPS * 32, 0, a)
                      : tsi_cuda_launch(stream, by_dtype(a->dtype, block), a->blocks, threads_for(a),
                                        (int32_t)(kept * size), a));
     return tsi_cuda_launch(stream, wide ? TSI_CUDA_norm_sums_f64 : TSI_CUDA_norm_sums_f32,

@@ -123,10 +123,12 @@ static ts_status launch(tsi_stream *stream, tsi_cuda_pointwise_args *args, int32
     bool units = in == IN_F32 && is_hot(args) && by_units(args, ndim, extent, size);
     tsi_cuda_space_make(&args->space, ndim, extent);
     if (!units) return tsi_cuda_launch_items(stream, any[in], args->count, args);
-    tsi_cuda_kernel rows =
-        args->dtype[0] == TS_DTYPE_F32 ? TSI_CUDA_pointwise_f32 : TSI_CUDA_pointwise_bf16;
-    return tsi_cuda_launch_pieces(stream, rows, args->space.count > 0 ? args->space.count : 1, 2,
-                                  args);
+    static const tsi_cuda_kernel by[2][2] = {
+        { TSI_CUDA_pointwise_f32, TSI_CUDA_pointwise_rows_f32 },
+        { TSI_CUDA_pointwise_bf16, TSI_CUDA_pointwise_rows_bf16 },
+    };
+    return tsi_cuda_launch_pieces(stream, by[args->dtype[0] == TS_DTYPE_BF16][ndim > 1],
+                                  args->space.count > 0 ? args->space.count : 1, 2, args);
 }
 
 static ts_status pointwise(const tsi_kernel_io *io, int32_t op)

@@ -128,7 +128,8 @@ static ts_status finish(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
     static const tsi_cuda_kernel kernels[] = { TSI_CUDA_reduce_finish_f32,
                                                TSI_CUDA_reduce_finish_f64,
                                                TSI_CUDA_reduce_finish_i64 };
-    return tsi_cuda_launch_items(stream, kernels[in], a->outer.count, a);
+    return tsi_cuda_launch_items(stream, kernels[in], (a->outer.count + 31) / 32 * TSI_CUDA_BLOCK,
+                                 a);
 }
 
 static ts_status run_columns(tsi_stream *stream, tsi_cuda_reduce_args *a)

@@ -115,16 +115,21 @@ extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_tran
     }
 }
 
-/* Units of 16 bytes on both sides: everything is a multiple of them. Sides of 256 bytes, so that
- * what is read and written are whole pages of the memory's rows as far as can be. */
-template <typename E, int SIDE> __device__ void transpose_wide(const tsi_cuda_transpose_args &a)
+/* Reads units of 16 bytes, writes words of 4: rows are multiples of the unit, columns of what a
+ * word holds. Words are made of one or two neighbours in a row of `to` before they go to shared
+ * memory, where lanes write to 32 banks and read them in a row.
+ *
+ *   a warp reads    4 (8) units of each of 16 (4) columns of 2 (4) bytes
+ *   words of a row  64, one bank on from row to row */
+template <typename E> __device__ void transpose_wide(const tsi_cuda_transpose_args &a)
 {
-    constexpr int N = 16 / sizeof(E), PAD = 4 / sizeof(E), LINE = SIDE / N;
-    constexpr int EACH = SIDE * LINE / TSI_CUDA_BLOCK;
-    __shared__ E tile[SIDE][SIDE + PAD];
+    constexpr int N = 16 / sizeof(E), PAIR = 4 / sizeof(E); /* elements of a unit, of a word */
+    constexpr int SIDE = 64 * PAIR, GROUPS = PAIR == 2 ? 4 : 8, COLUMNS = 32 / GROUPS;
+    constexpr int DOWN = SIDE / (GROUPS * N), STEPS = DOWN * (64 / COLUMNS) / 8;
+    __shared__ uint32_t tile[SIDE][65];
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
     int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
-    int x = threadIdx.x % LINE * N, y = threadIdx.x / LINE;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
         int64_t outer = t / tiles, row, column, offset[2];
         tile_at(a, t - outer * tiles, &row, &column);
@@ -132,44 +137,49 @@ template <typename E, int SIDE> __device__ void transpose_wide(const tsi_cuda_tr
         place(a.space, outer, operands, offset);
         E *to = (E *)a.to.data + offset[0];
         const E *from = (const E *)a.from.data + offset[1];
-        uint4 unit[EACH];
+        union {
+            uint4 unit;
+            E element[N];
+        } in[STEPS][PAIR];
 #pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            int64_t c = column + y + j * (SIDE / EACH);
-            if (c < a.columns && row + x < a.rows)
-                unit[j] = *(const uint4 *)&from[c * a.from_column + row + x];
+        for (int s = 0; s < STEPS; s++) {
+            int step = s * 8 + warp, r = (step % DOWN * GROUPS + lane / COLUMNS) * N;
+            int c = (step / DOWN * COLUMNS + lane % COLUMNS) * PAIR;
+#pragma unroll
+            for (int p = 0; p < PAIR; p++)
+                if (column + c + p < a.columns && row + r < a.rows)
+                    in[s][p].unit =
+                        *(const uint4 *)&from[(column + c + p) * a.from_column + row + r];
         }
 #pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            uint32_t *line = (uint32_t *)&tile[y + j * (SIDE / EACH)][x];
-            line[0] = unit[j].x, line[1] = unit[j].y, line[2] = unit[j].z, line[3] = unit[j].w;
+        for (int s = 0; s < STEPS; s++) {
+            int step = s * 8 + warp, r = (step % DOWN * GROUPS + lane / COLUMNS) * N;
+            int word = step / DOWN * COLUMNS + lane % COLUMNS;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                uint32_t both = (uint32_t)in[s][0].element[e];
+                if (PAIR == 2) both |= (uint32_t)in[s][PAIR - 1].element[e] << 16;
+                tile[r + e][word] = both;
+            }
         }
         __syncthreads();
+        for (int r = warp; r < SIDE && row + r < a.rows; r += 8)
 #pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            int k = y + j * (SIDE / EACH);
-            union {
-                uint4 unit;
-                E element[N];
-            } out;
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                out.element[e] = tile[x + e][k];
-            if (row + k < a.rows && column + x < a.columns)
-                *(uint4 *)&to[(row + k) * a.to_row + column + x] = out.unit;
-        }
+            for (int w = lane; w < 64; w += 32)
+                if (column + w * PAIR < a.columns)
+                    *(uint32_t *)&to[(row + r) * a.to_row + column + w * PAIR] = tile[r][w];
         __syncthreads();
     }
 }
 
 extern "C" __global__ void transpose_wide_2(const __grid_constant__ tsi_cuda_transpose_args a)
 {
-    transpose_wide<uint16_t, 128>(a);
+    transpose_wide<uint16_t>(a);
 }
 
 extern "C" __global__ void transpose_wide_4(const __grid_constant__ tsi_cuda_transpose_args a)
 {
-    transpose_wide<uint32_t, 64>(a);
+    transpose_wide<uint32_t>(a);
 }
 
 #define UNITS(size, type, side)                                                                    \

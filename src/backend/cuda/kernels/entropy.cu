@@ -88,20 +88,24 @@ template <typename T> __device__ void forward(const tsi_cuda_entropy_args &a)
     __shared__ R shared[32];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const typename T::E *x = (const typename T::E *)a.x + row * a.x_stride;
+        R chosen = 0; /* the label's logit, on its way while the row is read */
+        bool counts = false;
+        if (threadIdx.x == 0) {
+            int64_t label = load_wide(a.label_dtype, a.labels, row * a.label_stride).whole;
+            counts = label != a.ignore;
+            bool wrong = counts && (label < 0 || label >= a.classes);
+            if (wrong) complain(a.asker, label);
+            counts = counts && !wrong;
+            if (counts) chosen = T::load(x[label]);
+        }
         running<T> r = scan<T>(a, x);
         R top = block_max(r.top, shared);
         R sum = block_sum(
             r.top == -INFINITY && top != r.top ? R(0) : r.sum * power_of<T>(r.top - top), shared);
         if (threadIdx.x != 0) continue;
-        int64_t label = load_wide(a.label_dtype, a.labels, row * a.label_stride).whole;
-        bool counts = label != a.ignore;
-        if (counts && (label < 0 || label >= a.classes)) {
-            complain(a.asker, label);
-            counts = false;
-        }
         R lse = top + log(sum);
         ((R *)a.lse_out)[row] = lse;
-        ((R *)a.out)[row] = counts ? lse - T::load(x[label]) : R(0);
+        ((R *)a.out)[row] = counts ? lse - chosen : R(0);
     }
 }
 

@@ -63,17 +63,34 @@ __device__ inline void load_row(unit_of<typename T::E> (&to)[C], const void *fro
     }
 }
 
-template <typename T, int C> __device__ void norm_warp(const tsi_cuda_norm_args &a)
+/* Parameters of a lane's units, kept for all its rows. */
+template <typename T, int C>
+__device__ inline void load_kept(float (&to)[C][WIDE / sizeof(typename T::E)], const void *from,
+                                 int32_t dtype, int64_t units, float otherwise)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        int64_t u = threadIdx.x % 32 + k * 32;
+        if (u < units) load_parameters<N, float>(from, dtype, true, u * N, otherwise, to[k]);
+    }
+}
+
+template <typename T, int C, bool LAYER> __device__ void norm_warp(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    constexpr bool KEPT = C <= 4; /* weights in registers */
     typedef typename T::E E;
     int64_t units = a.length / N, lane = threadIdx.x % 32;
-    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < a.rows;
-         row += (int64_t)gridDim.x * WARPS) {
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    float weight[KEPT ? C : 1][N], bias[KEPT && LAYER ? C : 1][N];
+    if constexpr (KEPT) load_kept<T, C>(weight, a.weight, a.weight_dtype, units, 1.0f);
+    if constexpr (KEPT && LAYER) load_kept<T, C>(bias, a.bias, a.weight_dtype, units, 0.0f);
+    for (; row < a.rows; row += (int64_t)gridDim.x * WARPS) {
         unit_of<E> x[C];
         load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
         float mean = 0, squares = 0;
-        if (a.layer) {
+        if constexpr (LAYER) {
 #pragma unroll
             for (int k = 0; k < C; k++)
 #pragma unroll
@@ -85,25 +102,30 @@ template <typename T, int C> __device__ void norm_warp(const tsi_cuda_norm_args 
         for (int k = 0; k < C; k++)
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float v = lane + k * 32 < units ? T::load(x[k].element[e]) - mean : 0.0f;
+                float v = T::load(x[k].element[e]) - mean;
+                if (LAYER && lane + k * 32 >= units) v = 0; /* zeros behind the end are no x */
                 squares += v * v;
             }
-        float scale = (float)(1.0 / sqrt((double)warp_sum(squares) / (double)a.length + a.eps));
+        float scale = 1.0f / sqrtf(warp_sum(squares) / (float)a.length + (float)a.eps);
         if (lane == 0) {
             if (a.scale) ((float *)a.scale)[row] = scale;
-            if (a.mean) ((float *)a.mean)[row] = mean;
+            if (LAYER && a.mean) ((float *)a.mean)[row] = mean;
         }
 #pragma unroll
         for (int k = 0; k < C; k++) {
             int64_t u = lane + k * 32;
             if (u >= units) break;
             float w[N], b[N];
-            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
-            load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
+            if constexpr (!KEPT)
+                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if constexpr (!KEPT && LAYER)
+                load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float v = (T::load(x[k].element[e]) - mean) * scale * w[e];
-                x[k].element[e] = T::store(a.bias ? v + b[e] : v);
+                float v = (T::load(x[k].element[e]) - mean) * scale;
+                v *= KEPT ? weight[KEPT ? k : 0][e] : w[e];
+                if (LAYER) v += KEPT ? bias[KEPT && LAYER ? k : 0][e] : b[e];
+                x[k].element[e] = T::store(v);
             }
             *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
         }
@@ -132,74 +154,90 @@ __device__ inline void store_sums(float (&sum)[C][N], float *to, int64_t length,
     }
 }
 
-template <typename T, int C> __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
+template <typename T, int C, bool LAYER>
+__device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
+    constexpr bool KEPT = C <= 4;
     typedef typename T::E E;
     __shared__ float shared[WARPS * 32 * N];
     int64_t units = a.length / N, lane = threadIdx.x % 32;
-    float dw[C][N], db[C][N];
+    float dw[C][N], db[LAYER ? C : 1][N], weight[KEPT ? C : 1][N];
 #pragma unroll
     for (int k = 0; k < C; k++)
 #pragma unroll
         for (int e = 0; e < N; e++)
-            dw[k][e] = db[k][e] = 0;
+            dw[k][e] = db[LAYER ? k : 0][e] = 0;
+    if constexpr (KEPT) load_kept<T, C>(weight, a.weight, a.weight_dtype, units, 1.0f);
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < a.rows;
          row += (int64_t)gridDim.x * WARPS) {
         unit_of<E> x[C], dy[C];
         load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
         load_row<T, C>(dy, (const E *)a.dy + row * a.dy_stride, units);
         float scale = ((const float *)a.scale)[row], sum = 0, product = 0;
-        float mean = a.layer ? ((const float *)a.mean)[row] : 0.0f;
+        float mean = LAYER ? ((const float *)a.mean)[row] : 0.0f;
 #pragma unroll
         for (int k = 0; k < C; k++) {
             int64_t u = lane + k * 32;
             float w[N];
             if (u >= units) break;
-            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if constexpr (!KEPT)
+                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float d = T::load(dy[k].element[e]), g = d * w[e];
+                float d = T::load(dy[k].element[e]),
+                      g = d * (KEPT ? weight[KEPT ? k : 0][e] : w[e]);
                 float v = (T::load(x[k].element[e]) - mean) * scale;
-                sum += g;
+                if (LAYER) sum += g;
                 product += g * v;
                 dw[k][e] += d * v;
-                if (a.layer) db[k][e] += d;
+                if (LAYER) db[LAYER ? k : 0][e] += d;
             }
         }
         product = warp_sum(product) / (float)a.length;
-        sum = a.layer ? warp_sum(sum) / (float)a.length : 0.0f;
+        sum = LAYER ? warp_sum(sum) / (float)a.length : 0.0f;
 #pragma unroll
         for (int k = 0; k < C; k++) {
             int64_t u = lane + k * 32;
             float w[N];
             if (u >= units) break;
-            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if constexpr (!KEPT)
+                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float v = (T::load(x[k].element[e]) - mean) * scale;
-                x[k].element[e] =
-                    T::store(scale * (T::load(dy[k].element[e]) * w[e] - sum - v * product));
+                float g = T::load(dy[k].element[e]) * (KEPT ? weight[KEPT ? k : 0][e] : w[e]);
+                x[k].element[e] = T::store(scale * (g - sum - v * product));
             }
             *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
         }
     }
-    float *to = a.partial + (int64_t)blockIdx.x * a.length * (a.layer ? 2 : 1);
+    float *to = a.partial + (int64_t)blockIdx.x * a.length * (LAYER ? 2 : 1);
     store_sums<N, C>(dw, to, a.length, shared);
-    if (a.layer) store_sums<N, C>(db, to + a.length, a.length, shared);
+    if constexpr (LAYER) store_sums<N, C>(db, to + a.length, a.length, shared);
 }
 
 #define WARP(name, type, C)                                                                        \
     extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
         norm_warp_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)                       \
     {                                                                                              \
-        norm_warp<type, C>(a);                                                                     \
+        norm_warp<type, C, false>(a);                                                              \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
+        norm_warp_layer_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)                 \
+    {                                                                                              \
+        norm_warp<type, C, true>(a);                                                               \
     }
 #define WARP_BACKWARD(name, type, C)                                                               \
     extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
         norm_warp_backward_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)              \
     {                                                                                              \
-        norm_warp_backward<type, C>(a);                                                            \
+        norm_warp_backward<type, C, false>(a);                                                     \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
+        norm_warp_layer_backward_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)        \
+    {                                                                                              \
+        norm_warp_backward<type, C, true>(a);                                                      \
     }
 WARP(f32, as_f32, 1)
 WARP(f32, as_f32, 2)

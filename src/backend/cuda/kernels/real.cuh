@@ -32,6 +32,14 @@ struct as_f64 {
         return x;
     }
 };
+/* Rounded to nearest even, in one instruction. */
+__device__ inline uint16_t bf16_of(float x)
+{
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
 struct as_bf16 {
     typedef uint16_t E;
     typedef float R;
@@ -41,7 +49,7 @@ struct as_bf16 {
     }
     __device__ static uint16_t store(float x)
     {
-        return tsi_bf16_of_f32(x);
+        return bf16_of(x);
     }
 };
 struct as_f16 {
@@ -71,7 +79,7 @@ template <typename R> __device__ inline void store_real(int32_t dtype, void *dat
 {
     switch (dtype) {
     case TS_DTYPE_F64: ((double *)data)[i] = (double)x; break;
-    case TS_DTYPE_BF16: ((uint16_t *)data)[i] = tsi_bf16_of_f32((float)x); break;
+    case TS_DTYPE_BF16: ((uint16_t *)data)[i] = bf16_of((float)x); break;
     case TS_DTYPE_F16: ((uint16_t *)data)[i] = tsi_f16_of_f32((float)x); break;
     default: ((float *)data)[i] = (float)x; break;
     }
@@ -83,7 +91,7 @@ template <typename E> union unit_of {
     E element[16 / sizeof(E)];
 };
 
-/* The same tree for every launch: lanes of a warp, then warps. All threads of the block call it
+/* The same tree for every launch: lanes of a warp, then warps. A block is whole warps. All threads of the block call it
  * and get the result; `shared` has 32 places. */
 template <typename R> __device__ inline R block_sum(R x, R *shared)
 {
@@ -93,10 +101,10 @@ template <typename R> __device__ inline R block_sum(R x, R *shared)
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
-    R all = 0;
-    for (int w = 0; w < warps; w++)
-        all += shared[w];
-    return all;
+    x = threadIdx.x % 32 < warps ? shared[threadIdx.x % 32] : R(0);
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
 }
 
 template <typename R> __device__ inline R block_max(R x, R *shared)
@@ -109,10 +117,12 @@ template <typename R> __device__ inline R block_max(R x, R *shared)
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
-    R all = shared[0];
-    for (int w = 1; w < warps; w++)
-        all = all != all || all > shared[w] ? all : shared[w];
-    return all;
+    x = shared[threadIdx.x % 32 < warps ? threadIdx.x % 32 : 0];
+    for (int step = 16; step > 0; step /= 2) {
+        R other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = x != x || x > other ? x : other;
+    }
+    return x;
 }
 
 #endif

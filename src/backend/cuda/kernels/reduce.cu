@@ -110,7 +110,8 @@ __device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x
     const tsi_cuda_operand *const operands[1] = { &a.to };
     int64_t offset[1];
     place(a.outer, result, operands, offset);
-    store_f64(a.to_dtype, a.to.data, offset[0], (double)x / a.divide, 0);
+    double value = a.divide == 1.0 ? (double)x : (double)x / a.divide;
+    store_f64(a.to_dtype, a.to.data, offset[0], value, 0);
 }
 
 template <>
@@ -172,12 +173,24 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
     }
 }
 
+/* 32 results by 8 lanes of pieces a block. */
 template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &a)
 {
-    for (int64_t i = first_item(); i < a.outer.count; i += item_step()) {
-        R sum = ((const R *)a.partial)[i];
-        for (int64_t p = 1; p < a.pieces; p++)
+    constexpr int LANES = TSI_CUDA_BLOCK / 32;
+    __shared__ R shared[LANES][33];
+    int lane = threadIdx.x / 32, column = threadIdx.x % 32;
+    for (int64_t first = (int64_t)blockIdx.x * 32; first < a.outer.count;
+         first += (int64_t)gridDim.x * 32) {
+        int64_t i = first + column;
+        R sum = start_of<R>(a);
+        for (int64_t p = lane; i < a.outer.count && p < a.pieces; p += LANES)
             sum = join<R>(a.op, a.power, sum, ((const R *)a.partial)[p * a.outer.count + i]);
+        __syncthreads();
+        shared[lane][column] = sum;
+        __syncthreads();
+        if (lane != 0 || i >= a.outer.count) continue;
+        for (int l = 1; l < LANES; l++)
+            sum = join<R>(a.op, a.power, sum, shared[l][column]);
         finish<R>(a, i, sum);
     }
 }

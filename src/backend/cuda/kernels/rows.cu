@@ -67,34 +67,35 @@ __device__ void softmax_kept(const tsi_cuda_softmax_args &a)
     for (int64_t row = first; row < a.rows; row += gridDim.x * rows) {
         const uint4 *x = (const uint4 *)((const E *)a.x + row * a.x_stride);
         unit_of<E> in[C];
-        float v[C][N], top = -INFINITY, sum = 0;
+        float top = -INFINITY, sum = 0;
 #pragma unroll
         for (int k = 0; k < C; k++)
             if (lane + k * threads < units) in[k].unit = x[lane + k * threads];
 #pragma unroll
         for (int k = 0; k < C; k++)
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                v[k][e] = lane + k * threads < units ? T::load(in[k].element[e]) : -INFINITY;
-                top = top != top || top > v[k][e] ? top : v[k][e];
-            }
+            for (int e = 0; e < N; e++)
+                if (lane + k * threads < units) {
+                    float v = T::load(in[k].element[e]);
+                    top = top != top || top > v ? top : v;
+                }
         top = row_max<BLOCK>(top, shared);
 #pragma unroll
         for (int k = 0; k < C; k++)
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                float p = power_of(T(), v[k][e] - top);
-                if (!a.log) v[k][e] = p;
-                sum += lane + k * threads < units ? p : 0.0f;
-            }
+            for (int e = 0; e < N; e++)
+                if (lane + k * threads < units)
+                    sum += power_of(T(), T::load(in[k].element[e]) - top);
         sum = row_sum<BLOCK>(sum, shared);
         float by = 1.0f / sum, shift = top + logf(sum);
 #pragma unroll
         for (int k = 0; k < C; k++) {
             if (lane + k * threads >= units) break;
 #pragma unroll
-            for (int e = 0; e < N; e++)
-                in[k].element[e] = T::store(a.log ? v[k][e] - shift : v[k][e] * by);
+            for (int e = 0; e < N; e++) {
+                float v = T::load(in[k].element[e]);
+                in[k].element[e] = T::store(a.log ? v - shift : power_of(T(), v - top) * by);
+            }
             ((uint4 *)((E *)a.y + row * a.y_stride))[lane + k * threads] = in[k].unit;
         }
     }

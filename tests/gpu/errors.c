@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* errors.c - what a GPU finds wrong is told in the host's words: labels and indices out of range,
+ * memory that is not there. */
+#include "gpu/gpu.h"
+
+#include "tessera/op.h"
+#include "tessera/tensor.h"
+
+static ts_tensor *whole(ts_mesh *m, int64_t value, ts_shape shape)
+{
+    return ts_full_number(ts_number_int(value), m, TS_DTYPE_I64, shape, NULL);
+}
+
+static ts_status bad_label(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_cross_entropy(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3, 5), NULL),
+                           whole(m, 7, TS_SHAPE(3)));
+    return ts_rank_sync(me);
+}
+
+static ts_status bad_index(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_embedding(ts_ones(m, TS_DTYPE_BF16, TS_SHAPE(4, 8), NULL), whole(m, -2, TS_SHAPE(3)));
+    return ts_rank_sync(me);
+}
+
+static ts_status bad_gradient(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_embedding_backward(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3, 8), NULL),
+                                whole(m, 9, TS_SHAPE(3)), 9);
+    return ts_rank_sync(me);
+}
+
+static ts_status bad_group(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_grouped_linear(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3, 4), NULL),
+                            ts_ones(m, TS_DTYPE_F32, TS_SHAPE(2, 6, 4), NULL),
+                            whole(m, 2, TS_SHAPE(3)));
+    return ts_rank_sync(me);
+}
+
+static ts_status no_memory(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_ones(m, TS_DTYPE_F32, TS_SHAPE(1 << 20), NULL);
+    (void)ts_zeros(m, TS_DTYPE_F32, TS_SHAPE(1 << 20, 1 << 20), NULL);
+    return ts_rank_status(me);
+}
+
+TS_TEST(errors_are_the_hosts)
+{
+    static const struct {
+        ts_work_fn work;
+        ts_status status;
+        const char *says[3];
+    } cases[] = {
+        { bad_label, TS_ERR_ARG, { "cross_entropy: label 7 is out of range for 5 classes" } },
+        { bad_index, TS_ERR_ARG, { "embedding: index -2 is out of range for 4 rows" } },
+        { bad_gradient, TS_ERR_ARG, { "embedding_backward: index 9 is out of range for 9 rows" } },
+        { bad_group, TS_ERR_ARG, { "grouped_linear: group 2 is out of range for 2 groups" } },
+        { no_memory, TS_ERR_MEMORY, { "4398046511104 bytes", "on cuda:0", "in use" } },
+    };
+    (void)setenv("TESSERA_FALLBACK", "forbid", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char error[1024] = "";
+        ts_status status =
+            ts_launch_with(TS_OPTIONS(ts_world_options, .rank_count = 1, .device = "cuda"),
+                           cases[i].work, NULL, error, sizeof error);
+        TEST_SAY(t, status == cases[i].status, "case %d: %s, not %s: %s", (int)i,
+                 ts_status_name(status), ts_status_name(cases[i].status), error);
+        for (int k = 0; k < 3 && cases[i].says[k]; k++)
+            TEST_SAYS(t, error, cases[i].says[k]);
+    }
+}
