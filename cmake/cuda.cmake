@@ -38,7 +38,7 @@ foreach(kernel ${kernels})
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   # Bits that the host has too must not depend on what is fused.
   set(fused -fmad=true)
-  if(name MATCHES "^(cast|copy|fold|pointwise|random|update)$")
+  if(name MATCHES "^(cast|copy|fold|pointwise.*|random|update)$")
     set(fused -fmad=false)
   endif()
   add_custom_command(OUTPUT ${fatbin}

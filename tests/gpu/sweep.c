@@ -251,8 +251,8 @@ static ts_status huge_work(ts_rank *me, void *context)
     ts_tensor *x = ts_ones(m, TS_DTYPE_BF16, TS_SHAPE(rows, columns), NULL);
     ts_tensor *y = ts_add(x, x), *turned = ts_transpose(x, 0, 1);
     (void)ts_tensor_item(ts_sum(y, NULL, 0, 0), &got[0]);
-    (void)ts_tensor_item(ts_amin(ts_sum(ts_cast(x, TS_DTYPE_F32), (int64_t[]){ 0 }, 1, 0), NULL, 0, 0),
-                         &got[1]);
+    (void)ts_tensor_item(
+        ts_amin(ts_sum(ts_cast(x, TS_DTYPE_F32), (int64_t[]){ 0 }, 1, 0), NULL, 0, 0), &got[1]);
     (void)ts_tensor_item(ts_amax(ts_exp(ts_add_scalar(turned, 1)), NULL, 0, 0), &got[2]);
     return ts_rank_status(me);
 }

@@ -197,7 +197,7 @@ static ts_status attend(const tsi_kernel_io *io)
     if ((int)status != TSI_KERNEL_DECLINED) return status;
     if (!is_for_kernels(&args)) return (ts_status)TSI_KERNEL_DECLINED;
     if (call.d_out) return backward(io->queue, &args);
-    if (tsi_block_count(call.out) == 0) return TS_OK;
+    if (tsi_block_count(call.lse) == 0) return TS_OK;
     if (is_for_mma(&call, &args)) return run_mma(io->queue, &args);
     return launch(io->queue, &args, args.batch * args.heads * args.queries, TSI_CUDA_attend_f32,
                   TSI_CUDA_attend_f64, args.depth);

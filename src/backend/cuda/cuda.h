@@ -118,6 +118,10 @@ ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t bl
  * False: it is not. */
 bool tsi_cuda_rows_of(const tsi_block *block, int32_t inner, int64_t *rows, int64_t *length,
                       int64_t *stride);
+/* Blocks that are no rows go through dense copies in scratch memory: the bytes a block needs there
+ * (0: it is rows), and the copy, which takes the block's place and its part of the room. */
+size_t tsi_cuda_rows_room(const tsi_block *block, int32_t inner);
+ts_status tsi_cuda_rows_make(tsi_stream *stream, tsi_block *block, int32_t inner, char **room);
 /* The global indices of a dim; false: more spans than a kernel takes. */
 bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int32_t dim);
 /* Dims of `count` operands that are one where they can be, without those of extent 1: in place.

@@ -21,33 +21,48 @@ static bool is_whole(int32_t dtype)
            dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
 }
 
-/* x and y as rows, w as [group, outer, inner]; the group of each row. */
+/* All but the rows of x and y, which may have to be copied; their rows and columns are known. */
 static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *y,
                    const tsi_operand *w, tsi_cuda_grouped_args *a)
 {
     const tsi_block *group = &io->in[2].block;
-    int64_t rows, one;
-    a->x = x->data, a->y = y->data, a->w = w->block.data, a->group = group->data;
+    int64_t one;
+    a->w = w->block.data, a->group = group->data;
     a->w_group = w->block.stride[0], a->w_outer = w->block.stride[1];
     a->w_inner = w->block.stride[2];
     a->groups = w->block.extent[0];
+    a->inner = x->extent[x->ndim - 1];
+    a->outer = y->extent[y->ndim - 1];
     a->dtype = x->dtype;
     a->group_dtype = group->dtype;
     return io->queue && is_real(x->dtype) && y->dtype == x->dtype && w->block.dtype == x->dtype &&
-           is_whole(group->dtype) && tsi_cuda_rows_of(x, 1, &a->rows, &a->inner, &a->x_row) &&
-           tsi_cuda_rows_of(y, 1, &rows, &a->outer, &a->y_row) &&
-           tsi_cuda_rows_of(group, 0, &rows, &one, &a->group_stride) && rows == a->rows &&
+           is_whole(group->dtype) && tsi_cuda_rows_of(group, 0, &a->rows, &one, &a->group_stride) &&
            a->rows < INT32_MAX && tsi_cuda_places_make(&a->place, w->region, 0);
+}
+
+/* Rows of x and y, and behind their copies the room of the lists. */
+static ts_status rows_make(const tsi_kernel_io *io, tsi_block x, tsi_block y,
+                           tsi_cuda_grouped_args *a)
+{
+    int64_t rows, length;
+    void *room = NULL;
+    size_t lists = (2 * (size_t)a->groups + (size_t)a->rows) * sizeof(int32_t);
+    size_t copies = tsi_cuda_rows_room(&x, 1) + tsi_cuda_rows_room(&y, 1);
+    TSI_TRY(tsi_cuda_scratch(io->queue, copies + lists, &room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, 1, (char **)&room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &y, 1, (char **)&room));
+    (void)tsi_cuda_rows_of(&x, 1, &rows, &length, &a->x_row);
+    (void)tsi_cuda_rows_of(&y, 1, &rows, &length, &a->y_row);
+    a->x = x.data;
+    a->y = y.data;
+    a->count = room;
+    a->begin = a->count + a->groups;
+    a->order = a->begin + a->groups;
+    return TS_OK;
 }
 
 static ts_status lists_make(const tsi_kernel_io *io, const tsi_operand *w, tsi_cuda_grouped_args *a)
 {
-    void *memory = NULL;
-    size_t groups = (size_t)a->groups;
-    TSI_TRY(tsi_cuda_scratch(io->queue, (2 * groups + (size_t)a->rows) * sizeof(int32_t), &memory));
-    a->count = memory;
-    a->begin = a->count + groups;
-    a->order = a->begin + groups;
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_GROUP, w->global->shape.extent[0], false, &a->asker));
     TSI_TRY(tsi_cuda_launch(io->queue, TSI_CUDA_grouped_count, a->groups, LIST_THREADS, 0, a));
     return tsi_cuda_launch(io->queue, TSI_CUDA_grouped_list, a->groups, LIST_THREADS, 0, a);
@@ -57,7 +72,8 @@ ts_status tsi_cuda_grouped_linear(const tsi_kernel_io *io)
 {
     const tsi_block *y = &io->out[0].block;
     tsi_cuda_grouped_args a = { .rows = 0 };
-    if (!settle(io, &io->in[0].block, y, &io->in[1], &a)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!settle(io, &io->in[0].block, y, &io->in[1], &a) || tsi_cuda_rows_room(y, 1) > 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(y) == 0) return TS_OK;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     if (a.place.count > 0 || a.groups == 0) { /* rows of other ranks' groups are zeros */
@@ -65,6 +81,7 @@ ts_status tsi_cuda_grouped_linear(const tsi_kernel_io *io)
         TSI_TRY(io->device->fill(io->device, y, zero, io->queue));
         if (a.groups == 0) return TS_OK;
     }
+    TSI_TRY(rows_make(io, io->in[0].block, *y, &a)); /* a result is rows: it is not copied */
     TSI_TRY(lists_make(io, &io->in[1], &a));
     int64_t tiles = (a.rows + TILE - 1) / TILE + a.groups, across = (a.outer + TILE - 1) / TILE;
     return tsi_cuda_launch(io->queue,
@@ -79,6 +96,7 @@ ts_status tsi_cuda_grouped_linear_backward(const tsi_kernel_io *io)
     if (!settle(io, x, dy, &io->out[0], &a)) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    TSI_TRY(rows_make(io, *x, *dy, &a));
     TSI_TRY(lists_make(io, &io->out[0], &a));
     int64_t down = (a.outer + TILE - 1) / TILE, across = (a.inner + TILE - 1) / TILE;
     return tsi_cuda_launch(io->queue,

@@ -109,7 +109,7 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     tsi_cuda_index_add_args a = { .dim = dim, .keep = keep, .dtype = out->block.dtype };
     a.index_dtype = index->block.dtype;
     if (!io->queue || !is_whole(a.index_dtype) || is_complex(a.dtype) || out->block.ndim == 0 ||
-        from->block.dtype != a.dtype || (out->region && !are_alike(from, out, dim)) ||
+        from->block.dtype != a.dtype || !are_alike(from, out, dim) ||
         (!line && !are_alike(index, from, -1)) || !tsi_cuda_places_make(&a.place, out->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     a.length = line ? index->block.extent[0] : index->block.extent[dim];

@@ -105,6 +105,11 @@ bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int
     const tsi_span_list *list = &region->dim[dim];
     const tsi_span *span = tsi_spans(list);
     if (list->span_count > TSI_CUDA_SPANS) return false;
+    if (list->span_count == 0) { /* nothing is here: a span without indices, since none means all */
+        places->count = 1;
+        places->span[0] = (tsi_cuda_span){ .period = 1 };
+        return true;
+    }
     places->count = list->span_count;
     for (int64_t s = 0; s < list->span_count; s++)
         places->span[s] =
@@ -130,4 +135,29 @@ bool tsi_cuda_rows_of(const tsi_block *block, int32_t inner, int64_t *rows, int6
         *rows *= block->extent[d];
     }
     return *stride >= 0;
+}
+
+enum { ROOM_ALIGN = 256 };
+
+size_t tsi_cuda_rows_room(const tsi_block *block, int32_t inner)
+{
+    int64_t rows, length, stride;
+    if (tsi_cuda_rows_of(block, inner, &rows, &length, &stride)) return 0;
+    size_t bytes = (size_t)tsi_block_count(block) * ts_dtype_size((ts_dtype)block->dtype);
+    return (bytes + ROOM_ALIGN - 1) / ROOM_ALIGN * ROOM_ALIGN;
+}
+
+ts_status tsi_cuda_rows_make(tsi_stream *stream, tsi_block *block, int32_t inner, char **room)
+{
+    size_t bytes = tsi_cuda_rows_room(block, inner);
+    if (bytes == 0) return TS_OK;
+    tsi_block dense = *block;
+    int64_t step = 1;
+    for (int32_t d = block->ndim - 1; d >= 0; step *= block->extent[d--])
+        dense.stride[d] = step;
+    dense.data = *room;
+    *room += bytes;
+    TSI_TRY(tsi_cuda_copy(&stream->cuda->device, &dense, block, stream));
+    *block = dense;
+    return TS_OK;
 }

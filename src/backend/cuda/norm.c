@@ -126,6 +126,16 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
 }
 
+/* The number of blocks; false: rows are too long for their sums. */
+static bool cut_rows(tsi_cuda_norm_args *a)
+{
+    int32_t units = units_of(a);
+    int64_t kept = a->length * (a->layer ? 2 : 1), size = a->dtype == TS_DTYPE_F64 ? 8 : 4;
+    bool by_warps = units > 0 && units <= 8;
+    a->blocks = (int32_t)at_most(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
+    return by_warps || kept * size <= SHARED_MAX;
+}
+
 static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_backward_f32, TSI_CUDA_norm_backward_f64,
@@ -134,11 +144,6 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
     int32_t units = units_of(a);
     bool wide = a->dtype == TS_DTYPE_F64, by_warps = units > 0 && units <= 8;
     int64_t kept = a->length * (a->layer ? 2 : 1), size = wide ? 8 : 4;
-    void *memory = NULL;
-    if (!by_warps && kept * size > SHARED_MAX) return (ts_status)TSI_KERNEL_DECLINED;
-    a->blocks = (int32_t)at_most(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
-    TSI_TRY(tsi_cuda_scratch(stream, (size_t)(a->blocks * kept * size), &memory));
-    a->partial = memory;
     TSI_TRY(by_warps ? tsi_cuda_launch(stream, backward_warp(a, units), a->blocks, WARPS * 32, 0, a)
                      : tsi_cuda_launch(stream, by_dtype(a->dtype, block), a->blocks, threads_for(a),
                                        (int32_t)(kept * size), a));
@@ -151,50 +156,76 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
 static ts_status forward(const tsi_kernel_io *io, bool layer)
 {
     const tsi_norm_attributes *attributes = io->attributes;
-    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
-    tsi_cuda_norm_args a = { .x = x->data, .y = y->data, .eps = attributes->eps, .layer = layer };
+    int32_t inner = attributes->normalized.count;
+    tsi_block x = io->in[0].block;
+    const tsi_block *y = &io->out[0].block;
+    tsi_cuda_norm_args a = { .y = y->data, .eps = attributes->eps, .layer = layer };
     int64_t rows, length;
-    a.dtype = x->dtype;
-    if (!io->queue || !is_real(x->dtype) || y->dtype != x->dtype ||
-        !tsi_cuda_rows_of(x, attributes->normalized.count, &a.rows, &a.length, &a.x_stride) ||
-        !tsi_cuda_rows_of(y, attributes->normalized.count, &rows, &length, &a.y_stride) ||
+    void *room = NULL;
+    a.dtype = x.dtype;
+    if (!io->queue || !is_real(x.dtype) || y->dtype != x.dtype || tsi_block_count(&x) == 0 ||
+        !tsi_cuda_rows_of(y, inner, &a.rows, &a.length, &a.y_stride) ||
         !parameter_of(io, 1, a.length, &a.weight, &a.weight_dtype) ||
         !parameter_of(io, 2, a.length, &a.bias, &a.weight_dtype))
         return (ts_status)TSI_KERNEL_DECLINED;
     for (int32_t o = 1; o < io->output_count; o++)
         if (!is_statistic(&io->out[o].block, &a)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (a.rows * a.length == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    TSI_TRY(tsi_cuda_scratch(io->queue, tsi_cuda_rows_room(&x, inner), &room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, (char **)&room));
+    (void)tsi_cuda_rows_of(&x, inner, &rows, &length, &a.x_stride);
+    a.x = x.data;
     a.scale = io->out[io->output_count - 1].block.data;
     a.mean = layer ? io->out[1].block.data : NULL;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return launch_forward(io->queue, &a);
+}
+
+enum { DY, X, WEIGHT, SCALE, MEAN };
+
+/* Everything but x and dy, which may have to be copied. */
+static bool settle_backward(const tsi_kernel_io *io, tsi_cuda_norm_args *a)
+{
+    const tsi_block *x = &io->in[X].block, *dx = &io->out[0].block, *dw = &io->out[1].block;
+    const tsi_block *db = a->layer ? &io->out[2].block : dw;
+    a->dtype = x->dtype;
+    a->sum_dtype = dw->dtype;
+    a->y = dx->data;
+    a->dw = dw->data;
+    a->db = db->data;
+    a->scale = io->in[SCALE].block.data;
+    a->mean = a->layer ? io->in[MEAN].block.data : NULL;
+    if (!io->queue || !is_real(x->dtype) || io->in[DY].block.dtype != x->dtype ||
+        dx->dtype != x->dtype || tsi_block_count(x) == 0 ||
+        !tsi_cuda_rows_of(dx, io->in[WEIGHT].block.ndim, &a->rows, &a->length, &a->y_stride) ||
+        !parameter_of(io, WEIGHT, a->length, &a->weight, &a->weight_dtype) ||
+        !tsi_block_is_dense(dw) || !tsi_block_is_dense(db) || db->dtype != dw->dtype)
+        return false;
+    for (int32_t i = SCALE; i < io->input_count; i++)
+        if (!is_statistic(&io->in[i].block, a)) return false;
+    return true;
 }
 
 static ts_status backward(const tsi_kernel_io *io, bool layer)
 {
-    enum { DY, X, WEIGHT, SCALE, MEAN };
-    const tsi_block *dy = &io->in[DY].block, *x = &io->in[X].block, *dx = &io->out[0].block;
-    const tsi_block *dw = &io->out[1].block, *db = layer ? &io->out[2].block : dw;
+    tsi_block dy = io->in[DY].block, x = io->in[X].block;
     int32_t inner = io->in[WEIGHT].block.ndim;
-    tsi_cuda_norm_args a = { .x = x->data, .dy = dy->data, .y = dx->data, .layer = layer };
+    tsi_cuda_norm_args a = { .layer = layer };
     int64_t rows, length;
-    a.dtype = x->dtype;
-    a.sum_dtype = dw->dtype;
-    if (!io->queue || !is_real(x->dtype) || dy->dtype != x->dtype || dx->dtype != x->dtype ||
-        !tsi_cuda_rows_of(x, inner, &a.rows, &a.length, &a.x_stride) ||
-        !tsi_cuda_rows_of(dy, inner, &rows, &length, &a.dy_stride) ||
-        !tsi_cuda_rows_of(dx, inner, &rows, &length, &a.y_stride) ||
-        !parameter_of(io, WEIGHT, a.length, &a.weight, &a.weight_dtype) ||
-        !tsi_block_is_dense(dw) || !tsi_block_is_dense(db) || db->dtype != dw->dtype)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    for (int32_t i = SCALE; i < io->input_count; i++)
-        if (!is_statistic(&io->in[i].block, &a)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (a.rows * a.length == 0) return (ts_status)TSI_KERNEL_DECLINED;
-    a.scale = io->in[SCALE].block.data;
-    a.mean = layer ? io->in[MEAN].block.data : NULL;
-    a.dw = dw->data;
-    a.db = db->data;
+    void *room = NULL;
+    if (!settle_backward(io, &a)) return (ts_status)TSI_KERNEL_DECLINED;
+    size_t copies = tsi_cuda_rows_room(&x, inner) + tsi_cuda_rows_room(&dy, inner);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    /* Copies are dense, so the strides below do not depend on where they lie. */
+    size_t most = (size_t)BACK_BLOCKS * (size_t)a.length * (layer ? 2 : 1) * sizeof(double);
+    TSI_TRY(tsi_cuda_scratch(io->queue, copies + most, &room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, (char **)&room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &dy, inner, (char **)&room));
+    (void)tsi_cuda_rows_of(&x, inner, &rows, &length, &a.x_stride);
+    (void)tsi_cuda_rows_of(&dy, inner, &rows, &length, &a.dy_stride);
+    a.x = x.data;
+    a.dy = dy.data;
+    a.partial = room;
+    if (!cut_rows(&a)) return (ts_status)TSI_KERNEL_DECLINED;
     return launch_backward(io->queue, &a);
 }
 

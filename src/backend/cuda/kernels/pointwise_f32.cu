@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pointwise_f32.cu - hot elementwise operators of f32, dense and by rows. */
+#include "backend/cuda/kernels/pointwise_rows.cuh"
+
+extern "C" __global__ void pointwise_f32(const __grid_constant__ tsi_cuda_pointwise_args a)
+{
+    switch (a.op) {
+#define TSI_HOT(name, real, whole)                                                                 \
+    case TSI_POINTWISE_##name:                                                                     \
+        rows<fn_##name, as_f32, true>(a);                                                          \
+        break;
+#include "backend/cuda/kernels/pointwise.def"
+#undef TSI_HOT
+    }
+}
+
+extern "C" __global__ void pointwise_rows_f32(const __grid_constant__ tsi_cuda_pointwise_args a)
+{
+    switch (a.op) {
+#define TSI_HOT(name, real, whole)                                                                 \
+    case TSI_POINTWISE_##name:                                                                     \
+        rows<fn_##name, as_f32, false>(a);                                                         \
+        break;
+#include "backend/cuda/kernels/pointwise.def"
+#undef TSI_HOT
+    }
+}
