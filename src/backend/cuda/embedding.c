@@ -5,7 +5,7 @@
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
-enum { TOKENS_MAX = 1 << 20, SUM_THREADS = 256 }; /* a bit for each token in shared memory */
+enum { TOKENS_MAX = 1 << 20, SUM_THREADS = 128 }; /* a bit for each token in shared memory */
 
 static bool is_whole(int32_t dtype)
 {
@@ -87,6 +87,18 @@ static ts_status lists_make(tsi_stream *stream, tsi_cuda_embedding_args *a)
     return tsi_cuda_launch_items(stream, TSI_CUDA_embedding_order, a->tokens, a);
 }
 
+/* By 16 bytes where everything lies on them. */
+static tsi_cuda_kernel sums_of(const tsi_cuda_embedding_args *a)
+{
+    bool f32 = a->dtype == TS_DTYPE_F32;
+    int64_t n = f32 ? 4 : 8;
+    uintptr_t bits = (uintptr_t)a->table | (uintptr_t)a->out;
+    bool units = (f32 || a->dtype == TS_DTYPE_BF16) && bits % 16 == 0 &&
+                 (a->columns | a->table_row | a->out_row) % n == 0;
+    if (units) return f32 ? TSI_CUDA_embedding_units_f32 : TSI_CUDA_embedding_units_bf16;
+    return a->dtype == TS_DTYPE_F64 ? TSI_CUDA_embedding_add_f64 : TSI_CUDA_embedding_add_f32;
+}
+
 ts_status tsi_cuda_embedding_backward(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block, *out = &io->out[0].block;
@@ -98,13 +110,10 @@ ts_status tsi_cuda_embedding_backward(const tsi_kernel_io *io)
         a.rows > INT32_MAX)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(out) == 0) return TS_OK;
-    bool wide = out->dtype == TS_DTYPE_F64;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, io->out[0].global->shape.extent[0],
                          io->in[1].region != NULL, &a.asker));
     TSI_TRY(lists_make(io->queue, &a));
     int32_t shared = (int32_t)((a.tokens + 31) / 32 * 4);
-    return tsi_cuda_launch(io->queue,
-                           wide ? TSI_CUDA_embedding_add_f64 : TSI_CUDA_embedding_add_f32, a.rows,
-                           SUM_THREADS, shared, &a);
+    return tsi_cuda_launch(io->queue, sums_of(&a), a.rows, SUM_THREADS, shared, &a);
 }

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { WARPS = 8, THREADS_MAX = 1024 };
+enum { WARPS = 8, THREADS_MAX = 512, LONG_ROW = 1024 };
 
 static bool is_real(int32_t dtype)
 {
@@ -46,11 +46,9 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
         { TSI_CUDA_softmax_warp_1_bf16, TSI_CUDA_softmax_warp_2_bf16,
           TSI_CUDA_softmax_warp_4_bf16 },
     };
-    static const tsi_cuda_kernel block[2][3] = {
-        { TSI_CUDA_softmax_block_1_f32, TSI_CUDA_softmax_block_2_f32,
-          TSI_CUDA_softmax_block_4_f32 },
-        { TSI_CUDA_softmax_block_1_bf16, TSI_CUDA_softmax_block_2_bf16,
-          TSI_CUDA_softmax_block_4_bf16 },
+    static const tsi_cuda_kernel block[2][2] = {
+        { TSI_CUDA_softmax_block_4_f32, TSI_CUDA_softmax_block_8_f32 },
+        { TSI_CUDA_softmax_block_4_bf16, TSI_CUDA_softmax_block_8_bf16 },
     };
     static const tsi_cuda_kernel any[] = { TSI_CUDA_softmax_f32, TSI_CUDA_softmax_f64,
                                            TSI_CUDA_softmax_bf16, TSI_CUDA_softmax_f16 };
@@ -58,13 +56,13 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
     int64_t units = units_of(a), rows = at_most(a->rows, INT32_MAX);
     if (units > 0 && units <= 4 * 32)
         return tsi_cuda_launch(stream, warp[narrow][place_of((units + 31) / 32)],
-                               (rows + WARPS - 1) / WARPS, WARPS * 32, 0, a);
-    int64_t threads = at_most((units / 2 + 31) / 32 * 32, THREADS_MAX);
-    int64_t each = threads > 0 ? (units + threads - 1) / threads : 0;
-    if (each > 0 && each <= 4)
-        return tsi_cuda_launch(stream, block[narrow][place_of(each)], rows, (int32_t)threads, 0, a);
+                               (rows + 2 * WARPS - 1) / (2 * WARPS), WARPS * 32, 0, a);
+    int64_t threads = at_most((units / 4 + 32) / 32 * 32, THREADS_MAX);
+    int64_t each = (units + threads - 1) / threads;
+    if (units > 0 && each <= 8)
+        return tsi_cuda_launch(stream, block[narrow][each > 4], rows, (int32_t)threads, 0, a);
     return tsi_cuda_launch(stream, any[place_of_dtype(a->dtype)], rows,
-                           a->length > THREADS_MAX ? 512 : 128, 0, a);
+                           a->length > LONG_ROW ? 512 : 128, 0, a);
 }
 
 /* Rows along the last dim. False: not for these kernels. */
@@ -104,7 +102,7 @@ static ts_status backward(const tsi_kernel_io *io, int32_t log)
         return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch(io->queue, any[place_of_dtype(args.dtype)],
-                           at_most(args.rows, INT32_MAX), args.length > THREADS_MAX ? 512 : 128, 0,
+                           at_most(args.rows, INT32_MAX), args.length > LONG_ROW ? 512 : 128, 0,
                            &args);
 }
 

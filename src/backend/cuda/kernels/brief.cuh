@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* brief.cuh - an f32 whose functions are the GPU's short ones: for results that are rounded to bf16,
- * which has 8 bits of the 20 they are right in. */
+/* brief.cuh - an f32 whose functions are the GPU's short ones: for results that are rounded to
+ * bf16, which has 8 bits of the 20 they are right in. */
 #ifndef TSI_BACKEND_CUDA_KERNELS_BRIEF_CUH
 #define TSI_BACKEND_CUDA_KERNELS_BRIEF_CUH
 

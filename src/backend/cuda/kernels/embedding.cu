@@ -143,6 +143,43 @@ template <typename R> __device__ void add_rows(const tsi_cuda_embedding_args &a)
     }
 }
 
+/* The same by 16 bytes: columns and strides are multiples of them. */
+template <typename T> __device__ void add_units(const tsi_cuda_embedding_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    typedef typename T::E E;
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int count = a.count[row];
+        int32_t *list = a.order + a.begin[row];
+        if (count > 1) sort_list(a, list, count);
+        for (int64_t u = threadIdx.x; u < a.columns / N; u += blockDim.x) {
+            float sum[N] = {};
+            unit_of<E> in;
+            for (int i = 0; i < count; i++) {
+                in.unit = ((const uint4 *)((const E *)a.table + list[i] * a.table_row))[u];
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    sum[e] += T::load(in.element[e]);
+            }
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                in.element[e] = T::store(sum[e]);
+            ((uint4 *)((E *)a.out + row * a.out_row))[u] = in.unit;
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void embedding_units_f32(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    add_units<as_f32>(a);
+}
+
+extern "C" __global__ void embedding_units_bf16(const __grid_constant__ tsi_cuda_embedding_args a)
+{
+    add_units<as_bf16>(a);
+}
+
 extern "C" __global__ void embedding_add_f32(const __grid_constant__ tsi_cuda_embedding_args a)
 {
     add_rows<float>(a);

@@ -9,7 +9,7 @@
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
-enum { UNITS = 4 }; /* on their way at a time */
+enum { UNITS = 4, ROW_UNITS = 8 }; /* on their way at a time: of the gradient, of a row */
 
 template <typename T> __device__ inline bool by_units(const tsi_cuda_entropy_args &a, bool out)
 {
@@ -56,15 +56,15 @@ __device__ inline running<T> scan(const tsi_cuda_entropy_args &a, const typename
         }
         return r;
     }
-    for (int64_t u = threadIdx.x; u < a.length / N; u += UNITS * blockDim.x) {
-        unit_of<typename T::E> in[UNITS];
+    for (int64_t u = threadIdx.x; u < a.length / N; u += ROW_UNITS * blockDim.x) {
+        unit_of<typename T::E> in[ROW_UNITS];
         R most = r.top;
 #pragma unroll
-        for (int k = 0; k < UNITS; k++)
+        for (int k = 0; k < ROW_UNITS; k++)
             if (u + k * blockDim.x < a.length / N)
                 in[k].unit = ((const uint4 *)x)[u + k * blockDim.x];
 #pragma unroll
-        for (int k = 0; k < UNITS; k++)
+        for (int k = 0; k < ROW_UNITS; k++)
 #pragma unroll
             for (int e = 0; e < N; e++)
                 if (u + k * blockDim.x < a.length / N) {
@@ -73,7 +73,7 @@ __device__ inline running<T> scan(const tsi_cuda_entropy_args &a, const typename
                 }
         r.take(most, R(0));
 #pragma unroll
-        for (int k = 0; k < UNITS; k++)
+        for (int k = 0; k < ROW_UNITS; k++)
 #pragma unroll
             for (int e = 0; e < N; e++)
                 if (u + k * blockDim.x < a.length / N && r.top != -INFINITY)
@@ -170,7 +170,8 @@ template <typename R> __device__ void total(const tsi_cuda_entropy_args &a)
 }
 
 #define ENTROPY(name, type)                                                                        \
-    extern "C" __global__ void entropy_##name(const __grid_constant__ tsi_cuda_entropy_args a)     \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                           \
+        entropy_##name(const __grid_constant__ tsi_cuda_entropy_args a)                            \
     {                                                                                              \
         forward<type>(a);                                                                          \
     }                                                                                              \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointwise_rows.cuh - hot elementwise operators (TSI_HOT of pointwise.def) by 16 bytes, for the two
- * files that make kernels of them: dense operands of one dtype, or rows whose last dim is contiguous;
- * an operand may be one number for all of it. */
+/* pointwise_rows.cuh - hot elementwise operators (TSI_HOT of pointwise.def) by 16 bytes, for the
+ * two files that make kernels of them: dense operands of one dtype, or rows whose last dim is
+ * contiguous; an operand may be one number for all of it. */
 #ifndef TSI_BACKEND_CUDA_KERNELS_POINTWISE_ROWS_CUH
 #define TSI_BACKEND_CUDA_KERNELS_POINTWISE_ROWS_CUH
 
@@ -67,11 +67,12 @@ __device__ inline uint4 apply_unit(const tsi_cuda_pointwise_args &a,
     return out.unit;
 }
 
-/* Two units a thread on their way. Of one dim, a unit's number is its place; of several, places are
+/* U units a thread on their way. Of one dim, a unit's number is its place; of several, places are
  * worked out. */
-template <typename F, typename T, bool DENSE> __device__ void rows(const tsi_cuda_pointwise_args &a)
+template <typename F, typename T, bool DENSE, int U>
+__device__ inline void rows_by(const tsi_cuda_pointwise_args &a)
 {
-    constexpr int N = 16 / sizeof(typename T::E), U = 2;
+    constexpr int N = 16 / sizeof(typename T::E);
     typedef typename T::E E;
     const tsi_cuda_operand *const operands[4] = { &a.to, &a.from[0], &a.from[1], &a.from[2] };
     for (int64_t i = first_of<U>(); i < a.space.count; i += step_of<U>()) {
@@ -99,6 +100,15 @@ template <typename F, typename T, bool DENSE> __device__ void rows(const tsi_cud
         }
     }
     if (DENSE) rest<F, T>(a);
+}
+
+/* Grids are made for two units a thread; of one input four keep as many bytes on their way. */
+template <typename F, typename T, bool DENSE> __device__ void rows(const tsi_cuda_pointwise_args &a)
+{
+    if (DENSE && a.inputs == 1)
+        rows_by<F, T, DENSE, 4>(a);
+    else
+        rows_by<F, T, DENSE, 2>(a);
 }
 
 #define TSI_POINT(name, real, whole)

@@ -91,8 +91,8 @@ template <typename E> union unit_of {
     E element[16 / sizeof(E)];
 };
 
-/* The same tree for every launch: lanes of a warp, then warps. A block is whole warps. All threads of the block call it
- * and get the result; `shared` has 32 places. */
+/* The same tree for every launch: lanes of a warp, then warps. A block is whole warps; all its
+ * threads call it and get the result; `shared` has 32 places. */
 template <typename R> __device__ inline R block_sum(R x, R *shared)
 {
     for (int step = 16; step > 0; step /= 2)

@@ -55,49 +55,67 @@ template <bool BLOCK> __device__ inline float row_sum(float x, float *shared)
     }
 }
 
+/* One row, whose units are there already. */
+template <typename T, int C, bool BLOCK>
+__device__ inline void softmax_row(const tsi_cuda_softmax_args &a, int64_t row,
+                                   unit_of<typename T::E> (&in)[C], float *shared)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    int64_t units = a.length / N, threads = BLOCK ? blockDim.x : 32;
+    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32;
+    float top = -INFINITY, sum = 0;
+#pragma unroll
+    for (int k = 0; k < C; k++)
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            if (lane + k * threads < units) {
+                float v = T::load(in[k].element[e]);
+                top = top != top || top > v ? top : v;
+            }
+    top = row_max<BLOCK>(top, shared);
+#pragma unroll
+    for (int k = 0; k < C; k++)
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            if (lane + k * threads < units) sum += power_of(T(), T::load(in[k].element[e]) - top);
+    sum = row_sum<BLOCK>(sum, shared);
+    float by = 1.0f / sum, shift = top + logf(sum);
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        if (lane + k * threads >= units) break;
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            float v = T::load(in[k].element[e]);
+            in[k].element[e] = T::store(a.log ? v - shift : power_of(T(), v - top) * by);
+        }
+        ((uint4 *)((typename T::E *)a.y + row * a.y_stride))[lane + k * threads] = in[k].unit;
+    }
+}
+
+/* Two rows of a warp are on their way at a time. */
 template <typename T, int C, bool BLOCK>
 __device__ void softmax_kept(const tsi_cuda_softmax_args &a)
 {
-    constexpr int N = 16 / sizeof(typename T::E);
+    constexpr int N = 16 / sizeof(typename T::E), ROWS = BLOCK ? 1 : 2;
     typedef typename T::E E;
     __shared__ float shared[32];
     int64_t units = a.length / N, threads = BLOCK ? blockDim.x : 32;
-    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32, rows = BLOCK ? 1 : WARPS;
-    int64_t first = blockIdx.x * rows + (BLOCK ? 0 : threadIdx.x / 32);
-    for (int64_t row = first; row < a.rows; row += gridDim.x * rows) {
-        const uint4 *x = (const uint4 *)((const E *)a.x + row * a.x_stride);
-        unit_of<E> in[C];
-        float top = -INFINITY, sum = 0;
+    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32;
+    int64_t each = BLOCK ? 1 : WARPS * ROWS;
+    int64_t first = blockIdx.x * each + (BLOCK ? 0 : threadIdx.x / 32 * ROWS);
+    for (int64_t row = first; row < a.rows; row += gridDim.x * each) {
+        unit_of<E> in[ROWS][C];
 #pragma unroll
-        for (int k = 0; k < C; k++)
-            if (lane + k * threads < units) in[k].unit = x[lane + k * threads];
+        for (int r = 0; r < ROWS; r++) {
+            const uint4 *x = (const uint4 *)((const E *)a.x + (row + r) * a.x_stride);
 #pragma unroll
-        for (int k = 0; k < C; k++)
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (lane + k * threads < units) {
-                    float v = T::load(in[k].element[e]);
-                    top = top != top || top > v ? top : v;
-                }
-        top = row_max<BLOCK>(top, shared);
-#pragma unroll
-        for (int k = 0; k < C; k++)
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (lane + k * threads < units)
-                    sum += power_of(T(), T::load(in[k].element[e]) - top);
-        sum = row_sum<BLOCK>(sum, shared);
-        float by = 1.0f / sum, shift = top + logf(sum);
-#pragma unroll
-        for (int k = 0; k < C; k++) {
-            if (lane + k * threads >= units) break;
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                float v = T::load(in[k].element[e]);
-                in[k].element[e] = T::store(a.log ? v - shift : power_of(T(), v - top) * by);
-            }
-            ((uint4 *)((E *)a.y + row * a.y_stride))[lane + k * threads] = in[k].unit;
+            for (int k = 0; k < C; k++)
+                if (row + r < a.rows && lane + k * threads < units)
+                    in[r][k].unit = x[lane + k * threads];
         }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row + r < a.rows) softmax_row<T, C, BLOCK>(a, row + r, in[r], shared);
     }
 }
 
@@ -106,8 +124,9 @@ __device__ void softmax_kept(const tsi_cuda_softmax_args &a)
         softmax_warp_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                 \
     {                                                                                              \
         softmax_kept<type, C, false>(a);                                                           \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(1024)                                             \
+    }
+#define KEPT_BY_BLOCKS(name, type, C)                                                              \
+    extern "C" __global__ void __launch_bounds__(512, 2)                                           \
         softmax_block_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                \
     {                                                                                              \
         softmax_kept<type, C, true>(a);                                                            \
@@ -118,6 +137,10 @@ KEPT(f32, as_f32, 4)
 KEPT(bf16, as_bf16, 1)
 KEPT(bf16, as_bf16, 2)
 KEPT(bf16, as_bf16, 4)
+KEPT_BY_BLOCKS(f32, as_f32, 4)
+KEPT_BY_BLOCKS(f32, as_f32, 8)
+KEPT_BY_BLOCKS(bf16, as_bf16, 4)
+KEPT_BY_BLOCKS(bf16, as_bf16, 8)
 
 /* ---- any rows -------------------------------------------------------------------------------- */
 
