@@ -59,7 +59,9 @@ ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
     const tsi_cross_entropy_attributes *attributes = io->attributes;
     const tsi_block *loss = &io->out[0].block, *lse = &io->out[1].block;
     tsi_cuda_entropy_args a = { .ignore = attributes->ignore_index };
-    if (!settle(io, &a) || !tsi_block_is_dense(lse) || !tsi_block_is_dense(loss))
+    bool plain = attributes->label_smoothing == 0 &&
+                 (io->input_count < 3 || io->in[2].block.dtype == TS_DTYPE_NONE);
+    if (!plain || !settle(io, &a) || !tsi_block_is_dense(lse) || !tsi_block_is_dense(loss))
         return (ts_status)TSI_KERNEL_DECLINED;
     bool wide = a.dtype == TS_DTYPE_F64, each = attributes->reduction == NONE;
     a.classes = a.length;

@@ -45,17 +45,18 @@ static ts_status rows_make(const tsi_kernel_io *io, tsi_block x, tsi_block y,
                            tsi_cuda_grouped_args *a)
 {
     int64_t rows, length;
-    void *room = NULL;
+    void *memory = NULL;
     size_t lists = (2 * (size_t)a->groups + (size_t)a->rows) * sizeof(int32_t);
     size_t copies = tsi_cuda_rows_room(&x, 1) + tsi_cuda_rows_room(&y, 1);
-    TSI_TRY(tsi_cuda_scratch(io->queue, copies + lists, &room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, 1, (char **)&room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &y, 1, (char **)&room));
+    TSI_TRY(tsi_cuda_scratch(io->queue, copies + lists, &memory));
+    char *room = memory;
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, 1, &room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &y, 1, &room));
     (void)tsi_cuda_rows_of(&x, 1, &rows, &length, &a->x_row);
     (void)tsi_cuda_rows_of(&y, 1, &rows, &length, &a->y_row);
     a->x = x.data;
     a->y = y.data;
-    a->count = room;
+    a->count = (int32_t *)(void *)room;
     a->begin = a->count + a->groups;
     a->order = a->begin + a->groups;
     return TS_OK;

@@ -161,7 +161,7 @@ static ts_status forward(const tsi_kernel_io *io, bool layer)
     const tsi_block *y = &io->out[0].block;
     tsi_cuda_norm_args a = { .y = y->data, .eps = attributes->eps, .layer = layer };
     int64_t rows, length;
-    void *room = NULL;
+    void *memory = NULL;
     a.dtype = x.dtype;
     if (!io->queue || !is_real(x.dtype) || y->dtype != x.dtype || tsi_block_count(&x) == 0 ||
         !tsi_cuda_rows_of(y, inner, &a.rows, &a.length, &a.y_stride) ||
@@ -171,8 +171,9 @@ static ts_status forward(const tsi_kernel_io *io, bool layer)
     for (int32_t o = 1; o < io->output_count; o++)
         if (!is_statistic(&io->out[o].block, &a)) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    TSI_TRY(tsi_cuda_scratch(io->queue, tsi_cuda_rows_room(&x, inner), &room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, (char **)&room));
+    TSI_TRY(tsi_cuda_scratch(io->queue, tsi_cuda_rows_room(&x, inner), &memory));
+    char *room = memory;
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, &room));
     (void)tsi_cuda_rows_of(&x, inner, &rows, &length, &a.x_stride);
     a.x = x.data;
     a.scale = io->out[io->output_count - 1].block.data;
@@ -211,20 +212,21 @@ static ts_status backward(const tsi_kernel_io *io, bool layer)
     int32_t inner = io->in[WEIGHT].block.ndim;
     tsi_cuda_norm_args a = { .layer = layer };
     int64_t rows, length;
-    void *room = NULL;
+    void *memory = NULL;
     if (!settle_backward(io, &a)) return (ts_status)TSI_KERNEL_DECLINED;
     size_t copies = tsi_cuda_rows_room(&x, inner) + tsi_cuda_rows_room(&dy, inner);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     /* Copies are dense, so the strides below do not depend on where they lie. */
     size_t most = (size_t)BACK_BLOCKS * (size_t)a.length * (layer ? 2 : 1) * sizeof(double);
-    TSI_TRY(tsi_cuda_scratch(io->queue, copies + most, &room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, (char **)&room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &dy, inner, (char **)&room));
+    TSI_TRY(tsi_cuda_scratch(io->queue, copies + most, &memory));
+    char *room = memory;
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, inner, &room));
+    TSI_TRY(tsi_cuda_rows_make(io->queue, &dy, inner, &room));
     (void)tsi_cuda_rows_of(&x, inner, &rows, &length, &a.x_stride);
     (void)tsi_cuda_rows_of(&dy, inner, &rows, &length, &a.dy_stride);
     a.x = x.data;
     a.dy = dy.data;
-    a.partial = room;
+    a.partial = (float *)(void *)room;
     if (!cut_rows(&a)) return (ts_status)TSI_KERNEL_DECLINED;
     return launch_backward(io->queue, &a);
 }

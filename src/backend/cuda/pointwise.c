@@ -46,7 +46,9 @@ static compute compute_of(const tsi_kernel_io *io)
         wide = wide || (!is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
         narrow = narrow || is_narrow(dtype);
     }
-    if (family->with && family->with(io->attributes) == TS_DTYPE_F32) real = true;
+    ts_dtype with = family->with ? family->with(io->attributes) : TS_DTYPE_BOOL;
+    if (is_complex(with)) return NOWHERE;
+    real = real || is_narrow(with) || with == TS_DTYPE_F64;
     if (!real) return family->fns.integer ? IN_I64 : NOWHERE;
     if (!family->fns.real) return NOWHERE;
     return wide || !narrow || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;
@@ -101,14 +103,24 @@ static bool is_hot(const tsi_cuda_pointwise_args *args)
     return hot;
 }
 
+/* The first two numbers among the attributes, and the first flag. */
 static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
 {
-    size_t bytes = io->attributes ? io->op->attribute_bytes : 0;
+    int32_t numbers = 0;
     args->number[0] = 1;
-    if (bytes >= sizeof(double)) memcpy(args->number, io->attributes, sizeof(double));
-    if (bytes >= sizeof args->number) memcpy(args->number, io->attributes, sizeof args->number);
-    if (bytes >= sizeof args->number + sizeof args->flag)
-        memcpy(&args->flag, (const char *)io->attributes + sizeof args->number, sizeof args->flag);
+    args->whole[0] = 1;
+    const tsi_attribute *table = io->attributes ? io->op->attribute : NULL;
+    for (; table && table->name; table++) {
+        const char *at = (const char *)io->attributes + table->offset;
+        ts_number number = { .real = 0 };
+        if (table->type == TS_ATTRIBUTE_BOOL) memcpy(&args->flag, at, sizeof args->flag);
+        if (table->type == TS_ATTRIBUTE_NUMBER) memcpy(&number, at, sizeof number);
+        if (table->type == TS_ATTRIBUTE_REAL) memcpy(&number.real, at, sizeof number.real);
+        bool is_number = table->type == TS_ATTRIBUTE_NUMBER || table->type == TS_ATTRIBUTE_REAL;
+        if (!is_number || numbers == 2) continue;
+        args->number[numbers] = number.real;
+        args->whole[numbers++] = number.whole;
+    }
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */

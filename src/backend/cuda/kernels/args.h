@@ -140,6 +140,7 @@ typedef struct tsi_cuda_pointwise_args {
     int32_t single;   /* loops over 16 bytes: bit k: input k is one number for a unit */
     int32_t op, inputs, flag;
     double number[2];
+    int64_t whole[2]; /* the same as whole numbers, where they are */
 } tsi_cuda_pointwise_args;
 
 /* reduce.cu: `outer` are the results, `inner` what is reduced into each. Pieces of the inner space

@@ -102,10 +102,21 @@ __device__ inline int64_t apply<int64_t>(const tsi_cuda_pointwise_args &a, int64
     }
 }
 
+template <typename R> __device__ inline R number_of(const tsi_cuda_pointwise_args &a, int which)
+{
+    return (R)a.number[which];
+}
+
+template <>
+__device__ inline int64_t number_of<int64_t>(const tsi_cuda_pointwise_args &a, int which)
+{
+    return a.whole[which];
+}
+
 template <typename R> __device__ void walk(const tsi_cuda_pointwise_args &a)
 {
     const tsi_cuda_operand *const operands[4] = { &a.to, &a.from[0], &a.from[1], &a.from[2] };
-    R n0 = (R)a.number[0], n1 = (R)a.number[1];
+    R n0 = number_of<R>(a, 0), n1 = number_of<R>(a, 1);
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
         int64_t offset[4];
         place(a.space, i, operands, offset);
