@@ -85,6 +85,26 @@ ts_status tsi_cuda_gather(const tsi_kernel_io *io)
     return gather(io, (int32_t)((const tsi_scatter_attributes *)io->attributes)->dim, false);
 }
 
+/* The element of the last dim that a label names: zeros where it names none, or another rank's. */
+ts_status tsi_cuda_pick(const tsi_kernel_io *io)
+{
+    const tsi_operand *x = &io->in[0], *labels = &io->in[1], *out = &io->out[0];
+    int32_t last = x->block.ndim - 1;
+    tsi_cuda_index_args a = { .index_dtype = labels->block.dtype };
+    a.size = (int32_t)ts_dtype_size((ts_dtype)out->block.dtype);
+    a.asker.bound = x->global->shape.extent[last]; /* nobody complains */
+    if (!io->queue || !is_whole(a.index_dtype) || !tsi_cuda_places_make(&a.place, x->region, last))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(&out->block) == 0) return TS_OK;
+    a.index = operand_of(&labels->block, -1);
+    a.near = operand_of(&out->block, -1);
+    a.far = operand_of(&x->block, last);
+    a.far_step = x->block.stride[last];
+    tsi_cuda_space_make(&a.space, out->block.ndim, out->block.extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_gather, a.space.count, &a);
+}
+
 ts_status tsi_cuda_index_select(const tsi_kernel_io *io)
 {
     return gather(io, (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim, true);
