@@ -166,6 +166,8 @@ TS_TEST_RANKS(attributes_without_an_argument_can_be_said, 1, 2)
     const ts_attribute rows[] = { ts_attribute_int("dim", -1), ts_attribute_bool("keepdim", 1) };
     ts_tensor *largest = call(t, "argmax", in, 1, rows, 2);
     TEST_EQ(t, ts_tensor_shape(largest).ndim, 2);
+    TEST_EQ(t, ts_tensor_shape(call(t, "max", in, 1, rows, 2)).ndim, 2);
+    TEST_EQ(t, ts_tensor_shape(call(t, "min", in, 1, rows, 2)).ndim, 2);
     const ts_attribute back[] = { ts_attribute_int("dim", 0), ts_attribute_bool("reverse", 1) };
     family_same(t, call(t, "cumsum", in, 1, back, 2),
                 ts_flip(ts_cumsum(ts_flip(a, (int64_t[]){ 0 }, 1), 0), (int64_t[]){ 0 }, 1),
