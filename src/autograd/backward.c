@@ -388,16 +388,17 @@ static void forget(const tsi_backward *r)
 static ts_status run_all(tsi_backward *r, ts_rank *rank)
 {
     if (!r->tape) return TS_OK;
-    TSI_TRY(check_all(r));
     tsi_autograd_state *state = tsi_autograd_state_of(rank);
     ts_tape *tape = ts_tape_retain(r->tape);
     tsi_backward *before = state->running;
     state->running = r;
     state->serial++;
-    if (!r->wrt) leaves_count(r);
-    ts_status status = tsi_backward_nodes(r);
+    ts_status status = check_all(r);
+    if (status == TS_OK && !r->wrt) leaves_count(r);
+    if (status == TS_OK) status = tsi_backward_nodes(r);
     if (status == TS_OK && !r->lazy && !r->wrt) status = leaves_settle(r);
     settling_drop(r);
+    if (status != TS_OK) forget(r);
     state->running = before;
     ts_tape_release(tape);
     return status;
@@ -467,8 +468,10 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
             status = one ? tsi_backward_plant(&r, root[k], one) : ts_rank_status(rank);
         }
     }
-    if (status == TS_OK) status = run_all(&r, rank);
-    if (status != TS_OK) forget(&r);
+    if (status == TS_OK)
+        status = run_all(&r, rank);
+    else
+        forget(&r);
     ts_scope_close(scope);
     return status;
 }
@@ -496,8 +499,10 @@ ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tens
     ts_scope scope = ts_scope_open(rank, "grad");
     ts_tensor *one = seed_one(root);
     ts_status status = one ? tsi_backward_plant(&r, root, one) : ts_rank_status(rank);
-    if (status == TS_OK) status = run_all(&r, rank);
-    if (status != TS_OK) forget(&r);
+    if (status == TS_OK)
+        status = run_all(&r, rank);
+    else
+        forget(&r);
     ts_scope_close(scope);
     tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
     for (int32_t k = 0; k < count; k++) { /* our references go to the caller's scope */
