@@ -310,6 +310,9 @@ TS_TEST_RANKS(complex_numbers_can_be_said, 1, 2)
         same_both(t, call(t, "add_scalar", &z, 1, &text, 1), ts_add(z, c), "add");
         same_both(t, call(t, "mul_scalar", &z, 1, &value, 1), ts_mul(z, c), "mul");
         same_both(t, call(t, "div_scalar", &z, 1, &value, 1), ts_div(z, c), "div");
+        const ts_attribute weight = ts_attribute_text("weight", "1+2i");
+        same_both(t, call(t, "lerp", (ts_tensor *[]){ z, c }, 2, &weight, 1),
+                  ts_add(z, ts_mul(c, ts_sub(c, z))), "lerp");
         ts_tape_begin(t->me);
         ts_tensor *leaf = ts_watch(z), *grad[2] = { NULL };
         ts_tensor *by_number = call(t, "mul_scalar", &leaf, 1, &value, 1), *seed = c;
@@ -431,10 +434,9 @@ TS_TEST_RANKS(what_is_wrong_is_a_sentence, 1, 2)
     FAMILY_REFUSES(t, "no form in place", ts_op_find(t->me, "matmul_"));
     FAMILY_REFUSES(t, "a name is required", ts_op_find(t->me, NULL));
     FAMILY_REFUSES(t, "did you mean \"alpha\"", add_with(t, x, ts_attribute_real("alpa", 1)));
-    const ts_attribute weight = ts_attribute_int("weight", (INT64_C(1) << 53) + 1);
+    const ts_attribute slope = ts_attribute_int("negative_slope", (INT64_C(1) << 53) + 1);
     const ts_attribute two = ts_attribute_text("value", "1+2i");
-    FAMILY_REFUSES(t, "cannot hold 9007199254740993",
-                   call(t, "lerp", (ts_tensor *[]){ x, x }, 2, &weight, 1));
+    FAMILY_REFUSES(t, "cannot hold 9007199254740993", call(t, "leaky_relu", &x, 1, &slope, 1));
     FAMILY_REFUSES(t, "is not defined for c128", call(t, "gt_scalar", &x, 1, &two, 1));
     FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_text("alpha", "1+2j")));
     FAMILY_REFUSES(t, "must be a number", add_with(t, x, ts_attribute_text("alpha", "2.03.0i")));

@@ -235,7 +235,8 @@ ts_status ts_foreach_div(ts_list x, ts_list y, ts_tensor **out)
 ts_status ts_foreach_lerp(ts_list x, ts_list y, double weight, ts_tensor **out)
 {
     const ts_list lists[] = { x, y };
-    return run((form){ "foreach_lerp", &tsi_op_lerp, &weight, lists, 2, 0 }, out);
+    ts_number number = tsi_number_real(weight);
+    return run((form){ "foreach_lerp", &tsi_op_lerp, &number, lists, 2, 0 }, out);
 }
 
 ts_status ts_foreach_addcmul(ts_list x, ts_list y, ts_list z, double value, ts_tensor **out)

@@ -21,7 +21,7 @@ typedef struct clamp_attributes {
     ts_number min, max; /* NaN: no bound */
 } clamp_attributes;
 typedef struct lerp_attributes {
-    double weight;
+    ts_number weight;
 } lerp_attributes;
 typedef struct slope_attributes {
     double negative_slope;
@@ -39,8 +39,9 @@ static const tsi_attribute exponent_table[] = {
 static const tsi_attribute clamp_table[] = { TSI_ATTR(clamp_attributes, min, NUMBER, "min", "null"),
                                              TSI_ATTR(clamp_attributes, max, NUMBER, "max", "null"),
                                              { 0 } };
-static const tsi_attribute lerp_table[] = { TSI_ATTR(lerp_attributes, weight, REAL, "weight", NULL),
-                                            { 0 } };
+static const tsi_attribute lerp_table[] = {
+    TSI_ATTR(lerp_attributes, weight, NUMBER, "weight", NULL), { 0 }
+};
 static const tsi_attribute slope_table[] = {
     TSI_ATTR(slope_attributes, negative_slope, REAL, "negative_slope", "0.01"), { 0 }
 };
@@ -247,20 +248,19 @@ static ts_status elu_grad(const tsi_grad_io *io)
 /* From the nearer end: weight 0 gives a and weight 1 gives b, exactly. */
 static double real_lerp(const double *x, const void *a)
 {
-    double w = ((const lerp_attributes *)a)->weight, way = x[1] - x[0];
+    double w = value_of(a), way = x[1] - x[0];
     return w < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
 }
 
 static double complex both_lerp(const double complex *x, const void *a)
 {
-    double w = ((const lerp_attributes *)a)->weight;
-    double complex way = x[1] - x[0];
-    return w < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
+    double complex w = both_of(a), way = x[1] - x[0];
+    return cabs(w) < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
 }
 
 static void lerp_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    double w = ((const lerp_attributes *)call->attributes)->weight;
+    double w = value_of(call->attributes);
     *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R };
     traits->mono[0] = w <= 1.0 ? TSI_MONO_UP : TSI_MONO_DOWN;
     traits->mono[1] = w >= 0.0 ? TSI_MONO_UP : TSI_MONO_DOWN;
@@ -268,11 +268,15 @@ static void lerp_trait(const tsi_op_call *call, tsi_traits *traits)
 
 static ts_status lerp_grad(const tsi_grad_io *io)
 {
-    double w = ((const lerp_attributes *)io->attributes)->weight;
-    ts_tensor *dy = io->out_grad[0];
-    if (io->needs & 1)
-        io->in_grad[0] = tsi_grad_unbroadcast(ts_mul_scalar(dy, 1.0 - w), &io->in_meta[0]);
-    if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(ts_mul_scalar(dy, w), &io->in_meta[1]);
+    ts_number near = ((const lerp_attributes *)io->attributes)->weight, far = near;
+    near.imaginary = -near.imaginary; /* gradients go by the conjugate */
+    far = near.kind == TS_NUMBER_COMPLEX ? ts_number_complex(1 - near.real, -near.imaginary)
+                                         : tsi_number_real(1 - near.real);
+    for (int32_t i = 0; i < 2; i++) {
+        if (!(io->needs >> i & 1)) continue;
+        ts_tensor *part = tsi_op_make(&tsi_op_mul_scalar, io->out_grad, 1, i ? &near : &far);
+        io->in_grad[i] = tsi_grad_unbroadcast(part, &io->in_meta[i]);
+    }
     return ts_rank_status(io->rank);
 }
 
@@ -311,7 +315,7 @@ static bool sample_lerp(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 {
     static const double value[] = { 0.5, 0.25, 1.5, -0.5 };
     tsi_sample_binary(random, variant % 3, in, count, NULL);
-    *(double *)attributes = value[variant % 4];
+    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
     return variant < 4;
 }
 
@@ -438,7 +442,8 @@ const tsi_op_desc tsi_op_lerp = {
     .attribute = lerp_table,
     .attribute_bytes = sizeof(lerp_attributes),
     .sample = sample_lerp,
-    .family = FAMILY(real_lerp, NULL, both_lerp, REAL),
+    .family = (&(const tsi_pointwise_family){
+        { real_lerp, NULL, both_lerp }, TSI_RESULT_REAL, value_dtype }),
     .trait = lerp_trait,
     .grad = lerp_grad,
 };
@@ -469,5 +474,6 @@ TSI_MAKER1_BY(elu, alpha)
 ts_tensor *(ts_lerp)(ts_tensor *a, ts_tensor *b, double weight)
 {
     ts_tensor *in[] = { a, b };
-    return tsi_op_make(&tsi_op_lerp, in, 2, &weight);
+    lerp_attributes number = { tsi_number_real(weight) };
+    return tsi_op_make(&tsi_op_lerp, in, 2, &number);
 }
