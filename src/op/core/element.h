@@ -38,13 +38,14 @@ void tsi_store_complex(ts_dtype dtype, void *element, double complex value);
 /* Whole numbers as integers, all 64 bits of them; of a complex one into a real dtype its real part.
  */
 void tsi_store_number(ts_dtype dtype, void *element, ts_number value);
+/* By its parts: what some compilers have no CMPLX for, and a product by I would spoil infinities.
+ */
 static inline double complex tsi_number_both(ts_number value)
 {
-    /* Neither by CMPLX, which clang 14 has not, nor by re + I * im, where infinities become NaN. */
-    const double both[2] = { value.real, value.imaginary };
-    double complex out;
-    memcpy(&out, both, sizeof out);
-    return out;
+    const double part[2] = { value.real, value.imaginary };
+    double complex both;
+    memcpy(&both, part, sizeof both);
+    return both;
 }
 
 /* Walks over all positions of `extent`, row-major. Per operand the strides in elements; `at[k]` is
