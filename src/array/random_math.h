@@ -79,14 +79,11 @@ TSI_SHARED double tsi_log_short(double x)
     return e * 0x1.62e42fefa39efp-1 + (f - s * (f - 2 * z * p));
 }
 
-/* cos(2 pi v) for v in [0, 1) to ten digits, as the sine of an angle between -pi/2 and pi/2. */
-TSI_SHARED double tsi_cos_turn_short(double v)
+/* The sine of a by its series from the term of a^13 on; `p` is what the terms before it left. */
+TSI_SHARED double tsi_sin_series(double a, double p)
 {
-    double w = v < 0.5 ? v : 1 - v;                /* exact: cosine is even */
-    double a = (1 - 4 * w) * 0x1.921fb54442d18p+0; /* times pi/2 */
     double z = a * a;
-    double p = -1.0 / 1307674368000.0; /* 15! */
-    p = p * z + 1.0 / 6227020800.0;
+    p = p * z + 1.0 / 6227020800.0; /* 13! */
     p = p * z - 1.0 / 39916800.0;
     p = p * z + 1.0 / 362880.0;
     p = p * z - 1.0 / 5040.0;
@@ -95,19 +92,19 @@ TSI_SHARED double tsi_cos_turn_short(double v)
     return a + a * (z * p);
 }
 
+/* cos(2 pi v) for v in [0, 1) to ten digits, as the sine of an angle between -pi/2 and pi/2. */
+TSI_SHARED double tsi_cos_turn_short(double v)
+{
+    double w = v < 0.5 ? v : 1 - v;                   /* exact: cosine is even */
+    double a = (1 - 4 * w) * 0x1.921fb54442d18p+0;    /* times pi/2 */
+    return tsi_sin_series(a, -1.0 / 1307674368000.0); /* 15! */
+}
+
 /* sin and cos of an angle between -pi/4 and pi/4, by their series. */
 TSI_SHARED double tsi_sin_small(double a)
 {
-    double z = a * a;
-    double p = 1.0 / 355687428096000.0; /* 17! */
-    p = p * z - 1.0 / 1307674368000.0;
-    p = p * z + 1.0 / 6227020800.0;
-    p = p * z - 1.0 / 39916800.0;
-    p = p * z + 1.0 / 362880.0;
-    p = p * z - 1.0 / 5040.0;
-    p = p * z + 1.0 / 120.0;
-    p = p * z - 1.0 / 6.0;
-    return a + a * (z * p);
+    double p = 1.0 / 355687428096000.0;                            /* 17! */
+    return tsi_sin_series(a, p * (a * a) - 1.0 / 1307674368000.0); /* 15! */
 }
 
 TSI_SHARED double tsi_cos_small(double a)

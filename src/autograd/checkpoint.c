@@ -31,17 +31,9 @@ static void capture_one(tsi_capture *c, tsi_leaf *leaf)
 {
     for (int64_t i = 0; i < c->count; i++)
         if (c->leaf[i] == leaf) return;
-    if (c->count == c->capacity) {
-        int64_t capacity = c->capacity ? 2 * c->capacity : 16;
-        tsi_leaf **grown = tsi_realloc(c->leaf, (size_t)capacity * sizeof(tsi_leaf *));
-        if (!grown) {
-            tsi_fail_memory("the leaves of a function", (size_t)capacity * sizeof(tsi_leaf *));
-            return;
-        }
-        c->leaf = grown;
-        c->capacity = capacity;
-    }
-    c->leaf[c->count++] = leaf;
+    if (tsi_room(&c->leaf, c->count, &c->capacity, sizeof(tsi_leaf *),
+                 "the leaves of a function") == TS_OK)
+        c->leaf[c->count++] = leaf;
 }
 
 void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t count)

@@ -143,16 +143,9 @@ int ts_tensor_needs_grad(const ts_tensor *t)
 
 static tsi_node *node_new(ts_tape *tape)
 {
-    if (tape->node_count == tape->node_capacity) {
-        int64_t capacity = tape->node_capacity ? 2 * tape->node_capacity : 64;
-        tsi_node *grown = tsi_realloc(tape->node, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            tsi_fail_memory("the nodes of a tape", (size_t)capacity * sizeof *grown);
-            return NULL;
-        }
-        tape->node = grown;
-        tape->node_capacity = capacity;
-    }
+    if (tsi_room(&tape->node, tape->node_count, &tape->node_capacity, sizeof *tape->node,
+                 "the nodes of a tape") != TS_OK)
+        return NULL;
     tsi_node *node = &tape->node[tape->node_count];
     memset(node, 0, sizeof *node);
     return node;

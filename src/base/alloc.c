@@ -17,7 +17,7 @@
 #include "base/intmath.h"
 #include "base/text.h"
 
-enum { STRIPE_COUNT = 16 };
+enum { STRIPE_COUNT = 16, ROOM_MIN = 16 };
 
 typedef struct stripe {
     _Alignas(
@@ -76,6 +76,21 @@ void *tsi_realloc(void *memory, size_t bytes)
     if (memory == NULL) return tsi_alloc(bytes);
     if (TSI_UNLIKELY(!attempt(my_stripe()))) return NULL;
     return realloc(memory, bytes > 0 ? bytes : 1);
+}
+
+ts_status tsi_room_grow(void *array, int64_t count, int64_t *capacity, size_t item,
+                        const char *what)
+{
+    int64_t wanted = tsi_max_i64(tsi_max_i64(2 * *capacity, ROOM_MIN), count + 1);
+    void *old, *grown;
+    size_t bytes;
+    memcpy(&old, array, sizeof old); /* pointers to all types look alike, but may not be read so */
+    if (!tsi_mul_size((size_t)wanted, item, &bytes)) return tsi_fail_memory(what, SIZE_MAX);
+    grown = tsi_realloc(old, bytes);
+    if (!grown) return tsi_fail_memory(what, bytes);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return TS_OK;
 }
 
 void *tsi_alloc_aligned(size_t bytes, size_t alignment)

@@ -26,6 +26,16 @@ char *tsi_strndup(const char *text, size_t length);
 /* Records TS_ERR_MEMORY with what was wanted; returns it. */
 ts_status tsi_fail_memory(const char *what, size_t bytes);
 
+/* Room behind `count` items of an array that doubles; `array` is the address of its pointer, which
+ * stays as it is where there is no memory for `what` (recorded). */
+ts_status tsi_room_grow(void *array, int64_t count, int64_t *capacity, size_t item,
+                        const char *what);
+static inline ts_status tsi_room(void *array, int64_t count, int64_t *capacity, size_t item,
+                                 const char *what)
+{
+    return count < *capacity ? TS_OK : tsi_room_grow(array, count, capacity, item, what);
+}
+
 /* The n-th allocation from now fails (1: the next one), and only that; 0 switches it off. Returns
  * how many allocations were tried since the last call. Process-wide. */
 int64_t tsi_alloc_fail_at(int64_t n);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/intmath.h"
 #include "base/thread.h"
+#include "device/at_once.h"
 #include "device/cpu.h"
 
 enum { BUFFER_ALIGNMENT = 64, HUGE_PAGE = 2 << 20, MAPPED_MIN = 4 << 20 };
@@ -74,48 +75,6 @@ static ts_status copy_bytes(const tsi_device *device, void *to, const void *from
     return TS_OK;
 }
 
-static ts_status stream_create(const tsi_device *device, tsi_stream **out)
-{
-    (void)device;
-    *out = NULL; /* the default stream is the only one there is */
-    return TS_OK;
-}
-
-static void stream_destroy(const tsi_device *device, tsi_stream *stream)
-{
-    (void)device, (void)stream;
-}
-
-static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
-{
-    (void)device, (void)stream;
-    return TS_OK;
-}
-
-static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
-{
-    (void)device, (void)stream;
-    *out = NULL;
-    return TS_OK;
-}
-
-static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
-{
-    (void)device, (void)stream, (void)event;
-    return TS_OK;
-}
-
-static bool event_done(const tsi_device *device, tsi_device_event *event)
-{
-    (void)device, (void)event;
-    return true;
-}
-
-static void event_destroy(const tsi_device *device, tsi_device_event *event)
-{
-    (void)device, (void)event;
-}
-
 static void properties(const tsi_device *device, tsi_device_properties *out)
 {
     (void)device;
@@ -132,13 +91,7 @@ static const tsi_device cpu_device = {
     .buffer_free = buffer_free,
     .copy_in = copy_bytes,
     .copy_out = copy_bytes,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_sync = stream_sync,
-    .event_record = event_record,
-    .event_wait = event_wait,
-    .event_done = event_done,
-    .event_destroy = event_destroy,
+    TSI_AT_ONCE,
     .copy = tsi_cpu_copy,
     .fill = tsi_cpu_fill,
     .fold = tsi_cpu_fold,

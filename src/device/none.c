@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "device/device.h"
+#include "device/at_once.h"
 
 enum { ALIGNMENT = 64, MAPPED_MIN = 1 << 16, PAGE = 4096 };
 
@@ -48,48 +48,6 @@ static ts_status copy_bytes(const tsi_device *device, void *to, const void *from
 {
     (void)device, (void)to, (void)from, (void)bytes, (void)stream;
     return TS_OK;
-}
-
-static ts_status stream_create(const tsi_device *device, tsi_stream **out)
-{
-    (void)device;
-    *out = NULL;
-    return TS_OK;
-}
-
-static void stream_destroy(const tsi_device *device, tsi_stream *stream)
-{
-    (void)device, (void)stream;
-}
-
-static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
-{
-    (void)device, (void)stream;
-    return TS_OK;
-}
-
-static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
-{
-    (void)device, (void)stream;
-    *out = NULL;
-    return TS_OK;
-}
-
-static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
-{
-    (void)device, (void)stream, (void)event;
-    return TS_OK;
-}
-
-static bool event_done(const tsi_device *device, tsi_device_event *event)
-{
-    (void)device, (void)event;
-    return true;
-}
-
-static void event_destroy(const tsi_device *device, tsi_device_event *event)
-{
-    (void)device, (void)event;
 }
 
 static ts_status copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
@@ -130,13 +88,7 @@ static const tsi_device none = {
     .buffer_free = buffer_free,
     .copy_in = copy_bytes,
     .copy_out = copy_bytes,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_sync = stream_sync,
-    .event_record = event_record,
-    .event_wait = event_wait,
-    .event_done = event_done,
-    .event_destroy = event_destroy,
+    TSI_AT_ONCE,
     .copy = copy,
     .fill = fill,
     .fold = fold,

@@ -79,6 +79,7 @@ struct ts_layout {
 ts_status tsi_mesh_desc_parse(ts_world *world, const char *text, int64_t world_size,
                               tsi_mesh_desc **out);
 int64_t tsi_mesh_desc_rank(const tsi_mesh_desc *mesh, const int64_t *coord); /* world rank */
+int64_t tsi_mesh_desc_product(const tsi_mesh_desc *mesh, uint32_t axes); /* of the axes' sizes */
 bool tsi_mesh_desc_coord(const tsi_mesh_desc *mesh, int64_t rank, int64_t *coord);
 /* Coordinate of the i-th member in row-major order, and back. */
 void tsi_mesh_desc_unravel(const tsi_mesh_desc *mesh, int64_t index, int64_t *coord);

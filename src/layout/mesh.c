@@ -29,6 +29,14 @@ static int64_t axis_index(const tsi_mesh_desc *mesh, int32_t axis, int64_t coord
     return index;
 }
 
+int64_t tsi_mesh_desc_product(const tsi_mesh_desc *mesh, uint32_t axes)
+{
+    int64_t product = 1;
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (axes >> k & 1u) product *= mesh->size[k];
+    return product;
+}
+
 int64_t tsi_mesh_desc_rank(const tsi_mesh_desc *mesh, const int64_t *coord)
 {
     int64_t index = mesh->offset;

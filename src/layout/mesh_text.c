@@ -135,13 +135,8 @@ static ts_status parse_run(tsi_cursor *cursor, int64_t world_size, rank_run *out
 static ts_status parse_runs(tsi_cursor *cursor, int64_t world_size, run_list *list)
 {
     do {
-        if (list->count == list->room) {
-            int64_t room = list->room ? 2 * list->room : 16;
-            rank_run *more = tsi_realloc(list->run, (size_t)room * sizeof *more);
-            if (!more) return tsi_fail_memory("the ranks of a mesh", (size_t)room * sizeof *more);
-            list->run = more;
-            list->room = room;
-        }
+        TSI_TRY(tsi_room(&list->run, list->count, &list->room, sizeof *list->run,
+                         "the ranks of a mesh"));
         rank_run *r = &list->run[list->count];
         TSI_TRY(parse_run(cursor, world_size, r));
         list->count++;

@@ -163,15 +163,6 @@ static uint32_t axes_of_dim(const tsi_pair *pair, int32_t d)
     return axes;
 }
 
-static int64_t product_of(const tsi_mesh_desc *mesh, uint32_t axes)
-{
-    int64_t product = 1;
-    for (int32_t k = 0; k < mesh->ndim; k++) {
-        if (axes >> k & 1u) product *= mesh->size[k];
-    }
-    return product;
-}
-
 /* All dims connected with dim d by shared axes; marks them in *seen. */
 static void component_of(const tsi_pair *pair, int32_t d, uint32_t *seen, component *out)
 {
@@ -197,9 +188,9 @@ static void component_of(const tsi_pair *pair, int32_t d, uint32_t *seen, compon
 
 static bool component_tables(const tsi_pair *pair, component *c, tsi_arena *arena)
 {
-    int64_t all = product_of(pair->src.mesh, c->axes);
+    int64_t all = tsi_mesh_desc_product(pair->src.mesh, c->axes);
     for (int32_t i = 0; i < c->dim_count; i++) {
-        int64_t size = product_of(pair->src.mesh, c->dim_axes[i]);
+        int64_t size = tsi_mesh_desc_product(pair->src.mesh, c->dim_axes[i]);
         if (size > TABLE_MAX || 2 * size > all) continue;
         c->table[i] = tsi_arena_alloc(arena, (size_t)size * sizeof *c->table[i]);
         if (!c->table[i]) return false;
@@ -234,7 +225,7 @@ static bool component_sum(const tsi_pair *pair, component *c, tsi_arena *arena, 
 {
     int64_t coord[TS_NDIM_MAX] = { 0 };
     const tsi_mesh_desc *mesh = pair->src.mesh;
-    int64_t all = product_of(mesh, c->axes);
+    int64_t all = tsi_mesh_desc_product(mesh, c->axes);
     *out = 0;
     if (!component_tables(pair, c, arena)) return false;
     for (int64_t i = 0; i < all; i++) {
@@ -253,7 +244,8 @@ static bool component_sum(const tsi_pair *pair, component *c, tsi_arena *arena, 
 static bool overlap_classes(const tsi_pair *pair, tsi_arena *arena, int64_t *out)
 {
     uint32_t seen = 0;
-    int64_t total = product_of(pair->src.mesh, ~(pair->src.cut | pair->dst.cut | pair->dst.owner));
+    int64_t total =
+        tsi_mesh_desc_product(pair->src.mesh, ~(pair->src.cut | pair->dst.cut | pair->dst.owner));
     for (int32_t d = 0; d < pair->dims; d++) {
         component c;
         int64_t sum = 0;
@@ -279,7 +271,7 @@ static int64_t class_looks(const tsi_pair *pair)
         component c;
         if (seen >> d & 1u) continue;
         component_of(pair, d, &seen, &c);
-        looks = tsi_max_i64(looks, product_of(pair->src.mesh, c.axes));
+        looks = tsi_max_i64(looks, tsi_mesh_desc_product(pair->src.mesh, c.axes));
     }
     return looks;
 }
@@ -385,7 +377,7 @@ ts_status tsi_pair_overlap(const tsi_pair *pair, bool distinct, int64_t *out)
             good = overlap_classes(pair, &arena, out);
         }
         uint32_t others = pair->src.cut | pair->dst.cut | pair->dst.owner | pair->src.kept;
-        if (distinct) *out /= product_of(pair->src.mesh, ~others);
+        if (distinct) *out /= tsi_mesh_desc_product(pair->src.mesh, ~others);
     }
     tsi_arena_release(&arena);
     return good ? TS_OK : tsi_fail_memory("the overlap of two layouts", 0);
@@ -396,7 +388,7 @@ ts_status tsi_pair_bound(const tsi_pair *pair, int64_t *out)
     int64_t overlap = 0;
     bool terms = pair->src.terms > 1;
     TSI_TRY(tsi_pair_overlap(pair, terms, &overlap));
-    int64_t wanted = pair->count * product_of(pair->src.mesh, pair->src.kept);
+    int64_t wanted = pair->count * tsi_mesh_desc_product(pair->src.mesh, pair->src.kept);
     if (!terms) {
         *out = wanted * pair->dst.replicas - overlap;
     } else {

@@ -19,15 +19,6 @@ static void spread_index(const tsi_mesh_desc *mesh, uint32_t axes, int64_t index
     }
 }
 
-static int64_t product_of(const tsi_mesh_desc *mesh, uint32_t axes)
-{
-    int64_t product = 1;
-    for (int32_t k = 0; k < mesh->ndim; k++) {
-        if (axes >> k & 1u) product *= mesh->size[k];
-    }
-    return product;
-}
-
 /* Of the replicas, the first in q's node, counted from the preferred one; or the preferred one. */
 static int64_t nearest_replica(const tsi_pair *pair, int64_t q, int64_t preferred, int64_t *coord)
 {
@@ -92,7 +83,7 @@ bool tsi_pair_receivers(const tsi_pair *pair, const int64_t *delta, uint32_t fix
         else if (pair->same_mesh && (dst->keep & ~free) >> k & 1u)
             coord[k] = at[k];
     }
-    int64_t count = product_of(dst->mesh, free);
+    int64_t count = tsi_mesh_desc_product(dst->mesh, free);
     for (int64_t i = 0; i < count; i++) {
         spread_index(dst->mesh, free, i, coord);
         if (!visit(tsi_mesh_desc_rank(dst->mesh, coord), i, count, context)) return false;
@@ -119,7 +110,7 @@ static bool owners_same_mesh(const tsi_pair *pair, const int64_t *sigma, const i
             coord[k] = at[k];
     }
     uint32_t loop = free & ~fixed;
-    int64_t count = product_of(mesh, free), loops = product_of(mesh, loop);
+    int64_t count = tsi_mesh_desc_product(mesh, free), loops = tsi_mesh_desc_product(mesh, loop);
     for (int32_t k = 0; k < mesh->ndim; k++) {
         if ((free & fixed) >> k & 1u) coord[k] = at[k];
     }

@@ -31,20 +31,10 @@ tsi_action_class tsi_action_class_of(int32_t kind)
     return (tsi_action_class)class_of[kind];
 }
 
-/* Room for one more item of an array that doubles. */
+/* Room for `more` items behind `count`. */
 static bool grow(void *array, int64_t count, int64_t more, int64_t *capacity, size_t item)
 {
-    if (count + more <= *capacity) return true;
-    int64_t wanted = tsi_max_i64(tsi_max_i64(2 * *capacity, 8), count + more);
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    size_t bytes;
-    if (!tsi_mul_size((size_t)wanted, item, &bytes)) return false;
-    grown = tsi_realloc(old, bytes);
-    if (!grown) return false;
-    memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
-    return true;
+    return more == 0 || tsi_room(array, count + more - 1, capacity, item, "a step") == TS_OK;
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */

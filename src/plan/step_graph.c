@@ -40,13 +40,8 @@ void tsi_step_graph_cite(const tsi_step_graph *graph, int32_t number, tsi_text *
 
 ts_status tsi_step_graph_edge(tsi_step_graph *graph, int32_t from, int32_t to, tsi_edge_why why)
 {
-    if (graph->edge_count == graph->edge_capacity) {
-        int64_t capacity = graph->edge_capacity > 0 ? 2 * graph->edge_capacity : 64;
-        tsi_step_edge *grown = tsi_realloc(graph->edge, (size_t)capacity * sizeof *grown);
-        if (!grown) return tsi_fail_memory("the graph of a step", (size_t)capacity * sizeof *grown);
-        graph->edge = grown;
-        graph->edge_capacity = capacity;
-    }
+    TSI_TRY(tsi_room(&graph->edge, graph->edge_count, &graph->edge_capacity, sizeof *graph->edge,
+                     "the graph of a step"));
     graph->edge[graph->edge_count++] = (tsi_step_edge){ from, to, (int32_t)why };
     return TS_OK;
 }

@@ -83,20 +83,6 @@ static ts_status unknown(const char *what, const char *name, const char *const *
                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* Room for one more of a line's items; they are kept for the next line. */
-static bool room(void *array, int64_t count, int64_t *capacity, size_t item)
-{
-    if (count < *capacity) return true;
-    int64_t wanted = *capacity > 0 ? 2 * *capacity : 16;
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    grown = tsi_realloc(old, (size_t)wanted * item);
-    if (!grown) return false;
-    memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
-    return true;
-}
-
 /* ---- the head -------------------------------------------------------------------------------- */
 
 static ts_status read_ranks(reader *r)
@@ -149,7 +135,8 @@ static ts_status read_span(reader *r, tsi_cursor *cursor)
                         "possible",
                         cursor->start, r->step->rank_count);
     for (; first <= last; first += stride) {
-        if (!room(&r->member, r->member_count, &r->member_capacity, sizeof *r->member))
+        if (tsi_room(&r->member, r->member_count, &r->member_capacity, sizeof *r->member,
+                     "the text of a step") != TS_OK)
             return tsi_fail_memory("the members of a group", sizeof *r->member);
         r->member[r->member_count++] = (int32_t)first;
     }
@@ -221,7 +208,8 @@ static ts_status read_touches(reader *r, int32_t how, char *names)
         if (value < 0)
             return TSI_FAIL(TS_ERR_ARG, "%s '%.60s', which is no value of rank %lld",
                             tsi_touch_names[how], names, (long long)r->rank);
-        if (!room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch))
+        if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
+                     "the text of a step") != TS_OK)
             return tsi_fail_memory("what an action touches", sizeof *r->touch);
         r->touch[r->touch_count++] = (tsi_touch){ value, how };
     }

@@ -52,19 +52,6 @@ struct tsi_recording {
 
 /* ---- small lists ----------------------------------------------------------------------------- */
 
-static bool room(void *array, int64_t count, int64_t *capacity, size_t item)
-{
-    if (count < *capacity) return true;
-    int64_t wanted = *capacity > 0 ? 2 * *capacity : 32;
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    grown = tsi_realloc(old, (size_t)wanted * item);
-    if (!grown) return false;
-    memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
-    return true;
-}
-
 static void fail(tsi_recording *r, ts_status status)
 {
     if (r->status == TS_OK) r->status = status;
@@ -75,7 +62,8 @@ static void add_touch(tsi_recording *r, int32_t value, tsi_touch_how how)
     if (value < 0) return;
     for (int64_t i = 0; i < r->touch_count; i++)
         if (r->touch[i].value == value && r->touch[i].how == (int32_t)how) return;
-    if (!room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch)) {
+    if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
+                 "the recording of a step") != TS_OK) {
         fail(r, tsi_fail_memory("a recording", sizeof *r->touch));
         return;
     }
@@ -122,7 +110,8 @@ static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
                    (long long)r->all_count + 1);
     clean(name);
     block *made = tsi_calloc(1, sizeof *made);
-    if (!made || !room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all)) {
+    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
+                          "the recording of a step") != TS_OK) {
         tsi_free(made);
         fail(r, tsi_fail_memory("a recording", sizeof *made));
         return NULL;
@@ -337,7 +326,8 @@ static void hear_free(void *context, void *what)
     b->there = false;
     b->gone = true;
     if (b->implicit) return; /* by the call that is to come */
-    if (!room(&r->freed, r->freed_count, &r->freed_capacity, sizeof *r->freed)) {
+    if (tsi_room(&r->freed, r->freed_count, &r->freed_capacity, sizeof *r->freed,
+                 "the recording of a step") != TS_OK) {
         fail(r, tsi_fail_memory("a recording", sizeof *r->freed));
         return;
     }
@@ -448,8 +438,8 @@ static void hear_issue(void *context, void *what)
     p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
     ts_status status = describe(r, issued, &p.action, name);
     if (status == TS_OK && p.action.peer == r->rank->index) return; /* to itself: no message */
-    if (status == TS_OK &&
-        !room(&r->issued, r->issued_count, &r->issued_capacity, sizeof *r->issued))
+    if (status == TS_OK && tsi_room(&r->issued, r->issued_count, &r->issued_capacity,
+                                    sizeof *r->issued, "the recording of a step") != TS_OK)
         status = tsi_fail_memory("a recording", sizeof *r->issued);
     if (status == TS_OK) r->issued[r->issued_count++] = p;
     fail(r, status);

@@ -146,17 +146,9 @@ static tsi_ordinal *ordinal_of(tsi_tensor_state *state, uint64_t label)
 
 static void log_push(tsi_stream_log *log, uint64_t stream)
 {
-    if (log->count == log->capacity) {
-        int64_t capacity = log->capacity ? 2 * log->capacity : 8;
-        uint64_t *grown = tsi_realloc(log->stream, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            tsi_fail_memory("the random streams of a function", (size_t)capacity * sizeof *grown);
-            return;
-        }
-        log->stream = grown;
-        log->capacity = capacity;
-    }
-    log->stream[log->count++] = stream;
+    if (tsi_room(&log->stream, log->count, &log->capacity, sizeof *log->stream,
+                 "the random streams of a function") == TS_OK)
+        log->stream[log->count++] = stream;
 }
 
 /* The next draw of the scope. */

@@ -95,18 +95,11 @@ void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry)
         undo_release(&copy);
         return;
     }
-    if (state->undo_count == state->undo_capacity) {
-        int64_t capacity = state->undo_capacity ? 2 * state->undo_capacity : 32;
-        tsi_undo *grown = tsi_realloc(state->undo, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            tsi_fail_memory("the undo log of a catching scope", (size_t)capacity * sizeof *grown);
-            undo_release(&copy);
-            return;
-        }
-        state->undo = grown;
-        state->undo_capacity = capacity;
-    }
-    state->undo[state->undo_count++] = copy;
+    if (tsi_room(&state->undo, state->undo_count, &state->undo_capacity, sizeof *state->undo,
+                 "the undo log of a catching scope") == TS_OK)
+        state->undo[state->undo_count++] = copy;
+    else
+        undo_release(&copy);
 }
 
 /* Puts back what the entry remembers; its references move into the variable. */
@@ -154,13 +147,8 @@ static const char *full_label(ts_rank *rank, const char *parent, const char *lab
 
 static ts_status frames_grow(tsi_tensor_state *state)
 {
-    if (state->frame_count < state->frame_capacity) return TS_OK;
-    int64_t capacity = state->frame_capacity ? 2 * state->frame_capacity : 16;
-    tsi_frame *grown = tsi_realloc(state->frame, (size_t)capacity * sizeof *grown);
-    if (!grown) return tsi_fail_memory("the stack of scopes", (size_t)capacity * sizeof *grown);
-    state->frame = grown;
-    state->frame_capacity = capacity;
-    return TS_OK;
+    return tsi_room(&state->frame, state->frame_count, &state->frame_capacity, sizeof *state->frame,
+                    "the stack of scopes");
 }
 
 ts_status tsi_frames_begin(ts_rank *rank, tsi_tensor_state *state)

@@ -254,28 +254,11 @@ double complex tsi_number_load(ts_dtype dtype, const void *element)
 
 static double unit_of(ts_dtype dtype)
 {
-    switch (dtype) {
-    case TS_DTYPE_F64:
-    case TS_DTYPE_C128:
-        return 1e-9;
-    case TS_DTYPE_F32:
-    case TS_DTYPE_C64:
-        return 1e-4;
-    case TS_DTYPE_F16:
-        return 4e-3;
-    case TS_DTYPE_BF16:
-        return 3e-2;
-    case TS_DTYPE_I64:
-    case TS_DTYPE_I32:
-    case TS_DTYPE_I16:
-    case TS_DTYPE_I8:
-    case TS_DTYPE_U8:
-    case TS_DTYPE_BOOL:
-    case TS_DTYPE_NONE:
-    case TS_DTYPE_COUNT:
-        break;
-    }
-    return 0;
+    tsi_category category = tsi_dtype_category(dtype);
+    if (category <= TSI_CATEGORY_INT) return 0;
+    if (dtype == TS_DTYPE_BF16) return 3e-2;
+    size_t bytes = ts_dtype_size(dtype) / (category == TSI_CATEGORY_COMPLEX ? 2 : 1);
+    return bytes == 8 ? 1e-9 : bytes == 4 ? 1e-4 : 4e-3;
 }
 
 static bool part_close(double x, double y, double unit, double scale)

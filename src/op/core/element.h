@@ -47,6 +47,15 @@ static inline double complex tsi_number_both(ts_number value)
     memcpy(&both, part, sizeof both);
     return both;
 }
+/* The first number of attributes: value, alpha, exponent. Integers wrap as unsigned ones. */
+static inline uint64_t tsi_first_whole(const void *attributes)
+{
+    return (uint64_t)((const ts_number *)attributes)->whole;
+}
+static inline double complex tsi_first_both(const void *attributes)
+{
+    return tsi_number_both(*(const ts_number *)attributes);
+}
 
 /* Walks over all positions of `extent`, row-major. Per operand the strides in elements; `at[k]` is
  * the offset, in elements, of operand k. Usage:  for (bool more = tsi_loop_begin(&loop); more; more

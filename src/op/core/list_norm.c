@@ -58,13 +58,8 @@ ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x)
     TSI_TRY(way_of(sums, x, &way));
     sums->rank = x->rank;
     if (!x->mesh->member) return TS_OK;
-    if (sums->items == sums->capacity) {
-        int64_t capacity = sums->capacity ? 2 * sums->capacity : 64;
-        tsi_norm_item *grown = tsi_realloc(sums->item, (size_t)capacity * sizeof *grown);
-        if (!grown) return tsi_fail_memory("a total norm", (size_t)capacity * sizeof *grown);
-        sums->item = grown;
-        sums->capacity = capacity;
-    }
+    TSI_TRY(
+        tsi_room(&sums->item, sums->items, &sums->capacity, sizeof *sums->item, "a total norm"));
     tsi_array *dense = dense_of(x);
     if (!dense) return ts_rank_status(x->rank);
     sums->item[sums->items++] = (tsi_norm_item){ dense, way, 0 };

@@ -19,27 +19,17 @@ static double alpha_of(const void *attributes)
     return ((const ts_number *)attributes)->real;
 }
 
-static uint64_t whole_of(const void *attributes)
-{
-    return (uint64_t)((const ts_number *)attributes)->whole;
-}
-
-static double complex both_of(const void *attributes)
-{
-    return tsi_number_both(*(const ts_number *)attributes);
-}
-
 /* A real factor is one: it makes no zero of a part that is infinite. */
 static double complex times(const void *a, double complex x)
 {
-    return cimag(both_of(a)) == 0 ? alpha_of(a) * x : both_of(a) * x;
+    return cimag(tsi_first_both(a)) == 0 ? alpha_of(a) * x : tsi_first_both(a) * x;
 }
 
 TSI_REAL(add, x[0] + alpha_of(a) * x[1])
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + whole_of(a) * (uint64_t)x[1]))
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + tsi_first_whole(a) * (uint64_t)x[1]))
 TSI_BOTH(add, x[0] + times(a, x[1]))
 TSI_REAL(sub, x[0] - alpha_of(a) * x[1])
-TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - whole_of(a) * (uint64_t)x[1]))
+TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - tsi_first_whole(a) * (uint64_t)x[1]))
 TSI_BOTH(sub, x[0] - times(a, x[1]))
 TSI_REAL(mul, x[0] * x[1])
 TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)x[1]))

@@ -54,16 +54,6 @@ static double value_of(const void *attributes)
     return ((const ts_number *)attributes)->real;
 }
 
-static uint64_t whole_of(const void *attributes)
-{
-    return (uint64_t)((const ts_number *)attributes)->whole;
-}
-
-static double complex both_of(const void *attributes)
-{
-    return tsi_number_both(*(const ts_number *)attributes);
-}
-
 static ts_dtype value_dtype(const void *attributes)
 {
     return tsi_number_dtype(attributes);
@@ -89,29 +79,29 @@ static ts_dtype exponent_dtype(const void *attributes)
 /* A real factor is one: it makes no zero of a part that is infinite. */
 static double complex times(double complex x, const void *a)
 {
-    return cimag(both_of(a)) == 0 ? x * value_of(a) : x * both_of(a);
+    return cimag(tsi_first_both(a)) == 0 ? x * value_of(a) : x * tsi_first_both(a);
 }
 
 static double complex by(double complex x, const void *a)
 {
-    return cimag(both_of(a)) == 0 ? x / value_of(a) : x / both_of(a);
+    return cimag(tsi_first_both(a)) == 0 ? x / value_of(a) : x / tsi_first_both(a);
 }
 
 TSI_REAL(add, x[0] + value_of(a))
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + whole_of(a)))
-TSI_BOTH(add, x[0] + both_of(a))
+TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + tsi_first_whole(a)))
+TSI_BOTH(add, x[0] + tsi_first_both(a))
 TSI_REAL(rsub, value_of(a) - x[0])
-TSI_WHOLE(rsub, (int64_t)(whole_of(a) - (uint64_t)x[0]))
-TSI_BOTH(rsub, both_of(a) - x[0])
+TSI_WHOLE(rsub, (int64_t)(tsi_first_whole(a) - (uint64_t)x[0]))
+TSI_BOTH(rsub, tsi_first_both(a) - x[0])
 TSI_REAL(mul, x[0] * value_of(a))
-TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * whole_of(a)))
+TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * tsi_first_whole(a)))
 TSI_BOTH(mul, times(x[0], a))
 TSI_REAL(div, x[0] / value_of(a))
 TSI_BOTH(div, by(x[0], a))
 
 static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    double complex both = both_of(call->attributes);
+    double complex both = tsi_first_both(call->attributes);
     double value = creal(both);
     *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL };
     traits->mono[0] = value >= 0 ? TSI_MONO_UP : TSI_MONO_DOWN;
@@ -148,15 +138,15 @@ static ts_status factor_grad(const tsi_grad_io *io)
 /* ---- powers, clamps, leaky functions --------------------------------------------------------- */
 
 TSI_REAL(pow, pow(x[0], value_of(a)))
-TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)whole_of(a)))
-TSI_BOTH(pow, cpow(x[0], both_of(a)))
+TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)tsi_first_whole(a)))
+TSI_BOTH(pow, cpow(x[0], tsi_first_both(a)))
 
 /* Whole powers are multiplicative; odd ones are monotone too. */
 static void pow_trait(const tsi_op_call *call, tsi_traits *traits)
 {
     double exponent = value_of(call->attributes);
     *traits = (tsi_traits){ 0 };
-    if (cimag(both_of(call->attributes)) != 0 || exponent != floor(exponent) ||
+    if (cimag(tsi_first_both(call->attributes)) != 0 || exponent != floor(exponent) ||
         fabs(exponent) > 1e9)
         return;
     traits->flow = TSI_MULTIPLICATIVE;
@@ -171,7 +161,7 @@ static ts_status pow_grad(const tsi_grad_io *io)
     by.value.imaginary = less.exponent.imaginary = -by.value.imaginary;
     less.exponent.real -= 1.0;
     less.exponent = tsi_number_of(less.exponent);
-    if (both_of(&by) == 0.0) /* 0 times a power that may be infinite */
+    if (tsi_first_both(&by) == 0.0) /* 0 times a power that may be infinite */
         return give(io, ts_zeros_like(io->out_grad[0]));
     ts_tensor *power = tsi_op_make(&tsi_op_pow, &io->in[0], 1, &less);
     return give(io, ts_mul(io->out_grad[0], tsi_op_make(&tsi_op_mul_scalar, &power, 1, &by)));

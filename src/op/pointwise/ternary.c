@@ -17,16 +17,6 @@ static double value_of(const void *attributes)
     return ((const value_attributes *)attributes)->value.real;
 }
 
-static int64_t whole_of(const void *attributes)
-{
-    return ((const value_attributes *)attributes)->value.whole;
-}
-
-static double complex both_of(const void *attributes)
-{
-    return tsi_number_both(((const value_attributes *)attributes)->value);
-}
-
 #define FAMILY(real, whole, both, kind)                                                            \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
 #define POINTWISE(n)                                                                               \
@@ -115,11 +105,10 @@ static ts_dtype value_dtype(const void *attributes)
 }
 
 TSI_REAL(addcmul, x[0] + value_of(a) * x[1] * x[2])
-TSI_WHOLE(addcmul,
-          (int64_t)((uint64_t)x[0] + (uint64_t)whole_of(a) * (uint64_t)x[1] * (uint64_t)x[2]))
-TSI_BOTH(addcmul, x[0] + both_of(a) * x[1] * x[2])
+TSI_WHOLE(addcmul, (int64_t)((uint64_t)x[0] + tsi_first_whole(a) * (uint64_t)x[1] * (uint64_t)x[2]))
+TSI_BOTH(addcmul, x[0] + tsi_first_both(a) * x[1] * x[2])
 TSI_REAL(addcdiv, x[0] + value_of(a) * x[1] / x[2])
-TSI_BOTH(addcdiv, x[0] + both_of(a) * x[1] / x[2])
+TSI_BOTH(addcdiv, x[0] + tsi_first_both(a) * x[1] / x[2])
 
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
 {
@@ -218,7 +207,7 @@ static int64_t cut_of(const void *attributes)
 }
 
 TSI_REAL(masked_fill, x[1] != 0.0 ? value_of(a) : x[0])
-TSI_BOTH(masked_fill, x[1] != 0.0 ? both_of(a) : x[0])
+TSI_BOTH(masked_fill, x[1] != 0.0 ? tsi_first_both(a) : x[0])
 TSI_WHOLE(masked_fill, x[1] ? cut_of(a) : x[0])
 
 static ts_status masked_fill_infer(const tsi_op_call *call)
@@ -240,7 +229,7 @@ static ts_status masked_fill_infer(const tsi_op_call *call)
  * one. */
 static void masked_fill_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    double complex value = both_of(call->attributes);
+    double complex value = tsi_first_both(call->attributes);
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         if (reduce == TS_REDUCE_SUM && value != 0.0) continue;
         if (reduce == TS_REDUCE_PROD && value != 1.0 && value != 0.0) continue;
