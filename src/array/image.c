@@ -88,8 +88,10 @@ ts_status tsi_image_close(tsi_image *image)
             tsi_block from = tsi_array_block(image->dense);
             status = device->copy(device, &image->of, &from, where->queue);
         }
-        if (device->host_alloc && status == TS_OK)
-            status = device->stream_sync(device, where->queue); /* pinned memory is read later */
+        if (device->host_alloc) { /* pinned memory is read later, be the rest as it may */
+            ts_status read = device->stream_sync(device, where->queue);
+            if (status == TS_OK) status = read;
+        }
     }
     if (where) {
         memory_give(image);

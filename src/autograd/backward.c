@@ -388,7 +388,8 @@ static void forget(const tsi_backward *r)
 static ts_status run_all(tsi_backward *r, ts_rank *rank)
 {
     if (!r->tape) return TS_OK;
-    tsi_autograd_state *state = tsi_autograd_state_of(rank);
+    tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
+    TSI_ASSERT(state); /* it made the tape */
     ts_tape *tape = ts_tape_retain(r->tape);
     tsi_backward *before = state->running;
     state->running = r;
@@ -447,7 +448,7 @@ static ts_status check_seed(int32_t k, const ts_tensor *root, const ts_tensor *s
 ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32_t count,
                            const ts_backward_options *options)
 {
-    ts_rank *rank = tsi_tensor_enter(count > 0 ? root[0] : NULL, "backward");
+    ts_rank *rank = tsi_tensor_enter(root && count > 0 ? root[0] : NULL, "backward");
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     ts_backward_options o = TS_INIT(ts_backward_options);
     if (options)
@@ -484,12 +485,25 @@ ts_status ts_backward(ts_tensor *root, const ts_backward_options *options)
     return ts_backward_from(&root, &seed, 1, options);
 }
 
+/* Whatever is not on the way from the root has no gradient; what is no tensor cannot be asked. */
+static ts_status check_wrt(ts_tensor *const *wrt, int32_t count, ts_tensor *const *out)
+{
+    if (count > 0 && (!wrt || !out))
+        return TSI_FAIL(TS_ERR_NULL, "grad: the list of %s is NULL", wrt ? "results" : "tensors");
+    for (int32_t k = 0; k < count; k++) {
+        if (!wrt[k]) return TSI_FAIL(TS_ERR_NULL, "grad: tensor %d of %d is NULL", k, count);
+        if (wrt[k]->ended) return tsi_tensor_refuse(wrt[k], "grad: tensor %d", k);
+    }
+    return TS_OK;
+}
+
 ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tensor **out)
 {
-    for (int32_t k = 0; k < count; k++)
+    for (int32_t k = 0; out && k < count; k++)
         out[k] = NULL;
     ts_rank *rank = tsi_tensor_enter(root, "grad");
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
+    TSI_TRY(check_wrt(wrt, count, out));
     tsi_backward r = { .parts = TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER,
                        .keep = 1,
                        .last = -1,

@@ -27,13 +27,36 @@ typedef struct checkpoint {
 
 /* ---- capturing ------------------------------------------------------------------------------- */
 
+/* Held: a leaf that the function made for itself ends with the function's scope. */
 static void capture_one(tsi_capture *c, tsi_leaf *leaf)
 {
     for (int64_t i = 0; i < c->count; i++)
         if (c->leaf[i] == leaf) return;
     if (tsi_room(&c->leaf, c->count, &c->capacity, sizeof(tsi_leaf *),
-                 "the leaves of a function") == TS_OK)
-        c->leaf[c->count++] = leaf;
+                 "the leaves of a function") != TS_OK)
+        return;
+    c->leaf[c->count++] = leaf;
+    leaf->references++;
+}
+
+/* Those whose tensors are there still: the others are made anew when the function runs again. */
+static void capture_settle(tsi_capture *c)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < c->count; i++) {
+        if (c->leaf[i]->self)
+            c->leaf[kept++] = c->leaf[i];
+        else
+            tsi_leaf_release(c->leaf[i]);
+    }
+    c->count = kept;
+}
+
+static void capture_release(tsi_capture *c)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        tsi_leaf_release(c->leaf[i]);
+    tsi_free(c->leaf);
 }
 
 void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t count)
@@ -239,11 +262,12 @@ static ts_status run_recorded(ts_tape *tape, const ts_checkpoint_call *call, ts_
     ts_status status = run_plain(call, rank, c->state, output, 1);
     tensors->streams = c->log.below;
     state->capture = capture.outer;
+    capture_settle(&capture);
     if (status == TS_OK)
         status = record_call(tape, call, c, &capture, output);
     else
         checkpoint_destroy(c);
-    tsi_free(capture.leaf);
+    capture_release(&capture);
     return status;
 }
 
@@ -259,6 +283,9 @@ ts_status ts_checkpoint(const ts_checkpoint_call *call, ts_tensor **output)
                         call->output_count);
     for (int32_t o = 0; o < call->output_count; o++)
         output[o] = NULL;
+    for (int32_t i = 0; i < call->input_count; i++) /* the tape keeps what the function ignores */
+        if (call->input[i] && !call->input[i]->layout)
+            return tsi_tensor_refuse(call->input[i], "checkpoint: input %d", i);
     ts_tape *tape = tsi_tape_recording(rank);
     if (tape) return run_recorded(tape, call, output);
     return run_plain(call, rank, (void *)(uintptr_t)call->state, output, 0);

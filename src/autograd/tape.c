@@ -289,10 +289,13 @@ ts_tape *ts_tape_begin(ts_rank *me)
 {
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
     tsi_autograd_state *state = tsi_autograd_state_of(me);
-    if (!state || tsi_observers_add(&me->observers, &state->hears) != TS_OK) return NULL;
-    ts_tape *tape = tsi_calloc(1, sizeof *tape);
+    ts_tape *tape = state ? tsi_calloc(1, sizeof *tape) : NULL;
     if (!tape) {
         tsi_fail_memory("a tape", sizeof *tape);
+        return NULL;
+    }
+    if (tsi_observers_add(&me->observers, &state->hears) != TS_OK) {
+        tsi_free(tape);
         return NULL;
     }
     tape->rank = me;

@@ -264,7 +264,10 @@ static ts_status issue_posted(tsi_call *call)
     tsi_comm_rank *comm = call->group->comm;
     call->local.base.asynchronous = 1;
     ts_work *work = to_handle(call);
-    if (work == NULL) return TS_ERR_MEMORY;
+    if (work == NULL) {
+        tsi_ring_end(comm->rank->ring, call->local.base.event, 0);
+        return TS_ERR_MEMORY;
+    }
     if (comm->batch_open) {
         *comm->batch_end = work;
         comm->batch_end = &work->next;

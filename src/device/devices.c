@@ -55,15 +55,16 @@ static const tsi_device *find(const char *name)
 
 ts_status tsi_device_add(const tsi_device *device)
 {
-    if (find(device->name)) return TS_OK;
+    (void)known_count(); /* the built-in ones come first */
     pthread_mutex_lock(&known.lock);
+    bool there = find(device->name) != NULL; /* two threads may bring the same one */
     int32_t count = atomic_load_explicit(&known.count, memory_order_relaxed);
-    if (count < DEVICES_MAX) {
+    if (!there && count < DEVICES_MAX) {
         known.device[count] = device;
         atomic_store_explicit(&known.count, count + 1, memory_order_release);
     }
     pthread_mutex_unlock(&known.lock);
-    if (count < DEVICES_MAX) return TS_OK;
+    if (there || count < DEVICES_MAX) return TS_OK;
     return TSI_FAIL(TS_ERR_STATE, "device %s: there are %d already", device->name, DEVICES_MAX);
 }
 

@@ -11,10 +11,21 @@
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
+/* A hook that fails has failed the rank, with its own sentence or with this one: a call that gives
+ * NULL on a healthy rank would be a riddle. */
 static ts_status run_hooks(ts_module *m, ts_hook when)
 {
-    for (tsi_hook_entry *h = m->hooks; h; h = h->next)
-        if (h->when == (int32_t)when) TSI_TRY(h->fn(m, h->context));
+    for (tsi_hook_entry *h = m->hooks; h; h = h->next) {
+        if (h->when != (int32_t)when) continue;
+        ts_status status = h->fn(m, h->context);
+        if (status == TS_OK) continue;
+        if (ts_rank_status(m->rank) != TS_OK) return ts_rank_status(m->rank);
+        char name[256];
+        (void)ts_module_name(m, name, sizeof name);
+        return TSI_FAIL(status < TS_OK ? status : TS_ERR_ARG,
+                        "module %s: a hook returned %s without saying why", name,
+                        ts_status_name(status));
+    }
     return TS_OK;
 }
 
@@ -176,7 +187,7 @@ void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_te
     ts_scope scope = ts_scope_open(m->rank, m->name.text);
     if (run_hooks(m, TS_HOOK_FORWARD_BEFORE) == TS_OK) {
         call_inside(m, input, count, output);
-        (void)run_hooks(m, TS_HOOK_FORWARD_AFTER);
+        if (run_hooks(m, TS_HOOK_FORWARD_AFTER) != TS_OK) output[0] = NULL;
     }
     for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++)
         ts_scope_pass(scope, output[o]);

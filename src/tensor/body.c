@@ -182,7 +182,9 @@ void tsi_bodies_close(tsi_tensor_state *state)
     for (tsi_slab *slab = state->slabs; slab; slab = slab->next)
         for (int32_t i = 0; i < slab->used; i++) {
             ts_tensor *t = &slab->body[i];
-            t->held -= t->posted_releases < t->held ? t->posted_releases : t->held;
+            int32_t given = t->posted_releases + (t->posted_drops > 0 && t->caller_owns);
+            t->held -= given < t->held ? given : t->held;
+            if (t->held == 0 || t->posted_drops > 0) t->caller_owns = 0;
         }
     atomic_store_explicit(&state->rank->inbox, NULL, memory_order_relaxed); /* it hears no more */
     for (tsi_slab *slab = state->slabs, *next; slab; slab = next) {

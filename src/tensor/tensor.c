@@ -368,6 +368,9 @@ ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)
         return TSI_FAIL(TS_ERR_STATE, "write: the tensor is not a variable");
     if (!value) return TSI_FAIL(TS_ERR_NULL, "write: the value is NULL");
     if (!value->layout) return tsi_tensor_refuse(value, "write: the value");
+    if (value->rank != rank) /* its counts are touched by its own thread alone (INV-16) */
+        return TSI_FAIL(TS_ERR_ARG, "write: the value is of rank %lld, the variable of rank %lld",
+                        (long long)value->rank->index, (long long)rank->index);
     rebind(variable, value);
     return ts_rank_status(rank);
 }

@@ -399,7 +399,87 @@ TS_TEST_RANKS(roots_without_history_are_refused, 1)
     ts_scope_close(scope);
 }
 
+/* A leaf that a function makes for itself ends with the function's scope, before the call is
+ * recorded; it is made anew when the function runs again. */
+static void own_leaf_body(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                          int phase)
+{
+    (void)state, (void)me, (void)phase;
+    output[0] = ts_mul(ts_watch(ts_square(input[0])), input[0]);
+}
+
+TS_TEST_RANKS(a_function_may_watch_for_itself, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_scope scope = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh));
+    ts_tensor *again = ts_watch(x), *plain = NULL;
+    own_leaf_body(NULL, t->me, &again, &plain, 0);
+    TEST_OK(t, ts_backward(total(checkpointed(own_leaf_body, NULL, 0, x)), NULL));
+    TEST_OK(t, ts_backward(total(plain), NULL));
+    ts_tensor *same = ts_sub(ts_tensor_grad(x), ts_tensor_grad(again));
+    double off = -1;
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_abs(same), NULL, 0, 0), &off));
+    TEST_CHECK(t, off == 0.0);
+    ts_scope_close(scope);
+}
+
+static void ignoring_body(void *state, ts_rank *me, ts_tensor *const *input, ts_tensor **output,
+                          int phase)
+{
+    (void)me, (void)input, (void)phase;
+    output[0] = ts_square(*(ts_tensor *const *)state);
+}
+
+/* Tensors that are none, or are none any more, where a gradient is asked for. */
+TS_TEST_RANKS(gradients_of_nothing_are_refused, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh)), *ended = ts_square(x), *out = x;
+    ts_tensor *root = total(ts_square(x)), *none = NULL;
+    ts_tensor_drop(ended);
+    static const char *const words[] = { "grad: tensor 0 of 1 is NULL",
+                                         "grad: tensor 0 is a tensor that was dropped",
+                                         "grad: the list of results is NULL",
+                                         "checkpoint: input 0 is a tensor that was dropped" };
+    for (int i = 0; i < 4; i++) {
+        ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        if (i == 3)
+            TEST_CHECK(t, checkpointed(ignoring_body, &x, sizeof x, ended) == NULL);
+        else
+            TEST_CHECK(t, ts_grad(root, i ? &ended : &none, 1, i < 2 ? &out : NULL) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
+        ts_scope_close(caught);
+        TEST_CHECK(t, i > 1 || out == NULL);
+    }
+}
+
 /* ---- hooks ----------------------------------------------------------------------------------- */
+
+static ts_status on_silence(ts_module *m, void *context)
+{
+    (void)m, (void)context;
+    return TS_ERR_STATE;
+}
+
+/* A hook that fails without a word fails the rank all the same. */
+TS_TEST_RANKS(a_silent_hook_is_named, 1, 2)
+{
+    static const ts_hook hooks[] = { TS_HOOK_FORWARD_BEFORE, TS_HOOK_FORWARD_AFTER };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int i = 0; i < 2; i++) {
+        net n;
+        net_make(t, mesh, &n);
+        TEST_OK(t, ts_module_on(n.module, hooks[i], on_silence, NULL));
+        ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        ts_tensor *x = input_of(mesh);
+        TEST_CHECK(t, ts_module_call(n.module, &x, 1) == NULL);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "a hook returned TS_ERR_STATE");
+        TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+    }
+}
 
 typedef struct diary {
     char text[256];

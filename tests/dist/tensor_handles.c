@@ -281,6 +281,22 @@ TS_TEST_RANKS(repair_12_a_gradient_is_the_leafs, 1)
     TEST_CHECK(t, grad == 6.0);
 }
 
+/* Ranks of one process see each other's handles; a variable takes none of them. */
+TS_TEST_RANKS(a_value_of_another_rank_is_refused, 2)
+{
+    static ts_tensor *of_rank[2];
+    if (ts_world_local_count(ts_rank_world(t->me)) < 2) return;
+    of_rank[t->index] = ts_ones(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(4), NULL);
+    ts_tensor *variable = ts_variable(t->me);
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    ts_scope scope = catching(t->me);
+    (void)ts_tensor_write(variable, of_rank[1 - t->index]);
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "write: the value is of rank");
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    ts_tensor_release(variable);
+}
+
 /* ---- other threads --------------------------------------------------------------------------- */
 
 static void *release_thread(void *tensor)

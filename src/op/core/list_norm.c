@@ -101,7 +101,7 @@ static ts_status reduce_ways(const tsi_norm_sums *sums, const tsi_array *sum)
     for (int32_t i = 0; i < sums->count; i++) {
         if (!sums->axes[i]) continue;
         ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
-        if (!group) return TS_ERR_MEMORY;
+        if (!group) return ts_rank_status(sums->rank);
         ts_array one;
         tsi_array_describe(sum, &one);
         one.data = (double *)tsi_array_data(sum) + i;
