@@ -80,6 +80,7 @@ ts_status tsi_image_close(tsi_image *image)
 {
     const tsi_rank_device *where = image->where;
     ts_status status = TS_OK;
+    TSI_ASSERT(!where || image->bytes == 0 || image->memory);
     if (where && image->mode & TSI_IMAGE_WRITE && image->bytes > 0) {
         const tsi_device *device = where->device;
         status =

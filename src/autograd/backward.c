@@ -28,7 +28,7 @@ static ts_status add_to(ts_tensor **sum, ts_tensor *addition)
 
 static ts_status deliver_wrt(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
 {
-    for (int32_t k = 0; k < r->wrt_count; k++) {
+    for (int32_t k = 0; k < r->wrt_count; k++) { /* a tensor may be asked for twice */
         const tsi_link *link = r->wrt[k]->autograd;
         if (!link) continue;
         bool mine = edge->leaf ? link->leaf == edge->leaf
@@ -50,6 +50,7 @@ static ts_status deliver(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
         return tsi_leaf_accumulate(edge->leaf, grad);
     if (top->wrt && (edge->leaf || r == top)) TSI_TRY(deliver_wrt(top, edge, grad));
     if (edge->leaf) return TS_OK;
+    TSI_ASSERT(edge->node >= 0 && edge->node < r->tape->node_count);
     return add_to(&r->tape->node[edge->node].out_grad[edge->output], grad);
 }
 
@@ -242,11 +243,14 @@ static ts_status leaves_pass(tsi_backward *r, int64_t number)
 {
     for (int32_t i = 0; i < r->tape->node[number].edge_count; i++) {
         tsi_leaf *leaf = r->tape->node[number].edge[i].leaf;
-        if (leaf && --leaf->pending == 0) TSI_TRY(leaf_ready(r, leaf));
+        if (!leaf) continue;
+        TSI_ASSERT(leaf->pending > 0); /* leaves_count counted this use */
+        if (--leaf->pending == 0) TSI_TRY(leaf_ready(r, leaf));
     }
     return TS_OK;
 }
 
+/* Anew each time: a backward that failed may have left counts behind. */
 static void leaves_count(const tsi_backward *r)
 {
     const tsi_node *node = r->tape->node;
@@ -384,7 +388,7 @@ static void forget(const tsi_backward *r)
     }
 }
 
-/* The outermost backward. */
+/* The outermost backward. The tape is held: a hook may close the scope it was begun in. */
 static ts_status run_all(tsi_backward *r, ts_rank *rank)
 {
     if (!r->tape) return TS_OK;

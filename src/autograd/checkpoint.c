@@ -118,7 +118,7 @@ static ts_status run_again(checkpoint *c, const tsi_grad_io *io)
     const char *label = rank->label;
     ts_scope scope = ts_scope_open(rank, NULL);
     tsi_frame *frame = tsi_frame_top(tensors);
-    frame->no_grad = 0;
+    frame->no_grad = 0; /* backward's own scope switched it off */
     frame->label = rank->label = label;
     c->tape = ts_tape_retain(ts_tape_begin(rank));
     ts_status status = c->tape ? watch_inputs(c, io) : ts_rank_status(rank);
@@ -163,6 +163,7 @@ static ts_status checkpoint_grad(const tsi_grad_io *io, void *extra)
 {
     checkpoint *c = extra;
     tsi_backward *outer = tsi_autograd_state_of(io->rank)->running;
+    TSI_ASSERT(outer); /* gradients run inside a backward */
     int32_t parts = outer->parts & ~c->done;
     ts_status status = c->tape ? TS_OK : run_again(c, io);
     if (status == TS_OK) status = run_back(c, io, outer, parts);

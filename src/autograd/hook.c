@@ -11,7 +11,7 @@ static ts_status leaf_hook(tsi_leaf *leaf, const tsi_grad_hook *hook)
     tsi_grad_hook *h = tsi_calloc(1, sizeof *h);
     if (!h) return tsi_fail_memory("a hook", sizeof *h);
     *h = *hook;
-    tsi_grad_hook **end = &leaf->hooks;
+    tsi_grad_hook **end = &leaf->hooks; /* told in the order in which they came */
     while (*end)
         end = &(*end)->next;
     *end = h;
@@ -47,6 +47,7 @@ ts_status ts_tensor_on_grad(ts_tensor *t, ts_grad_hook_fn fn, void *context)
 
 ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark)
 {
+    TSI_ASSERT(first >= 0);
     if (first >= tape->node_count) return TS_OK; /* nothing was recorded */
     tsi_mark *m = tsi_arena_alloc(&tape->memory, sizeof *m);
     if (!m) return tsi_fail_memory("a mark on a tape", sizeof *m);
@@ -55,6 +56,8 @@ ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark)
     m->last = tape->node_count - 1;
     m->next = tape->marks;
     tape->marks = m;
+    /* Inner modules end first and are marked first. Backward opens marks from the end: outer ones
+     * before inner ones, so the list of ends grows at its head and that of begins at its tail. */
     m->next_end = tape->node[m->last].ends;
     tape->node[m->last].ends = m;
     m->next_begin = NULL;

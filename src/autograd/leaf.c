@@ -51,6 +51,7 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
 void tsi_leaf_release(tsi_leaf *leaf)
 {
     if (!leaf || --leaf->references > 0) return;
+    TSI_ASSERT(leaf->references == 0 && !leaf->self);
     while (leaf->hooks) {
         tsi_grad_hook *hook = leaf->hooks;
         leaf->hooks = hook->next;
@@ -117,6 +118,7 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
     if (addition->dtype != leaf->dtype) /* of a value that operators see in fewer bits */
         addition = ts_cast(addition, (ts_dtype)leaf->dtype);
     if (!addition) return ts_rank_status(leaf->rank);
+    /* Who completes a gradient itself reduces what is new of it; what is reduced waits aside. */
     if (leaf->complete && leaf->grad && leaf->settled) {
         TSI_ASSERT(!leaf->reduced);
         leaf->reduced = leaf->grad;

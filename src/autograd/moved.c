@@ -16,6 +16,7 @@ static ts_status moved_grad(const tsi_grad_io *io, void *extra)
     for (int32_t k = 0; k < source->sharding->ndim; k++) {
         place[k] = source->sharding->place[k];
         bool same_mesh = given->mesh == source->sharding->mesh;
+        /* A gradient that is pending on the axis itself is left so: reducing it comes later. */
         bool stays = same_mesh && tsi_placement_partial(&given->place[k]);
         if (tsi_placement_partial(&place[k]) && !stays)
             place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };

@@ -95,6 +95,7 @@ void tsi_link_drop(ts_tensor *t)
 
 bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output)
 {
+    TSI_ASSERT(node >= 0 && node < tape->node_count);
     if (t->autograd) tsi_link_drop(t); /* written in place: its history is the new one */
     tsi_link *link = tsi_calloc(1, sizeof *link);
     if (!link) {
@@ -117,7 +118,8 @@ tsi_leaf *tsi_leaf_of(const ts_tensor *t)
     return link ? link->leaf : NULL;
 }
 
-/* 1: towards a watched input, 2: towards a parameter, 0: nothing of interest. */
+/* 1: towards a watched input, 2: towards a parameter, 0: nothing of interest. What another tape
+ * recorded counts as a constant: backward walks one tape. */
 static int32_t towards_of(const ts_tape *tape, const ts_tensor *t)
 {
     const tsi_link *link = link_of(t);
@@ -173,6 +175,7 @@ static void edge_fill(const ts_tape *tape, const ts_tensor *t, tsi_edge *edge)
         edge->leaf = link->leaf;
         edge->leaf->references++;
     } else {
+        TSI_ASSERT(link->node < tape->node_count); /* so a walk downwards meets it later */
         edge->node = link->node;
         edge->output = link->output;
     }
@@ -186,6 +189,7 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, i
     node->output_count = output_count;
     if (!node_arrays(tape, node)) return -1;
     const tsi_frame *frame = tsi_frame_top(tsi_slot_get(tape->rank, TSI_SLOT_TENSOR));
+    /* Backward runs under the call's own policy, and its events and errors name the call. */
     node->label = frame->label;
     node->moves = frame->moves;
     node->where = tape->rank->where;
@@ -201,6 +205,7 @@ int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, i
 bool tsi_tape_add_leaves(ts_tape *tape, int64_t number, tsi_leaf *const *leaf, int64_t count)
 {
     tsi_node *node = &tape->node[number];
+    TSI_ASSERT(node->edge_count == node->input_count); /* none were added before */
     size_t all = (size_t)node->input_count + (size_t)count;
     tsi_edge *edge = tsi_arena_calloc(&tape->memory, all + 1, sizeof *edge);
     if (!edge) {
@@ -258,6 +263,8 @@ static void record(void *context, void *what)
     if (state->capture) tsi_capture_leaves(state, call->in, plan->input_count);
     if (!tape || frame->no_grad) return;
     if (!tsi_tape_wants(tape, call->in, plan->input_count)) return;
+    /* Without a gradient it is recorded all the same where one would be missed: backward says so.
+     */
     if (!plan->op->grad && !refuses(call)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
     if (number < 0) return;
@@ -308,7 +315,7 @@ ts_tape *ts_tape_begin(ts_rank *me)
     return tape;
 }
 
-/* Tapes that were begun in the scope stop recording. */
+/* Tapes that were begun in the scope stop recording; without one, calls are told to nobody. */
 static void scope_closed(ts_rank *rank, uint64_t mark)
 {
     tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
@@ -335,7 +342,7 @@ int64_t ts_tape_length(const ts_tape *tape)
 void ts_tape_release(ts_tape *tape)
 {
     if (!tape || --tape->references > 0) return;
-    while (tape->links)
+    while (tape->links) /* their tensors live on, without a history */
         link_leave_tape(tape->links);
     for (int64_t n = 0; n < tape->node_count; n++) {
         tsi_node *node = &tape->node[n];

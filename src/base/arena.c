@@ -105,6 +105,7 @@ tsi_arena_mark tsi_arena_save(const tsi_arena *arena)
 
 void tsi_arena_rewind(tsi_arena *arena, tsi_arena_mark mark)
 {
+    TSI_ASSERT(!mark.block || mark.used <= mark.block->capacity);
     /* A mark taken before the first block existed means the beginning. */
     arena->current = mark.block != NULL ? mark.block : arena->first;
     arena->used = mark.block != NULL ? mark.used : 0;

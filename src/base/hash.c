@@ -101,6 +101,7 @@ ts_status tsi_map_insert(tsi_map *map, uint64_t key, void *value)
     TSI_ASSERT(value != NULL);
     if (!tsi_map_reserve(map, 1))
         return tsi_fail_memory("a hash map", 2 * map->capacity * sizeof(tsi_map_entry));
+    TSI_ASSERT(map->count < map->capacity); /* a search ends at a free entry */
     put(map, key, value);
     map->count++;
     return TS_OK;

@@ -66,8 +66,10 @@ void tsi_observers_tell_all(tsi_observers *list, tsi_news news, void *what)
     for (int32_t i = 0; left >> i != 0; i++) {
         if (!(left >> i & 1)) continue;
         const tsi_observer *observer = list->list[i];
+        TSI_ASSERT(observer); /* a removed one has lost its bit */
         observer->hear[news](observer->context, what);
         left &= list->hearers[news]; /* without those it removed */
     }
+    TSI_ASSERT(list->telling > 0);
     if (--list->telling == 0 && TSI_UNLIKELY(list->gaps)) close_gaps(list);
 }

@@ -92,12 +92,14 @@ void *tsi_comm_engine_state(const ts_world *world)
 
 void tsi_comm_helpers_limit(ts_world *world, int32_t count)
 {
+    TSI_ASSERT(tsi_comm_of_world(world));
     tsi_helpers *helpers = &tsi_comm_of_world(world)->helpers;
     helpers->limit = (int32_t)tsi_min_i64(helpers->limit, tsi_max_i64(count, 0));
 }
 
 ts_status tsi_comm_helpers_start(ts_world *world)
 {
+    TSI_ASSERT(tsi_comm_of_world(world));
     return tsi_helpers_start(&tsi_comm_of_world(world)->helpers);
 }
 

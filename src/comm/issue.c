@@ -290,6 +290,7 @@ static ts_status issue_posted(tsi_call *call)
 ts_status tsi_call_issue(tsi_call *call)
 {
     tsi_work *work = &call->local.base;
+    TSI_ASSERT(!call->skip && work->team); /* a rank outside the group has nothing to issue */
     bool posted = call->options.work != NULL || call->group->comm->batch_open;
     /* Peers read and write the blocks on their own threads: what the queue does to them comes
      * first. */

@@ -54,6 +54,7 @@ static void unlink_work(ts_work *work)
 void tsi_work_link(ts_work *work)
 {
     tsi_comm_rank *comm = work->comm;
+    TSI_ASSERT(!is_linked(work) && !work->on_stack);
     work->previous = NULL;
     work->next = comm->flight;
     if (comm->flight != NULL) comm->flight->previous = work;

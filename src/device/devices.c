@@ -98,6 +98,8 @@ typedef union world_device {
 void tsi_world_device_set(ts_world *world, const tsi_device *device)
 {
     world_device is = { .device = device };
+    for (int64_t i = 0; i < world->local_count; i++) /* a rank keeps the one it took */
+        TSI_ASSERT(!tsi_slot_get(world->rank[i], TSI_SLOT_DEVICE));
     world->slot[TSI_SLOT_DEVICE].destroy = NULL;
     atomic_store_explicit(&world->slot[TSI_SLOT_DEVICE].state, is.slot, memory_order_release);
 }

@@ -170,6 +170,7 @@ static TSI_COLD void start_helpers(team *t)
 
 static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn fn, void *context)
 {
+    TSI_ASSERT(atomic_load_explicit(&t->state, memory_order_relaxed) == 0);
     t->fn = fn;
     t->context = context;
     t->count = count;

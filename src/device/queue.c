@@ -82,6 +82,7 @@ static task *take_task(tsi_stream *stream, bool *dropped)
 {
     pthread_mutex_lock(&stream->lock);
     task *taken = stream->first;
+    TSI_ASSERT(taken); /* it was linked before it was counted in `posted` */
     stream->first = taken->next;
     if (!stream->first) stream->last = &stream->first;
     *dropped = stream->failed;
@@ -136,6 +137,7 @@ static void wait_for(tsi_stream *stream, uint32_t number)
 
 static void wait_for_all(tsi_stream *stream)
 {
+    TSI_ASSERT(pthread_getspecific(streams.of_thread) != stream); /* it would wait for itself */
     wait_for(stream, atomic_load_explicit(&stream->posted, memory_order_acquire));
 }
 

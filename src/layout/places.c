@@ -132,6 +132,7 @@ static int32_t first_interval(const ts_layout *layout, const int64_t *coord, int
 bool tsi_layout_region_dim(const ts_layout *layout, const int64_t *coord, int32_t dim,
                            tsi_arena *arena, tsi_span_list *out)
 {
+    TSI_ASSERT(dim >= 0 && dim < layout->view.ndim);
     ts_interval first;
     int32_t i = first_interval(layout, coord, dim, &first), end = layout->cut_first[dim + 1];
     int64_t length = first.end - first.begin;

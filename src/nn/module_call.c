@@ -51,8 +51,9 @@ static ts_status param_ready(ts_tensor *t, void *context)
 {
     ts_module *m = context;
     uint64_t serial = tsi_autograd_state_of(t->rank)->serial;
-    if (m->ready_serial != serial) m->ready_count = 0;
+    if (m->ready_serial != serial) m->ready_count = 0; /* the last backward did not reach all */
     m->ready_serial = serial;
+    TSI_ASSERT(m->ready_count < m->trained_count);
     if (++m->ready_count < m->trained_count) return TS_OK;
     m->ready_count = 0;
     return run_hooks(m, TS_HOOK_GRAD_READY);
@@ -75,6 +76,7 @@ ts_status ts_module_on(ts_module *m, ts_hook when, ts_hook_fn fn, void *context)
     TSI_TRY(tsi_rank_enter(m->rank));
     if (!fn || when < 0 || when >= TS_HOOK_COUNT)
         return TSI_FAIL(TS_ERR_ARG, "hook: there is no hook %d", (int)when);
+    /* One hook on each parameter counts for all hooks of the module. */
     if (when == TS_HOOK_GRAD_READY && !has_hook(m, when))
         TSI_TRY(tsi_module_visit(m, watch_param, m));
     tsi_hook_entry *h = tsi_calloc(1, sizeof *h);
@@ -189,7 +191,7 @@ void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_te
         call_inside(m, input, count, output);
         if (run_hooks(m, TS_HOOK_FORWARD_AFTER) != TS_OK) output[0] = NULL;
     }
-    for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++)
+    for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++) /* 0 leaves last */
         ts_scope_pass(scope, output[o]);
     output[0] = ts_scope_leave(scope, output[0]);
 }

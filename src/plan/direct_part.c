@@ -108,6 +108,7 @@ static bool cell_of(builder *b, const tsi_region *whole, int64_t index, tsi_regi
 static void emit(builder *b, int32_t phase, bool sends, int32_t array, const int64_t *peer,
                  int64_t peer_count, const tsi_region *common)
 {
+    TSI_ASSERT(phase < b->phases);
     int64_t cells = b->rounds / b->phases;
     for (int64_t c = 0; c < cells && !b->failed; c++) {
         tsi_region cell;
@@ -241,6 +242,7 @@ static bool send_to(int64_t q, int64_t number, int64_t count, void *context)
     mates m;
     tsi_region share;
     find_mates(b, q, s->walk->coord, b->src_coord, &m);
+    TSI_ASSERT(b->failed || m.rank[m.own] == q); /* it needs the block: it is one of them */
     if (tsi_region_share(&s->walk->common, m.own, m.count, b->arena, &share)) {
         emit(b, 0, true, TSI_PIECE_SOURCE, &q, 1, &share);
     }

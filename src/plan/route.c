@@ -174,6 +174,7 @@ bool tsi_pair_owners(const tsi_pair *pair, const int64_t *sigma, const int64_t *
 bool tsi_region_share(const tsi_region *whole, int64_t number, int64_t count, tsi_arena *arena,
                       tsi_region *out)
 {
+    TSI_ASSERT(number >= 0 && number < count);
     if (tsi_region_count(whole) == 0) return false;
     *out = *whole;
     if (count == 1 || whole->ndim == 0) return number == 0;

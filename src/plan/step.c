@@ -28,6 +28,7 @@ tsi_action_class tsi_action_class_of(int32_t kind)
 #define CLASS_OF(name, text, class_, once) TSI_CLASS_##class_,
     static const uint8_t class_of[] = { TSI_ACTION_LIST(CLASS_OF) };
 #undef CLASS_OF
+    TSI_ASSERT(kind >= 0 && (size_t)kind < TSI_COUNT_OF(class_of));
     return (tsi_action_class)class_of[kind];
 }
 
@@ -84,6 +85,7 @@ ts_status tsi_step_stages(tsi_step *step, int64_t stages, int64_t micro_batches)
 const tsi_step_list *tsi_step_list_of(const tsi_step *step, int64_t rank)
 {
     static const tsi_step_list none = { 0 };
+    TSI_ASSERT(rank >= 0 && rank < step->rank_count);
     return rank < step->list_count ? &step->list[rank] : &none;
 }
 

@@ -138,6 +138,7 @@ static ts_status sort_edges(tsi_step_graph *g)
         next[n] = sum;
         sum += here;
     }
+    TSI_ASSERT(sum == g->edge_count);
     /* Once filled, next[n] is where those of n end, which is where those of n + 1 begin. */
     for (int64_t e = 0; e < g->edge_count; e++)
         sorted[next[g->meet[g->edge[e].to]]++] = g->edge[e];
@@ -162,6 +163,7 @@ static ts_status refuse_cycle(const tsi_step_graph *g, const frame *walked, int3
 {
     static const char *const why[] = { "comes after", "is issued after", "is on its channel behind",
                                        "waits for", "needs" };
+    TSI_ASSERT(count > 0);
     tsi_text text = { 0 };
     int32_t begin = g->edge[walked[0].edge].to, at = begin;
     tsi_text_add(&text, "deadlock: ");
@@ -214,6 +216,7 @@ static ts_status order_from(tsi_step_graph *g, int32_t root, uint8_t *colour, fr
         if (colour[next] == DONE) {
             top->edge++;
         } else {
+            TSI_ASSERT(depth < g->count); /* nobody is on the stack twice */
             colour[next] = OPEN;
             stack[depth++] = (frame){ next, g->edge_first[next] };
         }

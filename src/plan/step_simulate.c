@@ -15,6 +15,7 @@
 /* Of the group's slowest link: units of a level are neighbours, so its ends decide. */
 static tsi_links_group links_group(const tsi_links *links, const tsi_step_group *group)
 {
+    TSI_ASSERT(group->count > 0);
     int32_t level = tsi_links_level(links, group->member[0], group->member[group->count - 1]);
     tsi_links_group out = { .n = group->count,
                             .latency = links->level_latency[level],

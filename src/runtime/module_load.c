@@ -172,6 +172,7 @@ static const tsi_seam *row_of(const tsi_seam *seam, const char *name)
 ts_status tsi_module_table_of(const tsi_module_offer *offer, tsi_module_kind kind,
                               const tsi_seam *mine, const void **table, int64_t *count)
 {
+    TSI_ASSERT((size_t)kind < TSI_COUNT_OF(offer->table));
     const tsi_module_table *theirs = &offer->table[kind];
     *table = NULL;
     *count = 0;

@@ -258,7 +258,8 @@ static void hear_move(void *context, void *what)
         append(r, &action);
     }
     if (to < 0 || !moved->implicit) return;
-    r->all[r->all_count - 1]->implicit = true; /* entered last */
+    TSI_ASSERT(r->all[r->all_count - 1]->value == to); /* entered last */
+    r->all[r->all_count - 1]->implicit = true;
     r->implicit_count++;
 }
 
@@ -452,8 +453,10 @@ static void hear_wait(void *context, void *what)
     for (int64_t i = 0; i < r->issued_count; i++) {
         if (r->issued[i].work != what) continue;
         if (!r->issued[i].written) write_issued(r, -1, -1);
-        for (i = 0; r->issued[i].work != what;)
+        for (i = 0; r->issued[i].work != what;) { /* those before it may have gone */
             i++;
+            TSI_ASSERT(i < r->issued_count);
+        }
         tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
         add_touch(r, r->issued[i].value, TSI_READS);
         append(r, &wait);

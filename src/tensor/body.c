@@ -38,6 +38,7 @@ static void closed_append(tsi_slab *slab)
 
 static tsi_slab *closed_pop(void)
 {
+    TSI_ASSERT(closed_count > 0);
     tsi_slab *slab = closed_first;
     closed_first = slab->next;
     closed_count--;

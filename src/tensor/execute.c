@@ -234,6 +234,7 @@ static ts_status run_sequence(tsi_execution *x)
     ts_mesh *mesh = tsi_mesh_of(x->rank, x->plan->src->sharding->mesh);
     if (!mesh) return ts_rank_status(x->rank);
     if (!mesh->member) return TS_OK;
+    TSI_ASSERT(x->plan->step_count > 0); /* else nothing would be written */
     tsi_array *current = tsi_array_retain(x->from);
     ts_status status = TS_OK;
     for (int32_t s = 0; status == TS_OK && s < x->plan->step_count; s++) {

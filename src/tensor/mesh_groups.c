@@ -86,6 +86,7 @@ void tsi_mesh_groups_drop(ts_mesh *mesh, void *context)
 
 ts_group *tsi_mesh_axes_group(ts_mesh *mesh, uint32_t axes)
 {
+    TSI_ASSERT(axes >> mesh->desc->ndim == 0);
     if (!mesh->groups) {
         mesh->groups = tsi_calloc(1, sizeof *mesh->groups);
         if (!mesh->groups) {

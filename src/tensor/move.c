@@ -39,6 +39,7 @@ void tsi_move_hold(tsi_move *move, tsi_array *array)
 
 tsi_move *tsi_move_retain(tsi_move *move)
 {
+    TSI_ASSERT(move->references > 0);
     move->references++;
     return move;
 }

@@ -124,6 +124,7 @@ static void undo_apply(tsi_tensor_state *state, tsi_undo *entry)
 /* The log back to `begin`: applied if the frame failed, forgotten if nobody outside catches. */
 static void undo_rewind(tsi_tensor_state *state, int64_t begin, bool apply, bool outer_catches)
 {
+    TSI_ASSERT(begin <= state->undo_count);
     if (!apply && outer_catches) return;
     while (state->undo_count > begin) {
         tsi_undo entry = state->undo[--state->undo_count];
@@ -258,6 +259,7 @@ static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
 
 static ts_status frame_close(ts_rank *rank, tsi_tensor_state *state)
 {
+    TSI_ASSERT(state->frame_count > 1); /* the root goes with the rank */
     tsi_frame *frame = tsi_frame_top(state);
     tsi_tell(rank, TSI_NEWS_CLOSE, &(tsi_closed){ rank, frame->mark });
     ts_status status = frame->catches ? frame_verdict(rank, frame) : TS_OK;

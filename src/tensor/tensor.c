@@ -341,6 +341,7 @@ ts_tensor *ts_variable(ts_rank *me)
 /* The variable gets value's layout and block; the old ones go to the undo log. */
 static void rebind(ts_tensor *variable, ts_tensor *value)
 {
+    TSI_ASSERT(variable->is_variable && value->array);
     tsi_undo old = {
         .variable = tsi_tensor_retain(variable),
         .mesh = variable->mesh,

@@ -314,8 +314,9 @@ static ts_status read_said(reading *r, const ts_attribute *said)
     for (int32_t i = 0; r->op->attribute && r->op->attribute[i].name; i++) {
         const tsi_attribute *a = &r->op->attribute[i];
         if (strcmp(a->name, name) != 0) continue;
+        TSI_ASSERT(i < 64); /* bits of `given` */
         if (said->type == TS_ATTRIBUTE_NONE && a->otherwise) return TS_OK;
-        r->given |= UINT64_C(1) << (i & 63);
+        r->given |= UINT64_C(1) << i;
         return set_value(r->op, a, said, r->out);
     }
     return refuse_name(r->op, name);
@@ -346,7 +347,7 @@ static ts_status check_required(const reading *r)
 {
     const tsi_attribute *a = r->op->attribute;
     for (int32_t i = 0; a && a[i].name; i++)
-        if (!a[i].otherwise && !(r->given >> (i & 63) & 1))
+        if (!a[i].otherwise && !(r->given >> i & 1))
             return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" is required", r->op->name, a[i].name);
     return TS_OK;
 }

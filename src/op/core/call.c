@@ -188,6 +188,7 @@ ts_status(ts_op_call)(const ts_op *op, ts_tensor *const *input, int32_t input_co
     ts_rank *rank = NULL;
     uint64_t bytes[TSI_ATTRIBUTES_MAX / 8];
     TSI_TRY(check_call(op, input, input_count, output, &rank));
+    TSI_ASSERT(op->desc->attribute_bytes <= sizeof bytes);
     TSI_TRY(read_values(rank, op, attribute, attribute_count, bytes));
     tsi_op_args args = { op->desc, input, present(op, input, input_count), op->in_place, bytes };
     return tsi_op_run(&args, output);

@@ -181,6 +181,7 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
         return plan;
     }
     if (*place) {
+        TSI_ASSERT((*place)->busy == 0); /* a call inside a call may need the same place */
         tsi_op_plan_destroy(*place);
         state->evicted++;
     } else {
@@ -391,6 +392,7 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
 static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
                                ts_tensor **out)
 {
+    TSI_ASSERT(plan->op->algorithm && plan->algorithm > 0);
     ts_meta out_meta[TSI_OUTPUT_MAX];
     memcpy(out_meta, plan->out_meta, (size_t)plan->output_count * sizeof *out_meta);
     tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,

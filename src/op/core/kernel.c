@@ -51,6 +51,7 @@ static const tsi_kernels *kernels_of(const tsi_device *device)
 
 ts_status tsi_kernels_add(const tsi_kernels *kernels)
 {
+    TSI_ASSERT(kernels->kind);
     pthread_mutex_lock(&known.lock);
     int32_t count = atomic_load_explicit(&known.count, memory_order_relaxed);
     bool there = kernels_of_kind(kernels->kind) != NULL, full = count == KINDS_MAX;
@@ -119,6 +120,7 @@ static bool copy_spans(tsi_span_list *list, tsi_arena *arena)
 
 static bool copy_operand(tsi_operand *operand, tsi_arena *arena)
 {
+    TSI_ASSERT(operand->global); /* of an absent input too: its dtype is NONE */
     ts_meta *global = tsi_arena_alloc(arena, sizeof *global);
     if (!global) return false;
     *global = *operand->global;
@@ -437,6 +439,7 @@ static ts_status list_dispatch(const tsi_list_op *op, const tsi_list_io *io)
 
 ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)
 {
+    TSI_ASSERT(io.rank == tsi_rank_current()); /* its ring and its queue (INV-16) */
     const tsi_rank_device *mine = tsi_rank_device_of(io.rank);
     if (!mine) return ts_rank_status(io.rank);
     io.device = mine->device;

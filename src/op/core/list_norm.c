@@ -99,7 +99,7 @@ static ts_status squares_run(const tsi_norm_sums *sums, const tsi_array *to)
 static ts_status reduce_ways(const tsi_norm_sums *sums, const tsi_array *sum)
 {
     for (int32_t i = 0; i < sums->count; i++) {
-        if (!sums->axes[i]) continue;
+        if (!sums->axes[i]) continue; /* every rank has all of these numbers already */
         ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
         if (!group) return ts_rank_status(sums->rank);
         ts_array one;

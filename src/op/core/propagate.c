@@ -640,6 +640,7 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     tsi_op_call call = {
         op, plan->attributes, plan->in_meta, plan->out_meta, plan->input_count, plan->output_count
     };
+    TSI_ASSERT(op->infer); /* the table's test looks for it */
     TSI_TRY(op->infer(&call));
     if (plan->in_place) TSI_TRY(check_in_place(&call));
     TSI_TRY(op->propagate ? choose_view(plan, &call) : choose(plan, &call, scratch, story));
