@@ -244,7 +244,7 @@ static double real_lerp(const double *x, const void *a)
 
 static double complex both_lerp(const double complex *x, const void *a)
 {
-    double complex w = both_of(a), way = x[1] - x[0];
+    double complex w = tsi_first_both(a), way = x[1] - x[0];
     return cabs(w) < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
 }
 
