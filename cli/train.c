@@ -138,6 +138,7 @@ static ts_status work(ts_rank *me, void *argument)
 {
     job *j = argument;
     ts_train_options options = TS_INIT(ts_train_options);
+    options.late = 1;
     options.on_plan = show_plan;
     options.on_step = show_step;
     options.stop = asked_to_stop;

@@ -73,7 +73,7 @@ typedef struct ts_adamw_options {
     double lr, beta1, beta2, epsilon,
         weight_decay; /* 0: 1e-3, 0.9, 0.95, 1e-8, unless exact; weight_decay as given */
     int32_t exact;    /* 1: every number is meant, 0 too */
-    int32_t reserved;
+    int32_t moments;  /* TS_DTYPE_BF16: kept in bf16, rounded by chance; 0: f32, of f64 ones f64 */
 } ts_adamw_options;
 
 typedef struct ts_sgd_options {
@@ -82,6 +82,23 @@ typedef struct ts_sgd_options {
     int32_t nesterov;
     int32_t exact; /* 1: every number is meant, 0 too */
 } ts_sgd_options;
+
+/* A whole step of an optimiser, decided on the rank's device. */
+typedef struct ts_step_options {
+    size_t struct_size;
+    double norm_max;   /* gradients are scaled down to this total norm; 0: they are not */
+    double grad_scale; /* what the loss was multiplied by, and gradients are divided by; 0: 1 */
+    ts_tensor *loss;   /* (optional) of one element: not finite, and the update does not run */
+    int32_t skips;     /* 1: later updates run again after one that did not; 0: none does */
+    int32_t reserved;
+} ts_step_options;
+
+typedef struct ts_step_outcome {
+    size_t struct_size;
+    double loss, norm; /* the norm before clipping */
+    int32_t updated;   /* 0: loss or norm were not finite, or an earlier one ended the updates */
+    int32_t reserved;
+} ts_step_outcome;
 
 /* The factor on the loss of training in few bits. */
 typedef struct ts_loss_scale {
@@ -149,6 +166,13 @@ TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *option
 /* Updates all parameters that have a gradient, or none, and clears the gradients it used. recorded
  * [coll] */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
+/* The total norm, clipping, whether all is finite, and the update, all in the order of the rank's
+ * queue: the host waits for nothing (several ranks: for what is reduced). ts_optimizer_outcome
+ * waits for the numbers of step ts_optimizer_begun, or of one of the three before it. recorded
+ * [coll] */
+TS_API ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options);
+TS_API int64_t ts_optimizer_begun(const ts_optimizer *o);
+TS_API ts_status ts_optimizer_outcome(ts_optimizer *o, int64_t step, ts_step_outcome *out);
 TS_API ts_status ts_optimizer_zero(ts_optimizer *o); /* recorded: gradients are forgotten */
 TS_API ts_status ts_optimizer_rate(ts_optimizer *o,
                                    double lr); /* recorded: from the next step on */

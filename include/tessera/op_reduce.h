@@ -88,6 +88,9 @@ TS_API ts_tensor *ts_logsumexp(ts_tensor *x, const int64_t *dims, int32_t count,
 /* Over the dims of the weight (NULL: the last dim). */
 TS_API ts_tensor *ts_rms_norm(ts_tensor *x, ts_tensor *weight, double epsilon);
 TS_API ts_tensor *ts_layer_norm(ts_tensor *x, ts_tensor *weight, ts_tensor *bias, double epsilon);
+/* rms_norm of x + r over the last dim; *sum (may be NULL) is x + r. */
+TS_API ts_tensor *ts_add_rms_norm(ts_tensor *x, ts_tensor *r, ts_tensor *weight, double epsilon,
+                                  ts_tensor **sum);
 
 /* 1 where an element is among the k largest of the last dim, else 0. */
 TS_API ts_tensor *ts_topk_mask(ts_tensor *x, int64_t k);
@@ -124,5 +127,6 @@ TS_END_C
 #define ts_logsumexp(...) (ts_here(TS_HERE), ts_logsumexp(__VA_ARGS__))
 #define ts_rms_norm(...) (ts_here(TS_HERE), ts_rms_norm(__VA_ARGS__))
 #define ts_layer_norm(...) (ts_here(TS_HERE), ts_layer_norm(__VA_ARGS__))
+#define ts_add_rms_norm(...) (ts_here(TS_HERE), ts_add_rms_norm(__VA_ARGS__))
 
 #endif

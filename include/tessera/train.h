@@ -35,6 +35,7 @@ typedef struct ts_train_shape {
     int64_t rows, context; /* that are run at once, of all ranks together */
     int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2, at most */
     int32_t parts;         /* that a step is made of, run one after the other; 0: one */
+    int32_t moment_dtype, reserved; /* TS_DTYPE_BF16: of AdamW's moments; 0: f32 */
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */
@@ -98,6 +99,9 @@ typedef struct ts_train_options {
      * step is the last, the run is saved and ends; 2: the sample is left out too. The largest
      * answer of any rank counts. */
     int (*stop)(void *context);
+    /* 1: on a device that runs behind the host, on_step is told of a step while the next one runs,
+     * and a stop ends the run one step later. 0: at once, and the device waits for it. */
+    int32_t late, reserved;
 } ts_train_options;
 
 typedef struct ts_train_result {

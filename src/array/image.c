@@ -9,10 +9,13 @@
 
 enum { IMAGE_ALIGNMENT = 64 };
 
+/* What is only written goes from plain memory, which copy_in has read when it returns: nobody waits
+ * for the queue. What is read comes into memory that copies need not stage. */
 static ts_status memory_take(tsi_image *image)
 {
     const tsi_device *device = image->where->device;
-    if (device->host_alloc) return device->host_alloc(device, image->bytes, &image->memory);
+    image->pinned = device->host_alloc && image->mode & TSI_IMAGE_READ;
+    if (image->pinned) return device->host_alloc(device, image->bytes, &image->memory);
     image->memory = tsi_alloc_aligned(image->bytes, IMAGE_ALIGNMENT);
     return image->memory ? TS_OK : tsi_fail_memory("an image on the host", image->bytes);
 }
@@ -20,7 +23,7 @@ static ts_status memory_take(tsi_image *image)
 static void memory_give(tsi_image *image)
 {
     const tsi_device *device = image->where->device;
-    if (device->host_free && image->memory)
+    if (image->pinned && image->memory)
         device->host_free(device, image->memory, image->bytes);
     else
         tsi_free(image->memory);
@@ -70,7 +73,8 @@ void tsi_image_drop(tsi_image *image)
 {
     if (!image->where) return;
     const tsi_rank_device *where = image->where;
-    if (image->memory) (void)where->device->stream_sync(where->device, where->queue);
+    bool reads = image->memory && image->mode & TSI_IMAGE_READ;
+    if (reads) (void)where->device->stream_sync(where->device, where->queue);
     memory_give(image);
     tsi_array_release(image->dense);
     *image = (tsi_image){ .mode = 0 };
@@ -89,7 +93,7 @@ ts_status tsi_image_close(tsi_image *image)
             tsi_block from = tsi_array_block(image->dense);
             status = device->copy(device, &image->of, &from, where->queue);
         }
-        if (device->host_alloc) { /* pinned memory is read later, be the rest as it may */
+        if (image->pinned) { /* pinned memory is read later, be the rest as it may */
             ts_status read = device->stream_sync(device, where->queue);
             if (status == TS_OK) status = read;
         }

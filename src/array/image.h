@@ -25,6 +25,7 @@ typedef struct tsi_image {
     void *memory;
     size_t bytes; /* that crossed, or will, one way */
     int32_t mode, reserved;
+    bool pinned; /* memory is the device's own (host_alloc) */
 } tsi_image;
 
 /* With READ the contents are on their way, and there after tsi_rank_device_sync. */

@@ -54,6 +54,29 @@ static ts_status deliver(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
     return add_to(&r->tape->node[edge->node].out_grad[edge->output], grad);
 }
 
+/* The sum itself, which an operator has added its gradient to. */
+static void deliver_sum(tsi_backward *r, const tsi_edge *edge, ts_tensor *sum)
+{
+    ts_tensor **at = &r->tape->node[edge->node].out_grad[edge->output];
+    tsi_tensor_retain(sum);
+    tsi_tensor_release(*at);
+    *at = sum;
+}
+
+/* What input i of a node has got so far, where its gradient may be added to it: not while somebody
+ * wants single gradients, and once for an input that occurs twice. */
+static ts_tensor *sum_of(const tsi_backward *r, const tsi_node *node, int32_t input)
+{
+    const tsi_edge *edge = &node->edge[input];
+    const tsi_backward *top = r;
+    while (top->outer)
+        top = top->outer;
+    if (top->wrt || edge->node < 0) return NULL;
+    for (int32_t i = 0; i < input; i++)
+        if (node->edge[i].node == edge->node && node->edge[i].output == edge->output) return NULL;
+    return r->tape->node[edge->node].out_grad[edge->output];
+}
+
 /* ---- one node -------------------------------------------------------------------------------- */
 
 /* Has it a gradient, of values that are still those it saved? */
@@ -108,9 +131,29 @@ static ts_status conjugate_saved(const tsi_node *node, ts_tensor **out)
     return TS_OK;
 }
 
-static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **saved,
-                                ts_tensor **in_grad)
+/* Inputs that are what a cast made of f32: their gradient is cast back. */
+static uint64_t wide_of(const tsi_backward *r, const tsi_node *node)
 {
+    uint64_t wide = 0;
+    for (int32_t i = 0; i < node->input_count && i < 64; i++) {
+        const tsi_edge *edge = &node->edge[i];
+        if (edge->node >= 0 && r->tape->node[edge->node].rounds == TS_DTYPE_F32)
+            wide |= UINT64_C(1) << i;
+    }
+    return wide;
+}
+
+/* What node_run gives a gradient to work with, in one piece of memory. */
+typedef struct node_work {
+    ts_tensor **in_grad, **sum, **saved;
+    uint64_t included;
+} node_work;
+
+static ts_status node_gradients(tsi_backward *r, tsi_node *node, node_work *w)
+{
+    ts_tensor **saved = w->saved;
+    for (int32_t i = 0; i < node->input_count; i++)
+        w->sum[i] = sum_of(r, node, i);
     tsi_grad_io io = {
         .op = node->op,
         .attributes = node->attributes,
@@ -119,8 +162,11 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, ts_tensor **sav
         .out = saved + node->input_count,
         .in_meta = node->in_meta,
         .out_grad = node->out_grad,
-        .in_grad = in_grad,
+        .in_grad = w->in_grad,
+        .in_sum = w->sum,
+        .included = &w->included,
         .needs = needs_of(r, node),
+        .wide = wide_of(r, node),
         .input_count = node->input_count,
         .output_count = node->output_count,
     };
@@ -189,14 +235,18 @@ static ts_status node_run(tsi_backward *r, int64_t number)
     ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
     if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
     size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
-    ts_tensor **in_grad = tsi_calloc(2 * in + out + 1, sizeof *in_grad); /* and what was saved */
-    ts_status status =
-        in_grad ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *in_grad);
-    if (status == TS_OK) status = node_gradients(r, node, in_grad + in, in_grad);
-    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++)
-        if (in_grad[i] && edge_wants(r, node, &node->edge[i]))
-            status = deliver(r, &node->edge[i], in_grad[i]);
-    tsi_free(in_grad);
+    ts_tensor **all = tsi_calloc(3 * in + out + 1, sizeof *all);
+    node_work w = { all, all + in, all + 2 * in, 0 };
+    ts_status status = all ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *all);
+    if (status == TS_OK) status = node_gradients(r, node, &w);
+    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++) {
+        if (!w.in_grad[i] || !edge_wants(r, node, &node->edge[i])) continue;
+        if (w.included >> i & 1)
+            deliver_sum(r, &node->edge[i], w.in_grad[i]);
+        else
+            status = deliver(r, &node->edge[i], w.in_grad[i]);
+    }
+    tsi_free(all);
     tsi_thin_forget(node);
     if (status == TS_OK) node_end(r, node);
     ts_scope_close(scope);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moved.c - the gradient of a redistribution: the same engine, the other way.
+/* moved.c - the gradient of a redistribution: the same engine, the other way; and of a value that
+ * is another one rounded, without a call.
  *
  * A gradient goes back to the layout its tensor came from, axis by axis, but where the source was
  * partial and the gradient is not, it becomes replicated: the value was a sum of terms, and each
@@ -26,6 +27,26 @@ static ts_status moved_grad(const tsi_grad_io *io, void *extra)
     io->in_grad[0] = (ts_redistribute_to)(dy, to);
     ts_sharding_release(to);
     return ts_rank_status(io->rank);
+}
+
+static ts_status rounded_grad(const tsi_grad_io *io, void *extra)
+{
+    (void)extra;
+    io->in_grad[0] = (ts_cast)(io->out_grad[0], (ts_dtype)io->in_meta[0].dtype);
+    return ts_rank_status(io->rank);
+}
+
+void tsi_tape_rounded(ts_tensor *x, ts_tensor *y)
+{
+    tsi_autograd_state *state = tsi_slot_get(x->rank, TSI_SLOT_AUTOGRAD);
+    if (state && state->capture) tsi_capture_leaves(state, &x, 1);
+    ts_tape *tape = tsi_tape_recording(x->rank);
+    if (!tape || !tsi_tape_wants(tape, &x, 1)) return;
+    int64_t number = tsi_tape_add(tape, &x, 1, 1);
+    if (number < 0) return;
+    tape->node[number].grad = rounded_grad;
+    tape->node[number].rounds = x->dtype;
+    tsi_tape_link(tape, y, number, 0);
 }
 
 static void layout_release(void *layout)

@@ -277,6 +277,7 @@ static void record(void *context, void *what)
         return;
     }
     if (bytes) memcpy(node->attributes, call->attributes, bytes);
+    if (plan->op == &tsi_op_cast) node->rounds = node->in_meta[0].dtype;
     if (tape->thin_first >= 0) {
         (void)tsi_thin_record(tape, number, call);
         return;

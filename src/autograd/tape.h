@@ -107,6 +107,8 @@ typedef struct tsi_node {
     const char *where;    /* its place in the program, also for messages of its gradient */
     int32_t moves;        /* policy of that scope, also for its gradient */
     int32_t edge_count;
+    int32_t rounds; /* its output is its input, rounded from this dtype; 0: it is not */
+    int32_t reserved;
     tsi_grad_hook *hooks; /* in the tape's memory */
     tsi_mark *begins, *ends;
     tsi_thin *thin; /* NULL as a rule */
@@ -164,6 +166,8 @@ tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank);
 int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count,
                      int32_t output_count);
 bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output);
+/* y is x in a narrower dtype, by whatever means: recorded as the cast it is. */
+void tsi_tape_rounded(ts_tensor *x, ts_tensor *y);
 /* Does any of the tensors lead to a leaf of this tape's interest? */
 bool tsi_tape_wants(const ts_tape *tape, ts_tensor *const *in, int32_t count);
 /* Leaves beside the inputs that the node leads to. */

@@ -161,6 +161,8 @@ typedef struct tsi_rank_device {
     tsi_stream *queue; /* where its kernels and copies go, in program order; cpu: NULL */
     void *attached;    /* the device's own (attach) */
     uint64_t waited;   /* the rank's latest event when it last waited for the queue */
+    int64_t waits;     /* of the host for the queue, so far */
+    bool waits_each;   /* TESSERA_DEVICE_SYNC: after every kernel */
 } tsi_rank_device;
 /* What ranks of the world will own; before the first of them is used. Default: the cpu. */
 void tsi_world_device_set(ts_world *world, const tsi_device *device);
@@ -172,6 +174,8 @@ const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
  * what failed on the way is recorded. A device that is lost is told with the operators that were
  * called since the last wait. */
 ts_status tsi_rank_device_sync(ts_rank *rank);
+/* The same after a kernel, where the rank waits for each (TESSERA_DEVICE_SYNC). */
+ts_status tsi_rank_device_pace(ts_rank *rank);
 
 /* Is the reduction meaningful for the dtype? false: *why is a phrase ("min of complex numbers"). */
 bool tsi_reduce_allowed(ts_reduce reduce, ts_dtype dtype, const char **why);

@@ -8,6 +8,7 @@
  * slots of arrays and tensors: memory goes back to a device that is still attached. */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -136,7 +137,9 @@ static void *rank_device_create(ts_rank *rank)
         tsi_free(mine);
         return NULL;
     }
+    const char *each = getenv("TESSERA_DEVICE_SYNC");
     mine->device = device;
+    mine->waits_each = each && strcmp(each, "1") == 0;
     if (device->stream_create(device, &mine->queue) == TS_OK) return mine;
     if (device->detach) device->detach(device, mine->attached);
     tsi_free(mine);
@@ -176,6 +179,7 @@ ts_status tsi_rank_device_sync(ts_rank *rank)
 {
     tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
     if (!mine || !mine->queue) return TS_OK;
+    mine->waits++;
     bool was_well = !mine->device->fault || !mine->device->fault(mine->device);
     ts_status status = mine->device->stream_sync(mine->device, mine->queue);
     if (status == TS_ERR_LOST && was_well) {
@@ -185,4 +189,10 @@ ts_status tsi_rank_device_sync(ts_rank *rank)
     }
     mine->waited = tsi_ring_last(rank->ring);
     return status;
+}
+
+ts_status tsi_rank_device_pace(ts_rank *rank)
+{
+    const tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    return mine && mine->waits_each ? tsi_rank_device_sync(rank) : TS_OK;
 }

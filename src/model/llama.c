@@ -145,8 +145,8 @@ static void block_forward(void *state, const ts_module_io *io)
     const ts_model *m = l->part.model;
     ts_tensor *x = io->input[0];
     ts_tensor *h = tsi_model_whole(m, TS_CALL(l->norm_a, x));
-    x = ts_add(x, tsi_model_residual(m, TS_CALL(l->attention, h)));
-    h = tsi_model_whole(m, TS_CALL(l->norm_m, x));
+    ts_tensor *a = tsi_model_residual(m, TS_CALL(l->attention, h));
+    h = tsi_model_whole(m, tsi_part_norm_of_sum(l->norm_m, x, a, &x));
     io->output[0] = ts_add(x, tsi_model_residual(m, TS_CALL(l->mlp, h)));
 }
 

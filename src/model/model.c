@@ -25,7 +25,7 @@ ts_tensor *tsi_model_residual(const ts_model *model, ts_tensor *x)
 
 ts_tensor *tsi_model_cast(const ts_model *model, ts_tensor *parameter)
 {
-    return model->compute ? ts_cast(parameter, (ts_dtype)model->compute) : parameter;
+    return model->compute ? tsi_param_cast(parameter, (ts_dtype)model->compute) : parameter;
 }
 
 const char *ts_model_plan_text(ts_model_family family, const char *name)

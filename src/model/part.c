@@ -89,6 +89,20 @@ ts_module *tsi_part_norm(const tsi_builder *b, ts_module *above, const char *nam
     return n->part.module;
 }
 
+/* One operator, where the norm is called as it is: not with hooks, nor to run again. */
+ts_tensor *tsi_part_norm_of_sum(ts_module *module, ts_tensor *x, ts_tensor *r, ts_tensor **sum)
+{
+    const norm *n = module ? module->state : NULL;
+    if (!n || n->bias || module->hooks || module->runs_again) {
+        *sum = ts_add(x, r);
+        return TS_CALL(module, *sum);
+    }
+    ts_scope scope = ts_scope_open(module->rank, module->name.text);
+    ts_tensor *y = ts_add_rms_norm(x, r, n->weight, n->part.model->config.norm_epsilon, sum);
+    ts_scope_pass(scope, *sum);
+    return ts_scope_leave(scope, y);
+}
+
 /* ---- head ------------------------------------------------------------------------------------ */
 
 typedef struct logits {

@@ -60,6 +60,8 @@ ts_module *tsi_part_latent(const tsi_builder *b, ts_module *above, const char *n
 
 /* Root mean square, or with a bias a layer norm. */
 ts_module *tsi_part_norm(const tsi_builder *b, ts_module *above, const char *name, bool has_bias);
+/* The norm of x + r, and in *sum x + r itself: what follows goes on from there. */
+ts_tensor *tsi_part_norm_of_sum(ts_module *norm, ts_tensor *x, ts_tensor *r, ts_tensor **sum);
 /* The last block: the final norm, then logits. `tied`: the embedding's weight is the head's too. */
 ts_module *tsi_part_head(const tsi_builder *b, const char *norm, bool has_bias, ts_tensor *tied);
 

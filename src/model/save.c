@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "array/image.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -146,18 +147,28 @@ static ts_tensor *gathered(const piece *one)
     return (ts_tensor_full)(x);
 }
 
+/* A dense block of the rank's device, by way of the host. */
+static ts_status write_block(tsi_weights_writer *writer, ts_tensor *whole)
+{
+    tsi_block block = tsi_array_block(whole->array);
+    size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
+    tsi_image image;
+    TSI_TRY(tsi_image_open(whole->rank, &block, TSI_IMAGE_READ, &image));
+    ts_status status = tsi_rank_device_sync(whole->rank);
+    if (status == TS_OK) status = tsi_weights_write(writer, image.block.data, bytes);
+    tsi_image_drop(&image);
+    return status;
+}
+
 static ts_status save_piece(ts_model *model, const piece *one, tsi_weights_writer *writer)
 {
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.label = "save";
     options.no_grad = 1;
     ts_scope scope = ts_scope_open_with(model->rank, &options);
-    ts_array view = TS_INIT(ts_array);
-    ts_status status = ts_tensor_view(ts_clone(gathered(one)), &view);
-    if (status == TS_OK && writer)
-        status = tsi_weights_write(writer, view.data,
-                                   (size_t)ts_shape_count(&view.meta.shape) *
-                                       ts_dtype_size((ts_dtype)view.meta.dtype));
+    ts_tensor *whole = ts_clone(gathered(one));
+    ts_status status = whole ? tsi_tensor_ready(whole) : ts_rank_status(model->rank);
+    if (status == TS_OK && writer) status = write_block(writer, whole);
     ts_scope_close(scope);
     return status;
 }

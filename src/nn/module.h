@@ -27,9 +27,13 @@ typedef struct tsi_param {
     int32_t dtype, frozen;
     ts_init_fn init;
     void *init_state;
-    void *init_copy;   /* what init_state points to if it was copied; or NULL */
-    ts_tensor *mirror; /* the shard in the dtype of products, retained; or NULL: there is none */
-    void *unit;        /* of src/parallel: who gathers it; or NULL */
+    void *init_copy; /* what init_state points to if it was copied; or NULL */
+    /* The shard in the dtype of products (mirror.c), retained, or NULL: the value as it was in this
+     * storage at this version. Whoever updates the value writes both. */
+    ts_tensor *mirror;
+    const tsi_storage *mirror_of; /* compared alone */
+    uint32_t mirror_version, mirror_reserved;
+    void *unit; /* of src/parallel: who gathers it; or NULL */
 } tsi_param;
 
 typedef struct tsi_hook_entry {
@@ -65,6 +69,15 @@ ts_status tsi_module_visit(ts_module *root, tsi_param_visit visit, void *context
 ts_status tsi_settled_grad(ts_tensor *param, ts_tensor **out);
 /* As ts_module_call, with all outputs: room for TSI_OUTPUT_MAX; NULL where it failed. */
 void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_tensor **output);
+
+/* ---- mirrors (mirror.c) ---------------------------------------------------------------------- */
+tsi_param *tsi_param_of(const ts_tensor *value); /* NULL: no parameter of a tree that lives */
+/* The parameter in another dtype, for its gradient too: its mirror, made where there is none that
+ * is as new as the value; a plain cast of what is no f32 parameter. maker */
+ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype);
+/* The mirror's block if it is as new as the value, else NULL: an update writes it, then says so. */
+tsi_array *tsi_param_mirror(tsi_param *p);
+void tsi_param_mirrored(tsi_param *p);
 /* As ts_module_plan; what no line of `plan` matches gets the placements of `base`, whose lines need
  * not match anything. */
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);

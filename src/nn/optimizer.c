@@ -9,9 +9,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "nn/module.h"
-#include "op/core/list.h"
-#include "op/nn/update.h"
+#include "base/hash.h"
+#include "nn/control.h"
 
 typedef struct slot {
     ts_tensor *param; /* retained */
@@ -24,16 +23,19 @@ struct ts_optimizer {
     slot *slot;
     tsi_list_item *item; /* one for each slot: what a step updates */
     int64_t count, capacity, steps;
+    tsi_control *control; /* of steps that decide on the device; NULL before the first */
     int32_t is_sgd, nesterov;
+    int32_t moments, reserved; /* their dtype; 0: f32, of f64 parameters f64 */
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static tsi_array *zeros_like(ts_tensor *param)
+static tsi_array *zeros_like(ts_tensor *param, int32_t moments)
 {
     ts_shape shape = tsi_array_shape(param->array);
     ts_dtype dtype = param->dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    if (moments && dtype == TS_DTYPE_F32) dtype = (ts_dtype)moments;
     tsi_array *array = tsi_array_create_tagged(param->rank, dtype, &shape, TSI_TAG_OPTIMIZER);
     unsigned char zero[16] = { 0 };
     if (array && tsi_array_fill(array, zero) == TS_OK) return array;
@@ -55,8 +57,8 @@ static ts_status add_param(const char *name, ts_tensor *param, void *context)
     }
     slot *s = &o->slot[o->count++];
     *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name) };
-    if (!o->is_sgd || o->momentum != 0.0) s->first = zeros_like(param);
-    if (!o->is_sgd) s->second = zeros_like(param);
+    if (!o->is_sgd || o->momentum != 0.0) s->first = zeros_like(param, o->moments);
+    if (!o->is_sgd) s->second = zeros_like(param, o->moments);
     bool ok =
         s->name && (o->is_sgd || s->second) && (s->first || (o->is_sgd && o->momentum == 0.0));
     return ok ? TS_OK : ts_rank_status(o->rank);
@@ -88,11 +90,18 @@ ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options)
     ts_adamw_options o = TS_INIT(ts_adamw_options);
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    if (o.moments && o.moments != TS_DTYPE_F32 && o.moments != TS_DTYPE_BF16) {
+        if (root && tsi_rank_enter(root->rank) == TS_OK)
+            TSI_FAIL(TS_ERR_DTYPE, "adamw: moments are f32 or bf16, not %s",
+                     ts_dtype_name((ts_dtype)o.moments));
+        return NULL;
+    }
     return optimizer_make(root, (ts_optimizer){ .lr = or_default(o.lr, o.exact, 1e-3),
                                                 .beta1 = or_default(o.beta1, o.exact, 0.9),
                                                 .beta2 = or_default(o.beta2, o.exact, 0.95),
                                                 .epsilon = or_default(o.epsilon, o.exact, 1e-8),
-                                                .weight_decay = o.weight_decay });
+                                                .weight_decay = o.weight_decay,
+                                                .moments = o.moments });
 }
 
 ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options)
@@ -116,6 +125,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_array_release(o->slot[i].second);
         tsi_free(o->slot[i].name);
     }
+    tsi_control_destroy(o->control);
     tsi_free(o->slot);
     tsi_free(o->item);
     tsi_free(o);
@@ -167,19 +177,59 @@ static ts_status items_ready(ts_optimizer *o)
     return o->item ? TS_OK : tsi_fail_memory("a step", (size_t)o->count * sizeof *o->item);
 }
 
+/* The parameter is written, and with it the mirror that is as new as it. */
+static tsi_list_part written(ts_tensor *param)
+{
+    tsi_param *body = tsi_param_of(param);
+    tsi_array *mirror = tsi_param_mirror(body);
+    param->array->storage->version++;
+    if (!mirror) return (tsi_list_part){ 0 };
+    mirror->storage->version++;
+    tsi_param_mirrored(body);
+    return part_of(mirror);
+}
+
+/* Which global indices a block holds, where it is one run of rows, or one of columns of a matrix;
+ * else they are counted from the block's own beginning. */
+static void place(const slot *s, tsi_list_item *item)
+{
+    const ts_layout *layout = s->param->layout;
+    const tsi_array *array = s->param->array;
+    item->salt = tsi_hash_text(0, s->name);
+    int32_t ndim = layout->shape.ndim;
+    if (ndim == 0 || ndim > 2 || item->count == 0) return;
+    int64_t first[2] = { 0, 0 };
+    tsi_arena arena = { 0 };
+    tsi_region region;
+    bool runs =
+        tsi_layout_region(layout, s->param->mesh->coord, &arena, &region) && region.ndim == ndim;
+    for (int32_t d = 0; runs && d < ndim; d++) {
+        runs = region.dim[d].span_count == 1;
+        if (runs) first[d] = tsi_spans(&region.dim[d])[0].begin;
+    }
+    tsi_arena_release(&arena);
+    if (!runs) return;
+    item->inner = array->extent[ndim - 1];
+    item->outer = layout->shape.extent[ndim - 1];
+    item->base = ndim == 2 ? first[0] * item->outer + first[1] : first[0];
+    if (item->inner == item->outer || ndim == 1) item->inner = 0;
+}
+
 /* Blocks of all parameters that have a gradient, in order. */
-static int64_t gather_items(ts_optimizer *o)
+static int64_t gather_items(ts_optimizer *o, tsi_list_part control)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < o->count; i++) {
         const slot *s = &o->slot[i];
         ts_tensor *grad = ts_tensor_grad(s->param);
         if (!grad) continue;
-        s->param->array->storage->version++;
         tsi_block block = tsi_array_block(s->param->array);
-        o->item[count++] = (tsi_list_item){ tsi_block_count(&block),
-                                            { part_of(s->param->array), part_of(grad->array),
-                                              part_of(s->first), part_of(s->second) } };
+        o->item[count] = (tsi_list_item){ .count = tsi_block_count(&block),
+                                          .part = { part_of(s->param->array), part_of(grad->array),
+                                                    part_of(s->first), part_of(s->second),
+                                                    written(s->param), control } };
+        if (o->moments == TS_DTYPE_BF16) place(s, &o->item[count]);
+        count++;
     }
     return count;
 }
@@ -212,6 +262,30 @@ static ts_status agree_step(const ts_optimizer *o)
     return all ? tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps) : ts_rank_status(o->rank);
 }
 
+/* All parameters that have a gradient in one call; with control, its numbers count instead of ours.
+ */
+static ts_status update(ts_optimizer *o, tsi_list_part control)
+{
+    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, o->nesterov, o->steps == 1 };
+    tsi_adamw_step adamw = { .lr = o->lr,
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .epsilon = o->epsilon,
+                             .weight_decay = o->weight_decay,
+                             .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
+                             .correction2 = 1.0 - pow(o->beta2, (double)o->steps),
+                             .factor = 1.0,
+                             .steps = (double)o->steps,
+                             .noise = o->moments == TS_DTYPE_BF16 ? o->rank->world->seed + 1 : 0 };
+    tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
+                         .item = o->item,
+                         .count = gather_items(o, control),
+                         .rank = o->rank };
+    TSI_TRY(tsi_list_run(o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw, list));
+    tell_updates(o);
+    return ts_optimizer_zero(o);
+}
+
 ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;
@@ -220,21 +294,80 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
     o->steps++;
-    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, o->nesterov, o->steps == 1 };
-    tsi_adamw_step adamw = { .lr = o->lr,
-                             .beta1 = o->beta1,
-                             .beta2 = o->beta2,
-                             .epsilon = o->epsilon,
-                             .weight_decay = o->weight_decay,
-                             .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
-                             .correction2 = 1.0 - pow(o->beta2, (double)o->steps) };
-    tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
-                         .item = o->item,
-                         .count = gather_items(o),
-                         .rank = o->rank };
-    TSI_TRY(tsi_list_run(o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw, list));
-    tell_updates(o);
-    return ts_optimizer_zero(o);
+    if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps));
+    return update(o, (tsi_list_part){ 0 });
+}
+
+/* ---- steps that decide on the device --------------------------------------------------------- */
+
+static ts_status squares_of(ts_optimizer *o, tsi_norm_sums *sums)
+{
+    for (int64_t i = 0; i < o->count; i++) {
+        ts_tensor *grad = ts_tensor_grad(o->slot[i].param);
+        if (grad) TSI_TRY(tsi_norm_add(sums, grad));
+    }
+    return TS_OK;
+}
+
+static ts_status decide(ts_optimizer *o, const ts_step_options *options)
+{
+    double scale = options->grad_scale != 0.0 ? options->grad_scale : 1.0;
+    double input[TSI_CONTROL_INPUTS] = { [TSI_CONTROL_RATE] = o->lr,
+                                         [TSI_CONTROL_SCALE] = 1.0 / scale,
+                                         [TSI_CONTROL_NORM_MAX] = options->norm_max,
+                                         [TSI_CONTROL_ENDS] = options->skips ? 0.0 : 1.0,
+                                         [TSI_CONTROL_BETA1] = o->beta1,
+                                         [TSI_CONTROL_BETA2] = o->beta2 };
+    tsi_norm_sums sums = { .rank = o->rank };
+    TSI_TRY(tsi_control_begin(o->control, input));
+    ts_status status = squares_of(o, &sums);
+    if (status == TS_OK) status = tsi_control_decide(o->control, &sums, options->loss);
+    tsi_norm_drop(&sums);
+    return status;
+}
+
+ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options)
+{
+    if (!o) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(o->rank));
+    ts_step_options given = TS_INIT(ts_step_options);
+    if (options)
+        memcpy(&given, options,
+               options->struct_size < sizeof given ? options->struct_size : sizeof given);
+    if (!o->control) {
+        o->control = tsi_control_create(o->rank);
+        if (!o->control) return ts_rank_status(o->rank);
+        TSI_TRY(tsi_control_resume(o->control, o->steps));
+    }
+    TSI_TRY(items_ready(o));
+    TSI_TRY(settle_all(o));
+    TSI_TRY(agree_step(o));
+    TSI_TRY(decide(o, &given));
+    o->steps++; /* as far as the host knows; outcome says */
+    TSI_TRY(update(o, tsi_control_part(o->control)));
+    return tsi_control_end(o->control);
+}
+
+int64_t ts_optimizer_begun(const ts_optimizer *o)
+{
+    return o ? tsi_control_count(o->control) : 0;
+}
+
+ts_status ts_optimizer_outcome(ts_optimizer *o, int64_t step, ts_step_outcome *out)
+{
+    if (!o || !out) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(o->rank));
+    double number[TSI_CONTROL_COUNT];
+    if (!o->control)
+        return TSI_FAIL(TS_ERR_STATE, "optimizer: there was no ts_optimizer_step_with yet");
+    TSI_TRY(tsi_control_read(o->control, step, number));
+    ts_step_outcome is = { .struct_size = out->struct_size,
+                           .loss = number[TSI_CONTROL_LOSS],
+                           .norm = number[TSI_CONTROL_NORM],
+                           .updated = number[TSI_CONTROL_GO] != 0.0 };
+    if (step == tsi_control_count(o->control)) o->steps = (int64_t)number[TSI_CONTROL_STEPS];
+    memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
+    return TS_OK;
 }
 
 ts_status ts_optimizer_zero(ts_optimizer *o)
@@ -262,7 +395,7 @@ ts_status ts_optimizer_resume(ts_optimizer *o, int64_t steps)
 {
     if (!o) return TS_ERR_NULL;
     o->steps = steps;
-    return TS_OK;
+    return o->control ? tsi_control_resume(o->control, steps) : TS_OK;
 }
 
 /* ---- its state, by name ---------------------------------------------------------------------- */

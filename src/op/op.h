@@ -149,8 +149,20 @@ typedef struct tsi_grad_io {
     ts_tensor *const *out_grad; /* NULL: no gradient reached that output */
     ts_tensor **in_grad;        /* to be filled where needed; stays NULL for none */
     uint64_t needs;             /* bit i: input i wants its gradient */
+    uint64_t wide;              /* bit i: input i was rounded from f32 on the way: a gradient in f32
+                                   is as welcome as one in its own dtype, and loses nothing */
+    /* (optional to use) Of input i, the sum of the gradients that are there already, or NULL. An
+     * operator that adds its own to one, in place or not, gives the new sum in in_grad and says so
+     * in *included. */
+    ts_tensor *const *in_sum;
+    uint64_t *included;
     int32_t input_count, output_count;
 } tsi_grad_io;
+
+static inline bool tsi_grad_is_wide(const tsi_grad_io *io, int32_t input)
+{
+    return io->wide >> input & 1;
+}
 
 /* ---- the descriptor -------------------------------------------------------------------------- */
 enum {                         /* tsi_op_desc.flags */
@@ -192,6 +204,9 @@ struct tsi_op_desc {
     uint32_t flags;
     uint32_t dtypes; /* bit d: dtype d of input 0 is accepted; 0: all */
     uint64_t saves;
+    /* Per output, 1 + the input whose order of dims in memory it has, if both have the same local
+     * extents; 0: row-major. So views of what it is made from stay views of what it makes. */
+    uint8_t lies_like[TSI_OUTPUT_MAX];
     tsi_traits traits; /* used with dims; a function below replaces it where attributes matter */
     const tsi_attribute *attribute; /* NULL: none */
     size_t attribute_bytes;

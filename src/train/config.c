@@ -111,6 +111,7 @@ static const key keys[] = {
     REAL(optimizer, beta2, "0.95", 0, 1, "adamw"),
     REAL(optimizer, epsilon, "1e-8", 0, 1, "adamw"),
     REAL(optimizer, weight_decay, "0.1", 0, 1e6, "per unit of the learning rate"),
+    TEXT(optimizer, moments, "f32", "adamw: f32, or bf16, rounded by chance"),
     REAL(optimizer, momentum, "0", 0, 1, "sgd"),
     INT(optimizer, nesterov, "0", 0, 1, "sgd"),
     INT(optimizer, warmup, "0", 0, 1e12, "steps in which the rate rises"),
@@ -494,6 +495,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("data.documents", c->data.documents, packings));
     if (strcmp(c->data.documents, "separate") == 0 && c->data.end < 0)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");
+    static const char *const moments[] = { "f32", "bf16", NULL };
+    TSI_TRY(check_word("optimizer.moments", c->optimizer.moments, moments));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     tsi_keep keep;

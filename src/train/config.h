@@ -42,7 +42,7 @@ typedef struct tsi_keep { /* which states stay: the last ones, every k-th step, 
 } tsi_keep;
 
 typedef struct tsi_optimizer_keys {
-    char kind[16], decay[16];
+    char kind[16], decay[16], moments[16];
     double rate, beta1, beta2, epsilon, weight_decay, momentum, decay_share, floor;
     int64_t warmup, nesterov;
 } tsi_optimizer_keys;

@@ -62,11 +62,12 @@ static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape,
     return status;
 }
 
-static ts_optimizer *optimizer_of(ts_model *m, int32_t moments)
+static ts_optimizer *optimizer_of(ts_model *m, const ts_train_shape *shape)
 {
     ts_sgd_options sgd = { .struct_size = sizeof sgd, .momentum = 0.9 };
-    if (moments <= 0) return NULL;
-    return moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, NULL);
+    ts_adamw_options adamw = { .struct_size = sizeof adamw, .moments = shape->moment_dtype };
+    if (shape->moments <= 0) return NULL;
+    return shape->moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, &adamw);
 }
 
 static ts_status run_step(ts_rank *me, const described *d, ts_model *m)
@@ -139,7 +140,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_status status = mesh ? TS_OK : ts_rank_status(me);
     if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin);
     if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
-    ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, d->shape.moments) : NULL;
+    ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
     if (status == TS_OK) status = run_steps(me, d, twin);
     if (status == TS_OK) status = account(me, d, twin);
     ts_optimizer_destroy(optimizer);
@@ -185,8 +186,10 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
     if (!model || !shape || !out) return TSI_FAIL(TS_ERR_NULL, "estimate: an argument is NULL");
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(tsi_rank_enter(model->rank));
+    ts_train_shape given = { .struct_size = sizeof given };
+    memcpy(&given, shape, shape->struct_size < sizeof given ? shape->struct_size : sizeof given);
     described d = { .model = model,
-                    .shape = *shape,
+                    .shape = given,
                     .rank = ts_rank_index(model->rank),
                     .ranks = ts_rank_count(model->rank),
                     .cost = *out };
@@ -205,11 +208,13 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
 ts_train_shape tsi_train_shape(const ts_train_config *c)
 {
     bool adamw = strcmp(c->optimizer.kind, "adamw") == 0;
+    bool narrow = strcmp(c->optimizer.moments, "bf16") == 0;
     return (ts_train_shape){ .struct_size = sizeof(ts_train_shape),
                              .rows = c->train.batch / c->train.accumulate,
                              .context = c->data.context,
                              .moments = adamw ? 2 : c->optimizer.momentum != 0,
-                             .parts = (int32_t)c->train.accumulate };
+                             .parts = (int32_t)c->train.accumulate,
+                             .moment_dtype = narrow ? TS_DTYPE_BF16 : 0 };
 }
 
 /* Where the configuration leaves the vocabulary to the data: the tokenizer's. */

@@ -62,6 +62,7 @@ typedef struct tsi_run {
     tsi_history history;
     double seconds;  /* of all steps of this process */
     int64_t skipped; /* steps left out, up to the latest, in a row */
+    bool late;       /* a step is told of while the next one runs on the device */
     uint64_t id;     /* of the run, from its first step on: in its states and its log */
     bool saving;     /* a save goes on in the background */
     int lock;        /* rank 0: the file that is locked, or -1 */

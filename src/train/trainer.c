@@ -5,7 +5,12 @@
  * the total norm, clipping, a check that all is finite, the update; then the ranks agree whether to
  * stop: the callbacks of any of them decide. A loss or norm that is not finite ends the run before
  * it touches the weights; where the loss is scaled by what fits, the step is left out and the scale
- * halved instead, but not for ever. */
+ * halved instead, but not for ever.
+ *
+ * All of a step that decides is done on the rank's device. Where that is not the host, the numbers
+ * of step s are read, told and agreed on while step s + 1 runs: the device never waits for the
+ * host. Steps that are saved, the last one, and those whose scale the next one depends on, are told
+ * at once. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -175,6 +180,7 @@ static ts_status make_optimizer(tsi_run *run)
                                      .epsilon = k->epsilon,
                                      .weight_decay = k->weight_decay,
                                      .exact = 1 };
+        if (strcmp(k->moments, "bf16") == 0) options.moments = TS_DTYPE_BF16;
         run->optimizer = ts_adamw_create(root, &options);
     }
     return run->optimizer ? TS_OK : ts_rank_status(run->me);
@@ -205,6 +211,9 @@ static ts_status set_up(tsi_run *run)
     TSI_TRY(make_model(run));
     TSI_TRY(make_optimizer(run));
     TSI_TRY(resume(run));
+    const tsi_rank_device *device = tsi_rank_device_of(run->me);
+    run->late =
+        run->options->late && device && !device->device->host_readable && run->scale.every == 0;
     ts_train_plan *p = &run->plan;
     p->mesh = run->mesh_text;
     p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_model_plan_default(run->mesh);
@@ -229,8 +238,17 @@ static void lap(tsi_run *run, tsi_phase phase, int64_t *mark)
     *mark = now;
 }
 
-/* Forward and backward of one part of the rows; adds its share of the mean loss. */
-static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss, int64_t *mark)
+/* Adds the share of one part to the mean loss of a step: in f64, where there are several. */
+static ts_status add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean)
+{
+    int64_t parts = run->config->train.accumulate;
+    if (parts == 1) return ts_tensor_write(loss, ts_detach(mean));
+    ts_tensor *share = ts_mul_scalar(ts_cast(ts_detach(mean), TS_DTYPE_F64), 1.0 / (double)parts);
+    return ts_tensor_write(loss, ts_tensor_layout(loss) ? ts_add(loss, share) : share);
+}
+
+/* Forward and backward of one part of the rows. */
+static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss, int64_t *mark)
 {
     int64_t parts = run->config->train.accumulate, rows = run->config->train.batch / parts;
     ts_scope scope = ts_scope_open(run->me, NULL);
@@ -240,10 +258,9 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
     ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
     lap(run, TSI_PHASE_DATA, mark);
     ts_tensor *mean = ts_model_loss(run->model, ids, labels);
-    double factor = run->scale.value / (double)parts, value = NAN;
+    double factor = run->scale.value / (double)parts;
     ts_tensor *root = factor != 1.0 ? ts_mul_scalar(mean, factor) : mean;
-    ts_status status = ts_tensor_item(mean, &value);
-    *loss += value / (double)parts;
+    ts_status status = add_loss(run, loss, mean);
     lap(run, TSI_PHASE_FORWARD, mark);
     if (status == TS_OK)
         status = ts_backward(root, TS_OPTIONS(ts_backward_options,
@@ -257,7 +274,6 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, double *loss
  * not help, or that would end without having learnt anything, fails: its weights are of no use. */
 static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
 {
-    TSI_TRY(ts_optimizer_zero(run->optimizer));
     TSI_TRY(ts_loss_scale_update(&run->scale, false));
     bool nothing = step + 1 == run->config->train.steps && run->skipped == step + 1;
     if (run->skipped < run->config->train.skips_max && !nothing) return TS_OK;
@@ -269,18 +285,36 @@ static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
                           (long long)(step + 1 - run->skipped));
 }
 
+/* Everything of a step goes into the queue. */
 static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
 {
     const ts_train_config *c = run->config;
     ts_rate_schedule schedule = tsi_train_schedule(c);
     out->rate = c->optimizer.rate * ts_rate_factor(&schedule, step);
-    for (int64_t part = 0; part < c->train.accumulate; part++)
-        TSI_TRY(run_part(run, step, part, &out->loss, mark));
-    TSI_TRY(ts_grad_scale(ts_model_module(run->model), 1.0 / run->scale.value));
-    TSI_TRY(ts_clip_grad_norm(ts_model_module(run->model), c->train.clip, &out->norm));
-    lap(run, TSI_PHASE_NORM, mark);
-    bool finite = isfinite(out->loss) && isfinite(out->norm);
     out->scale = run->scale.value;
+    ts_tensor *loss = ts_variable(run->me);
+    ts_status status = loss ? TS_OK : ts_rank_status(run->me);
+    for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
+        status = run_part(run, step, part, loss, mark);
+    if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
+    if (status == TS_OK)
+        status = ts_optimizer_step_with(run->optimizer,
+                                        TS_OPTIONS(ts_step_options, .norm_max = c->train.clip,
+                                                   .grad_scale = run->scale.value, .loss = loss,
+                                                   .skips = run->scale.every > 0));
+    ts_tensor_release(loss);
+    lap(run, TSI_PHASE_UPDATE, mark);
+    return status;
+}
+
+/* What became of a step; it waits for that step alone. */
+static ts_status judge_step(tsi_run *run, int64_t step, int64_t number, ts_train_step *out)
+{
+    ts_step_outcome is = TS_INIT(ts_step_outcome);
+    TSI_TRY(ts_optimizer_outcome(run->optimizer, number, &is));
+    out->loss = is.loss;
+    out->norm = is.norm;
+    bool finite = isfinite(out->loss) && isfinite(out->norm);
     out->skipped = !finite;
     run->skipped = finite ? 0 : run->skipped + 1;
     if (!finite && run->scale.every > 0) return skip_step(run, step, out);
@@ -290,9 +324,6 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
                               "train: step %lld: the loss is %g and the total norm %g; the weights "
                               "were not changed",
                               (long long)step + 1, out->loss, out->norm);
-    TSI_TRY(ts_optimizer_rate(run->optimizer, out->rate));
-    TSI_TRY(ts_optimizer_step(run->optimizer));
-    lap(run, TSI_PHASE_UPDATE, mark);
     return TS_OK;
 }
 
@@ -347,27 +378,53 @@ static bool save_is_due(const tsi_run *run, int64_t step, int64_t stop)
     return every > 0 && step % every == 0 && run->skipped == 0;
 }
 
+/* A step that is in the queue, or that nobody was told of yet. */
+typedef struct open_step {
+    ts_train_step s;
+    int64_t number; /* of the optimiser's steps; 0: none */
+} open_step;
+
+/* Judges, logs and tells a step; what the callbacks want is agreed on. */
+static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, int64_t *told,
+                           int64_t *stop)
+{
+    ts_train_step *s = &open->s;
+    int64_t wish = 0, memory = 0;
+    TSI_TRY(judge_step(run, s->step - 1, open->number, s));
+    open->number = 0;
+    tsi_measure_step(run);
+    s->memory_bytes = run->measures.memory_peak;
+    TSI_TRY(agree(run, &wish, &s->memory_bytes));
+    int64_t now = tsi_clock_ns();
+    fill_speed(run, s, (double)(now - *told) * 1e-9);
+    *told = now;
+    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_history_add(&run->history, s));
+    wish = ask(run, s);
+    TSI_TRY(agree(run, &wish, &memory));
+    if (wish > *stop) *stop = wish;
+    out->step = s->step;
+    out->loss = s->loss;
+    return TS_OK;
+}
+
 static ts_status loop(tsi_run *run, ts_train_result *out)
 {
     const ts_train_config *c = run->config;
-    int64_t stop = 0, mark = tsi_clock_ns();
+    int64_t stop = 0, mark = tsi_clock_ns(), told = mark;
+    open_step before = { .number = 0 };
     for (int64_t step = run->plan.step_first; step < last_step(c) && !stop; step++) {
-        int64_t begin = mark;
-        ts_train_step s = { .struct_size = sizeof s, .step = step + 1, .steps = c->train.steps };
-        TSI_TRY(take_step(run, step, &s, &mark));
-        tsi_measure_step(run);
-        s.memory_bytes = run->measures.memory_peak;
-        int64_t wish = 0;
-        TSI_TRY(agree(run, &wish, &s.memory_bytes));
-        fill_speed(run, &s, (double)(tsi_clock_ns() - begin) * 1e-9);
-        if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_history_add(&run->history, &s));
-        stop = ask(run, &s);
-        int64_t memory = 0;
-        TSI_TRY(agree(run, &stop, &memory));
-        out->step = s.step;
-        out->loss = s.loss;
+        open_step now = {
+            { .struct_size = sizeof now.s, .step = step + 1, .steps = c->train.steps }, 0
+        };
+        TSI_TRY(take_step(run, step, &now.s, &mark));
+        now.number = ts_optimizer_begun(run->optimizer);
+        if (before.number) TSI_TRY(tell_step(run, &before, out, &told, &stop));
+        before = now;
+        bool waits = run->late && !save_is_due(run, step + 1, stop);
+        if (!waits) TSI_TRY(tell_step(run, &before, out, &told, &stop));
         TSI_TRY(tsi_state_poll(run));
-        if (save_is_due(run, s.step, stop)) TSI_TRY(tsi_state_save(run, s.step, s.loss));
+        if (!waits && save_is_due(run, step + 1, stop))
+            TSI_TRY(tsi_state_save(run, step + 1, out->loss));
         lap(run, TSI_PHASE_OTHER, &mark);
     }
     out->stopped = stop != 0;

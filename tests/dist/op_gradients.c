@@ -132,9 +132,10 @@ static ts_tensor *weights_of(ts_tensor *y, int32_t output)
     return ts_arange(ts_tensor_mesh(y), TS_DTYPE_F64, ts_tensor_shape(y), NULL, &range);
 }
 
-/* Are the outputs after the first statistics that are kept for the gradient? */
-static bool is_statistic(const char *op)
+/* Is this output, after the first, a statistic that is kept for the gradient? */
+static bool is_statistic(const char *op, int32_t output)
 {
+    if (strcmp(op, "add_rms_norm") == 0) return output == 2;
     static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "attention",
                                          "cross_entropy" };
     for (size_t i = 0; i < TSI_COUNT_OF(names); i++)
@@ -162,7 +163,7 @@ static ts_tensor *loss_of(gradient_case *c, ts_tensor **leaf)
     state->stream_is_forced = 0;
     for (int32_t o = 0; status == TS_OK && o < c->op->output_count; o++) {
         ts_meta one = { .dtype = (int32_t)ts_tensor_dtype(out[o]) };
-        if (!is_real(&one) || (o > 0 && is_statistic(c->op->name))) continue;
+        if (!is_real(&one) || (o > 0 && is_statistic(c->op->name, o))) continue;
         ts_tensor *part = ts_mul(out[o], weights_of(out[o], o)); /* of complex ones the real part */
         part = ts_sum(ts_cast(part, TS_DTYPE_F64), NULL, 0, 0);
         loss = loss ? ts_add(loss, part) : part;
@@ -495,6 +496,7 @@ static const reason reasons[] = {
     { "rand_like", "draws" },
     { "randn_like", "draws" },
     { "signbit", "a truth" },
+    { "swiglu_gradients", "itself the gradients of swiglu" },
     { "topk_mask", "a truth" },
     { "trigamma", "itself the slope of digamma" },
     { "zeros_like", "a constant" },

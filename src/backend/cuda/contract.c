@@ -342,24 +342,38 @@ static int32_t place_of(const char *text, size_t length, char letter)
     return at;
 }
 
-ts_status tsi_cuda_einsum(const tsi_kernel_io *io)
+/* The letters of "ab,bc->ac" over the operands that the call has from `first` on. */
+static bool letters_of(const tsi_kernel_io *io, int32_t first, contraction *x)
 {
-    const char *text = io->attributes; /* its attributes are the equation, without spaces */
+    const char *text = io->attributes; /* they begin with the equation, without spaces */
     const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
-    contraction x;
-    if (io->input_count != 2 || !comma || !arrow || strchr(comma + 1, ',') || strchr(text, '.'))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    begin(&x, &io->in[0].block, &io->in[1].block, &io->out[0].block);
+    if (!comma || !arrow || strchr(comma + 1, ',') || strchr(text, '.')) return false;
+    begin(x, &io->in[first].block, &io->in[first + 1].block, &io->out[0].block);
     size_t a = (size_t)(comma - text), b = (size_t)(arrow - comma - 1), c = strlen(arrow + 2);
-    if (is_empty(&x) || a != (size_t)x.block[A].ndim || b != (size_t)x.block[B].ndim ||
-        c != (size_t)x.block[C].ndim)
-        return (ts_status)TSI_KERNEL_DECLINED;
+    if (is_empty(x) || a != (size_t)x->block[A].ndim || b != (size_t)x->block[B].ndim ||
+        c != (size_t)x->block[C].ndim)
+        return false;
     for (const char *p = text; *p; p++) {
         if (*p == ',' || *p == '-' || *p == '>' || memchr(text, *p, (size_t)(p - text))) continue;
         int32_t dim[OPERANDS] = { place_of(text, a, *p), place_of(comma + 1, b, *p),
                                   place_of(arrow + 2, c, *p) };
-        if (dim[A] == -2 || dim[B] == -2 || dim[C] == -2) return (ts_status)TSI_KERNEL_DECLINED;
-        put_letter(&x, dim);
+        if (dim[A] == -2 || dim[B] == -2 || dim[C] == -2) return false;
+        put_letter(x, dim);
     }
+    return true;
+}
+
+ts_status tsi_cuda_einsum(const tsi_kernel_io *io)
+{
+    contraction x;
+    if (io->input_count != 2 || !letters_of(io, 0, &x)) return (ts_status)TSI_KERNEL_DECLINED;
     return contract(io, &x, false);
+}
+
+ts_status tsi_cuda_einsum_add(const tsi_kernel_io *io)
+{
+    contraction x;
+    if (!letters_of(io, 1, &x)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!io->in_place) TSI_TRY(copy_bias(io, &io->in[0].block));
+    return contract(io, &x, true);
 }

@@ -2,21 +2,20 @@
 /* update.c - lists: AdamW of all parameters, squares of all gradients, one table and one launch. */
 #include "op/nn/update.h"
 
-#include <math.h>
-
 #include "backend/cuda/kernel.h"
 #include "base/alloc.h"
 #include "base/error.h"
 
 typedef struct table {
     tsi_cuda_update_item *item;
-    CUdeviceptr memory; /* the table, then a double for each chunk */
+    void *memory; /* scratch: the table, then a double for each chunk and item */
     int64_t items, chunks;
 } table;
 
-static bool is_narrow(ts_dtype dtype)
+static bool is_real(ts_dtype dtype)
 {
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
+           dtype == TS_DTYPE_F64;
 }
 
 /* False: a dtype without code. Items without elements are left out. */
@@ -26,9 +25,14 @@ static bool table_fill(table *t, const tsi_list_io *io, int32_t parts)
         const tsi_list_item *from = &io->item[i];
         if (from->count == 0) continue;
         tsi_cuda_update_item *to = &t->item[t->items++];
-        *to = (tsi_cuda_update_item){ .count = from->count, .first_chunk = t->chunks };
-        for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
-            if (k < parts && !is_narrow(from->part[k].dtype)) return false;
+        *to = (tsi_cuda_update_item){ .count = from->count,
+                                      .first_chunk = t->chunks,
+                                      .base = from->base,
+                                      .inner = from->inner,
+                                      .outer = from->outer,
+                                      .salt = from->salt };
+        for (int32_t k = 0; k < TSI_CUDA_UPDATE_PARTS; k++) {
+            if (k < parts && !is_real(from->part[k].dtype)) return false;
             to->part[k] = from->part[k].data;
             to->dtype[k] = (int32_t)from->part[k].dtype;
         }
@@ -40,15 +44,22 @@ static bool table_fill(table *t, const tsi_list_io *io, int32_t parts)
 static ts_status table_send(table *t, tsi_stream *stream, tsi_cuda_update_args *args)
 {
     size_t bytes = (size_t)t->items * sizeof *t->item;
+    size_t sums = (size_t)(t->chunks + t->items) * sizeof(double);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
-    TSI_CUDA_TRY(
-        stream->cuda, "a table of updates",
-        tsi_cu.alloc_async(&t->memory, bytes + (size_t)t->chunks * sizeof(double), stream->handle));
-    args->item = (const tsi_cuda_update_item *)(uintptr_t)t->memory;
-    args->partial = (double *)(uintptr_t)(t->memory + bytes);
+    TSI_TRY(tsi_cuda_scratch(stream, bytes + sums, &t->memory));
+    args->item = t->memory;
+    args->partial = (double *)(void *)((char *)t->memory + bytes);
     args->items = t->items;
     args->chunks = t->chunks;
-    return tsi_cuda_stage_in(stream, (void *)(uintptr_t)t->memory, t->item, bytes);
+    return tsi_cuda_stage_in(stream, t->memory, t->item, bytes);
+}
+
+static ts_status launch_squares(const table *t, tsi_stream *stream, tsi_cuda_update_args *args)
+{
+    TSI_TRY(tsi_cuda_launch(stream, TSI_CUDA_update_squares, t->chunks, TSI_CUDA_BLOCK, 0, args));
+    TSI_TRY(
+        tsi_cuda_launch(stream, TSI_CUDA_update_squares_items, t->items, TSI_CUDA_BLOCK, 0, args));
+    return tsi_cuda_launch(stream, TSI_CUDA_update_squares_sum, 1, TSI_CUDA_BLOCK, 0, args);
 }
 
 static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args *args, bool squares)
@@ -59,13 +70,9 @@ static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args 
         io->queue && table_fill(&t, io, parts) ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
     if (status == TS_OK && t.items > 0) status = table_send(&t, io->queue, args);
     if (status == TS_OK && t.items > 0)
-        status =
-            tsi_cuda_launch(io->queue, squares ? TSI_CUDA_update_squares : TSI_CUDA_update_adamw,
-                            t.chunks, TSI_CUDA_BLOCK, 0, args);
-    if (status == TS_OK && t.items > 0 && squares)
-        status =
-            tsi_cuda_launch(io->queue, TSI_CUDA_update_squares_sum, 1, TSI_CUDA_BLOCK, 0, args);
-    if (t.memory) (void)tsi_cu.free_async(t.memory, io->queue->handle);
+        status = squares ? launch_squares(&t, io->queue, args)
+                         : tsi_cuda_launch(io->queue, TSI_CUDA_update_adamw, t.chunks,
+                                           TSI_CUDA_BLOCK, 0, args);
     tsi_free(t.item);
     return status;
 }
@@ -73,12 +80,18 @@ static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args 
 ts_status tsi_cuda_list_adamw(const tsi_list_io *io)
 {
     const tsi_adamw_step *s = io->attributes;
-    tsi_cuda_update_args args = { .beta1 = s->beta1,
+    const double *control = io->count > 0 ? io->item[0].part[TSI_UPDATE_CONTROL].data : NULL;
+    tsi_cuda_update_args args = { .control = control,
+                                  .beta1 = s->beta1,
                                   .beta2 = s->beta2,
-                                  .decay = 1.0 - s->lr * s->weight_decay,
-                                  .rate = s->lr / s->correction1,
-                                  .root = 1.0 / sqrt(s->correction2),
-                                  .epsilon = s->epsilon };
+                                  .epsilon = s->epsilon,
+                                  .weight_decay = s->weight_decay,
+                                  .lr = s->lr,
+                                  .correction1 = s->correction1,
+                                  .correction2 = s->correction2,
+                                  .factor = s->factor,
+                                  .steps = s->steps,
+                                  .noise = s->noise };
     return run(io, 4, &args, false);
 }
 
@@ -86,4 +99,17 @@ ts_status tsi_cuda_list_squares(const tsi_list_io *io)
 {
     tsi_cuda_update_args args = { .beta1 = 0 };
     return run(io, 1, &args, true);
+}
+
+ts_status tsi_cuda_list_decide(const tsi_list_io *io)
+{
+    if (!io->queue) return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    for (int64_t i = 0; i < io->count; i++) {
+        tsi_cuda_decide_args args = { .sum = io->item[i].part[TSI_DECIDE_SUMS].data,
+                                      .control = io->item[i].part[TSI_DECIDE_CONTROL].data,
+                                      .count = io->item[i].count };
+        TSI_TRY(tsi_cuda_launch(io->queue, TSI_CUDA_update_decide, 1, 1, 0, &args));
+    }
+    return TS_OK;
 }

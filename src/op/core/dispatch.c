@@ -351,6 +351,44 @@ static tsi_array *view_again(tsi_op_plan *plan, ts_tensor *const *in)
     return view;
 }
 
+/* Strides of a block of the given extents that is dense with its dims in the order of `like`;
+ * false: `like` has no such order. */
+static bool order_like(const tsi_array *like, tsi_array *out)
+{
+    int32_t order[TS_NDIM_MAX];
+    bool fits = like->ndim == out->ndim;
+    for (int32_t d = 0; fits && d < out->ndim; d++) {
+        fits = like->extent[d] == out->extent[d] && (like->stride[d] > 0 || like->extent[d] <= 1);
+        int32_t at = d;
+        for (; at > 0 && like->stride[order[at - 1]] < like->stride[d]; at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    if (!fits) return false;
+    int64_t stride = 1;
+    for (int32_t k = out->ndim - 1; k >= 0; k--) {
+        out->stride[order[k]] = stride;
+        stride *= out->extent[order[k]];
+    }
+    return true;
+}
+
+/* A new block for output o, in memory as the operator wants it. NULL: recorded. */
+static tsi_array *make_result(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+                              int32_t o)
+{
+    tsi_array *result =
+        tsi_array_create(rank, (ts_dtype)plan->out_meta[o].dtype, &plan->out_local[o]);
+    int32_t like = plan->op->lies_like[o];
+    if (!result || !like || !used[like - 1]) return result;
+    if (order_like(used[like - 1]->array, result)) {
+        int64_t step = 1;
+        for (int32_t d = result->ndim - 1; d >= 0; step *= result->extent[d--])
+            if (result->extent[d] != 1 && result->stride[d] != step) result->dense = 0;
+    }
+    return result;
+}
+
 static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
                            uint64_t stream, tsi_array **result)
 {
@@ -366,8 +404,7 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         if (plan->in_place && o == 0)
             result[0] = tsi_array_retain(used[0]->array);
         else if (!result[o]) /* no memory to write into was given */
-            result[o] =
-                tsi_array_create(rank, (ts_dtype)plan->out_meta[o].dtype, &plan->out_local[o]);
+            result[o] = make_result(rank, plan, used, o);
         if (!result[o]) return ts_rank_status(rank);
         out[o] =
             (tsi_operand){ tsi_array_block(result[o]), &plan->out_meta[o], plan->out_region[o] };

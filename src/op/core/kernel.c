@@ -321,9 +321,8 @@ static bool waits_after_each(void)
 
 /* ---- the one door ---------------------------------------------------------------------------- */
 
-ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+static ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
-    if (TSI_LIKELY(io->device->host_readable)) return run_now(kernel, io);
     if (!kernel && io->op->flags & TSI_OP_MOVES && !io->device->defer) return io->op->reference(io);
     if (!kernel) return run_fallback(io);
     if (io->device->defer) return run_later(kernel, io);
@@ -331,6 +330,13 @@ ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     if (verdict == TSI_KERNEL_DECLINED) return run_fallback(io);
     return verdict == TS_OK && waits_after_each() ? tsi_rank_device_sync(io->rank)
                                                   : (ts_status)verdict;
+}
+
+ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    if (TSI_LIKELY(io->device->host_readable)) return run_now(kernel, io);
+    TSI_TRY(run_on_device(kernel, io));
+    return tsi_rank_device_pace(io->rank);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -399,7 +405,8 @@ static ts_status list_fallback_item(list_fallback *f)
     for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
         const tsi_list_part *part = &f->io.item->part[k];
         if (!part->data) continue;
-        int64_t count = f->op->single >> k & 1 ? 1 : f->io.item->count;
+        int64_t few = f->op->single_count ? f->op->single_count : 1;
+        int64_t count = f->op->single >> k & 1 ? few : f->io.item->count;
         block[ins++] = (tsi_block){ .data = part->data,
                                     .dtype = (int32_t)part->dtype,
                                     .ndim = 1,
@@ -431,8 +438,8 @@ static ts_status list_dispatch(const tsi_list_op *op, const tsi_list_io *io)
     const tsi_kernels *kernels = kernels_of(io->device);
     tsi_list_fn kernel = kernels ? kernels->list[op->id] : NULL;
     if (io->device->host_readable) return list_now(op, kernel, io);
-    if (!kernel) return list_on_host(op, io);
     if (io->device->defer) return list_later(op, kernel, io);
+    if (!kernel) return list_on_host(op, io);
     int verdict = (int)kernel(io);
     return verdict == TSI_KERNEL_DECLINED ? list_on_host(op, io) : (ts_status)verdict;
 }
@@ -449,6 +456,7 @@ ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)
     };
     uint64_t number = tsi_ring_begin(io.rank->ring, &event);
     ts_status status = list_dispatch(op, &io);
+    if (status == TS_OK) status = tsi_rank_device_pace(io.rank);
     tsi_ring_end(io.rank->ring, number, 0);
     return status;
 }

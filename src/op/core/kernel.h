@@ -17,7 +17,8 @@
 enum { TSI_KERNEL_DECLINED = 1 };
 
 /* ---- lists: one kernel over the dense blocks of many tensors --------------------------------- */
-#define TSI_LISTS(X) X(ADAMW, adamw) X(SGD, sgd) X(SQUARES, squares) /* op/nn/update.h */
+#define TSI_LISTS(X)                                                                               \
+    X(ADAMW, adamw) X(SGD, sgd) X(SQUARES, squares) X(DECIDE, decide) /* op/nn/update.h */
 typedef enum tsi_list_id {
 #define TSI_LIST_ENUM(id, name) TSI_LIST_##id,
     TSI_LISTS(TSI_LIST_ENUM)
@@ -27,7 +28,7 @@ typedef enum tsi_list_id {
 
 /* Parts of an item have the same extents and are dense in the same order, so that element i of each
  * is the same place. */
-enum { TSI_LIST_PARTS = 4 };
+enum { TSI_LIST_PARTS = 6 };
 typedef struct tsi_list_part {
     void *data; /* NULL: there is none */
     ts_dtype dtype;
@@ -36,7 +37,17 @@ typedef struct tsi_list_part {
 typedef struct tsi_list_item {
     int64_t count; /* elements */
     tsi_list_part part[TSI_LIST_PARTS];
+    /* Element i has the global index base + i / inner * outer + i % inner, where that matters;
+     * inner 0: base + i. `salt` tells tensors apart. */
+    int64_t base, inner, outer;
+    uint64_t salt;
 } tsi_list_item;
+
+static inline uint64_t tsi_list_index(const tsi_list_item *item, int64_t i)
+{
+    if (item->inner == 0) return (uint64_t)(item->base + i);
+    return (uint64_t)(item->base + i / item->inner * item->outer + i % item->inner);
+}
 typedef struct tsi_list_io {
     const void *attributes;
     const tsi_list_item *item;
@@ -51,7 +62,8 @@ typedef struct tsi_list_op {
     const char *name; /* of events */
     tsi_list_id id;
     uint32_t writes; /* bit k: part k is written */
-    uint32_t single; /* bit k: part k is one element, whatever the count */
+    uint32_t single; /* bit k: part k has `single_count` elements, whatever the count */
+    int32_t single_count, reserved; /* 0: one */
     size_t attribute_bytes;
     tsi_list_fn reference;
 } tsi_list_op;

@@ -41,6 +41,9 @@ typedef struct tsi_norm_sums { /* zero: empty */
 } tsi_norm_sums;
 /* Of a tensor that is ready and not partial; its block is read by tsi_norm_total. */
 ts_status tsi_norm_add(tsi_norm_sums *sums, ts_tensor *x);
+/* [coll] The sums of squares, one f64 for each way tensors lie, on the rank's device; the host
+ * waits for nothing but what a reduction over ranks waits for. NULL: recorded. */
+tsi_array *tsi_norm_squares(tsi_norm_sums *sums);
 /* [coll] One kernel for all blocks, one reduction for each way they lie; the host waits once. */
 ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares);
 void tsi_norm_drop(tsi_norm_sums *sums); /* what tsi_norm_add holds; may follow either */

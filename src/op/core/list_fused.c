@@ -225,6 +225,7 @@ static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *ra
         const ts_layout *layout = param->layout;
         tsi_list_part *part = item[i].part;
         part[TSI_UPDATE_FIRST].data = part[TSI_UPDATE_SECOND].data = NULL;
+        part[TSI_UPDATE_MIRROR].data = part[TSI_UPDATE_CONTROL].data = NULL;
         if (!simple_part(param, rank, layout, &part[TSI_UPDATE_PARAM]) ||
             !simple_part(grad[i], rank, layout, &part[TSI_UPDATE_GRAD]) ||
             (lists > 2 && !simple_part(first[i], rank, layout, &part[TSI_UPDATE_FIRST])) ||
@@ -338,14 +339,15 @@ ts_status ts_fused_adamw(const ts_adamw_update *u)
                             .epsilon = u->epsilon,
                             .weight_decay = u->weight_decay,
                             .correction1 = 1.0 - pow(u->beta1, (double)u->step),
-                            .correction2 = 1.0 - pow(u->beta2, (double)u->step) };
+                            .correction2 = 1.0 - pow(u->beta2, (double)u->step),
+                            .factor = 1.0 };
     return run(&(fused){ &tsi_list_adamw, 4, &step, { u->param, u->grad, u->first, u->second } });
 }
 
 ts_status ts_fused_sgd(const ts_sgd_update *u)
 {
     if (!u) return TSI_FAIL(TS_ERR_NULL, "fused_sgd: update is NULL");
-    tsi_sgd_step step = { u->lr, u->momentum, u->weight_decay, u->nesterov, u->step <= 1 };
+    tsi_sgd_step step = { u->lr, u->momentum, u->weight_decay, 1.0, u->nesterov, u->step <= 1 };
     bool moments = u->momentum_of.count > 0;
     if (!moments && u->momentum != 0.0 && u->param.count > 0)
         return TSI_FAIL(TS_ERR_ARG, "fused_sgd: momentum %g, but no list to keep it in",

@@ -111,21 +111,31 @@ static ts_status reduce_ways(const tsi_norm_sums *sums, const tsi_array *sum)
     return TS_OK;
 }
 
+tsi_array *tsi_norm_squares(tsi_norm_sums *sums)
+{
+    double zero = 0.0;
+    ts_shape shape = TS_SHAPE(sums->count);
+    tsi_array *sum = tsi_array_create(sums->rank, TS_DTYPE_F64, &shape);
+    if (!sum) return NULL;
+    ts_status status = tsi_array_fill(sum, &zero);
+    if (status == TS_OK) status = squares_run(sums, sum);
+    if (status == TS_OK) status = reduce_ways(sums, sum);
+    if (status == TS_OK) return sum;
+    tsi_array_release(sum);
+    return NULL;
+}
+
 ts_status tsi_norm_total(tsi_norm_sums *sums, double *squares)
 {
     *squares = 0.0;
     if (sums->count == 0) return TS_OK;
-    double host[TSI_NORM_MASKS], zero = 0.0;
-    ts_shape shape = TS_SHAPE(sums->count);
-    tsi_array *sum = tsi_array_create(sums->rank, TS_DTYPE_F64, &shape);
+    double host[TSI_NORM_MASKS];
+    tsi_array *sum = tsi_norm_squares(sums);
     if (!sum) return ts_rank_status(sums->rank);
-    ts_status status = tsi_array_fill(sum, &zero);
-    if (status == TS_OK) status = squares_run(sums, sum);
-    if (status == TS_OK) status = reduce_ways(sums, sum);
     tsi_block to = {
         .data = host, .dtype = TS_DTYPE_F64, .ndim = 1, .extent = { sums->count }, .stride = { 1 }
     };
-    if (status == TS_OK) status = tsi_array_read(sums->rank, sum, &to);
+    ts_status status = tsi_array_read(sums->rank, sum, &to);
     for (int32_t i = 0; status == TS_OK && i < sums->count; i++)
         *squares += host[i];
     tsi_array_release(sum);

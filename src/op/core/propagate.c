@@ -603,7 +603,7 @@ static ts_status plan_short(tsi_op_plan *plan)
                                 .device = mine->device,
                                 .queue = mine->queue,
                                 .seed = rank->world->seed };
-    plan->is_short = ts_shape_count(local) >= 0;
+    plan->is_short = ts_shape_count(local) >= 0 && !plan->op->lies_like[0];
     plan->is_tiny = stride <= TINY_ELEMENTS;
     for (int32_t i = 0; i < plan->input_count; i++)
         plan->is_tiny &= tsi_block_count(&plan->operand[i].block) <= TINY_ELEMENTS;

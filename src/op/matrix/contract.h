@@ -45,5 +45,7 @@ ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumu
  * backend's product makes them its kernels. */
 ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract); /* matmul.c */
 ts_status tsi_einsum_by(const tsi_kernel_io *io, tsi_contract_fn contract);
+/* As ts_einsum of two; narrow factors give f32, sums that were never rounded. */
+ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_tensor *b);
 
 #endif

@@ -14,9 +14,12 @@ enum { INPUTS = 8, TEXT = TSI_ATTRIBUTE_TEXT };
 
 typedef struct einsum_attributes {
     char equation[TEXT];
+    int32_t wide, reserved; /* real factors narrower than f32, and a result in f32 */
 } einsum_attributes;
 static const tsi_attribute einsum_table[] = {
-    TSI_ATTR(einsum_attributes, equation, TEXT, "equation", NULL), { 0 }
+    TSI_ATTR(einsum_attributes, equation, TEXT, "equation", NULL),
+    TSI_ATTR(einsum_attributes, wide, BOOL, "wide", "false"),
+    { 0 }
 };
 
 /* The letters of the operands of a plain equation: the inputs, then the result. */
@@ -205,6 +208,8 @@ static ts_status einsum_infer(const tsi_op_call *call)
     ts_dtype dtype = (ts_dtype)call->in[0].dtype;
     for (int32_t i = 1; i < call->input_count; i++)
         dtype = tsi_dtype_promote(dtype, (ts_dtype)call->in[i].dtype);
+    bool narrow = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    if (a->wide && narrow) dtype = TS_DTYPE_F32;
     call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
     return TS_OK;
 }
@@ -487,9 +492,9 @@ const tsi_op_desc tsi_op_einsum = {
     .sample = sample_einsum,
 };
 
-ts_tensor *(ts_einsum_many)(const char *equation, ts_tensor *const *in, int32_t count)
+static ts_tensor *einsum_make(const char *equation, ts_tensor *const *in, int32_t count, bool wide)
 {
-    einsum_attributes attributes = { "" };
+    einsum_attributes attributes = { .equation = "", .wide = wide };
     snprintf(attributes.equation, sizeof attributes.equation, "%s", equation ? equation : "");
     if (equation && strlen(equation) >= TEXT) {
         TSI_FAIL(TS_ERR_ARG, "einsum: the equation \"%.40s...\" is longer than %d characters",
@@ -497,6 +502,17 @@ ts_tensor *(ts_einsum_many)(const char *equation, ts_tensor *const *in, int32_t 
         return NULL;
     }
     return tsi_op_make(&tsi_op_einsum, in, count, &attributes);
+}
+
+ts_tensor *(ts_einsum_many)(const char *equation, ts_tensor *const *in, int32_t count)
+{
+    return einsum_make(equation, in, count, false);
+}
+
+ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_tensor *b)
+{
+    ts_tensor *in[] = { a, b };
+    return einsum_make(equation, in, 2, true);
 }
 
 ts_tensor *(ts_einsum)(const char *equation, ts_tensor *a, ts_tensor *b)

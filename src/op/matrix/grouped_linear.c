@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "op/core/common.h"
 
 typedef struct grouped_attributes {
@@ -243,27 +244,24 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     add_rule(rules, 0, (tsi_role[]){ r, avg, r, r, avg });
 }
 
-/* Adds the product of two rows to the matrix of a group. */
-static void add_outer(const tsi_kernel_io *io, int64_t e, int64_t at_dy, int64_t at_x)
+/* Adds the product of two rows to the matrix of a group, in `sums` [group][f][c]: rounded once,
+ * when all are there. */
+static void add_outer(const tsi_kernel_io *io, int64_t e, int64_t at_dy, int64_t at_x, double *sums)
 {
     const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *dw = &io->out[0].block;
     int64_t step_dy = dy->stride[dy->ndim - 1], step_x = x->stride[x->ndim - 1];
     for (int64_t f = 0; f < dw->extent[1]; f++) {
         double left = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, at_dy + f * step_dy));
         for (int64_t c = 0; c < dw->extent[2]; c++) {
-            void *sum = tsi_block_at(dw, e * dw->stride[0] + f * dw->stride[1] + c * dw->stride[2]);
             double right = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at_x + c * step_x));
-            tsi_store_real((ts_dtype)dw->dtype, sum,
-                           tsi_load_real((ts_dtype)dw->dtype, sum) + left * right);
+            sums[(e * dw->extent[1] + f) * dw->extent[2] + c] += left * right;
         }
     }
 }
 
-static ts_status backward_reference(const tsi_kernel_io *io)
+static ts_status add_rows(const tsi_kernel_io *io, double *sums)
 {
     const tsi_block *group = &io->in[2].block;
-    unsigned char zero[16] = { 0 };
-    TSI_TRY(io->device->fill(io->device, &io->out[0].block, zero, NULL));
     tsi_loop loop = { .ndim = group->ndim,
                       .operand_count = 3,
                       .stride = { group->stride, io->in[0].block.stride, io->in[1].block.stride } };
@@ -274,9 +272,24 @@ static ts_status backward_reference(const tsi_kernel_io *io)
         if (e == -2)
             return tsi_grouped_refuse("grouped_linear_backward", index,
                                       io->out[0].global->shape.extent[0]);
-        if (e >= 0) add_outer(io, e, loop.at[1], loop.at[2]);
+        if (e >= 0) add_outer(io, e, loop.at[1], loop.at[2], sums);
     }
     return TS_OK;
+}
+
+static ts_status backward_reference(const tsi_kernel_io *io)
+{
+    const tsi_block *dw = &io->out[0].block;
+    size_t count = (size_t)tsi_block_count(dw);
+    double *sums = tsi_calloc(count + 1, sizeof *sums);
+    if (!sums) return tsi_fail_memory("sums of groups", count * sizeof *sums);
+    ts_status status = add_rows(io, sums);
+    tsi_loop loop = tsi_loop_over(dw);
+    const double *sum = sums;
+    for (bool more = status == TS_OK && tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
+        tsi_store_real((ts_dtype)dw->dtype, tsi_block_at(dw, loop.at[0]), *sum++);
+    tsi_free(sums);
+    return status;
 }
 
 static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,

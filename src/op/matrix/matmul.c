@@ -5,7 +5,8 @@
  * Any dim may stay sharded: batch and free dims stay so in the result, a contracted dim gives a
  * partial sum, and one operand may itself be pending a sum or an average. A bias carries what is
  * pending in the result. n-dimensional inputs are not flattened, so a sequence dim may be sharded.
- */
+ * Gradients of linear's input are added to those that are there already by the product itself
+ * (einsum_add), in place where nobody else sees them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -76,14 +77,27 @@ static bool is_one(const ts_number *n)
 /* The products of an operator: which inputs are multiplied, which one is added, and how. */
 typedef struct product_form {
     int32_t a, b, bias; /* places among the inputs; -1: none */
-    int32_t kind;       /* 0 matmul, 1 linear */
+    int32_t kind;       /* 0 matmul, 1 linear, 2 by an equation */
 } product_form;
 
 static const product_form plain_form = { 0, 1, -1, 0 }, linear_form = { 0, 1, 2, 1 },
-                          added_form = { 1, 2, 0, 0 };
+                          added_form = { 1, 2, 0, 0 }, onto_form = { 1, 2, 0, 2 };
 
-static equation_text equation_of(const product_form *form, const ts_meta *in)
+typedef struct onto_attributes { /* of einsum_add */
+    char equation[EQUATION_MAX];
+} onto_attributes;
+static const tsi_attribute onto_table[] = {
+    TSI_ATTR(onto_attributes, equation, TEXT, "equation", NULL), { 0 }
+};
+
+static equation_text equation_of(const product_form *form, const ts_meta *in,
+                                 const void *attributes)
 {
+    equation_text given = { "" };
+    if (form->kind == 2) {
+        memcpy(given.text, ((const onto_attributes *)attributes)->equation, sizeof given.text);
+        return given;
+    }
     if (form->kind == 0) return product_equation(in[form->a].shape.ndim, in[form->b].shape.ndim);
     return linear_equation(in[0].shape.ndim);
 }
@@ -163,7 +177,7 @@ static ts_status product_infer(const tsi_op_call *call)
     TSI_TRY(check_dims(call, form));
     ts_meta in[3];
     int32_t count = reorder(form, call->in, call->input_count, in);
-    equation_text e = equation_of(form, call->in);
+    equation_text e = equation_of(form, call->in, call->attributes);
     ts_shape shape;
     TSI_TRY(tsi_equation_infer(call->op->name, e.text, in, 2, &shape));
     TSI_TRY(check_summed(call->op->name, e.text, in));
@@ -194,7 +208,7 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t count = reorder(form, call->in, call->input_count, in);
     tsi_rules own;
     tsi_rules_begin(&own, count, 1, 0, rules->arena);
-    equation_text e = equation_of(form, call->in);
+    equation_text e = equation_of(form, call->in, call->attributes);
     tsi_equation_rules(&own, e.text, 2, in, call->out);
     double beta = factors_of(call->op, call->attributes)->beta.real;
     for (int32_t r = 1; r < own.count; r++) { /* back to the operator's order of inputs */
@@ -259,7 +273,7 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
     ts_meta in[3];
     for (int32_t i = 0; i < io->input_count && i < 3; i++)
         in[i] = *io->in[i].global;
-    equation_text e = equation_of(form, in);
+    equation_text e = equation_of(form, in, io->attributes);
     tsi_contraction problem;
     tsi_contraction_make(e.text, &io->in[form->a].block, &io->in[form->b].block, &io->out[0].block,
                          &problem);
@@ -271,7 +285,8 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
         blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
         return TS_OK;
     }
-    if (biased) TSI_TRY(copy_bias(io, &io->in[form->bias].block));
+    bool there = io->in_place && form->bias == 0; /* the bias is the result's own block */
+    if (biased && !there) TSI_TRY(copy_bias(io, &io->in[form->bias].block));
     return contract(&problem, biased);
 }
 
@@ -282,8 +297,10 @@ static ts_status product_reference(const tsi_kernel_io *io)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* d of one factor: the equation with that factor and the result swapped. */
-static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *other, bool first)
+/* d of one factor: the equation with that factor and the result swapped. `wide`: the factor is a
+ * rounded one, and the gradient of what it was rounded from is wanted. */
+static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *other, bool first,
+                              bool wide)
 {
     const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
     int32_t a = (int32_t)(comma - equation), b = (int32_t)(arrow - comma) - 1;
@@ -292,7 +309,36 @@ static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *ot
         snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, b, comma + 1, a, equation);
     else
         snprintf(text, sizeof text, "%.*s,%s->%.*s", a, equation, arrow + 2, b, comma + 1);
-    return first ? ts_einsum(text, dy, other) : ts_einsum(text, other, dy);
+    ts_tensor *left = first ? dy : other, *right = first ? other : dy;
+    return wide ? tsi_einsum_wide(text, left, right) : ts_einsum(text, left, right);
+}
+
+/* einsum_add of `onto`, a gradient that is there already. In its place if nobody else sees it. */
+static ts_tensor *onto_sum(ts_tensor *onto, const char *equation, ts_tensor *a, ts_tensor *b)
+{
+    onto_attributes attributes = { "" };
+    snprintf(attributes.equation, sizeof attributes.equation, "%s", equation);
+    ts_tensor *in[] = { onto, a, b }, *out[TSI_OUTPUT_MAX] = { NULL };
+    const tsi_storage *storage = onto->array->storage;
+    bool alone = onto->references == 1 && onto->array->references == 1 && !storage->read_only &&
+                 atomic_load(&storage->references) == 1;
+    tsi_op_args args = { &tsi_op_einsum_add, in, 3, alone, &attributes };
+    return tsi_op_run(&args, out) == TS_OK ? alone ? onto : out[0] : NULL;
+}
+
+/* The gradient of linear's x with what is there already; NULL: to be made and added as usual. */
+static ts_tensor *linear_grad_onto(const tsi_grad_io *io, const char *equation)
+{
+    ts_tensor *onto = io->in_sum[0], *dy = io->out_grad[0];
+    if (!onto || tsi_grad_is_wide(io, 0) || onto->dtype != io->in_meta[0].dtype ||
+        onto->dtype != dy->dtype || tsi_tensor_ready(onto) != TS_OK || onto->layout->axes_partial ||
+        onto->mesh != dy->mesh)
+        return NULL;
+    char text[EQUATION_MAX];
+    const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
+    snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, (int)(arrow - comma) - 1, comma + 1,
+             (int)(comma - equation), equation);
+    return onto_sum(onto, text, dy, io->in[1]);
 }
 
 /* By the conjugate: of gradients. */
@@ -302,21 +348,35 @@ static ts_tensor *scaled(ts_tensor *x, ts_number factor)
     return is_one(&factor) ? x : tsi_op_make(&tsi_op_mul_scalar, &x, 1, &factor);
 }
 
+/* The gradient of one factor in its shape, and in its dtype unless it is as welcome in f32. */
+static ts_tensor *grad_of(const tsi_grad_io *io, const char *equation, bool first, ts_number alpha)
+{
+    const product_form *form = io->op->family;
+    int32_t own = first ? form->a : form->b, other = first ? form->b : form->a;
+    bool wide = tsi_grad_is_wide(io, own);
+    ts_meta meta = io->in_meta[own];
+    if (wide && (meta.dtype == TS_DTYPE_BF16 || meta.dtype == TS_DTYPE_F16))
+        meta.dtype = TS_DTYPE_F32;
+    ts_tensor *grad = factor_grad(equation, io->out_grad[0], io->in[other], first, wide);
+    return tsi_grad_unbroadcast(scaled(grad, alpha), &meta);
+}
+
 static ts_status product_grad(const tsi_grad_io *io)
 {
     const tsi_op_desc *op = io->op;
     const product_form *form = op->family;
     const added_attributes *f = factors_of(op, io->attributes);
-    equation_text e = equation_of(form, io->in_meta);
+    equation_text e = equation_of(form, io->in_meta, io->attributes);
     ts_tensor *dy = io->out_grad[0];
-    if (io->needs >> form->a & 1)
-        io->in_grad[form->a] =
-            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->b], true), f->alpha),
-                                 &io->in_meta[form->a]);
-    if (io->needs >> form->b & 1)
-        io->in_grad[form->b] =
-            tsi_grad_unbroadcast(scaled(factor_grad(e.text, dy, io->in[form->a], false), f->alpha),
-                                 &io->in_meta[form->b]);
+    ts_tensor *whole = NULL;
+    if (form == &linear_form && io->needs & 1) whole = linear_grad_onto(io, e.text);
+    if (whole) {
+        io->in_grad[0] = whole;
+        *io->included |= 1;
+    } else if (io->needs >> form->a & 1) {
+        io->in_grad[form->a] = grad_of(io, e.text, true, f->alpha);
+    }
+    if (io->needs >> form->b & 1) io->in_grad[form->b] = grad_of(io, e.text, false, f->alpha);
     if (form->bias >= 0 && io->needs >> form->bias & 1)
         io->in_grad[form->bias] =
             tsi_grad_unbroadcast(scaled(dy, f->beta), &io->in_meta[form->bias]);
@@ -436,10 +496,40 @@ static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_
     return variant < 3;
 }
 
+static bool sample_onto(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    (void)random;
+    static const int64_t c[] = { 2, 5, 4 }, dy[] = { 2, 5, 3 }, w[] = { 3, 4 };
+    *count = 3;
+    meta_set(&in[0], variant == 1 ? 2 : 3, variant == 1 ? c + 1 : c);
+    meta_set(&in[1], variant == 1 ? 2 : 3, variant == 1 ? dy + 1 : dy);
+    meta_set(&in[2], 2, w);
+    snprintf(((onto_attributes *)attributes)->equation, EQUATION_MAX, "%s",
+             variant == 1 ? "An,nk->Ak" : "ABn,nk->ABk");
+    return variant < 2;
+}
+
+/* Letters and one "->" alone: the dots of einsum are spelled out by whoever calls. */
+static ts_status onto_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
+                                void *attributes)
+{
+    (void)in;
+    (void)count;
+    const onto_attributes *a = attributes;
+    const char *comma = strchr(a->equation, ','), *arrow = strstr(a->equation, "->");
+    if (comma && arrow && comma < arrow && !strchr(comma + 1, ',') && !strchr(a->equation, '.') &&
+        !strchr(a->equation, ' '))
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "%s: \"%s\" is no equation of two factors in plain letters",
+                    op->name, a->equation);
+}
+
 /* Every element of the result is a sum over the last dim of the first factor. */
 static double product_flops(const tsi_op_call *call)
 {
-    const ts_shape *a = &call->in[call->op->family == &added_form].shape;
+    const product_form *form = call->op->family;
+    const ts_shape *a = &call->in[form->a].shape;
     double length = a->ndim > 0 ? (double)a->extent[a->ndim - 1] : 1.0;
     return 2.0 * length * (double)ts_shape_count(&call->out[0].shape);
 }
@@ -525,6 +615,19 @@ const tsi_op_desc tsi_op_baddbmm = {
     .family = &added_form,
     .sample = sample_baddbmm,
 };
+const tsi_op_desc tsi_op_einsum_add = {
+    .name = "einsum_add",
+    .what = "c + the sum of products of two by an equation of plain letters",
+    .flags = TSI_OP_WRAPS | TSI_OP_IN_PLACE,
+    PRODUCT,
+    THREE,
+    .attribute = onto_table,
+    .attribute_bytes = sizeof(onto_attributes),
+    .normalise = onto_normalise,
+    .family = &onto_form,
+    .sample = sample_onto,
+};
+
 /* ---- the makers ------------------------------------------------------------------------------ */
 
 TSI_MAKER2(matmul)

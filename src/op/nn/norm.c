@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "op/core/algorithm.h"
+#include "op/nn/add_norm.h"
 #include "op/nn/attributes.h"
-#include "op/nn/norm.h"
 #include "op/reduce/reduce.h"
 
 static const tsi_attribute norm_table[] = {
@@ -252,10 +252,31 @@ static const tsi_algorithm norm_phases[] = { { "two-phase", norm_two_phase, norm
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
+/* May the gradient of x be added to what is there of it, in the same pass? */
+static bool joins_sum(const tsi_grad_io *io)
+{
+    const ts_tensor *sum = io->in_sum[0], *dy = io->out_grad[0];
+    return sum && sum->dtype == io->in_meta[0].dtype && dy->dtype == sum->dtype &&
+           io->in_meta[1].shape.ndim == 1 && !sum->move && sum->layout == dy->layout &&
+           !sum->layout->axes_partial;
+}
+
+static ts_status rms_grad_onto(const tsi_grad_io *io)
+{
+    ts_tensor *in[] = { io->in_sum[0], io->out_grad[0], io->in[0], io->in[1], io->out[1] };
+    ts_tensor *out[2] = { NULL };
+    TSI_TRY(tsi_add_norm_backward(in, out));
+    io->in_grad[0] = out[0];
+    *io->included |= 1;
+    io->in_grad[1] = ts_cast(out[1], (ts_dtype)io->in_meta[1].dtype);
+    return ts_rank_status(io->rank);
+}
+
 /* All gradients at once, where there are a weight and what else the norm may have. */
 static ts_status norm_grad_fused(const tsi_grad_io *io)
 {
     bool centred = io->op == &tsi_op_layer_norm;
+    if (!centred && joins_sum(io)) return rms_grad_onto(io);
     ts_tensor *scale = io->out[io->output_count - 1], *out[TSI_OUTPUT_MAX] = { NULL };
     ts_tensor *in[] = { io->out_grad[0], io->in[0], io->in[1], scale, centred ? io->out[1] : NULL };
     tsi_norm_back a = { { 0 } };

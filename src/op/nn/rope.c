@@ -104,6 +104,7 @@ const tsi_op_desc tsi_op_rope = {
     .input_max = 2,
     .output_count = 1,
     .saves = 2,
+    .lies_like = { 1 },
     .attribute = rope_table,
     .attribute_bytes = sizeof(tsi_rope_attributes),
     .infer = rope_infer,

@@ -2,9 +2,13 @@
 /* swiglu.c - silu(gate) * up, the gated activation of transformers, and its gradient.
  *
  * As one operator it is rounded once, and silu(gate) is neither written nor kept for the gradient:
- *   d up = dy silu(gate) = swiglu(gate, dy)          d gate = swiglu_backward(dy, gate, up) */
+ *   d up = dy silu(gate) = swiglu(gate, dy)          d gate = swiglu_backward(dy, gate, up)
+ * Both in one pass over memory are swiglu_gradients. */
+#include "op/pointwise/swiglu.h"
+
 #include <math.h>
 
+#include "op/core/kernel.h"
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
 
@@ -17,9 +21,86 @@ static double real_swiglu_backward(const double *x, const void *a)
     return x[0] * x[2] * (s * (1.0 + x[1] * (1.0 - s)));
 }
 
+/* ---- both gradients at once ------------------------------------------------------------------ */
+
+enum { DY, GATE, UP };
+
+static ts_status both_infer(const tsi_op_call *call)
+{
+    const ts_shape *x = &call->in[GATE].shape;
+    bool same = true;
+    for (int32_t i = 0; i < 3; i++) {
+        same = same && call->in[i].shape.ndim == x->ndim &&
+               tsi_dtype_category((ts_dtype)call->in[i].dtype) == TSI_CATEGORY_REAL;
+        for (int32_t d = 0; same && d < x->ndim; d++)
+            same = call->in[i].shape.extent[d] == x->extent[d];
+    }
+    char text[96];
+    if (!same)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: dy, gate and up are real and of one shape; gate has %s",
+                        call->op->name, tsi_shape_text(x, text, sizeof text));
+    call->out[0] = call->in[GATE];
+    call->out[1] = call->in[UP];
+    return TS_OK;
+}
+
+static void both_rules(const tsi_op_call *call, tsi_rules *rules)
+{
+    for (int32_t d = 0; d < call->in[GATE].shape.ndim; d++) {
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        for (int32_t k = 0; k < 5; k++)
+            row[k] = TSI_S(d);
+    }
+    tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
+    tsi_rules_partials(rules, &linear);
+}
+
+ts_status tsi_swiglu_gradients_by(const tsi_kernel_io *io, tsi_kernel_fn gate, tsi_kernel_fn up)
+{
+    const tsi_operand swapped[] = { io->in[GATE], io->in[DY] };
+    const tsi_kernel_fn kernel[] = { gate, up };
+    tsi_kernel_io call[] = { *io, *io };
+    call[0].op = &tsi_op_swiglu_backward;
+    call[0].output_count = 1;
+    call[1].op = &tsi_op_swiglu;
+    call[1].in = swapped;
+    call[1].input_count = 2;
+    call[1].out = io->out + 1;
+    call[1].output_count = 1;
+    for (int k = 0; k < 2; k++) { /* memory is the host's here */
+        call[k].device = tsi_device_host();
+        call[k].queue = NULL;
+        TSI_TRY(tsi_kernel_run(kernel[k], &call[k]));
+    }
+    return TS_OK;
+}
+
+static ts_status both_reference(const tsi_kernel_io *io)
+{
+    return tsi_swiglu_gradients_by(io, NULL, NULL);
+}
+
+static bool is_one_shape(const tsi_grad_io *io)
+{
+    const ts_meta *gate = &io->in_meta[0], *up = &io->in_meta[1];
+    bool same = gate->shape.ndim == up->shape.ndim && gate->dtype == up->dtype;
+    for (int32_t d = 0; same && d < gate->shape.ndim; d++)
+        same = gate->shape.extent[d] == up->shape.extent[d];
+    return same && (int32_t)ts_tensor_dtype(io->out_grad[0]) == gate->dtype;
+}
+
 static ts_status swiglu_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0], *gate = io->in[0], *up = io->in[1];
+    if (io->needs == 3 && is_one_shape(io)) {
+        ts_tensor *in[] = { dy, gate, up }, *out[TSI_OUTPUT_MAX] = { NULL };
+        tsi_op_args args = { &tsi_op_swiglu_gradients, in, 3, 0, NULL };
+        TSI_TRY(tsi_op_run(&args, out));
+        io->in_grad[0] = out[0];
+        io->in_grad[1] = out[1];
+        return TS_OK;
+    }
     if (io->needs & 1)
         io->in_grad[0] = tsi_grad_unbroadcast(ts_swiglu_backward(dy, gate, up), &io->in_meta[0]);
     if (io->needs & 2) io->in_grad[1] = tsi_grad_unbroadcast(ts_swiglu(gate, dy), &io->in_meta[1]);
@@ -33,6 +114,18 @@ static bool sample_three(uint64_t *random, int32_t variant, ts_meta *in, int32_t
     in[2] = in[1];
     *count = 3;
     return more;
+}
+
+static bool sample_both(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
+                        void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    *count = 3;
+    for (int32_t i = 0; i < 3; i++)
+        in[i] = (ts_meta){ .shape = variant ? TS_SHAPE(5, 4) : TS_SHAPE(2, 3, 4),
+                           .dtype = TS_DTYPE_F64 };
+    return variant < 2;
 }
 
 #define FAMILY(real) (&(const tsi_pointwise_family){ { real, NULL, NULL }, TSI_RESULT_REAL, NULL })
@@ -58,6 +151,20 @@ const tsi_op_desc tsi_op_swiglu_backward = {
     .family = FAMILY(real_swiglu_backward),
     .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 5 },
     .sample = sample_three,
+};
+
+const tsi_op_desc tsi_op_swiglu_gradients = {
+    .name = "swiglu_gradients",
+    .what = "gradients of swiglu by its gate and by up, from dy, gate and up of one shape",
+    .dtypes = TSI_DTYPES_REAL,
+    .input_min = 3,
+    .input_max = 3,
+    .output_count = 2,
+    .flags = TSI_OP_NO_GRAD,
+    .infer = both_infer,
+    .rules = both_rules,
+    .reference = both_reference,
+    .sample = sample_both,
 };
 
 TSI_MAKER2(swiglu)

@@ -193,7 +193,7 @@ static void add_batch(const product *p, int64_t batch, tsi_gemm *g)
     size_t size = ts_dtype_size(p->compute);
     g->a = (const char *)g->a + at[g->swapped ? B : A] * (int64_t)size;
     g->b = (const char *)g->b + at[g->swapped ? A : B] * (int64_t)size;
-    g->c = (char *)g->c + at[C] * (int64_t)size;
+    g->c = (char *)g->c + at[C] * (int64_t)(g->wide ? sizeof(float) : size);
 }
 
 /* The product of batch 0; a c that is contiguous down its columns is computed as its transpose. */
@@ -210,6 +210,7 @@ static tsi_gemm gemm_of(const product *p)
     g.cm = stride_of(p, M, C);
     g.cn = stride_of(p, N, C);
     g.accumulate = p->accumulate;
+    g.wide = p->compute == TS_DTYPE_BF16 && p->block[C].dtype == TS_DTYPE_F32;
     bool across = (g.cn == 1 || g.n == 1) && (g.m == 1 || g.cm >= g.n);
     if (across) return g;
     return (tsi_gemm){ .m = g.n,
@@ -225,6 +226,7 @@ static tsi_gemm gemm_of(const product *p)
                        .cm = g.cn,
                        .cn = g.cm,
                        .accumulate = g.accumulate,
+                       .wide = g.wide,
                        .swapped = true };
 }
 
@@ -364,7 +366,7 @@ static ts_status run_bf16(const product *p, const tsi_bf16_tile *tile)
 {
     tasks t = { .p = p, .whole = gemm_of(p), .status = TS_OK };
     int64_t batches = batch_count(p);
-    if (is_vector(p, &t.whole, batches)) return run_vectors(p, &t.whole, batches);
+    if (!t.whole.wide && is_vector(p, &t.whole, batches)) return run_vectors(p, &t.whole, batches);
     double work = (double)t.whole.m * (double)t.whole.n * (double)t.whole.k;
     if (batches > 1 && work < 16e6) {
         tsi_parallel_for(p->rank, batches, (int64_t)(1e6 / (work + 1)) + 1, run_bf16_small, &t);
@@ -454,8 +456,8 @@ ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
     merge(&p.kind[BATCH], C);
     if (too_large(&p)) return tsi_contract_reference(x, accumulate);
     const tsi_bf16_tile *tile = tsi_bf16_tile_of_machine();
-    bool narrow =
-        x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 && x->c.dtype == TS_DTYPE_BF16;
+    bool narrow = x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 &&
+                  (x->c.dtype == TS_DTYPE_BF16 || x->c.dtype == TS_DTYPE_F32);
     ts_status status;
     if (narrow && tile && p.kind[K].count <= 1) {
         p.compute = TS_DTYPE_BF16;

@@ -173,3 +173,8 @@ ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
 {
     return tsi_einsum_by(io, tsi_cpu_contract);
 }
+
+ts_status tsi_cpu_einsum_add(const tsi_kernel_io *io)
+{
+    return tsi_product_by(io, tsi_cpu_contract);
+}

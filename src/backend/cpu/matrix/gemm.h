@@ -21,6 +21,7 @@ typedef struct tsi_gemm {
     void *c;
     int64_t am, ak, bk, bn, cm, cn; /* a[i * am + l * ak], b[l * bk + j * bn], c[i * cm + j * cn] */
     bool accumulate;
+    bool wide;    /* bf16: c is f32, and a sum is not rounded */
     bool swapped; /* a and b are the contraction's b and a: c is computed as its transpose */
 } tsi_gemm;
 
@@ -101,7 +102,7 @@ float tsi_weigh_near_avx512(uint16_t *to, int64_t step, const float *x, const fl
                             int64_t count);
 void tsi_weigh_back_avx512(const tsi_weigh_back *w);
 #endif
-/* All threads of the rank; any strides. c is bf16. */
+/* All threads of the rank; any strides. c is bf16, or f32 (wide). */
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *gemm);
 
 /* One operand as panels: rows (or columns) x[i * stride + l * k_stride], from memory at `from` into

@@ -39,10 +39,10 @@ static void pack(ts_rank *rank, tsi_panels *p)
 typedef struct blocks {
     const tsi_bf16_tile *tile;
     tsi_panels a, b;
-    uint16_t *c;
+    void *c;                                                /* bf16, or f32 (wide) */
     float *sums;                                            /* per worker */
     int64_t m, n, k, cm, cn, row_step, column_step, across; /* across: blocks in a row of blocks */
-    bool accumulate;
+    bool accumulate, wide;
 } blocks;
 
 static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t rows,
@@ -65,8 +65,19 @@ static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t
     }
 }
 
-static void store_row(const blocks *x, uint16_t *to, const float *sum, int64_t columns)
+static void store_wide(const blocks *x, float *to, const float *sum, int64_t columns)
 {
+    for (int64_t j = 0; j < columns; j++)
+        to[j * x->cn] = x->accumulate ? to[j * x->cn] + sum[j] : sum[j];
+}
+
+static void store_row(const blocks *x, int64_t at, const float *sum, int64_t columns)
+{
+    if (x->wide) {
+        store_wide(x, (float *)x->c + at, sum, columns);
+        return;
+    }
+    uint16_t *to = (uint16_t *)x->c + at;
     if (!x->accumulate && x->cn == 1) {
         tsi_cpu_narrow_rows(TS_DTYPE_BF16, to, sum, columns);
         return;
@@ -90,8 +101,7 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
         multiply_block(x, row, column, rows, columns, sum);
         tsi_bf16_end(x->tile);
         for (int64_t i = 0; i < rows; i++)
-            store_row(x, x->c + (row + i) * x->cm + column * x->cn, sum + i * x->column_step,
-                      columns);
+            store_row(x, (row + i) * x->cm + column * x->cn, sum + i * x->column_step, columns);
     }
 }
 
@@ -113,7 +123,8 @@ static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, 
     x->m = smaller(g->m - row, CHUNK_ROWS);
     x->a.from = (const uint16_t *)g->a + row * g->am;
     x->a.count = x->m;
-    x->c = (uint16_t *)g->c + row * g->cm + column * g->cn;
+    int64_t at = row * g->cm + column * g->cn;
+    x->c = g->wide ? (void *)((float *)g->c + at) : (void *)((uint16_t *)g->c + at);
     pack(rank, &x->a);
     x->across = (x->n - 1) / x->column_step + 1;
     int64_t down = (x->m - 1) / x->row_step + 1;
@@ -125,7 +136,12 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
     int64_t depth = round_up(g->k, tile->kr);
     int64_t rows = round_up(smaller(g->m, CHUNK_ROWS), tile->mr);
     int64_t columns = round_up(smaller(g->n, CHUNK_COLUMNS), tile->nr);
-    blocks x = { .tile = tile, .k = g->k, .cm = g->cm, .cn = g->cn, .accumulate = g->accumulate };
+    blocks x = { .tile = tile,
+                 .k = g->k,
+                 .cm = g->cm,
+                 .cn = g->cn,
+                 .accumulate = g->accumulate,
+                 .wide = g->wide };
     x.row_step = smaller(round_up(BLOCK_ROWS, tile->mr), rows);
     x.column_step = smaller(round_up(BLOCK_COLUMNS, tile->nr), columns);
     x.a = tsi_panels_a(tile, 0, g->k);

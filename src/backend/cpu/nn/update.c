@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
+#include "device/cpu.h"
 
 enum { PIECE = 16384, TILE = 512, CHUNK = 65536, PARTIALS = 64 };
 
@@ -17,7 +18,7 @@ typedef struct list {
     const tsi_adamw_step *adamw; /* or, if NULL, */
     const tsi_sgd_step *sgd;
     const int64_t *first; /* piece number where each item begins; NULL: pieces are items */
-    float numbers[8];
+    float numbers[9];
     int32_t nesterov, plain; /* plain: the first step with momentum, which has a loop of its own */
 } list;
 
@@ -29,6 +30,7 @@ static void numbers_of_sgd(list *l, const tsi_sgd_step *s)
     l->numbers[0] = (float)s->lr;
     l->numbers[1] = (float)s->momentum;
     l->numbers[2] = (float)s->weight_decay;
+    l->numbers[3] = (float)s->factor;
 }
 
 static void numbers_of_adamw(list *l, const tsi_adamw_step *s)
@@ -42,6 +44,7 @@ static void numbers_of_adamw(list *l, const tsi_adamw_step *s)
     l->numbers[5] = (float)(s->lr / s->correction1);
     l->numbers[6] = (float)(1.0 / sqrt(s->correction2));
     l->numbers[7] = (float)s->epsilon;
+    l->numbers[8] = (float)s->factor;
 }
 
 static void run_row(const list *l, float *const *x, int64_t count)
@@ -68,8 +71,8 @@ static char *part_at(const tsi_list_part *part, int64_t first)
 /* A tile of an item whose parts are not all f32. */
 static void run_tile(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
 {
-    float buffer[TSI_LIST_PARTS][TILE], *x[TSI_LIST_PARTS] = { NULL };
-    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+    float buffer[TSI_UPDATE_MIRROR][TILE], *x[TSI_UPDATE_MIRROR] = { NULL };
+    for (int k = 0; k < TSI_UPDATE_MIRROR; k++) {
         const tsi_list_part *part = &item->part[k];
         if (!part->data) continue;
         bool own = part->dtype == TS_DTYPE_F32;
@@ -79,19 +82,31 @@ static void run_tile(const list *l, const tsi_list_item *item, int64_t first, in
                        (int64_t)ts_dtype_size(part->dtype), count);
     }
     run_row(l, x, count);
-    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+    for (int k = 0; k < TSI_UPDATE_MIRROR; k++) {
         const tsi_list_part *part = &item->part[k];
-        if (part->data && part->dtype != TS_DTYPE_F32 && k != TSI_UPDATE_GRAD)
+        if (part->data && part->dtype != TS_DTYPE_F32 && k != TSI_UPDATE_GRAD &&
+            !tsi_is_by_chance(l->adamw, item, k))
             tsi_scatter(part->dtype, part_at(part, first), (int64_t)ts_dtype_size(part->dtype),
                         TS_DTYPE_F32, x[k], count);
     }
+    if (tsi_is_by_chance(l->adamw, item, TSI_UPDATE_FIRST))
+        tsi_moments_round(l->adamw, item, first, count, x[TSI_UPDATE_FIRST], x[TSI_UPDATE_SECOND]);
+}
+
+/* The mirror of what was just updated, which the cache still has. */
+static void run_mirror(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
+{
+    const tsi_list_part *mirror = &item->part[TSI_UPDATE_MIRROR], *param = &item->part[0];
+    if (!mirror->data || l->plain || param->dtype == TS_DTYPE_F64) return; /* the plain loops do */
+    tsi_cpu_cast_rows(mirror->dtype, part_at(mirror, first), param->dtype, part_at(param, first),
+                      count);
 }
 
 static void run_piece(const list *l, const tsi_list_item *item, int64_t first, int64_t count)
 {
     bool same = true;
-    float *x[TSI_LIST_PARTS];
-    for (int k = 0; k < TSI_LIST_PARTS; k++) {
+    float *x[TSI_UPDATE_MIRROR];
+    for (int k = 0; k < TSI_UPDATE_MIRROR; k++) {
         same = same && (!item->part[k].data || item->part[k].dtype == TS_DTYPE_F32);
         x[k] = item->part[k].data ? (float *)item->part[k].data + (same ? first : 0) : NULL;
     }
@@ -103,6 +118,7 @@ static void run_piece(const list *l, const tsi_list_item *item, int64_t first, i
         for (int64_t at = 0; at < count; at += TILE)
             run_tile(l, item, first + at, count - at < TILE ? count - at : TILE);
     }
+    run_mirror(l, item, first, count);
 }
 
 static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker)
@@ -150,17 +166,27 @@ static ts_status run_list(list *l)
     return TS_OK;
 }
 
+/* All items of a step have one control. */
+static const double *control_of(const tsi_list_io *io)
+{
+    return io->count > 0 ? io->item[0].part[TSI_UPDATE_CONTROL].data : NULL;
+}
+
 ts_status tsi_cpu_list_adamw(const tsi_list_io *io)
 {
     list l = { .io = io, .set = tsi_rows() };
-    numbers_of_adamw(&l, io->attributes);
+    tsi_adamw_step step;
+    if (!tsi_adamw_settle(io->attributes, control_of(io), &step)) return TS_OK;
+    numbers_of_adamw(&l, &step);
     return run_list(&l);
 }
 
 ts_status tsi_cpu_list_sgd(const tsi_list_io *io)
 {
     list l = { .io = io, .set = tsi_rows() };
-    numbers_of_sgd(&l, io->attributes);
+    tsi_sgd_step step;
+    if (!tsi_sgd_settle(io->attributes, control_of(io), &step)) return TS_OK;
+    numbers_of_sgd(&l, &step);
     return run_list(&l);
 }
 

@@ -135,7 +135,8 @@ typedef struct tsi_row_set {
     void (*add_scaled)(float *to, const float *x, float factor, int64_t count); /* to += factor x */
 
     /* ---- optimisers (op/nn/update.h): x = { p, g, m, v }; numbers { beta1, beta2, 1 - beta1,
-     * 1 - beta2, decay, rate, root, epsilon }, and { lr, momentum, weight_decay } with m or NULL */
+     * 1 - beta2, decay, rate, root, epsilon, factor of g }, and { lr, momentum, weight_decay,
+     * factor of g } with m or NULL */
     void (*adamw)(float *const *x, const float *numbers, int64_t count);
     void (*sgd)(float *const *x, const float *numbers, int32_t nesterov, int64_t count);
     double (*squares_wide)(const float *x, int64_t count); /* added up in double */

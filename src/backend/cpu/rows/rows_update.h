@@ -11,10 +11,10 @@ static void adamw_row(float *const *x, const float *numbers, int64_t count)
     float *p = x[0], *m = x[2], *v = x[3];
     const float *g = x[1];
     float b1 = numbers[0], b2 = numbers[1], c1 = numbers[2], c2 = numbers[3], decay = numbers[4];
-    float rate = numbers[5], root = numbers[6], eps = numbers[7];
+    float rate = numbers[5], root = numbers[6], eps = numbers[7], factor = numbers[8];
     TSI_INDEPENDENT
     for (int64_t i = 0; i < count; i++) {
-        float gi = g[i], mi = b1 * m[i] + c1 * gi, vi = b2 * v[i] + c2 * gi * gi;
+        float gi = factor * g[i], mi = b1 * m[i] + c1 * gi, vi = b2 * v[i] + c2 * gi * gi;
         m[i] = mi;
         v[i] = vi;
         p[i] = decay * p[i] - rate * mi / (sqrtf(vi) * root + eps);
@@ -25,22 +25,22 @@ static void sgd_row(float *const *x, const float *numbers, int32_t nesterov, int
 {
     float *p = x[0], *m = x[2];
     const float *g = x[1];
-    float lr = numbers[0], mu = numbers[1], wd = numbers[2];
+    float lr = numbers[0], mu = numbers[1], wd = numbers[2], factor = numbers[3];
     if (!m) {
         TSI_INDEPENDENT
         for (int64_t i = 0; i < count; i++)
-            p[i] -= lr * (g[i] + wd * p[i]);
+            p[i] -= lr * (factor * g[i] + wd * p[i]);
     } else if (nesterov) {
         TSI_INDEPENDENT
         for (int64_t i = 0; i < count; i++) {
-            float d = g[i] + wd * p[i], mi = mu * m[i] + d;
+            float d = factor * g[i] + wd * p[i], mi = mu * m[i] + d;
             m[i] = mi;
             p[i] -= lr * (d + mu * mi);
         }
     } else {
         TSI_INDEPENDENT
         for (int64_t i = 0; i < count; i++) {
-            float mi = mu * m[i] + (g[i] + wd * p[i]);
+            float mi = mu * m[i] + (factor * g[i] + wd * p[i]);
             m[i] = mi;
             p[i] -= lr * mi;
         }

@@ -310,18 +310,49 @@ typedef struct tsi_cuda_softmax_args {
 } tsi_cuda_softmax_args;
 
 /* update.cu: items in chunks of TSI_CUDA_UPDATE_CHUNK elements; the table is on the device. */
-enum { TSI_CUDA_UPDATE_CHUNK = 16384 };
+enum { TSI_CUDA_UPDATE_CHUNK = 16384, TSI_CUDA_UPDATE_PARTS = 5 };
 typedef struct tsi_cuda_update_item {
-    void *part[4];
+    void *part[TSI_CUDA_UPDATE_PARTS]; /* param, grad, moments, mirror or NULL; squares: x, sum */
     int64_t count, first_chunk;
-    int32_t dtype[4];
+    int32_t dtype[TSI_CUDA_UPDATE_PARTS], reserved;
+    int64_t base, inner, outer; /* global indices, as in tsi_list_item */
+    uint64_t salt;
 } tsi_cuda_update_item;
 typedef struct tsi_cuda_update_args {
     const tsi_cuda_update_item *item;
     int64_t items, chunks;
-    double *partial; /* squares: one a chunk */
-    double beta1, beta2, decay, rate, root, epsilon;
+    double *partial;       /* squares: one a chunk, then one an item */
+    const double *control; /* tsi_control_number; NULL: the numbers below */
+    double beta1, beta2, epsilon, weight_decay, lr, correction1, correction2, factor, steps;
+    uint64_t noise; /* 0: moments are rounded to nearest */
 } tsi_cuda_update_args;
+
+/* add_norm.cu: rows of `length`, contiguous, columns in threads; `partial` has a row of R a block.
+ */
+typedef struct tsi_cuda_add_norm_args {
+    const void *x, *r; /* forward; backward: sum and dsum */
+    const void *dy;    /* backward */
+    const void *weight;
+    void *sum, *y, *scale; /* backward: dx in y, scale is read */
+    void *partial, *dw;
+    int64_t rows, length;
+    double eps;
+    int32_t weight_dtype, blocks, by_units, reserved;
+} tsi_cuda_add_norm_args;
+
+/* swiglu.cu: contiguous arrays of one dtype, on 16 bytes. */
+typedef struct tsi_cuda_swiglu_args {
+    const void *dy, *gate, *up;
+    void *d_gate, *d_up;
+    int64_t count;
+} tsi_cuda_swiglu_args;
+
+/* update.cu: what the update of a step goes by, from the sums of squares of its gradients. */
+typedef struct tsi_cuda_decide_args {
+    const double *sum;
+    double *control;
+    int64_t count;
+} tsi_cuda_decide_args;
 
 /* random.cu: `runs` runs of `length`, the i-th at local + i * local_step with the global index
  * global + i * global_step. */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.cu - AdamW of all parameters in one launch, and sums of squares of all gradients.
+/* update.cu - AdamW of all parameters in one launch, sums of squares of all gradients, and the
+ * numbers by which the one follows from the other.
  *
  * A block has one chunk of one item. The operations of an element are the host's in its order, not
- * fused: f32 updates have its bits. */
+ * fused: f32 updates have its bits. The mirror is the parameter rounded once more, from registers.
+ */
 #include "backend/cuda/kernels/real.cuh"
+#include "op/nn/control.h"
 
 __device__ inline const tsi_cuda_update_item &item_of(const tsi_cuda_update_args &a, int64_t chunk)
 {
@@ -18,48 +21,178 @@ __device__ inline const tsi_cuda_update_item &item_of(const tsi_cuda_update_args
     return a.item[low];
 }
 
-__device__ inline void adamw(const tsi_cuda_update_args &a, float *p, float g, float *m, float *v)
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+/* The numbers of one step, as the host makes them. */
+template <typename R> struct numbers {
+    R b1, b2, c1, c2, decay, rate, root, epsilon, factor;
+};
+
+template <typename R> __device__ inline numbers<R> numbers_of(const tsi_cuda_update_args &a)
 {
-    float b1 = (float)a.beta1, b2 = (float)a.beta2;
-    float c1 = (float)(1.0 - a.beta1), c2 = (float)(1.0 - a.beta2);
-    *m = b1 * *m + c1 * g;
-    *v = b2 * *v + c2 * g * g;
-    *p = (float)a.decay * *p - (float)a.rate * *m / (sqrtf(*v) * (float)a.root + (float)a.epsilon);
+    const double *c = a.control;
+    double lr = c ? c[TSI_CONTROL_RATE] : a.lr;
+    double first = c ? c[TSI_CONTROL_CORRECTION1] : a.correction1;
+    double second = c ? c[TSI_CONTROL_CORRECTION2] : a.correction2;
+    numbers<R> n;
+    n.b1 = (R)a.beta1, n.b2 = (R)a.beta2;
+    n.c1 = (R)(1.0 - a.beta1), n.c2 = (R)(1.0 - a.beta2);
+    n.decay = (R)(1.0 - lr * a.weight_decay);
+    n.rate = (R)(lr / first);
+    n.root = (R)(1.0 / sqrt(second));
+    n.epsilon = (R)a.epsilon;
+    n.factor = (R)(c ? c[TSI_CONTROL_FACTOR] : a.factor);
+    return n;
 }
 
-extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_args a)
+template <typename R> __device__ inline void adamw(const numbers<R> &n, R *p, R grad, R *m, R *v)
 {
-    const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
-    int64_t begin = (blockIdx.x - t.first_chunk) * TSI_CUDA_UPDATE_CHUNK;
-    int64_t end = begin + TSI_CUDA_UPDATE_CHUNK < t.count ? begin + TSI_CUDA_UPDATE_CHUNK : t.count;
-    uint64_t bits =
-        (uint64_t)t.part[0] | (uint64_t)t.part[1] | (uint64_t)t.part[2] | (uint64_t)t.part[3];
-    bool plain = bits % 16 == 0;
-    for (int k = 0; k < 4; k++)
-        plain = plain && t.dtype[k] == TS_DTYPE_F32;
-    int64_t units = plain ? (end - begin) / 4 : 0;
+    R g = n.factor * grad;
+    *m = n.b1 * *m + n.c1 * g;
+    *v = n.b2 * *v + n.c2 * g * g;
+    *p = n.decay * *p - n.rate * *m / (sqrt(*v) * n.root + n.epsilon);
+}
+
+/* ---- moments in bf16, rounded by chance -------------------------------------------------------
+ */
+
+__device__ inline uint64_t index_of(const tsi_cuda_update_item &t, int64_t i)
+{
+    if (t.inner == 0) return (uint64_t)(t.base + i);
+    return (uint64_t)(t.base + i / t.inner * t.outer + i % t.inner);
+}
+
+__device__ inline uint64_t key_of(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t)
+{
+    double steps = a.control ? a.control[TSI_CONTROL_STEPS] : a.steps;
+    return tsi_noise_key(a.noise, steps, t.salt);
+}
+
+__device__ inline bool is_by_chance(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t)
+{
+    return a.noise && t.dtype[2] == TS_DTYPE_BF16 && t.dtype[3] == TS_DTYPE_BF16;
+}
+
+/* f32 and bf16 as named, four elements at once: 22 bytes of each cross the memory. */
+__device__ inline void adamw_narrow(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
+                                    int64_t begin, int64_t units)
+{
+    const numbers<float> n = numbers_of<float>(a);
+    const uint64_t key = key_of(a, t);
+    for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
+        unit_of<float> p, g;
+        p.unit = __ldcs((const uint4 *)((const float *)t.part[0] + begin) + u);
+        g.unit = __ldcs((const uint4 *)((const float *)t.part[1] + begin) + u);
+        union {
+            ushort4 all;
+            uint16_t one[4];
+        } m, v, half;
+        m.all = ((const ushort4 *)((const uint16_t *)t.part[2] + begin))[u];
+        v.all = ((const ushort4 *)((const uint16_t *)t.part[3] + begin))[u];
+        int64_t i = begin + 4 * u, column = t.inner ? i % t.inner : 0;
+        uint64_t index = index_of(t, i);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float first = tsi_f32_of_bf16(m.one[e]), second = tsi_f32_of_bf16(v.one[e]);
+            adamw<float>(n, &p.element[e], g.element[e], &first, &second);
+            bool runs_on = t.inner == 0 || column + e < t.inner; /* else the next row */
+            uint32_t noise = tsi_noise_at(key, runs_on ? index + e : index_of(t, i + e));
+            m.one[e] = tsi_bf16_by_chance(__float_as_uint(first), noise);
+            v.one[e] = tsi_bf16_by_chance(__float_as_uint(second), noise >> 16);
+            half.one[e] = tsi_bf16_of_f32(p.element[e]);
+        }
+        __stcs((uint4 *)((float *)t.part[0] + begin) + u, p.unit);
+        ((ushort4 *)((uint16_t *)t.part[2] + begin))[u] = m.all;
+        ((ushort4 *)((uint16_t *)t.part[3] + begin))[u] = v.all;
+        if (t.part[4]) ((ushort4 *)((uint16_t *)t.part[4] + begin))[u] = half.all;
+    }
+}
+
+/* Any dtypes, element by element. */
+template <typename R>
+__device__ inline void adamw_range(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
+                                   int64_t begin, int64_t end)
+{
+    const numbers<R> n = numbers_of<R>(a);
+    const bool chance = is_by_chance(a, t);
+    const uint64_t key = chance ? key_of(a, t) : 0;
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        R x[4];
+        for (int k = 0; k < 4; k++)
+            x[k] = load_real<R>(t.dtype[k], t.part[k], i);
+        adamw<R>(n, &x[0], x[1], &x[2], &x[3]);
+        store_real<R>(t.dtype[0], t.part[0], i, x[0]);
+        if (chance) {
+            uint32_t noise = tsi_noise_at(key, index_of(t, i));
+            ((uint16_t *)t.part[2])[i] = tsi_bf16_by_chance(__float_as_uint((float)x[2]), noise);
+            ((uint16_t *)t.part[3])[i] =
+                tsi_bf16_by_chance(__float_as_uint((float)x[3]), noise >> 16);
+        } else {
+            store_real<R>(t.dtype[2], t.part[2], i, x[2]);
+            store_real<R>(t.dtype[3], t.part[3], i, x[3]);
+        }
+        if (t.part[4])
+            store_real<R>(t.dtype[4], t.part[4], i, load_real<R>(t.dtype[0], t.part[0], i));
+    }
+}
+
+/* All f32 and on 16 bytes, a bf16 mirror or none: four elements at once. */
+__device__ inline bool is_plain(const tsi_cuda_update_item &t, int32_t moments)
+{
+    uint64_t bits = (uint64_t)t.part[4] * 2; /* 8 bytes */
+    bool plain = !t.part[4] || t.dtype[4] == TS_DTYPE_BF16;
+    for (int k = 0; k < 4; k++) {
+        bits |= (uint64_t)t.part[k];
+        plain = plain && t.dtype[k] == (k < 2 ? TS_DTYPE_F32 : moments);
+    }
+    return plain && bits % 16 == 0;
+}
+
+__device__ inline void adamw_units(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
+                                   int64_t begin, int64_t units)
+{
+    const numbers<float> n = numbers_of<float>(a);
     for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
         unit_of<float> x[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            x[k].unit = ((const uint4 *)((const float *)t.part[k] + begin))[u];
+            x[k].unit = __ldcs((const uint4 *)((const float *)t.part[k] + begin) + u);
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            adamw(a, &x[0].element[e], x[1].element[e], &x[2].element[e], &x[3].element[e]);
-        ((uint4 *)((float *)t.part[0] + begin))[u] = x[0].unit;
-        ((uint4 *)((float *)t.part[2] + begin))[u] = x[2].unit;
-        ((uint4 *)((float *)t.part[3] + begin))[u] = x[3].unit;
-    }
-    for (int64_t i = begin + 4 * units + threadIdx.x; i < end; i += blockDim.x) {
-        float x[4];
-        for (int k = 0; k < 4; k++)
-            x[k] = load_real<float>(t.dtype[k], t.part[k], i);
-        adamw(a, &x[0], x[1], &x[2], &x[3]);
-        store_real<float>(t.dtype[0], t.part[0], i, x[0]);
-        store_real<float>(t.dtype[2], t.part[2], i, x[2]);
-        store_real<float>(t.dtype[3], t.part[3], i, x[3]);
+            adamw<float>(n, &x[0].element[e], x[1].element[e], &x[2].element[e], &x[3].element[e]);
+        __stcs((uint4 *)((float *)t.part[0] + begin) + u, x[0].unit);
+        __stcs((uint4 *)((float *)t.part[2] + begin) + u, x[2].unit);
+        __stcs((uint4 *)((float *)t.part[3] + begin) + u, x[3].unit);
+        if (!t.part[4]) continue;
+        ushort4 half;
+        half.x = tsi_bf16_of_f32(x[0].element[0]);
+        half.y = tsi_bf16_of_f32(x[0].element[1]);
+        half.z = tsi_bf16_of_f32(x[0].element[2]);
+        half.w = tsi_bf16_of_f32(x[0].element[3]);
+        ((ushort4 *)((uint16_t *)t.part[4] + begin))[u] = half;
     }
 }
+
+extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_args a)
+{
+    if (a.control && a.control[TSI_CONTROL_GO] == 0.0) return;
+    const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
+    int64_t begin = (blockIdx.x - t.first_chunk) * TSI_CUDA_UPDATE_CHUNK;
+    int64_t end = begin + TSI_CUDA_UPDATE_CHUNK < t.count ? begin + TSI_CUDA_UPDATE_CHUNK : t.count;
+    bool narrow = is_by_chance(a, t) && is_plain(t, TS_DTYPE_BF16);
+    bool plain = narrow || is_plain(t, TS_DTYPE_F32);
+    int64_t units = plain ? (end - begin) / 4 : 0;
+    if (units > 0 && narrow)
+        adamw_narrow(a, t, begin, units);
+    else if (units > 0)
+        adamw_units(a, t, begin, units);
+    if (t.dtype[0] == TS_DTYPE_F64)
+        adamw_range<double>(a, t, begin, end);
+    else if (begin + 4 * units < end)
+        adamw_range<float>(a, t, begin + 4 * units, end);
+}
+
+/* ---- squares --------------------------------------------------------------------------------- */
 
 extern "C" __global__ void update_squares(const __grid_constant__ tsi_cuda_update_args a)
 {
@@ -67,8 +200,17 @@ extern "C" __global__ void update_squares(const __grid_constant__ tsi_cuda_updat
     const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
     int64_t begin = (blockIdx.x - t.first_chunk) * TSI_CUDA_UPDATE_CHUNK;
     int64_t end = begin + TSI_CUDA_UPDATE_CHUNK < t.count ? begin + TSI_CUDA_UPDATE_CHUNK : t.count;
+    bool plain = t.dtype[0] == TS_DTYPE_F32 && (uint64_t)t.part[0] % 16 == 0;
+    int64_t units = plain ? (end - begin) / 4 : 0;
     double sum = 0;
-    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
+        float4 x = ((const float4 *)((const float *)t.part[0] + begin))[u];
+        sum += (double)x.x * (double)x.x;
+        sum += (double)x.y * (double)x.y;
+        sum += (double)x.z * (double)x.z;
+        sum += (double)x.w * (double)x.w;
+    }
+    for (int64_t i = begin + 4 * units + threadIdx.x; i < end; i += blockDim.x) {
         double x = load_real<double>(t.dtype[0], t.part[0], i);
         sum += x * x;
     }
@@ -76,16 +218,49 @@ extern "C" __global__ void update_squares(const __grid_constant__ tsi_cuda_updat
     if (threadIdx.x == 0) a.partial[blockIdx.x] = sum;
 }
 
-/* One block: item after item. */
-extern "C" __global__ void update_squares_sum(const __grid_constant__ tsi_cuda_update_args a)
+/* A block an item: its chunks. */
+extern "C" __global__ void update_squares_items(const __grid_constant__ tsi_cuda_update_args a)
 {
     __shared__ double shared[32];
-    for (int64_t i = 0; i < a.items; i++) {
-        int64_t end = i + 1 < a.items ? a.item[i + 1].first_chunk : a.chunks;
-        double sum = 0;
-        for (int64_t c = a.item[i].first_chunk + threadIdx.x; c < end; c += blockDim.x)
-            sum += a.partial[c];
-        sum = block_sum(sum, shared);
-        if (threadIdx.x == 0) *(double *)a.item[i].part[1] += sum;
+    int64_t i = blockIdx.x, end = i + 1 < a.items ? a.item[i + 1].first_chunk : a.chunks;
+    double sum = 0;
+    for (int64_t c = a.item[i].first_chunk + threadIdx.x; c < end; c += blockDim.x)
+        sum += a.partial[c];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) a.partial[a.chunks + i] = sum;
+}
+
+/* One block: item after item, each to its sum; one thread adds what all have fetched. */
+extern "C" __global__ void update_squares_sum(const __grid_constant__ tsi_cuda_update_args a)
+{
+    __shared__ double value[TSI_CUDA_BLOCK];
+    __shared__ double *target[TSI_CUDA_BLOCK];
+    for (int64_t first = 0; first < a.items; first += blockDim.x) {
+        int64_t i = first + threadIdx.x, here = a.items - first;
+        if (i < a.items) {
+            value[threadIdx.x] = a.partial[a.chunks + i];
+            target[threadIdx.x] = (double *)a.item[i].part[1];
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            double *to = target[0], sum = *to;
+            for (int64_t k = 0; k < here && k < (int64_t)blockDim.x; k++) {
+                if (target[k] != to) {
+                    *to = sum;
+                    to = target[k];
+                    sum = *to;
+                }
+                sum += value[k];
+            }
+            *to = sum;
+        }
+        __syncthreads();
     }
+}
+
+/* ---- deciding: one thread, as the host does it ----------------------------------------------- */
+
+extern "C" __global__ void update_decide(const __grid_constant__ tsi_cuda_decide_args a)
+{
+    tsi_control_decide_numbers(a.sum, a.count, a.control);
 }

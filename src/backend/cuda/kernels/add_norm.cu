@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* add_norm.cu - a residual and the norm of the sum, and their gradient, rows of one piece a thread.
+ *
+ * A block has a row, a thread 16 bytes of it, which it keeps in registers between the two passes
+ * that a norm needs: every array crosses the memory once. Rows of bf16 up to 2048 numbers have a
+ * warp each, which waits for no other.
+ *
+ * INV: sums of a row are one tree over the threads of a block; rows are dealt to blocks by their
+ * number alone, and the weight's gradient adds up blocks in one order: the same bits on every GPU.
+ */
+#include "backend/cuda/kernels/real.cuh"
+
+enum { WIDE = 16, SLICES = 8, COLUMNS = 32 };
+
+template <typename T> struct piece { /* what a thread has of a row */
+    enum { N = WIDE / sizeof(typename T::E) };
+    typename T::R value[N];
+};
+
+template <typename T>
+__device__ inline void load(piece<T> &to, const void *row, int64_t first, int64_t length, bool unit)
+{
+    typedef typename T::E E;
+    const E *from = (const E *)row + first;
+    unit_of<E> in;
+    if (unit) {
+        if (first < length) in.unit = *(const uint4 *)from;
+    } else {
+#pragma unroll
+        for (int e = 0; e < piece<T>::N; e++)
+            if (first + e < length) in.element[e] = from[e];
+    }
+#pragma unroll
+    for (int e = 0; e < piece<T>::N; e++)
+        to.value[e] = first + e < length ? T::load(in.element[e]) : 0;
+}
+
+template <typename T>
+__device__ inline void store(void *row, const piece<T> &x, int64_t first, int64_t length, bool unit)
+{
+    typedef typename T::E E;
+    E *to = (E *)row + first;
+    unit_of<E> out;
+#pragma unroll
+    for (int e = 0; e < piece<T>::N; e++)
+        out.element[e] = T::store(x.value[e]);
+    if (unit) {
+        if (first < length) *(uint4 *)to = out.unit;
+    } else {
+#pragma unroll
+        for (int e = 0; e < piece<T>::N; e++)
+            if (first + e < length) to[e] = out.element[e];
+    }
+}
+
+/* The weights of a thread's columns, the same for all rows. */
+template <typename T>
+__device__ inline void load_weight(piece<T> &w, const tsi_cuda_add_norm_args &a, int64_t first)
+{
+#pragma unroll
+    for (int e = 0; e < piece<T>::N; e++)
+        w.value[e] = first + e < a.length
+                         ? load_real<typename T::R>(a.weight_dtype, a.weight, first + e)
+                         : 0;
+}
+
+template <typename T> __device__ void forward(const tsi_cuda_add_norm_args &a)
+{
+    typedef typename T::R R;
+    enum { N = piece<T>::N };
+    __shared__ R sums[32];
+    int64_t first = (int64_t)threadIdx.x * N;
+    piece<T> w;
+    load_weight<T>(w, a, first);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int64_t at = row * a.length * (int64_t)sizeof(typename T::E);
+        piece<T> x, r;
+        load<T>(x, (const char *)a.x + at, first, a.length, a.by_units);
+        load<T>(r, (const char *)a.r + at, first, a.length, a.by_units);
+        R squares = 0;
+#pragma unroll
+        for (int e = 0; e < N; e++) { /* rounded, as it is written */
+            x.value[e] = T::load(T::store(x.value[e] + r.value[e]));
+            squares += x.value[e] * x.value[e];
+        }
+        store<T>((char *)a.sum + at, x, first, a.length, a.by_units);
+        R scale = (R)(1.0 / sqrt((double)block_sum(squares, sums) / (double)a.length + a.eps));
+        if (threadIdx.x == 0) ((R *)a.scale)[row] = scale;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x.value[e] = x.value[e] * scale * w.value[e];
+        store<T>((char *)a.y + at, x, first, a.length, a.by_units);
+    }
+}
+
+/* dx = dsum + scale (dy w - x^ mean(dy w x^)), x^ = x scale; dw = sum of dy x^ over rows. */
+template <typename T> __device__ void backward(const tsi_cuda_add_norm_args &a)
+{
+    typedef typename T::R R;
+    enum { N = piece<T>::N };
+    __shared__ R sums[32];
+    int64_t first = (int64_t)threadIdx.x * N;
+    piece<T> w;
+    R dw[N] = { 0 };
+    load_weight<T>(w, a, first);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int64_t at = row * a.length * (int64_t)sizeof(typename T::E);
+        piece<T> x, dy, dsum;
+        load<T>(x, (const char *)a.x + at, first, a.length, a.by_units);
+        load<T>(dy, (const char *)a.dy + at, first, a.length, a.by_units);
+        load<T>(dsum, (const char *)a.r + at, first, a.length, a.by_units);
+        R scale = ((const R *)a.scale)[row], sum = 0;
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            x.value[e] *= scale;
+            dw[e] += dy.value[e] * x.value[e];
+            sum += dy.value[e] * w.value[e] * x.value[e];
+        }
+        R mean = block_sum(sum, sums) / (R)a.length;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x.value[e] = dsum.value[e] + scale * (dy.value[e] * w.value[e] - x.value[e] * mean);
+        store<T>((char *)a.y + at, x, first, a.length, a.by_units);
+    }
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        if (first + e < a.length) ((R *)a.partial)[blockIdx.x * a.length + first + e] = dw[e];
+}
+
+/* ---- bf16, a warp a row ---------------------------------------------------------------------- */
+
+enum { EACH = 8, LANES = 32 }; /* numbers of a unit; a lane has UNITS of them at most */
+
+__device__ inline float warp_sum(float x)
+{
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+union bf16_unit {
+    uint4 unit;
+    uint16_t element[EACH];
+};
+
+template <int UNITS> __device__ inline void load_units(bf16_unit *to, const void *row, int units)
+{
+    int lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int k = 0; k < UNITS; k++)
+        if (k * LANES + lane < units) to[k].unit = ((const uint4 *)row)[k * LANES + lane];
+}
+
+/* The weights of a unit's columns. */
+__device__ inline void weights_at(float *to, const tsi_cuda_add_norm_args &a, int64_t first)
+{
+    if (a.weight_dtype == TS_DTYPE_F32) {
+        *(float4 *)to = *(const float4 *)((const float *)a.weight + first);
+        *(float4 *)(to + 4) = *(const float4 *)((const float *)a.weight + first + 4);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        to[e] = load_real<float>(a.weight_dtype, a.weight, first + e);
+}
+
+template <int UNITS> __device__ inline void forward_warps(const tsi_cuda_add_norm_args &a)
+{
+    int lane = threadIdx.x % LANES, units = (int)(a.length / EACH);
+    int64_t row = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+    if (row >= a.rows) return;
+    int64_t at = row * a.length;
+    bf16_unit x[UNITS], r[UNITS];
+    load_units<UNITS>(x, (const uint16_t *)a.x + at, units);
+    load_units<UNITS>(r, (const uint16_t *)a.r + at, units);
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < UNITS; k++) {
+        if (k * LANES + lane >= units) continue;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            x[k].element[e] = tsi_bf16_of_f32(tsi_f32_of_bf16(x[k].element[e]) +
+                                              tsi_f32_of_bf16(r[k].element[e]));
+            float v = tsi_f32_of_bf16(x[k].element[e]);
+            squares += v * v;
+        }
+        ((uint4 *)((uint16_t *)a.sum + at))[k * LANES + lane] = x[k].unit;
+    }
+    float scale = (float)(1.0 / sqrt((double)warp_sum(squares) / (double)a.length + a.eps));
+    if (lane == 0) ((float *)a.scale)[row] = scale;
+#pragma unroll
+    for (int k = 0; k < UNITS; k++) {
+        if (k * LANES + lane >= units) continue;
+        alignas(16) float w[EACH];
+        weights_at(w, a, (int64_t)(k * LANES + lane) * EACH);
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            x[k].element[e] = tsi_bf16_of_f32(tsi_f32_of_bf16(x[k].element[e]) * scale * w[e]);
+        ((uint4 *)((uint16_t *)a.y + at))[k * LANES + lane] = x[k].unit;
+    }
+}
+
+/* The warps of a block take rows in turn; what their columns add up to is put together at the end.
+ */
+template <int UNITS> __device__ inline void backward_warps(const tsi_cuda_add_norm_args &a)
+{
+    extern __shared__ float shared[]; /* a row */
+    int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    int units = (int)(a.length / EACH);
+    float dw[UNITS][EACH] = { { 0 } };
+    for (int64_t row = (int64_t)blockIdx.x * warps + warp; row < a.rows;
+         row += (int64_t)gridDim.x * warps) {
+        int64_t at = row * a.length;
+        bf16_unit x[UNITS], dy[UNITS], dsum[UNITS];
+        load_units<UNITS>(x, (const uint16_t *)a.x + at, units);
+        load_units<UNITS>(dy, (const uint16_t *)a.dy + at, units);
+        load_units<UNITS>(dsum, (const uint16_t *)a.r + at, units);
+        float scale = ((const float *)a.scale)[row], sum = 0;
+#pragma unroll
+        for (int k = 0; k < UNITS; k++) {
+            if (k * LANES + lane >= units) continue;
+            alignas(16) float w[EACH];
+            weights_at(w, a, (int64_t)(k * LANES + lane) * EACH);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                float g = tsi_f32_of_bf16(dy[k].element[e]);
+                float h = tsi_f32_of_bf16(x[k].element[e]) * scale;
+                dw[k][e] += g * h;
+                sum += g * w[e] * h;
+            }
+        }
+        float mean = warp_sum(sum) / (float)a.length;
+#pragma unroll
+        for (int k = 0; k < UNITS; k++) {
+            if (k * LANES + lane >= units) continue;
+            alignas(16) float w[EACH];
+            weights_at(w, a, (int64_t)(k * LANES + lane) * EACH);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                float g = tsi_f32_of_bf16(dy[k].element[e]) * w[e];
+                float h = tsi_f32_of_bf16(x[k].element[e]) * scale;
+                x[k].element[e] =
+                    tsi_bf16_of_f32(tsi_f32_of_bf16(dsum[k].element[e]) + scale * (g - h * mean));
+            }
+            ((uint4 *)((uint16_t *)a.y + at))[k * LANES + lane] = x[k].unit;
+        }
+    }
+    for (int w = 0; w < warps; w++) { /* in order: the same bits every time */
+        __syncthreads();
+        if (w != warp) continue;
+#pragma unroll
+        for (int k = 0; k < UNITS; k++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                int column = (k * LANES + lane) * EACH + e;
+                if (column < a.length) shared[column] = (w ? shared[column] : 0.0f) + dw[k][e];
+            }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < a.length; c += blockDim.x)
+        ((float *)a.partial)[blockIdx.x * a.length + c] = shared[c];
+}
+
+#define WARPS(units)                                                                               \
+    extern "C" __global__ void add_rms_norm_warps_##units(                                         \
+        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    {                                                                                              \
+        forward_warps<units>(a);                                                                   \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128)                                              \
+        add_rms_norm_backward_warps_##units(const __grid_constant__ tsi_cuda_add_norm_args a)      \
+    {                                                                                              \
+        backward_warps<units>(a);                                                                  \
+    }
+WARPS(3)
+WARPS(8)
+
+/* ---- the weight's gradient ------------------------------------------------------------------- */
+
+/* COLUMNS columns a block, in SLICES slices of the blocks; the slices are added in order. */
+template <typename R> __device__ void weight(const tsi_cuda_add_norm_args &a)
+{
+    __shared__ R slice[SLICES][COLUMNS];
+    int column = threadIdx.x % COLUMNS, own = threadIdx.x / COLUMNS;
+    int64_t c = (int64_t)blockIdx.x * COLUMNS + column;
+    R sum = 0;
+    if (c < a.length) {
+#pragma unroll 8
+        for (int b = own; b < a.blocks; b += SLICES)
+            sum += ((const R *)a.partial)[b * a.length + c];
+    }
+    slice[own][column] = sum;
+    __syncthreads();
+    if (own != 0 || c >= a.length) return;
+    for (int s = 1; s < SLICES; s++)
+        sum += slice[s][column];
+    ((R *)a.dw)[c] = sum;
+}
+
+#define ADD_NORM(name, type)                                                                       \
+    extern "C" __global__ void add_rms_norm_##name(                                                \
+        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    {                                                                                              \
+        forward<type>(a);                                                                          \
+    }                                                                                              \
+    extern "C" __global__ void add_rms_norm_backward_##name(                                       \
+        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    {                                                                                              \
+        backward<type>(a);                                                                         \
+    }
+ADD_NORM(f32, as_f32)
+ADD_NORM(bf16, as_bf16)
+ADD_NORM(f64, as_f64)
+
+extern "C" __global__ void add_norm_weight_f32(const __grid_constant__ tsi_cuda_add_norm_args a)
+{
+    weight<float>(a);
+}
+
+extern "C" __global__ void add_norm_weight_f64(const __grid_constant__ tsi_cuda_add_norm_args a)
+{
+    weight<double>(a);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* control.c - the numbers of a step, from the host and back to it, in the order of the queue. */
+#include "nn/control.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "array/image.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { BYTES = TSI_CONTROL_COUNT * sizeof(double) };
+
+struct tsi_control {
+    ts_rank *rank;
+    const tsi_rank_device *where;
+    tsi_array *array; /* f64 [TSI_CONTROL_COUNT] on the device */
+    tsi_array *loss;  /* a view of its one element */
+    double *kept;     /* [TSI_CONTROL_KEPT][TSI_CONTROL_COUNT], memory that copies need not stage */
+    tsi_device_event *event[TSI_CONTROL_KEPT];
+    int64_t count;
+};
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static ts_status kept_make(tsi_control *c)
+{
+    const tsi_device *device = c->where->device;
+    size_t bytes = (size_t)TSI_CONTROL_KEPT * BYTES;
+    void *memory = NULL;
+    if (device->host_alloc) {
+        TSI_TRY(device->host_alloc(device, bytes, &memory));
+    } else {
+        memory = tsi_alloc(bytes);
+        if (!memory) return tsi_fail_memory("the numbers of a step", bytes);
+    }
+    c->kept = memory;
+    memset(memory, 0, bytes);
+    return TS_OK;
+}
+
+static ts_status fill(tsi_control *c)
+{
+    ts_shape shape = TS_SHAPE(TSI_CONTROL_COUNT), one = TS_SHAPE_SCALAR;
+    double zero = 0.0;
+    c->array = tsi_array_create_tagged(c->rank, TS_DTYPE_F64, &shape, TSI_TAG_OPTIMIZER);
+    if (!c->array) return ts_rank_status(c->rank);
+    c->loss = tsi_array_view(c->array, TS_DTYPE_F64, &one, NULL, TSI_CONTROL_LOSS);
+    if (!c->loss) return ts_rank_status(c->rank);
+    TSI_TRY(kept_make(c));
+    return tsi_array_fill(c->array, &zero);
+}
+
+tsi_control *tsi_control_create(ts_rank *rank)
+{
+    tsi_control *c = tsi_calloc(1, sizeof *c);
+    if (!c) {
+        tsi_fail_memory("the numbers of a step", sizeof *c);
+        return NULL;
+    }
+    c->rank = rank;
+    c->where = tsi_rank_device_of(rank);
+    if (c->where && fill(c) == TS_OK) return c;
+    tsi_control_destroy(c);
+    return NULL;
+}
+
+static void event_drop(tsi_control *c, int64_t slot)
+{
+    if (c->event[slot]) c->where->device->event_destroy(c->where->device, c->event[slot]);
+    c->event[slot] = NULL;
+}
+
+void tsi_control_destroy(tsi_control *c)
+{
+    if (!c) return;
+    const tsi_device *device = c->where ? c->where->device : NULL;
+    if (c->kept && c->count > 0) (void)device->stream_sync(device, c->where->queue);
+    for (int64_t i = 0; device && i < TSI_CONTROL_KEPT; i++)
+        event_drop(c, i);
+    if (c->kept && device->host_free)
+        device->host_free(device, c->kept, (size_t)TSI_CONTROL_KEPT * BYTES);
+    else
+        tsi_free(c->kept);
+    tsi_array_release(c->loss);
+    tsi_array_release(c->array);
+    tsi_free(c);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static ts_status send(tsi_control *c, int32_t first, const double *from, int32_t count)
+{
+    if (tsi_world_describes(c->rank->world)) return TS_OK;
+    double *to = tsi_array_data(c->array);
+    return c->where->device->copy_in(c->where->device, to + first, from,
+                                     (size_t)count * sizeof *from, c->where->queue);
+}
+
+ts_status tsi_control_begin(tsi_control *c, const double *input)
+{
+    double numbers[TSI_CONTROL_LOSS + 1];
+    memcpy(numbers, input, TSI_CONTROL_INPUTS * sizeof *input);
+    numbers[TSI_CONTROL_NUMBER] = (double)++c->count;
+    numbers[TSI_CONTROL_LOSS] = 0.0;
+    return send(c, 0, numbers, TSI_CONTROL_LOSS + 1);
+}
+
+static ts_status take_loss(tsi_control *c, ts_tensor *loss)
+{
+    if (loss->layout->count != 1)
+        return TSI_FAIL(TS_ERR_SHAPE, "optimizer: the loss has %lld elements, not one (%s)",
+                        (long long)loss->layout->count, loss->layout->text);
+    ts_scope scope = ts_scope_open_with(c->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    ts_tensor *full = (ts_tensor_full)(loss);
+    ts_status status = full ? tsi_tensor_ready(full) : ts_rank_status(c->rank);
+    if (status == TS_OK && full->mesh->member) {
+        ts_shape one = TS_SHAPE_SCALAR;
+        tsi_array *flat =
+            tsi_array_view(full->array, (ts_dtype)full->dtype, &one, NULL, full->array->offset);
+        status = flat ? tsi_array_copy(c->loss, flat) : ts_rank_status(c->rank);
+        tsi_array_release(flat);
+    }
+    ts_scope_close(scope);
+    return status;
+}
+
+ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, ts_tensor *loss)
+{
+    if (loss) TSI_TRY(take_loss(c, loss));
+    tsi_array *squares = sums->count > 0 ? tsi_norm_squares(sums) : NULL;
+    if (sums->count > 0 && !squares) return ts_rank_status(c->rank);
+    tsi_list_item item = { .count = sums->count };
+    if (squares)
+        item.part[TSI_DECIDE_SUMS] = (tsi_list_part){ tsi_array_data(squares), TS_DTYPE_F64, 0 };
+    item.part[TSI_DECIDE_CONTROL] = tsi_control_part(c);
+    ts_status status =
+        tsi_list_run(&tsi_list_decide, (tsi_list_io){ .item = &item, .count = 1, .rank = c->rank });
+    tsi_array_release(squares);
+    return status;
+}
+
+tsi_list_part tsi_control_part(const tsi_control *c)
+{
+    return (tsi_list_part){ tsi_array_data(c->array), TS_DTYPE_F64, 0 };
+}
+
+ts_status tsi_control_end(tsi_control *c)
+{
+    if (tsi_world_describes(c->rank->world)) return TS_OK;
+    const tsi_device *device = c->where->device;
+    int64_t slot = c->count % TSI_CONTROL_KEPT;
+    event_drop(c, slot);
+    TSI_TRY(device->copy_out(device, c->kept + slot * TSI_CONTROL_COUNT, tsi_array_data(c->array),
+                             BYTES, c->where->queue));
+    return device->event_record(device, c->where->queue, &c->event[slot]);
+}
+
+int64_t tsi_control_count(const tsi_control *c)
+{
+    return c ? c->count : 0;
+}
+
+/* The queue goes on meanwhile: only this step's numbers are waited for. */
+static void wait_for(const tsi_control *c, int64_t slot)
+{
+    const tsi_device *device = c->where->device;
+    struct timespec nap = { .tv_nsec = 20000 };
+    while (!device->event_done(device, c->event[slot]))
+        (void)nanosleep(&nap, NULL);
+}
+
+ts_status tsi_control_read(tsi_control *c, int64_t number, double *out)
+{
+    int64_t slot = number % TSI_CONTROL_KEPT;
+    memset(out, 0, BYTES);
+    if (tsi_world_describes(c->rank->world)) return TS_OK;
+    if (number < 1 || number > c->count || number + TSI_CONTROL_KEPT <= c->count)
+        return TSI_FAIL(TS_ERR_ARG, "optimizer: step %lld is not one of the last %d of %lld",
+                        (long long)number, TSI_CONTROL_KEPT, (long long)c->count);
+    if (c->event[slot]) wait_for(c, slot);
+    memcpy(out, c->kept + slot * TSI_CONTROL_COUNT, BYTES);
+    if (out[TSI_CONTROL_NUMBER] == (double)number) return TS_OK;
+    /* What failed on the way says so at a wait, and what was behind it had no effect. */
+    TSI_TRY(tsi_rank_device_sync(c->rank));
+    return TSI_FAIL(TS_ERR_INTERNAL, "optimizer: the numbers of step %lld did not arrive",
+                    (long long)number);
+}
+
+ts_status tsi_control_resume(tsi_control *c, int64_t steps)
+{
+    double taken = (double)steps;
+    return send(c, TSI_CONTROL_STEPS, &taken, 1);
+}

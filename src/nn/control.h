@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* control.h - the numbers a step decides by, on the rank's device, and how the host hears of them.
+ *
+ *   host   begin(rate, clip ..)  ---------------------------------  outcome(step): waits for that
+ *             |                                                       ^      step's numbers alone
+ *   queue     copy -- squares -- decide -- update (all parameters) -- copy
+ *
+ * INV: between begin and end the host waits for nothing; the numbers of the last few steps are
+ * kept, so that a step is read while the next one runs. */
+#ifndef TSI_NN_CONTROL_H
+#define TSI_NN_CONTROL_H
+
+#include "nn/module.h"
+#include "op/core/list.h"
+#include "op/nn/update.h"
+
+enum { TSI_CONTROL_KEPT = 4 }; /* steps whose numbers are kept */
+
+typedef struct tsi_control tsi_control;
+
+tsi_control *tsi_control_create(ts_rank *rank); /* NULL: recorded */
+void tsi_control_destroy(tsi_control *control); /* accepts NULL */
+/* The numbers of the next step from the host: input[TSI_CONTROL_INPUTS]. */
+ts_status tsi_control_begin(tsi_control *control, const double *input);
+/* [coll] With the gradients in `sums` and the loss (or NULL): does the update run, and how? */
+ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums, ts_tensor *loss);
+tsi_list_part tsi_control_part(const tsi_control *control);
+/* The step's numbers are on their way to the host. */
+ts_status tsi_control_end(tsi_control *control);
+int64_t tsi_control_count(const tsi_control *control); /* steps that were begun */
+/* Waits for the numbers of step `number`, which counts from 1; the last TSI_CONTROL_KEPT are there.
+ * `out` has TSI_CONTROL_COUNT. */
+ts_status tsi_control_read(tsi_control *control, int64_t number, double *out);
+/* Updates that ran so far, as a state that was loaded says. */
+ts_status tsi_control_resume(tsi_control *control, int64_t steps);
+
+#endif
