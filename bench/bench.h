@@ -24,6 +24,16 @@ int cli_bench_attention(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
 int cli_bench_checkpoint(int argc, char **argv);
 
+/* ---- whole steps on one device (bench_step.c) ------------------------------------------------ */
+typedef struct bench_step_options {
+    const char *model, *device, *dtype; /* device NULL: the world's; dtype of products */
+    const char *moments;                /* of AdamW: f32 (NULL) or bf16 */
+    int64_t rows, context;              /* 0: those of the size */
+    int64_t warmup, seconds;
+    bool hot; /* also the operators that take longest */
+} bench_step_options;
+int bench_step(const bench_step_options *options, bool json);
+
 /* ---- communication: bench_comm.c runs the cases of bench_cases.c ----------------------------- */
 typedef struct bench_rank { /* one rank's buffers, and where its peers' are (threads engine) */
     ts_rank *me;

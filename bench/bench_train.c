@@ -307,29 +307,41 @@ static bool is_run(const char *only)
     return found;
 }
 
-int cli_bench_train(int argc, char **argv)
+/* What the command line asks for. */
+typedef struct asked {
+    bench self;
+    bench_pair pair;
+    bench_step_options step;
+    const char *recompute, *reshard, *dtype;
+    int64_t layers, hidden, vocab;
+    bool json, hot;
+} asked;
+
+/* -1: go on; else the exit status. */
+static int parse(asked *a, int argc, char **argv)
 {
-    bool json = false, hot = false;
-    bench_pair pair = { .against = "replicate=2", .pairs = 7 };
-    const char *recompute = "none", *reshard = "auto", *dtype = "f32";
-    int64_t layers = 12, hidden = 768, vocab = 32000;
-    bench self = { .context = 256, .rows = 2, .seconds = 50 };
+    bench *self = &a->self;
     const cli_option options[] = {
-        CLI_TEXT("only", &self.only, "NAME", "f32, bf16, dp=2 or tp=2; default: all"),
-        CLI_INT("rows", &self.rows, 1, 4096, "of the batch, of all ranks together; default 2"),
-        CLI_INT("seconds", &self.seconds, 1, 3600, "for all, about; default 50"),
-        CLI_INT("layers", &layers, 1, 1000, "of the model; default 12"),
-        CLI_INT("hidden", &hidden, 64, 65536, "its width, a multiple of 64; default 768"),
-        CLI_INT("vocab", &vocab, 2, 1000000, "default 32000"),
-        CLI_INT("context", &self.context, 1, 65536, "tokens of a row; default 256"),
-        CLI_TEXT("mesh", &pair.mesh, "TEXT", "steps on this mesh, in turns with --against"),
-        CLI_TEXT("against", &pair.against, "TEXT", "default replicate=2"),
-        CLI_INT("pairs", &pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
-        CLI_TEXT("recompute", &recompute, "none|full|select", "with --mesh; default none"),
-        CLI_TEXT("reshard", &reshard, "auto|yes|no|K", "with --mesh; default auto"),
-        CLI_TEXT("dtype", &dtype, "f32|f64|bf16", "with --mesh; bf16: of products; default f32"),
-        CLI_FLAG("operators", &hot, "also the operators that take longest"),
-        CLI_FLAG("json", &json, "the result as JSON"),
+        CLI_TEXT("model", &a->step.model, "SIZE", "tiny, 134m or 1b: steps of that size alone"),
+        CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda"),
+        CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
+        CLI_INT("warmup", &a->step.warmup, 1, 1000, "with --model: steps not counted; default 5"),
+        CLI_TEXT("only", &self->only, "NAME", "f32, bf16, dp=2 or tp=2; default: all"),
+        CLI_INT("rows", &self->rows, 1, 4096, "of the batch, of all ranks together; default 2"),
+        CLI_INT("seconds", &self->seconds, 1, 3600, "for all, about; default 50; with --model 2"),
+        CLI_INT("layers", &a->layers, 1, 1000, "of the model; default 12"),
+        CLI_INT("hidden", &a->hidden, 64, 65536, "its width, a multiple of 64; default 768"),
+        CLI_INT("vocab", &a->vocab, 2, 1000000, "default 32000"),
+        CLI_INT("context", &self->context, 1, 65536, "tokens of a row; default 256"),
+        CLI_TEXT("mesh", &a->pair.mesh, "TEXT", "steps on this mesh, in turns with --against"),
+        CLI_TEXT("against", &a->pair.against, "TEXT", "default replicate=2"),
+        CLI_INT("pairs", &a->pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
+        CLI_TEXT("recompute", &a->recompute, "none|full|select", "with --mesh; default none"),
+        CLI_TEXT("reshard", &a->reshard, "auto|yes|no|K", "with --mesh; default auto"),
+        CLI_TEXT("dtype", &a->dtype, "f32|f64|bf16",
+                 "with --mesh, default f32; with --model of products, default bf16"),
+        CLI_FLAG("operators", &a->hot, "also the operators that take longest"),
+        CLI_FLAG("json", &a->json, "the result as JSON"),
         CLI_END
     };
     const cli_usage usage = { "bench train", "[options]",
@@ -338,42 +350,83 @@ int cli_bench_train(int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
-    if (hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
-    if (!is_run(self.only))
+    if (a->step.model == NULL && (a->step.device != NULL || a->step.moments != NULL))
+        return cli_fail_usage("bench train", "--device and --moments go with --model");
+    if (a->hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
+    if (!is_run(self->only))
         return cli_fail_usage("bench train",
-                              "--only: expected f32, bf16, dp=2 or tp=2, found \"%s\"", self.only);
-    self.config = (ts_model_config){ .struct_size = sizeof self.config,
-                                     .vocab = vocab,
-                                     .hidden = hidden,
-                                     .intermediate = (8 * hidden / 3 + 255) / 256 * 256,
-                                     .layers = layers,
-                                     .heads = hidden / 64,
-                                     .kv_heads = hidden / 64,
-                                     .head_dim = 64,
-                                     .positions = self.context,
-                                     .norm_epsilon = 1e-5,
-                                     .init_deviation = 0.02,
-                                     .rope_theta = 10000 };
-    if (pair.mesh != NULL) {
-        static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
-        while (pair.recompute < 3 && strcmp(recompute, ways[pair.recompute]) != 0)
-            pair.recompute++;
-        bool bf16 = strcmp(dtype, "bf16") == 0, f64 = strcmp(dtype, "f64") == 0;
-        if (pair.recompute == 3 || (!bf16 && !f64 && strcmp(dtype, "f32") != 0))
-            return cli_fail_usage("bench train", "--recompute %s, --dtype %s: no such", recompute,
-                                  dtype);
-        if (ts_reshard_parse(reshard, &pair.reshard) != TS_OK)
-            return cli_fail_usage("bench train", "%s", ts_last_error());
-        pair.config = self.config;
-        pair.context = self.context;
-        pair.compute = bf16 ? TS_DTYPE_BF16 : 0;
-        pair.dtype = f64 ? TS_DTYPE_F64 : 0;
-        code = bench_train_pair(&pair, &self.lines);
-        return code != 0 ? code : bench_lines_print(&self.lines, json);
-    }
-    code = run_one(&self, "f32", "dp=1", TS_DTYPE_NONE, hot);
-    if (code == 0) code = run_one(&self, "bf16", "dp=1", TS_DTYPE_BF16, hot);
-    if (code == 0) code = run_one(&self, "dp=2", "dp=2", TS_DTYPE_NONE, hot);
-    if (code == 0) code = run_one(&self, "tp=2", "tp=2", TS_DTYPE_NONE, hot);
-    return code != 0 ? code : bench_lines_print(&self.lines, json);
+                              "--only: expected f32, bf16, dp=2 or tp=2, found \"%s\"", self->only);
+    return -1;
+}
+
+static int run_step(asked *a)
+{
+    a->step.rows = a->self.rows;
+    a->step.context = a->self.context;
+    a->step.seconds = a->self.seconds ? a->self.seconds : 2;
+    a->step.dtype = a->dtype;
+    a->step.hot = a->hot;
+    return bench_step(&a->step, a->json);
+}
+
+static void settle(asked *a)
+{
+    bench *self = &a->self;
+    if (self->rows == 0) self->rows = 2;
+    if (self->context == 0) self->context = 256;
+    if (self->seconds == 0) self->seconds = 50;
+    self->config = (ts_model_config){ .struct_size = sizeof self->config,
+                                      .vocab = a->vocab,
+                                      .hidden = a->hidden,
+                                      .intermediate = (8 * a->hidden / 3 + 255) / 256 * 256,
+                                      .layers = a->layers,
+                                      .heads = a->hidden / 64,
+                                      .kv_heads = a->hidden / 64,
+                                      .head_dim = 64,
+                                      .positions = self->context,
+                                      .norm_epsilon = 1e-5,
+                                      .init_deviation = 0.02,
+                                      .rope_theta = 10000 };
+}
+
+static int run_pair(asked *a)
+{
+    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
+    bench_pair *pair = &a->pair;
+    const char *dtype = a->dtype ? a->dtype : "f32";
+    while (pair->recompute < 3 && strcmp(a->recompute, ways[pair->recompute]) != 0)
+        pair->recompute++;
+    bool bf16 = strcmp(dtype, "bf16") == 0, f64 = strcmp(dtype, "f64") == 0;
+    if (pair->recompute == 3 || (!bf16 && !f64 && strcmp(dtype, "f32") != 0))
+        return cli_fail_usage("bench train", "--recompute %s, --dtype %s: no such", a->recompute,
+                              dtype);
+    if (ts_reshard_parse(a->reshard, &pair->reshard) != TS_OK)
+        return cli_fail_usage("bench train", "%s", ts_last_error());
+    pair->config = a->self.config;
+    pair->context = a->self.context;
+    pair->compute = bf16 ? TS_DTYPE_BF16 : 0;
+    pair->dtype = f64 ? TS_DTYPE_F64 : 0;
+    int code = bench_train_pair(pair, &a->self.lines);
+    return code != 0 ? code : bench_lines_print(&a->self.lines, a->json);
+}
+
+int cli_bench_train(int argc, char **argv)
+{
+    asked a = { .pair = { .against = "replicate=2", .pairs = 7 },
+                .step = { .warmup = 5 },
+                .recompute = "none",
+                .reshard = "auto",
+                .layers = 12,
+                .hidden = 768,
+                .vocab = 32000 };
+    int code = parse(&a, argc, argv);
+    if (code >= 0) return code;
+    if (a.step.model != NULL) return run_step(&a);
+    settle(&a);
+    if (a.pair.mesh != NULL) return run_pair(&a);
+    code = run_one(&a.self, "f32", "dp=1", TS_DTYPE_NONE, a.hot);
+    if (code == 0) code = run_one(&a.self, "bf16", "dp=1", TS_DTYPE_BF16, a.hot);
+    if (code == 0) code = run_one(&a.self, "dp=2", "dp=2", TS_DTYPE_NONE, a.hot);
+    if (code == 0) code = run_one(&a.self, "tp=2", "tp=2", TS_DTYPE_NONE, a.hot);
+    return code != 0 ? code : bench_lines_print(&a.self.lines, a.json);
 }
