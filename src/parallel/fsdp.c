@@ -125,6 +125,7 @@ static void unit_free(tsi_unit *u)
         tsi_leaf *leaf = tsi_leaf_of(p->param->value);
         if (leaf && leaf->complete_context == p) leaf->complete = NULL;
         p->param->unit = NULL;
+        tsi_array_release(p->mirror_of);
         ts_sharding_release(p->cut);
         ts_sharding_release(p->whole);
         ts_sharding_release(p->kept);

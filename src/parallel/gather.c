@@ -86,7 +86,8 @@ static ts_status refresh_mirror(const tsi_unit *u, tsi_unit_param *p)
     uint32_t version = value->array->storage->version;
     if (p->mirror_of == value->array && p->mirror_version == version) return TS_OK;
     TSI_TRY(tsi_array_copy(p->param->mirror->array, value->array));
-    p->mirror_of = value->array;
+    tsi_array_release(p->mirror_of);
+    p->mirror_of = tsi_array_retain(value->array);
     p->mirror_version = version;
     return TS_OK;
 }

@@ -35,8 +35,9 @@ typedef struct tsi_unit_param {
     ts_tensor *part;          /* retained, or NULL: the shard of `kept`, between the directions */
     const tsi_array *seen;    /* of the whole, as it was bound: to notice changes */
     uint32_t version;
-    int32_t mirrors;            /* dtype of the mirror that is gathered instead; 0: the shard is */
-    const tsi_array *mirror_of; /* the shard that it is the mirror of, and its version then */
+    int32_t mirrors;      /* dtype of the mirror that is gathered instead; 0: the shard is */
+    tsi_array *mirror_of; /* retained: the shard that it is the mirror of; and its version
+                             then */
     uint32_t mirror_version;
     int32_t ready; /* its gradient is complete, and not yet reduced */
 } tsi_unit_param;
@@ -60,7 +61,6 @@ typedef struct tsi_unit {
     ts_mesh *groups;       /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 
-/* The units of a tree, found at the first call; shared by them. */
 typedef enum tsi_unit_phase {
     TSI_UNIT_FORWARD,
     TSI_UNIT_BACKWARD,
@@ -70,6 +70,7 @@ typedef struct tsi_unit_event {
     tsi_unit *unit;
     int32_t phase, reserved;
 } tsi_unit_event;
+/* The units of a tree, found at the first call; shared by them. */
 typedef struct tsi_units {
     int64_t references; /* units that point here */
     tsi_unit **unit;
