@@ -455,6 +455,36 @@ static int run(verify_model *v)
     return code == 0 && v->agreed == v->values ? 0 : 1;
 }
 
+/* What options that are words mean; -1: all of them do. */
+static int read_words(verify_model *v)
+{
+    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
+    while ((int)v->again < 3 && strcmp(v->recompute, ways[v->again]) != 0)
+        v->again = (ts_recompute)(v->again + 1);
+    if ((int)v->again == 3)
+        return cli_fail_usage("verify model",
+                              "--recompute: expected none, full or select, found \"%s\"",
+                              v->recompute);
+    static const char *const algorithms[] = { "auto", "gather", "ring", "heads" };
+    while (v->algorithm < 4 && strcmp(v->attention, algorithms[v->algorithm]) != 0)
+        v->algorithm++;
+    if (v->algorithm == 4)
+        return cli_fail_usage("verify model",
+                              "--attention: expected auto, ring, gather or heads, found \"%s\"",
+                              v->attention);
+    if (ts_balance_parse(v->balance, &v->cut) != TS_OK)
+        return cli_fail_usage("verify model", "--balance: %s", ts_last_error());
+    bool is_bf16 = strcmp(v->dtype, "bf16") == 0;
+    if (!is_bf16 && strcmp(v->dtype, "f32") != 0 && strcmp(v->dtype, "f64") != 0)
+        return cli_fail_usage("verify model", "--dtype: expected f32, f64 or bf16, found \"%s\"",
+                              v->dtype);
+    v->allowed = is_bf16 ? rounded : exact;
+    ts_fsdp_options_init(&v->units);
+    if (ts_reshard_parse(v->reshard, &v->units.reshard) != TS_OK)
+        return cli_fail_usage("verify model", "%s", ts_last_error());
+    return -1;
+}
+
 int cli_verify_model(int argc, char **argv)
 {
     verify_model v = { .mesh = "dp=1",
@@ -496,31 +526,8 @@ int cli_verify_model(int argc, char **argv)
     if (code >= 0) return code;
     if (argc != 2) return cli_fail_usage("verify model", "needs one directory");
     v.directory = argv[1];
-    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
-    while ((int)v.again < 3 && strcmp(v.recompute, ways[v.again]) != 0)
-        v.again = (ts_recompute)(v.again + 1);
-    if ((int)v.again == 3)
-        return cli_fail_usage("verify model",
-                              "--recompute: expected none, full or select, found \"%s\"",
-                              v.recompute);
-    static const char *const algorithms[] = { "auto", "gather", "ring", "heads" };
-    while (v.algorithm < 4 && strcmp(v.attention, algorithms[v.algorithm]) != 0)
-        v.algorithm++;
-    if (v.algorithm == 4)
-        return cli_fail_usage("verify model",
-                              "--attention: expected auto, ring, gather or heads, found \"%s\"",
-                              v.attention);
-    if (ts_balance_parse(v.balance, &v.cut) != TS_OK)
-        return cli_fail_usage("verify model", "--balance: %s", ts_last_error());
-    bool is_bf16 = strcmp(v.dtype, "bf16") == 0;
-    if (!is_bf16 && strcmp(v.dtype, "f32") != 0 && strcmp(v.dtype, "f64") != 0)
-        return cli_fail_usage("verify model", "--dtype: expected f32, f64 or bf16, found \"%s\"",
-                              v.dtype);
-    v.allowed = is_bf16 ? rounded : exact;
-    ts_fsdp_options_init(&v.units);
-    if (ts_reshard_parse(v.reshard, &v.units.reshard) != TS_OK)
-        return cli_fail_usage("verify model", "%s", ts_last_error());
-    code = read_reference(&v);
+    code = read_words(&v);
+    if (code < 0) code = read_reference(&v);
     if (code < 0) code = run(&v);
     ts_schedule_destroy(v.schedule);
     ts_json_release(v.document);
