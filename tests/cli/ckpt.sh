@@ -47,8 +47,9 @@ says "verify: all agree" 0 "0 damaged" "$tessera" ckpt verify "$b"
 says "diff: equal" 0 "" "$tessera" ckpt diff "$b" "$b"
 says "diff: name, index and both values" 1 "model.embed_tokens.weight: [" "$tessera" ckpt diff "$a" "$b"
 says "cat: a slice" 0 "" "$tessera" ckpt cat "$b" model.norm.weight --slice 0:4
-[ "$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5' | awk '{ n += NF } END { print NR, n }')" = "3 12" ] &&
-    pass "cat: rows and steps" || fail "cat: rows and steps" "$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5')"
+said=$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5')
+[ "$(printf '%s\n' "$said" | awk '{ n += NF } END { print NR, n }')" = "3 12" ] && pass "cat: rows and steps" ||
+    fail "cat: rows and steps" "$said"
 says "cat: a name that is not there" 2 "has no tensor" "$tessera" ckpt cat "$b" nothing
 says "a directory that is not there" 2 "there is nothing" "$tessera" ckpt verify "$work/nowhere"
 says "bad usage" 2 "did you mean verify" "$tessera" ckpt verfy "$b"
@@ -73,7 +74,8 @@ for file in index.json config.json rank-00000.safetensors rank-00001.safetensors
 done
 cp -r "$b" "$work/bad"
 flip "$work/bad/rank-00001.safetensors" 9000
-says "verify: a block, by file, tensor and block" 1 'rank-00001.safetensors: is damaged: tensor "' "$tessera" ckpt verify "$work/bad"
+says "verify: a block, by file, tensor and block" 1 'rank-00001.safetensors: is damaged: tensor "' \
+    "$tessera" ckpt verify "$work/bad"
 rm "$work/bad/rank-00000.safetensors"
 says "verify: a file that is missing" 1 "rank-00000.safetensors" "$tessera" ckpt verify "$work/bad"
 
@@ -88,7 +90,8 @@ for model in llama gpt2 qwen3 mixtral; do
     echo '{"temperature": 1}' > "$work/in/generation_config.json"
     echo "terms" > "$work/in/LICENSE"
     succeeds "$model: to tessera" "$tessera" ckpt convert "$work/in" "$work/ours" --to tessera
-    succeeds "$model: and back, in several files" "$tessera" ckpt convert "$work/ours" "$work/back" --to hf --shard-size 4KiB
+    succeeds "$model: and back, in several files" \
+        "$tessera" ckpt convert "$work/ours" "$work/back" --to hf --shard-size 4KiB
     says "$model: nothing changed" 0 "" "$tessera" ckpt diff "$work/in" "$work/back"
     [ -s "$work/back/model.safetensors.index.json" ] && cmp -s "$work/in/LICENSE" "$work/back/LICENSE" &&
         cmp -s "$work/in/generation_config.json" "$work/back/generation_config.json" &&
