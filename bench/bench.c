@@ -25,6 +25,7 @@ static const struct {
       cli_bench_cuda },
     { "attention", "any mask, forward and backward, against products; cut sequences; memory",
       cli_bench_attention },
+    { "pipeline", "steps of a pipeline against the makespan of its schedule", cli_bench_pipeline },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
 enum { BENCHES = sizeof benches / sizeof benches[0] };

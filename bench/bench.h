@@ -21,6 +21,7 @@ int cli_bench_plan(int argc, char **argv);
 int cli_bench_kernels(int argc, char **argv);
 int cli_bench_space(int argc, char **argv);
 int cli_bench_attention(int argc, char **argv);
+int cli_bench_pipeline(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
 int cli_bench_checkpoint(int argc, char **argv);
 

@@ -354,17 +354,28 @@ static void blame(const ts_cell *c)
         tsi_error_prefix("stage %d, %s", c->stage, words[c->kind]);
 }
 
+static double seconds_in(const ts_pipeline *p)
+{
+    return (double)(tsi_clock_ns() - p->started_ns) * 1e-9;
+}
+
+void tsi_pipeline_begins(ts_pipeline *p)
+{
+    p->begin[p->cell] = seconds_in(p);
+}
+
 static ts_status run_list(ts_pipeline *p)
 {
     const tsi_schedule_list *list = &p->lowered->list[p->at];
-    int64_t start = tsi_clock_ns();
+    p->started_ns = tsi_clock_ns();
     for (int64_t i = 0; i < list->count; i++) {
-        p->begin[i] = (double)(tsi_clock_ns() - start) * 1e-9;
+        p->cell = i;
+        tsi_pipeline_begins(p);
         ts_scope scope = ts_scope_open(p->rank, p->label[i]);
         ts_status status = run_cell(p, &list->cell[i]);
         if (status == TS_OK) status = ts_rank_status(p->rank);
         ts_scope_close(scope);
-        p->end[i] = (double)(tsi_clock_ns() - start) * 1e-9;
+        p->end[i] = seconds_in(p);
         if (status == TS_OK) continue;
         blame(&list->cell[i]);
         return status;

@@ -61,7 +61,9 @@ struct ts_pipeline {
     tsi_passing *passing;   /* [link * micros + micro] */
     int64_t *size;          /* [micro]: of the last step; -1: none yet */
     const char **label;     /* [cell of this rank] */
-    double *begin, *end;    /* the same: seconds */
+    double *begin, *end;    /* the same: seconds; computations begin once their inputs are there */
+    int64_t started_ns;     /* the step going on */
+    int64_t cell;           /* that is run */
     bool announces, trains; /* the step going on */
     tsi_arena memory;       /* of all arrays */
 };
@@ -74,6 +76,8 @@ static inline bool tsi_pipeline_has(const ts_pipeline *p, int32_t stage)
 {
     return p->lowered->rank_of[stage] == p->at;
 }
+
+void tsi_pipeline_begins(ts_pipeline *p); /* the cell that is run begins now */
 
 /* ---- messages (pipeline_message.c) ----------------------------------------------------------- */
 ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c);

@@ -25,9 +25,9 @@ static ts_peer peer_of(const ts_pipeline *p, int32_t rank, int64_t channel)
 /* On every rank of the stage. */
 static const ts_sharding *announced_sharding(ts_pipeline *p)
 {
-    char text[4 * TS_NDIM_MAX] = "R";
+    char text[3 * TS_NDIM_MAX + 1] = "R";
     for (int32_t k = 1; k < ts_mesh_ndim(p->here); k++)
-        strcat(text, ", R");
+        memcpy(text + 3 * k - 2, ", R", sizeof ", R");
     return ts_sharding_get(p->here, text);
 }
 

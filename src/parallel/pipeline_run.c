@@ -114,6 +114,7 @@ static ts_status run_modules(ts_pipeline *p, const ts_cell *c)
     const tsi_stage *s = &p->stage[c->stage];
     ts_tensor *value[TSI_STAGE_OUTPUTS] = { NULL }, *next[TSI_STAGE_OUTPUTS];
     TSI_TRY(collect_inputs(p, c, value));
+    tsi_pipeline_begins(p);
     int32_t count = s->input_count;
     for (int64_t i = 0; i < s->module_count; i++) {
         tsi_module_call(s->module[i], value, count, next);
@@ -152,8 +153,10 @@ static ts_status gradient_of(ts_pipeline *p, tsi_passing *x, ts_tensor **out)
         TSI_TRY(ts_grad_settle(x->leaf));
         *out = ts_tensor_grad(x->leaf);
     }
-    for (int32_t i = 0; i < x->back_count; i++)
+    for (int32_t i = 0; i < x->back_count; i++) {
+        TSI_TRY(tsi_tensor_ready(x->back[i]));
         *out = add(*out, x->back[i]);
+    }
     return ts_rank_status(p->rank);
 }
 
@@ -211,6 +214,7 @@ static ts_status run_backward(ts_pipeline *p, const ts_cell *c, ts_backward_part
 {
     roots r = { .count = 0 };
     TSI_TRY(collect_roots(p, c, part != TS_BACKWARD_WEIGHTS, &r));
+    tsi_pipeline_begins(p);
     ts_backward_options options = TS_INIT(ts_backward_options);
     options.part = part;
     options.lazy = 1;

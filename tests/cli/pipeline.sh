@@ -34,7 +34,8 @@ verify_mpi() { # mpi ranks model mesh [options]
 schedules="GPipe 1F1B LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV search"
 if [ "${2:-}" = all ]; then
     for model in llama llama31 qwen3 mixtral gpt2; do
-        for mesh in "pp=2" "pp=3" "pp=4" "pp=2, tp=2" "dp=2, pp=2" "pp=2, dp=3" "pp=2, fsdp=2"; do
+        for mesh in "pp=2" "pp=3" "pp=4" "pp=2, tp=2" "dp=2, pp=2" "pp=2, dp=3" "pp=2, fsdp=2" \
+            "pp=2, cp=2"; do
             for schedule in $schedules; do
                 case $schedule in
                 GPipe | 1F1B | InterleavedZeroBubble | search) stages=1 ;;
@@ -65,6 +66,7 @@ else
     verify qwen3 "dp=2, pp=2" --schedule zb1p --micro-batches 8
     verify llama "pp=2, dp=3" --recompute full
     verify llama "pp=2, fsdp=2" --recompute select --dtype f64
+    verify qwen3 "pp=2, cp=2" --schedule zbv --micro-batches 3
     verify gpt2 "fsdp=2, pp=2" --schedule zbv --micro-batches 3 --reshard no
 fi
 verify_mpi mpich 2 qwen3 "pp=2" --schedule zbv --micro-batches 3

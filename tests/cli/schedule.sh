@@ -57,13 +57,19 @@ it said: $said" ;;
 }
 answers "1F1B under costs" '{"schedule":"1F1B","ranks":4,"microbatches":8,"cost":{"F":1,"I":1,"W":1,"comm":0}}' \
     '"makespan": 33, "bubble": 9, "bubble_fraction": 0.2727272727272727, "peak": [4, 3, 2, 1]'
-answers "latency" '{"schedule":"1F1B","ranks":4,"microbatches":8,"cost":{"F":1,"I":1,"W":1,"comm":0.1}}' '"makespan": 34.6'
-answers "costs by stage" '{"schedule":"GPipe","ranks":2,"microbatches":2,"cost":{"F":[1,3]}}' '"makespan": 13'
-answers "costs by stage, other form" '{"schedule":"GPipe","ranks":2,"microbatches":2,"cost":[{"F":1},{"F":3}]}' '"makespan": 13'
-answers "costs of other stages" '{"schedule":"GPipe","ranks":4,"microbatches":2,"cost":{"F":[1,3]}}' 'costs of 2 stages for 4'
+answers "latency" '{"schedule":"1F1B","ranks":4,"microbatches":8,"cost":{"F":1,"I":1,"W":1,"comm":0.1}}' \
+    '"makespan": 34.6'
+answers "costs by stage" '{"schedule":"GPipe","ranks":2,"microbatches":2,"cost":{"F":[1,3]}}' \
+    '"makespan": 13'
+answers "costs by stage, other form" '{"schedule":"GPipe","ranks":2,"microbatches":2,"cost":[{"F":1},{"F":3}]}' \
+    '"makespan": 13'
+answers "costs of other stages" '{"schedule":"GPipe","ranks":4,"microbatches":2,"cost":{"F":[1,3]}}' \
+    'costs of 2 stages for 4'
 answers "no schedule" '{"schedule":"1F2B","ranks":4,"microbatches":2}' 'did you mean 1F1B?'
-answers "no micro-batches" '{"schedule":"1F1B","ranks":4,"microbatches":0}' '"error": "schedule 1F1B: 4 ranks with 1 stages each, 0 micro-batches'
-answers "rounds that do not divide" '{"schedule":"Interleaved1F1B","ranks":4,"microbatches":9,"stages_per_rank":2}' '"0F8"'
+answers "no micro-batches" '{"schedule":"1F1B","ranks":4,"microbatches":0}' \
+    '"error": "schedule 1F1B: 4 ranks with 1 stages each, 0 micro-batches'
+answers "rounds that do not divide" \
+    '{"schedule":"Interleaved1F1B","ranks":4,"microbatches":9,"stages_per_rank":2}' '"0F8"'
 
 # ---- texts and drawings ------------------------------------------------------------------------------------
 schedule interleaved1f1b --ranks 3 --micro-batches 5 --csv > "$work/order.csv"
@@ -83,7 +89,8 @@ refuses "bad costs" "expected a number of at least 0" schedule 1F1B --cost F=x
 refuses "above the cap" "keeps 8 at once, above the cap of 4" schedule GPipe --memory 4
 said=$(schedule --all)
 case $said in
-*"rank 0    0F0 0F1 0F2 0F3 .   .   .   .   .   .   0B0 =   0F4"*"ZBVZeroBubble"*"51"*) pass "tables and a comparison" ;;
+*"rank 0    0F0 0F1 0F2 0F3 .   .   .   .   .   .   0B0 =   0F4"*"ZBVZeroBubble"*"51"*)
+    pass "tables and a comparison" ;;
 *) fail "tables and a comparison" "$said" ;;
 esac
 schedule --all --svg "$work/all.svg" --html "$work/all.html"

@@ -200,3 +200,20 @@ TS_TEST(schedule_memory_cap)
     TEST_SAYS(t, ts_last_error(), "rank 0 keeps 6 at once, above the cap of 5");
     ts_schedule_destroy(s);
 }
+
+/* ---- cuts ------------------------------------------------------------------------------------ */
+
+TS_TEST(stages_by_blocks)
+{
+    static const double cost[] = { 1, 1, 1, 6, 1, 1, 1, 1 };
+    int64_t out[4];
+    TEST_OK(t, ts_stage_cut(NULL, 10, 4, out));
+    for (int g = 0; g < 4; g++)
+        TEST_EQ(t, out[g], g < 2 ? 3 : 2);
+    TEST_OK(t, ts_stage_cut(cost, 8, 3, out)); /* the dear block has a stage of its own */
+    TEST_EQ(t, out[0], 3);
+    TEST_EQ(t, out[1], 1);
+    TEST_EQ(t, out[2], 4);
+    TEST_STATUS(t, ts_stage_cut(NULL, 3, 4, out), TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "3 blocks cannot be cut into 4 stages");
+}

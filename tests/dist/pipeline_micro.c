@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pipeline_micro.c - micro-batches of a tensor: of each rank's own rows, as even as can be, along
+ * any dim; together they are the tensor. */
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+static ts_status number_at(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = 100 * global[0] + global[1];
+    return TS_OK;
+}
+
+static int64_t sum_of(ts_tensor *x)
+{
+    double value = -1;
+    ts_tensor_item(ts_cast(ts_sum(x, NULL, 0, 0), TS_DTYPE_F64), &value);
+    return (int64_t)value;
+}
+
+/* Sizes of this rank's parts are those of its rows, and nothing is lost or doubled. */
+static void check_parts(test *t, ts_mesh *mesh, const char *lies, int32_t dim, int64_t rows,
+                        int64_t micros)
+{
+    ts_scope scope = ts_scope_open(t->me, "case");
+    ts_shape shape = dim == 0 ? TS_SHAPE(rows, 3) : TS_SHAPE(3, rows);
+    ts_meta meta = { .shape = shape, .dtype = TS_DTYPE_I64 };
+    ts_tensor *x = ts_from_function(number_at, NULL, ts_sharding_get(mesh, lies), meta);
+    int64_t mine = ts_tensor_shape(ts_tensor_local(x)).extent[dim], sum = 0, all = 0;
+    for (int64_t m = 0; m < micros; m++) {
+        ts_tensor *part = ts_micro_batch(x, dim, micros, m);
+        TEST_SAY(t, part != NULL, "%s rows %lld, part %lld of %lld", lies, (long long)rows,
+                 (long long)m, (long long)micros);
+        if (!part) break;
+        TEST_EQ(t, ts_tensor_shape(ts_tensor_local(part)).extent[dim],
+                mine / micros + (m < mine % micros));
+        all += ts_tensor_shape(part).extent[dim];
+        sum += sum_of(part);
+    }
+    TEST_EQ(t, all, rows);
+    TEST_EQ(t, sum, sum_of(x));
+    ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(micro_batches_are_the_batch, 1, 2, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int64_t rows = 0; rows <= 9; rows++)
+        for (int64_t micros = 1; micros <= 5; micros++) {
+            check_parts(t, mesh, "S(0)", 0, rows, micros);
+            check_parts(t, mesh, "S(1)", 1, rows, micros);
+            check_parts(t, mesh, "R", 0, rows, micros);
+        }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+TS_TEST_RANKS(micro_batches_refused, 1)
+{
+    ts_mesh *mesh = ts_mesh_self(t->me);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 3), NULL);
+    ts_scope_options catching = TS_INIT(ts_scope_options);
+    catching.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &catching);
+    TEST_CHECK(t, ts_micro_batch(x, 2, 2, 0) == NULL);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "part 0 of 2 along dim 2 of 2");
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+}
