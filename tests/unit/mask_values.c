@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
 #include "mask/mask.h"
@@ -316,4 +317,49 @@ TS_TEST(cuts_by_name)
             ts_cut_release(&cut);
         }
     tsi_world_unmake(world);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Everything once; false: something failed. */
+static bool use_masks(ts_world *world)
+{
+    int64_t length[40], count = TSI_COUNT_OF(length);
+    ts_mask_size size = TS_INIT(ts_mask_size);
+    ts_mask_summary summary = TS_INIT(ts_mask_summary);
+    ts_cut_options options = TS_INIT(ts_cut_options);
+    ts_cut cut;
+    tsi_arena arena = { 0 };
+    for (int64_t i = 0; i < count; i++)
+        length[i] = 10 + i;
+    const ts_mask *some = ts_mask_user(world, "some", sees_some, NULL);
+    const ts_mask *mask = ts_mask_and(some ? ts_mask_get(world, "causal | prefix(3)") : NULL,
+                                      ts_mask_documents(world, length, &count, 1));
+    size.queries = size.keys = options.length = 40 * 10 + 39 * 20;
+    options.ranks = 3;
+    bool good = mask && ts_mask_tiles(mask, &size, NULL, 0, &summary) == TS_OK;
+    good = good && ts_cut_for(mask, &options, &cut) == TS_OK;
+    if (good) ts_cut_release(&cut);
+    tsi_span_list queries = tsi_span_list_whole(100), keys = { 0 }, seen;
+    tsi_mask_shape shape = { .queries = &queries, .keys = &keys, .row_count = 1, .head_count = 1 };
+    good = good && tsi_mask_union(mask, &shape, size.keys, &arena, &seen) == TS_OK;
+    tsi_arena_release(&arena);
+    return good;
+}
+
+TS_TEST(masks_without_memory)
+{
+    bool good = false;
+    for (int64_t n = 1; n < 1000 && !good; n++) {
+        ts_world *world = open_world(t);
+        int64_t before = tsi_alloc_live();
+        tsi_alloc_fail_at(n);
+        good = use_masks(world);
+        tsi_alloc_fail_at(0);
+        TEST_CHECK(t, good || ts_last_error()[0]);
+        tsi_world_unmake(world);
+        TEST_SAY(t, tsi_alloc_live() <= before, "allocation %lld fails: something is left",
+                 (long long)n);
+    }
+    TEST_CHECK(t, good);
 }
