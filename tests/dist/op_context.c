@@ -335,7 +335,9 @@ static int draws(int64_t row, int64_t head, int64_t query, int64_t key, void *co
 
 static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, const char *words)
 {
-    ts_scope scope = ts_scope_open(t->me, "refuse");
+    ts_scope_options catching = TS_INIT(ts_scope_options);
+    catching.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &catching);
     const ts_sharding *where = ts_sharding_get(mesh, "cp:S(2)");
     ts_attention_options options = TS_INIT(ts_attention_options);
     options.mask = mask ? ts_mask_get(ts_rank_world(t->me), mask) : NULL;
@@ -344,8 +346,8 @@ static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, con
     TEST_CHECK(t, ts_attention(q, q, v, &options) == NULL);
     TEST_CHECK(t, ts_rank_status(t->me) != TS_OK);
     TEST_SAYS(t, ts_rank_error(t->me)->text, words);
-    TEST_OK(t, ts_rank_recover(t->me));
-    ts_scope_close(scope);
+    TEST_CHECK(t, ts_scope_close(scope) != TS_OK);
+    TEST_OK(t, ts_rank_status(t->me));
 }
 
 TS_TEST_RANKS(context_refuses, 1, 3)
