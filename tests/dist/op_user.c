@@ -295,6 +295,28 @@ TS_TEST_RANKS(a_body_of_operators_may_communicate, 1, 2, 3)
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
+static void dropping_compose(const ts_op_io *io)
+{
+    io->output[0] = ts_square(io->input[0]);
+    ts_tensor_drop(io->output[0]);
+}
+
+TS_TEST_RANKS(a_body_that_gives_what_has_ended, 1, 2)
+{
+    static const ts_op_desc desc = { .struct_size = sizeof(ts_op_desc),
+                                     .name = "test.dropping",
+                                     .input_count = 1,
+                                     .output_count = 1,
+                                     .infer = like,
+                                     .shard = center_shard,
+                                     .compose = dropping_compose };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), "S(0)");
+    const ts_op *op = ts_op_register(t->me, &desc);
+    FAMILY_REFUSES(t, "output 0 of its compose function is a tensor that was dropped",
+                   ts_op_apply(op, &x, NULL));
+}
+
 static ts_status false_shard(const void *attributes, const ts_meta *in, int32_t rule,
                              const char **text)
 {

@@ -180,6 +180,8 @@ static ts_status refuse_output(const char *op, const char *what, int32_t output,
     char wanted[96], given[96];
     if (!have)
         return TSI_FAIL(TS_ERR_NULL, "%s: its %s function left output %d NULL", op, what, output);
+    if (!have->layout)
+        return tsi_tensor_refuse(have, "%s: output %d of its %s function", op, output, what);
     return TSI_FAIL(TS_ERR_SHAPE, "%s: its %s function gave output %d the shape %s, not %s", op,
                     what, output, tsi_shape_text(&have->layout->shape, given, sizeof given),
                     tsi_shape_text(want, wanted, sizeof wanted));
