@@ -47,21 +47,15 @@ static ts_status add_param(const char *name, ts_tensor *param, void *context)
 {
     ts_optimizer *o = context;
     if (!tsi_leaf_of(param)) return TS_OK; /* frozen */
-    if (o->count == o->capacity) {
-        int64_t capacity = o->capacity ? 2 * o->capacity : 64;
-        slot *grown = tsi_realloc(o->slot, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return tsi_fail_memory("the state of an optimizer", (size_t)capacity * sizeof *grown);
-        o->slot = grown;
-        o->capacity = capacity;
-    }
+    TSI_TRY(
+        tsi_room(&o->slot, o->count, &o->capacity, sizeof *o->slot, "the state of an optimizer"));
     slot *s = &o->slot[o->count++];
     *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name) };
-    if (!o->is_sgd || o->momentum != 0.0) s->first = zeros_like(param, o->moments);
-    if (!o->is_sgd) s->second = zeros_like(param, o->moments);
-    bool ok =
-        s->name && (o->is_sgd || s->second) && (s->first || (o->is_sgd && o->momentum == 0.0));
-    return ok ? TS_OK : ts_rank_status(o->rank);
+    if (!s->name) return tsi_fail_memory("the name of a parameter", strlen(name) + 1);
+    bool first = !o->is_sgd || o->momentum != 0.0, second = !o->is_sgd;
+    if (first) s->first = zeros_like(param, o->moments);
+    if (second) s->second = zeros_like(param, o->moments);
+    return (s->first || !first) && (s->second || !second) ? TS_OK : ts_rank_status(o->rank);
 }
 
 static ts_optimizer *optimizer_make(ts_module *root, ts_optimizer proto)

@@ -144,3 +144,33 @@ TS_TEST_RANKS(a_hook_that_fails_ends_backward, 1, 2)
         TEST_OK(t, ts_rank_status(t->me));
     }
 }
+
+static ts_status known_name(const char *name, ts_tensor *value, void *context)
+{
+    (void)value;
+    *(bool *)context &= strncmp(name, "p.exp_avg", 9) == 0;
+    return TS_OK;
+}
+
+/* An optimizer that could be made knows its parameters by name. */
+TS_TEST_RANKS(every_allocation_of_an_optimizer_may_fail, 1)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof desc, .type = "layer" };
+    ts_module *m = ts_module_create(ts_mesh_self(t->me), &desc, NULL);
+    (void)ts_module_param(m, "p", TS_SHAPE(4, 4), NULL);
+    TEST_OK(t, ts_module_materialize(m));
+    int64_t n = 1;
+    for (bool reached = true; reached && n < 1000; n++) {
+        (void)tsi_alloc_fail_at(n);
+        ts_optimizer *o = ts_adamw_create(m, NULL);
+        reached = tsi_alloc_fail_at(0) >= n;
+        bool known = true;
+        if (o) TEST_OK(t, ts_optimizer_each(o, known_name, &known));
+        TEST_SAY(t, known && (o || ts_rank_status(t->me) == TS_ERR_MEMORY), "allocation %lld",
+                 (long long)n);
+        ts_optimizer_destroy(o);
+        if (!o) TEST_OK(t, ts_rank_recover(t->me));
+    }
+    TEST_CHECK(t, n > 5);
+    ts_module_destroy(m);
+}
