@@ -175,7 +175,7 @@ static bool shelve(tsi_array *array)
     return true;
 }
 
-static tsi_array *unshelve(tsi_pool *pool, size_t bytes)
+static TSI_INLINE tsi_array *unshelve(tsi_pool *pool, size_t bytes)
 {
     uint32_t slot = shelf_slot(bytes);
     tsi_shelf *shelf = bytes <= TSI_SHELF_BYTES ? tsi_pool_own_shelf(pool) : NULL;

@@ -128,23 +128,24 @@ static void add_own(_Atomic int64_t *count, int64_t change)
     atomic_store_explicit(count, read_count(count) + change, memory_order_relaxed);
 }
 
-static inline void count_own(usage *u, size_t bytes)
+/* Is it more than ever before? */
+static inline bool count_own(usage *u, size_t bytes)
 {
     add_own(&u->live, (int64_t)bytes);
     add_own(&u->allocations, 1);
     int64_t live = read_count(&u->live) + read_count(&u->others_live);
-    if (TSI_UNLIKELY(live > read_count(&u->peak))) raise_peak(u, live);
+    if (TSI_LIKELY(live <= read_count(&u->peak))) return false;
+    raise_peak(u, live);
+    return true;
 }
 
-static void count_alloc(usage *u, size_t bytes, bool owner)
+static bool count_alloc(usage *u, size_t bytes, bool owner)
 {
-    if (TSI_LIKELY(owner)) {
-        count_own(u, bytes);
-        return;
-    }
+    if (TSI_LIKELY(owner)) return count_own(u, bytes);
     atomic_fetch_add_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&u->others_allocations, 1, memory_order_relaxed);
     raise_peak(u, read_count(&u->live) + read_count(&u->others_live));
+    return false;
 }
 
 static void count_free(usage *u, size_t bytes, bool owner)
@@ -391,9 +392,9 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     n->asked = bytes;
     n->live = true;
     atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
-    count_alloc(&pool->total, bytes, owner);
-    count_alloc(usage_of(pool, tag), bytes, owner);
-    if (owner) note_peak(pool);
+    bool more = count_alloc(&pool->total, bytes, owner);
+    (void)count_alloc(usage_of(pool, tag), bytes, owner);
+    if (TSI_UNLIKELY(more)) note_peak(pool);
     return n->memory;
 }
 
@@ -475,9 +476,9 @@ void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag)
 
 void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
-    count_own(&pool->total, bytes);
-    count_own(usage_of(pool, tag), bytes);
-    note_peak(pool);
+    bool more = count_own(&pool->total, bytes);
+    (void)count_own(usage_of(pool, tag), bytes);
+    if (TSI_UNLIKELY(more)) note_peak(pool);
 }
 
 bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to)
