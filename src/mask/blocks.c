@@ -8,7 +8,9 @@
  * Empty tiles are in no list. A tile that its corners leave open is decided by its bits, so FULL
  * and EMPTY are exact. Bits that repeat (the diagonal of a causal mask) are kept once.
  *
- * INV: a value: equal mask and positions are an equal pointer, in every rank of the world. */
+ * INV: a value: made once, never changed, shared by the ranks of a world that hold these positions
+ * while somebody uses it or it is among the last that were used. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -17,7 +19,7 @@
 #include "base/intmath.h"
 #include "mask/state.h"
 
-/* ---- interning ------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 typedef struct blocks_key {
     const ts_mask *mask;
@@ -45,10 +47,8 @@ static uint64_t key_hash(const blocks_key *key)
     return hash_list(hash_list(hash, &key->rows), &key->heads);
 }
 
-static bool equal_blocks(const tsi_interned *value, const void *key)
+static bool equal_blocks(const tsi_mask_blocks *b, const blocks_key *k)
 {
-    const tsi_mask_blocks *b = (const tsi_mask_blocks *)value;
-    const blocks_key *k = key;
     const tsi_mask_shape *s = k->shape;
     return b->mask == k->mask && b->offset == s->offset && b->query_block == s->query_block &&
            b->key_block == s->key_block && tsi_span_list_equal(&b->queries, s->queries) &&
@@ -56,9 +56,8 @@ static bool equal_blocks(const tsi_interned *value, const void *key)
            tsi_span_list_equal(&b->heads, &k->heads);
 }
 
-static void destroy_blocks(tsi_interned *value)
+static void destroy_blocks(tsi_mask_blocks *b)
 {
-    tsi_mask_blocks *b = (tsi_mask_blocks *)value;
     ts_mask_release(b->mask);
     tsi_free(b->run);
     tsi_free(b->bits);
@@ -228,10 +227,8 @@ static int64_t *positions(const tsi_span_list *list, int64_t offset, tsi_arena *
     return at;
 }
 
-static tsi_interned *make_blocks(const void *given, void *context)
+static tsi_mask_blocks *make_blocks(const blocks_key *key)
 {
-    (void)context;
-    const blocks_key *key = given;
     const tsi_mask_shape *s = key->shape;
     tsi_mask_blocks *b = tsi_calloc(1, sizeof *b);
     if (!b) {
@@ -258,32 +255,78 @@ static tsi_interned *make_blocks(const void *given, void *context)
         copy_list(s->keys, &b->memory, &b->keys) && copy_list(&key->rows, &b->memory, &b->rows) &&
         copy_list(&key->heads, &b->memory, &b->heads);
     ts_status status = made ? fill(b) : no_memory(b);
-    if (status == TS_OK) return &b->interned;
-    destroy_blocks(&b->interned);
+    b->bytes = tsi_arena_reserved(&b->memory) + (size_t)b->run_room * sizeof *b->run +
+               (size_t)b->bit_room * sizeof *b->bits;
+    if (status == TS_OK) return b;
+    destroy_blocks(b);
     return NULL;
 }
 
-const tsi_intern_type tsi_blocks_intern_type = { "mask blocks", equal_blocks, make_blocks,
-                                                 destroy_blocks };
+/* ---- those that are kept --------------------------------------------------------------------- */
 
+/* One that is kept, retained, now the last used; NULL: none. Under the lock. */
+static tsi_mask_blocks *find_kept(tsi_mask_state *state, const blocks_key *key, uint64_t hash)
+{
+    for (int64_t i = 0; i < state->blocks_count; i++) {
+        tsi_mask_blocks *b = state->blocks[i];
+        if (b->hash != hash || !equal_blocks(b, key)) continue;
+        memmove(state->blocks + 1, state->blocks, (size_t)i * sizeof b);
+        state->blocks[0] = b;
+        atomic_fetch_add_explicit(&b->references, 1, memory_order_relaxed);
+        return b;
+    }
+    return NULL;
+}
+
+/* Keeps one more, and lets go of those that were used longest ago. Under the lock. */
+static void keep(tsi_mask_state *state, tsi_mask_blocks *b)
+{
+    while (state->blocks_count > 0 && (state->blocks_count == TSI_BLOCKS_KEPT ||
+                                       state->blocks_bytes + b->bytes > TSI_BLOCKS_BYTES)) {
+        tsi_mask_blocks *oldest = state->blocks[--state->blocks_count];
+        state->blocks_bytes -= oldest->bytes;
+        tsi_mask_blocks_release(oldest);
+    }
+    memmove(state->blocks + 1, state->blocks, (size_t)state->blocks_count * sizeof b);
+    state->blocks[0] = b;
+    state->blocks_count++;
+    state->blocks_bytes += b->bytes;
+}
+
+/* Lists are made outside the lock: ranks that hold other positions make theirs at the same time. */
 const tsi_mask_blocks *tsi_mask_blocks_get(const ts_mask *mask, const tsi_mask_shape *shape)
 {
     blocks_key key = { mask, shape, varied(mask->by_row, shape->rows, shape->row_count),
                        varied(mask->by_head, shape->heads, shape->head_count) };
+    uint64_t hash = key_hash(&key);
     tsi_mask_state *state = tsi_mask_state_of(mask->world);
     if (!state) return NULL;
-    tsi_interned *value = tsi_intern_get(state->blocks, key_hash(&key), &key, NULL);
-    if (value) tsi_mask_hold(state, value, true);
-    return (const tsi_mask_blocks *)value;
+    pthread_mutex_lock(&state->lock);
+    tsi_mask_blocks *found = find_kept(state, &key, hash);
+    pthread_mutex_unlock(&state->lock);
+    if (found) return found;
+    tsi_mask_blocks *made = make_blocks(&key);
+    if (!made) return NULL;
+    made->hash = hash;
+    atomic_store_explicit(&made->references, 2, memory_order_relaxed); /* ours, and the keeper's */
+    pthread_mutex_lock(&state->lock);
+    found = find_kept(state, &key, hash); /* somebody may have been faster */
+    if (!found) keep(state, made);
+    pthread_mutex_unlock(&state->lock);
+    if (!found) return made;
+    destroy_blocks(made);
+    return found;
 }
 
 void tsi_mask_blocks_release(const tsi_mask_blocks *blocks)
 {
     union {
         const tsi_mask_blocks *given;
-        tsi_interned *value;
+        tsi_mask_blocks *value;
     } same = { .given = blocks };
-    if (blocks) tsi_interned_release(same.value);
+    if (!blocks) return;
+    if (atomic_fetch_sub_explicit(&same.value->references, 1, memory_order_acq_rel) == 1)
+        destroy_blocks(same.value);
 }
 
 /* ---- for those who look ---------------------------------------------------------------------- */

@@ -141,7 +141,7 @@ static const ts_mask *give(ts_world *world, const ts_mask *mask)
 {
     tsi_mask_state *state = mask ? tsi_mask_state_of(world) : NULL;
     if (!state) return NULL;
-    tsi_mask_hold(state, interned_of(mask), false);
+    tsi_mask_hold(state, interned_of(mask));
     tsi_interned_release(interned_of(mask));
     return mask;
 }

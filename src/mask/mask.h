@@ -126,7 +126,9 @@ typedef struct tsi_mask_shape {
 } tsi_mask_shape;
 
 typedef struct tsi_mask_blocks {
-    tsi_interned interned;
+    uint64_t hash;
+    _Atomic int64_t references;
+    size_t bytes;                             /* of all that it holds */
     const ts_mask *mask;                      /* retained */
     tsi_span_list queries, keys, rows, heads; /* copies of what it was made for */
     int64_t offset;
@@ -147,7 +149,7 @@ typedef struct tsi_mask_blocks {
  * (mask_union.c). */
 ts_status tsi_mask_union(const ts_mask *mask, const tsi_mask_shape *shape, int64_t keys,
                          tsi_arena *arena, tsi_span_list *out);
-/* Interned in the world; retained. NULL: recorded. */
+/* Retained; equal mask and positions give the same one while it is kept. NULL: recorded. */
 const tsi_mask_blocks *tsi_mask_blocks_get(const ts_mask *mask, const tsi_mask_shape *shape);
 void tsi_mask_blocks_release(const tsi_mask_blocks *blocks);
 

@@ -11,7 +11,8 @@ enum { SLOT = TSI_SLOT_ARRAY };
 static void destroy_state(void *slot)
 {
     tsi_mask_state *state = slot;
-    tsi_intern_destroy(state->blocks);
+    for (int64_t i = 0; i < state->blocks_count; i++)
+        tsi_mask_blocks_release(state->blocks[i]);
     tsi_intern_destroy(state->masks);
     for (tsi_mask_user *user = state->users, *next; user; user = next) {
         next = user->next;
@@ -31,8 +32,7 @@ static void *create_state(ts_world *world)
     }
     pthread_mutex_init(&state->lock, NULL);
     state->masks = tsi_intern_create(&tsi_mask_intern_type);
-    state->blocks = state->masks ? tsi_intern_create(&tsi_blocks_intern_type) : NULL;
-    if (state->blocks) return state;
+    if (state->masks) return state;
     destroy_state(state);
     return NULL;
 }
@@ -42,14 +42,13 @@ tsi_mask_state *tsi_mask_state_of(ts_world *world)
     return tsi_world_slot(world, (tsi_slot)SLOT, create_state, destroy_state);
 }
 
-void tsi_mask_hold(tsi_mask_state *state, tsi_interned *value, bool is_blocks)
+void tsi_mask_hold(tsi_mask_state *state, tsi_interned *mask)
 {
     pthread_mutex_lock(&state->lock);
-    tsi_interned **place = is_blocks ? &state->blocks_held[state->blocks_next++ % TSI_BLOCKS_HELD]
-                                     : &state->mask_held[state->mask_next++ % TSI_MASKS_HELD];
+    tsi_interned **place = &state->mask_held[state->mask_next++ % TSI_MASKS_HELD];
     tsi_interned *before = *place;
-    tsi_interned_retain(value);
-    *place = value;
+    tsi_interned_retain(mask);
+    *place = mask;
     pthread_mutex_unlock(&state->lock);
     if (before) tsi_interned_release(before);
 }

@@ -319,6 +319,36 @@ TS_TEST(cuts_by_name)
     tsi_world_unmake(world);
 }
 
+/* Lists that were used last are kept, others go; one that somebody holds stays. */
+TS_TEST(block_lists_are_kept_by_use)
+{
+    ts_world *world = open_world(t);
+    const ts_mask *mask = ts_mask_get(world, "causal");
+    tsi_span_list keys = tsi_span_list_whole(500);
+    tsi_mask_shape shape = { .keys = &keys, .query_block = 64, .key_block = 64 };
+    const tsi_mask_blocks *first = NULL, *last = NULL;
+    for (int64_t n = 1; n <= 300; n++) {
+        tsi_span_list queries = tsi_span_list_whole(n);
+        shape.queries = &queries;
+        const tsi_mask_blocks *b = tsi_mask_blocks_get(mask, &shape);
+        TEST_SAY(t, b && b->query_count == n, "%s", ts_last_error());
+        if (n == 1) first = b;
+        if (n > 1) tsi_mask_blocks_release(b);
+        last = b;
+    }
+    tsi_span_list one = tsi_span_list_whole(1), all = tsi_span_list_whole(300);
+    shape.queries = &all;
+    const tsi_mask_blocks *again = tsi_mask_blocks_get(mask, &shape);
+    TEST_CHECK(t, again == last);
+    shape.queries = &one;
+    const tsi_mask_blocks *other = tsi_mask_blocks_get(mask, &shape);
+    TEST_CHECK(t, other && other != first && other->tiles_partial == first->tiles_partial);
+    tsi_mask_blocks_release(first);
+    tsi_mask_blocks_release(again);
+    tsi_mask_blocks_release(other);
+    tsi_world_unmake(world);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Everything once; false: something failed. */
