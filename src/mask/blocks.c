@@ -67,23 +67,6 @@ static void destroy_blocks(tsi_mask_blocks *b)
 
 /* ---- growing --------------------------------------------------------------------------------- */
 
-static bool grow(void **data, int64_t *room, int64_t wanted, size_t each)
-{
-    if (wanted <= *room) return true;
-    int64_t more = tsi_max_i64(2 * *room, tsi_max_i64(wanted, 64));
-    void *made = tsi_realloc(*data, (size_t)more * each);
-    if (!made) return false;
-    *data = made;
-    *room = more;
-    return true;
-}
-
-static ts_status no_memory(const tsi_mask_blocks *b)
-{
-    return tsi_fail_memory("block lists of a mask", (size_t)b->run_count * sizeof *b->run +
-                                                        (size_t)b->bit_count * sizeof *b->bits);
-}
-
 static ts_status add_run(tsi_mask_blocks *b, int64_t row_first, tsi_mask_run run)
 {
     tsi_mask_run *last = b->run_count > row_first ? &b->run[b->run_count - 1] : NULL;
@@ -91,9 +74,7 @@ static ts_status add_run(tsi_mask_blocks *b, int64_t row_first, tsi_mask_run run
         last->count++;
         return TS_OK;
     }
-    void *data = b->run;
-    if (!grow(&data, &b->run_room, b->run_count + 1, sizeof *b->run)) return no_memory(b);
-    b->run = data;
+    TSI_TRY(tsi_room(&b->run, b->run_count, &b->run_room, sizeof *b->run, "runs of tiles"));
     b->run[b->run_count++] = run;
     return TS_OK;
 }
@@ -109,9 +90,8 @@ typedef struct tile_place {
 static ts_status tile_bits(tsi_mask_blocks *b, const tile_place *t, int64_t *set)
 {
     int64_t words = (int64_t)b->query_block * b->key_words;
-    void *data = b->bits;
-    if (!grow(&data, &b->bit_room, b->bit_count + words, sizeof *b->bits)) return no_memory(b);
-    b->bits = data;
+    int64_t last = b->bit_count + words - 1;
+    TSI_TRY(tsi_room(&b->bits, last, &b->bit_room, sizeof *b->bits, "bits of tiles"));
     uint64_t *bits = b->bits + b->bit_count;
     memset(bits, 0, (size_t)words * sizeof *bits);
     *set = 0;
@@ -254,7 +234,7 @@ static tsi_mask_blocks *make_blocks(const blocks_key *key)
         b->first && b->query_at && b->key_at && copy_list(s->queries, &b->memory, &b->queries) &&
         copy_list(s->keys, &b->memory, &b->keys) && copy_list(&key->rows, &b->memory, &b->rows) &&
         copy_list(&key->heads, &b->memory, &b->heads);
-    ts_status status = made ? fill(b) : no_memory(b);
+    ts_status status = made ? fill(b) : tsi_fail_memory("positions of a mask", lists * 8);
     b->bytes = tsi_arena_reserved(&b->memory) + (size_t)b->run_room * sizeof *b->run +
                (size_t)b->bit_room * sizeof *b->bits;
     if (status == TS_OK) return b;
