@@ -117,6 +117,7 @@ TS_BEGIN_C
 TS_API void ts_param_options_init(ts_param_options *options);
 TS_API void ts_adamw_options_init(ts_adamw_options *options);
 TS_API void ts_sgd_options_init(ts_sgd_options *options);
+TS_API void ts_step_options_init(ts_step_options *options);
 
 /* ---- modules --------------------------------------------------------------------------------- */
 TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,

@@ -122,7 +122,7 @@ static const key keys[] = {
     TEXT(parallel, plan, "", "dp, tp or sp; empty: sp where the mesh has an axis tp, else dp"),
     INT(parallel, ep, "1", 1, 1e9, "experts are cut over groups of so many neighbouring ranks"),
     TEXT(parallel, recompute, "none",
-         "none; full: layers run again in backward, or select: what is cheap in them does"),
+         "none; full: layers run again in backward; N: every N-th; select: what is cheap does"),
     TEXT(parallel, reshard, "auto",
          "with an axis fsdp: gathered parameters go after forward (yes), stay (no), or K ranks keep"
          " them"),
@@ -458,6 +458,13 @@ static ts_status check_word(const char *name, const char *value, const char *con
     return status;
 }
 
+/* "3", but not "0" or "03": every third layer. */
+static bool is_count(const char *word)
+{
+    size_t digits = strspn(word, "0123456789");
+    return digits > 0 && digits < 10 && word[digits] == '\0' && word[0] != '0';
+}
+
 /* Ends of ranges that are no values: what they would do to a run. */
 static ts_status check_numbers(const ts_train_config *c)
 {
@@ -484,7 +491,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("model.family", c->model.family, tsi_family_names));
     TSI_TRY(check_word("model.dtype", c->model.dtype, dtypes));
     TSI_TRY(check_word("model.compute", c->model.compute, computes));
-    TSI_TRY(check_word("parallel.recompute", c->parallel.recompute, recomputes));
+    if (!is_count(c->parallel.recompute))
+        TSI_TRY(check_word("parallel.recompute", c->parallel.recompute, recomputes));
     static const char *const algorithms[] = { "auto", "ring", "gather", "heads", NULL };
     static const char *const packings[] = { "together", "separate", NULL };
     int32_t reshard;

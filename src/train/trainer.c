@@ -13,6 +13,7 @@
  * at once. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -87,10 +88,17 @@ static ts_model_config model_config(const ts_train_config *config, int64_t vocab
     return c;
 }
 
-/* What every layer's backward makes again. */
-static ts_status recompute_layers(ts_model *model, ts_recompute what)
+/* What every layer's backward makes again, or every n-th layer's. */
+static ts_status recompute_layers(ts_model *model, const char *word)
 {
-    for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
+    ts_recompute what = TS_RECOMPUTE_FULL;
+    int64_t every = 1;
+    if (strcmp(word, "none") == 0) return TS_OK;
+    if (strcmp(word, "select") == 0)
+        what = TS_RECOMPUTE_SELECT;
+    else if (strcmp(word, "full") != 0)
+        every = strtoll(word, NULL, 10);
+    for (int64_t i = 1; i + 1 < ts_model_block_count(model); i += every)
         TSI_TRY(ts_module_checkpoint(ts_model_block(model, i), (int)what));
     return TS_OK;
 }
@@ -106,9 +114,7 @@ static ts_status shard_blocks(ts_model *model, ts_mesh *mesh, const char *reshar
 
 static ts_status wrap(ts_model *model, ts_mesh *mesh, const tsi_parallel_keys *keys)
 {
-    bool full = strcmp(keys->recompute, "full") == 0;
-    if (full || strcmp(keys->recompute, "select") == 0)
-        TSI_TRY(recompute_layers(model, full ? TS_RECOMPUTE_FULL : TS_RECOMPUTE_SELECT));
+    TSI_TRY(recompute_layers(model, keys->recompute));
     return shard_blocks(model, mesh, keys->reshard);
 }
 

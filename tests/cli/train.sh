@@ -42,6 +42,8 @@ done
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
 says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
     --set model.vocab=0
+says bad_recompute 2 'parallel.recompute: unknown "0"' "$tessera" train "$work/a.ini" --set parallel.recompute=0
+says every_second 0 'step' "$tessera" train "$work/a.ini" --plan-only --set parallel.recompute=2
 says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \

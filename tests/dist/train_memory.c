@@ -23,7 +23,8 @@ static const memory_case cases[] = {
     { .name = "bf16", .mesh = "dp=1", .compute = TS_DTYPE_BF16, .rows = 4, .ranks = 1 },
     { .name = "stored in bf16", .mesh = "dp=1", .dtype = TS_DTYPE_BF16, .rows = 4, .ranks = 1 },
     { .name = "accumulation", .mesh = "dp=1", .parts = 3, .rows = 2, .ranks = 1 },
-    { .name = "run again", .mesh = "dp=1", .exact = 1, .again = 1, .rows = 4, .ranks = 1 },
+    /* Its largest moment is in a kernel of a layer's backward, which has scratch memory. */
+    { .name = "run again", .mesh = "dp=1", .again = 1, .rows = 4, .ranks = 1 },
     { .name = "gpt2", .mesh = "dp=1", .family = TS_MODEL_GPT2, .tied = 1, .rows = 4, .ranks = 1 },
     { .name = "qwen3",
       .mesh = "dp=1",

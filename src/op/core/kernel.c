@@ -307,18 +307,6 @@ static ts_status run_fallback(const tsi_kernel_io *io)
     return run_staged(io->rank, io->op->name, block, ins, outs, fallback_run, &f);
 }
 
-/* TESSERA_DEVICE_SYNC=1: the host waits behind every kernel, so that what fails on the device is
- * told with its operator. */
-static bool waits_after_each(void)
-{
-    static _Atomic int said; /* 0: not looked, 1: no, 2: yes */
-    if (TSI_UNLIKELY(said == 0)) {
-        const char *word = getenv("TESSERA_DEVICE_SYNC");
-        said = word && strcmp(word, "1") == 0 ? 2 : 1;
-    }
-    return said == 2;
-}
-
 /* ---- the one door ---------------------------------------------------------------------------- */
 
 static ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
@@ -327,9 +315,7 @@ static ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     if (!kernel) return run_fallback(io);
     if (io->device->defer) return run_later(kernel, io);
     int verdict = (int)kernel(io);
-    if (verdict == TSI_KERNEL_DECLINED) return run_fallback(io);
-    return verdict == TS_OK && waits_after_each() ? tsi_rank_device_sync(io->rank)
-                                                  : (ts_status)verdict;
+    return verdict == TSI_KERNEL_DECLINED ? run_fallback(io) : (ts_status)verdict;
 }
 
 ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
