@@ -78,8 +78,10 @@ static int run(int argc, char **argv)
  * whichever command wrote it and whether it looked or not. */
 static int close_output(int code, const char *name)
 {
-    errno = 0;
     bool lost = ferror(stdout) != 0;
+    clearerr(stdout);
+    errno = 0;
+    if (lost) (void)fputc('\n', stdout); /* it failed some calls ago: this one tells why */
     if (fclose(stdout) == 0 && !lost) return code;
     const char *why = errno != 0 ? strerror(errno) : "not everything was written";
     (void)cli_fail(name, "standard output: %s", why);
