@@ -178,17 +178,31 @@ static ts_status drain(tsi_save *save)
     return TS_OK;
 }
 
+static ts_status write_behind(tsi_save *save)
+{
+    TSI_TRY(create_file(save));
+    return finish_file(save, drain(save));
+}
+
 /* It has no rank: what fails is kept for the rank's own thread. */
-static void *write_behind(void *argument)
+static void *work_behind(void *argument)
 {
     tsi_save *save = argument;
-    ts_status status = create_file(save);
-    if (status == TS_OK) status = finish_file(save, drain(save));
-    save->status = status;
-    if (status != TS_OK) snprintf(save->error, sizeof save->error, "%s", ts_last_error());
+    save->status = save->behind(save);
+    if (save->status != TS_OK) snprintf(save->error, sizeof save->error, "%s", ts_last_error());
     atomic_store_explicit(&save->written, 1, memory_order_release);
     tsi_wake_all(&save->written);
     return NULL;
+}
+
+static ts_status start_behind(tsi_save *save, ts_status (*behind)(tsi_save *save))
+{
+    save->behind = behind;
+    atomic_store_explicit(&save->written, 0, memory_order_relaxed);
+    ts_status status = tsi_thread_start(&save->thread, work_behind, save, 1 << 20);
+    save->in_background = status == TS_OK;
+    save->joined = status != TS_OK;
+    return status;
 }
 
 static ts_status make_staging(tsi_save *save)
@@ -205,17 +219,12 @@ static ts_status make_staging(tsi_save *save)
 
 static ts_status write_later(tsi_save *save)
 {
-    save->in_background = true;
-    save->joined = true;
     atomic_store_explicit(&save->written, 1, memory_order_relaxed);
     save->status = TS_OK;
     if (save->piece_count == 0) return TS_OK;
     TSI_TRY(make_staging(save));
     TSI_TRY(feed_all(save));
-    atomic_store_explicit(&save->written, 0, memory_order_relaxed);
-    TSI_TRY(tsi_thread_start(&save->thread, write_behind, save, 1 << 20));
-    save->joined = false;
-    return TS_OK;
+    return start_behind(save, write_behind);
 }
 
 static ts_status join(tsi_save *save)
@@ -246,7 +255,7 @@ static ts_status write_file(const char *folder, const char *name, const void *da
 
 static ts_status write_others(tsi_save *save, tsi_index *index)
 {
-    const tsi_state_texts *files = &save->state->files;
+    const tsi_state_texts *files = &save->files;
     for (int64_t i = 0; i < files->count; i++) {
         const tsi_state_text *file = &files->text[i];
         TSI_TRY(write_file(save->part, file->name, file->data, file->length));
@@ -286,16 +295,16 @@ static ts_status fill_index(tsi_save *save, tsi_index *index)
     index->tensor =
         tsi_arena_calloc(&index->memory, (size_t)save->item_count + 1, sizeof *index->tensor);
     index->value =
-        tsi_arena_calloc(&index->memory, (size_t)state->values.count + 1, sizeof *index->value);
+        tsi_arena_calloc(&index->memory, (size_t)save->values.count + 1, sizeof *index->value);
     index->other =
-        tsi_arena_calloc(&index->memory, (size_t)state->files.count + 1, sizeof *index->other);
+        tsi_arena_calloc(&index->memory, (size_t)save->files.count + 1, sizeof *index->other);
     if (!mesh || !index->tensor || !index->value || !index->other)
         return tsi_fail_memory("an index", (size_t)save->item_count * sizeof *index->tensor);
     ts_mesh_text(state->mesh, mesh, length + 1);
     index->mesh = mesh;
-    for (int64_t i = 0; i < state->values.count; i++)
+    for (int64_t i = 0; i < save->values.count; i++)
         index->value[index->value_count++] =
-            (tsi_index_value){ state->values.text[i].name, state->values.text[i].data };
+            (tsi_index_value){ save->values.text[i].name, save->values.text[i].data };
     for (int64_t i = 0; i < save->item_count; i++) {
         tsi_index_tensor *t = &index->tensor[index->tensor_count++];
         TSI_TRY(describe(index, &save->item[i], t));
@@ -360,20 +369,40 @@ static ts_status publish(tsi_save *save)
     return tsi_folder_publish(save->part, save->path, save->id);
 }
 
-/* All have written: adds up the hashes and makes it count. */
-static ts_status complete(tsi_save *save)
+/* All have written: adds up the hashes. */
+static ts_status add_up(tsi_save *save)
 {
-    ts_state *state = save->state;
-    ts_status status = join(save);
+    TSI_TRY(join(save));
     save->sum[save->item_count] = save->piece_count > 0; /* files */
-    if (status == TS_OK) status = all_reduce(state, save->sum, save->item_count + 1, TS_REDUCE_SUM);
-    if (status == TS_OK) status = publish(save);
+    return all_reduce(save->state, save->sum, save->item_count + 1, TS_REDUCE_SUM);
+}
+
+/* The end, good or bad; all hear of it. */
+static ts_status finish(tsi_save *save, ts_status status)
+{
     if (status != TS_OK) abandon(save);
     if (save->lock >= 0) close(save->lock);
     save->lock = -1;
-    save->under_way = false;
+    save->under_way = save->publishing = false;
     int64_t word = 0;
-    return status == TS_OK ? all_reduce(state, &word, 1, TS_REDUCE_MAX) : status;
+    return status == TS_OK ? all_reduce(save->state, &word, 1, TS_REDUCE_MAX) : status;
+}
+
+static ts_status complete(tsi_save *save)
+{
+    ts_status status = save->publishing ? join(save) : add_up(save);
+    if (status == TS_OK && !save->publishing) status = publish(save);
+    return finish(save, status);
+}
+
+/* The same without waiting for the disk: rank 0's thread writes the index and renames. */
+static ts_status publish_later(tsi_save *save)
+{
+    ts_status status = add_up(save);
+    save->publishing = true;
+    if (status == TS_OK && ts_group_index(save->state->group) == 0)
+        status = start_behind(save, publish);
+    return status == TS_OK ? TS_OK : finish(save, status);
 }
 
 /* Those of a process that may write at once: the others wait for their turn. */
@@ -397,6 +426,10 @@ static ts_status begin(tsi_save *save, const char *directory)
     save->id = tsi_hash_mix(state->id, (uint64_t)++state->saves);
     TSI_TRY(tsi_folder_part(directory, save->id, save->part));
     TSI_TRY(tsi_state_gather_texts(state));
+    if (ts_group_index(state->group) == 0) {
+        TSI_TRY(tsi_state_texts_copy(&save->values, &state->values));
+        TSI_TRY(tsi_state_texts_copy(&save->files, &state->files));
+    }
     TSI_TRY(tsi_save_plan(save));
     if (tsi_world_describes(state->rank->world)) return TS_OK; /* planned, and nothing to write */
     save->under_way = true;
@@ -461,8 +494,9 @@ ts_status ts_state_poll(ts_state *state, int *busy)
     TSI_TRY(tsi_rank_enter(state->rank));
     tsi_save *save = state->save;
     if (!save || !save->under_way) return TS_OK;
-    int64_t writing = !atomic_load_explicit(&save->written, memory_order_acquire);
-    TSI_TRY(all_reduce(state, &writing, 1, TS_REDUCE_MAX));
-    *busy = writing != 0;
-    return writing ? TS_OK : complete(save);
+    int64_t working = !atomic_load_explicit(&save->written, memory_order_acquire);
+    TSI_TRY(all_reduce(state, &working, 1, TS_REDUCE_MAX));
+    *busy = working != 0 || !save->publishing;
+    if (working) return TS_OK;
+    return save->publishing ? complete(save) : publish_later(save);
 }

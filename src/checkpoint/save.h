@@ -48,13 +48,16 @@ typedef struct tsi_save {
     char path[TSI_FOLDER_PATH_MAX], part[TSI_FOLDER_PATH_MAX];
     int lock; /* -1: none */
     bool under_way;
+    bool publishing;               /* all have written, and the index is on its way */
+    tsi_state_texts values, files; /* of the state when the save began; rank 0 alone */
     tsi_data_writer *writer;
     /* in the background */
     char *staging; /* the pieces, as they will lie in the file */
     size_t staging_bytes;
     bool in_background, joined;
     pthread_t thread;
-    tsi_word written; /* 1: the thread is done */
+    ts_status (*behind)(struct tsi_save *save); /* what the thread does */
+    tsi_word written;                           /* 1: the thread is done */
     ts_status status;
     char error[TSI_ERROR_TEXT_MAX];
 } tsi_save;

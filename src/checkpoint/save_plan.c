@@ -209,6 +209,8 @@ void tsi_save_destroy(tsi_save *save)
     tsi_free(save->share);
     tsi_free(save->copy_name);
     tsi_save_drop_staging(save);
+    tsi_state_texts_release(&save->values);
+    tsi_state_texts_release(&save->files);
     tsi_free(save->cast);
     tsi_free(save);
 }

@@ -61,11 +61,20 @@ ts_status tsi_state_put(tsi_state_texts *texts, const char *name, const void *da
     return TS_OK;
 }
 
-static void release_texts(tsi_state_texts *texts)
+void tsi_state_texts_release(tsi_state_texts *texts)
 {
     while (texts->count > 0)
         remove_text(texts, &texts->text[texts->count - 1]);
     tsi_free(texts->text);
+    *texts = (tsi_state_texts){ 0 };
+}
+
+ts_status tsi_state_texts_copy(tsi_state_texts *to, const tsi_state_texts *from)
+{
+    tsi_state_texts_release(to);
+    for (int64_t i = 0; i < from->count; i++)
+        TSI_TRY(tsi_state_put(to, from->text[i].name, from->text[i].data, from->text[i].length));
+    return TS_OK;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -101,8 +110,8 @@ void ts_state_destroy(ts_state *s)
         tsi_tensor_release(s->part[i].tensor);
     }
     tsi_free(s->part);
-    release_texts(&s->values);
-    release_texts(&s->files);
+    tsi_state_texts_release(&s->values);
+    tsi_state_texts_release(&s->files);
     ts_mesh_release(s->mesh);
     tsi_free(s);
 }

@@ -45,6 +45,9 @@ ts_status tsi_state_each(ts_state *state, tsi_state_fn fn, void *context);
 /* Texts that follow from the parts: the steps of optimisers. */
 ts_status tsi_state_gather_texts(ts_state *state);
 ts_status tsi_state_spread_texts(ts_state *state);
+void tsi_state_texts_release(tsi_state_texts *texts);
+/* `to` becomes what `from` is now. */
+ts_status tsi_state_texts_copy(tsi_state_texts *to, const tsi_state_texts *from);
 /* Puts a text in, over one of the same name. */
 ts_status tsi_state_put(tsi_state_texts *texts, const char *name, const void *data, size_t length);
 
