@@ -74,6 +74,12 @@ static void add_rules(const tsi_op_call *call, tsi_rules *rules)
         if (!row) return;
         row[X] = row[R] = row[n] = row[n + 1] = row[n + 2] = TSI_S(d);
     }
+    const tsi_role pending[] = { TSI_P(TS_REDUCE_SUM), TSI_P(TS_REDUCE_AVG) };
+    for (int k = 0; k < 2; k++) { /* of the weight: the norm alone is linear in it */
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[WEIGHT] = row[n + 1] = pending[k];
+    }
 }
 
 /* A call inside of one: memory is the host's here, on whatever device the call was made. */
@@ -243,6 +249,7 @@ const tsi_op_desc tsi_op_add_rms_norm = {
     .input_min = 3,
     .input_max = 3,
     .output_count = 3,
+    .flags = TSI_OP_CHEAP,
     .saves = 1 << WEIGHT | (uint64_t)5 << TSI_SAVE_OUT,
     .attribute = add_table,
     .attribute_bytes = sizeof(tsi_add_norm),

@@ -54,6 +54,12 @@ static void both_rules(const tsi_op_call *call, tsi_rules *rules)
     }
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
     tsi_rules_partials(rules, &linear);
+    const tsi_role pending[] = { TSI_P(TS_REDUCE_SUM), TSI_P(TS_REDUCE_AVG) };
+    for (int k = 0; k < 2; k++) { /* of up: the gradient of the gate alone is linear in it */
+        tsi_role *row = tsi_rules_add(rules);
+        if (!row) return;
+        row[UP] = row[3] = pending[k];
+    }
 }
 
 ts_status tsi_swiglu_gradients_by(const tsi_kernel_io *io, tsi_kernel_fn gate, tsi_kernel_fn up)
