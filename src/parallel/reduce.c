@@ -134,7 +134,7 @@ ts_status tsi_unit_reduce(tsi_unit *u)
     round_list list = { .leaf = (tsi_leaf **)memory,
                         .from = (ts_tensor **)(memory + n),
                         .out = (ts_tensor **)(memory + 2 * n),
-                        .to = (const ts_sharding **)(memory + 3 * n) };
+                        .to = (const ts_sharding **)(void *)(memory + 3 * n) };
     ts_status status = u->all ? tsi_units_settle(u->all) : TS_OK;
     ts_scope scope =
         ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = "reduce"));
