@@ -236,7 +236,8 @@ static ts_status node_run(tsi_backward *r, int64_t number)
     if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
     size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
     ts_tensor **all = tsi_calloc(3 * in + out + 1, sizeof *all);
-    node_work w = { all, all + in, all + 2 * in, 0 };
+    node_work w = { 0 };
+    if (all) w = (node_work){ all, all + in, all + 2 * in, 0 };
     ts_status status = all ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *all);
     if (status == TS_OK) status = node_gradients(r, node, &w);
     for (int32_t i = 0; status == TS_OK && i < node->input_count; i++) {
