@@ -163,7 +163,8 @@ static inline tsi_mask_runs tsi_mask_runs_of(const tsi_mask_blocks *b, int64_t r
 {
     int64_t at = (b->list_rows > 1 ? row : 0) * b->list_heads + (b->list_heads > 1 ? head : 0);
     const int64_t *first = b->first + at * b->tile_rows + tile_row;
-    return (tsi_mask_runs){ b->run + first[0], first[1] - first[0] };
+    int64_t count = first[1] - first[0]; /* a mask that shows nothing has no runs at all */
+    return (tsi_mask_runs){ count > 0 ? b->run + first[0] : NULL, count };
 }
 static inline int64_t tsi_mask_bits_in(uint64_t word) /* that are set */
 {
