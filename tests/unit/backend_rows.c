@@ -210,13 +210,13 @@ TS_TEST(an_empty_row_reads_nothing)
 {
     const tsi_row_set *set[4];
     int32_t count = sets(set);
-    const ts_number number = ts_number_real(1.25); /* rows of reals read its first part */
+    const ts_number number[2] = { ts_number_real(1.25), ts_number_real(1.5) }; /* clamp has two */
     for (int32_t moves = 0; moves < 2; moves++)
         for (int32_t s = 0; s < count; s++)
             for (int32_t id = 0; id < TSI_ROW_COUNT; id++) {
                 tsi_row_fn fn[] = { set[s]->f32[id], set[s]->bf16[id], set[s]->f64[id],
                                     set[s]->i64[id] };
-                tsi_row row = { .step = { moves, moves, moves }, .number = &number };
+                tsi_row row = { .step = { moves, moves, moves }, .number = number };
                 for (int32_t k = 0; k < 4; k++)
                     if (fn[k]) fn[k](&row);
             }
