@@ -183,8 +183,11 @@ TS_TEST_RANKS(friction_4_an_element_function_fails, 1, 2)
     const char *words[] = { "from_function: the function returned TS_ERR_IO for element (2, 1)",
                             "page 2 is torn" };
     for (int i = 0; i < 2; i++) {
+        ts_group_barrier(ts_group_world(t->me), NULL);
         TEST_CHECK(t, ts_from_function(fails_at, i ? t->me : NULL, whole, meta) == NULL);
-        TEST_STATUS(t, ts_rank_status(t->me), TS_ERR_IO);
+        /* Of a rank that is late the other's failure may be heard first: the same sentence. */
+        ts_status status = ts_rank_status(t->me);
+        TEST_CHECK(t, status == TS_ERR_IO || (t->count > 1 && status == TS_ERR_PEER));
         TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
         TEST_OK(t, ts_rank_recover(t->me));
     }
