@@ -298,44 +298,24 @@ static int ckpt_verify(int argc, char **argv)
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} subjects[] = {
+static const cli_subject subjects[] = {
     { "info", "what is in it: tensors, shapes, dtypes, hashes", ckpt_info },
     { "verify", "are all hashes those that were written?", ckpt_verify },
     { "diff", "which tensors of two checkpoints differ, and where first", ckpt_diff },
     { "convert", "to a directory of another format, dtype or size of files", ckpt_convert },
     { "cat", "the numbers of a tensor, or of a slice of it", ckpt_cat },
 };
-enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
-
-static int print_help(FILE *out)
-{
-    fprintf(out,
-            "usage: tessera ckpt WHAT DIR [options]\n\n"
-            "Of checkpoints (docs/checkpoints.md) and of directories of published weights.\n\n");
-    for (size_t i = 0; i < SUBJECTS; i++)
-        fprintf(out, "  %-8s %s\n", subjects[i].name, subjects[i].summary);
-    return 0;
-}
 
 int cli_ckpt(int argc, char **argv)
 {
-    const char *names[SUBJECTS];
-    if (argc < 2) {
-        print_help(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return print_help(stdout);
-    for (size_t i = 0; i < SUBJECTS; i++) {
-        names[i] = subjects[i].name;
-        if (strcmp(argv[1], "--list-commands") == 0) printf("%s\n", names[i]);
-        if (strcmp(argv[1], names[i]) == 0) return subjects[i].run(argc - 1, argv + 1);
-    }
-    if (strcmp(argv[1], "--list-commands") == 0) return 0;
-    const char *near = cli_nearest(argv[1], names, SUBJECTS);
-    return cli_fail_usage("ckpt", "unknown \"%s\"%s%s%s", argv[1],
-                          near ? "; did you mean " : "; see tessera ckpt --help", near ? near : "",
-                          near ? "?" : "");
+    static const cli_subjects all = {
+        "ckpt",
+        "WHAT DIR [options]",
+        "Of checkpoints (docs/checkpoints.md) and of directories of published weights.",
+        "unknown",
+        subjects,
+        sizeof subjects / sizeof subjects[0],
+        8
+    };
+    return cli_run_subject(&all, argc, argv);
 }

@@ -103,6 +103,20 @@ const char *cli_nearest(const char *name, const char *const *names, size_t count
 bool cli_read_int(const char *text, int64_t *out);  /* the whole text, or false */
 bool cli_read_size(const char *text, int64_t *out); /* a byte count, or false */
 
+/* ---- commands of several subjects (subject.c) ------------------------------------------------ */
+typedef struct cli_subject {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} cli_subject;
+typedef struct cli_subjects {
+    const char *command, *usage, *about; /* "bench", "WHAT [options]", a sentence */
+    const char *refusal;                 /* of a name that is not there: "there is no bench" */
+    const cli_subject *subject;
+    size_t count; /* at most 32 */
+    int width;    /* of the names in the help */
+} cli_subjects;
+int cli_run_subject(const cli_subjects *subjects, int argc, char **argv);
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 /* A whole file, of at most 1 GiB. False: said on standard error. */
 bool cli_json_read(const char *command, const char *path, ts_json_document **out);

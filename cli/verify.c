@@ -47,40 +47,21 @@ static int verify_rules(int argc, char **argv)
     return r.false_count + r.missed_count > 0;
 }
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} subjects[] = {
+static const cli_subject subjects[] = {
     { "rules", "the rules of the operator table, by brute force", verify_rules },
     { "model", "a model against the numbers of another implementation", cli_verify_model },
 };
-enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };
-
-static int print_help(FILE *out)
-{
-    fprintf(out, "usage: tessera verify WHAT [options]\n\n"
-                 "Exit code 0 when all agrees, 1 when not; the last line is a summary.\n\n");
-    for (size_t i = 0; i < SUBJECTS; i++)
-        fprintf(out, "  %-8s %s\n", subjects[i].name, subjects[i].summary);
-    return 0;
-}
 
 int cli_verify(int argc, char **argv)
 {
-    const char *names[SUBJECTS];
-    if (argc < 2) {
-        print_help(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return print_help(stdout);
-    for (size_t i = 0; i < SUBJECTS; i++) {
-        names[i] = subjects[i].name;
-        if (strcmp(argv[1], "--list-commands") == 0) printf("%s\n", names[i]);
-        if (strcmp(argv[1], names[i]) == 0) return subjects[i].run(argc - 1, argv + 1);
-    }
-    if (strcmp(argv[1], "--list-commands") == 0) return 0;
-    const char *near = cli_nearest(argv[1], names, SUBJECTS);
-    return cli_fail_usage("verify", "cannot verify \"%s\"%s%s%s", argv[1],
-                          near ? "; did you mean " : "; see tessera verify --help",
-                          near ? near : "", near ? "?" : "");
+    static const cli_subjects all = {
+        "verify",
+        "WHAT [options]",
+        "Exit code 0 when all agrees, 1 when not; the last line is a summary.",
+        "cannot verify",
+        subjects,
+        sizeof subjects / sizeof subjects[0],
+        8
+    };
+    return cli_run_subject(&all, argc, argv);
 }
