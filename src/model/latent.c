@@ -21,12 +21,6 @@ typedef struct latent {
 /* The published norms of the rows ignore the epsilon of the configuration. */
 #define ROW_EPSILON 1e-6
 
-static ts_tensor *heads(ts_tensor *x_BTC, int64_t count, int64_t size)
-{
-    ts_shape s = ts_tensor_shape(x_BTC);
-    return ts_transpose(ts_reshape(x_BTC, TS_SHAPE(s.extent[0], s.extent[1], count, size)), 1, 2);
-}
-
 static ts_tensor *part_of(ts_tensor *x, int64_t begin, int64_t size)
 {
     ts_slice_options options = TS_INIT(ts_slice_options);
@@ -55,7 +49,7 @@ static ts_tensor *queries(const latent *a, ts_tensor *x_BTC, ts_tensor *table)
     if (a->wq_row)
         row = ts_rms_norm(tsi_part_linear(m, x_BTC, a->wq_row, a->bq_row), a->q_norm, ROW_EPSILON);
     ts_tensor *q =
-        heads(tsi_part_linear(m, row, a->wq, NULL), c->heads, c->plain_dim + c->head_dim);
+        tsi_part_heads(tsi_part_linear(m, row, a->wq, NULL), c->heads, c->plain_dim + c->head_dim);
     ts_tensor *const parts[2] = { part_of(q, 0, c->plain_dim),
                                   rotated(m, part_of(q, c->plain_dim, c->head_dim), table) };
     return ts_cat(parts, 2, 3);
@@ -73,8 +67,8 @@ static void latent_forward(void *state, const ts_module_io *io)
     ts_tensor *both = tsi_part_linear(m, x_BTC, a->w_row, a->b_row);
     ts_tensor *row = ts_rms_norm(part_of(both, 0, c->kv_rank), a->kv_norm, ROW_EPSILON);
     ts_tensor *turned = ts_unsqueeze(part_of(both, c->kv_rank, c->head_dim), 1);
-    ts_tensor *kv =
-        heads(tsi_part_linear(m, row, a->wkv, NULL), c->heads, c->plain_dim + c->value_dim);
+    ts_tensor *kv = tsi_part_heads(tsi_part_linear(m, row, a->wkv, NULL), c->heads,
+                                   c->plain_dim + c->value_dim);
     ts_shape each = TS_SHAPE(batch, c->heads, length, c->head_dim);
     ts_tensor *const k[2] = { part_of(kv, 0, c->plain_dim),
                               ts_expand(rotated(m, turned, table), each) };

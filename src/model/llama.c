@@ -42,12 +42,6 @@ typedef struct attention {
     ts_tensor *q_norm, *k_norm; /* Qwen3 */
 } attention;
 
-static ts_tensor *heads(ts_tensor *x_BTC, int64_t count, int64_t size)
-{
-    ts_shape s = ts_tensor_shape(x_BTC);
-    return ts_transpose(ts_reshape(x_BTC, TS_SHAPE(s.extent[0], s.extent[1], count, size)), 1, 2);
-}
-
 static void attention_forward(void *state, const ts_module_io *io)
 {
     const attention *a = state;
@@ -56,9 +50,11 @@ static void attention_forward(void *state, const ts_module_io *io)
     ts_tensor *x_BTC = io->input[0];
     ts_shape s = ts_tensor_shape(x_BTC);
     ts_tensor *table = tsi_rope_table(a->part.model, s.extent[1]);
-    ts_tensor *q = heads(tsi_part_linear(m, x_BTC, a->wq, a->bq), c->heads, c->head_dim);
-    ts_tensor *k = heads(tsi_part_linear(m, x_BTC, a->wk, a->bk), c->kv_heads, c->head_dim);
-    ts_tensor *v = heads(tsi_part_linear(m, x_BTC, a->wv, a->bv), c->kv_heads, c->head_dim);
+    ts_tensor *q = tsi_part_heads(tsi_part_linear(m, x_BTC, a->wq, a->bq), c->heads, c->head_dim);
+    ts_tensor *k =
+        tsi_part_heads(tsi_part_linear(m, x_BTC, a->wk, a->bk), c->kv_heads, c->head_dim);
+    ts_tensor *v =
+        tsi_part_heads(tsi_part_linear(m, x_BTC, a->wv, a->bv), c->kv_heads, c->head_dim);
     if (a->q_norm) {
         q = ts_rms_norm(q, a->q_norm, c->norm_epsilon);
         k = ts_rms_norm(k, a->k_norm, c->norm_epsilon);

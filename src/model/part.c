@@ -62,6 +62,12 @@ ts_tensor *tsi_part_linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, t
     return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
 }
 
+ts_tensor *tsi_part_heads(ts_tensor *x_BTC, int64_t count, int64_t size)
+{
+    ts_shape s = ts_tensor_shape(x_BTC);
+    return ts_transpose(ts_reshape(x_BTC, TS_SHAPE(s.extent[0], s.extent[1], count, size)), 1, 2);
+}
+
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 typedef struct norm {

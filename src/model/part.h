@@ -51,6 +51,8 @@ extern const ts_module_desc tsi_embedding_desc;
 
 /* A product with a parameter, in the dtype of products; without a bias: NULL. */
 ts_tensor *tsi_part_linear(const ts_model *model, ts_tensor *x, ts_tensor *weight, ts_tensor *bias);
+/* [B, T, count * size] as heads, [B, count, T, size]. */
+ts_tensor *tsi_part_heads(ts_tensor *x_BTC, int64_t count, int64_t size);
 /* The gated feed-forward of a width (llama.c). */
 ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name, int64_t width);
 /* A router and its experts, beside them those that see every token (experts.c). */
