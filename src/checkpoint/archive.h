@@ -13,7 +13,7 @@
 #define TSI_CHECKPOINT_ARCHIVE_H
 
 #include "checkpoint/data_file.h"
-#include "checkpoint/index.h"
+#include "checkpoint/index_file.h"
 #include "device/device.h"
 #include "layout/layout.h"
 #include "tessera/checkpoint.h"

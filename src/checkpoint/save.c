@@ -21,7 +21,7 @@
 #include "base/intmath.h"
 #include "base/rank.h"
 #include "checkpoint/digest.h"
-#include "checkpoint/index.h"
+#include "checkpoint/index_file.h"
 #include "comm/comm.h"
 #include "tensor/tensor.h"
 

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "mask/state.h"
+#include "mask/slots.h"
 
 /* ---- interning ------------------------------------------------------------------------------- */
 

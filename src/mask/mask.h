@@ -109,7 +109,7 @@ int64_t tsi_mask_pairs(const ts_mask *mask, tsi_mask_at at, int64_t q0, int64_t 
 /* Does a user's predicate answer alike when it is asked again? Asked where blocks are compiled. */
 ts_status tsi_mask_pure(const ts_mask *mask, tsi_mask_at at, int64_t query, int64_t key);
 
-/* ---- block lists (blocks.c) ------------------------------------------------------------------ */
+/* ---- block lists (tiles.c) ------------------------------------------------------------------ */
 /* Tiles [first, first + count) of one row of tiles, all of one kind; PARTIAL: one tile. */
 typedef struct tsi_mask_run {
     int32_t first, count;

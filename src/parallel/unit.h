@@ -2,12 +2,12 @@
 /* unit.h - units of sharded data parallelism.
  *
  *   fsdp.c      making units, and the calls of tessera/parallel.h
- *   place.c     where the parameters of a unit lie, cut and whole
+ *   shards.c    where the parameters of a unit lie, cut and whole
  *   gather.c    from cut to whole and back
- *   reduce.c    gradients, from whole and partial to cut
- *   agree.c     gradients where ranks use different parameters
+ *   gradients.c theirs, from whole and partial to cut
+ *   used.c      gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
- *   step.c      that order as a value: printed, proved, simulated
+ *   order_step.c that order as a value: printed, proved, simulated
  *
  *            gather            bind            unbind + drop
  *   CUT ------------> COMING --------> WHOLE ----------------> CUT
@@ -84,7 +84,7 @@ typedef struct tsi_units {
     ts_fsdp_stats stats;
 } tsi_units;
 
-/* ---- place.c */
+/* ---- shards.c */
 /* cut, whole and kept of each parameter; its `stored` and its value, if there is one, follow. */
 ts_status tsi_unit_place(tsi_unit *u);
 
@@ -95,12 +95,12 @@ ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
 void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a step was abandoned */
 
-/* ---- reduce.c */
+/* ---- gradients.c */
 ts_status tsi_unit_watch(tsi_unit *u);      /* leaves of its parameters report here */
 ts_status tsi_unit_reduce(tsi_unit *u);     /* what is complete and not reduced */
 ts_status tsi_units_settle(tsi_units *all); /* waits for what is on its way */
 
-/* ---- agree.c */
+/* ---- used.c */
 ts_status tsi_unit_agree(tsi_unit *u); /* [coll] which gradients are reduced */
 
 /* ---- order.c */
@@ -113,7 +113,7 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
 bool tsi_units_turns(const tsi_unit *u);
 void tsi_units_leave(tsi_unit *u); /* u->all is NULL after it */
 
-/* ---- step.c */
+/* ---- order_step.c */
 /* What all ranks of the mesh do in a step, by the order that is known; the caller destroys it. */
 ts_status tsi_units_step(const tsi_units *all, tsi_step **out);
 

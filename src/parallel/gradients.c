@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c - gradients of a unit, from partial and whole to the shard.
+/* gradients.c - gradients of a unit, from partial and whole to the shard.
  *
  *   backward of a unit --> its leaves are complete, one by one --> one round for all of them:
  *   partial over fsdp, replicate, tp: folded over the union of these axes in rank order, each rank

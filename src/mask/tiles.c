@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blocks.c - a mask compiled for the positions a rank holds: which tiles are computed, and how.
+/* tiles.c - a mask compiled for the positions a rank holds: which tiles are computed, and how.
  *
  *            keys ->
  *   queries  [F][F][P][ ][ ]      row 0: run (0, 2, full), run (2, 1, bits)
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/intmath.h"
-#include "mask/state.h"
+#include "mask/slots.h"
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 

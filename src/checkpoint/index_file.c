@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.c - index.json: written in one spelling, read strictly. */
-#include "checkpoint/index.h"
+/* index_file.c - index.json: written in one spelling, read strictly. */
+#include "checkpoint/index_file.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step.c - the order of units as a step value: what every rank of the mesh gathers, waits for,
- * computes, reduces and lets go, as order.c follows it.
+/* order_step.c - the order of units as a step value: what every rank of the mesh gathers, waits
+ * for, computes, reduces and lets go, as order.c follows it.
  *
  *   gather 1 queue=comm    forward 0    release 0    wait 1    gather 2 queue=comm    forward 1 ...
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert.c - from one format of checkpoints to the other, a piece at a time.
+/* reformat.c - from one format of checkpoints to the other, a piece at a time.
  *
  * Everything is written beside the target and renamed when it is complete. Published directories
  * have the weights in files of at most a given size, config.json with their dtype, and what else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - the slot of this layer: made on first use, destroyed with the world. */
-#include "mask/state.h"
+/* slots.c - the slot of this layer: made on first use, destroyed with the world. */
+#include "mask/slots.h"
 
 #include "base/alloc.h"
 #include "base/error.h"

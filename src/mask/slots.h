@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - what this layer keeps in a world: masks, block lists, registered predicates.
+/* slots.h - what this layer keeps in a world: masks, block lists, registered predicates.
  *
  * Masks asked for last are held, so that one that only an attribute names outlives the step that
  * uses it. Block lists are kept by value too, those used last and no more than so many bytes:
  * documents that differ from batch to batch leave new ones behind in every step. */
-#ifndef TSI_MASK_STATE_H
-#define TSI_MASK_STATE_H
+#ifndef TSI_MASK_SLOTS_H
+#define TSI_MASK_SLOTS_H
 
 #include <pthread.h>
 

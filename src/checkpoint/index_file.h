@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.h - index.json, which makes a folder of data files a checkpoint.
+/* index_file.h - index.json, which makes a folder of data files a checkpoint.
  *
  *   {"format": "tessera", "version": 1, "save": "9f..", "step": 12, "mesh": "dp=2, tp=2",
  *    "copies": 1, "hash": "..", "values": {"run": "..", ..}, "others": {"config.json": ".."},
@@ -8,8 +8,8 @@
  *
  * INV: it is written last; its size does not grow with the ranks that wrote; every byte of it is
  * covered by the checksum at its end, so that one that opens is one that was written. */
-#ifndef TSI_CHECKPOINT_INDEX_H
-#define TSI_CHECKPOINT_INDEX_H
+#ifndef TSI_CHECKPOINT_INDEX_FILE_H
+#define TSI_CHECKPOINT_INDEX_FILE_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agree.c - units of which ranks may use different parameters.
+/* used.c - units of which ranks may use different parameters.
  *
  * Which gradients are reduced must not depend on what a rank happens to have. So the ranks agree,
  * unit by unit: a parameter that any of them used is reduced, and who did not use it adds zeros;

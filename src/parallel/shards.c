@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c - where the parameters of a unit lie.
+/* shards.c - where the parameters of a unit lie.
  *
  *   cut     as planned, and each cutting axis of the unit cuts one dim more: after tensor parallel
  *           cuts of that dim, so that gathering gives a rank the block its operators want
