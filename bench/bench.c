@@ -12,6 +12,8 @@ static const cli_subject benches[] = {
       cli_bench_dispatch },
     { "kernels", "operators on one rank against copies, OpenBLAS and matrix products",
       cli_bench_kernels },
+    { "replay", "steps that are recorded and run again against the same steps as usual",
+      cli_bench_replay },
     { "space", "convolutions and pools of images cut along their rows against as many rows alone",
       cli_bench_space },
     { "checkpoint", "saves and loads against plain writes, syncs and reads; hashes; planning",

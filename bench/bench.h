@@ -19,6 +19,7 @@ int cli_bench_redistribute(int argc, char **argv);
 int cli_bench_layout(int argc, char **argv);
 int cli_bench_plan(int argc, char **argv);
 int cli_bench_kernels(int argc, char **argv);
+int cli_bench_replay(int argc, char **argv);
 int cli_bench_space(int argc, char **argv);
 int cli_bench_attention(int argc, char **argv);
 int cli_bench_pipeline(int argc, char **argv);

@@ -34,6 +34,7 @@
 #include "schedule.h"
 #include "scope.h"
 #include "status.h"
+#include "step.h"
 #include "tensor.h"
 #include "train.h"
 #include "types.h"

@@ -434,7 +434,7 @@ ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
                         device->name);
     tsi_block t = tsi_array_block(to), f = tsi_array_block(from);
     to->storage->version++;
-    return device->copy(device, &t, &f, to->storage->queue);
+    return tsi_storage_copy(to->storage, &t, &f);
 }
 
 ts_status tsi_array_fill(tsi_array *to, const void *element)
@@ -442,5 +442,5 @@ ts_status tsi_array_fill(tsi_array *to, const void *element)
     TSI_TRY(check_memory("fill", to, true));
     tsi_block t = tsi_array_block(to);
     to->storage->version++;
-    return to->storage->device->fill(to->storage->device, &t, element, to->storage->queue);
+    return tsi_storage_fill(to->storage, &t, element);
 }

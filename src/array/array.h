@@ -54,6 +54,10 @@ tsi_storage_refill(tsi_storage *storage); /* memory again after empty, undefined
 void tsi_storage_retag(tsi_storage *storage, uint32_t tag); /* counted as this from now on */
 void tsi_storage_empty(
     tsi_storage *storage); /* gives memory back, views stay; outside memory stays too */
+/* A copy into blocks of the storage, or a fill, in the order of its queue. Checked by the caller.
+ */
+ts_status tsi_storage_copy(const tsi_storage *storage, const tsi_block *to, const tsi_block *from);
+ts_status tsi_storage_fill(const tsi_storage *storage, const tsi_block *to, const void *element);
 
 /* Dense, not zeroed, counted as an activation; the second form counts under another tag. NULL:
  * recorded. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* storage.c - counted memory: from a pool, or given from outside.
+/* storage.c - counted memory: from a pool, or given from outside; copies and fills of its blocks.
  *
  * INV: memory goes back exactly once, to where it came from: the pool's device, or the outside's
  * `done`. Storage from a pool can be emptied and refilled while views of it live; outside memory
@@ -7,6 +7,8 @@
 #include "array/array.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/keep.h"
+#include "device/block_task.h"
 
 tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
@@ -91,4 +93,26 @@ void tsi_storage_empty(tsi_storage *storage)
     if (TSI_UNLIKELY(storage->watched)) tell_free(storage);
     tsi_pool_free(storage->pool, storage->data, storage->bytes, storage->tag);
     storage->data = NULL;
+}
+
+/* ---- work on blocks -------------------------------------------------------------------------- */
+
+static TSI_COLD ts_status keep_task(ts_rank *rank, tsi_block_task *task)
+{
+    if (!task) return TS_ERR_MEMORY; /* recorded */
+    return tsi_keep(rank, (tsi_kept_work){ tsi_block_task_run, task, tsi_free });
+}
+
+ts_status tsi_storage_copy(const tsi_storage *storage, const tsi_block *to, const tsi_block *from)
+{
+    ts_rank *rank = tsi_rank_current();
+    if (TSI_UNLIKELY(tsi_keeps(rank))) return keep_task(rank, tsi_block_task_copy(to, from));
+    return storage->device->copy(storage->device, to, from, storage->queue);
+}
+
+ts_status tsi_storage_fill(const tsi_storage *storage, const tsi_block *to, const void *element)
+{
+    ts_rank *rank = tsi_rank_current();
+    if (TSI_UNLIKELY(tsi_keeps(rank))) return keep_task(rank, tsi_block_task_fill(to, element));
+    return storage->device->fill(storage->device, to, element, storage->queue);
 }

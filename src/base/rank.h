@@ -41,6 +41,7 @@ typedef struct tsi_slot_state {
 } tsi_slot_state;
 
 typedef struct tsi_places tsi_places; /* place.c */
+struct tsi_kept;                      /* keep.h */
 
 /* What another thread asks of a rank: run on the rank's own thread at its next call (INV-16). */
 typedef struct tsi_post {
@@ -79,6 +80,7 @@ struct ts_rank {
     _Atomic int32_t attached;
     int32_t reserved;
     tsi_observers observers;
+    struct tsi_kept *kept;     /* of the step that is recorded or run again; NULL: none */
     _Atomic(tsi_post *) inbox; /* latest first; emptied by the rank's thread */
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
+#include "comm/again.h"
 
 enum { TIMEOUT_DEFAULT_MS = 60000 };
 
@@ -115,7 +116,7 @@ static ts_status next_sequence(const tsi_call *call, uint64_t *sequence)
     return TS_OK;
 }
 
-static const char *call_name(const tsi_call *call)
+const char *tsi_call_title(const tsi_call *call)
 {
     const ts_rank *rank = call->group->comm->rank;
     if (call->options.name != NULL) return call->options.name;
@@ -132,7 +133,7 @@ static ts_status make_print(tsi_call *call)
     bool point = print->kind == TSI_COMM_SEND || print->kind == TSI_COMM_RECV;
     print->channel = point ? 0 : call->options.channel; /* sends are outside the channels */
     print->rank = work->rank->index;
-    copy_head(print->name, sizeof print->name, call_name(call));
+    copy_head(print->name, sizeof print->name, tsi_call_title(call));
     copy_tail(print->where, sizeof print->where,
               work->rank->where != NULL ? work->rank->where : "");
     copy_head(print->group, sizeof print->group,
@@ -154,7 +155,7 @@ static void begin_event(tsi_call *call)
     tsi_event event = {
         .kind = TSI_EVENT_COMM,
         .kind_name = call->name,
-        .name = tsi_ring_name(rank->ring, call_name(call)),
+        .name = tsi_ring_name(rank->ring, tsi_call_title(call)),
         .where = rank->where != NULL ? rank->where : "",
         .queue = queue_of(&work->print),
         .sequence = work->print.sequence,
@@ -213,8 +214,7 @@ static const void *keep(char **at, const void *list, size_t bytes)
     return copy;
 }
 
-/* Copies what must outlive the call, if it is asynchronous, and puts the send parts in order. */
-static ts_status keep_lists(tsi_work *work, bool outlives, void **kept)
+ts_status tsi_call_copy_lists(tsi_work *work, bool outlives, void **kept)
 {
     bool sorted = send_is_sorted(work);
     size_t bytes = outlives || !sorted ? kept_bytes(work, sorted) : 0;
@@ -243,7 +243,7 @@ static ts_status issue_blocking(tsi_call *call)
     tsi_ring_end(base->rank->ring, base->event,
                  status == TS_OK ? tsi_work_bytes_received(base) : 0);
     if (status == TS_OK)
-        tsi_tell(base->rank, TSI_NEWS_ISSUE, &(tsi_issued){ base, call_name(call), NULL });
+        tsi_tell(base->rank, TSI_NEWS_ISSUE, &(tsi_issued){ base, tsi_call_title(call), NULL });
     tsi_free(base->error);
     return status;
 }
@@ -271,7 +271,8 @@ static ts_status issue_posted(tsi_call *call)
     if (comm->batch_open) {
         *comm->batch_end = work;
         comm->batch_end = &work->next;
-        tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, call_name(call), work });
+        tsi_tell(comm->rank, TSI_NEWS_ISSUE,
+                 &(tsi_issued){ &work->base, tsi_call_title(call), work });
         return TS_OK;
     }
     (void)tsi_helpers_start(&comm->world->helpers);
@@ -282,7 +283,7 @@ static ts_status issue_posted(tsi_call *call)
     }
     tsi_work_link(work);
     *call->options.work = work;
-    tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, call_name(call), work });
+    tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, tsi_call_title(call), work });
     if (!comm->world->engine->direct) tsi_helpers_kick(&comm->world->helpers, 1);
     return TS_OK;
 }
@@ -291,11 +292,12 @@ ts_status tsi_call_issue(tsi_call *call)
 {
     tsi_work *work = &call->local.base;
     TSI_ASSERT(!call->skip && work->team); /* a rank outside the group has nothing to issue */
+    if (TSI_UNLIKELY(tsi_keeps(work->rank))) return tsi_again_issue(call);
     bool posted = call->options.work != NULL || call->group->comm->batch_open;
     /* Peers read and write the blocks on their own threads: what the queue does to them comes
      * first. */
     if (!work->device->host_readable) TSI_TRY(tsi_rank_device_sync(work->rank));
-    TSI_TRY(keep_lists(work, posted, &call->local.kept));
+    TSI_TRY(tsi_call_copy_lists(work, posted, &call->local.kept));
     ts_status status = make_print(call);
     if (status == TS_OK) {
         work->timeout_ms = timeout_of(call);
@@ -327,6 +329,7 @@ ts_status ts_group_batch_begin(ts_rank *me)
     tsi_comm_rank *comm = tsi_comm_of_rank(me);
     if (comm == NULL) return me->error.error.status;
     if (comm->batch_open) return TSI_FAIL(TS_ERR_STATE, "batch: one is open already");
+    if (TSI_UNLIKELY(tsi_keeps(me))) return tsi_again_batch_begin(me);
     comm->batch_open = true;
     return TS_OK;
 }
@@ -397,6 +400,7 @@ ts_status ts_group_batch_end(ts_rank *me, const ts_comm_options *options)
         return me->error.error.status;
     }
     if (!comm->batch_open) return TSI_FAIL(TS_ERR_STATE, "batch: none is open");
+    if (TSI_UNLIKELY(tsi_keeps(me))) return tsi_again_batch_end(me, options);
     ts_work *batch = tsi_work_take(comm);
     if (batch == NULL) {
         tsi_batch_drop(comm);

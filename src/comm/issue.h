@@ -26,5 +26,10 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
 /* The call's blocks lie on this device (ts_array.device): the host, or the rank's own. */
 ts_status tsi_call_device(tsi_call *call, int32_t device);
 ts_status tsi_call_issue(tsi_call *call);
+/* What the operation is called in sentences and events. */
+const char *tsi_call_title(const tsi_call *call);
+/* Copies what must outlive the call, if something must, and puts the send parts in order. *kept:
+ * the copies. */
+ts_status tsi_call_copy_lists(tsi_work *work, bool outlives, void **kept);
 
 #endif

@@ -67,6 +67,7 @@ struct ts_work {
     ts_work *previous, *next; /* in comm->flight; next also in comm->spare and comm->batch */
     void *kept;               /* copies of rows and parts */
     ts_work *inside;          /* a batch: its operations, linked by next; base is unused then */
+    struct again *again;      /* of a step that is recorded: what issues it once more (again.c) */
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
     bool stale;    /* of an epoch before the last recover: its error fails nobody any more */

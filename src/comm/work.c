@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/intmath.h"
 #include "base/thread.h"
-#include "comm/slots.h"
+#include "comm/again.h"
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -255,6 +255,7 @@ ts_status ts_work_wait(ts_work *work)
     if (rank != tsi_rank_current())
         return TSI_FAIL(TS_ERR_THREAD, "work: this thread is not attached to rank %lld",
                         (long long)rank->index);
+    if (TSI_UNLIKELY(tsi_keeps(rank))) return tsi_again_wait(work);
     ts_status status = all_done(work) ? tsi_work_complete(work) : wait_with_event(work);
     tsi_work_tell(work);
     tsi_work_put(work);

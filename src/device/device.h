@@ -146,6 +146,8 @@ typedef struct tsi_device {
 
 /* Memory of the host as a device: of staging, of references, of what comes from outside. */
 const tsi_device *tsi_device_host(void);
+/* The host while a step of a rank is recorded: work runs at once and is kept (base/keep.h). */
+const tsi_device *tsi_device_keeping(void);
 /* Of worlds without data: buffers have sizes and addresses, and nothing reads or writes them. */
 const tsi_device *tsi_device_none(void);
 /* By name ("cpu", "queue", "cuda:1"; a kind means its first one); NULL after recording why not

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/thread.h"
+#include "device/block_task.h"
 #include "device/cpu.h"
 #include "device/parallel.h"
 
@@ -360,76 +361,28 @@ static void freed(const tsi_device *device, void *memory, size_t bytes, tsi_stre
 
 /* ---- kernels of storage and communication ---------------------------------------------------- */
 
-typedef struct block_task {
-    tsi_block to;
-    unsigned char element[16]; /* fill */
-    ts_reduce reduce;          /* NONE: copy */
-    int64_t count, avg_count;
-    tsi_block from[];
-} block_task;
-
-static ts_status run_fill(void *context)
-{
-    const block_task *b = context;
-    return tsi_cpu_fill(tsi_device_cpu(), &b->to, b->element, NULL);
-}
-
-static ts_status run_blocks(void *context)
-{
-    const block_task *b = context;
-    if (b->reduce == TS_REDUCE_NONE)
-        return tsi_cpu_copy(tsi_device_cpu(), &b->to, &b->from[0], NULL);
-    const tsi_block **from = tsi_alloc_array((size_t)b->count, sizeof(void *));
-    if (!from) return tsi_fail_memory("a fold in a stream", (size_t)b->count * sizeof(void *));
-    for (int64_t i = 0; i < b->count; i++)
-        from[i] = &b->from[i];
-    ts_status status =
-        tsi_cpu_fold(tsi_device_cpu(), &b->to, from, b->count, b->reduce, b->avg_count, NULL);
-    tsi_free(from);
-    return status;
-}
-
-static block_task *block_task_make(const tsi_block *to, const tsi_block *const *from, int64_t count)
-{
-    size_t bytes = sizeof(block_task) + (size_t)count * sizeof(tsi_block);
-    block_task *b = tsi_alloc(bytes);
-    if (!b) {
-        (void)tsi_fail_memory("work of a stream", bytes);
-        return NULL;
-    }
-    *b = (block_task){ .to = *to, .count = count };
-    for (int64_t i = 0; i < count; i++)
-        b->from[i] = *from[i];
-    return b;
-}
-
 static ts_status copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
                       tsi_stream *stream)
 {
     if (!stream) return tsi_cpu_copy(tsi_device_cpu(), to, from, NULL);
-    block_task *b = block_task_make(to, &from, 1);
-    return b ? defer(device, stream, run_blocks, b, tsi_free) : TS_ERR_MEMORY;
+    tsi_block_task *work = tsi_block_task_copy(to, from);
+    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
 }
 
 static ts_status fill(const tsi_device *device, const tsi_block *to, const void *element,
                       tsi_stream *stream)
 {
     if (!stream) return tsi_cpu_fill(tsi_device_cpu(), to, element, NULL);
-    block_task *b = block_task_make(to, NULL, 0);
-    if (!b) return TS_ERR_MEMORY;
-    memcpy(b->element, element, ts_dtype_size((ts_dtype)to->dtype));
-    return defer(device, stream, run_fill, b, tsi_free);
+    tsi_block_task *work = tsi_block_task_fill(to, element);
+    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
 }
 
 static ts_status fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
                       int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream)
 {
     if (!stream) return tsi_cpu_fold(tsi_device_cpu(), to, from, count, reduce, avg_count, NULL);
-    block_task *b = block_task_make(to, from, count);
-    if (!b) return TS_ERR_MEMORY;
-    b->reduce = reduce;
-    b->avg_count = avg_count;
-    return defer(device, stream, run_blocks, b, tsi_free);
+    tsi_block_task *work = tsi_block_task_fold(to, from, count, reduce, avg_count);
+    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

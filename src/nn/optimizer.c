@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/keep.h"
 #include "nn/control.h"
 
 typedef struct slot {
@@ -23,7 +24,8 @@ struct ts_optimizer {
     slot *slot;
     tsi_list_item *item; /* one for each slot: what a step updates */
     int64_t count, capacity, steps;
-    tsi_control *control; /* of steps that decide on the device; NULL before the first */
+    tsi_control *control;  /* of steps that decide on the device; NULL before the first */
+    ts_step_options given; /* to the last of them */
     int32_t is_sgd, nesterov;
     int32_t moments, reserved; /* their dtype; 0: f32, of f64 parameters f64 */
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
@@ -284,6 +286,10 @@ ts_status ts_optimizer_step(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(o->rank));
+    if (tsi_keeps(o->rank))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "optimizer: a step that is recorded ends with "
+                        "ts_optimizer_step_with: its numbers change from step to step");
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
@@ -303,19 +309,44 @@ static ts_status squares_of(ts_optimizer *o, tsi_norm_sums *sums)
     return TS_OK;
 }
 
-static ts_status decide(ts_optimizer *o, const ts_step_options *options)
+/* What the host has to say about a step, and its count: done again when the step runs again. */
+static ts_status tell_numbers(void *context)
 {
-    double scale = options->grad_scale != 0.0 ? options->grad_scale : 1.0;
+    ts_optimizer *o = context;
+    double scale = o->given.grad_scale != 0.0 ? o->given.grad_scale : 1.0;
     double input[TSI_CONTROL_INPUTS] = { [TSI_CONTROL_RATE] = o->lr,
                                          [TSI_CONTROL_SCALE] = 1.0 / scale,
-                                         [TSI_CONTROL_NORM_MAX] = options->norm_max,
-                                         [TSI_CONTROL_ENDS] = options->skips ? 0.0 : 1.0,
+                                         [TSI_CONTROL_NORM_MAX] = o->given.norm_max,
+                                         [TSI_CONTROL_ENDS] = o->given.skips ? 0.0 : 1.0,
                                          [TSI_CONTROL_BETA1] = o->beta1,
                                          [TSI_CONTROL_BETA2] = o->beta2 };
+    return tsi_control_begin(o->control, input);
+}
+
+static ts_status count_step(void *context)
+{
+    ts_optimizer *o = context;
+    o->steps++; /* as far as the host knows; outcome says */
+    return TS_OK;
+}
+
+static ts_status end_step(void *context)
+{
+    ts_optimizer *o = context;
+    return tsi_control_end(o->control);
+}
+
+static ts_status host_does(ts_optimizer *o, tsi_kept_fn what)
+{
+    return tsi_keep(o->rank, (tsi_kept_work){ what, o, NULL });
+}
+
+static ts_status decide(ts_optimizer *o, ts_tensor *loss)
+{
     tsi_norm_sums sums = { .rank = o->rank };
-    TSI_TRY(tsi_control_begin(o->control, input));
+    TSI_TRY(host_does(o, tell_numbers));
     ts_status status = squares_of(o, &sums);
-    if (status == TS_OK) status = tsi_control_decide(o->control, &sums, options->loss);
+    if (status == TS_OK) status = tsi_control_decide(o->control, &sums, loss);
     tsi_norm_drop(&sums);
     return status;
 }
@@ -328,6 +359,7 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     if (options)
         memcpy(&given, options,
                options->struct_size < sizeof given ? options->struct_size : sizeof given);
+    o->given = given;
     if (!o->control) {
         o->control = tsi_control_create(o->rank);
         if (!o->control) return ts_rank_status(o->rank);
@@ -336,10 +368,10 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
-    TSI_TRY(decide(o, &given));
-    o->steps++; /* as far as the host knows; outcome says */
+    TSI_TRY(decide(o, given.loss));
+    TSI_TRY(host_does(o, count_step));
     TSI_TRY(update(o, tsi_control_part(o->control)));
-    return tsi_control_end(o->control);
+    return host_does(o, end_step);
 }
 
 int64_t ts_optimizer_begun(const ts_optimizer *o)

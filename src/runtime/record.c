@@ -38,6 +38,7 @@ struct tsi_recording {
     ts_rank *rank;
     tsi_step *step;
     tsi_observer hears;
+    tsi_held *held;   /* of a step that is to run again; else NULL */
     ts_status status; /* the first failure: nothing more is written then */
     tsi_map blocks;   /* storage -> block, while it is there */
     block **all;      /* by value; owned */
@@ -97,6 +98,29 @@ static tsi_step_list *list_of(tsi_recording *r)
     return r->rank->index < r->step->list_count ? &r->step->list[r->rank->index] : NULL;
 }
 
+static void hold(tsi_recording *r, tsi_storage *storage)
+{
+    tsi_held *held = r->held;
+    if (!held) return;
+    fail(r, tsi_room(&held->storage, held->count, &held->capacity, sizeof(void *), "a step"));
+    if (r->status != TS_OK) return;
+    tsi_storage_retain(storage);
+    held->storage[held->count++] = storage;
+}
+
+void tsi_record_hold(tsi_recording *recording, tsi_held *held)
+{
+    recording->held = held;
+}
+
+void tsi_held_release(tsi_held *held)
+{
+    for (int64_t i = 0; i < held->count; i++)
+        tsi_storage_release(held->storage[i]);
+    tsi_free(held->storage);
+    *held = (tsi_held){ 0 };
+}
+
 /* A storage that was not seen before becomes a value: made by the action being written, or given.
  */
 static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
@@ -118,6 +142,7 @@ static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
     }
     *made = (block){ .storage = storage, .value = -1, .there = true };
     r->all[r->all_count++] = made;
+    if (!maker) hold(r, storage);
     ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
     if (status == TS_OK) status = tsi_map_insert(&r->blocks, (uint64_t)(uintptr_t)storage, made);
     if (status != TS_OK) fail(r, status);

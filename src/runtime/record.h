@@ -12,12 +12,21 @@
 #ifndef TSI_RUNTIME_RECORD_H
 #define TSI_RUNTIME_RECORD_H
 
+#include "array/array.h"
 #include "base/rank.h"
 #include "plan/step.h"
 
 typedef struct tsi_recording tsi_recording;
 
 ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out);
+/* From now on what is there before the step stays there: its storages are retained, in `held`. A
+ * recording that is only looked at does not: it would change the memory that it measures. */
+typedef struct tsi_held {
+    tsi_storage **storage;
+    int64_t count, capacity;
+} tsi_held;
+void tsi_record_hold(tsi_recording *recording, tsi_held *held);
+void tsi_held_release(tsi_held *held);
 /* Ends it, whatever happened meanwhile. *out: the step with this rank's list, to be destroyed by
  * the caller; NULL if something could not be written down (recorded). Accepts NULL. */
 ts_status tsi_record_end(tsi_recording *recording /* takes */, tsi_step **out);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "tensor/tensor.h"
 
 enum { SENTENCE_MAX = 512, WORDS = 3 };
@@ -62,7 +63,11 @@ ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, ui
     ts_array in = vector_of(mine, TS_DTYPE_I64, WORDS), out = vector_of(least, TS_DTYPE_I64, WORDS);
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = what;
-    TSI_TRY(ts_group_all_reduce(group, &in, &out, TS_REDUCE_MIN, &options));
+    ts_rank *rank = tsi_rank_current();
+    tsi_keep_pause(rank); /* the same step again has nothing to agree on */
+    ts_status status = ts_group_all_reduce(group, &in, &out, TS_REDUCE_MIN, &options);
+    tsi_keep_resume(rank);
+    TSI_TRY(status);
     if (least[0] != INT64_MAX) return share_sentence(group, least[0], what, complaint);
     if (least[1] != -least[2]) return blame_hash(group, what, hash);
     return TS_OK;

@@ -26,7 +26,6 @@ static void *element_at(const tsi_array *array, int64_t offset)
 
 static ts_status copy_boxes(const tsi_part *part, const tsi_array *from, const tsi_array *to)
 {
-    const tsi_device *device = to->storage->device;
     for (int64_t i = 0; i < part->local_count; i++) {
         const tsi_box *box = &part->local[i];
         tsi_block a = { .data = element_at(from, box->offset_a),
@@ -39,7 +38,7 @@ static ts_status copy_boxes(const tsi_part *part, const tsi_array *from, const t
         memcpy(b.extent, box->extent, sizeof b.extent);
         memcpy(a.stride, box->stride_a, sizeof a.stride);
         memcpy(b.stride, box->stride_b, sizeof b.stride);
-        TSI_TRY(device->copy(device, &b, &a, to->storage->queue));
+        TSI_TRY(tsi_storage_copy(to->storage, &b, &a));
     }
     return TS_OK;
 }

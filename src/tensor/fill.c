@@ -7,6 +7,7 @@
 
 #include "array/image.h"
 #include "base/alloc.h"
+#include "base/keep.h"
 
 ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context)
 {
@@ -119,6 +120,27 @@ static bool is_whole(ts_number *n)
     return true;
 }
 
+typedef struct kept_range { /* of a step that is recorded: a range is the same each time */
+    ts_mesh *mesh;
+    const ts_layout *layout;
+    tsi_array *array;
+    range_fill range;
+} kept_range;
+
+static ts_status fill_range(void *context)
+{
+    kept_range *k = context;
+    return tsi_fill_image(k->mesh, k->layout, k->array, range_run, &k->range.to, &k->range);
+}
+
+static void kept_range_destroy(void *context)
+{
+    kept_range *k = context;
+    ts_layout_release(k->layout);
+    tsi_array_release(k->array);
+    tsi_free(k);
+}
+
 ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, ts_number start,
                           ts_number step)
 {
@@ -128,7 +150,14 @@ ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
     range.step_i = (uint64_t)step.whole;
     if (start.kind == TS_NUMBER_INT) range.start = (double)start.whole;
     if (step.kind == TS_NUMBER_INT) range.step = (double)step.whole;
-    return tsi_fill_image(mesh, layout, array, range_run, &range.to, &range);
+    kept_range kept = { mesh, layout, array, range };
+    if (!tsi_keeps(mesh->rank)) return fill_range(&kept);
+    kept_range *again = tsi_alloc(sizeof *again);
+    if (!again) return tsi_fail_memory("a range of a step", sizeof *again);
+    *again = kept;
+    (void)ts_layout_retain(layout);
+    (void)tsi_array_retain(array);
+    return tsi_keep(mesh->rank, (tsi_kept_work){ fill_range, again, kept_range_destroy });
 }
 
 /* ---- random streams -------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "tensor/move.h"
@@ -452,6 +453,64 @@ static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
     return plan->op->algorithm[plan->algorithm - 1].run(&io);
 }
 
+/* ---- an algorithm of a step that is recorded ------------------------------------------------- */
+
+/* It plans, exchanges and merges for itself, so it is kept as a whole: run again, its results are
+ * copied to where they were. */
+typedef struct kept_algorithm {
+    ts_rank *rank;
+    tsi_op_plan *plan;                                  /* busy */
+    ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX]; /* retained */
+} kept_algorithm;
+
+static void kept_algorithm_destroy(void *context)
+{
+    kept_algorithm *k = context;
+    for (int32_t i = 0; i < k->plan->input_count; i++)
+        tsi_tensor_release(k->in[i]);
+    for (int32_t o = 0; o < k->plan->output_count; o++)
+        tsi_tensor_release(k->out[o]);
+    k->plan->busy--;
+    if (k->plan->loose && k->plan->busy == 0) tsi_op_plan_destroy(k->plan);
+    tsi_free(k);
+}
+
+static ts_status algorithm_again(void *context)
+{
+    const kept_algorithm *k = context;
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    ts_scope scope = ts_scope_open(k->rank, NULL);
+    ts_status status = run_algorithm(k->rank, k->plan, k->in, out);
+    for (int32_t o = 0; status == TS_OK && o < k->plan->output_count; o++) {
+        status = tsi_tensor_ready(out[o]);
+        if (status == TS_OK) status = tsi_array_copy(k->out[o]->array, out[o]->array);
+    }
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status keep_algorithm(ts_rank *rank, tsi_op_plan *plan, ts_tensor *const *used,
+                                ts_tensor **out)
+{
+    kept_algorithm *k = tsi_calloc(1, sizeof *k);
+    if (!k) return tsi_fail_memory("an operator of a step", sizeof *k);
+    tsi_keep_pause(rank);
+    ts_status status = run_algorithm(rank, plan, used, out);
+    for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
+        status = tsi_tensor_ready(out[o]);
+    tsi_keep_resume(rank);
+    *k = (kept_algorithm){ .rank = rank, .plan = plan };
+    plan->busy++;
+    for (int32_t i = 0; i < plan->input_count; i++)
+        k->in[i] = used[i] ? tsi_tensor_retain(used[i]) : NULL;
+    for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
+        k->out[o] = tsi_tensor_retain(out[o]);
+    if (status == TS_OK)
+        return tsi_keep_done(rank, (tsi_kept_work){ algorithm_again, k, kept_algorithm_destroy });
+    kept_algorithm_destroy(k);
+    return status;
+}
+
 /* An output that is a tensor already has the result's memory. */
 static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, tsi_array **result,
                               ts_tensor **out)
@@ -489,7 +548,7 @@ static ts_status run_outside(const tsi_op_plan *plan, const tsi_op_args *args, t
 }
 
 /* Outputs that are there are written into: of plans without algorithm and view. */
-static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op_args *args,
+static ts_status run_inside(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args *args,
                             uint64_t stream, ts_tensor **out)
 {
     ts_tensor *used[TSI_INPUT_MAX] = { NULL };
@@ -500,7 +559,8 @@ static ts_status run_inside(ts_rank *rank, const tsi_op_plan *plan, const tsi_op
     for (int32_t i = 0; status == TS_OK && i < plan->input_count; i++)
         if (used[i]) status = tsi_tensor_ready(used[i]);
     if (status == TS_OK && plan->algorithm > 0) {
-        status = run_algorithm(rank, plan, used, out);
+        status = tsi_keeps(rank) ? keep_algorithm(rank, plan, used, out)
+                                 : run_algorithm(rank, plan, used, out);
     } else if (status == TS_OK) {
         bool views = plan->op->view && !plan->in_place && !out[0];
         if (views) result[0] = view_of(plan, used);
@@ -651,6 +711,11 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
     if (plan->in_place) TSI_TRY(tsi_tensor_writable(args->in[0], "%s_: input 0", args->op->name));
+    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM && tsi_keeps(rank)))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "step: %s draws random numbers, and a step that is recorded would draw the "
+                        "same ones each time",
+                        args->op->name);
     if (tsi_op_plan_bytes(plan) > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
         state->implicit_bytes = tsi_add_most(state->implicit_bytes, tsi_op_plan_bytes(plan));

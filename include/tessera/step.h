@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step.h - a step that is recorded once and run again as it stands.
+ *
+ *   ts_step *step = ts_step_record(me, train_step, &state);    one ordinary step, on every rank
+ *   for (...) {
+ *       ts_step_input(step, tokens, next_batch);               new values where the step reads them
+ *       ts_step_replay(step);                                  no dispatch, no planning
+ *   }
+ *
+ * Recording runs the function as it is and keeps what it asked of the device and of other ranks:
+ * kernels, copies, collectives, messages, with the memory they work on. Run again, the same work is
+ * done on the same memory in the same order, so the bits are those of the function called again.
+ * What the host does between (making tensors, tapes, plans) is not done again; what it must say
+ * anew each time, an optimizer's step with ts_optimizer_step_with does: rate, clipping and count
+ * are those of the moment.
+ *
+ * Refused with a sentence, because it would not be the same step: values that cross to or from the
+ * host inside the function (make inputs before, read results after), random numbers, waits for what
+ * was issued before. Shapes are those of the recording.
+ *
+ * A recorded step is also a value that can be printed, proved and timed: see docs/steps.md. */
+#ifndef TESSERA_STEP_H
+#define TESSERA_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "export.h"
+#include "status.h"
+#include "types.h"
+#include "world.h"
+
+TS_BEGIN_C
+
+typedef struct ts_step ts_step;
+typedef ts_status (*ts_step_fn)(void *context);
+
+typedef struct ts_step_summary {
+    size_t struct_size;
+    int64_t works;   /* that a replay runs: kernels, copies, operations, waits */
+    int64_t actions; /* of the step as a value */
+    int64_t bytes;   /* of memory that is kept for it */
+    int64_t replays;
+} ts_step_summary;
+
+/* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does
+ * something that cannot be run again. */
+TS_API ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context);
+/* [coll] All ranks that recorded it, as often as each other. */
+TS_API TS_NODISCARD ts_status ts_step_replay(ts_step *step);
+/* Copies `value` to where the step reads `input`, a tensor that was there before the recording.
+ * Same shape, dtype and layout, else a sentence. */
+TS_API TS_NODISCARD ts_status ts_step_input(ts_step *step, ts_tensor *input, ts_tensor *value);
+/* The step as text (docs/steps.md), this rank's list; like snprintf. */
+TS_API size_t ts_step_text(const ts_step *step, char *out, size_t size);
+TS_API TS_NODISCARD ts_status ts_step_summarise(const ts_step *step, ts_step_summary *out);
+/* Results of the step that are still held stay valid. Accepts NULL. */
+TS_API void ts_step_destroy(ts_step *step);
+
+TS_END_C
+
+#endif

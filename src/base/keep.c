@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keep.c - the list of kept work. */
+#include "base/keep.h"
+
+#include "base/alloc.h"
+
+static void let_go(const tsi_kept_work *work)
+{
+    if (work->destroy) work->destroy(work->context);
+}
+
+ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
+{
+    tsi_kept *kept = rank->kept;
+    TSI_ASSERT(tsi_keeps(rank));
+    ts_status status = tsi_room(&kept->work, kept->count, &kept->capacity, sizeof work, "a step");
+    if (status == TS_OK)
+        kept->work[kept->count++] = work;
+    else
+        let_go(&work);
+    return status;
+}
+
+ts_status tsi_keep(ts_rank *rank, tsi_kept_work work)
+{
+    bool keeps = tsi_keeps(rank);
+    if (keeps) rank->kept->inside++;
+    ts_status status = work.run(work.context);
+    if (keeps) rank->kept->inside--;
+    if (keeps && status == TS_OK) return tsi_keep_done(rank, work);
+    let_go(&work);
+    return status;
+}
+
+void tsi_keep_pause(const ts_rank *rank)
+{
+    if (rank->kept) rank->kept->inside++;
+}
+
+void tsi_keep_resume(const ts_rank *rank)
+{
+    if (!rank->kept) return;
+    TSI_ASSERT(rank->kept->inside > 0);
+    rank->kept->inside--;
+}
+
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept)
+{
+    TSI_ASSERT(!rank->kept);
+    ts_status status = TS_OK;
+    rank->kept = kept;
+    kept->inside++;
+    for (int64_t i = 0; status == TS_OK && i < kept->count; i++)
+        status = kept->work[i].run(kept->work[i].context);
+    kept->inside--;
+    rank->kept = NULL;
+    return status;
+}
+
+void tsi_kept_release(tsi_kept *kept)
+{
+    for (int64_t i = kept->count; i > 0; i--)
+        let_go(&kept->work[i - 1]);
+    tsi_free(kept->work);
+    *kept = (tsi_kept){ 0 };
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keep.h - work of a rank that is kept while it runs, to be run again as it stands.
+ *
+ *   rank->kept NULL     the usual case: nothing is kept, and nobody pays more than a look at it
+ *   a step is recorded  each seam below dispatch (kernels, copies, operations of communication)
+ *                       hands its work here: it runs now, and stays in the list
+ *   the step again      the list is run from top to bottom
+ *
+ * INV: what runs inside a kept function is part of it and is not kept once more; so is everything
+ * while the list is run again. */
+#ifndef TSI_BASE_KEEP_H
+#define TSI_BASE_KEEP_H
+
+#include <stdbool.h>
+
+#include "base/rank.h"
+
+typedef ts_status (*tsi_kept_fn)(void *context);
+
+typedef struct tsi_kept_work {
+    tsi_kept_fn run;
+    void *context;
+    void (*destroy)(void *context); /* (optional) */
+} tsi_kept_work;
+
+typedef struct tsi_kept { /* zero is an empty one */
+    tsi_kept_work *work;
+    int64_t count, capacity;
+    int32_t inside; /* depth of functions that run; > 0: nothing is kept */
+    int32_t reserved;
+} tsi_kept;
+
+/* Is what this rank does now to be kept? */
+static inline bool tsi_keeps(const ts_rank *rank)
+{
+    return rank && rank->kept && rank->kept->inside == 0;
+}
+
+/* Runs the work; if the rank keeps, it stays in the list, else the context goes. Takes the context
+ * in any case. Work that fails is not kept. */
+ts_status tsi_keep(ts_rank *rank, tsi_kept_work work);
+/* Keeps work that was done already; the rank keeps. Takes the context. */
+ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work);
+/* Everything until the matching end is the caller's own affair: a question whose answer is known
+ * when the step runs again, or work that is kept as a whole by other means. */
+void tsi_keep_pause(const ts_rank *rank);
+void tsi_keep_resume(const ts_rank *rank);
+/* Runs the list; ends with the first failure. */
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept);
+void tsi_kept_release(tsi_kept *kept);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* again.c - operations that are issued once more. See again.h. */
+#include "comm/again.h"
+
+#include "base/alloc.h"
+#include "comm/comm.h"
+
+typedef struct again {
+    tsi_call call; /* of one operation: group, options, blocks; its lists are copies */
+    void *lists;
+    char *name;
+    const char *where;
+    ts_rank *rank;
+    ts_work *work; /* under way; NULL: it is not, or the caller waits in the call */
+    bool posted;   /* the caller waits later */
+} again;
+
+static void again_destroy(void *context)
+{
+    again *a = context;
+    if (a->call.group) ts_group_release(a->call.group);
+    tsi_free(a->lists);
+    tsi_free(a->name);
+    tsi_free(a);
+}
+
+static again *again_make(ts_rank *rank, const ts_comm_options *options)
+{
+    again *a = tsi_calloc(1, sizeof *a);
+    if (!a) {
+        (void)tsi_fail_memory("an operation of a step", sizeof *a);
+        return NULL;
+    }
+    a->rank = rank;
+    a->where = rank->where;
+    a->posted = options && options->work;
+    if (options) a->call.options = *options;
+    return a;
+}
+
+/* ---- issuing --------------------------------------------------------------------------------- */
+
+static ts_status issue_run(void *context)
+{
+    again *a = context;
+    tsi_call call = a->call;
+    a->rank->where = a->where;
+    call.options.work = a->posted ? &a->work : NULL;
+    return tsi_call_issue(&call);
+}
+
+static ts_status batch_end_run(void *context)
+{
+    again *a = context;
+    ts_comm_options options = a->call.options;
+    options.work = a->posted ? &a->work : NULL;
+    return ts_group_batch_end(a->rank, options.struct_size ? &options : NULL);
+}
+
+/* Runs it and keeps it; the caller's handle knows by what it was issued. */
+static ts_status run_and_keep(again *a, tsi_kept_fn run, ts_work **handle)
+{
+    TSI_TRY(tsi_keep(a->rank, (tsi_kept_work){ run, a, again_destroy }));
+    if (!a->posted) return TS_OK;
+    a->work->again = a;
+    *handle = a->work;
+    return TS_OK;
+}
+
+ts_status tsi_again_issue(tsi_call *call)
+{
+    ts_rank *rank = call->group->comm->rank;
+    again *a = again_make(rank, &call->options);
+    if (!a) return TS_ERR_MEMORY;
+    const char *name = tsi_call_title(call);
+    ts_work **handle = call->options.work;
+    a->call = *call;
+    tsi_group_retain(call->group);
+    a->name = tsi_strdup(name);
+    a->call.options.name = a->name;
+    ts_status status = a->name ? tsi_call_copy_lists(&a->call.local.base, true, &a->lists)
+                               : tsi_fail_memory("the name of an operation", 1);
+    if (status == TS_OK) return run_and_keep(a, issue_run, handle);
+    again_destroy(a);
+    return status;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static ts_status wait_run(void *context)
+{
+    again *a = context;
+    ts_work *work = a->work;
+    a->work = NULL;
+    return ts_work_wait(work);
+}
+
+ts_status tsi_again_wait(ts_work *work)
+{
+    if (!work->again)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "step: an operation that was issued before the step is waited for in it; "
+                        "wait for it first");
+    return tsi_keep(work->comm->rank, (tsi_kept_work){ wait_run, work->again, NULL });
+}
+
+int64_t tsi_again_open(const tsi_kept *kept)
+{
+    int64_t open = 0;
+    for (int64_t i = 0; i < kept->count; i++) {
+        const tsi_kept_work *work = &kept->work[i];
+        bool issues = work->run == issue_run || work->run == batch_end_run;
+        open += issues && ((const again *)work->context)->work != NULL;
+    }
+    return open;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static ts_status batch_begin_run(void *context)
+{
+    return ts_group_batch_begin(context);
+}
+
+ts_status tsi_again_batch_begin(ts_rank *rank)
+{
+    return tsi_keep(rank, (tsi_kept_work){ batch_begin_run, rank, NULL });
+}
+
+ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)
+{
+    again *a = again_make(rank, options);
+    if (!a) return TS_ERR_MEMORY;
+    return run_and_keep(a, batch_end_run, options ? options->work : NULL);
+}

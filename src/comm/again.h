@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* again.h - operations of a step that is recorded (base/keep.h): issued now, and once more each
+ * time the step runs again, on the same memory, under the same name.
+ *
+ * INV: a handle that is waited for while the step is recorded was issued there, and none is left
+ * under way at its end. */
+#ifndef TSI_COMM_AGAIN_H
+#define TSI_COMM_AGAIN_H
+
+#include "base/keep.h"
+#include "comm/issue.h"
+
+/* Each runs what it is named after and keeps it; the rank keeps (tsi_keeps). */
+ts_status tsi_again_issue(tsi_call *call);
+ts_status tsi_again_wait(ts_work *work);
+ts_status tsi_again_batch_begin(ts_rank *rank);
+ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options);
+/* Operations that were issued and not waited for. */
+int64_t tsi_again_open(const tsi_kept *kept);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay.c - steps that are recorded once and run again (tessera/step.h).
+ *
+ *   record    the rank works with a device, an allocator and plans of the step's own; what reaches
+ *             the device or other ranks is kept (base/keep.h)
+ *   replay    the list of kept work, from top to bottom, on the same memory
+ *
+ * The rank's usual device, allocator and plans wait in their places: they are put aside by slot and
+ * come back when the recording ends. So dispatch knows nothing of it, and a call that is not
+ * recorded pays nothing.
+ *
+ * INV: memory that kept work names lives as long as the step: blocks made inside are of its own
+ * allocator, which nobody else draws from; what was there before is retained. */
+#include <string.h>
+
+#include "array/array.h"
+#include "base/alloc.h"
+#include "base/keep.h"
+#include "comm/again.h"
+#include "op/core/dispatch.h"
+#include "runtime/record.h"
+#include "tessera/step.h"
+
+struct ts_step {
+    ts_rank *rank;
+    tsi_kept kept;
+    tsi_held held;
+    tsi_pool *pool;
+    void *plans; /* the op layer's state */
+    void (*plans_destroy)(void *state);
+    tsi_rank_device device;
+    tsi_step *value;
+    int64_t replays;
+};
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+enum { ASIDE = 3 };
+static const tsi_slot aside_slot[ASIDE] = { TSI_SLOT_DEVICE, TSI_SLOT_ARRAY, TSI_SLOT_OP };
+
+typedef struct aside { /* what a rank has in these slots while a step is recorded */
+    void *state[ASIDE];
+} aside;
+
+static void *slot_swap(ts_rank *rank, tsi_slot slot, void *state)
+{
+    return atomic_exchange_explicit(&rank->slot[slot].state, state, memory_order_acq_rel);
+}
+
+static void put_aside(ts_step *s, aside *mine)
+{
+    void *own[ASIDE] = { &s->device, s->pool, NULL };
+    for (int32_t i = 0; i < ASIDE; i++)
+        mine->state[i] = slot_swap(s->rank, aside_slot[i], own[i]);
+    s->rank->kept = &s->kept;
+}
+
+static void take_back(ts_step *s, const aside *mine)
+{
+    s->rank->kept = NULL;
+    for (int32_t i = 0; i < ASIDE; i++) {
+        void *own = slot_swap(s->rank, aside_slot[i], mine->state[i]);
+        if (aside_slot[i] == TSI_SLOT_OP) s->plans = own;
+    }
+    s->plans_destroy = s->rank->slot[TSI_SLOT_OP].destroy;
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static ts_status step_prepare(ts_step *s, ts_rank *rank)
+{
+    const tsi_rank_device *usual = tsi_rank_device_of(rank);
+    if (!usual || !tsi_pool_of(rank) || !tsi_op_state_of(rank)) return ts_rank_status(rank);
+    if (usual->device != tsi_device_host())
+        return TSI_FAIL(TS_ERR_STATE, "step: device %s cannot record steps", usual->device->name);
+    s->rank = rank;
+    s->device = *usual;
+    s->device.device = tsi_device_keeping();
+    s->device.queue = (tsi_stream *)(void *)s; /* there is one: whoever waits for it is refused */
+    s->pool = tsi_pool_create(usual->device, NULL, rank);
+    return s->pool ? TS_OK : ts_rank_status(rank);
+}
+
+static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
+{
+    tsi_recording *recording = NULL;
+    aside mine;
+    TSI_TRY(tsi_record_begin(s->rank, &recording));
+    tsi_record_hold(recording, &s->held);
+    put_aside(s, &mine);
+    ts_status status = fn(context);
+    take_back(s, &mine);
+    ts_status written = tsi_record_end(recording, &s->value);
+    if (status == TS_OK) status = ts_rank_status(s->rank);
+    if (status == TS_OK) status = written;
+    int64_t open = tsi_again_open(&s->kept);
+    if (status == TS_OK && open > 0)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "step: %lld operations are still under way at its end; wait for them in it",
+                        (long long)open);
+    return status;
+}
+
+ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context)
+{
+    if (tsi_rank_enter(me) != TS_OK) return NULL;
+    ts_step *s = fn && !me->kept ? tsi_calloc(1, sizeof *s) : NULL;
+    if (!fn)
+        (void)TSI_FAIL(TS_ERR_NULL, "step: there is no function to record");
+    else if (me->kept)
+        (void)TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
+    else if (!s)
+        (void)tsi_fail_memory("a step", sizeof *s);
+    if (!s) return NULL;
+    if (step_prepare(s, me) == TS_OK && step_run(s, fn, context) == TS_OK) return s;
+    ts_step_destroy(s);
+    return NULL;
+}
+
+void ts_step_destroy(ts_step *s)
+{
+    if (!s) return;
+    tsi_kept_release(&s->kept); /* before the plans that it uses */
+    if (s->plans) s->plans_destroy(s->plans);
+    tsi_held_release(&s->held);
+    tsi_pool_destroy(s->pool);
+    tsi_step_destroy(s->value);
+    tsi_free(s);
+}
+
+/* ---- running it again ------------------------------------------------------------------------ */
+
+ts_status ts_step_replay(ts_step *s)
+{
+    if (!s) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(s->rank));
+    if (s->rank->kept) return TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
+    tsi_event event = {
+        .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
+    };
+    uint64_t number = tsi_ring_begin(s->rank->ring, &event);
+    ts_status status = tsi_kept_run(s->rank, &s->kept);
+    tsi_ring_end(s->rank->ring, number, 0);
+    s->replays += status == TS_OK;
+    return status;
+}
+
+static bool holds(const ts_step *s, const tsi_storage *storage)
+{
+    for (int64_t i = 0; i < s->held.count; i++)
+        if (s->held.storage[i] == storage) return true;
+    return false;
+}
+
+ts_status ts_step_input(ts_step *s, ts_tensor *input, ts_tensor *value)
+{
+    if (!s || !input || !value) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(s->rank));
+    if (!input->layout) return tsi_tensor_refuse(input, "step: the input");
+    if (!value->layout) return tsi_tensor_refuse(value, "step: its value");
+    if (input->layout != value->layout || input->dtype != value->dtype)
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "step: the input was recorded as %s of %s, the value is %s of %s",
+                        input->layout->text, ts_dtype_name((ts_dtype)input->dtype),
+                        value->layout->text, ts_dtype_name((ts_dtype)value->dtype));
+    TSI_TRY(tsi_tensor_ready(input));
+    TSI_TRY(tsi_tensor_ready(value));
+    if (!input->mesh->member || input->array->storage->bytes == 0) return TS_OK; /* not here */
+    if (!holds(s, input->array->storage))
+        return TSI_FAIL(TS_ERR_ARG, "step: the recorded step reads no tensor that is this one (%s)",
+                        input->layout->text);
+    return tsi_array_copy(input->array, value->array);
+}
+
+size_t ts_step_text(const ts_step *s, char *out, size_t size)
+{
+    tsi_text text = { 0 };
+    if (s) tsi_step_print(s->value, &text);
+    return tsi_text_give(&text, out, size);
+}
+
+ts_status ts_step_summarise(const ts_step *s, ts_step_summary *out)
+{
+    if (!s || !out) return TS_ERR_NULL;
+    ts_step_summary is = { .struct_size = out->struct_size,
+                           .works = s->kept.count,
+                           .actions = tsi_step_action_count(s->value),
+                           .bytes = tsi_pool_reserved(s->pool),
+                           .replays = s->replays };
+    memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
+    return TS_OK;
+}

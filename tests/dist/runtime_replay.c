@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime_replay.c - steps that are recorded once and run again: training steps of models on
+ * several meshes against the same steps run as usual, bit for bit; what cannot be recorded is
+ * refused. */
+#include <math.h>
+#include <string.h>
+
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+enum { STEPS = 11, ROWS = 4, CONTEXT = 12, VOCAB = 31 };
+
+typedef struct way {
+    const char *mesh;
+    int32_t family;
+    int32_t units, again, compute; /* FSDP; recomputation; dtype of products or 0 */
+} way;
+
+typedef struct trained {
+    ts_rank *me;
+    ts_model *model;
+    ts_optimizer *optimizer;
+    ts_tensor *ids, *labels; /* where the step reads */
+    double loss[STEPS], norm[STEPS];
+} trained;
+
+static ts_status token(const int64_t *global, void *element, void *context)
+{
+    int64_t salt = *(const int64_t *)context;
+    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + 5 * salt) % VOCAB;
+    return TS_OK;
+}
+
+static ts_tensor *tokens(const trained *r, int64_t salt)
+{
+    ts_meta meta = { .shape = TS_SHAPE(ROWS, CONTEXT), .dtype = TS_DTYPE_I64 };
+    return ts_from_function(token, &salt, ts_model_tokens(r->model), meta);
+}
+
+static void make(test *t, const way *w, trained *r)
+{
+    bool gpt2 = w->family == TS_MODEL_GPT2;
+    ts_model_config config = { .struct_size = sizeof config,
+                               .family = w->family,
+                               .vocab = VOCAB,
+                               .hidden = 16,
+                               .intermediate = 24,
+                               .layers = 2,
+                               .heads = 4,
+                               .kv_heads = gpt2 ? 4 : 2,
+                               .head_dim = 4,
+                               .positions = CONTEXT,
+                               .tied = gpt2 };
+    if (w->family == TS_MODEL_MIXTRAL) config.experts = 3;
+    if (w->family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
+    ts_model_options options = { .struct_size = sizeof options, .compute = w->compute };
+    ts_fsdp_options sharded = { .struct_size = sizeof sharded };
+    r->me = t->me;
+    r->model = ts_model_declare(ts_mesh_create(t->me, w->mesh), &config, &options);
+    for (int64_t i = 0; i < ts_model_block_count(r->model); i++)
+        ts_module_checkpoint(ts_model_block(r->model, i), w->again);
+    if (w->units) ts_model_fsdp(r->model, &sharded);
+    ts_model_materialize(r->model);
+    ts_adamw_options adamw = { .struct_size = sizeof adamw, .lr = 1e-2, .weight_decay = 0.1 };
+    r->optimizer = ts_adamw_create(ts_model_module(r->model), &adamw);
+}
+
+static void feed(trained *r, int64_t number)
+{
+    ts_tensor_release(r->ids);
+    ts_tensor_release(r->labels);
+    r->ids = ts_tensor_retain(tokens(r, number));
+    r->labels = ts_tensor_retain(tokens(r, number + 1));
+}
+
+static void unmake(trained *r)
+{
+    ts_tensor_release(r->ids);
+    ts_tensor_release(r->labels);
+    ts_optimizer_destroy(r->optimizer);
+    ts_model_destroy(r->model);
+}
+
+static ts_status step(void *context)
+{
+    const trained *r = context;
+    ts_scope scope = ts_scope_open(r->me, "step");
+    ts_tape_begin(r->me);
+    ts_tensor *loss = ts_model_loss(r->model, r->ids, r->labels);
+    ts_status status = ts_backward(loss, NULL);
+    ts_step_options options = { .struct_size = sizeof options, .norm_max = 0.5, .loss = loss };
+    if (status == TS_OK) status = ts_optimizer_step_with(r->optimizer, &options);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+static void note(test *t, trained *r, int64_t number)
+{
+    ts_step_outcome is = TS_INIT(ts_step_outcome);
+    TEST_OK(t, ts_optimizer_outcome(r->optimizer, number + 1, &is));
+    r->loss[number] = is.loss;
+    r->norm[number] = is.norm;
+    TEST_OK(t, ts_optimizer_rate(r->optimizer, 1e-2 / (double)(number + 2))); /* of the next */
+}
+
+/* Run as usual, each step as the first. */
+static void run_eager(test *t, trained *r)
+{
+    for (int64_t n = 0; n < STEPS; n++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        feed(r, n);
+        TEST_OK(t, step(r));
+        TEST_OK(t, ts_scope_close(scope));
+        note(t, r, n);
+    }
+}
+
+/* The first two as usual, the third is recorded, the rest are replays. */
+static void run_recorded(test *t, trained *r)
+{
+    ts_step *recorded = NULL;
+    for (int64_t n = 0; n < STEPS; n++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        if (recorded) {
+            TEST_OK(t, ts_step_input(recorded, r->ids, tokens(r, n)));
+            TEST_OK(t, ts_step_input(recorded, r->labels, tokens(r, n + 1)));
+            TEST_OK(t, ts_step_replay(recorded));
+        } else {
+            feed(r, n);
+            if (n < 2) TEST_OK(t, step(r));
+            if (n == 2) recorded = ts_step_record(t->me, step, r);
+            TEST_SAY(t, n < 2 || recorded, "%s", ts_rank_error(t->me)->text);
+        }
+        TEST_OK(t, ts_scope_close(scope));
+        if (!recorded && n >= 2) break;
+        note(t, r, n);
+    }
+    ts_step_summary is = TS_INIT(ts_step_summary);
+    if (recorded) TEST_OK(t, ts_step_summarise(recorded, &is));
+    TEST_CHECK(t, is.works > 50 && is.actions > 50 && is.bytes > 0 && is.replays == STEPS - 3);
+    ts_step_destroy(recorded);
+}
+
+static void check_way(test *t, const way *w)
+{
+    trained usual = { 0 }, again = { 0 };
+    make(t, w, &usual);
+    run_eager(t, &usual);
+    make(t, w, &again);
+    run_recorded(t, &again);
+    for (int64_t n = 0; n < STEPS; n++)
+        TEST_SAY(t, usual.loss[n] == again.loss[n] && usual.norm[n] == again.norm[n],
+                 "%s, family %d, step %lld: loss %.17g, norm %.17g; replayed %.17g, %.17g", w->mesh,
+                 w->family, (long long)n, usual.loss[n], usual.norm[n], again.loss[n],
+                 again.norm[n]);
+    TEST_CHECK(t, usual.loss[STEPS - 1] < usual.loss[0]); /* it learns: the steps are no copies */
+    unmake(&again);
+    unmake(&usual);
+}
+
+TS_TEST_RANKS(steps_on_one_axis_run_again, 1, 2, 3)
+{
+    const way ways[] = { { .mesh = "replicate=*", .family = TS_MODEL_LLAMA },
+                         { .mesh = "replicate=*", .family = TS_MODEL_GPT2 },
+                         { .mesh = "fsdp=*", .family = TS_MODEL_LLAMA, .units = 1 },
+                         { .mesh = "fsdp=*",
+                           .family = TS_MODEL_LLAMA,
+                           .units = 1,
+                           .again = 1,
+                           .compute = TS_DTYPE_BF16 },
+                         { .mesh = "tp=*", .family = TS_MODEL_LLAMA } };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (t->count < 3 || strcmp(ways[i].mesh, "tp=*") != 0) check_way(t, &ways[i]);
+}
+
+TS_TEST_RANKS(steps_on_two_axes_run_again, 4)
+{
+    const way ways[] = {
+        { .mesh = "fsdp=2, tp=2", .family = TS_MODEL_LLAMA, .units = 1 },
+        { .mesh = "replicate=2, fsdp=2", .family = TS_MODEL_GPT2, .units = 1 },
+        { .mesh = "replicate=2, tp=2", .family = TS_MODEL_MIXTRAL },
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        check_way(t, &ways[i]);
+}
+
+/* ---- what cannot be run again ---------------------------------------------------------------- */
+
+typedef struct bad {
+    ts_rank *me;
+    ts_mesh *mesh;
+    ts_tensor *x;
+    int32_t what;
+} bad;
+
+enum { READS, DRAWS, WRITES, RECORDS, REPLAYS, FAILS, BADS };
+
+static ts_status bad_step(void *context)
+{
+    const bad *b = context;
+    double number = 0;
+    ts_shape shape = TS_SHAPE(3);
+    switch (b->what) {
+    case READS:
+        return ts_tensor_item(ts_sum(b->x, NULL, 0, 0), &number);
+    case DRAWS:
+        return ts_dropout(b->x, 0.5) ? TS_OK : ts_rank_status(b->me);
+    case WRITES:
+        return ts_rand(b->mesh, TS_DTYPE_F32, shape, "R") ? TS_OK : ts_rank_status(b->me);
+    case RECORDS:
+        return ts_step_record(b->me, bad_step, context) ? TS_OK : ts_rank_status(b->me);
+    default:
+        return ts_add(b->x, ts_ones(b->mesh, TS_DTYPE_F32, TS_SHAPE(5), "R"))
+                   ? TS_OK
+                   : ts_rank_status(b->me);
+    }
+}
+
+TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1, 2)
+{
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
+    const char *want[BADS] = { [READS] = "the host",
+                               [DRAWS] = "random",
+                               [WRITES] = "host",
+                               [RECORDS] = "another one",
+                               [FAILS] = "add" };
+    for (b.what = 0; b.what < BADS; b.what++) {
+        if (b.what == REPLAYS) continue;
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        b.x = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(3), "R");
+        TEST_CHECK(t, ts_step_record(t->me, bad_step, &b) == NULL);
+        const char *text = ts_rank_error(t->me)->text;
+        TEST_SAY(t, strstr(text, want[b.what]) != NULL, "%d: %s", b.what, text);
+        TEST_OK(t, ts_rank_recover(t->me));
+        ts_scope_close(scope);
+    }
+    TEST_CHECK(t, ts_step_record(t->me, NULL, NULL) == NULL);
+    TEST_OK(t, ts_rank_recover(t->me));
+}
