@@ -14,9 +14,10 @@
  * anew each time, an optimizer's step with ts_optimizer_step_with does: rate, clipping and count
  * are those of the moment.
  *
- * Refused with a sentence, because it would not be the same step: values that cross to or from the
- * host inside the function (make inputs before, read results after), random numbers, waits for what
- * was issued before. Shapes are those of the recording.
+ * Random operators draw on: each replay as the next step would. Refused with a sentence, because it
+ * would not be the same step: values that cross to or from the host inside the function (make
+ * inputs before, read results after), waits for what was issued before. Shapes are those of the
+ * recording.
  *
  * A recorded step is also a value that can be printed, proved and timed: see docs/steps.md. */
 #ifndef TESSERA_STEP_H

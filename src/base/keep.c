@@ -44,6 +44,30 @@ void tsi_keep_resume(const ts_rank *rank)
     rank->kept->inside--;
 }
 
+static tsi_kept_stream *stream_find(const tsi_kept *kept, uint64_t recorded)
+{
+    for (int64_t i = 0; i < kept->stream_count; i++)
+        if (kept->stream[i].recorded == recorded) return &kept->stream[i];
+    return NULL;
+}
+
+tsi_kept_stream *tsi_keep_stream(tsi_kept *kept, uint64_t recorded)
+{
+    tsi_kept_stream *found = stream_find(kept, recorded);
+    if (found) return found;
+    if (tsi_room(&kept->stream, kept->stream_count, &kept->stream_capacity, sizeof *kept->stream,
+                 "the random streams of a step") != TS_OK)
+        return NULL;
+    kept->stream[kept->stream_count] = (tsi_kept_stream){ recorded, recorded };
+    return &kept->stream[kept->stream_count++];
+}
+
+uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded)
+{
+    const tsi_kept_stream *found = rank->kept ? stream_find(rank->kept, recorded) : NULL;
+    return found ? found->now : recorded;
+}
+
 ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept)
 {
     TSI_ASSERT(!rank->kept);
@@ -62,5 +86,6 @@ void tsi_kept_release(tsi_kept *kept)
     for (int64_t i = kept->count; i > 0; i--)
         let_go(&kept->work[i - 1]);
     tsi_free(kept->work);
+    tsi_free(kept->stream);
     *kept = (tsi_kept){ 0 };
 }

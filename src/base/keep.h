@@ -23,9 +23,15 @@ typedef struct tsi_kept_work {
     void (*destroy)(void *context); /* (optional) */
 } tsi_kept_work;
 
+typedef struct tsi_kept_stream { /* of random numbers */
+    uint64_t recorded, now;
+} tsi_kept_stream;
+
 typedef struct tsi_kept { /* zero is an empty one */
     tsi_kept_work *work;
     int64_t count, capacity;
+    tsi_kept_stream *stream; /* each time the step runs it draws from others */
+    int64_t stream_count, stream_capacity;
     int32_t inside; /* depth of functions that run; > 0: nothing is kept */
     int32_t reserved;
 } tsi_kept;
@@ -45,6 +51,10 @@ ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work);
  * when the step runs again, or work that is kept as a whole by other means. */
 void tsi_keep_pause(const ts_rank *rank);
 void tsi_keep_resume(const ts_rank *rank);
+/* The entry of a stream, a new one where there is none. NULL: recorded. */
+tsi_kept_stream *tsi_keep_stream(tsi_kept *kept, uint64_t recorded);
+/* What is drawn from now instead of the stream that was recorded. */
+uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded);
 /* Runs the list; ends with the first failure. */
 ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept);
 void tsi_kept_release(tsi_kept *kept);

@@ -150,7 +150,8 @@ says "the table" 0 "matmul" op --list
 
 # ---- the bench ----------------------------------------------------------------------------------------------
 says "bench space" 0 "max_pool 3x3, rows over 2 ranks" "$tessera" bench space --seconds 1 --extent 9 --channels 2
-says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench replay --seconds 1 --layers 1 --hidden 64 --ranks 2 --mesh fsdp=2
+says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench replay --seconds 1 --layers 1 \
+    --hidden 64 --ranks 2 --mesh fsdp=2
 says "bench dispatch" 0 "softmax, plan made" "$tessera" bench dispatch --calls 64 --time-only
 says "without valgrind" 0 "valgrind not found: not counted" env PATH=/nowhere "$tessera" bench dispatch --calls 64
 case $(env PATH="$PATH" "$tessera" bench dispatch --calls 64 2>&1) in

@@ -20,6 +20,7 @@
 
 #include "array/image.h"
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "op/core/dispatch.h"
@@ -161,7 +162,10 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
 static ts_status deferred_run(void *context)
 {
     const deferred *d = context;
-    return run_now(d->kernel, &d->io);
+    if (!(d->io.op->flags & TSI_OP_RANDOM)) return run_now(d->kernel, &d->io);
+    tsi_kernel_io io = d->io;
+    io.stream = tsi_kept_stream_now(io.rank, io.stream);
+    return run_now(d->kernel, &io);
 }
 
 static void deferred_destroy(void *context)
