@@ -92,6 +92,9 @@ TS_API void ts_cross_entropy_options_init(ts_cross_entropy_options *options);
     }
 TS_API ts_tensor *ts_cross_entropy_with(ts_tensor *logits, ts_tensor *labels,
                                         const ts_cross_entropy_options *options);
+/* x [.., C] log-probabilities instead of logits; labels are not smoothed (op_nn.h: ts_nll_loss). */
+TS_API ts_tensor *ts_nll_loss_with(ts_tensor *x, ts_tensor *labels,
+                                   const ts_cross_entropy_options *options);
 TS_API ts_tensor *ts_pick(ts_tensor *x,
                           ts_tensor *labels); /* x[.., label]; 0 where it is no class */
 
@@ -127,6 +130,7 @@ TS_END_C
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
 #define ts_cross_entropy_with(...) (ts_here(TS_HERE), ts_cross_entropy_with(__VA_ARGS__))
+#define ts_nll_loss_with(...) (ts_here(TS_HERE), ts_nll_loss_with(__VA_ARGS__))
 #define ts_grouped_mm(...) (ts_here(TS_HERE), ts_grouped_mm(__VA_ARGS__))
 #define ts_pick(...) (ts_here(TS_HERE), ts_pick(__VA_ARGS__))
 #define ts_attention(...) (ts_here(TS_HERE), ts_attention(__VA_ARGS__))

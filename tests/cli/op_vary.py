@@ -219,7 +219,8 @@ class Maker:
 
     def labelled(self, op):
         shape = self.shape((1, 2, 3), 1)
-        return [shape, shape[:-1]], {"reduction": self.r.choice(["mean", "sum", "none"])}
+        weights = [shape[-1:]] * self.r.choice([0, 0, 1])
+        return [shape, shape[:-1]] + weights, {"reduction": self.r.choice(["mean", "sum", "none"])}
 
     def grouped(self):
         groups = self.r.choice([1, 2, 3])

@@ -194,6 +194,31 @@ static ts_tensor *call_nll(ts_tensor *x, void *context)
 {
     return ts_nll_loss(x, context, NULL);
 }
+/* Weights 1, 3, 5, .. of the classes; x: log-probabilities. */
+static ts_tensor *class_weights(ts_mesh *mesh, int64_t classes)
+{
+    ts_tensor *count = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(classes), NULL, NULL);
+    return ts_add_scalar(ts_scale(count, 2), 1);
+}
+static ts_tensor *call_nll_weighed(ts_tensor *x, void *context)
+{
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    o.weight = class_weights(ts_tensor_mesh(x), 4);
+    return ts_nll_loss_with(x, context, &o);
+}
+/* x: the weights; labels repeat and one is ignored. */
+static ts_tensor *call_nll_weights(ts_tensor *x, void *context)
+{
+    ts_mesh *mesh = ts_tensor_mesh(x);
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    o.weight = x;
+    o.ignore_index = 2;
+    o.reduction = *(const int32_t *)context;
+    ts_tensor *labels = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)", NULL);
+    ts_tensor *log_p = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), "S(0)", NULL);
+    labels = ts_remainder(labels, ts_full(3, mesh, TS_DTYPE_I64, TS_SHAPE_SCALAR, NULL));
+    return ts_nll_loss_with(ts_scale(log_p, -0.25), labels, &o);
+}
 static ts_tensor *call_dropout(ts_tensor *x, void *context)
 {
     (void)context;
@@ -262,8 +287,40 @@ TS_TEST_RANKS(gradients_of_losses, 1, 2)
         family_gradient(t, mesh, call_kl, third, shape, places[i], "kl_div");
         family_gradient(t, mesh, call_kl_target, third, shape, places[i], "kl_div of target");
         family_gradient(t, mesh, call_nll, labels, shape, places[i], "nll_loss");
+        family_gradient(t, mesh, call_nll_weighed, labels, shape, places[i], "weighed nll_loss");
         family_gradient(t, mesh, call_dropout, NULL, shape, places[i], "dropout");
     }
+}
+
+TS_TEST_RANKS(gradients_of_class_weights_of_nll_loss, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int32_t reduction = TS_LOSS_MEAN; reduction <= TS_LOSS_NONE; reduction++)
+        for (int cut = 0; cut < 2; cut++)
+            family_gradient(t, mesh, call_nll_weights, &reduction, TS_SHAPE(4), cut ? "S(0)" : "R",
+                            "nll_loss of its weights");
+}
+
+TS_TEST_RANKS(class_weights_of_nll_loss_and_cross_entropy_agree, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    o.weight = class_weights(mesh, 5);
+    o.ignore_index = 3;
+    ts_tensor *labels = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(5), "S(0)", NULL);
+    ts_tensor *x = ts_sin(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(5, 5), "S(1)", NULL));
+    for (o.reduction = TS_LOSS_MEAN; o.reduction <= TS_LOSS_NONE; o.reduction++) {
+        ts_tensor *y = ts_nll_loss_with(ts_log_softmax(x, 1), labels, &o);
+        family_same(t, y, ts_cross_entropy_with(x, labels, &o), "weighed losses");
+    }
+    o.label_smoothing = 0.5;
+    FAMILY_REFUSES(t, "label smoothing 0.5", ts_nll_loss_with(x, labels, &o));
+    o.label_smoothing = 0;
+    o.reduction = TS_LOSS_BATCH_MEAN;
+    FAMILY_REFUSES(t, "reduction", ts_nll_loss_with(x, labels, &o));
+    o.reduction = TS_LOSS_MEAN;
+    o.weight = class_weights(mesh, 4);
+    FAMILY_REFUSES(t, "weights of shape", ts_nll_loss_with(x, labels, &o));
 }
 
 TS_TEST_RANKS(ignored_labels_do_not_count_on_any_rank, 1, 3)

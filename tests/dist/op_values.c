@@ -171,6 +171,9 @@ static const value_row rows[] = {
     { "cross_entropy", "{\"reduction\": \"sum\"}", "f32[2,2] 1 2 3 4; i64[2] -100 -100",
       "f32[] 0; -" },
     { "nll_loss", "{}", "f32[2,2] -1 -2 -3 -4; i64[2] 1 -100", "f32[] 2" },
+    { "nll_loss", "{}", "f32[2,2] -1 -2 -3 -4; i64[2] 1 0; f32[2] 1 3", "f32[] 2.25" },
+    { "nll_loss", "{\"reduction\": \"none\", \"ignore_index\": 0}",
+      "f32[2,2] -1 -2 -3 -4; i64[2] 1 0; f32[2] 1 3", "f32[2] 6 0" },
     { "smooth_l1_loss", "{\"reduction\": \"none\", \"beta\": 2}", "f32[2] 1 5; f32[2] 0 0",
       "f32[2] 0.25 4" },
     /* complex numbers */

@@ -546,7 +546,9 @@ static ts_status ce_grad(const tsi_grad_io *io)
         if (a->label_smoothing > 0) dx = ts_add(dx, tsi_label_spread_grad(io, &w, dy));
         io->in_grad[0] = dx;
     }
-    if (io->needs & 4) io->in_grad[2] = tsi_class_weight_grad(io, &w, dy, all);
+    if (io->needs & 4)
+        io->in_grad[2] = tsi_class_weight_grad(
+            io, &w, dy, all, tsi_class_costs(io->in[0], io->out[1]), a->label_smoothing);
     return ts_rank_status(io->rank);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cross_entropy.h - what weights of classes and smoothed labels add to cross_entropy, of operators:
+/* cross_entropy.h - what weights of classes and smoothed labels add to cross_entropy (and weights
+ * to nll_loss, whose costs are given), of operators:
  *
  *   term = (1 - s) w[label] (-log p[label]) + s / C sum over c of w[c] (-log p[c])
  *
@@ -22,8 +23,11 @@ ts_tensor *tsi_label_spread(ts_tensor *x, ts_tensor *lse, ts_tensor *weight, ts_
                             double smoothing);
 /* What it adds to the gradient of x; dy is divided by what all labels weigh where that is asked. */
 ts_tensor *tsi_label_spread_grad(const tsi_grad_io *io, const tsi_label_weights *w, ts_tensor *dy);
-/* The gradient of the weights; `all`: what all labels weigh, of a mean, else NULL. */
+/* -log p of every class, in the dtype of lse. */
+ts_tensor *tsi_class_costs(ts_tensor *x, ts_tensor *lse);
+/* The gradient of the weights (input 2), of `cost` for each class; `all`: what all labels weigh, of
+ * a mean, else NULL. */
 ts_tensor *tsi_class_weight_grad(const tsi_grad_io *io, const tsi_label_weights *w, ts_tensor *dy,
-                                 ts_tensor *all);
+                                 ts_tensor *all, ts_tensor *cost, double smoothing);
 
 #endif

@@ -18,8 +18,7 @@ tsi_label_weights tsi_label_weights_of(ts_tensor *labels, ts_tensor *weight, int
     return (tsi_label_weights){ counts, ts_mul(ts_reshape(ts_cast(w, dtype), shape), counts) };
 }
 
-/* -log p of every class, in the dtype of lse. */
-static ts_tensor *costs(ts_tensor *x, ts_tensor *lse)
+ts_tensor *tsi_class_costs(ts_tensor *x, ts_tensor *lse)
 {
     return ts_sub(ts_unsqueeze(lse, ts_tensor_shape(lse).ndim), ts_cast(x, ts_tensor_dtype(lse)));
 }
@@ -34,7 +33,7 @@ ts_tensor *tsi_label_spread(ts_tensor *x, ts_tensor *lse, ts_tensor *weight, ts_
                             double smoothing)
 {
     int64_t last = ts_tensor_shape(lse).ndim;
-    ts_tensor *all = costs(x, lse);
+    ts_tensor *all = tsi_class_costs(x, lse);
     if (weight) all = ts_mul(all, ts_cast(weight, ts_tensor_dtype(lse)));
     return ts_mul(ts_scale(ts_sum(all, &last, 1, 0), share_of(x, smoothing)), counts);
 }
@@ -45,7 +44,7 @@ ts_tensor *tsi_label_spread_grad(const tsi_grad_io *io, const tsi_label_weights 
     const tsi_cross_entropy_attributes *a = io->attributes;
     ts_tensor *x = io->in[0], *lse = io->out[1];
     ts_shape shape = ts_tensor_shape(x);
-    ts_tensor *p = ts_exp(ts_neg(costs(x, lse))), *slope = NULL;
+    ts_tensor *p = ts_exp(ts_neg(tsi_class_costs(x, lse))), *slope = NULL;
     if (io->input_count == 3) {
         ts_tensor *weight = ts_cast(io->in[2], ts_tensor_dtype(lse));
         slope = ts_sub(ts_mul(p, ts_sum(weight, NULL, 0, 0)), weight);
@@ -56,28 +55,27 @@ ts_tensor *tsi_label_spread_grad(const tsi_grad_io *io, const tsi_label_weights 
     return ts_cast(ts_mul(slope, ts_unsqueeze(scale, shape.ndim - 1)), ts_tensor_dtype(x));
 }
 
-/* The sum over all labels of dy { (1 - s) (-log p[label]) at the label, s / C (-log p[c]) at each
- * class }; of a mean also what its divisor adds, -dy loss at the label. */
+/* The sum over all labels of dy { (1 - s) cost at the label, s / C cost[c] at each class }; of a
+ * mean also what its divisor adds, -dy loss at the label. Without smoothing the second part is left
+ * out, not multiplied by 0: the cost of a class that cannot be is infinite. */
 ts_tensor *tsi_class_weight_grad(const tsi_grad_io *io, const tsi_label_weights *w, ts_tensor *dy,
-                                 ts_tensor *all)
+                                 ts_tensor *all, ts_tensor *cost, double smoothing)
 {
-    const tsi_cross_entropy_attributes *a = io->attributes;
-    ts_tensor *x = io->in[0], *labels = io->in[1], *lse = io->out[1];
+    ts_tensor *labels = io->in[1], *scale = ts_mul(w->counts, dy);
     int64_t last = io->in_meta[1].shape.ndim;
-    double s = a->label_smoothing;
-    ts_tensor *cost = costs(x, lse), *scale = ts_mul(w->counts, dy);
-    ts_tensor *own = ts_scale(ts_pick(cost, labels), 1 - s);
-    ts_tensor *every = ts_scale(cost, share_of(x, s));
+    ts_tensor *own = ts_scale(ts_pick(cost, labels), 1 - smoothing);
+    ts_tensor *every = smoothing > 0 ? ts_scale(cost, share_of(cost, smoothing)) : NULL;
     ts_tensor *at_label = own;
     if (all) { /* the loss: what the weights make of both parts, divided */
-        ts_tensor *weight = ts_cast(io->in[2], ts_tensor_dtype(lse));
-        ts_tensor *terms = ts_add(ts_mul(own, w->weights),
-                                  ts_mul(ts_sum(ts_mul(every, weight), &last, 1, 0), w->counts));
+        ts_tensor *weight = ts_cast(io->in[2], ts_tensor_dtype(cost));
+        ts_tensor *terms = ts_mul(own, w->weights);
+        if (every)
+            terms = ts_add(terms, ts_mul(ts_sum(ts_mul(every, weight), &last, 1, 0), w->counts));
         at_label = ts_sub(own, ts_div(ts_sum(terms, NULL, 0, 0), all));
     }
     const int64_t classes = io->in_meta[0].shape.extent[last];
     ts_tensor *in[] = { ts_mul(scale, at_label), labels };
-    ts_tensor *each = ts_add(tsi_op_make(&tsi_op_pick_backward, in, 2, &classes),
-                             ts_mul(every, ts_unsqueeze(scale, (int32_t)last)));
+    ts_tensor *each = tsi_op_make(&tsi_op_pick_backward, in, 2, &classes);
+    if (every) each = ts_add(each, ts_mul(every, ts_unsqueeze(scale, (int32_t)last)));
     return tsi_grad_unbroadcast(each, &io->in_meta[2]);
 }
