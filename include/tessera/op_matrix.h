@@ -22,9 +22,9 @@ typedef enum ts_attention_algorithm {
 
 typedef struct ts_attention_options {
     size_t struct_size;
-    double scale;   /* 0: 1 / sqrt(D) */
-    int32_t causal; /* query i sees keys up to i + S - T */
-    int32_t reserved;
+    double scale;        /* of scores; 0, unless exact, and NaN: 1 / sqrt(D) */
+    int32_t causal;      /* query i sees keys up to i + S - T */
+    int32_t exact;       /* 1: a scale of 0 is meant: all keys that are seen weigh the same */
     const ts_mask *mask; /* who sees whom, and changes of scores; NULL: causal or all */
     double dropout;      /* of weights, by global index: the same on any layout */
     uint64_t seed;       /* of its draws */

@@ -3,6 +3,8 @@
  *
  * INV: options that were initialised here do what NULL does, and every number in them is meant as
  * it stands: where a 0 of a struct of zeros stands for a default, `exact` tells the two apart. */
+#include <math.h>
+
 #include "tessera/tessera.h"
 
 /* Zeros are the defaults: nothing among them is a number for which 0 means another. */
@@ -28,7 +30,6 @@ PLAIN(ts_loader_options)
 PLAIN(ts_load_options)
 PLAIN(ts_save_options)
 PLAIN(ts_index_options)
-PLAIN(ts_attention_options)
 PLAIN(ts_pool_options)
 PLAIN(ts_model_pipeline_options)
 PLAIN(ts_pipeline_options)
@@ -51,6 +52,7 @@ DEFAULTS(ts_param_options, .dtype = TS_DTYPE_F32)
 DEFAULTS(ts_adamw_options, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .exact = 1)
 DEFAULTS(ts_sgd_options, .lr = 1e-3, .exact = 1)
 DEFAULTS(ts_step_options, .grad_scale = 1)
+DEFAULTS(ts_attention_options, .scale = (double)NAN, .exact = 1)
 DEFAULTS(ts_batch_norm_options, .epsilon = 1e-5, .exact = 1)
 DEFAULTS(ts_cross_entropy_options, .ignore_index = -100)
 DEFAULTS(ts_loss_options, .point = 1, .exact = 1)

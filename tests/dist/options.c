@@ -97,6 +97,28 @@ TS_TEST_RANKS(operators_honour_a_zero, 1)
     TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
 }
 
+/* Friction 3: keys that are seen weigh the same, so attention is the mean of their values. */
+TS_TEST_RANKS(a_scale_of_zero_is_a_scale, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_attention_options usual, none;
+    ts_attention_options_init(&usual);
+    ts_attention_options_init(&none);
+    none.scale = 0;
+    for (int wide = 0; wide < 2; wide++) {
+        ts_dtype dtype = wide ? TS_DTYPE_F64 : TS_DTYPE_F32;
+        ts_tensor *q = ts_sin(ts_arange(mesh, dtype, TS_SHAPE(2, 2, 4, 3), "S(0)", NULL));
+        ts_tensor *mean = ts_expand(ts_mean(q, (const int64_t[]){ 2 }, 1, 1), TS_SHAPE(2, 2, 4, 3));
+        int same = 0;
+        TEST_OK(t, ts_allclose(ts_attention(q, q, q, &none), mean, NULL, &same));
+        TEST_CHECK(t, same);
+        TEST_OK(t, ts_equal(ts_attention(q, q, q, &usual), ts_attention(q, q, q, NULL), &same));
+        TEST_CHECK(t, same);
+        TEST_OK(t, ts_allclose(ts_attention(q, q, q, &usual), mean, NULL, &same));
+        TEST_CHECK(t, !same);
+    }
+}
+
 TS_TEST_RANKS(a_model_keeps_its_zeros, 1)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");

@@ -3,7 +3,6 @@
  * take any strides, real dtypes and positions. */
 #include "backend/cuda/attend.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +30,7 @@ static tsi_cuda_attend call_of(const tsi_kernel_io *io)
         .dq = back ? &io->out[0].block : NULL,
         .dk = back ? &io->out[1].block : NULL,
         .dv = back ? &io->out[2].block : NULL,
-        .scale = a->scale != 0.0 ? a->scale : 1.0 / sqrt((double)q->extent[3]),
+        .scale = a->scale,
         .reach = k->extent[2] - q->extent[2],
         .causal = a->causal != 0,
     };

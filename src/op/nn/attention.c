@@ -8,7 +8,9 @@
  * rank knows which positions and heads it holds; and the columns of v. The gradient needs only lse
  * besides inputs and output, so no S x T matrix is ever kept.
  *
- * INV: after normalisation a mask is said once: "causal" alone by the attribute of that name. */
+ * INV: after normalisation a mask is said once: "causal" alone by the attribute of that name; and
+ * the scale is the number that scores are multiplied by. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +27,7 @@ static const char *const algorithm_names[] = {
     "auto", "gather", "ring", "heads", "two-level", NULL
 };
 static const tsi_attribute attention_table[] = {
-    TSI_ATTR(attention_attributes, scale, REAL, "scale", "0"),
+    TSI_ATTR(attention_attributes, scale, REAL, "scale", "null"),
     TSI_ATTR(attention_attributes, causal, BOOL, "causal", "false"),
     TSI_ATTR(attention_attributes, mask, TEXT, "mask", "\"\""),
     TSI_ATTR(attention_attributes, dropout, REAL, "dropout", "0"),
@@ -39,8 +41,10 @@ static const tsi_attribute attention_table[] = {
 static ts_status attention_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                      void *attributes)
 {
-    (void)in, (void)count;
+    (void)count;
     attention_attributes *a = attributes;
+    if (isnan(a->scale) && in[0].shape.ndim == 4)
+        a->scale = 1.0 / sqrt((double)in[0].shape.extent[3]);
     if (!(a->dropout >= 0.0 && a->dropout < 1.0))
         return TSI_FAIL(TS_ERR_ARG, "%s: dropout = %g is not a probability below 1", op->name,
                         a->dropout);
@@ -206,7 +210,9 @@ static bool sample_attention(uint64_t *random, int32_t variant, ts_meta *in, int
                                          "window(1, 2)",
                                          "causal & documents(2, 3)",
                                          "prefix(1) | window(0, 1) + softcap(2) + alibi" };
-    *a = (attention_attributes){ .scale = variant == 1 ? 0.3 : 0.0,
+    *a = (attention_attributes){ .scale = variant == 1   ? 0.3
+                                          : variant == 5 ? 0.0
+                                                         : (double)NAN,
                                  .causal = variant == 0 || variant == 2 };
     memcpy(a->mask, masks[variant % 6], strlen(masks[variant % 6]) + 1);
     if (variant == 4) a->dropout = 0.25;
@@ -290,8 +296,10 @@ const tsi_op_desc tsi_op_attention_backward = {
 static ts_status attributes_of(const ts_attention_options *options, attention_attributes *a)
 {
     memset(a, 0, sizeof *a); /* the bytes are a key */
+    a->scale = (double)NAN;
     if (!options) return TS_OK;
-    a->scale = options->scale;
+    if ((options->scale != 0.0 || options->exact) && !isnan(options->scale))
+        a->scale = options->scale;
     a->causal = options->causal != 0;
     if (options->struct_size <= offsetof(ts_attention_options, mask)) return TS_OK;
     a->dropout = options->dropout;

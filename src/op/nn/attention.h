@@ -9,7 +9,7 @@
 #include "op/op.h"
 
 typedef struct tsi_attention_attributes {
-    double scale; /* 0: 1 / sqrt(D) */
+    double scale; /* of scores; before normalisation NaN: 1 / sqrt(D) */
     int32_t causal, reserved;
     double dropout;                /* of weights, by global index */
     int64_t seed;                  /* of the draws */

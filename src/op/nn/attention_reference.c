@@ -38,7 +38,6 @@ static ts_status view_of(const tsi_kernel_io *io, attention_view *out)
     const tsi_attention_attributes *a = io->attributes;
     const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
     *out = (attention_view){ .io = io, .scale = a->scale, .causal = a->causal };
-    if (out->scale == 0.0) out->scale = 1.0 / sqrt((double)q->extent[3]);
     out->group = q->extent[1] / k->extent[1];
     out->offset = k->extent[2] - q->extent[2];
     out->drop = tsi_attention_drop_of(a, q, k);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_heads.c - the operands of attention as rows of f32, and who sees what. */
-#include <math.h>
 
 #include "backend/cpu/nn/attention.h"
 #include "base/compiler.h"
@@ -11,11 +10,9 @@ ts_status tsi_attend_make(const tsi_kernel_io *io, tsi_attend *out)
     const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
     for (int32_t i = 0; i < io->input_count; i++)
         if (!tsi_is_small_real(io->in[i].block.dtype)) return (ts_status)TSI_KERNEL_DECLINED;
-    double scale = attributes->scale;
-    if (scale == 0.0) scale = 1.0 / sqrt((double)q->extent[3]);
-    if (!(scale > 0.0) || k->extent[1] == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!(attributes->scale > 0.0)) return (ts_status)TSI_KERNEL_DECLINED; /* it keeps no order */
     const tsi_block *queries = &io->in[0].block, *keys = &io->in[1].block;
-    *out = (tsi_attend){ .io = io, .set = tsi_rows(), .scale = (float)scale };
+    *out = (tsi_attend){ .io = io, .set = tsi_rows(), .scale = (float)attributes->scale };
     out->group_size = q->extent[1] / k->extent[1];
     out->batches = queries->extent[0];
     out->heads = queries->extent[1];
