@@ -64,6 +64,12 @@ static const kept_call kept[] = {
     { 2, "x=2", "mul_scalar", "{\"value\": 2}", "i8", { "5x4 P(max)" } },
     { 2, "x=2", "addmm", "{}", "i8", { "2 P(max)", "5x7 R", "7x2 S(0)" } },
     { 2, "x=2", "cross_entropy", "{\"reduction\": \"sum\"}", "f32", { "0x0 S(1)", "0 S(0)" } },
+    /* products of f16 whose terms leave its range although the products do not */
+    { 2, "x=2", "prod", "{}", "f16", { "12x7 S(1)" } },
+    { 6, "2, 3", "prod", "{\"dims\": [0, -1]}", "f16", { "13x11 SS(1,2), P(prod)" } },
+    { 2, "x=2", "mul", "{}", "f16", { "40x30 P(prod)", "40x30 P(prod)" } },
+    { 3, "x=3", "cumprod", "{\"dim\": 0}", "f16", { "30x4 P(prod)" } },
+    { 3, "x=3", "transpose", "{\"dim0\": 0, \"dim1\": 1}", "f16", { "30x4 P(prod)" } },
     /* repair 23: all dims normalised; a gradient was the moved dy, which the call then dropped */
     { 4, "x=4", "layer_norm_backward", "{}", "f64", { "1 R", "1 S(0)", "1 S(0)", "1 R", "1 R" } },
     { 4,

@@ -115,6 +115,13 @@ static void sums_of_truths(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
+/* A rule is no longer offered: it becomes all R, which an earlier row has. */
+static void take_back(tsi_role *role, int32_t width)
+{
+    for (int32_t k = 0; k < width; k++)
+        if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+}
+
 /* The smallest and the largest of truths: arithmetic on them gives truths again by "not zero",
  * which keeps no order. Such rules are taken back; where elements are only moved they stay. */
 static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules *rules)
@@ -125,10 +132,24 @@ static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules
         tsi_role *role = rules->role + (size_t)r * (size_t)width;
         for (int32_t i = 0; i < inputs; i++) {
             if (call->in[i].dtype != TS_DTYPE_BOOL) continue;
-            if (role[i] != TSI_P(TS_REDUCE_MIN) && role[i] != TSI_P(TS_REDUCE_MAX)) continue;
-            for (int32_t k = 0; k < width; k++) /* all R, which an earlier row has */
-                if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+            if (role[i] == TSI_P(TS_REDUCE_MIN) || role[i] == TSI_P(TS_REDUCE_MAX))
+                take_back(role, width);
         }
+    }
+}
+
+/* Pending products of f16: a term leaves its range where the product does not (300 * 300 beside
+ * 0.003 * 0.003), and an infinite term times 0 is no number. So they are made (in f32, rounded
+ * once) before they are used, and not left pending, but where elements are only moved. */
+static void products_of_half(const tsi_op_call *call, uint32_t flow, tsi_rules *rules)
+{
+    int32_t inputs = rules->input_count, width = inputs + rules->output_count;
+    if (flow & TSI_SELECT) return;
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        for (int32_t o = 0; o < call->output_count; o++)
+            if (call->out[o].dtype == TS_DTYPE_F16 && role[inputs + o] == TSI_P(TS_REDUCE_PROD))
+                take_back(role, width);
     }
 }
 
@@ -162,8 +183,7 @@ static void partials_of_whole(const tsi_op_call *call, tsi_rules *rules)
             for (int32_t o = 0; o < call->output_count && keeps; o++)
                 keeps = role[i] == TSI_ROLE_NONE || keeps_whole(call->op, &call->in[i], role[i],
                                                                 &call->out[o], role[inputs + o]);
-        for (int32_t k = 0; k < width && !keeps; k++) /* all R, which an earlier row has */
-            if (role[k] != TSI_ROLE_NONE) role[k] = TSI_ROLE_R;
+        if (!keeps) take_back(role, width);
     }
 }
 
@@ -190,6 +210,7 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
     sums_of_truths(call, rules);
     extremes_of_truths(call, traits.flow, rules);
     partials_of_whole(call, rules);
+    products_of_half(call, traits.flow, rules);
     tsi_rules_finish(rules);
 }
 
