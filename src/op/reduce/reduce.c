@@ -174,7 +174,7 @@ static double complex step_norm(double complex sum, double complex x,
                                 const tsi_reduce_attributes *a)
 {
     double size = cabs(x);
-    if (isinf(a->p)) return a->p > 0 ? fmax(creal(sum), size) : fmin(creal(sum), size);
+    if (isinf(a->p)) return a->p > 0 ? step_max(sum, size, a) : step_min(sum, size, a);
     if (a->p == 0.0) return sum + (size != 0.0 ? 1.0 : 0.0);
     return sum + pow(size, a->p);
 }

@@ -3,7 +3,8 @@
  *
  * Only digits with bits in which keys differ are looked at. A pass counts the digits of each chunk,
  * adds up where each chunk's items of each digit go, and moves them: chunks are independent, so the
- * threads of the rank share the work, and the result is the only stable order whoever does it. */
+ * threads of the rank share the work, and the result is the only stable order whoever does it.
+ * Counts have 32 bits; a longer list is sorted in parts, which are merged. */
 #include "backend/cpu/index/radix.h"
 
 #include <string.h>
@@ -57,6 +58,13 @@ void tsi_keys_64(ts_dtype dtype, const char *from, int64_t stride, int64_t count
                  uint64_t *keys)
 {
     uint64_t flip = descending ? UINT64_MAX : 0;
+    if (!tsi_key_is_wide(dtype)) {
+        uint32_t narrow[TSI_KEYS_MAX];
+        tsi_keys_32(dtype, from, stride, count, descending, narrow);
+        for (int64_t i = 0; i < count; i++)
+            keys[i] = narrow[i];
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits;
         memcpy(&bits, from + i * stride, sizeof bits);
@@ -65,14 +73,14 @@ void tsi_keys_64(ts_dtype dtype, const char *from, int64_t stride, int64_t count
 }
 
 uint64_t tsi_items_load(ts_dtype dtype, const char *from, int64_t stride, int64_t count,
-                        bool descending, uint64_t *items)
+                        bool descending, int32_t words, uint64_t *items)
 {
     uint32_t narrow[TSI_KEYS_MAX];
     uint64_t wide[TSI_KEYS_MAX], some = 0, all = UINT64_MAX;
     for (int64_t at = 0, n; at < count; at += n) {
         n = count - at < TSI_KEYS_MAX ? count - at : TSI_KEYS_MAX;
         const char *part = from + at * stride;
-        if (tsi_key_is_wide(dtype)) {
+        if (words == 2) {
             tsi_keys_64(dtype, part, stride, n, descending, wide);
             for (int64_t i = 0; i < n; i++) {
                 items[2 * (at + i)] = wide[i];
@@ -208,8 +216,8 @@ static uint64_t *sort_in(pass *p, ts_rank *rank, int64_t chunks, uint64_t *items
     return items;
 }
 
-uint64_t *tsi_radix_sort(ts_rank *rank, uint64_t *items, uint64_t *other, int64_t count,
-                         int32_t words, uint64_t live)
+static uint64_t *sort_one(ts_rank *rank, uint64_t *items, uint64_t *other, int64_t count,
+                          int32_t words, uint64_t live)
 {
     if (count < SHORT) {
         if (words == 1)
@@ -233,4 +241,46 @@ uint64_t *tsi_radix_sort(ts_rank *rank, uint64_t *items, uint64_t *other, int64_
     uint64_t *sorted = sort_in(&p, chunks > 1 ? rank : NULL, chunks, items, other, live);
     tsi_scratch_done(&scratch);
     return sorted;
+}
+
+/* ---- lists of more items than counts can say ------------------------------------------------- */
+
+/* Both are sorted; of equal keys the first list's come first. One-word items never have equal keys:
+ * their places differ. */
+static void merge(const uint64_t *a, int64_t a_count, const uint64_t *b, int64_t b_count,
+                  int32_t words, uint64_t *to)
+{
+    for (int64_t i = 0, j = 0; i < a_count || j < b_count; to += words) {
+        bool first = j == b_count || (i < a_count && a[i * words] <= b[j * words]);
+        memcpy(to, first ? &a[i * words] : &b[j * words], (size_t)words * sizeof *to);
+        i += first;
+        j += !first;
+    }
+}
+
+uint64_t *tsi_radix_sort_parts(ts_rank *rank, uint64_t *items, uint64_t *other, int64_t count,
+                               int32_t words, uint64_t live, int64_t most)
+{
+    if (count <= most) return sort_one(rank, items, other, count, words, live);
+    int64_t half = count / 2, at = half * words;
+    const uint64_t *low = tsi_radix_sort_parts(rank, items, other, half, words, live, most);
+    const uint64_t *high =
+        tsi_radix_sort_parts(rank, items + at, other + at, count - half, words, live, most);
+    /* Each half lies in one of the two lists; the merge goes where neither does. */
+    if (low == items && high != items + at) {
+        memcpy(items + at, high, (size_t)((count - half) * words) * sizeof *items);
+        high = items + at;
+    } else if (low != items && high == items + at) {
+        memcpy(other + at, high, (size_t)((count - half) * words) * sizeof *items);
+        high = other + at;
+    }
+    uint64_t *to = low == items ? other : items;
+    merge(low, half, high, count - half, words, to);
+    return to;
+}
+
+uint64_t *tsi_radix_sort(ts_rank *rank, uint64_t *items, uint64_t *other, int64_t count,
+                         int32_t words, uint64_t live)
+{
+    return tsi_radix_sort_parts(rank, items, other, count, words, live, UINT32_MAX);
 }

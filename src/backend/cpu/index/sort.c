@@ -15,7 +15,7 @@ enum { GRAIN = 4096, LONG = 65536, STEP = 32, ROOM_MIN = 512 };
 
 typedef struct lines {
     const tsi_kernel_io *io;
-    const tsi_block *in, *values, *indices;
+    tsi_block in, values, indices; /* at least one dim: a number is a line of one */
     int32_t dim, words;
     int64_t count, wanted, lines, room; /* of a line: elements, results, items of its scratch */
     int64_t in_step, values_step, indices_step; /* bytes */
@@ -33,16 +33,16 @@ typedef struct line {
 static line line_at(const lines *l, int64_t number)
 {
     int64_t in = 0, values = 0, indices = 0;
-    for (int32_t d = l->in->ndim - 1; d >= 0; d--) {
+    for (int32_t d = l->in.ndim - 1; d >= 0; d--) {
         if (d == l->dim) continue;
-        int64_t at = number % l->in->extent[d];
-        number /= l->in->extent[d];
-        in += at * l->in->stride[d];
-        values += at * l->values->stride[d];
-        indices += at * l->indices->stride[d];
+        int64_t at = number % l->in.extent[d];
+        number /= l->in.extent[d];
+        in += at * l->in.stride[d];
+        values += at * l->values.stride[d];
+        indices += at * l->indices.stride[d];
     }
-    return (line){ tsi_block_at(l->in, in), tsi_block_at(l->values, values),
-                   tsi_block_at(l->indices, indices) };
+    return (line){ tsi_block_at(&l->in, in), tsi_block_at(&l->values, values),
+                   tsi_block_at(&l->indices, indices) };
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -82,7 +82,8 @@ static void sort_line(const lines *l, ts_rank *rank, int64_t number, uint64_t *s
 {
     line at = line_at(l, number);
     uint64_t *other = scratch + l->room * l->words;
-    uint64_t live = tsi_items_load(l->dtype, at.in, l->in_step, l->count, l->descending, scratch);
+    uint64_t live =
+        tsi_items_load(l->dtype, at.in, l->in_step, l->count, l->descending, l->words, scratch);
     store_line(l, &at, tsi_radix_sort(rank, scratch, other, l->count, l->words, live));
 }
 
@@ -180,35 +181,44 @@ static void run_lines(void *context, int64_t begin, int64_t end, int32_t worker)
             sort_line(l, NULL, i, scratch);
 }
 
-static bool lines_make(lines *l, const tsi_kernel_io *io)
+static tsi_block as_line(const tsi_block *block)
 {
-    *l = (lines){
-        .io = io, .in = &io->in[0].block, .values = &io->out[0].block, .indices = &io->out[1].block
-    };
-    if (l->in->ndim == 0) return false;
+    tsi_block out = *block;
+    if (out.ndim > 0) return out;
+    out.ndim = 1;
+    out.extent[0] = out.stride[0] = 1;
+    return out;
+}
+
+static void lines_make(lines *l, const tsi_kernel_io *io)
+{
     const tsi_sort_attributes *a = io->attributes;
-    l->dim = (int32_t)a->dim;
-    l->descending = a->descending != 0;
-    l->dtype = (ts_dtype)l->in->dtype;
+    *l = (lines){ .io = io,
+                  .in = as_line(&io->in[0].block),
+                  .values = as_line(&io->out[0].block),
+                  .indices = as_line(&io->out[1].block),
+                  .dim = (int32_t)a->dim,
+                  .descending = a->descending != 0 };
+    l->dtype = (ts_dtype)l->in.dtype;
     l->size = ts_dtype_size(l->dtype);
-    l->words = tsi_key_is_wide(l->dtype) ? 2 : 1;
-    l->count = l->in->extent[l->dim];
-    l->wanted = l->values->extent[l->dim];
-    if (l->wanted == 0 || l->count >= UINT32_MAX) return false;
-    l->lines = tsi_block_count(l->in) / l->count;
-    l->in_step = l->in->stride[l->dim] * (int64_t)l->size;
-    l->values_step = l->values->stride[l->dim] * (int64_t)l->size;
-    l->indices_step = l->indices->stride[l->dim] * (int64_t)sizeof(int64_t);
+    l->count = l->in.extent[l->dim];
+    l->wanted = l->values.extent[l->dim];
+    l->words = tsi_item_words(l->dtype, l->count);
+    if (l->wanted == 0) return; /* there are no lines then */
+    l->lines = tsi_block_count(&l->in) / l->count;
+    l->in_step = l->in.stride[l->dim] * (int64_t)l->size;
+    l->values_step = l->values.stride[l->dim] * (int64_t)l->size;
+    l->indices_step = l->indices.stride[l->dim] * (int64_t)sizeof(int64_t);
     l->room = 4 * l->wanted > ROOM_MIN ? 4 * l->wanted : ROOM_MIN;
     l->chooses = l->room < l->count / 2;
     if (!l->chooses) l->room = l->count;
-    return true;
 }
 
 ts_status tsi_cpu_sort(const tsi_kernel_io *io)
 {
     lines l;
-    if (!lines_make(&l, io)) return (ts_status)TSI_KERNEL_DECLINED;
+    lines_make(&l, io);
+    if (l.lines == 0) return TS_OK;
     int32_t threads = tsi_parallel_threads(io->rank);
     bool together = !l.chooses && l.count >= LONG && l.lines < threads;
     int64_t workers = together || l.lines * l.count < GRAIN ? 1 : threads;

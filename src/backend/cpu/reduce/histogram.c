@@ -187,10 +187,11 @@ ts_status tsi_cpu_bincount(const tsi_kernel_io *io)
 
 /* ---- count_unique ---------------------------------------------------------------------------- */
 
-/* Every NaN is a value of its own. */
-static int64_t count_distinct(const uint64_t *items, int64_t count, int32_t words, bool real)
+/* Every NaN, whose key is the last of all, is a value of its own. */
+static int64_t count_distinct(ts_dtype dtype, const uint64_t *items, int64_t count, int32_t words)
 {
-    uint64_t none = words == 1 ? UINT32_MAX : UINT64_MAX, before = 0;
+    bool real = tsi_dtype_category(dtype) == TSI_CATEGORY_REAL;
+    uint64_t none = tsi_key_is_wide(dtype) ? UINT64_MAX : UINT32_MAX, before = 0;
     int32_t shift = words == 1 ? 32 : 0;
     int64_t distinct = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -206,9 +207,8 @@ ts_status tsi_cpu_count_unique(const tsi_kernel_io *io)
     const tsi_block *x = &io->in[0].block;
     ts_dtype dtype = (ts_dtype)x->dtype;
     int64_t count = tsi_block_count(x);
-    int32_t words = tsi_key_is_wide(dtype) ? 2 : 1;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX || count == 0 || count >= UINT32_MAX)
-        return (ts_status)TSI_KERNEL_DECLINED; /* places have 32 bits */
+    int32_t words = tsi_item_words(dtype, count);
+    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX) return (ts_status)TSI_KERNEL_DECLINED;
     tsi_scratch scratch = { 0 };
     tsi_held held;
     ts_status status = tsi_hold(io, x, dtype, false, &held);
@@ -217,12 +217,11 @@ ts_status tsi_cpu_count_unique(const tsi_kernel_io *io)
     if (status == TS_OK) {
         uint64_t *items = scratch.data;
         uint64_t live = tsi_items_load(dtype, held.dense.data, (int64_t)ts_dtype_size(dtype), count,
-                                       false, items);
+                                       false, words, items);
         const uint64_t *sorted =
             tsi_radix_sort(io->rank, items, items + count * words, count, words, live);
-        bool real = tsi_dtype_category(dtype) == TSI_CATEGORY_REAL;
         tsi_store_int(TS_DTYPE_I64, io->out[0].block.data,
-                      count_distinct(sorted, count, words, real));
+                      count_distinct(dtype, sorted, count, words));
     }
     tsi_scratch_done(&scratch);
     return tsi_let_go(io, &held, status);

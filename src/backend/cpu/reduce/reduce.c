@@ -237,12 +237,16 @@ ts_status tsi_cpu_all(const tsi_kernel_io *io)
     return truth_kernel(io, TSI_BY_MIN);
 }
 
-/* Terms of a norm without its root. Those of infinite norms are the reference's. */
+/* Terms of a norm without its root; of infinite norms the extreme of |x|. */
 ts_status tsi_cpu_powsum(const tsi_kernel_io *io)
 {
     const tsi_reduce_attributes *a = io->attributes;
     bool real = tsi_dtype_category((ts_dtype)io->in[0].block.dtype) == TSI_CATEGORY_REAL;
-    if (!real || isinf(a->p)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!real) return (ts_status)TSI_KERNEL_DECLINED;
+    if (isinf(a->p))
+        return by_attributes(io, (way){ .fold = a->p > 0 ? TSI_BY_MAX : TSI_BY_MIN,
+                                        .map = TSI_MAP_POWER,
+                                        .power = 1.0 });
     if (a->p == 2.0) return by_attributes(io, (way){ .fold = TSI_BY_SQUARES });
     tsi_reduce_map map = a->p == 0.0 ? TSI_MAP_NONZERO : TSI_MAP_POWER;
     return by_attributes(io, (way){ .fold = TSI_BY_SUM, .map = map, .power = a->p });
