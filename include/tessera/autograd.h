@@ -56,7 +56,9 @@ TS_API void ts_backward_options_init(ts_backward_options *options);
 
 TS_API ts_tape *ts_tape_begin(ts_rank *me);    /* maker; records until the innermost scope closes */
 TS_API ts_tape *ts_tape_retain(ts_tape *tape); /* accepts NULL */
-TS_API void ts_tape_release(ts_tape *tape);    /* [any] accepts NULL */
+/* [any] What was retained, and no more: beyond that an error (TS_ERR_STATE) and nothing else; the
+ * scope ends its tape itself. Accepts NULL. */
+TS_API void ts_tape_release(ts_tape *tape);
 TS_API int64_t ts_tape_length(const ts_tape *tape); /* operators recorded */
 
 TS_API ts_tensor *ts_watch(ts_tensor *x); /* maker: the same value as a leaf that gets a gradient */

@@ -396,13 +396,13 @@ static ts_status node_visit(tsi_backward *r, int64_t number)
 
 ts_status tsi_backward_nodes(tsi_backward *r)
 {
-    ts_tape *tape = ts_tape_retain(r->tape);
+    ts_tape *tape = tsi_tape_retain(r->tape);
     ts_status status = TS_OK;
     for (tsi_mark *m = tape->marks; m; m = m->next) /* that begin below the root and end above */
         if (m->first <= r->last && m->last > r->last) mark_push(r, m);
     for (int64_t n = r->last; n >= 0 && status == TS_OK; n--)
         status = node_visit(r, n);
-    ts_tape_release(tape);
+    tsi_tape_release(tape);
     return status;
 }
 
@@ -445,7 +445,7 @@ static ts_status run_all(tsi_backward *r, ts_rank *rank)
     if (!r->tape) return TS_OK;
     tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
     TSI_ASSERT(state); /* it made the tape */
-    ts_tape *tape = ts_tape_retain(r->tape);
+    ts_tape *tape = tsi_tape_retain(r->tape);
     tsi_backward *before = state->running;
     state->running = r;
     state->serial++;
@@ -456,7 +456,7 @@ static ts_status run_all(tsi_backward *r, ts_rank *rank)
     settling_drop(r);
     if (status != TS_OK) forget(r);
     state->running = before;
-    ts_tape_release(tape);
+    tsi_tape_release(tape);
     return status;
 }
 

@@ -36,6 +36,10 @@ static void state_destroy(void *argument)
     tsi_autograd_state *state = argument;
     while (state->recording)
         scope_closed(state->rank, state->recording->scope_mark);
+    for (ts_tape *tape = state->tapes; tape; tape = tape->older)
+        tape->rank = NULL; /* the program holds it longer than its rank */
+    for (int64_t i = 0; i < TSI_TAPES_ENDED; i++)
+        tsi_free(state->ended[i]);
     tsi_observers_remove(&state->rank->observers, &state->hears);
     tsi_free(state);
 }
@@ -308,6 +312,9 @@ ts_tape *ts_tape_begin(ts_rank *me)
     }
     tape->rank = me;
     tape->references = 1; /* the open scope's */
+    tape->older = state->tapes;
+    if (state->tapes) state->tapes->newer = tape;
+    state->tapes = tape;
     tape->scope_mark = tsi_frame_top(tsi_slot_get(me, TSI_SLOT_TENSOR))->mark;
     tape->open = 1;
     tape->thin_first = -1;
@@ -325,14 +332,25 @@ static void scope_closed(ts_rank *rank, uint64_t mark)
         tape->open = 0;
         state->recording = tape->outer;
         if (!state->recording) tsi_observers_remove(&rank->observers, &state->hears);
-        ts_tape_release(tape);
+        tsi_tape_release(tape);
     }
+}
+
+ts_tape *tsi_tape_retain(ts_tape *tape)
+{
+    tape->references++;
+    return tape;
 }
 
 ts_tape *ts_tape_retain(ts_tape *tape)
 {
-    if (tape) tape->references++;
-    return tape;
+    if (!tape) return NULL;
+    if (tape->ended) {
+        TSI_FAIL(TS_ERR_STATE, "ts_tape_retain: the tape has ended");
+        return NULL;
+    }
+    tape->held++;
+    return tsi_tape_retain(tape);
 }
 
 int64_t ts_tape_length(const ts_tape *tape)
@@ -340,9 +358,27 @@ int64_t ts_tape_length(const ts_tape *tape)
     return tape ? tape->node_count : 0;
 }
 
-void ts_tape_release(ts_tape *tape)
+/* The body stays a while: a handle that is used too late finds that the tape ended. */
+static void body_end(ts_tape *tape)
 {
-    if (!tape || --tape->references > 0) return;
+    tsi_autograd_state *state = tape->rank ? tsi_slot_get(tape->rank, TSI_SLOT_AUTOGRAD) : NULL;
+    if (!state) {
+        tsi_free(tape);
+        return;
+    }
+    if (tape->newer) tape->newer->older = tape->older;
+    if (tape->older) tape->older->newer = tape->newer;
+    if (state->tapes == tape) state->tapes = tape->older;
+    *tape = (ts_tape){ .rank = state->rank, .ended = 1, .thin_first = -1 };
+    ts_tape **place = &state->ended[state->ended_count++ % TSI_TAPES_ENDED];
+    tsi_free(*place);
+    *place = tape;
+}
+
+void tsi_tape_release(ts_tape *tape)
+{
+    TSI_ASSERT(tape->references > 0 && !tape->ended);
+    if (--tape->references > 0) return;
     while (tape->links) /* their tensors live on, without a history */
         link_leave_tape(tape->links);
     for (int64_t n = 0; n < tape->node_count; n++) {
@@ -358,5 +394,19 @@ void ts_tape_release(ts_tape *tape)
     }
     tsi_arena_release(&tape->memory);
     tsi_free(tape->node);
-    tsi_free(tape);
+    body_end(tape);
+}
+
+void ts_tape_release(ts_tape *tape)
+{
+    if (!tape) return;
+    if (tape->held == 0) {
+        TSI_FAIL(TS_ERR_STATE,
+                 tape->ended ? "ts_tape_release: the tape has ended"
+                             : "ts_tape_release: the tape belongs to the scope it was begun in; it "
+                               "was not retained, or is released twice");
+        return;
+    }
+    tape->held--;
+    tsi_tape_release(tape);
 }

@@ -115,9 +115,11 @@ typedef struct tsi_node {
 } tsi_node;
 
 struct ts_tape {
-    ts_rank *rank;
-    int64_t references;
-    uint64_t scope_mark; /* records while this scope is open */
+    ts_rank *rank;            /* NULL: it left */
+    ts_tape *newer, *older;   /* of the rank's tapes that have not ended */
+    int64_t references, held; /* all; those of them that the program holds */
+    int32_t ended, reserved2; /* nothing is left but this body, which says so */
+    uint64_t scope_mark;      /* records while this scope is open */
     int32_t open, reserved;
     ts_tape *outer; /* the tape that records once this one does not */
     tsi_node *node;
@@ -150,6 +152,7 @@ typedef struct tsi_backward {
 } tsi_backward;
 
 enum { TSI_TOWARDS_INPUT = 1, TSI_TOWARDS_PARAMETER = 2 };
+enum { TSI_TAPES_ENDED = 256 }; /* bodies that are kept, so that a late handle meets one */
 
 typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     ts_rank *rank;
@@ -157,10 +160,16 @@ typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     tsi_capture *capture;  /* innermost, or NULL */
     tsi_backward *running; /* innermost, or NULL */
     uint64_t serial;       /* of the latest backward */
-    tsi_observer hears;    /* calls and moves, while a tape is open */
+    ts_tape *tapes;        /* that have not ended, the newest first */
+    ts_tape *ended[TSI_TAPES_ENDED];
+    int64_t ended_count; /* so far; the latest are kept */
+    tsi_observer hears;  /* calls and moves, while a tape is open */
 } tsi_autograd_state;
 
 tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank);
+/* The library's own references. */
+ts_tape *tsi_tape_retain(ts_tape *tape);
+void tsi_tape_release(ts_tape *tape);
 /* A node for a computation that is no operator; edges are made from `in`. Returns the node's
  * number, or -1. The caller links the outputs with tsi_tape_link. */
 int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count,

@@ -315,6 +315,30 @@ TS_TEST_RANKS(tapes_end_in_any_order, 1, 2)
     ts_module_destroy(n.module);
 }
 
+/* Repair 12, of tapes: what was not retained is the scope's, and a handle that is too late meets a
+ * tape that ended. */
+TS_TEST_RANKS(repair_12_a_tape_is_released_once, 1, 2)
+{
+    ts_tape *kept[300];
+    for (int i = 0; i < 300; i++) {
+        ts_scope outer = ts_scope_open(t->me, "outer");
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        kept[i] = ts_tape_begin(t->me);
+        if (i % 2) ts_tape_release(ts_tape_retain(kept[i]));
+        ts_tape_release(kept[i]);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "belongs to the scope it was begun in");
+        TEST_STATUS(t, ts_scope_close(scope), TS_ERR_STATE);
+        TEST_OK(t, ts_scope_close(outer));
+    }
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    ts_tape_release(kept[299]);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "ts_tape_release: the tape has ended");
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_STATE);
+    scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_CHECK(t, ts_tape_retain(kept[298]) == NULL && ts_tape_length(kept[298]) == 0);
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_STATE);
+}
+
 TS_TEST_RANKS(grad_leaves_the_leaves_alone, 1, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
