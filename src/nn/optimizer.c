@@ -258,26 +258,41 @@ static ts_status agree_step(const ts_optimizer *o)
     return all ? tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps) : ts_rank_status(o->rank);
 }
 
+/* What the host does in every step, and again when the step runs again (base/keep.h). */
+static ts_status host_does(ts_optimizer *o, tsi_kept_fn what)
+{
+    return tsi_keep(o->rank, (tsi_kept_work){ what, o, NULL });
+}
+
+static ts_status count_step(void *context)
+{
+    ts_optimizer *o = context;
+    o->steps++;
+    return TS_OK;
+}
+
 /* All parameters that have a gradient in one call; with control, its numbers count instead of ours.
  */
 static ts_status update(ts_optimizer *o, tsi_list_part control)
 {
-    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, o->nesterov, o->steps == 1 };
+    const int64_t step = o->steps + 1;
+    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, o->nesterov, step == 1 };
     tsi_adamw_step adamw = { .lr = o->lr,
                              .beta1 = o->beta1,
                              .beta2 = o->beta2,
                              .epsilon = o->epsilon,
                              .weight_decay = o->weight_decay,
-                             .correction1 = 1.0 - pow(o->beta1, (double)o->steps),
-                             .correction2 = 1.0 - pow(o->beta2, (double)o->steps),
+                             .correction1 = 1.0 - pow(o->beta1, (double)step),
+                             .correction2 = 1.0 - pow(o->beta2, (double)step),
                              .factor = 1.0,
-                             .steps = (double)o->steps,
+                             .steps = (double)step,
                              .noise = o->moments == TS_DTYPE_BF16 ? o->rank->world->seed + 1 : 0 };
     tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
                          .item = o->item,
                          .count = gather_items(o, control),
                          .rank = o->rank };
     TSI_TRY(tsi_list_run(o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw, list));
+    TSI_TRY(host_does(o, count_step)); /* a step that failed is no step */
     tell_updates(o);
     return ts_optimizer_zero(o);
 }
@@ -293,9 +308,8 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
-    o->steps++;
-    if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps));
-    return update(o, (tsi_list_part){ 0 });
+    TSI_TRY(update(o, (tsi_list_part){ 0 }));
+    return o->control ? tsi_control_resume(o->control, o->steps) : TS_OK;
 }
 
 /* ---- steps that decide on the device --------------------------------------------------------- */
@@ -309,7 +323,6 @@ static ts_status squares_of(ts_optimizer *o, tsi_norm_sums *sums)
     return TS_OK;
 }
 
-/* What the host has to say about a step, and its count: done again when the step runs again. */
 static ts_status tell_numbers(void *context)
 {
     ts_optimizer *o = context;
@@ -323,22 +336,10 @@ static ts_status tell_numbers(void *context)
     return tsi_control_begin(o->control, input);
 }
 
-static ts_status count_step(void *context)
-{
-    ts_optimizer *o = context;
-    o->steps++; /* as far as the host knows; outcome says */
-    return TS_OK;
-}
-
 static ts_status end_step(void *context)
 {
     ts_optimizer *o = context;
     return tsi_control_end(o->control);
-}
-
-static ts_status host_does(ts_optimizer *o, tsi_kept_fn what)
-{
-    return tsi_keep(o->rank, (tsi_kept_work){ what, o, NULL });
 }
 
 static ts_status decide(ts_optimizer *o, ts_tensor *loss)
@@ -369,9 +370,11 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
     TSI_TRY(decide(o, given.loss));
-    TSI_TRY(host_does(o, count_step));
-    TSI_TRY(update(o, tsi_control_part(o->control)));
-    return host_does(o, end_step);
+    /* Counted as far as the host knows; outcome says. A failure takes back what decide counted. */
+    ts_status status = update(o, tsi_control_part(o->control));
+    if (status == TS_OK) return host_does(o, end_step);
+    (void)tsi_control_resume(o->control, o->steps);
+    return status;
 }
 
 int64_t ts_optimizer_begun(const ts_optimizer *o)

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd_faults.c - a step with tapes, checkpoints, hooks and an update, in which the n-th
- * allocation fails, for every n. It ends with TS_ERR_MEMORY, leaves nothing behind, and the next
- * world takes the step as if nothing had been. A hook that fails ends backward with its status. */
+ * allocation fails, for every n. It ends with TS_ERR_MEMORY, leaves nothing behind, counts no step
+ * that failed, and the next world takes the step as if nothing had been. A hook that fails ends
+ * backward with its status. */
 #include "base/alloc.h"
 #include "harness/test.h"
 #include "tessera/nn.h"
 
 typedef struct step {
-    int64_t fail_at; /* 0: nothing fails */
-    int64_t tried;   /* allocations of the step */
-    bool began;
+    int64_t fail_at;       /* 0: nothing fails */
+    int64_t tried;         /* allocations of the step */
+    bool decides;          /* on the device */
+    bool began, miscounts; /* the optimiser counts a step that failed, or not one that did not */
     double loss;
 } step;
 
@@ -33,7 +35,7 @@ static ts_status quiet_leaf(ts_tensor *t, void *context)
     return TS_OK;
 }
 
-static ts_status take(ts_rank *me, ts_module *m, ts_optimizer *o, double *loss)
+static ts_status take(ts_rank *me, ts_module *m, ts_optimizer *o, step *s)
 {
     ts_scope scope = ts_scope_open(me, "step");
     ts_tape_begin(me);
@@ -43,12 +45,13 @@ static ts_status take(ts_rank *me, ts_module *m, ts_optimizer *o, double *loss)
     if (y) (void)ts_tensor_on_grad(y, quiet_leaf, NULL);
     ts_tensor *total = ts_sum(ts_square(y), NULL, 0, 0);
     if (total) {
-        (void)ts_tensor_item(total, loss);
+        (void)ts_tensor_item(total, &s->loss);
         (void)ts_backward(total, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_INPUTS));
         (void)ts_backward(total, TS_OPTIONS(ts_backward_options, .part = TS_BACKWARD_WEIGHTS));
     }
     (void)ts_clip_grad_norm(m, 0.5, NULL);
-    (void)ts_optimizer_step(o);
+    ts_status stepped = s->decides ? ts_optimizer_step_with(o, NULL) : ts_optimizer_step(o);
+    s->miscounts = ts_optimizer_steps(o) != (stepped == TS_OK);
     ts_scope_close(scope);
     return ts_rank_status(me);
 }
@@ -79,7 +82,7 @@ static ts_status work(ts_rank *me, void *argument)
     if (s->began && s->fail_at > 0) (void)tsi_alloc_fail_at(s->fail_at);
     (void)ts_module_on(layer, TS_HOOK_BACKWARD_BEFORE, quiet, NULL);
     (void)ts_module_on(m, TS_HOOK_GRAD_READY, quiet, NULL);
-    status = s->began ? take(me, layer, o, &s->loss) : ts_rank_status(me);
+    status = s->began ? take(me, layer, o, s) : ts_rank_status(me);
     s->tried = tsi_alloc_fail_at(0);
     ts_optimizer_destroy(o);
     ts_module_destroy(m);
@@ -95,20 +98,21 @@ static ts_status run(step *s, char *error, size_t size)
     return ts_launch_with(&options, work, s, error, size);
 }
 
-TS_TEST(every_allocation_of_a_step_may_fail)
+static void fail_all(test *t, bool decides)
 {
     char error[512] = "";
-    step good = { 0 }, last = { 0 };
+    step good = { .decides = decides }, last = good;
     TEST_OK(t, run(&good, error, sizeof error));
     TEST_CHECK(t, good.began && good.loss > 0);
     int64_t n = 1, failed = 0;
     for (bool reached = true; reached && n < 20000; n++) {
-        step s = { .fail_at = n };
+        step s = { .fail_at = n, .decides = decides };
         int64_t live = tsi_alloc_live();
         ts_status status = run(&s, error, sizeof error);
         reached = s.tried >= n;
         failed += reached;
         TEST_CHECK(t, s.began);
+        TEST_SAY(t, !s.miscounts, "allocation %lld: a step that failed counts", (long long)n);
         /* An allocation that only a cache wanted may fail without harm. */
         TEST_SAY(t, status == TS_OK || status == TS_ERR_MEMORY, "allocation %lld: %s: %s",
                  (long long)n, ts_status_name(status), error);
@@ -118,6 +122,16 @@ TS_TEST(every_allocation_of_a_step_may_fail)
     TEST_SAY(t, failed > 50, "%lld allocations failed", (long long)failed);
     TEST_OK(t, run(&last, error, sizeof error));
     TEST_CHECK(t, last.loss == good.loss);
+}
+
+TS_TEST(every_allocation_of_a_step_may_fail)
+{
+    fail_all(t, false);
+}
+
+TS_TEST(every_allocation_of_a_step_that_decides_on_the_device_may_fail)
+{
+    fail_all(t, true);
 }
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
