@@ -4,9 +4,12 @@
  *
  * A handler may do almost nothing, so it only posts a semaphore; a thread of its own waits for it
  * and writes the post-mortem to standard error. The handler needs one process-wide word to find
- * that semaphore: it is the single such word of the library, set only while a launch runs, and only
- * if the signal has its default action. Signals of other owners stay as they were found. */
+ * that semaphore, set only while a launch runs, and only if the signal has its default action; and
+ * one that counts handlers, which run in any thread: what they may have found is freed when none is
+ * left. They are the only such words of the library. Signals of other owners stay as they were
+ * found. */
 #include <errno.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,16 +33,21 @@ struct tsi_watch {
 };
 
 static _Atomic(tsi_watch *) watch_active;
+static _Atomic int32_t handlers_inside;
 
 static void on_signal(int number)
 {
     (void)number;
     int saved = errno;
-    tsi_watch *watch = atomic_load_explicit(&watch_active, memory_order_acquire);
+    /* Counted before it looks, in one order with stop's store and its look at the count: either it
+     * finds nothing or it is waited for. */
+    atomic_fetch_add_explicit(&handlers_inside, 1, memory_order_seq_cst);
+    tsi_watch *watch = atomic_load_explicit(&watch_active, memory_order_seq_cst);
     if (watch != NULL) {
         atomic_store_explicit(&watch->signalled, 1, memory_order_relaxed);
         sem_post(&watch->asked);
     }
+    atomic_fetch_sub_explicit(&handlers_inside, 1, memory_order_release);
     errno = saved;
 }
 
@@ -139,7 +147,9 @@ void tsi_watch_stop(tsi_watch *watch)
     if (watch == NULL) return;
     if (watch->has_signal) {
         sigaction(SIGUSR1, &watch->before, NULL);
-        atomic_store_explicit(&watch_active, NULL, memory_order_release);
+        atomic_store_explicit(&watch_active, NULL, memory_order_seq_cst);
+        while (atomic_load_explicit(&handlers_inside, memory_order_seq_cst) != 0)
+            sched_yield(); /* they wait for nothing */
     }
     stop_thread(watch);
     sem_destroy(&watch->asked);
