@@ -148,6 +148,8 @@ static bool json_costs(const ts_json *value, ts_stage_cost **out, int64_t *count
                                 size);
     for (int64_t g = 0; g < stages; g++) {
         const ts_json *stage = ts_json_item(value, g);
+        if (ts_json_kind_of(stage) != TS_JSON_OBJECT)
+            return cli_field_refuse("cost", stage, "an object for each stage", error, size);
         for (int k = 0; k < KEY_COUNT; k++) {
             const ts_json *number = ts_json_member(stage, keys[order[k]]);
             double read;

@@ -114,6 +114,165 @@ TS_TEST(refused_values)
     }
 }
 
+/* ---- every key with every wrong type (repair 30) --------------------------------------------- */
+
+typedef struct member {
+    const char *key, *value; /* a good one, which says the type */
+} member;
+
+/* Members of one object; `bad` replaces the value of member `changed`, if that is not -1. */
+static void object_text(char *out, size_t size, const member *m, int count, int changed,
+                        const char *bad)
+{
+    size_t at = (size_t)snprintf(out, size, "{");
+    for (int i = 0; i < count && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s\"%s\":%s", i ? "," : "", m[i].key,
+                               i == changed ? bad : m[i].value);
+    if (at < size) (void)snprintf(out + at, size - at, "}");
+}
+
+/* Is it of the type that the good value has? A whole number is a number. */
+static bool same_type(const char *good, const char *bad)
+{
+    bool whole = good[0] != '"' && good[0] != '[' && good[0] != '{' && good[0] != 't' &&
+                 good[0] != 'f' && !strchr(good, '.');
+    if (bad[0] == '7') return whole || strchr(good, '.') != NULL;
+    if (bad[0] == '2') return !whole && strchr("0123456789", good[0]);
+    return good[0] == bad[0] || (strchr("tf", good[0]) && bad[0] == 't');
+}
+
+/* The object under test stands between `before` and `after`. */
+static int check_types(test *t, const char *before, const member *m, int count, const char *after)
+{
+    static const char *const bad[] = { "7", "2.5", "\"7\"", "true", "[7]", "{\"a\":7}" };
+    char object[2048], text[4096], quoted[64];
+    int refused = 0;
+    ts_model_config c;
+    object_text(object, sizeof object, m, count, -1, "");
+    (void)snprintf(text, sizeof text, "%s%s%s", before, object, after);
+    TEST_SAY(t, read_text(t, text, &c) == TS_OK, "%s: %s", text, ts_last_error());
+    for (int i = 0; i < count; i++)
+        for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
+            if (same_type(m[i].value, bad[b])) continue;
+            object_text(object, sizeof object, m, count, i, bad[b]);
+            (void)snprintf(text, sizeof text, "%s%s%s", before, object, after);
+            (void)snprintf(quoted, sizeof quoted, "\"%s\"", m[i].key);
+            TEST_SAY(t, read_text(t, text, &c) != TS_OK, "%s = %s was taken", quoted, bad[b]);
+            TEST_SAYS(t, ts_last_error(), quoted);
+            refused++;
+        }
+    return refused;
+}
+
+#define TYPES(t, before, m, after) check_types(t, before, m, (int)(sizeof(m) / sizeof(m)[0]), after)
+
+static const member sizes_of_all[] = {
+    { "model_type", "\"llama\"" },
+    { "vocab_size", "11" },
+    { "hidden_size", "24" },
+    { "intermediate_size", "8" },
+    { "num_hidden_layers", "3" },
+    { "num_attention_heads", "6" },
+    { "num_key_value_heads", "3" },
+    { "head_dim", "4" },
+    { "max_position_embeddings", "64" },
+    { "rms_norm_eps", "0.5" },
+    { "initializer_range", "0.5" },
+    { "rope_theta", "9.5" },
+    { "partial_rotary_factor", "1.0" },
+    { "tie_word_embeddings", "true" },
+    { "attention_bias", "false" },
+    { "mlp_bias", "false" },
+    { "hidden_act", "\"silu\"" },
+    { "rope_parameters", "{\"rope_theta\":9.5}" },
+};
+static const member members_of_rope[] = {
+    { "rope_type", "\"yarn\"" },
+    { "factor", "2.5" },
+    { "attention_factor", "1.5" },
+    { "low_freq_factor", "1.5" },
+    { "high_freq_factor", "4.5" },
+    { "beta_fast", "32.5" },
+    { "beta_slow", "1.5" },
+    { "mscale", "1.5" },
+    { "mscale_all_dim", "1.5" },
+    { "original_max_position_embeddings", "32.0" },
+    { "truncate", "true" },
+    { "rope_theta", "9.5" },
+    { "partial_rotary_factor", "1.0" },
+};
+static const member members_of_gpt2[] = {
+    { "model_type", "\"gpt2\"" },
+    { "vocab_size", "11" },
+    { "n_embd", "24" },
+    { "n_layer", "3" },
+    { "n_head", "6" },
+    { "n_inner", "48" },
+    { "n_positions", "64" },
+    { "layer_norm_epsilon", "0.5" },
+    { "initializer_range", "0.5" },
+    { "tie_word_embeddings", "true" },
+    { "scale_attn_weights", "true" },
+    { "scale_attn_by_inverse_layer_idx", "false" },
+    { "add_cross_attention", "false" },
+    { "activation_function", "\"gelu_new\"" },
+};
+static const member members_of_windows[] = {
+    { "model_type", "\"qwen3\"" },    { "vocab_size", "11" },
+    { "hidden_size", "24" },          { "intermediate_size", "8" },
+    { "num_hidden_layers", "1" },     { "num_attention_heads", "6" },
+    { "use_sliding_window", "true" }, { "sliding_window", "4" },
+    { "max_window_layers", "2" },     { "layer_types", "[\"full_attention\"]" },
+};
+static const member members_of_experts[] = {
+    { "model_type", "\"qwen3_moe\"" },
+    { "vocab_size", "11" },
+    { "hidden_size", "24" },
+    { "intermediate_size", "8" },
+    { "num_hidden_layers", "3" },
+    { "num_attention_heads", "6" },
+    { "num_experts", "4" },
+    { "num_local_experts", "4" },
+    { "num_experts_per_tok", "2" },
+    { "moe_intermediate_size", "8" },
+    { "norm_topk_prob", "true" },
+    { "decoder_sparse_step", "1" },
+    { "mlp_only_layers", "[0]" },
+};
+static const member members_of_latents[] = {
+    { "model_type", "\"deepseek_v3\"" },
+    { "vocab_size", "11" },
+    { "hidden_size", "24" },
+    { "intermediate_size", "8" },
+    { "num_hidden_layers", "3" },
+    { "num_attention_heads", "6" },
+    { "n_routed_experts", "4" },
+    { "num_experts_per_tok", "2" },
+    { "moe_intermediate_size", "8" },
+    { "n_shared_experts", "1" },
+    { "n_group", "2" },
+    { "topk_group", "1" },
+    { "first_k_dense_replace", "1" },
+    { "routed_scaling_factor", "2.5" },
+    { "norm_topk_prob", "true" },
+    { "q_lora_rank", "8" },
+    { "kv_lora_rank", "8" },
+    { "qk_rope_head_dim", "4" },
+    { "qk_nope_head_dim", "4" },
+    { "v_head_dim", "4" },
+    { "rope_interleave", "true" },
+};
+
+TS_TEST(repair_30_every_key_with_every_wrong_type)
+{
+    int refused = TYPES(t, "", sizes_of_all, "") + TYPES(t, "", members_of_gpt2, "") +
+                  TYPES(t, "", members_of_windows, "") + TYPES(t, "", members_of_experts, "") +
+                  TYPES(t, "", members_of_latents, "") +
+                  TYPES(t, LLAMA ",\"rope_parameters\":", members_of_rope, "}") +
+                  TYPES(t, LLAMA ",\"rope_scaling\":", members_of_rope, "}");
+    TEST_SAY(t, refused > 400, "%d values were refused", refused);
+}
+
 /* Repair 30: a 0 that was written is not the default. */
 TS_TEST(zeros_are_zeros)
 {
