@@ -10,22 +10,10 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matrix/gemm.h"
 
+#define TSI_KERNELS_DEF "backend/cpu/kernels.def"
 static const tsi_kernels table = {
     .kind = "cpu",
-    .op = {
-#define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
-#define TS_LIST_KERNEL(name, fn)
-#include "backend/cpu/kernels.def"
-#undef TS_KERNEL
-#undef TS_LIST_KERNEL
-    },
-    .list = {
-#define TS_KERNEL(name, fn)
-#define TS_LIST_KERNEL(name, fn) [TSI_LIST_NUMBER_##name] = fn,
-#include "backend/cpu/kernels.def"
-#undef TS_KERNEL
-#undef TS_LIST_KERNEL
-    },
+#include "op/core/kernel_table.inc"
 };
 
 static pthread_once_t added = PTHREAD_ONCE_INIT;

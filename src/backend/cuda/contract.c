@@ -11,32 +11,19 @@
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/product.h"
 #include "base/error.h"
+#include "op/matrix/letters.h"
 
 enum { A, B, C, OPERANDS };
-enum { BATCH, M, N, K, KINDS };
-enum { LETTERS = 16 };
-
-typedef struct letters {
-    int32_t count, reserved;
-    int64_t extent[LETTERS], stride[OPERANDS][LETTERS];
-} letters;
+enum { BATCH = TSI_LETTERS_BATCH, M = TSI_LETTERS_M, N = TSI_LETTERS_N, K = TSI_LETTERS_K };
 
 typedef struct contraction {
-    letters kind[KINDS];
+    tsi_letters kind[TSI_LETTERS_KINDS];
     tsi_block block[OPERANDS];
     CUdeviceptr scratch[OPERANDS];
     int32_t dtype; /* of the factors as they are multiplied */
     bool fits;
     const void *bias; /* added to the columns by the product; NULL: none */
 } contraction;
-
-static void add_letter(letters *to, int64_t extent, const int64_t *stride)
-{
-    int32_t at = to->count++;
-    to->extent[at] = extent;
-    for (int k = 0; k < OPERANDS; k++)
-        to->stride[k][at] = stride[k];
-}
 
 /* A letter by its dim in each operand, -1 where it is not. */
 static void put_letter(contraction *x, const int32_t *dim)
@@ -55,69 +42,18 @@ static void put_letter(contraction *x, const int32_t *dim)
     if (!c && !(a && b)) x->fits = false;
     if (c && !a && !b) x->fits = false;
     int kind = !c ? K : a == b ? BATCH : a ? M : N;
-    if (x->kind[kind].count < LETTERS / 2)
-        add_letter(&x->kind[kind], extent, stride);
+    if (x->kind[kind].count < TSI_LETTERS_MAX / 2)
+        tsi_letters_add(&x->kind[kind], extent, stride);
     else
         x->fits = false;
 }
 
-static void swap_letters(letters *x, int32_t i, int32_t j)
-{
-    int64_t extent = x->extent[i];
-    x->extent[i] = x->extent[j];
-    x->extent[j] = extent;
-    for (int k = 0; k < OPERANDS; k++) {
-        int64_t stride = x->stride[k][i];
-        x->stride[k][i] = x->stride[k][j];
-        x->stride[k][j] = stride;
-    }
-}
-
-static bool follows(const letters *x, int32_t outer, int32_t inner)
-{
-    for (int k = 0; k < OPERANDS; k++)
-        if (x->stride[k][outer] != x->stride[k][inner] * x->extent[inner]) return false;
-    return true;
-}
-
-/* Sorts by the strides in `by`, largest first, and merges neighbours. */
-static void merge(letters *x, int by)
-{
-    for (int32_t i = 1; i < x->count; i++)
-        for (int32_t j = i; j > 0 && x->stride[by][j - 1] < x->stride[by][j]; j--)
-            swap_letters(x, j - 1, j);
-    int32_t last = 0;
-    for (int32_t i = 1; i < x->count; i++) {
-        if (follows(x, last, i)) {
-            x->extent[i] *= x->extent[last];
-            swap_letters(x, last, i);
-        } else if (++last != i) {
-            swap_letters(x, last, i);
-        }
-    }
-    if (x->count > 0) x->count = last + 1;
-}
-
-static void keep_longest(contraction *x, int kind)
-{
-    letters *l = &x->kind[kind];
-    int32_t longest = 0;
-    for (int32_t i = 1; i < l->count; i++)
-        if (l->extent[i] > l->extent[longest]) longest = i;
-    if (l->count > 1) swap_letters(l, 0, longest);
-    for (int32_t i = 1; i < l->count; i++) {
-        int64_t stride[OPERANDS] = { l->stride[A][i], l->stride[B][i], l->stride[C][i] };
-        add_letter(&x->kind[BATCH], l->extent[i], stride);
-    }
-    if (l->count > 1) l->count = 1;
-}
-
 static void merge_all(contraction *x)
 {
-    merge(&x->kind[BATCH], C);
-    merge(&x->kind[M], C);
-    merge(&x->kind[N], C);
-    merge(&x->kind[K], A);
+    tsi_letters_merge(&x->kind[BATCH], C);
+    tsi_letters_merge(&x->kind[M], C);
+    tsi_letters_merge(&x->kind[N], C);
+    tsi_letters_merge(&x->kind[K], A);
 }
 
 /* ---- dense factors --------------------------------------------------------------------------- */
@@ -134,7 +70,7 @@ static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
             from.ndim += x->kind[order[g]].stride[operand][i] != 0;
     if (from.ndim > TS_NDIM_MAX) return (ts_status)TSI_KERNEL_DECLINED;
     for (int32_t g = 2, d = from.ndim; g >= 0; g--) {
-        letters *l = &x->kind[order[g]];
+        tsi_letters *l = &x->kind[order[g]];
         for (int32_t i = l->count - 1; i >= 0; i--) {
             if (l->stride[operand][i] == 0) continue;
             from.extent[--d] = l->extent[i];
@@ -158,12 +94,12 @@ static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
 
 static int64_t extent_of(const contraction *x, int kind)
 {
-    return x->kind[kind].count > 0 ? x->kind[kind].extent[0] : 1;
+    return tsi_letters_extent(&x->kind[kind]);
 }
 
 static int64_t stride_of(const contraction *x, int kind, int operand)
 {
-    return x->kind[kind].count > 0 ? x->kind[kind].stride[operand][0] : 0;
+    return tsi_letters_stride(&x->kind[kind], operand);
 }
 
 static tsi_cuda_product product_of(const contraction *x, bool accumulate)
@@ -190,7 +126,7 @@ static tsi_cuda_product product_of(const contraction *x, bool accumulate)
 /* The last batch letter goes into the library, the others are a loop. */
 static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_product p)
 {
-    const letters *l = &x->kind[BATCH];
+    const tsi_letters *l = &x->kind[BATCH];
     int64_t loops = 1, size = (int64_t)ts_dtype_size((ts_dtype)p.dtype);
     int64_t c_size = (int64_t)ts_dtype_size((ts_dtype)p.c_dtype);
     if (l->count > 0) {
@@ -247,13 +183,13 @@ static ts_status contract(const tsi_kernel_io *io, contraction *x, bool accumula
     x->dtype = alike && tsi_cuda_product_takes(x->block[A].dtype, x->block[C].dtype)
                    ? x->block[A].dtype
                    : x->block[C].dtype;
-    keep_longest(x, M);
-    keep_longest(x, N);
+    tsi_letters_keep_longest(x->kind, M);
+    tsi_letters_keep_longest(x->kind, N);
     tsi_cuda_product p = product_of(x, accumulate);
     if (!tsi_cuda_product_fits_c(&p)) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(stream->cuda));
     ts_status status = settle(stream, x);
-    merge(&x->kind[K], A);
+    tsi_letters_merge(&x->kind[K], A);
     if (status == TS_OK && x->kind[K].count > 1) status = (ts_status)TSI_KERNEL_DECLINED;
     if (status == TS_OK) status = run_batches(stream, x, product_of(x, accumulate));
     for (int k = A; k <= B; k++)

@@ -12,22 +12,10 @@
 
 TS_API const tsi_module_offer *tsi_module(void);
 
+#define TSI_KERNELS_DEF "backend/cuda/kernels.def"
 static const tsi_kernels kernels = {
     .kind = "cuda",
-    .op = {
-#define TS_KERNEL(name, fn) [TSI_OP_NUMBER_##name] = fn,
-#define TS_LIST_KERNEL(name, fn)
-#include "backend/cuda/kernels.def"
-#undef TS_KERNEL
-#undef TS_LIST_KERNEL
-    },
-    .list = {
-#define TS_KERNEL(name, fn)
-#define TS_LIST_KERNEL(name, fn) [TSI_LIST_NUMBER_##name] = fn,
-#include "backend/cuda/kernels.def"
-#undef TS_KERNEL
-#undef TS_LIST_KERNEL
-    },
+#include "op/core/kernel_table.inc"
 };
 
 static const tsi_seam device_seam[] = TSI_SEAM(TSI_DEVICE_SEAM);

@@ -16,17 +16,13 @@
 #include "backend/cpu/matrix/contract.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
+#include "op/matrix/letters.h"
 
 enum { A, B, C, OPERANDS };
-enum { BATCH, M, N, K, KINDS };
-
-typedef struct letters {
-    int32_t count;
-    int64_t extent[TSI_LETTERS_MAX], stride[OPERANDS][TSI_LETTERS_MAX];
-} letters;
+enum { BATCH = TSI_LETTERS_BATCH, M = TSI_LETTERS_M, N = TSI_LETTERS_N, K = TSI_LETTERS_K };
 
 typedef struct product {
-    letters kind[KINDS];
+    tsi_letters kind[TSI_LETTERS_KINDS];
     tsi_block block[OPERANDS]; /* as they are now: data and dtype; dims do not matter */
     tsi_scratch scratch[OPERANDS];
     ts_dtype compute;
@@ -35,14 +31,6 @@ typedef struct product {
 } product;
 
 /* ---- letters --------------------------------------------------------------------------------- */
-
-static void add_letter(letters *to, int64_t extent, const int64_t *stride)
-{
-    int32_t at = to->count++;
-    to->extent[at] = extent;
-    for (int k = 0; k < OPERANDS; k++)
-        to->stride[k][at] = stride[k];
-}
 
 /* False: a letter that is summed in one operand alone. */
 static bool classify(const tsi_contraction *x, product *p)
@@ -53,71 +41,19 @@ static bool classify(const tsi_contraction *x, product *p)
         bool a = letter->stride[A] != 0, b = letter->stride[B] != 0, c = letter->dim[C] >= 0;
         if (!c && !(a && b)) return false;
         int kind = !c ? K : a == b ? BATCH : a ? M : N;
-        add_letter(&p->kind[kind], letter->extent, letter->stride);
+        tsi_letters_add(&p->kind[kind], letter->extent, letter->stride);
     }
     return true;
-}
-
-static void swap_letters(letters *x, int32_t i, int32_t j)
-{
-    int64_t extent = x->extent[i];
-    x->extent[i] = x->extent[j];
-    x->extent[j] = extent;
-    for (int k = 0; k < OPERANDS; k++) {
-        int64_t stride = x->stride[k][i];
-        x->stride[k][i] = x->stride[k][j];
-        x->stride[k][j] = stride;
-    }
-}
-
-static bool follows(const letters *x, int32_t outer, int32_t inner)
-{
-    for (int k = 0; k < OPERANDS; k++)
-        if (x->stride[k][outer] != x->stride[k][inner] * x->extent[inner]) return false;
-    return true;
-}
-
-/* Sorts by the strides in `by`, largest first, and merges neighbours. */
-static void merge(letters *x, int by)
-{
-    for (int32_t i = 1; i < x->count; i++)
-        for (int32_t j = i; j > 0 && x->stride[by][j - 1] < x->stride[by][j]; j--)
-            swap_letters(x, j - 1, j);
-    int32_t last = 0;
-    for (int32_t i = 1; i < x->count; i++) {
-        if (follows(x, last, i)) {
-            x->extent[i] *= x->extent[last];
-            swap_letters(x, last, i);
-        } else if (++last != i) {
-            swap_letters(x, last, i);
-        }
-    }
-    if (x->count > 0) x->count = last + 1;
-}
-
-/* All letters but the longest join the loop; it becomes the only one. */
-static void keep_longest(product *p, int kind)
-{
-    letters *x = &p->kind[kind];
-    int32_t longest = 0;
-    for (int32_t i = 1; i < x->count; i++)
-        if (x->extent[i] > x->extent[longest]) longest = i;
-    if (x->count > 1) swap_letters(x, 0, longest);
-    for (int32_t i = 1; i < x->count; i++) {
-        int64_t stride[OPERANDS] = { x->stride[A][i], x->stride[B][i], x->stride[C][i] };
-        add_letter(&p->kind[BATCH], x->extent[i], stride);
-    }
-    if (x->count > 1) x->count = 1;
 }
 
 static int64_t extent_of(const product *p, int kind)
 {
-    return p->kind[kind].count > 0 ? p->kind[kind].extent[0] : 1;
+    return tsi_letters_extent(&p->kind[kind]);
 }
 
 static int64_t stride_of(const product *p, int kind, int operand)
 {
-    return p->kind[kind].count > 0 ? p->kind[kind].stride[operand][0] : 0;
+    return tsi_letters_stride(&p->kind[kind], operand);
 }
 
 /* ---- copies of operands ---------------------------------------------------------------------- */
@@ -136,7 +72,7 @@ static void dense_view(product *p, int operand, tsi_block *from, tsi_block *to)
             if (p->kind[order_of[operand][g]].stride[operand][i] != 0) ndim++;
     from->ndim = ndim;
     for (int g = 2; g >= 0; g--) {
-        letters *x = &p->kind[order_of[operand][g]];
+        tsi_letters *x = &p->kind[order_of[operand][g]];
         for (int32_t i = x->count - 1; i >= 0; i--) {
             if (x->stride[operand][i] == 0) continue;
             from->extent[--ndim] = x->extent[i];
@@ -182,7 +118,7 @@ static int64_t batch_count(const product *p)
 
 static void add_batch(const product *p, int64_t batch, tsi_gemm *g)
 {
-    const letters *x = &p->kind[BATCH];
+    const tsi_letters *x = &p->kind[BATCH];
     int64_t at[OPERANDS] = { 0 };
     for (int32_t i = x->count - 1; i >= 0; i--) {
         int64_t index = batch % x->extent[i];
@@ -396,7 +332,7 @@ static ts_status run_fitted(product *p, const tsi_block *c)
         if (p->block[operand].dtype != (int32_t)p->compute || p->kind[K].count > 1 ||
             !fits(p, operand))
             TSI_TRY(make_dense(p, operand, true));
-    merge(&p->kind[K], A);
+    tsi_letters_merge(&p->kind[K], A);
     product before = *p;
     bool aside = p->block[C].dtype != (int32_t)p->compute || !fits(p, C);
     if (aside) TSI_TRY(make_dense(p, C, p->accumulate));
@@ -448,12 +384,12 @@ ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
     if (p.compute == TS_DTYPE_NONE || x->b.dtype == TS_DTYPE_NONE || is_empty(x) ||
         !classify(x, &p))
         return tsi_contract_reference(x, accumulate);
-    merge(&p.kind[M], C);
-    merge(&p.kind[N], C);
-    merge(&p.kind[K], A);
-    keep_longest(&p, M);
-    keep_longest(&p, N);
-    merge(&p.kind[BATCH], C);
+    tsi_letters_merge(&p.kind[M], C);
+    tsi_letters_merge(&p.kind[N], C);
+    tsi_letters_merge(&p.kind[K], A);
+    tsi_letters_keep_longest(p.kind, M);
+    tsi_letters_keep_longest(p.kind, N);
+    tsi_letters_merge(&p.kind[BATCH], C);
     if (too_large(&p)) return tsi_contract_reference(x, accumulate);
     const tsi_bf16_tile *tile = tsi_bf16_tile_of_machine();
     bool narrow = x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 &&
