@@ -6,6 +6,7 @@
 
 #include "array/pool.h"
 #include "base/compiler.h"
+#include "dist/memory_util.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 #include "tessera/train.h"
@@ -78,21 +79,9 @@ static const memory_case cases[] = {
 
 static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
 {
-    ts_model_config config = { .struct_size = sizeof config,
-                               .family = c->family,
-                               .vocab = 260,
-                               .hidden = 48,
-                               .intermediate = 128,
-                               .layers = 3,
-                               .heads = 4,
-                               .kv_heads = c->family == TS_MODEL_GPT2 ? 4 : 2,
-                               .head_dim = 12,
-                               .positions = 64,
-                               .tied = c->tied,
-                               .window = c->window,
-                               .window_layers = { c->window ? 2 : 0 } };
-    if (c->family == TS_MODEL_MIXTRAL) config.experts = 4;
-    if (c->family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
+    ts_model_config config = memory_config(c->family, 3, c->tied);
+    config.window = c->window;
+    config.window_layers[0] = c->window ? 2 : 0;
     ts_model_options options = {
         .struct_size = sizeof options, .plan = c->plan, .dtype = c->dtype, .compute = c->compute
     };
@@ -102,13 +91,6 @@ static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
     return model;
 }
 
-static ts_status token(const int64_t *global, void *element, void *context)
-{
-    (void)context;
-    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1]) % 260;
-    return TS_OK;
-}
-
 static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
 {
     int32_t parts = c->parts ? c->parts : 1;
@@ -116,8 +98,8 @@ static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
         ts_scope scope = ts_scope_open(me, NULL);
         ts_tape_begin(me);
         ts_meta meta = { .shape = TS_SHAPE(c->rows, 64), .dtype = TS_DTYPE_I64 };
-        ts_tensor *ids = ts_from_function(token, NULL, ts_model_tokens(model), meta);
-        ts_tensor *labels = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *ids = ts_from_function(memory_token, NULL, ts_model_tokens(model), meta);
+        ts_tensor *labels = ts_from_function(memory_token, NULL, ts_model_tokens(model), meta);
         ts_tensor *mean = ts_model_loss(model, ids, labels);
         double loss;
         ts_tensor_item(mean, &loss);

@@ -1,30 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array_dlpack.c - arrays through DLPack and back, and tensors as other libraries make them. */
-#include "array/array.h"
 #include "array/dlpack_abi.h"
-#include "base/alloc.h"
-#include "harness/test.h"
-
-static ts_rank *rank_open(test *t, ts_world **world)
-{
-    TEST_OK(t, tsi_world_make(1, 1, 0, 64, world));
-    tsi_rank_set_current((*world)->rank[0]);
-    return (*world)->rank[0];
-}
-
-static const char *take_error(ts_rank *rank)
-{
-    tsi_error_copy(&rank->caught, &rank->error);
-    rank->error.error.status = TS_OK;
-    return rank->caught.text;
-}
-
-static void rank_close(test *t, ts_world *world)
-{
-    tsi_rank_set_current(NULL);
-    tsi_world_unmake(world);
-    TEST_EQ(t, tsi_alloc_live(), 0);
-}
+#include "unit/array_util.h"
 
 TS_TEST(dlpack_abi_sizes)
 {
