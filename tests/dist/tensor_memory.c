@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor_memory.c - memory of other libraries under tensors: who owns it, who may write it. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "array/dlpack_abi.h"
 #include "base/alloc.h"
 #include "harness/test.h"
@@ -119,6 +122,60 @@ static void write_into(ts_tensor *x, ts_tensor *y)
                           &x);
 }
 
+/* A state that was saved from the tensor is loaded into it. */
+static void load_state(ts_state *state)
+{
+    char folder[] = TS_BINARY_DIR "/memory-XXXXXX", path[sizeof folder + 8],
+         remove[sizeof folder + 16];
+    if (!mkdtemp(folder)) return;
+    (void)snprintf(path, sizeof path, "%s/state", folder);
+    (void)ts_checkpoint_save(state, path, NULL);
+    (void)ts_checkpoint_load(state, path, NULL);
+    ts_state_destroy(state);
+    (void)snprintf(remove, sizeof remove, "rm -rf '%s'", folder);
+    if (system(remove) != 0) perror(remove);
+}
+static void write_state(ts_tensor *x, ts_tensor *y)
+{
+    (void)y;
+    ts_state *state = ts_state_create(ts_tensor_mesh(x));
+    (void)ts_state_add_tensor(state, "x", x);
+    load_state(state);
+}
+static void write_strided(ts_tensor *x, ts_tensor *y)
+{
+    (void)y;
+    ts_state *state = ts_state_create(ts_tensor_mesh(x));
+    (void)ts_state_add_tensor(state, "turned", ts_transpose(x, 0, 1));
+    load_state(state);
+}
+static void write_weights(ts_tensor *x, ts_tensor *y)
+{
+    (void)y;
+    ts_module *m = ts_module_create(ts_tensor_mesh(x), &plain, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 4), NULL);
+    (void)ts_module_materialize(m);
+    (void)ts_tensor_write(w, x);
+    ts_state *state = ts_state_create(ts_tensor_mesh(x));
+    (void)ts_state_add_module(state, "model.", m);
+    load_state(state);
+    ts_module_destroy(m);
+}
+static void write_decided(ts_tensor *x, ts_tensor *y) /* as write_step, deciding on the device */
+{
+    ts_rank *me = ts_tensor_rank(x);
+    ts_module *m = ts_module_create(ts_tensor_mesh(x), &plain, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 4), NULL);
+    (void)ts_module_materialize(m);
+    ts_optimizer *o = ts_adamw_create(m, NULL);
+    (void)ts_tensor_write(w, x);
+    ts_tape_begin(me);
+    (void)ts_backward(ts_sum(ts_mul(w, y), NULL, 0, 0), NULL);
+    (void)ts_optimizer_step_with(o, NULL);
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+}
+
 static const struct {
     const char *words;
     write_fn fn;
@@ -134,7 +191,11 @@ static const struct {
     { "init_zeros: the parameter is memory", write_zeros },
     { "init_normal: the parameter is memory", write_random },
     { "optimizer: w is memory", write_step },
+    { "optimizer: w is memory", write_decided },
     { "add: output 0 is memory", write_into },
+    { "load: x is memory", write_state },
+    { "load: turned is memory", write_strided },
+    { "load: model.w is memory", write_weights },
 };
 
 TS_TEST_RANKS(repair_3_read_only_memory_is_not_written, 1, 2)
@@ -158,6 +219,34 @@ TS_TEST_RANKS(repair_3_read_only_memory_is_not_written, 1, 2)
         if (read_only) TEST_CHECK(t, first == 2); /* nothing of a list was written */
         TEST_OK(t, ts_scope_close(all));
     }
+}
+
+/* A gradient may be what the program gave as a seed: what changes gradients takes another place. */
+TS_TEST_RANKS(repair_3_a_seed_is_not_written, 1, 2)
+{
+    outside memory;
+    ts_scope all = ts_scope_open(t->me, "all");
+    ts_tensor *seed = ts_from_dlpack(t->me, outside_of(&memory, true));
+    ts_module *m = ts_module_create(ts_mesh_self(t->me), &plain, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 4), NULL);
+    TEST_OK(t, ts_module_materialize(m));
+    ts_optimizer *o = ts_sgd_create(m, NULL);
+    for (int way = 0; way < 4; way++) {
+        ts_scope scope = ts_scope_open(t->me, "step");
+        ts_tape_begin(t->me);
+        ts_tensor *y = way < 2 ? ts_reshape(w, TS_SHAPE(4, 4)) : ts_neg(w);
+        TEST_OK(t, ts_backward_from(&y, &seed, 1, TS_OPTIONS(ts_backward_options, .keep = 1)));
+        if (way % 2) TEST_OK(t, ts_backward_from(&y, &seed, 1, NULL));
+        TEST_OK(t, ts_grad_scale(m, 3));
+        TEST_OK(t, ts_clip_grad_norm(m, 0.5, NULL));
+        TEST_OK(t, ts_optimizer_step(o));
+        TEST_OK(t, ts_scope_close(scope));
+    }
+    for (int k = 0; k < 16; k++)
+        TEST_CHECK(t, memory.number[k] == 1);
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+    TEST_OK(t, ts_scope_close(all));
 }
 
 /* ---- who owns -------------------------------------------------------------------------------- */
