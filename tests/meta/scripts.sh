@@ -14,4 +14,24 @@ for script in "$root"/tests/cli/*.sh "$root"/tests/meta/*.sh "$root"/tests/insta
     [ -x "$script" ] || [ "$(basename "$script")" = lib.sh ] || echo "$script is not executable: it is never run"
 done > "$work/idle"
 nothing_in "repair 21: every test script is executable" "$work/idle"
+
+# What was once repaired is found in the tests by its number: "repair 7", "Repairs 27 and 28", repair_3_of_what.
+unnumbered() { # word numbers ...
+    word=$1
+    shift
+    for number in "$@"; do
+        grep -rqiE "${word}s?[ _]([0-9]+ and )?$number([^0-9]|\$)" "$root/tests" || echo "$word $number has no test"
+    done
+}
+{
+    unnumbered repair $(seq 35)
+    unnumbered friction $(seq 5)
+} > "$work/unnumbered"
+nothing_in "every repair has a test under its number" "$work/unnumbered"
+# Programs that are no file of one of the kinds are started by name: by tests and by the sanitizers.
+for sample in asan tsan; do
+    "$root/scripts/test" "$work/fresh" --sample $sample test_binding_load 2>&1 | grep -q "such as test_binding_load" ||
+        echo "the binding does not run with $sample"
+done > "$work/bindings"
+nothing_in "the binding runs with both sanitizers" "$work/bindings"
 finish
