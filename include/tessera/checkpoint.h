@@ -40,7 +40,7 @@ typedef struct ts_load_options {
 
 typedef struct ts_archive_about { /* borrowed texts */
     size_t struct_size;
-    const char *format; /* "tessera"; "hf": published weights */
+    const char *format; /* "tessera"; "hf": published weights; "dcp": PyTorch's distributed ones */
     const char *mesh;   /* text of the writer's; "" where it is not known */
     int64_t step;       /* -1: none */
     int64_t tensor_count;
@@ -72,6 +72,9 @@ typedef struct ts_convert_options {
     /* May be NULL; called now and then, with bytes of data. */
     void (*on_bytes)(int64_t done, int64_t all, void *context);
     void *context;
+    const char *from;    /* the format that is expected, as ts_archive_about.format; NULL: any */
+    const char *names;   /* as in ts_load_options, of names in the source. NULL: all */
+    const char *renamed; /* lines "name in the source: name in the result", as there. NULL: none */
 } ts_convert_options;
 
 typedef struct ts_safetensors_entry {
@@ -121,7 +124,8 @@ TS_API ts_status ts_checkpoint_load(ts_state *state, const char *directory,
                                     const ts_load_options *options);
 
 /* ---- reading without ranks ------------------------------------------------------------------- */
-/* Of a directory with index.json, with published weights, or of one safetensors file. */
+/* Of a directory with index.json, with published weights, or with a distributed checkpoint of
+ * PyTorch (.metadata: nothing of its pickles is executed), or of one safetensors file. */
 TS_API TS_NODISCARD ts_status ts_archive_open(const char *path, ts_archive **out);
 TS_API void ts_archive_close(ts_archive *archive); /* accepts NULL */
 TS_API void ts_archive_about_of(const ts_archive *archive, ts_archive_about *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* archive.c - opening checkpoints of either format, and what is known of them without reading data.
+/* archive.c - opening checkpoints of any format, and what is known of them without reading data.
  */
 #include "checkpoint/archive.h"
 
@@ -98,6 +98,7 @@ static ts_status open_text(ts_archive *c, const char *path, const char *text, si
 {
     TSI_TRY(tsi_index_parse(path, text, length, &c->index));
     c->ours = true;
+    c->format = "tessera";
     c->entry = tsi_calloc((size_t)c->index.tensor_count + 1, sizeof *c->entry);
     if (!c->entry)
         return tsi_fail_memory("the tensors of a checkpoint",
@@ -151,6 +152,7 @@ static bool is_scale(const tsi_weights *weights, const tsi_stored *stored)
 
 static ts_status open_published(ts_archive *c, const char *path)
 {
+    c->format = "hf";
     TSI_TRY(tsi_weights_open(path, &c->weights));
     int64_t count = tsi_weights_count(c->weights);
     c->entry = tsi_calloc((size_t)count + 1, sizeof *c->entry);
@@ -172,7 +174,58 @@ static ts_status open_published(ts_archive *c, const char *path)
     return TS_OK;
 }
 
+/* ---- distributed checkpoints of PyTorch ------------------------------------------------------ */
+
+/* State dicts have no types; by custom, what optimisers own is under one of these names. */
+static const char *owner_of(const char *name)
+{
+    return strncmp(name, "optim.", 6) == 0 || strncmp(name, "optimizer.", 10) == 0 ? "optimizer"
+                                                                                   : "";
+}
+
+static ts_status take_values(ts_archive *c)
+{
+    int64_t count = tsi_dcp_value_count(c->dcp);
+    c->index.value = tsi_arena_calloc(&c->index.memory, (size_t)count + 1, sizeof *c->index.value);
+    if (!c->index.value) return tsi_fail_memory("the values of a checkpoint", (size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        tsi_dcp_value value = tsi_dcp_value_at(c->dcp, i);
+        c->index.value[c->index.value_count++] = (tsi_index_value){ value.name, value.text };
+    }
+    return TS_OK;
+}
+
+static ts_status open_dcp(ts_archive *c, const char *path)
+{
+    c->format = "dcp";
+    TSI_TRY(tsi_dcp_open(path, &c->dcp));
+    int64_t count = tsi_dcp_tensor_count(c->dcp);
+    c->entry = tsi_calloc((size_t)count + 1, sizeof *c->entry);
+    if (!c->entry)
+        return tsi_fail_memory("the tensors of a checkpoint", (size_t)count * sizeof *c->entry);
+    for (int64_t i = 0; i < count; i++) {
+        const tsi_dcp_tensor *boxes = tsi_dcp_tensor_at(c->dcp, i);
+        tsi_entry *e = &c->entry[c->count++];
+        *e = (tsi_entry){ .name = boxes->name,
+                          .of = owner_of(boxes->name),
+                          .sharding = "R",
+                          .meta = boxes->meta,
+                          .boxes = boxes,
+                          .float8 = boxes->float8 };
+        if (e->float8) e->meta.dtype = TS_DTYPE_F32;
+    }
+    return take_values(c);
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
+
+static bool has_file(const char *directory, const char *name)
+{
+    char path[PATH_BYTES];
+    struct stat about;
+    return snprintf(path, sizeof path, "%s/%s", directory, name) < PATH_BYTES &&
+           stat(path, &about) == 0;
+}
 
 static ts_status open_as(ts_archive *c, const char *path)
 {
@@ -184,7 +237,12 @@ static ts_status open_as(ts_archive *c, const char *path)
     if (!c->path) return tsi_fail_memory("a path", strlen(path));
     if (snprintf(index, sizeof index, "%s/" TSI_INDEX_NAME, path) >= PATH_BYTES)
         return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
-    TSI_TRY(stat(index, &about) == 0 ? open_ours(c, index) : open_published(c, path));
+    if (stat(index, &about) == 0)
+        TSI_TRY(open_ours(c, index));
+    else if (has_file(path, TSI_DCP_METADATA))
+        TSI_TRY(open_dcp(c, path));
+    else
+        TSI_TRY(open_published(c, path));
     return index_names(c);
 }
 
@@ -225,6 +283,7 @@ void tsi_archive_close_files(ts_archive *c)
         c->file[i].file = NULL;
     }
     if (c->weights) tsi_weights_close_files(c->weights);
+    if (c->dcp) tsi_dcp_close_files(c->dcp);
     tsi_free(c->window);
     tsi_free(c->scale);
     c->window = NULL;
@@ -240,6 +299,7 @@ void ts_archive_close(ts_archive *c)
         ts_layout_release(c->entry[i].layout);
     if (c->world) tsi_world_unmake(c->world);
     tsi_weights_close(c->weights);
+    tsi_dcp_close(c->dcp);
     tsi_map_release(&c->by_name);
     tsi_index_release(&c->index);
     tsi_free(c->entry);
@@ -274,7 +334,7 @@ ts_status tsi_archive_file_of(ts_archive *c, int64_t rank, tsi_data_file **out)
 void ts_archive_about_of(const ts_archive *c, ts_archive_about *out)
 {
     *out = (ts_archive_about){ .struct_size = sizeof *out,
-                               .format = c->ours ? "tessera" : "hf",
+                               .format = c->format,
                                .mesh = c->ours ? c->index.mesh : "",
                                .step = c->ours ? c->index.step : -1,
                                .tensor_count = c->count,

@@ -5,6 +5,7 @@
  *   ours       index.json; a tensor lies in the files of the ranks that wrote it, and where follows
  *              from the writer's mesh and placements (share.h)
  *   published  safetensors: a tensor lies whole in one file
+ *   dcp        PyTorch's distributed checkpoints: a tensor is a list of boxes (dcp.h)
  *
  * INV: nothing but the bytes that are asked for is read, up to the borders of blocks, in the order
  * of the files; memory is one window, however large the tensors. What damage is found is repaired
@@ -13,6 +14,7 @@
 #define TSI_CHECKPOINT_ARCHIVE_H
 
 #include "checkpoint/data_file.h"
+#include "checkpoint/dcp.h"
 #include "checkpoint/index_file.h"
 #include "device/device.h"
 #include "layout/layout.h"
@@ -26,8 +28,9 @@ enum {
 typedef struct tsi_entry { /* one tensor */
     const char *name, *of, *sharding;
     ts_meta meta;             /* as it is read */
-    const ts_layout *layout;  /* ours: of the writer, retained; NULL: whole */
-    const tsi_stored *stored; /* whole */
+    const ts_layout *layout;  /* ours: of the writer, retained */
+    const tsi_stored *stored; /* published: whole */
+    const tsi_dcp_tensor *boxes;
     const tsi_stored *scale;  /* of float8: factors of blocks of 128 x 128, f32; or NULL */
     int32_t float8, reserved; /* a tsi_float8; then it is read as f32 */
     uint64_t hash;
@@ -40,12 +43,14 @@ typedef struct tsi_archive_file {
 } tsi_archive_file;
 
 struct ts_archive {
-    char *path; /* of the directory or file */
+    char *path;         /* of the directory or file */
+    const char *format; /* "tessera", "hf", "dcp" */
     bool ours;
     bool unverified; /* hashes of blocks are not asked for */
     tsi_index index;
     tsi_weights *weights; /* published */
-    ts_world *world;      /* of nobody: meshes and layouts of the writer are interned there */
+    tsi_dcp *dcp;
+    ts_world *world; /* of nobody: meshes and layouts of the writer are interned there */
     tsi_entry *entry;
     int64_t count;
     tsi_map by_name;

@@ -26,6 +26,7 @@ typedef struct source {  /* a piece of a file, or a whole tensor of one */
     const tsi_stored *stored;
     int64_t slot;       /* which one it is; -1: none */
     int64_t copy;       /* of it */
+    int64_t box;        /* of a list of them; else 0 */
     int64_t bytes;      /* of the piece */
     int64_t begin, end; /* what of it lies in the window */
 } source;
@@ -35,7 +36,9 @@ typedef struct transfer {
     const tsi_entry *entry;
     ts_shape view; /* the tensor's extents as both sides cut them */
     tsi_region from, to;
-    const int64_t *coord; /* of the writer's block */
+    int64_t low, high;          /* the first and the last element of `to` */
+    int64_t coord[TS_NDIM_MAX]; /* of the writer's block */
+    int64_t wanted;             /* elements of it up to the last that is wanted */
     tsi_share_rule rule;
     source source;
     char *target;
@@ -61,6 +64,7 @@ static ts_status read_bytes(transfer *t, int64_t offset, size_t bytes, void *to)
     ts_archive *c = t->archive;
     source *s = &t->source;
     c->bytes_read += (int64_t)bytes;
+    if (t->entry->boxes) return tsi_dcp_read(c->dcp, t->entry->boxes, s->box, offset, bytes, to);
     if (!s->file) return tsi_weights_read_bytes(c->weights, s->stored, offset, bytes, to);
     return tsi_data_read(s->file, s->stored, offset, bytes, to, !c->unverified);
 }
@@ -169,7 +173,9 @@ static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, 
     if (!c->window) return tsi_fail_memory("a window of a file", WINDOW);
     bool goes_on = s->end > s->begin && begin >= s->end && begin - s->end < WINDOW / 4;
     int64_t block = t->entry->layout ? TSI_BLOCK_BYTES : 1;
-    int64_t from = begin / block * block, to = tsi_round_up(goes_on ? begin + WINDOW : end, block);
+    int64_t last = (t->wanted - share->first) * (int64_t)element_bytes(t);
+    int64_t from = begin / block * block;
+    int64_t to = tsi_round_up(goes_on ? tsi_min_i64(begin + WINDOW, last) : end, block);
     to = tsi_min_i64(tsi_min_i64(to, from + WINDOW), s->bytes);
     s->begin = s->end = 0;
     TSI_TRY(read_piece(t, slot, share, from, (size_t)(to - from), c->window));
@@ -214,7 +220,7 @@ static ts_status move_elements(transfer *t, int64_t first, int64_t to, int64_t c
 {
     while (count > 0) {
         int64_t slot = 0, n = count;
-        tsi_share share = { 0, ts_shape_count(&t->entry->meta.shape) };
+        tsi_share share = { 0, t->source.bytes / (int64_t)element_bytes(t) };
         if (t->entry->layout) share = tsi_share_find(&t->rule, first, &slot);
         n = tsi_min_i64(n, share.first + share.count - first);
         TSI_ASSERT(n > 0);
@@ -243,8 +249,25 @@ static int64_t place_in(const tsi_region *region, const ts_shape *view, int64_t 
     return place;
 }
 
+/* The first element of a region, and the last, by row-major index; the region is not empty. */
+static int64_t first_of(const tsi_region *region, const ts_shape *view)
+{
+    int64_t first = 0;
+    for (int32_t d = 0; d < view->ndim; d++)
+        first = first * view->extent[d] + tsi_span_list_at(&region->dim[d], 0);
+    return first;
+}
+
+static int64_t last_of(const tsi_region *region, const ts_shape *view)
+{
+    int64_t last = 0;
+    for (int32_t d = 0; d < view->ndim; d++)
+        last = last * view->extent[d] + tsi_span_list_at(&region->dim[d], region->dim[d].total - 1);
+    return last;
+}
+
 /* What one block of the writer has of the target. */
-static ts_status move_block(transfer *t, tsi_arena *arena)
+static ts_status move_block(transfer *t, int64_t number, tsi_arena *arena)
 {
     tsi_region part;
     if (!tsi_region_intersect(&t->from, &t->to, arena, &part)) return TS_ERR_MEMORY;
@@ -253,42 +276,98 @@ static ts_status move_block(transfer *t, tsi_arena *arena)
     t->source = (source){ .slot = -1 };
     if (!t->entry->layout)
         t->source = (source){ .stored = t->entry->stored,
-                              .bytes = t->entry->stored->end - t->entry->stored->begin };
+                              .box = number,
+                              .bytes = tsi_region_count(&t->from) * (int64_t)element_bytes(t) };
+    t->wanted = place_in(&t->from, &t->view, last_of(&part, &t->view)) + 1;
     while (tsi_region_next(&run))
         TSI_TRY(move_elements(t, place_in(&t->from, &t->view, run.global),
                               place_in(&t->to, &t->view, run.global), run.length));
     return TS_OK;
 }
 
-/* The next coordinate over the axes that cut; the others stay 0. */
-static bool next_coord(const ts_layout *layout, int64_t *coord)
+/* ---- blocks of the writer, by their numbers -------------------------------------------------- */
+
+static int64_t block_count(const tsi_entry *entry)
+{
+    int64_t count = 1;
+    const ts_layout *layout = entry->layout;
+    for (int32_t k = 0; layout && k < layout->sharding->mesh->ndim; k++)
+        if (layout->axes_cut & 1u << k) count *= layout->sharding->mesh->size[k];
+    return entry->boxes ? entry->boxes->chunk_count : count;
+}
+
+/* The coordinate of a block: row-major over the axes that cut; the others stay 0. */
+static void block_coord(const ts_layout *layout, int64_t number, int64_t *coord)
 {
     const tsi_mesh_desc *mesh = layout->sharding->mesh;
     for (int32_t k = mesh->ndim - 1; k >= 0; k--) {
-        if (!(layout->axes_cut & 1u << k)) continue;
-        if (++coord[k] < mesh->size[k]) return true;
         coord[k] = 0;
+        if (!(layout->axes_cut & 1u << k)) continue;
+        coord[k] = number % mesh->size[k];
+        number /= mesh->size[k];
     }
-    return false;
 }
 
-static ts_status move_blocks(transfer *t, uint32_t joined)
+/* Does a box reach between the first and the last element of the target? It costs less to ask. */
+static bool is_near(const transfer *t, const tsi_dcp_chunk *box)
 {
-    const ts_layout *layout = t->entry->layout;
-    int64_t coord[TS_NDIM_MAX] = { 0 };
-    t->coord = coord;
+    const ts_shape *shape = &t->entry->meta.shape;
+    int64_t low = 0, high = 0;
+    for (int32_t d = 0; d < shape->ndim; d++) {
+        low = low * shape->extent[d] + box->first[d];
+        high = high * shape->extent[d] + box->first[d] + box->extent[d] - 1;
+    }
+    return low <= t->high && high >= t->low;
+}
+
+static bool box_region(const tsi_dcp_chunk *box, const ts_shape *shape, uint32_t joined,
+                       tsi_arena *arena, tsi_region *out)
+{
+    ts_shape view = *shape;
+    *out = (tsi_region){ .ndim = shape->ndim };
+    for (int32_t d = 0; d < shape->ndim; d++) {
+        tsi_span span = { box->first[d], box->extent[d], box->extent[d], 1 };
+        if (!tsi_span_list_append(&out->dim[d], span, arena)) return false;
+    }
+    for (int32_t d = shape->ndim - 1; d > 0; d--) {
+        if (!(joined & 1u << (d - 1))) continue;
+        tsi_region apart = *out;
+        if (!tsi_region_join(&apart, &view, d - 1, d, arena, out)) return false;
+        view.extent[d - 1] *= view.extent[d];
+        for (int32_t e = d; e + 1 < view.ndim; e++)
+            view.extent[e] = view.extent[e + 1];
+        view.ndim--;
+    }
+    return true;
+}
+
+/* What a block holds; published tensors are one block, which is known. */
+static bool block_region(transfer *t, int64_t number, uint32_t joined, tsi_arena *arena)
+{
+    const tsi_entry *e = t->entry;
+    if (e->boxes)
+        return box_region(&e->boxes->chunk[number], &e->meta.shape, joined, arena, &t->from);
+    if (!e->layout) return true;
+    block_coord(e->layout, number, t->coord);
+    tsi_share_rule_of(e->layout, t->coord, e->name, element_bytes(t), &t->rule);
+    return tsi_layout_region_joined(e->layout, t->coord, joined, arena, &t->from);
+}
+
+/* From the block `first` on: readers that begin at different ones do not wait for the same file,
+ * and what one has read the next finds in the page cache. */
+static ts_status move_blocks(transfer *t, uint32_t joined, int64_t first)
+{
+    int64_t count = block_count(t->entry);
     ts_status status = TS_OK;
-    do {
+    for (int64_t i = 0; i < count && status == TS_OK; i++) {
+        int64_t number = (first + i) % count;
+        if (t->entry->boxes && !is_near(t, &t->entry->boxes->chunk[number])) continue;
         tsi_arena arena = { 0 };
-        if (layout) {
-            tsi_share_rule_of(layout, coord, t->entry->name, element_bytes(t), &t->rule);
-            if (!tsi_layout_region_joined(layout, coord, joined, &arena, &t->from))
-                status = TS_ERR_MEMORY;
-        }
+        if (!block_region(t, number, joined, &arena)) status = TS_ERR_MEMORY;
         bool some = status == TS_OK && tsi_region_intersect_count(&t->from, &t->to) != 0;
-        if (some) status = move_block(t, &arena);
+        if (some) status = move_block(t, number, &arena);
         tsi_arena_release(&arena);
-    } while (status == TS_OK && layout && next_coord(layout, coord));
+    }
     return status;
 }
 
@@ -319,11 +398,21 @@ ts_status tsi_archive_read_block(ts_archive *c, const tsi_entry *entry, const ts
         .archive = c, .entry = entry, .target = target->data, .dtype = (ts_dtype)target->dtype
     };
     uint32_t joined = joined_of(to) | joined_of(entry->layout);
+    const tsi_mesh_desc *mesh = to->sharding->mesh;
+    int64_t reader = 0, first = 0;
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        reader = reader * mesh->size[k] + coord[k];
     tsi_arena arena = { 0 };
     whole_of(&entry->meta.shape, joined, &t.view, &t.from);
     ts_status status = TS_OK;
     if (!tsi_layout_region_joined(to, coord, joined, &arena, &t.to)) status = TS_ERR_MEMORY;
-    if (status == TS_OK) status = move_blocks(&t, joined);
+    bool some = status == TS_OK && tsi_region_count(&t.to) != 0;
+    if (some) {
+        t.low = first_of(&t.to, &t.view);
+        t.high = last_of(&t.to, &t.view);
+        first = (int64_t)((double)reader / (double)mesh->count * (double)block_count(entry));
+        status = move_blocks(&t, joined, first);
+    }
     tsi_arena_release(&arena);
     return status;
 }
@@ -333,6 +422,8 @@ ts_status tsi_archive_read_range(ts_archive *c, const tsi_entry *entry, int64_t 
 {
     transfer t = { .archive = c, .entry = entry, .target = target, .dtype = dtype };
     if (count == 0) return TS_OK;
+    t.low = first;
+    t.high = first + count - 1;
     int32_t ndim = entry->meta.shape.ndim;
     uint32_t joined = ndim > 1 ? (1u << (ndim - 1)) - 1 : 0;
     whole_of(&entry->meta.shape, joined, &t.view, &t.from);
@@ -341,7 +432,7 @@ ts_status tsi_archive_read_range(ts_archive *c, const tsi_entry *entry, int64_t 
     tsi_span_list list = { 0 };
     bool good = ndim == 0 || tsi_span_list_cut(&t.from.dim[0], first, first + count, &arena, &list);
     if (good && ndim > 0) t.to.dim[0] = list;
-    ts_status status = good ? move_blocks(&t, joined) : TS_ERR_MEMORY;
+    ts_status status = good ? move_blocks(&t, joined, 0) : TS_ERR_MEMORY;
     tsi_arena_release(&arena);
     return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reformat.c - from one format of checkpoints to the other, a piece at a time.
+/* reformat.c - from one format of checkpoints to another, a piece at a time.
  *
  * Everything is written beside the target and renamed when it is complete. Published directories
  * have the weights in files of at most a given size, config.json with their dtype, and what else
@@ -20,18 +20,26 @@
 #include "base/text.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/names.h"
 #include "model/weights.h"
 
-enum { PIECE = 1 << 20, PATH_BYTES = TSI_FOLDER_PATH_MAX, TEXT_MAX = 1 << 26 };
+enum { PIECE = 1 << 20, NAME_BYTES = 1024, PATH_BYTES = TSI_FOLDER_PATH_MAX, TEXT_MAX = 1 << 26 };
 #define SHARD_BYTES ((int64_t)4 << 30)
+
+typedef struct item { /* a tensor of the source, and what it is called in the result */
+    const tsi_entry *entry;
+    const char *name;
+} item;
 
 typedef struct conversion {
     ts_archive *from;
     ts_convert_options options;
     uint64_t id;
-    char part[PATH_BYTES];   /* where it is written */
-    const tsi_entry **entry; /* what is written, in the order of the files */
+    char part[PATH_BYTES]; /* where it is written */
+    item *item;            /* what is written, in the order of the files */
     int64_t count;
+    tsi_arena memory;    /* of names */
+    tsi_map by_name;     /* of items */
     int64_t bytes, done; /* of data */
     char *piece;
 } conversion;
@@ -57,23 +65,46 @@ static int64_t bytes_of(const conversion *c, const tsi_entry *e)
     return ts_shape_count(&meta.shape) * (int64_t)ts_dtype_size((ts_dtype)meta.dtype);
 }
 
+static bool name_equal(const void *value, const void *wanted)
+{
+    return strcmp(((const item *)value)->name, wanted) == 0;
+}
+
+static ts_status add_item(conversion *c, const tsi_entry *e)
+{
+    char name[NAME_BYTES];
+    item *added = &c->item[c->count];
+    TSI_TRY(tsi_names_rename(c->options.renamed, e->name, name, sizeof name));
+    *added = (item){ e, tsi_arena_strdup(&c->memory, name) };
+    if (!added->name) return tsi_fail_memory("a name", strlen(name));
+    uint64_t key = tsi_hash_text(0x6974656d, name);
+    const item *other = tsi_map_find(&c->by_name, key, name_equal, name);
+    if (other)
+        return TSI_FAIL(TS_ERR_ARG, "convert: \"%.200s\" and \"%.200s\" would both be \"%.200s\"",
+                        other->entry->name, e->name, name);
+    TSI_TRY(tsi_map_insert(&c->by_name, key, added));
+    c->count++;
+    c->bytes += bytes_of(c, e);
+    return TS_OK;
+}
+
 /* Large elements first within the order of the source, so that all are aligned. */
 static ts_status choose(conversion *c)
 {
     bool published = c->options.to == TS_CONVERT_PUBLISHED;
-    c->entry = tsi_calloc((size_t)c->from->count + 1, sizeof *c->entry);
-    if (!c->entry)
-        return tsi_fail_memory("a list of tensors", (size_t)c->from->count * sizeof *c->entry);
+    c->item = tsi_calloc((size_t)c->from->count + 1, sizeof *c->item);
+    if (!c->item)
+        return tsi_fail_memory("a list of tensors", (size_t)c->from->count * sizeof *c->item);
     for (size_t size = 16; size > 0; size /= 2)
         for (int64_t i = 0; i < c->from->count; i++) {
             const tsi_entry *e = &c->from->entry[i];
             ts_meta meta = meta_of(c, e);
             if (ts_dtype_size((ts_dtype)meta.dtype) != size) continue;
             if (published && strcmp(e->of, "optimizer") == 0) continue;
-            c->entry[c->count++] = e;
-            c->bytes += bytes_of(c, e);
+            if (tsi_names_match(c->options.names, e->name)) TSI_TRY(add_item(c, e));
         }
-    return TS_OK;
+    if (c->count > 0 || !c->options.names) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "convert: no tensor of %s has a name that matches", c->from->path);
 }
 
 /* Calls put with the data of an entry, a piece at a time. */
@@ -108,9 +139,10 @@ static ts_dtype main_dtype(const conversion *c)
     int64_t bytes[TS_DTYPE_COUNT] = { 0 };
     ts_dtype best = TS_DTYPE_F32;
     for (int64_t i = 0; i < c->count; i++) {
-        ts_meta meta = meta_of(c, c->entry[i]);
-        if (strcmp(c->entry[i]->of, "optimizer") == 0 || !is_real(meta.dtype)) continue;
-        bytes[meta.dtype] += bytes_of(c, c->entry[i]);
+        const tsi_entry *e = c->item[i].entry;
+        ts_meta meta = meta_of(c, e);
+        if (strcmp(e->of, "optimizer") == 0 || !is_real(meta.dtype)) continue;
+        bytes[meta.dtype] += bytes_of(c, e);
         if (bytes[meta.dtype] > bytes[best]) best = (ts_dtype)meta.dtype;
     }
     return best;
@@ -119,7 +151,7 @@ static ts_dtype main_dtype(const conversion *c)
 static bool has_float8(const conversion *c)
 {
     for (int64_t i = 0; i < c->count; i++)
-        if (c->entry[i]->float8) return true;
+        if (c->item[i].entry->float8) return true;
     return false;
 }
 
@@ -171,7 +203,7 @@ static int64_t file_end(const conversion *c, int64_t first)
     int64_t most = c->options.shard_bytes > 0 ? c->options.shard_bytes : SHARD_BYTES, bytes = 0;
     int64_t end = first;
     for (; end < c->count; end++) {
-        bytes += bytes_of(c, c->entry[end]);
+        bytes += bytes_of(c, c->item[end].entry);
         if (bytes > most && end > first) break;
     }
     return end;
@@ -184,12 +216,12 @@ static ts_status write_weights(conversion *c, const char *name, int64_t first, i
     ts_safetensors_entry *entry = tsi_calloc((size_t)(end - first) + 1, sizeof *entry);
     if (!entry) return tsi_fail_memory("the entries of a file", (size_t)(end - first));
     for (int64_t i = first; i < end; i++)
-        entry[i - first] = (ts_safetensors_entry){ c->entry[i]->name, meta_of(c, c->entry[i]) };
+        entry[i - first] = (ts_safetensors_entry){ c->item[i].name, meta_of(c, c->item[i].entry) };
     snprintf(path, sizeof path, "%s/%s", c->part, name);
     ts_status status = ts_safetensors_create(path, entry, end - first, &file);
     tsi_free(entry);
     for (int64_t i = first; i < end && status == TS_OK; i++)
-        status = stream(c, c->entry[i], put_published, file);
+        status = stream(c, c->item[i].entry, put_published, file);
     ts_status finished = ts_safetensors_finish(file, status == TS_OK);
     return status == TS_OK ? finished : status;
 }
@@ -211,7 +243,7 @@ static ts_status write_published(conversion *c)
         file_name(name, sizeof name, number++, files);
         for (int64_t i = first; i < end; i++) {
             tsi_text_add(&index, i > 0 ? ",\n    " : "\n    ");
-            tsi_text_json(&index, c->entry[i]->name);
+            tsi_text_json(&index, c->item[i].name);
             tsi_text_printf(&index, ": \"%s\"", name);
         }
         status = write_weights(c, name, first, end);
@@ -251,9 +283,9 @@ static ts_status write_data(conversion *c, tsi_index *index)
     int64_t pieces = 0;
     if (!piece) return tsi_fail_memory("the pieces of a file", (size_t)c->count * sizeof *piece);
     for (int64_t i = 0; i < c->count; i++)
-        if (bytes_of(c, c->entry[i]) > 0)
+        if (bytes_of(c, c->item[i].entry) > 0)
             piece[pieces++] =
-                (tsi_data_piece){ .name = c->entry[i]->name, .meta = meta_of(c, c->entry[i]) };
+                (tsi_data_piece){ .name = c->item[i].name, .meta = meta_of(c, c->item[i].entry) };
     put_context p = { 0 };
     ts_status status = tsi_data_plan_make(piece, pieces, c->id, 0, &plan);
     tsi_data_file_name(name, 0);
@@ -261,8 +293,8 @@ static ts_status write_data(conversion *c, tsi_index *index)
     if (status == TS_OK && pieces > 0) status = tsi_data_create(path, &plan, &p.writer);
     for (int64_t i = 0, next = 0; i < c->count && status == TS_OK; i++) {
         tsi_index_tensor *t = &index->tensor[index->tensor_count++];
-        const tsi_entry *e = c->entry[i];
-        *t = (tsi_index_tensor){ e->name, e->of, "R", NULL, meta_of(c, e), 0 };
+        const tsi_entry *e = c->item[i].entry;
+        *t = (tsi_index_tensor){ c->item[i].name, e->of, "R", NULL, meta_of(c, e), 0 };
         p.sum = 0;
         p.piece = &piece[next];
         if (bytes_of(c, e) > 0) {
@@ -346,9 +378,14 @@ ts_status ts_checkpoint_convert(const char *from, const char *to, const ts_conve
         return TSI_FAIL(TS_ERR_DTYPE, "convert: %s is no dtype of weights",
                         ts_dtype_name((ts_dtype)c.options.dtype));
     ts_status status = ts_archive_open(from, &c.from);
+    if (status == TS_OK && c.options.from && strcmp(c.options.from, c.from->format) != 0)
+        status = TSI_FAIL(TS_ERR_ARG, "convert: %s is of the format %s, not %s", from,
+                          c.from->format, c.options.from);
     if (status == TS_OK) status = convert(&c, to);
     ts_archive_close(c.from);
-    tsi_free(c.entry);
+    tsi_map_release(&c.by_name);
+    tsi_arena_release(&c.memory);
+    tsi_free(c.item);
     tsi_free(c.piece);
     return status;
 }
