@@ -161,11 +161,10 @@ static int run_schedule(const bench *self, const char *name, int64_t micros, ben
 {
     ts_schedule_options size = self->size;
     ts_schedule *schedule = NULL;
-    char error[1024];
     if (micros > 0) size.micro_batches = micros;
     if (micros > 0) size.stages_per_rank = 1;
-    if (!schedule_find(name, &size, &schedule, error, sizeof error))
-        return cli_fail_usage("bench pipeline", "%s", error);
+    if (ts_schedule_find(name, &size, &schedule) != TS_OK)
+        return cli_fail_usage("bench pipeline", "%s", ts_last_error());
     *out = (bench_run){ .self = self, .schedule = schedule };
     int code = run_ranks(size.ranks, work, out);
     if (micros > 0) ts_schedule_destroy(schedule); /* else the caller does */

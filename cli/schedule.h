@@ -33,9 +33,6 @@ bool schedule_cost_text(const char *text, ts_stage_cost **out, int64_t *count, c
                         size_t size);
 bool schedule_cost_json(const ts_json *value, ts_stage_cost **out, int64_t *count, char *error,
                         size_t size);
-/* By name or from a file, for `size`. False: `error` says why. */
-bool schedule_find(const char *name, const ts_schedule_options *size, ts_schedule **out,
-                   char *error, size_t error_size);
 bool schedule_open(const schedule_request *request, schedule_case *out, char *error, size_t size);
 void schedule_close(schedule_case *c);
 double schedule_memory(const schedule_case *c, int64_t stage); /* of one activation */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_case.c - requests to schedules with times; batches. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,29 +173,7 @@ bool schedule_cost_json(const ts_json *value, ts_stage_cost **out, int64_t *coun
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-static bool is_file(const char *name)
-{
-    return strchr(name, '/') != NULL || strchr(name, '.') != NULL;
-}
-
-static ts_status open_file(const char *path, ts_schedule **out, char *error, size_t size)
-{
-    FILE *file = fopen(path, "r");
-    char *text = NULL;
-    size_t capacity = 0;
-    ssize_t length = file != NULL ? getdelim(&text, &capacity, '\0', file) : -1;
-    ts_status status = TS_ERR_IO;
-    if (length < 0)
-        (void)snprintf(error, size, "cannot read \"%s\": %s", path,
-                       file != NULL ? "it is empty" : strerror(errno));
-    else
-        status = ts_schedule_parse(text, out);
-    if (file != NULL) fclose(file);
-    free(text);
-    return status;
-}
-
-static ts_status make(const schedule_request *r, schedule_case *c, char *error, size_t size)
+static ts_status make(const schedule_request *r, schedule_case *c)
 {
     if (strcasecmp(r->name, "search") == 0) {
         ts_schedule_search_options options = { .struct_size = sizeof options,
@@ -206,22 +183,9 @@ static ts_status make(const schedule_request *r, schedule_case *c, char *error, 
                                                .seconds = r->seconds };
         return ts_schedule_search(&options, &c->schedule, &c->bound);
     }
-    if (is_file(r->name)) return open_file(r->name, &c->schedule, error, size);
-    return ts_schedule_generate(r->name, &r->size, &c->schedule);
-}
-
-bool schedule_find(const char *name, const ts_schedule_options *size, ts_schedule **out,
-                   char *error, size_t error_size)
-{
-    schedule_request request = { .name = name, .size = *size };
-    schedule_case c = { .name = name, .costs.struct_size = sizeof c.costs };
-    error[0] = '\0';
-    if (make(&request, &c, error, error_size) == TS_OK) {
-        *out = c.schedule;
-        return true;
-    }
-    if (error[0] == '\0') (void)snprintf(error, error_size, "%s", ts_last_error());
-    return false;
+    ts_schedule_options size = r->size;
+    if (ts_schedule_is_file(r->name)) size.ranks = 0; /* as the file says */
+    return ts_schedule_find(r->name, &size, &c->schedule);
 }
 
 static ts_status measure(const schedule_request *r, schedule_case *c)
@@ -249,13 +213,10 @@ bool schedule_open(const schedule_request *r, schedule_case *c, char *error, siz
         .name = r->name,
         .costs = { .struct_size = sizeof c->costs, .stage = r->cost, .count = r->cost_count }
     };
-    error[0] = '\0';
-    ts_status status = make(r, c, error, size);
+    ts_status status = make(r, c);
     if (status == TS_OK) status = measure(r, c);
     if (status == TS_OK) return true;
-    if (error[0] == '\0')
-        (void)snprintf(error, size, "%s",
-                       status == TS_ERR_MEMORY ? "out of memory" : ts_last_error());
+    (void)snprintf(error, size, "%s", status == TS_ERR_MEMORY ? "out of memory" : ts_last_error());
     schedule_close(c);
     return false;
 }
@@ -343,7 +304,7 @@ static bool read_request(const ts_json *request, schedule_request *r, char *erro
         !cli_field_count(request, "microbatches", &r->size.micro_batches, error, size) ||
         !cli_field_count(request, "stages_per_rank", &r->size.stages_per_rank, error, size))
         return false;
-    if (r->name == NULL || is_file(r->name)) {
+    if (r->name == NULL || ts_schedule_is_file(r->name)) {
         (void)snprintf(error, size, "\"schedule\" is missing: the name of one, or search");
         return false;
     }

@@ -417,7 +417,6 @@ static int read_reference(verify_model *v)
 static int make_schedule(verify_model *v)
 {
     ts_roles roles;
-    char error[1024];
     ts_schedule_options size = TS_INIT(ts_schedule_options);
     if (ts_roles_parse(v->mesh, &roles) != TS_OK)
         return cli_fail_usage("verify model", "%s", ts_last_error());
@@ -425,8 +424,8 @@ static int make_schedule(verify_model *v)
     size.stages_per_rank = v->stages;
     size.micro_batches = v->micros;
     if (size.ranks == 0) return -1;
-    if (schedule_find(v->order, &size, &v->schedule, error, sizeof error)) return -1;
-    return cli_fail_usage("verify model", "%s", error);
+    if (ts_schedule_find(v->order, &size, &v->schedule) == TS_OK) return -1;
+    return cli_fail_usage("verify model", "%s", ts_last_error());
 }
 
 static int run(verify_model *v)

@@ -123,7 +123,11 @@ typedef struct ts_model_pipeline_options {
     const int64_t *blocks;   /* of each stage; NULL: as even as can be */
     ts_micro_input_fn input; /* token ids of a micro-batch, placed as ts_model_tokens */
     ts_micro_loss_fn loss;   /* from its logits */
-    void *context;           /* of both */
+    void *context;           /* of all */
+    ts_micro_begin_fn begin; /* (optional) before computations of a micro-batch: its documents */
+    /* (optional) The shape of a micro-batch's ids, where all ranks know it: what goes between
+     * stages is then not announced by message. */
+    ts_status (*shape)(void *context, ts_rank *me, int64_t micro, ts_shape *ids);
 } ts_model_pipeline_options;
 
 TS_BEGIN_C
@@ -180,7 +184,8 @@ TS_API const ts_sharding *ts_model_tokens_of(ts_model *model, int64_t length,
 /* Rows of the batches to come are packed documents, which attention does not cross; NULL: they are
  * not. Retained until another is given. recorded */
 TS_API ts_status ts_model_documents(ts_model *model, const ts_mask *documents);
-/* Logits [batch, length, vocabulary] of ids [batch, length]. maker */
+/* Logits [batch, length, vocabulary] of ids [batch, length]. Of a model in stages every rank of the
+ * pipeline asks with the same ids and gets them, without gradients. maker */
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */
 TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels);

@@ -91,6 +91,8 @@ typedef struct ts_step_options {
     ts_tensor *loss;   /* (optional) of one element: not finite, and the update does not run */
     int32_t skips;     /* 1: later updates run again after one that did not; 0: none does */
     int32_t reserved;
+    ts_group *stages; /* (optional) the norm is taken over these ranks' parameters together */
+    const ts_tensor *shared; /* (optional) a parameter whose gradient another of them counts */
 } ts_step_options;
 
 typedef struct ts_step_outcome {

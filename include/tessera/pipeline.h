@@ -52,14 +52,24 @@ typedef ts_tensor *(*ts_micro_input_fn)(void *context, ts_rank *me, int64_t micr
 typedef ts_tensor *(*ts_micro_loss_fn)(void *context, ts_rank *me, int64_t micro,
                                        ts_tensor *const *output, int32_t count);
 
+/* Before each computation of a micro-batch on this rank: what modules read beside their inputs. */
+typedef ts_status (*ts_micro_begin_fn)(void *context, ts_rank *me, int64_t micro);
+/* What an output of a stage will be in a micro-batch, and how it lies on this rank's mesh. */
+typedef ts_status (*ts_micro_shape_fn)(void *context, ts_rank *me, int64_t micro,
+                                       const ts_stage_input *of, ts_meta *meta,
+                                       const ts_sharding **lies);
+
 typedef struct ts_pipeline_options {
     size_t struct_size;
     const char *axis; /* NULL: "pp" */
     ts_micro_input_fn input;
     ts_micro_loss_fn loss;
-    void *context;    /* of both */
+    void *context;    /* of all */
     int64_t prefetch; /* a receive begins at most so many actions before its use; 0: with the send
                        */
+    ts_micro_begin_fn begin; /* (optional) */
+    ts_micro_shape_fn shape; /* (optional) where all ranks know it, nothing is announced by message;
+                                what is given otherwise is an error all the same */
 } ts_pipeline_options;
 
 TS_BEGIN_C

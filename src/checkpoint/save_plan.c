@@ -35,6 +35,13 @@ static ts_status grow_items(tsi_save *save)
     return TS_OK;
 }
 
+static bool is_copy(const ts_state *state, const char *name)
+{
+    size_t length = state->copy ? strlen(state->copy) : 0;
+    return length > 0 && strncmp(name, state->copy, length) == 0 &&
+           (name[length] == '\0' || name[length] == '.');
+}
+
 static ts_status add_item(const char *name, const char *of, ts_tensor *t, void *context)
 {
     tsi_save *save = context;
@@ -48,7 +55,7 @@ static ts_status add_item(const char *name, const char *of, ts_tensor *t, void *
                              .of = of,
                              .layout = ts_layout_retain(t->layout),
                              .dtype = stored_dtype(save, t),
-                             .member = t->mesh->member };
+                             .member = t->mesh->member && !is_copy(save->state, name) };
     if (!item->name) return tsi_fail_memory("a name", strlen(name));
     save->item_count++;
     memcpy(item->coord, t->mesh->coord, sizeof item->coord);

@@ -112,6 +112,7 @@ void ts_state_destroy(ts_state *s)
     tsi_free(s->part);
     tsi_state_texts_release(&s->values);
     tsi_state_texts_release(&s->files);
+    tsi_free(s->copy);
     ts_mesh_release(s->mesh);
     tsi_free(s);
 }
@@ -150,6 +151,13 @@ ts_status ts_state_add_module(ts_state *state, const char *prefix, ts_module *ro
 ts_status ts_state_add_optimizer(ts_state *state, const char *prefix, ts_optimizer *o)
 {
     return add(state, prefix, (tsi_state_part){ .kind = TSI_PART_OPTIMIZER, .optimizer = o });
+}
+
+ts_status tsi_state_copied(ts_state *state, const char *name)
+{
+    tsi_free(state->copy);
+    state->copy = tsi_strdup(name);
+    return state->copy ? TS_OK : tsi_fail_memory("a name", strlen(name));
 }
 
 ts_status ts_state_set(ts_state *state, const char *name, const char *text)

@@ -35,6 +35,7 @@ struct ts_state {
     tsi_state_part *part;
     int64_t part_count, part_capacity;
     tsi_state_texts values, files;
+    char *copy; /* tensors whose names begin so are copies here that other ranks write; or NULL */
     struct tsi_save *save; /* plan and buffers of the last save; NULL: none yet */
 };
 
@@ -42,6 +43,8 @@ struct ts_state {
 typedef ts_status (*tsi_state_fn)(const char *name, const char *of, ts_tensor *tensor,
                                   void *context);
 ts_status tsi_state_each(ts_state *state, tsi_state_fn fn, void *context);
+/* Tensors of that name, and of its moments, are read here and written by others. */
+ts_status tsi_state_copied(ts_state *state, const char *name);
 /* Texts that follow from the parts: the steps of optimisers. */
 ts_status tsi_state_gather_texts(ts_state *state);
 ts_status tsi_state_spread_texts(ts_state *state);

@@ -209,7 +209,7 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
 ts_status(ts_model_materialize)(ts_model *model)
 {
     if (!model) return TS_ERR_NULL;
-    TSI_TRY(model->here ? tsi_model_materialize_stages(model) : ts_module_materialize(model->root));
+    TSI_TRY(ts_module_materialize(model->root));
     if (model->origin) tsi_archive_close_files(model->origin);
     return TS_OK;
 }
@@ -235,6 +235,7 @@ ts_model *(ts_model_load)(ts_mesh *mesh, const char *directory, const ts_model_o
 void ts_model_destroy(ts_model *m)
 {
     if (!m) return;
+    tsi_model_stages_destroy(m->stages);
     ts_module_destroy(m->root);
     tsi_free(m->block);
     tsi_free(m->here);
@@ -274,6 +275,7 @@ const ts_model_config *ts_model_configuration(const ts_model *model)
 ts_tensor *(ts_model_logits)(ts_model *model, ts_tensor *ids)
 {
     if (!model || tsi_model_follow(model, ids) != TS_OK) return NULL;
+    if (model->stages) return tsi_model_stages_logits(model, ids);
     return ts_module_call(model->root, &ids, 1);
 }
 

@@ -9,6 +9,8 @@
 #include "tessera/model.h"
 #include "tessera/parallel.h"
 
+typedef struct tsi_model_stages tsi_model_stages; /* of a model in a pipeline (stages.c) */
+
 struct ts_model {
     ts_module *root;   /* its forward: the blocks one after the other */
     ts_module **block; /* [layers + 2]: embedding, each layer, norm with head; owned by the tree */
@@ -24,11 +26,13 @@ struct ts_model {
     int64_t rope_rows, rope_length; /* what the table was made for */
     char *config_text;              /* as read, to be written back; or NULL */
     ts_archive *origin;             /* what it was read from, its files closed; or NULL */
-    int64_t ep;       /* experts are cut over groups of so many neighbours; 0, 1: not */
-    uint32_t ep_axes; /* of the mesh: those that make such a group */
-    uint8_t *here;    /* [blocks]: 1: of this rank's stages; NULL: all are (stages.c) */
-    ts_module *tied;  /* the embedding's weight that a stage here shares; or NULL */
-    char tied_name[TSI_PARAM_NAME_MAX];
+    int64_t ep;               /* experts are cut over groups of so many neighbours; 0, 1: not */
+    uint32_t ep_axes;         /* of the mesh: those that make such a group */
+    uint8_t *here;            /* [blocks]: 1: of this rank's stages; NULL: all are (stages.c) */
+    tsi_model_stages *stages; /* or NULL */
+    char tied_name[TSI_PARAM_NAME_MAX]; /* of the weight that two stages share; "": none */
+    ts_tensor *tied_copy; /* that weight, where this rank holds it for the last stage alone; or NULL
+                           */
     ts_fsdp_dim_fn given_dim; /* of ts_model_fsdp's options, in a pipeline */
     void *given_context;
     int32_t compute;
@@ -62,7 +66,12 @@ char *tsi_model_spread_plan(const ts_model *model, const char *plan);
  * parameters lie and which blocks run again, but for hooks. maker */
 ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh);
 
-ts_status tsi_model_materialize_stages(ts_model *model);
+/* The mesh of all of the model's ranks: with the axis pp where it is a pipeline. */
+ts_mesh *tsi_model_mesh(const ts_model *model);
+ts_mesh *tsi_model_first(const ts_model *model); /* of the first of them alone; NULL: recorded */
+/* Logits of a model in stages, on every rank, without gradients. maker [coll] */
+ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
+void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */
@@ -71,6 +80,7 @@ ts_tensor *tsi_rope_table(ts_model *model, int64_t length);
 double tsi_rope_sharpening_of_scores(const ts_model_config *config);
 /* The model's activations follow ids that are cut otherwise than they were (sequence.c). */
 ts_status tsi_model_follow(ts_model *model, ts_tensor *ids);
+ts_status tsi_model_follow_to(ts_model *model, const ts_sharding *ids);
 ts_status tsi_model_place(ts_model *model, const char *cut /* of the sequence over cp */);
 /* Causal attention of a layer: q [B, H, T, D], k [B, G, T, D], v [B, G, T, any]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);

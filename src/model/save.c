@@ -137,14 +137,16 @@ static ts_tensor *rows(ts_tensor *x, int32_t dim, int64_t begin, int64_t end)
     return ts_slice(x, dim, &options);
 }
 
-/* The whole tensor on every rank. */
-static ts_tensor *gathered(const piece *one)
+/* The whole tensor, on every rank; of a model in stages on the one that writes, which others are
+ * outside of. */
+static ts_tensor *gathered(ts_model *model, const piece *one)
 {
     ts_tensor *x = one->value;
     int64_t width = one->meta.shape.extent[0];
     if (one->expert >= 0) x = rows(x, 0, one->expert, one->expert + 1);
     if (one->half >= 0) x = rows(x, 1, one->half * width, (one->half + 1) * width);
-    return (ts_tensor_full)(x);
+    const ts_sharding *there = model->stages ? ts_sharding_get(tsi_model_first(model), "R") : NULL;
+    return model->stages ? (ts_redistribute_to)(x, there) : (ts_tensor_full)(x);
 }
 
 /* A dense block of the rank's device, by way of the host. */
@@ -165,8 +167,9 @@ static ts_status save_piece(ts_model *model, const piece *one, tsi_weights_write
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.label = "save";
     options.no_grad = 1;
+    if (one->value == model->tied_copy) return TS_OK; /* the first stage's is written */
     ts_scope scope = ts_scope_open_with(model->rank, &options);
-    ts_tensor *whole = ts_clone(gathered(one));
+    ts_tensor *whole = ts_clone(gathered(model, one));
     ts_status status = whole ? tsi_tensor_ready(whole) : ts_rank_status(model->rank);
     if (status == TS_OK && writer) status = write_block(writer, whole);
     ts_scope_close(scope);
@@ -309,8 +312,8 @@ static ts_status write_texts(const ts_model *model, const pieces *p, const char 
 
 static ts_status save_all(ts_model *model, const char *directory, const pieces *p)
 {
-    bool writes =
-        model->mesh->member && tsi_mesh_desc_ravel(model->mesh->desc, model->mesh->coord) == 0;
+    const ts_mesh *all = tsi_model_mesh(model);
+    bool writes = all->member && tsi_mesh_desc_ravel(all->desc, all->coord) == 0;
     ts_status status = writes ? write_texts(model, p, directory) : TS_OK;
     for (int64_t i = 0, end; i < p->count && status == TS_OK; i = end) {
         for (end = i + 1; end < p->count && p->piece[end].file == p->piece[i].file; end++)

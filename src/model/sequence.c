@@ -61,9 +61,13 @@ const ts_sharding *ts_model_tokens(const ts_model *model)
 
 ts_status tsi_model_follow(ts_model *m, ts_tensor *ids)
 {
+    return ids ? tsi_model_follow_to(m, ids->layout->sharding) : TS_OK;
+}
+
+ts_status tsi_model_follow_to(ts_model *m, const ts_sharding *have)
+{
     int32_t cp = ts_mesh_axis(m->mesh, "cp");
-    if (cp < 0 || !ids) return TS_OK;
-    const ts_sharding *have = ids->layout->sharding;
+    if (cp < 0 || !have) return TS_OK;
     if (have->mesh != m->mesh->desc) return TS_OK;
     ts_placement place = have->place[cp], mine = m->tokens->place[cp];
     if (!tsi_placement_cuts(&place) || place.dim != 1 || have == m->tokens) return TS_OK;

@@ -88,7 +88,7 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
         units.dim_context = &m->units;
     }
     for (int64_t i = tied; i < m->block_count; i++) {
-        if (m->here && !m->here[i]) continue;
+        if (i == 0 && m->tied_copy) continue; /* of the first stage; its weight is used here */
         if (spread) TSI_TRY(experts_unit(m, i, rest));
         TSI_TRY(ts_fsdp(m->block[i], &units));
     }

@@ -126,12 +126,33 @@ static ts_status take_loss(tsi_control *c, ts_tensor *loss)
     return status;
 }
 
-ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, ts_tensor *loss)
+/* The squares of all stages as one number, by way of the host: stages wait for each other anyhow.
+ * NULL: recorded. */
+static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, ts_group *stages)
+{
+    double mine = 0.0;
+    ts_shape one = TS_SHAPE(1);
+    ts_array word = TS_INIT(ts_array);
+    word.data = &mine;
+    word.meta = (ts_meta){ .shape = one, .dtype = TS_DTYPE_F64 };
+    if (tsi_norm_total(sums, &mine) != TS_OK) return NULL;
+    if ((ts_group_all_reduce)(stages, &word, &word, TS_REDUCE_SUM, NULL) != TS_OK) return NULL;
+    tsi_array *sum = tsi_array_create(c->rank, TS_DTYPE_F64, &one);
+    if (sum && tsi_array_fill(sum, &mine) == TS_OK) return sum;
+    tsi_array_release(sum);
+    return NULL;
+}
+
+ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, ts_group *stages, ts_tensor *loss)
 {
     if (loss) TSI_TRY(take_loss(c, loss));
-    tsi_array *squares = sums->count > 0 ? tsi_norm_squares(sums) : NULL;
-    if (sums->count > 0 && !squares) return ts_rank_status(c->rank);
-    tsi_list_item item = { .count = sums->count };
+    int64_t count = stages ? 1 : sums->count;
+    tsi_array *squares = NULL;
+    if (count > 0) {
+        squares = stages ? squares_of_stages(c, sums, stages) : tsi_norm_squares(sums);
+        if (!squares) return ts_rank_status(c->rank);
+    }
+    tsi_list_item item = { .count = count };
     if (squares)
         item.part[TSI_DECIDE_SUMS] = (tsi_list_part){ tsi_array_data(squares), TS_DTYPE_F64, 0 };
     item.part[TSI_DECIDE_CONTROL] = tsi_control_part(c);

@@ -22,8 +22,10 @@ tsi_control *tsi_control_create(ts_rank *rank); /* NULL: recorded */
 void tsi_control_destroy(tsi_control *control); /* accepts NULL */
 /* The numbers of the next step from the host: input[TSI_CONTROL_INPUTS]. */
 ts_status tsi_control_begin(tsi_control *control, const double *input);
-/* [coll] With the gradients in `sums` and the loss (or NULL): does the update run, and how? */
-ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums, ts_tensor *loss);
+/* [coll] With the gradients in `sums`, of all ranks of `stages` together (NULL: of this one), and
+ * the loss (or NULL): does the update run, and how? */
+ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums, ts_group *stages,
+                             ts_tensor *loss);
 tsi_list_part tsi_control_part(const tsi_control *control);
 /* The step's numbers are on their way to the host. */
 ts_status tsi_control_end(tsi_control *control);

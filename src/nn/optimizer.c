@@ -314,11 +314,11 @@ ts_status ts_optimizer_step(ts_optimizer *o)
 
 /* ---- steps that decide on the device --------------------------------------------------------- */
 
-static ts_status squares_of(ts_optimizer *o, tsi_norm_sums *sums)
+static ts_status squares_of(ts_optimizer *o, const ts_tensor *but, tsi_norm_sums *sums)
 {
     for (int64_t i = 0; i < o->count; i++) {
         ts_tensor *grad = ts_tensor_grad(o->slot[i].param);
-        if (grad) TSI_TRY(tsi_norm_add(sums, grad));
+        if (grad && o->slot[i].param != but) TSI_TRY(tsi_norm_add(sums, grad));
     }
     return TS_OK;
 }
@@ -342,12 +342,13 @@ static ts_status end_step(void *context)
     return tsi_control_end(o->control);
 }
 
-static ts_status decide(ts_optimizer *o, ts_tensor *loss)
+static ts_status decide(ts_optimizer *o)
 {
     tsi_norm_sums sums = { .rank = o->rank };
     TSI_TRY(host_does(o, tell_numbers));
-    ts_status status = squares_of(o, &sums);
-    if (status == TS_OK) status = tsi_control_decide(o->control, &sums, loss);
+    ts_status status = squares_of(o, o->given.shared, &sums);
+    if (status == TS_OK)
+        status = tsi_control_decide(o->control, &sums, o->given.stages, o->given.loss);
     tsi_norm_drop(&sums);
     return status;
 }
@@ -369,7 +370,7 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     TSI_TRY(agree_step(o));
-    TSI_TRY(decide(o, given.loss));
+    TSI_TRY(decide(o));
     /* Counted as far as the host knows; outcome says. A failure takes back what decide counted. */
     ts_status status = update(o, tsi_control_part(o->control));
     if (status == TS_OK) return host_does(o, end_step);

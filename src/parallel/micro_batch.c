@@ -6,6 +6,7 @@
  * batch, it has no more than they have in any part. */
 #include "base/error.h"
 #include "layout/layout.h"
+#include "parallel/pipeline.h"
 #include "tensor/tensor.h"
 #include "tessera/op.h"
 #include "tessera/pipeline.h"
@@ -28,18 +29,18 @@ static bool cuts(const ts_layout *layout, int32_t axis, int32_t dim)
     return place.kind != TS_PLACE_REPLICATE && place.kind != TS_PLACE_PARTIAL && place.dim == dim;
 }
 
-/* The part's rows of all ranks: each place along the axes that cut the dim once. */
-static int64_t part_extent(const ts_tensor *x, int32_t dim, int64_t micros, int64_t micro)
+/* Each place along the axes that cut the dim counts once. */
+int64_t tsi_micro_batch_extent(const ts_layout *layout, int32_t dim, int64_t micros, int64_t micro)
 {
-    const tsi_mesh_desc *mesh = x->mesh->desc;
+    const tsi_mesh_desc *mesh = layout->sharding->mesh;
     int64_t coord[TS_NDIM_MAX], sum = 0;
     for (int64_t i = 0; i < mesh->count; i++) {
         bool counts = true;
         tsi_mesh_desc_unravel(mesh, i, coord);
         for (int32_t k = 0; k < mesh->ndim && counts; k++)
-            counts = coord[k] == 0 || cuts(x->layout, k, dim);
+            counts = coord[k] == 0 || cuts(layout, k, dim);
         if (!counts) continue;
-        ts_shape local = ts_layout_local(x->layout, coord);
+        ts_shape local = ts_layout_local(layout, coord);
         sum += part_size(local.extent[dim], micros, micro);
     }
     return sum;
@@ -60,7 +61,7 @@ ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t mic
     slice.start = part_begin(rows, micros, micro);
     slice.end = part_begin(rows, micros, micro + 1);
     slice.end_is_given = 1;
-    shape.extent[dim] = part_extent(x, dim, micros, micro);
+    shape.extent[dim] = tsi_micro_batch_extent(x->layout, dim, micros, micro);
     ts_tensor *block = ts_slice(ts_tensor_local(x), dim, &slice);
     return (ts_from_local)(block, ts_layout_sharding(x->layout), shape);
 }

@@ -174,8 +174,7 @@ static ts_status make_arrays(ts_pipeline *p)
         for (size_t m = 0; m < micros; m++)
             p->passing[(size_t)l * micros + m].back = back + m * users;
     }
-    for (size_t m = 0; m < micros; m++)
-        p->size[m] = -1;
+    tsi_pipeline_renew(p);
     for (int64_t i = 0; i < list->count; i++) {
         char text[48];
         ts_cell_text(&list->cell[i], text, sizeof text);
@@ -256,7 +255,8 @@ ts_pipeline *ts_pipeline_create(ts_mesh *mesh, const ts_stages *stages, const ts
     }
     p->rank = rank;
     p->mesh = ts_mesh_retain(mesh);
-    p->options = *options;
+    memcpy(&p->options, options,
+           options->struct_size < sizeof p->options ? options->struct_size : sizeof p->options);
     (void)snprintf(p->axis, sizeof p->axis, "%s", axis_of(options->axis));
     if (create(p, stages, schedule) == TS_OK) return p;
     ts_pipeline_destroy(p);
@@ -266,6 +266,7 @@ ts_pipeline *ts_pipeline_create(ts_mesh *mesh, const ts_stages *stages, const ts
 void ts_pipeline_destroy(ts_pipeline *p)
 {
     if (!p) return;
+    if (p->on_end) p->on_end(p->end_context);
     if (p->passing && p->flight) tsi_pipeline_drop(p);
     for (int64_t i = 0; p->contract && i < (int64_t)p->graph.count * p->micros; i++)
         ts_sharding_release(p->contract[i].sharding);
@@ -297,6 +298,18 @@ const double *ts_pipeline_end(const ts_pipeline *p)
     return p ? p->end : NULL;
 }
 
+void tsi_pipeline_on_end(ts_pipeline *p, void (*fn)(void *context), void *context)
+{
+    p->on_end = fn;
+    p->end_context = context;
+}
+
+void tsi_pipeline_renew(ts_pipeline *p)
+{
+    for (int32_t m = 0; m < p->micros; m++)
+        p->size[m] = -1;
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static ts_status run_cell(ts_pipeline *p, const ts_cell *c)
@@ -305,6 +318,8 @@ static ts_status run_cell(ts_pipeline *p, const ts_cell *c)
                     c->kind == TS_CELL_WEIGHT || c->kind == TS_CELL_SEND_BACKWARD ||
                     c->kind == TS_CELL_RECEIVE_BACKWARD || c->kind == TS_CELL_REDUCE;
     if ((backward && !p->trains) || (c->micro >= 0 && p->size[c->micro] == 0)) return TS_OK;
+    if (p->options.begin && tsi_cell_computes(c))
+        TSI_TRY(p->options.begin(p->options.context, p->rank, c->micro));
     switch ((ts_cell_kind)c->kind) {
     case TS_CELL_FORWARD:
         return tsi_pipeline_forward(p, c);

@@ -65,7 +65,9 @@ struct ts_pipeline {
     int64_t started_ns;     /* the step going on */
     int64_t cell;           /* that is run */
     bool announces, trains; /* the step going on */
-    tsi_arena memory;       /* of all arrays */
+    void (*on_end)(void *context); /* (optional) it is destroyed */
+    void *end_context;
+    tsi_arena memory; /* of all arrays */
 };
 
 static inline int64_t tsi_pipeline_slot(const ts_pipeline *p, int32_t of, int32_t micro)
@@ -78,12 +80,20 @@ static inline bool tsi_pipeline_has(const ts_pipeline *p, int32_t stage)
 }
 
 void tsi_pipeline_begins(ts_pipeline *p); /* the cell that is run begins now */
+void tsi_pipeline_on_end(ts_pipeline *p, void (*fn)(void *context), void *context);
+void tsi_pipeline_renew(ts_pipeline *p); /* the next step announces, whatever its sizes are */
+
+/* Rows of all ranks in part `micro` of `micros` of such a tensor (micro_batch.c). */
+int64_t tsi_micro_batch_extent(const ts_layout *layout, int32_t dim, int64_t micros, int64_t micro);
 
 /* ---- messages (pipeline_message.c) ----------------------------------------------------------- */
 ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c);
 ts_status tsi_pipeline_receive_forward(ts_pipeline *p, const ts_cell *c);
 ts_status tsi_pipeline_send_backward(ts_pipeline *p, const ts_cell *c);
 ts_status tsi_pipeline_receive_backward(ts_pipeline *p, const ts_cell *c);
+/* A tensor of the ranks that have that stage (others: NULL) on all ranks of the axis. maker [coll]
+ */
+ts_tensor *tsi_pipeline_pass(ts_pipeline *p, ts_tensor *x, int32_t stage);
 /* Gradients of shared parameters become the sums over all that hold them. */
 ts_status tsi_pipeline_share(ts_pipeline *p);
 

@@ -120,6 +120,19 @@ static ts_status hear(ts_pipeline *p, const ts_peer *from, int32_t stage, tsi_co
     return read_announced(p, text, ts_module_mesh(p->stage[stage].module[0]), contract);
 }
 
+/* What the program says of a link, instead of a message. */
+static ts_status expect(ts_pipeline *p, const ts_cell *c, tsi_contract *contract)
+{
+    int32_t from = p->graph.link[c->link].from;
+    ts_stage_input of = { from, 0 };
+    ts_meta meta = { 0 };
+    const ts_sharding *lies = NULL;
+    while (p->stage[from].link[of.output] != c->link)
+        of.output++;
+    TSI_TRY(p->options.shape(p->options.context, p->rank, c->micro, &of, &meta, &lies));
+    return keep_contract(p, contract, &meta, lies);
+}
+
 /* ---- what was announced holds ---------------------------------------------------------------- */
 
 static bool same_shape(const ts_shape *a, const ts_shape *b)
@@ -146,6 +159,18 @@ static ts_status compare(const ts_tensor *x, const tsi_contract *contract, const
                     tsi_shape_text(&contract->meta.shape, was, sizeof was), then);
 }
 
+/* Both ends agree on a link before its tensor goes: `x` at the end that sends, else NULL. */
+static ts_status agree(ts_pipeline *p, const ts_cell *c, ts_tensor *x, const ts_peer *peer,
+                       tsi_contract *contract)
+{
+    if (p->options.shape && (p->announces || p->options.begin)) {
+        TSI_TRY(expect(p, c, contract));
+    } else if (!p->options.shape && p->announces) {
+        return x ? announce(p, x, peer, contract) : hear(p, peer, c->stage, contract);
+    }
+    return x ? compare(x, contract, p->graph.link[c->link].name) : TS_OK;
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c)
@@ -154,10 +179,7 @@ ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c)
     tsi_passing *x = &p->passing[slot];
     ts_peer to = peer_of(p, c->peer, TSI_CHANNEL_FORWARD);
     TSI_ASSERT(x->made != NULL);
-    if (p->announces)
-        TSI_TRY(announce(p, x->made, &to, &p->contract[slot]));
-    else
-        TSI_TRY(compare(x->made, &p->contract[slot], p->graph.link[c->link].name));
+    TSI_TRY(agree(p, c, x->made, &to, &p->contract[slot]));
     return (ts_send)(x->made, &to);
 }
 
@@ -166,7 +188,7 @@ ts_status tsi_pipeline_receive_forward(ts_pipeline *p, const ts_cell *c)
     int64_t slot = tsi_pipeline_slot(p, c->link, c->micro);
     const tsi_contract *contract = &p->contract[slot];
     ts_peer from = peer_of(p, c->peer, TSI_CHANNEL_FORWARD);
-    if (p->announces) TSI_TRY(hear(p, &from, c->stage, &p->contract[slot]));
+    TSI_TRY(agree(p, c, NULL, &from, &p->contract[slot]));
     ts_tensor *got = (ts_recv)(&contract->meta, contract->sharding, &from);
     p->passing[slot].got = ts_tensor_retain(got);
     return ts_rank_status(p->rank);
@@ -208,6 +230,37 @@ ts_status tsi_pipeline_receive_backward(ts_pipeline *p, const ts_cell *c)
     TSI_ASSERT(x->back_count < p->graph.link[c->link].to_count);
     x->back[x->back_count++] = ts_tensor_retain(got);
     return TS_OK;
+}
+
+/* ---- out of turn ----------------------------------------------------------------------------- */
+
+/* This rank's first stage. */
+static int32_t own_stage(const ts_pipeline *p)
+{
+    int32_t stage = 0;
+    while (stage + 1 < p->stage_count && !tsi_pipeline_has(p, stage))
+        stage++;
+    return stage;
+}
+
+ts_tensor *tsi_pipeline_pass(ts_pipeline *p, ts_tensor *x, int32_t stage)
+{
+    int32_t holder = p->lowered->rank_of[stage];
+    tsi_contract contract = { 0 };
+    ts_status status = TS_OK;
+    for (int32_t r = 0; r < p->lowered->ranks && status == TS_OK && p->at == holder; r++) {
+        ts_peer to = peer_of(p, r, TSI_CHANNEL_FORWARD);
+        if (r == holder) continue;
+        status = announce(p, x, &to, &contract);
+        if (status == TS_OK) status = (ts_send)(x, &to);
+    }
+    if (p->at != holder) {
+        ts_peer from = peer_of(p, holder, TSI_CHANNEL_FORWARD);
+        status = hear(p, &from, own_stage(p), &contract);
+        x = status == TS_OK ? (ts_recv)(&contract.meta, contract.sharding, &from) : NULL;
+    }
+    ts_sharding_release(contract.sharding);
+    return status == TS_OK ? x : NULL;
 }
 
 /* ---- shared parameters ----------------------------------------------------------------------- */

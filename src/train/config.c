@@ -121,6 +121,13 @@ static const key keys[] = {
     TEXT(parallel, mesh, "dp=1", "roles and sizes: fsdp=2, tp=2"),
     TEXT(parallel, plan, "", "dp, tp or sp; empty: sp where the mesh has an axis tp, else dp"),
     INT(parallel, ep, "1", 1, 1e9, "experts are cut over groups of so many neighbouring ranks"),
+    TEXT(parallel, schedule, "1F1B",
+         "with an axis pp: GPipe, 1F1B, LoopedBFS, Interleaved1F1B, InterleavedZeroBubble, "
+         "ZBVZeroBubble, DualPipeV, search, or a file"),
+    TEXT(parallel, stages, "",
+         "with an axis pp: of a rank, 2; with blocks of each, 2: 3 4 4 3, or 2: cost; empty: what "
+         "the schedule needs"),
+    INT(parallel, micro_batches, "4", 1, 1048576, "with an axis pp: of a part of a step"),
     TEXT(parallel, recompute, "none",
          "none; full: layers run again in backward; N: every N-th; select: what is cheap does"),
     TEXT(parallel, reshard, "auto",

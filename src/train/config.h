@@ -51,6 +51,8 @@ typedef struct tsi_parallel_keys {
     char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16], reshard[16];
     int64_t ep;
     char attention[16], balance[16];
+    char schedule[TSI_CONFIG_TEXT_MAX], stages[TSI_CONFIG_TEXT_MAX];
+    int64_t micro_batches;
 } tsi_parallel_keys;
 
 typedef struct tsi_log_keys {

@@ -133,7 +133,8 @@ static int64_t lengths_of(const int32_t *row, int64_t context, int64_t end, int6
 }
 
 /* Every rank reads all rows: lengths are never sent. */
-ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count)
+static ts_status take_documents(tsi_run *run, int64_t step, const int64_t *row, int64_t first,
+                                int64_t count)
 {
     const tsi_data_keys *keys = &run->config->data;
     if (strcmp(keys->documents, "separate") != 0) return TS_OK;
@@ -142,7 +143,8 @@ ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t c
     int64_t *counts = length + count * keys->context, used = 0;
     ts_status status = TS_OK;
     for (int64_t r = 0; r < count && status == TS_OK; r++) {
-        status = ts_loader_batch(run->loader, step, first + r, 1, run->row);
+        int64_t at = first + (row ? row[r] : r);
+        status = ts_loader_batch(run->loader, step, at, 1, run->row);
         counts[r] = lengths_of(run->row, keys->context, keys->end, length + used);
         used += counts[r];
     }
@@ -152,4 +154,15 @@ ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t c
     }
     tsi_free(length);
     return status;
+}
+
+ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count)
+{
+    return take_documents(run, step, NULL, first, count);
+}
+
+ts_status tsi_run_documents_of(tsi_run *run, int64_t step, const int64_t *row, int64_t first,
+                               int64_t count)
+{
+    return take_documents(run, step, row, first, count);
 }

@@ -43,15 +43,38 @@ static ts_status no_token(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
+typedef struct no_tokens {
+    ts_model *model;
+    const ts_train_shape *shape;
+} no_tokens;
+
+static ts_tensor *tokens_of(void *context, int64_t shift)
+{
+    (void)shift;
+    const no_tokens *n = context;
+    ts_meta meta = { .shape = TS_SHAPE(n->shape->rows, n->shape->context), .dtype = TS_DTYPE_I64 };
+    return ts_from_function(no_token, NULL, n->model->tokens, meta);
+}
+
+static ts_status run_staged(const described *d, ts_model *m, tsi_stages *stages)
+{
+    no_tokens n = { m, &d->shape };
+    tsi_part part = { .rows = d->shape.rows,
+                      .context = d->shape.context,
+                      .factor = 1.0 / d->shape.parts,
+                      .tokens = tokens_of,
+                      .of = &n };
+    double loss;
+    return tsi_stages_run(stages, &part, &loss);
+}
+
 /* As trainer.c does it. */
 static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape, int32_t part)
 {
     ts_scope scope = ts_scope_open(me, NULL);
     ts_tape_begin(me);
-    ts_meta meta = { .shape = TS_SHAPE(shape->rows, shape->context), .dtype = TS_DTYPE_I64 };
-    ts_tensor *ids = ts_from_function(no_token, NULL, m->tokens, meta);
-    ts_tensor *labels = ts_from_function(no_token, NULL, m->tokens, meta);
-    ts_tensor *mean = (ts_model_loss)(m, ids, labels);
+    no_tokens n = { m, shape };
+    ts_tensor *mean = (ts_model_loss)(m, tokens_of(&n, 0), tokens_of(&n, 1));
     ts_tensor *root = shape->parts > 1 ? ts_mul_scalar(mean, 1.0 / shape->parts) : mean;
     double loss;
     ts_status status = ts_tensor_item(mean, &loss);
@@ -70,23 +93,23 @@ static ts_optimizer *optimizer_of(ts_model *m, const ts_train_shape *shape)
     return shape->moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, &adamw);
 }
 
-static ts_status run_step(ts_rank *me, const described *d, ts_model *m)
+static ts_status run_step(ts_rank *me, const described *d, ts_model *m, tsi_stages *stages)
 {
     for (int32_t part = 0; part < d->shape.parts; part++)
-        TSI_TRY(run_part(me, m, &d->shape, part));
+        TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
     return ts_module_reset(m->root); /* gradients go, as after an update */
 }
 
 /* The first notes orders and fills caches; the last is what is counted. */
-static ts_status run_steps(ts_rank *me, described *d, ts_model *m)
+static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *stages)
 {
     ts_modelled before = { .struct_size = sizeof before }, after = before;
     tsi_traffic traffic;
     for (int32_t step = 0; step + 1 < STEPS; step++)
-        TSI_TRY(run_step(me, d, m));
+        TSI_TRY(run_step(me, d, m, stages));
     TSI_TRY(ts_rank_modelled(me, &before));
-    TSI_TRY(tsi_traffic_begin(&traffic, m->mesh));
-    ts_status status = run_step(me, d, m);
+    TSI_TRY(tsi_traffic_begin(&traffic, tsi_model_mesh(m)));
+    ts_status status = run_step(me, d, m, stages);
     tsi_traffic_end(&traffic);
     TSI_TRY(status);
     TSI_TRY(ts_rank_modelled(me, &after));
@@ -138,12 +161,14 @@ static ts_status work(ts_rank *me, void *argument)
     tsi_declare_how how = { .vocab = d->vocab, .without_weights = 1 };
     ts_model *twin = mesh && d->model ? tsi_model_twin(d->model, mesh) : NULL;
     ts_status status = mesh ? TS_OK : ts_rank_status(me);
-    if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin);
+    tsi_stages *stages = NULL;
+    if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin, &stages);
     if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
-    if (status == TS_OK) status = run_steps(me, d, twin);
+    if (status == TS_OK) status = run_steps(me, d, twin, stages);
     if (status == TS_OK) status = account(me, d, twin);
     ts_optimizer_destroy(optimizer);
+    tsi_stages_close(stages);
     ts_model_destroy(twin);
     ts_mesh_release(mesh);
     return status;
@@ -217,6 +242,26 @@ ts_train_shape tsi_train_shape(const ts_train_config *c)
                              .moment_dtype = narrow ? TS_DTYPE_BF16 : 0 };
 }
 
+ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
+                                  ts_train_cost *out)
+{
+    ts_roles roles;
+    TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
+    *out = (ts_train_cost){ .struct_size = sizeof *out };
+    described d = { .config = config,
+                    .shape = tsi_train_shape(config),
+                    .mesh = tsi_strdup(config->parallel.mesh),
+                    .vocab = vocab,
+                    .rank = rank,
+                    .ranks = roles.ranks,
+                    .cost = *out };
+    if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
+    ts_status status = run_described(&d);
+    tsi_free(d.mesh);
+    if (status == TS_OK) *out = d.cost;
+    return status;
+}
+
 /* Where the configuration leaves the vocabulary to the data: the tokenizer's. */
 static ts_status find_vocabulary(const ts_train_config *c, int64_t *vocab)
 {
@@ -243,15 +288,7 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
         return TSI_FAIL(TS_ERR_ARG,
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
-    described d = { .config = config,
-                    .shape = tsi_train_shape(config),
-                    .mesh = tsi_strdup(config->parallel.mesh),
-                    .ranks = roles.ranks,
-                    .cost = *out };
-    if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
-    ts_status status = find_vocabulary(config, &d.vocab);
-    if (status == TS_OK) status = run_described(&d); /* the first rank has the largest pieces */
-    tsi_free(d.mesh);
-    if (status == TS_OK) *out = d.cost;
-    return status;
+    int64_t vocab = 0;
+    TSI_TRY(find_vocabulary(config, &vocab));
+    return tsi_train_estimate_rank(config, vocab, 0, out); /* it has the largest pieces */
 }

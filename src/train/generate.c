@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "model/model.h"
 #include "tessera/train.h"
 
 static ts_status token_at(const int64_t *global, void *element, void *context)
@@ -109,7 +110,7 @@ static ts_status check_prompt(const ts_tokens *prompt, int64_t vocabulary)
 static ts_status asked_to_end(ts_model *model, const ts_generate_options *o, int64_t *end)
 {
     *end = o->end ? o->end(o->context) != 0 : 0;
-    ts_group *all = ts_mesh_group(ts_module_mesh(ts_model_module(model)), NULL);
+    ts_group *all = ts_mesh_group(tsi_model_mesh(model), NULL);
     if (!o->end || ts_group_size(all) == 1) return TS_OK;
     ts_array word = TS_INIT(ts_array);
     word.data = end;

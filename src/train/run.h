@@ -17,6 +17,7 @@
 #include "model/model.h"
 #include "tessera/checkpoint.h"
 #include "train/config.h"
+#include "train/stages.h"
 
 typedef enum tsi_phase {
     TSI_PHASE_DATA,
@@ -51,6 +52,7 @@ typedef struct tsi_run {
     ts_mesh *mesh;
     ts_group *all; /* of the mesh; borrowed */
     ts_model *model;
+    tsi_stages *stages; /* of the axis pp; NULL: there is none */
     ts_optimizer *optimizer;
     ts_loader *loader;
     ts_state *state; /* of the model and the optimiser, as it is saved */
@@ -76,6 +78,9 @@ ts_status tsi_run_data(tsi_run *run);
 /* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
 /* Tells the model which documents these rows are packed from, where they are separate. */
 ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count);
+/* The same of rows row[0 .. count), counted from `first`. */
+ts_status tsi_run_documents_of(tsi_run *run, int64_t step, const int64_t *row, int64_t first,
+                               int64_t count);
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
 
 /* ---- the directory */
@@ -105,6 +110,10 @@ static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64
 /* What of a configuration decides what a step costs. */
 ts_train_shape tsi_train_shape(const ts_train_config *config);
 
+/* As ts_train_forecast, of one rank; a vocabulary of 0 is the configuration's. */
+ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
+                                  ts_train_cost *out);
+
 /* ---- traffic */
 typedef struct tsi_traffic { /* of one rank */
     ts_mesh *mesh;
@@ -121,10 +130,13 @@ typedef struct tsi_declare_how {
     int32_t without_weights; /* of a directory, config.json alone is read */
     int32_t reserved;
 } tsi_declare_how;
-/* The model that the configuration says, declared and wrapped; the caller destroys *out, also on
- * failure. */
+/* The model that the configuration says, declared, cut into stages where the mesh has an axis pp
+ * (else *stages stays NULL), and wrapped; the caller destroys both, also on failure. */
 ts_status tsi_train_declare(const ts_train_config *config, ts_mesh *mesh,
-                            const tsi_declare_how *how, ts_model **out);
+                            const tsi_declare_how *how, ts_model **out, tsi_stages **stages);
+
+/* ---- stages: a run's part through them (run_stages.c) */
+ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *loss); /* [coll] */
 
 /* ---- numbers */
 ts_status tsi_measure_plan(tsi_run *run);

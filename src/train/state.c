@@ -141,6 +141,7 @@ static ts_status open_state(tsi_run *run)
     if (!run->state) return ts_rank_status(run->me);
     TSI_TRY(ts_state_add_module(run->state, "", ts_model_module(run->model)));
     TSI_TRY(ts_state_add_optimizer(run->state, "", run->optimizer));
+    if (run->model->tied_copy) TSI_TRY(tsi_state_copied(run->state, run->model->tied_name));
     return add_files(run);
 }
 

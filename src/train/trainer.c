@@ -35,9 +35,6 @@ static ts_status make_mesh(tsi_run *run)
 {
     ts_roles roles;
     TSI_TRY(ts_roles_parse(run->config->parallel.mesh, &roles));
-    if (roles.size[TS_ROLE_PIPELINE] > 1)
-        return TSI_FAIL(TS_ERR_MISSING, "parallel.mesh: \"%s\": pipelines are not trained yet",
-                        run->config->parallel.mesh);
     run->mesh = ts_mesh_create(run->me, run->config->parallel.mesh);
     if (!run->mesh) return ts_rank_status(run->me);
     int64_t size = ts_mesh_size(run->mesh, NULL), world = ts_rank_count(run->me);
@@ -126,8 +123,8 @@ static int32_t algorithm_of(const char *word)
     return strcmp(word, "heads") == 0 ? TS_ATTENTION_HEADS : TS_ATTENTION_AUTO;
 }
 
-ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
-                            ts_model **out)
+static ts_status declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
+                         ts_model **out)
 {
     ts_model_options options = TS_INIT(ts_model_options);
     options.plan = c->parallel.plan[0] ? c->parallel.plan : NULL;
@@ -146,7 +143,19 @@ ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_d
         if (c->model.directory[0]) TSI_TRY(ts_model_config_read(c->model.directory, &config));
         *out = ts_model_declare(mesh, &config, &options);
     }
-    return *out ? wrap(*out, mesh, &c->parallel) : ts_rank_status(mesh->rank);
+    return *out ? TS_OK : ts_rank_status(mesh->rank);
+}
+
+ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
+                            ts_model **out, tsi_stages **stages)
+{
+    bool staged = ts_mesh_axis(mesh, "pp") >= 0;
+    ts_mesh *here = staged ? ts_pipeline_mesh(mesh, NULL) : ts_mesh_retain(mesh);
+    ts_status status = here ? declare(c, here, how, out) : ts_rank_status(mesh->rank);
+    if (status == TS_OK) status = tsi_stages_open(c, mesh, *out, stages);
+    if (status == TS_OK) status = wrap(*out, here, &c->parallel);
+    ts_mesh_release(here);
+    return status;
 }
 
 /* Declared, wrapped, then read or begun. */
@@ -154,7 +163,7 @@ static ts_status make_model(tsi_run *run)
 {
     const ts_train_config *c = run->config;
     tsi_declare_how how = { .vocab = ts_loader_vocabulary(run->loader) };
-    TSI_TRY(tsi_train_declare(c, run->mesh, &how, &run->model));
+    TSI_TRY(tsi_train_declare(c, run->mesh, &how, &run->model, &run->stages));
     TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);
     if (made->vocab < ts_loader_vocabulary(run->loader))
@@ -218,8 +227,8 @@ static ts_status set_up(tsi_run *run)
     TSI_TRY(make_optimizer(run));
     TSI_TRY(resume(run));
     const tsi_rank_device *device = tsi_rank_device_of(run->me);
-    run->late =
-        run->options->late && device && !device->device->host_readable && run->scale.every == 0;
+    run->late = run->options->late && device && !device->device->host_readable &&
+                run->scale.every == 0 && !run->stages;
     ts_train_plan *p = &run->plan;
     p->mesh = run->mesh_text;
     p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_model_plan_default(run->mesh);
@@ -276,6 +285,21 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *l
     return status;
 }
 
+/* The same through the pipeline; what it says of the loss is a number already. */
+static ts_status run_staged(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss,
+                            int64_t *mark)
+{
+    double mean = 0;
+    TSI_TRY(tsi_run_staged_part(run, step, part, &mean));
+    lap(run, TSI_PHASE_BACKWARD, mark);
+    ts_scope scope = ts_scope_open(run->me, NULL);
+    ts_tensor *number = ts_full(mean, ts_module_mesh(ts_model_module(run->model)), TS_DTYPE_F64,
+                                TS_SHAPE_SCALAR, NULL);
+    ts_status status = number ? add_loss(run, loss, number) : ts_rank_status(run->me);
+    ts_scope_close(scope);
+    return status;
+}
+
 /* Leaves a step out whose gradients are not finite and halves the scale. A run in which that does
  * not help, or that would end without having learnt anything, fails: its weights are of no use. */
 static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
@@ -301,13 +325,15 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
     for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
-        status = run_part(run, step, part, loss, mark);
+        status = run->stages ? run_staged(run, step, part, loss, mark)
+                             : run_part(run, step, part, loss, mark);
     if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
     if (status == TS_OK)
-        status = ts_optimizer_step_with(run->optimizer,
-                                        TS_OPTIONS(ts_step_options, .norm_max = c->train.clip,
-                                                   .grad_scale = run->scale.value, .loss = loss,
-                                                   .skips = run->scale.every > 0));
+        status = ts_optimizer_step_with(
+            run->optimizer,
+            TS_OPTIONS(ts_step_options, .norm_max = c->train.clip, .grad_scale = run->scale.value,
+                       .loss = loss, .skips = run->scale.every > 0,
+                       .stages = tsi_stages_group(run->stages), .shared = run->model->tied_copy));
     ts_tensor_release(loss);
     lap(run, TSI_PHASE_UPDATE, mark);
     return status;
@@ -557,6 +583,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_history_close(&run.history);
     ts_state_destroy(run.state);
     ts_optimizer_destroy(run.optimizer);
+    tsi_stages_close(run.stages);
     ts_model_destroy(run.model);
     ts_loader_close(run.loader);
     tsi_free(run.row);

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stages.c - a part of a training step through a pipeline.
+ *
+ * A micro-batch consists of rows of every rank's own piece of the part; losses are sums over its
+ * tokens, divided by those of the part, so that uneven micro-batches weigh what they are.
+ *
+ * INV: all ranks run the same schedule: where finding it depends on time, the first rank's holds.
+ */
+#include "train/stages.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/layout.h"
+#include "parallel/pipeline.h"
+
+struct tsi_stages {
+    ts_model *model;
+    ts_mesh *mesh; /* with the axis, retained */
+    ts_schedule *schedule;
+    ts_pipeline *pipeline;
+    int64_t *blocks;         /* [stage] */
+    int64_t *size;           /* [micro]: rows of it */
+    int64_t **row;           /* [micro]: which they are; NULL: nobody asked */
+    tsi_part part;           /* the one at hand */
+    ts_tensor *ids, *labels; /* of it, retained, where they are needed */
+};
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+ts_status tsi_stages_parse(const char *text, tsi_stages_text *out)
+{
+    *out = (tsi_stages_text){ 0 };
+    enum { MOST = sizeof out->blocks / sizeof out->blocks[0] };
+    tsi_cursor cursor = tsi_cursor_of("parallel.stages", text);
+    if (tsi_cursor_done(&cursor)) return TS_OK;
+    if (!tsi_cursor_int(&cursor, &out->per_rank) || out->per_rank < 1 || out->per_rank > 65536)
+        return tsi_cursor_fail(&cursor, "a number of stages of a rank, from 1 to 65536");
+    if (!tsi_cursor_take(&cursor, ':')) {
+        if (tsi_cursor_done(&cursor)) return TS_OK;
+        return tsi_cursor_fail(&cursor, "\":\" or the end");
+    }
+    char word[16] = "";
+    if (tsi_cursor_word(&cursor, word, sizeof word)) {
+        out->by_cost = strcmp(word, "cost") == 0;
+        if (out->by_cost && tsi_cursor_done(&cursor)) return TS_OK;
+        return tsi_cursor_fail(&cursor, "\"cost\" or blocks of each stage");
+    }
+    do {
+        int64_t blocks = 0;
+        if (out->count == MOST || !tsi_cursor_int(&cursor, &blocks) || blocks < 1)
+            return tsi_cursor_fail(&cursor, "a number of blocks of at least 1");
+        out->blocks[out->count++] = blocks;
+        (void)tsi_cursor_take(&cursor, ',');
+    } while (!tsi_cursor_done(&cursor));
+    return TS_OK;
+}
+
+ts_status tsi_stages_schedule(const ts_train_config *c, int64_t ranks, ts_schedule **out)
+{
+    tsi_stages_text said;
+    *out = NULL;
+    TSI_TRY(tsi_stages_parse(c->parallel.stages, &said));
+    ts_schedule_options size = { .struct_size = sizeof size,
+                                 .ranks = ranks,
+                                 .micro_batches = c->parallel.micro_batches,
+                                 .stages_per_rank = said.per_rank };
+    TSI_TRY(ts_schedule_find(c->parallel.schedule, &size, out));
+    int64_t stages = ts_schedule_stages(*out), micros = ts_schedule_micro_batches(*out);
+    ts_status status = TS_OK;
+    if (said.count > 0 && said.count != stages)
+        status = TSI_FAIL(TS_ERR_ARG,
+                          "parallel.stages: blocks of %lld stages are said, the schedule has %lld",
+                          (long long)said.count, (long long)stages);
+    else if (micros != c->parallel.micro_batches)
+        status =
+            TSI_FAIL(TS_ERR_ARG, "parallel.micro_batches: is %lld, the schedule %s has %lld",
+                     (long long)c->parallel.micro_batches, c->parallel.schedule, (long long)micros);
+    if (status == TS_OK) return TS_OK;
+    ts_schedule_destroy(*out);
+    *out = NULL;
+    return status;
+}
+
+/* ---- one schedule on all ranks --------------------------------------------------------------- */
+
+static ts_array bytes_of(void *data, size_t count)
+{
+    ts_array array = TS_INIT(ts_array);
+    array.data = data;
+    array.meta = (ts_meta){ .shape = TS_SHAPE((int64_t)count), .dtype = TS_DTYPE_U8 };
+    return array;
+}
+
+/* The first rank's text on every rank. */
+static ts_status share_schedule(tsi_stages *s)
+{
+    ts_group *all = ts_mesh_group(s->mesh, NULL);
+    if (!all) return ts_rank_status(s->model->rank);
+    uint64_t length = ts_schedule_text(s->schedule, NULL, 0);
+    ts_array word = bytes_of(&length, sizeof length);
+    TSI_TRY(ts_group_broadcast(all, &word, 0, NULL));
+    char *text = tsi_calloc((size_t)length + 1, 1);
+    if (!text) return tsi_fail_memory("a schedule", (size_t)length);
+    if (ts_group_index(all) == 0) (void)ts_schedule_text(s->schedule, text, (size_t)length + 1);
+    word = bytes_of(text, (size_t)length);
+    ts_status status = ts_group_broadcast(all, &word, 0, NULL);
+    ts_schedule *read = NULL;
+    if (status == TS_OK) status = ts_schedule_parse(text, &read);
+    tsi_free(text);
+    if (status != TS_OK) return status;
+    ts_schedule_destroy(s->schedule);
+    s->schedule = read;
+    return TS_OK;
+}
+
+/* ---- what the pipeline asks ------------------------------------------------------------------ */
+
+static ts_tensor *micro_of(const tsi_stages *s, ts_tensor *of, int64_t micro)
+{
+    return ts_micro_batch(of, 0, ts_schedule_micro_batches(s->schedule), micro);
+}
+
+static ts_tensor *input_of(void *context, ts_rank *me, int64_t micro, int32_t index)
+{
+    (void)me, (void)index;
+    const tsi_stages *s = context;
+    return micro_of(s, s->ids, micro);
+}
+
+static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
+                          int32_t count)
+{
+    (void)me, (void)count;
+    const tsi_stages *s = context;
+    double tokens = (double)s->part.rows * (double)s->part.context;
+    ts_tensor *sum = ts_cross_entropy_sum(output[0], micro_of(s, s->labels, micro));
+    return ts_mul_scalar(sum, s->part.factor / tokens);
+}
+
+static ts_status begin_micro(void *context, ts_rank *me, int64_t micro)
+{
+    (void)me;
+    const tsi_stages *s = context;
+    if (!s->part.documents || !s->row) return TS_OK;
+    return s->part.documents(s->part.of, s->row[micro], s->size[micro]);
+}
+
+static ts_status shape_of(void *context, ts_rank *me, int64_t micro, ts_shape *ids)
+{
+    (void)me;
+    const tsi_stages *s = context;
+    *ids = TS_SHAPE(s->size[micro], s->part.context);
+    return TS_OK;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static ts_status cut_blocks(tsi_stages *s, const char *text)
+{
+    int64_t stages = ts_schedule_stages(s->schedule), blocks = ts_model_block_count(s->model);
+    tsi_stages_text said;
+    TSI_TRY(tsi_stages_parse(text, &said));
+    s->blocks = tsi_calloc((size_t)stages, sizeof *s->blocks);
+    s->size = tsi_calloc((size_t)ts_schedule_micro_batches(s->schedule), sizeof *s->size);
+    if (!s->blocks || !s->size) return tsi_fail_memory("the stages of a run", (size_t)stages * 8);
+    if (said.count > 0) {
+        memcpy(s->blocks, said.blocks, (size_t)said.count * sizeof *s->blocks);
+        return TS_OK;
+    }
+    return ts_stage_cut(NULL, blocks, stages, s->blocks);
+}
+
+static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
+{
+    int64_t ranks = ts_mesh_size(s->mesh, "pp");
+    TSI_TRY(tsi_stages_schedule(c, ranks, &s->schedule));
+    if (strcasecmp(c->parallel.schedule, "search") == 0) TSI_TRY(share_schedule(s));
+    TSI_TRY(cut_blocks(s, c->parallel.stages));
+    ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
+    options.mesh = s->mesh;
+    options.schedule = s->schedule;
+    options.blocks = s->blocks;
+    options.input = input_of;
+    options.loss = loss_of;
+    options.context = s;
+    options.shape = shape_of;
+    if (strcmp(c->data.documents, "separate") == 0) options.begin = begin_micro;
+    s->pipeline = ts_model_pipeline(s->model, &options);
+    return s->pipeline ? TS_OK : ts_rank_status(s->model->rank);
+}
+
+ts_status tsi_stages_open(const ts_train_config *c, ts_mesh *mesh, ts_model *model,
+                          tsi_stages **out)
+{
+    *out = NULL;
+    if (ts_mesh_axis(mesh, "pp") < 0) return TS_OK;
+    tsi_stages *s = tsi_calloc(1, sizeof *s);
+    if (!s) return tsi_fail_memory("the stages of a run", sizeof *s);
+    s->model = model;
+    s->mesh = ts_mesh_retain(mesh);
+    ts_status status = open_stages(s, c);
+    if (status == TS_OK)
+        *out = s;
+    else
+        tsi_stages_close(s);
+    return status;
+}
+
+void tsi_stages_close(tsi_stages *s)
+{
+    if (!s) return;
+    int64_t micros = s->schedule ? ts_schedule_micro_batches(s->schedule) : 0;
+    for (int64_t m = 0; s->row && m < micros; m++)
+        tsi_free(s->row[m]);
+    ts_tensor_release(s->ids);
+    ts_tensor_release(s->labels);
+    ts_pipeline_destroy(s->pipeline);
+    ts_schedule_destroy(s->schedule);
+    ts_mesh_release(s->mesh);
+    tsi_free(s->row);
+    tsi_free(s->blocks);
+    tsi_free(s->size);
+    tsi_free(s);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Rows of each micro-batch, of all ranks together. */
+static ts_status find_sizes(tsi_stages *s)
+{
+    ts_shape shape = TS_SHAPE(s->part.rows, s->part.context);
+    const ts_layout *layout = tsi_layout_intern(ts_model_tokens(s->model), &shape);
+    if (!layout) return ts_rank_status(s->model->rank);
+    int64_t micros = ts_schedule_micro_batches(s->schedule);
+    for (int64_t m = 0; m < micros; m++)
+        s->size[m] = tsi_micro_batch_extent(layout, 0, micros, m);
+    ts_layout_release(layout);
+    return TS_OK;
+}
+
+static ts_status row_number(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = global[0];
+    return TS_OK;
+}
+
+/* The numbers of a micro-batch's rows, as they lie in it. */
+static ts_status read_rows(tsi_stages *s, int64_t micro)
+{
+    ts_meta meta = { .shape = TS_SHAPE(s->part.rows, 1), .dtype = TS_DTYPE_I64 };
+    ts_array to = TS_INIT(ts_array);
+    s->row[micro] = tsi_calloc((size_t)s->size[micro] + 1, sizeof(int64_t));
+    if (!s->row[micro]) return tsi_fail_memory("the rows of a micro-batch", 8);
+    if (s->size[micro] == 0) return TS_OK;
+    ts_tensor *all = ts_from_function(row_number, NULL, ts_model_tokens(s->model), meta);
+    to.data = s->row[micro];
+    to.meta = (ts_meta){ .shape = TS_SHAPE(s->size[micro], 1), .dtype = TS_DTYPE_I64 };
+    return ts_tensor_read(micro_of(s, all, micro), &to);
+}
+
+static ts_status find_rows(tsi_stages *s)
+{
+    int64_t micros = ts_schedule_micro_batches(s->schedule);
+    if (!s->part.documents || s->row) return TS_OK;
+    s->row = tsi_calloc((size_t)micros, sizeof *s->row);
+    if (!s->row) return tsi_fail_memory("the rows of micro-batches", (size_t)micros * 8);
+    ts_scope scope = ts_scope_open(s->model->rank, "rows");
+    ts_status status = TS_OK;
+    for (int64_t m = 0; m < micros && status == TS_OK; m++)
+        status = read_rows(s, m);
+    ts_scope_close(scope);
+    return status;
+}
+
+/* Tokens where a stage of this rank needs them; all ranks cut the sequence alike. */
+static ts_status take_tokens(tsi_stages *s)
+{
+    const ts_model *m = s->model;
+    const ts_sharding *cut = ts_model_tokens_of(s->model, s->part.context, m->documents);
+    if (!cut) return ts_rank_status(m->rank);
+    TSI_TRY(tsi_model_follow_to(s->model, cut));
+    if (m->here[0]) s->ids = ts_tensor_retain(s->part.tokens(s->part.of, 0));
+    if (m->here[m->block_count - 1]) s->labels = ts_tensor_retain(s->part.tokens(s->part.of, 1));
+    if (s->part.documents) tsi_pipeline_renew(s->pipeline); /* the cut may be another one */
+    return ts_rank_status(m->rank);
+}
+
+ts_status tsi_stages_run(tsi_stages *s, const tsi_part *part, double *loss)
+{
+    double sum = 0;
+    s->part = *part;
+    TSI_TRY(find_sizes(s));
+    TSI_TRY(find_rows(s));
+    ts_scope scope = ts_scope_open(s->model->rank, NULL);
+    ts_status status = take_tokens(s);
+    if (status == TS_OK) status = ts_pipeline_step(s->pipeline, s->size, &sum);
+    ts_tensor_release(s->ids);
+    ts_tensor_release(s->labels);
+    s->ids = s->labels = NULL;
+    ts_scope_close(scope);
+    *loss = sum / part->factor;
+    return status;
+}
+
+/* ---- getters --------------------------------------------------------------------------------- */
+
+ts_pipeline *tsi_stages_pipeline(const tsi_stages *s)
+{
+    return s->pipeline;
+}
+
+ts_group *tsi_stages_group(const tsi_stages *s)
+{
+    return s ? ts_mesh_group(s->mesh, "pp") : NULL;
+}
+
+const int64_t *tsi_stages_blocks(const tsi_stages *s)
+{
+    return s->blocks;
+}
+
+double tsi_stages_bubble(const tsi_stages *s)
+{
+    ts_schedule_costs costs = { .struct_size = sizeof costs };
+    ts_schedule_times times = { .struct_size = sizeof times };
+    bool good = ts_schedule_simulate(s->schedule, &costs, &times, NULL, NULL, NULL) == TS_OK;
+    return good ? times.fraction : 0;
+}
