@@ -26,7 +26,8 @@ static ts_status last_logits(ts_model *model, ts_rank *me, int32_t *window, int6
     ts_scope scope =
         ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
     ts_meta meta = { .shape = TS_SHAPE(1, length), .dtype = TS_DTYPE_I64 };
-    ts_tensor *ids = ts_from_function(token_at, window, ts_model_tokens(model), meta);
+    ts_tensor *ids =
+        ts_from_function(token_at, window, ts_model_tokens_of(model, length, NULL), meta);
     ts_tensor *last = ts_select(ts_model_logits(model, ids), 1, -1);
     ts_tensor *full = ts_tensor_full(ts_cast(last, TS_DTYPE_F64));
     ts_array view = TS_INIT(ts_array);
@@ -149,6 +150,7 @@ ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generat
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     int64_t vocabulary = ts_model_configuration(model)->vocab;
     TSI_TRY(check_prompt(prompt, vocabulary));
+    TSI_TRY(ts_model_documents(model, NULL)); /* those of a batch are of its length */
     ts_tokens all = { 0 };
     ts_status status = TS_OK;
     for (int64_t i = 0; i < prompt->count && status == TS_OK; i++)

@@ -261,7 +261,7 @@ static ts_status read_rows(tsi_stages *s, int64_t micro)
     ts_tensor *all = ts_from_function(row_number, NULL, ts_model_tokens(s->model), meta);
     to.data = s->row[micro];
     to.meta = (ts_meta){ .shape = TS_SHAPE(s->size[micro], 1), .dtype = TS_DTYPE_I64 };
-    return ts_tensor_read(micro_of(s, all, micro), &to);
+    return ts_tensor_read(ts_tensor_full(micro_of(s, all, micro)), &to);
 }
 
 static ts_status find_rows(tsi_stages *s)
