@@ -79,7 +79,8 @@ static bool read_file(const char *path, ts_stage_cost **out, int64_t *count, cha
     ts_json_document *document = NULL;
     if (!cli_json_read("schedule", path, &document))
         return refuse(error, size, "expected F=1,I=1,W=1 or a JSON file", path, strlen(path));
-    bool good = schedule_cost_json(ts_json_root(document), out, count, error, size);
+    const ts_json *root = ts_json_root(document), *measured = ts_json_member(root, "cost");
+    bool good = schedule_cost_json(measured != NULL ? measured : root, out, count, error, size);
     ts_json_release(document);
     return good;
 }

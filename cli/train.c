@@ -74,6 +74,13 @@ static void show_plan(const ts_train_plan *p, void *context)
     printf("data    %s tokens; a step has %lld = %lld rows of %lld\n",
            amount(a, sizeof a, (double)p->data_tokens), (long long)p->tokens_per_step,
            (long long)p->rows, (long long)p->context);
+    if (p->schedule != NULL) {
+        printf("stages  %lld of", (long long)p->stages);
+        for (int64_t g = 0; g < p->stages; g++)
+            printf(" %lld", (long long)p->blocks[g]);
+        printf(" blocks; %s, %lld micro-batches, idle %.1f %%\n", p->schedule,
+               (long long)p->micro_batches, 100 * p->bubble);
+    }
     int64_t total = p->weight_bytes + p->gradient_bytes + p->optimizer_bytes + p->activation_bytes;
     printf("memory  about %s a rank: weights %s, gradients %s, optimizer %s, activations %s\n",
            cli_bytes(a, sizeof a, total), cli_bytes(b, sizeof b, p->weight_bytes),
@@ -164,6 +171,9 @@ static int print_result(const job *j)
     }
     printf("%s after step %lld: loss %.4f, %s\n", r->stopped ? "stopped" : "done",
            (long long)r->step, r->loss, duration(time, sizeof time, r->seconds));
+    if (r->bubble_measured > 0)
+        printf("stages  idle %.1f %% by the schedule, %.1f %% measured in the last step\n",
+               100 * r->bubble, 100 * r->bubble_measured);
     printf("model   %s\nlog     %s\n", r->model, r->log);
     if (r->report[0]) printf("report  %s\n", r->report);
     return 0;

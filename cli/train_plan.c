@@ -44,7 +44,23 @@ static double rate_of(double said, int64_t ranks)
 
 static double compute_seconds(const ts_train_cost *c, double rate)
 {
-    return c->flops_per_token * (double)c->tokens / (double)c->ranks / rate;
+    double busy = 1 - c->bubble; /* ranks of a pipeline wait for each other */
+    return c->flops_per_token * (double)c->tokens / (double)c->ranks / rate / busy;
+}
+
+static void put_stages(const ts_train_cost *c, ts_json_writer *json)
+{
+    ts_json_put_key(json, "pipeline");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_int(json, "stages", c->stages);
+    ts_json_put_member_int(json, "micro_batches", c->micro_batches);
+    ts_json_put_member_real(json, "bubble", c->bubble);
+    ts_json_put_key(json, "peak");
+    ts_json_put_open(json, '[');
+    for (int64_t i = 0; i < c->place_count; i++)
+        ts_json_put_int(json, c->place_bytes[i]);
+    ts_json_put_close(json, ']');
+    ts_json_put_close(json, '}');
 }
 
 static int print_json(const ts_train_cost *c, double rate)
@@ -73,6 +89,7 @@ static int print_json(const ts_train_cost *c, double rate)
         ts_json_put_close(&json, '}');
     }
     ts_json_put_close(&json, ']');
+    if (c->stages > 0) put_stages(c, &json);
     ts_json_put_member_real(&json, "flops_per_second", rate);
     ts_json_put_member_real(&json, "compute_seconds", compute_seconds(c, rate));
     ts_json_put_member_real(&json, "comm_seconds", c->comm_seconds);
@@ -95,6 +112,13 @@ static int print_text(const ts_train_cost *c, double rate)
             printf("        %-12s %12s   at most %s\n", ts_memory_kind_name((ts_memory_kind)k),
                    cli_bytes(a, sizeof a, c->memory.at_peak[k]),
                    cli_bytes(b, sizeof b, c->memory.most[k]));
+    if (c->stages > 0) {
+        printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:",
+               (long long)c->stages, (long long)c->micro_batches, 100 * c->bubble);
+        for (int64_t i = 0; i < c->place_count; i++)
+            printf("%s %s", i > 0 ? "," : "", cli_bytes(a, sizeof a, c->place_bytes[i]));
+        printf("\n");
+    }
     for (int32_t i = 0; i < c->traffic_count; i++)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,

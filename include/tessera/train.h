@@ -39,7 +39,7 @@ typedef struct ts_train_shape {
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */
-enum { TS_TRAFFIC_MAX = 24 };
+enum { TS_TRAFFIC_MAX = 24, TS_TRAIN_PLACES_MAX = 64 };
 typedef struct ts_train_traffic {
     char axes[40]; /* that the group lies along: "fsdp", "replicate+fsdp" */
     char kind[24]; /* "exchange", "reduce_exchange", "all_reduce" ... */
@@ -58,6 +58,11 @@ typedef struct ts_train_cost {
     int64_t ranks, tokens; /* of the mesh; of a step, all ranks together */
     int32_t traffic_count, reserved;
     ts_train_traffic traffic[TS_TRAFFIC_MAX]; /* of a step */
+    /* With an axis pp, of a forecast: its idle share if all actions take the same, its stages, and
+     * the memory of a rank at each place of the axis, the first of them. */
+    double bubble;
+    int64_t stages, micro_batches, place_count;
+    int64_t place_bytes[TS_TRAIN_PLACES_MAX];
 } ts_train_cost;
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -72,6 +77,10 @@ typedef struct ts_train_plan {
     double flops_per_token; /* forward and backward */
     /* Of one rank, in bytes; activations are an estimate. */
     int64_t weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes;
+    const char *schedule;          /* of the axis pp; NULL: there is none */
+    int64_t stages, micro_batches; /* of it */
+    const int64_t *blocks;         /* of each stage */
+    double bubble;                 /* its idle share if all actions take the same */
 } ts_train_plan;
 
 typedef struct ts_train_step {
@@ -111,6 +120,8 @@ typedef struct ts_train_result {
     double loss, seconds;
     char model[512], report[512], log[512]; /* where they are; "" if not written */
     ts_text sample;                         /* rank 0: text the model went on with; release it */
+    double bubble, bubble_measured; /* idle share of ranks of a pipeline: of its schedule if all
+                                       actions took the same, and of the last step */
 } ts_train_result;
 
 typedef struct ts_generate_options {

@@ -188,7 +188,8 @@ static ts_status copy_shared(ts_pipeline *p, const ts_stages *stages)
 {
     size_t count = (size_t)stages->shared_count;
     p->shared = tsi_arena_calloc(&p->memory, count + 1, sizeof *p->shared);
-    if (!p->shared) return tsi_fail_memory("a pipeline", count * sizeof *p->shared);
+    p->before = tsi_arena_calloc(&p->memory, count + 1, sizeof(ts_tensor *));
+    if (!p->shared || !p->before) return tsi_fail_memory("a pipeline", count * sizeof *p->shared);
     p->shared_count = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
         const ts_shared_param *from = &stages->shared[i];
@@ -448,6 +449,7 @@ static ts_status run(ts_pipeline *p, const int64_t *size, double *loss, bool tra
     if (!p) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
     ts_status status = open_step(p, size, trains);
+    if (status == TS_OK && trains) status = tsi_pipeline_set_aside(p);
     if (status == TS_OK) status = run_list(p);
     if (status == TS_OK && trains) status = tsi_pipeline_share(p);
     if (status == TS_OK) status = finish_step(p, loss);

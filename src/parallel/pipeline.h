@@ -53,6 +53,7 @@ struct ts_pipeline {
     int32_t stage_count, micros, shared_count;
     tsi_stage *stage;
     ts_shared_param *shared;
+    ts_tensor **before; /* [shared]: gradients of steps before this one, retained; or NULL */
     tsi_stage_graph graph;
     ts_schedule *lowered;
     ts_pipeline_options options;
@@ -94,7 +95,9 @@ ts_status tsi_pipeline_receive_backward(ts_pipeline *p, const ts_cell *c);
 /* A tensor of the ranks that have that stage (others: NULL) on all ranks of the axis. maker [coll]
  */
 ts_tensor *tsi_pipeline_pass(ts_pipeline *p, ts_tensor *x, int32_t stage);
-/* Gradients of shared parameters become the sums over all that hold them. */
+/* Gradients of shared parameters become the sums over all that hold them: what steps before this
+ * one left is such a sum already and is set aside while it runs. */
+ts_status tsi_pipeline_set_aside(ts_pipeline *p);
 ts_status tsi_pipeline_share(ts_pipeline *p);
 
 /* ---- computations (pipeline_run.c) ----------------------------------------------------------- */

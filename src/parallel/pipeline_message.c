@@ -309,6 +309,25 @@ static ts_status share_one(ts_pipeline *p, const ts_shared_param *shared, const 
     return TS_OK;
 }
 
+ts_status tsi_pipeline_set_aside(ts_pipeline *p)
+{
+    for (int32_t i = 0; i < p->shared_count; i++) {
+        ts_tensor *parameter = p->shared[i].parameter;
+        ts_tensor *grad = parameter ? ts_tensor_grad(parameter) : NULL;
+        if (!grad) continue;
+        p->before[i] = ts_tensor_retain(grad);
+        TSI_TRY(ts_tensor_grad_clear(parameter));
+    }
+    return TS_OK;
+}
+
+/* What was set aside is added again. */
+static ts_status bring_back(ts_pipeline *p, int32_t i)
+{
+    if (!p->before[i]) return TS_OK;
+    return tsi_leaf_accumulate(tsi_leaf_of(p->shared[i].parameter), p->before[i]);
+}
+
 ts_status tsi_pipeline_share(ts_pipeline *p)
 {
     for (int32_t i = 0; i < p->shared_count; i++) {
@@ -321,6 +340,7 @@ ts_status tsi_pipeline_share(ts_pipeline *p)
             mine = mine || holder[k] == p->at;
         ts_scope scope = ts_scope_open(p->rank, "shared");
         ts_status status = mine && count > 1 ? share_one(p, &p->shared[i], holder, count) : TS_OK;
+        if (status == TS_OK) status = bring_back(p, i);
         ts_scope_close(scope);
         tsi_arena_rewind(&p->memory, mark);
         if (status != TS_OK) tsi_error_prefix("gradients of shared parameter %d", i);

@@ -286,4 +286,8 @@ void tsi_pipeline_drop(ts_pipeline *p)
     }
     for (int64_t i = 0; i < (int64_t)p->graph.count * p->micros; i++)
         forget_passing(&p->passing[i]);
+    for (int32_t i = 0; i < p->shared_count; i++) {
+        ts_tensor_release(p->before[i]);
+        p->before[i] = NULL;
+    }
 }

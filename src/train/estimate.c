@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "layout/mesh.h"
 #include "model/model.h"
 #include "op/core/dispatch.h"
 #include "train/run.h"
@@ -277,6 +278,60 @@ static ts_status find_vocabulary(const ts_train_config *c, int64_t *vocab)
     return TS_OK;
 }
 
+/* How far apart neighbours along pp are among the ranks; 0: there is no such axis. */
+static ts_status pipeline_stride(const char *mesh, int64_t *out)
+{
+    tsi_cursor cursor = tsi_cursor_of("mesh", mesh);
+    tsi_mesh_desc draft = { 0 };
+    int32_t star;
+    *out = 0;
+    TSI_TRY(tsi_mesh_parse_axes(&cursor, &draft, &star));
+    for (int32_t k = 0; k < draft.ndim; k++) {
+        if (strcmp(draft.name[k], "pp") == 0)
+            *out = 1;
+        else
+            *out *= draft.size[k];
+    }
+    return TS_OK;
+}
+
+/* The rank with most of all places along pp; work and parameters are of all of them. */
+static ts_status forecast_stages(const ts_train_config *config, int64_t vocab, int64_t places,
+                                 ts_train_cost *out)
+{
+    ts_train_cost most = { 0 }, one;
+    int64_t stride, peak[TS_TRAIN_PLACES_MAX] = { 0 };
+    double flops = 0;
+    TSI_TRY(pipeline_stride(config->parallel.mesh, &stride));
+    for (int64_t at = 0; at < places; at++) {
+        TSI_TRY(tsi_train_estimate_rank(config, vocab, at * stride, &one));
+        if (at == 0 || one.memory.peak > most.memory.peak) most = one;
+        if (at < TS_TRAIN_PLACES_MAX) peak[at] = one.memory.peak;
+        flops += one.flops_per_token;
+    }
+    *out = most;
+    out->flops_per_token = flops;
+    out->place_count = places < TS_TRAIN_PLACES_MAX ? places : TS_TRAIN_PLACES_MAX;
+    memcpy(out->place_bytes, peak, sizeof peak);
+    return TS_OK;
+}
+
+/* What the schedule alone says. */
+static ts_status forecast_schedule(const ts_train_config *config, int64_t places,
+                                   ts_train_cost *out)
+{
+    ts_schedule *schedule = NULL;
+    ts_schedule_costs costs = { .struct_size = sizeof costs };
+    ts_schedule_times times = { .struct_size = sizeof times };
+    TSI_TRY(tsi_stages_schedule(config, places, &schedule));
+    ts_status status = ts_schedule_simulate(schedule, &costs, &times, NULL, NULL, NULL);
+    out->bubble = times.fraction;
+    out->stages = ts_schedule_stages(schedule);
+    out->micro_batches = ts_schedule_micro_batches(schedule);
+    ts_schedule_destroy(schedule);
+    return status;
+}
+
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
 {
     if (!config || !out) return TSI_FAIL(TS_ERR_NULL, "forecast: an argument is NULL");
@@ -290,5 +345,10 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
                         config->parallel.mesh);
     int64_t vocab = 0;
     TSI_TRY(find_vocabulary(config, &vocab));
+    int64_t places = roles.size[TS_ROLE_PIPELINE];
+    if (places > 0) {
+        TSI_TRY(forecast_stages(config, vocab, places, out));
+        return forecast_schedule(config, places, out);
+    }
     return tsi_train_estimate_rank(config, vocab, 0, out); /* it has the largest pieces */
 }

@@ -19,6 +19,9 @@ ts_status tsi_measure_plan(tsi_run *run)
     ts_train_plan *p = &run->plan;
     p->parameters = cost.parameters;
     p->flops_per_token = cost.flops_per_token;
+    if (run->stages) /* each has its own part of them */
+        TSI_TRY(ts_pipeline_sum(tsi_stages_pipeline(run->stages), cost.flops_per_token,
+                                &p->flops_per_token));
     p->weight_bytes = cost.weight_bytes;
     p->gradient_bytes = cost.gradient_bytes;
     p->optimizer_bytes = cost.optimizer_bytes;

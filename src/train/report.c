@@ -396,6 +396,7 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     const ts_times *t = &run->measures.times;
     times(&out, "module", t->module, t->module_count, 64);
     times(&out, "operator", t->op, t->op_count, 20);
+    tsi_report_stages(&out, run);
     communication(&out, &run->measures.counts);
     memory(&out, run);
     mesh(&out, run);

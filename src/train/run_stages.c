@@ -38,3 +38,23 @@ ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *
     TSI_TRY(tsi_run_documents(run, step, r.first, count));
     return tsi_stages_run(run->stages, &all, loss);
 }
+
+void tsi_run_staged_plan(tsi_run *run)
+{
+    const ts_schedule *schedule = ts_pipeline_schedule(tsi_stages_pipeline(run->stages));
+    run->plan.schedule = run->config->parallel.schedule;
+    run->plan.stages = ts_schedule_stages(schedule);
+    run->plan.micro_batches = ts_schedule_micro_batches(schedule);
+    run->plan.blocks = tsi_stages_blocks(run->stages);
+    run->plan.bubble = tsi_stages_bubble(run->stages);
+}
+
+ts_status tsi_run_staged_end(tsi_run *run, ts_train_result *out)
+{
+    if (!run->stages) return TS_OK;
+    TSI_TRY(tsi_stages_measure(run->stages, &run->measured));
+    out->bubble = tsi_stages_bubble(run->stages);
+    out->bubble_measured = run->measured.bubble;
+    bool writes = ts_rank_index(run->me) == 0 && run->measured.span > 0;
+    return writes ? tsi_stages_write(run) : TS_OK;
+}

@@ -28,6 +28,7 @@ struct tsi_stages {
     int64_t **row;           /* [micro]: which they are; NULL: nobody asked */
     tsi_part part;           /* the one at hand */
     ts_tensor *ids, *labels; /* of it, retained, where they are needed */
+    double *begin, *end;     /* [cell of this rank]: of the last step */
 };
 
 /* ---- what is said ---------------------------------------------------------------------------- */
@@ -175,11 +176,18 @@ static ts_status cut_blocks(tsi_stages *s, const char *text)
     return ts_stage_cut(NULL, blocks, stages, s->blocks);
 }
 
+static size_t cells_of(const tsi_stages *s)
+{
+    return (size_t)ts_schedule_count(ts_pipeline_schedule(s->pipeline),
+                                     ts_pipeline_rank(s->pipeline));
+}
+
 static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
 {
     int64_t ranks = ts_mesh_size(s->mesh, "pp");
     TSI_TRY(tsi_stages_schedule(c, ranks, &s->schedule));
-    if (strcasecmp(c->parallel.schedule, "search") == 0) TSI_TRY(share_schedule(s));
+    bool alone = tsi_world_describes(s->model->rank->world);
+    if (strcasecmp(c->parallel.schedule, "search") == 0 && !alone) TSI_TRY(share_schedule(s));
     TSI_TRY(cut_blocks(s, c->parallel.stages));
     ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
     options.mesh = s->mesh;
@@ -191,7 +199,12 @@ static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
     options.shape = shape_of;
     if (strcmp(c->data.documents, "separate") == 0) options.begin = begin_micro;
     s->pipeline = ts_model_pipeline(s->model, &options);
-    return s->pipeline ? TS_OK : ts_rank_status(s->model->rank);
+    if (!s->pipeline) return ts_rank_status(s->model->rank);
+    size_t cells = cells_of(s);
+    s->begin = tsi_calloc(2 * cells + 1, sizeof *s->begin);
+    if (!s->begin) return tsi_fail_memory("the times of a schedule", cells * sizeof *s->begin);
+    s->end = s->begin + cells;
+    return TS_OK;
 }
 
 ts_status tsi_stages_open(const ts_train_config *c, ts_mesh *mesh, ts_model *model,
@@ -225,6 +238,7 @@ void tsi_stages_close(tsi_stages *s)
     tsi_free(s->row);
     tsi_free(s->blocks);
     tsi_free(s->size);
+    tsi_free(s->begin);
     tsi_free(s);
 }
 
@@ -304,6 +318,8 @@ ts_status tsi_stages_run(tsi_stages *s, const tsi_part *part, double *loss)
     ts_tensor_release(s->labels);
     s->ids = s->labels = NULL;
     ts_scope_close(scope);
+    memcpy(s->begin, ts_pipeline_begin(s->pipeline), cells_of(s) * sizeof *s->begin);
+    memcpy(s->end, ts_pipeline_end(s->pipeline), cells_of(s) * sizeof *s->end);
     *loss = sum / part->factor;
     return status;
 }
@@ -318,6 +334,12 @@ ts_pipeline *tsi_stages_pipeline(const tsi_stages *s)
 ts_group *tsi_stages_group(const tsi_stages *s)
 {
     return s ? ts_mesh_group(s->mesh, "pp") : NULL;
+}
+
+void tsi_stages_last(const tsi_stages *s, const double **begin, const double **end)
+{
+    *begin = s->begin;
+    *end = s->end;
 }
 
 const int64_t *tsi_stages_blocks(const tsi_stages *s)

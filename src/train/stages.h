@@ -48,6 +48,9 @@ const int64_t *tsi_stages_blocks(const tsi_stages *stages); /* of each stage */
 /* Idle share of the schedule if every forward and half of a backward cost the same. */
 double tsi_stages_bubble(const tsi_stages *stages);
 
+/* Times of the cells of this rank in the last step, kept while other forwards run. */
+void tsi_stages_last(const tsi_stages *stages, const double **begin, const double **end);
+
 /* ---- what was measured (stages_measure.c) ---------------------------------------------------- */
 typedef struct tsi_stages_measured { /* of all ranks of the axis, of the last step */
     const ts_schedule *schedule;     /* with messages */

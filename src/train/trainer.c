@@ -240,6 +240,7 @@ static ts_status set_up(tsi_run *run)
     p->context = c->data.context;
     p->tokens_per_step = p->rows * p->context;
     p->data_tokens = ts_loader_tokens(run->loader);
+    if (run->stages) tsi_run_staged_plan(run);
     return tsi_measure_plan(run);
 }
 
@@ -545,6 +546,7 @@ static ts_status finish(tsi_run *run, ts_train_result *out)
     TSI_TRY(tsi_train_path(run->config, "train.jsonl", out->log));
     TSI_TRY(ts_model_save(run->model, out->model));
     TSI_TRY(save_tokenizer(run, out->model));
+    TSI_TRY(tsi_run_staged_end(run, out));
     if (run->config->log.sample > 0 && run->config->log.prompt[0])
         TSI_TRY(sample(run, &out->sample));
     out->seconds = run->seconds;
@@ -583,6 +585,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_history_close(&run.history);
     ts_state_destroy(run.state);
     ts_optimizer_destroy(run.optimizer);
+    tsi_stages_measured_release(&run.measured);
     tsi_stages_close(run.stages);
     ts_model_destroy(run.model);
     ts_loader_close(run.loader);

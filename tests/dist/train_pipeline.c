@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs through a pipeline against one rank: twenty steps in f64 on meshes with an axis pp, with
+ * what else a run may be told; the same bits again; states of any pp on any other; bad input. */
+#include "dist/train_util.h"
+
+enum { LONG = 20 };
+
+#define BASE "[model]\nlayers = 3\ndtype = f64\n[train]\nsteps = 20\nbatch = 5\nclip = 0.5\n"
+
+typedef struct piped {
+    const char *name, *more;
+    int64_t ranks;
+} piped;
+
+static void near_losses(test *t, const char *name, const outcome *a, const outcome *b)
+{
+    for (int s = 1; s <= LONG; s++) {
+        TEST_SAY(t, fabs(a->loss[s] - b->loss[s]) <= 1e-11 * fabs(a->loss[s]),
+                 "%s, step %d: loss %.17g and %.17g", name, s, a->loss[s], b->loss[s]);
+        TEST_SAY(t, fabs(a->norm[s] - b->norm[s]) <= 1e-9 * fabs(a->norm[s]),
+                 "%s, step %d: norm %.17g and %.17g", name, s, a->norm[s], b->norm[s]);
+    }
+}
+
+/* Each on its mesh, all as one rank does it. */
+static void compare(test *t, const char *base, const piped *rows, size_t count)
+{
+    folder f = make_folder(t);
+    outcome one = { 0 };
+    char more[1024];
+    TEST_OK(t, train(t, &f, "one", base, 1, &one));
+    TEST_CHECK(t, one.loss[LONG] < one.loss[1]);
+    for (size_t i = 0; i < count; i++) {
+        outcome other = { 0 };
+        snprintf(more, sizeof more, "%s[parallel]\n%s", base, rows[i].more);
+        TEST_OK(t, train(t, &f, rows[i].name, more, rows[i].ranks, &other));
+        near_losses(t, rows[i].name, &one, &other);
+    }
+    remove_folder(&f);
+}
+
+TS_TEST(train_pipeline_is_one_rank)
+{
+    static const piped rows[] = {
+        { "pp2", "mesh = pp=2\n", 2 },
+        { "pp3", "mesh = pp=3\nmicro_batches = 8\n", 3 },
+        { "fsdp", "mesh = pp=2, fsdp=2\n", 4 },
+        { "tp", "mesh = tp=2, pp=2\nschedule = gpipe\n", 4 },
+        { "cp", "mesh = pp=2, cp=2\nmicro_batches = 1\n", 4 },
+        { "zbv", "mesh = pp=2\nschedule = ZBVZeroBubble\nmicro_batches = 3\n", 2 },
+        { "said", "mesh = pp=2\nstages = 1: 1 4\n", 2 },
+        { "search", "mesh = pp=2\nschedule = search\nmicro_batches = 3\n", 2 },
+    };
+    compare(t, BASE, rows, sizeof rows / sizeof rows[0]);
+}
+
+TS_TEST(train_pipeline_tied_and_parts)
+{
+    static const piped rows[] = {
+        { "pp3", "mesh = pp=3\nrecompute = full\n", 3 },
+        { "fsdp", "mesh = fsdp=2, pp=2\nmicro_batches = 2\n", 4 },
+    };
+    compare(t, BASE "batch = 6\naccumulate = 2\n[model]\ntied = 1\n", rows, 2);
+    compare(t, BASE "[model]\nfamily = gpt2\n[optimizer]\nkind = sgd\nmomentum = 0.9\n", rows, 2);
+}
+
+TS_TEST(train_pipeline_documents)
+{
+    static const piped rows[] = {
+        { "pp2", "mesh = pp=2\n", 2 },
+        { "cp", "mesh = fsdp=2, pp=2, cp=2\nrecompute = full\nmicro_batches = 3\n", 8 },
+    };
+    compare(t, BASE "[data]\ndocuments = separate\nend = 10\n[log]\nsample = 3\n", rows, 2);
+}
+
+TS_TEST(train_pipeline_again_is_the_same)
+{
+    static const char more[] =
+        BASE "steps = 6\n[model]\ndtype = f32\n[parallel]\nmesh = pp=2, tp=2\n"
+             "micro_batches = 3\n";
+    folder f = make_folder(t);
+    outcome a = { 0 }, b = { 0 };
+    TEST_OK(t, train(t, &f, "a", more, 4, &a));
+    TEST_OK(t, train(t, &f, "b", more, 4, &b));
+    same_losses(t, &a, &b, STEPS, 0);
+    same_weights(t, &f, "a", "b");
+    TEST_CHECK(t, a.result.bubble > 0.1 && a.result.bubble < 0.3);
+    TEST_CHECK(t, a.result.bubble_measured > 0 && a.result.bubble_measured < 1);
+    remove_folder(&f);
+}
+
+/* A tied weight is held by two stages and written once. */
+TS_TEST(train_pipeline_states_of_any)
+{
+    static const piped rows[] = {
+        { "parts", "mesh = pp=2\n", 2 },
+        { "parts", "mesh = pp=3, fsdp=2\n", 6 },
+        { "parts", "mesh = dp=1\n", 1 },
+        { "parts", "mesh = pp=2, tp=2\nschedule = zbv\n", 4 },
+        { "parts", "mesh = pp=4\n[checkpoint]\nasync = 1\n", 4 },
+    };
+    folder f = make_folder(t);
+    outcome one = { 0 };
+    char more[1024];
+    TEST_OK(t, train(t, &f, "one", BASE "[model]\ntied = 1\n", 1, &one));
+    outcome all = one;
+    for (int i = 0; i < 5; i++) {
+        outcome part = { 0 };
+        snprintf(more, sizeof more, BASE "stop_after = %d\n[model]\ntied = 1\n[parallel]\n%s",
+                 4 * i + 4, rows[i].more);
+        TEST_OK(t, train(t, &f, rows[i].name, more, rows[i].ranks, &part));
+        TEST_EQ(t, part.step_first, 4 * i);
+        memcpy(all.loss + 4 * i + 1, part.loss + 4 * i + 1, 4 * sizeof all.loss[0]);
+        memcpy(all.norm + 4 * i + 1, part.norm + 4 * i + 1, 4 * sizeof all.norm[0]);
+    }
+    near_losses(t, "parts", &one, &all);
+    remove_folder(&f);
+}
+
+TS_TEST(train_pipeline_refuses)
+{
+    static const struct {
+        const char *more, *sentence;
+    } rows[] = {
+        { "mesh = pp=2\nstages = 4\nschedule = LoopedBFS\n",
+          "5 blocks cannot be cut into 8 stages" },
+        { "mesh = pp=2\nstages = 1: 2 2\n", "4 blocks in all, the model has 5" },
+        { "mesh = pp=2\nstages = 1: 2 2 1\n", "blocks of 3 stages are said" },
+        { "mesh = pp=2\nstages = two\n", "parallel.stages, column 1" },
+        { "mesh = pp=2\nschedule = 2F2B\n", "2F2B" },
+        { "mesh = pp=2\nschedule = ./none.csv\n", "none.csv" },
+    };
+    folder f = make_folder(t);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        outcome o = { 0 };
+        char more[1024];
+        snprintf(more, sizeof more, BASE "[parallel]\n%s", rows[i].more);
+        TEST_CHECK(t, train(t, &f, "bad", more, 2, &o) != TS_OK);
+        TEST_SAY(t, strstr(o.error, rows[i].sentence) != NULL, "%s: %s", rows[i].more, o.error);
+    }
+    remove_folder(&f);
+}
