@@ -11,11 +11,8 @@ ts_status tsi_measure_plan(tsi_run *run)
 {
     ts_train_shape shape = tsi_train_shape(run->config);
     ts_train_cost cost;
-    if (run->stages)
-        TSI_TRY(tsi_train_estimate_rank(run->config, run->model->config.vocab,
-                                        ts_rank_index(run->me), &cost));
-    else
-        TSI_TRY(ts_train_estimate(run->model, &shape, &cost));
+    TSI_TRY(run->stages ? tsi_run_staged_estimate(run, &cost)
+                        : ts_train_estimate(run->model, &shape, &cost));
     ts_train_plan *p = &run->plan;
     p->parameters = cost.parameters;
     p->flops_per_token = cost.flops_per_token;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_stages.c - where a run and its stages meet: tokens of a step, documents of a micro-batch. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "train/run.h"
 
@@ -37,6 +39,27 @@ ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *
                      .of = &r };
     TSI_TRY(tsi_run_documents(run, step, r.first, count));
     return tsi_stages_run(run->stages, &all, loss);
+}
+
+/* With the blocks that each stage has, however they were found. */
+ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out)
+{
+    const ts_schedule *schedule = ts_pipeline_schedule(tsi_stages_pipeline(run->stages));
+    int64_t stages = ts_schedule_stages(schedule), ranks = ts_schedule_ranks(schedule);
+    ts_train_config *fixed = tsi_alloc(sizeof *fixed);
+    if (!fixed) return tsi_fail_memory("a configuration", sizeof *fixed);
+    *fixed = *run->config;
+    char *text = fixed->parallel.stages;
+    size_t size = sizeof fixed->parallel.stages;
+    int used = snprintf(text, size, "%lld:", (long long)(stages / ranks));
+    for (int64_t g = 0; g < stages && used > 0 && (size_t)used < size; g++)
+        used += snprintf(text + used, size - (size_t)used, " %lld",
+                         (long long)tsi_stages_blocks(run->stages)[g]);
+    if (used <= 0 || (size_t)used >= size) memcpy(text, run->config->parallel.stages, size);
+    ts_status status =
+        tsi_train_estimate_rank(fixed, run->model->config.vocab, ts_rank_index(run->me), out);
+    tsi_free(fixed);
+    return status;
 }
 
 void tsi_run_staged_plan(tsi_run *run)

@@ -161,11 +161,27 @@ static ts_status shape_of(void *context, ts_rank *me, int64_t micro, ts_shape *i
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static ts_status cut_blocks(tsi_stages *s, const char *text)
+/* By the times of a micro-batch's rows of one rank. */
+static ts_status cut_by_cost(tsi_stages *s, const ts_train_config *c)
+{
+    int64_t count = ts_model_block_count(s->model), stages = ts_schedule_stages(s->schedule);
+    int64_t ranks = ts_mesh_size(s->model->mesh, NULL), micros = c->parallel.micro_batches;
+    int64_t rows = c->train.batch / c->train.accumulate / (ranks * micros);
+    tsi_part part = { .rows = rows > 0 ? rows : 1, .context = c->data.context };
+    double *cost = tsi_calloc((size_t)count, sizeof *cost);
+    if (!cost) return tsi_fail_memory("the costs of blocks", (size_t)count * sizeof *cost);
+    bool alone = tsi_world_describes(s->model->rank->world);
+    ts_status status = alone ? TS_OK : tsi_stages_costs(s->model, s->mesh, &part, cost);
+    if (status == TS_OK) status = ts_stage_cut(alone ? NULL : cost, count, stages, s->blocks);
+    tsi_free(cost);
+    return status;
+}
+
+static ts_status cut_blocks(tsi_stages *s, const ts_train_config *c)
 {
     int64_t stages = ts_schedule_stages(s->schedule), blocks = ts_model_block_count(s->model);
     tsi_stages_text said;
-    TSI_TRY(tsi_stages_parse(text, &said));
+    TSI_TRY(tsi_stages_parse(c->parallel.stages, &said));
     s->blocks = tsi_calloc((size_t)stages, sizeof *s->blocks);
     s->size = tsi_calloc((size_t)ts_schedule_micro_batches(s->schedule), sizeof *s->size);
     if (!s->blocks || !s->size) return tsi_fail_memory("the stages of a run", (size_t)stages * 8);
@@ -173,7 +189,7 @@ static ts_status cut_blocks(tsi_stages *s, const char *text)
         memcpy(s->blocks, said.blocks, (size_t)said.count * sizeof *s->blocks);
         return TS_OK;
     }
-    return ts_stage_cut(NULL, blocks, stages, s->blocks);
+    return said.by_cost ? cut_by_cost(s, c) : ts_stage_cut(NULL, blocks, stages, s->blocks);
 }
 
 static size_t cells_of(const tsi_stages *s)
@@ -188,7 +204,7 @@ static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
     TSI_TRY(tsi_stages_schedule(c, ranks, &s->schedule));
     bool alone = tsi_world_describes(s->model->rank->world);
     if (strcasecmp(c->parallel.schedule, "search") == 0 && !alone) TSI_TRY(share_schedule(s));
-    TSI_TRY(cut_blocks(s, c->parallel.stages));
+    TSI_TRY(cut_blocks(s, c));
     ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
     options.mesh = s->mesh;
     options.schedule = s->schedule;

@@ -48,6 +48,10 @@ const int64_t *tsi_stages_blocks(const tsi_stages *stages); /* of each stage */
 /* Idle share of the schedule if every forward and half of a backward cost the same. */
 double tsi_stages_bubble(const tsi_stages *stages);
 
+/* Seconds of each block's forward and backward for part->rows x part->context, measured by the
+ * first rank of the mesh (stages_cost.c). [coll] */
+ts_status tsi_stages_costs(const ts_model *model, ts_mesh *mesh, const tsi_part *part,
+                           double *cost);
 /* Times of the cells of this rank in the last step, kept while other forwards run. */
 void tsi_stages_last(const tsi_stages *stages, const double **begin, const double **end);
 

@@ -49,6 +49,7 @@ TS_TEST(train_pipeline_is_one_rank)
         { "cp", "mesh = pp=2, cp=2\nmicro_batches = 1\n", 4 },
         { "zbv", "mesh = pp=2\nschedule = ZBVZeroBubble\nmicro_batches = 3\n", 2 },
         { "said", "mesh = pp=2\nstages = 1: 1 4\n", 2 },
+        { "cost", "mesh = pp=2, fsdp=2\nstages = 1: cost\n", 4 },
         { "search", "mesh = pp=2\nschedule = search\nmicro_batches = 3\n", 2 },
     };
     compare(t, BASE, rows, sizeof rows / sizeof rows[0]);
