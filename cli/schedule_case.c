@@ -184,9 +184,7 @@ static ts_status make(const schedule_request *r, schedule_case *c)
                                                .seconds = r->seconds };
         return ts_schedule_search(&options, &c->schedule, &c->bound);
     }
-    ts_schedule_options size = r->size;
-    if (ts_schedule_is_file(r->name)) size.ranks = 0; /* as the file says */
-    return ts_schedule_find(r->name, &size, &c->schedule);
+    return ts_schedule_find(r->name, &r->size, &c->schedule);
 }
 
 static ts_status measure(const schedule_request *r, schedule_case *c)

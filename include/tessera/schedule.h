@@ -111,7 +111,7 @@ TS_API TS_NODISCARD ts_status ts_schedule_generate(const char *name,
                                                    const ts_schedule_options *options,
                                                    ts_schedule **out);
 /* By what users write: the name of a rule, "search" (ts_schedule_search with costs of 1), or a file
- * with its text: a name with '/' or '.' is one. Of a file, only the ranks are compared (0: not). */
+ * with its text: a name with '/' or '.' is one, and then the numbers are the file's. */
 TS_API TS_NODISCARD ts_status ts_schedule_find(const char *name, const ts_schedule_options *size,
                                                ts_schedule **out);
 TS_API bool ts_schedule_is_file(const char *name);

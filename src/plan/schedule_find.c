@@ -10,23 +10,15 @@
 
 enum { FILE_BYTES_MAX = 1 << 28 };
 
-static ts_status read_file(const char *path, const ts_schedule_options *size, ts_schedule **out)
+static ts_status read_file(const char *path, ts_schedule **out)
 {
     char *text = NULL;
     size_t length = 0;
     TSI_TRY(tsi_file_read(path, FILE_BYTES_MAX, &text, &length));
     ts_status status = ts_schedule_parse(text, out);
     tsi_free(text);
-    if (status != TS_OK) {
-        tsi_error_prefix("%s", path);
-        return status;
-    }
-    if (size->ranks == 0 || (*out)->ranks == size->ranks) return TS_OK;
-    int32_t ranks = (*out)->ranks;
-    ts_schedule_destroy(*out);
-    *out = NULL;
-    return TSI_FAIL(TS_ERR_ARG, "%s: the schedule is for %d ranks, and there are %lld", path, ranks,
-                    (long long)size->ranks);
+    if (status != TS_OK) tsi_error_prefix("%s", path);
+    return status;
 }
 
 bool ts_schedule_is_file(const char *name)
@@ -38,7 +30,7 @@ ts_status ts_schedule_find(const char *name, const ts_schedule_options *size, ts
 {
     if (!name || !size || !out) return TSI_FAIL(TS_ERR_NULL, "schedule: an argument is NULL");
     *out = NULL;
-    if (ts_schedule_is_file(name)) return read_file(name, size, out);
+    if (ts_schedule_is_file(name)) return read_file(name, out);
     if (strcasecmp(name, "search") != 0) return ts_schedule_generate(name, size, out);
     ts_schedule_search_options options = { .struct_size = sizeof options,
                                            .size = *size,

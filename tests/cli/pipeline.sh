@@ -52,8 +52,16 @@ if [ "${2:-}" = all ]; then
             done
         done
     done
-    verify llama31 "pp=5"
-    verify llama31 "pp=5" --schedule zb1p --micro-batches 3
+    for schedule in GPipe 1F1B InterleavedZeroBubble search; do
+        for micros in 1 3 4 8; do
+            verify llama31 "pp=5" --schedule $schedule --micro-batches $micros
+            verify llama "pp=5" --schedule $schedule --micro-batches $micros
+            verify mixtral "pp=2, fsdp=2" --ep 2 --schedule $schedule --micro-batches $micros
+            verify mixtral "pp=2, tp=2" --ep 2 --schedule $schedule --micro-batches $micros
+            verify_mpi openmpi 3 llama "pp=3" --schedule $schedule --micro-batches $micros
+            verify_mpi mpich 4 gpt2 "pp=2, fsdp=2" --schedule $schedule --micro-batches $micros
+        done
+    done
 else
     for schedule in $schedules; do
         verify qwen3 "pp=2" --schedule "$schedule" --micro-batches 3
@@ -68,9 +76,55 @@ else
     verify llama "pp=2, fsdp=2" --recompute select --dtype f64
     verify qwen3 "pp=2, cp=2" --schedule zbv --micro-batches 3
     verify gpt2 "fsdp=2, pp=2" --schedule zbv --micro-batches 3 --reshard no
+    verify mixtral "pp=2, fsdp=2" --ep 2 --micro-batches 3
 fi
 verify_mpi mpich 2 qwen3 "pp=2" --schedule zbv --micro-batches 3
 verify_mpi openmpi 4 gpt2 "pp=2, tp=2" --schedule zb1p
+
+# ---- training ----------------------------------------------------------------------------------------------
+cat > "$work/a.ini" << END
+[model]
+hidden = 16
+layers = 2
+heads = 2
+[data]
+path = $work/text.txt
+context = 8
+[train]
+output = $work/run
+steps = 3
+batch = 4
+[log]
+sample = 4
+prompt = The
+END
+for i in 1 2 3 4 5 6 7 8 9; do echo "The fox number $i ran home."; done > "$work/text.txt"
+losses() { sed 's/.*"loss": \([0-9.]*\).*/\1/' "$work/run/train.jsonl" | cut -c1-7 | tr '\n' ' '; }
+succeeds "one rank trains" "$tessera" train "$work/a.ini"
+one=$(losses)
+says "a pipeline trains" 0 "idle 20.0 % by the schedule," "$tessera" train "$work/a.ini" --set train.resume=0 \
+    --set parallel.mesh="pp=2, fsdp=2"
+check_same() { # name
+    if [ "$(losses)" = "$one" ]; then pass "$1"; else fail "$1" "$(losses) and $one"; fi
+}
+check_same "it loses as one rank does"
+succeeds "the report draws its last step" grep -q 'class="gantt"' "$work/run/report.html"
+says "its costs are those of a schedule" 0 "makespan" "$tessera" schedule 1F1B --ranks 2 --cost "$work/run/stages.json"
+says "another pipeline goes on" 0 "going on after step 3" "$tessera" train "$work/a.ini" --set train.steps=4 \
+    --set parallel.mesh="pp=4"
+says "the plan tells its memory" 0 '"pipeline": {"stages": 4, "micro_batches": 8, "bubble": ' "$tessera" train \
+    "$work/a.ini" --plan-only --json --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=zbv \
+    --set parallel.micro_batches=8
+says "a run with more stages than blocks" 1 "4 blocks cannot be cut into 5 stages" "$tessera" train "$work/a.ini" \
+    --set parallel.mesh="pp=5" --set train.resume=0
+says "a run with no micro-batches" 2 "parallel.micro_batches: expected a whole number from 1" "$tessera" train \
+    "$work/a.ini" --set parallel.micro_batches=0
+for mpi in openmpi mpich; do
+    command -v mpirun.$mpi > /dev/null 2>&1 && "$tessera" doctor 2> /dev/null | grep -q $mpi || continue
+    says "a pipeline trains with $mpi" 0 "measured in the last step" mpirun.$mpi -n 4 "$tessera" train "$work/a.ini" \
+        --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=search --set train.resume=0
+    check_same "it loses as one rank does with $mpi"
+done
 
 # ---- schedules from files, and what is refused -------------------------------------------------------------
 "$tessera" schedule zb1p --ranks 2 --micro-batches 3 --lower > "$work/order.csv"
