@@ -7,6 +7,7 @@
  *   recover    rank 1 fails, all recover and go on     worlds   a failed world, then a good one
  *   lost       rank 1 fails and does not recover       late     rank 1 fails when others are done
  *   move       rank 1 is killed while large tensors are moved
+ *   pipeline   rank 1 is killed in the middle of a schedule
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
@@ -74,6 +75,83 @@ static ts_status move(ts_rank *me)
     return ts_rank_status(me);
 }
 
+/* ---- a pipeline: a stage a rank ------------------------------------------------------------- */
+
+enum { MICROS = 8, WIDTH = 64, BAD_MICRO = 5, RANKS_MAX = 16 };
+
+typedef struct stage {
+    ts_mesh *self;
+    ts_tensor *weight;
+    int64_t rank, calls;
+} stage;
+
+static void forward(void *state, const ts_module_io *io)
+{
+    stage *s = state;
+    if (s->rank == 1 && s->calls++ == BAD_MICRO) (void)kill(getpid(), SIGKILL);
+    io->output[0] = ts_tanh(ts_matmul(io->input[0], s->weight));
+}
+
+static ts_tensor *input_of(void *context, ts_rank *me, int64_t micro, int32_t index)
+{
+    (void)me, (void)micro, (void)index;
+    return ts_ones(((stage *)context)->self, TS_DTYPE_F32, TS_SHAPE(32, WIDTH), NULL);
+}
+
+static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
+                          int32_t count)
+{
+    (void)context, (void)me, (void)micro, (void)count;
+    return ts_sum(output[0], NULL, 0, 0);
+}
+
+static ts_pipeline *make_pipeline(ts_rank *me, stage *state, ts_module *module)
+{
+    int64_t ranks = ts_rank_count(me);
+    ts_stage_input input[RANKS_MAX];
+    ts_stage stages[RANKS_MAX];
+    for (int64_t g = 0; g < ranks && g < RANKS_MAX; g++) {
+        input[g] = (ts_stage_input){ (int32_t)g - 1, 0 };
+        stages[g] = (ts_stage){ .module = g == state->rank ? &module : NULL,
+                                .module_count = 1,
+                                .input = &input[g],
+                                .input_count = 1,
+                                .output_count = 1 };
+    }
+    ts_schedule_options size = { .struct_size = sizeof size,
+                                 .ranks = ranks,
+                                 .micro_batches = MICROS };
+    ts_schedule *schedule = NULL;
+    if (ts_schedule_generate("1F1B", &size, &schedule) != TS_OK) return NULL;
+    ts_pipeline_options options = TS_INIT(ts_pipeline_options);
+    options.input = input_of;
+    options.loss = loss_of;
+    options.context = state;
+    ts_pipeline *p =
+        ts_pipeline_create(ts_mesh_create(me, "pp=*"),
+                           &(ts_stages){ .stage = stages, .count = ranks }, schedule, &options);
+    ts_schedule_destroy(schedule);
+    return p;
+}
+
+static ts_status pipeline(ts_rank *me)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof desc,
+                                         .type = "stage",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = forward };
+    stage state = { .self = ts_mesh_self(me), .rank = ts_rank_index(me) };
+    ts_module *module = ts_module_create(state.self, &desc, &state);
+    state.weight = ts_module_param(module, "w", TS_SHAPE(WIDTH, WIDTH), NULL);
+    ts_module_materialize(module);
+    ts_pipeline *p = make_pipeline(me, &state, module);
+    ts_status status = p != NULL ? ts_pipeline_step(p, NULL, NULL) : ts_rank_status(me);
+    ts_pipeline_destroy(p);
+    ts_module_destroy(module);
+    return status;
+}
+
 static bool is(const run *this, const char *mode)
 {
     return strcmp(this->mode, mode) == 0;
@@ -111,6 +189,7 @@ static ts_status work(ts_rank *me, void *argument)
     for (int i = 0; i < 5 && status == TS_OK; i++)
         status = reduce(me, "before");
     if (is(this, "move")) return move(me);
+    if (is(this, "pipeline")) return pipeline(me);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
@@ -146,6 +225,9 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "error") || is(this, "worlds") || is(this, "late"))
         return this->index == 1 ? status == TS_ERR_IO
                                 : status == TS_ERR_PEER && says(text, "the disk of rank 1 is full");
+    if (is(this, "pipeline"))
+        return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "stage ") &&
+               says(text, ", micro-batch ");
     if (is(this, "move"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "fault.c:");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
