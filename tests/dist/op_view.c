@@ -2,6 +2,7 @@
 /* op_view.c - parts, joins and other indices of dims: every row on placements of one and two axes
  * against replicas, what stays and what moves, aliasing, gradients, refusals. */
 #include "dist/op_family.h"
+#include "tessera/event.h"
 
 static const char *const rows[] = {
     "slice",   "slice_backward", "select",  "diagonal",  "diagonal_backward",
@@ -161,6 +162,25 @@ TS_TEST_RANKS(flat_roll_and_wider_repeat, 1, 3)
     ts_tensor *wide = ts_repeat(x, (int64_t[]){ 2, 1, 1 }, 3);
     TEST_EQ(t, ts_tensor_shape(wide).ndim, 3);
     family_same(t, ts_select(wide, 0, 1), x, "repeat into a new dim");
+}
+
+/* A dim that a reshape leaves alone keeps its cut, of whatever kind: nothing moves. */
+TS_TEST_RANKS(reshape_keeps_cuts_of_other_dims, 2, 3)
+{
+    static const char *const places[][3] = { { "HT(0)", "RS(0:3,2|0,3)", "S(0)" },
+                                             { "HT(0)", "RS(0:3,0,2|1,1,1)", "S(0)" } };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int i = 0; i < 3; i++) {
+        ts_tensor *x = matrix(mesh, places[t->count - 2][i]);
+        ts_shape s = ts_tensor_shape(x);
+        uint64_t since = ts_rank_event(t->me);
+        ts_tensor *y = ts_reshape(x, TS_SHAPE(1, s.extent[0], 2, s.extent[1] / 2));
+        ts_tensor *z = ts_reshape(y, s);
+        ts_counts counts = TS_INIT(ts_counts);
+        TEST_OK(t, ts_rank_counts(t->me, since, &counts));
+        TEST_EQ(t, counts.row_count, 0);
+        family_same(t, z, matrix(mesh, NULL), places[t->count - 2][i]);
+    }
 }
 
 /* Other dtypes travel bit for bit. */

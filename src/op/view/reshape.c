@@ -210,6 +210,16 @@ static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int
     return false;
 }
 
+/* A dim that stays as it is keeps its cuts, of whatever kind. */
+static bool carry_dim(const group *range, const ts_placement *cut, ts_placement *out)
+{
+    bool stays = range->in_end - range->in_first == 1 && range->out_end - range->out_first == 1;
+    if (!stays || cut->dim != cut->dim_last) return false;
+    *out = *cut;
+    out->dim = out->dim_last = range->out_first;
+    return true;
+}
+
 /* Placements of the result for placements of the input; returns the first axis that cannot be
  * carried, or -1. */
 static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh,
@@ -231,7 +241,9 @@ static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh,
                     if (!tsi_placement_cuts(&place[k]) || place[k].dim != d ||
                         place[k].order != position)
                         continue;
-                    if (!carry_cut(&c, &list[i], &place[k], mesh->size[k], &out[k])) return k;
+                    if (!carry_dim(&list[i], &place[k], &out[k]) &&
+                        !carry_cut(&c, &list[i], &place[k], mesh->size[k], &out[k]))
+                        return k;
                 }
     }
     return -1;
