@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "array/array.h"
 #include "base/intmath.h"
 #include "comm/issue.h"
 
@@ -269,7 +270,8 @@ ts_status(ts_group_all_to_all)(ts_group *group, const ts_array *in, const ts_arr
 
 /* ---- exchange -------------------------------------------------------------------------------- */
 
-static ts_status check_part(const tsi_call *call, const ts_part *part, const char *which, int64_t i)
+static ts_status check_part(const tsi_call *call, const ts_part *part, const char *which, int64_t i,
+                            bool has_data)
 {
     if (part->peer < 0 || part->peer >= call->group->size)
         return TSI_FAIL(TS_ERR_ARG,
@@ -285,7 +287,7 @@ static ts_status check_part(const tsi_call *call, const ts_part *part, const cha
     if (count < 0)
         return TSI_FAIL(TS_ERR_ARG, "%s: an extent of %s part %" PRId64 " is negative or too large",
                         call->name, which, i);
-    if (count > 0 && part->data == NULL)
+    if (has_data && count > 0 && part->data == NULL)
         return TSI_FAIL(TS_ERR_NULL, "%s: data of %s part %" PRId64 " is NULL", call->name, which,
                         i);
     return TS_OK;
@@ -317,7 +319,7 @@ static ts_status check_combine(const tsi_call *call, const ts_exchange *exchange
     return TS_OK;
 }
 
-static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange)
+static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange, bool copies)
 {
     if (exchange == NULL) return TSI_FAIL(TS_ERR_NULL, "%s: the exchange is NULL", call->name);
     if (exchange->struct_size < sizeof *exchange)
@@ -333,21 +335,21 @@ static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange)
         (exchange->recv_count > 0 && exchange->recv == NULL))
         return TSI_FAIL(TS_ERR_NULL, "%s: a list of parts is NULL", call->name);
     for (int64_t i = 0; i < exchange->send_count; i++)
-        TSI_TRY(check_part(call, &exchange->send[i], "send", i));
+        TSI_TRY(check_part(call, &exchange->send[i], "send", i, true));
     for (int64_t i = 0; i < exchange->recv_count; i++) {
-        TSI_TRY(check_part(call, &exchange->recv[i], "recv", i));
+        TSI_TRY(check_part(call, &exchange->recv[i], "recv", i, copies));
         TSI_TRY(check_combine(call, exchange, i));
     }
     return TS_OK;
 }
 
-ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
-                             const ts_comm_options *options)
+static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange,
+                                const tsi_lending *lending, const ts_comm_options *options)
 {
     tsi_call call;
     TSI_TRY(tsi_call_begin(&call, group, TSI_COMM_EXCHANGE, options));
     if (call.skip) return TS_OK;
-    TSI_TRY(check_exchange(&call, exchange));
+    TSI_TRY(check_exchange(&call, exchange, lending == NULL));
     TSI_TRY(tsi_call_device(&call, exchange->device));
     if (exchange->reduce != TS_REDUCE_NONE)
         TSI_TRY(check_reduce(&call, (ts_reduce)exchange->reduce, exchange->dtype));
@@ -357,8 +359,44 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     work->recv = exchange->recv_count > 0 ? exchange->recv : NULL;
     work->send_count = exchange->send_count;
     work->recv_count = exchange->recv_count;
+    work->lending = lending;
     if (exchange->struct_size >= sizeof *exchange) work->avg_count = exchange->avg_count;
     return tsi_call_issue(&call);
+}
+
+ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
+                             const ts_comm_options *options)
+{
+    return issue_exchange(group, exchange, NULL, options);
+}
+
+bool tsi_group_lends(const ts_group *group)
+{
+    const ts_world *world = group->comm->rank->world;
+    const tsi_engine *engine = tsi_comm_engine(world);
+    return engine->direct && !engine->no_data && !group->comm->no_loans && group->size > 1 &&
+           world->local_count == world->rank_count;
+}
+
+void tsi_comm_lend_nothing(ts_rank *rank, bool nothing)
+{
+    tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    if (comm) comm->no_loans = nothing;
+}
+
+ts_status tsi_group_lend(ts_group *group, const ts_exchange *exchange, const tsi_lending *lending,
+                         const ts_comm_options *options)
+{
+    TSI_ASSERT(tsi_group_lends(group));
+    return issue_exchange(group, exchange, lending, options);
+}
+
+void tsi_lending_end(const ts_group *group, const tsi_lending *lending)
+{
+    for (int64_t i = 0; i < group->size * lending->own_count; i++) {
+        tsi_storage_release(lending->held[i]);
+        lending->held[i] = NULL;
+    }
 }
 
 /* ---- point to point -------------------------------------------------------------------------- */

@@ -51,6 +51,22 @@ ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size);
 /* What every rank is doing, a line each, for the post-mortem. */
 void tsi_comm_describe(ts_world *world, char *out, size_t size);
 
+/* ---- reading peers' memory where it lies ----------------------------------------------------- */
+/* Can the members read each other's host memory? Then all of them can. */
+bool tsi_group_lends(const ts_group *group);
+/* [coll] An exchange in which nothing is copied: it is complete when all members came, and then
+ * lending->lent says of each receive part (which has no data, and is one send part of its peer) in
+ * what memory and strides it lies. Storages of those who lent something are in lending->held until
+ * tsi_lending_end, so that what is read stays whatever becomes of its owner; that it is not
+ * overwritten needs a barrier after the reading. Bytes are counted by information, as of any
+ * exchange. `lending` stays until the work is waited for; held is zeroed by the caller. */
+ts_status tsi_group_lend(ts_group *group, const ts_exchange *exchange, const tsi_lending *lending,
+                         const ts_comm_options *options);
+/* For tests, on all ranks alike: from now on as if the others' memory could not be read, or again
+ * as it is. */
+void tsi_comm_lend_nothing(ts_rank *rank, bool nothing);
+void tsi_lending_end(const ts_group *group, const tsi_lending *lending);
+
 /* News (base/observe.h): an operation was issued. `work` is what it will be waited for by; NULL: it
  * has ended already. */
 typedef struct tsi_issued {

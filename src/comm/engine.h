@@ -72,6 +72,15 @@ typedef struct tsi_fingerprint {
 
 typedef enum tsi_work_state { TSI_WORK_NEW, TSI_WORK_POSTED, TSI_WORK_DONE } tsi_work_state;
 
+/* An exchange in which nothing is copied (comm.h, tsi_group_lend): what the work gives and gets. */
+struct tsi_storage;
+typedef struct tsi_lending {
+    struct tsi_storage *const *own; /* in which my send parts lie */
+    int64_t own_count;
+    ts_part *lent;             /* per receive part: where it lies with its sender */
+    struct tsi_storage **held; /* [members][own_count]: retained, of those who lent me something */
+} tsi_lending;
+
 /* One rank's side of one operation. Made and freed by comm/; the engine fills engine_* and `state`.
  */
 typedef struct tsi_work {
@@ -85,7 +94,8 @@ typedef struct tsi_work {
     const int64_t *send_rows, *recv_rows; /* kept copies; NULL: even */
     const ts_part *send, *recv; /* exchange; kept copies; send is in order of peers, stable */
     int64_t send_count, recv_count;
-    int64_t avg_count; /* exchange: what averages divide by; 0: the parts that combine */
+    int64_t avg_count;          /* exchange: what averages divide by; 0: the parts that combine */
+    const tsi_lending *lending; /* exchange: receive parts are read where they lie; NULL: copied */
     int64_t deadline_ns, timeout_ms;
     int32_t asynchronous;  /* somebody else may have to progress it */
     _Atomic int32_t state; /* tsi_work_state; DONE is stored with release after status and error */

@@ -11,11 +11,14 @@
  * Blocks of a target that can be given the same extents (a dense block may be cut anywhere a
  * strided one is) move whole; otherwise in runs that are straight lines in every block.
  *
+ * Where members lend each other their memory (comm.h), nothing is written but where parts lie.
+ *
  * INV: nothing is written before the counts of all streams of this member were found to agree. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "array/array.h"
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "comm/slots.h"
@@ -325,6 +328,44 @@ static ts_status move_all(const tsi_work *to, stream *from, target *t)
     return TS_OK;
 }
 
+/* ---- nothing moves --------------------------------------------------------------------------- */
+
+static ts_status refuse_loan(const tsi_work *from, const tsi_work *to, char *sentence, size_t size)
+{
+    (void)snprintf(sentence, size,
+                   "ranks disagree: rank %" PRId64 " reads memory of rank %" PRId64
+                   " in exchange (%s), which lends it in other parts (%s)",
+                   to->print.rank, from->print.rank, to->print.where, from->print.where);
+    return TS_ERR_PEER;
+}
+
+/* All works are here and none has ended, so that what they lend can be retained. */
+static ts_status lend_all(tsi_work *const *work, int64_t count, const tsi_work *to, stream *from,
+                          char *sentence, size_t size)
+{
+    const tsi_lending *l = to->lending;
+    for (int64_t p = 0; p < count; p++)
+        if (!work[p]->lending || work[p]->lending->own_count != l->own_count)
+            return refuse_loan(work[p], to, sentence, size);
+    for (int64_t i = 0; i < to->recv_count; i++) {
+        int64_t peer = to->recv[i].peer, elements = part_count(&to->recv[i]);
+        stream *s = &from[peer];
+        stream_skip(s, 0); /* past empty parts */
+        if (elements == 0) continue;
+        if (s->offset != 0 || part_count(s->part) != elements)
+            return refuse_loan(work[peer], to, sentence, size);
+        l->lent[i] = *s->part;
+        stream_skip(s, elements);
+        for (int64_t k = 0; k < l->own_count; k++) {
+            tsi_storage **held = &l->held[peer * l->own_count + k];
+            if (*held) continue;
+            *held = work[peer]->lending->own[k];
+            tsi_storage_retain(*held);
+        }
+    }
+    return TS_OK;
+}
+
 ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member, char *sentence,
                             size_t size)
 {
@@ -350,7 +391,10 @@ ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member
         t.same = (tsi_block **)(void *)(t.from + longest);
     }
     ts_status status = counts_agree(work, count, member, from, sentence, size);
-    if (status == TS_OK) status = move_all(to, from, &t);
+    if (status == TS_OK && to->lending)
+        status = lend_all(work, count, to, from, sentence, size);
+    else if (status == TS_OK)
+        status = move_all(to, from, &t);
     tsi_free(heap);
     return status;
 }

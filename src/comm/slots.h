@@ -45,7 +45,8 @@ typedef struct tsi_comm_rank {
     ts_work *spare;              /* freed handles, kept for reuse */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     bool batch_open;
-    bool left; /* tsi_comm_leave was called */
+    bool left;     /* tsi_comm_leave was called */
+    bool no_loans; /* as if peers' memory could not be read */
 } tsi_comm_rank;
 
 struct ts_group {

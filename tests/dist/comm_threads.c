@@ -3,6 +3,7 @@
  * nobody waits, events, and the order of what is in flight. */
 #include <time.h>
 
+#include "array/array.h"
 #include "base/compiler.h"
 #include "base/rank.h"
 #include "comm/comm.h"
@@ -50,6 +51,68 @@ TS_TEST(comm_a_thousand_ranks)
 {
     char error[1024] = "";
     ts_status status = launch(TSI_SANITIZED ? 64 : 1000, 0, sum_of_all, NULL, error, sizeof error);
+    TEST_SAY(t, status == TS_OK, "%s", error);
+}
+
+/* ---- loans ----------------------------------------------------------------------------------- */
+
+enum { LENDERS = 3, ROWS = 4 };
+typedef struct lent_rows { /* what each rank lends: its storage and the place of its rows */
+    tsi_array *array[LENDERS];
+} lent_rows;
+
+/* Rows of my array to every other rank: nothing is copied, and what I read outlives its owner's
+ * handle. */
+static ts_status read_in_place(ts_rank *me, void *argument)
+{
+    lent_rows *all = argument;
+    int64_t mine = ts_rank_index(me), given = 0;
+    ts_shape shape = TS_SHAPE(ROWS, 2);
+    tsi_array *array = tsi_array_create(me, TS_DTYPE_I64, &shape);
+    int64_t *data = array ? tsi_array_data(array) : NULL;
+    for (int64_t i = 0; data && i < 2 * ROWS; i++)
+        data[i] = 100 * mine + i;
+    ts_part send[LENDERS], recv[LENDERS], lent[LENDERS] = { { 0 } };
+    for (int64_t p = 0; p < LENDERS; p++) {
+        if (p == mine) continue;
+        send[given] = (ts_part){ .peer = p, .data = data + 2, .ndim = 2 };
+        send[given].extent[0] = ROWS - 1;
+        send[given].extent[1] = send[given].stride[0] = 2;
+        send[given].stride[1] = 1;
+        recv[given] = send[given];
+        recv[given++].data = NULL;
+    }
+    ts_exchange exchange = TS_INIT(ts_exchange);
+    exchange.dtype = TS_DTYPE_I64;
+    exchange.send = send;
+    exchange.recv = recv;
+    exchange.send_count = exchange.recv_count = given;
+    tsi_storage *held[LENDERS] = { NULL }, *own[] = { array->storage };
+    tsi_lending lending = { own, 1, lent, held };
+    all->array[mine] = array;
+    ts_status status = tsi_group_lends(ts_group_world(me)) ? TS_OK : TS_ERR_INTERNAL;
+    if (status == TS_OK) status = tsi_group_lend(ts_group_world(me), &exchange, &lending, NULL);
+    for (int64_t i = 0; i < given && status == TS_OK; i++) {
+        const int64_t *there = lent[i].data, peer = recv[i].peer;
+        if (there != (int64_t *)tsi_array_data(all->array[peer]) + 2 || there[1] != 100 * peer + 3)
+            status = ts_rank_fail(me, TS_ERR_INTERNAL, "rows of %d are elsewhere", (int)peer);
+        if (held[peer] != all->array[peer]->storage)
+            status = ts_rank_fail(me, TS_ERR_INTERNAL, "rows of %d are not held", (int)peer);
+    }
+    if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);
+    tsi_array_release(array); /* others may still hold its storage */
+    for (int64_t i = 0; i < given && status == TS_OK; i++)
+        if (((const int64_t *)lent[i].data)[0] != 100 * recv[i].peer + 2)
+            status = ts_rank_fail(me, TS_ERR_INTERNAL, "what is held has gone");
+    tsi_lending_end(ts_group_world(me), &lending);
+    return status;
+}
+
+TS_TEST(comm_reads_in_place)
+{
+    char error[1024] = "";
+    lent_rows all = { { NULL } };
+    ts_status status = launch(LENDERS, 0, read_in_place, &all, error, sizeof error);
     TEST_SAY(t, status == TS_OK, "%s", error);
 }
 

@@ -192,6 +192,7 @@ static int64_t bytes_moved(const tsi_lane *lane, const tsi_meeting *m)
 {
     const tsi_work *first = m->work[0];
     int64_t size = lane->hall->team->size;
+    if (first->lending) return 0; /* addresses */
     int64_t each = first->print.count * (int64_t)ts_dtype_size((ts_dtype)first->print.dtype);
     switch ((tsi_comm_kind)first->print.kind) {
     case TSI_COMM_BARRIER:
