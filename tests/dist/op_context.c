@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "base/compiler.h"
+#include "base/rank.h"
+#include "comm/comm.h"
 #include "harness/test.h"
 #include "mask/mask.h"
 #include "tessera/tessera.h"
@@ -145,6 +147,7 @@ static void sweep(test *t, const char *mesh_text, const char *heads, int64_t ran
                 memcpy(s.size, size, sizeof size);
                 place_of(t, kind, 37, ranks, masks[m], place, sizeof place);
                 (void)strncat(place, heads, sizeof place - strlen(place) - 1);
+                tsi_comm_lend_nothing(t->me, number & 2); /* keys travel, or are read in place */
                 compare(t, &s, mesh_text, place);
                 if (ts_rank_status(t->me) != TS_OK) return;
             }
@@ -248,7 +251,8 @@ typedef struct counting {
     ts_mesh *mesh;
     const char *mask, *place;
     int32_t algorithm;
-    int64_t rows; /* of the batch */
+    int64_t rows;          /* of the batch */
+    int64_t heads, groups; /* of queries, of keys */
 } counting;
 
 /* Bytes received and stated by a call that made `count` tensors. */
@@ -272,14 +276,15 @@ static void count_bytes(test *t, const counting *c)
     options.algorithm = c->algorithm;
     ts_tensor *x[4], *out[2], *d[3];
     for (int i = 0; i < 4; i++)
-        x[i] = numbers(where, TS_SHAPE(c->rows, 12, 36, 4), TS_DTYPE_F32, (uint64_t)i);
+        x[i] = numbers(where, TS_SHAPE(c->rows, i % 3 ? c->groups : c->heads, 36, 4), TS_DTYPE_F32,
+                       (uint64_t)i);
     int64_t said = stated(t->me);
     uint64_t since = ts_rank_event(t->me);
     ts_attention_lse(x[0], x[1], x[2], &options, out);
     compare_bytes(t, c, "forward", out, 2, said, since);
     if (c->algorithm < TS_ATTENTION_HEADS && ts_mesh_ndim(c->mesh) == 1) {
         int64_t rows = keys_missing(options.mask, ts_tensor_layout(x[0]), t->count);
-        TEST_EQ(t, stated(t->me) - said, rows * c->rows * 12 * 8 * 4);
+        TEST_EQ(t, stated(t->me) - said, rows * c->rows * c->groups * 8 * 4);
     }
     ts_attention_saved saved = TS_INIT(ts_attention_saved);
     saved.q = x[0];
@@ -310,8 +315,28 @@ TS_TEST_RANKS(context_counts_bytes, 2, 3, 4)
         for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
             for (int kind = 0; kind < 3; kind++) {
                 place_of(t, kind, 36, t->count, forms[m], place, sizeof place);
-                count_bytes(t, &(counting){ mesh, forms[m], place, a, 2 });
+                tsi_comm_lend_nothing(t->me, (m + (size_t)kind) & 1);
+                count_bytes(t, &(counting){ mesh, forms[m], place, a, 2, 12, m & 1 ? 4 : 12 });
             }
+    ts_mesh_release(mesh);
+}
+
+/* Heads that do not divide, groups fewer than ranks, heads that tp cuts, and two axes. */
+TS_TEST_RANKS(context_counts_bytes_of_heads, 4, 5, 6)
+{
+    static const char *const meshes[] = { "cp=2, tp=2", "cp=5", "cp=3, tp=2" };
+    ts_mesh *mesh = ts_mesh_create(t->me, meshes[t->count - 4]);
+    const char *place = t->count == 5 ? "cp:HT(2)" : "cp:HT(2) tp:S(1)";
+    for (int64_t groups = 2; groups <= 12; groups *= 6)
+        for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
+            count_bytes(t, &(counting){ mesh, "causal", place, a, 2, 12, groups });
+    ts_mesh_release(mesh);
+    if (t->count == 5) return;
+    mesh = ts_mesh_create(t->me, t->count == 4 ? "outer=2, cp=2" : "outer=2, cp=3");
+    static const char *const forms[] = { "causal", "causal & window(9, 0)", "full" };
+    for (int i = 0; i < 6; i++)
+        count_bytes(t, &(counting){ mesh, forms[i % 3], "outer:S(2) cp:S(2)",
+                                    TS_ATTENTION_TWO_LEVEL, 2, 12, i & 1 ? 2 : 12 });
     ts_mesh_release(mesh);
 }
 
@@ -321,7 +346,7 @@ TS_TEST_RANKS(context_counts_bytes_by_row, 4)
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=2, cp=2");
     for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++)
         count_bytes(t, &(counting){ mesh, "causal & documents(10, 26; 36; 5, 31)",
-                                    "dp:S(0) cp:HT(2)", a, 3 });
+                                    "dp:S(0) cp:HT(2)", a, 3, 12, 12 });
     ts_mesh_release(mesh);
 }
 
@@ -333,7 +358,8 @@ static int draws(int64_t row, int64_t head, int64_t query, int64_t key, void *co
     return *(const int *)context ? rand() & 1 : 1;
 }
 
-static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, const char *words)
+static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, int32_t algorithm,
+                   const char *words)
 {
     ts_scope_options catching = TS_INIT(ts_scope_options);
     catching.catches = 1;
@@ -341,6 +367,7 @@ static void refuse(test *t, ts_mesh *mesh, const char *mask, int64_t values, con
     const ts_sharding *where = ts_sharding_get(mesh, "cp:S(2)");
     ts_attention_options options = TS_INIT(ts_attention_options);
     options.mask = mask ? ts_mask_get(ts_rank_world(t->me), mask) : NULL;
+    options.algorithm = algorithm;
     ts_tensor *q = numbers(where, TS_SHAPE(1, 2, 12, 4), TS_DTYPE_F32, 1);
     ts_tensor *v = numbers(where, TS_SHAPE(1, 2, values, 4), TS_DTYPE_F32, 1);
     TEST_CHECK(t, ts_attention(q, q, v, &options) == NULL);
@@ -357,9 +384,11 @@ TS_TEST_RANKS(context_refuses, 1, 3)
     (void)snprintf(mesh_text, sizeof mesh_text, "cp=%d", (int)t->count);
     ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
     (void)ts_mask_user(ts_rank_world(t->me), "draws", draws, &impure);
-    refuse(t, mesh, "causal & documents(5, 6)", 12, "its documents have 11 tokens together");
-    refuse(t, mesh, "documents(12; 12)", 12, "documents of 2 rows");
-    refuse(t, mesh, NULL, 11, "do not fit");
-    refuse(t, mesh, "user(draws)", 12, "not pure");
+    refuse(t, mesh, "causal & documents(5, 6)", 12, 0, "its documents have 11 tokens together");
+    refuse(t, mesh, "documents(12; 12)", 12, 0, "documents of 2 rows");
+    refuse(t, mesh, NULL, 11, 0, "do not fit");
+    refuse(t, mesh, "user(draws)", 12, 0, "not pure");
+    if (t->count > 1)
+        refuse(t, mesh, "causal", 12, TS_ATTENTION_TWO_LEVEL, "cut by two axes or more");
     ts_mesh_release(mesh);
 }

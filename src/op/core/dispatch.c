@@ -450,7 +450,11 @@ static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
         .out = out,
     };
     if (!io.group) return ts_rank_status(rank);
-    return plan->op->algorithm[plan->algorithm - 1].run(&io);
+    tsi_op_state *state = tsi_op_state_of(rank);
+    int64_t stated = state->implicit_bytes;
+    ts_status status = plan->op->algorithm[plan->algorithm - 1].run(&io);
+    state->implicit_bytes = stated; /* what its own calls move is in what it stated */
+    return status;
 }
 
 /* ---- an algorithm of a step that is recorded ------------------------------------------------- */

@@ -10,11 +10,16 @@
 #include "op/nn/attention_context.h"
 #include "tensor/scope.h"
 
-/* The tensor with the cut of these axes on heads; its lse, of three dims, too. */
-static ts_tensor *turned(ts_tensor *x, uint32_t axes)
+const ts_layout *tsi_context_repeated(const ts_layout *layout, int64_t repeats)
 {
-    if (!x) return NULL;
-    const ts_sharding *have = x->layout->sharding;
+    ts_shape shape = layout->shape;
+    shape.extent[1] *= repeats;
+    return tsi_layout_intern(layout->sharding, &shape);
+}
+
+const ts_layout *tsi_context_turned(const ts_layout *layout, uint32_t axes)
+{
+    const ts_sharding *have = layout->sharding;
     ts_placement place[TS_NDIM_MAX];
     for (int32_t k = 0; k < have->ndim; k++) {
         place[k] = have->place[k];
@@ -27,9 +32,17 @@ static ts_tensor *turned(ts_tensor *x, uint32_t axes)
                                        .align = 1 };
     }
     const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
-    if (!to) return NULL;
-    ts_tensor *moved = (ts_redistribute_to)(x, to);
+    const ts_layout *turned = to ? tsi_layout_intern(to, &layout->shape) : NULL;
     ts_sharding_release(to);
+    return turned;
+}
+
+/* The tensor with the cut of these axes on heads; its lse, of three dims, too. */
+static ts_tensor *turned(ts_tensor *x, uint32_t axes)
+{
+    const ts_layout *to = x ? tsi_context_turned(x->layout, axes) : NULL;
+    ts_tensor *moved = to ? (ts_redistribute_to)(x, to->sharding) : NULL;
+    ts_layout_release(to);
     return moved;
 }
 
@@ -38,10 +51,12 @@ static ts_tensor *repeated(ts_tensor *x, int64_t repeats)
     return repeats > 1 ? (ts_repeat_interleave)(x, repeats, 1) : x;
 }
 
-/* Gradients of repeated groups are those of the group. */
-static ts_tensor *folded(ts_tensor *x, int64_t repeats)
+/* Gradients of repeated groups are those of the group: summed by those who hold its keys. */
+static ts_tensor *folded(ts_tensor *x, const ts_sharding *home, int64_t repeats)
 {
     if (!x || repeats == 1) return x;
+    x = (ts_redistribute_to)(x, home);
+    if (!x) return NULL;
     ts_shape s = ts_tensor_shape(x);
     int64_t copies = 2;
     ts_shape apart =
@@ -61,7 +76,7 @@ static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
     tsi_op_args args = { io->op, in, io->input_count, 0, &a };
     (void)tsi_op_run(&args, out);
     for (int32_t o = 1; io->input_count > 3 && o < 3; o++)
-        out[o] = folded(out[o], repeats);
+        out[o] = folded(out[o], io->out_layout[o]->sharding, repeats);
     return tsi_algorithm_end(io, scope, out);
 }
 
@@ -72,8 +87,5 @@ ts_status tsi_context_heads(const tsi_algorithm_io *io)
 
 ts_status tsi_context_two_level(const tsi_algorithm_io *io)
 {
-    uint32_t last = io->axes;
-    while (last & (last - 1)) /* the highest bit: the innermost axis */
-        last &= last - 1;
-    return run(io, last, TSI_CONTEXT_RING);
+    return run(io, tsi_context_inner(io->axes), TSI_CONTEXT_RING);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_context.h - attention over a sequence that is cut among ranks.
  *
- *   attention_context.c   who needs what of whom; which algorithm runs
- *   attention_travel.c    gather and ring: keys and values come to the queries
+ *   attention_context.c   who needs what of whom
+ *   attention_weigh.c     which algorithm runs
+ *   attention_travel.h    gather and ring: keys and values come to the queries
  *   attention_by_heads.c  heads: the cut goes from the sequence to the heads, and back
  *
  * INV: everything here but the running is a pure function of layouts and mask, so all ranks agree
@@ -10,6 +11,7 @@
 #ifndef TSI_OP_ATTENTION_CONTEXT_H
 #define TSI_OP_ATTENTION_CONTEXT_H
 
+#include "mask/mask.h"
 #include "op/nn/attention.h"
 
 /* As in the table of algorithms, from 1. */
@@ -36,9 +38,17 @@ ts_status tsi_context_need(const tsi_context *c, int64_t to, int64_t from, tsi_a
                            tsi_span_list *out);
 ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm_choice *out);
 /* How often each group of keys is repeated, so that groups divide as heads do among the ranks of
- * these axes and of those that cut heads already; 0: heads do not. */
+ * these axes and of those that cut heads already. */
 int64_t tsi_context_repeats(const tsi_op_call *call, const ts_layout *q, uint32_t axes);
 int64_t tsi_context_bytes(const tsi_op_call *call, int64_t n);
+/* The mask of a call, retained. */
+ts_status tsi_context_mask(const tsi_op_call *call, ts_world *world, const ts_mask **out);
+
+/* Layouts on the way to heads, retained: with each group of keys repeated; with the cut of these
+ * axes on the heads, as the last cut of them. NULL: recorded. */
+const ts_layout *tsi_context_repeated(const ts_layout *layout, int64_t repeats);
+const ts_layout *tsi_context_turned(const ts_layout *layout, uint32_t axes);
+uint32_t tsi_context_inner(uint32_t axes); /* the one of several that two levels turn */
 
 /* Intervals of a list, one after the other. */
 typedef struct tsi_context_walk {
