@@ -210,13 +210,27 @@ static bool carry_cut(carry *c, const group *range, const ts_placement *cut, int
     return false;
 }
 
-/* A dim that stays as it is keeps its cuts, of whatever kind. */
-static bool carry_dim(const group *range, const ts_placement *cut, ts_placement *out)
+/* The one dim of [first, end) that is not 1; -1: there are none, or several. */
+static int32_t only_dim(const ts_shape *shape, int32_t first, int32_t end)
 {
-    bool stays = range->in_end - range->in_first == 1 && range->out_end - range->out_first == 1;
-    if (!stays || cut->dim != cut->dim_last) return false;
+    int32_t found = -1;
+    for (int32_t d = first; d < end; d++) {
+        if (shape->extent[d] == 1) continue;
+        if (found >= 0) return -1;
+        found = d;
+    }
+    return found;
+}
+
+/* A dim that stays as it is, beside dims of 1, keeps its cuts, of whatever kind. */
+static bool carry_dim(const tsi_op_call *call, const group *range, const ts_placement *cut,
+                      ts_placement *out)
+{
+    int32_t from = only_dim(&call->in[0].shape, range->in_first, range->in_end);
+    int32_t to = only_dim(&call->out[0].shape, range->out_first, range->out_end);
+    if (from < 0 || to < 0 || cut->dim != from || cut->dim_last != from) return false;
     *out = *cut;
-    out->dim = out->dim_last = range->out_first;
+    out->dim = out->dim_last = to;
     return true;
 }
 
@@ -241,7 +255,7 @@ static int32_t carry_all(const tsi_op_call *call, const tsi_mesh_desc *mesh,
                     if (!tsi_placement_cuts(&place[k]) || place[k].dim != d ||
                         place[k].order != position)
                         continue;
-                    if (!carry_dim(&list[i], &place[k], &out[k]) &&
+                    if (!carry_dim(call, &list[i], &place[k], &out[k]) &&
                         !carry_cut(&c, &list[i], &place[k], mesh->size[k], &out[k]))
                         return k;
                 }
