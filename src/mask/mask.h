@@ -104,6 +104,8 @@ typedef struct tsi_mask_interval {
 } tsi_mask_interval;
 int32_t tsi_mask_intervals(const ts_mask *mask, tsi_mask_at at, const int64_t q[2], int64_t keys,
                            tsi_mask_interval *out);
+/* Where the document of a position begins; 0 of a mask without documents. */
+int64_t tsi_mask_document(const ts_mask *mask, int64_t row, int64_t position);
 /* Pairs that queries [q0, q1) see of keys [0, keys). */
 int64_t tsi_mask_pairs(const ts_mask *mask, tsi_mask_at at, int64_t q0, int64_t q1, int64_t keys);
 /* Does a user's predicate answer alike when it is asked again? Asked where blocks are compiled. */

@@ -40,6 +40,14 @@ static seen document_of(const tsi_mask_node *node, int64_t row, int64_t position
     return (seen){ i > node->first[r] ? node->end[i - 1] : 0, node->end[i] };
 }
 
+int64_t tsi_mask_document(const ts_mask *mask, int64_t row, int64_t position)
+{
+    for (int32_t i = 0; i < mask->node_count; i++)
+        if (mask->node[i].kind == TSI_MASK_DOCUMENTS)
+            return document_of(&mask->node[i], row, position).begin;
+    return 0;
+}
+
 static bool is_table(const tsi_mask_node *node)
 {
     return node->kind == TSI_MASK_USER || node->kind == TSI_MASK_DENSE;

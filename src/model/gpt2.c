@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "mask/mask.h"
 #include "model/part.h"
 
 static const char tp_plan[] = "*.attn.c_attn.weight: tp?:SS(1,3)\n*.attn.c_attn.bias: tp?:SS(0,3)\n"
@@ -144,6 +145,27 @@ typedef struct inputs { /* a group: tokens and positions */
     ts_module *tokens, *positions;
 } inputs;
 
+/* Positions begin anew in every document. */
+static ts_status position_at(const int64_t *global, void *element, void *context)
+{
+    *(int64_t *)element = global[1] - tsi_mask_document(context, global[0], global[1]);
+    return TS_OK;
+}
+
+/* [T], or [B, T] placed as the ids where rows are packed documents. */
+static ts_tensor *positions_of(const ts_model *m, ts_tensor *ids)
+{
+    ts_shape shape = ts_tensor_shape(ids);
+    if (!m->documents)
+        return ts_arange(m->mesh, TS_DTYPE_I64, TS_SHAPE(shape.extent[1]), NULL, NULL);
+    union { /* a mask is read only */
+        const ts_mask *given;
+        void *context;
+    } mask = { .given = m->documents };
+    return ts_from_function(position_at, mask.context, ids->layout->sharding,
+                            (ts_meta){ .shape = shape, .dtype = TS_DTYPE_I64 });
+}
+
 static void inputs_forward(void *state, const ts_module_io *io)
 {
     const inputs *g = state;
@@ -155,7 +177,7 @@ static void inputs_forward(void *state, const ts_module_io *io)
         return;
     }
     ts_tensor *x = tsi_model_residual(m, TS_CALL(g->tokens, io->input[0]));
-    ts_tensor *place = ts_arange(m->mesh, TS_DTYPE_I64, TS_SHAPE(length), NULL, NULL);
+    ts_tensor *place = positions_of(m, io->input[0]);
     io->output[0] = tsi_model_residual(m, ts_add(x, TS_CALL(g->positions, place)));
 }
 

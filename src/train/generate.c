@@ -148,6 +148,7 @@ ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generat
     ts_generate_options o = { .struct_size = sizeof o, .stop = -1 };
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    TSI_TRY(ts_model_documents(model, NULL)); /* a text is no row of packed documents */
     int64_t vocabulary = ts_model_configuration(model)->vocab;
     TSI_TRY(check_prompt(prompt, vocabulary));
     TSI_TRY(ts_model_documents(model, NULL)); /* those of a batch are of its length */

@@ -63,6 +63,8 @@ for options in "data.end=10" "data.documents=separate --set data.end=10"; do
             fail "losses on $mesh, $options" "$whole is not $cut"
     done
 done
+says documents_then_a_sample 0 "loss" "$tessera" train "$work/a.ini" --set train.output="$work/sampled" \
+    --set data.context=13 --set data.documents=separate --set data.end=10 --set log.sample=3
 says no_end 2 "data.end: separate documents need the token" "$tessera" train "$work/a.ini" \
     --set data.documents=separate
 says bad_balance 2 'did you mean head_tail' "$tessera" train "$work/a.ini" --set parallel.balance=head_tale
