@@ -137,6 +137,16 @@ typedef struct tsi_algorithm_choice {
     tsi_algorithm_candidate candidate[TSI_CANDIDATES_MAX];
 } tsi_algorithm_choice;
 
+/* Kernels of an operator that compete by the sizes of a rank's blocks. */
+enum { TSI_KERNELS_MAX = 4 };
+typedef struct tsi_kernel_choice {
+    int32_t chosen, count;
+    struct {
+        const char *name;
+        double us; /* modelled, of one thread; negative: not possible for the call */
+    } candidate[TSI_KERNELS_MAX];
+} tsi_kernel_choice;
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 typedef struct tsi_grad_io {
     const tsi_op_desc *op; /* NULL: not an operator's gradient */
@@ -232,6 +242,8 @@ struct tsi_op_desc {
     const tsi_algorithm *algorithm;
     ts_status (*pick)(const tsi_algorithm_request *request,
                       tsi_algorithm_choice *out); /* (optional) */
+    /* (optional) Which of several kernels runs; shapes of the call are those of a rank's blocks. */
+    void (*kernels)(const tsi_op_call *call, tsi_kernel_choice *out);
     ts_status (*grad)(const tsi_grad_io *io);
     /* (optional) Multiplications and additions of the products it makes, of all ranks together;
      * NULL: it makes none. */

@@ -30,6 +30,12 @@ static call attention_call(const char *name, ts_dtype dtype, const int64_t *size
     return masked_call(name, dtype, size, causal ? "causal" : "");
 }
 
+static int sees_third(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
+{
+    (void)context;
+    return (query * 7 + key * 3 + row * 5 + head) % 3 == 0;
+}
+
 /* Blocks of queries and keys that are cut, grouped heads, fewer and more keys than queries. */
 TS_TEST_RANKS(attention_in_blocks, 1)
 {
@@ -79,25 +85,48 @@ TS_TEST_RANKS(attention_of_large_scores, 1)
     TEST_EQ(t, n.declined, 0);
 }
 
+/* Few queries against many keys: one tile and several, heads of a group together. */
+TS_TEST_RANKS(attention_of_few_queries, 1)
+{
+    static const char *const masks[] = { "",
+                                         "causal",
+                                         "window(300, 0)",
+                                         "prefix(3) | window(9, 0)",
+                                         "causal + softcap(2) + alibi",
+                                         "user(third)" };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    static const int64_t keys[] = { 1, 256, 257, 1100 };
+    counts n = { 0, 0 };
+    TEST_CHECK(t, ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL));
+    for (int i = 0; i < 36; i++) {
+        const int64_t size[] = {
+            1 + i % 2, 6, i % 3 ? 2 : 6, 1 + i % 4, keys[i / 4 % 4], 7 + i, 9
+        };
+        call c = masked_call("attention", dtypes[i % 3], size, masks[i % 6]);
+        if (i % 4 == 3) ((tsi_attention_attributes *)(void *)c.attributes)->dropout = 0.3;
+        TEST_SAY(t, infer(&c), "%s", ts_last_error());
+        tsi_op_call sizes = { .op = c.op, .in = c.in, .input_count = 3 };
+        tsi_kernel_choice choice;
+        tsi_attention_kernels(&sizes, &choice);
+        TEST_TEXT(t, choice.candidate[choice.chosen].name, "few queries");
+        run_both(t, &c, (spread)(i % SPREADS), &n);
+    }
+    TEST_EQ(t, n.declined, 0);
+}
+
 TS_TEST_RANKS(attention_on_threads, 1, 2)
 {
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
     static const char *const attention[] = { "attention", "attention_backward" };
-    for (int k = 0; k < 4; k++) {
-        const int64_t size[] = { 1, 4, 2, 200, 700, 24, 40 };
-        call c = attention_call(attention[k & 1], dtypes[k / 2], size, true);
+    for (int k = 0; k < 6; k++) {
+        const int64_t size[] = { 1, 4, 2, k < 4 ? 200 : 3, k < 4 ? 700 : 3000, 24, 40 };
+        call c = attention_call(attention[k < 4 && k & 1], dtypes[k / 2 % 2 ^ (k > 4)], size, true);
         TEST_CHECK(t, infer(&c));
         repeat_with_threads(t, &c);
     }
 }
 
 /* ---- masks ----------------------------------------------------------------------------------- */
-
-static int sees_third(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
-{
-    (void)context;
-    return (query * 7 + key * 3 + row * 5 + head) % 3 == 0;
-}
 
 static int sees_bits(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
 {

@@ -18,6 +18,9 @@ struct ts_op_query {
     tsi_arena scratch;
 };
 
+/* Kernels that compete, for a program and for a person; nothing where there is no choice. */
+void tsi_query_kernels_json(const ts_op_query *query, tsi_text *text);
+void tsi_query_kernels_words(const ts_op_query *query, tsi_text *text);
 /* What the inputs of an operator hold when numbers are `dtype`: its samples say which of them are
  * indices or masks. Returns the indices: bit i. */
 uint64_t tsi_op_input_dtypes(const tsi_op_desc *op, int32_t input_count, ts_dtype dtype,

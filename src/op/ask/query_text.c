@@ -288,6 +288,7 @@ size_t ts_op_query_json(const ts_op_query *query, char *out, size_t size)
     json_why(query, &text);
     json_rules(query, &text);
     json_others(query, &text);
+    tsi_query_kernels_json(query, &text);
     tsi_text_add(&text, "}");
     return tsi_text_give(&text, out, size);
 }
@@ -335,6 +336,7 @@ size_t ts_op_query_text(const ts_op_query *query, char *out, size_t size)
                         plan->op->algorithm[plan->algorithm - 1].name,
                         tsi_text_bytes(bytes, sizeof bytes, plan->algorithm_bytes));
     words_candidates(query, &text);
+    tsi_query_kernels_words(query, &text);
     for (int32_t o = 0; o < plan->output_count; o++)
         tsi_text_printf(&text, "  output %d  %s %s\n", o,
                         ts_dtype_name((ts_dtype)plan->out_meta[o].dtype), plan->out[o]->text);

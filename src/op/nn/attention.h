@@ -45,6 +45,18 @@ static inline bool tsi_attention_keeps(const tsi_attention_drop *d, int64_t row,
     return tsi_philox(d->seed, (uint64_t)key >> 2, line).word[key & 3] >= d->below;
 }
 
+/* Rows of the table of kernels (attention_kernels.c). */
+typedef enum tsi_attention_kernel {
+    TSI_ATTENTION_PAIRS,   /* the reference */
+    TSI_ATTENTION_BLOCKED, /* blocks of queries against blocks of keys, by products */
+    TSI_ATTENTION_FEW,     /* few queries: keys are read once a group, and cut among threads */
+    TSI_ATTENTION_KERNELS
+} tsi_attention_kernel;
+enum { TSI_ATTENTION_FEW_MAX = 16 }; /* queries */
+void tsi_attention_kernels(const tsi_op_call *call, tsi_kernel_choice *out);
+/* The one that runs on these blocks. */
+tsi_attention_kernel tsi_attention_kernel_of(const tsi_kernel_io *io);
+
 ts_status tsi_attention_reference(const tsi_kernel_io *io);
 ts_status tsi_attention_backward_reference(const tsi_kernel_io *io);
 

@@ -10,7 +10,8 @@
  *
  * No T x S matrix exists. A task is a block of queries of one head against the tiles of keys that
  * its mask lists. Narrow dtypes are computed in f32; bf16 where
- * the machine multiplies it itself is the business of attend_bf16.c. */
+ * the machine multiplies it itself is the business of attention_bf16.c, few queries that of
+ * attention_few.c. */
 #include "backend/cpu/nn/attention.h"
 
 #include <math.h>
@@ -176,14 +177,29 @@ static ts_status run(const tsi_kernel_io *io, forward *f)
     return status;
 }
 
+static ts_status forward_blocked(const tsi_kernel_io *io, tsi_attend *a)
+{
+    if (tsi_attend_is_bf16(io, a)) return tsi_attend_forward_bf16(io, a);
+    forward f = { .a = *a, .lse = &io->out[1].block };
+    ts_status status = run(io, &f);
+    *a = f.a; /* with its block lists */
+    return status;
+}
+
+/* As in the table of kernels; NULL: the reference, by declining. */
+static ts_status (*const forwards[TSI_ATTENTION_KERNELS])(const tsi_kernel_io *, tsi_attend *) = {
+    [TSI_ATTENTION_BLOCKED] = forward_blocked,
+    [TSI_ATTENTION_FEW] = tsi_attend_forward_few,
+};
+
 ts_status tsi_cpu_attention(const tsi_kernel_io *io)
 {
-    forward f = { .lse = &io->out[1].block };
-    ts_status status = tsi_attend_make(io, &f.a);
+    tsi_attend a;
+    tsi_attention_kernel kernel = tsi_attention_kernel_of(io);
+    if (!forwards[kernel]) return (ts_status)TSI_KERNEL_DECLINED;
+    ts_status status = tsi_attend_make(io, &a);
     if (status != TS_OK) return status;
-    const tsi_attend *a = &f.a;
-    if (a->batches * a->heads * a->queries > 0)
-        status = tsi_attend_is_bf16(io, a) ? tsi_attend_forward_bf16(io, &f.a) : run(io, &f);
-    tsi_attend_done(&f.a);
+    if (a.batches * a.heads * a.queries > 0) status = forwards[kernel](io, &a);
+    tsi_attend_done(&a);
     return status;
 }

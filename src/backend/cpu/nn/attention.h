@@ -85,5 +85,7 @@ bool tsi_attend_is_bf16(const tsi_kernel_io *io, const tsi_attend *a);
 void tsi_attend_panels(tsi_panels *p, const tsi_block *x, const int64_t *at, bool turned);
 ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, tsi_attend *a);
 ts_status tsi_attend_backward_bf16(const tsi_kernel_io *io, tsi_attend *a);
+/* Few queries (attention_few.c), of any dtype that is computed in f32. */
+ts_status tsi_attend_forward_few(const tsi_kernel_io *io, tsi_attend *a);
 
 #endif
