@@ -37,10 +37,21 @@ typedef struct ts_attention_saved {
     ts_tensor *q, *k, *v, *o, *lse, *d_o;
 } ts_attention_saved;
 
+typedef struct ts_grouped_mlp_options { /* of E experts, K chosen for each row */
+    size_t struct_size;
+    ts_tensor *weight;      /* [.., K] */
+    ts_tensor *in, *out;    /* [E, 2, F, C]: gates, then what they gate; [E, C, F] */
+    const char *activation; /* silu (NULL), gelu, gelu_tanh, quick_gelu, relu, relu2, sigmoid, tanh,
+                               linear */
+    const char *algorithm;  /* where rows and experts are cut by the same axes: auto (NULL), rows,
+                               nodes, gather */
+} ts_grouped_mlp_options;
+
 TS_BEGIN_C
 
 /* [any] Real defaults, after which every number is meant as it stands (types.h). */
 TS_API void ts_attention_options_init(ts_attention_options *options);
+TS_API void ts_grouped_mlp_options_init(ts_grouped_mlp_options *options);
 
 TS_API ts_tensor *ts_matmul(ts_tensor *a,
                             ts_tensor *b); /* over the last two dims; batch dims broadcast */
@@ -66,6 +77,12 @@ TS_API ts_tensor *ts_grouped_mm(ts_tensor *a, ts_tensor *b, ts_tensor *ends);
 TS_API ts_tensor *ts_grouped_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *group);
 TS_API ts_tensor *ts_grouped_linear_backward(ts_tensor *dy, ts_tensor *x, ts_tensor *group,
                                              int64_t groups); /* [E, F, C] */
+
+/* x [.., C], which [.., K] of 0 .. E-1 -> [.., C]: the sum over the K chosen experts of a row of
+ * weight out (act(gate x) * up x). Where rows and experts are cut by the same axes each row goes to
+ * the ranks that hold its experts once, and one row comes back from each. */
+TS_API ts_tensor *ts_grouped_mlp(ts_tensor *x, ts_tensor *which,
+                                 const ts_grouped_mlp_options *options);
 
 /* Rows of a table [V, D] by index; a table sharded by rows gives a partial sum, nothing is
  * gathered. */
@@ -125,6 +142,7 @@ TS_END_C
 #define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
 #define ts_einsum_many(...) (ts_here(TS_HERE), ts_einsum_many(__VA_ARGS__))
 #define ts_grouped_linear(...) (ts_here(TS_HERE), ts_grouped_linear(__VA_ARGS__))
+#define ts_grouped_mlp(...) (ts_here(TS_HERE), ts_grouped_mlp(__VA_ARGS__))
 #define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))

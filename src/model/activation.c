@@ -57,6 +57,21 @@ const char *tsi_activation_name(const ts_model_config *c)
     return "silu";
 }
 
+const char *tsi_model_activation_word(const ts_model_config *c)
+{
+    static const char *const words[] = { [TS_ACTIVATION_DEFAULT] = "silu",
+                                         [TS_ACTIVATION_SILU] = "silu",
+                                         [TS_ACTIVATION_GELU] = "gelu",
+                                         [TS_ACTIVATION_GELU_TANH] = "gelu_tanh",
+                                         [TS_ACTIVATION_QUICK_GELU] = "quick_gelu",
+                                         [TS_ACTIVATION_RELU] = "relu",
+                                         [TS_ACTIVATION_RELU2] = "relu2",
+                                         [TS_ACTIVATION_SIGMOID] = "sigmoid",
+                                         [TS_ACTIVATION_TANH] = "tanh",
+                                         [TS_ACTIVATION_LINEAR] = "linear" };
+    return words[activation_of(c)];
+}
+
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x)
 {
     switch (activation_of(&model->config)) {

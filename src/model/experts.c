@@ -86,13 +86,27 @@ static ts_tensor *route(const choosing *e, ts_tensor *x_BTC, ts_tensor **which_B
     return ts_cast(weight_BTK, dtype);
 }
 
-/* The experts that the router chose for each token, and no others: rows are grouped by expert. */
-static void experts_forward(void *state, const ts_module_io *io)
+/* Experts that are cut over ranks: rows go to them, once. */
+static ts_tensor *experts_there(const experts *e, ts_tensor *x_BTC, ts_tensor *which_BTK,
+                                ts_tensor *weight_BTK)
 {
-    const experts *e = state;
     const ts_model *m = e->part.model;
     const ts_model_config *c = &m->config;
-    ts_tensor *x_BTC = io->input[0], *which_BTK = io->input[1], *weight_BTK = io->input[2];
+    ts_grouped_mlp_options options = TS_INIT(ts_grouped_mlp_options);
+    options.weight = weight_BTK;
+    options.in =
+        ts_reshape(tsi_model_cast(m, e->in), TS_SHAPE(c->experts, 2, c->expert_width, c->hidden));
+    options.out = tsi_model_cast(m, e->out);
+    options.activation = tsi_model_activation_word(c);
+    return ts_grouped_mlp(x_BTC, which_BTK, &options);
+}
+
+/* The experts that the router chose for each token, and no others: rows are grouped by expert. */
+static ts_tensor *experts_here(const experts *e, ts_tensor *x_BTC, ts_tensor *which_BTK,
+                               ts_tensor *weight_BTK)
+{
+    const ts_model *m = e->part.model;
+    const ts_model_config *c = &m->config;
     ts_shape s = ts_tensor_shape(x_BTC);
     int64_t batch = s.extent[0], length = s.extent[1], chosen = c->experts_per_token, slots = 2;
     ts_tensor *x_BTKC =
@@ -102,7 +116,15 @@ static void experts_forward(void *state, const ts_module_io *io)
     ts_tensor *wide_BTKF = tsi_model_gate(m, ts_select(both, 3, 0), ts_select(both, 3, 1));
     wide_BTKF = ts_mul(wide_BTKF, ts_unsqueeze(weight_BTK, 3));
     ts_tensor *y_BTKC = ts_grouped_linear(wide_BTKF, tsi_model_cast(m, e->out), which_BTK);
-    io->output[0] = ts_sum(y_BTKC, &slots, 1, 0);
+    return ts_sum(y_BTKC, &slots, 1, 0);
+}
+
+static void experts_forward(void *state, const ts_module_io *io)
+{
+    const experts *e = state;
+    bool cut = e->part.model->ep_axes != 0;
+    io->output[0] =
+        (cut ? experts_there : experts_here)(e, io->input[0], io->input[1], io->input[2]);
 }
 
 static const ts_module_desc experts_desc = { .struct_size = sizeof(ts_module_desc),

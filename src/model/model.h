@@ -84,6 +84,8 @@ ts_status tsi_model_follow_to(ts_model *model, const ts_sharding *ids);
 ts_status tsi_model_place(ts_model *model, const char *cut /* of the sequence over cp */);
 /* Causal attention of a layer: q [B, H, T, D], k [B, G, T, D], v [B, G, T, any]. */
 ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
+/* The operators' word for the activation of its feed-forwards. */
+const char *tsi_model_activation_word(const ts_model_config *config);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);
 /* The activation of the gate, times up. */
 ts_tensor *tsi_model_gate(const ts_model *model, ts_tensor *gate, ts_tensor *up);

@@ -36,18 +36,19 @@ typedef struct exchange {
 
 /* ---- who gets what --------------------------------------------------------------------------- */
 
-/* The member that holds each group's matrix; -1: none. */
-static ts_status owners(const exchange *x, const ts_layout *matrices, int64_t groups, int64_t **out)
+ts_status tsi_grouped_owners(const tsi_algorithm_io *io, ts_group *among, const ts_layout *matrices,
+                             tsi_arena *arena, int64_t **out)
 {
-    int64_t *owner = tsi_arena_alloc(x->arena, (size_t)(groups + 1) * sizeof *owner);
+    int64_t groups = matrices->shape.extent[0], coord[TS_NDIM_MAX];
+    int64_t *owner = tsi_arena_alloc(arena, (size_t)(groups + 1) * sizeof *owner);
     if (!owner) return tsi_fail_memory("the owners of groups", (size_t)groups * sizeof *owner);
     for (int64_t g = 0; g < groups; g++)
         owner[g] = -1;
-    for (int64_t j = x->size - 1; j >= 0; j--) {
-        int64_t coord[TS_NDIM_MAX];
+    for (int64_t j = among ? ts_group_size(among) - 1 : 0; j >= 0; j--) {
+        int64_t rank = among ? ts_group_rank(among, j) : ts_rank_index(io->rank);
         tsi_span_list list;
-        if (!tsi_mesh_desc_coord(x->io->mesh->desc, ts_group_rank(x->io->group, j), coord) ||
-            !tsi_layout_region_dim(matrices, coord, 0, x->arena, &list))
+        if (!tsi_mesh_desc_coord(io->mesh->desc, rank, coord) ||
+            !tsi_layout_region_dim(matrices, coord, 0, arena, &list))
             return tsi_fail_memory("the owners of groups", 0);
         for (int64_t i = 0; i < list.total; i++)
             owner[tsi_span_list_at(&list, i)] = j;
@@ -222,7 +223,7 @@ static ts_status begin(exchange *x, const tsi_block *group, const ts_layout *mat
     if (!own || !sending || !x->order || !x->sent || !x->came)
         return tsi_fail_memory("the rows of groups", rows * sizeof *own);
     TSI_TRY(read_groups(x, group, groups, own));
-    TSI_TRY(owners(x, matrices, groups, &owner));
+    TSI_TRY(tsi_grouped_owners(io, io->group, matrices, x->arena, &owner));
     TSI_TRY(sort_rows(x, own, owner));
     for (int64_t i = 0; i < x->going; i++)
         sending[i] = own[x->order[i]];

@@ -9,6 +9,11 @@
 extern const tsi_algorithm tsi_grouped_linear_exchange[];
 extern const tsi_algorithm tsi_grouped_backward_exchange[];
 
+/* For each group the member that holds its matrix, the first of several; -1: none of them does.
+ * `among` NULL: this rank alone. */
+ts_status tsi_grouped_owners(const tsi_algorithm_io *io, ts_group *among, const ts_layout *matrices,
+                             tsi_arena *arena, int64_t **out);
+
 ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups);
 
 #endif

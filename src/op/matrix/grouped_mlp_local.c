@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grouped_mlp_local.c - the feed-forward of experts on rows whose experts are known, as a
+ * composition of operators, and its gradient as another.
+ *
+ *   both_S2F = in[e] x      h_SF = weight act(gate) up      y_SC = out[e] h
+ *
+ * INV: no value is kept between the two: the gradient makes both_S2F again from x. */
+#include "op/core/common.h"
+#include "op/matrix/grouped_mlp.h"
+
+const tsi_mlp_activation tsi_mlp_activations[] = {
+    { &tsi_op_silu, 1.0 },    { &tsi_op_gelu, 1.0 }, { &tsi_op_gelu_tanh, 1.0 },
+    { &tsi_op_silu, 1.702 },  { &tsi_op_relu, 1.0 }, { &tsi_op_relu2, 1.0 },
+    { &tsi_op_sigmoid, 1.0 }, { &tsi_op_tanh, 1.0 }, { NULL, 1.0 },
+};
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+
+static bool is_swiglu(const tsi_mlp_activation *a)
+{
+    return a->op == &tsi_op_silu && a->scale == 1.0;
+}
+
+static ts_tensor *scaled(ts_tensor *x, double by)
+{
+    return by == 1.0 ? x : (ts_mul_scalar)(x, by);
+}
+
+ts_tensor *tsi_mlp_gate(int32_t activation, ts_tensor *gate, ts_tensor *up)
+{
+    const tsi_mlp_activation *a = &tsi_mlp_activations[activation];
+    if (is_swiglu(a)) return ts_swiglu(gate, up);
+    if (!a->op) return ts_mul(gate, up);
+    ts_tensor *x = scaled(gate, a->scale);
+    return ts_mul(scaled(tsi_op_make(a->op, &x, 1, NULL), 1.0 / a->scale), up);
+}
+
+/* The gradient of one operator for its first `count` inputs. */
+static ts_status grad_of(const tsi_op_desc *op, ts_tensor *const *in, int32_t count, ts_tensor *out,
+                         ts_tensor *dy, ts_tensor **d)
+{
+    ts_meta meta[2];
+    ts_tensor *no_sum[2] = { NULL, NULL };
+    uint64_t included = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (!in[i] || !dy) return in[0] ? ts_rank_status(in[0]->rank) : TS_ERR_NULL;
+        meta[i] = (ts_meta){ .shape = in[i]->layout->shape, .dtype = in[i]->dtype };
+    }
+    tsi_grad_io io = { .op = op,
+                       .rank = in[0]->rank,
+                       .in = in,
+                       .out = &out,
+                       .in_meta = meta,
+                       .out_grad = &dy,
+                       .in_grad = d,
+                       .needs = (UINT64_C(1) << count) - 1,
+                       .in_sum = no_sum,
+                       .included = &included,
+                       .input_count = count,
+                       .output_count = 1 };
+    return op->grad(&io);
+}
+
+ts_status tsi_mlp_gate_grad(int32_t activation, ts_tensor *const gate_up[2], ts_tensor *dy,
+                            ts_tensor *d[2])
+{
+    const tsi_mlp_activation *a = &tsi_mlp_activations[activation];
+    if (is_swiglu(a)) return grad_of(&tsi_op_swiglu, gate_up, 2, NULL, dy, d);
+    ts_tensor *x = scaled(gate_up[0], a->scale), *by = ts_mul(dy, gate_up[1]);
+    if (!a->op) {
+        d[0] = by;
+        d[1] = ts_mul(dy, gate_up[0]);
+        return TS_OK;
+    }
+    ts_tensor *y = tsi_op_make(a->op, &x, 1, NULL);
+    TSI_TRY(grad_of(a->op, &x, 1, y, by, &d[0])); /* the scale and its inverse cancel */
+    d[1] = ts_mul(dy, scaled(y, 1.0 / a->scale));
+    return TS_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* [S, 2F] as gate and up, [S, F] each. */
+static void halves(ts_tensor *both, ts_tensor *gate_up[2])
+{
+    ts_shape s = ts_tensor_shape(both);
+    ts_tensor *apart = ts_reshape(both, TS_SHAPE(s.extent[0], 2, s.extent[1] / 2));
+    gate_up[0] = ts_select(apart, 1, 0);
+    gate_up[1] = ts_select(apart, 1, 1);
+}
+
+ts_tensor *tsi_mlp_product(const tsi_mlp_rows *r)
+{
+    ts_tensor *gate_up[2];
+    halves(ts_grouped_linear(r->x, r->in, r->expert), gate_up);
+    ts_tensor *h = tsi_mlp_gate(r->activation, gate_up[0], gate_up[1]);
+    h = ts_mul(h, ts_unsqueeze(r->weight, 1));
+    return ts_grouped_linear(h, r->out, r->expert);
+}
+
+static ts_tensor *sums_of(ts_tensor *dy, ts_tensor *x, ts_tensor *expert, ts_tensor *matrices)
+{
+    return (ts_grouped_linear_backward)(dy, x, expert, ts_tensor_shape(matrices).extent[0]);
+}
+
+ts_status tsi_mlp_gradients(const tsi_mlp_rows *r, ts_tensor *dy, ts_tensor *d[TSI_MLP_GRADS])
+{
+    int64_t last = -1;
+    ts_tensor *gate_up[2], *d_gate_up[2] = { NULL, NULL }, *weight = ts_unsqueeze(r->weight, 1);
+    halves(ts_grouped_linear(r->x, r->in, r->expert), gate_up);
+    ts_tensor *a = tsi_mlp_gate(r->activation, gate_up[0], gate_up[1]);
+    ts_tensor *dh = ts_grouped_linear(dy, ts_transpose(r->out, 1, 2), r->expert);
+    d[TSI_MLP_DOUT] = sums_of(dy, ts_mul(a, weight), r->expert, r->out);
+    d[TSI_MLP_DWEIGHT] = ts_sum(ts_mul(dh, a), &last, 1, 0);
+    if (!a || !dh) return ts_rank_status(tsi_rank_current());
+    TSI_TRY(tsi_mlp_gate_grad(r->activation, gate_up, ts_mul(dh, weight), d_gate_up));
+    ts_tensor *d_both = ts_cat(d_gate_up, 2, 1);
+    d[TSI_MLP_DIN] = sums_of(d_both, r->x, r->expert, r->in);
+    d[TSI_MLP_DX] = ts_grouped_linear(d_both, ts_transpose(r->in, 1, 2), r->expert);
+    return ts_rank_status(tsi_rank_current());
+}
