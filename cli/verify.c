@@ -50,6 +50,7 @@ static int verify_rules(int argc, char **argv)
 static const cli_subject subjects[] = {
     { "rules", "the rules of the operator table, by brute force", verify_rules },
     { "model", "a model against the numbers of another implementation", cli_verify_model },
+    { "parallel", "every pair of parallelisms against one rank", cli_verify_parallel },
 };
 
 int cli_verify(int argc, char **argv)

@@ -292,22 +292,7 @@ static double number(const ts_json *object, const char *name, double otherwise)
     return ts_json_real(ts_json_member(object, name), otherwise);
 }
 
-/* A forward and backward, and the total norm, clipped. */
-static void run_step(verify_model *v, ts_model *model, const verify_pipe *pipe, double clip,
-                     double *loss, double *norm)
-{
-    if (pipe != NULL) {
-        ts_pipeline_step(pipe->pipeline, pipe->size, loss);
-        ts_pipeline_clip_grad_norm(pipe->pipeline, clip, norm);
-        return;
-    }
-    ts_tensor *mean = ts_model_loss(model, tokens_of(v, model, 0), tokens_of(v, model, 1));
-    ts_tensor_item(mean, loss);
-    ts_backward(mean, NULL);
-    ts_clip_grad_norm(ts_model_module(model), clip, norm);
-}
-
-static void check_steps(verify_model *v, ts_rank *me, ts_model *model, const verify_pipe *pipe)
+static void check_steps(verify_model *v, const verify_pipe *pipe)
 {
     const ts_json *adamw = ts_json_member(v->reference, "adamw"),
                   *betas = ts_json_member(adamw, "betas");
@@ -318,12 +303,12 @@ static void check_steps(verify_model *v, ts_rank *me, ts_model *model, const ver
     options.beta2 = real(ts_json_item(betas, 1));
     options.epsilon = number(adamw, "eps", 1e-8);
     options.weight_decay = number(adamw, "weight_decay", 0.0);
-    ts_optimizer *optimizer = ts_adamw_create(ts_model_module(model), &options);
+    ts_rank *me = pipe->me;
+    ts_optimizer *optimizer = ts_adamw_create(ts_model_module(pipe->model), &options);
     for (int64_t i = 0; i < ts_json_count(steps) && ts_rank_status(me) == TS_OK; i++) {
         ts_scope scope = ts_scope_open(me, "step");
-        if (pipe == NULL) ts_tape_begin(me);
         double value = NAN, norm = NAN;
-        run_step(v, model, pipe, number(adamw, "clip", 1.0), &value, &norm);
+        verify_pipe_step(pipe, number(adamw, "clip", 1.0), &value, &norm);
         ts_optimizer_step(optimizer);
         ts_scope_close(scope);
         char what[64];
@@ -336,30 +321,23 @@ static void check_steps(verify_model *v, ts_rank *me, ts_model *model, const ver
     ts_optimizer_destroy(optimizer);
 }
 
-/* Declared, cut into stages where there are, wrapped, then read. */
-static ts_model *open_model(const verify_model *v, ts_rank *me, ts_mesh *mesh, verify_pipe *pipe)
+static void open_model(const verify_model *v, ts_rank *me, ts_mesh *mesh, verify_pipe *pipe)
 {
-    ts_model_options options = TS_INIT(ts_model_options);
-    options.plan = v->plan;
-    options.ep = v->ep;
-    options.attention = v->algorithm;
-    options.balance = (int32_t)v->cut;
-    if (strcmp(v->dtype, "f64") == 0) options.dtype = TS_DTYPE_F64;
-    if (strcmp(v->dtype, "bf16") == 0) options.compute = TS_DTYPE_BF16;
-    ts_mesh *here = v->schedule != NULL ? ts_pipeline_mesh(mesh, NULL) : mesh;
-    ts_model *model = ts_model_open(here, v->directory, &options);
-    *pipe = (verify_pipe){ .me = me,
-                           .model = model,
-                           .schedule = v->schedule,
-                           .tokens = tokens_of,
-                           .context = v,
-                           .count = v->rows * v->length };
-    if (v->schedule != NULL && model != NULL && !verify_pipe_open(pipe, mesh)) return model;
-    for (int64_t i = 0; i < ts_model_block_count(model); i++)
-        ts_module_checkpoint(ts_model_block(model, i), (int)v->again);
-    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(model, &v->units);
-    ts_model_materialize(model);
-    return model;
+    verify_setting setting = { .directory = v->directory,
+                               .options = TS_INIT(ts_model_options),
+                               .schedule = v->schedule,
+                               .units = v->units,
+                               .again = v->again };
+    ts_model_options *options = &setting.options;
+    options->plan = v->plan;
+    options->ep = v->ep;
+    options->attention = v->algorithm;
+    options->balance = (int32_t)v->cut;
+    if (strcmp(v->dtype, "f64") == 0) options->dtype = TS_DTYPE_F64;
+    if (strcmp(v->dtype, "bf16") == 0) options->compute = TS_DTYPE_BF16;
+    *pipe =
+        (verify_pipe){ .me = me, .tokens = tokens_of, .context = v, .count = v->rows * v->length };
+    verify_pipe_open(pipe, &setting, mesh);
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -369,14 +347,12 @@ static ts_status work(ts_rank *me, void *argument)
     ts_mesh *mesh = ts_mesh_create(me, v->mesh);
     for (int part = 0; part < 2 && ts_rank_status(me) == TS_OK; part++) {
         verify_pipe pipe;
-        ts_model *model = open_model(v, me, mesh, &pipe);
-        const verify_pipe *piped = v->schedule != NULL ? &pipe : NULL;
-        bool good = model != NULL && ts_rank_status(me) == TS_OK;
-        if (good && part == 0 && piped != NULL) check_once_piped(v, &pipe);
-        if (good && part == 0 && piped == NULL) check_once(v, me, model);
-        if (good && part == 1) check_steps(v, me, model, piped);
+        open_model(v, me, mesh, &pipe);
+        bool good = pipe.model != NULL && ts_rank_status(me) == TS_OK;
+        if (good && part == 0 && v->schedule != NULL) check_once_piped(v, &pipe);
+        if (good && part == 0 && v->schedule == NULL) check_once(v, me, pipe.model);
+        if (good && part == 1) check_steps(v, &pipe);
         verify_pipe_close(&pipe);
-        ts_model_destroy(model);
     }
     return ts_rank_status(me);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify_pipeline.c - the same comparisons where the model is a pipeline: what one stage knows is
- * summed over the axis, so every rank has it. */
+/* verify_pipeline.c - a model on a mesh and its steps, the same where it is a pipeline: what one
+ * stage knows is summed over the axis, so every rank has it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,8 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
     return ts_mul_scalar(sum, 1.0 / (double)p->count);
 }
 
-bool verify_pipe_open(verify_pipe *p, ts_mesh *mesh)
+/* Before the model is materialised. */
+static bool open_stages(verify_pipe *p, ts_mesh *mesh)
 {
     ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
     options.mesh = mesh;
@@ -79,11 +80,40 @@ bool verify_pipe_open(verify_pipe *p, ts_mesh *mesh)
     return p->pipeline != NULL && p->size != NULL;
 }
 
+void verify_pipe_open(verify_pipe *p, const verify_setting *s, ts_mesh *mesh)
+{
+    ts_mesh *here = s->schedule != NULL ? ts_pipeline_mesh(mesh, NULL) : mesh;
+    p->schedule = s->schedule;
+    p->model = s->directory != NULL ? ts_model_open(here, s->directory, &s->options)
+                                    : ts_model_declare(here, s->config, &s->options);
+    if (p->model == NULL || (s->schedule != NULL && !open_stages(p, mesh))) return;
+    for (int64_t i = 0; i < ts_model_block_count(p->model); i++)
+        ts_module_checkpoint(ts_model_block(p->model, i), (int)s->again);
+    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(p->model, &s->units);
+    ts_model_materialize(p->model);
+}
+
 void verify_pipe_close(verify_pipe *p)
 {
     ts_pipeline_destroy(p->pipeline);
+    ts_model_destroy(p->model);
     free(p->size);
     free(p->last);
+}
+
+void verify_pipe_step(const verify_pipe *p, double clip, double *loss, double *norm)
+{
+    if (p->pipeline != NULL) {
+        ts_pipeline_step(p->pipeline, p->size, loss);
+        ts_pipeline_clip_grad_norm(p->pipeline, clip, norm);
+        return;
+    }
+    ts_tape_begin(p->me);
+    ts_tensor *mean = ts_model_loss(p->model, p->tokens(p->context, p->model, 0),
+                                    p->tokens(p->context, p->model, 1));
+    ts_tensor_item(mean, loss);
+    ts_backward(mean, NULL);
+    ts_clip_grad_norm(ts_model_module(p->model), clip, norm);
 }
 
 double verify_pipe_sum(const verify_pipe *p, double mine)
