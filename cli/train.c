@@ -5,6 +5,7 @@
  * seconds. Ctrl-C (or SIGTERM, to any process of a run) lets the step end, saves, and ends; the
  * same command goes on from there. A second one leaves out the sample, a third ends at once. Ranks
  * are threads of this process, or processes under mpirun. */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,10 +109,12 @@ static void draw(const ts_train_step *s, bool terminal)
     for (int i = 0; i < BAR; i++)
         bar[i] = i < (int)(s->step * BAR / s->steps) ? '#' : '.';
     bar[BAR] = '\0';
+    char held_out[32] = "";
+    if (!isnan(s->eval_loss)) snprintf(held_out, sizeof held_out, "held out %.4f  ", s->eval_loss);
     int length = snprintf(
         line, sizeof line,
-        "step %lld/%lld  loss %.4f  norm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
-        (long long)s->step, (long long)s->steps, s->loss, s->norm,
+        "step %lld/%lld  loss %.4f  %snorm %.2f  %s tokens/s  %sFLOP/s  %s  %s left%s",
+        (long long)s->step, (long long)s->steps, s->loss, held_out, s->norm,
         amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
         cli_bytes(memory, sizeof memory, s->memory_bytes),
         duration(left, sizeof left, s->remaining), s->skipped ? "  not finite, left out" : "");
@@ -133,7 +136,9 @@ static int show_step(const ts_train_step *s, void *context)
     job *j = context;
     double now = cli_now();
     bool last = s->step == s->steps || stopped;
-    if (!j->quiet && (last || s->step == 1 || now - j->shown > (j->terminal ? 0.1 : 2.0))) {
+    bool evaluated = !isnan(s->eval_loss);
+    if (!j->quiet &&
+        (last || s->step == 1 || evaluated || now - j->shown > (j->terminal ? 0.1 : 2.0))) {
         draw(s, j->terminal);
         j->shown = now;
     }
@@ -174,6 +179,9 @@ static int print_result(const job *j)
     if (r->bubble_measured > 0)
         printf("stages  idle %.1f %% by the schedule, %.1f %% measured in the last step\n",
                100 * r->bubble, 100 * r->bubble_measured);
+    if (!isnan(r->eval_best))
+        printf("held out: best loss %.4f after step %lld%s\n", r->eval_best,
+               (long long)r->eval_best_step, r->patience_ended ? ", none better since: ended" : "");
     printf("model   %s\nlog     %s\n", r->model, r->log);
     if (r->report[0]) printf("report  %s\n", r->report);
     return 0;

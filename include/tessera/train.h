@@ -95,6 +95,7 @@ typedef struct ts_train_step {
     int64_t memory_bytes; /* most that a rank held */
     double scale;         /* of the loss in backward */
     int64_t skipped;      /* 1: gradients were not finite, the weights stayed as they were */
+    double eval_loss;     /* of the held-out rows after this step; NaN: they were not evaluated */
 } ts_train_step;
 
 typedef struct ts_train_options {
@@ -122,6 +123,9 @@ typedef struct ts_train_result {
     ts_text sample;                         /* rank 0: text the model went on with; release it */
     double bubble, bubble_measured; /* idle share of ranks of a pipeline: of its schedule if all
                                        actions took the same, and of the last step */
+    double eval_loss, eval_best;            /* the latest and the best; NaN: none */
+    int64_t eval_step, eval_best_step;      /* after these steps */
+    int64_t patience_ended; /* 1: so many evaluations in a row were no better (train.patience) */
 } ts_train_result;
 
 typedef struct ts_generate_options {

@@ -86,11 +86,17 @@ static const key keys[] = {
     TEXT(data, documents, "together",
          "separate: attention stays within the documents that are packed into a row"),
     INT(data, end, "-1", -1, 1e9, "the token that ends a document, for separate ones"),
+    PATH(data, held_out, "", "a text or token files that are not trained on, for evaluation"),
+    INT(data, held_out_rows, "0", 0, 1e12, "so many of their rows; 0: all"),
     TEXT(train, output, "run", "directory for the model, state, log and report"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
     INT(train, stop_after, "0", 0, 1e12, "ends after this step, as if stopped; 0: after the last"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
     INT(train, accumulate, "1", 1, 1e6, "parts in which a step's rows are run, one after another"),
+    INT(train, eval_every, "0", 0, 1e12,
+        "the loss of data.held_out is measured after every so many steps and the last; 0: never"),
+    INT(train, patience, "0", 0, 1e12,
+        "the run ends after so many evaluations in a row that were no better; 0: it does not"),
     REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
     REAL(train, loss_scale, "1", 1e-30, 1e30, "factor on the loss in backward; f16 needs one"),
     INT(train, loss_scale_every, "0", 0, 1e12,
@@ -528,6 +534,13 @@ ts_status ts_train_config_check(const ts_train_config *c)
     if (c->data.path[0] == '\0')
         return TSI_FAIL(TS_ERR_ARG, "data.path: is empty; it names a text file or token files");
     if (c->train.output[0] == '\0') return TSI_FAIL(TS_ERR_ARG, "train.output: is empty");
+    if (c->train.eval_every > 0 && c->data.held_out[0] == '\0')
+        return TSI_FAIL(TS_ERR_ARG,
+                        "train.eval_every: is %lld, and data.held_out names nothing to "
+                        "evaluate on",
+                        (long long)c->train.eval_every);
+    if (c->train.patience > 0 && c->train.eval_every == 0)
+        return TSI_FAIL(TS_ERR_ARG, "train.patience: needs evaluations; set train.eval_every");
     return TS_OK;
 }
 

@@ -21,14 +21,14 @@ typedef struct tsi_model_keys {
 
 typedef struct tsi_data_keys {
     char path[TSI_CONFIG_TEXT_MAX], tokenizer[TSI_CONFIG_TEXT_MAX];
-    char documents[16];
-    int64_t context, shuffle, end;
+    char held_out[TSI_CONFIG_TEXT_MAX], documents[16];
+    int64_t context, shuffle, end, held_out_rows;
 } tsi_data_keys;
 
 typedef struct tsi_train_keys {
     char output[TSI_CONFIG_TEXT_MAX];
     int64_t steps, stop_after, batch, accumulate, seed, save_every, resume, loss_scale_every,
-        skips_max;
+        skips_max, eval_every, patience;
     double clip, loss_scale;
 } tsi_train_keys;
 

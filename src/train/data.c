@@ -22,67 +22,73 @@ static bool is_prefix(const char *path)
 }
 
 /* What the token files of a text depend on; 0: it cannot be read, and that was recorded. */
-static uint64_t text_hash(const tsi_data_keys *data)
+static uint64_t text_hash(const tsi_data_keys *data, const char *path)
 {
     struct stat info;
-    if (stat(data->path, &info) != 0 || !S_ISREG(info.st_mode)) {
-        TSI_FAIL(TS_ERR_IO,
-                 "data.path: \"%s\" is neither a text file nor the prefix of token files",
-                 data->path);
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        TSI_FAIL(TS_ERR_IO, "data.%s: \"%s\" is neither a text file nor the prefix of token files",
+                 strcmp(path, data->held_out) == 0 ? "held_out" : "path", path);
         return 0;
     }
-    uint64_t hash = tsi_hash_text(1, data->path);
+    uint64_t hash = tsi_hash_text(1, path);
     hash = tsi_hash_text(hash, data->tokenizer);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_size);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_sec);
     return tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_nsec) | 1;
 }
 
-static ts_status tokenize(tsi_run *run, uint64_t hash)
+/* Text becomes token files `prefix` of the output directory, by rank 0. */
+static ts_status tokenize(tsi_run *run, const char *path, uint64_t hash, char *prefix)
 {
-    const tsi_data_keys *data = &run->config->data;
     char folder[TSI_CONFIG_TEXT_MAX];
     TSI_TRY(tsi_train_path(run->config, "tokens", folder));
     int length =
-        snprintf(run->prefix, sizeof run->prefix, "%s/%016llx", folder, (unsigned long long)hash);
-    if (length >= (int)sizeof run->prefix)
+        snprintf(prefix, TSI_CONFIG_TEXT_MAX, "%s/%016llx", folder, (unsigned long long)hash);
+    if (length >= TSI_CONFIG_TEXT_MAX)
         return TSI_FAIL(TS_ERR_ARG, "train.output: the path is too long");
+    run->tokenized = true;
     if (ts_rank_index(run->me) != 0) return TS_OK;
     TSI_TRY(tsi_folder_make(folder));
-    const char *files[] = { data->path };
+    const char *files[] = { path };
     ts_tokenize_options options = TS_INIT(ts_tokenize_options);
-    options.tokenizer = data->tokenizer;
+    options.tokenizer = run->config->data.tokenizer;
     options.files = files;
     options.file_count = 1;
-    options.prefix = run->prefix;
+    options.prefix = prefix;
     ts_tokenize_result result;
     return ts_tokenize_files(&options, &result);
 }
 
-ts_status tsi_run_data(tsi_run *run)
+ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_order,
+                       ts_loader **out)
 {
     const ts_train_config *c = run->config;
+    char prefix[TSI_CONFIG_TEXT_MAX];
     uint64_t hash = 0;
-    if (ts_rank_index(run->me) == 0 && !is_prefix(c->data.path)) {
-        hash = text_hash(&c->data);
+    if (ts_rank_index(run->me) == 0 && !is_prefix(path)) {
+        hash = text_hash(&c->data, path);
         TSI_TRY(ts_rank_status(run->me));
     }
     ts_array word = TS_INIT(ts_array);
     word.data = &hash;
     word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
     TSI_TRY(ts_group_broadcast(run->all, &word, 0, NULL));
-    if (hash == 0)
-        snprintf(run->prefix, sizeof run->prefix, "%s", c->data.path);
-    else
-        TSI_TRY(tokenize(run, hash));
+    snprintf(prefix, sizeof prefix, "%s", path);
+    if (hash != 0) TSI_TRY(tokenize(run, path, hash, prefix));
     TSI_TRY(ts_group_barrier(run->all, NULL)); /* the files are there */
     ts_loader_options options = TS_INIT(ts_loader_options);
-    options.prefix = run->prefix;
+    options.prefix = prefix;
     options.context = c->data.context;
-    options.batch = c->train.batch;
+    options.batch = batch;
     options.seed = (uint64_t)c->train.seed;
-    options.in_order = c->data.shuffle == 0;
-    TSI_TRY(ts_loader_open(&options, &run->loader));
+    options.in_order = in_order;
+    return ts_loader_open(&options, out);
+}
+
+ts_status tsi_run_data(tsi_run *run)
+{
+    const ts_train_config *c = run->config;
+    TSI_TRY(tsi_run_open(run, c->data.path, c->train.batch, c->data.shuffle == 0, &run->loader));
     run->row = tsi_alloc_array((size_t)c->data.context + 1, sizeof *run->row);
     return run->row ? TS_OK : tsi_fail_memory("a row of tokens", (size_t)c->data.context * 4);
 }

@@ -50,6 +50,7 @@ static void add_line(tsi_text *text, const tsi_history *h, const ts_train_step *
     member(text, "flops", s->flops);
     tsi_text_printf(text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
     member(text, "scale", s->scale);
+    if (!isnan(s->eval_loss)) member(text, "eval_loss", s->eval_loss);
     tsi_text_printf(text, ", \"skipped\": %lld, \"run\": \"%016llx\"}\n", (long long)s->skipped,
                     (unsigned long long)h->run);
 }
@@ -90,6 +91,7 @@ static ts_status read_line(tsi_history *h, const char *line, int64_t last)
                         .flops = real(root, "flops"),
                         .memory_bytes = ts_json_int(ts_json_member(root, "memory_bytes"), 0),
                         .scale = real(root, "scale"),
+                        .eval_loss = real(root, "eval_loss"),
                         .skipped = ts_json_int(ts_json_member(root, "skipped"), 0) };
     snprintf(run, sizeof run, "%016llx", (unsigned long long)h->run);
     bool ours = strcmp(ts_json_text(ts_json_member(root, "run"), ""), run) == 0;

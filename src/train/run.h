@@ -5,6 +5,7 @@
  *   measure.c memory, time, communication      meaning.c what a state is the state of
  *   report.c  the page at the end              history.c the log, read again when resuming
  *   output.c  the directory and its lock       trainer.c the loop
+ *   evaluate.c the loss of held-out rows
  *
  * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
  * the configuration; clocks and callbacks only decide when to stop, and all ranks agree on that. */
@@ -45,6 +46,14 @@ typedef struct tsi_history { /* every step since the first, rank 0 alone */
     FILE *log;
 } tsi_history;
 
+typedef struct tsi_held_out { /* rows that are not trained on, and how the run did on them */
+    ts_loader *loader;        /* NULL: there are none */
+    int64_t rows;
+    double latest, best;     /* losses; NaN: not yet */
+    int64_t step, best_step; /* of both */
+    int64_t worse;           /* evaluations since the best */
+} tsi_held_out;
+
 typedef struct tsi_run {
     ts_rank *me;
     const ts_train_config *config;
@@ -55,7 +64,8 @@ typedef struct tsi_run {
     tsi_stages *stages;           /* of the axis pp; NULL: there is none */
     tsi_stages_measured measured; /* their last step, at the end of the run */
     ts_optimizer *optimizer;
-    ts_loader *loader;
+    ts_loader *loader; /* whose rows are read: those to train on, but while evaluating */
+    tsi_held_out held_out;
     ts_state *state; /* of the model and the optimiser, as it is saved */
     int32_t *row;    /* [context + 1]: the row at hand */
     ts_loss_scale scale;
@@ -69,13 +79,17 @@ typedef struct tsi_run {
     uint64_t id;     /* of the run, from its first step on: in its states and its log */
     bool saving;     /* a save goes on in the background */
     int lock;        /* rank 0: the file that is locked, or -1 */
-    char prefix[TSI_CONFIG_TEXT_MAX];
+    bool keeps_best; /* a state with the best loss of held-out rows is saved */
+    bool tokenized;  /* a text was made into token files here */
     char mesh_text[256];
 } tsi_run;
 
 /* ---- data */
 /* Tokenises on rank 0 if the path is text, opens the loader. [coll] */
 ts_status tsi_run_data(tsi_run *run);
+/* A loader of a text or of token files; `batch` rows a step. [coll] */
+ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_order,
+                       ts_loader **out);
 /* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
 /* Tells the model which documents these rows are packed from, where they are separate. */
 ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count);
@@ -83,6 +97,16 @@ ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t c
 ts_status tsi_run_documents_of(tsi_run *run, int64_t step, const int64_t *row, int64_t first,
                                int64_t count);
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
+
+/* ---- evaluation */
+ts_status tsi_eval_open(tsi_run *run); /* [coll] after the data */
+void tsi_eval_close(tsi_run *run);
+bool tsi_eval_is_due(const tsi_run *run, int64_t step); /* after so many steps */
+/* The mean loss of all held-out rows; gradients, the order of data and random numbers stay as they
+ * are. [coll] */
+ts_status tsi_eval_run(tsi_run *run, int64_t step, double *loss);
+/* Has the loss been worse train.patience times in a row? */
+bool tsi_eval_is_over(const tsi_run *run);
 
 /* ---- the directory */
 ts_status tsi_output_open(tsi_run *run); /* rank 0: makes, locks and cleans it */

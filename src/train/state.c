@@ -69,7 +69,7 @@ ts_status tsi_keep_parse(const char *text, tsi_keep *out)
     return TS_OK;
 }
 
-/* The loss that a state was saved with; infinite: not known. */
+/* The loss that a state was saved with, of held-out rows where there are; infinite: not known. */
 static double loss_of(const char *states, int64_t step)
 {
     char path[PATH_BYTES];
@@ -152,6 +152,17 @@ static ts_status set_real(ts_state *state, const char *name, double value)
     return ts_state_set(state, name, text);
 }
 
+/* How far the run is from its best evaluation, so that patience goes on where it was. */
+static ts_status set_held_out(tsi_run *run)
+{
+    char text[64];
+    const tsi_held_out *h = &run->held_out;
+    if (!h->loader) return TS_OK;
+    snprintf(text, sizeof text, "%lld %lld", (long long)h->best_step, (long long)h->worse);
+    TSI_TRY(ts_state_set(run->state, "eval.best_step", text));
+    return set_real(run->state, "eval.best", h->best);
+}
+
 static ts_status set_values(tsi_run *run, double loss)
 {
     char text[32], *meaning = tsi_run_meaning(run);
@@ -164,6 +175,7 @@ static ts_status set_values(tsi_run *run, double loss)
     snprintf(text, sizeof text, "%lld", (long long)run->scale.good);
     TSI_TRY(ts_state_set(run->state, "scale.good", text));
     TSI_TRY(set_real(run->state, "scale", run->scale.value));
+    TSI_TRY(set_held_out(run));
     return set_real(run->state, "loss", loss);
 }
 
@@ -179,6 +191,11 @@ static void take_values(tsi_run *run)
     run->id = strtoull(value(run, "run", "0"), NULL, 16);
     run->scale.value = strtod(value(run, "scale", "1"), NULL);
     run->scale.good = strtoll(value(run, "scale.good", "0"), NULL, 10);
+    if (!run->held_out.loader) return;
+    char *rest = NULL;
+    run->held_out.best = strtod(value(run, "eval.best", "nan"), NULL);
+    run->held_out.best_step = strtoll(value(run, "eval.best_step", "0 0"), &rest, 10);
+    run->held_out.worse = strtoll(rest, NULL, 10);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */

@@ -223,10 +223,14 @@ static ts_status set_up(tsi_run *run)
     TSI_TRY(make_mesh(run));
     if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_output_open(run));
     TSI_TRY(tsi_run_data(run));
+    TSI_TRY(tsi_eval_open(run));
     TSI_TRY(make_model(run));
     TSI_TRY(make_optimizer(run));
     TSI_TRY(resume(run));
     const tsi_rank_device *device = tsi_rank_device_of(run->me);
+    tsi_keep keep;
+    TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
+    run->keeps_best = keep.best > 0 && run->held_out.loader;
     run->late = run->options->late && device && !device->device->host_readable &&
                 run->scale.every == 0 && !run->stages;
     ts_train_plan *p = &run->plan;
@@ -408,6 +412,7 @@ static bool save_is_due(const tsi_run *run, int64_t step, int64_t stop)
     const ts_train_config *c = run->config;
     int64_t every = c->checkpoint.every > 0 ? c->checkpoint.every : c->train.save_every;
     if (stop || step == last_step(c)) return true;
+    if (run->keeps_best && run->held_out.best_step == step) return true;
     return every > 0 && step % every == 0 && run->skipped == 0;
 }
 
@@ -417,6 +422,23 @@ typedef struct open_step {
     int64_t number; /* of the optimiser's steps; 0: none */
 } open_step;
 
+/* What a state of this step is worth: where there are held-out rows, only those tell. */
+static double worth(const tsi_run *run, const ts_train_result *out)
+{
+    if (!run->held_out.loader) return out->loss;
+    return run->held_out.step == out->step ? run->held_out.latest : HUGE_VAL;
+}
+
+/* The held-out rows, if they are due; the time that takes is no step's. */
+static ts_status evaluate(tsi_run *run, ts_train_step *s, int64_t *told)
+{
+    int64_t begin = tsi_clock_ns();
+    if (!tsi_eval_is_due(run, s->step)) return TS_OK;
+    TSI_TRY(tsi_eval_run(run, s->step, &s->eval_loss));
+    *told += tsi_clock_ns() - begin;
+    return TS_OK;
+}
+
 /* Judges, logs and tells a step; what the callbacks want is agreed on. */
 static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, int64_t *told,
                            int64_t *stop)
@@ -425,6 +447,7 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
     int64_t wish = 0, memory = 0;
     TSI_TRY(judge_step(run, s->step - 1, open->number, s));
     open->number = 0;
+    TSI_TRY(evaluate(run, s, told));
     tsi_measure_step(run);
     s->memory_bytes = run->measures.memory_peak;
     TSI_TRY(agree(run, &wish, &s->memory_bytes));
@@ -435,6 +458,7 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
     wish = ask(run, s);
     TSI_TRY(agree(run, &wish, &memory));
     if (wish > *stop) *stop = wish;
+    if (*stop == 0 && tsi_eval_is_over(run)) *stop = 1;
     out->step = s->step;
     out->loss = s->loss;
     return TS_OK;
@@ -443,24 +467,28 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
 static ts_status loop(tsi_run *run, ts_train_result *out)
 {
     const ts_train_config *c = run->config;
-    int64_t stop = 0, mark = tsi_clock_ns(), told = mark;
+    int64_t stop = tsi_eval_is_over(run), mark = tsi_clock_ns(), told = mark;
     open_step before = { .number = 0 };
     for (int64_t step = run->plan.step_first; step < last_step(c) && !stop; step++) {
-        open_step now = {
-            { .struct_size = sizeof now.s, .step = step + 1, .steps = c->train.steps }, 0
-        };
+        open_step now = { { .struct_size = sizeof now.s,
+                            .step = step + 1,
+                            .steps = c->train.steps,
+                            .eval_loss = (double)NAN },
+                          0 };
         TSI_TRY(take_step(run, step, &now.s, &mark));
         now.number = ts_optimizer_begun(run->optimizer);
         if (before.number) TSI_TRY(tell_step(run, &before, out, &told, &stop));
         before = now;
-        bool waits = run->late && !save_is_due(run, step + 1, stop);
+        bool waits =
+            run->late && !save_is_due(run, step + 1, stop) && !tsi_eval_is_due(run, step + 1);
         if (!waits) TSI_TRY(tell_step(run, &before, out, &told, &stop));
         TSI_TRY(tsi_state_poll(run));
         if (!waits && save_is_due(run, step + 1, stop))
-            TSI_TRY(tsi_state_save(run, step + 1, out->loss));
+            TSI_TRY(tsi_state_save(run, step + 1, worth(run, out)));
         lap(run, TSI_PHASE_OTHER, &mark);
     }
     out->stopped = stop != 0;
+    out->patience_ended = tsi_eval_is_over(run);
     return tsi_state_wait(run);
 }
 
@@ -485,7 +513,7 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     if (!tsi_run_tokenizer(run->config, path, sizeof path)) {
         /* One that came with the weights would read this model's tokens wrongly. */
         snprintf(path, sizeof path, "%s/tokenizer.json", directory);
-        if (strcmp(run->prefix, run->config->data.path) != 0) unlink(path);
+        if (run->tokenized) unlink(path);
         return TS_OK;
     }
     TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
@@ -550,6 +578,10 @@ static ts_status finish(tsi_run *run, ts_train_result *out)
     if (run->config->log.sample > 0 && run->config->log.prompt[0])
         TSI_TRY(sample(run, &out->sample));
     out->seconds = run->seconds;
+    out->eval_loss = run->held_out.latest;
+    out->eval_step = run->held_out.step;
+    out->eval_best = run->held_out.best;
+    out->eval_best_step = run->held_out.best_step;
     if (run->history.count > 0) out->loss = run->history.step[run->history.count - 1].loss;
     if (run->config->log.report == 0) return TS_OK;
     TSI_TRY(tsi_train_path(run->config, "report.html", out->report));
@@ -589,6 +621,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_stages_close(run.stages);
     ts_model_destroy(run.model);
     ts_loader_close(run.loader);
+    tsi_eval_close(&run);
     tsi_free(run.row);
     ts_mesh_release(run.mesh);
     tsi_output_close(&run);

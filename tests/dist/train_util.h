@@ -19,7 +19,7 @@ enum { STEPS = 6, STEPS_MAX = 64 };
 typedef struct outcome {
     ts_train_config *config;
     double loss[STEPS_MAX + 1], norm[STEPS_MAX + 1]; /* by step; NaN: not taken */
-    double scale[STEPS_MAX + 1];
+    double scale[STEPS_MAX + 1], eval[STEPS_MAX + 1];
     int64_t skipped, memory; /* steps left out; the most any rank held */
     int64_t stop_at, step_first, estimate;
     ts_train_result result;
@@ -32,6 +32,7 @@ static __attribute__((unused)) int note(const ts_train_step *step, void *context
     o->loss[step->step] = step->loss;
     o->norm[step->step] = step->norm;
     o->scale[step->step] = step->scale;
+    o->eval[step->step] = step->eval_loss;
     o->skipped += step->skipped;
     o->memory = step->memory_bytes;
     return step->step == o->stop_at;
@@ -103,7 +104,7 @@ static __attribute__((unused)) ts_status train(test *t, const folder *f, const c
 {
     char path[FOLDER_PATH_MAX];
     for (int i = 0; i <= STEPS_MAX; i++)
-        o->loss[i] = o->norm[i] = NAN;
+        o->loss[i] = o->norm[i] = o->eval[i] = NAN;
     TEST_OK(t, ts_train_config_create(&o->config));
     TEST_OK(t, ts_train_config_parse(o->config, "small", small));
     snprintf(path, sizeof path, "%s/text.txt", f->path);
