@@ -248,7 +248,9 @@ static bool make_schedule(const verify_case *c, ts_schedule **out, char *error, 
     }
     options.ranks = roles.size[TS_ROLE_PIPELINE];
     options.micro_batches = MICROS;
-    return options.ranks == 0 || schedule_find("1F1B", &options, out, error, size);
+    if (options.ranks == 0 || ts_schedule_find("1F1B", &options, out) == TS_OK) return true;
+    snprintf(error, size, "%s", ts_last_error());
+    return false;
 }
 
 /* What the ranks found, together. */

@@ -121,10 +121,10 @@ typedef struct ts_train_result {
     double loss, seconds;
     char model[512], report[512], log[512]; /* where they are; "" if not written */
     ts_text sample;                         /* rank 0: text the model went on with; release it */
-    double bubble, bubble_measured; /* idle share of ranks of a pipeline: of its schedule if all
-                                       actions took the same, and of the last step */
-    double eval_loss, eval_best;            /* the latest and the best; NaN: none */
-    int64_t eval_step, eval_best_step;      /* after these steps */
+    double bubble, bubble_measured;    /* idle share of ranks of a pipeline: of its schedule if all
+                                          actions took the same, and of the last step */
+    double eval_loss, eval_best;       /* the latest and the best; NaN: none */
+    int64_t eval_step, eval_best_step; /* after these steps */
     int64_t patience_ended; /* 1: so many evaluations in a row were no better (train.patience) */
 } ts_train_result;
 

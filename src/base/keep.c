@@ -21,7 +21,7 @@ ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
     return status;
 }
 
-ts_status tsi_keep(ts_rank *rank, tsi_kept_work work)
+ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
 {
     bool keeps = tsi_keeps(rank);
     if (keeps) rank->kept->inside++;

@@ -44,7 +44,7 @@ static inline bool tsi_keeps(const ts_rank *rank)
 
 /* Runs the work; if the rank keeps, it stays in the list, else the context goes. Takes the context
  * in any case. Work that fails is not kept. */
-ts_status tsi_keep(ts_rank *rank, tsi_kept_work work);
+ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work);
 /* Keeps work that was done already; the rank keeps. Takes the context. */
 ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work);
 /* Everything until the matching end is the caller's own affair: a question whose answer is known

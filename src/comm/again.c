@@ -60,7 +60,7 @@ static ts_status batch_end_run(void *context)
 /* Runs it and keeps it; the caller's handle knows by what it was issued. */
 static ts_status run_and_keep(again *a, tsi_kept_fn run, ts_work **handle)
 {
-    TSI_TRY(tsi_keep(a->rank, (tsi_kept_work){ run, a, again_destroy }));
+    TSI_TRY(tsi_keep_work(a->rank, (tsi_kept_work){ run, a, again_destroy }));
     if (!a->posted) return TS_OK;
     a->work->again = a;
     *handle = a->work;
@@ -101,7 +101,7 @@ ts_status tsi_again_wait(ts_work *work)
         return TSI_FAIL(TS_ERR_STATE,
                         "step: an operation that was issued before the step is waited for in it; "
                         "wait for it first");
-    return tsi_keep(work->comm->rank, (tsi_kept_work){ wait_run, work->again, NULL });
+    return tsi_keep_work(work->comm->rank, (tsi_kept_work){ wait_run, work->again, NULL });
 }
 
 int64_t tsi_again_open(const tsi_kept *kept)
@@ -124,7 +124,7 @@ static ts_status batch_begin_run(void *context)
 
 ts_status tsi_again_batch_begin(ts_rank *rank)
 {
-    return tsi_keep(rank, (tsi_kept_work){ batch_begin_run, rank, NULL });
+    return tsi_keep_work(rank, (tsi_kept_work){ batch_begin_run, rank, NULL });
 }
 
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)

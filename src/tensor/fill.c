@@ -157,7 +157,7 @@ ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
     *again = kept;
     (void)ts_layout_retain(layout);
     (void)tsi_array_retain(array);
-    return tsi_keep(mesh->rank, (tsi_kept_work){ fill_range, again, kept_range_destroy });
+    return tsi_keep_work(mesh->rank, (tsi_kept_work){ fill_range, again, kept_range_destroy });
 }
 
 /* ---- random streams -------------------------------------------------------------------------- */
