@@ -63,6 +63,8 @@ typedef struct ts_fsdp_stats { /* of this rank, of all units below a module, sin
     int64_t orders;              /* times that the order of units was another than expected */
     int64_t written_back;        /* parameters that were changed while they were gathered */
     int64_t calls, host_ns;      /* of units, in both directions; time in them for the schedule */
+    int64_t
+        fences; /* of gathers without a copy: rounds in which ranks told that they had written */
 } ts_fsdp_stats;
 
 TS_BEGIN_C

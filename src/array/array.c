@@ -302,6 +302,13 @@ tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block)
     return array;
 }
 
+tsi_array *tsi_array_over(tsi_storage *storage, ts_dtype dtype, const ts_shape *shape)
+{
+    int64_t stride[TS_NDIM_MAX];
+    dense_strides(shape, stride);
+    return array_make(storage, dtype, shape, stride, 0);
+}
+
 tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape,
                           const int64_t *stride, int64_t offset)
 {

@@ -28,6 +28,10 @@ typedef struct tsi_storage {
     bool read_only;              /* outside memory that must not be written: every write asks */
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context;
+    /* Memory that others read too: whoever writes asks first, and says for which tensor; NULL: he
+     * may. */
+    ts_status (*ask)(void *context, void *tensor);
+    void *ask_context;
     bool watched; /* observers of the pool's rank are told when its memory goes */
 } tsi_storage;
 
@@ -78,6 +82,8 @@ tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape
 /* A view with dtype, extents and strides of `model`, `offset` elements beyond base's, that is known
  * to lie inside: it did before, from the same strides and extents. */
 tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t offset);
+/* All of a storage, dense, from its beginning; on failure the storage is released. */
+tsi_array *tsi_array_over(tsi_storage *storage /* takes */, ts_dtype dtype, const ts_shape *shape);
 tsi_array *tsi_array_retain(tsi_array *array);
 void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */

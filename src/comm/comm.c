@@ -223,6 +223,12 @@ void tsi_comm_interrupt(ts_world *world)
         comm->engine->interrupt(comm->engine_state);
 }
 
+bool tsi_comm_faulty(ts_world *world)
+{
+    const tsi_engine *engine = tsi_comm_engine(world);
+    return engine != NULL && engine->faulty != NULL && engine->faulty(tsi_comm_engine_state(world));
+}
+
 ts_status tsi_comm_recover(ts_rank *rank)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);

@@ -36,6 +36,9 @@ void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence);
  * collectives do this themselves when they meet a pending error that is not TS_BLAST_AGREED. */
 void tsi_comm_fail(ts_rank *rank);
 
+/* Must who waits for another rank outside of a collective give up? A collective then says why. */
+bool tsi_comm_faulty(ts_world *world);
+
 /* Waits for everything this rank has in flight; the handles stay and must still be waited for.
  * Returns the first error among them, which is recorded. */
 ts_status tsi_comm_drain(ts_rank *rank);

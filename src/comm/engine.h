@@ -186,6 +186,8 @@ typedef struct tsi_engine {
     /* (optional) world->interrupted was set: wakes the ranks of this process that wait, so that
      * they find it. Async-signal-safe. Default: they look every few milliseconds. */
     void (*interrupt)(void *state);
+    /* (optional) Has a rank failed, so that what others wait for may never come? Default: no. */
+    bool (*faulty)(void *state);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

@@ -28,22 +28,39 @@ static bool is_fresh(const tsi_param *p)
            p->mirror_version == p->mirror_of->version && m->layout == p->value->layout;
 }
 
-/* What a tape saved of the former mirror stays as it is: this is another block. */
-static ts_status make(tsi_param *p, ts_dtype dtype)
+/* The value, cast into the block. */
+static ts_status fill(tsi_param *p, ts_dtype dtype, tsi_array *block)
 {
     ts_tensor *value = p->value;
-    TSI_TRY(tsi_tensor_ready(value));
-    tsi_array *array = tsi_tensor_block_tagged(value->mesh, value->layout, dtype, TSI_TAG_MIRROR);
-    if (!array) return ts_rank_status(value->rank);
-    ts_status status = tsi_array_copy(array, value->array);
+    tsi_storage *storage = block->storage;
+    if (storage->ask) TSI_TRY(storage->ask(storage->ask_context, NULL));
+    TSI_TRY(tsi_array_copy(block, value->array));
+    if (p->mirror && p->mirror->array == block) return TS_OK;
     ts_tensor *made =
-        status == TS_OK ? tsi_tensor_make(value->mesh, value->layout, dtype, array, NULL) : NULL;
-    if (status != TS_OK) tsi_array_release(array);
+        tsi_tensor_make(value->mesh, value->layout, dtype, tsi_array_retain(block), NULL);
     if (!made) return ts_rank_status(value->rank);
     tsi_tensor_release(p->mirror);
     p->mirror = tsi_tensor_retain(made);
-    tsi_param_mirrored(p);
     return TS_OK;
+}
+
+ts_status tsi_param_renew(tsi_param *p, ts_dtype dtype, tsi_array *block)
+{
+    const ts_tensor *value = p->value;
+    bool there = is_fresh(p) && p->mirror->dtype == (int32_t)dtype;
+    if (there && (!block || p->mirror->array == block)) return TS_OK;
+    TSI_TRY(tsi_tensor_ready(p->value));
+    /* What a tape saved of the former mirror stays as it is: this is another block. */
+    tsi_array *into =
+        block ? tsi_array_retain(block)
+              : tsi_tensor_block_tagged(value->mesh, value->layout, dtype, TSI_TAG_MIRROR);
+    if (!into) return ts_rank_status(value->rank);
+    ts_scope scope = ts_scope_open(value->rank, NULL);
+    ts_status status = fill(p, dtype, into);
+    ts_scope_close(scope);
+    tsi_array_release(into);
+    if (status == TS_OK) tsi_param_mirrored(p);
+    return status;
 }
 
 tsi_array *tsi_param_mirror(tsi_param *p)
@@ -53,7 +70,12 @@ tsi_array *tsi_param_mirror(tsi_param *p)
 
 void tsi_param_mirrored(tsi_param *p)
 {
-    p->mirror_of = p->value->array->storage;
+    tsi_storage *storage = p->value->array->storage;
+    if (storage != p->mirror_of) {
+        tsi_storage_retain(storage);
+        tsi_storage_release(p->mirror_of);
+    }
+    p->mirror_of = storage;
     p->mirror_version = p->mirror_of->version;
 }
 
@@ -64,14 +86,8 @@ ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype)
     /* What a unit gathers it gathers in that dtype already. */
     if (!p || p->unit || !narrows || !parameter->array || parameter->dtype != TS_DTYPE_F32)
         return (ts_cast)(parameter, dtype);
-    ts_rank *rank = tsi_tensor_enter(parameter, "cast");
-    if (!rank) return NULL;
-    if (!is_fresh(p) || p->mirror->dtype != (int32_t)dtype) {
-        ts_scope scope = ts_scope_open(rank, NULL);
-        ts_status status = make(p, dtype);
-        ts_scope_close(scope);
-        if (status != TS_OK) return NULL;
-    }
+    if (!tsi_tensor_enter(parameter, "cast")) return NULL;
+    if (tsi_param_renew(p, dtype, NULL) != TS_OK) return NULL;
     ts_tensor *m = p->mirror;
     ts_tensor *same = tsi_tensor_make(m->mesh, m->layout, dtype, tsi_array_retain(m->array), NULL);
     if (same) tsi_tape_rounded(parameter, same);

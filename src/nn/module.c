@@ -90,6 +90,7 @@ static void param_destroy(tsi_param *p)
     if (p->value) p->value->name = NULL; /* an optimiser may hold it longer than the tree lives */
     tsi_tensor_release(p->value);
     tsi_tensor_release(p->mirror);
+    tsi_storage_release(p->mirror_of);
     tsi_free(p->name.text);
     tsi_free(p->stored);
     tsi_free(p->init_copy);
@@ -271,6 +272,15 @@ int64_t ts_module_count(const ts_module *root)
 
 /* ---- materialising --------------------------------------------------------------------------- */
 
+/* Where its unit wants it, or anywhere. Retained; NULL: recorded. */
+static tsi_array *block_of(ts_module *m, tsi_param *param, const ts_layout *layout)
+{
+    tsi_array *array = NULL;
+    if (param->unit_block && param->unit_block(param, &array) != TS_OK) return NULL;
+    if (array) return array;
+    return tsi_tensor_block_tagged(m->mesh, layout, (ts_dtype)param->dtype, TSI_TAG_PARAMETER);
+}
+
 static ts_status materialize_param(ts_module *m, tsi_param *param, const char *name, void *context)
 {
     (void)context;
@@ -279,8 +289,7 @@ static ts_status materialize_param(ts_module *m, tsi_param *param, const char *n
     const ts_layout *layout = tsi_tensor_layout_of(m->mesh, param->stored, param->shape);
     ts_status status = TS_OK;
     if (layout) {
-        tsi_array *array =
-            tsi_tensor_block_tagged(m->mesh, layout, (ts_dtype)param->dtype, TSI_TAG_PARAMETER);
+        tsi_array *array = block_of(m, param, layout);
         ts_tensor *t =
             array ? tsi_tensor_make(m->mesh, layout, (ts_dtype)param->dtype, array, NULL) : NULL;
         status = t ? ts_tensor_write(param->value, t) : ts_rank_status(m->rank);

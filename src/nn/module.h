@@ -31,9 +31,11 @@ typedef struct tsi_param {
     /* The shard in the dtype of products (mirror.c), retained, or NULL: the value as it was in this
      * storage at this version. Whoever updates the value writes both. */
     ts_tensor *mirror;
-    const tsi_storage *mirror_of; /* compared alone */
+    tsi_storage *mirror_of; /* retained: another one at its address would look the same */
     uint32_t mirror_version, mirror_reserved;
     void *unit; /* of src/parallel: who gathers it; or NULL */
+    /* [coll] Where its unit wants the shard; *out NULL: anywhere. Retained. NULL: anywhere. */
+    ts_status (*unit_block)(struct tsi_param *p, tsi_array **out);
 } tsi_param;
 
 typedef struct tsi_hook_entry {
@@ -75,6 +77,9 @@ tsi_param *tsi_param_of(const ts_tensor *value); /* NULL: no parameter of a tree
 /* The parameter in another dtype, for its gradient too: its mirror, made where there is none that
  * is as new as the value; a plain cast of what is no f32 parameter. maker */
 ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype);
+/* The mirror is as new as the value after it: in `block`, if one is given, else in one that nobody
+ * has seen. Nothing is written where it is that already. */
+ts_status tsi_param_renew(tsi_param *p, ts_dtype dtype, tsi_array *block);
 /* The mirror's block if it is as new as the value, else NULL: an update writes it, then says so. */
 tsi_array *tsi_param_mirror(tsi_param *p);
 void tsi_param_mirrored(tsi_param *p);

@@ -142,6 +142,14 @@ ts_status tsi_settled_grad(ts_tensor *param, ts_tensor **out)
     return status;
 }
 
+/* An update writes the mirror too, which other ranks may read where it lies. */
+static ts_status ask_mirror(ts_tensor *param)
+{
+    const tsi_array *mirror = tsi_param_mirror(tsi_param_of(param));
+    const tsi_storage *storage = mirror ? mirror->storage : NULL;
+    return storage && storage->ask ? storage->ask(storage->ask_context, NULL) : TS_OK;
+}
+
 static ts_status settle_all(ts_optimizer *o)
 {
     for (int64_t i = 0; i < o->count; i++) {
@@ -149,6 +157,7 @@ static ts_status settle_all(ts_optimizer *o)
         TSI_TRY(tsi_settled_grad(o->slot[i].param, &grad));
         if (!grad) continue;
         TSI_TRY(tsi_tensor_writable(o->slot[i].param, "optimizer: %s", o->slot[i].name));
+        TSI_TRY(ask_mirror(o->slot[i].param));
         if (!tsi_array_is_dense(o->slot[i].param->array))
             return TSI_FAIL(TS_ERR_STATE, "optimizer: the block of %s is not dense",
                             o->slot[i].name);

@@ -125,12 +125,14 @@ static void unit_free(tsi_unit *u)
         tsi_leaf *leaf = tsi_leaf_of(p->param->value);
         if (leaf && leaf->complete_context == p) leaf->complete = NULL;
         p->param->unit = NULL;
-        tsi_array_release(p->mirror_of);
+        p->param->unit_block = NULL;
         ts_sharding_release(p->cut);
         ts_sharding_release(p->whole);
         ts_sharding_release(p->kept);
     }
     ts_mesh_release(u->groups);
+    tsi_free(u->list);
+    tsi_free(u->list_to);
     tsi_free(u->param);
     tsi_free(u->module);
     tsi_free(u->name);
@@ -143,6 +145,7 @@ static void unit_destroy(ts_module *m)
     for (int32_t i = 0; i < u->module_count; i++)
         u->module[i]->unit = NULL;
     tsi_unit_forget(u);
+    tsi_unit_leave_shared(u);
     tsi_units_leave(u);
     unit_free(u);
 }
@@ -163,6 +166,7 @@ static ts_status take_param(ts_module *m, tsi_param *param, const char *name, vo
     u->param = grown;
     u->param[u->count++] = (tsi_unit_param){ .param = param, .unit = u };
     param->unit = u;
+    param->unit_block = tsi_unit_block;
     return TS_OK;
 }
 
@@ -277,6 +281,9 @@ static ts_status unit_fill(tsi_unit *u, ts_module *const *m)
     if (u->count == 0)
         return TSI_FAIL(TS_ERR_ARG, "fsdp: %s has no parameters that are not in a unit below it",
                         u->name);
+    u->list = tsi_calloc(2 * (size_t)u->count, sizeof *u->list);
+    u->list_to = tsi_calloc((size_t)u->count, sizeof *u->list_to);
+    if (!u->list || !u->list_to) return tsi_fail_memory("a unit", 3 * (size_t)u->count * 8);
     TSI_TRY(find_axes(u));
     TSI_TRY(split_axis(u));
     return tsi_unit_place(u);

@@ -3,7 +3,8 @@
  *
  * All parameters of a unit travel in one round, region by region into the blocks that operators
  * read: nothing is packed, padded or copied out. The round is in flight while other operators run;
- * the first that reads a parameter waits for it.
+ * the first that reads a parameter waits for it. Where ranks are threads of one process, parameters
+ * lie where all of them read (shared.c), and nothing travels.
  *
  * A parameter that was changed while it was whole is written back to the shard: the change is the
  * same on all ranks, as everything is that is done to a whole tensor. */
@@ -66,32 +67,6 @@ static ts_status check_shard(const tsi_unit *u, const tsi_unit_param *p)
     return ts_tensor_relayout(value, p->cut);
 }
 
-static ts_status make_mirror(const tsi_unit *u, tsi_unit_param *p)
-{
-    const ts_tensor *value = p->param->value;
-    tsi_array *array =
-        tsi_tensor_block_tagged(value->mesh, value->layout, (ts_dtype)p->mirrors, TSI_TAG_MIRROR);
-    ts_tensor *t =
-        array ? tsi_tensor_make(value->mesh, value->layout, (ts_dtype)p->mirrors, array, NULL)
-              : NULL;
-    p->param->mirror = tsi_tensor_retain(t);
-    return t ? TS_OK : ts_rank_status(u->rank);
-}
-
-/* The shard in the dtype of products: written again where the shard was. */
-static ts_status refresh_mirror(const tsi_unit *u, tsi_unit_param *p)
-{
-    const ts_tensor *value = p->param->value;
-    if (!p->param->mirror) TSI_TRY(make_mirror(u, p));
-    uint32_t version = value->array->storage->version;
-    if (p->mirror_of == value->array && p->mirror_version == version) return TS_OK;
-    TSI_TRY(tsi_array_copy(p->param->mirror->array, value->array));
-    tsi_array_release(p->mirror_of);
-    p->mirror_of = tsi_array_retain(value->array);
-    p->mirror_version = version;
-    return TS_OK;
-}
-
 static bool stays(const tsi_unit_param *p)
 {
     return p->cut == p->whole && !p->mirrors;
@@ -103,27 +78,48 @@ static ts_status source_of(const tsi_unit *u, tsi_unit_param *p, ts_tensor **fro
     TSI_TRY(check_shard(u, p));
     TSI_TRY(tsi_tensor_ready(p->param->value));
     *from = p->part ? p->part : p->param->value;
-    if (p->part || !p->mirrors) return TS_OK;
-    TSI_TRY(refresh_mirror(u, p));
+    if (p->part || !p->mirrors || p->slice) return TS_OK;
+    tsi_array *block = p->param->mirror ? p->param->mirror->array : NULL;
+    TSI_TRY(tsi_param_renew(p->param, (ts_dtype)p->mirrors, block));
     *from = p->param->mirror;
     return TS_OK;
 }
 
-/* One round of all that is cut. */
-static ts_status gather_all(tsi_unit *u, ts_tensor **from, const ts_sharding **to, ts_tensor **out)
+/* What travels: all that is cut and does not lie where operators read it. */
+static bool travels(const tsi_unit_param *p)
 {
+    return !stays(p) && !p->slice;
+}
+
+/* Values that are not in their slices move there; then peers are told. */
+static ts_status settle(tsi_unit *u)
+{
+    bool settled = true;
+    for (int64_t i = 0; i < u->count && settled; i++)
+        settled = !u->param[i].slice || tsi_param_settled(&u->param[i]);
+    if (settled) return TS_OK;
+    TSI_TRY(tsi_unit_adopt(u));
+    return tsi_unit_fence(u);
+}
+
+/* One round of all that travels. */
+static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
+{
+    const ts_sharding **to = u->list_to;
     int32_t count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        TSI_TRY(source_of(u, p, &from[count]));
+        if (!tsi_param_settled(p)) TSI_TRY(source_of(u, p, &from[count]));
         p->version = p->param->value->array->storage->version;
-        if (!stays(p)) to[count++] = p->whole;
+        if (travels(p)) to[count++] = p->whole;
     }
-    TSI_TRY(tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out));
+    if (u->shared) TSI_TRY(settle(u));
+    if (count > 0) TSI_TRY(tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out));
     count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (stays(p)) continue;
+        if (p->slice) p->version = p->param->value->array->storage->version;
+        if (!travels(p)) continue;
         p->other = tsi_tensor_retain(out[count++]);
         tsi_tensor_release(p->part);
         p->part = NULL;
@@ -134,20 +130,17 @@ static ts_status gather_all(tsi_unit *u, ts_tensor **from, const ts_sharding **t
 ts_status tsi_unit_gather(tsi_unit *u)
 {
     if (u->state != TSI_UNIT_CUT) return TS_OK;
-    size_t count = (size_t)u->count;
-    ts_tensor **from = tsi_calloc(2 * count, sizeof *from);
-    const ts_sharding **to = tsi_calloc(count, sizeof *to);
-    ts_status status = TS_OK;
-    if (!from || !to) {
-        status = tsi_fail_memory("the gathering of a unit", 3 * count * sizeof *from);
-    } else {
-        ts_scope scope = open_scope(u, "gather");
-        status = gather_all(u, from, to, from + count);
-        ts_scope_close(scope);
+    ts_scope scope = open_scope(u, "gather");
+    ts_status status = tsi_unit_join(u);
+    if (status == TS_OK) status = exchange(u, u->list, u->list + u->count);
+    for (int64_t i = 0; status == TS_OK && i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (p->slice) p->other = tsi_param_shown(p);
+        if (p->slice && !p->other) status = ts_rank_status(u->rank);
     }
-    tsi_free(from);
-    tsi_free(to);
+    ts_scope_close(scope);
     if (status != TS_OK) return status;
+    u->gathered++;
     u->state = TSI_UNIT_COMING;
     if (u->all) u->all->stats.gathers++;
     return TS_OK;
@@ -184,20 +177,41 @@ ts_status tsi_unit_bind(tsi_unit *u)
 
 /* ---- whole -> cut ---------------------------------------------------------------------------- */
 
-/* The handle shows the changed whole, `other` holds the shard. */
-static ts_status write_back(const tsi_unit *u, tsi_unit_param *p)
+/* The handle shows the changed whole. Its shard, retained; NULL: recorded. */
+static ts_tensor *changed_shard(const tsi_unit *u, const tsi_unit_param *p)
 {
     ts_tensor *value = p->param->value;
     ts_shape shape = ts_tensor_shape(value);
-    if (shape.ndim != p->param->shape.ndim) return refuse_shape(u, p);
-    for (int32_t d = 0; d < shape.ndim; d++)
-        if (shape.extent[d] != p->param->shape.extent[d]) return refuse_shape(u, p);
+    bool same = shape.ndim == p->param->shape.ndim;
+    for (int32_t d = 0; same && d < shape.ndim; d++)
+        same = shape.extent[d] == p->param->shape.extent[d];
+    if (!same) {
+        (void)refuse_shape(u, p);
+        return NULL;
+    }
     ts_scope scope = open_scope(u, "write_back");
     ts_tensor *shard = (ts_redistribute_to)(value, p->cut);
-    ts_status status = shard ? tsi_tensor_ready(shard) : ts_rank_status(u->rank);
-    if (status == TS_OK) status = tsi_array_copy(p->other->array, shard->array);
+    if (shard && tsi_tensor_ready(shard) != TS_OK) shard = NULL;
+    (void)tsi_tensor_retain(shard);
     ts_scope_close(scope);
-    if (u->all) u->all->stats.written_back++;
+    return shard;
+}
+
+/* The shards that were changed, when this rank has let go of the rest: who still reads a slice
+ * finishes first. */
+static ts_status write_back(tsi_unit *u)
+{
+    ts_status status = TS_OK;
+    for (int64_t i = 0; i < u->count; i++) {
+        ts_tensor *shard = u->list[i];
+        u->list[i] = NULL;
+        if (shard && status == TS_OK) status = tsi_unit_alone(u);
+        if (shard && status == TS_OK) {
+            status = tsi_array_copy(u->param[i].param->value->array, shard->array);
+            if (u->all) u->all->stats.written_back++;
+        }
+        tsi_tensor_release(shard);
+    }
     return status;
 }
 
@@ -214,13 +228,28 @@ static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
     return status;
 }
 
-static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part)
+/* Not `other` any more; what shows the room stays for the next time, unless it shows something else
+ * now. */
+static void let_other_go(tsi_unit_param *p)
+{
+    bool lasts = p->other == p->shown && p->other->array == p->room;
+    if (p->other == p->shown) p->other = NULL;
+    tsi_tensor_release(p->other);
+    p->other = NULL;
+    p->seen = NULL;
+    if (lasts || !p->shown || p->shown->array == p->room) return;
+    tsi_tensor_release(p->shown);
+    p->shown = NULL;
+}
+
+static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tensor **shard)
 {
     ts_tensor *value = p->param->value;
     TSI_TRY(tsi_tensor_ready(value));
     bool same = value->array == p->seen && p->seen->storage->version == p->version;
-    if (!same) TSI_TRY(write_back(u, p));
-    if (keeps_part && p->kept) TSI_TRY(keep_part(u, p));
+    if (!same) *shard = changed_shard(u, p);
+    if (!same && !*shard) return ts_rank_status(u->rank);
+    if (keeps_part && p->kept && !p->slice) TSI_TRY(keep_part(u, p));
     swap_values(value, p->other);
     return TS_OK;
 }
@@ -228,17 +257,18 @@ static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part)
 ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
 {
     if (u->state == TSI_UNIT_CUT) return TS_OK;
+    bool whole = u->state == TSI_UNIT_WHOLE;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
+        u->list[i] = NULL;
         if (!p->other) continue;
-        if (u->state == TSI_UNIT_WHOLE) TSI_TRY(unbind(u, p, keeps_part));
-        tsi_tensor_release(p->other);
-        p->other = NULL;
-        p->seen = NULL;
+        if (whole) TSI_TRY(unbind(u, p, keeps_part, &u->list[i]));
+        let_other_go(p);
     }
-    if (u->state == TSI_UNIT_COMING && u->all) u->all->stats.dropped++;
+    if (!whole && u->all) u->all->stats.dropped++;
     u->state = TSI_UNIT_CUT;
-    return TS_OK;
+    tsi_unit_let_go(u);
+    return whole ? write_back(u) : TS_OK;
 }
 
 void tsi_unit_forget(tsi_unit *u)
@@ -247,12 +277,12 @@ void tsi_unit_forget(tsi_unit *u)
         tsi_unit_param *p = &u->param[i];
         /* A unit that failed half way has some parameters that are whole and some that are not. */
         if (p->other && p->seen) swap_values(p->param->value, p->other);
-        tsi_tensor_release(p->other);
+        if (p->other) let_other_go(p);
         tsi_tensor_release(p->part);
-        p->other = p->part = NULL;
-        p->seen = NULL;
+        p->part = NULL;
         p->ready = 0;
     }
+    tsi_unit_forget_shared(u);
     u->state = TSI_UNIT_CUT;
     u->users = u->forward_passed = u->backward_passed = 0;
     u->ready_count = 0;

@@ -44,7 +44,7 @@ static int64_t unit_bytes(const walk *w, const tsi_unit *u, what which)
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
         int32_t own = p->param->dtype, seen = p->mirrors ? p->mirrors : own;
-        bool trained = !p->param->frozen, moves = p->cut != p->whole;
+        bool trained = !p->param->frozen, moves = p->cut != p->whole && !p->slice;
         if (which == SHARD) sum += bytes_of(p->cut, p->param, w->coord, own);
         if (which == WHOLE && moves) sum += bytes_of(p->whole, p->param, w->coord, seen);
         if (which == GRAD && trained) sum += bytes_of(p->whole, p->param, w->coord, own);

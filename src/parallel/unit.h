@@ -4,6 +4,7 @@
  *   fsdp.c      making units, and the calls of tessera/parallel.h
  *   shards.c    where the parameters of a unit lie, cut and whole
  *   gather.c    from cut to whole and back
+ *   shared.c    the same without a copy, where ranks are threads of one process
  *   gradients.c theirs, from whole and partial to cut
  *   used.c      gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
@@ -35,12 +36,16 @@ typedef struct tsi_unit_param {
     ts_tensor *part;          /* retained, or NULL: the shard of `kept`, between the directions */
     const tsi_array *seen;    /* of the whole, as it was bound: to notice changes */
     uint32_t version;
-    int32_t mirrors;      /* dtype of the mirror that is gathered instead; 0: the shard is */
-    tsi_array *mirror_of; /* retained: the shard that it is the mirror of; and its version
-                             then */
-    uint32_t mirror_version;
-    int32_t ready; /* its gradient is complete, and not yet reduced */
+    int32_t mirrors; /* dtype of the mirror that is gathered instead; 0: the shard is */
+    int32_t ready;   /* its gradient is complete, and not yet reduced */
+    /* Of the storage that ranks share (shared.c), retained; NULL: it does not lie there. */
+    uint32_t fenced;           /* version of the slice that peers know */
+    int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
+    tsi_array *slice, *room;
+    ts_tensor *shown; /* retained, or NULL: of the room; while the unit is whole, of the slice */
 } tsi_unit_param;
+
+typedef struct tsi_shared tsi_shared;
 
 typedef struct tsi_unit {
     ts_rank *rank;
@@ -58,7 +63,18 @@ typedef struct tsi_unit {
     int32_t all_reduce, reshard_backward;
     ts_fsdp_options options;
     struct tsi_units *all; /* of the tree; NULL: not called yet */
-    ts_mesh *groups;       /* retained: the mesh with the cutting axis split, or NULL */
+    /* Where ranks share the storage of shards (shared.c). */
+    ts_group *group;     /* borrowed: who shares it */
+    tsi_shared *shared;  /* retained, or NULL */
+    size_t shared_bytes; /* of all rooms */
+    int64_t serial;      /* which storage it is */
+    int32_t shares;      /* 1: some parameters lie there; -1: none does; 0: not yet known */
+    int32_t joined;      /* members agreed on the storage since the last reset */
+    uint32_t gathered;   /* gathers since then */
+    uint32_t gathered_reserved;
+    ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
+    const ts_sharding **list_to;
+    ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 
 typedef enum tsi_unit_phase {
@@ -94,6 +110,19 @@ ts_status tsi_unit_bind(tsi_unit *u);   /* -> WHOLE */
 ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
 void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a step was abandoned */
+
+/* ---- shared.c */
+bool tsi_world_shares(ts_world *world); /* are ranks threads that may share shards? */
+ts_status tsi_unit_join(tsi_unit *u);   /* [coll] once, and after a reset */
+ts_status tsi_unit_block(tsi_param *param, tsi_array **out); /* [coll] tsi_param.unit_block */
+bool tsi_param_settled(const tsi_unit_param *p); /* its slice is the value, and peers know */
+ts_status tsi_unit_adopt(tsi_unit *u);           /* values move into their slices */
+ts_status tsi_unit_fence(tsi_unit *u);           /* [coll] */
+ts_status tsi_unit_alone(tsi_unit *u);           /* no peer reads its slices any more */
+void tsi_unit_let_go(tsi_unit *u);               /* this rank does not read its peers' */
+void tsi_unit_forget_shared(tsi_unit *u); /* a step was abandoned: the next gather joins again */
+ts_tensor *tsi_param_shown(tsi_unit_param *p); /* of the room, made on first use; NULL: recorded */
+void tsi_unit_leave_shared(tsi_unit *u);
 
 /* ---- gradients.c */
 ts_status tsi_unit_watch(tsi_unit *u);      /* leaves of its parameters report here */

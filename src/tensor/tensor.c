@@ -64,7 +64,10 @@ ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...)
 
 ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
 {
-    if (TSI_LIKELY(!t->array->storage->read_only)) return TS_OK;
+    const tsi_storage *storage = t->array->storage;
+    if (TSI_UNLIKELY(storage->ask != NULL))
+        return storage->ask(storage->ask_context, (void *)(uintptr_t)t);
+    if (TSI_LIKELY(!storage->read_only)) return TS_OK;
     char who[200];
     va_list arguments;
     va_start(arguments, format);

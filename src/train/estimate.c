@@ -15,10 +15,12 @@
 #include "array/pool.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/launcher.h"
 #include "base/thread.h"
 #include "layout/mesh.h"
 #include "model/model.h"
 #include "op/core/dispatch.h"
+#include "parallel/unit.h"
 #include "train/run.h"
 
 enum { STACK_BYTES = 8 << 20, STEPS = 2 };
@@ -30,6 +32,7 @@ typedef struct described {
     char *mesh;
     int64_t vocab;
     int64_t rank, ranks;
+    bool together; /* ranks are threads of one process */
     ts_train_cost cost;
     ts_status status;
     char error[512];
@@ -158,6 +161,7 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
 static ts_status work(ts_rank *me, void *argument)
 {
     described *d = argument;
+    me->world->together = d->together;
     ts_mesh *mesh = ts_mesh_create(me, d->mesh);
     tsi_declare_how how = { .vocab = d->vocab, .without_weights = 1 };
     ts_model *twin = mesh && d->model ? tsi_model_twin(d->model, mesh) : NULL;
@@ -218,6 +222,7 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
                     .shape = given,
                     .rank = ts_rank_index(model->rank),
                     .ranks = ts_rank_count(model->rank),
+                    .together = tsi_world_shares(model->rank->world),
                     .cost = *out };
     if (d.shape.rows < 1 || d.shape.context < 1)
         return TSI_FAIL(TS_ERR_ARG, "estimate: %lld rows of %lld are no step",
@@ -243,6 +248,13 @@ ts_train_shape tsi_train_shape(const ts_train_config *c)
                              .moment_dtype = narrow ? TS_DTYPE_BF16 : 0 };
 }
 
+/* Ranks that this machine would run as threads. More of them are those of a cluster, and share no
+ * memory. */
+static bool fits_here(int64_t ranks)
+{
+    return !tsi_launcher_find().variable && ranks <= tsi_core_count();
+}
+
 ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
                                   ts_train_cost *out)
 {
@@ -255,6 +267,7 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, 
                     .vocab = vocab,
                     .rank = rank,
                     .ranks = roles.ranks,
+                    .together = fits_here(roles.ranks),
                     .cost = *out };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     ts_status status = run_described(&d);

@@ -296,6 +296,11 @@ static bool threads_progress(void *state)
     return false; /* whoever adds something kicks */
 }
 
+static bool threads_faulty(void *state)
+{
+    return tsi_threads_faulty(state) || tsi_threads_interrupted(state);
+}
+
 const tsi_engine *tsi_engine_threads(void)
 {
     static const tsi_engine engine = {
@@ -312,6 +317,7 @@ const tsi_engine *tsi_engine_threads(void)
         .leave = tsi_threads_leave,
         .recover = tsi_threads_recover,
         .gone = tsi_threads_gone,
+        .faulty = threads_faulty,
     };
     return &engine;
 }

@@ -207,6 +207,7 @@ static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts
     if (!t || t->rank != rank || t->move || t->layout != layout) return false;
     const tsi_array *array = t->array;
     if (!array->dense || !(real >> array->dtype & 1) || array->storage->read_only) return false;
+    if (array->storage->ask) return false;
     part->data = array->offset ? tsi_array_data(array) : array->storage->data;
     part->dtype = (ts_dtype)array->dtype;
     return true;

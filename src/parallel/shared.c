@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shared.c - shards of a unit as slices of one storage, where ranks are threads of one process.
+ *
+ *              rank 0    rank 1    rank 2
+ *   storage  [ slice   | slice   | slice  ]   the shards, or their mirrors: each rank updates its
+ *            [ room                       ]   own. The same memory as every rank's operators see it
+ *
+ * So a gather copies nothing. After a write it is a fence: from there on all slices are as their
+ * owners left them. One fence serves all units of a tree that were written before it, and where
+ * nothing was written there is none. What is no run of the whole (another dim than the first)
+ * travels as everywhere else.
+ *
+ * INV: a slice is written only when every peer let go of the unit as often as this rank gathered
+ * it: whoever writes asks (tsi_storage.ask). Nobody writes into a room: who changes a parameter
+ * that is whole gets a block of his own, which is written back. The storage lives until the last of
+ * its slices and rooms has gone, so that of a rank that left there is memory, which nobody reads:
+ * the fence fails. Which units share, and when there is a fence, follows from the program alone. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/intmath.h"
+#include "base/thread.h"
+#include "comm/comm.h"
+#include "device/cpu.h"
+#include "parallel/unit.h"
+
+typedef struct seat {                           /* of a rank that has a slice */
+    _Alignas(TSI_CACHE_LINE) tsi_word released; /* times that it let go of the unit */
+} seat;
+
+typedef struct house { /* the storages of a world */
+    pthread_mutex_t lock;
+    int64_t references; /* guarded by the lock, as all below: the world's, and of each storage */
+    struct tsi_shared *first;
+} house;
+
+struct tsi_shared {
+    struct tsi_shared *next;
+    house *house;
+    uint64_t group;
+    int64_t serial;     /* with `group`: which it is, agreed by its members */
+    int64_t references; /* guarded by the house's lock */
+    const tsi_device *device;
+    void *data;
+    size_t bytes;
+    seat *seat; /* by member */
+    _Atomic int32_t waiting;
+};
+
+/* ---- the storages of a world ----------------------------------------------------------------- */
+
+static void house_release(house *h)
+{
+    pthread_mutex_lock(&h->lock);
+    bool last = --h->references == 0;
+    pthread_mutex_unlock(&h->lock);
+    if (!last) return;
+    pthread_mutex_destroy(&h->lock);
+    tsi_free(h);
+}
+
+static void *house_create(ts_world *world)
+{
+    (void)world;
+    house *h = tsi_calloc(1, sizeof *h);
+    if (!h) {
+        (void)tsi_fail_memory("shards that ranks share", sizeof *h);
+        return NULL;
+    }
+    pthread_mutex_init(&h->lock, NULL);
+    h->references = 1;
+    return h;
+}
+
+static void house_destroy(void *state)
+{
+    house_release(state);
+}
+
+static void shared_free(tsi_shared *s)
+{
+    if (s->data) s->device->buffer_free(s->device, s->data, s->bytes);
+    tsi_free(s->seat);
+    tsi_free(s);
+}
+
+static void shared_release(tsi_shared *s)
+{
+    house *h = s->house;
+    pthread_mutex_lock(&h->lock);
+    bool last = --s->references == 0;
+    for (tsi_shared **link = &h->first; last && *link; link = &(*link)->next)
+        if (*link == s) {
+            *link = s->next;
+            break;
+        }
+    pthread_mutex_unlock(&h->lock);
+    if (!last) return;
+    shared_free(s);
+    house_release(h);
+}
+
+static void shared_done(void *context)
+{
+    shared_release(context);
+}
+
+static tsi_shared *shared_make(const tsi_device *device, size_t bytes, int64_t seats)
+{
+    tsi_shared *s = tsi_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->device = device;
+    s->bytes = bytes;
+    s->seat = tsi_alloc_aligned((size_t)seats * sizeof *s->seat, TSI_CACHE_LINE);
+    if (!s->seat || device->buffer_alloc(device, bytes, &s->data) != TS_OK) {
+        shared_free(s);
+        return NULL;
+    }
+    for (int64_t i = 0; i < seats; i++)
+        atomic_init(&s->seat[i].released, 0);
+    return s;
+}
+
+/* The storage that the members agreed on, made by the first who comes; one reference more. */
+static tsi_shared *shared_take(ts_rank *rank, uint64_t group, int64_t serial, size_t bytes,
+                               int64_t seats)
+{
+    house *h = tsi_world_slot(rank->world, TSI_SLOT_PARALLEL, house_create, house_destroy);
+    if (!h) return NULL;
+    pthread_mutex_lock(&h->lock);
+    tsi_shared *s = h->first;
+    while (s && (s->group != group || s->serial != serial))
+        s = s->next;
+    if (!s) {
+        s = shared_make(tsi_world_device(rank->world), bytes, seats);
+        if (s) {
+            s->house = h;
+            s->group = group;
+            s->serial = serial;
+            s->next = h->first;
+            h->first = s;
+            h->references++;
+        }
+    }
+    if (s) s->references++;
+    pthread_mutex_unlock(&h->lock);
+    if (!s) (void)tsi_fail_memory("shards that ranks share", bytes);
+    return s;
+}
+
+static void shared_retain(tsi_shared *s)
+{
+    pthread_mutex_lock(&s->house->lock);
+    s->references++;
+    pthread_mutex_unlock(&s->house->lock);
+}
+
+/* ---- which parameters ------------------------------------------------------------------------ */
+
+bool tsi_world_shares(ts_world *world)
+{
+    if (tsi_world_describes(world)) return world->together;
+    return tsi_comm_engine(world) == tsi_engine_threads() &&
+           tsi_world_device(world) == tsi_device_cpu();
+}
+
+/* Where the block that `cut` gives the coordinate begins in the one that `whole` gives it; -1: it
+ * is no run of it. */
+static int64_t place_of(const ts_layout *cut, const ts_layout *whole, const int64_t *coord)
+{
+    tsi_arena arena = { 0 };
+    tsi_region a, b;
+    uint32_t joined = cut->sharding->joined | whole->sharding->joined;
+    int64_t offset = 0, inner = 1;
+    bool run = tsi_layout_region_joined(cut, coord, joined, &arena, &a) &&
+               tsi_layout_region_joined(whole, coord, joined, &arena, &b);
+    bool full = true; /* the dims behind this one are as in the whole */
+    bool empty = run && tsi_region_count(&a) == 0;
+    for (int32_t d = run && !empty ? a.ndim - 1 : -1; run && d >= 0; d--) {
+        int64_t total = a.dim[d].total;
+        int64_t begin = tsi_span_list_before(&b.dim[d], tsi_span_list_at(&a.dim[d], 0));
+        int64_t end = tsi_span_list_before(&b.dim[d], tsi_span_list_at(&a.dim[d], total - 1)) + 1;
+        run = end - begin == total && (full || total == 1);
+        full = full && total == b.dim[d].total;
+        offset += begin * inner;
+        inner *= b.dim[d].total;
+    }
+    tsi_arena_release(&arena);
+    return run ? offset : -1;
+}
+
+/* Is every member's shard a run? The members differ from this rank in the cutting axes. */
+static bool is_run(const tsi_unit *u, const ts_layout *cut, const ts_layout *whole)
+{
+    int64_t coord[TS_NDIM_MAX] = { 0 };
+    int32_t ndim = ts_mesh_ndim(u->mesh), k = 0;
+    for (int32_t i = 0; i < ndim; i++)
+        coord[i] = u->axes_cut >> i & 1 ? 0 : u->mesh->coord[i];
+    do {
+        if (place_of(cut, whole, coord) < 0) return false;
+        for (k = 0; k < ndim; k++) { /* the next one, the first axis fastest */
+            if (!(u->axes_cut >> k & 1)) continue;
+            if (++coord[k] < ts_mesh_axis_size(u->mesh, k)) break;
+            coord[k] = 0;
+        }
+    } while (k < ndim);
+    return true;
+}
+
+static int32_t source_dtype(const tsi_unit_param *p)
+{
+    return p->mirrors ? p->mirrors : p->param->dtype;
+}
+
+/* Where in the storage its room begins, in bytes; -1: it does not lie there. */
+static ts_status place_param(const tsi_unit *u, tsi_unit_param *p, size_t *bytes)
+{
+    enum { ALIGNMENT = 64 };
+    p->room_at = -1;
+    if (p->cut == p->whole) return TS_OK;
+    const ts_layout *cut = tsi_layout_intern(p->cut, &p->param->shape);
+    const ts_layout *whole = cut ? tsi_layout_intern(p->whole, &p->param->shape) : NULL;
+    if (whole && is_run(u, cut, whole)) {
+        ts_shape local = ts_layout_local(whole, u->mesh->coord);
+        size_t size = ts_dtype_size((ts_dtype)source_dtype(p));
+        p->room_at = (int64_t)*bytes;
+        p->slice_at = place_of(cut, whole, u->mesh->coord) * (int64_t)size;
+        *bytes +=
+            ((size_t)ts_shape_count(&local) * size + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+    }
+    ts_status status = whole ? TS_OK : ts_rank_status(u->rank);
+    ts_layout_release(whole);
+    ts_layout_release(cut);
+    return status;
+}
+
+/* Sets u->shares: 1 yes, -1 no. */
+static ts_status decide(tsi_unit *u)
+{
+    u->shares = -1;
+    if (!u->axes_cut || !u->mesh->member || !tsi_world_shares(u->rank->world)) return TS_OK;
+    u->group = tsi_mesh_axes_group(u->mesh, u->axes_cut);
+    if (!u->group) return ts_rank_status(u->rank);
+    if (ts_group_size(u->group) < 2) return TS_OK;
+    u->shared_bytes = 0;
+    for (int64_t i = 0; i < u->count; i++)
+        TSI_TRY(place_param(u, &u->param[i], &u->shared_bytes));
+    if (u->shared_bytes > 0) u->shares = 1;
+    return TS_OK;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static ts_status refuse_wait(const tsi_unit *u, int64_t member, int64_t timeout_ms)
+{
+    return TSI_FAIL(TS_ERR_PEER,
+                    "fsdp: unit %s: its shard cannot be written: rank %lld has it gathered since "
+                    "%lld ms",
+                    u->name, (long long)ts_group_rank(u->group, member), (long long)timeout_ms);
+}
+
+/* Until the member let go as often as this rank gathered. */
+static ts_status wait_for(tsi_unit *u, int64_t member)
+{
+    enum { LOOK_NS = 2000000, TIMEOUT_MS = 60000 };
+    tsi_word *word = &u->shared->seat[member].released;
+    const ts_world *world = u->rank->world;
+    int64_t timeout_ms = world->timeout_ms > 0 ? world->timeout_ms : TIMEOUT_MS;
+    int64_t begin = tsi_clock_ns(), now = begin;
+    ts_status status = TS_OK;
+    atomic_fetch_add_explicit(&u->shared->waiting, 1, memory_order_seq_cst);
+    for (;;) {
+        uint32_t released = atomic_load_explicit(word, memory_order_seq_cst);
+        if ((int32_t)(released - u->gathered) >= 0) break;
+        if (tsi_comm_faulty(u->rank->world)) status = ts_group_barrier(u->group, NULL);
+        if (status == TS_OK && (now - begin) / 1000000 >= timeout_ms)
+            status = refuse_wait(u, member, timeout_ms);
+        if (status != TS_OK) break;
+        (void)tsi_wait_word(word, released, 0, now + LOOK_NS);
+        now = tsi_clock_ns();
+    }
+    atomic_fetch_sub_explicit(&u->shared->waiting, 1, memory_order_seq_cst);
+    return status;
+}
+
+ts_status tsi_unit_alone(tsi_unit *u)
+{
+    if (!u->shared || tsi_world_describes(u->rank->world)) return TS_OK;
+    int64_t size = ts_group_size(u->group), me = ts_group_index(u->group);
+    for (int64_t i = 0; i < size; i++)
+        if (i != me) TSI_TRY(wait_for(u, i));
+    return TS_OK;
+}
+
+static void tell_released(tsi_unit *u, uint32_t count)
+{
+    if (!u->shared) return;
+    tsi_word *word = &u->shared->seat[ts_group_index(u->group)].released;
+    atomic_store_explicit(word, count, memory_order_seq_cst);
+    if (atomic_load_explicit(&u->shared->waiting, memory_order_seq_cst) > 0) tsi_wake_all(word);
+}
+
+void tsi_unit_let_go(tsi_unit *u)
+{
+    tell_released(u, u->gathered);
+}
+
+/* Peers may have gathered it more often; they do not wait for this rank until it joins again. */
+void tsi_unit_forget_shared(tsi_unit *u)
+{
+    enum { FAR = 1 << 30 };
+    u->joined = 0;
+    tell_released(u, u->gathered + FAR);
+}
+
+/* A unit that was gathered ahead would be read by nobody before it is gathered again. */
+static ts_status ask_slice(void *context, void *tensor)
+{
+    (void)tensor;
+    tsi_unit *u = ((const tsi_unit_param *)context)->unit;
+    if (u->state == TSI_UNIT_COMING) TSI_TRY(tsi_unit_drop(u, false));
+    return tsi_unit_alone(u);
+}
+
+static ts_status ask_room(void *context, void *tensor)
+{
+    const tsi_unit_param *p = context;
+    ts_tensor *value = p->param->value;
+    char name[TSI_PARAM_NAME_MAX];
+    if (tensor != value || value->array != p->room) {
+        (void)tsi_name_text(&p->param->name, name, sizeof name);
+        return TSI_FAIL(TS_ERR_STATE,
+                        "fsdp: unit %s: a view of %s cannot be written while it is gathered, the "
+                        "parameter itself can",
+                        p->unit->name, name);
+    }
+    tsi_array *own = tsi_tensor_block_tagged(value->mesh, value->layout, (ts_dtype)value->dtype,
+                                             TSI_TAG_GATHERED);
+    if (!own) return ts_rank_status(value->rank);
+    ts_status status = tsi_array_copy(own, p->room);
+    if (status != TS_OK) {
+        tsi_array_release(own);
+        return status;
+    }
+    tsi_array_release(value->array);
+    value->array = own;
+    return TS_OK;
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static tsi_array *piece(const tsi_unit *u, int64_t at, ts_dtype dtype, const ts_shape *shape)
+{
+    const tsi_rank_device *where = tsi_rank_device_of(u->rank);
+    if (!where) return NULL;
+    size_t bytes = (size_t)ts_shape_count(shape) * ts_dtype_size(dtype);
+    tsi_storage *storage =
+        tsi_storage_wrap(where, (char *)u->shared->data + at, bytes, shared_done, u->shared);
+    if (!storage) return NULL;
+    shared_retain(u->shared);
+    return tsi_array_over(storage, dtype, shape);
+}
+
+static uint32_t tag_of(const tsi_unit_param *p)
+{
+    return p->mirrors ? TSI_TAG_MIRROR : TSI_TAG_PARAMETER;
+}
+
+static ts_status make_pieces(const tsi_unit *u, tsi_unit_param *p, tsi_pool *pool)
+{
+    ts_dtype dtype = (ts_dtype)source_dtype(p);
+    const ts_layout *whole = tsi_layout_intern(p->whole, &p->param->shape);
+    const ts_layout *cut = whole ? tsi_layout_intern(p->cut, &p->param->shape) : NULL;
+    if (cut) {
+        ts_shape all = ts_layout_local(whole, u->mesh->coord);
+        ts_shape own = ts_layout_local(cut, u->mesh->coord);
+        p->room = piece(u, p->room_at, dtype, &all);
+        p->slice = p->room ? piece(u, p->room_at + p->slice_at, dtype, &own) : NULL;
+    }
+    ts_layout_release(whole);
+    ts_layout_release(cut);
+    if (!p->slice) return ts_rank_status(u->rank);
+    p->room->storage->read_only = true;
+    p->room->storage->ask = ask_room;
+    p->slice->storage->ask = ask_slice;
+    p->room->storage->ask_context = p->slice->storage->ask_context = p;
+    tsi_pool_count_taken(pool, p->slice->storage->bytes, tag_of(p));
+    return TS_OK;
+}
+
+static void drop_pieces(tsi_unit_param *p, tsi_pool *pool)
+{
+    tsi_tensor_release(p->shown);
+    if (p->slice && pool) tsi_pool_count_live(pool, -(int64_t)p->slice->storage->bytes, tag_of(p));
+    if (p->slice) p->slice->storage->ask = NULL; /* others may hold it longer than the unit lives */
+    if (p->room) p->room->storage->ask = NULL;
+    tsi_array_release(p->slice);
+    tsi_array_release(p->room);
+    p->shown = NULL;
+    p->slice = p->room = NULL;
+}
+
+void tsi_unit_leave_shared(tsi_unit *u)
+{
+    if (!u->shared) return;
+    tsi_unit_forget_shared(u);
+    tsi_pool *pool = tsi_pool_of(u->rank);
+    for (int64_t i = 0; i < u->count; i++)
+        drop_pieces(&u->param[i], pool);
+    shared_release(u->shared);
+    u->shared = NULL;
+    u->serial = 0;
+    u->gathered = 0;
+}
+
+/* How often this rank joined, in any unit: a member's next number is larger than all it had. */
+typedef struct joins {
+    int64_t count;
+} joins;
+
+static void *joins_create(ts_rank *rank)
+{
+    (void)rank;
+    joins *j = tsi_calloc(1, sizeof *j);
+    if (!j) (void)tsi_fail_memory("shards that ranks share", sizeof *j);
+    return j;
+}
+
+/* [coll] Which storage: the one that all members have, or a new one. And how often it was gathered:
+ * ranks of an abandoned step differ. */
+static ts_status agree_serial(tsi_unit *u, joins *mine, int64_t *serial)
+{
+    int64_t in[4] = { u->serial, -u->serial, mine->count + 1, u->gathered };
+    int64_t out[4] = { in[0], in[1], in[2], in[3] };
+    ts_array from = TS_INIT(ts_array), to = from;
+    from.meta = (ts_meta){ .shape = TS_SHAPE(4), .dtype = TS_DTYPE_I64 };
+    to.meta = from.meta;
+    from.data = in;
+    to.data = out;
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.name = u->name;
+    TSI_TRY(ts_group_all_reduce(u->group, &from, &to, TS_REDUCE_MAX, &options));
+    bool same = out[0] == -out[1] && out[0] > 0;
+    *serial = same ? out[0] : out[2];
+    if (!same) mine->count = out[2];
+    u->gathered = (uint32_t)out[3];
+    return TS_OK;
+}
+
+/* With all its pieces, or not at all: then the members agree on another one next time. */
+static ts_status enter_shared(tsi_unit *u, uint64_t group, int64_t serial)
+{
+    tsi_pool *pool = tsi_pool_of(u->rank);
+    tsi_unit_leave_shared(u);
+    int64_t size = ts_group_size(u->group);
+    u->shared = pool ? shared_take(u->rank, group, serial, u->shared_bytes, size) : NULL;
+    ts_status status = u->shared ? TS_OK : ts_rank_status(u->rank);
+    u->serial = serial;
+    for (int64_t i = 0; status == TS_OK && i < u->count; i++)
+        if (u->param[i].room_at >= 0) status = make_pieces(u, &u->param[i], pool);
+    if (status != TS_OK) tsi_unit_leave_shared(u);
+    return status;
+}
+
+static ts_status join(tsi_unit *u)
+{
+    joins *mine = tsi_rank_slot(u->rank, TSI_SLOT_PARALLEL, joins_create, tsi_free);
+    if (!mine) return ts_rank_status(u->rank);
+    int64_t serial = 0, size = ts_group_size(u->group);
+    uint64_t group = 0;
+    for (int64_t i = 0; i < size; i++)
+        group = tsi_hash_mix(group, (uint64_t)ts_group_rank(u->group, i));
+    TSI_TRY(agree_serial(u, mine, &serial));
+    bool same = u->shared && serial == u->serial;
+    if (!same) TSI_TRY(enter_shared(u, group, serial));
+    tsi_unit_let_go(u);
+    TSI_TRY(ts_group_barrier(u->group, NULL)); /* nobody gathers before all have told that */
+    u->joined = 1;
+    return TS_OK;
+}
+
+ts_status tsi_unit_join(tsi_unit *u)
+{
+    if (u->joined && u->shared) return TS_OK;
+    if (u->shares == 0) TSI_TRY(decide(u));
+    return u->shares > 0 ? join(u) : TS_OK;
+}
+
+ts_status tsi_unit_block(tsi_param *param, tsi_array **out)
+{
+    tsi_unit *u = param->unit;
+    *out = NULL;
+    TSI_TRY(tsi_unit_join(u));
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        if (p->param == param && p->slice && !p->mirrors) *out = tsi_array_retain(p->slice);
+    }
+    return TS_OK;
+}
+
+/* ---- a gather in place ----------------------------------------------------------------------- */
+
+bool tsi_param_settled(const tsi_unit_param *p)
+{
+    if (!p->slice || p->slice->storage->version != p->fenced) return false;
+    return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->param->value->array == p->slice;
+}
+
+/* A value from elsewhere moves into its slice, and is shown from there. */
+static ts_status adopt(tsi_unit_param *p)
+{
+    ts_tensor *value = p->param->value;
+    if (p->mirrors) return tsi_param_renew(p->param, (ts_dtype)p->mirrors, p->slice);
+    if (value->array == p->slice) return TS_OK;
+    TSI_TRY(ask_slice(p, value));
+    TSI_TRY(tsi_array_copy(p->slice, value->array));
+    tsi_array_release(value->array);
+    value->array = tsi_array_retain(p->slice);
+    value->dtype = p->slice->dtype;
+    return TS_OK;
+}
+
+/* A slice that is held for later (an undo of what replaced it) is not written: all ranks, which do
+ * the same, take another storage. */
+static bool is_held(const tsi_unit_param *p)
+{
+    return p->slice && !p->mirrors && p->param->value->array != p->slice &&
+           p->slice->references > 1;
+}
+
+ts_status tsi_unit_adopt(tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        if (!is_held(&u->param[i])) continue;
+        tsi_unit_leave_shared(u);
+        TSI_TRY(join(u));
+    }
+    for (int64_t i = 0; i < u->count; i++)
+        if (u->param[i].slice) TSI_TRY(adopt(&u->param[i]));
+    return TS_OK;
+}
+
+/* [coll] What was written into slices of any unit of this group is there for all. */
+ts_status tsi_unit_fence(tsi_unit *u)
+{
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.name = u->name;
+    TSI_TRY(ts_group_barrier(u->group, &options));
+    int64_t count = u->all ? u->all->unit_count : 1;
+    for (int64_t k = 0; k < count; k++) {
+        tsi_unit *other = u->all ? u->all->unit[k] : u;
+        for (int64_t i = 0; other->group == u->group && i < other->count; i++)
+            if (other->param[i].slice)
+                other->param[i].fenced = other->param[i].slice->storage->version;
+    }
+    if (u->all) u->all->stats.fences++;
+    return TS_OK;
+}
+
+/* What operators see: made once. */
+ts_tensor *tsi_param_shown(tsi_unit_param *p)
+{
+    if (p->shown) return p->shown;
+    const ts_layout *whole = tsi_layout_intern(p->whole, &p->param->shape);
+    ts_tensor *t = whole ? tsi_tensor_make(p->unit->mesh, whole, (ts_dtype)source_dtype(p),
+                                           tsi_array_retain(p->room), NULL)
+                         : NULL;
+    ts_layout_release(whole);
+    p->shown = tsi_tensor_retain(t);
+    return t;
+}
