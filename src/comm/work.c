@@ -17,6 +17,44 @@
 #include "base/thread.h"
 #include "comm/again.h"
 
+/* ---- copies of lists ------------------------------------------------------------------------- */
+
+enum { KEPT_FEW = 4 };
+
+struct tsi_kept {
+    tsi_kept *next;
+    size_t bytes;
+};
+
+void *tsi_kept_take(tsi_comm_rank *comm, size_t bytes)
+{
+    for (tsi_kept **link = &comm->kept; *link != NULL; link = &(*link)->next) {
+        tsi_kept *kept = *link;
+        if (kept->bytes < bytes) continue;
+        *link = kept->next;
+        return kept + 1;
+    }
+    tsi_kept *kept = tsi_alloc(sizeof *kept + bytes);
+    if (kept == NULL) return NULL;
+    kept->bytes = bytes;
+    return kept + 1;
+}
+
+void tsi_kept_put(tsi_comm_rank *comm, void *memory)
+{
+    int32_t count = 0;
+    if (memory == NULL) return;
+    tsi_kept *kept = (tsi_kept *)memory - 1, **end = &comm->kept;
+    for (; *end != NULL; end = &(*end)->next)
+        count++;
+    *end = kept; /* the oldest is looked at first, and goes first */
+    kept->next = NULL;
+    if (count < KEPT_FEW) return;
+    kept = comm->kept;
+    comm->kept = kept->next;
+    tsi_free(kept);
+}
+
 /* ---- handles --------------------------------------------------------------------------------- */
 
 ts_work *tsi_work_take(tsi_comm_rank *comm)
@@ -71,7 +109,8 @@ void tsi_work_put(ts_work *work)
     }
     unlink_work(work);
     tsi_free(work->base.error);
-    tsi_free(work->kept);
+    tsi_kept_put(work->comm, work->kept);
+    work->kept = NULL;
     if (work->on_stack) return;
     if (work->base.group != NULL) ts_group_release(work->base.group);
     work->next = work->comm->spare;
@@ -86,6 +125,11 @@ void tsi_work_forget_all(tsi_comm_rank *comm)
         ts_work *work = comm->spare;
         comm->spare = work->next;
         tsi_free(work);
+    }
+    while (comm->kept != NULL) {
+        tsi_kept *kept = comm->kept;
+        comm->kept = kept->next;
+        tsi_free(kept);
     }
 }
 

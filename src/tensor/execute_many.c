@@ -29,7 +29,7 @@ typedef struct wave { /* one round of all tensors */
     bool deferred;
     bundle *bundle; /* room for one per tensor */
     int64_t bundle_count;
-    ts_part *part; /* all blocks of the round */
+    tsi_arena *scratch; /* blocks of a round, gone after it */
 } wave;
 
 static tsi_exchange_round *round_of(const wave *w, const tsi_execution *x)
@@ -77,10 +77,9 @@ static ts_status gather_blocks(wave *w)
     }
     for (int64_t i = 0; i < w->bundle_count; i++)
         total += w->bundle[i].send_count + w->bundle[i].recv_count;
-    w->part = tsi_alloc_array((size_t)total + 1, sizeof *w->part);
-    if (!w->part)
-        return tsi_fail_memory("the blocks of an exchange", (size_t)total * sizeof(ts_part));
-    ts_part *next = w->part;
+    size_t bytes = (size_t)total * sizeof(ts_part);
+    ts_part *next = tsi_arena_alloc(w->scratch, bytes);
+    if (!next) return tsi_fail_memory("the blocks of an exchange", bytes);
     for (int64_t i = 0; i < w->bundle_count; i++) {
         bundle *b = &w->bundle[i];
         b->send = next;
@@ -147,12 +146,12 @@ static bool finishes(const wave *w)
 
 static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **work)
 {
+    tsi_arena_mark mark = tsi_arena_save(w->scratch);
     ts_status status = gather_blocks(w);
     bool last = w->round == w->rounds - 1 && !finishes(w);
     if (status == TS_OK && w->bundle_count > 0)
         status = send_all(rank, w, name, last ? work : NULL);
-    tsi_free(w->part);
-    w->part = NULL;
+    tsi_arena_rewind(w->scratch, mark);
     for (int64_t i = 0; status == TS_OK && i < w->count; i++) {
         tsi_exchange_round *round = round_of(w, &w->x[i]);
         if (!round || !round->reduces) continue;
@@ -179,14 +178,19 @@ static ts_status begin_all(ts_rank *rank, wave *w)
 ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t count, const char *name,
                            ts_work **work)
 {
-    wave w = { .x = execution, .count = count, .deferred = work != NULL };
-    w.bundle = tsi_alloc_array((size_t)count, sizeof *w.bundle);
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    if (!state) return ts_rank_status(rank);
+    wave w = {
+        .x = execution, .count = count, .deferred = work != NULL, .scratch = &state->scratch
+    };
+    tsi_arena_mark mark = tsi_arena_save(w.scratch);
+    w.bundle = tsi_arena_alloc(w.scratch, (size_t)count * sizeof *w.bundle);
     if (!w.bundle) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *w.bundle);
     ts_status status = begin_all(rank, &w);
     for (w.round = 0; status == TS_OK && w.round < w.rounds; w.round++)
         status = run_wave(rank, &w, name, work);
     for (int64_t i = 0; i < count; i++)
         tsi_program_release(execution[i].program);
-    tsi_free(w.bundle);
+    tsi_arena_rewind(w.scratch, mark);
     return status;
 }

@@ -226,9 +226,10 @@ static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to
     return item->to ? TS_OK : ts_rank_status(rank);
 }
 
-static ts_status many_run(ts_rank *rank, const many_item *item, int32_t count, tsi_move **move)
+static ts_status many_run(ts_rank *rank, tsi_arena *scratch, const many_item *item, int32_t count,
+                          tsi_move **move)
 {
-    tsi_execution *x = tsi_calloc((size_t)count + 1, sizeof *x);
+    tsi_execution *x = tsi_arena_alloc(scratch, (size_t)count * sizeof *x);
     if (!x) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *x);
     int64_t moving = 0;
     ts_work *work = NULL;
@@ -246,7 +247,6 @@ static ts_status many_run(ts_rank *rank, const many_item *item, int32_t count, t
     }
     for (int64_t i = 0; i < moving; i++)
         tsi_execution_release(&x[i]);
-    tsi_free(x);
     return status;
 }
 
@@ -273,22 +273,25 @@ static void many_release(many_item *item, int32_t count)
         ts_plan_release(item[i].plan);
         if (item[i].layout) ts_layout_release(item[i].layout);
     }
-    tsi_free(item);
 }
 
 static ts_status move_many(ts_rank *rank, ts_tensor *const *x, const ts_sharding *const *to,
                            int32_t count, uint32_t tag, ts_tensor **out)
 {
-    many_item *item = tsi_calloc((size_t)count + 1, sizeof *item);
+    tsi_tensor_state *state = tsi_tensor_state_of(rank);
+    if (!state) return ts_rank_status(rank);
+    tsi_arena_mark mark = tsi_arena_save(&state->scratch);
+    many_item *item = tsi_arena_calloc(&state->scratch, (size_t)count, sizeof *item);
     if (!item) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *item);
     tsi_move *move = NULL;
     ts_status status = TS_OK;
     for (int32_t i = 0; status == TS_OK && i < count; i++)
         status = many_prepare(rank, x[i], to[i], tag, &item[i]);
-    if (status == TS_OK) status = many_run(rank, item, count, &move);
+    if (status == TS_OK) status = many_run(rank, &state->scratch, item, count, &move);
     if (status == TS_OK) status = many_tensors(rank, x, item, count, move, out);
     tsi_move_release(move);
     many_release(item, count);
+    tsi_arena_rewind(&state->scratch, mark);
     for (int32_t i = 0; status != TS_OK && i < count; i++) {
         if (out[i]) ts_tensor_drop(out[i]);
         out[i] = NULL;
