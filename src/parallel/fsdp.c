@@ -29,7 +29,6 @@ static bool in_backward(ts_rank *rank)
 
 static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
 {
-    int64_t begin = tsi_clock_ns();
     TSI_TRY(tsi_units_find(u));
     TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
@@ -39,9 +38,25 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     TSI_TRY(tsi_units_event(u, phase));
     TSI_TRY(tsi_unit_bind(u));
     if (ahead) u->all->stats.prefetched++;
-    u->all->stats.calls++;
-    u->all->stats.host_ns += tsi_clock_ns() - begin;
     return TS_OK;
+}
+
+/* The time of the host in what a unit does before and after its modules, waiting for peers aside.
+ */
+typedef struct watch {
+    int64_t begin, waited;
+} watch;
+
+static watch watch_begin(const tsi_unit *u)
+{
+    return (watch){ tsi_clock_ns(), u->all ? u->all->waited_ns : 0 };
+}
+
+static ts_status watch_end(const tsi_unit *u, watch w, ts_status status)
+{
+    if (!u->all) return status;
+    u->all->stats.host_ns += tsi_clock_ns() - w.begin - (u->all->waited_ns - w.waited);
+    return status;
 }
 
 /* Has the last module of the unit ended in this direction? */
@@ -63,12 +78,15 @@ static bool has_units_below(const ts_module *m)
 
 static ts_status forward_before(ts_module *m, void *context)
 {
-    return enter(context, in_backward(m->rank) ? TSI_UNIT_AGAIN : TSI_UNIT_FORWARD);
+    tsi_unit *u = context;
+    watch w = watch_begin(u);
+    ts_status status = enter(u, in_backward(m->rank) ? TSI_UNIT_AGAIN : TSI_UNIT_FORWARD);
+    if (u->all) u->all->stats.calls++;
+    return watch_end(u, w, status);
 }
 
-static ts_status forward_after(ts_module *m, void *context)
+static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
-    tsi_unit *u = context;
     bool last = leave(u, &u->forward_passed);
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
@@ -79,10 +97,18 @@ static ts_status forward_after(ts_module *m, void *context)
     return tsi_unit_drop(u, reshard > 0);
 }
 
+static ts_status forward_after(ts_module *m, void *context)
+{
+    tsi_unit *u = context;
+    watch w = watch_begin(u);
+    return watch_end(u, w, end_forward(m, u));
+}
+
 static ts_status backward_before(ts_module *m, void *context)
 {
     (void)m;
     tsi_unit *u = context;
+    watch w = watch_begin(u);
     if (u->forward_passed > 0 && u->users == 0) {
         if (!u->said)
             tsi_log(TSI_LOG_WARN, "fsdp: unit %s: %d of its %d modules were called before backward",
@@ -90,12 +116,13 @@ static ts_status backward_before(ts_module *m, void *context)
         u->said = 1;
         u->forward_passed = 0;
     }
-    return enter(u, TSI_UNIT_BACKWARD);
+    ts_status status = enter(u, TSI_UNIT_BACKWARD);
+    if (u->all) u->all->stats.calls++;
+    return watch_end(u, w, status);
 }
 
-static ts_status backward_after(ts_module *m, void *context)
+static ts_status end_backward(ts_module *m, tsi_unit *u)
 {
-    tsi_unit *u = context;
     if (!leave(u, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
     if (running && !running->outer && !running->lazy) {
@@ -103,6 +130,13 @@ static ts_status backward_after(ts_module *m, void *context)
         TSI_TRY(tsi_unit_reduce(u));
     }
     return u->reshard_backward ? tsi_unit_drop(u, false) : TS_OK;
+}
+
+static ts_status backward_after(ts_module *m, void *context)
+{
+    tsi_unit *u = context;
+    watch w = watch_begin(u);
+    return watch_end(u, w, end_backward(m, u));
 }
 
 static ts_status reset(ts_module *m, void *context)

@@ -10,6 +10,7 @@
  *
  * INV: nothing is divided here: a loss is a sum over tokens, divided once by who makes it. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "parallel/unit.h"
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
@@ -21,7 +22,11 @@ static ts_status leaf_complete(void *context)
     if (!p->ready) u->ready_count++;
     p->ready = 1;
     bool all = u->ready_count == u->trained && !u->options.unused;
-    return all ? tsi_unit_reduce(u) : TS_OK;
+    if (!all) return TS_OK;
+    int64_t begin = tsi_clock_ns(), waited = u->all ? u->all->waited_ns : 0;
+    TSI_TRY(tsi_unit_reduce(u));
+    if (u->all) u->all->stats.host_ns += tsi_clock_ns() - begin - (u->all->waited_ns - waited);
+    return TS_OK;
 }
 
 /* Parameters may be frozen and trained again between two steps. */
@@ -117,11 +122,13 @@ static ts_status list_run(tsi_unit *u, round_list *list)
 ts_status tsi_units_settle(tsi_units *all)
 {
     tsi_unit *u = all->reducing;
+    int64_t begin = tsi_clock_ns();
     all->reducing = NULL;
     for (int64_t i = 0; u && i < u->count; i++) {
         const tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
         if (leaf && leaf->grad) TSI_TRY(tsi_tensor_ready(leaf->grad));
     }
+    all->waited_ns += tsi_clock_ns() - begin;
     return TS_OK;
 }
 

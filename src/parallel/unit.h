@@ -97,6 +97,7 @@ typedef struct tsi_units {
     int32_t known;      /* the order is complete: it is followed */
     int32_t said;       /* that it was left */
     tsi_unit *reducing; /* whose gradients are on their way, or NULL */
+    int64_t waited_ns;  /* for peers: at fences, and for gradients on their way */
     ts_fsdp_stats stats;
 } tsi_units;
 
