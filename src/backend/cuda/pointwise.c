@@ -7,6 +7,7 @@
  */
 #include "op/pointwise/unary.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "backend/cuda/kernel.h"
@@ -103,6 +104,13 @@ static bool is_hot(const tsi_cuda_pointwise_args *args)
     return hot;
 }
 
+/* For whole numbers a real is cut off, as in a cast; what does not fit was refused by infer. */
+static int64_t whole_of(const ts_number *number)
+{
+    if (number->kind == TS_NUMBER_INT) return number->whole;
+    return fabs(number->real) < 0x1p63 ? (int64_t)number->real : 0;
+}
+
 /* The first two numbers among the attributes, and the first flag. */
 static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
 {
@@ -119,7 +127,7 @@ static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
         bool is_number = table->type == TS_ATTRIBUTE_NUMBER || table->type == TS_ATTRIBUTE_REAL;
         if (!is_number || numbers == 2) continue;
         args->number[numbers] = number.real;
-        args->whole[numbers++] = number.whole;
+        args->whole[numbers++] = whole_of(&number);
     }
 }
 
