@@ -7,6 +7,8 @@
 enum { THREADS_MAX = 1024, COLUMNS = 32, WEIGHT_THREADS = 256, WIDE = 16 };
 /* Of a block; numbers of bf16 that a warp has at most, and with few registers. */
 enum { WARPS = 4, WARP_ROW_MAX = 2048, WARP_ROW_SHORT = 768 };
+/* Threads of a block whose groups have a row each; blocks a multiprocessor holds of them. */
+enum { GROUPS_MAX = 256, GROUP_BLOCKS = 4 };
 
 static bool is_dense(const tsi_block *block, int32_t dtype)
 {
@@ -94,11 +96,14 @@ static int32_t blocks_for(const tsi_cuda_add_norm_args *args, int32_t threads)
     return (int32_t)(args->rows < most ? args->rows : most);
 }
 
-static int32_t warp_blocks(const tsi_cuda_add_norm_args *args)
+/* Groups of threads with a row each; how many threads a block has. */
+static int32_t settle_groups(tsi_cuda_add_norm_args *args)
 {
-    int64_t most = (int64_t)132 * (args->length <= WARP_ROW_SHORT ? 5 : 2),
-            blocks = (args->rows + WARPS - 1) / WARPS;
-    return (int32_t)(blocks < most ? blocks : most);
+    args->group = threads_for(args->length, TS_DTYPE_BF16);
+    int64_t groups = GROUPS_MAX / args->group, most = (int64_t)132 * GROUP_BLOCKS,
+            blocks = (args->rows + groups - 1) / groups;
+    args->blocks = (int32_t)(blocks < most ? blocks : most);
+    return (int32_t)groups * args->group;
 }
 
 ts_status tsi_cuda_add_rms_norm_backward(const tsi_kernel_io *io)
@@ -114,20 +119,15 @@ ts_status tsi_cuda_add_rms_norm_backward(const tsi_kernel_io *io)
         !is_dense(dx, x->dtype) || !is_dense(dw, wide) ||
         !settle(io, x, &io->in[3].block, &io->in[4].block, &args))
         return (ts_status)TSI_KERNEL_DECLINED;
-    int32_t threads = threads_for(args.length, x->dtype);
-    bool warps = by_warps(&args, x->dtype);
-    args.blocks = warps ? warp_blocks(&args) : blocks_for(&args, threads);
+    bool groups = by_warps(&args, x->dtype);
+    int32_t threads = groups ? settle_groups(&args) : threads_for(args.length, x->dtype);
+    if (!groups) args.blocks = blocks_for(&args, threads);
     size_t row = (size_t)args.length * ts_dtype_size((ts_dtype)wide);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)args.blocks * row, &args.partial));
-    if (warps)
-        TSI_TRY(tsi_cuda_launch(stream,
-                                args.length <= WARP_ROW_SHORT
-                                    ? TSI_CUDA_add_rms_norm_backward_warps_3
-                                    : TSI_CUDA_add_rms_norm_backward_warps_8,
-                                args.blocks, WARPS * 32, (int32_t)row, &args));
-    else
-        TSI_TRY(tsi_cuda_launch(stream, kernel_of(x->dtype, true), args.blocks, threads, 0, &args));
+    TSI_TRY(tsi_cuda_launch(
+        stream, groups ? TSI_CUDA_add_rms_norm_backward_groups : kernel_of(x->dtype, true),
+        args.blocks, threads, groups ? (int32_t)row : 0, &args));
     return tsi_cuda_launch(
         stream, wide == TS_DTYPE_F64 ? TSI_CUDA_add_norm_weight_f64 : TSI_CUDA_add_norm_weight_f32,
         (args.length + COLUMNS - 1) / COLUMNS, WEIGHT_THREADS, 0, &args);

@@ -3,7 +3,7 @@
  *
  * A block has a row, a thread 16 bytes of it, which it keeps in registers between the two passes
  * that a norm needs: every array crosses the memory once. Rows of bf16 up to 2048 numbers have a
- * warp each, which waits for no other.
+ * warp each, which waits for no other, and backward a group of warps.
  *
  * INV: sums of a row are one tree over the threads of a block; rows are dealt to blocks by their
  * number alone, and the weight's gradient adds up blocks in one order: the same bits on every GPU.
@@ -201,80 +201,98 @@ template <int UNITS> __device__ inline void forward_warps(const tsi_cuda_add_nor
     }
 }
 
-/* The warps of a block take rows in turn; what their columns add up to is put together at the end.
- */
-template <int UNITS> __device__ inline void backward_warps(const tsi_cuda_add_norm_args &a)
+#define WARPS(units)                                                                               \
+    extern "C" __global__ void add_rms_norm_warps_##units(                                         \
+        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    {                                                                                              \
+        forward_warps<units>(a);                                                                   \
+    }
+WARPS(3)
+WARPS(8)
+
+/* ---- bf16 backward, a group of threads a row ------------------------------------------------- */
+
+/* What a thread reads of a row: its unit of each array, and the row's scale. */
+struct row_parts {
+    bf16_unit x, dy, dsum;
+    float scale;
+};
+
+__device__ inline void load_parts(row_parts &to, const tsi_cuda_add_norm_args &a, int64_t row,
+                                  int64_t first)
+{
+    if (row >= a.rows || first >= a.length) return;
+    int64_t at = row * a.length + first;
+    to.x.unit = __ldcs((const uint4 *)((const uint16_t *)a.x + at));
+    to.dy.unit = __ldcs((const uint4 *)((const uint16_t *)a.dy + at));
+    to.dsum.unit = __ldcs((const uint4 *)((const uint16_t *)a.r + at));
+    to.scale = ((const float *)a.scale)[row];
+}
+
+/* The groups of a block take rows side by side. A thread has 8 columns for good, with their weights
+ * and the sums of their gradients; while a row is added up the next one is on its way. One barrier
+ * a row: the sums of its warps lie in two places in turn. */
+__device__ inline void backward_groups(const tsi_cuda_add_norm_args &a)
 {
     extern __shared__ float shared[]; /* a row */
-    int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    int units = (int)(a.length / EACH);
-    float dw[UNITS][EACH] = { { 0 } };
-    for (int64_t row = (int64_t)blockIdx.x * warps + warp; row < a.rows;
-         row += (int64_t)gridDim.x * warps) {
-        int64_t at = row * a.length;
-        bf16_unit x[UNITS], dy[UNITS], dsum[UNITS];
-        load_units<UNITS>(x, (const uint16_t *)a.x + at, units);
-        load_units<UNITS>(dy, (const uint16_t *)a.dy + at, units);
-        load_units<UNITS>(dsum, (const uint16_t *)a.r + at, units);
-        float scale = ((const float *)a.scale)[row], sum = 0;
+    __shared__ float sums[2][LANES];
+    int group = a.group, own = threadIdx.x / group, lane = threadIdx.x % group;
+    int groups = blockDim.x / group, warps = group / LANES, turn = 0;
+    int64_t first = (int64_t)lane * EACH, step = (int64_t)gridDim.x * groups;
+    bool has = first < a.length;
+    alignas(16) float w[EACH] = { 0 };
+    float dw[EACH] = { 0 }, by = 1.0f / (float)a.length;
+    row_parts now = { { { 0 } }, { { 0 } }, { { 0 } }, 0 }, next = now;
+    if (has) weights_at(w, a, first);
+    int64_t begin = (int64_t)blockIdx.x * groups;
+    load_parts(now, a, begin + own, first);
+    for (; begin < a.rows; begin += step, turn ^= 1) {
+        int64_t row = begin + own;
+        bool works = has && row < a.rows;
+        load_parts(next, a, row + step, first);
+        float sum = 0, h[EACH], g[EACH];
 #pragma unroll
-        for (int k = 0; k < UNITS; k++) {
-            if (k * LANES + lane >= units) continue;
-            alignas(16) float w[EACH];
-            weights_at(w, a, (int64_t)(k * LANES + lane) * EACH);
-#pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                float g = tsi_f32_of_bf16(dy[k].element[e]);
-                float h = tsi_f32_of_bf16(x[k].element[e]) * scale;
-                dw[k][e] += g * h;
-                sum += g * w[e] * h;
-            }
+        for (int e = 0; e < EACH; e++) {
+            float d = works ? tsi_f32_of_bf16(now.dy.element[e]) : 0.0f;
+            h[e] = works ? tsi_f32_of_bf16(now.x.element[e]) * now.scale : 0.0f;
+            g[e] = d * w[e];
+            dw[e] += d * h[e];
+            sum += g[e] * h[e];
         }
-        float mean = warp_sum(sum) / (float)a.length;
-#pragma unroll
-        for (int k = 0; k < UNITS; k++) {
-            if (k * LANES + lane >= units) continue;
-            alignas(16) float w[EACH];
-            weights_at(w, a, (int64_t)(k * LANES + lane) * EACH);
-#pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                float g = tsi_f32_of_bf16(dy[k].element[e]) * w[e];
-                float h = tsi_f32_of_bf16(x[k].element[e]) * scale;
-                x[k].element[e] =
-                    tsi_bf16_of_f32(tsi_f32_of_bf16(dsum[k].element[e]) + scale * (g - h * mean));
-            }
-            ((uint4 *)((uint16_t *)a.y + at))[k * LANES + lane] = x[k].unit;
-        }
-    }
-    for (int w = 0; w < warps; w++) { /* in order: the same bits every time */
+        sum = warp_sum(sum);
+        if (threadIdx.x % LANES == 0) sums[turn][threadIdx.x / LANES] = sum;
         __syncthreads();
-        if (w != warp) continue;
+        float mean = 0;
+        for (int k = 0; k < warps; k++)
+            mean += sums[turn][own * warps + k];
+        mean *= by;
+        if (works) {
+            bf16_unit out;
 #pragma unroll
-        for (int k = 0; k < UNITS; k++)
+            for (int e = 0; e < EACH; e++)
+                out.element[e] = bf16_of(tsi_f32_of_bf16(now.dsum.element[e]) +
+                                         now.scale * (g[e] - h[e] * mean));
+            *(uint4 *)((uint16_t *)a.y + row * a.length + first) = out.unit;
+        }
+        now = next;
+    }
+    for (int k = 0; k < groups; k++) { /* in order: the same bits every time */
+        __syncthreads();
+        if (k != own || !has) continue;
 #pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                int column = (k * LANES + lane) * EACH + e;
-                if (column < a.length) shared[column] = (w ? shared[column] : 0.0f) + dw[k][e];
-            }
+        for (int e = 0; e < EACH; e++)
+            shared[first + e] = (k ? shared[first + e] : 0.0f) + dw[e];
     }
     __syncthreads();
     for (int c = threadIdx.x; c < a.length; c += blockDim.x)
         ((float *)a.partial)[blockIdx.x * a.length + c] = shared[c];
 }
 
-#define WARPS(units)                                                                               \
-    extern "C" __global__ void add_rms_norm_warps_##units(                                         \
-        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
-    {                                                                                              \
-        forward_warps<units>(a);                                                                   \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                              \
-        add_rms_norm_backward_warps_##units(const __grid_constant__ tsi_cuda_add_norm_args a)      \
-    {                                                                                              \
-        backward_warps<units>(a);                                                                  \
-    }
-WARPS(3)
-WARPS(8)
+extern "C" __global__ void __launch_bounds__(256, 4)
+    add_rms_norm_backward_groups(const __grid_constant__ tsi_cuda_add_norm_args a)
+{
+    backward_groups(a);
+}
 
 /* ---- the weight's gradient ------------------------------------------------------------------- */
 

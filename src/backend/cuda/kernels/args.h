@@ -337,14 +337,25 @@ typedef struct tsi_cuda_add_norm_args {
     void *partial, *dw;
     int64_t rows, length;
     double eps;
-    int32_t weight_dtype, blocks, by_units, reserved;
+    int32_t weight_dtype, blocks, by_units;
+    int32_t group; /* threads of a row, where a block has several */
 } tsi_cuda_add_norm_args;
 
-/* swiglu.cu: contiguous arrays of one dtype, on 16 bytes. */
+/* swiglu.cu: rows of one dtype, on 16 bytes; what lies without gaps is one row. */
+enum {
+    TSI_CUDA_SWIGLU_DY,
+    TSI_CUDA_SWIGLU_GATE,
+    TSI_CUDA_SWIGLU_UP,
+    TSI_CUDA_SWIGLU_D_GATE,
+    TSI_CUDA_SWIGLU_D_UP,
+    TSI_CUDA_SWIGLU_ARRAYS
+};
 typedef struct tsi_cuda_swiglu_args {
-    const void *dy, *gate, *up;
-    void *d_gate, *d_up;
-    int64_t count;
+    void *data[TSI_CUDA_SWIGLU_ARRAYS];
+    int64_t stride[TSI_CUDA_SWIGLU_ARRAYS]; /* of rows, in units of 16 bytes */
+    tsi_cuda_divisor by;                    /* units of a row; zeros: there is one */
+    int32_t reserved;
+    int64_t units, rest; /* of all rows; elements behind the last unit, if there is one row */
 } tsi_cuda_swiglu_args;
 
 /* update.cu: what the update of a step goes by, from the sums of squares of its gradients. */
