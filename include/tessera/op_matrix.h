@@ -60,6 +60,10 @@ TS_API ts_tensor *ts_bmm(ts_tensor *a, ts_tensor *b); /* two batches of matrices
 TS_API ts_tensor *ts_mv(ts_tensor *a, ts_tensor *b);  /* matrix and vector */
 TS_API ts_tensor *ts_dot(ts_tensor *a, ts_tensor *b); /* two vectors */
 TS_API ts_tensor *ts_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *bias /* may be NULL */);
+/* x w^T for 2 or 3 weights (others: one after the other) into out: one product where the weights
+ * lie beside each other, as those that a model keeps for q, k and v do. recorded */
+TS_API ts_status ts_linear_list(ts_tensor *x, ts_tensor *const *weight, int32_t count,
+                                ts_tensor **out);
 TS_API ts_tensor *ts_addmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
 TS_API ts_tensor *ts_baddbmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);
 /* "bhqd,bhkd->bhqk", "...ij,...jk->...ik", or without a result: letters that occur once, in order.
@@ -91,6 +95,7 @@ TS_API ts_tensor *ts_embedding_backward(ts_tensor *dy, ts_tensor *ids, int64_t r
 /* x [.., T, D] rotated by table [T or more, D]: cosines of D/2 angles per position, then their
  * sines. */
 TS_API ts_tensor *ts_rope(ts_tensor *x, ts_tensor *table);
+TS_API ts_tensor *ts_rope_(ts_tensor *x, ts_tensor *table); /* in place */
 /* Mean over labels that are not -100; classes (the last dim) may be sharded. */
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *logits, ts_tensor *labels);
 TS_API ts_tensor *ts_cross_entropy_sum(ts_tensor *logits, ts_tensor *labels);
@@ -137,6 +142,7 @@ TS_END_C
 #define ts_mv(...) (ts_here(TS_HERE), ts_mv(__VA_ARGS__))
 #define ts_dot(...) (ts_here(TS_HERE), ts_dot(__VA_ARGS__))
 #define ts_linear(...) (ts_here(TS_HERE), ts_linear(__VA_ARGS__))
+#define ts_linear_list(...) (ts_here(TS_HERE), ts_linear_list(__VA_ARGS__))
 #define ts_addmm(...) (ts_here(TS_HERE), ts_addmm(__VA_ARGS__))
 #define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))
 #define ts_einsum(...) (ts_here(TS_HERE), ts_einsum(__VA_ARGS__))
@@ -144,6 +150,7 @@ TS_END_C
 #define ts_grouped_linear(...) (ts_here(TS_HERE), ts_grouped_linear(__VA_ARGS__))
 #define ts_grouped_mlp(...) (ts_here(TS_HERE), ts_grouped_mlp(__VA_ARGS__))
 #define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
+#define ts_rope_(...) (ts_here(TS_HERE), ts_rope_(__VA_ARGS__))
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))

@@ -35,10 +35,13 @@ const char *tsi_llama_plan(const char *name)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+enum { Q, K, V };
+
 typedef struct attention {
     tsi_part part;
     int64_t layer;
-    ts_tensor *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
+    tsi_part_list qkv;
+    ts_tensor *wo, *bo;
     ts_tensor *q_norm, *k_norm; /* Qwen3 */
 } attention;
 
@@ -50,19 +53,19 @@ static void attention_forward(void *state, const ts_module_io *io)
     ts_tensor *x_BTC = io->input[0];
     ts_shape s = ts_tensor_shape(x_BTC);
     ts_tensor *table = tsi_rope_table(a->part.model, s.extent[1]);
-    ts_tensor *q = tsi_part_heads(tsi_part_linear(m, x_BTC, a->wq, a->bq), c->heads, c->head_dim);
-    ts_tensor *k =
-        tsi_part_heads(tsi_part_linear(m, x_BTC, a->wk, a->bk), c->kv_heads, c->head_dim);
-    ts_tensor *v =
-        tsi_part_heads(tsi_part_linear(m, x_BTC, a->wv, a->bv), c->kv_heads, c->head_dim);
-    if (a->q_norm) {
-        q = ts_rms_norm(q, a->q_norm, c->norm_epsilon);
-        k = ts_rms_norm(k, a->k_norm, c->norm_epsilon);
+    ts_tensor *flat[3] = { NULL }, *qkv[3];
+    tsi_part_linear_list(m, x_BTC, &a->qkv, flat);
+    for (int i = Q; i <= K; i++) {
+        ts_tensor *norm = i == Q ? a->q_norm : a->k_norm;
+        qkv[i] = tsi_part_heads(flat[i], i == Q ? c->heads : c->kv_heads, c->head_dim);
+        qkv[i] = norm ? ts_rope(ts_rms_norm(qkv[i], norm, c->norm_epsilon), table)
+                      : ts_rope_(qkv[i], table); /* nobody else wants it: where it lies */
     }
-    ts_tensor *const qkv[3] = { ts_rope(q, table), ts_rope(k, table), v };
+    /* Beside q and k in memory, so taken when they have been rotated. */
+    qkv[V] = tsi_part_heads(flat[V], c->kv_heads, c->head_dim);
     ts_tensor *o_BTHD = ts_transpose(tsi_model_attention(m, qkv, a->layer), 1, 2);
-    ts_shape flat = TS_SHAPE(s.extent[0], s.extent[1], c->heads * c->head_dim);
-    io->output[0] = tsi_part_linear(m, ts_reshape(o_BTHD, flat), a->wo, a->bo);
+    ts_shape whole = TS_SHAPE(s.extent[0], s.extent[1], c->heads * c->head_dim);
+    io->output[0] = tsi_part_linear(m, ts_reshape(o_BTHD, whole), a->wo, a->bo);
 }
 
 static const ts_module_desc attention_desc = TSI_PART_DESC("llama.attention", attention_forward);
@@ -75,14 +78,15 @@ static ts_module *attention_add(const tsi_builder *b, ts_module *layer, int64_t 
     ts_module *m = a->part.module;
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     a->layer = index;
-    a->wq = ts_module_param(m, "q_proj.weight", TS_SHAPE(q, c->hidden), &b->normal);
-    a->wk = ts_module_param(m, "k_proj.weight", TS_SHAPE(kv, c->hidden), &b->normal);
-    a->wv = ts_module_param(m, "v_proj.weight", TS_SHAPE(kv, c->hidden), &b->normal);
+    a->qkv.count = 3;
+    a->qkv.weight[Q] = ts_module_param(m, "q_proj.weight", TS_SHAPE(q, c->hidden), &b->normal);
+    a->qkv.weight[K] = ts_module_param(m, "k_proj.weight", TS_SHAPE(kv, c->hidden), &b->normal);
+    a->qkv.weight[V] = ts_module_param(m, "v_proj.weight", TS_SHAPE(kv, c->hidden), &b->normal);
     a->wo = ts_module_param(m, "o_proj.weight", TS_SHAPE(c->hidden, q), &b->normal);
     if (c->attention_bias) {
-        a->bq = ts_module_param(m, "q_proj.bias", TS_SHAPE(q), &b->zeros);
-        a->bk = ts_module_param(m, "k_proj.bias", TS_SHAPE(kv), &b->zeros);
-        a->bv = ts_module_param(m, "v_proj.bias", TS_SHAPE(kv), &b->zeros);
+        a->qkv.bias[Q] = ts_module_param(m, "q_proj.bias", TS_SHAPE(q), &b->zeros);
+        a->qkv.bias[K] = ts_module_param(m, "k_proj.bias", TS_SHAPE(kv), &b->zeros);
+        a->qkv.bias[V] = ts_module_param(m, "v_proj.bias", TS_SHAPE(kv), &b->zeros);
         a->bo = ts_module_param(m, "o_proj.bias", TS_SHAPE(c->hidden), &b->zeros);
     }
     if (c->family == TS_MODEL_QWEN3 || c->family == TS_MODEL_QWEN3_MOE) {
@@ -96,17 +100,17 @@ static ts_module *attention_add(const tsi_builder *b, ts_module *layer, int64_t 
 
 typedef struct mlp {
     tsi_part part;
-    ts_tensor *gate, *up, *down, *gate_b, *up_b, *down_b;
+    tsi_part_list gate_up;
+    ts_tensor *down, *down_b;
 } mlp;
 
 static void mlp_forward(void *state, const ts_module_io *io)
 {
     const mlp *f = state;
     const ts_model *m = f->part.model;
-    ts_tensor *x = io->input[0];
-    ts_tensor *gate = tsi_part_linear(m, x, f->gate, f->gate_b),
-              *up = tsi_part_linear(m, x, f->up, f->up_b);
-    io->output[0] = tsi_part_linear(m, tsi_model_gate(m, gate, up), f->down, f->down_b);
+    ts_tensor *wide[2] = { NULL };
+    tsi_part_linear_list(m, io->input[0], &f->gate_up, wide);
+    io->output[0] = tsi_part_linear(m, tsi_model_gate(m, wide[0], wide[1]), f->down, f->down_b);
 }
 
 static const ts_module_desc mlp_desc = TSI_PART_DESC("llama.mlp", mlp_forward);
@@ -118,12 +122,13 @@ ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name
     const ts_model_config *c = &b->model->config;
     ts_module *m = f->part.module;
     ts_shape wide = TS_SHAPE(width, c->hidden), back = TS_SHAPE(c->hidden, width);
-    f->gate = ts_module_param(m, "gate_proj.weight", wide, &b->normal);
-    f->up = ts_module_param(m, "up_proj.weight", wide, &b->normal);
+    f->gate_up.count = 2;
+    f->gate_up.weight[0] = ts_module_param(m, "gate_proj.weight", wide, &b->normal);
+    f->gate_up.weight[1] = ts_module_param(m, "up_proj.weight", wide, &b->normal);
     f->down = ts_module_param(m, "down_proj.weight", back, &b->normal);
     if (!c->mlp_bias) return m;
-    f->gate_b = ts_module_param(m, "gate_proj.bias", TS_SHAPE(width), &b->zeros);
-    f->up_b = ts_module_param(m, "up_proj.bias", TS_SHAPE(width), &b->zeros);
+    f->gate_up.bias[0] = ts_module_param(m, "gate_proj.bias", TS_SHAPE(width), &b->zeros);
+    f->gate_up.bias[1] = ts_module_param(m, "up_proj.bias", TS_SHAPE(width), &b->zeros);
     f->down_b = ts_module_param(m, "down_proj.bias", TS_SHAPE(c->hidden), &b->zeros);
     return m;
 }

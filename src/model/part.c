@@ -62,6 +62,22 @@ ts_tensor *tsi_part_linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, t
     return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
 }
 
+void tsi_part_linear_list(const ts_model *m, ts_tensor *x, const tsi_part_list *list,
+                          ts_tensor **out)
+{
+    ts_tensor *weight[TSI_PART_LIST] = { NULL };
+    bool biased = false;
+    for (int32_t i = 0; i < list->count; i++)
+        biased = biased || list->bias[i];
+    for (int32_t i = 0; biased && i < list->count; i++)
+        out[i] = tsi_part_linear(m, x, list->weight[i], list->bias[i]);
+    if (biased) return;
+    if (m->compute) tsi_params_beside(list->weight, list->count, (ts_dtype)m->compute);
+    for (int32_t i = 0; i < list->count; i++)
+        weight[i] = tsi_model_cast(m, list->weight[i]);
+    (void)ts_linear_list(x, weight, list->count, out); /* recorded: then they are NULL */
+}
+
 ts_tensor *tsi_part_heads(ts_tensor *x_BTC, int64_t count, int64_t size)
 {
     ts_shape s = ts_tensor_shape(x_BTC);

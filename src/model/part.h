@@ -51,6 +51,15 @@ extern const ts_module_desc tsi_embedding_desc;
 
 /* A product with a parameter, in the dtype of products; without a bias: NULL. */
 ts_tensor *tsi_part_linear(const ts_model *model, ts_tensor *x, ts_tensor *weight, ts_tensor *bias);
+/* Products of one x with several parameters without biases, which lie beside each other and are one
+ * product; with a bias at any of them: one after the other. */
+enum { TSI_PART_LIST = 3 };
+typedef struct tsi_part_list {
+    int32_t count, reserved;
+    ts_tensor *weight[TSI_PART_LIST], *bias[TSI_PART_LIST];
+} tsi_part_list;
+void tsi_part_linear_list(const ts_model *model, ts_tensor *x, const tsi_part_list *list,
+                          ts_tensor **out);
 /* [B, T, count * size] as heads, [B, count, T, size]. */
 ts_tensor *tsi_part_heads(ts_tensor *x_BTC, int64_t count, int64_t size);
 /* The gated feed-forward of a width (llama.c). */

@@ -63,6 +63,54 @@ ts_status tsi_param_renew(tsi_param *p, ts_dtype dtype, tsi_array *block)
     return status;
 }
 
+/* What a unit gathers it gathers in that dtype already. */
+static bool is_mirrored(const tsi_param *p, ts_dtype dtype)
+{
+    bool narrows = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    return p && !p->unit && narrows && p->value->array && p->value->dtype == TS_DTYPE_F32;
+}
+
+/* ---- neighbours ------------------------------------------------------------------------------ */
+
+/* Dense shards of two dims with rows of one length, none with a mirror yet: their rows together. */
+static bool rows_of(ts_tensor *const *parameter, int32_t count, ts_dtype dtype, ts_shape *out)
+{
+    *out = TS_SHAPE(0, 0);
+    for (int32_t i = 0; i < count; i++) {
+        tsi_param *p = tsi_param_of(parameter[i]);
+        if (!is_mirrored(p, dtype) || p->mirror || tsi_tensor_ready(p->value) != TS_OK)
+            return false;
+        const tsi_array *shard = p->value->array;
+        if (shard->ndim != 2 || shard->extent[0] == 0 || shard->extent[1] == 0) return false;
+        if (i > 0 && shard->extent[1] != out->extent[1]) return false;
+        out->extent[0] += shard->extent[0];
+        out->extent[1] = shard->extent[1];
+    }
+    return true;
+}
+
+void tsi_params_beside(ts_tensor *const *parameter, int32_t count, ts_dtype dtype)
+{
+    ts_shape shape;
+    ts_rank *rank = count > 0 && parameter[0] ? tsi_tensor_enter(parameter[0], "cast") : NULL;
+    if (!rank || !rows_of(parameter, count, dtype, &shape)) return;
+    tsi_array *whole = tsi_array_create_tagged(rank, dtype, &shape, TSI_TAG_MIRROR);
+    if (!whole) return; /* recorded */
+    int64_t at = 0;
+    for (int32_t i = 0; i < count; i++) {
+        tsi_param *p = tsi_param_of(parameter[i]);
+        ts_shape part = tsi_array_shape(p->value->array);
+        tsi_array *rows = tsi_array_view(whole, dtype, &part, NULL, at);
+        bool made = rows && tsi_param_renew(p, dtype, rows) == TS_OK;
+        tsi_array_release(rows);
+        if (!made) break;
+        at += part.extent[0] * part.extent[1];
+    }
+    tsi_array_release(whole);
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
 tsi_array *tsi_param_mirror(tsi_param *p)
 {
     return p && is_fresh(p) ? p->mirror->array : NULL;
@@ -82,10 +130,7 @@ void tsi_param_mirrored(tsi_param *p)
 ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype)
 {
     tsi_param *p = tsi_param_of(parameter);
-    bool narrows = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
-    /* What a unit gathers it gathers in that dtype already. */
-    if (!p || p->unit || !narrows || !parameter->array || parameter->dtype != TS_DTYPE_F32)
-        return (ts_cast)(parameter, dtype);
+    if (!is_mirrored(p, dtype)) return (ts_cast)(parameter, dtype);
     if (!tsi_tensor_enter(parameter, "cast")) return NULL;
     if (tsi_param_renew(p, dtype, NULL) != TS_OK) return NULL;
     ts_tensor *m = p->mirror;

@@ -80,6 +80,9 @@ ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype);
 /* The mirror is as new as the value after it: in `block`, if one is given, else in one that nobody
  * has seen. Nothing is written where it is that already. */
 ts_status tsi_param_renew(tsi_param *p, ts_dtype dtype, tsi_array *block);
+/* Mirrors that are to be made of these parameters lie beside each other, rows of one block, if
+ * their shards have equal rows: one product multiplies by all of them (ts_linear_list). */
+void tsi_params_beside(ts_tensor *const *parameter, int32_t count, ts_dtype dtype);
 /* The mirror's block if it is as new as the value, else NULL: an update writes it, then says so. */
 tsi_array *tsi_param_mirror(tsi_param *p);
 void tsi_param_mirrored(tsi_param *p);

@@ -217,6 +217,10 @@ struct tsi_op_desc {
     /* Per output, 1 + the input whose order of dims in memory it has, if both have the same local
      * extents; 0: row-major. So views of what it is made from stay views of what it makes. */
     uint8_t lies_like[TSI_OUTPUT_MAX];
+    /* Outputs are parts of one block, beside each other in a dim: 1 + dim, or counted from the last
+     * (-1); 0: a block each. Only where dtypes and all other local extents are alike and every part
+     * begins on 16 bytes, so kernels take any strides. */
+    int32_t beside;
     tsi_traits traits; /* used with dims; a function below replaces it where attributes matter */
     const tsi_attribute *attribute; /* NULL: none */
     size_t attribute_bytes;

@@ -103,3 +103,90 @@ TS_TEST_RANKS(gradients_of_linear, 1, 2, 3)
                 }
             }
 }
+
+/* ---- lists of weights ------------------------------------------------------------------------ */
+
+enum { ROWS = 12 };
+static const int64_t list_begin[] = { 0, 4, 6 }, list_end[] = { 4, 6, 12 };
+
+/* Weight i: a parameter of its own, or (`one`) rows of one block that all of them are. */
+static ts_tensor *list_weight(ts_mesh *m, ts_tensor *one, int i, const char *place)
+{
+    if (!one)
+        return filled(m, TS_SHAPE(list_end[i] - list_begin[i], 4), place,
+                      2 + 0.25 * 4 * (double)list_begin[i]);
+    return ts_narrow(one, 0, (ts_interval){ list_begin[i], list_end[i] });
+}
+
+/* Results and gradients of x by `count` weights, as a list or one by one. */
+static void run_list(test *t, ts_mesh *m, const char *const place[2], int32_t count, bool list,
+                     ts_tensor **out)
+{
+    ts_tensor *x = ts_watch(filled(m, TS_SHAPE(2, 5, 4), place[0], 1)), *w[3], *y[3] = { NULL };
+    for (int i = 0; i < count; i++)
+        w[i] = ts_watch(list_weight(m, NULL, i, place[1]));
+    ts_scope s = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    if (list) TEST_OK(t, ts_linear_list(x, w, count, y));
+    ts_tensor *total = NULL;
+    for (int i = 0; i < count; i++) {
+        if (!list) y[i] = ts_linear(x, w[i], NULL);
+        ts_tensor *sum = ts_sum(ts_square(y[i]), NULL, 0, 0);
+        total = total ? ts_add(total, sum) : sum;
+        out[i] = ts_scope_pass(s, ts_clone(ts_tensor_full(y[i])));
+    }
+    TEST_OK(t, ts_backward(total, NULL));
+    ts_scope_close(s);
+    out[count] = ts_tensor_grad(x);
+    for (int i = 0; i < count; i++)
+        out[count + 1 + i] = ts_tensor_grad(w[i]);
+}
+
+TS_TEST_RANKS(lists_of_linear_are_linears, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
+    const char *x[] = { "R", "S(0)", "S(1)", "S(2)" }, *w[] = { "R", "S(0)", "S(1)" };
+    for (int32_t n = 2; n <= 3; n++) {
+        ts_tensor *want[7], *have[7];
+        run_list(t, self, (const char *const[]){ NULL, NULL }, n, false, want);
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 3; j++) {
+                char what[64];
+                run_list(t, mesh, (const char *const[]){ x[i], w[j] }, n, true, have);
+                for (int k = 0; k < 2 * n + 1; k++) {
+                    snprintf(what, sizeof what, "%d weights, %s by %s, %d", (int)n, x[i], w[j], k);
+                    same(t, have[k], want[k], what);
+                }
+            }
+    }
+}
+
+static const char *data_of(ts_tensor *x, int64_t *row)
+{
+    ts_array a = TS_INIT(ts_array);
+    if (ts_tensor_view(x, &a) != TS_OK) return NULL;
+    *row = a.stride[a.meta.shape.ndim - 2];
+    return a.data;
+}
+
+/* Results are columns of one block, and weights that are rows of one give the same numbers. */
+TS_TEST_RANKS(results_of_lists_lie_beside_each_other, 1)
+{
+    ts_mesh *m = ts_mesh_self(t->me);
+    ts_tensor *x = filled(m, TS_SHAPE(2, 5, 4), NULL, 1),
+              *one = filled(m, TS_SHAPE(ROWS, 4), NULL, 2);
+    ts_tensor *w[3], *y[3] = { NULL };
+    for (int i = 0; i < 3; i++)
+        w[i] = list_weight(m, one, i, NULL);
+    TEST_OK(t, ts_linear_list(x, w, 3, y));
+    int64_t row = 0;
+    const char *first = data_of(y[0], &row);
+    for (int i = 0; i < 3; i++) {
+        int64_t own = 0;
+        const char *at = data_of(y[i], &own);
+        TEST_SAY(t, own == ROWS && at == first + list_begin[i] * (int64_t)sizeof(double),
+                 "result %d lies %lld bytes behind the first, rows are %lld apart", i,
+                 (long long)(at - first), (long long)own);
+        same(t, ts_clone(y[i]), ts_linear(x, list_weight(m, NULL, i, NULL), NULL), "of one block");
+    }
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* contract.c - linear, matmul and einsum of two factors as matrix products.
+/* contract.c - linear, lists of it, matmul and einsum of two factors as matrix products.
  *
  *   letters of a, b and c      batch: a loop over products, its last letter inside the library
  *   letters of a and c         m      letters of b and c      n      letters of a and b      k
@@ -12,6 +12,7 @@
 #include "backend/cuda/product.h"
 #include "base/error.h"
 #include "op/matrix/letters.h"
+#include "op/matrix/linear_list.h"
 
 enum { A, B, C, OPERANDS };
 enum { BATCH = TSI_LETTERS_BATCH, M = TSI_LETTERS_M, N = TSI_LETTERS_N, K = TSI_LETTERS_K };
@@ -278,13 +279,11 @@ static int32_t place_of(const char *text, size_t length, char letter)
     return at;
 }
 
-/* The letters of "ab,bc->ac" over the operands that the call has from `first` on. */
-static bool letters_of(const tsi_kernel_io *io, int32_t first, contraction *x)
+/* The letters of "ab,bc->ac" over the three blocks of x. */
+static bool letters_of(const char *text, contraction *x)
 {
-    const char *text = io->attributes; /* they begin with the equation, without spaces */
     const char *comma = strchr(text, ','), *arrow = strstr(text, "->");
     if (!comma || !arrow || strchr(comma + 1, ',') || strchr(text, '.')) return false;
-    begin(x, &io->in[first].block, &io->in[first + 1].block, &io->out[0].block);
     size_t a = (size_t)(comma - text), b = (size_t)(arrow - comma - 1), c = strlen(arrow + 2);
     if (is_empty(x) || a != (size_t)x->block[A].ndim || b != (size_t)x->block[B].ndim ||
         c != (size_t)x->block[C].ndim)
@@ -299,17 +298,44 @@ static bool letters_of(const tsi_kernel_io *io, int32_t first, contraction *x)
     return true;
 }
 
-ts_status tsi_cuda_einsum(const tsi_kernel_io *io)
+static ts_status multiply(const tsi_kernel_io *io, const char *equation,
+                          const tsi_block *const block[OPERANDS], bool accumulate)
 {
     contraction x;
-    if (io->input_count != 2 || !letters_of(io, 0, &x)) return (ts_status)TSI_KERNEL_DECLINED;
-    return contract(io, &x, false);
+    begin(&x, block[A], block[B], block[C]);
+    if (!letters_of(equation, &x)) return (ts_status)TSI_KERNEL_DECLINED;
+    return contract(io, &x, accumulate);
+}
+
+/* Attributes begin with the equation, without spaces. */
+ts_status tsi_cuda_einsum(const tsi_kernel_io *io)
+{
+    if (io->input_count != 2) return (ts_status)TSI_KERNEL_DECLINED;
+    return multiply(io, io->attributes,
+                    (const tsi_block *[]){ &io->in[0].block, &io->in[1].block, &io->out[0].block },
+                    false);
 }
 
 ts_status tsi_cuda_einsum_add(const tsi_kernel_io *io)
 {
     contraction x;
-    if (!letters_of(io, 1, &x)) return (ts_status)TSI_KERNEL_DECLINED;
+    begin(&x, &io->in[1].block, &io->in[2].block, &io->out[0].block);
+    if (!letters_of(io->attributes, &x)) return (ts_status)TSI_KERNEL_DECLINED;
     if (!io->in_place) TSI_TRY(copy_bias(io, &io->in[0].block));
     return contract(io, &x, true);
+}
+
+ts_status tsi_cuda_linear_list(const tsi_kernel_io *io)
+{
+    return tsi_linear_list_by(io, multiply);
+}
+
+ts_status tsi_cuda_linear_list_input(const tsi_kernel_io *io)
+{
+    return tsi_linear_list_input_by(io, multiply);
+}
+
+ts_status tsi_cuda_linear_list_weights(const tsi_kernel_io *io)
+{
+    return tsi_linear_list_weights_by(io, multiply);
 }

@@ -128,6 +128,7 @@ bool tsi_cuda_places_make(tsi_cuda_places *places, const tsi_region *region, int
  * Returns how many are left, at least one. */
 int32_t tsi_cuda_coalesce(int32_t ndim, int64_t *extent, tsi_cuda_operand *const *operand,
                           int32_t count);
+tsi_cuda_divisor tsi_cuda_divisor_of(int64_t extent);
 void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);
 
 /* ---- copy.c, fold.c, random.c: the kernels of the table */

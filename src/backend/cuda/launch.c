@@ -46,7 +46,7 @@ ts_status tsi_cuda_launch_pieces(tsi_stream *stream, tsi_cuda_kernel kernel, int
 }
 
 /* q = (high(n * magic) + n) >> shift: exact for n < 2^31. */
-static tsi_cuda_divisor divisor_of(int64_t extent)
+tsi_cuda_divisor tsi_cuda_divisor_of(int64_t extent)
 {
     tsi_cuda_divisor by = { 1, 1, 0 };
     if (extent < 1 || extent > INT32_MAX) return by; /* such a space divides by the extents */
@@ -63,7 +63,7 @@ void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *ext
     *space = (tsi_cuda_space){ .count = 1, .ndim = ndim };
     for (int32_t d = 0; d < ndim; d++) {
         space->extent[d] = extent[d];
-        space->by[d] = divisor_of(extent[d]);
+        space->by[d] = tsi_cuda_divisor_of(extent[d]);
         space->count *= extent[d];
     }
 }

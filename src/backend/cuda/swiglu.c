@@ -1,31 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu.c - the gradients of swiglu in one pass, for contiguous f32 and bf16. */
+/* swiglu.c - the gradients of swiglu in one pass, for f32 and bf16: contiguous, or rows that lie
+ * apart, as gate and up do that are columns of one block. */
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
-enum { WIDE = 16 };
+enum { WIDE = 16, ARRAYS = TSI_CUDA_SWIGLU_ARRAYS };
+
+/* Without gaps: one row of all elements. */
+static bool is_one_row(const tsi_block *const *all)
+{
+    bool dense = true;
+    for (int32_t k = 0; k < ARRAYS; k++)
+        dense = dense && tsi_block_is_dense(all[k]);
+    return dense;
+}
+
+/* Rows by units of 16 bytes; false: they are not, or there are too many of them. */
+static bool settle_rows(const tsi_block *const *all, int64_t each, tsi_cuda_swiglu_args *args)
+{
+    int64_t count = 0, width = 0;
+    for (int32_t k = 0; k < ARRAYS; k++) {
+        int64_t rows, length, stride;
+        if (!tsi_cuda_rows_of(all[k], 1, &rows, &length, &stride)) return false;
+        if (length % each || stride % each || (k > 0 && length / each != width)) return false;
+        width = length / each;
+        count = rows * width;
+        args->stride[k] = stride / each;
+    }
+    args->units = count;
+    args->by = tsi_cuda_divisor_of(width);
+    return width > 0 && count < INT32_MAX;
+}
 
 ts_status tsi_cuda_swiglu_gradients(const tsi_kernel_io *io)
 {
     const tsi_block *gate = &io->in[1].block;
-    const tsi_block *all[] = { &io->in[0].block, gate, &io->in[2].block, &io->out[0].block,
-                               &io->out[1].block };
+    const tsi_block *all[ARRAYS] = { &io->in[0].block, gate, &io->in[2].block, &io->out[0].block,
+                                     &io->out[1].block };
     bool fits = io->queue && (gate->dtype == TS_DTYPE_F32 || gate->dtype == TS_DTYPE_BF16);
-    int64_t count = tsi_block_count(gate);
-    for (int k = 0; k < 5; k++)
-        fits = fits && all[k]->dtype == gate->dtype && tsi_block_is_dense(all[k]) &&
-               (uintptr_t)all[k]->data % WIDE == 0;
+    int64_t count = tsi_block_count(gate), each = gate->dtype == TS_DTYPE_F32 ? 4 : 8;
+    tsi_cuda_swiglu_args args = { .units = count / each, .rest = count % each };
+    for (int32_t k = 0; k < ARRAYS; k++) {
+        args.data[k] = all[k]->data;
+        fits = fits && all[k]->dtype == gate->dtype && (uintptr_t)all[k]->data % WIDE == 0;
+    }
     if (!fits) return (ts_status)TSI_KERNEL_DECLINED;
     if (count == 0) return TS_OK;
-    tsi_cuda_swiglu_args args = { .dy = all[0]->data,
-                                  .gate = gate->data,
-                                  .up = all[2]->data,
-                                  .d_gate = all[3]->data,
-                                  .d_up = all[4]->data,
-                                  .count = count };
-    int64_t each = WIDE / (int64_t)ts_dtype_size((ts_dtype)gate->dtype);
-    int64_t threads = (count + each - 1) / each;
-    if (threads < each) threads = each; /* the last ones are one a thread */
+    if (!is_one_row(all)) {
+        args.rest = 0;
+        if (!settle_rows(all, each, &args)) return (ts_status)TSI_KERNEL_DECLINED;
+    }
+    int64_t threads = args.units > args.rest ? args.units : args.rest;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch(io->queue,
                            gate->dtype == TS_DTYPE_F32 ? TSI_CUDA_swiglu_gradients_f32

@@ -352,42 +352,93 @@ static tsi_array *view_again(tsi_op_plan *plan, ts_tensor *const *in)
     return view;
 }
 
-/* Strides of a block of the given extents that is dense with its dims in the order of `like`;
- * false: `like` has no such order. */
-static bool order_like(const tsi_array *like, tsi_array *out)
+/* The order of dims of `like` in memory, for a block of the given extents; false: it has none. */
+static bool order_of(const tsi_array *like, const ts_shape *shape, int32_t *order)
 {
-    int32_t order[TS_NDIM_MAX];
-    bool fits = like->ndim == out->ndim;
-    for (int32_t d = 0; fits && d < out->ndim; d++) {
-        fits = like->extent[d] == out->extent[d] && (like->stride[d] > 0 || like->extent[d] <= 1);
+    bool fits = like->ndim == shape->ndim;
+    for (int32_t d = 0; fits && d < shape->ndim; d++) {
+        fits = like->extent[d] == shape->extent[d] && (like->stride[d] > 0 || like->extent[d] <= 1);
         int32_t at = d;
         for (; at > 0 && like->stride[order[at - 1]] < like->stride[d]; at--)
             order[at] = order[at - 1];
         order[at] = d;
     }
-    if (!fits) return false;
-    int64_t stride = 1;
-    for (int32_t k = out->ndim - 1; k >= 0; k--) {
-        out->stride[order[k]] = stride;
-        stride *= out->extent[order[k]];
+    return fits;
+}
+
+/* A block without gaps, its dims in this order. */
+static void lay_out(tsi_array *array, const int32_t *order)
+{
+    int64_t stride = 1, step = 1;
+    for (int32_t k = array->ndim - 1; k >= 0; k--) {
+        array->stride[order[k]] = stride;
+        stride *= array->extent[order[k]];
     }
-    return true;
+    for (int32_t d = array->ndim - 1; d >= 0; step *= array->extent[d--])
+        if (array->extent[d] != 1 && array->stride[d] != step) array->dense = 0;
+}
+
+/* Output o has the order of an input, which is in `order`. */
+static bool lies_like(const tsi_op_plan *plan, ts_tensor *const *used, int32_t o, int32_t *order)
+{
+    int32_t like = plan->op->lies_like[o];
+    return like && used[like - 1] && order_of(used[like - 1]->array, &plan->out_local[o], order);
 }
 
 /* A new block for output o, in memory as the operator wants it. NULL: recorded. */
 static tsi_array *make_result(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
                               int32_t o)
 {
+    int32_t order[TS_NDIM_MAX];
     tsi_array *result =
         tsi_array_create(rank, (ts_dtype)plan->out_meta[o].dtype, &plan->out_local[o]);
-    int32_t like = plan->op->lies_like[o];
-    if (!result || !like || !used[like - 1]) return result;
-    if (order_like(used[like - 1]->array, result)) {
-        int64_t step = 1;
-        for (int32_t d = result->ndim - 1; d >= 0; step *= result->extent[d--])
-            if (result->extent[d] != 1 && result->stride[d] != step) result->dense = 0;
-    }
+    if (result && lies_like(plan, used, o, order)) lay_out(result, order);
     return result;
+}
+
+/* The local shape of all outputs as one block along dim `dim`; false: they cannot be one. */
+static bool shape_beside(const tsi_op_plan *plan, int32_t dim, ts_shape *out)
+{
+    *out = plan->out_local[0];
+    bool alike = dim >= 0 && dim < out->ndim && ts_shape_count(out) > 0;
+    for (int32_t o = 1; alike && o < plan->output_count; o++) {
+        const ts_shape *next = &plan->out_local[o];
+        alike = plan->out_meta[o].dtype == plan->out_meta[0].dtype && next->ndim == out->ndim &&
+                ts_shape_count(next) > 0;
+        for (int32_t d = 0; alike && d < out->ndim; d++)
+            alike = d == dim || next->extent[d] == out->extent[d];
+        out->extent[dim] += next->extent[dim];
+    }
+    return alike;
+}
+
+enum { PART_ALIGN = 16 }; /* what fast loops want of a row */
+
+/* Blocks for all outputs as parts of one, where the operator asks for it and they can be. */
+static ts_status make_beside(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+                             tsi_array **result)
+{
+    int32_t order[TS_NDIM_MAX], beside = plan->op->beside;
+    int32_t dim = beside > 0 ? beside - 1 : plan->out_local[0].ndim + beside;
+    ts_dtype dtype = (ts_dtype)plan->out_meta[0].dtype;
+    ts_shape shape;
+    for (int32_t o = 0; o < plan->output_count; o++)
+        if (result[o]) return TS_OK;
+    if (!shape_beside(plan, dim, &shape)) return TS_OK;
+    tsi_array *whole = tsi_array_create(rank, dtype, &shape);
+    if (!whole) return ts_rank_status(rank);
+    if (lies_like(plan, used, 0, order)) lay_out(whole, order);
+    int64_t at = 0, part = whole->stride[dim] * (int64_t)ts_dtype_size(dtype);
+    bool aligned = true;
+    for (int32_t o = 0; o < plan->output_count; o++)
+        aligned = aligned && plan->out_local[o].extent[dim] * part % PART_ALIGN == 0;
+    for (int32_t o = 0; aligned && o < plan->output_count; o++) {
+        result[o] = tsi_array_view(whole, dtype, &plan->out_local[o], whole->stride, at);
+        at += plan->out_local[o].extent[dim] * whole->stride[dim];
+        if (!result[o]) break; /* recorded; the caller lets the others go */
+    }
+    tsi_array_release(whole);
+    return ts_rank_status(rank);
 }
 
 static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
@@ -401,6 +452,7 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         in[i] = (tsi_operand){ .global = &plan->in_meta[i], .region = plan->in_region[i] };
         if (used[i]) in[i].block = tsi_array_block(used[i]->array);
     }
+    if (plan->op->beside && !plan->in_place) TSI_TRY(make_beside(rank, plan, used, result));
     for (int32_t o = 0; o < plan->output_count; o++) {
         if (plan->in_place && o == 0)
             result[0] = tsi_array_retain(used[0]->array);

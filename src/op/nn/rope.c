@@ -97,7 +97,7 @@ static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t 
 
 const tsi_op_desc tsi_op_rope = {
     .name = "rope",
-    .flags = TSI_OP_CHEAP,
+    .flags = TSI_OP_CHEAP | TSI_OP_IN_PLACE, /* a row is read before it is written */
     .what = "rotation of pairs of the last dim by the angles of their position",
     .dtypes = TSI_DTYPES_REAL,
     .input_min = 2,
@@ -117,4 +117,11 @@ const tsi_op_desc tsi_op_rope = {
 ts_tensor *(ts_rope)(ts_tensor *x, ts_tensor *table)
 {
     return rope(x, table, 0);
+}
+
+ts_tensor *(ts_rope_)(ts_tensor *x, ts_tensor *table)
+{
+    ts_tensor *in[] = { x, table }, *out[TSI_OUTPUT_MAX] = { NULL };
+    tsi_op_args args = { &tsi_op_rope, in, 2, 1, &(tsi_rope_attributes){ .inverse = 0 } };
+    return x && tsi_op_run(&args, out) == TS_OK ? x : NULL;
 }

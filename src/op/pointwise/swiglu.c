@@ -166,6 +166,7 @@ const tsi_op_desc tsi_op_swiglu_gradients = {
     .input_min = 3,
     .input_max = 3,
     .output_count = 2,
+    .beside = -1, /* as linear_pair wants them */
     .flags = TSI_OP_NO_GRAD,
     .infer = both_infer,
     .rules = both_rules,

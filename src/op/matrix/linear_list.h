@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_list.h - several weights times one x: the operators by way of one product. */
+#ifndef TSI_OP_LINEAR_LIST_H
+#define TSI_OP_LINEAR_LIST_H
+
+#include "op/op.h"
+
+typedef struct tsi_list_weights { /* attributes of the weights' gradients */
+    int32_t wide, reserved;       /* narrow factors, and results in f32 */
+} tsi_list_weights;
+
+typedef struct tsi_list_equation {
+    char text[64];
+} tsi_list_equation;
+/* Of rows with `ndim` dims: "ABk,nk->ABn" (from 'k' to 'n'), or the other way; "ABk,ABn->nk". */
+tsi_list_equation tsi_list_by_weight(int32_t ndim, char from, char to);
+tsi_list_equation tsi_list_of_weight(int32_t ndim);
+
+/* One product of blocks by an equation of two factors; `accumulate`: added to what is there. */
+typedef ts_status (*tsi_list_product_fn)(const tsi_kernel_io *io, const char *equation,
+                                         const tsi_block *const block[3], bool accumulate);
+
+/* The operators of linear_list.c by one way to multiply. Blocks that lie beside each other are one
+ * block, and so one product; others have a product each. */
+ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product);
+ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product);
+ts_status tsi_linear_list_weights_by(const tsi_kernel_io *io, tsi_list_product_fn product);
+
+#endif
