@@ -106,6 +106,12 @@ static tsi_array *array_fill(tsi_array *array, tsi_storage *storage, ts_dtype dt
     return array;
 }
 
+static inline void join_part(tsi_array *array, int32_t part)
+{
+    array->part = part;
+    if (part) array->storage->part_arrays[part - 1]++;
+}
+
 /* Takes the caller's reference to storage; releases it on failure. */
 static tsi_array *array_make(tsi_storage *storage /* takes */, ts_dtype dtype,
                              const ts_shape *shape, const int64_t *stride, int64_t offset)
@@ -333,7 +339,30 @@ tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape
         return NULL;
     }
     tsi_storage_retain(base->storage);
-    return array_make(base->storage, dtype, shape, stride, offset);
+    tsi_array *array = array_make(base->storage, dtype, shape, stride, offset);
+    if (array) join_part(array, base->part);
+    return array;
+}
+
+tsi_array *tsi_array_part(tsi_array *whole, int32_t part, const ts_shape *shape,
+                          const int64_t *stride, int64_t offset)
+{
+    TSI_ASSERT(part >= 0 && part < TSI_PARTS_MAX && whole->part == 0);
+    tsi_array *array = tsi_array_view(whole, (ts_dtype)whole->dtype, shape, stride, offset);
+    if (array) join_part(array, part + 1);
+    return array;
+}
+
+bool tsi_array_is_alone(const tsi_array *array)
+{
+    const tsi_storage *storage = array->storage;
+    int64_t holders = atomic_load(&storage->references), arrays = 0;
+    if (array->references != 1 || storage->read_only) return false;
+    if (!array->part) return holders == 1;
+    for (int32_t p = 0; p < TSI_PARTS_MAX; p++)
+        arrays += storage->part_arrays[p];
+    /* A holder that is no array of a part may read all of it. */
+    return holders == arrays && storage->part_arrays[array->part - 1] == 1;
 }
 
 tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t offset)
@@ -345,6 +374,7 @@ tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t 
     array->references = 1;
     array->storage = base->storage;
     array->offset = base->offset + offset;
+    join_part(array, base->part);
     return array;
 }
 
@@ -358,6 +388,7 @@ void tsi_array_release(tsi_array *array)
 {
     if (!array || --array->references > 0) return;
     TSI_ASSERT(array->references == 0);
+    if (array->part) array->storage->part_arrays[array->part - 1]--;
     if (shelve(array)) return;
     tsi_storage *storage = array->storage;
     body_put(storage->pool, array); /* first: the pool may go with its last block */

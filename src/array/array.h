@@ -16,6 +16,8 @@
 #include "base/rank.h"
 #include "device/device.h"
 
+enum { TSI_PARTS_MAX = 8 };
+
 typedef struct tsi_storage {
     _Atomic int64_t references;
     const tsi_device *device;
@@ -33,6 +35,7 @@ typedef struct tsi_storage {
     ts_status (*ask)(void *context, void *tensor);
     void *ask_context;
     bool watched; /* observers of the pool's rank are told when its memory goes */
+    int32_t part_arrays[TSI_PARTS_MAX]; /* that see part p + 1, of storage that is cut into parts */
 } tsi_storage;
 
 typedef struct tsi_array {
@@ -42,6 +45,7 @@ typedef struct tsi_array {
     int64_t offset; /* elements */
     int32_t dtype;
     int32_t ndim;
+    int32_t part, reserved; /* 1 + the part of the storage it lies in; 0: it may see all of it */
     int64_t extent[TS_NDIM_MAX];
     int64_t stride[TS_NDIM_MAX];
 } tsi_array;
@@ -84,6 +88,13 @@ tsi_array *tsi_array_view(tsi_array *base, ts_dtype dtype, const ts_shape *shape
 tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t offset);
 /* All of a storage, dense, from its beginning; on failure the storage is released. */
 tsi_array *tsi_array_over(tsi_storage *storage /* takes */, ts_dtype dtype, const ts_shape *shape);
+/* The same for one of several parts that share no element: part 0 .. TSI_PARTS_MAX - 1. Views of it
+ * belong to that part. */
+tsi_array *tsi_array_part(tsi_array *whole, int32_t part, const ts_shape *shape,
+                          const int64_t *stride, int64_t offset);
+/* Whether nothing else sees its elements, so that they may be written: it has one holder, and its
+ * storage, or its part of it, no other array. */
+bool tsi_array_is_alone(const tsi_array *array);
 tsi_array *tsi_array_retain(tsi_array *array);
 void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */

@@ -479,10 +479,7 @@ static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
     ts_tensor *grad = ts_tensor_grad(param);
     if (!grad) return TS_OK;
     double factor = *(const double *)context;
-    const tsi_storage *storage = grad->array->storage;
-    bool alone = grad->array->references == 1 && !storage->read_only &&
-                 atomic_load(&storage->references) == 1;
-    if (alone) { /* nobody else sees the block */
+    if (tsi_array_is_alone(grad->array)) { /* nobody else sees the block */
         ts_tensor *same = NULL;
         ts_number by = tsi_number_real(factor);
         return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &by }, &same);

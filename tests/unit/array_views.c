@@ -34,6 +34,37 @@ TS_TEST(array_create_and_view)
     rank_close(t, world);
 }
 
+/* Who sees a part alone may write it, whatever its neighbours do. */
+TS_TEST(array_parts_are_alone)
+{
+    ts_world *world;
+    ts_rank *rank = rank_open(t, &world);
+    tsi_array *whole = tsi_array_create(rank, TS_DTYPE_F32, &TS_SHAPE(2, 6));
+    TEST_CHECK(t, tsi_array_is_alone(whole));
+    tsi_array *a = tsi_array_part(whole, 0, &TS_SHAPE(2, 4), whole->stride, 0);
+    tsi_array *b = tsi_array_part(whole, 1, &TS_SHAPE(2, 2), whole->stride, 4);
+    TEST_CHECK(t, a && b && !tsi_array_is_alone(a)); /* the whole sees both */
+    tsi_array_release(whole);
+    TEST_CHECK(t, tsi_array_is_alone(a) && tsi_array_is_alone(b));
+    tsi_array *v = tsi_array_view(b, TS_DTYPE_F32, &TS_SHAPE(2), (int64_t[]){ 6 }, 5);
+    TEST_CHECK(t, tsi_array_is_alone(a) && !tsi_array_is_alone(b) && !tsi_array_is_alone(v));
+    tsi_array_release(b);
+    TEST_CHECK(t, tsi_array_is_alone(a) && tsi_array_is_alone(v));
+    tsi_storage_retain(a->storage); /* a reader that is no array */
+    TEST_CHECK(t, !tsi_array_is_alone(a));
+    tsi_storage_release(a->storage);
+    (void)tsi_array_retain(a);
+    TEST_CHECK(t, !tsi_array_is_alone(a));
+    tsi_array_release(a);
+    tsi_array_release(a);
+    TEST_CHECK(t, tsi_array_is_alone(v));
+    tsi_array_release(v);
+    tsi_array *again = tsi_array_create(rank, TS_DTYPE_F32, &TS_SHAPE(2, 6));
+    TEST_CHECK(t, again && again->part == 0 && tsi_array_is_alone(again));
+    tsi_array_release(again);
+    rank_close(t, world);
+}
+
 TS_TEST(array_view_bounds)
 {
     ts_world *world;

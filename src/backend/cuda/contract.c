@@ -24,6 +24,7 @@ typedef struct contraction {
     int32_t dtype; /* of the factors as they are multiplied */
     bool fits;
     const void *bias; /* added to the columns by the product; NULL: none */
+    double alpha, beta;
 } contraction;
 
 /* A letter by its dim in each operand, -1 where it is not. */
@@ -121,6 +122,8 @@ static tsi_cuda_product product_of(const contraction *x, bool accumulate)
                                .dtype = x->dtype,
                                .c_dtype = x->block[C].dtype,
                                .accumulate = accumulate,
+                               .alpha = x->alpha,
+                               .beta = x->beta,
                                .bias = x->bias };
 }
 
@@ -206,7 +209,7 @@ static bool is_empty(const contraction *x)
 
 static void begin(contraction *x, const tsi_block *a, const tsi_block *b, const tsi_block *c)
 {
-    *x = (contraction){ .block = { *a, *b, *c }, .fits = true };
+    *x = (contraction){ .block = { *a, *b, *c }, .fits = true, .alpha = 1, .beta = 1 };
 }
 
 /* Whether the product itself can add the bias: a dense result, whose last dim is its columns. */
@@ -254,20 +257,43 @@ ts_status tsi_cuda_linear(const tsi_kernel_io *io)
     return contract(io, &x, true);
 }
 
+/* a [.., m, k] by b [.., k, n], either of them a vector; batches broadcast. */
+static bool matrices_of(contraction *x)
+{
+    int32_t a = x->block[A].ndim, b = x->block[B].ndim, c = x->block[C].ndim;
+    if (a < 1 || b < 1 || is_empty(x)) return false;
+    int32_t batch = c - (a > 1) - (b > 1);
+    for (int32_t d = 0; d < batch; d++) {
+        int32_t in_a = d - (batch - (a - 2)), in_b = d - (batch - (b - 2));
+        put_letter(
+            x, (int32_t[]){ a > 2 && in_a >= 0 ? in_a : -1, b > 2 && in_b >= 0 ? in_b : -1, d });
+    }
+    if (a > 1) put_letter(x, (int32_t[]){ a - 2, -1, batch });
+    put_letter(x, (int32_t[]){ a - 1, b > 1 ? b - 2 : 0, -1 });
+    if (b > 1) put_letter(x, (int32_t[]){ -1, b - 1, c - 1 });
+    return true;
+}
+
 ts_status tsi_cuda_matmul(const tsi_kernel_io *io)
 {
     contraction x;
     begin(&x, &io->in[0].block, &io->in[1].block, &io->out[0].block);
-    int32_t a = x.block[A].ndim, b = x.block[B].ndim, c = x.block[C].ndim;
-    if (a < 2 || b < 2 || is_empty(&x)) return (ts_status)TSI_KERNEL_DECLINED;
-    for (int32_t d = 0; d + 2 < c; d++) {
-        int32_t in_a = d - (c - a), in_b = d - (c - b);
-        put_letter(&x, (int32_t[]){ in_a < 0 ? -1 : in_a, in_b < 0 ? -1 : in_b, d });
-    }
-    put_letter(&x, (int32_t[]){ a - 2, -1, c - 2 });
-    put_letter(&x, (int32_t[]){ a - 1, b - 2, -1 });
-    put_letter(&x, (int32_t[]){ -1, b - 1, c - 1 });
-    return contract(io, &x, false);
+    return matrices_of(&x) ? contract(io, &x, false) : (ts_status)TSI_KERNEL_DECLINED;
+}
+
+/* beta bias + alpha a b: the attributes are the two numbers. A bias of no weight is not looked at.
+ */
+ts_status tsi_cuda_addmm(const tsi_kernel_io *io)
+{
+    const ts_number *number = io->attributes;
+    contraction x;
+    begin(&x, &io->in[1].block, &io->in[2].block, &io->out[0].block);
+    x.alpha = number[0].real;
+    x.beta = number[1].real;
+    if (!is_real(x.block[C].dtype) || !matrices_of(&x)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (x.beta == 0) return contract(io, &x, false);
+    TSI_TRY(copy_bias(io, &io->in[0].block));
+    return contract(io, &x, true);
 }
 
 /* The place of a letter in a part of an equation; -1: it is not there, -2: it is there twice. */

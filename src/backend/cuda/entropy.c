@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { NONE = 2, THREADS = 512, BACK_THREADS = 256 }; /* NONE: no reduction */
+enum { NONE = 2, THREADS = 256 }; /* NONE: no reduction; several rows on their way at a time */
 
 static bool is_real(int32_t dtype)
 {
@@ -95,5 +95,5 @@ ts_status tsi_cuda_cross_entropy_backward(const tsi_kernel_io *io)
         !tsi_cuda_places_make(&a.place, io->in[0].region, io->in[0].block.ndim - 1))
         return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), BACK_THREADS, 0, &a);
+    return tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a);
 }

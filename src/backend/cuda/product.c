@@ -296,17 +296,16 @@ static tsi_product_rank rank_of(const tsi_cuda *cuda)
 static cublasStatus_t multiply(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
                                const cublasLtMatmulAlgo_t *algorithm)
 {
-    const double one = 1, zero = 0;
-    const float one_f32 = 1, zero_f32 = 0;
+    const double factor[] = { p->alpha, p->accumulate ? p->beta : 0 };
+    const float factor_f32[] = { (float)factor[0], (float)factor[1] };
     bool wide = p->dtype == TS_DTYPE_F64;
-    const void *alpha = wide ? (const void *)&one : &one_f32;
-    const void *no = wide ? (const void *)&zero : &zero_f32;
+    const void *alpha = wide ? (const void *)&factor[0] : &factor_f32[0];
+    const void *beta = wide ? (const void *)&factor[1] : &factor_f32[1];
     if (p->bias)
         (void)lt.desc_set(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)&p->bias,
                           sizeof p->bias);
-    return lt.multiply(lt.handle, x->desc, alpha, p->b, x->b, p->a, x->a,
-                       p->accumulate ? alpha : no, p->c, x->c, p->c, x->c, algorithm,
-                       stream->workspace, WORKSPACE, (cudaStream_t)stream->handle);
+    return lt.multiply(lt.handle, x->desc, alpha, p->b, x->b, p->a, x->a, beta, p->c, x->c, p->c,
+                       x->c, algorithm, stream->workspace, WORKSPACE, (cudaStream_t)stream->handle);
 }
 
 /* ---- the choice among proposals, by time ----------------------------------------------------- */

@@ -47,6 +47,26 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_rope_args *a)
     return true;
 }
 
+static void swap_dims(tsi_cuda_rope_args *a, int64_t *extent, int32_t i, int32_t j)
+{
+    int64_t *const list[] = { extent, a->from.stride, a->to.stride };
+    for (size_t k = 0; k < TSI_COUNT_OF(list); k++) {
+        int64_t one = list[k][i];
+        list[k][i] = list[k][j];
+        list[k][j] = one;
+    }
+    a->sequence = a->sequence == i ? j : a->sequence == j ? i : a->sequence;
+}
+
+/* Leading dims in the order of memory: neighbouring items read neighbouring rows, and heads of one
+ * position the same angles. */
+static void sort_dims(tsi_cuda_rope_args *a, int64_t *extent, int32_t count)
+{
+    for (int32_t i = 1; i < count; i++)
+        for (int32_t j = i; j > 0 && a->from.stride[j - 1] < a->from.stride[j]; j--)
+            swap_dims(a, extent, j - 1, j);
+}
+
 ts_status tsi_cuda_rope(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
@@ -63,6 +83,7 @@ ts_status tsi_cuda_rope(const tsi_kernel_io *io)
     extent[last] = args.half / n;
     args.from.stride[last] *= n;
     args.to.stride[last] *= n;
+    sort_dims(&args, extent, last);
     tsi_cuda_space_make(&args.space, x->ndim, extent);
     tsi_cuda_kernel kernel = wide ? TSI_CUDA_rope_any_f64 : TSI_CUDA_rope_any_f32;
     if (units) kernel = x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rope_f32 : TSI_CUDA_rope_bf16;

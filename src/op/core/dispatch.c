@@ -433,7 +433,7 @@ static ts_status make_beside(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *
     for (int32_t o = 0; o < plan->output_count; o++)
         aligned = aligned && plan->out_local[o].extent[dim] * part % PART_ALIGN == 0;
     for (int32_t o = 0; aligned && o < plan->output_count; o++) {
-        result[o] = tsi_array_view(whole, dtype, &plan->out_local[o], whole->stride, at);
+        result[o] = tsi_array_part(whole, o, &plan->out_local[o], whole->stride, at);
         at += plan->out_local[o].extent[dim] * whole->stride[dim];
         if (!result[o]) break; /* recorded; the caller lets the others go */
     }

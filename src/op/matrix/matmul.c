@@ -319,9 +319,7 @@ static ts_tensor *onto_sum(ts_tensor *onto, const char *equation, ts_tensor *a, 
     onto_attributes attributes = { "" };
     snprintf(attributes.equation, sizeof attributes.equation, "%s", equation);
     ts_tensor *in[] = { onto, a, b }, *out[TSI_OUTPUT_MAX] = { NULL };
-    const tsi_storage *storage = onto->array->storage;
-    bool alone = onto->references == 1 && onto->array->references == 1 && !storage->read_only &&
-                 atomic_load(&storage->references) == 1;
+    bool alone = onto->references == 1 && tsi_array_is_alone(onto->array);
     tsi_op_args args = { &tsi_op_einsum_add, in, 3, alone, &attributes };
     return tsi_op_run(&args, out) == TS_OK ? alone ? onto : out[0] : NULL;
 }

@@ -282,6 +282,7 @@ const tsi_op_desc tsi_op_attention_backward = {
     .pick = tsi_attention_pick,
     .kernels = tsi_attention_kernels,
     .lies_like = { 1, 2, 3 },
+    .beside = 2, /* heads of one block, as linear_triple wants the gradients of its results */
     .attribute = attention_table,
     .attribute_bytes = sizeof(attention_attributes),
     .normalise = attention_normalise,

@@ -77,11 +77,26 @@ static ts_tensor *rope(ts_tensor *x, ts_tensor *table, int32_t inverse)
     return tsi_op_make(&tsi_op_rope, in, 2, &(tsi_rope_attributes){ .inverse = inverse });
 }
 
+/* A gradient that nobody else sees and whose rows are here is turned where it lies: beside those of
+ * k and v it stays part of one block. */
+static bool is_own(ts_tensor *dy)
+{
+    int32_t last = dy->layout ? dy->layout->shape.ndim - 1 : 0;
+    return tsi_tensor_ready(dy) == TS_OK && dy->references == 1 && !dy->is_variable &&
+           tsi_array_is_alone(dy->array) &&
+           dy->array->extent[last] == dy->layout->shape.extent[last];
+}
+
 static ts_status rope_grad(const tsi_grad_io *io)
 {
     bool inverse = ((const tsi_rope_attributes *)io->attributes)->inverse;
-    if (io->needs & 1) io->in_grad[0] = rope(io->out_grad[0], io->in[1], !inverse);
-    return ts_rank_status(io->rank);
+    if (!(io->needs & 1)) return TS_OK;
+    ts_tensor *dy = io->out_grad[0], *in[] = { dy, io->in[1] }, *out[TSI_OUTPUT_MAX] = { NULL };
+    tsi_op_args args = { &tsi_op_rope, in, 2, is_own(dy),
+                         &(tsi_rope_attributes){ .inverse = !inverse } };
+    TSI_TRY(tsi_op_run(&args, out));
+    io->in_grad[0] = args.in_place ? dy : out[0];
+    return TS_OK;
 }
 
 static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,

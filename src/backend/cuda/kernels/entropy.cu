@@ -9,7 +9,7 @@
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
-enum { UNITS = 4, ROW_UNITS = 8 }; /* on their way at a time: of the gradient, of a row */
+enum { UNITS = 4, ROW_UNITS = 4 }; /* on their way at a time: of the gradient, of a row */
 
 template <typename T> __device__ inline bool by_units(const tsi_cuda_entropy_args &a, bool out)
 {
@@ -170,7 +170,7 @@ template <typename R> __device__ void total(const tsi_cuda_entropy_args &a)
 }
 
 #define ENTROPY(name, type)                                                                        \
-    extern "C" __global__ void __launch_bounds__(512, 2)                                           \
+    extern "C" __global__ void __launch_bounds__(256, 6)                                           \
         entropy_##name(const __grid_constant__ tsi_cuda_entropy_args a)                            \
     {                                                                                              \
         forward<type>(a);                                                                          \
