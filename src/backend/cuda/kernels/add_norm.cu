@@ -131,14 +131,6 @@ template <typename T> __device__ void backward(const tsi_cuda_add_norm_args &a)
 
 enum { EACH = 8, LANES = 32 }; /* numbers of a unit; a lane has UNITS of them at most */
 
-__device__ inline float warp_sum(float x)
-{
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 union bf16_unit {
     uint4 unit;
     uint16_t element[EACH];

@@ -44,13 +44,6 @@ __device__ inline void load_parameters(const void *from, int32_t dtype, bool uni
 
 /* ---- a warp a row ---------------------------------------------------------------------------- */
 
-__device__ inline float warp_sum(float x)
-{
-    for (int step = 16; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
 /* The lane's units of a row; what lies behind its end is zeros. */
 template <typename T, int C>
 __device__ inline void load_row(unit_of<typename T::E> (&to)[C], const void *from, int64_t units)

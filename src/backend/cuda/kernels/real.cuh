@@ -91,38 +91,58 @@ template <typename E> union unit_of {
     E element[16 / sizeof(E)];
 };
 
-/* The same tree for every launch: lanes of a warp, then warps. A block is whole warps; all its
- * threads call it and get the result; `shared` has 32 places. */
-template <typename R> __device__ inline R block_sum(R x, R *shared)
+/* ---- sums and extremes: the same tree for every launch, lanes of a warp, then warps ------------- */
+
+/* All lanes call it and get the result. */
+template <typename R> __device__ inline R warp_sum(R x)
 {
-    for (int step = 16; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    int warps = blockDim.x / 32;
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = threadIdx.x % 32 < warps ? shared[threadIdx.x % 32] : R(0);
+#pragma unroll
     for (int step = 16; step > 0; step /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;
 }
 
-template <typename R> __device__ inline R block_max(R x, R *shared)
+/* What is no number is larger than all. */
+template <typename R> __device__ inline R warp_max(R x)
 {
-    for (int step = 16; step > 0; step /= 2) {
-        R other = __shfl_xor_sync(0xffffffffu, x, step);
-        x = x != x || x > other ? x : other;
-    }
-    int warps = blockDim.x / 32;
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = shared[threadIdx.x % 32 < warps ? threadIdx.x % 32 : 0];
+#pragma unroll
     for (int step = 16; step > 0; step /= 2) {
         R other = __shfl_xor_sync(0xffffffffu, x, step);
         x = x != x || x > other ? x : other;
     }
     return x;
+}
+
+/* A block is whole warps; all its threads call it and get the result; `shared` has 32 places. */
+template <typename R> __device__ inline R block_sum(R x, R *shared)
+{
+    x = warp_sum(x);
+    int warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_sum(threadIdx.x % 32 < warps ? shared[threadIdx.x % 32] : R(0));
+}
+
+template <typename R> __device__ inline R block_max(R x, R *shared)
+{
+    x = warp_max(x);
+    int warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_max(shared[threadIdx.x % 32 < warps ? threadIdx.x % 32 : 0]);
+}
+
+/* Of a row that a block has, or a warp. */
+template <bool BLOCK, typename R> __device__ inline R row_sum(R x, R *shared)
+{
+    return BLOCK ? block_sum(x, shared) : warp_sum(x);
+}
+
+template <bool BLOCK, typename R> __device__ inline R row_max(R x, R *shared)
+{
+    return BLOCK ? block_max(x, shared) : warp_max(x);
 }
 
 #endif

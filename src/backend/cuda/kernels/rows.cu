@@ -31,30 +31,6 @@ __device__ inline double power_of(as_f64, double x)
 
 /* ---- rows in registers ----------------------------------------------------------------------- */
 
-template <bool BLOCK> __device__ inline float row_max(float x, float *shared)
-{
-    if constexpr (BLOCK) {
-        return block_max(x, shared);
-    } else {
-        for (int step = 16; step > 0; step /= 2) {
-            float other = __shfl_xor_sync(0xffffffffu, x, step);
-            x = x != x || x > other ? x : other;
-        }
-        return x;
-    }
-}
-
-template <bool BLOCK> __device__ inline float row_sum(float x, float *shared)
-{
-    if constexpr (BLOCK) {
-        return block_sum(x, shared);
-    } else {
-        for (int step = 16; step > 0; step /= 2)
-            x += __shfl_xor_sync(0xffffffffu, x, step);
-        return x;
-    }
-}
-
 /* One row, whose units are there already. */
 template <typename T, int C, bool BLOCK>
 __device__ inline void softmax_row(const tsi_cuda_softmax_args &a, int64_t row,
