@@ -15,16 +15,22 @@ TS_TEST(steps_are_the_hosts)
     static const struct {
         int32_t dtype, count;
         double most;
-    } kinds[] = { { TS_DTYPE_F32, 50, 1e-5 }, { TS_DTYPE_F64, 100, 1e-9 } };
-    for (int k = 0; k < 2; k++) {
+        bool sgd;
+    } kinds[] = { { TS_DTYPE_F32, 50, 1e-5, false },
+                  { TS_DTYPE_F64, 100, 1e-9, false },
+                  { TS_DTYPE_F32, 20, 1e-5, true },
+                  { TS_DTYPE_F64, 50, 1e-9, true } };
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         walk_of cpu = { .t = t, .mesh = "dp=1", .poison_at = -1 };
         cpu.dtype = kinds[k].dtype;
         cpu.count = kinds[k].count;
+        cpu.sgd = kinds[k].sgd;
         walk_of cuda = cpu;
         run_on(&cpu, "cpu", 1);
         run_on(&cuda, "cuda", 1);
         double far = farthest(&cuda, &cpu);
-        TEST_SAY(t, far <= kinds[k].most, "%s: %g", ts_dtype_name((ts_dtype)cpu.dtype), far);
+        TEST_SAY(t, far <= kinds[k].most, "%s by %s: %g", ts_dtype_name((ts_dtype)cpu.dtype),
+                 cpu.sgd ? "sgd" : "adamw", far);
     }
 }
 

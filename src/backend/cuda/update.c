@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.c - lists: AdamW of all parameters, squares of all gradients, one table and one launch. */
+/* update.c - lists: AdamW or SGD of all parameters, squares of all gradients, one table and one
+ * launch. */
 #include "op/nn/update.h"
 
 #include "backend/cuda/kernel.h"
@@ -62,7 +63,9 @@ static ts_status launch_squares(const table *t, tsi_stream *stream, tsi_cuda_upd
     return tsi_cuda_launch(stream, TSI_CUDA_update_squares_sum, 1, TSI_CUDA_BLOCK, 0, args);
 }
 
-static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args *args, bool squares)
+/* `parts` of each item are there, and real. */
+static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args *args,
+                     tsi_cuda_kernel kernel)
 {
     table t = { .item = tsi_calloc((size_t)io->count + 1, sizeof *t.item) };
     if (!t.item) return tsi_fail_memory("a table of updates", (size_t)io->count * sizeof *t.item);
@@ -70,9 +73,9 @@ static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args 
         io->queue && table_fill(&t, io, parts) ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
     if (status == TS_OK && t.items > 0) status = table_send(&t, io->queue, args);
     if (status == TS_OK && t.items > 0)
-        status = squares ? launch_squares(&t, io->queue, args)
-                         : tsi_cuda_launch(io->queue, TSI_CUDA_update_adamw, t.chunks,
-                                           TSI_CUDA_BLOCK, 0, args);
+        status = kernel == TSI_CUDA_update_squares
+                     ? launch_squares(&t, io->queue, args)
+                     : tsi_cuda_launch(io->queue, kernel, t.chunks, TSI_CUDA_BLOCK, 0, args);
     tsi_free(t.item);
     return status;
 }
@@ -92,13 +95,29 @@ ts_status tsi_cuda_list_adamw(const tsi_list_io *io)
                                   .factor = s->factor,
                                   .steps = s->steps,
                                   .noise = s->noise };
-    return run(io, 4, &args, false);
+    return run(io, 4, &args, TSI_CUDA_update_adamw);
+}
+
+ts_status tsi_cuda_list_sgd(const tsi_list_io *io)
+{
+    const tsi_sgd_step *s = io->attributes;
+    bool moves = io->count > 0 && io->item[0].part[TSI_UPDATE_FIRST].data;
+    tsi_cuda_update_args args = {
+        .control = io->count > 0 ? io->item[0].part[TSI_UPDATE_CONTROL].data : NULL,
+        .lr = s->lr,
+        .momentum = s->momentum,
+        .weight_decay = s->weight_decay,
+        .factor = s->factor,
+        .nesterov = s->nesterov,
+        .first = s->first,
+    };
+    return run(io, moves ? 3 : 2, &args, TSI_CUDA_update_sgd);
 }
 
 ts_status tsi_cuda_list_squares(const tsi_list_io *io)
 {
     tsi_cuda_update_args args = { .beta1 = 0 };
-    return run(io, 1, &args, true);
+    return run(io, 1, &args, TSI_CUDA_update_squares);
 }
 
 ts_status tsi_cuda_list_decide(const tsi_list_io *io)

@@ -324,7 +324,9 @@ typedef struct tsi_cuda_update_args {
     double *partial;       /* squares: one a chunk, then one an item */
     const double *control; /* tsi_control_number; NULL: the numbers below */
     double beta1, beta2, epsilon, weight_decay, lr, correction1, correction2, factor, steps;
-    uint64_t noise; /* 0: moments are rounded to nearest */
+    uint64_t noise;  /* 0: moments are rounded to nearest */
+    double momentum; /* of sgd */
+    int32_t nesterov, first;
 } tsi_cuda_update_args;
 
 /* add_norm.cu: rows of `length`, contiguous, columns in threads; `partial` has a row of R a block.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.cu - AdamW of all parameters in one launch, sums of squares of all gradients, and the
- * numbers by which the one follows from the other.
+/* update.cu - AdamW or SGD of all parameters in one launch, sums of squares of all gradients, and
+ * the numbers by which the one follows from the other.
  *
  * A block has one chunk of one item. The operations of an element are the host's in its order, not
  * fused: f32 updates have its bits. The mirror is the parameter rounded once more, from registers.
@@ -190,6 +190,42 @@ extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_
         adamw_range<double>(a, t, begin, end);
     else if (begin + 4 * units < end)
         adamw_range<float>(a, t, begin + 4 * units, end);
+}
+
+/* ---- SGD: any dtypes, element by element ----------------------------------------------------- */
+
+template <typename R>
+__device__ inline void sgd_range(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
+                                 int64_t begin, int64_t end)
+{
+    const double *c = a.control;
+    R lr = (R)(c ? c[TSI_CONTROL_RATE] : a.lr), mu = (R)a.momentum, wd = (R)a.weight_decay;
+    R factor = (R)(c ? c[TSI_CONTROL_FACTOR] : a.factor);
+    bool first = c ? c[TSI_CONTROL_STEPS] == 1.0 : a.first != 0;
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        R p = load_real<R>(t.dtype[0], t.part[0], i);
+        R d = factor * load_real<R>(t.dtype[1], t.part[1], i) + wd * p;
+        if (t.part[2]) {
+            R m = first ? d : mu * load_real<R>(t.dtype[2], t.part[2], i) + d;
+            store_real<R>(t.dtype[2], t.part[2], i, m);
+            d = a.nesterov ? d + mu * m : m;
+        }
+        store_real<R>(t.dtype[0], t.part[0], i, p - lr * d);
+        if (t.part[4])
+            store_real<R>(t.dtype[4], t.part[4], i, load_real<R>(t.dtype[0], t.part[0], i));
+    }
+}
+
+extern "C" __global__ void update_sgd(const __grid_constant__ tsi_cuda_update_args a)
+{
+    if (a.control && a.control[TSI_CONTROL_GO] == 0.0) return;
+    const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
+    int64_t begin = (blockIdx.x - t.first_chunk) * TSI_CUDA_UPDATE_CHUNK;
+    int64_t end = begin + TSI_CUDA_UPDATE_CHUNK < t.count ? begin + TSI_CUDA_UPDATE_CHUNK : t.count;
+    if (t.dtype[0] == TS_DTYPE_F64)
+        sgd_range<double>(a, t, begin, end);
+    else
+        sgd_range<float>(a, t, begin, end);
 }
 
 /* ---- squares --------------------------------------------------------------------------------- */
