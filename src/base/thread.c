@@ -19,6 +19,7 @@
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/futex.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #endif
 
@@ -53,6 +54,15 @@ ts_status tsi_thread_start(pthread_t *thread, tsi_thread_fn fn, void *argument, 
     if (error == 0) return TS_OK;
     return TSI_FAIL(TS_ERR_MEMORY, "could not start a thread with a stack of %zu bytes: %s", stack,
                     strerror(error));
+}
+
+void tsi_thread_give_way(void)
+{
+#ifdef __linux__ /* "process 0" is the calling thread alone, unlike what POSIX says */
+    errno = 0;
+    int priority = getpriority(PRIO_PROCESS, 0);
+    if (errno == 0) (void)setpriority(PRIO_PROCESS, 0, priority + 10);
+#endif
 }
 
 /* True as soon as the word differs from old; false after spin_ns. */

@@ -18,6 +18,9 @@
 typedef void *(*tsi_thread_fn)(void *argument);
 /* stack_bytes 0: 512 KiB. Signals are blocked in the new thread. */
 ts_status tsi_thread_start(pthread_t *thread, tsi_thread_fn fn, void *argument, size_t stack_bytes);
+/* The calling thread from here on gets a tenth of a core that others want too (10 steps nicer),
+ * where the system has priorities of threads. */
+void tsi_thread_give_way(void);
 /* Cores this process may use: affinity, cut by the cgroup's quota (rounded up). At least 1. Found
  * on the first call and kept. */
 int tsi_core_count(void);

@@ -25,7 +25,7 @@
 #include "comm/comm.h"
 #include "tensor/tensor.h"
 
-enum { CAST_BYTES = 1 << 20, PATH_BYTES = TSI_FOLDER_PATH_MAX + TSI_DATA_NAME_MAX };
+enum { PART_BYTES = 1 << 20, PATH_BYTES = TSI_FOLDER_PATH_MAX + TSI_DATA_NAME_MAX };
 
 /* ---- from a tensor to its pieces ------------------------------------------------------------- */
 
@@ -34,9 +34,10 @@ typedef struct feed {
     int64_t next; /* item */
 } feed;
 
-/* Elements of a dense block, as the file will have them, into the file or the staging. */
-static ts_status put_elements(tsi_save *save, const tsi_data_piece *piece, int64_t offset,
-                              const char *data, size_t bytes)
+/* Elements of a piece from `offset` bytes on, as the file will have them, into the file or the
+ * staging. */
+static ts_status put_bytes(tsi_save *save, const tsi_data_piece *piece, int64_t offset,
+                           const char *data, size_t bytes)
 {
     if (save->writer) return tsi_data_put(save->writer, piece, offset, data, bytes);
     char *to = save->staging + (piece->begin - save->plan.begin) + offset;
@@ -45,51 +46,62 @@ static ts_status put_elements(tsi_save *save, const tsi_data_piece *piece, int64
     return TS_OK;
 }
 
-/* The same for elements of another dtype, a part at a time. */
-static ts_status put_cast(tsi_save *save, const tsi_data_piece *piece, const tsi_share *share,
-                          const tsi_block *block, const tsi_save_item *item, uint64_t *sum)
+/* `count` elements from `first` on in another dtype, into memory that is used again. */
+static ts_status cast_part(tsi_save *save, const tsi_block *from, int64_t first, int64_t count,
+                           int32_t dtype)
 {
-    size_t from = ts_dtype_size((ts_dtype)block->dtype), to = ts_dtype_size((ts_dtype)item->dtype);
-    int64_t most = CAST_BYTES / (int64_t)to;
-    if (!save->cast) save->cast = tsi_alloc_aligned(CAST_BYTES, 64);
-    if (!save->cast) return tsi_fail_memory("a piece of a tensor", CAST_BYTES);
+    if (!save->cast) save->cast = tsi_alloc_aligned(PART_BYTES, 64);
+    if (!save->cast) return tsi_fail_memory("a piece of a tensor", PART_BYTES);
     const tsi_device *host = tsi_device_host();
-    for (int64_t done = 0, count; done < share->count; done += count) {
-        count = tsi_min_i64(most, share->count - done);
-        tsi_block a = { .data = (char *)block->data + (size_t)(share->first + done) * from,
-                        .dtype = block->dtype,
-                        .ndim = 1,
-                        .extent = { count },
-                        .stride = { 1 } };
-        tsi_block b = { .data = save->cast,
-                        .dtype = item->dtype,
-                        .ndim = 1,
-                        .extent = { count },
-                        .stride = { 1 } };
-        tsi_share part = { share->first + done, count };
-        TSI_TRY(host->copy(host, &b, &a, NULL));
-        if (sum) TSI_TRY(tsi_save_sum(save, item, &part, save->cast, sum));
-        TSI_TRY(put_elements(save, piece, done * (int64_t)to, save->cast, (size_t)count * to));
-    }
-    return TS_OK;
+    tsi_block a = { .data =
+                        (char *)from->data + (size_t)first * ts_dtype_size((ts_dtype)from->dtype),
+                    .dtype = from->dtype,
+                    .ndim = 1,
+                    .extent = { count },
+                    .stride = { 1 } };
+    tsi_block b = {
+        .data = save->cast, .dtype = dtype, .ndim = 1, .extent = { count }, .stride = { 1 }
+    };
+    return host->copy(host, &b, &a, NULL);
 }
 
+/* One piece, whose elements lie at `from`, part by part: what was added up is in the cache when it
+ * is hashed and written. */
+static ts_status put_piece(tsi_save *save, const tsi_save_item *item, int64_t number,
+                           const tsi_block *from, uint64_t *sum)
+{
+    const tsi_share *share = &save->share[number];
+    size_t size = ts_dtype_size((ts_dtype)item->dtype);
+    int64_t most = PART_BYTES / (int64_t)size;
+    tsi_summing summing = { 0 };
+    ts_status status = sum ? tsi_summing_begin(&summing, item) : TS_OK;
+    for (int64_t done = 0, count; done < share->count && status == TS_OK; done += count) {
+        tsi_share part = { share->first + done, count = tsi_min_i64(most, share->count - done) };
+        const char *data = (const char *)from->data + (size_t)done * size;
+        if (from->dtype != item->dtype) {
+            status = cast_part(save, from, done, count, item->dtype);
+            data = save->cast;
+        }
+        if (status == TS_OK && sum) tsi_summing_add(&summing, part, data, sum);
+        if (status == TS_OK)
+            status = put_bytes(save, &save->piece[number], done * (int64_t)size, data,
+                               (size_t)count * size);
+    }
+    tsi_summing_end(&summing);
+    return status;
+}
+
+/* The pieces of a dense block. */
 static ts_status put_pieces(tsi_save *save, int64_t number, const tsi_block *block)
 {
     const tsi_save_item *item = &save->item[number];
-    size_t bytes = ts_dtype_size((ts_dtype)item->dtype);
+    size_t size = ts_dtype_size((ts_dtype)block->dtype);
     for (int64_t i = item->piece_first; i < item->piece_first + item->piece_count; i++) {
-        const tsi_data_piece *piece = &save->piece[i];
-        const tsi_share *share = &save->share[i];
         /* Copies count once; in the background the thread adds up. */
         uint64_t *sum = save->writer && !save->copy_name[i] ? &save->sum[number] : NULL;
-        if (block->dtype != item->dtype) {
-            TSI_TRY(put_cast(save, piece, share, block, item, sum));
-            continue;
-        }
-        const char *data = (const char *)block->data + (size_t)share->first * bytes;
-        if (sum) TSI_TRY(tsi_save_sum(save, item, share, data, sum));
-        TSI_TRY(put_elements(save, piece, 0, data, (size_t)piece->bytes));
+        tsi_block from = { .data = (char *)block->data + (size_t)save->share[i].first * size,
+                           .dtype = block->dtype };
+        TSI_TRY(put_piece(save, item, i, &from, sum));
     }
     return TS_OK;
 }
@@ -168,11 +180,10 @@ static ts_status drain(tsi_save *save)
     for (int64_t number = 0; number < save->item_count; number++) {
         const tsi_save_item *item = &save->item[number];
         for (int64_t i = item->piece_first; i < item->piece_first + item->piece_count; i++) {
-            const tsi_data_piece *piece = &save->piece[i];
-            const char *data = save->staging + (piece->begin - save->plan.begin);
-            if (!save->copy_name[i])
-                TSI_TRY(tsi_save_sum(save, item, &save->share[i], data, &save->sum[number]));
-            TSI_TRY(tsi_data_put(save->writer, piece, 0, data, (size_t)piece->bytes));
+            tsi_block from = { .data = save->staging + (save->piece[i].begin - save->plan.begin),
+                               .dtype = item->dtype };
+            TSI_TRY(
+                put_piece(save, item, i, &from, save->copy_name[i] ? NULL : &save->sum[number]));
         }
     }
     return TS_OK;
@@ -184,10 +195,12 @@ static ts_status write_behind(tsi_save *save)
     return finish_file(save, drain(save));
 }
 
-/* It has no rank: what fails is kept for the rank's own thread. */
+/* Where every core trains, the thread takes a tenth of one; where one idles, all of it. It has no
+ * rank: what fails is kept for the rank's own thread. */
 static void *work_behind(void *argument)
 {
     tsi_save *save = argument;
+    tsi_thread_give_way();
     save->status = save->behind(save);
     if (save->status != TS_OK) snprintf(save->error, sizeof save->error, "%s", ts_last_error());
     atomic_store_explicit(&save->written, 1, memory_order_release);

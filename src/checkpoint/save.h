@@ -68,8 +68,17 @@ void tsi_save_count_staging(tsi_save *save, int sign);
 void tsi_save_drop_staging(tsi_save *save);
 /* save_plan.c: `save` gets items and pieces of the state. */
 ts_status tsi_save_plan(tsi_save *save);
-/* The sum over the elements of a piece (digest.h); `data` is the piece. */
-ts_status tsi_save_sum(const tsi_save *save, const tsi_save_item *item, const tsi_share *share,
-                       const void *data, uint64_t *sum);
+/* The sum over elements of an item's block (digest.h), a part at a time, in their order. */
+typedef struct tsi_summing {
+    const tsi_save_item *item;
+    tsi_arena memory;
+    tsi_region region;
+    ts_shape view;
+    tsi_region_iterator run; /* the one at hand, */
+    bool some;               /* if there is one */
+} tsi_summing;
+ts_status tsi_summing_begin(tsi_summing *summing, const tsi_save_item *item);
+void tsi_summing_add(tsi_summing *summing, tsi_share part, const void *data, uint64_t *sum);
+void tsi_summing_end(tsi_summing *summing);
 
 #endif

@@ -163,28 +163,35 @@ ts_status tsi_save_plan(tsi_save *save)
     return TS_OK;
 }
 
-ts_status tsi_save_sum(const tsi_save *save, const tsi_save_item *item, const tsi_share *share,
-                       const void *data, uint64_t *sum)
+/* ---- hashes ---------------------------------------------------------------------------------- */
+
+ts_status tsi_summing_begin(tsi_summing *s, const tsi_save_item *item)
 {
-    (void)save;
-    tsi_arena arena = { 0 };
-    tsi_region region;
-    if (!tsi_layout_region(item->layout, item->coord, &arena, &region)) return TS_ERR_MEMORY;
-    ts_shape view = tsi_layout_view(item->layout);
-    tsi_region_iterator run;
-    tsi_region_iterate(&run, &region, &view);
-    size_t bytes = ts_dtype_size((ts_dtype)item->dtype);
-    int64_t end = share->first + share->count;
-    while (tsi_region_next(&run) && run.local < end) {
-        int64_t first = tsi_max_i64(run.local, share->first);
-        int64_t count = tsi_min_i64(run.local + run.length, end) - first;
-        if (count <= 0) continue;
-        const char *at = (const char *)data + (size_t)(first - share->first) * bytes;
-        *sum +=
-            tsi_digest_elements((ts_dtype)item->dtype, run.global + first - run.local, at, count);
-    }
-    tsi_arena_release(&arena);
+    *s = (tsi_summing){ .item = item, .view = tsi_layout_view(item->layout) };
+    if (!tsi_layout_region(item->layout, item->coord, &s->memory, &s->region)) return TS_ERR_MEMORY;
+    tsi_region_iterate(&s->run, &s->region, &s->view);
+    s->some = tsi_region_next(&s->run);
     return TS_OK;
+}
+
+void tsi_summing_add(tsi_summing *s, tsi_share part, const void *data, uint64_t *sum)
+{
+    ts_dtype dtype = (ts_dtype)s->item->dtype;
+    int64_t end = part.first + part.count;
+    while (s->some && s->run.local < end) {
+        int64_t first = tsi_max_i64(s->run.local, part.first);
+        int64_t run_end = s->run.local + s->run.length, count = tsi_min_i64(run_end, end) - first;
+        const char *at = (const char *)data + (size_t)(first - part.first) * ts_dtype_size(dtype);
+        if (count > 0)
+            *sum += tsi_digest_elements(dtype, s->run.global + first - s->run.local, at, count);
+        if (run_end > end) return; /* the next part goes on with it */
+        s->some = tsi_region_next(&s->run);
+    }
+}
+
+void tsi_summing_end(tsi_summing *s)
+{
+    tsi_arena_release(&s->memory);
 }
 
 void tsi_save_count_staging(tsi_save *save, int sign)
