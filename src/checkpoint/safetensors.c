@@ -444,10 +444,18 @@ const tsi_stored *tsi_weights_find(const tsi_weights *w, const char *name)
     return tsi_map_find(&w->by_name, name_key(name), name_equal, name);
 }
 
+/* Files that were closed are opened again; that they are the same shows when they were read. */
+static ts_status reopen(weights_file *f)
+{
+    int64_t size = 0;
+    return f->fd >= 0 ? TS_OK : tsi_file_open(f->path, &f->fd, &size);
+}
+
 ts_status tsi_weights_read_bytes(const tsi_weights *w, const tsi_stored *stored, int64_t offset,
                                  size_t bytes, void *to)
 {
-    const weights_file *f = &w->file[stored->file];
+    weights_file *f = &w->file[stored->file];
+    TSI_TRY(reopen(f));
     TSI_ASSERT(offset >= 0 && offset + (int64_t)bytes <= stored->end - stored->begin);
     ts_status status = read_exactly(f->path, f->fd, to, bytes, stored->begin + offset);
     struct stat info; /* after reading: what was changed before or meanwhile shows */

@@ -4,6 +4,9 @@
  * changed gives the bytes it came from. Where dtypes changed, config.json tells the new one. A
  * model that was made, not read, gives one file sorted by name.
  *
+ * Layers beyond the model's, by which some predict more tokens ahead (model.layers.61 of
+ * DeepSeek-V3), are not made here: they go over from the origin as they are, a piece at a time.
+ *
  * Tensors are gathered one at a time by all ranks and written by the first of the mesh. Headers are
  * those of the origin while every tensor in them is still a parameter of that dtype; else they are
  * made anew, in the same order. */
@@ -17,15 +20,17 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 
-enum { NAME_BYTES = 256, PATH_BYTES = 4096 };
+enum { NAME_BYTES = 256, PATH_BYTES = 4096, COPY_BYTES = 1 << 20 };
 
 typedef struct piece { /* one tensor of a file to be written */
     const char *name;
-    ts_tensor *value; /* the parameter it is, or is part of */
+    ts_tensor *value; /* the parameter it is, or is part of; NULL: none here, `entry` is copied */
+    const tsi_entry *entry;
     ts_meta meta;
     int64_t expert; /* -1: all of it */
     int32_t half;   /* of fused experts: 0 gate, 1 up; -1: both dims whole */
@@ -98,6 +103,44 @@ static ts_status list_read(ts_module *m, tsi_param *param, const char *name, voi
     return status;
 }
 
+/* Is it of a layer behind the model's last? */
+static bool is_beyond(const ts_model *model, const char *name)
+{
+    const char *at = strstr(name, "layers.");
+    char *end = NULL;
+    int64_t layer = at ? strtoll(at + 7, &end, 10) : -1;
+    return at && end > at + 7 && *end == '.' && layer >= model->config.layers;
+}
+
+/* Tensors of the origin that have no parameter and stay; 8-bit ones become what weights are. */
+static ts_status list_beyond(pieces *p)
+{
+    const ts_archive *origin = p->model->origin;
+    int32_t dtype = p->count > 0 ? p->piece[0].meta.dtype : TS_DTYPE_F32;
+    struct stat about;
+    bool gone = stat(origin->path, &about) != 0;
+    for (int64_t i = 0; i < origin->count; i++) {
+        const tsi_entry *e = &origin->entry[i];
+        if (!is_beyond(p->model, e->name)) continue;
+        if (gone) { /* what was trained is worth more than what comes along */
+            tsi_log(TSI_LOG_WARN, "%s is gone: \"%s\" and all that came with it is left out",
+                    origin->path, e->name);
+            return TS_OK;
+        }
+        piece one = { .name = e->name,
+                      .entry = e,
+                      .meta = e->meta,
+                      .expert = -1,
+                      .half = -1,
+                      .file = e->stored ? e->stored->file : 0,
+                      .begin = e->stored ? e->stored->begin : 0,
+                      .stored_dtype = e->stored ? e->stored->meta.dtype : e->meta.dtype };
+        if (e->float8) one.meta.dtype = dtype;
+        TSI_TRY(piece_add(p, &one));
+    }
+    return TS_OK;
+}
+
 static int by_place(const void *a, const void *b)
 {
     const piece *x = a, *y = b;
@@ -122,6 +165,7 @@ static ts_status list_pieces(ts_model *model, pieces *p)
     p->names = tsi_calloc((size_t)count + 1, NAME_BYTES);
     if (!p->names) return tsi_fail_memory("the names of parameters", (size_t)count * NAME_BYTES);
     TSI_TRY(tsi_module_visit(model->root, weights_of(model) ? list_read : list_made, p));
+    if (model->origin) TSI_TRY(list_beyond(p));
     qsort(p->piece, (size_t)p->count, sizeof *p->piece, by_place);
     return TS_OK;
 }
@@ -162,8 +206,27 @@ static ts_status write_block(tsi_weights_writer *writer, ts_tensor *whole)
     return status;
 }
 
+/* From the files of the origin. */
+static ts_status copy_piece(const ts_model *model, const piece *one, tsi_weights_writer *writer)
+{
+    ts_dtype dtype = (ts_dtype)one->meta.dtype;
+    int64_t all = ts_shape_count(&one->meta.shape),
+            most = COPY_BYTES / (int64_t)ts_dtype_size(dtype);
+    void *data = tsi_alloc(COPY_BYTES);
+    ts_status status = data ? TS_OK : tsi_fail_memory("a piece of a tensor", COPY_BYTES);
+    for (int64_t at = 0; at < all && status == TS_OK; at += most) {
+        int64_t count = all - at < most ? all - at : most;
+        status = tsi_archive_read_range(model->origin, one->entry, at, count, dtype, data);
+        if (status == TS_OK)
+            status = tsi_weights_write(writer, data, (size_t)count * ts_dtype_size(dtype));
+    }
+    tsi_free(data);
+    return status;
+}
+
 static ts_status save_piece(ts_model *model, const piece *one, tsi_weights_writer *writer)
 {
+    if (!one->value) return writer ? copy_piece(model, one, writer) : TS_OK;
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.label = "save";
     options.no_grad = 1;

@@ -127,6 +127,50 @@ TS_TEST_RANKS(model_other_dtype, 1, 3)
     remove_folder(t, to);
 }
 
+/* A layer behind the model's last (which predicts further tokens, say) is not made and not lost:
+ * written back it has its bytes, from published files and from a checkpoint of ours. */
+TS_TEST_RANKS(model_layers_beyond_are_kept, 1, 2)
+{
+    char from[PATH_BYTES], to[PATH_BYTES], ours[PATH_BYTES], again[PATH_BYTES],
+        golden_path[PATH_BYTES];
+    char command[6 * PATH_BYTES];
+    folder_of(t, "beyond-from", from);
+    folder_of(t, "beyond-to", to);
+    folder_of(t, "beyond-ours", ours);
+    folder_of(t, "beyond-again", again);
+    golden(golden_path, "deepseek_v3");
+    (void)snprintf(command, sizeof command,
+                   "rm -rf '%s' '%s' && cp -r '%s' '%s' && sed -i "
+                   "'s/\"num_hidden_layers\": 3/\"num_hidden_layers\": 2/' '%s/config.json'",
+                   from, ours, golden_path, from, from);
+    if (t->index == 0) TEST_EQ(t, system(command), 0);
+    ts_convert_options convert = TS_INIT(ts_convert_options);
+    convert.to = TS_CONVERT_TESSERA;
+    if (t->index == 0) TEST_OK(t, ts_checkpoint_convert(from, ours, &convert));
+    ts_group_barrier(ts_group_world(t->me), NULL);
+    ts_mesh *mesh = mesh_of(t);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_MODEL_DTYPE_STORED;
+    ts_model *model = ts_model_load(mesh, from, &options);
+    TEST_CHECK(
+        t, !ts_module_find_param(ts_model_module(model), "model.layers.2.self_attn.o_proj.weight"));
+    TEST_OK(t, ts_model_save(model, to));
+    ts_model_destroy(model);
+    if (t->index == 0) same_model(t, from, to);
+    model = ts_model_load(mesh, ours, &options);
+    TEST_OK(t, ts_model_save(model, again));
+    ts_model_destroy(model);
+    ts_archive *archive = NULL;
+    if (t->index == 0) TEST_OK(t, ts_archive_open(again, &archive));
+    if (archive)
+        TEST_CHECK(t, ts_archive_find(archive, "model.layers.2.self_attn.o_proj.weight") >= 0);
+    ts_archive_close(archive);
+    remove_folder(t, from);
+    remove_folder(t, to);
+    remove_folder(t, ours);
+    remove_folder(t, again);
+}
+
 static bool has_words(const char *folder, const char *name, const char *words)
 {
     size_t size = 0;
