@@ -88,5 +88,6 @@ for name in sorted(os.listdir(models)):
     if os.path.isdir(f"{models}/{name}"):
         there_and_back(name)
 for family, more in (("llama", ""), ("llama", "tied = 1"), ("qwen3", ""), ("gpt2", ""),
-                     ("mixtral", "experts = 4\nexperts_per_token = 2")):
+                     ("mixtral", "experts = 4\nexperts_per_token = 2"), ("qwen3_moe", "experts = 4\nexperts_per_token = 2"),
+                     ("deepseek_v3", "experts = 4\nexperts_per_token = 2")):
     trained(family, more)
