@@ -6,6 +6,7 @@
 
 #include "base/rank.h"
 #include "harness/test.h"
+#include "layout/mesh.h"
 #include "tensor/tensor.h"
 #include "tessera/checkpoint.h"
 #include "tessera/tensor.h"
@@ -251,6 +252,72 @@ TS_TEST_RANKS(what_does_not_fit_is_named, 1)
         expect(t, &rows[i], mesh, path);
     ts_state_destroy(from);
     ts_mesh_release(mesh);
+    ts_scope_close(scope);
+    remove_path(t, path);
+}
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+/* A mesh of `count` ranks from `first` on, which this rank may be outside of. */
+static ts_mesh *stage_mesh(test *t, int64_t first, int64_t count)
+{
+    int64_t rank[16];
+    tsi_mesh_desc draft = { .ndim = 1, .count = count, .size = { count } }, *settled = NULL;
+    snprintf(draft.name[0], sizeof draft.name[0], "x");
+    for (int64_t i = 0; i < count; i++)
+        rank[i] = first + i;
+    TEST_OK(t, tsi_mesh_settle(ts_rank_world(t->me), &draft, rank, &settled));
+    ts_mesh *mesh = settled ? tsi_mesh_of(t->me, settled) : NULL;
+    tsi_mesh_desc_release(settled);
+    return mesh;
+}
+
+enum { LAYERS = 5 };
+
+/* A state whose tensors lie in turn on a mesh of the first `border` ranks and on one of the rest,
+ * as those of a pipeline do; all on the mesh of all where that is 0. */
+static ts_state *staged_state(test *t, int64_t border, bool zeros, ts_tensor **tensor)
+{
+    ts_mesh *all = line(t), *stage[2] = { NULL };
+    for (int i = 0; i < 2 && border > 0; i++)
+        stage[i] = stage_mesh(t, i * border, i == 0 ? border : t->count - border);
+    ts_state *state = ts_state_create(all);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[32];
+        ts_mesh *mesh = border > 0 ? stage[i % 2] : all;
+        snprintf(name, sizeof name, "layers.%d.weight", i);
+        tensor[i] = zeros ? ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(6, 10), "S(1)")
+                          : numbers(mesh, TS_DTYPE_F32, "S(0)");
+        TEST_OK(t, ts_state_add_tensor(state, name, tensor[i]));
+    }
+    ts_mesh_release(stage[0]);
+    ts_mesh_release(stage[1]);
+    ts_mesh_release(all);
+    return state;
+}
+
+/* Ranks that hold nothing of a tensor: stages of any cut to any other, and to none. */
+TS_TEST_RANKS(stages_save_and_load_their_own, 2, 3, 4)
+{
+    char path[PATH];
+    make_path(t, path);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    for (int64_t there = 0; there < t->count; there++)
+        for (int64_t here = 0; here < t->count; here++) {
+            ts_tensor *from[LAYERS], *to[LAYERS];
+            ts_state *a = staged_state(t, there, false, from);
+            ts_state *b = staged_state(t, here, true, to);
+            ts_save_options options = TS_INIT(ts_save_options);
+            options.background = (int32_t)((there + here) % 2);
+            TEST_OK(t, ts_checkpoint_save(a, path, &options));
+            TEST_OK(t, ts_state_wait(a));
+            TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+            TEST_OK(t, ts_checkpoint_load(b, path, NULL));
+            for (int i = 0; i < LAYERS; i++)
+                if (to[i]->mesh->member) TEST_CHECK(t, sum_of(t, to[i]) == 59 * 60 / 2);
+            ts_state_destroy(a);
+            ts_state_destroy(b);
+        }
     ts_scope_close(scope);
     remove_path(t, path);
 }
