@@ -4,7 +4,8 @@
  * Work is the number of pairs that the queries of a rank see. Blocks go, dearest first, to the rank
  * with the least work, every rank taking equally many blocks: tokens cost outside attention, too.
  * Coarse blocks are tried first, so that a rank holds few long pieces; finer ones down to the
- * alignment until the busiest rank is within a hundredth of what no cut can beat.
+ * alignment until the busiest rank is within a hundredth of what no cut can beat. At last the
+ * blocks of the busiest rank are dealt anew among it and a few others, by search.
  *
  * INV: a pure function of mask and options. */
 #include <stdlib.h>
@@ -25,6 +26,7 @@ typedef struct dealing {
     const int64_t *cost;
     dealt *block, *rank;
     int32_t *owner;
+    bool proven; /* all deals were looked at: none is better */
 } dealing;
 
 static int dearer_first(const void *a, const void *b)
@@ -73,46 +75,116 @@ static int64_t deal(dealing *w, int64_t most)
 
 /* ---- exchanges ------------------------------------------------------------------------------- */
 
-typedef struct swap { /* block `give` of the busiest rank against `take` of another; -1: nothing */
-    int64_t give, take, to, after; /* after: the work of the busier of the two */
-} swap;
+/* Blocks of a few ranks dealt anew among them: a search that gives the next dearest to the one with
+ * least first, and goes back as long as it may. */
+enum { POOL = 96, SEATS = 6, LOOKS = 12000, LOOKS_ALL = 1200000 };
+typedef struct pool {
+    int64_t seats, rank[SEATS];
+    int64_t count, work[POOL], at[POOL]; /* dearest first */
+    int64_t best, enough, looks;         /* work of the busiest, found and wanted; looks left */
+    uint8_t seat[POOL], found[POOL];     /* of each block, now and in the best deal */
+} pool;
 
-static void try_swap(const dealing *w, const int64_t *work, int64_t from, int64_t give, swap *best)
+static void search(pool *p, int64_t i, const int64_t *sum)
 {
-    int64_t a = w->block[give].work;
-    for (int64_t i = -1; i < w->blocks; i++) {
-        int64_t to = i < 0 ? 0 : w->owner[w->block[i].at], b = i < 0 ? 0 : w->block[i].work;
-        if (i < 0) /* to the least busy rank, for nothing */
-            for (int64_t r = 1; r < w->ranks; r++)
-                if (work[r] < work[to]) to = r;
-        if (to == from || b >= a) continue;
-        int64_t after = tsi_max_i64(work[from] - a + b, work[to] + a - b);
-        if (after < best->after) *best = (swap){ give, i, to, after };
+    if (p->best <= p->enough || p->looks-- <= 0) return;
+    if (i == p->count) {
+        p->best = 0;
+        for (int64_t s = 0; s < p->seats; s++)
+            p->best = tsi_max_i64(p->best, sum[s]);
+        memcpy(p->found, p->seat, sizeof p->found);
+        return;
+    }
+    uint32_t tried = 0;
+    for (int64_t turn = 0; turn < p->seats; turn++) {
+        int64_t to = -1, more[SEATS];
+        bool again = false; /* equal sums: the same deal under other names */
+        for (int64_t s = 0; s < p->seats; s++)
+            if (!(tried >> s & 1) && (to < 0 || sum[s] < sum[to])) to = s;
+        for (int64_t s = 0; s < p->seats; s++)
+            again |= tried >> s & 1 && sum[s] == sum[to];
+        tried |= 1u << to;
+        if (again || sum[to] + p->work[i] >= p->best) continue;
+        memcpy(more, sum, sizeof more);
+        more[to] += p->work[i];
+        p->seat[i] = (uint8_t)to;
+        search(p, i + 1, more);
     }
 }
 
-/* Improves a dealing by exchanges with the busiest rank until none helps; its work. */
+/* Deals the blocks of the pool's ranks anew; true: the busiest of them has less than before. */
+static bool deal_anew(dealing *w, int64_t *work, pool *p, int64_t *looks)
+{
+    int64_t sum = 0, most = 0;
+    p->count = 0;
+    for (int64_t s = 0; s < p->seats; s++) {
+        sum += work[p->rank[s]];
+        most = tsi_max_i64(most, work[p->rank[s]]);
+    }
+    for (int64_t i = 0; i < w->blocks; i++)
+        for (int64_t s = 0; s < p->seats; s++) {
+            if (w->owner[w->block[i].at] != p->rank[s]) continue;
+            if (p->count == POOL) return false;
+            p->work[p->count] = w->block[i].work;
+            p->at[p->count++] = w->block[i].at;
+        }
+    p->best = most;
+    p->looks = LOOKS;
+    p->enough = tsi_max_i64(p->enough, tsi_ceil_div(sum, p->seats));
+    search(p, 0, (const int64_t[SEATS]){ 0 });
+    *looks -= LOOKS - p->looks;
+    if (p->best >= most) return false;
+    for (int64_t s = 0; s < p->seats; s++)
+        work[p->rank[s]] = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        w->owner[p->at[i]] = (int32_t)p->rank[p->found[i]];
+        work[p->rank[p->found[i]]] += p->work[i];
+    }
+    return true;
+}
+
+/* Ranks by their work: place[0] has least. */
+static void by_work(const dealing *w, const int64_t *work, int64_t *place)
+{
+    for (int64_t r = 0; r < w->ranks; r++) {
+        int64_t i = r;
+        for (; i > 0 && work[place[i - 1]] > work[r]; i--)
+            place[i] = place[i - 1];
+        place[i] = r;
+    }
+}
+
+/* The busiest rank's blocks with those of one other, then of two, then of three neighbours among
+ * the ranks by their work, the least busy first. */
+static bool improve(dealing *w, int64_t *work, int64_t *place, int64_t enough, int64_t *looks)
+{
+    by_work(w, work, place);
+    for (int64_t seats = 2; seats <= SEATS; seats++)
+        for (int64_t i = 0; i + seats <= w->ranks && *looks > 0; i++) {
+            pool p = { .seats = seats, .enough = enough };
+            p.rank[0] = place[w->ranks - 1];
+            for (int64_t s = 1; s < seats; s++)
+                p.rank[s] = place[i + s - 1];
+            if (deal_anew(w, work, &p, looks)) return true;
+            w->proven = seats == w->ranks && p.count == w->blocks && p.looks > 0;
+        }
+    return false;
+}
+
+/* Improves a dealing until nothing helps; the work of the busiest rank. */
 static int64_t refine(dealing *w, int64_t enough)
 {
-    enum { ROUNDS = 400 };
-    int64_t *work = (int64_t *)(void *)w->rank, from = 0; /* the heap is done with */
+    int64_t *work = (int64_t *)(void *)w->rank; /* the heap is done with */
+    int64_t *place = work + w->ranks, looks = LOOKS_ALL, busiest;
     memset(work, 0, (size_t)w->ranks * sizeof *work);
     for (int64_t i = 0; i < w->blocks; i++)
         work[w->owner[w->block[i].at]] += w->block[i].work;
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int64_t r = from = 0; r < w->ranks; r++)
-            if (work[r] > work[from]) from = r;
-        swap best = { -1, -1, 0, work[from] };
-        for (int64_t i = 0; i < w->blocks && work[from] > enough; i++)
-            if (w->owner[w->block[i].at] == from) try_swap(w, work, from, i, &best);
-        if (best.give < 0) break;
-        int64_t change = w->block[best.give].work - (best.take < 0 ? 0 : w->block[best.take].work);
-        work[from] -= change;
-        work[best.to] += change;
-        w->owner[w->block[best.give].at] = (int32_t)best.to;
-        if (best.take >= 0) w->owner[w->block[best.take].at] = (int32_t)from;
-    }
-    return work[from];
+    do {
+        busiest = 0;
+        for (int64_t r = 0; r < w->ranks; r++)
+            busiest = tsi_max_i64(busiest, work[r]);
+    } while (busiest > enough && looks > 0 && improve(w, work, place, enough, &looks));
+    return busiest;
 }
 
 /* What no cut along these blocks can beat: the mean, and that of the dearest k ranks + 1 blocks
@@ -183,8 +255,8 @@ static ts_status sum_work(const ts_mask *mask, ts_cut *out)
 
 /* ---- by cost --------------------------------------------------------------------------------- */
 
-/* Exchanges look at all pairs of blocks: with more blocks than this, dealing alone is good. */
-enum { EXCHANGED_MAX = 2048 };
+/* With more blocks than this, dealing alone is good. */
+enum { EXCHANGED_MAX = 4096 };
 
 /* One attempt with blocks of `merge` finest ones; true: good enough. */
 static bool attempt(dealing *w, const int64_t *fine, int64_t fine_count, int64_t merge, ts_cut *out)
@@ -206,6 +278,7 @@ static bool attempt(dealing *w, const int64_t *fine, int64_t fine_count, int64_t
     if ((double)out->work_max <= 1.01 * (double)out->bound) return true;
     out->work_max = deal(w, w->blocks); /* without the equal numbers, then */
     if (w->blocks <= EXCHANGED_MAX) out->work_max = refine(w, out->bound + out->bound / 200);
+    if (w->proven) out->bound = out->work_max;
     return true;
 }
 
