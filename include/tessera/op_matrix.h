@@ -30,6 +30,10 @@ typedef struct ts_attention_options {
     uint64_t seed;       /* of its draws */
     int32_t algorithm;   /* ts_attention_algorithm, where the sequence is cut */
     int32_t reserved2;
+    /* NULL, or a tensor [B, H, T, S], any extent of which may be 1: numbers that are added to
+     * scores after caps, or (bool) which pairs are seen. The last resort: scores of all pairs
+     * exist. Gets a gradient like q, k and v. */
+    ts_tensor *bias;
 } ts_attention_options;
 
 typedef struct ts_attention_saved {

@@ -77,7 +77,7 @@ static int64_t deal(dealing *w, int64_t most)
 
 /* Blocks of a few ranks dealt anew among them: a search that gives the next dearest to the one with
  * least first, and goes back as long as it may. */
-enum { POOL = 96, SEATS = 6, LOOKS = 12000, LOOKS_ALL = 1200000 };
+enum { POOL = 96, SEATS = 6, LOOKS = 12000, LOOKS_ALL = 700000 };
 typedef struct pool {
     int64_t seats, rank[SEATS];
     int64_t count, work[POOL], at[POOL]; /* dearest first */

@@ -18,6 +18,7 @@
 #include "mask/mask.h"
 #include "op/core/common.h"
 #include "op/nn/attention.h"
+#include "op/nn/attention_bias.h"
 #include "op/nn/attention_context.h"
 #include "tensor/scope.h"
 
@@ -331,6 +332,12 @@ static ts_tensor *pack(ts_tensor *x)
     return ts_squeeze(ts_transpose(x, 1, 2), (const int64_t[]){ 0 }, 1);
 }
 
+static ts_tensor *bias_of(const ts_attention_options *options)
+{
+    bool has = options && options->struct_size > offsetof(ts_attention_options, bias);
+    return has ? options->bias : NULL;
+}
+
 ts_status(ts_attention_lse)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                             const ts_attention_options *options, ts_tensor *out[2])
 {
@@ -341,7 +348,10 @@ ts_status(ts_attention_lse)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
     ts_tensor *in[] = { packed ? unpack(q) : q, packed ? unpack(k) : k, packed ? unpack(v) : v };
     ts_tensor *made[TSI_OUTPUT_MAX] = { NULL };
     tsi_op_args args = { &tsi_op_attention, in, 3, 0, &a };
-    ts_status status = tsi_op_run(&args, made);
+    ts_tensor *bias = bias_of(options);
+    ts_status status =
+        bias ? tsi_attention_biased((ts_tensor *const[]){ in[0], in[1], in[2], bias }, &a, made)
+             : tsi_op_run(&args, made);
     out[0] = packed && status == TS_OK ? pack(made[0]) : made[0];
     out[1] = packed && status == TS_OK
                  ? ts_transpose(ts_squeeze(made[1], (const int64_t[]){ 0 }, 1), 0, 1)
@@ -365,6 +375,9 @@ ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention
     attention_attributes a;
     d_qkv[0] = d_qkv[1] = d_qkv[2] = NULL;
     TSI_TRY(attributes_of(options, &a));
+    if (bias_of(options))
+        return TSI_FAIL(TS_ERR_ARG, "attention_backward: gradients of attention with a bias come "
+                                    "from a tape (ts_backward), which has its scores");
     tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, &a };
     ts_status status = tsi_op_run(&args, made);
     for (int32_t i = 0; i < 3; i++)
