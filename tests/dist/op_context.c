@@ -69,6 +69,8 @@ static double difference(ts_tensor *a, ts_tensor *b)
     ts_tensor *x = ts_clamp(ts_cast(ts_tensor_full(a), TS_DTYPE_F64), -1e6, 1e6);
     ts_tensor *y = ts_clamp(ts_cast(ts_tensor_full(b), TS_DTYPE_F64), -1e6, 1e6);
     double value = NAN;
+    ts_shape shape = x ? ts_tensor_shape(x) : TS_SHAPE(1);
+    if (ts_shape_count(&shape) == 0) return 0;
     ts_tensor_item(ts_amax(ts_abs(ts_sub(x, y)), NULL, 0, 0), &value);
     return value;
 }
@@ -173,13 +175,28 @@ TS_TEST_RANKS(context_beside_heads, 4, 6)
     sweep(t, mesh, " tp:S(1)", t->count / 2, stride_of(7));
 }
 
-/* Two axes cut the sequence: heads on the inner, ring on the outer. */
-TS_TEST_RANKS(context_in_two_levels, 4)
+/* More ranks than a quick run has cores for. */
+TS_TEST_RANKS(context_beside_heads_at_length, 8, 10, 16)
 {
-    for (int32_t a = TS_ATTENTION_AUTO; a <= TS_ATTENTION_TWO_LEVEL; a++) {
-        setting s = { "causal", NULL, a, TS_DTYPE_F64, { 1, 4, 2, 23, 23, 4, 4 } };
-        compare(t, &s, "outer=2, cp=2", "outer:S(2) cp:S(2)");
-    }
+    char mesh[32];
+    if (!getenv("TEST_CONTEXT_STRIDE")) return;
+    (void)snprintf(mesh, sizeof mesh, "cp=%d, tp=2", (int)t->count / 2);
+    sweep(t, mesh, " tp:S(1)", t->count / 2, stride_of(1));
+}
+
+/* Two axes cut the sequence: heads on the inner, ring on the outer. Heads may be fewer than ranks,
+ * groups too. */
+TS_TEST_RANKS(context_in_two_levels, 4, 6)
+{
+    const char *mesh = t->count == 4 ? "outer=2, cp=2" : "outer=2, cp=3";
+    (void)ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL);
+    for (size_t m = 0; m < TSI_COUNT_OF(masks); m++)
+        for (int32_t a = TS_ATTENTION_AUTO; a <= TS_ATTENTION_TWO_LEVEL; a++) {
+            setting s = { masks[m], NULL, a, TS_DTYPE_F64, { 2, 4, 1 + m % 2, 37, 37, 4, 4 } };
+            if ((m + (size_t)a) % 2) continue;
+            tsi_comm_lend_nothing(t->me, m & 1);
+            compare(t, &s, mesh, "outer:S(2) cp:S(2)");
+        }
 }
 
 /* Fewer positions than ranks, and no queries at all. */
@@ -188,7 +205,7 @@ TS_TEST_RANKS(context_of_little, 3, 4)
     for (int64_t length = 0; length < 4; length++)
         for (int32_t a = TS_ATTENTION_GATHER; a <= TS_ATTENTION_HEADS; a++) {
             setting s = { "causal", NULL, a, TS_DTYPE_F32, { 1, 4, 4, length, length, 4, 4 } };
-            if (length > 0) compare(t, &s, t->count == 3 ? "cp=3" : "cp=4", "cp:S(2)");
+            compare(t, &s, t->count == 3 ? "cp=3" : "cp=4", "cp:S(2)");
         }
 }
 
@@ -350,6 +367,56 @@ TS_TEST_RANKS(context_counts_bytes_by_row, 4)
     ts_mesh_release(mesh);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Bytes that a rank holds at most beside what goes in, forward and backward, of its share. */
+static double bytes_a_token(test *t, ts_mesh *mesh, const char *mask, int64_t length,
+                            int32_t algorithm)
+{
+    ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+    ts_scope scope = ts_scope_open(t->me, "memory");
+    ts_attention_options options = TS_INIT(ts_attention_options);
+    options.mask = ts_mask_get(ts_rank_world(t->me), mask);
+    options.algorithm = algorithm;
+    ts_tensor *x[4], *out[2], *d[3];
+    for (int i = 0; i < 4; i++)
+        x[i] = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(1, 1, length, 8), "cp:HT(2)");
+    TEST_OK(t, ts_rank_memory_reset(t->me));
+    TEST_OK(t, ts_rank_memory(t->me, &before));
+    TEST_OK(t, ts_attention_lse(x[0], x[1], x[2], &options, out));
+    ts_attention_saved saved = { sizeof saved, x[0], x[1], x[2], out[0], out[1], x[3] };
+    TEST_OK(t, ts_attention_backward(&saved, &options, d));
+    for (int i = 0; i < 3; i++)
+        ts_tensor_wait(d[i]);
+    TEST_OK(t, ts_rank_memory(t->me, &after));
+    ts_scope_close(scope);
+    return (double)(after.peak - before.live) / (double)length;
+}
+
+/* Linear in the length; a ring's share of it shrinks with the ranks, in place and travelling. */
+TS_TEST_RANKS(context_memory_is_linear, 1, 2, 4)
+{
+    char text[16];
+    (void)snprintf(text, sizeof text, "cp=%d", (int)t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, text);
+    for (int kind = 0; kind < (t->count > 1 ? 2 : 1); kind++) {
+        tsi_comm_lend_nothing(t->me, kind);
+        const char *mask = "window(63, 0)";
+        double small = bytes_a_token(t, mesh, mask, 4096, TS_ATTENTION_RING);
+        double middle = bytes_a_token(t, mesh, mask, 16384, TS_ATTENTION_RING);
+        double large = bytes_a_token(t, mesh, mask, 65536, TS_ATTENTION_RING);
+        double whole = bytes_a_token(t, mesh, "causal", 4096, TS_ATTENTION_RING);
+        if (ts_rank_index(t->me) == 0)
+            printf("cp=%d, %s: %.0f, %.0f, %.0f bytes a token of 4 k, 16 k, 64 k; causal %.0f\n",
+                   (int)t->count, kind ? "travelling" : "in place", small, middle, large, whole);
+        TEST_CHECK(t, middle <= 1.05 * small && large <= 1.05 * middle);
+        /* o, its sums and parts, gradients, and those of two members: 20 rows of 8 floats */
+        TEST_CHECK(t, large * (double)t->count <= 20.0 * 8.0 * 4.0);
+    }
+    tsi_comm_lend_nothing(t->me, false);
+    ts_mesh_release(mesh);
+}
+
 /* ---- bad input ------------------------------------------------------------------------------- */
 
 static int draws(int64_t row, int64_t head, int64_t query, int64_t key, void *context)
@@ -388,6 +455,8 @@ TS_TEST_RANKS(context_refuses, 1, 3)
     refuse(t, mesh, "documents(12; 12)", 12, 0, "documents of 2 rows");
     refuse(t, mesh, NULL, 11, 0, "do not fit");
     refuse(t, mesh, "user(draws)", 12, 0, "not pure");
+    (void)ts_mask_dense(ts_rank_world(t->me), "table", 12, 2, (const unsigned char[24]){ 1 });
+    refuse(t, mesh, "dense(table)", 12, 0, "dense(table) is 12 x 2");
     if (t->count > 1)
         refuse(t, mesh, "causal", 12, TS_ATTENTION_TWO_LEVEL, "cut by two axes or more");
     ts_mesh_release(mesh);
