@@ -6,6 +6,7 @@
  *   bf16   the same with products in bf16, over f32
  *   dp=2   two ranks with half of the cores each and half of the batch each, over one rank
  *   tp=2   two ranks that share every layer, over one rank
+ *   pp=2   two ranks that have half of the layers each (bench_train_stages.c)
  *   --mesh A --against B   two meshes in turns (bench_train_pair.c)
  *
  * The batch is random tokens. The first step of each is not counted, the best of the others is. The
@@ -300,7 +301,7 @@ static int run_one(bench *self, const char *name, const char *mesh, ts_dtype com
 
 static bool is_run(const char *only)
 {
-    static const char *const names[] = { "f32", "bf16", "dp=2", "tp=2" };
+    static const char *const names[] = { "f32", "bf16", "dp=2", "tp=2", "pp=2" };
     bool found = only == NULL;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         found = found || strcmp(only, names[i]) == 0;
@@ -326,7 +327,7 @@ static int parse(asked *a, int argc, char **argv)
         CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda"),
         CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
         CLI_INT("warmup", &a->step.warmup, 1, 1000, "with --model: steps not counted; default 5"),
-        CLI_TEXT("only", &self->only, "NAME", "f32, bf16, dp=2 or tp=2; default: all"),
+        CLI_TEXT("only", &self->only, "NAME", "f32, bf16, dp=2, tp=2 or pp=2; default: all"),
         CLI_INT("rows", &self->rows, 1, 4096, "of the batch, of all ranks together; default 2"),
         CLI_INT("seconds", &self->seconds, 1, 3600, "for all, about; default 50; with --model 2"),
         CLI_INT("layers", &a->layers, 1, 1000, "of the model; default 12"),
@@ -355,7 +356,8 @@ static int parse(asked *a, int argc, char **argv)
     if (a->hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
     if (!is_run(self->only))
         return cli_fail_usage("bench train",
-                              "--only: expected f32, bf16, dp=2 or tp=2, found \"%s\"", self->only);
+                              "--only: expected f32, bf16, dp=2, tp=2 or pp=2, found \"%s\"",
+                              self->only);
     return -1;
 }
 
@@ -410,6 +412,20 @@ static int run_pair(asked *a)
     return code != 0 ? code : bench_lines_print(&a->self.lines, a->json);
 }
 
+/* Eight micro-batches of at least a row. */
+static int run_stages(asked *a)
+{
+    enum { MICROS = 8 };
+    const bench *self = &a->self;
+    if (self->only != NULL && strcmp(self->only, "pp=2") != 0) return 0;
+    bench_stages stages = { .config = self->config,
+                            .rows = self->rows > MICROS ? self->rows : MICROS,
+                            .context = self->context,
+                            .micros = MICROS,
+                            .seconds = (double)self->seconds / (self->only != NULL ? 4.0 : 14.0) };
+    return bench_train_stages(&stages, &a->self.lines);
+}
+
 int cli_bench_train(int argc, char **argv)
 {
     asked a = { .pair = { .against = "replicate=2", .pairs = 7 },
@@ -428,5 +444,6 @@ int cli_bench_train(int argc, char **argv)
     if (code == 0) code = run_one(&a.self, "bf16", "dp=1", TS_DTYPE_BF16, a.hot);
     if (code == 0) code = run_one(&a.self, "dp=2", "dp=2", TS_DTYPE_NONE, a.hot);
     if (code == 0) code = run_one(&a.self, "tp=2", "tp=2", TS_DTYPE_NONE, a.hot);
+    if (code == 0) code = run_stages(&a);
     return code != 0 ? code : bench_lines_print(&a.self.lines, a.json);
 }

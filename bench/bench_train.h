@@ -17,4 +17,12 @@ typedef struct bench_pair { /* one model on two meshes */
 /* 0, or the code of the command. */
 int bench_train_pair(const bench_pair *pair, bench_lines *lines);
 
+typedef struct bench_stages { /* one model as a pipeline of two ranks */
+    ts_model_config config;
+    int64_t rows, context, micros;
+    double seconds; /* for each of its runs, about */
+} bench_stages;
+/* 0, or the code of the command. */
+int bench_train_stages(const bench_stages *stages, bench_lines *lines);
+
 #endif
