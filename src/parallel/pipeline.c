@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "op/core/list.h"
+#include "parallel/lend.h"
 
 /* ---- the mesh of a stage --------------------------------------------------------------------- */
 
@@ -229,6 +230,7 @@ static ts_status create(ts_pipeline *p, const ts_stages *stages, const ts_schedu
     if (!p->here) return ts_rank_status(p->rank);
     p->stage_count = (int32_t)stages->count;
     p->micros = schedule->micros;
+    p->lends = tsi_lends(p->rank);
     p->stage = tsi_arena_calloc(&p->memory, (size_t)p->stage_count, sizeof *p->stage);
     if (!p->stage) return tsi_fail_memory("a pipeline", sizeof *p->stage);
     for (int32_t g = 0; g < p->stage_count; g++)

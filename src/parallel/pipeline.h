@@ -37,9 +37,9 @@ typedef struct tsi_flight { /* a stage's micro-batch between forward and last gr
 
 typedef struct tsi_passing { /* a link's micro-batch; all retained */
     ts_tensor *made;         /* by a stage of this rank, with its history */
-    ts_tensor *got;          /* from another rank */
+    ts_tensor *got;          /* from another rank, or the number of its loan */
     ts_tensor *leaf;         /* what this rank's users are given; their gradients add up in it */
-    ts_tensor **back;        /* gradients from other ranks, in the order of the messages */
+    ts_tensor **back; /* gradients from other ranks, in the order of the messages; the same */
     int32_t back_count;
     int32_t users; /* of this rank, whose gradients are still missing */
 } tsi_passing;
@@ -66,6 +66,7 @@ struct ts_pipeline {
     int64_t started_ns;     /* the step going on */
     int64_t cell;           /* that is run */
     bool announces, trains; /* the step going on */
+    bool lends;             /* tensors are not copied: messages are numbers of loans (lend.h) */
     void (*on_end)(void *context); /* (optional) it is destroyed */
     void *end_context;
     tsi_arena memory; /* of all arrays */
@@ -99,6 +100,9 @@ ts_tensor *tsi_pipeline_pass(ts_pipeline *p, ts_tensor *x, int32_t stage);
  * one left is such a sum already and is set aside while it runs. */
 ts_status tsi_pipeline_set_aside(ts_pipeline *p);
 ts_status tsi_pipeline_share(ts_pipeline *p);
+
+/* What came, or the tensor whose number came; it waits for it. maker */
+ts_tensor *tsi_pipeline_arrived(ts_pipeline *p, int64_t slot, ts_tensor *got);
 
 /* ---- computations (pipeline_run.c) ----------------------------------------------------------- */
 ts_status tsi_pipeline_forward(ts_pipeline *p, const ts_cell *c);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_message.c - tensors between the ranks of a pipeline.
  *
- * Sends and receives return at once; what is received completes when it is first used. Forward and
- * backward messages have channels of their own. In a step that announces, a text goes before each
- * tensor: "f32 [2, 8, 16] S(0), R", what it is and how it lies on the mesh of a stage. Afterwards
- * both ends know it, and the sender compares. */
+ * Sends and receives return at once; what is received completes when it is first used. Ranks of one
+ * process send the number of a loan instead of the tensor, which is then not copied (lend.h).
+ * Forward and backward messages have channels of their own. In a step that announces, a text goes
+ * before each tensor: "f32 [2, 8, 16] S(0), R", what it is and how it lies on the mesh of a stage.
+ * Afterwards both ends know it, and the sender compares. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "op/core/common.h"
+#include "parallel/lend.h"
 #include "parallel/pipeline.h"
 
 enum { ANNOUNCED_MAX = 512 };
@@ -171,6 +173,44 @@ static ts_status agree(ts_pipeline *p, const ts_cell *c, ts_tensor *x, const ts_
     return x ? compare(x, contract, p->graph.link[c->link].name) : TS_OK;
 }
 
+/* ---- tensors, or numbers of loans ------------------------------------------------------------ */
+
+static const ts_meta number_meta = { .shape = { .ndim = 1, .extent = { 1 } },
+                                     .dtype = TS_DTYPE_I64 };
+
+/* Each rank of the stage has a number of its own. */
+static ts_status number_at(const int64_t *global, void *element, void *context)
+{
+    (void)global;
+    memcpy(element, context, sizeof(uint64_t));
+    return TS_OK;
+}
+
+static ts_status send(ts_pipeline *p, ts_tensor *x, const ts_peer *to)
+{
+    if (!p->lends) return (ts_send)(x, to);
+    TSI_TRY(tsi_tensor_ready(x));
+    uint64_t number = tsi_lend(x);
+    ts_tensor *message =
+        number ? ts_from_function(number_at, &number, announced_sharding(p), number_meta) : NULL;
+    return message ? (ts_send)(message, to) : ts_rank_status(p->rank);
+}
+
+static ts_tensor *receive(ts_pipeline *p, const tsi_contract *contract, const ts_peer *from)
+{
+    if (p->lends) return (ts_recv)(&number_meta, announced_sharding(p), from);
+    return (ts_recv)(&contract->meta, contract->sharding, from);
+}
+
+ts_tensor *tsi_pipeline_arrived(ts_pipeline *p, int64_t slot, ts_tensor *got)
+{
+    if (tsi_tensor_ready(got) != TS_OK || !p->lends) return got;
+    uint64_t number;
+    memcpy(&number, tsi_array_data(got->array), sizeof number);
+    const tsi_contract *contract = &p->contract[slot];
+    return tsi_borrow(p->rank, number, &contract->meta, contract->sharding);
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c)
@@ -180,7 +220,7 @@ ts_status tsi_pipeline_send_forward(ts_pipeline *p, const ts_cell *c)
     ts_peer to = peer_of(p, c->peer, TSI_CHANNEL_FORWARD);
     TSI_ASSERT(x->made != NULL);
     TSI_TRY(agree(p, c, x->made, &to, &p->contract[slot]));
-    return (ts_send)(x->made, &to);
+    return send(p, x->made, &to);
 }
 
 ts_status tsi_pipeline_receive_forward(ts_pipeline *p, const ts_cell *c)
@@ -189,7 +229,7 @@ ts_status tsi_pipeline_receive_forward(ts_pipeline *p, const ts_cell *c)
     const tsi_contract *contract = &p->contract[slot];
     ts_peer from = peer_of(p, c->peer, TSI_CHANNEL_FORWARD);
     TSI_TRY(agree(p, c, NULL, &from, &p->contract[slot]));
-    ts_tensor *got = (ts_recv)(&contract->meta, contract->sharding, &from);
+    ts_tensor *got = receive(p, contract, &from);
     p->passing[slot].got = ts_tensor_retain(got);
     return ts_rank_status(p->rank);
 }
@@ -213,7 +253,7 @@ ts_status tsi_pipeline_send_backward(ts_pipeline *p, const ts_cell *c)
     TSI_TRY(ts_grad_settle(x->leaf));
     ts_tensor *grad = gradient_or_zeros(&p->contract[slot], x->leaf);
     if (!grad) return ts_rank_status(p->rank);
-    TSI_TRY((ts_send)(grad, &to));
+    TSI_TRY(send(p, grad, &to));
     ts_tensor_release(x->leaf); /* a weight gradient that follows holds what it needs */
     x->leaf = NULL;
     return TS_OK;
@@ -225,7 +265,7 @@ ts_status tsi_pipeline_receive_backward(ts_pipeline *p, const ts_cell *c)
     const tsi_contract *contract = &p->contract[slot];
     tsi_passing *x = &p->passing[slot];
     ts_peer from = peer_of(p, c->peer, TSI_CHANNEL_BACKWARD);
-    ts_tensor *got = (ts_recv)(&contract->meta, contract->sharding, &from);
+    ts_tensor *got = receive(p, contract, &from);
     if (!got) return ts_rank_status(p->rank);
     TSI_ASSERT(x->back_count < p->graph.link[c->link].to_count);
     x->back[x->back_count++] = ts_tensor_retain(got);

@@ -17,9 +17,11 @@
 /* A tensor between stages as this rank's users are given it. */
 static ts_tensor *leaf_of(ts_pipeline *p, int32_t link, int32_t micro)
 {
-    tsi_passing *x = &p->passing[tsi_pipeline_slot(p, link, micro)];
-    ts_tensor *source = x->made ? x->made : x->got;
+    int64_t slot = tsi_pipeline_slot(p, link, micro);
+    tsi_passing *x = &p->passing[slot];
     if (x->leaf) return x->leaf;
+    ts_tensor *source = x->made ? x->made : x->got ? tsi_pipeline_arrived(p, slot, x->got) : NULL;
+    if (!source && ts_rank_status(p->rank) != TS_OK) return NULL;
     if (!source) {
         TSI_FAIL(TS_ERR_STATE, "pipeline: %s was not received", p->graph.link[link].name);
         return NULL;
@@ -146,16 +148,18 @@ static ts_tensor *add(ts_tensor *sum, ts_tensor *more)
 }
 
 /* What came back for a tensor this rank made: from its own users, then from other ranks. */
-static ts_status gradient_of(ts_pipeline *p, tsi_passing *x, ts_tensor **out)
+static ts_status gradient_of(ts_pipeline *p, int64_t slot, ts_tensor **out)
 {
+    const tsi_passing *x = &p->passing[slot];
     *out = NULL;
     if (x->leaf && x->made) {
         TSI_TRY(ts_grad_settle(x->leaf));
         *out = ts_tensor_grad(x->leaf);
     }
     for (int32_t i = 0; i < x->back_count; i++) {
-        TSI_TRY(tsi_tensor_ready(x->back[i]));
-        *out = add(*out, x->back[i]);
+        ts_tensor *back = tsi_pipeline_arrived(p, slot, x->back[i]);
+        TSI_TRY(ts_rank_status(p->rank));
+        *out = add(*out, back);
     }
     return ts_rank_status(p->rank);
 }
@@ -174,10 +178,11 @@ static ts_status collect_roots(ts_pipeline *p, const ts_cell *c, bool seeds, roo
     for (int32_t o = 0; o < s->output_count; o++) {
         int32_t link = s->link[o];
         if (link < 0 || !p->graph.link[link].gradient) continue;
-        tsi_passing *x = &p->passing[tsi_pipeline_slot(p, link, c->micro)];
+        int64_t slot = tsi_pipeline_slot(p, link, c->micro);
+        const tsi_passing *x = &p->passing[slot];
         ts_tensor *seed = NULL;
         if (!x->made || !ts_tensor_needs_grad(x->made)) continue;
-        if (seeds) TSI_TRY(gradient_of(p, x, &seed));
+        if (seeds) TSI_TRY(gradient_of(p, slot, &seed));
         if (seeds && !seed) continue;
         out->root[out->count] = x->made;
         out->seed[out->count++] = seed;
