@@ -143,20 +143,22 @@ static int read_numbers(command *self)
     if (self->cost != NULL &&
         !schedule_cost_text(self->cost, &r->cost, &r->cost_count, error, sizeof error))
         return cli_fail_usage("schedule", "--cost: %s", error);
+    if (self->cost != NULL) schedule_measured(self->cost, &r->size);
+    if (r->size.ranks <= 0) r->size.ranks = 4;
+    if (r->size.micro_batches <= 0) r->size.micro_batches = 8;
     return -1;
 }
 
 int cli_schedule(int argc, char **argv)
 {
-    command self = { .request.size = { .struct_size = sizeof(ts_schedule_options),
-                                       .ranks = 4,
-                                       .micro_batches = 8 } };
+    command self = { .request.size = { .struct_size = sizeof(ts_schedule_options) } };
     ts_schedule_options *size = &self.request.size;
     const cli_option options[] = {
         CLI_INT("ranks", &size->ranks, 1, 65536, "ranks of the pipeline (4)"),
         CLI_INT("stages", &size->stages_per_rank, 1, 65536, "per rank; what the schedule needs"),
         CLI_INT("micro-batches", &size->micro_batches, 1, 1 << 20, "of a batch (8)"),
-        CLI_TEXT("cost", &self.cost, "TEXT|FILE", "F=1,I=1,W=1,comm=0,memory=1"),
+        CLI_TEXT("cost", &self.cost, "TEXT|FILE",
+                 "F=1,I=1,W=1,comm=0,memory=1, or a measured run's stages.json"),
         CLI_TEXT("memory", &self.memory, "N", "a rank keeps at most so many activations"),
         CLI_FLAG("all", &self.all, "every schedule that has a meaning for these numbers"),
         CLI_FLAG("search", &self.search, "the best order that can be found"),
@@ -181,11 +183,11 @@ int cli_schedule(int argc, char **argv)
     if (self.batch != NULL) return cli_batch("schedule", self.batch, schedule_serve, NULL);
     if (argc - 1 > CASES_MAX)
         return cli_fail_usage("schedule", "%d names; at most %d", argc - 1, CASES_MAX);
-    int64_t count = collect(&self, argc, argv, names);
-    if (count == 0)
-        return cli_fail_usage("schedule", "which schedule? A name, a file, --all or --search; see "
-                                          "tessera schedule --help");
     code = read_numbers(&self);
+    int64_t count = code < 0 ? collect(&self, argc, argv, names) : 0;
+    if (code < 0 && count == 0)
+        code = cli_fail_usage("schedule", "which schedule? A name, a file, --all or --search; see "
+                                          "tessera schedule --help");
     if (code < 0) code = run(&self, names, count);
     free(self.request.cost);
     return code;

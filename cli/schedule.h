@@ -31,6 +31,8 @@ typedef struct schedule_case {
  * False: `error` says why. To be freed. */
 bool schedule_cost_text(const char *text, ts_stage_cost **out, int64_t *count, char *error,
                         size_t size);
+/* Ranks and micro-batches of the run that such a file was measured in, where they are 0. */
+void schedule_measured(const char *path, ts_schedule_options *size);
 bool schedule_cost_json(const ts_json *value, ts_stage_cost **out, int64_t *count, char *error,
                         size_t size);
 bool schedule_open(const schedule_request *request, schedule_case *out, char *error, size_t size);

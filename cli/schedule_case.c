@@ -85,6 +85,17 @@ static bool read_file(const char *path, ts_stage_cost **out, int64_t *count, cha
     return good;
 }
 
+void schedule_measured(const char *path, ts_schedule_options *size)
+{
+    ts_json_document *document = NULL;
+    if (strchr(path, '=') != NULL || !cli_json_read("schedule", path, &document)) return;
+    const ts_json *root = ts_json_root(document);
+    if (size->ranks == 0) size->ranks = ts_json_int(ts_json_member(root, "ranks"), 0);
+    if (size->micro_batches == 0)
+        size->micro_batches = ts_json_int(ts_json_member(root, "micro_batches"), 0);
+    ts_json_release(document);
+}
+
 bool schedule_cost_text(const char *text, ts_stage_cost **out, int64_t *count, char *error,
                         size_t size)
 {

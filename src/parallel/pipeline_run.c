@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "parallel/pipeline.h"
+#include "parallel/unit.h"
 #include "tensor/scope.h"
 #include "tessera/parallel.h"
 
@@ -215,6 +216,22 @@ static void forget_flight(ts_pipeline *p, const ts_cell *c)
     }
 }
 
+/* Units that are let go after every forward are gathered and reduced for each micro-batch: more
+ * messages in less memory. */
+static bool by_micro(const ts_module *m)
+{
+    const tsi_unit *u = m->unit;
+    return u && u->options.reshard == TS_RESHARD_YES;
+}
+
+static bool stage_by_micro(const tsi_stage *s)
+{
+    bool all = s->module_count > 0;
+    for (int64_t i = 0; i < s->module_count && all; i++)
+        all = by_micro(s->module[i]);
+    return all;
+}
+
 static ts_status run_backward(ts_pipeline *p, const ts_cell *c, ts_backward_part part)
 {
     roots r = { .count = 0 };
@@ -222,7 +239,7 @@ static ts_status run_backward(ts_pipeline *p, const ts_cell *c, ts_backward_part
     tsi_pipeline_begins(p);
     ts_backward_options options = TS_INIT(ts_backward_options);
     options.part = part;
-    options.lazy = 1;
+    options.lazy = !stage_by_micro(&p->stage[c->stage]);
     if (r.count == 0) return TS_OK;
     return ts_backward_from(r.root, part == TS_BACKWARD_WEIGHTS ? NULL : r.seed, r.count, &options);
 }
@@ -277,7 +294,7 @@ ts_status tsi_pipeline_reside(ts_pipeline *p, int32_t stage, bool gathers)
 {
     for (int64_t i = 0; i < p->stage[stage].module_count; i++) {
         ts_module *m = p->stage[stage].module[i];
-        if (m->unit) TSI_TRY(gathers ? ts_fsdp_gather(m) : ts_fsdp_release(m));
+        if (m->unit && !by_micro(m)) TSI_TRY(gathers ? ts_fsdp_gather(m) : ts_fsdp_release(m));
     }
     return TS_OK;
 }

@@ -90,7 +90,10 @@ ts_status tsi_stages_write(const tsi_run *run)
     TSI_TRY(tsi_train_path(run->config, "stages.json", path));
     tsi_text_printf(&out, "{\"schedule\": ");
     tsi_text_json(&out, run->config->parallel.schedule);
-    tsi_text_printf(&out, ", \"bubble\": %.6f, \"cost\": [", m->bubble);
+    tsi_text_printf(&out,
+                    ", \"ranks\": %lld, \"micro_batches\": %lld, \"bubble\": %.6f, \"cost\": [",
+                    (long long)ts_schedule_ranks(m->schedule),
+                    (long long)ts_schedule_micro_batches(m->schedule), m->bubble);
     for (int64_t g = 0; g < ts_schedule_stages(m->schedule); g++)
         tsi_text_printf(&out,
                         "%s\n {\"F\": %.9f, \"I\": %.9f, \"W\": %.9f, \"comm\": 0, \"memory\": 1}",

@@ -77,6 +77,7 @@ else
     verify qwen3 "pp=2, cp=2" --schedule zbv --micro-batches 3
     verify gpt2 "fsdp=2, pp=2" --schedule zbv --micro-batches 3 --reshard no
     verify mixtral "pp=2, fsdp=2" --ep 2 --micro-batches 3
+    verify llama "pp=2, fsdp=2" --schedule zb1p --micro-batches 3 --reshard yes
 fi
 verify_mpi mpich 2 qwen3 "pp=2" --schedule zbv --micro-batches 3
 verify_mpi openmpi 4 gpt2 "pp=2, tp=2" --schedule zb1p
@@ -109,7 +110,7 @@ check_same() { # name
 }
 check_same "it loses as one rank does"
 succeeds "the report draws its last step" grep -q 'class="gantt"' "$work/run/report.html"
-says "its costs are those of a schedule" 0 "makespan" "$tessera" schedule 1F1B --ranks 2 --cost "$work/run/stages.json"
+says "its costs are those of a schedule" 0 "makespan" "$tessera" schedule 1F1B --cost "$work/run/stages.json"
 says "another pipeline goes on" 0 "going on after step 3" "$tessera" train "$work/a.ini" --set train.steps=4 \
     --set parallel.mesh="pp=4"
 says "the plan tells its memory" 0 '"pipeline": {"stages": 4, "micro_batches": 8, "bubble": ' "$tessera" train \
