@@ -146,7 +146,7 @@ bool cli_field_refuse(const char *key, const ts_json *value, const char *expecte
                       size_t size);
 
 /* ---- text out -------------------------------------------------------------------------------- */
-enum { CLI_COLUMNS_MAX = 12, CLI_CELL_MAX = 48 };
+enum { CLI_COLUMNS_MAX = 12, CLI_CELL_MAX = 64 };
 /* A table whose columns are as wide as their widest cell; numbers are aligned right. */
 typedef struct cli_table {
     size_t columns, rows, capacity;

@@ -222,6 +222,21 @@ static int print_config(const ts_train_config *config)
     return 0;
 }
 
+/* A key, or all of a section, with the value that it has. */
+static int explain(const ts_train_config *config, const char *key)
+{
+    size_t length = ts_train_config_explain(config, key, NULL, 0);
+    if (length == 0)
+        return cli_fail_usage("train",
+                              "--explain: there is no key \"%s\"; --print-config lists all", key);
+    char *text = malloc(length + 1);
+    if (text == NULL) return cli_fail("train", "out of memory");
+    ts_train_config_explain(config, key, text, length + 1);
+    fputs(text, stdout);
+    free(text);
+    return 0;
+}
+
 static int configure(ts_train_config *config, const char *path, const cli_list *sets)
 {
     if (path && ts_train_config_read(config, path) != TS_OK)
@@ -237,10 +252,13 @@ int cli_train(int argc, char **argv)
     job j = { .terminal = isatty(STDOUT_FILENO) == 1 };
     cli_list sets = { 0 };
     bool print = false, plan = false, json = false;
+    const char *key = NULL;
     int64_t flops = 0;
     const cli_option options[] = {
         CLI_LIST("set", &sets, "KEY=VALUE", "instead of what CONFIG says: train.steps=100"),
         CLI_FLAG("print-config", &print, "print the whole configuration and end"),
+        CLI_TEXT("explain", &key, "KEY",
+                 "say what a key (train.steps) or the keys of a section (train) mean, and end"),
         CLI_FLAG("plan-only", &plan,
                  "print memory, traffic and time of a step and end; needs no data and no ranks"),
         CLI_FLAG("json", &json, "with --plan-only: as JSON"),
@@ -257,9 +275,11 @@ int cli_train(int argc, char **argv)
     };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
-    if (argc > 2 || (argc < 2 && !print)) return cli_fail_usage("train", "needs one CONFIG file");
+    if (argc > 2 || (argc < 2 && !print && !key))
+        return cli_fail_usage("train", "needs one CONFIG file");
     if (ts_train_config_create(&j.config) != TS_OK) return cli_fail("train", "%s", ts_last_error());
     code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
+    if (code < 0 && key) code = explain(j.config, key);
     if (code < 0 && print) code = print_config(j.config);
     if (code < 0 && plan) code = cli_train_plan(j.config, json, 1e9 * (double)flops);
     if (code < 0 && ts_train_config_check(j.config) != TS_OK)

@@ -63,6 +63,34 @@ static void put_stages(const ts_train_cost *c, ts_json_writer *json)
     ts_json_put_close(json, '}');
 }
 
+static void put_places(const ts_train_cost *c, ts_json_writer *json)
+{
+    ts_json_put_key(json, "axes");
+    ts_json_put_open(json, '[');
+    for (int32_t k = 0; k < c->axis_count; k++) {
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "name", c->axis[k].name);
+        ts_json_put_member_int(json, "size", c->axis[k].size);
+        ts_json_put_member_int(json, "stride", c->axis[k].stride);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+    ts_json_put_key(json, "layout");
+    ts_json_put_open(json, '[');
+    for (int32_t i = 0; i < c->param_count; i++) {
+        const ts_train_param *p = &c->param[i];
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "pattern", p->pattern);
+        ts_json_put_member_text(json, "shape", p->shape);
+        ts_json_put_member_text(json, "placements", p->layout);
+        ts_json_put_member_int(json, "count", p->count);
+        ts_json_put_member_int(json, "elements", p->elements);
+        ts_json_put_member_int(json, "bytes", p->bytes);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+}
+
 static int print_json(const ts_train_cost *c, double rate)
 {
     ts_json_writer json = { 0 };
@@ -86,10 +114,12 @@ static int print_json(const ts_train_cost *c, double rate)
         ts_json_put_member_text(&json, "kind", t->kind);
         ts_json_put_member_int(&json, "count", t->count);
         ts_json_put_member_int(&json, "bytes", t->bytes);
+        ts_json_put_member_real(&json, "seconds", t->seconds);
         ts_json_put_close(&json, '}');
     }
     ts_json_put_close(&json, ']');
     if (c->stages > 0) put_stages(c, &json);
+    put_places(c, &json);
     ts_json_put_member_real(&json, "flops_per_second", rate);
     ts_json_put_member_real(&json, "compute_seconds", compute_seconds(c, rate));
     ts_json_put_member_real(&json, "comm_seconds", c->comm_seconds);
@@ -100,32 +130,100 @@ static int print_json(const ts_train_cost *c, double rate)
     return code;
 }
 
-static int print_text(const ts_train_cost *c, double rate)
+/* "fsdp  128 ranks, 8 apart, in 8 groups: 0 8 .. 1016" */
+static void print_axis(const ts_train_cost *c, const ts_train_axis *axis)
+{
+    int64_t last = (axis->size - 1) * axis->stride;
+    printf("        %-9s %6lld rank%s", axis->name, (long long)axis->size,
+           axis->size == 1 ? "" : "s");
+    if (axis->size == 1) {
+        printf("\n");
+        return;
+    }
+    if (axis->stride > 1) printf(", %lld apart", (long long)axis->stride);
+    printf(", in %lld group%s: 0 %lld", (long long)(c->ranks / axis->size),
+           c->ranks == axis->size ? "" : "s", (long long)axis->stride);
+    if (axis->size > 2) printf(axis->size > 3 ? " .. %lld" : " %lld", (long long)last);
+    printf("\n");
+}
+
+static void print_mesh(const ts_train_cost *c)
+{
+    printf("mesh    %lld ranks, %lld tokens a step\n", (long long)c->ranks, (long long)c->tokens);
+    for (int32_t k = 0; k < c->axis_count; k++)
+        print_axis(c, &c->axis[k]);
+}
+
+static void print_parameters(const ts_train_cost *c)
+{
+    static const char *const names[] = { "parameters", ">number",       "shape",
+                                         "placements", ">of this rank", NULL };
+    cli_table table;
+    char bytes[32];
+    cli_table_begin(&table, names);
+    for (int32_t i = 0; i < c->param_count; i++) {
+        const ts_train_param *p = &c->param[i];
+        cli_table_row(&table);
+        cli_table_cell(&table, 0, "%s", p->pattern);
+        cli_table_cell(&table, 1, "%lld", (long long)p->count);
+        cli_table_cell(&table, 2, "%s", p->shape);
+        cli_table_cell(&table, 3, "%s", p->layout);
+        cli_table_cell(&table, 4, "%s", cli_bytes(bytes, sizeof bytes, p->bytes));
+    }
+    cli_table_print(&table, stdout);
+    cli_table_release(&table);
+}
+
+static void print_memory(const ts_train_cost *c)
 {
     char a[32], b[32];
-    printf("model   %lld parameters, %.4g FLOP per token\n", (long long)c->parameters,
-           c->flops_per_token);
-    printf("mesh    %lld ranks, %lld tokens a step\n", (long long)c->ranks, (long long)c->tokens);
     printf("memory  %s of the rank with most:\n", cli_bytes(a, sizeof a, c->memory.peak));
     for (int k = 0; k < TS_MEMORY_KINDS; k++)
         if (c->memory.at_peak[k] > 0 || c->memory.most[k] > 0)
             printf("        %-12s %12s   at most %s\n", ts_memory_kind_name((ts_memory_kind)k),
                    cli_bytes(a, sizeof a, c->memory.at_peak[k]),
                    cli_bytes(b, sizeof b, c->memory.most[k]));
-    if (c->stages > 0) {
-        printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:",
-               (long long)c->stages, (long long)c->micro_batches, 100 * c->bubble);
-        for (int64_t i = 0; i < c->place_count; i++)
-            printf("%s %s", i > 0 ? "," : "", cli_bytes(a, sizeof a, c->place_bytes[i]));
-        printf("\n");
-    }
+}
+
+static void print_stages(const ts_train_cost *c)
+{
+    char a[32];
+    if (c->stages == 0) return;
+    printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:",
+           (long long)c->stages, (long long)c->micro_batches, 100 * c->bubble);
+    for (int64_t i = 0; i < c->place_count; i++)
+        printf("%s %s", i > 0 ? "," : "", cli_bytes(a, sizeof a, c->place_bytes[i]));
+    printf("\n");
+}
+
+/* A step is products, then each kind of traffic: nothing is assumed to overlap. */
+static void print_time(const ts_train_cost *c, double rate)
+{
+    char bytes[32];
+    double products = compute_seconds(c, rate), all = products + c->comm_seconds;
+    double share = all > 0 ? 100 / all : 0;
     for (int32_t i = 0; i < c->traffic_count; i++)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
-               cli_bytes(a, sizeof a, c->traffic[i].bytes));
+               cli_bytes(bytes, sizeof bytes, c->traffic[i].bytes));
     printf("step    %.4g s: %.4g s of products at %.3g FLOP/s a rank, %.4g s of communication\n",
-           compute_seconds(c, rate) + c->comm_seconds, compute_seconds(c, rate), rate,
-           c->comm_seconds);
+           all, products, rate, c->comm_seconds);
+    printf("        %-33s %10.4g s %6.1f %%\n", "products", products, share * products);
+    for (int32_t i = 0; i < c->traffic_count; i++)
+        if (share * c->traffic[i].seconds >= 0.05)
+            printf("        %-16s %-16s %10.4g s %6.1f %%\n", c->traffic[i].axes,
+                   c->traffic[i].kind, c->traffic[i].seconds, share * c->traffic[i].seconds);
+}
+
+static int print_text(const ts_train_cost *c, double rate)
+{
+    printf("model   %lld parameters, %.4g FLOP per token\n", (long long)c->parameters,
+           c->flops_per_token);
+    print_mesh(c);
+    print_parameters(c);
+    print_memory(c);
+    print_stages(c);
+    print_time(c, rate);
     return 0;
 }
 

@@ -44,7 +44,23 @@ typedef struct ts_train_traffic {
     char axes[40]; /* that the group lies along: "fsdp", "replicate+fsdp" */
     char kind[24]; /* "exchange", "reduce_exchange", "all_reduce" ... */
     int64_t count, bytes;
+    double seconds; /* on the machine that TESSERA_MODEL says, one after the other */
 } ts_train_traffic;
+
+/* An axis of the model's mesh; experts over a part of one make an axis "ep" of it. */
+typedef struct ts_train_axis {
+    char name[16];
+    int64_t size, stride; /* ranks of a group; how far apart neighbours are */
+} ts_train_axis;
+
+/* Parameters whose names differ in numbers alone, and that lie alike. */
+enum { TS_TRAIN_PARAMS_MAX = 96 };
+typedef struct ts_train_param {
+    char pattern[96];           /* "model.layers.*.mlp.up_proj.weight" */
+    char shape[40], layout[56]; /* "[1024, 4096]"; "fsdp:S(0) tp:S(1)", "whole" */
+    int64_t count, elements;    /* of parameters; of all of them, globally */
+    int64_t bytes;              /* of all of them on this rank */
+} ts_train_param;
 
 typedef struct ts_train_cost {
     size_t struct_size;
@@ -63,6 +79,9 @@ typedef struct ts_train_cost {
     double bubble;
     int64_t stages, micro_batches, place_count;
     int64_t place_bytes[TS_TRAIN_PLACES_MAX];
+    int32_t axis_count, param_count;
+    ts_train_axis axis[TS_NDIM_MAX];
+    ts_train_param param[TS_TRAIN_PARAMS_MAX]; /* the last one takes what has no room */
 } ts_train_cost;
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -169,6 +188,10 @@ TS_API int64_t ts_train_config_get(const ts_train_config *config, const char *ke
                                    size_t size);
 /* The whole configuration as an INI file with comments; like snprintf. */
 TS_API size_t ts_train_config_text(const ts_train_config *config, char *out, size_t size);
+/* What "train.steps", or every key of the section "train", means, takes and is now; like snprintf.
+ * 0: there is no such key. */
+TS_API size_t ts_train_config_explain(const ts_train_config *config, const char *key, char *out,
+                                      size_t size);
 /* Does it fit together? ts_train_run asks this first. */
 TS_API TS_NODISCARD ts_status ts_train_config_check(const ts_train_config *config);
 

@@ -417,6 +417,29 @@ int64_t ts_train_config_get(const ts_train_config *config, const char *name, cha
     return (int64_t)give(&text, out, size);
 }
 
+size_t ts_train_config_explain(const ts_train_config *config, const char *name, char *out,
+                               size_t size)
+{
+    tsi_text text = { 0 };
+    const char *dot = name ? strchr(name, '.') : NULL;
+    size_t section = dot ? (size_t)(dot - name) : name ? strlen(name) : 0;
+    for (size_t i = 0; config && name && i < KEYS; i++) {
+        const key *k = &keys[i];
+        bool ours = strlen(k->section) == section && strncmp(k->section, name, section) == 0;
+        if (!ours || (dot && strcmp(k->name, dot + 1) != 0)) continue;
+        tsi_text_printf(&text, "%s.%s = ", k->section, k->name);
+        print_value(&text, config, k);
+        tsi_text_printf(&text, "\n    %s\n    ", k->help);
+        if (k->kind == KIND_INT || k->kind == KIND_REAL)
+            tsi_text_printf(&text, "a %snumber from %g to %g, ",
+                            k->kind == KIND_INT ? "whole " : "", k->low, k->high);
+        else
+            tsi_text_add(&text, k->kind == KIND_PATH ? "a path, " : "text, ");
+        tsi_text_printf(&text, "by default %s\n", k->otherwise[0] ? k->otherwise : "nothing");
+    }
+    return give(&text, out, size);
+}
+
 size_t ts_train_config_text(const ts_train_config *config, char *out, size_t size)
 {
     tsi_text text = { 0 };
@@ -522,10 +545,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
-    if (c->train.batch % c->train.accumulate != 0)
-        return TSI_FAIL(TS_ERR_ARG, "train.batch: %lld rows cannot be run in %lld equal parts",
-                        (long long)c->train.batch, (long long)c->train.accumulate);
-    return check_numbers(c);
+    TSI_TRY(check_numbers(c));
+    return tsi_train_fits(c);
 }
 
 ts_status ts_train_config_check(const ts_train_config *c)

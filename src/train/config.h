@@ -73,6 +73,8 @@ struct ts_train_config {
 
 /* ts_train_config_check but for where data and results lie. */
 ts_status tsi_train_config_meaning(const ts_train_config *config);
+/* Do sizes that have to agree? If not, the sentence has the arithmetic and what would do. */
+ts_status tsi_train_fits(const ts_train_config *config);
 ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
 ts_status tsi_keep_parse(const char *text, tsi_keep *out);
 /* "a/b" of the output directory into a buffer of TSI_CONFIG_TEXT_MAX bytes; fails if too long. */

@@ -155,7 +155,7 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
     int64_t states = c->weight_bytes + c->optimizer_bytes + c->gradient_bytes;
     c->activation_bytes = tsi_pool_used(pool, -1).peak - states;
     if (c->activation_bytes < 0) c->activation_bytes = 0; /* a rank without rows has no gradients */
-    return TS_OK;
+    return tsi_describe_model(m, c);
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -345,8 +345,25 @@ static ts_status forecast_schedule(const ts_train_config *config, int64_t places
     return status;
 }
 
+/* All of it is run. */
+static ts_status forecast_whole(const ts_train_config *config, ts_train_cost *out)
+{
+    ts_roles roles;
+    *out = (ts_train_cost){ .struct_size = sizeof *out };
+    TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
+    int64_t vocab = 0;
+    TSI_TRY(find_vocabulary(config, &vocab));
+    int64_t places = roles.size[TS_ROLE_PIPELINE];
+    if (places > 0) {
+        TSI_TRY(forecast_stages(config, vocab, places, out));
+        return forecast_schedule(config, places, out);
+    }
+    return tsi_train_estimate_rank(config, vocab, 0, out); /* it has the largest pieces */
+}
+
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
 {
+    enum { MANY = 512 }; /* ranks; with fewer all layers are quick */
     if (!config || !out) return TSI_FAIL(TS_ERR_NULL, "forecast: an argument is NULL");
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(tsi_train_config_meaning(config));
@@ -356,12 +373,8 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
         return TSI_FAIL(TS_ERR_ARG,
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
-    int64_t vocab = 0;
-    TSI_TRY(find_vocabulary(config, &vocab));
-    int64_t places = roles.size[TS_ROLE_PIPELINE];
-    if (places > 0) {
-        TSI_TRY(forecast_stages(config, vocab, places, out));
-        return forecast_schedule(config, places, out);
-    }
-    return tsi_train_estimate_rank(config, vocab, 0, out); /* it has the largest pieces */
+    if (roles.ranks >= MANY && roles.size[TS_ROLE_PIPELINE] < 2 &&
+        tsi_forecast_by_layers(config, forecast_whole, out))
+        return TS_OK;
+    return forecast_whole(config, out);
 }

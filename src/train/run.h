@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "comm/model/model_engine.h"
 #include "model/model.h"
 #include "tessera/checkpoint.h"
 #include "train/config.h"
@@ -138,16 +139,26 @@ ts_train_shape tsi_train_shape(const ts_train_config *config);
 /* As ts_train_forecast, of one rank; a vocabulary of 0 is the configuration's. */
 ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
                                   ts_train_cost *out);
+/* What a step of many like layers costs, from short models of the same kind; false: it cannot be
+ * said so, and nothing was recorded but what the forecast of a short one recorded. */
+typedef ts_status (*tsi_forecast_fn)(const ts_train_config *config, ts_train_cost *out);
+bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forecast,
+                            ts_train_cost *out);
 
 /* ---- traffic */
 typedef struct tsi_traffic { /* of one rank */
     ts_mesh *mesh;
     tsi_observer hears;
+    tsi_model_machine machine; /* whose seconds are counted */
     int32_t count, reserved;
     ts_train_traffic row[TS_TRAFFIC_MAX];
 } tsi_traffic;
 ts_status tsi_traffic_begin(tsi_traffic *traffic, ts_mesh *mesh);
 void tsi_traffic_end(tsi_traffic *traffic);
+
+/* ---- what lies where */
+/* Axes and parameters of a materialised model into *out. */
+ts_status tsi_describe_model(ts_model *model, ts_train_cost *out);
 
 /* ---- the model */
 typedef struct tsi_declare_how {

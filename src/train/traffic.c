@@ -3,8 +3,10 @@
  * by kind of operation: an observer of what is issued.
  *
  * Bytes are by information, as the model engine counts them, whatever the engine. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "comm/comm.h"
 #include "comm/model/model_engine.h"
 #include "train/run.h"
@@ -47,17 +49,15 @@ static void hear_issue(void *context, void *what)
     tsi_traffic *t = context;
     const tsi_work *work = ((const tsi_issued *)what)->operation;
     if (!work->team || work->team->size < 2) return;
-    tsi_model_machine machine = { .ranks_per_node = 1,
-                                  .latency_s = { 1, 1 },
-                                  .bandwidth = { 1, 1 } };
     tsi_model_counts counts = { 0 };
     char axes[sizeof t->row[0].axes];
     bool folds = work->print.kind == TSI_COMM_EXCHANGE && work->print.reduce != 0;
-    tsi_model_cost(&machine, work, &counts);
+    tsi_model_cost(&t->machine, work, &counts);
     axes_of(t->mesh, work->team, axes, sizeof axes);
     ts_train_traffic *row = row_of(
         t, axes, folds ? "reduce_exchange" : tsi_comm_kind_name((tsi_comm_kind)work->print.kind));
     row->count++;
+    row->seconds += counts.seconds;
     for (int link = 0; link < TSI_LINK_COUNT; link++)
         row->bytes += counts.bytes[link];
 }
@@ -65,6 +65,7 @@ static void hear_issue(void *context, void *what)
 ts_status tsi_traffic_begin(tsi_traffic *t, ts_mesh *mesh)
 {
     *t = (tsi_traffic){ .mesh = mesh };
+    TSI_TRY(tsi_model_machine_parse(getenv("TESSERA_MODEL"), &t->machine));
     t->hears = (tsi_observer){ .context = t, .hear = { [TSI_NEWS_ISSUE] = hear_issue } };
     return tsi_observers_add(&mesh->rank->observers, &t->hears);
 }

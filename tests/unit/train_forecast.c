@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said of published models before they run: exact numbers of parameters on the numbers of
+ * ranks that people use, within seconds and a small memory; and that few layers tell the same as
+ * all of them. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "harness/test.h"
+#include "train/run.h"
+
+static ts_train_config *published(test *t, const char *name, const char *mesh, const char *set)
+{
+    char path[512];
+    ts_train_config *config = NULL;
+    TEST_OK(t, ts_train_config_create(&config));
+    snprintf(path, sizeof path, TS_SOURCE_DIR "/examples/train/%s.ini", name);
+    TEST_OK(t, ts_train_config_read(config, path));
+    snprintf(path, sizeof path, "parallel.mesh=%s", mesh);
+    TEST_OK(t, ts_train_config_set(config, path));
+    if (set) TEST_OK(t, ts_train_config_set(config, set));
+    return config;
+}
+
+static void same(test *t, const char *what, int64_t have, int64_t want)
+{
+    TEST_SAY(t, have == want, "%s: %lld, not %lld", what, (long long)have, (long long)want);
+}
+
+static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
+{
+    same(t, "parameters", a->parameters, b->parameters);
+    same(t, "weights", a->weight_bytes, b->weight_bytes);
+    same(t, "gradients", a->gradient_bytes, b->gradient_bytes);
+    same(t, "activations", a->activation_bytes, b->activation_bytes);
+    same(t, "peak", a->memory.peak, b->memory.peak);
+    for (int k = 0; k < TS_MEMORY_KINDS; k++) {
+        same(t, ts_memory_kind_name((ts_memory_kind)k), a->memory.at_peak[k], b->memory.at_peak[k]);
+        same(t, "the most", a->memory.most[k], b->memory.most[k]);
+    }
+    same(t, "kinds of traffic", a->traffic_count, b->traffic_count);
+    for (int32_t i = 0; i < a->traffic_count; i++) {
+        TEST_CHECK(t, strcmp(a->traffic[i].axes, b->traffic[i].axes) == 0);
+        same(t, a->traffic[i].kind, a->traffic[i].bytes, b->traffic[i].bytes);
+        same(t, a->traffic[i].axes, a->traffic[i].count, b->traffic[i].count);
+    }
+    same(t, "patterns", a->param_count, b->param_count);
+    for (int32_t i = 0; i < a->param_count; i++)
+        same(t, a->param[i].pattern, a->param[i].bytes, b->param[i].bytes);
+    TEST_CHECK(t, a->flops_per_token > 0.999999999 * b->flops_per_token &&
+                      a->flops_per_token < 1.000000001 * b->flops_per_token);
+}
+
+/* Below 512 ranks all layers are run, so both ways can be compared. */
+TS_TEST(few_layers_tell_of_all)
+{
+    static const char *const row[][3] = {
+        { "llama3-8b", "fsdp=8", "parallel.recompute=none" },
+        { "llama3-8b", "fsdp=4, tp=2", "parallel.recompute=full" },
+        { "llama3-70b", "fsdp=8, tp=4", "parallel.recompute=select" },
+        { "llama3-70b", "replicate=2, fsdp=4", "parallel.recompute=4" },
+        { "llama3-405b", "fsdp=8, cp=2, tp=4", "parallel.reshard=no" },
+        { "qwen3-30b-a3b", "fsdp=8", "parallel.ep=4" },
+        { "mixtral-8x7b", "fsdp=4, tp=2", NULL },
+        { "deepseek-v3", "fsdp=16, tp=2", "parallel.ep=8" },
+    };
+    int taken = 0;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        ts_train_config *config = published(t, row[i][0], row[i][1], row[i][2]);
+        static ts_train_cost few, all;
+        bool said = tsi_forecast_by_layers(config, ts_train_forecast, &few);
+        TEST_OK(t, ts_train_forecast(config, &all));
+        fprintf(stderr, "  %s on %s: %s\n", row[i][0], row[i][1], said ? "in line" : "all");
+        taken += said;
+        if (said) same_costs(t, &few, &all);
+        ts_train_config_destroy(config);
+    }
+    TEST_CHECK(t, taken >= 6); /* a way that is never taken would prove nothing */
+}
+
+TS_TEST(published_sizes_on_usual_ranks)
+{
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } row[] = { { "gpt2-124m", 124439808 },       { "llama3-8b", 8030261248 },
+                { "llama3-70b", 70553706496 },    { "llama3-405b", 405853388800 },
+                { "qwen3-30b-a3b", 30532122624 }, { "mixtral-8x7b", 46702792704 },
+                { "deepseek-v3", 671026419200 } };
+    static const struct {
+        const char *mesh;
+        int64_t ranks;
+    } mesh[] = { { "fsdp=8", 8 },
+                 { "fsdp=32, tp=2", 64 },
+                 { "fsdp=64, tp=8", 512 },
+                 { "replicate=2, fsdp=256, tp=8", 4096 } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        for (size_t k = 0; k < sizeof mesh / sizeof mesh[0]; k++) {
+            static ts_train_cost cost;
+            ts_train_config *config = published(t, row[i].name, mesh[k].mesh, NULL);
+            TEST_OK(t, ts_train_forecast(config, &cost));
+            same(t, row[i].name, cost.parameters, row[i].parameters);
+            same(t, mesh[k].mesh, cost.ranks, mesh[k].ranks);
+            TEST_CHECK(t, cost.memory.peak > 0 && cost.traffic_count > 0 && cost.comm_seconds > 0);
+            ts_train_config_destroy(config);
+        }
+}
+
+/* VmHWM of this process, in KiB. */
+static long peak_kib(void)
+{
+    char line[256];
+    long kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1) break;
+    if (file) fclose(file);
+    return kib;
+}
+
+TS_TEST(the_largest_on_16384_ranks)
+{
+    static ts_train_cost cost;
+    clock_t begin = clock(); /* of this process: others may have the cores */
+    ts_train_config *config = published(t, "llama3-405b", "fsdp=2048, tp=8", NULL);
+    TEST_OK(t, ts_train_forecast(config, &cost));
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    long kib = peak_kib();
+    fprintf(stderr, "  %.2f s, %ld MiB\n", seconds, kib / 1024);
+    same(t, "parameters", cost.parameters, 405853388800);
+    same(t, "ranks", cost.ranks, 16384);
+    if (!TSI_SANITIZED) {
+        TEST_SAY(t, seconds < 2, "%g s", seconds);
+        TEST_SAY(t, kib > 0 && kib < 200 * 1024, "%ld KiB", kib);
+    }
+    ts_train_config_destroy(config);
+}
