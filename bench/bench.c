@@ -22,6 +22,8 @@ static const cli_subject benches[] = {
       cli_bench_cuda },
     { "attention", "any mask, forward and backward, against products; cut sequences; memory",
       cli_bench_attention },
+    { "experts", "a layer of experts against products, copies, a dense layer and PyTorch",
+      cli_bench_experts },
     { "pipeline", "steps of a pipeline against the makespan of its schedule", cli_bench_pipeline },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };

@@ -22,6 +22,7 @@ int cli_bench_kernels(int argc, char **argv);
 int cli_bench_replay(int argc, char **argv);
 int cli_bench_space(int argc, char **argv);
 int cli_bench_attention(int argc, char **argv);
+int cli_bench_experts(int argc, char **argv);
 int cli_bench_pipeline(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
 int cli_bench_checkpoint(int argc, char **argv);

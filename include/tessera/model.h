@@ -113,7 +113,26 @@ typedef struct ts_model_options {
     int32_t balance;   /* ts_balance of that cut; auto: head and tail, by cost of documents */
     int64_t ep;        /* the experts of a layer are cut over groups of so many neighbouring ranks,
                           evenly or not; 0: they are not */
+    /* Of routers; 0: none. Each layer's losses are added in backward (ts_model_router_factor). */
+    double aux_loss;      /* on E sum over experts of share of choices * mean score, of a batch */
+    double sequence_loss; /* the same of each sequence, their mean */
+    double z_loss;        /* on the mean of (log sum of exponentials)^2 of the router's rows */
+    double bias_rate;     /* ts_model_router_step moves selection biases by it (deepseek_v3) */
+    double capacity;      /* an expert takes ceil(capacity T K / E) choices of a sequence of T, in
+                             the order of tokens; others are dropped: their weights are 0 */
+    int32_t count_loads;  /* 1: routers count, without any of the above, too */
+    int32_t reserved;
 } ts_model_options;
+
+/* What the router of one layer did since ts_model_router_step: of all ranks together. */
+typedef struct ts_router_report {
+    size_t struct_size;
+    int64_t layer;                          /* of the model */
+    int64_t tokens, dropped;                /* tokens seen; choices that had no room */
+    double load_ratio;                      /* choices of the busiest expert over the mean */
+    double entropy;                         /* of the shares of choices, in nats; log E: even */
+    double aux_loss, sequence_loss, z_loss; /* mean of the calls, with their factors */
+} ts_router_report;
 
 /* A model as a pipeline; see ts_model_pipeline. */
 typedef struct ts_model_pipeline_options {
@@ -189,6 +208,21 @@ TS_API ts_status ts_model_documents(ts_model *model, const ts_mask *documents);
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */
 TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels);
+/* ---- routers of experts: they count where the options ask for it. A forward that runs again in
+ * backward counts once. ---- */
+/* Layers with experts that this rank has. getter */
+TS_API int64_t ts_model_router_count(const ts_model *model);
+/* Of the index-th of them; load [experts] receives the choices of each, or is NULL. recorded [coll]
+ */
+TS_API ts_status ts_model_router_read(ts_model *model, int64_t index, ts_router_report *out,
+                                      double *load);
+/* Before an optimiser's step, after the backward of all its parts: selection biases move by
+ * bias_rate sign(mean load - load), less the mean of that; the counts begin anew. recorded [coll]
+ */
+TS_API ts_status ts_model_router_step(ts_model *model);
+/* What the caller multiplies the model's loss by before backward (1 / parts, a loss scale):
+ * routers' losses are, too. 1 at first. recorded */
+TS_API ts_status ts_model_router_factor(ts_model *model, double factor);
 /* The model's blocks as stages, in order; the model is declared on ts_pipeline_mesh of options.mesh
  * and has no storage yet: ts_model_materialize then makes or reads this rank's blocks alone. maker,
  * agreed by all ranks of the mesh */

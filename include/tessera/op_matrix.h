@@ -103,6 +103,9 @@ TS_API ts_tensor *ts_rope_(ts_tensor *x, ts_tensor *table); /* in place */
 /* Mean over labels that are not -100; classes (the last dim) may be sharded. */
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *logits, ts_tensor *labels);
 TS_API ts_tensor *ts_cross_entropy_sum(ts_tensor *logits, ts_tensor *labels);
+/* x itself; backward the loss, one number, gets `factor` as its gradient, as if it had been added
+ * to what the tape ends in: the loss of a layer, which need not leave the layer for that. */
+TS_API ts_tensor *ts_with_loss(ts_tensor *x, ts_tensor *loss, double factor);
 typedef struct ts_cross_entropy_options {
     size_t struct_size;
     ts_tensor *weight;      /* [C], of each class; NULL: 1 */
@@ -156,6 +159,7 @@ TS_END_C
 #define ts_embedding(...) (ts_here(TS_HERE), ts_embedding(__VA_ARGS__))
 #define ts_rope_(...) (ts_here(TS_HERE), ts_rope_(__VA_ARGS__))
 #define ts_rope(...) (ts_here(TS_HERE), ts_rope(__VA_ARGS__))
+#define ts_with_loss(...) (ts_here(TS_HERE), ts_with_loss(__VA_ARGS__))
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
 #define ts_cross_entropy_with(...) (ts_here(TS_HERE), ts_cross_entropy_with(__VA_ARGS__))

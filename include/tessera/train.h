@@ -115,6 +115,11 @@ typedef struct ts_train_step {
     double scale;         /* of the loss in backward */
     int64_t skipped;      /* 1: gradients were not finite, the weights stayed as they were */
     double eval_loss;     /* of the held-out rows after this step; NaN: they were not evaluated */
+    /* Of models with experts, else 0: the busiest expert's load over the mean, of the worst layer;
+     * the least entropy of a layer's loads (nats); choices dropped; the routers' losses, summed. */
+    double load_ratio, load_entropy;
+    int64_t dropped;
+    double router_loss;
 } ts_train_step;
 
 typedef struct ts_train_options {

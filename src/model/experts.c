@@ -13,7 +13,7 @@
  * of the choice. */
 #include <math.h>
 
-#include "model/part.h"
+#include "model/router.h"
 
 typedef struct experts { /* x, which, weight -> y */
     tsi_part part;
@@ -22,6 +22,7 @@ typedef struct experts { /* x, which, weight -> y */
 
 typedef struct choosing {
     tsi_part part;
+    tsi_router *state;           /* the model's */
     ts_tensor *router, *bias;    /* [E, C], [E] or NULL */
     ts_module *experts, *shared; /* the latter or NULL */
 } choosing;
@@ -61,20 +62,28 @@ static ts_tensor *choice(const choosing *e, ts_tensor *scores_BTE)
     return which;
 }
 
+/* Scores as shares: each token's add up to 1. */
+static ts_tensor *shares(ts_tensor *scores_BTE)
+{
+    int64_t last = -1;
+    return ts_div(scores_BTE, ts_add_scalar(ts_sum(scores_BTE, &last, 1, 1), 1e-20));
+}
+
 /* Which experts a token goes to, and with what weights. */
-static ts_tensor *route(const choosing *e, ts_tensor *x_BTC, ts_tensor **which_BTK)
+static ts_tensor *route(choosing *e, ts_tensor *x_BTC, bool again, ts_tensor **which_BTK)
 {
     const ts_model *m = e->part.model;
     const ts_model_config *c = &m->config;
     ts_dtype dtype = ts_tensor_dtype(x_BTC);
-    ts_tensor *scores = tsi_part_linear(m, x_BTC, e->router, NULL), *weight_BTK = NULL;
-    if (dtype != TS_DTYPE_F64) scores = ts_cast(scores, TS_DTYPE_F32);
+    ts_tensor *logits = tsi_part_linear(m, x_BTC, e->router, NULL), *scores, *weight_BTK = NULL;
+    if (dtype != TS_DTYPE_F64) logits = ts_cast(logits, TS_DTYPE_F32);
     if (e->bias) {
-        scores = ts_sigmoid(scores);
+        scores = ts_sigmoid(logits);
         *which_BTK = choice(e, scores);
         weight_BTK = ts_gather(scores, 2, *which_BTK);
     } else {
-        weight_BTK = best(ts_softmax(scores, -1), c->experts_per_token, which_BTK);
+        scores = ts_softmax(logits, -1);
+        weight_BTK = best(scores, c->experts_per_token, which_BTK);
     }
     int64_t last = -1;
     if (c->route_sum) {
@@ -83,6 +92,10 @@ static ts_tensor *route(const choosing *e, ts_tensor *x_BTC, ts_tensor **which_B
     }
     if (c->route_scale != 0.0 && c->route_scale != 1.0)
         weight_BTK = ts_mul_scalar(weight_BTK, c->route_scale);
+    if (weight_BTK && tsi_router_works(m)) {
+        tsi_routed routed = { logits, e->bias ? shares(scores) : scores, *which_BTK, weight_BTK };
+        weight_BTK = tsi_router_weights(e->state, &routed, again);
+    }
     return ts_cast(weight_BTK, dtype);
 }
 
@@ -148,15 +161,15 @@ static ts_module *experts_add(const tsi_builder *b, ts_module *above)
 
 static void choosing_forward(void *state, const ts_module_io *io)
 {
-    const choosing *e = state;
-    ts_tensor *x = io->input[0], *which = NULL, *weight = route(e, x, &which);
+    choosing *e = state;
+    ts_tensor *x = io->input[0], *which = NULL, *weight = route(e, x, io->phase != 0, &which);
     ts_tensor *y = TS_CALL(e->experts, x, which, weight);
     io->output[0] = e->shared ? ts_add(y, TS_CALL(e->shared, x)) : y;
 }
 
 static const ts_module_desc choosing_desc = TSI_PART_DESC("choosing", choosing_forward);
 
-ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name)
+ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name, int64_t layer)
 {
     choosing *e = tsi_part_add(b, above, name, &choosing_desc, sizeof *e);
     if (!e) return NULL;
@@ -168,6 +181,8 @@ ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *
     if (c->family == TS_MODEL_DEEPSEEK_V3)
         e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
     e->experts = experts_add(b, m);
+    e->state = tsi_router_add(b->model, layer, e->bias);
+    if (!e->state) return NULL;
     if (c->shared_experts > 0)
         e->shared = tsi_part_mlp(b, m, "shared_experts", c->shared_experts * c->expert_width);
     return m;

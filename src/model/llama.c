@@ -165,7 +165,7 @@ static ts_module *block_add(const tsi_builder *b, int64_t index)
     l->attention =
         c->kv_rank > 0 ? tsi_part_latent(b, m, "self_attn", index) : attention_add(b, m, index);
     l->norm_m = tsi_part_norm(b, m, "post_attention_layernorm", false);
-    l->mlp = tsi_model_has_experts(c, index) ? tsi_part_experts(b, m, "mlp")
+    l->mlp = tsi_model_has_experts(c, index) ? tsi_part_experts(b, m, "mlp", index)
                                              : tsi_part_mlp(b, m, "mlp", c->intermediate);
     return m;
 }

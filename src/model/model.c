@@ -82,6 +82,28 @@ static ts_status build_tree(ts_model *m, int32_t dtype)
     return TS_OK;
 }
 
+/* What routers are asked for and cannot do. */
+static ts_status check_router(const ts_model *m)
+{
+    const ts_model_options *o = &m->router_options;
+    bool asked = o->aux_loss != 0 || o->sequence_loss != 0 || o->z_loss != 0 || o->bias_rate != 0 ||
+                 o->capacity != 0;
+    if (asked && m->config.experts <= 0)
+        return TSI_FAIL(TS_ERR_ARG, "model: losses and balance of routers: the model has none");
+    if (!(o->aux_loss >= 0 && o->sequence_loss >= 0 && o->z_loss >= 0 && o->bias_rate >= 0 &&
+          o->capacity >= 0))
+        return TSI_FAIL(TS_ERR_ARG,
+                        "model: of routers aux_loss %g, sequence_loss %g, z_loss %g, bias_rate %g "
+                        "and capacity %g are 0 or more",
+                        o->aux_loss, o->sequence_loss, o->z_loss, o->bias_rate, o->capacity);
+    if (o->bias_rate > 0 && m->config.family != TS_MODEL_DEEPSEEK_V3)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "model: bias_rate %g: only routers of deepseek_v3 have a "
+                        "selection bias",
+                        o->bias_rate);
+    return TS_OK;
+}
+
 static ts_status declare_with(ts_model *m, const ts_model_options *options,
                               const tsi_model_plan *plan)
 {
@@ -89,6 +111,10 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
     m->attention = options ? options->attention : 0;
     m->balance = options ? options->balance : 0;
     m->sequence = plan->sequence;
+    if (options)
+        memcpy(&m->router_options, options,
+               options->struct_size < sizeof *options ? options->struct_size : sizeof *options);
+    TSI_TRY(check_router(m));
     TSI_TRY(build_tree(m, options ? options->dtype : 0));
     TSI_TRY(tsi_model_plan_apply(plan, m));
     if (!m->origin) return TS_OK;
@@ -116,6 +142,7 @@ static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)
     m->rank = mesh->rank;
     m->mesh = ts_mesh_retain(mesh);
     m->config = *config;
+    m->router_factor = 1.0;
     if (m->config.norm_epsilon == 0.0 && !config->exact) m->config.norm_epsilon = 1e-5;
     if (m->config.init_deviation == 0.0 && !config->exact) m->config.init_deviation = 0.02;
     if (m->config.rope_theta == 0.0) m->config.rope_theta = 10000.0;
@@ -196,6 +223,7 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     m->ep_axes = model->ep_axes; /* the mesh is split already */
     m->attention = model->attention;
     m->balance = model->balance;
+    m->router_options = model->router_options;
     ts_status status = build_tree(m, 0);
     if (status == TS_OK) status = wrap_alike(m->root, model->root);
     if (status == TS_OK && model->has_units) status = ts_model_fsdp(m, &model->units);
@@ -238,6 +266,7 @@ void ts_model_destroy(ts_model *m)
     tsi_model_stages_destroy(m->stages);
     ts_module_destroy(m->root);
     tsi_free(m->block);
+    tsi_model_routers_release(m);
     tsi_free(m->here);
     tsi_tensor_release(m->rope);
     ts_sharding_release(m->tokens);

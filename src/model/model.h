@@ -40,6 +40,10 @@ struct ts_model {
     int32_t attention, balance; /* of ts_model_options */
     const ts_mask *documents;   /* retained, or NULL */
     int32_t has_units, reserved;
+    struct tsi_router **router; /* [router_count]: of layers with experts (router.h) */
+    int64_t router_count;
+    ts_model_options router_options; /* of which the routers' part is used */
+    double router_factor;
     ts_fsdp_options units; /* as ts_model_fsdp was given them */
 };
 
@@ -72,6 +76,7 @@ ts_mesh *tsi_model_first(const ts_model *model); /* of the first of them alone; 
 /* Logits of a model in stages, on every rank, without gradients. maker [coll] */
 ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
+void tsi_model_routers_release(ts_model *model);
 
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */

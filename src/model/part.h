@@ -65,7 +65,8 @@ ts_tensor *tsi_part_heads(ts_tensor *x_BTC, int64_t count, int64_t size);
 /* The gated feed-forward of a width (llama.c). */
 ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name, int64_t width);
 /* A router and its experts, beside them those that see every token (experts.c). */
-ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name);
+ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *name,
+                            int64_t layer);
 /* Attention whose keys and values are kept as one latent row a token (latent.c). */
 ts_module *tsi_part_latent(const tsi_builder *b, ts_module *above, const char *name, int64_t layer);
 

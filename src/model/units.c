@@ -27,11 +27,23 @@ static void axes_text(const ts_model *m, uint32_t without, char *out)
     }
 }
 
-static int32_t all_but_experts(const char *name, ts_shape shape, int32_t otherwise, void *context)
+/* A selection bias is written between steps (router.c) and never reduced: it stays whole. */
+static bool is_bias_of_choice(const char *name)
+{
+    return strstr(name, ".e_score_correction_bias") != NULL;
+}
+
+static int32_t all_but_bias(const char *name, ts_shape shape, int32_t otherwise, void *context)
 {
     const ts_fsdp_options *given = context;
-    if (strstr(name, ".experts.")) return TS_FSDP_IGNORE;
+    if (is_bias_of_choice(name)) return TS_FSDP_IGNORE;
     return given->dim ? given->dim(name, shape, otherwise, given->dim_context) : otherwise;
+}
+
+static int32_t all_but_experts(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    if (strstr(name, ".experts.")) return TS_FSDP_IGNORE;
+    return all_but_bias(name, shape, otherwise, context);
 }
 
 /* The experts of block i as a unit of their own, if there is an axis left to cut them. */
@@ -83,8 +95,8 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
     axes_text(m, m->ep_axes, rest);
     if (!units.axes && all[0]) units.axes = all;
     bool spread = m->ep_axes && strcmp(all, rest) != 0;
-    if (spread) {
-        units.dim = all_but_experts;
+    if (m->router_count > 0) {
+        units.dim = spread ? all_but_experts : all_but_bias;
         units.dim_context = &m->units;
     }
     for (int64_t i = tied; i < m->block_count; i++) {

@@ -109,6 +109,16 @@ ts_status ts_module_reset(ts_module *root)
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
+/* Is something around this call run again in backward? Then this module is, too. */
+static bool runs_again_here(ts_rank *rank)
+{
+    const tsi_tensor_state *tensors = tsi_slot_get(rank, TSI_SLOT_TENSOR);
+    const tsi_stream_log *log = tensors ? tensors->streams : NULL;
+    while (log && !log->replays)
+        log = log->below;
+    return log != NULL;
+}
+
 static void forward(ts_module *m, ts_tensor *const *input, int32_t count, ts_tensor **output,
                     int32_t phase)
 {
@@ -118,7 +128,7 @@ static void forward(ts_module *m, ts_tensor *const *input, int32_t count, ts_ten
                         .output = output,
                         .input_count = count,
                         .output_count = m->desc.output_count,
-                        .phase = phase };
+                        .phase = phase || runs_again_here(m->rank) };
     m->desc.forward(m->state, &io);
 }
 

@@ -55,6 +55,10 @@ typedef struct tsi_parallel_keys {
     int64_t micro_batches;
 } tsi_parallel_keys;
 
+typedef struct tsi_experts_keys {
+    double aux_loss, sequence_loss, z_loss, bias_rate, capacity;
+} tsi_experts_keys;
+
 typedef struct tsi_log_keys {
     char prompt[TSI_CONFIG_TEXT_MAX];
     int64_t report, sample;
@@ -68,6 +72,7 @@ struct ts_train_config {
     tsi_checkpoint_keys checkpoint;
     tsi_optimizer_keys optimizer;
     tsi_parallel_keys parallel;
+    tsi_experts_keys experts;
     tsi_log_keys log;
 };
 

@@ -51,6 +51,12 @@ static void add_line(tsi_text *text, const tsi_history *h, const ts_train_step *
     tsi_text_printf(text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
     member(text, "scale", s->scale);
     if (!isnan(s->eval_loss)) member(text, "eval_loss", s->eval_loss);
+    if (s->load_ratio > 0) {
+        member(text, "load_ratio", s->load_ratio);
+        member(text, "load_entropy", s->load_entropy);
+        member(text, "router_loss", s->router_loss);
+        tsi_text_printf(text, ", \"dropped\": %lld", (long long)s->dropped);
+    }
     tsi_text_printf(text, ", \"skipped\": %lld, \"run\": \"%016llx\"}\n", (long long)s->skipped,
                     (unsigned long long)h->run);
 }
@@ -92,6 +98,10 @@ static ts_status read_line(tsi_history *h, const char *line, int64_t last)
                         .memory_bytes = ts_json_int(ts_json_member(root, "memory_bytes"), 0),
                         .scale = real(root, "scale"),
                         .eval_loss = real(root, "eval_loss"),
+                        .load_ratio = ts_json_real(ts_json_member(root, "load_ratio"), 0),
+                        .load_entropy = ts_json_real(ts_json_member(root, "load_entropy"), 0),
+                        .router_loss = ts_json_real(ts_json_member(root, "router_loss"), 0),
+                        .dropped = ts_json_int(ts_json_member(root, "dropped"), 0),
                         .skipped = ts_json_int(ts_json_member(root, "skipped"), 0) };
     snprintf(run, sizeof run, "%016llx", (unsigned long long)h->run);
     bool ours = strcmp(ts_json_text(ts_json_member(root, "run"), ""), run) == 0;

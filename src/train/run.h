@@ -6,6 +6,7 @@
  *   report.c  the page at the end              history.c the log, read again when resuming
  *   output.c  the directory and its lock       trainer.c the loop
  *   evaluate.c the loss of held-out rows
+ *   routers.c loads of experts
  *
  * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
  * the configuration; clocks and callbacks only decide when to stop, and all ranks agree on that. */
@@ -74,6 +75,7 @@ typedef struct tsi_run {
     ts_memory planned; /* by kind */
     tsi_measures measures;
     tsi_history history;
+    FILE *loads;     /* rank 0: experts.jsonl, from the first step with routers on; or NULL */
     double seconds;  /* of all steps of this process */
     int64_t skipped; /* steps left out, up to the latest, in a row */
     bool late;       /* a step is told of while the next one runs on the device */
@@ -189,6 +191,10 @@ void tsi_measure_step(tsi_run *run); /* counts operators and communication up to
 ts_status tsi_history_open(tsi_history *history, const char *path, int64_t step);
 ts_status tsi_history_add(tsi_history *history, const ts_train_step *step);
 void tsi_history_close(tsi_history *history);
+
+/* ---- routers of experts: OUTPUT/experts.jsonl */
+/* Between backward and update: reads, logs and tells what routers did, moves biases. [coll] */
+ts_status tsi_run_routers(tsi_run *run, ts_train_step *step);
 
 /* ---- the page */
 ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result);

@@ -131,6 +131,12 @@ static ts_status declare(const ts_train_config *c, ts_mesh *mesh, const tsi_decl
     options.dtype = ts_dtype_parse(c->model.dtype);
     options.compute = c->model.compute[0] ? (int32_t)ts_dtype_parse(c->model.compute) : 0;
     options.ep = c->parallel.ep;
+    options.aux_loss = c->experts.aux_loss;
+    options.sequence_loss = c->experts.sequence_loss;
+    options.z_loss = c->experts.z_loss;
+    options.bias_rate = c->experts.bias_rate;
+    options.capacity = c->experts.capacity;
+    options.count_loads = 1;
     options.attention = algorithm_of(c->parallel.attention);
     ts_balance balance;
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
@@ -277,8 +283,9 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *l
     ts_tensor *ids = tsi_run_rows(run, step, part * rows, rows, 0);
     ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
     lap(run, TSI_PHASE_DATA, mark);
-    ts_tensor *mean = ts_model_loss(run->model, ids, labels);
     double factor = run->scale.value / (double)parts;
+    TSI_TRY(ts_model_router_factor(run->model, factor));
+    ts_tensor *mean = ts_model_loss(run->model, ids, labels);
     ts_tensor *root = factor != 1.0 ? ts_mul_scalar(mean, factor) : mean;
     ts_status status = add_loss(run, loss, mean);
     lap(run, TSI_PHASE_FORWARD, mark);
@@ -332,6 +339,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
         status = run->stages ? run_staged(run, step, part, loss, mark)
                              : run_part(run, step, part, loss, mark);
+    if (status == TS_OK) status = tsi_run_routers(run, out);
     if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
     if (status == TS_OK)
         status = ts_optimizer_step_with(
@@ -615,6 +623,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (status == TS_OK) status = loop(&run, out);
     if (status == TS_OK) status = finish(&run, out);
     tsi_history_close(&run.history);
+    if (run.loads) fclose(run.loads);
     ts_state_destroy(run.state);
     ts_optimizer_destroy(run.optimizer);
     tsi_stages_measured_release(&run.measured);

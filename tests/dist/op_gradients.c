@@ -186,7 +186,9 @@ static double loss_at(gradient_case *c, int32_t moved, double h)
 /* Inputs that get none on purpose. */
 static bool is_constant(const char *op, int32_t input)
 {
-    return strcmp(op, "rope") == 0 && input == 1; /* the table of positions is made, not learnt */
+    /* The table of positions is made, not learnt; what takes a loss along is its value in no way.
+     */
+    return input == 1 && (strcmp(op, "rope") == 0 || strcmp(op, "with_loss") == 0);
 }
 
 static double complex *complex_numbers(ts_tensor *t, int64_t *count)
