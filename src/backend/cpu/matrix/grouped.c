@@ -27,6 +27,7 @@ typedef struct sorted {
     int64_t *first;             /* of a group; first[groups] is held */
     piece *piece;
     int64_t piece_count;
+    bool in_order; /* all rows are held, and lie as their groups do */
     tsi_scratch numbers, pieces;
 } sorted;
 
@@ -63,8 +64,11 @@ static void place_rows(sorted *s)
     for (int64_t g = 0; g < s->groups; g++)
         s->first[g + 1] += s->first[g];
     s->held = s->first[s->groups];
-    for (int64_t row = 0; row < s->rows; row++)
+    s->in_order = true;
+    for (int64_t row = 0; row < s->rows; row++) {
         s->place[row] = s->group[row] < 0 ? -1 : s->first[s->group[row]]++;
+        s->in_order &= s->place[row] == row;
+    }
     for (int64_t g = s->groups; g > 0; g--)
         s->first[g] = s->first[g - 1];
     s->first[0] = 0;
@@ -167,6 +171,28 @@ static ts_status pack(ts_rank *rank, const tsi_block *block, const sorted *s, ts
     return TS_OK;
 }
 
+/* Are the rows of a block packed as they lie? Then nobody copies them. */
+static bool is_packed(const tsi_block *block, const sorted *s, ts_dtype compute)
+{
+    return s->in_order && (ts_dtype)block->dtype == compute && tsi_block_is_dense(block);
+}
+
+/* Rows by group, [held, N] of `compute`: the block's own memory, or room for a copy, which `in`
+ * fills. */
+static ts_status rows_get(const tsi_kernel_io *io, const tsi_block *block, const sorted *s,
+                          ts_dtype compute, bool in, tsi_scratch *copy, char **out)
+{
+    size_t length = (size_t)block->extent[block->ndim - 1];
+    if (is_packed(block, s, compute)) {
+        *out = block->data;
+        return TS_OK;
+    }
+    TSI_TRY(tsi_scratch_get(copy, io->rank, ((size_t)s->held + 1) * length + 1,
+                            ts_dtype_size(compute)));
+    *out = copy->data;
+    return in ? pack(io->rank, block, s, compute, copy, false) : TS_OK;
+}
+
 /* [E, F, C] in the dtype of products and with strides BLAS takes: as it is, or copied. */
 typedef struct matrices {
     const char *data;
@@ -254,22 +280,19 @@ static void forward_some(void *context, int64_t begin, int64_t end, int32_t work
 static ts_status forward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dtype compute)
 {
     const tsi_block *x = &io->in[0].block, *w = &io->in[1].block, *y = &io->out[0].block;
-    size_t size = ts_dtype_size(compute);
     tsi_scratch in = { 0 }, out = { 0 };
     matrices m = { 0 };
-    size_t held = (size_t)s->held + 1;
-    ts_status status = tsi_scratch_get(&in, io->rank, held * (size_t)w->extent[2] + 1, size);
-    if (status == TS_OK)
-        status = tsi_scratch_get(&out, io->rank, held * (size_t)w->extent[1] + 1, size);
+    char *from = NULL, *to = NULL;
+    ts_status status = rows_get(io, x, s, compute, true, &in, &from);
+    if (status == TS_OK) status = rows_get(io, y, s, compute, false, &out, &to);
     if (status == TS_OK) status = matrices_get(io->rank, w, compute, &m);
-    if (status == TS_OK) status = pack(io->rank, x, s, compute, &in, false);
     if (status == TS_OK && w->extent[2] > 0) {
-        forward f = { s, &m, in.data, out.data, w->extent[2], w->extent[1], compute };
+        forward f = { s, &m, from, to, w->extent[2], w->extent[1], compute };
         tsi_parallel_for(io->rank, s->piece_count, 1, forward_some, &f);
-    } else if (status == TS_OK) {
-        memset(out.data, 0, out.bytes);
+    } else if (status == TS_OK && to) {
+        memset(to, 0, (size_t)(s->held * w->extent[1]) * ts_dtype_size(compute));
     }
-    if (status == TS_OK) status = pack(io->rank, y, s, compute, &out, true);
+    if (status == TS_OK && out.data) status = pack(io->rank, y, s, compute, &out, true);
     tsi_scratch_done(&m.copy);
     tsi_scratch_done(&out);
     tsi_scratch_done(&in);
@@ -337,17 +360,15 @@ static void backward_some(void *context, int64_t begin, int64_t end, int32_t wor
 static ts_status backward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dtype compute)
 {
     const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *dw = &io->out[0].block;
-    size_t size = ts_dtype_size(compute), held = (size_t)s->held + 1;
     size_t elements = (size_t)(dw->extent[0] * dw->extent[1] * dw->extent[2]);
     tsi_scratch left = { 0 }, right = { 0 }, sum = { 0 };
-    ts_status status = tsi_scratch_get(&left, io->rank, held * (size_t)dw->extent[1] + 1, size);
+    char *by_dy = NULL, *by_x = NULL;
+    ts_status status = rows_get(io, dy, s, compute, true, &left, &by_dy);
+    if (status == TS_OK) status = rows_get(io, x, s, compute, true, &right, &by_x);
     if (status == TS_OK)
-        status = tsi_scratch_get(&right, io->rank, held * (size_t)dw->extent[2] + 1, size);
-    if (status == TS_OK) status = tsi_scratch_get(&sum, io->rank, elements + 1, size);
-    if (status == TS_OK) status = pack(io->rank, dy, s, compute, &left, false);
-    if (status == TS_OK) status = pack(io->rank, x, s, compute, &right, false);
+        status = tsi_scratch_get(&sum, io->rank, elements + 1, ts_dtype_size(compute));
     if (status == TS_OK && elements > 0) {
-        backward b = { s, dw, left.data, right.data, sum.data, compute };
+        backward b = { s, dw, by_dy, by_x, sum.data, compute };
         tsi_parallel_for(io->rank, s->groups, 1, backward_some, &b);
     }
     tsi_scratch_done(&sum);
