@@ -90,6 +90,7 @@ static bool push(tsi_frontier *f, const tsi_heap_entry *entry)
 
 static void pop_top(tsi_frontier *f)
 {
+    TSI_ASSERT(f->heap_count > 0);
     tsi_heap_entry last = f->heap[--f->heap_count];
     uint32_t at = 0, count = f->heap_count;
     for (;;) {
@@ -125,6 +126,8 @@ bool tsi_frontier_relax(tsi_frontier *f, tsi_state state, uint32_t parent, int32
         node->state = state;
     }
     uint32_t index = (uint32_t)(node - f->node);
+    /* A way back ends at the first node, which is its own parent. */
+    TSI_ASSERT(f->node_count == 1 || parent < f->node_count);
     node->cost[0] = cost[0];
     node->cost[1] = cost[1];
     node->parent = f->node_count == 1 ? index : parent;
@@ -155,6 +158,7 @@ int64_t tsi_frontier_pop(tsi_frontier *f, double key[2])
 bool tsi_frontier_raise(tsi_frontier *f, uint32_t index, const double key[2])
 {
     tsi_node *node = &f->node[index];
+    TSI_ASSERT(node->closed); /* it was popped, and goes back with a higher key */
     node->closed = 0;
     node->entry = f->entry_next++;
     tsi_heap_entry entry = { { key[0], key[1] }, node->entry, index };

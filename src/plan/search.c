@@ -86,6 +86,8 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
 static void relax(expansion *x, tsi_state to, int32_t kind, uint32_t axes, double held, double us,
                   double bytes)
 {
+    /* The first arrival is the best only if no edge is cheaper than nothing; NaN fails here too. */
+    TSI_ASSERT(us >= 0 && bytes >= 0);
     double time = x->time + tsi_grid_us(us), total = x->bytes + tsi_grid_bytes(bytes), h[2];
     heuristic(x, to, held, h);
     if (total + h[1] < x->least) h[1] = x->least - total;
@@ -168,6 +170,7 @@ static void move_edges(expansion *x, int32_t d)
 
 static void gather_edge(expansion *x, int32_t d, int32_t count)
 {
+    TSI_ASSERT(count >= 1 && count <= x->depth[d]);
     uint32_t axes = suffix(x, d, count);
     tsi_links_group g =
         count == 1 ? x->single[x->stack[d][x->depth[d] - 1]] : tsi_links_of(x->links, axes);
@@ -338,6 +341,7 @@ static void unpack(expansion *x, uint32_t index)
     x->bytes = node->cost[x->search->bytes_first ? 0 : 1];
     x->held = 1;
     memset(x->depth, 0, sizeof x->depth);
+    uint32_t places[TS_NDIM_MAX] = { 0 }; /* of a dim's stack that are taken */
     for (int32_t k = 0; k < s->axes; k++) {
         x->code[k] = tsi_state_code(x->state, k);
         if (!tsi_code_cuts(x->code[k])) {
@@ -346,10 +350,12 @@ static void unpack(expansion *x, uint32_t index)
         }
         int32_t d = tsi_code_dim(s, x->code[k]);
         x->stack[d][tsi_state_position(x->state, k)] = k;
+        places[d] |= 1u << tsi_state_position(x->state, k);
         x->depth[d]++;
     }
     x->local = (double)s->item;
     for (int32_t d = 0; d < s->dims; d++) {
+        TSI_ASSERT(places[d] + 1 == 1u << x->depth[d]); /* an edge that left a gap made no stack */
         x->length[d][0] = fmax(1, (double)s->extent[d]); /* divided by */
         for (int32_t i = 0; i < x->depth[d]; i++) {
             int32_t axis = x->stack[d][i];

@@ -144,6 +144,7 @@ static void replay(tsi_mpi_rank *rank, tsi_lane *lane)
 static bool begin(tsi_mpi_rank *rank, tsi_lane *lane)
 {
     tsi_mpi_op *op = &lane->op;
+    TSI_ASSERT(lane->first != NULL && op->stage == TSI_OP_IDLE); /* one at a time (INV-5) */
     if (!tsi_op_build(rank, op, lane->first)) {
         tsi_poison_memory(rank, "an operation");
         return false;
@@ -164,11 +165,13 @@ static bool begin(tsi_mpi_rank *rank, tsi_lane *lane)
 static void finish(tsi_mpi_rank *rank, tsi_lane *lane)
 {
     tsi_work *work = lane->first;
+    TSI_ASSERT(work != NULL && lane->op.work == work);
     tsi_op_clear(rank, &lane->op, false);
     lane->first = work->next;
     if (lane->first == NULL) lane->last = NULL;
     work->next = NULL;
     int64_t left = atomic_fetch_sub(&rank->works, 1) - 1;
+    TSI_ASSERT(left >= 0);
     if (left == 0) tsi_slot_print(&rank->mpi->segment.slot[rank->place], NULL, false);
     rank->mpi->host->work_finish(work, TS_OK, "%s", "");
 }

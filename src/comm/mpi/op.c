@@ -26,6 +26,7 @@ static int64_t block_bytes(const tsi_block *block, int64_t size)
 static const tsi_block *keep_block(tsi_mpi_op *op, const tsi_block *block)
 {
     tsi_block *kept = &op->block[op->block_count++];
+    TSI_ASSERT((const void *)(kept + 1) <= (const void *)op->source);
     *kept = *block;
     tsi_squeeze(kept);
     return kept;
@@ -34,6 +35,7 @@ static const tsi_block *keep_block(tsi_mpi_op *op, const tsi_block *block)
 static tsi_job *add_job(tsi_mpi_op *op, const tsi_block *to, int32_t phase)
 {
     tsi_job *job = &op->job[op->job_count++];
+    TSI_ASSERT((const void *)(job + 1) <= (const void *)op->block);
     tsi_source *source = job == op->job ? op->source : job[-1].source + job[-1].source_count;
     *job = (tsi_job){ .to_block = *to, .phase = phase, .source = source };
     tsi_squeeze(&job->to_block);
@@ -44,7 +46,9 @@ static tsi_job *add_job(tsi_mpi_op *op, const tsi_block *to, int32_t phase)
 
 static void add_source(tsi_mpi_op *op, tsi_job *job, int64_t member, int64_t offset)
 {
-    job->source[job->source_count++] = (tsi_source){ member, offset };
+    tsi_source *source = &job->source[job->source_count++];
+    TSI_ASSERT((const char *)(source + 1) <= (const char *)op->memory + op->memory_bytes);
+    *source = (tsi_source){ member, offset };
     op->peer[member].expect[job->phase] += job->to.bytes;
 }
 
@@ -187,6 +191,7 @@ static void build_pair(tsi_mpi_op *op, const tsi_work *work)
 }
 
 /* ---- memory ------------------------------------------------------------------------------ */
+/* One stretch: peers, jobs, blocks, sources, as many as the shapes above add at most. */
 static bool reserve(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_work *work)
 {
     size_t n = (size_t)op->count, jobs = 2 * n + (size_t)work->recv_count;

@@ -51,6 +51,7 @@ void tsi_squeeze(tsi_block *block)
 
 void tsi_seek(tsi_cursor_at *at, const tsi_range *range, int64_t offset, int64_t size)
 {
+    TSI_ASSERT(range->count > 0 && (range->base + offset) % size == 0);
     int64_t element = (range->base + offset) / size;
     at->block = range->block;
     at->left = range->count;
@@ -143,6 +144,7 @@ void tsi_pack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t siz
 {
     tsi_cursor_at at;
     if (bytes <= 0) return;
+    TSI_ASSERT(offset >= 0 && offset + bytes <= range->bytes);
     tsi_seek(&at, range, offset, size);
     while (bytes > 0) {
         const char *from = address_of(&at);
@@ -163,6 +165,7 @@ void tsi_unpack(const tsi_range *range, int64_t offset, int64_t bytes, int64_t s
 {
     tsi_cursor_at at;
     if (bytes <= 0) return;
+    TSI_ASSERT(offset >= 0 && offset + bytes <= range->bytes);
     tsi_seek(&at, range, offset, size);
     while (bytes > 0) {
         char *to = address_of(&at);

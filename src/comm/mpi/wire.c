@@ -52,6 +52,9 @@ static char *ring_reserve(tsi_mpi_ring *ring, size_t capacity, size_t bytes)
 {
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
     uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_acquire);
+    /* What never fits would wait in the outbox for ever; what is not aligned would leave no room
+     * for a SKIP at the end. */
+    TSI_ASSERT(bytes % 8 == 0 && bytes <= capacity);
     size_t at = (size_t)(head % capacity), to_end = capacity - at;
     size_t need = to_end >= bytes ? bytes : to_end + bytes;
     if (capacity - (size_t)(head - tail) < need) return NULL;
@@ -97,6 +100,7 @@ tsi_message *tsi_wire_begin(tsi_mpi_rank *rank, int64_t to, size_t payload)
     size_t bytes = (sizeof(tsi_message) + payload + 7) & ~(size_t)7;
     int64_t place = mpi->place[to];
     tsi_message *message = NULL;
+    TSI_ASSERT(rank->building == NULL); /* one message at a time */
     if (place >= 0 && rank->outbox[place].first == NULL) {
         tsi_mpi_ring *ring = tsi_segment_ring(&mpi->segment, rank->place, place);
         message = (tsi_message *)(void *)ring_reserve(ring, mpi->segment.ring_bytes, bytes);
@@ -179,6 +183,7 @@ static bool receive_ring(tsi_mpi_rank *rank, int64_t from)
     while (tail != head) {
         const tsi_message *message =
             (const tsi_message *)(const void *)(ring->data + tail % segment->ring_bytes);
+        TSI_ASSERT(message->bytes >= 8 && message->bytes <= head - tail); /* whole, or not seen */
         if (message->kind != TSI_MESSAGE_SKIP) tsi_rank_message(rank, message, NULL);
         tail += message->bytes;
         atomic_store_explicit(&ring->tail, tail, memory_order_release);

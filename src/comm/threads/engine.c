@@ -62,6 +62,8 @@ static void hall_destroy(tsi_hall *hall)
 static void threads_close(void *state)
 {
     tsi_threads *engine = state;
+    /* Helpers were joined: they would read halls that go now. */
+    TSI_ASSERT(atomic_load_explicit(&engine->busy, memory_order_seq_cst) == 0);
     while (engine->halls != NULL) {
         tsi_hall *hall = engine->halls;
         engine->halls = hall->next;

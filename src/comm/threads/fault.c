@@ -195,6 +195,7 @@ static void reset_halls(tsi_threads *engine)
 /* Every rank is in recover, so only helpers may still be on their way out of an operation. */
 static void new_epoch(tsi_threads *engine)
 {
+    TSI_ASSERT(engine->recovering == engine->world->local_count);
     pthread_mutex_lock(&engine->ready_lock);
     for (tsi_lane *lane = engine->ready; lane != NULL; lane = lane->ready_next)
         lane->ready_queued = false;
@@ -239,6 +240,7 @@ static ts_status give_up(tsi_threads *engine, uint32_t epoch, int64_t gone, int6
 {
     pthread_mutex_lock(&engine->lock);
     bool late = atomic_load_explicit(&engine->epoch, memory_order_seq_cst) != epoch;
+    TSI_ASSERT(late || engine->recovering > 0); /* this rank is one of them */
     if (!late) engine->recovering--;
     pthread_mutex_unlock(&engine->lock);
     if (late) return TS_OK; /* it succeeded at the last moment */

@@ -41,6 +41,7 @@ static packet *packet_alloc(const tsi_device *device, size_t bytes)
 
 static void packet_free(tsi_work *work)
 {
+    TSI_ASSERT(is_packet(work)); /* any other work is its rank's */
     const tsi_device *device = work->device;
     size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
     if (device->host_readable || !device->host_alloc)
@@ -135,6 +136,7 @@ static void queue_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
 static void meet(tsi_threads *engine, tsi_work *send, tsi_work *recv, const tsi_work *late)
 {
     char text[480];
+    TSI_ASSERT(send->print.kind == TSI_COMM_SEND && recv->print.kind == TSI_COMM_RECV);
     if (!tsi_work_agree(send, recv, text, sizeof text))
         end_pair(engine, send, recv, TS_ERR_PEER, text);
     else if (late->asynchronous && !is_small(recv) && !is_packet(send))
@@ -147,6 +149,7 @@ static void meet(tsi_threads *engine, tsi_work *send, tsi_work *recv, const tsi_
 static void set_moving(tsi_work *recv)
 {
     tsi_work *send = recv->engine_state;
+    TSI_ASSERT(send != NULL && send->engine_state == recv); /* set when the two were queued */
     atomic_store_explicit(&send->state, TSI_WORK_MOVING, memory_order_seq_cst);
     atomic_store_explicit(&recv->state, TSI_WORK_MOVING, memory_order_seq_cst);
 }

@@ -60,6 +60,9 @@ static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
 {
     tsi_threads *engine = lane->hall->engine;
     int64_t size = lane->hall->team->size;
+    /* One thread decides a turn or runs its last part, and nobody else is here: the head is ours to
+     * move (INV-5). */
+    TSI_ASSERT(atomic_load_explicit(&lane->head, memory_order_relaxed) == sequence);
     bool failed = atomic_load_explicit(&m->failed, memory_order_acquire) != 0;
     if (failed) tsi_threads_fault(engine, m->culprit, m->status, m->text);
     atomic_store_explicit(&lane->head, sequence + 1, memory_order_seq_cst);
@@ -131,7 +134,9 @@ static void run_claimed(tsi_lane *lane, tsi_meeting *m, uint64_t sequence, int64
 {
     int64_t parts = lane->hall->team->size;
     run_part(lane, m, part, parts);
-    if ((int64_t)atomic_fetch_add_explicit(&m->done, 1, memory_order_acq_rel) + 1 < parts) return;
+    int64_t done = (int64_t)atomic_fetch_add_explicit(&m->done, 1, memory_order_acq_rel) + 1;
+    TSI_ASSERT(done <= parts); /* a part that ran twice would end works that are read (INV-4) */
+    if (done < parts) return;
     complete(lane, m, sequence);
     drive(lane);
 }
@@ -287,7 +292,9 @@ static void drive(tsi_lane *lane)
 /* True: in. The last one does not drive here, because the caller may hold the lock. */
 static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
 {
-    (void)lane;
+    /* It serves this operation until this member, too, was there: see put_pending. */
+    TSI_ASSERT(atomic_load_explicit(&m->turn, memory_order_seq_cst) >> 2 == work->print.sequence);
+    TSI_ASSERT(work->member >= 0 && work->member < lane->hall->team->size);
     m->work[work->member] = work;
     atomic_store_explicit(&m->stamp[work->member], (uint32_t)work->print.sequence,
                           memory_order_relaxed);

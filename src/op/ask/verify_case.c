@@ -284,6 +284,7 @@ static bool compare(const tsi_verify_call *call, int32_t pattern, int32_t output
                     bool pending, char *why, size_t size)
 {
     ts_dtype dtype = (ts_dtype)call->out[output].dtype;
+    TSI_ASSERT(call->truth[pattern][output]); /* of patterns that the operator takes */
     for (int64_t e = 0; e < p->count * p->replicas; e++) {
         double complex want = call->truth[pattern][output][e % p->count],
                        have = finished(p->value[e], p->divisor, dtype);
