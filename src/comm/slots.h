@@ -35,7 +35,7 @@ typedef struct tsi_seat {
     uint64_t *sent, *received; /* per peer; NULL until the first send or receive */
 } tsi_seat;
 
-typedef struct tsi_kept tsi_kept; /* work.c: copies of lists, for use again */
+typedef struct tsi_copies tsi_copies; /* work.c: copies of lists, for use again */
 
 typedef struct tsi_comm_rank {
     ts_rank *rank;
@@ -45,7 +45,7 @@ typedef struct tsi_comm_rank {
     ts_group *groups;            /* all handles, so that none leaks */
     ts_work *flight;             /* asynchronous operations that were not waited for yet */
     ts_work *spare;              /* freed handles, kept for reuse */
-    tsi_kept *kept;              /* freed copies of lists, a few */
+    tsi_copies *kept;              /* freed copies of lists, a few */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     bool batch_open;
     bool left;     /* tsi_comm_leave was called */

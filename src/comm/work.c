@@ -21,20 +21,20 @@
 
 enum { KEPT_FEW = 4 };
 
-struct tsi_kept {
-    tsi_kept *next;
+struct tsi_copies {
+    tsi_copies *next;
     size_t bytes;
 };
 
 void *tsi_kept_take(tsi_comm_rank *comm, size_t bytes)
 {
-    for (tsi_kept **link = &comm->kept; *link != NULL; link = &(*link)->next) {
-        tsi_kept *kept = *link;
+    for (tsi_copies **link = &comm->kept; *link != NULL; link = &(*link)->next) {
+        tsi_copies *kept = *link;
         if (kept->bytes < bytes) continue;
         *link = kept->next;
         return kept + 1;
     }
-    tsi_kept *kept = tsi_alloc(sizeof *kept + bytes);
+    tsi_copies *kept = tsi_alloc(sizeof *kept + bytes);
     if (kept == NULL) return NULL;
     kept->bytes = bytes;
     return kept + 1;
@@ -44,7 +44,7 @@ void tsi_kept_put(tsi_comm_rank *comm, void *memory)
 {
     int32_t count = 0;
     if (memory == NULL) return;
-    tsi_kept *kept = (tsi_kept *)memory - 1, **end = &comm->kept;
+    tsi_copies *kept = (tsi_copies *)memory - 1, **end = &comm->kept;
     for (; *end != NULL; end = &(*end)->next)
         count++;
     *end = kept; /* the oldest is looked at first, and goes first */
@@ -127,7 +127,7 @@ void tsi_work_forget_all(tsi_comm_rank *comm)
         tsi_free(work);
     }
     while (comm->kept != NULL) {
-        tsi_kept *kept = comm->kept;
+        tsi_copies *kept = comm->kept;
         comm->kept = kept->next;
         tsi_free(kept);
     }

@@ -39,6 +39,7 @@ struct tsi_stream {
     pthread_t thread;
     pthread_mutex_t lock; /* of the list of tasks and of what failed */
     task *first, **last;
+    task *spare;             /* of the thread that posts: for the next task, or NULL */
     tsi_word posted, passed; /* tasks; they wrap, so differences are what counts */
     _Atomic bool leaving;
     bool failed;
@@ -193,6 +194,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     *at = stream->next;
     pthread_mutex_unlock(&streams.lock);
     pthread_mutex_destroy(&stream->lock);
+    tsi_free(stream->spare);
     tsi_free(stream);
 }
 
@@ -217,7 +219,8 @@ static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferre
         if (destroy) destroy(context);
         return status;
     }
-    task *added = tsi_alloc(sizeof *added);
+    task *added = stream->spare ? stream->spare : tsi_alloc(sizeof *added);
+    stream->spare = NULL;
     if (!added) {
         if (destroy) destroy(context);
         return tsi_fail_memory("work of a stream", sizeof *added);
@@ -230,6 +233,14 @@ static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferre
     atomic_fetch_add_explicit(&stream->posted, 1, memory_order_release);
     tsi_wake_one(&stream->posted);
     return TS_OK;
+}
+
+static ts_status reserve(const tsi_device *device, tsi_stream *stream)
+{
+    (void)device;
+    if (!stream || stream->spare) return TS_OK;
+    stream->spare = tsi_alloc(sizeof *stream->spare);
+    return stream->spare ? TS_OK : tsi_fail_memory("work of a stream", sizeof *stream->spare);
 }
 
 static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
@@ -427,6 +438,7 @@ static const tsi_device queue_device = {
     .properties = properties,
     .attach = attach,
     .defer = defer,
+    .reserve = reserve,
     .freed = freed,
 };
 

@@ -26,6 +26,7 @@ struct ts_optimizer {
     int64_t count, capacity, steps;
     tsi_control *control;  /* of steps that decide on the device; NULL before the first */
     ts_step_options given; /* to the last of them */
+    void *reserved_list;   /* memory that the update will need, taken before it was agreed on */
     int32_t is_sgd, nesterov;
     int32_t moments, reserved; /* their dtype; 0: f32, of f64 parameters f64 */
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
@@ -122,6 +123,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_free(o->slot[i].name);
     }
     tsi_control_destroy(o->control);
+    tsi_free(o->reserved_list);
     tsi_free(o->slot);
     tsi_free(o->item);
     tsi_free(o);
@@ -254,17 +256,26 @@ static void tell_updates(const ts_optimizer *o)
     }
 }
 
+static const tsi_list_op *list_of(const ts_optimizer *o)
+{
+    return o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw;
+}
+
 /* Shards of one parameter are updated by all ranks or by none. Copies have nothing to agree on:
  * the others hold the same. */
-static ts_status agree_step(const ts_optimizer *o)
+static ts_status agree_step(ts_optimizer *o)
 {
     const ts_tensor *cut = NULL;
+    tsi_free(o->reserved_list); /* of a step that was not agreed on */
+    o->reserved_list = NULL;
     for (int64_t i = 0; i < o->count && !cut; i++)
         if (tsi_leaf_of(o->slot[i].param)->complete && o->slot[i].param->layout->axes_cut)
             cut = o->slot[i].param;
     if (!cut) return TS_OK;
     ts_group *all = ts_mesh_group(cut->mesh, NULL);
-    return all ? tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps) : ts_rank_status(o->rank);
+    if (!all) return ts_rank_status(o->rank);
+    TSI_TRY(tsi_list_reserve(list_of(o), o->rank, o->count, &o->reserved_list));
+    return tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps);
 }
 
 /* What the host does in every step, and again when the step runs again (base/keep.h). */
@@ -299,11 +310,20 @@ static ts_status update(ts_optimizer *o, tsi_list_part control)
     tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
                          .item = o->item,
                          .count = gather_items(o, control),
-                         .rank = o->rank };
-    TSI_TRY(tsi_list_run(o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw, list));
+                         .rank = o->rank,
+                         .reserved = o->reserved_list };
+    o->reserved_list = NULL;
+    TSI_TRY(tsi_list_run(list_of(o), list));
     TSI_TRY(host_does(o, count_step)); /* a step that failed is no step */
     tell_updates(o);
     return ts_optimizer_zero(o);
+}
+
+/* Counted as far as the host knows; outcome says. An update that failed is taken back. */
+static ts_status ended(ts_optimizer *o, ts_status status)
+{
+    if (status != TS_OK && o->control) (void)tsi_control_resume(o->control, o->steps);
+    return status;
 }
 
 ts_status ts_optimizer_step(ts_optimizer *o)
@@ -316,9 +336,9 @@ ts_status ts_optimizer_step(ts_optimizer *o)
                         "ts_optimizer_step_with: its numbers change from step to step");
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
+    if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps + 1));
     TSI_TRY(agree_step(o));
-    TSI_TRY(update(o, (tsi_list_part){ 0 }));
-    return o->control ? tsi_control_resume(o->control, o->steps) : TS_OK;
+    return ended(o, update(o, (tsi_list_part){ 0 }));
 }
 
 /* ---- steps that decide on the device --------------------------------------------------------- */
@@ -378,13 +398,10 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     }
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
-    TSI_TRY(agree_step(o));
     TSI_TRY(decide(o));
-    /* Counted as far as the host knows; outcome says. A failure takes back what decide counted. */
-    ts_status status = update(o, tsi_control_part(o->control));
-    if (status == TS_OK) return host_does(o, end_step);
-    (void)tsi_control_resume(o->control, o->steps);
-    return status;
+    TSI_TRY(agree_step(o));
+    TSI_TRY(ended(o, update(o, tsi_control_part(o->control))));
+    return host_does(o, end_step);
 }
 
 int64_t ts_optimizer_begun(const ts_optimizer *o)

@@ -355,7 +355,8 @@ static ts_status deferred_list_run(void *context)
 static ts_status list_later(const tsi_list_op *op, tsi_list_fn kernel, const tsi_list_io *io)
 {
     size_t items = (size_t)io->count * sizeof *io->item;
-    deferred_list *d = tsi_alloc(sizeof *d + items + op->attribute_bytes);
+    deferred_list *d =
+        io->reserved ? io->reserved : tsi_alloc(sizeof *d + items + op->attribute_bytes);
     if (!d) return tsi_fail_memory("a list in a stream", sizeof *d + items);
     tsi_list_item *item = (tsi_list_item *)(d + 1);
     memcpy(item, io->item, items);
@@ -432,6 +433,21 @@ static ts_status list_dispatch(const tsi_list_op *op, const tsi_list_io *io)
     if (!kernel) return list_on_host(op, io);
     int verdict = (int)kernel(io);
     return verdict == TSI_KERNEL_DECLINED ? list_on_host(op, io) : (ts_status)verdict;
+}
+
+ts_status tsi_list_reserve(const tsi_list_op *op, ts_rank *rank, int64_t count, void **out)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    *out = NULL;
+    if (!mine) return ts_rank_status(rank);
+    const tsi_device *device = mine->device;
+    if (!device->defer || device->host_readable) return TS_OK;
+    /* A task that failed in the queue would take along what is posted behind it. */
+    TSI_TRY(tsi_rank_device_sync(rank));
+    if (device->reserve) TSI_TRY(device->reserve(device, mine->queue));
+    size_t bytes = sizeof(deferred_list) + (size_t)count * sizeof(tsi_list_item);
+    *out = tsi_alloc(bytes + op->attribute_bytes);
+    return *out ? TS_OK : tsi_fail_memory("a list in a stream", bytes);
 }
 
 ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)

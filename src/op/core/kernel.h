@@ -55,6 +55,7 @@ typedef struct tsi_list_io {
     ts_rank *rank;
     const tsi_device *device;
     tsi_stream *queue;
+    void *reserved; /* from tsi_list_reserve, taken; or NULL */
 } tsi_list_io;
 typedef ts_status (*tsi_list_fn)(const tsi_list_io *io);
 
@@ -110,6 +111,10 @@ ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io);
 /* The same for a list, on the rank's device, in an event of its own: `io` without device and
  * queue. Items and attributes may be reused when the call returns. */
 ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io);
+/* What was asked of the rank's queue so far has not failed, and a list of `count` items at most
+ * will need no memory to be posted: for what several ranks do together or not at all. *out goes
+ * into tsi_list_io.reserved, or to tsi_free; NULL: nothing is needed. */
+ts_status tsi_list_reserve(const tsi_list_op *op, ts_rank *rank, int64_t count, void **out);
 
 /* The blocks of a rank's device as blocks of the host, for work that only the host can do: a
  * user's function, a reference, a step of an algorithm. The first `ins` are read, the others

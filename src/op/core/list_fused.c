@@ -261,7 +261,8 @@ static bool run_simple(const fused *f, ts_status *status)
         if (f->list[k].count != count || !f->list[k].item) return false;
     if (tsi_rank_enter(rank) != TS_OK) return false;
     if (!simple_list(f, rank, item, written)) return false;
-    *status = tsi_list_run(f->op, (tsi_list_io){ f->step, item, count, rank, NULL, NULL });
+    *status = tsi_list_run(
+        f->op, (tsi_list_io){ .attributes = f->step, .item = item, .count = count, .rank = rank });
     for (int64_t i = 0; i < count; i++)
         written[i]->version++;
     if (*status == TS_OK) tell(f, rank);
@@ -292,7 +293,9 @@ static ts_status update_all(const fused *f, ts_rank *rank, ts_tensor *const *gra
     for (int64_t i = 0; status == TS_OK && i < count; i++)
         status = fill_item(f, i, grad, &item[i], spreads);
     if (status == TS_OK) {
-        status = tsi_list_run(f->op, (tsi_list_io){ f->step, item, count, rank, NULL, NULL });
+        status = tsi_list_run(
+            f->op,
+            (tsi_list_io){ .attributes = f->step, .item = item, .count = count, .rank = rank });
         for (int64_t i = 0; i < count; i++)
             f->list[0].item[i]->array->storage->version++;
     }
