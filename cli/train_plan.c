@@ -189,8 +189,8 @@ static void print_stages(const ts_train_cost *c)
 {
     char a[32];
     if (c->stages == 0) return;
-    printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:",
-           (long long)c->stages, (long long)c->micro_batches, 100 * c->bubble);
+    printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:", (long long)c->stages,
+           (long long)c->micro_batches, 100 * c->bubble);
     for (int64_t i = 0; i < c->place_count; i++)
         printf("%s %s", i > 0 ? "," : "", cli_bytes(a, sizeof a, c->place_bytes[i]));
     printf("\n");

@@ -18,8 +18,10 @@ typedef struct again {
 static void again_destroy(void *context)
 {
     again *a = context;
-    if (a->call.group) ts_group_release(a->call.group);
-    tsi_free(a->lists);
+    if (a->call.group) {
+        tsi_copies_put(a->call.group->comm, a->lists);
+        ts_group_release(a->call.group);
+    }
     tsi_free(a->name);
     tsi_free(a);
 }

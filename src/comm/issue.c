@@ -219,7 +219,7 @@ ts_status tsi_call_copy_lists(tsi_work *work, bool outlives, void **kept)
     bool sorted = send_is_sorted(work);
     size_t bytes = outlives || !sorted ? kept_bytes(work, sorted) : 0;
     if (bytes == 0) return TS_OK;
-    *kept = tsi_kept_take(work->group->comm, bytes);
+    *kept = tsi_copies_take(work->group->comm, bytes);
     if (*kept == NULL) return tsi_fail_memory("copies of an operation's lists", bytes);
     char *at = *kept;
     size_t rows = (size_t)work->team->size * sizeof(int64_t);
@@ -304,7 +304,7 @@ ts_status tsi_call_issue(tsi_call *call)
         begin_event(call);
         status = posted ? issue_posted(call) : issue_blocking(call);
     }
-    tsi_kept_put(call->group->comm, call->local.kept);
+    tsi_copies_put(call->group->comm, call->local.kept);
     return status;
 }
 
@@ -347,7 +347,7 @@ static ts_status launch_together(const tsi_comm_world *world, ts_work *batch)
     int64_t count = 0;
     for (const ts_work *one = batch->inside; one != NULL; one = one->next)
         count++;
-    tsi_work **list = tsi_kept_take(batch->comm, (size_t)count * sizeof *list);
+    tsi_work **list = tsi_copies_take(batch->comm, (size_t)count * sizeof *list);
     if (list == NULL) {
         for (ts_work *one = batch->inside; one != NULL; one = one->next)
             never_started(one, TS_ERR_MEMORY);

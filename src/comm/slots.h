@@ -45,7 +45,7 @@ typedef struct tsi_comm_rank {
     ts_group *groups;            /* all handles, so that none leaks */
     ts_work *flight;             /* asynchronous operations that were not waited for yet */
     ts_work *spare;              /* freed handles, kept for reuse */
-    tsi_copies *kept;              /* freed copies of lists, a few */
+    tsi_copies *copies;           /* freed ones, a few */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     bool batch_open;
     bool left;     /* tsi_comm_leave was called */
@@ -90,8 +90,8 @@ void tsi_team_free(tsi_team *team);
 
 /* work.c: the life of a ts_work. */
 /* Memory for what an operation keeps of its caller's lists. NULL: there is none (not recorded). */
-void *tsi_kept_take(tsi_comm_rank *comm, size_t bytes);
-void tsi_kept_put(tsi_comm_rank *comm, void *memory); /* accepts NULL */
+void *tsi_copies_take(tsi_comm_rank *comm, size_t bytes);
+void tsi_copies_put(tsi_comm_rank *comm, void *memory); /* accepts NULL */
 ts_work *tsi_work_take(tsi_comm_rank *comm);          /* zeroed, not linked; NULL: recorded */
 void tsi_work_tell(ts_work *work);                    /* observers: it was waited for */
 void tsi_work_put(ts_work *work);                     /* frees what it keeps; unlinks it */

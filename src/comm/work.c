@@ -26,9 +26,9 @@ struct tsi_copies {
     size_t bytes;
 };
 
-void *tsi_kept_take(tsi_comm_rank *comm, size_t bytes)
+void *tsi_copies_take(tsi_comm_rank *comm, size_t bytes)
 {
-    for (tsi_copies **link = &comm->kept; *link != NULL; link = &(*link)->next) {
+    for (tsi_copies **link = &comm->copies; *link != NULL; link = &(*link)->next) {
         tsi_copies *kept = *link;
         if (kept->bytes < bytes) continue;
         *link = kept->next;
@@ -40,18 +40,18 @@ void *tsi_kept_take(tsi_comm_rank *comm, size_t bytes)
     return kept + 1;
 }
 
-void tsi_kept_put(tsi_comm_rank *comm, void *memory)
+void tsi_copies_put(tsi_comm_rank *comm, void *memory)
 {
     int32_t count = 0;
     if (memory == NULL) return;
-    tsi_copies *kept = (tsi_copies *)memory - 1, **end = &comm->kept;
+    tsi_copies *kept = (tsi_copies *)memory - 1, **end = &comm->copies;
     for (; *end != NULL; end = &(*end)->next)
         count++;
     *end = kept; /* the oldest is looked at first, and goes first */
     kept->next = NULL;
     if (count < KEPT_FEW) return;
-    kept = comm->kept;
-    comm->kept = kept->next;
+    kept = comm->copies;
+    comm->copies = kept->next;
     tsi_free(kept);
 }
 
@@ -109,7 +109,7 @@ void tsi_work_put(ts_work *work)
     }
     unlink_work(work);
     tsi_free(work->base.error);
-    tsi_kept_put(work->comm, work->kept);
+    tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
     if (work->on_stack) return;
     if (work->base.group != NULL) ts_group_release(work->base.group);
@@ -126,9 +126,9 @@ void tsi_work_forget_all(tsi_comm_rank *comm)
         comm->spare = work->next;
         tsi_free(work);
     }
-    while (comm->kept != NULL) {
-        tsi_copies *kept = comm->kept;
-        comm->kept = kept->next;
+    while (comm->copies != NULL) {
+        tsi_copies *kept = comm->copies;
+        comm->copies = kept->next;
         tsi_free(kept);
     }
 }

@@ -355,7 +355,7 @@ static void unpack(expansion *x, uint32_t index)
     }
     x->local = (double)s->item;
     for (int32_t d = 0; d < s->dims; d++) {
-        TSI_ASSERT(places[d] + 1 == 1u << x->depth[d]); /* an edge that left a gap made no stack */
+        TSI_ASSERT(places[d] + 1 == 1u << x->depth[d]);  /* an edge that left a gap made no stack */
         x->length[d][0] = fmax(1, (double)s->extent[d]); /* divided by */
         for (int32_t i = 0; i < x->depth[d]; i++) {
             int32_t axis = x->stack[d][i];

@@ -8,6 +8,7 @@
  *   lost       rank 1 fails and does not recover       late     rank 1 fails when others are done
  *   move       rank 1 is killed while large tensors are moved
  *   pipeline   rank 1 is killed in the middle of a schedule
+ *   train      rank 1 is killed in a step of sharded training
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
@@ -152,6 +153,53 @@ static ts_status pipeline(ts_rank *me)
     return status;
 }
 
+/* ---- a step of sharded training -------------------------------------------------------------- */
+
+static ts_status token(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = (7 * global[0] + 3 * global[1]) % 64;
+    return TS_OK;
+}
+
+static ts_status train_step(ts_rank *me, ts_model *model, ts_optimizer *optimizer)
+{
+    ts_scope scope = ts_scope_open(me, "step");
+    ts_tape_begin(me);
+    ts_meta meta = { .shape = TS_SHAPE(4, 16), .dtype = TS_DTYPE_I64 };
+    ts_tensor *ids = ts_from_function(token, NULL, ts_model_tokens(model), meta);
+    ts_status status = ts_backward(ts_model_loss(model, ids, ids), NULL);
+    ts_scope_close(scope);
+    return status == TS_OK ? ts_optimizer_step(optimizer) : status;
+}
+
+/* Steps one after the other, until rank 1 is gone in the middle of one. */
+static ts_status train(ts_rank *me)
+{
+    ts_model_config config = { .struct_size = sizeof config,
+                               .vocab = 64,
+                               .hidden = 64,
+                               .intermediate = 128,
+                               .layers = 4,
+                               .heads = 4,
+                               .kv_heads = 4,
+                               .head_dim = 16,
+                               .positions = 16 };
+    ts_model *model = ts_model_declare(ts_mesh_create(me, "fsdp=*"), &config, NULL);
+    pthread_t killer;
+    ts_model_fsdp(model, NULL);
+    ts_model_materialize(model);
+    ts_optimizer *optimizer = ts_adamw_create(ts_model_module(model), NULL);
+    ts_status status = train_step(me, model, optimizer);
+    if (ts_rank_index(me) == 1 && pthread_create(&killer, NULL, kill_soon, NULL) != 0)
+        return TS_ERR_IO;
+    while (status == TS_OK)
+        status = train_step(me, model, optimizer);
+    ts_optimizer_destroy(optimizer);
+    ts_model_destroy(model);
+    return ts_rank_status(me);
+}
+
 static bool is(const run *this, const char *mode)
 {
     return strcmp(this->mode, mode) == 0;
@@ -190,6 +238,7 @@ static ts_status work(ts_rank *me, void *argument)
         status = reduce(me, "before");
     if (is(this, "move")) return move(me);
     if (is(this, "pipeline")) return pipeline(me);
+    if (is(this, "train")) return train(me);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
@@ -230,6 +279,7 @@ static bool is_right(const run *this, ts_status status, const char *text)
                says(text, ", micro-batch ");
     if (is(this, "move"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "fault.c:");
+    if (is(this, "train")) return status == TS_ERR_PEER && says(text, "rank 1 is gone");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
     if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
     const char *shm = getenv("TESSERA_MPI_SHM");

@@ -12,8 +12,8 @@ typedef struct tsi_cuda_product {
     int64_t m, n, k;
     int64_t am, ak, bk, bn, cm, cn;
     int64_t batch, a_step, b_step, c_step;
-    int32_t dtype;   /* of a and b */
-    int32_t c_dtype; /* the same, or f32 of bf16 and f16: sums are not rounded */
+    int32_t dtype;                /* of a and b */
+    int32_t c_dtype;              /* the same, or f32 of bf16 and f16: sums are not rounded */
     int32_t accumulate, reserved; /* 0: what c holds does not count */
     double alpha, beta;
     const void *bias; /* one number a column j, of c's dtype, added to it; NULL: none */
