@@ -191,9 +191,10 @@ enum {                         /* tsi_op_desc.flags */
                                   masks; a gradient that arrives there ends there */
        TSI_OP_CHEAP = 4096,    /* sooner computed again than kept, though not element by element:
                                   norms, rotations */
-       TSI_OP_MOVES = 8192,    /* its reference only copies and fills, by io->device and in the
-                                  order of io->queue: it is a kernel of every device */
-       TSI_OP_WRAPS = 1024     /* of integers it wraps and keeps no order: only sums pass through */
+       TSI_OP_MOVES = 8192, /* its reference only copies, fills, draws and calls other kernels, by
+                               io->device and in the order of io->queue: it is a kernel of every
+                               device */
+       TSI_OP_WRAPS = 1024  /* of integers it wraps and keeps no order: only sums pass through */
 };
 enum { /* tsi_op_desc.dtypes */
        TSI_DTYPES_REAL =

@@ -201,31 +201,82 @@ static int64_t start_of(int32_t op, ts_dtype dtype)
     }
 }
 
-static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride, int32_t op,
-                        double divide, double power)
+/* What is wanted of a call; `after` a TSI_CUDA_AS_IT_IS. */
+typedef struct wish {
+    int32_t op, after;
+    double divide, power;
+} wish;
+
+static void fill_args(const tsi_kernel_io *io, const split *s, const wish *w, compute how,
+                      tsi_cuda_reduce_args *args)
+{
+    const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
+    *args =
+        (tsi_cuda_reduce_args){ .from = s->from,
+                                .within = s->within,
+                                .to = s->to,
+                                .start = how == IN_I64 ? start_of(w->op, (ts_dtype)out->dtype) : 0,
+                                .power = w->power,
+                                .divide = w->divide,
+                                .op = w->op,
+                                .after = w->after,
+                                .from_dtype = in->dtype,
+                                .to_dtype = out->dtype };
+    args->to.data = out->data;
+    tsi_cuda_space_make(&args->outer, s->outer, s->extent[0]);
+    tsi_cuda_space_make(&args->inner, s->inner, s->extent[1]);
+}
+
+static ts_status run(tsi_stream *stream, tsi_cuda_reduce_args *args, compute how)
+{
+    bool columns = how == IN_F32 && args->inner.count > 0 && is_columns(args) && !is_rows(args);
+    return columns ? run_columns(stream, args) : run_groups(stream, args, how);
+}
+
+static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride, wish w)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     if (!io->queue || is_complex(in->dtype) || is_complex(out->dtype))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(out) == 0) return TS_OK;
     split s;
+    tsi_cuda_reduce_args args;
+    compute how = compute_of(io, w.op, w.divide == 1.0);
     split_make(&s, in, mask, stride, NULL);
-    compute how = compute_of(io, op, divide == 1.0);
-    tsi_cuda_reduce_args args = { .from = s.from,
-                                  .within = s.within,
-                                  .to = s.to,
-                                  .start = how == IN_I64 ? start_of(op, (ts_dtype)out->dtype) : 0,
-                                  .power = power,
-                                  .divide = divide,
-                                  .op = op,
-                                  .from_dtype = in->dtype,
-                                  .to_dtype = out->dtype };
-    args.to.data = out->data;
-    tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);
-    tsi_cuda_space_make(&args.inner, s.inner, s.extent[1]);
+    fill_args(io, &s, &w, how, &args);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    bool columns = how == IN_F32 && args.inner.count > 0 && is_columns(&args) && !is_rows(&args);
-    return columns ? run_columns(io->queue, &args) : run_groups(io->queue, &args, how);
+    return run(io->queue, &args, how);
+}
+
+/* The center of each result first, into memory of its own; then what is wanted around it. */
+static ts_status reduce_around(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride,
+                               wish center, wish w)
+{
+    const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
+    tsi_stream *stream = io->queue;
+    bool real = is_narrow(in->dtype) || in->dtype == TS_DTYPE_F64;
+    if (!stream || !real || is_complex(out->dtype) || tsi_block_count(in) == 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
+    split s;
+    tsi_cuda_reduce_args args, first;
+    compute how = in->dtype == TS_DTYPE_F64 ? IN_F64 : IN_F32;
+    CUdeviceptr memory = 0;
+    split_make(&s, in, mask, stride, NULL);
+    fill_args(io, &s, &center, how, &first);
+    fill_args(io, &s, &w, how, &args);
+    first.to_dtype = how == IN_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    int64_t step = 1;
+    for (int32_t d = s.outer - 1; d >= 0; step *= s.extent[0][d--])
+        first.to.stride[d] = step;
+    size_t bytes = (size_t)step * ts_dtype_size((ts_dtype)first.to_dtype);
+    TSI_TRY(tsi_cuda_enter(stream->cuda));
+    TSI_CUDA_TRY(stream->cuda, "centers", tsi_cu.alloc_async(&memory, bytes, stream->handle));
+    first.to.data = (void *)(uintptr_t)memory;
+    args.center = first.to.data;
+    ts_status status = run(stream, &first, how);
+    if (status == TS_OK) status = run_groups(stream, &args, how);
+    (void)tsi_cu.free_async(memory, stream->handle);
+    return status;
 }
 
 static uint32_t mask_of(const tsi_reduce_attributes *a)
@@ -245,8 +296,48 @@ static ts_status over_dims(const tsi_kernel_io *io, int32_t op, bool mean)
     for (int32_t i = 0; mean && i < a->dims.count; i++)
         divide *= (double)io->in[0].global->shape.extent[a->dims.value[i]];
     result_strides(&io->in[0].block, &io->out[0].block, mask, a->keepdim, stride);
-    return reduce(io, mask, stride, op, divide, a->p);
+    return reduce(io, mask, stride, (wish){ .op = op, .divide = divide, .power = a->p });
 }
+
+/* ---- around a center ------------------------------------------------------------------------- */
+
+static ts_status around(const tsi_kernel_io *io, const tsi_reduce_attributes *a, wish center,
+                        wish w)
+{
+    uint32_t mask = mask_of(a);
+    int64_t stride[TS_NDIM_MAX] = { 0 };
+    result_strides(&io->in[0].block, &io->out[0].block, mask, a->keepdim, stride);
+    return reduce_around(io, mask, stride, center, w);
+}
+
+static ts_status variance(const tsi_kernel_io *io, int32_t after)
+{
+    const tsi_stat_attributes *a = io->attributes;
+    double count = 1;
+    for (int32_t i = 0; i < a->over.dims.count; i++)
+        count *= (double)io->in[0].global->shape.extent[a->over.dims.value[i]];
+    double divide = count > a->correction ? count - a->correction : 0;
+    return around(io, &a->over, (wish){ .op = TSI_CUDA_SUM, .divide = count },
+                  (wish){ .op = TSI_CUDA_SQUARES, .divide = divide, .after = after });
+}
+
+ts_status tsi_cuda_var(const tsi_kernel_io *io)
+{
+    return variance(io, TSI_CUDA_AS_IT_IS);
+}
+
+ts_status tsi_cuda_std(const tsi_kernel_io *io)
+{
+    return variance(io, TSI_CUDA_ITS_ROOT);
+}
+
+ts_status tsi_cuda_logsumexp(const tsi_kernel_io *io)
+{
+    return around(io, io->attributes, (wish){ .op = TSI_CUDA_MAX, .divide = 1 },
+                  (wish){ .op = TSI_CUDA_EXPONENTIALS, .divide = 1, .after = TSI_CUDA_ITS_LOG });
+}
+
+/* ---- plain ----------------------------------------------------------------------------------- */
 
 ts_status tsi_cuda_sum(const tsi_kernel_io *io)
 {
@@ -307,7 +398,7 @@ ts_status tsi_cuda_sum_to(const tsi_kernel_io *io)
         else
             stride[d] = io->out[0].block.stride[e];
     }
-    return reduce(io, mask, stride, TSI_CUDA_SUM, 1, 0);
+    return reduce(io, mask, stride, (wish){ .op = TSI_CUDA_SUM, .divide = 1 });
 }
 
 /* ---- places of extremes ---------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "array/random.h"
 #include "base/alloc.h"
 #include "op/core/common.h"
+#include "op/core/kernel.h"
 #include "op/pointwise/dropout.h"
 
 static const tsi_attribute dropout_table[] = {
@@ -19,7 +20,17 @@ static const tsi_attribute dropout_table[] = {
 
 enum { RUNS_AT_ONCE = 64 };
 
-/* Fills a dense block with the draws of the elements that the operand holds. */
+static ts_status draw_runs(const tsi_kernel_io *io, const tsi_random *random, const tsi_block *to,
+                           const tsi_random_run *run, int64_t count)
+{
+    if (io->device->host_readable) return tsi_random_fill_runs(random, to, run, count);
+    tsi_random_recipe recipe;
+    TSI_TRY(tsi_random_recipe_make(random, (ts_dtype)to->dtype, &recipe));
+    return io->device->random(io->device, &recipe, to, run, count, io->queue);
+}
+
+/* Fills a dense block with the draws of the elements that the operand holds, by the device that it
+ * lies on. */
 static ts_status draw(const tsi_kernel_io *io, const tsi_operand *place, const tsi_block *to,
                       tsi_random random)
 {
@@ -29,18 +40,19 @@ static ts_status draw(const tsi_kernel_io *io, const tsi_operand *place, const t
     random.stream = io->stream;
     random.rank = io->rank;
     if (flat.extent[0] == 0) return TS_OK;
-    if (!place->region) return tsi_random_fill(&random, &flat, 0);
-    tsi_random_run run[RUNS_AT_ONCE];
+    tsi_random_run run[RUNS_AT_ONCE] = { { 0, 0, flat.extent[0] } };
+    if (!place->region && io->device->host_readable) return tsi_random_fill(&random, &flat, 0);
+    if (!place->region) return draw_runs(io, &random, &flat, run, 1);
     int64_t count = 0;
     tsi_region_iterator at;
     tsi_region_iterate(&at, place->region, &place->global->shape);
     while (tsi_region_next(&at)) {
         run[count++] = (tsi_random_run){ at.global, at.local, at.length };
         if (count < RUNS_AT_ONCE) continue;
-        TSI_TRY(tsi_random_fill_runs(&random, &flat, run, count));
+        TSI_TRY(draw_runs(io, &random, &flat, run, count));
         count = 0;
     }
-    return count ? tsi_random_fill_runs(&random, &flat, run, count) : TS_OK;
+    return count ? draw_runs(io, &random, &flat, run, count) : TS_OK;
 }
 
 static void any_dim(const tsi_op_call *call, tsi_rules *rules)
@@ -93,12 +105,41 @@ static double scale_of(const tsi_dropout_attributes *a)
     return a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
 }
 
+/* A call of another operator inside of one, by the device's kernel; over its input if they are one.
+ */
+static ts_status run_op(const tsi_kernel_io *io, const tsi_op_desc *op, const void *attributes,
+                        const tsi_operand *in, const tsi_operand *out)
+{
+    tsi_kernel_io call = *io;
+    call.op = op;
+    call.attributes = attributes;
+    call.in = in;
+    call.out = out;
+    call.input_count = op->input_max;
+    call.output_count = 1;
+    call.in_place = in[0].block.data == out->block.data;
+    return tsi_kernel_run(tsi_kernel_of(io->device, op), &call);
+}
+
+/* x scaled, and zeros over what was not kept: whatever x holds there. */
+static ts_status drop_on_device(const tsi_kernel_io *io)
+{
+    const tsi_operand *y = &io->out[0], *mask = &io->out[1];
+    const tsi_operand both[] = { *y, *mask };
+    ts_number scale = tsi_number_real(scale_of(io->attributes)), zero = tsi_number_real(0.0);
+    TSI_TRY(run_op(io, &tsi_op_mul_scalar, &scale, &io->in[0], y));
+    TSI_TRY(run_op(io, &tsi_op_logical_not, NULL, mask, mask));
+    TSI_TRY(run_op(io, &tsi_op_masked_fill, &zero, both, y));
+    return run_op(io, &tsi_op_logical_not, NULL, mask, mask);
+}
+
 static ts_status dropout_reference(const tsi_kernel_io *io)
 {
     const tsi_dropout_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *mask = &io->out[1].block;
     tsi_random keep = { .kind = TSI_RANDOM_BERNOULLI, .a = 1.0 - a->p };
     TSI_TRY(draw(io, &io->out[1], mask, keep));
+    if (!io->device->host_readable) return drop_on_device(io);
     tsi_loop loop = tsi_loop_over(y);
     loop.operand_count = 3;
     loop.stride[1] = x->stride;
@@ -133,7 +174,7 @@ const tsi_op_desc tsi_op_dropout = {
     .input_min = 1,
     .input_max = 1,
     .output_count = 2,
-    .flags = TSI_OP_RANDOM,
+    .flags = TSI_OP_RANDOM | TSI_OP_MOVES,
     .attribute = dropout_table,
     .attribute_bytes = sizeof(tsi_dropout_attributes),
     .infer = dropout_infer,
@@ -179,7 +220,7 @@ static ts_status like_reference(const tsi_kernel_io *io)
 
 #define LIKE                                                                                       \
     .input_min = 1, .input_max = 1, .output_count = 1,                                             \
-    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD | TSI_OP_FREE, .infer = like_infer,                    \
+    .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD | TSI_OP_FREE | TSI_OP_MOVES, .infer = like_infer,     \
     .rules = like_rules, .reference = like_reference, .sample = sample_one
 
 const tsi_op_desc tsi_op_rand_like = {

@@ -153,8 +153,11 @@ enum {
     TSI_CUDA_ANY,
     TSI_CUDA_ALL,
     TSI_CUDA_COUNT,
-    TSI_CUDA_POWER
+    TSI_CUDA_POWER,
+    TSI_CUDA_SQUARES,     /* of what differs from the center */
+    TSI_CUDA_EXPONENTIALS /* over the center */
 };
+enum { TSI_CUDA_AS_IT_IS, TSI_CUDA_ITS_ROOT, TSI_CUDA_ITS_LOG }; /* what is written of a result */
 typedef struct tsi_cuda_reduce_args {
     tsi_cuda_space outer, inner;
     tsi_cuda_operand from, within; /* along outer; along inner, without data of its own */
@@ -163,7 +166,8 @@ typedef struct tsi_cuda_reduce_args {
     void *partial;         /* [pieces][results] where there are several */
     int64_t start;         /* of extremes of whole numbers */
     double power, divide;
-    int32_t op, from_dtype, to_dtype, reserved;
+    int32_t op, from_dtype, to_dtype, after;
+    const void *center; /* (optional) of each result, in what is computed in */
 } tsi_cuda_reduce_args;
 
 /* reduce.cu: the place of an extreme. `at` has an i64 for each result. */

@@ -72,9 +72,11 @@ template <> __device__ inline int64_t join<int64_t>(int op, double power, int64_
     }
 }
 
-/* What an element is before it is joined. */
-template <typename R> __device__ inline R term(const tsi_cuda_reduce_args &a, R x)
+/* What an element is before it is joined; c is the center of its result. */
+template <typename R> __device__ inline R term(const tsi_cuda_reduce_args &a, R x, R c)
 {
+    if (a.op == TSI_CUDA_SQUARES) return (x - c) * (x - c);
+    if (a.op == TSI_CUDA_EXPONENTIALS) return exp(x - c);
     if (a.op == TSI_CUDA_COUNT) return x != R(0) ? R(1) : R(0);
     if (a.op != TSI_CUDA_POWER) return x;
     R size = fabs(x);
@@ -83,24 +85,32 @@ template <typename R> __device__ inline R term(const tsi_cuda_reduce_args &a, R 
     return a.power == 0.0 ? R(size != R(0)) : pow(size, (R)a.power);
 }
 
-template <> __device__ inline int64_t term<int64_t>(const tsi_cuda_reduce_args &a, int64_t x)
+template <>
+__device__ inline int64_t term<int64_t>(const tsi_cuda_reduce_args &a, int64_t x, int64_t c)
 {
     return x;
 }
 
-template <typename R> __device__ inline R load_term(const tsi_cuda_reduce_args &a, int64_t at)
+/* An infinite one outweighs all others, or is alone: exponentials count from zero then. */
+template <typename R> __device__ inline R center_of(const tsi_cuda_reduce_args &a, int64_t result)
+{
+    R c = a.center ? ((const R *)a.center)[result] : R(0);
+    return a.op == TSI_CUDA_EXPONENTIALS && isinf((double)c) ? R(0) : c;
+}
+
+template <typename R> __device__ inline R load_term(const tsi_cuda_reduce_args &a, int64_t at, R c)
 {
     switch (a.from_dtype) {
     case TS_DTYPE_F32:
-        return term<R>(a, (R)((const float *)a.from.data)[at]);
+        return term<R>(a, (R)((const float *)a.from.data)[at], c);
     case TS_DTYPE_BF16:
-        return term<R>(a, (R)tsi_f32_of_bf16(((const uint16_t *)a.from.data)[at]));
+        return term<R>(a, (R)tsi_f32_of_bf16(((const uint16_t *)a.from.data)[at]), c);
     case TS_DTYPE_F16:
-        return term<R>(a, (R)tsi_f32_of_f16(((const uint16_t *)a.from.data)[at]));
+        return term<R>(a, (R)tsi_f32_of_f16(((const uint16_t *)a.from.data)[at]), c);
     case TS_DTYPE_F64:
-        return term<R>(a, (R)((const double *)a.from.data)[at]);
+        return term<R>(a, (R)((const double *)a.from.data)[at], c);
     default:
-        return term<R>(a, (R)load_wide(a.from_dtype, a.from.data, at).whole);
+        return term<R>(a, (R)load_wide(a.from_dtype, a.from.data, at).whole, c);
     }
 }
 
@@ -111,6 +121,8 @@ __device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x
     int64_t offset[1];
     place(a.outer, result, operands, offset);
     double value = a.divide == 1.0 ? (double)x : (double)x / a.divide;
+    if (a.after == TSI_CUDA_ITS_ROOT) value = sqrt(value);
+    if (a.after == TSI_CUDA_ITS_LOG) value = log(value) + (double)center_of<R>(a, result);
     store_f64(a.to_dtype, a.to.data, offset[0], value, 0);
 }
 
@@ -159,10 +171,10 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
         int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
         int64_t base[1], at[1];
         place(a.outer, result, outer, base);
-        R sum = start_of<R>(a);
+        R sum = start_of<R>(a), center = center_of<R>(a, result);
         for (int64_t i = piece * a.piece + lane; i < end; i += G) {
             place(a.inner, i, inner, at);
-            sum = join<R>(a.op, a.power, sum, load_term<R>(a, base[0] + at[0]));
+            sum = join<R>(a.op, a.power, sum, load_term<R>(a, base[0] + at[0], center));
         }
         sum = group_join<R, G>(a.op, a.power, sum, shared);
         if (lane != 0) continue;
