@@ -61,6 +61,27 @@ static ts_status check_mirror(ts_module *m, tsi_param *p, const char *name, void
     return ts_scope_close(scope);
 }
 
+typedef struct neighbour {
+    test *t;
+    const char *end; /* of the mirror that was seen last */
+    int32_t found;
+} neighbour;
+
+/* Mirrors of k, v and up begin where those of q, k and gate end: they are one product. */
+static ts_status check_neighbour(ts_module *m, tsi_param *p, const char *name, void *context)
+{
+    neighbour *n = context;
+    (void)m;
+    if (!p->mirror) return TS_OK;
+    tsi_block block = tsi_array_block(p->mirror->array);
+    const char *begin = block.data;
+    bool follows = strstr(name, "k_proj") || strstr(name, "v_proj") || strstr(name, "up_proj");
+    if (follows) TEST_SAY(n->t, begin == n->end, "%s does not follow its neighbour", name);
+    n->found += follows;
+    n->end = begin + (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
+    return TS_OK;
+}
+
 static ts_status one_step(ts_rank *me, walk_of *s, ts_model *model, ts_optimizer *o, int32_t step)
 {
     ts_scope scope = ts_scope_open(me, "");
@@ -100,6 +121,9 @@ static ts_status walk(ts_rank *me, void *argument)
         s->norm[step - 1] = is.norm;
     }
     TEST_OK(s->t, tsi_module_visit(root, check_mirror, s->t));
+    neighbour n = { .t = s->t };
+    TEST_OK(s->t, tsi_module_visit(root, check_neighbour, &n));
+    TEST_EQ(s->t, n.found, s->compute ? 3 * tiny.layers : 0);
     ts_optimizer_destroy(o);
     ts_model_destroy(model);
     ts_mesh_release(mesh);
