@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/reduce.h"
 #include "base/error.h"
 
 enum { GROUPS = 2048, LEAST_PIECE = 1024, ROWS_MAX = 64 };
@@ -246,6 +247,16 @@ static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *s
     fill_args(io, &s, &w, how, &args);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return run(io->queue, &args, how);
+}
+
+ts_status tsi_cuda_sum_all(tsi_stream *stream, const tsi_block *in, const tsi_block *out,
+                           double divide)
+{
+    const tsi_operand from = { .block = *in }, to = { .block = *out };
+    const int64_t stride[TS_NDIM_MAX] = { 0 };
+    tsi_kernel_io io = { .in = &from, .out = &to, .queue = stream };
+    return reduce(&io, (1u << in->ndim) - 1, stride,
+                  (wish){ .op = TSI_CUDA_SUM, .divide = divide });
 }
 
 /* The center of each result first, into memory of its own; then what is wanted around it. */

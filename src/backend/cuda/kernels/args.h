@@ -177,6 +177,28 @@ typedef struct tsi_cuda_extreme_args {
     int32_t least, from_dtype, to_dtype, whole;
 } tsi_cuda_extreme_args;
 
+/* loss.cu: the term of each element; the numbers are X(name, term of x, t, point and flag). */
+#define TSI_CUDA_LOSSES(X)                                                                         \
+    X(mse_loss, (x - t) * (x - t))                                                                 \
+    X(l1_loss, fabs(x - t))                                                                        \
+    X(smooth_l1_loss, bent(fabs(x - t), point))                                                    \
+    X(huber_loss, point *bent(fabs(x - t), point))                                                 \
+    X(bce, -(t * fmax(log(x), R(-100)) + (R(1) - t) * fmax(log1p(-x), R(-100))))                   \
+    X(bce_with_logits, fmax(x, R(0)) - x * t + log1p(exp(-fabs(x))))                               \
+    X(kl_div, flag ? exp(t) * (t - x) : t > R(0) ? t * (log(t) - x) : R(0))
+typedef enum tsi_cuda_loss {
+#define TSI_CUDA_LOSS_NAME(name, term) TSI_CUDA_LOSS_##name,
+    TSI_CUDA_LOSSES(TSI_CUDA_LOSS_NAME)
+#undef TSI_CUDA_LOSS_NAME
+} tsi_cuda_loss;
+typedef struct tsi_cuda_loss_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand x, target, to;
+    double point;
+    int32_t kind, flag;
+    int32_t dtype[3], reserved; /* of x, target, to */
+} tsi_cuda_loss_args;
+
 /* norm.cu: rows of `length`, contiguous, rows a stride apart. `partial` has a row of f32 (two for
  * layer_norm) for each block. */
 typedef struct tsi_cuda_norm_args {
