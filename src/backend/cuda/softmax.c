@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax.c - softmax and log_softmax of the last dim, and their gradients. Rows that fit stay in
- * the registers of a warp or a block. */
+/* softmax.c - softmax and log_softmax of a dim, and their gradients. Rows that fit stay in the
+ * registers of a warp or a block; a dim that is no row goes through dense copies. */
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
@@ -65,45 +65,103 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
                            a->length > LONG_ROW ? 512 : 128, 0, a);
 }
 
-/* Rows along the last dim. False: not for these kernels. */
-static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *y,
-                   tsi_cuda_softmax_args *a)
-{
-    int64_t rows, length;
-    a->x = x->data;
-    a->y = y->data;
-    a->dtype = x->dtype;
-    return io->queue && is_real(x->dtype) && y->dtype == x->dtype && x->ndim > 0 &&
-           ((const tsi_softmax_attributes *)io->attributes)->dim == x->ndim - 1 &&
-           tsi_block_count(x) > 0 && tsi_cuda_rows_of(x, 1, &a->rows, &a->length, &a->x_stride) &&
-           tsi_cuda_rows_of(y, 1, &rows, &length, &a->y_stride);
-}
-
-static ts_status forward(const tsi_kernel_io *io, int32_t log)
-{
-    tsi_cuda_softmax_args args = { .log = log };
-    if (!settle(io, &io->in[0].block, &io->out[0].block, &args))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return launch_forward(io->queue, &args);
-}
-
-static ts_status backward(const tsi_kernel_io *io, int32_t log)
+static ts_status launch_backward(tsi_stream *stream, tsi_cuda_softmax_args *a)
 {
     static const tsi_cuda_kernel any[] = { TSI_CUDA_softmax_backward_f32,
                                            TSI_CUDA_softmax_backward_f64,
                                            TSI_CUDA_softmax_backward_bf16,
                                            TSI_CUDA_softmax_backward_f16 };
-    const tsi_block *dy = &io->in[0].block;
-    tsi_cuda_softmax_args args = { .log = log, .dy = dy->data };
+    return tsi_cuda_launch(stream, any[place_of_dtype(a->dtype)], at_most(a->rows, INT32_MAX),
+                           a->length > LONG_ROW ? 512 : 128, 0, a);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+enum { X, DY, Y, BLOCKS }; /* DY: the gradient's alone, whose x is the result of softmax */
+
+/* Rows along the last dim; false: they are none. */
+static bool rows_of(const tsi_block *block, tsi_cuda_softmax_args *a)
+{
     int64_t rows, length;
-    if (!settle(io, &io->in[1].block, &io->out[0].block, &args) || dy->dtype != args.dtype ||
-        !tsi_cuda_rows_of(dy, 1, &rows, &length, &args.dy_stride))
+    a->x = block[X].data;
+    a->dy = block[DY].data;
+    a->y = block[Y].data;
+    a->dtype = block[X].dtype;
+    return tsi_cuda_rows_of(&block[X], 1, &a->rows, &a->length, &a->x_stride) &&
+           tsi_cuda_rows_of(&block[Y], 1, &rows, &length, &a->y_stride) &&
+           (!a->dy || tsi_cuda_rows_of(&block[DY], 1, &rows, &length, &a->dy_stride));
+}
+
+static ts_status launch(tsi_stream *stream, tsi_cuda_softmax_args *a)
+{
+    return a->dy ? launch_backward(stream, a) : launch_forward(stream, a);
+}
+
+static void move_last(tsi_block *block, int32_t dim)
+{
+    int64_t extent = block->extent[dim], stride = block->stride[dim];
+    int32_t last = block->ndim - 1;
+    for (int32_t d = dim; d < last; d++) {
+        block->extent[d] = block->extent[d + 1];
+        block->stride[d] = block->stride[d + 1];
+    }
+    block->extent[last] = extent;
+    block->stride[last] = stride;
+}
+
+/* Through dense copies of all blocks. */
+static ts_status by_copies(const tsi_kernel_io *io, const tsi_block *block,
+                           tsi_cuda_softmax_args *a)
+{
+    tsi_stream *stream = io->queue;
+    tsi_block dense[BLOCKS];
+    CUdeviceptr memory = 0;
+    size_t bytes = (size_t)tsi_block_count(&block[X]) * ts_dtype_size((ts_dtype)block[X].dtype);
+    bytes = (bytes + 255) / 256 * 256;
+    TSI_CUDA_TRY(stream->cuda, "rows of a softmax",
+                 tsi_cu.alloc_async(&memory, BLOCKS * bytes, stream->handle));
+    ts_status status = TS_OK;
+    for (int32_t k = X; k <= Y; k++) {
+        int64_t step = 1;
+        dense[k] = block[k];
+        if (!block[k].data) continue;
+        dense[k].data = (char *)(uintptr_t)memory + (size_t)k * bytes;
+        for (int32_t d = block[k].ndim - 1; d >= 0; step *= block[k].extent[d--])
+            dense[k].stride[d] = step;
+        if (k != Y && status == TS_OK)
+            status = tsi_cuda_copy(io->device, &dense[k], &block[k], stream);
+    }
+    if (status == TS_OK && rows_of(dense, a)) status = launch(stream, a);
+    if (status == TS_OK) status = tsi_cuda_copy(io->device, &block[Y], &dense[Y], stream);
+    (void)tsi_cu.free_async(memory, stream->handle);
+    return status;
+}
+
+static ts_status softmax(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *dy,
+                         int32_t log)
+{
+    const tsi_block *y = &io->out[0].block;
+    int32_t dim = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
+    tsi_block block[BLOCKS] = { [X] = *x, [Y] = *y };
+    tsi_cuda_softmax_args args = { .log = log };
+    if (dy) block[DY] = *dy;
+    if (!io->queue || !is_real(x->dtype) || y->dtype != x->dtype || x->ndim == 0 ||
+        (dy && dy->dtype != x->dtype) || tsi_block_count(x) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
+    for (int32_t k = X; k <= Y; k++)
+        if (block[k].data) move_last(&block[k], dim);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch(io->queue, any[place_of_dtype(args.dtype)],
-                           at_most(args.rows, INT32_MAX), args.length > LONG_ROW ? 512 : 128, 0,
-                           &args);
+    return rows_of(block, &args) ? launch(io->queue, &args) : by_copies(io, block, &args);
+}
+
+static ts_status forward(const tsi_kernel_io *io, int32_t log)
+{
+    return softmax(io, &io->in[0].block, NULL, log);
+}
+
+static ts_status backward(const tsi_kernel_io *io, int32_t log)
+{
+    return softmax(io, &io->in[1].block, &io->in[0].block, log);
 }
 
 ts_status tsi_cuda_softmax(const tsi_kernel_io *io)
