@@ -91,7 +91,7 @@ template <typename E> union unit_of {
     E element[16 / sizeof(E)];
 };
 
-/* ---- sums and extremes: the same tree for every launch, lanes of a warp, then warps ------------- */
+/* ---- sums and extremes: one tree for every launch, lanes of a warp, then warps --------------- */
 
 /* All lanes call it and get the result. */
 template <typename R> __device__ inline R warp_sum(R x)
