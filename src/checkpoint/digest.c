@@ -85,6 +85,11 @@ uint64_t tsi_digest_block(const void *data, size_t bytes)
     uint64_t sum = sum_words(0, at, (int64_t)words, 4);
     if (left > 0) memcpy(last, at + 4 * words, left);
     if (left > 0) sum += sum_words(words, last, 1, 4);
+    return tsi_digest_block_of(bytes, sum);
+}
+
+uint64_t tsi_digest_block_of(size_t bytes, uint64_t sum)
+{
     /* With the length, so that zeros at the end count. */
     return tsi_hash_mix(tsi_hash_mix(GOLDEN, (uint64_t)bytes), sum);
 }

@@ -12,6 +12,8 @@
 
 /* Bytes of a file, in their order. */
 uint64_t tsi_digest_block(const void *data, size_t bytes);
+/* The same from the sum over its words, which is that of as many elements of i32. */
+uint64_t tsi_digest_block_of(size_t bytes, uint64_t sum);
 
 /* The part of a tensor's sum that elements [first, first + count) of its row-major order have. */
 uint64_t tsi_digest_elements(ts_dtype dtype, int64_t first, const void *data, int64_t count);

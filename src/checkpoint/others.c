@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -12,7 +13,7 @@
 #include "checkpoint/archive.h"
 #include "checkpoint/digest.h"
 
-enum { PATH_BYTES = 4400, OTHER_BYTES_MAX = 1 << 30, OTHERS_MAX = 1024 };
+enum { PATH_BYTES = 4400, PIECE = 1 << 20, OTHERS_MAX = 1024 };
 
 static bool is_other(const char *directory, const char *name)
 {
@@ -25,15 +26,36 @@ static bool is_other(const char *directory, const char *name)
     return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
 
+/* The block hash of a whole file, a piece at a time: its words add up as those of a tensor do. */
+static ts_status hash_open(const char *path, int file, char *piece, uint64_t *out)
+{
+    uint64_t sum = 0;
+    int64_t at = 0;
+    size_t done = PIECE;
+    while (done == PIECE) {
+        TSI_TRY(tsi_file_read_at(path, file, at, piece, PIECE, &done));
+        size_t words = (done + 3) / 4;
+        memset(piece + done, 0, words * 4 - done); /* the last word is filled up */
+        sum += tsi_digest_elements(TS_DTYPE_I32, at / 4, piece, (int64_t)words);
+        at += (int64_t)done;
+    }
+    *out = tsi_digest_block_of((size_t)at, sum);
+    return TS_OK;
+}
+
 static ts_status hash_file(const char *directory, const char *name, uint64_t *out)
 {
-    char path[PATH_BYTES], *data = NULL;
-    size_t length = 0;
+    char path[PATH_BYTES];
+    int file = -1;
+    int64_t bytes = 0;
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    TSI_TRY(tsi_file_read(path, OTHER_BYTES_MAX, &data, &length));
-    *out = tsi_digest_block(data, length);
-    tsi_free(data);
-    return TS_OK;
+    TSI_TRY(tsi_file_open(path, &file, &bytes));
+    char *piece = tsi_alloc(PIECE);
+    ts_status status =
+        piece ? hash_open(path, file, piece, out) : tsi_fail_memory("a piece of a file", PIECE);
+    tsi_free(piece);
+    close(file);
+    return status;
 }
 
 static ts_status add(tsi_index *index, const char *directory, const char *name)

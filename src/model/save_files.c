@@ -3,9 +3,12 @@
  * dtype, and the other files of the directory the model was read from (generation_config.json,
  * tokenizer_config.json, licences), as they are. */
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -13,7 +16,7 @@
 #include "base/text.h"
 #include "model/weights.h"
 
-enum { PATH_BYTES = 4096, FILE_BYTES_MAX = 64 << 20 };
+enum { PATH_BYTES = 4096, PIECE = 1 << 20 };
 
 /* ---- the dtype in a configuration ------------------------------------------------------------ */
 
@@ -144,19 +147,39 @@ static bool is_left_out(const char *name)
     return false;
 }
 
+/* All bytes of one open file to the end of another. */
+static ts_status copy_bytes(const char *from, int in, const char *to, int out)
+{
+    char *piece = tsi_alloc(PIECE);
+    size_t done = piece ? PIECE : 0;
+    ts_status status = piece ? TS_OK : tsi_fail_memory("a piece of a file", PIECE);
+    for (int64_t at = 0; done == PIECE && status == TS_OK; at += (int64_t)done) {
+        status = tsi_file_read_at(from, in, at, piece, PIECE, &done);
+        if (status == TS_OK) status = tsi_file_write(to, out, piece, done);
+    }
+    tsi_free(piece);
+    return status;
+}
+
 static ts_status copy_file(const char *from, const char *to, const char *name)
 {
-    char path[PATH_BYTES], *data = NULL;
+    char source[PATH_BYTES], path[PATH_BYTES], temporary[PATH_BYTES + 8];
     struct stat about;
-    size_t length = 0;
-    int needed = snprintf(path, sizeof path, "%s/%s", from, name);
-    if (needed >= PATH_BYTES || stat(path, &about) != 0 || !S_ISREG(about.st_mode) ||
-        about.st_size > FILE_BYTES_MAX)
-        return TS_OK;
-    TSI_TRY(tsi_file_read(path, FILE_BYTES_MAX, &data, &length));
-    snprintf(path, sizeof path, "%s/%s", to, name);
-    ts_status status = tsi_file_replace(path, data, length);
-    tsi_free(data);
+    int in = -1, out = -1;
+    int64_t bytes = 0;
+    if (snprintf(source, sizeof source, "%s/%s", from, name) >= PATH_BYTES ||
+        snprintf(path, sizeof path, "%s/%s", to, name) >= PATH_BYTES)
+        return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", to);
+    if (stat(source, &about) != 0 || !S_ISREG(about.st_mode)) return TS_OK;
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    TSI_TRY(tsi_file_open(source, &in, &bytes));
+    out = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    ts_status status = out >= 0 ? copy_bytes(source, in, temporary, out)
+                                : TSI_FAIL(TS_ERR_IO, "%s: %s", temporary, strerror(errno));
+    close(in);
+    if (status == TS_OK) return tsi_file_publish(temporary, out, path);
+    if (out >= 0) close(out);
+    unlink(temporary);
     return status;
 }
 

@@ -108,6 +108,45 @@ for model in llama gpt2 qwen3 mixtral; do
         fail "$model: config.json tells the dtype" "$(cat "$work/half/config.json")"
     rm -r "$work/in" "$work/ours" "$work/back" "$work/half"
 done
+# ---- memory: a model of 320 MiB in files of 160, and a large file beside it, in at most 64 MiB -------------------------
+python3 - "$work/large" << 'END'
+import json, os, struct, sys
+os.makedirs(sys.argv[1])
+index = {}
+for number in (1, 2):
+    name = f"model-{number:05}-of-00002.safetensors"
+    header, at = {}, 0
+    for i in range(5):
+        key = f"layers.{number}.{i}.weight"
+        header[key] = {"dtype": "F32", "shape": [2048, 4096], "data_offsets": [at, at + (32 << 20)]}
+        index[key] = name
+        at += 32 << 20
+    text = json.dumps(header).encode()
+    with open(f"{sys.argv[1]}/{name}", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+json.dump({"metadata": {}, "weight_map": index}, open(f"{sys.argv[1]}/model.safetensors.index.json", "w"))
+with open(f"{sys.argv[1]}/notes.txt", "wb") as file:
+    file.truncate(100 << 20)
+END
+peak() { # command ...
+    python3 -c 'import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+sys.exit(code)' "$@"
+}
+small() { # name command ...
+    small_name=$1
+    shift
+    small_peak=$(peak "$@" 2>&1) && [ "$small_peak" -le 64 ] && pass "$small_name: $small_peak MiB" || fail "$small_name" "$small_peak"
+}
+small "memory of a conversion" "$tessera" ckpt convert "$work/large" "$work/large-ours" --to tessera
+small "memory of one to bf16 and back" "$tessera" ckpt convert "$work/large-ours" "$work/large-hf" --to hf --dtype bf16
+small "memory of verify" "$tessera" ckpt verify "$work/large-ours"
+small "memory of diff" "$tessera" ckpt diff "$work/large" "$work/large-ours"
+cmp -s "$work/large/notes.txt" "$work/large-hf/notes.txt" && pass "a large file comes along" || fail "a large file comes along"
+rm -r "$work"/large*
+
 # A limit on the size of files is a sentence, and what was there stays.
 says "ulimit -f" 1 "rank-0000" sh -c "ulimit -f 8; '$tessera' train '$work/a.ini' --quiet --set train.steps=6"
 says "ulimit -f: the newest state is whole" 0 "0 damaged" "$tessera" ckpt verify "$b"
