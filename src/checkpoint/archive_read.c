@@ -19,13 +19,7 @@
 #include "checkpoint/share.h"
 #include "device/device.h"
 
-enum {
-    WINDOW = 1 << 20,
-    AHEAD = 4 << 20,
-    DIRECT_MIN = 64 << 10,
-    DIRECT_MAX = 8 << 20,
-    HASH_PIECE = 1 << 20
-};
+enum { WINDOW = 1 << 20, DIRECT_MIN = 64 << 10, DIRECT_MAX = 8 << 20, HASH_PIECE = 1 << 20 };
 
 typedef struct source {  /* a piece of a file, or a whole tensor of one */
     tsi_data_file *file; /* NULL: published */
@@ -168,17 +162,6 @@ static int64_t direct_bytes(const transfer *t, int64_t begin, int64_t end)
     return end - begin >= DIRECT_MIN || (blocks && end > begin) ? end - begin : 0;
 }
 
-/* The disk works ahead while short runs are copied out of the window. */
-static void expect(const transfer *t, int64_t offset, int64_t bytes)
-{
-    const source *s = &t->source;
-    if (bytes <= 0 || !s->stored) return;
-    if (s->file)
-        tsi_data_expect(s->file, s->stored, offset, bytes);
-    else
-        tsi_weights_expect(t->archive->weights, s->stored, offset, bytes);
-}
-
 /* The window holds whole blocks from the one of `begin` on: what is wanted, and more where it goes
  * on from the last. */
 static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, int64_t begin,
@@ -195,7 +178,7 @@ static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, 
     int64_t to = tsi_round_up(goes_on ? tsi_min_i64(begin + WINDOW, last) : end, block);
     to = tsi_min_i64(tsi_min_i64(to, from + WINDOW), s->bytes);
     s->begin = s->end = 0;
-    if (goes_on) expect(t, to, tsi_min_i64(last - to, AHEAD));
+    TSI_ASSERT(to > begin); /* or the caller would not come forward */
     TSI_TRY(read_piece(t, slot, share, from, (size_t)(to - from), c->window));
     s->begin = from;
     s->end = to;

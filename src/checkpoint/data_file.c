@@ -395,8 +395,3 @@ ts_status tsi_data_read(const tsi_data_file *f, const tsi_stored *piece, int64_t
     }
     return TS_OK;
 }
-
-void tsi_data_expect(const tsi_data_file *f, const tsi_stored *piece, int64_t offset, int64_t bytes)
-{
-    tsi_weights_expect(f->weights, piece, offset, bytes);
-}

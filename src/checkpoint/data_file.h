@@ -66,7 +66,5 @@ const tsi_stored *tsi_data_find(const tsi_data_file *file, const char *name); /*
  * against the hashes of the blocks unless told not to. */
 ts_status tsi_data_read(const tsi_data_file *file, const tsi_stored *piece, int64_t offset,
                         size_t bytes, void *to, bool verify);
-void tsi_data_expect(const tsi_data_file *file, const tsi_stored *piece, int64_t offset,
-                     int64_t bytes); /* as tsi_weights_expect */
 
 #endif

@@ -466,15 +466,6 @@ ts_status tsi_weights_read_bytes(const tsi_weights *w, const tsi_stored *stored,
     return status;
 }
 
-void tsi_weights_expect(const tsi_weights *w, const tsi_stored *stored, int64_t offset,
-                        int64_t bytes)
-{
-    int64_t begin = stored->begin + offset, end = tsi_min_i64(begin + bytes, stored->end);
-    if (end <= begin) return;
-    (void)posix_fadvise(w->file[stored->file].fd, (off_t)begin, (off_t)(end - begin),
-                        POSIX_FADV_WILLNEED);
-}
-
 ts_status tsi_weights_read(const tsi_weights *w, const tsi_stored *stored, int64_t first,
                            int64_t count, void *to)
 {

@@ -41,9 +41,6 @@ ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored,
                            int64_t count, void *to);
 ts_status tsi_weights_read_bytes(const tsi_weights *weights, const tsi_stored *stored,
                                  int64_t offset, size_t bytes, void *to);
-/* Bytes of a tensor will be read soon: the disk may begin. What lies behind its end is left out. */
-void tsi_weights_expect(const tsi_weights *weights, const tsi_stored *stored, int64_t offset,
-                        int64_t bytes);
 /* A text of the header's __metadata__; NULL: it has none. The caller frees. */
 char *tsi_weights_metadata(const tsi_weights *weights, int32_t file, const char *key);
 
