@@ -102,6 +102,15 @@ TS_API ts_status ts_pipeline_sum(ts_pipeline *pipeline, double value, double *su
  * that of x. maker */
 TS_API ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t micro);
 
+/* The parts of all micro-batches as one tensor again: what ts_micro_batch cut along a dim, or what
+ * became of it. Their layouts are alike; an empty one may be NULL. maker */
+TS_API ts_tensor *ts_micro_merge(ts_tensor *const *part, int64_t micros, int32_t dim);
+/* Documents of these lengths, one after the other, to micro-batches of whole ones: the largest is
+ * as small as can be, the last ones are empty where there are fewer. Part m is [begin[m], begin[m +
+ * 1]) of their tokens, to be taken by ts_slice; begin has micros + 1 numbers. */
+TS_API TS_NODISCARD ts_status ts_micro_documents(const int64_t *length, int64_t count,
+                                                 int64_t micros, int64_t *begin);
+
 /* Times of the last step of this rank's cells, in seconds from its beginning: as many as
  * ts_schedule_count of ts_pipeline_schedule has. getters */
 TS_API const ts_schedule *ts_pipeline_schedule(const ts_pipeline *pipeline); /* with messages */

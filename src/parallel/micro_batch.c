@@ -4,6 +4,7 @@
  * Rows are not exchanged: a micro-batch consists of rows from every rank's own piece, and lies as
  * the batch does. INV-3 holds for the parts too: where a rank has fewer rows than others in the
  * batch, it has no more than they have in any part. */
+#include "base/alloc.h"
 #include "base/error.h"
 #include "layout/layout.h"
 #include "parallel/pipeline.h"
@@ -64,4 +65,76 @@ ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t mic
     shape.extent[dim] = tsi_micro_batch_extent(x->layout, dim, micros, micro);
     ts_tensor *block = ts_slice(ts_tensor_local(x), dim, &slice);
     return (ts_from_local)(block, ts_layout_sharding(x->layout), shape);
+}
+
+/* ---- together again -------------------------------------------------------------------------- */
+
+/* The first that is there; NULL: none is. */
+static ts_tensor *first_of(ts_tensor *const *part, int64_t micros)
+{
+    for (int64_t m = 0; part && m < micros; m++)
+        if (part[m]) return part[m];
+    return NULL;
+}
+
+/* Each rank's rows stay its own: its parts of them, one behind the other, are its piece. */
+static ts_tensor *merge(ts_tensor *const *part, int64_t micros, int32_t dim, ts_tensor **local)
+{
+    const ts_tensor *first = first_of(part, micros);
+    ts_shape shape = ts_tensor_shape(first);
+    int32_t count = 0;
+    shape.extent[dim] = 0;
+    for (int64_t m = 0; m < micros; m++) {
+        if (!part[m]) continue;
+        if (part[m]->layout->sharding != first->layout->sharding) {
+            TSI_FAIL(TS_ERR_ARG, "micro_merge: part %lld is %s, and one before it %s", (long long)m,
+                     part[m]->layout->text, first->layout->text);
+            return NULL;
+        }
+        shape.extent[dim] += ts_tensor_shape(part[m]).extent[dim];
+        local[count++] = ts_tensor_local(part[m]);
+    }
+    return (ts_from_local)(ts_cat(local, count, dim), first->layout->sharding, shape);
+}
+
+ts_tensor *ts_micro_merge(ts_tensor *const *part, int64_t micros, int32_t dim)
+{
+    const ts_tensor *first = first_of(part, micros);
+    ts_rank *rank = first ? first->rank : tsi_rank_current();
+    if (!rank || tsi_rank_enter(rank) != TS_OK) return NULL;
+    if (!first || dim < 0 || dim >= ts_tensor_shape(first).ndim || micros > INT32_MAX) {
+        TSI_FAIL(TS_ERR_ARG, "micro_merge: %lld parts along dim %d%s", (long long)micros, dim,
+                 first ? "" : ", none of which is there");
+        return NULL;
+    }
+    ts_tensor **local = tsi_calloc((size_t)micros, sizeof(ts_tensor *));
+    ts_tensor *whole = local ? merge(part, micros, dim, local) : NULL;
+    if (!local) tsi_fail_memory("parts of a batch", (size_t)micros * sizeof(ts_tensor *));
+    tsi_free(local);
+    return whole;
+}
+
+/* ---- documents ------------------------------------------------------------------------------- */
+
+ts_status ts_micro_documents(const int64_t *length, int64_t count, int64_t micros, int64_t *begin)
+{
+    if (!length || !begin || count < 1 || micros < 1)
+        return TSI_FAIL(TS_ERR_ARG, "micro_documents: %lld documents in %lld parts",
+                        (long long)count, (long long)micros);
+    int64_t parts = micros < count ? micros : count, at = 0;
+    double *cost = tsi_alloc_array((size_t)count, sizeof *cost);
+    if (!cost) return tsi_fail_memory("lengths of documents", (size_t)count * sizeof *cost);
+    for (int64_t i = 0; i < count; i++)
+        cost[i] = (double)length[i];
+    ts_status status = ts_stage_cut(cost, count, parts, begin + 1); /* how many; then where */
+    tsi_free(cost);
+    TSI_TRY(status);
+    begin[0] = 0;
+    for (int64_t m = 0; m < micros; m++) {
+        int64_t more = m < parts ? begin[m + 1] : 0, end = begin[m];
+        for (; more > 0; more--)
+            end += length[at++];
+        begin[m + 1] = end;
+    }
+    return TS_OK;
 }

@@ -27,6 +27,7 @@ static void check_parts(test *t, ts_mesh *mesh, const char *lies, int32_t dim, i
     ts_meta meta = { .shape = shape, .dtype = TS_DTYPE_I64 };
     ts_tensor *x = ts_from_function(number_at, NULL, ts_sharding_get(mesh, lies), meta);
     int64_t mine = ts_tensor_shape(ts_tensor_local(x)).extent[dim], sum = 0, all = 0;
+    ts_tensor *parts[8] = { NULL };
     for (int64_t m = 0; m < micros; m++) {
         ts_tensor *part = ts_micro_batch(x, dim, micros, m);
         TEST_SAY(t, part != NULL, "%s rows %lld, part %lld of %lld", lies, (long long)rows,
@@ -36,7 +37,13 @@ static void check_parts(test *t, ts_mesh *mesh, const char *lies, int32_t dim, i
                 mine / micros + (m < mine % micros));
         all += ts_tensor_shape(part).extent[dim];
         sum += sum_of(part);
+        parts[m] = part;
     }
+    ts_tensor *whole = ts_micro_merge(parts, micros, dim);
+    TEST_SAY(t, whole && ts_tensor_layout(whole) == ts_tensor_layout(x), "%s rows %lld in %lld",
+             lies, (long long)rows, (long long)micros);
+    int64_t square = sum_of(ts_square(ts_sub(whole, x)));
+    TEST_EQ(t, square, 0);
     TEST_EQ(t, all, rows);
     TEST_EQ(t, sum, sum_of(x));
     ts_scope_close(scope);
@@ -64,4 +71,23 @@ TS_TEST_RANKS(micro_batches_refused, 1)
     TEST_CHECK(t, ts_micro_batch(x, 2, 2, 0) == NULL);
     TEST_SAYS(t, ts_rank_error(t->me)->text, "part 0 of 2 along dim 2 of 2");
     TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+}
+
+/* Whole documents, the largest part as small as can be; fewer documents than parts leave some
+ * empty.
+ */
+TS_TEST(micro_batches_of_documents)
+{
+    static const int64_t length[] = { 5, 1, 4, 2, 6, 3 };
+    int64_t begin[9];
+    TEST_OK(t, ts_micro_documents(length, 6, 3, begin));
+    static const int64_t three[] = { 0, 6, 12, 21 };
+    for (int m = 0; m < 4; m++)
+        TEST_EQ(t, begin[m], three[m]);
+    TEST_OK(t, ts_micro_documents(length, 2, 8, begin));
+    TEST_EQ(t, begin[1], 5);
+    for (int m = 2; m <= 8; m++)
+        TEST_EQ(t, begin[m], 6);
+    TEST_STATUS(t, ts_micro_documents(length, 6, 0, begin), TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "6 documents in 0 parts");
 }

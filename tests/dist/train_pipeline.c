@@ -118,6 +118,35 @@ TS_TEST(train_pipeline_states_of_any)
     remove_folder(&f);
 }
 
+/* What is planned is what the rank with most holds: activations by the schedule. */
+TS_TEST(train_pipeline_memory)
+{
+    static const char *const schedules[] = { "1F1B", "GPipe", "ZBVZeroBubble" };
+    folder f = make_folder(t);
+    for (int i = 0; i < 3; i++) {
+        outcome o = { 0 };
+        ts_train_cost cost;
+        ts_train_config *config = NULL;
+        char more[512];
+        snprintf(more, sizeof more,
+                 "[model]\nlayers = 4\nhidden = 128\nheads = 4\n[data]\ncontext = 96\n[train]\n"
+                 "steps = 2\nbatch = 16\n[parallel]\nmesh = pp=2, fsdp=2\nmicro_batches = 8\n"
+                 "schedule = %s\n",
+                 schedules[i]);
+        TEST_OK(t, train(t, &f, schedules[i], more, 4, &o));
+        TEST_OK(t, ts_train_config_create(&config));
+        TEST_OK(t, ts_train_config_parse(config, "small", small));
+        TEST_OK(t, ts_train_config_parse(config, "more", more));
+        TEST_OK(t, ts_train_forecast(config, &cost));
+        double ratio = (double)o.memory / (double)cost.memory.peak;
+        TEST_SAY(t, ratio > 0.9 && ratio < 1.1, "%s: held %lld, planned %lld", schedules[i],
+                 (long long)o.memory, (long long)cost.memory.peak);
+        TEST_EQ(t, cost.place_count, 2);
+        ts_train_config_destroy(config);
+    }
+    remove_folder(&f);
+}
+
 TS_TEST(train_pipeline_refuses)
 {
     static const struct {
