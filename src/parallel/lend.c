@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/layout.h"
+#include "parallel/common.h"
 #include "tensor/tensor.h"
 
 typedef struct loan {
@@ -48,7 +49,7 @@ static void loans_destroy(void *state)
 
 static loans *loans_of(const ts_rank *rank)
 {
-    return tsi_world_slot(rank->world, TSI_SLOT_PARALLEL, loans_create, loans_destroy);
+    return tsi_common_of(rank->world, TSI_COMMON_LOANS, loans_create, loans_destroy);
 }
 
 bool tsi_lends(ts_rank *rank)

@@ -24,6 +24,7 @@
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "device/cpu.h"
+#include "parallel/common.h"
 #include "parallel/unit.h"
 
 typedef struct seat {                           /* of a rank that has a slice */
@@ -127,7 +128,7 @@ static tsi_shared *shared_make(const tsi_device *device, size_t bytes, int64_t s
 static tsi_shared *shared_take(ts_rank *rank, uint64_t group, int64_t serial, size_t bytes,
                                int64_t seats)
 {
-    house *h = tsi_world_slot(rank->world, TSI_SLOT_PARALLEL, house_create, house_destroy);
+    house *h = tsi_common_of(rank->world, TSI_COMMON_SHARDS, house_create, house_destroy);
     if (!h) return NULL;
     pthread_mutex_lock(&h->lock);
     tsi_shared *s = h->first;
