@@ -35,16 +35,42 @@ static void put(int32_t token, void *context)
     show(j, ts_decoder_push(j->decoder, &token, 1, &text), &text);
 }
 
+/* Cut into stages where the mesh has an axis pp: a token goes through them one after the other. */
+static ts_model *load(const job *j, ts_rank *me, ts_pipeline **pipeline)
+{
+    ts_mesh *mesh = ts_mesh_create(me, j->mesh);
+    if (mesh == NULL || ts_mesh_axis(mesh, "pp") < 0)
+        return ts_model_load(mesh, j->directory, NULL);
+    ts_model *model = ts_model_open(ts_pipeline_mesh(mesh, NULL), j->directory, NULL);
+    ts_schedule_options size = { .struct_size = sizeof size,
+                                 .ranks = ts_mesh_size(mesh, "pp"),
+                                 .micro_batches = 1 };
+    ts_schedule *schedule = NULL;
+    if (model != NULL && ts_schedule_generate("GPipe", &size, &schedule) == TS_OK) {
+        ts_model_pipeline_options options = TS_INIT(ts_model_pipeline_options);
+        options.mesh = mesh;
+        options.schedule = schedule;
+        *pipeline = ts_model_pipeline(model, &options);
+    }
+    ts_schedule_destroy(schedule);
+    if (*pipeline != NULL && ts_model_materialize(model) == TS_OK) return model;
+    ts_model_destroy(model);
+    return NULL;
+}
+
 static ts_status work(ts_rank *me, void *argument)
 {
     job *j = argument;
     ts_tokens out = { 0 };
-    ts_model *model = ts_model_load(ts_mesh_create(me, j->mesh), j->directory, NULL);
-    if (model && ts_generate(model, &j->prompt, &j->options, &out) == TS_OK) {
+    ts_pipeline *pipeline = NULL;
+    ts_model *model = load(j, me, &pipeline);
+    bool good = model && ts_generate(model, &j->prompt, &j->options, &out) == TS_OK;
+    if (good && ts_rank_index(me) == 0) {
         ts_text text = { 0 };
         show(j, ts_decoder_end(j->decoder, &text), &text);
     }
     ts_tokens_release(&out);
+    ts_pipeline_destroy(pipeline);
     ts_model_destroy(model);
     return ts_rank_status(me);
 }
@@ -72,7 +98,8 @@ static int run(job *j, const char *prompt)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
-    options.rank_count = 1;
+    if (cli_mesh_ranks(j->mesh, &options.rank_count) != TS_OK)
+        return cli_fail_usage("generate", "--mesh: %s", ts_last_error());
     options.watch = 1;
     char error[1024] = "";
     ts_model_config config;
@@ -106,6 +133,8 @@ int cli_generate(int argc, char **argv)
         CLI_TEXT("temperature", &temperature, "T", "0: the likeliest each time; default 0.8"),
         CLI_INT("top-k", &top_k, 0, 1000000, "only the likeliest so many; 0 (default): all"),
         CLI_INT("seed", &seed, 0, INT64_MAX, "of the random numbers; default 1"),
+        CLI_TEXT("mesh", &j.mesh, "TEXT",
+                 "ranks of this process by role, \"pp=2, tp=2\"; default 1"),
         CLI_TEXT("tokenizer", &j.tokenizer, "byte|FILE", "default: DIR/tokenizer.json, else byte"),
         CLI_END
     };

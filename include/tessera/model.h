@@ -141,7 +141,7 @@ typedef struct ts_model_pipeline_options {
     const ts_schedule *schedule;
     const int64_t *blocks;   /* of each stage; NULL: as even as can be */
     ts_micro_input_fn input; /* token ids of a micro-batch, placed as ts_model_tokens */
-    ts_micro_loss_fn loss;   /* from its logits */
+    ts_micro_loss_fn loss;   /* from its logits; both may be NULL where logits alone are wanted */
     void *context;           /* of all */
     ts_micro_begin_fn begin; /* (optional) before computations of a micro-batch: its documents */
     /* (optional) The shape of a micro-batch's ids, where all ranks know it: what goes between

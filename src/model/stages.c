@@ -155,7 +155,8 @@ static ts_status find_tied(ts_model *m, first_param *out)
 static ts_tensor *give_input(void *context, ts_rank *me, int64_t micro, int32_t index)
 {
     const tsi_model_stages *s = context;
-    ts_tensor *ids = s->ids ? s->ids : s->options.input(s->options.context, me, micro, index);
+    ts_tensor *ids = s->ids;
+    if (!ids && s->options.input) ids = s->options.input(s->options.context, me, micro, index);
     return ids && tsi_model_follow(s->model, ids) == TS_OK ? ids : NULL;
 }
 
@@ -163,6 +164,7 @@ static ts_tensor *take_output(void *context, ts_rank *me, int64_t micro, ts_tens
                               int32_t count)
 {
     tsi_model_stages *s = context;
+    if (!s->ids && !s->options.loss) return NULL;
     if (!s->ids) return s->options.loss(s->options.context, me, micro, output, count);
     s->logits = ts_tensor_retain(output[0]);
     return NULL;
@@ -258,8 +260,8 @@ ts_pipeline *(ts_model_pipeline)(ts_model *model, const ts_model_pipeline_option
 {
     if (!model || tsi_rank_enter(model->rank) != TS_OK) return NULL;
     ts_model_pipeline_options options = options_of(given);
-    if (!options.mesh || !options.schedule || !options.input || !options.loss) {
-        TSI_FAIL(TS_ERR_NULL, "model_pipeline: the mesh, the schedule, input or loss is NULL");
+    if (!options.mesh || !options.schedule) {
+        TSI_FAIL(TS_ERR_NULL, "model_pipeline: the mesh or the schedule is NULL");
         return NULL;
     }
     cutting c = { .model = model,

@@ -56,6 +56,7 @@ bool tsi_eval_is_over(const tsi_run *run)
 /* The mean loss of rows [first, first + count). */
 static ts_status run_rows(tsi_run *run, int64_t first, int64_t count, double *mean)
 {
+    if (run->stages) return tsi_run_staged_eval(run, first, count, mean);
     ts_scope_options quiet = TS_INIT(ts_scope_options);
     quiet.no_grad = 1;
     ts_scope scope = ts_scope_open_with(run->me, &quiet);

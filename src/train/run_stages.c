@@ -25,20 +25,29 @@ static ts_status documents_of(void *context, const int64_t *row, int64_t count)
     return tsi_run_documents_of(r->run, r->step, row, r->first, count);
 }
 
+static ts_status run_rows(tsi_run *run, rows *r, tsi_part part, double *loss)
+{
+    bool separate = strcmp(run->config->data.documents, "separate") == 0;
+    part.rows = r->count;
+    part.context = run->config->data.context;
+    part.tokens = tokens_of;
+    part.documents = separate ? documents_of : NULL;
+    part.of = r;
+    TSI_TRY(tsi_run_documents(run, r->step, r->first, r->count));
+    return tsi_stages_run(run->stages, &part, loss);
+}
+
 ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *loss)
 {
-    const ts_train_config *c = run->config;
-    int64_t parts = c->train.accumulate, count = c->train.batch / parts;
+    int64_t parts = run->config->train.accumulate, count = run->config->train.batch / parts;
     rows r = { run, step, part * count, count };
-    bool separate = strcmp(c->data.documents, "separate") == 0;
-    tsi_part all = { .rows = count,
-                     .context = c->data.context,
-                     .factor = run->scale.value / (double)parts,
-                     .tokens = tokens_of,
-                     .documents = separate ? documents_of : NULL,
-                     .of = &r };
-    TSI_TRY(tsi_run_documents(run, step, r.first, count));
-    return tsi_stages_run(run->stages, &all, loss);
+    return run_rows(run, &r, (tsi_part){ .factor = run->scale.value / (double)parts }, loss);
+}
+
+ts_status tsi_run_staged_eval(tsi_run *run, int64_t first, int64_t count, double *loss)
+{
+    rows r = { run, 0, first, count };
+    return run_rows(run, &r, (tsi_part){ .factor = 1.0, .without_grad = true }, loss);
 }
 
 /* With the blocks that each stage has, however they were found. */

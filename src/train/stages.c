@@ -26,6 +26,7 @@ struct tsi_stages {
     int64_t *blocks;         /* [stage] */
     int64_t *size;           /* [micro]: rows of it */
     int64_t **row;           /* [micro]: which they are; NULL: nobody asked */
+    int64_t row_count;       /* of the part that they are of */
     tsi_part part;           /* the one at hand */
     ts_tensor *ids, *labels; /* of it, retained, where they are needed */
     double *begin, *end;     /* [cell of this rank]: of the last step */
@@ -240,18 +241,23 @@ ts_status tsi_stages_open(const ts_train_config *c, ts_mesh *mesh, ts_model *mod
     return status;
 }
 
+static void forget_rows(tsi_stages *s)
+{
+    for (int64_t m = 0; s->row && m < ts_schedule_micro_batches(s->schedule); m++)
+        tsi_free(s->row[m]);
+    tsi_free(s->row);
+    s->row = NULL;
+}
+
 void tsi_stages_close(tsi_stages *s)
 {
     if (!s) return;
-    int64_t micros = s->schedule ? ts_schedule_micro_batches(s->schedule) : 0;
-    for (int64_t m = 0; s->row && m < micros; m++)
-        tsi_free(s->row[m]);
+    forget_rows(s);
     ts_tensor_release(s->ids);
     ts_tensor_release(s->labels);
     ts_pipeline_destroy(s->pipeline);
     ts_schedule_destroy(s->schedule);
     ts_mesh_release(s->mesh);
-    tsi_free(s->row);
     tsi_free(s->blocks);
     tsi_free(s->size);
     tsi_free(s->begin);
@@ -297,7 +303,9 @@ static ts_status read_rows(tsi_stages *s, int64_t micro)
 static ts_status find_rows(tsi_stages *s)
 {
     int64_t micros = ts_schedule_micro_batches(s->schedule);
-    if (!s->part.documents || s->row) return TS_OK;
+    if (!s->part.documents || (s->row && s->row_count == s->part.rows)) return TS_OK;
+    forget_rows(s);
+    s->row_count = s->part.rows;
     s->row = tsi_calloc((size_t)micros, sizeof *s->row);
     if (!s->row) return tsi_fail_memory("the rows of micro-batches", (size_t)micros * 8);
     ts_scope scope = ts_scope_open(s->model->rank, "rows");
@@ -329,13 +337,17 @@ ts_status tsi_stages_run(tsi_stages *s, const tsi_part *part, double *loss)
     TSI_TRY(find_rows(s));
     ts_scope scope = ts_scope_open(s->model->rank, NULL);
     ts_status status = take_tokens(s);
-    if (status == TS_OK) status = ts_pipeline_step(s->pipeline, s->size, &sum);
+    if (status == TS_OK)
+        status = part->without_grad ? ts_pipeline_forward(s->pipeline, s->size, &sum)
+                                    : ts_pipeline_step(s->pipeline, s->size, &sum);
     ts_tensor_release(s->ids);
     ts_tensor_release(s->labels);
     s->ids = s->labels = NULL;
     ts_scope_close(scope);
-    memcpy(s->begin, ts_pipeline_begin(s->pipeline), cells_of(s) * sizeof *s->begin);
-    memcpy(s->end, ts_pipeline_end(s->pipeline), cells_of(s) * sizeof *s->end);
+    if (!part->without_grad) {
+        memcpy(s->begin, ts_pipeline_begin(s->pipeline), cells_of(s) * sizeof *s->begin);
+        memcpy(s->end, ts_pipeline_end(s->pipeline), cells_of(s) * sizeof *s->end);
+    }
     *loss = sum / part->factor;
     return status;
 }

@@ -15,7 +15,8 @@ typedef struct tsi_stages tsi_stages;
 
 typedef struct tsi_part { /* rows that are run at once, of all ranks together */
     int64_t rows, context;
-    double factor; /* on the gradients of their mean loss */
+    double factor;     /* on the gradients of their mean loss */
+    bool without_grad; /* forwards alone */
     /* ids, or with shift 1 labels, of all rows; asked for where a stage needs them. maker */
     ts_tensor *(*tokens)(void *context, int64_t shift);
     /* (optional) The documents of micro-batch rows become the model's. */
@@ -39,7 +40,7 @@ ts_status tsi_stages_schedule(const ts_train_config *config, int64_t ranks, ts_s
 ts_status tsi_stages_open(const ts_train_config *config, ts_mesh *mesh, ts_model *model,
                           tsi_stages **out);
 void tsi_stages_close(tsi_stages *stages); /* accepts NULL */
-/* Forwards and backwards of a part; the mean loss, on every rank. [coll] */
+/* Forwards and, unless it is without, backwards of a part; the mean loss, on every rank. [coll] */
 ts_status tsi_stages_run(tsi_stages *stages, const tsi_part *part, double *loss);
 
 ts_pipeline *tsi_stages_pipeline(const tsi_stages *stages);
