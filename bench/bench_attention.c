@@ -4,8 +4,10 @@
  *   causal, T = 4,096, D = 64 and 128     rates against a product of 4,096 in the same run
  *   causal against full                   rates of pairs that are seen
  *   windows and documents                 time of a computed tile against causal's
- *   a sequence cut over ranks             against one rank with as many threads
- *   memory                                of T = 4,096 and 16,384 (65,536 with --long)
+ *   few queries                           bytes of keys and values read a second
+ *   a sequence cut over ranks             against one rank with as many threads: two ranks at T =
+ *                                         8,192; with 16 threads also 8 ranks at T = 32,768
+ *   memory                                of T = 4,096, 16,384 and 65,536
  *
  * Rates count the pairs that are seen: 4 D operations each forward, 10 D backward. Ratios are our
  * rate over the floor's: larger is better. */
@@ -16,15 +18,21 @@
 #include "bench_lines.h"
 #include "contest.h"
 
+typedef struct cut { /* of a sequence among ranks */
+    int64_t ranks, length;
+    double alone[2]; /* seconds on one rank with as many threads, forward and backward */
+} cut;
+
 typedef struct bench_attention {
     bench_lines lines;
-    int64_t threads, seconds, ranks;
-    bool json, more;
+    int64_t threads, seconds;
+    cut cut[2];
+    int cuts, now; /* how many; the one that is measured */
+    bool json;
     ts_rank *me;
     ts_mesh *mesh;
     double product[2]; /* operations a second of f32 and bf16 */
     double tile;       /* seconds of a tile of causal attention */
-    double alone;      /* seconds of the long sequence on one rank */
 } bench_attention;
 
 typedef struct subject {
@@ -34,7 +42,7 @@ typedef struct subject {
     bool back;
 } subject;
 
-enum { LENGTH = 4096, LONG = 8192, HEADS = 2 };
+enum { LENGTH = 4096, HEADS = 2 };
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
@@ -200,7 +208,7 @@ static ts_status sparse(bench_attention *b)
 static ts_status memory(bench_attention *b)
 {
     double first = 0;
-    for (int64_t length = 4096; length <= (b->more ? 65536 : 16384); length *= 4) {
+    for (int64_t length = 4096; length <= 65536; length *= 4) {
         ts_scope scope = ts_scope_open(b->me, "memory");
         subject s = { .me = b->me, .mask = "window(1023, 0)" };
         ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
@@ -221,41 +229,77 @@ static ts_status memory(bench_attention *b)
     return TS_OK;
 }
 
+/* A token against many keys, which are read once for the heads of a group. */
+static ts_status few_queries(bench_attention *b)
+{
+    enum { KEYS = 32768, GROUPS = 2, DEPTH = 128 };
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    for (int i = 0; i < 2; i++) {
+        ts_scope scope = ts_scope_open(b->me, "few");
+        subject s = { .me = b->me, .mask = "causal" };
+        double seconds;
+        for (int k = 0; k < 3; k++)
+            s.x[k] = ts_randn(b->mesh, dtypes[i],
+                              TS_SHAPE(1, k ? GROUPS : 4 * GROUPS, k ? KEYS : 1, DEPTH), NULL);
+        ts_status status = time_of(b, &s, (double)b->seconds / 30.0, &seconds);
+        ts_status closed = ts_scope_close(scope);
+        if (status != TS_OK || closed != TS_OK) return status != TS_OK ? status : closed;
+        double bytes = 2.0 * KEYS * GROUPS * DEPTH * (double)ts_dtype_size(dtypes[i]);
+        (void)bench_lines_add(&b->lines, "GB/s", bytes / seconds / 1e9,
+                              "one query, %d keys, %s, 4 heads a group", KEYS,
+                              ts_dtype_name(dtypes[i]));
+    }
+    return TS_OK;
+}
+
+static ts_status alone(bench_attention *b)
+{
+    ts_mask_summary seen;
+    ts_status status = TS_OK;
+    for (int c = 0; c < b->cuts && status == TS_OK; c++)
+        for (int back = 0; back < 2 && status == TS_OK; back++)
+            status = measure(b, "causal", TS_DTYPE_F32, TS_SHAPE(1, HEADS, b->cut[c].length, 64),
+                             back, &b->cut[c].alone[back], &seen);
+    return status;
+}
+
 static ts_status one_rank(ts_rank *me, void *argument)
 {
     bench_attention *b = argument;
-    ts_mask_summary seen;
     b->me = me;
     b->mesh = ts_mesh_self(me);
     ts_status status = products(b);
     if (status == TS_OK) status = rates(b);
     if (status == TS_OK) status = sparse(b);
+    if (status == TS_OK) status = few_queries(b);
     if (status == TS_OK) status = memory(b);
-    if (status == TS_OK)
-        status = measure(b, "causal", TS_DTYPE_F32, TS_SHAPE(1, HEADS, LONG, 64), false, &b->alone,
-                         &seen);
-    return status;
+    return status == TS_OK ? alone(b) : status;
 }
 
 static ts_status all_ranks(ts_rank *me, void *argument)
 {
     bench_attention *b = argument, mine = *b;
+    const cut *c = &b->cut[b->now];
     char text[32];
-    double seconds;
-    (void)snprintf(text, sizeof text, "cp=%lld", (long long)b->ranks);
+    (void)snprintf(text, sizeof text, "cp=%lld", (long long)c->ranks);
     mine.me = me;
     mine.mesh = ts_mesh_create(me, text);
-    subject s = { .me = me, .mask = "causal" };
-    ts_scope scope = ts_scope_open(me, "cp");
-    ts_status status =
-        subject_open(&s, mine.mesh, "cp:HT(2)", TS_DTYPE_F32, TS_SHAPE(1, HEADS, LONG, 64));
-    if (status == TS_OK) status = time_of(&mine, &s, (double)b->seconds / 30.0, &seconds);
-    (void)ts_scope_close(scope);
-    if (status != TS_OK || ts_rank_index(me) != 0) return status;
-    bench_line *line =
-        bench_lines_add(&b->lines, "/s", 1.0 / seconds, "causal T=%d on %s", LONG, text);
-    bench_line_floor(line, 1.0 / b->alone, "one rank, as many threads");
-    return TS_OK;
+    ts_status status = TS_OK;
+    for (int back = 0; back < 2 && status == TS_OK; back++) {
+        double seconds = 0;
+        subject s = { .me = me, .mask = "causal", .back = back };
+        ts_scope scope = ts_scope_open(me, "cp");
+        status = subject_open(&s, mine.mesh, "cp:HT(2)", TS_DTYPE_F32,
+                              TS_SHAPE(1, HEADS, c->length, 64));
+        if (status == TS_OK) status = time_of(&mine, &s, (double)b->seconds / 30.0, &seconds);
+        (void)ts_scope_close(scope);
+        if (status != TS_OK || ts_rank_index(me) != 0) continue;
+        bench_line *line =
+            bench_lines_add(&b->lines, "/s", 1.0 / seconds, "causal %s T=%lld on %s",
+                            back ? "backward" : "forward", (long long)c->length, text);
+        bench_line_floor(line, 1.0 / c->alone[back], "one rank, as many threads");
+    }
+    return status;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -274,16 +318,17 @@ static ts_status launch(bench_attention *b, int64_t ranks, ts_status (*work)(ts_
 
 int cli_bench_attention(int argc, char **argv)
 {
-    bench_attention self = { .seconds = 40, .ranks = 2 };
+    bench_attention self = { .seconds = 40, .cuts = 1, .cut = { { 2, 8192, { 0 } } } };
     cli_machine machine;
     char error[1024] = "";
     cli_machine_read(&machine);
     self.threads = machine.cores;
     const cli_option options[] = {
         CLI_INT("threads", &self.threads, 1, 1024, "threads in all (default: the cores)"),
-        CLI_INT("ranks", &self.ranks, 2, 1024, "among which the sequence is cut (default: 2)"),
+        CLI_INT("ranks", &self.cut[0].ranks, 2, 1024,
+                "among which the sequence is cut (default: 2)"),
+        CLI_INT("length", &self.cut[0].length, 1, 1 << 24, "of that sequence (default: 8192)"),
         CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend, about (default: 40)"),
-        CLI_FLAG("long", &self.more, "memory of 65,536 tokens too"),
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END
     };
@@ -296,8 +341,10 @@ int cli_bench_attention(int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench attention", "unexpected argument \"%s\"", argv[1]);
+    if (self.threads >= 16) self.cut[self.cuts++] = (cut){ 8, 32768, { 0 } };
     ts_status status = launch(&self, 1, one_rank, error, sizeof error);
-    if (status == TS_OK) status = launch(&self, self.ranks, all_ranks, error, sizeof error);
+    for (; self.now < self.cuts && status == TS_OK; self.now++)
+        status = launch(&self, self.cut[self.now].ranks, all_ranks, error, sizeof error);
     if (status != TS_OK) return cli_fail("bench attention", "%s", error);
     return bench_lines_print(&self.lines, self.json);
 }
