@@ -116,6 +116,7 @@ ts_status tsi_mask_pure(const ts_mask *mask, tsi_mask_at at, int64_t query, int6
 typedef struct tsi_mask_run {
     int32_t first, count;
     int64_t bits; /* PARTIAL: first word of its bits, query_block rows of key_words; FULL: -1 */
+    int32_t begin, end; /* PARTIAL: outside of these columns no row sees any; begin: of 64 */
 } tsi_mask_run;
 
 /* Positions that queries and keys stand at, as sorted lists: regions, shifted. */
@@ -174,6 +175,16 @@ static inline int64_t tsi_mask_bits_in(uint64_t word) /* that are set */
     word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
     word = (word + (word >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F);
     return (int64_t)(word * UINT64_C(0x0101010101010101) >> 56);
+}
+static inline int64_t tsi_mask_lowest(uint64_t word) /* bit that is set; 64: none */
+{
+    return tsi_mask_bits_in(~word & (word - 1));
+}
+static inline int64_t tsi_mask_highest(uint64_t word) /* bit that is set, and one more; 0: none */
+{
+    for (int by = 1; by < 64; by *= 2)
+        word |= word >> by;
+    return tsi_mask_bits_in(word);
 }
 /* Bits of the keys of a partial tile that row i of its queries sees. */
 static inline const uint64_t *tsi_mask_tile_bits(const tsi_mask_blocks *b, const tsi_mask_run *run,

@@ -119,12 +119,26 @@ static int64_t keep_bits(tsi_mask_blocks *b)
     return at;
 }
 
+/* Columns of the bits at `at` that any row sees, from a whole word on. */
+static void bound_columns(const tsi_mask_blocks *b, tsi_mask_run *run)
+{
+    run->begin = b->key_words * 64;
+    for (int32_t w = 0; w < b->key_words; w++) {
+        uint64_t any = 0;
+        for (int64_t i = 0; i < b->query_block; i++)
+            any |= tsi_mask_tile_bits(b, run, i)[w];
+        if (!any) continue;
+        if (run->begin > w * 64) run->begin = w * 64;
+        run->end = w * 64 + (int32_t)tsi_mask_highest(any);
+    }
+}
+
 static ts_status add_tile(tsi_mask_blocks *b, const tile_place *t, int64_t row_first)
 {
     const int64_t *q = b->query_at + t->query, *k = b->key_at + t->key;
     ts_mask_tile kind = tsi_mask_class(b->mask, t->at, (int64_t[]){ q[0], q[t->rows - 1] },
                                        (int64_t[]){ k[0], k[t->columns - 1] });
-    tsi_mask_run run = { (int32_t)(t->key / b->key_block), 1, -1 };
+    tsi_mask_run run = { (int32_t)(t->key / b->key_block), 1, -1, 0, 0 };
     int64_t set = 0;
     if (kind == TS_TILE_PARTIAL) {
         TSI_TRY(tile_bits(b, t, &set));
@@ -133,7 +147,10 @@ static ts_status add_tile(tsi_mask_blocks *b, const tile_place *t, int64_t row_f
                                              : TS_TILE_PARTIAL;
     }
     if (kind == TS_TILE_EMPTY) return TS_OK;
-    if (kind == TS_TILE_PARTIAL) run.bits = keep_bits(b);
+    if (kind == TS_TILE_PARTIAL) {
+        run.bits = keep_bits(b);
+        bound_columns(b, &run);
+    }
     b->tiles_full += kind == TS_TILE_FULL;
     b->tiles_partial += kind == TS_TILE_PARTIAL;
     return add_run(b, row_first, run);

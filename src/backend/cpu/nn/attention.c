@@ -73,12 +73,11 @@ static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_ro
 }
 
 /* at: batch, head, first query, first key; g: the group. */
-static void take_keys(const forward *f, state *s, const int64_t *at, int64_t g,
+static void take_keys(const forward *f, state *s, const int64_t *at, int64_t g, int64_t columns,
                       const tsi_mask_run *run)
 {
     const tsi_attend *a = &f->a;
     int64_t b = at[0], h = at[1], query = at[2], first = at[3];
-    int64_t columns = a->keys - first < KEYS ? a->keys - first : KEYS;
     tsi_gemm scores = { .m = s->rows,
                         .n = columns,
                         .k = a->depth,
@@ -138,8 +137,11 @@ static void run_block(const forward *f, int64_t task, float *scratch)
     tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, at[0], h, block);
     for (int64_t r = 0; r < runs.count; r++)
         for (int32_t c = 0; c < runs.run[r].count; c++) {
-            at[3] = (int64_t)(runs.run[r].first + c) * KEYS;
-            take_keys(f, &s, at, tsi_attend_group(a, h), &runs.run[r]);
+            const tsi_mask_run *run = &runs.run[r];
+            int64_t first = (int64_t)(run->first + c) * KEYS;
+            int64_t columns = tsi_attend_columns(a, run, first);
+            at[3] = first + run->begin;
+            take_keys(f, &s, at, tsi_attend_group(a, h), columns - run->begin, run);
         }
     store_rows(f, &s, at);
 }

@@ -54,7 +54,16 @@ typedef struct tsi_attend_row {
     int64_t first, last;      /* columns of the tile that may be seen: [first, last) */
     const uint64_t *bits;     /* NULL: all of them are */
 } tsi_attend_row;
-/* What row i of a tile sees. */
+/* Columns of a tile from key `first` on that are worth computing: of a partial one those that any
+ * row sees. */
+static inline int64_t tsi_attend_columns(const tsi_attend *a, const tsi_mask_run *run,
+                                         int64_t first)
+{
+    int64_t left = a->keys - first, block = a->blocks->key_block;
+    int64_t most = run->bits < 0 ? block : run->end;
+    return left < most ? left : most;
+}
+/* What row i of a tile sees. at[3] is the first of its columns, a multiple of 64 into the tile. */
 tsi_attend_row tsi_attend_row_of(const tsi_attend *a, const tsi_mask_run *run, const int64_t *at,
                                  int64_t i, int64_t columns);
 /* Products to scores: caps and biases; what is not seen becomes -inf. `slope` (NULL: not wanted)

@@ -179,8 +179,10 @@ static void take_run(const backward *w, block *k, const tsi_mask_run *run, int64
     k->run = run;
     for (k->first = begin > first ? begin : first; k->first < end && k->first < last;
          k->first += KEYS) {
-        k->columns = w->a.keys - k->first < KEYS ? w->a.keys - k->first : KEYS;
-        take_block(w, k);
+        block here = *k;
+        here.columns = tsi_attend_columns(&w->a, run, k->first) - run->begin;
+        here.first += run->begin;
+        take_block(w, &here);
     }
 }
 

@@ -58,7 +58,9 @@ typedef struct block {
     int64_t b, h, g, query, rows; /* the block of queries; how many there are */
     int64_t key, columns, first;  /* the block of keys; how many; the first of its chunk */
     const float *base, *delta;
-    const tsi_mask_run *run; /* of its tile */
+    const tsi_mask_run *run;  /* of its tile */
+    bool holes;               /* what a query of a partial tile sees is not one interval */
+    int32_t sees[2][QUERIES]; /* else: the interval of columns */
     float *dq;
 } block;
 
@@ -157,13 +159,33 @@ static void pack_queries(void *context, int64_t begin, int64_t end, int32_t work
 
 /* ---- one block ------------------------------------------------------------------------------- */
 
-/* lse by column for one row, a key: infinity where a query does not see it. */
+/* Which keys of a partial block each query sees, where they are one interval. */
+static void see_columns(const backward *w, block *k)
+{
+    const int64_t at[] = { k->b, k->h, k->query * w->queries, k->key * w->keys };
+    k->holes = false;
+    for (int64_t i = 0; k->run->bits >= 0 && i < w->queries && !k->holes; i++) {
+        tsi_attend_row row = { 0 };
+        if (i < k->rows) row = tsi_attend_row_of(&w->a, k->run, at, i, k->columns);
+        k->holes = row.bits != NULL;
+        k->sees[0][i] = (int32_t)row.first;
+        k->sees[1][i] = (int32_t)row.last;
+    }
+}
+
+/* lse by column for one row, a key: infinity where a query does not see it, as of keys beyond the
+ * columns that are computed. */
 static const float *hide(const backward *w, const state *s, const block *k, int64_t row)
 {
-    if (k->run->bits < 0 || row >= k->columns) return k->base;
-    const uint64_t *bits = tsi_mask_tile_bits(w->a.blocks, k->run, 0) + row / 64;
+    if (k->run->bits < 0) return k->base;
+    const int32_t key = (int32_t)row;
+    for (int64_t i = 0; i < w->queries && !k->holes; i++)
+        s->hidden[i] = (key >= k->sees[0][i]) & (key < k->sees[1][i]) ? k->base[i] : INFINITY;
+    if (!k->holes) return s->hidden;
+    bool computed = row < k->columns;
+    const uint64_t *bits = tsi_mask_tile_bits(w->a.blocks, k->run, 0) + (computed ? row / 64 : 0);
     for (int64_t i = 0; i < w->queries; i++, bits += w->a.blocks->key_words)
-        s->hidden[i] = *bits >> (row % 64) & 1 ? k->base[i] : INFINITY;
+        s->hidden[i] = computed && *bits >> (row % 64) & 1 ? k->base[i] : INFINITY;
     return s->hidden;
 }
 
@@ -204,6 +226,7 @@ static void take_block(const backward *w, const state *s, const block *k)
     const tsi_bf16_tile *tile = w->tile;
     int64_t heads = w->a.heads, q_place = (k->b * heads + k->h) * w->query_blocks + k->query;
     int64_t k_place = (k->b * w->a.groups + k->g) * w->key_blocks + k->key;
+    int64_t all = smaller(w->a.keys - k->key * w->keys, w->keys); /* as they were packed */
     int64_t depth = round_up(w->a.depth, tile->nr), width = round_up(w->a.width, tile->nr);
     tsi_panels q[QUERY_KINDS], key = key_panels(w, KEY, k_place, k->columns),
                                value = key_panels(w, VALUE, k_place, k->columns);
@@ -224,6 +247,7 @@ static void take_block(const backward *w, const state *s, const block *k)
     tsi_panels_multiply(&p, &q[OUT_TURNED], s->dv + row * width, width, false);
     tsi_panels_multiply(&ds, &q[QUERY_TURNED], s->dk + row * depth, depth, false);
     tsi_panels turned = key_panels(w, KEY_TURNED, k_place, k->columns);
+    turned.panel_size = round_up(all, tile->kr) * tile->mr;
     tsi_panels columns = tsi_panels_b(tile, k->rows, k->columns);
     columns.from = s->rows;
     columns.to = s->ds_turned;
@@ -249,7 +273,8 @@ static void take_queries(const backward *w, const state *s, block *k, int64_t en
         for (k->key = k->run->first; k->key < k->run->first + k->run->count; k->key++) {
             int64_t first = k->key * w->keys;
             if (first < k->first || first >= end) continue;
-            k->columns = smaller(a->keys - first, w->keys);
+            k->columns = tsi_attend_columns(a, k->run, first);
+            see_columns(w, k);
             take_block(w, s, k);
         }
     }

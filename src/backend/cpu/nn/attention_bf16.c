@@ -201,8 +201,10 @@ static void weigh_panel(const forward *f, state *s, tsi_panels *p, int64_t panel
 static void take_keys(const forward *f, state *s, int64_t place, const tsi_mask_run *run,
                       const int64_t *at)
 {
-    int64_t columns = smaller(f->a.keys - at[3], f->step);
+    int64_t columns = tsi_attend_columns(&f->a, run, at[3]);
     tsi_panels k = panels_of_keys(f, place, columns), v = panels_of_values(f, place, columns);
+    /* These were packed with all keys of the block: zeros of p meet those that are too many. */
+    v.panel_size = round_up(smaller(f->a.keys - at[3], f->step), f->tile->kr) * f->tile->nr;
     tsi_panels_multiply(&s->q, &k, s->score, f->step, true);
     tsi_panels p = tsi_panels_a(f->tile, s->rows, columns);
     p.to = s->p.to;

@@ -17,24 +17,24 @@ static bool bit_at(const uint64_t *bits, int64_t i)
     return bits[i / 64] >> (i % 64) & 1;
 }
 
-/* The first and the last word that are not empty are looked at bit by bit. */
+/* Words that are empty are passed over, of others the lowest and the highest bit looked for. */
 tsi_attend_row tsi_attend_row_of(const tsi_attend *a, const tsi_mask_run *run, const int64_t *at,
                                  int64_t i, int64_t columns)
 {
     tsi_attend_row row = { at[0], at[1], at[2] + i, at[3], 0, columns, NULL };
     if (run->bits < 0) return row;
-    const uint64_t *bits = tsi_mask_tile_bits(a->blocks, run, i);
-    int64_t set = 0;
-    while (row.first < columns && bits[row.first / 64] == 0)
-        row.first += 64;
-    if (row.first >= columns) row.first = columns;
-    while (row.first < columns && !bit_at(bits, row.first))
-        row.first++;
-    while (row.last > row.first && bits[(row.last - 1) / 64] == 0)
-        row.last = (row.last - 1) / 64 * 64;
-    while (row.last > row.first && !bit_at(bits, row.last - 1))
-        row.last--;
-    for (int64_t w = 0; w < a->blocks->key_words; w++)
+    int64_t left_out = at[3] - (int64_t)run->first * a->blocks->key_block, set = 0;
+    int64_t low = 0, high = (columns + 63) / 64;
+    const uint64_t *bits = tsi_mask_tile_bits(a->blocks, run, i) + left_out / 64;
+    while (low < high && bits[low] == 0)
+        low++;
+    while (high > low && bits[high - 1] == 0)
+        high--;
+    row.first = row.last = 0;
+    if (low == high) return row;
+    row.first = low * 64 + tsi_mask_lowest(bits[low]);
+    row.last = (high - 1) * 64 + tsi_mask_highest(bits[high - 1]);
+    for (int64_t w = low; w < high; w++)
         set += tsi_mask_bits_in(bits[w]);
     if (set < row.last - row.first) row.bits = bits; /* there are holes */
     return row;
