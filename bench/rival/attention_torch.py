@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `tessera bench attention` measures, of PyTorch's scaled_dot_product_attention on the CPU.
 
-    python3 bench/rival/attention_torch.py [threads]
+    python3 bench/rival/attention_torch.py [threads [length]]
 
 Prints one JSON object a line: name, GFLOP/s by pairs that are seen, and the ratio to a product of 4,096 of the same
-dtype in the same run. Medians of at least 7 runs.
+dtype in the same run; then flex attention with a window and with documents, where it runs. Medians of 7 runs.
 """
 import json
 import statistics
@@ -26,10 +26,27 @@ def median(run, times=7):
     return statistics.median(taken)
 
 
+def flex(length, heads, depth):
+    """Masks of which only some blocks are computed: microseconds of a call. It needs a compiler."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    document = torch.arange(length) * 4 // length
+    masks = {
+        "window(511, 0)": lambda b, h, q, k: (k <= q) & (k >= q - 511),
+        "causal & documents": lambda b, h, q, k: (k <= q) & (document[q] == document[k]),
+    }
+    run = torch.compile(flex_attention)
+    q, k, v = (torch.randn(1, heads, length, depth) for _ in range(3))
+    for name, mask in masks.items():
+        blocks = create_block_mask(mask, None, None, length, length, device="cpu")
+        with torch.no_grad():
+            seconds = median(lambda: run(q, k, v, block_mask=blocks))
+        print(json.dumps({"name": f"flex {name} float32 T={length} D={depth}", "microseconds": seconds * 1e6}))
+
+
 def main():
     if len(sys.argv) > 1:
         torch.set_num_threads(int(sys.argv[1]))
-    length, heads = 4096, 2
+    length, heads = int(sys.argv[2]) if len(sys.argv) > 2 else 4096, 2
     pairs = heads * length * (length + 1) // 2
     for dtype in (torch.float32, torch.bfloat16):
         a, b = (torch.randn(4096, 4096).to(dtype) for _ in range(2))
@@ -46,6 +63,10 @@ def main():
                 rate = each * depth * pairs / seconds
                 print(json.dumps({"name": f"causal {what} {name} T={length} D={depth}", "value": rate / 1e9,
                                   "ratio": rate / product}))
+    try:
+        flex(length, heads, 64)
+    except Exception as error:  # no compiler, or not for this machine
+        print(json.dumps({"name": "flex", "error": str(error).splitlines()[0]}))
 
 
 main()

@@ -8,7 +8,7 @@
  * A task is one group of heads (those that share keys) and one chunk of its keys: it alone writes
  * their dk and dv. dq is added up over chunks: each has its own, folded in order.
  *
- * INV: how many chunks there are depends on the sizes alone. */
+ * INV: chunks depend on sizes and mask alone, so that any number of threads gives the same bits. */
 #include <math.h>
 #include <string.h>
 
@@ -17,17 +17,18 @@
 #include "base/compiler.h"
 #include "op/core/element.h"
 
-enum { QUERIES = 128, KEYS = 256, TASKS = 8 };
+enum { QUERIES = 128, KEYS = 256, TASKS = 32, CHUNKS = 8 };
 enum { Q, K, V, O, DO, DQ, DK, DV, OPERANDS };
 
 typedef struct backward {
     tsi_attend a;
     tsi_heads x[OPERANDS];
     const tsi_block *lse;
-    float *delta, *base;   /* [B, H, T]: delta and lse */
-    float *scratch;        /* per worker: p and dp */
-    float *partial;        /* dq of chunks 1 ..: [chunks - 1][B, H, T, D] */
-    int64_t chunks, chunk; /* chunks of keys; keys in one */
+    float *delta, *base;      /* [B, H, T]: delta and lse */
+    float *scratch;           /* per worker: p and dp */
+    float *partial;           /* dq of chunks 1 ..: [chunks - 1][B, H, T, D] */
+    int64_t chunks;           /* of the keys of a group */
+    int64_t edge[CHUNKS + 1]; /* tiles of keys at which they begin */
 } backward;
 
 /* The same for every task of one block of queries. */
@@ -171,6 +172,54 @@ static void clear_rows(const tsi_heads *x, int64_t b, int64_t h, int64_t first, 
         memset(tsi_heads_row(x, b, h, t), 0, (size_t)length * sizeof(float));
 }
 
+/* Does a block of queries see keys of a chunk? Else it has no dq of its own there. */
+static bool touches(const backward *w, int64_t b, int64_t h, int64_t query, int64_t chunk)
+{
+    tsi_mask_runs runs = tsi_mask_runs_of(w->a.blocks, b, h, query / QUERIES);
+    int64_t first = w->edge[chunk], last = w->edge[chunk + 1];
+    for (int64_t r = 0; r < runs.count; r++)
+        if (runs.run[r].first < last && runs.run[r].first + runs.run[r].count > first) return true;
+    return false;
+}
+
+/* Tiles of all lists that a column of them has; a list is that of every row and head it serves. */
+static void count_tiles(const backward *w, int64_t columns, int64_t *count)
+{
+    const tsi_mask_blocks *b = w->a.blocks;
+    int64_t lists = b->list_rows * b->list_heads * b->tile_rows;
+    memset(count, 0, (size_t)(columns + 1) * sizeof *count);
+    for (int64_t r = b->first[0]; r < b->first[lists]; r++) {
+        count[b->run[r].first]++;
+        count[b->run[r].first + b->run[r].count]--;
+    }
+    for (int64_t c = 1; c < columns; c++)
+        count[c] += count[c - 1];
+}
+
+/* Chunks of equal work: under a causal mask the first keys are seen by most queries. */
+static ts_status cut_chunks(const tsi_kernel_io *io, backward *w)
+{
+    const tsi_attend *a = &w->a;
+    int64_t tasks = a->batches * a->groups, columns = (a->keys - 1) / KEYS + 1;
+    int64_t wanted = tasks < TASKS ? TASKS / tasks : 1, all = 0, done = 0;
+    if (wanted > CHUNKS) wanted = CHUNKS;
+    if (wanted > columns) wanted = columns;
+    tsi_scratch scratch;
+    TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)columns + 1, sizeof(int64_t)));
+    int64_t *count = scratch.data;
+    count_tiles(w, columns, count);
+    for (int64_t c = 0; c < columns; c++)
+        all += count[c];
+    w->chunks = 0;
+    for (int64_t c = 0; c < columns && w->chunks + 1 < wanted; c++) {
+        done += count[c];
+        if (done * wanted >= all * (w->chunks + 1) && c + 1 < columns) w->edge[++w->chunks] = c + 1;
+    }
+    w->edge[++w->chunks] = columns;
+    tsi_scratch_done(&scratch);
+    return TS_OK;
+}
+
 /* The tiles of a run that lie in keys [first, last). */
 static void take_run(const backward *w, block *k, const tsi_mask_run *run, int64_t first,
                      int64_t last)
@@ -192,6 +241,7 @@ static void take_head(const backward *w, block *k, int64_t chunk, int64_t first,
     int64_t count = a->batches * a->heads * a->queries;
     for (k->query = 0; k->query < a->queries; k->query += QUERIES) {
         k->rows = a->queries - k->query < QUERIES ? a->queries - k->query : QUERIES;
+        if (chunk > 0 && !touches(w, k->b, k->h, k->query, chunk)) continue;
         k->dq = tsi_heads_row(&w->x[DQ], k->b, k->h, k->query);
         k->dq_row = w->x[DQ].row;
         if (chunk > 0) {
@@ -214,8 +264,9 @@ static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
     for (int64_t task = begin; task < end; task++) {
         block k = { .p = w->scratch + worker * 2 * QUERIES * KEYS };
         k.dp = k.p + QUERIES * KEYS;
-        int64_t chunk = task % w->chunks, first = chunk * w->chunk;
-        int64_t last = first + w->chunk < a->keys ? first + w->chunk : a->keys;
+        int64_t chunk = task % w->chunks, first = w->edge[chunk] * KEYS;
+        int64_t last = w->edge[chunk + 1] * KEYS;
+        if (last > a->keys) last = a->keys;
         k.g = task / w->chunks % a->groups;
         k.b = task / w->chunks / a->groups;
         clear_rows(&w->x[DK], k.b, k.g, first, last - first, a->depth);
@@ -235,8 +286,9 @@ static void fold_rows(void *context, int64_t begin, int64_t end, int32_t worker)
         int64_t t = i % a->queries, h = i / a->queries % a->heads, b = i / a->queries / a->heads;
         float *to = tsi_heads_row(&w->x[DQ], b, h, t);
         for (int64_t c = 1; c < w->chunks; c++)
-            a->set->join_f32[TSI_BY_SUM](to, w->partial + ((c - 1) * count + i) * a->depth,
-                                         a->depth);
+            if (touches(w, b, h, t, c))
+                a->set->join_f32[TSI_BY_SUM](to, w->partial + ((c - 1) * count + i) * a->depth,
+                                             a->depth);
     }
 }
 
@@ -246,11 +298,7 @@ static ts_status run(const tsi_kernel_io *io, backward *w)
 {
     const tsi_attend *a = &w->a;
     int64_t rows = a->batches * a->heads * a->queries, tasks = a->batches * a->groups;
-    w->chunks = tasks < TASKS ? TASKS / tasks : 1;
-    int64_t most = (a->keys - 1) / KEYS + 1;
-    if (w->chunks > most) w->chunks = most;
-    w->chunk = ((a->keys - 1) / w->chunks / KEYS + 1) * KEYS;
-    w->chunks = (a->keys - 1) / w->chunk + 1;
+    TSI_TRY(cut_chunks(io, w));
     int64_t own = tsi_parallel_threads(io->rank) * 2 * QUERIES * KEYS;
     tsi_scratch scratch;
     TSI_TRY(tsi_scratch_get(&scratch, io->rank,
