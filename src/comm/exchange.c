@@ -245,6 +245,22 @@ static bool moves_whole(const target *t, int64_t count, tsi_block *to)
     return equalise(t->same, t->chain + 1, count);
 }
 
+/* What a stream gives next, at most `most` elements of one straight line. */
+static tsi_block next_run(const stream *s, int32_t dtype, int64_t most)
+{
+    if (s->part->ndim == 1) { /* rows, of which there may be very many */
+        tsi_block run = { .dtype = dtype, .ndim = 1 };
+        run.data = (char *)s->part->data +
+                   s->offset * s->part->stride[0] * (int64_t)ts_dtype_size((ts_dtype)dtype);
+        run.extent[0] = tsi_min_i64(most, s->part->extent[0] - s->offset);
+        run.stride[0] = s->part->stride[0];
+        return run;
+    }
+    tsi_block part = part_block(s->part, dtype);
+    simplify(&part);
+    return run_at(&part, s->offset, most);
+}
+
 static ts_status move_runs(const target *t)
 {
     int32_t dtype = t->work->print.dtype;
@@ -255,9 +271,7 @@ static ts_status move_runs(const target *t)
         tsi_block to = run_at(&whole, at, count - at);
         for (int64_t i = 0; i < t->chain; i++) {
             source *s = &t->source[i];
-            tsi_block part = part_block(s->stream.part, dtype);
-            simplify(&part);
-            s->block = run_at(&part, s->stream.offset, to.extent[0]);
+            s->block = next_run(&s->stream, dtype, to.extent[0]);
             to.extent[0] = s->block.extent[0];
         }
         for (int64_t i = 0; i < t->chain; i++) {

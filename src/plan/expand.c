@@ -56,18 +56,39 @@ static bool is_plain(const ts_placement *place)
     return place->kind == TS_PLACE_SHARD && place->align <= 1 && place->dim == place->dim_last;
 }
 
-/* The input whose cut on this axis the others follow, or -1: everybody takes plain chunks. */
-static int32_t lead_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+/* Operands that follow one cut: 0, or 1: those apart. */
+static int family_of(const tsi_rules *rules, int32_t operand)
+{
+    return operand < 64 && rules->apart >> operand & 1;
+}
+
+/* The input of a family whose cut on this axis the others follow, or -1: all take plain chunks. */
+static int32_t lead_of(const tsi_expand_request *q, int32_t axis, int32_t rule, int family)
 {
     const tsi_role *role = tsi_rules_row(q->rules, rule);
     for (int32_t i = 0; i < q->rules->input_count; i++) {
-        if (!q->in[i] || !tsi_role_is_s(role[i])) continue;
+        if (!q->in[i] || !tsi_role_is_s(role[i]) || family_of(q->rules, i) != family) continue;
         const ts_placement *place = &q->in[i]->sharding->place[axis];
         if (tsi_role_of(place) != role[i]) continue;
         if (q->rules->flags[rule] & TSI_RULE_PLAIN && !is_plain(place)) continue;
         return i;
     }
     return -1;
+}
+
+/* The cuts that the families follow on this axis; NULL: plain chunks. */
+typedef struct leads {
+    const ts_placement *cut[2];
+} leads;
+
+static leads leads_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+{
+    leads found = { { NULL, NULL } };
+    for (int family = 0; family < (q->rules->apart ? 2 : 1); family++) {
+        int32_t lead = lead_of(q, axis, rule, family);
+        if (lead >= 0) found.cut[family] = &q->in[lead]->sharding->place[axis];
+    }
+    return found;
 }
 
 /* Largest local bytes of input i: what one rank holds at most. */
@@ -152,13 +173,12 @@ static option cost_of(const tsi_expand_request *q, const axis_cost *a, int32_t r
     int32_t axis = a->axis;
     const tsi_role *role = tsi_rules_row(q->rules, rule);
     option o = { .rule = rule };
-    int32_t lead = lead_of(q, axis, rule);
-    const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[axis] : NULL;
+    leads lead = leads_of(q, axis, rule);
     if (q->rules->flags[rule] & TSI_RULE_EVEN && !divides(q, axis, rule)) o.cost = (double)INFINITY;
     for (int32_t i = 0; i < q->rules->input_count; i++) {
         if (!q->in[i] || role[i] == TSI_ROLE_NONE) continue;
         const ts_placement *place = &q->in[i]->sharding->place[axis];
-        double cost = move_cost(q, i, a, role[i], cut);
+        double cost = move_cost(q, i, a, role[i], lead.cut[family_of(q->rules, i)]);
         o.cost += cost;
         if (!isfinite(o.cost)) return o; /* never taken: what else it costs does not matter */
         bool changed = !idle(q, i, axis) && (cost > 0 || tsi_role_of(place) != role[i]);
@@ -290,12 +310,13 @@ static bool nesting_holds(const tsi_expand_request *q, const int32_t *order, con
                 continue;
             const tsi_role *x = tsi_rules_row(q->rules, e->rule[a]);
             const tsi_role *y = tsi_rules_row(q->rules, e->rule[b]);
-            bool shared = false, only_second = false;
+            bool shared[2] = { false }, only_second[2] = { false };
             for (int32_t i = 0; i < operands; i++) {
-                shared |= tsi_role_is_s(x[i]) && x[i] == y[i];
-                only_second |= tsi_role_is_s(y[i]) && x[i] != y[i];
+                int family = family_of(q->rules, i);
+                shared[family] |= tsi_role_is_s(x[i]) && x[i] == y[i];
+                only_second[family] |= tsi_role_is_s(y[i]) && x[i] != y[i];
             }
-            if (shared && only_second) return false;
+            if ((shared[0] && only_second[0]) || (shared[1] && only_second[1])) return false;
         }
     return true;
 }
@@ -377,12 +398,11 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
     e->algorithm_axes = 0;
     for (int32_t k = 0; k < axes; k++) {
         const tsi_role *role = tsi_rules_row(q->rules, e->rule[k]);
-        int32_t lead = lead_of(q, k, e->rule[k]);
-        const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[k] : NULL;
+        leads lead = leads_of(q, k, e->rule[k]);
         for (int32_t i = 0; i < inputs; i++)
-            e->in[i][k] = place_of(role[i], cut);
+            e->in[i][k] = place_of(role[i], lead.cut[family_of(q->rules, i)]);
         for (int32_t o = 0; o < outputs; o++)
-            e->out[o][k] = place_of(role[inputs + o], cut);
+            e->out[o][k] = place_of(role[inputs + o], lead.cut[family_of(q->rules, inputs + o)]);
         uint8_t algorithm = q->rules->algorithm[e->rule[k]];
         if (!algorithm || q->mesh->size[k] == 1) continue;
         if (e->algorithm && e->algorithm != algorithm) return false;
@@ -428,12 +448,11 @@ static int32_t match_of(const tsi_expand_request *q, int32_t axis)
                 tsi_role_of(&q->in[i]->sharding->place[axis]) != role[i])
                 break;
         if (i < inputs) continue;
-        int32_t lead = lead_of(q, axis, rule);
-        const ts_placement *cut = lead >= 0 ? &q->in[lead]->sharding->place[axis] : NULL;
+        leads lead = leads_of(q, axis, rule);
         bool fits = q->rules->algorithm[rule] == 0 && keeps_target(q, axis, role) &&
                     (!(q->rules->flags[rule] & TSI_RULE_EVEN) || divides(q, axis, rule));
         for (i = 0; i < inputs && fits; i++)
-            fits = !q->in[i] || role[i] == TSI_ROLE_NONE || stays(q, i, axis, role[i], cut);
+            fits = !q->in[i] || role[i] == TSI_ROLE_NONE || stays(q, i, axis, role[i], lead.cut[family_of(q->rules, i)]);
         return fits ? rule : -1;
     }
     return -1;

@@ -5,7 +5,8 @@
  * A role is what one operand is on one axis: R, S(d) ("some cut of dim d") or P(reduce). A rule
  * gives a role to every input and output: if the inputs have these roles, running the operator on
  * local blocks gives outputs of those roles. All S of a rule stand for one and the same kind of cut
- * (chunks, strided, ragged, ...), so a rule holds for any of them unless it says PLAIN.
+ * (chunks, strided, ragged, ...), so a rule holds for any of them unless it says PLAIN; operands
+ * may be said to be apart.
  *
  *   matmul "mk,kn->mn":   S(0),R->S(0)   S(1),S(0)->P(sum)   R,S(1)->S(1)   P(sum),R->P(sum)  ...
  *
@@ -58,6 +59,9 @@ typedef struct tsi_rules {
     tsi_role *role;     /* count rows of input_count + output_count */
     uint8_t *algorithm; /* per rule: 0 the kernel, k the operator's algorithm k */
     uint8_t *flags;     /* per rule: TSI_RULE_* */
+    /* Operands (bit i: input i, then outputs) whose cuts are of a kind of their own: the S of these
+     * stand for one kind, those of the others for another. */
+    uint64_t apart;
     tsi_arena *arena;
     bool failed;   /* recorded; memory ran out, or: */
     ts_status why; /* what a rule that was said in words could not be read for; else 0 */

@@ -114,8 +114,16 @@ static void add_rule(tsi_rules *rules, uint8_t algorithm, const tsi_role *row)
     if (to) memcpy(to, row, (size_t)(rules->input_count + rules->output_count) * sizeof *to);
 }
 
+/* Experts are cut as they like, whatever the cut of rows. */
+enum {
+    APART = 1 << TSI_MLP_IN | 1 << TSI_MLP_OUT,
+    APART_BACK = APART << X_BACK |
+                 (1 << TSI_MLP_DIN | 1 << TSI_MLP_DOUT) << (TSI_MLP_INPUTS + X_BACK)
+};
+
 static void mlp_rules(const tsi_op_call *call, tsi_rules *rules)
 {
+    rules->apart = APART;
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     int32_t last = call->in[TSI_MLP_X].shape.ndim - 1;
     for (int32_t d = 0; d < last; d++) {
@@ -133,6 +141,7 @@ static void mlp_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
+    rules->apart = APART_BACK;
     const tsi_role r = TSI_ROLE_R, sum = TSI_P(TS_REDUCE_SUM), avg = TSI_P(TS_REDUCE_AVG);
     int32_t last = call->in[X_BACK].shape.ndim - 1;
     for (int32_t d = 0; d < last; d++) {
