@@ -124,6 +124,16 @@ typedef struct ts_model_options {
     int32_t reserved;
 } ts_model_options;
 
+/* What ts_experts_place did. */
+typedef struct ts_experts_moves {
+    size_t struct_size;
+    double ratio_before,
+        ratio_after;            /* load of the busiest rank over the mean, of the worst layer */
+    int64_t moved;              /* experts that changed their rank, of all layers */
+    int64_t bytes, bytes_bound; /* received by all ranks, with the optimiser's state; the least
+                                   that must be */
+} ts_experts_moves;
+
 /* What the router of one layer did since ts_model_router_step: of all ranks together. */
 typedef struct ts_router_report {
     size_t struct_size;
@@ -223,6 +233,14 @@ TS_API ts_status ts_model_router_step(ts_model *model);
 /* What the caller multiplies the model's loss by before backward (1 / parts, a loss scale):
  * routers' losses are, too. 1 at first. recorded */
 TS_API ts_status ts_model_router_factor(ts_model *model, double factor);
+/* Experts go to the ranks of their groups so that loads [routers of this rank][experts] are even,
+ * with as few moves as that takes: their parameters and the state that `optimizer` (or NULL) has of
+ * them are redistributed, ragged. Between steps: gradients are forgotten. Results stay what they
+ * were. A group is one axis, and no unit cuts its experts further. recorded [coll] */
+TS_API ts_status ts_experts_place(ts_model *model, ts_optimizer *optimizer, const double *loads,
+                                  ts_experts_moves *out);
+/* "layer 1: fsdp:RS(0:3,5|1,0), 3 experts here, .."; like snprintf returns the length it needs. */
+TS_API size_t ts_experts_text(const ts_model *model, char *out, size_t size);
 /* The model's blocks as stages, in order; the model is declared on ts_pipeline_mesh of options.mesh
  * and has no storage yet: ts_model_materialize then makes or reads this rank's blocks alone. maker,
  * agreed by all ranks of the mesh */

@@ -180,9 +180,10 @@ ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *
     e->router = ts_module_param(m, "gate.weight", TS_SHAPE(c->experts, c->hidden), &b->normal);
     if (c->family == TS_MODEL_DEEPSEEK_V3)
         e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
-    e->experts = experts_add(b, m);
     e->state = tsi_router_add(b->model, layer, e->bias);
     if (!e->state) return NULL;
+    e->experts = experts_add(b, m);
+    e->state->experts = e->experts;
     if (c->shared_experts > 0)
         e->shared = tsi_part_mlp(b, m, "shared_experts", c->shared_experts * c->expert_width);
     return m;

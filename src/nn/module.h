@@ -90,4 +90,9 @@ void tsi_param_mirrored(tsi_param *p);
  * not match anything. */
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);
 
+/* A parameter that lay as `from` has moved: its state in an optimiser does, too. Says how many
+ * arrays that were, and their dtype. recorded [coll] */
+ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layout *from,
+                               int32_t *moments, ts_dtype *dtype);
+
 #endif

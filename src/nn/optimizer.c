@@ -524,3 +524,46 @@ ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm)
     if (norm_max > 0.0 && factor < 1.0) TSI_TRY(ts_module_each(root, norm_scale, &factor));
     return TS_OK;
 }
+
+/* ---- parameters that move -------------------------------------------------------------------- */
+
+/* State that lay as `from`, with the layout of its parameter now. */
+static ts_status follow_one(ts_tensor *param, const ts_layout *from, tsi_array **state)
+{
+    if (!*state) return TS_OK;
+    ts_scope scope = ts_scope_open(param->rank, NULL);
+    ts_tensor *old = tsi_tensor_make(param->mesh, from, (ts_dtype)(*state)->dtype,
+                                     tsi_array_retain(*state), NULL);
+    ts_tensor *new = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
+    ts_status status = new ? tsi_tensor_ready(new) : ts_rank_status(param->rank);
+    tsi_array *array = NULL;
+    if (status == TS_OK) {
+        ts_shape shape = tsi_array_shape(new->array);
+        array =
+            tsi_array_create_tagged(param->rank, (ts_dtype) new->dtype, &shape, TSI_TAG_OPTIMIZER);
+        status = array ? tsi_array_copy(array, new->array) : ts_rank_status(param->rank);
+    }
+    ts_scope_close(scope);
+    if (status != TS_OK) {
+        tsi_array_release(array);
+        return status;
+    }
+    tsi_array_release(*state);
+    *state = array;
+    return TS_OK;
+}
+
+ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layout *from,
+                               int32_t *moments, ts_dtype *dtype)
+{
+    *moments = 0;
+    for (int64_t i = 0; o && i < o->count; i++) {
+        slot *s = &o->slot[i];
+        if (s->param != param) continue;
+        *moments = (s->first != NULL) + (s->second != NULL);
+        if (s->first) *dtype = (ts_dtype)s->first->dtype;
+        TSI_TRY(follow_one(param, from, &s->first));
+        TSI_TRY(follow_one(param, from, &s->second));
+    }
+    return TS_OK;
+}

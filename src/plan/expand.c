@@ -452,7 +452,8 @@ static int32_t match_of(const tsi_expand_request *q, int32_t axis)
         bool fits = q->rules->algorithm[rule] == 0 && keeps_target(q, axis, role) &&
                     (!(q->rules->flags[rule] & TSI_RULE_EVEN) || divides(q, axis, rule));
         for (i = 0; i < inputs && fits; i++)
-            fits = !q->in[i] || role[i] == TSI_ROLE_NONE || stays(q, i, axis, role[i], lead.cut[family_of(q->rules, i)]);
+            fits = !q->in[i] || role[i] == TSI_ROLE_NONE ||
+                   stays(q, i, axis, role[i], lead.cut[family_of(q->rules, i)]);
         return fits ? rule : -1;
     }
     return -1;

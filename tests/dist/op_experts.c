@@ -118,10 +118,10 @@ static void compare(test *t, ts_mesh *mesh, const layer *l, const trial *c, ts_d
 TS_TEST_RANKS(experts_are_products, 1, 2, 3, 5)
 {
     static const trial trials[] = {
-        { "x=*", "R", "R", "R", "auto" },          { "x=*", "S(0)", "R", "R", "auto" },
-        { "x=*", "R", "S(0)", "S(0)", "auto" },    { "x=*", "R", "S(2)", "S(2)", "auto" },
-        { "x=*", "S(0)", "S(0)", "S(0)", "rows" }, { "x=*", "S(0)", "S(0)", "S(0)", "gather" },
-        { "x=*", "S(0)", "S(0)", "S(0)", "nodes" },    { "x=*", "HT(0)", "S(0)", "S(0)", "rows" },
+        { "x=*", "R", "R", "R", "auto" },           { "x=*", "S(0)", "R", "R", "auto" },
+        { "x=*", "R", "S(0)", "S(0)", "auto" },     { "x=*", "R", "S(2)", "S(2)", "auto" },
+        { "x=*", "S(0)", "S(0)", "S(0)", "rows" },  { "x=*", "S(0)", "S(0)", "S(0)", "gather" },
+        { "x=*", "S(0)", "S(0)", "S(0)", "nodes" }, { "x=*", "HT(0)", "S(0)", "S(0)", "rows" },
         { "x=*", "S(0)", "HT(0)", "HT(0)", "rows" }
     };
     static const layer layers[] = {

@@ -117,8 +117,8 @@ static void add_rule(tsi_rules *rules, uint8_t algorithm, const tsi_role *row)
 /* Experts are cut as they like, whatever the cut of rows. */
 enum {
     APART = 1 << TSI_MLP_IN | 1 << TSI_MLP_OUT,
-    APART_BACK = APART << X_BACK |
-                 (1 << TSI_MLP_DIN | 1 << TSI_MLP_DOUT) << (TSI_MLP_INPUTS + X_BACK)
+    APART_BACK = APART << X_BACK | (1 << TSI_MLP_DIN | 1 << TSI_MLP_DOUT)
+                                       << (TSI_MLP_INPUTS + X_BACK)
 };
 
 static void mlp_rules(const tsi_op_call *call, tsi_rules *rules)

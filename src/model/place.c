@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* place.c - which rank of a group holds which experts: evenly by load, between steps.
+ *
+ *   loads --largest first to the least busy rank--> sets of experts --to the rank that has most of
+ *   a set already--> a ragged cut of dim 0 --redistribution--> parameters and optimiser state
+ *
+ * Rows find their experts by the layout of the matrices (op/matrix/grouped_mlp_exchange.c), so
+ * nothing else changes.
+ *
+ * INV: a pure function of loads and layouts: all ranks place alike. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "model/router.h"
+#include "tessera/plan.h"
+
+typedef struct placing {
+    ts_model *model;
+    ts_optimizer *optimizer;
+    int32_t axis;
+    int64_t ranks, experts;
+    int64_t *now, *then; /* [experts]: the rank of the group */
+    int64_t *set;        /* [experts]: of those that belong together */
+    double *sum;         /* [ranks] */
+    int64_t *order;      /* [experts]: by load */
+    const double *load;
+} placing;
+
+/* ---- who gets what --------------------------------------------------------------------------- */
+
+/* The busiest rank's load over the mean. */
+static double ratio_of(const placing *p, const int64_t *rank)
+{
+    double all = 0, most = 0;
+    memset(p->sum, 0, (size_t)p->ranks * sizeof *p->sum);
+    for (int64_t e = 0; e < p->experts; e++) {
+        p->sum[rank[e]] += p->load[e];
+        all += p->load[e];
+    }
+    for (int64_t r = 0; r < p->ranks; r++)
+        most = fmax(most, p->sum[r]);
+    return all > 0 ? most * (double)p->ranks / all : 1.0;
+}
+
+/* Largest load first, to the set that has least; ties go to the smaller index. */
+static void make_sets(placing *p)
+{
+    for (int64_t e = 0; e < p->experts; e++) {
+        int64_t at = e;
+        for (; at > 0 && p->load[p->order[at - 1]] < p->load[e]; at--)
+            p->order[at] = p->order[at - 1];
+        p->order[at] = e;
+    }
+    memset(p->sum, 0, (size_t)p->ranks * sizeof *p->sum);
+    for (int64_t i = 0; i < p->experts; i++) {
+        int64_t least = 0;
+        for (int64_t r = 1; r < p->ranks; r++)
+            if (p->sum[r] < p->sum[least]) least = r;
+        p->set[p->order[i]] = least;
+        p->sum[least] += p->load[p->order[i]];
+    }
+}
+
+/* Experts of a set that a rank has already. */
+static int64_t common(const placing *p, int64_t set, int64_t rank)
+{
+    int64_t count = 0;
+    for (int64_t e = 0; e < p->experts; e++)
+        count += p->set[e] == set && p->now[e] == rank;
+    return count;
+}
+
+/* Each set to a rank: those with most in common first. */
+static ts_status match_sets(placing *p, tsi_arena *arena)
+{
+    int64_t *rank_of = tsi_arena_alloc(arena, (size_t)(2 * p->ranks + 1) * sizeof *rank_of);
+    if (!rank_of) return tsi_fail_memory("the ranks of experts", (size_t)p->ranks * 16);
+    int64_t *taken = rank_of + p->ranks;
+    for (int64_t r = 0; r < p->ranks; r++)
+        rank_of[r] = taken[r] = -1;
+    for (int64_t n = 0; n < p->ranks; n++) {
+        int64_t best = -1, set = 0, rank = 0;
+        for (int64_t i = 0; i < p->ranks * p->ranks; i++) {
+            int64_t s = i / p->ranks, r = i % p->ranks;
+            int64_t have = rank_of[s] < 0 && taken[r] < 0 ? common(p, s, r) : -1;
+            if (have <= best) continue;
+            best = have;
+            set = s;
+            rank = r;
+        }
+        rank_of[set] = rank;
+        taken[rank] = set;
+    }
+    for (int64_t e = 0; e < p->experts; e++)
+        p->then[e] = rank_of[p->set[e]];
+    return TS_OK;
+}
+
+/* "fsdp:RS(0:1,2|0,1)": experts in their order; a round ends where the rank goes back. */
+static char *cut_text(const placing *p, tsi_arena *arena)
+{
+    int64_t *size = tsi_arena_calloc(arena, (size_t)p->ranks + 1, sizeof *size), last = 0;
+    tsi_text text = { 0 };
+    if (!size) return NULL;
+    tsi_text_printf(&text, "%s:RS(0:", ts_mesh_axis_name(p->model->mesh, p->axis));
+    for (int64_t e = 0; e <= p->experts; e++) {
+        bool ends = e == p->experts || p->then[e] < last;
+        for (int64_t r = 0; ends && r < p->ranks; r++) {
+            tsi_text_printf(&text, "%s%lld", r ? "," : "", (long long)size[r]);
+            size[r] = 0;
+        }
+        if (e == p->experts) break;
+        if (ends) tsi_text_add(&text, "|");
+        last = p->then[e];
+        size[last]++;
+    }
+    tsi_text_add(&text, ")");
+    return tsi_text_take(&text);
+}
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+static ts_status add_bytes(const ts_layout *from, const ts_layout *to, ts_dtype dtype,
+                           int64_t times, ts_experts_moves *out)
+{
+    ts_plan *plan = NULL;
+    ts_plan_summary summary = TS_INIT(ts_plan_summary);
+    TSI_TRY(ts_plan_cached(from, to, dtype, NULL, &plan));
+    ts_plan_summarise(plan, &summary);
+    ts_plan_release(plan);
+    out->bytes += times * summary.bytes_received;
+    out->bytes_bound += times * summary.bytes_bound;
+    return TS_OK;
+}
+
+static ts_status move_param(const placing *p, ts_tensor *param, const ts_sharding *to,
+                            ts_experts_moves *out)
+{
+    const ts_layout *from = ts_layout_retain(param->layout);
+    ts_scope scope = ts_scope_open(p->model->rank, NULL);
+    ts_tensor *moved = (ts_redistribute_to)(param, to);
+    ts_status status = moved ? ts_tensor_wait(moved) : ts_rank_status(p->model->rank);
+    if (status == TS_OK) status = ts_tensor_write(param, moved);
+    tsi_leaf *leaf = tsi_leaf_of(param);
+    if (status == TS_OK && leaf) status = tsi_leaf_place(leaf, param);
+    ts_scope_close(scope);
+    int32_t moments = 0;
+    ts_dtype dtype = TS_DTYPE_F32;
+    if (status == TS_OK) status = tsi_optimizer_follow(p->optimizer, param, from, &moments, &dtype);
+    if (status == TS_OK) status = add_bytes(from, param->layout, (ts_dtype)param->dtype, 1, out);
+    if (status == TS_OK) status = add_bytes(from, param->layout, dtype, moments, out);
+    ts_layout_release(from);
+    return status;
+}
+
+/* The rank that holds each expert now. */
+static ts_status read_owners(const placing *p, const ts_layout *layout, tsi_arena *arena)
+{
+    int64_t coord[TS_NDIM_MAX];
+    memcpy(coord, p->model->mesh->coord, sizeof coord);
+    for (int64_t r = 0; r < p->ranks; r++) {
+        tsi_span_list list;
+        coord[p->axis] = r;
+        if (!tsi_layout_region_dim(layout, coord, 0, arena, &list))
+            return tsi_fail_memory("the experts of a rank", 0);
+        for (int64_t i = 0; i < list.total; i++)
+            p->now[tsi_span_list_at(&list, i)] = r;
+    }
+    return TS_OK;
+}
+
+static ts_status place_layer(placing *p, const tsi_router *router, tsi_arena *arena,
+                             ts_experts_moves *out)
+{
+    tsi_param *first = router->experts->param_first;
+    for (const tsi_param *q = first; q; q = q->next)
+        if (!q->value->layout || q->unit)
+            return TSI_FAIL(TS_ERR_MISSING,
+                            "experts_place: layer %lld: its experts %s, and are not placed anew",
+                            (long long)router->layer,
+                            q->unit ? "belong to a unit of sharded data parallelism"
+                                    : "have no storage");
+    TSI_TRY(read_owners(p, first->value->layout, arena));
+    out->ratio_before = fmax(out->ratio_before, ratio_of(p, p->now));
+    make_sets(p);
+    TSI_TRY(match_sets(p, arena));
+    double then = ratio_of(p, p->then);
+    bool better = then < ratio_of(p, p->now);
+    out->ratio_after = fmax(out->ratio_after, better ? then : ratio_of(p, p->now));
+    if (!better) return TS_OK;
+    for (int64_t e = 0; e < p->experts; e++)
+        out->moved += p->now[e] != p->then[e];
+    char *text = cut_text(p, arena);
+    if (!text) return tsi_fail_memory("a cut of experts", 64);
+    const ts_sharding *to = ts_sharding_get(p->model->mesh, text);
+    ts_status status = to ? TS_OK : ts_rank_status(p->model->rank);
+    for (tsi_param *q = first; q && status == TS_OK; q = q->next)
+        status = move_param(p, q->value, to, out);
+    tsi_free(text);
+    return status;
+}
+
+static ts_status refuse(const ts_model *m, const char *why)
+{
+    char text[256];
+    (void)ts_mesh_text(m->mesh, text, sizeof text);
+    return TSI_FAIL(TS_ERR_ARG, "experts_place: on the mesh \"%s\": %s", text, why);
+}
+
+static ts_status check(const ts_model *m, const double *loads)
+{
+    if (!m->ep_axes) return refuse(m, "experts are not cut over ranks (ts_model_options.ep)");
+    if (m->ep_axes & (m->ep_axes - 1)) return refuse(m, "experts are cut over more than one axis");
+    for (int64_t i = 0; i < m->router_count * m->config.experts; i++)
+        if (!(loads[i] >= 0) || !isfinite(loads[i]))
+            return TSI_FAIL(
+                TS_ERR_ARG, "experts_place: the load of expert %lld of router %lld is %g",
+                (long long)(i % m->config.experts), (long long)(i / m->config.experts), loads[i]);
+    return TS_OK;
+}
+
+ts_status ts_experts_place(ts_model *m, ts_optimizer *optimizer, const double *loads,
+                           ts_experts_moves *out)
+{
+    if (!m || !loads || !out) return TSI_FAIL(TS_ERR_NULL, "experts_place: an argument is NULL");
+    TSI_TRY(tsi_rank_enter(m->rank));
+    *out = (ts_experts_moves){ .struct_size = sizeof *out };
+    TSI_TRY(check(m, loads));
+    tsi_arena arena = { 0 };
+    placing p = { .model = m, .optimizer = optimizer, .experts = m->config.experts };
+    while (!(m->ep_axes >> p.axis & 1))
+        p.axis++;
+    p.ranks = ts_mesh_axis_size(m->mesh, p.axis);
+    size_t experts = (size_t)p.experts;
+    p.now = tsi_arena_calloc(&arena, 4 * experts + 1, sizeof *p.now);
+    p.sum = tsi_arena_calloc(&arena, (size_t)p.ranks, sizeof *p.sum);
+    ts_status status = p.now && p.sum ? TS_OK : tsi_fail_memory("a placing", experts * 32);
+    p.then = p.now + experts;
+    p.set = p.then + experts;
+    p.order = p.set + experts;
+    for (int64_t i = 0; i < m->router_count && status == TS_OK; i++) {
+        p.load = loads + i * p.experts;
+        status = place_layer(&p, m->router[i], &arena, out);
+    }
+    tsi_arena_release(&arena);
+    return status;
+}
+
+size_t ts_experts_text(const ts_model *m, char *out, size_t size)
+{
+    tsi_text text = { 0 };
+    for (int64_t i = 0; m && i < m->router_count; i++) {
+        const tsi_param *first = m->router[i]->experts->param_first;
+        const ts_layout *layout = first && first->value ? first->value->layout : NULL;
+        tsi_text_printf(&text, "layer %lld: %s\n", (long long)m->router[i]->layer,
+                        layout ? layout->text : "no storage");
+    }
+    size_t length = text.length;
+    char *all = tsi_text_take(&text);
+    if (size > 0) snprintf(out, size, "%s", all ? all : "");
+    tsi_free(all);
+    return length;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_router.c - routers of experts: losses, loads and biases are the same numbers on every mesh
+ * and under recomputation; experts placed anew by load give what they gave before. */
+#include <math.h>
+#include <string.h>
+
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+enum { ROWS = 8, LENGTH = 12, VOCAB = 40, STEPS = 3, EXPERTS = 6 };
+
+static ts_model_config config_of(int64_t experts, int64_t chosen)
+{
+    ts_model_config c = { .struct_size = sizeof c,
+                          .family = TS_MODEL_DEEPSEEK_V3,
+                          .vocab = VOCAB,
+                          .hidden = 16,
+                          .intermediate = 24,
+                          .layers = 2,
+                          .heads = 2,
+                          .kv_heads = 2,
+                          .head_dim = 4,
+                          .plain_dim = 4,
+                          .value_dim = 4,
+                          .kv_rank = 8,
+                          .experts = experts,
+                          .experts_per_token = chosen,
+                          .expert_width = 8,
+                          .shared_experts = 1,
+                          .route_sum = 1,
+                          .positions = 64 };
+    c.init_deviation = 0.3;
+    return c;
+}
+
+static ts_status token_at(const int64_t *global, void *element, void *context)
+{
+    *(int64_t *)element =
+        (7 * global[0] + 3 * global[1] * global[1] + *(const int64_t *)context) % VOCAB;
+    return TS_OK;
+}
+
+static ts_tensor *tokens(ts_model *m, int64_t salt)
+{
+    ts_meta meta = { .shape = TS_SHAPE(ROWS, LENGTH), .dtype = TS_DTYPE_I64 };
+    return ts_from_function(token_at, &salt, ts_model_tokens(m), meta);
+}
+
+typedef struct outcome {
+    double loss[STEPS], load[EXPERTS], aux, sequence, z, entropy, bias[EXPERTS];
+    int64_t dropped, tokens;
+} outcome;
+
+/* A few steps of a model whose routers do all they can. */
+static outcome train(test *t, const char *mesh_text, int64_t ep, int recompute)
+{
+    outcome out = { .tokens = 0 };
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
+    ts_model_config config = config_of(EXPERTS, 2);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_DTYPE_F64;
+    options.ep = ep;
+    options.aux_loss = 0.05;
+    options.sequence_loss = 0.03;
+    options.z_loss = 0.01;
+    options.bias_rate = 0.02;
+    options.capacity = 1.25;
+    ts_model *m = ts_model_declare(mesh, &config, &options);
+    for (int64_t i = 1; recompute && i <= config.layers; i++)
+        ts_module_checkpoint(ts_model_block(m, i), recompute);
+    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(m, NULL);
+    TEST_OK(t, ts_model_materialize(m));
+    ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
+    for (int step = 0; step < STEPS; step++) {
+        ts_scope scope = ts_scope_open(t->me, "step");
+        ts_tape_begin(t->me);
+        ts_tensor *loss = ts_model_loss(m, tokens(m, step), tokens(m, step + 1));
+        ts_backward(loss, NULL);
+        ts_tensor_item(loss, &out.loss[step]);
+        ts_router_report report = TS_INIT(ts_router_report);
+        TEST_OK(t, ts_model_router_read(m, 1, &report, out.load));
+        out.aux = report.aux_loss;
+        out.sequence = report.sequence_loss;
+        out.z = report.z_loss;
+        out.entropy = report.entropy;
+        out.dropped = report.dropped;
+        out.tokens = report.tokens;
+        TEST_OK(t, ts_model_router_step(m));
+        TEST_OK(t, ts_optimizer_step(o));
+        ts_scope_close(scope);
+    }
+    ts_tensor *bias =
+        ts_module_find_param(ts_model_module(m), "model.layers.1.mlp.gate.e_score_correction_bias");
+    ts_array array = TS_INIT(ts_array);
+    array.data = out.bias;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(EXPERTS), .dtype = TS_DTYPE_F64 };
+    if (bias) TEST_OK(t, ts_tensor_read(ts_tensor_full(bias), &array));
+    ts_optimizer_destroy(o);
+    ts_model_destroy(m);
+    return out;
+}
+
+static void compare(test *t, const outcome *a, const outcome *b, const char *what)
+{
+    for (int s = 0; s < STEPS; s++)
+        TEST_SAY(t, fabs(a->loss[s] - b->loss[s]) < 1e-10, "%s: loss %d is %.15g, alone %.15g",
+                 what, s, b->loss[s], a->loss[s]);
+    for (int e = 0; e < EXPERTS; e++) {
+        TEST_SAY(t, a->load[e] == b->load[e], "%s: load %d is %g, alone %g", what, e, b->load[e],
+                 a->load[e]);
+        TEST_SAY(t, fabs(a->bias[e] - b->bias[e]) < 1e-12, "%s: bias %d is %g, alone %g", what, e,
+                 b->bias[e], a->bias[e]);
+    }
+    double apart = fabs(a->aux - b->aux) + fabs(a->sequence - b->sequence) + fabs(a->z - b->z) +
+                   fabs(a->entropy - b->entropy);
+    TEST_SAY(t, apart < 1e-11, "%s: losses are %g apart", what, apart);
+    TEST_EQ(t, b->dropped, a->dropped);
+    TEST_EQ(t, b->tokens, a->tokens);
+}
+
+/* One rank first: the others are compared with it. */
+TS_TEST_RANKS(routers_on_meshes, 4)
+{
+    static const struct {
+        const char *mesh;
+        int64_t ep;
+        int recompute;
+    } rows[] = { { "fsdp=4", 4, 0 },
+                 { "fsdp=4", 2, TS_RECOMPUTE_FULL },
+                 { "fsdp=2, tp=2", 4, TS_RECOMPUTE_SELECT },
+                 { "replicate=2, fsdp=2", 2, TS_RECOMPUTE_FULL },
+                 { "fsdp=2, cp=2", 2, 0 } };
+    outcome first = train(t, "tp=4", 1, 0);
+    double sum = 0, moved = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+        sum += first.load[e];
+        moved += fabs(first.bias[e]);
+    }
+    TEST_EQ(t, (int64_t)sum, ROWS * LENGTH * 2); /* each choice once, however it was computed */
+    TEST_CHECK(t, moved > 0 && first.dropped > 0 && first.aux > 0 && first.z > 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        outcome here = train(t, rows[i].mesh, rows[i].ep, rows[i].recompute);
+        compare(t, &first, &here, rows[i].mesh);
+    }
+
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* ---- placing --------------------------------------------------------------------------------- */
+
+enum { MANY = 64, CHOSEN = 8 };
+
+/* Shares of a router that prefers experts by Zipf's law and chooses CHOSEN of them: none has more
+ * than one of a token's. */
+static void zipf_loads(double *load)
+{
+    double left = CHOSEN;
+    for (int e = 0; e < MANY; e++) {
+        double rest = 0;
+        for (int i = e; i < MANY; i++)
+            rest += 1.0 / (i + 1);
+        load[e] = fmin(1.0, left * (1.0 / (e + 1)) / rest);
+        left -= load[e];
+    }
+}
+
+static double one_step(test *t, ts_model *m, ts_optimizer *o, int64_t salt)
+{
+    double value = NAN;
+    ts_scope scope = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_tensor *loss = ts_model_loss(m, tokens(m, salt), tokens(m, salt + 1));
+    ts_backward(loss, NULL);
+    ts_tensor_item(loss, &value);
+    TEST_OK(t, ts_optimizer_step(o));
+    ts_scope_close(scope);
+    return value;
+}
+
+TS_TEST_RANKS(experts_are_placed_by_load, 8)
+{
+    double load[2 * MANY], loss[2][4];
+    zipf_loads(load);
+    memcpy(load + MANY, load, MANY * sizeof *load);
+    for (int placed = 0; placed < 2; placed++) {
+        ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=8");
+        ts_model_config config = config_of(MANY, CHOSEN);
+        ts_model_options options = TS_INIT(ts_model_options);
+        options.dtype = TS_DTYPE_F64;
+        options.ep = 8;
+        ts_model *m = ts_model_declare(mesh, &config, &options);
+        ts_model_fsdp(m, NULL);
+        TEST_OK(t, ts_model_materialize(m));
+        ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
+        for (int step = 0; step < 4; step++) {
+            if (placed && step == 2) {
+                ts_experts_moves moves = TS_INIT(ts_experts_moves);
+                char text[4096];
+                TEST_OK(t, ts_experts_place(m, o, load, &moves));
+                TEST_SAY(t, moves.ratio_before >= 3 && moves.ratio_after <= 1.1,
+                         "loads from %g to %g of the mean", moves.ratio_before, moves.ratio_after);
+                TEST_EQ(t, moves.bytes, moves.bytes_bound);
+                TEST_EQ(t, moves.bytes, moves.moved * (3 * 16 * 8) * 8 * 3);
+                TEST_CHECK(t, ts_experts_text(m, text, sizeof text) > 0 && strstr(text, "RS(0:"));
+            }
+            loss[placed][step] = one_step(t, m, o, step);
+        }
+        ts_optimizer_destroy(o);
+        ts_model_destroy(m);
+    }
+    for (int step = 0; step < 4; step++)
+        TEST_SAY(t, fabs(loss[0][step] - loss[1][step]) < 1e-11, "step %d: %.15g, placed %.15g",
+                 step, loss[0][step], loss[1][step]);
+    TEST_OK(t, ts_rank_status(t->me));
+}
