@@ -6,9 +6,11 @@
  *   fsdp=2, tp=2, of 4     both axes
  *
  * Neighbours differ in the innermost axes, so a group is whole axes from the last one on, and at
- * most a part of one more, which is split: outside it keeps its name, inside it is "ep". Where
- * tokens are cut over the group, rows go to their experts (op/matrix/grouped_exchange.c); over `tp`
- * each rank does its own experts' part of the same tokens. Nothing else of a model knows of it. */
+ * most a part of one more, which is split: outside it keeps its name, inside it is "ep". Where the
+ * mesh has no such neighbours (fsdp=3, tp=2, groups of 3) other axes of as many ranks are one.
+ * Where tokens are cut over the group, rows go to their experts (op/matrix/grouped_exchange.c);
+ * over `tp` each rank does its own experts' part of the same tokens. Nothing else of a model knows
+ * of it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +40,61 @@ static ts_status split(ts_model *m, int32_t k, int64_t inner)
     return TS_OK;
 }
 
+/* The axes of a group: some whole, and of one more an inner part. */
+typedef struct group_axes {
+    uint32_t whole;
+    int32_t part; /* -1: none */
+    int64_t inner;
+} group_axes;
+
+/* Only of an axis that cuts the batch can a part be one. */
+static bool has_parts(const ts_model *m, int32_t k)
+{
+    return k != ts_mesh_axis(m->mesh, "tp") && k != ts_mesh_axis(m->mesh, "cp") &&
+           k != ts_mesh_axis(m->mesh, "pp");
+}
+
+/* Neighbours: from the last axis on. */
+static bool take_neighbours(const ts_model *m, int64_t ep, group_axes *out)
+{
+    *out = (group_axes){ .part = -1 };
+    for (int32_t k = ts_mesh_ndim(m->mesh) - 1; k >= 0 && ep > 1; k--) {
+        int64_t size = ts_mesh_axis_size(m->mesh, k);
+        if (k == ts_mesh_axis(m->mesh, "pp")) continue;
+        if (ep % size == 0) {
+            out->whole |= 1u << k;
+            ep /= size;
+            continue;
+        }
+        if (size % ep != 0 || !has_parts(m, k)) return false;
+        out->part = k;
+        out->inner = ep;
+        return true;
+    }
+    return ep == 1;
+}
+
+/* Any axes whose ranks are that many: where neighbours are no whole part of the mesh. The later
+ * axes first. */
+static bool take_any(const ts_model *m, int64_t ep, group_axes *out)
+{
+    int32_t ndim = ts_mesh_ndim(m->mesh), pipeline = ts_mesh_axis(m->mesh, "pp");
+    for (uint32_t whole = (1u << ndim) - 1; whole < 1u << ndim; whole--) {
+        int64_t ranks = 1;
+        for (int32_t k = 0; k < ndim; k++)
+            if (whole >> k & 1) ranks *= ts_mesh_axis_size(m->mesh, k);
+        if ((pipeline >= 0 && whole >> pipeline & 1) || ep % ranks != 0) continue;
+        *out = (group_axes){ .whole = whole, .part = -1, .inner = ep / ranks };
+        if (out->inner == 1) return true;
+        for (int32_t k = ndim - 1; k >= 0; k--) {
+            if (whole >> k & 1 || !has_parts(m, k)) continue;
+            out->part = k;
+            if (ts_mesh_axis_size(m->mesh, k) % out->inner == 0) return true;
+        }
+    }
+    return false;
+}
+
 ts_status tsi_model_spread(ts_model *m, int64_t ep)
 {
     m->ep = ep;
@@ -48,21 +105,14 @@ ts_status tsi_model_spread(ts_model *m, int64_t ep)
     if (pipeline >= 0) stage /= ts_mesh_axis_size(m->mesh, pipeline);
     if (ep > stage || stage % ep != 0)
         return refuse(m, ep, "that number does not divide the ranks of a stage");
-    for (int32_t k = ts_mesh_ndim(m->mesh) - 1; k >= 0 && ep > 1; k--) {
-        int64_t size = ts_mesh_axis_size(m->mesh, k);
-        if (k == pipeline) continue;
-        if (ep % size == 0) {
-            m->ep_axes |= 1u << k;
-            ep /= size;
-            continue;
-        }
-        if (size % ep != 0) return refuse(m, m->ep, "such neighbours are no whole part of an axis");
-        if (k == ts_mesh_axis(m->mesh, "tp") || k == ts_mesh_axis(m->mesh, "cp"))
-            return refuse(m, m->ep, "a part of an axis that does not cut the batch cannot be one");
-        TSI_TRY(split(m, k, ep));
-        m->ep_axes = m->ep_axes << 1 | 1u << (k + 1); /* axes behind it moved up by one */
-        ep = 1;
-    }
+    group_axes axes;
+    if (!take_neighbours(m, ep, &axes) && !take_any(m, ep, &axes))
+        return refuse(m, ep, "no axes, nor an inner part of one that cuts the batch, have so many");
+    m->ep_axes = axes.whole;
+    if (axes.part < 0) return TS_OK;
+    TSI_TRY(split(m, axes.part, axes.inner));
+    uint32_t below = (1u << (axes.part + 1)) - 1; /* axes behind it moved up by one */
+    m->ep_axes = (axes.whole & below) | (axes.whole & ~below) << 1 | 1u << (axes.part + 1);
     return TS_OK;
 }
 
