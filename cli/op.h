@@ -5,7 +5,12 @@
 
 #include "layout.h"
 
-enum { OP_INPUTS_MAX = 64, OP_CHECK_RANKS_MAX = 64 };
+enum {
+    OP_INPUTS_MAX = 64,
+    OP_OUTPUTS_MAX = 8,
+    OP_CHECK_RANKS_MAX = 64,
+    OP_CHECK_ELEMENTS_MAX = 1 << 27
+};
 
 typedef struct op_request {
     const char *op;         /* borrowed */

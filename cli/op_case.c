@@ -109,11 +109,33 @@ static ts_status work(ts_rank *me, void *arg)
     return status;
 }
 
+/* Elements of all inputs and outputs; -1: more than are checked. */
+static int64_t elements_of(const op_case *self)
+{
+    int64_t total = 0;
+    for (int32_t i = 0; i < self->input_count + OP_OUTPUTS_MAX; i++) {
+        const ts_layout *layout = i < self->input_count
+                                      ? self->in[i]
+                                      : ts_op_query_out(self->query, i - self->input_count);
+        if (layout == NULL) continue;
+        ts_shape shape = ts_layout_shape(layout);
+        int64_t count = ts_shape_count(&shape);
+        if (count < 0 || count > OP_CHECK_ELEMENTS_MAX) return -1;
+        total += count;
+    }
+    return total;
+}
+
 bool op_check(const op_case *self, char *verdict, size_t size)
 {
-    int64_t ranks = ts_mesh_rank_end(self->mesh);
+    int64_t ranks = ts_mesh_rank_end(self->mesh), elements = elements_of(self);
     if (ranks > OP_CHECK_RANKS_MAX) {
         (void)snprintf(verdict, size, "not run: at most %d ranks are started", OP_CHECK_RANKS_MAX);
+        return false;
+    }
+    if (elements < 0 || elements > OP_CHECK_ELEMENTS_MAX / ranks) { /* each makes the call alone */
+        (void)snprintf(verdict, size, "not run: at most %d elements of all ranks are made",
+                       OP_CHECK_ELEMENTS_MAX);
         return false;
     }
     char error[LAYOUT_ERROR_MAX] = "";

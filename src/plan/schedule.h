@@ -14,7 +14,7 @@
 #include "plan/step.h"
 #include "tessera/schedule.h"
 
-enum { TSI_SCHEDULE_CELLS_MAX = 1 << 27, TSI_SCHEDULE_GATHERED = 3 };
+enum { TSI_SCHEDULE_CELLS_MAX = 1 << 24, TSI_SCHEDULE_GATHERED = 3 };
 
 typedef struct tsi_schedule_list { /* of one rank */
     ts_cell *cell;

@@ -108,6 +108,10 @@ says "inputs that are an object" 1 '\"in\" is {\"a\": 1}: expected a list' \
 says "a field that nobody knows" 0 '"out": ["S(0)"]' \
     one '{"op": "relu", "mesh": [4], "shapes": [[8, 12]], "in": [["S(0)"]], "id": {"x": 1}}'
 
+# Repair 34: what a check makes is bounded.
+says "a check of too many elements" 0 '"check": "not run: at most 134217728 elements' \
+    one '{"op": "histc", "mesh": [4], "attrs": {"bins": 1000000000}, "shapes": [[8, 12]], "in": [["R"]], "check": true}'
+
 # ---- one call ----------------------------------------------------------------------------------------------
 says "a product of shards" 0 "S(0),R->S(0)" op matmul --mesh x=4 --in "8x12 S(0)" --in "12x16 R" --check
 says "and is checked" 0 "check: ok" op matmul --mesh "x=2, y=3" --in "8x12 S(0), S(1)" --in "12x16 R, P(sum)" --check

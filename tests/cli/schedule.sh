@@ -84,6 +84,9 @@ printf '0F0,0B0\n1B0,1F0\n' > "$work/cycle.csv"
 refuses "a deadlock" "1B0 on rank 1 needs 1F0, which stands on rank 1 behind 1B0" schedule "$work/cycle.csv"
 printf '0F0,0B0\n1F0,1Q0\n' > "$work/bad.csv"
 refuses "a bad text" "schedule, line 2, column 6" schedule "$work/bad.csv"
+# Repair 34: a request is bounded.
+printf '%s\n' '{"schedule": "LoopedBFS", "ranks": 8, "microbatches": 8, "stages_per_rank": 999999}' > "$work/many"
+refuses "more cells than are made" "stages times micro-batches at most 16777216" schedule --batch "$work/many"
 refuses "nothing is asked" "which schedule?" schedule
 refuses "bad costs" "expected a number of at least 0" schedule 1F1B --cost F=x
 refuses "above the cap" "keeps 8 at once, above the cap of 4" schedule GPipe --memory 4
