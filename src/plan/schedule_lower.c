@@ -124,20 +124,39 @@ typedef struct residence {
     ts_schedule *out;
     uint8_t *gathered, *wanted; /* [stage] */
     int32_t *finished;          /* [stage]: gradients of weights so far */
+    int64_t *use;               /* [stage]: the next action on it; INT64_MAX: there is none */
+    int64_t *again;             /* [action of the rank]: the next one on its stage */
     int32_t limit;
 } residence;
 
-/* The first stages, as many as may be gathered at once, that this and later actions use. */
-static int32_t next_stages(const residence *w, const tsi_schedule_list *list, int64_t at,
-                           int32_t *out)
+/* Where the stages of a rank are used first, and where again after each use: looking ahead for that
+ * at every action would take the square of their number. */
+static void find_uses(residence *w, const tsi_schedule_list *list)
+{
+    for (int32_t g = 0; g < w->from->stages; g++)
+        w->use[g] = INT64_MAX;
+    for (int64_t i = list->count - 1; i >= 0; i--) {
+        if (!tsi_cell_computes(&list->cell[i])) continue;
+        int32_t stage = list->cell[i].stage;
+        w->again[i] = w->use[stage];
+        w->use[stage] = i;
+    }
+}
+
+/* The stages that this and later actions use first, as many as may be gathered at once. */
+static int32_t next_stages(const residence *w, int32_t rank, int32_t *out)
 {
     int32_t count = 0;
-    for (int64_t i = at; i < list->count && count < w->limit; i++) {
-        int32_t stage = list->cell[i].stage;
-        bool known = !tsi_cell_computes(&list->cell[i]);
-        for (int32_t k = 0; k < count && !known; k++)
-            known = out[k] == stage;
-        if (!known) out[count++] = stage;
+    for (int32_t g = 0; g < w->from->stages; g++) {
+        if (w->from->rank_of[g] != rank || w->use[g] == INT64_MAX) continue;
+        int32_t place = count;
+        while (place > 0 && w->use[out[place - 1]] > w->use[g])
+            place--;
+        if (place == w->limit) continue;
+        if (count < w->limit) count++;
+        for (int32_t k = count - 1; k > place; k--)
+            out[k] = out[k - 1];
+        out[place] = g;
     }
     return count;
 }
@@ -177,13 +196,16 @@ static bool is_last(residence *w, const ts_cell *c)
 static void reside_rank(residence *w, int32_t rank, int32_t *next)
 {
     const tsi_schedule_list *list = &w->from->list[rank];
+    if (w->limit > 0) find_uses(w, list);
     for (int64_t i = 0; i < list->count; i++) {
         const ts_cell *c = &list->cell[i];
         if (!is_kept(w, c)) continue;
         int32_t count = c->joined ? 2 : 1;
-        if (w->limit > 0) reside(w, rank, next, next_stages(w, list, i, next));
-        for (int32_t k = 0; k < count; k++)
+        if (w->limit > 0) reside(w, rank, next, next_stages(w, rank, next));
+        for (int32_t k = 0; k < count; k++) {
             tsi_schedule_add(w->out, rank, &c[k]);
+            if (w->limit > 0 && tsi_cell_computes(&c[k])) w->use[c[k].stage] = w->again[i + k];
+        }
         for (int32_t k = 0; k < count; k++) {
             ts_cell reduce = tsi_cell_of(TS_CELL_REDUCE, c[k].stage, -1);
             if (is_last(w, &c[k])) tsi_schedule_add(w->out, rank, &reduce);
@@ -197,14 +219,20 @@ static void reside_rank(residence *w, int32_t rank, int32_t *next)
 static ts_status add_residence(const ts_schedule *from, int32_t limit, ts_schedule **out)
 {
     residence w = { .from = from, .limit = limit };
-    size_t stages = (size_t)from->stages;
+    size_t stages = (size_t)from->stages, longest = 0;
+    for (int32_t r = 0; r < from->ranks; r++)
+        if ((size_t)from->list[r].count > longest) longest = (size_t)from->list[r].count;
     TSI_TRY(tsi_schedule_create(from->ranks, from->stages, from->micros, &w.out));
+    w.use = tsi_calloc(stages + longest, sizeof *w.use);
+    w.again = w.use ? w.use + stages : NULL;
     w.gathered = tsi_calloc(2 * stages, 1);
     w.wanted = w.gathered ? w.gathered + stages : NULL;
     w.finished = tsi_calloc(2 * stages + (size_t)limit, sizeof *w.finished);
-    ts_status status = w.gathered && w.finished ? TS_OK : tsi_fail_memory("a schedule", stages);
+    bool fits = w.use && w.gathered && w.finished;
+    ts_status status = fits ? TS_OK : tsi_fail_memory("a schedule", stages);
     for (int32_t r = 0; r < from->ranks && status == TS_OK; r++)
         reside_rank(&w, r, w.finished + stages);
+    tsi_free(w.use);
     tsi_free(w.gathered);
     tsi_free(w.finished);
     return tsi_schedule_done(w.out, status, out);

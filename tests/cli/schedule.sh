@@ -86,6 +86,9 @@ printf '0F0,0B0\n1F0,1Q0\n' > "$work/bad.csv"
 refuses "a bad text" "schedule, line 2, column 6" schedule "$work/bad.csv"
 # Repair 34: a request is bounded.
 printf '%s\n' '{"schedule": "LoopedBFS", "ranks": 8, "microbatches": 8, "stages_per_rank": 999999}' > "$work/many"
+printf '%s\n' '{"schedule": "LoopedBFS", "ranks": 2, "microbatches": 40000, "stages_per_rank": 2}' > "$work/long"
+succeeds "time grows with the number of actions, not with its square" \
+    timeout 40 "$tessera" schedule --batch "$work/long"
 refuses "more cells than are made" "stages times micro-batches at most 16777216" schedule --batch "$work/many"
 refuses "nothing is asked" "which schedule?" schedule
 refuses "bad costs" "expected a number of at least 0" schedule 1F1B --cost F=x
