@@ -12,20 +12,9 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/compiler.h"
 #include "comm/mpi/internal.h"
-
-/* A module has no symbol of the core (INV-17), so a broken invariant ends the process from here;
- * the peers find it dead and say so. */
-void tsi_assert_failed(const char *condition, const char *file, int line)
-{
-    (void)fprintf(stderr, "tessera: %s:%d: broken invariant: %s; please report it\n", file, line,
-                  condition);
-    abort();
-}
 
 bool tsi_poisoned(const tsi_mpi_rank *rank)
 {

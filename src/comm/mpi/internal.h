@@ -13,6 +13,7 @@
  *   net.c       messages and data through MPI
  *   segment.c   the shared memory of a node
  *   fail.c      death, mismatch, stall, leaving, recovering
+ *   host.c      broken invariants
  *
  * One protocol for all transports, pull only, per operation and pair:
  *
