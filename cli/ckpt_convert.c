@@ -20,10 +20,12 @@ static char *lines_of(const cli_list *list)
     size_t length = 0;
     for (size_t i = 0; i < list->count; i++)
         length += strlen(list->item[i]) + 1;
-    char *lines = list->count > 0 ? calloc(1, length + 1) : NULL;
+    char *lines = list->count > 0 ? calloc(1, length + 1) : NULL, *at = lines;
     for (size_t i = 0; lines && i < list->count; i++) {
-        strcat(lines, list->item[i]);
-        strcat(lines, "\n");
+        size_t bytes = strlen(list->item[i]);
+        memcpy(at, list->item[i], bytes);
+        at[bytes] = '\n';
+        at += bytes + 1;
     }
     return lines;
 }

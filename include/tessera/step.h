@@ -28,6 +28,7 @@
 
 #include "export.h"
 #include "status.h"
+#include "tensor.h"
 #include "types.h"
 #include "world.h"
 

@@ -164,7 +164,7 @@ bool tsi_world_shares(ts_world *world)
 {
     if (tsi_world_describes(world)) return world->together;
     return tsi_comm_engine(world) == tsi_engine_threads() &&
-           tsi_world_device(world) == tsi_device_cpu();
+           tsi_world_device(world)->host_readable;
 }
 
 /* Where the block that `cut` gives the coordinate begins in the one that `whole` gives it; -1: it
