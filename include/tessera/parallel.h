@@ -30,6 +30,12 @@ enum { TS_FSDP_WHOLE = -1, TS_FSDP_IGNORE = -2 };
 typedef int32_t (*ts_fsdp_dim_fn)(const char *name, ts_shape shape, int32_t otherwise,
                                   void *context);
 
+/* Another way for what a unit moves: every x[i] in the layout to[i] on its mesh, as out[i], a
+ * tensor of the innermost scope; ts_redistribute_many is what is done without it. All ranks call it
+ * with the same lists. */
+typedef ts_status (*ts_fsdp_move_fn)(ts_tensor *const *x, const ts_sharding *const *to,
+                                     int32_t count, ts_tensor **out, void *context);
+
 typedef struct ts_fsdp_options {
     size_t struct_size;
     const char *axes;   /* that cut; NULL: "fsdp", with "cp" where the mesh has both; without such
@@ -43,6 +49,10 @@ typedef struct ts_fsdp_options {
     int32_t prefetch_off; /* 1: no unit is gathered before it is needed */
     int32_t unused;       /* 1: ranks may use different parameters of a unit: which are used is
                              agreed on in each backward, and who did not use one adds zeros */
+    /* (optional) For gathers, of shards or their mirrors to what operators see; for reductions, of
+     * gradients to their shards: the unit does not do them itself. */
+    ts_fsdp_move_fn gather_fn, reduce_fn;
+    void *move_context;
 } ts_fsdp_options;
 
 /* What may be changed at any time between two calls, of all units below a module. */
@@ -83,6 +93,11 @@ TS_API ts_status ts_fsdp_together(ts_module *const *m, int32_t count,
  * than calls. Between the two its parameters are whole. recorded [coll] */
 TS_API ts_status ts_fsdp_gather(ts_module *m);
 TS_API ts_status ts_fsdp_release(ts_module *m);
+/* Units to gather while this one computes, instead of the one that the order says comes next: in
+ * forward, and in backward where `backward` is 1; count 0: as without it. All of them are units of
+ * one tree. recorded */
+TS_API ts_status ts_fsdp_prefetch(ts_module *m, ts_module *const *next, int32_t count,
+                                  int32_t backward);
 /* "auto", "yes", "no", or a number of ranks. */
 TS_API TS_NODISCARD ts_status ts_reshard_parse(const char *text, int32_t *out);
 TS_API ts_status ts_fsdp_set(ts_module *root, ts_fsdp_switch what, int32_t value); /* recorded */

@@ -150,6 +150,20 @@ static ts_status reset(ts_module *m, void *context)
     return TS_OK;
 }
 
+/* What a user's function gave is what was asked for. */
+ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sharding *const *to,
+                               int32_t count, ts_tensor *const *out)
+{
+    for (int32_t i = 0; i < count; i++) {
+        const ts_layout *layout = out[i] ? ts_tensor_layout(out[i]) : NULL;
+        if (layout && layout->sharding == to[i]) continue;
+        if (ts_rank_status(u->rank) != TS_OK) return ts_rank_status(u->rank);
+        return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: its own %s gave %s for tensor %d of %d",
+                        u->name, what, layout ? layout->text : "nothing", i, count);
+    }
+    return TS_OK;
+}
+
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 static void unit_free(tsi_unit *u)
@@ -165,6 +179,8 @@ static void unit_free(tsi_unit *u)
         ts_sharding_release(p->kept);
     }
     ts_mesh_release(u->groups);
+    tsi_free(u->ahead[0].unit);
+    tsi_free(u->ahead[1].unit);
     tsi_free(u->list);
     tsi_free(u->list_to);
     tsi_free(u->param);
@@ -407,6 +423,34 @@ ts_status ts_fsdp_release(ts_module *m)
     TSI_TRY(unit_of(m, &u));
     if (u->users > 0) u->users--;
     return u->users > 0 ? TS_OK : tsi_unit_drop(u, false);
+}
+
+ts_status ts_fsdp_prefetch(ts_module *m, ts_module *const *next, int32_t count, int32_t backward)
+{
+    tsi_unit *u, *one;
+    TSI_TRY(unit_of(m, &u));
+    if (count < 0 || (count > 0 && !next))
+        return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: %d units are to be gathered ahead", u->name,
+                        count);
+    TSI_TRY(tsi_units_find(u));
+    tsi_unit_ahead *list = &u->ahead[backward != 0];
+    tsi_unit **units = tsi_calloc((size_t)count + 1, sizeof *units);
+    if (!units) return tsi_fail_memory("units to gather ahead", (size_t)count * sizeof *units);
+    for (int32_t i = 0; i < count; i++) {
+        ts_status status = unit_of(next[i], &one);
+        if (status == TS_OK) status = tsi_units_find(one);
+        if (status == TS_OK && one->all != u->all)
+            status =
+                TSI_FAIL(TS_ERR_ARG, "fsdp: units %s and %s are of two trees", u->name, one->name);
+        if (status != TS_OK) {
+            tsi_free(units);
+            return status;
+        }
+        units[i] = one;
+    }
+    tsi_free(list->unit);
+    *list = (tsi_unit_ahead){ units, count };
+    return TS_OK;
 }
 
 static ts_status set_unit(tsi_unit *u, ts_fsdp_switch what, int32_t value)

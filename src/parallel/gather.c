@@ -102,6 +102,15 @@ static ts_status settle(tsi_unit *u)
     return tsi_unit_fence(u);
 }
 
+static ts_status move_all(const tsi_unit *u, ts_tensor *const *from, const ts_sharding *const *to,
+                          int32_t count, ts_tensor **out)
+{
+    if (!u->options.gather_fn)
+        return tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out);
+    TSI_TRY(u->options.gather_fn(from, to, count, out, u->options.move_context));
+    return tsi_unit_check_moved(u, "gather", to, count, out);
+}
+
 /* One round of all that travels. */
 static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
 {
@@ -114,7 +123,7 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
         if (travels(p)) to[count++] = p->whole;
     }
     if (u->shared) TSI_TRY(settle(u));
-    if (count > 0) TSI_TRY(tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out));
+    if (count > 0) TSI_TRY(move_all(u, from, to, count, out));
     count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];

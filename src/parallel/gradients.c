@@ -105,12 +105,21 @@ static ts_status list_fill(tsi_unit *u, round_list *list)
     return TS_OK;
 }
 
+static ts_status reduce_all(const tsi_unit *u, round_list *list)
+{
+    if (!u->options.reduce_fn)
+        return tsi_redistribute_tagged(list->from, list->to, list->count, TSI_TAG_GRADIENT,
+                                       list->out);
+    TSI_TRY(u->options.reduce_fn(list->from, list->to, list->count, list->out,
+                                 u->options.move_context));
+    return tsi_unit_check_moved(u, "reduction", list->to, list->count, list->out);
+}
+
 static ts_status list_run(tsi_unit *u, round_list *list)
 {
     TSI_TRY(list_fill(u, list));
     if (list->count == 0) return TS_OK;
-    TSI_TRY(
-        tsi_redistribute_tagged(list->from, list->to, list->count, TSI_TAG_GRADIENT, list->out));
+    TSI_TRY(reduce_all(u, list));
     for (int32_t i = 0; i < list->count; i++)
         TSI_TRY(take_sum(u, list->leaf[i], list->out[i]));
     if (u->all) u->all->stats.reductions++;

@@ -7,7 +7,8 @@
  * A step that leaves the order falls back: what was gathered for nothing is dropped, the new order
  * is noted, and it is said once. Evaluation follows the order as far as it goes, and notes nothing.
  *
- * INV: units gathered ahead are one at most, and it is the one that the order says is next. */
+ * INV: units gathered ahead are one at most, and it is the one that the order says is next; or
+ * those that the program named (ts_fsdp_prefetch). */
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -65,6 +66,8 @@ void tsi_units_leave(tsi_unit *u)
     if (!all) return;
     for (int64_t i = 0; i < all->unit_count; i++)
         if (all->unit[i] == u) all->unit[i] = all->unit[--all->unit_count];
+    for (int64_t i = 0; i < all->unit_count; i++) /* what is named in a list goes with its tree */
+        all->unit[i]->ahead[0].count = all->unit[i]->ahead[1].count = 0;
     if (all->reducing == u) all->reducing = NULL;
     all->order_count = all->at = all->known = 0;
     u->all = NULL;
@@ -167,6 +170,10 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
     if (u->options.prefetch_off) return TS_OK; /* nobody asks for the order */
     bool notes = phase != TSI_UNIT_FORWARD || tsi_tape_recording(u->rank);
     TSI_TRY(follow(all, (tsi_unit_event){ .unit = u, .phase = phase }, notes));
+    const tsi_unit_ahead *ahead = &u->ahead[phase != TSI_UNIT_FORWARD];
+    for (int64_t i = 0; i < ahead->count; i++)
+        TSI_TRY(tsi_unit_gather(ahead->unit[i]));
+    if (ahead->count > 0) return TS_OK;
     if (!all->known || all->at >= all->order_count) return TS_OK;
     tsi_unit *next = all->order[all->at].unit;
     /* Without a tape there is no backward to prepare. */

@@ -242,6 +242,7 @@ static ts_status decide(tsi_unit *u)
 {
     u->shares = -1;
     if (!u->axes_cut || !u->mesh->member || !tsi_world_shares(u->rank->world)) return TS_OK;
+    if (u->options.gather_fn) return TS_OK; /* the program's own way */
     u->group = tsi_mesh_axes_group(u->mesh, u->axes_cut);
     if (!u->group) return ts_rank_status(u->rank);
     if (ts_group_size(u->group) < 2) return TS_OK;

@@ -47,6 +47,11 @@ typedef struct tsi_unit_param {
 
 typedef struct tsi_shared tsi_shared;
 
+typedef struct tsi_unit_ahead { /* of ts_fsdp_prefetch */
+    struct tsi_unit **unit;
+    int64_t count;
+} tsi_unit_ahead;
+
 typedef struct tsi_unit {
     ts_rank *rank;
     ts_mesh *mesh; /* borrowed from the first module */
@@ -62,7 +67,8 @@ typedef struct tsi_unit {
     uint32_t axes_cut; /* of the mesh */
     int32_t all_reduce, reshard_backward;
     ts_fsdp_options options;
-    struct tsi_units *all; /* of the tree; NULL: not called yet */
+    tsi_unit_ahead ahead[2]; /* forward, backward */
+    struct tsi_units *all;   /* of the tree; NULL: not called yet */
     /* Where ranks share the storage of shards (shared.c). */
     ts_group *group;     /* borrowed: who shares it */
     tsi_shared *shared;  /* retained, or NULL */
@@ -104,6 +110,10 @@ typedef struct tsi_units {
 /* ---- shards.c */
 /* cut, whole and kept of each parameter; its `stored` and its value, if there is one, follow. */
 ts_status tsi_unit_place(tsi_unit *u);
+
+/* ---- fsdp.c */
+ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sharding *const *to,
+                               int32_t count, ts_tensor *const *out);
 
 /* ---- gather.c */
 ts_status tsi_unit_gather(tsi_unit *u); /* CUT -> COMING; else nothing */
