@@ -23,7 +23,6 @@
 #include "base/intmath.h"
 #include "base/thread.h"
 #include "comm/comm.h"
-#include "device/cpu.h"
 #include "parallel/common.h"
 #include "parallel/unit.h"
 
@@ -163,8 +162,7 @@ static void shared_retain(tsi_shared *s)
 bool tsi_world_shares(ts_world *world)
 {
     if (tsi_world_describes(world)) return world->together;
-    return tsi_comm_engine(world) == tsi_engine_threads() &&
-           tsi_world_device(world)->host_readable;
+    return tsi_comm_engine(world) == tsi_engine_threads() && tsi_world_device(world)->host_readable;
 }
 
 /* Where the block that `cut` gives the coordinate begins in the one that `whole` gives it; -1: it
