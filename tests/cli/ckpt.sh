@@ -108,7 +108,7 @@ for model in llama gpt2 qwen3 mixtral; do
         fail "$model: config.json tells the dtype" "$(cat "$work/half/config.json")"
     rm -r "$work/in" "$work/ours" "$work/back" "$work/half"
 done
-# ---- memory: a model of 320 MiB in files of 160, and a large file beside it, in at most 64 MiB -------------------------
+# ---- memory: a model of 320 MiB in files of 160, and a large file beside it, in at most 64 MiB ---------------
 python3 - "$work/large" << 'END'
 import json, os, struct, sys
 os.makedirs(sys.argv[1])
@@ -138,13 +138,15 @@ sys.exit(code)' "$@"
 small() { # name command ...
     small_name=$1
     shift
-    small_peak=$(peak "$@" 2>&1) && [ "$small_peak" -le 64 ] && pass "$small_name: $small_peak MiB" || fail "$small_name" "$small_peak"
+    small_peak=$(peak "$@" 2>&1) && [ "$small_peak" -le 64 ] && pass "$small_name: $small_peak MiB" ||
+        fail "$small_name" "$small_peak"
 }
 small "memory of a conversion" "$tessera" ckpt convert "$work/large" "$work/large-ours" --to tessera
 small "memory of one to bf16 and back" "$tessera" ckpt convert "$work/large-ours" "$work/large-hf" --to hf --dtype bf16
 small "memory of verify" "$tessera" ckpt verify "$work/large-ours"
 small "memory of diff" "$tessera" ckpt diff "$work/large" "$work/large-ours"
-cmp -s "$work/large/notes.txt" "$work/large-hf/notes.txt" && pass "a large file comes along" || fail "a large file comes along"
+cmp -s "$work/large/notes.txt" "$work/large-hf/notes.txt" && pass "a large file comes along" ||
+    fail "a large file comes along"
 rm -r "$work"/large*
 
 # A limit on the size of files is a sentence, and what was there stays.

@@ -12,16 +12,18 @@ agree() { # directory
     python3 - "$tessera" "$1" "$golden/expected.jsonl" << 'END'
 import json, subprocess, sys
 tessera, directory, expected = sys.argv[1:]
-short = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32", "int16": "i16",
-         "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64", "float8_e4m3fn": "f32"}
-info = json.loads(subprocess.run([tessera, "ckpt", "info", directory, "--json"], capture_output=True, check=True).stdout)
+short = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+         "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64", "float8_e4m3fn": "f32"}
+def ckpt(*arguments):
+    return subprocess.run([tessera, "ckpt", *arguments], capture_output=True, check=True, text=True).stdout
+info = json.loads(ckpt("info", directory, "--json"))
 tensors = {t["name"]: t for t in info["tensors"]}
 rows = [json.loads(line) for line in open(expected)]
 assert len(rows) == len(tensors) == 18, len(tensors)
 for row in rows:
     t = tensors[row["name"]]
     assert t["shape"] == row["shape"] and t["dtype"] == short[row["dtype"]], (row["name"], t)
-    said = subprocess.run([tessera, "ckpt", "cat", directory, row["name"]], capture_output=True, check=True, text=True).stdout
+    said = ckpt("cat", directory, row["name"])
     if row["dtype"] == "complex64":
         numbers = [x for word in said.split() for x in (complex(word).real, complex(word).imag)]
     else:
@@ -51,41 +53,48 @@ assert json.loads(values["more.list.3.x"]) == -2.5 and json.loads(values["more.n
 END
 
 # ---- names -------------------------------------------------------------------------------------------------------
-succeeds "the model of a nested state alone, by its own names" "$tessera" ckpt convert "$golden/nested" "$work/model" --from dcp \
-    --to hf --names "model.*" --rename "model.*: *"
+succeeds "the model of a nested state alone, by its own names" "$tessera" ckpt convert "$golden/nested" "$work/model" \
+    --from dcp --to hf --names "model.*" --rename "model.*: *"
 says "its names" 0 "model.embed.weight" "$tessera" ckpt info "$work/model"
-"$tessera" ckpt cat "$golden/sharded" rows > "$work/a" && "$tessera" ckpt cat "$work/model" model.embed.weight > "$work/b"
+"$tessera" ckpt cat "$golden/sharded" rows > "$work/a" &&
+    "$tessera" ckpt cat "$work/model" model.embed.weight > "$work/b"
 cmp -s "$work/a" "$work/b" && pass "its numbers" || fail "its numbers" "$(cat "$work/b")"
 succeeds "published files have no state of an optimizer" \
     "$tessera" ckpt convert "$golden/nested" "$work/plain" --from dcp --to hf
 refuses "it is not there" "has no tensor" "$tessera" ckpt cat "$work/plain" optim.state.lm_head.weight.exp_avg
-says "two of one name" 2 "would both be" "$tessera" ckpt convert "$golden/nested" "$work/no" --to hf --rename "*: same"
-says "no name matches" 2 "matches" "$tessera" ckpt convert "$golden/nested" "$work/no" --to hf --names "nothing.*"
+says "two of one name" 2 "would both be" \
+    "$tessera" ckpt convert "$golden/nested" "$work/no" --to hf --rename "*: same"
+says "no name matches" 2 "matches" \
+    "$tessera" ckpt convert "$golden/nested" "$work/no" --to hf --names "nothing.*"
 says "another format than was said" 2 "is of the format hf" \
     "$tessera" ckpt convert "$root/tests/golden/models/llama" "$work/no" --from dcp --to hf
 [ ! -e "$work/no" ] && pass "what is refused leaves nothing" || fail "what is refused leaves nothing"
 
 # ---- damage ------------------------------------------------------------------------------------------------------
-damaged() { # name words python
+damaged() { # name words python, with edit(file, changed bytes of what it was)
     rm -rf "$work/bad"
     cp -r "$golden/sharded" "$work/bad"
-    (cd "$work/bad" && python3 -c "$3") || fail "$1" "cannot make it"
+    (cd "$work/bad" && python3 -c "import os
+def edit(file, change):
+    data = open(file, 'rb').read()
+    open(file, 'wb').write(change(data))
+$3") || fail "$1" "cannot make it"
     says "$1" 1 "$2" "$tessera" ckpt verify "$work/bad"
 }
 damaged "a call of another function" "it names os.system" \
-    'open(".metadata", "wb").write(b"\x80\x04cos\nsystem\n\x8c\x0atouch /tmp\x85R.")'
-damaged "an opcode that imports" "opcode 0x69 (INST)" 'open(".metadata", "wb").write(b"\x80\x02(ios\nsystem\n.")'
-damaged "an opcode that nobody knows" "opcode 0xff (unknown)" 'open(".metadata", "wb").write(b"\x80\x02\xff.")'
-damaged "a pickle of something else" "none of a checkpoint" 'open(".metadata", "wb").write(b"\x80\x02]q\x00.")'
-damaged "a pickle that ends early" "longer than the file" 'd = open(".metadata", "rb").read(); open(".metadata", "wb").write(d[:900])'
-damaged "a file that is missing" "__1_0.distcp" 'import os; os.remove("__1_0.distcp")'
-damaged "a file that is shorter" "__1_0.distcp: has" 'import os; os.truncate("__1_0.distcp", 9000)'
+    'edit(".metadata", lambda d: b"\x80\x04cos\nsystem\n\x8c\x0atouch /tmp\x85R.")'
+damaged "an opcode that imports" "opcode 0x69 (INST)" 'edit(".metadata", lambda d: b"\x80\x02(ios\nsystem\n.")'
+damaged "an opcode that nobody knows" "opcode 0xff (unknown)" 'edit(".metadata", lambda d: b"\x80\x02\xff.")'
+damaged "a pickle of something else" "none of a checkpoint" 'edit(".metadata", lambda d: b"\x80\x02]q\x00.")'
+damaged "a pickle that ends early" "longer than the file" 'edit(".metadata", lambda d: d[:900])'
+damaged "a file that is missing" "__1_0.distcp" 'os.remove("__1_0.distcp")'
+damaged "a file that is shorter" "__1_0.distcp: has" 'os.truncate("__1_0.distcp", 9000)'
 damaged "a file of another directory" "not one of this directory" \
-    'd = open(".metadata", "rb").read(); open(".metadata", "wb").write(d.replace(b"__1_0.distcp", b"../../etc/ab"))'
+    'edit(".metadata", lambda d: d.replace(b"__1_0.distcp", b"../../etc/ab"))'
 damaged "chunks that leave something out" "do not cover it, or overlap" \
-    'd = open(".metadata", "rb").read(); i = d.index(b"K\x02K\x03\x86"); open(".metadata", "wb").write(d[:i + 1] + b"\x01" + d[i + 2:])'
+    'edit(".metadata", lambda d: d.replace(b"K\x02K\x03\x86", b"K\x01K\x03\x86", 1))'
 damaged "data of another function in an archive" "it names torch._utils._rebuild_tensor_vX" \
-    'd = open("__1_0.distcp", "rb").read(); open("__1_0.distcp", "wb").write(d.replace(b"_rebuild_tensor_v2", b"_rebuild_tensor_vX"))'
-damaged "an archive of another shape" "another shape or dtype" \
-    'd = open("__0_0.distcp", "rb").read(); open("__0_0.distcp", "wb").write(d.replace(b"K\x02K\x03\x86", b"K\x03K\x02\x86").replace(b"K\x03K\x01\x86", b"K\x02K\x01\x86"))'
+    'edit("__1_0.distcp", lambda d: d.replace(b"_rebuild_tensor_v2", b"_rebuild_tensor_vX"))'
+damaged "an archive of another shape" "another shape or dtype" 'edit("__0_0.distcp", lambda d:
+    d.replace(b"K\x02K\x03\x86", b"K\x03K\x02\x86").replace(b"K\x03K\x01\x86", b"K\x02K\x01\x86"))'
 finish
