@@ -258,7 +258,7 @@ TS_TEST_RANKS(what_does_not_fit_is_named, 1)
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-/* A mesh of `count` ranks from `first` on, which this rank may be outside of. */
+/* A mesh of `count` ranks from `first` on, which this rank may be outside of; the rank's own. */
 static ts_mesh *stage_mesh(test *t, int64_t first, int64_t count)
 {
     int64_t rank[16];
@@ -290,8 +290,6 @@ static ts_state *staged_state(test *t, int64_t border, bool zeros, ts_tensor **t
                           : numbers(mesh, TS_DTYPE_F32, "S(0)");
         TEST_OK(t, ts_state_add_tensor(state, name, tensor[i]));
     }
-    ts_mesh_release(stage[0]);
-    ts_mesh_release(stage[1]);
     ts_mesh_release(all);
     return state;
 }
