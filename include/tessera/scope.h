@@ -33,6 +33,9 @@ typedef struct ts_scope_options {
     int32_t no_grad;
     int32_t caller_owns; /* tensors made inside are the caller's: they live until they are released,
                           * or dropped; for bindings. Scopes opened inside own theirs as usual */
+    int32_t attention;   /* ts_attention_algorithm of calls inside that say none; 0: as around */
+    uint32_t attention_forbid; /* bit a: no call inside takes algorithm a, nor what is forbidden
+                                * around; their gradients neither */
 } ts_scope_options;
 
 TS_BEGIN_C

@@ -182,6 +182,8 @@ ts_scope ts_scope_open_with(ts_rank *me, const ts_scope_options *options)
         .catches = o.catches,
         .no_grad = o.no_grad || parent->no_grad,
         .caller_owns = o.caller_owns,
+        .attention = o.attention ? o.attention : parent->attention,
+        .attention_forbid = o.attention_forbid | parent->attention_forbid,
     };
     state->frame[state->frame_count++] = frame;
     me->label = frame.label;

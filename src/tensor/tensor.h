@@ -64,7 +64,9 @@ typedef struct tsi_frame {
     int64_t implicit_bytes_max;
     int32_t moves; /* ts_moves, inherited values filled in */
     int32_t catches, no_grad;
-    int32_t caller_owns; /* new tensors are the program's, not the frame's */
+    int32_t caller_owns;       /* new tensors are the program's, not the frame's */
+    int32_t attention;         /* algorithm of calls that say none */
+    uint32_t attention_forbid; /* bit a: not algorithm a */
 } tsi_frame;
 
 /* How to take back a write to a variable, or a draw of random numbers. */

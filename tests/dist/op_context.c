@@ -461,3 +461,39 @@ TS_TEST_RANKS(context_refuses, 1, 3)
         refuse(t, mesh, "causal", 12, TS_ATTENTION_TWO_LEVEL, "cut by two axes or more");
     ts_mesh_release(mesh);
 }
+
+/* ---- scopes ---------------------------------------------------------------------------------- */
+
+/* A scope forces or forbids algorithms of the calls inside, and of no others. */
+TS_TEST_RANKS(context_in_scopes, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "cp=2");
+    const ts_sharding *where = ts_sharding_get(mesh, "cp:S(2)");
+    ts_tensor *x = numbers(where, TS_SHAPE(1, 2, 8, 4), TS_DTYPE_F32, 1);
+    ts_attention_options ring = TS_INIT(ts_attention_options);
+    ring.algorithm = TS_ATTENTION_RING;
+    static const struct {
+        int32_t force;
+        uint32_t forbid;
+        const char *says;
+    } cases[] = { { TS_ATTENTION_TWO_LEVEL, 0, NULL },
+                  { TS_ATTENTION_HEADS, 0, NULL },
+                  { 0, 1u << TS_ATTENTION_RING, "\"ring\" is asked for, and the scope forbids it" },
+                  { 0, 1u << TS_ATTENTION_GATHER | 1u << TS_ATTENTION_HEADS, NULL },
+                  { 0, 30, "the scope forbids every algorithm" } };
+    for (size_t i = 0; i < TSI_COUNT_OF(cases); i++) {
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.catches = 1;
+        options.attention = cases[i].force;
+        options.attention_forbid = cases[i].forbid;
+        ts_scope scope = ts_scope_open_with(t->me, &options);
+        ts_tensor *y = ts_attention(x, x, x, i == 4 ? NULL : &ring); /* a call's own word counts */
+        TEST_CHECK(t, (y == NULL) == (cases[i].says != NULL));
+        if (cases[i].says) TEST_SAYS(t, ts_rank_error(t->me)->text, cases[i].says);
+        if (i == 0) TEST_CHECK(t, ts_attention(x, x, x, NULL) == NULL); /* one axis cuts */
+        (void)ts_scope_close(scope);
+        TEST_OK(t, ts_rank_status(t->me));
+    }
+    TEST_CHECK(t, ts_attention(x, x, x, &ring) != NULL);
+    ts_mesh_release(mesh);
+}

@@ -296,11 +296,19 @@ const tsi_op_desc tsi_op_attention_backward = {
 
 /* ---- makers ---------------------------------------------------------------------------------- */
 
-/* A mask that the options give beside `causal` is joined with it. */
-static ts_status attributes_of(const ts_attention_options *options, attention_attributes *a)
+/* What the scope says where the call does not. */
+static void scope_of(ts_tensor *q, attention_attributes *a)
 {
-    memset(a, 0, sizeof *a); /* the bytes are a key */
-    a->scale = (double)NAN;
+    tsi_tensor_state *state = q ? tsi_slot_get(q->rank, TSI_SLOT_TENSOR) : NULL;
+    if (!state) return;
+    const tsi_frame *frame = tsi_frame_top(state);
+    if (a->algorithm == TS_ATTENTION_AUTO) a->algorithm = frame->attention;
+    a->forbid = frame->attention_forbid;
+}
+
+/* A mask that the options give beside `causal` is joined with it. */
+static ts_status options_of(const ts_attention_options *options, attention_attributes *a)
+{
     if (!options) return TS_OK;
     if ((options->scale != 0.0 || options->exact) && !isnan(options->scale))
         a->scale = options->scale;
@@ -309,8 +317,6 @@ static ts_status attributes_of(const ts_attention_options *options, attention_at
     a->dropout = options->dropout;
     a->seed = (int64_t)options->seed;
     a->algorithm = options->algorithm;
-    if (a->algorithm < 0 || a->algorithm > TS_ATTENTION_TWO_LEVEL)
-        return TSI_FAIL(TS_ERR_ARG, "attention: %d is no algorithm", (int)a->algorithm);
     const ts_mask *mask = options->mask;
     if (mask && a->causal) {
         mask = ts_mask_and(ts_mask_get(mask->world, "causal"), mask);
@@ -319,6 +325,17 @@ static ts_status attributes_of(const ts_attention_options *options, attention_at
     }
     if (mask) memcpy(a->mask, mask->name, sizeof a->mask);
     return TS_OK;
+}
+
+static ts_status attributes_of(ts_tensor *q, const ts_attention_options *options,
+                               attention_attributes *a)
+{
+    memset(a, 0, sizeof *a); /* the bytes are a key */
+    a->scale = (double)NAN;
+    TSI_TRY(options_of(options, a));
+    scope_of(q, a);
+    if (a->algorithm >= 0 && a->algorithm <= TS_ATTENTION_TWO_LEVEL) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "attention: %d is no algorithm", (int)a->algorithm);
 }
 
 /* Packed rows [tokens, H, D]: one row of the batch, heads before tokens; a view. */
@@ -343,7 +360,7 @@ ts_status(ts_attention_lse)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
 {
     attention_attributes a;
     out[0] = out[1] = NULL;
-    TSI_TRY(attributes_of(options, &a));
+    TSI_TRY(attributes_of(q, options, &a));
     bool packed = q && k && v && ts_tensor_shape(q).ndim == 3;
     ts_tensor *in[] = { packed ? unpack(q) : q, packed ? unpack(k) : k, packed ? unpack(v) : v };
     ts_tensor *made[TSI_OUTPUT_MAX] = { NULL };
@@ -374,7 +391,7 @@ ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention
     ts_tensor *in[] = { s->q, s->k, s->v, s->o, s->lse, s->d_o }, *made[TSI_OUTPUT_MAX] = { NULL };
     attention_attributes a;
     d_qkv[0] = d_qkv[1] = d_qkv[2] = NULL;
-    TSI_TRY(attributes_of(options, &a));
+    TSI_TRY(attributes_of(s->q, options, &a));
     if (bias_of(options))
         return TSI_FAIL(TS_ERR_ARG, "attention_backward: gradients of attention with a bias come "
                                     "from a tape (ts_backward), which has its scores");

@@ -14,7 +14,8 @@ typedef struct tsi_attention_attributes {
     double dropout;                /* of weights, by global index */
     int64_t seed;                  /* of the draws */
     char mask[TSI_ATTRIBUTE_TEXT]; /* text or name; "": none but causal */
-    int32_t algorithm, reserved2;  /* of a sequence that is cut (attention_context.h); 0: by cost */
+    int32_t algorithm;             /* of a sequence that is cut (attention_context.h); 0: by cost */
+    uint32_t forbid;               /* bit a: not algorithm a; from the scope */
 } tsi_attention_attributes;
 
 /* The mask of a call, by text or name: "causal", "full", or the one that was given. */

@@ -71,6 +71,7 @@ static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
     tsi_attention_attributes a = *(const tsi_attention_attributes *)io->attributes;
     ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX] = { NULL };
     a.algorithm = then;
+    a.forbid = 0; /* what it is made of was weighed with it */
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = turned(i == 1 || i == 2 ? repeated(io->in[i], repeats) : io->in[i], axes);
     tsi_op_args args = { io->op, in, io->input_count, 0, &a };

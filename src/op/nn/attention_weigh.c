@@ -324,19 +324,30 @@ static ts_status in_two_levels(const weighing *w, tsi_algorithm_candidate *out)
 /* What was asked for, or nothing: another one would not be what its user measures. */
 static ts_status take_best(const tsi_algorithm_request *request, tsi_algorithm_choice *out)
 {
-    int32_t forced = ((const tsi_attention_attributes *)request->call->attributes)->algorithm;
-    bool found = forced == 0;
+    const tsi_attention_attributes *a = request->call->attributes;
+    const char *op = request->call->op->name;
+    bool found = false;
     for (int32_t i = 0; i < out->count; i++) {
-        const tsi_algorithm_candidate *c = &out->candidate[i], *best = &out->candidate[out->chosen];
+        tsi_algorithm_candidate *c = &out->candidate[i];
         if (c->algorithm == 0) continue;
-        if (forced ? c->algorithm == forced : c->us < best->us) out->chosen = i;
-        found |= c->algorithm == forced;
+        if (a->forbid >> c->algorithm & 1 || (a->algorithm && c->algorithm != a->algorithm))
+            continue;
+        if (!found || c->us < out->candidate[out->chosen].us) out->chosen = i;
+        found = true;
     }
     if (found) return TS_OK;
+    if (a->algorithm == 0)
+        return TSI_FAIL(TS_ERR_ARG, "%s: the scope forbids every algorithm that is possible here",
+                        op);
+    const char *name = tsi_attention_contexts[a->algorithm - 1].name;
+    if (a->forbid >> a->algorithm & 1)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: the algorithm \"%s\" is asked for, and the scope forbids it", op,
+                        name);
     return TSI_FAIL(TS_ERR_ARG,
                     "%s: the algorithm \"%s\" needs a sequence that is cut by two axes or more, "
                     "and only one cuts it here",
-                    request->call->op->name, tsi_attention_contexts[forced - 1].name);
+                    op, name);
 }
 
 static int64_t row_bytes(const tsi_algorithm_request *request, const int64_t *coord)
