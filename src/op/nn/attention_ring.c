@@ -282,8 +282,8 @@ static void lent_of(const ring *r, int64_t from, tsi_block kv[2])
         if (r->lent[from][i] < 0) continue; /* no elements */
         const ts_part *part = &r->lending.lent[r->lent[from][i]];
         memcpy(kv[i].stride, part->stride, sizeof kv[i].stride);
-        kv[i].data = part->data;
-        kv[i].data = tsi_block_at(&kv[i], -row * part->stride[2]);
+        int64_t size = (int64_t)ts_dtype_size((ts_dtype)kv[i].dtype);
+        kv[i].data = (char *)part->data - row * part->stride[2] * size;
     }
 }
 
