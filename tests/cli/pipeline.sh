@@ -121,7 +121,11 @@ says "a run with more stages than blocks" 1 "4 blocks cannot be cut into 5 stage
 says "a run with no micro-batches" 2 "parallel.micro_batches: expected a whole number from 1" "$tessera" train \
     "$work/a.ini" --set parallel.micro_batches=0
 text() { "$tessera" generate "$work/run/model" --prompt The --tokens 6 --temperature 0 "$@" 2>&1 | od -c; }
-if [ "$(text)" = "$(text --mesh "pp=2, tp=2")" ]; then pass "stages generate"; else fail "stages generate" "$(text --mesh pp=2)"; fi
+if [ "$(text)" = "$(text --mesh "pp=2, tp=2")" ]; then
+    pass "stages generate as one rank does"
+else
+    fail "stages generate as one rank does" "$(text --mesh pp=2)"
+fi
 says "a run is evaluated through its stages" 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.resume=0 \
     --set train.steps=2 --set parallel.mesh="pp=2, dp=2" --set train.eval_every=1 --set data.held_out="$work/text.txt"
 for mpi in openmpi mpich; do
