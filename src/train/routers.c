@@ -69,6 +69,7 @@ static ts_status read_all(tsi_run *run, ts_train_step *s)
     for (int64_t i = 0; i < ts_model_router_count(run->model) && status == TS_OK; i++) {
         ts_router_report report = TS_INIT(ts_router_report);
         status = ts_model_router_read(run->model, i, &report, load);
+        if (status == TS_OK) status = tsi_run_staged_router(run, &report, load);
         if (i) tsi_text_add(&text, ", ");
         add_layer(&text, &report, load, experts);
         add_step(&report, i == 0, s);

@@ -177,7 +177,9 @@ ts_status tsi_train_declare(const ts_train_config *config, ts_mesh *mesh,
 ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *loss); /* [coll] */
 ts_status tsi_run_staged_eval(tsi_run *run, int64_t first, int64_t count,
                               double *loss); /* [coll] */
-void tsi_run_staged_plan(tsi_run *run);      /* what the plan says of them */
+/* What the stage that has a router says of it, on all of them. [coll] */
+ts_status tsi_run_staged_router(tsi_run *run, ts_router_report *report, double *load);
+void tsi_run_staged_plan(tsi_run *run); /* what the plan says of them */
 ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out); /* of this rank */
 ts_status tsi_run_staged_end(tsi_run *run, ts_train_result *out);    /* [coll] what was measured */
 struct tsi_text;

@@ -50,6 +50,31 @@ ts_status tsi_run_staged_eval(tsi_run *run, int64_t first, int64_t count, double
     return run_rows(run, &r, (tsi_part){ .factor = 1.0, .without_grad = true }, loss);
 }
 
+/* Elsewhere a router was not called, and everything of it is 0. */
+ts_status tsi_run_staged_router(tsi_run *run, ts_router_report *report, double *load)
+{
+    int64_t experts = ts_model_configuration(run->model)->experts;
+    double sum[7] = { (double)report->tokens, (double)report->dropped, report->load_ratio,
+                      report->entropy,        report->aux_loss,        report->sequence_loss,
+                      report->z_loss };
+    if (!run->stages) return TS_OK;
+    ts_group *stages = tsi_stages_group(run->stages);
+    ts_array array = TS_INIT(ts_array);
+    array.data = sum;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(7), .dtype = TS_DTYPE_F64 };
+    TSI_TRY(ts_group_all_reduce(stages, &array, &array, TS_REDUCE_SUM, NULL));
+    report->tokens = (int64_t)sum[0];
+    report->dropped = (int64_t)sum[1];
+    report->load_ratio = sum[2];
+    report->entropy = sum[3];
+    report->aux_loss = sum[4];
+    report->sequence_loss = sum[5];
+    report->z_loss = sum[6];
+    array.data = load;
+    array.meta.shape = TS_SHAPE(experts);
+    return ts_group_all_reduce(stages, &array, &array, TS_REDUCE_SUM, NULL);
+}
+
 /* With the blocks that each stage has, however they were found. */
 ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out)
 {

@@ -148,6 +148,9 @@ static ts_status begin_micro(void *context, ts_rank *me, int64_t micro)
 {
     (void)me;
     const tsi_stages *s = context;
+    double share = (double)s->size[micro] / (double)s->part.rows;
+    if (ts_model_router_count(s->model) > 0) /* their losses are means over a micro-batch */
+        TSI_TRY(ts_model_router_factor(s->model, s->part.factor * share));
     if (!s->part.documents || !s->row) return TS_OK;
     return s->part.documents(s->part.of, s->row[micro], s->size[micro]);
 }
@@ -214,7 +217,8 @@ static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
     options.loss = loss_of;
     options.context = s;
     options.shape = shape_of;
-    if (strcmp(c->data.documents, "separate") == 0) options.begin = begin_micro;
+    bool separate = strcmp(c->data.documents, "separate") == 0;
+    if (separate || ts_model_router_count(s->model) > 0) options.begin = begin_micro;
     s->pipeline = ts_model_pipeline(s->model, &options);
     if (!s->pipeline) return ts_rank_status(s->model->rank);
     size_t cells = cells_of(s);

@@ -74,6 +74,19 @@ TS_TEST(train_pipeline_documents)
     compare(t, BASE "[data]\ndocuments = separate\nend = 10\n[log]\nsample = 3\n", rows, 2);
 }
 
+/* Losses of routers are means over a micro-batch and count by its rows. */
+TS_TEST(train_pipeline_experts)
+{
+    static const piped rows[] = {
+        { "pp2", "mesh = pp=2\nmicro_batches = 3\n", 2 },
+        { "ep", "mesh = pp=2, fsdp=2\nep = 2\n", 4 },
+    };
+    compare(t,
+            BASE "[model]\nfamily = mixtral\nexperts = 4\nexperts_per_token = 2\n"
+                 "[experts]\nz_loss = 0.1\nsequence_loss = 0.01\n",
+            rows, 2);
+}
+
 TS_TEST(train_pipeline_again_is_the_same)
 {
     static const char more[] =
@@ -130,10 +143,10 @@ TS_TEST(train_pipeline_memory)
         char more[512];
         snprintf(more, sizeof more,
                  "[model]\nlayers = 4\nhidden = 128\nheads = 4\n[data]\ncontext = 96\n[train]\n"
-                 "steps = 2\nbatch = 16\n[parallel]\nmesh = pp=2, fsdp=2\nmicro_batches = 8\n"
+                 "steps = 2\nbatch = 8\n[parallel]\nmesh = pp=2\nmicro_batches = 8\n"
                  "schedule = %s\n",
                  schedules[i]);
-        TEST_OK(t, train(t, &f, schedules[i], more, 4, &o));
+        TEST_OK(t, train(t, &f, schedules[i], more, 2, &o));
         TEST_OK(t, ts_train_config_create(&config));
         TEST_OK(t, ts_train_config_parse(config, "small", small));
         TEST_OK(t, ts_train_config_parse(config, "more", more));
