@@ -31,7 +31,8 @@ static bool extend_real(double x, double y, double *z, int64_t n)
 
 static bool extend_memory(const ts_memory *x, const ts_memory *y, ts_memory *z, int64_t n)
 {
-    bool good = extend(x->live, y->live, &z->live, n) & extend(x->peak, y->peak, &z->peak, n);
+    bool good = extend(x->live, y->live, &z->live, n);
+    good &= extend(x->peak, y->peak, &z->peak, n);
     for (int k = 0; k < TS_MEMORY_KINDS; k++) {
         good &= extend(x->at_peak[k], y->at_peak[k], &z->at_peak[k], n);
         good &= extend(x->most[k], y->most[k], &z->most[k], n);
@@ -50,7 +51,8 @@ static bool extend_traffic(const ts_train_cost *x, const ts_train_cost *y, ts_tr
         const ts_train_traffic *a = &x->traffic[i], *b = &y->traffic[i];
         good = strcmp(a->axes, t->axes) == 0 && strcmp(a->kind, t->kind) == 0 &&
                strcmp(b->axes, t->axes) == 0 && strcmp(b->kind, t->kind) == 0;
-        good &= extend(a->count, b->count, &t->count, n) & extend(a->bytes, b->bytes, &t->bytes, n);
+        good &= extend(a->count, b->count, &t->count, n);
+        good &= extend(a->bytes, b->bytes, &t->bytes, n);
         good &= extend_real(a->seconds, b->seconds, &t->seconds, n);
     }
     return good;
@@ -64,7 +66,8 @@ static bool extend_params(const ts_train_cost *x, const ts_train_cost *y, ts_tra
         ts_train_param *p = &z->param[i];
         const ts_train_param *a = &x->param[i], *b = &y->param[i];
         good = strcmp(a->pattern, p->pattern) == 0 && strcmp(b->pattern, p->pattern) == 0;
-        good &= extend(a->count, b->count, &p->count, n) & extend(a->bytes, b->bytes, &p->bytes, n);
+        good &= extend(a->count, b->count, &p->count, n);
+        good &= extend(a->bytes, b->bytes, &p->bytes, n);
         good &= extend(a->elements, b->elements, &p->elements, n);
     }
     return good;
