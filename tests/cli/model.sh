@@ -107,6 +107,9 @@ verify qwen3_moe "fsdp=2, tp=2" sp --ep 2
 verify deepseek_v3 "fsdp=2, tp=2" sp --ep 4
 verify deepseek_v3 "fsdp=5" dp --ep 5
 verify mixtral "replicate=2, fsdp=2" dp --ep 4 --recompute full
+verify qwen3_moe "fsdp=3, tp=2" sp --ep 3
+verify deepseek_v3 "pp=2, fsdp=2" dp --ep 2
+verify mixtral "fsdp=2, cp=2" dp --ep 2
 refused_ep() { # model mesh number words
     local said
     if said=$("$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --ep "$3" 2>&1)
@@ -116,7 +119,7 @@ refused_ep() { # model mesh number words
 }
 refused_ep llama "fsdp=2" 2 "the model has none"
 refused_ep mixtral "fsdp=4" 3 "that number does not divide the ranks of a stage"
-refused_ep mixtral "fsdp=3, tp=2" 3 "such neighbours are no whole part of an axis"
+refused_ep mixtral "fsdp=3, tp=4" 6 "no axes, nor an inner part of one that cuts the batch, have so many"
 # The sequence cut over cp: every algorithm and balance, pieces that are uneven, beside tp and fsdp.
 cuts=(none head_tail per_document ptrr auto)
 number=0

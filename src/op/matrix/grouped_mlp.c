@@ -96,9 +96,13 @@ static ts_status backward_infer(const tsi_op_call *call)
     TSI_TRY(check_rows(call->op->name, in));
     TSI_TRY(check_experts(call->op->name, in));
     const ts_shape *dy = &call->in[DY_BACK].shape, *x = &in[TSI_MLP_X].shape;
+    char a[96], b[96];
     if (!same_rows(dy, x) || dy->extent[dy->ndim - 1] != x->extent[x->ndim - 1] ||
         call->in[DY_BACK].dtype != in[TSI_MLP_X].dtype)
-        return TSI_FAIL(TS_ERR_SHAPE, "%s: dy is not like x", call->op->name);
+        return TSI_FAIL(
+            TS_ERR_SHAPE, "%s: dy, %s of %s, is not like x, %s of %s", call->op->name,
+            tsi_shape_text(dy, a, sizeof a), ts_dtype_name((ts_dtype)call->in[DY_BACK].dtype),
+            tsi_shape_text(x, b, sizeof b), ts_dtype_name((ts_dtype)in[TSI_MLP_X].dtype));
     call->out[TSI_MLP_DX] = in[TSI_MLP_X];
     call->out[TSI_MLP_DWEIGHT] = in[TSI_MLP_WEIGHT];
     call->out[TSI_MLP_DIN] = in[TSI_MLP_IN];
