@@ -146,6 +146,19 @@ TS_TEST_RANKS(routers_on_meshes, 4)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* The same bits twice, and with blocks that run again. */
+TS_TEST_RANKS(routers_repeat_their_bits, 3)
+{
+    outcome first = train(t, "fsdp=3", 3, 0);
+    outcome again[] = { train(t, "fsdp=3", 3, 0), train(t, "fsdp=3", 3, TS_RECOMPUTE_FULL),
+                        train(t, "fsdp=3", 3, TS_RECOMPUTE_SELECT) };
+    for (int i = 0; i < 3; i++) {
+        TEST_CHECK(t, memcmp(first.loss, again[i].loss, sizeof first.loss) == 0);
+        TEST_CHECK(t, memcmp(first.bias, again[i].bias, sizeof first.bias) == 0);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 /* ---- placing --------------------------------------------------------------------------------- */
 
 enum { MANY = 64, CHOSEN = 8 };

@@ -38,8 +38,9 @@ typedef struct passage {
     ts_mesh *self;
     tsi_arena arena;
     tsi_route route;
-    int64_t slots;         /* choices that come here */
+    int64_t slots, own;    /* choices that come here; of this rank's rows: they are the first */
     ts_tensor *row, *slot; /* of them, by expert: the held row, the place they came in */
+    ts_tensor *token;      /* of the own ones: the row at home */
     tsi_mlp_rows product;
 } passage;
 
@@ -215,7 +216,9 @@ static ts_status parts_make(passage *p, int64_t count, parts *out)
     return out->part ? TS_OK : tsi_fail_memory("the parts of an exchange", bytes);
 }
 
-static ts_status swap(const passage *p, const ts_tensor *like, const parts *send, const parts *recv)
+/* `work` not NULL: goes on by itself until that is waited for. */
+static ts_status swap(const passage *p, const ts_tensor *like, const parts *send, const parts *recv,
+                      ts_work **work)
 {
     ts_exchange round = TS_INIT(ts_exchange);
     ts_comm_options options = TS_INIT(ts_comm_options);
@@ -227,11 +230,13 @@ static ts_status swap(const passage *p, const ts_tensor *like, const parts *send
     round.recv = recv->part;
     round.recv_count = recv->count;
     options.name = p->io->op->name;
+    options.work = work;
     return (ts_group_exchange)(p->group, &round, &options);
 }
 
 /* Rows of `from` go to who holds their experts: [held, length] in `to`. */
-static ts_status send_rows(passage *p, int leg, const ts_tensor *from, const ts_tensor *to)
+static ts_status send_rows(passage *p, int leg, const ts_tensor *from, const ts_tensor *to,
+                           ts_work **work)
 {
     const tsi_route_leg *l = &p->route.leg[leg];
     size_t size = ts_dtype_size((ts_dtype)to->dtype);
@@ -245,7 +250,7 @@ static ts_status send_rows(passage *p, int leg, const ts_tensor *from, const ts_
         add_part(&recv, j, data_of(to) + l->in_first[j] * row,
                  (l->in_first[j + 1] - l->in_first[j]) * length, size, 0);
     }
-    return swap(p, to, &send, &recv);
+    return swap(p, to, &send, &recv, work);
 }
 
 /* Where each row of `count` has its results, in the order of holders: a stable sort by row. */
@@ -309,7 +314,7 @@ static ts_status return_rows(passage *p, int leg, const ts_tensor *from, const t
         if (first[row] < first[row + 1])
             add_results(&recv, data_of(to) + row * row_bytes, holder + first[row],
                         first[row + 1] - first[row], leg ? me : -1, p->width, size);
-    return swap(p, to, &send, &recv);
+    return swap(p, to, &send, &recv, NULL);
 }
 
 /* One number for each choice, to the holder (or back, from all of them). */
@@ -325,7 +330,7 @@ static ts_status pass_slots(passage *p, const ts_tensor *from, const ts_tensor *
         add_part(&send, j, data_of(from) + out[j] * (int64_t)size, out[j + 1] - out[j], size, 0);
         add_part(&recv, j, data_of(to) + in[j] * (int64_t)size, in[j + 1] - in[j], size, 0);
     }
-    return swap(p, to, &send, &recv);
+    return swap(p, to, &send, &recv, NULL);
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -367,33 +372,64 @@ static ts_status find_route(passage *p, bool nodes)
     return tsi_route_make(&request, &p->arena, &p->route);
 }
 
-/* Choices by expert, in the order they came: the products then find their rows together. */
+typedef struct slot_lists {
+    int64_t *row, *slot, *expert, *token, *next;
+    tsi_span_list experts; /* here */
+    int64_t first, last;   /* choices of this rank's own rows, as they come */
+    int64_t count;
+} slot_lists;
+
+/* The own choices, or the others, by expert, in the order they came: products then find their rows
+ * together. */
+static void sort_some(const passage *p, slot_lists *l, bool own)
+{
+    const tsi_route *r = &p->route;
+    memset(l->next, 0, ((size_t)l->experts.total + 1) * sizeof *l->next);
+    for (int64_t i = 0; i < p->slots; i++)
+        if ((i >= l->first && i < l->last) == own)
+            l->next[tsi_span_list_find(&l->experts, r->slot_expert[i]) + 1]++;
+    for (int64_t e = 0; e < l->experts.total; e++)
+        l->next[e + 1] += l->next[e];
+    for (int64_t i = 0; i < p->slots; i++) {
+        if ((i >= l->first && i < l->last) != own) continue;
+        int64_t e = tsi_span_list_find(&l->experts, r->slot_expert[i]);
+        int64_t at = l->count + l->next[e]++;
+        l->row[at] = r->slot_row[i];
+        l->slot[at] = i;
+        l->expert[at] = e;
+    }
+    l->count = l->last - l->first;
+}
+
+/* Those of this rank's own rows first: they wait for nobody. */
 static ts_status sort_slots(passage *p)
 {
     const tsi_route *r = &p->route;
-    tsi_span_list experts;
-    const ts_layout *in = p->in[TSI_MLP_IN]->layout;
-    if (!tsi_layout_region_dim(in, p->io->mesh->coord, 0, &p->arena, &experts))
+    int64_t me = p->group ? ts_group_index(p->group) : 0;
+    const tsi_route_leg *home = &r->leg[0];
+    slot_lists l = { .first = r->slot_in_first[me], .last = r->slot_in_first[me + 1] };
+    bool back = p->io->input_count > TSI_MLP_INPUTS;
+    if (p->group && back) l.first = l.last = 0; /* all at once */
+    if (!tsi_layout_region_dim(p->in[TSI_MLP_IN]->layout, p->io->mesh->coord, 0, &p->arena,
+                               &l.experts))
         return tsi_fail_memory("the experts of a rank", 0);
     p->slots = r->slot_in_first[p->size];
+    p->own = l.last - l.first;
     size_t slots = (size_t)p->slots + 1;
-    int64_t *next = tsi_arena_calloc(&p->arena, (size_t)experts.total + 2, sizeof *next);
-    int64_t *list = tsi_arena_alloc(&p->arena, 3 * slots * sizeof *list);
-    if (!next || !list) return tsi_fail_memory("the choices of experts", slots * 3 * 8);
-    int64_t *row = list, *slot = list + slots, *expert = list + 2 * slots;
-    for (int64_t i = 0; i < p->slots; i++)
-        next[tsi_span_list_find(&experts, r->slot_expert[i]) + 1]++;
-    for (int64_t e = 0; e < experts.total; e++)
-        next[e + 1] += next[e];
-    for (int64_t i = 0; i < p->slots; i++) {
-        int64_t e = tsi_span_list_find(&experts, r->slot_expert[i]), at = next[e]++;
-        row[at] = p->group ? r->slot_row[i] : r->slot_out[i] / p->choices;
-        slot[at] = i;
-        expert[at] = e;
-    }
-    p->row = index_of(p, row, p->slots);
-    p->slot = index_of(p, slot, p->slots);
-    p->product.expert = index_of(p, expert, p->slots);
+    l.next = tsi_arena_calloc(&p->arena, (size_t)l.experts.total + 2, sizeof *l.next);
+    l.row = tsi_arena_alloc(&p->arena, 4 * slots * sizeof *l.row);
+    if (!l.next || !l.row) return tsi_fail_memory("the choices of experts", slots * 4 * 8);
+    l.slot = l.row + slots;
+    l.expert = l.slot + slots;
+    l.token = l.expert + slots;
+    sort_some(p, &l, true);
+    sort_some(p, &l, false);
+    for (int64_t i = 0; i < p->own; i++)
+        l.token[i] = home->out_row[home->out_first[me] + l.row[i] - home->in_first[me]];
+    p->row = index_of(p, p->group ? l.row : l.token, p->slots);
+    p->slot = index_of(p, l.slot, p->slots);
+    p->token = index_of(p, l.token, p->own);
+    p->product.expert = index_of(p, l.expert, p->slots);
     return pending(p);
 }
 
@@ -426,8 +462,8 @@ static ts_tensor *bring(passage *p, ts_tensor *t)
     ts_tensor *rows = block_of(p, t, p->width);
     if (rows && p->group) {
         ts_tensor *held = room(p, (ts_dtype)rows->dtype, TS_SHAPE(p->route.held, p->width));
-        if (!held || send_rows(p, 0, rows, held) != TS_OK) return NULL;
-        if (p->route.has_second && send_rows(p, 1, held, held) != TS_OK) return NULL;
+        if (!held || send_rows(p, 0, rows, held, NULL) != TS_OK) return NULL;
+        if (p->route.has_second && send_rows(p, 1, held, held, NULL) != TS_OK) return NULL;
         rows = held;
     }
     return (ts_index_select)(rows, 0, p->row);
@@ -447,10 +483,9 @@ static ts_tensor *bring_weights(passage *p)
     return (ts_index_select)(weight, 0, p->slot);
 }
 
-/* The block of an output, on its way to a tensor: what the experts made of rows, summed at home. */
-static ts_tensor *take_back(passage *p, ts_tensor *made, const ts_shape *block)
+/* What holders made of rows, [held, C], at home: the block of an output. */
+static ts_tensor *return_all(passage *p, ts_tensor *back, const ts_shape *block)
 {
-    ts_tensor *back = sum_by(p, made, p->row, p->group ? p->route.held : p->rows);
     if (back && p->group) {
         ts_tensor *home = zeros(p, (ts_dtype)back->dtype, TS_SHAPE(p->rows, p->width));
         if (!home) return NULL;
@@ -460,6 +495,12 @@ static ts_tensor *take_back(passage *p, ts_tensor *made, const ts_shape *block)
         back = home;
     }
     return (ts_reshape)(back, *block);
+}
+
+/* What the experts made of choices, summed by row and sent home. */
+static ts_tensor *take_back(passage *p, ts_tensor *made, const ts_shape *block)
+{
+    return return_all(p, sum_by(p, made, p->row, p->group ? p->route.held : p->rows), block);
 }
 
 static ts_tensor *take_back_weights(passage *p, ts_tensor *made, const ts_shape *block)
@@ -502,14 +543,55 @@ static ts_tensor *part_of(const passage *p, ts_tensor *block, int32_t o, uint32_
 
 /* ---- the algorithms -------------------------------------------------------------------------- */
 
+static ts_tensor *some(ts_tensor *list, int64_t begin, int64_t end)
+{
+    return (ts_narrow)(list, 0, (ts_interval){ begin, end });
+}
+
+/* The products of choices [begin, end), of which x has the rows: added to the held rows. */
+static ts_tensor *add_products(const passage *p, ts_tensor *sum, ts_tensor *x, int64_t begin,
+                               int64_t end)
+{
+    tsi_mlp_rows part = p->product;
+    if (begin == end) return sum;
+    part.x = x;
+    part.expert = some(p->product.expert, begin, end);
+    part.weight = some(p->product.weight, begin, end);
+    ts_tensor *made = tsi_mlp_product(&part);
+    if (made && sum && made->dtype != sum->dtype) made = ts_cast(made, (ts_dtype)sum->dtype);
+    return (ts_index_add_)(sum, 0, some(p->row, begin, end), made);
+}
+
+/* Rows travel while the experts here work on this rank's own; a row's choices are all of one kind,
+ * so the sums are those of one product. */
+static ts_tensor *products_of(passage *p, ts_tensor *rows)
+{
+    ts_dtype own = (ts_dtype)rows->dtype, wide = ts_dtype_size(own) < 4 ? TS_DTYPE_F32 : own;
+    int64_t places = p->group ? p->route.held : p->rows;
+    ts_tensor *held = rows, *sum = zeros(p, wide, TS_SHAPE(places, p->width));
+    ts_work *work = NULL;
+    if (p->group) {
+        held = room(p, own, TS_SHAPE(places, p->width));
+        if (!held || send_rows(p, 0, rows, held, &work) != TS_OK) return NULL;
+    }
+    sum = add_products(p, sum, (ts_index_select)(rows, 0, p->token), 0, p->own);
+    ts_status status = ts_work_wait(work);
+    if (status == TS_OK && p->group && p->route.has_second)
+        status = send_rows(p, 1, held, held, NULL);
+    if (status != TS_OK) return NULL;
+    ts_tensor *theirs = (ts_index_select)(held, 0, some(p->row, p->own, p->slots));
+    sum = add_products(p, sum, theirs, p->own, p->slots);
+    return wide == own ? sum : ts_cast(sum, own);
+}
+
 /* `summed`: axes over which the results are partial, though promised to be cut. */
 static ts_status forward(passage *p, uint32_t summed, ts_tensor **out)
 {
     ts_shape block = tsi_array_shape(p->in[TSI_MLP_X]->array);
-    p->product.x = bring(p, p->in[TSI_MLP_X]);
+    ts_tensor *rows = block_of(p, p->in[TSI_MLP_X], p->width);
     p->product.weight = bring_weights(p);
     TSI_TRY(pending(p));
-    out[0] = part_of(p, take_back(p, tsi_mlp_product(&p->product), &block), 0, summed);
+    out[0] = part_of(p, return_all(p, products_of(p, rows), &block), 0, summed);
     return pending(p);
 }
 
