@@ -251,11 +251,6 @@ const tsi_op_desc tsi_op_grouped_mlp_backward = {
 
 /* ---- public ---------------------------------------------------------------------------------- */
 
-void ts_grouped_mlp_options_init(ts_grouped_mlp_options *options)
-{
-    if (options) *options = (ts_grouped_mlp_options){ .struct_size = sizeof *options };
-}
-
 /* The place of a word in a list that ends with NULL; -1: it is not there. */
 static int32_t place_of(const char *word, const char *const *list)
 {
