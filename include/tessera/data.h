@@ -106,7 +106,8 @@ typedef struct ts_tokenize_progress {
 typedef struct ts_tokenize_options {
     size_t struct_size;
     const char *tokenizer;    /* "byte" (NULL), or a file: ts_tokenizer_open */
-    const char *const *files; /* text files, in this order; each is one document */
+    const char *const *files; /* text files, in this order; each is one document. Of "*.jsonl" every
+                                 line is an object whose member json_key is one */
     int64_t file_count;
     const char *prefix;   /* of the shards */
     int64_t shard_tokens; /* in one shard; 0: 100,000,000 */
@@ -119,6 +120,7 @@ typedef struct ts_tokenize_options {
      * complete shards stay and a later call continues after them. */
     int (*progress)(const ts_tokenize_progress *progress, void *context);
     void *context;
+    const char *json_key; /* NULL: "text" */
 } ts_tokenize_options;
 TS_API void ts_tokenize_options_init(ts_tokenize_options *options);
 
@@ -158,6 +160,11 @@ TS_API void ts_loader_options_init(ts_loader_options *options);
  * function of (seed, epoch). Nothing depends on ranks or on earlier calls: the state is the step.
  */
 TS_API TS_NODISCARD ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out);
+/* Rows of several loaders of one context and tokenizer, in turn by their weights: of every 1000
+ * rows each has its share, evenly spread, at least one. Row r of step s is a function of the
+ * numbers alone, as above. On success it owns the loaders. */
+TS_API TS_NODISCARD ts_status ts_loader_mix(ts_loader *const *loader, const double *weight,
+                                            int64_t count, int64_t batch, ts_loader **out);
 TS_API void ts_loader_close(ts_loader *loader); /* accepts NULL */
 /* Rows [first_row, first_row + row_count) of a step into out[row_count][context + 1]. Data is
  * checked against its checksums when it is first touched: TS_ERR_IO names file and place. A file

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/intmath.h"
 #include "base/philox.h"
+#include "data/mix.h"
 #include "data/shard.h"
 #include "tessera/data.h"
 
@@ -26,6 +27,7 @@ struct ts_loader {
     uint64_t seed;
     bool in_order;
     unsigned char *block;
+    tsi_mix *mix; /* rows are those of others, in turn; or NULL */
 };
 
 void ts_loader_close(ts_loader *loader)
@@ -36,6 +38,7 @@ void ts_loader_close(ts_loader *loader)
     tsi_free(loader->shard);
     tsi_free(loader->end);
     tsi_free(loader->block);
+    tsi_mix_destroy(loader->mix);
     tsi_free(loader);
 }
 
@@ -147,6 +150,48 @@ ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out)
     return TS_OK;
 }
 
+static ts_status check_alike(ts_loader *const *loader, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (loader[i] == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_loader_mix: a loader is NULL");
+        if (loader[i]->context != loader[0]->context)
+            return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: rows of %lld and of %lld tokens",
+                            (long long)loader[0]->context, (long long)loader[i]->context);
+        if (ts_loader_tokenizer_hash(loader[i]) != ts_loader_tokenizer_hash(loader[0]))
+            return TSI_FAIL(TS_ERR_ARG,
+                            "ts_loader_mix: loaders 0 and %lld have tokens of "
+                            "different tokenizers",
+                            (long long)i);
+    }
+    return TS_OK;
+}
+
+ts_status ts_loader_mix(ts_loader *const *loader, const double *weight, int64_t count,
+                        int64_t batch, ts_loader **out)
+{
+    if (out == NULL || loader == NULL || weight == NULL)
+        return TSI_FAIL(TS_ERR_NULL, "ts_loader_mix: an argument is NULL");
+    *out = NULL;
+    if (batch < 1 || batch > INT32_MAX)
+        return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: a batch of %lld", (long long)batch);
+    TSI_TRY(check_alike(loader, count));
+    ts_loader *made = tsi_calloc(1, sizeof *made);
+    if (made == NULL) return tsi_fail_memory("a loader", sizeof *made);
+    ts_status status = tsi_mix_create(loader, weight, count, &made->mix);
+    if (status != TS_OK) {
+        tsi_free(made);
+        return status;
+    }
+    made->context = loader[0]->context;
+    made->batch = batch;
+    for (int64_t i = 0; i < count; i++) {
+        made->tokens += ts_loader_tokens(loader[i]);
+        made->windows += ts_loader_windows(loader[i]);
+    }
+    *out = made;
+    return TS_OK;
+}
+
 /* ---- order ----------------------------------------------------------------------------------- */
 /* One pass through the network over [0, 4^half). */
 static uint64_t feistel(uint64_t seed, uint64_t epoch, uint64_t value, unsigned half)
@@ -166,6 +211,7 @@ int64_t ts_loader_window(const ts_loader *l, int64_t sample, int64_t *epoch)
 {
     if (epoch != NULL) *epoch = 0;
     if (l == NULL || sample < 0) return -1;
+    if (l->mix != NULL) l = tsi_mix_at(l->mix, sample, &sample);
     int64_t at = sample / l->windows;
     uint64_t value = (uint64_t)(sample % l->windows);
     if (epoch != NULL) *epoch = at;
@@ -220,8 +266,10 @@ ts_status ts_loader_batch(ts_loader *l, int64_t step, int64_t first_row, int64_t
                         (long long)first_row, (long long)first_row + row_count - 1,
                         (long long)l->batch);
     for (int64_t r = 0; r < row_count; r++) {
-        int64_t window = ts_loader_window(l, step * l->batch + first_row + r, NULL);
-        TSI_TRY(read_stream(l, window * l->context, l->context + 1, out + r * (l->context + 1)));
+        int64_t sample = step * l->batch + first_row + r;
+        ts_loader *from = l->mix != NULL ? tsi_mix_at(l->mix, sample, &sample) : l;
+        int64_t window = ts_loader_window(from, sample, NULL);
+        TSI_TRY(read_stream(from, window * l->context, l->context + 1, out + r * (l->context + 1)));
     }
     return TS_OK;
 }
@@ -239,10 +287,12 @@ int64_t ts_loader_tokens(const ts_loader *l)
 
 int64_t ts_loader_vocabulary(const ts_loader *l)
 {
+    if (l != NULL && l->mix != NULL) l = tsi_mix_loader(l->mix, 0);
     return l != NULL ? l->shard[0].head.vocabulary : 0;
 }
 
 uint64_t ts_loader_tokenizer_hash(const ts_loader *l)
 {
+    if (l != NULL && l->mix != NULL) l = tsi_mix_loader(l->mix, 0);
     return l != NULL ? l->shard[0].head.tokenizer : 0;
 }

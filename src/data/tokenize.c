@@ -5,7 +5,8 @@
  * the current shard; a full one is completed, and its header says where the text goes on: after
  * `tokens` tokens of the part that begins at `offset` of input `file`. That is all a later run
  * needs to continue, so there is no state beside the shards, and the same bytes come out however
- * often the work was interrupted. */
+ * often the work was interrupted. Of "*.jsonl" a part is whole lines, each an object with a
+ * document. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "base/intmath.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
+#include "tessera/json.h"
 
 enum { SHARD_TOKENS = 100000000, PART_BYTES = 4 << 20, PART_BYTES_MAX = 1 << 30 };
 
@@ -49,6 +51,7 @@ static ts_status take_options(const ts_tokenize_options *from, ts_tokenize_optio
     if (out->tokenizer == NULL) out->tokenizer = "byte";
     if (out->shard_tokens == 0) out->shard_tokens = SHARD_TOKENS;
     if (out->part_bytes == 0) out->part_bytes = PART_BYTES;
+    if (out->json_key == NULL) out->json_key = "text";
     if (out->files == NULL || out->file_count < 1)
         return TSI_FAIL(TS_ERR_ARG, "ts_tokenize_files: there are no input files");
     if (out->prefix == NULL || *out->prefix == '\0')
@@ -57,6 +60,14 @@ static ts_status take_options(const ts_tokenize_options *from, ts_tokenize_optio
         return TSI_FAIL(TS_ERR_ARG, "ts_tokenize_files: shards of %lld tokens, parts of %lld bytes",
                         (long long)out->shard_tokens, (long long)out->part_bytes);
     return TS_OK;
+}
+
+/* Are its lines the documents? */
+static bool has_lines(const char *path)
+{
+    static const char end[] = ".jsonl";
+    size_t length = strlen(path), n = sizeof end - 1;
+    return length > n && strcmp(path + length - n, end) == 0;
 }
 
 /* Sizes of the inputs, and the hash that tells this job from others: inputs are known by name and
@@ -75,6 +86,7 @@ static ts_status survey(job *j)
         TSI_TRY(tsi_file_open(o->files[i], &file, &j->bytes[i]));
         close(file);
         hash = tsi_hash_mix(tsi_hash_text(hash, o->files[i]), (uint64_t)j->bytes[i]);
+        if (has_lines(o->files[i])) hash = tsi_hash_text(hash, o->json_key);
         if (!tsi_add_i64(j->progress.bytes_total, j->bytes[i], &j->progress.bytes_total))
             return TSI_FAIL(TS_ERR_ARG, "ts_tokenize_files: the inputs are too long");
     }
@@ -190,6 +202,14 @@ static ts_status report(job *j)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+/* Bytes up to the end of the last whole line; 0: there is none. */
+static size_t whole_lines(const char *part, size_t length)
+{
+    while (length > 0 && part[length - 1] != '\n')
+        length--;
+    return length;
+}
+
 /* Reads at j->at.offset and finds where the part ends; without a place to cut it reads twice as
  * much. */
 static ts_status read_part(job *j, int file, size_t *length)
@@ -211,7 +231,10 @@ static ts_status read_part(job *j, int file, size_t *length)
         if (done < bytes) return TSI_FAIL(TS_ERR_IO, "%s became shorter while it was read", path);
         *length = bytes;
         if ((int64_t)bytes == left) return TS_OK;
-        TSI_TRY(ts_tokenizer_cut(j->tokenizer, j->part, bytes, length));
+        if (has_lines(path))
+            *length = whole_lines(j->part, bytes);
+        else
+            TSI_TRY(ts_tokenizer_cut(j->tokenizer, j->part, bytes, length));
         if (*length > 0) return TS_OK;
     }
 }
@@ -223,22 +246,56 @@ static ts_status add_all(ts_tokens *out, const ts_tokens *more)
     return TS_OK;
 }
 
-/* Encodes a part with what stands before and behind a document. */
-static ts_status encode_part(job *j, size_t length, bool last)
+/* Text of a document, its first or a later part, with what stands before and behind it. */
+static ts_status encode_text(job *j, const char *text, size_t length, bool first, bool last)
 {
-    bool first = j->at.offset == 0, specials = j->options.specials != 0;
+    bool specials = j->options.specials != 0;
     uint32_t flags = (first ? 0u : TS_ENCODE_CONTINUED) | (j->options.plain ? TS_ENCODE_PLAIN : 0u);
     ts_tokens *out = &j->tokens;
-    out->count = 0;
     if (first && specials) {
         if (j->tokenizer->bytes) TSI_TRY(tsi_tokens_add(out, TS_BYTE_BOS));
         TSI_TRY(add_all(out, &j->tokenizer->before));
     }
-    TSI_TRY(ts_tokenizer_encode(j->tokenizer, j->part, length, flags, out));
+    TSI_TRY(ts_tokenizer_encode(j->tokenizer, text, length, flags, out));
     if (!last) return TS_OK;
     if (specials) TSI_TRY(add_all(out, &j->tokenizer->behind));
     bool ended = out->count > 0 && out->id[out->count - 1] == j->eos;
     return j->eos >= 0 && !ended ? tsi_tokens_add(out, j->eos) : TS_OK;
+}
+
+/* One line of a part: an object with a document. */
+static ts_status encode_line(job *j, const char *line, size_t length)
+{
+    const char *path = j->options.files[j->at.file], *key = j->options.json_key;
+    int64_t at = j->at.offset + (line - j->part);
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse(path, line, length, &document));
+    const char *text = ts_json_text(ts_json_member(ts_json_root(document), key), NULL);
+    ts_status status = text ? encode_text(j, text, strlen(text), true, true)
+                            : TSI_FAIL(TS_ERR_IO, "%s: the line at byte %lld has no text \"%s\"",
+                                       path, (long long)at, key);
+    ts_json_release(document);
+    return status;
+}
+
+static ts_status encode_lines(job *j, size_t length)
+{
+    for (size_t begin = 0; begin < length;) {
+        const char *line = j->part + begin, *newline = memchr(line, '\n', length - begin);
+        size_t n = newline ? (size_t)(newline - line) : length - begin, blanks = 0;
+        while (blanks < n && strchr(" \t\r", line[blanks]) != NULL)
+            blanks++;
+        if (blanks < n) TSI_TRY(encode_line(j, line, n));
+        begin += n + 1;
+    }
+    return TS_OK;
+}
+
+static ts_status encode_part(job *j, size_t length, bool last)
+{
+    j->tokens.count = 0;
+    if (has_lines(j->options.files[j->at.file])) return encode_lines(j, length);
+    return encode_text(j, j->part, length, j->at.offset == 0, last);
 }
 
 /* One input from j->at on; an empty file is no document. */
