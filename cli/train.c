@@ -33,7 +33,9 @@ static int asked_to_stop(void *context)
 typedef struct job {
     ts_train_config *config;
     bool terminal, quiet;
-    double shown; /* when the last line was written */
+    double shown;        /* when the last line was written */
+    double began, first; /* the program; the end of its first step, or 0 */
+    int64_t every;       /* steps from line to line; 0: by time */
     ts_train_result result;
 } job;
 
@@ -118,6 +120,11 @@ static void draw(const ts_train_step *s, bool terminal)
         amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
         cli_bytes(memory, sizeof memory, s->memory_bytes),
         duration(left, sizeof left, s->remaining), s->skipped ? "  not finite, left out" : "");
+    /* One that the others wait for: half as slow again as the fastest, and more than noise. */
+    if (s->busy_most > 1.5 * s->busy_least && s->busy_most > s->busy_least + 0.01 &&
+        length < (int)sizeof line)
+        length += snprintf(line + length, sizeof line - (size_t)length, "  rank %lld is slow",
+                           (long long)s->busy_rank);
     int wide = terminal ? columns() : 0;
     /* A line that wraps cannot be drawn over: the bar goes first, then the end of the line. */
     bool has_bar = terminal && (wide == 0 || length + BAR + 4 <= wide);
@@ -135,10 +142,10 @@ static int show_step(const ts_train_step *s, void *context)
 {
     job *j = context;
     double now = cli_now();
-    bool last = s->step == s->steps || stopped;
-    bool evaluated = !isnan(s->eval_loss);
-    if (!j->quiet &&
-        (last || s->step == 1 || evaluated || now - j->shown > (j->terminal ? 0.1 : 2.0))) {
+    bool last = s->step == s->steps || stopped, evaluated = !isnan(s->eval_loss);
+    bool due = j->every > 0 ? s->step % j->every == 0 : now - j->shown > (j->terminal ? 0.1 : 2.0);
+    if (j->first == 0) j->first = now;
+    if (!j->quiet && (last || s->step == 1 || evaluated || due)) {
         draw(s, j->terminal);
         j->shown = now;
     }
@@ -182,6 +189,8 @@ static int print_result(const job *j)
     if (!isnan(r->eval_best))
         printf("held out: best loss %.4f after step %lld%s\n", r->eval_best,
                (long long)r->eval_best_step, r->patience_ended ? ", none better since: ended" : "");
+    if (j->first > 0)
+        printf("first step done %.0f ms after the start\n", 1e3 * (j->first - j->began));
     printf("model   %s\nlog     %s\n", r->model, r->log);
     if (r->report[0]) printf("report  %s\n", r->report);
     return 0;
@@ -198,6 +207,8 @@ static int run(job *j)
         if (cli_mesh_ranks(text, &options.rank_count) != TS_OK)
             return cli_fail_usage("train", "parallel.mesh: %s", ts_last_error());
     }
+    ts_train_config_get(j->config, "log.every", text, sizeof text);
+    j->every = strtoll(text, NULL, 10);
     ts_train_config_get(j->config, "train.seed", text, sizeof text);
     options.seed = strtoull(text, NULL, 10);
     options.events = 1 << 15; /* a step's, so that all are counted */
@@ -247,12 +258,20 @@ static int configure(ts_train_config *config, const char *path, const cli_list *
     return -1;
 }
 
+static int set_trace(ts_train_config *config, const char *steps)
+{
+    char text[64];
+    snprintf(text, sizeof text, "log.trace=%s", steps);
+    if (ts_train_config_set(config, text) == TS_OK) return -1;
+    return cli_fail_usage("train", "--trace: %s", ts_last_error());
+}
+
 int cli_train(int argc, char **argv)
 {
-    job j = { .terminal = isatty(STDOUT_FILENO) == 1 };
+    job j = { .terminal = isatty(STDOUT_FILENO) == 1, .began = cli_now() };
     cli_list sets = { 0 };
     bool print = false, plan = false, json = false;
-    const char *key = NULL;
+    const char *key = NULL, *trace = NULL;
     int64_t flops = 0;
     const cli_option options[] = {
         CLI_LIST("set", &sets, "KEY=VALUE", "instead of what CONFIG says: train.steps=100"),
@@ -264,6 +283,8 @@ int cli_train(int argc, char **argv)
         CLI_FLAG("json", &json, "with --plan-only: as JSON"),
         CLI_INT("gflops", &flops, 1, 1000000000,
                 "with --plan-only: of products of a rank, for the time (default: measured here)"),
+        CLI_TEXT("trace", &trace, "STEPS",
+                 "write these steps, 10-12, to OUTPUT/trace.json for Perfetto"),
         CLI_FLAG("quiet", &j.quiet, "no plan and no progress, only the result"),
         CLI_END
     };
@@ -279,6 +300,7 @@ int cli_train(int argc, char **argv)
         return cli_fail_usage("train", "needs one CONFIG file");
     if (ts_train_config_create(&j.config) != TS_OK) return cli_fail("train", "%s", ts_last_error());
     code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
+    if (code < 0 && trace) code = set_trace(j.config, trace);
     if (code < 0 && key) code = explain(j.config, key);
     if (code < 0 && print) code = print_config(j.config);
     if (code < 0 && plan) code = cli_train_plan(j.config, json, 1e9 * (double)flops);

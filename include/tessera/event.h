@@ -103,6 +103,9 @@ TS_API size_t ts_counts_text(const ts_counts *counts, char *out, size_t size);
  * queue. Where ranks are several processes, each writes its own; all but the first append ".<rank>"
  * to path. */
 TS_API TS_NODISCARD ts_status ts_world_trace(const ts_world *world, const char *path);
+/* The same of events that began between two times of the monotonic clock, in nanoseconds. */
+TS_API TS_NODISCARD ts_status ts_world_trace_since(const ts_world *world, const char *path,
+                                                   int64_t from_ns, int64_t to_ns);
 /* What each rank of this process is doing, or did last, as lines of text; like snprintf. */
 TS_API size_t ts_world_postmortem(ts_world *world, char *out, size_t size);
 

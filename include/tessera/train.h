@@ -115,6 +115,10 @@ typedef struct ts_train_step {
     double scale;         /* of the loss in backward */
     int64_t skipped;      /* 1: gradients were not finite, the weights stayed as they were */
     double eval_loss;     /* of the held-out rows after this step; NaN: they were not evaluated */
+    /* Seconds that ranks did not wait for others: the most and the least of any, and who had most.
+     */
+    double busy_most, busy_least;
+    int64_t busy_rank;
     /* Of models with experts, else 0: the busiest expert's load over the mean, of the worst layer;
      * the least entropy of a layer's loads (nats); choices dropped; the routers' losses, summed. */
     double load_ratio, load_entropy;

@@ -21,8 +21,9 @@ enum { QUEUES_MAX = 64 };
 typedef struct writer {
     tsi_text text;
     int64_t rank;
-    int64_t allocated;     /* running sum of allocation events */
-    uint64_t queues_named; /* bit per queue whose name was written */
+    int64_t allocated;      /* running sum of allocation events */
+    uint64_t queues_named;  /* bit per queue whose name was written */
+    int64_t from_ns, to_ns; /* events that began then */
 } writer;
 
 static const char *category_of(tsi_event_kind kind)
@@ -144,7 +145,9 @@ static void write_rank(writer *w, const ts_rank *rank)
     uint64_t capacity = (uint64_t)tsi_ring_capacity(rank->ring);
     for (uint64_t number = last > capacity ? last - capacity + 1 : 1; number <= last; number++) {
         tsi_event event;
-        if (tsi_ring_read(rank->ring, number, &event)) write_event(w, &event);
+        if (tsi_ring_read(rank->ring, number, &event) && event.begin_ns >= w->from_ns &&
+            event.begin_ns <= w->to_ns)
+            write_event(w, &event);
     }
 }
 
@@ -160,9 +163,8 @@ static ts_status write_out(tsi_text *text, FILE *file, const char *path)
     return TS_OK;
 }
 
-static ts_status write_file(const ts_world *world, FILE *file, const char *path)
+static ts_status write_file(const ts_world *world, writer w, FILE *file, const char *path)
 {
-    writer w = { 0 };
     ts_status status = TS_OK;
     tsi_text_add(&w.text, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     for (int64_t i = 0; i < world->local_count && status == TS_OK; i++) {
@@ -179,6 +181,12 @@ static ts_status write_file(const ts_world *world, FILE *file, const char *path)
 
 ts_status ts_world_trace(const ts_world *world, const char *path)
 {
+    return ts_world_trace_since(world, path, 0, INT64_MAX);
+}
+
+ts_status ts_world_trace_since(const ts_world *world, const char *path, int64_t from_ns,
+                               int64_t to_ns)
+{
     if (world == NULL || path == NULL) {
         return TSI_FAIL(TS_ERR_NULL, "ts_world_trace: %s is NULL", world ? "path" : "world");
     }
@@ -192,7 +200,7 @@ ts_status ts_world_trace(const ts_world *world, const char *path)
     }
     FILE *file = fopen(own, "w");
     if (file == NULL) return TSI_FAIL(TS_ERR_IO, "trace %s: cannot open: %s", own, strerror(errno));
-    ts_status status = write_file(world, file, own);
+    ts_status status = write_file(world, (writer){ .from_ns = from_ns, .to_ns = to_ns }, file, own);
     if (fclose(file) != 0 && status == TS_OK) {
         status = TSI_FAIL(TS_ERR_IO, "trace %s: cannot write: %s", own, strerror(errno));
     }

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "model/model.h"
+#include "train/run.h"
 
 typedef enum kind { KIND_TEXT, KIND_PATH, KIND_INT, KIND_REAL } kind; /* PATH: is read */
 
@@ -79,8 +80,12 @@ static const key keys[] = {
     REAL(model, rope_theta, "10000", 1, 1e12, "base of rotary positions"),
     TEXT(model, dtype, "f32", "of parameters: f32, f64, bf16"),
     TEXT(model, compute, "", "of activations and products: f32, f64, bf16, f16; empty: as stored"),
-    PATH(data, path, "", "a text file, or the prefix of token files (tessera tokenize)"),
+    PATH(data, path, "",
+         "a text file, a .jsonl file, or the prefix of token files (tessera tokenize)"),
+    TEXT(data, weights, "",
+         "one for each of several paths, which are then separated by commas: their shares of rows"),
     PATH(data, tokenizer, "byte", "byte, or a tokenizer.json: for text"),
+    TEXT(data, json_key, "text", "of a .jsonl file: the member of each line that is a document"),
     INT(data, context, "128", 1, 1e8, "tokens of a row"),
     INT(data, shuffle, "1", 0, 1, "0: rows as they lie"),
     TEXT(data, documents, "together",
@@ -150,6 +155,10 @@ static const key keys[] = {
     REAL(experts, capacity, "0", 0, 1e6,
          "an expert takes so many times its even share of a sequence's choices; 0: all"),
     INT(log, report, "1", 0, 1, "1: write report.html"),
+    INT(log, tensorboard, "0", 0, 1, "1: write event files into OUTPUT/tensorboard"),
+    TEXT(log, trace, "", "steps, 10-12, that go into OUTPUT/trace.json for Perfetto; empty: none"),
+    INT(log, every, "0", 0, 1e12,
+        "a line is printed every so many steps; 0: now and then; train.jsonl has every step"),
     INT(log, sample, "200", 0, 1e6, "tokens to generate at the end"),
     REAL(log, temperature, "0.7", 0, 100, "of the sample"),
     TEXT(log, prompt, "Once upon a time", "of the sample"),
@@ -275,6 +284,22 @@ static char *trimmed(char *text)
     return text;
 }
 
+bool tsi_train_item(const char *list, int64_t index, char *out)
+{
+    for (; index > 0; index--) {
+        list = strchr(list, ',');
+        if (!list++) return false;
+    }
+    list += strspn(list, " \t");
+    size_t length = strcspn(list, ",");
+    while (length > 0 && strchr(" \t", list[length - 1]) != NULL)
+        length--;
+    if (length >= TSI_CONFIG_TEXT_MAX) return false;
+    memcpy(out, list, length);
+    out[length] = '\0';
+    return true;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static ts_status parse_line(ts_train_config *config, char *line, char *section, const place *at)
@@ -325,6 +350,24 @@ static bool path_is_there(const char *path)
     return access(path, F_OK) == 0 || access(shard, F_OK) == 0;
 }
 
+/* The same for each of data.path's several. */
+static ts_status find_list(ts_train_config *config, const char *file, const char *slash,
+                           const place *at)
+{
+    tsi_text list = { 0 };
+    char one[TSI_CONFIG_TEXT_MAX], joined[2 * TSI_CONFIG_TEXT_MAX];
+    for (int64_t i = 0; tsi_train_item(config->data.path, i, one); i++) {
+        snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, one);
+        bool beside = one[0] != '/' && path_is_there(joined);
+        tsi_text_printf(&list, "%s%s", i > 0 ? ", " : "", beside ? joined : one);
+    }
+    char *text = tsi_text_take(&list);
+    if (!text) return TS_ERR_MEMORY;
+    ts_status status = set_key(config, find("data", "path"), text, at);
+    tsi_free(text);
+    return status;
+}
+
 /* What a file names is looked for beside it, then in the working directory, so that a configuration
  * can be moved together with its data. */
 static ts_status find_paths(ts_train_config *config, const char *file)
@@ -335,6 +378,10 @@ static ts_status find_paths(ts_train_config *config, const char *file)
     for (size_t i = 0; slash && i < KEYS; i++) {
         const char *value = field(config, &keys[i]);
         if (keys[i].kind != KIND_PATH || value[0] == '\0' || value[0] == '/') continue;
+        if (strcmp(keys[i].name, "path") == 0 && config->data.weights[0]) {
+            TSI_TRY(find_list(config, file, slash, &at));
+            continue;
+        }
         int length = snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, value);
         if (length < (int)sizeof joined && path_is_there(joined))
             TSI_TRY(set_key(config, &keys[i], joined, &at));
@@ -551,6 +598,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
+    int64_t trace_first, trace_last;
+    TSI_TRY(tsi_trace_parse(c->log.trace, &trace_first, &trace_last));
     TSI_TRY(check_numbers(c));
     return tsi_train_fits(c);
 }

@@ -6,6 +6,8 @@
 #ifndef TSI_TRAIN_CONFIG_H
 #define TSI_TRAIN_CONFIG_H
 
+#include <stdbool.h>
+
 #include "tessera/train.h"
 
 enum { TSI_CONFIG_TEXT_MAX = 512 };
@@ -21,7 +23,7 @@ typedef struct tsi_model_keys {
 
 typedef struct tsi_data_keys {
     char path[TSI_CONFIG_TEXT_MAX], tokenizer[TSI_CONFIG_TEXT_MAX];
-    char held_out[TSI_CONFIG_TEXT_MAX], documents[16];
+    char held_out[TSI_CONFIG_TEXT_MAX], documents[16], json_key[64], weights[256];
     int64_t context, shuffle, end, held_out_rows;
 } tsi_data_keys;
 
@@ -61,7 +63,8 @@ typedef struct tsi_experts_keys {
 
 typedef struct tsi_log_keys {
     char prompt[TSI_CONFIG_TEXT_MAX];
-    int64_t report, sample;
+    char trace[32];
+    int64_t report, sample, tensorboard, every;
     double temperature;
 } tsi_log_keys;
 
@@ -82,6 +85,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *config);
 ts_status tsi_train_fits(const ts_train_config *config);
 ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
 ts_status tsi_keep_parse(const char *text, tsi_keep *out);
+/* Item `index` of "a, b, c" into a buffer of TSI_CONFIG_TEXT_MAX bytes; false: there is none. */
+bool tsi_train_item(const char *list, int64_t index, char *out);
 /* "a/b" of the output directory into a buffer of TSI_CONFIG_TEXT_MAX bytes; fails if too long. */
 ts_status tsi_train_path(const ts_train_config *config, const char *name, char *out);
 

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "train/run.h"
 
@@ -32,6 +33,7 @@ static uint64_t text_hash(const tsi_data_keys *data, const char *path)
     }
     uint64_t hash = tsi_hash_text(1, path);
     hash = tsi_hash_text(hash, data->tokenizer);
+    hash = tsi_hash_text(hash, data->json_key);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_size);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_sec);
     return tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_nsec) | 1;
@@ -54,6 +56,7 @@ static ts_status tokenize(tsi_run *run, const char *path, uint64_t hash, char *p
     options.tokenizer = run->config->data.tokenizer;
     options.files = files;
     options.file_count = 1;
+    options.json_key = run->config->data.json_key;
     options.prefix = prefix;
     ts_tokenize_result result;
     return ts_tokenize_files(&options, &result);
@@ -85,10 +88,44 @@ ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_or
     return ts_loader_open(&options, out);
 }
 
+/* Several paths with their weights. */
+static ts_status open_mix(tsi_run *run)
+{
+    enum { MANY = 64 };
+    const ts_train_config *c = run->config;
+    ts_loader *loader[MANY] = { NULL };
+    double weight[MANY];
+    char path[TSI_CONFIG_TEXT_MAX], text[TSI_CONFIG_TEXT_MAX];
+    int64_t count = 0;
+    ts_status status = TS_OK;
+    while (status == TS_OK && count < MANY && tsi_train_item(c->data.path, count, path)) {
+        tsi_cursor cursor = tsi_cursor_of("data.weights", text);
+        if (!tsi_train_item(c->data.weights, count, text) ||
+            !tsi_cursor_real(&cursor, &weight[count]) || !tsi_cursor_done(&cursor))
+            status = TSI_FAIL(TS_ERR_ARG, "data.weights: \"%s\" has no number for \"%s\"",
+                              c->data.weights, path);
+        else
+            status = tsi_run_open(run, path, c->train.batch, c->data.shuffle == 0, &loader[count]);
+        if (status == TS_OK) count++;
+    }
+    if (status == TS_OK && tsi_train_item(c->data.weights, count, text))
+        status = TSI_FAIL(TS_ERR_ARG,
+                          "data.weights: \"%s\" has more numbers than data.path has "
+                          "files",
+                          c->data.weights);
+    if (status == TS_OK)
+        status = ts_loader_mix(loader, weight, count, c->train.batch, &run->loader);
+    for (int64_t i = 0; status != TS_OK && i < count; i++)
+        ts_loader_close(loader[i]);
+    return status;
+}
+
 ts_status tsi_run_data(tsi_run *run)
 {
     const ts_train_config *c = run->config;
-    TSI_TRY(tsi_run_open(run, c->data.path, c->train.batch, c->data.shuffle == 0, &run->loader));
+    TSI_TRY(c->data.weights[0] ? open_mix(run)
+                               : tsi_run_open(run, c->data.path, c->train.batch,
+                                              c->data.shuffle == 0, &run->loader));
     run->row = tsi_alloc_array((size_t)c->data.context + 1, sizeof *run->row);
     return run->row ? TS_OK : tsi_fail_memory("a row of tokens", (size_t)c->data.context * 4);
 }

@@ -2,7 +2,8 @@
 /* describe.c - where a model lies: the axes of its mesh, and its parameters by pattern.
  *
  * Layers are alike, so names that differ in numbers alone and lie alike are one row: a table of a
- * page whatever the model's size. */
+ * page whatever the model's size. A rank knows all parameters of a pipeline, and holds those of its
+ * stages. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,11 +57,10 @@ static ts_train_param *row_of(ts_train_cost *c, const ts_train_param *like)
 /* "fsdp:S(0) tp:S(1)": axes that cut it. */
 static void layout_text(const ts_tensor *t, char *out, size_t size)
 {
-    const ts_layout *layout = ts_tensor_layout(t);
-    const ts_sharding *sharding = layout ? ts_layout_sharding(layout) : NULL;
+    const ts_sharding *sharding = ts_layout_sharding(ts_tensor_layout(t));
     const ts_mesh *mesh = ts_tensor_mesh(t);
-    snprintf(out, size, "%s", layout ? "" : "on another stage");
-    for (int32_t k = 0; sharding && k < ts_sharding_ndim(sharding); k++) {
+    out[0] = '\0';
+    for (int32_t k = 0; k < ts_sharding_ndim(sharding); k++) {
         char placement[40];
         size_t length = strlen(out);
         (void)ts_placement_text(sharding, k, placement, sizeof placement);
@@ -83,23 +83,36 @@ static ts_status add_parameter(const char *name, ts_tensor *t, void *context)
         elements *= ts_tensor_shape(t).extent[d];
     row->count++;
     row->elements += elements;
-    if (!ts_tensor_layout(t)) return TS_OK;
     tsi_block block = tsi_array_block(t->array);
     row->bytes += tsi_block_count(&block) * (int64_t)ts_dtype_size(ts_tensor_dtype(t));
     return TS_OK;
 }
 
-ts_status tsi_describe_model(ts_model *model, ts_train_cost *out)
+/* The mesh of a stage has axes of experts; that of all stages, where it is another, has pp. */
+static void add_axes(ts_model *model, ts_train_cost *out)
 {
-    int64_t stride = 1;
-    out->axis_count = ts_mesh_ndim(model->mesh);
+    const ts_mesh *stage = model->mesh, *all = tsi_model_mesh(model);
+    int64_t stride = 1, stages = ts_mesh_size(all, NULL) / ts_mesh_size(stage, NULL);
+    const ts_mesh *mesh = stages > 1 ? all : stage;
+    out->axis_count = ts_mesh_ndim(mesh);
     for (int32_t k = out->axis_count - 1; k >= 0; k--) {
         ts_train_axis *axis = &out->axis[k];
-        snprintf(axis->name, sizeof axis->name, "%s", ts_mesh_axis_name(model->mesh, k));
-        axis->size = ts_mesh_axis_size(model->mesh, k);
+        snprintf(axis->name, sizeof axis->name, "%s", ts_mesh_axis_name(mesh, k));
+        axis->size = ts_mesh_axis_size(mesh, k);
         axis->stride = stride;
         stride *= axis->size;
     }
+}
+
+ts_status tsi_describe_model(ts_model *model, ts_train_cost *out)
+{
+    add_axes(model, out);
     out->param_count = 0;
     return ts_module_each(model->root, add_parameter, out);
+}
+
+void tsi_describe_merge(ts_train_cost *most, const ts_train_cost *one)
+{
+    for (int32_t i = 0; i < most->param_count && i < one->param_count; i++)
+        if (one->param[i].bytes > most->param[i].bytes) most->param[i].bytes = one->param[i].bytes;
 }

@@ -312,17 +312,20 @@ static ts_status pipeline_stride(const char *mesh, int64_t *out)
 static ts_status forecast_stages(const ts_train_config *config, int64_t vocab, int64_t places,
                                  ts_train_cost *out)
 {
-    ts_train_cost most = { 0 }, one;
+    ts_train_cost most = { 0 }, one, params = { 0 };
     int64_t stride, peak[TS_TRAIN_PLACES_MAX] = { 0 };
     double flops = 0;
     TSI_TRY(pipeline_stride(config->parallel.mesh, &stride));
     for (int64_t at = 0; at < places; at++) {
         TSI_TRY(tsi_train_estimate_rank(config, vocab, at * stride, &one));
         if (at == 0 || one.memory.peak > most.memory.peak) most = one;
+        if (at == 0) params = one;
+        tsi_describe_merge(&params, &one);
         if (at < TS_TRAIN_PLACES_MAX) peak[at] = one.memory.peak;
         flops += one.flops_per_token;
     }
     *out = most;
+    memcpy(out->param, params.param, sizeof out->param);
     out->flops_per_token = flops;
     out->place_count = places < TS_TRAIN_PLACES_MAX ? places : TS_TRAIN_PLACES_MAX;
     memcpy(out->place_bytes, peak, sizeof peak);

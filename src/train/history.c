@@ -48,6 +48,9 @@ static void add_line(tsi_text *text, const tsi_history *h, const ts_train_step *
     member(text, "seconds", s->seconds);
     member(text, "tokens_per_second", s->tokens_per_second);
     member(text, "flops", s->flops);
+    member(text, "busy_most", s->busy_most);
+    member(text, "busy_least", s->busy_least);
+    tsi_text_printf(text, ", \"busy_rank\": %lld", (long long)s->busy_rank);
     tsi_text_printf(text, ", \"memory_bytes\": %lld", (long long)s->memory_bytes);
     member(text, "scale", s->scale);
     if (!isnan(s->eval_loss)) member(text, "eval_loss", s->eval_loss);
@@ -98,6 +101,9 @@ static ts_status read_line(tsi_history *h, const char *line, int64_t last)
                         .memory_bytes = ts_json_int(ts_json_member(root, "memory_bytes"), 0),
                         .scale = real(root, "scale"),
                         .eval_loss = real(root, "eval_loss"),
+                        .busy_most = real(root, "busy_most"),
+                        .busy_least = real(root, "busy_least"),
+                        .busy_rank = ts_json_int(ts_json_member(root, "busy_rank"), 0),
                         .load_ratio = ts_json_real(ts_json_member(root, "load_ratio"), 0),
                         .load_entropy = ts_json_real(ts_json_member(root, "load_entropy"), 0),
                         .router_loss = ts_json_real(ts_json_member(root, "router_loss"), 0),

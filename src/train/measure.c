@@ -4,6 +4,8 @@
  * Events are read from the rank's ring after every step, before they are overwritten. */
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/error.h"
 #include "base/rank.h"
 #include "train/run.h"
 
@@ -24,6 +26,9 @@ ts_status tsi_measure_plan(tsi_run *run)
     p->optimizer_bytes = cost.optimizer_bytes;
     p->activation_bytes = cost.activation_bytes;
     run->planned = cost.memory;
+    run->cost = tsi_alloc(sizeof *run->cost);
+    if (!run->cost) return tsi_fail_memory("a plan", sizeof *run->cost);
+    *run->cost = cost;
     return TS_OK;
 }
 

@@ -83,6 +83,10 @@ static double loss_of(const ts_train_step *step)
 {
     return step->loss;
 }
+static double held_out_of(const ts_train_step *step)
+{
+    return step->eval_loss;
+}
 static double speed_of(const ts_train_step *step)
 {
     return step->tokens_per_second;
@@ -383,6 +387,7 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     summary(&out, run, result);
     tsi_text_add(&out, "<h2>Steps</h2><div class=\"curves\">");
     curve(&out, "loss", &run->history, loss_of);
+    curve(&out, "loss of held-out rows", &run->history, held_out_of);
     curve(&out, "tokens per second", &run->history, speed_of);
     curve(&out, "total norm of the gradients, before clipping", &run->history, norm_of);
     curve(&out, "learning rate", &run->history, rate_of);
@@ -398,8 +403,11 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     times(&out, "operator", t->op, t->op_count, 20);
     tsi_report_stages(&out, run);
     communication(&out, &run->measures.counts);
+    tsi_report_traffic(&out, run);
+    tsi_report_ranks(&out, run);
     memory(&out, run);
     mesh(&out, run);
+    tsi_report_layout(&out, run);
     configuration(&out, run->config);
     size_t length = out.length;
     char *text = tsi_text_take(&out);

@@ -21,6 +21,7 @@
 #include "tessera/checkpoint.h"
 #include "train/config.h"
 #include "train/stages.h"
+#include "train/tensorboard.h"
 
 typedef enum tsi_phase {
     TSI_PHASE_DATA,
@@ -56,6 +57,14 @@ typedef struct tsi_held_out { /* rows that are not trained on, and how the run d
     int64_t worse;           /* evaluations since the best */
 } tsi_held_out;
 
+typedef struct tsi_traffic { /* of one rank */
+    ts_mesh *mesh;
+    tsi_observer hears;
+    tsi_model_machine machine; /* whose seconds are counted */
+    int32_t count, reserved;
+    ts_train_traffic row[TS_TRAFFIC_MAX];
+} tsi_traffic;
+
 typedef struct tsi_run {
     ts_rank *me;
     const ts_train_config *config;
@@ -75,15 +84,20 @@ typedef struct tsi_run {
     ts_memory planned; /* by kind */
     tsi_measures measures;
     tsi_history history;
-    FILE *loads;     /* rank 0: experts.jsonl, from the first step with routers on; or NULL */
-    double seconds;  /* of all steps of this process */
-    int64_t skipped; /* steps left out, up to the latest, in a row */
-    bool late;       /* a step is told of while the next one runs on the device */
-    uint64_t id;     /* of the run, from its first step on: in its states and its log */
-    bool saving;     /* a save goes on in the background */
-    int lock;        /* rank 0: the file that is locked, or -1 */
-    bool keeps_best; /* a state with the best loss of held-out rows is saved */
-    bool tokenized;  /* a text was made into token files here */
+    tsi_tensorboard board;                     /* rank 0 */
+    ts_train_cost *cost;                       /* what was planned of this rank, or NULL */
+    tsi_traffic traffic;                       /* of one step, as it ran */
+    int64_t trace_first, trace_last, trace_ns; /* steps; when the first of them began, or 0 */
+    int64_t waited_ns; /* for other ranks, up to the step that was told last */
+    FILE *loads;       /* rank 0: experts.jsonl, from the first step with routers on; or NULL */
+    double seconds;    /* of all steps of this process */
+    int64_t skipped;   /* steps left out, up to the latest, in a row */
+    bool late;         /* a step is told of while the next one runs on the device */
+    uint64_t id;       /* of the run, from its first step on: in its states and its log */
+    bool saving;       /* a save goes on in the background */
+    int lock;          /* rank 0: the file that is locked, or -1 */
+    bool keeps_best;   /* a state with the best loss of held-out rows is saved */
+    bool tokenized;    /* a text was made into token files here */
     char mesh_text[256];
 } tsi_run;
 
@@ -148,19 +162,14 @@ bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forec
                             ts_train_cost *out);
 
 /* ---- traffic */
-typedef struct tsi_traffic { /* of one rank */
-    ts_mesh *mesh;
-    tsi_observer hears;
-    tsi_model_machine machine; /* whose seconds are counted */
-    int32_t count, reserved;
-    ts_train_traffic row[TS_TRAFFIC_MAX];
-} tsi_traffic;
 ts_status tsi_traffic_begin(tsi_traffic *traffic, ts_mesh *mesh);
 void tsi_traffic_end(tsi_traffic *traffic);
 
 /* ---- what lies where */
 /* Axes and parameters of a materialised model into *out. */
 ts_status tsi_describe_model(ts_model *model, ts_train_cost *out);
+/* Bytes of parameters become those of the rank with most, of this one and those before. */
+void tsi_describe_merge(ts_train_cost *most, const ts_train_cost *one);
 
 /* ---- the model */
 typedef struct tsi_declare_how {
@@ -200,7 +209,16 @@ void tsi_history_close(tsi_history *history);
 /* Between backward and update: reads, logs and tells what routers did, moves biases. [coll] */
 ts_status tsi_run_routers(tsi_run *run, ts_train_step *step);
 
+/* ---- traces of chosen steps: OUTPUT/trace.json */
+ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last); /* "10-12"; "": none */
+void tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns);
+bool tsi_trace_is_due(const tsi_run *run, int64_t step); /* after so many steps */
+ts_status tsi_trace_write(tsi_run *run);                 /* [coll] */
+
 /* ---- the page */
 ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result);
+void tsi_report_traffic(struct tsi_text *out, const tsi_run *run);
+void tsi_report_layout(struct tsi_text *out, const tsi_run *run);
+void tsi_report_ranks(struct tsi_text *out, const tsi_run *run);
 
 #endif

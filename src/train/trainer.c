@@ -219,7 +219,10 @@ static ts_status resume(tsi_run *run)
     char path[TSI_CONFIG_TEXT_MAX];
     TSI_TRY(tsi_train_path(run->config, "train.jsonl", path));
     run->history.run = run->id;
-    return tsi_history_open(&run->history, path, run->plan.step_first);
+    TSI_TRY(tsi_history_open(&run->history, path, run->plan.step_first));
+    if (!run->config->log.tensorboard) return TS_OK;
+    TSI_TRY(tsi_train_path(run->config, "tensorboard", path));
+    return tsi_tensorboard_open(&run->board, path);
 }
 
 static ts_status set_up(tsi_run *run)
@@ -236,6 +239,7 @@ static ts_status set_up(tsi_run *run)
     const tsi_rank_device *device = tsi_rank_device_of(run->me);
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
+    TSI_TRY(tsi_trace_parse(c->log.trace, &run->trace_first, &run->trace_last));
     run->keeps_best = keep.best > 0 && run->held_out.loader;
     run->late = run->options->late && device && !device->device->host_readable &&
                 run->scale.every == 0 && !run->stages;
@@ -372,17 +376,42 @@ static ts_status judge_step(tsi_run *run, int64_t step, int64_t number, ts_train
     return TS_OK;
 }
 
-/* Every rank learns whether rank 0 wants to stop, and the most memory that any of them holds. */
-static ts_status agree(tsi_run *run, int64_t *stop, int64_t *memory)
+/* Of this rank, and the largest of all ranks. */
+typedef struct agreed {
+    int64_t stop;   /* what the callbacks want */
+    int64_t memory; /* the most that was held */
+    /* Time not spent on waiting: the most, with the rank in the last digits, and minus the least.
+     */
+    int64_t busy_most, busy_least;
+} agreed;
+#define BUSY_RANKS ((int64_t)1 << 20) /* times and ranks share 63 bits: 2 hours, a million */
+
+static ts_status agree(tsi_run *run, agreed *words)
 {
-    int64_t word[2] = { *stop, *memory };
     ts_array array = TS_INIT(ts_array);
-    array.data = word;
-    array.meta = (ts_meta){ .shape = TS_SHAPE(2), .dtype = TS_DTYPE_I64 };
-    TSI_TRY(ts_group_all_reduce(run->all, &array, &array, TS_REDUCE_MAX, NULL));
-    *stop = word[0];
-    *memory = word[1];
-    return TS_OK;
+    array.data = words;
+    array.meta =
+        (ts_meta){ .shape = TS_SHAPE(sizeof *words / sizeof(int64_t)), .dtype = TS_DTYPE_I64 };
+    return ts_group_all_reduce(run->all, &array, &array, TS_REDUCE_MAX, NULL);
+}
+
+/* The time since the step before was told, less what this rank waited for others. */
+static void note_busy(tsi_run *run, int64_t told, agreed *words)
+{
+    int64_t waited = run->measures.times.comm_ns - run->waited_ns;
+    int64_t busy = tsi_clock_ns() - told - waited;
+    run->waited_ns += waited;
+    if (busy < 0) busy = 0;
+    words->busy_most = busy / 1000 * BUSY_RANKS + ts_rank_index(run->me) % BUSY_RANKS;
+    words->busy_least = -(busy / 1000);
+}
+
+static void take_agreed(const agreed *words, ts_train_step *s)
+{
+    s->memory_bytes = words->memory;
+    s->busy_rank = words->busy_most % BUSY_RANKS;
+    s->busy_most = 1e-6 * (double)(words->busy_most / BUSY_RANKS);
+    s->busy_least = -1e-6 * (double)words->busy_least;
 }
 
 static void fill_speed(tsi_run *run, ts_train_step *s, double seconds)
@@ -452,20 +481,24 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
                            int64_t *stop)
 {
     ts_train_step *s = &open->s;
-    int64_t wish = 0, memory = 0;
     TSI_TRY(judge_step(run, s->step - 1, open->number, s));
     open->number = 0;
     TSI_TRY(evaluate(run, s, told));
     tsi_measure_step(run);
-    s->memory_bytes = run->measures.memory_peak;
-    TSI_TRY(agree(run, &wish, &s->memory_bytes));
+    agreed words = { .memory = run->measures.memory_peak };
+    note_busy(run, *told, &words);
+    TSI_TRY(agree(run, &words));
+    take_agreed(&words, s);
     int64_t now = tsi_clock_ns();
     fill_speed(run, s, (double)(now - *told) * 1e-9);
     *told = now;
-    if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_history_add(&run->history, s));
-    wish = ask(run, s);
-    TSI_TRY(agree(run, &wish, &memory));
-    if (wish > *stop) *stop = wish;
+    if (ts_rank_index(run->me) == 0) {
+        TSI_TRY(tsi_history_add(&run->history, s));
+        TSI_TRY(tsi_tensorboard_add(&run->board, s));
+    }
+    words = (agreed){ .stop = ask(run, s) };
+    TSI_TRY(agree(run, &words));
+    if (words.stop > *stop) *stop = words.stop;
     if (*stop == 0 && tsi_eval_is_over(run)) *stop = 1;
     out->step = s->step;
     out->loss = s->loss;
@@ -483,13 +516,19 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
                             .steps = c->train.steps,
                             .eval_loss = (double)NAN },
                           0 };
-        TSI_TRY(take_step(run, step, &now.s, &mark));
+        tsi_trace_begin(run, step + 1, told);
+        bool counted = step == run->plan.step_first + 1; /* caches are filled, orders noted */
+        if (counted) TSI_TRY(tsi_traffic_begin(&run->traffic, tsi_model_mesh(run->model)));
+        ts_status status = take_step(run, step, &now.s, &mark);
+        if (counted) tsi_traffic_end(&run->traffic);
+        TSI_TRY(status);
         now.number = ts_optimizer_begun(run->optimizer);
         if (before.number) TSI_TRY(tell_step(run, &before, out, &told, &stop));
         before = now;
         bool waits =
             run->late && !save_is_due(run, step + 1, stop) && !tsi_eval_is_due(run, step + 1);
         if (!waits) TSI_TRY(tell_step(run, &before, out, &told, &stop));
+        if (tsi_trace_is_due(run, step + 1)) TSI_TRY(tsi_trace_write(run));
         TSI_TRY(tsi_state_poll(run));
         if (!waits && save_is_due(run, step + 1, stop))
             TSI_TRY(tsi_state_save(run, step + 1, worth(run, out)));
@@ -623,6 +662,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (status == TS_OK) status = loop(&run, out);
     if (status == TS_OK) status = finish(&run, out);
     tsi_history_close(&run.history);
+    tsi_tensorboard_close(&run.board);
     if (run.loads) fclose(run.loads);
     ts_state_destroy(run.state);
     ts_optimizer_destroy(run.optimizer);
@@ -632,6 +672,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     ts_loader_close(run.loader);
     tsi_eval_close(&run);
     tsi_free(run.row);
+    tsi_free(run.cost);
     ts_mesh_release(run.mesh);
     tsi_output_close(&run);
     return status;

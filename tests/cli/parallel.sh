@@ -41,6 +41,16 @@ grep -q '"roles": "fsdp, tp", "mesh": "fsdp=2, tp=2"' "$work/pair.json" && ! gre
 says experts_of_none 0 "the model has none" "$tessera" verify parallel --only "fsdp, ep" --json
 says bad_role 2 'roles are replicate, fsdp' "$tessera" verify parallel --only "fsdp, dpp"
 says no_model 2 'No such file' "$tessera" verify parallel --models "$work/none"
+# Commands of the documents run: training for two steps, the rules of one operator.
+while read -r command; do
+    case $command in
+    *--plan-only*) ;;
+    "tessera train "*) command="$command --set train.steps=2 --set train.output=$work/run --set log.sample=0" ;;
+    "tessera verify rules") command="$command add" ;;
+    "tessera verify parallel") command="$command --sample 2" ;;
+    esac
+    succeeds "$command" eval "\"$build\"/bin/$command"
+done < <(sed -n '/^```/,/^```/s/^\(tessera [^#]*[^# ]\) *\(#.*\)*$/\1/p' README.md docs/training.md docs/parallel.md)
 # The table that is printed in the documents has these rows.
 while read -r row; do
     grep -qF "$row" docs/parallel.md || fail "docs/parallel.md has the row: $row"

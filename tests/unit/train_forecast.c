@@ -54,19 +54,20 @@ static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
 /* Below 512 ranks all layers are run, so both ways can be compared. */
 TS_TEST(few_layers_tell_of_all)
 {
-    static const char *const row[][3] = {
+    static const char *const row[][4] = {
         { "llama3-8b", "fsdp=8", "parallel.recompute=none" },
         { "llama3-8b", "fsdp=4, tp=2", "parallel.recompute=full" },
         { "llama3-70b", "fsdp=8, tp=4", "parallel.recompute=select" },
         { "llama3-70b", "replicate=2, fsdp=4", "parallel.recompute=4" },
         { "llama3-405b", "fsdp=8, cp=2, tp=4", "parallel.reshard=no" },
-        { "qwen3-30b-a3b", "fsdp=8", "parallel.ep=4" },
+        { "qwen3-30b-a3b", "fsdp=8", "parallel.ep=4", "data.context=64" },
         { "mixtral-8x7b", "fsdp=4, tp=2", NULL },
-        { "deepseek-v3", "fsdp=16, tp=2", "parallel.ep=8" },
+        { "deepseek-v3", "fsdp=16, tp=2", "parallel.ep=8", "data.context=64" },
     };
     int taken = 0;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         ts_train_config *config = published(t, row[i][0], row[i][1], row[i][2]);
+        if (row[i][3]) TEST_OK(t, ts_train_config_set(config, row[i][3]));
         static ts_train_cost few, all;
         bool said = tsi_forecast_by_layers(config, ts_train_forecast, &few);
         TEST_OK(t, ts_train_forecast(config, &all));
