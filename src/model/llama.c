@@ -45,6 +45,26 @@ typedef struct attention {
     ts_tensor *q_norm, *k_norm; /* Qwen3 */
 } attention;
 
+/* Does a rank hold a part of each head's elements? With one head on several ranks the cut of the
+ * weights goes through it. */
+static bool heads_are_cut(const ts_tensor *x_BHTD)
+{
+    const ts_layout *layout = x_BHTD ? ts_tensor_layout(x_BHTD) : NULL;
+    const ts_sharding *sharding = layout ? ts_layout_sharding(layout) : NULL;
+    for (int32_t k = 0; sharding && k < ts_sharding_ndim(sharding); k++) {
+        ts_placement p = ts_sharding_placement(sharding, k);
+        bool cuts = p.kind != TS_PLACE_REPLICATE && p.kind < TS_PLACE_PARTIAL;
+        if (cuts && p.dim_last == 3) return true;
+    }
+    return false;
+}
+
+/* Where it lies, since nobody else wants it; a head that is cut is put together, elsewhere. */
+static ts_tensor *rotate(ts_tensor *x_BHTD, ts_tensor *table)
+{
+    return heads_are_cut(x_BHTD) ? ts_rope(x_BHTD, table) : ts_rope_(x_BHTD, table);
+}
+
 static void attention_forward(void *state, const ts_module_io *io)
 {
     const attention *a = state;
@@ -59,7 +79,7 @@ static void attention_forward(void *state, const ts_module_io *io)
         ts_tensor *norm = i == Q ? a->q_norm : a->k_norm;
         qkv[i] = tsi_part_heads(flat[i], i == Q ? c->heads : c->kv_heads, c->head_dim);
         qkv[i] = norm ? ts_rope(ts_rms_norm(qkv[i], norm, c->norm_epsilon), table)
-                      : ts_rope_(qkv[i], table); /* nobody else wants it: where it lies */
+                      : rotate(qkv[i], table);
     }
     /* Beside q and k in memory, so taken when they have been rotated. */
     qkv[V] = tsi_part_heads(flat[V], c->kv_heads, c->head_dim);
