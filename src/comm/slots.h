@@ -45,7 +45,7 @@ typedef struct tsi_comm_rank {
     ts_group *groups;            /* all handles, so that none leaks */
     ts_work *flight;             /* asynchronous operations that were not waited for yet */
     ts_work *spare;              /* freed handles, kept for reuse */
-    tsi_copies *copies;           /* freed ones, a few */
+    tsi_copies *copies;          /* freed ones, a few */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     bool batch_open;
     bool left;     /* tsi_comm_leave was called */
@@ -92,14 +92,14 @@ void tsi_team_free(tsi_team *team);
 /* Memory for what an operation keeps of its caller's lists. NULL: there is none (not recorded). */
 void *tsi_copies_take(tsi_comm_rank *comm, size_t bytes);
 void tsi_copies_put(tsi_comm_rank *comm, void *memory); /* accepts NULL */
-ts_work *tsi_work_take(tsi_comm_rank *comm);          /* zeroed, not linked; NULL: recorded */
-void tsi_work_tell(ts_work *work);                    /* observers: it was waited for */
-void tsi_work_put(ts_work *work);                     /* frees what it keeps; unlinks it */
-void tsi_work_link(ts_work *work);                    /* into comm->flight */
-ts_status tsi_work_complete(ts_work *work);           /* waits, records the error; does not free */
-ts_status tsi_work_launch(ts_work *work);             /* start, or run at once when alone */
-void tsi_work_forget_all(tsi_comm_rank *comm);        /* all in flight are complete */
-void tsi_batch_drop(tsi_comm_rank *comm);             /* frees what was issued and never started */
+ts_work *tsi_work_take(tsi_comm_rank *comm);            /* zeroed, not linked; NULL: recorded */
+void tsi_work_tell(ts_work *work);                      /* observers: it was waited for */
+void tsi_work_put(ts_work *work);                       /* frees what it keeps; unlinks it */
+void tsi_work_link(ts_work *work);                      /* into comm->flight */
+ts_status tsi_work_complete(ts_work *work);    /* waits, records the error; does not free */
+ts_status tsi_work_launch(ts_work *work);      /* start, or run at once when alone */
+void tsi_work_forget_all(tsi_comm_rank *comm); /* all in flight are complete */
+void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and never started */
 /* Status and error record of a work, without marking it done; the event of an asynchronous one
  * ends. */
 void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence);

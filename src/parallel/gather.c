@@ -148,8 +148,8 @@ ts_status tsi_unit_gather(tsi_unit *u)
         if (p->slice && !p->other) status = ts_rank_status(u->rank);
     }
     ts_scope_close(scope);
+    if (status == TS_OK) status = tsi_unit_count_gather(u);
     if (status != TS_OK) return status;
-    u->gathered++;
     u->state = TSI_UNIT_COMING;
     if (u->all) u->all->stats.gathers++;
     return TS_OK;

@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/intmath.h"
+#include "base/keep.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "parallel/common.h"
@@ -285,13 +286,31 @@ static ts_status wait_for(tsi_unit *u, int64_t member)
     return status;
 }
 
-ts_status tsi_unit_alone(tsi_unit *u)
+static ts_status be_alone(void *unit)
 {
-    if (!u->shared || tsi_world_describes(u->rank->world)) return TS_OK;
+    tsi_unit *u = unit;
     int64_t size = ts_group_size(u->group), me = ts_group_index(u->group);
     for (int64_t i = 0; i < size; i++)
         if (i != me) TSI_TRY(wait_for(u, i));
     return TS_OK;
+}
+
+/* Counts, waits and releases are part of a step that runs again (base/keep.h). */
+ts_status tsi_unit_alone(tsi_unit *u)
+{
+    if (!u->shared || tsi_world_describes(u->rank->world)) return TS_OK;
+    return tsi_keep_work(u->rank, (tsi_kept_work){ be_alone, u, NULL });
+}
+
+static ts_status count_gather(void *unit)
+{
+    ((tsi_unit *)unit)->gathered++;
+    return TS_OK;
+}
+
+ts_status tsi_unit_count_gather(tsi_unit *u)
+{
+    return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL });
 }
 
 static void tell_released(tsi_unit *u, uint32_t count)
@@ -302,9 +321,16 @@ static void tell_released(tsi_unit *u, uint32_t count)
     if (atomic_load_explicit(&u->shared->waiting, memory_order_seq_cst) > 0) tsi_wake_all(word);
 }
 
+static ts_status let_go(void *unit)
+{
+    tsi_unit *u = unit;
+    tell_released(u, u->gathered);
+    return TS_OK;
+}
+
 void tsi_unit_let_go(tsi_unit *u)
 {
-    tell_released(u, u->gathered);
+    (void)tsi_keep_work(u->rank, (tsi_kept_work){ let_go, u, NULL }); /* recorded if it fails */
 }
 
 /* Peers may have gathered it more often; they do not wait for this rank until it joins again. */

@@ -131,6 +131,7 @@ ts_status tsi_unit_adopt(tsi_unit *u);           /* values move into their slice
 ts_status tsi_unit_fence(tsi_unit *u);           /* [coll] */
 ts_status tsi_unit_alone(tsi_unit *u);           /* no peer reads its slices any more */
 void tsi_unit_let_go(tsi_unit *u);               /* this rank does not read its peers' */
+ts_status tsi_unit_count_gather(tsi_unit *u);    /* it does, from now on */
 void tsi_unit_forget_shared(tsi_unit *u); /* a step was abandoned: the next gather joins again */
 ts_tensor *tsi_param_shown(tsi_unit_param *p); /* of the room, made on first use; NULL: recorded */
 void tsi_unit_leave_shared(tsi_unit *u);

@@ -442,8 +442,9 @@ ts_status tsi_list_reserve(const tsi_list_op *op, ts_rank *rank, int64_t count, 
     if (!mine) return ts_rank_status(rank);
     const tsi_device *device = mine->device;
     if (!device->defer || device->host_readable) return TS_OK;
-    /* A task that failed in the queue would take along what is posted behind it. */
-    TSI_TRY(tsi_rank_device_sync(rank));
+    /* A task that failed in the queue would take along what is posted behind it. What is kept has
+     * run already. */
+    if (!tsi_keeps(rank)) TSI_TRY(tsi_rank_device_sync(rank));
     if (device->reserve) TSI_TRY(device->reserve(device, mine->queue));
     size_t bytes = sizeof(deferred_list) + (size_t)count * sizeof(tsi_list_item);
     *out = tsi_alloc(bytes + op->attribute_bytes);
