@@ -23,6 +23,7 @@
 PLAIN(ts_backward_options)
 PLAIN(ts_fsdp_options)
 PLAIN(ts_group_options)
+PLAIN(ts_grouped_mlp_options)
 PLAIN(ts_comm_options)
 PLAIN(ts_cut_options)
 PLAIN(ts_convert_options)

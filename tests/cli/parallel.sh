@@ -33,11 +33,13 @@ rows=$(grep -c '=' <<< "$table")
 case $table in *"77 of 77 agree"*"22 mean nothing"*) pass "three families" ;; *) fail "three families" "$table" ;; esac
 agree "a sample of another seed" --sample 12 --seed $seed
 agree "a sample on the queue" --sample 8 --seed $seed --device queue
-agree "models of files" --sample 10 --seed $seed --models tests/golden/models/deepseek_v3 tests/golden/models/mixtral_window
+agree "models of files" --sample 10 --seed $seed --models \
+    tests/golden/models/deepseek_v3 tests/golden/models/mixtral_window
 agree "one key head on several ranks" --only "tp, pp" --models tests/golden/models/mixtral_window
 # What is compared is not the same run twice: sums of several ranks differ in the last bits.
 "$tessera" verify parallel --only "fsdp, tp" --json > "$work/pair.json"
-grep -q '"roles": "fsdp, tp", "mesh": "fsdp=2, tp=2"' "$work/pair.json" && ! grep -q '"difference": 0[,}]' "$work/pair.json" &&
+grep -q '"roles": "fsdp, tp", "mesh": "fsdp=2, tp=2"' "$work/pair.json" &&
+    ! grep -q '"difference": 0[,}]' "$work/pair.json" &&
     pass "differences are measured" || fail "differences are measured" "$(cat "$work/pair.json")"
 says experts_of_none 0 "the model has none" "$tessera" verify parallel --only "fsdp, ep" --json
 says bad_role 2 'roles are replicate, fsdp' "$tessera" verify parallel --only "fsdp, dpp"

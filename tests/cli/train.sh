@@ -40,20 +40,23 @@ for plan in gpt2-124m llama3-8b llama3-70b llama3-405b mixtral-8x7b; do
     says plan_$plan 0 '"step_seconds"' "$tessera" train examples/train/$plan.ini --plan-only --json
 done
 says plan_places 0 'fsdp:S(0)[1] tp:S(0)[0]' "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
-says plan_groups 0 '8 apart, in 8 groups: 0 8 ..' "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
+says plan_groups 0 '8 apart, in 8 groups: 0 8 ..' \
+    "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
 says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
     --set model.vocab=0
 # Sizes that have to agree are refused before anything is made, with what would do.
 nearest() { # name words settings
-    says "fits_$1" 1 "$2" "$tessera" train examples/train/tales.ini --plan-only --gflops 1 --set "$3" --set "${4:-log.report=1}"
+    says "fits_$1" 1 "$2" \
+        "$tessera" train examples/train/tales.ini --plan-only --gflops 1 --set "$3" --set "${4:-log.report=1}"
 }
 nearest batch 'train.accumulate could be 2 or 4' train.accumulate=3
 nearest kv_heads 'model.kv_heads: 4 heads are no multiple of 3; it could be 2 or 4' model.kv_heads=3
 nearest heads 'model.heads: a width of 96 cannot be cut into 5 heads; it could be 4 or 6' model.heads=5
 nearest head_dim 'it could be 6 or 8' model.head_dim=7
 nearest experts 'model.experts: the family mixtral has experts' model.family=mixtral
-nearest ep 'groups of 3 do not divide the 8 ranks of the mesh "fsdp=8"; it could be 2 or 4' parallel.ep=3 parallel.mesh=fsdp=8
+nearest ep 'groups of 3 do not divide the 8 ranks of the mesh "fsdp=8"; it could be 2 or 4' \
+    parallel.ep=3 parallel.mesh=fsdp=8
 nearest context 'data.context: is 128, model.positions 64; it could be 64' model.positions=64
 says explain_key 0 'whole number from 1 to 1e+12, by default 100' "$tessera" train --explain train.steps
 says explain_value 0 'train.steps = 4' "$tessera" train "$work/a.ini" --explain train.steps
