@@ -159,7 +159,7 @@ grep -q '"scale": 65536' "$work/half/train.jsonl" && pass "the log has the scale
 says overflow 1 "were not changed" "$tessera" train "$work/a.ini" --set train.output="$work/over" \
     --set model.compute=f16 --set train.loss_scale=1e12
 says bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set model.compute=bf17
-says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 --context 16 \
+says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 2 --vocab 64 --context 16 \
     --seconds 1 --json
 
 # ---- repair 35: steps that are not finite do not go on for ever, and what cannot be written is said --------------
