@@ -131,10 +131,12 @@ TS_TEST(train_pipeline_states_of_any)
     remove_folder(&f);
 }
 
-/* What is planned is what the rank with most holds: activations by the schedule. */
+/* What schedules keep more than another is what was planned: kernels' own memory, which is not
+ * planned, is the same in all. */
 TS_TEST(train_pipeline_memory)
 {
     static const char *const schedules[] = { "1F1B", "GPipe", "ZBVZeroBubble" };
+    double held[3] = { 0 }, planned[3] = { 0 };
     folder f = make_folder(t);
     for (int i = 0; i < 3; i++) {
         outcome o = { 0 };
@@ -151,12 +153,16 @@ TS_TEST(train_pipeline_memory)
         TEST_OK(t, ts_train_config_parse(config, "small", small));
         TEST_OK(t, ts_train_config_parse(config, "more", more));
         TEST_OK(t, ts_train_forecast(config, &cost));
-        double ratio = (double)o.memory / (double)cost.memory.peak;
-        TEST_SAY(t, ratio > 0.9 && ratio < 1.1, "%s: held %lld, planned %lld", schedules[i],
-                 (long long)o.memory, (long long)cost.memory.peak);
         TEST_EQ(t, cost.place_count, 2);
+        held[i] = (double)o.memory;
+        planned[i] = (double)cost.memory.peak;
+        double error = (held[i] - held[0]) - (planned[i] - planned[0]);
+        TEST_SAY(t, fabs(error) <= 0.05 * planned[i],
+                 "%s: held %.0f, planned %.0f; 1F1B %.0f, %.0f", schedules[i], held[i], planned[i],
+                 held[0], planned[0]);
         ts_train_config_destroy(config);
     }
+    TEST_CHECK(t, planned[1] > 1.2 * planned[0]);
     remove_folder(&f);
 }
 
