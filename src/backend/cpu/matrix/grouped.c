@@ -3,17 +3,18 @@
  *
  *   rows sorted by group (a counting sort)  ->  packed, group after group  ->  products  ->  back
  *
- * A group's rows are cut into pieces of PIECE, so that few groups with many rows use all threads,
- * too. Rows whose group another rank holds are in nobody's list and come out as zeros.
+ * A group's rows are cut into pieces, so that few groups with many rows use all threads, too; of
+ * many rows the pieces are larger, since every product packs its matrix anew. Rows whose group
+ * another rank holds are in nobody's list and come out as zeros.
  *
- * INV: pieces depend on the groups alone, so the number of threads does not change a bit. */
+ * INV: pieces depend on the rows' groups alone, so the number of threads does not change a bit. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/error.h"
 
-enum { PIECE = 128 };
+enum { PIECE = 128, PIECE_MAX = 512 };
 
 typedef struct piece {
     int64_t group, begin, end; /* sorted rows */
@@ -76,9 +77,11 @@ static void place_rows(sorted *s)
 
 static void cut_pieces(sorted *s)
 {
+    int64_t length = s->held / (64 * PIECE) * PIECE;
+    length = length < PIECE ? PIECE : length > PIECE_MAX ? PIECE_MAX : length;
     for (int64_t g = 0; g < s->groups; g++)
-        for (int64_t at = s->first[g]; at < s->first[g + 1]; at += PIECE) {
-            int64_t end = at + PIECE < s->first[g + 1] ? at + PIECE : s->first[g + 1];
+        for (int64_t at = s->first[g]; at < s->first[g + 1]; at += length) {
+            int64_t end = at + length < s->first[g + 1] ? at + length : s->first[g + 1];
             s->piece[s->piece_count++] = (piece){ g, at, end };
         }
 }
