@@ -180,7 +180,7 @@ static const float *hide(const backward *w, const state *s, const block *k, int6
     if (k->run->bits < 0) return k->base;
     const int32_t key = (int32_t)row;
     for (int64_t i = 0; i < w->queries && !k->holes; i++)
-        s->hidden[i] = ((key >= k->sees[0][i]) & (key < k->sees[1][i])) ? k->base[i] : INFINITY;
+        s->hidden[i] = key >= k->sees[0][i] && key < k->sees[1][i] ? k->base[i] : INFINITY;
     if (!k->holes) return s->hidden;
     bool computed = row < k->columns;
     const uint64_t *bits = tsi_mask_tile_bits(w->a.blocks, k->run, 0) + (computed ? row / 64 : 0);
