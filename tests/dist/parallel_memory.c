@@ -78,6 +78,7 @@ typedef struct outcome {
     test *t;
     const memory_case *c;
     int64_t peak, states; /* of rank 0 */
+    int64_t held;         /* parameters, gradients, moments and what is gathered, at most */
 } outcome;
 
 static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory *real)
@@ -123,6 +124,8 @@ static ts_status compare(ts_rank *me, void *argument)
     if (ts_rank_index(me) == 0) {
         o->peak = real.peak;
         o->states = cost.weight_bytes + cost.optimizer_bytes + cost.gradient_bytes;
+        o->held = real.most[TS_MEMORY_PARAMETER] + real.most[TS_MEMORY_GRADIENT] +
+                  real.most[TS_MEMORY_OPTIMIZER] + real.most[TS_MEMORY_GATHERED];
     }
     ts_optimizer_destroy(optimizer);
     ts_model_destroy(model);
@@ -166,4 +169,22 @@ TS_TEST(fsdp_20_memory_of_copies)
     double grown = (double)(beyond[1] - beyond[0]) / (double)beyond[0];
     TEST_SAY(t, fabs(grown) < 0.02, "%lld bytes with 6 layers, %lld with 12", (long long)beyond[0],
              (long long)beyond[1]);
+}
+
+/* Four ranks hold a quarter of the states each, and two units: that which backward fills and that
+ * which is on its way. The largest unit is an embedding of 260 rows. */
+TS_TEST(fsdp_memory_is_a_part_and_two_units)
+{
+    static const memory_case row[] = {
+        { .name = "alone", .mesh = "fsdp=1", .rows = 4, .ranks = 1, .layers = 8 },
+        { .name = "cut", .mesh = "fsdp=4", .rows = 4, .ranks = 4, .layers = 8 },
+    };
+    outcome o[2] = { { .t = t, .c = &row[0] }, { .t = t, .c = &row[1] } };
+    run_case(&o[0]);
+    run_case(&o[1]);
+    int64_t unit = 260 * 48 * (int64_t)sizeof(float);
+    int64_t block = (48 * 24 * 3 + 48 * 48 + 3 * 48 * 128 + 2 * 48) * (int64_t)sizeof(float);
+    if (block > unit) unit = block;
+    TEST_SAY(t, o[1].held <= o[0].states / 4 + 2 * unit, "%lld of %lld, and units of %lld",
+             (long long)o[1].held, (long long)o[0].states, (long long)unit);
 }
