@@ -6,6 +6,7 @@
 
 #include "parallel_util.h"
 
+#include "parallel/lend.h"
 #include "parallel/unit.h"
 
 static const ts_fsdp_options plain_options = { .struct_size = sizeof plain_options };
@@ -207,5 +208,27 @@ TS_TEST_RANKS(fsdp_updates_write_mirrors, 1, 2, 3)
         ts_scope_close(scope);
         TEST_SAY(t, difference == 0, "the mirror differs by %g", difference);
     }
+    net_end(&n);
+}
+
+/* What stages lend each other and what units share are two things of one world. */
+TS_TEST_RANKS(fsdp_beside_loans, 2)
+{
+    if (!tsi_lends(t->me)) return;
+    net n = net_of(2, 6, 4);
+    ts_mesh *self = ts_mesh_self(t->me);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tensor *x = ts_full(3, self, TS_DTYPE_F64, TS_SHAPE(5), NULL);
+    uint64_t number = tsi_lend(x);
+    TEST_CHECK(t, number != 0);
+    net_declare(&n, ts_mesh_create(t->me, "fsdp=*"), false);
+    TEST_OK(t, net_begin(&n, &plain_options));
+    double norm = NAN;
+    net_step(&n, 0, &norm);
+    TEST_SAY(t, isfinite(norm), "%g", norm);
+    ts_meta meta = { .shape = TS_SHAPE(5), .dtype = TS_DTYPE_F64 };
+    ts_tensor *back = tsi_borrow(t->me, number, &meta, ts_layout_sharding(ts_tensor_layout(x)));
+    TEST_EQ(t, (int64_t)sum_of(t, back), 15);
+    ts_scope_close(scope);
     net_end(&n);
 }
