@@ -262,15 +262,6 @@ typedef struct tsi_cuda_sort_args {
     int32_t dtype, whole, descending, mask; /* mask: ones and zeros instead, and no places */
 } tsi_cuda_sort_args;
 
-/* scan.cu: running sums or products of lines of `length`, a block each; backwards with negative
- * steps from the last element. */
-typedef struct tsi_cuda_scan_args {
-    tsi_cuda_space space; /* the lines */
-    tsi_cuda_operand from, to;
-    int64_t from_step, to_step, length;
-    int32_t from_dtype, to_dtype, product, reserved;
-} tsi_cuda_scan_args;
-
 /* index.cu: along dim `dim` an index says where. The space is that of the index. */
 typedef struct tsi_cuda_index_args {
     tsi_cuda_space space;
