@@ -101,7 +101,10 @@ grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/r
     pass "the report has curves and communication" || fail "the report has curves and communication" ""
 says shown 0 "ms after the start" "$tessera" train "$work/a.ini" --set train.output="$work/shown" --trace 2-3 \
     --set log.tensorboard=1 --set log.every=1 --set train.eval_every=2 --set data.held_out="$work/text.txt"
-case $said in *"held out "*"step 3/4"*"best loss"*) pass "evaluations and every step are told" ;; *) fail "evaluations" "$said" ;; esac
+case $said in
+*"held out "*"step 3/4"*"best loss"*) pass "evaluations and every step are told" ;;
+*) fail "evaluations" "$said" ;;
+esac
 for words in 'by axis and kind' 'Where parameters lie' 'is the slowest most often' 'loss of held-out rows'; do
     succeeds "the report has: $words" grep -q "$words" "$work/shown/report.html"
 done
@@ -114,11 +117,13 @@ for i in 1 2 3 4 5 6; do echo "{\"text\": \"Line $i of the other text.\"}"; done
 cat "$work/a.ini" > "$work/mix.ini" && printf '[data]\npath = text.txt, more.jsonl\nweights = 3, 1\n' >> "$work/mix.ini"
 says mixed 0 "done after step 4" "$tessera" train "$work/mix.ini" --set train.output="$work/mixed"
 cp "$work/mixed/train.jsonl" "$work/mixed.jsonl"
-says mixed_part 0 "after step 2" "$tessera" train "$work/mix.ini" --set train.output="$work/mixed" --set train.resume=0 \
+says mixed_part 0 "after step 2" "$tessera" train "$work/mix.ini" --set train.output="$work/mixed" \
+    --set train.resume=0 \
     --set train.stop_after=2
 says mixed_on 0 "going on after step 2" "$tessera" train "$work/mix.ini" --set train.output="$work/mixed"
 losses_of() { sed 's/.*"loss": \([0-9.]*\).*/\1/' "$1"; }
-[ "$(losses_of "$work/mixed.jsonl")" = "$(losses_of "$work/mixed/train.jsonl")" ] && pass "sources go on where they were" ||
+[ "$(losses_of "$work/mixed.jsonl")" = "$(losses_of "$work/mixed/train.jsonl")" ] &&
+    pass "sources go on where they were" ||
     fail "sources go on where they were" "$(losses_of "$work/mixed.jsonl") $(losses_of "$work/mixed/train.jsonl")"
 says few_weights 1 'data.weights: "3" has no number for' "$tessera" train "$work/mix.ini" --set data.weights=3
 says many_weights 1 'has more numbers than' "$tessera" train "$work/mix.ini" --set "data.weights=3, 1, 1"
