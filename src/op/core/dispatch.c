@@ -880,6 +880,13 @@ static inline ts_status tell(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args
     return ts_rank_status(rank);
 }
 
+/* What the call draws from; 0: it draws nothing. */
+static uint64_t stream_of(ts_rank *rank, const tsi_op_state *state, const tsi_op_desc *op)
+{
+    if (!(op->flags & TSI_OP_RANDOM)) return 0;
+    return state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
+}
+
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
 {
     for (int32_t o = 0; o < args->op->output_count; o++)
@@ -891,11 +898,14 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);
     if (TSI_UNLIKELY(state->check_plans)) TSI_TRY(check_plan(plan));
-    uint64_t stream = 0;
-    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM))
-        stream = state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
-    ts_status status = TSI_LIKELY(plan->is_short) ? run_short(rank, state, plan, args, out)
-                                                  : run_long(rank, state, plan, args, stream, out);
+    uint64_t stream = 0; /* the short way draws nothing */
+    ts_status status;
+    if (TSI_LIKELY(plan->is_short)) {
+        status = run_short(rank, state, plan, args, out);
+    } else {
+        stream = stream_of(rank, state, args->op);
+        status = run_long(rank, state, plan, args, stream, out);
+    }
     if (status == TS_OK) status = tell(rank, plan, args, stream, out);
     for (int32_t o = 0; status != TS_OK && o < args->op->output_count; o++)
         out[o] = NULL;
@@ -958,7 +968,7 @@ static ts_status run_into(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, ts_tensor *const *into)
 {
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    uint64_t stream = args->op->flags & TSI_OP_RANDOM ? tsi_random_stream(rank, NULL) : 0;
+    uint64_t stream = stream_of(rank, state, args->op);
     bool direct = writes_there(plan, args, into);
     if (direct) memcpy(out, into, (size_t)plan->output_count * sizeof *out);
     ts_status status = run_long(rank, state, plan, args, stream, out);

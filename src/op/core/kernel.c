@@ -313,7 +313,7 @@ static ts_status run_fallback(const tsi_kernel_io *io)
 
 /* ---- the one door ---------------------------------------------------------------------------- */
 
-static ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+static ts_status find_way(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
     if (!kernel && io->op->flags & TSI_OP_MOVES && !io->device->defer) return io->op->reference(io);
     if (!kernel) return run_fallback(io);
@@ -322,11 +322,16 @@ static ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     return verdict == TSI_KERNEL_DECLINED ? run_fallback(io) : (ts_status)verdict;
 }
 
+/* Apart, so that the host's way has a small frame: each call of a small operator takes it. */
+static TSI_NOINLINE ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    TSI_TRY(find_way(kernel, io));
+    return tsi_rank_device_pace(io->rank);
+}
+
 ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
-    if (TSI_LIKELY(io->device->host_readable)) return run_now(kernel, io);
-    TSI_TRY(run_on_device(kernel, io));
-    return tsi_rank_device_pace(io->rank);
+    return TSI_LIKELY(io->device->host_readable) ? run_now(kernel, io) : run_on_device(kernel, io);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
