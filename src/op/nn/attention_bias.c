@@ -139,7 +139,7 @@ ts_status tsi_attention_biased(ts_tensor *const given[4], const tsi_attention_at
     for (int i = 1; i < 3 && repeats > 1; i++)
         in[i] = ts_repeat_interleave(in[i], repeats, 1);
     if (status == TS_OK) {
-        double scale = a->scale != 0.0 ? a->scale : 1.0 / sqrt((double)q.extent[3]);
+        double scale = isnan(a->scale) ? 1.0 / sqrt((double)q.extent[3]) : a->scale;
         ts_tensor *s = scores_of(in, scale, wide, &p), *top = tops_of(rank, s);
         ts_tensor *e = ts_exp(ts_sub(s, top));
         ts_tensor *l = ts_sum(e, (const int64_t[]){ 3 }, 1, 1);
