@@ -19,6 +19,8 @@
  * inputs before, read results after), waits for what was issued before. Shapes are those of the
  * recording.
  *
+ * The step borrows modules, optimizers and meshes: they outlive it.
+ *
  * A recorded step is also a value that can be printed, proved and timed: see docs/steps.md. */
 #ifndef TESSERA_STEP_H
 #define TESSERA_STEP_H

@@ -353,11 +353,19 @@ tsi_array *tsi_array_part(tsi_array *whole, int32_t part, const ts_shape *shape,
     return array;
 }
 
+/* Does one element stand for several? Then a write to one of them changes the others. */
+static bool repeats(const tsi_array *array)
+{
+    for (int32_t d = 0; d < array->ndim; d++)
+        if (array->stride[d] == 0 && array->extent[d] > 1) return true;
+    return false;
+}
+
 bool tsi_array_is_alone(const tsi_array *array)
 {
     const tsi_storage *storage = array->storage;
     int64_t holders = atomic_load(&storage->references), arrays = 0;
-    if (array->references != 1 || storage->read_only) return false;
+    if (array->references != 1 || storage->read_only || repeats(array)) return false;
     if (!array->part) return holders == 1;
     for (int32_t p = 0; p < TSI_PARTS_MAX; p++)
         arrays += storage->part_arrays[p];

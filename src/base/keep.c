@@ -9,11 +9,16 @@ static void let_go(const tsi_kept_work *work)
     if (work->destroy) work->destroy(work->context);
 }
 
+static ts_status room_for_one(tsi_kept *kept)
+{
+    return tsi_room(&kept->work, kept->count, &kept->capacity, sizeof *kept->work, "a step");
+}
+
 ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
 {
     tsi_kept *kept = rank->kept;
     TSI_ASSERT(tsi_keeps(rank));
-    ts_status status = tsi_room(&kept->work, kept->count, &kept->capacity, sizeof work, "a step");
+    ts_status status = room_for_one(kept);
     if (status == TS_OK)
         kept->work[kept->count++] = work;
     else
@@ -23,11 +28,13 @@ ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
 
 ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
 {
-    bool keeps = tsi_keeps(rank);
-    if (keeps) rank->kept->inside++;
-    ts_status status = work.run(work.context);
-    if (keeps) rank->kept->inside--;
-    if (keeps && status == TS_OK) return tsi_keep_done(rank, work);
+    tsi_kept *kept = tsi_keeps(rank) ? rank->kept : NULL;
+    ts_status status =
+        kept ? room_for_one(kept) : TS_OK; /* what is under way cannot be forgotten */
+    if (kept) kept->inside++;
+    if (status == TS_OK) status = work.run(work.context);
+    if (kept) kept->inside--;
+    if (kept && status == TS_OK) return tsi_keep_done(rank, work);
     let_go(&work);
     return status;
 }

@@ -13,12 +13,13 @@
 #include "base/hash.h"
 #include "base/intmath.h"
 #include "base/log.h"
+#include "base/rank.h"
 #include "checkpoint/dcp_body.h"
 #include "checkpoint/torch_file.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata."
 #define OLDER "torch.distributed._shard.sharded_tensor.metadata." /* before 2.3 */
-enum { METADATA_MAX = 1 << 30 };
+enum { METADATA_MAX = 1 << 30, INFO_MAX = 64, TEXT_MAX = 64 << 20 };
 
 /* Everything that the metadata of such a checkpoint names. */
 static const char *const names[] = { METADATA "Metadata",
@@ -58,6 +59,8 @@ typedef struct parsing {
     tsi_map by_place; /* of placed */
     placed *place;
     int64_t place_count;
+    int64_t chunks_left; /* each takes a byte of the file at least */
+    size_t text_left;    /* of plain values, all together */
 } parsing;
 
 static ts_status refuse(const tsi_dcp *d, const char *name, const char *why)
@@ -71,13 +74,14 @@ static ts_status refuse(const tsi_dcp *d, const char *name, const char *why)
 static const tsi_pickled *size_of(const tsi_pickled *value)
 {
     if (tsi_pickle_is(value, "torch.Size")) value = tsi_pickle_item(tsi_pickle_arguments(value), 0);
-    return value && value->kind == TSI_PICKLE_TUPLE ? value : NULL;
+    bool fits = value && value->kind == TSI_PICKLE_TUPLE && value->count <= TS_NDIM_MAX;
+    return fits ? value : NULL;
 }
 
 static bool extents_of(const tsi_pickled *value, int64_t *out, int32_t *ndim)
 {
     const tsi_pickled *size = size_of(value);
-    if (!size || size->count > TS_NDIM_MAX) return false;
+    if (!size) return false;
     *ndim = size->count;
     for (int32_t d = 0; d < size->count; d++)
         if (!tsi_pickle_int(size->item[d], &out[d]) || out[d] < 0) return false;
@@ -159,6 +163,8 @@ static ts_status find_place(parsing *p, const placed *wanted, tsi_dcp_chunk *out
 {
     const placed *at = tsi_map_find(&p->by_place, place_key(wanted), same_place, wanted);
     if (!at) return refuse(p->dcp, wanted->name, "a part of it is stored nowhere");
+    if (at->info && at->info->count > INFO_MAX) /* values may be shared: none is walked for long */
+        return refuse(p->dcp, wanted->name, "its place in a file cannot be read");
     const tsi_pickled *more = tsi_pickle_member(at->info, "transform_descriptors");
     if (more && more->kind != TSI_PICKLE_NONE && more->count > 0)
         return refuse(p->dcp, wanted->name,
@@ -179,16 +185,18 @@ static ts_status read_chunk(parsing *p, const tsi_dcp_tensor *t, const tsi_pickl
     const tsi_pickled *state = tsi_pickle_state(chunk);
     const tsi_pickled *offsets = tsi_pickle_member(state, "offsets");
     int32_t ndim[2] = { -1, -1 };
-    *out = (tsi_dcp_chunk){ .count = 1 };
+    *out = (tsi_dcp_chunk){ 0 };
     bool good = extents_of(offsets, out->first, &ndim[0]) &&
                 extents_of(tsi_pickle_member(state, "sizes"), out->extent, &ndim[1]) &&
                 ndim[0] == t->meta.shape.ndim && ndim[1] == t->meta.shape.ndim;
     for (int32_t d = 0; good && d < t->meta.shape.ndim; d++) {
         int64_t all = t->meta.shape.extent[d];
         good = out->extent[d] <= all && out->first[d] <= all - out->extent[d];
-        out->count *= out->extent[d]; /* at most the tensor's, which is known to fit */
     }
     if (!good) return refuse(p->dcp, t->name, "one of its chunks does not lie in it");
+    ts_shape box = { .ndim = t->meta.shape.ndim };
+    memcpy(box.extent, out->extent, sizeof box.extent);
+    out->count = ts_shape_count(&box); /* 0, or at most the tensor's, which fits */
     if (out->count == 0) return TS_OK;
     placed wanted = { .name = t->name, .offsets = size_of(offsets) };
     return find_place(p, &wanted, out);
@@ -213,6 +221,9 @@ static ts_status read_tensor(parsing *p, const char *name, const tsi_pickled *st
         !tsi_mul_i64(ts_shape_count(&t->meta.shape), 16, &bytes))
         return refuse(d, name, "its shape cannot be read");
     if (!chunks || chunks->kind != TSI_PICKLE_LIST) return refuse(d, name, "it has no chunks");
+    if (chunks->count > p->chunks_left)
+        return refuse(d, name, "it has more chunks than the file has bytes");
+    p->chunks_left -= chunks->count;
     t->chunk = tsi_arena_calloc(&d->memory, (size_t)chunks->count + 1, sizeof *t->chunk);
     if (!t->chunk) return tsi_fail_memory("the chunks of a tensor", (size_t)chunks->count);
     for (int32_t i = 0; i < chunks->count; i++) {
@@ -233,15 +244,22 @@ static ts_status read_value(parsing *p, const char *name)
     TSI_TRY(find_place(p, &wanted, &at));
     char *text = NULL;
     if (d->path[0] == '\0') return TS_OK; /* bytes alone */
-    if (tsi_dcp_read_plain(d, &at, &text) != TS_OK || !text) {
+    ts_rank *me = tsi_rank_current();
+    tsi_rank_set_current(NULL); /* what is left out is no failure of the rank */
+    ts_status status = tsi_dcp_read_plain(d, &at, &text);
+    tsi_rank_set_current(me);
+    if (status != TS_OK || !text) {
         tsi_log(TSI_LOG_WARN,
                 "%s: \"%.200s\" is left out: it is no tensor, and not made of "
                 "numbers, texts, lists and dicts alone",
                 d->path, name);
         return TS_OK;
     }
-    const char *kept = tsi_arena_strdup(&d->memory, text);
+    bool fits = strlen(text) <= p->text_left;
+    p->text_left -= fits ? strlen(text) : 0;
+    const char *kept = fits ? tsi_arena_strdup(&d->memory, text) : NULL;
     tsi_free(text);
+    if (!fits) return refuse(d, name, "the values of the checkpoint are too long together");
     if (!kept) return tsi_fail_memory("a value of a checkpoint", strlen(name));
     d->value[d->value_count++] = (tsi_dcp_value){ name, kept };
     return TS_OK;
@@ -274,7 +292,7 @@ static ts_status parse(tsi_dcp *d, const void *data, size_t bytes)
 {
     char path[TSI_DCP_PATH_BYTES];
     const tsi_pickled *root = NULL;
-    parsing p = { .dcp = d };
+    parsing p = { .dcp = d, .chunks_left = (int64_t)bytes, .text_left = TEXT_MAX };
     snprintf(path, sizeof path, "%s/" TSI_DCP_METADATA, d->path);
     TSI_TRY(tsi_pickle_read(path, 0, data, bytes, names, &d->memory, &root));
     if (!tsi_pickle_is(root, METADATA "Metadata"))

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/text.h"
 
+enum { NAME_BYTES = 256 }; /* of a module or a class, with its end */
+
 typedef struct values { /* a growing list of values */
     tsi_pickled **item;
     int64_t count, capacity;
@@ -439,7 +441,7 @@ static ts_status take_line(machine *m, char *out, size_t size)
 
 static ts_status op_global(machine *m)
 {
-    char module[256], name[256];
+    char module[NAME_BYTES], name[NAME_BYTES];
     TSI_TRY(take_line(m, module, sizeof module));
     TSI_TRY(take_line(m, name, sizeof name));
     return push_class(m, module, name);
@@ -450,6 +452,8 @@ static ts_status op_stack_global(machine *m)
     tsi_pickled *module = NULL, *name = NULL;
     TSI_TRY(pop(m, TSI_PICKLE_TEXT, &name));
     TSI_TRY(pop(m, TSI_PICKLE_TEXT, &module));
+    if (strlen(module->text) >= NAME_BYTES || strlen(name->text) >= NAME_BYTES)
+        return refuse(m, "a name that is too long, or does not end");
     return push_class(m, module->text, name->text);
 }
 

@@ -330,6 +330,8 @@ static ts_status read_tensor(const tsi_torch_file *f, const tsi_pickled *value,
         return refuse(f, "the shape of its tensor cannot be read");
     int64_t size = (int64_t)ts_dtype_size((ts_dtype)out->meta.dtype),
             elements = memory.bytes / size;
+    if (span < ts_shape_count(&out->meta.shape))
+        return refuse(f, "elements of its tensor share memory");
     if (span > elements || offset > elements - span)
         return refuse(f, "its tensor lies outside of its memory");
     out->begin = memory.begin + offset * size;

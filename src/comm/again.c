@@ -106,15 +106,27 @@ ts_status tsi_again_wait(ts_work *work)
     return tsi_keep_work(work->comm->rank, (tsi_kept_work){ wait_run, work->again, NULL });
 }
 
+/* Issued, and nobody waited for it. */
+static bool is_open(const tsi_kept_work *work)
+{
+    bool issues = work->run == issue_run || work->run == batch_end_run;
+    return issues && ((const again *)work->context)->work != NULL;
+}
+
 int64_t tsi_again_open(const tsi_kept *kept)
 {
     int64_t open = 0;
-    for (int64_t i = 0; i < kept->count; i++) {
-        const tsi_kept_work *work = &kept->work[i];
-        bool issues = work->run == issue_run || work->run == batch_end_run;
-        open += issues && ((const again *)work->context)->work != NULL;
-    }
+    for (int64_t i = 0; i < kept->count; i++)
+        open += is_open(&kept->work[i]);
     return open;
+}
+
+void tsi_again_end(ts_rank *rank, const tsi_kept *kept)
+{
+    tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    if (comm && comm->batch_open) tsi_batch_drop(comm);
+    for (int64_t i = 0; i < kept->count; i++)
+        if (is_open(&kept->work[i])) (void)wait_run(kept->work[i].context);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

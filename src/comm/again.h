@@ -15,6 +15,8 @@ ts_status tsi_again_issue(tsi_call *call);
 ts_status tsi_again_wait(ts_work *work);
 ts_status tsi_again_batch_begin(ts_rank *rank);
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options);
+/* A run that failed: what it posted ends before its memory may go. */
+void tsi_again_end(ts_rank *rank, const tsi_kept *kept);
 /* Operations that were issued and not waited for. */
 int64_t tsi_again_open(const tsi_kept *kept);
 

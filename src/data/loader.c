@@ -154,6 +154,12 @@ static ts_status check_alike(ts_loader *const *loader, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         if (loader[i] == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_loader_mix: a loader is NULL");
+        if (loader[i]->mix != NULL)
+            return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: loader %lld is a mix itself", (long long)i);
+        for (int64_t k = 0; k < i; k++)
+            if (loader[k] == loader[i])
+                return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: loaders %lld and %lld are one",
+                                (long long)k, (long long)i);
         if (loader[i]->context != loader[0]->context)
             return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: rows of %lld and of %lld tokens",
                             (long long)loader[0]->context, (long long)loader[i]->context);

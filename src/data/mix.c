@@ -45,24 +45,41 @@ static int64_t divisor_of(int64_t a, int64_t b)
     return a;
 }
 
-/* Whole turns of each, at least one; what rounding leaves goes to the largest. */
+/* One turn more (1) or less (-1) for the one that it brings nearest to its share. */
+static void move_turn(tsi_mix *mix, const double *weight, double sum, int64_t by)
+{
+    int64_t next = -1;
+    double most = 0;
+    for (int64_t i = 0; i < mix->count; i++) {
+        double behind = (double)by * (weight[i] / sum * TURNS - (double)mix->share[i]);
+        if (mix->share[i] + by < 1 || (next >= 0 && behind <= most)) continue;
+        most = behind;
+        next = i;
+    }
+    TSI_ASSERT(next >= 0); /* there are no more loaders than turns */
+    mix->share[next] += by;
+}
+
+/* Whole turns of each, at least one; what rounding leaves goes to those furthest from theirs. */
 static ts_status share_out(tsi_mix *mix, const double *weight)
 {
     double sum = 0;
-    int64_t left = TURNS, largest = 0, common = 0;
+    int64_t left = TURNS, common = 0;
     for (int64_t i = 0; i < mix->count; i++) {
         if (!(weight[i] > 0) || !isfinite(weight[i]))
             return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: a weight is %g; it must be above 0",
                             weight[i]);
         sum += weight[i];
-        if (weight[i] > weight[largest]) largest = i;
     }
     for (int64_t i = 0; i < mix->count; i++) {
         mix->share[i] = (int64_t)llround(weight[i] / sum * TURNS);
         if (mix->share[i] < 1) mix->share[i] = 1;
         left -= mix->share[i];
     }
-    mix->share[largest] += left;
+    for (; left > 0; left--)
+        move_turn(mix, weight, sum, 1);
+    for (; left < 0; left++)
+        move_turn(mix, weight, sum, -1);
     for (int64_t i = 0; i < mix->count; i++)
         common = divisor_of(mix->share[i], common);
     mix->turns = 0;

@@ -287,7 +287,10 @@ static ts_status cut_by_cost(const ts_mask *mask, int64_t align, ts_cut *out)
     enum { BLOCKS_EACH = 4 };
     int64_t count = tsi_ceil_div(out->length, align), merge = 1;
     size_t each = sizeof(int64_t) + sizeof(dealt) + sizeof(int32_t);
-    size_t bytes = (size_t)count * each + (size_t)out->ranks * sizeof(dealt) + 64;
+    size_t bytes;
+    if (!tsi_mul_size((size_t)count, each, &bytes) || bytes > SIZE_MAX / 2)
+        return tsi_fail_memory("a cut of a sequence", SIZE_MAX);
+    bytes += (size_t)out->ranks * sizeof(dealt) + 64;
     char *memory = tsi_alloc(bytes);
     if (!memory) return tsi_fail_memory("a cut of a sequence", bytes);
     dealing w = { .ranks = out->ranks, .block = (dealt *)(void *)memory };

@@ -346,7 +346,12 @@ ts_status ts_mask_tiles(const ts_mask *mask, const ts_mask_size *size, unsigned 
                         int64_t capacity, ts_mask_summary *summary)
 {
     if (!mask || !size) return TSI_FAIL(TS_ERR_NULL, "mask: a mask and a size are needed");
+    enum { BLOCK_MAX = 1 << 16 };
+    const int64_t longest = (int64_t)1 << 58; /* of a row, as everywhere */
     if (size->queries < 0 || size->keys < 0 || size->row < 0 || size->head < 0 ||
+        size->queries >= longest || size->keys >= longest ||
+        (mask->rows > 1 && size->row >= mask->rows) || size->query_block < 0 ||
+        size->key_block < 0 || size->query_block > BLOCK_MAX || size->key_block > BLOCK_MAX ||
         size->query_block % 64 || size->key_block % 64)
         return TSI_FAIL(TS_ERR_ARG,
                         "mask: %lld x %lld in blocks of %lld x %lld is not possible; "

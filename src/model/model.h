@@ -77,6 +77,7 @@ ts_mesh *tsi_model_first(const ts_model *model); /* of the first of them alone; 
 ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
+void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
 
 /* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
  * recorded. */

@@ -154,6 +154,12 @@ static void clear(tsi_router *router)
     router->calls = router->tokens = 0;
 }
 
+void tsi_model_routers_clear(ts_model *m)
+{
+    for (int64_t i = 0; i < m->router_count; i++)
+        clear(m->router[i]);
+}
+
 void tsi_model_routers_release(ts_model *m)
 {
     for (int64_t i = 0; i < m->router_count; i++) {

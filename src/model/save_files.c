@@ -134,9 +134,9 @@ char *tsi_config_without(const char *text, const char *key)
 /* Weights in any published format, their indices, and what we write ourselves. */
 static bool is_left_out(const char *name)
 {
-    static const char *const ends[] = { ".safetensors", ".index.json", ".bin", ".pt",
-                                        ".pth",         ".ckpt",       ".h5",  ".msgpack",
-                                        ".gguf",        ".onnx",       ".npz", ".tmp" };
+    static const char *const ends[] = { ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",
+                                        ".ckpt",        ".h5",         ".msgpack", ".gguf", ".onnx",
+                                        ".npz",         ".tmp",        ".distcp" };
     size_t length = strlen(name);
     if (name[0] == '.' || strcmp(name, "config.json") == 0 || strcmp(name, "index.json") == 0)
         return true;

@@ -337,8 +337,9 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps + 1));
-    TSI_TRY(agree_step(o));
-    return ended(o, update(o, (tsi_list_part){ 0 }));
+    ts_status status = agree_step(o);
+    if (status == TS_OK) status = update(o, (tsi_list_part){ 0 });
+    return ended(o, status);
 }
 
 /* ---- steps that decide on the device --------------------------------------------------------- */
@@ -392,15 +393,20 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
                options->struct_size < sizeof given ? options->struct_size : sizeof given);
     o->given = given;
     if (!o->control) {
+        if (tsi_keeps(o->rank))
+            return TSI_FAIL(TS_ERR_STATE,
+                            "optimizer: the first ts_optimizer_step_with comes before "
+                            "a step that is recorded");
         o->control = tsi_control_create(o->rank);
         if (!o->control) return ts_rank_status(o->rank);
         TSI_TRY(tsi_control_resume(o->control, o->steps));
     }
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
-    TSI_TRY(decide(o));
-    TSI_TRY(agree_step(o));
-    TSI_TRY(ended(o, update(o, tsi_control_part(o->control))));
+    ts_status status = decide(o);
+    if (status == TS_OK) status = agree_step(o);
+    if (status == TS_OK) status = update(o, tsi_control_part(o->control));
+    TSI_TRY(ended(o, status));
     return host_does(o, end_step);
 }
 

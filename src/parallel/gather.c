@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "op/core/common.h"
 #include "parallel/unit.h"
 
@@ -94,7 +95,8 @@ static bool travels(const tsi_unit_param *p)
 /* Values that are not in their slices move there; then peers are told. */
 static ts_status settle(tsi_unit *u)
 {
-    bool settled = true;
+    /* A recorded step meets slices that its last run wrote, whatever they were when it was made. */
+    bool settled = !tsi_keeps(u->rank) || u->fenced_in == u->rank->kept;
     for (int64_t i = 0; i < u->count && settled; i++)
         settled = !u->param[i].slice || tsi_param_settled(&u->param[i]);
     if (settled) return TS_OK;
@@ -263,6 +265,16 @@ static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tens
     return TS_OK;
 }
 
+/* What was taken out of the first ones goes. */
+static ts_status drop_failed(tsi_unit *u, int64_t count, ts_status status)
+{
+    for (int64_t i = 0; i < count; i++) {
+        tsi_tensor_release(u->list[i]);
+        u->list[i] = NULL;
+    }
+    return status;
+}
+
 ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
 {
     if (u->state == TSI_UNIT_CUT) return TS_OK;
@@ -271,7 +283,8 @@ ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
         tsi_unit_param *p = &u->param[i];
         u->list[i] = NULL;
         if (!p->other) continue;
-        if (whole) TSI_TRY(unbind(u, p, keeps_part, &u->list[i]));
+        ts_status status = whole ? unbind(u, p, keeps_part, &u->list[i]) : TS_OK;
+        if (status != TS_OK) return drop_failed(u, i + 1, status);
         let_other_go(p);
     }
     if (!whole && u->all) u->all->stats.dropped++;

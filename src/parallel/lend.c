@@ -137,7 +137,8 @@ ts_tensor *tsi_borrow(ts_rank *rank, uint64_t number, const ts_meta *meta,
     block.done = give_back;
     block.context = one->storage;
     tsi_array *array = tsi_array_wrap(rank, &block);
-    if (array) { /* it is the array's now */
+    if (array) {                          /* it is the array's now */
+        array->storage->read_only = true; /* the lender may need it as it is */
         one->storage = NULL;
         loan_put(l, one);
     }

@@ -86,6 +86,10 @@ static ts_tensor *merge(ts_tensor *const *part, int64_t micros, int32_t dim, ts_
     shape.extent[dim] = 0;
     for (int64_t m = 0; m < micros; m++) {
         if (!part[m]) continue;
+        if (!part[m]->layout) {
+            (void)tsi_tensor_refuse(part[m], "micro_merge: part %lld", (long long)m);
+            return NULL;
+        }
         if (part[m]->layout->sharding != first->layout->sharding) {
             TSI_FAIL(TS_ERR_ARG, "micro_merge: part %lld is %s, and one before it %s", (long long)m,
                      part[m]->layout->text, first->layout->text);

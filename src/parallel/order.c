@@ -57,7 +57,11 @@ ts_status tsi_units_find(tsi_unit *u)
     if (!all) all = tsi_calloc(1, sizeof *all);
     if (!all) return tsi_fail_memory("the units of a tree", sizeof *all);
     all->stats.struct_size = sizeof all->stats;
-    return join_below(top, all);
+    ts_status status = join_below(top, all);
+    if (status == TS_OK || all->references > 0) return status;
+    tsi_free(all->unit);
+    tsi_free(all);
+    return status;
 }
 
 void tsi_units_leave(tsi_unit *u)

@@ -455,6 +455,7 @@ static ts_status run(ts_pipeline *p, const int64_t *size, double *loss, bool tra
     if (status == TS_OK) status = run_list(p);
     if (status == TS_OK && trains) status = tsi_pipeline_share(p);
     if (status == TS_OK) status = finish_step(p, loss);
+    if (status != TS_OK) tsi_pipeline_renew(p); /* contracts may be half made */
     tsi_pipeline_drop(p);
     return status;
 }

@@ -182,7 +182,14 @@ static ts_status collect_roots(ts_pipeline *p, const ts_cell *c, bool seeds, roo
         int64_t slot = tsi_pipeline_slot(p, link, c->micro);
         const tsi_passing *x = &p->passing[slot];
         ts_tensor *seed = NULL;
-        if (!x->made || !ts_tensor_needs_grad(x->made)) continue;
+        if (!x->made) continue;
+        if (!ts_tensor_needs_grad(x->made)) { /* what came all the same is given back */
+            for (int32_t i = 0; seeds && i < x->back_count; i++) {
+                (void)tsi_pipeline_arrived(p, slot, x->back[i]);
+                TSI_TRY(ts_rank_status(p->rank));
+            }
+            continue;
+        }
         if (seeds) TSI_TRY(gradient_of(p, slot, &seed));
         if (seeds && !seed) continue;
         out->root[out->count] = x->made;

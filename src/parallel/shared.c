@@ -292,6 +292,9 @@ static ts_status be_alone(void *unit)
     int64_t size = ts_group_size(u->group), me = ts_group_index(u->group);
     for (int64_t i = 0; i < size; i++)
         if (i != me) TSI_TRY(wait_for(u, i));
+    /* A step that runs again writes without the host: the next gather outside needs a fence. */
+    for (int64_t i = 0; u->rank->kept && i < u->count; i++)
+        if (u->param[i].slice) u->param[i].fenced = u->param[i].slice->storage->version - 1;
     return TS_OK;
 }
 
@@ -492,6 +495,11 @@ static ts_status enter_shared(tsi_unit *u, uint64_t group, int64_t serial)
 
 static ts_status join(tsi_unit *u)
 {
+    if (tsi_keeps(u->rank))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "fsdp: unit %s: its shards are placed in a step that is recorded; run one "
+                        "step before it",
+                        u->name);
     joins *mine = tsi_rank_slot(u->rank, TSI_SLOT_PARALLEL, joins_create, tsi_free);
     if (!mine) return ts_rank_status(u->rank);
     int64_t serial = 0, size = ts_group_size(u->group);
@@ -540,6 +548,12 @@ static ts_status adopt(tsi_unit_param *p)
     ts_tensor *value = p->param->value;
     if (p->mirrors) return tsi_param_renew(p->param, (ts_dtype)p->mirrors, p->slice);
     if (value->array == p->slice) return TS_OK;
+    if (tsi_keeps(p->unit->rank))
+        return TSI_FAIL(
+            TS_ERR_STATE,
+            "fsdp: unit %s: a parameter was replaced before a step that is recorded; run "
+            "one step before it",
+            p->unit->name);
     TSI_TRY(ask_slice(p, value));
     TSI_TRY(tsi_array_copy(p->slice, value->array));
     tsi_array_release(value->array);
@@ -579,7 +593,9 @@ ts_status tsi_unit_fence(tsi_unit *u)
     int64_t count = u->all ? u->all->unit_count : 1;
     for (int64_t k = 0; k < count; k++) {
         tsi_unit *other = u->all ? u->all->unit[k] : u;
-        for (int64_t i = 0; other->group == u->group && i < other->count; i++)
+        if (other->group != u->group) continue;
+        other->fenced_in = u->rank->kept;
+        for (int64_t i = 0; i < other->count; i++)
             if (other->param[i].slice)
                 other->param[i].fenced = other->param[i].slice->storage->version;
     }

@@ -78,6 +78,7 @@ typedef struct tsi_unit {
     int32_t joined;      /* members agreed on the storage since the last reset */
     uint32_t gathered;   /* gathers since then */
     uint32_t gathered_reserved;
+    const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
     ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
     ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */

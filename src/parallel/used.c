@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "parallel/unit.h"
 
 /* As its operators see it, and a term of a sum on the axes that cut the batch. Retained. */
@@ -77,6 +78,11 @@ static ts_status agree_mask(const tsi_unit *u, uint8_t *mask)
 
 ts_status tsi_unit_agree(tsi_unit *u)
 {
+    if (tsi_keeps(u->rank))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "fsdp: unit %s: which parameters are used is agreed on in each step, so it "
+                        "cannot be recorded",
+                        u->name);
     uint8_t *mask = tsi_calloc((size_t)u->count, 1);
     if (!mask) return tsi_fail_memory("what a unit used", (size_t)u->count);
     for (int64_t i = 0; i < u->count; i++)

@@ -10,7 +10,8 @@
  * recorded pays nothing.
  *
  * INV: memory that kept work names lives as long as the step: blocks made inside are of its own
- * allocator, which nobody else draws from; what was there before is retained. */
+ * allocator, which nobody else draws from; storage that was there before is retained. Modules,
+ * optimizers and meshes are borrowed. */
 #include <string.h>
 
 #include "array/array.h"
@@ -19,6 +20,8 @@
 #include "comm/again.h"
 #include "op/core/dispatch.h"
 #include "runtime/record.h"
+#include "tensor/move.h"
+#include "tensor/tensor.h"
 #include "tessera/step.h"
 
 struct ts_step {
@@ -85,10 +88,14 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
 {
     tsi_recording *recording = NULL;
     aside mine;
+    tsi_tensor_state *tensors = tsi_tensor_state_of(s->rank);
+    if (!tensors) return ts_rank_status(s->rank);
+    tsi_moves_release(tensors); /* what was sent before is no part of it */
     TSI_TRY(tsi_record_begin(s->rank, &recording));
     tsi_record_hold(recording, &s->held);
     put_aside(s, &mine);
     ts_status status = fn(context);
+    if (status == TS_OK) tsi_moves_release(tensors); /* and what it sent ends in it */
     take_back(s, &mine);
     ts_status written = tsi_record_end(recording, &s->value);
     if (status == TS_OK) status = ts_rank_status(s->rank);
@@ -140,6 +147,7 @@ ts_status ts_step_replay(ts_step *s)
     };
     uint64_t number = tsi_ring_begin(s->rank->ring, &event);
     ts_status status = tsi_kept_run(s->rank, &s->kept);
+    if (status != TS_OK) tsi_again_end(s->rank, &s->kept);
     tsi_ring_end(s->rank->ring, number, 0);
     s->replays += status == TS_OK;
     return status;

@@ -31,7 +31,7 @@ tsi_move *tsi_move_retain(tsi_move *move);
 void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank keeps it */
 ts_status tsi_move_wait(tsi_move *move);
 void tsi_moves_reap(tsi_tensor_state *state);    /* frees those that are complete; never waits */
-void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest; the rank is closing */
+void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest */
 
 /* What moves: a block as its layout says, on this rank (absent ranks: member 0, array an empty
  * one). */

@@ -377,11 +377,12 @@ static ts_status find_paths(ts_train_config *config, const char *file)
     place at = { file, 0 };
     for (size_t i = 0; slash && i < KEYS; i++) {
         const char *value = field(config, &keys[i]);
-        if (keys[i].kind != KIND_PATH || value[0] == '\0' || value[0] == '/') continue;
+        if (keys[i].kind != KIND_PATH || value[0] == '\0') continue;
         if (strcmp(keys[i].name, "path") == 0 && config->data.weights[0]) {
             TSI_TRY(find_list(config, file, slash, &at));
             continue;
         }
+        if (value[0] == '/') continue;
         int length = snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, value);
         if (length < (int)sizeof joined && path_is_there(joined))
             TSI_TRY(set_key(config, &keys[i], joined, &at));

@@ -108,6 +108,8 @@ static ts_status open_mix(tsi_run *run)
             status = tsi_run_open(run, path, c->train.batch, c->data.shuffle == 0, &loader[count]);
         if (status == TS_OK) count++;
     }
+    if (status == TS_OK && tsi_train_item(c->data.path, count, path))
+        status = TSI_FAIL(TS_ERR_ARG, "data.path: names more than %d files", MANY);
     if (status == TS_OK && tsi_train_item(c->data.weights, count, text))
         status = TSI_FAIL(TS_ERR_ARG,
                           "data.weights: \"%s\" has more numbers than data.path has "

@@ -376,7 +376,7 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
         return TSI_FAIL(TS_ERR_ARG,
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
-    if (roles.ranks >= MANY && roles.size[TS_ROLE_PIPELINE] < 2 &&
+    if (roles.ranks >= MANY && roles.size[TS_ROLE_PIPELINE] == 0 &&
         tsi_forecast_by_layers(config, forecast_whole, out))
         return TS_OK;
     return forecast_whole(config, out);

@@ -91,6 +91,7 @@ ts_status tsi_eval_run(tsi_run *run, int64_t step, double *loss)
     run->loader = h->loader;
     ts_status status = run_all(run, &sum);
     run->loader = training;
+    tsi_model_routers_clear(run->model); /* held-out rows move no bias */
     TSI_TRY(status);
     *loss = h->latest = sum / (double)h->rows;
     h->step = step;

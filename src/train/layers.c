@@ -75,6 +75,9 @@ static bool extend_params(const ts_train_cost *x, const ts_train_cost *y, ts_tra
 
 static bool extend_cost(const ts_train_cost *x, const ts_train_cost *y, ts_train_cost *z, int64_t n)
 {
+    /* Fewer activations with more layers: states grow faster than the peak, so that in the whole
+     * model another moment is the largest. */
+    if (z->activation_bytes < y->activation_bytes) return false;
     bool good = extend(x->parameters, y->parameters, &z->parameters, n);
     good &= extend(x->weight_bytes, y->weight_bytes, &z->weight_bytes, n);
     good &= extend(x->gradient_bytes, y->gradient_bytes, &z->gradient_bytes, n);

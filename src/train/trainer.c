@@ -384,7 +384,7 @@ typedef struct agreed {
      */
     int64_t busy_most, busy_least;
 } agreed;
-#define BUSY_RANKS ((int64_t)1 << 20) /* times and ranks share 63 bits: 2 hours, a million */
+#define BUSY_RANKS ((int64_t)1 << 20) /* times in us and ranks share 63 bits */
 
 static ts_status agree(tsi_run *run, agreed *words)
 {
@@ -471,7 +471,9 @@ static ts_status evaluate(tsi_run *run, ts_train_step *s, int64_t *told)
 {
     int64_t begin = tsi_clock_ns();
     if (!tsi_eval_is_due(run, s->step)) return TS_OK;
+    tsi_measure_step(run); /* up to here it is the step's */
     TSI_TRY(tsi_eval_run(run, s->step, &s->eval_loss));
+    run->measures.event = ts_rank_event(run->me); /* what evaluating did is no step's */
     *told += tsi_clock_ns() - begin;
     return TS_OK;
 }

@@ -165,3 +165,30 @@ TS_TEST_RANKS(a_refused_backward_changes_nothing, 1, 2)
     TEST_OK(t, ts_tensor_item(ts_sum(grad, NULL, 0, 0), &sum));
     TEST_CHECK(t, sum == 4 * 6);
 }
+
+/* ---- gradients that are views ---------------------------------------------------------------- */
+
+/* The gradient of a sum is one number seen many times: nobody may turn it where it lies. */
+static ts_tensor *turned(ts_mesh *mesh, ts_tensor *x, bool plain)
+{
+    ts_tensor *table = ts_rand_with(mesh, TS_DTYPE_F64, TS_SHAPE(3, 4), NULL,
+                                    TS_OPTIONS(ts_random_options, .stream = "table"));
+    ts_tensor *y = ts_rope(x, table), *slope = NULL;
+    if (plain) y = ts_mul(y, ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(1, 5, 3, 4), NULL));
+    ts_tensor *sum = ts_sum(y, (const int64_t[]){ 1 }, 1, 0);
+    ts_status status = ts_grad(ts_sum(ts_square(sum), NULL, 0, 0), &x, 1, &slope);
+    return status == TS_OK ? slope : NULL;
+}
+
+TS_TEST_RANKS(gradients_of_sums_are_not_written, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(1, 5, 3, 4), NULL));
+    double far = 1;
+    ts_tensor *a = turned(mesh, x, false), *b = turned(mesh, x, true);
+    TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(ts_sub(a, b)), NULL, 0, 0), &far));
+    TEST_SAY(t, far < 1e-14, "off by %g", far);
+    TEST_OK(t, ts_scope_close(scope));
+}

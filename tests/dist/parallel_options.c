@@ -44,12 +44,15 @@ TS_TEST_RANKS(fsdp_own_gathers_and_reductions, 2, 3)
     TEST_OK(t, ts_fsdp_statistics(units.root, &stats));
     TEST_EQ(t, m.calls, stats.gathers + stats.reductions);
     TEST_CHECK(t, m.tensors > m.calls);
-    m.spoils = 1;
-    TEST_CHECK(t, ts_fsdp_gather(units.block[0]) != TS_OK);
-    TEST_SAYS(t, ts_rank_error(t->me)->text, "fsdp: unit blocks.0: its own gather gave");
-    TEST_OK(t, ts_rank_recover(t->me));
-    m.spoils = 0;
-    TEST_OK(t, ts_module_reset(units.root));
+    if (strcmp(t->engine, "threads") == 0) { /* a process that fails takes along those behind it */
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        m.spoils = 1;
+        TEST_CHECK(t, ts_fsdp_gather(units.block[0]) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "fsdp: unit blocks.0: its own gather gave");
+        TEST_OK(t, ts_rank_recover(t->me));
+        m.spoils = 0;
+        TEST_OK(t, ts_module_reset(units.root));
+    }
     net_train_both(t, &units, &plain, 2, 1e-12);
     net_end(&units);
     net_end(&plain);

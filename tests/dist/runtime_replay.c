@@ -21,8 +21,8 @@ typedef struct trained {
     ts_rank *me;
     ts_model *model;
     ts_optimizer *optimizer;
-    ts_tensor *ids, *labels; /* where the step reads */
-    double loss[STEPS], norm[STEPS];
+    ts_tensor *ids, *labels;                       /* where the step reads */
+    double loss[STEPS], norm[STEPS], after[STEPS]; /* after: of the updated weights */
 } trained;
 
 static ts_status token(const int64_t *global, void *element, void *context)
@@ -118,6 +118,10 @@ static void note(test *t, trained *r, int64_t number)
     TEST_OK(t, ts_optimizer_outcome(r->optimizer, number + 1, &is));
     r->loss[number] = is.loss;
     r->norm[number] = is.norm;
+    /* Between replays the model is used as usual, and gathers what a replay wrote. */
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    TEST_OK(t, ts_tensor_item(ts_model_loss(r->model, r->ids, r->labels), &r->after[number]));
+    TEST_OK(t, ts_scope_close(scope));
     TEST_OK(t, ts_optimizer_rate(r->optimizer, 1e-2 / (double)(number + 2))); /* of the next */
 }
 
@@ -167,7 +171,9 @@ static void check_way(test *t, const way *w)
     make(t, w, &again);
     run_recorded(t, &again);
     for (int64_t n = 0; n < STEPS; n++)
-        TEST_SAY(t, usual.loss[n] == again.loss[n] && usual.norm[n] == again.norm[n],
+        TEST_SAY(t,
+                 usual.loss[n] == again.loss[n] && usual.norm[n] == again.norm[n] &&
+                     usual.after[n] == again.after[n],
                  "%s, family %d, step %lld: loss %.17g, norm %.17g; replayed %.17g, %.17g", w->mesh,
                  w->family, (long long)n, usual.loss[n], usual.norm[n], again.loss[n],
                  again.norm[n]);

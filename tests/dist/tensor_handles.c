@@ -353,6 +353,9 @@ TS_TEST_RANKS(repair_13_posts_are_drained, 1, 3)
     TEST_EQ(t, live_count(t->me), before + 1);
     TEST_OK(t, ts_rank_sync(t->me));
     TEST_EQ(t, live_count(t->me), before);
+    /* Other processes may still be above when one fails here, and would fail with it. */
+    if (strcmp(t->engine, "threads") != 0) return;
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
     on_thread(release_thread, x); /* one too many: the rank's next call says so */
     TEST_STATUS(t, ts_rank_sync(t->me), TS_ERR_STATE);
     TEST_SAYS(t, ts_rank_error(t->me)->text, "ts_tensor_release");

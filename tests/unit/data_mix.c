@@ -73,3 +73,40 @@ TS_TEST(shares_and_order)
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     TEST_EQ(t, system(command), 0);
 }
+
+/* Many sources of equal weight: rounding must leave none without a turn, and none with too many. */
+TS_TEST(many_sources_have_their_share)
+{
+    enum { MOST = 64 };
+    char folder[] = TS_BINARY_DIR "/mix-XXXXXX", command[300];
+    TEST_CHECK(t, mkdtemp(folder) != NULL);
+    static const int64_t counts[] = { 51, 60, 64 };
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        ts_loader *own[MOST], *mix = NULL;
+        double weight[MOST];
+        int64_t seen[26] = { 0 }, rows = 1000;
+        for (int64_t i = 0; i < counts[c]; i++) {
+            own[i] = loader_of(t, folder, (int)(i % 26));
+            weight[i] = 1;
+        }
+        TEST_OK(t, ts_loader_mix(own, weight, counts[c], BATCH, &mix));
+        for (int64_t n = 0; n < rows; n++) {
+            int32_t row[CONTEXT + 1];
+            TEST_OK(t, ts_loader_batch(mix, n / BATCH, n % BATCH, 1, row));
+            seen[(row[0] - 'a') % 26]++;
+        }
+        for (int64_t k = 0; k < 26; k++) {
+            int64_t sources = counts[c] / 26 + (k < counts[c] % 26);
+            double share = (double)rows * (double)sources / (double)counts[c];
+            TEST_SAY(t, (double)seen[k] > share - 4 && (double)seen[k] < share + 4,
+                     "%lld sources: %lld rows of letter %lld, not %g", (long long)counts[c],
+                     (long long)seen[k], (long long)k, share);
+        }
+        ts_loader *again[] = { mix };
+        ts_loader *none = NULL;
+        TEST_STATUS(t, ts_loader_mix(again, weight, 1, BATCH, &none), TS_ERR_ARG);
+        ts_loader_close(mix);
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    TEST_EQ(t, system(command), 0);
+}

@@ -66,7 +66,7 @@ static ts_status read_groups(const exchange *x, const tsi_block *block, int64_t 
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), row++) {
         group[row] = tsi_load_int((ts_dtype)block->dtype, tsi_block_at(block, loop.at[0]));
         if (group[row] < 0 || group[row] >= groups)
-            return tsi_grouped_refuse(x->io->op->name, group[row], groups);
+            return tsi_grouped_refuse(x->io->op->name, group[row], groups, true);
     }
     TSI_ASSERT(row == x->rows);
     return TS_OK;

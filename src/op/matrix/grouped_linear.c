@@ -38,10 +38,11 @@ static ts_status check_rows(const char *op, const ts_meta *x, const ts_meta *gro
     return TS_OK;
 }
 
-ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups)
+ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups, bool cut)
 {
-    return TSI_FAIL(TS_ERR_ARG, "%s: group %lld is out of range for %lld groups", op,
-                    (long long)group, (long long)groups);
+    return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "%s: group %lld is out of range for %lld groups", op, (long long)group,
+                          (long long)groups);
 }
 
 /* The place of a group in a rank's block, -1 if another rank holds it, -2 if nobody does. */
@@ -123,7 +124,8 @@ static ts_status linear_reference(const tsi_kernel_io *io)
         int64_t index = tsi_load_int((ts_dtype)group->dtype, tsi_block_at(group, loop.at[0]));
         int64_t e = local_group(&io->in[1], index);
         if (e == -2)
-            return tsi_grouped_refuse("grouped_linear", index, io->in[1].global->shape.extent[0]);
+            return tsi_grouped_refuse("grouped_linear", index, io->in[1].global->shape.extent[0],
+                                      io->in[2].region != NULL);
         multiply_row(io, e, loop.at[1], loop.at[2]);
     }
     return TS_OK;
@@ -271,7 +273,7 @@ static ts_status add_rows(const tsi_kernel_io *io, double *sums)
         int64_t e = local_group(&io->out[0], index);
         if (e == -2)
             return tsi_grouped_refuse("grouped_linear_backward", index,
-                                      io->out[0].global->shape.extent[0]);
+                                      io->out[0].global->shape.extent[0], io->in[2].region != NULL);
         if (e >= 0) add_outer(io, e, loop.at[1], loop.at[2], sums);
     }
     return TS_OK;

@@ -34,6 +34,7 @@ typedef struct passage {
     ts_tensor *const *in; /* the forward's operands, as they are used */
     ts_group *group;      /* that exchanges; NULL: nobody */
     int64_t size;         /* of it */
+    uint32_t axes;        /* of the mesh, that it goes along */
     int64_t rows, width, choices;
     ts_mesh *self;
     tsi_arena arena;
@@ -144,12 +145,14 @@ static ts_status gather_which(const passage *p, const int64_t *rows, int32_t *mi
     return (ts_group_all_gather)(p->group, &in, &out, &options);
 }
 
-/* Every member sees every choice, so all refuse a bad one alike. */
+/* Every member sees every choice of the group's rows, so all refuse a bad one alike; ranks that
+ * have other rows do not know of it. */
 static ts_status check_which(const passage *p, const int32_t *which, int64_t count, int64_t experts)
 {
+    bool cut = p->in[TSI_MLP_WHICH]->layout->axes_cut & ~p->axes;
     for (int64_t i = 0; i < count; i++)
         if (which[i] < 0)
-            return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_ARG,
+            return TSI_FAIL_BLAST(cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
                                   "%s: choice %lld of row %lld is expert %d, of %lld",
                                   p->io->op->name, (long long)(i % p->choices),
                                   (long long)(i / p->choices), -1 - which[i], (long long)experts);
@@ -437,6 +440,7 @@ static ts_status begin(passage *p, uint32_t axes, bool nodes)
 {
     const tsi_algorithm_io *io = p->io;
     ts_shape which = tsi_array_shape(p->in[TSI_MLP_WHICH]->array);
+    p->axes = axes;
     p->group = axes ? tsi_mesh_axes_group(io->mesh, axes) : NULL;
     p->self = ts_mesh_self(io->rank);
     if ((axes && !p->group) || !p->self) return pending(p);

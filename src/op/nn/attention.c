@@ -189,6 +189,10 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static ts_status attention_grad(const tsi_grad_io *io)
 {
+    if (io->out_grad[1])
+        return TSI_FAIL(TS_ERR_STATE,
+                        "attention: its log-sum-exp has no gradient, and one is asked "
+                        "for; detach it");
     ts_tensor *in[] = { io->in[0], io->in[1], io->in[2], io->out[0], io->out[1], io->out_grad[0] };
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
     tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, io->attributes };

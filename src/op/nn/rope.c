@@ -77,14 +77,23 @@ static ts_tensor *rope(ts_tensor *x, ts_tensor *table, int32_t inverse)
     return tsi_op_make(&tsi_op_rope, in, 2, &(tsi_rope_attributes){ .inverse = inverse });
 }
 
+/* Is no cut on the last dim, or over several? Every rank answers alike: it asks the layout. */
+static bool last_dim_stays(const ts_layout *layout)
+{
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        const ts_placement *p = &layout->sharding->place[k];
+        if (tsi_placement_cuts(p) && (p->dim != p->dim_last || p->dim == layout->shape.ndim - 1))
+            return false;
+    }
+    return true;
+}
+
 /* A gradient that nobody else sees and whose rows are here is turned where it lies: beside those of
  * k and v it stays part of one block. */
 static bool is_own(ts_tensor *dy)
 {
-    int32_t last = dy->layout ? dy->layout->shape.ndim - 1 : 0;
     return tsi_tensor_ready(dy) == TS_OK && dy->references == 1 && !dy->is_variable &&
-           tsi_array_is_alone(dy->array) &&
-           dy->array->extent[last] == dy->layout->shape.extent[last];
+           tsi_array_is_alone(dy->array) && last_dim_stays(dy->layout);
 }
 
 static ts_status rope_grad(const tsi_grad_io *io)

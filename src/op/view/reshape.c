@@ -84,10 +84,11 @@ static ts_status flatten_normalise(const tsi_op_desc *op, const ts_meta *in, int
                         (long long)a->start_dim, (long long)a->end_dim);
     a->shape = (tsi_dims){ .count = have->ndim == 0, .value = { 1 } };
     for (int32_t d = 0; d < have->ndim; d++) {
-        if (d > a->start_dim && d <= a->end_dim)
-            a->shape.value[a->shape.count - 1] *= have->extent[d];
-        else
-            a->shape.value[a->shape.count++] = have->extent[d];
+        int64_t *to = &a->shape.value[a->shape.count > 0 ? a->shape.count - 1 : 0];
+        bool joins = d > a->start_dim && d <= a->end_dim;
+        if (joins && !tsi_mul_i64(*to, have->extent[d], to))
+            return TSI_FAIL(TS_ERR_SHAPE, "%s: the dims together overflow 64 bits", op->name);
+        if (!joins) a->shape.value[a->shape.count++] = have->extent[d];
     }
     return TS_OK;
 }

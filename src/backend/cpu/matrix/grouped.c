@@ -13,6 +13,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/error.h"
+#include "op/matrix/grouped_linear.h"
 
 enum { PIECE = 128, PIECE_MAX = 512 };
 
@@ -46,8 +47,7 @@ static ts_status read_groups(const tsi_kernel_io *io, const tsi_operand *matrice
         tsi_gather(TS_DTYPE_I64, &value, (ts_dtype)group->dtype,
                    (const char *)group->data + at * (int64_t)size, (int64_t)size, 1);
         if (value < 0 || value >= groups)
-            return TSI_FAIL(TS_ERR_ARG, "%s: group %lld is out of range for %lld groups",
-                            io->op->name, (long long)value, (long long)groups);
+            return tsi_grouped_refuse(io->op->name, value, groups, io->in[2].region != NULL);
         s->group[row] =
             matrices->region ? tsi_span_list_find(&matrices->region->dim[0], value) : value;
         for (int32_t d = group->ndim - 1; d >= 0 && ++index[d] == group->extent[d]; d--)

@@ -402,7 +402,8 @@ static void cut(backward *w)
     int64_t tasks = a->batches * a->groups;
     int64_t bytes = a->batches * a->heads * w->query_blocks * w->partial_size * 4;
     int64_t chunks = tasks < TASKS ? TASKS / tasks : 1;
-    chunks = smaller(smaller(chunks, w->key_blocks), PARTIAL_BYTES / bytes + 1);
+    chunks = smaller(chunks, w->key_blocks);
+    if (bytes > 0) chunks = smaller(chunks, PARTIAL_BYTES / bytes + 1); /* heads may have size 0 */
     w->chunk = (w->key_blocks - 1) / chunks + 1;
     w->chunks = (w->key_blocks - 1) / w->chunk + 1;
 }
