@@ -136,7 +136,8 @@ TS_API ts_tensor *ts_attention(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                const ts_attention_options *options);
 TS_API ts_status ts_attention_lse(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                   const ts_attention_options *options,
-                                  ts_tensor *out[2]); /* and log-sum-exp [B, H, T] */
+                                  ts_tensor *out[2]); /* and log-sum-exp [B, H, T],
+                                                         which has no gradient without a bias */
 TS_API ts_status ts_attention_backward(const ts_attention_saved *saved,
                                        const ts_attention_options *options, ts_tensor *d_qkv[3]);
 

@@ -10,7 +10,7 @@
  * that see every token.
  *
  * INV: no row is computed by an expert that was not chosen for it; the sum over K is in the order
- * of the choice. */
+ * of the choice, with groups of experts in that of their holders. */
 #include <math.h>
 
 #include "model/router.h"

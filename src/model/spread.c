@@ -8,7 +8,7 @@
  * Neighbours differ in the innermost axes, so a group is whole axes from the last one on, and at
  * most a part of one more, which is split: outside it keeps its name, inside it is "ep". Where the
  * mesh has no such neighbours (fsdp=3, tp=2, groups of 3) other axes of as many ranks are one.
- * Where tokens are cut over the group, rows go to their experts (op/matrix/grouped_exchange.c);
+ * Where tokens are cut over the group, rows go to their experts (op/matrix/grouped_mlp_exchange.c);
  * over `tp` each rank does its own experts' part of the same tokens. Nothing else of a model knows
  * of it. */
 #include <stdio.h>

@@ -5,7 +5,8 @@
  *   receiver  the number -> a tensor on the sender's memory, given back with the last reference
  *
  * INV: nobody writes to what was lent: it is a tensor between stages, which its maker's tape may
- * need as it is. A loan that nobody takes (its message was lost with a rank) ends with the world.
+ * need as it is. A loan that nobody takes (of an abandoned step, or of a rank that left) ends with
+ * the world.
  */
 #ifndef TSI_PARALLEL_LEND_H
 #define TSI_PARALLEL_LEND_H

@@ -14,7 +14,8 @@
  * and all of this is a product of what is here.
  *
  * INV: sums over the experts of a row are in the order of holders, and of one holder in the order
- * of its experts: the same bits in every run. */
+ * of its experts; by way of nodes, in the order of those who pass them on. Each is the same in
+ * every run; the two may differ in the last bit. */
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_backward_bf16.c - the gradient of attention of bf16 on the machine's own products
- * (gemm.h), as attend_back.c does it in f32. Scores lie the other way round, a row for each key:
+ * (gemm.h), as attention_backward.c does it in f32. Scores lie the other way round, a row for each
+ * key:
  *
  *   s = k q^T       p = 2^(s c - lse log2(e)), c = scale log2(e)       dv += p do
  *   dp = v do^T     ds = p (dp - delta)                                dk += ds q

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_bf16.c - attention forward of bf16 on the machine's own products (gemm.h), as attend.c
- * does it in f32: blocks of queries against blocks of keys, with a running softmax.
+/* attention_bf16.c - attention forward of bf16 on the machine's own products (gemm.h), as
+ * attention.c does it in f32: blocks of queries against blocks of keys, with a running softmax.
  *
  *   once:                     k and v of every group of heads as panels
  *   a task:                   about QUERIES queries of one head, as panels
