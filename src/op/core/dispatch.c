@@ -567,45 +567,6 @@ static ts_status keep_algorithm(ts_rank *rank, tsi_op_plan *plan, ts_tensor *con
     return status;
 }
 
-/* ---- random numbers of a step that is recorded ----------------------------------------------- */
-
-typedef struct kept_draw {
-    ts_rank *rank;
-    const char *label; /* of the scope that drew */
-    uint64_t recorded;
-} kept_draw;
-
-/* The scope draws once more, as it does when the step is run as usual. */
-static ts_status draw_again(void *context)
-{
-    const kept_draw *k = context;
-    const char *label = k->rank->label;
-    tsi_kept_stream *stream = tsi_keep_stream(k->rank->kept, k->recorded);
-    TSI_ASSERT(stream);
-    k->rank->label = k->label;
-    stream->now = tsi_random_stream(k->rank, NULL);
-    k->rank->label = label;
-    return ts_rank_status(k->rank);
-}
-
-/* What was drawn before is drawn from the same stream again: a recomputation, a gradient. */
-static ts_status keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t stream)
-{
-    tsi_kept *kept = rank->kept;
-    if (plan->algorithm > 0)
-        return TSI_FAIL(TS_ERR_STATE,
-                        "step: %s draws random numbers while it communicates, which a step that "
-                        "runs again cannot yet",
-                        plan->op->name);
-    int64_t before = kept->stream_count;
-    if (!tsi_keep_stream(kept, stream)) return TS_ERR_MEMORY;
-    if (kept->stream_count == before) return TS_OK;
-    kept_draw *draw = tsi_alloc(sizeof *draw);
-    if (!draw) return tsi_fail_memory("a draw of a step", sizeof *draw);
-    *draw = (kept_draw){ rank, tsi_place_of(rank, rank->label ? rank->label : ""), stream };
-    return tsi_keep_done(rank, (tsi_kept_work){ draw_again, draw, tsi_free });
-}
-
 /* An output that is a tensor already has the result's memory. */
 static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, tsi_array **result,
                               ts_tensor **out)
@@ -807,7 +768,7 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
 {
     if (plan->in_place) TSI_TRY(tsi_tensor_writable(args->in[0], "%s_: input 0", args->op->name));
     if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM && tsi_keeps(rank)))
-        TSI_TRY(keep_stream(rank, plan, stream));
+        TSI_TRY(tsi_op_keep_stream(rank, plan, stream));
     if (tsi_op_plan_bytes(plan) > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
         state->implicit_bytes = tsi_add_most(state->implicit_bytes, tsi_op_plan_bytes(plan));

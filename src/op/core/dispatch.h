@@ -125,4 +125,8 @@ static inline int64_t tsi_op_plan_bytes(const tsi_op_plan *plan)
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 
+/* The rank keeps: the call draws from `stream`. What was drawn before is drawn from the same stream
+ * again: a recomputation, a gradient. (kept_draw.c) */
+ts_status tsi_op_keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t stream);
+
 #endif
