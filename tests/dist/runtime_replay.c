@@ -314,15 +314,13 @@ static ts_status bad_step(void *context)
     }
 }
 
-TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1, 2)
+TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
 {
     if (refuses(t)) return;
     bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
-    const char *want[BADS] = { [READS] = "the host",
-
-                               [WRITES] = "host",
-                               [RECORDS] = "another one",
-                               [FAILS] = "add" };
+    const char *want[BADS] = {
+        [READS] = "the host", [WRITES] = "host", [RECORDS] = "another one", [FAILS] = "add"
+    };
     for (b.what = 0; b.what < BADS; b.what++) {
         if (b.what == REPLAYS) continue;
         ts_scope scope = ts_scope_open(t->me, NULL);
