@@ -353,15 +353,15 @@ ts_status tsi_cuda_einsum_add(const tsi_kernel_io *io)
 
 ts_status tsi_cuda_linear_list(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_by(io, multiply);
+    return tsi_linear_list_by(io, multiply, true);
 }
 
 ts_status tsi_cuda_linear_list_input(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_input_by(io, multiply);
+    return tsi_linear_list_input_by(io, multiply, true);
 }
 
 ts_status tsi_cuda_linear_list_weights(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_weights_by(io, multiply);
+    return tsi_linear_list_weights_by(io, multiply, true);
 }

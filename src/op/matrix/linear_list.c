@@ -225,17 +225,17 @@ static ts_status loops(const tsi_kernel_io *io, const char *equation,
 
 static ts_status list_reference(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_by(io, loops);
+    return tsi_linear_list_by(io, loops, false);
 }
 
 static ts_status input_reference(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_input_by(io, loops);
+    return tsi_linear_list_input_by(io, loops, false);
 }
 
 static ts_status weights_reference(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_weights_by(io, loops);
+    return tsi_linear_list_weights_by(io, loops, false);
 }
 
 /* ---- the gradient ---------------------------------------------------------------------------- */

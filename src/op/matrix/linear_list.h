@@ -20,10 +20,14 @@ tsi_list_equation tsi_list_of_weight(int32_t ndim);
 typedef ts_status (*tsi_list_product_fn)(const tsi_kernel_io *io, const char *equation,
                                          const tsi_block *const block[3], bool accumulate);
 
-/* The operators of linear_list.c by one way to multiply. Blocks that lie beside each other are one
- * block, and so one product; others have a product each. */
-ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product);
-ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product);
-ts_status tsi_linear_list_weights_by(const tsi_kernel_io *io, tsi_list_product_fn product);
+/* The operators of linear_list.c by one way to multiply. `joins`: blocks that lie beside each other
+ * are one block, and so one product; else, and where they do not, each has a product of its own.
+ * The host joins none: where blocks lie may be chance, and one sum over all is rounded otherwise
+ * than a sum of sums, so that bits would depend on the allocator and on the mesh. */
+ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product, bool joins);
+ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product,
+                                   bool joins);
+ts_status tsi_linear_list_weights_by(const tsi_kernel_io *io, tsi_list_product_fn product,
+                                     bool joins);
 
 #endif

@@ -66,13 +66,13 @@ static bool join(const tsi_operand *operand, int32_t count, int32_t dim, tsi_blo
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product)
+ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product, bool joins)
 {
     const tsi_block *x = &io->in[0].block;
     int32_t n = io->output_count;
     tsi_list_equation e = tsi_list_by_weight(x->ndim, 'k', 'n');
     tsi_block w, y;
-    if (join(io->in + 1, n, 0, &w) && join(io->out, n, x->ndim - 1, &y))
+    if (joins && join(io->in + 1, n, 0, &w) && join(io->out, n, x->ndim - 1, &y))
         return product(io, e.text, (const tsi_block *[]){ x, &w, &y }, false);
     for (int32_t i = 0; i < n; i++)
         TSI_TRY(product(io, e.text,
@@ -81,13 +81,13 @@ ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn produc
     return TS_OK;
 }
 
-ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product)
+ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product, bool joins)
 {
     const tsi_block *dx = &io->out[0].block;
     int32_t n = io->input_count / 2;
     tsi_list_equation e = tsi_list_by_weight(dx->ndim, 'n', 'k');
     tsi_block dy, w;
-    if (join(io->in, n, dx->ndim - 1, &dy) && join(io->in + n, n, 0, &w))
+    if (joins && join(io->in, n, dx->ndim - 1, &dy) && join(io->in + n, n, 0, &w))
         return product(io, e.text, (const tsi_block *[]){ &dy, &w, dx }, false);
     for (int32_t i = 0; i < n; i++)
         TSI_TRY(product(io, e.text,
@@ -96,13 +96,14 @@ ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn 
     return TS_OK;
 }
 
-ts_status tsi_linear_list_weights_by(const tsi_kernel_io *io, tsi_list_product_fn product)
+ts_status tsi_linear_list_weights_by(const tsi_kernel_io *io, tsi_list_product_fn product,
+                                     bool joins)
 {
     const tsi_block *x = &io->in[0].block;
     int32_t n = io->output_count;
     tsi_list_equation e = tsi_list_of_weight(x->ndim);
     tsi_block dy, dw;
-    if (join(io->in + 1, n, x->ndim - 1, &dy) && join(io->out, n, 0, &dw))
+    if (joins && join(io->in + 1, n, x->ndim - 1, &dy) && join(io->out, n, 0, &dw))
         return product(io, e.text, (const tsi_block *[]){ x, &dy, &dw }, false);
     for (int32_t i = 0; i < n; i++)
         TSI_TRY(product(io, e.text,

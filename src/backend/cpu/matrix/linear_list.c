@@ -16,15 +16,15 @@ static ts_status multiply(const tsi_kernel_io *io, const char *equation,
 
 ts_status tsi_cpu_linear_list(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_by(io, multiply);
+    return tsi_linear_list_by(io, multiply, false);
 }
 
 ts_status tsi_cpu_linear_list_input(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_input_by(io, multiply);
+    return tsi_linear_list_input_by(io, multiply, false);
 }
 
 ts_status tsi_cpu_linear_list_weights(const tsi_kernel_io *io)
 {
-    return tsi_linear_list_weights_by(io, multiply);
+    return tsi_linear_list_weights_by(io, multiply, false);
 }
