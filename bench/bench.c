@@ -2,6 +2,8 @@
 /* bench.c - `tessera bench WHAT`: a table of what can be measured. */
 #include "bench.h"
 
+#include <stdlib.h>
+
 static const cli_subject benches[] = {
     { "comm", "collectives against plain copies (and the raw MPI calls)", cli_bench_comm },
     { "redistribute", "tensors from layout to layout against plain copies (and the raw MPI calls)",
@@ -27,6 +29,20 @@ static const cli_subject benches[] = {
     { "pipeline", "steps of a pipeline against the makespan of its schedule", cli_bench_pipeline },
     { "train", "steps of a Llama against the rate of matrix products", cli_bench_train },
 };
+
+ts_status bench_launch(int64_t threads, int64_t ranks,
+                       ts_status (*work)(ts_rank *me, void *context), void *context, char *error,
+                       size_t size)
+{
+    char each[32];
+    (void)snprintf(each, sizeof each, "%lld",
+                   (long long)(threads / ranks > 0 ? threads / ranks : 1));
+    (void)setenv("TESSERA_THREADS", each, 1); /* before the world opens */
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "threads",
+                                 .rank_count = ranks };
+    return ts_launch_with(&options, work, context, error, size);
+}
 
 int cli_bench(int argc, char **argv)
 {

@@ -27,6 +27,11 @@ int cli_bench_pipeline(int argc, char **argv);
 int cli_bench_train(int argc, char **argv);
 int cli_bench_checkpoint(int argc, char **argv);
 
+/* Thread ranks that share so many threads; [coll] work. */
+ts_status bench_launch(int64_t threads, int64_t ranks,
+                       ts_status (*work)(ts_rank *me, void *context), void *context, char *error,
+                       size_t size);
+
 /* ---- whole steps on one device (bench_step.c) ------------------------------------------------ */
 typedef struct bench_step_options {
     const char *model, *device, *dtype; /* device NULL: the world's; dtype of products */

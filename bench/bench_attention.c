@@ -304,18 +304,6 @@ static ts_status all_ranks(ts_rank *me, void *argument)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static ts_status launch(bench_attention *b, int64_t ranks, ts_status (*work)(ts_rank *, void *),
-                        char *error, size_t size)
-{
-    char threads[32];
-    int64_t each = b->threads / ranks > 0 ? b->threads / ranks : 1;
-    (void)snprintf(threads, sizeof threads, "%lld", (long long)each);
-    (void)setenv("TESSERA_THREADS", threads, 1); /* before the world opens */
-    ts_world_options options = { .struct_size = sizeof options, .rank_count = ranks };
-    options.engine = "threads";
-    return ts_launch_with(&options, work, b, error, size);
-}
-
 int cli_bench_attention(int argc, char **argv)
 {
     bench_attention self = { .seconds = 40, .cuts = 1, .cut = { { 2, 8192, { 0 } } } };
@@ -342,9 +330,10 @@ int cli_bench_attention(int argc, char **argv)
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench attention", "unexpected argument \"%s\"", argv[1]);
     if (self.threads >= 16) self.cut[self.cuts++] = (cut){ 8, 32768, { 0 } };
-    ts_status status = launch(&self, 1, one_rank, error, sizeof error);
+    ts_status status = bench_launch(self.threads, 1, one_rank, &self, error, sizeof error);
     for (; self.now < self.cuts && status == TS_OK; self.now++)
-        status = launch(&self, self.cut[self.now].ranks, all_ranks, error, sizeof error);
+        status = bench_launch(self.threads, self.cut[self.now].ranks, all_ranks, &self, error,
+                              sizeof error);
     if (status != TS_OK) return cli_fail("bench attention", "%s", error);
     return bench_lines_print(&self.lines, self.json);
 }

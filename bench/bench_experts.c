@@ -300,18 +300,6 @@ static ts_status all_ranks(ts_rank *me, void *argument)
     return status == TS_OK ? measure_layer(&mine, b) : status;
 }
 
-static ts_status launch(bench_experts *b, int64_t ranks, ts_status (*work)(ts_rank *, void *),
-                        char *error, size_t size)
-{
-    char threads[32];
-    int64_t each = b->threads / ranks > 0 ? b->threads / ranks : 1;
-    (void)snprintf(threads, sizeof threads, "%lld", (long long)each);
-    (void)setenv("TESSERA_THREADS", threads, 1); /* before the world opens */
-    ts_world_options options = { .struct_size = sizeof options, .rank_count = ranks };
-    options.engine = "threads";
-    return ts_launch_with(&options, work, b, error, size);
-}
-
 int cli_bench_experts(int argc, char **argv)
 {
     bench_experts self = {
@@ -346,8 +334,9 @@ int cli_bench_experts(int argc, char **argv)
     if (self.choices > self.experts)
         return cli_fail_usage("bench experts", "%lld choices of %lld experts",
                               (long long)self.choices, (long long)self.experts);
-    ts_status status = launch(&self, 1, one_rank, error, sizeof error);
-    if (status == TS_OK) status = launch(&self, self.ranks, all_ranks, error, sizeof error);
+    ts_status status = bench_launch(self.threads, 1, one_rank, &self, error, sizeof error);
+    if (status == TS_OK)
+        status = bench_launch(self.threads, self.ranks, all_ranks, &self, error, sizeof error);
     if (status != TS_OK) return cli_fail("bench experts", "%s", error);
     measure_rival(&self);
     return bench_lines_print(&self.lines, self.json);

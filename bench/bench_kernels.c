@@ -90,9 +90,7 @@ static ts_status work(ts_rank *me, void *argument)
 
 static int run(bench_kernels *self)
 {
-    char error[1024], threads[32];
-    (void)snprintf(threads, sizeof threads, "%lld", (long long)self->threads);
-    (void)setenv("TESSERA_THREADS", threads, 1); /* before the world opens */
+    char error[1024];
     self->copy_bytes = (size_t)128 << 20;
     self->from = malloc(self->copy_bytes);
     self->to = malloc(self->copy_bytes);
@@ -103,8 +101,7 @@ static int run(bench_kernels *self)
     } else {
         memset(self->from, 1, self->copy_bytes);
         memset(self->to, 2, self->copy_bytes);
-        ts_world_options options = { .struct_size = sizeof options, .rank_count = 1 };
-        ts_status status = ts_launch_with(&options, work, self, error, sizeof error);
+        ts_status status = bench_launch(self->threads, 1, work, self, error, sizeof error);
         if (status != TS_OK)
             code = cli_fail("bench kernels", "%s", error);
         else if (self->lines.count == 0)

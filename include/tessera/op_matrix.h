@@ -64,8 +64,8 @@ TS_API ts_tensor *ts_bmm(ts_tensor *a, ts_tensor *b); /* two batches of matrices
 TS_API ts_tensor *ts_mv(ts_tensor *a, ts_tensor *b);  /* matrix and vector */
 TS_API ts_tensor *ts_dot(ts_tensor *a, ts_tensor *b); /* two vectors */
 TS_API ts_tensor *ts_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *bias /* may be NULL */);
-/* x w^T for 2 or 3 weights (others: one after the other) into out: one product where the weights
- * lie beside each other, as those that a model keeps for q, k and v do. recorded */
+/* x w^T for 2 or 3 weights (others: one after the other) into out: on a device one product where
+ * the weights lie beside each other, as those that a model keeps for q, k and v do. recorded */
 TS_API ts_status ts_linear_list(ts_tensor *x, ts_tensor *const *weight, int32_t count,
                                 ts_tensor **out);
 TS_API ts_tensor *ts_addmm(ts_tensor *bias, ts_tensor *a, ts_tensor *b);

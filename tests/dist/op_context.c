@@ -7,6 +7,7 @@
 #include "base/compiler.h"
 #include "base/rank.h"
 #include "comm/comm.h"
+#include "dist/bytes_util.h"
 #include "harness/test.h"
 #include "mask/mask.h"
 #include "tessera/tessera.h"
@@ -210,16 +211,6 @@ TS_TEST_RANKS(context_of_little, 3, 4)
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
-
-static int64_t received(const ts_rank *me, uint64_t since)
-{
-    ts_counts counts = TS_INIT(ts_counts);
-    int64_t total = 0;
-    if (ts_rank_counts(me, since, &counts) != TS_OK) return -1;
-    for (int64_t i = 0; i < counts.row_count; i++)
-        total += counts.row[i].bytes;
-    return total;
-}
 
 static int64_t stated(ts_rank *me)
 {

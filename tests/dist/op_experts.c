@@ -4,6 +4,7 @@
  * algorithm; what crosses between ranks against what must. */
 #include <math.h>
 
+#include "dist/bytes_util.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 
@@ -153,21 +154,6 @@ TS_TEST_RANKS(experts_on_two_axes, 4, 6)
 }
 
 /* ---- what crosses ---------------------------------------------------------------------------- */
-
-static int64_t holder(int64_t index, int64_t extent, int64_t ranks)
-{
-    return index / ((extent + ranks - 1) / ranks);
-}
-
-static int64_t received(const ts_rank *me, uint64_t since)
-{
-    ts_counts counts = TS_INIT(ts_counts);
-    int64_t total = 0;
-    if (ts_rank_counts(me, since, &counts) != TS_OK) return -1;
-    for (int64_t i = 0; i < counts.row_count; i++)
-        total += counts.row[i].bytes;
-    return total;
-}
 
 /* The bound: of a row that has experts on another rank one copy goes there and one result comes
  * back, whatever the number of its experts there; and each choice's number with its weight. */

@@ -4,6 +4,7 @@
  * columns, sums and groups sharded, empty groups and groups of many pieces. */
 #include <math.h>
 
+#include "dist/bytes_util.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 
@@ -113,23 +114,6 @@ static ts_status routed_at(const int64_t *global, void *element, void *context)
 {
     *(int64_t *)element = routed(context, global[0]);
     return TS_OK;
-}
-
-/* Who holds an index of a dim that is cut into chunks. */
-static int64_t holder(int64_t index, int64_t extent, int64_t ranks)
-{
-    return index / ((extent + ranks - 1) / ranks);
-}
-
-/* Bytes that the rank receives in exchanges and collectives after an event. */
-static int64_t received(const ts_rank *me, uint64_t since)
-{
-    ts_counts counts = TS_INIT(ts_counts);
-    int64_t total = 0;
-    if (ts_rank_counts(me, since, &counts) != TS_OK) return -1;
-    for (int64_t i = 0; i < counts.row_count; i++)
-        total += counts.row[i].bytes;
-    return total;
 }
 
 /* What must come: the counts, the rows of my groups with their numbers, and my rows' results. */

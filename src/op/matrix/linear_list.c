@@ -5,9 +5,10 @@
  *   linear_list_input              dx = sum of dy_i w_i
  *   linear_.._weights              dw_i = dy_i^T x, rows of one block
  *
- * Weights, results and gradients keep their names, shapes and placements. Where their local blocks
- * lie beside each other (weights: rows of one block; results and their gradients: columns) each of
- * the three is one product, otherwise one a weight: the same numbers up to the order of sums.
+ * Weights, results and gradients keep their names, shapes and placements. On a device, where their
+ * local blocks lie beside each other (weights: rows of one block; results and their gradients:
+ * columns), each of the three is one product, otherwise one a weight: the same numbers up to the
+ * order of sums. The host has one a weight always, so that its bits depend on no address.
  *
  *   x [.., k]   w_i [n_i, k]   y_i [.., n_i] */
 #include "op/matrix/linear_list.h"
@@ -398,14 +399,14 @@ static const tsi_attribute weights_table[] = {
 
 const tsi_op_desc tsi_op_linear_pair = {
     .name = "linear_pair",
-    .what = "x w^T for two weights, which is one product where they lie beside each other",
+    .what = "x w^T for two weights; on a device one product where they lie beside each other",
     LIST(2),
     FORWARD,
     .sample = sample_pair,
 };
 const tsi_op_desc tsi_op_linear_triple = {
     .name = "linear_triple",
-    .what = "x w^T for three weights, which is one product where they lie beside each other",
+    .what = "x w^T for three weights; on a device one product where they lie beside each other",
     LIST(3),
     FORWARD,
     .sample = sample_triple,
