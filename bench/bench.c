@@ -22,6 +22,8 @@ static const cli_subject benches[] = {
       cli_bench_checkpoint },
     { "cuda", "one GPU: kernels against copies, products against cuBLASLt's best, attention",
       cli_bench_cuda },
+    { "devices", "ranks that move memory of devices against a copy of the same bytes",
+      cli_bench_devices },
     { "attention", "any mask, forward and backward, against products; cut sequences; memory",
       cli_bench_attention },
     { "experts", "a layer of experts against products, copies, a dense layer and PyTorch",

@@ -14,6 +14,7 @@
 
 int cli_bench_comm(int argc, char **argv);
 int cli_bench_cuda(int argc, char **argv);
+int cli_bench_devices(int argc, char **argv);
 int cli_bench_dispatch(int argc, char **argv);
 int cli_bench_redistribute(int argc, char **argv);
 int cli_bench_layout(int argc, char **argv);
@@ -38,7 +39,9 @@ typedef struct bench_step_options {
     const char *moments;                /* of AdamW: f32 (NULL) or bf16 */
     int64_t rows, context;              /* 0: those of the size */
     int64_t warmup, seconds;
-    bool hot; /* also the operators that take longest */
+    const char *mesh; /* units of fsdp on it, ranks as threads; NULL: one rank */
+    bool hot;         /* also the operators that take longest */
+    bool replay;      /* the step is recorded behind the warm-up and run again */
 } bench_step_options;
 int bench_step(const bench_step_options *options, bool json);
 

@@ -7,7 +7,8 @@
  *   few queries                           bytes of keys and values read a second
  *   a sequence cut over ranks             against one rank with as many threads: two ranks at T =
  *                                         8,192; with 16 threads also 8 ranks at T = 32,768
- *   memory                                of T = 4,096, 16,384 and 65,536
+ *   memory                                of T = 4,096, 16,384 and 65,536, and of ranks
+ *   PyTorch, where python3 finds it       scaled_dot_product_attention, and flex attention of masks
  *
  * Rates count the pairs that are seen: 4 D operations each forward, 10 D backward. Ratios are our
  * rate over the floor's: larger is better. */
@@ -17,6 +18,7 @@
 #include "bench.h"
 #include "bench_lines.h"
 #include "contest.h"
+#include "rival_script.h"
 
 typedef struct cut { /* of a sequence among ranks */
     int64_t ranks, length;
@@ -33,7 +35,14 @@ typedef struct bench_attention {
     ts_mesh *mesh;
     double product[2]; /* operations a second of f32 and bf16 */
     double tile;       /* seconds of a tile of causal attention */
+    double masked[4];  /* seconds of a call, of `masks` */
+    double bytes;      /* a token of the longest sequence on one rank */
 } bench_attention;
+
+static const char *const masks[] = { "window(511, 0)", "causal & documents(1024, 1024, 1024, 1024)",
+                                     "causal & documents(300, 1700, 96, 2000)",
+                                     "prefix(256) | window(255, 0)" };
+enum { MASKS = sizeof masks / sizeof masks[0] };
 
 typedef struct subject {
     ts_rank *me;
@@ -61,7 +70,7 @@ static ts_status run_once(void *context, int who)
     ts_attention_options options = options_of(s);
     if (s->back) {
         ts_attention_saved saved = { sizeof saved, s->x[0],   s->x[1], s->x[2],
-                                     s->out[0],    s->out[1], s->x[3] };
+                                     s->out[0],    s->out[1], s->x[3], NULL };
         ts_tensor *d[3] = { NULL };
         (void)ts_attention_backward(&saved, &options, d);
         for (int i = 0; i < 3; i++)
@@ -184,17 +193,14 @@ static ts_status rates(bench_attention *b)
 /* Time is proportional to what is computed. */
 static ts_status sparse(bench_attention *b)
 {
-    static const char *const masks[] = { "window(511, 0)",
-                                         "causal & documents(1024, 1024, 1024, 1024)",
-                                         "causal & documents(300, 1700, 96, 2000)",
-                                         "prefix(256) | window(255, 0)" };
-    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
+    for (int i = 0; i < MASKS; i++) {
         double seconds;
         ts_mask_summary seen;
         ts_status status = measure(b, masks[i], TS_DTYPE_F32, TS_SHAPE(1, HEADS, LENGTH, 64), false,
                                    &seconds, &seen);
         if (status != TS_OK) return status;
         double tiles = (double)(seen.full + seen.partial);
+        b->masked[i] = seconds;
         bench_line *line =
             bench_lines_add(&b->lines, "us/tile", seconds / tiles * 1e6, "%s", masks[i]);
         bench_line_floor(line, b->tile * 1e6, "causal");
@@ -204,27 +210,34 @@ static ts_status sparse(bench_attention *b)
     return TS_OK;
 }
 
-/* Memory beside inputs and outputs must not grow faster than the length. */
+/* Bytes that a rank holds at most beside inputs, by token of the whole sequence. */
+static ts_status bytes_a_token(ts_rank *me, ts_mesh *mesh, const char *place, int64_t length,
+                               double *each)
+{
+    ts_scope scope = ts_scope_open(me, "memory");
+    subject s = { .me = me, .mask = "window(1023, 0)" };
+    ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+    ts_status status = subject_open(&s, mesh, place, TS_DTYPE_F32, TS_SHAPE(1, 1, length, 64));
+    (void)ts_rank_memory_reset(me);
+    (void)ts_rank_memory(me, &before);
+    if (status == TS_OK) status = run_once(&s, 0);
+    (void)ts_rank_memory(me, &after);
+    (void)ts_scope_close(scope);
+    *each = (double)(after.peak - before.live) / (double)length;
+    return status;
+}
+
+/* It must not grow faster than the length. */
 static ts_status memory(bench_attention *b)
 {
     double first = 0;
     for (int64_t length = 4096; length <= 65536; length *= 4) {
-        ts_scope scope = ts_scope_open(b->me, "memory");
-        subject s = { .me = b->me, .mask = "window(1023, 0)" };
-        ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
-        ts_status status =
-            subject_open(&s, b->mesh, NULL, TS_DTYPE_F32, TS_SHAPE(1, 1, length, 64));
-        (void)ts_rank_memory_reset(b->me);
-        (void)ts_rank_memory(b->me, &before);
-        if (status == TS_OK) status = run_once(&s, 0);
-        (void)ts_rank_memory(b->me, &after);
-        (void)ts_scope_close(scope);
+        ts_status status = bytes_a_token(b->me, b->mesh, NULL, length, &b->bytes);
         if (status != TS_OK) return status;
-        double each = (double)(after.peak - before.live) / (double)length;
         bench_line *line =
-            bench_lines_add(&b->lines, "B/token", each, "memory T=%lld", (long long)length);
+            bench_lines_add(&b->lines, "B/token", b->bytes, "memory T=%lld", (long long)length);
         if (first > 0) bench_line_floor(line, first, "T=4096");
-        if (first == 0) first = each;
+        if (first == 0) first = b->bytes;
     }
     return TS_OK;
 }
@@ -299,7 +312,46 @@ static ts_status all_ranks(ts_rank *me, void *argument)
                             back ? "backward" : "forward", (long long)c->length, text);
         bench_line_floor(line, 1.0 / c->alone[back], "one rank, as many threads");
     }
-    return status;
+    double each = 0;
+    if (status == TS_OK) status = bytes_a_token(me, mine.mesh, "cp:HT(2)", 65536, &each);
+    if (status != TS_OK || ts_rank_index(me) != 0) return status;
+    bench_line *line =
+        bench_lines_add(&b->lines, "B/token", each, "memory of a rank T=65536 on %s", text);
+    bench_line_floor(line, b->bytes, "one rank");
+    return TS_OK;
+}
+
+/* ---- PyTorch --------------------------------------------------------------------------------- */
+
+/* An answer has the name of a line of ours, or of a mask. */
+static void beside(void *context, const ts_json *answer)
+{
+    bench_attention *b = context;
+    const char *name = ts_json_text(ts_json_member(answer, "name"), "");
+    double theirs = ts_json_real(ts_json_member(answer, "value"), 0);
+    size_t measured = b->lines.count;
+    for (size_t i = 0; i < measured && theirs > 0; i++) {
+        const bench_line *ours = &b->lines.line[i];
+        if (strcmp(ours->name, name) != 0 || strcmp(ours->unit, "GFLOP/s") != 0) continue;
+        bench_line *line =
+            bench_lines_add(&b->lines, "GFLOP/s", ours->value, "beside PyTorch: %s", name);
+        bench_line_floor(line, theirs, "PyTorch");
+    }
+    for (int i = 0; i < MASKS && theirs > 0; i++) {
+        if (strcmp(masks[i], name) != 0) continue;
+        bench_line *line =
+            bench_lines_add(&b->lines, "/s", 1.0 / b->masked[i], "beside PyTorch: %s", name);
+        bench_line_floor(line, theirs, "flex attention");
+    }
+}
+
+static void rival(bench_attention *b)
+{
+    char command[128];
+    (void)snprintf(command, sizeof command,
+                   "python3 bench/rival/attention_torch.py %lld %d 2>/dev/null",
+                   (long long)b->threads, (int)LENGTH);
+    bench_rival_ask(command, beside, b);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -324,7 +376,9 @@ int cli_bench_attention(int argc, char **argv)
         "bench attention", "[options]",
         "Attention against products of its dtype: causal and full, forward and backward, windows\n"
         "and documents by computed tile, a sequence cut over ranks, memory by length.",
-        options, "bench/rival/attention_torch.py measures the same of PyTorch.\n"
+        options,
+        "bench/rival/attention_torch.py measures the same of PyTorch, in the same run where the\n"
+        "working directory has it and python3 finds torch.\n"
     };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
@@ -335,5 +389,6 @@ int cli_bench_attention(int argc, char **argv)
         status = bench_launch(self.threads, self.cut[self.now].ranks, all_ranks, &self, error,
                               sizeof error);
     if (status != TS_OK) return cli_fail("bench attention", "%s", error);
+    rival(&self);
     return bench_lines_print(&self.lines, self.json);
 }

@@ -16,6 +16,8 @@
 #include "bench_lines.h"
 #include "contest.h"
 
+enum { RANKS_MAX = 1024, HOLDER_WORDS = RANKS_MAX / 64 };
+
 typedef struct bench_experts {
     bench_lines lines;
     int64_t threads, seconds, ranks;
@@ -98,7 +100,8 @@ static ts_status measure_products(bench_experts *b)
 typedef struct passing {
     bench_experts *b;
     ts_group *world;
-    int64_t first, rows, held; /* tokens of this rank; rows that come to it */
+    int64_t first, rows, held; /* tokens of this rank; rows that its experts want */
+    int64_t came, results; /* rows of others that come; results that go home, the own ones too */
     float *x, *y, *there, *copy;
     ts_part *send, *recv, *back, *home;
     int64_t send_count, recv_count, back_count, home_count;
@@ -122,32 +125,56 @@ static ts_part part_of(int64_t peer, float *data, int64_t count, int32_t combine
                       .stride = { 1 } };
 }
 
-/* The parts that grouped_mlp makes: rows straight from where they lie, results straight home. */
+/* The holders of a token's experts as bits of words. */
+static void holders_of(const bench_experts *b, int64_t token, int64_t ranks, uint64_t *bits)
+{
+    memset(bits, 0, HOLDER_WORDS * sizeof *bits);
+    for (int64_t j = 0; j < ranks; j++)
+        if (holds(b, token, j, ranks)) bits[j / 64] |= UINT64_C(1) << j % 64;
+}
+
+/* Results of token i of this rank fold into its row; a token whose holders are those of the one
+ * before joins it. */
+static void home_parts(passing *p, int64_t ranks)
+{
+    const bench_experts *b = p->b;
+    uint64_t bits[HOLDER_WORDS], before[HOLDER_WORDS] = { 0 };
+    int64_t chain = 0;
+    for (int64_t i = 0; i < p->rows; i++) {
+        holders_of(b, p->first + i, ranks, bits);
+        bool joins = i > 0 && memcmp(bits, before, sizeof bits) == 0;
+        if (!joins) chain = 0;
+        for (int64_t j = 0; j < ranks && !joins; j++)
+            if (bits[j / 64] >> j % 64 & 1)
+                p->home[p->home_count++] = part_of(j, p->y + i * b->width, b->width, chain++ > 0);
+        for (int64_t k = 1; joins && k <= chain; k++)
+            p->home[p->home_count - k].extent[0] += b->width;
+        p->results += chain;
+        memcpy(before, bits, sizeof bits);
+    }
+}
+
+/* The parts that grouped_mlp makes: rows straight from where they lie, results straight home; this
+ * rank's own rows are used where they lie. */
 static void passing_parts(passing *p, int64_t ranks)
 {
     bench_experts *b = p->b;
     int64_t each = (b->tokens + ranks - 1) / ranks, me = ts_group_index(p->world);
     for (int64_t j = 0; j < ranks; j++) {
         int64_t begin = p->held;
-        for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t i = 0; i < p->rows && j != me; i++)
             if (holds(b, p->first + i, j, ranks))
                 p->send[p->send_count++] = part_of(j, p->x + i * b->width, b->width, 0);
         for (int64_t token = j * each; token < (j + 1) * each && token < b->tokens; token++)
             p->held += holds(b, token, me, ranks);
         if (p->held == begin) continue;
-        float *at = p->there + begin * b->width;
-        int64_t count = (p->held - begin) * b->width;
-        p->recv[p->recv_count++] = part_of(j, at, count, 0);
-        p->back[p->back_count++] = part_of(j, at, count, 0);
+        ts_part part = part_of(j, p->there + begin * b->width, (p->held - begin) * b->width, 0);
+        p->back[p->back_count++] = part;
+        if (j == me) continue;
+        p->recv[p->recv_count++] = part;
+        p->came += p->held - begin;
     }
-    for (int64_t i = 0; i < p->rows; i++) {
-        int32_t combine = 0;
-        for (int64_t j = 0; j < ranks; j++) {
-            if (!holds(b, p->first + i, j, ranks)) continue;
-            p->home[p->home_count++] = part_of(j, p->y + i * b->width, b->width, combine);
-            combine = 1;
-        }
-    }
+    home_parts(p, ranks);
 }
 
 static ts_status exchange(passing *p, bool back)
@@ -170,9 +197,9 @@ static ts_status run_passing(void *context, int who)
         ts_status status = exchange(p, false);
         return status == TS_OK ? exchange(p, true) : status;
     }
-    for (int64_t i = 0; i < p->held; i++) /* there, then as many results */
+    for (int64_t i = 0; i < p->came; i++) /* there, then as many results */
         memcpy(p->there + i * p->b->width, p->copy + i * p->b->width, row);
-    for (int64_t i = 0; i < p->home_count; i++)
+    for (int64_t i = 0; i < p->results; i++)
         memcpy(p->copy + i * p->b->width, p->there + i % (p->held + 1) * p->b->width, row);
     return TS_OK;
 }
@@ -311,7 +338,8 @@ int cli_bench_experts(int argc, char **argv)
     self.threads = machine.cores;
     self.ranks = machine.cores >= 16 ? 8 : 2;
     const cli_option options[] = {
-        CLI_INT("ranks", &self.ranks, 1, 1024, "that hold the experts (default: 2; of 16 cores 8)"),
+        CLI_INT("ranks", &self.ranks, 1, RANKS_MAX,
+                "that hold the experts (default: 2; of 16 cores 8)"),
         CLI_INT("threads", &self.threads, 1, 1024, "threads in all (default: the cores)"),
         CLI_INT("experts", &self.experts, 1, 65536, "of the layer (default: 64)"),
         CLI_INT("choices", &self.choices, 1, 64, "experts of a token (default: 8)"),

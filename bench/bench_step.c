@@ -3,7 +3,9 @@
  * of a known size on one device.
  *
  *   warm-up     steps that are not counted: kernels load, plans and blocks are made
+ *   recorded    with --replay one more step, which is what is measured then (tessera/step.h)
  *   measured    steps one after another for some seconds; the host waits once, behind the last
+ *               (several ranks: as many steps on each, behind which all wait)
  *   by kind     a few steps in a world of its own that waits after every operator
  *
  * The tokens are random, four batches in turn, and lie on the device before the first step. The
@@ -14,7 +16,7 @@
 #include "bench.h"
 #include "bench_lines.h"
 
-enum { BATCHES = 4, KINDS_MAX = 24 };
+enum { BATCHES = 4, KINDS_MAX = 24, STEPS_TOGETHER = 10 };
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -38,10 +40,12 @@ typedef struct step_bench {
     ts_model_config config;
     int64_t rows, context;
     ts_dtype compute, moments; /* 0: f32 */
-    bool by_kind;              /* this world waits after every operator */
+    int64_t ranks;
+    bool by_kind; /* this world waits after every operator */
     /* answers */
     int64_t steps;
     double seconds, first_seconds, loss, norm;
+    ts_step_summary recorded;
     ts_memory memory;
     ts_train_cost cost;
     ts_times times;
@@ -63,6 +67,9 @@ typedef struct trainee {
     ts_model *model;
     ts_optimizer *optimizer;
     ts_tensor *ids[BATCHES], *labels[BATCHES]; /* held */
+    ts_step *step;                             /* NULL: steps run as usual */
+    ts_rank *me;
+    int64_t at; /* of the step that runs */
 } trainee;
 
 static ts_tensor *batch_of(const step_bench *b, const trainee *t, int64_t salt)
@@ -72,17 +79,35 @@ static ts_tensor *batch_of(const step_bench *b, const trainee *t, int64_t salt)
     return ts_tensor_retain(ts_from_function(token_at, context, ts_model_tokens(t->model), meta));
 }
 
-/* The host waits for nothing but the step before the last, so as not to run away. */
-static ts_status one_step(ts_rank *me, const trainee *t, int64_t step)
+static ts_status train_step(void *context)
 {
-    ts_scope scope = ts_scope_open(me, "");
-    ts_tape_begin(me);
-    ts_tensor *mean = ts_model_loss(t->model, t->ids[step % BATCHES], t->labels[step % BATCHES]);
+    const trainee *t = context;
+    ts_scope scope = ts_scope_open(t->me, "");
+    ts_tape_begin(t->me);
+    ts_tensor *mean = ts_model_loss(t->model, t->ids[t->at % BATCHES], t->labels[t->at % BATCHES]);
     ts_status status = ts_backward(mean, NULL);
     if (status == TS_OK)
         status = ts_optimizer_step_with(t->optimizer,
                                         TS_OPTIONS(ts_step_options, .norm_max = 1.0, .loss = mean));
     ts_scope_close(scope);
+    return status;
+}
+
+/* The recorded step read the first batch: its memory gets those of the others in turn. */
+static ts_status replay(trainee *t)
+{
+    int64_t batch = t->at % BATCHES;
+    if (batch == 0) batch = BATCHES - 1; /* what the first one was is overwritten */
+    TRY(ts_step_input(t->step, t->ids[0], t->ids[batch]));
+    TRY(ts_step_input(t->step, t->labels[0], t->labels[batch]));
+    return ts_step_replay(t->step);
+}
+
+/* The host waits for nothing but the step before the last, so as not to run away. */
+static ts_status one_step(trainee *t, int64_t step)
+{
+    t->at = step;
+    ts_status status = t->step ? replay(t) : train_step(t);
     ts_step_outcome outcome = TS_INIT(ts_step_outcome);
     int64_t begun = ts_optimizer_begun(t->optimizer);
     if (status == TS_OK && begun > 2)
@@ -90,25 +115,37 @@ static ts_status one_step(ts_rank *me, const trainee *t, int64_t step)
     return status;
 }
 
-/* Whole steps until the time is over, the host waiting behind the last one of each round. */
-static ts_status measured(step_bench *b, ts_rank *me, const trainee *t)
+static ts_status record(step_bench *b, trainee *t)
 {
-    int64_t step = 0, round = 1;
+    t->at = 0;
+    t->step = ts_step_record(t->me, train_step, t);
+    if (t->step == NULL) return ts_rank_status(t->me);
+    b->recorded = (ts_step_summary)TS_INIT(ts_step_summary);
+    TRY(ts_step_summarise(t->step, &b->recorded));
+    return one_step(t, 1);
+}
+
+/* Whole steps until the time is over, the host waiting behind the last one of each round. */
+static ts_status measured(step_bench *b, ts_rank *me, trainee *t)
+{
+    int64_t step = 0, round = b->ranks > 1 ? STEPS_TOGETHER : 1;
     double begin = cli_now();
     for (; step < b->options.warmup; step++) {
-        TRY(one_step(me, t, step));
+        TRY(one_step(t, step));
         if (step == 0) TRY(ts_rank_sync(me));
         if (step == 0) b->first_seconds = cli_now() - begin;
     }
+    if (b->options.replay) TRY(record(b, t));
     TRY(ts_rank_sync(me));
     TRY(ts_rank_memory_reset(me));
     begin = cli_now();
     while (b->seconds < (double)b->options.seconds) {
         for (int64_t i = 0; i < round; i++, step++)
-            TRY(one_step(me, t, step));
+            TRY(one_step(t, step));
         TRY(ts_rank_sync(me));
         b->seconds = cli_now() - begin;
         b->steps += round;
+        if (b->ranks > 1) break; /* clocks of ranks differ: all take as many steps */
         double left = (double)b->options.seconds - b->seconds, each = b->seconds / (double)b->steps;
         round = left > 0 ? (int64_t)(left / each) + 1 : 1;
     }
@@ -120,16 +157,16 @@ static ts_status measured(step_bench *b, ts_rank *me, const trainee *t)
     return ts_rank_memory(me, &b->memory);
 }
 
-static ts_status timed_by_kind(step_bench *b, ts_rank *me, const trainee *t)
+static ts_status timed_by_kind(step_bench *b, ts_rank *me, trainee *t)
 {
     enum { COLD = 3, STEPS = 2 };
     for (int64_t step = 0; step < COLD; step++)
-        TRY(one_step(me, t, step));
+        TRY(one_step(t, step));
     TRY(ts_rank_sync(me));
     uint64_t event = ts_rank_event(me);
     double begin = cli_now();
     for (int64_t step = 0; step < STEPS; step++)
-        TRY(one_step(me, t, step));
+        TRY(one_step(t, step));
     TRY(ts_rank_sync(me));
     b->seconds = cli_now() - begin;
     b->steps = STEPS;
@@ -137,11 +174,21 @@ static ts_status timed_by_kind(step_bench *b, ts_rank *me, const trainee *t)
     return ts_rank_times(me, event, &b->times);
 }
 
-static ts_status trainee_make(const step_bench *b, ts_rank *me, ts_mesh *mesh, trainee *t)
+static ts_model *model_make(const step_bench *b, ts_mesh *mesh)
 {
     ts_model_options options = TS_INIT(ts_model_options);
     options.compute = (int32_t)b->compute;
-    t->model = ts_model_create(mesh, &b->config, &options);
+    if (b->options.mesh == NULL) return ts_model_create(mesh, &b->config, &options);
+    ts_model *model = ts_model_declare(mesh, &b->config, &options);
+    if (model == NULL) return NULL;
+    (void)ts_model_fsdp(model, NULL);
+    (void)ts_model_materialize(model);
+    return model;
+}
+
+static ts_status trainee_make(const step_bench *b, ts_rank *me, ts_mesh *mesh, trainee *t)
+{
+    t->model = model_make(b, mesh);
     if (t->model == NULL) return ts_rank_status(me);
     t->optimizer = ts_adamw_create(ts_model_module(t->model),
                                    TS_OPTIONS(ts_adamw_options, .lr = 1e-4, .weight_decay = 0.1,
@@ -153,11 +200,10 @@ static ts_status trainee_make(const step_bench *b, ts_rank *me, ts_mesh *mesh, t
     return ts_rank_status(me);
 }
 
-static ts_status work(ts_rank *me, void *argument)
+static ts_status run_rank(ts_rank *me, step_bench *b)
 {
-    step_bench *b = argument;
-    ts_mesh *mesh = ts_mesh_create(me, "dp=1");
-    trainee t = { 0 };
+    ts_mesh *mesh = ts_mesh_create(me, b->options.mesh ? b->options.mesh : "dp=1");
+    trainee t = { .me = me };
     ts_status status = mesh ? trainee_make(b, me, mesh, &t) : ts_rank_status(me);
     if (status == TS_OK) status = b->by_kind ? timed_by_kind(b, me, &t) : measured(b, me, &t);
     if (status == TS_OK && !b->by_kind) {
@@ -167,6 +213,7 @@ static ts_status work(ts_rank *me, void *argument)
         shape.moment_dtype = (int32_t)b->moments;
         status = ts_train_estimate(t.model, &shape, &b->cost);
     }
+    ts_step_destroy(t.step);
     for (int64_t i = 0; i < BATCHES; i++) {
         if (t.ids[i]) ts_tensor_release(t.ids[i]);
         if (t.labels[i]) ts_tensor_release(t.labels[i]);
@@ -175,6 +222,19 @@ static ts_status work(ts_rank *me, void *argument)
     ts_model_destroy(t.model);
     ts_mesh_release(mesh);
     return status != TS_OK ? status : ts_rank_status(me);
+}
+
+/* The answers are the first rank's. */
+static ts_status work(ts_rank *me, void *argument)
+{
+    step_bench *shared = argument, *mine = malloc(sizeof *mine);
+    if (mine == NULL) return TS_ERR_MEMORY;
+    *mine = *shared;
+    ts_status status = run_rank(me, mine);
+    ts_status met = ts_group_barrier(ts_group_world(me), NULL); /* all have read it */
+    if (ts_rank_index(me) == 0) *shared = *mine;
+    free(mine);
+    return status != TS_OK ? status : met;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -268,6 +328,9 @@ static void add_run(bench_lines *lines, const step_bench *b)
     bench_line_note(bench_lines_add(lines, "tokens/s", rate, "tokens"), "%lld steps in %.2f s",
                     (long long)b->steps, b->seconds);
     bench_lines_add(lines, "ms", b->seconds * 1e3 / (double)b->steps, "a step");
+    if (b->options.replay)
+        bench_line_note(bench_lines_add(lines, "", (double)b->recorded.works, "works of a replay"),
+                        "%.1f MiB of its own", (double)b->recorded.bytes / 0x1p20);
     bench_lines_add(lines, "TFLOP/s", rate * c->flops_per_token * 1e-12, "model");
     bench_lines_add(lines, "s", b->first_seconds, "the first step");
     bench_lines_add(lines, "", b->loss, "loss of the last step");
@@ -285,7 +348,7 @@ static int launch(step_bench *b)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
-    options.rank_count = 1;
+    options.rank_count = b->ranks;
     options.seed = 1;
     options.events = 1 << 16;
     options.device = b->options.device;
@@ -336,6 +399,11 @@ int bench_step(const bench_step_options *options, bool json)
     step_bench *b = calloc(1, sizeof *b);
     if (b == NULL) return cli_fail("bench train", "out of memory");
     b->options = *options;
+    b->ranks = 1;
+    if (options->mesh && cli_mesh_ranks(options->mesh, &b->ranks) != TS_OK) {
+        free(b);
+        return cli_fail_usage("bench train", "%s", ts_last_error());
+    }
     b->rows = options->rows ? options->rows : size->rows;
     b->context = options->context ? options->context : size->context;
     b->compute = compute == TS_DTYPE_BF16 ? compute : TS_DTYPE_NONE;

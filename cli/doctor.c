@@ -35,13 +35,13 @@ enum { LIBRARIES = sizeof libraries / sizeof libraries[0] };
 
 /* What modules may bring: asked for by name, found or not with a sentence. */
 typedef ts_status (*find_fn)(const char *name, char *text, size_t size);
-enum { PARTS_MAX = 4 };
+enum { PARTS_MAX = 6 };
 static const struct {
     const char *title;
     find_fn find;
     const char *name[PARTS_MAX]; /* NULL ends */
 } parts[] = {
-    { "engines", ts_engine_find, { "threads", "model", "mpi:openmpi", "mpi:mpich" } },
+    { "engines", ts_engine_find, { "threads", "model", "mpi:openmpi", "mpi:mpich", "nccl" } },
     { "devices", ts_device_find, { "cpu", "queue", "cuda" } },
 };
 enum { PARTS = sizeof parts / sizeof parts[0] };

@@ -127,6 +127,7 @@ int cli_generate(int argc, char **argv)
     job j = { .mesh = "dp=1", .options = TS_INIT(ts_generate_options) };
     const char *prompt = "Once upon a time", *temperature = "0.8";
     int64_t tokens = 200, seed = 1, top_k = 0;
+    bool uncached = false;
     const cli_option options[] = {
         CLI_TEXT("prompt", &prompt, "TEXT", "what the text begins with"),
         CLI_INT("tokens", &tokens, 1, 1000000, "how many at most; default 200"),
@@ -135,6 +136,7 @@ int cli_generate(int argc, char **argv)
         CLI_INT("seed", &seed, 0, INT64_MAX, "of the random numbers; default 1"),
         CLI_TEXT("mesh", &j.mesh, "TEXT",
                  "ranks of this process by role, \"pp=2, tp=2\"; default 1"),
+        CLI_FLAG("no-cache", &uncached, "run the whole text again for each token, to compare"),
         CLI_TEXT("tokenizer", &j.tokenizer, "byte|FILE", "default: DIR/tokenizer.json, else byte"),
         CLI_END
     };
@@ -150,6 +152,7 @@ int cli_generate(int argc, char **argv)
     j.options.tokens = tokens;
     j.options.seed = (uint64_t)seed;
     j.options.top_k = (int32_t)top_k;
+    j.options.uncached = uncached;
     j.options.on_token = put;
     j.options.context = &j;
     code = open_tokenizer(&j, prompt);

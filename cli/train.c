@@ -211,6 +211,9 @@ static int run(job *j)
     j->every = strtoll(text, NULL, 10);
     ts_train_config_get(j->config, "train.seed", text, sizeof text);
     options.seed = strtoull(text, NULL, 10);
+    char device[16];
+    ts_train_config_get(j->config, "train.device", device, sizeof device);
+    if (strcmp(device, "auto") != 0) options.device = device;
     options.events = 1 << 15; /* a step's, so that all are counted */
     options.watch = 1;
     struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };

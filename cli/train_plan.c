@@ -3,49 +3,44 @@
  * data, tokenizer, weights or ranks.
  *
  * The step is run in a world without data; nothing is allocated but what describes it. The time is
- * that of products at a rate, and of communication on a modelled machine, one after the other. */
+ * that of what it counted at rates: of one rank as said, or of this machine as measured, which it
+ * shares among the ranks that it could run. */
 #include "cli.h"
 #include "train.h"
 
-enum { PRODUCT = 512, TURNS = 3 };
+enum { RANKS_HERE = 16 }; /* more of them are those of other machines, each like this one */
 
-/* FLOP/s of a product of one rank with all cores. */
+typedef struct machine {
+    const ts_train_cost *cost;
+    ts_train_rates rates;
+} machine;
+
 static ts_status measure(ts_rank *me, void *argument)
 {
-    double *best = argument;
-    ts_mesh *self = ts_mesh_self(me);
-    ts_scope scope = ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
-    ts_tensor *a = ts_randn(self, TS_DTYPE_F32, TS_SHAPE(PRODUCT, PRODUCT), NULL);
-    for (int i = 0; i < TURNS; i++) {
-        double start = cli_now();
-        ts_tensor_wait(ts_matmul(a, a));
-        double rate = 2.0 * PRODUCT * PRODUCT * PRODUCT / (cli_now() - start);
-        if (rate > *best) *best = rate;
-    }
-    ts_scope_close(scope);
-    ts_mesh_release(self);
-    return ts_rank_status(me);
+    machine *m = argument;
+    ts_train_rates rates;
+    ts_status status = ts_train_measure(me, m->cost, &rates);
+    if (ts_rank_index(me) == 0) m->rates = rates;
+    return status;
 }
 
-/* Of one rank: what was said, or this machine's, shared by the ranks it could hold. */
-static double rate_of(double said, int64_t ranks)
+/* Of one rank: products as said and nothing else, or all of this machine. */
+static ts_train_rates rates_of(double said, const ts_train_cost *cost)
 {
-    enum { RANKS_HERE = 16 };
-    double rate = 0;
+    machine m = {
+        .cost = cost,
+        .rates = { .struct_size = sizeof m.rates, .product_flops = said, .attention_flops = said }
+    };
     char error[256];
+    bool here = cost->ranks <= RANKS_HERE;
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
-    options.rank_count = 1;
-    if (said > 0) return said;
-    if (ts_launch_with(&options, measure, &rate, error, sizeof error) != TS_OK || rate <= 0)
-        return 1e9;
-    return ranks <= RANKS_HERE ? rate / (double)ranks : rate;
-}
-
-static double compute_seconds(const ts_train_cost *c, double rate)
-{
-    double busy = 1 - c->bubble; /* ranks of a pipeline wait for each other */
-    return c->flops_per_token * (double)c->tokens / (double)c->ranks / rate / busy;
+    options.rank_count = here ? cost->ranks : 1;
+    if (said > 0) return m.rates;
+    if (ts_launch_with(&options, measure, &m, error, sizeof error) != TS_OK)
+        m.rates.product_flops = m.rates.attention_flops = 1e9;
+    if (!here) m.rates.comm_bytes = 0;
+    return m.rates;
 }
 
 static void put_stages(const ts_train_cost *c, ts_json_writer *json)
@@ -91,8 +86,10 @@ static void put_places(const ts_train_cost *c, ts_json_writer *json)
     ts_json_put_close(json, ']');
 }
 
-static int print_json(const ts_train_cost *c, double rate)
+static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
 {
+    ts_train_times times;
+    ts_train_predict(c, rates, &times);
     ts_json_writer json = { 0 };
     ts_json_put_open(&json, '{');
     ts_json_put_member_int(&json, "parameters", c->parameters);
@@ -120,10 +117,14 @@ static int print_json(const ts_train_cost *c, double rate)
     ts_json_put_close(&json, ']');
     if (c->stages > 0) put_stages(c, &json);
     put_places(c, &json);
-    ts_json_put_member_real(&json, "flops_per_second", rate);
-    ts_json_put_member_real(&json, "compute_seconds", compute_seconds(c, rate));
-    ts_json_put_member_real(&json, "comm_seconds", c->comm_seconds);
-    ts_json_put_member_real(&json, "step_seconds", compute_seconds(c, rate) + c->comm_seconds);
+    ts_json_put_member_real(&json, "flops_per_second", rates->product_flops);
+    ts_json_put_member_real(&json, "compute_seconds", times.step - times.comm);
+    ts_json_put_member_real(&json, "product_seconds", times.products);
+    ts_json_put_member_real(&json, "attention_seconds", times.attention);
+    ts_json_put_member_real(&json, "memory_seconds", times.memory);
+    ts_json_put_member_real(&json, "update_seconds", times.update);
+    ts_json_put_member_real(&json, "comm_seconds", times.comm);
+    ts_json_put_member_real(&json, "step_seconds", times.step);
     ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
     ts_json_writer_release(&json);
@@ -196,26 +197,37 @@ static void print_stages(const ts_train_cost *c)
     printf("\n");
 }
 
-/* A step is products, then each kind of traffic: nothing is assumed to overlap. */
-static void print_time(const ts_train_cost *c, double rate)
+static void print_share(const char *what, const char *how, double seconds, double all)
 {
-    char bytes[32];
-    double products = compute_seconds(c, rate), all = products + c->comm_seconds;
-    double share = all > 0 ? 100 / all : 0;
+    double share = all > 0 ? 100 * seconds / all : 0;
+    if (share >= 0.05) printf("        %-16s %-16s %10.4g s %6.1f %%\n", what, how, seconds, share);
+}
+
+/* One after the other: nothing is assumed to overlap. */
+static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
+{
+    char bytes[32], rate[48];
+    ts_train_times t;
+    ts_train_predict(c, rates, &t);
     for (int32_t i = 0; i < c->traffic_count; i++)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
                cli_bytes(bytes, sizeof bytes, c->traffic[i].bytes));
-    printf("step    %.4g s: %.4g s of products at %.3g FLOP/s a rank, %.4g s of communication\n",
-           all, products, rate, c->comm_seconds);
-    printf("        %-33s %10.4g s %6.1f %%\n", "products", products, share * products);
-    for (int32_t i = 0; i < c->traffic_count; i++)
-        if (share * c->traffic[i].seconds >= 0.05)
-            printf("        %-16s %-16s %10.4g s %6.1f %%\n", c->traffic[i].axes,
-                   c->traffic[i].kind, c->traffic[i].seconds, share * c->traffic[i].seconds);
+    printf("step    %.4g s: %.4g s of computing, %.4g s of communication\n", t.step,
+           t.step - t.comm, t.comm);
+    snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->product_flops);
+    print_share("products", rate, t.products, t.step);
+    snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->attention_flops);
+    print_share("attention", rate, t.attention, t.step);
+    snprintf(rate, sizeof rate, "%.3g GiB/s", rates->bytes / 0x1p30);
+    print_share("other operators", rate, t.memory, t.step);
+    print_share("norm and update", rate, t.update, t.step);
+    print_share("communication", "", t.comm, t.step);
+    for (int32_t i = 0; rates->comm_bytes == 0 && i < c->traffic_count; i++)
+        print_share(c->traffic[i].axes, c->traffic[i].kind, c->traffic[i].seconds, t.step);
 }
 
-static int print_text(const ts_train_cost *c, double rate)
+static int print_text(const ts_train_cost *c, const ts_train_rates *rates)
 {
     printf("model   %lld parameters, %.4g FLOP per token\n", (long long)c->parameters,
            c->flops_per_token);
@@ -223,7 +235,7 @@ static int print_text(const ts_train_cost *c, double rate)
     print_parameters(c);
     print_memory(c);
     print_stages(c);
-    print_time(c, rate);
+    print_time(c, rates);
     return 0;
 }
 
@@ -231,6 +243,10 @@ int cli_train_plan(const ts_train_config *config, bool json, double flops)
 {
     ts_train_cost cost;
     if (ts_train_forecast(config, &cost) != TS_OK) return cli_fail("train", "%s", ts_last_error());
-    double rate = rate_of(flops, cost.ranks);
-    return json ? print_json(&cost, rate) : print_text(&cost, rate);
+    ts_train_rates rates = rates_of(flops, &cost);
+    int code = json ? print_json(&cost, &rates) : print_text(&cost, &rates);
+    fflush(stdout);
+    if (code == 0 && ts_train_limit(config, &cost) != TS_OK)
+        code = cli_fail("train", "%s", ts_last_error());
+    return code;
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library: all of src/ but the modules, once as objects; shared (exports ts_* only) and static.
 file(GLOB_RECURSE TS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
-list(FILTER TS_SOURCES EXCLUDE REGEX "/src/(comm/(mpi|nccl)|backend/cuda)/")
+list(FILTER TS_SOURCES EXCLUDE REGEX "/src/(base/lent|comm/(mpi|nccl)|backend/cuda)/")
 # Plain loops that the compiler turns into vector code; -O2 of gcc 12 does so only where it is free.
 file(GLOB TS_LOOPS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu_*.c ${PROJECT_SOURCE_DIR}/src/array/random*.c
     ${PROJECT_SOURCE_DIR}/src/checkpoint/digest.c)

@@ -50,6 +50,12 @@ if(TS_HARNESS)
     target_link_libraries(tessera_fake_${way} PRIVATE tessera_flags)
     add_dependencies(test_unit_runtime_module tessera_fake_${way})
   endforeach()
+  # A library with NCCL's functions on the `queue` device: tests name it in TESSERA_NCCL.
+  add_library(nccl_stub MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/modules/nccl_stub.c)
+  set_target_properties(nccl_stub PROPERTIES PREFIX "lib" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/modules)
+  target_include_directories(nccl_stub PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(nccl_stub PRIVATE tessera_flags Threads::Threads rt)
+  add_dependencies(tests nccl_stub tessera_nccl) # which tests load
   # Tests that need a GPU: built by `gpu-tests`, run by scripts/gpu-check, no part of `tests`.
   if(TS_CUDA_FOUND)
     add_custom_target(gpu-tests DEPENDS tessera_cuda)

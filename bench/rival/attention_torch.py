@@ -4,8 +4,9 @@
 
     python3 bench/rival/attention_torch.py [threads [length]]
 
-Prints one JSON object a line: name, GFLOP/s by pairs that are seen, and the ratio to a product of 4,096 of the same
-dtype in the same run; then flex attention with a window and with documents, where it runs. Medians of 7 runs.
+Prints one JSON object a line: name, value (GFLOP/s by pairs that are seen), and the ratio to a product of 4,096 of the
+same dtype in the same run; then, where it runs, flex attention with the masks of the bench: calls a second. Names are
+those of the bench. Medians of up to 7 runs.
 """
 import json
 import statistics
@@ -16,23 +17,31 @@ import torch
 import torch.nn.functional as functional
 
 
-def median(run, times=7):
-    run()
-    taken = []
-    for _ in range(times):
+def median(run, times=7, seconds=5):
+    """Of so many runs after a first one, or of those that begin within the time: some are very slow."""
+    started, taken = time.perf_counter(), []
+    for i in range(times + 1):
         begin = time.perf_counter()
+        if i > 1 and begin - started > seconds:
+            break
         run()
         taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
+    return statistics.median(taken[1:])
 
 
 def flex(length, heads, depth):
-    """Masks of which only some blocks are computed: microseconds of a call. It needs a compiler."""
+    """Masks of which only some blocks are computed. It needs a compiler."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-    document = torch.arange(length) * 4 // length
+
+    def documents(*lengths):
+        return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+
+    even, uneven = documents(1024, 1024, 1024, 1024), documents(300, 1700, 96, 2000)
     masks = {
         "window(511, 0)": lambda b, h, q, k: (k <= q) & (k >= q - 511),
-        "causal & documents": lambda b, h, q, k: (k <= q) & (document[q] == document[k]),
+        "causal & documents(1024, 1024, 1024, 1024)": lambda b, h, q, k: (k <= q) & (even[q] == even[k]),
+        "causal & documents(300, 1700, 96, 2000)": lambda b, h, q, k: (k <= q) & (uneven[q] == uneven[k]),
+        "prefix(256) | window(255, 0)": lambda b, h, q, k: (k < 256) | ((k <= q) & (k >= q - 255)),
     }
     run = torch.compile(flex_attention)
     q, k, v = (torch.randn(1, heads, length, depth) for _ in range(3))
@@ -40,7 +49,7 @@ def flex(length, heads, depth):
         blocks = create_block_mask(mask, None, None, length, length, device="cpu")
         with torch.no_grad():
             seconds = median(lambda: run(q, k, v, block_mask=blocks))
-        print(json.dumps({"name": f"flex {name} float32 T={length} D={depth}", "microseconds": seconds * 1e6}))
+        print(json.dumps({"name": name, "value": 1 / seconds}), flush=True)
 
 
 def main():
@@ -51,8 +60,8 @@ def main():
     for dtype in (torch.float32, torch.bfloat16):
         a, b = (torch.randn(4096, 4096).to(dtype) for _ in range(2))
         product = 2 * 4096**3 / median(lambda: a @ b, 3)
-        name = str(dtype).split(".")[1]
-        print(json.dumps({"name": f"product {name} 4096", "value": product / 1e9}))
+        name = {torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]
+        print(json.dumps({"name": f"product {name} 4096", "value": product / 1e9}), flush=True)
         for depth in (64, 128):
             q, k, v, d = (torch.randn(1, heads, length, depth).to(dtype) for _ in range(4))
             forward = median(lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True))
@@ -62,9 +71,10 @@ def main():
             for what, seconds, each in (("forward", forward, 4), ("backward", backward, 10)):
                 rate = each * depth * pairs / seconds
                 print(json.dumps({"name": f"causal {what} {name} T={length} D={depth}", "value": rate / 1e9,
-                                  "ratio": rate / product}))
+                                  "ratio": rate / product}), flush=True)
     try:
-        flex(length, heads, 64)
+        if length == 4096:
+            flex(length, heads, 64)
     except Exception as error:  # no compiler, or not for this machine
         print(json.dumps({"name": "flex", "error": str(error).splitlines()[0]}))
 

@@ -14,6 +14,7 @@
 #include "pipeline.h"
 
 typedef struct ts_model ts_model;
+typedef struct ts_model_cache ts_model_cache;
 
 typedef enum ts_model_family {
     TS_MODEL_LLAMA,
@@ -121,7 +122,8 @@ typedef struct ts_model_options {
     double capacity;      /* an expert takes ceil(capacity T K / E) choices of a sequence of T, in
                              the order of tokens; others are dropped: their weights are 0 */
     int32_t count_loads;  /* 1: routers count, without any of the above, too */
-    int32_t reserved;
+    int32_t saves_cut; /* 1: with "sp", what the first products of a layer save for backward stays
+                          cut over tp, and is gathered once more there: less memory, more bytes */
 } ts_model_options;
 
 /* What ts_experts_place did. */
@@ -132,6 +134,8 @@ typedef struct ts_experts_moves {
     int64_t moved;              /* experts that changed their rank, of all layers */
     int64_t bytes, bytes_bound; /* received by all ranks, with the optimiser's state; the least
                                    that must be */
+    int64_t copied;     /* experts that every rank computes for its own rows, of all layers */
+    int64_t copy_bytes; /* received by all ranks whenever these are spread: once a forward */
 } ts_experts_moves;
 
 /* What the router of one layer did since ts_model_router_step: of all ranks together. */
@@ -216,6 +220,20 @@ TS_API ts_status ts_model_documents(ts_model *model, const ts_mask *documents);
 /* Logits [batch, length, vocabulary] of ids [batch, length]. Of a model in stages every rank of the
  * pipeline asks with the same ids and gets them, without gradients. maker */
 TS_API ts_tensor *ts_model_logits(ts_model *model, ts_tensor *ids);
+/* ---- going on from tokens before: a cache has the keys and values that a model made of them. A
+ * model may have several; one ends before its model. ---- */
+TS_API ts_model_cache *ts_model_cache_create(ts_model *model);     /* maker: of no tokens yet */
+TS_API void ts_model_cache_destroy(ts_model_cache *cache);         /* [any] accepts NULL */
+TS_API int64_t ts_model_cache_length(const ts_model_cache *cache); /* getter: tokens of a row */
+/* Forgets all tokens but the first `length`. recorded */
+TS_API ts_status ts_model_cache_keep(ts_model_cache *cache, int64_t length);
+/* Can `count` tokens go on from it? 0: with them the model computes those before otherwise, since
+ * rotary positions are scaled by the length or experts take a share of the sequence. getter */
+TS_API int32_t ts_model_cache_fits(const ts_model_cache *cache, int64_t count);
+/* Logits [batch, length, vocabulary] of ids [batch, length] that stand behind the cache's tokens,
+ * without gradients; the cache then has those tokens too. On any mesh, and of a model in stages: as
+ * ts_model_logits of all tokens gives them, up to rounding. maker */
+TS_API ts_tensor *ts_model_logits_after(ts_model_cache *cache, ts_tensor *ids);
 /* Mean loss of predicting labels [batch, length] (-100: not counted). maker */
 TS_API ts_tensor *ts_model_loss(ts_model *model, ts_tensor *ids, ts_tensor *labels);
 /* ---- routers of experts: they count where the options ask for it. A forward that runs again in
@@ -235,11 +253,15 @@ TS_API ts_status ts_model_router_step(ts_model *model);
 TS_API ts_status ts_model_router_factor(ts_model *model, double factor);
 /* Experts go to the ranks of their groups so that loads [routers of this rank][experts] are even,
  * with as few moves as that takes: their parameters and the state that `optimizer` (or NULL) has of
- * them are redistributed, ragged. Between steps: gradients are forgotten. Results stay what they
- * were. A group is one axis, and no unit cuts its experts further. recorded [coll] */
+ * them are redistributed, ragged. Where the busiest rank would still have more than 1.1 of the
+ * mean, the largest experts are copied, as long as that brings it down: spread in every forward,
+ * computed by each rank for its own rows, their gradients reduced to the one that is stored.
+ * Experts that a unit cuts further stay where they are and are copied alone. Between steps:
+ * gradients are forgotten. Results stay what they were. A group is one axis. recorded [coll] */
 TS_API ts_status ts_experts_place(ts_model *model, ts_optimizer *optimizer, const double *loads,
                                   ts_experts_moves *out);
-/* "layer 1: fsdp:RS(0:3,5|1,0), 3 experts here, .."; like snprintf returns the length it needs. */
+/* "layer 1: fsdp:RS(0:3,5|1,0); on all ranks: 0, 7" and a line each; like snprintf returns the
+ * length it needs. */
 TS_API size_t ts_experts_text(const ts_model *model, char *out, size_t size);
 /* The model's blocks as stages, in order; the model is declared on ts_pipeline_mesh of options.mesh
  * and has no storage yet: ts_model_materialize then makes or reads this rank's blocks alone. maker,
@@ -267,6 +289,7 @@ TS_END_C
 #define ts_model_save(...) (ts_here(TS_HERE), ts_model_save(__VA_ARGS__))
 #define ts_model_pipeline(...) (ts_here(TS_HERE), ts_model_pipeline(__VA_ARGS__))
 #define ts_model_logits(...) (ts_here(TS_HERE), ts_model_logits(__VA_ARGS__))
+#define ts_model_logits_after(...) (ts_here(TS_HERE), ts_model_logits_after(__VA_ARGS__))
 #define ts_model_loss(...) (ts_here(TS_HERE), ts_model_loss(__VA_ARGS__))
 
 #endif

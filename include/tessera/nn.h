@@ -102,6 +102,22 @@ typedef struct ts_step_outcome {
     int32_t reserved;
 } ts_step_outcome;
 
+/* What becomes of gradients whose total norm is not finite. */
+typedef enum ts_nonfinite {
+    TS_NONFINITE_IGNORE, /* they are clipped all the same */
+    TS_NONFINITE_SKIP,   /* they are forgotten: the next update changes nothing */
+    TS_NONFINITE_ERROR   /* an error, which names the first module of the list with such a norm */
+} ts_nonfinite;
+
+typedef struct ts_clip_options {
+    size_t struct_size;
+    double norm_max;          /* gradients are scaled down to this total norm; 0: only measured */
+    int32_t nonfinite;        /* a ts_nonfinite */
+    int32_t module_count;     /* of the lists */
+    ts_module *const *module; /* (optional) whose norms are wanted: of all parameters below each */
+    double *module_norm;      /* before clipping */
+} ts_clip_options;
+
 /* The factor on the loss of training in few bits. */
 typedef struct ts_loss_scale {
     size_t struct_size;
@@ -120,6 +136,7 @@ TS_API void ts_param_options_init(ts_param_options *options);
 TS_API void ts_adamw_options_init(ts_adamw_options *options);
 TS_API void ts_sgd_options_init(ts_sgd_options *options);
 TS_API void ts_step_options_init(ts_step_options *options);
+TS_API void ts_clip_options_init(ts_clip_options *options);
 
 /* ---- modules --------------------------------------------------------------------------------- */
 TS_API ts_module *ts_module_create(ts_mesh *mesh, const ts_module_desc *desc,
@@ -134,6 +151,11 @@ TS_API ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape
  * characters. A line that matches no parameter is refused with the nearest name. After the tree is
  * built, before it is materialised. recorded */
 TS_API ts_status ts_module_plan(ts_module *root, const char *plan);
+/* Parameters that are trained otherwise: lines "pattern: settings" as in a plan, settings out of
+ * "rate=0.5" (times the optimiser's rate), "decay=0" (instead of its weight decay) and "frozen" (no
+ * gradient, no state). Before the tree is materialised; optimisers that are made afterwards follow
+ * it. recorded */
+TS_API ts_status ts_module_groups(ts_module *root, const char *groups);
 /* Storage and first values of all parameters below that have none yet, of any part of a tree: what
  * they get depends on full names alone. Two parameters of one full name are refused. recorded
  * [coll] */
@@ -188,6 +210,9 @@ TS_API void ts_optimizer_destroy(ts_optimizer *o);   /* [any] */
 /* Total norm of all gradients, each element once; scales them down to norm_max if it is larger (0:
  * only measures). recorded [coll] */
 TS_API ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm);
+/* The same with norms of modules, all by one reduction. *norm is the total norm before clipping,
+ * the same on all ranks. recorded [coll] */
+TS_API ts_status ts_clip_grads(ts_module *root, const ts_clip_options *options, double *norm);
 /* Every gradient times the factor: 1 / ts_loss_scale.value after backward. recorded */
 TS_API ts_status ts_grad_scale(ts_module *root, double factor);
 /* After each step: were its gradients finite? If not, the step is to be left out. Fails when a

@@ -11,6 +11,14 @@
 #include "mask.h"
 #include "tensor.h"
 
+/* How a product runs that must gather rows of x, or whose result is summed and cut along rows. */
+typedef enum ts_product_algorithm {
+    TS_PRODUCT_AUTO,  /* by cost */
+    TS_PRODUCT_WHOLE, /* all rows move, before the product or after it */
+    TS_PRODUCT_CHUNKS /* rows of one rank move while those of another are multiplied; where rows
+                       * cannot be cut without changing bits: whole */
+} ts_product_algorithm;
+
 /* How attention runs where q, k and v are cut along the sequence. */
 typedef enum ts_attention_algorithm {
     TS_ATTENTION_AUTO,     /* by cost */
@@ -38,7 +46,9 @@ typedef struct ts_attention_options {
 
 typedef struct ts_attention_saved {
     size_t struct_size;
-    ts_tensor *q, *k, *v, *o, *lse, *d_o;
+    ts_tensor *q, *k, *v, *o, *lse;
+    ts_tensor *d_o;   /* NULL: 0 */
+    ts_tensor *d_lse; /* (optional) the gradient of the log-sum-exp */
 } ts_attention_saved;
 
 typedef struct ts_grouped_mlp_options { /* of E experts, K chosen for each row */
@@ -49,6 +59,8 @@ typedef struct ts_grouped_mlp_options { /* of E experts, K chosen for each row *
                                linear */
     const char *algorithm;  /* where rows and experts are cut by the same axes: auto (NULL), rows,
                                nodes, gather */
+    int32_t skips;          /* 1: a choice of -1 is none, and adds nothing */
+    int32_t reserved;
 } ts_grouped_mlp_options;
 
 TS_BEGIN_C
@@ -64,6 +76,10 @@ TS_API ts_tensor *ts_bmm(ts_tensor *a, ts_tensor *b); /* two batches of matrices
 TS_API ts_tensor *ts_mv(ts_tensor *a, ts_tensor *b);  /* matrix and vector */
 TS_API ts_tensor *ts_dot(ts_tensor *a, ts_tensor *b); /* two vectors */
 TS_API ts_tensor *ts_linear(ts_tensor *x, ts_tensor *weight, ts_tensor *bias /* may be NULL */);
+/* The same, and where the result would be a pending sum (x and weight are cut along what is summed)
+ * it is summed and cut along `dim`, which is not its last one: rows of other ranks are computed
+ * first and fetched by them while this one goes on. The bits of ts_linear and ts_redistribute. */
+TS_API ts_tensor *ts_linear_scatter(ts_tensor *x, ts_tensor *weight, ts_tensor *bias, int32_t dim);
 /* x w^T for 2 or 3 weights (others: one after the other) into out: on a device one product where
  * the weights lie beside each other, as those that a model keeps for q, k and v do. recorded */
 TS_API ts_status ts_linear_list(ts_tensor *x, ts_tensor *const *weight, int32_t count,
@@ -136,8 +152,7 @@ TS_API ts_tensor *ts_attention(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                const ts_attention_options *options);
 TS_API ts_status ts_attention_lse(ts_tensor *q, ts_tensor *k, ts_tensor *v,
                                   const ts_attention_options *options,
-                                  ts_tensor *out[2]); /* and log-sum-exp [B, H, T],
-                                                         which has no gradient without a bias */
+                                  ts_tensor *out[2]); /* and log-sum-exp [B, H, T] */
 TS_API ts_status ts_attention_backward(const ts_attention_saved *saved,
                                        const ts_attention_options *options, ts_tensor *d_qkv[3]);
 
@@ -150,6 +165,7 @@ TS_END_C
 #define ts_mv(...) (ts_here(TS_HERE), ts_mv(__VA_ARGS__))
 #define ts_dot(...) (ts_here(TS_HERE), ts_dot(__VA_ARGS__))
 #define ts_linear(...) (ts_here(TS_HERE), ts_linear(__VA_ARGS__))
+#define ts_linear_scatter(...) (ts_here(TS_HERE), ts_linear_scatter(__VA_ARGS__))
 #define ts_linear_list(...) (ts_here(TS_HERE), ts_linear_list(__VA_ARGS__))
 #define ts_addmm(...) (ts_here(TS_HERE), ts_addmm(__VA_ARGS__))
 #define ts_baddbmm(...) (ts_here(TS_HERE), ts_baddbmm(__VA_ARGS__))

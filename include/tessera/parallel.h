@@ -30,6 +30,10 @@ enum { TS_FSDP_WHOLE = -1, TS_FSDP_IGNORE = -2 };
 typedef int32_t (*ts_fsdp_dim_fn)(const char *name, ts_shape shape, int32_t otherwise,
                                   void *context);
 
+/* Which axes cut a parameter, by name: "fsdp"; NULL: those of the unit. Experts that lie cut over
+ * some of the axes that cut the rest are one case. */
+typedef const char *(*ts_fsdp_axes_fn)(const char *name, ts_shape shape, void *context);
+
 /* Another way for what a unit moves: every x[i] in the layout to[i] on its mesh, as out[i], a
  * tensor of the innermost scope; ts_redistribute_many is what is done without it. All ranks call it
  * with the same lists. */
@@ -46,13 +50,22 @@ typedef struct ts_fsdp_options {
     int32_t compute;      /* dtype in which operators see real parameters; 0: their own */
     int32_t compute_ndim; /* parameters of fewer dims keep theirs */
     int32_t reduce;       /* dtype in which gradients are added up; 0: that of the parameter */
-    int32_t prefetch_off; /* 1: no unit is gathered before it is needed */
+    int32_t prefetch_off; /* 1: no unit is gathered before it is needed; 2: and its gradients are
+                             reduced before the next one computes: two units of memory at most,
+                             one that is gathered and its gradients, and nothing overlaps */
     int32_t unused;       /* 1: ranks may use different parameters of a unit: which are used is
                              agreed on in each backward, and who did not use one adds zeros */
     /* (optional) For gathers, of shards or their mirrors to what operators see; for reductions, of
      * gradients to their shards: the unit does not do them itself. */
     ts_fsdp_move_fn gather_fn, reduce_fn;
     void *move_context;
+    int32_t output;       /* dtype of real outputs of the unit's modules; 0: as they come */
+    int32_t cast_inputs;  /* 1: real inputs of its modules are cast to `compute` */
+    uint64_t keep_inputs; /* bit i: input i is not */
+    /* (optional) Parameters of other axes are gathered and reduced beside the others, in rounds of
+     * their own that are under way together. Where `reshard` is a number they go after forward. */
+    ts_fsdp_axes_fn axes_fn;
+    void *axes_context;
 } ts_fsdp_options;
 
 /* What may be changed at any time between two calls, of all units below a module. */
@@ -61,6 +74,8 @@ typedef enum ts_fsdp_switch {
                                  it is 1 again; default 1 */
     TS_FSDP_RESHARD_FORWARD,  /* a ts_reshard */
     TS_FSDP_RESHARD_BACKWARD, /* 0: parameters stay gathered for the next forward; default 1 */
+    TS_FSDP_TIMES,            /* 1: host_ns and waited_ns of the statistics are counted, of the
+                                 whole tree; default 0 */
     TS_FSDP_SWITCH_COUNT
 } ts_fsdp_switch;
 
@@ -72,9 +87,13 @@ typedef struct ts_fsdp_stats { /* of this rank, of all units below a module, sin
     int64_t dropped;             /* gathers that nobody wanted */
     int64_t orders;              /* times that the order of units was another than expected */
     int64_t written_back;        /* parameters that were changed while they were gathered */
-    int64_t calls, host_ns;      /* of units, in both directions; time in them for the schedule */
+    int64_t calls;               /* of units, in both directions */
+    int64_t host_ns; /* with TS_FSDP_TIMES: processor time of this rank's thread in the schedule of
+                        them, but for waiting */
     int64_t
         fences; /* of gathers without a copy: rounds in which ranks told that they had written */
+    int64_t waited_ns; /* with TS_FSDP_TIMES: the rest of the time there: for peers, for what they
+                          send, for a core that moves it */
 } ts_fsdp_stats;
 
 TS_BEGIN_C

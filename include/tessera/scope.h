@@ -36,6 +36,8 @@ typedef struct ts_scope_options {
     int32_t attention;   /* ts_attention_algorithm of calls inside that say none; 0: as around */
     uint32_t attention_forbid; /* bit a: no call inside takes algorithm a, nor what is forbidden
                                 * around; their gradients neither */
+    int32_t product;           /* ts_product_algorithm of products inside; 0: as around */
+    uint32_t product_forbid;   /* bit a: as attention_forbid */
 } ts_scope_options;
 
 TS_BEGIN_C

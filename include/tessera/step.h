@@ -21,7 +21,8 @@
  *
  * The step borrows modules, optimizers and meshes: they outlive it.
  *
- * A recorded step is also a value that can be printed, proved and timed: see docs/steps.md. */
+ * A recorded step is also a program that can be printed, checked, timed and reordered: see
+ * tessera/program.h and docs/steps.md. */
 #ifndef TESSERA_STEP_H
 #define TESSERA_STEP_H
 
@@ -29,6 +30,7 @@
 #include <stdint.h>
 
 #include "export.h"
+#include "program.h"
 #include "status.h"
 #include "tensor.h"
 #include "types.h"
@@ -55,6 +57,8 @@ TS_API TS_NODISCARD ts_status ts_step_replay(ts_step *step);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.
  * Same shape, dtype and layout, else a sentence. */
 TS_API TS_NODISCARD ts_status ts_step_input(ts_step *step, ts_tensor *input, ts_tensor *value);
+/* [coll] The program of all ranks that recorded it, the same on each (tessera/program.h). */
+TS_API TS_NODISCARD ts_status ts_step_program(const ts_step *step, ts_program **out);
 /* The step as text (docs/steps.md), this rank's list; like snprintf. */
 TS_API size_t ts_step_text(const ts_step *step, char *out, size_t size);
 TS_API TS_NODISCARD ts_status ts_step_summarise(const ts_step *step, ts_step_summary *out);

@@ -12,6 +12,7 @@
 #include "data.h"
 #include "event.h"
 #include "model.h"
+#include "program.h"
 
 /* ---- learning rates -------------------------------------------------------------------------- */
 typedef enum ts_decay { TS_DECAY_COSINE, TS_DECAY_LINEAR, TS_DECAY_SQRT, TS_DECAY_NONE } ts_decay;
@@ -36,6 +37,7 @@ typedef struct ts_train_shape {
     int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2, at most */
     int32_t parts;         /* that a step is made of, run one after the other; 0: one */
     int32_t moment_dtype, reserved; /* TS_DTYPE_BF16: of AdamW's moments; 0: f32 */
+    double z_loss;                  /* of the configuration; 0: none */
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */
@@ -62,6 +64,20 @@ typedef struct ts_train_param {
     int64_t bytes;              /* of all of them on this rank */
 } ts_train_param;
 
+/* What a rank's operators work on at once. */
+typedef struct ts_train_sizes {
+    int64_t rows, hidden, inner;      /* of products: tokens, width, inner width */
+    int64_t context, heads, head_dim; /* of attention */
+    int32_t dtype, reserved;          /* of products, a ts_dtype */
+} ts_train_sizes;
+
+/* Memory of a rank over a step: after so many calls of operators, by kind. */
+enum { TS_TRAIN_CURVE_MAX = 96 };
+typedef struct ts_train_curve {
+    int32_t count, reserved; /* 0: not known */
+    int64_t bytes[TS_TRAIN_CURVE_MAX][TS_MEMORY_KINDS];
+} ts_train_curve;
+
 typedef struct ts_train_cost {
     size_t struct_size;
     int64_t parameters;
@@ -82,7 +98,27 @@ typedef struct ts_train_cost {
     int32_t axis_count, param_count;
     ts_train_axis axis[TS_NDIM_MAX];
     ts_train_param param[TS_TRAIN_PARAMS_MAX]; /* the last one takes what has no room */
+    /* Of a step and this rank: FLOPs of products and of attention, bytes that all other operators
+     * of forward and backward read and write. */
+    double product_flops, attention_flops;
+    int64_t touched_bytes;
+    ts_train_sizes sizes;
+    ts_train_curve curve;
 } ts_train_cost;
+
+/* Of one rank while all work; 0: it is not counted. */
+typedef struct ts_train_rates {
+    size_t struct_size;
+    double product_flops, attention_flops; /* FLOP/s */
+    double bytes;                          /* a second, of operators element by element */
+    double comm_bytes, comm_latency; /* a second; seconds of an operation. 0: comm_seconds counts */
+} ts_train_rates;
+
+/* Seconds of a step, one after the other; `step` is all of them. */
+typedef struct ts_train_times {
+    size_t struct_size;
+    double step, products, attention, memory, update, comm;
+} ts_train_times;
 
 /* ---- training -------------------------------------------------------------------------------- */
 /* What will be done; told once, before the first step. */
@@ -168,8 +204,8 @@ typedef struct ts_generate_options {
     /* (optional) Asked on every rank before each token; other than 0 on any of them ends the text.
      */
     int (*end)(void *context);
-    int32_t exact; /* 1: tokens is meant, 0 too */
-    int32_t reserved;
+    int32_t exact;    /* 1: tokens is meant, 0 too */
+    int32_t uncached; /* 1: each token runs the whole text again, to compare */
 } ts_generate_options;
 
 TS_BEGIN_C
@@ -215,6 +251,33 @@ TS_API ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape,
  * tokenizer, weights or storage. [any] but a rank's thread */
 TS_API TS_NODISCARD ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out);
 
+/* Rates of this machine for operators of such sizes, in a few milliseconds. recorded [coll] over
+ * the world */
+TS_API ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rates *out);
+/* [any] How long a step takes at these rates; ranks of a pipeline wait for each other. */
+TS_API void ts_train_predict(const ts_train_cost *cost, const ts_train_rates *rates,
+                             ts_train_times *out);
+
+/* Does it fit what train.memory allows a rank? TS_ERR_MEMORY with the nearest setting that does.
+ * What is free on a machine is asked by ts_train_run alone. [any] but a rank's thread */
+TS_API TS_NODISCARD ts_status ts_train_limit(const ts_train_config *config,
+                                             const ts_train_cost *cost);
+
+/* The step of a configuration as a program of all its ranks, without data, tokenizer, weights,
+ * storage or ranks: it is run in a world without data, once for each kind of rank, and written
+ * down. `options` may be NULL. [any] but a rank's thread */
+typedef struct ts_train_program_options {
+    size_t struct_size;
+    double flops_per_second; /* of a rank's device: kernels say how long they take; 0: 1e11 */
+    double bytes_per_second; /* of its memory; 0: 1e10 */
+    int32_t apart;           /* 1: a list for every rank, also where they do the same */
+    int32_t reserved;
+} ts_train_program_options;
+TS_API void ts_train_program_options_init(ts_train_program_options *options); /* [any] */
+TS_API TS_NODISCARD ts_status ts_train_program(const ts_train_config *config,
+                                               const ts_train_program_options *options,
+                                               ts_program **out);
+
 /* Trains on the configuration's mesh: tokenises text if need be, makes or loads the model, goes on
  * from the newest complete state in the output directory, and leaves the model, the log and the
  * report there. recorded [coll] over the world */
@@ -222,8 +285,8 @@ TS_API ts_status ts_train_run(ts_rank *me, const ts_train_config *config,
                               const ts_train_options *options, ts_train_result *out);
 
 /* Appends tokens that the model goes on with after the prompt (one at least); the same on all
- * ranks. Random numbers are a function of (seed, position). recorded [coll] over the model's mesh
- */
+ * ranks. Random numbers are a function of (seed, position). Keys and values of the text are kept
+ * until it ends (ts_model_cache_create). recorded [coll] over the model's mesh */
 TS_API ts_status ts_generate(ts_model *model, const ts_tokens *prompt,
                              const ts_generate_options *options, ts_tokens *out);
 

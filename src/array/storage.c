@@ -106,13 +106,14 @@ static TSI_COLD ts_status keep_task(ts_rank *rank, tsi_block_task *task)
 ts_status tsi_storage_copy(const tsi_storage *storage, const tsi_block *to, const tsi_block *from)
 {
     ts_rank *rank = tsi_rank_current();
-    if (TSI_UNLIKELY(tsi_keeps(rank))) return keep_task(rank, tsi_block_task_copy(to, from));
+    if (TSI_UNLIKELY(tsi_keeps_calls(rank))) return keep_task(rank, tsi_block_task_copy(to, from));
     return storage->device->copy(storage->device, to, from, storage->queue);
 }
 
 ts_status tsi_storage_fill(const tsi_storage *storage, const tsi_block *to, const void *element)
 {
     ts_rank *rank = tsi_rank_current();
-    if (TSI_UNLIKELY(tsi_keeps(rank))) return keep_task(rank, tsi_block_task_fill(to, element));
+    if (TSI_UNLIKELY(tsi_keeps_calls(rank)))
+        return keep_task(rank, tsi_block_task_fill(to, element));
     return storage->device->fill(storage->device, to, element, storage->queue);
 }

@@ -55,12 +55,14 @@ static ts_status deliver(tsi_backward *r, const tsi_edge *edge, ts_tensor *grad)
 }
 
 /* The sum itself, which an operator has added its gradient to. */
-static void deliver_sum(tsi_backward *r, const tsi_edge *edge, ts_tensor *sum)
+static ts_status deliver_sum(tsi_backward *r, const tsi_edge *edge, ts_tensor *sum)
 {
+    if (edge->leaf) return ts_tensor_write(edge->leaf->grad, sum);
     ts_tensor **at = &r->tape->node[edge->node].out_grad[edge->output];
     tsi_tensor_retain(sum);
     tsi_tensor_release(*at);
     *at = sum;
+    return TS_OK;
 }
 
 /* What input i of a node has got so far, where its gradient may be added to it: not while somebody
@@ -71,10 +73,15 @@ static ts_tensor *sum_of(const tsi_backward *r, const tsi_node *node, int32_t in
     const tsi_backward *top = r;
     while (top->outer)
         top = top->outer;
-    if (top->wrt || edge->node < 0) return NULL;
+    bool inner = edge->leaf && edge->leaf->is_inner; /* as if the function had not been run again */
+    if (top->wrt || (edge->node < 0 && !inner)) return NULL;
     for (int32_t i = 0; i < input; i++)
-        if (node->edge[i].node == edge->node && node->edge[i].output == edge->output) return NULL;
-    return r->tape->node[edge->node].out_grad[edge->output];
+        if (node->edge[i].node == edge->node && node->edge[i].output == edge->output &&
+            node->edge[i].leaf == edge->leaf)
+            return NULL;
+    if (!inner) return r->tape->node[edge->node].out_grad[edge->output];
+    ts_tensor *sum = edge->leaf->grad;
+    return sum && ts_tensor_layout(sum) && sum->dtype == edge->leaf->dtype ? sum : NULL;
 }
 
 /* ---- one node -------------------------------------------------------------------------------- */
@@ -146,7 +153,7 @@ static uint64_t wide_of(const tsi_backward *r, const tsi_node *node)
 /* What node_run gives a gradient to work with, in one piece of memory. */
 typedef struct node_work {
     ts_tensor **in_grad, **sum, **saved;
-    uint64_t included;
+    uint64_t included, needs; /* bit i: of input i */
 } node_work;
 
 static ts_status node_gradients(tsi_backward *r, tsi_node *node, node_work *w)
@@ -165,7 +172,7 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, node_work *w)
         .in_grad = w->in_grad,
         .in_sum = w->sum,
         .included = &w->included,
-        .needs = needs_of(r, node),
+        .needs = w->needs,
         .wide = wide_of(r, node),
         .input_count = node->input_count,
         .output_count = node->output_count,
@@ -226,6 +233,72 @@ static void node_end(const tsi_backward *r, tsi_node *node)
     }
 }
 
+static ts_status node_deliver(tsi_backward *r, tsi_node *node, node_work *w)
+{
+    ts_status status = TS_OK;
+    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++) {
+        if (!w->in_grad[i] || !edge_wants(r, node, &node->edge[i])) continue;
+        if (w->included >> i & 1)
+            status = deliver_sum(r, &node->edge[i], w->in_grad[i]);
+        else
+            status = deliver(r, &node->edge[i], w->in_grad[i]);
+        w->in_grad[i] = NULL;
+    }
+    return status;
+}
+
+/* ---- gradients that travel ------------------------------------------------------------------- */
+
+/* Does a node between the two lead to the move, or to what was moved? Then sums would be added in
+ * another order. */
+static bool meets(const tsi_backward *r, int64_t from, int64_t number)
+{
+    const tsi_edge *moved = &r->tape->node[from].edge[0];
+    for (int64_t n = from + 1; n < number; n++)
+        for (int32_t k = 0; k < r->tape->node[n].edge_count; k++) {
+            const tsi_edge *edge = &r->tape->node[n].edge[k];
+            bool same = edge->node == moved->node && edge->leaf == moved->leaf &&
+                        edge->output == moved->output;
+            if (edge->node == from || (same && (edge->node >= 0 || edge->leaf))) return true;
+        }
+    return false;
+}
+
+/* Inputs of a product that came by a move of which nothing else is left to come: their gradients go
+ * back the same way, while those of weights are computed. */
+static uint64_t travelling_of(const tsi_backward *r, int64_t number, uint64_t needs)
+{
+    const tsi_node *node = &r->tape->node[number];
+    uint64_t early = 0;
+    if (!node->op || !node->op->chunks || node->thin || r->keep) return 0;
+    for (int32_t i = 0; i < node->input_count && i < 64; i++) {
+        int64_t from = node->edge[i].node;
+        bool moves = needs >> i & 1 && from >= 0 && tsi_node_moves(&r->tape->node[from]) &&
+                     !r->tape->node[from].hooks;
+        if (moves && !meets(r, from, number)) early |= UINT64_C(1) << i;
+    }
+    return needs & ~early ? early : 0;
+}
+
+static ts_status node_run(tsi_backward *r, int64_t number);
+
+static ts_status send_early(tsi_backward *r, tsi_node *node, node_work *w, uint64_t early)
+{
+    uint64_t all = w->needs;
+    w->needs = early;
+    TSI_TRY(node_gradients(r, node, w));
+    TSI_TRY(node_deliver(r, node, w));
+    for (int32_t i = 0; i < node->input_count && i < 64; i++) {
+        int64_t from = node->edge[i].node;
+        bool goes = early >> i & 1 && has_gradient(&r->tape->node[from]) &&
+                    r->tape->node[from].towards & r->parts & ~r->tape->node[from].done;
+        if (goes) TSI_TRY(node_run(r, from));
+    }
+    if (node->label) r->tape->rank->label = node->label; /* the scopes of those took it along */
+    w->needs = all & ~early;
+    return TS_OK;
+}
+
 static ts_status node_run(tsi_backward *r, int64_t number)
 {
     tsi_node *node = &r->tape->node[number];
@@ -237,16 +310,12 @@ static ts_status node_run(tsi_backward *r, int64_t number)
     size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
     ts_tensor **all = tsi_calloc(3 * in + out + 1, sizeof *all);
     node_work w = { 0 };
-    if (all) w = (node_work){ all, all + in, all + 2 * in, 0 };
+    if (all) w = (node_work){ all, all + in, all + 2 * in, 0, needs_of(r, node) };
     ts_status status = all ? node_hooks(node) : tsi_fail_memory("gradients of inputs", sizeof *all);
+    uint64_t early = travelling_of(r, number, w.needs);
+    if (status == TS_OK && early) status = send_early(r, node, &w, early);
     if (status == TS_OK) status = node_gradients(r, node, &w);
-    for (int32_t i = 0; status == TS_OK && i < node->input_count; i++) {
-        if (!w.in_grad[i] || !edge_wants(r, node, &node->edge[i])) continue;
-        if (w.included >> i & 1)
-            deliver_sum(r, &node->edge[i], w.in_grad[i]);
-        else
-            status = deliver(r, &node->edge[i], w.in_grad[i]);
-    }
+    if (status == TS_OK) status = node_deliver(r, node, &w);
     tsi_free(all);
     tsi_thin_forget(node);
     if (status == TS_OK) node_end(r, node);

@@ -29,6 +29,11 @@ static ts_status moved_grad(const tsi_grad_io *io, void *extra)
     return ts_rank_status(io->rank);
 }
 
+bool tsi_node_moves(const tsi_node *node)
+{
+    return node->grad == moved_grad;
+}
+
 static ts_status rounded_grad(const tsi_grad_io *io, void *extra)
 {
     (void)extra;

@@ -199,6 +199,7 @@ void tsi_thin_forget(tsi_node *node);
 /* Backward is beyond the node, for good or for one half of it. */
 void tsi_thin_pass(tsi_node *node, bool for_good);
 void tsi_tape_moved(void *context, void *what); /* a redistribution, as a node (moved.c) */
+bool tsi_node_moves(const tsi_node *node);      /* is it one? */
 tsi_leaf *tsi_leaf_of(const ts_tensor *t);      /* NULL: not a leaf */
 /* Makes the tensor a leaf. */
 tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter);

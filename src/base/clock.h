@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h - monotonic time in nanoseconds. */
+/* clock.h - monotonic time, and the processor time of this thread, in nanoseconds. */
 #ifndef TSI_BASE_CLOCK_H
 #define TSI_BASE_CLOCK_H
 
@@ -10,6 +10,14 @@ static inline int64_t tsi_clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What this thread had a core for: not what it waited, and not what others had its core for. */
+static inline int64_t tsi_clock_thread_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 

@@ -14,10 +14,8 @@ static ts_status room_for_one(tsi_kept *kept)
     return tsi_room(&kept->work, kept->count, &kept->capacity, sizeof *kept->work, "a step");
 }
 
-ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
+static ts_status append(tsi_kept *kept, tsi_kept_work work)
 {
-    tsi_kept *kept = rank->kept;
-    TSI_ASSERT(tsi_keeps(rank));
     ts_status status = room_for_one(kept);
     if (status == TS_OK)
         kept->work[kept->count++] = work;
@@ -26,29 +24,56 @@ ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
     return status;
 }
 
+ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
+{
+    TSI_ASSERT(tsi_keeps(rank));
+    return append(rank->kept, work);
+}
+
+/* Until come_back the rank's work is its own affair; what was captured so far comes before it. */
+static ts_status leave(tsi_kept *kept)
+{
+    ts_status status = kept->inside == 0 && kept->turn ? kept->turn(kept, false) : TS_OK;
+    kept->inside++;
+    return status;
+}
+
+static ts_status come_back(tsi_kept *kept)
+{
+    TSI_ASSERT(kept->inside > 0);
+    return --kept->inside == 0 && kept->turn ? kept->turn(kept, true) : TS_OK;
+}
+
+static ts_status run_alone(const tsi_kept_work *work)
+{
+    ts_status status = work->run(work->context);
+    let_go(work);
+    return status;
+}
+
 ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
 {
-    tsi_kept *kept = tsi_keeps(rank) ? rank->kept : NULL;
-    ts_status status =
-        kept ? room_for_one(kept) : TS_OK; /* what is under way cannot be forgotten */
-    if (kept) kept->inside++;
+    if (!tsi_keeps(rank)) return run_alone(&work);
+    tsi_kept *kept = rank->kept;
+    ts_status status = leave(kept);
+    if (status == TS_OK) status = room_for_one(kept); /* what is under way cannot be forgotten */
     if (status == TS_OK) status = work.run(work.context);
-    if (kept) kept->inside--;
-    if (kept && status == TS_OK) return tsi_keep_done(rank, work);
-    let_go(&work);
-    return status;
+    if (status == TS_OK)
+        status = append(kept, work);
+    else
+        let_go(&work);
+    ts_status back = come_back(kept);
+    return status == TS_OK ? back : status;
 }
 
 void tsi_keep_pause(const ts_rank *rank)
 {
-    if (rank->kept) rank->kept->inside++;
+    if (rank->kept) (void)leave(rank->kept); /* recorded if it fails */
 }
 
 void tsi_keep_resume(const ts_rank *rank)
 {
-    if (!rank->kept) return;
-    TSI_ASSERT(rank->kept->inside > 0);
-    rank->kept->inside--;
+    if (rank->kept) (void)come_back(rank->kept);
 }
 
 static tsi_kept_stream *stream_find(const tsi_kept *kept, uint64_t recorded)

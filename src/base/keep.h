@@ -34,12 +34,26 @@ typedef struct tsi_kept { /* zero is an empty one */
     int64_t stream_count, stream_capacity;
     int32_t inside; /* depth of functions that run; > 0: nothing is kept */
     int32_t reserved;
+    /* (optional) Of a device that captures: what is asked of it goes into a graph until it is
+     * turned off, which runs the graph and keeps it. */
+    ts_status (*turn)(struct tsi_kept *kept, bool on);
+    void *turns; /* its context */
 } tsi_kept;
 
 /* Is what this rank does now to be kept? */
 static inline bool tsi_keeps(const ts_rank *rank)
 {
     return rank && rank->kept && rank->kept->inside == 0;
+}
+
+/* Is each call to be kept by itself, or does the device capture them? */
+static inline bool tsi_keeps_calls(const ts_rank *rank)
+{
+    return tsi_keeps(rank) && !rank->kept->turn;
+}
+static inline bool tsi_captures(const ts_rank *rank)
+{
+    return tsi_keeps(rank) && rank->kept->turn;
 }
 
 /* Runs the work; if the rank keeps, it stays in the list, else the context goes. Takes the context

@@ -11,6 +11,7 @@ typedef struct tsi_launcher {
     const char *mpi;    /* "openmpi" or "mpich": whose it is; NULL: it starts any MPI's programs */
     int64_t rank, size; /* of this process and of all; -1 and 0: it did not say */
     int64_t local_size; /* processes on this machine; 0: it did not say */
+    int64_t local_rank; /* of this process among them; -1: it did not say */
 } tsi_launcher;
 
 tsi_launcher tsi_launcher_find(void);

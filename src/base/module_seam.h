@@ -67,6 +67,8 @@ typedef struct tsi_module_offer {
     /* (optional) Makes the tables ready; harmless when repeated. TS_ERR_MISSING where the machine
      * has not what the module needs, after `host->fail` said what. */
     ts_status (*open)(const tsi_module_host *host);
+    /* (optional) After open: which libraries it found, for `doctor`. */
+    void (*libraries)(char *text, size_t size);
     tsi_module_table table[TSI_MODULE_KIND_COUNT];
 } tsi_module_offer;
 

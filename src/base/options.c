@@ -21,6 +21,7 @@
 
 /* clang-format off */
 PLAIN(ts_backward_options)
+PLAIN(ts_clip_options)
 PLAIN(ts_fsdp_options)
 PLAIN(ts_group_options)
 PLAIN(ts_grouped_mlp_options)
@@ -38,6 +39,7 @@ PLAIN(ts_plan_options)
 PLAIN(ts_schedule_options)
 PLAIN(ts_schedule_costs)
 PLAIN(ts_schedule_search_options)
+PLAIN(ts_symmetric_options)
 PLAIN(ts_scope_options)
 PLAIN(ts_random_options)
 PLAIN(ts_move_options)
@@ -69,4 +71,6 @@ DEFAULTS(ts_histc_options, .bins = 100)
 DEFAULTS(ts_slice_options, .step = 1)
 DEFAULTS(ts_arange_options, .step = 1, .exact = 1)
 DEFAULTS(ts_generate_options, .tokens = 128, .stop = -1, .exact = 1)
+DEFAULTS(ts_reorder_options, .tries = 2000, .passes = TS_PASS_ALL)
+DEFAULTS(ts_train_program_options, .flops_per_second = 1e11, .bytes_per_second = 1e10)
 /* clang-format on */

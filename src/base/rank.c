@@ -158,6 +158,7 @@ ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_
     world->rank_count = rank_count;
     world->local_count = local_count;
     world->first_index = first_index;
+    world->local_first = -1;
     ts_status status = lock_make(&world->lock);
     if (status != TS_OK) {
         tsi_free(world);

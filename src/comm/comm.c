@@ -97,18 +97,6 @@ void tsi_comm_helpers_limit(ts_world *world, int32_t count)
     helpers->limit = (int32_t)tsi_min_i64(helpers->limit, tsi_max_i64(count, 0));
 }
 
-ts_status tsi_comm_helpers_start(ts_world *world)
-{
-    TSI_ASSERT(tsi_comm_of_world(world));
-    return tsi_helpers_start(&tsi_comm_of_world(world)->helpers);
-}
-
-void tsi_comm_helpers_stop(ts_world *world)
-{
-    tsi_comm_world *comm = tsi_comm_of_world(world);
-    if (comm != NULL) tsi_helpers_stop(&comm->helpers);
-}
-
 /* ---- the rank's slot ------------------------------------------------------------------------- */
 
 static ts_status complete_all(tsi_comm_rank *comm)
@@ -266,6 +254,8 @@ static tsi_host host = {
     .send_block = tsi_work_send_block,
     .recv_block = tsi_work_recv_block,
     .fingerprint_text = tsi_fingerprint_text,
+    .status_meaning = ts_status_meaning,
+    .work_conclude = tsi_work_conclude,
 };
 
 static void host_complete(void)

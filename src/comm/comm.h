@@ -90,7 +90,5 @@ const tsi_engine *tsi_engine_threads(void);
 /* At most `count` of them (default: the cores); 0: none, progress happens inside calls only. To be
  * called before the first asynchronous operation. */
 void tsi_comm_helpers_limit(ts_world *world, int32_t count);
-ts_status tsi_comm_helpers_start(ts_world *world); /* done on first asynchronous use; repeatable */
-void tsi_comm_helpers_stop(ts_world *world);       /* done when the slot is destroyed; repeatable */
 
 #endif

@@ -131,6 +131,9 @@ typedef struct tsi_host {
     bool (*recv_block)(const tsi_work *work, int64_t peer, tsi_block *out);
     void (*fingerprint_text)(const tsi_fingerprint *print, char *out, size_t size);
     const tsi_device *cpu;
+    const char *(*status_meaning)(ts_status status);
+    /* Status and error of a work, whose state the engine stores itself afterwards. */
+    void (*work_conclude)(tsi_work *work, ts_status status, int64_t culprit, const char *sentence);
 } tsi_host;
 
 typedef struct tsi_engine_options {
@@ -139,6 +142,11 @@ typedef struct tsi_engine_options {
     const ts_world_options *user;
     const tsi_host *host;
     tsi_launcher launcher; /* who started this process */
+    /* Of an engine that stands on another one (nccl): that one, the ranks' device, and whether it
+     * was asked for by name, so that it must not do without its library. */
+    const struct tsi_engine *inner;
+    const tsi_device *device;
+    bool by_name;
 } tsi_engine_options;
 
 struct tsi_model_counts; /* comm/model/model.h */

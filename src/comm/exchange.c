@@ -9,7 +9,8 @@
  *   B = fold(stream 2, stream 0, stream 1)
  *
  * Blocks of a target that can be given the same extents (a dense block may be cut anywhere a
- * strided one is) move whole; otherwise in runs that are straight lines in every block.
+ * strided one is) move whole; otherwise in runs that are straight lines in every block. Rows, of
+ * which there may be very many, are lines as they come.
  *
  * Where members lend each other their memory (comm.h), nothing is written but where parts lie.
  *
@@ -31,6 +32,7 @@ typedef struct stream {
     const ts_part *part, *end; /* the rest of the parts for me */
     int64_t offset;            /* elements of *part that are eaten */
     int64_t left;              /* elements in all */
+    bool straight;             /* each part is a line without gaps */
 } stream;
 
 static int64_t part_count(const ts_part *part)
@@ -39,6 +41,11 @@ static int64_t part_count(const ts_part *part)
     for (int32_t d = 0; d < part->ndim; d++)
         count *= part->extent[d];
     return count;
+}
+
+static bool is_line(const ts_part *part)
+{
+    return part->ndim == 1 && part->stride[0] == 1;
 }
 
 static tsi_block part_block(const ts_part *part, int32_t dtype)
@@ -69,8 +76,11 @@ static stream stream_open(const tsi_work *from, int64_t to)
     if (from->send_count == 0) return s;
     s.part = lower_bound(from, to);
     s.end = lower_bound(from, to + 1);
-    for (const ts_part *part = s.part; part < s.end; part++)
+    s.straight = true;
+    for (const ts_part *part = s.part; part < s.end; part++) {
         s.left += part_count(part);
+        s.straight = s.straight && is_line(part);
+    }
     return s;
 }
 
@@ -284,6 +294,52 @@ static ts_status move_runs(const target *t)
     return TS_OK;
 }
 
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+/* The target and its sources as lines; only where they begin and how long they are changes. */
+static bool are_lines(const target *t, tsi_block *to)
+{
+    if (!is_line(t->part)) return false;
+    for (int64_t i = 0; i < t->chain; i++)
+        if (!t->source[i].stream.straight) return false;
+    *to = part_block(t->part, t->work->print.dtype);
+    for (int64_t i = 0; i < t->chain; i++)
+        t->source[i].block = *to;
+    return true;
+}
+
+/* What a source gives next, past empty parts. */
+static void line_next(source *s, size_t size)
+{
+    stream *line = &s->stream;
+    while (line->offset == line->part->extent[0]) {
+        line->part++;
+        line->offset = 0;
+    }
+    s->block.data = (char *)line->part->data + (size_t)line->offset * size;
+    s->block.extent[0] = line->part->extent[0] - line->offset;
+}
+
+static ts_status move_lines(const target *t, tsi_block *to)
+{
+    size_t size = ts_dtype_size((ts_dtype)to->dtype);
+    for (int64_t rest = to->extent[0], run; rest > 0; rest -= run) {
+        run = rest;
+        for (int64_t i = 0; i < t->chain; i++) {
+            line_next(&t->source[i], size);
+            run = tsi_min_i64(run, t->source[i].block.extent[0]);
+        }
+        for (int64_t i = 0; i < t->chain; i++) {
+            t->source[i].block.extent[0] = run;
+            t->source[i].stream.offset += run;
+        }
+        to->extent[0] = run;
+        TSI_TRY(put_blocks(t, to));
+        to->data = (char *)to->data + (size_t)run * size;
+    }
+    return TS_OK;
+}
+
 static ts_status move_target(target *t, stream *from)
 {
     int64_t count = part_count(t->part);
@@ -295,6 +351,7 @@ static ts_status move_target(target *t, stream *from)
         stream_skip(s, count);
     }
     tsi_block to;
+    if (are_lines(t, &to)) return move_lines(t, &to);
     return moves_whole(t, count, &to) ? put_blocks(t, &to) : move_runs(t);
 }
 

@@ -61,6 +61,12 @@ tsi_block_task *tsi_block_task_fold(const tsi_block *to, const tsi_block *const 
     return task;
 }
 
+void tsi_block_task_sources(tsi_block_task *task, void *(*at)(const void *address))
+{
+    for (int64_t i = 0; i < task->count; i++)
+        task->from[i].data = at(task->from[i].data);
+}
+
 ts_status tsi_block_task_run(void *context)
 {
     const tsi_block_task *task = context;

@@ -12,6 +12,8 @@ tsi_block_task *tsi_block_task_copy(const tsi_block *to, const tsi_block *from);
 tsi_block_task *tsi_block_task_fill(const tsi_block *to, const void *element);
 tsi_block_task *tsi_block_task_fold(const tsi_block *to, const tsi_block *const *from,
                                     int64_t count, ts_reduce reduce, int64_t avg_count);
+/* Sources are where `at` says. */
+void tsi_block_task_sources(tsi_block_task *task, void *(*at)(const void *address));
 ts_status tsi_block_task_run(void *task);
 
 #endif

@@ -138,7 +138,18 @@ typedef struct tsi_device {
     ts_status (*reserve)(const struct tsi_device *device, tsi_stream *stream);
     /* Which libraries it uses and what is lost without those it lacks, for `doctor`. [none] */
     void (*libraries)(const struct tsi_device *device, char *text, size_t size);
+    /* What foreign libraries call the stream (a CUstream); the device is current on the calling
+     * thread from here on. [such libraries cannot be used] */
+    void *(*stream_handle)(const struct tsi_device *device, tsi_stream *stream);
+    /* Where functions that run by `defer` find what is at an address of the device; memory of the
+     * host is where it is. [the address itself] */
+    void *(*near)(const struct tsi_device *device, const void *address);
 } tsi_device;
+
+/* What the host reads or writes in a step that is recorded would be that step's for ever. */
+#define TSI_CROSSES                                                                                \
+    "step: values cross between the host and a step that is recorded; inputs are tensors made "    \
+    "before it, results are read after it"
 
 /* The structs that a device in a module shares with the core. */
 #define TSI_DEVICE_SEAM(ROW)                                                                       \
@@ -157,7 +168,6 @@ const tsi_device *tsi_device_none(void);
 const tsi_device *tsi_device_find(const char *name);
 /* Makes more devices known to tsi_device_find: those of a module. Before the first world opens. */
 ts_status tsi_device_add(const tsi_device *device);
-const tsi_device *tsi_device_at(int32_t index); /* those known, in order; NULL: no more */
 
 /* ---- the device of a rank (rank.c) ----------------------------------------------------------- */
 typedef struct tsi_rank_device {
@@ -186,6 +196,12 @@ bool tsi_reduce_allowed(ts_reduce reduce, ts_dtype dtype, const char **why);
 /* Writes the identity element of the reduction (0, 1, +inf, ...; avg: 0) for the dtype, 16 bytes at
  * most. */
 ts_status tsi_reduce_identity(ts_reduce reduce, ts_dtype dtype, void *element);
+
+/* An address of the device, for a function that is deferred on it. */
+static inline void *tsi_device_near(const tsi_device *device, const void *address)
+{
+    return device->near ? device->near(device, address) : (void *)(uintptr_t)address;
+}
 
 /* ---- helpers on blocks, no memory touched */
 int64_t tsi_block_count(const tsi_block *block);

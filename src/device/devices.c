@@ -40,7 +40,8 @@ static int32_t known_count(void)
     return atomic_load_explicit(&known.count, memory_order_acquire);
 }
 
-const tsi_device *tsi_device_at(int32_t index)
+/* Those known, in order; NULL: no more. */
+static const tsi_device *device_at(int32_t index)
 {
     return index >= 0 && index < known_count() ? known.device[index] : NULL;
 }
@@ -125,6 +126,20 @@ static void rank_device_destroy(void *state)
     tsi_free(mine);
 }
 
+/* The rank's among the devices of the world's kind, in turn by its place on the machine. */
+static const tsi_device *device_of(const ts_rank *rank)
+{
+    const tsi_device *first = tsi_world_device(rank->world), *device;
+    int64_t count = 0;
+    if (rank->world->local_first < 0) return first;
+    for (int32_t i = 0; (device = device_at(i)) != NULL; i++)
+        count += strcmp(device->kind, first->kind) == 0;
+    int64_t turn = count > 0 ? (rank->world->local_first + rank->local_index) % count : 0;
+    for (int32_t i = 0; (device = device_at(i)) != NULL; i++)
+        if (strcmp(device->kind, first->kind) == 0 && turn-- == 0) return device;
+    return first;
+}
+
 static void *rank_device_create(ts_rank *rank)
 {
     tsi_rank_device *mine = tsi_calloc(1, sizeof *mine);
@@ -132,7 +147,7 @@ static void *rank_device_create(ts_rank *rank)
         (void)tsi_fail_memory("the device of a rank", sizeof *mine);
         return NULL;
     }
-    const tsi_device *device = tsi_world_device(rank->world);
+    const tsi_device *device = device_of(rank);
     if (device->attach && device->attach(device, rank, &mine->attached) != TS_OK) {
         tsi_free(mine);
         return NULL;

@@ -24,10 +24,7 @@ static ts_status copy_bytes(const tsi_device *device, void *to, const void *from
                             tsi_stream *stream)
 {
     (void)device, (void)stream;
-    if (tsi_keeps(tsi_rank_current()))
-        return TSI_FAIL(TS_ERR_STATE,
-                        "step: values cross between the host and a step that is recorded; inputs "
-                        "are tensors made before it, results are read after it");
+    if (tsi_keeps(tsi_rank_current())) return TSI_FAIL(TS_ERR_STATE, TSI_CROSSES);
     if (bytes > 0) memcpy(to, from, bytes);
     return TS_OK;
 }

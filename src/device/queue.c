@@ -6,7 +6,8 @@
  *   stream:        ...   a   .....   b
  *
  * It exists for tests: a program that forgets to wait reads noise here, where the cpu would forgive
- * and a GPU might hide it. TESSERA_QUEUE_SEED chooses the delays; 0 has none.
+ * and a GPU might hide it; one that reads without copying faults, for its addresses are none of the
+ * host's. TESSERA_QUEUE_SEED chooses the delays; 0 has none.
  *
  * INV: a task runs after all tasks of its stream before it, and none of them runs twice. Once one
  * failed, those behind it are dropped until a wait has told of it. What is asked with no stream is
@@ -35,16 +36,23 @@ typedef struct task {
 } task;
 
 struct tsi_stream {
-    struct tsi_stream *next; /* of all */
+    const tsi_device *device; /* first: who has a handle alone finds `defer` by it */
+    struct tsi_stream *next;  /* of all */
+    int32_t held;             /* by who waits for it; guarded by the lock of all */
     pthread_t thread;
     pthread_mutex_t lock; /* of the list of tasks and of what failed */
     task *first, **last;
-    task *spare;             /* of the thread that posts: for the next task, or NULL */
-    tsi_word posted, passed; /* tasks; they wrap, so differences are what counts */
+    task *spare;               /* of the thread that posts: for the next task, or NULL */
+    tsi_device_graph *capture; /* likewise: what it posts goes there; NULL: to the thread */
+    tsi_word posted, passed;   /* tasks; they wrap, so differences are what counts */
     _Atomic bool leaving;
     bool failed;
     tsi_error_record error;
     uint64_t random; /* of the thread alone; 0: no delays */
+};
+
+struct tsi_device_graph { /* tasks that run whenever it is launched */
+    task *first, **last;
 };
 
 struct tsi_device_event {
@@ -155,12 +163,12 @@ static uint64_t seed_of_delays(void)
 
 static ts_status stream_create(const tsi_device *device, tsi_stream **out)
 {
-    (void)device;
     *out = NULL;
     (void)pthread_once(&streams.once, streams_begin);
     tsi_stream *stream = tsi_calloc(1, sizeof *stream);
     if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
     pthread_mutex_init(&stream->lock, NULL);
+    stream->device = device;
     stream->last = &stream->first;
     stream->random = seed_of_delays();
     if (tsi_thread_start(&stream->thread, stream_run, stream, STACK_BYTES) != TS_OK) {
@@ -188,6 +196,11 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         (void)nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
     }
     pthread_mutex_lock(&streams.lock);
+    while (stream->held > 0) { /* they find it passed */
+        pthread_mutex_unlock(&streams.lock);
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+        pthread_mutex_lock(&streams.lock);
+    }
     tsi_stream **at = &streams.first;
     while (*at != stream)
         at = &(*at)->next;
@@ -198,10 +211,16 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     tsi_free(stream);
 }
 
+static ts_status refuse_captured(const tsi_stream *stream)
+{
+    return stream && stream->capture ? TSI_FAIL(TS_ERR_STATE, TSI_CROSSES) : TS_OK;
+}
+
 static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
 {
     (void)device;
     if (!stream) return TS_OK;
+    TSI_TRY(refuse_captured(stream));
     wait_for_all(stream);
     pthread_mutex_lock(&stream->lock);
     bool failed = stream->failed;
@@ -226,6 +245,11 @@ static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferre
         return tsi_fail_memory("work of a stream", sizeof *added);
     }
     *added = (task){ NULL, fn, context, destroy };
+    if (stream->capture) {
+        *stream->capture->last = added;
+        stream->capture->last = &added->next;
+        return TS_OK;
+    }
     pthread_mutex_lock(&stream->lock);
     *stream->last = added;
     stream->last = &added->next;
@@ -288,6 +312,32 @@ static void event_destroy(const tsi_device *device, tsi_device_event *event)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* No address of a process on any machine has this bit, nor does a pointer's tag reach it. */
+#define FAR_BIT ((uintptr_t)1 << 55)
+
+static void *far_of(const void *memory)
+{
+    return memory ? (void *)((uintptr_t)memory | FAR_BIT) : NULL;
+}
+
+static void *near_of(const void *address)
+{
+    return (void *)((uintptr_t)address & ~FAR_BIT);
+}
+
+static void *near_on(const tsi_device *device, const void *address)
+{
+    (void)device;
+    return near_of(address);
+}
+
+static tsi_block near_block(const tsi_block *block)
+{
+    tsi_block near = *block;
+    near.data = near_of(block->data);
+    return near;
+}
+
 /* Signalling bits in every float format, far out of range as an index. */
 static void write_noise(void *memory, size_t bytes)
 {
@@ -301,6 +351,7 @@ static ts_status buffer_alloc(const tsi_device *device, size_t bytes, void **out
     const tsi_device *cpu = tsi_device_cpu();
     ts_status status = cpu->buffer_alloc(cpu, bytes, out);
     if (status == TS_OK) write_noise(*out, bytes);
+    if (status == TS_OK) *out = far_of(*out);
     return status;
 }
 
@@ -310,8 +361,13 @@ static void wait_for_streams(void)
 {
     if (pthread_getspecific(streams.of_thread)) return;
     pthread_mutex_lock(&streams.lock);
-    for (tsi_stream *s = streams.first; s; s = s->next)
+    for (tsi_stream *s = streams.first; s; s = s->next) { /* what comes now stands before it */
+        s->held++;
+        pthread_mutex_unlock(&streams.lock); /* it may wait for who makes a stream now */
         wait_for_all(s);
+        pthread_mutex_lock(&streams.lock);
+        s->held--;
+    }
     pthread_mutex_unlock(&streams.lock);
 }
 
@@ -320,9 +376,9 @@ static void buffer_free(const tsi_device *device, void *buffer, size_t bytes)
     (void)device;
     if (!buffer) return;
     wait_for_streams();
-    write_noise(buffer, bytes);
+    write_noise(near_of(buffer), bytes);
     const tsi_device *cpu = tsi_device_cpu();
-    cpu->buffer_free(cpu, buffer, bytes);
+    cpu->buffer_free(cpu, near_of(buffer), bytes);
 }
 
 typedef struct bytes_task {
@@ -347,7 +403,7 @@ static ts_status defer_bytes(const tsi_device *device, void *to, const void *fro
 {
     bytes_task *b = tsi_alloc(sizeof *b + (takes ? bytes : 0));
     if (!b) return tsi_fail_memory("a copy in a stream", sizeof *b + bytes);
-    *b = (bytes_task){ to, takes ? b->copy : from, bytes };
+    *b = (bytes_task){ near_of(to), takes ? b->copy : near_of(from), bytes };
     if (takes && bytes > 0) memcpy(b->copy, from, bytes);
     return defer(device, stream, run_bytes, b, tsi_free);
 }
@@ -355,45 +411,108 @@ static ts_status defer_bytes(const tsi_device *device, void *to, const void *fro
 static ts_status copy_in(const tsi_device *device, void *to, const void *from, size_t bytes,
                          tsi_stream *stream)
 {
+    TSI_TRY(refuse_captured(stream));
     return defer_bytes(device, to, from, bytes, true, stream);
 }
 
 static ts_status copy_out(const tsi_device *device, void *to, const void *from, size_t bytes,
                           tsi_stream *stream)
 {
+    TSI_TRY(refuse_captured(stream));
     return defer_bytes(device, to, from, bytes, false, stream);
 }
 
 /* Memory that cannot be poisoned stays as it is: nothing depends on the noise. */
 static void freed(const tsi_device *device, void *memory, size_t bytes, tsi_stream *stream)
 {
-    if (stream) (void)defer_bytes(device, memory, NULL, bytes, false, stream);
+    bool now = stream && !stream->capture; /* what a graph frees may be another's when it runs */
+    if (now) (void)defer_bytes(device, memory, NULL, bytes, false, stream);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static void graph_free(tsi_device_graph *graph)
+{
+    for (task *t = graph->first, *next; t; t = next) {
+        next = t->next;
+        if (t->destroy) t->destroy(t->context);
+        tsi_free(t);
+    }
+    tsi_free(graph);
+}
+
+static void graph_destroy(const tsi_device *device, tsi_device_graph *graph)
+{
+    (void)device;
+    if (!graph) return;
+    wait_for_streams();
+    graph_free(graph);
+}
+
+static ts_status capture_begin(const tsi_device *device, tsi_stream *stream)
+{
+    (void)device;
+    tsi_device_graph *graph = tsi_calloc(1, sizeof *graph);
+    if (!graph) return tsi_fail_memory("a graph", sizeof *graph);
+    graph->last = &graph->first;
+    stream->capture = graph;
+    return TS_OK;
+}
+
+static ts_status capture_end(const tsi_device *device, tsi_stream *stream, tsi_device_graph **out)
+{
+    (void)device;
+    tsi_device_graph *graph = stream->capture; /* NULL: it could not begin again */
+    stream->capture = NULL;
+    *out = graph && graph->first ? graph : NULL;
+    if (graph && !*out) graph_free(graph);
+    return TS_OK;
+}
+
+static ts_status run_graph(void *context)
+{
+    const tsi_device_graph *graph = context;
+    for (const task *t = graph->first; t; t = t->next)
+        TSI_TRY(t->fn(t->context));
+    return TS_OK;
+}
+
+static ts_status graph_launch(const tsi_device *device, tsi_device_graph *graph, tsi_stream *stream)
+{
+    return defer(device, stream, run_graph, graph, NULL);
 }
 
 /* ---- kernels of storage and communication ---------------------------------------------------- */
 
+/* Now where there is no stream, else later in it. */
+static ts_status do_blocks(const tsi_device *device, tsi_block_task *work, tsi_stream *stream)
+{
+    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
+}
+
 static ts_status copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
                       tsi_stream *stream)
 {
-    if (!stream) return tsi_cpu_copy(tsi_device_cpu(), to, from, NULL);
-    tsi_block_task *work = tsi_block_task_copy(to, from);
-    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
+    tsi_block near_to = near_block(to), near_from = near_block(from);
+    if (!stream) return tsi_cpu_copy(tsi_device_cpu(), &near_to, &near_from, NULL);
+    return do_blocks(device, tsi_block_task_copy(&near_to, &near_from), stream);
 }
 
 static ts_status fill(const tsi_device *device, const tsi_block *to, const void *element,
                       tsi_stream *stream)
 {
-    if (!stream) return tsi_cpu_fill(tsi_device_cpu(), to, element, NULL);
-    tsi_block_task *work = tsi_block_task_fill(to, element);
-    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
+    tsi_block near_to = near_block(to);
+    if (!stream) return tsi_cpu_fill(tsi_device_cpu(), &near_to, element, NULL);
+    return do_blocks(device, tsi_block_task_fill(&near_to, element), stream);
 }
 
 static ts_status fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
                       int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream)
 {
-    if (!stream) return tsi_cpu_fold(tsi_device_cpu(), to, from, count, reduce, avg_count, NULL);
-    tsi_block_task *work = tsi_block_task_fold(to, from, count, reduce, avg_count);
-    return work ? defer(device, stream, tsi_block_task_run, work, tsi_free) : TS_ERR_MEMORY;
+    tsi_block near_to = near_block(to);
+    tsi_block_task *work = tsi_block_task_fold(&near_to, from, count, reduce, avg_count);
+    if (work) tsi_block_task_sources(work, near_of);
+    return do_blocks(device, work, stream);
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -413,6 +532,12 @@ static void properties(const tsi_device *device, tsi_device_properties *out)
     (void)device;
     *out =
         (tsi_device_properties){ .name = "host memory behind queues", .units = tsi_core_count() };
+}
+
+static void *stream_handle(const tsi_device *device, tsi_stream *stream)
+{
+    (void)device;
+    return stream;
 }
 
 static const tsi_device queue_device = {
@@ -440,6 +565,12 @@ static const tsi_device queue_device = {
     .defer = defer,
     .reserve = reserve,
     .freed = freed,
+    .stream_handle = stream_handle,
+    .near = near_on,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
 };
 
 const tsi_device *tsi_device_queue(void)

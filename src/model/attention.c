@@ -4,7 +4,8 @@
  *
  *   q [B, H, T, D]   k, v [B, G, T, D]   ->   [B, H, T, D]
  *
- * Which keys a query sees is one mask. */
+ * Which keys a query sees is one mask. Where a call goes on from a cache, the keys are those of all
+ * tokens so far; the last query stands at the last of them. */
 #include <math.h>
 #include <stdio.h>
 
@@ -43,10 +44,12 @@ static const ts_mask *mask_of(const ts_model *m, int64_t window, int64_t length)
 ts_tensor *tsi_model_attention(const ts_model *m, ts_tensor *const qkv[3], int64_t layer)
 {
     ts_attention_options options = TS_INIT(ts_attention_options);
-    if (!qkv[0]) return NULL;
-    options.mask = mask_of(m, window_of(&m->config, layer), ts_tensor_shape(qkv[0]).extent[2]);
+    ts_tensor *all[3] = { qkv[0], qkv[1], qkv[2] };
+    if (!all[0] || !all[1]) return NULL;
+    if (m->cache && tsi_cache_join(m->cache, layer, all) != TS_OK) return NULL;
+    options.mask = mask_of(m, window_of(&m->config, layer), ts_tensor_shape(all[1]).extent[2]);
     options.causal = options.mask == NULL;
     options.scale = scale_of(&m->config, layer);
-    options.algorithm = m->attention;
-    return ts_attention(qkv[0], qkv[1], qkv[2], &options);
+    if (tsi_model_begin(m) == 0) options.algorithm = m->attention; /* else keys are not cut */
+    return ts_attention(all[0], all[1], all[2], &options);
 }

@@ -4,16 +4,25 @@
 #include "base/text.h"
 #include "model/model.h"
 #include "model/model_config.h"
+#include <math.h>
 
 static void whole(tsi_text *out, const char *name, int64_t value)
 {
     tsi_text_printf(out, ",\n  \"%s\": %lld", name, (long long)value);
 }
 
+/* With a point: readers that know types refuse 1 where 1.0 is meant. */
+static void number(tsi_text *out, double value)
+{
+    tsi_text_real(out, value);
+    bool plain = value == floor(value) && fabs(value) < 1e15 && !(value == 0 && signbit(value));
+    if (plain) tsi_text_add(out, ".0");
+}
+
 static void real(tsi_text *out, const char *name, double value)
 {
     tsi_text_printf(out, ",\n  \"%s\": ", name);
-    tsi_text_real(out, value);
+    number(out, value);
 }
 
 static void truth(tsi_text *out, const char *name, int32_t value)
@@ -26,7 +35,7 @@ static void factors(tsi_text *out, const char *name, const double *value, int64_
     tsi_text_printf(out, ",\n  \"%s\": [", name);
     for (int64_t i = 0; i < count; i++) {
         if (i) tsi_text_add(out, ", ");
-        tsi_text_real(out, value[i]);
+        number(out, value[i]);
     }
     tsi_text_add(out, "]");
 }
@@ -86,7 +95,7 @@ static void add_experts(tsi_text *out, const ts_model_config *c)
         whole(out, "n_group", c->expert_groups > 0 ? c->expert_groups : 1);
         whole(out, "topk_group", c->groups_per_token > 0 ? c->groups_per_token : 1);
         whole(out, "first_k_dense_replace", c->dense_first);
-        real(out, "routed_scaling_factor", c->route_scale);
+        real(out, "routed_scaling_factor", c->route_scale != 0 ? c->route_scale : 1);
         return;
     }
     whole(out, "decoder_sparse_step", c->expert_step > 0 ? c->expert_step : 1);

@@ -13,11 +13,15 @@
  * of the choice, with groups of experts in that of their holders. */
 #include <math.h>
 
+#include "base/alloc.h"
+#include "base/error.h"
 #include "model/router.h"
+#include "op/core/algorithm.h"
 
 typedef struct experts { /* x, which, weight -> y */
     tsi_part part;
-    ts_tensor *in, *out; /* [E, 2F, C], [E, C, F] */
+    ts_tensor *in, *out;     /* [E, 2F, C], [E, C, F] */
+    const tsi_router *state; /* the model's, which knows what is copied */
 } experts;
 
 typedef struct choosing {
@@ -99,19 +103,69 @@ static ts_tensor *route(choosing *e, ts_tensor *x_BTC, bool again, ts_tensor **w
     return ts_cast(weight_BTK, dtype);
 }
 
-/* Experts that are cut over ranks: rows go to them, once. */
+/* The feed-forward of `count` experts, [count, 2F, C] and [count, C, F]. */
+static ts_tensor *feed_forward(const experts *e, ts_tensor *const x_which_weight[3], ts_tensor *in,
+                               ts_tensor *out, int64_t count)
+{
+    const ts_model_config *c = &e->part.model->config;
+    ts_grouped_mlp_options options = TS_INIT(ts_grouped_mlp_options);
+    options.weight = x_which_weight[2];
+    options.in = ts_reshape(in, TS_SHAPE(count, 2, c->expert_width, c->hidden));
+    options.out = out;
+    options.activation = tsi_model_activation_word(c);
+    options.skips = e->state->copy_count > 0;
+    return ts_grouped_mlp(x_which_weight[0], x_which_weight[1], &options);
+}
+
+/* The experts that are copied, on every rank of a group: each comes from where it is stored, and
+ * its gradients add up there. */
+static ts_tensor *copies_of(const experts *e, ts_tensor *matrices)
+{
+    const tsi_router *r = e->state;
+    ts_tensor **list = tsi_calloc((size_t)r->copy_count, sizeof *list), *all = NULL;
+    if (!list) {
+        tsi_fail_memory("copies of experts", (size_t)r->copy_count * sizeof *list);
+        return NULL;
+    }
+    for (int64_t i = 0; i < r->copy_count; i++) {
+        ts_tensor *one = ts_narrow(matrices, 0, (ts_interval){ r->copy[i], r->copy[i] + 1 });
+        list[i] = one ? tsi_algorithm_whole(one, e->part.model->ep_axes) : NULL;
+    }
+    if (ts_rank_status(e->part.model->rank) == TS_OK) all = ts_cat(list, (int32_t)r->copy_count, 0);
+    tsi_free(list);
+    return all;
+}
+
+/* Choices of experts that are copied, by their place among the copies, and the others: each is -1
+ * where the other is not. */
+static void choose_copies(const tsi_router *r, ts_tensor *which_BTK, ts_tensor **copied,
+                          ts_tensor **others)
+{
+    *copied = ts_add_scalar(ts_mul_scalar(which_BTK, 0), -1);
+    *others = which_BTK;
+    for (int64_t i = 0; i < r->copy_count; i++) {
+        ts_tensor *is_it = ts_eq_scalar(which_BTK, (double)r->copy[i]);
+        *copied = ts_masked_fill(*copied, is_it, (double)i);
+        *others = ts_masked_fill(*others, is_it, -1.0);
+    }
+}
+
+/* Experts that are cut over ranks: rows go to them, once; copies are here. */
 static ts_tensor *experts_there(const experts *e, ts_tensor *x_BTC, ts_tensor *which_BTK,
                                 ts_tensor *weight_BTK)
 {
     const ts_model *m = e->part.model;
-    const ts_model_config *c = &m->config;
-    ts_grouped_mlp_options options = TS_INIT(ts_grouped_mlp_options);
-    options.weight = weight_BTK;
-    options.in =
-        ts_reshape(tsi_model_cast(m, e->in), TS_SHAPE(c->experts, 2, c->expert_width, c->hidden));
-    options.out = tsi_model_cast(m, e->out);
-    options.activation = tsi_model_activation_word(c);
-    return ts_grouped_mlp(x_BTC, which_BTK, &options);
+    ts_tensor *in = tsi_model_cast(m, e->in), *out = tsi_model_cast(m, e->out), *copied, *others;
+    if (e->state->copy_count == 0)
+        return feed_forward(e, (ts_tensor *[]){ x_BTC, which_BTK, weight_BTK }, in, out,
+                            m->config.experts);
+    choose_copies(e->state, which_BTK, &copied, &others);
+    ts_tensor *in_here = copies_of(e, in), *out_here = copies_of(e, out);
+    ts_tensor *there =
+        feed_forward(e, (ts_tensor *[]){ x_BTC, others, weight_BTK }, in, out, m->config.experts);
+    ts_tensor *here = feed_forward(e, (ts_tensor *[]){ x_BTC, copied, weight_BTK }, in_here,
+                                   out_here, e->state->copy_count);
+    return ts_add(there, here);
 }
 
 /* The experts that the router chose for each token, and no others: rows are grouped by expert. */
@@ -147,10 +201,11 @@ static const ts_module_desc experts_desc = { .struct_size = sizeof(ts_module_des
                                              .forward = experts_forward,
                                              .destroy = tsi_free };
 
-static ts_module *experts_add(const tsi_builder *b, ts_module *above)
+static ts_module *experts_add(const tsi_builder *b, ts_module *above, const tsi_router *state)
 {
     experts *e = tsi_part_add(b, above, "experts", &experts_desc, sizeof *e);
     if (!e) return NULL;
+    e->state = state;
     const ts_model_config *c = &b->model->config;
     ts_shape in = TS_SHAPE(c->experts, 2 * c->expert_width, c->hidden);
     ts_shape out = TS_SHAPE(c->experts, c->hidden, c->expert_width);
@@ -182,7 +237,7 @@ ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *
         e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
     e->state = tsi_router_add(b->model, layer, e->bias);
     if (!e->state) return NULL;
-    e->experts = experts_add(b, m);
+    e->experts = experts_add(b, m, e->state);
     e->state->experts = e->experts;
     if (c->shared_experts > 0)
         e->shared = tsi_part_mlp(b, m, "shared_experts", c->shared_experts * c->expert_width);

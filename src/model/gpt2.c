@@ -156,8 +156,10 @@ static ts_status position_at(const int64_t *global, void *element, void *context
 static ts_tensor *positions_of(const ts_model *m, ts_tensor *ids)
 {
     ts_shape shape = ts_tensor_shape(ids);
+    ts_arange_options from = TS_INIT(ts_arange_options);
+    from.start = (double)tsi_model_begin(m);
     if (!m->documents)
-        return ts_arange(m->mesh, TS_DTYPE_I64, TS_SHAPE(shape.extent[1]), NULL, NULL);
+        return ts_arange(m->mesh, TS_DTYPE_I64, TS_SHAPE(shape.extent[1]), NULL, &from);
     union { /* a mask is read only */
         const ts_mask *given;
         void *context;
@@ -170,7 +172,7 @@ static void inputs_forward(void *state, const ts_module_io *io)
 {
     const inputs *g = state;
     const ts_model *m = g->part.model;
-    int64_t length = ts_tensor_shape(io->input[0]).extent[1];
+    int64_t length = tsi_model_begin(m) + ts_tensor_shape(io->input[0]).extent[1];
     if (length > m->config.positions) {
         TSI_FAIL(TS_ERR_SHAPE, "gpt2: a sequence of %lld is longer than the %lld learned positions",
                  (long long)length, (long long)m->config.positions);

@@ -85,7 +85,7 @@ static void attention_forward(void *state, const ts_module_io *io)
     qkv[V] = tsi_part_heads(flat[V], c->kv_heads, c->head_dim);
     ts_tensor *o_BTHD = ts_transpose(tsi_model_attention(m, qkv, a->layer), 1, 2);
     ts_shape whole = TS_SHAPE(s.extent[0], s.extent[1], c->heads * c->head_dim);
-    io->output[0] = tsi_part_linear(m, ts_reshape(o_BTHD, whole), a->wo, a->bo);
+    io->output[0] = tsi_part_linear_out(m, ts_reshape(o_BTHD, whole), a->wo, a->bo);
 }
 
 static const ts_module_desc attention_desc = TSI_PART_DESC("llama.attention", attention_forward);
@@ -122,6 +122,7 @@ typedef struct mlp {
     tsi_part part;
     tsi_part_list gate_up;
     ts_tensor *down, *down_b;
+    bool is_last; /* of its block: else its result is added to others that are sums too */
 } mlp;
 
 static void mlp_forward(void *state, const ts_module_io *io)
@@ -130,7 +131,9 @@ static void mlp_forward(void *state, const ts_module_io *io)
     const ts_model *m = f->part.model;
     ts_tensor *wide[2] = { NULL };
     tsi_part_linear_list(m, io->input[0], &f->gate_up, wide);
-    io->output[0] = tsi_part_linear(m, tsi_model_gate(m, wide[0], wide[1]), f->down, f->down_b);
+    ts_tensor *x = tsi_model_gate(m, wide[0], wide[1]);
+    io->output[0] = f->is_last ? tsi_part_linear_out(m, x, f->down, f->down_b)
+                               : tsi_part_linear(m, x, f->down, f->down_b);
 }
 
 static const ts_module_desc mlp_desc = TSI_PART_DESC("llama.mlp", mlp_forward);
@@ -142,6 +145,7 @@ ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name
     const ts_model_config *c = &b->model->config;
     ts_module *m = f->part.module;
     ts_shape wide = TS_SHAPE(width, c->hidden), back = TS_SHAPE(c->hidden, width);
+    f->is_last = strcmp(name, "mlp") == 0; /* not the experts' shared one */
     f->gate_up.count = 2;
     f->gate_up.weight[0] = ts_module_param(m, "gate_proj.weight", wide, &b->normal);
     f->gate_up.weight[1] = ts_module_param(m, "up_proj.weight", wide, &b->normal);
@@ -158,16 +162,24 @@ ts_module *tsi_part_mlp(const tsi_builder *b, ts_module *above, const char *name
 typedef struct block {
     tsi_part part;
     ts_module *norm_a, *attention, *norm_m, *mlp;
+    bool attention_gathers, mlp_gathers; /* its first products are one call, without biases */
 } block;
+
+/* Rows before the first products of a part. Where these are one call that gathers for itself, they
+ * may stay cut, and what it saves is cut. */
+static ts_tensor *gathered(const ts_model *m, ts_tensor *x, bool gathers)
+{
+    return m->saves_cut && gathers ? x : tsi_model_whole(m, x);
+}
 
 static void block_forward(void *state, const ts_module_io *io)
 {
     const block *l = state;
     const ts_model *m = l->part.model;
     ts_tensor *x = io->input[0];
-    ts_tensor *h = tsi_model_whole(m, TS_CALL(l->norm_a, x));
+    ts_tensor *h = gathered(m, TS_CALL(l->norm_a, x), l->attention_gathers);
     ts_tensor *a = tsi_model_residual(m, TS_CALL(l->attention, h));
-    h = tsi_model_whole(m, tsi_part_norm_of_sum(l->norm_m, x, a, &x));
+    h = gathered(m, tsi_part_norm_of_sum(l->norm_m, x, a, &x), l->mlp_gathers);
     io->output[0] = ts_add(x, tsi_model_residual(m, TS_CALL(l->mlp, h)));
 }
 
@@ -184,6 +196,8 @@ static ts_module *block_add(const tsi_builder *b, int64_t index)
     l->norm_a = tsi_part_norm(b, m, "input_layernorm", false);
     l->attention =
         c->kv_rank > 0 ? tsi_part_latent(b, m, "self_attn", index) : attention_add(b, m, index);
+    l->attention_gathers = c->kv_rank == 0 && !c->attention_bias;
+    l->mlp_gathers = !tsi_model_has_experts(c, index) && !c->mlp_bias;
     l->norm_m = tsi_part_norm(b, m, "post_attention_layernorm", false);
     l->mlp = tsi_model_has_experts(c, index) ? tsi_part_experts(b, m, "mlp", index)
                                              : tsi_part_mlp(b, m, "mlp", c->intermediate);

@@ -109,6 +109,7 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
 {
     m->compute = options ? options->compute : 0;
     m->attention = options ? options->attention : 0;
+    m->saves_cut = options ? options->saves_cut : 0;
     m->balance = options ? options->balance : 0;
     m->sequence = plan->sequence;
     if (options)
@@ -201,6 +202,8 @@ static ts_status wrap_alike(ts_module *to, const ts_module *from)
         TSI_ASSERT(p && strcmp(p->name.text, q->name.text) == 0);
         q->dtype = p->dtype;
         q->frozen = p->frozen;
+        q->rate = p->rate;
+        q->decay = p->decay;
         q->stored = p->stored ? tsi_strdup(p->stored) : NULL;
         if (p->stored && !q->stored) return tsi_fail_memory("placements of a parameter", 64);
     }
@@ -222,6 +225,7 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     m->ep = model->ep;
     m->ep_axes = model->ep_axes; /* the mesh is split already */
     m->attention = model->attention;
+    m->saves_cut = model->saves_cut;
     m->balance = model->balance;
     m->router_options = model->router_options;
     ts_status status = build_tree(m, 0);

@@ -39,7 +39,9 @@ struct ts_model {
     int32_t sequence;           /* with "sp": between blocks the sequence is cut, too */
     int32_t attention, balance; /* of ts_model_options */
     const ts_mask *documents;   /* retained, or NULL */
-    int32_t has_units, reserved;
+    int32_t has_units;
+    int32_t saves_cut;          /* of ts_model_options */
+    ts_model_cache *cache;      /* that a call goes on from, while it runs; or NULL */
     struct tsi_router **router; /* [router_count]: of layers with experts (router.h) */
     int64_t router_count;
     ts_model_options router_options; /* of which the routers' part is used */
@@ -79,9 +81,16 @@ void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
 void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
 
-/* Cosines and sines of rotary positions for sequences of that length, kept by the model. NULL:
+/* The position of the first token of a call: behind those of the cache it goes on from. */
+int64_t tsi_model_begin(const ts_model *model);
+/* New keys and values of a layer go behind those of the cache; qkv[1] and [2] are then all of them.
+ */
+ts_status tsi_cache_join(ts_model_cache *cache, int64_t layer, ts_tensor *qkv[3]);
+/* Cosines and sines of the rotary positions of so many tokens of a call, kept by the model. NULL:
  * recorded. */
 ts_tensor *tsi_rope_table(ts_model *model, int64_t length);
+/* Are the frequencies of sequences of both lengths the same? */
+bool tsi_rope_same(const ts_model_config *config, int64_t length, int64_t other);
 /* DeepSeek: a factor on the scores of attention where positions are scaled. */
 double tsi_rope_sharpening_of_scores(const ts_model_config *config);
 /* The model's activations follow ids that are cut otherwise than they were (sequence.c). */

@@ -62,6 +62,27 @@ ts_tensor *tsi_part_linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, t
     return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);
 }
 
+/* The one axis that cuts the rows between blocks, in plain chunks: "sp". Under a bias the sum and
+ * its cut come after it, as the terms of it do. */
+static bool scatters(const ts_model *m)
+{
+    int32_t cuts = 0;
+    bool plain = m->residual != NULL;
+    for (int32_t k = 0; plain && k < ts_sharding_ndim(m->residual); k++) {
+        ts_placement p = ts_sharding_placement(m->residual, k);
+        if (p.kind == TS_PLACE_REPLICATE || p.dim != 1) continue;
+        plain = p.kind == TS_PLACE_SHARD && p.dim_last == 1;
+        cuts++;
+    }
+    return plain && cuts == 1;
+}
+
+ts_tensor *tsi_part_linear_out(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
+{
+    if (bias || !scatters(m)) return tsi_part_linear(m, x, weight, bias);
+    return ts_linear_scatter(x, tsi_model_cast(m, weight), NULL, 1);
+}
+
 void tsi_part_linear_list(const ts_model *m, ts_tensor *x, const tsi_part_list *list,
                           ts_tensor **out)
 {

@@ -51,6 +51,10 @@ extern const ts_module_desc tsi_embedding_desc;
 
 /* A product with a parameter, in the dtype of products; without a bias: NULL. */
 ts_tensor *tsi_part_linear(const ts_model *model, ts_tensor *x, ts_tensor *weight, ts_tensor *bias);
+/* The last product of a block's part, whose result goes to the residual: with "sp" it is summed and
+ * cut while it is computed. */
+ts_tensor *tsi_part_linear_out(const ts_model *model, ts_tensor *x, ts_tensor *weight,
+                               ts_tensor *bias);
 /* Products of one x with several parameters without biases, which lie beside each other and are one
  * product; with a bias at any of them: one after the other. */
 enum { TSI_PART_LIST = 3 };

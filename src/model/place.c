@@ -4,6 +4,12 @@
  *   loads --largest first to the least busy rank--> sets of experts --to the rank that has most of
  *   a set already--> a ragged cut of dim 0 --redistribution--> parameters and optimiser state
  *
+ * Where that does not make ranks even, because one expert has more than its rank's share, the
+ * largest are copied, as long as that helps: each rank then computes its own rows of them
+ * (model/experts.c). What is stored of a copied expert, and its optimiser's state, stays one and
+ * lies with the first rank of the group, from where it is spread in every step, and where its
+ * gradients are reduced to.
+ *
  * Rows find their experts by the layout of the matrices (op/matrix/grouped_mlp_exchange.c), so
  * nothing else changes.
  *
@@ -17,38 +23,59 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/router.h"
+#include "op/op.h"
 #include "tessera/plan.h"
+
+enum { FIRST = 0 };             /* where copied experts are stored */
+static const double even = 1.1; /* the busiest rank over the mean: below it nothing is copied */
+
+/* An arrangement of a layer's experts. */
+typedef struct arrangement {
+    int64_t *rank;   /* [experts]: of the group */
+    int64_t *copied; /* [experts]: 1 where every rank computes it for its own rows */
+} arrangement;
 
 typedef struct placing {
     ts_model *model;
     ts_optimizer *optimizer;
     int32_t axis;
     int64_t ranks, experts;
-    int64_t *now, *then; /* [experts]: the rank of the group */
-    int64_t *set;        /* [experts]: of those that belong together */
-    double *sum;         /* [ranks] */
-    int64_t *order;      /* [experts]: by load */
+    bool splits; /* ranks of the group have rows of their own: copies share a load */
+    arrangement now, then;
+    int64_t *set;   /* [experts]: of those that belong together */
+    double *sum;    /* [ranks] */
+    int64_t *order; /* [experts]: by load */
     const double *load;
 } placing;
 
 /* ---- who gets what --------------------------------------------------------------------------- */
 
-/* The busiest rank's load over the mean. */
-static double ratio_of(const placing *p, const int64_t *rank)
+/* The busiest rank's load over the mean, where ranks have sums of their own and share the rest. */
+static double ratio_of_sums(const placing *p, double shared)
 {
     double all = 0, most = 0;
-    memset(p->sum, 0, (size_t)p->ranks * sizeof *p->sum);
-    for (int64_t e = 0; e < p->experts; e++) {
-        p->sum[rank[e]] += p->load[e];
+    for (int64_t e = 0; e < p->experts; e++)
         all += p->load[e];
-    }
     for (int64_t r = 0; r < p->ranks; r++)
         most = fmax(most, p->sum[r]);
-    return all > 0 ? most * (double)p->ranks / all : 1.0;
+    return all > 0 ? (most * (double)p->ranks + shared) / all : 1.0;
 }
 
-/* Largest load first, to the set that has least; ties go to the smaller index. */
-static void make_sets(placing *p)
+static double ratio_of(const placing *p, const arrangement *a)
+{
+    double shared = 0;
+    memset(p->sum, 0, (size_t)p->ranks * sizeof *p->sum);
+    for (int64_t e = 0; e < p->experts; e++) {
+        if (a->copied[e])
+            shared += p->load[e];
+        else
+            p->sum[a->rank[e]] += p->load[e];
+    }
+    return ratio_of_sums(p, shared);
+}
+
+/* Experts by load, the largest first; of equal ones the smaller index. */
+static void sort_loads(placing *p)
 {
     for (int64_t e = 0; e < p->experts; e++) {
         int64_t at = e;
@@ -56,13 +83,18 @@ static void make_sets(placing *p)
             p->order[at] = p->order[at - 1];
         p->order[at] = e;
     }
+}
+
+/* Largest load first, to the set that has least; ties go to the smaller index. */
+static void make_sets(placing *p)
+{
     memset(p->sum, 0, (size_t)p->ranks * sizeof *p->sum);
     for (int64_t i = 0; i < p->experts; i++) {
-        int64_t least = 0;
+        int64_t least = 0, e = p->order[i];
         for (int64_t r = 1; r < p->ranks; r++)
             if (p->sum[r] < p->sum[least]) least = r;
-        p->set[p->order[i]] = least;
-        p->sum[least] += p->load[p->order[i]];
+        p->set[e] = p->then.copied[e] ? -1 : least;
+        if (!p->then.copied[e]) p->sum[least] += p->load[e];
     }
 }
 
@@ -71,7 +103,7 @@ static int64_t common(const placing *p, int64_t set, int64_t rank)
 {
     int64_t count = 0;
     for (int64_t e = 0; e < p->experts; e++)
-        count += p->set[e] == set && p->now[e] == rank;
+        count += p->set[e] == set && p->now.rank[e] == rank;
     return count;
 }
 
@@ -97,8 +129,41 @@ static ts_status match_sets(placing *p, tsi_arena *arena)
         taken[rank] = set;
     }
     for (int64_t e = 0; e < p->experts; e++)
-        p->then[e] = rank_of[p->set[e]];
+        p->then.rank[e] = p->set[e] < 0 ? FIRST : rank_of[p->set[e]];
     return TS_OK;
+}
+
+/* Most experts that may be copied: beyond half of them little is left to place, and those of a
+ * layer are joined by one call (copies_of in model/experts.c). */
+static int64_t copies_most(const placing *p)
+{
+    return p->splits ? tsi_min_i64(p->experts / 2, TSI_INPUT_MAX - 1) : 0;
+}
+
+/* The next arrangement: with as few copies as make ranks even, or else as even as copies can. One
+ * more may make it worse, where a rank is left without work, and the next better again: fewer
+ * experts than ranks have more than a rank's share, so it ends after as many in vain. */
+static ts_status arrange(placing *p, tsi_arena *arena)
+{
+    int64_t most = copies_most(p), best = 0;
+    double least = (double)INFINITY, shared = 0;
+    memset(p->then.copied, 0, (size_t)p->experts * sizeof *p->then.copied);
+    sort_loads(p);
+    for (int64_t copies = 0;; copies++) {
+        make_sets(p);
+        double ratio = ratio_of_sums(p, shared);
+        if (ratio < least) {
+            least = ratio;
+            best = copies;
+        }
+        if (least <= even || copies == most || copies - best == p->ranks) break;
+        p->then.copied[p->order[copies]] = 1;
+        shared += p->load[p->order[copies]];
+    }
+    for (int64_t i = best; i < p->experts; i++)
+        p->then.copied[p->order[i]] = 0;
+    make_sets(p);
+    return match_sets(p, arena);
 }
 
 /* "fsdp:RS(0:1,2|0,1)": experts in their order; a round ends where the rank goes back. */
@@ -109,14 +174,14 @@ static char *cut_text(const placing *p, tsi_arena *arena)
     if (!size) return NULL;
     tsi_text_printf(&text, "%s:RS(0:", ts_mesh_axis_name(p->model->mesh, p->axis));
     for (int64_t e = 0; e <= p->experts; e++) {
-        bool ends = e == p->experts || p->then[e] < last;
+        bool ends = e == p->experts || p->then.rank[e] < last;
         for (int64_t r = 0; ends && r < p->ranks; r++) {
             tsi_text_printf(&text, "%s%lld", r ? "," : "", (long long)size[r]);
             size[r] = 0;
         }
         if (e == p->experts) break;
         if (ends) tsi_text_add(&text, "|");
-        last = p->then[e];
+        last = p->then.rank[e];
         size[last]++;
     }
     tsi_text_add(&text, ")");
@@ -169,15 +234,62 @@ static ts_status read_owners(const placing *p, const ts_layout *layout, tsi_aren
         if (!tsi_layout_region_dim(layout, coord, 0, arena, &list))
             return tsi_fail_memory("the experts of a rank", 0);
         for (int64_t i = 0; i < list.total; i++)
-            p->now[tsi_span_list_at(&list, i)] = r;
+            p->now.rank[tsi_span_list_at(&list, i)] = r;
     }
     return TS_OK;
 }
 
-static ts_status place_layer(placing *p, const tsi_router *router, tsi_arena *arena,
+/* Parameters and their state go where the next arrangement wants them. */
+static ts_status move_experts(const placing *p, const tsi_router *router, tsi_arena *arena,
+                              ts_experts_moves *out)
+{
+    int64_t moved = 0;
+    for (int64_t e = 0; e < p->experts; e++)
+        moved += p->now.rank[e] != p->then.rank[e];
+    if (moved == 0) return TS_OK;
+    char *text = cut_text(p, arena);
+    if (!text) return tsi_fail_memory("a cut of experts", 64);
+    const ts_sharding *to = ts_sharding_get(p->model->mesh, text);
+    ts_status status = to ? TS_OK : ts_rank_status(p->model->rank);
+    for (tsi_param *q = router->experts->param_first; q && status == TS_OK; q = q->next)
+        status = move_param(p, q->value, to, out);
+    tsi_free(text);
+    out->moved += moved;
+    return status;
+}
+
+/* Of one expert as it travels: cast before it is spread. */
+static int64_t expert_bytes(const placing *p, const tsi_router *router)
+{
+    int64_t bytes = 0;
+    for (const tsi_param *q = router->experts->param_first; q; q = q->next) {
+        int32_t dtype = p->model->compute ? p->model->compute : q->value->dtype;
+        bytes += ts_shape_count(&q->value->layout->shape) / p->experts *
+                 (int64_t)ts_dtype_size((ts_dtype)dtype);
+    }
+    return bytes;
+}
+
+/* The router's list of copies; what they receive each time they are spread. */
+static ts_status copy_experts(const placing *p, tsi_router *router, ts_experts_moves *out)
+{
+    int64_t *copies = tsi_calloc((size_t)p->experts + 1, sizeof *copies), count = 0;
+    if (!copies) return tsi_fail_memory("a list of experts", (size_t)p->experts * sizeof *copies);
+    for (int64_t e = 0; e < p->experts; e++)
+        if (p->then.copied[e]) copies[count++] = e;
+    tsi_free(router->copy);
+    router->copy = copies;
+    router->copy_count = count;
+    out->copied += count;
+    int64_t groups = ts_mesh_size(p->model->mesh, NULL) / p->ranks;
+    out->copy_bytes += count * expert_bytes(p, router) * (p->ranks - 1) * groups;
+    return TS_OK;
+}
+
+static ts_status place_layer(placing *p, tsi_router *router, tsi_arena *arena,
                              ts_experts_moves *out)
 {
-    tsi_param *first = router->experts->param_first;
+    const tsi_param *first = router->experts->param_first;
     for (const tsi_param *q = first; q; q = q->next)
         if (!q->value->layout || q->unit)
             return TSI_FAIL(TS_ERR_MISSING,
@@ -186,23 +298,21 @@ static ts_status place_layer(placing *p, const tsi_router *router, tsi_arena *ar
                             q->unit ? "belong to a unit of sharded data parallelism"
                                     : "have no storage");
     TSI_TRY(read_owners(p, first->value->layout, arena));
-    out->ratio_before = fmax(out->ratio_before, ratio_of(p, p->now));
-    make_sets(p);
-    TSI_TRY(match_sets(p, arena));
-    double then = ratio_of(p, p->then);
-    bool better = then < ratio_of(p, p->now);
-    out->ratio_after = fmax(out->ratio_after, better ? then : ratio_of(p, p->now));
-    if (!better) return TS_OK;
-    for (int64_t e = 0; e < p->experts; e++)
-        out->moved += p->now[e] != p->then[e];
-    char *text = cut_text(p, arena);
-    if (!text) return tsi_fail_memory("a cut of experts", 64);
-    const ts_sharding *to = ts_sharding_get(p->model->mesh, text);
-    ts_status status = to ? TS_OK : ts_rank_status(p->model->rank);
-    for (tsi_param *q = first; q && status == TS_OK; q = q->next)
-        status = move_param(p, q->value, to, out);
-    tsi_free(text);
-    return status;
+    memset(p->now.copied, 0, (size_t)p->experts * sizeof *p->now.copied);
+    for (int64_t i = 0; i < router->copy_count; i++)
+        p->now.copied[router->copy[i]] = 1;
+    double now = ratio_of(p, &p->now);
+    TSI_TRY(arrange(p, arena));
+    double then = ratio_of(p, &p->then);
+    if (then >= now)
+        for (int64_t e = 0; e < p->experts; e++) {
+            p->then.rank[e] = p->now.rank[e];
+            p->then.copied[e] = p->now.copied[e];
+        }
+    out->ratio_before = fmax(out->ratio_before, now);
+    out->ratio_after = fmax(out->ratio_after, fmin(now, then));
+    TSI_TRY(move_experts(p, router, arena, out));
+    return copy_experts(p, router, out);
 }
 
 static ts_status refuse(const ts_model *m, const char *why)
@@ -237,12 +347,14 @@ ts_status ts_experts_place(ts_model *m, ts_optimizer *optimizer, const double *l
         p.axis++;
     p.ranks = ts_mesh_axis_size(m->mesh, p.axis);
     size_t experts = (size_t)p.experts;
-    p.now = tsi_arena_calloc(&arena, 4 * experts + 1, sizeof *p.now);
+    int64_t *room = tsi_arena_calloc(&arena, 6 * experts + 1, sizeof *room);
     p.sum = tsi_arena_calloc(&arena, (size_t)p.ranks, sizeof *p.sum);
-    ts_status status = p.now && p.sum ? TS_OK : tsi_fail_memory("a placing", experts * 32);
-    p.then = p.now + experts;
-    p.set = p.then + experts;
-    p.order = p.set + experts;
+    ts_status status = room && p.sum ? TS_OK : tsi_fail_memory("a placing", experts * 48);
+    p.splits = p.axis != ts_mesh_axis(m->mesh, "tp"); /* there all have the same rows */
+    p.now = (arrangement){ room, room + experts };
+    p.then = (arrangement){ room + 2 * experts, room + 3 * experts };
+    p.set = room + 4 * experts;
+    p.order = room + 5 * experts;
     for (int64_t i = 0; i < m->router_count && status == TS_OK; i++) {
         p.load = loads + i * p.experts;
         status = place_layer(&p, m->router[i], &arena, out);
@@ -257,8 +369,12 @@ size_t ts_experts_text(const ts_model *m, char *out, size_t size)
     for (int64_t i = 0; m && i < m->router_count; i++) {
         const tsi_param *first = m->router[i]->experts->param_first;
         const ts_layout *layout = first && first->value ? first->value->layout : NULL;
-        tsi_text_printf(&text, "layer %lld: %s\n", (long long)m->router[i]->layer,
+        tsi_text_printf(&text, "layer %lld: %s", (long long)m->router[i]->layer,
                         layout ? layout->text : "no storage");
+        for (int64_t c = 0; c < m->router[i]->copy_count; c++)
+            tsi_text_printf(&text, "%s %lld",
+                            c ? "," : "; on all ranks:", (long long)m->router[i]->copy[c]);
+        tsi_text_add(&text, "\n");
     }
     size_t length = text.length;
     char *all = tsi_text_take(&text);

@@ -8,7 +8,8 @@
  * its own, other ones for long sequences. Computed in double, stored in f32.
  *
  * The table has as many rows as the longest sequence so far, rounded up, and is made anew when a
- * sequence is longer or, for dynamic and longrope, wants other frequencies. */
+ * sequence is longer or, for dynamic and longrope, wants other frequencies. Who goes on from a
+ * cache gets the rows behind those of its tokens. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -146,18 +147,34 @@ static int64_t length_that_counts(const ts_model_config *c, int64_t length)
     return c->rope_type == TS_ROPE_LONGROPE && beyond ? (int64_t)c->rope_original + 1 : 0;
 }
 
-ts_tensor *tsi_rope_table(ts_model *model, int64_t length)
+bool tsi_rope_same(const ts_model_config *c, int64_t length, int64_t other)
+{
+    return length_that_counts(c, length) == length_that_counts(c, other);
+}
+
+/* For positions up to `length`. */
+static ts_status table_renew(ts_model *model, int64_t length)
 {
     int64_t counts = length_that_counts(&model->config, length), rows = 64;
     bool fits = model->rope && length <= model->rope_rows && counts == model->rope_length;
-    if (fits) return model->rope;
+    if (fits) return TS_OK;
     while (rows < length)
         rows *= 2;
     ts_tensor *table = table_make(model, rows, counts);
-    if (!table) return NULL;
+    if (!table) return ts_rank_status(model->rank);
     tsi_tensor_release(model->rope);
     model->rope = table;
     model->rope_rows = rows;
     model->rope_length = counts;
-    return table;
+    return TS_OK;
+}
+
+ts_tensor *tsi_rope_table(ts_model *model, int64_t length)
+{
+    int64_t begin = tsi_model_begin(model);
+    if (table_renew(model, begin + length) != TS_OK) return NULL;
+    if (begin == 0) return model->rope;
+    ts_slice_options options = TS_INIT(ts_slice_options);
+    options.start = begin;
+    return ts_slice(model->rope, 0, &options);
 }

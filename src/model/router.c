@@ -164,6 +164,7 @@ void tsi_model_routers_release(ts_model *m)
 {
     for (int64_t i = 0; i < m->router_count; i++) {
         clear(m->router[i]);
+        tsi_free(m->router[i]->copy);
         tsi_free(m->router[i]);
     }
     tsi_free(m->router);

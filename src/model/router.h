@@ -17,6 +17,7 @@ typedef struct tsi_router {
     ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
     ts_tensor *numbers; /* variable [4]: sums of the losses; choices dropped */
     int64_t calls, tokens;
+    int64_t *copy, copy_count; /* experts that every rank computes for its own rows, ascending */
 } tsi_router;
 
 /* What a router made of the tokens of one call. */

@@ -103,15 +103,6 @@ static ts_status list_read(ts_module *m, tsi_param *param, const char *name, voi
     return status;
 }
 
-/* Is it of a layer behind the model's last? */
-static bool is_beyond(const ts_model *model, const char *name)
-{
-    const char *at = strstr(name, "layers.");
-    char *end = NULL;
-    int64_t layer = at ? strtoll(at + 7, &end, 10) : -1;
-    return at && end > at + 7 && *end == '.' && layer >= model->config.layers;
-}
-
 /* Tensors of the origin that have no parameter and stay; 8-bit ones become what weights are. */
 static ts_status list_beyond(pieces *p)
 {
@@ -121,7 +112,7 @@ static ts_status list_beyond(pieces *p)
     bool gone = stat(origin->path, &about) != 0;
     for (int64_t i = 0; i < origin->count; i++) {
         const tsi_entry *e = &origin->entry[i];
-        if (!is_beyond(p->model, e->name)) continue;
+        if (!tsi_model_is_beyond(p->model, e->name)) continue;
         if (gone) { /* what was trained is worth more than what comes along */
             tsi_log(TSI_LOG_WARN, "%s is gone: \"%s\" and all that came with it is left out",
                     origin->path, e->name);

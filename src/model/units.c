@@ -3,7 +3,7 @@
  *
  * A tied weight is used by two blocks, so it belongs to what is around both: the whole model is a
  * unit of what the blocks leave. Experts that are cut over ranks (spread.c) stay cut while their
- * layer runs: they are a unit of their own, cut further by the axes that are left, or none. */
+ * layer runs: the axes that are left cut them further, or none does. */
 #include <stdio.h>
 #include <string.h>
 
@@ -46,14 +46,11 @@ static int32_t all_but_experts(const char *name, ts_shape shape, int32_t otherwi
     return all_but_bias(name, shape, otherwise, context);
 }
 
-/* The experts of block i as a unit of their own, if there is an axis left to cut them. */
-static ts_status experts_unit(ts_model *m, int64_t i, const char *rest)
+/* Of experts the axes that are left, the context. */
+static const char *axes_of_experts(const char *name, ts_shape shape, void *context)
 {
-    ts_module *experts = ts_module_find(m->block[i], "mlp.experts");
-    if (!experts || !rest[0]) return TS_OK;
-    ts_fsdp_options options = m->units;
-    options.axes = rest;
-    return ts_fsdp(experts, &options);
+    (void)shape;
+    return strstr(name, ".experts.") ? context : NULL;
 }
 
 /* In a pipeline a tied weight is used by blocks of two stages, and nothing is around both: it stays
@@ -96,12 +93,15 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
     if (!units.axes && all[0]) units.axes = all;
     bool spread = m->ep_axes && strcmp(all, rest) != 0;
     if (m->router_count > 0) {
-        units.dim = spread ? all_but_experts : all_but_bias;
+        units.dim = spread && !rest[0] ? all_but_experts : all_but_bias;
         units.dim_context = &m->units;
+    }
+    if (spread && rest[0]) {
+        units.axes_fn = axes_of_experts;
+        units.axes_context = rest;
     }
     for (int64_t i = tied; i < m->block_count; i++) {
         if (i == 0 && m->tied_copy) continue; /* of the first stage; its weight is used here */
-        if (spread) TSI_TRY(experts_unit(m, i, rest));
         TSI_TRY(ts_fsdp(m->block[i], &units));
     }
     if (tied) TSI_TRY(ts_fsdp(m->root, &units));

@@ -19,6 +19,11 @@ ts_status tsi_sources_find(const ts_archive *archive, const char *name, const ts
  * it, as soon as it has storage; as_stored: they get the dtypes of the file. */
 ts_status tsi_model_expect_weights(ts_model *model, bool as_stored);
 
+/* ---- layers behind the model's last, beyond.c ---- */
+bool tsi_model_is_beyond(const ts_model *model, const char *name);
+/* Those of model->origin become tensors of the state, read from there. recorded [coll] */
+ts_status tsi_model_add_beyond(ts_model *model, ts_mesh *mesh, ts_state *state);
+
 /* ---- beside the weights, save_files.c ---- */
 /* config.json as a save of the model writes it: with the dtype of its parameters. The caller frees;
  * NULL: recorded. */

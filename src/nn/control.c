@@ -12,6 +12,11 @@
 
 enum { BYTES = TSI_CONTROL_COUNT * sizeof(double) };
 
+typedef struct copy {           /* of the numbers, with another rate */
+    tsi_array *array, *decided; /* decided: a view of all but the rate */
+    double times;
+} copy;
+
 struct tsi_control {
     ts_rank *rank;
     const tsi_rank_device *where;
@@ -20,6 +25,9 @@ struct tsi_control {
     double *kept;     /* [TSI_CONTROL_KEPT][TSI_CONTROL_COUNT], memory that copies need not stage */
     tsi_device_event *event[TSI_CONTROL_KEPT];
     int64_t count;
+    tsi_array *decided; /* a view of all but the rate, where there are copies */
+    copy *copies;
+    int64_t copy_count, copy_capacity;
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -83,23 +91,63 @@ void tsi_control_destroy(tsi_control *c)
         device->host_free(device, c->kept, (size_t)TSI_CONTROL_KEPT * BYTES);
     else
         tsi_free(c->kept);
+    for (int64_t i = 0; i < c->copy_count; i++) {
+        tsi_array_release(c->copies[i].decided);
+        tsi_array_release(c->copies[i].array);
+    }
+    tsi_free(c->copies);
+    tsi_array_release(c->decided);
     tsi_array_release(c->loss);
     tsi_array_release(c->array);
     tsi_free(c);
 }
 
+/* All numbers but the rate, which is the first. */
+static tsi_array *decided_of(tsi_array *array)
+{
+    ts_shape rest = TS_SHAPE(TSI_CONTROL_COUNT - 1);
+    return tsi_array_view(array, TS_DTYPE_F64, &rest, NULL, 1);
+}
+
+ts_status tsi_control_add(tsi_control *c, double times, int32_t *index)
+{
+    ts_shape shape = TS_SHAPE(TSI_CONTROL_COUNT);
+    double zero = 0.0;
+    TSI_ASSERT(TSI_CONTROL_RATE == 0);
+    TSI_TRY(tsi_room(&c->copies, c->copy_count, &c->copy_capacity, sizeof *c->copies,
+                     "the numbers of a step"));
+    if (!c->decided) c->decided = decided_of(c->array);
+    copy *made = &c->copies[c->copy_count++];
+    *made = (copy){ .times = times };
+    made->array = tsi_array_create_tagged(c->rank, TS_DTYPE_F64, &shape, TSI_TAG_OPTIMIZER);
+    if (made->array) made->decided = decided_of(made->array);
+    if (!c->decided || !made->decided) return ts_rank_status(c->rank);
+    *index = (int32_t)c->copy_count;
+    return tsi_array_fill(made->array, &zero);
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static ts_status send(tsi_control *c, int32_t first, const double *from, int32_t count)
+static ts_status send_to(tsi_control *c, const tsi_array *array, int32_t first, const double *from,
+                         int32_t count)
 {
     if (tsi_world_describes(c->rank->world)) return TS_OK;
-    double *to = tsi_array_data(c->array);
+    double *to = tsi_array_data(array);
     return c->where->device->copy_in(c->where->device, to + first, from,
                                      (size_t)count * sizeof *from, c->where->queue);
 }
 
+static ts_status send(tsi_control *c, int32_t first, const double *from, int32_t count)
+{
+    return send_to(c, c->array, first, from, count);
+}
+
 ts_status tsi_control_begin(tsi_control *c, const double *input)
 {
+    for (int64_t i = 0; i < c->copy_count; i++) {
+        double rate = input[TSI_CONTROL_RATE] * c->copies[i].times;
+        TSI_TRY(send_to(c, c->copies[i].array, TSI_CONTROL_RATE, &rate, 1));
+    }
     double numbers[TSI_CONTROL_LOSS + 1];
     memcpy(numbers, input, TSI_CONTROL_INPUTS * sizeof *input);
     numbers[TSI_CONTROL_NUMBER] = (double)++c->count;
@@ -155,16 +203,19 @@ ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, ts_group *stag
     tsi_list_item item = { .count = count };
     if (squares)
         item.part[TSI_DECIDE_SUMS] = (tsi_list_part){ tsi_array_data(squares), TS_DTYPE_F64, 0 };
-    item.part[TSI_DECIDE_CONTROL] = tsi_control_part(c);
+    item.part[TSI_DECIDE_CONTROL] = tsi_control_part_of(c, 0);
     ts_status status =
         tsi_list_run(&tsi_list_decide, (tsi_list_io){ .item = &item, .count = 1, .rank = c->rank });
     tsi_array_release(squares);
+    for (int64_t i = 0; status == TS_OK && i < c->copy_count; i++)
+        status = tsi_array_copy(c->copies[i].decided, c->decided);
     return status;
 }
 
-tsi_list_part tsi_control_part(const tsi_control *c)
+tsi_list_part tsi_control_part_of(const tsi_control *c, int32_t index)
 {
-    return (tsi_list_part){ tsi_array_data(c->array), TS_DTYPE_F64, 0 };
+    const tsi_array *array = index > 0 ? c->copies[index - 1].array : c->array;
+    return (tsi_list_part){ tsi_array_data(array), TS_DTYPE_F64, 0 };
 }
 
 ts_status tsi_control_end(tsi_control *c)

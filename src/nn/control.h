@@ -26,7 +26,10 @@ ts_status tsi_control_begin(tsi_control *control, const double *input);
  * the loss (or NULL): does the update run, and how? */
 ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums, ts_group *stages,
                              ts_tensor *loss);
-tsi_list_part tsi_control_part(const tsi_control *control);
+/* The numbers once more, for parameters whose rate is `times` the step's: what was decided is
+ * copied to them. *index is from 1 on; the numbers themselves are 0. Before the first step. */
+ts_status tsi_control_add(tsi_control *control, double times, int32_t *index);
+tsi_list_part tsi_control_part_of(const tsi_control *control, int32_t index);
 /* The step's numbers are on their way to the host. */
 ts_status tsi_control_end(tsi_control *control);
 int64_t tsi_control_count(const tsi_control *control); /* steps that were begun */

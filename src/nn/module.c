@@ -2,6 +2,7 @@
 /* module.c - the tree of modules: building, names, materialising. */
 #include "nn/module.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,6 +81,8 @@ static ts_status param_fill(tsi_param *p, const char *name, const ts_param_optio
     p->dtype = o.dtype ? o.dtype : TS_DTYPE_F32;
     p->init = o.init ? o.init : ts_init_zeros;
     p->frozen = o.frozen;
+    p->rate = 1.0;
+    p->decay = (double)NAN;
     if (o.stored) p->stored = tsi_strdup(o.stored);
     if (!p->name.text || (o.stored && !p->stored)) return tsi_fail_memory("a parameter", 64);
     return copy_init(p, &o);

@@ -25,6 +25,7 @@ typedef struct tsi_param {
     char *stored;     /* placements of the shard, or NULL: replicated */
     ts_shape shape;   /* global */
     int32_t dtype, frozen;
+    double rate, decay; /* times the optimiser's rate; instead of its decay, NaN: that one */
     ts_init_fn init;
     void *init_state;
     void *init_copy; /* what init_state points to if it was copied; or NULL */
@@ -60,6 +61,10 @@ struct ts_module {
     uint64_t ready_serial;
     void *unit; /* of src/parallel, or NULL; unit_destroy(module) ends it, before parameters go */
     void (*unit_destroy)(struct ts_module *module);
+    /* What a call gets instead of its inputs, before its hooks; `out` has room for them. */
+    ts_status (*unit_input)(struct ts_module *module, ts_tensor *const *in, int32_t count,
+                            ts_tensor **out);
+    ts_status (*unit_output)(struct ts_module *module, ts_tensor **output); /* in place, after */
 };
 
 /* Visits parameters depth first, with full names. */
@@ -89,6 +94,23 @@ void tsi_param_mirrored(tsi_param *p);
 /* As ts_module_plan; what no line of `plan` matches gets the placements of `base`, whose lines need
  * not match anything. */
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);
+
+/* Calls fn for every parameter below that a line "pattern: value" matches, with the first that
+ * does; before that, a line that matches nothing is refused. `what` begins sentences. */
+typedef struct tsi_match {
+    tsi_param *param;
+    const char *name;  /* in full */
+    const char *value; /* no text of its own: */
+    size_t length;
+    int32_t line, reserved; /* from 1 */
+} tsi_match;
+typedef ts_status (*tsi_match_fn)(const tsi_match *match, void *context);
+typedef struct tsi_match_list {
+    const char *what, *lines;
+    tsi_match_fn fn;
+    void *context;
+} tsi_match_list;
+ts_status tsi_module_match(ts_module *root, const tsi_match_list *list);
 
 /* A parameter that lay as `from` has moved: its state in an optimiser does, too. Says how many
  * arrays that were, and their dtype. recorded [coll] */

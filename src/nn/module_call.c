@@ -185,6 +185,26 @@ static void call_inside(ts_module *m, ts_tensor *const *input, int32_t count, ts
     (void)tsi_tape_mark(tape, first, &mark);
 }
 
+/* Hooks, forward, hooks; a unit may want other dtypes of what goes in and out. */
+static ts_status call_hooked(ts_module *m, ts_tensor *const *input, int32_t count,
+                             ts_tensor **output)
+{
+    ts_tensor *room[TSI_INPUT_MAX];
+    if (m->unit_input) {
+        if (count > TSI_INPUT_MAX)
+            return TSI_FAIL(TS_ERR_ARG, "module %s: %d inputs, a unit takes %d at most",
+                            m->name.text, count, (int)TSI_INPUT_MAX);
+        TSI_TRY(m->unit_input(m, input, count, room));
+        input = room;
+    }
+    TSI_TRY(run_hooks(m, TS_HOOK_FORWARD_BEFORE));
+    call_inside(m, input, count, output);
+    ts_status status = run_hooks(m, TS_HOOK_FORWARD_AFTER);
+    if (status == TS_OK && m->unit_output) status = m->unit_output(m, output);
+    if (status != TS_OK) output[0] = NULL;
+    return status;
+}
+
 ts_tensor *ts_module_call(ts_module *m, ts_tensor *const *input, int32_t count)
 {
     ts_tensor *output[TSI_OUTPUT_MAX];
@@ -197,10 +217,7 @@ void tsi_module_call(ts_module *m, ts_tensor *const *input, int32_t count, ts_te
     memset(output, 0, TSI_OUTPUT_MAX * sizeof(ts_tensor *));
     if (!m || tsi_rank_enter(m->rank) != TS_OK) return;
     ts_scope scope = ts_scope_open(m->rank, m->name.text);
-    if (run_hooks(m, TS_HOOK_FORWARD_BEFORE) == TS_OK) {
-        call_inside(m, input, count, output);
-        if (run_hooks(m, TS_HOOK_FORWARD_AFTER) != TS_OK) output[0] = NULL;
-    }
+    (void)call_hooked(m, input, count, output);                              /* recorded */
     for (int32_t o = 1; o < m->desc.output_count && o < TSI_OUTPUT_MAX; o++) /* 0 leaves last */
         ts_scope_pass(scope, output[o]);
     output[0] = ts_scope_leave(scope, output[0]);

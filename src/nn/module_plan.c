@@ -27,7 +27,7 @@ static size_t trimmed(const char *text, size_t length)
 }
 
 /* The next line that says something; *at moves on. pattern NULL: there is none. */
-static ts_status line_next(const char **at, plan_line *line)
+static ts_status line_next(const char *what, const char **at, plan_line *line)
 {
     line->pattern = NULL;
     while (**at && !line->pattern) {
@@ -38,9 +38,8 @@ static ts_status line_next(const char **at, plan_line *line)
         if (start >= length || text[start] == '#') continue;
         const char *colon = memchr(text + start, ':', length - start);
         if (!colon)
-            return TSI_FAIL(TS_ERR_ARG,
-                            "plan, line %d: expected \"pattern: placements\", found \"%.*s\"",
-                            line->number, (int)(length - start), text + start);
+            return TSI_FAIL(TS_ERR_ARG, "%s, line %d: expected \"pattern: value\", found \"%.*s\"",
+                            what, line->number, (int)(length - start), text + start);
         line->pattern = text + start;
         line->pattern_length = trimmed(line->pattern, (size_t)(colon - line->pattern));
         line->value = colon + 1 + strspn(colon + 1, " \t");
@@ -68,11 +67,11 @@ typedef struct plan_texts {
     const char *plan, *base;
 } plan_texts;
 
-static ts_status find_line(const char *plan, const char *name, plan_line *line)
+static ts_status find_line(const char *what, const char *plan, const char *name, plan_line *line)
 {
     *line = (plan_line){ 0 };
     do
-        TSI_TRY(line_next(&plan, line));
+        TSI_TRY(line_next(what, &plan, line));
     while (line->pattern && !matches(line->pattern, line->pattern_length, name));
     return TS_OK;
 }
@@ -82,8 +81,8 @@ static ts_status place_param(ts_module *m, tsi_param *param, const char *name, v
     (void)m;
     const plan_texts *texts = context;
     plan_line line;
-    TSI_TRY(find_line(texts->plan, name, &line));
-    if (!line.pattern) TSI_TRY(find_line(texts->base, name, &line));
+    TSI_TRY(find_line("plan", texts->plan, name, &line));
+    if (!line.pattern) TSI_TRY(find_line("plan", texts->base, name, &line));
     if (!line.pattern) return TS_OK;
     if (ts_tensor_layout(param->value))
         return TSI_FAIL(TS_ERR_STATE, "plan: the parameter %s is materialised already", name);
@@ -100,6 +99,7 @@ static ts_status place_param(ts_module *m, tsi_param *param, const char *name, v
 
 enum { KNOWN_MAX = 64 };
 typedef struct line_check {
+    const char *what; /* begins sentences */
     const plan_line *line;
     char (*known)[TSI_PARAM_NAME_MAX]; /* names without numbers, each once */
     int32_t count;
@@ -148,24 +148,24 @@ static ts_status refuse_line(const line_check *check)
         names[i] = check->known[i];
     const char *near = tsi_text_nearest(pattern, names);
     if (check->count == 0)
-        return TSI_FAIL(TS_ERR_ARG, "plan, line %d: no parameter matches \"%s\"; there is none",
-                        check->line->number, pattern);
-    return TSI_FAIL(TS_ERR_ARG, "plan, line %d: no parameter matches \"%s\"; %s %s",
+        return TSI_FAIL(TS_ERR_ARG, "%s, line %d: no parameter matches \"%s\"; there is none",
+                        check->what, check->line->number, pattern);
+    return TSI_FAIL(TS_ERR_ARG, "%s, line %d: no parameter matches \"%s\"; %s %s", check->what,
                     check->line->number, pattern, near ? "did you mean" : "names are like",
                     near ? near : names[check->count > 1]);
 }
 
-static ts_status check_lines(ts_module *root, const char *plan)
+static ts_status check_lines(ts_module *root, const char *what, const char *plan)
 {
     char(*known)[TSI_PARAM_NAME_MAX] = tsi_alloc_array(KNOWN_MAX, sizeof *known);
     if (!known) return tsi_fail_memory("the names of a plan", KNOWN_MAX * sizeof *known);
     plan_line line = { 0 };
-    ts_status status = line_next(&plan, &line);
+    ts_status status = line_next(what, &plan, &line);
     while (status == TS_OK && line.pattern) {
-        line_check check = { .line = &line, .known = known };
+        line_check check = { .what = what, .line = &line, .known = known };
         status = tsi_module_visit(root, try_line, &check);
         if (status == TS_OK && !check.found) status = refuse_line(&check);
-        if (status == TS_OK) status = line_next(&plan, &line);
+        if (status == TS_OK) status = line_next(what, &plan, &line);
     }
     tsi_free(known);
     return status;
@@ -173,9 +173,27 @@ static ts_status check_lines(ts_module *root, const char *plan)
 
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base)
 {
-    TSI_TRY(check_lines(root, plan));
+    TSI_TRY(check_lines(root, "plan", plan));
     plan_texts texts = { plan, base };
     return tsi_module_visit(root, place_param, &texts);
+}
+
+static ts_status match_param(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    (void)m;
+    const tsi_match_list *list = context;
+    plan_line line;
+    TSI_TRY(find_line(list->what, list->lines, name, &line));
+    if (!line.pattern) return TS_OK;
+    tsi_match match = { param, name, line.value, line.value_length, line.number, 0 };
+    return list->fn(&match, list->context);
+}
+
+ts_status tsi_module_match(ts_module *root, const tsi_match_list *list)
+{
+    TSI_TRY(check_lines(root, list->what, list->lines));
+    tsi_match_list given = *list;
+    return tsi_module_visit(root, match_param, &given);
 }
 
 ts_status ts_module_plan(ts_module *root, const char *plan)

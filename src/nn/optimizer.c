@@ -17,7 +17,15 @@ typedef struct slot {
     ts_tensor *param; /* retained */
     char *name;
     tsi_array *first, *second; /* moments; SGD: first alone */
+    int32_t group, reserved;
 } slot;
+
+typedef struct group {  /* parameters that are updated alike, in one call */
+    double rate, decay; /* times the optimiser's rate; the weight decay */
+    int32_t control;    /* whose numbers count: index of the control's copies */
+    int32_t reserved;
+    void *reserved_list; /* memory that the update will need, taken before it was agreed on */
+} group;
 
 struct ts_optimizer {
     ts_rank *rank;
@@ -26,7 +34,8 @@ struct ts_optimizer {
     int64_t count, capacity, steps;
     tsi_control *control;  /* of steps that decide on the device; NULL before the first */
     ts_step_options given; /* to the last of them */
-    void *reserved_list;   /* memory that the update will need, taken before it was agreed on */
+    group *group;
+    int64_t group_count, group_capacity;
     int32_t is_sgd, nesterov;
     int32_t moments, reserved; /* their dtype; 0: f32, of f64 parameters f64 */
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
@@ -46,14 +55,33 @@ static tsi_array *zeros_like(ts_tensor *param, int32_t moments)
     return NULL;
 }
 
+/* The group of parameters that are trained like this one. */
+static ts_status find_group(ts_optimizer *o, const ts_tensor *param, int32_t *out)
+{
+    const tsi_param *body = tsi_param_of(param);
+    double rate = body ? body->rate : 1.0;
+    double decay = body && !isnan(body->decay) ? body->decay : o->weight_decay;
+    int64_t i = 0;
+    while (i < o->group_count && (o->group[i].rate != rate || o->group[i].decay != decay))
+        i++;
+    *out = (int32_t)i;
+    if (i < o->group_count) return TS_OK;
+    TSI_TRY(tsi_room(&o->group, o->group_count, &o->group_capacity, sizeof *o->group,
+                     "the groups of an optimizer"));
+    o->group[o->group_count++] = (group){ .rate = rate, .decay = decay };
+    return TS_OK;
+}
+
 static ts_status add_param(const char *name, ts_tensor *param, void *context)
 {
     ts_optimizer *o = context;
+    int32_t of = 0;
     if (!tsi_leaf_of(param)) return TS_OK; /* frozen */
+    TSI_TRY(find_group(o, param, &of));
     TSI_TRY(
         tsi_room(&o->slot, o->count, &o->capacity, sizeof *o->slot, "the state of an optimizer"));
     slot *s = &o->slot[o->count++];
-    *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name) };
+    *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name), .group = of };
     if (!s->name) return tsi_fail_memory("the name of a parameter", strlen(name) + 1);
     bool first = !o->is_sgd || o->momentum != 0.0, second = !o->is_sgd;
     if (first) s->first = zeros_like(param, o->moments);
@@ -123,7 +151,9 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_free(o->slot[i].name);
     }
     tsi_control_destroy(o->control);
-    tsi_free(o->reserved_list);
+    for (int64_t i = 0; i < o->group_count; i++)
+        tsi_free(o->group[i].reserved_list);
+    tsi_free(o->group);
     tsi_free(o->slot);
     tsi_free(o->item);
     tsi_free(o);
@@ -222,20 +252,20 @@ static void place(const slot *s, tsi_list_item *item)
     if (item->inner == item->outer || ndim == 1) item->inner = 0;
 }
 
-/* Blocks of all parameters that have a gradient, in order. */
-static int64_t gather_items(ts_optimizer *o, tsi_list_part control)
+/* Blocks of the parameters of a group that have a gradient, in order, from item[0] on. */
+static int64_t gather_items(ts_optimizer *o, int64_t of, tsi_list_part control, tsi_list_item *item)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < o->count; i++) {
         const slot *s = &o->slot[i];
-        ts_tensor *grad = ts_tensor_grad(s->param);
+        ts_tensor *grad = s->group == of ? ts_tensor_grad(s->param) : NULL;
         if (!grad) continue;
         tsi_block block = tsi_array_block(s->param->array);
-        o->item[count] = (tsi_list_item){ .count = tsi_block_count(&block),
-                                          .part = { part_of(s->param->array), part_of(grad->array),
-                                                    part_of(s->first), part_of(s->second),
-                                                    written(s->param), control } };
-        if (o->moments == TS_DTYPE_BF16) place(s, &o->item[count]);
+        item[count] = (tsi_list_item){ .count = tsi_block_count(&block),
+                                       .part = { part_of(s->param->array), part_of(grad->array),
+                                                 part_of(s->first), part_of(s->second),
+                                                 written(s->param), control } };
+        if (o->moments == TS_DTYPE_BF16) place(s, &item[count]);
         count++;
     }
     return count;
@@ -266,15 +296,18 @@ static const tsi_list_op *list_of(const ts_optimizer *o)
 static ts_status agree_step(ts_optimizer *o)
 {
     const ts_tensor *cut = NULL;
-    tsi_free(o->reserved_list); /* of a step that was not agreed on */
-    o->reserved_list = NULL;
+    for (int64_t g = 0; g < o->group_count; g++) { /* of a step that was not agreed on */
+        tsi_free(o->group[g].reserved_list);
+        o->group[g].reserved_list = NULL;
+    }
     for (int64_t i = 0; i < o->count && !cut; i++)
         if (tsi_leaf_of(o->slot[i].param)->complete && o->slot[i].param->layout->axes_cut)
             cut = o->slot[i].param;
     if (!cut) return TS_OK;
     ts_group *all = ts_mesh_group(cut->mesh, NULL);
     if (!all) return ts_rank_status(o->rank);
-    TSI_TRY(tsi_list_reserve(list_of(o), o->rank, o->count, &o->reserved_list));
+    for (int64_t g = 0; g < o->group_count; g++)
+        TSI_TRY(tsi_list_reserve(list_of(o), o->rank, o->count, &o->group[g].reserved_list));
     return tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps);
 }
 
@@ -291,29 +324,43 @@ static ts_status count_step(void *context)
     return TS_OK;
 }
 
-/* All parameters that have a gradient in one call; with control, its numbers count instead of ours.
- */
-static ts_status update(ts_optimizer *o, tsi_list_part control)
+/* Parameters of one group in one call; with control, its numbers count instead of ours. `item` has
+ * room for them; *count says how many there were. */
+static ts_status update_group(ts_optimizer *o, int64_t of, bool controlled, tsi_list_item *item,
+                              int64_t *count)
 {
     const int64_t step = o->steps + 1;
-    tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, o->nesterov, step == 1 };
-    tsi_adamw_step adamw = { .lr = o->lr,
+    group *g = &o->group[of];
+    double lr = o->lr * g->rate;
+    tsi_sgd_step sgd = { lr, o->momentum, g->decay, 1.0, o->nesterov, step == 1 };
+    tsi_adamw_step adamw = { .lr = lr,
                              .beta1 = o->beta1,
                              .beta2 = o->beta2,
                              .epsilon = o->epsilon,
-                             .weight_decay = o->weight_decay,
+                             .weight_decay = g->decay,
                              .correction1 = 1.0 - pow(o->beta1, (double)step),
                              .correction2 = 1.0 - pow(o->beta2, (double)step),
                              .factor = 1.0,
                              .steps = (double)step,
                              .noise = o->moments == TS_DTYPE_BF16 ? o->rank->world->seed + 1 : 0 };
+    tsi_list_part control = { 0 };
+    if (controlled) control = tsi_control_part_of(o->control, g->control);
+    *count = gather_items(o, of, control, item);
     tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
-                         .item = o->item,
-                         .count = gather_items(o, control),
+                         .item = item,
+                         .count = *count,
                          .rank = o->rank,
-                         .reserved = o->reserved_list };
-    o->reserved_list = NULL;
-    TSI_TRY(tsi_list_run(list_of(o), list));
+                         .reserved = g->reserved_list };
+    g->reserved_list = NULL;
+    return tsi_list_run(list_of(o), list);
+}
+
+/* All parameters that have a gradient, group by group. */
+static ts_status update(ts_optimizer *o, bool controlled)
+{
+    int64_t done = 0, count = 0;
+    for (int64_t g = 0; g < o->group_count; g++, done += count)
+        TSI_TRY(update_group(o, g, controlled, o->item + done, &count));
     TSI_TRY(host_does(o, count_step)); /* a step that failed is no step */
     tell_updates(o);
     return ts_optimizer_zero(o);
@@ -338,7 +385,7 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     TSI_TRY(settle_all(o));
     if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps + 1));
     ts_status status = agree_step(o);
-    if (status == TS_OK) status = update(o, (tsi_list_part){ 0 });
+    if (status == TS_OK) status = update(o, false);
     return ended(o, status);
 }
 
@@ -383,6 +430,16 @@ static ts_status decide(ts_optimizer *o)
     return status;
 }
 
+static ts_status control_make(ts_optimizer *o)
+{
+    o->control = tsi_control_create(o->rank);
+    if (!o->control) return ts_rank_status(o->rank);
+    for (int64_t i = 0; i < o->group_count; i++)
+        if (o->group[i].rate != 1.0)
+            TSI_TRY(tsi_control_add(o->control, o->group[i].rate, &o->group[i].control));
+    return tsi_control_resume(o->control, o->steps);
+}
+
 ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options)
 {
     if (!o) return TS_ERR_NULL;
@@ -397,15 +454,13 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
             return TSI_FAIL(TS_ERR_STATE,
                             "optimizer: the first ts_optimizer_step_with comes before "
                             "a step that is recorded");
-        o->control = tsi_control_create(o->rank);
-        if (!o->control) return ts_rank_status(o->rank);
-        TSI_TRY(tsi_control_resume(o->control, o->steps));
+        TSI_TRY(control_make(o));
     }
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     ts_status status = decide(o);
     if (status == TS_OK) status = agree_step(o);
-    if (status == TS_OK) status = update(o, tsi_control_part(o->control));
+    if (status == TS_OK) status = update(o, true);
     TSI_TRY(ended(o, status));
     return host_does(o, end_step);
 }
@@ -483,51 +538,6 @@ ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn, void *context)
         TSI_TRY(give(o, &o->slot[i], o->slot[i].first, "exp_avg", fn, context));
         TSI_TRY(give(o, &o->slot[i], o->slot[i].second, "exp_avg_sq", fn, context));
     }
-    return TS_OK;
-}
-
-/* ---- the total norm -------------------------------------------------------------------------- */
-
-static ts_status norm_add(const char *name, ts_tensor *param, void *context)
-{
-    (void)name;
-    ts_tensor *grad;
-    TSI_TRY(tsi_settled_grad(param, &grad));
-    return grad ? tsi_norm_add(context, grad) : TS_OK;
-}
-
-static ts_status norm_scale(const char *name, ts_tensor *param, void *context)
-{
-    (void)name;
-    ts_tensor *grad = ts_tensor_grad(param);
-    if (!grad) return TS_OK;
-    double factor = *(const double *)context;
-    if (tsi_array_is_alone(grad->array)) { /* nobody else sees the block */
-        ts_tensor *same = NULL;
-        ts_number by = tsi_number_real(factor);
-        return tsi_op_run(&(tsi_op_args){ &tsi_op_mul_scalar, &grad, 1, 1, &by }, &same);
-    }
-    ts_scope scope = ts_scope_open(param->rank, NULL);
-    ts_status status = ts_tensor_write(grad, ts_mul_scalar(grad, factor));
-    ts_scope_close(scope);
-    return status;
-}
-
-ts_status ts_clip_grad_norm(ts_module *root, double norm_max, double *norm)
-{
-    if (norm) *norm = NAN;
-    if (!root) return TS_ERR_NULL;
-    TSI_TRY(tsi_rank_enter(root->rank));
-    tsi_norm_sums sums = { 0 };
-    double total = 0.0;
-    ts_status status = ts_module_each(root, norm_add, &sums);
-    if (status == TS_OK) status = tsi_norm_total(&sums, &total);
-    tsi_norm_drop(&sums);
-    if (status != TS_OK) return status;
-    total = sqrt(total);
-    if (norm) *norm = total;
-    double factor = norm_max / (total + 1e-6);
-    if (norm_max > 0.0 && factor < 1.0) TSI_TRY(ts_module_each(root, norm_scale, &factor));
     return TS_OK;
 }
 

@@ -66,6 +66,7 @@ typedef struct tsi_operand {
     tsi_block block; /* local; data NULL if empty or absent */
     const ts_meta *global;
     const tsi_region *region; /* which global indices it holds; NULL: all of them */
+    const void *storage;      /* equal: parts of one memory, by construction; NULL: nothing known */
 } tsi_operand;
 
 typedef struct tsi_kernel_io {
@@ -124,6 +125,7 @@ typedef struct tsi_algorithm_request {
     const ts_layout *const *in; /* as the rule wants them */
     tsi_mesh_desc *mesh;
     uint32_t axes, reserved;
+    const ts_layout *const *out; /* as the rule gives them */
 } tsi_algorithm_request;
 enum { TSI_CANDIDATES_MAX = 6 };
 typedef struct tsi_algorithm_candidate {
@@ -136,6 +138,17 @@ typedef struct tsi_algorithm_choice {
     int32_t chosen, count; /* index of a candidate */
     tsi_algorithm_candidate candidate[TSI_CANDIDATES_MAX];
 } tsi_algorithm_choice;
+
+/* A call whose choice of rules moves inputs: may an algorithm do both together? `axes` is written.
+ * Candidate 0 is the plan as it is. */
+typedef struct tsi_fusion {
+    const tsi_op_call *call;
+    tsi_mesh_desc *mesh;
+    const ts_layout *const *in, *const
+                                    *wanted; /* as they are; as the kernel wants them: NULL: so */
+    const ts_layout *const *out;
+    uint32_t axes, reserved; /* of the algorithm */
+} tsi_fusion;
 
 /* Kernels of an operator that compete by the sizes of a rank's blocks. */
 enum { TSI_KERNELS_MAX = 4 };
@@ -247,6 +260,14 @@ struct tsi_op_desc {
     const tsi_algorithm *algorithm;
     ts_status (*pick)(const tsi_algorithm_request *request,
                       tsi_algorithm_choice *out); /* (optional) */
+    /* (optional) Inputs that move and the call itself as one algorithm; no candidates: it is not.
+     */
+    ts_status (*fuse)(tsi_fusion *fusion, tsi_algorithm_choice *out);
+    const struct tsi_chunks_desc *chunks; /* (optional) of products (op/matrix/chunks.h) */
+    /* (optional) The first input is still on its way from `from`: may the rows of *dim that are
+     * here already be computed before the others? `in` are the layouts of the call. */
+    bool (*arrives)(const tsi_op_call *call, const ts_layout *const *in, const ts_layout *from,
+                    int32_t *dim);
     /* (optional) Which of several kernels runs; shapes of the call are those of a rank's blocks. */
     void (*kernels)(const tsi_op_call *call, tsi_kernel_choice *out);
     ts_status (*grad)(const tsi_grad_io *io);

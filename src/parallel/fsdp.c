@@ -15,9 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "parallel/unit.h"
 
 /* ---- what a unit does ------------------------------------------------------------------------ */
@@ -30,7 +28,7 @@ static bool in_backward(ts_rank *rank)
 static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
 {
     TSI_TRY(tsi_units_find(u));
-    TSI_TRY(tsi_unit_watch(u));
+    if (phase == TSI_UNIT_FORWARD) TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
     u->users++;
     TSI_TRY(tsi_units_agree(u, phase));
@@ -39,24 +37,6 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     TSI_TRY(tsi_unit_bind(u));
     if (ahead) u->all->stats.prefetched++;
     return TS_OK;
-}
-
-/* The time of the host in what a unit does before and after its modules, waiting for peers aside.
- */
-typedef struct watch {
-    int64_t begin, waited;
-} watch;
-
-static watch watch_begin(const tsi_unit *u)
-{
-    return (watch){ tsi_clock_ns(), u->all ? u->all->waited_ns : 0 };
-}
-
-static ts_status watch_end(const tsi_unit *u, watch w, ts_status status)
-{
-    if (!u->all) return status;
-    u->all->stats.host_ns += tsi_clock_ns() - w.begin - (u->all->waited_ns - w.waited);
-    return status;
 }
 
 /* Has the last module of the unit ended in this direction? */
@@ -79,10 +59,11 @@ static bool has_units_below(const ts_module *m)
 static ts_status forward_before(ts_module *m, void *context)
 {
     tsi_unit *u = context;
-    watch w = watch_begin(u);
+    tsi_watch w = tsi_watch_begin(u);
     ts_status status = enter(u, in_backward(m->rank) ? TSI_UNIT_AGAIN : TSI_UNIT_FORWARD);
     if (u->all) u->all->stats.calls++;
-    return watch_end(u, w, status);
+    tsi_watch_end(u, &w);
+    return status;
 }
 
 static ts_status end_forward(ts_module *m, tsi_unit *u)
@@ -100,15 +81,17 @@ static ts_status end_forward(ts_module *m, tsi_unit *u)
 static ts_status forward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
-    watch w = watch_begin(u);
-    return watch_end(u, w, end_forward(m, u));
+    tsi_watch w = tsi_watch_begin(u);
+    ts_status status = end_forward(m, u);
+    tsi_watch_end(u, &w);
+    return status;
 }
 
 static ts_status backward_before(ts_module *m, void *context)
 {
     (void)m;
     tsi_unit *u = context;
-    watch w = watch_begin(u);
+    tsi_watch w = tsi_watch_begin(u);
     if (u->forward_passed > 0 && u->users == 0) {
         if (!u->said)
             tsi_log(TSI_LOG_WARN, "fsdp: unit %s: %d of its %d modules were called before backward",
@@ -118,7 +101,8 @@ static ts_status backward_before(ts_module *m, void *context)
     }
     ts_status status = enter(u, TSI_UNIT_BACKWARD);
     if (u->all) u->all->stats.calls++;
-    return watch_end(u, w, status);
+    tsi_watch_end(u, &w);
+    return status;
 }
 
 static ts_status end_backward(ts_module *m, tsi_unit *u)
@@ -135,8 +119,10 @@ static ts_status end_backward(ts_module *m, tsi_unit *u)
 static ts_status backward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
-    watch w = watch_begin(u);
-    return watch_end(u, w, end_backward(m, u));
+    tsi_watch w = tsi_watch_begin(u);
+    ts_status status = end_backward(m, u);
+    tsi_watch_end(u, &w);
+    return status;
 }
 
 static ts_status reset(ts_module *m, void *context)
@@ -145,7 +131,7 @@ static ts_status reset(ts_module *m, void *context)
     tsi_unit *u = context;
     tsi_unit_forget(u);
     if (!u->all) return TS_OK;
-    u->all->at = 0;
+    tsi_units_forget(u->all);
     u->all->reducing = NULL;
     return TS_OK;
 }
@@ -183,6 +169,7 @@ static void unit_free(tsi_unit *u)
     tsi_free(u->ahead[1].unit);
     tsi_free(u->list);
     tsi_free(u->list_to);
+    tsi_free(u->leaves);
     tsi_free(u->param);
     tsi_free(u->module);
     tsi_free(u->name);
@@ -191,16 +178,46 @@ static void unit_free(tsi_unit *u)
 
 static void unit_destroy(ts_module *m)
 {
-    tsi_unit *u = m->unit;
-    for (int32_t i = 0; i < u->module_count; i++)
+    tsi_unit *u = m->unit, *next;
+    for (int32_t i = 0; i < u->module_count; i++) {
         u->module[i]->unit = NULL;
-    tsi_unit_forget(u);
-    tsi_unit_leave_shared(u);
-    tsi_units_leave(u);
-    unit_free(u);
+        u->module[i]->unit_input = NULL;
+        u->module[i]->unit_output = NULL;
+    }
+    for (; u; u = next) {
+        next = u->beside;
+        tsi_unit_forget(u);
+        tsi_unit_leave_shared(u);
+        tsi_units_leave(u);
+        unit_free(u);
+    }
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
+
+/* By a text; NULL: "fsdp", with "cp" where the mesh has both. */
+static ts_status find_axes(const tsi_unit *u, const char *text, uint32_t *out)
+{
+    *out = 0;
+    if (text) {
+        if (tsi_mesh_axes(u->mesh, text, out) == TS_OK) return TS_OK;
+        tsi_error_prefix("fsdp: unit %s", u->name);
+        return ts_rank_status(u->rank);
+    }
+    int32_t fsdp = ts_mesh_axis(u->mesh, "fsdp"), context = ts_mesh_axis(u->mesh, "cp");
+    if (fsdp < 0) return TS_OK;
+    *out = 1u << fsdp;
+    if (context >= 0) *out |= 1u << context;
+    return TS_OK;
+}
+
+static ts_status axes_of_param(const tsi_unit *u, const tsi_param *param, const char *name,
+                               uint32_t *axes)
+{
+    const ts_fsdp_options *o = &u->options;
+    const char *text = o->axes_fn ? o->axes_fn(name, param->shape, o->axes_context) : NULL;
+    return text ? find_axes(u, text, axes) : TS_OK;
+}
 
 static ts_status take_param(ts_module *m, tsi_param *param, const char *name, void *context)
 {
@@ -210,6 +227,13 @@ static ts_status take_param(ts_module *m, tsi_param *param, const char *name, vo
     int32_t dim =
         u->options.dim ? u->options.dim(name, param->shape, 0, u->options.dim_context) : 0;
     if (dim == TS_FSDP_IGNORE) return TS_OK;
+    uint32_t axes = u->axes_own;
+    TSI_TRY(axes_of_param(u, param, name, &axes));
+    if (axes != u->axes_cut) {
+        u->axes_left = axes;
+        u->has_left = 1;
+        return TS_OK;
+    }
     size_t bytes = (size_t)(u->count + 1) * sizeof *u->param;
     tsi_unit_param *grown = tsi_realloc(u->param, bytes);
     if (!grown) return tsi_fail_memory("the parameters of a unit", bytes);
@@ -250,26 +274,11 @@ static ts_status check_module(const ts_module *m, const ts_module *first, const 
     return TS_OK;
 }
 
-static const char *name_of(const ts_module *m, char *out, size_t size)
+const char *tsi_unit_title(const ts_module *m, char *out, size_t size)
 {
     (void)ts_module_name(m, out, size);
     if (!out[0]) snprintf(out, size, "the top of the tree");
     return out;
-}
-
-static ts_status find_axes(tsi_unit *u)
-{
-    const char *axes = u->options.axes;
-    if (axes) {
-        if (tsi_mesh_axes(u->mesh, axes, &u->axes_cut) == TS_OK) return TS_OK;
-        tsi_error_prefix("fsdp: unit %s", u->name);
-        return ts_rank_status(u->rank);
-    }
-    int32_t fsdp = ts_mesh_axis(u->mesh, "fsdp"), context = ts_mesh_axis(u->mesh, "cp");
-    if (fsdp < 0) return TS_OK;
-    u->axes_cut = 1u << fsdp;
-    if (context >= 0) u->axes_cut |= 1u << context;
-    return TS_OK;
 }
 
 /* reshard = k: the mesh whose cutting axis is groups of k neighbours. */
@@ -317,36 +326,39 @@ static ts_status add_hooks(tsi_unit *u)
     return TS_OK;
 }
 
-static ts_status unit_fill(tsi_unit *u, ts_module *const *m)
+/* Parameters that the unit's axes cut, of those that are in none yet. */
+static ts_status unit_fill(tsi_unit *u)
 {
-    char name[TSI_PARAM_NAME_MAX];
-    u->name = tsi_strdup(name_of(m[0], name, sizeof name));
-    u->module = tsi_alloc_array((size_t)u->module_count, sizeof *u->module);
-    if (!u->name || !u->module) return tsi_fail_memory("a unit", sizeof *u);
-    memcpy(u->module, m, (size_t)u->module_count * sizeof *u->module);
-    for (int32_t i = 0; i < u->module_count; i++) {
-        TSI_TRY(check_module(m[i], m[0], name_of(m[i], name, sizeof name)));
-        TSI_TRY(tsi_module_visit(m[i], take_param, u));
-    }
+    for (int32_t i = 0; i < u->module_count; i++)
+        TSI_TRY(tsi_module_visit(u->module[i], take_param, u));
+    if (u->count == 0 && u->has_left) return TS_OK;
     if (u->count == 0)
         return TSI_FAIL(TS_ERR_ARG, "fsdp: %s has no parameters that are not in a unit below it",
                         u->name);
     u->list = tsi_calloc(2 * (size_t)u->count, sizeof *u->list);
     u->list_to = tsi_calloc((size_t)u->count, sizeof *u->list_to);
-    if (!u->list || !u->list_to) return tsi_fail_memory("a unit", 3 * (size_t)u->count * 8);
-    TSI_TRY(find_axes(u));
+    u->leaves = tsi_calloc((size_t)u->count, sizeof *u->leaves);
+    if (!u->list || !u->list_to || !u->leaves)
+        return tsi_fail_memory("a unit", 4 * (size_t)u->count * sizeof *u->list);
     TSI_TRY(split_axis(u));
     return tsi_unit_place(u);
 }
 
-ts_status ts_fsdp_together(ts_module *const *m, int32_t count, const ts_fsdp_options *options)
+/* A unit of the modules, and which axes its options name; no parameters yet. NULL: recorded. */
+static tsi_unit *unit_make(ts_module *const *m, int32_t count, const ts_fsdp_options *options)
 {
-    if (!m || count < 1 || !m[0]) return TSI_FAIL(TS_ERR_NULL, "fsdp: there is no module");
-    TSI_TRY(tsi_rank_enter(m[0]->rank));
-    for (int32_t i = 1; i < count; i++)
-        if (!m[i]) return TSI_FAIL(TS_ERR_NULL, "fsdp: module %d of the unit is NULL", i);
+    char name[TSI_PARAM_NAME_MAX];
     tsi_unit *u = tsi_calloc(1, sizeof *u);
-    if (!u) return tsi_fail_memory("a unit", sizeof *u);
+    if (u) {
+        u->name = tsi_strdup(tsi_unit_title(m[0], name, sizeof name));
+        u->module = tsi_alloc_array((size_t)count, sizeof *u->module);
+    }
+    if (!u || !u->name || !u->module) {
+        if (u) unit_free(u);
+        (void)tsi_fail_memory("a unit", sizeof *u);
+        return NULL;
+    }
+    memcpy(u->module, m, (size_t)count * sizeof *u->module);
     u->rank = m[0]->rank;
     u->mesh = m[0]->mesh;
     u->module_count = count;
@@ -355,15 +367,88 @@ ts_status ts_fsdp_together(ts_module *const *m, int32_t count, const ts_fsdp_opt
     if (options)
         memcpy(&u->options, options,
                options->struct_size < sizeof u->options ? options->struct_size : sizeof u->options);
-    ts_status status = unit_fill(u, m);
-    if (status == TS_OK) status = add_hooks(u);
-    if (status != TS_OK) {
+    ts_status status = tsi_unit_check_casts(u);
+    if (status == TS_OK) status = find_axes(u, u->options.axes, &u->axes_own);
+    if (status == TS_OK) return u;
+    unit_free(u);
+    return NULL;
+}
+
+/* The next unit of the same modules, for the axes that this one left. NULL: recorded. */
+static tsi_unit *make_beside(const tsi_unit *u, int32_t number)
+{
+    char name[TSI_PARAM_NAME_MAX + 16];
+    tsi_unit *next = unit_make(u->module, u->module_count, &u->options);
+    if (!next || number == 1) return next;
+    if (next->options.reshard > 0) next->options.reshard = TS_RESHARD_YES;
+    snprintf(name, sizeof name, "%s@%d", u->module[0]->name.text[0] ? next->name : "root", number);
+    tsi_free(next->name);
+    next->name = tsi_strdup(name);
+    if (next->name) return next;
+    unit_free(next);
+    (void)tsi_fail_memory("a unit", sizeof name);
+    return NULL;
+}
+
+static void free_chain(tsi_unit *u)
+{
+    while (u) {
+        tsi_unit *next = u->beside;
         unit_free(u);
+        u = next;
+    }
+}
+
+/* One unit for each set of axes, the options' own first. NULL: recorded. */
+static tsi_unit *make_chain(ts_module *const *m, int32_t count, const ts_fsdp_options *options)
+{
+    int32_t number = 1;
+    tsi_unit *first = unit_make(m, count, options), *last = first;
+    if (!first) return NULL;
+    first->axes_cut = first->axes_own;
+    ts_status status = unit_fill(first);
+    while (status == TS_OK && last->has_left) {
+        tsi_unit *next = make_beside(first, last->count > 0 ? ++number : number);
+        status = next ? TS_OK : ts_rank_status(first->rank);
+        if (!next) break;
+        next->axes_cut = last->axes_left;
+        if (last->count == 0) { /* all parameters name their axes */
+            unit_free(last);
+            first = next;
+        } else {
+            last->beside = next;
+        }
+        last = next;
+        status = unit_fill(next);
+    }
+    if (status == TS_OK) return first;
+    free_chain(first);
+    return NULL;
+}
+
+ts_status ts_fsdp_together(ts_module *const *m, int32_t count, const ts_fsdp_options *options)
+{
+    char name[TSI_PARAM_NAME_MAX];
+    if (!m || count < 1 || !m[0]) return TSI_FAIL(TS_ERR_NULL, "fsdp: there is no module");
+    TSI_TRY(tsi_rank_enter(m[0]->rank));
+    for (int32_t i = 0; i < count; i++) {
+        if (!m[i]) return TSI_FAIL(TS_ERR_NULL, "fsdp: module %d of the unit is NULL", i);
+        TSI_TRY(check_module(m[i], m[0], tsi_unit_title(m[i], name, sizeof name)));
+    }
+    tsi_unit *u = make_chain(m, count, options);
+    if (!u) return ts_rank_status(m[0]->rank);
+    ts_status status = TS_OK;
+    for (tsi_unit *one = u; status == TS_OK && one; one = one->beside)
+        status = add_hooks(one);
+    if (status != TS_OK) {
+        free_chain(u);
         return status;
     }
     for (int32_t i = 0; i < count; i++) {
         m[i]->unit = u;
         m[i]->unit_destroy = unit_destroy;
+        m[i]->unit_input = tsi_unit_input;
+        m[i]->unit_output = tsi_unit_output;
     }
     return TS_OK;
 }
@@ -371,144 +456,4 @@ ts_status ts_fsdp_together(ts_module *const *m, int32_t count, const ts_fsdp_opt
 ts_status ts_fsdp(ts_module *m, const ts_fsdp_options *options)
 {
     return ts_fsdp_together(&m, 1, options);
-}
-
-ts_status ts_reshard_parse(const char *text, int32_t *out)
-{
-    static const char *const word[] = { "auto", "yes", "no" };
-    static const int32_t value[] = { TS_RESHARD_AUTO, TS_RESHARD_YES, TS_RESHARD_NO };
-    if (!text || !out) return TSI_FAIL(TS_ERR_NULL, "reshard: an argument is NULL");
-    for (int32_t i = 0; i < 3; i++) {
-        if (strcmp(text, word[i]) != 0) continue;
-        *out = value[i];
-        return TS_OK;
-    }
-    tsi_cursor cursor = tsi_cursor_of("reshard", text);
-    int64_t number = 0;
-    bool good = tsi_cursor_int(&cursor, &number) && tsi_cursor_done(&cursor);
-    if (!good || number < 1 || number > INT32_MAX)
-        return TSI_FAIL(TS_ERR_ARG,
-                        "reshard: expected auto, yes, no or a number of ranks, found \"%.40s\"",
-                        text);
-    *out = (int32_t)number;
-    return TS_OK;
-}
-
-/* ---- by hand --------------------------------------------------------------------------------- */
-
-static ts_status unit_of(const ts_module *m, tsi_unit **out)
-{
-    char name[TSI_PARAM_NAME_MAX];
-    *out = NULL;
-    if (!m) return TSI_FAIL(TS_ERR_NULL, "fsdp: there is no module");
-    TSI_TRY(tsi_rank_enter(m->rank));
-    if (!m->unit)
-        return TSI_FAIL(TS_ERR_STATE, "fsdp: %s is no unit", name_of(m, name, sizeof name));
-    *out = m->unit;
-    return TS_OK;
-}
-
-ts_status ts_fsdp_gather(ts_module *m)
-{
-    tsi_unit *u;
-    TSI_TRY(unit_of(m, &u));
-    TSI_TRY(tsi_units_find(u));
-    u->users++;
-    return tsi_unit_bind(u);
-}
-
-ts_status ts_fsdp_release(ts_module *m)
-{
-    tsi_unit *u;
-    TSI_TRY(unit_of(m, &u));
-    if (u->users > 0) u->users--;
-    return u->users > 0 ? TS_OK : tsi_unit_drop(u, false);
-}
-
-ts_status ts_fsdp_prefetch(ts_module *m, ts_module *const *next, int32_t count, int32_t backward)
-{
-    tsi_unit *u, *one;
-    TSI_TRY(unit_of(m, &u));
-    if (count < 0 || (count > 0 && !next))
-        return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: %d units are to be gathered ahead", u->name,
-                        count);
-    TSI_TRY(tsi_units_find(u));
-    tsi_unit_ahead *list = &u->ahead[backward != 0];
-    tsi_unit **units = tsi_calloc((size_t)count + 1, sizeof *units);
-    if (!units) return tsi_fail_memory("units to gather ahead", (size_t)count * sizeof *units);
-    for (int32_t i = 0; i < count; i++) {
-        ts_status status = unit_of(next[i], &one);
-        if (status == TS_OK) status = tsi_units_find(one);
-        if (status == TS_OK && one->all != u->all)
-            status =
-                TSI_FAIL(TS_ERR_ARG, "fsdp: units %s and %s are of two trees", u->name, one->name);
-        if (status != TS_OK) {
-            tsi_free(units);
-            return status;
-        }
-        units[i] = one;
-    }
-    tsi_free(list->unit);
-    *list = (tsi_unit_ahead){ units, count };
-    return TS_OK;
-}
-
-static ts_status set_unit(tsi_unit *u, ts_fsdp_switch what, int32_t value)
-{
-    switch (what) {
-    case TS_FSDP_ALL_REDUCE:
-        u->all_reduce = value != 0;
-        return TS_OK;
-    case TS_FSDP_RESHARD_FORWARD:
-        if (value > 0)
-            return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: groups of ranks are said when it is made",
-                            u->name);
-        u->options.reshard = value;
-        return TS_OK;
-    case TS_FSDP_RESHARD_BACKWARD:
-        u->reshard_backward = value != 0;
-        return TS_OK;
-    case TS_FSDP_SWITCH_COUNT:
-        break;
-    }
-    return TSI_FAIL(TS_ERR_ARG, "fsdp: there is no switch %d", (int)what);
-}
-
-static ts_status set_below(ts_module *m, ts_fsdp_switch what, int32_t value)
-{
-    if (m->unit) TSI_TRY(set_unit(m->unit, what, value));
-    for (ts_module *child = m->first; child; child = child->next)
-        TSI_TRY(set_below(child, what, value));
-    return TS_OK;
-}
-
-ts_status ts_fsdp_set(ts_module *root, ts_fsdp_switch what, int32_t value)
-{
-    if (!root) return TSI_FAIL(TS_ERR_NULL, "fsdp: there is no module");
-    TSI_TRY(tsi_rank_enter(root->rank));
-    return set_below(root, what, value);
-}
-
-static tsi_unit *first_below(const ts_module *m)
-{
-    tsi_unit *u = m->unit;
-    for (const ts_module *child = m->first; child && !u; child = child->next)
-        u = first_below(child);
-    return u;
-}
-
-ts_status ts_fsdp_statistics(ts_module *root, ts_fsdp_stats *out)
-{
-    if (!root || !out) return TSI_FAIL(TS_ERR_NULL, "fsdp: an argument is NULL");
-    size_t size = out->struct_size;
-    TSI_TRY(tsi_rank_enter(root->rank));
-    tsi_unit *u = first_below(root);
-    ts_fsdp_stats stats = { 0 };
-    if (u) {
-        TSI_TRY(tsi_units_find(u));
-        stats = u->all->stats;
-    }
-    memcpy(out, &stats, size < sizeof stats ? size : sizeof stats);
-    out->struct_size = size;
-    return TS_OK;
 }

@@ -138,9 +138,32 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
     return TS_OK;
 }
 
-ts_status tsi_unit_gather(tsi_unit *u)
+/* Does all that is gathered lie where operators read it, and do peers know? The usual case where
+ * shards are shared; a step under record meets other slices than those of now. */
+static bool lies_in_place(const tsi_unit *u)
 {
-    if (u->state != TSI_UNIT_CUT) return TS_OK;
+    if (!u->joined || !u->shared || tsi_keeps(u->rank)) return false;
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        if (!stays(p) && (!p->shown || !tsi_param_settled(p))) return false;
+    }
+    return true;
+}
+
+static ts_status look_at_slices(tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (p->slice) p->other = p->shown;
+        if (!p->slice) TSI_TRY(check_shard(u, p));
+        if (!p->slice) TSI_TRY(tsi_tensor_ready(p->param->value));
+        p->version = p->param->value->array->storage->version;
+    }
+    return TS_OK;
+}
+
+static ts_status gather_by_round(tsi_unit *u)
+{
     ts_scope scope = open_scope(u, "gather");
     ts_status status = tsi_unit_join(u);
     if (status == TS_OK) status = exchange(u, u->list, u->list + u->count);
@@ -150,10 +173,23 @@ ts_status tsi_unit_gather(tsi_unit *u)
         if (p->slice && !p->other) status = ts_rank_status(u->rank);
     }
     ts_scope_close(scope);
-    if (status == TS_OK) status = tsi_unit_count_gather(u);
-    if (status != TS_OK) return status;
+    return status;
+}
+
+ts_status tsi_unit_gather(tsi_unit *u)
+{
+    if (u->state != TSI_UNIT_CUT) return TS_OK;
+    TSI_TRY(lies_in_place(u) ? look_at_slices(u) : gather_by_round(u));
+    TSI_TRY(tsi_unit_count_gather(u));
     u->state = TSI_UNIT_COMING;
     if (u->all) u->all->stats.gathers++;
+    return TS_OK;
+}
+
+ts_status tsi_unit_gather_all(tsi_unit *u)
+{
+    for (; u; u = u->beside)
+        TSI_TRY(tsi_unit_gather(u));
     return TS_OK;
 }
 

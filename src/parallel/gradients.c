@@ -6,11 +6,11 @@
  *   receives the terms of its shard alone
  *
  * Gradients of two units are there at once: those on their way, and those that backward fills
- * meanwhile. What an earlier backward left in the shard (micro-batches) is added to.
+ * meanwhile (prefetch_off 2: of one). What an earlier backward left in the shard (micro-batches) is
+ * added to.
  *
  * INV: nothing is divided here: a loss is a sum over tokens, divided once by who makes it. */
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "parallel/unit.h"
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
@@ -23,10 +23,10 @@ static ts_status leaf_complete(void *context)
     p->ready = 1;
     bool all = u->ready_count == u->trained && !u->options.unused;
     if (!all) return TS_OK;
-    int64_t begin = tsi_clock_ns(), waited = u->all ? u->all->waited_ns : 0;
-    TSI_TRY(tsi_unit_reduce(u));
-    if (u->all) u->all->stats.host_ns += tsi_clock_ns() - begin - (u->all->waited_ns - waited);
-    return TS_OK;
+    tsi_watch w = tsi_watch_begin(u);
+    ts_status status = tsi_unit_reduce(u);
+    tsi_watch_end(u, &w);
+    return status;
 }
 
 /* Parameters may be frozen and trained again between two steps. */
@@ -131,26 +131,20 @@ static ts_status list_run(tsi_unit *u, round_list *list)
 ts_status tsi_units_settle(tsi_units *all)
 {
     tsi_unit *u = all->reducing;
-    int64_t begin = tsi_clock_ns();
+    int64_t begin = tsi_watch_wait(all);
     all->reducing = NULL;
     for (int64_t i = 0; u && i < u->count; i++) {
         const tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
         if (leaf && leaf->grad) TSI_TRY(tsi_tensor_ready(leaf->grad));
     }
-    all->waited_ns += tsi_clock_ns() - begin;
+    tsi_watch_waited(all, begin);
     return TS_OK;
 }
 
 ts_status tsi_unit_reduce(tsi_unit *u)
 {
     if (u->ready_count == 0) return TS_OK;
-    size_t n = (size_t)u->count;
-    void **memory = tsi_calloc(4 * n, sizeof *memory);
-    if (!memory) return tsi_fail_memory("the gradients of a unit", 4 * n * sizeof *memory);
-    round_list list = { .leaf = (tsi_leaf **)memory,
-                        .from = (ts_tensor **)(memory + n),
-                        .out = (ts_tensor **)(memory + 2 * n),
-                        .to = (const ts_sharding **)(void *)(memory + 3 * n) };
+    round_list list = { u->leaves, u->list, u->list + u->count, u->list_to, 0 };
     ts_status status = u->all ? tsi_units_settle(u->all) : TS_OK;
     ts_scope scope =
         ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = "reduce"));
@@ -158,7 +152,7 @@ ts_status tsi_unit_reduce(tsi_unit *u)
     ts_scope_close(scope);
     for (int32_t i = 0; i < list.count; i++)
         ts_sharding_release(list.to[i]);
-    tsi_free(memory);
     if (status == TS_OK && u->all) u->all->reducing = u;
-    return status;
+    bool waits = status == TS_OK && u->all && u->options.prefetch_off > 1;
+    return waits ? tsi_units_settle(u->all) : status;
 }

@@ -4,11 +4,16 @@
  *   first step    0 1 2 | 2 1 0            noted: forward and backward of each unit
  *   later steps   the unit that comes next is gathered while this one computes
  *
- * A step that leaves the order falls back: what was gathered for nothing is dropped, the new order
- * is noted, and it is said once. Evaluation follows the order as far as it goes, and notes nothing.
+ * A step is forwards and then backwards; the first forward after a backward begins the next one.
+ * The orders of the last steps that differed are kept, each with the shapes of the inputs that it
+ * was last used for. A step begins with the order of its shapes, else with the latest; where it
+ * goes another way it goes on with an order that began as it did. Where there is none it leaves
+ * what is known: what was gathered for nothing is dropped, units are gathered when they are called
+ * until the step ends, it is said once, and the order is kept. Evaluation follows as far as it
+ * goes, and notes nothing.
  *
- * INV: units gathered ahead are one at most, and it is the one that the order says is next; or
- * those that the program named (ts_fsdp_prefetch). */
+ * INV: units gathered ahead are those of one list of modules at most, and it is what the order says
+ * is next; or those that the program named (ts_fsdp_prefetch). */
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -30,8 +35,7 @@ static tsi_units *find_below(const ts_module *m)
 
 static ts_status join_below(ts_module *m, tsi_units *all)
 {
-    tsi_unit *u = m->unit;
-    if (u && !u->all) {
+    for (tsi_unit *u = m->unit; u && !u->all; u = u->beside) {
         size_t bytes = (size_t)(all->unit_count + 1) * sizeof(tsi_unit *);
         tsi_unit **grown = tsi_realloc(all->unit, bytes);
         if (!grown) return tsi_fail_memory("the units of a tree", bytes);
@@ -73,80 +77,176 @@ void tsi_units_leave(tsi_unit *u)
     for (int64_t i = 0; i < all->unit_count; i++) /* what is named in a list goes with its tree */
         all->unit[i]->ahead[0].count = all->unit[i]->ahead[1].count = 0;
     if (all->reducing == u) all->reducing = NULL;
-    all->order_count = all->at = all->known = 0;
+    tsi_units_forget(all);
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
+        all->order[i].count = 0;
     u->all = NULL;
     if (--all->references > 0) return;
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
+        tsi_free(all->order[i].event);
+    tsi_free(all->noted.event);
     tsi_free(all->unit);
-    tsi_free(all->order);
     tsi_free(all);
 }
 
-/* ---- the order ------------------------------------------------------------------------------- */
+/* ---- orders that are kept -------------------------------------------------------------------- */
 
-static ts_status note(tsi_units *all, tsi_unit_event event)
+static ts_status note(tsi_unit_order *order, tsi_unit_event event)
 {
-    if (all->order_count == all->order_capacity) {
-        int64_t capacity = all->order_capacity ? 2 * all->order_capacity : 64;
-        tsi_unit_event *grown = tsi_realloc(all->order, (size_t)capacity * sizeof *grown);
-        if (!grown) return tsi_fail_memory("the order of units", (size_t)capacity * sizeof *grown);
-        all->order = grown;
-        all->order_capacity = capacity;
-    }
-    all->order[all->order_count++] = event;
+    TSI_TRY(tsi_room(&order->event, order->count, &order->capacity, sizeof *order->event,
+                     "the order of units"));
+    order->event[order->count++] = event;
     return TS_OK;
 }
 
-static bool is_at(const tsi_units *all, int64_t place, tsi_unit_event event)
+static bool is_at(const tsi_unit_order *order, int64_t place, tsi_unit_event event)
 {
-    return place < all->order_count && all->order[place].unit == event.unit &&
-           all->order[place].phase == event.phase;
+    return order && place < order->count && order->event[place].unit == event.unit &&
+           order->event[place].phase == event.phase;
 }
+
+/* Does it begin with all that was noted? */
+static bool begins_alike(const tsi_unit_order *order, const tsi_unit_order *noted)
+{
+    for (int64_t i = noted->count - 1; i >= 0; i--) /* they differ at the end, if at all */
+        if (!is_at(order, i, noted->event[i])) return false;
+    return order->count > 0;
+}
+
+/* Of the orders that begin as this step did the one of its shapes, else the latest; or NULL. */
+static tsi_unit_order *find_order(tsi_units *all)
+{
+    tsi_unit_order *best = NULL;
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++) {
+        tsi_unit_order *order = &all->order[i];
+        if (!begins_alike(order, &all->noted)) continue;
+        bool same = order->shapes == all->noted.shapes;
+        bool best_same = best && best->shapes == all->noted.shapes;
+        if (!best || same > best_same || (same == best_same && order->used > best->used))
+            best = order;
+    }
+    return best;
+}
+
+/* A step has ended: its order is kept, in the place of the one that was not used for longest. */
+static void keep_order(tsi_units *all)
+{
+    tsi_unit_order *place = &all->order[0];
+    if (all->noted.count == 0) return;
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++) {
+        tsi_unit_order *order = &all->order[i];
+        bool same = order->count == all->noted.count && begins_alike(order, &all->noted);
+        if (same || order->used < place->used) place = order;
+        if (same) break;
+    }
+    tsi_unit_order former = *place;
+    *place = all->noted;
+    place->used = ++all->clock;
+    all->noted = former; /* its room serves the next step */
+    all->noted.count = 0;
+}
+
+/* Has every unit that was called had its backward? */
+static bool is_whole(const tsi_unit_order *order)
+{
+    int64_t open = 0;
+    for (int64_t i = 0; i < order->count; i++)
+        open += (order->event[i].phase == TSI_UNIT_FORWARD) -
+                (order->event[i].phase == TSI_UNIT_BACKWARD);
+    return open == 0;
+}
+
+void tsi_units_forget(tsi_units *all)
+{
+    if (is_whole(&all->noted)) keep_order(all); /* it had ended */
+    all->noted.count = 0;
+    all->followed = NULL;
+    all->at = 0;
+}
+
+const tsi_unit_order *tsi_units_order(const tsi_units *all)
+{
+    const tsi_unit_order *latest = all->followed;
+    for (int32_t i = 0; !all->followed && i < TSI_UNIT_ORDERS; i++)
+        if (all->order[i].count > 0 && (!latest || all->order[i].used > latest->used))
+            latest = &all->order[i];
+    return latest;
+}
+
+/* ---- following one --------------------------------------------------------------------------- */
 
 /* What is on its way for another unit than this one is not wanted. */
 static ts_status drop_coming(const tsi_units *all, const tsi_unit *but)
 {
     for (int64_t i = 0; i < all->unit_count; i++)
-        if (all->unit[i] != but && all->unit[i]->state == TSI_UNIT_COMING)
+        if (!tsi_units_beside(all->unit[i], but) && all->unit[i]->state == TSI_UNIT_COMING)
             TSI_TRY(tsi_unit_drop(all->unit[i], false));
     return TS_OK;
 }
 
-static ts_status leave_order(tsi_units *all, const tsi_unit *u)
+static void say_left(tsi_units *all, const tsi_unit *u)
 {
     if (!all->said)
         tsi_log(TSI_LOG_WARN,
                 "fsdp: unit %s comes where another one was expected: units are gathered when they "
-                "are called until the order is known again",
+                "are called until the step ends",
                 u->name);
     all->said = 1;
     all->stats.orders++;
-    all->known = 0;
-    all->order_count = all->at = 0;
-    return drop_coming(all, u);
 }
 
-/* Notes the event, or finds it where it is expected; all->at is what comes next. */
-static ts_status follow(tsi_units *all, tsi_unit_event event, bool notes)
+static bool ends_in_backward(const tsi_unit_order *noted)
 {
-    bool first = is_at(all, 0, event);
-    bool ended = all->order_count > 0 && all->order[all->order_count - 1].phase != TSI_UNIT_FORWARD;
-    if (!all->known && first && ended) {
-        all->known = 1;
-        all->at = 0;
-    }
-    if (all->known && is_at(all, all->at, event)) {
+    return noted->count > 0 && noted->event[noted->count - 1].phase != TSI_UNIT_FORWARD;
+}
+
+static bool begins_one(const tsi_units *all, tsi_unit_event event)
+{
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
+        if (is_at(&all->order[i], 0, event)) return true;
+    return false;
+}
+
+/* An event of a step; after it all->followed says at all->at what comes next, if it is known. */
+static ts_status follow(tsi_units *all, tsi_unit_event event)
+{
+    bool begins = event.phase == TSI_UNIT_FORWARD && ends_in_backward(&all->noted);
+    if (begins) keep_order(all);
+    if (begins) all->followed = NULL;
+    if (all->noted.count == 0) all->noted.shapes = event.unit->shapes;
+    TSI_TRY(note(&all->noted, event));
+    bool expected = all->followed && all->at == all->noted.count - 1;
+    if (expected && is_at(all->followed, all->at, event)) {
         all->at++;
         return TS_OK;
     }
-    if (all->known && first) { /* the last one ended early, or was an evaluation */
-        all->at = 1;
-        return drop_coming(all, event.unit);
+    const tsi_unit_order *former = all->followed;
+    all->followed = find_order(all);
+    /* The last one had no backward. */
+    bool again = former && !all->followed && is_at(&all->noted, 0, event);
+    if (again) {
+        all->noted.event[0] = event;
+        all->noted.count = 1;
+        all->noted.shapes = event.unit->shapes;
+        all->followed = find_order(all);
     }
-    if (all->known) {
-        if (!notes) return TS_OK;
-        TSI_TRY(leave_order(all, event.unit));
+    all->at = all->noted.count;
+    if (all->followed) all->followed->used = ++all->clock;
+    if (former && !all->followed) say_left(all, event.unit);
+    return begins || former ? drop_coming(all, event.unit) : TS_OK;
+}
+
+/* The same of a call without a tape, which leaves no trace. */
+static ts_status look_along(tsi_units *all, tsi_unit_event event)
+{
+    if (!all->followed) all->followed = find_order(all);
+    if (is_at(all->followed, all->at, event)) {
+        all->at++;
+        return TS_OK;
     }
-    return notes ? note(all, event) : TS_OK;
+    if (!all->followed) return TS_OK;
+    all->at = is_at(all->followed, 0, event) ? 1 : all->followed->count;
+    return drop_coming(all, event.unit);
 }
 
 /* Units of one shape look alike to an exchange: ranks that call them in different orders would mix
@@ -157,8 +257,9 @@ ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
     enum { FIRST_CALLS = 2 };
     const tsi_units *all = u->all;
     tsi_unit_event event = { .unit = u, .phase = phase };
-    bool expected = all->known && (is_at(all, all->at, event) || is_at(all, 0, event));
-    if (u->agreed >= FIRST_CALLS && (expected || !all->known)) return TS_OK;
+    bool known = tsi_units_order(all) != NULL;
+    bool expected = is_at(all->followed, all->at, event) || begins_one(all, event);
+    if (u->agreed >= FIRST_CALLS && (expected || !known)) return TS_OK;
     ts_group *group = u->axes_cut ? tsi_mesh_axes_group(u->mesh, u->axes_cut) : NULL;
     if (!group) return ts_rank_status(u->rank);
     if (ts_group_size(group) < 2) return TS_OK;
@@ -173,22 +274,25 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
     tsi_units *all = u->all;
     if (u->options.prefetch_off) return TS_OK; /* nobody asks for the order */
     bool notes = phase != TSI_UNIT_FORWARD || tsi_tape_recording(u->rank);
-    TSI_TRY(follow(all, (tsi_unit_event){ .unit = u, .phase = phase }, notes));
-    const tsi_unit_ahead *ahead = &u->ahead[phase != TSI_UNIT_FORWARD];
+    tsi_unit_event event = { .unit = u, .phase = phase };
+    TSI_TRY(notes ? follow(all, event) : look_along(all, event));
+    /* Units of a module side by side follow what was said of the first. */
+    const tsi_unit *first = u->module[0]->unit;
+    const tsi_unit_ahead *ahead = &first->ahead[phase != TSI_UNIT_FORWARD];
     for (int64_t i = 0; i < ahead->count; i++)
-        TSI_TRY(tsi_unit_gather(ahead->unit[i]));
+        TSI_TRY(tsi_unit_gather_all(ahead->unit[i]));
     if (ahead->count > 0) return TS_OK;
-    if (!all->known || all->at >= all->order_count) return TS_OK;
-    tsi_unit *next = all->order[all->at].unit;
+    if (!all->followed || all->at >= all->followed->count) return TS_OK;
+    tsi_unit_event next = all->followed->event[all->at];
     /* Without a tape there is no backward to prepare. */
-    if (!notes && all->order[all->at].phase != TSI_UNIT_FORWARD) return TS_OK;
-    return tsi_unit_gather(next);
+    if (!notes && next.phase != TSI_UNIT_FORWARD) return TS_OK;
+    return tsi_unit_gather_all(next.unit);
 }
 
 bool tsi_units_turns(const tsi_unit *u)
 {
-    const tsi_units *all = u->all;
-    return all && all->known &&
-           is_at(all, all->at,
-                 (tsi_unit_event){ .unit = (tsi_unit *)(uintptr_t)u, .phase = TSI_UNIT_BACKWARD });
+    const tsi_unit_order *order = u->all ? u->all->followed : NULL;
+    if (!order || u->all->at >= order->count) return false;
+    const tsi_unit_event *next = &order->event[u->all->at];
+    return next->phase == TSI_UNIT_BACKWARD && tsi_units_beside(next->unit, u);
 }

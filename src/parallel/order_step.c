@@ -16,6 +16,7 @@
 
 typedef struct walk { /* of one rank */
     const tsi_units *all;
+    const tsi_unit_order *order;
     tsi_step *step;
     int64_t rank;
     int64_t coord[TS_NDIM_MAX];
@@ -186,31 +187,42 @@ static int64_t place_of(const tsi_units *all, const tsi_unit *u)
     return i;
 }
 
-static bool comes_again(const tsi_units *all, int64_t at, int32_t phase)
+static bool comes_again(const tsi_unit_order *order, int64_t at, int32_t phase)
 {
-    for (int64_t i = at + 1; i < all->order_count; i++)
-        if (all->order[i].unit == all->order[at].unit && all->order[i].phase == phase) return true;
+    const tsi_unit_event *event = order->event;
+    for (int64_t i = at + 1; i < order->count; i++)
+        if (event[i].unit == event[at].unit && event[i].phase == phase) return true;
     return false;
+}
+
+/* Does the backward of the same modules come next? */
+static bool turns_at(const tsi_unit_order *order, int64_t at)
+{
+    const tsi_unit_event *own = &order->event[at], *next = own + 1;
+    return at + 1 < order->count && next->phase == TSI_UNIT_BACKWARD &&
+           tsi_units_beside(next->unit, own->unit);
 }
 
 static ts_status event(walk *w, int64_t at)
 {
     const tsi_units *all = w->all;
-    const tsi_unit *u = all->order[at].unit;
-    int32_t phase = all->order[at].phase;
+    const tsi_unit_event *own = &w->order->event[at];
+    const tsi_unit_event *next = at + 1 < w->order->count ? own + 1 : NULL;
+    const tsi_unit *u = own->unit;
+    int32_t phase = own->phase;
     int64_t unit = place_of(all, u);
-    bool was_whole = w->state[unit] == TSI_UNIT_WHOLE, last = !comes_again(all, at, phase);
+    bool was_whole = w->state[unit] == TSI_UNIT_WHOLE, last = !comes_again(w->order, at, phase);
     TSI_TRY(gather(w, unit));
-    if (at + 1 < all->order_count && !u->options.prefetch_off)
-        TSI_TRY(gather(w, place_of(all, all->order[at + 1].unit)));
+    for (const tsi_unit *n = next && !u->options.prefetch_off ? next->unit : NULL; n; n = n->beside)
+        TSI_TRY(gather(w, place_of(all, n)));
     if (!was_whole) TSI_TRY(wait_for(w, unit, WHOLE));
     w->state[unit] = TSI_UNIT_WHOLE;
     TSI_TRY(compute(w, unit, phase, phase == TSI_UNIT_BACKWARD && last));
     if (phase == TSI_UNIT_BACKWARD && last) TSI_TRY(reduce(w, unit));
-    bool next = at + 1 < all->order_count && all->order[at + 1].unit == u;
+    bool turns = phase == TSI_UNIT_FORWARD && turns_at(w->order, at);
     bool stays = phase == TSI_UNIT_AGAIN ||
                  (phase == TSI_UNIT_FORWARD &&
-                  (u->options.reshard == TS_RESHARD_NO || (next && !u->options.reshard)));
+                  (u->options.reshard == TS_RESHARD_NO || (turns && !u->options.reshard)));
     return stays ? TS_OK : let_go(w, unit, WHOLE);
 }
 
@@ -255,7 +267,7 @@ static ts_status walk_rank(walk *w)
         int32_t unused;
         TSI_TRY(value_of(w, i, SHARD, &unused));
     }
-    for (int64_t at = 0; at < w->all->order_count; at++)
+    for (int64_t at = 0; at < w->order->count; at++)
         TSI_TRY(event(w, at));
     return end_reduction(w);
 }
@@ -263,10 +275,11 @@ static ts_status walk_rank(walk *w)
 ts_status tsi_units_step(const tsi_units *all, tsi_step **out)
 {
     *out = NULL;
-    if (all->unit_count == 0 || !all->known)
+    const tsi_unit_order *order = tsi_units_order(all);
+    if (all->unit_count == 0 || !order)
         return TSI_FAIL(TS_ERR_STATE, "fsdp: the order of units is not known yet");
     const ts_mesh *mesh = all->unit[0]->mesh;
-    walk w = { .all = all, .reducing = -1 };
+    walk w = { .all = all, .order = order, .reducing = -1 };
     w.state = tsi_calloc((size_t)all->unit_count, sizeof *w.state);
     ts_status status = w.state ? tsi_step_create(mesh->desc->count, &w.step)
                                : tsi_fail_memory("states of units", sizeof *w.state);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unit.h - units of sharded data parallelism.
  *
- *   fsdp.c      making units, and the calls of tessera/parallel.h
+ *   fsdp.c      making units, and what they do when their modules are called
+ *   by_hand.c   what a program does with them itself
  *   shards.c    where the parameters of a unit lie, cut and whole
  *   gather.c    from cut to whole and back
  *   shared.c    the same without a copy, where ranks are threads of one process
@@ -9,6 +10,8 @@
  *   used.c      gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
  *   order_step.c that order as a value: printed, proved, simulated
+ *   casts.c     dtypes of what goes into a unit's modules and comes out
+ *   watch.c     what all this costs the host
  *
  *            gather            bind            unbind + drop
  *   CUT ------------> COMING --------> WHOLE ----------------> CUT
@@ -58,17 +61,23 @@ typedef struct tsi_unit {
     char *name;    /* full, for sentences */
     ts_module **module;
     int32_t module_count, said;
-    int32_t agreed, reserved;                /* calls that the ranks agreed on */
+    int32_t agreed;                          /* calls that the ranks agreed on */
+    int32_t has_left;                        /* axes_left counts */
     int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
     tsi_unit_state state;
-    int32_t users;     /* calls that are going on */
-    uint32_t axes_cut; /* of the mesh */
+    uint64_t shapes;              /* of the inputs of its last call */
+    int32_t users;                /* calls that are going on */
+    uint32_t axes_cut;            /* of the mesh */
+    uint32_t axes_own, axes_left; /* of its options; of a parameter that was left to one beside */
     int32_t all_reduce, reshard_backward;
     ts_fsdp_options options;
     tsi_unit_ahead ahead[2]; /* forward, backward */
     struct tsi_units *all;   /* of the tree; NULL: not called yet */
+    /* The next unit of the same modules, of parameters that other axes cut; or NULL. Modules know
+     * the first one. */
+    struct tsi_unit *beside;
     /* Where ranks share the storage of shards (shared.c). */
     ts_group *group;     /* borrowed: who shares it */
     tsi_shared *shared;  /* retained, or NULL */
@@ -81,6 +90,7 @@ typedef struct tsi_unit {
     const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
     ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
+    tsi_leaf **leaves;
     ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 
@@ -93,18 +103,28 @@ typedef struct tsi_unit_event {
     tsi_unit *unit;
     int32_t phase, reserved;
 } tsi_unit_event;
+enum { TSI_UNIT_ORDERS = 8 };
+typedef struct tsi_unit_order { /* of a step */
+    tsi_unit_event *event;
+    int64_t count, capacity; /* count 0: there is none */
+    uint64_t shapes;         /* of the inputs of its first unit, when it was last used */
+    int64_t used;            /* by tsi_units.clock */
+} tsi_unit_order;
 /* The units of a tree, found at the first call; shared by them. */
 typedef struct tsi_units {
     int64_t references; /* units that point here */
     tsi_unit **unit;
     int64_t unit_count;
-    tsi_unit_event *order; /* of a step */
-    int64_t order_count, order_capacity;
-    int64_t at;         /* events of it that have come in this step */
-    int32_t known;      /* the order is complete: it is followed */
-    int32_t said;       /* that it was left */
+    tsi_unit_order order[TSI_UNIT_ORDERS]; /* of steps that have ended */
+    tsi_unit_order noted;                  /* of this step so far */
+    tsi_unit_order *followed;              /* one of them; NULL: none begins as this step did */
+    int64_t at;                            /* events of it that have come */
+    int64_t clock;
+    int32_t said;       /* that no order was as the step */
     tsi_unit *reducing; /* whose gradients are on their way, or NULL */
-    int64_t waited_ns;  /* for peers: at fences, and for gradients on their way */
+    int32_t timed;      /* TS_FSDP_TIMES */
+    int64_t read_ns;    /* what reading the thread's clock takes */
+    int64_t aside_ns;   /* processor time of waits, which helps to move: no part of the schedule */
     ts_fsdp_stats stats;
 } tsi_units;
 
@@ -113,12 +133,15 @@ typedef struct tsi_units {
 ts_status tsi_unit_place(tsi_unit *u);
 
 /* ---- fsdp.c */
+/* The full name of a module for sentences, in `out`. */
+const char *tsi_unit_title(const ts_module *m, char *out, size_t size);
 ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sharding *const *to,
                                int32_t count, ts_tensor *const *out);
 
 /* ---- gather.c */
-ts_status tsi_unit_gather(tsi_unit *u); /* CUT -> COMING; else nothing */
-ts_status tsi_unit_bind(tsi_unit *u);   /* -> WHOLE */
+ts_status tsi_unit_gather(tsi_unit *u);     /* CUT -> COMING; else nothing */
+ts_status tsi_unit_gather_all(tsi_unit *u); /* with those beside it */
+ts_status tsi_unit_bind(tsi_unit *u);       /* -> WHOLE */
 ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
 void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a step was abandoned */
@@ -153,7 +176,32 @@ ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase);
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
 /* Does backward begin with this unit, as far as is known? */
 bool tsi_units_turns(const tsi_unit *u);
+void tsi_units_forget(tsi_units *all); /* the step was abandoned */
+/* The order that is followed, or the one of the last step; NULL: none is known. */
+const tsi_unit_order *tsi_units_order(const tsi_units *all);
 void tsi_units_leave(tsi_unit *u); /* u->all is NULL after it */
+static inline bool tsi_units_beside(const tsi_unit *a, const tsi_unit *b) /* or the same */
+{
+    return a->module[0] == b->module[0];
+}
+
+/* ---- casts.c */
+ts_status tsi_unit_check_casts(const tsi_unit *u);
+ts_status tsi_unit_input(ts_module *m, ts_tensor *const *in, int32_t count, ts_tensor **out);
+ts_status tsi_unit_output(ts_module *m, ts_tensor **output);
+
+/* ---- watch.c */
+/* Between begin and end this rank's thread works for the schedule, but inside of waits. Begin
+ * before the tree is known (u->all is NULL) counts nothing. */
+typedef struct tsi_watch {
+    int64_t wall_ns, thread_ns, aside_ns;
+} tsi_watch;
+void tsi_watch_set(tsi_units *all, bool timed);
+tsi_watch tsi_watch_begin(const tsi_unit *u);
+void tsi_watch_end(const tsi_unit *u, const tsi_watch *w);
+/* Of a wait for peers or for what they send; accepts NULL. */
+int64_t tsi_watch_wait(const tsi_units *all);
+void tsi_watch_waited(tsi_units *all, int64_t begin);
 
 /* ---- order_step.c */
 /* What all ranks of the mesh do in a step, by the order that is known; the caller destroys it. */

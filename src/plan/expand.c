@@ -609,10 +609,3 @@ ts_status tsi_expand_next(tsi_expand_search *s, tsi_expansion *out)
     }
     return TS_ERR_POLICY;
 }
-
-ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out)
-{
-    ts_status status;
-    tsi_expand_search *search = tsi_expand_begin(request, arena, &status);
-    return search ? tsi_expand_next(search, out) : status;
-}

@@ -61,11 +61,9 @@ typedef struct tsi_expand_search tsi_expand_search; /* arena memory */
  * on some axis (then *status is TS_ERR_POLICY, not recorded). */
 tsi_expand_search *tsi_expand_begin(const tsi_expand_request *request, tsi_arena *arena,
                                     ts_status *status);
-/* The next legal combination, cheapest first; TS_ERR_POLICY (not recorded): there is none. */
+/* The next legal combination, cheapest first; TS_ERR_POLICY: there is none, mostly since in_place
+ * leaves none (recorded by the caller, who knows the operator). */
 ts_status tsi_expand_next(tsi_expand_search *search, tsi_expansion *out);
-/* The first of them. TS_ERR_POLICY where in_place leaves no legal combination (recorded by the
- * caller, who knows the operator). */
-ts_status tsi_expand(const tsi_expand_request *request, tsi_arena *arena, tsi_expansion *out);
 /* The role a placement has; TSI_ROLE_NONE for a p-norm, which fits no rule. */
 tsi_role tsi_role_of(const ts_placement *place);
 

@@ -13,6 +13,7 @@
 #include "base/compiler.h"
 #include "base/error.h"
 #include "base/intmath.h"
+#include "plan/step_wide.h"
 
 #define ACTION_NAME(name, text, class_, once) #text,
 const char *const tsi_action_names[] = { TSI_ACTION_LIST(ACTION_NAME) NULL };
@@ -21,7 +22,7 @@ const char *const tsi_action_names[] = { TSI_ACTION_LIST(ACTION_NAME) NULL };
 const char *const tsi_step_memory_names[] = { TSI_STEP_MEMORY_LIST(MEMORY_NAME) NULL };
 #undef MEMORY_NAME
 const char *const tsi_life_names[] = { "value", "takes", "leaves", "holds", NULL };
-const char *const tsi_touch_names[] = { "reads", "writes", "makes", "frees", NULL };
+const char *const tsi_touch_names[] = { "reads", "writes", "makes", "frees", "views", NULL };
 
 tsi_action_class tsi_action_class_of(int32_t kind)
 {
@@ -62,10 +63,12 @@ void tsi_step_destroy(tsi_step *step)
         tsi_free(step->list[r].value);
         tsi_free(step->list[r].action);
         tsi_free(step->list[r].touch);
+        tsi_free(step->list[r].form);
         tsi_map_release(&step->list[r].values);
     }
     tsi_free(step->list);
     tsi_free(step->group);
+    tsi_wide_destroy(step->wide);
     tsi_map_release(&step->names);
     tsi_arena_release(&step->memory);
     tsi_free(step);
@@ -114,6 +117,12 @@ static ts_status list_for(tsi_step *step, int64_t rank, tsi_step_list **out)
     return TS_OK;
 }
 
+ts_status tsi_step_list_make(tsi_step *step, int64_t rank)
+{
+    tsi_step_list *list;
+    return list_for(step, rank, &list);
+}
+
 /* ---- names, queues, groups ------------------------------------------------------------------- */
 
 static bool text_equal(const void *value, const void *wanted)
@@ -143,6 +152,11 @@ ts_status tsi_step_name(tsi_step *step, const char *text, const char **out)
         return tsi_fail_memory("a name of a step", strlen(text) + 1);
     *out = copy;
     return TS_OK;
+}
+
+const char *tsi_step_find_name(const tsi_step *step, const char *text)
+{
+    return tsi_map_find(&step->names, tsi_hash_text(1, text), text_equal, text);
 }
 
 ts_status tsi_step_queue(tsi_step *step, const char *name, int32_t *out)
@@ -209,9 +223,19 @@ ts_status tsi_step_group_of(tsi_step *step, const char *name, const int32_t *mem
         !grow(&step->group, step->group_count, 1, &step->group_capacity, sizeof *step->group))
         return tsi_fail_memory("a group of a step", bytes);
     memcpy(copy, member, bytes);
-    step->group[step->group_count] = (tsi_step_group){ own, copy, (int32_t)count };
+    step->group[step->group_count] =
+        (tsi_step_group){ own, copy, (int32_t)count, count, member[0], member[count - 1], NULL };
     step->member_count += count;
     *out = step->group_count++;
+    return TS_OK;
+}
+
+ts_status tsi_step_group_along(tsi_step *step, int32_t group, const char *axes)
+{
+    const char *own;
+    TSI_ASSERT(group >= 0 && group < step->group_count);
+    TSI_TRY(tsi_step_name(step, axes, &own));
+    step->group[group].along = own;
     return TS_OK;
 }
 
@@ -225,7 +249,7 @@ static uint64_t pointer_key(const char *own)
 
 int32_t tsi_step_find_value(const tsi_step *step, int64_t rank, const char *name)
 {
-    const char *own = tsi_map_find(&step->names, tsi_hash_text(1, name), text_equal, name);
+    const char *own = tsi_step_find_name(step, name);
     const tsi_step_list *list = tsi_step_list_of(step, rank);
     void *found = own ? tsi_map_find(&list->values, pointer_key(own), NULL, NULL) : NULL;
     return (int32_t)((intptr_t)found - 1);
@@ -242,6 +266,8 @@ ts_status tsi_step_value(tsi_step *step, int64_t rank, const tsi_value *value, i
         value->life < 0 || value->life >= TSI_LIFE_COUNT)
         return TSI_FAIL(TS_ERR_ARG, "step: value %s has %lld bytes, memory %d, life %d", own,
                         (long long)value->bytes, value->memory, value->life);
+    const char *form = NULL;
+    if (value->form) TSI_TRY(tsi_step_name(step, value->form, &form));
     int32_t found = tsi_step_find_value(step, rank, own);
     if (found >= 0) {
         const tsi_value *old = &list->value[found];
@@ -261,6 +287,7 @@ ts_status tsi_step_value(tsi_step *step, int64_t rank, const tsi_value *value, i
         return tsi_fail_memory("a value of a step", sizeof *list->value);
     list->value[list->value_count] = *value;
     list->value[list->value_count].name = own;
+    list->value[list->value_count].form = form;
     *out = list->value_count++;
     return TS_OK;
 }
@@ -286,13 +313,15 @@ static ts_status check_partners(const tsi_step *step, int64_t rank, const tsi_ac
     const char *name = tsi_action_names[a->kind];
     bool pair = tsi_action_class_of(a->kind) == TSI_CLASS_PAIR;
     bool collective = tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE;
-    if (pair != (a->peer >= 0) || a->peer >= step->rank_count || a->peer == rank)
+    bool wide = step->wide && a->away != 0 && a->peer < 0; /* by distance */
+    if (pair != (a->peer >= 0 || wide) || a->peer >= step->rank_count || a->peer == rank)
         return TSI_FAIL(TS_ERR_ARG, "step: %s of rank %lld has peer %d; %s", name, (long long)rank,
                         a->peer, pair ? "it needs another rank" : "it has none");
     if (collective != (a->group >= 0) || a->group >= step->group_count)
         return TSI_FAIL(TS_ERR_ARG, "step: %s of rank %lld has group %d; %s", name, (long long)rank,
                         a->group, collective ? "it needs one of the step's" : "it has none");
-    if (collective && !is_member(&step->group[a->group], rank))
+    if (collective && !tsi_step_is_family(step, a->group) &&
+        !is_member(&step->group[a->group], rank))
         return TSI_FAIL(TS_ERR_ARG,
                         "step: rank %lld takes part in a %s over group %s, of which it "
                         "is no member",
@@ -339,28 +368,52 @@ static ts_status check_touches(const tsi_step_list *list, const tsi_action *a,
     return TS_OK;
 }
 
+/* Room for one action and what it touches. */
+static bool room_for(tsi_step_list *list, int32_t count)
+{
+    return list->action_count < INT32_MAX - 1 &&
+           grow(&list->action, list->action_count, 1, &list->action_capacity,
+                sizeof *list->action) &&
+           grow(&list->touch, list->touch_count, count, &list->touch_capacity,
+                sizeof *list->touch) &&
+           grow(&list->form, list->touch_count, count, &list->form_capacity, sizeof *list->form);
+}
+
 ts_status tsi_step_append(tsi_step *step, int64_t rank, const tsi_action *action,
                           const tsi_touch *touch, int32_t count)
+{
+    return tsi_step_append_as(step, rank, action, touch, NULL, count);
+}
+
+ts_status tsi_step_append_as(tsi_step *step, int64_t rank, const tsi_action *action,
+                             const tsi_touch *touch, const char *const *form, int32_t count)
 {
     tsi_step_list *list;
     TSI_TRY(list_for(step, rank, &list));
     TSI_TRY(check_action(step, rank, action));
     TSI_TRY(check_touches(list, action, touch, count));
-    const char *what = NULL;
+    const char *what = NULL, *place = NULL, *seen;
     if (action->what) TSI_TRY(tsi_step_name(step, action->what, &what));
-    if (list->action_count == INT32_MAX - 1 ||
-        !grow(&list->action, list->action_count, 1, &list->action_capacity, sizeof *list->action) ||
-        !grow(&list->touch, list->touch_count, count, &list->touch_capacity, sizeof *list->touch))
-        return tsi_fail_memory("an action of a step", sizeof *list->action);
+    if (action->place) TSI_TRY(tsi_step_name(step, action->place, &place));
+    for (int32_t i = 0; form && i < count; i++)
+        if (form[i]) TSI_TRY(tsi_step_name(step, form[i], &seen));
+    if (!room_for(list, count)) return tsi_fail_memory("an action of a step", sizeof *list->action);
     tsi_action *own = &list->action[list->action_count++];
     *own = *action;
     own->what = what;
+    own->place = place;
     own->us = action->us < 0 ? -1 : action->us;
     own->touch_first = list->touch_count;
     own->touch_count = count;
-    for (int32_t how = 0; how < TSI_TOUCH_COUNT; how++)
-        for (int32_t i = 0; i < count; i++)
-            if (touch[i].how == how) list->touch[list->touch_count++] = touch[i];
+    for (int32_t how = 0; how < TSI_TOUCH_COUNT; how++) {
+        for (int32_t i = 0; i < count; i++) {
+            if (touch[i].how != how) continue;
+            seen = NULL; /* it is there: entered above */
+            if (form && form[i]) TSI_TRY(tsi_step_name(step, form[i], &seen));
+            list->form[list->touch_count] = seen;
+            list->touch[list->touch_count++] = touch[i];
+        }
+    }
     return TS_OK;
 }
 
@@ -374,8 +427,11 @@ static ts_status join_action(const tsi_step *from, int64_t rank, const tsi_actio
     if (a->group >= 0) {
         const tsi_step_group *group = &from->group[a->group];
         TSI_TRY(tsi_step_group_of(to, group->name, group->member, group->count, &action.group));
+        if (group->along) TSI_TRY(tsi_step_group_along(to, action.group, group->along));
     }
-    return tsi_step_append(to, rank, &action, tsi_step_touches(list, a), a->touch_count);
+    return tsi_step_append_as(to, rank, &action, tsi_step_touches(list, a),
+                              a->touch_count > 0 ? list->form + a->touch_first : NULL,
+                              a->touch_count);
 }
 
 static ts_status join_list(const tsi_step *from, int64_t rank, tsi_step *to)
@@ -388,6 +444,7 @@ static ts_status join_list(const tsi_step *from, int64_t rank, tsi_step *to)
     }
     for (int32_t i = 0; i < list->action_count; i++)
         TSI_TRY(join_action(from, rank, &list->action[i], to));
+    if (rank < to->list_count) to->list[rank].peak = list->peak;
     return TS_OK;
 }
 

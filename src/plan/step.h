@@ -17,6 +17,13 @@
  * Memory is counted in the order of issue: what an action makes is there from its line on, what it
  * frees is gone after it. Only actions of `main` free, so the peak depends on no clock.
  *
+ * Placements. A touch may say in which form it sees its value ("fsdp:S(0)|tp:R"); a value has the
+ * forms that were made, written or viewed. So an edge between two actions can be checked without
+ * running either.
+ *
+ * Many ranks. In a wide step (step_wide.c) a list stands for all ranks that do the same, groups are
+ * families that every rank has one of, and peers are said by distance.
+ *
  * A step knows no address, no time of day and no rank's state. It prints and parses to itself
  * (docs/steps.md has the grammar). FSDP, pipelines and recordings of a running step are written in
  * this form, and everything that is asked about them is asked here. */
@@ -102,8 +109,9 @@ typedef enum tsi_life {
 typedef struct tsi_value { /* of one rank */
     const char *name;      /* of the step */
     int64_t bytes;
-    int32_t memory; /* tsi_step_memory */
-    int32_t life;   /* tsi_life */
+    int32_t memory;   /* tsi_step_memory */
+    int32_t life;     /* tsi_life */
+    const char *form; /* before the step; NULL: not said */
 } tsi_value;
 
 typedef enum tsi_touch_how {
@@ -111,6 +119,7 @@ typedef enum tsi_touch_how {
     TSI_WRITES, /* changes what is there */
     TSI_MAKES,  /* allocates and fills */
     TSI_FREES,
+    TSI_VIEWS, /* gives what is there another form */
     TSI_TOUCH_COUNT
 } tsi_touch_how;
 
@@ -121,12 +130,15 @@ typedef struct tsi_touch {
 
 typedef struct tsi_action {
     const char *what;     /* module or tensor; NULL: none. Of the step once it is appended. */
+    const char *place;    /* in the source, "model.c:12"; NULL: not known. Of the step, too. */
     int32_t kind;         /* tsi_action_kind */
     int32_t queue;        /* 0: main */
     int32_t stage, micro; /* -1: none */
     int32_t peer;         /* of a send or receive: the other rank; -1: none */
     int32_t group;        /* of a collective; -1: none */
     int32_t channel;
+    int32_t away;   /* in wide steps: the other rank is so many behind this one; 0: none */
+    int32_t hidden; /* an operator moves an input for itself */
     int32_t touch_count;
     int64_t touch_first; /* in the rank's touches; set by append */
     int64_t bytes;       /* sent; of a collective: of the whole block, alike on all members; of an
@@ -143,9 +155,13 @@ typedef struct tsi_step_list { /* of one rank */
     tsi_value *value;
     tsi_action *action;
     tsi_touch *touch;
+    const char **form; /* [touch]: as which it sees the value; NULL: not said */
     int32_t value_count, action_count;
     int64_t touch_count;
-    int64_t value_capacity, action_capacity, touch_capacity;
+    int64_t value_capacity, action_capacity, touch_capacity, form_capacity;
+    int64_t peak;  /* bytes that were planned or measured; 0: not said */
+    int64_t alike; /* ranks that this list stands for beyond one; the first of them is `first` */
+    int64_t first;
     tsi_map values; /* name -> index + 1 */
 } tsi_step_list;
 
@@ -153,6 +169,8 @@ typedef struct tsi_step_group {
     const char *name;
     const int32_t *member; /* world ranks, ascending */
     int32_t count;
+    int64_t size, low, high; /* ranks that it stands for, the first and the last of them */
+    const char *along;       /* axes of a mesh, "fsdp+tp"; NULL: not said */
 } tsi_step_group;
 
 typedef struct tsi_step {
@@ -163,6 +181,8 @@ typedef struct tsi_step {
     tsi_step_list *list; /* [rank] */
     const char *queue[TSI_STEP_QUEUES];
     tsi_step_group *group;
+    struct tsi_wide *wide; /* step_wide.h; NULL: list r is rank r's */
+    bool narrowed;         /* list r stands for rank list->first and those alike */
     tsi_map names;
     tsi_arena memory; /* of names and members */
 } tsi_step;
@@ -174,11 +194,13 @@ void tsi_step_destroy(tsi_step *step); /* accepts NULL */
 ts_status tsi_step_stages(tsi_step *step, int64_t stages, int64_t micro_batches);
 /* The step's own copy of a name: no blanks, ',', '=' or '#' in it. */
 ts_status tsi_step_name(tsi_step *step, const char *text, const char **out);
+const char *tsi_step_find_name(const tsi_step *step, const char *text); /* NULL: it has none such */
 /* Index of the queue or group of that name; a new one where there is none. A group's members
  * ascend; an old name has its old members. */
 ts_status tsi_step_queue(tsi_step *step, const char *name, int32_t *out);
 ts_status tsi_step_group_of(tsi_step *step, const char *name, const int32_t *member, int64_t count,
                             int32_t *out);
+ts_status tsi_step_group_along(tsi_step *step, int32_t group, const char *axes);
 /* Index of the value of that name on the rank; a new one where there is none. Bytes, memory and
  * life must be those it has. */
 ts_status tsi_step_value(tsi_step *step, int64_t rank, const tsi_value *value, int32_t *out);
@@ -186,14 +208,31 @@ int32_t tsi_step_find_value(const tsi_step *step, int64_t rank, const char *name
 /* Copies the action to the end of the rank's list, its touches ordered by how. */
 ts_status tsi_step_append(tsi_step *step, int64_t rank, const tsi_action *action,
                           const tsi_touch *touch, int32_t count);
+/* The same, and as which they are seen: names of any step, or NULL. */
+ts_status tsi_step_append_as(tsi_step *step, int64_t rank, const tsi_action *action,
+                             const tsi_touch *touch, const char *const *form, int32_t count);
 /* A step of which list r is list r of part r, for r below `count`: recordings of single ranks. */
 ts_status tsi_step_join(tsi_step *const *part, int64_t count, tsi_step **out);
+/* The list of a rank is there, be it empty. */
+ts_status tsi_step_list_make(tsi_step *step, int64_t rank);
 /* The list of a rank; an empty one where nothing was appended. */
 const tsi_step_list *tsi_step_list_of(const tsi_step *step, int64_t rank);
 int64_t tsi_step_action_count(const tsi_step *step); /* of all ranks */
+/* The rank that is meant where a list stands for many. */
+static inline int64_t tsi_step_shown(const tsi_step *step, int64_t rank)
+{
+    return step->narrowed && rank < step->list_count ? step->list[rank].first : rank;
+}
 static inline const tsi_touch *tsi_step_touches(const tsi_step_list *list, const tsi_action *action)
 {
     return action->touch_count > 0 ? list->touch + action->touch_first : NULL;
+}
+
+/* The form of touch i of the action; NULL: not said. */
+static inline const char *tsi_step_form(const tsi_step_list *list, const tsi_action *action,
+                                        int32_t i)
+{
+    return list->form[action->touch_first + i];
 }
 
 extern const char *const tsi_action_names[]; /* NULL-terminated, like the rest */
@@ -204,6 +243,9 @@ tsi_action_class tsi_action_class_of(int32_t kind);
 
 /* ---- text (step_text.c, step_parse.c) -------------------------------------------------------- */
 void tsi_step_print(const tsi_step *step, tsi_text *text);
+/* Lines without their ends. */
+void tsi_step_print_group(const tsi_step *step, int32_t group, tsi_text *text);
+void tsi_step_print_value(const tsi_value *value, tsi_text *text);
 /* One line without its end: "send hidden micro=3 to=1 bytes=4096 reads=h.3". */
 void tsi_step_print_action(const tsi_step *step, int64_t rank, const tsi_action *action,
                            tsi_text *text);
@@ -226,15 +268,59 @@ typedef struct tsi_step_peak {
 /* `line`, if not NULL, has room for one number per action: the bytes while it runs. */
 void tsi_step_memory_of(const tsi_step *step, int64_t rank, tsi_step_peak *out, int64_t *line);
 
-/* ---- proof (step_prove.c) -------------------------------------------------------------------- */
+/* ---- checking (step_check.c and its parts) --------------------------------------------------- */
+#define TSI_FINDING_LIST(X)                                                                        \
+    X(ABSENT, absent)     /* a value is touched that nothing made */                               \
+    X(RELEASED, released) /* or that is gone */                                                    \
+    X(REMADE, remade)     /* a value is made that is there */                                      \
+    X(RACE, race)         /* two queues use a value, and no wait stands between */                 \
+    X(LIFE, life)         /* a value is not gone, or not there, at the end */                      \
+    X(UNWAITED, unwaited) /* what is left of the step is still on its way */                       \
+    X(TWICE, twice)       /* an update, a reduction ... */                                         \
+    X(STAGES, stages)     /* of a pipeline: something is missing or out of order */                \
+    X(UNMET, unmet)       /* a message or collective without its partner */                        \
+    X(MISMATCH, mismatch) /* partners say different things */                                      \
+    X(DEADLOCK, deadlock)                                                                          \
+    X(MEMORY, memory)       /* more than the cap */                                                \
+    X(PEAK, peak)           /* not what was planned */                                             \
+    X(PLACEMENT, placement) /* a value is read in a form that it does not have */                  \
+    X(UNREDUCED, unreduced) /* terms are read as if they were added up */                          \
+    X(AXIS, axis)           /* a collective over ranks that do not have what it needs */           \
+    X(HIDDEN, hidden)       /* a move that nobody asked for */
+
+typedef enum tsi_finding_kind {
+#define TSI_FINDING_ENUM(name, text) TSI_FINDING_##name,
+    TSI_FINDING_LIST(TSI_FINDING_ENUM)
+#undef TSI_FINDING_ENUM
+        TSI_FINDING_KINDS
+} tsi_finding_kind;
+extern const char *const tsi_finding_names[];
+
+typedef struct tsi_finding {
+    int32_t kind; /* tsi_finding_kind */
+    char *text;   /* owned: a sentence that names the actions and their places */
+} tsi_finding;
+
+typedef struct tsi_findings { /* zero is none */
+    tsi_finding *item;
+    int64_t count, capacity;
+    int64_t total;                 /* those that were not kept too */
+    int64_t by[TSI_FINDING_KINDS]; /* of them, by kind */
+} tsi_findings;
+enum { TSI_FINDINGS_MAX = 200 }; /* that are kept */
+void tsi_findings_release(tsi_findings *found);
+
 typedef struct tsi_step_rules {
     bool buffered;            /* a send ends without its receive; else they meet */
+    bool no_hidden;           /* operators may not move inputs for themselves */
     int64_t memory_bytes_max; /* per rank; 0: no cap */
 } tsi_step_rules;
-/* TS_OK: every value is there when it is touched and is not changed under a reader; every action
- * that must be there is, once; sends, receives and collectives pair up; no order of events ends in
- * a deadlock; memory stays within the cap. Else a sentence that names the actions. NULL: no cap,
- * sends that meet. */
+/* All that is wrong with a step, wide or not: nothing found means that every value is there when it
+ * is touched, in the form that is asked for, and is not changed under a reader; every action that
+ * must be there is, once; sends, receives and collectives pair up; no order of events ends in a
+ * deadlock; memory stays within the cap and is what was planned. NULL: no cap, sends that meet. */
+ts_status tsi_step_check(const tsi_step *step, const tsi_step_rules *rules, tsi_findings *found);
+/* TS_OK if nothing is found, else the first sentence. */
 ts_status tsi_step_prove(const tsi_step *step, const tsi_step_rules *rules);
 
 /* ---- simulation (step_simulate.c) ------------------------------------------------------------ */

@@ -11,14 +11,6 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-ts_status tsi_step_refuse(tsi_text *sentence)
-{
-    ts_status status = sentence->failed ? tsi_fail_memory("a sentence", sentence->length)
-                                        : TSI_FAIL(TS_ERR_ARG, "step: %s", sentence->data);
-    tsi_text_release(sentence);
-    return status;
-}
-
 int64_t tsi_step_graph_rank(const tsi_step_graph *graph, int32_t number)
 {
     int64_t low = 0, high = graph->step->rank_count;
@@ -159,7 +151,7 @@ enum { CYCLE_SHOWN = 8 };
 
 /* "send a (..) comes after receive b (..), which meets send b (..), which ...": from an action to
  * itself. The edges are those of the frames, each from a later action to the one it waits for. */
-static ts_status refuse_cycle(const tsi_step_graph *g, const frame *walked, int32_t count)
+static ts_status refuse_cycle(tsi_step_graph *g, const frame *walked, int32_t count)
 {
     static const char *const why[] = { "comes after", "is issued after", "is on its channel behind",
                                        "waits for", "needs" };
@@ -186,7 +178,8 @@ static ts_status refuse_cycle(const tsi_step_graph *g, const frame *walked, int3
         tsi_text_add(&text, ", which meets ");
         tsi_step_graph_cite(g, begin, &text);
     }
-    return tsi_step_refuse(&text);
+    g->broken = true;
+    return tsi_step_refuse(g->found, TSI_FINDING_DEADLOCK, &text);
 }
 
 enum { NEW, OPEN, DONE };
@@ -233,7 +226,7 @@ static ts_status order_all(tsi_step_graph *g)
     ts_status status = colour && stack && g->order
                            ? TS_OK
                            : tsi_fail_memory("the order of a step", count * sizeof *stack);
-    for (int32_t n = 0; n < g->count && status == TS_OK; n++)
+    for (int32_t n = 0; n < g->count && status == TS_OK && !g->broken; n++)
         if (g->meet[n] == n && colour[n] == NEW) status = order_from(g, n, colour, stack);
     tsi_free(colour);
     tsi_free(stack);
@@ -258,13 +251,15 @@ static ts_status number_actions(tsi_step_graph *g)
     return TS_OK;
 }
 
-ts_status tsi_step_graph_make(const tsi_step *step, bool buffered, tsi_step_graph *out)
+ts_status tsi_step_graph_make(const tsi_step *step, bool buffered, tsi_findings *found,
+                              tsi_step_graph *out)
 {
-    *out = (tsi_step_graph){ .step = step };
+    *out = (tsi_step_graph){ .step = step, .found = found };
     TSI_TRY(number_actions(out));
     for (int32_t r = 0; r < step->list_count; r++)
         TSI_TRY(rank_edges(out, r));
     TSI_TRY(tsi_step_graph_pairs(out, buffered));
+    if (out->broken) return TS_OK;
     TSI_TRY(sort_edges(out));
     return order_all(out);
 }

@@ -25,9 +25,11 @@ typedef struct tsi_step_edge {
 
 typedef struct tsi_step_graph {
     const tsi_step *step;
-    int32_t count;  /* of actions; number = first[rank] + index */
-    int32_t *first; /* [ranks + 1] */
-    int32_t *meet;  /* by number: the action that stands for its meeting */
+    tsi_findings *found; /* where sentences go; NULL: the first is an error */
+    bool broken;         /* something does not pair up */
+    int32_t count;       /* of actions; number = first[rank] + index */
+    int32_t *first;      /* [ranks + 1] */
+    int32_t *meet;       /* by number: the action that stands for its meeting */
     tsi_step_edge *edge;
     int64_t edge_count, edge_capacity;
     int64_t *edge_first; /* by number n: edges into meeting n are edge_first[n] .. [n + 1] */
@@ -36,9 +38,10 @@ typedef struct tsi_step_graph {
     tsi_arena memory;
 } tsi_step_graph;
 
-/* Fails with a sentence where actions do not pair up or the graph has a cycle. The caller releases
- * the graph, whatever was returned. */
-ts_status tsi_step_graph_make(const tsi_step *step, bool buffered, tsi_step_graph *out);
+/* Fails with a sentence where actions do not pair up or the graph has a cycle; with `found`, these
+ * go there, and the graph is broken. The caller releases the graph, whatever was returned. */
+ts_status tsi_step_graph_make(const tsi_step *step, bool buffered, tsi_findings *found,
+                              tsi_step_graph *out);
 void tsi_step_graph_release(tsi_step_graph *graph);
 int64_t tsi_step_graph_rank(const tsi_step_graph *graph, int32_t number);
 void tsi_step_graph_cite(const tsi_step_graph *graph, int32_t number, tsi_text *text);
@@ -46,7 +49,7 @@ void tsi_step_graph_cite(const tsi_step_graph *graph, int32_t number, tsi_text *
 /* ---- parts (step_pairs.c, step_graph.c) ------------------------------------------------------ */
 ts_status tsi_step_graph_pairs(tsi_step_graph *graph, bool buffered);
 ts_status tsi_step_graph_edge(tsi_step_graph *graph, int32_t from, int32_t to, tsi_edge_why why);
-/* TS_ERR_ARG with what the text says, which is released. */
-ts_status tsi_step_refuse(tsi_text *sentence);
+/* Adds the sentence to what was found; without that, TS_ERR_ARG with what it says. Releases it. */
+ts_status tsi_step_refuse(tsi_findings *found, tsi_finding_kind kind, tsi_text *sentence);
 
 #endif

@@ -26,6 +26,7 @@ typedef struct track { /* of a value; indices of actions, -1: none */
 typedef struct walk {
     const tsi_step *step;
     const tsi_step_list *list;
+    tsi_findings *found;
     int64_t rank;
     track *value;
     knowledge *known; /* [action]: when it begins */
@@ -57,15 +58,15 @@ static bool has_ended(const walk *w, const knowledge *known, int32_t index)
 /* ---- sentences ------------------------------------------------------------------------------- */
 
 /* "forward (action 3 of rank 0) reads w, " and then the reason. */
-static ts_status refuse(const walk *w, int32_t index, const tsi_touch *touch, const char *reason,
-                        int32_t other)
+static ts_status refuse(const walk *w, tsi_finding_kind kind, int32_t index, const tsi_touch *touch,
+                        const char *reason, int32_t other)
 {
     tsi_text text = { 0 };
     tsi_step_cite(w->step, w->rank, index, &text);
     tsi_text_printf(&text, " %s %s, %s", tsi_touch_names[touch->how],
                     w->list->value[touch->value].name, reason);
     if (other >= 0) tsi_step_cite(w->step, w->rank, other, &text);
-    return tsi_step_refuse(&text);
+    return tsi_step_refuse(w->found, kind, &text);
 }
 
 static ts_status refuse_race(const walk *w, int32_t index, const tsi_touch *touch, int32_t other)
@@ -77,7 +78,7 @@ static ts_status refuse_race(const walk *w, int32_t index, const tsi_touch *touc
     tsi_step_cite(w->step, w->rank, other, &text);
     tsi_text_printf(&text, " on queue %s may still use it: no wait stands between them",
                     w->step->queue[w->list->action[other].queue]);
-    return tsi_step_refuse(&text);
+    return tsi_step_refuse(w->found, TSI_FINDING_RACE, &text);
 }
 
 /* ---- touches --------------------------------------------------------------------------------- */
@@ -87,11 +88,11 @@ static ts_status check_there(const walk *w, int32_t index, const tsi_touch *touc
     const track *v = &w->value[touch->value];
     bool makes = touch->how == TSI_MAKES;
     if (makes && v->there)
-        return refuse(w, index, touch,
+        return refuse(w, TSI_FINDING_REMADE, index, touch,
                       v->written < 0 ? "which is there before the step" : "which is there since ",
                       v->written);
     if (makes || v->there) return TS_OK;
-    return refuse(w, index, touch,
+    return refuse(w, v->freed < 0 ? TSI_FINDING_ABSENT : TSI_FINDING_RELEASED, index, touch,
                   v->freed < 0 ? "which nothing above it makes" : "which is gone since ", v->freed);
 }
 
@@ -99,7 +100,7 @@ static ts_status check_race(const walk *w, int32_t index, const knowledge *known
                             const tsi_touch *touch)
 {
     const track *v = &w->value[touch->value];
-    if (touch->how == TSI_READS) {
+    if (touch->how == TSI_READS || touch->how == TSI_VIEWS) {
         bool waits = w->list->action[index].kind == TSI_ACTION_WAIT;
         return waits || has_ended(w, known, v->written) ? TS_OK
                                                         : refuse_race(w, index, touch, v->written);
@@ -175,16 +176,35 @@ static ts_status check_end(const walk *w)
         if (w->value[v].there == left) continue;
         tsi_text text = { 0 };
         tsi_text_printf(&text, "%s of rank %lld is declared as '%s' and is %s the last action",
-                        value->name, (long long)w->rank, tsi_life_names[value->life],
+                        value->name, (long long)tsi_step_shown(w->step, w->rank),
+                        tsi_life_names[value->life],
                         left ? "not there after" : "still there after");
-        return tsi_step_refuse(&text);
+        TSI_TRY(tsi_step_refuse(w->found, TSI_FINDING_LIFE, &text));
     }
     return TS_OK;
 }
 
-ts_status tsi_step_prove_order(const tsi_step *step, int64_t rank)
+/* What is there after the step is known to be written. */
+static ts_status check_waited(const walk *w)
 {
-    walk w = { .step = step, .list = tsi_step_list_of(step, rank), .rank = rank };
+    for (int32_t v = 0; v < w->list->value_count; v++) {
+        int32_t written = w->value[v].written;
+        bool left = w->list->value[v].life & TSI_LIFE_LEFT;
+        if (!left || !w->value[v].there || has_ended(w, &w->queue[0], written)) continue;
+        tsi_text text = { 0 };
+        tsi_text_printf(&text, "%s of rank %lld is left while ", w->list->value[v].name,
+                        (long long)tsi_step_shown(w->step, w->rank));
+        tsi_step_cite(w->step, w->rank, written, &text);
+        tsi_text_printf(&text, " on queue %s may still write it: nothing waits for it",
+                        w->step->queue[w->list->action[written].queue]);
+        TSI_TRY(tsi_step_refuse(w->found, TSI_FINDING_UNWAITED, &text));
+    }
+    return TS_OK;
+}
+
+ts_status tsi_step_prove_order(const tsi_step *step, int64_t rank, tsi_findings *found)
+{
+    walk w = { .step = step, .list = tsi_step_list_of(step, rank), .found = found, .rank = rank };
     size_t values = (size_t)w.list->value_count + 1, actions = (size_t)w.list->action_count + 1;
     w.value = tsi_alloc_array(values, sizeof *w.value);
     w.known = tsi_alloc_array(actions, sizeof *w.known);
@@ -198,6 +218,7 @@ ts_status tsi_step_prove_order(const tsi_step *step, int64_t rank)
     for (int32_t i = 0; i < w.list->action_count && status == TS_OK; i++)
         status = walk_action(&w, i);
     if (status == TS_OK) status = check_end(&w);
+    if (status == TS_OK) status = check_waited(&w);
     tsi_free(w.value);
     tsi_free(w.known);
     tsi_free(w.place);

@@ -77,8 +77,10 @@ static void add_channel(const tsi_step_graph *g, const entry *e, tsi_text *text)
     if (e->group >= 0)
         tsi_text_printf(text, "group %s", g->step->group[e->group].name);
     else
-        tsi_text_printf(text, "the messages from rank %d to rank %d", e->from, e->to);
-    tsi_text_printf(text, " on channel %d", e->channel);
+        tsi_text_printf(text, "the messages from rank %lld to rank %lld",
+                        (long long)tsi_step_shown(g->step, e->from),
+                        (long long)tsi_step_shown(g->step, e->to));
+    if (!g->step->narrowed || e->group >= 0) tsi_text_printf(text, " on channel %d", e->channel);
 }
 
 /* An exchange brings each member bytes of its own. */
@@ -89,7 +91,7 @@ static bool says_same(const tsi_action *a, const tsi_action *b)
            (a->group < 0 || a->kind == b->kind);
 }
 
-static ts_status refuse_mismatch(const tsi_step_graph *g, const entry *a, const entry *b, int32_t k)
+static ts_status refuse_mismatch(tsi_step_graph *g, const entry *a, const entry *b, int32_t k)
 {
     tsi_text text = { 0 };
     tsi_text_printf(&text, "number %d of ", k + 1);
@@ -99,17 +101,20 @@ static ts_status refuse_mismatch(const tsi_step_graph *g, const entry *a, const 
     tsi_text_printf(&text, " with %lld bytes and ", (long long)action_of(g, a)->bytes);
     tsi_step_graph_cite(g, b->number, &text);
     tsi_text_printf(&text, " with %lld bytes", (long long)action_of(g, b)->bytes);
-    return tsi_step_refuse(&text);
+    g->broken = true;
+    return tsi_step_refuse(g->found, TSI_FINDING_MISMATCH, &text);
 }
 
-static ts_status refuse_missing(const tsi_step_graph *g, const entry *there, int32_t rank)
+static ts_status refuse_missing(tsi_step_graph *g, const entry *there, int32_t rank)
 {
     tsi_text text = { 0 };
     tsi_step_graph_cite(g, there->number, &text);
-    tsi_text_printf(&text, " is met by nothing on rank %d: of ", rank);
+    tsi_text_printf(&text, " is met by nothing on rank %lld: of ",
+                    (long long)tsi_step_shown(g->step, rank));
     add_channel(g, there, &text);
     tsi_text_add(&text, " it has fewer");
-    return tsi_step_refuse(&text);
+    g->broken = true;
+    return tsi_step_refuse(g->found, TSI_FINDING_UNMET, &text);
 }
 
 /* The k-th of both runs meet; a buffered send goes before its receive instead. */

@@ -8,21 +8,23 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "plan/step.h"
+#include "plan/step_wide.h"
 
 enum { LINE_MAX_BYTES = 1 << 20 };
 
 typedef struct reader {
     tsi_step *step; /* NULL before the line `ranks` */
-    int64_t rank;   /* whose lines these are; -1: still the head */
+    int64_t rank;   /* whose lines these are, or the number of the section; -1: still the head */
     int64_t line;
     char *word, *rest; /* of the line; word is NULL at its end */
     tsi_touch *touch;  /* of the line's action, owned */
-    int64_t touch_count, touch_capacity;
+    const char **form; /* as which each is seen: into the line; owned */
+    int64_t touch_count, touch_capacity, form_capacity;
     int32_t *member; /* of the line's group, owned */
     int64_t member_count, member_capacity;
-    bool begun;  /* `step 1` was read */
-    bool acting; /* the rank has an action, so no value may follow */
+    int64_t peak; /* of the rank; 0: not said */
+    bool begun;   /* `step 1` was read */
+    bool acting;  /* the rank has an action, so no value may follow */
 } reader;
 
 /* ---- words and numbers ----------------------------------------------------------------------- */
@@ -117,32 +119,43 @@ static ts_status read_queue(reader *r)
                : TSI_FAIL(TS_ERR_ARG, "queue %.60s is there already", name);
 }
 
-/* "3", "0..7" or "0..6:2" at the cursor, appended to the members. */
-static ts_status read_span(reader *r, tsi_cursor *cursor)
+/* "3", "0..7" or "0..6:2" at the cursor. */
+static ts_status read_span(const reader *r, tsi_cursor *cursor, tsi_ranks *out)
 {
-    int64_t first, last, stride = 1;
-    bool good = tsi_cursor_int(cursor, &first);
-    last = first;
+    *out = (tsi_ranks){ .stride = 1 };
+    bool good = tsi_cursor_int(cursor, &out->first);
+    out->last = out->first;
     if (good && cursor->at[0] == '.' && cursor->at[1] == '.') {
         cursor->at += 2;
-        good = tsi_cursor_int(cursor, &last) && last >= first;
+        good = tsi_cursor_int(cursor, &out->last) && out->last >= out->first;
         if (good && tsi_cursor_take(cursor, ':'))
-            good = tsi_cursor_int(cursor, &stride) && stride > 0 && (last - first) % stride == 0;
+            good = tsi_cursor_int(cursor, &out->stride) && out->stride > 0 &&
+                   (out->last - out->first) % out->stride == 0;
     }
-    if (!good || first < 0 || last >= r->step->rank_count)
-        return TSI_FAIL(TS_ERR_ARG,
-                        "the members are '%.60s'; ranks below %d as 0,3 or 0..7 or 0..6:2 are "
-                        "possible",
-                        cursor->start, r->step->rank_count);
-    for (; first <= last; first += stride) {
+    if (good && out->first >= 0 && out->last < r->step->rank_count) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "the %s are '%.60s'; ranks below %d as 0,3 or 0..7 or 0..6:2 are possible",
+                    cursor->what, cursor->start, r->step->rank_count);
+}
+
+static ts_status add_members(reader *r, const tsi_ranks *span)
+{
+    for (int64_t rank = span->first; rank <= span->last; rank += span->stride) {
         if (tsi_room(&r->member, r->member_count, &r->member_capacity, sizeof *r->member,
                      "the text of a step") != TS_OK)
             return tsi_fail_memory("the members of a group", sizeof *r->member);
-        r->member[r->member_count++] = (int32_t)first;
+        r->member[r->member_count++] = (int32_t)rank;
     }
     return r->member_count <= TSI_STEP_MEMBERS_MAX
                ? TS_OK
                : TSI_FAIL(TS_ERR_ARG, "the group has more than %d members", TSI_STEP_MEMBERS_MAX);
+}
+
+/* The axes that it lies along, where they are said. */
+static ts_status read_axes(reader *r, int32_t group)
+{
+    const char *axes = next_word(r);
+    return axes ? tsi_step_group_along(r->step, group, axes) : TS_OK;
 }
 
 static ts_status read_group(reader *r)
@@ -152,28 +165,91 @@ static ts_status read_group(reader *r)
     TSI_TRY(want_word(r, "the name of the group", &name));
     TSI_TRY(want_word(r, "the list of members", &members));
     tsi_cursor cursor = tsi_cursor_of("members", members);
+    tsi_ranks span;
+    if (r->step->wide)
+        return TSI_FAIL(TS_ERR_ARG, "a wide step has families: groups %.60s COUNT:APART", name);
     r->member_count = 0;
     do {
-        TSI_TRY(read_span(r, &cursor));
+        TSI_TRY(read_span(r, &cursor, &span));
+        TSI_TRY(add_members(r, &span));
     } while (tsi_cursor_take(&cursor, ','));
     if (*cursor.at != '\0')
         return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands behind the members", cursor.at);
     TSI_TRY(tsi_step_group_of(r->step, name, r->member, r->member_count, &index));
-    return r->step->group_count > before
-               ? TS_OK
-               : TSI_FAIL(TS_ERR_ARG, "group %.60s is there already", name);
+    if (r->step->group_count == before)
+        return TSI_FAIL(TS_ERR_ARG, "group %.60s is there already", name);
+    return read_axes(r, index);
+}
+
+static ts_status read_wide(reader *r)
+{
+    return tsi_step_widen(r->step);
+}
+
+/* "8:1" or "16:8,8:1" */
+static ts_status read_groups(reader *r)
+{
+    const char *name, *digits;
+    int32_t before = r->step->group_count, index;
+    TSI_TRY(want_word(r, "the name of the groups", &name));
+    TSI_TRY(want_word(r, "how many ranks, how far apart", &digits));
+    if (!r->step->wide)
+        return TSI_FAIL(TS_ERR_ARG, "'groups' needs the line 'wide' above it; 'group' has members");
+    tsi_cursor cursor = tsi_cursor_of("digits", digits);
+    tsi_family family = { 0 };
+    do {
+        int32_t d = family.digits++;
+        bool good = d < TSI_WIDE_DIGITS && tsi_cursor_int(&cursor, &family.count[d]) &&
+                    tsi_cursor_take(&cursor, ':') && tsi_cursor_int(&cursor, &family.stride[d]);
+        if (!good)
+            return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no COUNT:APART, or at most %d of them", digits,
+                            TSI_WIDE_DIGITS);
+    } while (tsi_cursor_take(&cursor, ','));
+    if (*cursor.at != '\0')
+        return TSI_FAIL(TS_ERR_ARG, "'%.60s' stands behind the digits", cursor.at);
+    TSI_TRY(tsi_wide_family(r->step, name, &family, &index));
+    if (r->step->group_count == before)
+        return TSI_FAIL(TS_ERR_ARG, "groups %.60s are there already", name);
+    return read_axes(r, index);
+}
+
+/* Of a wide step: a section, with all its ranks. */
+static ts_status read_section(reader *r)
+{
+    const char *ranks;
+    TSI_TRY(want_word(r, "the ranks", &ranks));
+    if (++r->rank >= r->step->rank_count)
+        return TSI_FAIL(TS_ERR_ARG, "there are more lists than ranks");
+    TSI_TRY(tsi_step_list_make(r->step, r->rank)); /* an empty one too: its spans name it */
+    tsi_cursor cursor = tsi_cursor_of("ranks", ranks);
+    tsi_ranks span;
+    do {
+        TSI_TRY(read_span(r, &cursor, &span));
+        span.list = (int32_t)r->rank;
+        TSI_TRY(tsi_wide_span(r->step, &span));
+    } while (tsi_cursor_take(&cursor, ','));
+    return *cursor.at == '\0' ? TS_OK
+                              : TSI_FAIL(TS_ERR_ARG, "'%.60s' stands behind the ranks", cursor.at);
 }
 
 static ts_status read_rank(reader *r)
 {
     int64_t rank;
+    r->acting = false;
+    r->peak = 0;
+    if (r->step->wide) return read_section(r);
     TSI_TRY(want_number(r, "the rank", 0, r->step->rank_count - 1, &rank));
     if (rank != r->rank + 1)
         return TSI_FAIL(TS_ERR_ARG, "rank %lld stands where rank %lld is expected", (long long)rank,
                         (long long)(r->rank + 1));
     r->rank = rank;
-    r->acting = false;
-    return TS_OK;
+    return tsi_step_list_make(r->step, rank);
+}
+
+static ts_status read_peak(reader *r)
+{
+    if (r->rank < 0) return TSI_FAIL(TS_ERR_ARG, "'peak' stands before the first rank");
+    return want_number(r, "the peak", 1, INT64_MAX / 4, &r->peak);
 }
 
 /* ---- values and actions ---------------------------------------------------------------------- */
@@ -188,6 +264,7 @@ static ts_status read_value(reader *r, int32_t life)
     TSI_TRY(want_word(r, "the kind of memory", &memory));
     value.memory = index_in(tsi_step_memory_names, memory);
     if (value.memory < 0) return unknown("kind of memory", memory, tsi_step_memory_names);
+    value.form = next_word(r);
     if (r->acting)
         return TSI_FAIL(TS_ERR_ARG, "value %.60s stands behind actions of its rank", value.name);
     if (tsi_step_find_value(r->step, r->rank, value.name) >= 0)
@@ -205,20 +282,28 @@ static ts_status read_touches(reader *r, int32_t how, char *names)
         next = strchr(names, ',');
         if (next) *next++ = '\0';
         int32_t value = tsi_step_find_value(r->step, r->rank, names);
+        char *form = value < 0 ? strrchr(names, '@') : NULL;
+        if (form) {
+            *form++ = '\0';
+            value = tsi_step_find_value(r->step, r->rank, names);
+        }
         if (value < 0)
             return TSI_FAIL(TS_ERR_ARG, "%s '%.60s', which is no value of rank %lld",
                             tsi_touch_names[how], names, (long long)r->rank);
         if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
+                     "the text of a step") != TS_OK ||
+            tsi_room(&r->form, r->touch_count, &r->form_capacity, sizeof *r->form,
                      "the text of a step") != TS_OK)
             return tsi_fail_memory("what an action touches", sizeof *r->touch);
+        r->form[r->touch_count] = form;
         r->touch[r->touch_count++] = (tsi_touch){ value, how };
     }
     return TS_OK;
 }
 
-typedef enum key { STAGE, MICRO, TO, FROM, OVER, CHANNEL, QUEUE, BYTES, US, KEYS } key;
-static const char *const key_names[] = { "stage",   "micro", "to",    "from", "over",
-                                         "channel", "queue", "bytes", "us",   NULL };
+typedef enum key { STAGE, MICRO, TO, FROM, OVER, CHANNEL, QUEUE, BYTES, US, HIDDEN, AT, KEYS } key;
+static const char *const key_names[] = { "stage", "micro", "to", "from",   "over", "channel",
+                                         "queue", "bytes", "us", "hidden", "at",   NULL };
 
 static ts_status read_name(reader *r, key k, const char *text, tsi_action *a)
 {
@@ -239,6 +324,26 @@ static ts_status read_us(const char *text, double *out)
     return good ? TS_OK : TSI_FAIL(TS_ERR_ARG, "us is '%.60s'; numbers from 0 are possible", text);
 }
 
+static ts_status read_peer(reader *r, key k, const char *text, tsi_action *a)
+{
+    int64_t number = 0, ranks = r->step->rank_count;
+    if ((k == TO) != (a->kind == TSI_ACTION_SEND))
+        return TSI_FAIL(TS_ERR_ARG, "%s has no '%s'", tsi_action_names[a->kind], key_names[k]);
+    if (r->step->wide) {
+        bool sign = text[0] == '+' || text[0] == '-';
+        if (!sign)
+            return TSI_FAIL(TS_ERR_ARG,
+                            "%s is '%.60s'; in a wide step it is a distance: +1 or -8192",
+                            key_names[k], text);
+        TSI_TRY(number_of(key_names[k], text + (text[0] == '+'), 1 - ranks, ranks - 1, &number));
+        a->away = (int32_t)number;
+        return TS_OK;
+    }
+    TSI_TRY(number_of(key_names[k], text, 0, ranks - 1, &number));
+    a->peer = (int32_t)number;
+    return TS_OK;
+}
+
 static ts_status read_key(reader *r, key k, const char *text, tsi_action *a)
 {
     int64_t number = 0;
@@ -256,13 +361,16 @@ static ts_status read_key(reader *r, key k, const char *text, tsi_action *a)
         TSI_TRY(number_of(key_names[k], text, 0, INT32_MAX, &number));
         *(k == STAGE ? &a->stage : k == MICRO ? &a->micro : &a->channel) = (int32_t)number;
         return TS_OK;
+    case HIDDEN:
+        TSI_TRY(number_of(key_names[k], text, 0, 1, &number));
+        a->hidden = (int32_t)number;
+        return TS_OK;
+    case AT:
+        a->place = text;
+        return TS_OK;
     case TO:
     case FROM:
-        if ((k == TO) != (a->kind == TSI_ACTION_SEND))
-            return TSI_FAIL(TS_ERR_ARG, "%s has no '%s'", tsi_action_names[a->kind], key_names[k]);
-        TSI_TRY(number_of(key_names[k], text, 0, r->step->rank_count - 1, &number));
-        a->peer = (int32_t)number;
-        return TS_OK;
+        return read_peer(r, k, text, a);
     case KEYS:
         break;
     }
@@ -296,7 +404,8 @@ static ts_status read_action(reader *r, int32_t kind)
     }
     for (; word; word = next_word(r))
         TSI_TRY(read_pair(r, word, &seen, &action));
-    return tsi_step_append(r->step, r->rank, &action, r->touch, (int32_t)r->touch_count);
+    return tsi_step_append_as(r->step, r->rank, &action, r->touch, r->form,
+                              (int32_t)r->touch_count);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -305,7 +414,9 @@ typedef struct head_word {
     const char *name;
     ts_status (*read)(reader *r);
 } head_word;
-static const head_word heads[] = { { "stages", read_stages },
+static const head_word heads[] = { { "wide", read_wide },
+                                   { "stages", read_stages },
+                                   { "groups", read_groups },
                                    { "queue", read_queue },
                                    { "group", read_group } };
 
@@ -330,6 +441,10 @@ static ts_status read_body(reader *r)
     if (found) return TS_OK;
     if (strcmp(word, "rank") == 0) {
         TSI_TRY(read_rank(r));
+        return want_end(r);
+    }
+    if (strcmp(word, "peak") == 0) {
+        TSI_TRY(read_peak(r));
         return want_end(r);
     }
     int32_t life = index_in(tsi_life_names, word), kind = index_in(tsi_action_names, word);
@@ -384,6 +499,7 @@ ts_status tsi_step_parse(const char *text, tsi_step **out)
         status = take_line(at, &line, &next);
         r.rest = line;
         if (status == TS_OK) status = read_line(&r);
+        if (status == TS_OK && r.peak > 0) r.step->list[r.rank].peak = r.peak;
     }
     if (status != TS_OK)
         tsi_error_prefix("step, line %lld", (long long)r.line);
@@ -394,6 +510,7 @@ ts_status tsi_step_parse(const char *text, tsi_step **out)
     else
         tsi_step_destroy(r.step);
     tsi_free(r.touch);
+    tsi_free(r.form);
     tsi_free(r.member);
     tsi_free(line);
     return status;

@@ -15,9 +15,9 @@
 /* Of the group's slowest link: units of a level are neighbours, so its ends decide. */
 static tsi_links_group links_group(const tsi_links *links, const tsi_step_group *group)
 {
-    TSI_ASSERT(group->count > 0);
-    int32_t level = tsi_links_level(links, group->member[0], group->member[group->count - 1]);
-    tsi_links_group out = { .n = group->count,
+    TSI_ASSERT(group->size > 0);
+    int32_t level = tsi_links_level(links, group->low, group->high);
+    tsi_links_group out = { .n = (double)group->size,
                             .latency = links->level_latency[level],
                             .per_byte = links->level_per_byte[level] };
     out.hops = tsi_links_hops(links, out.n);
@@ -28,7 +28,7 @@ static double collective_us(const tsi_links *links, const tsi_step *step, const 
 {
     const tsi_step_group *group = &step->group[a->group];
     double bytes = (double)a->bytes;
-    if (group->count == 1) return links->local + bytes * links->copy;
+    if (group->size == 1) return links->local + bytes * links->copy;
     tsi_links_group over = links_group(links, group);
     if (a->kind == TSI_ACTION_GATHER) return tsi_time_all_gather(links, &over, bytes, false);
     if (a->kind == TSI_ACTION_REDUCE) return tsi_time_reduce_scatter(links, &over, bytes, false);
@@ -37,10 +37,12 @@ static double collective_us(const tsi_links *links, const tsi_step *step, const 
 }
 
 /* A message costs its sender; the receiver only waits for it. */
-static double message_us(const tsi_links *links, int64_t rank, const tsi_action *a)
+static double message_us(const tsi_links *links, const tsi_step *step, int64_t rank,
+                         const tsi_action *a)
 {
     if (a->kind == TSI_ACTION_RECEIVE) return 0;
-    int32_t level = tsi_links_level(links, rank, a->peer);
+    int32_t level =
+        tsi_links_level(links, tsi_step_shown(step, rank), tsi_step_shown(step, a->peer));
     return links->base + links->level_latency[level] +
            (double)a->bytes * links->level_per_byte[level];
 }
@@ -55,7 +57,7 @@ static double cost_of(const tsi_step_cost *cost, const tsi_step *step, int64_t r
     if (kind == TSI_CLASS_MARK) return 0;
     bool linked = cost->links && cost->links->level_count > 0 && a->bytes > 0;
     if (linked && kind == TSI_CLASS_COLLECTIVE) return collective_us(cost->links, step, a);
-    if (linked && kind == TSI_CLASS_PAIR) return message_us(cost->links, rank, a);
+    if (linked && kind == TSI_CLASS_PAIR) return message_us(cost->links, step, rank, a);
     return cost->us[a->kind];
 }
 
@@ -171,7 +173,7 @@ ts_status tsi_step_simulate(const tsi_step *step, const tsi_step_cost *cost, tsi
 {
     *out = (tsi_step_times){ 0 };
     run r = { .step = step, .cost = cost, .out = out };
-    ts_status status = tsi_step_graph_make(step, cost->buffered, &r.graph);
+    ts_status status = tsi_step_graph_make(step, cost->buffered, NULL, &r.graph);
     if (status == TS_OK) status = prepare(&r);
     if (status == TS_OK) status = ask_costs(&r);
     if (status == TS_OK) report(&r, play(&r));

@@ -31,6 +31,8 @@ ts_status tsi_module_open(const char *file, const tsi_module_offer **out);
 /* One table, NULL if the module has none of the kind. `mine`: the seam as the core sees it. */
 ts_status tsi_module_table_of(const tsi_module_offer *offer, tsi_module_kind kind,
                               const tsi_seam *mine, const void **table, int64_t *count);
+/* Where the nccl engine and its library were found, for `doctor`. */
+ts_status tsi_module_nccl_text(char *text, size_t size);
 /* A device by name (tsi_device_find), after the module that has its kind was opened. */
 ts_status tsi_module_device(const char *name, const tsi_device **out);
 

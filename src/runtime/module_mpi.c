@@ -112,13 +112,15 @@ static ts_status find_engine(const char *name, char *text, size_t size)
         (void)snprintf(text, size, "built in");
         return TS_OK;
     }
+    if (strcmp(name, "nccl") == 0) return tsi_module_nccl_text(text, size);
     if (strncmp(name, "mpi:", 4) == 0)
         TSI_TRY(flavour_by_name("ts_engine_find", name + 4, &wanted));
     else if (strcmp(name, "mpi") == 0)
         TSI_TRY(wanted_flavour(&wanted));
     else {
         return TSI_FAIL(TS_ERR_ARG,
-                        "ts_engine_find: there is no engine \"%s\" (threads, mpi, model)", name);
+                        "ts_engine_find: there is no engine \"%s\" (threads, mpi, model, nccl)",
+                        name);
     }
     TSI_TRY(load_any(wanted, &found));
     (void)snprintf(text, size, "%s", found.path);

@@ -19,10 +19,14 @@
 #include "op/core/dispatch.h"
 #include "op/core/list.h"
 
+enum { FORMS = 4 }; /* of one block; a block that is seen in more says nothing */
+
 typedef struct block { /* of memory: one value of the step */
     const tsi_storage *storage;
     int32_t value;
+    const char *form[FORMS]; /* in which it is known to be; names of the step */
     bool there;
+    bool mixed;    /* seen in a form that nothing told of: handles into one storage */
     bool implicit; /* made by a move for the next call */
     bool gone;     /* freed before that call was told */
 } block;
@@ -45,9 +49,12 @@ struct tsi_recording {
     int64_t all_count, all_capacity, implicit_count;
     pending *issued;
     int64_t issued_count, issued_capacity;
-    tsi_touch *touch; /* of the action being written */
-    int64_t touch_count, touch_capacity;
-    tsi_touch *freed; /* not written yet */
+    bool told, hidden; /* what those not written are for is in `touch`; an operator's own moves */
+    tsi_touch *touch;  /* of the action being written */
+    const char **form; /* as which it sees them */
+    int64_t touch_count, touch_capacity, form_capacity;
+    double flops, bytes_us, flops_us; /* so far; what a kernel does in a microsecond, or 0 */
+    tsi_touch *freed;                 /* not written yet */
     int64_t freed_count, freed_capacity;
 };
 
@@ -58,17 +65,27 @@ static void fail(tsi_recording *r, ts_status status)
     if (r->status == TS_OK) r->status = status;
 }
 
-static void add_touch(tsi_recording *r, int32_t value, tsi_touch_how how)
+static void add_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, const char *form)
 {
     if (value < 0) return;
     for (int64_t i = 0; i < r->touch_count; i++)
-        if (r->touch[i].value == value && r->touch[i].how == (int32_t)how) return;
+        if (r->touch[i].value == value && r->touch[i].how == (int32_t)how &&
+            (r->form[i] == form || !form))
+            return;
     if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
+                 "the recording of a step") != TS_OK ||
+        tsi_room(&r->form, r->touch_count, &r->form_capacity, sizeof *r->form,
                  "the recording of a step") != TS_OK) {
         fail(r, tsi_fail_memory("a recording", sizeof *r->touch));
         return;
     }
+    r->form[r->touch_count] = form;
     r->touch[r->touch_count++] = (tsi_touch){ value, (int32_t)how };
+}
+
+static void add_touch(tsi_recording *r, int32_t value, tsi_touch_how how)
+{
+    add_touch_as(r, value, how, NULL);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -89,6 +106,48 @@ static void name_in_scope(const ts_rank *rank, const char *name, char *out)
     (void)snprintf(out, NAME, "%.150s%s%.40s", labelled ? rank->label : "", labelled ? ":" : "",
                    name);
     clean(out);
+}
+
+/* ---- forms ----------------------------------------------------------------------------------- */
+
+/* "fsdp:S(0)|tp:R": what each axis of the mesh does to the tensor. NULL: it has none, or failed. */
+static const char *form_of(tsi_recording *r, const ts_tensor *t)
+{
+    char text[NAME];
+    size_t length = 0;
+    if (!t || !t->layout || r->status != TS_OK) return NULL;
+    const ts_sharding *s = t->layout->sharding;
+    for (int32_t k = 0; k < s->ndim && length < sizeof text - 48; k++) {
+        char place[64];
+        (void)tsi_placement_text(&s->place[k], s->mesh->size[k], 0, place, sizeof place);
+        if (strchr(place, ',')) (void)snprintf(place, sizeof place, "S"); /* by a list of extents */
+        length +=
+            (size_t)snprintf(text + length, sizeof text - length, "%s%.16s:%.24s", k ? "|" : "",
+                             s->mesh->name[k][0] ? s->mesh->name[k] : "axis", place);
+    }
+    if (length == 0) return NULL;
+    const char *own = NULL;
+    clean(text);
+    fail(r, tsi_step_name(r->step, text, &own));
+    return own;
+}
+
+static bool has_form(const block *b, const char *form)
+{
+    for (int32_t i = 0; i < FORMS; i++)
+        if (b->form[i] == form) return true;
+    return false;
+}
+
+static void give_form(block *b, const char *form)
+{
+    if (!form || has_form(b, form)) return;
+    for (int32_t i = 0; i < FORMS; i++) {
+        if (b->form[i]) continue;
+        b->form[i] = form;
+        return;
+    }
+    b->mixed = true;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -123,13 +182,14 @@ void tsi_held_release(tsi_held *held)
 
 /* A storage that was not seen before becomes a value: made by the action being written, or given.
  */
-static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
+static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker, const char *form)
 {
     char name[NAME + 32];
     tsi_value value = { .name = name,
                         .bytes = (int64_t)storage->bytes,
                         .memory = (int32_t)tsi_memory_of_tag(storage->tag),
-                        .life = maker ? TSI_LIFE_INSIDE : TSI_LIFE_TAKEN };
+                        .life = maker ? TSI_LIFE_INSIDE : TSI_LIFE_TAKEN,
+                        .form = maker ? NULL : form };
     (void)snprintf(name, sizeof name, "%.180s.%lld", maker ? maker : "given",
                    (long long)r->all_count + 1);
     clean(name);
@@ -141,6 +201,7 @@ static block *enter(tsi_recording *r, tsi_storage *storage, const char *maker)
         return NULL;
     }
     *made = (block){ .storage = storage, .value = -1, .there = true };
+    give_form(made, form);
     r->all[r->all_count++] = made;
     if (!maker) hold(r, storage);
     ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
@@ -159,23 +220,42 @@ static block *find(tsi_recording *r, const tsi_storage *storage)
     return NULL;
 }
 
-/* The value of a tensor's block, which is there; -1: it has no memory, or it failed. */
-static int32_t value_of(tsi_recording *r, const ts_tensor *t)
+/* The block of a tensor, which is there; NULL: it has no memory, or it failed. */
+static block *block_of(tsi_recording *r, const ts_tensor *t)
+{
+    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
+    if (!storage || storage->bytes == 0 || r->status != TS_OK) return NULL;
+    block *known = find(r, storage);
+    return known ? known : enter(r, storage, NULL, form_of(r, t));
+}
+
+/* The action being written touches the tensor as it lies. */
+static void touch_tensor(tsi_recording *r, const ts_tensor *t, tsi_touch_how how)
+{
+    block *b = block_of(r, t);
+    if (!b) return;
+    const char *form = form_of(r, t);
+    if (form && !has_form(b, form)) b->mixed = true;
+    add_touch_as(r, b->value, how, form);
+}
+
+/* A tensor that the action made: a new block, or another view of one that is there. Returns the new
+ * value, or -1. */
+static int32_t touch_made(tsi_recording *r, const ts_tensor *t, const char *maker)
 {
     tsi_storage *storage = t && t->array ? t->array->storage : NULL;
     if (!storage || storage->bytes == 0 || r->status != TS_OK) return -1;
+    const char *form = form_of(r, t);
     block *known = find(r, storage);
-    if (!known) known = enter(r, storage, NULL);
-    return known ? known->value : -1;
-}
-
-/* A tensor that the action made: a new block, or another view of one that is there (-1). */
-static int32_t value_made(tsi_recording *r, const ts_tensor *t, const char *maker)
-{
-    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
-    if (!storage || storage->bytes == 0 || r->status != TS_OK || find(r, storage)) return -1;
-    block *made = enter(r, storage, maker);
-    return made ? made->value : -1;
+    if (known) {
+        if (form && !has_form(known, form)) add_touch_as(r, known->value, TSI_VIEWS, form);
+        give_form(known, form);
+        return -1;
+    }
+    block *made = enter(r, storage, maker, form);
+    if (!made) return -1;
+    add_touch_as(r, made->value, TSI_MAKES, form);
+    return made->value;
 }
 
 /* ---- actions --------------------------------------------------------------------------------- */
@@ -183,9 +263,41 @@ static int32_t value_made(tsi_recording *r, const ts_tensor *t, const char *make
 static void append(tsi_recording *r, const tsi_action *action)
 {
     if (r->status == TS_OK)
-        fail(r,
-             tsi_step_append(r->step, r->rank->index, action, r->touch, (int32_t)r->touch_count));
+        fail(r, tsi_step_append_as(r->step, r->rank->index, action, r->touch, r->form,
+                                   (int32_t)r->touch_count));
     r->touch_count = 0;
+}
+
+/* Where the program calls from: file and line of its latest public call. */
+static void place_in(const ts_rank *rank, char *place, tsi_action *action)
+{
+    const char *where = rank->where && rank->where[0] ? rank->where : NULL;
+    if (!where) return;
+    (void)snprintf(place, NAME, "%.190s", where);
+    clean(place);
+    action->place = place;
+}
+
+/* A kernel's time: of its arithmetic or of its memory, whichever is more; -1: not asked for. */
+static double kernel_us(tsi_recording *r)
+{
+    double bytes = 0, before = r->flops;
+    const tsi_op_state *state = tsi_op_state_of(r->rank);
+    const tsi_step_list *list = list_of(r);
+    if (r->flops_us <= 0 || !state || !list) return -1;
+    for (int64_t i = 0; i < r->touch_count; i++)
+        if (r->touch[i].how < TSI_FREES) bytes += (double)list->value[r->touch[i].value].bytes;
+    r->flops = state->flops;
+    double arithmetic = (r->flops - before) / r->flops_us, memory = bytes / r->bytes_us;
+    return arithmetic > memory ? arithmetic : memory;
+}
+
+void tsi_record_kernels(tsi_recording *r, double flops_per_second, double bytes_per_second)
+{
+    const tsi_op_state *state = tsi_op_state_of(r->rank);
+    r->flops_us = flops_per_second * 1e-6;
+    r->bytes_us = bytes_per_second * 1e-6;
+    r->flops = state ? state->flops : 0;
 }
 
 static void write_freed(tsi_recording *r)
@@ -198,33 +310,77 @@ static void write_freed(tsi_recording *r)
     r->freed_count = 0;
 }
 
-/* Operations whose purpose was not told are written without values. */
-static void write_issued(tsi_recording *r, int32_t read, int32_t made)
+/* The axes that a group lies along, as the tensor's mesh has them. */
+static void group_along(tsi_recording *r, int32_t group, const ts_tensor *t)
 {
-    int64_t first = -1, last = -1;
+    const tsi_mesh_desc *mesh = t && t->layout ? t->layout->sharding->mesh : NULL;
+    int64_t first[TS_NDIM_MAX], coord[TS_NDIM_MAX];
+    uint32_t differ = 0;
+    if (!mesh || group < 0 || r->status != TS_OK || r->step->group[group].along) return;
+    const tsi_step_group *g = &r->step->group[group];
+    bool inside = tsi_mesh_desc_coord(mesh, g->member[0], first);
+    for (int32_t i = 1; inside && i < g->count; i++) {
+        inside = tsi_mesh_desc_coord(mesh, g->member[i], coord);
+        for (int32_t k = 0; inside && k < mesh->ndim; k++)
+            if (coord[k] != first[k]) differ |= 1u << k;
+    }
+    char axes[NAME] = "";
+    size_t length = 0;
+    for (int32_t k = 0; inside && k < mesh->ndim && length < NAME - 24; k++)
+        if (differ >> k & 1 && mesh->name[k][0])
+            length += (size_t)snprintf(axes + length, sizeof axes - length, "%s%.16s",
+                                       length > 0 ? "+" : "", mesh->name[k]);
+    if (axes[0]) fail(r, tsi_step_group_along(r->step, group, axes));
+}
+
+/* Touches of the moves that were told go to the operations that were issued for them: the first
+ * reads, the last makes. Those whose purpose was not told touch nothing. */
+static void write_issued(tsi_recording *r)
+{
+    int64_t first = -1, last = -1, told = r->touch_count, kept = 0;
+    tsi_touch *touch = r->touch;
+    const char **form = r->form;
+    int32_t value = -1;
+    for (int64_t i = 0; i < told; i++)
+        if (value < 0 || touch[i].how == TSI_MAKES) value = touch[i].value;
     for (int64_t i = 0; i < r->issued_count; i++) {
         if (r->issued[i].written) continue;
         first = first < 0 ? i : first;
         last = i;
     }
-    for (int64_t i = 0; i < r->issued_count; i++) {
+    if (first < 0 && told == 0) return;
+    r->touch = NULL; /* they are handed out below */
+    r->form = NULL;
+    r->touch_count = r->touch_capacity = r->form_capacity = 0;
+    for (int64_t i = first; i >= 0 && i < r->issued_count; i++) {
         pending *p = &r->issued[i];
         if (p->written) continue;
-        if (i == first) add_touch(r, read, TSI_READS);
-        if (i == last) add_touch(r, made, TSI_MAKES);
-        p->value = made >= 0 ? made : read;
+        for (int64_t k = 0; k < told; k++)
+            if (touch[k].how == TSI_READS ? i == first : i == last)
+                add_touch_as(r, touch[k].value, (tsi_touch_how)touch[k].how, form[k]);
+        p->action.hidden = r->hidden;
+        p->value = value;
         p->written = true;
         append(r, &p->action);
     }
-    int64_t kept = 0; /* those that have ended need no wait */
-    for (int64_t i = 0; i < r->issued_count; i++)
+    for (int64_t i = 0; i < r->issued_count; i++) /* those that have ended need no wait */
         if (r->issued[i].work) r->issued[kept++] = r->issued[i];
     r->issued_count = kept;
+    r->told = r->hidden = false;
+    tsi_free(touch);
+    tsi_free(form);
 }
 
 static bool any_issued(const tsi_recording *r)
 {
     return r->issued_count > 0 && !r->issued[r->issued_count - 1].written;
+}
+
+/* Before anything else is written: what was issued, then what was freed. */
+static void catch_up(tsi_recording *r)
+{
+    write_issued(r);
+    write_freed(r);
 }
 
 /* What operators moved for themselves is theirs: the call reads it, and frees what is gone. */
@@ -247,41 +403,71 @@ static void hear_call(void *context, void *what)
     tsi_recording *r = context;
     const tsi_op_record *call = what;
     const tsi_op_plan *plan = call->plan;
-    char name[NAME];
+    char name[NAME], place[NAME];
     name_in_scope(r->rank, plan->op->name, name);
-    write_freed(r);
-    write_issued(r, -1, -1);
+    catch_up(r);
     tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
     action.what = name;
+    place_in(r->rank, place, &action);
     for (int32_t i = 0; i < plan->input_count; i++)
-        if (call->in[i]) add_touch(r, value_of(r, call->in[i]), TSI_READS);
+        if (call->in[i]) touch_tensor(r, call->in[i], TSI_READS);
     take_implicit(r);
     for (int32_t o = 0; o < plan->output_count; o++) {
         if (plan->in_place && o == 0)
-            add_touch(r, value_of(r, call->out[o]), TSI_WRITES);
+            touch_tensor(r, call->out[o], TSI_WRITES);
         else
-            add_touch(r, value_made(r, call->out[o], plan->op->name), TSI_MAKES);
+            (void)touch_made(r, call->out[o], plan->op->name);
     }
+    action.us = kernel_us(r);
     append(r, &action);
+}
+
+/* Does the move need what other ranks have? */
+static bool needs_others(const tsi_moved *moved)
+{
+    const ts_layout *from = moved->from->layout, *to = moved->to->layout;
+    if (!from || !to || from->sharding->mesh != to->sharding->mesh) return true;
+    for (int32_t k = 0; k < from->sharding->ndim; k++) {
+        const ts_placement *a = &from->sharding->place[k], *b = &to->sharding->place[k];
+        int64_t size = from->sharding->mesh->size[k];
+        if (size > 1 && a->kind != TS_PLACE_REPLICATE && !tsi_placement_equal(a, b, size))
+            return true;
+    }
+    return false;
+}
+
+/* Several tensors may move by the same operations: they are told one after another. */
+static int32_t move_by_others(tsi_recording *r, const tsi_moved *moved)
+{
+    for (int64_t i = 0; i < r->issued_count; i++)
+        if (!r->issued[i].written) group_along(r, r->issued[i].action.group, moved->from);
+    r->told = true;
+    r->hidden = r->hidden || moved->implicit;
+    touch_tensor(r, moved->from, TSI_READS);
+    return touch_made(r, moved->to, "move");
+}
+
+static int32_t move_alone(tsi_recording *r, const tsi_moved *moved)
+{
+    tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+    char name[NAME], place[NAME];
+    catch_up(r);
+    name_in_scope(r->rank, "redistribute", name);
+    action.what = name;
+    place_in(r->rank, place, &action);
+    touch_tensor(r, moved->from, TSI_READS);
+    int32_t to = touch_made(r, moved->to, "move");
+    action.us = kernel_us(r);
+    append(r, &action);
+    return to;
 }
 
 static void hear_move(void *context, void *what)
 {
     tsi_recording *r = context;
     const tsi_moved *moved = what;
-    write_freed(r);
-    int32_t from = value_of(r, moved->from), to = value_made(r, moved->to, "move");
-    if (any_issued(r)) {
-        write_issued(r, from, to);
-    } else if (to >= 0) {
-        tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
-        char name[NAME];
-        name_in_scope(r->rank, "redistribute", name);
-        action.what = name;
-        add_touch(r, from, TSI_READS);
-        add_touch(r, to, TSI_MAKES);
-        append(r, &action);
-    }
+    bool by_others = any_issued(r) && (!r->told || needs_others(moved));
+    int32_t to = by_others ? move_by_others(r, moved) : move_alone(r, moved);
     if (to < 0 || !moved->implicit) return;
     TSI_ASSERT(r->all[r->all_count - 1]->value == to); /* entered last */
     r->all[r->all_count - 1]->implicit = true;
@@ -292,26 +478,30 @@ static void hear_message(void *context, void *what)
 {
     tsi_recording *r = context;
     const tsi_message *message = what;
-    write_freed(r);
     if (message->received)
-        write_issued(r, -1, value_made(r, message->tensor, "received"));
+        (void)touch_made(r, message->tensor, "received");
     else
-        write_issued(r, value_of(r, message->tensor), -1);
+        touch_tensor(r, message->tensor, TSI_READS);
+    catch_up(r);
 }
 
 static void hear_fill(void *context, void *what)
 {
     tsi_recording *r = context;
     const tsi_filled *filled = what;
-    char name[NAME];
-    write_freed(r);
-    write_issued(r, -1, -1);
-    int32_t made = value_made(r, filled->made, filled->how);
-    if (made < 0) return;
+    char name[NAME], place[NAME];
+    catch_up(r);
+    for (int32_t i = 0; i < filled->of_count; i++)
+        if (filled->of[i]) touch_tensor(r, filled->of[i], TSI_READS);
+    if (touch_made(r, filled->made, filled->how) < 0) {
+        r->touch_count = 0; /* another handle of what is there */
+        return;
+    }
     tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
     name_in_scope(r->rank, filled->how, name);
     action.what = name;
-    add_touch(r, made, TSI_MAKES);
+    place_in(r->rank, place, &action);
+    action.us = kernel_us(r);
     append(r, &action);
 }
 
@@ -320,10 +510,9 @@ static void hear_list(void *context, void *what)
 {
     tsi_recording *r = context;
     const tsi_listed *listed = what;
-    char name[NAME], numbered[NAME + 16];
+    char name[NAME], numbered[NAME + 16], place[NAME];
     bool updates = strncmp(listed->name, "fused_", 6) == 0;
-    write_freed(r);
-    write_issued(r, -1, -1);
+    catch_up(r);
     tsi_action action = TSI_ACTION_INIT(updates ? TSI_ACTION_UPDATE : TSI_ACTION_OPERATOR);
     name_in_scope(r->rank, listed->name, name);
     const tsi_step_list *list = list_of(r);
@@ -335,9 +524,11 @@ static void hear_list(void *context, void *what)
     action.what = updates ? numbered : name;
     for (int32_t k = 0; k < listed->count; k++)
         for (int64_t i = 0; i < listed->lists[k].count; i++)
-            add_touch(r, value_of(r, listed->lists[k].item[i]),
-                      listed->written >> k & 1 ? TSI_WRITES : TSI_READS);
+            touch_tensor(r, listed->lists[k].item[i],
+                         listed->written >> k & 1 ? TSI_WRITES : TSI_READS);
     take_implicit(r);
+    place_in(r->rank, place, &action);
+    action.us = kernel_us(r);
     append(r, &action);
 }
 
@@ -449,7 +640,10 @@ static ts_status describe(tsi_recording *r, const tsi_issued *issued, tsi_action
         action->channel = print->channel;
         TSI_TRY(group_of(r, work->team, &action->group));
     }
+    char place[NAME];
+    place_in(r->rank, place, action);
     TSI_TRY(queue_of(r, issued, action));
+    if (action->place) TSI_TRY(tsi_step_name(r->step, place, &action->place));
     return tsi_step_name(r->step, name, &action->what);
 }
 
@@ -459,7 +653,8 @@ static void hear_issue(void *context, void *what)
     const tsi_issued *issued = what;
     char name[NAME];
     if (r->status != TS_OK) return;
-    write_freed(r);
+    if (r->told) write_issued(r); /* those before have their purpose */
+    if (!any_issued(r)) write_freed(r);
     pending p = { .work = issued->work, .value = -1 };
     p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
     ts_status status = describe(r, issued, &p.action, name);
@@ -474,14 +669,9 @@ static void hear_issue(void *context, void *what)
 static void hear_wait(void *context, void *what)
 {
     tsi_recording *r = context;
-    write_freed(r);
+    catch_up(r);
     for (int64_t i = 0; i < r->issued_count; i++) {
         if (r->issued[i].work != what) continue;
-        if (!r->issued[i].written) write_issued(r, -1, -1);
-        for (i = 0; r->issued[i].work != what;) { /* those before it may have gone */
-            i++;
-            TSI_ASSERT(i < r->issued_count);
-        }
         tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
         add_touch(r, r->issued[i].value, TSI_READS);
         append(r, &wait);
@@ -500,6 +690,7 @@ static void destroy(tsi_recording *r)
     tsi_free(r->all);
     tsi_free(r->issued);
     tsi_free(r->touch);
+    tsi_free(r->form);
     tsi_free(r->freed);
     tsi_map_release(&r->blocks);
     tsi_step_destroy(r->step);
@@ -531,11 +722,23 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
     return status;
 }
 
+/* Where handles see one storage in several forms that nothing told of, none of them is sure. */
+static void forget_mixed(const tsi_recording *r, tsi_step_list *list)
+{
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        const tsi_touch *touch = tsi_step_touches(list, a);
+        for (int32_t k = 0; k < a->touch_count; k++)
+            if (r->all[touch[k].value]->mixed) list->form[a->touch_first + k] = NULL;
+    }
+    for (int64_t i = 0; i < r->all_count; i++)
+        if (r->all[i]->mixed) list->value[r->all[i]->value].form = NULL;
+}
+
 /* What is still there is left by the step; what was given and is there is held by it. */
 static void settle(tsi_recording *r)
 {
-    write_freed(r);
-    write_issued(r, -1, -1);
+    catch_up(r);
     if (r->implicit_count > 0) { /* a call that failed */
         tsi_action failed = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
         take_implicit(r);
@@ -550,6 +753,7 @@ static void settle(tsi_recording *r)
         const block *b = r->all[i];
         if (b->value >= 0 && list && b->there) list->value[b->value].life |= TSI_LIFE_LEFT;
     }
+    if (list && r->status == TS_OK) forget_mixed(r, list);
 }
 
 ts_status tsi_record_end(tsi_recording *r, tsi_step **out)

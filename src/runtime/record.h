@@ -25,6 +25,9 @@ typedef struct tsi_held {
     tsi_storage **storage;
     int64_t count, capacity;
 } tsi_held;
+/* Kernels say how long they take, from the arithmetic and the memory that they need: in worlds
+ * without data, where nothing is measured. */
+void tsi_record_kernels(tsi_recording *recording, double flops_per_second, double bytes_per_second);
 void tsi_record_hold(tsi_recording *recording, tsi_held *held);
 void tsi_held_release(tsi_held *held);
 /* Ends it, whatever happened meanwhile. *out: the step with this rank's list, to be destroyed by

@@ -2,7 +2,8 @@
 /* replay.c - steps that are recorded once and run again (tessera/step.h).
  *
  *   record    the rank works with a device, an allocator and plans of the step's own; what reaches
- *             the device or other ranks is kept (base/keep.h)
+ *             the device or other ranks is kept (base/keep.h). A device that captures stays the
+ *             rank's own, and what it does is kept as graphs (device/capture.h)
  *   replay    the list of kept work, from top to bottom, on the same memory
  *
  * The rank's usual device, allocator and plans wait in their places: they are put aside by slot and
@@ -18,10 +19,13 @@
 #include "base/alloc.h"
 #include "base/keep.h"
 #include "comm/again.h"
+#include "device/capture.h"
 #include "op/core/dispatch.h"
+#include "plan/program.h"
 #include "runtime/record.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
+#include "tessera/comm.h"
 #include "tessera/step.h"
 
 struct ts_step {
@@ -31,7 +35,9 @@ struct ts_step {
     tsi_pool *pool;
     void *plans; /* the op layer's state */
     void (*plans_destroy)(void *state);
-    tsi_rank_device device;
+    tsi_rank_device
+        device; /* of the host while it keeps; where the device captures it is not used */
+    bool captures;
     tsi_step *value;
     int64_t replays;
 };
@@ -52,7 +58,8 @@ static void *slot_swap(ts_rank *rank, tsi_slot slot, void *state)
 
 static void put_aside(ts_step *s, aside *mine)
 {
-    void *own[ASIDE] = { &s->device, s->pool, NULL };
+    void *usual = atomic_load_explicit(&s->rank->slot[TSI_SLOT_DEVICE].state, memory_order_acquire);
+    void *own[ASIDE] = { s->captures ? usual : &s->device, s->pool, NULL };
     for (int32_t i = 0; i < ASIDE; i++)
         mine->state[i] = slot_swap(s->rank, aside_slot[i], own[i]);
     s->rank->kept = &s->kept;
@@ -74,13 +81,14 @@ static ts_status step_prepare(ts_step *s, ts_rank *rank)
 {
     const tsi_rank_device *usual = tsi_rank_device_of(rank);
     if (!usual || !tsi_pool_of(rank) || !tsi_op_state_of(rank)) return ts_rank_status(rank);
-    if (usual->device != tsi_device_host())
+    s->captures = tsi_device_captures(usual->device);
+    if (!s->captures && usual->device != tsi_device_host())
         return TSI_FAIL(TS_ERR_STATE, "step: device %s cannot record steps", usual->device->name);
     s->rank = rank;
     s->device = *usual;
     s->device.device = tsi_device_keeping();
     s->device.queue = (tsi_stream *)(void *)s; /* there is one: whoever waits for it is refused */
-    s->pool = tsi_pool_create(usual->device, NULL, rank);
+    s->pool = tsi_pool_create(usual->device, usual->queue, rank);
     return s->pool ? TS_OK : ts_rank_status(rank);
 }
 
@@ -94,8 +102,13 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
     TSI_TRY(tsi_record_begin(s->rank, &recording));
     tsi_record_hold(recording, &s->held);
     put_aside(s, &mine);
-    ts_status status = fn(context);
+    ts_status status =
+        s->captures ? tsi_capture_begin(&s->kept, tsi_rank_device_of(s->rank)) : TS_OK;
+    bool began = status == TS_OK;
+    if (began) status = fn(context);
+    if (status == TS_OK) status = ts_rank_status(s->rank);
     if (status == TS_OK) tsi_moves_release(tensors); /* and what it sent ends in it */
+    if (s->captures && began) status = tsi_capture_end(&s->kept, status);
     take_back(s, &mine);
     ts_status written = tsi_record_end(recording, &s->value);
     if (status == TS_OK) status = ts_rank_status(s->rank);
@@ -178,6 +191,70 @@ ts_status ts_step_input(ts_step *s, ts_tensor *input, ts_tensor *value)
         return TSI_FAIL(TS_ERR_ARG, "step: the recorded step reads no tensor that is this one (%s)",
                         input->layout->text);
     return tsi_array_copy(input->array, value->array);
+}
+
+/* ---- the program of all ranks ---------------------------------------------------------------- */
+
+static ts_array bytes_at(void *data, int64_t rows, int64_t bytes)
+{
+    ts_array array = TS_INIT(ts_array);
+    array.data = data;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(rows, bytes), .dtype = TS_DTYPE_U8 };
+    return array;
+}
+
+/* The texts of all ranks, each of `bytes` bytes with its end; the caller frees. */
+static ts_status gather_texts(ts_rank *me, const tsi_text *own, char **out, int64_t *bytes)
+{
+    ts_group *world = ts_group_world(me);
+    int64_t most = (int64_t)own->length + 1, ranks = ts_rank_count(me);
+    ts_array size = TS_INIT(ts_array);
+    size.data = &most;
+    size.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    TSI_TRY(ts_group_all_reduce(world, &size, &size, TS_REDUCE_MAX, NULL));
+    char *mine = tsi_calloc(1, (size_t)most), *all = tsi_calloc((size_t)ranks, (size_t)most);
+    ts_status status = mine && all ? TS_OK : tsi_fail_memory("a program", (size_t)(ranks * most));
+    if (status == TS_OK) {
+        memcpy(mine, own->data, own->length);
+        ts_array in = bytes_at(mine, 1, most), whole = bytes_at(all, ranks, most);
+        status = ts_group_all_gather(world, &in, &whole, NULL);
+    }
+    tsi_free(mine);
+    *bytes = most;
+    *out = status == TS_OK ? all : NULL;
+    if (status != TS_OK) tsi_free(all);
+    return status;
+}
+
+static ts_status join_texts(const char *texts, int64_t bytes, int64_t ranks, ts_program **out)
+{
+    tsi_step **part = tsi_calloc((size_t)ranks, sizeof *part), *all = NULL;
+    ts_status status = part ? TS_OK : tsi_fail_memory("a program", (size_t)ranks * sizeof *part);
+    for (int64_t r = 0; r < ranks && status == TS_OK; r++)
+        status = tsi_step_parse(texts + r * bytes, &part[r]);
+    if (status == TS_OK) status = tsi_step_join(part, ranks, &all);
+    if (status == TS_OK) status = tsi_program_make(all, out);
+    for (int64_t r = 0; part && r < ranks; r++)
+        tsi_step_destroy(part[r]);
+    tsi_free(part);
+    return status;
+}
+
+ts_status ts_step_program(const ts_step *s, ts_program **out)
+{
+    if (!s || !out) return TS_ERR_NULL;
+    tsi_text own = { 0 };
+    char *texts = NULL;
+    int64_t bytes = 0;
+    *out = NULL;
+    TSI_TRY(tsi_rank_enter(s->rank));
+    tsi_step_print(s->value, &own);
+    ts_status status = own.failed ? tsi_fail_memory("a program", own.length) : TS_OK;
+    if (status == TS_OK) status = gather_texts(s->rank, &own, &texts, &bytes);
+    if (status == TS_OK) status = join_texts(texts, bytes, ts_rank_count(s->rank), out);
+    tsi_text_release(&own);
+    tsi_free(texts);
+    return status;
 }
 
 size_t ts_step_text(const ts_step *s, char *out, size_t size)

@@ -19,12 +19,19 @@
 
 enum { TSI_RANKS_THREADS_MAX = 65536, TSI_RANKS_MODEL_MAX = 100000000 };
 
-typedef enum tsi_engine_id { TSI_ENGINE_THREADS, TSI_ENGINE_MPI, TSI_ENGINE_MODEL } tsi_engine_id;
+/* NCCL stands on one of the others, which is settled with it. */
+typedef enum tsi_engine_id {
+    TSI_ENGINE_THREADS,
+    TSI_ENGINE_MPI,
+    TSI_ENGINE_MODEL,
+    TSI_ENGINE_NCCL
+} tsi_engine_id;
 
 /* Options with the environment and the defaults filled in. */
 typedef struct tsi_settings {
     ts_world_options user; /* the caller's, extended by zeros to the size of this version */
     tsi_engine_id engine;
+    bool nccl;         /* asked for by name: over `engine` */
     const char *why;   /* why this engine: "started by a launcher (OMPI_COMM_WORLD_RANK)" */
     const char *trace; /* TESSERA_TRACE: where ts_launch writes a trace; NULL: nowhere */
 } tsi_settings;
@@ -45,6 +52,8 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out);
 /* The table of the mpi engine, from the module that fits the MPI of this process. The module stays
  * loaded: an MPI does not survive being unloaded. */
 ts_status tsi_module_mpi(const tsi_engine **out);
+/* The table of the nccl engine. */
+ts_status tsi_module_nccl(const tsi_engine **out);
 
 /* ---- readers of the rings (event.h has the public ones) -------------------------------------- */
 /* The post-mortem as text: what every local rank is or was doing, equal lines merged. */

@@ -15,7 +15,7 @@
 
 enum { TIMEOUT_MS_DEFAULT = 60000, EVENTS_DEFAULT = 4096, EVENTS_MAX = 1 << 24 };
 
-static const char *const engine_names[] = { "threads", "mpi", "model", NULL };
+static const char *const engine_names[] = { "threads", "mpi", "model", "nccl", NULL };
 
 /* A whole number in [low, high], nothing around it. `name` is the option or variable. */
 static ts_status parse_number(const char *name, const char *text, int64_t low, int64_t high,
@@ -58,11 +58,12 @@ static ts_status engine_by_name(const char *source, const char *name, tsi_engine
         }
     }
     const char *near = tsi_text_nearest(name, engine_names);
-    return TSI_FAIL(TS_ERR_ARG, "%s: there is no engine \"%s\" (threads, mpi, model)%s%s%s", source,
-                    name, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    return TSI_FAIL(TS_ERR_ARG, "%s: there is no engine \"%s\" (threads, mpi, model, nccl)%s%s%s",
+                    source, name, near ? "; did you mean \"" : "", near ? near : "",
+                    near ? "\"?" : "");
 }
 
-static ts_status choose_engine(tsi_settings *settings)
+static ts_status name_engine(tsi_settings *settings)
 {
     const char *launcher = ts_launcher();
     const char *variable = getenv("TESSERA_ENGINE");
@@ -83,6 +84,17 @@ static ts_status choose_engine(tsi_settings *settings)
         settings->why = "no launcher started this process";
         settings->engine = TSI_ENGINE_THREADS;
     }
+    return TS_OK;
+}
+
+/* nccl stands on what carries the host's memory: processes, or the threads of this one. */
+static ts_status choose_engine(tsi_settings *settings)
+{
+    TSI_TRY(name_engine(settings));
+    settings->nccl = settings->engine == TSI_ENGINE_NCCL;
+    if (!settings->nccl) return TS_OK;
+    bool processes = ts_launcher() != NULL || settings->user.mpi_comm != NULL;
+    settings->engine = processes ? TSI_ENGINE_MPI : TSI_ENGINE_THREADS;
     return TS_OK;
 }
 

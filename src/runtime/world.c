@@ -31,6 +31,8 @@ static ts_status find_engine(const tsi_settings *settings, const tsi_engine **ou
         return TS_OK;
     case TSI_ENGINE_MPI:
         return tsi_module_mpi(out);
+    case TSI_ENGINE_NCCL:
+        break;
     }
     return TSI_FAIL(TS_ERR_INTERNAL, "engine number %d", (int)settings->engine);
 }
@@ -44,6 +46,8 @@ static int64_t local_count_of(const tsi_settings *settings)
         return settings->user.threads_per_process;
     case TSI_ENGINE_MODEL:
         return settings->user.model_rank_count > 0 ? settings->user.model_rank_count : 1;
+    case TSI_ENGINE_NCCL:
+        break;
     }
     return 1;
 }
@@ -58,16 +62,31 @@ static void number_ranks(ts_world *world, const tsi_settings *settings)
     }
 }
 
+/* Processes cannot read each other's device memory, so there nccl comes between by itself: with its
+ * library, or by way of the host. */
+static bool needs_nccl(ts_world *world, const tsi_settings *settings)
+{
+    bool far = settings->engine == TSI_ENGINE_MPI && !tsi_world_device(world)->host_readable;
+    return settings->nccl || far;
+}
+
 static ts_status open_engine(ts_world *world, const tsi_settings *settings)
 {
     tsi_runtime *runtime = tsi_runtime_of(world);
-    const tsi_engine *engine = NULL;
+    const tsi_engine *engine = NULL, *inner = NULL;
     TSI_TRY(find_engine(settings, &engine));
+    if (needs_nccl(world, settings)) {
+        inner = engine;
+        TSI_TRY(tsi_module_nccl(&engine));
+    }
     tsi_engine_options options = { .struct_size = sizeof options,
                                    .world = world,
                                    .user = &settings->user,
                                    .host = tsi_comm_host(),
-                                   .launcher = tsi_launcher_find() };
+                                   .launcher = tsi_launcher_find(),
+                                   .inner = inner,
+                                   .device = tsi_world_device(world),
+                                   .by_name = settings->nccl };
     void *state = NULL;
     TSI_TRY(engine->open(&options, &state));
     number_ranks(world, settings);
@@ -79,8 +98,8 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
     }
     if (settings->user.progress == 1) tsi_comm_helpers_limit(world, 0);
     runtime->engine = engine;
-    tsi_log(TSI_LOG_INFO, "%lld ranks on engine %s (%s)", (long long)world->rank_count,
-            engine->name, settings->why);
+    tsi_log(TSI_LOG_INFO, "%lld ranks on engine %s%s%s (%s)", (long long)world->rank_count,
+            engine->name, inner ? " over " : "", inner ? inner->name : "", settings->why);
     return TS_OK;
 }
 
@@ -97,6 +116,10 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     TSI_TRY(tsi_world_make(rank_count, local_count, 0, settings->user.events, &world));
     world->seed = settings->user.seed;
     tsi_world_device_set(world, device);
+    if (settings->user.device != NULL && strcmp(settings->user.device, device->kind) == 0) {
+        int64_t process = tsi_launcher_find().local_rank;
+        world->local_first = process > 0 ? process * local_count : 0;
+    }
     world->timeout_ms = settings->user.timeout_ms;
     world->handles_kept = settings->user.handles_kept;
     tsi_runtime *runtime = tsi_calloc(1, sizeof *runtime);

@@ -42,6 +42,7 @@ static inline ts_tensor *tsi_body_make(tsi_tensor_state *state)
     state->ended_first = t->next;
     state->ended_count--;
     TSI_PREFETCH(t->next); /* it ended long ago */
+    TSI_PREFETCH((const char *)t->next + TSI_BODY_BYTES / 2);
     memset(t, 0, offsetof(ts_tensor, post));
     return t;
 }

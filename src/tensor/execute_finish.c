@@ -88,6 +88,7 @@ static ts_status finish_block(ts_rank *rank, const tsi_block *block, double powe
         finish_task *task = tsi_alloc(sizeof *task);
         if (!task) return tsi_fail_memory("the last step of a reduction", sizeof *task);
         *task = (finish_task){ *block, power, before };
+        task->block.data = tsi_device_near(mine->device, block->data);
         return mine->device->defer(mine->device, mine->queue, finish_later, task, tsi_free);
     }
     tsi_image image;

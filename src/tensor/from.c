@@ -14,7 +14,7 @@
 /* The new tensor, of which observers were told. */
 static ts_tensor *told(ts_tensor *t, const char *how)
 {
-    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ t, how });
+    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ .made = t, .how = how });
     return t;
 }
 

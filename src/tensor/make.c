@@ -55,7 +55,7 @@ static ts_tensor *making_end(ts_mesh *mesh, ts_dtype dtype, making *made, ts_sta
     else
         tsi_array_release(made->array);
     ts_layout_release(made->layout);
-    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ t, made->what });
+    if (t) tsi_tell(t->rank, TSI_NEWS_FILL, &(tsi_filled){ .made = t, .how = made->what });
     return t;
 }
 

@@ -6,6 +6,7 @@
 #include "tensor/move.h"
 
 #include "base/alloc.h"
+#include "base/rank.h"
 
 tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
@@ -73,6 +74,7 @@ void tsi_move_release(tsi_move *move)
     }
     tsi_move_wait(move);
     if (move->hold != move->few) tsi_free(move->hold);
+    ts_layout_release(move->from);
     tsi_free(move);
 }
 
@@ -98,4 +100,39 @@ void tsi_moves_release(tsi_tensor_state *state)
         tsi_move_wait(move);
         tsi_move_release(move);
     }
+}
+
+/* ---- memory that peers read ------------------------------------------------------------------ */
+
+static bool holds(const tsi_move *move, const tsi_storage *storage)
+{
+    bool held = false;
+    for (int32_t i = 0; i < move->hold_count; i++)
+        held = held || move->hold[i]->storage == storage;
+    return held;
+}
+
+/* The state of a rank outlives its storages' use. */
+static ts_status wait_for_readers(void *context, void *tensor)
+{
+    const tsi_tensor_state *state = context;
+    const tsi_storage *storage = ((const ts_tensor *)tensor)->array->storage;
+    for (tsi_move *move = state->moves; move; move = move->next)
+        if (holds(move, storage)) TSI_TRY(tsi_move_wait(move));
+    return TS_OK;
+}
+
+ts_status tsi_moves_guard(ts_tensor *x, ts_work *work)
+{
+    tsi_tensor_state *state = tsi_slot_get(x->rank, TSI_SLOT_TENSOR);
+    tsi_storage *storage = x->array->storage;
+    bool asks = storage->ask && storage->ask != wait_for_readers; /* somebody else */
+    if (asks || storage->read_only || x->rank->kept) return ts_work_wait(work);
+    tsi_move *move = tsi_move_create(x->rank, work, 1);
+    if (!move) return ts_rank_status(x->rank);
+    tsi_move_hold(move, x->array);
+    storage->ask = wait_for_readers;
+    storage->ask_context = state;
+    tsi_move_release(move); /* the rank keeps it */
+    return TS_OK;
 }

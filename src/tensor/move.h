@@ -21,6 +21,7 @@ struct tsi_move {
     int32_t reserved;
     tsi_array **hold; /* source, target, staging; of one move or of several that travel together */
     tsi_array *few[TSI_MOVE_HOLD_FEW];
+    const ts_layout *from; /* retained: of hold[0], which becomes hold[1]; NULL: several moves */
 };
 
 /* A move that will complete with `work` (NULL: it is complete), with room for `holds` arrays; holds
@@ -32,6 +33,11 @@ void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank ke
 ts_status tsi_move_wait(tsi_move *move);
 void tsi_moves_reap(tsi_tensor_state *state);    /* frees those that are complete; never waits */
 void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest */
+
+/* Peers read the tensor's memory where it lies until `work` is complete: it stays until then, and
+ * who writes it waits. While a step is recorded or run again, which writes without asking, this
+ * waits itself. */
+ts_status tsi_moves_guard(ts_tensor *x, ts_work *work /* takes */);
 
 /* What moves: a block as its layout says, on this rank (absent ranks: member 0, array an empty
  * one). */

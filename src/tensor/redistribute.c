@@ -132,6 +132,7 @@ tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_lay
         array = same_block(to_mesh, from->array, to);
     else
         array = move_dense(from, to_mesh, to, plan, options, move);
+    if (*move) (*move)->from = ts_layout_retain(from->layout);
     ts_plan_release(plan);
     return array;
 }

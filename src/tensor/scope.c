@@ -184,6 +184,8 @@ ts_scope ts_scope_open_with(ts_rank *me, const ts_scope_options *options)
         .caller_owns = o.caller_owns,
         .attention = o.attention ? o.attention : parent->attention,
         .attention_forbid = o.attention_forbid | parent->attention_forbid,
+        .product = o.product ? o.product : parent->product,
+        .product_forbid = o.product_forbid | parent->product_forbid,
     };
     state->frame[state->frame_count++] = frame;
     me->label = frame.label;

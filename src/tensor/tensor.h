@@ -67,6 +67,8 @@ typedef struct tsi_frame {
     int32_t caller_owns;       /* new tensors are the program's, not the frame's */
     int32_t attention;         /* algorithm of calls that say none */
     uint32_t attention_forbid; /* bit a: not algorithm a */
+    int32_t product;           /* the same of products that move what they multiply */
+    uint32_t product_forbid;
 } tsi_frame;
 
 /* How to take back a write to a variable, or a draw of random numbers. */
@@ -129,7 +131,9 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
 /* ---- news (base/observe.h) ------------------------------------------------------------------- */
 typedef struct tsi_filled {
     ts_tensor *made;
-    const char *how; /* "zeros", "randn", "from" */
+    const char *how;      /* "zeros", "randn", "from" */
+    ts_tensor *const *of; /* what it was computed from; (optional) entries may be NULL */
+    int32_t of_count;
 } tsi_filled;
 typedef struct tsi_moved {
     ts_tensor *from, *to;

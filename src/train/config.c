@@ -94,6 +94,10 @@ static const key keys[] = {
     PATH(data, held_out, "", "a text or token files that are not trained on, for evaluation"),
     INT(data, held_out_rows, "0", 0, 1e12, "so many of their rows; 0: all"),
     TEXT(train, output, "run", "directory for the model, state, log and report"),
+    TEXT(train, memory, "auto",
+         "what a rank may hold: 80GiB; a plan that needs more is refused before anything is made; "
+         "auto: what is free; none: not asked"),
+    TEXT(train, device, "auto", "cpu, cuda, queue; auto: as TESSERA_DEVICE says, else cpu"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
     INT(train, stop_after, "0", 0, 1e12, "ends after this step, as if stopped; 0: after the last"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),
@@ -103,13 +107,19 @@ static const key keys[] = {
     INT(train, patience, "0", 0, 1e12,
         "the run ends after so many evaluations in a row that were no better; 0: it does not"),
     REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
+    REAL(train, z_loss, "0", 0, 1e6,
+         "factor of the squared log-sum-exp of logits, which is trained on beside the loss"),
     REAL(train, loss_scale, "1", 1e-30, 1e30, "factor on the loss in backward; f16 needs one"),
     INT(train, loss_scale_every, "0", 0, 1e12,
         "the factor doubles after so many finite steps, halves after one that is not; 0: fixed"),
     INT(train, skips_max, "32", 1, 1e12,
         "steps in a row that may be left out because they are not finite; then the run ends"),
+    INT(train, find_not_finite, "1", 0, 1,
+        "1: a step that ends the run because it is not finite is run again to find where it began"),
     INT(train, seed, "1", 0, 9e15, "of weights and of the order of the data"),
     INT(train, save_every, "0", 0, 1e12, "an older name of checkpoint.every, which goes before it"),
+    INT(train, replay, "0", 0, 1,
+        "1: the third step is recorded and the rest run from it: same bits"),
     INT(train, resume, "1", 0, 1, "1: go on from the state in output, if there is one"),
     INT(checkpoint, every, "0", 0, 1e12, "steps between saved states; 0: at the end alone"),
     TEXT(checkpoint, keep, "last 2",
@@ -122,6 +132,9 @@ static const key keys[] = {
     REAL(optimizer, beta2, "0.95", 0, 1, "adamw"),
     REAL(optimizer, epsilon, "1e-8", 0, 1, "adamw"),
     REAL(optimizer, weight_decay, "0.1", 0, 1e6, "per unit of the learning rate"),
+    TEXT(optimizer, groups, "",
+         "parameters that are trained otherwise: *norm*: decay=0; lm_head.*: rate=0.5; "
+         "model.layers.0.*: frozen; the first pattern counts"),
     TEXT(optimizer, moments, "f32", "adamw: f32, or bf16, rounded by chance"),
     REAL(optimizer, momentum, "0", 0, 1, "sgd"),
     INT(optimizer, nesterov, "0", 0, 1, "sgd"),
@@ -148,6 +161,8 @@ static const key keys[] = {
          "with an axis cp: ring, gather or heads; auto: what costs least"),
     TEXT(parallel, balance, "auto",
          "how cp cuts rows: none, head_tail, per_document, ptrr; auto: by what attention sees"),
+    TEXT(parallel, saved, "gathered",
+         "with plan sp, rows that backward needs again: gathered; or sharded, and gathered again"),
     REAL(experts, aux_loss, "0", 0, 1e6, "factor of the routers' loss of uneven loads, of a batch"),
     REAL(experts, sequence_loss, "0", 0, 1e6, "the same of each sequence"),
     REAL(experts, z_loss, "0", 0, 1e6, "factor of the routers' loss of large logits"),
@@ -159,7 +174,11 @@ static const key keys[] = {
     TEXT(log, trace, "", "steps, 10-12, that go into OUTPUT/trace.json for Perfetto; empty: none"),
     INT(log, every, "0", 0, 1e12,
         "a line is printed every so many steps; 0: now and then; train.jsonl has every step"),
+    INT(log, norms, "0", 0, 1e12,
+        "norms of gradients by module go to OUTPUT/norms.jsonl every so many steps; 0: never"),
     INT(log, sample, "200", 0, 1e6, "tokens to generate at the end"),
+    INT(log, sample_every, "0", 0, 1e12,
+        "samples go to OUTPUT/samples.jsonl every so many steps, too; 0: at the end alone"),
     REAL(log, temperature, "0.7", 0, 100, "of the sample"),
     TEXT(log, prompt, "Once upon a time", "of the sample"),
 };
@@ -222,13 +241,13 @@ static ts_status set_key(ts_train_config *config, const key *k, const char *valu
 
 static ts_status fail_section(const char *section, const place *at)
 {
-    static const char *const names[] = { "model",     "data",     "train", "checkpoint",
-                                         "optimizer", "parallel", "log",   NULL };
+    static const char *const names[] = { "model",    "data",    "train", "checkpoint", "optimizer",
+                                         "parallel", "experts", "log",   NULL };
     const char *near = tsi_text_nearest(section, names);
     char sentence[256];
     snprintf(sentence, sizeof sentence, "unknown section [%.64s]; %s%s%s", section,
              near ? "did you mean ["
-                  : "there are model, data, train, checkpoint, optimizer, parallel, log",
+                  : "there are model, data, train, checkpoint, optimizer, parallel, experts, log",
              near ? near : "", near ? "]?" : "");
     return fail_at(at, sentence);
 }
@@ -588,18 +607,23 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     int32_t reshard;
     ts_balance balance;
     TSI_TRY(ts_reshard_parse(c->parallel.reshard, &reshard));
+    static const char *const saves[] = { "gathered", "sharded", NULL };
     TSI_TRY(check_word("parallel.attention", c->parallel.attention, algorithms));
+    TSI_TRY(check_word("parallel.saved", c->parallel.saved, saves));
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
     TSI_TRY(check_word("data.documents", c->data.documents, packings));
     if (strcmp(c->data.documents, "separate") == 0 && c->data.end < 0)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");
     static const char *const moments[] = { "f32", "bf16", NULL };
+    static const char *const devices[] = { "auto", "cpu", "cuda", "queue", NULL };
+    TSI_TRY(check_word("train.device", c->train.device, devices));
     TSI_TRY(check_word("optimizer.moments", c->optimizer.moments, moments));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
-    int64_t trace_first, trace_last;
+    int64_t trace_first, trace_last, limit;
+    TSI_TRY(tsi_limit_parse(c->train.memory, &limit));
     TSI_TRY(tsi_trace_parse(c->log.trace, &trace_first, &trace_last));
     TSI_TRY(check_numbers(c));
     return tsi_train_fits(c);

@@ -28,10 +28,11 @@ typedef struct tsi_data_keys {
 } tsi_data_keys;
 
 typedef struct tsi_train_keys {
-    char output[TSI_CONFIG_TEXT_MAX];
+    char output[TSI_CONFIG_TEXT_MAX], memory[32], device[16];
+    int64_t replay; /* 1: steps are recorded once and run again */
     int64_t steps, stop_after, batch, accumulate, seed, save_every, resume, loss_scale_every,
-        skips_max, eval_every, patience;
-    double clip, loss_scale;
+        skips_max, eval_every, patience, find_not_finite;
+    double clip, loss_scale, z_loss;
 } tsi_train_keys;
 
 typedef struct tsi_checkpoint_keys {
@@ -44,7 +45,7 @@ typedef struct tsi_keep { /* which states stay: the last ones, every k-th step, 
 } tsi_keep;
 
 typedef struct tsi_optimizer_keys {
-    char kind[16], decay[16], moments[16];
+    char kind[16], decay[16], moments[16], groups[1024];
     double rate, beta1, beta2, epsilon, weight_decay, momentum, decay_share, floor;
     int64_t warmup, nesterov;
 } tsi_optimizer_keys;
@@ -52,7 +53,7 @@ typedef struct tsi_optimizer_keys {
 typedef struct tsi_parallel_keys {
     char mesh[TSI_CONFIG_TEXT_MAX], plan[TSI_CONFIG_TEXT_MAX], recompute[16], reshard[16];
     int64_t ep;
-    char attention[16], balance[16];
+    char attention[16], balance[16], saved[16];
     char schedule[TSI_CONFIG_TEXT_MAX], stages[TSI_CONFIG_TEXT_MAX];
     int64_t micro_batches;
 } tsi_parallel_keys;
@@ -64,7 +65,7 @@ typedef struct tsi_experts_keys {
 typedef struct tsi_log_keys {
     char prompt[TSI_CONFIG_TEXT_MAX];
     char trace[32];
-    int64_t report, sample, tensorboard, every;
+    int64_t report, sample, tensorboard, every, norms, sample_every;
     double temperature;
 } tsi_log_keys;
 
@@ -83,6 +84,8 @@ struct ts_train_config {
 ts_status tsi_train_config_meaning(const ts_train_config *config);
 /* Do sizes that have to agree? If not, the sentence has the arithmetic and what would do. */
 ts_status tsi_train_fits(const ts_train_config *config);
+/* Bytes of a rank; 0: "none", -1: "auto". */
+ts_status tsi_limit_parse(const char *text, int64_t *bytes);
 ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
 ts_status tsi_keep_parse(const char *text, tsi_keep *out);
 /* Item `index` of "a, b, c" into a buffer of TSI_CONFIG_TEXT_MAX bytes; false: there is none. */

@@ -15,12 +15,15 @@
 #include "array/pool.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/intmath.h"
 #include "base/launcher.h"
 #include "base/thread.h"
 #include "layout/mesh.h"
 #include "model/model.h"
+#include "nn/module.h"
 #include "op/core/dispatch.h"
 #include "parallel/unit.h"
+#include "runtime/record.h"
 #include "train/run.h"
 
 enum { STACK_BYTES = 8 << 20, STEPS = 2 };
@@ -32,7 +35,9 @@ typedef struct described {
     char *mesh;
     int64_t vocab;
     int64_t rank, ranks;
-    bool together; /* ranks are threads of one process */
+    bool together;              /* ranks are threads of one process */
+    const tsi_program_how *how; /* a step is written down instead, to: */
+    tsi_step *program;
     ts_train_cost cost;
     ts_status status;
     char error[512];
@@ -78,7 +83,13 @@ static ts_status run_part(ts_rank *me, ts_model *m, const ts_train_shape *shape,
     ts_scope scope = ts_scope_open(me, NULL);
     ts_tape_begin(me);
     no_tokens n = { m, shape };
-    ts_tensor *mean = (ts_model_loss)(m, tokens_of(&n, 0), tokens_of(&n, 1));
+    ts_tensor *mean = tsi_train_loss(&(tsi_rows_loss){ .model = m,
+                                                       .ids = tokens_of(&n, 0),
+                                                       .labels = tokens_of(&n, 1),
+                                                       .rows = shape->rows,
+                                                       .context = shape->context,
+                                                       .z_loss = shape->z_loss,
+                                                       .factor = 1.0 / shape->parts });
     ts_tensor *root = shape->parts > 1 ? ts_mul_scalar(mean, 1.0 / shape->parts) : mean;
     double loss;
     ts_status status = ts_tensor_item(mean, &loss);
@@ -109,12 +120,19 @@ static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *s
 {
     ts_modelled before = { .struct_size = sizeof before }, after = before;
     tsi_traffic traffic;
+    tsi_account account;
+    tsi_curve curve = { .me = me };
     for (int32_t step = 0; step + 1 < STEPS; step++)
         TSI_TRY(run_step(me, d, m, stages));
     TSI_TRY(ts_rank_modelled(me, &before));
-    TSI_TRY(tsi_traffic_begin(&traffic, tsi_model_mesh(m)));
-    ts_status status = run_step(me, d, m, stages);
+    TSI_TRY(tsi_account_begin(&account, me));
+    d->cost.ranks = d->ranks;
+    ts_status status = tsi_traffic_begin(&traffic, tsi_model_mesh(m));
+    if (status == TS_OK) status = tsi_curve_begin(&curve, me, &d->cost.curve);
+    if (status == TS_OK) status = run_step(me, d, m, stages);
+    tsi_curve_end(&curve);
     tsi_traffic_end(&traffic);
+    tsi_account_end(&account, &d->cost);
     TSI_TRY(status);
     TSI_TRY(ts_rank_modelled(me, &after));
     d->cost.comm_seconds = after.seconds - before.seconds;
@@ -136,6 +154,41 @@ static ts_status add_gradient(const char *name, ts_tensor *parameter, void *cont
     return TS_OK;
 }
 
+static ts_status first_dtype(ts_module *module, tsi_param *param, const char *name, void *context)
+{
+    (void)module, (void)name;
+    int32_t *dtype = context;
+    if (*dtype == 0) *dtype = param->dtype;
+    return TS_OK;
+}
+
+/* 1: there is no such axis. A model's mesh is asked and not its text: experts may have split an
+ * axis of it ("fsdp=2, ep=2"), and no configuration names that one. */
+static int64_t ranks_along(const ts_mesh *mesh, const char *axis)
+{
+    int64_t size = ts_mesh_size(mesh, axis);
+    return size > 0 ? size : 1;
+}
+
+/* Even shares; what a micro-batch has of the rows, in a pipeline. */
+static ts_train_sizes sizes_of(const described *d, const ts_model *m)
+{
+    const ts_mesh *mesh = tsi_model_mesh(m);
+    int32_t dtype = m->compute;
+    (void)tsi_module_visit(m->root, first_dtype, &dtype);
+    int64_t tp = ranks_along(mesh, "tp"), stages = ranks_along(mesh, "pp"), micros = 1;
+    if (stages > 1 && d->config) micros = d->config->parallel.micro_batches;
+    int64_t shares = d->ranks / tp / stages * micros, tokens = d->shape.rows * d->shape.context;
+    const ts_model_config *c = &m->config;
+    return (ts_train_sizes){ .rows = tsi_ceil_div(tokens, shares > 0 ? shares : 1),
+                             .hidden = c->hidden,
+                             .inner = tsi_ceil_div(c->intermediate, tp),
+                             .context = d->shape.context,
+                             .heads = tsi_ceil_div(c->heads, tp),
+                             .head_dim = c->head_dim,
+                             .dtype = dtype };
+}
+
 static ts_status account(ts_rank *me, described *d, ts_model *m)
 {
     const tsi_pool *pool = tsi_pool_of(me);
@@ -145,7 +198,7 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
     double tokens = (double)d->shape.rows * (double)d->shape.context;
     TSI_TRY(ts_module_each(m->root, add_gradient, &c->gradient_bytes));
     c->parameters = ts_module_count(m->root);
-    c->ranks = d->ranks;
+    c->sizes = sizes_of(d, m);
     c->tokens = d->shape.rows * d->shape.context * d->shape.parts;
     c->memory.struct_size = sizeof c->memory;
     TSI_TRY(ts_rank_memory(me, &c->memory));
@@ -156,6 +209,52 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
     c->activation_bytes = tsi_pool_used(pool, -1).peak - states;
     if (c->activation_bytes < 0) c->activation_bytes = 0; /* a rank without rows has no gradients */
     return tsi_describe_model(m, c);
+}
+
+/* ---- the step itself ------------------------------------------------------------------------- */
+
+static ts_status run_trained(ts_rank *me, const described *d, ts_model *m, tsi_stages *stages,
+                             ts_optimizer *optimizer)
+{
+    for (int32_t part = 0; part < d->shape.parts; part++)
+        TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
+    return optimizer ? ts_optimizer_step(optimizer) : ts_module_reset(m->root);
+}
+
+/* What the pool held at most, counted as the step counts: with what was there before it. */
+static void note_peak(tsi_step *step, int64_t rank, int64_t rise)
+{
+    tsi_step_list *list = rank < step->list_count ? &step->list[rank] : NULL;
+    for (int32_t v = 0; list && v < list->value_count; v++)
+        rise += list->value[v].life & TSI_LIFE_TAKEN ? list->value[v].bytes : 0;
+    if (list) list->peak = rise;
+}
+
+/* The second step: orders are known and caches full. */
+static ts_status record_step(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+                             ts_optimizer *optimizer)
+{
+    tsi_recording *recording = NULL;
+    tsi_pool *pool = tsi_pool_of(me);
+    if (!pool) return ts_rank_status(me);
+    TSI_TRY(run_trained(me, d, m, stages, optimizer));
+    tsi_pool_peak_reset(pool);
+    int64_t before = tsi_pool_used(pool, -1).live;
+    TSI_TRY(tsi_record_begin(me, &recording));
+    tsi_record_kernels(recording, d->how->flops_per_second, d->how->bytes_per_second);
+    ts_status status = run_trained(me, d, m, stages, optimizer);
+    ts_status written = tsi_record_end(recording, &d->program);
+    if (status == TS_OK) status = written;
+    if (status == TS_OK) note_peak(d->program, d->rank, tsi_pool_used(pool, -1).peak - before);
+    return status;
+}
+
+static ts_status run_all(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+                         ts_optimizer *optimizer)
+{
+    if (d->how) return record_step(me, d, m, stages, optimizer);
+    TSI_TRY(run_steps(me, d, m, stages));
+    return account(me, d, m);
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -170,8 +269,7 @@ static ts_status work(ts_rank *me, void *argument)
     if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin, &stages);
     if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
-    if (status == TS_OK) status = run_steps(me, d, twin, stages);
-    if (status == TS_OK) status = account(me, d, twin);
+    if (status == TS_OK) status = run_all(me, d, twin, stages, optimizer);
     ts_optimizer_destroy(optimizer);
     tsi_stages_close(stages);
     ts_model_destroy(twin);
@@ -245,7 +343,8 @@ ts_train_shape tsi_train_shape(const ts_train_config *c)
                              .context = c->data.context,
                              .moments = adamw ? 2 : c->optimizer.momentum != 0,
                              .parts = (int32_t)c->train.accumulate,
-                             .moment_dtype = narrow ? TS_DTYPE_BF16 : 0 };
+                             .moment_dtype = narrow ? TS_DTYPE_BF16 : 0,
+                             .z_loss = c->train.z_loss };
 }
 
 /* Ranks that this machine would run as threads. More of them are those of a cluster, and share no
@@ -276,8 +375,31 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, 
     return status;
 }
 
+ts_status tsi_train_record_rank(const ts_train_config *config, int64_t rank,
+                                const tsi_program_how *how, tsi_step **out)
+{
+    ts_roles roles;
+    *out = NULL;
+    TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
+    described d = { .config = config,
+                    .shape = tsi_train_shape(config),
+                    .mesh = tsi_strdup(config->parallel.mesh),
+                    .vocab = how->vocab,
+                    .rank = rank,
+                    .ranks = roles.ranks,
+                    .how = how };
+    if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
+    ts_status status = run_described(&d);
+    tsi_free(d.mesh);
+    if (status == TS_OK)
+        *out = d.program;
+    else
+        tsi_step_destroy(d.program);
+    return status;
+}
+
 /* Where the configuration leaves the vocabulary to the data: the tokenizer's. */
-static ts_status find_vocabulary(const ts_train_config *c, int64_t *vocab)
+ts_status tsi_train_vocabulary(const ts_train_config *c, int64_t *vocab)
 {
     ts_tokenizer *tokenizer = NULL;
     *vocab = c->model.vocab;
@@ -314,7 +436,7 @@ static ts_status forecast_stages(const ts_train_config *config, int64_t vocab, i
 {
     ts_train_cost most = { 0 }, one, params = { 0 };
     int64_t stride, peak[TS_TRAIN_PLACES_MAX] = { 0 };
-    double flops = 0;
+    double flops = 0, products = 0, attention = 0, bytes = 0;
     TSI_TRY(pipeline_stride(config->parallel.mesh, &stride));
     for (int64_t at = 0; at < places; at++) {
         TSI_TRY(tsi_train_estimate_rank(config, vocab, at * stride, &one));
@@ -323,8 +445,14 @@ static ts_status forecast_stages(const ts_train_config *config, int64_t vocab, i
         tsi_describe_merge(&params, &one);
         if (at < TS_TRAIN_PLACES_MAX) peak[at] = one.memory.peak;
         flops += one.flops_per_token;
+        products += one.product_flops; /* a rank's share of what its places do together */
+        attention += one.attention_flops;
+        bytes += (double)one.touched_bytes / (double)places;
     }
     *out = most;
+    out->product_flops = products;
+    out->attention_flops = attention;
+    out->touched_bytes = (int64_t)bytes;
     memcpy(out->param, params.param, sizeof out->param);
     out->flops_per_token = flops;
     out->place_count = places < TS_TRAIN_PLACES_MAX ? places : TS_TRAIN_PLACES_MAX;
@@ -348,14 +476,13 @@ static ts_status forecast_schedule(const ts_train_config *config, int64_t places
     return status;
 }
 
-/* All of it is run. */
-static ts_status forecast_whole(const ts_train_config *config, ts_train_cost *out)
+ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
 {
     ts_roles roles;
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
     int64_t vocab = 0;
-    TSI_TRY(find_vocabulary(config, &vocab));
+    TSI_TRY(tsi_train_vocabulary(config, &vocab));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {
         TSI_TRY(forecast_stages(config, vocab, places, out));
@@ -366,7 +493,7 @@ static ts_status forecast_whole(const ts_train_config *config, ts_train_cost *ou
 
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
 {
-    enum { MANY = 512 }; /* ranks; with fewer all layers are quick */
+    enum { MANY = 512 }; /* ranks; with fewer all layers are quick, but for rows to experts */
     if (!config || !out) return TSI_FAIL(TS_ERR_NULL, "forecast: an argument is NULL");
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(tsi_train_config_meaning(config));
@@ -376,8 +503,8 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
         return TSI_FAIL(TS_ERR_ARG,
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
-    if (roles.ranks >= MANY && roles.size[TS_ROLE_PIPELINE] == 0 &&
-        tsi_forecast_by_layers(config, forecast_whole, out))
+    if ((roles.ranks >= MANY || config->parallel.ep > 1) && roles.size[TS_ROLE_PIPELINE] == 0 &&
+        tsi_forecast_by_layers(config, tsi_forecast_whole, out))
         return TS_OK;
-    return forecast_whole(config, out);
+    return tsi_forecast_whole(config, out);
 }

@@ -6,10 +6,12 @@
  * refused with both numbers and the nearest that would do. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "model/model.h"
 #include "train/config.h"
+#include "train/stages.h"
 
 /* The divisors of n next to k, below and above: "2 or 4". */
 static const char *divisors_near(int64_t n, int64_t k, char *out, size_t size)
@@ -101,10 +103,33 @@ static ts_status check_ep(const ts_train_config *c)
                     divisors_near(ranks, c->parallel.ep, near, sizeof near));
 }
 
+/* A stage has at least one block: the embedding, a layer, or the norm with the head. */
+static ts_status check_stages(const ts_train_config *c)
+{
+    ts_roles roles;
+    ts_schedule *schedule = NULL;
+    if (!strstr(c->parallel.mesh, "pp")) return TS_OK; /* whoever makes the mesh reads the rest */
+    TSI_TRY(ts_roles_parse(c->parallel.mesh, &roles));
+    int64_t places = roles.size[TS_ROLE_PIPELINE], blocks = c->model.layers + 2;
+    /* Searching takes time, and what it finds has as many stages as ranks are said to have. */
+    if (places == 0 || strcasecmp(c->parallel.schedule, "search") == 0) return TS_OK;
+    TSI_TRY(tsi_stages_schedule(c, places, &schedule));
+    int64_t stages = ts_schedule_stages(schedule), of_rank = stages / places;
+    ts_schedule_destroy(schedule);
+    if (c->model.directory[0] || stages <= blocks) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "parallel.mesh: %lld blocks cannot be cut into %lld stages (pp=%lld, %lld of a "
+                    "rank); pp could be %lld, or model.layers %lld",
+                    (long long)blocks, (long long)stages, (long long)places, (long long)of_rank,
+                    (long long)(blocks / of_rank > 1 ? blocks / of_rank : 1),
+                    (long long)(stages - 2));
+}
+
 ts_status tsi_train_fits(const ts_train_config *c)
 {
     TSI_TRY(check_batch(c));
     TSI_TRY(check_ep(c));
+    TSI_TRY(check_stages(c));
     if (c->model.directory[0]) return TS_OK; /* its files say */
     TSI_TRY(check_heads(&c->model));
     TSI_TRY(check_experts(&c->model));

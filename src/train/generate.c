@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c - sampling from a model: each token from the logits of everything before it.
  *
- * There is no cache of keys and values: a step runs the whole prefix, or its last `positions`
- * tokens. All ranks see the same logits and the same random numbers, so they choose alike. */
+ * A step runs the tokens that the cache of keys and values has not seen: the prompt, then one after
+ * the other. It begins anew where the cache does not hold what the model would compute of the whole
+ * text: of a text that is longer than the model's positions the last ones count, and all of them
+ * stand elsewhere after each token. All ranks see the same logits and the same random numbers, so
+ * they choose alike. */
 #include <math.h>
 #include <string.h>
 
@@ -19,25 +22,43 @@ static ts_status token_at(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
-/* Logits of the last position, copied out as f64 [vocabulary]. */
-static ts_status last_logits(ts_model *model, ts_rank *me, int32_t *window, int64_t length,
-                             double *out)
+typedef struct session {
+    ts_model *model;
+    ts_rank *me;
+    const ts_generate_options *options;
+    ts_model_cache *cache;
+    ts_tokens all; /* the prompt, and what came after it */
+    double *logit; /* [vocabulary] */
+} session;
+
+/* How many of the last `length` tokens the cache goes on from; 0: it forgets what it had. */
+static ts_status tokens_seen(const session *s, int64_t length, int64_t *seen)
 {
+    *seen = ts_model_cache_length(s->cache);
+    bool goes_on = !s->options->uncached && length == s->all.count &&
+                   ts_model_cache_fits(s->cache, length - *seen);
+    if (goes_on) return TS_OK;
+    *seen = 0;
+    return ts_model_cache_keep(s->cache, 0);
+}
+
+/* Logits of the last position, copied out as f64. */
+static ts_status last_logits(session *s)
+{
+    int64_t most = ts_model_configuration(s->model)->positions, seen;
+    int64_t length = s->all.count < most ? s->all.count : most;
+    TSI_TRY(tokens_seen(s, length, &seen));
     ts_scope scope =
-        ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
-    ts_meta meta = { .shape = TS_SHAPE(1, length), .dtype = TS_DTYPE_I64 };
-    ts_tensor *ids =
-        ts_from_function(token_at, window, ts_model_tokens_of(model, length, NULL), meta);
-    ts_tensor *last = ts_select(ts_model_logits(model, ids), 1, -1);
+        ts_scope_open_with(s->me, TS_OPTIONS(ts_scope_options, .label = "generate", .no_grad = 1));
+    ts_meta meta = { .shape = TS_SHAPE(1, length - seen), .dtype = TS_DTYPE_I64 };
+    ts_tensor *ids = ts_from_function(token_at, s->all.id + s->all.count - length + seen,
+                                      ts_model_tokens_of(s->model, length - seen, NULL), meta);
+    ts_tensor *last = ts_select(ts_model_logits_after(s->cache, ids), 1, -1);
     ts_tensor *full = ts_tensor_full(ts_cast(last, TS_DTYPE_F64));
-    ts_array view = TS_INIT(ts_array);
-    ts_status status = ts_tensor_view(full, &view);
-    if (status == TS_OK && view.data) {
-        const double *from = view.data;
-        int64_t stride = view.stride[1] ? view.stride[1] : 1;
-        for (int64_t i = 0; i < view.meta.shape.extent[1]; i++)
-            out[i] = from[i * stride];
-    }
+    ts_array to = TS_INIT(ts_array);
+    to.meta = (ts_meta){ .shape = ts_tensor_shape(full), .dtype = TS_DTYPE_F64 };
+    to.data = s->logit;
+    ts_status status = ts_tensor_read(full, &to);
     ts_scope_close(scope);
     return status;
 }
@@ -119,23 +140,39 @@ static ts_status asked_to_end(ts_model *model, const ts_generate_options *o, int
     return ts_group_all_reduce(all, &word, &word, TS_REDUCE_MAX, NULL);
 }
 
-static ts_status go_on(ts_model *model, ts_rank *me, const ts_generate_options *o, ts_tokens *all,
-                       double *logit, ts_tokens *out)
+static ts_status go_on(session *s, ts_tokens *out)
 {
-    const ts_model_config *config = ts_model_configuration(model);
+    const ts_generate_options *o = s->options;
     int64_t wanted = o->tokens > 0 || o->exact ? o->tokens : 128;
     for (int64_t n = 0, end = 0; n < wanted; n++) {
-        TSI_TRY(asked_to_end(model, o, &end));
+        TSI_TRY(asked_to_end(s->model, o, &end));
         if (end) break;
-        int64_t length = all->count < config->positions ? all->count : config->positions;
-        TSI_TRY(last_logits(model, me, all->id + all->count - length, length, logit));
-        int32_t token = choose(o, logit, config->vocab, n);
+        TSI_TRY(last_logits(s));
+        int32_t token = choose(o, s->logit, ts_model_configuration(s->model)->vocab, n);
         if (token == o->stop) break;
-        TSI_TRY(push(all, token));
+        TSI_TRY(push(&s->all, token));
         TSI_TRY(push(out, token));
-        if (o->on_token && ts_rank_index(me) == 0) o->on_token(token, o->context);
+        if (o->on_token && ts_rank_index(s->me) == 0) o->on_token(token, o->context);
     }
     return TS_OK;
+}
+
+static ts_status session_open(session *s, const ts_tokens *prompt)
+{
+    size_t vocabulary = (size_t)ts_model_configuration(s->model)->vocab;
+    for (int64_t i = 0; i < prompt->count; i++)
+        TSI_TRY(push(&s->all, prompt->id[i]));
+    s->logit = tsi_alloc_array(vocabulary, sizeof *s->logit);
+    if (!s->logit) return tsi_fail_memory("logits", vocabulary * sizeof *s->logit);
+    s->cache = ts_model_cache_create(s->model);
+    return s->cache ? TS_OK : ts_rank_status(s->me);
+}
+
+static void session_close(session *s)
+{
+    ts_model_cache_destroy(s->cache);
+    tsi_free(s->logit);
+    ts_tokens_release(&s->all);
 }
 
 ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generate_options *options,
@@ -148,18 +185,11 @@ ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generat
     ts_generate_options o = { .struct_size = sizeof o, .stop = -1 };
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    TSI_TRY(check_prompt(prompt, ts_model_configuration(model)->vocab));
     TSI_TRY(ts_model_documents(model, NULL)); /* a text is no row of packed documents */
-    int64_t vocabulary = ts_model_configuration(model)->vocab;
-    TSI_TRY(check_prompt(prompt, vocabulary));
-    TSI_TRY(ts_model_documents(model, NULL)); /* those of a batch are of its length */
-    ts_tokens all = { 0 };
-    ts_status status = TS_OK;
-    for (int64_t i = 0; i < prompt->count && status == TS_OK; i++)
-        status = push(&all, prompt->id[i]);
-    double *logit = tsi_alloc_array((size_t)vocabulary, sizeof *logit);
-    if (!logit) status = tsi_fail_memory("logits", (size_t)vocabulary * sizeof *logit);
-    if (status == TS_OK) status = go_on(model, me, &o, &all, logit, out);
-    tsi_free(logit);
-    ts_tokens_release(&all);
+    session s = { .model = model, .me = me, .options = &o };
+    ts_status status = session_open(&s, prompt);
+    if (status == TS_OK) status = go_on(&s, out);
+    session_close(&s);
     return status;
 }

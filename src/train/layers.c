@@ -85,6 +85,9 @@ static bool extend_cost(const ts_train_cost *x, const ts_train_cost *y, ts_train
     good &= extend(x->activation_bytes, y->activation_bytes, &z->activation_bytes, n);
     good &= extend_real(x->flops_per_token, y->flops_per_token, &z->flops_per_token, n);
     good &= extend_real(x->comm_seconds, y->comm_seconds, &z->comm_seconds, n);
+    good &= extend_real(x->product_flops, y->product_flops, &z->product_flops, n);
+    good &= extend_real(x->attention_flops, y->attention_flops, &z->attention_flops, n);
+    good &= extend(x->touched_bytes, y->touched_bytes, &z->touched_bytes, n);
     return good && extend_memory(&x->memory, &y->memory, &z->memory, n) &&
            extend_traffic(x, y, z, n) && extend_params(x, y, z, n);
 }
@@ -113,6 +116,7 @@ bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forec
     }
     good = good && extend_cost(&cost[0], &cost[1], &cost[2], (layers - few->model.layers) / period);
     if (good) *out = cost[2];
+    if (good) out->curve.count = 0; /* that of a short one says little */
     tsi_free(few);
     tsi_free(cost);
     return good;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "checkpoint/state.h"
 #include "model/model.h"
 #include "model/model_config.h"
 #include "tensor/tensor.h"
@@ -72,8 +73,9 @@ static void add_line(tsi_text *out, const char *name, const ts_meta *meta)
     tsi_text_add(out, "]\n");
 }
 
-static ts_status add_tensor(const char *name, ts_tensor *t, void *context)
+static ts_status add_tensor(const char *name, const char *of, ts_tensor *t, void *context)
 {
+    (void)of;
     ts_meta meta = { .shape = ts_tensor_shape(t), .dtype = t->dtype };
     add_line(context, name, &meta);
     return TS_OK;
@@ -82,9 +84,7 @@ static ts_status add_tensor(const char *name, ts_tensor *t, void *context)
 static char *tensors_here(tsi_run *run)
 {
     tsi_text out = { 0 };
-    ts_status status = ts_module_each(ts_model_module(run->model), add_tensor, &out);
-    if (status == TS_OK) status = ts_optimizer_each(run->optimizer, add_tensor, &out);
-    if (status == TS_OK) return tsi_text_take(&out);
+    if (tsi_state_each(run->state, add_tensor, &out) == TS_OK) return tsi_text_take(&out);
     tsi_text_release(&out);
     return NULL;
 }
@@ -157,12 +157,14 @@ static int64_t compare(const char *there, const char *here, int64_t most, tsi_te
     return count;
 }
 
-/* Lines of `there` that `here` has not at all. */
-static int64_t count_more(const char *there, const char *here)
+/* Lines of `there` that `here` has not at all: how many; the first is written. */
+static int64_t add_more(const char *there, const char *here, tsi_text *out)
 {
-    tsi_text ignored = { 0 };
-    int64_t count = compare(here, there, 0, &ignored);
-    tsi_text_release(&ignored);
+    int64_t count = 0;
+    line theirs, mine;
+    for (; line_at(there, &theirs); there = next_line(there))
+        if (!find(here, &theirs, &mine) && count++ == 0)
+            tsi_text_printf(out, "%.*s is there and not here", theirs.name_length, theirs.name);
     return count;
 }
 
@@ -173,7 +175,9 @@ static ts_status differences(tsi_text *out, const char *meaning_there, const cha
     (void)compare(meaning_there, meaning, INT64_MAX, out);
     int64_t count = compare(there, here, 1, out);
     if (count > 1) tsi_text_printf(out, " (and %lld more tensors differ)", (long long)count - 1);
-    if (out->length == 0 && count_more(there, here) > 0) tsi_text_add(out, "it has other tensors");
+    if (out->length > 0) return TS_OK;
+    count = add_more(there, here, out);
+    if (count > 1) tsi_text_printf(out, " (and %lld more)", (long long)count - 1);
     return TS_OK;
 }
 

@@ -44,8 +44,7 @@ static const char head[] =
     "pre{white-space:pre-wrap;background:var(--card);border-radius:8px;padding:.8rem 1rem}"
     "</style></head><body>\n";
 
-/* Bytes of the UTF-8 character at text, or 0 if there is none: a model may write any bytes. */
-static size_t character(const char *text, size_t left)
+size_t tsi_utf8_character(const char *text, size_t left)
 {
     unsigned char c = (unsigned char)text[0];
     size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : 0;
@@ -59,7 +58,7 @@ static size_t character(const char *text, size_t left)
 static void escape(tsi_text *out, const char *text, size_t length)
 {
     for (size_t i = 0; i < length;) {
-        size_t n = character(text + i, length - i);
+        size_t n = tsi_utf8_character(text + i, length - i);
         unsigned char c = (unsigned char)text[i];
         if (n == 0 || (c < 32 && c != '\n' && c != '\t'))
             tsi_text_add(out, "\xef\xbf\xbd");
@@ -397,6 +396,8 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
         escape(&out, result->sample.data, result->sample.length);
         tsi_text_add(&out, "</pre>");
     }
+    tsi_report_prediction(&out, run);
+    tsi_report_gantt(&out, run);
     phases(&out, &run->measures);
     const ts_times *t = &run->measures.times;
     times(&out, "module", t->module, t->module_count, 64);
@@ -405,6 +406,8 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     communication(&out, &run->measures.counts);
     tsi_report_traffic(&out, run);
     tsi_report_ranks(&out, run);
+    tsi_report_busy(&out, run);
+    tsi_report_curves(&out, run);
     memory(&out, run);
     mesh(&out, run);
     tsi_report_layout(&out, run);

@@ -6,15 +6,10 @@
  *
  * On a device that runs behind the host nothing is read, since that would wait for it; biases move
  * there all the same. */
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "train/run.h"
 
@@ -46,40 +41,6 @@ static void add_step(const ts_router_report *r, bool first, ts_train_step *s)
     s->router_loss += r->aux_loss + r->sequence_loss + r->z_loss;
 }
 
-/* Cuts the file behind its last whole line of a step up to `last`; lines are in order. */
-static ts_status cut_lines(const char *path, int64_t last)
-{
-    static const char head[] = "{\"step\": ";
-    char *text = NULL, *end;
-    size_t length = 0, kept = 0;
-    if (access(path, F_OK) != 0) return TS_OK;
-    TSI_TRY(tsi_file_read(path, (size_t)1 << 36, &text, &length));
-    while ((end = memchr(text + kept, '\n', length - kept)) != NULL &&
-           strncmp(text + kept, head, sizeof head - 1) == 0 &&
-           strtoll(text + kept + sizeof head - 1, NULL, 10) <= last)
-        kept = (size_t)(end + 1 - text);
-    tsi_free(text);
-    if (truncate(path, (off_t)kept) == 0) return TS_OK;
-    return TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
-}
-
-static ts_status write_line(tsi_run *run, tsi_text *text)
-{
-    char path[TSI_CONFIG_TEXT_MAX], *line = tsi_text_take(text);
-    if (!line) return TS_ERR_MEMORY;
-    ts_status status = TS_OK;
-    if (!run->loads) {
-        status = tsi_train_path(run->config, "experts.jsonl", path);
-        if (status == TS_OK && run->plan.step_first > 0)
-            status = cut_lines(path, run->plan.step_first);
-        if (status == TS_OK) run->loads = fopen(path, run->plan.step_first > 0 ? "a" : "w");
-    }
-    bool good = run->loads && fputs(line, run->loads) >= 0 && fflush(run->loads) == 0;
-    tsi_free(line);
-    if (status != TS_OK || good) return status;
-    return TSI_FAIL(TS_ERR_IO, "experts.jsonl: %s", strerror(errno));
-}
-
 static ts_status read_all(tsi_run *run, ts_train_step *s)
 {
     int64_t experts = ts_model_configuration(run->model)->experts;
@@ -98,7 +59,8 @@ static ts_status read_all(tsi_run *run, ts_train_step *s)
     }
     tsi_text_add(&text, "]}\n");
     tsi_free(load);
-    if (status == TS_OK && ts_rank_index(run->me) == 0) return write_line(run, &text);
+    if (status == TS_OK && ts_rank_index(run->me) == 0)
+        return tsi_run_line(run, &run->loads, "experts.jsonl", &text);
     tsi_free(tsi_text_take(&text));
     return status;
 }

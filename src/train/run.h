@@ -5,8 +5,12 @@
  *   measure.c memory, time, communication      meaning.c what a state is the state of
  *   report.c  the page at the end              history.c the log, read again when resuming
  *   output.c  the directory and its lock       trainer.c the loop
- *   evaluate.c the loss of held-out rows
- *   routers.c loads of experts
+ *   evaluate.c the loss of held-out rows       loss.c    what a step goes down by
+ *   routers.c loads of experts                 norms.c   norms of gradients by module
+ *   finite.c  where a NaN began                limit.c   what a rank may hold
+ *   predict.c how long a step takes            seen.c    one step in pictures
+ *   sample.c  what the model writes            lines.c   files with an object a line
+ *   again.c   steps recorded once and run again
  *
  * INV: everything that decides what is computed (step, rows, rate) is a function of the step and
  * the configuration; clocks and callbacks only decide when to stop, and all ranks agree on that. */
@@ -18,8 +22,11 @@
 
 #include "comm/model/model_engine.h"
 #include "model/model.h"
+#include "plan/step.h"
 #include "tessera/checkpoint.h"
+#include "tessera/step.h"
 #include "train/config.h"
+#include "train/seen.h"
 #include "train/stages.h"
 #include "train/tensorboard.h"
 
@@ -65,6 +72,13 @@ typedef struct tsi_traffic { /* of one rank */
     ts_train_traffic row[TS_TRAFFIC_MAX];
 } tsi_traffic;
 
+typedef struct tsi_again {   /* a step that is run again (again.c) */
+    ts_step *step;           /* NULL: not recorded yet */
+    ts_tensor *ids, *labels; /* where it reads */
+    int64_t seen;            /* steps asked for */
+    bool refused;
+} tsi_again;
+
 typedef struct tsi_run {
     ts_rank *me;
     const ts_train_config *config;
@@ -84,12 +98,18 @@ typedef struct tsi_run {
     ts_memory planned; /* by kind */
     tsi_measures measures;
     tsi_history history;
-    tsi_tensorboard board;                     /* rank 0 */
-    ts_train_cost *cost;                       /* what was planned of this rank, or NULL */
-    tsi_traffic traffic;                       /* of one step, as it ran */
+    tsi_tensorboard board; /* rank 0 */
+    ts_train_cost *cost;   /* what was planned of this rank, or NULL */
+    tsi_traffic traffic;   /* of one step, as it ran */
+    tsi_seen seen;         /* of the same one */
+    ts_train_rates rates;  /* of this machine, after a run of a second; or 0 */
+    double busy, *busy_of; /* seconds without waiting: of this rank; of a step, by rank, or NULL */
     int64_t trace_first, trace_last, trace_ns; /* steps; when the first of them began, or 0 */
     int64_t waited_ns; /* for other ranks, up to the step that was told last */
     FILE *loads;       /* rank 0: experts.jsonl, from the first step with routers on; or NULL */
+    FILE *norms;       /* rank 0: norms.jsonl, from the first step of log.norms on; or NULL */
+    tsi_again again;   /* train.replay */
+    FILE *samples;     /* rank 0: samples.jsonl, from the first step of log.sample_every on */
     double seconds;    /* of all steps of this process */
     int64_t skipped;   /* steps left out, up to the latest, in a row */
     bool late;         /* a step is told of while the next one runs on the device */
@@ -115,6 +135,17 @@ ts_status tsi_run_documents_of(tsi_run *run, int64_t step, const int64_t *row, i
                                int64_t count);
 ts_tensor *tsi_run_rows(tsi_run *run, int64_t step, int64_t first, int64_t count, int64_t shift);
 
+/* ---- the loss */
+typedef struct tsi_rows_loss {
+    ts_model *model;
+    ts_tensor *ids, *labels;
+    int64_t rows, context;
+    double z_loss; /* train.z_loss, or 0 */
+    double factor; /* what the mean is multiplied by before backward */
+} tsi_rows_loss;
+/* The mean loss of rows. maker */
+ts_tensor *tsi_train_loss(const tsi_rows_loss *l);
+
 /* ---- evaluation */
 ts_status tsi_eval_open(tsi_run *run); /* [coll] after the data */
 void tsi_eval_close(tsi_run *run);
@@ -124,6 +155,11 @@ bool tsi_eval_is_due(const tsi_run *run, int64_t step); /* after so many steps *
 ts_status tsi_eval_run(tsi_run *run, int64_t step, double *loss);
 /* Has the loss been worse train.patience times in a row? */
 bool tsi_eval_is_over(const tsi_run *run);
+
+/* ---- steps that are run again */
+/* *done: the step was taken here, recorded or replayed; else it is the caller's to take. [coll] */
+ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done);
+void tsi_again_close(tsi_again *again);
 
 /* ---- the directory */
 ts_status tsi_output_open(tsi_run *run); /* rank 0: makes, locks and cleans it */
@@ -155,15 +191,35 @@ ts_train_shape tsi_train_shape(const ts_train_config *config);
 /* As ts_train_forecast, of one rank; a vocabulary of 0 is the configuration's. */
 ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
                                   ts_train_cost *out);
+ts_status tsi_train_vocabulary(const ts_train_config *config, int64_t *vocab);
+/* A step of one rank, in a world without data, as it is written down; times of kernels from what a
+ * device does in a second. */
+typedef struct tsi_program_how {
+    int64_t vocab;
+    double flops_per_second, bytes_per_second;
+} tsi_program_how;
+ts_status tsi_train_record_rank(const ts_train_config *config, int64_t rank,
+                                const tsi_program_how *how, tsi_step **out);
 /* What a step of many like layers costs, from short models of the same kind; false: it cannot be
  * said so, and nothing was recorded but what the forecast of a short one recorded. */
 typedef ts_status (*tsi_forecast_fn)(const ts_train_config *config, ts_train_cost *out);
+ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out); /* runs it all */
 bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forecast,
                             ts_train_cost *out);
 
 /* ---- traffic */
 ts_status tsi_traffic_begin(tsi_traffic *traffic, ts_mesh *mesh);
 void tsi_traffic_end(tsi_traffic *traffic);
+
+/* ---- what operators do (predict.c) */
+typedef struct tsi_account { /* in a world without data */
+    ts_rank *me;
+    tsi_observer hears;
+    double flops_before, product_flops, attention_flops;
+    int64_t bytes;
+} tsi_account;
+ts_status tsi_account_begin(tsi_account *account, ts_rank *me);
+void tsi_account_end(tsi_account *account, ts_train_cost *out);
 
 /* ---- what lies where */
 /* Axes and parameters of a materialised model into *out. */
@@ -195,6 +251,10 @@ struct tsi_text;
 void tsi_report_stages(struct tsi_text *out, const tsi_run *run); /* their part of the page */
 ts_status tsi_stages_write(const tsi_run *run);                   /* OUTPUT/stages.json */
 
+/* ---- what a rank may hold */
+/* Fails where the step does not fit, with the nearest setting that does. Before storage. [coll] */
+ts_status tsi_limit_check(tsi_run *run, const ts_train_cost *cost);
+
 /* ---- numbers */
 ts_status tsi_measure_plan(tsi_run *run);
 void tsi_measure_step(tsi_run *run); /* counts operators and communication up to here */
@@ -204,6 +264,31 @@ void tsi_measure_step(tsi_run *run); /* counts operators and communication up to
 ts_status tsi_history_open(tsi_history *history, const char *path, int64_t step);
 ts_status tsi_history_add(tsi_history *history, const ts_train_step *step);
 void tsi_history_close(tsi_history *history);
+
+/* A line, which is taken, to OUTPUT/NAME; *file is opened at the first one. rank 0 */
+ts_status tsi_run_line(const tsi_run *run, FILE **file, const char *name, struct tsi_text *text);
+
+/* ---- norms of gradients by module: OUTPUT/norms.jsonl */
+/* The sums of squares of local blocks into sum[count]: one kernel; the host waits for it. */
+ts_status tsi_local_squares(ts_rank *me, struct tsi_array *const *array, int64_t count,
+                            double *sum);
+/* Between backward and update, if log.norms wants this step. [coll] */
+ts_status tsi_run_norms(tsi_run *run, int64_t step);
+
+/* ---- samples */
+ts_status tsi_run_sample(tsi_run *run, ts_text *out); /* [coll] rank 0 has the text */
+/* One on the way, if it is due; both clocks leave it out. [coll] */
+ts_status tsi_run_sample_step(tsi_run *run, int64_t step, int64_t *told, int64_t *mark);
+/* Bytes of the UTF-8 character at text, or 0 if there is none: a model may write any bytes. */
+size_t tsi_utf8_character(const char *text, size_t left);
+
+/* ---- what is not finite */
+/* Runs the step again from the same state and says where the first number that is not finite came
+ * from: ": the output of softmax in model.layers.3, ...", or "". [coll] */
+ts_status tsi_find_not_finite(tsi_run *run, int64_t step, char *out, size_t size);
+/* Forward and backward of one part of a step; what it made is added to `loss`. [coll] */
+ts_status tsi_run_forward_backward(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss,
+                                   int64_t *mark);
 
 /* ---- routers of experts: OUTPUT/experts.jsonl */
 /* Between backward and update: reads, logs and tells what routers did, moves biases. [coll] */
@@ -220,5 +305,9 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result);
 void tsi_report_traffic(struct tsi_text *out, const tsi_run *run);
 void tsi_report_layout(struct tsi_text *out, const tsi_run *run);
 void tsi_report_ranks(struct tsi_text *out, const tsi_run *run);
+void tsi_report_gantt(struct tsi_text *out, const tsi_run *run);
+void tsi_report_curves(struct tsi_text *out, const tsi_run *run);
+void tsi_report_prediction(struct tsi_text *out, const tsi_run *run);
+void tsi_report_busy(struct tsi_text *out, const tsi_run *run);
 
 #endif

@@ -30,6 +30,7 @@ struct tsi_stages {
     tsi_part part;           /* the one at hand */
     ts_tensor *ids, *labels; /* of it, retained, where they are needed */
     double *begin, *end;     /* [cell of this rank]: of the last step */
+    double z_loss;           /* train.z_loss */
 };
 
 /* ---- what is said ---------------------------------------------------------------------------- */
@@ -140,8 +141,10 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
     (void)me, (void)count;
     const tsi_stages *s = context;
     double tokens = (double)s->part.rows * (double)s->part.context;
+    double factor = s->part.factor / tokens;
     ts_tensor *sum = ts_cross_entropy_sum(output[0], micro_of(s, s->labels, micro));
-    return ts_mul_scalar(sum, s->part.factor / tokens);
+    ts_tensor *loss = ts_mul_scalar(sum, factor);
+    return s->part.without_grad ? loss : tsi_train_with_z(loss, output[0], s->z_loss * factor);
 }
 
 static ts_status begin_micro(void *context, ts_rank *me, int64_t micro)
@@ -237,6 +240,7 @@ ts_status tsi_stages_open(const ts_train_config *c, ts_mesh *mesh, ts_model *mod
     if (!s) return tsi_fail_memory("the stages of a run", sizeof *s);
     s->model = model;
     s->mesh = ts_mesh_retain(mesh);
+    s->z_loss = c->train.z_loss;
     ts_status status = open_stages(s, c);
     if (status == TS_OK)
         *out = s;

@@ -68,4 +68,8 @@ typedef struct tsi_stages_measured { /* of all ranks of the axis, of the last st
 ts_status tsi_stages_measure(const tsi_stages *stages, tsi_stages_measured *out);
 void tsi_stages_measured_release(tsi_stages_measured *measured);
 
+/* `loss` itself, which in backward takes along `factor` times the sum of squares of the logits'
+ * log-sum-exp (loss.c). maker */
+ts_tensor *tsi_train_with_z(ts_tensor *loss, ts_tensor *logits, double factor);
+
 #endif

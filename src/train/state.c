@@ -3,7 +3,8 @@
  * mesh wrote it, and bit for bit on the same one.
  *
  *   OUTPUT/state/step-N/     a checkpoint (tessera/checkpoint.h) with config.json and
- * tokenizer.json beside the data, so that it is a model too
+ *                            tokenizer.json beside the data, and with layers of model.directory
+ *                            that the model has not: so it is a model too
  *
  * What is no tensor is a value of the checkpoint: the run, the loss and its scale, the updates, and
  * what the state is the state of (meaning.c). The order of the data and of random numbers is a
@@ -142,6 +143,7 @@ static ts_status open_state(tsi_run *run)
     TSI_TRY(ts_state_add_module(run->state, "", ts_model_module(run->model)));
     TSI_TRY(ts_state_add_optimizer(run->state, "", run->optimizer));
     if (run->model->tied_copy) TSI_TRY(tsi_state_copied(run->state, run->model->tied_name));
+    TSI_TRY(tsi_model_add_beyond(run->model, run->mesh, run->state));
     return add_files(run);
 }
 

@@ -27,6 +27,7 @@
 #include "base/rank.h"
 #include "model/model.h"
 #include "model/model_config.h"
+#include "nn/module.h"
 #include "train/run.h"
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -138,6 +139,7 @@ static ts_status declare(const ts_train_config *c, ts_mesh *mesh, const tsi_decl
     options.capacity = c->experts.capacity;
     options.count_loads = 1;
     options.attention = algorithm_of(c->parallel.attention);
+    options.saves_cut = strcmp(c->parallel.saved, "sharded") == 0;
     ts_balance balance;
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
     options.balance = (int32_t)balance;
@@ -152,33 +154,63 @@ static ts_status declare(const ts_train_config *c, ts_mesh *mesh, const tsi_decl
     return *out ? TS_OK : ts_rank_status(mesh->rank);
 }
 
+static ts_status find_trained(ts_module *m, tsi_param *param, const char *name, void *context)
+{
+    (void)m, (void)name;
+    if (!param->frozen) *(bool *)context = true;
+    return TS_OK;
+}
+
+/* The lines of a configuration are separated by semicolons. */
+static ts_status group_params(const ts_train_config *c, ts_model *model)
+{
+    char lines[sizeof c->optimizer.groups];
+    if (c->optimizer.groups[0] == '\0') return TS_OK;
+    memcpy(lines, c->optimizer.groups, sizeof lines);
+    for (char *at = lines; *at; at++)
+        if (*at == ';') *at = '\n';
+    ts_module *root = ts_model_module(model);
+    TSI_TRY(ts_module_groups(root, lines));
+    bool trained = false;
+    TSI_TRY(tsi_module_visit(root, find_trained, &trained));
+    if (trained) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "optimizer.groups: \"%s\" leaves nothing to train",
+                    c->optimizer.groups);
+}
+
 ts_status tsi_train_declare(const ts_train_config *c, ts_mesh *mesh, const tsi_declare_how *how,
                             ts_model **out, tsi_stages **stages)
 {
     bool staged = ts_mesh_axis(mesh, "pp") >= 0;
     ts_mesh *here = staged ? ts_pipeline_mesh(mesh, NULL) : ts_mesh_retain(mesh);
     ts_status status = here ? declare(c, here, how, out) : ts_rank_status(mesh->rank);
+    if (status == TS_OK) status = group_params(c, *out);
     if (status == TS_OK) status = tsi_stages_open(c, mesh, *out, stages);
     if (status == TS_OK) status = wrap(*out, here, &c->parallel);
     ts_mesh_release(here);
     return status;
 }
 
-/* Declared, wrapped, then read or begun. */
+/* Declared, wrapped and planned; if it fits, read or begun. */
 static ts_status make_model(tsi_run *run)
 {
     const ts_train_config *c = run->config;
     tsi_declare_how how = { .vocab = ts_loader_vocabulary(run->loader) };
     TSI_TRY(tsi_train_declare(c, run->mesh, &how, &run->model, &run->stages));
-    TSI_TRY(ts_model_materialize(run->model));
     const ts_model_config *made = ts_model_configuration(run->model);
     if (made->vocab < ts_loader_vocabulary(run->loader))
-        return TSI_FAIL(TS_ERR_ARG, "model.vocab: is %lld, the data has tokens up to %lld",
-                        (long long)made->vocab, (long long)ts_loader_vocabulary(run->loader) - 1);
+        return TSI_FAIL(
+            TS_ERR_ARG,
+            "model.vocab: is %lld, the data has tokens up to %lld; it could be %lld, or "
+            "0: as the data has",
+            (long long)made->vocab, (long long)ts_loader_vocabulary(run->loader) - 1,
+            (long long)ts_loader_vocabulary(run->loader));
     if (made->positions < c->data.context)
         return TSI_FAIL(TS_ERR_ARG, "data.context: is %lld, the model has %lld positions",
                         (long long)c->data.context, (long long)made->positions);
-    return TS_OK;
+    TSI_TRY(tsi_measure_plan(run));
+    TSI_TRY(tsi_limit_check(run, run->cost));
+    return ts_model_materialize(run->model);
 }
 
 static ts_status make_optimizer(tsi_run *run)
@@ -255,7 +287,7 @@ static ts_status set_up(tsi_run *run)
     p->tokens_per_step = p->rows * p->context;
     p->data_tokens = ts_loader_tokens(run->loader);
     if (run->stages) tsi_run_staged_plan(run);
-    return tsi_measure_plan(run);
+    return TS_OK;
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -265,6 +297,7 @@ static void lap(tsi_run *run, tsi_phase phase, int64_t *mark)
 {
     int64_t now = tsi_clock_ns();
     run->measures.phase[phase] += (double)(now - *mark) * 1e-9;
+    tsi_seen_phase(&run->seen, (int32_t)phase, *mark, now);
     *mark = now;
 }
 
@@ -289,7 +322,13 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *l
     lap(run, TSI_PHASE_DATA, mark);
     double factor = run->scale.value / (double)parts;
     TSI_TRY(ts_model_router_factor(run->model, factor));
-    ts_tensor *mean = ts_model_loss(run->model, ids, labels);
+    ts_tensor *mean = tsi_train_loss(&(tsi_rows_loss){ .model = run->model,
+                                                       .ids = ids,
+                                                       .labels = labels,
+                                                       .rows = rows,
+                                                       .context = run->config->data.context,
+                                                       .z_loss = run->config->train.z_loss,
+                                                       .factor = factor });
     ts_tensor *root = factor != 1.0 ? ts_mul_scalar(mean, factor) : mean;
     ts_status status = add_loss(run, loss, mean);
     lap(run, TSI_PHASE_FORWARD, mark);
@@ -316,6 +355,13 @@ static ts_status run_staged(tsi_run *run, int64_t step, int64_t part, ts_tensor 
     return status;
 }
 
+ts_status tsi_run_forward_backward(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss,
+                                   int64_t *mark)
+{
+    return run->stages ? run_staged(run, step, part, loss, mark)
+                       : run_part(run, step, part, loss, mark);
+}
+
 /* Leaves a step out whose gradients are not finite and halves the scale. A run in which that does
  * not help, or that would end without having learnt anything, fails: its weights are of no use. */
 static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
@@ -338,12 +384,18 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     ts_rate_schedule schedule = tsi_train_schedule(c);
     out->rate = c->optimizer.rate * ts_rate_factor(&schedule, step);
     out->scale = run->scale.value;
+    bool done;
+    TSI_TRY(tsi_again_take(run, step, out->rate, &done));
+    if (done) {
+        lap(run, TSI_PHASE_UPDATE, mark);
+        return TS_OK;
+    }
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
     for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
-        status = run->stages ? run_staged(run, step, part, loss, mark)
-                             : run_part(run, step, part, loss, mark);
+        status = tsi_run_forward_backward(run, step, part, loss, mark);
     if (status == TS_OK) status = tsi_run_routers(run, out);
+    if (status == TS_OK) status = tsi_run_norms(run, step + 1);
     if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
     if (status == TS_OK)
         status = ts_optimizer_step_with(
@@ -354,6 +406,17 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     ts_tensor_release(loss);
     lap(run, TSI_PHASE_UPDATE, mark);
     return status;
+}
+
+/* The run ends; where the numbers came from is looked for first. */
+static ts_status refuse_step(tsi_run *run, int64_t step, const ts_train_step *s)
+{
+    char first[512];
+    TSI_TRY(tsi_find_not_finite(run, step, first, sizeof first));
+    return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
+                          "train: step %lld: the loss is %g and the total norm %g; the weights "
+                          "were not changed%s",
+                          (long long)step + 1, s->loss, s->norm, first);
 }
 
 /* What became of a step; it waits for that step alone. */
@@ -368,12 +431,7 @@ static ts_status judge_step(tsi_run *run, int64_t step, int64_t number, ts_train
     run->skipped = finite ? 0 : run->skipped + 1;
     if (!finite && run->scale.every > 0) return skip_step(run, step, out);
     if (run->scale.every > 0) TSI_TRY(ts_loss_scale_update(&run->scale, true));
-    if (!finite)
-        return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
-                              "train: step %lld: the loss is %g and the total norm %g; the weights "
-                              "were not changed",
-                              (long long)step + 1, out->loss, out->norm);
-    return TS_OK;
+    return finite ? TS_OK : refuse_step(run, step, out);
 }
 
 /* Of this rank, and the largest of all ranks. */
@@ -402,6 +460,7 @@ static void note_busy(tsi_run *run, int64_t told, agreed *words)
     int64_t busy = tsi_clock_ns() - told - waited;
     run->waited_ns += waited;
     if (busy < 0) busy = 0;
+    run->busy += 1e-9 * (double)busy;
     words->busy_most = busy / 1000 * BUSY_RANKS + ts_rank_index(run->me) % BUSY_RANKS;
     words->busy_least = -(busy / 1000);
 }
@@ -507,6 +566,19 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
     return TS_OK;
 }
 
+/* One step is looked at closely, for the report. */
+static ts_status look_begin(tsi_run *run)
+{
+    TSI_TRY(tsi_traffic_begin(&run->traffic, tsi_model_mesh(run->model)));
+    return run->config->log.report ? tsi_seen_begin(&run->seen, run->me) : TS_OK;
+}
+
+static ts_status look_end(tsi_run *run, ts_status status)
+{
+    tsi_traffic_end(&run->traffic);
+    return status == TS_OK ? tsi_seen_end(&run->seen, run->all) : status;
+}
+
 static ts_status loop(tsi_run *run, ts_train_result *out)
 {
     const ts_train_config *c = run->config;
@@ -520,9 +592,9 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
                           0 };
         tsi_trace_begin(run, step + 1, told);
         bool counted = step == run->plan.step_first + 1; /* caches are filled, orders noted */
-        if (counted) TSI_TRY(tsi_traffic_begin(&run->traffic, tsi_model_mesh(run->model)));
+        if (counted) TSI_TRY(look_begin(run));
         ts_status status = take_step(run, step, &now.s, &mark);
-        if (counted) tsi_traffic_end(&run->traffic);
+        if (counted) TSI_TRY(look_end(run, status));
         TSI_TRY(status);
         now.number = ts_optimizer_begun(run->optimizer);
         if (before.number) TSI_TRY(tell_step(run, &before, out, &told, &stop));
@@ -535,6 +607,7 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
         if (!waits && save_is_due(run, step + 1, stop))
             TSI_TRY(tsi_state_save(run, step + 1, worth(run, out)));
         lap(run, TSI_PHASE_OTHER, &mark);
+        if (!stop) TSI_TRY(tsi_run_sample_step(run, step + 1, &told, &mark));
     }
     out->stopped = stop != 0;
     out->patience_ended = tsi_eval_is_over(run);
@@ -572,49 +645,24 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     return status;
 }
 
-/* The prompt as it is, then what the model wrote: decoded as one text, since a token means what it
- * does behind those before it. */
-static ts_status sample_text(ts_tokenizer *tokenizer, const ts_tokens *prompt,
-                             const ts_tokens *tokens, ts_text *out)
+/* What the report wants of all ranks: what each took, and the rates of the machine, where the run
+ * was long enough to compare with. */
+static ts_status gather_numbers(tsi_run *run, const ts_train_result *out)
 {
-    ts_decoder *decoder = NULL;
-    TSI_TRY(ts_decoder_open(tokenizer, TS_DECODE_SKIP_SPECIALS, &decoder));
-    ts_status status = ts_decoder_push(decoder, prompt->id, prompt->count, out);
-    if (status == TS_OK) status = ts_decoder_push(decoder, tokens->id, tokens->count, out);
-    if (status == TS_OK) status = ts_decoder_end(decoder, out);
-    ts_decoder_close(decoder);
-    return status;
-}
-
-static int sample_ends(void *context)
-{
-    const ts_train_options *o = ((const tsi_run *)context)->options;
-    return o->stop && o->stop(o->context) > 1;
-}
-
-static ts_status sample(tsi_run *run, ts_text *out)
-{
-    const tsi_log_keys *log = &run->config->log;
-    ts_tokenizer *tokenizer = NULL;
-    ts_tokens prompt = { 0 }, text = { 0 };
-    ts_generate_options options = { .struct_size = sizeof options,
-                                    .tokens = log->sample,
-                                    .temperature = log->temperature,
-                                    .seed = (uint64_t)run->config->train.seed,
-                                    .context = run,
-                                    .end = sample_ends };
-    ts_status status = ts_tokenizer_open(run->config->data.tokenizer, &tokenizer);
-    if (status == TS_OK)
-        status = ts_tokenizer_encode(tokenizer, log->prompt, strlen(log->prompt), 0, &prompt);
-    options.stop = tokenizer ? ts_tokenizer_eos(tokenizer) : -1;
-    if (status == TS_OK && prompt.count > 0)
-        status = ts_generate(run->model, &prompt, &options, &text);
-    if (status == TS_OK && ts_rank_index(run->me) == 0)
-        status = sample_text(tokenizer, &prompt, &text, out);
-    ts_tokens_release(&prompt);
-    ts_tokens_release(&text);
-    ts_tokenizer_close(tokenizer);
-    return status;
+    enum { WORTH = 1 }; /* seconds */
+    int64_t ranks = ts_rank_count(run->me), steps = out->step - run->plan.step_first;
+    run->busy_of = tsi_calloc((size_t)ranks, sizeof *run->busy_of);
+    if (!run->busy_of) return tsi_fail_memory("the times of ranks", (size_t)ranks * 8);
+    run->busy_of[ts_rank_index(run->me)] = steps > 0 ? run->busy / (double)steps : 0;
+    ts_array all = TS_INIT(ts_array);
+    all.data = run->busy_of;
+    all.meta = (ts_meta){ .shape = TS_SHAPE(ranks), .dtype = TS_DTYPE_F64 };
+    TSI_TRY(ts_group_all_reduce(run->all, &all, &all, TS_REDUCE_SUM, NULL));
+    double seconds = run->seconds; /* the first rank's decides */
+    all.data = &seconds;
+    all.meta.shape = TS_SHAPE(1);
+    TSI_TRY(ts_group_broadcast(run->all, &all, 0, NULL));
+    return seconds >= WORTH ? ts_train_measure(run->me, run->cost, &run->rates) : TS_OK;
 }
 
 static ts_status finish(tsi_run *run, ts_train_result *out)
@@ -625,7 +673,7 @@ static ts_status finish(tsi_run *run, ts_train_result *out)
     TSI_TRY(save_tokenizer(run, out->model));
     TSI_TRY(tsi_run_staged_end(run, out));
     if (run->config->log.sample > 0 && run->config->log.prompt[0])
-        TSI_TRY(sample(run, &out->sample));
+        TSI_TRY(tsi_run_sample(run, &out->sample));
     out->seconds = run->seconds;
     out->eval_loss = run->held_out.latest;
     out->eval_step = run->held_out.step;
@@ -635,6 +683,7 @@ static ts_status finish(tsi_run *run, ts_train_result *out)
     if (run->config->log.report == 0) return TS_OK;
     TSI_TRY(tsi_train_path(run->config, "report.html", out->report));
     /* A run that had nothing left to do keeps the report of the one that did it. */
+    if (out->step > run->plan.step_first) TSI_TRY(gather_numbers(run, out));
     bool kept = out->step == run->plan.step_first && access(out->report, F_OK) == 0;
     if (ts_rank_index(run->me) == 0 && !kept) TSI_TRY(tsi_report_write(run, out));
     return TS_OK;
@@ -666,7 +715,10 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_history_close(&run.history);
     tsi_tensorboard_close(&run.board);
     if (run.loads) fclose(run.loads);
+    if (run.norms) fclose(run.norms);
+    if (run.samples) fclose(run.samples);
     ts_state_destroy(run.state);
+    tsi_again_close(&run.again);
     ts_optimizer_destroy(run.optimizer);
     tsi_stages_measured_release(&run.measured);
     tsi_stages_close(run.stages);
@@ -675,6 +727,8 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_eval_close(&run);
     tsi_free(run.row);
     tsi_free(run.cost);
+    tsi_free(run.busy_of);
+    tsi_seen_release(&run.seen);
     ts_mesh_release(run.mesh);
     tsi_output_close(&run);
     return status;

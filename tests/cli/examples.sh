@@ -27,12 +27,14 @@ for ranks in 1 3 4; do
     expect "loss 4.2784, sum of the gradient 4.5000" "$build/examples/06_user_op"
     expect "step 60: loss 0.0" "$build/examples/09_fsdp"
     expect "$ranks stages, 6 micro-batches: gradients as those" "$build/examples/08_pipeline"
+    expect "200 steps on $ranks ranks: the sum is kept" "$build/examples/10_symmetric"
 done
 unset TESSERA_RANKS
 for mpi in openmpi mpich; do
     [ -e "$build/lib/tessera/tessera_mpi_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
     expect "steps on 4 ranks: 0." mpirun.$mpi -n 4 "$build/examples/04_llama_block"
     expect "T = 11 on 3 ranks: less than 1e-12 apart" mpirun.$mpi -n 3 "$build/examples/05_ring_attention"
+    expect "200 steps on 3 ranks: the sum is kept" mpirun.$mpi -n 3 "$build/examples/10_symmetric"
     expect "4 stages, 6 micro-batches: gradients as those" mpirun.$mpi -n 4 "$build/examples/08_pipeline"
     for ranks in 1 2 4; do
         expect "both halves agree" mpirun.$mpi -n $ranks "$build/examples/07_mpi_embedding_$mpi"

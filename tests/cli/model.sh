@@ -120,17 +120,6 @@ refused_ep() { # model mesh number words
 refused_ep llama "fsdp=2" 2 "the model has none"
 refused_ep mixtral "fsdp=4" 3 "that number does not divide the ranks of a stage"
 refused_ep mixtral "fsdp=3, tp=4" 6 "no axes, nor an inner part of one that cuts the batch, have so many"
-# The sequence cut over cp: every algorithm and balance, pieces that are uneven, beside tp and fsdp.
-cuts=(none head_tail per_document ptrr auto)
-number=0
-for model in llama llama31 qwen3 mixtral gpt2 qwen3_window; do
-    for mesh in "cp=2" "cp=3" "cp=4" "cp=2, tp=2" "fsdp=2, cp=2"; do
-        number=$((number + 1))
-        way=$(printf 'auto\nring\ngather\nheads' | sed -n "$((number % 4 + 1))p")
-        case $mesh in *tp*) plan=sp ;; *) plan=dp ;; esac
-        verify $model "$mesh" $plan --attention "$way" --balance "${cuts[$((number % 5))]}"
-    done
-done
 refused() { # plan words
     local said
     if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)

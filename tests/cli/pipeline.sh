@@ -116,7 +116,7 @@ says "another pipeline goes on" 0 "going on after step 3" "$tessera" train "$wor
 says "the plan tells its memory" 0 '"pipeline": {"stages": 4, "micro_batches": 8, "bubble": ' "$tessera" train \
     "$work/a.ini" --plan-only --json --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=zbv \
     --set parallel.micro_batches=8
-says "a run with more stages than blocks" 1 "4 blocks cannot be cut into 5 stages" "$tessera" train "$work/a.ini" \
+says "a run with more stages than blocks" 2 "4 blocks cannot be cut into 5 stages" "$tessera" train "$work/a.ini" \
     --set parallel.mesh="pp=5" --set train.resume=0
 says "a run with no micro-batches" 2 "parallel.micro_batches: expected a whole number from 1" "$tessera" train \
     "$work/a.ini" --set parallel.micro_batches=0

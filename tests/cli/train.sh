@@ -72,6 +72,15 @@ says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.ou
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select
+# Groups of experts may be a part of an axis, which no configuration names: planned, then run.
+for row in "fsdp=4 2" "fsdp=4 4" "replicate=4,fsdp=2 4" "fsdp=4,tp=2 4" "pp=2,fsdp=4 2"; do
+    for how in "--plan-only --gflops 1" "--set train.steps=1"; do
+        says "experts ${row##* } on ${row% *} ${how%% *}" 0 'step' "$tessera" train "$work/a.ini" $how \
+            --set model.family=mixtral --set model.experts=4 --set model.experts_per_token=2 --set log.sample=0 \
+            --set train.output="$work/experts" --set parallel.mesh="${row% *}" --set parallel.ep="${row##* }"
+        rm -rf "$work/experts"
+    done
+done
 # A sequence that is cut loses as a whole one does, its documents too ('\n' ends one).
 losses() { # mesh [options] -> losses of the steps, to five digits
     rm -rf "$work/cut"
@@ -100,14 +109,18 @@ says goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
 grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&
     pass "the report has curves and communication" || fail "the report has curves and communication" ""
 says shown 0 "ms after the start" "$tessera" train "$work/a.ini" --set train.output="$work/shown" --trace 2-3 \
-    --set log.tensorboard=1 --set log.every=1 --set train.eval_every=2 --set data.held_out="$work/text.txt"
+    --set log.tensorboard=1 --set log.every=1 --set log.sample=5 --set log.sample_every=2 \
+    --set train.eval_every=2 --set data.held_out="$work/text.txt"
 case $said in
 *"held out "*"step 3/4"*"best loss"*) pass "evaluations and every step are told" ;;
 *) fail "evaluations" "$said" ;;
 esac
-for words in 'by axis and kind' 'Where parameters lie' 'is the slowest most often' 'loss of held-out rows'; do
+for words in 'One step of all ranks' 'aria-label="memory planned"' 'aria-label="memory held"' \
+    'ms a step without waiting' 'by axis and kind' 'Where parameters lie' \
+    'is the slowest most often' 'loss of held-out rows'; do
     succeeds "the report has: $words" grep -q "$words" "$work/shown/report.html"
 done
+succeeds "samples are kept on the way" grep -q '^{"step": 2, "text": "' "$work/shown/samples.jsonl"
 succeeds "there are event files" grep -aq 'brain.Event:2' "$work"/shown/tensorboard/events.out.tfevents.*
 succeeds "the log names the slowest rank" grep -q '"busy_rank": [01],' "$work/shown/train.jsonl"
 succeeds "the trace has both ranks" grep -q '"rank 1"' "$work/shown/trace.json"

@@ -32,8 +32,8 @@ static void check_unary(test *t, ts_mesh *mesh, unary_fn fn, const char *place, 
     ts_tensor *up = fn(ts_add_scalar(ts_detach(x), h)), *down = fn(ts_add_scalar(ts_detach(x), -h));
     ts_tensor *slope = ts_tensor_full(ts_div_scalar(ts_sub(up, down), 2 * h));
     ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(dx, &a));
-    TEST_OK(t, ts_tensor_view(slope, &b));
+    TEST_OK(t, test_view(dx, &a));
+    TEST_OK(t, test_view(slope, &b));
     for (int i = 0; a.data && b.data && i < 20; i++) {
         double have = ((const double *)a.data)[i], want = ((const double *)b.data)[i];
         TEST_SAY(t, fabs(have - want) <= 1e-6 * (1 + fabs(want)),
@@ -79,7 +79,7 @@ TS_TEST_RANKS(a_broadcast_operand_gets_the_sum, 1, 2, 3)
     options.seed = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), NULL);
     TEST_OK(t, ts_backward(y, &options));
     ts_array a = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(ts_tensor_grad(bias), &a));
+    TEST_OK(t, test_view(ts_tensor_grad(bias), &a));
     TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(bias)) == ts_tensor_layout(bias));
     for (int i = 0; a.data && i < 4; i++)
         TEST_EQ(t, ((const double *)a.data)[i], 40 + 5 * i);

@@ -72,7 +72,7 @@ static values read_all(test *t, ts_tensor *x)
     ts_array view = TS_INIT(ts_array);
     if (!x) return v;
     ts_scope scope = ts_scope_open(t->me, "read");
-    TEST_OK(t, ts_tensor_view(ts_tensor_full(x), &view));
+    TEST_OK(t, test_view(ts_tensor_full(x), &view));
     v.count = view.data ? ts_shape_count(&view.meta.shape) : 0;
     if (v.count > 0) memcpy(v.at, view.data, (size_t)v.count * sizeof(double));
     ts_scope_close(scope);

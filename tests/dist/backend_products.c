@@ -4,6 +4,7 @@
  * threads. */
 #include "backend/cpu/matrix/contract.h"
 #include "backend_util.h"
+#include "op/core/attribute.h"
 
 static void product_case(test *t, const char *equation, const ts_meta *meta, spread how, bool add)
 {
@@ -78,6 +79,7 @@ TS_TEST_RANKS(small_products, 1, 2)
         const ts_shape bs = TS_SHAPE(5, size[2], size[1]);
         const ts_shape shape[] = { many ? as : a, many ? (i & 1 ? bs : b) : linear ? w : b };
         call c = call_of(linear ? "linear" : "matmul", 2, shape, dtypes[i / 3 % 3]);
+        TEST_OK(t, tsi_attributes_parse(c.op, "{}", c.attributes));
         TEST_CHECK(t, infer(&c));
         run_both(t, &c, (spread)(i % SPREADS), &n);
     }
@@ -164,6 +166,7 @@ TS_TEST_RANKS(vectors_on_threads, 1, 2)
         const ts_shape vector = TS_SHAPE(40001), down = TS_SHAPE(40001, 9);
         const ts_shape wide = TS_SHAPE(2100, 610), shape[] = { k & 2 ? down : wide, vector };
         call c = call_of("matmul", 2, shape, dtypes[k & 1]);
+        TEST_OK(t, tsi_attributes_parse(c.op, "{}", c.attributes));
         c.in[1].shape = k & 2 ? down : TS_SHAPE(610);
         c.in[0].shape = k & 2 ? vector : wide;
         if (k & 4) c.in[0].shape = TS_SHAPE(610), c.in[1].shape = TS_SHAPE(610, 2100);

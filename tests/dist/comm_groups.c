@@ -319,27 +319,30 @@ TS_TEST_RANKS(comm_exchange_rows_to_columns, 1, 2, 3, 4, 8)
     grid columns = grid_make(TS_DTYPE_F32, total, EACH, false);
     for (int64_t i = 0; i < EACH * total; i++)
         oracle_value(TS_DTYPE_F32, 3, 0, t->index * EACH * total + i, grid_at(&rows, i));
+    grid_push(&rows);
     ts_part send[MEMBERS_MAX], recv[MEMBERS_MAX];
     for (int64_t k = 0; k < n; k++) {
         int64_t p = (t->index * 3 + k) % n; /* any order of peers */
         send[k] = (ts_part){ .peer = p,
-                             .data = grid_at(&rows, p * EACH),
+                             .data = grid_place(&rows, p * EACH),
                              .ndim = 2,
                              .extent = { EACH, EACH },
                              .stride = { total, 1 } };
         recv[k] = (ts_part){ .peer = p,
-                             .data = grid_at(&columns, p * EACH * EACH),
+                             .data = grid_place(&columns, p * EACH * EACH),
                              .ndim = 2,
                              .extent = { EACH, EACH },
                              .stride = { EACH, 1 } };
     }
     ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .device = rows.array.device,
                              .dtype = TS_DTYPE_F32,
                              .send = send,
                              .send_count = n,
                              .recv = recv,
                              .recv_count = n };
     TEST_OK(t, ts_group_exchange(ts_group_world(t->me), &exchange, NULL));
+    grid_pull(&columns);
     for (int64_t r = 0; r < total; r++)
         for (int64_t c = 0; c < EACH; c++) {
             unsigned char want[ORACLE_ELEMENT_MAX];
@@ -365,7 +368,7 @@ TS_TEST_RANKS(comm_exchange_matches_streams, 1, 2, 3, 4)
     for (int i = 0; i < PARTS; i++, at += EACH) {
         int64_t stride = out.array.stride[0];
         send[i] = (ts_part){ .peer = next,
-                             .data = grid_at(&out, at),
+                             .data = grid_place(&out, at),
                              .ndim = 2,
                              .extent = { 2, EACH / 2 },
                              .stride = { stride * EACH / 2, stride } };
@@ -374,11 +377,12 @@ TS_TEST_RANKS(comm_exchange_matches_streams, 1, 2, 3, 4)
     ts_part recv[2];
     for (int i = 0; i < 2; i++)
         recv[i] = (ts_part){ .peer = before,
-                             .data = grid_at(&in, i * 60),
+                             .data = grid_place(&in, i * 60),
                              .ndim = 2,
                              .extent = { 4, 15 },
                              .stride = { in.array.stride[0], in.array.stride[1] } };
     ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .device = in.array.device,
                              .dtype = TS_DTYPE_I16,
                              .send = send,
                              .send_count = PARTS + 1,
@@ -404,7 +408,6 @@ TS_TEST_RANKS(comm_exchange_combines, 1, 2, 3, 4, 8)
     enum { EACH = 7 };
     for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
         int64_t n = t->count, order[MEMBERS_MAX];
-        size_t size = ts_dtype_size(dtypes[d]);
         grid in = grid_make(dtypes[d], n * EACH, 1, false),
              out = grid_make(dtypes[d], EACH, 1, true);
         grid_fill(&in, 5, t->index, 0);
@@ -412,18 +415,19 @@ TS_TEST_RANKS(comm_exchange_combines, 1, 2, 3, 4, 8)
         for (int64_t k = 0; k < n; k++) {
             order[k] = (t->index + k) % n; /* every receiver folds in an order of its own */
             send[k] = (ts_part){ .peer = k,
-                                 .data = in.memory + (size_t)(k * EACH) * size,
+                                 .data = grid_place(&in, k * EACH),
                                  .ndim = 1,
                                  .extent = { EACH },
                                  .stride = { 1 } };
             recv[k] = (ts_part){ .peer = order[k],
-                                 .data = out.memory,
+                                 .data = out.array.data,
                                  .ndim = 1,
                                  .combine = k > 0,
                                  .extent = { EACH },
                                  .stride = { out.array.stride[0] } };
         }
         ts_exchange exchange = { .struct_size = sizeof exchange,
+                                 .device = in.array.device,
                                  .dtype = (int32_t)dtypes[d],
                                  .reduce = TS_REDUCE_SUM,
                                  .send = send,

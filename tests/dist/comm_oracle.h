@@ -5,13 +5,15 @@
  * Every element of every rank's input is a pure function of (key, rank, index), so that each rank
  * knows what all others hold and computes the expected result by itself. Arrays are [rows x cols],
  * dense or with gaps; the gaps are filled with a guard byte that must survive. Folds go one element
- * at a time in group order. */
+ * at a time in group order. With TEST_MEMORY=device arrays lie in memory of the rank's device, and
+ * `memory` is their image on the host. */
 #ifndef TESTS_DIST_COMM_ORACLE_H
 #define TESTS_DIST_COMM_ORACLE_H
 
 #include <math.h>
 #include <stdlib.h>
 
+#include "device/device.h"
 #include "harness/test.h"
 #include "tessera/comm.h"
 
@@ -322,7 +324,35 @@ typedef struct grid {
     int64_t rows, cols;
     unsigned char *memory;
     size_t bytes;
+    const tsi_device *device; /* NULL: the array is `memory` itself */
 } grid;
+
+static inline void grid_push(grid *g)
+{
+    if (g->device &&
+        g->device->copy_in(g->device, g->array.data, g->memory, g->bytes, NULL) != TS_OK)
+        abort();
+}
+
+static inline void grid_pull(const grid *g)
+{
+    if (g->device &&
+        g->device->copy_out(g->device, g->memory, g->array.data, g->bytes, NULL) != TS_OK)
+        abort();
+}
+
+/* The array in memory of the rank's device. */
+static inline void grid_to_device(grid *g)
+{
+    const char *where = getenv("TEST_MEMORY");
+    if (!where || strcmp(where, "device") != 0) return;
+    const tsi_rank_device *mine = tsi_rank_device_of(tsi_rank_current());
+    if (!mine || mine->device->host_readable) return;
+    g->device = mine->device;
+    if (g->device->buffer_alloc(g->device, g->bytes, &g->array.data) != TS_OK) abort();
+    g->array.device = g->device->dlpack_type;
+    grid_push(g);
+}
 
 /* [rows x cols], all guard bytes; with gaps between columns and rows if `gaps`. */
 static inline grid grid_make(ts_dtype dtype, int64_t rows, int64_t cols, bool gaps)
@@ -340,11 +370,13 @@ static inline grid grid_make(ts_dtype dtype, int64_t rows, int64_t cols, bool ga
         g.array.stride[0] = row;
         g.array.stride[1] = column;
     }
+    grid_to_device(&g);
     return g;
 }
 
 static inline void grid_free(grid *g)
 {
+    if (g->device) g->device->buffer_free(g->device, g->array.data, g->bytes);
     free(g->memory);
     g->memory = NULL;
 }
@@ -357,16 +389,24 @@ static inline unsigned char *grid_at(const grid *g, int64_t index)
     return g->memory + (size_t)offset * ts_dtype_size(g->dtype);
 }
 
+/* The element where the array has it. */
+static inline void *grid_place(const grid *g, int64_t index)
+{
+    return (char *)g->array.data + (grid_at(g, index) - g->memory);
+}
+
 /* Elements `first`, first + 1, ... of the input of `rank`. */
 static inline void grid_fill(grid *g, uint64_t key, int64_t rank, int64_t first)
 {
     for (int64_t i = 0; i < g->rows * g->cols; i++)
         oracle_value(g->dtype, key, rank, first + i, grid_at(g, i));
+    grid_push(g);
 }
 
 /* Every byte outside the elements still is the guard. Destroys the elements. */
 static inline bool grid_guarded(grid *g)
 {
+    grid_pull(g);
     for (int64_t i = 0; i < g->rows * g->cols; i++)
         memset(grid_at(g, i), ORACLE_GUARD, ts_dtype_size(g->dtype));
     for (size_t i = 0; i < g->bytes; i++)
@@ -384,6 +424,7 @@ static inline bool grid_rows_are(const grid *g, int64_t first, int64_t count, ui
                                  int64_t rank, int64_t from)
 {
     unsigned char want[ORACLE_ELEMENT_MAX];
+    grid_pull(g);
     for (int64_t i = 0; i < count * g->cols; i++) {
         oracle_value(g->dtype, key, rank, from + i, want);
         if (!grid_element_is(g, first * g->cols + i, want)) return false;
@@ -396,6 +437,7 @@ static inline bool grid_is_folded(const grid *g, uint64_t key, ts_reduce reduce,
                                   const int64_t *ranks, int64_t count, int64_t from)
 {
     unsigned char want[ORACLE_ELEMENT_MAX];
+    grid_pull(g);
     for (int64_t i = 0; i < g->rows * g->cols; i++) {
         oracle_folded(g->dtype, reduce, key, ranks, count, from + i, want);
         if (!grid_element_is(g, i, want)) return false;

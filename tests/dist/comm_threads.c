@@ -3,7 +3,7 @@
  * nobody waits, events, and the order of what is in flight. */
 #include <time.h>
 
-#include "array/array.h"
+#include "array/image.h"
 #include "base/compiler.h"
 #include "base/rank.h"
 #include "comm/comm.h"
@@ -61,6 +61,18 @@ typedef struct lent_rows { /* what each rank lends: its storage and the place of
     tsi_array *array[LENDERS];
 } lent_rows;
 
+/* An element of this device's memory, whoever holds it. */
+static int64_t element_at(ts_rank *me, const int64_t *at)
+{
+    tsi_block one = { .data = (void *)(uintptr_t)at, .dtype = TS_DTYPE_I64 };
+    tsi_image image;
+    int64_t value = -1;
+    if (tsi_image_open(me, &one, TSI_IMAGE_READ, &image) != TS_OK) return -1;
+    if (tsi_rank_device_sync(me) == TS_OK) value = *(const int64_t *)image.block.data;
+    tsi_image_drop(&image);
+    return value;
+}
+
 /* Rows of my array to every other rank: nothing is copied, and what I read outlives its owner's
  * handle. */
 static ts_status read_in_place(ts_rank *me, void *argument)
@@ -69,9 +81,13 @@ static ts_status read_in_place(ts_rank *me, void *argument)
     int64_t mine = ts_rank_index(me), given = 0;
     ts_shape shape = TS_SHAPE(ROWS, 2);
     tsi_array *array = tsi_array_create(me, TS_DTYPE_I64, &shape);
-    int64_t *data = array ? tsi_array_data(array) : NULL;
-    for (int64_t i = 0; data && i < 2 * ROWS; i++)
-        data[i] = 100 * mine + i;
+    int64_t *data = array ? tsi_array_data(array) : NULL, first[2 * ROWS];
+    for (int64_t i = 0; i < 2 * ROWS; i++)
+        first[i] = 100 * mine + i;
+    tsi_block from = tsi_array_block(array);
+    from.data = first;
+    TSI_TRY(tsi_array_write(me, array, &from));
+    TSI_TRY(tsi_rank_device_sync(me)); /* others read it in queues of their own */
     ts_part send[LENDERS], recv[LENDERS], lent[LENDERS] = { { 0 } };
     for (int64_t p = 0; p < LENDERS; p++) {
         if (p == mine) continue;
@@ -94,7 +110,8 @@ static ts_status read_in_place(ts_rank *me, void *argument)
     if (status == TS_OK) status = tsi_group_lend(ts_group_world(me), &exchange, &lending, NULL);
     for (int64_t i = 0; i < given && status == TS_OK; i++) {
         const int64_t *there = lent[i].data, peer = recv[i].peer;
-        if (there != (int64_t *)tsi_array_data(all->array[peer]) + 2 || there[1] != 100 * peer + 3)
+        if (there != (int64_t *)tsi_array_data(all->array[peer]) + 2 ||
+            element_at(me, there + 1) != 100 * peer + 3)
             status = ts_rank_fail(me, TS_ERR_INTERNAL, "rows of %d are elsewhere", (int)peer);
         if (held[peer] != all->array[peer]->storage)
             status = ts_rank_fail(me, TS_ERR_INTERNAL, "rows of %d are not held", (int)peer);
@@ -102,7 +119,7 @@ static ts_status read_in_place(ts_rank *me, void *argument)
     if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);
     tsi_array_release(array); /* others may still hold its storage */
     for (int64_t i = 0; i < given && status == TS_OK; i++)
-        if (((const int64_t *)lent[i].data)[0] != 100 * recv[i].peer + 2)
+        if (element_at(me, lent[i].data) != 100 * recv[i].peer + 2)
             status = ts_rank_fail(me, TS_ERR_INTERNAL, "what is held has gone");
     tsi_lending_end(ts_group_world(me), &lending);
     return status;

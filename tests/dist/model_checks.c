@@ -76,32 +76,38 @@ static double loss_of(const checked *c)
     return loss;
 }
 
+static double loss_with(const checked *c, ts_tensor *p, const ts_array *value)
+{
+    TEST_OK(c->t, test_written(p, value));
+    return loss_of(c);
+}
+
 /* Every element of small parameters, some of large ones. */
 static ts_status check_param(const char *name, ts_tensor *p, void *context)
 {
     enum { SOME = 20 };
     const double h = 1e-5;
     checked *c = context;
-    ts_array view = TS_INIT(ts_array);
+    ts_array view = TS_INIT(ts_array), value = TS_INIT(ts_array);
     ts_tensor *grad = ts_tensor_grad(p);
     TEST_SAY(c->t, grad != NULL, "config %d: %s has no gradient", c->config, name);
-    if (!grad || ts_tensor_view(grad, &view) != TS_OK) return ts_rank_status(c->t->me);
-    tsi_block block = tsi_array_block(p->array);
-    double *at = block.data;
-    int64_t count = tsi_block_count(&block), tries = count < SOME ? count : SOME;
+    if (!grad || test_view(grad, &view) != TS_OK || test_view(p, &value) != TS_OK)
+        return ts_rank_status(c->t->me);
+    double *at = value.data;
+    int64_t count = ts_shape_count(&value.meta.shape), tries = count < SOME ? count : SOME;
     for (int64_t n = 0; n < tries; n++) {
         int64_t i = count < SOME ? n : test_random_below(c->t, count);
         double kept = at[i], have = ((const double *)view.data)[i];
         at[i] = kept + h;
-        double up = loss_of(c);
+        double up = loss_with(c, p, &value);
         at[i] = kept - h;
-        double want = (up - loss_of(c)) / (2 * h);
+        double want = (up - loss_with(c, p, &value)) / (2 * h);
         at[i] = kept;
         TEST_SAY(c->t, fabs(have - want) <= 2e-8 + 1e-6 * fabs(want),
                  "config %d: %s[%lld]: %.12g, not %.12g", c->config, name, (long long)i, have,
                  want);
     }
-    return TS_OK;
+    return test_written(p, &value);
 }
 
 TS_TEST_RANKS(gradients_of_every_layer, 1)
@@ -139,7 +145,7 @@ static ts_status hash_param(const char *name, ts_tensor *p, void *context)
 {
     uint64_t *hash = context;
     ts_array view = TS_INIT(ts_array);
-    ts_status status = ts_tensor_view(ts_tensor_full(p), &view);
+    ts_status status = test_view(ts_tensor_full(p), &view);
     if (status != TS_OK) return status;
     *hash = tsi_hash_text(*hash, name);
     size_t bytes =

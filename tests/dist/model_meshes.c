@@ -68,8 +68,8 @@ static ts_status same_bits(const char *name, ts_tensor *parameter, void *context
     const other *o = context;
     ts_scope scope = ts_scope_open(o->t->me, "compare");
     ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
-    TEST_OK(o->t, ts_tensor_view(ts_tensor_full(parameter), &a));
-    TEST_OK(o->t, ts_tensor_view(ts_module_find_param(o->alone, name), &b));
+    TEST_OK(o->t, test_view(ts_tensor_full(parameter), &a));
+    TEST_OK(o->t, test_view(ts_module_find_param(o->alone, name), &b));
     size_t bytes = (size_t)ts_shape_count(&b.meta.shape) * sizeof(double);
     TEST_SAY(o->t, a.data && b.data && memcmp(a.data, b.data, bytes) == 0,
              "%s begins with other bits on %s", name, o->mesh);

@@ -159,6 +159,60 @@ TS_TEST_RANKS(routers_repeat_their_bits, 3)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* ---- groups of experts ----------------------------------------------------------------------- */
+
+enum { GROUPED = 12, LONG = 20 };
+
+static double one_step(test *t, ts_model *m, ts_optimizer *o, int64_t salt)
+{
+    double value = NAN;
+    ts_scope scope = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_tensor *loss = ts_model_loss(m, tokens(m, salt), tokens(m, salt + 1));
+    ts_backward(loss, NULL);
+    ts_tensor_item(loss, &value);
+    TEST_OK(t, ts_optimizer_step(o));
+    ts_scope_close(scope);
+    return value;
+}
+
+static void train_grouped(test *t, const char *mesh_text, int64_t ep, double loss[LONG])
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
+    ts_model_config config = config_of(GROUPED, 3);
+    ts_model_options options = TS_INIT(ts_model_options);
+    config.expert_groups = 3;
+    config.groups_per_token = 2;
+    options.dtype = TS_DTYPE_F64;
+    options.ep = ep;
+    ts_model *m = ts_model_declare(mesh, &config, &options);
+    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(m, NULL);
+    TEST_OK(t, ts_model_materialize(m));
+    ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
+    for (int step = 0; step < LONG; step++)
+        loss[step] = one_step(t, m, o, step);
+    ts_optimizer_destroy(o);
+    ts_model_destroy(m);
+}
+
+/* 12 experts in 3 groups, of which a token sees 2; over 5 ranks they are 3, 3, 3, 3 and none. */
+TS_TEST_RANKS(grouped_experts_train_alike, 4, 5)
+{
+    static const struct {
+        const char *mesh;
+        int64_t ep;
+    } rows[] = { { "fsdp=*", 0 }, { "fsdp=2, tp=2", 2 }, { "fsdp=4", 2 } };
+    double first[LONG], loss[LONG];
+    train_grouped(t, "tp=*", 1, first);
+    for (size_t i = 0; i < (t->count == 4 ? 3 : 1); i++) {
+        train_grouped(t, rows[i].mesh, rows[i].ep ? rows[i].ep : t->count, loss);
+        for (int step = 0; step < LONG; step++)
+            TEST_SAY(t, fabs(loss[step] - first[step]) < 1e-9, "%s, step %d: %.15g and %.15g",
+                     rows[i].mesh, step, loss[step], first[step]);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 /* ---- placing --------------------------------------------------------------------------------- */
 
 enum { MANY = 64, CHOSEN = 8 };
@@ -177,52 +231,115 @@ static void zipf_loads(double *load)
     }
 }
 
-static double one_step(test *t, ts_model *m, ts_optimizer *o, int64_t salt)
+/* Shares as they come: the first has a fifth of all choices, more than a rank of eight should. */
+static void steep_loads(double *load)
 {
-    double value = NAN;
-    ts_scope scope = ts_scope_open(t->me, "step");
-    ts_tape_begin(t->me);
-    ts_tensor *loss = ts_model_loss(m, tokens(m, salt), tokens(m, salt + 1));
-    ts_backward(loss, NULL);
-    ts_tensor_item(loss, &value);
-    TEST_OK(t, ts_optimizer_step(o));
-    ts_scope_close(scope);
-    return value;
+    for (int e = 0; e < MANY; e++)
+        load[e] = 1.0 / (e + 1);
 }
 
+static void steeper_loads(double *load)
+{
+    for (int e = 0; e < MANY; e++)
+        load[e] = 1.0 / ((e + 1) * (e + 1));
+}
+
+typedef struct placing {
+    const char *mesh;
+    int64_t ep;
+    void (*loads)(double *);
+    bool copies; /* are needed */
+} placing;
+
+static void place(test *t, ts_model *m, ts_optimizer *o, const placing *c)
+{
+    double load[2 * MANY];
+    c->loads(load);
+    memcpy(load + MANY, load, MANY * sizeof *load);
+    ts_experts_moves moves = TS_INIT(ts_experts_moves), again = TS_INIT(ts_experts_moves);
+    char text[8192];
+    int64_t expert = 3 * 16 * 8 * 8; /* bytes */
+    TEST_OK(t, ts_experts_place(m, o, load, &moves));
+    TEST_SAY(t, moves.ratio_before >= 3 && moves.ratio_after <= 1.1,
+             "%s: loads from %g to %g of the mean", c->mesh, moves.ratio_before, moves.ratio_after);
+    TEST_EQ(t, moves.bytes, moves.bytes_bound);
+    TEST_EQ(t, moves.bytes, moves.moved * expert * 3 * (8 / c->ep));
+    TEST_EQ(t, moves.copy_bytes, moves.copied * expert * (c->ep - 1) * (8 / c->ep));
+    TEST_CHECK(t, moves.moved > 0 && (moves.copied > 0) == c->copies);
+    TEST_CHECK(t, ts_experts_text(m, text, sizeof text) > 0 && strstr(text, "RS(0:"));
+    TEST_CHECK(t, (strstr(text, "; on all ranks: 0") != NULL) == c->copies);
+    TEST_OK(t, ts_experts_place(m, o, load, &again)); /* even already */
+    TEST_CHECK(t, again.moved == 0 && again.ratio_before == moves.ratio_after);
+    TEST_EQ(t, again.copied, moves.copied);
+}
+
+static void train_placed(test *t, const placing *c, bool placed, double loss[4])
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, c->mesh);
+    ts_model_config config = config_of(MANY, CHOSEN);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_DTYPE_F64;
+    options.ep = c->ep;
+    ts_model *m = ts_model_declare(mesh, &config, &options);
+    ts_model_fsdp(m, NULL);
+    TEST_OK(t, ts_model_materialize(m));
+    ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
+    for (int step = 0; step < 4; step++) {
+        if (placed && step == 2) place(t, m, o, c);
+        loss[step] = one_step(t, m, o, step);
+    }
+    ts_optimizer_destroy(o);
+    ts_model_destroy(m);
+}
+
+/* By moves where they are enough, else with copies. */
 TS_TEST_RANKS(experts_are_placed_by_load, 8)
 {
-    double load[2 * MANY], loss[2][4];
-    zipf_loads(load);
-    memcpy(load + MANY, load, MANY * sizeof *load);
-    for (int placed = 0; placed < 2; placed++) {
+    static const placing cases[] = { { "fsdp=8", 8, zipf_loads, false },
+                                     { "fsdp=8", 8, steep_loads, true },
+                                     { "replicate=2, fsdp=4", 4, steeper_loads, true } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double loss[2][4];
+        for (int placed = 0; placed < 2; placed++)
+            train_placed(t, &cases[i], placed, loss[placed]);
+        for (int step = 0; step < 4; step++)
+            TEST_SAY(t, fabs(loss[0][step] - loss[1][step]) < 1e-11,
+                     "case %d, step %d: %.15g, placed %.15g", (int)i, step, loss[0][step],
+                     loss[1][step]);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* As many experts as ranks: one more copy leaves a rank without work, and is worse than none. */
+TS_TEST_RANKS(experts_are_copied_while_it_helps, 8)
+{
+    enum { FEW = 8 };
+    static const struct {
+        double load[FEW], ratio;
+        int64_t copies;
+    } cases[] = { { { 1.3, 1.2, 1.1, 1, 1, 0.9, 0.8, 0.7 }, 1.3, 0 },
+                  { { 1.3, 1.2, 1.1, 1, 1, 0.9, 0.8, 10 }, (8 * 1.3 + 10) / 17.3, 1 },
+                  { { 1, 9, 1, 9, 1, 9, 1, 1 }, (8 * 1 + 27) / 32.0, 3 } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=8");
-        ts_model_config config = config_of(MANY, CHOSEN);
+        ts_model_config config = config_of(FEW, 2);
         ts_model_options options = TS_INIT(ts_model_options);
-        options.dtype = TS_DTYPE_F64;
         options.ep = 8;
+        options.compute = i == 1 ? TS_DTYPE_BF16 : 0;
         ts_model *m = ts_model_declare(mesh, &config, &options);
         ts_model_fsdp(m, NULL);
         TEST_OK(t, ts_model_materialize(m));
-        ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
-        for (int step = 0; step < 4; step++) {
-            if (placed && step == 2) {
-                ts_experts_moves moves = TS_INIT(ts_experts_moves);
-                char text[4096];
-                TEST_OK(t, ts_experts_place(m, o, load, &moves));
-                TEST_SAY(t, moves.ratio_before >= 3 && moves.ratio_after <= 1.1,
-                         "loads from %g to %g of the mean", moves.ratio_before, moves.ratio_after);
-                TEST_EQ(t, moves.bytes, moves.bytes_bound);
-                TEST_EQ(t, moves.bytes, moves.moved * (3 * 16 * 8) * 8 * 3);
-                TEST_CHECK(t, ts_experts_text(m, text, sizeof text) > 0 && strstr(text, "RS(0:"));
-            }
-            loss[placed][step] = one_step(t, m, o, step);
-        }
-        ts_optimizer_destroy(o);
+        int64_t expert = 3 * 16 * 8 * (i == 1 ? 2 : 4); /* bytes that travel, not that are stored */
+        double load[2 * FEW];
+        memcpy(load, cases[i].load, FEW * sizeof *load);
+        memcpy(load + FEW, cases[i].load, FEW * sizeof *load);
+        ts_experts_moves moves = TS_INIT(ts_experts_moves);
+        TEST_OK(t, ts_experts_place(m, NULL, load, &moves));
+        TEST_EQ(t, moves.copied, 2 * cases[i].copies); /* two layers */
+        TEST_EQ(t, moves.copy_bytes, moves.copied * expert * 7);
+        TEST_SAY(t, fabs(moves.ratio_after - cases[i].ratio) < 1e-12, "case %d: %g", (int)i,
+                 moves.ratio_after);
         ts_model_destroy(m);
     }
-    for (int step = 0; step < 4; step++)
-        TEST_SAY(t, fabs(loss[0][step] - loss[1][step]) < 1e-11, "step %d: %.15g, placed %.15g",
-                 step, loss[0][step], loss[1][step]);
     TEST_OK(t, ts_rank_status(t->me));
 }

@@ -143,7 +143,7 @@ TS_TEST_RANKS(nn_plans_that_match_nothing, 1, 2)
         { "*: R\n\n# all\nnorm.wieght: R", "plan, line 4: no parameter matches \"norm.wieght\"; "
                                            "did you mean norm.weight" },
         { "nothing.like.it: R", "names are like blocks.*.inner.weight" },
-        { "*", "plan, line 1: expected \"pattern: placements\"" },
+        { "*", "plan, line 1: expected \"pattern: value\"" },
     };
     ts_module *root = tree(ts_mesh_create(t->me, "tp=*"));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -136,13 +136,15 @@ TS_TEST_RANKS(bias_has_a_gradient, 1)
     run(t, &x, &o, out);
     ts_array bias = TS_INIT(ts_array), grad = TS_INIT(ts_array);
     ts_tensor *moved = numbers(self, "none?:R", TS_SHAPE(1, H, T, S), 5);
-    TEST_OK(t, ts_tensor_view(moved, &bias));
-    TEST_OK(t, ts_tensor_view(out[5], &grad));
+    TEST_OK(t, test_view(moved, &bias));
+    TEST_OK(t, test_view(out[5], &grad));
     for (int64_t i = FIRST; i < H * T * S; i += STEP) {
         double *at = (double *)bias.data + i, was = *at, h = 1e-5;
         *at = was + h;
+        TEST_OK(t, test_written(moved, &bias));
         double more = loss(&x, moved, mask);
         *at = was - h;
+        TEST_OK(t, test_written(moved, &bias));
         double less = loss(&x, moved, mask), want = (more - less) / (2 * h);
         *at = was;
         double have = ((const double *)grad.data)[i];

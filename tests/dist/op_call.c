@@ -76,7 +76,7 @@ static unsigned char *bytes_of(ts_tensor *x, size_t *size)
     ts_array view = TS_INIT(ts_array);
     *size = 0;
     ts_tensor *dense = ts_clone(x);
-    if (!dense || ts_tensor_view(dense, &view) != TS_OK) return NULL;
+    if (!dense || test_view(dense, &view) != TS_OK) return NULL;
     *size = (size_t)ts_shape_count(&view.meta.shape) * ts_dtype_size((ts_dtype)view.meta.dtype);
     unsigned char *out = tsi_alloc(*size + 1);
     if (*size) memcpy(out, view.data, *size);

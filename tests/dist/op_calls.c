@@ -154,7 +154,7 @@ TS_TEST_RANKS(gradient_of_a_norm_over_all_dims, 1, 2, 3)
     TEST_OK(t, ts_backward(y, TS_OPTIONS(ts_backward_options, .seed = seed)));
     ts_tensor *db = ts_tensor_full(ts_tensor_grad(leaf[2]));
     ts_array view = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(db, &view));
+    TEST_OK(t, test_view(db, &view));
     for (int64_t e = 0; view.data && e < 12; e++)
         TEST_CHECK(t, ((const double *)view.data)[e] == 2.0);
 }

@@ -61,6 +61,7 @@ static void attend(ts_rank *me, const setting *s, ts_mesh *mesh, const char *pla
     saved.o = out[0];
     saved.lse = out[1];
     saved.d_o = d;
+    if (n[2] == 8) saved.d_lse = ts_cast(ts_select(d, 3, 0), ts_tensor_dtype(out[1]));
     ts_attention_backward(&saved, &options, out + 2);
 }
 
@@ -208,6 +209,40 @@ TS_TEST_RANKS(context_of_little, 3, 4)
             setting s = { "causal", NULL, a, TS_DTYPE_F32, { 1, 4, 4, length, length, 4, 4 } };
             compare(t, &s, t->count == 3 ? "cp=3" : "cp=4", "cp:S(2)");
         }
+}
+
+/* ---- the gradient of the log-sum-exp --------------------------------------------------------- */
+
+/* d lse / dq is scale sum over k of P k: what attention gives of values that are the keys. The
+ * first queries see nothing: 0, and no NaN. */
+static void lse_alone(test *t, ts_mesh *mesh, ts_dtype dtype, bool biased)
+{
+    ts_scope scope = ts_scope_open(t->me, "lse");
+    const ts_sharding *cut = ts_sharding_get(mesh, "cp:S(2)");
+    ts_tensor *q = ts_watch(numbers(cut, TS_SHAPE(2, 4, 9, 4), dtype, 1));
+    ts_tensor *k = numbers(cut, TS_SHAPE(2, 2, 7, 4), dtype, 2), *out[2], *dq = NULL;
+    ts_attention_options options = TS_INIT(ts_attention_options);
+    options.causal = 1;
+    options.scale = 0.6;
+    if (biased) options.bias = ts_ones(mesh, TS_DTYPE_BOOL, TS_SHAPE(1, 1, 1, 7), NULL);
+    ts_tape_begin(t->me);
+    TEST_OK(t, ts_attention_lse(q, k, k, &options, out));
+    TEST_OK(t, ts_backward(ts_sum(out[1], NULL, 0, 0), NULL));
+    dq = ts_tensor_grad(q);
+    ts_tensor *want = ts_mul_scalar(ts_detach(out[0]), 0.6);
+    double off = difference(dq, want), size = difference(want, ts_zeros_like(want));
+    TEST_SAY(t, off <= (dtype == TS_DTYPE_F64 ? 1e-13 : 2e-6) && size > 0.1,
+             "%s%s: the gradient of the log-sum-exp is off by %g", ts_dtype_name(dtype),
+             biased ? " with a bias" : "", off);
+    ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(log_sum_exp_has_a_gradient, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 1 ? "cp=1" : "cp=3");
+    for (int i = 0; i < 4; i++)
+        lse_alone(t, mesh, i & 1 ? TS_DTYPE_F32 : TS_DTYPE_F64, i >> 1);
+    ts_mesh_release(mesh);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
@@ -375,7 +410,7 @@ static double bytes_a_token(test *t, ts_mesh *mesh, const char *mask, int64_t le
     TEST_OK(t, ts_rank_memory_reset(t->me));
     TEST_OK(t, ts_rank_memory(t->me, &before));
     TEST_OK(t, ts_attention_lse(x[0], x[1], x[2], &options, out));
-    ts_attention_saved saved = { sizeof saved, x[0], x[1], x[2], out[0], out[1], x[3] };
+    ts_attention_saved saved = { sizeof saved, x[0], x[1], x[2], out[0], out[1], x[3], NULL };
     TEST_OK(t, ts_attention_backward(&saved, &options, d));
     for (int i = 0; i < 3; i++)
         ts_tensor_wait(d[i]);

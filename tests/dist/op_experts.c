@@ -204,11 +204,96 @@ TS_TEST_RANKS(expert_rows_cross_once, 2, 3, 5, 8)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* ---- meanwhile ------------------------------------------------------------------------------- */
+
+/* Rank 1 has all experts that were chosen: rank 0 goes on while what they make of its rows is on
+ * its way. Once in ten is enough, the ranks being at nobody's beck and call. */
+TS_TEST_RANKS(results_are_on_their_way, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    layer l = { .rows = 4000, .experts = 6000, .choices = 4, .kind = 2 };
+    double seen = 0;
+    for (int i = 0; i < 10 && seen == 0; i++) {
+        ts_scope scope = ts_scope_open(t->me, "case");
+        leaves v = make(mesh, &l, TS_DTYPE_F64, "S(0)", "S(0)", "S(0)");
+        ts_rank_sync(t->me);
+        uint64_t before = ts_rank_event(t->me);
+        ts_counts counts = TS_INIT(ts_counts);
+        ts_tensor *y = by_operator(&v, "rows");
+        TEST_OK(t, ts_rank_counts(t->me, before, &counts));
+        TEST_OK(t, ts_tensor_wait(y));
+        double open = t->index == 0 ? (double)counts.open : 0.0;
+        ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
+        in.data = &open;
+        out.data = &seen;
+        in.meta = out.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F64 };
+        TEST_OK(t, ts_group_all_reduce(ts_group_world(t->me), &in, &out, TS_REDUCE_MAX, NULL));
+        ts_scope_close(scope);
+    }
+    TEST_CHECK(t, seen > 0);
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* ---- choices of none ------------------------------------------------------------------------- */
+
+static ts_status some_at(const int64_t *global, void *element, void *context)
+{
+    *(int64_t *)element =
+        (global[0] + global[1]) % 3 == 0 ? -1 : chosen(context, global[0], global[1]);
+    return TS_OK;
+}
+
+static ts_status kept_at(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(double *)element = (global[0] + global[1]) % 3 == 0 ? 0.0 : 1.0;
+    return TS_OK;
+}
+
+/* A choice of -1 is one whose weight is 0, and brings no row anywhere; rows without any are 0. */
+TS_TEST_RANKS(choices_of_none, 1, 3)
+{
+    static const char *const algorithms[] = { "rows", "gather", "nodes" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int i = 0; i < 3; i++) {
+        layer l = { .rows = 14, .experts = 5, .choices = 1 + i };
+        ts_scope scope = ts_scope_open(t->me, "case");
+        ts_tape_begin(t->me);
+        leaves v = make(mesh, &l, TS_DTYPE_F64, "S(0)", "S(0)", "S(0)"), w = v;
+        ts_meta meta = { .shape = TS_SHAPE(l.rows, l.choices), .dtype = TS_DTYPE_I64 };
+        w.which = ts_from_function(some_at, &l, ts_sharding_get(mesh, "S(0)"), meta);
+        meta.dtype = TS_DTYPE_F64;
+        ts_tensor *kept = ts_from_function(kept_at, &l, ts_sharding_get(mesh, "S(0)"), meta);
+        v.weight = ts_mul(v.weight, kept);
+        ts_grouped_mlp_options options = TS_INIT(ts_grouped_mlp_options);
+        options.weight = w.weight;
+        options.in = w.in;
+        options.out = w.out;
+        options.skips = 1;
+        options.algorithm = algorithms[i];
+        ts_tensor *y = ts_grouped_mlp(w.x, w.which, &options), *want = by_products(&v, &l);
+        double error = apart(y, want);
+        TEST_SAY(t, error <= 1e-12, "%s: %g apart", algorithms[i], error);
+        ts_tensor *d[2] = { NULL, NULL };
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *loss = ts_sum(ts_square(k ? want : y), NULL, 0, 0);
+            TEST_OK(t, ts_backward(loss, NULL));
+            d[k] = ts_detach(ts_tensor_grad(v.in));
+        }
+        /* the second is added to the first */
+        error = apart(d[1], ts_mul_scalar(d[0], 2.0));
+        TEST_SAY(t, error <= 1e-11, "%s: gradients %g apart", algorithms[i], error);
+        ts_scope_close(scope);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static ts_status bad_at(const int64_t *global, void *element, void *context)
 {
-    *(int64_t *)element = global[0] == *(const int64_t *)context ? 6 : 0;
+    const int64_t *bad = context; /* row, expert */
+    *(int64_t *)element = global[0] == bad[0] ? bad[1] : 0;
     return TS_OK;
 }
 
@@ -216,21 +301,27 @@ static ts_status bad_at(const int64_t *global, void *element, void *context)
 TS_TEST_RANKS(expert_refusals, 1, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
-    for (int i = 0; i < 3; i++) {
+    static const int64_t expert[] = { 6, 0, 0, -1, (int64_t)1 << 40, -((int64_t)1 << 40) };
+    for (int i = 0; i < 6; i++) {
         layer l = { .rows = 7, .experts = 6, .choices = i == 1 ? 7 : 2 };
         ts_scope_options options = TS_INIT(ts_scope_options);
         options.catches = 1;
         options.agree = mesh;
         ts_scope scope = ts_scope_open_with(t->me, &options);
         leaves v = make(mesh, &l, TS_DTYPE_F64, "S(0)", "S(0)", "S(0)");
-        int64_t row = 3;
+        int64_t bad[] = { 3, expert[i] };
         ts_meta ids = { .shape = TS_SHAPE(l.rows, l.choices), .dtype = TS_DTYPE_I64 };
-        if (i == 0) v.which = ts_from_function(bad_at, &row, ts_sharding_get(mesh, "S(0)"), ids);
+        if (expert[i] != 0)
+            v.which = ts_from_function(bad_at, bad, ts_sharding_get(mesh, "S(0)"), ids);
         ts_tensor *y = by_operator(&v, i == 2 ? "row" : "rows");
         TEST_CHECK(t, y == NULL);
         TEST_CHECK(t, ts_scope_close(scope) != TS_OK);
         static const char *const words[] = { "choice 0 of row 3 is expert 6, of 6",
-                                             "7 choices of 6 experts", "\"row\" is no algorithm" };
+                                             "7 choices of 6 experts",
+                                             "\"row\" is no algorithm",
+                                             "choice 0 of row 3 is expert -1, of 6",
+                                             "is expert 536870912 or more, of 6",
+                                             "is expert -536870912 or less, of 6" };
         TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
     }
     layer l = { .rows = 7, .experts = 6, .choices = 2 };

@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "array/image.h"
 #include "base/alloc.h"
 #include "harness/test.h"
 #include "op/core/dispatch.h"
@@ -52,7 +53,10 @@ static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_met
     if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
     tsi_arena arena = { 0 };
     tsi_region region;
-    tsi_block block = tsi_array_block(t->array);
+    tsi_block lies = tsi_array_block(t->array);
+    tsi_image image;
+    if (tsi_image_open(t->rank, &lies, TSI_IMAGE_WRITE, &image) != TS_OK) return NULL;
+    tsi_block block = image.block;
     int64_t holders = 1, holder = 0;
     ts_reduce reduce = TS_REDUCE_NONE;
     for (int32_t k = 0; k < mesh->desc->ndim; k++) {
@@ -75,7 +79,7 @@ static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_met
         }
     }
     tsi_arena_release(&arena);
-    return t;
+    return tsi_image_close(&image) == TS_OK ? t : NULL;
 }
 
 /* The whole of a tensor as doubles; the caller frees. NULL: it failed. */
@@ -83,14 +87,14 @@ static inline double *family_numbers(ts_tensor *t, int64_t *count)
 {
     ts_tensor *full = ts_tensor_full(t);
     if (!full || ts_tensor_wait(full) != TS_OK) return NULL;
-    tsi_block block = tsi_array_block(full->array);
-    *count = tsi_block_count(&block);
+    ts_array to = TS_INIT(ts_array);
+    to.meta = (ts_meta){ .shape = ts_tensor_shape(full), .dtype = TS_DTYPE_F64 };
+    *count = ts_shape_count(&to.meta.shape);
     double *out = tsi_alloc_array((size_t)*count + 1, sizeof *out);
-    tsi_loop loop = tsi_loop_over(&block);
-    int64_t i = 0;
-    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        out[i++] = tsi_load_real((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
-    return out;
+    to.data = out;
+    if (ts_tensor_read(full, &to) == TS_OK) return out;
+    tsi_free(out);
+    return NULL;
 }
 
 static inline void family_same(test *t, ts_tensor *have, ts_tensor *want, const char *what)

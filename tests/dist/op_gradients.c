@@ -8,6 +8,7 @@
  * functions are smooth, 0.2 .. 0.8 unless the table below says otherwise. */
 #include <complex.h>
 
+#include "op/core/attribute.h"
 #include "op_family.h"
 
 enum { DIRECTIONS = 2, INDEX_MAX = 4 };
@@ -136,8 +137,7 @@ static ts_tensor *weights_of(ts_tensor *y, int32_t output)
 static bool is_statistic(const char *op, int32_t output)
 {
     if (strcmp(op, "add_rms_norm") == 0) return output == 2;
-    static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "attention",
-                                         "cross_entropy" };
+    static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "cross_entropy" };
     for (size_t i = 0; i < TSI_COUNT_OF(names); i++)
         if (strcmp(names[i], op) == 0) return true;
     return false;
@@ -380,7 +380,9 @@ static void check_diagonals(test *t, ts_mesh *mesh, int32_t rounds)
         gradient_case c = { .t = t, .op = &tsi_op_einsum, .mesh = mesh, .p.limit = 1 };
         c.p.low = 0.2;
         c.p.high = 0.8;
-        snprintf((char *)c.attributes, sizeof c.attributes, "%s", calls[i].equation);
+        char said[128];
+        snprintf(said, sizeof said, "{\"equation\": \"%s\"}", calls[i].equation);
+        TEST_OK(t, tsi_attributes_parse(c.op, said, c.attributes));
         c.input_count = strchr(calls[i].equation, ',') ? 2 : 1;
         for (int32_t k = 0; k < c.input_count; k++)
             c.in[k] = (ts_meta){ .shape = calls[i].shape[k], .dtype = TS_DTYPE_F64 };

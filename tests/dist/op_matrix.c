@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "harness/test.h"
+#include "op/matrix/linear_list.h"
 #include "tessera/autograd.h"
 #include "tessera/op.h"
 
@@ -17,9 +18,9 @@ static ts_tensor *filled(ts_mesh *mesh, ts_shape shape, const char *place, doubl
 static void same(test *t, ts_tensor *have, ts_tensor *want, const char *what)
 {
     ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
-    TEST_SAY(t, have && ts_tensor_view(ts_tensor_full(have), &a) == TS_OK, "%s: %s", what,
+    TEST_SAY(t, have && test_view(ts_tensor_full(have), &a) == TS_OK, "%s: %s", what,
              ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "failed");
-    TEST_OK(t, ts_tensor_view(want, &b));
+    TEST_OK(t, test_view(want, &b));
     int64_t n = ts_shape_count(&b.meta.shape);
     TEST_EQ(t, ts_shape_count(&a.meta.shape), n);
     for (int64_t i = 0; a.data && i < n; i++) {
@@ -188,5 +189,67 @@ TS_TEST_RANKS(results_of_lists_lie_beside_each_other, 1)
                  "result %d lies %lld bytes behind the first, rows are %lld apart", i,
                  (long long)(at - first), (long long)own);
         same(t, ts_clone(y[i]), ts_linear(x, list_weight(m, NULL, i, NULL), NULL), "of one block");
+    }
+}
+
+/* ---- products of lists on devices ------------------------------------------------------------ */
+
+static int32_t products;
+
+static ts_status count_product(const tsi_kernel_io *io, const char *equation,
+                               const tsi_block *const block[3], bool accumulate)
+{
+    (void)io, (void)equation, (void)block, (void)accumulate;
+    products++;
+    return TS_OK;
+}
+
+/* Columns (dim 1) or rows (dim 0) of one memory, two of them. */
+static void put_neighbours(tsi_operand *x, double *memory, int32_t dim, const void *storage)
+{
+    for (int i = 0; i < 2; i++)
+        x[i] = (tsi_operand){ .block = { .data = memory + (dim ? 4 * i : 16 * i),
+                                         .dtype = TS_DTYPE_F64,
+                                         .ndim = 2,
+                                         .extent = { 4, 4 },
+                                         .stride = { dim ? 8 : 4, 1 } },
+                              .storage = storage };
+}
+
+/* Neighbours of one storage are one product; those of two are neighbours by chance, and bits must
+ * not depend on that. */
+TS_TEST(lists_are_joined_by_storage_not_by_address)
+{
+    double x[16] = { 0 }, w[32] = { 0 }, y[32] = { 0 };
+    for (int whole = 0; whole < 2; whole++) {
+        tsi_operand in[4] = { { .block = { .data = x,
+                                           .dtype = TS_DTYPE_F64,
+                                           .ndim = 2,
+                                           .extent = { 4, 4 },
+                                           .stride = { 4, 1 } } } },
+                    out[2];
+        put_neighbours(in + 1, w, 0, w);
+        put_neighbours(out, y, 1, y);
+        if (!whole) in[2].storage = x;
+        tsi_kernel_io io = { .in = in, .out = out, .input_count = 3, .output_count = 2 };
+        products = 0;
+        TEST_OK(t, tsi_linear_list_by(&io, count_product, true));
+        TEST_EQ(t, products, whole ? 1 : 2);
+        products = 0;
+        TEST_OK(t, tsi_linear_list_by(&io, count_product, false));
+        TEST_EQ(t, products, 2);
+        /* Gradients: dy beside each other, the weights as before; then dw as rows. */
+        put_neighbours(in, y, 1, y);
+        put_neighbours(in + 2, w, 0, w);
+        if (!whole) in[0].storage = x;
+        tsi_operand dx = { .block = { .data = x,
+                                      .dtype = TS_DTYPE_F64,
+                                      .ndim = 2,
+                                      .extent = { 4, 4 },
+                                      .stride = { 4, 1 } } };
+        tsi_kernel_io back = { .in = in, .out = &dx, .input_count = 4, .output_count = 1 };
+        products = 0;
+        TEST_OK(t, tsi_linear_list_input_by(&back, count_product, true));
+        TEST_EQ(t, products, whole ? 1 : 2);
     }
 }

@@ -181,7 +181,7 @@ static void check_outside(test *t, ts_mesh *mesh, ts_tensor *y, const char *what
     ts_array block = TS_INIT(ts_array);
     TEST_SAY(t, y != NULL && ts_tensor_layout(y) != NULL, "%s: no result", what);
     if (ts_mesh_is_member(mesh) || !y) return;
-    TEST_OK(t, ts_tensor_view(y, &block));
+    TEST_OK(t, test_view(y, &block));
     TEST_SAY(t, ts_shape_count(&block.meta.shape) == 0, "%s: a block outside", what);
 }
 

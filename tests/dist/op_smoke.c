@@ -7,7 +7,7 @@ static void expect_sum(test *t, ts_tensor *y, const char *what)
 {
     ts_array view = TS_INIT(ts_array);
     ts_tensor *full = ts_tensor_full(y);
-    TEST_STATUS(t, ts_tensor_view(full, &view), TS_OK);
+    TEST_STATUS(t, test_view(full, &view), TS_OK);
     for (int64_t i = 0; view.data && i < 35; i++)
         TEST_SAY(t, ((const float *)view.data)[i] == (float)(2 * i), "%s: element %lld is %g", what,
                  (long long)i, (double)((const float *)view.data)[i]);

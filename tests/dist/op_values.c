@@ -320,7 +320,11 @@ static void compare(test *t, const value_row *row, const char *place, ts_tensor 
     ts_tensor *full = ts_tensor_full(have);
     TEST_CHECK(t, full && ts_tensor_wait(full) == TS_OK);
     if (!full) return;
-    tsi_block block = tsi_array_block(full->array);
+    tsi_block lies = tsi_array_block(full->array);
+    tsi_image image;
+    TEST_OK(t, tsi_image_open(full->rank, &lies, TSI_IMAGE_READ, &image));
+    TEST_OK(t, tsi_rank_device_sync(full->rank));
+    tsi_block block = image.block;
     bool same = block.ndim == want->meta.shape.ndim && tsi_block_count(&block) == want->count;
     for (int32_t d = 0; same && d < block.ndim; d++)
         same = block.extent[d] == want->meta.shape.extent[d];
@@ -338,6 +342,7 @@ static void compare(test *t, const value_row *row, const char *place, ts_tensor 
                  "%s %s of %s on %s: element %lld is %.9g%+.9gi", row->op, row->attributes, row->in,
                  place, (long long)i, creal(x), cimag(x));
     }
+    tsi_image_drop(&image);
 }
 
 typedef struct value_call {

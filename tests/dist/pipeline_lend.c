@@ -5,7 +5,7 @@
 #include "parallel/lend.h"
 #include "tessera/tessera.h"
 
-enum { MICROS = 6, ROWS = 64, WIDTH = 32, STEPS = 3 };
+enum { MICROS = 6, ROWS = 64, WIDTH = 32, STEPS = 8 };
 
 /* Of threads: stage 0 writes, stage 1 compares what it gets in the same micro-batch. */
 static const void *made[MICROS];
@@ -95,8 +95,11 @@ TS_TEST_RANKS(pipeline_lends, 2)
         TEST_OK(t, ts_rank_memory(t->me, i == 0 ? &before : &after));
     }
     if (tsi_lends(t->me) && t->index == 1) TEST_EQ(t, state.same, MICROS * STEPS);
-    TEST_SAY(t, after.live <= before.live, "%lld bytes are left of a step",
-             (long long)(after.live - before.live));
+    /* The last block lent comes back when its reader's queue has passed it; one lost a step would
+     * be several by now. */
+    const int64_t block = (int64_t)ROWS * WIDTH * (int64_t)sizeof(float);
+    TEST_SAY(t, after.live <= before.live + block, "%lld bytes are left of %d steps",
+             (long long)(after.live - before.live), STEPS - 1);
     ts_pipeline_destroy(p);
     ts_module_destroy(module);
 }

@@ -98,7 +98,7 @@ TS_TEST_RANKS(equal_groups_share_one_exchange, 2, 4)
     TEST_EQ(t, exchanges(t->me, before), 1);
     for (int i = 0; i < COUNT; i++) {
         ts_array view = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(ts_tensor_full(y[i]), &view));
+        TEST_OK(t, test_view(ts_tensor_full(y[i]), &view));
         for (int64_t e = 0; view.data && e < ts_shape_count(&view.meta.shape); e++)
             if (((const float *)view.data)[e] != (float)e) {
                 test_fail(t, __FILE__, __LINE__, "tensor %d, element %lld", i, (long long)e);
@@ -138,7 +138,7 @@ TS_TEST_RANKS(a_move_completes_on_first_use, 2, 4)
         ts_tensor *never = ts_redistribute(y, "R"); /* nobody looks at it */
         ts_array view = TS_INIT(ts_array);
         TEST_CHECK(t, never != NULL);
-        TEST_OK(t, ts_tensor_view(z, &view));
+        TEST_OK(t, test_view(z, &view));
         int64_t chunk = (64 + t->count - 1) / t->count, first = t->index * chunk * 1024;
         for (int64_t e = 0; view.data && e < ts_shape_count(&view.meta.shape); e++)
             if (((const float *)view.data)[e] != (float)(first + e)) {
@@ -163,7 +163,7 @@ TS_TEST_RANKS(moves_complete_in_any_order, 2, 3, 4)
     for (int i = 0; i < COUNT; i++) {
         int64_t which = (i * 5 + t->index * 7) % COUNT;
         ts_array view = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(y[which], &view));
+        TEST_OK(t, test_view(y[which], &view));
         int64_t count = ts_shape_count(&view.meta.shape);
         TEST_CHECK(t, count == (100 + which) * 90 &&
                           ((const float *)view.data)[count - 1] == (float)(count - 1));
@@ -186,7 +186,7 @@ TS_TEST_RANKS(a_variable_changes_its_layout_in_place, 2, 3, 4)
             ts_sharding_text(ts_layout_sharding(ts_tensor_layout(v)), text, sizeof text);
             TEST_TEXT(t, text, to[i]);
             ts_array view = TS_INIT(ts_array);
-            TEST_OK(t, ts_tensor_view(ts_tensor_full(v), &view));
+            TEST_OK(t, test_view(ts_tensor_full(v), &view));
             for (int64_t e = 0; view.data && e < 1200; e++)
                 if (((const float *)view.data)[e] != (float)e) {
                     test_fail(t, __FILE__, __LINE__, "%s: element %lld", to[i], (long long)e);

@@ -486,7 +486,7 @@ TS_TEST_RANKS(replicas_agree_bitwise, 4, 6, 8)
         ts_scope scope = ts_scope_open(t->me, "case");
         ts_tensor *x = ts_empty(mesh, dtype, TS_SHAPE(13, 7), from[a]);
         ts_array view = TS_INIT(ts_array), result = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(x, &view));
+        TEST_OK(t, test_view(x, &view));
         for (int64_t e = 0; e < ts_shape_count(&view.meta.shape); e++) {
             uint64_t h =
                 oracle_mix((uint64_t)e, (uint64_t)(a == 4 ? ts_mesh_coord(mesh, "b") : t->index));
@@ -499,10 +499,11 @@ TS_TEST_RANKS(replicas_agree_bitwise, 4, 6, 8)
             else
                 memcpy((char *)view.data + 2 * e, &half, 2);
         }
+        TEST_OK(t, test_written(x, &view));
         ts_move_options move = TS_INIT(ts_move_options);
         move.planner = planners[p];
         ts_tensor *y = ts_redistribute_with(x, ts_sharding_get(mesh, to[b]), &move);
-        TEST_OK(t, ts_tensor_view(y, &result));
+        TEST_OK(t, test_view(y, &result));
         TEST_SAY(t, y && all_alike(ts_mesh_group(mesh, replicated[b]), hash_block(&result)),
                  "(%s) -> (%s) by %s: replicas differ", from[a], to[b], planners[p]);
         ts_scope_close(scope);
@@ -518,14 +519,15 @@ TS_TEST_RANKS(sum_and_avg_mix, 4, 6)
         ts_scope scope = ts_scope_open(t->me, "case");
         ts_tensor *x = ts_empty(mesh, TS_DTYPE_I64, TS_SHAPE(5), "P(sum), P(avg)");
         ts_array view = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(x, &view));
+        TEST_OK(t, test_view(x, &view));
         for (int64_t e = 0; e < 5; e++)
             ((int64_t *)view.data)[e] = t->count * (e + 1) * (t->index + 1);
+        TEST_OK(t, test_written(x, &view));
         ts_move_options move = TS_INIT(ts_move_options);
         move.planner = planners[i / 4];
         ts_tensor *y =
             ts_tensor_full(ts_redistribute_with(x, ts_sharding_get(mesh, to[i % 4]), &move));
-        TEST_OK(t, ts_tensor_view(y, &view));
+        TEST_OK(t, test_view(y, &view));
         int64_t all = t->count * t->count * (t->count + 1) / 2 / (t->count / 2);
         for (int64_t e = 0; view.data && e < 5; e++)
             TEST_EQ(t, ((const int64_t *)view.data)[e], all * (e + 1));

@@ -29,6 +29,7 @@ typedef struct walk_of {
     test *t;
     const char *mesh;
     int32_t dtype, compute, count; /* of parameters and products; 0: f32 */
+    int32_t moments;               /* of AdamW; 0: as the parameters */
     double loss[STEPS_KEPT], norm[STEPS_KEPT];
     int64_t waits, reserved[STEPS_KEPT];
     double poison_at; /* the rate of this step is not a number; -1: none */
@@ -105,7 +106,8 @@ static ts_status walk(ts_rank *me, void *argument)
     ts_module *root = ts_model_module(model);
     ts_optimizer *o =
         s->sgd ? ts_sgd_create(root, TS_OPTIONS(ts_sgd_options, .lr = 0.1, .momentum = 0.9))
-               : ts_adamw_create(root, TS_OPTIONS(ts_adamw_options, .lr = 1e-2));
+               : ts_adamw_create(root,
+                                 TS_OPTIONS(ts_adamw_options, .lr = 1e-2, .moments = s->moments));
     const tsi_rank_device *device = tsi_rank_device_of(me);
     bool notes = ts_rank_index(me) == 0; /* what all ranks see, and its own memory */
     for (int32_t step = 0; step < s->count; step++) {

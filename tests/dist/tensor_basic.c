@@ -8,7 +8,7 @@
 static bool is_iota(ts_tensor *t)
 {
     ts_array view = TS_INIT(ts_array);
-    if (ts_tensor_view(t, &view) != TS_OK) return false;
+    if (test_view(t, &view) != TS_OK) return false;
     int64_t count = ts_shape_count(&view.meta.shape);
     for (int64_t i = 0; i < count; i++)
         if (((const float *)view.data)[i] != (float)i) return false;
@@ -34,15 +34,16 @@ TS_TEST_RANKS(partial_sum_reduces, 1, 2, 3, 8)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     ts_tensor *x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(7, 5), "P(sum)");
     ts_array view = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(x, &view));
+    TEST_OK(t, test_view(x, &view));
     for (int64_t i = 0; i < 35; i++)
         ((float *)view.data)[i] = (float)(i * (t->index + 1));
+    TEST_OK(t, test_written(x, &view));
     int64_t factor = t->count * (t->count + 1) / 2;
     const char *place[] = { "R", "S(0)", "S(1)" };
     for (int k = 0; k < 3; k++) {
         ts_tensor *y = ts_tensor_full(ts_redistribute(x, place[k]));
         ts_array full = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(y, &full));
+        TEST_OK(t, test_view(y, &full));
         for (int64_t i = 0; full.data && i < 35; i++)
             TEST_EQ(t, ((const float *)full.data)[i], i * factor);
     }
@@ -74,12 +75,12 @@ TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
     r.stream = "same";
     ts_tensor *whole = ts_randint(self, TS_DTYPE_I32, TS_SHAPE(9, 10), NULL, &r);
     ts_array want = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(whole, &want));
+    TEST_OK(t, test_view(whole, &want));
     for (int k = 0; k < 6; k++) {
         ts_tensor *x =
             ts_tensor_full(ts_randint(mesh, TS_DTYPE_I32, TS_SHAPE(9, 10), place[k], &r));
         ts_array have = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(x, &have));
+        TEST_OK(t, test_view(x, &have));
         TEST_SAY(t, have.data && memcmp(have.data, want.data, 90 * 4) == 0, "%s differs", place[k]);
     }
     ts_scope_close(b);
@@ -107,8 +108,8 @@ TS_TEST_RANKS(distribute_from_a_root, 1, 2, 3, 8)
         ts_tensor *x = ts_distribute(&array, sharding, array.meta, t->count - 1);
         ts_tensor *y = ts_from_function(index_product, NULL, sharding, array.meta);
         ts_array a = TS_INIT(ts_array), b = TS_INIT(ts_array);
-        TEST_OK(t, ts_tensor_view(x, &a));
-        TEST_OK(t, ts_tensor_view(y, &b));
+        TEST_OK(t, test_view(x, &a));
+        TEST_OK(t, test_view(y, &b));
         int64_t n = ts_shape_count(&a.meta.shape);
         TEST_SAY(t, n == 0 || memcmp(a.data, b.data, (size_t)n * 8) == 0, "%s", place[k]);
     }
@@ -248,11 +249,11 @@ TS_TEST_RANKS(a_seed_and_a_stream_draw_alike_on_two_meshes, 2, 4)
         ts_tensor *cut = draw[k](mesh, dtype, TS_SHAPE(7, 5), "S(0)", &options);
         (void)ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(2), NULL); /* other draws are no matter */
         ts_tensor *alone = draw[k](self, dtype, TS_SHAPE(7, 5), NULL, &options);
-        TEST_OK(t, ts_tensor_view(ts_tensor_full(cut), &a));
-        TEST_OK(t, ts_tensor_view(alone, &b));
+        TEST_OK(t, test_view(ts_tensor_full(cut), &a));
+        TEST_OK(t, test_view(alone, &b));
         TEST_CHECK(t, memcmp(a.data, b.data, 35 * sizeof(double)) == 0);
         options.seed = 8;
-        TEST_OK(t, ts_tensor_view(draw[k](self, dtype, TS_SHAPE(7, 5), NULL, &options), &c));
+        TEST_OK(t, test_view(draw[k](self, dtype, TS_SHAPE(7, 5), NULL, &options), &c));
         TEST_CHECK(t, memcmp(c.data, b.data, 35 * sizeof(double)) != 0);
         options.seed = 7;
     }

@@ -11,7 +11,7 @@ static void check_rows(test *t, ts_tensor *x, int64_t rows, int64_t coord, int64
     if (begin > rows) begin = rows;
     if (end > rows) end = rows;
     ts_array view = TS_INIT(ts_array);
-    TEST_OK(t, ts_tensor_view(ts_clone(ts_tensor_local(x)), &view));
+    TEST_OK(t, test_view(ts_clone(ts_tensor_local(x)), &view));
     TEST_EQ(t, view.meta.shape.extent[0], end - begin);
     const float *data = view.data;
     for (int64_t i = 0; data && i < (end - begin) * 3; i++)

@@ -60,15 +60,18 @@ TS_TEST(experts_on_meshes)
     static const setting experts[] = { { "dp=1", "", 1 },
                                        { "fsdp=2", "ep = 2\n", 2 },
                                        { "fsdp=4", "ep = 2\n", 4 },
+                                       { "fsdp=4", "ep = 4\n", 4 },
+                                       { "replicate=4, fsdp=2", "ep = 4\n", 8 },
+                                       { "fsdp=4, tp=2", "ep = 4\n", 8 },
                                        { "fsdp=2, tp=2", "ep = 2\n", 4 } };
     static const char family[] = "[model]\nfamily = qwen3_moe\nexperts = 5\nexperts_per_token = 2\n"
                                  "expert_width = 12\n";
     folder f = make_folder(t);
     outcome one = { 0 };
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) {
         char name[16];
         outcome o = { 0 };
-        snprintf(name, sizeof name, "run%d", i);
+        snprintf(name, sizeof name, "run%zu", i);
         run_on(t, &f, name, &experts[i], family, &o);
         if (i == 0) one = o;
         same_losses(t, &one, &o, LONG, SAME);

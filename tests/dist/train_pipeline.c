@@ -80,11 +80,12 @@ TS_TEST(train_pipeline_experts)
     static const piped rows[] = {
         { "pp2", "mesh = pp=2\nmicro_batches = 3\n", 2 },
         { "ep", "mesh = pp=2, fsdp=2\nep = 2\n", 4 },
+        { "part", "mesh = pp=2, fsdp=4\nep = 2\n", 8 },
     };
     compare(t,
             BASE "[model]\nfamily = mixtral\nexperts = 4\nexperts_per_token = 2\n"
                  "[experts]\nz_loss = 0.1\nsequence_loss = 0.01\n",
-            rows, 2);
+            rows, 3);
 }
 
 TS_TEST(train_pipeline_again_is_the_same)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "dist/train_util.h"
+#include "tessera/checkpoint.h"
 
 static char *read_file(test *t, const folder *f, const char *name, size_t *length)
 {
@@ -188,6 +189,49 @@ TS_TEST(a_run_goes_on_on_any_mesh)
         same_losses(t, &alone, &rest, STEPS, 0);
         same_weights(t, &f, name, "alone");
         shell(t, &f, "rm -r alone");
+    }
+    remove_folder(&f);
+}
+
+/* Layers of model.directory behind the model's last go through states of any mesh, and through
+ * models that begin from such a state alone. */
+TS_TEST(layers_beyond_are_kept_by_states)
+{
+    static const char *const meshes[] = { "dp=2, tp=2", "fsdp=3" };
+    static const char name[] = "model.layers.2.self_attn.o_proj.weight";
+    folder f = make_folder(t);
+    char more[4 * FOLDER_PATH_MAX];
+    shell(t, &f,
+          "cp -r " TS_SOURCE_DIR "/tests/golden/models/deepseek_v3 from && sed -i "
+          "'s/\"num_hidden_layers\": 3/\"num_hidden_layers\": 2/' from/config.json");
+    for (int i = 0; i < 2; i++) { /* the second from a state of the first, and goes on itself */
+        outcome begun = { 0 }, rest = { 0 };
+        char run[] = "a";
+        run[0] = (char)(run[0] + i);
+        for (int part = 0; part < 2; part++) {
+            snprintf(
+                more, sizeof more,
+                "[model]\ndirectory = %s/%s\n[parallel]\nmesh = %s\n[checkpoint]\nkeep = last 0\n"
+                "every = 1\n%s",
+                f.path, i ? "a/state/step-6" : "from", meshes[(i + part) % 2],
+                part ? "" : "[train]\nstop_after = 2\n");
+            TEST_OK(t, train(t, &f, run, more, (i + part) % 2 ? 3 : 4, part ? &rest : &begun));
+        }
+        TEST_EQ(t, rest.step_first, 2);
+    }
+    static const char *const places[] = { "from",    "a/state/step-2", "a/state/step-6",
+                                          "a/model", "b/state/step-6", "b/model" };
+    uint64_t hash[6] = { 0 };
+    for (int i = 0; i < 6; i++) {
+        char path[2 * FOLDER_PATH_MAX];
+        ts_archive *archive = NULL;
+        snprintf(path, sizeof path, "%s/%s", f.path, places[i]);
+        TEST_OK(t, ts_archive_open(path, &archive));
+        int64_t at = archive ? ts_archive_find(archive, name) : -1;
+        if (at >= 0) TEST_OK(t, ts_archive_hash(archive, at, &hash[i]));
+        TEST_SAY(t, at >= 0 && hash[i] == hash[0], "%s: %s", places[i],
+                 at < 0 ? "is without it" : "has another");
+        ts_archive_close(archive);
     }
     remove_folder(&f);
 }

@@ -89,5 +89,6 @@ for name in sorted(os.listdir(models)):
         there_and_back(name)
 for family, more in (("llama", ""), ("llama", "tied = 1"), ("qwen3", ""), ("gpt2", ""),
                      ("mixtral", "experts = 4\nexperts_per_token = 2"), ("qwen3_moe", "experts = 4\nexperts_per_token = 2"),
-                     ("deepseek_v3", "experts = 4\nexperts_per_token = 2")):
+                     ("deepseek_v3", "experts = 4\nexperts_per_token = 2\nexpert_width = 8\nshared_experts = 1\nexpert_groups = 2\n"
+                      "groups_per_token = 1\nhead_dim = 4\nkv_rank = 6\nq_rank = 5\nplain_dim = 4\nvalue_dim = 4")):
     trained(family, more)

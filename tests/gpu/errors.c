@@ -56,6 +56,55 @@ static ts_status no_memory(ts_rank *me, void *context)
     return ts_rank_status(me);
 }
 
+/* What did not fit is no fault of the GPU: the rank goes on. */
+static ts_status recovers(ts_rank *me, void *context)
+{
+    test *t = context;
+    ts_mesh *m = ts_mesh_self(me);
+    double sum = 0;
+    TEST_STATUS(t, no_memory(me, NULL), TS_ERR_MEMORY);
+    TEST_OK(t, ts_rank_recover(me));
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(1000), NULL), NULL, 0, 0),
+                              &sum));
+    TEST_CHECK(t, sum == 1000);
+    return ts_rank_status(me);
+}
+
+TS_TEST(a_rank_recovers_from_memory_that_is_not_there)
+{
+    char error[1024] = "";
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.rank_count = 1;
+    options.device = "cuda";
+    TEST_SAY(t, ts_launch_with(&options, recovers, t, error, sizeof error) == TS_OK, "%s", error);
+}
+
+static ts_status adds(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "S(0)");
+    for (int i = 0; i < 40 && ts_rank_status(me) == TS_OK; i++)
+        x = ts_tensor_full(ts_redistribute(ts_mul_scalar(ts_add(x, x), 0.5), "S(1)"));
+    return ts_rank_sync(me);
+}
+
+/* A GPU that is gone ends all ranks with a sentence; nobody waits for it. */
+TS_TEST(a_gpu_that_falls_off_is_told)
+{
+    char error[2048] = "";
+    (void)setenv("TESSERA_CUDA_FAULT", "60", 1);
+    for (int64_t ranks = 3; ranks > 0; ranks -= 2) { /* the second time it is gone at once */
+        ts_world_options options = TS_INIT(ts_world_options);
+        options.rank_count = ranks;
+        options.device = "cuda";
+        ts_status status = ts_launch_with(&options, adds, NULL, error, sizeof error);
+        TEST_SAY(t, status == TS_ERR_LOST, "%s: %s", ts_status_name(status), error);
+        TEST_SAYS(t, error, "cuda:0");
+        TEST_SAYS(t, error, "CUDA_ERROR_DEVICE_UNAVAILABLE");
+    }
+}
+
 TS_TEST(errors_are_the_hosts)
 {
     static const struct {

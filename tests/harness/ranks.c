@@ -2,6 +2,8 @@
 /* ranks.c - runs a rank test through ts_launch_with, on threads or over MPI.
  *
  * The one object of the harness that needs the runtime; only TS_TEST_RANKS refers to it. */
+#include <stdlib.h>
+
 #include "harness/harness.h"
 
 typedef struct rank_run {
@@ -27,7 +29,8 @@ void test_run_ranks(const test_case *body, test *t, int64_t count)
     rank_run run = { .body = body, .shared = t };
     char error[2048] = "";
     ts_world_options options = TS_INIT(ts_world_options);
-    options.engine = t->engine;
+    const char *asked = getenv("TESSERA_ENGINE"); /* over the same ranks: nccl */
+    options.engine = asked && *asked ? asked : t->engine;
     options.rank_count = count;
     options.seed = t->seed;
     ts_status status = ts_launch_with(&options, work, &run, error, sizeof error);

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tessera/tensor.h"
 #include "tessera/world.h"
 
 typedef struct test {
@@ -55,6 +56,10 @@ bool test_failed(const test *t);
 /* Reads a whole file under the source tree ("tests/golden/x.jsonl"), NUL-terminated; tsi_free it.
  * NULL and a failure if it cannot. */
 char *test_read_file(test *t, const char *path, size_t *length);
+/* ts_tensor_view, but where the host cannot read the block, of a dense copy, which lives as long as
+ * the thread. Whoever writes into a view says so afterwards. */
+ts_status test_view(ts_tensor *x, ts_array *out);
+ts_status test_written(ts_tensor *x, const ts_array *view);
 
 #define TEST_DEFINE_(symbol, text, ...)                                                            \
     static void symbol(test *t);                                                                   \

@@ -135,18 +135,19 @@ static ts_status run_exchange(step *s, const ts_comm_options *options)
     for (int64_t k = 0; k < s->n; k++) {
         int64_t p = (s->me + k) % s->n;
         send[k] = (ts_part){ .peer = p,
-                             .data = grid_at(&s->in, pair_first(s, s->me, p) * s->cols),
+                             .data = grid_place(&s->in, pair_first(s, s->me, p) * s->cols),
                              .ndim = 2,
                              .extent = { pair_rows(s, s->me, p), s->cols },
                              .stride = { in_row, in_col } };
         recv[k] = (ts_part){ .peer = k,
-                             .data = grid_at(&s->out, at * s->cols),
+                             .data = grid_place(&s->out, at * s->cols),
                              .ndim = 2,
                              .extent = { pair_rows(s, k, s->me), s->cols },
                              .stride = { out_row, out_col } };
         at += pair_rows(s, k, s->me);
     }
     ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .device = s->out.array.device,
                              .dtype = (int32_t)s->dtype,
                              .send = send,
                              .send_count = s->n,

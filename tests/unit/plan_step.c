@@ -161,7 +161,7 @@ static int32_t value(test *t, tsi_step *step, int64_t rank, const char *what, in
     char name[32];
     int32_t index = -1;
     (void)snprintf(name, sizeof name, "%s.%lld", what, (long long)micro);
-    tsi_value made = { name, what[0] == 'a' ? 100 : 0, TSI_STEP_MEMORY_ACTIVATION, 0 };
+    tsi_value made = { name, what[0] == 'a' ? 100 : 0, TSI_STEP_MEMORY_ACTIVATION, 0, NULL };
     TEST_OK(t, tsi_step_value(step, rank, &made, &index));
     return index;
 }
@@ -411,7 +411,7 @@ TS_TEST(step_differences_are_sentences)
     static const refusal cases[] = {
         { "step 1\nranks 2\n", "ranks: 1 and 2" },
         { "step 1\nranks 1\nqueue c\ngroup g 0\n", "queue 1: q and c" },
-        { "step 1\nranks 1\nqueue q\ngroup h 0\n", "group 0: g of 1 ranks and h of 1 ranks" },
+        { "step 1\nranks 1\nqueue q\ngroup h 0\n", "group 0: 'group g 0' and 'group h 0'" },
         { "step 1\nranks 1\nqueue q\ngroup g 0\nrank 0\nvalue x 5 comm\nforward b makes=x\n",
           "value 1 of rank 0: value x 4 comm and value x 5 comm" },
         { "step 1\nranks 1\nqueue q\ngroup g 0\nrank 0\nvalue x 4 comm\nforward c makes=x\n",

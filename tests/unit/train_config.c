@@ -78,6 +78,11 @@ TS_TEST(config_check_refuses)
     check_refused(t, "model.family=lama", "did you mean \"llama\"?");
     check_refused(t, "train.accumulate=3", "16 rows cannot be run in 3 equal parts");
     check_refused(t, "optimizer.rate=0", "must be above 0");
+    check_refused(t, "parallel.mesh=pp=7",
+                  "6 blocks cannot be cut into 7 stages (pp=7, 1 of a "
+                  "rank); pp could be 6, or model.layers 5");
+    check_refused(t, "train.memory=3GB", "expected auto, none or bytes of a rank, 80GiB");
+    check_refused(t, "train.memory=-3", "found \"-3\"");
     /* Repair 30: a moment that never sees a gradient; weights that become 0 / 0. */
     check_refused(t, "optimizer.beta1=1", "optimizer.beta1: is 1, must be below 1");
     check_refused(t, "optimizer.beta2=1.0", "optimizer.beta2: is 1, must be below 1");

@@ -51,6 +51,33 @@ static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
                       a->flops_per_token < 1.000000001 * b->flops_per_token);
 }
 
+/* Products and attention are all that has FLOPs; times are amounts over rates. */
+TS_TEST(work_is_counted)
+{
+    static const char *const mesh[] = { "dp=1", "fsdp=2, tp=2", "pp=2, fsdp=2" };
+    static ts_train_cost cost;
+    for (int i = 0; i < 3; i++) {
+        ts_train_config *config = published(t, "gpt2-124m", mesh[i], "train.batch=4");
+        TEST_OK(t, ts_train_forecast(config, &cost));
+        double all = cost.flops_per_token * (double)cost.tokens;
+        double ours = (cost.product_flops + cost.attention_flops) * (double)cost.ranks;
+        TEST_SAY(t, ours > (1 - 1e-9) * all && ours < (1 + 1e-9) * all, "%s: %g and %g", mesh[i],
+                 ours, all);
+        TEST_CHECK(t, cost.attention_flops > 0 && cost.touched_bytes > 0 && cost.curve.count > 1);
+        ts_train_rates rates = { .struct_size = sizeof rates,
+                                 .product_flops = cost.product_flops / 2,
+                                 .attention_flops = cost.attention_flops,
+                                 .bytes = (double)cost.touched_bytes / 4 };
+        ts_train_times times;
+        ts_train_predict(&cost, &rates, &times);
+        double busy = 1 - cost.bubble, computing = times.products + times.attention + times.memory;
+        TEST_SAY(t, computing * busy > 6.999999 && computing * busy < 7.000001, "%s: %g s", mesh[i],
+                 computing * busy);
+        TEST_CHECK(t, times.comm == cost.comm_seconds);
+        ts_train_config_destroy(config);
+    }
+}
+
 /* Below 512 ranks all layers are run, so both ways can be compared. */
 TS_TEST(few_layers_tell_of_all)
 {
@@ -69,8 +96,8 @@ TS_TEST(few_layers_tell_of_all)
         ts_train_config *config = published(t, row[i][0], row[i][1], row[i][2]);
         if (row[i][3]) TEST_OK(t, ts_train_config_set(config, row[i][3]));
         static ts_train_cost few, all;
-        bool said = tsi_forecast_by_layers(config, ts_train_forecast, &few);
-        TEST_OK(t, ts_train_forecast(config, &all));
+        bool said = tsi_forecast_by_layers(config, tsi_forecast_whole, &few);
+        TEST_OK(t, tsi_forecast_whole(config, &all));
         fprintf(stderr, "  %s on %s: %s\n", row[i][0], row[i][1], said ? "in line" : "all");
         taken += said;
         if (said) same_costs(t, &few, &all);

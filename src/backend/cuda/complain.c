@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-static ts_status record_make(tsi_stream *stream)
+ts_status tsi_cuda_record_make(tsi_stream *stream)
 {
     CUdeviceptr memory = 0;
     if (stream->complaint) return TS_OK;
@@ -24,9 +24,10 @@ ts_status tsi_cuda_ask(const tsi_kernel_io *io, int32_t kind, int64_t bound, boo
                        tsi_cuda_asker *out)
 {
     tsi_stream *stream = io->queue;
-    TSI_TRY(record_make(stream));
+    TSI_TRY(tsi_cuda_record_make(stream));
     uint64_t serial = stream->asked++;
     stream->asking = true;
+    if (stream->capture) stream->capture->asks = true;
     stream->call[serial % TSI_CUDA_CALLS] =
         (tsi_cuda_call){ io->op->name, io->rank ? io->rank->where : "" };
     *out = (tsi_cuda_asker){
@@ -37,17 +38,19 @@ ts_status tsi_cuda_ask(const tsi_kernel_io *io, int32_t kind, int64_t bound, boo
 
 static ts_status tell(const tsi_stream *stream, const tsi_cuda_complaint *c)
 {
-    static const char *const words[][2] = { [TSI_CUDA_BAD_INDEX] = { "index", "rows" },
-                                            [TSI_CUDA_BAD_LABEL] = { "label", "classes" },
-                                            [TSI_CUDA_BAD_GROUP] = { "group", "groups" } };
+    static const char *const words[][3] = { [TSI_CUDA_BAD_INDEX] = { "index", "", " rows" },
+                                            [TSI_CUDA_BAD_LABEL] = { "label", "", " classes" },
+                                            [TSI_CUDA_BAD_GROUP] = { "group", "", " groups" },
+                                            [TSI_CUDA_BAD_PLACE] = { "index", "extent ", "" } };
     bool known = stream->asked - c->serial <= TSI_CUDA_CALLS;
     tsi_cuda_call call = { "an operator", "" };
     if (known) call = stream->call[c->serial % TSI_CUDA_CALLS];
     bool placed = call.where && call.where[0];
     return TSI_FAIL_BLAST(c->cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
-                          "%s: %s %lld is out of range for %lld %s%s%s", call.op, words[c->kind][0],
-                          (long long)c->value, (long long)c->bound, words[c->kind][1],
-                          placed ? ", called at " : "", placed ? call.where : "");
+                          "%s: %s %lld is out of range for %s%lld%s%s%s", call.op,
+                          words[c->kind][0], (long long)c->value, words[c->kind][1],
+                          (long long)c->bound, words[c->kind][2], placed ? ", called at " : "",
+                          placed ? call.where : "");
 }
 
 ts_status tsi_cuda_complaint_tell(tsi_stream *stream)

@@ -9,6 +9,8 @@
 /* What a kernel of this call needs to complain; values from 0 up to `bound` are right. */
 ts_status tsi_cuda_ask(const tsi_kernel_io *io, int32_t kind, int64_t bound, bool cut,
                        tsi_cuda_asker *out);
+/* Where kernels write what they find, if it is not there yet. */
+ts_status tsi_cuda_record_make(tsi_stream *stream);
 /* At a wait: fails with the sentence of what was found since the last, and forgets it. */
 ts_status tsi_cuda_complaint_tell(tsi_stream *stream);
 

@@ -36,6 +36,20 @@ typedef struct tsi_cuda_call {
 
 enum { TSI_CUDA_CHUNKS = 4, TSI_CUDA_CHUNK_BYTES = 1 << 20 };
 
+/* Memory that a graph alone uses: what kernels find there must be there whenever it is launched. */
+typedef struct tsi_cuda_room {
+    struct tsi_cuda_room *next;
+    void *memory;
+    bool pinned; /* of the host, else of the device */
+} tsi_cuda_room;
+
+typedef struct tsi_cuda_capture {
+    tsi_cuda_room *room;
+    void *scratch; /* of one call at a time, as the stream's */
+    size_t scratch_bytes;
+    bool asks; /* one of its kernels may complain */
+} tsi_cuda_capture;
+
 struct tsi_stream {
     tsi_cuda *cuda;
     CUstream handle;
@@ -51,6 +65,7 @@ struct tsi_stream {
     uint64_t asked;                /* calls that may complain */
     bool asking;                   /* one was launched since the last wait */
     tsi_cuda_call call[TSI_CUDA_CALLS];
+    tsi_cuda_capture *capture; /* NULL: work runs as it comes */
 };
 
 struct tsi_cuda {
@@ -101,8 +116,16 @@ ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status 
 /* Memory of the stream for what one call leaves to itself: the next call that asks gets the same,
  * which the order of the stream allows. It grows and is kept. */
 ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out);
+size_t tsi_cuda_scratch_size(size_t bytes); /* what is taken where so much is asked for */
 /* Host memory of any kind to the device, in stream order; `from` may be reused on return. */
 ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size_t bytes);
+
+/* ---- graph.c: the parts about graphs */
+void tsi_cuda_graph_functions(tsi_device *device);
+void tsi_cuda_capture_drop(tsi_cuda *cuda, tsi_cuda_capture *capture); /* NULL: nothing */
+/* While a stream captures: the scratch and the staging of the two functions above. */
+ts_status tsi_cuda_capture_scratch(tsi_stream *stream, size_t bytes, void **out);
+ts_status tsi_cuda_capture_stage(tsi_stream *stream, void *to, const void *from, size_t bytes);
 
 /* ---- launch.c */
 /* A launch over `items`, one a thread, in blocks of TSI_CUDA_BLOCK; at most `waves` times what the

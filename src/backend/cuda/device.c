@@ -34,6 +34,7 @@ static bool is_final(CUresult result)
         CUDA_ERROR_INVALID_PC,           CUDA_ERROR_ECC_UNCORRECTABLE,
         CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_DEVICE_NOT_LICENSED,
         CUDA_ERROR_DEVICE_UNAVAILABLE,   CUDA_ERROR_DEINITIALIZED,
+        CUDA_ERROR_EXTERNAL_DEVICE,      CUDA_ERROR_UNKNOWN,
     };
     for (size_t i = 0; i < TSI_COUNT_OF(final); i++)
         if (final[i] == result) return true;
@@ -68,7 +69,7 @@ static const char *fault(const tsi_device *device)
 #define TSI_CUDA_IMAGES(X) \
     X(copy) X(cast) X(fold) X(random) X(pointwise) X(pointwise_f32) X(pointwise_bf16) X(norm) \
     X(rows) X(update) X(attend) X(attend_mma) X(reduce) X(rope) X(entropy) X(embedding) X(sort) \
-    X(index) X(grouped) X(add_norm) X(swiglu) X(loss)
+    X(index) X(grouped) X(add_norm) X(swiglu) X(loss) X(scan)
 /* clang-format on */
 #define TSI_CUDA_IMAGE(image) extern const unsigned char tsi_cuda_image_##image[];
 TSI_CUDA_IMAGES(TSI_CUDA_IMAGE)
@@ -325,6 +326,7 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->side_lock, NULL);
     tsi_cuda_stream_functions(&cuda->device);
+    tsi_cuda_graph_functions(&cuda->device);
 }
 
 ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count)

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,31 @@ static const char *find_functions(void *library)
     return NULL;
 }
 
+/* ---- a GPU that falls off, for tests --------------------------------------------------------- */
+
+static struct {
+    PFN_cuLaunchKernel_v4000 launch; /* the driver's */
+    _Atomic int64_t left;            /* launches until it does */
+} falling;
+
+static CUresult CUDAAPI launch_or_fall(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
+                                       unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                       CUstream stream, void **parameters, void **extra)
+{
+    if (atomic_fetch_sub(&falling.left, 1) <= 0) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    return falling.launch(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+}
+
+/* TESSERA_CUDA_FAULT=N: the GPU is gone from the N-th launch on. */
+static void fall_if_asked(void)
+{
+    const char *text = getenv("TESSERA_CUDA_FAULT");
+    if (!text || !*text) return;
+    falling.launch = tsi_cu.launch;
+    atomic_store(&falling.left, strtoll(text, NULL, 10) - 1);
+    tsi_cu.launch = launch_or_fall;
+}
+
 ts_status tsi_cuda_driver_open(void)
 {
     static const char *const names[] = { "libcuda.so.1", "libcuda.so", NULL };
@@ -63,6 +89,7 @@ ts_status tsi_cuda_driver_open(void)
     const char *lacks = find_functions(library);
     if (lacks)
         return TSI_FAIL(TS_ERR_MISSING, "cuda: the NVIDIA driver is too old: it has no %s", lacks);
+    fall_if_asked();
     CUresult result = tsi_cu.init(0);
     if (result == CUDA_SUCCESS) return TS_OK;
     const char *name = "an unknown error";

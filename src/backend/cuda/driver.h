@@ -54,6 +54,7 @@
     X(event_time, cuEventElapsedTime, PFN_cuEventElapsedTime_v2000)                                \
     X(capture_begin, cuStreamBeginCapture_v2, PFN_cuStreamBeginCapture_v10010)                     \
     X(capture_end, cuStreamEndCapture, PFN_cuStreamEndCapture_v10000)                              \
+    X(graph_nodes, cuGraphGetNodes, PFN_cuGraphGetNodes_v10000)                                    \
     X(graph_make, cuGraphInstantiateWithFlags, PFN_cuGraphInstantiateWithFlags_v11040)             \
     X(graph_launch, cuGraphLaunch, PFN_cuGraphLaunch_v10000)                                       \
     X(graph_free, cuGraphExecDestroy, PFN_cuGraphExecDestroy_v10000)                               \

@@ -76,7 +76,7 @@ static ts_status gather(const tsi_kernel_io *io, int32_t dim, bool line)
     a.far_step = far->block.ndim ? far->block.stride[dim] : 0;
     tsi_cuda_space_make(&a.space, near->block.ndim, near->block.extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, bound, index->region != NULL, &a.asker));
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_PLACE, bound, index->region != NULL, &a.asker));
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_gather, a.space.count, &a);
 }
 
@@ -118,7 +118,7 @@ static ts_status check(const tsi_kernel_io *io, int64_t bound)
     const tsi_block *index = &io->in[1].block;
     tsi_cuda_index_args a = { .index_dtype = index->dtype, .index = operand_of(index, -1) };
     tsi_cuda_space_make(&a.space, index->ndim, index->extent);
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, bound, io->in[1].region != NULL, &a.asker));
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_PLACE, bound, io->in[1].region != NULL, &a.asker));
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_check, a.space.count, &a);
 }
 

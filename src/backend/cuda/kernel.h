@@ -15,4 +15,7 @@
 #undef TS_KERNEL
 #undef TS_LIST_KERNEL
 
+/* swiglu of bf16 rows that lie apart; what it declines goes by pointwise.c as others do. */
+ts_status tsi_cuda_swiglu_rows(const tsi_kernel_io *io);
+
 #endif

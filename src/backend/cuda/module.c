@@ -4,8 +4,8 @@
  * The tables of devices and kernels are complete before `open` returns; kernels.def says which
  * operators have one. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/host.h"
 #include "backend/cuda/kernel.h"
+#include "base/lent/words.h"
 #include "op/core/kernel.h"
 #include "op/ops_hash.h"
 #include "tessera/version.h"
@@ -34,7 +34,7 @@ static tsi_module_offer offer = {
 
 static ts_status open_module(const tsi_module_host *host)
 {
-    tsi_cuda_host_set(host);
+    tsi_lent_set(host);
     if (offer.table[TSI_MODULE_DEVICES].count > 0) return TS_OK;
     const tsi_device *const *device = NULL;
     int32_t count = 0;

@@ -161,6 +161,10 @@ static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
     if (in == NOWHERE) return (ts_status)TSI_KERNEL_DECLINED;
     args.count = tsi_block_count(out);
     if (args.count == 0) return TS_OK;
+    if (op == TSI_POINTWISE_swiglu) { /* the hottest, and by rows a kernel of its own */
+        ts_status own = tsi_cuda_swiglu_rows(io);
+        if ((int)own != TSI_KERNEL_DECLINED) return own;
+    }
     args.dtype[0] = out->dtype;
     args.to = operand_of(out, out);
     for (int32_t k = 0; k < io->input_count; k++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c - streams, events, graphs, and copies between host and device.
+/* stream.c - streams, events, and copies between host and device.
  *
  * Memory from host_alloc is copied where it lies. Pageable memory goes through a ring of pinned
  * chunks: the host copies into a chunk while the one before is on its way, and waits only where the
@@ -19,10 +19,6 @@
 
 struct tsi_device_event {
     CUevent handle;
-};
-
-struct tsi_device_graph {
-    CUgraphExec handle;
 };
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -63,19 +59,31 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
         if (stream->complaint) (void)tsi_cu.free(tsi_cuda_pointer(stream->complaint));
         tsi_cudnn_handle_drop(stream->cudnn);
+        tsi_cuda_capture_drop(cuda, stream->capture);
         (void)tsi_cu.stream_destroy(stream->handle);
     }
     pthread_mutex_destroy(&stream->lock);
     tsi_free(stream);
 }
 
+static ts_status refuse_captured(const tsi_stream *stream)
+{
+    return stream && stream->capture ? TSI_FAIL(TS_ERR_STATE, TSI_CROSSES) : TS_OK;
+}
+
 static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!stream) return TS_OK;
+    TSI_TRY(refuse_captured(stream));
     TSI_TRY(tsi_cuda_enter(cuda));
     TSI_CUDA_TRY(cuda, "a wait", tsi_cu.stream_sync(stream->handle));
     return tsi_cuda_complaint_tell(stream);
+}
+
+static void *stream_handle(const tsi_device *device, tsi_stream *stream)
+{
+    return stream && tsi_cuda_enter(tsi_cuda_of(device)) == TS_OK ? (void *)stream->handle : NULL;
 }
 
 ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
@@ -90,16 +98,23 @@ ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
     return status;
 }
 
-/* Sizes are rounded up to powers of two and a quarter, so that it grows a few times only. */
-ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
+/* In steps of a quarter, so that it grows a few times only. */
+size_t tsi_cuda_scratch_size(size_t bytes)
 {
     enum { LEAST = 1 << 20 };
-    CUdeviceptr memory = 0;
-    *out = stream->scratch;
-    if (bytes <= stream->scratch_bytes) return TS_OK;
     size_t want = LEAST;
     while (want < bytes)
         want += want / 4;
+    return want;
+}
+
+ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
+{
+    CUdeviceptr memory = 0;
+    if (stream->capture) return tsi_cuda_capture_scratch(stream, bytes, out);
+    *out = stream->scratch;
+    if (bytes <= stream->scratch_bytes) return TS_OK;
+    size_t want = tsi_cuda_scratch_size(bytes);
     if (stream->scratch) /* what runs may still use it: the driver frees it in the stream's order */
         TSI_CUDA_TRY(stream->cuda, "scratch memory",
                      tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), stream->handle));
@@ -159,6 +174,7 @@ static ts_status stage_chunk(tsi_stream *stream, char *to, const char *from, siz
 
 ts_status tsi_cuda_stage_in(tsi_stream *stream, void *to, const void *from, size_t bytes)
 {
+    if (stream->capture) return tsi_cuda_capture_stage(stream, to, from, bytes);
     pthread_mutex_lock(&stream->lock);
     ts_status status = chunks_make(stream);
     for (size_t at = 0; at < bytes && status == TS_OK; at += TSI_CUDA_CHUNK_BYTES) {
@@ -176,6 +192,7 @@ static ts_status copy_in(const tsi_device *device, void *to, const void *from, s
     tsi_cuda *cuda = tsi_cuda_of(device);
     bool side;
     if (bytes == 0) return TS_OK;
+    TSI_TRY(refuse_captured(stream));
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
     ts_status status = TS_OK;
     if (!is_pinned(from)) {
@@ -193,6 +210,7 @@ static ts_status copy_out(const tsi_device *device, void *to, const void *from, 
     tsi_cuda *cuda = tsi_cuda_of(device);
     bool side;
     if (bytes == 0) return TS_OK;
+    TSI_TRY(refuse_captured(stream));
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
     CUresult result = tsi_cu.copy_out(to, tsi_cuda_pointer(from), bytes, stream->handle);
     ts_status status =
@@ -264,51 +282,6 @@ static ts_status event_time(const tsi_device *device, tsi_device_event *from, ts
     return TS_OK;
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------- */
-
-static ts_status capture_begin(const tsi_device *device, tsi_stream *stream)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    TSI_TRY(tsi_cuda_enter(cuda));
-    TSI_CUDA_TRY(cuda, "the begin of a capture",
-                 tsi_cu.capture_begin(stream->handle, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    return TS_OK;
-}
-
-static ts_status capture_end(const tsi_device *device, tsi_stream *stream, tsi_device_graph **out)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    CUgraph source = NULL;
-    *out = NULL;
-    TSI_TRY(tsi_cuda_enter(cuda));
-    TSI_CUDA_TRY(cuda, "the end of a capture", tsi_cu.capture_end(stream->handle, &source));
-    tsi_device_graph *graph = tsi_calloc(1, sizeof *graph);
-    CUresult result = graph ? tsi_cu.graph_make(&graph->handle, source, 0) : CUDA_SUCCESS;
-    (void)tsi_cu.graph_source_free(source);
-    if (!graph) return tsi_fail_memory("a graph", sizeof *graph);
-    *out = graph;
-    if (result == CUDA_SUCCESS) return TS_OK;
-    tsi_free(graph);
-    *out = NULL;
-    return tsi_cuda_fail(cuda, result, "a graph");
-}
-
-static ts_status graph_launch(const tsi_device *device, tsi_device_graph *graph, tsi_stream *stream)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    TSI_TRY(tsi_cuda_enter(cuda));
-    TSI_CUDA_TRY(cuda, "a graph", tsi_cu.graph_launch(graph->handle, stream->handle));
-    return TS_OK;
-}
-
-static void graph_destroy(const tsi_device *device, tsi_device_graph *graph)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    if (!graph) return;
-    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.graph_free(graph->handle);
-    tsi_free(graph);
-}
-
 void tsi_cuda_stream_functions(tsi_device *device)
 {
     device->copy_in = copy_in;
@@ -316,13 +289,10 @@ void tsi_cuda_stream_functions(tsi_device *device)
     device->stream_create = stream_create;
     device->stream_destroy = stream_destroy;
     device->stream_sync = stream_sync;
+    device->stream_handle = stream_handle;
     device->event_record = event_record;
     device->event_wait = event_wait;
     device->event_done = event_done;
     device->event_destroy = event_destroy;
     device->event_time = event_time;
-    device->capture_begin = capture_begin;
-    device->capture_end = capture_end;
-    device->graph_launch = graph_launch;
-    device->graph_destroy = graph_destroy;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu.c - the gradients of swiglu in one pass, for f32 and bf16: contiguous, or rows that lie
- * apart, as gate and up do that are columns of one block. */
+/* swiglu.c - swiglu of bf16 rows that lie apart, as gate and up do that are columns of one block,
+ * and its gradients in one pass, for f32 and bf16, of such rows or contiguous. */
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
@@ -21,8 +21,9 @@ static bool settle_rows(const tsi_block *const *all, int64_t each, tsi_cuda_swig
     int64_t count = 0, width = 0;
     for (int32_t k = 0; k < ARRAYS; k++) {
         int64_t rows, length, stride;
+        if (!all[k]) continue;
         if (!tsi_cuda_rows_of(all[k], 1, &rows, &length, &stride)) return false;
-        if (length % each || stride % each || (k > 0 && length / each != width)) return false;
+        if (length % each || stride % each || (width && length / each != width)) return false;
         width = length / each;
         count = rows * width;
         args->stride[k] = stride / each;
@@ -30,6 +31,27 @@ static bool settle_rows(const tsi_block *const *all, int64_t each, tsi_cuda_swig
     args->units = count;
     args->by = tsi_cuda_divisor_of(width);
     return width > 0 && count < INT32_MAX;
+}
+
+ts_status tsi_cuda_swiglu_rows(const tsi_kernel_io *io)
+{
+    const tsi_block *out = &io->out[0].block;
+    const tsi_block *all[ARRAYS] = { [TSI_CUDA_SWIGLU_GATE] = &io->in[0].block,
+                                     [TSI_CUDA_SWIGLU_UP] = &io->in[1].block,
+                                     [TSI_CUDA_SWIGLU_D_GATE] = out };
+    tsi_cuda_swiglu_args args = { .rest = 0 };
+    bool fits = io->queue && tsi_block_count(out) > 0;
+    for (int32_t k = 0; k < ARRAYS; k++) {
+        if (!all[k]) continue;
+        args.data[k] = all[k]->data;
+        fits = fits && all[k]->dtype == TS_DTYPE_BF16 && (uintptr_t)all[k]->data % WIDE == 0 &&
+               tsi_block_count(all[k]) == tsi_block_count(out);
+    }
+    if (!fits || !settle_rows(all, 8, &args)) return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch(io->queue, TSI_CUDA_swiglu_rows_bf16,
+                           (args.units + TSI_CUDA_BLOCK - 1) / TSI_CUDA_BLOCK, TSI_CUDA_BLOCK, 0,
+                           &args);
 }
 
 ts_status tsi_cuda_swiglu_gradients(const tsi_kernel_io *io)

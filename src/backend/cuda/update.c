@@ -95,7 +95,7 @@ ts_status tsi_cuda_list_adamw(const tsi_list_io *io)
                                   .factor = s->factor,
                                   .steps = s->steps,
                                   .noise = s->noise };
-    return run(io, 4, &args, TSI_CUDA_update_adamw);
+    return run(io, 4, &args, s->noise ? TSI_CUDA_update_adamw_by_chance : TSI_CUDA_update_adamw);
 }
 
 ts_status tsi_cuda_list_sgd(const tsi_list_io *io)

@@ -177,6 +177,18 @@ static ts_status recover(void *state, ts_rank *who)
                                       why); /* may call leave */
 }
 
+/* Who waits outside of the engine looks at the life of others here. */
+static bool faulty(void *state)
+{
+    tsi_mpi *mpi = state;
+    tsi_mpi_rank *rank = &mpi->local[0];
+    if (pthread_mutex_trylock(&rank->lock) == 0) {
+        if (!tsi_rank_progress(rank)) look_around(rank, tsi_clock_ns());
+        pthread_mutex_unlock(&rank->lock);
+    }
+    return tsi_poisoned(rank);
+}
+
 static void describe(void *state, char *out, size_t size)
 {
     tsi_fail_describe(state, out, size);
@@ -200,6 +212,7 @@ static const tsi_engine engine = {
     .model_read = NULL,
     .gone = gone,
     .farewell = farewell,
+    .faulty = faulty,
 };
 
 TS_API const tsi_module_offer *tsi_module(void);

@@ -266,7 +266,11 @@ static bool threads_test(void *state, tsi_work *work)
     visit v = visit_of(engine, work);
     if (is_done(work)) return true;
     (void)help(&v);
-    if (!is_done(work) && tsi_threads_faulty(engine)) (void)withdraw(&v);
+    if (is_done(work)) return true;
+    if (tsi_threads_interrupted(engine)) tsi_fault_interrupted(engine, work->rank);
+    if (atomic_load_explicit(&engine->departures, memory_order_seq_cst) != 0)
+        (void)tsi_fault_gone(engine, work); /* who only tests would look for ever */
+    if (tsi_threads_faulty(engine)) (void)withdraw(&v);
     return is_done(work);
 }
 

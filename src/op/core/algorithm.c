@@ -33,6 +33,21 @@ ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t)
     return settled;
 }
 
+ts_tensor *tsi_algorithm_whole(ts_tensor *t, uint32_t axes)
+{
+    const ts_sharding *have = t->layout->sharding;
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < have->ndim; k++) {
+        place[k] = have->place[k];
+        if (axes >> k & 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
+    ts_tensor *moved = to ? (ts_redistribute_to)(t, to) : NULL;
+    ts_sharding_release(to);
+    return moved;
+}
+
 /* The tensor in another layout; a shard becomes a term by way of the whole. */
 static ts_tensor *move_to(ts_tensor *t, const ts_sharding *to)
 {

@@ -15,6 +15,8 @@ ts_scope tsi_algorithm_begin(const tsi_algorithm_io *io);
 /* The tensor with what is pending on the algorithm's axes reduced: replicated there, else as it is.
  */
 ts_tensor *tsi_algorithm_settle(const tsi_algorithm_io *io, ts_tensor *t);
+/* The tensor whole on the axes of a mask, elsewhere as it is. */
+ts_tensor *tsi_algorithm_whole(ts_tensor *t, uint32_t axes);
 /* Outputs in the layouts the plan promised, handed to the caller's scope; an input among them is
  * copied. */
 ts_status tsi_algorithm_end(const tsi_algorithm_io *io, ts_scope scope, ts_tensor *const *out);

@@ -192,23 +192,51 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
     return plan;
 }
 
-static inline tsi_op_plan *plan_find(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args)
+/* Where the place of the plan last found for such a call is noted: calls of one operator on the
+ * same layouts mostly repeat their attributes too, and then nothing need be hashed. */
+static inline uint16_t *recent_of(tsi_op_state *state, const tsi_op_args *args)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)args->op;
+    if (args->input_count > 0 && args->in[0]) mixed += (uint64_t)(uintptr_t)args->in[0]->layout;
+    if (args->op->attribute_bytes >= sizeof(uint64_t)) mixed ^= word_at(args->attributes);
+    return &state->recent[mixed * HASH_ODD >> (64 - TSI_OP_RECENT_BITS)];
+}
+
+static inline tsi_op_plan *plan_use(tsi_op_state *state, tsi_op_plan *plan)
+{
+    plan->used = state->clock;
+    state->hits++;
+    return plan;
+}
+
+static TSI_NOINLINE tsi_op_plan *plan_search(ts_rank *rank, tsi_op_state *state,
+                                             const tsi_op_args *args, const key_bytes *k,
+                                             uint16_t *recent)
 {
     uint32_t generation = generation_of(rank, state);
-    key_bytes k = key_bytes_of(args->op, args->attributes);
-    uint64_t hash = hash_of(args, &k);
-    state->clock++;
+    uint64_t hash = hash_of(args, k);
     for (uint32_t p = 0; p < TSI_OP_CACHE_PROBE; p++) {
-        tsi_op_plan *plan = state->cache[(hash + p) % TSI_OP_CACHE_SIZE];
+        uint64_t at = (hash + p) % TSI_OP_CACHE_SIZE;
+        tsi_op_plan *plan = state->cache[at];
         if (!plan) break;
-        if (plan->hash != hash || !is_plan_of(plan, args, &k, generation)) continue;
-        plan->used = state->clock;
-        state->hits++;
-        return plan;
+        if (plan->hash != hash || !is_plan_of(plan, args, k, generation)) continue;
+        *recent = (uint16_t)at;
+        return plan_use(state, plan);
     }
     tsi_op_plan *plan = plan_miss(rank, state, args, hash, generation);
     if (plan) plan->used = state->clock;
     return plan;
+}
+
+static inline tsi_op_plan *plan_find(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args)
+{
+    key_bytes k = key_bytes_of(args->op, args->attributes);
+    uint16_t *recent = recent_of(state, args);
+    tsi_op_plan *plan = state->cache[*recent];
+    state->clock++;
+    if (TSI_LIKELY(plan && is_plan_of(plan, args, &k, generation_of(rank, state))))
+        return plan_use(state, plan);
+    return plan_search(rank, state, args, &k, recent);
 }
 
 tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)
@@ -450,7 +478,9 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
     tsi_operand *in = operand, *out = operand + plan->input_count;
     for (int32_t i = 0; i < plan->input_count; i++) {
         in[i] = (tsi_operand){ .global = &plan->in_meta[i], .region = plan->in_region[i] };
-        if (used[i]) in[i].block = tsi_array_block(used[i]->array);
+        if (!used[i]) continue;
+        in[i].block = tsi_array_block(used[i]->array);
+        in[i].storage = used[i]->array->storage;
     }
     if (plan->op->beside && !plan->in_place) TSI_TRY(make_beside(rank, plan, used, result));
     for (int32_t o = 0; o < plan->output_count; o++) {
@@ -459,8 +489,8 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         else if (!result[o]) /* no memory to write into was given */
             result[o] = make_result(rank, plan, used, o);
         if (!result[o]) return ts_rank_status(rank);
-        out[o] =
-            (tsi_operand){ tsi_array_block(result[o]), &plan->out_meta[o], plan->out_region[o] };
+        out[o] = (tsi_operand){ tsi_array_block(result[o]), &plan->out_meta[o], plan->out_region[o],
+                                result[o]->storage };
     }
     tsi_kernel_io io = {
         .op = plan->op,
@@ -476,10 +506,13 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         .stream = stream,
         .in_place = plan->in_place,
     };
+    int32_t dim = 0;
+    if (tsi_op_arrives(plan, used[0], &dim)) return tsi_op_run_arriving(plan, &io, used[0], dim);
+    if (used[0]) TSI_TRY(tsi_tensor_ready(used[0]));
     return run_kernel(plan, &io);
 }
 
-static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+ts_status tsi_op_run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
                                ts_tensor **out)
 {
     TSI_ASSERT(plan->op->algorithm && plan->algorithm > 0);
@@ -506,64 +539,6 @@ static ts_status run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
     int64_t stated = state->implicit_bytes;
     ts_status status = plan->op->algorithm[plan->algorithm - 1].run(&io);
     state->implicit_bytes = stated; /* what its own calls move is in what it stated */
-    return status;
-}
-
-/* ---- an algorithm of a step that is recorded ------------------------------------------------- */
-
-/* It plans, exchanges and merges for itself, so it is kept as a whole: run again, its results are
- * copied to where they were. */
-typedef struct kept_algorithm {
-    ts_rank *rank;
-    tsi_op_plan *plan;                                  /* busy */
-    ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX]; /* retained */
-} kept_algorithm;
-
-static void kept_algorithm_destroy(void *context)
-{
-    kept_algorithm *k = context;
-    for (int32_t i = 0; i < k->plan->input_count; i++)
-        tsi_tensor_release(k->in[i]);
-    for (int32_t o = 0; o < k->plan->output_count; o++)
-        tsi_tensor_release(k->out[o]);
-    k->plan->busy--;
-    if (k->plan->loose && k->plan->busy == 0) tsi_op_plan_destroy(k->plan);
-    tsi_free(k);
-}
-
-static ts_status algorithm_again(void *context)
-{
-    const kept_algorithm *k = context;
-    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    ts_scope scope = ts_scope_open(k->rank, NULL);
-    ts_status status = run_algorithm(k->rank, k->plan, k->in, out);
-    for (int32_t o = 0; status == TS_OK && o < k->plan->output_count; o++) {
-        status = tsi_tensor_ready(out[o]);
-        if (status == TS_OK) status = tsi_array_copy(k->out[o]->array, out[o]->array);
-    }
-    ts_scope_close(scope);
-    return status;
-}
-
-static ts_status keep_algorithm(ts_rank *rank, tsi_op_plan *plan, ts_tensor *const *used,
-                                ts_tensor **out)
-{
-    kept_algorithm *k = tsi_calloc(1, sizeof *k);
-    if (!k) return tsi_fail_memory("an operator of a step", sizeof *k);
-    tsi_keep_pause(rank);
-    ts_status status = run_algorithm(rank, plan, used, out);
-    for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
-        status = tsi_tensor_ready(out[o]);
-    tsi_keep_resume(rank);
-    *k = (kept_algorithm){ .rank = rank, .plan = plan };
-    plan->busy++;
-    for (int32_t i = 0; i < plan->input_count; i++)
-        k->in[i] = used[i] ? tsi_tensor_retain(used[i]) : NULL;
-    for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
-        k->out[o] = tsi_tensor_retain(out[o]);
-    if (status == TS_OK)
-        return tsi_keep_done(rank, (tsi_kept_work){ algorithm_again, k, kept_algorithm_destroy });
-    kept_algorithm_destroy(k);
     return status;
 }
 
@@ -612,11 +587,13 @@ static ts_status run_inside(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args 
     ts_status status = move_inputs(rank, plan, args, used);
     for (int32_t o = 0; status == TS_OK && o < plan->output_count; o++)
         if (out[o]) result[o] = tsi_array_retain(out[o]->array);
-    for (int32_t i = 0; status == TS_OK && i < plan->input_count; i++)
+    int32_t dim = 0; /* the first input may still be on its way: run_local looks for itself */
+    bool waits = plan->input_count > 0 && !tsi_op_arrives(plan, used[0], &dim);
+    for (int32_t i = waits ? 0 : 1; status == TS_OK && i < plan->input_count; i++)
         if (used[i]) status = tsi_tensor_ready(used[i]);
     if (status == TS_OK && plan->algorithm > 0) {
-        status = tsi_keeps(rank) ? keep_algorithm(rank, plan, used, out)
-                                 : run_algorithm(rank, plan, used, out);
+        status = tsi_keeps(rank) ? tsi_op_keep_algorithm(rank, plan, used, out)
+                                 : tsi_op_run_algorithm(rank, plan, used, out);
     } else if (status == TS_OK) {
         bool views = plan->op->view && !plan->in_place && !out[0];
         if (views) result[0] = view_of(plan, used);
@@ -643,6 +620,7 @@ static inline uintptr_t short_inputs(tsi_op_plan *plan, ts_tensor *const *in)
         const tsi_array *array = in[i]->array;
         tsi_block *block = &plan->operand[i].block;
         block->data = array->offset ? tsi_array_data(array) : array->storage->data;
+        plan->operand[i].storage = array->storage;
         for (int32_t d = 0; d < array->ndim; d++)
             block->stride[d] = array->stride[d];
     }
@@ -785,42 +763,6 @@ static ts_status run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
     return status;
 }
 
-/* ---- the check ------------------------------------------------------------------------------- */
-
-static uint64_t hash_layout(uint64_t hash, const ts_layout *layout)
-{
-    return tsi_hash_text(hash, layout ? layout->text : "-");
-}
-
-/* What all ranks must have decided alike; by values, because addresses differ between processes. */
-static uint64_t plan_hash(const tsi_op_plan *plan)
-{
-    uint64_t hash = tsi_hash_text(1, plan->op->name);
-    hash = tsi_hash_bytes(hash, plan->given, plan->op->attribute_bytes);
-    for (int32_t i = 0; i < plan->input_count; i++) {
-        hash = hash_layout(hash, plan->in[i]);
-        hash = hash_layout(hash, plan->wanted[i]);
-        hash = tsi_hash_bytes(hash, &plan->in_dtype[i], 1);
-    }
-    for (int32_t o = 0; o < plan->output_count; o++)
-        hash = hash_layout(hash, plan->out[o]);
-    return hash ^ (uint64_t)plan->algorithm;
-}
-
-/* [coll] over the plan's mesh. The sentence has the ranks that differ, and this rank's plan. */
-static TSI_COLD ts_status check_plan(const tsi_op_plan *plan)
-{
-    const ts_mesh *mesh = plan->mesh;
-    if (!mesh->member || mesh->desc->count < 2) return TS_OK;
-    ts_group *group = tsi_mesh_axes_group(plan->mesh, (1u << mesh->desc->ndim) - 1);
-    if (!group) return ts_rank_status(mesh->rank);
-    ts_status status = tsi_agree(group, "operators", NULL, plan_hash(plan));
-    if (status == TS_OK) return TS_OK;
-    tsi_error_prefix("%s of %s here", plan->op->name,
-                     plan->input_count && plan->in[0] ? plan->in[0]->text : "nothing");
-    return status;
-}
-
 static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
 {
     for (int32_t i = 0; i < args->input_count; i++)
@@ -858,10 +800,12 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
     tsi_op_state *state = tsi_op_state_of(rank);
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);
-    if (TSI_UNLIKELY(state->check_plans)) TSI_TRY(check_plan(plan));
+    if (TSI_UNLIKELY(state->check_plans)) TSI_TRY(tsi_op_check_plan(plan));
     uint64_t stream = 0; /* the short way draws nothing */
     ts_status status;
-    if (TSI_LIKELY(plan->is_short)) {
+    int32_t dim = 0;
+    bool comes = plan->op->arrives && tsi_op_arrives(plan, args->in[0], &dim);
+    if (TSI_LIKELY(plan->is_short && !comes)) {
         status = run_short(rank, state, plan, args, out);
     } else {
         stream = stream_of(rank, state, args->op);
@@ -948,7 +892,7 @@ ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into)
     tsi_op_state *state = tsi_op_state_of(rank);
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (!plan) return ts_rank_status(rank);
-    ts_status status = state->check_plans ? check_plan(plan) : TS_OK;
+    ts_status status = state->check_plans ? tsi_op_check_plan(plan) : TS_OK;
     for (int32_t o = 0; o < plan->output_count && status == TS_OK; o++)
         status = check_into(plan, into[o], o);
     if (status == TS_OK) status = run_into(rank, state, plan, args, into);

@@ -58,9 +58,10 @@ typedef struct tsi_op_record { /* what observers see of one call */
     uint64_t stream; /* RANDOM operators: to draw the same again */
 } tsi_op_record;
 
-enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8 };
+enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8, TSI_OP_RECENT_BITS = 8 };
 typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
+    uint16_t recent[1 << TSI_OP_RECENT_BITS]; /* places in it, tried before anything is hashed */
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
     int64_t hits, misses, matched, evicted, implicit_bytes, live;
@@ -125,8 +126,24 @@ static inline int64_t tsi_op_plan_bytes(const tsi_op_plan *plan)
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 
+/* Is the call's first input on its way, and may the rows along *dim that are here be computed
+ * before it has come? Then the kernel so. (arriving.c) */
+bool tsi_op_arrives(const tsi_op_plan *plan, const ts_tensor *x, int32_t *dim);
+ts_status tsi_op_run_arriving(const tsi_op_plan *plan, const tsi_kernel_io *io, ts_tensor *x,
+                              int32_t dim);
+
 /* The rank keeps: the call draws from `stream`. What was drawn before is drawn from the same stream
  * again: a recomputation, a gradient. (kept_draw.c) */
 ts_status tsi_op_keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t stream);
+/* [coll] over the plan's mesh. The sentence has the ranks that differ, and this rank's plan.
+ * (check_plan.c) */
+TSI_COLD ts_status tsi_op_check_plan(const tsi_op_plan *plan);
+
+/* The algorithm of a plan on inputs that have come; where the rank keeps, by the second, which runs
+ * it and keeps it (kept_algorithm.c). */
+ts_status tsi_op_run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *const *used,
+                               ts_tensor **out);
+ts_status tsi_op_keep_algorithm(ts_rank *rank, tsi_op_plan *plan, ts_tensor *const *used,
+                                ts_tensor **out);
 
 #endif

@@ -10,6 +10,9 @@
  * (TSI_OP_MOVES) else            a fallback: blocks to the host, the host's kernel or the
  * reference, results back
  *
+ * While a device captures a step, what it cannot capture (fallbacks, and draws, whose stream is
+ * another each time) is kept as a call of its own between two graphs.
+ *
  * On the device of worlds without data nothing is computed: flops are added up. */
 #include "op/core/kernel.h"
 
@@ -149,8 +152,10 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
     memcpy(operand, io->in, ins * sizeof *operand);
     memcpy(operand + ins, io->out, outs * sizeof *operand);
     if (bytes && io->attributes) memcpy(attributes, io->attributes, bytes);
-    for (size_t i = 0; i < ins + outs; i++)
+    for (size_t i = 0; i < ins + outs; i++) {
         if (!copy_operand(&operand[i], &d->arena)) return false;
+        operand[i].block.data = tsi_device_near(io->device, operand[i].block.data);
+    }
     d->io = *io;
     d->io.attributes = attributes;
     d->io.in = operand;
@@ -162,7 +167,8 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
 static ts_status deferred_run(void *context)
 {
     const deferred *d = context;
-    if (!(d->io.op->flags & TSI_OP_RANDOM)) return run_now(d->kernel, &d->io);
+    bool draws = d->io.op->flags & TSI_OP_RANDOM && d->io.rank == tsi_rank_current();
+    if (!draws) return run_now(d->kernel, &d->io); /* in a stream's thread it is known already */
     tsi_kernel_io io = d->io;
     io.stream = tsi_kept_stream_now(io.rank, io.stream);
     return run_now(d->kernel, &io);
@@ -175,14 +181,22 @@ static void deferred_destroy(void *context)
     tsi_free(d);
 }
 
-static ts_status run_later(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+static deferred *deferred_make(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
     deferred *d = tsi_calloc(1, sizeof *d);
     if (!d || !copy_call(d, io)) {
         if (d) deferred_destroy(d);
-        return tsi_fail_memory("a call in a stream", sizeof *d);
+        (void)tsi_fail_memory("a call in a stream", sizeof *d);
+        return NULL;
     }
     d->kernel = kernel;
+    return d;
+}
+
+static ts_status run_later(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    deferred *d = deferred_make(kernel, io);
+    if (!d) return TS_ERR_MEMORY; /* recorded */
     return io->device->defer(io->device, io->queue, deferred_run, d, deferred_destroy);
 }
 
@@ -313,13 +327,38 @@ static ts_status run_fallback(const tsi_kernel_io *io)
 
 /* ---- the one door ---------------------------------------------------------------------------- */
 
+/* The device's own kernel, if it has one that takes the call. */
+static int run_native(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    if (io->device->defer) return kernel ? (int)run_later(kernel, io) : TSI_KERNEL_DECLINED;
+    if (!kernel && io->op->flags & TSI_OP_MOVES) return (int)io->op->reference(io);
+    return kernel ? (int)kernel(io) : TSI_KERNEL_DECLINED;
+}
+
+static ts_status apart_run(void *context)
+{
+    const deferred *d = context;
+    tsi_kernel_io io = d->io;
+    if (io.op->flags & TSI_OP_RANDOM) io.stream = tsi_kept_stream_now(io.rank, io.stream);
+    int verdict = run_native(d->kernel, &io);
+    return verdict == TSI_KERNEL_DECLINED ? run_fallback(&io) : (ts_status)verdict;
+}
+
+static ts_status run_apart(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    deferred *d = deferred_make(kernel, io);
+    if (!d) return TS_ERR_MEMORY; /* recorded */
+    d->io.queue = io->queue;
+    return tsi_keep_work(io->rank, (tsi_kept_work){ apart_run, d, deferred_destroy });
+}
+
 static ts_status find_way(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
-    if (!kernel && io->op->flags & TSI_OP_MOVES && !io->device->defer) return io->op->reference(io);
-    if (!kernel) return run_fallback(io);
-    if (io->device->defer) return run_later(kernel, io);
-    int verdict = (int)kernel(io);
-    return verdict == TSI_KERNEL_DECLINED ? run_fallback(io) : (ts_status)verdict;
+    bool captures = tsi_captures(io->rank);
+    if (captures && io->op->flags & TSI_OP_RANDOM) return run_apart(kernel, io);
+    int verdict = run_native(kernel, io);
+    if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
+    return captures ? run_apart(kernel, io) : run_fallback(io);
 }
 
 /* Apart, so that the host's way has a small frame: each call of a small operator takes it. */
@@ -365,6 +404,9 @@ static ts_status list_later(const tsi_list_op *op, tsi_list_fn kernel, const tsi
     if (!d) return tsi_fail_memory("a list in a stream", sizeof *d + items);
     tsi_list_item *item = (tsi_list_item *)(d + 1);
     memcpy(item, io->item, items);
+    for (int64_t i = 0; i < io->count; i++)
+        for (int32_t k = 0; k < TSI_LIST_PARTS; k++)
+            item[i].part[k].data = tsi_device_near(io->device, item[i].part[k].data);
     void *attributes = (char *)item + items;
     if (op->attribute_bytes) memcpy(attributes, io->attributes, op->attribute_bytes);
     *d = (deferred_list){ op, kernel, *io };

@@ -635,7 +635,9 @@ static ts_status plan_short(tsi_op_plan *plan)
 static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_op_story *story)
 {
     const ts_layout *in[TSI_INPUT_MAX] = { NULL };
-    tsi_algorithm_request request = { call, in, plan->mesh->desc, plan->algorithm_axes, 0 };
+    tsi_algorithm_request request = {
+        call, in, plan->mesh->desc, plan->algorithm_axes, 0, plan->out
+    };
     tsi_algorithm_choice choice;
     for (int32_t i = 0; i < plan->input_count; i++)
         in[i] = used_of(plan, i);
@@ -645,6 +647,33 @@ static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_
     if (!story) return TS_OK;
     story->algorithms = choice;
     story->chosen.cost_us += choice.candidate[choice.chosen].us;
+    return TS_OK;
+}
+
+/* Takes the algorithm that moves and computes together, if there is one and it is chosen: inputs
+ * stay as they came. */
+static ts_status fuse(tsi_op_plan *plan, const tsi_op_call *call, tsi_op_story *story, bool *fused)
+{
+    tsi_fusion fusion = { .call = call,
+                          .mesh = plan->mesh->desc,
+                          .in = plan->in,
+                          .wanted = plan->wanted,
+                          .out = plan->out };
+    tsi_algorithm_choice choice = { .count = 0 };
+    TSI_TRY(plan->op->fuse(&fusion, &choice));
+    if (choice.count == 0) return TS_OK;
+    if (story) story->algorithms = choice;
+    if (choice.chosen == 0) return TS_OK;
+    const tsi_algorithm_candidate *taken = &choice.candidate[choice.chosen];
+    if (story) story->chosen.cost_us += taken->us - choice.candidate[0].us;
+    plan->algorithm = taken->algorithm;
+    plan->algorithm_bytes = taken->bytes;
+    plan->algorithm_axes = fusion.axes;
+    for (int32_t i = 0; i < plan->input_count; i++) {
+        ts_layout_release(plan->wanted[i]);
+        plan->wanted[i] = NULL;
+    }
+    *fused = true;
     return TS_OK;
 }
 
@@ -669,11 +698,13 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
         plan->algorithm = 1;
         plan->algorithm_axes = (1u << plan->mesh->desc->ndim) - 1;
     }
+    bool fused = false;
+    if (op->fuse && plan->algorithm == 0) TSI_TRY(fuse(plan, &call, story, &fused));
     TSI_TRY(plan_moves(plan));
     TSI_TRY(plan_local(plan));
-    if (plan->algorithm > 0 && op->pick)
+    if (plan->algorithm > 0 && !fused && op->pick)
         TSI_TRY(pick_algorithm(plan, &call, story));
-    else if (plan->algorithm > 0) {
+    else if (plan->algorithm > 0 && !fused) {
         int64_t n = 1;
         for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)
             if (plan->algorithm_axes >> k & 1) n *= plan->mesh->desc->size[k];

@@ -45,7 +45,13 @@ ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumu
  * backend's product makes them its kernels. */
 ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract); /* matmul.c */
 ts_status tsi_einsum_by(const tsi_kernel_io *io, tsi_contract_fn contract);
-/* As ts_einsum of two; narrow factors give f32, sums that were never rounded. */
-ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_tensor *b);
+/* As ts_einsum of two. Wide: narrow factors give f32, sums that were never rounded. `scatter`: the
+ * dim along which a result that is a pending sum is cut (chunks.h); -1: it stays. */
+ts_tensor *tsi_einsum_said(const char *equation, ts_tensor *a, ts_tensor *b, bool wide,
+                           int64_t scatter);
+static inline ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_tensor *b)
+{
+    return tsi_einsum_said(equation, a, b, true, -1);
+}
 
 #endif

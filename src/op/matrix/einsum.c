@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "op/matrix/chunks.h"
 #include "op/matrix/contract.h"
 
 enum { INPUTS = 8, TEXT = TSI_ATTRIBUTE_TEXT };
@@ -15,10 +16,12 @@ enum { INPUTS = 8, TEXT = TSI_ATTRIBUTE_TEXT };
 typedef struct einsum_attributes {
     char equation[TEXT];
     int32_t wide, reserved; /* real factors narrower than f32, and a result in f32 */
+    tsi_chunks chunks;
 } einsum_attributes;
 static const tsi_attribute einsum_table[] = {
     TSI_ATTR(einsum_attributes, equation, TEXT, "equation", NULL),
     TSI_ATTR(einsum_attributes, wide, BOOL, "wide", "false"),
+    TSI_CHUNKS_ATTRIBUTES(einsum_attributes, chunks),
     { 0 }
 };
 
@@ -211,8 +214,23 @@ static ts_status einsum_infer(const tsi_op_call *call)
     bool narrow = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
     if (a->wide && narrow) dtype = TS_DTYPE_F32;
     call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
-    return TS_OK;
+    return tsi_chunks_check(call);
 }
+
+/* Rows of the first of two factors: a letter that is there once, in the same place of the result,
+ * and not in the other. */
+static uint64_t einsum_rows(const tsi_op_call *call, int32_t dim)
+{
+    letters l;
+    letters_of(((const einsum_attributes *)call->attributes)->equation, &l);
+    char letter = l.text[0][dim];
+    if (l.count != 2 || !letter || l.text[2][dim] != letter || strchr(l.text[1], letter)) return 0;
+    bool once = strchr(l.text[0], letter) == strrchr(l.text[0], letter) && l.text[0][dim + 1];
+    return once && l.text[2][dim + 1] && call->in[1].shape.ndim == 2 &&
+           call->in[0].shape.extent[dim] == call->out[0].shape.extent[dim];
+}
+
+static const tsi_chunks_desc einsum_chunks = { offsetof(einsum_attributes, chunks), einsum_rows };
 
 static void einsum_rules(const tsi_op_call *call, tsi_rules *rules)
 {
@@ -229,6 +247,7 @@ static void einsum_rules(const tsi_op_call *call, tsi_rules *rules)
         if (!row) return;
         row[0] = row[1] = TSI_P(reduce);
     }
+    tsi_chunks_rules(call, rules);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -445,6 +464,7 @@ static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_
     };
     if (variant >= (int32_t)TSI_COUNT_OF(calls)) return false;
     einsum_attributes *a = attributes;
+    a->chunks.scatter = -1;
     snprintf(a->equation, sizeof a->equation, "%s", calls[variant].equation);
     *count = calls[variant].count;
     for (int32_t i = 0; i < *count; i++)
@@ -483,6 +503,11 @@ const tsi_op_desc tsi_op_einsum = {
     .saves = (1u << INPUTS) - 1,
     .attribute = einsum_table,
     .attribute_bytes = sizeof(einsum_attributes),
+    .algorithm = tsi_chunks_algorithms,
+    .pick = tsi_chunks_pick,
+    .fuse = tsi_chunks_fuse,
+    .arrives = tsi_chunks_arrive,
+    .chunks = &einsum_chunks,
     .normalise = einsum_normalise,
     .infer = einsum_infer,
     .rules = einsum_rules,
@@ -492,9 +517,18 @@ const tsi_op_desc tsi_op_einsum = {
     .sample = sample_einsum,
 };
 
-static ts_tensor *einsum_make(const char *equation, ts_tensor *const *in, int32_t count, bool wide)
+typedef struct einsum_said {
+    bool wide;
+    int64_t scatter;
+} einsum_said;
+
+static ts_tensor *einsum_make(const char *equation, ts_tensor *const *in, int32_t count,
+                              einsum_said said)
 {
-    einsum_attributes attributes = { .equation = "", .wide = wide };
+    einsum_attributes attributes = { .equation = "",
+                                     .wide = said.wide,
+                                     .chunks = tsi_chunks_wanted(count > 0 ? in[0] : NULL) };
+    attributes.chunks.scatter = said.scatter;
     snprintf(attributes.equation, sizeof attributes.equation, "%s", equation ? equation : "");
     if (equation && strlen(equation) >= TEXT) {
         TSI_FAIL(TS_ERR_ARG, "einsum: the equation \"%.40s...\" is longer than %d characters",
@@ -506,13 +540,14 @@ static ts_tensor *einsum_make(const char *equation, ts_tensor *const *in, int32_
 
 ts_tensor *(ts_einsum_many)(const char *equation, ts_tensor *const *in, int32_t count)
 {
-    return einsum_make(equation, in, count, false);
+    return einsum_make(equation, in, count, (einsum_said){ false, -1 });
 }
 
-ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_tensor *b)
+ts_tensor *tsi_einsum_said(const char *equation, ts_tensor *a, ts_tensor *b, bool wide,
+                           int64_t scatter)
 {
     ts_tensor *in[] = { a, b };
-    return einsum_make(equation, in, 2, true);
+    return einsum_make(equation, in, 2, (einsum_said){ wide, scatter });
 }
 
 ts_tensor *(ts_einsum)(const char *equation, ts_tensor *a, ts_tensor *b)

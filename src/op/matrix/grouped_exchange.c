@@ -250,7 +250,7 @@ static ts_status matrices_here(const exchange *x, const tsi_block *block, const 
     tsi_region *region = tsi_arena_alloc(x->arena, sizeof *region);
     if (!region || !tsi_layout_region(layout, x->io->mesh->coord, x->arena, region))
         return tsi_fail_memory("a region", sizeof *region);
-    *out = (tsi_operand){ *block, meta, region };
+    *out = (tsi_operand){ *block, meta, region, NULL };
     return TS_OK;
 }
 

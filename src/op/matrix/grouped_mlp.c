@@ -4,6 +4,8 @@
  *
  *   y[m] = sum over k of weight[m, k] out[e] (act(in[e, 0] x[m]) * in[e, 1] x[m]),  e = which[m, k]
  *
+ * With `skips` a choice of -1 is none and adds nothing.
+ *
  * Two grouped_linear would move every row for each of their products, and once for each choice.
  * What runs is an algorithm of operators (grouped_mlp_exchange.c), on any device and any number of
  * ranks.
@@ -24,6 +26,7 @@ static const char *const algorithms[] = { "auto", "rows", "nodes", "gather", NUL
 static const tsi_attribute table[] = {
     TSI_ATTR_ONE_OF(tsi_mlp_attributes, activation, "activation", "\"silu\"", activations),
     TSI_ATTR_ONE_OF(tsi_mlp_attributes, algorithm, "algorithm", "\"auto\"", algorithms),
+    TSI_ATTR(tsi_mlp_attributes, skips, BOOL, "skips", "false"),
     { 0 },
 };
 
@@ -56,8 +59,10 @@ static ts_status check_rows(const char *op, const ts_meta *in)
     return TS_OK;
 }
 
-static ts_status check_experts(const char *op, const ts_meta *meta)
+static ts_status check_experts(const tsi_op_call *call, const ts_meta *meta)
 {
+    const char *op = call->op->name;
+    bool skips = ((const tsi_mlp_attributes *)call->attributes)->skips != 0;
     const ts_shape *x = &meta[TSI_MLP_X].shape, *in = &meta[TSI_MLP_IN].shape,
                    *out = &meta[TSI_MLP_OUT].shape;
     int64_t width = x->extent[x->ndim - 1], choices = meta[TSI_MLP_WHICH].shape.extent[x->ndim - 1];
@@ -71,7 +76,7 @@ static ts_status check_experts(const char *op, const ts_meta *meta)
                         "and %s",
                         op, (long long)width, (long long)width, (long long)width,
                         tsi_shape_text(in, a, sizeof a), tsi_shape_text(out, b, sizeof b));
-    if (choices > in->extent[0])
+    if (choices > in->extent[0] && !skips)
         return TSI_FAIL(TS_ERR_ARG, "%s: %lld choices of %lld experts", op, (long long)choices,
                         (long long)in->extent[0]);
     for (int32_t i = TSI_MLP_WEIGHT; i < TSI_MLP_INPUTS; i++)
@@ -85,7 +90,7 @@ static ts_status check_experts(const char *op, const ts_meta *meta)
 static ts_status mlp_infer(const tsi_op_call *call)
 {
     TSI_TRY(check_rows(call->op->name, call->in));
-    TSI_TRY(check_experts(call->op->name, call->in));
+    TSI_TRY(check_experts(call, call->in));
     call->out[0] = call->in[TSI_MLP_X];
     return TS_OK;
 }
@@ -94,7 +99,7 @@ static ts_status backward_infer(const tsi_op_call *call)
 {
     const ts_meta *in = call->in + X_BACK;
     TSI_TRY(check_rows(call->op->name, in));
-    TSI_TRY(check_experts(call->op->name, in));
+    TSI_TRY(check_experts(call, in));
     const ts_shape *dy = &call->in[DY_BACK].shape, *x = &in[TSI_MLP_X].shape;
     char a[96], b[96];
     if (!same_rows(dy, x) || dy->extent[dy->ndim - 1] != x->extent[x->ndim - 1] ||
@@ -269,7 +274,8 @@ ts_tensor *(ts_grouped_mlp)(ts_tensor *x, ts_tensor *which, const ts_grouped_mlp
     ts_tensor *in[TSI_MLP_INPUTS] = { x, which, options->weight, options->in, options->out };
     const char *activation = options->activation ? options->activation : activations[0];
     const char *algorithm = options->algorithm ? options->algorithm : algorithms[0];
-    tsi_mlp_attributes at = { place_of(activation, activations), place_of(algorithm, algorithms) };
+    tsi_mlp_attributes at = { place_of(activation, activations), place_of(algorithm, algorithms),
+                              options->struct_size >= sizeof *options && options->skips != 0 };
     if (at.activation < 0 || at.algorithm < 0) {
         (void)TSI_FAIL(TS_ERR_ARG, "grouped_mlp: \"%s\" is no %s",
                        at.activation < 0 ? activation : algorithm,

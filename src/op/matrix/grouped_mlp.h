@@ -8,6 +8,7 @@
  *   grouped_mlp_local.c      the products of rows that are here, and their gradients
  *   grouped_mlp_weigh.c      the algorithms' bytes and times, and which of them runs
  *   grouped_mlp_exchange.c   rows to the ranks that hold their experts, and results back
+ *   grouped_passage.c        what one such call knows and moves
  *   grouped_route.c          who sends which rows to whom: pure */
 #ifndef TSI_OP_MATRIX_GROUPED_MLP_H
 #define TSI_OP_MATRIX_GROUPED_MLP_H
@@ -17,6 +18,7 @@
 typedef struct tsi_mlp_attributes {
     int32_t activation; /* place in tsi_mlp_activations */
     int32_t algorithm;  /* 0: by cost, else of the operator's list */
+    int32_t skips;      /* a choice of -1 is none */
 } tsi_mlp_attributes;
 
 /* f(scale x) / scale; NULL: x itself. */
@@ -59,7 +61,14 @@ typedef struct tsi_mlp_rows {
     int32_t activation;
 } tsi_mlp_rows;
 ts_tensor *tsi_mlp_product(const tsi_mlp_rows *rows); /* [S, C] */
-/* Of dy [S, C]: dx [S, C], dweight [S], din, dout. */
-ts_status tsi_mlp_gradients(const tsi_mlp_rows *rows, ts_tensor *dy, ts_tensor *d[TSI_MLP_GRADS]);
+/* The gradients in three steps, so that what they need may come late. */
+typedef struct tsi_mlp_back {
+    const tsi_mlp_rows *rows;
+    ts_tensor *dy;                             /* [S, C], before the second step */
+    ts_tensor *gate_up[2], *gated, *gate_up_d; /* [S, F], [S, F], [S, 2F] */
+} tsi_mlp_back;
+ts_status tsi_mlp_back_begin(tsi_mlp_back *b);                             /* the first product */
+ts_status tsi_mlp_back_rows(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS]); /* dx, dweight */
+ts_status tsi_mlp_back_experts(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS]); /* din, dout */
 
 #endif

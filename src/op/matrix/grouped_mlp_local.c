@@ -103,19 +103,34 @@ static ts_tensor *sums_of(ts_tensor *dy, ts_tensor *x, ts_tensor *expert, ts_ten
     return (ts_grouped_linear_backward)(dy, x, expert, ts_tensor_shape(matrices).extent[0]);
 }
 
-ts_status tsi_mlp_gradients(const tsi_mlp_rows *r, ts_tensor *dy, ts_tensor *d[TSI_MLP_GRADS])
+ts_status tsi_mlp_back_begin(tsi_mlp_back *b)
 {
+    const tsi_mlp_rows *r = b->rows;
+    halves(ts_grouped_linear(r->x, r->in, r->expert), b->gate_up);
+    b->gated = tsi_mlp_gate(r->activation, b->gate_up[0], b->gate_up[1]);
+    return ts_rank_status(tsi_rank_current());
+}
+
+ts_status tsi_mlp_back_rows(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS])
+{
+    const tsi_mlp_rows *r = b->rows;
     int64_t last = -1;
-    ts_tensor *gate_up[2], *d_gate_up[2] = { NULL, NULL }, *weight = ts_unsqueeze(r->weight, 1);
-    halves(ts_grouped_linear(r->x, r->in, r->expert), gate_up);
-    ts_tensor *a = tsi_mlp_gate(r->activation, gate_up[0], gate_up[1]);
-    ts_tensor *dh = ts_grouped_linear(dy, ts_transpose(r->out, 1, 2), r->expert);
-    d[TSI_MLP_DOUT] = sums_of(dy, ts_mul(a, weight), r->expert, r->out);
-    d[TSI_MLP_DWEIGHT] = ts_sum(ts_mul(dh, a), &last, 1, 0);
-    if (!a || !dh) return ts_rank_status(tsi_rank_current());
-    TSI_TRY(tsi_mlp_gate_grad(r->activation, gate_up, ts_mul(dh, weight), d_gate_up));
-    ts_tensor *d_both = ts_cat(d_gate_up, 2, 1);
-    d[TSI_MLP_DIN] = sums_of(d_both, r->x, r->expert, r->in);
-    d[TSI_MLP_DX] = ts_grouped_linear(d_both, ts_transpose(r->in, 1, 2), r->expert);
+    ts_tensor *halves_d[2] = { NULL, NULL };
+    ts_tensor *dh = ts_grouped_linear(b->dy, ts_transpose(r->out, 1, 2), r->expert);
+    d[TSI_MLP_DWEIGHT] = ts_sum(ts_mul(dh, b->gated), &last, 1, 0);
+    if (!b->gated || !dh) return ts_rank_status(tsi_rank_current());
+    dh = ts_mul(dh, ts_unsqueeze(r->weight, 1));
+    TSI_TRY(tsi_mlp_gate_grad(r->activation, b->gate_up, dh, halves_d));
+    b->gate_up_d = ts_cat(halves_d, 2, 1);
+    d[TSI_MLP_DX] = ts_grouped_linear(b->gate_up_d, ts_transpose(r->in, 1, 2), r->expert);
+    return ts_rank_status(tsi_rank_current());
+}
+
+ts_status tsi_mlp_back_experts(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS])
+{
+    const tsi_mlp_rows *r = b->rows;
+    ts_tensor *h = ts_mul(b->gated, ts_unsqueeze(r->weight, 1));
+    d[TSI_MLP_DOUT] = sums_of(b->dy, h, r->expert, r->out);
+    d[TSI_MLP_DIN] = sums_of(b->gate_up_d, r->x, r->expert, r->in);
     return ts_rank_status(tsi_rank_current());
 }

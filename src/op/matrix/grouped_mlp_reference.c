@@ -90,12 +90,13 @@ static ts_status choose(const tsi_kernel_io *io, const tsi_operand *in, int64_t 
     int64_t e =
         tsi_load_int((ts_dtype)which->dtype, tsi_block_at(which, at_row(which, row, choice)));
     int64_t count = experts->global->shape.extent[0];
-    if (e < 0 || e >= count)
+    bool none = e == -1 && ((const tsi_mlp_attributes *)io->attributes)->skips;
+    if (!none && (e < 0 || e >= count))
         return tsi_grouped_refuse(io->op->name, e, count, in[TSI_MLP_WHICH].region != NULL);
     *out =
         (chosen){ in, row, choice, e,
                   get(&in[TSI_MLP_WEIGHT].block, at_row(&in[TSI_MLP_WEIGHT].block, row, choice)) };
-    if (experts->region) out->expert = tsi_span_list_find(&experts->region->dim[0], e);
+    if (experts->region && !none) out->expert = tsi_span_list_find(&experts->region->dim[0], e);
     return TS_OK;
 }
 

@@ -19,14 +19,18 @@
 #include "tessera/status.h"
 
 typedef struct tsi_route_request {
-    int64_t size, me;     /* members; which of them asks */
-    int64_t choices;      /* of each row */
-    const int64_t *rows;  /* [size] of each member */
-    const int32_t *which; /* experts: of all rows of member 0, then of member 1, ... */
+    int64_t size, me;    /* members; which of them asks */
+    int64_t choices;     /* of each row */
+    const int64_t *rows; /* [size] of each member */
+    /* Experts: of all rows of member 0, then of member 1, ...; -1: none. NULL: there is no data,
+     * and choices that stand for it are counted. */
+    const int32_t *which;
+    int64_t experts;
     const int64_t *owner; /* [experts]: the member that holds it, or -1: none of these */
     const int64_t *node;  /* [size] of each member; NULL: all are neighbours */
 } tsi_route_request;
 
+/* Lists of rows and choices are NULL where nothing but counts is known. */
 typedef struct tsi_route_leg {
     int64_t *out_first; /* [size + 1]: where those for a member begin */
     int64_t *out_row;   /* which of my rows: at home, or among those I hold */
@@ -45,7 +49,7 @@ typedef struct tsi_route {
 ts_status tsi_route_make(const tsi_route_request *request, tsi_arena *arena, tsi_route *out);
 
 /* What stands for a choice where no data is: spread over the experts, no two of a row alike as long
- * as there are enough. */
+ * as there are enough. Of many rows the first few stand for all. */
 int32_t tsi_route_modelled(int64_t member, int64_t row, int64_t choice, int64_t experts);
 
 #endif

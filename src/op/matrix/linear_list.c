@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "op/core/kernel.h"
+#include "op/matrix/chunks.h"
 #include "op/matrix/contract.h"
 
 enum { LIST_MAX = 3 };
@@ -73,7 +74,7 @@ static ts_status list_infer(const tsi_op_call *call)
         call->out[i] = (ts_meta){ .shape = *x, .dtype = (int32_t)dtype_of(call) };
         call->out[i].shape.extent[x->ndim - 1] = w->extent[0];
     }
-    return TS_OK;
+    return tsi_chunks_check(call);
 }
 
 /* Inputs: the gradients of all results, then all weights. */
@@ -93,7 +94,7 @@ static ts_status input_infer(const tsi_op_call *call)
     }
     call->out[0] = (ts_meta){ .shape = *first, .dtype = (int32_t)dtype_of(call) };
     call->out[0].shape.extent[first->ndim - 1] = call->in[n].shape.extent[1];
-    return TS_OK;
+    return tsi_chunks_check(call);
 }
 
 /* Inputs: x, then the gradients of all results. */
@@ -200,6 +201,7 @@ static void input_rules(const tsi_op_call *call, tsi_rules *rules)
     add_row(rules, n, x, n, 0, &(list_roles){ TSI_S(last), TSI_S(1), TSI_ROLE_R });
     add_terms(rules, n, last, TS_REDUCE_SUM);
     add_terms(rules, n, last, TS_REDUCE_AVG);
+    tsi_chunks_rules(call, rules);
 }
 
 static void weights_rules(const tsi_op_call *call, tsi_rules *rules)
@@ -212,6 +214,26 @@ static void weights_rules(const tsi_op_call *call, tsi_rules *rules)
         add_row(rules, n, 0, w, 1, &(list_roles){ pending[k], pending[k], TSI_ROLE_R });
     add_each(rules, n, 1, w, (tsi_role[]){ TSI_S(last), TSI_S(0) });
 }
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static uint64_t list_rows(const tsi_op_call *call, int32_t dim)
+{
+    return dim < call->in[0].shape.ndim - 1;
+}
+
+/* Of all gradients. */
+static uint64_t input_rows(const tsi_op_call *call, int32_t dim)
+{
+    return dim < call->in[0].shape.ndim - 1 ? (UINT64_C(1) << call->input_count / 2) - 1 : 0;
+}
+
+typedef struct list_attributes {
+    tsi_chunks chunks;
+} list_attributes;
+static const tsi_attribute list_table[] = { TSI_CHUNKS_ATTRIBUTES(list_attributes, chunks), { 0 } };
+static const tsi_chunks_desc list_chunks = { offsetof(list_attributes, chunks), list_rows };
+static const tsi_chunks_desc input_chunks = { offsetof(list_attributes, chunks), input_rows };
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
@@ -277,7 +299,9 @@ static ts_status list_grad(const tsi_grad_io *io)
     if (io->needs & 1) {
         memcpy(in, io->out_grad, (size_t)n * sizeof *in);
         memcpy(in + n, io->in + 1, (size_t)n * sizeof *in);
-        io->in_grad[0] = tsi_op_make(&tsi_op_linear_list_input, in, 2 * n, NULL);
+        list_attributes attributes = { tsi_chunks_wanted(io->in[0]) };
+        attributes.chunks.scatter = tsi_chunks_back(io->in[0], io->out_grad[0]);
+        io->in_grad[0] = tsi_op_make(&tsi_op_linear_list_input, in, 2 * n, &attributes);
     }
     if (!(io->needs & weights)) return ts_rank_status(io->rank);
     in[0] = io->in[0];
@@ -308,8 +332,9 @@ static ts_meta weight_meta(int64_t rows)
     return (ts_meta){ .shape = TS_SHAPE(rows, INNER), .dtype = TS_DTYPE_F64 };
 }
 
-static bool sample_list(int32_t n, int32_t variant, ts_meta *in, int32_t *count)
+static bool sample_list(int32_t n, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
 {
+    *(list_attributes *)attributes = (list_attributes){ { .scatter = -1 } };
     *count = 1 + n;
     in[0] = rows_meta(variant, INNER);
     for (int32_t i = 0; i < n && variant < 2; i++)
@@ -317,8 +342,10 @@ static bool sample_list(int32_t n, int32_t variant, ts_meta *in, int32_t *count)
     return variant < 2;
 }
 
-static bool sample_weights(int32_t n, int32_t variant, ts_meta *in, int32_t *count)
+static bool sample_weights(int32_t n, int32_t variant, ts_meta *in, int32_t *count,
+                           void *attributes)
 {
+    (void)attributes; /* narrow, as they are */
     *count = 1 + n;
     in[0] = rows_meta(variant, INNER);
     for (int32_t i = 0; i < n && variant < 2; i++)
@@ -330,7 +357,7 @@ static bool sample_input(uint64_t *random, int32_t variant, ts_meta *in, int32_t
                          void *attributes)
 {
     (void)random;
-    (void)attributes;
+    *(list_attributes *)attributes = (list_attributes){ { .scatter = -1 } };
     int32_t n = 2 + variant % 2;
     *count = 2 * n;
     for (int32_t i = 0; i < n && variant < 2; i++) {
@@ -345,8 +372,7 @@ static bool sample_input(uint64_t *random, int32_t variant, ts_meta *in, int32_t
                      void *attributes)                                                             \
     {                                                                                              \
         (void)random;                                                                              \
-        (void)attributes;                                                                          \
-        return kind(n, variant, in, count);                                                        \
+        return kind(n, variant, in, count, attributes);                                            \
     }
 SAMPLE(sample_pair, sample_list, 2)
 SAMPLE(sample_triple, sample_list, 3)
@@ -389,9 +415,14 @@ static const tsi_attribute weights_table[] = {
 
 #define LIST(n)                                                                                    \
     .dtypes = TSI_DTYPES_REAL, .input_min = 1 + (n), .input_max = 1 + (n), .output_count = n
+#define CHUNKS                                                                                     \
+    .attribute = list_table, .attribute_bytes = sizeof(list_attributes),                           \
+    .algorithm = tsi_chunks_algorithms, .pick = tsi_chunks_pick, .fuse = tsi_chunks_fuse,          \
+    .arrives = tsi_chunks_arrive
 #define FORWARD                                                                                    \
-    .saves = 15, .beside = -1, .infer = list_infer, .rules = list_rules,                           \
-    .reference = list_reference, .grad = list_grad, .flops = list_flops
+    CHUNKS, .chunks = &list_chunks, .saves = 15, .beside = -1, .infer = list_infer,                \
+            .rules = list_rules, .reference = list_reference, .grad = list_grad,                   \
+            .flops = list_flops
 #define WEIGHTS                                                                                    \
     .flags = TSI_OP_NO_GRAD, .beside = 1, .attribute = weights_table,                              \
     .attribute_bytes = sizeof(tsi_list_weights), .infer = weights_infer, .rules = weights_rules,   \
@@ -433,6 +464,8 @@ const tsi_op_desc tsi_op_linear_list_input = {
     .input_max = 2 * LIST_MAX,
     .output_count = 1,
     .flags = TSI_OP_NO_GRAD,
+    CHUNKS,
+    .chunks = &input_chunks,
     .infer = input_infer,
     .rules = input_rules,
     .reference = input_reference,
@@ -454,8 +487,9 @@ ts_status(ts_linear_list)(ts_tensor *x, ts_tensor *const *weight, int32_t count,
     }
     for (int32_t i = 0; i < count; i++)
         in[1 + i] = weight[i];
+    list_attributes attributes = { tsi_chunks_wanted(x) };
     tsi_op_args args = { count == 2 ? &tsi_op_linear_pair : &tsi_op_linear_triple, in, 1 + count, 0,
-                         NULL };
+                         &attributes };
     TSI_TRY(tsi_op_run(&args, made));
     for (int32_t i = 0; i < count; i++)
         out[i] = made[i];

@@ -21,9 +21,10 @@ typedef ts_status (*tsi_list_product_fn)(const tsi_kernel_io *io, const char *eq
                                          const tsi_block *const block[3], bool accumulate);
 
 /* The operators of linear_list.c by one way to multiply. `joins`: blocks that lie beside each other
- * are one block, and so one product; else, and where they do not, each has a product of its own.
- * The host joins none: where blocks lie may be chance, and one sum over all is rounded otherwise
- * than a sum of sums, so that bits would depend on the allocator and on the mesh. */
+ * in one storage are one block, and so one product; else, and where they do not, each has a product
+ * of its own. Neighbours in two storages are so by chance and are not joined: one sum over all is
+ * rounded otherwise than a sum of sums, and bits would depend on the allocator. The host joins
+ * none, so that its bits do not depend on the mesh either. */
 ts_status tsi_linear_list_by(const tsi_kernel_io *io, tsi_list_product_fn product, bool joins);
 ts_status tsi_linear_list_input_by(const tsi_kernel_io *io, tsi_list_product_fn product,
                                    bool joins);

@@ -40,9 +40,12 @@ tsi_list_equation tsi_list_of_weight(int32_t ndim)
 
 /* ---- blocks beside each other ---------------------------------------------------------------- */
 
-static bool continues(const tsi_block *a, const tsi_block *b, int32_t dim)
+/* Neighbours by chance are none: bits would depend on where the allocator put them. */
+static bool continues(const tsi_operand *x, const tsi_operand *y, int32_t dim)
 {
-    bool alike = a->dtype == b->dtype && a->ndim == b->ndim && a->data && b->data;
+    const tsi_block *a = &x->block, *b = &y->block;
+    bool alike = x->storage && x->storage == y->storage && a->dtype == b->dtype &&
+                 a->ndim == b->ndim && a->data && b->data;
     for (int32_t d = 0; alike && d < a->ndim; d++) {
         alike = d == dim || a->extent[d] == b->extent[d];
         alike = alike && (b->extent[d] == 1 || a->extent[d] == 1 || a->stride[d] == b->stride[d]);
@@ -58,7 +61,7 @@ static bool join(const tsi_operand *operand, int32_t count, int32_t dim, tsi_blo
     *out = operand[0].block;
     for (int32_t i = 1; i < count; i++) {
         const tsi_block *next = &operand[i].block;
-        if (next->extent[dim] < 2 || !continues(&operand[i - 1].block, next, dim)) return false;
+        if (next->extent[dim] < 2 || !continues(&operand[i - 1], &operand[i], dim)) return false;
         out->extent[dim] += next->extent[dim];
     }
     return out->ndim > 0 && operand[0].block.extent[dim] > 1;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "op/matrix/chunks.h"
 #include "op/matrix/contract.h"
 
 enum { EQUATION_MAX = 64 };
@@ -102,6 +103,13 @@ static equation_text equation_of(const product_form *form, const ts_meta *in,
     return linear_equation(in[0].shape.ndim);
 }
 
+typedef struct product_attributes { /* of linear, matmul and mm */
+    tsi_chunks chunks;
+} product_attributes;
+static const tsi_attribute product_table[] = { TSI_CHUNKS_ATTRIBUTES(product_attributes, chunks),
+                                               { 0 } };
+static const product_attributes product_default = { { .scatter = -1 } };
+
 /* Of addmm and baddbmm; others add plainly. */
 static const added_attributes *factors_of(const tsi_op_desc *op, const void *attributes)
 {
@@ -187,6 +195,7 @@ static ts_status product_infer(const tsi_op_call *call)
     TSI_TRY(check_factor(call, &factors->alpha, dtype));
     TSI_TRY(check_factor(call, &factors->beta, dtype));
     call->out[0] = (ts_meta){ .shape = shape, .dtype = (int32_t)dtype };
+    TSI_TRY(tsi_chunks_check(call));
     if (count < 3) return TS_OK;
     for (int32_t d = 0; d < in[2].shape.ndim; d++) {
         int32_t place = d + shape.ndim - in[2].shape.ndim;
@@ -226,7 +235,19 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
             row[call->input_count] =
                 TSI_P(from[2] == TSI_P(TS_REDUCE_MIN) ? TS_REDUCE_MAX : TS_REDUCE_MIN);
     }
+    tsi_chunks_rules(call, rules);
 }
+
+/* Rows of the first factor, which has them in the result's dims: all before its last one, if the
+ * other is one matrix and nothing has rows that is added. */
+static uint64_t product_rows(const tsi_op_call *call, int32_t dim)
+{
+    const ts_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
+    return call->input_count >= 2 && b->ndim == 2 && a->ndim >= 2 && dim < a->ndim - 1;
+}
+
+static const tsi_chunks_desc product_chunks = { offsetof(product_attributes, chunks),
+                                                product_rows };
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
@@ -300,7 +321,7 @@ static ts_status product_reference(const tsi_kernel_io *io)
 /* d of one factor: the equation with that factor and the result swapped. `wide`: the factor is a
  * rounded one, and the gradient of what it was rounded from is wanted. */
 static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *other, bool first,
-                              bool wide)
+                              bool wide, int64_t scatter)
 {
     const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
     int32_t a = (int32_t)(comma - equation), b = (int32_t)(arrow - comma) - 1;
@@ -310,7 +331,7 @@ static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *ot
     else
         snprintf(text, sizeof text, "%.*s,%s->%.*s", a, equation, arrow + 2, b, comma + 1);
     ts_tensor *left = first ? dy : other, *right = first ? other : dy;
-    return wide ? tsi_einsum_wide(text, left, right) : ts_einsum(text, left, right);
+    return tsi_einsum_said(text, left, right, wide, scatter);
 }
 
 /* einsum_add of `onto`, a gradient that is there already. In its place if nobody else sees it. */
@@ -355,18 +376,48 @@ static ts_tensor *grad_of(const tsi_grad_io *io, const char *equation, bool firs
     ts_meta meta = io->in_meta[own];
     if (wide && (meta.dtype == TS_DTYPE_BF16 || meta.dtype == TS_DTYPE_F16))
         meta.dtype = TS_DTYPE_F32;
-    ts_tensor *grad = factor_grad(equation, io->out_grad[0], io->in[other], first, wide);
+    /* Of linear, x comes back as it is cut. */
+    int64_t scatter =
+        first && form == &linear_form ? tsi_chunks_back(io->in[own], io->out_grad[0]) : -1;
+    ts_tensor *grad = factor_grad(equation, io->out_grad[0], io->in[other], first, wide, scatter);
     return tsi_grad_unbroadcast(scaled(grad, alpha), &meta);
 }
 
-static ts_status product_grad(const tsi_grad_io *io)
+/* The gradient of rows that were scattered, whole again: both factors' gradients want all of them,
+ * and it is gathered once. */
+static ts_tensor *gathered_back(const tsi_grad_io *io, int64_t dim)
 {
+    ts_tensor *dy = io->out_grad[0];
+    const ts_layout *x = io->in[0] ? io->in[0]->layout : NULL;
+    const ts_sharding *s = dy->layout->sharding;
+    if (dim < 0 || !x || (io->needs & 3) != 3 || x->sharding->mesh != s->mesh) return dy;
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < s->ndim; k++) {
+        const ts_placement *own = &x->sharding->place[k];
+        place[k] = s->place[k];
+        bool scattered = tsi_placement_cuts(&place[k]) && place[k].dim == dim;
+        if (scattered && tsi_placement_cuts(own) && own->dim_last == x->shape.ndim - 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    const ts_sharding *to = tsi_sharding_intern(s->mesh, place);
+    ts_tensor *whole = to ? (ts_redistribute_to)(dy, to) : NULL;
+    ts_sharding_release(to);
+    return whole;
+}
+
+static ts_status product_grad(const tsi_grad_io *given)
+{
+    tsi_grad_io once = *given;
+    const tsi_grad_io *io = &once;
     const tsi_op_desc *op = io->op;
     const product_form *form = op->family;
     const added_attributes *f = factors_of(op, io->attributes);
     equation_text e = equation_of(form, io->in_meta, io->attributes);
-    ts_tensor *dy = io->out_grad[0];
-    ts_tensor *whole = NULL;
+    ts_tensor *dy = io->out_grad[0], *whole = NULL;
+    if (form == &linear_form)
+        dy = gathered_back(io, ((const product_attributes *)io->attributes)->chunks.scatter);
+    if (!dy) return ts_rank_status(io->rank);
+    once.out_grad = &dy;
     if (form == &linear_form && io->needs & 1) whole = linear_grad_onto(io, e.text);
     if (whole) {
         io->in_grad[0] = whole;
@@ -393,7 +444,7 @@ static bool sample_matmul(uint64_t *random, int32_t variant, ts_meta *in, int32_
                           void *attributes)
 {
     (void)random;
-    (void)attributes;
+    *(product_attributes *)attributes = product_default;
     static const int64_t shape[][2][4] = { { { 5, 4 }, { 4, 3 } },
                                            { { 2, 5, 4 }, { 2, 4, 3 } },
                                            { { 3, 5, 4 }, { 4, 2 } },
@@ -424,7 +475,7 @@ static bool sample_mm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *c
                       void *attributes)
 {
     (void)random;
-    (void)attributes;
+    *(product_attributes *)attributes = product_default;
     return sample_fixed(&tsi_op_mm, variant, in, count);
 }
 
@@ -485,7 +536,7 @@ static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_
                           void *attributes)
 {
     (void)random;
-    (void)attributes;
+    *(product_attributes *)attributes = product_default;
     static const int64_t x[] = { 2, 5, 4 }, w[] = { 3, 4 }, b[] = { 3 };
     *count = variant == 0 ? 2 : 3;
     meta_set(&in[0], variant == 2 ? 2 : 3, variant == 2 ? x + 1 : x);
@@ -537,6 +588,10 @@ static double product_flops(const tsi_op_call *call)
 #define PRODUCT                                                                                    \
     .output_count = 1, .infer = product_infer, .rules = product_rules,                             \
     .reference = product_reference, .grad = product_grad, .flops = product_flops
+#define CHUNKS                                                                                     \
+    .attribute = product_table, .attribute_bytes = sizeof(product_attributes),                     \
+    .algorithm = tsi_chunks_algorithms, .pick = tsi_chunks_pick, .fuse = tsi_chunks_fuse,          \
+    .arrives = tsi_chunks_arrive, .chunks = &product_chunks
 #define TWO .input_min = 2, .input_max = 2, .saves = 3
 #define THREE .input_min = 3, .input_max = 3, .saves = 6
 
@@ -544,6 +599,7 @@ const tsi_op_desc tsi_op_matmul = {
     .name = "matmul",
     .what = "matrix product over the last two dims, batch dims broadcast",
     PRODUCT,
+    CHUNKS,
     TWO,
     .family = &plain_form,
     .sample = sample_matmul,
@@ -552,6 +608,7 @@ const tsi_op_desc tsi_op_mm = {
     .name = "mm",
     .what = "matrix product of two matrices",
     PRODUCT,
+    CHUNKS,
     TWO,
     .family = &plain_form,
     .sample = sample_mm,
@@ -585,6 +642,7 @@ const tsi_op_desc tsi_op_linear = {
     .what = "x w^T + bias, for x of any number of dims",
     .flags = TSI_OP_WRAPS,
     PRODUCT,
+    CHUNKS,
     .input_min = 2,
     .input_max = 3,
     .saves = 3,
@@ -628,16 +686,38 @@ const tsi_op_desc tsi_op_einsum_add = {
 
 /* ---- the makers ------------------------------------------------------------------------------ */
 
-TSI_MAKER2(matmul)
-TSI_MAKER2(mm)
+static ts_tensor *product(const tsi_op_desc *op, ts_tensor *const *in, int32_t count)
+{
+    product_attributes attributes = { tsi_chunks_wanted(in[0]) };
+    return tsi_op_make(op, in, count, &attributes);
+}
+
+ts_tensor *(ts_matmul)(ts_tensor *a, ts_tensor *b)
+{
+    return product(&tsi_op_matmul, (ts_tensor *[]){ a, b }, 2);
+}
+
+ts_tensor *(ts_mm)(ts_tensor *a, ts_tensor *b)
+{
+    return product(&tsi_op_mm, (ts_tensor *[]){ a, b }, 2);
+}
+
 TSI_MAKER2(bmm)
 TSI_MAKER2(mv)
 TSI_MAKER2(dot)
 
 ts_tensor *(ts_linear)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
 {
-    ts_tensor *in[] = { x, weight, bias };
-    return tsi_op_make(&tsi_op_linear, in, bias ? 3 : 2, NULL);
+    return product(&tsi_op_linear, (ts_tensor *[]){ x, weight, bias }, bias ? 3 : 2);
+}
+
+/* The bias is added to the sum, once. */
+ts_tensor *(ts_linear_scatter)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias, int32_t dim)
+{
+    product_attributes attributes = { tsi_chunks_wanted(x) };
+    attributes.chunks.scatter = dim;
+    ts_tensor *y = tsi_op_make(&tsi_op_linear, (ts_tensor *[]){ x, weight }, 2, &attributes);
+    return y && bias ? (ts_add)(y, bias) : y;
 }
 
 ts_tensor *(ts_addmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)

@@ -92,7 +92,7 @@ static ts_status run_inner(tsi_kernel_fn kernel, tsi_kernel_io *io)
 
 ts_status tsi_add_rms_norm_by(const tsi_kernel_io *io, tsi_kernel_fn add, tsi_kernel_fn norm)
 {
-    const tsi_operand whole = { io->out[0].block, io->in[X].global, io->in[X].region };
+    const tsi_operand whole = { io->out[0].block, io->in[X].global, io->in[X].region, NULL };
     const tsi_operand factors[] = { whole, io->in[WEIGHT] };
     int32_t last = io->in[X].global->shape.ndim - 1;
     tsi_norm_attributes a = { .eps = ((const tsi_add_norm *)io->attributes)->eps };
@@ -145,7 +145,7 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
 ts_status tsi_add_rms_norm_backward_by(const tsi_kernel_io *io, tsi_kernel_fn back,
                                        tsi_kernel_fn add)
 {
-    const tsi_operand dx_sum = { io->out[0].block, io->in[SUM].global, io->in[SUM].region };
+    const tsi_operand dx_sum = { io->out[0].block, io->in[SUM].global, io->in[SUM].region, NULL };
     const tsi_operand sum[] = { dx_sum, io->in[DSUM] };
     tsi_norm_back a = { { 0 } };
     int32_t last = io->in[SUM].global->shape.ndim - 1;

@@ -187,16 +187,39 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
              (tsi_role[]){ TSI_S(d), r, r, TSI_S(d), TSI_S(d), TSI_S(d), TSI_S(d), sum, sum });
 }
 
+/* The gradient of a score is P (d_out v - sum over E of d_out out + d_lse), whichever kernel and
+ * algorithm computes it. So a column more, in which v is 0, out -1 and d_out is d_lse, brings in
+ * that of the log-sum-exp. */
+static ts_status widen(ts_tensor *in[6], ts_tensor *d_lse)
+{
+    static const int64_t one[] = { 0, 1 };
+    ts_dtype dtype = (ts_dtype)in[3]->dtype;
+    ts_tensor *column = ts_cast(ts_unsqueeze(d_lse, 3), dtype);
+    ts_tensor *const both[] = { in[5] ? in[5] : ts_zeros_like(in[3]), column };
+    in[2] = ts_pad(in[2], one, 2, 0.0);
+    in[3] = ts_pad(in[3], one, 2, -1.0);
+    in[5] = ts_cat(both, 2, 3);
+    return ts_rank_status(d_lse->rank);
+}
+
+static ts_status backward_run(ts_tensor *in[6], ts_tensor *d_lse, const void *attributes,
+                              ts_tensor *out[TSI_OUTPUT_MAX])
+{
+    ts_slice_options columns = TS_INIT(ts_slice_options);
+    columns.end = ts_tensor_shape(in[2]).extent[3];
+    columns.end_is_given = 1;
+    if (d_lse) TSI_TRY(widen(in, d_lse));
+    tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, attributes };
+    TSI_TRY(tsi_op_run(&args, out));
+    if (d_lse) out[2] = ts_slice(out[2], 3, &columns);
+    return out[2] ? TS_OK : ts_rank_status(in[0]->rank);
+}
+
 static ts_status attention_grad(const tsi_grad_io *io)
 {
-    if (io->out_grad[1])
-        return TSI_FAIL(TS_ERR_STATE,
-                        "attention: its log-sum-exp has no gradient, and one is asked "
-                        "for; detach it");
     ts_tensor *in[] = { io->in[0], io->in[1], io->in[2], io->out[0], io->out[1], io->out_grad[0] };
     ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, io->attributes };
-    TSI_TRY(tsi_op_run(&args, out));
+    TSI_TRY(backward_run(in, io->out_grad[1], io->attributes, out));
     for (int32_t i = 0; i < 3; i++)
         if (io->needs >> i & 1) io->in_grad[i] = out[i];
     return TS_OK;
@@ -399,9 +422,11 @@ ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention
     if (bias_of(options))
         return TSI_FAIL(TS_ERR_ARG, "attention_backward: gradients of attention with a bias come "
                                     "from a tape (ts_backward), which has its scores");
-    tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, &a };
-    ts_status status = tsi_op_run(&args, made);
-    for (int32_t i = 0; i < 3; i++)
+    for (int32_t i = 0; i < 5; i++)
+        if (!in[i]) return TSI_FAIL(TS_ERR_NULL, "attention_backward: input %d is NULL", (int)i);
+    bool has = s->struct_size > offsetof(ts_attention_saved, d_lse);
+    ts_status status = backward_run(in, has ? s->d_lse : NULL, &a, made);
+    for (int32_t i = 0; i < 3 && status == TS_OK; i++)
         d_qkv[i] = made[i];
     return status;
 }

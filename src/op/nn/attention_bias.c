@@ -146,7 +146,9 @@ ts_status tsi_attention_biased(ts_tensor *const given[4], const tsi_attention_at
         if (a->dropout > 0) e = ts_mul(e, ts_cast(of_pairs(e, TS_DTYPE_F64, kept_at, &p), wide));
         ts_tensor *some = ts_add(l, ts_cast(ts_eq_scalar(l, 0.0), wide)); /* 1 for nothing */
         out[0] = ts_cast(ts_div(ts_matmul(e, in[2]), some), dtype);
-        out[1] = ts_squeeze(ts_add(top, ts_log(l)), (const int64_t[]){ 3 }, 1);
+        ts_tensor *lse =
+            ts_masked_fill(ts_add(top, ts_log(some)), ts_eq_scalar(l, 0.0), -(double)INFINITY);
+        out[1] = ts_squeeze(lse, (const int64_t[]){ 3 }, 1);
         status = ts_rank_status(rank);
     }
     ts_mask_release(p.mask);

@@ -144,7 +144,7 @@ ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span
     tsi_region region[2] = { t->region[TSI_K], t->region[TSI_V] };
     ts_meta meta[TSI_OUTPUT_MAX];
     for (int32_t i = 0; i < io->input_count; i++)
-        in[i] = (tsi_operand){ t->in[i], &io->call->in[i], &t->region[i] };
+        in[i] = (tsi_operand){ t->in[i], &io->call->in[i], &t->region[i], NULL };
     for (int i = 0; i < 2; i++) {
         region[i].dim[2] = *list;
         in[TSI_K + i].block = kv[i];
@@ -154,7 +154,7 @@ ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span
         meta[o] = io->call->out[o];
         meta[o].dtype = result[o].dtype;
         const tsi_region *of = t->backward && o > 0 ? &region[o - 1] : &t->region[TSI_Q];
-        out[o] = (tsi_operand){ result[o], &meta[o], of };
+        out[o] = (tsi_operand){ result[o], &meta[o], of, NULL };
     }
     tsi_kernel_io kernel = { .op = io->op,
                              .attributes = io->attributes,

@@ -288,7 +288,7 @@ static ts_status in_two_levels(const weighing *w, tsi_algorithm_candidate *out)
     const tsi_algorithm_request *request = w->request;
     uint32_t inner = tsi_context_inner(request->axes), outer = request->axes & ~inner;
     const ts_layout *in[TSI_INPUT_MAX] = { NULL };
-    tsi_algorithm_request rest = { request->call, in, request->mesh, outer, 0 };
+    tsi_algorithm_request rest = { request->call, in, request->mesh, outer, 0, NULL };
     weighing v = { .request = &rest, .backward = w->backward };
     *out = (tsi_algorithm_candidate){ .balance = 1 };
     if (outer == 0) return TS_OK;

@@ -13,7 +13,7 @@ void tsi_minimum_rules(const tsi_op_call *call, tsi_rules *rules);
 /* Gradients of both inputs, of their own shapes; NULL where none is needed. */
 ts_status tsi_binary_give(const tsi_grad_io *io, ts_tensor *da, ts_tensor *db);
 
-/* isclose and allclose: |a - b| <= atol + rtol |b|. The table is in host.c. */
+/* isclose and allclose: |a - b| <= atol + rtol |b|. */
 typedef struct tsi_close_attributes {
     double rtol, atol;
     int32_t equal_nan, reserved;

@@ -76,7 +76,7 @@ TSI_BOTH_SIDES static inline int64_t tsi_cuda_place_of(const tsi_cuda_places *p,
 
 /* What a kernel finds wrong with its data: the first one is kept, on the device, until the next
  * wait tells it (complain.c). */
-enum { TSI_CUDA_BAD_INDEX = 1, TSI_CUDA_BAD_LABEL, TSI_CUDA_BAD_GROUP };
+enum { TSI_CUDA_BAD_INDEX = 1, TSI_CUDA_BAD_LABEL, TSI_CUDA_BAD_GROUP, TSI_CUDA_BAD_PLACE };
 typedef struct tsi_cuda_complaint {
     int32_t state, kind; /* 0: none */
     int64_t value, bound;
@@ -261,6 +261,15 @@ typedef struct tsi_cuda_sort_args {
     int64_t length, wanted, padded;         /* padded: a power of two */
     int32_t dtype, whole, descending, mask; /* mask: ones and zeros instead, and no places */
 } tsi_cuda_sort_args;
+
+/* scan.cu: running sums or products of lines of `length`, a block each; backwards with negative
+ * steps from the last element. */
+typedef struct tsi_cuda_scan_args {
+    tsi_cuda_space space; /* the lines */
+    tsi_cuda_operand from, to;
+    int64_t from_step, to_step, length;
+    int32_t from_dtype, to_dtype, product, reserved;
+} tsi_cuda_scan_args;
 
 /* index.cu: along dim `dim` an index says where. The space is that of the index. */
 typedef struct tsi_cuda_index_args {

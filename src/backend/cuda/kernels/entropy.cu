@@ -35,7 +35,7 @@ template <typename T> struct running {
     __device__ inline void take(R most, R more)
     {
         if (most > top || most != most) {
-            sum = top == -INFINITY ? R(0) : sum * power_of<T>(top - most);
+            if (top != -INFINITY) sum *= power_of<T>(top - most); /* else nothing, or no number */
             top = most;
         }
         sum += more;
@@ -67,17 +67,16 @@ __device__ inline running<T> scan(const tsi_cuda_entropy_args &a, const typename
         for (int k = 0; k < ROW_UNITS; k++)
 #pragma unroll
             for (int e = 0; e < N; e++)
-                if (u + k * blockDim.x < a.length / N) {
-                    R v = T::load(in[k].element[e]);
-                    most = most != most || most > v ? most : v;
-                }
+                if (u + k * blockDim.x < a.length / N)
+                    most = fmax(most, T::load(in[k].element[e])); /* sums find what is no number */
         r.take(most, R(0));
+        R from = r.top == -INFINITY ? R(0) : r.top;
 #pragma unroll
         for (int k = 0; k < ROW_UNITS; k++)
 #pragma unroll
             for (int e = 0; e < N; e++)
-                if (u + k * blockDim.x < a.length / N && r.top != -INFINITY)
-                    r.sum += power_of<T>(T::load(in[k].element[e]) - r.top);
+                if (u + k * blockDim.x < a.length / N)
+                    r.sum += power_of<T>(T::load(in[k].element[e]) - from);
     }
     return r;
 }
@@ -100,8 +99,7 @@ template <typename T> __device__ void forward(const tsi_cuda_entropy_args &a)
         }
         running<T> r = scan<T>(a, x);
         R top = block_max(r.top, shared);
-        R sum = block_sum(
-            r.top == -INFINITY && top != r.top ? R(0) : r.sum * power_of<T>(r.top - top), shared);
+        R sum = block_sum(r.top == -INFINITY ? r.sum : r.sum * power_of<T>(r.top - top), shared);
         if (threadIdx.x != 0) continue;
         R lse = top + log(sum);
         ((R *)a.lse_out)[row] = lse;

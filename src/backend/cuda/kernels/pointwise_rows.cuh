@@ -67,6 +67,24 @@ __device__ inline uint4 apply_unit(const tsi_cuda_pointwise_args &a,
     return out.unit;
 }
 
+/* Offsets of a unit. Rows that lie apart, as columns of one block do, are two dims: one division
+ * for all operands. */
+__device__ inline void place_unit(const tsi_cuda_pointwise_args &a, int64_t unit,
+                                  int64_t (&offset)[4])
+{
+    const tsi_cuda_operand *const operands[4] = { &a.to, &a.from[0], &a.from[1], &a.from[2] };
+    if (a.space.ndim != 2 || !is_small(a.space)) {
+        place(a.space, unit, operands, offset);
+        return;
+    }
+    uint32_t row = divide((uint32_t)unit, a.space.by[1]);
+    uint32_t column = (uint32_t)unit - row * (uint32_t)a.space.extent[1];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        offset[k] = (int64_t)row * operands[k]->stride[0] +
+                    (int64_t)column * operands[k]->stride[1];
+}
+
 /* U units a thread on their way. Of one dim, a unit's number is its place; of several, places are
  * worked out. */
 template <typename F, typename T, bool DENSE, int U>
@@ -74,7 +92,6 @@ __device__ inline void rows_by(const tsi_cuda_pointwise_args &a)
 {
     constexpr int N = 16 / sizeof(typename T::E);
     typedef typename T::E E;
-    const tsi_cuda_operand *const operands[4] = { &a.to, &a.from[0], &a.from[1], &a.from[2] };
     for (int64_t i = first_of<U>(); i < a.space.count; i += step_of<U>()) {
         unit_of<E> in[U][3];
         int64_t offset[U][4];
@@ -82,7 +99,7 @@ __device__ inline void rows_by(const tsi_cuda_pointwise_args &a)
         for (int u = 0; u < U; u++) {
             int64_t unit = i + u * TSI_CUDA_BLOCK;
             if (unit >= a.space.count) continue;
-            if (!DENSE) place(a.space, unit, operands, offset[u]);
+            if (!DENSE) place_unit(a, unit, offset[u]);
 #pragma unroll
             for (int k = 0; k < 3; k++) {
                 if (k >= a.inputs) break;

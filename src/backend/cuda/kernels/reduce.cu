@@ -50,9 +50,9 @@ template <typename R> __device__ inline R join(int op, double power, R x, R y)
         return x != R(0) || y != R(0) ? R(1) : R(0);
     case TSI_CUDA_ALL:
         return x != R(0) && y != R(0) ? R(1) : R(0);
-    case TSI_CUDA_POWER:
-        if (isinf(power)) return power > 0 ? (x > y ? x : y) : x < y ? x : y;
-        return x + y;
+    case TSI_CUDA_POWER: /* a NaN stays one, as in MAX and MIN */
+        if (!isinf(power)) return x + y;
+        return x != x || (power > 0 ? x > y : x < y) ? x : y;
     default:
         return x + y;
     }

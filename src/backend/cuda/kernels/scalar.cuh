@@ -119,7 +119,8 @@ template <typename R> __device__ inline R real_remainder(R x, R y)
 template <typename R> __device__ inline R floor_divide(R x, R y)
 {
     R r = fmod(x, y);
-    if (y == R(0) || r != r) return floor(x / y);
+    if (y == R(0)) return x / y;
+    if (r != r) return r; /* of an infinite number there is no remainder */
     R q = (x - r) / y;
     if (r != R(0) && (r < R(0)) != (y < R(0))) q -= R(1);
     return q == R(0) ? copysign(R(0), x / y) : rint(q);
@@ -149,10 +150,12 @@ __device__ inline int64_t wrap_mul(int64_t x, int64_t y)
     return (int64_t)((uint64_t)x * (uint64_t)y);
 }
 
-__device__ inline int64_t whole_clamp(int64_t x, double low, double high)
+/* A bound that is NaN as a real is none. */
+__device__ inline int64_t whole_clamp(int64_t x, double has_low, int64_t low, double has_high,
+                                      int64_t high)
 {
-    if (low == low && (double)x < low) x = (int64_t)low;
-    if (high == high && (double)x > high) x = (int64_t)high;
+    if (has_low == has_low && x < low) x = low;
+    if (has_high == has_high && x > high) x = high;
     return x;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swiglu.cu - both gradients of silu(gate) * up in one pass: three arrays are read, two written. */
+/* swiglu.cu - silu(gate) * up of rows that lie apart, and both its gradients in one pass: three
+ * arrays are read, two written. */
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -13,17 +14,40 @@ __device__ inline void gradients_of(typename T::E dy, typename T::E &gate, typen
     up = T::store(d * silu);
 }
 
+/* Where unit u lies in each array. */
+__device__ inline void place_unit(const tsi_cuda_swiglu_args &a, int64_t u,
+                                  int64_t (&at)[TSI_CUDA_SWIGLU_ARRAYS])
+{
+    int64_t row = a.by.divisor ? divide((uint32_t)u, a.by) : 0, column = u - row * a.by.divisor;
+#pragma unroll
+    for (int k = 0; k < TSI_CUDA_SWIGLU_ARRAYS; k++)
+        at[k] = row * a.stride[k] + column;
+}
+
+/* silu(gate) * up of rows, into the place of the gate's gradient. */
+extern "C" __global__ void swiglu_rows_bf16(const __grid_constant__ tsi_cuda_swiglu_args a)
+{
+    int64_t u = first_item(), at[TSI_CUDA_SWIGLU_ARRAYS];
+    if (u >= a.units) return;
+    place_unit(a, u, at);
+    unit_of<uint16_t> gate, up;
+    gate.unit = ((const uint4 *)a.data[TSI_CUDA_SWIGLU_GATE])[at[TSI_CUDA_SWIGLU_GATE]];
+    up.unit = ((const uint4 *)a.data[TSI_CUDA_SWIGLU_UP])[at[TSI_CUDA_SWIGLU_UP]];
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        float x = as_bf16::load(gate.element[e]), y = as_bf16::load(up.element[e]);
+        gate.element[e] = as_bf16::store(__fdividef(x, 1.0f + __expf(-x)) * y);
+    }
+    ((uint4 *)a.data[TSI_CUDA_SWIGLU_D_GATE])[at[TSI_CUDA_SWIGLU_D_GATE]] = gate.unit;
+}
+
 template <typename T> __device__ inline void gradients(const tsi_cuda_swiglu_args &a)
 {
     typedef typename T::E E;
     constexpr int N = 16 / sizeof(E);
-    int64_t u = first_item();
+    int64_t u = first_item(), at[TSI_CUDA_SWIGLU_ARRAYS];
     if (u < a.units) {
-        int64_t row = a.by.divisor ? divide((uint32_t)u, a.by) : 0;
-        int64_t column = u - row * a.by.divisor, at[TSI_CUDA_SWIGLU_ARRAYS];
-#pragma unroll
-        for (int k = 0; k < TSI_CUDA_SWIGLU_ARRAYS; k++)
-            at[k] = row * a.stride[k] + column;
+        place_unit(a, u, at);
         unit_of<E> dy, gate, up;
         dy.unit = __ldcs((const uint4 *)a.data[TSI_CUDA_SWIGLU_DY] + at[TSI_CUDA_SWIGLU_DY]);
         gate.unit = __ldcs((const uint4 *)a.data[TSI_CUDA_SWIGLU_GATE] + at[TSI_CUDA_SWIGLU_GATE]);

@@ -73,38 +73,42 @@ __device__ inline bool is_by_chance(const tsi_cuda_update_args &a, const tsi_cud
     return a.noise && t.dtype[2] == TS_DTYPE_BF16 && t.dtype[3] == TS_DTYPE_BF16;
 }
 
-/* f32 and bf16 as named, four elements at once: 22 bytes of each cross the memory. */
+/* f32 and bf16 as named, eight elements at once: 22 bytes of each cross the memory. */
+enum { NARROW = 8 };
 __device__ inline void adamw_narrow(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
                                     int64_t begin, int64_t units)
 {
     const numbers<float> n = numbers_of<float>(a);
     const uint64_t key = key_of(a, t);
     for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
-        unit_of<float> p, g;
-        p.unit = __ldcs((const uint4 *)((const float *)t.part[0] + begin) + u);
-        g.unit = __ldcs((const uint4 *)((const float *)t.part[1] + begin) + u);
-        union {
-            ushort4 all;
-            uint16_t one[4];
-        } m, v, half;
-        m.all = ((const ushort4 *)((const uint16_t *)t.part[2] + begin))[u];
-        v.all = ((const ushort4 *)((const uint16_t *)t.part[3] + begin))[u];
-        int64_t i = begin + 4 * u, column = t.inner ? i % t.inner : 0;
+        unit_of<float> p[2], g[2];
+        unit_of<uint16_t> m, v, half;
+        int64_t i = begin + NARROW * u, column = t.inner ? i % t.inner : 0;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            p[k].unit = __ldcs((const uint4 *)((const float *)t.part[0] + i) + k);
+            g[k].unit = __ldcs((const uint4 *)((const float *)t.part[1] + i) + k);
+        }
+        m.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[2] + i));
+        v.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[3] + i));
         uint64_t index = index_of(t, i);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float first = tsi_f32_of_bf16(m.one[e]), second = tsi_f32_of_bf16(v.one[e]);
-            adamw<float>(n, &p.element[e], g.element[e], &first, &second);
+        for (int e = 0; e < NARROW; e++) {
+            float first = tsi_f32_of_bf16(m.element[e]), second = tsi_f32_of_bf16(v.element[e]);
+            float &x = p[e / 4].element[e % 4];
+            adamw<float>(n, &x, g[e / 4].element[e % 4], &first, &second);
             bool runs_on = t.inner == 0 || column + e < t.inner; /* else the next row */
             uint32_t noise = tsi_noise_at(key, runs_on ? index + e : index_of(t, i + e));
-            m.one[e] = tsi_bf16_by_chance(__float_as_uint(first), noise);
-            v.one[e] = tsi_bf16_by_chance(__float_as_uint(second), noise >> 16);
-            half.one[e] = tsi_bf16_of_f32(p.element[e]);
+            m.element[e] = tsi_bf16_by_chance(__float_as_uint(first), noise);
+            v.element[e] = tsi_bf16_by_chance(__float_as_uint(second), noise >> 16);
+            half.element[e] = tsi_bf16_of_f32(x);
         }
-        __stcs((uint4 *)((float *)t.part[0] + begin) + u, p.unit);
-        ((ushort4 *)((uint16_t *)t.part[2] + begin))[u] = m.all;
-        ((ushort4 *)((uint16_t *)t.part[3] + begin))[u] = v.all;
-        if (t.part[4]) ((ushort4 *)((uint16_t *)t.part[4] + begin))[u] = half.all;
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            __stcs((uint4 *)((float *)t.part[0] + i) + k, p[k].unit);
+        __stcs((uint4 *)((uint16_t *)t.part[2] + i), m.unit);
+        __stcs((uint4 *)((uint16_t *)t.part[3] + i), v.unit);
+        if (t.part[4]) *(uint4 *)((uint16_t *)t.part[4] + i) = half.unit;
     }
 }
 
@@ -139,7 +143,7 @@ __device__ inline void adamw_range(const tsi_cuda_update_args &a, const tsi_cuda
 /* All f32 and on 16 bytes, a bf16 mirror or none: four elements at once. */
 __device__ inline bool is_plain(const tsi_cuda_update_item &t, int32_t moments)
 {
-    uint64_t bits = (uint64_t)t.part[4] * 2; /* 8 bytes */
+    uint64_t bits = (uint64_t)t.part[4] * (moments == TS_DTYPE_F32 ? 2 : 1); /* on 8 bytes, or 16 */
     bool plain = !t.part[4] || t.dtype[4] == TS_DTYPE_BF16;
     for (int k = 0; k < 4; k++) {
         bits |= (uint64_t)t.part[k];
@@ -173,23 +177,34 @@ __device__ inline void adamw_units(const tsi_cuda_update_args &a, const tsi_cuda
     }
 }
 
-extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_args a)
+/* CHANCE: moments may be bf16 by chance, whose loop wants more registers than the others. */
+template <bool CHANCE> __device__ inline void adamw_chunk(const tsi_cuda_update_args &a)
 {
     if (a.control && a.control[TSI_CONTROL_GO] == 0.0) return;
     const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
     int64_t begin = (blockIdx.x - t.first_chunk) * TSI_CUDA_UPDATE_CHUNK;
     int64_t end = begin + TSI_CUDA_UPDATE_CHUNK < t.count ? begin + TSI_CUDA_UPDATE_CHUNK : t.count;
-    bool narrow = is_by_chance(a, t) && is_plain(t, TS_DTYPE_BF16);
+    bool narrow = CHANCE && is_by_chance(a, t) && is_plain(t, TS_DTYPE_BF16);
     bool plain = narrow || is_plain(t, TS_DTYPE_F32);
-    int64_t units = plain ? (end - begin) / 4 : 0;
-    if (units > 0 && narrow)
-        adamw_narrow(a, t, begin, units);
-    else if (units > 0)
-        adamw_units(a, t, begin, units);
+    int64_t each = narrow ? NARROW : 4, units = plain ? (end - begin) / each : 0;
+    if constexpr (CHANCE) {
+        if (narrow) adamw_narrow(a, t, begin, units);
+    }
+    if (plain && !narrow) adamw_units(a, t, begin, units);
     if (t.dtype[0] == TS_DTYPE_F64)
         adamw_range<double>(a, t, begin, end);
-    else if (begin + 4 * units < end)
-        adamw_range<float>(a, t, begin + 4 * units, end);
+    else if (begin + each * units < end)
+        adamw_range<float>(a, t, begin + each * units, end);
+}
+
+extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_args a)
+{
+    adamw_chunk<false>(a);
+}
+
+extern "C" __global__ void update_adamw_by_chance(const __grid_constant__ tsi_cuda_update_args a)
+{
+    adamw_chunk<true>(a);
 }
 
 /* ---- SGD: any dtypes, element by element ----------------------------------------------------- */

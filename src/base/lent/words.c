@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host.c - words of the core as calls through its table. They are not exported: module.map. */
-#include "backend/cuda/host.h"
+/* words.c - words of the core as calls through its table (INV-17). They are not exported: the map
+ * of each module. */
+#include "base/lent/words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 static const tsi_module_host *core;
 
-void tsi_cuda_host_set(const tsi_module_host *host)
+void tsi_lent_set(const tsi_module_host *host)
 {
     core = host;
 }
@@ -56,6 +57,7 @@ void tsi_free(void *memory)
 
 void tsi_assert_failed(const char *condition, const char *file, int line)
 {
-    (void)fprintf(stderr, "tessera: %s:%d: %s does not hold\n", file, line, condition);
+    (void)fprintf(stderr, "tessera: %s:%d: broken invariant: %s; please report it\n", file, line,
+                  condition);
     abort();
 }

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* program.h - the body of the public value (tessera/program.h): a step (plan/step.h). */
+#ifndef TSI_PLAN_PROGRAM_H
+#define TSI_PLAN_PROGRAM_H
+
+#include "plan/step.h"
+#include "tessera/program.h"
+
+struct ts_program {
+    tsi_step *step; /* owned */
+};
+
+/* On failure the step goes. */
+ts_status tsi_program_make(tsi_step *step /* takes */, ts_program **out);
+
+typedef struct tsi_program_cost { /* what a simulation needs, from public options */
+    tsi_step_cost cost;
+    tsi_links links;
+} tsi_program_cost;
+/* cost.links points into *out: it is not moved afterwards. */
+ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_program_cost *out);
+void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, ts_program_times *out);
+
+#endif

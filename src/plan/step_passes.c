@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step_passes.c - new orders of a list: each is a list schedule over the ties (step_reorder.h).
+ *
+ * At every place the ready action with the least key comes next; a pass is a way to give keys.
+ * Ready is what has everything before it that it is tied to, so no pass can break a tie. */
+#include <float.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "plan/step_reorder.h"
+
+typedef struct order {
+    const tsi_pass_job *job;
+    tsi_step_list *list;
+    tsi_ties ties;
+    int32_t count;
+    int32_t *left;        /* ties before it that are not done */
+    int32_t *after_first; /* the other way round: who is tied behind it */
+    int32_t *after;
+    double *key;  /* the least ready one goes first; equal: as they stood */
+    int32_t *out; /* the new order */
+    int32_t *heap;
+    int32_t heap_count;
+} order;
+
+/* ---- a heap of what is ready ----------------------------------------------------------------- */
+
+static bool goes_first(const order *o, int32_t a, int32_t b)
+{
+    return o->key[a] < o->key[b] || (o->key[a] == o->key[b] && a < b);
+}
+
+static void heap_push(order *o, int32_t action)
+{
+    int32_t at = o->heap_count++;
+    for (; at > 0 && goes_first(o, action, o->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        o->heap[at] = o->heap[(at - 1) / 2];
+    o->heap[at] = action;
+}
+
+static int32_t heap_pop(order *o)
+{
+    int32_t top = o->heap[0], last = o->heap[--o->heap_count], at = 0;
+    for (;;) {
+        int32_t child = 2 * at + 1;
+        if (child >= o->heap_count) break;
+        if (child + 1 < o->heap_count && goes_first(o, o->heap[child + 1], o->heap[child])) child++;
+        if (!goes_first(o, o->heap[child], last)) break;
+        o->heap[at] = o->heap[child];
+        at = child;
+    }
+    o->heap[at] = last;
+    return top;
+}
+
+static ts_status order_begin(order *o, const tsi_pass_job *job)
+{
+    *o = (order){ .job = job, .list = &job->step->list[job->rank] };
+    o->count = o->list->action_count;
+    TSI_TRY(tsi_ties_make(o->list, &o->ties));
+    size_t n = (size_t)o->count + 2, ties = (size_t)o->ties.first[o->count] + 1;
+    o->left = tsi_calloc(n, sizeof *o->left);
+    o->after_first = tsi_calloc(n, sizeof *o->after_first);
+    o->after = tsi_calloc(ties, sizeof *o->after);
+    o->key = tsi_calloc(n, sizeof *o->key);
+    o->out = tsi_calloc(n, sizeof *o->out);
+    o->heap = tsi_calloc(n, sizeof *o->heap);
+    if (!o->left || !o->after_first || !o->after || !o->key || !o->out || !o->heap)
+        return tsi_fail_memory("an order", n * 40);
+    int32_t *next = o->after_first + 1;
+    for (int32_t t = 0; t < o->ties.first[o->count]; t++)
+        next[o->ties.before[t]]++;
+    for (int32_t i = 0, sum = 0; i < o->count; i++) {
+        int32_t here = next[i];
+        next[i] = sum;
+        sum += here;
+    }
+    for (int32_t i = 0; i < o->count; i++)
+        for (int32_t t = o->ties.first[i]; t < o->ties.first[i + 1]; t++)
+            o->after[next[o->ties.before[t]]++] = i;
+    return TS_OK;
+}
+
+static void order_release(order *o)
+{
+    tsi_ties_release(&o->ties);
+    tsi_free(o->left);
+    tsi_free(o->after_first);
+    tsi_free(o->after);
+    tsi_free(o->key);
+    tsi_free(o->out);
+    tsi_free(o->heap);
+}
+
+/* Everything by its keys; *moves: how many do not stand where they stood. */
+static ts_status order_run(order *o, int64_t *moves)
+{
+    int32_t done = 0;
+    for (int32_t i = 0; i < o->count; i++) {
+        o->left[i] = o->ties.first[i + 1] - o->ties.first[i];
+        if (o->left[i] == 0) heap_push(o, i);
+    }
+    while (o->heap_count > 0) {
+        int32_t next = heap_pop(o);
+        o->out[done++] = next;
+        for (int32_t t = o->after_first[next]; t < o->after_first[next + 1]; t++)
+            if (--o->left[o->after[t]] == 0) heap_push(o, o->after[t]);
+    }
+    TSI_ASSERT(done == o->count); /* ties go from earlier to later ones, so there is no circle */
+    for (int32_t i = 0; i < o->count; i++)
+        *moves += o->out[i] != i;
+    return tsi_list_permute(o->list, o->out);
+}
+
+typedef void (*key_fn)(order *o);
+
+static ts_status pass_by(const tsi_pass_job *job, key_fn keys, int64_t *moves)
+{
+    order o = { 0 };
+    if (job->rank >= job->step->list_count) return TS_OK;
+    ts_status status = order_begin(&o, job);
+    if (status == TS_OK) keys(&o);
+    if (status == TS_OK) status = order_run(&o, moves);
+    order_release(&o);
+    return status;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static bool begins(const tsi_action *a)
+{
+    return a->queue != 0 && (a->group >= 0 || a->peer >= 0);
+}
+
+/* An action that something urgent is tied behind is as urgent. Ties go forward: one sweep back. */
+static void pull_forward(order *o)
+{
+    for (int32_t i = o->count - 1; i >= 0; i--)
+        for (int32_t t = o->after_first[i]; t < o->after_first[i + 1]; t++)
+            if (o->key[o->after[t]] < o->key[i]) o->key[i] = o->key[o->after[t]];
+}
+
+/* Operations on queues come as soon as they can, with what they need. */
+static void hoist_keys(order *o)
+{
+    for (int32_t i = 0, number = 0; i < o->count; i++)
+        o->key[i] = begins(&o->list->action[i]) ? number++ : (double)o->count;
+    pull_forward(o);
+}
+
+/* Waits, and what only they hold up, come as late as they can. */
+static void sink_keys(order *o)
+{
+    for (int32_t i = 0; i < o->count; i++)
+        o->key[i] = o->list->action[i].kind == TSI_ACTION_WAIT;
+}
+
+/* A gather comes one computation that uses a gathered value earlier than it stood. */
+static void prefetch_keys(order *o)
+{
+    int32_t before = 0, last = 0;
+    for (int32_t i = 0; i < o->count; i++) {
+        const tsi_action *a = &o->list->action[i];
+        bool gathers = begins(a) && a->kind != TSI_ACTION_REDUCE;
+        o->key[i] = gathers ? before : i;
+        if (a->kind != TSI_ACTION_WAIT) continue;
+        before = last;
+        last = i;
+    }
+}
+
+/* What nothing but an update or the end needs fills the time before waits: gradients of weights. */
+static void fill_keys(order *o)
+{
+    for (int32_t i = 0; i < o->count; i++) {
+        const tsi_action *a = &o->list->action[i];
+        bool late = a->kind == TSI_ACTION_WEIGHT_GRADIENT;
+        o->key[i] = a->kind == TSI_ACTION_WAIT ? i + 0.5 * o->count
+                    : late                     ? i + 0.25 * o->count
+                                               : i;
+    }
+}
+
+/* The longest way from here to the end, communication as long as it takes: longest first. */
+static void schedule_keys(order *o)
+{
+    for (int32_t i = o->count - 1; i >= 0; i--) {
+        double behind = 0;
+        for (int32_t t = o->after_first[i]; t < o->after_first[i + 1]; t++)
+            if (-o->key[o->after[t]] > behind) behind = -o->key[o->after[t]];
+        o->key[i] = -(behind + o->job->us[i]);
+    }
+}
+
+ts_status tsi_pass_hoist(const tsi_pass_job *job, int64_t *moves)
+{
+    return pass_by(job, hoist_keys, moves);
+}
+
+ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves)
+{
+    return pass_by(job, sink_keys, moves);
+}
+
+ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
+{
+    return pass_by(job, prefetch_keys, moves);
+}
+
+ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves)
+{
+    return pass_by(job, fill_keys, moves);
+}
+
+ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves)
+{
+    return pass_by(job, schedule_keys, moves);
+}

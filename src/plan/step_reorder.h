@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* step_reorder.h - better orders of a step: passes over a list, and what may not change places.
+ *
+ * Two actions of a rank keep their order if
+ *   one changes what the other touches          data, and memory that is made or freed
+ *   one waits for what the other began          a wait stays behind what it waits for, and before
+ *                                               whoever relies on it
+ *   both communicate                            all of a rank's operations keep one order, so that
+ *                                               every rank keeps the same
+ * A new order that keeps these gives the same results: nothing else ties two actions. It is proved
+ * and simulated all the same, and taken only if it is no slower and needs no more memory than is
+ * allowed.
+ *
+ * INV: a pass moves, joins or cuts actions and changes nothing else of them. */
+#ifndef TSI_PLAN_STEP_REORDER_H
+#define TSI_PLAN_STEP_REORDER_H
+
+#include "plan/step.h"
+
+typedef struct tsi_ties { /* of one list */
+    int32_t count;
+    int32_t *first; /* [count + 1]: those before action i are before[first[i]] .. */
+    int32_t *before;
+} tsi_ties;
+
+/* Of the list as it stands. */
+ts_status tsi_ties_make(const tsi_step_list *list, tsi_ties *out);
+void tsi_ties_release(tsi_ties *ties);
+
+/* One pass over the list of one rank; *moves counts what was changed. `us` has the time of each
+ * action, from the latest simulation. */
+typedef struct tsi_pass_job {
+    tsi_step *step;
+    int64_t rank;
+    const double *us;
+} tsi_pass_job;
+ts_status tsi_pass_hoist(const tsi_pass_job *job, int64_t *moves);
+ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves);
+ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves);
+ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves);
+ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves);
+/* Of all ranks at once: members of a group join or cut the same operations. */
+ts_status tsi_pass_bucket(tsi_step *step, int64_t bucket_bytes, int64_t *moves);
+
+/* The actions in the order of `order`. */
+ts_status tsi_list_permute(tsi_step_list *list, const int32_t *order);
+
+#endif

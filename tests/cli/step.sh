@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `tessera step`: a configuration recorded without data, checked, drawn, reordered; edited texts refused.
+. "$(dirname "$0")/../meta/lib.sh"
+tessera=$build/bin/tessera
+[ -x "$tessera" ] || skip_all "the program was not built"
+
+step() { "$tessera" step "$@"; }
+
+cat > "$work/tiny.ini" << 'INI'
+[model]
+vocab = 64
+hidden = 32
+layers = 2
+heads = 4
+kv_heads = 2
+[data]
+context = 16
+[train]
+batch = 8
+[parallel]
+mesh = fsdp=2, tp=2
+INI
+
+# ---- recorded and looked at --------------------------------------------------------------------------------
+succeeds "a step is recorded" step record "$work/tiny.ini" --out "$work/a.txt"
+succeeds "and with a list for every rank" step record "$work/tiny.ini" --apart --out "$work/b.txt"
+succeeds "nothing is wrong with it" step check "$work/a.txt"
+succeeds "nor with the other" step check "$work/b.txt"
+refuses "a cap of memory" "more than the cap" step check "$work/a.txt" --memory 64K
+succeeds "on uneven ranks too" step record "$work/tiny.ini" --mesh "fsdp=3" --out "$work/c.txt"
+succeeds "which are three kinds" step check "$work/c.txt"
+succeeds "on two that differ" step record "$work/tiny.ini" --mesh "pp=2" --out "$work/d.txt"
+succeeds "which are two kinds" step check "$work/d.txt"
+succeeds "with stages" step record "$work/tiny.ini" --mesh "pp=2, fsdp=2" --out "$work/p.txt"
+succeeds "that meet" step check "$work/p.txt"
+sed 's/^\[model\]/&\nfamily = mixtral\nexperts = 4\nexperts_per_token = 2/' "$work/tiny.ini" > "$work/experts.ini"
+succeeds "experts on some ranks" step record "$work/experts.ini" --set parallel.ep=2 --out "$work/e.txt"
+succeeds "whose rooms are known" step check "$work/e.txt"
+succeeds "many ranks" \
+    step record "$work/tiny.ini" --mesh "replicate=1024, tp=4" --set train.batch=8192 --out "$work/w.txt"
+succeeds "are checked as one" step check "$work/w.txt"
+succeeds "a summary" step show "$work/a.txt" --json
+succeeds "a drawing" step draw "$work/a.txt" --svg "$work/a.svg"
+succeeds "in the terminal" step draw "$work/p.txt"
+succeeds "the drawing has an end" grep -q "</svg>" "$work/a.svg"
+
+# ---- compared and reordered --------------------------------------------------------------------------------
+succeeds "equal to itself" step diff "$work/a.txt" "$work/a.txt"
+refuses "another model's" "and" step diff "$work/a.txt" "$work/c.txt"
+succeeds "reordered" step reorder "$work/b.txt" --tries 20 --out "$work/r.txt"
+succeeds "still right" step check "$work/r.txt"
+refuses "a pass that is none" "has an unknown one" step reorder "$work/b.txt" --passes hoist,split
+step reorder "$work/w.txt" --tries 1 --out "$work/one.txt" > "$work/said.txt"
+succeeds "one rank of each kind is written" grep -q "of 4096 ranks, a rank of each kind" "$work/said.txt"
+step reorder "$work/w.txt" --tries 1 --out "$work/one.txt" --json > "$work/said.txt"
+succeeds "in JSON too" grep -q "written_ranks" "$work/said.txt"
+step show "$work/a.txt" --text > "$work/same.txt"
+succeeds "printed as it is read" cmp "$work/a.txt" "$work/same.txt"
+
+# ---- edited by hand ----------------------------------------------------------------------------------------
+printf 'step 1\nranks 2\n' > "$work/circle.txt"
+printf 'rank 0\nsend a to=1\nreceive b from=1\nrank 1\nsend b to=0\nreceive a from=0\n' >> "$work/circle.txt"
+succeeds "buffered sends" step check "$work/circle.txt"
+refuses "a circle of sends that meet" "deadlock: " step check "$work/circle.txt" --meeting
+refuses "and it cannot be drawn" "deadlock" step draw "$work/circle.txt" --meeting
+sed 's/^wait reads=move.*//' "$work/b.txt" > "$work/nowait.txt"
+refuses "waits that are gone" "race: " step check "$work/nowait.txt"
+sed 's/^operator/opperator/' "$work/a.txt" > "$work/word.txt"
+refuses "a word that is none" "did you mean 'operator'" step check "$work/word.txt"
+refuses "a file that is none" "cannot be opened" step check "$work/none.txt"
+refuses "a subject that is none" "did you mean check" step chekc "$work/a.txt"
+finish

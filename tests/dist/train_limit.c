@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans that need more than a rank may have are refused before there is storage, and the setting
+ * that the sentence names does. */
+#include "dist/train_util.h"
+
+static const char deep[] = "[model]\nlayers = 6\n[data]\ncontext = 64\n[train]\nbatch = 8\n";
+
+/* What a step needs on a mesh, with more settings. */
+static int64_t planned(test *t, const char *more)
+{
+    ts_train_config *config;
+    ts_train_cost cost;
+    TEST_OK(t, ts_train_config_create(&config));
+    TEST_OK(t, ts_train_config_parse(config, "small", small));
+    TEST_OK(t, ts_train_config_parse(config, "deep", deep));
+    TEST_OK(t, ts_train_config_parse(config, "more", more));
+    TEST_OK(t, ts_train_forecast(config, &cost));
+    ts_train_config_destroy(config);
+    return cost.memory.peak;
+}
+
+/* "with parallel.mesh=fsdp=2 and train.accumulate=2 it needs" as lines of a configuration. */
+static void take_settings(const char *sentence, char *out, size_t size)
+{
+    const char *at = strstr(sentence, "; with "), *end = at ? strstr(at, " it needs ") : NULL;
+    out[0] = '\0';
+    for (at = at ? at + 7 : NULL; at && end && at < end;) {
+        const char *dot = strchr(at, '.'), *next = strstr(at, " and ");
+        if (!next || next > end) next = end;
+        snprintf(out + strlen(out), size - strlen(out), "[%.*s]\n%.*s\n", (int)(dot - at), at,
+                 (int)(next - dot - 1), dot + 1);
+        at = next + 5;
+    }
+}
+
+static void refused_then_taken(test *t, const char *mesh, int64_t ranks, double share)
+{
+    folder f = make_folder(t);
+    char text[512], settings[256];
+    snprintf(text, sizeof text, "[parallel]\nmesh = %s\n", mesh);
+    int64_t limit = (int64_t)(share * (double)planned(t, text));
+    snprintf(text, sizeof text, "%s[parallel]\nmesh = %s\n[train]\nmemory = %lld\n", deep, mesh,
+             (long long)limit);
+    outcome o = { 0 }, again = { 0 };
+    TEST_STATUS(t, train(t, &f, "run", text, ranks, &o), TS_ERR_MEMORY);
+    TEST_SAYS(t, o.error, "train.memory: a step needs ");
+    TEST_SAYS(t, o.error, " are allowed; with ");
+    take_settings(o.error, settings, sizeof settings);
+    snprintf(text + strlen(text), sizeof text - strlen(text), "%s", settings);
+    TEST_OK(t, train(t, &f, "run", text, ranks, &again));
+    remove_folder(&f);
+}
+
+TS_TEST(what_is_named_fits)
+{
+    refused_then_taken(t, "dp=1", 1, 0.8);
+    refused_then_taken(t, "dp=2", 2, 0.45);
+    refused_then_taken(t, "pp=2, fsdp=2", 4, 0.7);
+}
+
+TS_TEST(nothing_fits)
+{
+    folder f = make_folder(t);
+    outcome o = { 0 };
+    TEST_STATUS(t, train(t, &f, "run", "[train]\nmemory = 1KiB\n", 1, &o), TS_ERR_MEMORY);
+    TEST_SAYS(t, o.error, "no other setting that was tried fits, the least needs ");
+    TEST_OK(t, train(t, &f, "run", "[train]\nmemory = none\nsteps = 1\n", 1, &o));
+    remove_folder(&f);
+}
+
+/* Of a plan alone more ranks are thought of, too. */
+TS_TEST(more_ranks_are_named)
+{
+    ts_train_config *config;
+    ts_train_cost cost;
+    TEST_OK(t, ts_train_config_create(&config));
+    TEST_OK(t, ts_train_config_parse(config, "plan",
+                                     "[model]\nhidden = 256\nlayers = 16\nvocab = 300\n[data]\n"
+                                     "context = 16\n[train]\nbatch = 2\n[parallel]\n"
+                                     "mesh = fsdp=2\n"));
+    TEST_OK(t, ts_train_forecast(config, &cost));
+    TEST_OK(t, ts_train_limit(config, &cost)); /* auto is for those who train */
+    char set[64];
+    snprintf(set, sizeof set, "train.memory=%lld", (long long)(cost.memory.peak / 2));
+    TEST_OK(t, ts_train_config_set(config, set));
+    TEST_STATUS(t, ts_train_limit(config, &cost), TS_ERR_MEMORY);
+    TEST_SAYS(t, ts_last_error(), "with parallel.mesh=fsdp=");
+    ts_train_config_destroy(config);
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The nccl engine over threads, with the stub of its library on the `queue` device: every fault
+ * ends on every rank, within the deadline, in words that name the operation; and ranks that recover
+ * go on. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "device/device.h"
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+enum { RANKS_MAX = 8, COUNT = 20000, SOON_MS = 400, LATE_S = 20 };
+
+typedef struct note {
+    ts_status status;
+    char text[1100];
+} note;
+
+typedef ts_status (*scene_fn)(ts_rank *me, ts_group *group, int64_t index);
+
+typedef struct stage {
+    scene_fn scene;
+    int64_t timeout_ms;
+    note note[RANKS_MAX];
+    ts_status verdict;
+    char error[2048];
+    double seconds;
+} stage;
+
+static ts_status play(ts_rank *me, void *argument)
+{
+    stage *s = argument;
+    int64_t index = ts_rank_index(me), ranks[RANKS_MAX];
+    for (int64_t i = 0; i < ts_rank_count(me); i++)
+        ranks[i] = i;
+    ts_group *group =
+        ts_group_create(me, ranks, ts_rank_count(me),
+                        TS_OPTIONS(ts_group_options, .name = "crew", .timeout_ms = s->timeout_ms));
+    note *out = &s->note[index];
+    out->status = s->scene(me, group, index);
+    const ts_error *error = ts_rank_error(me);
+    (void)snprintf(out->text, sizeof out->text, "%s", error ? error->text : "");
+    return out->status;
+}
+
+/* fault: what the stub does wrong ("stall 1 2"), or NULL. */
+static void perform(stage *s, int64_t ranks, scene_fn scene, int64_t timeout_ms, const char *fault)
+{
+    *s = (stage){ .scene = scene, .timeout_ms = timeout_ms };
+    setenv("TESSERA_NCCL", TS_BINARY_DIR "/tests/modules/libnccl_stub.so", 0);
+    if (fault) setenv("TESSERA_STUB_FAULT", fault, 1);
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "nccl";
+    options.device = "queue";
+    options.rank_count = ranks;
+    options.timeout_ms = 20000;
+    int64_t begin = tsi_clock_ns();
+    s->verdict = ts_launch_with(&options, play, s, s->error, sizeof s->error);
+    s->seconds = (double)(tsi_clock_ns() - begin) * 1e-9;
+}
+
+/* All ranks ended with the status, in time; the one named (and some other) says the words. */
+static void check_all(test *t, const stage *s, int64_t ranks, const char *words)
+{
+    bool said = false;
+    for (int64_t i = 0; i < ranks; i++) {
+        TEST_SAY(t, s->note[i].status == TS_ERR_PEER, "rank %d: %s: %s", (int)i,
+                 ts_status_name(s->note[i].status), s->note[i].text);
+        said = said || strstr(s->note[i].text, words);
+    }
+    TEST_SAY(t, said, "nobody says \"%s\": %s", words, s->note[0].text);
+    TEST_SAY(t, s->seconds < LATE_S, "it took %.1f s", s->seconds);
+}
+
+/* ---- arrays of a device ---------------------------------------------------------------------- */
+
+typedef struct array {
+    ts_array array;
+    const tsi_device *device;
+    size_t bytes;
+} array;
+
+static array array_make(ts_rank *me, int64_t count, float value)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(me);
+    array a = { .device = mine->device, .bytes = (size_t)count * sizeof(float) };
+    a.array = (ts_array){ .struct_size = sizeof(ts_array),
+                          .device = mine->device->dlpack_type,
+                          .meta = { .shape = TS_SHAPE(count), .dtype = TS_DTYPE_F32 } };
+    if (a.device->buffer_alloc(a.device, a.bytes, &a.array.data) != TS_OK) abort();
+    float *host = malloc(a.bytes);
+    if (!host) abort();
+    for (int64_t i = 0; i < count; i++)
+        host[i] = value;
+    (void)a.device->copy_in(a.device, a.array.data, host, a.bytes, NULL);
+    free(host);
+    return a;
+}
+
+static float array_last(const array *a)
+{
+    float value = 0;
+    (void)a->device->copy_out(a->device, &value,
+                              (const char *)a->array.data + a->bytes - sizeof value, sizeof value,
+                              NULL);
+    return value;
+}
+
+static void array_free(array *a)
+{
+    a->device->buffer_free(a->device, a->array.data, a->bytes);
+}
+
+/* all_reduce of `count` copies of `value`; the last element in *result. */
+static ts_status sum_of(ts_rank *me, ts_group *group, int64_t count, float value, float *result)
+{
+    array a = array_make(me, count, value);
+    ts_status status = ts_group_all_reduce(group, &a.array, &a.array, TS_REDUCE_SUM, NULL);
+    if (result) *result = array_last(&a);
+    array_free(&a);
+    return status;
+}
+
+static ts_status three_sums(ts_rank *me, ts_group *group, int64_t index)
+{
+    (void)index;
+    ts_status status = TS_OK;
+    for (int i = 0; i < 3 && status == TS_OK; i++)
+        status = sum_of(me, group, COUNT, 1, NULL);
+    return status;
+}
+
+/* ---- members that disagree ------------------------------------------------------------------- */
+
+static ts_status other_count(ts_rank *me, ts_group *group, int64_t index)
+{
+    if (sum_of(me, group, COUNT, 1, NULL) != TS_OK) return ts_rank_status(me);
+    return sum_of(me, group, index == 1 ? COUNT + 1 : COUNT, 1, NULL);
+}
+
+static ts_status other_memory(ts_rank *me, ts_group *group, int64_t index)
+{
+    float host[4] = { 0 };
+    ts_array here = { .struct_size = sizeof here,
+                      .data = host,
+                      .meta = { .shape = TS_SHAPE(4), .dtype = TS_DTYPE_F32 } };
+    if (index == 1) return ts_group_all_reduce(group, &here, &here, TS_REDUCE_SUM, NULL);
+    return sum_of(me, group, 4, 1, NULL);
+}
+
+static ts_status other_parts(ts_rank *me, ts_group *group, int64_t index)
+{
+    int64_t next = (index + 1) % 3, before = (index + 2) % 3;
+    array a = array_make(me, 16, 1);
+    ts_part send = {
+        .peer = next, .data = a.array.data, .ndim = 1, .extent = { 5 }, .stride = { 1 }
+    };
+    ts_part recv = { .peer = before,
+                     .data = (char *)a.array.data + 32,
+                     .ndim = 1,
+                     .extent = { index == 0 ? 6 : 5 },
+                     .stride = { 1 } };
+    ts_exchange exchange = { .struct_size = sizeof exchange,
+                             .dtype = TS_DTYPE_F32,
+                             .device = a.array.device,
+                             .send = &send,
+                             .send_count = 1,
+                             .recv = &recv,
+                             .recv_count = 1 };
+    ts_status status = ts_group_exchange(group, &exchange, NULL);
+    array_free(&a);
+    return status;
+}
+
+TS_TEST(nccl_mismatch_names_both_sides)
+{
+    static stage s;
+    perform(&s, 3, other_count, 5000, NULL);
+    check_all(t, &s, 3, "counts differ");
+    TEST_SAYS(t, s.note[0].text, "rank 1");
+    perform(&s, 3, other_memory, 5000, NULL);
+    check_all(t, &s, 3, "ranks disagree");
+    perform(&s, 3, other_parts, 5000, NULL);
+    check_all(t, &s, 3, "rank 2 sends 5 elements to rank 0 in exchange, which expects 6");
+}
+
+/* ---- members that do not come ---------------------------------------------------------------- */
+
+static ts_status early_return(ts_rank *me, ts_group *group, int64_t index)
+{
+    if (sum_of(me, group, COUNT, 1, NULL) != TS_OK) return ts_rank_status(me);
+    return index == 1 ? TS_OK : sum_of(me, group, COUNT, 1, NULL);
+}
+
+static ts_status sleeps(ts_rank *me, ts_group *group, int64_t index)
+{
+    if (sum_of(me, group, COUNT, 1, NULL) != TS_OK) return ts_rank_status(me);
+    if (index == 1) (void)nanosleep(&(struct timespec){ .tv_sec = 2 }, NULL);
+    return sum_of(me, group, COUNT, 1, NULL);
+}
+
+TS_TEST(nccl_absent_members_are_named)
+{
+    static stage s;
+    perform(&s, 3, early_return, 10000, NULL);
+    TEST_STATUS(t, s.note[0].status, TS_ERR_PEER);
+    TEST_STATUS(t, s.note[1].status, TS_OK);
+    TEST_SAYS(t, s.note[2].text, "rank 1");
+    TEST_SAY(t, s.seconds < 5, "it took %.1f s", s.seconds);
+    perform(&s, 3, sleeps, SOON_MS, NULL);
+    check_all(t, &s, 3, "rank 1");
+}
+
+/* ---- the library fails ----------------------------------------------------------------------- */
+
+TS_TEST(nccl_async_error_reaches_all)
+{
+    static stage s;
+    perform(&s, 3, three_sums, 10000, "async 1 2");
+    check_all(t, &s, 3, "NCCL: unhandled system error (stub)");
+    TEST_SAYS(t, s.note[0].text, "rank 1 failed");
+    TEST_SAYS(t, s.note[0].text, "all_reduce(sum)");
+}
+
+TS_TEST(nccl_stall_ends_by_the_deadline)
+{
+    static stage s;
+    perform(&s, 3, three_sums, SOON_MS, "stall 1 2");
+    check_all(t, &s, 3, "all members came, but NCCL did not finish within 400 ms");
+}
+
+TS_TEST(nccl_joining_fails)
+{
+    static stage s;
+    perform(&s, 3, three_sums, 10000, "join 2");
+    check_all(t, &s, 3, "NCCL: unhandled system error");
+    perform(&s, 3, three_sums, SOON_MS, "hang 2");
+    check_all(t, &s, 3, "NCCL did not make its communicator within 400 ms");
+}
+
+TS_TEST(nccl_missing_library_is_named)
+{
+    static stage s;
+    setenv("TESSERA_NCCL", "/nowhere/libnccl.so.2", 1);
+    perform(&s, 2, three_sums, 1000, NULL);
+    TEST_STATUS(t, s.verdict, TS_ERR_MISSING);
+    TEST_SAYS(t, s.error, "/nowhere/libnccl.so.2 does not load");
+    unsetenv("TESSERA_NCCL"); /* tests may share a process */
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+/* The stub's fault comes once. */
+static ts_status recovers(ts_rank *me, ts_group *group, int64_t index)
+{
+    float sum = 0;
+    ts_status status = three_sums(me, group, index);
+    if (status == TS_OK) return ts_rank_fail(me, TS_ERR_STATE, "no error came");
+    if (ts_rank_recover(me) != TS_OK) return ts_rank_status(me);
+    for (int i = 0; i < 3; i++) {
+        status = sum_of(me, group, COUNT, 2, &sum);
+        if (status != TS_OK) return status;
+        if (sum != 6) return ts_rank_fail(me, TS_ERR_STATE, "the sum is not 6");
+    }
+    return TS_OK;
+}
+
+TS_TEST(nccl_recover_makes_new_communicators)
+{
+    static stage s;
+    static const char *const faults[] = { "async 1 2", "stall 1 2", "join 1" };
+    for (size_t i = 0; i < 3; i++) {
+        perform(&s, 3, recovers, 1000, faults[i]);
+        for (int r = 0; r < 3; r++)
+            TEST_SAY(t, s.note[r].status == TS_OK, "%s, rank %d: %s", faults[i], r, s.note[r].text);
+    }
+}
+
+/* Ranks issue operations of two channels, and messages, in opposite orders. */
+static ts_status crossing(ts_rank *me, ts_group *group, int64_t index)
+{
+    array a[4];
+    ts_work *work[4] = { NULL };
+    for (int i = 0; i < 4; i++)
+        a[i] = array_make(me, COUNT, (float)i);
+    for (int i = 0; i < 2; i++) {
+        int channel = (int)(index + i) % 2;
+        ts_group_all_reduce(
+            group, &a[channel].array, &a[channel].array, TS_REDUCE_SUM,
+            TS_OPTIONS(ts_comm_options, .channel = channel, .work = &work[channel]));
+    }
+    ts_group_send(group, &a[2].array, 1 - index, TS_OPTIONS(ts_comm_options, .work = &work[2]));
+    ts_group_recv(group, &a[3].array, 1 - index, TS_OPTIONS(ts_comm_options, .work = &work[3]));
+    for (int i = 3; i >= 0; i--)
+        ts_work_wait(work[i]);
+    if (array_last(&a[1]) != 2 || array_last(&a[3]) != 2)
+        ts_rank_fail(me, TS_ERR_STATE, "wrong values");
+    for (int i = 0; i < 4; i++)
+        array_free(&a[i]);
+    return ts_rank_status(me);
+}
+
+TS_TEST(nccl_channels_and_messages_cross)
+{
+    static stage s;
+    perform(&s, 2, crossing, 10000, NULL);
+    for (int r = 0; r < 2; r++)
+        TEST_SAY(t, s.note[r].status == TS_OK, "rank %d: %s", r, s.note[r].text);
+}
+
+/* ((1 + 1e8) - 1e8) is 0 in the group's order, ((-1e8 + 1e8) + 1) is 1 in the stub's. */
+static ts_status in_order(ts_rank *me, ts_group *group, int64_t index)
+{
+    static const float value[3] = { 1, 1e8f, -1e8f };
+    const char *way = getenv("TESSERA_REDUCE");
+    float sum = -1, want = way && strcmp(way, "native") == 0 ? 1 : 0;
+    ts_status status = sum_of(me, group, COUNT, value[index], &sum);
+    if (status == TS_OK && sum != want) return ts_rank_fail(me, TS_ERR_STATE, "another order");
+    return status;
+}
+
+TS_TEST(nccl_reduces_in_the_groups_order_unless_told)
+{
+    static stage s;
+    for (int native = 0; native < 2; native++) {
+        if (native) setenv("TESSERA_REDUCE", "native", 1);
+        perform(&s, 3, in_order, 10000, NULL);
+        for (int r = 0; r < 3; r++)
+            TEST_SAY(t, s.note[r].status == TS_OK, "native %d, rank %d: %s", native, r,
+                     s.note[r].text);
+    }
+}

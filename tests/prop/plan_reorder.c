@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan_reorder.c - random legal programs: nothing is found wrong with them, and reordered they give
+ * the same integers, hold no more than the cap and take no longer.
+ *
+ * The interpreter runs a program in the order of its lists. An operation of a queue is posted with
+ * what it reads; its result is there once all members have posted theirs, and whoever touches it
+ * before stops until then. */
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "plan/program.h"
+#include "plan/step_wide.h"
+
+/* ---- random programs ------------------------------------------------------------------------- */
+
+enum { ALIVE_MAX = 64, RANKS_MAX = 4, QUEUES = 2 };
+
+typedef struct alive { /* a value that all ranks have */
+    char name[32];
+    bool held, pending, read_async;
+} alive;
+
+typedef struct maker {
+    test *t;
+    tsi_text list; /* the actions, alike on all ranks */
+    tsi_text values;
+    alive value[ALIVE_MAX];
+    int count, made, names;
+} maker;
+
+static int add_value(maker *m, const char *life, bool held)
+{
+    alive *v = &m->value[m->count];
+    *v = (alive){ .held = held };
+    (void)snprintf(v->name, sizeof v->name, "v%d", m->made++);
+    tsi_text_printf(&m->values, "%s %s %d activation\n", life, v->name,
+                    (int)(8 + 8 * test_random_below(m->t, 64)));
+    return m->count++;
+}
+
+/* A value that is there and may be read; -1: none. */
+static int any_ready(maker *m)
+{
+    for (int tries = 0; tries < 20 && m->count > 0; tries++) {
+        int i = (int)test_random_below(m->t, m->count);
+        if (!m->value[i].pending) return i;
+    }
+    return -1;
+}
+
+static void compute(maker *m)
+{
+    int a = any_ready(m), b = any_ready(m);
+    if (a < 0 || m->count == ALIVE_MAX) return;
+    char reads[80];
+    (void)snprintf(reads, sizeof reads, a == b ? "%s" : "%s,%s", m->value[a].name,
+                   m->value[b].name);
+    bool writes =
+        m->value[b].held && a != b && !m->value[b].read_async && test_random_below(m->t, 3) == 0;
+    const char *kind = test_random_below(m->t, 4) == 0 ? "weight_gradient" : "operator";
+    if (writes)
+        tsi_text_printf(&m->list, "operator c%d reads=%s writes=%s us=%d\n", m->names++,
+                        m->value[a].name, m->value[b].name, (int)test_random_below(m->t, 30));
+    else {
+        int made = add_value(m, "value", false);
+        tsi_text_printf(&m->list, "%s c%d reads=%s makes=%s us=%d\n", kind, m->names++, reads,
+                        m->value[made].name, (int)test_random_below(m->t, 30));
+    }
+}
+
+static void collective(maker *m)
+{
+    static const char *const kind[] = { "gather", "reduce", "all_reduce" };
+    static const char *const group[] = { "all", "all", "half" };
+    int a = any_ready(m);
+    if (a < 0 || m->count == ALIVE_MAX) return;
+    int made = add_value(m, "value", false);
+    bool later = test_random_below(m->t, 4) > 0;
+    m->value[made].pending = later;
+    m->value[a].read_async = m->value[a].read_async || later;
+    tsi_text_printf(&m->list, "%s g%d over=%s%s bytes=%d reads=%s makes=%s\n",
+                    kind[test_random_below(m->t, 3)], m->names++, group[test_random_below(m->t, 3)],
+                    later ? " queue=comm" : "", (int)(1 + test_random_below(m->t, 20000)),
+                    m->value[a].name, m->value[made].name);
+}
+
+/* Everything on the queue has ended once the value has that was begun last; here: one by one. */
+static void wait_one(maker *m)
+{
+    for (int i = 0; i < m->count; i++) {
+        if (!m->value[i].pending || test_random_below(m->t, 2)) continue;
+        tsi_text_printf(&m->list, "wait reads=%s\n", m->value[i].name);
+        m->value[i].pending = false;
+        return;
+    }
+}
+
+static void wait_all(maker *m)
+{
+    tsi_text_add(&m->list, "wait\n");
+    for (int i = 0; i < m->count; i++)
+        m->value[i].pending = m->value[i].read_async = false;
+}
+
+static void release(maker *m)
+{
+    int i = m->count > 0 ? (int)test_random_below(m->t, m->count) : -1;
+    if (i < 0 || m->value[i].held || m->value[i].pending || m->value[i].read_async) return;
+    tsi_text_printf(&m->list, "release frees=%s\n", m->value[i].name);
+    m->value[i] = m->value[--m->count];
+}
+
+static char *random_program(test *t, int ranks)
+{
+    maker m = { .t = t };
+    int count = 10 + (int)test_random_below(t, 50);
+    for (int i = 0; i < 3; i++)
+        (void)add_value(&m, "holds", true);
+    for (int i = 0; i < count; i++) {
+        int64_t what = test_random_below(t, 12);
+        if (what < 5)
+            compute(&m);
+        else if (what < 8)
+            collective(&m);
+        else if (what < 10)
+            wait_one(&m);
+        else if (what < 11)
+            release(&m);
+        else if (test_random_below(t, 3) == 0)
+            wait_all(&m);
+    }
+    wait_all(&m);
+    while (m.count > 3) {
+        tsi_text_printf(&m.list, "release frees=%s\n", m.value[m.count - 1].name);
+        m.count--;
+    }
+    tsi_text text = { 0 };
+    tsi_text_printf(&text, "step 1\nranks %d\nqueue comm\ngroup all 0..%d\n", ranks, ranks - 1);
+    for (int r = 0; r < ranks; r++)
+        if (r % 2 == 0) tsi_text_printf(&text, "group half%d %d,%d\n", r, r, r + 1);
+    for (int r = 0; r < ranks; r++) {
+        tsi_text_printf(&text, "rank %d\n%s", r, m.values.data);
+        for (const char *at = m.list.data; *at;) { /* "half" is the rank's own */
+            const char *end = strchr(at, '\n') + 1, *half = strstr(at, "over=half");
+            if (half && half < end) {
+                tsi_text_add_n(&text, at, (size_t)(half + 9 - at));
+                tsi_text_printf(&text, "%d", r / 2 * 2);
+                at = half + 9;
+            }
+            tsi_text_add_n(&text, at, (size_t)(end - at));
+            at = end;
+        }
+    }
+    tsi_text_release(&m.list);
+    tsi_text_release(&m.values);
+    return tsi_text_take(&text);
+}
+
+/* ---- the interpreter ------------------------------------------------------------------------- */
+
+enum { VALUES_MAX = 256, POSTS_MAX = 256, JOINED_MAX = 16 };
+
+typedef struct post { /* the n-th operation of a group */
+    int32_t group, nth, posted;
+    uint64_t in[RANKS_MAX][JOINED_MAX];
+    int32_t out[RANKS_MAX][JOINED_MAX]; /* values, or -1 */
+    int32_t kind, count;
+} post;
+
+typedef struct run {
+    const tsi_step *step;
+    uint64_t value[RANKS_MAX][VALUES_MAX];
+    bool there[RANKS_MAX][VALUES_MAX];
+    int32_t at[RANKS_MAX], nth[RANKS_MAX][8];
+    post posts[POSTS_MAX];
+    int32_t post_count;
+} run;
+
+static void finish(run *r, const post *p)
+{
+    const tsi_step_group *group = &r->step->group[p->group];
+    for (int32_t i = 0; i < p->count; i++) {
+        uint64_t sum = 0, order = 7;
+        for (int32_t g = 0; g < group->count; g++) {
+            sum += p->in[group->member[g]][i];
+            order = tsi_hash_mix(order, p->in[group->member[g]][i]);
+        }
+        for (int32_t g = 0; g < group->count; g++) {
+            int32_t rank = group->member[g], out = p->out[rank][i];
+            if (out < 0) continue;
+            r->value[rank][out] = p->kind == TSI_ACTION_GATHER ? order
+                                  : p->kind == TSI_ACTION_ALL_REDUCE
+                                      ? sum
+                                      : tsi_hash_mix(sum, (uint64_t)g);
+            r->there[rank][out] = true;
+        }
+    }
+}
+
+static post *post_of(run *r, int32_t group, int32_t nth, int32_t kind)
+{
+    for (int32_t i = 0; i < r->post_count; i++)
+        if (r->posts[i].group == group && r->posts[i].nth == nth) return &r->posts[i];
+    post *p = &r->posts[r->post_count++];
+    *p = (post){ .group = group, .nth = nth, .kind = kind };
+    return p;
+}
+
+static bool inputs_there(const run *r, int32_t rank, const tsi_action *a)
+{
+    const tsi_step_list *list = &r->step->list[rank];
+    const tsi_touch *touch = tsi_step_touches(list, a);
+    for (int32_t i = 0; i < a->touch_count; i++)
+        if (touch[i].how != TSI_MAKES && !r->there[rank][touch[i].value]) return false;
+    return true;
+}
+
+static void communicate(run *r, int32_t rank, const tsi_action *a)
+{
+    const tsi_step_list *list = &r->step->list[rank];
+    const tsi_touch *touch = tsi_step_touches(list, a);
+    post *p = post_of(r, a->group, r->nth[rank][a->group]++, a->kind);
+    int32_t ins = 0, outs = 0;
+    memset(p->out[rank], 0xff, sizeof p->out[rank]); /* -1 */
+    for (int32_t i = 0; i < a->touch_count; i++) {
+        if (touch[i].how == TSI_READS) p->in[rank][ins++] = r->value[rank][touch[i].value];
+        if (touch[i].how == TSI_MAKES) p->out[rank][outs++] = touch[i].value;
+    }
+    p->count = ins > outs ? ins : outs;
+    if (++p->posted == r->step->group[a->group].count) finish(r, p);
+}
+
+static void calculate(run *r, int32_t rank, const tsi_action *a)
+{
+    const tsi_step_list *list = &r->step->list[rank];
+    const tsi_touch *touch = tsi_step_touches(list, a);
+    uint64_t result = tsi_hash_text(3, a->what ? a->what : "");
+    for (int32_t i = 0; i < a->touch_count; i++)
+        if (touch[i].how == TSI_READS || touch[i].how == TSI_WRITES)
+            result = tsi_hash_mix(result, r->value[rank][touch[i].value]);
+    for (int32_t i = 0; i < a->touch_count; i++) {
+        bool changes = touch[i].how == TSI_WRITES || touch[i].how == TSI_MAKES;
+        if (changes) r->value[rank][touch[i].value] = result;
+        if (changes) r->there[rank][touch[i].value] = true;
+        if (touch[i].how == TSI_FREES) r->there[rank][touch[i].value] = false;
+    }
+}
+
+/* One more action of the rank; false: it must stop, or is done. */
+static bool go_on(run *r, int32_t rank)
+{
+    const tsi_step_list *list = &r->step->list[rank];
+    if (r->at[rank] == list->action_count) return false;
+    const tsi_action *a = &list->action[r->at[rank]];
+    bool marks = a->kind == TSI_ACTION_WAIT || a->kind == TSI_ACTION_RELEASE;
+    if (!inputs_there(r, rank, a)) return false;
+    if (a->group >= 0)
+        communicate(r, rank, a);
+    else if (!marks || a->kind == TSI_ACTION_RELEASE)
+        calculate(r, rank, a);
+    r->at[rank]++;
+    return true;
+}
+
+/* The values that are there at the end, by name and rank: one number. */
+static bool interpret(test *t, const tsi_step *step, uint64_t *result)
+{
+    run *r = calloc(1, sizeof *r);
+    bool moved = true, done = true;
+    r->step = step;
+    for (int32_t rank = 0; rank < step->rank_count; rank++)
+        for (int32_t v = 0; v < step->list[rank].value_count; v++) {
+            if (!(step->list[rank].value[v].life & TSI_LIFE_TAKEN)) continue;
+            r->there[rank][v] = true;
+            r->value[rank][v] = tsi_hash_mix((uint64_t)rank, (uint64_t)v);
+        }
+    while (moved) {
+        moved = false;
+        for (int32_t rank = 0; rank < step->rank_count; rank++)
+            while (go_on(r, rank))
+                moved = true;
+    }
+    *result = 1;
+    for (int32_t rank = 0; rank < step->rank_count; rank++) {
+        done = done && r->at[rank] == step->list[rank].action_count;
+        for (int32_t v = 0; v < step->list[rank].value_count; v++)
+            if (r->there[rank][v]) *result = tsi_hash_mix(*result, r->value[rank][v]);
+    }
+    TEST_SAY(t, done, "the interpreter stopped at action %d of rank 0", r->at[0] + 1);
+    free(r);
+    return done;
+}
+
+/* ---- one case -------------------------------------------------------------------------------- */
+
+typedef struct tally {
+    int64_t found, kept, faster;
+    tsi_text why;
+} tally;
+
+static void note_finding(const char *kind, const char *text, void *context)
+{
+    tally *sum = context;
+    tsi_text_printf(&sum->why, "%s: %s\n", kind, text);
+    sum->found++;
+}
+
+static void note_pass(const ts_reorder_report *r, void *context)
+{
+    tally *sum = context;
+    sum->kept += r->kept;
+}
+
+static void check_case(test *t, const char *text, int64_t number, tally *sum)
+{
+    ts_program *before = NULL, *after = NULL;
+    ts_program_times was = { .struct_size = sizeof was }, is = was;
+    ts_reorder_options options = { .struct_size = sizeof options, .tries = 20 };
+    uint64_t one = 0, two = 1;
+    int64_t count = 0;
+    options.seed = (uint64_t)number;
+    TEST_OK(t, ts_program_parse(text, &before));
+    if (!before) return;
+    TEST_OK(t, ts_program_check(before, NULL, note_finding, sum, &count));
+    TEST_SAY(t, count == 0, "a good program:\n%s\n%s", sum->why.data, text);
+    TEST_OK(t, ts_program_simulate(before, NULL, &was, NULL, NULL));
+    if (number % 2) options.memory_bytes_max = was.peak_bytes + was.peak_bytes / 8;
+    int64_t cap = options.memory_bytes_max ? options.memory_bytes_max : was.peak_bytes;
+    TEST_OK(t, ts_program_reorder(before, &options, note_pass, sum, &after));
+    if (after) {
+        TEST_OK(t, ts_program_simulate(after, NULL, &is, NULL, NULL));
+        TEST_OK(t, ts_program_check(after, NULL, note_finding, sum, &count));
+        TEST_SAY(t, count == 0, "%s", sum->why.data);
+        TEST_SAY(t, is.makespan_us <= was.makespan_us && is.peak_bytes <= cap,
+                 "%g us and %lld bytes became %g and %lld", was.makespan_us,
+                 (long long)was.peak_bytes, is.makespan_us, (long long)is.peak_bytes);
+        bool ran = interpret(t, before->step, &one) && interpret(t, after->step, &two);
+        TEST_SAY(t, !ran || one == two, "other results:\n%s", text);
+        sum->faster += is.makespan_us < was.makespan_us;
+    }
+    ts_program_destroy(before);
+    ts_program_destroy(after);
+}
+
+TS_TEST_LONG(random_programs_reorder_to_the_same, 600)
+{
+    const char *asked = getenv("TEST_PROGRAMS");
+    int64_t cases = asked ? strtoll(asked, NULL, 10) : 500;
+    tally sum = { 0 };
+    for (int64_t i = 0; i < cases && !test_failed(t); i++) {
+        char *text = random_program(t, test_random_below(t, 2) ? 2 : 4);
+        if (text) check_case(t, text, i, &sum);
+        tsi_free(text);
+    }
+    printf("  %lld programs: %lld passes kept, %lld faster\n", (long long)cases,
+           (long long)sum.kept, (long long)sum.faster);
+    TEST_CHECK(t, sum.faster > cases / 4 && sum.found == 0);
+    tsi_text_release(&sum.why);
+}
