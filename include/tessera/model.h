@@ -124,6 +124,10 @@ typedef struct ts_model_options {
     int32_t count_loads;  /* 1: routers count, without any of the above, too */
     int32_t saves_cut; /* 1: with "sp", what the first products of a layer save for backward stays
                           cut over tp, and is gathered once more there: less memory, more bytes */
+    int64_t loss_rows; /* ts_model_loss makes the logits of so many rows at a time, with their part
+                          of the gradients: they never exist as a whole; -1: as
+                          ts_linear_cross_entropy chooses; 0: of all rows. Where classes are cut
+                          over tp, and in stages: of all */
 } ts_model_options;
 
 /* What ts_experts_place did. */

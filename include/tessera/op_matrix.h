@@ -137,6 +137,23 @@ TS_API void ts_cross_entropy_options_init(ts_cross_entropy_options *options);
     }
 TS_API ts_tensor *ts_cross_entropy_with(ts_tensor *logits, ts_tensor *labels,
                                         const ts_cross_entropy_options *options);
+typedef struct ts_linear_cross_entropy_options {
+    size_t struct_size;
+    int64_t ignore_index; /* such labels count for nothing */
+    int64_t rows;         /* of a chunk; 0: as many as have 32 MiB of logits, at least 256 */
+    int32_t sum;          /* 1: not divided by the number of labels that count */
+    int32_t no_gradients; /* 1: the loss alone, which then has none */
+} ts_linear_cross_entropy_options;
+TS_API void ts_linear_cross_entropy_options_init(ts_linear_cross_entropy_options *options);
+#define TS_LINEAR_CROSS_ENTROPY_OPTIONS_INIT                                                       \
+    {                                                                                              \
+        sizeof(ts_linear_cross_entropy_options), -100, 0, 0, 0                                     \
+    }
+/* cross_entropy of linear(x, weight): x [.., C], weight [V, C], labels [..]. The logits are made
+ * chunk by chunk of rows, each with its part of the loss and of both gradients, and never exist as
+ * a whole. The weight is used whole: where its classes are cut, cross_entropy needs no gather. */
+TS_API ts_tensor *ts_linear_cross_entropy(ts_tensor *x, ts_tensor *weight, ts_tensor *labels,
+                                          const ts_linear_cross_entropy_options *options);
 /* x [.., C] log-probabilities instead of logits; labels are not smoothed (op_nn.h: ts_nll_loss). */
 TS_API ts_tensor *ts_nll_loss_with(ts_tensor *x, ts_tensor *labels,
                                    const ts_cross_entropy_options *options);
@@ -180,6 +197,7 @@ TS_END_C
 #define ts_cross_entropy(...) (ts_here(TS_HERE), ts_cross_entropy(__VA_ARGS__))
 #define ts_cross_entropy_sum(...) (ts_here(TS_HERE), ts_cross_entropy_sum(__VA_ARGS__))
 #define ts_cross_entropy_with(...) (ts_here(TS_HERE), ts_cross_entropy_with(__VA_ARGS__))
+#define ts_linear_cross_entropy(...) (ts_here(TS_HERE), ts_linear_cross_entropy(__VA_ARGS__))
 #define ts_nll_loss_with(...) (ts_here(TS_HERE), ts_nll_loss_with(__VA_ARGS__))
 #define ts_grouped_mm(...) (ts_here(TS_HERE), ts_grouped_mm(__VA_ARGS__))
 #define ts_pick(...) (ts_here(TS_HERE), ts_pick(__VA_ARGS__))

@@ -115,6 +115,7 @@ static ts_status declare_with(ts_model *m, const ts_model_options *options,
     if (options)
         memcpy(&m->router_options, options,
                options->struct_size < sizeof *options ? options->struct_size : sizeof *options);
+    m->loss_rows = m->router_options.loss_rows;
     TSI_TRY(check_router(m));
     TSI_TRY(build_tree(m, options ? options->dtype : 0));
     TSI_TRY(tsi_model_plan_apply(plan, m));
@@ -226,6 +227,7 @@ ts_model *tsi_model_twin(const ts_model *model, ts_mesh *mesh)
     m->ep_axes = model->ep_axes; /* the mesh is split already */
     m->attention = model->attention;
     m->saves_cut = model->saves_cut;
+    m->loss_rows = model->loss_rows;
     m->balance = model->balance;
     m->router_options = model->router_options;
     ts_status status = build_tree(m, 0);
@@ -314,5 +316,10 @@ ts_tensor *(ts_model_logits)(ts_model *model, ts_tensor *ids)
 
 ts_tensor *(ts_model_loss)(ts_model *model, ts_tensor *ids, ts_tensor *labels)
 {
-    return ts_cross_entropy(ts_model_logits(model, ids), labels);
+    if (!model || !labels || model->loss_rows == 0 || model->stages)
+        return ts_cross_entropy(ts_model_logits(model, ids), labels);
+    model->labels = labels;
+    ts_tensor *loss = ts_model_logits(model, ids); /* the head knows (part.c) */
+    model->labels = NULL;
+    return loss;
 }

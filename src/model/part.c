@@ -2,6 +2,7 @@
 /* part.c - parts that all families have: embedding, norm, head. */
 #include "model/part.h"
 
+#include "autograd/tape.h"
 #include "base/error.h"
 
 void *tsi_part_add(const tsi_builder *b, ts_module *above, const char *name,
@@ -153,10 +154,34 @@ typedef struct logits {
     ts_tensor *weight;
 } logits;
 
+static bool classes_are_cut(const ts_tensor *weight)
+{
+    const ts_sharding *s = weight->layout->sharding;
+    bool cut = false;
+    for (int32_t k = 0; k < s->ndim; k++)
+        cut = cut || (tsi_placement_cuts(&s->place[k]) && s->place[k].dim == 0);
+    return cut;
+}
+
+/* The loss of rows whose logits never are whole; where classes are cut they are parts already. */
+static ts_tensor *loss_of(const ts_model *m, ts_tensor *x, ts_tensor *weight)
+{
+    if (!weight || classes_are_cut(weight))
+        return ts_cross_entropy(ts_linear(x, weight, NULL), m->labels);
+    ts_linear_cross_entropy_options options = TS_LINEAR_CROSS_ENTROPY_OPTIONS_INIT;
+    options.rows = m->loss_rows > 0 ? m->loss_rows : 0;
+    options.no_gradients = tsi_tape_recording(m->rank) == NULL;
+    return ts_linear_cross_entropy(x, weight, m->labels, &options);
+}
+
+/* With labels the loss, else logits. */
 static void logits_forward(void *state, const ts_module_io *io)
 {
     const logits *l = state;
-    io->output[0] = ts_linear(io->input[0], tsi_model_cast(l->part.model, l->weight), NULL);
+    const ts_model *m = l->part.model;
+    ts_tensor *weight = tsi_model_cast(m, l->weight);
+    io->output[0] =
+        m->labels ? loss_of(m, io->input[0], weight) : ts_linear(io->input[0], weight, NULL);
 }
 
 static const ts_module_desc logits_desc = TSI_PART_DESC("logits", logits_forward);

@@ -109,6 +109,9 @@ static const key keys[] = {
     REAL(train, clip, "1", 0, 1e30, "largest total norm of the gradients; 0: not clipped"),
     REAL(train, z_loss, "0", 0, 1e6,
          "factor of the squared log-sum-exp of logits, which is trained on beside the loss"),
+    INT(train, loss_rows, "0", -1, 1e12,
+        "rows of a rank whose logits exist at a time, with their gradients; 0: all; -1: as many as "
+        "have 32 MiB of logits, at least 256; with tp, stages or z_loss: all"),
     REAL(train, loss_scale, "1", 1e-30, 1e30, "factor on the loss in backward; f16 needs one"),
     INT(train, loss_scale_every, "0", 0, 1e12,
         "the factor doubles after so many finite steps, halves after one that is not; 0: fixed"),

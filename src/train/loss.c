@@ -23,6 +23,7 @@ ts_tensor *tsi_train_with_z(ts_tensor *loss, ts_tensor *logits, double factor)
 
 ts_tensor *tsi_train_loss(const tsi_rows_loss *l)
 {
+    if (l->z_loss == 0.0) return ts_model_loss(l->model, l->ids, l->labels);
     ts_tensor *logits = ts_model_logits(l->model, l->ids);
     ts_tensor *mean = ts_cross_entropy(logits, l->labels);
     double tokens = (double)l->rows * (double)l->context;

@@ -140,6 +140,7 @@ static ts_status declare(const ts_train_config *c, ts_mesh *mesh, const tsi_decl
     options.count_loads = 1;
     options.attention = algorithm_of(c->parallel.attention);
     options.saves_cut = strcmp(c->parallel.saved, "sharded") == 0;
+    options.loss_rows = c->train.loss_rows;
     ts_balance balance;
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
     options.balance = (int32_t)balance;

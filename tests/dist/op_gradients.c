@@ -137,7 +137,8 @@ static ts_tensor *weights_of(ts_tensor *y, int32_t output)
 static bool is_statistic(const char *op, int32_t output)
 {
     if (strcmp(op, "add_rms_norm") == 0) return output == 2;
-    static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "cross_entropy" };
+    static const char *const names[] = { "layer_norm", "rms_norm", "group_norm", "cross_entropy",
+                                         "linear_cross_entropy" };
     for (size_t i = 0; i < TSI_COUNT_OF(names); i++)
         if (strcmp(names[i], op) == 0) return true;
     return false;

@@ -41,6 +41,7 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "cp=2", "", 2 },
         { "dp=1", "accumulate = 5\n", 1 },
         { "fsdp=2", "z_loss = 0.1\n", 2 },
+        { "fsdp=2", "loss_rows = 4\n", 2 },
         { "dp=2", "[model]\nfamily = mixtral\nexperts = 3\nexperts_per_token = 2\n", 2 },
         { "pp=2", "", 2 },
     };

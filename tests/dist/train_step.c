@@ -173,6 +173,27 @@ TS_TEST(z_loss_on_meshes)
     one_curve(t, "[train]\naccumulate = 2\nz_loss = 0.5\n");
 }
 
+/* ---- logits some rows at a time -------------------------------------------------------------- */
+
+/* The curve of logits of all rows; with tp, stages and z_loss there are no chunks. */
+TS_TEST(loss_rows_on_meshes)
+{
+    static const char *const more[] = { "loss_rows = 3\naccumulate = 2\n",
+                                        "loss_rows = -1\n[model]\ntied = 1\n",
+                                        "loss_rows = 5\nz_loss = 0.1\n" };
+    folder f = make_folder(t);
+    for (size_t k = 0; k < sizeof more / sizeof *more; k++) {
+        outcome whole = { 0 };
+        run_on(t, &f, 0, strchr(more[k], '\n') + 1, &whole);
+        for (int i = 0; i < MESHES; i++) {
+            outcome o = { 0 };
+            run_on(t, &f, i, more[k], &o);
+            same_losses(t, &whole, &o, STEPS, 1e-9);
+        }
+    }
+    remove_folder(&f);
+}
+
 static ts_status count_up(const int64_t *global, void *element, void *context)
 {
     (void)context;

@@ -53,5 +53,10 @@ static inline ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_
 {
     return tsi_einsum_said(equation, a, b, true, -1);
 }
+/* `onto` plus the products of an equation of plain letters (matmul.c); in its place if nobody else
+ * sees it, and then it is what is returned. */
+ts_tensor *tsi_einsum_onto(ts_tensor *onto, const char *equation, ts_tensor *a, ts_tensor *b);
+/* The product of two matrices, written where `out` lies. */
+ts_status tsi_mm_into(ts_tensor *a, ts_tensor *b, ts_tensor *out);
 
 #endif

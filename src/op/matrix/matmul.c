@@ -334,8 +334,7 @@ static ts_tensor *factor_grad(const char *equation, ts_tensor *dy, ts_tensor *ot
     return tsi_einsum_said(text, left, right, wide, scatter);
 }
 
-/* einsum_add of `onto`, a gradient that is there already. In its place if nobody else sees it. */
-static ts_tensor *onto_sum(ts_tensor *onto, const char *equation, ts_tensor *a, ts_tensor *b)
+ts_tensor *tsi_einsum_onto(ts_tensor *onto, const char *equation, ts_tensor *a, ts_tensor *b)
 {
     onto_attributes attributes = { "" };
     snprintf(attributes.equation, sizeof attributes.equation, "%s", equation);
@@ -357,7 +356,7 @@ static ts_tensor *linear_grad_onto(const tsi_grad_io *io, const char *equation)
     const char *comma = strchr(equation, ','), *arrow = strstr(equation, "->");
     snprintf(text, sizeof text, "%s,%.*s->%.*s", arrow + 2, (int)(arrow - comma) - 1, comma + 1,
              (int)(comma - equation), equation);
-    return onto_sum(onto, text, dy, io->in[1]);
+    return tsi_einsum_onto(onto, text, dy, io->in[1]);
 }
 
 /* By the conjugate: of gradients. */
@@ -695,6 +694,13 @@ static ts_tensor *product(const tsi_op_desc *op, ts_tensor *const *in, int32_t c
 ts_tensor *(ts_matmul)(ts_tensor *a, ts_tensor *b)
 {
     return product(&tsi_op_matmul, (ts_tensor *[]){ a, b }, 2);
+}
+
+ts_status tsi_mm_into(ts_tensor *a, ts_tensor *b, ts_tensor *out)
+{
+    ts_tensor *in[] = { a, b };
+    tsi_op_args args = { &tsi_op_mm, in, 2, 0, &product_default };
+    return tsi_op_run_into(&args, &out);
 }
 
 ts_tensor *(ts_mm)(ts_tensor *a, ts_tensor *b)

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_linear_loss.c - the loss of logits that never exist as a whole: value and gradients of linear,
+ * then cross_entropy, for every size of chunks, cut of rows and dtype; and of models. */
+#include <math.h>
+#include <string.h>
+
+#include "harness/test.h"
+#include "tessera/tessera.h"
+
+enum { B = 3, T = 5, C = 4, V = 7 };
+
+static ts_status number_at(const int64_t *global, void *element, void *context)
+{
+    uint64_t h = *(const uint64_t *)context;
+    for (int i = 0; i < 3; i++)
+        h = (h ^ (uint64_t)global[i]) * 0x9E3779B97F4A7C15u + 0x1234567u;
+    *(double *)element = (double)(h >> 40) / 8388608.0 - 1.0;
+    return TS_OK;
+}
+
+static ts_status label_at(const int64_t *global, void *element, void *context)
+{
+    int64_t at = global[0] * T + global[1];
+    *(int64_t *)element = at % 4 == 3 ? *(const int64_t *)context : at * 5 % V;
+    return TS_OK;
+}
+
+typedef struct subject {
+    ts_mesh *mesh;
+    const char *rows; /* placement of x and labels */
+    ts_dtype dtype;
+    int64_t ignored;
+} subject;
+
+/* From three indices: those of fewer dims are zero. */
+static ts_tensor *numbers(const subject *s, const char *place, ts_shape shape, uint64_t seed)
+{
+    ts_meta meta = { .shape = shape, .dtype = TS_DTYPE_F64 };
+    uint64_t context[3] = { seed, 0, 0 };
+    ts_tensor *x = ts_from_function(number_at, context, ts_sharding_get(s->mesh, place), meta);
+    return ts_cast(x, s->dtype);
+}
+
+typedef struct answer {
+    double loss;
+    double dx[B * T * C], dw[V * C];
+} answer;
+
+static void read_all(test *t, ts_tensor *x, double *to, int64_t count)
+{
+    ts_array array = TS_INIT(ts_array);
+    ts_tensor *whole = ts_cast(ts_redistribute(x, "R"), TS_DTYPE_F64);
+    array.data = to;
+    array.meta = (ts_meta){ .shape = TS_SHAPE(count), .dtype = TS_DTYPE_F64 };
+    TEST_OK(t, ts_tensor_read(ts_reshape(whole, TS_SHAPE(count)), &array));
+}
+
+/* rows < 0: logits of all rows. */
+static answer answer_of(test *t, const subject *s, int64_t rows, int32_t sum)
+{
+    answer out = { .loss = NAN };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = numbers(s, s->rows, TS_SHAPE(B, T, C), 1);
+    ts_tensor *w = numbers(s, "R", TS_SHAPE(V, C, 1), 2);
+    w = ts_reshape(w, TS_SHAPE(V, C));
+    ts_meta meta = { .shape = TS_SHAPE(B, T), .dtype = TS_DTYPE_I64 };
+    int64_t ignored = s->ignored;
+    ts_tensor *labels =
+        ts_from_function(label_at, &ignored, ts_sharding_get(s->mesh, s->rows), meta);
+    x = ts_watch(x);
+    w = ts_watch(w);
+    ts_tensor *loss = NULL;
+    if (rows < 0) {
+        ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+        o.ignore_index = ignored;
+        o.reduction = sum ? TS_LOSS_SUM : TS_LOSS_MEAN;
+        loss = ts_cross_entropy_with(ts_linear(x, w, NULL), labels, &o);
+    } else {
+        ts_linear_cross_entropy_options o = TS_LINEAR_CROSS_ENTROPY_OPTIONS_INIT;
+        o.ignore_index = ignored;
+        o.rows = rows;
+        o.sum = sum;
+        loss = ts_linear_cross_entropy(x, w, labels, &o);
+    }
+    TEST_OK(t, ts_tensor_item(loss, &out.loss));
+    TEST_OK(t, ts_backward(ts_mul_scalar(loss, 3.0), NULL));
+    read_all(t, ts_tensor_grad(x), out.dx, B * T * C);
+    read_all(t, ts_tensor_grad(w), out.dw, V * C);
+    ts_scope_close(scope);
+    return out;
+}
+
+static double distance(const double *a, const double *b, int count)
+{
+    double most = 0;
+    for (int i = 0; i < count; i++)
+        most = fmax(most, fabs(a[i] - b[i]));
+    return most;
+}
+
+TS_TEST_RANKS(linear_loss_is_that_of_logits, 1, 2, 3, 4)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16 };
+    static const double near[] = { 1e-13, 1e-5, 0.15 }; /* bf16: logits are rounded to 1/256 */
+    static const char *const places[] = { "R", "S(0)", "S(1)" };
+    subject s = { .mesh = ts_mesh_create(t->me, "x=*"), .ignored = -100 };
+    for (int p = 0; p < 3; p++)
+        for (int d = 0; d < 3; d++)
+            for (int32_t sum = 0; sum < 2; sum++) {
+                s.rows = places[p];
+                s.dtype = dtypes[d];
+                s.ignored = sum ? 2 : -100;
+                answer want = answer_of(t, &s, -1, sum);
+                for (int64_t rows = 0; rows <= B * T + 1; rows++) {
+                    answer got = answer_of(t, &s, rows, sum);
+                    double far =
+                        fmax(fabs(got.loss - want.loss), fmax(distance(got.dx, want.dx, B * T * C),
+                                                              distance(got.dw, want.dw, V * C)));
+                    TEST_SAY(t, far <= near[d], "%s, %s, %d rows, sum %d: %g", places[p],
+                             ts_dtype_name(dtypes[d]), (int)rows, (int)sum, far);
+                }
+            }
+}
+
+static ts_tensor *loss_of(const subject *s, ts_shape x, ts_shape w, ts_shape labels, int64_t label)
+{
+    ts_tensor *given = ts_full_number(ts_number_int(label), s->mesh, TS_DTYPE_I64, labels, NULL);
+    return ts_linear_cross_entropy(ts_ones(s->mesh, s->dtype, x, NULL),
+                                   ts_ones(s->mesh, TS_DTYPE_F32, w, NULL), given, NULL);
+}
+
+TS_TEST_RANKS(linear_loss_refuses, 1, 2)
+{
+    static const struct {
+        ts_shape x, w, labels;
+        int64_t label;
+        ts_dtype dtype;
+        const char *words;
+    } rows[] = {
+        { { 2, 0, { 3, 4 } },
+          { 2, 0, { 7, 5 } },
+          { 1, 0, { 3 } },
+          1,
+          TS_DTYPE_F32,
+          "a weight [V, C]" },
+        { { 2, 0, { 3, 4 } }, { 2, 0, { 7, 4 } }, { 1, 0, { 2 } }, 1, TS_DTYPE_F32, "labels [..]" },
+        { { 2, 0, { 3, 4 } },
+          { 2, 0, { 7, 4 } },
+          { 1, 0, { 3 } },
+          1,
+          TS_DTYPE_F64,
+          "the weight is f32" },
+        { { 2, 0, { 3, 4 } },
+          { 2, 0, { 7, 4 } },
+          { 1, 0, { 3 } },
+          7,
+          TS_DTYPE_F32,
+          "label 7 is out of range for 7" },
+    };
+    subject s = { .mesh = ts_mesh_create(t->me, "x=*") };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double loss = 0;
+        s.dtype = rows[i].dtype;
+        ts_tensor *made = loss_of(&s, rows[i].x, rows[i].w, rows[i].labels, rows[i].label);
+        TEST_CHECK(t, !made || ts_tensor_item(made, &loss) != TS_OK);
+        TEST_SAYS(t, ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "", rows[i].words);
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+}
+
+/* Nothing counts: as the mean of no terms elsewhere; and rows of nobody. */
+TS_TEST_RANKS(linear_loss_of_nothing, 1, 3)
+{
+    subject s = { .mesh = ts_mesh_create(t->me, "x=*"), .dtype = TS_DTYPE_F32 };
+    double loss = 0;
+    TEST_OK(t,
+            ts_tensor_item(loss_of(&s, TS_SHAPE(2, 4), TS_SHAPE(7, 4), TS_SHAPE(2), -100), &loss));
+    TEST_CHECK(t, isnan(loss));
+    TEST_OK(t, ts_tensor_item(loss_of(&s, TS_SHAPE(0, 4), TS_SHAPE(7, 4), TS_SHAPE(0), 1), &loss));
+    TEST_CHECK(t, isnan(loss));
+}
+
+/* Of many rows the logits of one chunk are held, and their gradient. */
+TS_TEST_RANKS(linear_loss_holds_a_chunk, 1)
+{
+    enum { MANY = 512, CLASSES = 4096, WIDTH = 8, CHUNK = 16 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(MANY, WIDTH), NULL));
+    ts_tensor *w = ts_watch(ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(CLASSES, WIDTH), NULL));
+    ts_tensor *labels = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(MANY), NULL);
+    ts_linear_cross_entropy_options o = TS_LINEAR_CROSS_ENTROPY_OPTIONS_INIT;
+    ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+    o.rows = CHUNK;
+    TEST_OK(t, ts_rank_memory_reset(t->me));
+    TEST_OK(t, ts_rank_memory(t->me, &before));
+    TEST_OK(t, ts_backward(ts_linear_cross_entropy(x, w, labels, &o), NULL));
+    TEST_OK(t, ts_rank_memory(t->me, &after));
+    int64_t chunk = (int64_t)CHUNK * CLASSES * 4, weight = (int64_t)CLASSES * WIDTH * 4;
+    TEST_SAY(t, after.peak - before.live <= 3 * chunk + 4 * weight, "%lld bytes at most, of %lld",
+             (long long)(after.peak - before.live), (long long)(3 * chunk + 4 * weight));
+    ts_scope_close(scope);
+}
