@@ -260,8 +260,9 @@ TS_API ts_status ts_model_router_factor(ts_model *model, double factor);
  * them are redistributed, ragged. Where the busiest rank would still have more than 1.1 of the
  * mean, the largest experts are copied, as long as that brings it down: spread in every forward,
  * computed by each rank for its own rows, their gradients reduced to the one that is stored.
- * Experts that a unit cuts further stay where they are and are copied alone. Between steps:
- * gradients are forgotten. Results stay what they were. A group is one axis. recorded [coll] */
+ * What a unit cuts further (ts_model_fsdp) it cuts as before, inside of what a rank of the group
+ * has. Between steps: gradients are forgotten. Results stay what they were. A group is one axis.
+ * recorded [coll] */
 TS_API ts_status ts_experts_place(ts_model *model, ts_optimizer *optimizer, const double *loads,
                                   ts_experts_moves *out);
 /* "layer 1: fsdp:RS(0:3,5|1,0); on all ranks: 0, 7" and a line each; like snprintf returns the

@@ -11,7 +11,8 @@
  * gradients are reduced to.
  *
  * Rows find their experts by the layout of the matrices (op/matrix/grouped_mlp_exchange.c), so
- * nothing else changes.
+ * nothing else changes. Experts that belong to a unit of sharded data parallelism are cut by it as
+ * before, inside of what each rank of the group has (parallel/shards.c).
  *
  * INV: a pure function of loads and layouts: all ranks place alike. */
 #include <math.h>
@@ -24,6 +25,7 @@
 #include "base/text.h"
 #include "model/router.h"
 #include "op/op.h"
+#include "parallel/unit.h"
 #include "tessera/plan.h"
 
 enum { FIRST = 0 };             /* where copied experts are stored */
@@ -203,10 +205,9 @@ static ts_status add_bytes(const ts_layout *from, const ts_layout *to, ts_dtype 
     return TS_OK;
 }
 
-static ts_status move_param(const placing *p, ts_tensor *param, const ts_sharding *to,
-                            ts_experts_moves *out)
+/* Of a parameter that is in no unit. */
+static ts_status move_value(const placing *p, ts_tensor *param, const ts_sharding *to)
 {
-    const ts_layout *from = ts_layout_retain(param->layout);
     ts_scope scope = ts_scope_open(p->model->rank, NULL);
     ts_tensor *moved = (ts_redistribute_to)(param, to);
     ts_status status = moved ? ts_tensor_wait(moved) : ts_rank_status(p->model->rank);
@@ -214,6 +215,29 @@ static ts_status move_param(const placing *p, ts_tensor *param, const ts_shardin
     tsi_leaf *leaf = tsi_leaf_of(param);
     if (status == TS_OK && leaf) status = tsi_leaf_place(leaf, param);
     ts_scope_close(scope);
+    return status;
+}
+
+/* As it is seen now, but for the cut of the group's axis. Retained; NULL: recorded. */
+static const ts_sharding *target_of(const placing *p, const tsi_param *param,
+                                    const ts_sharding *ragged)
+{
+    ts_placement place[TS_NDIM_MAX];
+    const ts_sharding *whole = tsi_unit_whole(param);
+    memcpy(place, whole->place, sizeof place);
+    place[p->axis] = ragged->place[p->axis];
+    return tsi_sharding_intern(whole->mesh, place);
+}
+
+static ts_status move_param(const placing *p, tsi_param *body, const ts_sharding *ragged,
+                            ts_experts_moves *out)
+{
+    ts_tensor *param = body->value;
+    const ts_sharding *to = target_of(p, body, ragged);
+    if (!to) return ts_rank_status(p->model->rank);
+    const ts_layout *from = ts_layout_retain(param->layout);
+    ts_status status = body->unit ? tsi_unit_place_anew(body, to) : move_value(p, param, to);
+    ts_sharding_release(to);
     int32_t moments = 0;
     ts_dtype dtype = TS_DTYPE_F32;
     if (status == TS_OK) status = tsi_optimizer_follow(p->optimizer, param, from, &moments, &dtype);
@@ -224,19 +248,23 @@ static ts_status move_param(const placing *p, ts_tensor *param, const ts_shardin
 }
 
 /* The rank that holds each expert now. */
-static ts_status read_owners(const placing *p, const ts_layout *layout, tsi_arena *arena)
+static ts_status read_owners(const placing *p, const tsi_param *param, tsi_arena *arena)
 {
     int64_t coord[TS_NDIM_MAX];
+    const ts_layout *layout = tsi_layout_intern(tsi_unit_whole(param), &param->shape);
+    if (!layout) return ts_rank_status(p->model->rank);
     memcpy(coord, p->model->mesh->coord, sizeof coord);
-    for (int64_t r = 0; r < p->ranks; r++) {
-        tsi_span_list list;
+    ts_status status = TS_OK;
+    for (int64_t r = 0; r < p->ranks && status == TS_OK; r++) {
+        tsi_span_list list = { .total = 0 };
         coord[p->axis] = r;
         if (!tsi_layout_region_dim(layout, coord, 0, arena, &list))
-            return tsi_fail_memory("the experts of a rank", 0);
+            status = tsi_fail_memory("the experts of a rank", 0);
         for (int64_t i = 0; i < list.total; i++)
             p->now.rank[tsi_span_list_at(&list, i)] = r;
     }
-    return TS_OK;
+    ts_layout_release(layout);
+    return status;
 }
 
 /* Parameters and their state go where the next arrangement wants them. */
@@ -249,10 +277,10 @@ static ts_status move_experts(const placing *p, const tsi_router *router, tsi_ar
     if (moved == 0) return TS_OK;
     char *text = cut_text(p, arena);
     if (!text) return tsi_fail_memory("a cut of experts", 64);
-    const ts_sharding *to = ts_sharding_get(p->model->mesh, text);
-    ts_status status = to ? TS_OK : ts_rank_status(p->model->rank);
+    const ts_sharding *ragged = ts_sharding_get(p->model->mesh, text);
+    ts_status status = ragged ? TS_OK : ts_rank_status(p->model->rank);
     for (tsi_param *q = router->experts->param_first; q && status == TS_OK; q = q->next)
-        status = move_param(p, q->value, to, out);
+        status = move_param(p, q, ragged, out);
     tsi_free(text);
     out->moved += moved;
     return status;
@@ -270,6 +298,16 @@ static int64_t expert_bytes(const placing *p, const tsi_router *router)
     return bytes;
 }
 
+/* Ranks that hold the same group of experts, and the same parts of each. */
+static int64_t groups_of(const placing *p, const tsi_param *param)
+{
+    const ts_sharding *whole = tsi_unit_whole(param);
+    int64_t groups = 1;
+    for (int32_t k = 0; k < whole->ndim; k++)
+        if (k != p->axis && !tsi_placement_cuts(&whole->place[k])) groups *= whole->mesh->size[k];
+    return groups;
+}
+
 /* The router's list of copies; what they receive each time they are spread. */
 static ts_status copy_experts(const placing *p, tsi_router *router, ts_experts_moves *out)
 {
@@ -281,8 +319,8 @@ static ts_status copy_experts(const placing *p, tsi_router *router, ts_experts_m
     router->copy = copies;
     router->copy_count = count;
     out->copied += count;
-    int64_t groups = ts_mesh_size(p->model->mesh, NULL) / p->ranks;
-    out->copy_bytes += count * expert_bytes(p, router) * (p->ranks - 1) * groups;
+    out->copy_bytes += count * expert_bytes(p, router) * (p->ranks - 1) *
+                       groups_of(p, router->experts->param_first);
     return TS_OK;
 }
 
@@ -291,13 +329,11 @@ static ts_status place_layer(placing *p, tsi_router *router, tsi_arena *arena,
 {
     const tsi_param *first = router->experts->param_first;
     for (const tsi_param *q = first; q; q = q->next)
-        if (!q->value->layout || q->unit)
+        if (!q->value->layout)
             return TSI_FAIL(TS_ERR_MISSING,
-                            "experts_place: layer %lld: its experts %s, and are not placed anew",
-                            (long long)router->layer,
-                            q->unit ? "belong to a unit of sharded data parallelism"
-                                    : "have no storage");
-    TSI_TRY(read_owners(p, first->value->layout, arena));
+                            "experts_place: layer %lld: its experts have no storage",
+                            (long long)router->layer);
+    TSI_TRY(read_owners(p, first, arena));
     memset(p->now.copied, 0, (size_t)p->experts * sizeof *p->now.copied);
     for (int64_t i = 0; i < router->copy_count; i++)
         p->now.copied[router->copy[i]] = 1;

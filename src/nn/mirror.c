@@ -127,6 +127,14 @@ void tsi_param_mirrored(tsi_param *p)
     p->mirror_version = p->mirror_of->version;
 }
 
+void tsi_param_unmirror(tsi_param *p)
+{
+    tsi_tensor_release(p->mirror);
+    tsi_storage_release(p->mirror_of);
+    p->mirror = NULL;
+    p->mirror_of = NULL;
+}
+
 ts_tensor *tsi_param_cast(ts_tensor *parameter, ts_dtype dtype)
 {
     tsi_param *p = tsi_param_of(parameter);

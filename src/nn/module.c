@@ -92,8 +92,7 @@ static void param_destroy(tsi_param *p)
 {
     if (p->value) p->value->name = NULL; /* an optimiser may hold it longer than the tree lives */
     tsi_tensor_release(p->value);
-    tsi_tensor_release(p->mirror);
-    tsi_storage_release(p->mirror_of);
+    tsi_param_unmirror(p);
     tsi_free(p->name.text);
     tsi_free(p->stored);
     tsi_free(p->init_copy);

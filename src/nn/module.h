@@ -91,6 +91,7 @@ void tsi_params_beside(ts_tensor *const *parameter, int32_t count, ts_dtype dtyp
 /* The mirror's block if it is as new as the value, else NULL: an update writes it, then says so. */
 tsi_array *tsi_param_mirror(tsi_param *p);
 void tsi_param_mirrored(tsi_param *p);
+void tsi_param_unmirror(tsi_param *p); /* there is none after it */
 /* As ts_module_plan; what no line of `plan` matches gets the placements of `base`, whose lines need
  * not match anything. */
 ts_status tsi_module_plan_over(ts_module *root, const char *plan, const char *base);

@@ -134,6 +134,18 @@ static ts_status move_value(const tsi_unit *u, tsi_unit_param *p)
     return status == TS_OK && leaf ? tsi_leaf_place(leaf, value) : status;
 }
 
+/* What is stored is said as a text, for files and what is made later. */
+static ts_status store_text(tsi_unit_param *p)
+{
+    size_t length = ts_sharding_text(p->cut, NULL, 0);
+    char *text = tsi_alloc(length + 1);
+    if (!text) return tsi_fail_memory("placements of a parameter", length);
+    (void)ts_sharding_text(p->cut, text, length + 1);
+    tsi_free(p->param->stored);
+    p->param->stored = text;
+    return TS_OK;
+}
+
 static ts_status place_param(tsi_unit *u, tsi_unit_param *p)
 {
     const char *stored = p->param->stored;
@@ -143,12 +155,7 @@ static ts_status place_param(tsi_unit *u, tsi_unit_param *p)
     ts_status status = place_from(u, p, planned);
     ts_sharding_release(planned);
     TSI_TRY(status);
-    size_t length = ts_sharding_text(p->cut, NULL, 0);
-    char *text = tsi_alloc(length + 1);
-    if (!text) return tsi_fail_memory("placements of a parameter", length);
-    (void)ts_sharding_text(p->cut, text, length + 1);
-    tsi_free(p->param->stored);
-    p->param->stored = text;
+    TSI_TRY(store_text(p));
     return move_value(u, p);
 }
 
@@ -159,6 +166,78 @@ static int32_t mirror_dtype(const tsi_unit *u, const tsi_param *param)
     bool other = u->options.compute && u->options.compute != param->dtype;
     return real && other && param->shape.ndim >= u->options.compute_ndim ? u->options.compute : 0;
 }
+
+/* ---- anew ------------------------------------------------------------------------------------ */
+
+/* The shardings of a parameter whose whole changes: its unit cuts it as before. */
+static ts_status cut_anew(const tsi_unit *u, const tsi_unit_param *was, const ts_sharding *whole,
+                          tsi_unit_param *out)
+{
+    ts_placement cut[TS_NDIM_MAX] = { { 0 } };
+    int32_t dim = -1;
+    for (int32_t k = 0; k < whole->ndim; k++) {
+        bool own = u->axes_cut >> k & 1;
+        cut[k] = own ? was->cut->place[k] : whole->place[k];
+        if (own && tsi_placement_cuts(&cut[k])) dim = cut[k].dim;
+    }
+    *out = (tsi_unit_param){ .whole = ts_sharding_retain(whole),
+                             .cut = tsi_sharding_intern(whole->mesh, cut) };
+    if (was->kept && out->cut) out->kept = kept_of(u, whole, dim);
+    return out->cut && (out->kept || !was->kept) ? TS_OK : ts_rank_status(u->rank);
+}
+
+static void release_shardings(tsi_unit_param *p)
+{
+    ts_sharding_release(p->cut);
+    ts_sharding_release(p->whole);
+    ts_sharding_release(p->kept);
+}
+
+const ts_sharding *tsi_unit_whole(const tsi_param *param)
+{
+    const tsi_unit *u = param->unit;
+    for (int64_t i = 0; u && i < u->count; i++)
+        if (u->param[i].param == param) return u->param[i].whole;
+    return param->value->layout->sharding;
+}
+
+/* The unit of the parameter is cut, and nobody but this rank knows its shards. */
+static ts_status take_back(tsi_unit *u)
+{
+    if (u->users > 0)
+        return TSI_FAIL(TS_ERR_STATE, "fsdp: unit %s: its parameters are placed anew while it runs",
+                        u->name);
+    if (u->all) TSI_TRY(tsi_units_settle(u->all));
+    TSI_TRY(tsi_unit_drop(u, false));
+    tsi_unit_leave_shared(u);
+    u->shares = 0;
+    return TS_OK;
+}
+
+ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole)
+{
+    tsi_unit *u = param->unit;
+    tsi_unit_param *p = u->param, next;
+    while (p->param != param)
+        p++;
+    TSI_TRY(take_back(u));
+    ts_status status = cut_anew(u, p, whole, &next);
+    if (status != TS_OK) {
+        release_shardings(&next);
+        return status;
+    }
+    release_shardings(p);
+    p->whole = next.whole;
+    p->cut = next.cut;
+    p->kept = next.kept;
+    tsi_tensor_release(p->part);
+    p->part = NULL;
+    tsi_param_unmirror(param);
+    TSI_TRY(store_text(p));
+    return move_value(u, p);
+}
+
+/* ---- all of a unit --------------------------------------------------------------------------- */
 
 ts_status tsi_unit_place(tsi_unit *u)
 {

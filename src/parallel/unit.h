@@ -131,6 +131,11 @@ typedef struct tsi_units {
 /* ---- shards.c */
 /* cut, whole and kept of each parameter; its `stored` and its value, if there is one, follow. */
 ts_status tsi_unit_place(tsi_unit *u);
+/* A parameter as its modules see it: of one that is in no unit, its own sharding. Borrowed. */
+const ts_sharding *tsi_unit_whole(const tsi_param *param);
+/* [coll] Modules see a parameter of a unit, between steps, as `whole` from now on, and the unit
+ * cuts that as it did: its value moves; its gradient and mirror are forgotten. */
+ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole);
 
 /* ---- fsdp.c */
 /* The full name of a module for sentences, in `out`. */
