@@ -4,6 +4,7 @@
  * algorithm; what crosses between ranks against what must. */
 #include <math.h>
 
+#include "device/device.h"
 #include "dist/bytes_util.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -297,10 +298,12 @@ static ts_status bad_at(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
-/* One bad choice of one rank: the same sentence everywhere, and the ranks go on. */
+/* One bad choice of one rank: the same sentence everywhere, and the ranks go on. Where a device
+ * alone sees the choices (one rank: no rows move) the product says it, when somebody waits. */
 TS_TEST_RANKS(expert_refusals, 1, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    bool late = t->count == 1 && !tsi_world_device(ts_rank_world(t->me))->host_readable;
     static const int64_t expert[] = { 6, 0, 0, -1, (int64_t)1 << 40, -((int64_t)1 << 40) };
     for (int i = 0; i < 6; i++) {
         layer l = { .rows = 7, .experts = 6, .choices = i == 1 ? 7 : 2 };
@@ -314,7 +317,8 @@ TS_TEST_RANKS(expert_refusals, 1, 3)
         if (expert[i] != 0)
             v.which = ts_from_function(bad_at, bad, ts_sharding_get(mesh, "S(0)"), ids);
         ts_tensor *y = by_operator(&v, i == 2 ? "row" : "rows");
-        TEST_CHECK(t, y == NULL);
+        bool of_data = i != 1 && i != 2;
+        TEST_CHECK(t, y == NULL || (late && of_data));
         TEST_CHECK(t, ts_scope_close(scope) != TS_OK);
         static const char *const words[] = { "choice 0 of row 3 is expert 6, of 6",
                                              "7 choices of 6 experts",
@@ -322,7 +326,8 @@ TS_TEST_RANKS(expert_refusals, 1, 3)
                                              "choice 0 of row 3 is expert -1, of 6",
                                              "is expert 536870912 or more, of 6",
                                              "is expert -536870912 or less, of 6" };
-        TEST_SAYS(t, ts_rank_error(t->me)->text, words[i]);
+        TEST_SAYS(t, ts_rank_error(t->me)->text,
+                  late && of_data ? "is out of range for 6 groups" : words[i]);
     }
     layer l = { .rows = 7, .experts = 6, .choices = 2 };
     leaves v = make(mesh, &l, TS_DTYPE_F64, "S(0)", "S(0)", "S(0)");

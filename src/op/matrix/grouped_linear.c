@@ -131,8 +131,7 @@ static ts_status linear_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-/* The gradient lies where the matrices do. */
-static ts_tensor *backward_like(ts_tensor *dy, ts_tensor *x, ts_tensor *group, ts_tensor *weight)
+ts_tensor *tsi_grouped_sums(ts_tensor *dy, ts_tensor *x, ts_tensor *group, ts_tensor *weight)
 {
     ts_tensor *in[] = { dy, x, group, weight };
     grouped_attributes at = { weight ? ts_tensor_shape(weight).extent[0] : 0 };
@@ -144,7 +143,7 @@ static ts_status linear_grad(const tsi_grad_io *io)
     ts_tensor *dy = io->out_grad[0];
     if (io->needs & 1)
         io->in_grad[0] = (ts_grouped_linear)(dy, ts_transpose(io->in[1], 1, 2), io->in[2]);
-    if (io->needs & 2) io->in_grad[1] = backward_like(dy, io->in[0], io->in[2], io->in[1]);
+    if (io->needs & 2) io->in_grad[1] = tsi_grouped_sums(dy, io->in[0], io->in[2], io->in[1]);
     return ts_rank_status(io->rank);
 }
 

@@ -14,6 +14,9 @@ extern const tsi_algorithm tsi_grouped_backward_exchange[];
 ts_status tsi_grouped_owners(const tsi_algorithm_io *io, ts_group *among, const ts_layout *matrices,
                              tsi_arena *arena, int64_t **out);
 
+/* The gradient of the matrices, which lies where they do. maker */
+ts_tensor *tsi_grouped_sums(ts_tensor *dy, ts_tensor *x, ts_tensor *group, ts_tensor *weight);
+
 /* `cut`: other ranks have other rows, so that they do not know of it. */
 ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups, bool cut);
 

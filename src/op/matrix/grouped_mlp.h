@@ -8,12 +8,14 @@
  *   grouped_mlp_local.c      the products of rows that are here, and their gradients
  *   grouped_mlp_weigh.c      the algorithms' bytes and times, and which of them runs
  *   grouped_mlp_exchange.c   rows to the ranks that hold their experts, and results back
+ *   grouped_mlp_whole.c      all rows of a group, with nothing for the host to know
  *   grouped_passage.c        what one such call knows and moves
  *   grouped_route.c          who sends which rows to whom: pure */
 #ifndef TSI_OP_MATRIX_GROUPED_MLP_H
 #define TSI_OP_MATRIX_GROUPED_MLP_H
 
 #include "op/op.h"
+#include "tensor/move.h"
 
 typedef struct tsi_mlp_attributes {
     int32_t activation; /* place in tsi_mlp_activations */
@@ -46,6 +48,20 @@ ts_status tsi_mlp_nodes(tsi_mesh_desc *mesh, ts_group *group, tsi_arena *arena, 
 int64_t tsi_mlp_bytes(const tsi_op_call *call, int64_t n);
 ts_status tsi_mlp_pick(const tsi_algorithm_request *request, tsi_algorithm_choice *out);
 
+/* ---- grouped_mlp_exchange.c ------------------------------------------------------------------ */
+
+/* A block of this rank as its part of output o, which is pending over `axes`. */
+ts_tensor *tsi_mlp_part(const tsi_algorithm_io *io, ts_tensor *block, int32_t o, uint32_t axes,
+                        tsi_move *move /* takes */);
+
+/* ---- grouped_mlp_whole.c --------------------------------------------------------------------- */
+
+/* Is it the device alone that can read choices, and does the operator go without them? */
+bool tsi_mlp_defers(const ts_world *world, const tsi_mlp_attributes *attributes);
+/* The operator on rows of the whole group; results of rows are pending over `summed`. */
+ts_status tsi_mlp_whole(const tsi_algorithm_io *io, ts_tensor *const *in, uint32_t summed,
+                        ts_tensor **out);
+
 /* ---- grouped_mlp_local.c: all on one mesh, of operators -------------------------------------- */
 
 /* The activation of the gate, times up. */
@@ -59,6 +75,9 @@ typedef struct tsi_mlp_rows {
     ts_tensor *x, *expert, *weight;
     ts_tensor *in, *out; /* [E, 2F, C], [E, C, F] */
     int32_t activation;
+    /* The matrices are a cut of all experts': products with them, zero for rows of others, go on
+     * as values of this rank. Rows may then be of several dims, [.., C]. */
+    bool terms;
 } tsi_mlp_rows;
 ts_tensor *tsi_mlp_product(const tsi_mlp_rows *rows); /* [S, C] */
 /* The gradients in three steps, so that what they need may come late. */

@@ -7,7 +7,8 @@
  *
  * rows    each row once to each holder; one round of choices, one of rows, one of results
  * nodes   each row once to each node, where it is passed on (grouped_route.h)
- * gather  all rows to all holders; what they make is a partial sum
+ * gather  all rows to all holders; what they make is a partial sum. On a device nothing waits for
+ *         the host then (grouped_mlp_whole.c)
  *
  * Experts that no member holds (another axis cuts them, too) add nothing: the result is a partial
  * sum over that axis. Where rows and experts are cut by no common axis nobody is asked for rows,
@@ -24,11 +25,9 @@
 #include "tensor/scope.h"
 #include "tessera/comm.h"
 
-/* A block of this rank as its part of output o, which is pending over `axes`. */
-static ts_tensor *part_of(const tsi_passage *p, ts_tensor *block, int32_t o, uint32_t axes,
-                          tsi_move *move /* takes */)
+ts_tensor *tsi_mlp_part(const tsi_algorithm_io *io, ts_tensor *block, int32_t o, uint32_t axes,
+                        tsi_move *move /* takes */)
 {
-    const tsi_algorithm_io *io = p->io;
     const ts_layout *promised = io->out_layout[o];
     ts_placement place[TS_NDIM_MAX];
     ts_tensor *t = NULL;
@@ -101,7 +100,7 @@ static ts_status forward(tsi_passage *p, uint32_t summed, ts_tensor **out)
     p->product.weight = tsi_passage_bring_weights(p);
     TSI_TRY(tsi_passage_status(p));
     ts_tensor *y = tsi_passage_return(p, products_of(p), &block, &move);
-    out[0] = part_of(p, y, 0, summed, move);
+    out[0] = tsi_mlp_part(p->io, y, 0, summed, move);
     return tsi_passage_status(p);
 }
 
@@ -122,14 +121,14 @@ static ts_status gradients(tsi_passage *p, tsi_bringing *x, tsi_bringing *dy, ui
     int64_t places = p->group ? p->route.held : p->rows;
     ts_tensor *dx = tsi_passage_sum(p, d[TSI_MLP_DX], p->row, places);
     dx = tsi_passage_return(p, dx, &rows, &move);
-    out[TSI_MLP_DX] = part_of(p, dx, TSI_MLP_DX, summed, move);
+    out[TSI_MLP_DX] = tsi_mlp_part(p->io, dx, TSI_MLP_DX, summed, move);
     TSI_TRY(tsi_mlp_back_experts(&back, d));
     ts_shape choices = tsi_array_shape(p->in[TSI_MLP_WEIGHT]->array);
     ts_shape in = tsi_array_shape(p->in[TSI_MLP_IN]->array);
     ts_tensor *dweight = tsi_passage_return_weights(p, d[TSI_MLP_DWEIGHT], &choices);
-    out[TSI_MLP_DWEIGHT] = part_of(p, dweight, TSI_MLP_DWEIGHT, summed, NULL);
-    out[TSI_MLP_DIN] = part_of(p, (ts_reshape)(d[TSI_MLP_DIN], in), TSI_MLP_DIN, 0, NULL);
-    out[TSI_MLP_DOUT] = part_of(p, d[TSI_MLP_DOUT], TSI_MLP_DOUT, 0, NULL);
+    out[TSI_MLP_DWEIGHT] = tsi_mlp_part(p->io, dweight, TSI_MLP_DWEIGHT, summed, NULL);
+    out[TSI_MLP_DIN] = tsi_mlp_part(p->io, (ts_reshape)(d[TSI_MLP_DIN], in), TSI_MLP_DIN, 0, NULL);
+    out[TSI_MLP_DOUT] = tsi_mlp_part(p->io, d[TSI_MLP_DOUT], TSI_MLP_DOUT, 0, NULL);
     return tsi_passage_status(p);
 }
 
@@ -142,6 +141,24 @@ static ts_status backward(tsi_passage *p, ts_tensor *dy, uint32_t summed, ts_ten
     if (status == TS_OK) status = tsi_passage_bring(p, dy, true, &grad);
     if (status == TS_OK) return gradients(p, &x, &grad, summed, out);
     (void)ts_work_wait(x.work); /* nobody reads this rank's rows after it */
+    return status;
+}
+
+typedef struct way {
+    uint32_t axes, summed; /* over which rows move; over which results are pending */
+    bool nodes;
+} way;
+
+/* The host says in lists which rows go where. */
+static ts_status by_lists(const tsi_algorithm_io *io, ts_tensor *const *in, way w, ts_tensor **out)
+{
+    bool back = io->input_count > TSI_MLP_INPUTS;
+    tsi_passage p = { .io = io, .in = in + back };
+    ts_status status = tsi_passage_begin(&p, w.axes, w.nodes);
+    if (status == TS_OK)
+        status = back ? backward(&p, in[0], w.summed, out) : forward(&p, w.summed, out);
+    ts_mesh_release(p.self);
+    tsi_arena_release(&p.arena);
     return status;
 }
 
@@ -158,14 +175,13 @@ static ts_status run(const tsi_algorithm_io *io, bool nodes, bool gathers)
         in[i] = tsi_algorithm_whole(in[i], axes);
         status = in[i] ? tsi_tensor_ready(in[i]) : ts_rank_status(io->rank);
     }
-    tsi_passage p = { .io = io, .in = forward_in };
+    bool here = gathers || !axes; /* all rows that this rank's experts may want */
     uint32_t summed = gathers ? axes : 0;
-    if (status == TS_OK) status = tsi_passage_begin(&p, gathers ? 0 : axes, nodes);
-    if (status == TS_OK)
-        status = back ? backward(&p, in[0], summed, out) : forward(&p, summed, out);
+    if (status == TS_OK && here && tsi_mlp_defers(io->rank->world, io->attributes))
+        status = tsi_mlp_whole(io, in, summed, out);
+    else if (status == TS_OK)
+        status = by_lists(io, in, (way){ here ? 0 : axes, summed, nodes }, out);
     ts_status ended = tsi_algorithm_end(io, scope, out);
-    ts_mesh_release(p.self);
-    tsi_arena_release(&p.arena);
     return status == TS_OK ? ended : status;
 }
 

@@ -6,6 +6,7 @@
  *
  * INV: no value is kept between the two: the gradient makes both_S2F again from x. */
 #include "op/core/common.h"
+#include "op/matrix/grouped_linear.h"
 #include "op/matrix/grouped_mlp.h"
 
 const tsi_mlp_activation tsi_mlp_activations[] = {
@@ -84,29 +85,51 @@ ts_status tsi_mlp_gate_grad(int32_t activation, ts_tensor *const gate_up[2], ts_
 static void halves(ts_tensor *both, ts_tensor *gate_up[2])
 {
     ts_shape s = ts_tensor_shape(both);
-    ts_tensor *apart = ts_reshape(both, TS_SHAPE(s.extent[0], 2, s.extent[1] / 2));
-    gate_up[0] = ts_select(apart, 1, 0);
-    gate_up[1] = ts_select(apart, 1, 1);
+    int32_t last = s.ndim - 1;
+    int64_t width = s.extent[last] / 2;
+    s.extent[last] = 2;
+    s.extent[last + 1] = width;
+    s.ndim++;
+    ts_tensor *apart = ts_reshape(both, s);
+    gate_up[0] = ts_select(apart, last, 0);
+    gate_up[1] = ts_select(apart, last, 1);
+}
+
+/* A term of a sum over ranks, as this rank's value. */
+static ts_tensor *mine(ts_tensor *term)
+{
+    if (!term || tsi_tensor_ready(term) != TS_OK) return NULL;
+    const ts_layout *layout = tsi_tensor_layout_of(term->mesh, NULL, term->layout->shape);
+    if (!layout) return NULL;
+    ts_tensor *t = tsi_tensor_make(term->mesh, layout, (ts_dtype)term->dtype,
+                                   tsi_array_retain(term->array), NULL);
+    ts_layout_release(layout);
+    return t;
+}
+
+static ts_tensor *multiply(const tsi_mlp_rows *r, ts_tensor *x, ts_tensor *matrices)
+{
+    ts_tensor *y = ts_grouped_linear(x, matrices, r->expert);
+    return r->terms ? mine(y) : y;
+}
+
+static ts_tensor *weighted(const tsi_mlp_rows *r, ts_tensor *h)
+{
+    return ts_mul(h, ts_unsqueeze(r->weight, ts_tensor_shape(r->weight).ndim));
 }
 
 ts_tensor *tsi_mlp_product(const tsi_mlp_rows *r)
 {
     ts_tensor *gate_up[2];
-    halves(ts_grouped_linear(r->x, r->in, r->expert), gate_up);
+    halves(multiply(r, r->x, r->in), gate_up);
     ts_tensor *h = tsi_mlp_gate(r->activation, gate_up[0], gate_up[1]);
-    h = ts_mul(h, ts_unsqueeze(r->weight, 1));
-    return ts_grouped_linear(h, r->out, r->expert);
-}
-
-static ts_tensor *sums_of(ts_tensor *dy, ts_tensor *x, ts_tensor *expert, ts_tensor *matrices)
-{
-    return (ts_grouped_linear_backward)(dy, x, expert, ts_tensor_shape(matrices).extent[0]);
+    return multiply(r, weighted(r, h), r->out);
 }
 
 ts_status tsi_mlp_back_begin(tsi_mlp_back *b)
 {
     const tsi_mlp_rows *r = b->rows;
-    halves(ts_grouped_linear(r->x, r->in, r->expert), b->gate_up);
+    halves(multiply(r, r->x, r->in), b->gate_up);
     b->gated = tsi_mlp_gate(r->activation, b->gate_up[0], b->gate_up[1]);
     return ts_rank_status(tsi_rank_current());
 }
@@ -116,21 +139,20 @@ ts_status tsi_mlp_back_rows(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS])
     const tsi_mlp_rows *r = b->rows;
     int64_t last = -1;
     ts_tensor *halves_d[2] = { NULL, NULL };
-    ts_tensor *dh = ts_grouped_linear(b->dy, ts_transpose(r->out, 1, 2), r->expert);
+    ts_tensor *dh = multiply(r, b->dy, ts_transpose(r->out, 1, 2));
     d[TSI_MLP_DWEIGHT] = ts_sum(ts_mul(dh, b->gated), &last, 1, 0);
     if (!b->gated || !dh) return ts_rank_status(tsi_rank_current());
-    dh = ts_mul(dh, ts_unsqueeze(r->weight, 1));
+    dh = weighted(r, dh);
     TSI_TRY(tsi_mlp_gate_grad(r->activation, b->gate_up, dh, halves_d));
-    b->gate_up_d = ts_cat(halves_d, 2, 1);
-    d[TSI_MLP_DX] = ts_grouped_linear(b->gate_up_d, ts_transpose(r->in, 1, 2), r->expert);
+    b->gate_up_d = ts_cat(halves_d, 2, (int32_t)last);
+    d[TSI_MLP_DX] = multiply(r, b->gate_up_d, ts_transpose(r->in, 1, 2));
     return ts_rank_status(tsi_rank_current());
 }
 
 ts_status tsi_mlp_back_experts(tsi_mlp_back *b, ts_tensor *d[TSI_MLP_GRADS])
 {
     const tsi_mlp_rows *r = b->rows;
-    ts_tensor *h = ts_mul(b->gated, ts_unsqueeze(r->weight, 1));
-    d[TSI_MLP_DOUT] = sums_of(b->dy, h, r->expert, r->out);
-    d[TSI_MLP_DIN] = sums_of(b->gate_up_d, r->x, r->expert, r->in);
+    d[TSI_MLP_DOUT] = tsi_grouped_sums(b->dy, weighted(r, b->gated), r->expert, r->out);
+    d[TSI_MLP_DIN] = tsi_grouped_sums(b->gate_up_d, r->x, r->expert, r->in);
     return ts_rank_status(tsi_rank_current());
 }
