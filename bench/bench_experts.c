@@ -3,7 +3,9 @@
  *
  *   grouped products      rows by expert times a matrix each, against one product of that size
  *   dispatch and combine  each row once to each rank with some of its experts and folded back,
- *                         against plain copies of the same bytes
+ *                         against plain copies of the same bytes: as it is, where rows that stay on
+ *                         their rank are used where they lie and count on neither side, and with
+ *                         these moved and copied as well
  *   end to end            the layer on all ranks, against the dense layer of equal arithmetic there
  *                         and against PyTorch, where it is found, on as many threads
  *
@@ -23,6 +25,7 @@ typedef struct bench_experts {
     int64_t threads, seconds, ranks;
     int64_t experts, choices, tokens, width, inner;
     bool json;
+    const char *only; /* lines whose name contains it; NULL: all */
     ts_rank *me;
     ts_mesh *mesh;
     double layer; /* seconds, end to end */
@@ -49,6 +52,11 @@ static ts_status sorted_at(const int64_t *global, void *element, void *context)
     const bench_experts *b = context;
     *(int64_t *)element = global[0] * b->experts / (b->tokens * b->choices / 2);
     return TS_OK;
+}
+
+static bool wanted(const bench_experts *b, const char *name)
+{
+    return b->only == NULL || strstr(name, b->only) != NULL;
 }
 
 static ts_status waited(ts_rank *me, ts_tensor *y)
@@ -101,7 +109,8 @@ typedef struct passing {
     bench_experts *b;
     ts_group *world;
     int64_t first, rows, held; /* tokens of this rank; rows that its experts want */
-    int64_t came, results; /* rows of others that come; results that go home, the own ones too */
+    int64_t came, results;     /* rows that come; results that go home, the own ones too */
+    bool own;                  /* the rows of this rank that its own experts want come, too */
     float *x, *y, *there, *copy;
     ts_part *send, *recv, *back, *home;
     int64_t send_count, recv_count, back_count, home_count;
@@ -155,14 +164,15 @@ static void home_parts(passing *p, int64_t ranks)
 }
 
 /* The parts that grouped_mlp makes: rows straight from where they lie, results straight home; this
- * rank's own rows are used where they lie. */
+ * rank's own rows are used where they lie, and come only if they are asked for. */
 static void passing_parts(passing *p, int64_t ranks)
 {
     bench_experts *b = p->b;
     int64_t each = (b->tokens + ranks - 1) / ranks, me = ts_group_index(p->world);
     for (int64_t j = 0; j < ranks; j++) {
         int64_t begin = p->held;
-        for (int64_t i = 0; i < p->rows && j != me; i++)
+        bool moves = j != me || p->own;
+        for (int64_t i = 0; i < p->rows && moves; i++)
             if (holds(b, p->first + i, j, ranks))
                 p->send[p->send_count++] = part_of(j, p->x + i * b->width, b->width, 0);
         for (int64_t token = j * each; token < (j + 1) * each && token < b->tokens; token++)
@@ -170,7 +180,7 @@ static void passing_parts(passing *p, int64_t ranks)
         if (p->held == begin) continue;
         ts_part part = part_of(j, p->there + begin * b->width, (p->held - begin) * b->width, 0);
         p->back[p->back_count++] = part;
-        if (j == me) continue;
+        if (!moves) continue;
         p->recv[p->recv_count++] = part;
         p->came += p->held - begin;
     }
@@ -204,11 +214,11 @@ static ts_status run_passing(void *context, int who)
     return TS_OK;
 }
 
-static ts_status measure_passing(bench_experts *b, int64_t ranks)
+static ts_status measure_passing(bench_experts *b, int64_t ranks, bool own)
 {
     int64_t each = (b->tokens + ranks - 1) / ranks, me = ts_rank_index(b->me);
     size_t all = (size_t)(b->tokens + each * ranks + 1);
-    passing p = { .b = b, .world = ts_group_world(b->me), .first = me * each };
+    passing p = { .b = b, .world = ts_group_world(b->me), .first = me * each, .own = own };
     p.rows = p.first >= b->tokens ? 0 : b->tokens - p.first < each ? b->tokens - p.first : each;
     p.x = calloc((size_t)(2 * p.rows + 1), (size_t)b->width * sizeof(float));
     p.there = calloc(2 * all, (size_t)b->width * sizeof(float));
@@ -227,7 +237,8 @@ static ts_status measure_passing(bench_experts *b, int64_t ranks)
     }
     if (status == TS_OK && me == 0) {
         bench_line *line = bench_lines_add(&b->lines, "ms", times.median[0] * 1e3,
-                                           "dispatch and combine on %lld ranks", (long long)ranks);
+                                           "dispatch and combine on %lld ranks%s", (long long)ranks,
+                                           own ? ", own rows too" : "");
         bench_line_floor(line, times.median[1] * 1e3, "plain copies of these bytes");
     }
     free(p.x);
@@ -314,7 +325,7 @@ static ts_status one_rank(ts_rank *me, void *argument)
     bench_experts *b = argument;
     b->me = me;
     b->mesh = ts_mesh_self(me);
-    return measure_products(b);
+    return wanted(b, "grouped products") ? measure_products(b) : TS_OK;
 }
 
 static ts_status all_ranks(ts_rank *me, void *argument)
@@ -322,9 +333,11 @@ static ts_status all_ranks(ts_rank *me, void *argument)
     bench_experts *b = argument, mine = *b;
     mine.me = me;
     mine.mesh = ts_mesh_create(me, "ep=*");
-    ts_status status = measure_passing(&mine, b->ranks);
+    ts_status status = TS_OK;
+    for (int own = 0; own < 2 && status == TS_OK && wanted(b, "dispatch and combine"); own++)
+        status = measure_passing(&mine, b->ranks, own);
     if (status == TS_OK && ts_rank_index(me) == 0) b->lines = mine.lines;
-    return status == TS_OK ? measure_layer(&mine, b) : status;
+    return status == TS_OK && wanted(b, "layer of experts") ? measure_layer(&mine, b) : status;
 }
 
 int cli_bench_experts(int argc, char **argv)
@@ -347,6 +360,7 @@ int cli_bench_experts(int argc, char **argv)
         CLI_INT("width", &self.width, 1, 1 << 20, "of a token (default: 1024)"),
         CLI_INT("inner", &self.inner, 1, 1 << 20, "of an expert (default: 512)"),
         CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend, about (default: 36)"),
+        CLI_TEXT("only", &self.only, "TEXT", "lines whose name contains it"),
         CLI_FLAG("json", &self.json, "one JSON object"),
         CLI_END
     };
@@ -366,6 +380,6 @@ int cli_bench_experts(int argc, char **argv)
     if (status == TS_OK)
         status = bench_launch(self.threads, self.ranks, all_ranks, &self, error, sizeof error);
     if (status != TS_OK) return cli_fail("bench experts", "%s", error);
-    measure_rival(&self);
+    if (self.layer > 0) measure_rival(&self);
     return bench_lines_print(&self.lines, self.json);
 }
