@@ -123,31 +123,15 @@ static ts_status open_ours(ts_archive *c, const char *path)
 
 /* ---- published weights ----------------------------------------------------------------------- */
 
-#define SCALE "_scale_inv"
-
-/* The factors of a tensor in 8 bits, as published: NAME_scale_inv, one for each block. */
-static const tsi_stored *scale_of(const tsi_weights *weights, const tsi_stored *stored)
-{
-    char name[1024];
-    snprintf(name, sizeof name, "%s" SCALE, stored->name);
-    const tsi_stored *scale = tsi_weights_find(weights, name);
-    const ts_shape *shape = &stored->meta.shape;
-    bool fits = scale && scale->meta.dtype == TS_DTYPE_F32 && shape->ndim == 2 &&
-                scale->meta.shape.ndim == 2;
-    for (int32_t d = 0; fits && d < 2; d++)
-        fits = scale->meta.shape.extent[d] == tsi_ceil_div(shape->extent[d], TSI_SCALE_BLOCK);
-    return fits ? scale : NULL;
-}
-
 /* Is it what another tensor is multiplied by? Then it is none of its own. */
 static bool is_scale(const tsi_weights *weights, const tsi_stored *stored)
 {
     char name[1024];
-    size_t length = strlen(stored->name), tail = strlen(SCALE);
-    if (length <= tail || strcmp(stored->name + length - tail, SCALE) != 0) return false;
+    size_t length = strlen(stored->name), tail = strlen(TSI_SCALE_TAIL);
+    if (length <= tail || strcmp(stored->name + length - tail, TSI_SCALE_TAIL) != 0) return false;
     snprintf(name, sizeof name, "%.*s", (int)(length - tail), stored->name);
     const tsi_stored *of = tsi_weights_find(weights, name);
-    return of && of->float8 && scale_of(weights, of) == stored;
+    return of && of->float8;
 }
 
 static ts_status open_published(ts_archive *c, const char *path)
@@ -167,7 +151,7 @@ static ts_status open_published(ts_archive *c, const char *path)
                         .stored = stored,
                         .float8 = stored->float8 };
         if (is_scale(c->weights, stored)) continue;
-        if (e.float8) e.scale = scale_of(c->weights, stored);
+        if (e.float8) TSI_TRY(tsi_archive_scale(c, stored, &e.scale));
         if (e.float8) e.meta.dtype = TS_DTYPE_F32;
         c->entry[c->count++] = e;
     }

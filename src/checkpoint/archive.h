@@ -20,9 +20,10 @@
 #include "layout/layout.h"
 #include "tessera/checkpoint.h"
 
+#define TSI_SCALE_TAIL "_scale_inv"
 enum {
     TSI_ARCHIVE_FILES = 64, /* of data that are open at a time */
-    TSI_SCALE_BLOCK = 128   /* rows and columns of a block of float8 with one factor */
+    TSI_SCALE_BLOCK = 128   /* rows and columns of a block of float8, where nothing is said */
 };
 
 typedef struct tsi_entry { /* one tensor */
@@ -31,7 +32,7 @@ typedef struct tsi_entry { /* one tensor */
     const ts_layout *layout;  /* ours: of the writer, retained */
     const tsi_stored *stored; /* published: whole */
     const tsi_dcp_tensor *boxes;
-    const tsi_stored *scale;  /* of float8: factors of blocks of 128 x 128, f32; or NULL */
+    const tsi_stored *scale;  /* of float8: factors of blocks, f32; or NULL */
     int32_t float8, reserved; /* a tsi_float8; then it is read as f32 */
     uint64_t hash;
 } tsi_entry;
@@ -60,11 +61,17 @@ struct ts_archive {
     size_t window_bytes;
     float *scale; /* the factors of `scale_of`, which was read last */
     const tsi_entry *scale_of;
-    float float8[256]; /* the number of each byte, */
-    int32_t float8_of; /* of this tsi_float8 */
+    int64_t scale_block[2]; /* rows and columns with one factor; 0: not known yet */
+    float float8[256];      /* the number of each byte, */
+    int32_t float8_of;      /* of this tsi_float8 */
     int32_t reserved;
     int64_t bytes_read, blocks_repaired;
 };
+
+/* ---- float8.c */
+/* *scale: the factors of a published tensor in 8 bits, NAME_scale_inv; NULL: there are none. */
+ts_status tsi_archive_scale(ts_archive *archive, const tsi_stored *stored,
+                            const tsi_stored **scale);
 
 /* An index without its directory: nothing can be read of it. For tests. */
 ts_status tsi_archive_open_text(const char *text, size_t length, ts_archive **out);

@@ -1,14 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* float8.c - weights published in 8 bits, with a factor for each block of 128 rows and columns:
- * made whole numbers of 32 bits while they are read.
+/* float8.c - weights published in 8 bits, with a factor for each block of rows and columns: made
+ * whole numbers of 32 bits while they are read. How large a block is config.json says beside them
+ * (quantization_config.weight_block_size), or it is 128 x 128.
  *
  *   e4m3   1 sign, 4 exponent (bias 7), 3 mantissa; no infinities, all bits one: NaN
- *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa; infinities and NaN as in IEEE formats */
+ *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa; infinities and NaN as in IEEE formats
+ *
+ * INV: what has factors is never read without them: factors that do not fit are an error. */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/intmath.h"
 #include "checkpoint/archive.h"
+#include "op/core/common.h"
+#include "tessera/json.h"
+
+enum { CONFIG_MAX = 16 << 20 };
+
+/* ---- factors --------------------------------------------------------------------------------- */
+
+/* config.json of the directory, or beside the file; false: there is none. */
+static bool config_path(const char *weights, char *out, size_t size)
+{
+    struct stat about;
+    const char *end = strrchr(weights, '/');
+    bool directory = stat(weights, &about) == 0 && S_ISDIR(about.st_mode);
+    int above = directory ? (int)strlen(weights) : end ? (int)(end - weights) : 1;
+    int length = snprintf(out, size, "%.*s/config.json", above, directory || end ? weights : ".");
+    return length > 0 && (size_t)length < size && stat(out, &about) == 0;
+}
+
+static ts_status read_block(ts_archive *c)
+{
+    char path[4096], *text = NULL;
+    size_t length = 0;
+    ts_json_document *document = NULL;
+    c->scale_block[0] = c->scale_block[1] = TSI_SCALE_BLOCK;
+    if (!config_path(c->path, path, sizeof path)) return TS_OK;
+    TSI_TRY(tsi_file_read(path, CONFIG_MAX, &text, &length));
+    ts_status status = ts_json_parse(path, text, length, &document);
+    if (status == TS_OK) {
+        const ts_json *of = ts_json_member(ts_json_root(document), "quantization_config");
+        const ts_json *list = ts_json_member(of, "weight_block_size");
+        for (int32_t d = 0; d < 2 && ts_json_count(list) == 2; d++)
+            c->scale_block[d] = ts_json_int(ts_json_item(list, d), 0);
+        if (c->scale_block[0] <= 0 || c->scale_block[1] <= 0)
+            status = TSI_FAIL(TS_ERR_IO, "%s: weight_block_size is %lld x %lld", path,
+                              (long long)c->scale_block[0], (long long)c->scale_block[1]);
+    }
+    ts_json_release(document);
+    tsi_free(text);
+    return status;
+}
+
+static ts_status refuse_scale(const ts_archive *c, const tsi_stored *stored,
+                              const tsi_stored *scale)
+{
+    char is[96], of[96];
+    return TSI_FAIL(TS_ERR_IO,
+                    "%s: the factors %s, %s of %s, do not fit %s in blocks of %lld x %lld", c->path,
+                    scale->name, tsi_shape_text(&scale->meta.shape, is, sizeof is),
+                    ts_dtype_name((ts_dtype)scale->meta.dtype),
+                    tsi_shape_text(&stored->meta.shape, of, sizeof of),
+                    (long long)c->scale_block[0], (long long)c->scale_block[1]);
+}
+
+ts_status tsi_archive_scale(ts_archive *c, const tsi_stored *stored, const tsi_stored **scale)
+{
+    char name[1024];
+    const ts_shape *shape = &stored->meta.shape;
+    snprintf(name, sizeof name, "%s" TSI_SCALE_TAIL, stored->name);
+    *scale = tsi_weights_find(c->weights, name);
+    if (!*scale) return TS_OK;
+    if (c->scale_block[0] == 0) TSI_TRY(read_block(c));
+    bool fits =
+        (*scale)->meta.dtype == TS_DTYPE_F32 && shape->ndim == 2 && (*scale)->meta.shape.ndim == 2;
+    for (int32_t d = 0; fits && d < 2; d++)
+        fits = (*scale)->meta.shape.extent[d] == tsi_ceil_div(shape->extent[d], c->scale_block[d]);
+    return fits ? TS_OK : refuse_scale(c, stored, *scale);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static float number_of(unsigned bits, int mantissa_bits, int bias)
 {
@@ -65,7 +142,9 @@ ts_status tsi_archive_decode(ts_archive *archive, const tsi_entry *entry, int64_
     int64_t columns = entry->meta.shape.extent[1], blocks = entry->scale->meta.shape.extent[1];
     for (int64_t i = 0; i < count; i++) {
         int64_t row = (first + i) / columns, column = (first + i) % columns;
-        float factor = archive->scale[row / TSI_SCALE_BLOCK * blocks + column / TSI_SCALE_BLOCK];
+        float factor =
+            archive
+                ->scale[row / archive->scale_block[0] * blocks + column / archive->scale_block[1]];
         to[i] = archive->float8[bits[i]] * factor;
     }
     return TS_OK;

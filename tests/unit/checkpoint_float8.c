@@ -3,6 +3,8 @@
  * begin inside a block are those of the whole. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/test.h"
@@ -74,6 +76,47 @@ static void check_kind(test *t, const char *dtype, int mantissa_bits, int bias)
     }
     ts_archive_close(archive);
     unlink(path);
+}
+
+/* Blocks of the size that config.json says; with another one the factors do not fit, and nothing is
+ * read as if there were none. */
+TS_TEST(float8_blocks_are_those_of_the_configuration)
+{
+    static unsigned char bits[ROWS * COLUMNS];
+    static float read[ROWS * COLUMNS];
+    const float scale[2 * BLOCKS] = { 1, 0.5f, 3, 0.25f, 7, 2 };
+    char directory[400], path[512], config[512];
+    memset(bits, 0x38, sizeof bits); /* 1.0 */
+    snprintf(directory, sizeof directory, "%s/float8-%ld", TS_BINARY_DIR, (long)getpid());
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    snprintf(config, sizeof config, "%s/config.json", directory);
+    TEST_CHECK(t, mkdir(directory, 0777) == 0);
+    write_file(t, path, "F8_E4M3", bits, scale);
+    static const char *const size[] = { "[100, 150]", "[65, 100]", "[64, 64]", "[0, 128]" };
+    for (int i = 0; i < 4; i++) {
+        FILE *file = fopen(config, "w");
+        TEST_CHECK(t, file != NULL);
+        if (!file) return;
+        fprintf(file, "{\"quantization_config\": {\"weight_block_size\": %s}}", size[i]);
+        fclose(file);
+        ts_archive *archive = NULL;
+        ts_status status = ts_archive_open(i % 2 ? path : directory, &archive);
+        if (i == 1) {
+            TEST_OK(t, status);
+            TEST_OK(t, ts_archive_read(archive, 0, 0, ROWS * COLUMNS, TS_DTYPE_F32, read));
+            for (int at = 0; at < ROWS * COLUMNS; at++) {
+                int row = at / COLUMNS, column = at % COLUMNS;
+                TEST_CHECK(t, read[at] == scale[row / 65 * BLOCKS + column / 100]);
+            }
+        } else {
+            TEST_STATUS(t, status, TS_ERR_IO);
+            TEST_SAYS(t, ts_last_error(), i == 3 ? "weight_block_size is 0 x 128" : "do not fit");
+        }
+        ts_archive_close(archive);
+    }
+    unlink(config);
+    unlink(path);
+    rmdir(directory);
 }
 
 TS_TEST(float8_with_factors)
