@@ -343,13 +343,14 @@ static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange, boo
     return TS_OK;
 }
 
-static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange,
+/* `own`: of the library, which has checked its lists and will wait. */
+static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange, bool own,
                                 const tsi_lending *lending, const ts_comm_options *options)
 {
     tsi_call call;
     TSI_TRY(tsi_call_begin(&call, group, TSI_COMM_EXCHANGE, options));
     if (call.skip) return TS_OK;
-    TSI_TRY(check_exchange(&call, exchange, lending == NULL));
+    if (!own) TSI_TRY(check_exchange(&call, exchange, lending == NULL));
     TSI_TRY(tsi_call_device(&call, exchange->device));
     if (exchange->reduce != TS_REDUCE_NONE)
         TSI_TRY(check_reduce(&call, (ts_reduce)exchange->reduce, exchange->dtype));
@@ -360,6 +361,7 @@ static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange,
     work->send_count = exchange->send_count;
     work->recv_count = exchange->recv_count;
     work->lending = lending;
+    work->awaited = own;
     if (exchange->struct_size >= sizeof *exchange) work->avg_count = exchange->avg_count;
     return tsi_call_issue(&call);
 }
@@ -367,7 +369,13 @@ static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange,
 ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
                              const ts_comm_options *options)
 {
-    return issue_exchange(group, exchange, NULL, options);
+    return issue_exchange(group, exchange, false, NULL, options);
+}
+
+ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
+                                 const ts_comm_options *options)
+{
+    return issue_exchange(group, exchange, true, NULL, options);
 }
 
 bool tsi_group_lends(const ts_group *group)
@@ -388,7 +396,7 @@ ts_status tsi_group_lend(ts_group *group, const ts_exchange *exchange, const tsi
                          const ts_comm_options *options)
 {
     TSI_ASSERT(tsi_group_lends(group));
-    return issue_exchange(group, exchange, lending, options);
+    return issue_exchange(group, exchange, false, lending, options);
 }
 
 void tsi_lending_end(const ts_group *group, const tsi_lending *lending)

@@ -54,6 +54,11 @@ ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size);
 /* What every rank is doing, a line each, for the post-mortem. */
 void tsi_comm_describe(ts_world *world, char *out, size_t size);
 
+/* ts_group_exchange for who made the lists with care, so that parts are not looked at, and will
+ * wait before long, so that no core is taken from others to carry it out. */
+ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
+                                 const ts_comm_options *options);
+
 /* ---- reading peers' memory where it lies ----------------------------------------------------- */
 /* Can the members read each other's host memory? Then all of them can. */
 bool tsi_group_lends(const ts_group *group);

@@ -100,6 +100,7 @@ typedef struct tsi_work {
     int32_t asynchronous;  /* somebody else may have to progress it */
     _Atomic int32_t state; /* tsi_work_state; DONE is stored with release after status and error */
     ts_status status;
+    int32_t awaited;         /* asynchronous, and its rank will wait for it before long */
     tsi_error_record *error; /* when status != TS_OK; freed with the work */
     uint64_t event;          /* number in the rank's ring */
     const tsi_device *device;

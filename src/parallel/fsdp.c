@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "parallel/unit.h"
+#include "tensor/prepared.h"
 
 /* ---- what a unit does ------------------------------------------------------------------------ */
 
@@ -169,6 +170,8 @@ static void unit_free(tsi_unit *u)
     tsi_free(u->ahead[1].unit);
     tsi_free(u->list);
     tsi_free(u->list_to);
+    tsi_free(u->layouts);
+    tsi_prepared_destroy(u->reduction);
     tsi_free(u->leaves);
     tsi_free(u->param);
     tsi_free(u->module);
@@ -337,9 +340,10 @@ static ts_status unit_fill(tsi_unit *u)
                         u->name);
     u->list = tsi_calloc(2 * (size_t)u->count, sizeof *u->list);
     u->list_to = tsi_calloc((size_t)u->count, sizeof *u->list_to);
+    u->layouts = tsi_calloc((size_t)u->count, sizeof *u->layouts);
     u->leaves = tsi_calloc((size_t)u->count, sizeof *u->leaves);
-    if (!u->list || !u->list_to || !u->leaves)
-        return tsi_fail_memory("a unit", 4 * (size_t)u->count * sizeof *u->list);
+    if (!u->list || !u->list_to || !u->layouts || !u->leaves)
+        return tsi_fail_memory("a unit", 5 * (size_t)u->count * sizeof *u->list);
     TSI_TRY(split_axis(u));
     return tsi_unit_place(u);
 }

@@ -9,9 +9,14 @@
  * meanwhile (prefetch_off 2: of one). What an earlier backward left in the shard (micro-batches) is
  * added to.
  *
+ * In the usual step all that follows from layouts is known from the step before: the round was
+ * prepared (tensor/prepared.h), and is only begun.
+ *
  * INV: nothing is divided here: a loss is a sum over tokens, divided once by who makes it. */
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "parallel/unit.h"
+#include "tensor/prepared.h"
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
 
@@ -126,6 +131,65 @@ static ts_status list_run(tsi_unit *u, round_list *list)
     return TS_OK;
 }
 
+/* ---- the usual step -------------------------------------------------------------------------- */
+
+/* Does somebody beside the tape want to hear of each move? */
+static bool is_watched(const ts_rank *rank)
+{
+    uint32_t hearers = rank->observers.hearers[TSI_NEWS_MOVE];
+    return (hearers & (hearers - 1)) != 0;
+}
+
+/* Are gradients reduced as they are, from what backward left straight into the shard? */
+static bool is_usual(const tsi_unit *u)
+{
+    return u->all_reduce && !u->options.reduce && !u->options.reduce_fn && !u->one_by_one &&
+           !tsi_keeps(u->rank) && !is_watched(u->rank);
+}
+
+/* The gradients that are ready, in u->list, and where they go, in u->layouts. -1: some of them need
+ * more than a move. */
+static int32_t list_usual(tsi_unit *u)
+{
+    int32_t count = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        tsi_leaf *leaf = p->ready ? tsi_leaf_of(p->param->value) : NULL;
+        if (!p->ready) continue;
+        if (!leaf || leaf->settled || leaf->reduced || !leaf->grad || !leaf->grad->layout ||
+            leaf->grad->dtype != leaf->dtype)
+            return -1;
+        u->leaves[count] = leaf;
+        u->list[count] = leaf->grad;
+        u->layouts[count++] = leaf->layout;
+    }
+    return count;
+}
+
+/* Sets *done: whether what is ready was reduced, in a round that was prepared. */
+static ts_status reduce_prepared(tsi_unit *u, bool *done)
+{
+    *done = false;
+    int32_t count = is_usual(u) ? list_usual(u) : -1;
+    if (count < 0) return TS_OK;
+    if (!tsi_prepared_fits(u->reduction, u->list, u->layouts, count)) {
+        tsi_prepared_destroy(u->reduction);
+        u->reduction = NULL;
+        TSI_TRY(tsi_prepared_make(u->list, u->layouts, count, TSI_TAG_GRADIENT, &u->reduction));
+        u->one_by_one = !u->reduction;
+        if (u->one_by_one) return TS_OK;
+    }
+    TSI_TRY(tsi_prepared_run(u->reduction, u->name, u->list, u->list));
+    for (int32_t i = 0; i < count; i++)
+        u->leaves[i]->settled = 1;
+    for (int64_t i = 0; i < u->count; i++)
+        u->param[i].ready = 0;
+    u->ready_count = 0;
+    u->all->stats.reductions++;
+    *done = true;
+    return TS_OK;
+}
+
 /* ---- reducing -------------------------------------------------------------------------------- */
 
 ts_status tsi_units_settle(tsi_units *all)
@@ -141,18 +205,26 @@ ts_status tsi_units_settle(tsi_units *all)
     return TS_OK;
 }
 
-ts_status tsi_unit_reduce(tsi_unit *u)
+static ts_status reduce_by_list(tsi_unit *u)
 {
-    if (u->ready_count == 0) return TS_OK;
     round_list list = { u->leaves, u->list, u->list + u->count, u->list_to, 0 };
-    ts_status status = u->all ? tsi_units_settle(u->all) : TS_OK;
     ts_scope scope =
         ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = "reduce"));
-    if (status == TS_OK) status = list_run(u, &list);
+    ts_status status = list_run(u, &list);
     ts_scope_close(scope);
     for (int32_t i = 0; i < list.count; i++)
         ts_sharding_release(list.to[i]);
-    if (status == TS_OK && u->all) u->all->reducing = u;
-    bool waits = status == TS_OK && u->all && u->options.prefetch_off > 1;
-    return waits ? tsi_units_settle(u->all) : status;
+    return status;
+}
+
+ts_status tsi_unit_reduce(tsi_unit *u)
+{
+    bool done = false;
+    if (u->ready_count == 0) return TS_OK;
+    if (u->all) TSI_TRY(tsi_units_settle(u->all));
+    if (u->all) TSI_TRY(reduce_prepared(u, &done));
+    if (!done) TSI_TRY(reduce_by_list(u));
+    if (!u->all) return TS_OK;
+    u->all->reducing = u;
+    return u->options.prefetch_off > 1 ? tsi_units_settle(u->all) : TS_OK;
 }

@@ -90,7 +90,11 @@ typedef struct tsi_unit {
     const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
     ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
+    const ts_layout **layouts;
     tsi_leaf **leaves;
+    struct tsi_prepared *reduction; /* of its last usual step, or NULL */
+    int32_t one_by_one;             /* there is none for it */
+    int32_t reserved;
     ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 

@@ -47,6 +47,11 @@ void tsi_execution_release(tsi_execution *execution); /* drops hold[] */
 ts_status tsi_program_begin(tsi_execution *x, const tsi_program *program, bool deferred);
 /* May local copies travel with the exchange, so that an asynchronous move returns at once? */
 bool tsi_program_defers(const tsi_program *program);
+/* The plan of a move that travels with others, held. */
+ts_status tsi_plan_together(ts_rank *rank, const ts_layout *from, const ts_layout *to,
+                            ts_dtype dtype, ts_plan **plan);
+/* Plans speak of row-major blocks: a view of another order is copied first. Retained. */
+tsi_array *tsi_array_dense(ts_rank *rank, tsi_array *array);
 /* Addresses of this run's arrays into the blocks of a round. */
 void tsi_round_patch(tsi_exchange_round *round, const tsi_array *source, const tsi_array *to);
 

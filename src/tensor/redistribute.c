@@ -30,6 +30,13 @@ static ts_status plan_for(ts_rank *rank, const tsi_source *from, const ts_layout
     return ts_plan_cached(from->layout, to, from->dtype, &o, plan);
 }
 
+ts_status tsi_plan_together(ts_rank *rank, const ts_layout *from, const ts_layout *to,
+                            ts_dtype dtype, ts_plan **plan)
+{
+    const tsi_source source = { .layout = from, .dtype = dtype };
+    return plan_for(rank, &source, to, NULL, TS_PLAN_NO_COLLECTIVES, plan);
+}
+
 /* The handle on what is in flight holds the blocks that are read and written. */
 static ts_status hold_blocks(ts_rank *rank, const tsi_execution *x, int64_t count, ts_work *work,
                              tsi_move **move)
@@ -70,8 +77,7 @@ static ts_status run_plan(ts_rank *rank, const tsi_source *from, ts_plan *plan, 
     return status;
 }
 
-/* Plans speak of row-major blocks: a view of another order is copied first. Retained. */
-static tsi_array *dense_of(ts_rank *rank, tsi_array *array)
+tsi_array *tsi_array_dense(ts_rank *rank, tsi_array *array)
 {
     if (tsi_array_is_dense(array)) return tsi_array_retain(array);
     ts_shape shape = tsi_array_shape(array);
@@ -86,7 +92,7 @@ static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_
 {
     ts_rank *rank = to_mesh->rank;
     tsi_source source = *from;
-    source.array = dense_of(rank, from->array);
+    source.array = tsi_array_dense(rank, from->array);
     tsi_array *array = source.array ? tsi_tensor_block(to_mesh, to, from->dtype) : NULL;
     if (array && run_plan(rank, &source, plan, array, options, move) != TS_OK) {
         tsi_array_release(array);
@@ -107,7 +113,7 @@ static tsi_array *same_block(ts_mesh *mesh, tsi_array *array, const ts_layout *t
     for (int32_t d = 0; same && d < wanted.ndim; d++)
         same = wanted.extent[d] == array->extent[d];
     if (same) return tsi_array_retain(array);
-    tsi_array *dense = dense_of(mesh->rank, array);
+    tsi_array *dense = tsi_array_dense(mesh->rank, array);
     if (!dense) return NULL;
     tsi_array *view = tsi_array_view(dense, (ts_dtype)dense->dtype, &wanted, NULL, dense->offset);
     tsi_array_release(dense);
@@ -214,13 +220,12 @@ static ts_status many_prepare(ts_rank *rank, ts_tensor *x, const ts_sharding *to
     if (!item->layout) return ts_rank_status(rank);
     item->from = (tsi_source){ x->mesh, x->layout, NULL, (ts_dtype)x->dtype };
     if (x->layout != item->layout)
-        TSI_TRY(
-            plan_for(rank, &item->from, item->layout, NULL, TS_PLAN_NO_COLLECTIVES, &item->plan));
+        TSI_TRY(tsi_plan_together(rank, x->layout, item->layout, item->from.dtype, &item->plan));
     if (!item->plan || stays(&item->from, item->mesh, item->plan)) {
         item->to = same_block(item->mesh, x->array, item->layout);
         return item->to ? TS_OK : ts_rank_status(rank);
     }
-    item->from.array = dense_of(rank, x->array);
+    item->from.array = tsi_array_dense(rank, x->array);
     item->to = item->from.array
                    ? tsi_tensor_block_tagged(item->mesh, item->layout, item->from.dtype, tag)
                    : NULL;

@@ -342,9 +342,10 @@ ts_tensor *ts_variable(ts_rank *me)
 }
 
 /* The variable gets value's layout and block; the old ones go to the undo log. */
-static void rebind(ts_tensor *variable, ts_tensor *value)
+void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
+                     tsi_array *array, tsi_move *move)
 {
-    TSI_ASSERT(variable->is_variable && value->array);
+    TSI_ASSERT(variable->is_variable && array);
     tsi_undo old = {
         .variable = tsi_tensor_retain(variable),
         .mesh = variable->mesh,
@@ -353,12 +354,19 @@ static void rebind(ts_tensor *variable, ts_tensor *value)
         .move = variable->move,
         .dtype = variable->dtype,
     };
-    variable->mesh = ts_mesh_retain(value->mesh);
-    variable->layout = ts_layout_retain(value->layout);
-    variable->array = tsi_array_retain(value->array);
-    variable->move = value->move ? tsi_move_retain(value->move) : NULL;
-    variable->dtype = value->dtype;
+    variable->mesh = ts_mesh_retain(mesh);
+    variable->layout = ts_layout_retain(layout);
+    variable->array = array;
+    variable->move = move;
+    variable->dtype = (int32_t)dtype;
     tsi_tensor_undo_push(variable->rank, &old);
+}
+
+static void rebind(ts_tensor *variable, ts_tensor *value)
+{
+    tsi_tensor_bind(variable, value->mesh, value->layout, (ts_dtype)value->dtype,
+                    tsi_array_retain(value->array),
+                    value->move ? tsi_move_retain(value->move) : NULL);
 }
 
 ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)

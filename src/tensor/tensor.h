@@ -176,6 +176,9 @@ enum { TSI_EMPTY_TEXT = 512 };
 const char *tsi_tensor_empty_text(const ts_tensor *t, char *out, size_t size);
 ts_status tsi_tensor_ready(ts_tensor *t); /* waits for what is on its way */
 void tsi_tensor_unbind(ts_tensor *t);     /* forgets layout, block and move */
+/* The variable has this value from now on; an undo brings the former one back. */
+void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
+                     tsi_array *array /* takes */, tsi_move *move /* takes */);
 /* References of the library's own; the public forms count the program's. */
 ts_tensor *tsi_tensor_retain(ts_tensor *t); /* accepts NULL */
 void tsi_tensor_release(ts_tensor *t);      /* accepts NULL */

@@ -151,16 +151,38 @@ bool tsi_lane_has_parts(tsi_lane *lane)
     return cursor >> 32 == (uint32_t)sequence && (int64_t)(uint32_t)cursor < lane->hall->team->size;
 }
 
+/* Rings up to `most` members that sleep in this lane; true: there was one. One who sleeps elsewhere
+ * would run no parts: *elsewhere is set, else it stays. */
+static bool ring_sleepers(tsi_lane *lane, int64_t most, bool *elsewhere)
+{
+    tsi_threads *engine = lane->hall->engine;
+    const tsi_team *team = lane->hall->team;
+    int64_t rang = 0;
+    for (int64_t i = 0; i < team->size && rang < most; i++) {
+        tsi_chair *chair = &engine->chair[team->rank[i] - engine->world->first_index];
+        if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
+        if (atomic_load_explicit(&chair->lane, memory_order_acquire) == lane) {
+            tsi_chair_ring(chair);
+            rang++;
+        } else {
+            *elsewhere = true;
+        }
+    }
+    return rang > 0;
+}
+
 bool tsi_lane_help(tsi_lane *lane, int64_t member)
 {
+    enum { RINGS = 2 }; /* so that those who sleep are awake after few turns */
     uint64_t sequence = atomic_load_explicit(&lane->head, memory_order_seq_cst);
     tsi_meeting *m = meeting_of(lane, sequence);
     int64_t parts = lane->hall->team->size, part;
     if (atomic_load_explicit(&m->turn, memory_order_seq_cst) != turn_of(sequence, TSI_PHASE_RUN))
         return false;
-    bool ran = false;
+    bool ran = false, elsewhere = false;
     if (member >= 0 && claim(m, sequence, member)) {
         ran = true;
+        if (parts > RINGS) (void)ring_sleepers(lane, RINGS, &elsewhere);
         run_claimed(lane, m, sequence, member);
     }
     while ((part = next_part(m, sequence, parts)) >= 0) {
@@ -224,30 +246,31 @@ static int64_t bytes_moved(const tsi_lane *lane, const tsi_meeting *m)
     return total;
 }
 
-/* Helpers and members that sleep in this lane are told that there are parts to run, no more than
- * there are cores. One who sleeps elsewhere would not run them, so he does not count. */
-static void announce(tsi_lane *lane, tsi_meeting *m)
+static void ask_helpers(tsi_lane *lane)
 {
     tsi_threads *engine = lane->hall->engine;
-    const tsi_team *team = lane->hall->team;
-    if (atomic_load_explicit(&m->asynchronous, memory_order_relaxed)) {
-        pthread_mutex_lock(&engine->ready_lock);
-        if (!lane->ready_queued) {
-            lane->ready_queued = true;
-            lane->ready_next = engine->ready;
-            engine->ready = lane;
-        }
-        pthread_mutex_unlock(&engine->ready_lock);
-        tsi_comm_kick(engine->world, team->size);
+    pthread_mutex_lock(&engine->ready_lock);
+    if (!lane->ready_queued) {
+        lane->ready_queued = true;
+        lane->ready_next = engine->ready;
+        engine->ready = lane;
     }
-    int64_t told = 0;
-    for (int64_t i = 0; i < team->size && told < engine->cores; i++) {
-        tsi_chair *chair = &engine->chair[team->rank[i] - engine->world->first_index];
-        if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
-        if (atomic_load_explicit(&chair->lane, memory_order_acquire) != lane) continue;
-        tsi_chair_ring(chair);
-        told++;
-    }
+    pthread_mutex_unlock(&engine->ready_lock);
+    tsi_comm_kick(engine->world, lane->hall->team->size);
+}
+
+/* One member that sleeps in this lane is told that there are parts to run, and tells more of them
+ * (tsi_lane_help): waking is a call of the system, and who opens the parts has work of his own.
+ * Helpers are asked if a member may be away for long, or is away while a core may be idle: there
+ * are more of them than ranks, or a member sleeps elsewhere. Else members carry the parts out when
+ * they wait: a helper would only take their cores. */
+static void announce(tsi_lane *lane, tsi_meeting *m)
+{
+    const tsi_threads *engine = lane->hall->engine;
+    uint32_t absent = atomic_load_explicit(&m->asynchronous, memory_order_relaxed);
+    bool elsewhere = false, rang = ring_sleepers(lane, 1, &elsewhere);
+    bool idle = engine->cores > engine->world->local_count || (elsewhere && !rang);
+    if (absent & TSI_ABSENT || (absent && idle)) ask_helpers(lane);
 }
 
 static void open_parts(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
@@ -298,7 +321,10 @@ static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
     m->work[work->member] = work;
     atomic_store_explicit(&m->stamp[work->member], (uint32_t)work->print.sequence,
                           memory_order_relaxed);
-    if (work->asynchronous) atomic_store_explicit(&m->asynchronous, 1, memory_order_relaxed);
+    if (work->asynchronous)
+        atomic_fetch_or_explicit(&m->asynchronous,
+                                 work->awaited ? TSI_ABSENT_SOON_BACK : TSI_ABSENT,
+                                 memory_order_relaxed);
     uint32_t before = atomic_fetch_add_explicit(&m->arrived, 1, memory_order_seq_cst);
     return (before & TSI_POISONED) == 0;
 }

@@ -42,10 +42,12 @@ typedef struct tsi_chair {
 
 /* One operation of a lane. The turn holds its sequence number and its phase. */
 typedef enum tsi_phase { TSI_PHASE_GATHER, TSI_PHASE_CHECK, TSI_PHASE_RUN } tsi_phase;
+/* Members that wait later, and members that may not wait for long: helpers are asked. */
+typedef enum tsi_absence { TSI_ABSENT_SOON_BACK = 1, TSI_ABSENT = 2 } tsi_absence;
 typedef struct tsi_meeting {
     _Alignas(TSI_CACHE_LINE) _Atomic uint64_t turn; /* sequence << 2 | phase */
     _Atomic uint32_t arrived;      /* members; with TSI_POISONED: it will never be full */
-    _Atomic uint32_t asynchronous; /* somebody may be absent when it is full: helpers are asked */
+    _Atomic uint32_t asynchronous; /* tsi_absence: who may not be there when it is full */
     _Atomic uint32_t done;         /* parts */
     _Atomic uint32_t failed;       /* the first failure wrote the fields below */
     _Atomic uint64_t cursor;       /* sequence << 32 | next part that nobody was offered */

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prepared.c - see prepared.h.
+ *
+ * Every round of all moves is one exchange of one group. Its send parts are in order of peers, as
+ * an exchange wants them, and each part knows which tensor's block it lies in and where.
+ *
+ * INV: the lists of parts are this struct's, and are copied by who sends them: a run may begin
+ * while the last one is still on its way. */
+#include "tensor/prepared.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/comm.h"
+#include "tensor/execute.h"
+
+enum { CHANNEL_MOVE = 0 };
+
+typedef struct place { /* of a part: elements from the beginning of a tensor's block */
+    int64_t offset;
+    int32_t item, of_target;
+} place;
+
+typedef struct stage { /* one round of all moves */
+    ts_exchange exchange;
+    ts_part *send, *recv;
+    place *send_at, *recv_at;
+} stage;
+
+typedef struct item {
+    const ts_layout *from, *to; /* retained */
+    ts_mesh *mesh;              /* retained */
+    tsi_program *program;       /* held */
+    tsi_array *source, *target; /* of a run that begins */
+    ts_shape local;             /* of the target's block */
+} item;
+
+struct tsi_prepared {
+    ts_rank *rank;
+    ts_group *group; /* borrowed from the mesh */
+    item *item;
+    stage *stage;
+    int64_t stage_count;
+    int32_t count, dtype;
+    uint32_t tag, reserved;
+    tsi_arena memory;
+};
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static bool is_plain(const tsi_program *program)
+{
+    const tsi_part *part = &program->part;
+    return program->member && program->round_count > 0 && !part->fill && part->power == 0.0 &&
+           part->local_count == 0;
+}
+
+static const tsi_exchange_round *round_at(const item *one, int64_t round)
+{
+    return round < one->program->round_count ? &one->program->round[round] : NULL;
+}
+
+/* Do two moves travel together in every round that both have? */
+static bool are_alike(const tsi_program *a, const tsi_program *b)
+{
+    bool alike = a->group == b->group && a->part.reduce == b->part.reduce &&
+                 a->part.avg_count == b->part.avg_count;
+    for (int64_t r = 0; alike && r < a->round_count && r < b->round_count; r++)
+        alike = a->round[r].reduces == b->round[r].reduces;
+    return alike;
+}
+
+/* Sets *plain: whether this move, after those before it, can be prepared. */
+static ts_status item_make(tsi_prepared *p, ts_tensor *x, const ts_layout *to, bool *plain)
+{
+    item *one = &p->item[p->count];
+    ts_plan *plan = NULL;
+    *plain = false;
+    if (x->dtype != p->dtype || x->layout == to || x->mesh->desc != to->sharding->mesh)
+        return TS_OK;
+    TSI_TRY(tsi_plan_together(p->rank, x->layout, to, (ts_dtype)x->dtype, &plan));
+    bool direct = plan->family == TS_PLAN_DIRECT || plan->family == TS_PLAN_HIERARCHICAL;
+    tsi_program *program = direct ? tsi_program_get(p->rank, plan) : NULL;
+    ts_plan_release(plan);
+    if (!program) return direct ? ts_rank_status(p->rank) : TS_OK;
+    *plain = is_plain(program) && (p->count == 0 || are_alike(p->item[0].program, program));
+    *one = (item){ .from = ts_layout_retain(x->layout),
+                   .to = ts_layout_retain(to),
+                   .mesh = ts_mesh_retain(x->mesh),
+                   .program = program,
+                   .local = ts_layout_local(to, x->mesh->coord) };
+    p->count++;
+    return TS_OK;
+}
+
+static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
+{
+    size_t sends = 1, recvs = 1;
+    for (int32_t i = 0; i < p->count; i++) {
+        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        sends += from ? (size_t)from->send_count : 0;
+        recvs += from ? (size_t)from->recv_count : 0;
+    }
+    s->send = tsi_arena_calloc(&p->memory, sends, sizeof *s->send);
+    s->recv = tsi_arena_calloc(&p->memory, recvs, sizeof *s->recv);
+    s->send_at = tsi_arena_calloc(&p->memory, sends, sizeof *s->send_at);
+    s->recv_at = tsi_arena_calloc(&p->memory, recvs, sizeof *s->recv_at);
+    bool room = s->send && s->recv && s->send_at && s->recv_at;
+    return room ? TS_OK : tsi_fail_memory("a prepared exchange", (sends + recvs) * sizeof *s->send);
+}
+
+/* Parts for one peer are matched in the order of the tensors. */
+static void add_sends(const tsi_prepared *p, int64_t round, int64_t peer, stage *s)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        for (int64_t k = 0; from && k < from->send_count; k++) {
+            if (from->send[k].peer != peer) continue;
+            int64_t at = s->exchange.send_count++;
+            s->send[at] = from->send[k];
+            s->send_at[at] = (place){ from->send_offset[k], i, from->send_from_target[k] };
+        }
+    }
+}
+
+static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        for (int64_t k = 0; from && k < from->recv_count; k++) {
+            int64_t at = s->exchange.recv_count++;
+            s->recv[at] = from->recv[k];
+            s->recv_at[at] = (place){ from->recv_offset[k], i, 1 };
+        }
+    }
+}
+
+static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
+{
+    int32_t i = 0;
+    while (!round_at(&p->item[i], round))
+        i++;
+    const tsi_program *first = p->item[i].program;
+    TSI_TRY(stage_reserve(p, round, s));
+    s->exchange = (ts_exchange)TS_INIT(ts_exchange);
+    s->exchange.dtype = p->dtype;
+    s->exchange.reduce = first->round[round].reduces ? first->part.reduce : 0;
+    s->exchange.avg_count = s->exchange.reduce ? first->part.avg_count : 0;
+    s->exchange.send = s->send;
+    s->exchange.recv = s->recv;
+    for (int64_t peer = 0; peer < ts_group_size(p->group); peer++)
+        add_sends(p, round, peer, s);
+    add_recvs(p, round, s);
+    return TS_OK;
+}
+
+static ts_status stages_make(tsi_prepared *p)
+{
+    p->group = p->item[0].program->group;
+    for (int32_t i = 0; i < p->count; i++)
+        if (p->item[i].program->round_count > p->stage_count)
+            p->stage_count = p->item[i].program->round_count;
+    p->stage = tsi_arena_calloc(&p->memory, (size_t)p->stage_count, sizeof *p->stage);
+    if (!p->stage) return tsi_fail_memory("a prepared exchange", sizeof *p->stage);
+    for (int64_t r = 0; r < p->stage_count; r++)
+        TSI_TRY(stage_make(p, r, &p->stage[r]));
+    return TS_OK;
+}
+
+void tsi_prepared_destroy(tsi_prepared *p)
+{
+    if (!p) return;
+    for (int32_t i = 0; i < p->count; i++) {
+        tsi_program_release(p->item[i].program);
+        ts_layout_release(p->item[i].from);
+        ts_layout_release(p->item[i].to);
+        ts_mesh_release(p->item[i].mesh);
+    }
+    tsi_arena_release(&p->memory);
+    tsi_free(p);
+}
+
+ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int32_t count,
+                            uint32_t tag, tsi_prepared **out)
+{
+    *out = NULL;
+    if (count == 0) return TS_OK;
+    tsi_prepared *p = tsi_calloc(1, sizeof *p);
+    if (!p) return tsi_fail_memory("a prepared exchange", sizeof *p);
+    p->rank = x[0]->rank;
+    p->dtype = x[0]->dtype;
+    p->tag = tag;
+    p->item = tsi_arena_calloc(&p->memory, (size_t)count, sizeof *p->item);
+    bool plain = true;
+    ts_status status = p->item ? TS_OK : tsi_fail_memory("a prepared exchange", sizeof *p->item);
+    for (int32_t i = 0; status == TS_OK && plain && i < count; i++)
+        status = item_make(p, x[i], to[i], &plain);
+    if (status == TS_OK && plain) status = stages_make(p);
+    if (status == TS_OK && plain)
+        *out = p;
+    else
+        tsi_prepared_destroy(p);
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x, const ts_layout *const *to,
+                       int32_t count)
+{
+    if (!p || p->count != count) return false;
+    for (int32_t i = 0; i < count; i++) {
+        const item *one = &p->item[i];
+        if (x[i]->layout != one->from || to[i] != one->to || x[i]->dtype != p->dtype) return false;
+    }
+    return true;
+}
+
+static ts_status take_blocks(tsi_prepared *p, ts_tensor *const *x)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        item *one = &p->item[i];
+        TSI_TRY(tsi_tensor_ready(x[i]));
+        one->source = tsi_array_dense(p->rank, x[i]->array);
+        one->target =
+            one->source ? tsi_array_create_tagged(p->rank, (ts_dtype)p->dtype, &one->local, p->tag)
+                        : NULL;
+        if (!one->target) return ts_rank_status(p->rank);
+    }
+    return TS_OK;
+}
+
+static void drop_blocks(tsi_prepared *p)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        tsi_array_release(p->item[i].source);
+        tsi_array_release(p->item[i].target);
+        p->item[i].source = p->item[i].target = NULL;
+    }
+}
+
+static void patch(const tsi_prepared *p, ts_part *part, const place *at, int64_t count)
+{
+    size_t size = ts_dtype_size((ts_dtype)p->dtype);
+    for (int64_t i = 0; i < count; i++) {
+        const item *one = &p->item[at[i].item];
+        const tsi_array *block = at[i].of_target ? one->target : one->source;
+        part[i].data = (char *)tsi_array_data(block) + (size_t)at[i].offset * size;
+    }
+}
+
+static ts_status send_stage(const tsi_prepared *p, const char *name, stage *s, ts_work **work)
+{
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    patch(p, s->send, s->send_at, s->exchange.send_count);
+    patch(p, s->recv, s->recv_at, s->exchange.recv_count);
+    s->exchange.device = tsi_array_device(p->item[0].target);
+    options.name = name;
+    options.channel = CHANNEL_MOVE;
+    options.work = work;
+    return tsi_group_exchange_own(p->group, &s->exchange, &options);
+}
+
+/* The blocks are in use until the work is complete. Takes the work. */
+static tsi_move *hold_blocks(const tsi_prepared *p, ts_work *work)
+{
+    tsi_move *move = tsi_move_create(p->rank, work, 2 * p->count);
+    for (int32_t i = 0; move && i < p->count; i++) {
+        tsi_move_hold(move, p->item[i].source);
+        tsi_move_hold(move, p->item[i].target);
+    }
+    return move;
+}
+
+ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *x,
+                           ts_tensor *const *variable)
+{
+    ts_work *work = NULL;
+    TSI_TRY(tsi_rank_enter(p->rank));
+    ts_status status = take_blocks(p, x);
+    for (int64_t r = 0; status == TS_OK && r < p->stage_count; r++)
+        status = send_stage(p, name, &p->stage[r], r == p->stage_count - 1 ? &work : NULL);
+    tsi_move *move = status == TS_OK ? hold_blocks(p, work) : NULL;
+    if (status == TS_OK && !move) status = ts_rank_status(p->rank);
+    for (int32_t i = 0; status == TS_OK && i < p->count; i++) {
+        item *one = &p->item[i];
+        tsi_tensor_bind(variable[i], one->mesh, one->to, (ts_dtype)p->dtype, one->target,
+                        tsi_move_retain(move));
+        one->target = NULL;
+    }
+    tsi_move_release(move);
+    drop_blocks(p);
+    return status;
+}
