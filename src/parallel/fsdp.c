@@ -57,19 +57,43 @@ static bool has_units_below(const ts_module *m)
     return false;
 }
 
+static int64_t nodes_of(ts_rank *rank)
+{
+    const ts_tape *tape = tsi_tape_recording(rank);
+    return tape ? tape->node_count : -1;
+}
+
 static ts_status forward_before(ts_module *m, void *context)
 {
     tsi_unit *u = context;
     tsi_watch w = tsi_watch_begin(u);
+    if (u->users == 0) u->node_first = nodes_of(m->rank);
     ts_status status = enter(u, in_backward(m->rank) ? TSI_UNIT_AGAIN : TSI_UNIT_FORWARD);
     if (u->all) u->all->stats.calls++;
     tsi_watch_end(u, &w);
     return status;
 }
 
+/* Backward tells a unit by what its modules recorded. If they recorded nothing, because what is
+ * made of their weights is made elsewhere, gradients would arrive that nobody reduces. Who says
+ * that some ranks may not use them (options.unused) may use none. */
+static ts_status check_trigger(tsi_unit *u)
+{
+    bool recorded = u->recorded;
+    u->recorded = 0;
+    if (recorded || u->node_first < 0 || u->trained == 0 || u->options.unused) return TS_OK;
+    TSI_TRY(ts_rank_status(u->rank));
+    return TSI_FAIL(TS_ERR_STATE,
+                    "fsdp: unit %s: it has %lld trained parameters, and its call recorded nothing, "
+                    "so that backward would not reach it: what uses them belongs inside of it",
+                    u->name, (long long)u->trained);
+}
+
 static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
+    if (u->users == 1 && nodes_of(m->rank) > u->node_first) u->recorded = 1;
     bool last = leave(u, &u->forward_passed);
+    if (last) TSI_TRY(check_trigger(u));
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
     int32_t reshard = u->options.reshard;

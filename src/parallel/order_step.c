@@ -20,9 +20,10 @@ typedef struct walk { /* of one rank */
     tsi_step *step;
     int64_t rank;
     int64_t coord[TS_NDIM_MAX];
-    int32_t comm, group, sums; /* the queue; who gathers, who adds up */
-    tsi_unit_state *state;     /* [unit] */
-    int32_t reducing;          /* the unit whose gradients are on their way, or -1 */
+    int32_t comm;          /* the queue */
+    tsi_unit_state *state; /* [unit] */
+    int32_t *group, *sums; /* [unit]: who gathers, who adds up */
+    int32_t reducing;      /* the unit whose gradients are on their way, or -1 */
 } walk;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -110,7 +111,7 @@ static ts_status gather(walk *w, int64_t unit)
     w->state[unit] = TSI_UNIT_COMING;
     return append(w, &(act){ .kind = TSI_ACTION_GATHER,
                              .queue = w->comm,
-                             .group = w->group,
+                             .group = w->group[unit],
                              .unit = unit,
                              .first = SHARD,
                              .first_how = TSI_READS,
@@ -156,7 +157,7 @@ static ts_status reduce(walk *w, int64_t unit)
     w->reducing = (int32_t)unit;
     return append(w, &(act){ .kind = TSI_ACTION_REDUCE,
                              .queue = w->comm,
-                             .group = w->sums,
+                             .group = w->sums[unit],
                              .unit = unit,
                              .first = GRAD,
                              .first_how = TSI_READS,
@@ -226,8 +227,21 @@ static ts_status event(walk *w, int64_t at)
     return stays ? TS_OK : let_go(w, unit, WHOLE);
 }
 
+/* "gathers.fsdp.0": what the group does, along which axes, its first rank. */
+static void name_group(const ts_mesh *mesh, uint32_t axes, const char *does, int32_t first,
+                       char *out, size_t size)
+{
+    int length = snprintf(out, size, "%s", does);
+    for (int32_t k = 0; k < ts_mesh_ndim(mesh); k++)
+        if (axes >> k & 1 && length >= 0 && (size_t)length < size)
+            length +=
+                snprintf(out + length, size - (size_t)length, ".%s", ts_mesh_axis_name(mesh, k));
+    if (length >= 0 && (size_t)length < size)
+        (void)snprintf(out + length, size - (size_t)length, ".%d", first);
+}
+
 /* The ranks that differ from this one in these axes alone. */
-static ts_status group_of(walk *w, const ts_mesh *mesh, uint32_t axes, const char *prefix,
+static ts_status group_of(walk *w, const ts_mesh *mesh, uint32_t axes, const char *does,
                           int32_t *out)
 {
     int64_t count = tsi_mesh_group_count(mesh->desc, axes);
@@ -237,11 +251,11 @@ static ts_status group_of(walk *w, const ts_mesh *mesh, uint32_t axes, const cha
     if (!rank || !member) {
         status = tsi_fail_memory("a group of a step", (size_t)count * sizeof *rank);
     } else {
-        char name[48];
+        char name[160];
         tsi_mesh_group_ranks(mesh->desc, axes, w->coord, rank);
         for (int64_t i = 0; i < count; i++)
             member[i] = (int32_t)rank[i];
-        snprintf(name, sizeof name, "%s%d", prefix, member[0]);
+        name_group(mesh, axes, does, member[0], name, sizeof name);
         status = tsi_step_group_of(w->step, name, member, count, out);
     }
     tsi_free(rank);
@@ -249,9 +263,11 @@ static ts_status group_of(walk *w, const ts_mesh *mesh, uint32_t axes, const cha
     return status;
 }
 
+/* Gradients are terms of sums over all axes that cut the batch: those that cut the parameters of
+ * its modules, whichever, and those of copies. */
 static uint32_t sum_axes(const tsi_unit *u)
 {
-    uint32_t axes = u->axes_cut;
+    uint32_t axes = u->axes_cut | u->axes_own;
     int32_t copies = ts_mesh_axis(u->mesh, "replicate");
     if (copies < 0) copies = ts_mesh_axis(u->mesh, "dp");
     return copies >= 0 ? axes | 1u << copies : axes;
@@ -259,12 +275,12 @@ static uint32_t sum_axes(const tsi_unit *u)
 
 static ts_status walk_rank(walk *w)
 {
-    const tsi_unit *first = w->all->unit[0];
-    TSI_TRY(group_of(w, first->mesh, first->axes_cut, "gathers.", &w->group));
-    TSI_TRY(group_of(w, first->mesh, sum_axes(first), "sums.", &w->sums));
     for (int64_t i = 0; i < w->all->unit_count; i++) {
+        const tsi_unit *u = w->all->unit[i];
         w->state[i] = TSI_UNIT_CUT;
         int32_t unused;
+        TSI_TRY(group_of(w, u->mesh, u->axes_cut, "gathers", &w->group[i]));
+        TSI_TRY(group_of(w, u->mesh, sum_axes(u), "sums", &w->sums[i]));
         TSI_TRY(value_of(w, i, SHARD, &unused));
     }
     for (int64_t at = 0; at < w->order->count; at++)
@@ -280,9 +296,12 @@ ts_status tsi_units_step(const tsi_units *all, tsi_step **out)
         return TSI_FAIL(TS_ERR_STATE, "fsdp: the order of units is not known yet");
     const ts_mesh *mesh = all->unit[0]->mesh;
     walk w = { .all = all, .order = order, .reducing = -1 };
-    w.state = tsi_calloc((size_t)all->unit_count, sizeof *w.state);
-    ts_status status = w.state ? tsi_step_create(mesh->desc->count, &w.step)
-                               : tsi_fail_memory("states of units", sizeof *w.state);
+    size_t units = (size_t)all->unit_count;
+    w.state = tsi_calloc(units, sizeof *w.state);
+    w.group = tsi_calloc(2 * units, sizeof *w.group);
+    ts_status status = w.state && w.group ? tsi_step_create(mesh->desc->count, &w.step)
+                                          : tsi_fail_memory("states of units", units);
+    w.sums = w.group ? w.group + units : NULL;
     if (status == TS_OK) status = tsi_step_queue(w.step, "comm", &w.comm);
     for (int64_t i = 0; status == TS_OK && i < mesh->desc->count; i++) {
         tsi_mesh_desc_unravel(mesh->desc, i, w.coord);
@@ -290,6 +309,7 @@ ts_status tsi_units_step(const tsi_units *all, tsi_step **out)
         status = walk_rank(&w);
     }
     tsi_free(w.state);
+    tsi_free(w.group);
     if (status == TS_OK)
         *out = w.step;
     else

@@ -94,7 +94,8 @@ typedef struct tsi_unit {
     tsi_leaf **leaves;
     struct tsi_prepared *reduction; /* of its last usual step, or NULL */
     int32_t one_by_one;             /* there is none for it */
-    int32_t reserved;
+    int32_t recorded;   /* the calls of its modules left something for backward to pass */
+    int64_t node_first; /* of the tape, when the call that is going on began; -1: none records */
     ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 

@@ -348,6 +348,51 @@ TS_TEST_RANKS(fsdp_refuses, 4)
     net_end(&n);
 }
 
+typedef struct giver_state { /* hands its weight out beside its outputs */
+    ts_tensor *weight, *given;
+} giver_state;
+
+static void giver_forward(void *state, const ts_module_io *io)
+{
+    giver_state *s = state;
+    s->given = s->weight;
+    io->output[0] = io->input[0];
+}
+
+/* What a unit's weights are used for is not in its call: backward would pass by, and no gradient
+ * would be reduced. Without a tape, or where ranks may differ, it is no error. */
+TS_TEST_RANKS(fsdp_a_unit_without_trigger, 1, 2, 3)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "giver",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = giver_forward };
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    for (int way = 0; way < 3; way++) {
+        ts_mesh *mesh = mesh_of(t);
+        giver_state s = { 0 };
+        ts_fsdp_options options = plain_options;
+        options.unused = way == 1;
+        ts_module *top = ts_module_create(mesh, &net_desc, NULL);
+        ts_module *m = ts_module_add(top, "giver", ts_module_create(mesh, &desc, &s));
+        s.weight = ts_module_param(m, "weight", TS_SHAPE(6), &ones);
+        TEST_OK(t, ts_fsdp(m, &options));
+        TEST_OK(t, ts_module_materialize(top));
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        if (way < 2) ts_tape_begin(t->me);
+        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 6), NULL);
+        ts_tensor *y = TS_CALL(m, x);
+        TEST_CHECK(t, (y == NULL) == (way == 0));
+        if (way == 0 && ts_rank_error(t->me))
+            TEST_SAYS(t, ts_rank_error(t->me)->text,
+                      "fsdp: unit giver: it has 1 trained parameters, and its call recorded "
+                      "nothing");
+        TEST_CHECK(t, (ts_scope_close(scope) != TS_OK) == (way == 0));
+        ts_module_destroy(top);
+    }
+}
+
 /* ---- special parameters ---------------------------------------------------------------------- */
 
 typedef struct either_state {

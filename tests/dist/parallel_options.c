@@ -477,6 +477,30 @@ static const char *weights_over_one_axis(const char *name, ts_shape shape, void 
     return weight || context ? "fsdp" : NULL;
 }
 
+/* How many ranks gather a unit, and how many add up its gradients, as the step says; -1: none. */
+static int64_t group_size(const tsi_step *step, int64_t rank, const char *unit, int32_t kind)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, rank);
+    for (int32_t a = 0; a < list->action_count; a++) {
+        const tsi_action *action = &list->action[a];
+        if (action->kind == kind && action->what && strcmp(action->what, unit) == 0)
+            return step->group[action->group].count;
+    }
+    return -1;
+}
+
+/* Each unit of a module has groups of its own: its axes gather, all of them add up. */
+static void check_groups(test *t, const tsi_step *step, bool all_weights)
+{
+    int64_t index = t->index, along = t->count / 2;
+    TEST_EQ(t, group_size(step, index, "blocks.1", TSI_ACTION_GATHER),
+            all_weights ? along : t->count);
+    TEST_EQ(t, group_size(step, index, "blocks.1@2", TSI_ACTION_GATHER), all_weights ? -1 : along);
+    TEST_EQ(t, group_size(step, index, "blocks.1", TSI_ACTION_REDUCE), t->count);
+    TEST_EQ(t, group_size(step, index, "blocks.1@2", TSI_ACTION_REDUCE),
+            all_weights ? -1 : t->count);
+}
+
 /* Weights lie cut over one axis, the rest over two: one unit of a module, two rounds beside each
  * other, gathered ahead together. */
 TS_TEST_RANKS(fsdp_axes_of_single_parameters, 4, 6)
@@ -507,6 +531,7 @@ TS_TEST_RANKS(fsdp_axes_of_single_parameters, 4, 6)
         tsi_step *step = NULL;
         TEST_OK(t, tsi_units_step(((const tsi_unit *)units.block[0]->unit)->all, &step));
         if (step) TEST_OK(t, tsi_step_prove(step, NULL));
+        if (step) check_groups(t, step, i & 2);
         tsi_step_destroy(step);
         TEST_OK(t, ts_fsdp_gather(units.block[2]));
         TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), 2);
