@@ -96,7 +96,7 @@ typedef struct tsi_unit {
     int32_t one_by_one;             /* there is none for it */
     int32_t recorded;   /* the calls of its modules left something for backward to pass */
     int64_t node_first; /* of the tape, when the call that is going on began; -1: none records */
-    ts_mesh *groups; /* retained: the mesh with the cutting axis split, or NULL */
+    ts_mesh *groups;    /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
 
 typedef enum tsi_unit_phase {

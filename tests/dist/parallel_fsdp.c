@@ -473,6 +473,63 @@ TS_TEST_RANKS(fsdp_05_frozen_beside_trained, 2, 3)
     ts_module_destroy(m);
 }
 
+typedef struct toggled_state {
+    ts_tensor *a, *b, *table;
+    int32_t frozen; /* b is, in this step */
+} toggled_state;
+
+static void toggled_forward(void *state, const ts_module_io *io)
+{
+    const toggled_state *s = state;
+    ts_tensor *b = s->frozen ? ts_detach(s->b) : s->b;
+    ts_tensor *y = ts_mul(ts_mul(io->input[0], s->a), b);
+    io->output[0] = ts_mul(y, ts_cast(s->table, TS_DTYPE_F32));
+}
+
+/* A parameter is frozen in some steps and trained in others, beside one that always is, of another
+ * dtype: what is trained is reduced, in every order of such steps, and nothing is said of dtypes.
+ */
+TS_TEST_RANKS(fsdp_05_frozen_and_trained_in_turns, 2, 3, 4)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "toggled",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = toggled_forward };
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    ts_param_options wide = { .struct_size = sizeof wide, .init = ts_init_ones };
+    wide.dtype = TS_DTYPE_F64;
+    wide.frozen = 1;
+    ts_mesh *mesh = mesh_of(t);
+    toggled_state s = { 0 };
+    ts_module *m = ts_module_create(mesh, &desc, &s);
+    s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
+    s.b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
+    s.table = ts_module_param(m, "table", TS_SHAPE(5), &wide);
+    TEST_OK(t, ts_fsdp(m, NULL));
+    TEST_OK(t, ts_module_materialize(m));
+    for (int step = 0; step < 16; step++) {
+        s.frozen = 0xa6c3 >> step & 1;
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5), "fsdp:S(0)");
+        TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
+        ts_tensor *of[2] = { s.a, s.b };
+        for (int i = 0; i < 2 - s.frozen; i++) {
+            double sum = NAN;
+            ts_tensor *grad = ts_tensor_grad(of[i]);
+            TEST_OK(t, ts_tensor_item(ts_sum(grad, NULL, 0, 0), &sum));
+            TEST_SAY(t, sum == 10 * (double)t->count, "step %d, %d: %g", step, i, sum);
+            TEST_CHECK(t, ts_tensor_layout(grad) == ts_tensor_layout(of[i]));
+        }
+        TEST_CHECK(t, !s.frozen || ts_tensor_grad(s.b) == NULL);
+        TEST_CHECK(t, ts_tensor_grad(s.table) == NULL);
+        ts_scope_close(scope);
+        TEST_OK(t, ts_module_reset(m));
+    }
+    ts_module_destroy(m);
+}
+
 /* Recomputation around a unit and inside it, and two forwards before their backwards. */
 TS_TEST_RANKS(fsdp_08_nested_recomputation, 2, 3, 4)
 {

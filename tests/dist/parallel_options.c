@@ -115,6 +115,62 @@ TS_TEST_RANKS(fsdp_15_moves_by_the_host_accumulated, 1, 2, 3)
     net_end(&plain);
 }
 
+enum { OFFLOAD_STEPS = 4 };
+typedef struct offload { /* rank 0's answers, of units and of the plain net */
+    double loss[2][OFFLOAD_STEPS], norm[2][OFFLOAD_STEPS];
+    _Atomic int64_t moved;
+} offload;
+
+static ts_status train_offloaded(ts_rank *me, void *argument)
+{
+    offload *o = argument;
+    int64_t moved = 0;
+    ts_fsdp_options options = { .struct_size = sizeof options,
+                                .gather_fn = gather_by_host,
+                                .reduce_fn = reduce_by_host,
+                                .move_context = &moved };
+    for (int k = 0; k < 2; k++) {
+        net n = net_of(3);
+        n.parts = 3;
+        ts_mesh *mesh = ts_mesh_create(me, "fsdp=*");
+        net_declare(&n, mesh, false);
+        TSI_TRY(net_begin(&n, k == 0 ? &options : NULL));
+        for (int step = 0; step < OFFLOAD_STEPS; step++) {
+            double norm = NAN, loss = net_step(&n, step, &norm);
+            if (ts_rank_index(me) != 0) continue;
+            o->loss[k][step] = loss;
+            o->norm[k][step] = norm;
+        }
+        net_end(&n);
+    }
+    o->moved += moved;
+    return ts_rank_status(me);
+}
+
+/* The same where kernels run behind the host, in a queue of a device whose memory it does not read. */
+TS_TEST(fsdp_15_offloaded_to_the_host_accumulated)
+{
+    for (int64_t ranks = 1; ranks <= 3; ranks++) {
+        offload o = { 0 };
+        char error[1024] = "";
+        ts_world_options options = TS_INIT(ts_world_options);
+        options.engine = "threads";
+        options.device = "queue";
+        options.rank_count = ranks;
+        ts_status status = ts_launch_with(&options, train_offloaded, &o, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%d ranks: %s", (int)ranks, error);
+        TEST_CHECK(t, o.moved > 0);
+        for (int i = 0; i < OFFLOAD_STEPS; i++) {
+            TEST_SAY(t, fabs(o.loss[0][i] - o.loss[1][i]) <= 1e-12 * o.loss[1][i],
+                     "%d ranks, step %d: loss %.17g, not %.17g", (int)ranks, i, o.loss[0][i],
+                     o.loss[1][i]);
+            TEST_SAY(t, fabs(o.norm[0][i] - o.norm[1][i]) <= 1e-12 * o.norm[1][i],
+                     "%d ranks, step %d: norm %.17g, not %.17g", (int)ranks, i, o.norm[0][i],
+                     o.norm[1][i]);
+        }
+    }
+}
+
 /* The last dim is no run of the whole, so that what is gathered ahead travels. */
 static int32_t last_dim(const char *name, ts_shape shape, int32_t otherwise, void *context)
 {
