@@ -135,15 +135,21 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
     return count_gradient(leaf);
 }
 
+static ts_tensor *as_leaf_lies(const tsi_leaf *leaf, ts_tensor *x)
+{
+    bool moves = x && x->layout != leaf->layout;
+    return moves ? (ts_redistribute_to)(x, leaf->layout->sharding) : x;
+}
+
 ts_status tsi_leaf_settle(tsi_leaf *leaf)
 {
     if (!leaf->grad || !ts_tensor_layout(leaf->grad) || leaf->settled || !leaf->layout)
         return TS_OK;
     leaf->settled = 1;
-    ts_tensor *sum = leaf->grad;
-    if (sum->layout != leaf->layout) sum = (ts_redistribute_to)(sum, leaf->layout->sharding);
+    ts_tensor *sum = as_leaf_lies(leaf, leaf->grad);
     if (leaf->reduced) {
-        sum = ts_add(leaf->reduced, sum);
+        /* On axes of one rank a sum is R, whatever its terms are. */
+        sum = as_leaf_lies(leaf, ts_add(leaf->reduced, sum));
         tsi_tensor_release(leaf->reduced);
         leaf->reduced = NULL;
     }

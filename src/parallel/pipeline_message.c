@@ -145,12 +145,23 @@ static bool same_shape(const ts_shape *a, const ts_shape *b)
     return same;
 }
 
+/* Of one shape; on an axis of one rank every placement says the same, and operators write R. */
+static bool same_blocks(const ts_tensor *x, const ts_sharding *announced)
+{
+    const ts_layout *is = ts_tensor_layout(x);
+    if (ts_layout_sharding(is) == announced) return true;
+    const ts_layout *was = tsi_layout_intern(announced, &is->shape);
+    bool same = was && tsi_layout_same_blocks(is, was);
+    ts_layout_release(was);
+    return same;
+}
+
 static ts_status compare(const ts_tensor *x, const tsi_contract *contract, const char *name)
 {
     ts_shape shape = ts_tensor_shape(x);
     bool same = same_shape(&shape, &contract->meta.shape) &&
                 (int32_t)ts_tensor_dtype(x) == contract->meta.dtype &&
-                ts_layout_sharding(ts_tensor_layout(x)) == contract->sharding;
+                same_blocks(x, contract->sharding);
     if (same) return TS_OK;
     char is[96], now[128], was[96], then[128];
     (void)ts_sharding_text(ts_layout_sharding(ts_tensor_layout(x)), now, sizeof now);
@@ -322,7 +333,8 @@ static ts_status share_one(ts_pipeline *p, const ts_shared_param *shared, const 
                            int32_t count)
 {
     ts_tensor *parameter = shared->parameter;
-    if (!parameter || !tsi_leaf_of(parameter))
+    if (parameter && !tsi_leaf_of(parameter)) return TS_OK; /* frozen, on all ranks alike */
+    if (!parameter)
         return TSI_FAIL(TS_ERR_STATE,
                         "pipeline: this rank has a stage that shares a parameter, and "
                         "no copy of it");
@@ -361,11 +373,14 @@ ts_status tsi_pipeline_set_aside(ts_pipeline *p)
     return TS_OK;
 }
 
-/* What was set aside is added again. */
+/* What was set aside is added again. Where a unit completed the gradient it waits beside the sum:
+ * both become one, or the next part would set aside the half of it. */
 static ts_status bring_back(ts_pipeline *p, int32_t i)
 {
     if (!p->before[i]) return TS_OK;
-    return tsi_leaf_accumulate(tsi_leaf_of(p->shared[i].parameter), p->before[i]);
+    tsi_leaf *leaf = tsi_leaf_of(p->shared[i].parameter);
+    TSI_TRY(tsi_leaf_accumulate(leaf, p->before[i]));
+    return leaf->reduced ? tsi_leaf_settle(leaf) : TS_OK;
 }
 
 ts_status tsi_pipeline_share(ts_pipeline *p)

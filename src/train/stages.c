@@ -294,6 +294,20 @@ static ts_status row_number(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
+/* As tokens lie, with whole rows: a cut of the sequence, which is of one step's documents, fits no
+ * other extent. Retained. */
+static const ts_sharding *whole_rows(const tsi_stages *s)
+{
+    const ts_sharding *tokens = ts_model_tokens(s->model);
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < tokens->ndim; k++) {
+        place[k] = tokens->place[k];
+        if (tsi_placement_cuts(&place[k]) && place[k].dim == 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    return tsi_sharding_intern(tokens->mesh, place);
+}
+
 /* The numbers of a micro-batch's rows, as they lie in it. */
 static ts_status read_rows(tsi_stages *s, int64_t micro)
 {
@@ -302,7 +316,9 @@ static ts_status read_rows(tsi_stages *s, int64_t micro)
     s->row[micro] = tsi_calloc((size_t)s->size[micro] + 1, sizeof(int64_t));
     if (!s->row[micro]) return tsi_fail_memory("the rows of a micro-batch", 8);
     if (s->size[micro] == 0) return TS_OK;
-    ts_tensor *all = ts_from_function(row_number, NULL, ts_model_tokens(s->model), meta);
+    const ts_sharding *lie = whole_rows(s);
+    ts_tensor *all = lie ? ts_from_function(row_number, NULL, lie, meta) : NULL;
+    ts_sharding_release(lie);
     to.data = s->row[micro];
     to.meta = (ts_meta){ .shape = TS_SHAPE(s->size[micro], 1), .dtype = TS_DTYPE_I64 };
     return ts_tensor_read(ts_tensor_full(micro_of(s, all, micro)), &to);

@@ -51,6 +51,9 @@ TS_TEST(train_pipeline_is_one_rank)
         { "said", "mesh = pp=2\nstages = 1: 1 4\n", 2 },
         { "cost", "mesh = pp=2, fsdp=2\nstages = 1: cost\n", 4 },
         { "search", "mesh = pp=2\nschedule = search\nmicro_batches = 3\n", 2 },
+        { "tp1", "mesh = pp=2, tp=1\n", 2 }, /* on an axis of one rank operators write R */
+        { "ones", "mesh = pp=2, replicate=1, fsdp=1, cp=1, tp=1\n", 2 },
+        { "cp1", "mesh = pp=2, cp=1, tp=2\n", 4 },
     };
     compare(t, BASE, rows, sizeof rows / sizeof rows[0]);
 }
@@ -60,8 +63,13 @@ TS_TEST(train_pipeline_tied_and_parts)
     static const piped rows[] = {
         { "pp3", "mesh = pp=3\nrecompute = full\n", 3 },
         { "fsdp", "mesh = fsdp=2, pp=2\nmicro_batches = 2\n", 4 },
+        { "ones", "mesh = pp=1, fsdp=1, cp=2\nmicro_batches = 2\n", 2 },
     };
+    compare(t, BASE "batch = 6\naccumulate = 2\n", &rows[2], 1);
     compare(t, BASE "batch = 6\naccumulate = 2\n[model]\ntied = 1\n", rows, 2);
+    compare(t, BASE "batch = 6\naccumulate = 3\n[model]\ntied = 1\n", rows, 2);
+    compare(t, BASE "[model]\ntied = 1\n[optimizer]\ngroups = model.embed_tokens.*: frozen\n",
+            rows, 2);
     compare(t, BASE "[model]\nfamily = gpt2\n[optimizer]\nkind = sgd\nmomentum = 0.9\n", rows, 2);
 }
 
@@ -72,6 +80,26 @@ TS_TEST(train_pipeline_documents)
         { "cp", "mesh = fsdp=2, pp=2, cp=2\nrecompute = full\nmicro_batches = 3\n", 8 },
     };
     compare(t, BASE "[data]\ndocuments = separate\nend = 10\n[log]\nsample = 3\n", rows, 2);
+}
+
+/* Evaluated rows are as many as another part has, and the sequence is cut as the last step's. */
+TS_TEST(train_pipeline_documents_evaluated)
+{
+    static const piped row = { "cp", "mesh = pp=1, cp=3\nbalance = ptrr\n", 3 };
+    folder f = make_folder(t);
+    outcome one = { 0 }, other = { 0 };
+    char base[1024], more[1280];
+    snprintf(base, sizeof base,
+             BASE "eval_every = 2\n[data]\nheld_out = %s/text.txt\nheld_out_rows = 7\n"
+                  "documents = separate\nend = 10\n",
+             f.path);
+    TEST_OK(t, train(t, &f, "one", base, 1, &one));
+    snprintf(more, sizeof more, "%s[parallel]\n%s", base, row.more);
+    TEST_OK(t, train(t, &f, row.name, more, row.ranks, &other));
+    near_losses(t, row.name, &one, &other);
+    TEST_SAY(t, fabs(one.eval[LONG] - other.eval[LONG]) < 1e-11, "%.17g and %.17g", one.eval[LONG],
+             other.eval[LONG]);
+    remove_folder(&f);
 }
 
 /* Losses of routers are means over a micro-batch and count by its rows. */
