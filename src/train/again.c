@@ -6,7 +6,8 @@
  * step may not do to be run again is known before, or is found while it is recorded; the run then
  * goes on as usual and says why, once.
  *
- * INV: all ranks record or none: what decides is the configuration, or alike on all of them. */
+ * INV: all ranks record or none: what decides is the configuration, or one rank stops the others,
+ * and they recover together. */
 #include <string.h>
 
 #include "base/error.h"
@@ -84,10 +85,13 @@ static ts_status record(tsi_run *run, int64_t step, bool *done)
     int64_t begun = ts_optimizer_begun(run->optimizer);
     again->step = ts_step_record(run->me, body, run);
     *done = again->step != NULL;
-    if (*done || ts_rank_status(run->me) != TS_ERR_STATE ||
-        ts_optimizer_begun(run->optimizer) != begun)
-        return ts_rank_status(run->me); /* it is an error of the step itself */
-    give_up(again, ts_rank_error(run->me)->text);
+    ts_status status = ts_rank_status(run->me);
+    /* One that has not its part of the rows may be stopped by the others as late as in the norm:
+     * no weight was written before all ranks were there. */
+    bool here = status == TS_ERR_STATE && ts_optimizer_begun(run->optimizer) == begun;
+    bool elsewhere = status == TS_ERR_PEER;
+    if (*done || (!here && !elsewhere)) return status; /* it is an error of the step itself */
+    give_up(again, elsewhere ? "a rank cannot record them" : ts_rank_error(run->me)->text);
     TSI_TRY(ts_rank_recover(run->me));
     return ts_module_reset(ts_model_module(run->model));
 }

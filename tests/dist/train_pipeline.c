@@ -68,8 +68,8 @@ TS_TEST(train_pipeline_tied_and_parts)
     compare(t, BASE "batch = 6\naccumulate = 2\n", &rows[2], 1);
     compare(t, BASE "batch = 6\naccumulate = 2\n[model]\ntied = 1\n", rows, 2);
     compare(t, BASE "batch = 6\naccumulate = 3\n[model]\ntied = 1\n", rows, 2);
-    compare(t, BASE "[model]\ntied = 1\n[optimizer]\ngroups = model.embed_tokens.*: frozen\n",
-            rows, 2);
+    compare(t, BASE "[model]\ntied = 1\n[optimizer]\ngroups = model.embed_tokens.*: frozen\n", rows,
+            2);
     compare(t, BASE "[model]\nfamily = gpt2\n[optimizer]\nkind = sgd\nmomentum = 0.9\n", rows, 2);
 }
 

@@ -39,6 +39,9 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "tp=2", "[checkpoint]\nevery = 4\n", 2 },
         { "fsdp=2, tp=2", "[model]\nfamily = gpt2\nkv_heads = 4\n", 4 },
         { "cp=2", "", 2 },
+        { "cp=4", "[data]\ncontext = 5\n", 4 }, /* a rank has nothing of a row */
+        { "fsdp=2, cp=2", "", 4 },
+        { "replicate=2, cp=2", "batch = 1\n", 4 }, /* and two no row */
         { "dp=1", "accumulate = 5\n", 1 },
         { "fsdp=2", "z_loss = 0.1\n", 2 },
         { "fsdp=2", "loss_rows = 4\n", 2 },
