@@ -8,6 +8,7 @@
  *   fsdp=2, tp=2, cp=2   two ranks that share what is stored, every layer, or every row
  *   pp=2   two ranks that have half of the layers each (bench_train_stages.c)
  *   --mesh A --against B   two meshes in turns (bench_train_pair.c)
+ *   --start                the first step after the start of a process (bench_train_start.c)
  *
  * The batch is random tokens. The first step of each is not counted, the best of the others is. The
  * rate of products is measured between the steps, by all ranks of that run at once, the best
@@ -342,8 +343,8 @@ typedef struct asked {
     bench_pair pair;
     bench_step_options step;
     const char *recompute, *reshard, *dtype;
-    int64_t layers, hidden, vocab;
-    bool json, hot;
+    int64_t layers, hidden, vocab, warmup;
+    bool json, hot, start;
 } asked;
 
 /* -1: go on; else the exit status. */
@@ -355,7 +356,8 @@ static int parse(asked *a, int argc, char **argv)
         CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda"),
         CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
         CLI_FLAG("replay", &a->step.replay, "with --model: record a step, measure it run again"),
-        CLI_INT("warmup", &a->step.warmup, 1, 1000, "with --model: steps not counted; default 5"),
+        CLI_INT("warmup", &a->warmup, 1, 1000,
+                "steps not counted: default 5 with --model, 3 with --mesh"),
         CLI_TEXT("only", &self->only, "NAME",
                  "f32, bf16, dp=2, fsdp=2, tp=2 (or more), cp=2 or pp=2; default: all"),
         CLI_INT("rows", &self->rows, 1, 4096, "of the batch, of all ranks together; default 2"),
@@ -366,7 +368,9 @@ static int parse(asked *a, int argc, char **argv)
         CLI_INT("context", &self->context, 1, 65536, "tokens of a row; default 256"),
         CLI_TEXT("mesh", &a->pair.mesh, "TEXT",
                  "steps on this mesh, in turns with --against or of --model"),
-        CLI_TEXT("against", &a->pair.against, "TEXT", "default replicate=2"),
+        CLI_TEXT("against", &a->pair.against, "TEXT",
+                 "default replicate=2; dp=1: one rank with all cores"),
+        CLI_FLAG("start", &a->start, "milliseconds from the start to the first step, tiny models"),
         CLI_INT("pairs", &a->pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
         CLI_TEXT("recompute", &a->recompute, "none|full|select", "with --mesh; default none"),
         CLI_TEXT("reshard", &a->reshard, "auto|yes|no|K", "with --mesh; default auto"),
@@ -402,12 +406,15 @@ static int run_step(asked *a)
     a->step.dtype = a->dtype;
     a->step.hot = a->hot;
     a->step.mesh = a->pair.mesh;
+    a->step.warmup = a->warmup ? a->warmup : 5;
     return bench_step(&a->step, a->json);
 }
 
 static void settle(asked *a)
 {
     bench *self = &a->self;
+    a->pair.rows = self->rows;
+    a->pair.warmup = a->warmup ? a->warmup : 3;
     if (self->rows == 0) self->rows = 2;
     if (self->context == 0) self->context = 256;
     if (self->seconds == 0) self->seconds = 50;
@@ -464,7 +471,6 @@ static int run_stages(asked *a)
 int cli_bench_train(int argc, char **argv)
 {
     asked a = { .pair = { .against = "replicate=2", .pairs = 7 },
-                .step = { .warmup = 5 },
                 .recompute = "none",
                 .reshard = "auto",
                 .layers = 12,
@@ -472,6 +478,7 @@ int cli_bench_train(int argc, char **argv)
                 .vocab = 32000 };
     int code = parse(&a, argc, argv);
     if (code >= 0) return code;
+    if (a.start) return bench_train_start(a.pair.mesh, &a.self.lines, a.json);
     if (a.step.model != NULL) return run_step(&a);
     settle(&a);
     if (a.pair.mesh != NULL) return run_pair(&a);

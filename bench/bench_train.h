@@ -11,6 +11,7 @@ typedef struct bench_pair { /* one model on two meshes */
     const char *mesh, *against;
     ts_model_config config;
     int64_t rows, context, pairs; /* rows 0: two for each rank */
+    int64_t warmup;               /* steps that are not counted */
     int32_t compute, dtype, reshard, recompute;
 } bench_pair;
 
@@ -24,5 +25,8 @@ typedef struct bench_stages { /* one model as a pipeline of two ranks */
 } bench_stages;
 /* 0, or the code of the command. */
 int bench_train_stages(const bench_stages *stages, bench_lines *lines);
+
+/* `mesh` NULL: one rank, and eight. 0, or the code of the command. */
+int bench_train_start(const char *mesh, bench_lines *lines, bool json);
 
 #endif

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_train_pair.c - `tessera bench train --mesh A --against B`: steps of one model on two meshes
- * of as many ranks, in turns.
+/* bench_train_pair.c - `tessera bench train --mesh A --against B`: steps of a model on two meshes,
+ * in turns.
+ *
+ *   as many ranks    one world, which has both models
+ *   other numbers    two worlds, each with all cores and the model on its mesh; the one that has
+ *                    not the turn sleeps
  *
  * Both models are there at once, so whatever else the machine does hits them alike. A step lasts
  * until the slowest rank is done. What counts is the median of the ratios of pairs; their spread is
- * printed. The first steps of both are not counted. */
+ * printed, and what --plan-only would say of a step. The first steps of both are not counted. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench_train.h"
 #include "contest.h"
 
-enum { WARM = 3, SIDES = 2 };
+enum { SIDES = 2 };
 
 typedef struct side {
     const char *mesh;
@@ -22,11 +27,25 @@ typedef struct side {
 typedef struct duel {
     const bench_pair *pair;
     double seconds[SIDES][BENCH_PAIRS_MAX];
-    int64_t bytes[SIDES]; /* received by rank 0 in a step */
-    ts_fsdp_stats stats;  /* of the first side, after the last step; calls and their time are of */
-    ts_fsdp_stats warm;   /* steps after the first ones */
-    ts_memory memory;     /* of rank 0 */
+    double predicted[SIDES]; /* seconds of a step */
+    int64_t bytes[SIDES];    /* received by rank 0 in a step */
+    ts_fsdp_stats stats; /* of the first side, after the last step; calls and their time are of */
+    ts_fsdp_stats warm;  /* steps after the first ones */
+    /* Of two worlds: whose step is next. Steps of both are numbered, and each goes first in turn.
+     */
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    int64_t next;
+    bool ended; /* a world failed: the other need not wait */
 } duel;
+
+typedef struct seat { /* of one world of two */
+    duel *duel;
+    int who;
+    int64_t ranks;
+    ts_status status;
+    char error[1024];
+} seat;
 
 static ts_status token_at(const int64_t *global, void *element, void *context)
 {
@@ -77,6 +96,24 @@ static ts_status step(const bench_pair *p, ts_rank *me, const side *s, double *s
     return status == TS_OK ? contest_agree(world, seconds, 1) : status;
 }
 
+/* Of this side on this machine, by all of its ranks. */
+static ts_status predict(const bench_pair *p, ts_rank *me, const side *s, double *seconds)
+{
+    ts_train_shape shape = {
+        .struct_size = sizeof shape, .rows = p->rows, .context = p->context, .moments = 2
+    };
+    ts_train_cost *cost = calloc(1, sizeof *cost);
+    if (!cost) return TS_ERR_MEMORY;
+    ts_train_rates rates;
+    ts_train_times times = { .step = 0 };
+    ts_status status = ts_train_estimate(s->model, &shape, cost);
+    if (status == TS_OK) status = ts_train_measure(me, cost, &rates);
+    if (status == TS_OK) ts_train_predict(cost, &rates, &times);
+    if (ts_rank_index(me) == 0) *seconds = times.step;
+    free(cost);
+    return status;
+}
+
 static ts_status count_bytes(ts_rank *me, uint64_t since, int64_t *bytes)
 {
     ts_counts *counts = calloc(1, sizeof *counts);
@@ -90,53 +127,167 @@ static ts_status count_bytes(ts_rank *me, uint64_t since, int64_t *bytes)
     return status;
 }
 
-static ts_status fight(duel *d, ts_rank *me, side *s)
+/* Step `turn` of one side, from 0; statistics of the first side are taken around those that count.
+ */
+static ts_status take_turn(duel *d, ts_rank *me, const side *s, int who, int64_t turn)
 {
     bool first = ts_rank_index(me) == 0;
-    d->warm.struct_size = sizeof d->warm;
-    for (int64_t turn = 0; turn < WARM + d->pair->pairs; turn++) {
-        if (first && turn == WARM) ts_fsdp_statistics(ts_model_module(s[0].model), &d->warm);
-        for (int k = 0; k < SIDES; k++) {
-            int who = (k + (int)turn) % SIDES; /* each goes first in turn */
-            double seconds = 0;
-            uint64_t event = ts_rank_event(me);
-            ts_status status = step(d->pair, me, &s[who], &seconds);
-            if (status != TS_OK) return status;
-            if (first && turn >= WARM) d->seconds[who][turn - WARM] = seconds;
-            if (first && count_bytes(me, event, &d->bytes[who]) != TS_OK) return TS_ERR_MEMORY;
-        }
+    int64_t counted = turn - d->pair->warmup;
+    double seconds = 0;
+    ts_module *module = ts_model_module(s->model);
+    if (first && who == 0 && counted == 0) {
+        d->warm.struct_size = sizeof d->warm;
+        ts_fsdp_statistics(module, &d->warm);
     }
-    if (!first) return TS_OK;
+    uint64_t event = ts_rank_event(me);
+    ts_status status = step(d->pair, me, s, &seconds);
+    if (status != TS_OK || !first) return status;
+    if (counted >= 0) d->seconds[who][counted] = seconds;
+    if (count_bytes(me, event, &d->bytes[who]) != TS_OK) return TS_ERR_MEMORY;
+    if (who != 0 || counted + 1 != d->pair->pairs) return TS_OK;
     d->stats.struct_size = sizeof d->stats;
-    d->memory.struct_size = sizeof d->memory;
-    ts_status status = ts_fsdp_statistics(ts_model_module(s[0].model), &d->stats);
-    return status == TS_OK ? ts_rank_memory(me, &d->memory) : status;
+    return ts_fsdp_statistics(module, &d->stats);
 }
+
+static int64_t turns_of(const duel *d)
+{
+    return d->pair->warmup + d->pair->pairs;
+}
+
+static void end_side(side *s)
+{
+    ts_optimizer_destroy(s->optimizer);
+    ts_model_destroy(s->model);
+}
+
+/* ---- one world ------------------------------------------------------------------------------- */
 
 static ts_status work(ts_rank *me, void *argument)
 {
     duel *d = argument;
     side s[SIDES] = { { .mesh = d->pair->mesh }, { .mesh = d->pair->against } };
-    ts_status status = make_side(d->pair, me, &s[0]);
-    if (status == TS_OK) status = make_side(d->pair, me, &s[1]);
-    if (status == TS_OK) status = fight(d, me, s);
-    for (int k = 0; k < SIDES; k++) {
-        ts_optimizer_destroy(s[k].optimizer);
-        ts_model_destroy(s[k].model);
+    ts_status status = TS_OK;
+    for (int k = 0; k < SIDES && status == TS_OK; k++) {
+        status = make_side(d->pair, me, &s[k]);
+        if (status == TS_OK) status = predict(d->pair, me, &s[k], &d->predicted[k]);
     }
+    for (int64_t turn = 0; turn < turns_of(d); turn++)
+        for (int k = 0; k < SIDES && status == TS_OK; k++) {
+            int who = (k + (int)turn) % SIDES; /* each goes first in turn */
+            status = take_turn(d, me, &s[who], who, turn);
+        }
+    for (int k = 0; k < SIDES; k++)
+        end_side(&s[k]);
     return status;
 }
+
+static ts_status run_world(duel *d, int64_t ranks, char *error, size_t size)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    if (!ts_launcher()) {
+        options.engine = "threads";
+        options.rank_count = ranks;
+    }
+    options.seed = 1;
+    options.events = 1 << 16;
+    return ts_launch_with(&options, work, d, error, size);
+}
+
+/* ---- two worlds ------------------------------------------------------------------------------ */
+
+/* The number of a side's step among those of both: 0 1, 1 0, 0 1 ... */
+static int64_t number_of(int who, int64_t turn)
+{
+    return SIDES * turn + (who + turn) % SIDES;
+}
+
+/* The first rank waits for the other world; its peers wait for it. */
+static ts_status wait_turn(duel *d, ts_rank *me, int64_t number)
+{
+    bool ended = false;
+    if (ts_rank_index(me) == 0) {
+        pthread_mutex_lock(&d->lock);
+        while (d->next < number && !d->ended)
+            pthread_cond_wait(&d->moved, &d->lock);
+        ended = d->ended;
+        pthread_mutex_unlock(&d->lock);
+    }
+    if (ended) return ts_rank_fail(me, TS_ERR_STATE, "the other world has ended");
+    return ts_group_barrier(ts_group_world(me), NULL);
+}
+
+static void pass_turn(duel *d, bool ends)
+{
+    pthread_mutex_lock(&d->lock);
+    d->next++;
+    d->ended = d->ended || ends;
+    pthread_cond_broadcast(&d->moved);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static ts_status work_alone(ts_rank *me, void *argument)
+{
+    const seat *own = argument;
+    duel *d = own->duel;
+    int who = own->who;
+    side s = { .mesh = who == 0 ? d->pair->mesh : d->pair->against };
+    ts_status status = TS_OK;
+    for (int64_t turn = 0; turn < turns_of(d) && status == TS_OK; turn++) {
+        status = wait_turn(d, me, number_of(who, turn));
+        if (status == TS_OK && turn == 0) status = make_side(d->pair, me, &s);
+        if (status == TS_OK && turn == 0) status = predict(d->pair, me, &s, &d->predicted[who]);
+        if (status == TS_OK) status = take_turn(d, me, &s, who, turn);
+        if (ts_rank_index(me) == 0 || status != TS_OK) pass_turn(d, status != TS_OK);
+    }
+    end_side(&s);
+    return status;
+}
+
+static void *open_world(void *argument)
+{
+    seat *own = argument;
+    ts_world_options options = { .struct_size = sizeof options,
+                                 .engine = "threads",
+                                 .rank_count = own->ranks,
+                                 .seed = 1,
+                                 .events = 1 << 16 };
+    own->status = ts_launch_with(&options, work_alone, own, own->error, sizeof own->error);
+    return NULL;
+}
+
+static ts_status run_worlds(duel *d, const int64_t *ranks, char *error, size_t size)
+{
+    seat own[SIDES] = { { .duel = d, .who = 0, .ranks = ranks[0] },
+                        { .duel = d, .who = 1, .ranks = ranks[1] } };
+    pthread_t thread;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->moved, NULL);
+    bool made = pthread_create(&thread, NULL, open_world, &own[1]) == 0;
+    d->ended = !made;
+    open_world(&own[0]);
+    if (made) pthread_join(thread, NULL);
+    pthread_cond_destroy(&d->moved);
+    pthread_mutex_destroy(&d->lock);
+    /* The one that was only told to end says nothing new. */
+    const seat *bad = own[1].status != TS_OK && own[1].status != TS_ERR_STATE ? &own[1] : &own[0];
+    if (bad->status != TS_OK) snprintf(error, size, "%s", bad->error);
+    return made ? bad->status : TS_ERR_MEMORY;
+}
+
+/* ---- what came of it ------------------------------------------------------------------------- */
 
 static void report(const duel *d, bench_lines *lines)
 {
     const bench_pair *p = d->pair;
     double tokens = (double)(p->rows * p->context), ratio[BENCH_PAIRS_MAX], median[SIDES];
+    double seconds[SIDES];
     for (int64_t i = 0; i < p->pairs; i++)
         ratio[i] = d->seconds[1][i] / d->seconds[0][i];
     for (int k = 0; k < SIDES; k++) {
         double copy[BENCH_PAIRS_MAX];
         memcpy(copy, d->seconds[k], sizeof copy);
-        median[k] = tokens / bench_median(copy, (size_t)p->pairs);
+        seconds[k] = bench_median(copy, (size_t)p->pairs);
+        median[k] = tokens / seconds[k];
     }
     double middle = bench_median(ratio, (size_t)p->pairs); /* sorts */
     bench_line *line = bench_lines_add(lines, "tokens/s", median[0], "%s: tokens", p->mesh);
@@ -145,6 +296,13 @@ static void report(const duel *d, bench_lines *lines)
                            p->against, (long long)p->pairs);
     bench_line_floor(line, 1.0, "as fast");
     bench_line_note(line, "%.3f to %.3f", ratio[0], ratio[p->pairs - 1]);
+    for (int k = 0; k < SIDES; k++) {
+        line = bench_lines_add(lines, "ms", 1e3 * d->predicted[k], "%s: predicted time of a step",
+                               k ? p->against : p->mesh);
+        bench_line_floor(line, 1e3 * seconds[k], "measured");
+        bench_line_note(line, "%+.0f %%; within 20 %% is wanted",
+                        100 * (d->predicted[k] / seconds[k] - 1));
+    }
     for (int k = 0; k < SIDES; k++)
         bench_lines_add(lines, "MiB", (double)d->bytes[k] / 0x1p20, "%s: received in a step",
                         k ? p->against : p->mesh);
@@ -168,23 +326,18 @@ int bench_train_pair(const bench_pair *pair, bench_lines *lines)
     if (cli_mesh_ranks(pair->mesh, &ranks[0]) != TS_OK ||
         cli_mesh_ranks(pair->against, &ranks[1]) != TS_OK)
         return cli_fail_usage("bench train", "%s", ts_last_error());
-    if (ranks[0] != ranks[1])
+    bool two = ranks[0] != ranks[1];
+    if (two && ts_launcher())
         return cli_fail_usage("bench train", "%s has %lld ranks, %s has %lld", pair->mesh,
                               (long long)ranks[0], pair->against, (long long)ranks[1]);
     bench_pair p = *pair;
-    if (p.rows == 0) p.rows = 2 * ranks[0];
+    if (p.rows == 0) p.rows = 2 * (ranks[0] > ranks[1] ? ranks[0] : ranks[1]);
     duel *d = calloc(1, sizeof *d);
     if (!d) return cli_fail("bench train", "out of memory");
     d->pair = &p;
-    ts_world_options options = TS_INIT(ts_world_options);
-    if (!ts_launcher()) {
-        options.engine = "threads";
-        options.rank_count = ranks[0];
-    }
-    options.seed = 1;
-    options.events = 1 << 16;
     char error[1024] = "";
-    ts_status status = ts_launch_with(&options, work, d, error, sizeof error);
+    ts_status status = two ? run_worlds(d, ranks, error, sizeof error)
+                           : run_world(d, ranks[0], error, sizeof error);
     if (status == TS_OK && d->seconds[0][0] > 0) report(d, lines);
     free(d);
     return status == TS_OK ? 0 : cli_fail("bench train", "%s", error);

@@ -179,6 +179,11 @@ says overflow 1 "were not changed" "$tessera" train "$work/a.ini" --set train.ou
 says bad_compute 2 'did you mean "bf16"?' "$tessera" train "$work/a.ini" --set model.compute=bf17
 says bench 0 '"tp=2: peak memory"' "$tessera" bench train --hidden 64 --layers 2 --vocab 64 --context 16 \
     --seconds 1 --json
+says bench_worlds 0 '"fsdp=2 over dp=1, median of 3 pairs"' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 \
+    --context 16 --mesh fsdp=2 --against dp=1 --pairs 3 --warmup 1 --json
+says bench_worlds_predict 0 'dp=1: predicted time of a step' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 \
+    --context 16 --mesh tp=2 --against dp=1 --pairs 1 --warmup 1
+says bench_start 0 'dp=2: from the start to the first step' "$tessera" bench train --start --mesh dp=2
 
 # ---- repair 35: steps that are not finite do not go on for ever, and what cannot be written is said --------------
 half="--set model.compute=f16 --set train.loss_scale=1e30 --set train.loss_scale_every=4"
