@@ -2,17 +2,20 @@
 /* limit.c - does the memory that a step needs fit into what a rank may have? Asked after the plan
  * and before anything is allocated.
  *
- *   train.memory   none: nobody asks    80GiB: so much    auto: what is free where the rank is
+ *   train.memory   none: nobody asks    80GiB: so much    auto: what is free where the rank is,
+ *                  divided by the ranks that are there
  *
  * Where it does not fit, settings that need less are planned one after another, those that cost
  * least first, and the sentence has the first that fits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "array/pool.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/launcher.h"
 #include "base/rank.h"
 #include "base/text.h"
@@ -81,19 +84,51 @@ static int64_t host_bytes(void)
     return bytes;
 }
 
-/* Of one rank; -1: it is not known. */
-static int64_t found_here(ts_rank *me)
+ts_status tsi_limit_share(ts_group *all, uint64_t place, int64_t *bytes)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(me);
+    int64_t ranks = ts_group_size(all), sharers = 0;
+    uint64_t *places = tsi_calloc((size_t)ranks, sizeof *places);
+    if (!places) return tsi_fail_memory("where ranks are", (size_t)ranks * sizeof *places);
+    ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
+    in.data = &place;
+    in.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    out.data = places;
+    out.meta = (ts_meta){ .shape = TS_SHAPE(ranks), .dtype = TS_DTYPE_I64 };
+    ts_status status = ts_group_all_gather(all, &in, &out, NULL);
+    for (int64_t i = 0; i < ranks; i++)
+        sharers += places[i] == place;
+    tsi_free(places);
+    if (status == TS_OK && place != 0 && sharers > 0) *bytes /= sharers;
+    return status;
+}
+
+/* Which device a rank has, among those of all machines; what a process may see of them is part of
+ * its name. */
+static uint64_t place_of(const tsi_device *device)
+{
+    char host[256] = "";
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    (void)gethostname(host, sizeof host - 1);
+    uint64_t place = tsi_hash_text(tsi_hash_text(1, host), device->name);
+    return tsi_hash_text(place, visible ? visible : "") | 1;
+}
+
+/* *bytes: of one rank; -1: it is not known. [coll] */
+static ts_status found_here(const tsi_run *run, int64_t *bytes)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(run->me);
     tsi_device_properties about = { .bytes = 0 };
-    if (mine && !mine->device->host_readable && mine->device->properties) {
+    if (mine && !mine->device->host_readable && mine->device->properties)
         mine->device->properties(mine->device, &about);
-        if (about.bytes > 0) return about.bytes;
+    if (about.bytes > 0) {
+        *bytes = about.bytes;
+        return tsi_limit_share(run->all, place_of(mine->device), bytes);
     }
     tsi_launcher launcher = tsi_launcher_find();
     int64_t processes = launcher.local_size > 0 ? launcher.local_size : 1;
-    int64_t bytes = host_bytes();
-    return bytes < 0 ? -1 : bytes / (me->world->local_count * processes);
+    *bytes = host_bytes();
+    if (*bytes >= 0) *bytes /= run->me->world->local_count * processes;
+    return tsi_limit_share(run->all, 0, bytes); /* others may have devices */
 }
 
 /* ---- what would fit -------------------------------------------------------------------------- */
@@ -263,7 +298,7 @@ ts_status tsi_limit_check(tsi_run *run, const ts_train_cost *cost)
     int64_t limit, ranks = ts_rank_count(run->me), mine = ts_rank_index(run->me);
     TSI_TRY(tsi_limit_parse(run->config->train.memory, &limit));
     bool found = limit < 0;
-    if (found) limit = found_here(run->me);
+    if (found) TSI_TRY(found_here(run, &limit));
     int64_t needed = cost->memory.peak, first = ranks;
     if (limit > 0 && needed > limit) first = mine;
     ts_array word = TS_INIT(ts_array);

@@ -2,6 +2,7 @@
 /* Plans that need more than a rank may have are refused before there is storage, and the setting
  * that the sentence names does. */
 #include "dist/train_util.h"
+#include "train/run.h"
 
 static const char deep[] = "[model]\nlayers = 6\n[data]\ncontext = 64\n[train]\nbatch = 8\n";
 
@@ -66,6 +67,18 @@ TS_TEST(nothing_fits)
     TEST_SAYS(t, o.error, "no other setting that was tried fits, the least needs ");
     TEST_OK(t, train(t, &f, "run", "[train]\nmemory = none\nsteps = 1\n", 1, &o));
     remove_folder(&f);
+}
+
+/* Memory of a device that several ranks have is divided among them. */
+TS_TEST_RANKS(a_device_is_shared, 1, 2, 3, 8)
+{
+    int64_t mine = 0;
+    uint64_t place = (uint64_t)(t->index % 3);
+    for (int64_t i = 0; i < t->count; i++)
+        mine += i % 3 == (int64_t)place;
+    int64_t bytes = 5040;
+    TEST_OK(t, tsi_limit_share(ts_group_world(t->me), place, &bytes));
+    TEST_EQ(t, bytes, place == 0 ? 5040 : 5040 / mine);
 }
 
 /* Of a plan alone more ranks are thought of, too. */
