@@ -361,7 +361,8 @@ static int parse(asked *a, int argc, char **argv)
         CLI_TEXT("only", &self->only, "NAME",
                  "f32, bf16, dp=2, fsdp=2, tp=2 (or more), cp=2 or pp=2; default: all"),
         CLI_INT("rows", &self->rows, 1, 4096, "of the batch, of all ranks together; default 2"),
-        CLI_INT("seconds", &self->seconds, 1, 3600, "for all, about; default 50; with --model 2"),
+        CLI_INT("seconds", &self->seconds, 1, 3600,
+                "for all, about; default 50, with --model 2, with --mesh as many as pairs take"),
         CLI_INT("layers", &a->layers, 1, 1000, "of the model; default 12"),
         CLI_INT("hidden", &a->hidden, 64, 65536, "its width, a multiple of 64; default 768"),
         CLI_INT("vocab", &a->vocab, 2, 1000000, "default 32000"),
@@ -414,6 +415,7 @@ static void settle(asked *a)
 {
     bench *self = &a->self;
     a->pair.rows = self->rows;
+    a->pair.seconds = self->seconds;
     a->pair.warmup = a->warmup ? a->warmup : 3;
     if (self->rows == 0) self->rows = 2;
     if (self->context == 0) self->context = 256;

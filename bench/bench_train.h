@@ -12,6 +12,7 @@ typedef struct bench_pair { /* one model on two meshes */
     ts_model_config config;
     int64_t rows, context, pairs; /* rows 0: two for each rank */
     int64_t warmup;               /* steps that are not counted */
+    int64_t seconds;              /* pairs end by then; 0: all are made */
     int32_t compute, dtype, reshard, recompute;
 } bench_pair;
 

@@ -36,7 +36,9 @@ typedef struct duel {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     int64_t next;
-    bool ended; /* a world failed: the other need not wait */
+    bool ended;    /* a world failed: the other need not wait */
+    int64_t turns; /* of each side; fewer than were asked for when the time is up */
+    double begin;
 } duel;
 
 typedef struct seat { /* of one world of two */
@@ -144,14 +146,21 @@ static ts_status take_turn(duel *d, ts_rank *me, const side *s, int who, int64_t
     if (status != TS_OK || !first) return status;
     if (counted >= 0) d->seconds[who][counted] = seconds;
     if (count_bytes(me, event, &d->bytes[who]) != TS_OK) return TS_ERR_MEMORY;
-    if (who != 0 || counted + 1 != d->pair->pairs) return TS_OK;
+    if (who != 0 || counted < 0) return TS_OK;
     d->stats.struct_size = sizeof d->stats;
     return ts_fsdp_statistics(module, &d->stats);
 }
 
-static int64_t turns_of(const duel *d)
+/* Before a pair, by the rank that begins it: is there time for one more? One that counts there is
+ * always. */
+static bool is_over(duel *d, int64_t turn)
 {
-    return d->pair->warmup + d->pair->pairs;
+    double spent = cli_now() - d->begin;
+    bool counted = turn > d->pair->warmup;
+    if (counted && d->pair->seconds > 0 &&
+        spent + spent / (double)turn > (double)d->pair->seconds && turn < d->turns)
+        d->turns = turn;
+    return turn >= d->turns;
 }
 
 static void end_side(side *s)
@@ -171,11 +180,15 @@ static ts_status work(ts_rank *me, void *argument)
         status = make_side(d->pair, me, &s[k]);
         if (status == TS_OK) status = predict(d->pair, me, &s[k], &d->predicted[k]);
     }
-    for (int64_t turn = 0; turn < turns_of(d); turn++)
+    for (int64_t turn = 0; status == TS_OK; turn++) {
+        double over = ts_rank_index(me) == 0 && is_over(d, turn);
+        status = contest_agree(ts_group_world(me), &over, 1);
+        if (over > 0) break;
         for (int k = 0; k < SIDES && status == TS_OK; k++) {
             int who = (k + (int)turn) % SIDES; /* each goes first in turn */
             status = take_turn(d, me, &s[who], who, turn);
         }
+    }
     for (int k = 0; k < SIDES; k++)
         end_side(&s[k]);
     return status;
@@ -201,19 +214,24 @@ static int64_t number_of(int who, int64_t turn)
     return SIDES * turn + (who + turn) % SIDES;
 }
 
-/* The first rank waits for the other world; its peers wait for it. */
-static ts_status wait_turn(duel *d, ts_rank *me, int64_t number)
+/* The first rank waits for the other world; its peers wait for it. *over: there is no such turn. */
+static ts_status wait_turn(duel *d, ts_rank *me, int who, int64_t turn, bool *over)
 {
     bool ended = false;
+    double last = 0;
+    int64_t number = number_of(who, turn);
     if (ts_rank_index(me) == 0) {
         pthread_mutex_lock(&d->lock);
         while (d->next < number && !d->ended)
             pthread_cond_wait(&d->moved, &d->lock);
         ended = d->ended;
+        last = number % SIDES == 0 ? is_over(d, turn) : turn >= d->turns;
         pthread_mutex_unlock(&d->lock);
     }
     if (ended) return ts_rank_fail(me, TS_ERR_STATE, "the other world has ended");
-    return ts_group_barrier(ts_group_world(me), NULL);
+    ts_status status = contest_agree(ts_group_world(me), &last, 1);
+    *over = last > 0;
+    return status;
 }
 
 static void pass_turn(duel *d, bool ends)
@@ -232,11 +250,12 @@ static ts_status work_alone(ts_rank *me, void *argument)
     int who = own->who;
     side s = { .mesh = who == 0 ? d->pair->mesh : d->pair->against };
     ts_status status = TS_OK;
-    for (int64_t turn = 0; turn < turns_of(d) && status == TS_OK; turn++) {
-        status = wait_turn(d, me, number_of(who, turn));
+    bool over = false;
+    for (int64_t turn = 0; !over && status == TS_OK; turn++) {
+        status = wait_turn(d, me, who, turn, &over);
         if (status == TS_OK && turn == 0) status = make_side(d->pair, me, &s);
         if (status == TS_OK && turn == 0) status = predict(d->pair, me, &s, &d->predicted[who]);
-        if (status == TS_OK) status = take_turn(d, me, &s, who, turn);
+        if (status == TS_OK && !over) status = take_turn(d, me, &s, who, turn);
         if (ts_rank_index(me) == 0 || status != TS_OK) pass_turn(d, status != TS_OK);
     }
     end_side(&s);
@@ -335,9 +354,12 @@ int bench_train_pair(const bench_pair *pair, bench_lines *lines)
     duel *d = calloc(1, sizeof *d);
     if (!d) return cli_fail("bench train", "out of memory");
     d->pair = &p;
+    d->turns = p.warmup + p.pairs;
+    d->begin = cli_now();
     char error[1024] = "";
     ts_status status = two ? run_worlds(d, ranks, error, sizeof error)
                            : run_world(d, ranks[0], error, sizeof error);
+    p.pairs = d->turns - p.warmup;
     if (status == TS_OK && d->seconds[0][0] > 0) report(d, lines);
     free(d);
     return status == TS_OK ? 0 : cli_fail("bench train", "%s", error);

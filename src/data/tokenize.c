@@ -8,6 +8,7 @@
  * often the work was interrupted. Of "*.jsonl" a part is whole lines, each an object with a
  * document. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -263,17 +264,32 @@ static ts_status encode_text(job *j, const char *text, size_t length, bool first
     return j->eos >= 0 && !ended ? tsi_tokens_add(out, j->eos) : TS_OK;
 }
 
+/* The number of the line that begins at a byte, for an error. */
+static int64_t line_at(const char *path, int64_t at)
+{
+    int64_t number = 1;
+    FILE *file = fopen(path, "r");
+    for (int c; file && at > 0 && (c = getc(file)) != EOF; at--)
+        number += c == '\n';
+    if (file) fclose(file);
+    return number;
+}
+
 /* One line of a part: an object with a document. */
 static ts_status encode_line(job *j, const char *line, size_t length)
 {
     const char *path = j->options.files[j->at.file], *key = j->options.json_key;
     int64_t at = j->at.offset + (line - j->part);
     ts_json_document *document = NULL;
-    TSI_TRY(ts_json_parse(path, line, length, &document));
+    ts_status status = ts_json_parse("JSON", line, length, &document);
+    if (status != TS_OK) {
+        tsi_error_prefix("%s, line %lld", path, (long long)line_at(path, at));
+        return status;
+    }
     const char *text = ts_json_text(ts_json_member(ts_json_root(document), key), NULL);
-    ts_status status = text ? encode_text(j, text, strlen(text), true, true)
-                            : TSI_FAIL(TS_ERR_IO, "%s: the line at byte %lld has no text \"%s\"",
-                                       path, (long long)at, key);
+    status = text ? encode_text(j, text, strlen(text), true, true)
+                  : TSI_FAIL(TS_ERR_IO, "%s, line %lld: the object has no text \"%s\"", path,
+                             (long long)line_at(path, at), key);
     ts_json_release(document);
     return status;
 }

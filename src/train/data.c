@@ -3,6 +3,7 @@
  *
  * Token files of a text lie in OUTPUT/tokens under a name made of what they depend on, so that a
  * text that changed is tokenised again and one that did not is not. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,12 +24,13 @@ static bool is_prefix(const char *path)
 }
 
 /* What the token files of a text depend on; 0: it cannot be read, and that was recorded. */
-static uint64_t text_hash(const tsi_data_keys *data, const char *path)
+static uint64_t text_hash(const tsi_data_keys *data, const tsi_source *source)
 {
+    const char *path = source->path;
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
         TSI_FAIL(TS_ERR_IO, "data.%s: \"%s\" is neither a text file nor the prefix of token files",
-                 strcmp(path, data->held_out) == 0 ? "held_out" : "path", path);
+                 source->key, path);
         return 0;
     }
     uint64_t hash = tsi_hash_text(1, path);
@@ -62,14 +64,21 @@ static ts_status tokenize(tsi_run *run, const char *path, uint64_t hash, char *p
     return ts_tokenize_files(&options, &result);
 }
 
-ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_order,
-                       ts_loader **out)
+/* What is wrong with a file is said with the key that names it. */
+static ts_status named(ts_status status, const tsi_source *source)
+{
+    if (status != TS_OK) tsi_error_prefix("data.%s: \"%s\"", source->key, source->path);
+    return status;
+}
+
+ts_status tsi_run_open(tsi_run *run, const tsi_source *source, ts_loader **out)
 {
     const ts_train_config *c = run->config;
+    const char *path = source->path;
     char prefix[TSI_CONFIG_TEXT_MAX];
     uint64_t hash = 0;
     if (ts_rank_index(run->me) == 0 && !is_prefix(path)) {
-        hash = text_hash(&c->data, path);
+        hash = text_hash(&c->data, source);
         TSI_TRY(ts_rank_status(run->me));
     }
     ts_array word = TS_INIT(ts_array);
@@ -77,15 +86,22 @@ ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_or
     word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
     TSI_TRY(ts_group_broadcast(run->all, &word, 0, NULL));
     snprintf(prefix, sizeof prefix, "%s", path);
-    if (hash != 0) TSI_TRY(tokenize(run, path, hash, prefix));
+    if (hash != 0) TSI_TRY(named(tokenize(run, path, hash, prefix), source));
     TSI_TRY(ts_group_barrier(run->all, NULL)); /* the files are there */
     ts_loader_options options = TS_INIT(ts_loader_options);
     options.prefix = prefix;
     options.context = c->data.context;
-    options.batch = batch;
+    options.batch = source->batch;
     options.seed = (uint64_t)c->train.seed;
-    options.in_order = in_order;
-    return ts_loader_open(&options, out);
+    options.in_order = source->in_order;
+    return named(ts_loader_open(&options, out), source);
+}
+
+static ts_status open_path(tsi_run *run, const char *path, ts_loader **out)
+{
+    const ts_train_config *c = run->config;
+    tsi_source source = { "path", path, c->train.batch, c->data.shuffle == 0 };
+    return tsi_run_open(run, &source, out);
 }
 
 /* Several paths with their weights. */
@@ -104,8 +120,13 @@ static ts_status open_mix(tsi_run *run)
             !tsi_cursor_real(&cursor, &weight[count]) || !tsi_cursor_done(&cursor))
             status = TSI_FAIL(TS_ERR_ARG, "data.weights: \"%s\" has no number for \"%s\"",
                               c->data.weights, path);
+        else if (!(weight[count] > 0 && weight[count] < HUGE_VAL))
+            status = TSI_FAIL(TS_ERR_ARG,
+                              "data.weights: is %g for \"%s\", and must be above 0; leave out what "
+                              "no row is of",
+                              weight[count], path);
         else
-            status = tsi_run_open(run, path, c->train.batch, c->data.shuffle == 0, &loader[count]);
+            status = open_path(run, path, &loader[count]);
         if (status == TS_OK) count++;
     }
     if (status == TS_OK && tsi_train_item(c->data.path, count, path))
@@ -125,9 +146,7 @@ static ts_status open_mix(tsi_run *run)
 ts_status tsi_run_data(tsi_run *run)
 {
     const ts_train_config *c = run->config;
-    TSI_TRY(c->data.weights[0] ? open_mix(run)
-                               : tsi_run_open(run, c->data.path, c->train.batch,
-                                              c->data.shuffle == 0, &run->loader));
+    TSI_TRY(c->data.weights[0] ? open_mix(run) : open_path(run, c->data.path, &run->loader));
     run->row = tsi_alloc_array((size_t)c->data.context + 1, sizeof *run->row);
     return run->row ? TS_OK : tsi_fail_memory("a row of tokens", (size_t)c->data.context * 4);
 }

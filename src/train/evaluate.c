@@ -20,7 +20,8 @@ ts_status tsi_eval_open(tsi_run *run)
     h->latest = h->best = (double)NAN;
     if (c->train.eval_every == 0) return TS_OK;
     /* All rows are of step 0. */
-    TSI_TRY(tsi_run_open(run, c->data.held_out, INT32_MAX, true, &h->loader));
+    tsi_source source = { "held_out", c->data.held_out, INT32_MAX, true };
+    TSI_TRY(tsi_run_open(run, &source, &h->loader));
     h->rows = ts_loader_windows(h->loader);
     if (c->data.held_out_rows > h->rows)
         return TSI_FAIL(TS_ERR_ARG, "data.held_out_rows: is %lld, \"%s\" has %lld rows of %lld",

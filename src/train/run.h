@@ -125,8 +125,12 @@ typedef struct tsi_run {
 /* Tokenises on rank 0 if the path is text, opens the loader. [coll] */
 ts_status tsi_run_data(tsi_run *run);
 /* A loader of a text or of token files; `batch` rows a step. [coll] */
-ts_status tsi_run_open(tsi_run *run, const char *path, int64_t batch, bool in_order,
-                       ts_loader **out);
+typedef struct tsi_source {
+    const char *key, *path; /* "path" or "held_out" of [data] */
+    int64_t batch;
+    bool in_order;
+} tsi_source;
+ts_status tsi_run_open(tsi_run *run, const tsi_source *source, ts_loader **out);
 /* Rows [first, first + count) of a step: ids, or with shift 1 the labels. maker */
 /* Tells the model which documents these rows are packed from, where they are separate. */
 ts_status tsi_run_documents(tsi_run *run, int64_t step, int64_t first, int64_t count);

@@ -140,6 +140,16 @@ losses_of() { sed 's/.*"loss": \([0-9.]*\).*/\1/' "$1"; }
     fail "sources go on where they were" "$(losses_of "$work/mixed.jsonl") $(losses_of "$work/mixed/train.jsonl")"
 says few_weights 1 'data.weights: "3" has no number for' "$tessera" train "$work/mix.ini" --set data.weights=3
 says many_weights 1 'has more numbers than' "$tessera" train "$work/mix.ini" --set "data.weights=3, 1, 1"
+says no_weight 1 'data.weights: is 0 for ' "$tessera" train "$work/mix.ini" --set "data.weights=3, 0"
+: > "$work/nothing.txt"
+says empty_held_out 1 'data.held_out: "'"$work/nothing.txt"'": the inputs are empty' "$tessera" train "$work/a.ini" \
+    --set train.output="$work/empty" --set train.eval_every=2 --set data.held_out="$work/nothing.txt"
+printf 'ab' > "$work/short.txt"
+says short_path 1 'data.path: "'"$work/short.txt"'": 3 tokens are fewer' "$tessera" train "$work/a.ini" \
+    --set train.output="$work/empty" --set data.path="$work/short.txt"
+printf '{"text": "a"}\n\nno json\n' > "$work/broken.jsonl"
+says broken_lines 1 'broken.jsonl, line 3: JSON, line 1, column 1' "$tessera" train "$work/a.ini" \
+    --set train.output="$work/empty" --set data.path="$work/broken.jsonl"
 says bad_trace 2 'log.trace' "$tessera" train "$work/a.ini" --trace 3-2
 says nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
 for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-00001.safetensors; do

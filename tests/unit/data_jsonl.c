@@ -83,10 +83,10 @@ TS_TEST(lines_are_documents)
         TEST_CHECK(t, memcmp(have, want, sizeof have) == 0);
     }
     TEST_CHECK(t, tokenize(one, 1, prefix[1], 0, NULL) == TS_ERR_IO);
-    TEST_CHECK(t, strstr(ts_last_error(), "the line at byte 0 has no text \"text\"") != NULL);
+    TEST_CHECK(t, strstr(ts_last_error(), ", line 1: the object has no text \"text\"") != NULL);
     const char *bad[] = { write_file(t, folder, "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n") };
     TEST_CHECK(t, tokenize(bad, 1, prefix[1], 0, NULL) != TS_OK);
-    TEST_CHECK(t, strstr(ts_last_error(), "bad.jsonl") != NULL);
+    TEST_CHECK(t, strstr(ts_last_error(), "bad.jsonl, line 2: JSON, line 1, column ") != NULL);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     TEST_EQ(t, system(command), 0);
 }
