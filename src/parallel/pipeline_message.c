@@ -352,7 +352,8 @@ static ts_status share_one(ts_pipeline *p, const ts_shared_param *shared, const 
     for (int32_t i = 1; i < count; i++) {
         ts_peer other = peer_of(p, holder[i], TSI_CHANNEL_FORWARD);
         ts_tensor *more = (ts_recv)(&meta, lies, &other);
-        TSI_TRY(ts_tensor_write(grad, more ? ts_add(grad, more) : NULL));
+        ts_tensor *sum = more ? ts_add(grad, more) : NULL; /* on axes of one rank it is R */
+        TSI_TRY(ts_tensor_write(grad, sum ? (ts_redistribute_to)(sum, lies) : NULL));
     }
     for (int32_t i = 1; i < count; i++) {
         ts_peer other = peer_of(p, holder[i], TSI_CHANNEL_FORWARD);

@@ -66,6 +66,8 @@ TS_TEST(train_pipeline_tied_and_parts)
         { "ones", "mesh = pp=1, fsdp=1, cp=2\nmicro_batches = 2\n", 2 },
     };
     compare(t, BASE "batch = 6\naccumulate = 2\n", &rows[2], 1);
+    static const piped thin = { "thin", "mesh = pp=2, tp=1\nmicro_batches = 2\n", 2 };
+    compare(t, BASE "[model]\ntied = 1\n", &thin, 1);
     compare(t, BASE "batch = 6\naccumulate = 2\n[model]\ntied = 1\n", rows, 2);
     compare(t, BASE "batch = 6\naccumulate = 3\n[model]\ntied = 1\n", rows, 2);
     compare(t, BASE "[model]\ntied = 1\n[optimizer]\ngroups = model.embed_tokens.*: frozen\n", rows,
