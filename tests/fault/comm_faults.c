@@ -1,66 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures between ranks: every one ends on every rank, in words that name the ranks and the
- * operations.
- *
- * A scene is a function that some ranks play wrongly. Each rank notes its status and its sentence;
- * the test looks at all of them afterwards. */
+ * operations. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "dist/comm_oracle.h"
-
-enum { RANKS_MAX = 16 };
-
-typedef struct note {
-    ts_status status;
-    int64_t culprit;
-    char text[1100];
-} note;
-
-typedef ts_status (*scene_fn)(ts_rank *me, ts_group *group, int64_t index);
-
-typedef struct stage {
-    scene_fn scene;
-    int64_t timeout_ms;
-    note note[RANKS_MAX];
-    ts_status verdict;
-    char error[2048];
-} stage;
-
-static void take_note(ts_rank *me, note *out, ts_status status)
-{
-    const ts_error *error = ts_rank_error(me);
-    out->status = status;
-    out->culprit = error != NULL ? error->rank : -1;
-    snprintf(out->text, sizeof out->text, "%s", error != NULL ? error->text : "");
-}
-
-static ts_status play(ts_rank *me, void *argument)
-{
-    stage *s = argument;
-    int64_t index = ts_rank_index(me), ranks[RANKS_MAX];
-    for (int64_t i = 0; i < ts_rank_count(me); i++)
-        ranks[i] = i;
-    ts_group *group =
-        ts_group_create(me, ranks, ts_rank_count(me),
-                        TS_OPTIONS(ts_group_options, .name = "crew", .timeout_ms = s->timeout_ms));
-    ts_status status = s->scene(me, group, index);
-    take_note(me, &s->note[index], status);
-    return status;
-}
+#include "fault/stage.h"
 
 static void perform(stage *s, int64_t ranks, scene_fn scene, int64_t timeout_ms)
 {
-    memset(s, 0, sizeof *s);
-    s->scene = scene;
-    s->timeout_ms = timeout_ms;
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
     options.rank_count = ranks;
-    options.timeout_ms = 20000;
-    s->verdict = ts_launch_with(&options, play, s, s->error, sizeof s->error);
+    stage_perform(s, options, scene, timeout_ms);
 }
 
 static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
@@ -513,7 +467,7 @@ static int64_t fail_at;
 static ts_status uses_everything(ts_rank *me, ts_group *group, int64_t index)
 {
     enum { COUNT = 40000 };
-    int64_t rows[RANKS_MAX], n = ts_rank_count(me), next = (index + 1) % n;
+    int64_t rows[STAGE_RANKS_MAX], n = ts_rank_count(me), next = (index + 1) % n;
     float *in = calloc(5 * COUNT, 4), *out = calloc((size_t)(COUNT * n), 4);
     /* All are here: from now on the n-th allocation fails, whoever makes it. */
     if (atomic_fetch_add(&arrived, 1) + 1 == n) (void)tsi_alloc_fail_at(fail_at);

@@ -5,59 +5,23 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/clock.h"
 #include "device/device.h"
+#include "fault/stage.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 
-enum { RANKS_MAX = 8, COUNT = 20000, SOON_MS = 400, LATE_S = 20 };
-
-typedef struct note {
-    ts_status status;
-    char text[1100];
-} note;
-
-typedef ts_status (*scene_fn)(ts_rank *me, ts_group *group, int64_t index);
-
-typedef struct stage {
-    scene_fn scene;
-    int64_t timeout_ms;
-    note note[RANKS_MAX];
-    ts_status verdict;
-    char error[2048];
-    double seconds;
-} stage;
-
-static ts_status play(ts_rank *me, void *argument)
-{
-    stage *s = argument;
-    int64_t index = ts_rank_index(me), ranks[RANKS_MAX];
-    for (int64_t i = 0; i < ts_rank_count(me); i++)
-        ranks[i] = i;
-    ts_group *group =
-        ts_group_create(me, ranks, ts_rank_count(me),
-                        TS_OPTIONS(ts_group_options, .name = "crew", .timeout_ms = s->timeout_ms));
-    note *out = &s->note[index];
-    out->status = s->scene(me, group, index);
-    const ts_error *error = ts_rank_error(me);
-    (void)snprintf(out->text, sizeof out->text, "%s", error ? error->text : "");
-    return out->status;
-}
+enum { COUNT = 20000, SOON_MS = 400, LATE_S = 20 };
 
 /* fault: what the stub does wrong ("stall 1 2"), or NULL. */
 static void perform(stage *s, int64_t ranks, scene_fn scene, int64_t timeout_ms, const char *fault)
 {
-    *s = (stage){ .scene = scene, .timeout_ms = timeout_ms };
     setenv("TESSERA_NCCL", TS_BINARY_DIR "/tests/modules/libnccl_stub.so", 0);
     if (fault) setenv("TESSERA_STUB_FAULT", fault, 1);
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "nccl";
     options.device = "queue";
     options.rank_count = ranks;
-    options.timeout_ms = 20000;
-    int64_t begin = tsi_clock_ns();
-    s->verdict = ts_launch_with(&options, play, s, s->error, sizeof s->error);
-    s->seconds = (double)(tsi_clock_ns() - begin) * 1e-9;
+    stage_perform(s, options, scene, timeout_ms);
 }
 
 /* All ranks ended with the status, in time; the one named (and some other) says the words. */
