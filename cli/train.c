@@ -186,6 +186,12 @@ static int print_result(const job *j)
     if (r->bubble_measured > 0)
         printf("stages  idle %.1f %% by the schedule, %.1f %% measured in the last step\n",
                100 * r->bubble, 100 * r->bubble_measured);
+    if (r->replay_reordered > 0)
+        printf("replay  a step takes %.2f ms instead of %.2f, predicted %.2f instead of %.2f; %lld "
+               "pieces of work moved\n",
+               1e3 * r->replay_reordered, 1e3 * r->replay_recorded,
+               1e3 * r->replay_reordered_predicted, 1e3 * r->replay_recorded_predicted,
+               (long long)r->replay_moved);
     if (!isnan(r->eval_best))
         printf("held out: best loss %.4f after step %lld%s\n", r->eval_best,
                (long long)r->eval_best_step, r->patience_ended ? ", none better since: ended" : "");

@@ -49,11 +49,30 @@ typedef struct ts_step_summary {
     int64_t replays;
 } ts_step_summary;
 
+typedef struct ts_step_order { /* may grow at the end */
+    size_t struct_size;
+    int64_t works, moved;        /* pieces of work; those that run at another place */
+    int64_t bytes_before, bytes; /* of memory that is kept for it, before and in the new order */
+    int64_t bytes_needed;        /* the most of it that is in use at once */
+    int32_t taken, reserved;     /* 0: it needs more than the recorded order, which is run */
+} ts_step_order;
+
 /* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does
  * something that cannot be run again. */
 TS_API ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context);
 /* [coll] All ranks that recorded it, as often as each other. */
 TS_API TS_NODISCARD ts_status ts_step_replay(ts_step *step);
+/* [coll] A replay in which operators are timed: ts_step_program then says how long each takes. */
+TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
+/* From now on replays run in the order of `program`: that of ts_step_program after
+ * ts_program_reorder, or one from a file. NULL: in the recorded order. The bits are those of the
+ * recorded order; operations begin in that order on every rank, so ranks need not agree. Memory is
+ * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
+ * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
+ * Refused with a sentence, and nothing is changed: a program of another step, one with something
+ * wrong with it (ts_program_check), more than bytes_max, a device that captured graphs. */
+TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
+                                              int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.
  * Same shape, dtype and layout, else a sentence. */
 TS_API TS_NODISCARD ts_status ts_step_input(ts_step *step, ts_tensor *input, ts_tensor *value);

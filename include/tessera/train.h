@@ -190,6 +190,12 @@ typedef struct ts_train_result {
     double eval_loss, eval_best;       /* the latest and the best; NaN: none */
     int64_t eval_step, eval_best_step; /* after these steps */
     int64_t patience_ended; /* 1: so many evaluations in a row were no better (train.patience) */
+    int64_t replays;        /* steps that ran from a recorded one (train.replay) */
+    /* With train.replay = 2, of this rank; 0: not so far. Pieces of work that run at another place;
+     * seconds of a step, the shortest of three, as recorded and in that order; and predicted. */
+    int64_t replay_moved;
+    double replay_recorded, replay_reordered;
+    double replay_recorded_predicted, replay_reordered_predicted;
 } ts_train_result;
 
 typedef struct ts_generate_options {

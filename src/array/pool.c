@@ -58,6 +58,7 @@ struct tsi_pool {
     tsi_map nodes, others;
     _Atomic int64_t reserved;
     usage total, tag[TSI_POOL_TAG_MAX];
+    const tsi_pool_watch *watch; /* NULL: nobody is told */
     node *cached[CLASS_COUNT];
     tsi_shelf shelf;
 };
@@ -395,6 +396,8 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     bool more = count_alloc(&pool->total, bytes, owner);
     (void)count_alloc(usage_of(pool, tag), bytes, owner);
     if (TSI_UNLIKELY(more)) note_peak(pool);
+    if (TSI_UNLIKELY(pool->watch != NULL) && owner)
+        pool->watch->taken(pool->watch->context, n->memory, bytes);
     return n->memory;
 }
 
@@ -424,6 +427,7 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
     if (n->foreign) {
         node_forget(pool, n);
     } else if (owner) {
+        if (TSI_UNLIKELY(pool->watch != NULL)) pool->watch->given(pool->watch->context, memory);
         tsi_pool_forget(pool, memory, bytes);
         cache_put(pool, n);
     } else {
@@ -465,7 +469,13 @@ void tsi_pool_peak_reset(tsi_pool *pool)
 
 tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
 {
-    return is_owner(pool) ? &pool->shelf : NULL;
+    return is_owner(pool) && !pool->watch ? &pool->shelf : NULL;
+}
+
+void tsi_pool_watch_by(tsi_pool *pool, const tsi_pool_watch *watch)
+{
+    TSI_ASSERT(is_owner(pool));
+    pool->watch = watch;
 }
 
 void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag)

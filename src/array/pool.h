@@ -56,6 +56,15 @@ void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag);
 bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to);
 void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
 
+/* Told of each block that the owner takes or gives back; NULL: nobody any more. While somebody is
+ * told, small arrays go back to the pool as well. By the owner. */
+typedef struct tsi_pool_watch {
+    void (*taken)(void *context, void *memory, size_t bytes);
+    void (*given)(void *context, void *memory);
+    void *context;
+} tsi_pool_watch;
+void tsi_pool_watch_by(tsi_pool *pool, const tsi_pool_watch *watch);
+
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
 /* `queue`: the owner's, in whose order blocks are used; NULL where work is done on return. */
 tsi_pool *tsi_pool_create(const tsi_device *device, tsi_stream *queue,

@@ -100,7 +100,8 @@ void tsi_storage_empty(tsi_storage *storage)
 static TSI_COLD ts_status keep_task(ts_rank *rank, tsi_block_task *task)
 {
     if (!task) return TS_ERR_MEMORY; /* recorded */
-    return tsi_keep_work(rank, (tsi_kept_work){ tsi_block_task_run, task, tsi_free });
+    return tsi_keep_work(
+        rank, (tsi_kept_work){ tsi_block_task_run, task, tsi_free, &tsi_block_task_kind });
 }
 
 ts_status tsi_storage_copy(const tsi_storage *storage, const tsi_block *to, const tsi_block *from)

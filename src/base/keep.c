@@ -3,6 +3,9 @@
 #include "base/keep.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
+
+const tsi_kept_kind tsi_kept_fence = { TSI_KEPT_FENCE, NULL };
 
 static void let_go(const tsi_kept_work *work)
 {
@@ -100,13 +103,27 @@ uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded)
     return found ? found->now : recorded;
 }
 
-ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept)
+static ts_status run_timed(const tsi_kept *kept, int64_t *ns)
+{
+    ts_status status = TS_OK;
+    int64_t now = tsi_clock_ns();
+    for (int64_t i = 0; status == TS_OK && i < kept->count; i++) {
+        int64_t before = now;
+        status = kept->work[i].run(kept->work[i].context);
+        now = tsi_clock_ns();
+        ns[i] = now - before;
+    }
+    return status;
+}
+
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, int64_t *ns)
 {
     TSI_ASSERT(!rank->kept);
     ts_status status = TS_OK;
     rank->kept = kept;
     kept->inside++;
-    for (int64_t i = 0; status == TS_OK && i < kept->count; i++)
+    if (ns) status = run_timed(kept, ns);
+    for (int64_t i = 0; !ns && status == TS_OK && i < kept->count; i++)
         status = kept->work[i].run(kept->work[i].context);
     kept->inside--;
     rank->kept = NULL;

@@ -17,10 +17,41 @@
 
 typedef ts_status (*tsi_kept_fn)(void *context);
 
+/* What ties a piece of work to others beside the memory that it touches. */
+typedef enum tsi_kept_order {
+    TSI_KEPT_FENCE,  /* nothing goes past it, either way */
+    TSI_KEPT_FREE,   /* nothing else: kernels, copies */
+    TSI_KEPT_RANDOM, /* draws and what uses them stay in order */
+    TSI_KEPT_ISSUE,  /* begins an operation: those keep their order */
+    TSI_KEPT_MEET,   /* begins one and waits for it */
+    TSI_KEPT_WAIT,   /* for what the work of the same context began; behind all begun before */
+    TSI_KEPT_BATCH,  /* from here to the end of the batch is one piece */
+    TSI_KEPT_CLOSE,  /* the end of a batch: MEET or, if somebody waits later, ISSUE */
+    TSI_KEPT_LAST    /* behind everything before it; what waits for others stays behind it */
+} tsi_kept_order;
+
+/* Memory that a piece of work reads or changes. `at`: where the work has the address, which may be
+ * given another one; NULL: the work keeps the memory alive, and it stays where it is. */
+typedef struct tsi_kept_touch {
+    void **at;
+    const char *low, *high; /* the last byte is before high */
+    bool writes;
+} tsi_kept_touch;
+typedef void (*tsi_kept_tell)(void *to, const tsi_kept_touch *touch);
+
+typedef struct tsi_kept_kind {
+    tsi_kept_order order;
+    /* (optional) Tells all memory of the step that the work touches; NULL: none. */
+    void (*touches)(void *context, tsi_kept_tell tell, void *to);
+} tsi_kept_kind;
+
+extern const tsi_kept_kind tsi_kept_fence; /* touches nothing of the step */
+
 typedef struct tsi_kept_work {
     tsi_kept_fn run;
     void *context;
     void (*destroy)(void *context); /* (optional) */
+    const tsi_kept_kind *kind;      /* NULL: not known; the step keeps its order */
 } tsi_kept_work;
 
 typedef struct tsi_kept_stream { /* of random numbers */
@@ -69,8 +100,9 @@ void tsi_keep_resume(const ts_rank *rank);
 tsi_kept_stream *tsi_keep_stream(tsi_kept *kept, uint64_t recorded);
 /* What is drawn from now instead of the stream that was recorded. */
 uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded);
-/* Runs the list; ends with the first failure. */
-ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept);
+/* Runs the list; ends with the first failure. `ns`, if not NULL, has room for how long each took.
+ */
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, int64_t *ns);
 void tsi_kept_release(tsi_kept *kept);
 
 #endif

@@ -2,8 +2,11 @@
 /* again.c - operations that are issued once more. See again.h. */
 #include "comm/again.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "comm/comm.h"
+#include "device/block_task.h"
 
 typedef struct again {
     tsi_call call; /* of one operation: group, options, blocks; its lists are copies */
@@ -40,6 +43,57 @@ static again *again_make(ts_rank *rank, const ts_comm_options *options)
     return a;
 }
 
+/* ---- memory and order ------------------------------------------------------------------------ */
+
+/* The copy of a list that lies in a->lists, to be changed. */
+static void *own_list(again *a, const void *list)
+{
+    return (char *)a->lists + ((const char *)list - (const char *)a->lists);
+}
+
+static void touch_parts(again *a, const ts_part *list, int64_t count, bool writes,
+                        tsi_kept_tell tell, void *to)
+{
+    ts_part *part = count > 0 ? own_list(a, list) : NULL;
+    for (int64_t i = 0; i < count; i++) {
+        tsi_block block = { .data = part[i].data,
+                            .dtype = a->call.local.base.print.dtype,
+                            .ndim = part[i].ndim };
+        memcpy(block.extent, part[i].extent, sizeof block.extent);
+        memcpy(block.stride, part[i].stride, sizeof block.stride);
+        tsi_kept_touch touch = tsi_block_covers(&block);
+        touch.at = &part[i].data;
+        touch.writes = writes;
+        if (touch.low) tell(to, &touch);
+    }
+}
+
+static void again_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    again *a = context;
+    tsi_work *work = &a->call.local.base;
+    if (work->in.dtype) tsi_block_touch(&work->in, false, tell, to);
+    if (work->out.dtype) tsi_block_touch(&work->out, true, tell, to);
+    touch_parts(a, work->send, work->send_count, false, tell, to);
+    touch_parts(a, work->recv, work->recv_count, true, tell, to);
+}
+
+static const tsi_kept_kind fence_kind = { TSI_KEPT_FENCE, again_touches },
+                           issue_kind = { TSI_KEPT_ISSUE, again_touches },
+                           meet_kind = { TSI_KEPT_MEET, again_touches },
+                           wait_kind = { TSI_KEPT_WAIT, NULL },
+                           batch_kind = { TSI_KEPT_BATCH, NULL },
+                           close_kind = { TSI_KEPT_CLOSE, NULL };
+
+/* What moves nothing orders what other ranks do. What is lent is touched by whoever reads it. */
+static const tsi_kept_kind *kind_of(const again *a)
+{
+    const tsi_work *work = &a->call.local.base;
+    if (work->lending) return NULL;
+    if (work->print.kind == TSI_COMM_BARRIER) return &fence_kind;
+    return a->posted ? &issue_kind : &meet_kind;
+}
+
 /* ---- issuing --------------------------------------------------------------------------------- */
 
 static ts_status issue_run(void *context)
@@ -60,9 +114,10 @@ static ts_status batch_end_run(void *context)
 }
 
 /* Runs it and keeps it; the caller's handle knows by what it was issued. */
-static ts_status run_and_keep(again *a, tsi_kept_fn run, ts_work **handle)
+static ts_status run_and_keep(again *a, tsi_kept_fn run, const tsi_kept_kind *kind,
+                              ts_work **handle)
 {
-    TSI_TRY(tsi_keep_work(a->rank, (tsi_kept_work){ run, a, again_destroy }));
+    TSI_TRY(tsi_keep_work(a->rank, (tsi_kept_work){ run, a, again_destroy, kind }));
     if (!a->posted) return TS_OK;
     a->work->again = a;
     *handle = a->work;
@@ -82,7 +137,7 @@ ts_status tsi_again_issue(tsi_call *call)
     a->call.options.name = a->name;
     ts_status status = a->name ? tsi_call_copy_lists(&a->call.local.base, true, &a->lists)
                                : tsi_fail_memory("the name of an operation", 1);
-    if (status == TS_OK) return run_and_keep(a, issue_run, handle);
+    if (status == TS_OK) return run_and_keep(a, issue_run, kind_of(a), handle);
     again_destroy(a);
     return status;
 }
@@ -103,7 +158,8 @@ ts_status tsi_again_wait(ts_work *work)
         return TSI_FAIL(TS_ERR_STATE,
                         "step: an operation that was issued before the step is waited for in it; "
                         "wait for it first");
-    return tsi_keep_work(work->comm->rank, (tsi_kept_work){ wait_run, work->again, NULL });
+    return tsi_keep_work(work->comm->rank,
+                         (tsi_kept_work){ wait_run, work->again, NULL, &wait_kind });
 }
 
 /* Issued, and nobody waited for it. */
@@ -138,12 +194,12 @@ static ts_status batch_begin_run(void *context)
 
 ts_status tsi_again_batch_begin(ts_rank *rank)
 {
-    return tsi_keep_work(rank, (tsi_kept_work){ batch_begin_run, rank, NULL });
+    return tsi_keep_work(rank, (tsi_kept_work){ batch_begin_run, rank, NULL, &batch_kind });
 }
 
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)
 {
     again *a = again_make(rank, options);
     if (!a) return TS_ERR_MEMORY;
-    return run_and_keep(a, batch_end_run, options ? options->work : NULL);
+    return run_and_keep(a, batch_end_run, &close_kind, options ? options->work : NULL);
 }

@@ -82,3 +82,39 @@ ts_status tsi_block_task_run(void *context)
     }
     return TS_OK;
 }
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+tsi_kept_touch tsi_block_covers(const tsi_block *block)
+{
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)block->dtype), low = 0, high = 0;
+    if (!block->data || size == 0) return (tsi_kept_touch){ 0 };
+    for (int32_t d = 0; d < block->ndim; d++) {
+        if (block->extent[d] <= 0) return (tsi_kept_touch){ 0 };
+        int64_t reach = (block->extent[d] - 1) * block->stride[d];
+        if (reach < 0)
+            low += reach;
+        else
+            high += reach;
+    }
+    const char *data = block->data;
+    return (tsi_kept_touch){ .low = data + low * size, .high = data + (high + 1) * size };
+}
+
+void tsi_block_touch(tsi_block *block, bool writes, tsi_kept_tell tell, void *to)
+{
+    tsi_kept_touch touch = tsi_block_covers(block);
+    touch.at = &block->data;
+    touch.writes = writes;
+    if (touch.low) tell(to, &touch);
+}
+
+static void task_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    tsi_block_task *task = context;
+    for (int64_t i = 0; i < task->count; i++)
+        tsi_block_touch(&task->from[i], false, tell, to);
+    tsi_block_touch(&task->to, true, tell, to);
+}
+
+const tsi_kept_kind tsi_block_task_kind = { TSI_KEPT_FREE, task_touches };

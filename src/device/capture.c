@@ -63,7 +63,7 @@ static ts_status turn(tsi_kept *kept, bool on)
     if (!k) return TS_OK;
     ts_status status = graph_run(k);
     if (status == TS_OK)
-        return tsi_keep_done(tsi_rank_current(), (tsi_kept_work){ graph_run, k, graph_drop });
+        return tsi_keep_done(tsi_rank_current(), (tsi_kept_work){ graph_run, k, graph_drop, NULL });
     graph_drop(k);
     return status;
 }

@@ -17,7 +17,7 @@ static ts_status keep_work(const tsi_device *device, tsi_stream *stream, tsi_def
                            void *context, void (*destroy)(void *context))
 {
     (void)device, (void)stream;
-    return tsi_keep_work(tsi_rank_current(), (tsi_kept_work){ fn, context, destroy });
+    return tsi_keep_work(tsi_rank_current(), (tsi_kept_work){ fn, context, destroy, NULL });
 }
 
 static ts_status copy_bytes(const tsi_device *device, void *to, const void *from, size_t bytes,

@@ -314,7 +314,7 @@ static ts_status agree_step(ts_optimizer *o)
 /* What the host does in every step, and again when the step runs again (base/keep.h). */
 static ts_status host_does(ts_optimizer *o, tsi_kept_fn what)
 {
-    return tsi_keep_work(o->rank, (tsi_kept_work){ what, o, NULL });
+    return tsi_keep_work(o->rank, (tsi_kept_work){ what, o, NULL, &tsi_kept_fence });
 }
 
 static ts_status count_step(void *context)

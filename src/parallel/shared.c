@@ -302,7 +302,7 @@ static ts_status be_alone(void *unit)
 ts_status tsi_unit_alone(tsi_unit *u)
 {
     if (!u->shared || tsi_world_describes(u->rank->world)) return TS_OK;
-    return tsi_keep_work(u->rank, (tsi_kept_work){ be_alone, u, NULL });
+    return tsi_keep_work(u->rank, (tsi_kept_work){ be_alone, u, NULL, &tsi_kept_fence });
 }
 
 static ts_status count_gather(void *unit)
@@ -311,9 +311,11 @@ static ts_status count_gather(void *unit)
     return TS_OK;
 }
 
+static const tsi_kept_kind last_kind = { TSI_KEPT_LAST, NULL };
+
 ts_status tsi_unit_count_gather(tsi_unit *u)
 {
-    return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL });
+    return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL, &last_kind });
 }
 
 static void tell_released(tsi_unit *u, uint32_t count)
@@ -333,7 +335,8 @@ static ts_status let_go(void *unit)
 
 void tsi_unit_let_go(tsi_unit *u)
 {
-    (void)tsi_keep_work(u->rank, (tsi_kept_work){ let_go, u, NULL }); /* recorded if it fails */
+    (void)tsi_keep_work(u->rank,
+                        (tsi_kept_work){ let_go, u, NULL, &last_kind }); /* recorded if it fails */
 }
 
 /* Peers may have gathered it more often; they do not wait for this rank until it joins again. */

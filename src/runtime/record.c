@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "comm/comm.h"
 #include "op/core/dispatch.h"
 #include "op/core/list.h"
@@ -35,6 +36,7 @@ typedef struct pending { /* an operation that was issued */
     tsi_action action;
     const ts_work *work; /* NULL: it has ended */
     int32_t value;       /* what it makes or reads; -1: not known */
+    int64_t works;       /* pieces of work that are kept with it */
     bool written;        /* it is in the list; waits for being waited for */
 } pending;
 
@@ -42,10 +44,11 @@ struct tsi_recording {
     ts_rank *rank;
     tsi_step *step;
     tsi_observer hears;
-    tsi_held *held;   /* of a step that is to run again; else NULL */
-    ts_status status; /* the first failure: nothing more is written then */
-    tsi_map blocks;   /* storage -> block, while it is there */
-    block **all;      /* by value; owned */
+    tsi_held *held;     /* of a step that is to run again; else NULL */
+    tsi_worked *worked; /* likewise */
+    ts_status status;   /* the first failure: nothing more is written then */
+    tsi_map blocks;     /* storage -> block, while it is there */
+    block **all;        /* by value; owned */
     int64_t all_count, all_capacity, implicit_count;
     pending *issued;
     int64_t issued_count, issued_capacity;
@@ -260,12 +263,41 @@ static int32_t touch_made(tsi_recording *r, const ts_tensor *t, const char *make
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
-static void append(tsi_recording *r, const tsi_action *action)
+/* Pieces of work that the rank has kept so far, with the one that is under way. */
+static int64_t works_with_this(const tsi_recording *r)
+{
+    const tsi_kept *kept = r->rank->kept;
+    return kept ? kept->count + (kept->inside > 0) : 0;
+}
+
+/* The pieces below `works` that belong to no action yet belong to the last one. */
+static void belong(tsi_recording *r, int64_t works)
+{
+    const tsi_step_list *list = list_of(r);
+    tsi_worked *w = r->worked;
+    while (w && r->status == TS_OK && w->count < works) {
+        fail(r, tsi_room(&w->action, w->count, &w->capacity, sizeof *w->action, "a step"));
+        if (r->status == TS_OK) w->action[w->count++] = list ? list->action_count - 1 : -1;
+    }
+}
+
+static void append_with(tsi_recording *r, const tsi_action *action, int64_t works)
 {
     if (r->status == TS_OK)
         fail(r, tsi_step_append_as(r->step, r->rank->index, action, r->touch, r->form,
                                    (int32_t)r->touch_count));
     r->touch_count = 0;
+    belong(r, works);
+}
+
+static void append(tsi_recording *r, const tsi_action *action)
+{
+    append_with(r, action, works_with_this(r));
+}
+
+void tsi_record_works(tsi_recording *recording, tsi_worked *worked)
+{
+    recording->worked = worked;
 }
 
 /* Where the program calls from: file and line of its latest public call. */
@@ -361,7 +393,7 @@ static void write_issued(tsi_recording *r)
         p->action.hidden = r->hidden;
         p->value = value;
         p->written = true;
-        append(r, &p->action);
+        append_with(r, &p->action, p->works);
     }
     for (int64_t i = 0; i < r->issued_count; i++) /* those that have ended need no wait */
         if (r->issued[i].work) r->issued[kept++] = r->issued[i];
@@ -655,7 +687,7 @@ static void hear_issue(void *context, void *what)
     if (r->status != TS_OK) return;
     if (r->told) write_issued(r); /* those before have their purpose */
     if (!any_issued(r)) write_freed(r);
-    pending p = { .work = issued->work, .value = -1 };
+    pending p = { .work = issued->work, .value = -1, .works = works_with_this(r) };
     p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
     ts_status status = describe(r, issued, &p.action, name);
     if (status == TS_OK && p.action.peer == r->rank->index) return; /* to itself: no message */

@@ -25,6 +25,13 @@ typedef struct tsi_held {
     tsi_storage **storage;
     int64_t count, capacity;
 } tsi_held;
+/* Which action each piece of work that the rank keeps belongs to (base/keep.h): that which was
+ * written down next. -1: none was. */
+typedef struct tsi_worked {
+    int32_t *action;
+    int64_t count, capacity;
+} tsi_worked;
+void tsi_record_works(tsi_recording *recording, tsi_worked *worked);
 /* Kernels say how long they take, from the arithmetic and the memory that they need: in worlds
  * without data, where nothing is measured. */
 void tsi_record_kernels(tsi_recording *recording, double flops_per_second, double bytes_per_second);

@@ -22,25 +22,11 @@
 #include "device/capture.h"
 #include "op/core/dispatch.h"
 #include "plan/program.h"
-#include "runtime/record.h"
+#include "runtime/replay.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 #include "tessera/comm.h"
 #include "tessera/step.h"
-
-struct ts_step {
-    ts_rank *rank;
-    tsi_kept kept;
-    tsi_held held;
-    tsi_pool *pool;
-    void *plans; /* the op layer's state */
-    void (*plans_destroy)(void *state);
-    tsi_rank_device
-        device; /* of the host while it keeps; where the device captures it is not used */
-    bool captures;
-    tsi_step *value;
-    int64_t replays;
-};
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
@@ -101,6 +87,8 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
     tsi_moves_release(tensors); /* what was sent before is no part of it */
     TSI_TRY(tsi_record_begin(s->rank, &recording));
     tsi_record_hold(recording, &s->held);
+    tsi_record_works(recording, &s->worked);
+    tsi_works_begin(&s->works, &s->kept, s->pool);
     put_aside(s, &mine);
     ts_status status =
         s->captures ? tsi_capture_begin(&s->kept, tsi_rank_device_of(s->rank)) : TS_OK;
@@ -110,6 +98,8 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
     if (status == TS_OK) tsi_moves_release(tensors); /* and what it sent ends in it */
     if (s->captures && began) status = tsi_capture_end(&s->kept, status);
     take_back(s, &mine);
+    tsi_works_end(&s->works, s->pool);
+    s->recorded_bytes = tsi_pool_reserved(s->pool);
     ts_status written = tsi_record_end(recording, &s->value);
     if (status == TS_OK) status = ts_rank_status(s->rank);
     if (status == TS_OK) status = written;
@@ -143,6 +133,8 @@ void ts_step_destroy(ts_step *s)
     tsi_kept_release(&s->kept); /* before the plans that it uses */
     if (s->plans) s->plans_destroy(s->plans);
     tsi_held_release(&s->held);
+    tsi_works_release(&s->works, s->pool);
+    tsi_free(s->worked.action);
     tsi_pool_destroy(s->pool);
     tsi_step_destroy(s->value);
     tsi_free(s);
@@ -150,7 +142,7 @@ void ts_step_destroy(ts_step *s)
 
 /* ---- running it again ------------------------------------------------------------------------ */
 
-ts_status ts_step_replay(ts_step *s)
+static ts_status run_list(ts_step *s, int64_t *ns)
 {
     if (!s) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
@@ -159,10 +151,41 @@ ts_status ts_step_replay(ts_step *s)
         .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
     };
     uint64_t number = tsi_ring_begin(s->rank->ring, &event);
-    ts_status status = tsi_kept_run(s->rank, &s->kept);
+    ts_status status = tsi_kept_run(s->rank, &s->kept, ns);
     if (status != TS_OK) tsi_again_end(s->rank, &s->kept);
     tsi_ring_end(s->rank->ring, number, 0);
     s->replays += status == TS_OK;
+    return status;
+}
+
+ts_status ts_step_replay(ts_step *s)
+{
+    return run_list(s, NULL);
+}
+
+/* Computation takes the time of its works; what communicates is left to the cost model, because it
+ * took the time that others needed. */
+static void time_actions(ts_step *s, const int64_t *ns)
+{
+    tsi_step_list *list =
+        s->rank->index < s->value->list_count ? &s->value->list[s->rank->index] : NULL;
+    for (int32_t i = 0; list && i < list->action_count; i++)
+        if (tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE) list->action[i].us = 0;
+    for (int64_t i = 0; list && i < s->kept.count; i++) {
+        int64_t work = tsi_works_recorded(&s->works, i);
+        int32_t of = work < s->worked.count ? s->worked.action[work] : -1;
+        if (of >= 0 && list->action[of].us >= 0) list->action[of].us += (double)ns[i] * 1e-3;
+    }
+}
+
+ts_status ts_step_time(ts_step *s)
+{
+    if (!s) return TS_ERR_NULL;
+    int64_t *ns = tsi_calloc((size_t)s->kept.count + 1, sizeof *ns);
+    if (!ns) return tsi_fail_memory("times of a step", (size_t)s->kept.count * sizeof *ns);
+    ts_status status = run_list(s, ns);
+    if (status == TS_OK) time_actions(s, ns);
+    tsi_free(ns);
     return status;
 }
 

@@ -8,6 +8,7 @@
 #include "array/image.h"
 #include "base/alloc.h"
 #include "base/keep.h"
+#include "device/block_task.h"
 
 ts_status tsi_fill_runs(ts_mesh *mesh, const ts_layout *layout, tsi_run_fn fn, void *context)
 {
@@ -141,6 +142,17 @@ static void kept_range_destroy(void *context)
     tsi_free(k);
 }
 
+static void range_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    const kept_range *k = context;
+    tsi_block block = tsi_array_block(k->array);
+    tsi_kept_touch touch = tsi_block_covers(&block);
+    touch.writes = true;
+    if (touch.low) tell(to, &touch);
+}
+
+static const tsi_kept_kind range_kind = { TSI_KEPT_FREE, range_touches };
+
 ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *array, ts_number start,
                           ts_number step)
 {
@@ -157,7 +169,8 @@ ts_status tsi_fill_arange(ts_mesh *mesh, const ts_layout *layout, tsi_array *arr
     *again = kept;
     (void)ts_layout_retain(layout);
     (void)tsi_array_retain(array);
-    return tsi_keep_work(mesh->rank, (tsi_kept_work){ fill_range, again, kept_range_destroy });
+    return tsi_keep_work(mesh->rank,
+                         (tsi_kept_work){ fill_range, again, kept_range_destroy, &range_kind });
 }
 
 /* ---- random streams -------------------------------------------------------------------------- */

@@ -6,17 +6,27 @@
  * step may not do to be run again is known before, or is found while it is recorded; the run then
  * goes on as usual and says why, once.
  *
+ * With train.replay = 2 three replays are in the recorded order, the last of them timed; the
+ * program of all ranks is reordered by these times, and the rest of the steps runs in that order.
+ * The result has what was predicted beside what was measured.
+ *
  * INV: all ranks record or none: what decides is the configuration, or one rank stops the others,
  * and they recover together. */
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/rank.h"
 #include "device/capture.h"
 #include "train/run.h"
 
-enum { USUAL = 2 }; /* steps before the recorded one */
+enum {
+    USUAL = 2,    /* steps before the recorded one */
+    MEASURED = 3, /* replays in each order, whose shortest counts */
+    TRIES = 200   /* of the search: every rank makes them */
+};
 
 /* Why the configuration's steps are never the same again; NULL: they may be. */
 static const char *never(const tsi_run *run)
@@ -26,8 +36,7 @@ static const char *never(const tsi_run *run)
     if (!device || (device->device != tsi_device_host() && !tsi_device_captures(device->device)))
         return "the device cannot record steps";
     if (run->stages) return "pipelines decide on the host what comes next";
-    if (c->train.accumulate > 1) return "parts of a batch (train.accumulate) are added on the host";
-    if (run->scale.every > 0 || run->scale.value != 1.0) return "the loss is scaled";
+    if (run->scale.every > 0) return "the scale of the loss changes from step to step";
     if (c->log.norms > 0) return "norms of modules (log.norms) are read on the host";
     if (strcmp(c->data.documents, "separate") == 0)
         return "masks of documents differ from step to step";
@@ -42,46 +51,77 @@ static void give_up(tsi_again *again, const char *why)
     tsi_log(TSI_LOG_WARN, "train.replay: steps run as usual: %s", why);
 }
 
-static ts_status body(void *context)
+/* The parts of a step one after another, as the trainer takes them, on rows that are there. */
+static ts_status parts(tsi_run *run, ts_tensor *loss)
 {
-    const tsi_run *run = context;
-    ts_scope scope = ts_scope_open(run->me, NULL);
-    ts_tape_begin(run->me);
-    const ts_train_config *c = run->config;
-    ts_tensor *mean = tsi_train_loss(&(tsi_rows_loss){ .model = run->model,
-                                                       .ids = run->again.ids,
-                                                       .labels = run->again.labels,
-                                                       .rows = c->train.batch,
-                                                       .context = c->data.context,
-                                                       .z_loss = c->train.z_loss,
-                                                       .factor = 1.0 });
-    ts_status status = ts_backward(mean, NULL);
-    if (status == TS_OK)
-        status = ts_optimizer_step_with(run->optimizer,
-                                        TS_OPTIONS(ts_step_options, .norm_max = c->train.clip,
-                                                   .grad_scale = 1.0, .loss = mean,
-                                                   .shared = run->model->tied_copy));
-    ts_status closed = ts_scope_close(scope);
-    return status != TS_OK ? status : closed;
+    int64_t mark = tsi_clock_ns();
+    ts_status status = TS_OK;
+    for (int64_t i = 0; i < run->config->train.accumulate && status == TS_OK; i++) {
+        ts_scope scope = ts_scope_open(run->me, NULL);
+        ts_tape_begin(run->me);
+        status = tsi_run_part(run, &run->again.part[i], loss, &mark);
+        ts_status closed = ts_scope_close(scope);
+        if (status == TS_OK) status = closed;
+    }
+    return status;
 }
 
-/* The rows of a step, in tensors of the scope that is open. */
-static ts_status rows_of(tsi_run *run, int64_t step, ts_tensor **ids, ts_tensor **labels)
+static ts_status body(void *context)
 {
-    int64_t rows = run->config->train.batch;
-    *ids = tsi_run_rows(run, step, 0, rows, 0);
-    *labels = tsi_run_rows(run, step, 0, rows, 1);
-    return *ids && *labels ? TS_OK : ts_rank_status(run->me);
+    tsi_run *run = context;
+    ts_tensor *loss = ts_variable(run->me);
+    ts_status status = loss ? parts(run, loss) : ts_rank_status(run->me);
+    if (status == TS_OK)
+        status = ts_optimizer_step_with(
+            run->optimizer, TS_OPTIONS(ts_step_options, .norm_max = run->config->train.clip,
+                                       .grad_scale = run->scale.value, .loss = loss,
+                                       .shared = run->model->tied_copy));
+    ts_tensor_release(loss);
+    return status;
+}
+
+/* The rows of part `number` of a step, in tensors of the scope that is open. */
+static ts_status rows_of(tsi_run *run, int64_t step, int64_t number, tsi_rows_part *out)
+{
+    int64_t rows = run->config->train.batch / run->config->train.accumulate;
+    *out = (tsi_rows_part){ .number = number };
+    out->ids = tsi_run_rows(run, step, number * rows, rows, 0);
+    out->labels = tsi_run_rows(run, step, number * rows, rows, 1);
+    return out->ids && out->labels ? TS_OK : ts_rank_status(run->me);
+}
+
+static ts_status take_rows(tsi_run *run, int64_t step)
+{
+    int64_t count = run->config->train.accumulate;
+    tsi_again *again = &run->again;
+    again->part = tsi_calloc((size_t)count, sizeof *again->part);
+    if (!again->part) return tsi_fail_memory("parts of a step", (size_t)count * 16);
+    for (int64_t i = 0; i < count; i++) {
+        tsi_rows_part part;
+        TSI_TRY(rows_of(run, step, i, &part));
+        again->part[i] = part;
+        (void)ts_tensor_retain(part.ids);
+        (void)ts_tensor_retain(part.labels);
+    }
+    return TS_OK;
+}
+
+static void drop_rows(tsi_run *run)
+{
+    tsi_rows_part *part = run->again.part;
+    for (int64_t i = 0; part && i < run->config->train.accumulate; i++) {
+        ts_tensor_release(part[i].ids);
+        ts_tensor_release(part[i].labels);
+    }
+    tsi_free(part);
+    run->again.part = NULL;
 }
 
 /* *done: the recorded step was this one. Where it cannot be recorded, nothing of it stays. */
 static ts_status record(tsi_run *run, int64_t step, bool *done)
 {
-    ts_tensor *ids, *labels;
     tsi_again *again = &run->again;
-    TSI_TRY(rows_of(run, step, &ids, &labels));
-    again->ids = ts_tensor_retain(ids);
-    again->labels = ts_tensor_retain(labels);
+    TSI_TRY(take_rows(run, step));
     int64_t begun = ts_optimizer_begun(run->optimizer);
     again->step = ts_step_record(run->me, body, run);
     *done = again->step != NULL;
@@ -96,14 +136,57 @@ static ts_status record(tsi_run *run, int64_t step, bool *done)
     return ts_module_reset(ts_model_module(run->model));
 }
 
+/* ---- in another order ------------------------------------------------------------------------ */
+
+static void hear_pass(const ts_reorder_report *report, void *context)
+{
+    tsi_again *again = context;
+    if (again->predicted_us[0] == 0) again->predicted_us[0] = report->makespan_before_us;
+    again->predicted_us[1] = report->makespan_after_us;
+}
+
+/* [coll] All ranks reorder the same program, so they find the same order. */
+static ts_status take_order(tsi_run *run)
+{
+    tsi_again *again = &run->again;
+    ts_program *program = NULL, *better = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    ts_reorder_options options;
+    ts_reorder_options_init(&options);
+    options.tries = TRIES;
+    ts_status status = ts_step_program(again->step, &program);
+    if (status == TS_OK) status = ts_program_reorder(program, &options, hear_pass, again, &better);
+    if (status == TS_OK) status = ts_step_reorder(again->step, better, 0, &is);
+    ts_program_destroy(better);
+    ts_program_destroy(program);
+    again->moved = is.taken ? is.moved : 0;
+    return status;
+}
+
+static void note_time(tsi_again *again, int64_t ns)
+{
+    int64_t *least = again->replays <= MEASURED ? &again->ns_before : &again->ns_after;
+    if (again->replays <= 2 * MEASURED && (*least == 0 || ns < *least)) *least = ns;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
 static ts_status replay(tsi_run *run, int64_t step)
 {
-    ts_tensor *ids, *labels;
     tsi_again *again = &run->again;
-    TSI_TRY(rows_of(run, step, &ids, &labels));
-    TSI_TRY(ts_step_input(again->step, again->ids, ids));
-    TSI_TRY(ts_step_input(again->step, again->labels, labels));
-    return ts_step_replay(again->step);
+    for (int64_t i = 0; i < run->config->train.accumulate; i++) {
+        tsi_rows_part part;
+        TSI_TRY(rows_of(run, step, i, &part));
+        TSI_TRY(ts_step_input(again->step, again->part[i].ids, part.ids));
+        TSI_TRY(ts_step_input(again->step, again->part[i].labels, part.labels));
+    }
+    again->replays++;
+    if (run->config->train.replay < 2) return ts_step_replay(again->step);
+    bool timed = again->replays == MEASURED;
+    int64_t before = tsi_clock_ns();
+    TSI_TRY(timed ? ts_step_time(again->step) : ts_step_replay(again->step));
+    note_time(again, tsi_clock_ns() - before);
+    return timed ? take_order(run) : TS_OK;
 }
 
 ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done)
@@ -123,10 +206,20 @@ ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done)
     return status != TS_OK ? status : closed;
 }
 
-void tsi_again_close(tsi_again *again)
+void tsi_again_tell(const tsi_again *again, ts_train_result *out)
 {
-    ts_step_destroy(again->step);
-    ts_tensor_release(again->ids);
-    ts_tensor_release(again->labels);
-    *again = (tsi_again){ 0 };
+    out->replays = again->replays;
+    out->replay_moved = again->moved;
+    if (again->ns_after == 0) return;
+    out->replay_recorded = (double)again->ns_before * 1e-9;
+    out->replay_reordered = (double)again->ns_after * 1e-9;
+    out->replay_recorded_predicted = again->predicted_us[0] * 1e-6;
+    out->replay_reordered_predicted = again->predicted_us[1] * 1e-6;
+}
+
+void tsi_again_close(tsi_run *run)
+{
+    ts_step_destroy(run->again.step);
+    drop_rows(run);
+    run->again = (tsi_again){ 0 };
 }

@@ -72,10 +72,18 @@ typedef struct tsi_traffic { /* of one rank */
     ts_train_traffic row[TS_TRAFFIC_MAX];
 } tsi_traffic;
 
-typedef struct tsi_again {   /* a step that is run again (again.c) */
-    ts_step *step;           /* NULL: not recorded yet */
-    ts_tensor *ids, *labels; /* where it reads */
-    int64_t seen;            /* steps asked for */
+typedef struct tsi_rows_part { /* of the rows of a step */
+    ts_tensor *ids, *labels;
+    int64_t number;
+} tsi_rows_part;
+
+typedef struct tsi_again { /* a step that is run again (again.c) */
+    ts_step *step;         /* NULL: not recorded yet */
+    tsi_rows_part *part;   /* [accumulate]: where it reads; owned */
+    int64_t seen;          /* steps asked for */
+    int64_t replays, moved;
+    int64_t ns_before, ns_after; /* the shortest replay in the recorded order and in the new one */
+    double predicted_us[2];      /* a step, before and after */
     bool refused;
 } tsi_again;
 
@@ -161,9 +169,12 @@ ts_status tsi_eval_run(tsi_run *run, int64_t step, double *loss);
 bool tsi_eval_is_over(const tsi_run *run);
 
 /* ---- steps that are run again */
+/* Forward and backward of one part, on the tape that is open; its loss is added. [coll] */
+ts_status tsi_run_part(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss, int64_t *mark);
 /* *done: the step was taken here, recorded or replayed; else it is the caller's to take. [coll] */
 ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done);
-void tsi_again_close(tsi_again *again);
+void tsi_again_tell(const tsi_again *again, ts_train_result *out);
+void tsi_again_close(tsi_run *run);
 
 /* ---- the directory */
 ts_status tsi_output_open(tsi_run *run); /* rank 0: makes, locks and cleans it */

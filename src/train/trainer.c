@@ -311,21 +311,14 @@ static ts_status add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean)
     return ts_tensor_write(loss, ts_tensor_layout(loss) ? ts_add(loss, share) : share);
 }
 
-/* Forward and backward of one part of the rows. */
-static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss, int64_t *mark)
+ts_status tsi_run_part(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss, int64_t *mark)
 {
     int64_t parts = run->config->train.accumulate, rows = run->config->train.batch / parts;
-    ts_scope scope = ts_scope_open(run->me, NULL);
-    ts_tape_begin(run->me);
-    TSI_TRY(tsi_run_documents(run, step, part * rows, rows));
-    ts_tensor *ids = tsi_run_rows(run, step, part * rows, rows, 0);
-    ts_tensor *labels = tsi_run_rows(run, step, part * rows, rows, 1);
-    lap(run, TSI_PHASE_DATA, mark);
     double factor = run->scale.value / (double)parts;
     TSI_TRY(ts_model_router_factor(run->model, factor));
     ts_tensor *mean = tsi_train_loss(&(tsi_rows_loss){ .model = run->model,
-                                                       .ids = ids,
-                                                       .labels = labels,
+                                                       .ids = of->ids,
+                                                       .labels = of->labels,
                                                        .rows = rows,
                                                        .context = run->config->data.context,
                                                        .z_loss = run->config->train.z_loss,
@@ -334,10 +327,26 @@ static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *l
     ts_status status = add_loss(run, loss, mean);
     lap(run, TSI_PHASE_FORWARD, mark);
     if (status == TS_OK)
-        status = ts_backward(root, TS_OPTIONS(ts_backward_options,
-                                              .lazy = tsi_train_waits(run->model, part, parts)));
-    ts_scope_close(scope);
+        status =
+            ts_backward(root, TS_OPTIONS(ts_backward_options,
+                                         .lazy = tsi_train_waits(run->model, of->number, parts)));
     lap(run, TSI_PHASE_BACKWARD, mark);
+    return status;
+}
+
+/* Forward and backward of one part of the rows. */
+static ts_status run_part(tsi_run *run, int64_t step, int64_t part, ts_tensor *loss, int64_t *mark)
+{
+    int64_t rows = run->config->train.batch / run->config->train.accumulate;
+    ts_scope scope = ts_scope_open(run->me, NULL);
+    ts_tape_begin(run->me);
+    TSI_TRY(tsi_run_documents(run, step, part * rows, rows));
+    tsi_rows_part of = { .number = part };
+    of.ids = tsi_run_rows(run, step, part * rows, rows, 0);
+    of.labels = tsi_run_rows(run, step, part * rows, rows, 1);
+    lap(run, TSI_PHASE_DATA, mark);
+    ts_status status = tsi_run_part(run, &of, loss, mark);
+    ts_scope_close(scope);
     return status;
 }
 
@@ -719,7 +728,8 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (run.norms) fclose(run.norms);
     if (run.samples) fclose(run.samples);
     ts_state_destroy(run.state);
-    tsi_again_close(&run.again);
+    tsi_again_tell(&run.again, out);
+    tsi_again_close(&run);
     ts_optimizer_destroy(run.optimizer);
     tsi_stages_measured_release(&run.measured);
     tsi_stages_close(run.stages);

@@ -8,6 +8,7 @@
  * only until the unit lets it go (parallel/gather.c). */
 #include "base/alloc.h"
 #include "base/keep.h"
+#include "device/block_task.h"
 #include "op/core/dispatch.h"
 #include "tensor/tensor.h"
 
@@ -43,6 +44,26 @@ static ts_status algorithm_again(void *context)
     return status;
 }
 
+static void touch_tensor(const ts_tensor *x, bool writes, tsi_kept_tell tell, void *to)
+{
+    if (!x || !x->array) return;
+    tsi_block block = tsi_array_block(x->array);
+    tsi_kept_touch touch = tsi_block_covers(&block);
+    touch.writes = writes;
+    if (touch.low) tell(to, &touch);
+}
+
+static void algorithm_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    const kept_algorithm *k = context;
+    for (int32_t i = 0; i < k->plan->input_count; i++)
+        touch_tensor(k->in[i], false, tell, to);
+    for (int32_t o = 0; o < k->plan->output_count; o++)
+        touch_tensor(k->out[o], true, tell, to);
+}
+
+static const tsi_kept_kind algorithm_kind = { TSI_KEPT_MEET, algorithm_touches };
+
 /* Another tensor of the value that `x` has now, retained. NULL: there is none, or recorded. */
 static ts_tensor *value_of(const ts_tensor *x)
 {
@@ -76,7 +97,8 @@ ts_status tsi_op_keep_algorithm(ts_rank *rank, tsi_op_plan *plan, ts_tensor *con
     if (status == TS_OK) status = keep_values(k, used, out);
     ts_scope_close(scope);
     if (status == TS_OK)
-        return tsi_keep_done(rank, (tsi_kept_work){ algorithm_again, k, kept_algorithm_destroy });
+        return tsi_keep_done(
+            rank, (tsi_kept_work){ algorithm_again, k, kept_algorithm_destroy, &algorithm_kind });
     kept_algorithm_destroy(k);
     return status;
 }

@@ -25,6 +25,8 @@ static ts_status draw_again(void *context)
     return ts_rank_status(k->rank);
 }
 
+static const tsi_kept_kind draw_kind = { TSI_KEPT_RANDOM, NULL };
+
 ts_status tsi_op_keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t stream)
 {
     tsi_kept *kept = rank->kept;
@@ -39,5 +41,5 @@ ts_status tsi_op_keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t st
     kept_draw *draw = tsi_alloc(sizeof *draw);
     if (!draw) return tsi_fail_memory("a draw of a step", sizeof *draw);
     *draw = (kept_draw){ rank, tsi_place_of(rank, rank->label ? rank->label : ""), stream };
-    return tsi_keep_done(rank, (tsi_kept_work){ draw_again, draw, tsi_free });
+    return tsi_keep_done(rank, (tsi_kept_work){ draw_again, draw, tsi_free, &draw_kind });
 }

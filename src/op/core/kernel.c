@@ -26,6 +26,7 @@
 #include "base/keep.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/block_task.h"
 #include "op/core/dispatch.h"
 
 /* ---- the tables ------------------------------------------------------------------------------ */
@@ -109,6 +110,7 @@ static ts_status run_now(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 typedef struct deferred {
     tsi_kernel_fn kernel;
     tsi_kernel_io io;
+    tsi_operand *operand; /* inputs, then outputs */
     tsi_arena arena;
 } deferred;
 
@@ -157,6 +159,7 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
         operand[i].block.data = tsi_device_near(io->device, operand[i].block.data);
     }
     d->io = *io;
+    d->operand = operand;
     d->io.attributes = attributes;
     d->io.in = operand;
     d->io.out = operand + ins;
@@ -193,11 +196,38 @@ static deferred *deferred_make(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     return d;
 }
 
+static void deferred_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    deferred *d = context;
+    for (int32_t i = 0; i < d->io.input_count + d->io.output_count; i++)
+        tsi_block_touch(&d->operand[i].block, i >= d->io.input_count, tell, to);
+}
+
+/* A user's function may do anything beside. */
+static const tsi_kept_kind *kind_of_call(const tsi_op_desc *op)
+{
+    static const tsi_kept_kind plain = { TSI_KEPT_FREE, deferred_touches },
+                               random = { TSI_KEPT_RANDOM, deferred_touches },
+                               any = { TSI_KEPT_FENCE, deferred_touches };
+    if (op->flags & (TSI_OP_USER | TSI_OP_HOST)) return &any;
+    return op->flags & TSI_OP_RANDOM ? &random : &plain;
+}
+
 static ts_status run_later(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
     deferred *d = deferred_make(kernel, io);
     if (!d) return TS_ERR_MEMORY; /* recorded */
     return io->device->defer(io->device, io->queue, deferred_run, d, deferred_destroy);
+}
+
+/* Of a step that is recorded on the host: the call as it is made there, by a kernel or without. */
+static ts_status run_and_keep(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    deferred *d = deferred_make(kernel, io);
+    if (!d) return TS_ERR_MEMORY; /* recorded */
+    d->io.device = tsi_device_host();
+    return tsi_keep_work(
+        io->rank, (tsi_kept_work){ deferred_run, d, deferred_destroy, kind_of_call(io->op) });
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
@@ -330,6 +360,7 @@ static ts_status run_fallback(const tsi_kernel_io *io)
 /* The device's own kernel, if it has one that takes the call. */
 static int run_native(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
+    if (tsi_keeps_calls(io->rank)) return (int)run_and_keep(kernel, io);
     if (io->device->defer) return kernel ? (int)run_later(kernel, io) : TSI_KERNEL_DECLINED;
     if (!kernel && io->op->flags & TSI_OP_MOVES) return (int)io->op->reference(io);
     return kernel ? (int)kernel(io) : TSI_KERNEL_DECLINED;
@@ -349,7 +380,7 @@ static ts_status run_apart(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     deferred *d = deferred_make(kernel, io);
     if (!d) return TS_ERR_MEMORY; /* recorded */
     d->io.queue = io->queue;
-    return tsi_keep_work(io->rank, (tsi_kept_work){ apart_run, d, deferred_destroy });
+    return tsi_keep_work(io->rank, (tsi_kept_work){ apart_run, d, deferred_destroy, NULL });
 }
 
 static ts_status find_way(tsi_kernel_fn kernel, const tsi_kernel_io *io)
@@ -396,6 +427,24 @@ static ts_status deferred_list_run(void *context)
     return list_now(d->op, d->kernel, &d->io);
 }
 
+static void deferred_list_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    deferred_list *d = context;
+    tsi_list_item *item = (tsi_list_item *)(d + 1);
+    int64_t few = d->op->single_count ? d->op->single_count : 1;
+    for (int64_t i = 0; i < d->io.count; i++)
+        for (int32_t k = 0; k < TSI_LIST_PARTS; k++) {
+            tsi_list_part *part = &item[i].part[k];
+            int64_t count = d->op->single >> k & 1 ? few : item[i].count;
+            const char *low = part->data;
+            const char *high = low + count * (int64_t)ts_dtype_size((ts_dtype)part->dtype);
+            if (low && count > 0)
+                tell(to, &(tsi_kept_touch){ &part->data, low, high, d->op->writes >> k & 1 });
+        }
+}
+
+static const tsi_kept_kind list_kind = { TSI_KEPT_FREE, deferred_list_touches };
+
 static ts_status list_later(const tsi_list_op *op, tsi_list_fn kernel, const tsi_list_io *io)
 {
     size_t items = (size_t)io->count * sizeof *io->item;
@@ -413,6 +462,9 @@ static ts_status list_later(const tsi_list_op *op, tsi_list_fn kernel, const tsi
     d->io.item = item;
     d->io.attributes = attributes;
     d->io.queue = NULL;
+    if (tsi_keeps_calls(io->rank))
+        return tsi_keep_work(io->rank,
+                             (tsi_kept_work){ deferred_list_run, d, tsi_free, &list_kind });
     return io->device->defer(io->device, io->queue, deferred_list_run, d, tsi_free);
 }
 

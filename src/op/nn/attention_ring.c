@@ -407,16 +407,20 @@ ts_status tsi_ring_in_place(tsi_travel *t)
     return run_ring(t, true);
 }
 
+/* Of the world: a rank that records a step has a device of its own, on which nothing is read. */
+static bool host_reads(const tsi_algorithm_io *io)
+{
+    return tsi_world_device(io->rank->world)->host_readable;
+}
+
 bool tsi_travel_in_place(const tsi_algorithm_io *io)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(io->rank);
-    return mine && mine->device->host_readable && tsi_group_lends(io->group);
+    return host_reads(io) && tsi_group_lends(io->group);
 }
 
 /* The host merges: on a device it cannot read, everything is gathered. */
 ts_status tsi_context_ring(const tsi_algorithm_io *io)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(io->rank);
-    if (mine && !mine->device->host_readable) return tsi_context_gather(io);
+    if (!host_reads(io)) return tsi_context_gather(io);
     return tsi_travel_run(io, tsi_travel_in_place(io) ? tsi_ring_in_place : in_ring);
 }

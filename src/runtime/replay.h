@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay.h - the body of a recorded step (tessera/step.h). */
+#ifndef TSI_RUNTIME_REPLAY_H
+#define TSI_RUNTIME_REPLAY_H
+
+#include "base/keep.h"
+#include "runtime/record.h"
+#include "runtime/works.h"
+#include "tessera/step.h"
+
+struct ts_step {
+    ts_rank *rank;
+    tsi_kept kept;
+    tsi_held held;
+    tsi_pool *pool;
+    void *plans; /* the op layer's state */
+    void (*plans_destroy)(void *state);
+    tsi_rank_device
+        device; /* of the host while it keeps; where the device captures it is not used */
+    bool captures;
+    tsi_step *value;
+    tsi_worked worked; /* which action each piece of work is part of */
+    tsi_works works;   /* what keeps its order */
+    int64_t recorded_bytes, replays;
+};
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* works.h - the kept work of a step (base/keep.h) in another order, with memory for that order.
+ *
+ *   lives    while a step is recorded its pool tells which blocks it takes and gives back; so it is
+ *            known which block an address meant at each moment, though addresses are used again
+ *   ties     two pieces of work keep their order if one changes what the other touches, or if their
+ *            kinds say so; blocks count, not addresses: that two of them lay in one place ties
+ *            nothing
+ *   order    pieces by keys, the least first, as far as the ties allow
+ *   arena    a place for each block, such that no two lie over each other while both are in use
+ *
+ * INV: pieces are run in an order that keeps all ties, on memory that nobody else uses from the
+ * first to the last piece that touches it. So results are the bits of the recorded order, whatever
+ * the keys are. Operations begin in the recorded order on every rank, and none waits before it
+ * began what it had begun: no keys can make ranks wait for each other for ever. */
+#ifndef TSI_RUNTIME_WORKS_H
+#define TSI_RUNTIME_WORKS_H
+
+#include "array/array.h"
+#include "base/hash.h"
+#include "base/keep.h"
+
+typedef struct tsi_taken { /* a block, from when it was taken to when it was given back */
+    char *memory;
+    int64_t bytes;
+    int64_t from, to; /* pieces of work that were kept then; to < 0: it was not given back */
+    bool stays;       /* somebody else knows where it lies */
+} tsi_taken;
+
+typedef struct tsi_work_touch { /* of one piece */
+    tsi_kept_touch is;
+    int32_t piece;
+    int32_t block;  /* -1: no block of the step */
+    int64_t offset; /* of the address from the block's begin */
+} tsi_work_touch;
+
+typedef struct tsi_piece { /* neighbours in the list that stay together */
+    int32_t first, count;
+    tsi_kept_order order;
+    int64_t touch_first, touch_count;
+} tsi_piece;
+
+typedef struct tsi_works {
+    const tsi_kept *kept; /* of the step that is recorded */
+    tsi_pool_watch watch;
+    ts_status status; /* of the lives: TS_OK or why they are not known */
+    tsi_taken *block;
+    int64_t block_count, block_capacity;
+    tsi_map there; /* address -> index + 1, while it is there */
+    bool unclear;  /* whose memory it was is not known of all */
+    /* Filled by tsi_works_tie: */
+    int32_t *order;          /* [work]: its number as it was recorded; NULL: the same */
+    tsi_kept_work *recorded; /* in the recorded order */
+    tsi_piece *piece;
+    int64_t piece_count, touch_count, touch_capacity;
+    tsi_work_touch *touch;
+    int32_t *pair; /* before, after, before, after ... */
+    int64_t pair_count, pair_capacity;
+    /* Filled by tsi_works_order: */
+    char *arena;
+    int64_t arena_bytes;
+} tsi_works;
+
+/* While a step is recorded; the pool is its own. */
+void tsi_works_begin(tsi_works *works, const tsi_kept *kept, tsi_pool *pool);
+void tsi_works_end(tsi_works *works, tsi_pool *pool);
+void tsi_works_release(tsi_works *works, tsi_pool *pool);
+
+/* Once: pieces, what they touch, what keeps its order. */
+ts_status tsi_works_tie(tsi_works *works);
+/* The piece that a piece of kept work is part of. */
+int32_t tsi_works_piece_of(const tsi_works *works, int64_t work);
+
+/* The number, as it was recorded, of what runs at a place now. */
+static inline int64_t tsi_works_recorded(const tsi_works *works, int64_t place)
+{
+    return works->order ? works->order[place] : place;
+}
+
+typedef struct tsi_works_report {
+    int64_t moved;        /* pieces that run later or earlier than they were recorded */
+    int64_t bytes;        /* of the arena and of what stays */
+    int64_t bytes_needed; /* the most that is in use at once */
+    bool fits;            /* into the cap; else nothing is changed */
+} tsi_works_report;
+/* Puts the list into the order of the keys, one per piece, and its blocks into an arena of at most
+ * bytes_max bytes with what stays; 0: no cap. Without memory nothing is changed. */
+ts_status tsi_works_order(tsi_works *works, tsi_kept *kept, const int64_t *key, tsi_pool *pool,
+                          int64_t bytes_max, tsi_works_report *report);
+
+/* ---- parts, pure ----------------------------------------------------------------------------- */
+/* Pieces 0..count-1 by their keys, such that of each pair the first comes first; ties of keys as
+ * they stood. Pairs go from smaller to larger numbers. */
+ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_count,
+                            const int64_t *key, int32_t *order);
+
+typedef struct tsi_span_of_use { /* of a block, in places of the order; last < first: not used */
+    int64_t bytes;
+    int64_t first, last;
+    int64_t offset; /* out */
+} tsi_span_of_use;
+/* Offsets, multiples of 64, such that no two blocks in use at one place overlap. *bytes: of all. */
+ts_status tsi_arena_places(tsi_span_of_use *span, int64_t count, int64_t *bytes);
+
+#endif

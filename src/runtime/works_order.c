@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* works_order.c - kept work by keys, and places for its blocks. See works.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "runtime/works.h"
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+typedef struct sorting {
+    int64_t count;
+    int64_t *first; /* [count + 1]: those tied behind i are after[first[i]] .. */
+    int32_t *after;
+    int32_t *left;   /* [count]: those before it that have not come */
+    int64_t *urgent; /* [count]: the least key of it and of all behind it */
+    int32_t *heap;
+    int64_t heap_count;
+} sorting;
+
+static bool comes_first(const sorting *s, int32_t a, int32_t b)
+{
+    return s->urgent[a] < s->urgent[b] || (s->urgent[a] == s->urgent[b] && a < b);
+}
+
+static void heap_push(sorting *s, int32_t piece)
+{
+    int64_t at = s->heap_count++;
+    for (; at > 0 && comes_first(s, piece, s->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        s->heap[at] = s->heap[(at - 1) / 2];
+    s->heap[at] = piece;
+}
+
+static int32_t heap_pop(sorting *s)
+{
+    int32_t top = s->heap[0], last = s->heap[--s->heap_count];
+    int64_t at = 0;
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= s->heap_count) break;
+        if (child + 1 < s->heap_count && comes_first(s, s->heap[child + 1], s->heap[child]))
+            child++;
+        if (!comes_first(s, s->heap[child], last)) break;
+        s->heap[at] = s->heap[child];
+        at = child;
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+/* Who is tied behind whom: a counting sort by the earlier one. */
+static void sort_pairs(sorting *s, const int32_t *pair, int64_t pair_count)
+{
+    int64_t *next = s->first + 1, sum = 0;
+    for (int64_t i = 0; i < pair_count; i += 2) {
+        TSI_ASSERT(pair[i] < pair[i + 1]);
+        next[pair[i]]++;
+        s->left[pair[i + 1]]++;
+    }
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t here = next[i];
+        next[i] = sum;
+        sum += here;
+    }
+    for (int64_t i = 0; i < pair_count; i += 2)
+        s->after[next[pair[i]]++] = pair[i + 1];
+}
+
+/* What something urgent stands behind is as urgent. */
+static void find_urgent(sorting *s, const int64_t *key)
+{
+    for (int64_t i = s->count - 1; i >= 0; i--) {
+        s->urgent[i] = key[i];
+        for (int64_t t = s->first[i]; t < s->first[i + 1]; t++)
+            if (s->urgent[s->after[t]] < s->urgent[i]) s->urgent[i] = s->urgent[s->after[t]];
+    }
+}
+
+ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_count,
+                            const int64_t *key, int32_t *order)
+{
+    size_t n = (size_t)count + 2;
+    sorting s = { .count = count,
+                  .first = tsi_calloc(n, sizeof *s.first),
+                  .after = tsi_calloc((size_t)pair_count / 2 + 1, sizeof *s.after),
+                  .left = tsi_calloc(n, sizeof *s.left),
+                  .urgent = tsi_calloc(n, sizeof *s.urgent),
+                  .heap = tsi_calloc(n, sizeof *s.heap) };
+    bool room = s.first && s.after && s.left && s.urgent && s.heap;
+    int64_t done = 0;
+    if (room) {
+        sort_pairs(&s, pair, pair_count);
+        find_urgent(&s, key);
+    }
+    for (int32_t i = 0; room && i < count; i++)
+        if (s.left[i] == 0) heap_push(&s, i);
+    while (s.heap_count > 0) {
+        int32_t next = heap_pop(&s);
+        order[done++] = next;
+        for (int64_t t = s.first[next]; t < s.first[next + 1]; t++)
+            if (--s.left[s.after[t]] == 0) heap_push(&s, s.after[t]);
+    }
+    TSI_ASSERT(!room || done == count); /* pairs go forward, so there is no circle */
+    tsi_free(s.first);
+    tsi_free(s.after);
+    tsi_free(s.left);
+    tsi_free(s.urgent);
+    tsi_free(s.heap);
+    return room ? TS_OK : tsi_fail_memory("an order of a step", n * 40);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+enum { ALIGN = 64 }; /* as blocks of the pool: kernels see the same addresses up to that */
+
+static int64_t rounded(int64_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static int compare_spans(const void *a, const void *b) /* the largest first */
+{
+    const tsi_span_of_use *x = *(tsi_span_of_use *const *)a, *y = *(tsi_span_of_use *const *)b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* The lowest place that is free all the while; `placed` ascend by offset. Returns where to insert.
+ */
+static int64_t find_place(tsi_span_of_use *span, tsi_span_of_use *const *placed, int64_t count)
+{
+    int64_t at = 0, bytes = rounded(span->bytes);
+    for (int64_t i = 0; i < count; i++) {
+        const tsi_span_of_use *p = placed[i];
+        if (p->last < span->first || span->last < p->first) continue;
+        if (p->offset - at >= bytes) break;
+        int64_t end = p->offset + rounded(p->bytes);
+        if (end > at) at = end;
+    }
+    span->offset = at;
+    int64_t low = 0, high = count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (placed[middle]->offset <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+ts_status tsi_arena_places(tsi_span_of_use *span, int64_t count, int64_t *bytes)
+{
+    size_t n = (size_t)count + 1;
+    tsi_span_of_use **by_size = tsi_alloc_array(n, sizeof *by_size),
+                    **placed = tsi_alloc_array(n, sizeof *placed);
+    ts_status status = by_size && placed ? TS_OK : tsi_fail_memory("places", n * 16);
+    int64_t used = 0, end = 0;
+    for (int64_t i = 0; status == TS_OK && i < count; i++)
+        if (span[i].last >= span[i].first && span[i].bytes > 0) by_size[used++] = &span[i];
+    if (status == TS_OK && used > 0) qsort(by_size, (size_t)used, sizeof *by_size, compare_spans);
+    for (int64_t i = 0; status == TS_OK && i < used; i++) {
+        int64_t at = find_place(by_size[i], placed, i);
+        memmove(placed + at + 1, placed + at, (size_t)(i - at) * sizeof *placed);
+        placed[at] = by_size[i];
+        int64_t last = by_size[i]->offset + rounded(by_size[i]->bytes);
+        if (last > end) end = last;
+    }
+    *bytes = end;
+    tsi_free(by_size);
+    tsi_free(placed);
+    return status;
+}
+
+/* ---- both for a step ------------------------------------------------------------------------- */
+
+static bool may_move(const tsi_taken *b)
+{
+    return b->to >= 0 && !b->stays;
+}
+
+/* From the first to the last piece that touches it, in places of the order. */
+static void find_spans(const tsi_works *w, const int32_t *place, tsi_span_of_use *span)
+{
+    for (int64_t b = 0; b < w->block_count; b++)
+        span[b] = (tsi_span_of_use){ w->block[b].bytes, INT64_MAX, -1, 0 };
+    for (int64_t i = 0; i < w->touch_count; i++) {
+        const tsi_work_touch *t = &w->touch[i];
+        if (t->block < 0 || !may_move(&w->block[t->block])) continue;
+        tsi_span_of_use *s = &span[t->block];
+        int64_t at = place[t->piece];
+        if (at < s->first) s->first = at;
+        if (at > s->last) s->last = at;
+    }
+}
+
+/* What stays, and the most that the rest needs at one place. */
+static ts_status count_bytes(const tsi_works *w, const tsi_span_of_use *span,
+                             tsi_works_report *report)
+{
+    int64_t *change = tsi_calloc((size_t)w->piece_count + 2, sizeof *change), held = 0, stays = 0;
+    if (!change) return tsi_fail_memory("places", (size_t)w->piece_count * sizeof *change);
+    for (int64_t b = 0; b < w->block_count; b++) {
+        if (!may_move(&w->block[b]) && w->block[b].to < 0) stays += w->block[b].bytes;
+        if (span[b].last < span[b].first) continue;
+        change[span[b].first] += span[b].bytes;
+        change[span[b].last + 1] -= span[b].bytes;
+    }
+    report->bytes_needed = 0;
+    for (int64_t i = 0; i <= w->piece_count; i++) {
+        held += change[i];
+        if (held > report->bytes_needed) report->bytes_needed = held;
+    }
+    report->bytes_needed += stays;
+    report->bytes += stays;
+    tsi_free(change);
+    return TS_OK;
+}
+
+static void give_addresses(const tsi_works *w, const tsi_span_of_use *span, char *arena)
+{
+    for (int64_t i = 0; i < w->touch_count; i++) {
+        const tsi_work_touch *t = &w->touch[i];
+        if (!t->is.at || t->block < 0 || !may_move(&w->block[t->block])) continue;
+        *t->is.at = arena + span[t->block].offset + t->offset;
+    }
+}
+
+static void give_order(tsi_works *w, const int32_t *order, tsi_kept *kept)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < w->piece_count; i++) {
+        const tsi_piece *p = &w->piece[order[i]];
+        for (int32_t k = p->first; k < p->first + p->count; k++, at++) {
+            kept->work[at] = w->recorded[k];
+            w->order[at] = k;
+        }
+    }
+    TSI_ASSERT(at == kept->count);
+}
+
+typedef struct ordered {
+    int32_t *order, *place; /* piece at a place, place of a piece */
+    tsi_span_of_use *span;  /* [block] */
+} ordered;
+
+static ts_status plan_order(const tsi_works *w, const int64_t *key, ordered *o, int64_t *bytes,
+                            tsi_works_report *report)
+{
+    size_t n = (size_t)w->piece_count + 1, blocks = (size_t)w->block_count + 1;
+    o->order = tsi_alloc_array(n, sizeof *o->order);
+    o->place = tsi_alloc_array(n, sizeof *o->place);
+    o->span = tsi_alloc_array(blocks, sizeof *o->span);
+    if (!o->order || !o->place || !o->span) return tsi_fail_memory("an order of a step", n * 8);
+    TSI_TRY(tsi_pieces_by_key(w->piece_count, w->pair, w->pair_count, key, o->order));
+    for (int32_t i = 0; i < w->piece_count; i++) {
+        o->place[o->order[i]] = i;
+        report->moved += o->order[i] != i;
+    }
+    find_spans(w, o->place, o->span);
+    TSI_TRY(tsi_arena_places(o->span, w->block_count, bytes));
+    report->bytes = *bytes;
+    return count_bytes(w, o->span, report);
+}
+
+ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key, tsi_pool *pool,
+                          int64_t bytes_max, tsi_works_report *report)
+{
+    ordered o = { 0 };
+    int64_t bytes = 0;
+    char *arena = NULL;
+    *report = (tsi_works_report){ 0 };
+    ts_status status = plan_order(w, key, &o, &bytes, report);
+    report->fits = bytes_max == 0 || report->bytes <= bytes_max;
+    bool takes = status == TS_OK && report->fits;
+    if (takes && bytes > 0) arena = tsi_pool_alloc(pool, (size_t)bytes, TSI_TAG_OTHER);
+    if (takes && bytes > 0 && !arena) status = TS_ERR_MEMORY; /* recorded */
+    if (takes && status == TS_OK) {
+        give_addresses(w, o.span, arena);
+        give_order(w, o.order, kept);
+        if (w->arena) tsi_pool_free(pool, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
+        w->arena = arena;
+        w->arena_bytes = bytes;
+        tsi_pool_trim(pool); /* where the blocks lay before */
+    }
+    tsi_free(o.order);
+    tsi_free(o.place);
+    tsi_free(o.span);
+    return status;
+}

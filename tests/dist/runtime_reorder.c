@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtime_reorder.c - recorded steps in other orders: random steps in random legal orders give the
+ * bits of the recorded order on every rank, whatever order the others take; programs that are not
+ * of the step, or that nobody could run, are refused with a sentence; the order and the places of
+ * blocks by themselves. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "harness/test.h"
+#include "plan/program.h"
+#include "plan/step_reorder.h"
+#include "runtime/works.h"
+#include "tessera/tessera.h"
+
+/* ---- orders and places, without a step ------------------------------------------------------- */
+
+TS_TEST(pieces_come_by_key_as_far_as_pairs_allow)
+{
+    enum { N = 40, PAIRS = 60 };
+    for (int round = 0; round < 200; round++) {
+        int32_t pair[2 * PAIRS], order[N], place[N];
+        int64_t key[N], count = 1 + test_random_below(t, N), pairs = 0;
+        for (int i = 0; i < PAIRS; i++) {
+            int32_t a = (int32_t)test_random_below(t, count),
+                    b = (int32_t)test_random_below(t, count);
+            if (a == b) continue;
+            pair[pairs++] = a < b ? a : b;
+            pair[pairs++] = a < b ? b : a;
+        }
+        for (int i = 0; i < count; i++)
+            key[i] = test_random_below(t, 10);
+        TEST_OK(t, tsi_pieces_by_key(count, pair, pairs, key, order));
+        for (int32_t i = 0; i < count; i++)
+            place[order[i]] = i;
+        for (int64_t i = 0; i < pairs; i += 2)
+            TEST_CHECK(t, place[pair[i]] < place[pair[i + 1]]);
+        if (pairs > 0) continue;
+        for (int32_t i = 1; i < count; i++) /* free ones are sorted, equal keys as they stood */
+            TEST_CHECK(t, key[order[i - 1]] < key[order[i]] ||
+                              (key[order[i - 1]] == key[order[i]] && order[i - 1] < order[i]));
+    }
+}
+
+TS_TEST(blocks_in_use_at_once_do_not_overlap)
+{
+    enum { N = 60, PLACES = 30 };
+    for (int round = 0; round < 200; round++) {
+        tsi_span_of_use span[N];
+        int64_t bytes = 0, held[PLACES] = { 0 }, most = 0;
+        int32_t count = (int32_t)test_random_below(t, N);
+        for (int32_t i = 0; i < count; i++) {
+            int64_t first = test_random_below(t, PLACES), last = test_random_below(t, PLACES);
+            span[i] = (tsi_span_of_use){ test_random_below(t, 500), first, last, 0 };
+            for (int64_t k = first; k <= last; k++)
+                held[k] += (span[i].bytes + 63) / 64 * 64;
+        }
+        TEST_OK(t, tsi_arena_places(span, count, &bytes));
+        for (int32_t i = 0; i < count; i++) {
+            const tsi_span_of_use *a = &span[i];
+            if (a->last < a->first || a->bytes == 0) continue;
+            TEST_CHECK(t, a->offset % 64 == 0 && a->offset + a->bytes <= bytes);
+            for (int32_t k = 0; k < i; k++) {
+                const tsi_span_of_use *b = &span[k];
+                bool together = b->last >= b->first && b->bytes > 0 && a->first <= b->last &&
+                                b->first <= a->last;
+                TEST_CHECK(t, !together || a->offset + a->bytes <= b->offset ||
+                                  b->offset + b->bytes <= a->offset);
+            }
+        }
+        for (int32_t i = 0; i < PLACES; i++)
+            most = held[i] > most ? held[i] : most;
+        TEST_CHECK(t, bytes >= most && bytes <= 2 * most); /* first fit is not far off */
+    }
+}
+
+/* ---- random steps ---------------------------------------------------------------------------- */
+
+enum { HELD = 4, LIVE = 12, LINES = 24, SIDE = 6 };
+
+typedef struct machine {
+    ts_rank *me;
+    ts_mesh *mesh;
+    uint64_t seed;         /* of the step: the same work each time */
+    ts_tensor *held[HELD]; /* the second half of them is what the step changes */
+    ts_tensor *live[LIVE]; /* of the scope that is open */
+    bool whole[LIVE];      /* on every rank, or cut by rows */
+    int32_t count;
+    uint64_t state;
+} machine;
+
+static uint32_t next(machine *m, uint32_t below)
+{
+    m->state = m->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(m->state >> 33) % below;
+}
+
+static void push(machine *m, ts_tensor *x, bool whole)
+{
+    int32_t at = m->count < LIVE ? m->count++ : (int32_t)next(m, LIVE);
+    m->live[at] = x;
+    m->whole[at] = whole;
+}
+
+/* One line of the step: kernels, moves that other ranks take part in, changes in place. */
+static ts_status line(machine *m)
+{
+    int32_t a = (int32_t)next(m, (uint32_t)m->count), b = (int32_t)next(m, (uint32_t)m->count);
+    ts_tensor *x = m->live[a], *y = m->live[b];
+    ts_list to = { &m->held[HELD / 2 + next(m, HELD / 2)], 1 };
+    uint32_t what = next(m, 6);
+    /* What is on its way to others is not changed meanwhile: a copy of it goes. */
+    for (int32_t i = HELD / 2; what < 3 && i < HELD; i++)
+        if (x == m->held[i]) x = ts_tanh(x);
+    switch (what) {
+    case 0:
+        push(m, ts_redistribute(x, m->whole[a] ? "S(0)" : "R"), !m->whole[a]);
+        return TS_OK;
+    case 1:
+        push(m, ts_redistribute(ts_sum(x, (int64_t[]){ 0 }, 1, 1), "R"), true);
+        m->live[m->count - 1] = ts_add(ts_zeros(m->mesh, TS_DTYPE_F32, TS_SHAPE(SIDE, SIDE), "R"),
+                                       m->live[m->count - 1]);
+        m->whole[m->count - 1] = true;
+        return TS_OK;
+    case 2:
+        return ts_foreach_add(
+            to, (ts_list){ (ts_tensor *[]){ m->whole[a] ? ts_redistribute(x, "S(0)") : x }, 1 },
+            0.25, NULL);
+    case 3:
+        if (m->whole[a]) push(m, ts_tanh(ts_matmul(x, x)), true);
+        return TS_OK;
+    default:
+        if (m->whole[a] == m->whole[b]) push(m, ts_tanh(ts_add(x, ts_mul(x, y))), m->whole[a]);
+        return TS_OK;
+    }
+}
+
+/* A few scopes one after another: what one frees the next lies over. */
+static ts_status random_step(void *context)
+{
+    machine *m = context;
+    ts_status status = TS_OK;
+    m->state = m->seed;
+    for (int32_t part = 0; part < 3 && status == TS_OK; part++) {
+        ts_scope scope = ts_scope_open(m->me, NULL);
+        m->count = 0;
+        for (int32_t i = 0; i < HELD; i++)
+            push(m, m->held[i], false);
+        for (int32_t i = 0; i < LINES / 3 && status == TS_OK; i++)
+            status = line(m);
+        if (status == TS_OK) status = ts_rank_status(m->me);
+        ts_status closed = ts_scope_close(scope);
+        if (status == TS_OK) status = closed;
+    }
+    return status;
+}
+
+static ts_status element(const int64_t *global, void *out, void *context)
+{
+    int32_t salt = *(const int32_t *)context;
+    *(float *)out = 0.01f * (float)((7 * global[0] + 5 * global[1] + 11 * salt) % 37) - 0.1f;
+    return TS_OK;
+}
+
+static machine machine_of(test *t, ts_mesh *mesh, uint64_t seed)
+{
+    machine m = { .me = t->me, .mesh = mesh, .seed = seed };
+    ts_meta meta = { .shape = TS_SHAPE(SIDE, SIDE), .dtype = TS_DTYPE_F32 };
+    for (int32_t i = 0; i < HELD; i++)
+        m.held[i] = ts_from_function(element, &i, ts_sharding_get(mesh, "S(0)"), meta);
+    return m;
+}
+
+static void same_bits(test *t, const machine *a, const machine *b, const char *when)
+{
+    for (int32_t i = 0; i < HELD; i++) {
+        float x[SIDE * SIDE] = { 0 }, y[SIDE * SIDE] = { 0 };
+        ts_array to = TS_INIT(ts_array);
+        to.meta = (ts_meta){ .shape = TS_SHAPE(SIDE / t->count, SIDE), .dtype = TS_DTYPE_F32 };
+        to.data = x;
+        TEST_OK(t, ts_tensor_read(a->held[i], &to));
+        to.data = y;
+        TEST_OK(t, ts_tensor_read(b->held[i], &to));
+        TEST_SAY(t, memcmp(x, y, sizeof x) == 0, "%s, seed %llu, tensor %d: %g, %g", when,
+                 (unsigned long long)a->seed, i, (double)x[0], (double)y[0]);
+    }
+}
+
+/* The list in a random order that keeps its ties; each rank may take another. */
+static void shuffle(test *t, tsi_step_list *list)
+{
+    tsi_ties ties;
+    TEST_OK(t, tsi_ties_make(list, &ties));
+    int64_t pairs = 0, count = list->action_count;
+    int32_t *pair = tsi_calloc((size_t)(2 * ties.first[count]) + 1, sizeof *pair);
+    int32_t *order = tsi_calloc((size_t)count + 1, sizeof *order);
+    int64_t *key = tsi_calloc((size_t)count + 1, sizeof *key);
+    for (int32_t i = 0; i < count; i++) {
+        key[i] = test_random_below(t, 1 << 20);
+        for (int32_t k = ties.first[i]; k < ties.first[i + 1]; k++) {
+            pair[pairs++] = ties.before[k];
+            pair[pairs++] = i;
+        }
+    }
+    TEST_OK(t, tsi_pieces_by_key(count, pair, pairs, key, order));
+    TEST_OK(t, tsi_list_permute(list, order));
+    tsi_free(pair);
+    tsi_free(order);
+    tsi_free(key);
+    tsi_ties_release(&ties);
+}
+
+enum { ORDERS = 20 };
+
+/* Returns how many pieces of work were moved. */
+static int64_t check_orders(test *t, ts_mesh *mesh, uint64_t seed)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
+    same_bits(t, &usual, &again, "recorded");
+    int64_t moved = 0;
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+        ts_program *program = NULL;
+        ts_step_order is = TS_INIT(ts_step_order);
+        TEST_OK(t, ts_step_program(step, &program));
+        if (n == 0) TEST_OK(t, tsi_step_prove(program->step, NULL));
+        for (int32_t r = 0; r < program->step->list_count; r++)
+            shuffle(t, &program->step->list[r]);
+        TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
+        TEST_OK(t, ts_step_replay(step));
+        TEST_OK(t, random_step(&usual));
+        same_bits(t, &usual, &again, "in another order");
+        TEST_CHECK(t, is.taken == 1);
+        moved += is.moved;
+        ts_program_destroy(program);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    return moved;
+}
+
+/* 1,000 orders of 50 steps. */
+TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
+{
+    int64_t moved = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 50 : 10); seed++)
+        moved += check_orders(t, mesh, seed * 977 + (uint64_t)t->count);
+    TEST_CHECK(t, moved > 0);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void refuse(test *t, ts_step *step, const char *text, const char *want)
+{
+    ts_program *program = NULL;
+    TEST_OK(t, ts_program_parse(text, &program));
+    TEST_CHECK(t, ts_step_reorder(step, program, 0, NULL) != TS_OK);
+    const char *why = ts_rank_error(t->me)->text;
+    TEST_SAY(t, strstr(why, want) != NULL, "%s, wanted: %s", why, want);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_program_destroy(program);
+}
+
+/* The text without its n-th line from the end, or with it at the top of the list. */
+static char *edited(const char *text, const char *line, bool again)
+{
+    const char *at = strstr(text, line), *end = at ? strchr(at, '\n') + 1 : NULL;
+    size_t size = strlen(text) + 2 * strlen(line) + 400, head = at ? (size_t)(at - text) : 0;
+    char *out = calloc(1, size);
+    if (!at) return out;
+    memcpy(out, text, again ? (size_t)(end - text) : head);
+    if (again) strncat(out, at, (size_t)(end - at));
+    strcat(out, end);
+    return out;
+}
+
+TS_TEST_RANKS(programs_of_other_steps_are_refused, 1)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine m = machine_of(t, mesh, 5), usual = machine_of(t, mesh, 5);
+    ts_step *step = ts_step_record(t->me, random_step, &m);
+    size_t size = ts_step_text(step, NULL, 0) + 1;
+    char *text = malloc(size);
+    (void)ts_step_text(step, text, size);
+    char *less = edited(text, "operator tanh", false), *more = edited(text, "operator tanh", true);
+    refuse(t, step, less, "lacks");
+    refuse(t, step, more, "does not do");
+    refuse(t, step, "step 1\nranks 2\n", "of 2 ranks");
+    refuse(t, step, "step 1\nranks 1\nrank 0\noperator other\n", "operator other");
+    TEST_CHECK(t, ts_step_reorder(step, NULL, 64, NULL) == TS_ERR_ARG);
+    TEST_SAY(t, strstr(ts_rank_error(t->me)->text, "the cap is 64"), "%s",
+             ts_rank_error(t->me)->text);
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, ts_step_reorder(step, NULL, 0, NULL)); /* nothing of it was changed */
+    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, random_step(&usual));
+    TEST_OK(t, random_step(&usual));
+    same_bits(t, &usual, &m, "after refusals");
+    free(text);
+    free(less);
+    free(more);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
