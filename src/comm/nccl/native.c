@@ -75,69 +75,86 @@ static bool is_even(const int64_t *rows, int64_t count)
     return true;
 }
 
+/* One call, in the terms of the library. */
+typedef struct native {
+    const tsi_nccl_api *api;
+    const void *from;
+    void *to, *stream;
+    size_t in, out, size; /* elements of the blocks, bytes of one */
+    tsi_nccl_type type;
+    tsi_nccl_op_kind how;
+    int root;
+    tsi_nccl_comm comm;
+} native;
+
+static tsi_nccl_result broadcast(const native *n)
+{
+    return n->api->broadcast(n->to, n->to, n->out * n->size, TSI_NCCL_U8, n->root, n->comm,
+                             n->stream);
+}
+
+static tsi_nccl_result all_gather(const native *n)
+{
+    return n->api->all_gather(n->from, n->to, n->in * n->size, TSI_NCCL_U8, n->comm, n->stream);
+}
+
+static tsi_nccl_result reduce(const native *n)
+{
+    return n->api->reduce(n->from, n->to, n->in, n->type, n->how, n->root, n->comm, n->stream);
+}
+
+static tsi_nccl_result all_reduce(const native *n)
+{
+    return n->api->all_reduce(n->from, n->to, n->in, n->type, n->how, n->comm, n->stream);
+}
+
+static tsi_nccl_result reduce_scatter(const native *n)
+{
+    return n->api->reduce_scatter(n->from, n->to, n->out, n->type, n->how, n->comm, n->stream);
+}
+
+/* Those that there are, and what each needs beside elements to move. */
+static const struct {
+    tsi_nccl_result (*call)(const native *n);
+    bool adds;                 /* by name, and for dtypes and reductions that NCCL has */
+    bool even_send, even_recv; /* rows */
+} kinds[TSI_COMM_KIND_COUNT] = {
+    [TSI_COMM_BROADCAST] = { .call = broadcast },
+    [TSI_COMM_ALL_GATHER] = { .call = all_gather, .even_recv = true },
+    [TSI_COMM_REDUCE] = { .call = reduce, .adds = true },
+    [TSI_COMM_ALL_REDUCE] = { .call = all_reduce, .adds = true },
+    [TSI_COMM_REDUCE_SCATTER] = { .call = reduce_scatter, .adds = true, .even_send = true },
+};
+
 bool tsi_is_native(const tsi_nccl *nccl, const tsi_work *work)
 {
-    tsi_nccl_op_kind op;
-    bool adds = nccl->native && type_of(work->print.dtype) != TSI_NCCL_TYPE_NONE &&
-                op_of(work->print.reduce, &op);
-    switch ((tsi_comm_kind)work->print.kind) {
-    case TSI_COMM_BROADCAST:
-        return work->print.count > 0;
-    case TSI_COMM_ALL_GATHER:
-        return work->print.count > 0 && is_even(work->recv_rows, work->team->size);
-    case TSI_COMM_REDUCE:
-    case TSI_COMM_ALL_REDUCE:
-        return adds && work->print.count > 0;
-    case TSI_COMM_REDUCE_SCATTER:
-        return adds && work->print.count > 0 && is_even(work->send_rows, work->team->size);
-    case TSI_COMM_SCATTER:
-    case TSI_COMM_GATHER:
-    case TSI_COMM_ALL_TO_ALL:
-    case TSI_COMM_EXCHANGE:
-    case TSI_COMM_SEND:
-    case TSI_COMM_RECV:
-    case TSI_COMM_BARRIER:
-    case TSI_COMM_KIND_COUNT:
-        break;
-    }
-    return false;
+    int32_t kind = work->print.kind;
+    int64_t size = work->team->size;
+    tsi_nccl_op_kind how;
+    if (!kinds[kind].call || work->print.count == 0) return false;
+    if (kinds[kind].even_send && !is_even(work->send_rows, size)) return false;
+    if (kinds[kind].even_recv && !is_even(work->recv_rows, size)) return false;
+    return !kinds[kind].adds || (nccl->native && type_of(work->print.dtype) != TSI_NCCL_TYPE_NONE &&
+                                 op_of(work->print.reduce, &how));
 }
 
 tsi_nccl_result tsi_native_call(tsi_nccl_op *op)
 {
     const tsi_work *work = op->work;
     const tsi_nccl_lane *lane = op->lane;
-    const tsi_nccl_api *api = op->rank->nccl->api;
-    void *stream = lane->device->stream_handle(lane->device, lane->stream);
-    size_t size = (size_t)tsi_element_bytes(work->print.dtype);
-    size_t in = work->in.dtype ? (size_t)tsi_block_count(&work->in) : 0;
-    size_t out = work->out.dtype ? (size_t)tsi_block_count(&work->out) : 0;
-    tsi_nccl_type type = type_of(work->print.dtype);
-    tsi_nccl_op_kind how = TSI_NCCL_SUM;
-    (void)op_of(work->print.reduce, &how);
-    switch ((tsi_comm_kind)work->print.kind) {
-    case TSI_COMM_BROADCAST:
-        return api->broadcast(op->flat_out, op->flat_out, out * size, TSI_NCCL_U8,
-                              (int)work->print.root, lane->comm, stream);
-    case TSI_COMM_ALL_GATHER:
-        return api->all_gather(op->flat_in, op->flat_out, in * size, TSI_NCCL_U8, lane->comm,
-                               stream);
-    case TSI_COMM_REDUCE:
-        return api->reduce(op->flat_in, op->flat_out, in, type, how, (int)work->print.root,
-                           lane->comm, stream);
-    case TSI_COMM_ALL_REDUCE:
-        return api->all_reduce(op->flat_in, op->flat_out, in, type, how, lane->comm, stream);
-    case TSI_COMM_REDUCE_SCATTER:
-        return api->reduce_scatter(op->flat_in, op->flat_out, out, type, how, lane->comm, stream);
-    case TSI_COMM_SCATTER:
-    case TSI_COMM_GATHER:
-    case TSI_COMM_ALL_TO_ALL:
-    case TSI_COMM_EXCHANGE:
-    case TSI_COMM_SEND:
-    case TSI_COMM_RECV:
-    case TSI_COMM_BARRIER:
-    case TSI_COMM_KIND_COUNT:
-        break;
-    }
-    return TSI_NCCL_INTERNAL;
+    native n = {
+        .api = op->rank->nccl->api,
+        .from = op->flat_in,
+        .to = op->flat_out,
+        .stream = lane->device->stream_handle(lane->device, lane->stream),
+        .in = work->in.dtype ? (size_t)tsi_block_count(&work->in) : 0,
+        .out = work->out.dtype ? (size_t)tsi_block_count(&work->out) : 0,
+        .size = (size_t)tsi_element_bytes(work->print.dtype),
+        .type = type_of(work->print.dtype),
+        .how = TSI_NCCL_SUM,
+        .root = (int)work->print.root,
+        .comm = lane->comm,
+    };
+    (void)op_of(work->print.reduce, &n.how);
+    return kinds[work->print.kind].call(&n);
 }
