@@ -220,6 +220,8 @@ static int run(job *j)
     char device[16];
     ts_train_config_get(j->config, "train.device", device, sizeof device);
     if (strcmp(device, "auto") != 0) options.device = device;
+    ts_train_config_get(j->config, "comm.reduce", text, sizeof text);
+    if (strcmp(text, "auto") != 0) (void)setenv("TESSERA_REDUCE", text, 1);
     options.events = 1 << 15; /* a step's, so that all are counted */
     options.watch = 1;
     struct sigaction action = { .sa_handler = stop, .sa_flags = SA_RESTART };

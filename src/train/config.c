@@ -172,6 +172,9 @@ static const key keys[] = {
     REAL(experts, bias_rate, "0", 0, 1e6, "deepseek_v3: biases of choosing move by it each step"),
     REAL(experts, capacity, "0", 0, 1e6,
          "an expert takes so many times its even share of a sequence's choices; 0: all"),
+    TEXT(comm, reduce, "auto",
+         "ordered: the same bits on every engine; native: of the engine nccl, its own order of "
+         "adding; auto: as TESSERA_REDUCE says, else ordered"),
     INT(log, report, "1", 0, 1, "1: write report.html"),
     INT(log, tensorboard, "0", 0, 1, "1: write event files into OUTPUT/tensorboard"),
     TEXT(log, trace, "", "steps, 10-12, that go into OUTPUT/trace.json for Perfetto; empty: none"),
@@ -619,7 +622,9 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");
     static const char *const moments[] = { "f32", "bf16", NULL };
     static const char *const devices[] = { "auto", "cpu", "cuda", "queue", NULL };
+    static const char *const reductions[] = { "auto", "ordered", "native", NULL };
     TSI_TRY(check_word("train.device", c->train.device, devices));
+    TSI_TRY(check_word("comm.reduce", c->comm.reduce, reductions));
     TSI_TRY(check_word("optimizer.moments", c->optimizer.moments, moments));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));

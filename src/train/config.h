@@ -62,6 +62,10 @@ typedef struct tsi_experts_keys {
     double aux_loss, sequence_loss, z_loss, bias_rate, capacity;
 } tsi_experts_keys;
 
+typedef struct tsi_comm_keys {
+    char reduce[16];
+} tsi_comm_keys;
+
 typedef struct tsi_log_keys {
     char prompt[TSI_CONFIG_TEXT_MAX];
     char trace[32];
@@ -77,6 +81,7 @@ struct ts_train_config {
     tsi_optimizer_keys optimizer;
     tsi_parallel_keys parallel;
     tsi_experts_keys experts;
+    tsi_comm_keys comm;
     tsi_log_keys log;
 };
 

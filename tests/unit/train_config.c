@@ -74,6 +74,7 @@ TS_TEST(config_check_refuses)
 {
     check_refused(t, "data.path=", "data.path: is empty");
     check_refused(t, "optimizer.kind=adam", "did you mean \"adamw\"?");
+    check_refused(t, "comm.reduce=natve", "did you mean \"native\"?");
     check_refused(t, "optimizer.decay=parabolic", "one of cosine, linear, sqrt, constant");
     check_refused(t, "model.family=lama", "did you mean \"llama\"?");
     check_refused(t, "train.accumulate=3", "16 rows cannot be run in 3 equal parts");
