@@ -85,6 +85,7 @@ struct ts_rank {
     tsi_observers observers;
     struct tsi_kept *kept;     /* of the step that is recorded or run again; NULL: none */
     _Atomic(tsi_post *) inbox; /* latest first; emptied by the rank's thread */
+    _Atomic(const tsi_error_record *) told; /* what its inbox will fail it with; NULL: nothing */
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };
 

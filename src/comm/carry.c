@@ -8,7 +8,8 @@
  *   all_reduce, slice p:   in_0 ... in_n-1  --fold-->  out_0  --copy (hot in cache)-->  out_1 ...
  *
  * INV: a slice is read and written by one part only, and an element's inputs are all read before
- * its output is written: in and out of an all_reduce may be the same memory. */
+ * its output is written: in and out of an all_reduce may be the same memory. With a stream this
+ * holds in its order, and nothing is cut for caches: each piece is a launch. */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ static void block_at(const tsi_block *block, const box *where, tsi_block *out)
 /* ---- a canvas: blocks of equal extents, the first `ins` of them read, the others written ----- */
 
 typedef struct canvas {
-    const tsi_device *device;
+    tsi_mover by;
     int64_t ins, outs;
     ts_reduce reduce; /* NONE: copy the one input */
     tsi_block *base, *sub;
@@ -75,9 +76,10 @@ typedef struct canvas {
     const tsi_block *small_from[SMALL];
 } canvas;
 
-static ts_status canvas_open(canvas *c, const tsi_work *work, int64_t ins, int64_t outs)
+static ts_status canvas_open(canvas *c, tsi_mover by, const tsi_work *work, int64_t ins,
+                             int64_t outs)
 {
-    c->device = work->device;
+    c->by = by;
     c->ins = ins;
     c->outs = outs;
     c->reduce = (ts_reduce)work->print.reduce;
@@ -111,7 +113,7 @@ static ts_status copy_to(const canvas *c, const tsi_block *from, int64_t first)
 {
     for (int64_t i = first; i < c->ins + c->outs; i++) {
         if (c->sub[i].data == from->data) continue; /* in place */
-        TSI_TRY(c->device->copy(c->device, &c->sub[i], from, NULL));
+        TSI_TRY(c->by.device->copy(c->by.device, &c->sub[i], from, c->by.stream));
     }
     return TS_OK;
 }
@@ -120,7 +122,7 @@ static ts_status paint_box(const canvas *c)
 {
     if (c->reduce == TS_REDUCE_NONE) return copy_to(c, &c->sub[0], c->ins);
     const tsi_block *target = &c->sub[c->ins];
-    TSI_TRY(c->device->fold(c->device, target, c->from, c->ins, c->reduce, 0, NULL));
+    TSI_TRY(c->by.device->fold(c->by.device, target, c->from, c->ins, c->reduce, 0, c->by.stream));
     return copy_to(c, target, c->ins + 1);
 }
 
@@ -129,7 +131,7 @@ static ts_status canvas_paint(canvas *c, int64_t begin, int64_t end)
 {
     if (begin >= end || c->outs == 0) return TS_OK;
     int64_t blocks = c->ins + c->outs, most = end - begin;
-    if (c->outs > 1) { /* what is read or folded once is written while it is still near */
+    if (c->outs > 1 && !c->by.stream) { /* what is folded once is written while it is still near */
         int64_t bytes = tsi_max_i64(CHUNK_BYTES / blocks, CHUNK_MIN);
         most = bytes / (int64_t)ts_dtype_size((ts_dtype)c->base[0].dtype);
     }
@@ -168,11 +170,12 @@ static slice slice_of(int64_t count, int64_t part, int64_t parts)
     return s;
 }
 
-static ts_status move_broadcast(tsi_work *const *work, int64_t count, int64_t part, int64_t parts)
+static ts_status move_broadcast(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                                int64_t parts)
 {
     const tsi_work *root = work[work[0]->print.root];
     canvas c;
-    TSI_TRY(canvas_open(&c, root, 1, count - 1));
+    TSI_TRY(canvas_open(&c, by, root, 1, count - 1));
     c.base[0] = root->out;
     int64_t outs = 0;
     for (int64_t i = 0; i < count; i++)
@@ -181,12 +184,13 @@ static ts_status move_broadcast(tsi_work *const *work, int64_t count, int64_t pa
     return canvas_close(&c, canvas_paint(&c, s.begin, s.end));
 }
 
-static ts_status move_reduce(tsi_work *const *work, int64_t count, int64_t part, int64_t parts)
+static ts_status move_reduce(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                             int64_t parts)
 {
     bool all = work[0]->print.kind == TSI_COMM_ALL_REDUCE;
     int64_t outs = all ? count : 1;
     canvas c;
-    TSI_TRY(canvas_open(&c, work[0], count, outs));
+    TSI_TRY(canvas_open(&c, by, work[0], count, outs));
     for (int64_t i = 0; i < count; i++)
         c.base[i] = work[i]->in;
     for (int64_t i = 0; i < outs; i++) /* the part's own output first: it stays near its thread */
@@ -215,10 +219,11 @@ static int64_t owner_count(const tsi_work *work, int64_t j)
 }
 
 /* all_gather: the rows of `owner` go to every member. */
-static ts_status gather_rows(tsi_work *const *work, int64_t count, int64_t owner, slice s)
+static ts_status gather_rows(tsi_mover by, tsi_work *const *work, int64_t count, int64_t owner,
+                             slice s)
 {
     canvas c;
-    TSI_TRY(canvas_open(&c, work[owner], 1, count));
+    TSI_TRY(canvas_open(&c, by, work[owner], 1, count));
     c.base[0] = work[owner]->in;
     for (int64_t i = 0; i < count; i++)
         (void)tsi_work_recv_block(work[i], owner, &c.base[1 + i]);
@@ -226,17 +231,19 @@ static ts_status gather_rows(tsi_work *const *work, int64_t count, int64_t owner
 }
 
 /* reduce_scatter: the rows of `owner` in every member fold into its out. */
-static ts_status scatter_rows(tsi_work *const *work, int64_t count, int64_t owner, slice s)
+static ts_status scatter_rows(tsi_mover by, tsi_work *const *work, int64_t count, int64_t owner,
+                              slice s)
 {
     canvas c;
-    TSI_TRY(canvas_open(&c, work[owner], count, 1));
+    TSI_TRY(canvas_open(&c, by, work[owner], count, 1));
     for (int64_t i = 0; i < count; i++)
         (void)tsi_work_send_block(work[i], owner, &c.base[i]);
     c.base[count] = work[owner]->out;
     return canvas_close(&c, canvas_paint(&c, s.begin, s.end));
 }
 
-static ts_status move_rows(tsi_work *const *work, int64_t count, int64_t part, int64_t parts)
+static ts_status move_rows(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                           int64_t parts)
 {
     bool gather = work[0]->print.kind == TSI_COMM_ALL_GATHER;
     slice s = slice_of(work[0]->print.count, part, parts);
@@ -246,8 +253,8 @@ static ts_status move_rows(tsi_work *const *work, int64_t count, int64_t part, i
         int64_t next = first + owner_count(work[0], j);
         if (own.begin < own.end) {
             slice local = { own.begin - first, own.end - first };
-            TSI_TRY(gather ? gather_rows(work, count, j, local)
-                           : scatter_rows(work, count, j, local));
+            TSI_TRY(gather ? gather_rows(by, work, count, j, local)
+                           : scatter_rows(by, work, count, j, local));
         }
         first = next;
     }
@@ -256,58 +263,58 @@ static ts_status move_rows(tsi_work *const *work, int64_t count, int64_t part, i
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
-static ts_status move_pair(const tsi_work *from, const tsi_work *to)
+static ts_status move_pair(tsi_mover by, const tsi_work *from, const tsi_work *to)
 {
     tsi_block source, target;
     if (!tsi_work_send_block(from, to->member, &source)) return TS_OK;
     if (!tsi_work_recv_block(to, from->member, &target)) return TS_OK;
     if (source.data == target.data) return TS_OK; /* in place */
-    return to->device->copy(to->device, &target, &source, NULL);
+    return by.device->copy(by.device, &target, &source, by.stream);
 }
 
 /* Starts beside the member itself, so that members do not all read the same peer at once. */
-static ts_status move_to_member(tsi_work *const *work, int64_t count, int64_t member)
+static ts_status move_to_member(tsi_mover by, tsi_work *const *work, int64_t count, int64_t member)
 {
     for (int64_t k = 0; k < count; k++)
-        TSI_TRY(move_pair(work[(member + k) % count], work[member]));
+        TSI_TRY(move_pair(by, work[(member + k) % count], work[member]));
     return TS_OK;
 }
 
-static ts_status move_members(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,
-                              char *sentence, size_t size)
+static ts_status move_members(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                              int64_t parts, char *sentence, size_t size)
 {
     tsi_comm_kind kind = (tsi_comm_kind)work[0]->print.kind;
     int64_t root = work[0]->print.root;
     for (int64_t i = count * part / parts; i < count * (part + 1) / parts; i++) {
         if (kind == TSI_COMM_SCATTER)
-            TSI_TRY(move_pair(work[root], work[i]));
+            TSI_TRY(move_pair(by, work[root], work[i]));
         else if (kind == TSI_COMM_GATHER)
-            TSI_TRY(move_pair(work[i], work[root]));
+            TSI_TRY(move_pair(by, work[i], work[root]));
         else if (kind == TSI_COMM_ALL_TO_ALL)
-            TSI_TRY(move_to_member(work, count, i));
+            TSI_TRY(move_to_member(by, work, count, i));
         else
-            TSI_TRY(tsi_move_exchange(work, count, i, sentence, size));
+            TSI_TRY(tsi_move_exchange(by, work, count, i, sentence, size));
     }
     return TS_OK;
 }
 
-static ts_status move_kind(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,
-                           char *sentence, size_t size)
+static ts_status move_kind(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                           int64_t parts, char *sentence, size_t size)
 {
     switch ((tsi_comm_kind)work[0]->print.kind) {
     case TSI_COMM_BROADCAST:
-        return move_broadcast(work, count, part, parts);
+        return move_broadcast(by, work, count, part, parts);
     case TSI_COMM_REDUCE:
     case TSI_COMM_ALL_REDUCE:
-        return move_reduce(work, count, part, parts);
+        return move_reduce(by, work, count, part, parts);
     case TSI_COMM_ALL_GATHER:
     case TSI_COMM_REDUCE_SCATTER:
-        return move_rows(work, count, part, parts);
+        return move_rows(by, work, count, part, parts);
     case TSI_COMM_SCATTER:
     case TSI_COMM_GATHER:
     case TSI_COMM_ALL_TO_ALL:
     case TSI_COMM_EXCHANGE:
-        return move_members(work, count, part, parts, sentence, size);
+        return move_members(by, work, count, part, parts, sentence, size);
     case TSI_COMM_BARRIER:
     case TSI_COMM_SEND:
     case TSI_COMM_RECV:
@@ -317,11 +324,11 @@ static ts_status move_kind(tsi_work *const *work, int64_t count, int64_t part, i
     return TS_OK;
 }
 
-ts_status tsi_move_part(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,
-                        char *sentence, size_t size)
+ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                        int64_t parts, char *sentence, size_t size)
 {
     sentence[0] = '\0';
-    ts_status status = move_kind(work, count, part, parts, sentence, size);
+    ts_status status = move_kind(by, work, count, part, parts, sentence, size);
     if (status == TS_OK || sentence[0] != '\0') return status;
     char what[200];
     tsi_fingerprint_text(&work[0]->print, what, sizeof what);

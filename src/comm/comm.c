@@ -109,6 +109,17 @@ static ts_status complete_all(tsi_comm_rank *comm)
     return first;
 }
 
+/* Nothing of the rank is in flight any more, in its queue neither. */
+static ts_status come_to_rest(tsi_comm_rank *comm)
+{
+    const tsi_comm_world *world = comm->world;
+    ts_status status = complete_all(comm);
+    if (world->engine->settle != NULL) world->engine->settle(world->engine_state, comm->rank);
+    ts_status waited = tsi_rank_device_sync(comm->rank);
+    tsi_rank_drain(comm->rank);
+    return status != TS_OK ? status : waited;
+}
+
 /* A rank whose world is closed with operations in flight abandons them. */
 static void comm_rank_destroy(void *state)
 {
@@ -117,7 +128,7 @@ static void comm_rank_destroy(void *state)
     if (comm->flight != NULL && !comm->left)
         world->engine->leave(world->engine_state, comm->rank, TS_ERR_STATE,
                              "the world was closed while operations were in flight");
-    (void)complete_all(comm);
+    (void)come_to_rest(comm);
     tsi_batch_drop(comm);
     tsi_work_forget_all(comm);
     tsi_group_forget_all(comm);
@@ -164,7 +175,7 @@ void tsi_comm_fail(ts_rank *rank)
 ts_status tsi_comm_drain(ts_rank *rank)
 {
     tsi_comm_rank *comm = comm_if_any(rank);
-    return comm != NULL ? complete_all(comm) : TS_OK;
+    return comm != NULL ? come_to_rest(comm) : tsi_rank_device_sync(rank);
 }
 
 /* Drained before TS_OK is told, because nobody may read this rank's memory afterwards; and after an
@@ -227,11 +238,48 @@ ts_status tsi_comm_recover(ts_rank *rank)
     /* Whoever was interrupted has said so to all by now: leaving did. */
     atomic_store_explicit(&rank->world->interrupted, 0, memory_order_seq_cst);
     forget_errors(comm); /* first: what ends now must not fail the rank again */
-    (void)complete_all(comm);
+    rank->on_error = NULL;
+    (void)come_to_rest(comm);
+    tsi_error_clear(&rank->error); /* what others told it was of this epoch, too */
+    rank->on_error = comm_on_error;
     tsi_batch_drop(comm);
     TSI_TRY(world->engine->recover(world->engine_state, rank));
     tsi_seat_reset_all(comm);
     return TS_OK;
+}
+
+/* ---- failures that others find --------------------------------------------------------------- */
+
+typedef struct told {
+    tsi_post post; /* first */
+    tsi_error_record record;
+} told;
+
+static void told_run(ts_rank *rank, tsi_post *post)
+{
+    told *t = (told *)(void *)post;
+    const tsi_error_record *mine = &t->record;
+    (void)atomic_compare_exchange_strong_explicit(&rank->told, &mine, NULL, memory_order_acq_rel,
+                                                  memory_order_relaxed);
+    tsi_rank_take_error(rank, &t->record);
+    tsi_free(t);
+}
+
+static bool rank_failed(ts_rank *rank, ts_status status, int64_t culprit, const char *sentence)
+{
+    told *t = tsi_calloc(1, sizeof *t);
+    if (t == NULL) return false;
+    const tsi_error_record *nothing = NULL;
+    ts_error error = {
+        .status = status, .blast = TS_BLAST_LOCAL, .rank = culprit, .event = -1, .where = ""
+    };
+    t->post.run = told_run;
+    tsi_error_set(&t->record, &error, "%s", sentence);
+    /* Before it is posted: from there on it may be taken, and freed. */
+    (void)atomic_compare_exchange_strong_explicit(&rank->told, &nothing, &t->record,
+                                                  memory_order_acq_rel, memory_order_relaxed);
+    tsi_rank_tell(rank, &t->post);
+    return true;
 }
 
 /* ---- the host table -------------------------------------------------------------------------- */
@@ -256,6 +304,7 @@ static tsi_host host = {
     .fingerprint_text = tsi_fingerprint_text,
     .status_meaning = ts_status_meaning,
     .work_conclude = tsi_work_conclude,
+    .rank_failed = rank_failed,
 };
 
 static void host_complete(void)

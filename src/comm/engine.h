@@ -11,7 +11,8 @@
  *
  * INV: every operation of a (group, channel) is complete on all members before the next one of that
  * channel moves data; a work is complete only when no peer will read this rank's blocks any more.
- */
+ * For memory of devices both hold in the order of queues: the bytes move behind `ready` of every
+ * member, and what a rank's queue gets after ts_work_wait runs behind `done`. */
 #ifndef TSI_COMM_ENGINE_H
 #define TSI_COMM_ENGINE_H
 
@@ -104,6 +105,10 @@ typedef struct tsi_work {
     tsi_error_record *error; /* when status != TS_OK; freed with the work */
     uint64_t event;          /* number in the rank's ring */
     const tsi_device *device;
+    /* Of memory that is not the host's: what the rank's queue had before the call, and what it must
+     * have passed before anything after ts_work_wait (set before DONE). NULL: nothing. */
+    tsi_device_event *ready, *done;
+    bool in_order; /* it may be DONE when its bytes are in queues; else when they have moved */
     void *engine_state;
     int64_t engine_word[4];
 } tsi_work;
@@ -135,6 +140,9 @@ typedef struct tsi_host {
     const char *(*status_meaning)(ts_status status);
     /* Status and error of a work, whose state the engine stores itself afterwards. */
     void (*work_conclude)(tsi_work *work, ts_status status, int64_t culprit, const char *sentence);
+    /* Fails a rank from any thread, while it is not closed: its next call or wait for its queue
+     * ends with the sentence. False: no memory. */
+    bool (*rank_failed)(ts_rank *rank, ts_status status, int64_t culprit, const char *sentence);
 } tsi_host;
 
 typedef struct tsi_engine_options {
@@ -197,6 +205,9 @@ typedef struct tsi_engine {
     void (*interrupt)(void *state);
     /* (optional) Has a rank failed, so that what others wait for may never come? Default: no. */
     bool (*faulty)(void *state);
+    /* (optional) Works that were DONE in queues: returns when all of the rank have moved or were
+     * ended, at the latest by their deadlines. Default: queues end by themselves. */
+    void (*settle)(void *state, ts_rank *rank);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

@@ -167,23 +167,24 @@ static bool equalise(tsi_block *const *block, int64_t blocks, int64_t count)
     return true;
 }
 
-ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const tsi_block *from)
+ts_status tsi_move_stream(tsi_mover by, const tsi_block *to, const tsi_block *from)
 {
+    const tsi_device *device = by.device;
     int64_t count = tsi_block_count(to);
     if (count == 0) return TS_OK;
     if (to->ndim == from->ndim &&
         memcmp(to->extent, from->extent, (size_t)to->ndim * sizeof *to->extent) == 0)
-        return device->copy(device, to, from, NULL);
+        return device->copy(device, to, from, by.stream);
     tsi_block target = *to, source = *from;
     simplify(&target);
     simplify(&source);
     if (equalise((tsi_block *const[]){ &target, &source }, 2, count))
-        return device->copy(device, &target, &source, NULL);
+        return device->copy(device, &target, &source, by.stream);
     for (int64_t at = 0; at < count;) {
         tsi_block left = run_at(&target, at, count - at);
         tsi_block right = run_at(&source, at, left.extent[0]);
         left.extent[0] = right.extent[0];
-        TSI_TRY(device->copy(device, &left, &right, NULL));
+        TSI_TRY(device->copy(device, &left, &right, by.stream));
         at += left.extent[0];
     }
     return TS_OK;
@@ -197,6 +198,7 @@ typedef struct source {
 } source;
 
 typedef struct target {
+    tsi_mover by;
     const tsi_work *work;
     const ts_part *part; /* the first of the chain */
     int64_t chain;       /* how many parts it has */
@@ -207,15 +209,15 @@ typedef struct target {
 
 static ts_status put_blocks(const target *t, const tsi_block *to)
 {
-    const tsi_device *device = t->work->device;
+    const tsi_device *device = t->by.device;
     if (t->chain == 1) {
         if (to->data == t->source[0].block.data) return TS_OK; /* a part sent to itself, in place */
-        return device->copy(device, to, &t->source[0].block, NULL);
+        return device->copy(device, to, &t->source[0].block, t->by.stream);
     }
     for (int64_t i = 0; i < t->chain; i++)
         t->from[i] = &t->source[i].block;
     return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce,
-                        t->work->avg_count, NULL);
+                        t->work->avg_count, t->by.stream);
 }
 
 /* Blocks of the sources, if each is one whole part of its stream. */
@@ -437,8 +439,8 @@ static ts_status lend_all(tsi_work *const *work, int64_t count, const tsi_work *
     return TS_OK;
 }
 
-ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member, char *sentence,
-                            size_t size)
+ts_status tsi_move_exchange(tsi_mover by, tsi_work *const *work, int64_t count, int64_t member,
+                            char *sentence, size_t size)
 {
     const tsi_work *to = work[member];
     int64_t longest = 1;
@@ -448,7 +450,7 @@ ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member
     source small_source[SMALL];
     const tsi_block *small_from[SMALL];
     tsi_block *small_same[SMALL + 1];
-    target t = { .work = to, .source = small_source, .from = small_from, .same = small_same };
+    target t = { by, .work = to, .source = small_source, .from = small_from, .same = small_same };
     stream *from = small_stream;
     void *heap = NULL;
     if (count > SMALL || longest > SMALL) {

@@ -232,6 +232,37 @@ ts_status tsi_call_copy_lists(tsi_work *work, bool outlives, void **kept)
     return TS_OK;
 }
 
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+/* Peers that read each other's memory meet in their queues, too. */
+static void take_device(tsi_work *work, const tsi_engine *engine)
+{
+    if (work->print.kind != TSI_COMM_BARRIER || !engine->direct) return;
+    const tsi_rank_device *mine = tsi_slot_get(work->rank, TSI_SLOT_DEVICE);
+    if (mine && !mine->device->host_readable) work->device = mine->device;
+}
+
+/* The bytes move behind what the queue has so far, and the host goes on, if there is a thread that
+ * will notice when they do not move. */
+static ts_status enter_queue(tsi_work *work)
+{
+    tsi_comm_world *world = work->group->comm->world;
+    take_device(work, world->engine);
+    if (work->device->host_readable) return TS_OK;
+    const tsi_rank_device *mine = tsi_rank_device_of(work->rank);
+    if (!mine) return ts_rank_status(work->rank);
+    if (!world->engine->direct) (void)tsi_helpers_start(&world->helpers);
+    work->in_order = world->engine->direct || world->helpers.count > 0;
+    return work->device->event_record(work->device, mine->queue, &work->ready);
+}
+
+/* Helpers look at what is left in queues. */
+static void watch(const ts_work *work)
+{
+    tsi_comm_world *world = work->comm->world;
+    if (work->base.in_order && !world->engine->direct) tsi_helpers_kick(&world->helpers, 1);
+}
+
 /* ---- issue ----------------------------------------------------------------------------------- */
 
 static ts_status issue_blocking(tsi_call *call)
@@ -240,6 +271,8 @@ static ts_status issue_blocking(tsi_call *call)
     tsi_work *base = &work->base;
     ts_status status = tsi_work_launch(work);
     if (status == TS_OK) status = tsi_work_complete(work);
+    (void)tsi_work_absorb(base); /* if it could not be launched */
+    watch(work);
     tsi_ring_end(base->rank->ring, base->event,
                  status == TS_OK ? tsi_work_bytes_received(base) : 0);
     if (status == TS_OK)
@@ -255,6 +288,7 @@ static ts_work *to_handle(tsi_call *call)
     work->base = call->local.base;
     work->kept = call->local.kept;
     call->local.kept = NULL;
+    call->local.base.ready = NULL;
     tsi_group_retain(call->group);
     return work;
 }
@@ -265,6 +299,7 @@ static ts_status issue_posted(tsi_call *call)
     call->local.base.asynchronous = 1;
     ts_work *work = to_handle(call);
     if (work == NULL) {
+        (void)tsi_work_absorb(&call->local.base);
         tsi_ring_end(comm->rank->ring, call->local.base.event, 0);
         return TS_ERR_MEMORY;
     }
@@ -294,15 +329,15 @@ ts_status tsi_call_issue(tsi_call *call)
     TSI_ASSERT(!call->skip && work->team); /* a rank outside the group has nothing to issue */
     if (TSI_UNLIKELY(tsi_keeps(work->rank))) return tsi_again_issue(call);
     bool posted = call->options.work != NULL || call->group->comm->batch_open;
-    /* Peers read and write the blocks on their own threads: what the queue does to them comes
-     * first. */
-    if (!work->device->host_readable) TSI_TRY(tsi_rank_device_sync(work->rank));
-    TSI_TRY(tsi_call_copy_lists(work, posted, &call->local.kept));
-    ts_status status = make_print(call);
+    TSI_TRY(enter_queue(work));
+    ts_status status = tsi_call_copy_lists(work, posted, &call->local.kept);
+    if (status == TS_OK) status = make_print(call);
     if (status == TS_OK) {
         work->timeout_ms = timeout_of(call);
         begin_event(call);
         status = posted ? issue_posted(call) : issue_blocking(call);
+    } else {
+        (void)tsi_work_absorb(work);
     }
     tsi_copies_put(call->group->comm, call->local.kept);
     return status;

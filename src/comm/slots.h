@@ -96,8 +96,10 @@ ts_work *tsi_work_take(tsi_comm_rank *comm);            /* zeroed, not linked; N
 void tsi_work_tell(ts_work *work);                      /* observers: it was waited for */
 void tsi_work_put(ts_work *work);                       /* frees what it keeps; unlinks it */
 void tsi_work_link(ts_work *work);                      /* into comm->flight */
-ts_status tsi_work_complete(ts_work *work);    /* waits, records the error; does not free */
-ts_status tsi_work_launch(ts_work *work);      /* start, or run at once when alone */
+ts_status tsi_work_complete(ts_work *work); /* waits, records the error; does not free */
+ts_status tsi_work_launch(ts_work *work);   /* start, or run at once when alone */
+/* What the rank's queue has from here on runs when the operation's bytes have moved. Once. */
+ts_status tsi_work_absorb(tsi_work *work);
 void tsi_work_forget_all(tsi_comm_rank *comm); /* all in flight are complete */
 void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and never started */
 /* Status and error record of a work, without marking it done; the event of an asynchronous one
@@ -108,17 +110,23 @@ void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...) 
 /* fingerprint.c */
 void tsi_fingerprint_seal(tsi_work *work); /* computes print.hash from the rest of the work */
 
+/* Who moves bytes: its copies and folds run in the order of the stream; NULL: at once. */
+typedef struct tsi_mover {
+    const tsi_device *device;
+    tsi_stream *stream;
+} tsi_mover;
+
 /* carry.c: one of `parts` equal parts of an operation whose `count` works are all in this process,
  * in the order of members. Parts of one operation write disjoint memory and may run at the same
  * time. On failure `sentence` says why. */
-ts_status tsi_move_part(tsi_work *const *work, int64_t count, int64_t part, int64_t parts,
-                        char *sentence, size_t size);
+ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                        int64_t parts, char *sentence, size_t size);
 /* exchange.c: what one member of an exchange receives. */
-ts_status tsi_move_exchange(tsi_work *const *work, int64_t count, int64_t member, char *sentence,
-                            size_t size);
+ts_status tsi_move_exchange(tsi_mover by, tsi_work *const *work, int64_t count, int64_t member,
+                            char *sentence, size_t size);
 /* exchange.c: elements of `from` into `to`, both in row-major order, any two shapes of equal count.
  */
-ts_status tsi_move_stream(const tsi_device *device, const tsi_block *to, const tsi_block *from);
+ts_status tsi_move_stream(tsi_mover by, const tsi_block *to, const tsi_block *from);
 
 /* describe.c: "all_reduce 'x' (a.c:12), 2.1 s ago": what a rank of this process did last. */
 void tsi_rank_doing(const ts_rank *rank, char *out, size_t size);

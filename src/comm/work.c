@@ -108,6 +108,7 @@ void tsi_work_put(ts_work *work)
         tsi_work_put(one);
     }
     unlink_work(work);
+    if (work->base.device != NULL) (void)tsi_work_absorb(&work->base); /* a batch has none */
     tsi_free(work->base.error);
     tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
@@ -196,6 +197,22 @@ static bool is_done(const ts_work *work)
     return atomic_load_explicit(&work->base.state, memory_order_acquire) == TSI_WORK_DONE;
 }
 
+/* Where the queue cannot be told to wait, the host does. */
+ts_status tsi_work_absorb(tsi_work *work)
+{
+    const tsi_device *device = work->device;
+    tsi_device_event *ready = work->ready, *done = work->done;
+    ts_status status = TS_OK;
+    work->ready = work->done = NULL;
+    if (done != NULL) {
+        status = device->event_wait(device, tsi_rank_device_of(work->rank)->queue, done);
+        if (status != TS_OK) (void)device->event_wait(device, NULL, done);
+        device->event_destroy(device, done);
+    }
+    if (ready != NULL) device->event_destroy(device, ready);
+    return status;
+}
+
 /* Alone in a group: the one part runs here. Only send and recv need somebody to meet. */
 static bool runs_alone(const ts_work *work)
 {
@@ -204,11 +221,14 @@ static bool runs_alone(const ts_work *work)
            !work->comm->world->engine->no_data;
 }
 
+/* In the rank's own queue, whose order is all there is to keep. */
 static ts_status run_alone(ts_work *work)
 {
     char sentence[256] = "";
     tsi_work *const one[1] = { &work->base };
-    ts_status status = tsi_move_part(one, 1, 0, 1, sentence, sizeof sentence);
+    tsi_mover by = { work->base.device, NULL };
+    if (!by.device->host_readable) by.stream = tsi_rank_device_of(work->base.rank)->queue;
+    ts_status status = tsi_move_part(by, one, 1, 0, 1, sentence, sizeof sentence);
     tsi_work_conclude(&work->base, status, work->base.rank->index, sentence);
     atomic_store_explicit(&work->base.state, TSI_WORK_DONE, memory_order_release);
     return status;
@@ -228,16 +248,22 @@ ts_status tsi_work_launch(ts_work *work)
     return report(work, status);
 }
 
+static ts_status absorb(ts_work *work, ts_status status)
+{
+    ts_status waited = tsi_work_absorb(&work->base);
+    return report(work, status != TS_OK ? status : waited);
+}
+
 static ts_status complete_one(ts_work *work)
 {
-    if (is_done(work)) return report(work, work->base.status);
+    if (is_done(work)) return absorb(work, work->base.status);
     const tsi_comm_world *world = work->comm->world;
     tsi_work *base = &work->base;
     int64_t limit_ns = 0, now_ns = tsi_clock_ns(); /* of this wait: until now nobody waited */
     if (!tsi_mul_i64(base->timeout_ms, 1000000, &limit_ns) ||
         !tsi_add_i64(now_ns, limit_ns, &base->deadline_ns))
         base->deadline_ns = INT64_MAX;
-    return report(work, world->engine->wait(world->engine_state, base));
+    return absorb(work, world->engine->wait(world->engine_state, base));
 }
 
 ts_status tsi_work_complete(ts_work *work)

@@ -203,7 +203,10 @@ ts_status tsi_rank_device_sync(ts_rank *rank)
         if (suspects[0]) tsi_error_prefix("%s", suspects);
     }
     mine->waited = tsi_ring_last(rank->ring);
-    return status;
+    const tsi_error_record *told = atomic_load_explicit(&rank->told, memory_order_acquire);
+    if (status != TS_OK || !told) return status;
+    tsi_rank_take_error(rank, told); /* what the queue brought is not what was asked for */
+    return told->error.status;
 }
 
 ts_status tsi_rank_device_pace(ts_rank *rank)

@@ -207,7 +207,6 @@ void ts_rank_detach(ts_rank *me)
 ts_status ts_rank_sync(ts_rank *me)
 {
     TSI_TRY(tsi_rank_enter(me));
-    TSI_TRY(tsi_rank_device_sync(me));
     return tsi_comm_drain(me);
 }
 

@@ -327,8 +327,15 @@ typedef struct grid {
     const tsi_device *device; /* NULL: the array is `memory` itself */
 } grid;
 
+/* Collectives are in the order of the rank's queue; copies without one are not. */
+static inline void grid_settle(const grid *g)
+{
+    if (g->device) (void)tsi_rank_device_sync(tsi_rank_current());
+}
+
 static inline void grid_push(grid *g)
 {
+    grid_settle(g);
     if (g->device &&
         g->device->copy_in(g->device, g->array.data, g->memory, g->bytes, NULL) != TS_OK)
         abort();
@@ -336,6 +343,7 @@ static inline void grid_push(grid *g)
 
 static inline void grid_pull(const grid *g)
 {
+    grid_settle(g);
     if (g->device &&
         g->device->copy_out(g->device, g->memory, g->array.data, g->bytes, NULL) != TS_OK)
         abort();

@@ -27,7 +27,7 @@ static const ts_model_config tiny = { .struct_size = sizeof tiny,
 
 typedef struct walk_of {
     test *t;
-    const char *mesh;
+    const char *mesh, *engine;     /* NULL: threads */
     int32_t dtype, compute, count; /* of parameters and products; 0: f32 */
     int32_t moments;               /* of AdamW; 0: as the parameters */
     double loss[STEPS_KEPT], norm[STEPS_KEPT];
@@ -136,7 +136,7 @@ static void run_on(walk_of *s, const char *device, int64_t ranks)
 {
     char error[1024] = "";
     ts_world_options options = { .struct_size = sizeof options,
-                                 .engine = "threads",
+                                 .engine = s->engine ? s->engine : "threads",
                                  .rank_count = ranks,
                                  .seed = 5,
                                  .device = device };

@@ -2,6 +2,7 @@
 /* The nccl engine over threads, with the stub of its library on the `queue` device: every fault
  * ends on every rank, within the deadline, in words that name the operation; and ranks that recover
  * go on. */
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -65,6 +66,7 @@ static array array_make(ts_rank *me, int64_t count, float value)
 static float array_last(const array *a)
 {
     float value = 0;
+    (void)tsi_rank_device_sync(tsi_rank_current()); /* copies without a queue are in no order */
     (void)a->device->copy_out(a->device, &value,
                               (const char *)a->array.data + a->bytes - sizeof value, sizeof value,
                               NULL);
@@ -81,6 +83,7 @@ static ts_status sum_of(ts_rank *me, ts_group *group, int64_t count, float value
 {
     array a = array_make(me, count, value);
     ts_status status = ts_group_all_reduce(group, &a.array, &a.array, TS_REDUCE_SUM, NULL);
+    if (status == TS_OK) status = ts_rank_sync(me); /* it may be in queues alone so far */
     if (result) *result = array_last(&a);
     array_free(&a);
     return status;
@@ -194,6 +197,71 @@ TS_TEST(nccl_stall_ends_by_the_deadline)
     check_all(t, &s, 3, "all members came, but NCCL did not finish within 400 ms");
 }
 
+/* ---- nobody waits ---------------------------------------------------------------------------- */
+
+/* The call returns before the library has failed; the host does something else meanwhile. */
+static ts_status goes_on(ts_rank *me, ts_group *group)
+{
+    array a = array_make(me, COUNT, 1);
+    ts_status status = ts_group_all_reduce(group, &a.array, &a.array, TS_REDUCE_SUM, NULL);
+    if (status == TS_OK) (void)nanosleep(&(struct timespec){ .tv_sec = 2 }, NULL);
+    array_free(&a);
+    return status;
+}
+
+/* The second operation never ends, and the next call is one that asks no peer for anything. */
+static ts_status told_at_the_next_call(ts_rank *me, ts_group *group, int64_t index)
+{
+    (void)index;
+    if (sum_of(me, group, COUNT, 1, NULL) != TS_OK) return ts_rank_status(me);
+    ts_status status = goes_on(me, group);
+    if (status != TS_OK) return ts_rank_fail(me, TS_ERR_STATE, "the call waited");
+    (void)ts_zeros(ts_mesh_create(me, "x=*"), TS_DTYPE_F32, TS_SHAPE(4), "R");
+    return ts_rank_status(me);
+}
+
+static ts_status told_by_the_wait(ts_rank *me, ts_group *group, int64_t index)
+{
+    (void)index;
+    if (sum_of(me, group, COUNT, 1, NULL) != TS_OK) return ts_rank_status(me);
+    array a = array_make(me, COUNT, 1);
+    ts_status status = ts_group_all_reduce(group, &a.array, &a.array, TS_REDUCE_SUM, NULL);
+    if (status != TS_OK) return ts_rank_fail(me, TS_ERR_STATE, "the call waited");
+    status = tsi_rank_device_sync(me); /* of the queue alone */
+    array_free(&a);
+    return status;
+}
+
+/* What a rank issued in other lanes behind the one that stalls is ended, too. */
+static ts_status many_lanes(ts_rank *me, ts_group *group, int64_t index)
+{
+    array a[3];
+    ts_status status = TS_OK;
+    (void)index;
+    for (int i = 0; i < 3; i++)
+        a[i] = array_make(me, COUNT, 1);
+    for (int i = 0; i < 6 && status == TS_OK; i++)
+        status = ts_group_all_reduce(group, &a[i % 3].array, &a[i % 3].array, TS_REDUCE_SUM,
+                                     TS_OPTIONS(ts_comm_options, .channel = i % 3));
+    if (status == TS_OK) status = ts_rank_sync(me);
+    for (int i = 0; i < 3; i++)
+        array_free(&a[i]);
+    return status;
+}
+
+TS_TEST(nccl_is_watched_while_the_host_goes_on)
+{
+    static stage s;
+    static const scene_fn scenes[] = { told_at_the_next_call, told_by_the_wait, many_lanes };
+    for (int i = 0; i < 3; i++) {
+        char fault[16];
+        (void)snprintf(fault, sizeof fault, "stall %d 3", i); /* the first had two rounds */
+        perform(&s, 3, scenes[i], SOON_MS, fault);
+        check_all(t, &s, 3, "all members came, but NCCL did not finish within 400 ms");
+        TEST_SAYS(t, s.note[i].text, "all_reduce(sum)");
+    }
+}
+
 TS_TEST(nccl_joining_fails)
 {
     static stage s;
@@ -271,6 +339,37 @@ TS_TEST(nccl_channels_and_messages_cross)
     perform(&s, 2, crossing, 10000, NULL);
     for (int r = 0; r < 2; r++)
         TEST_SAY(t, s.note[r].status == TS_OK, "rank %d: %s", r, s.note[r].text);
+}
+
+typedef void (*count_fn)(int32_t *made, int32_t *left);
+
+/* What the stub counts; both 0 where no world has opened it. */
+static void registrations(int32_t *made, int32_t *left)
+{
+    count_fn count = NULL;
+    void *stub = dlopen(getenv("TESSERA_NCCL"), RTLD_NOW | RTLD_NOLOAD);
+    void *symbol = stub ? dlsym(stub, "tessera_stub_registered") : NULL;
+    memcpy(&count, &symbol, sizeof symbol);
+    *made = *left = 0;
+    if (count) count(made, left);
+    if (stub) (void)dlclose(stub);
+}
+
+/* Each rank's staging memory, once a communicator; however that ends, nothing stays registered. */
+TS_TEST(nccl_registers_its_staging_memory)
+{
+    static stage s;
+    static const char *const faults[] = { NULL, "stall 1 3" };
+    int32_t before, made, left;
+    for (int i = 0; i < 2; i++) {
+        setenv("TESSERA_NCCL", TS_BINARY_DIR "/tests/modules/libnccl_stub.so", 0);
+        registrations(&before, &left);
+        perform(&s, 3, three_sums, SOON_MS, faults[i]);
+        registrations(&made, &left);
+        TEST_EQ(t, made - before, 3);
+        TEST_EQ(t, left, 0);
+        TEST_STATUS(t, s.note[0].status, faults[i] ? TS_ERR_PEER : TS_OK);
+    }
 }
 
 /* ((1 + 1e8) - 1e8) is 0 in the group's order, ((-1e8 + 1e8) + 1) is 1 in the stub's. */

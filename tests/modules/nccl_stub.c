@@ -5,9 +5,9 @@
  * A communicator is a piece of shared memory named by its id, with a ring of bytes for each ordered
  * pair. A group of sends and receives is one function in the stream's order, which copies between
  * the device and the rings until all is through, as a kernel of NCCL would, and ends when its
- * communicator is aborted. Like NCCL's non-blocking communicators it answers "in progress" a few
- * times before it has enqueued anything. Its reductions add from the last member to the first:
- * another order than the engine's own.
+ * communicator is aborted; to abort it waits for nobody. Like NCCL's non-blocking communicators it
+ * answers "in progress" a few times before it has enqueued anything. Its reductions add from the
+ * last member to the first: another order than the engine's own.
  *
  * TESSERA_STUB_FAULT="WHAT RANK NTH" makes member RANK of a communicator of at least two do WHAT in
  * its NTH operation (from 1), once for each text in a process:
@@ -50,7 +50,8 @@ struct ncclComm {
     int count, rank, asked; /* asked: how often it still says "in progress" */
     _Atomic int32_t error;  /* a tsi_nccl_result */
     _Atomic bool aborted;
-    _Atomic int32_t running; /* bundles in streams */
+    _Atomic int32_t holders; /* bundles in streams, and the caller: the last one frees it */
+    _Atomic int32_t registered;
     int operations;
     bundle *waiting; /* not enqueued yet */
     char name[64];
@@ -82,6 +83,7 @@ struct bundle {
     size_t scratch_bytes;
 };
 
+static _Atomic int32_t registered, registrations;
 static _Thread_local bundle *open_bundle;
 static _Thread_local int depth;
 
@@ -177,13 +179,21 @@ static ts_status run(void *context)
     return TS_OK; /* a kernel that is aborted ends, no more */
 }
 
+static void comm_release(struct ncclComm *comm)
+{
+    if (atomic_fetch_sub(&comm->holders, 1) != 1) return;
+    atomic_fetch_sub(&registered, atomic_load(&comm->registered));
+    (void)munmap(comm->hall, comm->bytes);
+    free(comm);
+}
+
 static void bundle_free(void *context)
 {
     bundle *b = context;
     struct ncclComm *comm = b->comm;
     if (b->scratch) b->device->buffer_free(b->device, b->scratch, b->scratch_bytes);
     free(b);
-    atomic_fetch_sub(&comm->running, 1);
+    comm_release(comm);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -214,7 +224,7 @@ static tsi_nccl_result submit(bundle *b)
     if (now && is_fault(comm, "async")) atomic_store(&comm->error, TSI_NCCL_SYSTEM);
     if (now && is_fault(comm, "kill")) (void)kill(getpid(), SIGKILL);
     b->stalled = now && is_fault(comm, "stall");
-    atomic_fetch_add(&comm->running, 1);
+    atomic_fetch_add(&comm->holders, 1);
     comm->waiting = b;
     comm->asked = LATER;
     return TSI_NCCL_IN_PROGRESS;
@@ -458,6 +468,7 @@ tsi_nccl_result ncclCommInitRankConfig(struct ncclComm **out, int count, tsi_ncc
     if (!comm) return TSI_NCCL_SYSTEM;
     comm->count = count;
     comm->rank = rank;
+    atomic_store(&comm->holders, 1);
     (void)snprintf(comm->name, sizeof comm->name, "%.60s", id.internal);
     read_fault(comm);
     if (is_fault(comm, "join") || !map_hall(comm)) {
@@ -499,11 +510,8 @@ TS_API tsi_nccl_result ncclCommDestroy(struct ncclComm *comm);
 tsi_nccl_result ncclCommDestroy(struct ncclComm *comm)
 {
     if (comm->waiting) bundle_free(comm->waiting);
-    while (atomic_load(&comm->running) > 0)
-        doze();
     if (comm->name[0]) (void)shm_unlink(comm->name);
-    (void)munmap(comm->hall, comm->bytes);
-    free(comm);
+    comm_release(comm);
     return TSI_NCCL_SUCCESS;
 }
 
@@ -512,6 +520,37 @@ tsi_nccl_result ncclCommAbort(struct ncclComm *comm)
 {
     atomic_store(&comm->aborted, true);
     return ncclCommDestroy(comm);
+}
+
+/* ---- registration: counted, so that a test sees that each ends ------------------------------- */
+
+TS_API tsi_nccl_result ncclCommRegister(struct ncclComm *comm, void *memory, size_t bytes,
+                                        void **handle);
+tsi_nccl_result ncclCommRegister(struct ncclComm *comm, void *memory, size_t bytes, void **handle)
+{
+    if (!comm || !memory || bytes == 0) return TSI_NCCL_ARGUMENT;
+    atomic_fetch_add(&registrations, 1);
+    atomic_fetch_add(&registered, 1);
+    atomic_fetch_add(&comm->registered, 1);
+    *handle = memory;
+    return TSI_NCCL_SUCCESS;
+}
+
+TS_API tsi_nccl_result ncclCommDeregister(struct ncclComm *comm, void *handle);
+tsi_nccl_result ncclCommDeregister(struct ncclComm *comm, void *handle)
+{
+    if (!comm || !handle) abort();
+    atomic_fetch_sub(&registered, 1);
+    atomic_fetch_sub(&comm->registered, 1);
+    return TSI_NCCL_SUCCESS;
+}
+
+/* Of a test: registrations ever made, and those that did not end. */
+TS_API void tessera_stub_registered(int32_t *made, int32_t *left);
+void tessera_stub_registered(int32_t *made, int32_t *left)
+{
+    *made = atomic_load(&registrations);
+    *left = atomic_load(&registered);
 }
 
 TS_API const char *ncclGetErrorString(tsi_nccl_result result);

@@ -101,6 +101,10 @@ typedef struct tsi_nccl_api {
 #undef TSI_NCCL_MEMBER
     const char *(*text)(tsi_nccl_result result); /* ncclGetErrorString */
     const char *(*last)(tsi_nccl_comm comm);     /* ncclGetLastError */
+    /* Since 2.19; NULL both: memory is not registered. */
+    tsi_nccl_result (*enlist)(tsi_nccl_comm comm, void *memory, size_t bytes,
+                              void **handle);                    /* ncclCommRegister */
+    tsi_nccl_result (*delist)(tsi_nccl_comm comm, void *handle); /* ncclCommDeregister */
 } tsi_nccl_api;
 
 /* Opens the library once for the process: TESSERA_NCCL names a file, else the usual name is looked

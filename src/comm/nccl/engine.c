@@ -43,13 +43,21 @@ static void nccl_free(tsi_nccl *nccl)
     tsi_free(nccl);
 }
 
+static ts_status choose_reduce(tsi_nccl *nccl)
+{
+    const char *reduce = getenv("TESSERA_REDUCE");
+    nccl->native = reduce && strcmp(reduce, "native") == 0;
+    if (!reduce || !*reduce || nccl->native || strcmp(reduce, "ordered") == 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "TESSERA_REDUCE: unknown \"%s\"; it is ordered or native", reduce);
+}
+
 /* A library made for GPUs cannot work on another device's memory; one named by the user may. */
 static ts_status choose_library(tsi_nccl *nccl, const tsi_engine_options *options)
 {
     char text[600] = "";
-    const char *asked = getenv("TESSERA_NCCL"), *reduce = getenv("TESSERA_REDUCE");
+    const char *asked = getenv("TESSERA_NCCL");
     bool fits = strcmp(options->device->kind, "cuda") == 0 || (asked && *asked);
-    nccl->native = reduce && strcmp(reduce, "native") == 0;
+    TSI_TRY(choose_reduce(nccl));
     if (fits) nccl->api = tsi_nccl_library(text, sizeof text);
     if (nccl->api) {
         tsi_nccl_found(text, sizeof text);
@@ -123,6 +131,9 @@ static ts_status nccl_start(void *state, tsi_work *work)
     tsi_nccl *nccl = state;
     if (on_host(work)) return nccl->inner->start(nccl->inner_state, work);
     tsi_nccl_rank *rank = rank_of(nccl, work->rank);
+    /* Outside the lock: what the queue waits for may have to be ended by who watches. */
+    if (tsi_op_is_staged(nccl, work))
+        TSI_TRY(work->device->event_wait(work->device, NULL, work->ready));
     pthread_mutex_lock(&rank->lock);
     ts_status status = tsi_op_start(rank, work);
     pthread_mutex_unlock(&rank->lock);
@@ -198,12 +209,26 @@ static void nccl_leave(void *state, ts_rank *who, ts_status status, const char *
     nccl->inner->leave(nccl->inner_state, who, status, sentence);
 }
 
-/* Everything of the rank was waited for; its communicators belong to the epoch that ends. */
+/* Each operation ends by its event, by a fault, or by its deadline. */
+static void nccl_settle(void *state, ts_rank *who)
+{
+    tsi_nccl *nccl = state;
+    tsi_nccl_rank *rank = rank_of(nccl, who);
+    while (atomic_load_explicit(&rank->works, memory_order_seq_cst) > 0) {
+        pthread_mutex_lock(&rank->lock);
+        bool any = tsi_ops_advance(rank);
+        pthread_mutex_unlock(&rank->lock);
+        if (!any) pause_for(SLEEP_FIRST_NS);
+    }
+}
+
+/* Everything of the rank has settled; its communicators belong to the epoch that ends. */
 static ts_status nccl_recover(void *state, ts_rank *who)
 {
     tsi_nccl *nccl = state;
     tsi_nccl_rank *rank = rank_of(nccl, who);
     pthread_mutex_lock(&rank->lock);
+    TSI_ASSERT(!rank->ops);
     tsi_lanes_abort(rank);
     pthread_mutex_unlock(&rank->lock);
     return nccl->inner->recover(nccl->inner_state, who);
@@ -252,6 +277,7 @@ static const tsi_engine engine = {
     .farewell = nccl_farewell,
     .interrupt = nccl_interrupt,
     .faulty = inner_faulty,
+    .settle = nccl_settle,
 };
 
 /* ---- the module ------------------------------------------------------------------------------ */

@@ -17,14 +17,19 @@
  *   JOIN     first use of a lane: member 0's id is broadcast on the host engine, all join
  *   MOVE     pack, a group of sends and receives, fold in the group's order (INV-6), unpack
  *   LAUNCH   the library is still enqueueing (communicators do not block)
- *   RUN      all is in the lane's stream; the operation is complete when it has passed
+ *   RUN      all is in the lane's stream, and the work is done: its rank's queue goes on behind it
+ *            while the host does something else; who progresses the engine watches it
+ *
+ *   queue  ... ready |......................| done -> what comes after the wait
+ *   lane             | begun  pack, NCCL, fold | event
  *
  * A lane is a communicator with a stream of its own: one per (group, channel), and one per ordered
  * pair of ranks that sends, so that messages of two directions never wait for each other.
  *
  * INV: nothing is enqueued before all members' shadows agreed. Operations of a lane are enqueued in
  * the order of the calls. A communicator that failed, or whose peers did, is aborted before its
- * operations end. */
+ * operations end, and a rank whose work was done already is told before that, so that it never
+ * reads what an aborted one left. */
 #ifndef TSI_COMM_NCCL_INTERNAL_H
 #define TSI_COMM_NCCL_INTERNAL_H
 
@@ -87,8 +92,9 @@ typedef struct tsi_nccl_op {
     struct tsi_nccl_op *next; /* of the rank, in the order of the calls */
     tsi_nccl_rank *rank;
     tsi_nccl_lane *lane; /* NULL: staged */
-    tsi_work *work;
-    tsi_work shadow;
+    tsi_work *work;      /* NULL: it is done, and its bytes are on their way (RUN) */
+    tsi_work shadow;     /* what is left to know of it then */
+    const tsi_device *device;
     tsi_nccl_stage stage;
     bool native; /* by a collective of NCCL */
     int32_t round, rounds;
@@ -105,7 +111,8 @@ typedef struct tsi_nccl_op {
     ts_part *parts;           /* room for two a member */
     char *flat_in, *flat_out; /* all_reduce and natives: dense, the blocks or in the staging */
     size_t flat_bytes;        /* of the lane's staging */
-    tsi_device_event *event;
+    tsi_device_event *begun, *event; /* in the lane's stream: its turn has come; it has passed */
+    int64_t since_ns;                /* when its turn was first seen; 0: not yet */
 } tsi_nccl_op;
 
 struct tsi_nccl_rank {
@@ -191,7 +198,10 @@ tsi_block tsi_part_block(const ts_part *part, int32_t dtype);
 
 /* ---- op.c ---- */
 ts_status tsi_op_start(tsi_nccl_rank *rank, tsi_work *work);
-/* Moves everything of the rank forward that can be, under its lock. Did anything happen? */
+/* Must the host have the bytes itself? */
+bool tsi_op_is_staged(const tsi_nccl *nccl, const tsi_work *work);
+/* Moves everything of the rank forward that can be, under its lock; ends what is late in its
+ * stream. Did anything happen? */
 bool tsi_ops_advance(tsi_nccl_rank *rank);
 void tsi_op_late(tsi_nccl_rank *rank, tsi_work *work); /* its deadline has passed */
 

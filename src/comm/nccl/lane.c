@@ -112,8 +112,30 @@ tsi_nccl_lane *tsi_lane_for(tsi_nccl_rank *rank, const tsi_work *work)
 typedef struct tsi_nccl_space {
     struct tsi_nccl_space *next;
     void *memory;
+    void *handle; /* of its registration; NULL: there is none */
     size_t bytes;
 } tsi_nccl_space;
+
+/* The library may then read and write it from afar without copies of its own. Arrays of callers
+ * are not registered: they go back to a pool that knows nothing of communicators. */
+static void space_enlist(const tsi_nccl_lane *lane, tsi_nccl_space *space)
+{
+    const tsi_nccl_api *api = lane->rank->nccl->api;
+    if (!api->enlist) return;
+    (void)lane->device->stream_handle(lane->device, lane->stream);
+    if (api->enlist(lane->comm, space->memory, space->bytes, &space->handle) != TSI_NCCL_SUCCESS)
+        space->handle = NULL; /* it goes without */
+}
+
+/* Before the communicator ends well; one that is aborted takes its registrations along. */
+static void spaces_delist(const tsi_nccl_lane *lane)
+{
+    const tsi_nccl_api *api = lane->rank->nccl->api;
+    for (tsi_nccl_space *space = lane->spaces; space; space = space->next) {
+        if (space->handle) (void)api->delist(lane->comm, space->handle);
+        space->handle = NULL;
+    }
+}
 
 /* It doubles, and what it outgrew is kept: a device gives memory back when all its streams have
  * passed, and one of them may wait for a peer that waits for this rank. */
@@ -130,6 +152,7 @@ ts_status tsi_lane_space(tsi_nccl_lane *lane, size_t bytes)
         return tsi_fail_memory("staging of a communicator", want);
     }
     space->bytes = want;
+    space_enlist(lane, space);
     space->next = lane->spaces;
     lane->spaces = space;
     lane->space = space->memory;
@@ -276,7 +299,8 @@ ts_status tsi_lane_join(tsi_nccl_lane *lane, const tsi_work *work, char *text, s
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* What waits in the stream for peers that will never come is released. */
+/* What waits in the stream for peers that will never come is released. Nobody waits for the stream
+ * here: it may stand behind another lane that is aborted next. */
 void tsi_lane_abort(tsi_nccl_lane *lane)
 {
     tsi_nccl *nccl = lane->rank->nccl;
@@ -285,7 +309,6 @@ void tsi_lane_abort(tsi_nccl_lane *lane)
     (void)lane->device->stream_handle(lane->device, lane->stream);
     (void)nccl->api->abort(lane->comm);
     lane->comm = NULL;
-    (void)lane->device->stream_sync(lane->device, lane->stream);
 }
 
 static void lane_free(tsi_nccl_lane *lane)
@@ -302,12 +325,14 @@ static void lane_free(tsi_nccl_lane *lane)
     tsi_free(lane);
 }
 
+/* All are aborted before any stream is waited for. */
 void tsi_lanes_abort(tsi_nccl_rank *rank)
 {
+    for (tsi_nccl_lane *lane = rank->lanes; lane; lane = lane->next)
+        tsi_lane_abort(lane);
     while (rank->lanes) {
         tsi_nccl_lane *lane = rank->lanes;
         rank->lanes = lane->next;
-        tsi_lane_abort(lane);
         lane_free(lane);
     }
 }
@@ -333,6 +358,7 @@ static void lane_close(tsi_nccl_lane *lane, int64_t until_ns)
         (void)nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
     }
     if (result == TSI_NCCL_SUCCESS && lane->state == TSI_LANE_READY) {
+        spaces_delist(lane);
         (void)api->destroy(lane->comm);
         lane->comm = NULL;
     }
@@ -345,11 +371,13 @@ void tsi_lanes_close(tsi_nccl *nccl, bool aborted)
     int64_t limit = tsi_mul_most(nccl->timeout_ms, 1000000);
     int64_t until = tsi_clock_ns() + tsi_min_i64(limit, CLOSE_NS_MAX);
     if (!aborted && nccl->api) finalize_all(nccl);
+    for (int64_t i = 0; aborted && i < nccl->world->local_count; i++)
+        for (tsi_nccl_lane *lane = nccl->rank[i].lanes; lane; lane = lane->next)
+            tsi_lane_abort(lane);
     for (int64_t i = 0; i < nccl->world->local_count; i++)
         while (nccl->rank[i].lanes) {
             tsi_nccl_lane *lane = nccl->rank[i].lanes;
             nccl->rank[i].lanes = lane->next;
-            if (aborted) tsi_lane_abort(lane);
             lane_close(lane, until);
         }
 }

@@ -16,6 +16,15 @@ static struct {
     tsi_nccl_api api;
 } library = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* Both or none. */
+static void find_registration(void *handle, tsi_nccl_api *api)
+{
+    void *in = dlsym(handle, "ncclCommRegister"), *out = dlsym(handle, "ncclCommDeregister");
+    if (!in || !out) return;
+    memcpy(&api->enlist, &in, sizeof in);
+    memcpy(&api->delist, &out, sizeof out);
+}
+
 /* The first function that is not there, or NULL. A pointer to a function is read through memory,
  * because C has no cast for it. */
 static const char *find_functions(void *handle, tsi_nccl_api *api)
@@ -33,6 +42,7 @@ static const char *find_functions(void *handle, tsi_nccl_api *api)
     symbol = dlsym(handle, "ncclGetLastError");
     if (!symbol) return "ncclGetLastError";
     memcpy(&api->last, &symbol, sizeof symbol);
+    find_registration(handle, api);
     return NULL;
 }
 

@@ -6,7 +6,8 @@
  * the library reports an error, and by its deadline; the last two are told to the host engine, so
  * that every peer hears of them at once and not each by its own deadline.
  *
- * INV-4: an operation is done when its stream has passed its last kernel. */
+ * INV-4: a work is done when all of it is in the lane's stream, with an event that its rank's queue
+ * waits for; where nobody would watch it from there on, when the stream has passed it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static bool goes_staged(const tsi_nccl *nccl, const tsi_work *work)
+bool tsi_op_is_staged(const tsi_nccl *nccl, const tsi_work *work)
 {
     if (!nccl->api || !work->device->stream_handle) return true;
     if (!tsi_is_point(work)) return false;
@@ -33,6 +34,7 @@ static void shadow_make(tsi_nccl_op *op)
     shadow->next = NULL;
     shadow->asynchronous = 0; /* its event is the operation's */
     shadow->device = op->rank->nccl->host->cpu;
+    shadow->ready = shadow->done = NULL;
     shadow->engine_state = NULL;
     shadow->print.hash = tsi_mix(shadow->print.hash, way);
     memset(shadow->engine_word, 0, sizeof shadow->engine_word);
@@ -40,7 +42,8 @@ static void shadow_make(tsi_nccl_op *op)
 
 static void op_free(tsi_nccl_op *op)
 {
-    const tsi_device *device = op->work->device;
+    const tsi_device *device = op->device;
+    if (op->begun) device->event_destroy(device, op->begun);
     if (op->event) device->event_destroy(device, op->event);
     tsi_staged_free(op);
     tsi_free(op->lists);
@@ -59,14 +62,32 @@ static void unlink_op(tsi_nccl_op *op)
 }
 
 /* The work may be gone when its state is seen. */
+static void work_end(const tsi_nccl_op *op, tsi_work *work, ts_status status, int64_t culprit,
+                     const char *text)
+{
+    op->rank->nccl->host->work_conclude(work, status, culprit, text);
+    atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_release);
+}
+
 static void op_end(tsi_nccl_op *op, ts_status status, int64_t culprit, const char *text)
 {
     tsi_work *work = op->work;
-    const tsi_host *host = op->rank->nccl->host;
     unlink_op(op);
-    host->work_conclude(work, status, culprit, text);
+    if (work) work_end(op, work, status, culprit, text);
     op_free(op);
-    atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_release);
+}
+
+/* Ends it early. What is in the stream passes now, and must have passed before the blocks are used
+ * for anything else. */
+static void op_abort(tsi_nccl_op *op, ts_status status, int64_t culprit, const char *text)
+{
+    const tsi_device *device = op->device;
+    const tsi_nccl *nccl = op->rank->nccl;
+    if (!op->work) (void)nccl->host->rank_failed(op->shadow.rank, status, culprit, text);
+    if (op->lane) tsi_lane_abort(op->lane);
+    if (op->work && op->begun)
+        (void)device->event_record(device, op->lane->stream, &op->work->done);
+    op_end(op, status, culprit, text);
 }
 
 /* As the shadow ended. */
@@ -76,7 +97,7 @@ static void end_as_shadow(tsi_nccl_op *op)
     char text[TSI_ERROR_TEXT_MAX];
     (void)snprintf(text, sizeof text, "%s",
                    error ? error->text : op->rank->nccl->host->status_meaning(op->shadow.status));
-    op_end(op, op->shadow.status, error ? error->error.rank : op->work->rank->index, text);
+    op_abort(op, op->shadow.status, error ? error->error.rank : op->shadow.rank->index, text);
 }
 
 ts_status tsi_op_start(tsi_nccl_rank *rank, tsi_work *work)
@@ -86,7 +107,8 @@ ts_status tsi_op_start(tsi_nccl_rank *rank, tsi_work *work)
     if (!op) return tsi_fail_memory("an operation on a device", sizeof *op);
     op->rank = rank;
     op->work = work;
-    bool staged = goes_staged(nccl, work);
+    op->device = work->device;
+    bool staged = tsi_op_is_staged(nccl, work);
     op->lane = staged ? NULL : tsi_lane_for(rank, work);
     shadow_make(op);
     ts_status status = !staged && !op->lane ? TS_ERR_MEMORY
@@ -118,12 +140,11 @@ static void op_fail(tsi_nccl_op *op, ts_status status, const char *why)
 {
     char text[TSI_ERROR_TEXT_MAX], doing[280];
     const tsi_nccl *nccl = op->rank->nccl;
-    ts_rank *rank = op->work->rank;
-    nccl->host->fingerprint_text(&op->work->print, doing, sizeof doing);
+    ts_rank *rank = op->shadow.rank;
+    nccl->host->fingerprint_text(&op->shadow.print, doing, sizeof doing);
     (void)snprintf(text, sizeof text, "%s: %.600s", doing, why);
-    if (op->lane) tsi_lane_abort(op->lane);
     nccl->inner->leave(nccl->inner_state, rank, status, text);
-    op_end(op, status, rank->index, text);
+    op_abort(op, status, rank->index, text);
 }
 
 /* The engine below is at fault: it ends whatever is started with the sentence of the fault. */
@@ -138,7 +159,6 @@ static bool op_end_by_fault(tsi_nccl_op *op)
     atomic_store_explicit(&shadow->state, TSI_WORK_NEW, memory_order_relaxed);
     (void)nccl->inner->start(nccl->inner_state, shadow);
     if (shadow->status == TS_OK) shadow->status = TS_ERR_PEER;
-    if (op->lane) tsi_lane_abort(op->lane);
     end_as_shadow(op);
     return true;
 }
@@ -151,11 +171,20 @@ static bool is_first(const tsi_nccl_op *op)
     return before == op;
 }
 
+/* The library has it and does not end it. */
+static void fail_late(tsi_nccl_op *op, const char *what)
+{
+    char text[160];
+    if (op_end_by_fault(op)) return;
+    (void)snprintf(text, sizeof text, "all members came, but NCCL did not %s within %lld ms", what,
+                   (long long)op->shadow.timeout_ms);
+    op_fail(op, TS_ERR_PEER, text);
+}
+
 void tsi_op_late(tsi_nccl_rank *rank, tsi_work *work)
 {
     tsi_nccl *nccl = rank->nccl;
     tsi_nccl_op *op = work->engine_state;
-    char text[160];
     if (op->stage == TSI_NCCL_AGREE) { /* it knows who is missing */
         op->shadow.deadline_ns = work->deadline_ns;
         (void)nccl->inner->wait(nccl->inner_state, &op->shadow);
@@ -166,15 +195,12 @@ void tsi_op_late(tsi_nccl_rank *rank, tsi_work *work)
         (void)nccl->inner->wait(nccl->inner_state, &op->lane->meeting);
         return;
     }
-    if (op_end_by_fault(op)) return;
-    const char *what = "finish";
     if (op->stage == TSI_NCCL_JOIN && op->lane->state != TSI_LANE_READY)
-        what = "make its communicator";
+        fail_late(op, "make its communicator");
     else if (!is_first(op))
-        what = "finish an earlier operation of the channel";
-    (void)snprintf(text, sizeof text, "all members came, but NCCL did not %s within %lld ms", what,
-                   (long long)work->timeout_ms);
-    op_fail(op, TS_ERR_PEER, text);
+        fail_late(op, "finish an earlier operation of the channel");
+    else
+        fail_late(op, "finish");
 }
 
 /* ---- stage by stage -------------------------------------------------------------------------- */
@@ -200,6 +226,14 @@ static bool agree(tsi_nccl_op *op)
     return true;
 }
 
+/* What the lane's stream has from here on runs behind what the rank's queue had when it called. */
+static ts_status take_turn(tsi_nccl_op *op)
+{
+    const tsi_device *device = op->device;
+    TSI_TRY(device->event_wait(device, op->lane->stream, op->work->ready));
+    return device->event_record(device, op->lane->stream, &op->begun);
+}
+
 static bool join(tsi_nccl_op *op)
 {
     char text[TSI_ERROR_TEXT_MAX] = "";
@@ -212,7 +246,8 @@ static bool join(tsi_nccl_op *op)
         }
         if (op->lane->state != TSI_LANE_READY) return op_end_by_fault(op);
     }
-    ts_status status = tsi_lower_begin(op);
+    ts_status status = take_turn(op);
+    if (status == TS_OK) status = tsi_lower_begin(op);
     if (status != TS_OK)
         op_fail(op, status, op->rank->nccl->host->status_meaning(status));
     else
@@ -241,9 +276,25 @@ static bool move(tsi_nccl_op *op)
     return true;
 }
 
+/* The rank goes on; of the caller's memory nothing is known from here on. */
+static ts_status detach(tsi_nccl_op *op)
+{
+    tsi_work *work = op->work, *shadow = &op->shadow;
+    TSI_TRY(op->device->event_record(op->device, op->lane->stream, &work->done));
+    shadow->group = NULL;
+    shadow->in = shadow->out = (tsi_block){ 0 };
+    shadow->send_rows = shadow->recv_rows = NULL;
+    shadow->send = shadow->recv = NULL;
+    shadow->send_count = shadow->recv_count = 0;
+    shadow->lending = NULL;
+    op->work = NULL;
+    work_end(op, work, TS_OK, -1, "");
+    return TS_OK;
+}
+
 static bool launch(tsi_nccl_op *op)
 {
-    const tsi_device *device = op->work->device;
+    const tsi_device *device = op->device;
     tsi_nccl_result result = tsi_lane_look(op->lane);
     if (failed(op, result)) return true;
     if (result == TSI_NCCL_IN_PROGRESS) return op_end_by_fault(op);
@@ -253,6 +304,7 @@ static bool launch(tsi_nccl_op *op)
         return true;
     }
     if (status == TS_OK) status = device->event_record(device, op->lane->stream, &op->event);
+    if (status == TS_OK && op->work->in_order) status = detach(op);
     if (status != TS_OK)
         op_fail(op, status, op->rank->nccl->host->status_meaning(status));
     else
@@ -260,11 +312,24 @@ static bool launch(tsi_nccl_op *op)
     return true;
 }
 
+/* A stream may reach an operation long after it was called, so time counts from its turn. */
+static bool is_late(tsi_nccl_op *op)
+{
+    int64_t now = tsi_clock_ns();
+    if (op->since_ns == 0 && op->device->event_done(op->device, op->begun)) op->since_ns = now;
+    return op->since_ns > 0 && (now - op->since_ns) / 1000000 > op->shadow.timeout_ms;
+}
+
 static bool run(tsi_nccl_op *op)
 {
-    const tsi_device *device = op->work->device;
+    const tsi_device *device = op->device;
     if (failed(op, tsi_lane_look(op->lane))) return true;
-    if (!device->event_done(device, op->event)) return op_end_by_fault(op);
+    if (!device->event_done(device, op->event)) {
+        if (op_end_by_fault(op)) return true;
+        bool late = !op->work && is_late(op);
+        if (late) fail_late(op, "finish");
+        return late;
+    }
     const char *why = device->fault ? device->fault(device) : NULL; /* then all events are done */
     if (why)
         op_fail(op, TS_ERR_PEER, why);

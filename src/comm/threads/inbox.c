@@ -43,6 +43,7 @@ static void packet_free(tsi_work *work)
 {
     TSI_ASSERT(is_packet(work)); /* any other work is its rank's */
     const tsi_device *device = work->device;
+    if (work->done != NULL) device->event_destroy(device, work->done);
     size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
     if (device->host_readable || !device->host_alloc)
         tsi_free(work);
@@ -87,15 +88,45 @@ static tsi_work *take_send(tsi_inbox *box, int64_t sender)
 
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
+static tsi_inbox *box_of(const tsi_work *recv)
+{
+    tsi_hall *hall = atomic_load_explicit(&recv->team->engine_state, memory_order_acquire);
+    tsi_inbox *boxes = atomic_load_explicit(&hall->inbox, memory_order_acquire);
+    return &boxes[recv->member];
+}
+
+/* A packet whose copy is in a stream waits there for its end; those that have passed go. */
+static void packet_end(tsi_inbox *box, tsi_work *work)
+{
+    if (work->done == NULL) {
+        packet_free(work);
+        return;
+    }
+    pthread_mutex_lock(&box->moving);
+    work->next = box->spent;
+    box->spent = work;
+    for (tsi_work **link = &box->spent; *link != NULL;) {
+        tsi_work *one = *link;
+        if (!one->device->event_done(one->device, one->done)) {
+            link = &one->next;
+            continue;
+        }
+        *link = one->next;
+        packet_free(one);
+    }
+    pthread_mutex_unlock(&box->moving);
+}
+
 static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_status status,
                      const char *sentence)
 {
     int64_t receiver = recv->rank->index;
+    tsi_inbox *box = box_of(recv);
     ts_status other = status == TS_OK ? TS_OK : TS_ERR_PEER;
     if (status != TS_OK) tsi_threads_fault(engine, receiver, status, sentence);
     tsi_threads_finish(engine, recv, status, receiver, sentence);
     if (is_packet(send))
-        packet_free(send);
+        packet_end(box, send);
     else
         tsi_threads_finish(engine, send, other, receiver, sentence);
 }
@@ -103,7 +134,7 @@ static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_sta
 static void run_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
 {
     char text[300] = "";
-    ts_status status = tsi_move_stream(recv->device, &recv->out, &send->in);
+    ts_status status = tsi_inbox_move(box_of(recv), send, recv, &recv->out);
     if (status != TS_OK) {
         char what[200];
         tsi_fingerprint_text(&recv->print, what, sizeof what);
@@ -188,13 +219,14 @@ bool tsi_inbox_run_any(tsi_threads *engine)
 /* ---- posting --------------------------------------------------------------------------------- */
 
 /* NULL: large, or no memory: then the send waits for its receiver. */
-static packet *make_packet(const tsi_work *work)
+static packet *make_packet(tsi_inbox *box, tsi_work *work)
 {
     if (!is_small(work)) return NULL;
     size_t bytes = (size_t)work->print.count * ts_dtype_size((ts_dtype)work->print.dtype);
     packet *p = packet_alloc(work->device, bytes);
     if (p == NULL) return NULL;
     p->work = *work;
+    p->work.ready = NULL; /* the receiver's copy stands behind this one */
     p->work.engine_word[0] = 1;
     p->work.in.data = p->data;
     int64_t stride = 1;
@@ -202,8 +234,7 @@ static packet *make_packet(const tsi_work *work)
         p->work.in.stride[d] = stride;
         stride *= work->in.extent[d];
     }
-    if (bytes == 0 || work->device->copy(work->device, &p->work.in, &work->in, NULL) == TS_OK)
-        return p;
+    if (bytes == 0 || tsi_inbox_move(box, work, NULL, &p->work.in) == TS_OK) return p;
     packet_free(&p->work);
     return NULL;
 }
@@ -212,7 +243,7 @@ static void post_send(tsi_threads *engine, tsi_inbox *box, tsi_work *work)
 {
     pthread_mutex_lock(&box->lock);
     tsi_work *recv = take_receive(box, work->member);
-    packet *copy = recv == NULL ? make_packet(work) : NULL;
+    packet *copy = recv == NULL ? make_packet(box, work) : NULL;
     if (recv == NULL) append(&box->send, copy != NULL ? &copy->work : work);
     pthread_mutex_unlock(&box->lock);
     if (recv != NULL)
@@ -255,6 +286,12 @@ bool tsi_inbox_withdraw(tsi_hall *hall, tsi_work *work)
 void tsi_inboxes_reset(tsi_inbox *boxes, int64_t count)
 {
     for (int64_t i = 0; boxes != NULL && i < count; i++) {
+        tsi_inbox_rest(&boxes[i]);
+        while (boxes[i].spent != NULL) {
+            tsi_work *work = boxes[i].spent;
+            boxes[i].spent = work->next;
+            packet_free(work);
+        }
         while (boxes[i].send != NULL) {
             tsi_work *work = boxes[i].send;
             boxes[i].send = work->next;
@@ -268,8 +305,11 @@ void tsi_inboxes_destroy(tsi_inbox *boxes, int64_t count)
 {
     if (boxes == NULL) return;
     tsi_inboxes_reset(boxes, count);
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        tsi_inbox_mover_end(&boxes[i]);
+        pthread_mutex_destroy(&boxes[i].moving);
         pthread_mutex_destroy(&boxes[i].lock);
+    }
     tsi_free(boxes);
 }
 
@@ -279,8 +319,10 @@ tsi_inbox *tsi_inboxes_of(tsi_hall *hall)
     if (boxes != NULL) return boxes;
     tsi_inbox *made = tsi_calloc((size_t)hall->team->size, sizeof *made);
     if (made == NULL) return NULL;
-    for (int64_t i = 0; i < hall->team->size; i++)
+    for (int64_t i = 0; i < hall->team->size; i++) {
         pthread_mutex_init(&made[i].lock, NULL);
+        pthread_mutex_init(&made[i].moving, NULL);
+    }
     if (atomic_compare_exchange_strong_explicit(&hall->inbox, &boxes, made, memory_order_acq_rel,
                                                 memory_order_acquire))
         return made;

@@ -56,7 +56,7 @@ static ts_status status_for(const tsi_meeting *m, const tsi_work *work)
     return m->culprit == work->rank->index ? m->status : TS_ERR_PEER;
 }
 
-static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
+static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence, int64_t parts)
 {
     tsi_threads *engine = lane->hall->engine;
     int64_t size = lane->hall->team->size;
@@ -65,6 +65,7 @@ static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
     TSI_ASSERT(atomic_load_explicit(&lane->head, memory_order_relaxed) == sequence);
     bool failed = atomic_load_explicit(&m->failed, memory_order_acquire) != 0;
     if (failed) tsi_threads_fault(engine, m->culprit, m->status, m->text);
+    tsi_lane_moved(lane, m, parts, failed);
     atomic_store_explicit(&lane->head, sequence + 1, memory_order_seq_cst);
     for (int64_t i = 0; i < size; i++) {
         tsi_work *work = m->work[i];
@@ -101,7 +102,10 @@ static void run_part(tsi_lane *lane, tsi_meeting *m, int64_t part, int64_t parts
     char text[sizeof m->text];
     int64_t size = lane->hall->team->size;
     if (atomic_load_explicit(&m->failed, memory_order_relaxed) != 0) return;
-    ts_status status = tsi_move_part(m->work, size, part, parts, text, sizeof text);
+    tsi_mover by;
+    (void)snprintf(text, sizeof text, "no queue of the device could be used");
+    ts_status status = tsi_lane_mover(lane, m, part, &by);
+    if (status == TS_OK) status = tsi_move_part(by, m->work, size, part, parts, text, sizeof text);
     if (status == TS_OK) return;
     int64_t culprit = status == TS_ERR_PEER ? -1 : lane->hall->team->rank[part];
     fail_meeting(m, status, culprit, text);
@@ -137,7 +141,7 @@ static void run_claimed(tsi_lane *lane, tsi_meeting *m, uint64_t sequence, int64
     int64_t done = (int64_t)atomic_fetch_add_explicit(&m->done, 1, memory_order_acq_rel) + 1;
     TSI_ASSERT(done <= parts); /* a part that ran twice would end works that are read (INV-4) */
     if (done < parts) return;
-    complete(lane, m, sequence);
+    complete(lane, m, sequence, parts);
     drive(lane);
 }
 
@@ -306,7 +310,7 @@ static void drive(tsi_lane *lane)
             }
             run_part(lane, m, 0, 1);
         }
-        complete(lane, m, sequence);
+        complete(lane, m, sequence, 1);
     }
 }
 
@@ -428,6 +432,7 @@ uint64_t tsi_lane_missing(tsi_lane *lane, uint64_t sequence, int64_t *missing, i
 void tsi_lane_reset(tsi_lane *lane)
 {
     int64_t size = lane->hall->team->size;
+    tsi_lane_movers_end(lane);
     lane->pending = NULL;
     atomic_store_explicit(&lane->pending_count, 0, memory_order_relaxed);
     atomic_store_explicit(&lane->head, 1, memory_order_relaxed);
@@ -451,13 +456,15 @@ void tsi_lane_reset(tsi_lane *lane)
 static tsi_lane *lane_create(tsi_hall *hall)
 {
     size_t size = (size_t)hall->team->size;
-    size_t arrays = TSI_LANE_DEPTH * size * (sizeof(tsi_work *) + 2 * sizeof(uint32_t));
+    size_t arrays = TSI_LANE_DEPTH * size * (sizeof(tsi_work *) + 2 * sizeof(uint32_t)) +
+                    size * sizeof(tsi_mover);
     tsi_lane *lane = tsi_alloc_aligned(sizeof *lane + arrays, TSI_CACHE_LINE);
     if (lane == NULL) return NULL;
-    memset(lane, 0, sizeof *lane);
+    memset((void *)lane, 0, sizeof *lane + arrays);
     lane->hall = hall;
     pthread_mutex_init(&lane->lock, NULL);
-    tsi_work **work = (tsi_work **)(void *)(lane + 1);
+    lane->mover = (tsi_mover *)(void *)(lane + 1);
+    tsi_work **work = (tsi_work **)(void *)(lane->mover + size);
     _Atomic uint32_t *number = (_Atomic uint32_t *)(void *)(work + TSI_LANE_DEPTH * size);
     for (size_t k = 0; k < TSI_LANE_DEPTH; k++) {
         lane->meeting[k].work = work + k * size;
@@ -471,6 +478,7 @@ static tsi_lane *lane_create(tsi_hall *hall)
 void tsi_lane_destroy(tsi_lane *lane)
 {
     if (lane == NULL) return;
+    tsi_lane_movers_end(lane);
     pthread_mutex_destroy(&lane->lock);
     tsi_free(lane);
 }

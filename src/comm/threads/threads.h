@@ -68,12 +68,17 @@ typedef struct tsi_lane {
     tsi_work *pending;
     struct tsi_lane *ready_next; /* in tsi_threads.ready, guarded by ready_lock */
     bool ready_queued;
+    tsi_mover *mover;       /* by part; of devices, made on first use (streams.c) */
+    tsi_device_event *last; /* of mover[0]: the operation before has moved; NULL: it has */
     tsi_meeting meeting[TSI_LANE_DEPTH];
 } tsi_lane;
 
 typedef struct tsi_inbox {
     pthread_mutex_t lock;
-    tsi_work *send, *recv; /* in order of arrival, linked by next */
+    tsi_work *send, *recv;  /* in order of arrival, linked by next */
+    pthread_mutex_t moving; /* of what is below */
+    tsi_mover mover;        /* of devices, made on first use (streams.c) */
+    tsi_work *spent;        /* packets that its stream may still read, linked by next */
 } tsi_inbox;
 
 struct tsi_hall {
@@ -158,6 +163,17 @@ uint64_t tsi_lane_missing(tsi_lane *lane, uint64_t sequence, int64_t *missing, i
 bool tsi_lane_lacks(tsi_lane *lane, uint64_t sequence, int64_t member);
 void tsi_lane_reset(tsi_lane *lane);
 void tsi_lane_destroy(tsi_lane *lane);
+
+/* streams.c: operations on memory of devices */
+/* Who moves the part: on a device behind all members' queues, else at once. */
+ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out);
+/* All `parts` were moved or enqueued: sets `done` of the works. */
+void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed);
+void tsi_lane_movers_end(tsi_lane *lane);
+/* `from`'s block to `target`, which is `to`'s, or a packet's (to NULL). Sets `done` of both. */
+ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi_block *target);
+void tsi_inbox_rest(tsi_inbox *box); /* the host waits until nothing of it moves */
+void tsi_inbox_mover_end(tsi_inbox *box);
 
 /* inbox.c: point to point */
 tsi_inbox *tsi_inboxes_of(tsi_hall *hall); /* NULL: out of memory, not recorded */

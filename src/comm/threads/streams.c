@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* streams.c - operations on memory of devices: who would copy enqueues the copies instead.
+ *
+ *   queue of rank 0   ... ready |................| done of all -> what comes after the wait
+ *   queue of rank 1   ...... ready |.............| done of all -> ...
+ *   stream of part 0               | copies  ....|
+ *   stream of part 1               | copies ..   |
+ *
+ * Each part of a lane has a stream of its own, each inbox has one. A part runs behind `ready` of
+ * every member and behind the operation before it in the lane; all parts are joined, and every
+ * member's queue goes on behind all of them, because others read and write its blocks. No host
+ * waits for any of it, but where there is no memory for an event, or an operation failed.
+ *
+ * INV: a stream is posted to by one thread at a time: who claimed the part, or holds the inbox's
+ * lock of moves. An event is recorded before anybody is told to wait for it, so streams never wait
+ * for each other in a circle. */
+#include "base/alloc.h"
+#include "comm/threads/threads.h"
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+/* Of the member, or of the first that has one; NULL: all blocks are the host's. */
+static const tsi_device *device_of(const tsi_lane *lane, const tsi_meeting *m, int64_t member)
+{
+    int64_t size = lane->hall->team->size;
+    for (int64_t k = 0; k < size; k++) {
+        const tsi_device *device = m->work[(member + k) % size]->device;
+        if (!device->host_readable) return device;
+    }
+    return NULL;
+}
+
+static ts_status mover_open(tsi_mover *mover, const tsi_device *device)
+{
+    if (mover->stream != NULL) return TS_OK;
+    mover->device = device;
+    return device->stream_create(device, &mover->stream);
+}
+
+static ts_status wait_in(const tsi_mover *mover, tsi_device_event *event)
+{
+    return event != NULL ? mover->device->event_wait(mover->device, mover->stream, event) : TS_OK;
+}
+
+static ts_status record(const tsi_mover *mover, tsi_device_event **out)
+{
+    return mover->device->event_record(mover->device, mover->stream, out);
+}
+
+static void drop(const tsi_mover *mover, tsi_device_event **event)
+{
+    if (*event != NULL) mover->device->event_destroy(mover->device, *event);
+    *event = NULL;
+}
+
+ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out)
+{
+    const tsi_device *device = device_of(lane, m, part);
+    *out = (tsi_mover){ m->work[part]->device, NULL };
+    if (device == NULL) return TS_OK;
+    tsi_mover *mover = &lane->mover[part];
+    TSI_TRY(mover_open(mover, device));
+    for (int64_t i = 0; i < lane->hall->team->size; i++)
+        TSI_TRY(wait_in(mover, m->work[i]->ready));
+    TSI_TRY(wait_in(mover, lane->last));
+    *out = *mover;
+    return TS_OK;
+}
+
+/* The first stream has passed all parts, then everybody gets an event of it. */
+static ts_status join(tsi_lane *lane, const tsi_meeting *m, int64_t parts)
+{
+    const tsi_mover *first = &lane->mover[0];
+    for (int64_t p = 1; p < parts; p++) {
+        tsi_device_event *end = NULL;
+        TSI_TRY(record(&lane->mover[p], &end));
+        ts_status status = wait_in(first, end);
+        drop(first, &end);
+        TSI_TRY(status);
+    }
+    for (int64_t i = 0; i < lane->hall->team->size; i++)
+        if (!m->work[i]->device->host_readable) TSI_TRY(record(first, &m->work[i]->done));
+    drop(first, &lane->last);
+    return record(first, &lane->last);
+}
+
+/* The host waits until nothing of the lane moves. */
+static void come_to_rest(tsi_lane *lane)
+{
+    for (int64_t p = 0; p < lane->hall->team->size; p++) {
+        const tsi_mover *mover = &lane->mover[p];
+        if (mover->stream != NULL) (void)mover->device->stream_sync(mover->device, mover->stream);
+    }
+    if (lane->last != NULL) drop(&lane->mover[0], &lane->last);
+}
+
+static bool all_in_order(const tsi_lane *lane, const tsi_meeting *m)
+{
+    for (int64_t i = 0; i < lane->hall->team->size; i++)
+        if (!m->work[i]->in_order) return false;
+    return true;
+}
+
+void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed)
+{
+    if (device_of(lane, m, 0) == NULL) return;
+    if (!failed && all_in_order(lane, m) && join(lane, m, parts) == TS_OK) return;
+    come_to_rest(lane);
+    for (int64_t i = 0; i < lane->hall->team->size; i++)
+        if (m->work[i]->done != NULL) drop(&lane->mover[0], &m->work[i]->done);
+}
+
+void tsi_lane_movers_end(tsi_lane *lane)
+{
+    come_to_rest(lane);
+    for (int64_t p = 0; p < lane->hall->team->size; p++) {
+        tsi_mover *mover = &lane->mover[p];
+        if (mover->stream != NULL) mover->device->stream_destroy(mover->device, mover->stream);
+        mover->stream = NULL;
+    }
+}
+
+/* ---- inboxes --------------------------------------------------------------------------------- */
+
+static bool on_host(const tsi_work *work)
+{
+    return work->device->host_readable;
+}
+
+/* One copy behind what both sides had, and the events that both go on behind; `to` may be NULL. */
+static ts_status enqueue(const tsi_mover *mover, tsi_work *from, tsi_work *to,
+                         const tsi_block *target)
+{
+    TSI_TRY(wait_in(mover, from->ready));
+    if (to != NULL) TSI_TRY(wait_in(mover, to->ready));
+    TSI_TRY(tsi_move_stream(*mover, target, &from->in));
+    if (!on_host(from)) TSI_TRY(record(mover, &from->done));
+    return to != NULL && !on_host(to) ? record(mover, &to->done) : TS_OK;
+}
+
+ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi_block *target)
+{
+    if (on_host(from) && (to == NULL || on_host(to)))
+        return tsi_move_stream((tsi_mover){ from->device, NULL }, target, &from->in);
+    pthread_mutex_lock(&box->moving);
+    ts_status status = mover_open(&box->mover, on_host(from) ? to->device : from->device);
+    if (status == TS_OK) status = enqueue(&box->mover, from, to, target);
+    bool in_order = !on_host(from) && (to == NULL || (to->in_order && !on_host(to)));
+    if (box->mover.stream != NULL && (status != TS_OK || !in_order)) {
+        (void)box->mover.device->stream_sync(box->mover.device, box->mover.stream);
+        drop(&box->mover, &from->done);
+        if (to != NULL) drop(&box->mover, &to->done);
+    }
+    pthread_mutex_unlock(&box->moving);
+    return status;
+}
+
+void tsi_inbox_rest(tsi_inbox *box)
+{
+    const tsi_mover *mover = &box->mover;
+    if (mover->stream != NULL) (void)mover->device->stream_sync(mover->device, mover->stream);
+}
+
+void tsi_inbox_mover_end(tsi_inbox *box)
+{
+    if (box->mover.stream != NULL)
+        box->mover.device->stream_destroy(box->mover.device, box->mover.stream);
+    box->mover.stream = NULL;
+}
