@@ -387,7 +387,7 @@ static const int64_t whole_max = (int64_t)1 << 48;
 static bool is_bounded(const tsi_attribute *a)
 {
     return strcmp(a->name, "start") != 0 && strcmp(a->name, "end") != 0 &&
-           strcmp(a->name, "ignore_index") != 0;
+           strcmp(a->name, "ignore_index") != 0 && strcmp(a->name, "seed") != 0;
 }
 
 static ts_status refuse_size(const tsi_op_desc *op, const tsi_attribute *a, int64_t value)

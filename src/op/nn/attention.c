@@ -376,6 +376,17 @@ static ts_tensor *pack(ts_tensor *x)
     return ts_squeeze(ts_transpose(x, 1, 2), (const int64_t[]){ 0 }, 1);
 }
 
+/* A packed log-sum-exp [tokens, H], to and fro. */
+static ts_tensor *unpack_lse(ts_tensor *x)
+{
+    return ts_unsqueeze(ts_transpose(x, 0, 1), 0);
+}
+
+static ts_tensor *pack_lse(ts_tensor *x)
+{
+    return ts_transpose(ts_squeeze(x, (const int64_t[]){ 0 }, 1), 0, 1);
+}
+
 static ts_tensor *bias_of(const ts_attention_options *options)
 {
     bool has = options && options->struct_size > offsetof(ts_attention_options, bias);
@@ -397,9 +408,7 @@ ts_status(ts_attention_lse)(ts_tensor *q, ts_tensor *k, ts_tensor *v,
         bias ? tsi_attention_biased((ts_tensor *const[]){ in[0], in[1], in[2], bias }, &a, made)
              : tsi_op_run(&args, made);
     out[0] = packed && status == TS_OK ? pack(made[0]) : made[0];
-    out[1] = packed && status == TS_OK
-                 ? ts_transpose(ts_squeeze(made[1], (const int64_t[]){ 0 }, 1), 0, 1)
-                 : made[1];
+    out[1] = packed && status == TS_OK ? pack_lse(made[1]) : made[1];
     return status;
 }
 
@@ -425,8 +434,14 @@ ts_status(ts_attention_backward)(const ts_attention_saved *s, const ts_attention
     for (int32_t i = 0; i < 5; i++)
         if (!in[i]) return TSI_FAIL(TS_ERR_NULL, "attention_backward: input %d is NULL", (int)i);
     bool has = s->struct_size > offsetof(ts_attention_saved, d_lse);
-    ts_status status = backward_run(in, has ? s->d_lse : NULL, &a, made);
+    bool packed = ts_tensor_shape(s->q).ndim == 3;
+    ts_tensor *d_lse = has ? s->d_lse : NULL;
+    for (int32_t i = 0; i < 6 && packed; i++)
+        if (in[i]) in[i] = i == 4 ? unpack_lse(in[i]) : unpack(in[i]);
+    if (packed && d_lse) d_lse = unpack_lse(d_lse);
+    TSI_TRY(ts_rank_status(s->q->rank));
+    ts_status status = backward_run(in, d_lse, &a, made);
     for (int32_t i = 0; i < 3 && status == TS_OK; i++)
-        d_qkv[i] = made[i];
-    return status;
+        d_qkv[i] = packed ? pack(made[i]) : made[i];
+    return status == TS_OK ? ts_rank_status(s->q->rank) : status;
 }

@@ -26,14 +26,14 @@ typedef struct tsi_attention_drop {
     uint64_t seed;
     uint32_t below, reserved; /* draws below are dropped */
     int64_t heads, queries, keys;
-    float factor; /* of weights that are kept */
+    double factor; /* of weights that are kept */
 } tsi_attention_drop;
 static inline tsi_attention_drop tsi_attention_drop_of(const tsi_attention_attributes *a,
                                                        const ts_shape *q, const ts_shape *k)
 {
     tsi_attention_drop drop = { .seed = (uint64_t)a->seed };
     drop.below = (uint32_t)(a->dropout * 4294967296.0);
-    drop.factor = (float)(1.0 / (1.0 - a->dropout));
+    drop.factor = 1.0 / (1.0 - a->dropout);
     drop.heads = q->extent[1];
     drop.queries = q->extent[2];
     drop.keys = k->extent[2];

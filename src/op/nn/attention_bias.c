@@ -48,7 +48,7 @@ static ts_status kept_at(const int64_t *global, void *element, void *context)
 {
     const pairs *p = context;
     bool keeps = tsi_attention_keeps(&p->drop, global[0], global[1], global[2], global[3]);
-    *(double *)element = keeps ? (double)p->drop.factor : 0.0;
+    *(double *)element = keeps ? p->drop.factor : 0.0;
     return TS_OK;
 }
 

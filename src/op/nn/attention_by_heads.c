@@ -10,11 +10,21 @@
 #include "op/nn/attention_context.h"
 #include "tensor/scope.h"
 
-const ts_layout *tsi_context_repeated(const ts_layout *layout, int64_t repeats)
+const ts_layout *tsi_context_repeated(const ts_layout *layout, const ts_layout *q, int64_t repeats)
 {
+    const ts_sharding *have = layout->sharding;
+    ts_placement place[TS_NDIM_MAX];
     ts_shape shape = layout->shape;
     shape.extent[1] *= repeats;
-    return tsi_layout_intern(layout->sharding, &shape);
+    for (int32_t k = 0; k < have->ndim; k++) {
+        const ts_placement *other = &q->sharding->place[k];
+        bool heads = tsi_placement_cuts(other) && other->dim == 1;
+        place[k] = heads && have->place[k].kind == TS_PLACE_REPLICATE ? *other : have->place[k];
+    }
+    const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
+    const ts_layout *made = to ? tsi_layout_intern(to, &shape) : NULL;
+    ts_sharding_release(to);
+    return made;
 }
 
 const ts_layout *tsi_context_turned(const ts_layout *layout, uint32_t axes)
@@ -46,17 +56,34 @@ static ts_tensor *turned(ts_tensor *x, uint32_t axes)
     return moved;
 }
 
-static ts_tensor *repeated(ts_tensor *x, int64_t repeats)
+/* Groups repeated, and cut as the heads are where they were whole: that moves nothing. */
+static ts_tensor *repeated(ts_tensor *x, const ts_layout *q, int64_t repeats)
 {
-    return repeats > 1 ? (ts_repeat_interleave)(x, repeats, 1) : x;
+    const ts_layout *to = tsi_context_repeated(x->layout, q, repeats);
+    if (repeats > 1) x = (ts_repeat_interleave)(x, repeats, 1);
+    ts_tensor *moved = x && to ? (ts_redistribute_to)(x, to->sharding) : NULL;
+    ts_layout_release(to);
+    return moved;
+}
+
+/* The sharding without sums: where they are pending at home, what is cut stays so until the sum
+ * over copies makes terms of it. */
+static const ts_sharding *without_sums(const ts_tensor *x, const ts_sharding *home)
+{
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < home->ndim; k++)
+        place[k] = home->place[k].kind == TS_PLACE_PARTIAL ? x->layout->sharding->place[k]
+                                                           : home->place[k];
+    return tsi_sharding_intern(home->mesh, place);
 }
 
 /* Gradients of repeated groups are those of the group: summed by those who hold its keys. */
 static ts_tensor *folded(ts_tensor *x, const ts_sharding *home, int64_t repeats)
 {
+    const ts_sharding *to = x ? without_sums(x, home) : NULL;
+    x = to ? (ts_redistribute_to)(x, to) : NULL;
+    ts_sharding_release(to);
     if (!x || repeats == 1) return x;
-    x = (ts_redistribute_to)(x, home);
-    if (!x) return NULL;
     ts_shape s = ts_tensor_shape(x);
     int64_t copies = 2;
     ts_shape apart =
@@ -72,8 +99,10 @@ static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
     ts_tensor *in[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX] = { NULL };
     a.algorithm = then;
     a.forbid = 0; /* what it is made of was weighed with it */
-    for (int32_t i = 0; i < io->input_count; i++)
-        in[i] = turned(i == 1 || i == 2 ? repeated(io->in[i], repeats) : io->in[i], axes);
+    for (int32_t i = 0; i < io->input_count; i++) {
+        bool keys = i == 1 || i == 2;
+        in[i] = turned(keys ? repeated(io->in[i], io->in[0]->layout, repeats) : io->in[i], axes);
+    }
     tsi_op_args args = { io->op, in, io->input_count, 0, &a };
     (void)tsi_op_run(&args, out);
     for (int32_t o = 1; io->input_count > 3 && o < 3; o++)

@@ -44,9 +44,10 @@ int64_t tsi_context_bytes(const tsi_op_call *call, int64_t n);
 /* The mask of a call, retained. */
 ts_status tsi_context_mask(const tsi_op_call *call, ts_world *world, const ts_mask **out);
 
-/* Layouts on the way to heads, retained: with each group of keys repeated; with the cut of these
- * axes on the heads, as the last cut of them. NULL: recorded. */
-const ts_layout *tsi_context_repeated(const ts_layout *layout, int64_t repeats);
+/* Layouts on the way to heads, retained: with each group of keys repeated, and cut as the heads of
+ * q where they were whole; with the cut of these axes on the heads, as the last cut of them. NULL:
+ * recorded. */
+const ts_layout *tsi_context_repeated(const ts_layout *layout, const ts_layout *q, int64_t repeats);
 const ts_layout *tsi_context_turned(const ts_layout *layout, uint32_t axes);
 uint32_t tsi_context_inner(uint32_t axes); /* the one of several that two levels turn */
 

@@ -71,7 +71,7 @@ static double kept(const attention_view *view, const pair *p, int64_t j)
     if (view->drop.below == 0) return 1.0;
     return tsi_attention_keeps(&view->drop, global_index(q, 0, p->b), global_index(q, 1, p->h),
                                global_index(q, 2, p->i), global_index(&view->io->in[1], 2, j))
-               ? (double)view->drop.factor
+               ? view->drop.factor
                : 0.0;
 }
 

@@ -211,7 +211,7 @@ static ts_status turn_operand(const weighing *w, const ts_layout *before, ts_dty
                               uint32_t axes, int64_t repeats, turning *out)
 {
     tsi_mesh_desc *mesh = w->request->mesh;
-    const ts_layout *many = tsi_context_repeated(before, repeats), *after = NULL;
+    const ts_layout *many = tsi_context_repeated(before, w->request->in[0], repeats), *after = NULL;
     tsi_arena arena = { 0 };
     ts_status status = many ? TS_OK : TS_ERR_MEMORY;
     int64_t all = 0, size = (int64_t)ts_dtype_size(dtype);
@@ -297,7 +297,8 @@ static ts_status in_two_levels(const weighing *w, tsi_algorithm_candidate *out)
     int64_t repeats = tsi_context_repeats(request->call, request->in[0], inner);
     ts_status status = TS_OK;
     for (int32_t i = 0; i < 3 && status == TS_OK; i++) {
-        const ts_layout *many = tsi_context_repeated(request->in[i], i ? repeats : 1);
+        const ts_layout *many =
+            tsi_context_repeated(request->in[i], request->in[0], i ? repeats : 1);
         in[i] = many ? tsi_context_turned(many, inner) : NULL;
         ts_layout_release(many);
         if (!in[i]) status = TS_ERR_MEMORY;

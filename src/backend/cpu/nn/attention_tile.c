@@ -71,8 +71,9 @@ void tsi_attend_drop_row(const tsi_attend *a, const tsi_attend_row *row, float *
     const tsi_operand *q = &a->io->in[0], *k = &a->io->in[1];
     int64_t b = global_of(q, 0, row->b), h = global_of(q, 1, row->h);
     int64_t query = global_of(q, 2, row->query);
+    float factor = (float)a->drop.factor;
     for (int64_t j = row->first; j < row->last; j++) {
         int64_t key = global_of(k, 2, row->key + j);
-        x[j] *= tsi_attention_keeps(&a->drop, b, h, query, key) ? a->drop.factor : 0.0f;
+        x[j] *= tsi_attention_keeps(&a->drop, b, h, query, key) ? factor : 0.0f;
     }
 }
