@@ -191,17 +191,20 @@ static int64_t place_of(const ts_layout *cut, const ts_layout *whole, const int6
     return run ? offset : -1;
 }
 
-/* Is every member's shard a run? The members differ from this rank in the cutting axes. */
+/* Is every rank's shard a run? Members of the storage differ from this rank in the cutting axes.
+ * Where the whole is a cut of its own (experts), ranks that differ there have another storage, with
+ * other extents; what is shared is the same for all, since what is not travels among all. */
 static bool is_run(const tsi_unit *u, const ts_layout *cut, const ts_layout *whole)
 {
     int64_t coord[TS_NDIM_MAX] = { 0 };
     int32_t ndim = ts_mesh_ndim(u->mesh), k = 0;
+    uint32_t axes = u->axes_cut | whole->axes_cut;
     for (int32_t i = 0; i < ndim; i++)
-        coord[i] = u->axes_cut >> i & 1 ? 0 : u->mesh->coord[i];
+        coord[i] = axes >> i & 1 ? 0 : u->mesh->coord[i];
     do {
         if (place_of(cut, whole, coord) < 0) return false;
         for (k = 0; k < ndim; k++) { /* the next one, the first axis fastest */
-            if (!(u->axes_cut >> k & 1)) continue;
+            if (!(axes >> k & 1)) continue;
             if (++coord[k] < ts_mesh_axis_size(u->mesh, k)) break;
             coord[k] = 0;
         }
@@ -246,9 +249,11 @@ static ts_status decide(tsi_unit *u)
     if (!u->group) return ts_rank_status(u->rank);
     if (ts_group_size(u->group) < 2) return TS_OK;
     u->shared_bytes = 0;
-    for (int64_t i = 0; i < u->count; i++)
+    for (int64_t i = 0; i < u->count; i++) {
         TSI_TRY(place_param(u, &u->param[i], &u->shared_bytes));
-    if (u->shared_bytes > 0) u->shares = 1;
+        if (u->param[i].room_at >= 0) u->shares = 1; /* a rank without experts, too */
+    }
+    if (u->shared_bytes == 0) u->shared_bytes = 1;
     return TS_OK;
 }
 

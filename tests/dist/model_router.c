@@ -176,21 +176,23 @@ static double one_step(test *t, ts_model *m, ts_optimizer *o, int64_t salt)
     return value;
 }
 
-static void train_grouped(test *t, const char *mesh_text, int64_t ep, double loss[LONG])
+/* `load` not NULL: of the experts of both layers, by which they are placed on the way. */
+static void train_long(test *t, const char *mesh_text, int64_t ep, const ts_model_config *config,
+                       const double *load, double loss[LONG])
 {
     ts_mesh *mesh = ts_mesh_create(t->me, mesh_text);
-    ts_model_config config = config_of(GROUPED, 3);
     ts_model_options options = TS_INIT(ts_model_options);
-    config.expert_groups = 3;
-    config.groups_per_token = 2;
     options.dtype = TS_DTYPE_F64;
     options.ep = ep;
-    ts_model *m = ts_model_declare(mesh, &config, &options);
+    ts_model *m = ts_model_declare(mesh, config, &options);
     if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(m, NULL);
     TEST_OK(t, ts_model_materialize(m));
     ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
-    for (int step = 0; step < LONG; step++)
+    for (int step = 0; step < LONG; step++) {
+        ts_experts_moves moves = TS_INIT(ts_experts_moves);
+        if (load && step == LONG / 2) TEST_OK(t, ts_experts_place(m, o, load, &moves));
         loss[step] = one_step(t, m, o, step);
+    }
     ts_optimizer_destroy(o);
     ts_model_destroy(m);
 }
@@ -203,12 +205,35 @@ TS_TEST_RANKS(grouped_experts_train_alike, 4, 5)
         int64_t ep;
     } rows[] = { { "fsdp=*", 0 }, { "fsdp=2, tp=2", 2 }, { "fsdp=4", 2 } };
     double first[LONG], loss[LONG];
-    train_grouped(t, "tp=*", 1, first);
+    ts_model_config config = config_of(GROUPED, 3);
+    config.expert_groups = 3;
+    config.groups_per_token = 2;
+    train_long(t, "tp=*", 1, &config, NULL, first);
     for (size_t i = 0; i < (t->count == 4 ? 3 : 1); i++) {
-        train_grouped(t, rows[i].mesh, rows[i].ep ? rows[i].ep : t->count, loss);
+        train_long(t, rows[i].mesh, rows[i].ep ? rows[i].ep : t->count, &config, NULL, loss);
         for (int step = 0; step < LONG; step++)
             TEST_SAY(t, fabs(loss[step] - first[step]) < 1e-9, "%s, step %d: %.15g and %.15g",
                      rows[i].mesh, step, loss[step], first[step]);
+    }
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* Units cut what ranks of a group have, be it 2, 2 and 1 experts, or 3, 1 and 1, or some and none:
+ * whether shards are shared or travel is the same for all. */
+TS_TEST_RANKS(uneven_experts_of_units_train_alike, 6)
+{
+    static const double load[][12] = { { 9, 1, 1, 1, 1, 1, 1, 1, 1, 9 }, /* 5 and 5 */
+                                       { 5, 1, 1, 5 },
+                                       { 9, 9, 0, 0, 0, 0, 9, 0, 9 } }; /* two ranks have none */
+    static const int64_t experts[] = { 5, 2, 6 };
+    double first[LONG], loss[LONG];
+    for (int i = 0; i < 3; i++) {
+        ts_model_config config = config_of(experts[i], 2);
+        train_long(t, "tp=2, replicate=3", 1, &config, NULL, first);
+        train_long(t, "fsdp=6", 3, &config, load[i], loss);
+        for (int step = 0; step < LONG; step++)
+            TEST_SAY(t, fabs(loss[step] - first[step]) < 1e-9, "%d experts, step %d: %g and %g",
+                     (int)experts[i], step, loss[step], first[step]);
     }
     TEST_OK(t, ts_rank_status(t->me));
 }
