@@ -88,6 +88,24 @@ static const struct {
                        [TS_MODEL_QWEN3_MOE] = { 32768, 8, 128, 768, 1e-6, 1e4 },
                        [TS_MODEL_DEEPSEEK_V3] = { 4096, 8, 256, 2048, 1e-6, 1e4 } };
 
+/* The one word that is known here. */
+static void expect_word(tsi_members *m, const char *name, const char *word)
+{
+    char wanted[64];
+    const char *found = tsi_member_text(m, name, word);
+    snprintf(wanted, sizeof wanted, "\"%s\"", word);
+    if (strcmp(found, word) != 0)
+        tsi_member_refuse(m, name, ts_json_member(m->object, name), wanted);
+}
+
+/* DeepSeek's own code also chooses otherwise; published models do not ask it to. */
+static void check_choice(tsi_members *m)
+{
+    expect_word(m, "scoring_func", "sigmoid");
+    expect_word(m, "topk_method", "noaux_tc");
+    (void)tsi_member_int(m, "moe_layer_freq", 1, 1, 1);
+}
+
 /* Layers that keep a plain feed-forward. */
 static ts_status read_dense_layers(tsi_members *m, ts_model_config *c)
 {
@@ -116,7 +134,10 @@ static ts_status read_experts(tsi_members *m, ts_model_config *c)
                                           family_default[c->family].chosen);
     c->expert_width = c->intermediate;
     c->route_sum = 1;
-    if (c->family == TS_MODEL_MIXTRAL) return m->status;
+    if (c->family == TS_MODEL_MIXTRAL) {
+        (void)tsi_member_real(m, "router_jitter_noise", 0, 0, 0);
+        return m->status;
+    }
     c->expert_width = tsi_member_int(m, "moe_intermediate_size", 1, TSI_INTERMEDIATE_MAX,
                                      family_default[c->family].expert_width);
     c->route_sum = tsi_member_bool(m, "norm_topk_prob", deepseek);
@@ -124,6 +145,7 @@ static ts_status read_experts(tsi_members *m, ts_model_config *c)
         c->expert_step = tsi_member_int(m, "decoder_sparse_step", 1, TSI_LAYERS_MAX, 1);
         return read_dense_layers(m, c);
     }
+    check_choice(m);
     c->shared_experts = tsi_member_int(m, "n_shared_experts", 0, TSI_EXPERTS_MAX, 1);
     c->expert_groups = tsi_member_int(m, "n_group", 1, TSI_EXPERTS_MAX, 8);
     c->groups_per_token = tsi_member_int(m, "topk_group", 1, TSI_EXPERTS_MAX, 4);

@@ -9,6 +9,7 @@
     "\"num_attention_heads\":6"
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define QWEN3 "{\"model_type\":\"qwen3\"," SIZES
+#define DEEPSEEK "{\"model_type\":\"deepseek_v3\"," SIZES
 #define MIXTRAL "{\"model_type\":\"mixtral\"," SIZES
 #define GPT2 "{\"model_type\":\"gpt2\",\"vocab_size\":11,\"n_embd\":24,\"n_layer\":3,\"n_head\":6"
 
@@ -80,6 +81,10 @@ TS_TEST(refused_values)
         { LLAMA ",\"rope_scaling\":{\"type\":3}}", "\"type\" is 3, expected a text" },
         { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}",
           "\"factor\" is \"2\", expected a number" },
+        { DEEPSEEK ",\"scoring_func\":\"softmax\"}", "\"scoring_func\" is \"softmax\", expected" },
+        { DEEPSEEK ",\"topk_method\":\"greedy\"}", "is \"greedy\", expected \"noaux_tc\"" },
+        { DEEPSEEK ",\"moe_layer_freq\":2}", "\"moe_layer_freq\" is 2, expected a whole number" },
+        { MIXTRAL ",\"router_jitter_noise\":0.1}", "\"router_jitter_noise\" is 0.1, expected" },
         { LLAMA ",\"rope_theta\":-1}", "\"rope_theta\" is -1, expected a number" },
         { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"high_freq_factor\":1}}",
           "low_freq_factor < high_freq_factor, found 1 and 1" },
@@ -261,6 +266,9 @@ static const member members_of_latents[] = {
     { "qk_nope_head_dim", "4" },
     { "v_head_dim", "4" },
     { "rope_interleave", "true" },
+    { "scoring_func", "\"sigmoid\"" },
+    { "topk_method", "\"noaux_tc\"" },
+    { "moe_layer_freq", "1" },
 };
 
 TS_TEST(repair_30_every_key_with_every_wrong_type)
