@@ -147,7 +147,8 @@ static ts_status train_offloaded(ts_rank *me, void *argument)
     return ts_rank_status(me);
 }
 
-/* The same where kernels run behind the host, in a queue of a device whose memory it does not read. */
+/* The same where kernels run behind the host, in a queue of a device whose memory it does not read.
+ */
 TS_TEST(fsdp_15_offloaded_to_the_host_accumulated)
 {
     for (int64_t ranks = 1; ranks <= 3; ranks++) {
