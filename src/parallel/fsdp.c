@@ -181,7 +181,7 @@ static void unit_free(tsi_unit *u)
 {
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        tsi_leaf *leaf = tsi_leaf_of(p->param->value);
+        tsi_leaf *leaf = tsi_leaf_of(p->value);
         if (leaf && leaf->complete_context == p) leaf->complete = NULL;
         p->param->unit = NULL;
         p->param->unit_block = NULL;
@@ -265,7 +265,7 @@ static ts_status take_param(ts_module *m, tsi_param *param, const char *name, vo
     tsi_unit_param *grown = tsi_realloc(u->param, bytes);
     if (!grown) return tsi_fail_memory("the parameters of a unit", bytes);
     u->param = grown;
-    u->param[u->count++] = (tsi_unit_param){ .param = param, .unit = u };
+    u->param[u->count++] = (tsi_unit_param){ .param = param, .value = param->value, .unit = u };
     param->unit = u;
     param->unit_block = tsi_unit_block;
     return TS_OK;

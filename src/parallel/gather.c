@@ -16,22 +16,25 @@
 #include "parallel/unit.h"
 
 /* Values of the two tensors change places; handles, histories and owners stay. */
-static void swap_values(ts_tensor *a, ts_tensor *b)
+static void swap_values(const tsi_unit_param *p)
 {
+    ts_tensor *a = p->value, *b = p->other;
     ts_mesh *mesh = a->mesh;
     const ts_layout *layout = a->layout;
     tsi_array *array = a->array;
     tsi_move *move = a->move;
-    int32_t dtype = a->dtype;
     a->mesh = b->mesh;
     a->layout = b->layout;
     a->array = b->array;
     a->move = b->move;
-    a->dtype = b->dtype;
     b->mesh = mesh;
     b->layout = layout;
     b->array = array;
     b->move = move;
+    /* A room is of the dtype of its slice; it is another line of memory to look. */
+    if (!p->mirrors && p->room && (a->array == p->room || b->array == p->room)) return;
+    int32_t dtype = a->dtype;
+    a->dtype = b->dtype;
     b->dtype = dtype;
 }
 
@@ -45,7 +48,7 @@ static ts_scope open_scope(const tsi_unit *u, const char *label)
 static ts_status refuse_shape(const tsi_unit *u, const tsi_unit_param *p)
 {
     char name[TSI_PARAM_NAME_MAX], is[96], was[96];
-    ts_shape shape = ts_tensor_shape(p->param->value);
+    ts_shape shape = ts_tensor_shape(p->value);
     (void)tsi_name_text(&p->param->name, name, sizeof name);
     return TSI_FAIL(TS_ERR_SHAPE, "fsdp: unit %s: parameter %s is %s now and was declared as %s",
                     u->name, name, tsi_shape_text(&shape, is, sizeof is),
@@ -56,7 +59,7 @@ static ts_status refuse_shape(const tsi_unit *u, const tsi_unit_param *p)
 static ts_status check_shard(const tsi_unit *u, const tsi_unit_param *p)
 {
     char text[TSI_EMPTY_TEXT];
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     if (!ts_tensor_layout(value))
         return TSI_FAIL(TS_ERR_STATE, "fsdp: unit %s: %s", u->name,
                         tsi_tensor_empty_text(value, text, sizeof text));
@@ -77,8 +80,8 @@ static bool stays(const tsi_unit_param *p)
 static ts_status source_of(const tsi_unit *u, tsi_unit_param *p, ts_tensor **from)
 {
     TSI_TRY(check_shard(u, p));
-    TSI_TRY(tsi_tensor_ready(p->param->value));
-    *from = p->part ? p->part : p->param->value;
+    TSI_TRY(tsi_tensor_ready(p->value));
+    *from = p->part ? p->part : p->value;
     if (p->part || !p->mirrors || p->slice) return TS_OK;
     tsi_array *block = p->param->mirror ? p->param->mirror->array : NULL;
     TSI_TRY(tsi_param_renew(p->param, (ts_dtype)p->mirrors, block));
@@ -121,7 +124,7 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         if (!tsi_param_settled(p)) TSI_TRY(source_of(u, p, &from[count]));
-        p->version = p->param->value->array->storage->version;
+        p->version = p->value->array->storage->version;
         if (travels(p)) to[count++] = p->whole;
     }
     if (u->shared) TSI_TRY(settle(u));
@@ -129,7 +132,7 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
     count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (p->slice) p->version = p->param->value->array->storage->version;
+        if (p->slice) p->version = p->value->array->storage->version;
         if (!travels(p)) continue;
         p->other = tsi_tensor_retain(out[count++]);
         tsi_tensor_release(p->part);
@@ -156,8 +159,8 @@ static ts_status look_at_slices(tsi_unit *u)
         tsi_unit_param *p = &u->param[i];
         if (p->slice) p->other = p->shown;
         if (!p->slice) TSI_TRY(check_shard(u, p));
-        if (!p->slice) TSI_TRY(tsi_tensor_ready(p->param->value));
-        p->version = p->param->value->array->storage->version;
+        if (!p->slice) TSI_TRY(tsi_tensor_ready(p->value));
+        p->version = p->value->array->storage->version;
     }
     return TS_OK;
 }
@@ -200,7 +203,7 @@ static bool is_stale(const tsi_unit *u)
 {
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
-        const ts_tensor *value = p->param->value;
+        const ts_tensor *value = p->value;
         if (!value->layout || value->array->storage->version != p->version) return true;
     }
     return false;
@@ -214,9 +217,10 @@ ts_status tsi_unit_bind(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         if (!p->other) continue;
-        swap_values(p->param->value, p->other);
-        p->seen = p->param->value->array;
-        p->version = p->seen->storage->version;
+        swap_values(p);
+        p->seen = p->value->array;
+        /* A room is not written: who changes what is shown there gets another block. */
+        if (p->seen != p->room) p->version = p->seen->storage->version;
     }
     u->state = TSI_UNIT_WHOLE;
     return TS_OK;
@@ -227,7 +231,7 @@ ts_status tsi_unit_bind(tsi_unit *u)
 /* The handle shows the changed whole. Its shard, retained; NULL: recorded. */
 static ts_tensor *changed_shard(const tsi_unit *u, const tsi_unit_param *p)
 {
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     ts_shape shape = ts_tensor_shape(value);
     bool same = shape.ndim == p->param->shape.ndim;
     for (int32_t d = 0; same && d < shape.ndim; d++)
@@ -254,7 +258,7 @@ static ts_status write_back(tsi_unit *u)
         u->list[i] = NULL;
         if (shard && status == TS_OK) status = tsi_unit_alone(u);
         if (shard && status == TS_OK) {
-            status = tsi_array_copy(u->param[i].param->value->array, shard->array);
+            status = tsi_array_copy(u->param[i].value->array, shard->array);
             if (u->all) u->all->stats.written_back++;
         }
         tsi_tensor_release(shard);
@@ -267,8 +271,7 @@ static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
 {
     ts_tensor *part = NULL;
     ts_scope scope = open_scope(u, "keep");
-    ts_status status =
-        tsi_redistribute_tagged(&p->param->value, &p->kept, 1, TSI_TAG_GATHERED, &part);
+    ts_status status = tsi_redistribute_tagged(&p->value, &p->kept, 1, TSI_TAG_GATHERED, &part);
     p->part = tsi_tensor_retain(part);
     if (status == TS_OK) status = tsi_tensor_ready(part);
     ts_scope_close(scope);
@@ -291,13 +294,14 @@ static void let_other_go(tsi_unit_param *p)
 
 static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tensor **shard)
 {
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     TSI_TRY(tsi_tensor_ready(value));
-    bool same = value->array == p->seen && p->seen->storage->version == p->version;
+    bool same =
+        value->array == p->seen && (p->seen == p->room || p->seen->storage->version == p->version);
     if (!same) *shard = changed_shard(u, p);
     if (!same && !*shard) return ts_rank_status(u->rank);
     if (keeps_part && p->kept && !p->slice) TSI_TRY(keep_part(u, p));
-    swap_values(value, p->other);
+    swap_values(p);
     return TS_OK;
 }
 
@@ -334,7 +338,7 @@ void tsi_unit_forget(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         /* A unit that failed half way has some parameters that are whole and some that are not. */
-        if (p->other && p->seen) swap_values(p->param->value, p->other);
+        if (p->other && p->seen) swap_values(p);
         if (p->other) let_other_go(p);
         tsi_tensor_release(p->part);
         p->part = NULL;

@@ -39,7 +39,7 @@ ts_status tsi_unit_watch(tsi_unit *u)
 {
     u->trained = 0;
     for (int64_t i = 0; i < u->count; i++) {
-        tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
+        tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         if (!leaf) continue;
         u->trained++;
         leaf->complete = leaf_complete;
@@ -93,7 +93,7 @@ static ts_status list_fill(tsi_unit *u, round_list *list)
 {
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        tsi_leaf *leaf = tsi_leaf_of(p->param->value);
+        tsi_leaf *leaf = tsi_leaf_of(p->value);
         if (!p->ready) continue;
         p->ready = 0;
         if (!leaf || leaf->settled || !leaf->grad || !ts_tensor_layout(leaf->grad)) continue;
@@ -154,7 +154,7 @@ static int32_t list_usual(tsi_unit *u)
     int32_t count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
-        tsi_leaf *leaf = p->ready ? tsi_leaf_of(p->param->value) : NULL;
+        tsi_leaf *leaf = p->ready ? tsi_leaf_of(p->value) : NULL;
         if (!p->ready) continue;
         if (!leaf || leaf->settled || leaf->reduced || !leaf->grad || !leaf->grad->layout ||
             leaf->grad->dtype != leaf->dtype)
@@ -198,7 +198,7 @@ ts_status tsi_units_settle(tsi_units *all)
     int64_t begin = tsi_watch_wait(all);
     all->reducing = NULL;
     for (int64_t i = 0; u && i < u->count; i++) {
-        const tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
+        const tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         if (leaf && leaf->grad) TSI_TRY(tsi_tensor_ready(leaf->grad));
     }
     tsi_watch_waited(all, begin);

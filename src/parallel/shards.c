@@ -124,7 +124,7 @@ static ts_status place_from(tsi_unit *u, tsi_unit_param *p, const ts_sharding *p
 /* A parameter that has storage moves; one that is declared will be made there. */
 static ts_status move_value(const tsi_unit *u, tsi_unit_param *p)
 {
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     if (!ts_tensor_layout(value) || ts_tensor_layout(value)->sharding == p->cut) return TS_OK;
     ts_scope scope = ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
     ts_status status = ts_tensor_relayout(value, p->cut);

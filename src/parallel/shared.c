@@ -364,7 +364,7 @@ static ts_status ask_slice(void *context, void *tensor)
 static ts_status ask_room(void *context, void *tensor)
 {
     const tsi_unit_param *p = context;
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     char name[TSI_PARAM_NAME_MAX];
     if (tensor != value || value->array != p->room) {
         (void)tsi_name_text(&p->param->name, name, sizeof name);
@@ -419,6 +419,7 @@ static ts_status make_pieces(const tsi_unit *u, tsi_unit_param *p, tsi_pool *poo
     ts_layout_release(whole);
     ts_layout_release(cut);
     if (!p->slice) return ts_rank_status(u->rank);
+    p->slice_storage = p->slice->storage;
     p->room->storage->read_only = true;
     p->room->storage->ask = ask_room;
     p->slice->storage->ask = ask_slice;
@@ -546,14 +547,14 @@ ts_status tsi_unit_block(tsi_param *param, tsi_array **out)
 
 bool tsi_param_settled(const tsi_unit_param *p)
 {
-    if (!p->slice || p->slice->storage->version != p->fenced) return false;
-    return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->param->value->array == p->slice;
+    if (!p->slice || p->slice_storage->version != p->fenced) return false;
+    return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->value->array == p->slice;
 }
 
 /* A value from elsewhere moves into its slice, and is shown from there. */
 static ts_status adopt(tsi_unit_param *p)
 {
-    ts_tensor *value = p->param->value;
+    ts_tensor *value = p->value;
     if (p->mirrors) return tsi_param_renew(p->param, (ts_dtype)p->mirrors, p->slice);
     if (value->array == p->slice) return TS_OK;
     if (tsi_keeps(p->unit->rank))
@@ -574,8 +575,7 @@ static ts_status adopt(tsi_unit_param *p)
  * the same, take another storage. */
 static bool is_held(const tsi_unit_param *p)
 {
-    return p->slice && !p->mirrors && p->param->value->array != p->slice &&
-           p->slice->references > 1;
+    return p->slice && !p->mirrors && p->value->array != p->slice && p->slice->references > 1;
 }
 
 ts_status tsi_unit_adopt(tsi_unit *u)

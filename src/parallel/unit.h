@@ -31,6 +31,7 @@ typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } ts
 
 typedef struct tsi_unit_param {
     tsi_param *param;
+    ts_tensor *value; /* its handle, which never changes: param->value */
     struct tsi_unit *unit;
     const ts_sharding *cut;   /* retained: the shard's */
     const ts_sharding *whole; /* retained: not cut by the unit's axes; == cut: nothing to gather */
@@ -45,6 +46,7 @@ typedef struct tsi_unit_param {
     uint32_t fenced;           /* version of the slice that peers know */
     int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
     tsi_array *slice, *room;
+    const tsi_storage *slice_storage;
     ts_tensor *shown; /* retained, or NULL: of the room; while the unit is whole, of the slice */
 } tsi_unit_param;
 

@@ -89,7 +89,7 @@ ts_status tsi_unit_agree(tsi_unit *u)
         mask[i] = u->param[i].ready != 0;
     ts_status status = agree_mask(u, mask);
     for (int64_t i = 0; status == TS_OK && i < u->count; i++) {
-        tsi_leaf *leaf = tsi_leaf_of(u->param[i].param->value);
+        tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         if (mask[i] && leaf) status = make_ready(u, &u->param[i], leaf);
     }
     tsi_free(mask);
