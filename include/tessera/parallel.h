@@ -103,6 +103,8 @@ TS_API void ts_fsdp_options_init(ts_fsdp_options *options);
 
 /* Makes a unit of the module: inner modules before outer ones, before or after the tree is
  * materialised. A module that is a unit already, or has no parameters of its own left, is refused.
+ * So is, when it is called under a tape, one with trained parameters whose call records nothing:
+ * backward would not reach it (`unused`: it may be so).
  * recorded [coll] after materialising */
 TS_API ts_status ts_fsdp(ts_module *m, const ts_fsdp_options *options);
 /* One unit of several modules: gathered when the first of them is called, let go after the last. */
