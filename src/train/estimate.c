@@ -354,7 +354,7 @@ static bool fits_here(int64_t ranks)
     return !tsi_launcher_find().variable && ranks <= tsi_core_count();
 }
 
-ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
+ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
                                   ts_train_cost *out)
 {
     ts_roles roles;
@@ -363,10 +363,10 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, 
     described d = { .config = config,
                     .shape = tsi_train_shape(config),
                     .mesh = tsi_strdup(config->parallel.mesh),
-                    .vocab = vocab,
-                    .rank = rank,
+                    .vocab = of->vocab,
+                    .rank = of->rank,
                     .ranks = roles.ranks,
-                    .together = fits_here(roles.ranks),
+                    .together = of->together,
                     .cost = *out };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     ts_status status = run_described(&d);
@@ -431,15 +431,17 @@ static ts_status pipeline_stride(const char *mesh, int64_t *out)
 }
 
 /* The rank with most of all places along pp; work and parameters are of all of them. */
-static ts_status forecast_stages(const ts_train_config *config, int64_t vocab, int64_t places,
-                                 ts_train_cost *out)
+static ts_status forecast_stages(const ts_train_config *config, const tsi_described *first,
+                                 int64_t places, ts_train_cost *out)
 {
     ts_train_cost most = { 0 }, one, params = { 0 };
     int64_t stride, peak[TS_TRAIN_PLACES_MAX] = { 0 };
     double flops = 0, products = 0, attention = 0, bytes = 0;
     TSI_TRY(pipeline_stride(config->parallel.mesh, &stride));
     for (int64_t at = 0; at < places; at++) {
-        TSI_TRY(tsi_train_estimate_rank(config, vocab, at * stride, &one));
+        tsi_described of = *first;
+        of.rank = at * stride;
+        TSI_TRY(tsi_train_estimate_rank(config, &of, &one));
         if (at == 0 || one.memory.peak > most.memory.peak) most = one;
         if (at == 0) params = one;
         tsi_describe_merge(&params, &one);
@@ -481,14 +483,14 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     ts_roles roles;
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
-    int64_t vocab = 0;
-    TSI_TRY(tsi_train_vocabulary(config, &vocab));
+    tsi_described of = { .together = fits_here(roles.ranks) };
+    TSI_TRY(tsi_train_vocabulary(config, &of.vocab));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {
-        TSI_TRY(forecast_stages(config, vocab, places, out));
+        TSI_TRY(forecast_stages(config, &of, places, out));
         return forecast_schedule(config, places, out);
     }
-    return tsi_train_estimate_rank(config, vocab, 0, out); /* it has the largest pieces */
+    return tsi_train_estimate_rank(config, &of, out); /* the first has the largest pieces */
 }
 
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)

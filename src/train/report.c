@@ -24,7 +24,7 @@ static const char head[] =
     "h1{font-size:1.5rem;margin:0 0 1rem}h2{font-size:1.05rem;margin:2rem 0 .5rem}"
     ".tiles,.curves{display:grid;gap:.8rem}"
     ".tiles{grid-template-columns:repeat(auto-fit,minmax(13rem,1fr))}"
-    ".curves{grid-template-columns:repeat(auto-fit,minmax(24rem,1fr))}"
+    ".curves{grid-template-columns:repeat(auto-fit,minmax(min(24rem,100%),1fr))}"
     ".tiles div,.curves figure{background:var(--card);border-radius:8px;padding:.7rem "
     ".9rem;margin:0}"
     ".tiles b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}"
@@ -41,7 +41,10 @@ static const char head[] =
     "height:.7rem;border-radius:2px;margin:0 .4rem 0 1rem}.legend i:first-child{margin-left:0}"
     ".mesh td,.mesh th{border:1px solid var(--line);text-align:center;padding:.5rem 1rem}"
     ".mesh th{border:0}"
-    "pre{white-space:pre-wrap;background:var(--card);border-radius:8px;padding:.8rem 1rem}"
+    "@media(max-width:48rem){table{display:block;overflow-x:auto}td,th{padding:.2rem .5rem;"
+    "white-space:nowrap}.bar{width:7rem;min-width:5rem}}"
+    "pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border-radius:8px;"
+    "padding:.8rem 1rem}"
     "</style></head><body>\n";
 
 size_t tsi_utf8_character(const char *text, size_t left)

@@ -203,8 +203,14 @@ static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64
 /* What of a configuration decides what a step costs. */
 ts_train_shape tsi_train_shape(const ts_train_config *config);
 
-/* As ts_train_forecast, of one rank; a vocabulary of 0 is the configuration's. */
-ts_status tsi_train_estimate_rank(const ts_train_config *config, int64_t vocab, int64_t rank,
+/* Which rank is described, and of what world. */
+typedef struct tsi_described {
+    int64_t vocab; /* 0: the configuration's */
+    int64_t rank;
+    bool together; /* ranks are threads of one process */
+} tsi_described;
+/* As ts_train_forecast, of one rank. */
+ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
                                   ts_train_cost *out);
 ts_status tsi_train_vocabulary(const ts_train_config *config, int64_t *vocab);
 /* A step of one rank, in a world without data, as it is written down; times of kernels from what a

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "parallel/unit.h"
 #include "train/run.h"
 
 typedef struct rows { /* of a part of a step */
@@ -90,8 +91,10 @@ ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out)
         used += snprintf(text + used, size - (size_t)used, " %lld",
                          (long long)tsi_stages_blocks(run->stages)[g]);
     if (used <= 0 || (size_t)used >= size) memcpy(text, run->config->parallel.stages, size);
-    ts_status status =
-        tsi_train_estimate_rank(fixed, run->model->config.vocab, ts_rank_index(run->me), out);
+    tsi_described of = { .vocab = run->model->config.vocab,
+                         .rank = ts_rank_index(run->me),
+                         .together = tsi_world_shares(run->me->world) };
+    ts_status status = tsi_train_estimate_rank(fixed, &of, out);
     tsi_free(fixed);
     return status;
 }

@@ -42,6 +42,25 @@ with_script() { # file copy script
     sed "s|</body>|<script>$3</script></body>|" "$work/$1" > "$work/$2"
 }
 
+# ---- the report of a run, on a wide page and on a narrow one --------------------------------------------
+for i in 1 2 3 4 5 6 7 8 9; do echo "The fox number $i ran home."; done > "$work/text.txt"
+printf '[model]\nhidden = 16\nlayers = 2\nheads = 2\n[data]\npath = %s\ncontext = 8\n' "$work/text.txt" > "$work/a.ini"
+"$tessera" train "$work/a.ini" --set train.output="$work/run" --set train.steps=4 --set train.batch=4 \
+    --set "parallel.mesh=pp=2, fsdp=2" --set log.sample=3 > "$work/said" 2>&1 || fail "a run" "$(cat "$work/said")"
+cp "$work/run/report.html" "$work/report.html"
+wide='const d = document.documentElement; d.dataset.fits = d.scrollWidth <= d.clientWidth;'
+with_script report.html fits.html "$wide"
+for width in 1400 700 360; do
+    printf '<iframe src="fits.html" width="%s" height="900" onload="document.body.dataset.fits = %s"></iframe>' \
+        "$width" "contentDocument.documentElement.dataset.fits" > "$work/frame.html"
+    if chrome --allow-file-access-from-files --window-size=1600,1000 --dump-dom "file://$work/frame.html" 2> /dev/null |
+        grep -q 'data-fits="true"'; then
+        pass "the report fits a page of $width"
+    else
+        fail "the report fits a page of $width" "it is wider"
+    fi
+done
+
 # ---- layouts ---------------------------------------------------------------------------------------------
 "$tessera" layout --mesh "a=2, b=3" --shape 7x5 --place "S(0), SS(1,2)" --html "$work/layout.html"
 shows "a layout is drawn" layout.html 'data-drawn="10"'
