@@ -14,9 +14,9 @@
  * cannot address each other are refused on all of them. It is host memory, whatever devices ranks
  * own.
  *
- * A wait ends with TS_ERR_PEER and a sentence when another rank failed, or after the timeout
- * (one that has finished is noticed by it): the options', else the group's, else the world's, else
- * a minute. */
+ * A wait ends with TS_ERR_PEER and a sentence when another rank failed, when the one it is for has
+ * finished, or after the timeout: the options', else the group's, else the world's, else a minute.
+ * All of the memory is there once it is made: none that is missing is found by a signal later. */
 #ifndef TESSERA_SYMMETRIC_H
 #define TESSERA_SYMMETRIC_H
 

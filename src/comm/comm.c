@@ -228,6 +228,13 @@ bool tsi_comm_faulty(ts_world *world)
     return engine != NULL && engine->faulty != NULL && engine->faulty(tsi_comm_engine_state(world));
 }
 
+bool tsi_comm_absent(const ts_world *world, int64_t rank)
+{
+    const tsi_engine *engine = tsi_comm_engine(world);
+    return engine != NULL && engine->absent != NULL &&
+           engine->absent(tsi_comm_engine_state(world), rank);
+}
+
 ts_status tsi_comm_recover(ts_rank *rank)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);

@@ -38,6 +38,8 @@ void tsi_comm_fail(ts_rank *rank);
 
 /* Must who waits for another rank outside of a collective give up? A collective then says why. */
 bool tsi_comm_faulty(ts_world *world);
+/* Has that rank ended, so that it will do nothing more? What it did before is seen after this. */
+bool tsi_comm_absent(const ts_world *world, int64_t rank);
 
 /* Waits for everything this rank has in flight; the handles stay and must still be waited for.
  * Returns the first error among them, which is recorded. */

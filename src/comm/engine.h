@@ -208,6 +208,8 @@ typedef struct tsi_engine {
     /* (optional) Works that were DONE in queues: returns when all of the rank have moved or were
      * ended, at the latest by their deadlines. Default: queues end by themselves. */
     void (*settle)(void *state, ts_rank *rank);
+    /* (optional) Will that rank of the world call no more, however it ended? Default: no. */
+    bool (*absent)(void *state, int64_t rank);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

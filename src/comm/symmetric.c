@@ -9,7 +9,8 @@
  * however a process ends. A number in the head tells the file from another node's of that name.
  *
  * INV: a word goes from 0 to 1 by its sender and back by its owner, so signals are counted and
- * never lost. Whether the memory can be had is agreed by all members before any gets it. */
+ * never lost. Whether the memory can be had is agreed by all members before any gets it, and all of
+ * it is there then: a page that is missing later would be a signal, not a sentence. */
 #include "tessera/symmetric.h"
 
 #include <errno.h>
@@ -24,6 +25,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/intmath.h"
+#include "base/room.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/slots.h"
@@ -33,6 +35,7 @@
 #endif
 
 enum { PAGE = 4096, CHANNELS = 4, NAME_BYTES = 48, TIMEOUT_MS = 60000, SPIN_NS = 20000 };
+enum { SLICE = 64 << 20 }; /* of a reservation: what a signal may undo */
 
 typedef struct head {
     uint64_t cookie;
@@ -93,23 +96,46 @@ static bool map(home *h, int fd)
     return true;
 }
 
-/* Memory of this process alone, or a file that others can open. */
-static home *home_make(size_t bytes, bool alone)
-{
-    home *h = home_new(bytes);
-    bool made = false;
-    if (h && alone) {
-        h->base = tsi_alloc_aligned(bytes, PAGE);
-        made = h->base != NULL;
-        if (made) memset(h->base, 0, bytes);
-    }
 #if defined(__linux__)
-    if (h && !alone) {
-        h->fd = (int)syscall(SYS_memfd_create, "tessera", 1u /* close on exec */);
-        made = h->fd >= 0 && ftruncate(h->fd, (off_t)bytes) == 0 && map(h, h->fd);
+/* An anonymous file with all its pages; 0 or an errno. */
+static int make_file(home *h)
+{
+    h->fd = (int)syscall(SYS_memfd_create, "tessera", 1u /* close on exec */);
+    if (h->fd < 0) return errno;
+    for (size_t at = 0; at < h->bytes;) {
+        size_t slice = h->bytes - at < SLICE ? h->bytes - at : SLICE;
+        int error = posix_fallocate(h->fd, (off_t)at, (off_t)slice);
+        if (error == 0) at += slice;
+        if (error != 0 && error != EINTR) return error;
     }
+    return map(h, h->fd) ? 0 : errno;
+}
+#else
+static int make_file(home *h)
+{
+    (void)h;
+    return ENOSYS;
+}
 #endif
-    if (made) {
+
+static int make_block(home *h)
+{
+    h->base = tsi_alloc_aligned(h->bytes, PAGE);
+    if (!h->base) return ENOMEM;
+    memset(h->base, 0, h->bytes);
+    return 0;
+}
+
+/* Memory of this process alone, or a file that others can open; NULL: *error says why. */
+static home *home_make(size_t bytes, bool alone, int64_t *error)
+{
+    int64_t room = tsi_host_bytes_free(); /* the system would end a process rather than refuse */
+    home *h = home_new(bytes);
+    if (!h || (room >= 0 && bytes > (size_t)room))
+        *error = ENOMEM;
+    else
+        *error = alone ? make_block(h) : make_file(h);
+    if (*error == 0) {
         uint64_t seed = (uint64_t)tsi_clock_ns() ^ (uint64_t)(uintptr_t)h;
         ((head *)(void *)h->base)->cookie = tsi_hash_mix(seed, (uint64_t)getpid()) | 1;
         return h;
@@ -168,8 +194,8 @@ static ts_status check_found(const ts_symmetric *s, const int64_t *all)
 {
     int64_t first = ts_group_rank(s->group, 0);
     if (!all[0])
-        return TSI_FAIL(TS_ERR_MEMORY, "%s: rank %" PRId64 " cannot get %zu bytes", s->name, first,
-                        s->step * (size_t)s->size + PAGE);
+        return TSI_FAIL(TS_ERR_MEMORY, "%s: rank %" PRId64 " cannot get %zu bytes: %s", s->name,
+                        first, s->step * (size_t)s->size + PAGE, strerror((int)all[1]));
     for (int64_t m = 1; m < s->size; m++)
         if (!all[FACTS * m])
             return TSI_FAIL(TS_ERR_MISSING,
@@ -195,7 +221,8 @@ static ts_status find_home(ts_symmetric *s, int64_t *all)
     TSI_TRY(gather(s, mine, all));
     TSI_TRY(check_alike(s, all));
     memset(mine, 0, sizeof mine);
-    if (s->me == 0) s->home = home_make(bytes, s->one_process);
+    int64_t error = 0;
+    if (s->me == 0) s->home = home_make(bytes, s->one_process, &error);
     /* Members of this process are counted before they know of it: one that fails leaves it behind
      * instead of taking it from others. */
     for (int64_t m = 1; s->me == 0 && s->home && m < s->size; m++)
@@ -213,6 +240,7 @@ static ts_status find_home(ts_symmetric *s, int64_t *all)
         s->home = home_open(bytes, all);
     }
     mine[0] = s->home != NULL;
+    mine[1] = error;
     TSI_TRY(gather(s, mine, all)); /* nobody lets go of it before all have it */
     if (s->me == 0 && s->home && s->home->fd >= 0) {
         (void)close(s->home->fd);
@@ -389,6 +417,15 @@ static ts_status too_long(const ts_symmetric *s, int64_t member, int32_t channel
                     ts_group_rank(s->group, member));
 }
 
+static ts_status too_late(const ts_symmetric *s, int64_t member, int32_t channel, bool takes)
+{
+    return TSI_FAIL(TS_ERR_PEER,
+                    "%s: rank %" PRId64 " has finished, but rank %" PRId64
+                    " waits in channel %d %s",
+                    s->name, ts_group_rank(s->group, member), ts_group_rank(s->group, s->me),
+                    channel, takes ? "for its signal" : "until it takes the last signal");
+}
+
 /* From one value to the other, when it has the first. Members of other processes wake nobody here,
  * so that one looks more often. */
 static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t member,
@@ -399,15 +436,18 @@ static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t
     int64_t spin_ns = world->rank_count <= tsi_core_count() ? SPIN_NS : 0;
     int64_t now = tsi_clock_ns();
     int64_t end = tsi_add_most(now, tsi_mul_most(s->timeout_ms, 1000000));
+    int64_t peer = ts_group_rank(s->group, member);
     uint32_t from = takes ? 1 : 0;
     for (;;) {
         uint32_t have = from;
+        bool absent = tsi_comm_absent(world, peer); /* before the look at what it did last */
         if (atomic_compare_exchange_strong_explicit(word, &have, 1 - from, memory_order_acq_rel,
                                                     memory_order_acquire)) {
             if (s->one_process) tsi_wake_all(word);
             return TS_OK;
         }
         if (tsi_comm_faulty(world)) TSI_TRY((ts_group_barrier)(s->group, NULL));
+        if (absent) return too_late(s, member, channel, takes);
         if (now >= end) return too_long(s, member, channel, takes);
         (void)tsi_wait_word(word, have, spin_ns, now + look_ns < end ? now + look_ns : end);
         now = tsi_clock_ns();

@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/launcher.h"
 #include "base/rank.h"
+#include "base/room.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "model/model.h"
@@ -51,37 +52,6 @@ ts_status tsi_limit_parse(const char *text, int64_t *bytes)
     return TSI_FAIL(TS_ERR_ARG,
                     "train.memory: expected auto, none or bytes of a rank, 80GiB, found \"%s\"",
                     text);
-}
-
-/* The number behind a word in a small file of the system; -1: there is none. */
-static int64_t number_in(const char *path, const char *word)
-{
-    char line[256];
-    int64_t value = -1;
-    FILE *file = fopen(path, "r");
-    while (file && value < 0 && fgets(line, sizeof line, file))
-        if (strncmp(line, word, strlen(word)) == 0) {
-            const char *digits = line + strlen(word) + strspn(line + strlen(word), " \t");
-            if (*digits >= '0' && *digits <= '9') value = strtoll(digits, NULL, 10);
-        }
-    if (file) fclose(file);
-    return value;
-}
-
-/* Of the host: what is free, or what its group of processes may still take. */
-static int64_t host_bytes(void)
-{
-    int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-    int64_t most = number_in("/sys/fs/cgroup/memory.max", "");
-    int64_t taken = number_in("/sys/fs/cgroup/memory.current", "");
-    int64_t bytes = kib < 0 ? -1 : kib * 1024;
-    /* Files that were read count as taken, and make room when it is wanted. */
-    static const char *const files[] = { "active_file ", "inactive_file " };
-    for (size_t i = 0; i < TSI_COUNT_OF(files); i++)
-        taken -= tsi_max_i64(number_in("/sys/fs/cgroup/memory.stat", files[i]), 0);
-    if (most > 0 && taken >= 0 && most > taken && (bytes < 0 || most - taken < bytes))
-        bytes = most - taken;
-    return bytes;
 }
 
 ts_status tsi_limit_share(ts_group *all, uint64_t place, int64_t *bytes)
@@ -126,7 +96,7 @@ static ts_status found_here(const tsi_run *run, int64_t *bytes)
     }
     tsi_launcher launcher = tsi_launcher_find();
     int64_t processes = launcher.local_size > 0 ? launcher.local_size : 1;
-    *bytes = host_bytes();
+    *bytes = tsi_host_bytes_free();
     if (*bytes >= 0) *bytes /= run->me->world->local_count * processes;
     return tsi_limit_share(run->all, 0, bytes); /* others may have devices */
 }

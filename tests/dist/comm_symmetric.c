@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_symmetric.c - memory that all members address: what is written before a signal is there
  * after it, words are used again, and whoever waits in vain is told for whom. */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -104,10 +107,68 @@ TS_TEST_RANKS(symmetric_memory_refuses, 2)
     ts_symmetric_release(NULL);
 }
 
+/* ---- memory that is there, and memory that is not -------------------------------------------- */
+
+/* In the place of libc's: counts what is reserved of the file that processes share; or it is full.
+ */
+static struct {
+    int64_t bytes;
+    int full;
+} reserved;
+
+int posix_fallocate(int fd, off_t offset, off_t length)
+{
+    if (reserved.full) return ENOSPC;
+    reserved.bytes += length;
+    return fallocate(fd, 0, offset, length) == 0 ? 0 : errno;
+}
+
+/* The first process makes the file, with room for all of it. */
+TS_TEST_RANKS(symmetric_memory_is_reserved, 2, 3)
+{
+    enum { BYTES = 70 << 20 };
+    if (strcmp(t->engine, "threads") == 0) return; /* there it is written to when it is made */
+    reserved.bytes = 0;
+    ts_symmetric *s = ts_symmetric_alloc(ts_group_world(t->me), BYTES, NULL);
+    TEST_CHECK(t, s != NULL);
+    TEST_CHECK(t, reserved.bytes >= (t->index == 0 ? t->count * BYTES : 0));
+    for (int64_t m = 0; s && m < t->count; m++)
+        TEST_EQ(t, cells_of(s, m)[BYTES / 8 - 1], 0);
+    ts_symmetric_release(s);
+}
+
+/* All members say so and go on. Of processes the first to find out may be heard of by the others
+ * before they have found out themselves. */
+static void lacks(test *t, size_t bytes, const char *words)
+{
+    TEST_CHECK(t, !ts_symmetric_alloc(ts_group_world(t->me), bytes, NULL));
+    bool told = strcmp(t->engine, "threads") != 0 && ts_rank_status(t->me) == TS_ERR_PEER;
+    TEST_CHECK(t, told || ts_rank_status(t->me) == TS_ERR_MEMORY);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "symmetric memory: rank 0 cannot get ");
+    TEST_SAYS(t, ts_rank_error(t->me)->text, words);
+    TEST_OK(t, ts_rank_recover(t->me));
+}
+
+TS_TEST_RANKS(symmetric_memory_that_is_not_there, 2, 3)
+{
+    lacks(t, (size_t)1 << 44, "bytes: Cannot allocate memory"); /* more than any host has */
+    ts_symmetric *s = ts_symmetric_alloc(ts_group_world(t->me), 64, NULL);
+    TEST_CHECK(t, s != NULL);
+    if (strcmp(t->engine, "threads") != 0) {
+        reserved.full = 1;
+        lacks(t, 64, "bytes: No space left on device");
+        reserved.full = 0;
+    }
+    TEST_OK(t, ts_symmetric_barrier(s, 0));
+    ts_symmetric_release(s);
+}
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
+typedef enum ending { LATE, FAILS, LEAVES, LEAVES_TAKER } ending; /* of rank 0 */
+
 typedef struct scene {
-    int fails;
+    ending how;
     ts_status status;
     double seconds;
     char text[512];
@@ -120,31 +181,45 @@ static double now(void)
     return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
 }
 
-/* Rank 1 waits for a signal of rank 0, which never gives one. */
+/* Rank 0 gave one signal, which is taken whatever becomes of rank 0, and no second one. */
+static ts_status wait_in_vain(ts_rank *me, scene *c, ts_symmetric *s)
+{
+    double begin = now();
+    ts_status status = ts_symmetric_wait(s, 0, 0);
+    if (status == TS_OK && c->how == LEAVES_TAKER) status = ts_symmetric_signal(s, 0, 1);
+    if (status == TS_OK)
+        status = c->how == LEAVES_TAKER ? ts_symmetric_signal(s, 0, 1) : ts_symmetric_wait(s, 0, 0);
+    c->status = status;
+    c->seconds = now() - begin;
+    if (status != TS_OK) (void)strncpy(c->text, ts_rank_error(me)->text, sizeof c->text - 1);
+    return status;
+}
+
 static ts_status play(ts_rank *me, void *argument)
 {
     scene *c = argument;
     ts_symmetric_options o = TS_INIT(ts_symmetric_options);
-    o.timeout_ms = c->fails ? 20000 : 200;
+    o.timeout_ms = c->how == LATE ? 200 : 20000;
     o.name = "ring";
     ts_symmetric *s = ts_symmetric_alloc(ts_group_world(me), 64, &o);
     ts_status status = ts_rank_status(me);
     if (s && ts_rank_index(me) == 1) {
-        double begin = now();
-        status = c->status = ts_symmetric_wait(s, 0, 0);
-        c->seconds = now() - begin;
-        (void)strncpy(c->text, ts_rank_error(me)->text, sizeof c->text - 1);
-    } else if (c->fails) {
-        (void)ts_group_send(ts_group_world(me), NULL, 1, NULL); /* its own mistake */
-        status = TS_ERR_ARG;
+        status = wait_in_vain(me, c, s);
+    } else if (s) {
+        status = ts_symmetric_signal(s, 1, 0);
+        if (c->how == FAILS) {
+            (void)ts_group_send(ts_group_world(me), NULL, 1, NULL); /* its own mistake */
+            status = TS_ERR_ARG;
+        }
+        if (c->how == LATE) (void)usleep(1000000);
     }
     ts_symmetric_release(s);
     return status;
 }
 
-static scene perform(int fails)
+static scene perform(ending how)
 {
-    scene c = { .fails = fails };
+    scene c = { .how = how };
     char error[1024];
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
@@ -153,18 +228,30 @@ static scene perform(int fails)
     return c;
 }
 
+/* All of them long before the timeout. */
+static void ends(test *t, ending how, const char *words)
+{
+    scene c = perform(how);
+    TEST_EQ(t, c.status, TS_ERR_PEER);
+    TEST_SAYS(t, c.text, words);
+    TEST_CHECK(t, c.seconds < 10);
+}
+
 TS_TEST(symmetric_wait_ends_when_the_peer_fails)
 {
-    scene c = perform(1);
-    TEST_EQ(t, c.status, TS_ERR_PEER);
-    TEST_SAYS(t, c.text, "rank 0");
-    TEST_CHECK(t, c.seconds < 10);
+    ends(t, FAILS, "rank 0");
+}
+
+TS_TEST(symmetric_wait_ends_when_the_peer_leaves)
+{
+    for (int i = 0; i < 20; i++) {
+        ends(t, LEAVES, "ring: rank 0 has finished, but rank 1 waits in channel 0 for its signal");
+        ends(t, LEAVES_TAKER,
+             "ring: rank 0 has finished, but rank 1 waits in channel 1 until it takes the last");
+    }
 }
 
 TS_TEST(symmetric_wait_ends_after_the_timeout)
 {
-    scene c = perform(0);
-    TEST_EQ(t, c.status, TS_ERR_PEER);
-    TEST_SAYS(t, c.text, "ring: rank 1 waited 200 ms in channel 0 for a signal of rank 0");
-    TEST_CHECK(t, c.seconds < 10);
+    ends(t, LATE, "ring: rank 1 waited 200 ms in channel 0 for a signal of rank 0");
 }

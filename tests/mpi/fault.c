@@ -9,6 +9,7 @@
  *   move       rank 1 is killed while large tensors are moved
  *   pipeline   rank 1 is killed in the middle of a schedule
  *   train      rank 1 is killed in a step of sharded training
+ *   signal     rank 1 leaves, and others wait for its signal   silence   it is killed instead
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
@@ -229,6 +230,17 @@ static ts_status misbehave(ts_rank *me, const run *this)
     return TS_OK; /* leave */
 }
 
+/* In memory that all address, for a signal that does not come. */
+static ts_status miss_signal(ts_rank *me, const run *this)
+{
+    ts_symmetric *s = ts_symmetric_alloc(ts_group_world(me), 64, NULL);
+    ts_status status = ts_rank_status(me);
+    if (this->index == 1 && is(this, "silence")) (void)kill(getpid(), SIGKILL);
+    if (s != NULL && this->index != 1) status = ts_symmetric_wait(s, 1, 0);
+    ts_symmetric_release(s);
+    return status;
+}
+
 /* The others have left the world and know of nothing. */
 static ts_status fail_late(ts_rank *me)
 {
@@ -247,6 +259,7 @@ static ts_status work(ts_rank *me, void *argument)
     if (is(this, "move")) return move(me);
     if (is(this, "pipeline")) return pipeline(me);
     if (is(this, "train")) return train(me);
+    if (is(this, "signal") || is(this, "silence")) return miss_signal(me, this);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
@@ -287,7 +300,11 @@ static bool is_right(const run *this, ts_status status, const char *text)
                says(text, ", micro-batch ");
     if (is(this, "move"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "fault.c:");
-    if (is(this, "train")) return status == TS_ERR_PEER && says(text, "rank 1 is gone");
+    if (is(this, "signal"))
+        return status == TS_ERR_PEER && says(text, "rank 1 has finished") &&
+               says(text, "waits in channel 0 for its signal");
+    if (is(this, "train") || is(this, "silence"))
+        return status == TS_ERR_PEER && says(text, "rank 1 is gone");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
     if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
     const char *shm = getenv("TESSERA_MPI_SHM");

@@ -189,6 +189,11 @@ static bool faulty(void *state)
     return tsi_poisoned(rank);
 }
 
+static bool absent(void *state, int64_t rank)
+{
+    return tsi_fail_absent(state, rank);
+}
+
 static void describe(void *state, char *out, size_t size)
 {
     tsi_fail_describe(state, out, size);
@@ -213,6 +218,7 @@ static const tsi_engine engine = {
     .gone = gone,
     .farewell = farewell,
     .faulty = faulty,
+    .absent = absent,
 };
 
 TS_API const tsi_module_offer *tsi_module(void);

@@ -183,6 +183,12 @@ static tsi_slot_life life_of(const tsi_mpi *mpi, int64_t index)
     return (tsi_slot_life)atomic_load(&mpi->gone[index]);
 }
 
+bool tsi_fail_absent(const tsi_mpi *mpi, int64_t rank)
+{
+    tsi_slot_life life = life_of(mpi, rank);
+    return life != TSI_LIFE_OPEN && life != TSI_LIFE_NONE;
+}
+
 static const tsi_mpi_op *first_op(const tsi_mpi_rank *rank)
 {
     return rank->active != NULL ? &rank->active->op : NULL;
@@ -314,8 +320,7 @@ static bool anyone_works(const tsi_mpi *mpi)
 {
     for (int64_t i = 0; i < mpi->rank_count; i++) {
         if (i >= mpi->first && i < mpi->first + mpi->threads) continue;
-        tsi_slot_life life = life_of(mpi, i);
-        if (life == TSI_LIFE_OPEN || life == TSI_LIFE_NONE) return true;
+        if (!tsi_fail_absent(mpi, i)) return true;
     }
     return false;
 }

@@ -414,6 +414,7 @@ ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size);
 void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence);
 void tsi_fail_gone(tsi_mpi_rank *rank);
 void tsi_fail_left(tsi_mpi_rank *rank, const tsi_message *message);
+bool tsi_fail_absent(const tsi_mpi *mpi, int64_t rank); /* will it call no more? */
 void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message);
 void tsi_fail_came(tsi_mpi_rank *rank, const tsi_message *message);
 ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size);

@@ -116,6 +116,12 @@ static bool inner_faulty(void *state)
     return nccl->inner->faulty && nccl->inner->faulty(nccl->inner_state);
 }
 
+static bool inner_absent(void *state, int64_t rank)
+{
+    const tsi_nccl *nccl = state;
+    return nccl->inner->absent && nccl->inner->absent(nccl->inner_state, rank);
+}
+
 static void nccl_close(void *state)
 {
     tsi_nccl *nccl = state;
@@ -278,6 +284,7 @@ static const tsi_engine engine = {
     .interrupt = nccl_interrupt,
     .faulty = inner_faulty,
     .settle = nccl_settle,
+    .absent = inner_absent,
 };
 
 /* ---- the module ------------------------------------------------------------------------------ */

@@ -307,6 +307,13 @@ static bool threads_faulty(void *state)
     return tsi_threads_faulty(state) || tsi_threads_interrupted(state);
 }
 
+static bool threads_absent(void *state, int64_t rank)
+{
+    const tsi_threads *engine = state;
+    const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
+    return atomic_load_explicit(&chair->gone, memory_order_seq_cst) != 0;
+}
+
 const tsi_engine *tsi_engine_threads(void)
 {
     static const tsi_engine engine = {
@@ -324,6 +331,7 @@ const tsi_engine *tsi_engine_threads(void)
         .recover = tsi_threads_recover,
         .gone = tsi_threads_gone,
         .faulty = threads_faulty,
+        .absent = threads_absent,
     };
     return &engine;
 }
