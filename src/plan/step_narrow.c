@@ -171,12 +171,16 @@ static int32_t number_classes(narrow *n, int64_t slots)
     return count;
 }
 
+/* Apart from the seeds of keys in high bits: mixing begins with "exclusive or", and a class that
+ * met its own key there would be taken for another. */
+static const uint64_t member_seed = 0x6a09e667f3bcc908u;
+
 static void add_groups(narrow *n, int32_t group)
 {
     memset(n->sum, 0, (size_t)n->ranks * sizeof *n->sum);
     const tsi_family *family = &n->step->wide->family[group];
     for (int64_t r = 0; r < n->ranks; r++)
-        n->sum[tsi_family_base(family, r)] += tsi_hash_mix(3, (uint64_t)n->class_[r]);
+        n->sum[tsi_family_base(family, r)] += tsi_hash_mix(member_seed, (uint64_t)n->class_[r]);
     for (int64_t r = 0; r < n->ranks; r++)
         if (n->list[r] >= 0 && n->use[n->list[r]].group[group])
             n->key[r] = tsi_hash_mix(n->key[r], n->sum[tsi_family_base(family, r)]);
