@@ -22,6 +22,7 @@ typedef struct table_request {
 } table_request;
 
 enum { POSITIONS_MAX = 1 << 26 };
+static const int64_t costs_max = (int64_t)1 << 53; /* pairs of all positions and more */
 
 static bool refuse(table_request *r, const char *sentence)
 {
@@ -29,20 +30,27 @@ static bool refuse(table_request *r, const char *sentence)
     return false;
 }
 
+/* Whole numbers, at most so much together: positions, or costs. */
 static int64_t *read_ints(table_request *r, const char *key, const ts_json *list, int64_t *count,
                           int64_t *total)
 {
+    bool costs = strcmp(key, "costs") == 0;
+    int64_t most = costs ? costs_max : POSITIONS_MAX;
     *count = ts_json_count(list);
     *total = 0;
     int64_t *value = calloc((size_t)*count + 1, sizeof *value);
     for (int64_t i = 0; value != NULL && i < *count; i++) {
         const ts_json *item = ts_json_item(list, i);
         value[i] = ts_json_int(item, -1);
-        *total += value[i];
-        if (ts_json_kind_of(item) == TS_JSON_INT && value[i] >= 0 && *total <= POSITIONS_MAX)
+        bool whole = ts_json_kind_of(item) == TS_JSON_INT && value[i] >= 0;
+        if (whole && value[i] <= most - *total) {
+            *total += value[i];
             continue;
-        (void)cli_field_refuse(key, item, "a whole number of at least 0 (2^26 together)", r->error,
-                               r->error_size);
+        }
+        (void)cli_field_refuse(key, item,
+                               costs ? "a whole number of at least 0 (2^53 together)"
+                                     : "a whole number of at least 0 (2^26 together)",
+                               r->error, r->error_size);
         free(value);
         return NULL;
     }
@@ -188,6 +196,8 @@ bool mask_serve(const ts_json *request, ts_json_writer *answer, char *error, siz
     if (mask == NULL && kind == NULL) return refuse(&r, "\"kind\" or \"mask\" is needed");
     if (kind != NULL && r.world < 1) return refuse(&r, "\"world\" is needed, at least 1");
     if (r.block < 1) return refuse(&r, "\"block\" is at least 1");
+    if (r.block > POSITIONS_MAX || (costs && ts_json_count(costs) > POSITIONS_MAX / r.block))
+        return refuse(&r, "\"block\", or the blocks together, is above 2^26");
     if (kind != NULL && ts_balance_parse(kind, &r.balance) != TS_OK)
         return refuse(&r, ts_last_error());
     if (docs == NULL && costs == NULL && r.seq < 0)

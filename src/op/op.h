@@ -79,7 +79,8 @@ typedef struct tsi_kernel_io {
     tsi_stream *queue;        /* the kernel's work goes there; cpu: NULL, done on return */
     uint64_t seed, stream;    /* RANDOM operators */
     int32_t in_place;         /* output 0 is input 0's block */
-    int32_t reserved;
+    int32_t adds; /* attention: outputs hold what other keys gave, which is joined; of its gradient
+                   * output 0 does. Only where the host reads the device's memory. */
 } tsi_kernel_io;
 typedef ts_status (*tsi_kernel_fn)(const tsi_kernel_io *io);
 

@@ -483,6 +483,9 @@ static void compare(test *t, const sample *s, int which, ts_tensor *have, const 
                      : s->dtype == TS_DTYPE_F32  ? 1e-5
                      : s->dtype == TS_DTYPE_BF16 ? 6e-2
                                                  : 1e-2;
+    /* What is saved of a narrow result is rounded, and the gradient of a key adds that up over all
+     * queries, where the terms themselves may cancel. */
+    if (which > 2 && ts_dtype_size(s->dtype) < 4) allowed *= 1 + sqrt((double)s->size[T]) / 8;
     char text[8192];
     TEST_SAY(t, off <= allowed * (1 + size), "%s is off by %g at %lld: %s", what[which], off,
              (long long)worst, describe(s, text, sizeof text));

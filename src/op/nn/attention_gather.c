@@ -153,7 +153,8 @@ static ts_status gather(tsi_travel *t)
         result[1] = sums[0];
         result[2] = sums[1];
     }
-    if (status == TS_OK) status = tsi_travel_kernel(t, kv, list, result);
+    if (status == TS_OK)
+        status = tsi_travel_kernel(t, &(tsi_travel_keys){ kv, list, false }, result);
     if (status == TS_OK && t->backward) status = settle_gradients(t, sums);
     for (int i = 0; i < 4; i++)
         tsi_array_release(array[i]);

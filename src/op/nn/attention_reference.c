@@ -130,16 +130,22 @@ static void attend(const attention_view *view, const pair *p)
     const tsi_block *v = &view->io->in[2].block, *out = &view->io->out[0].block,
                     *lse = &view->io->out[1].block;
     int64_t keys = view->io->in[1].block.extent[2], seen = 0;
-    double top = -INFINITY, sum = 0, slope;
+    double top = -INFINITY, sum = 0, slope, before = -INFINITY;
+    if (view->io->adds) before = tsi_load_real((ts_dtype)lse->dtype, lse_at(lse, p));
+    bool goes_on = !(isinf(before) && before < 0);
+    if (goes_on) top = before;
     for (int64_t j = 0; j < keys; j++)
         if (sees(view, p, j)) {
             top = fmax(top, score(view, p, j, &slope));
             seen++;
         }
-    for (int64_t e = 0; e < out->extent[3]; e++)
-        put4(out, p->b, p->h, p->i, e, 0.0);
+    if (goes_on) sum = exp(before - top);
+    double shrink = sum;
     for (int64_t j = 0; j < keys; j++)
         if (sees(view, p, j)) sum += exp(score(view, p, j, &slope) - top);
+    for (int64_t e = 0; e < out->extent[3]; e++)
+        put4(out, p->b, p->h, p->i, e,
+             goes_on ? at4(out, p->b, p->h, p->i, e) * (shrink / sum) : 0.0);
     for (int64_t j = 0; j < keys; j++) {
         if (!sees(view, p, j)) continue;
         double weight = exp(score(view, p, j, &slope) - top) / sum * kept(view, p, j);
@@ -147,7 +153,7 @@ static void attend(const attention_view *view, const pair *p)
             add4(out, p->b, p->h, p->i, e, weight * at4(v, p->b, p->g, j, e));
     }
     tsi_store_real((ts_dtype)lse->dtype, lse_at(lse, p),
-                   seen > 0 ? top + log(sum) : -(double)INFINITY);
+                   seen > 0 || goes_on ? top + log(sum) : -(double)INFINITY);
 }
 
 static void each_query(const attention_view *view,
@@ -203,7 +209,7 @@ ts_status tsi_attention_backward_reference(const tsi_kernel_io *io)
 {
     attention_view view;
     unsigned char zero[16] = { 0 };
-    for (int32_t o = 0; o < 3; o++)
+    for (int32_t o = io->adds ? 1 : 0; o < 3; o++)
         TSI_TRY(io->device->fill(io->device, &io->out[o].block, zero, NULL));
     TSI_TRY(view_of(io, &view));
     each_query(&view, attend_back);

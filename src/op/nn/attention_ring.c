@@ -2,8 +2,8 @@
 /* attention_ring.c - attention over a cut sequence from one member's keys after the other's.
  *
  *   step i    the keys that I see of member me - i, while those of the step before are computed;
- *             results are merged by their log-sum-exp:
- *                 L' = log(e^L + e^l)    O' = O + e^(l - L') (o - O)
+ *             the kernel goes on from the result so far: O and its log-sum-exp L are a softmax
+ *             over all keys before, with sum 1 at the top L
  *             gradients of these keys go home to their owner during the next step, who adds them up
  *             in the order in which members follow him
  *   in place  where members can read each other's memory nothing travels: one fence before the
@@ -12,24 +12,21 @@
  * Offsets at which nobody needs anything take no step. Beside results a rank holds keys and
  * gradients of two members at a time, however many there are.
  *
- * INV: a query that sees nothing keeps O = 0 and L = -inf, whatever the other results are. */
-#include <math.h>
+ * INV: a query that sees nothing keeps O = 0 and L = -inf. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "comm/comm.h"
-#include "device/parallel.h"
 #include "op/nn/attention_travel.h"
 
-enum { ARRAYS = 14 };
+enum { ARRAYS = 12 };
 
 typedef struct ring {
     tsi_travel *t;
     tsi_array *array[ARRAYS];
     int arrays;
     tsi_block kv[2][2];   /* two places: what is computed, and what comes */
-    tsi_block part[2];    /* forward: o and lse of one member's keys; backward: dq of them */
     tsi_block sum[2];     /* of all so far: o, lse; or dq */
     tsi_block grad[2][2]; /* dk and dv of one member's keys: what is computed, and what goes */
     tsi_block own[2];     /* sums of dk and dv of my keys */
@@ -53,77 +50,6 @@ static tsi_span_list list_of(const ring *r, int64_t from)
     return r->in_place && t->need[from].total > 0 ? t->c.keys[from] : t->need[from];
 }
 
-/* ---- merging --------------------------------------------------------------------------------- */
-
-typedef struct merging {
-    const tsi_block *sum, *part; /* o and lse; dense */
-} merging;
-
-static double number(const tsi_block *x, int64_t i)
-{
-    return x->dtype == TS_DTYPE_F64 ? ((const double *)x->data)[i]
-                                    : (double)((const float *)x->data)[i];
-}
-
-static void put_number(const tsi_block *x, int64_t i, double value)
-{
-    if (x->dtype == TS_DTYPE_F64)
-        ((double *)x->data)[i] = value;
-    else
-        ((float *)x->data)[i] = (float)value;
-}
-
-/* O + weight (o - O); weight 1 takes o as it is. */
-static void blend(const tsi_block *sum, const tsi_block *part, int64_t first, int64_t count,
-                  double weight)
-{
-    if (sum->dtype == TS_DTYPE_F64) {
-        double *to = (double *)sum->data + first;
-        const double *from = (const double *)part->data + first;
-        for (int64_t i = 0; i < count; i++)
-            to[i] = weight == 1.0 ? from[i] : to[i] + weight * (from[i] - to[i]);
-        return;
-    }
-    float *to = (float *)sum->data + first, by = (float)weight;
-    const float *from = (const float *)part->data + first;
-    for (int64_t i = 0; i < count; i++)
-        to[i] = weight == 1.0 ? from[i] : to[i] + by * (from[i] - to[i]);
-}
-
-static void merge_rows(void *context, int64_t begin, int64_t end, int32_t worker)
-{
-    (void)worker;
-    const merging *m = context;
-    int64_t width = m->sum[0].extent[3];
-    for (int64_t r = begin; r < end; r++) {
-        double have = number(&m->sum[1], r), more = number(&m->part[1], r);
-        if (isinf(more) && more < 0) continue; /* nothing was seen: o is nothing to add */
-        bool first = isinf(have) && have < 0;
-        double top = have > more ? have : more;
-        double both = first ? more : top + log1p(exp(-fabs(have - more)));
-        blend(&m->sum[0], &m->part[0], r * width, width, first ? 1.0 : exp(more - both));
-        put_number(&m->sum[1], r, both);
-    }
-}
-
-static void add_numbers(void *context, int64_t begin, int64_t end, int32_t worker)
-{
-    (void)worker;
-    const merging *m = context;
-    for (int64_t i = begin; i < end; i++)
-        put_number(m->sum, i, number(m->sum, i) + number(m->part, i));
-}
-
-static void merge(const ring *r)
-{
-    merging m = { r->sum, r->part };
-    const tsi_travel *t = r->t;
-    if (t->backward)
-        tsi_parallel_for(t->io->rank, tsi_block_count(&r->sum[0]), 16384, add_numbers, &m);
-    else
-        tsi_parallel_for(t->io->rank, tsi_block_count(&r->sum[1]), 256, merge_rows, &m);
-}
-
 /* ---- one member's keys ----------------------------------------------------------------------- */
 
 static tsi_block rows_at(const tsi_block *block, int64_t count)
@@ -133,7 +59,9 @@ static tsi_block rows_at(const tsi_block *block, int64_t count)
     return rows;
 }
 
-/* The kernel on a member's keys, and what its result adds to; `grad` gets dk and dv. */
+/* The kernel on a member's keys, joined to what there is; mine are the first. `grad` gets dk and
+ * dv.
+ */
 static ts_status take(ring *r, int64_t from, const tsi_block kv[2], const tsi_block *grad)
 {
     tsi_travel *t = r->t;
@@ -141,13 +69,10 @@ static ts_status take(ring *r, int64_t from, const tsi_block kv[2], const tsi_bl
     tsi_span_list list = list_of(r, from);
     if (!first && list.total == 0) return TS_OK;
     const tsi_block rows[2] = { rows_at(&kv[0], list.total), rows_at(&kv[1], list.total) };
-    tsi_block result[TSI_OUTPUT_MAX] = { first ? r->sum[0] : r->part[0],
-                                         first ? r->sum[1] : r->part[1] };
+    tsi_block result[TSI_OUTPUT_MAX] = { r->sum[0], r->sum[1] };
     for (int i = 0; t->backward && i < 2; i++)
         result[1 + i] = rows_at(&grad[i], list.total);
-    TSI_TRY(tsi_travel_kernel(t, rows, &list, result));
-    if (!first) merge(r);
-    return TS_OK;
+    return tsi_travel_kernel(t, &(tsi_travel_keys){ rows, &list, !first }, result);
 }
 
 static ts_status wait_for(ts_work **work)
@@ -328,18 +253,19 @@ static ts_status count_steps(ring *r)
     return TS_OK;
 }
 
+/* The outputs themselves, unless they are too narrow for sums. */
 static ts_status make_sums(ring *r)
 {
     const tsi_travel *t = r->t;
-    const tsi_block *q = &t->in[TSI_Q];
-    int64_t last = t->backward ? q->extent[3] : t->in[TSI_V].extent[3];
-    ts_shape shape[2] = { TS_SHAPE(q->extent[0], q->extent[1], q->extent[2], last),
-                          TS_SHAPE(q->extent[0], q->extent[1], q->extent[2]) };
-    for (int i = 0; i < 4; i++) {
-        tsi_array *array = tsi_array_create(t->io->rank, t->sum, &shape[i % 2]);
+    for (int i = 0; i < (t->backward ? 1 : 2); i++) {
+        r->sum[i] = t->out[i];
+        if ((ts_dtype)t->out[i].dtype == t->sum) continue;
+        ts_shape shape = { .ndim = t->out[i].ndim };
+        memcpy(shape.extent, t->out[i].extent, sizeof shape.extent);
+        tsi_array *array = tsi_array_create(t->io->rank, t->sum, &shape);
         if (!array) return ts_rank_status(t->io->rank);
         r->array[r->arrays++] = array;
-        *(i < 2 ? &r->sum[i] : &r->part[i - 2]) = tsi_array_block(array);
+        r->sum[i] = tsi_array_block(array);
     }
     return TS_OK;
 }
@@ -358,10 +284,11 @@ static ts_status make_places(ring *r)
     int64_t most = 0;
     for (int64_t s = 0; s < t->c.size; s++)
         if (s != t->c.me) most = tsi_max_i64(most, list_of(r, s).total);
-    for (int place = 0; place < 2 && !r->in_place; place++)
+    int places = r->steps < 2 ? (int)r->steps : 2;
+    for (int place = 0; place < places && !r->in_place; place++)
         TSI_TRY(make_rows(r, most, (ts_dtype)t->in[TSI_K].dtype, r->kv[place]));
     if (!t->backward) return TS_OK;
-    for (int place = 0; place < 2; place++)
+    for (int place = 0; place < places; place++)
         TSI_TRY(make_rows(r, most, t->sum, r->grad[place]));
     r->own[0] = t->out[1];
     r->own[1] = t->out[2];
@@ -380,7 +307,8 @@ static ts_status run_steps(ring *r)
     TSI_TRY(wait_for(&r->going));
     if (t->backward) TSI_TRY(tsi_travel_settle(t, r->own));
     for (int o = 0; o < (t->backward ? 1 : 2); o++)
-        TSI_TRY(device->copy(device, &t->out[o], &r->sum[o], t->device->queue));
+        if (r->sum[o].data != t->out[o].data)
+            TSI_TRY(device->copy(device, &t->out[o], &r->sum[o], t->device->queue));
     return wait_for(&r->coming);
 }
 
@@ -418,7 +346,7 @@ bool tsi_travel_in_place(const tsi_algorithm_io *io)
     return host_reads(io) && tsi_group_lends(io->group);
 }
 
-/* The host merges: on a device it cannot read, everything is gathered. */
+/* Kernels of the host join results: on a device it cannot read, everything is gathered. */
 ts_status tsi_context_ring(const tsi_algorithm_io *io)
 {
     if (!host_reads(io)) return tsi_context_gather(io);

@@ -136,8 +136,7 @@ ts_status tsi_travel_rows(tsi_travel *t, int64_t rows, ts_dtype dtype, tsi_array
     return TS_OK;
 }
 
-ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span_list *list,
-                            const tsi_block *result)
+ts_status tsi_travel_kernel(tsi_travel *t, const tsi_travel_keys *keys, const tsi_block *result)
 {
     const tsi_algorithm_io *io = t->io;
     tsi_operand in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
@@ -146,8 +145,8 @@ ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = (tsi_operand){ t->in[i], &io->call->in[i], &t->region[i], NULL };
     for (int i = 0; i < 2; i++) {
-        region[i].dim[2] = *list;
-        in[TSI_K + i].block = kv[i];
+        region[i].dim[2] = *keys->list;
+        in[TSI_K + i].block = keys->kv[i];
         in[TSI_K + i].region = &region[i];
     }
     for (int32_t o = 0; o < io->output_count; o++) {
@@ -164,7 +163,8 @@ ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span
                              .output_count = io->output_count,
                              .rank = io->rank,
                              .device = t->device->device,
-                             .queue = t->device->queue };
+                             .queue = t->device->queue,
+                             .adds = keys->adds };
     return tsi_kernel_run(tsi_kernel_of(t->device->device, io->op), &kernel);
 }
 

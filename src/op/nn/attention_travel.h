@@ -62,9 +62,13 @@ ts_status tsi_travel_go(tsi_travel *t, const tsi_travel_round *round, ts_work **
 ts_status tsi_travel_rows(tsi_travel *t, int64_t rows, ts_dtype dtype, tsi_array *array[2],
                           tsi_block block[2]);
 /* One run of the kernel: my queries against keys and values that stand at the positions of a list;
- * results of any dtype. */
-ts_status tsi_travel_kernel(tsi_travel *t, const tsi_block kv[2], const tsi_span_list *list,
-                            const tsi_block *result);
+ * results of any dtype, joined to what they hold if `adds`. */
+typedef struct tsi_travel_keys {
+    const tsi_block *kv; /* two */
+    const tsi_span_list *list;
+    bool adds;
+} tsi_travel_keys;
+ts_status tsi_travel_kernel(tsi_travel *t, const tsi_travel_keys *keys, const tsi_block *result);
 /* Sums of gradients of my keys into the outputs, in their dtype. */
 ts_status tsi_travel_settle(tsi_travel *t, const tsi_block sums[2]);
 

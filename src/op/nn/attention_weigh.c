@@ -89,6 +89,7 @@ typedef struct weighing {
     int64_t row_bytes;    /* of one key and its value, of a member's rows and heads */
     int64_t moved;        /* bytes of keys and values that travel, in all groups */
     int64_t out_bytes;    /* of a member's result, as sums */
+    int64_t sum_bytes;    /* of sums that are not the result itself */
     double compute_us;    /* of the mean member; `late_us`: of the busiest beyond that */
     double late_us;
     double latency_us, bytes_per_us;
@@ -128,6 +129,7 @@ static void weigh_work(weighing *w, const int64_t *coord, double most, double me
                   (double)local_rows(w->request->in[0], coord);
     ts_shape own = ts_layout_local(w->request->in[0], coord);
     w->out_bytes = ts_shape_count(&own) * (call->in[0].dtype == TS_DTYPE_F64 ? 8 : 4);
+    w->sum_bytes = ts_dtype_size((ts_dtype)call->in[0].dtype) < 4 ? w->out_bytes : 0;
     w->compute_us = mean * each / 20e3;
     w->late_us = (most - mean) * each / 20e3;
     w->traffic.balance = mean > 0 ? most / mean : 1.0;
@@ -156,10 +158,11 @@ static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
     } else { /* messages hide behind the work of a step; each step reads and writes o */
         int64_t steps = tsi_max_i64(t->steps, 1);
         c.steps = (int32_t)(rounds * t->steps);
-        c.memory = 2 * tsi_ceil_div(t->rows_most * (row + back), steps) + 2 * w->out_bytes;
+        int64_t places = t->steps < 2 ? t->steps : 2;
+        c.memory = places * tsi_ceil_div(t->rows_most * (row + back), steps) + w->sum_bytes;
         double each = w->compute_us / (double)(t->steps + 1);
         double step = (move + home) / (double)steps + w->latency_us * (double)rounds;
-        c.us = (double)(3 * w->out_bytes * t->steps) / 1e4 + w->late_us +
+        c.us = (double)(2 * w->out_bytes * t->steps) / 1e4 + w->late_us +
                (step > each ? (step - each) * (double)t->steps : 0);
     }
     return c;

@@ -21,7 +21,7 @@
 #include "base/compiler.h"
 #include "op/core/element.h"
 
-enum { QUERIES = 128, KEYS = 256 };
+enum { QUERIES = 128, KEYS = 384 }; /* k is long enough for products to run well */
 
 typedef struct forward {
     tsi_attend a;
@@ -124,6 +124,23 @@ static void store_rows(const forward *f, const state *s, const int64_t *at)
     }
 }
 
+/* Nothing yet; or the result of other keys: a softmax with sum 1 at the top lse. */
+static void begin_row(const forward *f, state *s, int64_t i, const int64_t *at)
+{
+    const tsi_attend *a = &f->a;
+    size_t bytes = (size_t)a->width * sizeof *s->sum;
+    s->top[i] = -INFINITY;
+    if (a->io->adds)
+        s->top[i] = (float)tsi_load_real((ts_dtype)f->lse->dtype,
+                                         tsi_attend_lse(f->lse, at[0], at[1], at[2] + i));
+    s->sees[i] = !(isinf(s->top[i]) && s->top[i] < 0);
+    s->total[i] = s->sees[i] ? 1.0 : 0.0;
+    if (s->sees[i])
+        memcpy(s->sum + i * a->width, tsi_heads_row(&f->out, at[0], at[1], at[2] + i), bytes);
+    else
+        memset(s->sum + i * a->width, 0, bytes);
+}
+
 static void run_block(const forward *f, int64_t task, float *scratch)
 {
     const tsi_attend *a = &f->a;
@@ -132,8 +149,7 @@ static void run_block(const forward *f, int64_t task, float *scratch)
     int64_t at[] = { task / f->blocks / a->heads, h, block * QUERIES, 0 };
     s.rows = a->queries - at[2] < QUERIES ? a->queries - at[2] : QUERIES;
     for (int64_t i = 0; i < s.rows; i++)
-        s.top[i] = -INFINITY;
-    memset(s.sum, 0, (size_t)(s.rows * a->width) * sizeof *s.sum);
+        begin_row(f, &s, i, at);
     tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, at[0], h, block);
     for (int64_t r = 0; r < runs.count; r++)
         for (int32_t c = 0; c < runs.run[r].count; c++) {
@@ -162,7 +178,7 @@ static ts_status run(const tsi_kernel_io *io, forward *f)
     tsi_heads *heads[] = { &f->q, &f->k, &f->v, &f->out };
     ts_status status = tsi_attend_tiles(&f->a, QUERIES, KEYS);
     for (int i = 0; i < 4 && status == TS_OK; i++)
-        status = tsi_heads_get(io->rank, block[i], i < 3, heads[i], &held[i]);
+        status = tsi_heads_get(io->rank, block[i], i < 3 || io->adds, heads[i], &held[i]);
     f->scratch_size = QUERIES * (KEYS + a->width);
     if (status == TS_OK)
         status = tsi_scratch_get(&held[4], io->rank,

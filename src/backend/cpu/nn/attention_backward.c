@@ -249,7 +249,8 @@ static void take_head(const backward *w, block *k, int64_t chunk, int64_t first,
                 w->partial + ((chunk - 1) * count + place_of(a, k->b, k->h, k->query)) * a->depth;
             k->dq_row = a->depth;
         }
-        for (int64_t i = 0; i < k->rows; i++)
+        bool adds = chunk == 0 && a->io->adds;
+        for (int64_t i = 0; i < k->rows && !adds; i++)
             memset(k->dq + i * k->dq_row, 0, (size_t)a->depth * sizeof(float));
         tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, k->b, k->h, k->query / QUERIES);
         for (int64_t r = 0; r < runs.count; r++)
@@ -315,11 +316,11 @@ static ts_status run(const tsi_kernel_io *io, backward *w)
     return TS_OK;
 }
 
-/* No queries, or no keys: gradients are zeros. */
+/* No queries, or no keys: gradients are zeros, or what others gave. */
 static ts_status all_zeros(const tsi_kernel_io *io)
 {
     const unsigned char zero[16] = { 0 };
-    for (int32_t o = 0; o < 3; o++)
+    for (int32_t o = io->adds ? 1 : 0; o < 3; o++)
         TSI_TRY(io->device->fill(io->device, &io->out[o].block, zero, NULL));
     return TS_OK;
 }
@@ -332,7 +333,8 @@ static ts_status run_f32(const tsi_kernel_io *io, backward *w)
                               &io->out[1].block, &io->out[2].block };
     ts_status status = tsi_attend_tiles(&w->a, QUERIES, KEYS);
     for (int i = 0; i < OPERANDS && status == TS_OK; i++)
-        status = tsi_heads_get(io->rank, of[i], i < DQ, &w->x[i], &held[i]);
+        status =
+            tsi_heads_get(io->rank, of[i], i < DQ || (i == DQ && io->adds), &w->x[i], &held[i]);
     if (status == TS_OK) status = run(io, w);
     for (int i = DQ; i < OPERANDS && status == TS_OK; i++)
         tsi_heads_put(io->rank, of[i], &w->x[i]);

@@ -157,14 +157,22 @@ static void join_row(const few *f, int64_t r, float *to, void *lse_at)
 {
     const tsi_attend *a = &f->a;
     const softmax *s = f->state + r * f->splits;
-    float top = -INFINITY;
+    float top = -INFINITY, before = -INFINITY;
     double total = 0;
-    bool sees = false;
+    if (a->io->adds) before = (float)tsi_load_real((ts_dtype)f->lse->dtype, lse_at);
+    bool goes_on = !(isinf(before) && before < 0), sees = goes_on;
+    if (goes_on) top = before; /* what other keys gave: a stretch with sum 1 */
     for (int64_t i = 0; i < f->splits; i++) {
         sees |= s[i].sees != 0;
         if (s[i].top > top) top = s[i].top;
     }
-    memset(to, 0, (size_t)a->width * sizeof *to);
+    if (goes_on) {
+        float shrink = expf(before - top);
+        total = (double)shrink;
+        a->set->scale(to, to, shrink, a->width);
+    } else {
+        memset(to, 0, (size_t)a->width * sizeof *to);
+    }
     for (int64_t i = 0; i < f->splits; i++) {
         if (s[i].total == 0.0) continue;
         float weight = isnan(s[i].total) ? NAN : expf(s[i].top - top);
@@ -219,7 +227,7 @@ ts_status tsi_attend_forward_few(const tsi_kernel_io *io, tsi_attend *a)
                       (size_t)(tsi_parallel_threads(io->rank) * f.scratch_size) * sizeof(float) };
     ts_status status = tsi_heads_get(io->rank, &io->in[0].block, true, &f.q, &held[0]);
     if (status == TS_OK)
-        status = tsi_heads_get(io->rank, &io->out[0].block, false, &f.out, &held[1]);
+        status = tsi_heads_get(io->rank, &io->out[0].block, io->adds, &f.out, &held[1]);
     for (int i = 0; i < 3 && status == TS_OK; i++)
         status = tsi_scratch_get(&held[2 + i], io->rank, size[i], 1);
     if (status == TS_OK) {

@@ -74,7 +74,7 @@ void *tsi_attend_lse(const tsi_block *lse, int64_t b, int64_t h, int64_t t)
 
 bool tsi_attend_is_bf16(const tsi_kernel_io *io, const tsi_attend *a)
 {
-    if (tsi_attend_changes(a) || a->drops) return false;
+    if (tsi_attend_changes(a) || a->drops || io->adds) return false;
     for (int32_t i = 0; i < io->input_count; i++)
         if (i != 4 && io->in[i].block.dtype != TS_DTYPE_BF16) return false; /* 4: log-sum-exp */
     for (int32_t o = 0; o < io->output_count; o++)
