@@ -19,7 +19,7 @@
 enum { PAIRS = 7, TENSORS = 16, CHUNK = 1 << 20, PATH_BYTES = 600, COLUMNS = 1024 };
 
 typedef struct bench {
-    const char *directory;
+    const char *directory, *only; /* parts of names of rows; NULL: all */
     int64_t bytes, ranks;
     bench_lines lines;
     char error[512];
@@ -41,6 +41,11 @@ typedef ts_status (*part_fn)(side *s);
 static ts_status fail(side *s, const char *path)
 {
     return ts_rank_fail(s->me, TS_ERR_IO, "%s: %s", path, strerror(errno));
+}
+
+static bool is_asked_for(const bench *b, const char *name)
+{
+    return !b->only || strstr(name, b->only);
 }
 
 /* ---- plain files ----------------------------------------------------------------------------- */
@@ -248,6 +253,7 @@ static void hash_lines(side *s)
     memset(from, 3, BYTES);
     memset(to, 1, BYTES);
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        if (!is_asked_for(s->self, rows[k].name)) continue;
         double copy[PAIRS], hash[PAIRS], ratio[PAIRS];
         for (int i = 0; i < PAIRS; i++) {
             double begin = cli_now();
@@ -276,6 +282,7 @@ done:
 /* ---- in the background ----------------------------------------------------------------------- */
 
 enum { SIZE = 512, PRODUCTS = 2, STEPS_MIN = 20 };
+#define BESIDE "steps while a save is written"
 
 /* A step as training has it: products that keep every rank's cores busy, then one word that ranks
  * agree on, by the poll of the save or by a barrier. */
@@ -337,8 +344,7 @@ static ts_status while_writing(side *s)
     ts_scope_close(scope);
     if (status != TS_OK || ts_rank_index(s->me) != 0) return status;
     double middle = bench_median(ratio, PAIRS), floor = 1 / bench_median(alone, PAIRS);
-    bench_line *line =
-        bench_lines_add(&s->self->lines, "1/s", middle * floor, "steps while a save is written");
+    bench_line *line = bench_lines_add(&s->self->lines, "1/s", middle * floor, BESIDE);
     bench_line_floor(line, floor, "steps alone");
     bench_line_note(line, "ratios %.2f to %.2f, wanted 0.90; %lld steps", ratio[0],
                     ratio[PAIRS - 1], (long long)steps);
@@ -375,15 +381,20 @@ static ts_status measure(side *s)
           plain_read, 0 },
         { "load, warm", "warm reads", nothing, load_rows_unverified, plain_read, 0.9 },
         { "load, warm, hashes checked", "warm reads", nothing, load_rows, plain_read, 0 },
+        { "load cut otherwise, warm", "warm reads", nothing, load_columns_unverified, plain_read,
+          0 },
+        { "load cut otherwise, warm, hashes checked", "warm reads", nothing, load_columns,
+          plain_read, 0 },
         { "save in the background, until it returns", "memcpy", finish_behind, save_behind,
           copy_state, 1 / 1.2 },
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        if (!is_asked_for(s->self, list[i].name)) continue;
         ts_status status = run_versus(s, &list[i]);
         if (status == TS_OK) status = ts_state_wait(s->rows);
         if (status != TS_OK) return status;
     }
-    return while_writing(s);
+    return is_asked_for(s->self, BESIDE) ? while_writing(s) : TS_OK;
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -414,6 +425,8 @@ static ts_status work(ts_rank *me, void *argument)
 }
 
 /* ---- planning -------------------------------------------------------------------------------- */
+
+#define PLAN "plan of a rank, 1,000 tensors on 100,000 ranks"
 
 typedef struct planning {
     double first, again; /* seconds of a rank */
@@ -456,8 +469,7 @@ static int plan_lines(bench *b)
     options.rank_count = 100000;
     if (ts_launch_with(&options, plan_work, &p, b->error, sizeof b->error) != TS_OK)
         return cli_fail("bench checkpoint", "%s", b->error);
-    bench_line *line = bench_lines_add(&b->lines, "us", p.first * 1e6,
-                                       "plan of a rank, 1,000 tensors on 100,000 ranks");
+    bench_line *line = bench_lines_add(&b->lines, "us", p.first * 1e6, PLAN);
     bench_line_note(line, "wanted at most 1000");
     (void)bench_lines_add(&b->lines, "us", p.again * 1e6, "the same plan again");
     return -1;
@@ -489,6 +501,7 @@ int cli_bench_checkpoint(int argc, char **argv)
         CLI_FLAG("json", &json, "one JSON object"),
         CLI_SIZE("size", &b.bytes, 1 << 20, (int64_t)1 << 44, "of the state; 256MiB"),
         CLI_INT("ranks", &b.ranks, 1, 1024, "threads that write and read; as many as cores"),
+        CLI_TEXT("only", &b.only, "TEXT", "rows alone whose names have it"),
         CLI_TEXT("directory", &b.directory, "PATH", "made, and removed; bench-checkpoint.tmp"),
         CLI_END
     };
@@ -503,6 +516,6 @@ int cli_bench_checkpoint(int argc, char **argv)
     int64_t unit = b.ranks * TENSORS * COLUMNS * (int64_t)sizeof(float);
     b.bytes = (b.bytes + unit - 1) / unit * unit;
     code = run(&b);
-    if (code < 0) code = plan_lines(&b);
+    if (code < 0 && is_asked_for(&b, PLAN)) code = plan_lines(&b);
     return code < 0 ? bench_lines_print(&b.lines, json) : code;
 }

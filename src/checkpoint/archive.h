@@ -58,7 +58,6 @@ struct ts_archive {
     tsi_archive_file file[TSI_ARCHIVE_FILES];
     uint64_t clock;
     char *window; /* bytes that were read last */
-    size_t window_bytes;
     float *scale; /* the factors of `scale_of`, which was read last */
     const tsi_entry *scale_of;
     int64_t scale_block[2]; /* rows and columns with one factor; 0: not known yet */
@@ -82,6 +81,22 @@ const tsi_entry *tsi_archive_find(const ts_archive *archive, const char *name); 
  * the host. Extents are the tensor's. */
 ts_status tsi_archive_read_block(ts_archive *archive, const tsi_entry *entry, const ts_layout *to,
                                  const int64_t *coord, const tsi_block *target);
+/* The same for several ranks at once: chunks of the blocks that the writer cut the tensor into,
+ * each read once. Targets are dense, and of one sharding. */
+enum { TSI_CHUNK_BYTES = 1 << 20 };
+typedef struct tsi_archive_target {
+    const ts_layout *layout;
+    const int64_t *coord;
+    void *data;
+    ts_dtype dtype;
+} tsi_archive_target;
+/* Do ranks of a process that load `to` want parts of the same chunks, so that it is cheaper to read
+ * them once? A function of layouts and the format alone. */
+bool tsi_archive_is_common(const ts_archive *archive, const tsi_entry *entry, const ts_layout *to);
+int64_t tsi_archive_block_count(const tsi_entry *entry);
+int64_t tsi_archive_chunk_count(const tsi_entry *entry, int64_t block);
+ts_status tsi_archive_serve_chunk(ts_archive *archive, const tsi_entry *entry, int64_t block,
+                                  int64_t chunk, const tsi_archive_target *target, int64_t count);
 ts_status tsi_archive_read_range(ts_archive *archive, const tsi_entry *entry, int64_t first,
                                  int64_t count, ts_dtype dtype, void *target);
 /* Numbers of an entry in 8 bits (float8.c), the first of them at `first` of its row-major order. */

@@ -19,7 +19,12 @@
 #include "checkpoint/share.h"
 #include "device/device.h"
 
-enum { WINDOW = 1 << 20, DIRECT_MIN = 64 << 10, DIRECT_MAX = 8 << 20, HASH_PIECE = 1 << 20 };
+enum {
+    WINDOW = TSI_CHUNK_BYTES,
+    DIRECT_MIN = 64 << 10,
+    DIRECT_MAX = 8 << 20,
+    HASH_PIECE = 1 << 20
+};
 
 typedef struct source {  /* a piece of a file, or a whole tensor of one */
     tsi_data_file *file; /* NULL: published */
@@ -151,15 +156,26 @@ static ts_status put_float8(transfer *t, int64_t first, int64_t to, const char *
     return TS_OK;
 }
 
+static bool is_verified(const transfer *t)
+{
+    return t->entry->layout && !t->archive->unverified;
+}
+
 /* Up to where bytes of the piece may be read straight into the target, from `begin`; 0: not. */
 static int64_t direct_bytes(const transfer *t, int64_t begin, int64_t end)
 {
-    bool blocks = t->entry->layout && !t->archive->unverified;
+    bool blocks = is_verified(t);
     if (!is_as_stored(t)) return 0;
     if (blocks && begin % TSI_BLOCK_BYTES != 0) return 0;
     if (end - begin > DIRECT_MAX) end = begin + DIRECT_MAX;
     if (blocks && end != t->source.bytes) end -= end % TSI_BLOCK_BYTES;
     return end - begin >= DIRECT_MIN || (blocks && end > begin) ? end - begin : 0;
+}
+
+static ts_status make_window(ts_archive *c)
+{
+    if (!c->window) c->window = tsi_alloc_aligned(WINDOW, 64);
+    return c->window ? TS_OK : tsi_fail_memory("a window of a file", WINDOW);
 }
 
 /* The window holds whole blocks from the one of `begin` on: what is wanted, and more where it goes
@@ -169,8 +185,7 @@ static ts_status fill_window(transfer *t, int64_t slot, const tsi_share *share, 
 {
     ts_archive *c = t->archive;
     source *s = &t->source;
-    if (!c->window) c->window = tsi_alloc(WINDOW);
-    if (!c->window) return tsi_fail_memory("a window of a file", WINDOW);
+    TSI_TRY(make_window(c));
     bool goes_on = s->end > s->begin && begin >= s->end && begin - s->end < WINDOW / 4;
     int64_t block = t->entry->layout ? TSI_BLOCK_BYTES : 1;
     int64_t last = (t->wanted - share->first) * (int64_t)element_bytes(t);
@@ -272,14 +287,16 @@ static ts_status move_block(transfer *t, int64_t number, tsi_arena *arena)
 {
     tsi_region part;
     if (!tsi_region_intersect(&t->from, &t->to, arena, &part)) return TS_ERR_MEMORY;
-    tsi_region_iterator run;
-    tsi_region_iterate(&run, &part, &t->view);
     t->source = (source){ .slot = -1 };
     if (!t->entry->layout)
         t->source = (source){ .stored = t->entry->stored,
                               .box = number,
                               .bytes = tsi_region_count(&t->from) * (int64_t)element_bytes(t) };
     t->wanted = place_in(&t->from, &t->view, last_of(&part, &t->view)) + 1;
+    if (tsi_region_equal(&part, &t->from) && tsi_region_equal(&part, &t->to))
+        return move_elements(t, 0, 0, tsi_region_count(&part)); /* cut as it was */
+    tsi_region_iterator run;
+    tsi_region_iterate(&run, &part, &t->view);
     while (tsi_region_next(&run))
         TSI_TRY(move_elements(t, place_in(&t->from, &t->view, run.global),
                               place_in(&t->to, &t->view, run.global), run.length));
@@ -288,7 +305,7 @@ static ts_status move_block(transfer *t, int64_t number, tsi_arena *arena)
 
 /* ---- blocks of the writer, by their numbers -------------------------------------------------- */
 
-static int64_t block_count(const tsi_entry *entry)
+int64_t tsi_archive_block_count(const tsi_entry *entry)
 {
     int64_t count = 1;
     const ts_layout *layout = entry->layout;
@@ -358,7 +375,7 @@ static bool block_region(transfer *t, int64_t number, uint32_t joined, tsi_arena
  * and what one has read the next finds in the page cache. */
 static ts_status move_blocks(transfer *t, uint32_t joined, int64_t first)
 {
-    int64_t count = block_count(t->entry);
+    int64_t count = tsi_archive_block_count(t->entry);
     ts_status status = TS_OK;
     for (int64_t i = 0; i < count && status == TS_OK; i++) {
         int64_t number = (first + i) % count;
@@ -411,7 +428,8 @@ ts_status tsi_archive_read_block(ts_archive *c, const tsi_entry *entry, const ts
     if (some) {
         t.low = first_of(&t.to, &t.view);
         t.high = last_of(&t.to, &t.view);
-        first = (int64_t)((double)reader / (double)mesh->count * (double)block_count(entry));
+        first = (int64_t)((double)reader / (double)mesh->count *
+                          (double)tsi_archive_block_count(entry));
         status = move_blocks(&t, joined, first);
     }
     tsi_arena_release(&arena);
@@ -434,6 +452,167 @@ ts_status tsi_archive_read_range(ts_archive *c, const tsi_entry *entry, int64_t 
     bool good = ndim == 0 || tsi_span_list_cut(&t.from.dim[0], first, first + count, &arena, &list);
     if (good && ndim > 0) t.to.dim[0] = list;
     ts_status status = good ? move_blocks(&t, joined, 0) : TS_ERR_MEMORY;
+    tsi_arena_release(&arena);
+    return status;
+}
+
+/* ---- for several ranks at once --------------------------------------------------------------- */
+
+/* Elements of a writer's block: chunks of its slots, one slot after the other. */
+typedef struct chunk_rule {
+    int64_t count;    /* elements of the block */
+    int64_t slot;     /* elements of a slot, */
+    int64_t in_chunk; /* and of a chunk */
+    int64_t in_slot;  /* chunks of a slot */
+} chunk_rule;
+
+static chunk_rule chunk_rule_of(const tsi_entry *e, int64_t block)
+{
+    int64_t size = e->float8 ? 1 : (int64_t)ts_dtype_size((ts_dtype)e->meta.dtype);
+    chunk_rule r = { .count = ts_shape_count(&e->meta.shape), .in_chunk = TSI_CHUNK_BYTES / size };
+    r.slot = tsi_max_i64(r.count, 1);
+    if (e->layout) {
+        int64_t coord[TS_NDIM_MAX];
+        tsi_share_rule share;
+        block_coord(e->layout, block, coord);
+        tsi_share_rule_of(e->layout, coord, e->name, (size_t)size, &share);
+        r.count = share.count;
+        r.slot = share.slot_length;
+    }
+    r.in_slot = tsi_ceil_div(tsi_min_i64(r.slot, tsi_max_i64(r.count, 1)), r.in_chunk);
+    return r;
+}
+
+int64_t tsi_archive_chunk_count(const tsi_entry *entry, int64_t block)
+{
+    chunk_rule r = chunk_rule_of(entry, block);
+    return tsi_ceil_div(r.count, r.slot) * r.in_slot;
+}
+
+static bool same_cuts(const tsi_entry *entry, const ts_layout *to)
+{
+    if (!entry->layout) return to->axes_cut == 0;
+    const tsi_mesh_desc *a = entry->layout->sharding->mesh, *b = to->sharding->mesh;
+    char there[512], here[512];
+    bool same = a->ndim == b->ndim &&
+                memcmp(a->size, b->size, (size_t)a->ndim * sizeof a->size[0]) == 0 &&
+                ts_sharding_text(entry->layout->sharding, there, sizeof there) < sizeof there &&
+                ts_sharding_text(to->sharding, here, sizeof here) < sizeof here;
+    return same && strcmp(there, here) == 0;
+}
+
+/* Where several hold the same elements, checking their hashes once is what is saved; where a dim is
+ * cut into short parts, reading what others want. Long parts that are not checked are read by
+ * whoever wants them straight to where they belong. */
+bool tsi_archive_is_common(const ts_archive *c, const tsi_entry *entry, const ts_layout *to)
+{
+    transfer t = { .archive = (ts_archive *)(uintptr_t)c, .entry = entry };
+    bool verified = is_verified(&t);
+    int64_t stride = (int64_t)element_bytes(&t), least = verified ? WINDOW : DIRECT_MIN;
+    if (entry->boxes || tsi_mul_most(to->count, stride) < DIRECT_MIN) return false;
+    if (verified && to->replicas > 1) return true;
+    bool apart = false;
+    for (int32_t v = to->view.ndim - 1; v >= 0; v--) {
+        int64_t parts = 1;
+        for (int32_t i = to->cut_first[v]; i < to->cut_first[v + 1]; i++)
+            parts *= to->sharding->mesh->size[to->sharding->order[i]];
+        stride = tsi_mul_most(stride, to->view.extent[v]);
+        apart = apart || (v > 0 && parts > 1 && stride / parts < least);
+    }
+    return apart && !same_cuts(entry, to);
+}
+
+typedef struct serving { /* elements [first, end) of the writer's block */
+    int64_t first, end;
+    int64_t low, high; /* of them: up to the first that somebody wants, and behind the last */
+    tsi_region rows;   /* the block, cut to the rows that they lie in */
+} serving;
+
+/* The rows of the outermost dim: less to walk over than the whole block. */
+static bool cut_rows(const transfer *t, serving *s, tsi_arena *arena)
+{
+    s->rows = t->from;
+    if (t->view.ndim == 0) return true;
+    int64_t row = 1;
+    for (int32_t d = 1; d < t->view.ndim; d++)
+        row *= t->from.dim[d].total;
+    return tsi_span_list_cut(&t->from.dim[0], s->first / row, tsi_ceil_div(s->end, row), arena,
+                             &s->rows.dim[0]);
+}
+
+/* Puts what of [first, end) the target wants there, or (window NULL) notes how far that reaches. */
+static ts_status serve_target(transfer *t, serving *s, const tsi_archive_target *target,
+                              uint32_t joined, const char *window, tsi_arena *arena)
+{
+    tsi_region part;
+    if (!tsi_layout_region_joined(target->layout, target->coord, joined, arena, &t->to) ||
+        !tsi_region_intersect(&s->rows, &t->to, arena, &part))
+        return TS_ERR_MEMORY;
+    if (tsi_region_count(&part) == 0) return TS_OK;
+    if (!window) {
+        int64_t low = place_in(&t->from, &t->view, first_of(&part, &t->view)),
+                high = place_in(&t->from, &t->view, last_of(&part, &t->view)) + 1;
+        s->low = tsi_min_i64(s->low, tsi_max_i64(low, s->first));
+        s->high = tsi_max_i64(s->high, tsi_min_i64(high, s->end));
+        return TS_OK;
+    }
+    int64_t size = (int64_t)element_bytes(t);
+    t->target = target->data;
+    t->dtype = target->dtype;
+    tsi_region_iterator run;
+    tsi_region_iterate(&run, &part, &t->view);
+    while (tsi_region_next(&run)) {
+        int64_t at = place_in(&t->from, &t->view, run.global), to = at + run.length;
+        int64_t from = tsi_max_i64(at, s->first), end = tsi_min_i64(to, s->end);
+        if (from >= end) continue;
+        to = place_in(&t->to, &t->view, run.global) + (from - at);
+        const char *data = window + (from - s->first) * size;
+        TSI_TRY(t->entry->float8 ? put_float8(t, from, to, data, end - from)
+                                 : put(t, to, data, end - from));
+    }
+    return TS_OK;
+}
+
+static ts_status serve(transfer *t, serving *s, int64_t slot, const tsi_share *share,
+                       const tsi_archive_target *target, int64_t count, tsi_arena *arena)
+{
+    uint32_t joined = joined_of(target[0].layout) | joined_of(t->entry->layout);
+    whole_of(&t->entry->meta.shape, joined, &t->view, &t->from);
+    if (!block_region(t, t->source.box, joined, arena) || !cut_rows(t, s, arena))
+        return TS_ERR_MEMORY;
+    for (int64_t i = 0; i < count; i++)
+        TSI_TRY(serve_target(t, s, &target[i], joined, NULL, arena));
+    if (s->low >= s->high) return TS_OK; /* of interest to other processes alone */
+    TSI_TRY(make_window(t->archive));
+    int64_t size = (int64_t)element_bytes(t), block = t->entry->layout ? TSI_BLOCK_BYTES : size;
+    int64_t begin = (s->low - share->first) * size / block * block;
+    int64_t end =
+        tsi_min_i64(tsi_round_up((s->high - share->first) * size, block), t->source.bytes);
+    TSI_TRY(read_piece(t, slot, share, begin, (size_t)(end - begin), t->archive->window));
+    s->first = share->first + begin / size;
+    s->end = share->first + end / size;
+    for (int64_t i = 0; i < count; i++)
+        TSI_TRY(serve_target(t, s, &target[i], joined, t->archive->window, arena));
+    return TS_OK;
+}
+
+ts_status tsi_archive_serve_chunk(ts_archive *c, const tsi_entry *entry, int64_t block,
+                                  int64_t chunk, const tsi_archive_target *target, int64_t count)
+{
+    chunk_rule r = chunk_rule_of(entry, block);
+    int64_t slot = chunk / r.in_slot, begin = slot * r.slot;
+    tsi_share share = { begin, tsi_min_i64(r.slot, r.count - begin) };
+    int64_t first = begin + chunk % r.in_slot * r.in_chunk;
+    int64_t end = tsi_min_i64(first + r.in_chunk, begin + share.count);
+    if (count == 0 || first >= end) return TS_OK;
+    transfer t = { .archive = c, .entry = entry };
+    t.source = (source){ .slot = entry->layout ? -1 : slot,
+                         .stored = entry->stored,
+                         .box = block,
+                         .bytes = share.count * (int64_t)element_bytes(&t) };
+    serving s = { .first = first, .end = end, .low = end, .high = first };
+    tsi_arena arena = { 0 };
+    ts_status status = serve(&t, &s, slot, &share, target, count, &arena);
     tsi_arena_release(&arena);
     return status;
 }

@@ -2,7 +2,8 @@
 /* load.c - filling the tensors of a state from a checkpoint of any mesh.
  *
  * First every name and shape is compared, so that a state that does not fit is left as it was; then
- * each rank reads its own regions, one tensor at a time.
+ * each rank reads its own regions, one tensor at a time, and ranks of a process that want parts of
+ * the same bytes read those for each other (together.h).
  *
  * INV: files are read without the rank: what is damaged and was repaired from another copy is no
  * failure of the rank, and what could not be repaired fails it once, with the file's sentence. */
@@ -16,6 +17,7 @@
 #include "checkpoint/archive.h"
 #include "checkpoint/names.h"
 #include "checkpoint/state.h"
+#include "checkpoint/together.h"
 #include "op/core/common.h"
 #include "tensor/tensor.h"
 
@@ -28,6 +30,13 @@ typedef struct loading {
     tsi_text missing, unexpected; /* names, the first of them */
     int64_t missing_count, unexpected_count;
     bool *used; /* entries of the archive */
+    /* Of each tensor of the state: is it read together with others? */
+    bool *taken;
+    int64_t tensor_count, taken_capacity;
+    int64_t next; /* that is read by the rank alone */
+    tsi_together_item *item;
+    int64_t item_count, item_capacity;
+    tsi_together *together;
     tsi_load_advice advice;
     void *advice_context;
 } loading;
@@ -143,21 +152,89 @@ static ts_status read_strided(loading *l, const tsi_entry *entry, ts_tensor *t)
     return status;
 }
 
-static ts_status read_tensor(const char *name, const char *of, ts_tensor *t, void *context)
+/* The tensor may be filled from here on. */
+static ts_status prepare(const char *name, ts_tensor *t)
 {
-    (void)of;
-    loading *l = context;
-    const tsi_entry *entry;
-    TSI_TRY(find_entry(l, name, &entry));
-    if (!entry || !t->mesh->member || t->layout->count == 0) return TS_OK;
     if (t->layout->axes_partial)
         return TSI_FAIL(TS_ERR_ARG, "load: %s is %s: a partial tensor cannot be filled", name,
                         t->layout->text);
     TSI_TRY(tsi_tensor_ready(t));
     TSI_TRY(tsi_tensor_writable(t, "load: %s", name));
     t->array->storage->version++;
+    return TS_OK;
+}
+
+/* Those that are not read together with others. */
+static ts_status read_tensor(const char *name, const char *of, ts_tensor *t, void *context)
+{
+    (void)of;
+    loading *l = context;
+    const tsi_entry *entry;
+    bool taken = l->taken && l->taken[l->next++];
+    if (taken) return TS_OK;
+    TSI_TRY(find_entry(l, name, &entry));
+    if (!entry || !t->mesh->member || t->layout->count == 0) return TS_OK;
+    TSI_TRY(prepare(name, t));
     if (tsi_array_is_dense(t->array)) return read_dense(l, entry, t);
     return read_strided(l, entry, t);
+}
+
+/* ---- together with other ranks of the process ------------------------------------------------ */
+
+/* Lets others fill the block of the rank, unless it is on a device, or strided. */
+static ts_status offer(const char *name, ts_tensor *t, tsi_archive_target *target)
+{
+    const tsi_rank_device *where = tsi_rank_device_of(t->rank);
+    if (!where) return ts_rank_status(t->rank);
+    if (!where->device->host_readable) return TS_OK;
+    TSI_TRY(prepare(name, t));
+    if (!tsi_array_is_dense(t->array)) return TS_OK;
+    tsi_block block = tsi_array_block(t->array);
+    target->data = block.data;
+    target->dtype = (ts_dtype)block.dtype;
+    return TS_OK;
+}
+
+static ts_status collect(const char *name, const char *of, ts_tensor *t, void *context)
+{
+    (void)of;
+    loading *l = context;
+    tsi_together_item item = { .target = { .layout = t->layout, .coord = t->mesh->coord } };
+    TSI_TRY(tsi_room(&l->taken, l->tensor_count, &l->taken_capacity, sizeof *l->taken,
+                     "the tensors of a state"));
+    bool *taken = &l->taken[l->tensor_count++];
+    *taken = false;
+    TSI_TRY(find_entry(l, name, &item.entry));
+    if (!item.entry || t->layout->count == 0 || t->layout->axes_partial ||
+        !tsi_archive_is_common(l->archive, item.entry, t->layout))
+        return TS_OK;
+    TSI_TRY(tsi_room(&l->item, l->item_count, &l->item_capacity, sizeof *l->item,
+                     "the tensors of a state"));
+    if (t->mesh->member) TSI_TRY(offer(name, t, &item.target));
+    *taken = item.target.data != NULL;
+    l->item[l->item_count++] = item;
+    return TS_OK;
+}
+
+/* What ranks of the process share is read when all of them have said where they want it; before it
+ * each reads what is its own, so that who has less of that takes more of the tasks. */
+static ts_status read_all(loading *l, ts_state *state)
+{
+    if (state->rank->world->local_count < 2) return tsi_state_each(state, read_tensor, l);
+    TSI_TRY(tsi_state_each(state, collect, l));
+    uint64_t id = tsi_hash_mix(state->id, (uint64_t)state->loads);
+    if (l->item_count > 0) {
+        l->together = tsi_together_join(state->rank, id, l->archive, l->item, l->item_count);
+        if (!l->together) return TS_ERR_MEMORY;
+    }
+    TSI_TRY(ts_group_barrier(state->group, NULL));
+    TSI_TRY(tsi_state_each(state, read_tensor, l));
+    if (!l->together) return TS_OK;
+    tsi_rank_set_current(NULL);
+    ts_status status = tsi_together_read(l->together, l->archive);
+    if (status != TS_OK) return fail_read(l, state->rank, status);
+    tsi_rank_set_current(state->rank);
+    return TS_OK;
 }
 
 static ts_status take_texts(const loading *l, ts_state *state)
@@ -175,7 +252,7 @@ static ts_status load_all(loading *l, ts_state *state)
     if (!l->used) return tsi_fail_memory("the names of a checkpoint", (size_t)l->archive->count);
     TSI_TRY(tsi_state_each(state, compare, l));
     TSI_TRY(check_names(l));
-    if (!tsi_world_describes(state->rank->world)) TSI_TRY(tsi_state_each(state, read_tensor, l));
+    if (!tsi_world_describes(state->rank->world)) TSI_TRY(read_all(l, state));
     return take_texts(l, state);
 }
 
@@ -196,6 +273,7 @@ ts_status tsi_checkpoint_load(ts_state *state, const char *directory,
     TSI_TRY(tsi_rank_enter(state->rank));
     TSI_TRY(ts_state_wait(state));
     if (!state->mesh->member) return TS_OK;
+    state->loads++;
     loading l = { .directory = directory, .advice = advice, .advice_context = context };
     if (options)
         memcpy(&l.options, options,
@@ -203,7 +281,10 @@ ts_status tsi_checkpoint_load(ts_state *state, const char *directory,
     ts_status status = open_archive(&l, state->rank);
     if (status == TS_OK) status = load_all(&l, state);
     if (status == TS_OK) status = ts_group_barrier(state->group, NULL); /* all could read theirs */
+    tsi_together_leave(l.together);
     ts_archive_close(l.archive);
+    tsi_free(l.taken);
+    tsi_free(l.item);
     tsi_text_release(&l.missing);
     tsi_text_release(&l.unexpected);
     tsi_free(l.used);

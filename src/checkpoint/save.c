@@ -421,7 +421,8 @@ static ts_status publish_later(tsi_save *save)
 /* Those of a process that may write at once: the others wait for their turn. */
 static ts_status write_in_turns(tsi_save *save)
 {
-    int64_t size = ts_group_size(save->state->group), mine = ts_group_index(save->state->group);
+    const ts_rank *rank = save->state->rank;
+    int64_t size = rank->world->local_count, mine = rank->local_index; /* the same everywhere */
     int64_t writers = save->options.writers > 0 ? save->options.writers : size;
     ts_status status = TS_OK;
     for (int64_t first = 0; first < size && status == TS_OK; first += writers) {

@@ -31,7 +31,7 @@ struct ts_state {
     ts_mesh *mesh;   /* retained */
     ts_group *group; /* of the mesh; borrowed */
     uint64_t id;     /* the same on all ranks; saves are numbered from it */
-    int64_t saves;
+    int64_t saves, loads;
     tsi_state_part *part;
     int64_t part_count, part_capacity;
     tsi_state_texts values, files;

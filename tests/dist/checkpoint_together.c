@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks of a process that read for each other: tensors of several chunks, cut in every way there
+ * and here, bit for bit; damage that one rank finds ends all with its sentence, or is repaired. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/test.h"
+#include "tessera/checkpoint.h"
+#include "tessera/tensor.h"
+
+enum { PATH = 512, ROWS = 701, COLUMNS = 1003 };
+
+static void make_path(test *t, char *path)
+{
+    int64_t number = (int64_t)getpid();
+    ts_array word = TS_INIT(ts_array);
+    word.data = &number;
+    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+    TEST_OK(t, ts_group_broadcast(ts_group_world(t->me), &word, 0, NULL));
+    snprintf(path, PATH, "%s/together-%lld-%lld", TS_BINARY_DIR, (long long)number,
+             (long long)t->count);
+}
+
+static void remove_path(test *t, const char *path)
+{
+    char command[PATH + 16];
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    if (t->index == 0) TEST_EQ(t, system(command), 0);
+}
+
+static ts_mesh *mesh_of(test *t)
+{
+    char axes[48];
+    int64_t inner = t->count % 2 == 0 ? 2 : 1;
+    snprintf(axes, sizeof axes, "x=%lld, y=%lld", (long long)(t->count / inner), (long long)inner);
+    return ts_mesh_create(t->me, axes);
+}
+
+static ts_tensor *numbers(ts_mesh *mesh, ts_dtype dtype, const char *placements)
+{
+    ts_arange_options options;
+    ts_arange_options_init(&options);
+    return ts_arange(mesh, dtype, TS_SHAPE(ROWS, COLUMNS), placements, &options);
+}
+
+static bool same_bits(test *t, ts_tensor *a, ts_tensor *b)
+{
+    ts_array x = TS_INIT(ts_array), y = x;
+    TEST_OK(t, ts_tensor_view(a, &x));
+    TEST_OK(t, ts_tensor_view(b, &y));
+    size_t bytes = (size_t)ts_shape_count(&x.meta.shape) * ts_dtype_size((ts_dtype)x.meta.dtype);
+    return bytes == 0 || memcmp(x.data, y.data, bytes) == 0;
+}
+
+static ts_status save(ts_mesh *mesh, const char *path, const char *placements, int32_t copies)
+{
+    ts_save_options options = TS_INIT(ts_save_options);
+    options.copies = copies;
+    ts_state *state = ts_state_create(mesh);
+    (void)ts_state_add_tensor(state, "w", numbers(mesh, TS_DTYPE_F32, placements));
+    (void)ts_state_add_tensor(state, "b", ts_full(2.5, mesh, TS_DTYPE_BF16, TS_SHAPE(9), "R, R"));
+    ts_status status = ts_checkpoint_save(state, path, &options);
+    ts_state_destroy(state);
+    return status;
+}
+
+static ts_status load(ts_mesh *mesh, const char *path, ts_tensor *w, int32_t unverified)
+{
+    ts_load_options options = TS_INIT(ts_load_options);
+    options.unverified = unverified;
+    ts_state *state = ts_state_create(mesh);
+    (void)ts_state_add_tensor(state, "w", w);
+    (void)ts_state_add_tensor(state, "b", ts_zeros(mesh, TS_DTYPE_BF16, TS_SHAPE(9), "R, R"));
+    ts_status status = ts_checkpoint_load(state, path, &options);
+    ts_state_destroy(state);
+    return status;
+}
+
+static const char *const cuts[] = { "S(0), R", "R, S(1)",    "S(1), S(0)",
+                                    "R, R",    "S(1), S(1)", "S(0), S(0)" };
+enum { CUTS = sizeof cuts / sizeof cuts[0] };
+
+TS_TEST_RANKS(every_cut_to_every_other, 1, 2, 3, 4)
+{
+    char path[PATH];
+    make_path(t, path);
+    ts_mesh *mesh = mesh_of(t);
+    for (int there = 0; there < CUTS; there++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        TEST_OK(t, save(mesh, path, cuts[there], 1));
+        for (int here = 0; here < 2 * CUTS; here++) {
+            ts_dtype dtype = (there + here) % 5 == 0 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+            ts_tensor *w = ts_zeros(mesh, dtype, TS_SHAPE(ROWS, COLUMNS), cuts[here % CUTS]);
+            TEST_OK(t, load(mesh, path, w, here / CUTS));
+            TEST_SAY(t, same_bits(t, w, numbers(mesh, dtype, cuts[here % CUTS])),
+                     "from (%s) to (%s)", cuts[there], cuts[here % CUTS]);
+        }
+        ts_scope_close(scope);
+    }
+    ts_mesh_release(mesh);
+    remove_path(t, path);
+}
+
+static void flip_byte(test *t, const char *path)
+{
+    char file[PATH + 32];
+    struct stat about;
+    snprintf(file, sizeof file, "%s/rank-00000.safetensors", path);
+    int fd = open(file, O_RDWR | O_CLOEXEC);
+    unsigned char byte = 0;
+    TEST_EQ(t, fstat(fd, &about), 0);
+    off_t at = about.st_size - 1000;
+    TEST_EQ(t, pread(fd, &byte, 1, at), 1);
+    byte ^= 4;
+    TEST_EQ(t, pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* That byte of the file of rank 0 is of "w" or of a copy of it. */
+static void load_damaged(test *t, const char *path, const char *placements, int32_t copies)
+{
+    ts_mesh *mesh = mesh_of(t);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    TEST_OK(t, save(mesh, path, "R, R", copies));
+    if (t->index == 0) flip_byte(t, path);
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    ts_tensor *w = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(ROWS, COLUMNS), placements);
+    ts_status status = load(mesh, path, w, 0);
+    if (copies > 1) {
+        TEST_OK(t, status);
+        TEST_CHECK(t, same_bits(t, w, numbers(mesh, TS_DTYPE_F32, placements)));
+    } else {
+        TEST_EQ(t, status, TS_ERR_IO);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "is damaged: tensor \"w\"");
+        (void)ts_rank_recover(t->me);
+    }
+    ts_scope_close(scope);
+    ts_mesh_release(mesh);
+}
+
+TS_TEST_RANKS(damage_ends_all_or_is_repaired, 2, 3, 4)
+{
+    if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
+    char path[PATH];
+    make_path(t, path);
+    load_damaged(t, path, "R, S(1)", 2);
+    load_damaged(t, path, "S(1), R", 1);
+    load_damaged(t, path, "R, R", 1);
+    remove_path(t, path);
+}
