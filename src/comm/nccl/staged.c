@@ -47,7 +47,7 @@ static ts_status host_make(tsi_nccl_op *op)
 
 void tsi_staged_free(tsi_nccl_op *op)
 {
-    const tsi_device *device = op->work->device;
+    const tsi_device *device = op->device;
     if (!op->host) return;
     if (device->host_alloc)
         device->host_free(device, op->host, op->host_bytes);

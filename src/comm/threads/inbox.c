@@ -98,11 +98,17 @@ static tsi_inbox *box_of(const tsi_work *recv)
 /* A packet whose copy is in a stream waits there for its end; those that have passed go. */
 static void packet_end(tsi_inbox *box, tsi_work *work)
 {
-    if (work->done == NULL) {
+    if (work->device->host_readable) {
         packet_free(work);
         return;
     }
     pthread_mutex_lock(&box->moving);
+    if (work->done == NULL) { /* nobody took it: it may not be filled yet */
+        tsi_inbox_rest(box);
+        packet_free(work);
+        pthread_mutex_unlock(&box->moving);
+        return;
+    }
     work->next = box->spent;
     box->spent = work;
     for (tsi_work **link = &box->spent; *link != NULL;) {

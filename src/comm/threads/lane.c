@@ -75,6 +75,7 @@ static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence, int64_t 
             tsi_threads_finish(engine, work, TS_OK, -1, "");
     }
     atomic_store_explicit(&m->failed, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->on_device, 0, memory_order_relaxed);
     atomic_store_explicit(&m->done, 0, memory_order_relaxed);
     atomic_store_explicit(&m->asynchronous, 0, memory_order_relaxed);
     atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
@@ -329,6 +330,7 @@ static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
         atomic_fetch_or_explicit(&m->asynchronous,
                                  work->awaited ? TSI_ABSENT_SOON_BACK : TSI_ABSENT,
                                  memory_order_relaxed);
+    if (!work->device->host_readable) atomic_store_explicit(&m->on_device, 1, memory_order_relaxed);
     uint32_t before = atomic_fetch_add_explicit(&m->arrived, 1, memory_order_seq_cst);
     return (before & TSI_POISONED) == 0;
 }
@@ -446,6 +448,7 @@ void tsi_lane_reset(tsi_lane *lane)
         }
         atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&m->asynchronous, 0, memory_order_relaxed);
+        atomic_store_explicit(&m->on_device, 0, memory_order_relaxed);
         atomic_store_explicit(&m->done, 0, memory_order_relaxed);
         atomic_store_explicit(&m->failed, 0, memory_order_relaxed);
         atomic_store_explicit(&m->cursor, 0, memory_order_relaxed);

@@ -19,15 +19,18 @@
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-/* Of the member, or of the first that has one; NULL: all blocks are the host's. */
+static bool on_device(const tsi_meeting *m)
+{
+    return atomic_load_explicit(&m->on_device, memory_order_relaxed) != 0;
+}
+
+/* Of the member, or of the next one that has one. */
 static const tsi_device *device_of(const tsi_lane *lane, const tsi_meeting *m, int64_t member)
 {
-    int64_t size = lane->hall->team->size;
-    for (int64_t k = 0; k < size; k++) {
-        const tsi_device *device = m->work[(member + k) % size]->device;
-        if (!device->host_readable) return device;
-    }
-    return NULL;
+    int64_t size = lane->hall->team->size, k = 0;
+    while (k + 1 < size && m->work[(member + k) % size]->device->host_readable)
+        k++;
+    return m->work[(member + k) % size]->device;
 }
 
 static ts_status mover_open(tsi_mover *mover, const tsi_device *device)
@@ -55,11 +58,10 @@ static void drop(const tsi_mover *mover, tsi_device_event **event)
 
 ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out)
 {
-    const tsi_device *device = device_of(lane, m, part);
     *out = (tsi_mover){ m->work[part]->device, NULL };
-    if (device == NULL) return TS_OK;
+    if (!on_device(m)) return TS_OK;
     tsi_mover *mover = &lane->mover[part];
-    TSI_TRY(mover_open(mover, device));
+    TSI_TRY(mover_open(mover, device_of(lane, m, part)));
     for (int64_t i = 0; i < lane->hall->team->size; i++)
         TSI_TRY(wait_in(mover, m->work[i]->ready));
     TSI_TRY(wait_in(mover, lane->last));
@@ -103,7 +105,7 @@ static bool all_in_order(const tsi_lane *lane, const tsi_meeting *m)
 
 void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed)
 {
-    if (device_of(lane, m, 0) == NULL) return;
+    if (!on_device(m)) return;
     if (!failed && all_in_order(lane, m) && join(lane, m, parts) == TS_OK) return;
     come_to_rest(lane);
     for (int64_t i = 0; i < lane->hall->team->size; i++)

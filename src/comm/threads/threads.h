@@ -48,6 +48,7 @@ typedef struct tsi_meeting {
     _Alignas(TSI_CACHE_LINE) _Atomic uint64_t turn; /* sequence << 2 | phase */
     _Atomic uint32_t arrived;      /* members; with TSI_POISONED: it will never be full */
     _Atomic uint32_t asynchronous; /* tsi_absence: who may not be there when it is full */
+    _Atomic uint32_t on_device;    /* some blocks are not the host's: see streams.c */
     _Atomic uint32_t done;         /* parts */
     _Atomic uint32_t failed;       /* the first failure wrote the fields below */
     _Atomic uint64_t cursor;       /* sequence << 32 | next part that nobody was offered */
