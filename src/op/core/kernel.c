@@ -110,8 +110,8 @@ static ts_status run_now(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 typedef struct deferred {
     tsi_kernel_fn kernel;
     tsi_kernel_io io;
-    tsi_operand *operand; /* inputs, then outputs */
-    tsi_arena arena;
+    tsi_arena arena;       /* of what kernels seldom look at */
+    tsi_operand operand[]; /* inputs, then outputs; attributes lie behind them */
 } deferred;
 
 static bool copy_spans(tsi_span_list *list, tsi_arena *arena)
@@ -148,9 +148,8 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
 {
     size_t ins = (size_t)io->input_count, outs = (size_t)io->output_count;
     size_t bytes = io->op->attribute_bytes;
-    tsi_operand *operand = tsi_arena_alloc(&d->arena, (ins + outs + 1) * sizeof *operand);
-    char *attributes = tsi_arena_alloc(&d->arena, bytes + 1);
-    if (!operand || !attributes) return false;
+    tsi_operand *operand = d->operand;
+    void *attributes = operand + ins + outs;
     memcpy(operand, io->in, ins * sizeof *operand);
     memcpy(operand + ins, io->out, outs * sizeof *operand);
     if (bytes && io->attributes) memcpy(attributes, io->attributes, bytes);
@@ -159,7 +158,6 @@ static bool copy_call(deferred *d, const tsi_kernel_io *io)
         operand[i].block.data = tsi_device_near(io->device, operand[i].block.data);
     }
     d->io = *io;
-    d->operand = operand;
     d->io.attributes = attributes;
     d->io.in = operand;
     d->io.out = operand + ins;
@@ -184,9 +182,21 @@ static void deferred_destroy(void *context)
     tsi_free(d);
 }
 
+/* Calls of a step lie close together, and no two of them a power of two apart, so that they share a
+ * cache. */
+static deferred *deferred_alloc(const tsi_kernel_io *io)
+{
+    size_t operands = (size_t)(io->input_count + io->output_count);
+    size_t bytes = sizeof(deferred) + operands * sizeof(tsi_operand) + io->op->attribute_bytes;
+    size_t seldom = sizeof(ts_meta) + offsetof(tsi_region, dim) + 4 * sizeof(tsi_span_list) + 64;
+    deferred *d = tsi_calloc(1, bytes);
+    if (d) d->arena.block_size = operands * seldom; /* but for long regions */
+    return d;
+}
+
 static deferred *deferred_make(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
-    deferred *d = tsi_calloc(1, sizeof *d);
+    deferred *d = deferred_alloc(io);
     if (!d || !copy_call(d, io)) {
         if (d) deferred_destroy(d);
         (void)tsi_fail_memory("a call in a stream", sizeof *d);
