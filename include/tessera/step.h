@@ -9,7 +9,8 @@
  *
  * Recording runs the function as it is and keeps what it asked of the device and of other ranks:
  * kernels, copies, collectives, messages, with the memory they work on. Run again, the same work is
- * done on the same memory in the same order, so the bits are those of the function called again.
+ * done on the same memory in the same order, so the bits are those of the function called again;
+ * they are too where ts_step_reorder gives it another order and other places.
  * What the host does between (making tensors, tapes, plans) is not done again; what it must say
  * anew each time, an optimizer's step with ts_optimizer_step_with does: rate, clipping and count
  * are those of the moment.
