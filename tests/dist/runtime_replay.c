@@ -299,6 +299,18 @@ static ts_status noisy_step(void *context)
     return status != TS_OK ? status : closed;
 }
 
+/* The step in another order, if the passes find one, and in other places. */
+static void order_by_passes(test *t, ts_step *step)
+{
+    ts_program *program = NULL, *better = NULL;
+    if (!tsi_rank_device_of(t->me)->device->host_readable) return;
+    TEST_OK(t, ts_step_program(step, &program));
+    TEST_OK(t, ts_program_reorder(program, NULL, NULL, NULL, &better));
+    TEST_OK(t, ts_step_reorder(step, better, 0, NULL));
+    ts_program_destroy(better);
+    ts_program_destroy(program);
+}
+
 static ts_tensor *drawn(test *t, ts_mesh *mesh, bool replays)
 {
     ts_tensor *sum = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(WIDTH), "S(0)");
@@ -307,6 +319,7 @@ static ts_tensor *drawn(test *t, ts_mesh *mesh, bool replays)
     TEST_OK(t, ts_module_checkpoint(n.again, 1));
     ts_step *step = NULL;
     for (int32_t i = 0; i < DRAWN; i++) {
+        if (step && i == 3) order_by_passes(t, step);
         if (step)
             TEST_OK(t, ts_step_replay(step));
         else if (replays && i == 1)
@@ -384,4 +397,44 @@ TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
     }
     TEST_CHECK(t, ts_step_record(t->me, NULL, NULL) == NULL);
     TEST_OK(t, ts_rank_recover(t->me));
+}
+
+/* A slot takes what it was recorded with: another shape, dtype or layout is refused, as is a tensor
+ * that the step does not read. */
+static ts_status doubles(void *context)
+{
+    const bad *b = context;
+    ts_scope scope = ts_scope_open(b->me, NULL);
+    ts_tensor *x = b->x;
+    ts_status status = ts_foreach_add((ts_list){ &x, 1 }, (ts_list){ &x, 1 }, 1.0, NULL);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+TS_TEST_RANKS(slots_take_what_they_were_recorded_with, 1, 2)
+{
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    b.x = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "R");
+    ts_step *step = ts_step_record(t->me, doubles, &b);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
+    ts_tensor *other[] = { ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 3), "R"),
+                           ts_ones(b.mesh, TS_DTYPE_F64, TS_SHAPE(4, 2), "R"),
+                           ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "S(0)") };
+    for (int i = 0; i < 3; i++) {
+        TEST_CHECK(t, ts_step_input(step, b.x, other[i]) == TS_ERR_SHAPE);
+        TEST_SAY(t, strstr(ts_rank_error(t->me)->text, "was recorded as") != NULL, "%s",
+                 ts_rank_error(t->me)->text);
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+    ts_tensor *unread = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "R");
+    TEST_CHECK(t, ts_step_input(step, unread, b.x) == TS_ERR_ARG);
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, ts_step_input(step, b.x, unread)); /* ones again */
+    TEST_OK(t, ts_step_replay(step));
+    double sum = 0;
+    TEST_OK(t, ts_tensor_item(ts_sum(b.x, NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 16, "%g", sum);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
 }
