@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_experts_device.c - experts that are cut over ranks whose device runs behind the host: with
- * all rows of the group the host reads nothing, forward or backward, and results are those of the
- * cpu; a choice out of range is still refused.
- *
- * Ranks that are threads wait for their queue before peers read what it writes, once for each
- * operation on device memory between them (comm/issue.c), whatever the operation is for: these
- * waits are told apart from those of the operators. */
+ * all rows of the group nobody waits for it, forward or backward, and results are those of the cpu;
+ * a choice out of range is still refused. */
 #include <math.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/rank.h"
-#include "comm/comm.h"
 #include "device/device.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -22,7 +16,7 @@ typedef struct trial {
     test *t;
     const char *mesh, *rows, *in, *out, *algorithm;
     int64_t all_to; /* every row chooses it and the next; -1: spread */
-    int64_t waits;  /* of rank 0, but for operations between ranks */
+    int64_t waits;  /* of rank 0 */
     double sum[ITEMS];
 } trial;
 
@@ -52,17 +46,9 @@ static double sum_of(ts_tensor *x)
     return value;
 }
 
-static void hear_issue(void *context, void *what)
-{
-    const tsi_issued *issued = what;
-    *(int64_t *)context += !issued->operation->device->host_readable;
-}
-
 static ts_status work(ts_rank *me, void *argument)
 {
     trial *s = argument;
-    int64_t issued = 0;
-    const tsi_observer observer = { .context = &issued, .hear = { [TSI_NEWS_ISSUE] = hear_issue } };
     bool notes = ts_rank_index(me) == 0;
     ts_mesh *mesh = ts_mesh_create(me, s->mesh);
     ts_meta ids = { .shape = TS_SHAPE(ROWS, CHOICES), .dtype = TS_DTYPE_I64 };
@@ -75,13 +61,11 @@ static ts_status work(ts_rank *me, void *argument)
     TSI_TRY(ts_rank_sync(me));
     const tsi_rank_device *device = tsi_rank_device_of(me);
     int64_t before = device->waits;
-    TSI_TRY(tsi_observers_add(&me->observers, &observer));
     ts_tensor *y = ts_grouped_mlp(x, which,
                                   TS_OPTIONS(ts_grouped_mlp_options, .weight = weight, .in = in,
                                              .out = out, .algorithm = s->algorithm));
     (void)ts_backward(ts_sum(ts_square(y), NULL, 0, 0), NULL);
-    tsi_observers_remove(&me->observers, &observer);
-    if (notes) s->waits = device->waits - before - issued;
+    if (notes) s->waits = device->waits - before;
     TSI_TRY(ts_rank_status(me));
     ts_tensor *const item[ITEMS] = { y, ts_tensor_grad(x), ts_tensor_grad(weight),
                                      ts_tensor_grad(in), ts_tensor_grad(out) };
