@@ -253,7 +253,10 @@ static ts_status enter_queue(tsi_work *work)
     if (!mine) return ts_rank_status(work->rank);
     if (!world->engine->direct) (void)tsi_helpers_start(&world->helpers);
     work->in_order = world->engine->direct || world->helpers.count > 0;
-    return work->device->event_record(work->device, mine->queue, &work->ready);
+    tsi_rank_set_current(NULL); /* no memory for an event: the host waits, and nobody fails */
+    ts_status status = work->device->event_record(work->device, mine->queue, &work->ready);
+    tsi_rank_set_current(work->rank);
+    return status == TS_OK ? TS_OK : tsi_rank_device_sync(work->rank);
 }
 
 /* Helpers look at what is left in queues. */
@@ -271,7 +274,7 @@ static ts_status issue_blocking(tsi_call *call)
     tsi_work *base = &work->base;
     ts_status status = tsi_work_launch(work);
     if (status == TS_OK) status = tsi_work_complete(work);
-    (void)tsi_work_absorb(base); /* if it could not be launched */
+    tsi_work_absorb(base); /* if it could not be launched */
     watch(work);
     tsi_ring_end(base->rank->ring, base->event,
                  status == TS_OK ? tsi_work_bytes_received(base) : 0);
@@ -299,7 +302,7 @@ static ts_status issue_posted(tsi_call *call)
     call->local.base.asynchronous = 1;
     ts_work *work = to_handle(call);
     if (work == NULL) {
-        (void)tsi_work_absorb(&call->local.base);
+        tsi_work_absorb(&call->local.base);
         tsi_ring_end(comm->rank->ring, call->local.base.event, 0);
         return TS_ERR_MEMORY;
     }
@@ -337,7 +340,7 @@ ts_status tsi_call_issue(tsi_call *call)
         begin_event(call);
         status = posted ? issue_posted(call) : issue_blocking(call);
     } else {
-        (void)tsi_work_absorb(work);
+        tsi_work_absorb(work);
     }
     tsi_copies_put(call->group->comm, call->local.kept);
     return status;

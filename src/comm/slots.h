@@ -99,7 +99,7 @@ void tsi_work_link(ts_work *work);                      /* into comm->flight */
 ts_status tsi_work_complete(ts_work *work); /* waits, records the error; does not free */
 ts_status tsi_work_launch(ts_work *work);   /* start, or run at once when alone */
 /* What the rank's queue has from here on runs when the operation's bytes have moved. Once. */
-ts_status tsi_work_absorb(tsi_work *work);
+void tsi_work_absorb(tsi_work *work);
 void tsi_work_forget_all(tsi_comm_rank *comm); /* all in flight are complete */
 void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and never started */
 /* Status and error record of a work, without marking it done; the event of an asynchronous one

@@ -108,7 +108,7 @@ void tsi_work_put(ts_work *work)
         tsi_work_put(one);
     }
     unlink_work(work);
-    if (work->base.device != NULL) (void)tsi_work_absorb(&work->base); /* a batch has none */
+    tsi_work_absorb(&work->base);
     tsi_free(work->base.error);
     tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
@@ -197,20 +197,28 @@ static bool is_done(const ts_work *work)
     return atomic_load_explicit(&work->base.state, memory_order_acquire) == TSI_WORK_DONE;
 }
 
-/* Where the queue cannot be told to wait, the host does. */
-ts_status tsi_work_absorb(tsi_work *work)
+/* Where there is no memory to tell the queue so, the host waits, and nobody fails for it. */
+static void go_behind(const tsi_work *work, tsi_device_event *done)
 {
     const tsi_device *device = work->device;
-    tsi_device_event *ready = work->ready, *done = work->done;
-    ts_status status = TS_OK;
-    work->ready = work->done = NULL;
-    if (done != NULL) {
-        status = device->event_wait(device, tsi_rank_device_of(work->rank)->queue, done);
-        if (status != TS_OK) (void)device->event_wait(device, NULL, done);
-        device->event_destroy(device, done);
+    ts_rank *rank = tsi_rank_current();
+    tsi_word nothing = 0;
+    tsi_rank_set_current(NULL);
+    if (device->event_wait(device, tsi_rank_device_of(work->rank)->queue, done) != TS_OK)
+        while (!device->event_done(device, done))
+            (void)tsi_wait_word(&nothing, 0, 0, tsi_clock_ns() + 20000);
+    tsi_rank_set_current(rank);
+}
+
+void tsi_work_absorb(tsi_work *work)
+{
+    const tsi_device *device = work->device;
+    if (work->done != NULL) {
+        go_behind(work, work->done);
+        device->event_destroy(device, work->done);
     }
-    if (ready != NULL) device->event_destroy(device, ready);
-    return status;
+    if (work->ready != NULL) device->event_destroy(device, work->ready);
+    work->ready = work->done = NULL;
 }
 
 /* Alone in a group: the one part runs here. Only send and recv need somebody to meet. */
@@ -250,8 +258,8 @@ ts_status tsi_work_launch(ts_work *work)
 
 static ts_status absorb(ts_work *work, ts_status status)
 {
-    ts_status waited = tsi_work_absorb(&work->base);
-    return report(work, status != TS_OK ? status : waited);
+    tsi_work_absorb(&work->base);
+    return report(work, status);
 }
 
 static ts_status complete_one(ts_work *work)

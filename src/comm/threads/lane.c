@@ -101,12 +101,8 @@ static void fail_meeting(tsi_meeting *m, ts_status status, int64_t culprit, cons
 static void run_part(tsi_lane *lane, tsi_meeting *m, int64_t part, int64_t parts)
 {
     char text[sizeof m->text];
-    int64_t size = lane->hall->team->size;
     if (atomic_load_explicit(&m->failed, memory_order_relaxed) != 0) return;
-    tsi_mover by;
-    (void)snprintf(text, sizeof text, "no queue of the device could be used");
-    ts_status status = tsi_lane_mover(lane, m, part, &by);
-    if (status == TS_OK) status = tsi_move_part(by, m->work, size, part, parts, text, sizeof text);
+    ts_status status = tsi_lane_move(lane, m, part, parts, text, sizeof text);
     if (status == TS_OK) return;
     int64_t culprit = status == TS_ERR_PEER ? -1 : lane->hall->team->rank[part];
     fail_meeting(m, status, culprit, text);

@@ -11,9 +11,13 @@
  * member's queue goes on behind all of them, because others read and write its blocks. No host
  * waits for any of it, but where there is no memory for an event, or an operation failed.
  *
+ * What fails here is told by the works alone: whose thread it is has nothing to do with it.
+ *
  * INV: a stream is posted to by one thread at a time: who claimed the part, or holds the inbox's
  * lock of moves. An event is recorded before anybody is told to wait for it, so streams never wait
  * for each other in a circle. */
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "comm/threads/threads.h"
 
@@ -56,10 +60,8 @@ static void drop(const tsi_mover *mover, tsi_device_event **event)
     *event = NULL;
 }
 
-ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out)
+static ts_status lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out)
 {
-    *out = (tsi_mover){ m->work[part]->device, NULL };
-    if (!on_device(m)) return TS_OK;
     tsi_mover *mover = &lane->mover[part];
     TSI_TRY(mover_open(mover, device_of(lane, m, part)));
     for (int64_t i = 0; i < lane->hall->team->size; i++)
@@ -67,6 +69,21 @@ ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi
     TSI_TRY(wait_in(mover, lane->last));
     *out = *mover;
     return TS_OK;
+}
+
+ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int64_t parts,
+                        char *text, size_t size)
+{
+    int64_t count = lane->hall->team->size;
+    tsi_mover by = { m->work[part]->device, NULL };
+    if (!on_device(m)) return tsi_move_part(by, m->work, count, part, parts, text, size);
+    ts_rank *rank = tsi_rank_current();
+    tsi_rank_set_current(NULL);
+    (void)snprintf(text, size, "no queue of the device could be used");
+    ts_status status = lane_mover(lane, m, part, &by);
+    if (status == TS_OK) status = tsi_move_part(by, m->work, count, part, parts, text, size);
+    tsi_rank_set_current(rank);
+    return status;
 }
 
 /* The first stream has passed all parts, then everybody gets an event of it. */
@@ -106,8 +123,12 @@ static bool all_in_order(const tsi_lane *lane, const tsi_meeting *m)
 void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed)
 {
     if (!on_device(m)) return;
-    if (!failed && all_in_order(lane, m) && join(lane, m, parts) == TS_OK) return;
-    come_to_rest(lane);
+    ts_rank *rank = tsi_rank_current();
+    tsi_rank_set_current(NULL);
+    bool joined = !failed && all_in_order(lane, m) && join(lane, m, parts) == TS_OK;
+    if (!joined) come_to_rest(lane);
+    tsi_rank_set_current(rank);
+    if (joined) return;
     for (int64_t i = 0; i < lane->hall->team->size; i++)
         if (m->work[i]->done != NULL) drop(&lane->mover[0], &m->work[i]->done);
 }
@@ -144,6 +165,8 @@ ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi
 {
     if (on_host(from) && (to == NULL || on_host(to)))
         return tsi_move_stream((tsi_mover){ from->device, NULL }, target, &from->in);
+    ts_rank *rank = tsi_rank_current();
+    tsi_rank_set_current(NULL);
     pthread_mutex_lock(&box->moving);
     ts_status status = mover_open(&box->mover, on_host(from) ? to->device : from->device);
     if (status == TS_OK) status = enqueue(&box->mover, from, to, target);
@@ -154,6 +177,7 @@ ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi
         if (to != NULL) drop(&box->mover, &to->done);
     }
     pthread_mutex_unlock(&box->moving);
+    tsi_rank_set_current(rank);
     return status;
 }
 

@@ -166,8 +166,10 @@ void tsi_lane_reset(tsi_lane *lane);
 void tsi_lane_destroy(tsi_lane *lane);
 
 /* streams.c: operations on memory of devices */
-/* Who moves the part: on a device behind all members' queues, else at once. */
-ts_status tsi_lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out);
+/* Moves a part: on a device in a stream behind all members' queues, else at once. On failure `text`
+ * says why. */
+ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int64_t parts,
+                        char *text, size_t size);
 /* All `parts` were moved or enqueued: sets `done` of the works. */
 void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed);
 void tsi_lane_movers_end(tsi_lane *lane);
