@@ -13,6 +13,11 @@
  * the same memory for all_reduce, and for broadcast there is only one array; otherwise they must
  * not overlap.
  *
+ * Arrays in memory of a device: complete means in the order of the rank's queue. A call returns,
+ * and ts_work_wait does, when all members have called and the bytes are in queues: what the rank
+ * asks of its device afterwards sees the result and may use the arrays again; the host sees it
+ * after ts_rank_sync. A failure that comes later ends the rank's next call or wait for its queue.
+ *
  * Reductions fold in the group's order, ((x0 op x1) op x2) ..., bf16 and f16 in f32 with one final
  * rounding: the same bits on every rank, every run and every engine.
  *
