@@ -45,11 +45,55 @@ tsi_move *tsi_move_retain(tsi_move *move)
     return move;
 }
 
+/* ---- who reads a block ----------------------------------------------------------------------- */
+
+static bool holds(const tsi_move *move, const tsi_storage *storage)
+{
+    bool held = false;
+    for (int32_t i = 0; i < move->hold_count; i++)
+        held = held || move->hold[i]->storage == storage;
+    return held;
+}
+
+/* The state of a rank outlives its storages' use. Without a tensor: for all readers there are. */
+static ts_status wait_for_readers(void *context, void *tensor)
+{
+    const tsi_tensor_state *state = context;
+    const tsi_storage *storage = tensor ? ((const ts_tensor *)tensor)->array->storage : NULL;
+    for (tsi_move *move = state->moves; move; move = move->next)
+        if (!storage || holds(move, storage)) TSI_TRY(tsi_move_wait(move));
+    return TS_OK;
+}
+
+/* False: nobody writes there, or who does asks somebody else. */
+static bool ask_before_writes(ts_rank *rank, tsi_storage *storage)
+{
+    if (storage->read_only || (storage->ask && storage->ask != wait_for_readers)) return false;
+    storage->ask = wait_for_readers;
+    storage->ask_context = tsi_slot_get(rank, TSI_SLOT_TENSOR);
+    return true;
+}
+
+/* Who writes a block of a complete move need not ask, unless another move reads it. */
+static void stop_asking(const tsi_move *move, tsi_storage *storage)
+{
+    const tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
+    if (storage->ask != wait_for_readers) return;
+    for (const tsi_move *other = state->moves; other; other = other->next)
+        if (other != move && other->work && holds(other, storage)) return;
+    storage->ask = NULL;
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
 /* After the work: nobody reads the blocks any more. */
 static void let_go(tsi_move *move)
 {
-    while (move->hold_count > 0)
-        tsi_array_release(move->hold[--move->hold_count]);
+    while (move->hold_count > 0) {
+        tsi_array *array = move->hold[--move->hold_count];
+        stop_asking(move, array->storage);
+        tsi_array_release(array);
+    }
 }
 
 ts_status tsi_move_wait(tsi_move *move)
@@ -62,14 +106,29 @@ ts_status tsi_move_wait(tsi_move *move)
     return move->status;
 }
 
+/* The list has a reference of its own. */
+static void list(tsi_tensor_state *state, tsi_move *move)
+{
+    TSI_ASSERT(!move->listed);
+    move->next = state->moves;
+    move->listed = 1;
+    state->moves = move;
+}
+
+static tsi_move *unlist(tsi_move **place)
+{
+    tsi_move *move = *place;
+    *place = move->next;
+    move->listed = 0;
+    return move;
+}
+
 void tsi_move_release(tsi_move *move)
 {
     if (!move || --move->references > 0) return;
     if (move->work && !ts_work_test(move->work)) {
-        tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
-        move->next = state->moves;
         move->references = 1; /* the list's */
-        state->moves = move;
+        list(tsi_slot_get(move->rank, TSI_SLOT_TENSOR), move);
         return;
     }
     tsi_move_wait(move);
@@ -78,25 +137,24 @@ void tsi_move_release(tsi_move *move)
     tsi_free(move);
 }
 
+/* One that a tensor waits for stays until it has: on a device, what it moves is in a queue. */
 void tsi_moves_reap(tsi_tensor_state *state)
 {
     tsi_move **place = &state->moves;
     while (*place) {
         tsi_move *move = *place;
-        if (move->work && !ts_work_test(move->work)) {
+        if (move->work && (move->references > 1 || !ts_work_test(move->work))) {
             place = &move->next;
             continue;
         }
-        *place = move->next;
-        tsi_move_release(move);
+        tsi_move_release(unlist(place));
     }
 }
 
 void tsi_moves_release(tsi_tensor_state *state)
 {
     while (state->moves) {
-        tsi_move *move = state->moves;
-        state->moves = move->next;
+        tsi_move *move = unlist(&state->moves);
         tsi_move_wait(move);
         tsi_move_release(move);
     }
@@ -104,35 +162,22 @@ void tsi_moves_release(tsi_tensor_state *state)
 
 /* ---- memory that peers read ------------------------------------------------------------------ */
 
-static bool holds(const tsi_move *move, const tsi_storage *storage)
+void tsi_move_guard(tsi_move *move, const tsi_array *source)
 {
-    bool held = false;
-    for (int32_t i = 0; i < move->hold_count; i++)
-        held = held || move->hold[i]->storage == storage;
-    return held;
-}
-
-/* The state of a rank outlives its storages' use. */
-static ts_status wait_for_readers(void *context, void *tensor)
-{
-    const tsi_tensor_state *state = context;
-    const tsi_storage *storage = ((const ts_tensor *)tensor)->array->storage;
-    for (tsi_move *move = state->moves; move; move = move->next)
-        if (holds(move, storage)) TSI_TRY(tsi_move_wait(move));
-    return TS_OK;
+    tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
+    if (!source || !ask_before_writes(move->rank, source->storage)) return;
+    if (move->listed) return;
+    while (state->moves && !state->moves->work) /* so that the list stays short */
+        tsi_move_release(unlist(&state->moves));
+    list(state, tsi_move_retain(move));
 }
 
 ts_status tsi_moves_guard(ts_tensor *x, ts_work *work)
 {
-    tsi_tensor_state *state = tsi_slot_get(x->rank, TSI_SLOT_TENSOR);
-    tsi_storage *storage = x->array->storage;
-    bool asks = storage->ask && storage->ask != wait_for_readers; /* somebody else */
-    if (asks || storage->read_only || x->rank->kept) return ts_work_wait(work);
+    if (x->rank->kept || !ask_before_writes(x->rank, x->array->storage)) return ts_work_wait(work);
     tsi_move *move = tsi_move_create(x->rank, work, 1);
     if (!move) return ts_rank_status(x->rank);
     tsi_move_hold(move, x->array);
-    storage->ask = wait_for_readers;
-    storage->ask_context = state;
     tsi_move_release(move); /* the rank keeps it */
     return TS_OK;
 }

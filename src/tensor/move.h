@@ -3,7 +3,7 @@
  *
  * A move holds the blocks it reads and writes until no rank needs them any more. The tensor it
  * fills holds a reference; if that tensor dies first, the rank keeps the move until it is complete:
- * closing never waits. */
+ * closing never waits. Who writes what a move in flight reads waits for it (tsi_move_guard). */
 #ifndef TSI_TENSOR_MOVE_H
 #define TSI_TENSOR_MOVE_H
 
@@ -18,7 +18,7 @@ struct tsi_move {
     int64_t references;
     ts_status status; /* once complete */
     int32_t hold_count, hold_capacity;
-    int32_t reserved;
+    int32_t listed;   /* among tsi_tensor_state.moves */
     tsi_array **hold; /* source, target, staging; of one move or of several that travel together */
     tsi_array *few[TSI_MOVE_HOLD_FEW];
     const ts_layout *from; /* retained: of hold[0], which becomes hold[1]; NULL: several moves */
@@ -34,6 +34,8 @@ ts_status tsi_move_wait(tsi_move *move);
 void tsi_moves_reap(tsi_tensor_state *state);    /* frees those that are complete; never waits */
 void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest */
 
+/* Peers read a block of the move until it is complete: who writes there waits for it. */
+void tsi_move_guard(tsi_move *move, const tsi_array *source);
 /* Peers read the tensor's memory where it lies until `work` is complete: it stays until then, and
  * who writes it waits. While a step is recorded or run again, which writes without asking, this
  * waits itself. */

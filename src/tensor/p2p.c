@@ -90,6 +90,7 @@ static ts_status ring_step(ts_mesh *mesh, int32_t axis, int64_t hops, tsi_array 
     if (!*move) return ts_rank_status(mesh->rank);
     tsi_move_hold(*move, from);
     tsi_move_hold(*move, to);
+    tsi_move_guard(*move, from);
     return TS_OK;
 }
 
@@ -215,6 +216,7 @@ static ts_status transfer(ts_rank *rank, const ts_peer *peer, tsi_array *array, 
     *move = tsi_move_create(rank, work, 1);
     if (!*move) return ts_rank_status(rank);
     tsi_move_hold(*move, array);
+    if (sends) tsi_move_guard(*move, array);
     return TS_OK;
 }
 

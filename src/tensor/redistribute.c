@@ -51,6 +51,7 @@ static ts_status hold_blocks(ts_rank *rank, const tsi_execution *x, int64_t coun
         tsi_move_hold(*move, x[i].to);
         for (int32_t j = 0; j < x[i].hold_count; j++)
             tsi_move_hold(*move, x[i].hold[j]);
+        tsi_move_guard(*move, x[i].from);
     }
     return TS_OK;
 }

@@ -118,7 +118,7 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     struct tsi_slab *slabs;              /* all bodies of the rank; the first has fresh ones */
     struct tsi_slab *reserve;            /* slabs for later */
     tsi_spare_layout spare[TSI_SPARE_LAYOUTS];
-    tsi_move *moves;                  /* in flight with no tensor waiting; reaped now and then */
+    tsi_move *moves;                  /* in flight, which nobody waits for or writers ask; reaped */
     tsi_map meshes;                   /* tsi_mesh_desc -> ts_mesh of this rank */
     tsi_map ordinals;                 /* label hash -> tsi_ordinal */
     tsi_map unions;                   /* pair of meshes -> tsi_union */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor_memory.c - memory of other libraries under tensors: who owns it, who may write it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "array/dlpack_abi.h"
 #include "base/alloc.h"
@@ -312,4 +314,54 @@ TS_TEST_RANKS(friction_5_a_step_clears_gradients, 1, 2)
     TEST_CHECK(t, ts_tensor_grad(w) == NULL);
     ts_optimizer_destroy(o);
     ts_module_destroy(m);
+}
+
+/* ---- memory that peers still read ------------------------------------------------------------ */
+
+static ts_tensor *gathered(ts_tensor *x)
+{
+    return ts_redistribute(x, "R");
+}
+
+static ts_tensor *gathered_in_list(ts_tensor *x)
+{
+    ts_tensor *out = NULL;
+    const ts_sharding *whole = ts_sharding_get(ts_tensor_mesh(x), "R");
+    return ts_redistribute_many(&x, &whole, 1, &out) == TS_OK ? out : NULL;
+}
+
+static void zero_in_list(ts_tensor *x)
+{
+    (void)ts_foreach_zero((ts_list){ &x, 1 });
+}
+
+static void zero_above(ts_tensor *x)
+{
+    (void)ts_tril_(x, -1);
+}
+
+/* A value that is on its way is that of the call, whatever is done to its source meanwhile, by
+ * ranks of which one comes late. */
+TS_TEST_RANKS(what_is_on_its_way_does_not_change, 2, 3)
+{
+    ts_tensor *(*const moves[])(ts_tensor *) = { gathered, gathered_in_list };
+    void (*const changes[])(ts_tensor *) = { zero_in_list, zero_above };
+    const struct timespec pause = { .tv_nsec = 30000000 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int m = 0; m < 2; m++)
+        for (int w = 0; w < 2; w++)
+            for (int64_t late = 0; late < t->count; late++) {
+                ts_scope scope = ts_scope_open(t->me, NULL);
+                ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "S(0)");
+                double least = NAN, now = NAN;
+                TEST_OK(t, ts_tensor_wait(x));
+                if (ts_rank_index(t->me) == late) (void)nanosleep(&pause, NULL);
+                ts_tensor *y = moves[m](x);
+                changes[w](x);
+                TEST_OK(t, ts_tensor_item(ts_amin(y, NULL, 0, 0), &least));
+                TEST_OK(t, ts_tensor_item(ts_amin(x, NULL, 0, 0), &now));
+                TEST_SAY(t, least == 1 && now == 0, "move %d, change %d, rank %d late: %g, %g", m,
+                         w, (int)late, least, now);
+                ts_scope_close(scope);
+            }
 }
