@@ -44,7 +44,7 @@ says "ptrr by costs" '"indices": [0, 2, 5, 10, 3, 7, 9, 11, 1, 4, 6, 8]' \
     '{"kind": "ptrr", "costs": [7, 3, 12, 5, 9, 1, 4, 8, 10, 2, 6, 11], "world": 3}'
 says "ptrr of packed documents" '"indices": [[2, 4, 5, 7, 8, 9, 0, 1, 3, 6, 10, 11]]' \
     '{"kind": "ptrr", "docs": [[3, 5, 4]], "world": 2}'
-says "ptrr of dear blocks" '"indices": [0, 2, 3, 1]' \
+says "ptrr of dear blocks" '"indices": [0, 1, 2, 3]' \
     '{"kind": "ptrr", "costs": [4000000000000, 7, 9000000, 8000000], "world": 2}'
 says "a block that is too large" 'is above 2^26' '{"kind": "ptrr", "costs": [1, 2], "block": 1000000000000, "world": 2}'
 says "ptrr in blocks" '"indices": [0, 1, 6, 7, 2, 3, 4, 5]' '{"kind": "ptrr", "seq": 8, "block": 2, "world": 2}'
