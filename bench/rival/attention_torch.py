@@ -18,15 +18,15 @@ import torch.nn.functional as functional
 
 
 def median(run, times=7, seconds=5):
-    """Of so many runs after a first one, or of those that begin within the time: some are very slow."""
+    """Of so many runs after a first one, or of those that begin within the time: some are very slow, the first alone."""
     started, taken = time.perf_counter(), []
     for i in range(times + 1):
         begin = time.perf_counter()
-        if i > 1 and begin - started > seconds:
+        if i > 0 and begin - started > seconds:
             break
         run()
         taken.append(time.perf_counter() - begin)
-    return statistics.median(taken[1:])
+    return statistics.median(taken[1:] or taken)
 
 
 def flex(length, heads, depth):
