@@ -237,6 +237,20 @@ static void lse_alone(test *t, ts_mesh *mesh, ts_dtype dtype, bool biased)
     ts_scope_close(scope);
 }
 
+/* A gradient that is not given is 0. */
+TS_TEST_RANKS(attention_of_no_gradient, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 1 ? "cp=1" : "cp=3");
+    ts_tensor *x = numbers(ts_sharding_get(mesh, "cp:S(2)"), TS_SHAPE(1, 2, 7, 4), TS_DTYPE_F32, 1);
+    ts_tensor *out[2], *d[3];
+    TEST_OK(t, ts_attention_lse(x, x, x, NULL, out));
+    ts_attention_saved saved = { sizeof saved, x, x, x, out[0], out[1], NULL, NULL };
+    TEST_OK(t, ts_attention_backward(&saved, NULL, d));
+    for (int i = 0; i < 3; i++)
+        TEST_CHECK(t, difference(d[i], ts_zeros_like(x)) == 0);
+    ts_mesh_release(mesh);
+}
+
 TS_TEST_RANKS(log_sum_exp_has_a_gradient, 1, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, t->count == 1 ? "cp=1" : "cp=3");

@@ -208,7 +208,10 @@ static ts_status backward_run(ts_tensor *in[6], ts_tensor *d_lse, const void *at
     ts_slice_options columns = TS_INIT(ts_slice_options);
     columns.end = ts_tensor_shape(in[2]).extent[3];
     columns.end_is_given = 1;
-    if (d_lse) TSI_TRY(widen(in, d_lse));
+    if (d_lse)
+        TSI_TRY(widen(in, d_lse));
+    else if (!in[5])
+        in[5] = ts_zeros_like(in[3]);
     tsi_op_args args = { &tsi_op_attention_backward, in, 6, 0, attributes };
     TSI_TRY(tsi_op_run(&args, out));
     if (d_lse) out[2] = ts_slice(out[2], 3, &columns);
