@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base_memory.c - the counted allocator with its n-th failure, and the arena. */
+/* base_memory.c - the counted allocator with its n-th failure, the arena, and what is left. */
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/room.h"
 #include "base/thread.h"
 #include "harness/test.h"
 
@@ -133,4 +135,11 @@ TS_TEST(arena_survives_a_failed_allocation)
     TEST_TEXT(t, a, "before");
     TEST_TEXT(t, b, "after");
     tsi_arena_release(&arena);
+}
+
+TS_TEST(host_has_room_and_no_more_than_there_is)
+{
+    int64_t bytes = tsi_host_bytes_free();
+    TEST_CHECK(t, bytes > 0);
+    TEST_CHECK(t, bytes <= (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
 }
