@@ -112,7 +112,8 @@ ts_status tsi_folder_room(const char *path, int64_t bytes)
     double free_bytes = (double)about.f_bavail * (double)about.f_frsize;
     if (about.f_blocks == 0 || free_bytes >= (double)bytes + ROOM_SPARE) return TS_OK;
     char wanted[32], there[32];
-    return TSI_FAIL(TS_ERR_IO, "%s: a checkpoint of %s does not fit, %s are free", path,
+    return TSI_FAIL(TS_ERR_IO,
+                    "%s: a checkpoint of %s and 1 MiB for headers do not fit, %s are free", path,
                     tsi_text_bytes(wanted, sizeof wanted, bytes),
                     tsi_text_bytes(there, sizeof there, (int64_t)free_bytes));
 }
