@@ -91,12 +91,12 @@ TS_TEST_RANKS(every_cut_to_every_other, 1, 2, 3, 4)
     for (int there = 0; there < CUTS; there++) {
         ts_scope scope = ts_scope_open(t->me, NULL);
         TEST_OK(t, save(mesh, path, cuts[there], 1));
-        for (int here = 0; here < 2 * CUTS; here++) {
+        for (int here = 0; here < CUTS; here++) {
             ts_dtype dtype = (there + here) % 5 == 0 ? TS_DTYPE_F64 : TS_DTYPE_F32;
-            ts_tensor *w = ts_zeros(mesh, dtype, TS_SHAPE(ROWS, COLUMNS), cuts[here % CUTS]);
-            TEST_OK(t, load(mesh, path, w, here / CUTS));
-            TEST_SAY(t, same_bits(t, w, numbers(mesh, dtype, cuts[here % CUTS])),
-                     "from (%s) to (%s)", cuts[there], cuts[here % CUTS]);
+            ts_tensor *w = ts_zeros(mesh, dtype, TS_SHAPE(ROWS, COLUMNS), cuts[here]);
+            TEST_OK(t, load(mesh, path, w, (there + here) % 2));
+            TEST_SAY(t, same_bits(t, w, numbers(mesh, dtype, cuts[here])), "from (%s) to (%s)",
+                     cuts[there], cuts[here]);
         }
         ts_scope_close(scope);
     }
