@@ -216,7 +216,7 @@ static ts_status transfer(ts_rank *rank, const ts_peer *peer, tsi_array *array, 
     *move = tsi_move_create(rank, work, 1);
     if (!*move) return ts_rank_status(rank);
     tsi_move_hold(*move, array);
-    if (sends) tsi_move_guard(*move, array);
+    if (sends && !ts_work_test(work)) tsi_move_guard(*move, array);
     return TS_OK;
 }
 

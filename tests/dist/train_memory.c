@@ -154,8 +154,10 @@ static void check_account(const outcome *o, ts_rank *me, const ts_train_cost *co
     int64_t comm = tsi_pool_used(pool, TSI_TAG_COMM).peak;
     int64_t states = cost->weight_bytes + cost->gradient_bytes + cost->optimizer_bytes;
     int64_t planned = states + cost->activation_bytes, beyond = peak - planned;
-    /* Where work runs later, rows that travelled stay until the queue has passed them. */
-    int64_t part = tsi_rank_device_of(me)->device->host_readable ? 4 : 2;
+    /* Where work runs later, experts take rows by all their choices, so that no host has to say
+     * which are theirs (op/matrix/grouped_mlp_whole.c), and rows that travelled stay until the
+     * queue has passed them; a plan is that of a host. */
+    int64_t part = tsi_rank_device_of(me)->device->host_readable ? 4 : 1;
     int64_t uneven = o->c->ep > 1 ? cost->activation_bytes / part : 0;
     TEST_EQ(o->t, cost->weight_bytes, tsi_pool_used(pool, TSI_TAG_PARAMETER).live);
     TEST_EQ(o->t, cost->optimizer_bytes, tsi_pool_used(pool, TSI_TAG_OPTIMIZER).live);

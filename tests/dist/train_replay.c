@@ -29,7 +29,8 @@ static void check_against(test *t, const folder *f, const setting *s, int replay
     const ts_train_result *r = &again.result;
     TEST_SAY(t, r->replays == (s->usual ? 0 : TAKEN - 3), "%s, replay %d: %lld replays", s->mesh,
              replay, (long long)r->replays);
-    bool reorders = replay == 2 && !s->usual;
+    const char *device = getenv("TESSERA_DEVICE"); /* others have steps as graphs */
+    bool reorders = replay == 2 && !s->usual && (!device || strcmp(device, "cpu") == 0);
     TEST_SAY(t,
              (r->replay_recorded > 0 && r->replay_reordered_predicted > 0 &&
               r->replay_reordered_predicted <= r->replay_recorded_predicted) == reorders,

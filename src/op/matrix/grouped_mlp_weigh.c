@@ -9,8 +9,8 @@
  *   nodes    (s - 1) q(n) + (m - 1) (s q(n) - q(m))     (m - 1) q(m)
  *   gather   s - 1                                      n - s
  *
- * as often as rows move: x there, y back; for the gradient x and dy there, dx back. Where choices
- * lie on a device, all but `gather` wait for the host once. */
+ * as often as rows move: x there, y back; for the gradient x and dy there, dx back. Devices choose
+ * as the host does, so that a plan holds for both. */
 #include <math.h>
 #include <string.h>
 
@@ -62,17 +62,12 @@ ts_status tsi_mlp_nodes(tsi_mesh_desc *mesh, ts_group *group, tsi_arena *arena, 
 
 /* ---- weighing -------------------------------------------------------------------------------- */
 
-/* A device whose host waits for it runs dry: the wait itself, and what is launched after it is not
- * ahead any more. */
-enum { DRAINED_US = 50 };
-
 typedef struct weighing {
     double size, nodes, each;     /* members of a group; its nodes, and members of one */
     double rows;                  /* of all ranks together */
     double row_bytes, side_bytes; /* of a row; of its choices and weights */
     double ranks, choices;        /* choices that the group can serve */
     double ways;                  /* how often rows move */
-    double wait_us;               /* for the host to say which rows go where */
     tsi_links links;
 } weighing;
 
@@ -105,8 +100,7 @@ static tsi_algorithm_candidate candidate(const weighing *w, int32_t algorithm)
     tsi_algorithm_candidate c = { .algorithm = algorithm, .balance = 1, .steps = (int32_t)rounds };
     c.bytes = (int64_t)(w->rows * ((inside + between) * row + side));
     c.memory = (int64_t)(mine * ((inside + between) * w->row_bytes + side));
-    c.us = (algorithm == TSI_MLP_GATHER ? 0 : w->wait_us) +
-           rounds * l->level_latency[w->nodes > 1 ? outer : 0] +
+    c.us = rounds * l->level_latency[w->nodes > 1 ? outer : 0] +
            mine * row * (inside * l->level_per_byte[0] + between * l->level_per_byte[outer]) +
            mine * side * l->level_per_byte[w->nodes > 1 ? outer : 0];
     return c;
@@ -188,7 +182,6 @@ ts_status tsi_mlp_pick(const tsi_algorithm_request *request, tsi_algorithm_choic
     weigh_nodes(request, axes, &w);
     w.choices /= ranks_of(request->mesh, cut_on(in, 0) & ~axes);
     w.rows *= w.ranks / ranks_of(request->mesh, cut_on(x, -1));
-    if (tsi_mlp_defers(request->mesh->world, request->call->attributes)) w.wait_us = DRAINED_US;
     out->candidate[0] = candidate(&w, TSI_MLP_ROWS);
     out->candidate[1] = candidate(&w, TSI_MLP_GATHER);
     out->count = 2;
