@@ -268,9 +268,12 @@ static void *open_world(void *argument)
     ts_world_options options = { .struct_size = sizeof options,
                                  .engine = "threads",
                                  .rank_count = own->ranks,
+                                 .timeout_ms = 3600 * 1000, /* the other world has its turn */
                                  .seed = 1,
                                  .events = 1 << 16 };
     own->status = ts_launch_with(&options, work_alone, own, own->error, sizeof own->error);
+    if (own->status != TS_OK)
+        pass_turn(own->duel, true); /* no rank may have been there to say it */
     return NULL;
 }
 
@@ -282,7 +285,7 @@ static ts_status run_worlds(duel *d, const int64_t *ranks, char *error, size_t s
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->moved, NULL);
     bool made = pthread_create(&thread, NULL, open_world, &own[1]) == 0;
-    d->ended = !made;
+    if (!made) d->ended = true; /* nobody else is there */
     open_world(&own[0]);
     if (made) pthread_join(thread, NULL);
     pthread_cond_destroy(&d->moved);

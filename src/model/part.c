@@ -159,7 +159,8 @@ static bool classes_are_cut(const ts_tensor *weight)
     const ts_sharding *s = weight->layout->sharding;
     bool cut = false;
     for (int32_t k = 0; k < s->ndim; k++)
-        cut = cut || (tsi_placement_cuts(&s->place[k]) && s->place[k].dim == 0);
+        cut = cut ||
+              (tsi_placement_cuts(&s->place[k]) && s->place[k].dim == 0 && s->mesh->size[k] > 1);
     return cut;
 }
 

@@ -233,6 +233,7 @@ static ts_status move_param(const placing *p, tsi_param *body, const ts_sharding
                             ts_experts_moves *out)
 {
     ts_tensor *param = body->value;
+    if (body->unit) TSI_TRY(tsi_unit_take_back(body->unit)); /* moments lie as its shard does */
     const ts_sharding *to = target_of(p, body, ragged);
     if (!to) return ts_rank_status(p->model->rank);
     const ts_layout *from = ts_layout_retain(param->layout);

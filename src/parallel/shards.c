@@ -201,8 +201,7 @@ const ts_sharding *tsi_unit_whole(const tsi_param *param)
     return param->value->layout->sharding;
 }
 
-/* The unit of the parameter is cut, and nobody but this rank knows its shards. */
-static ts_status take_back(tsi_unit *u)
+ts_status tsi_unit_take_back(tsi_unit *u)
 {
     if (u->users > 0)
         return TSI_FAIL(TS_ERR_STATE, "fsdp: unit %s: its parameters are placed anew while it runs",
@@ -220,7 +219,7 @@ ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole)
     tsi_unit_param *p = u->param, next;
     while (p->param != param)
         p++;
-    TSI_TRY(take_back(u));
+    TSI_TRY(tsi_unit_take_back(u));
     ts_status status = cut_anew(u, p, whole, &next);
     if (status != TS_OK) {
         release_shardings(&next);

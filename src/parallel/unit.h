@@ -140,6 +140,8 @@ typedef struct tsi_units {
 ts_status tsi_unit_place(tsi_unit *u);
 /* A parameter as its modules see it: of one that is in no unit, its own sharding. Borrowed. */
 const ts_sharding *tsi_unit_whole(const tsi_param *param);
+/* Handles show shards, and nobody but this rank knows them; refused while the unit runs. */
+ts_status tsi_unit_take_back(tsi_unit *u);
 /* [coll] Modules see a parameter of a unit, between steps, as `whole` from now on, and the unit
  * cuts that as it did: its value moves; its gradient and mirror are forgotten. */
 ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole);

@@ -160,6 +160,7 @@ static ts_status take_order(tsi_run *run)
     ts_program_destroy(better);
     ts_program_destroy(program);
     again->moved = is.taken ? is.moved : 0;
+    if (!is.taken) again->predicted_us[1] = again->predicted_us[0]; /* that order is run */
     return status;
 }
 

@@ -248,12 +248,13 @@ static ts_status set_key(ts_train_config *config, const key *k, const char *valu
 static ts_status fail_section(const char *section, const place *at)
 {
     static const char *const names[] = { "model",    "data",    "train", "checkpoint", "optimizer",
-                                         "parallel", "experts", "log",   NULL };
+                                         "parallel", "experts", "comm",  "log",        NULL };
     const char *near = tsi_text_nearest(section, names);
     char sentence[256];
     snprintf(sentence, sizeof sentence, "unknown section [%.64s]; %s%s%s", section,
              near ? "did you mean ["
-                  : "there are model, data, train, checkpoint, optimizer, parallel, experts, log",
+                  : "there are model, data, train, checkpoint, optimizer, parallel, experts, "
+                    "comm, log",
              near ? near : "", near ? "]?" : "");
     return fail_at(at, sentence);
 }

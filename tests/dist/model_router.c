@@ -322,6 +322,16 @@ static void place_back(test *t, ts_model *m, ts_optimizer *o)
     TEST_EQ(t, moves.bytes, moves.bytes_bound);
 }
 
+/* A forward that nobody goes back from: units that stay gathered are so when experts are placed. */
+static void look(test *t, ts_model *m)
+{
+    double value = NAN;
+    ts_scope scope = ts_scope_open(t->me, "look");
+    ts_tape_begin(t->me);
+    TEST_OK(t, ts_tensor_item(ts_model_loss(m, tokens(m, 0), tokens(m, 1)), &value));
+    ts_scope_close(scope);
+}
+
 static void train_placed(test *t, const placing *c, bool placed, double loss[PLACED])
 {
     ts_mesh *mesh = ts_mesh_create(t->me, c->mesh);
@@ -339,6 +349,7 @@ static void train_placed(test *t, const placing *c, bool placed, double loss[PLA
     TEST_OK(t, ts_model_materialize(m));
     ts_optimizer *o = ts_adamw_create(ts_model_module(m), NULL);
     for (int step = 0; step < PLACED; step++) {
+        if (step == 2 && c->reshard == TS_RESHARD_NO) look(t, m);
         if (placed && step == 2) place(t, m, o, c);
         if (placed && step == 4) place_back(t, m, o);
         loss[step] = one_step(t, m, o, step);

@@ -28,6 +28,7 @@ TS_TEST(config_refuses)
     refused(t, "[train]\nstep = 5\n",
             "a.ini, line 2: unknown key \"step\" in [train]; did you mean \"steps\"?");
     refused(t, "[trian]\n", "line 1: unknown section [trian]; did you mean [train]?");
+    refused(t, "[com]\n", "unknown section [com]; did you mean [comm]?");
     refused(t, "[xyzzy]\n", "there are model, data");
     refused(t, "# a\n\n[model]\nmesh = dp=2\n",
             "line 4: unknown key \"mesh\" in [model]; it belongs to [parallel]");
