@@ -55,7 +55,8 @@ typedef struct ts_step_order { /* may grow at the end */
     int64_t works, moved;        /* pieces of work; those that run at another place */
     int64_t bytes_before, bytes; /* of memory that is kept for it, before and in the new order */
     int64_t bytes_needed;        /* the most of it that is in use at once */
-    int32_t taken, reserved;     /* 0: it needs more than the recorded order, which is run */
+    int32_t taken, reserved; /* 0: it needs more than the recorded order, or memory was so scarce
+                                that places are not known: the recorded order is run */
 } ts_step_order;
 
 /* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does

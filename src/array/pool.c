@@ -436,6 +436,33 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
     pool_release(pool);
 }
 
+size_t tsi_pool_rounded(size_t bytes)
+{
+    size_t rounded = 0;
+    (void)class_of(bytes, &rounded);
+    return rounded;
+}
+
+bool tsi_pool_retake(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
+{
+    TSI_ASSERT(is_owner(pool));
+    tsi_shelf_empty(pool, &pool->shelf);
+    take_returned(pool, NULL);
+    node *n = node_find(pool, memory, true);
+    if (!n || n->live || n->foreign) return false;
+    node **at = &pool->cached[n->size_class];
+    while (*at && *at != n)
+        at = &(*at)->next;
+    if (!*at) return false;
+    *at = n->next;
+    n->asked = bytes;
+    n->live = true;
+    atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
+    (void)count_alloc(&pool->total, bytes, true);
+    (void)count_alloc(usage_of(pool, tag), bytes, true);
+    return true;
+}
+
 tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag)
 {
     const usage *u =

@@ -78,6 +78,11 @@ void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag);
 tsi_pool_usage tsi_pool_used(const tsi_pool *pool, int32_t tag /* -1: all */);
 int64_t tsi_pool_reserved(const tsi_pool *pool); /* bytes held from the device, live or cached */
 void tsi_pool_peak_reset(tsi_pool *pool);
+/* By the owner: a block that was given back, and that nobody took since, is taken again as it lies.
+ * False: it is live, or gone. */
+bool tsi_pool_retake(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag);
+size_t
+tsi_pool_rounded(size_t bytes);     /* what is taken from the device where so much is asked for */
 void tsi_pool_trim(tsi_pool *pool); /* gives cached blocks back to the device; owner only */
 const tsi_device *tsi_pool_device(const tsi_pool *pool);
 tsi_stream *tsi_pool_queue(const tsi_pool *pool);

@@ -252,6 +252,7 @@ ts_status tsi_control_read(tsi_control *c, int64_t number, double *out)
         return TSI_FAIL(TS_ERR_ARG, "optimizer: step %lld is not one of the last %d of %lld",
                         (long long)number, TSI_CONTROL_KEPT, (long long)c->count);
     if (c->event[slot]) wait_for(c, slot);
+    TSI_TRY(tsi_rank_enter(c->rank)); /* what the queue has passed may have been ended early */
     memcpy(out, c->kept + slot * TSI_CONTROL_COUNT, BYTES);
     if (out[TSI_CONTROL_NUMBER] == (double)number) return TS_OK;
     /* What failed on the way says so at a wait, and what was behind it had no effect. */

@@ -26,6 +26,7 @@
 #include "comm/comm.h"
 #include "parallel/common.h"
 #include "parallel/unit.h"
+#include "tensor/move.h"
 
 typedef struct seat {                           /* of a rank that has a slice */
     _Alignas(TSI_CACHE_LINE) tsi_word released; /* times that it let go of the unit */
@@ -356,8 +357,10 @@ void tsi_unit_forget_shared(tsi_unit *u)
 static ts_status ask_slice(void *context, void *tensor)
 {
     (void)tensor;
-    tsi_unit *u = ((const tsi_unit_param *)context)->unit;
+    const tsi_unit_param *p = context;
+    tsi_unit *u = p->unit;
     if (u->state == TSI_UNIT_COMING) TSI_TRY(tsi_unit_drop(u, false));
+    if (p->slice) TSI_TRY(tsi_moves_ask(u->rank, p->slice->storage));
     return tsi_unit_alone(u);
 }
 

@@ -230,6 +230,7 @@ static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_ma
     if (s->captures)
         return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
     TSI_TRY(tsi_works_tie(&s->works));
+    if (s->works.unclear) return TS_OK; /* it does not fit anywhere else */
     int64_t *key = tsi_alloc_array((size_t)s->works.piece_count + 1, sizeof *key);
     if (!key) return tsi_fail_memory("an order of a step", (size_t)s->works.piece_count * 8);
     for (int64_t i = 0; i < s->works.piece_count; i++)
@@ -249,9 +250,9 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     if (s->rank->kept) return TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
     tsi_works_report report = { 0 };
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
-    ts_step_order is = { .bytes_before = tsi_pool_reserved(s->pool) };
+    ts_step_order is = { .bytes_before = tsi_step_bytes(s) };
     ts_status status = reorder(s, program, cap, &report);
-    if (status == TS_OK && !report.fits && bytes_max > 0)
+    if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",
                           (long long)report.bytes, (long long)bytes_max);
     is.taken = report.fits;

@@ -147,6 +147,10 @@ static ts_status run_list(ts_step *s, int64_t *ns)
     if (!s) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
     if (s->rank->kept) return TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
+    tsi_tensor_state *tensors = tsi_tensor_state_of(s->rank);
+    if (!tensors) return ts_rank_status(s->rank);
+    tsi_moves_release(tensors); /* a replay writes without asking who still reads */
+    TSI_TRY(ts_rank_status(s->rank));
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
     };
@@ -293,7 +297,7 @@ ts_status ts_step_summarise(const ts_step *s, ts_step_summary *out)
     ts_step_summary is = { .struct_size = out->struct_size,
                            .works = s->kept.count,
                            .actions = tsi_step_action_count(s->value),
-                           .bytes = tsi_pool_reserved(s->pool),
+                           .bytes = tsi_step_bytes(s),
                            .replays = s->replays };
     memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
     return TS_OK;

@@ -24,4 +24,10 @@ struct ts_step {
     int64_t recorded_bytes, replays;
 };
 
+/* That it holds from the device. */
+static inline int64_t tsi_step_bytes(const ts_step *s)
+{
+    return tsi_pool_reserved(s->pool) + (s->works.home ? tsi_pool_reserved(s->works.home) : 0);
+}
+
 #endif

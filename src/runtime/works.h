@@ -25,6 +25,7 @@ typedef struct tsi_taken { /* a block, from when it was taken to when it was giv
     int64_t bytes;
     int64_t from, to; /* pieces of work that were kept then; to < 0: it was not given back */
     bool stays;       /* somebody else knows where it lies */
+    bool held;        /* by the works: who had it let it go after the recording */
 } tsi_taken;
 
 typedef struct tsi_work_touch { /* of one piece */
@@ -47,7 +48,7 @@ typedef struct tsi_works {
     tsi_taken *block;
     int64_t block_count, block_capacity;
     tsi_map there; /* address -> index + 1, while it is there */
-    bool unclear;  /* whose memory it was is not known of all */
+    bool unclear;  /* whose memory it was is not known of all: the step keeps its order */
     /* Filled by tsi_works_tie: */
     int32_t *order;          /* [work]: its number as it was recorded; NULL: the same */
     tsi_kept_work *recorded; /* in the recorded order */
@@ -57,6 +58,7 @@ typedef struct tsi_works {
     int32_t *pair; /* before, after, before, after ... */
     int64_t pair_count, pair_capacity;
     /* Filled by tsi_works_order: */
+    tsi_pool *home; /* of the arena alone: for want of memory it gives back no block of the step */
     char *arena;
     int64_t arena_bytes;
 } tsi_works;

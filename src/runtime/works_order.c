@@ -260,8 +260,27 @@ static ts_status plan_order(const tsi_works *w, const int64_t *key, ordered *o, 
     }
     find_spans(w, o->place, o->span);
     TSI_TRY(tsi_arena_places(o->span, w->block_count, bytes));
-    report->bytes = *bytes;
+    report->bytes = *bytes > 0 ? (int64_t)tsi_pool_rounded((size_t)*bytes) : 0;
     return count_bytes(w, o->span, report);
+}
+
+/* Blocks that replays write where they were: somebody had them when the recording ended, and may
+ * have let them go since. */
+static void hold_what_stays(tsi_works *w, tsi_pool *pool)
+{
+    for (int64_t b = 0; b < w->block_count; b++) {
+        tsi_taken *k = &w->block[b];
+        if (!may_move(k) && !k->held)
+            k->held = tsi_pool_retake(pool, k->memory, (size_t)k->bytes, TSI_TAG_OTHER);
+    }
+}
+
+static ts_status take_arena(tsi_works *w, const tsi_pool *pool, int64_t bytes, char **arena)
+{
+    if (!w->home)
+        w->home = tsi_pool_create(tsi_pool_device(pool), tsi_pool_queue(pool), tsi_pool_rank(pool));
+    *arena = w->home ? tsi_pool_alloc(w->home, (size_t)bytes, TSI_TAG_OTHER) : NULL;
+    return *arena ? TS_OK : TS_ERR_MEMORY; /* recorded */
 }
 
 ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key, tsi_pool *pool,
@@ -274,15 +293,16 @@ ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key, tsi_
     ts_status status = plan_order(w, key, &o, &bytes, report);
     report->fits = bytes_max == 0 || report->bytes <= bytes_max;
     bool takes = status == TS_OK && report->fits;
-    if (takes && bytes > 0) arena = tsi_pool_alloc(pool, (size_t)bytes, TSI_TAG_OTHER);
-    if (takes && bytes > 0 && !arena) status = TS_ERR_MEMORY; /* recorded */
+    if (takes) hold_what_stays(w, pool);
+    if (takes && bytes > 0) status = take_arena(w, pool, bytes, &arena);
     if (takes && status == TS_OK) {
         give_addresses(w, o.span, arena);
         give_order(w, o.order, kept);
-        if (w->arena) tsi_pool_free(pool, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
+        if (w->arena) tsi_pool_free(w->home, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
         w->arena = arena;
         w->arena_bytes = bytes;
         tsi_pool_trim(pool); /* where the blocks lay before */
+        if (w->home) tsi_pool_trim(w->home);
     }
     tsi_free(o.order);
     tsi_free(o.place);

@@ -9,16 +9,19 @@
 
 /* ---- lives ----------------------------------------------------------------------------------- */
 
-/* A block that another thread gave back is taken again without a word. */
+/* One that another thread gave back, without a word, ended before this one begins. */
 static void taken(void *context, void *memory, size_t bytes)
 {
     tsi_works *w = context;
-    w->unclear = w->unclear || tsi_map_find(&w->there, (uint64_t)(uintptr_t)memory, NULL, NULL);
+    uintptr_t before =
+        (uintptr_t)tsi_map_remove(&w->there, (uint64_t)(uintptr_t)memory, NULL, NULL);
+    if (before > 0) w->block[before - 1].to = w->kept->count;
     if (w->status == TS_OK)
         w->status = tsi_room(&w->block, w->block_count, &w->block_capacity, sizeof *w->block,
                              "blocks of a step");
     if (w->status != TS_OK) return;
-    w->block[w->block_count++] = (tsi_taken){ memory, (int64_t)bytes, w->kept->count, -1, false };
+    w->block[w->block_count++] =
+        (tsi_taken){ .memory = memory, .bytes = (int64_t)bytes, .from = w->kept->count, .to = -1 };
     w->status =
         tsi_map_insert(&w->there, (uint64_t)(uintptr_t)memory, (void *)(uintptr_t)w->block_count);
 }
@@ -46,7 +49,13 @@ void tsi_works_end(tsi_works *works, tsi_pool *pool)
 
 void tsi_works_release(tsi_works *works, tsi_pool *pool)
 {
-    if (works->arena) tsi_pool_free(pool, works->arena, (size_t)works->arena_bytes, TSI_TAG_OTHER);
+    for (int64_t b = 0; b < works->block_count; b++) {
+        const tsi_taken *k = &works->block[b];
+        if (k->held) tsi_pool_free(pool, k->memory, (size_t)k->bytes, TSI_TAG_OTHER);
+    }
+    if (works->arena)
+        tsi_pool_free(works->home, works->arena, (size_t)works->arena_bytes, TSI_TAG_OTHER);
+    tsi_pool_destroy(works->home);
     tsi_free(works->block);
     tsi_free(works->recorded);
     tsi_free(works->piece);
@@ -66,9 +75,9 @@ static int compare_taken(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Of places that two blocks share in part it is not known whose they were: memory went back to the
- * device meanwhile. */
-static ts_status sort_blocks(tsi_works *w)
+/* Of places that two blocks share in part it is not known whose they were: memory was scarce, and
+ * went back to the device meanwhile. */
+static void sort_blocks(tsi_works *w)
 {
     if (w->block_count > 0)
         qsort(w->block, (size_t)w->block_count, sizeof *w->block, compare_taken);
@@ -76,9 +85,6 @@ static ts_status sort_blocks(tsi_works *w)
         const tsi_taken *a = &w->block[i - 1], *b = &w->block[i];
         w->unclear = w->unclear || (a->memory != b->memory && a->memory + a->bytes > b->memory);
     }
-    if (!w->unclear) return TS_OK;
-    return TSI_FAIL(TS_ERR_STATE, "step: memory was scarce, or other threads gave it back, while "
-                                  "it was recorded; it keeps its order");
 }
 
 /* The block in which the address lay when piece `work` was kept; -1: none of the step's. */
@@ -381,7 +387,8 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
 static ts_status tie_pieces(tsi_works *w)
 {
     TSI_TRY(all_known(w->kept));
-    TSI_TRY(sort_blocks(w));
+    sort_blocks(w);
+    if (w->unclear) return TS_OK;
     TSI_TRY(cut_pieces(w));
     TSI_TRY(collect_touches(w));
     TSI_TRY(tie_by_memory(w));
@@ -393,7 +400,7 @@ static ts_status tie_pieces(tsi_works *w)
 
 ts_status tsi_works_tie(tsi_works *w)
 {
-    if (w->status == TS_OK && !w->recorded) w->status = tie_pieces(w);
+    if (w->status == TS_OK && !w->recorded && !w->unclear) w->status = tie_pieces(w);
     if (w->status == TS_OK) return TS_OK;
     return TSI_FAIL(w->status, "step: it keeps the order in which it was recorded");
 }

@@ -187,7 +187,11 @@ void tsi_bodies_close(tsi_tensor_state *state)
             t->held -= given < t->held ? given : t->held;
             if (t->held == 0 || t->posted_drops > 0) t->caller_owns = 0;
         }
-    atomic_store_explicit(&state->rank->inbox, NULL, memory_order_relaxed); /* it hears no more */
+    tsi_post *left = atomic_exchange_explicit(&state->rank->inbox, NULL, memory_order_acquire);
+    for (tsi_post *next; left; left = next) { /* of tensors it hears no more */
+        next = left->next;
+        if (left->run != tsi_tensor_posted) tsi_rank_tell(state->rank, left);
+    }
     for (tsi_slab *slab = state->slabs, *next; slab; slab = next) {
         next = slab->next;
         slab_close(slab);

@@ -61,7 +61,15 @@ static ts_status wait_for_readers(void *context, void *tensor)
     const tsi_tensor_state *state = context;
     const tsi_storage *storage = tensor ? ((const ts_tensor *)tensor)->array->storage : NULL;
     for (tsi_move *move = state->moves; move; move = move->next)
-        if (!storage || holds(move, storage)) TSI_TRY(tsi_move_wait(move));
+        if (move->work && (!storage || holds(move, storage))) TSI_TRY(tsi_move_wait(move));
+    return TS_OK;
+}
+
+ts_status tsi_moves_ask(ts_rank *rank, const tsi_storage *storage)
+{
+    const tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
+    for (tsi_move *move = state ? state->moves : NULL; move; move = move->next)
+        if (move->work && holds(move, storage)) TSI_TRY(tsi_move_wait(move));
     return TS_OK;
 }
 
@@ -165,7 +173,9 @@ void tsi_moves_release(tsi_tensor_state *state)
 void tsi_move_guard(tsi_move *move, const tsi_array *source)
 {
     tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
-    if (!source || !ask_before_writes(move->rank, source->storage)) return;
+    if (!source || source->storage->read_only) return;
+    (void)ask_before_writes(move->rank,
+                            source->storage); /* else who is asked calls tsi_moves_ask */
     if (move->listed) return;
     while (state->moves && !state->moves->work) /* so that the list stays short */
         tsi_move_release(unlist(&state->moves));

@@ -268,6 +268,7 @@ static tsi_move *hold_blocks(const tsi_prepared *p, ts_work *work)
     for (int32_t i = 0; move && i < p->count; i++) {
         tsi_move_hold(move, p->item[i].source);
         tsi_move_hold(move, p->item[i].target);
+        tsi_move_guard(move, p->item[i].source);
     }
     return move;
 }

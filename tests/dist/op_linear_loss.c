@@ -169,6 +169,29 @@ TS_TEST_RANKS(linear_loss_refuses, 1, 2)
     }
 }
 
+static ts_status one_bad(const int64_t *global, void *element, void *context)
+{
+    (void)context;
+    *(int64_t *)element = global[0] == 0 ? V : 1;
+    return TS_OK;
+}
+
+/* A label that one rank alone sees ends all of them, by its sentence. */
+TS_TEST_RANKS(linear_loss_of_a_bad_label_tells_peers, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_meta meta = { .shape = TS_SHAPE(6), .dtype = TS_DTYPE_I64 };
+    ts_tensor *labels = ts_from_function(one_bad, NULL, ts_sharding_get(mesh, "S(0)"), meta);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, C), "S(0)");
+    ts_tensor *w = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(V, C), NULL);
+    double loss = 0;
+    ts_tensor *made = ts_linear_cross_entropy(x, w, labels, NULL);
+    TEST_CHECK(t, !made || ts_tensor_item(made, &loss) != TS_OK);
+    TEST_STATUS(t, ts_rank_status(t->me), t->index == 0 ? TS_ERR_ARG : TS_ERR_PEER);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "label 7 is out of range for 7 classes");
+    TEST_OK(t, ts_rank_recover(t->me));
+}
+
 /* Nothing counts: as the mean of no terms elsewhere; and rows of nobody. */
 TS_TEST_RANKS(linear_loss_of_nothing, 1, 3)
 {

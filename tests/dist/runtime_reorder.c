@@ -3,6 +3,7 @@
  * bits of the recorded order on every rank, whatever order the others take; programs that are not
  * of the step, or that nobody could run, are refused with a sentence; the order and the places of
  * blocks by themselves. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -269,6 +270,47 @@ TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 50 : 10); seed++)
         moved += check_orders(t, mesh, seed * 977 + (uint64_t)t->count);
     TEST_CHECK(t, moved > 0);
+}
+
+/* ---- results that nobody has any more -------------------------------------------------------- */
+
+typedef struct loose {
+    ts_tensor *x, *sum;
+} loose;
+
+/* Without a scope of its own: what it makes is its caller's. */
+static ts_status loose_step(void *context)
+{
+    const loose *l = context;
+    ts_tensor *y = ts_tanh(l->x);
+    ts_tensor *z = ts_mul(y, ts_exp(y));
+    return ts_tensor_write(l->sum, ts_sum(z, NULL, 0, 0));
+}
+
+TS_TEST_RANKS(what_a_caller_let_go_is_still_written, 1, 2)
+{
+    enum { SIZE = 1 << 16 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    double want = NAN, got = NAN;
+    loose l = { .x = ts_full(0.5, mesh, TS_DTYPE_F32, TS_SHAPE(SIZE), "S(0)"),
+                .sum = ts_variable(t->me) };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_step *step = ts_step_record(t->me, loose_step, &l);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    TEST_OK(t, ts_tensor_item(l.sum, &want));
+    TEST_OK(t, ts_scope_close(scope));
+    for (int round = 0; round < 3; round++) {
+        TEST_OK(t, ts_step_reorder(step, NULL, INT64_C(1) << 30, NULL));
+        ts_tensor *other = ts_full(7.0, mesh, TS_DTYPE_F32, TS_SHAPE(SIZE), "S(0)");
+        TEST_OK(t, ts_step_replay(step));
+        TEST_OK(t, ts_tensor_item(l.sum, &got));
+        TEST_SAY(t, got == want, "%g, then %g", want, got);
+        TEST_OK(t, ts_tensor_item(ts_amax(other, NULL, 0, 0), &got));
+        TEST_SAY(t, got == 7, "another tensor has %g", got);
+    }
+    ts_step_destroy(step);
+    ts_tensor_release(l.sum);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */

@@ -64,7 +64,8 @@ static ts_status rows_make(const tsi_kernel_io *io, tsi_block x, tsi_block y,
 
 static ts_status lists_make(const tsi_kernel_io *io, const tsi_operand *w, tsi_cuda_grouped_args *a)
 {
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_GROUP, w->global->shape.extent[0], false, &a->asker));
+    /* Peers may have other rows: they are told. */
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_GROUP, w->global->shape.extent[0], true, &a->asker));
     TSI_TRY(tsi_cuda_launch(io->queue, TSI_CUDA_grouped_count, a->groups, LIST_THREADS, 0, a));
     return tsi_cuda_launch(io->queue, TSI_CUDA_grouped_list, a->groups, LIST_THREADS, 0, a);
 }

@@ -104,7 +104,7 @@ void tsi_threads_finish(tsi_threads *engine, tsi_work *work, ts_status status, i
     else
         work->status = TS_OK;
     atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_seq_cst);
-    tsi_chair_ring(chair);
+    (void)tsi_chair_ring(chair);
 }
 
 static bool is_point(const tsi_work *work)
@@ -201,6 +201,7 @@ static bool sit(visit *v)
     tsi_hall *hall = atomic_load_explicit(&v->work->team->engine_state, memory_order_acquire);
     atomic_store_explicit(&v->chair->hall, hall, memory_order_release);
     atomic_store_explicit(&v->chair->lane, v->lane, memory_order_release);
+    atomic_store_explicit(&v->chair->rung, 0, memory_order_seq_cst);
     atomic_store_explicit(&v->chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&v->chair->word, memory_order_seq_cst);
     if (!is_wakeful(v)) in_time = tsi_wait_word(&v->chair->word, word, 0, v->deadline_ns);

@@ -26,7 +26,7 @@ bool tsi_threads_faulty(const tsi_threads *engine)
 static void ring_everybody(tsi_threads *engine)
 {
     for (int64_t i = 0; i < engine->world->local_count; i++)
-        tsi_chair_ring(&engine->chair[i]);
+        (void)tsi_chair_ring(&engine->chair[i]);
 }
 
 void tsi_threads_fault(tsi_threads *engine, int64_t culprit, ts_status status, const char *sentence)
@@ -161,7 +161,7 @@ void tsi_threads_gone(void *state, ts_rank *rank)
         tsi_chair *chair = &engine->chair[i];
         if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
         tsi_hall *hall = atomic_load_explicit(&chair->hall, memory_order_acquire);
-        if (hall == NULL || has_member(hall->team, rank->index)) tsi_chair_ring(chair);
+        if (hall == NULL || has_member(hall->team, rank->index)) (void)tsi_chair_ring(chair);
     }
 }
 

@@ -164,8 +164,8 @@ static void queue_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
     atomic_store_explicit(&send->state, TSI_WORK_PAIRED, memory_order_seq_cst);
     atomic_store_explicit(&recv->state, TSI_WORK_PAIRED, memory_order_seq_cst);
     pthread_mutex_unlock(&engine->ready_lock);
-    tsi_chair_ring(chairs[0]);
-    tsi_chair_ring(chairs[1]);
+    (void)tsi_chair_ring(chairs[0]);
+    (void)tsi_chair_ring(chairs[1]);
     tsi_comm_kick(engine->world, 1);
 }
 

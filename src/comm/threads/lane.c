@@ -163,8 +163,7 @@ static bool ring_sleepers(tsi_lane *lane, int64_t most, bool *elsewhere)
         tsi_chair *chair = &engine->chair[team->rank[i] - engine->world->first_index];
         if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) continue;
         if (atomic_load_explicit(&chair->lane, memory_order_acquire) == lane) {
-            tsi_chair_ring(chair);
-            rang++;
+            rang += tsi_chair_ring(chair);
         } else {
             *elsewhere = true;
         }

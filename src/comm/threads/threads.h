@@ -35,6 +35,7 @@ enum {
 typedef struct tsi_chair {
     _Alignas(TSI_CACHE_LINE) tsi_word word;
     _Atomic uint32_t sleeping;
+    _Atomic uint32_t rung;           /* since it sat down */
     _Atomic uint32_t gone;           /* the rank will call no more */
     _Atomic(tsi_hall *) hall;        /* of the operation it waits in */
     _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or recover */
@@ -121,11 +122,15 @@ static inline tsi_chair *tsi_chair_of(tsi_threads *engine, const ts_rank *rank)
     return &engine->chair[rank->local_index];
 }
 /* Wakes the rank if it sleeps. What it shall see was stored before with memory_order_seq_cst. */
-static inline void tsi_chair_ring(tsi_chair *chair)
+/* True: it slept, and nobody had rung: one that was rung before may have what it waits for, and
+ * run no parts. */
+static inline bool tsi_chair_ring(tsi_chair *chair)
 {
-    if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) return;
+    if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) return false;
+    bool first = !atomic_exchange_explicit(&chair->rung, 1, memory_order_seq_cst);
     atomic_fetch_add_explicit(&chair->word, 1, memory_order_seq_cst);
     tsi_wake_one(&chair->word);
+    return first;
 }
 
 /* fault.c: the first failure of the epoch; later ones are dropped. */

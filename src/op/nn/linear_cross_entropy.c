@@ -16,7 +16,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/error.h"
 #include "base/intmath.h"
+#include "base/rank.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "op/matrix/contract.h"
@@ -286,6 +288,15 @@ static ts_status chunks_begin(chunks *c, const tsi_algorithm_io *io)
     return ts_rank_status(io->rank);
 }
 
+/* Where labels are cut peers do not know what was wrong with those of this rank. */
+static void tell_peers(const tsi_algorithm_io *io)
+{
+    ts_error *error = &io->rank->error.error;
+    if (!io->in[LABELS]->layout->axes_cut || error->blast != TS_BLAST_AGREED) return;
+    error->blast = TS_BLAST_LOCAL;
+    if (io->rank->on_error) io->rank->on_error(io->rank, error);
+}
+
 static ts_status by_chunks(const tsi_algorithm_io *io)
 {
     ts_scope scope = tsi_algorithm_begin(io);
@@ -306,6 +317,7 @@ static ts_status by_chunks(const tsi_algorithm_io *io)
         out[DX] = part_of(io, c.dx, DX);
         out[DWEIGHT] = part_of(io, c.dweight, DWEIGHT);
     }
+    if (status != TS_OK) tell_peers(io);
     ts_status ended = tsi_algorithm_end(io, scope, out);
     return status == TS_OK ? ended : status;
 }
