@@ -7,7 +7,9 @@
  *
  * Neighbours differ in the innermost axes, so a group is whole axes from the last one on, and at
  * most a part of one more, which is split: outside it keeps its name, inside it is "ep". Where the
- * mesh has no such neighbours (fsdp=3, tp=2, groups of 3) other axes of as many ranks are one.
+ * mesh has no such neighbours (fsdp=3, tp=2, groups of 3) other axes of as many ranks are one. Of
+ * tp and cp no part can be a group (tp=4, groups of 2): then it is larger, the axis as a whole, and
+ * a rank of tp holds as much, whole experts instead of parts of them.
  * Where tokens are cut over the group, rows go to their experts (op/matrix/grouped_mlp_exchange.c);
  * over `tp` each rank does its own experts' part of the same tokens. Nothing else of a model knows
  * of it. */
@@ -15,6 +17,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "model/model.h"
 
@@ -95,6 +98,27 @@ static bool take_any(const ts_model *m, int64_t ep, group_axes *out)
     return false;
 }
 
+/* The fewest ranks of whole axes that groups of `ep` are parts of. False: there are none. */
+static bool take_larger(const ts_model *m, int64_t ep, group_axes *out)
+{
+    int32_t ndim = ts_mesh_ndim(m->mesh), pipeline = ts_mesh_axis(m->mesh, "pp");
+    int64_t least = INT64_MAX;
+    for (uint32_t whole = 1; whole < 1u << ndim; whole++) {
+        int64_t ranks = 1;
+        for (int32_t k = 0; k < ndim; k++)
+            if (whole >> k & 1) ranks *= ts_mesh_axis_size(m->mesh, k);
+        if ((pipeline >= 0 && whole >> pipeline & 1) || ranks % ep != 0 || ranks >= least) continue;
+        *out = (group_axes){ .whole = whole, .part = -1 };
+        least = ranks;
+    }
+    if (least < INT64_MAX)
+        tsi_log(TSI_LOG_WARN,
+                "experts over groups of %lld ranks: of tp and cp no part can be one, so groups "
+                "have %lld",
+                (long long)ep, (long long)least);
+    return least < INT64_MAX;
+}
+
 ts_status tsi_model_spread(ts_model *m, int64_t ep)
 {
     m->ep = ep;
@@ -106,8 +130,10 @@ ts_status tsi_model_spread(ts_model *m, int64_t ep)
     if (ep > stage || stage % ep != 0)
         return refuse(m, ep, "that number does not divide the ranks of a stage");
     group_axes axes;
-    if (!take_neighbours(m, ep, &axes) && !take_any(m, ep, &axes))
-        return refuse(m, ep, "no axes, nor an inner part of one that cuts the batch, have so many");
+    bool taken =
+        take_neighbours(m, ep, &axes) || take_any(m, ep, &axes) || take_larger(m, ep, &axes);
+    TSI_ASSERT(taken); /* all axes of a stage are a group that any other is part of */
+    (void)taken;
     m->ep_axes = axes.whole;
     if (axes.part < 0) return TS_OK;
     TSI_TRY(split(m, axes.part, axes.inner));

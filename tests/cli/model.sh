@@ -110,6 +110,10 @@ verify mixtral "replicate=2, fsdp=2" dp --ep 4 --recompute full
 verify qwen3_moe "fsdp=3, tp=2" sp --ep 3
 verify deepseek_v3 "pp=2, fsdp=2" dp --ep 2
 verify mixtral "fsdp=2, cp=2" dp --ep 2
+# Of tp and cp no part is a group: the whole axis is.
+verify mixtral "tp=4" sp --ep 2
+verify deepseek_v3 "cp=4" dp --ep 2
+verify qwen3_moe "fsdp=3, tp=4" tp --ep 6
 refused_ep() { # model mesh number words
     local said
     if said=$("$build/bin/tessera" verify model "tests/golden/models/$1" --mesh "$2" --ep "$3" 2>&1)
@@ -119,7 +123,6 @@ refused_ep() { # model mesh number words
 }
 refused_ep llama "fsdp=2" 2 "the model has none"
 refused_ep mixtral "fsdp=4" 3 "that number does not divide the ranks of a stage"
-refused_ep mixtral "fsdp=3, tp=4" 6 "no axes, nor an inner part of one that cuts the batch, have so many"
 refused() { # plan words
     local said
     if said=$("$build/bin/tessera" verify model tests/golden/models/llama_bias --mesh "dp=2, tp=2" --plan "$1" 2>&1)
