@@ -5,33 +5,12 @@
 #include <unistd.h>
 
 #include "base/rank.h"
+#include "checkpoint_util.h"
 #include "harness/test.h"
 #include "layout/mesh.h"
 #include "tensor/tensor.h"
 #include "tessera/checkpoint.h"
 #include "tessera/tensor.h"
-
-enum { PATH = 512 };
-
-/* A path that all ranks know. */
-static void make_path(test *t, char *path)
-{
-    int64_t number = (int64_t)getpid();
-    ts_array word = TS_INIT(ts_array);
-    word.data = &number;
-    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-    TEST_OK(t, ts_group_broadcast(ts_group_world(t->me), &word, 0, NULL));
-    snprintf(path, PATH, "%s/state-%lld-%lld", TS_BINARY_DIR, (long long)number,
-             (long long)t->count);
-}
-
-static void remove_path(test *t, const char *path)
-{
-    char command[PATH + 16];
-    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    if (t->index == 0) TEST_EQ(t, system(command), 0);
-}
 
 static ts_tensor *numbers(ts_mesh *mesh, ts_dtype dtype, const char *placements)
 {
@@ -115,7 +94,7 @@ static ts_state *state_of(test *t, ts_mesh *mesh, const life *l)
 TS_TEST_RANKS(modules_and_optimisers_go_on, 1, 2, 3)
 {
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "state", path);
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_mesh *mesh = line(t);
     life a = make_life(t, mesh, "x:S(0)", 0.3), b = make_life(t, mesh, "x:S(1)", 0.1);
@@ -150,7 +129,7 @@ TS_TEST_RANKS(modules_and_optimisers_go_on, 1, 2, 3)
 TS_TEST_RANKS(parts_names_and_dtypes, 1, 2, 3)
 {
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "state", path);
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_mesh *mesh = line(t);
     ts_state *from = ts_state_create(mesh);
@@ -242,7 +221,7 @@ TS_TEST_RANKS(what_does_not_fit_is_named, 1)
         { "a", "not there: c", { .ndim = 2, .extent = { 6, 10 } }, "c", TS_ERR_STATE },
     };
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "state", path);
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_mesh *mesh = line(t);
     ts_state *from = ts_state_create(mesh);
@@ -298,7 +277,7 @@ static ts_state *staged_state(test *t, int64_t border, bool zeros, ts_tensor **t
 TS_TEST_RANKS(stages_save_and_load_their_own, 2, 3, 4)
 {
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "state", path);
     ts_scope scope = ts_scope_open(t->me, NULL);
     for (int64_t there = 0; there < t->count; there++)
         for (int64_t here = 0; here < t->count; here++) {
@@ -324,7 +303,7 @@ TS_TEST_RANKS(stages_save_and_load_their_own, 2, 3, 4)
 TS_TEST_RANKS(partial_tensors_are_refused, 2)
 {
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "state", path);
     ts_mesh *mesh = line(t);
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_state *state = ts_state_create(mesh);

@@ -6,30 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint_util.h"
 #include "harness/test.h"
 #include "tessera/checkpoint.h"
 #include "tessera/tensor.h"
 
-enum { PATH = 512, ROWS = 701, COLUMNS = 1003 };
-
-static void make_path(test *t, char *path)
-{
-    int64_t number = (int64_t)getpid();
-    ts_array word = TS_INIT(ts_array);
-    word.data = &number;
-    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-    TEST_OK(t, ts_group_broadcast(ts_group_world(t->me), &word, 0, NULL));
-    snprintf(path, PATH, "%s/together-%lld-%lld", TS_BINARY_DIR, (long long)number,
-             (long long)t->count);
-}
-
-static void remove_path(test *t, const char *path)
-{
-    char command[PATH + 16];
-    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    if (t->index == 0) TEST_EQ(t, system(command), 0);
-}
+enum { ROWS = 701, COLUMNS = 1003 };
 
 static ts_mesh *mesh_of(test *t)
 {
@@ -84,7 +66,7 @@ enum { CUTS = sizeof cuts / sizeof cuts[0] };
 TS_TEST_RANKS(every_cut_to_every_other, 1, 2, 3, 4)
 {
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "together", path);
     ts_mesh *mesh = mesh_of(t);
     for (int there = 0; there < CUTS; there++) {
         ts_scope scope = ts_scope_open(t->me, NULL);
@@ -143,7 +125,7 @@ TS_TEST_RANKS(damage_ends_all_or_is_repaired, 2, 3, 4)
 {
     if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
     char path[PATH];
-    make_path(t, path);
+    make_path(t, "together", path);
     load_damaged(t, path, "R, S(1)", 2);
     load_damaged(t, path, "S(1), R", 1);
     load_damaged(t, path, "R, R", 1);
