@@ -109,14 +109,22 @@ static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
     return room ? TS_OK : tsi_fail_memory("a prepared exchange", (sends + recvs) * sizeof *s->send);
 }
 
-/* Parts for one peer are matched in the order of the tensors. */
-static void add_sends(const tsi_prepared *p, int64_t round, int64_t peer, stage *s)
+/* In order of peers; parts for one are matched in the order of the tensors. first[peer + 1] counts
+ * those of a peer, then is where the next of them goes. */
+static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stage *s)
 {
     for (int32_t i = 0; i < p->count; i++) {
         const tsi_exchange_round *from = round_at(&p->item[i], round);
+        for (int64_t k = 0; from && k < from->send_count; k++)
+            first[from->send[k].peer + 1]++;
+    }
+    for (int64_t peer = 0; peer < ts_group_size(p->group); peer++)
+        first[peer + 1] += first[peer];
+    s->exchange.send_count = first[ts_group_size(p->group)];
+    for (int32_t i = 0; i < p->count; i++) {
+        const tsi_exchange_round *from = round_at(&p->item[i], round);
         for (int64_t k = 0; from && k < from->send_count; k++) {
-            if (from->send[k].peer != peer) continue;
-            int64_t at = s->exchange.send_count++;
+            int64_t at = first[from->send[k].peer]++;
             s->send[at] = from->send[k];
             s->send_at[at] = (place){ from->send_offset[k], i, from->send_from_target[k] };
         }
@@ -148,9 +156,12 @@ static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
     s->exchange.avg_count = s->exchange.reduce ? first->part.avg_count : 0;
     s->exchange.send = s->send;
     s->exchange.recv = s->recv;
-    for (int64_t peer = 0; peer < ts_group_size(p->group); peer++)
-        add_sends(p, round, peer, s);
+    size_t peers = (size_t)ts_group_size(p->group) + 1;
+    int64_t *of_peer = tsi_calloc(peers, sizeof *of_peer);
+    if (!of_peer) return tsi_fail_memory("a prepared exchange", peers * sizeof *of_peer);
+    add_sends(p, round, of_peer, s);
     add_recvs(p, round, s);
+    tsi_free(of_peer);
     return TS_OK;
 }
 
@@ -184,7 +195,7 @@ ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int
                             uint32_t tag, tsi_prepared **out)
 {
     *out = NULL;
-    if (count == 0) return TS_OK;
+    if (count == 0 || tsi_world_describes(x[0]->rank->world)) return TS_OK; /* runs once or never */
     tsi_prepared *p = tsi_calloc(1, sizeof *p);
     if (!p) return tsi_fail_memory("a prepared exchange", sizeof *p);
     p->rank = x[0]->rank;

@@ -16,7 +16,7 @@ typedef struct tsi_prepared tsi_prepared;
 
 /* The moves of x[i] to the layouts to[i] on the same meshes, whose blocks are counted under `tag`.
  * *out is NULL where they have to be made one by one: some stay where they are, copy or fill
- * something besides, or would travel in several exchanges at once. */
+ * something besides, would travel in several exchanges at once, or are described alone. */
 ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int32_t count,
                             uint32_t tag, tsi_prepared **out);
 void tsi_prepared_destroy(tsi_prepared *p); /* accepts NULL; what is under way goes on */

@@ -13,8 +13,9 @@ typedef struct tsi_conv_attributes {
 
 typedef struct tsi_cross_entropy_attributes {
     int64_t ignore_index;
-    double label_smoothing;      /* the share of each label that all classes have alike */
-    int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
+    double label_smoothing; /* the share of each label that all classes have alike */
+    int32_t reduction;      /* 0 mean, 1 sum, 2 none */
+    int32_t peers;          /* 1: they have other labels, and are told of a bad one here */
 } tsi_cross_entropy_attributes;
 
 typedef struct tsi_group_norm_attributes {

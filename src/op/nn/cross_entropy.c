@@ -161,7 +161,7 @@ static ts_status ce_reference(const tsi_kernel_io *io)
         int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
         bool counts = label != a->ignore_index;
         if (counts && (label < 0 || label >= classes))
-            return refuse_label(io->in[1].region != NULL, label, classes);
+            return refuse_label(io->in[1].region != NULL || a->peers, label, classes);
         double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
         tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
         double w = counts ? weight_at(weight, label) : 0.0;

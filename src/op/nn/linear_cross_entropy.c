@@ -16,9 +16,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/intmath.h"
-#include "base/rank.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "op/matrix/contract.h"
@@ -203,6 +201,7 @@ typedef struct chunks { /* of the rows of this rank */
     ts_tensor *x, *weight, *labels; /* [rows, C], [V, C], [rows] */
     ts_tensor *terms, *lse;         /* [rows] */
     ts_tensor *dx, *dweight;        /* [rows, C], [V, C]; NULL: not asked for, or nothing yet */
+    int32_t cut, reserved;          /* 1: peers have other rows */
 } chunks;
 
 static int64_t chunk_rows(const chunks *c)
@@ -237,7 +236,8 @@ static ts_status chunk_run(chunks *c, ts_interval rows)
 {
     static const int32_t each = 2; /* reduction: none */
     const tsi_cross_entropy_attributes a = { .ignore_index = c->a->ignore_index,
-                                             .reduction = each };
+                                             .reduction = each,
+                                             .peers = c->cut };
     ts_tensor *in[] = { (ts_linear)(some(c->x, rows), c->weight, NULL), some(c->labels, rows) };
     ts_tensor *out[] = { some(c->terms, rows), some(c->lse, rows) };
     TSI_TRY(ts_rank_status(c->rank));
@@ -288,19 +288,12 @@ static ts_status chunks_begin(chunks *c, const tsi_algorithm_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* Where labels are cut peers do not know what was wrong with those of this rank. */
-static void tell_peers(const tsi_algorithm_io *io)
-{
-    ts_error *error = &io->rank->error.error;
-    if (!io->in[LABELS]->layout->axes_cut || error->blast != TS_BLAST_AGREED) return;
-    error->blast = TS_BLAST_LOCAL;
-    if (io->rank->on_error) io->rank->on_error(io->rank, error);
-}
-
 static ts_status by_chunks(const tsi_algorithm_io *io)
 {
     ts_scope scope = tsi_algorithm_begin(io);
-    chunks c = { .a = io->attributes, .rank = io->rank };
+    chunks c = { .a = io->attributes,
+                 .rank = io->rank,
+                 .cut = io->in[LABELS]->layout->axes_cut != 0 };
     ts_tensor *out[OUTPUTS] = { NULL };
     ts_status status = chunks_begin(&c, io);
     int64_t rows = status == TS_OK ? ts_tensor_shape(c.labels).extent[0] : 0;
@@ -317,7 +310,6 @@ static ts_status by_chunks(const tsi_algorithm_io *io)
         out[DX] = part_of(io, c.dx, DX);
         out[DWEIGHT] = part_of(io, c.dweight, DWEIGHT);
     }
-    if (status != TS_OK) tell_peers(io);
     ts_status ended = tsi_algorithm_end(io, scope, out);
     return status == TS_OK ? ended : status;
 }
