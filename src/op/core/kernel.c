@@ -447,9 +447,9 @@ static void deferred_list_touches(void *context, tsi_kept_tell tell, void *to)
             tsi_list_part *part = &item[i].part[k];
             int64_t count = d->op->single >> k & 1 ? few : item[i].count;
             const char *low = part->data;
+            if (!low || count <= 0) continue;
             const char *high = low + count * (int64_t)ts_dtype_size((ts_dtype)part->dtype);
-            if (low && count > 0)
-                tell(to, &(tsi_kept_touch){ &part->data, low, high, d->op->writes >> k & 1 });
+            tell(to, &(tsi_kept_touch){ &part->data, low, high, d->op->writes >> k & 1 });
         }
 }
 
