@@ -42,7 +42,9 @@ static bool prepare(start *s)
 {
     char path[sizeof s->folder + 16];
     ssize_t length = readlink("/proc/self/exe", s->program, sizeof s->program - 1);
-    snprintf(s->folder, sizeof s->folder, "/tmp/tessera-start-XXXXXX");
+    const char *temporary = getenv("TMPDIR");
+    snprintf(s->folder, sizeof s->folder, "%s/tessera-start-XXXXXX",
+             temporary && *temporary ? temporary : "/tmp");
     if (length <= 0 || !mkdtemp(s->folder)) return false;
     s->program[length] = '\0';
     snprintf(path, sizeof path, "%s/text.txt", s->folder);
