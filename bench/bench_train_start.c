@@ -15,7 +15,7 @@
 enum { TURNS = 15, COMMAND = 4 * PATH_MAX };
 
 typedef struct start {
-    char program[PATH_MAX], folder[64];
+    char program[PATH_MAX], folder[256];
 } start;
 
 static bool write_text(const char *path)
