@@ -234,9 +234,8 @@ static ts_status chunk_gradients(chunks *c, ts_interval rows, ts_tensor *logits,
 
 static ts_status chunk_run(chunks *c, ts_interval rows)
 {
-    static const int32_t each = 2; /* reduction: none */
     const tsi_cross_entropy_attributes a = { .ignore_index = c->a->ignore_index,
-                                             .reduction = each,
+                                             .reduction = TS_LOSS_NONE,
                                              .peers = c->cut };
     ts_tensor *in[] = { (ts_linear)(some(c->x, rows), c->weight, NULL), some(c->labels, rows) };
     ts_tensor *out[] = { some(c->terms, rows), some(c->lse, rows) };
@@ -257,6 +256,12 @@ static ts_status chunk_in_scope(chunks *c, ts_interval rows)
 }
 
 /* ---- the algorithm --------------------------------------------------------------------------- */
+
+/* Every row is written by its chunk. */
+static ts_tensor *room(const chunks *c, ts_dtype dtype, ts_shape shape)
+{
+    return (ts_empty)(ts_tensor_mesh(c->x), dtype, shape, NULL);
+}
 
 static ts_tensor *zeros(const chunks *c, ts_dtype dtype, ts_shape shape)
 {
@@ -282,9 +287,9 @@ static ts_status chunks_begin(chunks *c, const tsi_algorithm_io *io)
     c->weight = ts_tensor_local(io->in[WEIGHT]);
     c->x = (ts_reshape)(ts_tensor_local(io->in[X]), TS_SHAPE(rows.extent[0], w->extent[1]));
     TSI_TRY(ts_rank_status(io->rank));
-    c->terms = zeros(c, wide, rows);
-    c->lse = zeros(c, wide, rows);
-    if (c->a->gradients) c->dx = zeros(c, ts_tensor_dtype(c->x), ts_tensor_shape(c->x));
+    c->terms = room(c, wide, rows);
+    c->lse = room(c, wide, rows);
+    if (c->a->gradients) c->dx = room(c, ts_tensor_dtype(c->x), ts_tensor_shape(c->x));
     return ts_rank_status(io->rank);
 }
 
