@@ -59,7 +59,8 @@ static bool selected(const harness_options *options, const char *name)
     return options->filter_count == 0;
 }
 
-/* Over MPI a test that hangs would hold its whole world, and there is no parent to end it. */
+/* Here there is no parent to end a test that hangs: over MPI it would hold its whole world. Without
+ * a time of its own a test that runs in this process may also be under a debugger. */
 static void on_alarm(int signal_number)
 {
     (void)signal_number;
@@ -71,12 +72,13 @@ static void on_alarm(int signal_number)
 
 static bool run_in_process(const harness_options *options, const harness_run *run)
 {
-    if (options->mpi_size > 0) {
+    bool timed = options->mpi_size > 0 || options->timeout_s > 0;
+    if (timed) {
         (void)signal(SIGALRM, on_alarm);
         (void)alarm((unsigned)harness_timeout(options, run) + 1);
     }
     bool passed = harness_run_here(options, run) == 0;
-    if (options->mpi_size > 0) (void)alarm(0);
+    if (timed) (void)alarm(0);
     return passed;
 }
 
