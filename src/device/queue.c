@@ -10,8 +10,9 @@
  * host's. TESSERA_QUEUE_SEED chooses the delays; 0 has none.
  *
  * INV: a task runs after all tasks of its stream before it, and none of them runs twice. Once one
- * failed, those behind it are dropped until a wait has told of it. What is asked with no stream is
- * done at once on the calling thread. */
+ * failed, those behind it are dropped until a wait has told of it, but for waits for other streams:
+ * memory is given back in this order, and those streams may still write to it. What is asked with
+ * no stream is done at once on the calling thread. */
 #include "device/queue.h"
 
 #include <stdlib.h>
@@ -88,6 +89,8 @@ static void pause_now_and_then(tsi_stream *stream)
     (void)nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
+static ts_status run_wait(void *context);
+
 static task *take_task(tsi_stream *stream, bool *dropped)
 {
     pthread_mutex_lock(&stream->lock);
@@ -95,7 +98,7 @@ static task *take_task(tsi_stream *stream, bool *dropped)
     TSI_ASSERT(taken); /* it was linked before it was counted in `posted` */
     stream->first = taken->next;
     if (!stream->first) stream->last = &stream->first;
-    *dropped = stream->failed;
+    *dropped = stream->failed && taken->fn != run_wait;
     pthread_mutex_unlock(&stream->lock);
     return taken;
 }
