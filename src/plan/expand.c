@@ -62,31 +62,25 @@ static int family_of(const tsi_rules *rules, int32_t operand)
     return operand < 64 && rules->apart >> operand & 1;
 }
 
-/* The input of a family whose cut on this axis the others follow, or -1: all take plain chunks. */
-static int32_t lead_of(const tsi_expand_request *q, int32_t axis, int32_t rule, int family)
-{
-    const tsi_role *role = tsi_rules_row(q->rules, rule);
-    for (int32_t i = 0; i < q->rules->input_count; i++) {
-        if (!q->in[i] || !tsi_role_is_s(role[i]) || family_of(q->rules, i) != family) continue;
-        const ts_placement *place = &q->in[i]->sharding->place[axis];
-        if (tsi_role_of(place) != role[i]) continue;
-        if (q->rules->flags[rule] & TSI_RULE_PLAIN && !is_plain(place)) continue;
-        return i;
-    }
-    return -1;
-}
-
 /* The cuts that the families follow on this axis; NULL: plain chunks. */
 typedef struct leads {
     const ts_placement *cut[2];
 } leads;
 
-static leads leads_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
+/* The first input of a family that is cut as the rule says leads it. */
+static inline leads leads_of(const tsi_expand_request *q, int32_t axis, int32_t rule)
 {
+    const tsi_rules *rules = q->rules;
+    const tsi_role *role = tsi_rules_row(rules, rule);
     leads found = { { NULL, NULL } };
-    for (int family = 0; family < (q->rules->apart ? 2 : 1); family++) {
-        int32_t lead = lead_of(q, axis, rule, family);
-        if (lead >= 0) found.cut[family] = &q->in[lead]->sharding->place[axis];
+    for (int32_t i = 0; i < rules->input_count; i++) {
+        if (!tsi_role_is_s(role[i]) || !q->in[i]) continue;
+        const ts_placement *place = &q->in[i]->sharding->place[axis];
+        if (tsi_role_of(place) != role[i]) continue;
+        if (rules->flags[rule] & TSI_RULE_PLAIN && !is_plain(place)) continue;
+        const ts_placement **cut = &found.cut[family_of(rules, i)];
+        if (!*cut) *cut = place;
+        if (!rules->apart) break; /* one family, which has its lead */
     }
     return found;
 }

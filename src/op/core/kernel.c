@@ -44,7 +44,7 @@ static const tsi_kernels *kernels_of_kind(const char *kind)
 {
     int32_t count = atomic_load_explicit(&known.count, memory_order_acquire);
     for (int32_t i = 0; i < count; i++)
-        if (strcmp(known.of[i]->kind, kind) == 0) return known.of[i];
+        if (known.of[i]->kind == kind || strcmp(known.of[i]->kind, kind) == 0) return known.of[i];
     return NULL;
 }
 

@@ -49,28 +49,47 @@ static ts_status refuse_mesh(const tsi_op_request *q, int32_t i)
 
 /* ---- memory of a plan ------------------------------------------------------------------------ */
 
+enum { ARRAY_ALIGN = 16 }; /* of attributes, and so of every array */
+
+static inline size_t array_bytes(size_t count, size_t bytes)
+{
+    return (count * bytes + ARRAY_ALIGN - 1) / ARRAY_ALIGN * ARRAY_ALIGN;
+}
+
+/* The next array of a block; the one after it begins where it ends. */
+static inline void *take_array(char **at, size_t count, size_t bytes)
+{
+    void *array = *at;
+    *at += array_bytes(count, bytes);
+    return array;
+}
+
+/* The arrays lie in one block, since each plan makes all of them. */
 static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
 {
     size_t n = (size_t)(q->input_count ? q->input_count : 1), bytes = q->op->attribute_bytes;
     size_t outputs = (size_t)(plan->output_count ? plan->output_count : 1);
-    tsi_arena *arena = &plan->memory;
-    plan->in = tsi_arena_calloc(arena, n, sizeof *plan->in);
-    plan->in_dtype = tsi_arena_calloc(arena, n, sizeof *plan->in_dtype);
-    plan->wanted = tsi_arena_calloc(arena, n, sizeof *plan->wanted);
-    plan->via = tsi_arena_calloc(arena, n, sizeof *plan->via);
-    plan->in_meta = tsi_arena_calloc(arena, n, sizeof *plan->in_meta);
-    plan->move_bytes = tsi_arena_calloc(arena, n, sizeof *plan->move_bytes);
-    plan->in_region = tsi_arena_calloc(arena, n, sizeof *plan->in_region);
-    plan->given = tsi_arena_calloc(arena, 1, bytes + 1);
-    plan->attributes = tsi_arena_calloc(arena, 1, bytes + 1);
-    plan->out = tsi_arena_calloc(arena, outputs, sizeof *plan->out);
-    plan->out_meta = tsi_arena_calloc(arena, outputs, sizeof *plan->out_meta);
-    plan->out_local = tsi_arena_calloc(arena, outputs, sizeof *plan->out_local);
-    plan->out_region = tsi_arena_calloc(arena, outputs, sizeof *plan->out_region);
-    if (!plan->in || !plan->in_dtype || !plan->wanted || !plan->via || !plan->in_meta ||
-        !plan->move_bytes || !plan->in_region || !plan->given || !plan->attributes || !plan->out ||
-        !plan->out_meta || !plan->out_local || !plan->out_region)
-        return tsi_fail_memory("the plan of an operator call", n * 64 + 2 * bytes);
+    size_t need = 4 * array_bytes(n, sizeof(void *)) + array_bytes(n, sizeof *plan->in_dtype) +
+                  array_bytes(n, sizeof *plan->move_bytes) + array_bytes(n, sizeof *plan->in_meta) +
+                  2 * array_bytes(1, bytes) + 2 * array_bytes(outputs, sizeof(void *)) +
+                  array_bytes(outputs, sizeof *plan->out_meta) +
+                  array_bytes(outputs, sizeof *plan->out_local);
+    char *at = tsi_arena_calloc(&plan->memory, 1, need), *end = at + need;
+    if (!at) return tsi_fail_memory("the plan of an operator call", need);
+    plan->in = take_array(&at, n, sizeof *plan->in);
+    plan->in_dtype = take_array(&at, n, sizeof *plan->in_dtype);
+    plan->wanted = take_array(&at, n, sizeof *plan->wanted);
+    plan->via = take_array(&at, n, sizeof *plan->via);
+    plan->in_meta = take_array(&at, n, sizeof *plan->in_meta);
+    plan->move_bytes = take_array(&at, n, sizeof *plan->move_bytes);
+    plan->in_region = take_array(&at, n, sizeof *plan->in_region);
+    plan->given = take_array(&at, 1, bytes);
+    plan->attributes = take_array(&at, 1, bytes);
+    plan->out = take_array(&at, outputs, sizeof *plan->out);
+    plan->out_meta = take_array(&at, outputs, sizeof *plan->out_meta);
+    plan->out_local = take_array(&at, outputs, sizeof *plan->out_local);
+    plan->out_region = take_array(&at, outputs, sizeof *plan->out_region);
+    TSI_ASSERT(at == end); /* nothing was left out of `need` */
     if (bytes && q->attributes) {
         memcpy(plan->given, q->attributes, bytes);
         memcpy(plan->attributes, q->attributes, bytes);
@@ -144,7 +163,10 @@ static void extremes_of_truths(const tsi_op_call *call, uint32_t flow, tsi_rules
 static void products_of_half(const tsi_op_call *call, uint32_t flow, tsi_rules *rules)
 {
     int32_t inputs = rules->input_count, width = inputs + rules->output_count;
-    if (flow & TSI_SELECT) return;
+    bool half = false; /* mostly there is none, and no rule need be looked at */
+    for (int32_t o = 0; o < call->output_count; o++)
+        half = half || call->out[o].dtype == TS_DTYPE_F16;
+    if (!half || flow & TSI_SELECT) return;
     for (int32_t r = 0; r < rules->count; r++) {
         tsi_role *role = rules->role + (size_t)r * (size_t)width;
         for (int32_t o = 0; o < call->output_count; o++)
@@ -153,14 +175,18 @@ static void products_of_half(const tsi_op_call *call, uint32_t flow, tsi_rules *
     }
 }
 
+static bool is_whole(const ts_meta *meta)
+{
+    return tsi_dtype_category((ts_dtype)meta->dtype) == TSI_CATEGORY_INT;
+}
+
 /* Can a pending role of whole numbers pass to a result? Sums and products wrap: what is wider than
  * the input would not. What wraps keeps no order. Averages truncate and truths are 0 or 1: both are
- * made before use. */
+ * made before use. Where neither is whole every role can. */
 static bool keeps_whole(const tsi_op_desc *op, const ts_meta *in, tsi_role role, const ts_meta *out,
                         tsi_role result)
 {
-    bool whole_in = tsi_dtype_category((ts_dtype)in->dtype) == TSI_CATEGORY_INT;
-    bool whole_out = tsi_dtype_category((ts_dtype)out->dtype) == TSI_CATEGORY_INT;
+    bool whole_in = is_whole(in), whole_out = is_whole(out);
     if (whole_in && role == TSI_P(TS_REDUCE_AVG)) return false;
     if (whole_out && (result == TSI_P(TS_REDUCE_AVG) || result == TSI_P(TS_REDUCE_AND) ||
                       result == TSI_P(TS_REDUCE_OR)))
@@ -176,7 +202,12 @@ static bool keeps_whole(const tsi_op_desc *op, const ts_meta *in, tsi_role role,
 static void partials_of_whole(const tsi_op_call *call, tsi_rules *rules)
 {
     int32_t inputs = rules->input_count, width = inputs + rules->output_count;
-    for (int32_t r = 0; r < rules->count; r++) {
+    bool whole = false; /* most calls have no whole numbers, and no rule need be looked at */
+    for (int32_t i = 0; i < inputs; i++)
+        whole = whole || is_whole(&call->in[i]);
+    for (int32_t o = 0; o < call->output_count; o++)
+        whole = whole || is_whole(&call->out[o]);
+    for (int32_t r = 0; whole && r < rules->count; r++) {
         tsi_role *role = rules->role + (size_t)r * (size_t)width;
         bool keeps = true;
         for (int32_t i = 0; i < inputs && keeps; i++)
