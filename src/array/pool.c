@@ -123,30 +123,31 @@ static int64_t read_count(const _Atomic int64_t *count)
     return atomic_load_explicit(count, memory_order_relaxed);
 }
 
+static int64_t live_of(const usage *u)
+{
+    return read_count(&u->live) + read_count(&u->others_live);
+}
+
 /* By the only thread that writes it. */
 static void add_own(_Atomic int64_t *count, int64_t change)
 {
     atomic_store_explicit(count, read_count(count) + change, memory_order_relaxed);
 }
 
-/* Is it more than ever before? */
-static inline bool count_own(usage *u, size_t bytes)
+/* Is it more than ever before? Then the peak is still to be raised. */
+static inline bool add_taken(usage *u, size_t bytes)
 {
-    add_own(&u->live, (int64_t)bytes);
+    int64_t live = read_count(&u->live) + (int64_t)bytes;
+    atomic_store_explicit(&u->live, live, memory_order_relaxed);
     add_own(&u->allocations, 1);
-    int64_t live = read_count(&u->live) + read_count(&u->others_live);
-    if (TSI_LIKELY(live <= read_count(&u->peak))) return false;
-    raise_peak(u, live);
-    return true;
+    return live + read_count(&u->others_live) > read_count(&u->peak);
 }
 
-static bool count_alloc(usage *u, size_t bytes, bool owner)
+static void count_others(usage *u, size_t bytes)
 {
-    if (TSI_LIKELY(owner)) return count_own(u, bytes);
     atomic_fetch_add_explicit(&u->others_live, (int64_t)bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&u->others_allocations, 1, memory_order_relaxed);
-    raise_peak(u, read_count(&u->live) + read_count(&u->others_live));
-    return false;
+    raise_peak(u, live_of(u));
 }
 
 static void count_free(usage *u, size_t bytes, bool owner)
@@ -160,11 +161,6 @@ static void count_free(usage *u, size_t bytes, bool owner)
 static usage *usage_of(tsi_pool *pool, uint32_t tag)
 {
     return &pool->tag[tag < TSI_POOL_TAG_MAX ? tag : TSI_TAG_OTHER];
-}
-
-static int64_t live_of(const usage *u)
-{
-    return read_count(&u->live) + read_count(&u->others_live);
 }
 
 /* By the owner: if the pool is at its peak, that is what it is made of. */
@@ -393,9 +389,12 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
     n->asked = bytes;
     n->live = true;
     atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
-    bool more = count_alloc(&pool->total, bytes, owner);
-    (void)count_alloc(usage_of(pool, tag), bytes, owner);
-    if (TSI_UNLIKELY(more)) note_peak(pool);
+    if (TSI_LIKELY(owner)) {
+        tsi_pool_count_taken(pool, bytes, tag);
+    } else {
+        count_others(&pool->total, bytes);
+        count_others(usage_of(pool, tag), bytes);
+    }
     if (TSI_UNLIKELY(pool->watch != NULL) && owner)
         pool->watch->taken(pool->watch->context, n->memory, bytes);
     return n->memory;
@@ -458,8 +457,7 @@ bool tsi_pool_retake(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
     n->asked = bytes;
     n->live = true;
     atomic_fetch_add_explicit(&pool->holders, 1, memory_order_relaxed);
-    (void)count_alloc(&pool->total, bytes, true);
-    (void)count_alloc(usage_of(pool, tag), bytes, true);
+    tsi_pool_count_taken(pool, bytes, tag);
     return true;
 }
 
@@ -511,11 +509,19 @@ void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag)
     add_own(&usage_of(pool, tag)->live, change);
 }
 
+static TSI_COLD void raise_peaks(tsi_pool *pool, usage *u)
+{
+    bool more = live_of(&pool->total) > read_count(&pool->total.peak);
+    raise_peak(&pool->total, live_of(&pool->total));
+    raise_peak(u, live_of(u));
+    if (more) note_peak(pool);
+}
+
 void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
-    bool more = count_own(&pool->total, bytes);
-    (void)count_own(usage_of(pool, tag), bytes);
-    if (TSI_UNLIKELY(more)) note_peak(pool);
+    usage *u = usage_of(pool, tag);
+    bool more = add_taken(&pool->total, bytes), more_of_tag = add_taken(u, bytes);
+    if (TSI_UNLIKELY(more | more_of_tag)) raise_peaks(pool, u);
 }
 
 bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to)

@@ -13,22 +13,17 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
-static TSI_TLS_DIRECT _Thread_local ts_rank *current; /* read several times in a call */
-
-ts_rank *tsi_rank_current(void)
-{
-    return current;
-}
+TSI_TLS_DIRECT _Thread_local ts_rank *tsi_attached;
 
 void tsi_rank_set_current(ts_rank *rank)
 {
-    current = rank;
+    tsi_attached = rank;
 }
 
 /* Of the calling thread, or of no thread: then nobody else writes what is read here. */
 static bool may_read(const ts_rank *rank)
 {
-    return rank == current || atomic_load_explicit(&rank->attached, memory_order_acquire) == 0;
+    return rank == tsi_attached || atomic_load_explicit(&rank->attached, memory_order_acquire) == 0;
 }
 
 /* ---- the inbox and the gate ------------------------------------------------------------------ */
@@ -55,23 +50,20 @@ void tsi_rank_drain(ts_rank *rank)
 static TSI_COLD ts_status enter_slowly(ts_rank *rank)
 {
     if (rank == NULL) return TSI_FAIL(TS_ERR_NULL, "a rank is required, got NULL");
-    if (rank == current) {
+    if (rank == tsi_attached) {
         tsi_rank_drain(rank);
         return rank->error.error.status;
     }
-    if (current == NULL)
+    if (tsi_attached == NULL)
         return TSI_FAIL(TS_ERR_THREAD, "rank %lld was used by a thread that is not attached to it",
                         (long long)rank->index);
     return TSI_FAIL(TS_ERR_THREAD, "rank %lld was used by the thread of rank %lld",
-                    (long long)rank->index, (long long)current->index);
+                    (long long)rank->index, (long long)tsi_attached->index);
 }
 
 ts_status tsi_rank_enter(ts_rank *rank)
 {
-    if (TSI_LIKELY(rank != NULL && rank == current && rank->error.error.status == TS_OK &&
-                   atomic_load_explicit(&rank->inbox, memory_order_relaxed) == NULL))
-        return TS_OK;
-    return enter_slowly(rank);
+    return rank != NULL && tsi_rank_is_ready(rank) ? TS_OK : enter_slowly(rank);
 }
 
 void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record)
@@ -187,7 +179,7 @@ void tsi_world_unmake(ts_world *world)
         slot_destroy(&world->slot[slot]);
     for (int64_t i = 0; world->rank != NULL && i < world->local_count; i++) {
         if (world->rank[i] == NULL) continue;
-        if (world->rank[i] == current) current = NULL;
+        if (world->rank[i] == tsi_attached) tsi_attached = NULL;
         tsi_ring_destroy(world->rank[i]->ring);
         tsi_places_destroy(world->rank[i]->places);
         tsi_free(world->rank[i]);
@@ -244,17 +236,18 @@ ts_world *ts_rank_world(const ts_rank *me)
 
 ts_rank *ts_rank_current(void)
 {
-    return current;
+    return tsi_attached;
 }
 
 void ts_here_literal(const char *place)
 {
-    if (current != NULL && place != NULL) current->where = place;
+    if (tsi_attached != NULL && place != NULL) tsi_attached->where = place;
 }
 
 void(ts_here)(const char *place)
 {
-    if (current != NULL && place != NULL) current->where = tsi_place_of(current, place);
+    if (tsi_attached != NULL && place != NULL)
+        tsi_attached->where = tsi_place_of(tsi_attached, place);
 }
 
 int64_t ts_world_size(const ts_world *world)

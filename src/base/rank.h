@@ -103,8 +103,13 @@ void tsi_places_destroy(tsi_places *places);
 /* Fails the rank, if it is healthy, with a copy of the record. Only its own thread calls it. */
 void tsi_rank_take_error(ts_rank *rank, const tsi_error_record *record);
 
-/* The rank attached to this thread, or NULL: the one thread-local of the library. */
-ts_rank *tsi_rank_current(void);
+/* The rank attached to this thread, or NULL: the one thread-local of the library, read several
+ * times in a call. */
+extern TSI_TLS_DIRECT _Thread_local ts_rank *tsi_attached;
+static inline ts_rank *tsi_rank_current(void)
+{
+    return tsi_attached;
+}
 void tsi_rank_set_current(ts_rank *rank);
 
 /* The world's slot, made by `create` under the lock if it is empty; NULL if create failed
@@ -130,6 +135,12 @@ void tsi_world_unmake(ts_world *world); /* destroys ranks, then slots, descendin
 /* TS_OK if the rank is this thread's and healthy; else the status to return (recorded as the rules
  * of world.h say). Every recorded function begins with it. What others posted is done first. */
 ts_status tsi_rank_enter(ts_rank *rank);
+/* Would the gate let it through as it is? For calls that are made very often. */
+static inline bool tsi_rank_is_ready(const ts_rank *rank)
+{
+    return TSI_LIKELY(rank == tsi_rank_current() && rank->error.error.status == TS_OK &&
+                      atomic_load_explicit(&rank->inbox, memory_order_relaxed) == NULL);
+}
 
 /* Any thread, as long as somebody keeps the rank from being closed meanwhile. */
 void tsi_rank_tell(ts_rank *rank, tsi_post *post);

@@ -89,18 +89,30 @@ static tsi_slab *slab_make(tsi_tensor_state *state)
     return slab;
 }
 
-ts_tensor *tsi_body_fresh(tsi_tensor_state *state)
+/* The first that was never used of a slab that has one. */
+static inline ts_tensor *body_of(tsi_slab *slab)
 {
-    if (!state->slabs || state->slabs->used == TSI_SLAB_BODIES) {
-        tsi_slab *slab = slab_make(state);
-        if (!slab) return NULL;
-        slab->next = state->slabs;
-        state->slabs = slab;
-    }
-    ts_tensor *t = &state->slabs->body[state->slabs->used++];
+    TSI_ASSERT(slab->used < TSI_SLAB_BODIES);
+    ts_tensor *t = &slab->body[slab->used++];
     memset(t, 0, sizeof *t);
     t->post.run = tsi_tensor_posted;
     return t;
+}
+
+static TSI_NOINLINE ts_tensor *body_of_next_slab(tsi_tensor_state *state)
+{
+    tsi_slab *slab = slab_make(state);
+    if (!slab) return NULL;
+    slab->next = state->slabs;
+    state->slabs = slab;
+    return body_of(slab);
+}
+
+ts_tensor *tsi_body_fresh(tsi_tensor_state *state)
+{
+    tsi_slab *slab = state->slabs;
+    if (TSI_LIKELY(slab && slab->used < TSI_SLAB_BODIES)) return body_of(slab);
+    return body_of_next_slab(state);
 }
 
 /* ---- other threads --------------------------------------------------------------------------- */

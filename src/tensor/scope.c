@@ -19,23 +19,6 @@
 
 /* ---- tensors of a frame ---------------------------------------------------------------------- */
 
-void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t)
-{
-    TSI_ASSERT(t->frame < 0);
-    tsi_frame *owner = &state->frame[frame];
-    if (TSI_UNLIKELY(owner->caller_owns)) {
-        t->scope = owner->label;
-        t->held++;
-        t->caller_owns = 1;
-        return;
-    }
-    t->frame = (int32_t)frame;
-    t->previous = NULL;
-    t->next = owner->first;
-    if (owner->first) owner->first->previous = t;
-    owner->first = t;
-}
-
 void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t)
 {
     TSI_ASSERT(t->frame >= 0);

@@ -19,7 +19,22 @@ ts_scope tsi_scope_inner(const ts_tensor *x);
 /* The result of a maker that has nothing to do: x itself, held once more where the caller owns. */
 ts_tensor *tsi_tensor_same(ts_tensor *x);
 /* The frame holds one reference of the tensor from now on (the caller's). */
-void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t /* takes */);
+static inline void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_tensor *t /* takes */)
+{
+    TSI_ASSERT(t->frame < 0);
+    tsi_frame *owner = &state->frame[frame];
+    if (TSI_UNLIKELY(owner->caller_owns)) {
+        t->scope = owner->label;
+        t->held++;
+        t->caller_owns = 1;
+        return;
+    }
+    t->frame = (int32_t)frame;
+    t->previous = NULL;
+    t->next = owner->first;
+    if (owner->first) owner->first->previous = t;
+    owner->first = t;
+}
 /* Takes the tensor out of its frame; the reference is the caller's. */
 void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t);
 

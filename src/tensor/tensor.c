@@ -169,17 +169,28 @@ void tsi_spare_layouts_release(tsi_tensor_state *state)
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
+/* Mostly others hold the mesh too: then there is nothing to do but count. */
+static inline void mesh_give(ts_mesh *mesh)
+{
+    if (TSI_LIKELY(mesh && mesh->references > 1))
+        mesh->references--;
+    else
+        ts_mesh_release(mesh);
+}
+
 ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype, tsi_array *array,
                            tsi_move *move)
 {
-    tsi_tensor_state *state = array ? tsi_tensor_state_of(mesh->rank) : NULL;
+    ts_rank *rank = mesh->rank;
+    tsi_tensor_state *state = array ? tsi_slot_get(rank, TSI_SLOT_TENSOR) : NULL;
+    if (TSI_UNLIKELY(array && !state)) state = tsi_tensor_state_of(rank);
     ts_tensor *t = state ? tsi_body_make(state) : NULL;
-    if (!t) {
+    if (TSI_UNLIKELY(!t)) {
         tsi_array_release(array);
         tsi_move_release(move);
         return NULL;
     }
-    t->rank = mesh->rank;
+    t->rank = rank;
     t->mesh = mesh;
     mesh->references++;
     t->layout = layout;
@@ -193,16 +204,21 @@ ts_tensor *tsi_tensor_make(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtyp
     return t;
 }
 
-void tsi_tensor_unbind(ts_tensor *t)
+static inline void unbind(tsi_tensor_state *state, ts_tensor *t)
 {
-    if (t->move) tsi_move_release(t->move);
+    if (TSI_UNLIKELY(t->move != NULL)) tsi_move_release(t->move);
     tsi_array_release(t->array);
-    layout_give(tsi_slot_get(t->rank, TSI_SLOT_TENSOR), t->layout);
-    ts_mesh_release(t->mesh);
+    layout_give(state, t->layout);
+    mesh_give(t->mesh);
     t->move = NULL;
     t->array = NULL;
     t->layout = NULL;
     t->mesh = NULL;
+}
+
+void tsi_tensor_unbind(ts_tensor *t)
+{
+    unbind(tsi_slot_get(t->rank, TSI_SLOT_TENSOR), t);
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
@@ -219,7 +235,7 @@ static inline void release_as(ts_tensor *t, tsi_ended how)
     TSI_ASSERT(t->frame < 0 && t->held == 0);
     tsi_tensor_state *state = tsi_slot_get(t->rank, TSI_SLOT_TENSOR);
     if (t->autograd) tsi_tell(t->rank, TSI_NEWS_DROP, t);
-    tsi_tensor_unbind(t);
+    unbind(state, t);
     tsi_body_end(state, t, how);
 }
 

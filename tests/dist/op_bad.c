@@ -218,6 +218,28 @@ TS_TEST_RANKS(missing_arguments_are_refused, 1, 2)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* An absent input and a variable without a value both have no layout: the plan of one call must not
+ * serve the other, whichever was made first. */
+TS_TEST_RANKS(an_empty_variable_is_no_absent_input, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 6), "S(0)");
+    ts_tensor *weight = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(3, 6), "R"),
+              *bias = ts_variable(t->me);
+    for (int i = 0; i < 3; i++) {
+        FAMILY_REFUSES(t, "linear: input 2 is a variable without a value",
+                       ts_linear(x, weight, bias));
+        TEST_CHECK(t, ts_linear(x, weight, NULL) != NULL);
+    }
+    TEST_OK(t, ts_tensor_write(bias, ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(3), "R")));
+    double with = 0, without = 0;
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_linear(x, weight, bias), NULL, 0, 0), &with));
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_linear(x, weight, NULL), NULL, 0, 0), &without));
+    TEST_EQ(t, (int64_t)with, 4 * 3 * 7);
+    TEST_EQ(t, (int64_t)without, 4 * 3 * 6);
+    ts_tensor_release(bias);
+}
+
 /* ---- numbers in the data --------------------------------------------------------------------- */
 
 typedef ts_tensor *(*indexing_fn)(ts_tensor *x, ts_tensor *index);

@@ -39,6 +39,46 @@ TS_TEST(pool_accounts)
     TEST_EQ(t, tsi_alloc_live(), 0);
 }
 
+/* Live bytes, peaks, and what the pool was made of at its own, against plain sums. */
+TS_TEST(pool_peaks_are_those_of_plain_sums)
+{
+    enum { TAGS = 4, BLOCKS = 24, STEPS = 4000 };
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
+    int64_t live[TAGS] = { 0 }, peak[TAGS] = { 0 }, at_peak[TAGS] = { 0 }, all = 0, most = 0;
+    void *block[BLOCKS] = { NULL };
+    size_t bytes[BLOCKS] = { 0 };
+    for (int step = 0; step < STEPS; step++) {
+        int64_t b = test_random_below(t, BLOCKS);
+        uint32_t tag = (uint32_t)(b % TAGS);
+        if (block[b]) {
+            tsi_pool_free(pool, block[b], bytes[b], tag);
+            block[b] = NULL;
+            live[tag] -= (int64_t)bytes[b];
+            all -= (int64_t)bytes[b];
+        } else {
+            bytes[b] = (size_t)test_random_below(t, 9000);
+            block[b] = tsi_pool_alloc(pool, bytes[b], tag);
+            live[tag] += (int64_t)bytes[b];
+            all += (int64_t)bytes[b];
+        }
+        bool reset = test_random_below(t, 200) == 0;
+        if (reset) tsi_pool_peak_reset(pool);
+        for (int k = 0; k < TAGS; k++) {
+            if (all > most || reset) at_peak[k] = live[k];
+            if (live[k] > peak[k] || reset) peak[k] = live[k];
+            tsi_pool_usage used = tsi_pool_used(pool, k);
+            TEST_EQ(t, used.live, live[k]);
+            TEST_EQ(t, used.peak, peak[k]);
+            TEST_EQ(t, used.at_peak, at_peak[k]);
+        }
+        if (all > most || reset) most = all;
+        TEST_EQ(t, tsi_pool_used(pool, -1).peak, most);
+    }
+    for (int b = 0; b < BLOCKS; b++)
+        tsi_pool_free(pool, block[b], bytes[b], (uint32_t)(b % TAGS));
+    tsi_pool_destroy(pool);
+}
+
 /* Every size gets room enough, at most an eighth too much (a step of 64 for small ones). */
 TS_TEST(pool_size_classes)
 {

@@ -129,8 +129,11 @@ static inline bool is_plan_of(const tsi_op_plan *plan, const tsi_op_args *args, 
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
         const ts_layout *layout = plan->in[i]; /* NULL: absent, not a variable without a value */
-        if (!t != !layout || (t && (t->layout != layout || t->dtype != plan->in_dtype[i])))
+        if (TSI_UNLIKELY(!t)) {
+            if (layout) return false;
+        } else if (t->layout != layout || !layout || t->dtype != plan->in_dtype[i]) {
             return false;
+        }
     }
     /* Counts of dims that differ differ in the first word. */
     const char *a = plan->given, *b = args->attributes;
@@ -790,13 +793,21 @@ static uint64_t stream_of(ts_rank *rank, const tsi_op_state *state, const tsi_op
     return state->stream_is_forced ? state->stream_forced : tsi_random_stream(rank, NULL);
 }
 
+/* Mostly there is one: then no call is made for it. */
+static inline void clear_outputs(const tsi_op_desc *op, ts_tensor **out)
+{
+    if (TSI_LIKELY(op->output_count == 1))
+        out[0] = NULL;
+    else
+        memset(out, 0, (size_t)op->output_count * sizeof *out);
+}
+
 ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
 {
-    for (int32_t o = 0; o < args->op->output_count; o++)
-        out[o] = NULL;
+    clear_outputs(args->op, out);
     ts_rank *rank = rank_of(args);
     if (TSI_UNLIKELY(!rank)) return refuse_rank(args);
-    TSI_TRY(tsi_rank_enter(rank));
+    if (TSI_UNLIKELY(!tsi_rank_is_ready(rank))) TSI_TRY(tsi_rank_enter(rank));
     tsi_op_state *state = tsi_op_state_of(rank);
     tsi_op_plan *plan = state ? plan_find(rank, state, args) : NULL;
     if (TSI_UNLIKELY(!plan)) return ts_rank_status(rank);
@@ -812,8 +823,7 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
         status = run_long(rank, state, plan, args, stream, out);
     }
     if (status == TS_OK) status = tell(rank, plan, args, stream, out);
-    for (int32_t o = 0; status != TS_OK && o < args->op->output_count; o++)
-        out[o] = NULL;
+    if (TSI_UNLIKELY(status != TS_OK)) clear_outputs(args->op, out);
     if (TSI_UNLIKELY(plan->loose) && plan->busy == 0) tsi_op_plan_destroy(plan);
     return status;
 }
