@@ -18,23 +18,23 @@
 
 enum { TSI_PARTS_MAX = 8 };
 
+/* What a list form reads, from `data` to `read_only`, is mostly in one cache line. */
 typedef struct tsi_storage {
     _Atomic int64_t references;
     const tsi_device *device;
-    tsi_stream *queue;           /* of the owner: copies and fills go there */
-    tsi_pool *pool;              /* NULL: memory from outside */
-    void *data;                  /* NULL: emptied */
-    size_t bytes;                /* wanted size, also while emptied */
-    uint32_t tag;                /* pool tag */
-    uint32_t version;            /* counts in-place writes */
-    bool read_only;              /* outside memory that must not be written: every write asks */
-    void (*done)(void *context); /* outside memory: called when the last reference goes */
-    void *context;
+    tsi_stream *queue; /* of the owner: copies and fills go there */
+    tsi_pool *pool;    /* NULL: memory from outside */
+    void *data;        /* NULL: emptied */
     /* Memory that others read too: whoever writes asks first, and says for which tensor; NULL: he
      * may. */
     ts_status (*ask)(void *context, void *tensor);
-    void *ask_context;
-    bool watched; /* observers of the pool's rank are told when its memory goes */
+    uint32_t tag;                /* pool tag */
+    uint32_t version;            /* counts in-place writes */
+    bool read_only;              /* outside memory that must not be written: every write asks */
+    bool watched;                /* observers of the pool's rank are told when its memory goes */
+    size_t bytes;                /* wanted size, also while emptied */
+    void (*done)(void *context); /* outside memory: called when the last reference goes */
+    void *context, *ask_context;
     int32_t part_arrays[TSI_PARTS_MAX]; /* that see part p + 1, of storage that is cut into parts */
 } tsi_storage;
 

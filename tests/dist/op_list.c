@@ -239,6 +239,34 @@ TS_TEST_RANKS(what_is_refused_writes_nothing, 2, 3)
     TEST_OK(t, ts_scope_close(outer));
 }
 
+/* An update writes each parameter once, whether all of the list is simple, or its first item or its
+ * last is not, so that what was noted of the others is taken back. */
+TS_TEST_RANKS(an_update_is_one_write_of_each, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int strided = -1; strided < ITEMS - 1; strided++) {
+        ts_tensor *x[4][ITEMS];
+        uint32_t before[ITEMS];
+        for (int k = 0; k < 4; k++)
+            fill(mesh, TS_DTYPE_F32, places, 1.0, x[k]);
+        for (int k = 0; strided >= 0 && k < 4; k++)
+            x[k][strided] = ts_transpose(x[k][strided], 0, 1);
+        for (int i = 0; i < ITEMS; i++)
+            before[i] = x[0][i]->array->storage->version;
+        ts_adamw_update u = TS_INIT(ts_adamw_update);
+        u.param = list_of(x[0]), u.grad = list_of(x[1]);
+        u.first = list_of(x[2]), u.second = list_of(x[3]);
+        u.lr = 1e-2, u.beta1 = 0.9, u.beta2 = 0.95, u.epsilon = 1e-8, u.step = 1;
+        TEST_OK(t, ts_fused_adamw(&u));
+        for (int i = 0; i < ITEMS; i++) {
+            uint32_t writes = x[0][i]->array->storage->version - before[i];
+            uint32_t most = i == strided ? 2 : 1; /* a strided one is also copied back */
+            TEST_SAY(t, writes >= 1 && writes <= most,
+                     "item %d of a list with %d strided: %u writes", i, strided, writes);
+        }
+    }
+}
+
 /* The fast kernels against the plain loops, bit for bit, with any number of threads. */
 TS_TEST_RANKS(fast_updates_are_the_plain_ones, 1, 2)
 {

@@ -200,71 +200,74 @@ static void spread_back(spread *s, int32_t part)
 /* A part that is there, dense, real, and lies as it should; false: not so, or not so simple. Of the
  * tensor, its array and its storage one cache line each is read: that is what an item costs. */
 static inline bool simple_part(const ts_tensor *t, const ts_rank *rank, const ts_layout *layout,
-                               tsi_list_part *part)
+                               bool writes, tsi_list_part *part)
 {
     const uint32_t real =
         1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F16;
     if (!t || t->rank != rank || t->move || t->layout != layout) return false;
     const tsi_array *array = t->array;
-    if (!array->dense || !(real >> array->dtype & 1) || array->storage->read_only) return false;
-    if (array->storage->ask) return false;
+    if (!array->dense || !(real >> array->dtype & 1)) return false;
+    if (writes && (array->storage->read_only || array->storage->ask)) return false;
     part->data = array->offset ? tsi_array_data(array) : array->storage->data;
     part->dtype = (ts_dtype)array->dtype;
     return true;
 }
 
-/* `lists` is a constant where this is called, so that the parts need no loop. */
-static inline bool simple_items(const fused *f, int32_t lists, const ts_rank *rank,
-                                tsi_list_item *item, tsi_storage **written)
+/* How many items from the first on are simple; their parameters count as written, since the line of
+ * their storage is at hand here and would be fetched again later. `lists` is a constant where this
+ * is called, so that the parts need no loop. */
+static TSI_INLINE int64_t simple_items(const fused *f, int32_t lists, const ts_rank *rank,
+                                       tsi_list_item *item)
 {
     ts_tensor *const *params = f->list[TSI_UPDATE_PARAM].item, *const *grad = f->list[1].item;
     ts_tensor *const *first = f->list[TSI_UPDATE_FIRST].item, *const *second = f->list[3].item;
     int64_t count = f->list[0].count;
     for (int64_t i = 0; i < count; i++) {
         const ts_tensor *param = params[i];
-        if (!param || !param->layout || param->layout->axes_partial) return false;
+        if (!param || !param->layout || param->layout->axes_partial) return i;
         const ts_layout *layout = param->layout;
         tsi_list_part *part = item[i].part;
-        part[TSI_UPDATE_FIRST].data = part[TSI_UPDATE_SECOND].data = NULL;
-        part[TSI_UPDATE_MIRROR].data = part[TSI_UPDATE_CONTROL].data = NULL;
-        if (!simple_part(param, rank, layout, &part[TSI_UPDATE_PARAM]) ||
-            !simple_part(grad[i], rank, layout, &part[TSI_UPDATE_GRAD]) ||
-            (lists > 2 && !simple_part(first[i], rank, layout, &part[TSI_UPDATE_FIRST])) ||
-            (lists > 3 && !simple_part(second[i], rank, layout, &part[TSI_UPDATE_SECOND])))
-            return false;
+        for (int32_t k = lists; k < TSI_LIST_PARTS; k++)
+            part[k].data = NULL;
+        if (!simple_part(param, rank, layout, true, &part[TSI_UPDATE_PARAM]) ||
+            !simple_part(grad[i], rank, layout, false, &part[TSI_UPDATE_GRAD]) ||
+            (lists > 2 && !simple_part(first[i], rank, layout, true, &part[TSI_UPDATE_FIRST])) ||
+            (lists > 3 && !simple_part(second[i], rank, layout, true, &part[TSI_UPDATE_SECOND])))
+            return i;
         const tsi_array *array = param->array;
         item[i].count = array->ndim > 0 ? array->extent[0] : 1;
         for (int32_t d = 1; d < array->ndim; d++)
             item[i].count *= array->extent[d];
-        written[i] = array->storage;
+        array->storage->version++;
     }
-    return true;
+    return count;
 }
 
-static bool simple_list(const fused *f, const ts_rank *rank, tsi_list_item *item,
-                        tsi_storage **written)
+/* All of them or none. */
+static bool simple_list(const fused *f, const ts_rank *rank, tsi_list_item *item)
 {
-    if (f->lists == 4) return simple_items(f, 4, rank, item, written);
-    if (f->lists == 3) return simple_items(f, 3, rank, item, written);
-    return simple_items(f, 2, rank, item, written);
+    int64_t done = f->lists == 4   ? simple_items(f, 4, rank, item)
+                   : f->lists == 3 ? simple_items(f, 3, rank, item)
+                                   : simple_items(f, 2, rank, item);
+    if (done == f->list[0].count) return true;
+    while (done-- > 0)
+        f->list[TSI_UPDATE_PARAM].item[done]->array->storage->version--;
+    return false;
 }
 
 /* false: nothing was done. */
 static bool run_simple(const fused *f, ts_status *status)
 {
     tsi_list_item item[FEW];
-    tsi_storage *written[FEW];
     int64_t count = f->list[0].count;
     if (count < 1 || count > FEW || !f->list[0].item || !f->list[0].item[0]) return false;
     ts_rank *rank = f->list[0].item[0]->rank;
     for (int32_t k = 0; k < f->lists; k++)
         if (f->list[k].count != count || !f->list[k].item) return false;
     if (tsi_rank_enter(rank) != TS_OK) return false;
-    if (!simple_list(f, rank, item, written)) return false;
+    if (!simple_list(f, rank, item)) return false;
     *status = tsi_list_run(
         f->op, (tsi_list_io){ .attributes = f->step, .item = item, .count = count, .rank = rank });
-    for (int64_t i = 0; i < count; i++)
-        written[i]->version++;
     if (*status == TS_OK) tell(f, rank);
     return true;
 }

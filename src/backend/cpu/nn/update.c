@@ -107,9 +107,11 @@ static void run_piece(const list *l, const tsi_list_item *item, int64_t first, i
     bool same = true;
     float *x[TSI_UPDATE_MIRROR];
     for (int k = 0; k < TSI_UPDATE_MIRROR; k++) {
-        same = same && (!item->part[k].data || item->part[k].dtype == TS_DTYPE_F32);
-        x[k] = item->part[k].data ? (float *)item->part[k].data + (same ? first : 0) : NULL;
+        x[k] = item->part[k].data;
+        same = same && (!x[k] || item->part[k].dtype == TS_DTYPE_F32);
     }
+    for (int k = 0; first > 0 && same && k < TSI_UPDATE_MIRROR; k++)
+        if (x[k]) x[k] += first; /* of a small item there is one piece */
     if (l->plain || item->part[0].dtype == TS_DTYPE_F64) {
         run_plain(l, item, first, count);
     } else if (same) {
