@@ -215,20 +215,28 @@ void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf)
     shelf->body_count = 0;
 }
 
-tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes)
+static inline tsi_array *fill_like(tsi_array *array, tsi_storage *storage, const tsi_array *model)
 {
-    tsi_array *array = unshelve(pool, bytes);
-    if (TSI_UNLIKELY(!array)) {
-        ts_shape shape = tsi_array_shape(model);
-        tsi_storage *storage = tsi_storage_create(pool, bytes, TSI_TAG_ACTIVATION);
-        return storage ? array_make(storage, (ts_dtype)model->dtype, &shape, model->stride, 0)
-                       : NULL;
-    }
-    tsi_storage *storage = array->storage;
     *array = *model;
     array->references = 1;
     array->storage = storage;
     return array;
+}
+
+tsi_array *tsi_array_like_tagged(tsi_pool *pool, const tsi_array *model, size_t bytes, uint32_t tag)
+{
+    tsi_storage *storage = tsi_storage_create(pool, bytes, tag);
+    tsi_array *array = storage ? body_take(pool) : NULL;
+    if (TSI_LIKELY(array != NULL)) return fill_like(array, storage, model);
+    tsi_storage_release(storage);
+    return NULL;
+}
+
+tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes)
+{
+    tsi_array *array = unshelve(pool, bytes);
+    if (TSI_UNLIKELY(!array)) return tsi_array_like_tagged(pool, model, bytes, TSI_TAG_ACTIVATION);
+    return fill_like(array, array->storage, model);
 }
 
 tsi_array *tsi_array_create(ts_rank *rank, ts_dtype dtype, const ts_shape *shape)

@@ -75,6 +75,9 @@ tsi_array *tsi_array_create_tagged(ts_rank *rank, ts_dtype dtype, const ts_shape
 /* A dense array shaped like `model`, whose storage is not looked at; `bytes` are those of its
  * elements. For those who make the same shape again and again, on the pool's own thread. */
 tsi_array *tsi_array_like(tsi_pool *pool, const tsi_array *model, size_t bytes);
+/* The same, counted under another tag than that of activations. */
+tsi_array *tsi_array_like_tagged(tsi_pool *pool, const tsi_array *model, size_t bytes,
+                                 uint32_t tag);
 /* Memory from outside: shared where the rank's device is where it lies (block->device), else copied
  * to the rank's device. Takes block->data if done is set; on failure it stays the caller's.
  * Negative strides are welcome. */

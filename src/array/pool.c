@@ -66,15 +66,9 @@ struct tsi_pool {
 static node closed_mark;
 #define CLOSED (&closed_mark)
 
-static uint32_t log2_floor(uint64_t value)
+static uint32_t log2_floor(uint64_t value) /* > 0 */
 {
-    uint32_t result = 0;
-    for (uint32_t step = 32; step > 0; step /= 2) {
-        if (value >> step == 0) continue;
-        value >>= step;
-        result += step;
-    }
-    return result;
+    return 63 - (uint32_t)__builtin_clzll(value);
 }
 
 /* The class of a size and, in *rounded, the bytes of its blocks. */

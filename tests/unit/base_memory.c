@@ -29,6 +29,25 @@ TS_TEST(alloc_counts_what_lives)
     TEST_EQ(t, tsi_alloc_live(), before);
 }
 
+/* Of each size two blocks that were written before come back. */
+TS_TEST(alloc_gives_zeros_again)
+{
+    static const unsigned char zeros[2100];
+    for (size_t bytes = 0; bytes < sizeof zeros; bytes += 1 + bytes / 64) {
+        unsigned char *a = tsi_alloc(bytes), *b = tsi_alloc(bytes);
+        memset(a, 0xa5, bytes);
+        memset(b, 0x5a, bytes);
+        tsi_free(a);
+        tsi_free(b);
+        a = tsi_calloc(1, bytes);
+        b = tsi_calloc(bytes, 1);
+        TEST_CHECK(t, a && b && a != b);
+        TEST_CHECK(t, memcmp(a, zeros, bytes) == 0 && memcmp(b, zeros, bytes) == 0);
+        tsi_free(a);
+        tsi_free(b);
+    }
+}
+
 TS_TEST(alloc_overflow_fails)
 {
     TEST_CHECK(t, tsi_calloc(SIZE_MAX / 2, 3) == NULL);
