@@ -31,11 +31,16 @@ tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
     return move;
 }
 
-void tsi_move_hold(tsi_move *move, tsi_array *array)
+void tsi_move_take(tsi_move *move, tsi_array *array)
 {
     if (!array) return;
     TSI_ASSERT(move->hold_count < move->hold_capacity);
-    move->hold[move->hold_count++] = tsi_array_retain(array);
+    move->hold[move->hold_count++] = array;
+}
+
+void tsi_move_hold(tsi_move *move, tsi_array *array)
+{
+    tsi_move_take(move, tsi_array_retain(array));
 }
 
 tsi_move *tsi_move_retain(tsi_move *move)

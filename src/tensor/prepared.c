@@ -16,7 +16,7 @@
 
 enum { CHANNEL_MOVE = 0 };
 
-typedef struct place { /* of a part: elements from the beginning of a tensor's block */
+typedef struct place { /* of a part: bytes from the beginning of a tensor's block */
     int64_t offset;
     int32_t item, of_target;
 } place;
@@ -32,7 +32,11 @@ typedef struct item {
     ts_mesh *mesh;              /* retained */
     tsi_program *program;       /* held */
     tsi_array *source, *target; /* of a run that begins */
-    ts_shape local;             /* of the target's block */
+    char *source_data, *target_data;
+    ts_shape local;  /* of the target's block */
+    tsi_array model; /* a target, but for its storage, with so many bytes */
+    size_t bytes;
+    int32_t has_model, reserved;
 } item;
 
 struct tsi_prepared {
@@ -40,7 +44,7 @@ struct tsi_prepared {
     ts_group *group; /* borrowed from the mesh */
     item *item;
     stage *stage;
-    int64_t stage_count;
+    int64_t stage_count, element; /* bytes of one */
     int32_t count, dtype;
     uint32_t tag, reserved;
     tsi_arena memory;
@@ -126,7 +130,8 @@ static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stag
         for (int64_t k = 0; from && k < from->send_count; k++) {
             int64_t at = first[from->send[k].peer]++;
             s->send[at] = from->send[k];
-            s->send_at[at] = (place){ from->send_offset[k], i, from->send_from_target[k] };
+            s->send_at[at] =
+                (place){ from->send_offset[k] * p->element, i, from->send_from_target[k] };
         }
     }
 }
@@ -138,7 +143,7 @@ static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
         for (int64_t k = 0; from && k < from->recv_count; k++) {
             int64_t at = s->exchange.recv_count++;
             s->recv[at] = from->recv[k];
-            s->recv_at[at] = (place){ from->recv_offset[k], i, 1 };
+            s->recv_at[at] = (place){ from->recv_offset[k] * p->element, i, 1 };
         }
     }
 }
@@ -200,6 +205,7 @@ ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int
     if (!p) return tsi_fail_memory("a prepared exchange", sizeof *p);
     p->rank = x[0]->rank;
     p->dtype = x[0]->dtype;
+    p->element = (int64_t)ts_dtype_size((ts_dtype)p->dtype);
     p->tag = tag;
     p->item = tsi_arena_calloc(&p->memory, (size_t)count, sizeof *p->item);
     bool plain = true;
@@ -227,16 +233,32 @@ bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x, const ts_layo
     return true;
 }
 
+/* What follows from its shape is found by the first run. Activations are recycled otherwise. */
+static tsi_array *make_target(const tsi_prepared *p, tsi_pool *pool, item *one)
+{
+    if (TSI_LIKELY(one->has_model))
+        return tsi_array_like_tagged(pool, &one->model, one->bytes, p->tag);
+    tsi_array *target = tsi_array_create_tagged(p->rank, (ts_dtype)p->dtype, &one->local, p->tag);
+    if (!target || p->tag == TSI_TAG_ACTIVATION) return target;
+    one->model = *target;
+    one->model.storage = NULL;
+    one->bytes = target->storage->bytes;
+    one->has_model = 1;
+    return target;
+}
+
 static ts_status take_blocks(tsi_prepared *p, ts_tensor *const *x)
 {
+    tsi_pool *pool = tsi_pool_of(p->rank);
     for (int32_t i = 0; i < p->count; i++) {
         item *one = &p->item[i];
         TSI_TRY(tsi_tensor_ready(x[i]));
-        one->source = tsi_array_dense(p->rank, x[i]->array);
-        one->target =
-            one->source ? tsi_array_create_tagged(p->rank, (ts_dtype)p->dtype, &one->local, p->tag)
-                        : NULL;
+        one->source = x[i]->array->dense ? tsi_array_retain(x[i]->array)
+                                         : tsi_array_dense(p->rank, x[i]->array);
+        one->target = one->source && pool ? make_target(p, pool, one) : NULL;
         if (!one->target) return ts_rank_status(p->rank);
+        one->source_data = tsi_array_data(one->source);
+        one->target_data = tsi_array_data(one->target);
     }
     return TS_OK;
 }
@@ -252,11 +274,9 @@ static void drop_blocks(tsi_prepared *p)
 
 static void patch(const tsi_prepared *p, ts_part *part, const place *at, int64_t count)
 {
-    size_t size = ts_dtype_size((ts_dtype)p->dtype);
     for (int64_t i = 0; i < count; i++) {
         const item *one = &p->item[at[i].item];
-        const tsi_array *block = at[i].of_target ? one->target : one->source;
-        part[i].data = (char *)tsi_array_data(block) + (size_t)at[i].offset * size;
+        part[i].data = (at[i].of_target ? one->target_data : one->source_data) + at[i].offset;
     }
 }
 
@@ -272,14 +292,16 @@ static ts_status send_stage(const tsi_prepared *p, const char *name, stage *s, t
     return tsi_group_exchange_own(p->group, &s->exchange, &options);
 }
 
-/* The blocks are in use until the work is complete. Takes the work. */
+/* The blocks are in use until the work is complete. Takes the work, and the sources. */
 static tsi_move *hold_blocks(const tsi_prepared *p, ts_work *work)
 {
     tsi_move *move = tsi_move_create(p->rank, work, 2 * p->count);
     for (int32_t i = 0; move && i < p->count; i++) {
-        tsi_move_hold(move, p->item[i].source);
-        tsi_move_hold(move, p->item[i].target);
-        tsi_move_guard(move, p->item[i].source);
+        item *one = &p->item[i];
+        tsi_move_guard(move, one->source);
+        tsi_move_take(move, one->source);
+        tsi_move_hold(move, one->target);
+        one->source = NULL;
     }
     return move;
 }

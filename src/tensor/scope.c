@@ -54,7 +54,7 @@ static void frame_clear(tsi_tensor_state *state, int64_t frame, const ts_tensor 
 
 /* ---- the undo log ---------------------------------------------------------------------------- */
 
-static bool is_catching(const tsi_tensor_state *state)
+bool tsi_scope_catching(const tsi_tensor_state *state)
 {
     for (int64_t i = state->frame_count - 1; i >= 0; i--)
         if (state->frame[i].catches) return true;
@@ -74,7 +74,7 @@ void tsi_tensor_undo_push(ts_rank *rank, const tsi_undo *entry)
 {
     tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
     tsi_undo copy = *entry;
-    if (!is_catching(state)) {
+    if (!tsi_scope_catching(state)) {
         undo_release(&copy);
         return;
     }
@@ -255,7 +255,7 @@ static ts_status frame_close(ts_rank *rank, tsi_tensor_state *state)
     int64_t begin = frame->undo_begin;
     ts_mesh_release(frame->agree);
     state->frame_count--;
-    undo_rewind(state, begin, status != TS_OK, is_catching(state));
+    undo_rewind(state, begin, status != TS_OK, tsi_scope_catching(state));
     rank->label = tsi_frame_top(state)->label;
     return status;
 }

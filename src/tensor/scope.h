@@ -38,4 +38,7 @@ static inline void tsi_frame_adopt(tsi_tensor_state *state, int64_t frame, ts_te
 /* Takes the tensor out of its frame; the reference is the caller's. */
 void tsi_frame_abandon(tsi_tensor_state *state, ts_tensor *t);
 
+/* Does some open scope put back what variables were, if it fails? */
+bool tsi_scope_catching(const tsi_tensor_state *state);
+
 #endif

@@ -358,24 +358,36 @@ ts_tensor *ts_variable(ts_rank *me)
 }
 
 /* The variable gets value's layout and block; the old ones go to the undo log. */
+/* The former value goes, or is kept by who may need it again. */
+static void let_value_go(tsi_tensor_state *state, ts_tensor *variable)
+{
+    if (TSI_LIKELY(!tsi_scope_catching(state))) {
+        tsi_tensor_unbind(variable);
+        return;
+    }
+    tsi_tensor_undo_push(variable->rank, &(tsi_undo){
+                                             .variable = tsi_tensor_retain(variable),
+                                             .mesh = variable->mesh,
+                                             .layout = variable->layout,
+                                             .array = variable->array,
+                                             .move = variable->move,
+                                             .dtype = variable->dtype,
+                                         });
+}
+
 void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
                      tsi_array *array, tsi_move *move)
 {
     TSI_ASSERT(variable->is_variable && array);
-    tsi_undo old = {
-        .variable = tsi_tensor_retain(variable),
-        .mesh = variable->mesh,
-        .layout = variable->layout,
-        .array = variable->array,
-        .move = variable->move,
-        .dtype = variable->dtype,
-    };
-    variable->mesh = ts_mesh_retain(mesh);
-    variable->layout = ts_layout_retain(layout);
+    tsi_tensor_state *state = tsi_slot_get(variable->rank, TSI_SLOT_TENSOR);
+    (void)ts_mesh_retain(mesh); /* before the former value goes: it may be of the same */
+    layout_take(state, layout);
+    let_value_go(state, variable);
+    variable->mesh = mesh;
+    variable->layout = layout;
     variable->array = array;
     variable->move = move;
     variable->dtype = (int32_t)dtype;
-    tsi_tensor_undo_push(variable->rank, &old);
 }
 
 static void rebind(ts_tensor *variable, ts_tensor *value)
