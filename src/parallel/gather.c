@@ -142,24 +142,36 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
 }
 
 /* Does all that is gathered lie where operators read it, and do peers know? The usual case where
- * shards are shared; a step under record meets other slices than those of now. */
-static bool lies_in_place(const tsi_unit *u)
+ * shards are shared; a step under record meets other slices than those of now. Then `other` is
+ * what they see; else it is as it was. */
+static bool look_at_slices(tsi_unit *u, bool *all)
 {
+    int64_t i = 0;
+    *all = true;
     if (!u->joined || !u->shared || tsi_keeps(u->rank)) return false;
-    for (int64_t i = 0; i < u->count; i++) {
-        const tsi_unit_param *p = &u->param[i];
-        if (!stays(p) && (!p->shown || !tsi_param_settled(p))) return false;
+    for (; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (!p->slice && !stays(p)) break;
+        *all = *all && p->slice;
+        if (!p->slice) continue;
+        if (!p->shown || !tsi_param_settled(p)) break;
+        p->other = p->shown;
+        p->version = p->mirrors ? p->value->array->storage->version : p->fenced;
     }
-    return true;
+    if (i == u->count) return true;
+    while (i-- > 0)
+        u->param[i].other = NULL;
+    return false;
 }
 
-static ts_status look_at_slices(tsi_unit *u)
+/* What is not cut is the whole. */
+static ts_status look_at_rest(tsi_unit *u)
 {
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (p->slice) p->other = p->shown;
-        if (!p->slice) TSI_TRY(check_shard(u, p));
-        if (!p->slice) TSI_TRY(tsi_tensor_ready(p->value));
+        if (p->slice) continue;
+        TSI_TRY(check_shard(u, p));
+        TSI_TRY(tsi_tensor_ready(p->value));
         p->version = p->value->array->storage->version;
     }
     return TS_OK;
@@ -181,8 +193,12 @@ static ts_status gather_by_round(tsi_unit *u)
 
 ts_status tsi_unit_gather(tsi_unit *u)
 {
+    bool all;
     if (u->state != TSI_UNIT_CUT) return TS_OK;
-    TSI_TRY(lies_in_place(u) ? look_at_slices(u) : gather_by_round(u));
+    if (!look_at_slices(u, &all))
+        TSI_TRY(gather_by_round(u));
+    else if (!all)
+        TSI_TRY(look_at_rest(u));
     TSI_TRY(tsi_unit_count_gather(u));
     u->state = TSI_UNIT_COMING;
     if (u->all) u->all->stats.gathers++;
@@ -204,6 +220,10 @@ static bool is_stale(const tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
         const ts_tensor *value = p->value;
+        if (p->slice && !p->mirrors) {
+            if (value->array != p->slice || p->slice_storage->version != p->version) return true;
+            continue;
+        }
         if (!value->layout || value->array->storage->version != p->version) return true;
     }
     return false;
@@ -282,12 +302,10 @@ static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
  * now. */
 static void let_other_go(tsi_unit_param *p)
 {
-    bool lasts = p->other == p->shown && p->other->array == p->room;
-    if (p->other == p->shown) p->other = NULL;
-    tsi_tensor_release(p->other);
+    if (p->other != p->shown) tsi_tensor_release(p->other);
     p->other = NULL;
     p->seen = NULL;
-    if (lasts || !p->shown || p->shown->array == p->room) return;
+    if (!p->shown || p->shown->array == p->room) return;
     tsi_tensor_release(p->shown);
     p->shown = NULL;
 }
@@ -295,7 +313,7 @@ static void let_other_go(tsi_unit_param *p)
 static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tensor **shard)
 {
     ts_tensor *value = p->value;
-    TSI_TRY(tsi_tensor_ready(value));
+    if (value->move) TSI_TRY(tsi_tensor_ready(value));
     bool same =
         value->array == p->seen && (p->seen == p->room || p->seen->storage->version == p->version);
     if (!same) *shard = changed_shard(u, p);
@@ -318,19 +336,20 @@ static ts_status drop_failed(tsi_unit *u, int64_t count, ts_status status)
 ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
 {
     if (u->state == TSI_UNIT_CUT) return TS_OK;
-    bool whole = u->state == TSI_UNIT_WHOLE;
+    bool whole = u->state == TSI_UNIT_WHOLE, changed = false;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         u->list[i] = NULL;
         if (!p->other) continue;
         ts_status status = whole ? unbind(u, p, keeps_part, &u->list[i]) : TS_OK;
         if (status != TS_OK) return drop_failed(u, i + 1, status);
+        changed = changed || u->list[i];
         let_other_go(p);
     }
     if (!whole && u->all) u->all->stats.dropped++;
     u->state = TSI_UNIT_CUT;
     tsi_unit_let_go(u);
-    return whole ? write_back(u) : TS_OK;
+    return changed ? write_back(u) : TS_OK;
 }
 
 void tsi_unit_forget(tsi_unit *u)

@@ -548,12 +548,6 @@ ts_status tsi_unit_block(tsi_param *param, tsi_array **out)
 
 /* ---- a gather in place ----------------------------------------------------------------------- */
 
-bool tsi_param_settled(const tsi_unit_param *p)
-{
-    if (!p->slice || p->slice_storage->version != p->fenced) return false;
-    return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->value->array == p->slice;
-}
-
 /* A value from elsewhere moves into its slice, and is shown from there. */
 static ts_status adopt(tsi_unit_param *p)
 {

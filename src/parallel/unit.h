@@ -30,24 +30,25 @@
 typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } tsi_unit_state;
 
 typedef struct tsi_unit_param {
-    tsi_param *param;
+    /* What every gather and release looks at lies in one cache line. */
     ts_tensor *value; /* its handle, which never changes: param->value */
-    struct tsi_unit *unit;
-    const ts_sharding *cut;   /* retained: the shard's */
-    const ts_sharding *whole; /* retained: not cut by the unit's axes; == cut: nothing to gather */
-    const ts_sharding *kept;  /* retained, or NULL: the shard over groups of neighbours */
-    ts_tensor *other;         /* retained, or NULL: see above */
-    ts_tensor *part;          /* retained, or NULL: the shard of `kept`, between the directions */
-    const tsi_array *seen;    /* of the whole, as it was bound: to notice changes */
-    uint32_t version;
-    int32_t mirrors; /* dtype of the mirror that is gathered instead; 0: the shard is */
-    int32_t ready;   /* its gradient is complete, and not yet reduced */
+    ts_tensor *other; /* retained, or NULL: see above */
     /* Of the storage that ranks share (shared.c), retained; NULL: it does not lie there. */
-    uint32_t fenced;           /* version of the slice that peers know */
-    int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
     tsi_array *slice, *room;
     const tsi_storage *slice_storage;
     ts_tensor *shown; /* retained, or NULL: of the room; while the unit is whole, of the slice */
+    const tsi_array *seen; /* of the whole, as it was bound: to notice changes */
+    uint32_t version;
+    uint32_t fenced; /* version of the slice that peers know */
+    int32_t mirrors; /* dtype of the mirror that is gathered instead; 0: the shard is */
+    int32_t ready;   /* its gradient is complete, and not yet reduced */
+    tsi_param *param;
+    struct tsi_unit *unit;
+    const ts_sharding *cut;    /* retained: the shard's */
+    const ts_sharding *whole;  /* retained: not cut by the unit's axes; == cut: nothing to gather */
+    const ts_sharding *kept;   /* retained, or NULL: the shard over groups of neighbours */
+    ts_tensor *part;           /* retained, or NULL: the shard of `kept`, between the directions */
+    int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
 } tsi_unit_param;
 
 typedef struct tsi_shared tsi_shared;
@@ -164,12 +165,17 @@ void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a ste
 bool tsi_world_shares(ts_world *world); /* are ranks threads that may share shards? */
 ts_status tsi_unit_join(tsi_unit *u);   /* [coll] once, and after a reset */
 ts_status tsi_unit_block(tsi_param *param, tsi_array **out); /* [coll] tsi_param.unit_block */
-bool tsi_param_settled(const tsi_unit_param *p); /* its slice is the value, and peers know */
-ts_status tsi_unit_adopt(tsi_unit *u);           /* values move into their slices */
-ts_status tsi_unit_fence(tsi_unit *u);           /* [coll] */
-ts_status tsi_unit_alone(tsi_unit *u);           /* no peer reads its slices any more */
-void tsi_unit_let_go(tsi_unit *u);               /* this rank does not read its peers' */
-ts_status tsi_unit_count_gather(tsi_unit *u);    /* it does, from now on */
+/* Its slice is the value, and peers know. */
+static inline bool tsi_param_settled(const tsi_unit_param *p)
+{
+    if (!p->slice || p->slice_storage->version != p->fenced) return false;
+    return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->value->array == p->slice;
+}
+ts_status tsi_unit_adopt(tsi_unit *u);        /* values move into their slices */
+ts_status tsi_unit_fence(tsi_unit *u);        /* [coll] */
+ts_status tsi_unit_alone(tsi_unit *u);        /* no peer reads its slices any more */
+void tsi_unit_let_go(tsi_unit *u);            /* this rank does not read its peers' */
+ts_status tsi_unit_count_gather(tsi_unit *u); /* it does, from now on */
 void tsi_unit_forget_shared(tsi_unit *u); /* a step was abandoned: the next gather joins again */
 ts_tensor *tsi_param_shown(tsi_unit_param *p); /* of the room, made on first use; NULL: recorded */
 void tsi_unit_leave_shared(tsi_unit *u);
