@@ -212,7 +212,12 @@ void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf)
         shelf->bodies = (tsi_array *)(void *)array->storage;
         tsi_free(array);
     }
-    shelf->body_count = 0;
+    while (shelf->storages) {
+        tsi_storage *storage = shelf->storages;
+        shelf->storages = storage->context;
+        tsi_free(storage);
+    }
+    shelf->body_count = shelf->storage_count = 0;
 }
 
 static inline tsi_array *fill_like(tsi_array *array, tsi_storage *storage, const tsi_array *model)

@@ -43,8 +43,9 @@ enum { TSI_SHELF_SLOTS = 64, TSI_SHELF_DEPTH = 256, TSI_SHELF_BYTES = 4096 };
 typedef struct tsi_shelf {
     struct tsi_array *first[TSI_SHELF_SLOTS];
     uint32_t bytes[TSI_SHELF_SLOTS], depth[TSI_SHELF_SLOTS];
-    struct tsi_array *bodies; /* of arrays without storage */
-    uint32_t body_count, reserved;
+    struct tsi_array *bodies;     /* of arrays without storage */
+    struct tsi_storage *storages; /* bodies without memory, by `context` */
+    uint32_t body_count, storage_count;
 } tsi_shelf;
 tsi_shelf *tsi_pool_shelf(tsi_pool *pool);     /* NULL: the thread is not the owner */
 tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool); /* for a thread that knows it is */

@@ -5,18 +5,51 @@
  * `done`. Storage from a pool can be emptied and refilled while views of it live; outside memory
  * cannot. */
 #include "array/array.h"
+
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/keep.h"
 #include "device/block_task.h"
 
+/* ---- bodies: recycled through the shelf of their pool ---------------------------------------- */
+
+enum { BODIES_MAX = 1024 };
+
+/* Zeroed. NULL: recorded. */
+static tsi_storage *body_take(tsi_pool *pool)
+{
+    tsi_shelf *shelf = pool ? tsi_pool_shelf(pool) : NULL;
+    tsi_storage *storage = shelf ? shelf->storages : NULL;
+    if (TSI_LIKELY(storage != NULL)) {
+        shelf->storages = storage->context;
+        shelf->storage_count--;
+        memset((void *)storage, 0, sizeof *storage);
+        return storage;
+    }
+    storage = tsi_calloc(1, sizeof *storage);
+    if (!storage) (void)tsi_fail_memory("a storage", sizeof *storage);
+    return storage;
+}
+
+static void body_put(tsi_shelf *shelf, tsi_storage *storage)
+{
+    if (!shelf || shelf->storage_count == BODIES_MAX) {
+        tsi_free(storage);
+        return;
+    }
+    storage->context = shelf->storages;
+    shelf->storages = storage;
+    shelf->storage_count++;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
 tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
-    tsi_storage *storage = tsi_calloc(1, sizeof *storage);
-    if (!storage) {
-        (void)tsi_fail_memory("a storage", sizeof *storage);
-        return NULL;
-    }
+    tsi_storage *storage = body_take(pool);
+    if (!storage) return NULL;
     atomic_init(&storage->references, 1);
     storage->device = tsi_pool_device(pool);
     storage->queue = tsi_pool_queue(pool);
@@ -24,7 +57,7 @@ tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
     storage->bytes = bytes;
     storage->tag = tag;
     if (tsi_storage_refill(storage) != TS_OK) {
-        tsi_free(storage);
+        body_put(tsi_pool_shelf(pool), storage);
         return NULL;
     }
     return storage;
@@ -33,11 +66,8 @@ tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
 tsi_storage *tsi_storage_wrap(const tsi_rank_device *where, void *data, size_t bytes,
                               void (*done)(void *), void *context)
 {
-    tsi_storage *storage = tsi_calloc(1, sizeof *storage);
-    if (!storage) {
-        (void)tsi_fail_memory("a storage", sizeof *storage);
-        return NULL;
-    }
+    tsi_storage *storage = body_take(NULL);
+    if (!storage) return NULL;
     atomic_init(&storage->references, 1);
     storage->device = where->device;
     storage->queue = where->queue;
@@ -61,9 +91,11 @@ void tsi_storage_release(tsi_storage *storage)
     int64_t before = atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel);
     TSI_ASSERT(before > 0);
     if (before != 1) return;
+    /* Its memory holds the pool; one that is this thread's and open stays without it, too. */
+    tsi_shelf *shelf = storage->data && storage->pool ? tsi_pool_shelf(storage->pool) : NULL;
     tsi_storage_empty(storage);
     if (storage->done) storage->done(storage->context);
-    tsi_free(storage);
+    body_put(shelf, storage);
 }
 
 ts_status tsi_storage_refill(tsi_storage *storage)

@@ -79,11 +79,11 @@ ts_status tsi_moves_ask(ts_rank *rank, const tsi_storage *storage)
 }
 
 /* False: nobody writes there, or who does asks somebody else. */
-static bool ask_before_writes(ts_rank *rank, tsi_storage *storage)
+static inline bool ask_before_writes(tsi_tensor_state *state, tsi_storage *storage)
 {
     if (storage->read_only || (storage->ask && storage->ask != wait_for_readers)) return false;
     storage->ask = wait_for_readers;
-    storage->ask_context = tsi_slot_get(rank, TSI_SLOT_TENSOR);
+    storage->ask_context = state;
     return true;
 }
 
@@ -175,21 +175,41 @@ void tsi_moves_release(tsi_tensor_state *state)
 
 /* ---- memory that peers read ------------------------------------------------------------------ */
 
-void tsi_move_guard(tsi_move *move, const tsi_array *source)
+/* So that who writes finds it. */
+static void list_guarding(tsi_tensor_state *state, tsi_move *move)
 {
-    tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
-    if (!source || source->storage->read_only) return;
-    (void)ask_before_writes(move->rank,
-                            source->storage); /* else who is asked calls tsi_moves_ask */
     if (move->listed) return;
     while (state->moves && !state->moves->work) /* so that the list stays short */
         tsi_move_release(unlist(&state->moves));
     list(state, tsi_move_retain(move));
 }
 
+/* Who is asked by others already calls tsi_moves_ask. */
+void tsi_move_guard(tsi_move *move, const tsi_array *source)
+{
+    tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
+    if (!source || source->storage->read_only) return;
+    (void)ask_before_writes(state, source->storage);
+    list_guarding(state, move);
+}
+
+void tsi_move_guard_held(tsi_move *move)
+{
+    tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
+    bool any = false;
+    for (int32_t i = 0; i < move->hold_count; i++) {
+        tsi_storage *storage = move->hold[i]->storage;
+        if (storage->read_only) continue;
+        (void)ask_before_writes(state, storage);
+        any = true;
+    }
+    if (any) list_guarding(state, move);
+}
+
 ts_status tsi_moves_guard(ts_tensor *x, ts_work *work)
 {
-    if (x->rank->kept || !ask_before_writes(x->rank, x->array->storage)) return ts_work_wait(work);
+    tsi_tensor_state *state = tsi_slot_get(x->rank, TSI_SLOT_TENSOR);
+    if (x->rank->kept || !ask_before_writes(state, x->array->storage)) return ts_work_wait(work);
     tsi_move *move = tsi_move_create(x->rank, work, 1);
     if (!move) return ts_rank_status(x->rank);
     tsi_move_hold(move, x->array);

@@ -37,6 +37,7 @@ void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest */
 
 /* Peers read a block of the move until it is complete: who writes there waits for it. */
 void tsi_move_guard(tsi_move *move, const tsi_array *source);
+void tsi_move_guard_held(tsi_move *move); /* all that it holds so far */
 /* Waits for those that read the storage, for who answers its writers himself. */
 ts_status tsi_moves_ask(ts_rank *rank, const tsi_storage *storage);
 /* Peers read the tensor's memory where it lies until `work` is complete: it stays until then, and

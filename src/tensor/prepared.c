@@ -247,6 +247,12 @@ static tsi_array *make_target(const tsi_prepared *p, tsi_pool *pool, item *one)
     return target;
 }
 
+static char *data_of(const tsi_prepared *p, const tsi_array *block)
+{
+    char *data = block->storage->data;
+    return data ? data + block->offset * p->element : NULL;
+}
+
 static ts_status take_blocks(tsi_prepared *p, ts_tensor *const *x)
 {
     tsi_pool *pool = tsi_pool_of(p->rank);
@@ -257,8 +263,8 @@ static ts_status take_blocks(tsi_prepared *p, ts_tensor *const *x)
                                          : tsi_array_dense(p->rank, x[i]->array);
         one->target = one->source && pool ? make_target(p, pool, one) : NULL;
         if (!one->target) return ts_rank_status(p->rank);
-        one->source_data = tsi_array_data(one->source);
-        one->target_data = tsi_array_data(one->target);
+        one->source_data = data_of(p, one->source);
+        one->target_data = data_of(p, one->target);
     }
     return TS_OK;
 }
@@ -297,12 +303,12 @@ static tsi_move *hold_blocks(const tsi_prepared *p, ts_work *work)
 {
     tsi_move *move = tsi_move_create(p->rank, work, 2 * p->count);
     for (int32_t i = 0; move && i < p->count; i++) {
-        item *one = &p->item[i];
-        tsi_move_guard(move, one->source);
-        tsi_move_take(move, one->source);
-        tsi_move_hold(move, one->target);
-        one->source = NULL;
+        tsi_move_take(move, p->item[i].source);
+        p->item[i].source = NULL;
     }
+    if (move) tsi_move_guard_held(move);
+    for (int32_t i = 0; move && i < p->count; i++)
+        tsi_move_hold(move, p->item[i].target);
     return move;
 }
 
