@@ -357,7 +357,6 @@ ts_tensor *ts_variable(ts_rank *me)
     return t;
 }
 
-/* The variable gets value's layout and block; the old ones go to the undo log. */
 /* The former value goes, or is kept by who may need it again. */
 static void let_value_go(tsi_tensor_state *state, ts_tensor *variable)
 {
@@ -375,6 +374,7 @@ static void let_value_go(tsi_tensor_state *state, ts_tensor *variable)
                                          });
 }
 
+/* The variable gets value's layout and block; the old ones go to the undo log. */
 void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
                      tsi_array *array, tsi_move *move)
 {
