@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "backend/cpu/rows/rows.h"
+#include "base/keep.h"
 #include "device/parallel.h"
 #include "op/core/kernel.h"
 
@@ -80,6 +81,10 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
 #include "backend/cpu/kernels.def"
 #undef TS_KERNEL
 #undef TS_LIST_KERNEL
+/* The row that the elementwise call comes to, of at most 8192 elements, and its function; NULL: it
+ * comes to several, or to something else. */
+tsi_row_fn tsi_pointwise_row(const tsi_kernel_io *io, tsi_row *row);
+ts_status tsi_cpu_keep_row(const tsi_kernel_io *io, tsi_kept_work *out); /* of tsi_cpu_pointwise */
 void tsi_pointwise_start(void); /* finds the rows of this machine; once, before any kernel */
 
 #endif

@@ -11,8 +11,15 @@
 #include "backend/cpu/matrix/gemm.h"
 
 #define TSI_KERNELS_DEF "backend/cpu/kernels.def"
+static ts_status keep(tsi_kernel_fn kernel, const tsi_kernel_io *io, tsi_kept_work *out)
+{
+    if (kernel != tsi_cpu_pointwise) return (ts_status)TSI_KERNEL_DECLINED;
+    return tsi_cpu_keep_row(io, out);
+}
+
 static const tsi_kernels table = {
     .kind = "cpu",
+    .keep = keep,
 #include "op/core/kernel_table.inc"
 };
 

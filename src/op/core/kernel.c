@@ -230,14 +230,26 @@ static ts_status run_later(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     return io->device->defer(io->device, io->queue, deferred_run, d, deferred_destroy);
 }
 
-/* Of a step that is recorded on the host: the call as it is made there, by a kernel or without. */
-static ts_status run_and_keep(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+/* As the host's kernels keep it, or else a copy. */
+static ts_status kept_call(tsi_kernel_fn kernel, const tsi_kernel_io *io, tsi_kept_work *out)
 {
+    const tsi_kernels *kernels = kernels_of(tsi_device_host());
+    int verdict =
+        kernel && kernels->keep ? (int)kernels->keep(kernel, io, out) : TSI_KERNEL_DECLINED;
+    if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
     deferred *d = deferred_make(kernel, io);
     if (!d) return TS_ERR_MEMORY; /* recorded */
     d->io.device = tsi_device_host();
-    return tsi_keep_work(
-        io->rank, (tsi_kept_work){ deferred_run, d, deferred_destroy, kind_of_call(io->op) });
+    *out = (tsi_kept_work){ deferred_run, d, deferred_destroy, kind_of_call(io->op) };
+    return TS_OK;
+}
+
+/* Of a step that is recorded on the host: the call as it is made there, by a kernel or without. */
+static ts_status run_and_keep(tsi_kernel_fn kernel, const tsi_kernel_io *io)
+{
+    tsi_kept_work work;
+    TSI_TRY(kept_call(kernel, io, &work));
+    return tsi_keep_work(io->rank, work);
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */

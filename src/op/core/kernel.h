@@ -10,6 +10,7 @@
 #ifndef TSI_OP_CORE_KERNEL_H
 #define TSI_OP_CORE_KERNEL_H
 
+#include "base/keep.h"
 #include "op/op.h"
 
 /* A fast kernel declines a dtype it has no loops for with TSI_KERNEL_DECLINED (positive, not a
@@ -76,6 +77,10 @@ typedef struct tsi_kernels {
     const char *kind;                  /* of devices; those that run host code take the host's */
     tsi_kernel_fn op[TSI_OP_ID_COUNT]; /* NULL: none */
     tsi_list_fn list[TSI_LIST_COUNT];
+    /* (optional) Of devices of the host: a call that is made again and again, as work that does the
+     * same to the same blocks without asking how; or TSI_KERNEL_DECLINED. It touches nothing yet.
+     */
+    ts_status (*keep)(tsi_kernel_fn kernel, const tsi_kernel_io *io, tsi_kept_work *out);
 } tsi_kernels;
 /* The places of a table by names: .op[TSI_OP_NUMBER_softmax], .list[TSI_LIST_NUMBER_sgd]. */
 enum {

@@ -124,7 +124,8 @@ static void buffered_row(const pointwise *p, char *const *at, int64_t count)
     }
 }
 
-static void direct_row(const pointwise *p, char *const *at, int64_t count)
+/* Part of a row whose operands are used where they lie. */
+static tsi_row row_at(const pointwise *p, char *const *at, int64_t count)
 {
     const tsi_walk *walk = &p->walk;
     int32_t last = walk->ndim - 1;
@@ -133,6 +134,12 @@ static void direct_row(const pointwise *p, char *const *at, int64_t count)
         row.in[k - 1] = at[k];
         row.step[k - 1] = walk->stride[k][last] != 0;
     }
+    return row;
+}
+
+static void direct_row(const pointwise *p, char *const *at, int64_t count)
+{
+    tsi_row row = row_at(p, at, count);
     run_row(p, &row);
 }
 
@@ -217,47 +224,70 @@ static void settle(pointwise *p)
 }
 
 /* Small, dense, all of one shape and dtype: the common case of tiny tensors, without a walk. */
-static bool run_tiny(const tsi_kernel_io *io, const row_entry *entry)
+static inline bool tiny_row(const tsi_kernel_io *io, const row_entry *entry, tsi_row *row)
 {
     const tsi_block *out = &io->out[0].block;
     if (out->dtype != TS_DTYPE_F32 || !entry->f32) return false;
-    tsi_row row = { .out = out->data, .number = entry->numbers ? io->attributes : NULL };
-    row.count = tsi_block_count(out);
-    if (row.count > TINY || !tsi_block_is_dense(out)) return false;
+    *row = (tsi_row){ .out = out->data, .number = entry->numbers ? io->attributes : NULL };
+    row->count = tsi_block_count(out);
+    if (row->count > TINY || !tsi_block_is_dense(out)) return false;
     for (int32_t i = 0; i < io->input_count; i++) {
         const tsi_block *in = &io->in[i].block;
         if (in->dtype != TS_DTYPE_F32 || in->ndim != out->ndim || !tsi_block_is_dense(in))
             return false;
         for (int32_t d = 0; d < out->ndim; d++)
             if (in->extent[d] != out->extent[d]) return false;
-        row.in[i] = in->data;
-        row.step[i] = 1;
+        row->in[i] = in->data;
+        row->step[i] = 1;
     }
-    entry->f32(&row);
+    return true;
+}
+
+/* The call as rows, none if it is empty; false: there is no way to compute them. */
+static bool prepare(pointwise *p, const row_entry *entry)
+{
+    const tsi_kernel_io *io = p->io;
+    if (io->input_count > 3) return false;
+    p->number = entry->numbers ? io->attributes : NULL;
+    const tsi_block *block[TSI_WALK_MAX] = { &io->out[0].block };
+    for (int32_t i = 0; i < io->input_count; i++) {
+        block[i + 1] = &io->in[i].block;
+        if (block[i + 1]->dtype == TS_DTYPE_NONE) return false;
+    }
+    for (int32_t k = 0; k <= io->input_count; k++)
+        p->dtype[k] = (ts_dtype)block[k]->dtype;
+    p->walk.count = io->input_count + 1;
+    if (!choose(p, entry)) return false;
+    if (tsi_block_count(block[0]) == 0) return true;
+    tsi_walk_make(&p->walk, block, p->walk.count, 0);
+    settle(p);
     return true;
 }
 
 ts_status tsi_cpu_pointwise(const tsi_kernel_io *io)
 {
     const row_entry *entry = entry_of(io->op);
-    if (run_tiny(io, entry)) return TS_OK;
-    if (io->input_count > 3) return (ts_status)TSI_KERNEL_DECLINED;
-    pointwise p = { .io = io, .number = entry->numbers ? io->attributes : NULL };
-    const tsi_block *block[TSI_WALK_MAX] = { &io->out[0].block };
-    for (int32_t i = 0; i < io->input_count; i++) {
-        block[i + 1] = &io->in[i].block;
-        if (block[i + 1]->dtype == TS_DTYPE_NONE) return (ts_status)TSI_KERNEL_DECLINED;
+    tsi_row row;
+    if (tiny_row(io, entry, &row)) {
+        entry->f32(&row);
+        return TS_OK;
     }
-    for (int32_t k = 0; k <= io->input_count; k++)
-        p.dtype[k] = (ts_dtype)block[k]->dtype;
-    p.walk.count = io->input_count + 1;
-    if (!choose(&p, entry)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (tsi_block_count(block[0]) == 0) return TS_OK;
-    tsi_walk_make(&p.walk, block, p.walk.count, 0);
-    settle(&p);
+    pointwise p = { .io = io };
+    if (!prepare(&p, entry)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (p.pieces == 0) return TS_OK; /* empty */
     int64_t grain = GRAIN / p.piece;
     tsi_parallel_for(io->rank, p.walk.rows * p.pieces, grain > 0 ? grain : 1, run_pieces, &p);
     return TS_OK;
+}
+
+tsi_row_fn tsi_pointwise_row(const tsi_kernel_io *io, tsi_row *row)
+{
+    const row_entry *entry = entry_of(io->op);
+    if (tiny_row(io, entry, row)) return entry->f32;
+    pointwise p = { .io = io };
+    if (!prepare(&p, entry) || !p.direct || !p.fn || p.walk.rows * p.pieces != 1) return NULL;
+    *row = row_at(&p, p.walk.data, p.walk.length);
+    return p.fn;
 }
 
 /* ---- start-up -------------------------------------------------------------------------------- */
